@@ -1,0 +1,339 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef DIBS_H
+#define DIBS_H
+/*
+ * dibs: one holder, one write.
+ *
+ * Read this first:
+ *
+ * - A lease is a right that ends.  A process that is paused (a debugger, a swapped machine, SIGSTOP) may wake after
+ *   its lease has passed to somebody else and not know it yet.  dibs_lease_alive() tells without I/O; but only a
+ *   fence that the written thing itself checks (dibs_record_save, or a column of your own) keeps a late write out.
+ * - A lost lease stays lost.  Its handle never becomes good again; ask for a new one.
+ * - DIBS_UNKNOWN means: it may or may not have happened.  Asking again with the same lease id is safe.
+ * - A handle belongs to the process that opened it.  After fork() the child's use of it answers DIBS_INVALID.
+ * - All functions may be called from any thread unless they say otherwise.  The library's own threads block every
+ *   signal.  Callbacks run with no lock held and may call any function of this header.
+ * - What this header does not declare is not supported.
+ */
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define DIBS_EXPORT __attribute__((visibility("default")))
+#define DIBS_MUST_USE __attribute__((warn_unused_result))
+#else
+#define DIBS_EXPORT
+#define DIBS_MUST_USE
+#endif
+
+/* ---- Version ------------------------------------------------------------------------------------------------ */
+
+#define DIBS_VERSION_MAJOR 0
+#define DIBS_VERSION_MINOR 1
+#define DIBS_VERSION_PATCH 0
+
+/* The version of the library that is running, "0.1.0", and as a number, 0x000100.  Never fails. */
+DIBS_EXPORT const char *dibs_version(void);
+DIBS_EXPORT uint32_t dibs_version_number(void);
+
+/* ---- Statuses ----------------------------------------------------------------------------------------------- */
+
+/* One closed set for every call.  Numbers are stable and only appended.  The first ten are answers of a healthy
+ * store; the rest are trouble.  X(name, number, text). */
+#define DIBS_STATUSES(X)                                                                                             \
+  X(OK, 0, "done")                                                                                                   \
+  X(HELD, 1, "somebody else holds it")                                                                               \
+  X(TIMEOUT, 2, "the wait ended before it was free")                                                                 \
+  X(LOST, 3, "the lease is lost; somebody else may hold the name")                                                   \
+  X(STALE, 4, "a newer fence was seen; nothing was changed")                                                         \
+  X(CONFLICT, 5, "somebody changed it in between; nothing was changed")                                              \
+  X(FULL, 6, "there is not enough left")                                                                             \
+  X(REPLAY, 7, "this was done before; the stored answer is given")                                                   \
+  X(NOT_FOUND, 8, "there is no such thing")                                                                          \
+  X(INVALID, 9, "the call itself is wrong")                                                                          \
+  X(DENIED, 10, "not permitted")                                                                                     \
+  X(UNSUPPORTED, 11, "this store can't do that")                                                                     \
+  X(CANCELLED, 12, "the call was cancelled")                                                                         \
+  X(UNAVAILABLE, 13, "the store can't be reached; nothing was done")                                                 \
+  X(UNKNOWN, 14, "it may or may not have happened; asking again with the same id is safe")                           \
+  X(CORRUPT, 15, "the store's data is damaged")                                                                      \
+  X(TOO_NEW, 16, "the store was made by a newer dibs")                                                               \
+  X(NO_MEMORY, 17, "out of memory")
+
+typedef enum dibs_status {
+#define DIBS__STATUS_ENUM(name, number, text) DIBS_##name = number,
+  DIBS_STATUSES(DIBS__STATUS_ENUM)
+#undef DIBS__STATUS_ENUM
+} dibs_status;
+
+/* "HELD", and "somebody else holds it".  For a number that is no status: "?" and "no such status".  Never NULL. */
+DIBS_EXPORT const char *dibs_status_name(dibs_status status);
+DIBS_EXPORT const char *dibs_status_text(dibs_status status);
+
+/* What went wrong, for people: names the store (no password), the name, the engine's own words and the next step.
+ * The caller owns it; every `error` argument below may be NULL; it is written whenever the call does not answer
+ * DIBS_OK, and cleared when it does. */
+typedef struct dibs_error {
+  dibs_status status;
+  char text[508];
+} dibs_error;
+
+/* ---- Bounds ------------------------------------------------------------------------------------------------- */
+
+enum {
+  DIBS_NAME_MAX = 255,      /* bytes of a name: UTF-8, at least one, no control characters */
+  DIBS_OWNER_MAX = 127,     /* bytes of an owner: a label for people, proves nothing */
+  DIBS_SLOTS_MAX = 65535,   /* slots of a counted lease */
+  DIBS_MANY_MAX = 1024,     /* names in one dibs_acquire_many */
+  DIBS_RECORD_MAX = 1048576 /* bytes of a record */
+};
+#define DIBS_TTL_MIN_MS INT64_C(100)
+#define DIBS_TTL_MAX_MS INT64_C(86400000) /* a day; longer work renews */
+#define DIBS_TTL_DEFAULT_MS INT64_C(30000)
+#define DIBS_FOREVER INT64_C(-1) /* as wait_ms: no limit */
+
+/* ---- Stores ------------------------------------------------------------------------------------------------- */
+
+typedef struct dibs_store dibs_store;
+typedef struct dibs_lease dibs_lease;
+
+enum {
+  /* Callbacks wait until your event loop calls dibs_dispatch(); dibs_fd() is readable when there are some.
+   * Without it a thread of the library runs them. */
+  DIBS_STORE_LOOP = 1
+};
+
+/* Zero means the default for every field but `size`, which is sizeof(dibs_store_options): write
+ * `dibs_store_options o = {sizeof o};`.  A NULL pointer means all defaults. */
+typedef struct dibs_store_options {
+  size_t size;
+  uint32_t flags;          /* DIBS_STORE_LOOP */
+  const char *owner;       /* the owner of leases that name none; NULL: "user@host:pid" */
+  const char *module_path; /* folders of driver modules, ':' between; NULL: the installed one, or DIBS_MODULE_PATH */
+} dibs_store_options;
+
+/* Opens the store at `uri` ("sqlite:///var/lib/app/dibs.db", "sqlite:relative.db", "memory:"); NULL or "" means
+ * $DIBS_STORE, else the embedded file: $XDG_STATE_HOME/dibs/dibs.db, or /var/lib/dibs/dibs.db for root.  Creates
+ * what is not there.  Blocks for I/O.  *store is yours, for dibs_close; NULL unless DIBS_OK.
+ * INVALID (the URI), DENIED, UNSUPPORTED (no such driver, a network file system), UNAVAILABLE, CORRUPT (also: not a
+ * file of dibs), TOO_NEW, NO_MEMORY. */
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_open(const char *uri, const dibs_store_options *options, dibs_store **store,
+                                                dibs_error *error);
+
+/* Ends every wait (their callbacks get DIBS_CANCELLED first), releases every lease that is still held and not
+ * detached, ends the store's threads.  Lease handles stay valid memory until dibs_lease_free and answer INVALID or
+ * LOST.  Blocks for I/O, some seconds at most.  Not from inside a callback of this store.  NULL is fine. */
+DIBS_EXPORT void dibs_close(dibs_store *store);
+
+/* The store's URI without password, valid until dibs_close. */
+DIBS_EXPORT const char *dibs_store_uri(const dibs_store *store);
+
+/* For stores opened with DIBS_STORE_LOOP.  The descriptor is readable while callbacks wait; it belongs to the store.
+ * -1 without DIBS_STORE_LOOP.  dibs_dispatch runs at most `max` of them (0: all that wait) in the calling thread and
+ * returns how many; it never blocks by itself. */
+DIBS_EXPORT int dibs_fd(dibs_store *store);
+DIBS_EXPORT size_t dibs_dispatch(dibs_store *store, size_t max);
+
+/* ---- Leases ------------------------------------------------------------------------------------------------- */
+
+typedef enum dibs_mode {
+  DIBS_EXCLUSIVE = 0, /* one holder; the only mode whose fence can seal */
+  DIBS_SHARED = 1,    /* any number of readers, no exclusive holder beside them */
+  DIBS_COUNTED = 2    /* up to `slots` holders; the first one sets the number */
+} dibs_mode;
+
+enum {
+  DIBS_NO_RENEW = 1 /* the library does not renew this lease by itself; dibs_renew does */
+};
+
+/* `status` is what the operation came to.  The handle is lent for the duration of the call. */
+typedef void (*dibs_lease_fn)(dibs_lease *lease, dibs_status status, void *user);
+
+/* Zero means the default for every field but `size`. */
+typedef struct dibs_lease_options {
+  size_t size;
+  dibs_mode mode;
+  uint32_t slots;        /* DIBS_COUNTED only: how many may hold, 1 to DIBS_SLOTS_MAX */
+  uint32_t flags;        /* DIBS_NO_RENEW */
+  uint32_t reserved;     /* zero */
+  int64_t ttl_ms;        /* how long it lasts without renewal; 0: 30 s */
+  int64_t wait_ms;       /* how long to wait; 0: answer HELD at once; DIBS_FOREVER */
+  const char *owner;     /* a label for people; NULL: the store's */
+  const char *id;        /* 32 hex digits drawn by the caller, so that a repeat after UNKNOWN finds its own grant;
+                            NULL: drawn here.  Secret: who knows it can release the lease. */
+  dibs_lease_fn on_lost; /* called once if the lease is lost while held, before it can be somebody else's (LOST), or
+                            when somebody asks to break it (LOST: stop, then release) */
+  void *user;            /* handed to on_lost */
+} dibs_lease_options;
+
+/* Acquires the lease of `name` and blocks until it is held, the wait ends, or something breaks.  First come, first
+ * served.  *lease is yours, for dibs_lease_free; NULL unless DIBS_OK.
+ * OK, HELD (wait_ms 0), TIMEOUT, CANCELLED (dibs_close), INVALID (name, options, slots other than the holders'),
+ * UNSUPPORTED (the mode), UNAVAILABLE, UNKNOWN (give the same options.id again), NO_MEMORY. */
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_acquire(dibs_store *store, const char *name,
+                                                   const dibs_lease_options *options, dibs_lease **lease,
+                                                   dibs_error *error);
+
+/* Acquires all `count` names, or none.  Blocks like dibs_acquire; wait_ms bounds the whole.  The names are taken in
+ * one fixed order, so that two such calls can't deadlock; a name given twice is INVALID, so is options.id.
+ * leases[i] belongs to names[i]. */
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_acquire_many(dibs_store *store, const char *const names[], size_t count,
+                                                        const dibs_lease_options *options, dibs_lease *leases[],
+                                                        dibs_error *error);
+
+/* Begins to acquire and returns at once; `done` is called exactly once, later, with what dibs_acquire would have
+ * answered.  The handle is yours from now on in either case.  Needs no thread while it waits.
+ * INVALID, NO_MEMORY at once, and then `done` is never called. */
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_acquire_start(dibs_store *store, const char *name,
+                                                         const dibs_lease_options *options, dibs_lease_fn done,
+                                                         void *user, dibs_lease **lease, dibs_error *error);
+
+/* Ends a wait begun by dibs_acquire_start: `done` is called with CANCELLED, unless it was granted first.  Does not
+ * block, never fails; without effect on a lease that does not wait. */
+DIBS_EXPORT void dibs_acquire_cancel(dibs_lease *lease);
+
+/* Releases the lease; the next in line gets it.  Blocks for I/O; the handle stays, for dibs_lease_free.
+ * OK, LOST (it was not ours any more; it is released all the same), INVALID (never held, forked),
+ * UNAVAILABLE (it will end by its ttl), UNKNOWN. */
+DIBS_EXPORT dibs_status dibs_release(dibs_lease *lease, dibs_error *error);
+
+/* Begins to release and returns at once; `done` (may be NULL) is called exactly once, later. */
+DIBS_EXPORT dibs_status dibs_release_start(dibs_lease *lease, dibs_lease_fn done, void *user, dibs_error *error);
+
+/* Renews now, for `ttl_ms` (0: as acquired), and keeps that as its ttl.  Blocks for I/O.
+ * OK, LOST, INVALID, UNAVAILABLE, UNKNOWN. */
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_renew(dibs_lease *lease, int64_t ttl_ms, dibs_error *error);
+
+/* 1 while the lease is surely ours, else 0: less than the margin is left by the local boot-time clock, counted from
+ * before the last successful renewal was sent.  No I/O, no lock; for use in the middle of work. */
+DIBS_EXPORT int dibs_lease_alive(const dibs_lease *lease);
+
+/* Milliseconds for which dibs_lease_alive will answer 1 if no renewal succeeds; 0 when lost.  No I/O. */
+DIBS_EXPORT int64_t dibs_lease_left_ms(const dibs_lease *lease);
+
+/* The fence: larger than that of every earlier grant of this name; below 2^53.  Opaque but for its order.  0 for
+ * shared and counted leases and before the grant. */
+DIBS_EXPORT uint64_t dibs_lease_fence(const dibs_lease *lease);
+
+/* The slot of a counted lease, from 0. */
+DIBS_EXPORT uint32_t dibs_lease_slot(const dibs_lease *lease);
+
+/* Valid as long as the handle. */
+DIBS_EXPORT const char *dibs_lease_name(const dibs_lease *lease);
+
+/* Writes the 32 hex digits of the secret id and a NUL into `id`.  From then on the lease is never handed to another
+ * waiter of this process without the store.  OK, or INVALID when the lease is not held. */
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_lease_id(dibs_lease *lease, char id[33], dibs_error *error);
+
+/* One more owner of the same handle: re-entry is retaining it.  Each needs its own dibs_lease_free. */
+DIBS_EXPORT dibs_lease *dibs_lease_retain(dibs_lease *lease);
+
+/* Gives the handle back; with the last one a lease that is held is released in the background and a wait is
+ * cancelled.  NULL is fine. */
+DIBS_EXPORT void dibs_lease_free(dibs_lease *lease);
+
+/* Leaves the lease to whoever knows its id: no renewal, no release at free or close, on_lost is not called. */
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_lease_detach(dibs_lease *lease, dibs_error *error);
+
+/* A handle on a lease that was acquired elsewhere, by its name, id (32 hex digits) and fence.  Nothing is asked of
+ * the store until dibs_renew or dibs_release.  The library does not renew it until the first dibs_renew succeeded. */
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_lease_adopt(dibs_store *store, const char *name, const char *id,
+                                                       uint64_t fence, const dibs_lease_options *options,
+                                                       dibs_lease **lease, dibs_error *error);
+
+/* ---- Looking, and breaking ---------------------------------------------------------------------------------- */
+
+enum { DIBS_HOLDS = 0, DIBS_WAITS = 1, DIBS_OFFERED = 2, DIBS_BREAKING = 3, DIBS_BROKEN = 4 /* a recorded break */ };
+
+/* One holder, waiter or recorded break.  Strings are valid during the call that gives it. */
+typedef struct dibs_lease_info {
+  size_t size;
+  const char *name;
+  const char *owner;   /* of a break: who broke it */
+  uint32_t state;      /* DIBS_HOLDS ... */
+  dibs_mode mode;
+  uint32_t slots;
+  uint32_t slot;
+  uint32_t ahead;      /* waiters: how many are before it in line */
+  uint32_t pid;        /* of the holder's or waiter's process if the store knows it and it lives, else 0 */
+  uint64_t fence;
+  int64_t ttl_ms;
+  int64_t left_ms;     /* until it ends by itself; 0 for waiters that are not offered */
+  int64_t age_ms;      /* since granted, asked or broken */
+} dibs_lease_info;
+
+/* Return 0 to go on, anything else to stop. */
+typedef int (*dibs_list_fn)(const dibs_lease_info *info, void *user);
+
+/* Lists holders and waiters, by name and then in line, of names that begin with `prefix` (NULL: all); or of the one
+ * name in dibs_show, with the recorded breaks.  Blocks for I/O.  OK, NOT_FOUND (dibs_show: nobody holds or waits),
+ * INVALID, UNAVAILABLE. */
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_list(dibs_store *store, const char *prefix, dibs_list_fn fn, void *user,
+                                                dibs_error *error);
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_show(dibs_store *store, const char *name, dibs_list_fn fn, void *user,
+                                                dibs_error *error);
+
+enum { DIBS_BREAK_NOW = 1 };
+
+typedef struct dibs_break_options {
+  size_t size;
+  uint32_t flags;     /* DIBS_BREAK_NOW: do not wait for the holder; two may hold until it notices, up to ttl/3 */
+  uint32_t reserved;  /* zero */
+  int64_t wait_ms;    /* without NOW: how long to wait until the holder let go or expired; 0: do not wait */
+  const char *who;    /* recorded; NULL: the store's owner */
+} dibs_break_options;
+
+/* Takes the name from whoever holds it: the holder's next renewal is refused, it is told, and the name passes on
+ * when it let go or when its ttl ends.  Who broke what is recorded.
+ * OK, NOT_FOUND (nobody holds it), TIMEOUT (asked, but still held when wait_ms ended), INVALID, UNAVAILABLE. */
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_break(dibs_store *store, const char *name,
+                                                 const dibs_break_options *options, dibs_error *error);
+
+/* ---- Records: writes that check the fence --------------------------------------------------------------------- */
+
+/* A record remembers the largest fence that it has seen, with a digest of its lease.  Seal before you read, then a
+ * holder that is late can't write any more:  seal, work, save.
+ *
+ * dibs_record_seal raises the record's fence to the lease's and reads it, in one step.  *data is malloc'd, NUL behind
+ * the last byte, yours to free; NULL for a record that has never been saved (then *length is 0).
+ * OK, STALE (a newer fence was there), LOST (the lease is), INVALID (not exclusive, key), UNAVAILABLE, UNKNOWN,
+ * NO_MEMORY. */
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_record_seal(dibs_store *store, const char *key, dibs_lease *lease,
+                                                       char **data, size_t *length, dibs_error *error);
+
+/* Writes the record unless a newer fence was seen, or this one in another lease.  The lease may be dead by now; only
+ * the fence decides.  OK, STALE, INVALID, UNAVAILABLE, UNKNOWN, NO_MEMORY. */
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_record_save(dibs_store *store, const char *key, dibs_lease *lease,
+                                                       const char *data, size_t length, dibs_error *error);
+
+/* Reads without a fence.  OK, NOT_FOUND, INVALID, UNAVAILABLE, NO_MEMORY. */
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_record_load(dibs_store *store, const char *key, char **data, size_t *length,
+                                                       uint64_t *fence, dibs_error *error);
+
+/* ---- What it is doing ----------------------------------------------------------------------------------------- */
+
+typedef struct dibs_stats {
+  size_t size;
+  uint64_t batches;      /* driver calls that carried operations */
+  uint64_t operations;   /* operations carried */
+  uint64_t transactions; /* store transactions, as far as the driver counts them */
+  uint64_t granted;      /* grants given to callers, hand-offs included */
+  uint64_t handed_off;   /* grants passed on inside the process, without the store */
+  uint64_t lost;         /* leases lost */
+  uint64_t renewed;      /* renewals that succeeded */
+  uint64_t waiting;      /* acquisitions waiting now */
+  uint64_t held;         /* leases held now */
+} dibs_stats;
+
+/* Counters of this handle since it was opened.  Set stats->size first.  Never blocks for I/O. */
+DIBS_EXPORT void dibs_store_stats(dibs_store *store, dibs_stats *stats);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef DIBS_STORE_URI_H
+#define DIBS_STORE_URI_H
+/*
+ * Store URIs:  [shim+]...scheme:[//[user[:password]@]host[:port][,host[:port]]...][/path][?key=value[&key=value]...]
+ *
+ *   sqlite:///abs/path  sqlite:rel/path  memory:  memory:name  trace+sqlite:///x?trace.file=/tmp/t
+ *
+ * %xx is decoded in user, password, path and values.  The text of an error never shows a password.
+ */
+#include "store/store.h"
+
+enum { DIBS__URI_MAX = 4096, DIBS__URI_SHIMS = 4, DIBS__URI_PARAMS = 32 };
+
+struct dibs__uri_param {
+  const char *key, *value; /* decoded */
+};
+
+struct dibs__uri {
+  const char *scheme;                 /* innermost: "sqlite" */
+  const char *shims[DIBS__URI_SHIMS]; /* outermost first */
+  size_t shim_count;
+  const char *user, *password; /* NULL when absent */
+  const char *hosts;           /* "h1:1,h2:2", as written; "" when absent */
+  const char *path;            /* decoded; "sqlite:///a" -> "/a", "sqlite:a" -> "a"; "" when absent */
+  struct dibs__uri_param params[DIBS__URI_PARAMS];
+  size_t param_count;
+  const char *shown; /* the whole without password */
+  char *memory;      /* all of the above lives here */
+};
+
+/* INVALID (said tells what and where), NO_MEMORY.  On OK the uri is for dibs__uri_free. */
+dibs__status dibs__uri_parse(const char *text, struct dibs__uri *uri, struct dibs__said *said);
+void dibs__uri_free(struct dibs__uri *uri);
+/* The value, or NULL. */
+const char *dibs__uri_param(const struct dibs__uri *uri, const char *key);
+/* Parses a parameter as a number within [min, max]; `otherwise` when absent.  INVALID with what is wrong. */
+dibs__status dibs__uri_number(const struct dibs__uri *uri, const char *key, int64_t min, int64_t max,
+                              int64_t otherwise, int64_t *out, struct dibs__said *said);
+/* INVALID, naming the first parameter that is not in `known` (NULL at its end; a key with a dot belongs to a shim
+ * and is passed over unless `shim` is that shim's name). */
+dibs__status dibs__uri_only(const struct dibs__uri *uri, const char *shim, const char *const known[],
+                            struct dibs__said *said);
+
+#endif
