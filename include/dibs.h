@@ -45,24 +45,24 @@ DIBS_EXPORT uint32_t dibs_version_number(void);
 
 /* One closed set for every call.  Numbers are stable and only appended.  The first ten are answers of a healthy
  * store; the rest are trouble.  X(name, number, text). */
-#define DIBS_STATUSES(X)                                                                                             \
-  X(OK, 0, "done")                                                                                                   \
-  X(HELD, 1, "somebody else holds it")                                                                               \
-  X(TIMEOUT, 2, "the wait ended before it was free")                                                                 \
-  X(LOST, 3, "the lease is lost; somebody else may hold the name")                                                   \
-  X(STALE, 4, "a newer fence was seen; nothing was changed")                                                         \
-  X(CONFLICT, 5, "somebody changed it in between; nothing was changed")                                              \
-  X(FULL, 6, "there is not enough left")                                                                             \
-  X(REPLAY, 7, "this was done before; the stored answer is given")                                                   \
-  X(NOT_FOUND, 8, "there is no such thing")                                                                          \
-  X(INVALID, 9, "the call itself is wrong")                                                                          \
-  X(DENIED, 10, "not permitted")                                                                                     \
-  X(UNSUPPORTED, 11, "this store can't do that")                                                                     \
-  X(CANCELLED, 12, "the call was cancelled")                                                                         \
-  X(UNAVAILABLE, 13, "the store can't be reached; nothing was done")                                                 \
-  X(UNKNOWN, 14, "it may or may not have happened; asking again with the same id is safe")                           \
-  X(CORRUPT, 15, "the store's data is damaged")                                                                      \
-  X(TOO_NEW, 16, "the store was made by a newer dibs")                                                               \
+#define DIBS_STATUSES(X)                                                                                               \
+  X(OK, 0, "done")                                                                                                     \
+  X(HELD, 1, "somebody else holds it")                                                                                 \
+  X(TIMEOUT, 2, "the wait ended before it was free")                                                                   \
+  X(LOST, 3, "the lease is lost; somebody else may hold the name")                                                     \
+  X(STALE, 4, "a newer fence was seen; nothing was changed")                                                           \
+  X(CONFLICT, 5, "somebody changed it in between; nothing was changed")                                                \
+  X(FULL, 6, "there is not enough left")                                                                               \
+  X(REPLAY, 7, "this was done before; the stored answer is given")                                                     \
+  X(NOT_FOUND, 8, "there is no such thing")                                                                            \
+  X(INVALID, 9, "the call itself is wrong")                                                                            \
+  X(DENIED, 10, "not permitted")                                                                                       \
+  X(UNSUPPORTED, 11, "this store can't do that")                                                                       \
+  X(CANCELLED, 12, "the call was cancelled")                                                                           \
+  X(UNAVAILABLE, 13, "the store can't be reached; nothing was done")                                                   \
+  X(UNKNOWN, 14, "it may or may not have happened; asking again with the same id is safe")                             \
+  X(CORRUPT, 15, "the store's data is damaged")                                                                        \
+  X(TOO_NEW, 16, "the store was made by a newer dibs")                                                                 \
   X(NO_MEMORY, 17, "out of memory")
 
 typedef enum dibs_status {
@@ -254,17 +254,17 @@ enum { DIBS_HOLDS = 0, DIBS_WAITS = 1, DIBS_OFFERED = 2, DIBS_BREAKING = 3, DIBS
 typedef struct dibs_lease_info {
   size_t size;
   const char *name;
-  const char *owner;   /* of a break: who broke it */
-  uint32_t state;      /* DIBS_HOLDS ... */
+  const char *owner; /* of a break: who broke it */
+  uint32_t state;    /* DIBS_HOLDS ... */
   dibs_mode mode;
   uint32_t slots;
   uint32_t slot;
-  uint32_t ahead;      /* waiters: how many are before it in line */
-  uint32_t pid;        /* of the holder's or waiter's process if the store knows it and it lives, else 0 */
+  uint32_t ahead; /* waiters: how many are before it in line */
+  uint32_t pid;   /* of the holder's or waiter's process if the store knows it and it lives, else 0 */
   uint64_t fence;
   int64_t ttl_ms;
-  int64_t left_ms;     /* until it ends by itself; 0 for waiters that are not offered */
-  int64_t age_ms;      /* since granted, asked or broken */
+  int64_t left_ms; /* until it ends by itself; 0 for waiters that are not offered */
+  int64_t age_ms;  /* since granted, asked or broken */
 } dibs_lease_info;
 
 /* Return 0 to go on, anything else to stop. */
@@ -282,17 +282,17 @@ enum { DIBS_BREAK_NOW = 1 };
 
 typedef struct dibs_break_options {
   size_t size;
-  uint32_t flags;     /* DIBS_BREAK_NOW: do not wait for the holder; two may hold until it notices, up to ttl/3 */
-  uint32_t reserved;  /* zero */
-  int64_t wait_ms;    /* without NOW: how long to wait until the holder let go or expired; 0: do not wait */
-  const char *who;    /* recorded; NULL: the store's owner */
+  uint32_t flags;    /* DIBS_BREAK_NOW: do not wait for the holder; two may hold until it notices, up to ttl/3 */
+  uint32_t reserved; /* zero */
+  int64_t wait_ms;   /* without NOW: how long to wait until the holder let go or expired; 0: do not wait */
+  const char *who;   /* recorded; NULL: the store's owner */
 } dibs_break_options;
 
 /* Takes the name from whoever holds it: the holder's next renewal is refused, it is told, and the name passes on
  * when it let go or when its ttl ends.  Who broke what is recorded.
  * OK, NOT_FOUND (nobody holds it), TIMEOUT (asked, but still held when wait_ms ended), INVALID, UNAVAILABLE. */
-DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_break(dibs_store *store, const char *name,
-                                                 const dibs_break_options *options, dibs_error *error);
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_break(dibs_store *store, const char *name, const dibs_break_options *options,
+                                                 dibs_error *error);
 
 /* ---- Records: writes that check the fence --------------------------------------------------------------------- */
 

@@ -29,8 +29,12 @@ static inline dibs__tick dibs__tick_add_ms(dibs__tick at, int64_t ms) {
   if (ms < 0 || at.ns > INT64_MAX - ms * DIBS__NS_PER_MS) return DIBS__TICK_NEVER;
   return (dibs__tick){at.ns + ms * DIBS__NS_PER_MS};
 }
-static inline bool dibs__tick_before(dibs__tick a, dibs__tick b) { return a.ns < b.ns; }
-static inline dibs__tick dibs__tick_min(dibs__tick a, dibs__tick b) { return a.ns < b.ns ? a : b; }
+static inline bool dibs__tick_before(dibs__tick a, dibs__tick b) {
+  return a.ns < b.ns;
+}
+static inline dibs__tick dibs__tick_min(dibs__tick a, dibs__tick b) {
+  return a.ns < b.ns ? a : b;
+}
 /* Whole milliseconds from a to b, rounded up; 0 when b is not after a; INT64_MAX for never. */
 int64_t dibs__tick_left_ms(dibs__tick a, dibs__tick b);
 

@@ -19,10 +19,18 @@ typedef struct {
 static inline dibs__fence dibs__fence_make(uint32_t epoch, uint32_t seq) {
   return (dibs__fence){((uint64_t)(epoch & DIBS__EPOCH_MAX) << 32) | seq};
 }
-static inline uint32_t dibs__fence_epoch(dibs__fence fence) { return (uint32_t)(fence.v >> 32) & DIBS__EPOCH_MAX; }
-static inline uint32_t dibs__fence_seq(dibs__fence fence) { return (uint32_t)fence.v; }
-static inline bool dibs__fence_below(dibs__fence a, dibs__fence b) { return a.v < b.v; }
+static inline uint32_t dibs__fence_epoch(dibs__fence fence) {
+  return (uint32_t)(fence.v >> 32) & DIBS__EPOCH_MAX;
+}
+static inline uint32_t dibs__fence_seq(dibs__fence fence) {
+  return (uint32_t)fence.v;
+}
+static inline bool dibs__fence_below(dibs__fence a, dibs__fence b) {
+  return a.v < b.v;
+}
 /* The nth fence of a block that begins at `first`; blocks never cross an epoch. */
-static inline dibs__fence dibs__fence_nth(dibs__fence first, uint32_t n) { return (dibs__fence){first.v + n}; }
+static inline dibs__fence dibs__fence_nth(dibs__fence first, uint32_t n) {
+  return (dibs__fence){first.v + n};
+}
 
 #endif

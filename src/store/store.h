@@ -144,26 +144,26 @@ struct dibs__lease_op {
   dibs__str name;
   dibs__str owner; /* ACQUIRE: the holder's label.  BREAK: who breaks */
   dibs__id id;
-  dibs__fence fence;   /* RENEW, RELEASE: any fence of the block that was granted.  ACQUIRE, RENEW answer: the first */
-  uint32_t mode;       /* dibs_mode */
-  uint32_t slots;      /* counted: N */
+  dibs__fence fence; /* RENEW, RELEASE: any fence of the block that was granted.  ACQUIRE, RENEW answer: the first */
+  uint32_t mode;     /* dibs_mode */
+  uint32_t slots;    /* counted: N */
   uint32_t ttl_ms;
   uint32_t want_block; /* fences wanted; 0 at ACQUIRE means 1; 0 at RENEW means none */
   uint64_t ticket;     /* ACQUIRE, CANCEL of a waiter: what QUEUED gave, or 0.  Answer of QUEUED: never 0 */
   bool queue;
-  bool now;            /* BREAK */
+  bool now; /* BREAK */
   /* Answers. */
-  bool waiting;        /* somebody waits in the store's queue for this name */
-  uint32_t got_block;  /* fences drawn, from `fence` on; 0 for shared and counted */
+  bool waiting;       /* somebody waits in the store's queue for this name */
+  uint32_t got_block; /* fences drawn, from `fence` on; 0 for shared and counted */
   uint32_t slot;
-  uint32_t was;        /* CANCEL */
-  dibs__when until;    /* OK: when it is over.  BREAK: when it is free at the latest */
-  dibs__when recheck;  /* QUEUED, HELD: when a holder or an offer runs out, if nothing happens before */
+  uint32_t was;       /* CANCEL */
+  dibs__when until;   /* OK: when it is over.  BREAK: when it is free at the latest */
+  dibs__when recheck; /* QUEUED, HELD: when a holder or an offer runs out, if nothing happens before */
 };
 
 enum dibs__anchor_verb {
   DIBS__ANCHOR_READ, /* OK: `stands` is the bucket's mandate */
-  DIBS__ANCHOR_NEXT  /* makes the next epoch if the standing one is op.mandate's: OK, or CONFLICT; `stands` either way */
+  DIBS__ANCHOR_NEXT /* makes the next epoch if the standing one is op.mandate's: OK, or CONFLICT; `stands` either way */
 };
 
 struct dibs__anchor_op {
@@ -215,8 +215,8 @@ struct dibs__lease_row {
 };
 
 struct dibs__list {
-  dibs__str name;   /* not empty: only this one, with its recorded breaks */
-  dibs__str prefix; /* else names that begin with it */
+  dibs__str name;                                            /* not empty: only this one, with its recorded breaks */
+  dibs__str prefix;                                          /* else names that begin with it */
   int (*row)(const struct dibs__lease_row *row, void *user); /* 0: go on */
   void *user;
 };
@@ -292,7 +292,9 @@ struct dibs__driver {
 
 /* ---- Small things every side needs ------------------------------------------------------------------------- */
 
-static inline dibs__str dibs__str_of(const char *p, size_t len) { return (dibs__str){p, (uint32_t)len}; }
+static inline dibs__str dibs__str_of(const char *p, size_t len) {
+  return (dibs__str){p, (uint32_t)len};
+}
 bool dibs__str_equal(dibs__str a, dibs__str b);
 bool dibs__id_equal(dibs__id a, dibs__id b); /* in time that does not depend on the content */
 bool dibs__mandate_equal(const dibs__mandate *a, const dibs__mandate *b);

@@ -35,8 +35,8 @@ void dibs__uri_free(struct dibs__uri *uri);
 /* The value, or NULL. */
 const char *dibs__uri_param(const struct dibs__uri *uri, const char *key);
 /* Parses a parameter as a number within [min, max]; `otherwise` when absent.  INVALID with what is wrong. */
-dibs__status dibs__uri_number(const struct dibs__uri *uri, const char *key, int64_t min, int64_t max,
-                              int64_t otherwise, int64_t *out, struct dibs__said *said);
+dibs__status dibs__uri_number(const struct dibs__uri *uri, const char *key, int64_t min, int64_t max, int64_t otherwise,
+                              int64_t *out, struct dibs__said *said);
 /* INVALID, naming the first parameter that is not in `known` (NULL at its end; a key with a dot belongs to a shim
  * and is passed over unless `shim` is that shim's name). */
 dibs__status dibs__uri_only(const struct dibs__uri *uri, const char *shim, const char *const known[],
