@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef DIBS_DRIVERS_MEMORY_PARTS_H
+#define DIBS_DRIVERS_MEMORY_PARTS_H
+/*
+ * What the files of the memory driver share.  One lock guards a whole memory; every function here but those that say
+ * so expects it to be held.  `now` is the instant of the store's clock at which the batch happens.
+ */
+#include "base/map.h"
+#include "drivers/memory.h"
+
+enum {
+  DIBS__MEM_BREAKS = 16,    /* recorded breaks kept a name: enough to see who keeps doing it */
+  DIBS__MEM_EVENTS = 1024,  /* events kept an open: beyond that "look again" costs less than the list */
+  DIBS__MEM_BATCH = 1024,   /* operations a batch */
+  DIBS__MEM_SESSIONS = 1024 /* sessions an open; they cost nothing */
+};
+/* How long a name that nobody holds or waits for is kept for its recorded breaks. */
+#define DIBS__MEM_BREAK_KEEP_MS (INT64_C(7) * 86400000)
+
+/* Where an id stands with a name. */
+enum dibs__mem_state {
+  DIBS__MEM_HOLDS,
+  DIBS__MEM_BREAKING, /* holds until released or over, but can't renew */
+  DIBS__MEM_OFFERED,  /* counts as a holder */
+  DIBS__MEM_WAITING,
+  DIBS__MEM_ASLEEP /* did not confirm: keeps its place, is passed over until it asks again */
+};
+
+/* One id that holds, is offered or waits for a name. */
+struct dibs__mem_claim {
+  struct dibs__map_node link; /* of memory.claims; first, so that a link is a claim */
+  struct dibs__mem_claim *before, *after;
+  struct dibs__mem_name *name;
+  dibs__id id;
+  enum dibs__mem_state state;
+  uint32_t mode, slots, slot, ttl_ms;
+  uint64_t session, ticket;
+  dibs__fence granted;        /* the first fence of the grant */
+  dibs__fence first;          /* of the block that stands */
+  uint32_t block;             /* 0: shared, counted */
+  int64_t until;              /* of a holder or an offer */
+  int64_t since, asked_since; /* granted; first asked */
+  uint32_t owner_len;
+  char owner[];
+};
+
+struct dibs__mem_row {
+  struct dibs__mem_claim *first, *last;
+  uint32_t count;
+};
+
+struct dibs__mem_break {
+  int64_t at;
+  dibs__fence fence;
+  uint32_t mode, owner_len;
+  char owner[DIBS_OWNER_MAX + 1];
+};
+
+struct dibs__mem_name {
+  struct dibs__map_node link; /* of memory.names; first */
+  struct dibs__mem_row holders, offered, waiting, asleep;
+  int64_t soonest; /* no holder or offer ends before; exactly then if `exact` */
+  bool exact;
+  uint32_t break_count; /* the next is at break_count % DIBS__MEM_BREAKS */
+  struct dibs__mem_break *breaks;
+  uint32_t len;
+  char text[];
+};
+
+struct dibs__mem_record {
+  struct dibs__map_node link; /* of memory.records; first */
+  dibs__fence fence;
+  uint64_t digest, version;
+  char *data;
+  uint32_t data_len, key_len;
+  char key[];
+};
+
+struct dibs__mem_bucket {
+  dibs__mandate mandate;
+  uint32_t seq; /* the last drawn */
+};
+
+/* One open: a session store-wide.  Guarded by the memory's lock, but for `bell`. */
+struct dibs__mem_open {
+  struct dibs__dstore base;
+  struct dibs__memory *memory;
+  struct dibs__mem_open *next;
+  uint64_t session;
+  bool dead; /* killed by a test */
+  dibs__word bell;
+  bool woken, overflow;
+  uint32_t head, count; /* of the ring */
+  struct dibs__event ring[DIBS__MEM_EVENTS];
+};
+
+/* What is shared by all opens of one name. */
+struct dibs__memory {
+  struct dibs__memory *next; /* of the named ones; guarded by their own lock */
+  char *called;              /* NULL: private */
+  dibs__mutex lock;
+  int64_t origin; /* of the store's clock, less the tick's */
+  uint64_t last_session, last_ticket;
+  struct dibs__mem_open *opens;
+  struct dibs__mem_bucket buckets[DIBS__BUCKETS];
+  struct dibs__map names, claims, records;
+  bool hush; /* a group is being tried: events wait for its end, see held_events */
+  struct dibs__mem_hushed {
+    uint64_t session;
+    struct dibs__event event;
+  } held_events[64];
+  uint32_t held_count;
+};
+
+/* memory.c */
+int64_t dibs__mem_clock(const struct dibs__memory *memory);
+bool dibs__mem_alive(const struct dibs__memory *memory, uint64_t session);
+void dibs__mem_post(struct dibs__memory *memory, uint64_t session, enum dibs__event_what what, dibs__id id);
+void dibs__mem_post_all(struct dibs__memory *memory, enum dibs__event_what what);
+/* The next epoch of a bucket, its sequence anew.  false: there is none left. */
+bool dibs__mem_next_epoch(struct dibs__mem_bucket *bucket);
+/* All nodes of a map, in no order: NULL begins, NULL ends.  A node may be taken out once the next one is known. */
+struct dibs__map_node *dibs__mem_next(const struct dibs__map *map, const struct dibs__map_node *node);
+
+/* memory_queue.c: who holds, who is next */
+struct dibs__mem_name *dibs__mem_name_find(const struct dibs__memory *memory, dibs__str text);
+struct dibs__mem_name *dibs__mem_name_get(struct dibs__memory *memory, dibs__str text); /* NULL: no memory */
+void dibs__mem_name_drop_if_idle(struct dibs__memory *memory, struct dibs__mem_name *name);
+struct dibs__mem_claim *dibs__mem_claim_find(const struct dibs__memory *memory, const struct dibs__mem_name *name,
+                                             dibs__id id);
+/* A new one in `state`, with what the operation asks for.  NULL: no memory. */
+struct dibs__mem_claim *dibs__mem_claim_add(struct dibs__memory *memory, struct dibs__mem_name *name,
+                                            const struct dibs__lease_op *op, enum dibs__mem_state state);
+void dibs__mem_claim_remove(struct dibs__memory *memory, struct dibs__mem_claim *claim);
+/* Moves it to the row of `state`; `until` is for holders and offers. */
+void dibs__mem_claim_become(struct dibs__mem_claim *claim, enum dibs__mem_state state, int64_t until);
+void dibs__mem_claim_link(struct dibs__memory *memory, struct dibs__mem_claim *claim);
+/* Could one more hold it, beside holders and offers? */
+bool dibs__mem_fits(const struct dibs__mem_name *name, uint32_t mode, uint32_t slots);
+uint32_t dibs__mem_free_slot(const struct dibs__mem_name *name, uint32_t slots);
+/* When the first holder or offer ends. */
+int64_t dibs__mem_soonest(struct dibs__mem_name *name);
+/* Offers the name to those whose turn it is. */
+void dibs__mem_pass_on(struct dibs__memory *memory, struct dibs__mem_name *name, int64_t now);
+/* What time has done to it, then pass_on. */
+void dibs__mem_settle(struct dibs__memory *memory, struct dibs__mem_name *name, int64_t now);
+/* Takes away waiters and offers of `session`, or of every session that is gone (0). */
+void dibs__mem_sweep_name(struct dibs__memory *memory, struct dibs__mem_name *name, uint64_t session);
+
+/* memory_lease.c, memory_record.c: one operation; status and answers are set */
+void dibs__mem_lease(struct dibs__memory *memory, const struct dibs__mem_open *from, struct dibs__lease_op *op,
+                     int64_t now);
+void dibs__mem_record(struct dibs__memory *memory, struct dibs__record_op *op);
+struct dibs__mem_record *dibs__mem_record_find(const struct dibs__memory *memory, dibs__str key);
+void dibs__mem_record_remove(struct dibs__memory *memory, struct dibs__mem_record *record);
+
+/* memory_group.c: what a name or a record was before a group began */
+struct dibs__mem_saved;
+/* Adds what `op` may change.  false: no memory. */
+bool dibs__mem_save(struct dibs__memory *memory, const struct dibs__op *op, struct dibs__mem_saved **saved);
+/* Everything is as it was. */
+void dibs__mem_restore(struct dibs__memory *memory, struct dibs__mem_saved **saved);
+void dibs__mem_forget_saved(struct dibs__mem_saved **saved);
+
+/* memory_list.c: takes the lock itself */
+dibs__status dibs__mem_list(struct dibs__memory *memory, const struct dibs__list *list, struct dibs__said *said);
+
+#endif
