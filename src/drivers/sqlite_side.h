@@ -10,8 +10,8 @@
  *   slots     one per open store: alive while its byte is locked         OFD lock on one byte each
  *   header    boot id, clock offset, dev and inode of the database, incarnation, last epoch, largest boot time
  *   marks     per bucket the largest fence granted (DIBS__BUCKETS words)
- *   writer    a robust queue before BEGIN IMMEDIATE: a futex word that holds slot+1 of its owner; a waiter that has
- *             slept a while asks the kernel whether the owner's byte is still locked, and takes over if not
+ *   writer    a robust queue before BEGIN IMMEDIATE: a futex word that names its owner's slot and generation; a waiter
+ *             that has slept a while asks the kernel whether the owner's byte is still locked, and takes over if not
  *   mailbox   per slot: a bell (futex word) and a ring of hints, written only by whoever holds `writer`
  *
  * Nothing in the page decides: it wakes, hints, or makes a doubt into a new epoch.
@@ -31,16 +31,19 @@ enum dibs__side_life {
 struct dibs__side_memory {
   enum dibs__side_life life;
   dibs__life incarnation; /* with SAME */
-  uint32_t epoch;         /* the last one it saw; also with NEW, if any was to be seen */
+  uint32_t epoch;         /* the last one it saw; also with NEW, if any was to be seen: a lower bound */
 };
 
-/* Opens FILE-dibs (created with `mode`), takes the gate and a slot.  The gate is held on OK: then open or create the
- * database, begin a new incarnation if need be (dibs__side_begin), and leave the gate.  Refuses with UNSUPPORTED while
- * another live process has another boot id or clock offset; UNAVAILABLE when the gate or a slot can't be had by `by`
- * or the disk is full; DENIED.  Leaves no file that was not there when it fails. */
+/* Opens FILE-dibs, takes the gate and a slot.  It is created with `mode` exactly, or with the permissions (and, by root,
+ * the owner) of the database where that exists.  The gate is held on OK: then open or create the database, match it,
+ * begin a new incarnation if need be (dibs__side_begin), and leave the gate.  Refuses with UNSUPPORTED while another
+ * live process has another boot id or clock offset; UNAVAILABLE when the gate or a slot can't be had by `by` or the
+ * disk is full; DENIED; CORRUPT when it is damaged while somebody uses it; TOO_NEW; NO_MEMORY.  Leaves no file that was
+ * not there when it fails, nor when the side is closed before the gate is left or an incarnation begun. */
 dibs__status dibs__side_open(const char *database, uint32_t mode, dibs__tick by, struct dibs__side **side,
                              struct dibs__side_memory *memory, struct dibs__said *said);
-/* Under the gate, once the database exists: is the page that of this very file (dev, inode)?  Else life is NEW. */
+/* Under the gate, once the database exists: is the page that of this very file (dev, inode, birth)?  Else life is NEW;
+ * but UNAVAILABLE while another process lives, which goes on with the file that was replaced. */
 dibs__status dibs__side_match_file(struct dibs__side *side, const char *database, struct dibs__side_memory *memory,
                                    struct dibs__said *said);
 /* Under the gate or the writer lock: a new incarnation stands (already committed in the database). Resets marks. */
@@ -54,11 +57,13 @@ uint64_t dibs__side_session(const struct dibs__side *side);
 bool dibs__side_alive(struct dibs__side *side, uint64_t session);
 uint32_t dibs__side_pid(struct dibs__side *side, uint64_t session); /* 0 when not alive */
 
-/* The writer queue.  false: not by `by`.  Not recursive; not across threads. */
+/* The writer queue.  false: not by `by`.  Not recursive; ended by the thread that began.  After a takeover from a dead
+ * owner SQLite may still say busy for an instant, until the kernel has dropped that process's other locks. */
 bool dibs__side_write_begin(struct dibs__side *side, dibs__tick by);
 void dibs__side_write_end(struct dibs__side *side);
 
-/* Under the writer lock, after commit: remembers the largest fence of a bucket, and the store's clock. */
+/* Under the writer lock, after commit: remembers the largest fence of a bucket (may be none), and the store's clock,
+ * which is the boot-time clock in ms: a page from the future is of another life. */
 void dibs__side_mark(struct dibs__side *side, uint16_t bucket, dibs__fence fence, dibs__when now);
 /* The largest fence remembered for a bucket: a database that is below it is not what it was. */
 dibs__fence dibs__side_marked(const struct dibs__side *side, uint16_t bucket);

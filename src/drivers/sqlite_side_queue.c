@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The queue of writers before BEGIN IMMEDIATE: a futex mutex with three states (free; held; held, with sleepers) whose
+ * word names its owner, so that a waiter can tell a slow owner from a dead one.
+ *
+ *   bit 31       somebody may be asleep
+ *   bits 11-30   the low bits of the owner's generation
+ *   bits 0-10    the owner's slot + 1; a word of 0 is free
+ *
+ * An owner that dies leaves its tag.  Sleepers wake each SLICE_MS, ask the kernel whether the owner's byte is still
+ * locked, and take over if not.  SQLite rolls back what the dead one had begun: its own locks go with the process too,
+ * though perhaps an instant later, so whoever takes over may still be told that the database is busy.
+ *
+ * Not first come, first served: a newcomer that finds it free takes it, because a hand-over to a sleeper costs more
+ * than the transaction.  FIFO is kept by the tables, not here.
+ */
+#include "drivers/sqlite_side_page.h"
+
+enum { SLICE_MS = 20 };
+#define SLEEPERS (UINT32_C(1) << 31)
+#define SLOT_BITS 11
+#define SLOT_MASK ((UINT32_C(1) << SLOT_BITS) - 1)
+#define GENERATION_MASK ((UINT32_C(1) << 20) - 1)
+
+/* How many turns a writer spins before it sleeps: about as long as a transaction of the other one takes. */
+enum { SPINS = 400 };
+
+static uint32_t tag_of(uint32_t slot, uint64_t generation) {
+  return ((uint32_t)generation & GENERATION_MASK) << SLOT_BITS | (slot + 1);
+}
+
+static bool owner_lives(struct dibs__side *side, uint32_t word) {
+  uint32_t slot = (word & SLOT_MASK) - 1;
+  if (slot == side->slot) return (word & ~SLEEPERS) == side->tag;
+  if (slot >= DIBS__SIDE_SLOTS) return false;
+  /* A slot that was given anew has another generation: the owner meant here is dead, though the byte is locked. */
+  uint64_t generation = atomic_load(&side->page->slots[slot].generation);
+  return tag_of(slot, generation) == (word & ~SLEEPERS) && dibs__side_slot_locked(side, slot);
+}
+
+static bool spin(struct dibs__side *side, dibs__word *word) {
+  for (int i = 0; i < SPINS; i++) {
+    uint32_t seen = atomic_load_explicit(word, memory_order_relaxed);
+    if (seen == 0 && atomic_compare_exchange_strong(word, &seen, side->tag)) return true;
+    dibs__spin_pause();
+  }
+  return false;
+}
+
+static bool sleep_for_it(struct dibs__side *side, dibs__word *word, dibs__tick by) {
+  /* Race: two sleep, the owner frees it and wakes one, who takes it and frees it without a wake: the other sleeps on.
+   * Closed by whoever has slept taking it *with* SLEEPERS, at the price of one wake for nobody at the end. */
+  const uint32_t mine = side->tag | SLEEPERS;
+  dibs__tick look = dibs__tick_add_ms(dibs__tick_now(), SLICE_MS);
+  for (;;) {
+    uint32_t seen = atomic_load(word);
+    if (seen == 0) {
+      if (atomic_compare_exchange_strong(word, &seen, mine)) return true;
+      continue;
+    }
+    /* Before giving up, too: a wake that was spent on us is thereby handed on by the present owner. */
+    if (!(seen & SLEEPERS)) {
+      if (!atomic_compare_exchange_strong(word, &seen, seen | SLEEPERS)) continue;
+      seen |= SLEEPERS;
+    }
+    dibs__tick now = dibs__tick_now();
+    if (!dibs__tick_before(now, by)) return false;
+    if (!dibs__tick_before(now, look)) {
+      look = dibs__tick_add_ms(now, SLICE_MS);
+      /* Race: the owner dies, its slot is given to a new process, and that one takes the lock while we believe it dead:
+       * the compare would succeed against a live owner.  Closed by the generation within the tag: the new one's word
+       * differs from what we saw.  (It would need 2^20 takings of the slot between these two lines.) */
+      if (!owner_lives(side, seen) && atomic_compare_exchange_strong(word, &seen, mine)) {
+        /* It may have committed and not posted its hints yet. */
+        side->orphaned = true;
+        return true;
+      }
+    }
+    /* Race: an owner dies between freeing the word and waking.  Closed by the slice: nobody sleeps for longer. */
+    dibs__word_wait(word, seen, dibs__tick_min(by, look), true);
+  }
+}
+
+bool dibs__side_write_begin(struct dibs__side *side, dibs__tick by) {
+  dibs__word *word = &side->page->head.writer;
+  uint32_t seen = 0;
+  if (atomic_compare_exchange_strong(word, &seen, side->tag)) return true;
+  return spin(side, word) || sleep_for_it(side, word, by);
+}
+
+/* Frees the word if `tag` owns it.  Only the owner changes the tag, others only add SLEEPERS. */
+static void release(dibs__word *word, uint32_t tag) {
+  uint32_t seen = atomic_load_explicit(word, memory_order_relaxed);
+  do /* else somebody wrote nonsense into the page, and it is not ours to free */
+    if ((seen & ~SLEEPERS) != tag) return;
+  while (!atomic_compare_exchange_weak(word, &seen, 0));
+  if (seen & SLEEPERS) dibs__word_wake(word, 1, true);
+}
+
+void dibs__side_write_end(struct dibs__side *side) {
+  /* Once the word is free another thread may own it and post: what is to be rung is taken along. */
+  struct dibs__side_calls calls;
+  dibs__side_calls_take(side, &calls);
+  release(&side->page->head.writer, side->tag);
+  /* Race: we die here, and what was posted is not rung.  Waiters look again each second (R17). */
+  dibs__side_calls_ring(side, &calls);
+}
+
+void dibs__side_queue_heal(struct dibs__side *side) {
+  dibs__word *word = &side->page->head.writer;
+  uint32_t seen = atomic_load(word);
+  if ((seen & SLOT_MASK) != side->slot + 1) return;
+  /* Race: a sleeper takes over from the same dead owner.  Then the word is not what we saw, release leaves it, and the
+   * sleeper tells everybody as we do. */
+  release(word, seen & ~SLEEPERS);
+  dibs__side_ring_all(side);
+}
+
+uint32_t dibs__side_queue_tag(uint32_t slot, uint64_t generation) {
+  return tag_of(slot, generation);
+}
