@@ -34,12 +34,12 @@ struct dibs__side_memory {
   uint32_t epoch;         /* the last one it saw; also with NEW, if any was to be seen: a lower bound */
 };
 
-/* Opens FILE-dibs, takes the gate and a slot.  It is created with `mode` exactly, or with the permissions (and, by root,
- * the owner) of the database where that exists.  The gate is held on OK: then open or create the database, match it,
- * begin a new incarnation if need be (dibs__side_begin), and leave the gate.  Refuses with UNSUPPORTED while another
- * live process has another boot id or clock offset; UNAVAILABLE when the gate or a slot can't be had by `by` or the
- * disk is full; DENIED; CORRUPT when it is damaged while somebody uses it; TOO_NEW; NO_MEMORY.  Leaves no file that was
- * not there when it fails, nor when the side is closed before the gate is left or an incarnation begun. */
+/* Opens FILE-dibs, takes the gate and a slot.  It is created with `mode` exactly, or with the permissions (and, by
+ * root, the owner) of the database where that exists.  The gate is held on OK: then open or create the database, match
+ * it, begin a new incarnation if need be (dibs__side_begin), and leave the gate.  Refuses with UNSUPPORTED while
+ * another live process has another boot id or clock offset; UNAVAILABLE when the gate or a slot can't be had by `by` or
+ * the disk is full; DENIED; CORRUPT when it is damaged while somebody uses it; TOO_NEW; NO_MEMORY.  Leaves no file that
+ * was not there when it fails, nor when the side is closed before the gate is left or an incarnation begun. */
 dibs__status dibs__side_open(const char *database, uint32_t mode, dibs__tick by, struct dibs__side **side,
                              struct dibs__side_memory *memory, struct dibs__said *said);
 /* Under the gate, once the database exists: is the page that of this very file (dev, inode, birth)?  Else life is NEW;
