@@ -109,7 +109,7 @@ enum {
 };
 
 /* Zero means the default for every field but `size`, which is sizeof(dibs_store_options): write
- * `dibs_store_options o = {sizeof o};`.  A NULL pointer means all defaults. */
+ * `dibs_store_options o = {.size = sizeof o};`.  A NULL pointer means all defaults. */
 typedef struct dibs_store_options {
   size_t size;
   uint32_t flags;          /* DIBS_STORE_LOOP */
