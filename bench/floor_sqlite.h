@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef DIBS_BENCH_FLOOR_SQLITE_H
+#define DIBS_BENCH_FLOOR_SQLITE_H
+/* One kind of statements that the SQLite floor can run, and what they share. */
+#include <sqlite3.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct floor_statements {
+  /* Makes the tables and prepares; *own is for close, also after a failure. */
+  bool (*open)(sqlite3 *db, void **own);
+  void (*close)(void *own); /* NULL is fine */
+  bool (*acquire)(void *own, int64_t now_ms);
+  bool (*release)(void *own, int64_t now_ms);
+};
+
+extern const struct floor_statements dibs__floor_dibs_statements;
+
+bool dibs__floor_prepare(sqlite3 *db, const char *text, sqlite3_stmt **statement);
+/* Steps to the end; *column (may be NULL) is the first column of the first row, if any. */
+bool dibs__floor_step(sqlite3_stmt *statement, int64_t *column);
+
+#endif

@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: MIT */
+/* What came of the cases, judged, as a table for people and as JSON for machines. */
+#include "bench/floor.h"
+#include "cli/bench.h"
+#include "cli/cli.h"
+
+#include <math.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+enum { TABLE_WIDTH = 79, SIDE_WIDTH = 34, SIDE_LEAST = 12 };
+
+/* ---- Judging ---- */
+
+static int by_size(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+static struct bench_range range_of(double *values, size_t count) {
+  if (!count) return (struct bench_range){NAN, NAN, NAN};
+  qsort(values, count, sizeof *values, by_size);
+  double median = count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
+  return (struct bench_range){median, values[0], values[count - 1]};
+}
+
+struct bench_range dibs__bench_range_of(const struct bench_result *result, size_t side, enum bench_metric metric) {
+  double values[BENCH_ROUNDS_MAX];
+  size_t count = 0;
+  for (size_t i = 0; i < result->rounds; i++) {
+    double value = result->sample[side][i].value[metric];
+    if (!isnan(value)) values[count++] = value;
+  }
+  return range_of(values, count);
+}
+
+struct bench_range dibs__bench_judge(const struct bench_result *result, const struct bench_aim *aim, bool *met) {
+  double values[BENCH_ROUNDS_MAX];
+  size_t count = 0;
+  for (size_t i = 0; i < result->rounds; i++) {
+    double of = result->sample[aim->of][i].value[aim->metric], by = result->sample[aim->by][i].value[aim->metric];
+    double value = aim->how == BENCH_RATIO ? of / by : aim->how == BENCH_MORE ? of - by : of;
+    if (isfinite(value)) values[count++] = value * aim->scale;
+  }
+  struct bench_range range = range_of(values, count);
+  *met = aim->at_most ? range.median <= aim->bound : range.median >= aim->bound; /* NAN is not met */
+  return range;
+}
+
+/* ---- For people ---- */
+
+/* A number of a few digits, thousands apart; "-" for what was not measured. */
+static const char *number(char text[32], double value) {
+  if (isnan(value)) return "-";
+  if (value < 1000) {
+    snprintf(text, 32, value < 10 ? "%.2f" : value < 100 ? "%.1f" : "%.0f", value);
+    return text;
+  }
+  char digits[32];
+  int length = snprintf(digits, sizeof digits, "%.0f", value), at = 0;
+  for (int i = 0; i < length && at < 30; i++) {
+    if (i && (length - i) % 3 == 0) text[at++] = ',';
+    text[at++] = digits[i];
+  }
+  text[at] = 0;
+  return text;
+}
+
+static int side_width(void) {
+  int columns = (int)dibs__cli_columns(STDOUT_FILENO);
+  if (columns <= 0 || columns >= TABLE_WIDTH) return SIDE_WIDTH;
+  int width = SIDE_WIDTH - (TABLE_WIDTH - columns);
+  return width < SIDE_LEAST ? SIDE_LEAST : width;
+}
+
+static void print_side(const struct bench_result *result, size_t side, FILE *out) {
+  static const enum bench_metric columns[] = {BENCH_RATE, BENCH_P50, BENCH_P99, BENCH_MAX, BENCH_TX};
+  static const int widths[] = {10, 9, 8, 9, 6};
+  char text[32];
+  int width = side_width();
+  fprintf(out, "  %-*.*s", width, width, result->test->sides[side].name);
+  for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
+    fprintf(out, " %*s", widths[i], number(text, dibs__bench_range_of(result, side, columns[i]).median));
+  }
+  fputc('\n', out);
+  struct bench_range heap = dibs__bench_range_of(result, side, BENCH_HEAP);
+  if (isnan(heap.median)) return;
+  fprintf(out, "    %.0f bytes of heap each, %.0f resident; %.0f threads\n", heap.median,
+          dibs__bench_range_of(result, side, BENCH_RSS).median,
+          dibs__bench_range_of(result, side, BENCH_THREADS_USED).median);
+}
+
+static void print_aim(const struct bench_result *result, const struct bench_aim *aim, FILE *out) {
+  bool met;
+  struct bench_range range = dibs__bench_judge(result, aim, &met);
+  char median[32], low[32], high[32];
+  int width = side_width() - 2;
+  fprintf(out, "  %-*.*s %8s %-6s", width, width, aim->what, number(median, range.median), aim->unit);
+  if (result->rounds > 1) fprintf(out, " %s .. %s", number(low, range.low), number(high, range.high));
+  fprintf(out, "  aim %s %g: %s\n", aim->at_most ? "<=" : ">=", aim->bound, met ? "yes" : "NO");
+}
+
+void dibs__bench_print(const struct bench_result *result, FILE *out) {
+  const struct bench_case *test = result->test;
+  fprintf(out, "\n%s: %s\n", test->key, test->title);
+  int width = side_width();
+  fprintf(out, "  %-*s %10s %9s %8s %9s %6s\n", width, "", "per second", "p50 us", "p99 us", "max us", "tx/op");
+  for (size_t i = 0; i < BENCH_SIDES_MAX && test->sides[i].name; i++) print_side(result, i, out);
+  for (size_t i = 0; i < BENCH_AIMS_MAX && test->aims[i].what; i++) print_aim(result, &test->aims[i], out);
+  fflush(out);
+}
+
+static int processors(void) {
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof set, &set) ? -1 : CPU_COUNT(&set);
+}
+
+void dibs__bench_print_head(const struct bench *b, FILE *out) {
+  struct utsname system;
+  if (uname(&system)) system.release[0] = 0;
+  fprintf(out, "dibs %s, SQLite %s, Linux %s, %d processors to run on\n", dibs_version(), dibs__floor_sqlite_version(),
+          system.release, processors());
+  fprintf(out, "%s\n", b->shown);
+  fprintf(out, "Medians of %u rounds; in a round each side runs for %g s, one after the other.\n", b->size.rounds,
+          (double)b->size.ms / 1000);
+  fflush(out);
+}
+
+/* ---- For machines ---- */
+
+static void json_range(struct cli_json *json, const char *key, struct bench_range range) {
+  if (isnan(range.median)) return;
+  dibs__cli_json_open(json, key, '{');
+  dibs__cli_json_real(json, "median", range.median);
+  dibs__cli_json_real(json, "low", range.low);
+  dibs__cli_json_real(json, "high", range.high);
+  dibs__cli_json_close(json, '}');
+}
+
+static void json_side(struct cli_json *json, const struct bench_result *result, size_t side) {
+  static const char *const keys[BENCH_METRICS] = {[BENCH_RATE] = "per_second",
+                                                  [BENCH_P50] = "p50_us",
+                                                  [BENCH_P99] = "p99_us",
+                                                  [BENCH_P999] = "p999_us",
+                                                  [BENCH_MAX] = "max_us",
+                                                  [BENCH_TX] = "transactions_per_grant",
+                                                  [BENCH_TX_ALL] = "transactions_per_renewal_of_all",
+                                                  [BENCH_HEAP] = "heap_bytes_each",
+                                                  [BENCH_RSS] = "resident_bytes_each",
+                                                  [BENCH_THREADS_USED] = "threads",
+                                                  [BENCH_UNFAIR] = "share_off_points"};
+  dibs__cli_json_open(json, NULL, '{');
+  dibs__cli_json_text(json, "name", result->test->sides[side].name);
+  for (size_t i = 0; i < BENCH_METRICS; i++)
+    json_range(json, keys[i], dibs__bench_range_of(result, side, (enum bench_metric)i));
+  dibs__cli_json_close(json, '}');
+}
+
+static void json_aim(struct cli_json *json, const struct bench_result *result, const struct bench_aim *aim) {
+  bool met;
+  struct bench_range range = dibs__bench_judge(result, aim, &met);
+  dibs__cli_json_open(json, NULL, '{');
+  dibs__cli_json_text(json, "what", aim->what);
+  dibs__cli_json_text(json, "unit", aim->unit);
+  json_range(json, "seen", range);
+  dibs__cli_json_real(json, aim->at_most ? "at_most" : "at_least", aim->bound);
+  dibs__cli_json_bool(json, "met", met);
+  dibs__cli_json_close(json, '}');
+}
+
+static void json_result(struct cli_json *json, const struct bench_result *result) {
+  const struct bench_case *test = result->test;
+  dibs__cli_json_open(json, NULL, '{');
+  dibs__cli_json_text(json, "case", test->key);
+  dibs__cli_json_text(json, "title", test->title);
+  dibs__cli_json_uint(json, "rounds", result->rounds);
+  dibs__cli_json_open(json, "sides", '[');
+  for (size_t i = 0; i < BENCH_SIDES_MAX && test->sides[i].name; i++) json_side(json, result, i);
+  dibs__cli_json_close(json, ']');
+  dibs__cli_json_open(json, "aims", '[');
+  for (size_t i = 0; i < BENCH_AIMS_MAX && test->aims[i].what; i++) json_aim(json, result, &test->aims[i]);
+  dibs__cli_json_close(json, ']');
+  dibs__cli_json_close(json, '}');
+}
+
+void dibs__bench_json(const struct bench *b, const struct bench_result *results, size_t count, FILE *out) {
+  struct cli_json json = {.out = out};
+  struct utsname system;
+  dibs__cli_json_open(&json, NULL, '{');
+  dibs__cli_json_text(&json, "bench", "lease");
+  dibs__cli_json_text(&json, "dibs", dibs_version());
+  dibs__cli_json_text(&json, "sqlite", dibs__floor_sqlite_version());
+  dibs__cli_json_text(&json, "linux", uname(&system) ? NULL : system.release);
+  dibs__cli_json_int(&json, "processors", processors());
+  dibs__cli_json_text(&json, "store", b->shown);
+  dibs__cli_json_real(&json, "seconds", (double)b->size.ms / 1000);
+  dibs__cli_json_open(&json, "cases", '[');
+  for (size_t i = 0; i < count; i++) json_result(&json, &results[i]);
+  dibs__cli_json_close(&json, ']');
+  dibs__cli_json_close(&json, '}');
+  fputc('\n', out);
+}
