@@ -11,6 +11,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Marks the definition of what driver modules may call: exported by libdibs in the version DIBS_MODULE_1, so listed in
+ * src/libdibs.map too. */
+#define DIBS__MODULE_API __attribute__((visibility("default")))
+
 /* ---- Time ---- */
 
 /* An instant of the local boot-time clock, which goes on while the machine is suspended.  Deadlines and loss. */

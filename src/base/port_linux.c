@@ -11,6 +11,7 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -186,7 +187,7 @@ dibs__thread *dibs__thread_start(const char *name, void (*body)(void *), void *a
   if (!thread) return NULL;
   thread->body = body;
   thread->arg = arg;
-  strncpy(thread->name, name, sizeof thread->name - 1);
+  snprintf(thread->name, sizeof thread->name, "%s", name);
 
   /* Born with the creator's mask: no instant in which a signal could be delivered to it. */
   sigset_t all, before;

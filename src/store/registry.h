@@ -16,6 +16,10 @@ typedef const struct dibs__driver *dibs__module_fn(void);
 dibs__status dibs__driver_find(const char *scheme, const char *module_path, const struct dibs__driver **driver,
                                struct dibs__said *said);
 
+/* Offers a driver that is linked into the program (a test's, a simulator's) before any module is looked for.  It must
+ * live as long as the process.  false: no memory. */
+bool dibs__driver_add(const struct dibs__driver *driver);
+
 /* A store with its shims: stores[0] is the outermost, what the core talks to. */
 struct dibs__chain {
   struct dibs__dstore *stores[DIBS__URI_SHIMS + 1];

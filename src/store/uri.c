@@ -1,0 +1,396 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Store URIs.  The text is copied once and cut apart in place of the copy, left to right; what is decoded only gets
+ * shorter.  Messages give positions, and quote nothing but scheme and keys: whoever mistypes a URI that has a password
+ * must not find the password in a log.
+ */
+#include "store/uri.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+enum { SCHEME_MAX = 32, PORT_MAX = 65535, SAID_MAX = 200 };
+
+#define HIDDEN "***"
+
+struct parser {
+  const char *text, *at, *end;
+  char *room, *room_end;   /* where the parts go, each with a NUL */
+  char *shown, *shown_end; /* what has been read so far, without passwords */
+  struct dibs__uri *uri;
+  struct dibs__said *said;
+};
+
+/* What the parts live in; the size is for wiping it. */
+struct memory {
+  size_t size;
+  char bytes[];
+};
+
+static dibs__status wrong(const struct parser *p, const char *at, const char *what) {
+  dibs__say(p->said, "store URI, character %zu: %s", (size_t)(at - p->text) + 1, what);
+  return DIBS_INVALID;
+}
+
+static bool is_lower(char c) {
+  return c >= 'a' && c <= 'z';
+}
+
+static bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+
+static char to_lower(char c) {
+  return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
+}
+
+static int hex_digit(char c) {
+  if (is_digit(c)) return c - '0';
+  c = to_lower(c);
+  return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* The first of `chars` in [from, to), or `to`. */
+static const char *find(const char *from, const char *to, const char *chars) {
+  while (from < to && !strchr(chars, *from)) from++;
+  return from;
+}
+
+static void put(struct parser *p, char c) {
+  assert(p->room < p->room_end);
+  *p->room++ = c;
+}
+
+static void show(struct parser *p, const char *from, const char *to) {
+  assert(to >= from && to - from < p->shown_end - p->shown);
+  memcpy(p->shown, from, (size_t)(to - from));
+  p->shown += to - from;
+}
+
+static void show_text(struct parser *p, const char *text) {
+  show(p, text, text + strlen(text));
+}
+
+/* ---- Parts ---- */
+
+static const char *keep(struct parser *p, const char *from, const char *to) {
+  const char *part = p->room;
+  while (from < to) put(p, *from++);
+  put(p, '\0');
+  return part;
+}
+
+/* *part is the decoded text, in the room. */
+static dibs__status decode(struct parser *p, const char *from, const char *to, const char **part) {
+  *part = p->room;
+  for (; from < to; from++) {
+    if (*from != '%') {
+      put(p, *from);
+      continue;
+    }
+    int high = to - from > 2 ? hex_digit(from[1]) : -1;
+    int low = high < 0 ? -1 : hex_digit(from[2]);
+    if (low < 0) return wrong(p, from, "after % come two hex digits; write %25 for % itself");
+    if (high == 0 && low == 0) return wrong(p, from, "%00 can't be part of a store URI");
+    put(p, (char)(high << 4 | low));
+    from += 2;
+  }
+  put(p, '\0');
+  return DIBS_OK;
+}
+
+/* shim+shim+scheme: */
+static dibs__status schemes(struct parser *p) {
+  const char *colon = find(p->at, p->end, ":/?@");
+  if (colon == p->end || *colon != ':')
+    return wrong(p, p->text, "it does not begin with a scheme; for a file write sqlite:FILE");
+  show(p, p->at, colon + 1);
+  for (;;) {
+    const char *end = find(p->at, colon, "+");
+    if (end == p->at) return wrong(p, p->at, "the name of a driver is missing here");
+    if (end - p->at > SCHEME_MAX) return wrong(p, p->at, "the name of a driver has at most 32 characters");
+    char *name = p->room;
+    for (const char *c = p->at; c < end; c++) {
+      char lower = to_lower(*c);
+      if (!is_lower(lower) && (c == p->at || (!is_digit(lower) && lower != '-')))
+        return wrong(p, c, "names of drivers are letters, and behind the first one digits and -");
+      put(p, lower);
+    }
+    put(p, '\0');
+    if (end == colon) {
+      p->uri->scheme = name;
+      p->at = colon + 1;
+      return DIBS_OK;
+    }
+    if (p->uri->shim_count == DIBS__URI_SHIMS) return wrong(p, p->at, "there are more than 4 shims");
+    p->uri->shims[p->uri->shim_count++] = name;
+    p->at = end + 1;
+  }
+}
+
+static dibs__status user_and_password(struct parser *p, const char *at_sign) {
+  const char *colon = find(p->at, at_sign, ":");
+  show(p, p->at, colon);
+  if (colon < at_sign) show_text(p, ":" HIDDEN);
+  show_text(p, "@");
+  dibs__status status = decode(p, p->at, colon, &p->uri->user);
+  if (status == DIBS_OK && colon < at_sign) status = decode(p, colon + 1, at_sign, &p->uri->password);
+  p->at = at_sign + 1;
+  return status;
+}
+
+/* One host[:port] in [from, to). */
+static dibs__status host(struct parser *p, const char *from, const char *to) {
+  const char *end;
+  if (from < to && *from == '[') {
+    end = find(from, to, "]");
+    if (end == to) return wrong(p, from, "this [ has no ]");
+    for (const char *c = from + 1; c < end; c++)
+      if (hex_digit(*c) < 0 && *c != ':' && *c != '.') return wrong(p, c, "this is not an IPv6 address");
+    if (end == from + 1) return wrong(p, from, "there is no address between [ and ]");
+    end++;
+    if (end < to && *end != ':') return wrong(p, end, "after ] comes : and a port, or the next host");
+  } else {
+    end = find(from, to, ":");
+    if (end == from) return wrong(p, from, "a host is missing here");
+    for (const char *c = from; c < end; c++) {
+      if (strchr(" []\"<>\\^`{}|#", *c)) return wrong(p, c, "this can't stand in the name of a host");
+      if (*c == '%' && (end - c < 3 || hex_digit(c[1]) < 0 || hex_digit(c[2]) < 0))
+        return wrong(p, c, "after % come two hex digits; write %25 for % itself");
+    }
+  }
+  if (end == to) return DIBS_OK;
+  long port = 0;
+  for (const char *c = end + 1; c < to; c++) {
+    if (!is_digit(*c)) return wrong(p, c, "a port is a number; write : in a password as %3A, and end it with @");
+    port = port * 10 + (*c - '0');
+    if (port > PORT_MAX) break;
+  }
+  if (port < 1 || port > PORT_MAX) return wrong(p, end + 1, "a port is a number from 1 to 65535");
+  return DIBS_OK;
+}
+
+/* //[user[:password]@]host[:port][,...] */
+static dibs__status authority(struct parser *p) {
+  p->at += 2;
+  const char *end = find(p->at, p->end, "/?");
+  /* The last @: a password that was pasted as it is may have some. */
+  const char *at_sign = end;
+  while (at_sign > p->at && at_sign[-1] != '@') at_sign--;
+  show_text(p, "//");
+  /* user:pa/ss@host: what looks like a path is half a password. */
+  const char *late = find(end, p->end, "@");
+  if (end > p->at && late < p->end)
+    return wrong(p, late, "@ is too late here; write / in a password as %2F, ? as %3F, and @ elsewhere as %40");
+  if (at_sign > p->at) {
+    dibs__status status = user_and_password(p, at_sign - 1);
+    if (status != DIBS_OK) return status;
+  }
+  p->uri->hosts = keep(p, p->at, end);
+  show(p, p->at, end);
+  for (const char *from = p->at; p->at < end; from = p->at + 1) {
+    p->at = find(from, end, ",");
+    dibs__status status = host(p, from, p->at);
+    if (status != DIBS_OK) return status;
+    if (p->at + 1 == end) return wrong(p, p->at, "a host is missing behind this comma");
+  }
+  return DIBS_OK;
+}
+
+static dibs__status path(struct parser *p, bool after_authority) {
+  const char *end = find(p->at, p->end, "?");
+  if (!after_authority) {
+    const char *segment = find(p->at, end, "/");
+    const char *sign = find(p->at, segment, "@");
+    if (sign < segment)
+      return wrong(p, sign, "a host and its user stand behind //; in the name of a file write @ as %40");
+  }
+  dibs__status status = decode(p, p->at, end, &p->uri->path);
+  show(p, p->at, end);
+  p->at = end;
+  return status;
+}
+
+/* ---- Parameters ---- */
+
+static bool is_secret(const char *key) {
+  return strcasestr(key, "pass") || strcasestr(key, "secret") || strcasestr(key, "token");
+}
+
+static bool is_shim(const struct dibs__uri *uri, const char *name, size_t len) {
+  for (size_t i = 0; i < uri->shim_count; i++)
+    if (strncmp(uri->shims[i], name, len) == 0 && uri->shims[i][len] == '\0') return true;
+  return false;
+}
+
+/* key=value in [from, to). */
+static dibs__status param(struct parser *p, const char *from, const char *to) {
+  struct dibs__uri *uri = p->uri;
+  const char *equals = find(from, to, "=");
+  if (from == to) return wrong(p, from, "a parameter is missing here");
+  if (equals == to) return wrong(p, from, "this parameter has no value: write KEY=VALUE");
+  if (equals == from) return wrong(p, from, "this parameter has no name: write KEY=VALUE");
+  for (const char *c = from; c < equals; c++)
+    if (!is_lower(to_lower(*c)) && !is_digit(*c) && !strchr("._-", *c))
+      return wrong(p, c, "names of parameters are letters, digits, and . _ -");
+  if (uri->param_count == DIBS__URI_PARAMS) return wrong(p, from, "there are more than 32 parameters");
+
+  struct dibs__uri_param *made = &uri->params[uri->param_count];
+  made->key = keep(p, from, equals);
+  dibs__status status = decode(p, equals + 1, to, &made->value);
+  if (status != DIBS_OK) return status;
+  if (dibs__uri_param(uri, made->key)) return wrong(p, from, "this parameter was given before");
+  const char *dot = strchr(made->key, '.');
+  if (dot && !is_shim(uri, made->key, (size_t)(dot - made->key)))
+    return wrong(p, from, "this parameter belongs to a shim that is not in the URI: write SHIM+ at its beginning");
+  uri->param_count++;
+
+  show(p, from, equals + 1);
+  if (is_secret(made->key))
+    show_text(p, HIDDEN);
+  else
+    show(p, equals + 1, to);
+  return DIBS_OK;
+}
+
+static dibs__status params(struct parser *p) {
+  show(p, p->at, p->at + 1);
+  p->at++;
+  while (p->at < p->end) {
+    const char *end = find(p->at, p->end, "&");
+    dibs__status status = param(p, p->at, end);
+    if (status != DIBS_OK) return status;
+    if (end == p->end) break;
+    if (end + 1 == p->end) return wrong(p, end, "a parameter is missing behind this &");
+    show(p, end, end + 1);
+    p->at = end + 1;
+  }
+  return DIBS_OK;
+}
+
+/* ---- The whole ---- */
+
+static dibs__status parse(struct parser *p) {
+  for (const char *c = p->text; c < p->end; c++)
+    if ((unsigned char)*c < ' ' || *c == 0x7f) return wrong(p, c, "a control character; write it as %xx");
+  dibs__status status = schemes(p);
+  if (status != DIBS_OK) return status;
+  bool has_authority = p->end - p->at >= 2 && p->at[0] == '/' && p->at[1] == '/';
+  if (has_authority && (status = authority(p)) != DIBS_OK) return status;
+  if (!has_authority) p->uri->hosts = keep(p, p->at, p->at);
+  status = path(p, has_authority);
+  if (status == DIBS_OK && p->at < p->end) status = params(p);
+  return status;
+}
+
+dibs__status dibs__uri_parse(const char *text, struct dibs__uri *uri, struct dibs__said *said) {
+  *uri = (struct dibs__uri){.scheme = NULL};
+  size_t len = strnlen(text, DIBS__URI_MAX + 1);
+  if (len == 0) {
+    dibs__say(said, "the store URI is empty; for a file write sqlite:FILE");
+    return DIBS_INVALID;
+  }
+  if (len > DIBS__URI_MAX) {
+    dibs__say(said, "the store URI is longer than %d bytes", DIBS__URI_MAX);
+    return DIBS_INVALID;
+  }
+  /* Each part costs a NUL more than its text, each secret at most HIDDEN. */
+  const size_t parts = len + DIBS__URI_SHIMS + 2 * DIBS__URI_PARAMS + 8;
+  const size_t shown = len + (DIBS__URI_PARAMS + 1) * sizeof HIDDEN + 8;
+  struct memory *memory = calloc(1, sizeof *memory + parts + shown);
+  if (!memory) {
+    dibs__say(said, "no memory for the store URI");
+    return DIBS_NO_MEMORY;
+  }
+  memory->size = sizeof *memory + parts + shown;
+  uri->memory = (char *)memory;
+  uri->shown = memory->bytes + parts;
+  struct parser p = {.text = text,
+                     .at = text,
+                     .end = text + len,
+                     .room = memory->bytes,
+                     .room_end = memory->bytes + parts,
+                     .shown = memory->bytes + parts,
+                     .shown_end = memory->bytes + parts + shown,
+                     .uri = uri,
+                     .said = said};
+  dibs__status status = parse(&p);
+  if (status != DIBS_OK) {
+    dibs__uri_free(uri);
+    return status;
+  }
+  *p.shown = '\0';
+  return DIBS_OK;
+}
+
+void dibs__uri_free(struct dibs__uri *uri) {
+  if (!uri) return;
+  if (uri->memory) {
+    struct memory *memory = (struct memory *)(void *)uri->memory;
+    explicit_bzero(memory, memory->size);
+    free(memory);
+  }
+  *uri = (struct dibs__uri){.scheme = NULL};
+}
+
+DIBS__MODULE_API const char *dibs__uri_param(const struct dibs__uri *uri, const char *key) {
+  for (size_t i = 0; i < uri->param_count; i++)
+    if (strcmp(uri->params[i].key, key) == 0) return uri->params[i].value;
+  return NULL;
+}
+
+DIBS__MODULE_API dibs__status dibs__uri_number(const struct dibs__uri *uri, const char *key, int64_t min, int64_t max,
+                                               int64_t otherwise, int64_t *out, struct dibs__said *said) {
+  *out = otherwise;
+  const char *value = dibs__uri_param(uri, key);
+  if (!value) return DIBS_OK;
+  char *end;
+  errno = 0;
+  long long number = strtoll(value, &end, 10);
+  /* strtoll takes leading blanks and a plus, and we do not. */
+  bool fine = (is_digit(*value) || (*value == '-' && is_digit(value[1]))) && *end == '\0' && errno == 0;
+  if (!fine || number < min || number > max) {
+    dibs__say(said, "%s of the store URI is a number from %" PRId64 " to %" PRId64, key, min, max);
+    return DIBS_INVALID;
+  }
+  *out = number;
+  return DIBS_OK;
+}
+
+static bool is_known(const char *key, const char *const known[]) {
+  for (; *known; known++)
+    if (strcmp(*known, key) == 0) return true;
+  return false;
+}
+
+DIBS__MODULE_API dibs__status dibs__uri_only(const struct dibs__uri *uri, const char *shim, const char *const known[],
+                                             struct dibs__said *said) {
+  for (size_t i = 0; i < uri->param_count; i++) {
+    const char *key = uri->params[i].key;
+    const char *dot = strchr(key, '.');
+    size_t len = dot ? (size_t)(dot - key) : 0;
+    bool ours = shim ? dot && strlen(shim) == len && strncmp(shim, key, len) == 0 : !dot;
+    if (!ours || is_known(key, known)) continue;
+
+    char list[SAID_MAX] = "";
+    size_t used = 0;
+    for (const char *const *k = known; *k; k++) {
+      size_t more = strlen(*k);
+      if (used + more + 3 > sizeof list) break;
+      if (used) list[used++] = ',', list[used++] = ' ';
+      memcpy(list + used, *k, more + 1);
+      used += more;
+    }
+    const char *owner = shim ? shim : uri->scheme;
+    if (used)
+      dibs__say(said, "%s has no parameter %.64s; it has %s", owner, key, list);
+    else
+      dibs__say(said, "%s has no parameters, and %.64s was given", owner, key);
+    return DIBS_INVALID;
+  }
+  return DIBS_OK;
+}
