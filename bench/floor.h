@@ -23,12 +23,12 @@ void dibs__floor_fifo_unlock(struct floor_fifo *fifo);
 /* ---- Transactions on a SQLite file ---- */
 
 enum floor_kind {
-  FLOOR_DIBS, /* the statements that dibs itself runs for an uncontended acquire and release */
-  FLOOR_NAIVE /* the least that could be called a lease: one conditional UPDATE each */
+  FLOOR_DIBS, /* what dibs itself runs for an uncontended acquire and release, in a file that dibs has made */
+  FLOOR_NAIVE /* the least that could be called a lease, one conditional UPDATE each, in a new file */
 };
 
 struct floor_sqlite;
-/* Makes a new database at `path` (WAL, synchronous=NORMAL) with its statements prepared.  NULL: `why` tells. */
+/* Opens the database at `path` (WAL, synchronous=NORMAL), with its statements prepared.  NULL: `why` tells. */
 struct floor_sqlite *dibs__floor_sqlite_open(const char *path, enum floor_kind kind, char *why, size_t size);
 void dibs__floor_sqlite_close(struct floor_sqlite *floor); /* removes the files */
 /* `pairs` times acquire and release.  one: each in a transaction of its own; else all in one. */

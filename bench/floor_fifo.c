@@ -2,7 +2,7 @@
 /* A ticket queue: who comes waits at the end of the line on a condition variable of its own; who leaves hands the lock
  * to the first in line, so nobody overtakes.  The signal is sent after the mutex is left: otherwise the woken thread
  * runs into it, which costs a tenth of the rate. */
-#include "floor.h"
+#include "bench/floor.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "floor.h"
+#include "bench/floor.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -19,15 +19,19 @@ bool dibs__floor_prepare(sqlite3 *db, const char *text, sqlite3_stmt **statement
   return !sqlite3_prepare_v3(db, text, -1, SQLITE_PREPARE_PERSISTENT, statement, NULL);
 }
 
-bool dibs__floor_step(sqlite3_stmt *statement, int64_t *column) {
-  int got = sqlite3_step(statement);
-  if (got == SQLITE_ROW && column) *column = sqlite3_column_int64(statement, 0);
-  while (got == SQLITE_ROW) got = sqlite3_step(statement);
-  return !sqlite3_reset(statement) && got == SQLITE_DONE;
+bool dibs__floor_step(sqlite3_stmt *statement) {
+  int got;
+  while ((got = sqlite3_step(statement)) == SQLITE_ROW) continue;
+  sqlite3_reset(statement);
+  return got == SQLITE_DONE;
+}
+
+bool dibs__floor_change(sqlite3_stmt *statement) {
+  return dibs__floor_step(statement) && sqlite3_changes(sqlite3_db_handle(statement)) == 1;
 }
 
 static void files_remove(const char *path) {
-  static const char *const ends[] = {"", "-wal", "-shm"};
+  static const char *const ends[] = {"", "-wal", "-shm", "-dibs"};
   for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
     char file[4200];
     snprintf(file, sizeof file, "%s%s", path, ends[i]);
@@ -67,18 +71,17 @@ static void naive_close(void *own) {
 
 static bool naive_acquire(void *own, int64_t now_ms) {
   struct naive *naive = own;
-  int64_t fence = 0;
   sqlite3_bind_int64(naive->acquire, 1, 7);
   sqlite3_bind_int64(naive->acquire, 2, now_ms + 30000);
   sqlite3_bind_int64(naive->acquire, 3, now_ms);
-  return dibs__floor_step(naive->acquire, &fence) && fence > 0;
+  return dibs__floor_change(naive->acquire);
 }
 
 static bool naive_release(void *own, int64_t now_ms) {
   struct naive *naive = own;
   (void)now_ms;
   sqlite3_bind_int64(naive->release, 1, 7);
-  return dibs__floor_step(naive->release, NULL);
+  return dibs__floor_change(naive->release);
 }
 
 static const struct floor_statements naive_statements = {naive_open, naive_close, naive_acquire, naive_release};
@@ -97,7 +100,7 @@ struct floor_sqlite *dibs__floor_sqlite_open(const char *path, enum floor_kind k
   struct floor_sqlite *floor = calloc(1, sizeof *floor);
   if (!floor) return NULL;
   snprintf(floor->path, sizeof floor->path, "%s", path);
-  files_remove(path);
+  if (kind == FLOOR_NAIVE) files_remove(path);
   floor->kind = kind == FLOOR_DIBS ? &dibs__floor_dibs_statements : &naive_statements;
   if (!sqlite3_open_v2(path, &floor->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL) &&
       !sqlite3_exec(floor->db, "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL", NULL, NULL, NULL) &&
@@ -121,17 +124,17 @@ void dibs__floor_sqlite_close(struct floor_sqlite *floor) {
 }
 
 static bool pair_alone(struct floor_sqlite *floor, int64_t now_ms) {
-  return dibs__floor_step(floor->begin, NULL) && floor->kind->acquire(floor->own, now_ms) &&
-         dibs__floor_step(floor->commit, NULL) && dibs__floor_step(floor->begin, NULL) &&
-         floor->kind->release(floor->own, now_ms) && dibs__floor_step(floor->commit, NULL);
+  return dibs__floor_step(floor->begin) && floor->kind->acquire(floor->own, now_ms) &&
+         dibs__floor_step(floor->commit) && dibs__floor_step(floor->begin) &&
+         floor->kind->release(floor->own, now_ms) && dibs__floor_step(floor->commit);
 }
 
 static bool pairs_together(struct floor_sqlite *floor, uint32_t pairs, int64_t now_ms) {
-  bool done = dibs__floor_step(floor->begin, NULL);
+  bool done = dibs__floor_step(floor->begin);
   for (uint32_t i = 0; done && i < pairs; i++) {
     done = floor->kind->acquire(floor->own, now_ms) && floor->kind->release(floor->own, now_ms);
   }
-  return done && dibs__floor_step(floor->commit, NULL);
+  return done && dibs__floor_step(floor->commit);
 }
 
 bool dibs__floor_sqlite_pairs(struct floor_sqlite *floor, uint32_t pairs, bool one, int64_t now_ms, char *why,

@@ -17,7 +17,9 @@ struct floor_statements {
 extern const struct floor_statements dibs__floor_dibs_statements;
 
 bool dibs__floor_prepare(sqlite3 *db, const char *text, sqlite3_stmt **statement);
-/* Steps to the end; *column (may be NULL) is the first column of the first row, if any. */
-bool dibs__floor_step(sqlite3_stmt *statement, int64_t *column);
+/* Steps to the end. */
+bool dibs__floor_step(sqlite3_stmt *statement);
+/* The same, and it must have changed one row: a floor that does nothing would be no floor. */
+bool dibs__floor_change(sqlite3_stmt *statement);
 
 #endif

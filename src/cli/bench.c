@@ -101,14 +101,13 @@ static void folder_remove(const char *folder) {
   rmdir(folder);
 }
 
-/* The store in the bench's own folder, as a URI; false: too long. */
-static bool own_store(const struct bench *b, char *uri, size_t size) {
+bool dibs__bench_file_uri(const struct bench *b, const char *file, char *uri, size_t size) {
   size_t at = (size_t)snprintf(uri, size, "sqlite://");
   for (const char *p = b->folder; *p && at + 32 < size; p++) {
     bool plain = strchr("%?#&", *p) == NULL;
     at += (size_t)snprintf(uri + at, size - at, plain ? "%c" : "%%%02X", (unsigned char)*p);
   }
-  int last = snprintf(uri + at, size - at, "/lease.db");
+  int last = snprintf(uri + at, size - at, "/%s", file);
   return last > 0 && (size_t)last < size - at;
 }
 
@@ -248,8 +247,8 @@ int dibs_cli_bench(int argc, char **argv, const struct cli_globals *globals) {
   if (asked.ms) b.size.ms = asked.ms;
   if (!folder_make(&b, globals)) return dibs__cli_fail(globals, CLI_FAILED, "", "bench: %s", b.why);
   b.store = globals->store_given ? globals->store : own;
-  bool done =
-      globals->store_given || own_store(&b, own, sizeof own) || dibs__bench_fail(&b, "%s is too long", b.folder);
+  bool done = globals->store_given || dibs__bench_file_uri(&b, "lease.db", own, sizeof own) ||
+              dibs__bench_fail(&b, "%s is too long", b.folder);
   if (!globals->store_given) snprintf(b.shown, sizeof b.shown, "%s", own);
 
   struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};

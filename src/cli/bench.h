@@ -113,6 +113,8 @@ void dibs__bench_sample_hist(struct bench_sample *sample, const struct dibs__his
 /* Keeps the text, and returns false. */
 bool dibs__bench_fail(struct bench *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
 bool dibs__bench_open(struct bench *b, uint32_t flags, dibs_store **store);
+/* The embedded store in `file` of the bench's folder.  false: too long. */
+bool dibs__bench_file_uri(const struct bench *b, const char *file, char *uri, size_t size);
 dibs_stats dibs__bench_stats(dibs_store *store);
 /* Store transactions a grant since `before`. */
 void dibs__bench_sample_stats(struct bench_sample *sample, const dibs_stats *before, dibs_store *store);

@@ -155,10 +155,22 @@ static bool turn_sqlite(struct bench_member *member) {
   return true;
 }
 
+/* Has dibs make the file whose tables the floor is to use. */
+static bool make_store(struct bench *b, const char *file) {
+  char uri[sizeof b->folder + 64];
+  dibs_error error;
+  dibs_store *store;
+  if (!dibs__bench_file_uri(b, file, uri, sizeof uri)) return dibs__bench_fail(b, "%s is too long", b->folder);
+  if (dibs_open(uri, NULL, &store, &error)) return dibs__bench_fail(b, "%s", error.text);
+  dibs_close(store);
+  return true;
+}
+
 bool dibs__bench_side_sqlite(struct bench *b, uint32_t arg, struct bench_sample *sample) {
   char path[sizeof b->folder + 16];
   snprintf(path, sizeof path, "%s/floor.db", b->folder);
   enum floor_kind kind = arg == BENCH_BARE_DIBS ? FLOOR_DIBS : FLOOR_NAIVE;
+  if (kind == FLOOR_DIBS && !make_store(b, "floor.db")) return false;
   struct floor_sqlite *floor = dibs__floor_sqlite_open(path, kind, b->why, sizeof b->why);
   if (!floor) return false;
   struct bench_crew crew = {
