@@ -120,6 +120,8 @@ struct dibs__op {
   void (*done)(struct dibs__op *);
   struct dibs__call *call;
   uint32_t state;
+  dibs__when at;   /* the store's clock when it was answered */
+  dibs__tick sent; /* ours, before it was sent */
 };
 
 enum dibs__lease_verb {
@@ -226,6 +228,7 @@ struct dibs__said {
   dibs__when now;   /* the store's clock during the call */
   dibs__tick sent;  /* ours, before it was sent */
   bool dead;        /* the session is of no more use: disconnect it, connect another */
+  bool untidy;      /* tidy() has something to do soon (a write-ahead log that grew) */
   uint32_t commits; /* transactions that this call took */
   char text[256];   /* for people: the engine's own words, no password; "" when all is well */
 };
@@ -285,8 +288,9 @@ struct dibs__driver {
   dibs__status (*list)(struct dibs__session *session, const struct dibs__list *list, dibs__tick by,
                        struct dibs__said *said);
 
-  /* Housekeeping off the path of callers: checkpoints, sweeping what nobody asks for.  Called by a thread of the core
-   * about once a second while it has one, and once before close.  NULL: none needed. */
+  /* Housekeeping off the path of callers: checkpoints, sweeping what nobody asks for.  Called by a thread that
+   * carries nobody's operations, soon after `untidy` was said and about once a second, and once before close.  NULL:
+   * none needed. */
   void (*tidy)(struct dibs__dstore *store);
 };
 

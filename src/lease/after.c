@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: MIT */
+/* What a decision under the lock leaves to be done after it: questions to carry, threads to wake. */
+#include "lease/room.h"
+
+static void put(struct dibs__op **first, struct dibs__op **last, struct dibs__op *op) {
+  op->next = NULL;
+  if (*last)
+    (*last)->next = op;
+  else
+    *first = op;
+  *last = op;
+}
+
+void dibs__after_mine(struct after *after, struct dibs__op *op) {
+  put(&after->mine, &after->mine_last, op);
+}
+
+void dibs__after_rest(struct after *after, struct dibs__op *op) {
+  put(&after->rest, &after->rest_last, op);
+}
+
+void dibs__after_wake(dibs_store *store, struct after *after, dibs__word *word) {
+  atomic_fetch_add(word, 1);
+  if (after->wake_count < WAKES_MAX)
+    after->wakes[after->wake_count++] = word;
+  else
+    dibs__core_wake(store->core, word); /* a crowd: under the lock, slower but right */
+}
+
+bool dibs__after(dibs_store *store, struct after *after, dibs__tick by) {
+  bool answered = true;
+  for (uint32_t i = 0; i < after->wake_count; i++) dibs__core_wake(store->core, after->wakes[i]);
+  if (after->rest) dibs__core_start(store->core, after->rest);
+  if (after->mine) answered = dibs__core_run(store->core, after->mine, by);
+  *after = (struct after){0};
+  return answered;
+}
+
+void dibs__after_start(dibs_store *store, struct after *after) {
+  if (after->mine) dibs__core_start(store->core, after->mine);
+  after->mine = NULL;
+  dibs__after(store, after, DIBS__TICK_NEVER);
+}

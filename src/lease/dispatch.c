@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Callbacks.  A lease with something to tell is queued once, with bits for what; it is called with no lock held, by
+ * dibs_dispatch in the caller's own loop or by a thread of the library.
+ */
+#include "lease/room.h"
+
+static void run_calls(void *arg);
+
+void dibs__call_locked(dibs_lease *lease, uint32_t call) {
+  dibs_store *store = lease->store;
+  bool queued = lease->calls != 0;
+  lease->calls |= call;
+  if (queued) return;
+  dibs__lease_hold(lease);
+  lease->next_call = NULL;
+  bool first = !store->first_call;
+  if (store->last_call)
+    store->last_call->next_call = lease;
+  else
+    store->first_call = lease;
+  store->last_call = lease;
+  if (!first) return;
+  if (store->flags & DIBS_STORE_LOOP) {
+    dibs__bell_raise(store->bell);
+    return;
+  }
+  if (!store->dispatcher) store->dispatcher = dibs__thread_start("dibs-calls", run_calls, store);
+  atomic_fetch_add(&store->dispatch_word, 1);
+  dibs__word_wake(&store->dispatch_word, 1, false);
+}
+
+/* Lock held on entry and on return, not while calling. */
+static void call_one_locked(dibs_store *store) {
+  dibs_lease *lease = store->first_call;
+  store->first_call = lease->next_call;
+  if (!store->first_call) store->last_call = NULL;
+  uint32_t calls = lease->calls;
+  lease->calls = 0;
+  dibs_status granted = lease->status, released = lease->released;
+  if ((calls & CALL_LOST) && granted == DIBS_LOST) granted = DIBS_OK; /* granted first, lost since */
+  dibs__mutex_unlock(&store->lock);
+  if (calls & CALL_GRANTED) lease->done(lease, granted, lease->done_user);
+  if (calls & CALL_LOST) lease->on_lost(lease, DIBS_LOST, lease->lost_user);
+  if (calls & CALL_RELEASED) lease->release_done(lease, released, lease->release_user);
+  dibs__mutex_lock(&store->lock);
+  dibs__lease_drop_locked(lease);
+}
+
+static size_t dispatch(dibs_store *store, size_t max) {
+  size_t count = 0;
+  dibs__mutex_lock(&store->lock);
+  if (store->flags & DIBS_STORE_LOOP) {
+    /* Lowered before looking: what is queued from here on raises it again, or is seen below. */
+    dibs__bell_lower(store->bell);
+    while (store->first_call && (max == 0 || count < max)) {
+      call_one_locked(store);
+      count++;
+    }
+    if (store->first_call) dibs__bell_raise(store->bell);
+  }
+  dibs__mutex_unlock(&store->lock);
+  return count;
+}
+
+size_t dibs_dispatch(dibs_store *store, size_t max) {
+  return dibs__store_usable(store, "dibs_dispatch", NULL) == DIBS_OK ? dispatch(store, max) : 0;
+}
+
+static void run_calls(void *arg) {
+  dibs_store *store = arg;
+  dibs__mutex_lock(&store->lock);
+  for (;;) {
+    while (store->first_call) call_one_locked(store);
+    if (store->stopping) break;
+    uint32_t seen = atomic_load(&store->dispatch_word);
+    dibs__mutex_unlock(&store->lock);
+    dibs__word_wait(&store->dispatch_word, seen, DIBS__TICK_NEVER, false);
+    dibs__mutex_lock(&store->lock);
+  }
+  dibs__mutex_unlock(&store->lock);
+}
+
+/* After watch_stop: `stopping` is set.  What waits is called first. */
+void dibs__dispatch_stop(dibs_store *store) {
+  if (store->flags & DIBS_STORE_LOOP) {
+    dispatch(store, 0);
+    return;
+  }
+  atomic_fetch_add(&store->dispatch_word, 1);
+  dibs__word_wake(&store->dispatch_word, 1, false);
+  dibs__thread_join(store->dispatcher);
+  store->dispatcher = NULL;
+}

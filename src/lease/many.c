@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: MIT */
+/* Several names, all or none.  Taken in the byte order of the names, so that two callers can't wait for each other. */
+#include "lease/room.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct place {
+  const char *name;
+  size_t at; /* in the caller's array */
+};
+
+static int by_name(const void *a, const void *b) {
+  return strcmp(((const struct place *)a)->name, ((const struct place *)b)->name);
+}
+
+static struct place *sort_names(const char *const names[], size_t count) {
+  struct place *places = malloc(count * sizeof *places);
+  if (!places) return NULL;
+  for (size_t i = 0; i < count; i++) places[i] = (struct place){names[i], i};
+  qsort(places, count, sizeof *places, by_name);
+  return places;
+}
+
+static dibs_status check(const char *const names[], size_t count, const dibs_lease_options *options,
+                         dibs_lease *leases[], dibs_error *error) {
+  if (!names || !leases || count < 1 || count > DIBS_MANY_MAX)
+    return dibs__fail(error, DIBS_INVALID, "dibs_acquire_many takes 1 to %d names", DIBS_MANY_MAX);
+  for (size_t i = 0; i < count; i++) {
+    leases[i] = NULL;
+    if (!names[i]) return dibs__fail(error, DIBS_INVALID, "name %zu is NULL", i);
+  }
+  if (options && options->size >= offsetof(dibs_lease_options, id) + sizeof options->id && options->id)
+    return dibs__fail(error, DIBS_INVALID, "one id can't serve several names; leave options.id NULL");
+  return DIBS_OK;
+}
+
+dibs_status dibs_acquire_many(dibs_store *store, const char *const names[], size_t count,
+                              const dibs_lease_options *given, dibs_lease *leases[], dibs_error *error) {
+  dibs_status status = dibs__store_usable(store, "dibs_acquire_many", error);
+  if (status == DIBS_OK) status = check(names, count, given, leases, error);
+  if (status != DIBS_OK) return status;
+  dibs_lease_options options = {.size = sizeof options};
+  if (given && given->size <= sizeof options) memcpy(&options, given, given->size);
+  struct place *places = sort_names(names, count);
+  if (!places) return dibs__fail(error, DIBS_NO_MEMORY, "out of memory for %zu names", count);
+  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), options.wait_ms);
+  bool bounded = options.wait_ms > 0;
+  size_t have = 0;
+  for (; have < count && status == DIBS_OK; have += status == DIBS_OK) {
+    if (have > 0 && strcmp(places[have - 1].name, places[have].name) == 0) {
+      status = dibs__fail(error, DIBS_INVALID, "\"%s\" is named twice", places[have].name);
+      break;
+    }
+    if (bounded) options.wait_ms = dibs__tick_left_ms(dibs__tick_now(), by);
+    status = dibs_acquire(store, places[have].name, &options, &leases[places[have].at], error);
+    if (status == DIBS_HELD && bounded) status = DIBS_TIMEOUT; /* the time went to the names before it */
+    if (error && status == DIBS_TIMEOUT) error->status = status;
+  }
+  if (status != DIBS_OK) {
+    while (have-- > 0) {
+      dibs_lease **lease = &leases[places[have].at];
+      (void)dibs_release(*lease, NULL); /* what can't be released ends with its ttl */
+      dibs_lease_free(*lease);
+      *lease = NULL;
+    }
+  }
+  free(places);
+  return status;
+}

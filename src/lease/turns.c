@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: MIT */
+/* What happens to a lease: its wait ends, it is lost, it leaves, it is released; and what the receiver brings. */
+#include "lease/room.h"
+
+#include <assert.h>
+
+void dibs__wait_over_locked(dibs_lease *lease, dibs_status status, struct after *after) {
+  dibs_store *store = lease->store;
+  assert(atomic_load(&lease->phase) < LEASE_HELD);
+  if (lease->counted) store->waiting--;
+  lease->counted = false;
+  dibs__heap_remove(&store->waits, &lease->wait);
+  lease->status = status;
+  atomic_store(&lease->phase, status == DIBS_OK ? LEASE_HELD : LEASE_OVER);
+  if (lease->blocking)
+    dibs__after_wake(store, after, &lease->word);
+  else
+    dibs__call_locked(lease, CALL_GRANTED);
+}
+
+void dibs__give_up_locked(struct grant *grant, struct after *after, bool mine) {
+  dibs__unwatch_locked(grant);
+  dibs__heap_remove(&grant->store->rechecks, &grant->recheck);
+  struct dibs__op *op = NULL;
+  if (grant->asked == ASK_RENEW)
+    grant->then_release = true;
+  else if (grant->asked != ASK_NOTHING)
+    return; /* the answer finds that the lease has left */
+  else if (grant->held)
+    op = dibs__ask_release_locked(grant);
+  else if (grant->waits)
+    op = dibs__ask_cancel_locked(grant);
+  else
+    dibs__grant_end_locked(grant);
+  if (!op) return;
+  grant->held = grant->waits = false;
+  if (mine)
+    dibs__after_mine(after, op);
+  else
+    dibs__after_rest(after, op);
+}
+
+void dibs__lose_locked(struct grant *grant, struct after *after) {
+  dibs_lease *lease = grant->lease;
+  dibs_store *store = grant->store;
+  dibs__unwatch_locked(grant);
+  bool parked = grant_parked(grant);
+  if (grant->cohort) dibs__cohort_part_locked(grant, after, false);
+  if (parked) {
+    dibs__give_up_locked(grant, after, false);
+    return;
+  }
+  grant->held = false;
+  if (atomic_load(&lease->phase) != LEASE_HELD) return;
+  atomic_store(&lease->until_ns, 0);
+  lease->status = DIBS_LOST;
+  atomic_store(&lease->phase, LEASE_OVER);
+  store->held--;
+  store->lost++;
+  if (lease->on_lost) dibs__call_locked(lease, CALL_LOST);
+  dibs__after_wake(store, after, &lease->word);
+}
+
+void dibs__leave_locked(dibs_lease *lease, dibs_status status, struct after *after) {
+  struct grant *grant = lease->grant;
+  switch (atomic_load(&lease->phase)) {
+  case LEASE_LOCAL:
+    dibs__cohort_leave_locked(lease);
+    dibs__wait_over_locked(lease, status, after);
+    break;
+  case LEASE_ASKING:
+    if (status == DIBS_TIMEOUT) status = DIBS_UNKNOWN; /* the question travels */
+    /* fall through */
+  case LEASE_QUEUED:
+    if (grant->cohort) dibs__cohort_part_locked(grant, after, false);
+    dibs__wait_over_locked(lease, status, after);
+    dibs__give_up_locked(grant, after, false);
+    break;
+  default:
+    break;
+  }
+}
+
+void dibs__released_locked(dibs_lease *lease, dibs_status status, struct after *after) {
+  if (lease->status == DIBS_LOST) status = DIBS_LOST;
+  lease->released = status;
+  atomic_store(&lease->phase, LEASE_OVER);
+  if (lease->release_done) dibs__call_locked(lease, CALL_RELEASED);
+  dibs__after_wake(lease->store, after, &lease->word);
+}
+
+void dibs__release_locked(dibs_lease *lease, struct after *after) {
+  struct grant *grant = lease->grant;
+  if (atomic_load(&lease->phase) == LEASE_HELD) lease->store->held--;
+  atomic_store(&lease->until_ns, 0);
+  if (grant->cohort && grant->cohort->first && !grant->shown) {
+    struct cohort *cohort = grant->cohort;
+    lease->grant = NULL; /* parked; grant->lease still lends its name */
+    dibs__released_locked(lease, DIBS_OK, after);
+    dibs__cohort_pass_locked(cohort, after);
+    return;
+  }
+  atomic_store(&lease->phase, LEASE_RELEASING);
+  grant->held = true; /* also when lost: a broken one is acknowledged by its release */
+  dibs__give_up_locked(grant, after, true);
+  if (grant->cohort) dibs__cohort_part_locked(grant, after, true);
+}
+
+/* ---- The receiver's ---- */
+
+static void offered_locked(struct grant *grant, struct after *after) {
+  if (!grant->waits) return;
+  if (grant->asked != ASK_NOTHING) {
+    grant->again = true; /* that question may have been answered before the offer was made */
+    return;
+  }
+  dibs__heap_remove(&grant->store->rechecks, &grant->recheck);
+  dibs__after_rest(after, dibs__ask_acquire_locked(grant));
+}
+
+static void recheck_all_locked(dibs_store *store) {
+  dibs__tick now = dibs__tick_now();
+  for (uint32_t i = 0; i < store->rechecks.count; i++) store->rechecks.nodes[i]->at = now; /* equal: still a heap */
+}
+
+static void lose_all_locked(dibs_store *store, struct after *after) {
+  struct dibs__heap_node *node;
+  while ((node = dibs__heap_first(&store->losses)))
+    dibs__lose_locked((struct grant *)((char *)node - offsetof(struct grant, loss)), after);
+}
+
+void dibs__room_event(void *room, const struct dibs__event *event) {
+  dibs_store *store = room;
+  struct after after = {0};
+  dibs__mutex_lock(&store->lock);
+  struct grant *grant = NULL;
+  switch (event->what) {
+  case DIBS__EV_OFFER:
+    grant = dibs__grant_find_locked(store, &event->id);
+    if (grant) offered_locked(grant, &after);
+    break;
+  case DIBS__EV_LOST:
+    grant = dibs__grant_find_locked(store, &event->id);
+    if (grant && grant->held) dibs__lose_locked(grant, &after);
+    break;
+  case DIBS__EV_SESSION_GONE:
+    lose_all_locked(store, &after);
+    recheck_all_locked(store);
+    break;
+  case DIBS__EV_RECHECK:
+  case DIBS__EV_NEW_LIFE:
+    recheck_all_locked(store);
+    break;
+  }
+  dibs__mutex_unlock(&store->lock);
+  dibs__after_start(store, &after);
+}
+
+static void end_waits_locked(dibs_store *store, dibs__tick now, struct after *after) {
+  struct dibs__heap_node *node;
+  while ((node = dibs__heap_first(&store->waits)) && !dibs__tick_before(now, node->at))
+    dibs__leave_locked((dibs_lease *)((char *)node - offsetof(dibs_lease, wait)), DIBS_TIMEOUT, after);
+}
+
+static void recheck_locked(dibs_store *store, dibs__tick now, struct after *after) {
+  struct dibs__heap_node *node;
+  for (int n = 0; n < RECHECKS_AT_ONCE; n++) {
+    node = dibs__heap_first(&store->rechecks);
+    if (!node || dibs__tick_before(now, node->at)) return;
+    struct grant *grant = (struct grant *)((char *)node - offsetof(struct grant, recheck));
+    dibs__heap_remove(&store->rechecks, node);
+    dibs__after_rest(after, dibs__ask_acquire_locked(grant));
+  }
+}
+
+dibs__tick dibs__room_timers(void *room, dibs__tick now) {
+  dibs_store *store = room;
+  struct after after = {0};
+  dibs__tick due = DIBS__TICK_NEVER;
+  dibs__mutex_lock(&store->lock);
+  end_waits_locked(store, now, &after);
+  recheck_locked(store, now, &after);
+  struct dibs__heap_node *wait = dibs__heap_first(&store->waits), *recheck = dibs__heap_first(&store->rechecks);
+  if (wait) due = wait->at;
+  if (recheck) due = dibs__tick_min(due, recheck->at);
+  dibs__mutex_unlock(&store->lock);
+  dibs__after_start(store, &after);
+  return due;
+}

@@ -1,0 +1,394 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The combiner.  Two queues, urgent and ordinary; a few seats (sessions).  Whoever finds a seat free leads one batch on
+ * it, then passes the seat to the first blocking caller whose operation waits for it, or leaves it free and rouses the
+ * receiver if only operations without a waiting caller are left; only then are answers handed out.
+ *
+ * Invariant, whenever the lock is free: an operation that is pending and has a free seat has somebody on the way to
+ * lead it: its caller, which looks before it sleeps, or the receiver, which was roused and looks before it sleeps.
+ */
+#include "store/core_inside.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool is_urgent(const struct dibs__op *op) {
+  return (op->flags & DIBS__OP_URGENT) != 0;
+}
+
+static void queue_put(struct dibs__queue *queue, struct dibs__op *op) {
+  op->next = NULL;
+  if (queue->last)
+    queue->last->next = op;
+  else
+    queue->first = op;
+  queue->last = op;
+}
+
+static void queue_put_first(struct dibs__queue *queue, struct dibs__op *op) {
+  op->next = queue->first;
+  queue->first = op;
+  if (!queue->last) queue->last = op;
+}
+
+static struct dibs__op *queue_take(struct dibs__queue *queue, struct dibs__op *before) {
+  struct dibs__op *op = before ? before->next : queue->first;
+  if (before)
+    before->next = op->next;
+  else
+    queue->first = op->next;
+  if (queue->last == op) queue->last = before;
+  op->next = NULL;
+  return op;
+}
+
+static bool lane_travels_locked(const struct dibs__core *core, const struct seat *but, uint32_t lane) {
+  if (lane == 0 || core->seat_count == 1) return false;
+  for (uint32_t s = 0; s < core->seat_count; s++) {
+    const struct seat *seat = &core->seats[s];
+    if (seat == but) continue;
+    for (uint32_t i = 0; i < seat->count; i++)
+      if (seat->ops[i]->lane == lane) return true;
+  }
+  return false;
+}
+
+static bool seat_serves(const struct seat *seat, bool urgent) {
+  return urgent ? !seat->ordinary_only : !seat->urgent_only;
+}
+
+/* The first operation that could travel on this seat now. */
+static struct dibs__op *eligible_locked(struct dibs__core *core, const struct seat *seat) {
+  if (seat_serves(seat, true))
+    for (struct dibs__op *op = core->urgent.first; op; op = op->next)
+      if (!lane_travels_locked(core, seat, op->lane)) return op;
+  if (seat_serves(seat, false))
+    for (struct dibs__op *op = core->ordinary.first; op; op = op->next)
+      if (!lane_travels_locked(core, seat, op->lane)) return op;
+  return NULL;
+}
+
+struct seat *dibs__seat_find_locked(struct dibs__core *core) {
+  if (!core->urgent.first && !core->ordinary.first) return NULL;
+  for (uint32_t s = 0; s < core->seat_count; s++) {
+    struct seat *seat = &core->seats[s];
+    if (!seat->busy && eligible_locked(core, seat)) return seat;
+  }
+  return NULL;
+}
+
+static bool seat_has_room(struct dibs__core *core, struct seat *seat) {
+  if (seat->count < seat->room) return true;
+  uint32_t max = core->identity.max_batch ? core->identity.max_batch : 64;
+  if (seat->room >= max) return false;
+  uint32_t room = seat->room ? seat->room * 4 : 64;
+  if (room > max) room = max;
+  struct dibs__op **ops = realloc(seat->ops, room * sizeof *ops);
+  if (!ops) return false; /* a smaller batch serves as well */
+  seat->ops = ops;
+  seat->room = room;
+  return true;
+}
+
+static uint32_t group_size(const struct dibs__op *op) {
+  uint32_t size = 1;
+  if (op->group == 0) return size;
+  for (const struct dibs__op *other = op->next; other && other->group == op->group; other = other->next) size++;
+  return size;
+}
+
+static void take_from_locked(struct dibs__core *core, struct seat *seat, struct dibs__queue *queue) {
+  struct dibs__op *before = NULL;
+  for (struct dibs__op *op = queue->first; op;) {
+    uint32_t size = group_size(op);
+    bool fits = seat_has_room(core, seat) && (size == 1 || seat->count + size <= core->identity.max_batch);
+    if (!fits && seat->count > 0) return;
+    if (lane_travels_locked(core, seat, op->lane)) {
+      before = op;
+      op = op->next;
+      continue;
+    }
+    for (; size > 0; size--) {
+      if (!seat_has_room(core, seat)) return;
+      op = queue_take(queue, before);
+      op->state = OP_SENT;
+      op->status = DIBS_UNKNOWN;
+      seat->ops[seat->count++] = op;
+    }
+    op = before ? before->next : queue->first;
+  }
+}
+
+static void take_batch_locked(struct dibs__core *core, struct seat *seat) {
+  if (seat_serves(seat, true)) take_from_locked(core, seat, &core->urgent);
+  if (seat_serves(seat, false)) take_from_locked(core, seat, &core->ordinary);
+}
+
+static dibs__tick batch_deadline(const struct seat *seat, dibs__tick now) {
+  dibs__tick by = dibs__tick_add_ms(now, DIBS__IO_MS);
+  for (uint32_t i = 0; i < seat->count; i++) by = dibs__tick_min(by, seat->ops[i]->by);
+  /* What waited past its own deadline must not starve its neighbours: it gets one more short try with them. */
+  return dibs__tick_before(by, dibs__tick_add_ms(now, 10)) ? dibs__tick_add_ms(now, 10) : by;
+}
+
+static dibs__status seat_connect(struct dibs__core *core, struct seat *seat, dibs__tick now, dibs__tick by,
+                                 struct dibs__said *said) {
+  if (seat->session) return DIBS_OK;
+  if (dibs__tick_before(now, seat->retry_at)) {
+    dibs__say(said, "%s can't be reached; the next attempt is in %lld ms", core->uri.shown,
+              (long long)dibs__tick_left_ms(now, seat->retry_at));
+    return DIBS_UNAVAILABLE;
+  }
+  struct dibs__identity identity;
+  dibs__status status = core->store->driver->connect(core->store, by, &seat->session, &identity, said);
+  if (status == DIBS_OK) {
+    seat->failures = 0;
+    return DIBS_OK;
+  }
+  int64_t pause = RETRY_MIN_MS;
+  for (uint32_t i = 0; i < seat->failures && pause < RETRY_MAX_MS; i++) pause *= 2;
+  seat->failures++;
+  seat->retry_at = dibs__tick_add_ms(dibs__tick_now(), pause);
+  return status;
+}
+
+void dibs__seat_drop(struct dibs__core *core, struct seat *seat) {
+  if (!seat->session) return;
+  core->store->driver->disconnect(seat->session);
+  seat->session = NULL;
+}
+
+static void carry(struct dibs__core *core, struct seat *seat, struct dibs__said *said) {
+  dibs__tick now = dibs__tick_now();
+  dibs__tick by = batch_deadline(seat, now);
+  *said = (struct dibs__said){0};
+  seat->sent = now;
+  dibs__status status = seat_connect(core, seat, now, by, said);
+  bool sent = status == DIBS_OK;
+  if (sent) status = core->store->driver->run(seat->session, seat->ops, seat->count, by, said);
+  if (status == DIBS_OK) return;
+  for (uint32_t i = 0; i < seat->count; i++)
+    if (!sent || status != DIBS_UNKNOWN) seat->ops[i]->status = status;
+  if (sent && said->dead) dibs__seat_drop(core, seat);
+}
+
+/* Whether the operation is to be asked again under the mandate that it was told. */
+static bool follows(struct dibs__op *op) {
+  if (op->status != DIBS__MOVED || !(op->flags & DIBS__OP_FOLLOWS) || op->has.epoch == 0) return false;
+  uint32_t moves = op->state >> 8;
+  return moves < MOVES_MAX;
+}
+
+/* Sorts what came back: to be asked again, or to be handed out (as a list, in order). */
+static struct dibs__op *sort_locked(struct dibs__core *core, struct seat *seat, const struct dibs__said *said) {
+  struct dibs__queue answered = {0};
+  core->counts.batches++;
+  core->counts.operations += seat->count;
+  core->counts.transactions += said->commits;
+  if (said->text[0]) memcpy(core->trouble, said->text, sizeof core->trouble);
+  for (uint32_t i = 0; i < seat->count; i++) {
+    struct dibs__op *op = seat->ops[i];
+    op->at = said->now;
+    op->sent = seat->sent;
+    if (op->status == DIBS__MOVED && op->has.epoch != 0) core->mandates[op->bucket] = op->has;
+    if (follows(op)) {
+      op->mandate = op->has;
+      op->state = OP_PENDING | ((op->state & ~0xffu) + 0x100u);
+      queue_put_first(is_urgent(op) ? &core->urgent : &core->ordinary, op);
+      continue;
+    }
+    op->state = OP_ANSWERED;
+    queue_put(&answered, op);
+  }
+  seat->count = 0;
+  return answered.first;
+}
+
+/* Names who leads next on the seat.  *woken: a call to wake.  true: the receiver must be roused. */
+static bool pass_locked(struct dibs__core *core, struct seat *seat, struct dibs__call **woken) {
+  *woken = NULL;
+  bool others = false;
+  struct dibs__queue *queues[2] = {seat_serves(seat, true) ? &core->urgent : NULL,
+                                   seat_serves(seat, false) ? &core->ordinary : NULL};
+  for (int q = 0; q < 2; q++) {
+    for (struct dibs__op *op = queues[q] ? queues[q]->first : NULL; op; op = op->next) {
+      if (lane_travels_locked(core, seat, op->lane)) continue;
+      if (!op->call) {
+        others = true;
+      } else if (!op->call->seat) {
+        op->call->seat = seat;
+        *woken = op->call;
+        atomic_fetch_add(&op->call->word, CALL_STEP);
+        return false;
+      }
+    }
+  }
+  seat->busy = false;
+  return others;
+}
+
+static void hand_out(struct dibs__op *list) {
+  for (struct dibs__op *op = list, *next; op; op = next) {
+    next = op->next;
+    struct dibs__call *call = op->call;
+    op->call = NULL;
+    op->next = NULL;
+    op->state = OP_IDLE;
+    op->done(op); /* the operation may be handed in again, or be gone, from here on */
+    if (call && atomic_fetch_sub(&call->left, 1) == 1) {
+      dibs__word *word = &call->word;
+      atomic_fetch_or(word, CALL_DONE); /* from here on the call may be gone: only its address is used */
+      dibs__word_wake(word, 1, false);
+    }
+  }
+}
+
+static void pass_on(struct dibs__core *core, struct seat *seat) {
+  struct dibs__call *woken;
+  dibs__mutex_lock(&core->lock);
+  bool rouse = pass_locked(core, seat, &woken);
+  dibs__mutex_unlock(&core->lock);
+  if (woken) dibs__word_wake(&woken->word, 1, false);
+  if (rouse) dibs__service_rouse(core);
+}
+
+void dibs__lead_locked(struct dibs__core *core, struct seat *seat) {
+  dibs__shield shield;
+  struct dibs__said said;
+  struct dibs__call *woken;
+  seat->busy = true;
+  take_batch_locked(core, seat);
+  if (seat->count == 0) { /* somebody else carried it meanwhile */
+    dibs__mutex_unlock(&core->lock);
+    pass_on(core, seat);
+    return;
+  }
+  dibs__mutex_unlock(&core->lock);
+  dibs__shield_raise(&shield);
+  carry(core, seat, &said);
+
+  dibs__mutex_lock(&core->lock);
+  struct dibs__op *answered = sort_locked(core, seat, &said);
+  bool rouse = pass_locked(core, seat, &woken);
+  dibs__mutex_unlock(&core->lock);
+  /* The successor runs while we hand out answers.  `woken` can't have returned: one of its operations is pending. */
+  if (woken) dibs__word_wake(&woken->word, 1, false);
+  if (rouse) dibs__service_rouse(core);
+  if (said.untidy && core->hooks.untidy) core->hooks.untidy(core->hooks.room);
+  hand_out(answered);
+  dibs__shield_lower(&shield);
+}
+
+static uint32_t enqueue_locked(struct dibs__core *core, struct dibs__op *list, struct dibs__call *call) {
+  uint32_t count = 0;
+  for (struct dibs__op *op = list, *next; op; op = next) {
+    next = op->next;
+    assert((op->state & 0xff) == OP_IDLE);
+    op->state = OP_PENDING;
+    op->call = call;
+    if (op->mandate.epoch == 0) op->mandate = core->mandates[op->bucket];
+    queue_put(is_urgent(op) ? &core->urgent : &core->ordinary, op);
+    count++;
+  }
+  return count;
+}
+
+/* The caller leaves: takes back what was not sent, lets go of what was.  What is just being handed out stays ours. */
+static struct dibs__op *leave_queue_locked(struct dibs__queue *queue, struct dibs__call *call, uint32_t *taken) {
+  struct dibs__queue back = {0};
+  struct dibs__op *before = NULL;
+  for (struct dibs__op *op = queue->first; op;) {
+    if (op->call != call) {
+      before = op;
+      op = op->next;
+      continue;
+    }
+    op = queue_take(queue, before);
+    op->status = DIBS_TIMEOUT;
+    op->state = OP_IDLE;
+    op->call = NULL;
+    queue_put(&back, op);
+    (*taken)++;
+    op = before ? before->next : queue->first;
+  }
+  return back.first;
+}
+
+static uint32_t leave_seats_locked(struct dibs__core *core, struct dibs__call *call) {
+  uint32_t left = 0;
+  for (uint32_t s = 0; s < core->seat_count; s++)
+    for (uint32_t i = 0; i < core->seats[s].count; i++)
+      if (core->seats[s].ops[i]->call == call) {
+        core->seats[s].ops[i]->call = NULL;
+        left++;
+      }
+  return left;
+}
+
+static void call_done(struct dibs__op *list) {
+  for (struct dibs__op *op = list, *next; op; op = next) {
+    next = op->next;
+    op->next = NULL;
+    op->done(op);
+  }
+}
+
+/* false: all were answered after all. */
+static bool leave(struct dibs__core *core, struct dibs__call *call) {
+  uint32_t gone = 0;
+  dibs__mutex_lock(&core->lock);
+  struct dibs__op *urgent = leave_queue_locked(&core->urgent, call, &gone);
+  struct dibs__op *ordinary = leave_queue_locked(&core->ordinary, call, &gone);
+  gone += leave_seats_locked(core, call);
+  struct seat *seat = call->seat;
+  call->seat = NULL;
+  dibs__mutex_unlock(&core->lock);
+  if (seat) pass_on(core, seat);
+  call_done(urgent);
+  call_done(ordinary);
+  if (gone == 0) return false;
+  /* The rest is being handed out this moment by a thread that will touch the call until CALL_DONE. */
+  if (atomic_fetch_sub(&call->left, gone) == gone) return true;
+  while (!(atomic_load(&call->word) & CALL_DONE)) {
+    uint32_t seen = atomic_load(&call->word);
+    if (!(seen & CALL_DONE)) dibs__word_wait(&call->word, seen, DIBS__TICK_NEVER, false);
+  }
+  return true;
+}
+
+bool dibs__core_run(struct dibs__core *core, struct dibs__op *list, dibs__tick by) {
+  struct dibs__call call = {0};
+  dibs__mutex_lock(&core->lock);
+  atomic_store_explicit(&call.left, enqueue_locked(core, list, &call), memory_order_relaxed);
+  for (;;) {
+    /* Lock held.  A seat that was given, or any that is free for what waits. */
+    struct seat *seat = call.seat ? call.seat : dibs__seat_find_locked(core);
+    call.seat = NULL;
+    if (seat) {
+      dibs__lead_locked(core, seat);
+    } else {
+      uint32_t seen = atomic_load(&call.word);
+      dibs__mutex_unlock(&core->lock);
+      while (atomic_load(&call.word) == seen && !(seen & CALL_DONE))
+        if (!dibs__word_wait(&call.word, seen, by, false)) {
+          if (leave(core, &call)) return false;
+          by = DIBS__TICK_NEVER; /* the answers are on their way */
+        }
+    }
+    if (atomic_load(&call.word) & CALL_DONE) break;
+    dibs__mutex_lock(&core->lock);
+  }
+  /* A seat given for an operation that another leader carried meanwhile.  No lock: it was given before the operation
+   * was taken, and CALL_DONE came after that. */
+  if (call.seat) pass_on(core, call.seat);
+  return true;
+}
+
+void dibs__core_start(struct dibs__core *core, struct dibs__op *list) {
+  dibs__mutex_lock(&core->lock);
+  enqueue_locked(core, list, NULL);
+  bool rouse = dibs__seat_find_locked(core) != NULL;
+  dibs__mutex_unlock(&core->lock);
+  if (rouse) dibs__service_rouse(core); /* else whoever leads now will */
+}

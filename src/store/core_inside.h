@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef DIBS_STORE_CORE_INSIDE_H
+#define DIBS_STORE_CORE_INSIDE_H
+/* What core.c, combine.c and service.c share, and nobody else sees. */
+#include "store/core.h"
+
+enum {
+  SEATS_MAX = 5,     /* one for what is urgent, four for the rest */
+  MOVES_MAX = 8,     /* how often one operation follows the mandate before it gives up */
+  RETRY_MIN_MS = 50, /* between attempts to connect */
+  RETRY_MAX_MS = 2000
+};
+
+/* A blocking call.  Lives on its caller's stack: nobody touches it after CALL_DONE was set, and the caller does not
+ * return before, unless it took all its operations back under the lock. */
+enum { CALL_DONE = 1, CALL_STEP = 2 };
+struct dibs__call {
+  dibs__word word;       /* CALL_DONE; goes up by CALL_STEP when a seat is given */
+  _Atomic uint32_t left; /* operations not answered yet */
+  struct seat *seat;     /* guarded by the core's lock: given, to be led */
+};
+
+enum { OP_IDLE = 0, OP_PENDING = 1, OP_SENT = 2, OP_ANSWERED = 3 };
+
+/* A session and the right to lead on it.  All but `busy` belongs to whoever leads. */
+struct seat {
+  struct dibs__session *session;
+  bool busy; /* guarded by the lock */
+  bool urgent_only, ordinary_only;
+  struct dibs__op **ops; /* in flight; guarded by the lock for reading lanes */
+  uint32_t count, room;
+  dibs__tick retry_at;
+  uint32_t failures;
+  dibs__tick sent; /* when the batch in flight left */
+};
+
+struct dibs__queue {
+  struct dibs__op *first, *last;
+};
+
+struct dibs__core {
+  /* Immutable after open. */
+  struct dibs__uri uri;
+  struct dibs__chain chain;
+  struct dibs__dstore *store; /* the outermost */
+  struct dibs__identity identity;
+  struct dibs__core_hooks hooks;
+  uint32_t seat_count;
+
+  dibs__mutex lock; /* guards all below but what says otherwise */
+  struct seat seats[SEATS_MAX];
+  struct dibs__queue urgent, ordinary;
+  dibs__mandate mandates[DIBS__BUCKETS];
+  struct dibs__core_counts counts;
+  char trouble[256];
+
+  /* The receiver. `receiver` is written under the lock, read anywhere. */
+  _Atomic(dibs__word *) receiver;
+  bool asleep; /* in events(), not to be woken yet */
+  dibs__tick asleep_until;
+  uint64_t roused; /* goes up with each rouse, so that none between looking and sleeping is missed */
+  dibs__thread *service;
+  dibs__word service_word;
+  bool stopping;
+
+  dibs__mutex list_lock; /* guards list_session */
+  struct dibs__session *list_session;
+};
+
+/* combine.c */
+struct seat *dibs__seat_find_locked(struct dibs__core *core);
+void dibs__lead_locked(struct dibs__core *core, struct seat *seat); /* lock held; comes back without it */
+void dibs__seat_drop(struct dibs__core *core, struct seat *seat);
+
+/* service.c: wakes the receiver if it sleeps; starts the service thread if there is no receiver at all. */
+void dibs__service_rouse(struct dibs__core *core);
+
+#endif
