@@ -14,7 +14,9 @@ static struct dibs__op *ask_locked(struct grant *grant, enum asked asked, uint16
   struct dibs__lease_op *op = &grant->op;
   dibs__mandate mandate = op->op.mandate;
   assert(grant->asked == ASK_NOTHING);
-  op->name = dibs__str_of(grant->lease->name, strlen(grant->lease->name)); /* the grant holds the lease */
+  grant->asker = grant->lease;
+  dibs__lease_hold(grant->asker);
+  op->name = dibs__str_of(grant->asker->name, strlen(grant->asker->name));
   if (grant->adopted) flags |= DIBS__OP_FOLLOWS;
   dibs__core_head(grant->store->core, &op->op, DIBS__FAM_LEASE, verb, flags, dibs__bucket(op->name), answered);
   op->op.mandate = mandate;
@@ -216,6 +218,7 @@ static void answered(struct dibs__op *op) {
   struct after after = {0};
   dibs__mutex_lock(&store->lock);
   enum asked asked = grant->asked;
+  dibs_lease *asker = grant->asker;
   grant->asked = ASK_NOTHING;
   store->flying--;
   /* The release that was wanted meanwhile: after what the answer itself does to the grant. */
@@ -242,6 +245,7 @@ static void answered(struct dibs__op *op) {
   case ASK_NOTHING:
     assert(!"an answer to no question");
   }
+  dibs__lease_drop_locked(asker);
   if (store->closing && store->flying == 0) dibs__after_wake(store, &after, &store->landed);
   /* The store outlives this: dibs_close waits until nothing flies, and what `after` starts flies. */
   dibs__mutex_unlock(&store->lock);

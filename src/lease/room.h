@@ -53,6 +53,7 @@ struct grant {
   uint32_t fails;
   int64_t ttl_ms;        /* of the question that travels, or of the latest grant or renewal */
   dibs_lease *lease;     /* whose it is, or, parked in its cohort, was: then lease->grant is another or NULL */
+  dibs_lease *asker;     /* lends name and owner to the question that travels: the grant may be handed on meanwhile */
   struct cohort *cohort; /* NULL: alone */
   dibs__tick until;      /* surely ours before */
   dibs__fence fence;     /* the present one */
