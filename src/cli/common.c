@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: MIT */
+/* Opening the store, and turning options into those of the library. */
+#include "base/port.h"
+#include "base/text.h"
+#include "cli/cli.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { CWD_MAX = 4096 };
+
+int dibs__cli_open(const struct cli_globals *globals, uint32_t flags, dibs_store **store) {
+  dibs_store_options options = {.size = sizeof options, .flags = flags, .owner = globals->owner};
+  dibs_error error = {0};
+  dibs_status status = dibs_open(globals->store, &options, store, &error);
+  if (status == DIBS_OK) return CLI_DONE;
+  return dibs__cli_fail_status(globals, status, &error, "the store can't be opened");
+}
+
+/* Characters that mean something in the path of a URI. */
+static size_t escape(char *to, const char *from) {
+  static const char hex[] = "0123456789ABCDEF";
+  size_t n = 0;
+  for (; *from != '\0'; from++) {
+    unsigned char c = (unsigned char)*from;
+    if (strchr("%?#", c) != NULL || c < 0x20) {
+      to[n++] = '%';
+      to[n++] = hex[c >> 4];
+      to[n++] = hex[c & 15];
+    } else {
+      to[n++] = (char)c;
+    }
+  }
+  to[n] = '\0';
+  return n;
+}
+
+char *dibs__cli_store_uri(const struct cli_globals *globals, const dibs_store *store) {
+  const char *uri = globals->store != NULL ? globals->store : dibs_store_uri(store);
+  const char *colon = strchr(uri, ':');
+  const char *scheme = uri;
+  for (const char *p = uri; colon != NULL && p < colon; p++)
+    if (*p == '+') scheme = p + 1;
+  bool relative = colon != NULL && colon - scheme == 6 && strncmp(scheme, "sqlite", 6) == 0 &&
+                  strchr("/?", colon[1]) == NULL; /* strchr finds the end as well: "sqlite:" is the default file */
+  char cwd[CWD_MAX];
+  if (!relative || getcwd(cwd, sizeof cwd) == NULL) return strdup(uri);
+  size_t head = (size_t)(colon + 1 - uri);
+  char *whole = malloc(strlen(uri) + 3 * strlen(cwd) + 8);
+  if (whole == NULL) return NULL;
+  memcpy(whole, uri, head);
+  memcpy(whole + head, "//", 2);
+  size_t n = head + 2 + escape(whole + head + 2, cwd);
+  whole[n++] = '/';
+  memcpy(whole + n, colon + 1, strlen(colon + 1) + 1);
+  return whole;
+}
+
+int dibs__cli_lease_options(const struct cli_values *values, dibs_lease_options *options) {
+  const struct cli_globals *g = &values->globals;
+  *options = (dibs_lease_options){.size = sizeof *options, .owner = g->owner};
+  if (values->shared && values->slots != CLI_UNSET)
+    return dibs__cli_fail(g, CLI_USAGE, "INVALID", "--shared and --slots exclude each other; give one of them");
+  if (values->try_once && values->wait_ms != CLI_UNSET)
+    return dibs__cli_fail(g, CLI_USAGE, "INVALID", "--try and --wait exclude each other; give one of them");
+  if (values->shared) options->mode = DIBS_SHARED;
+  if (values->slots != CLI_UNSET) {
+    options->mode = DIBS_COUNTED;
+    options->slots = (uint32_t)values->slots;
+  }
+  options->ttl_ms = values->ttl_ms != CLI_UNSET ? values->ttl_ms : DIBS_TTL_DEFAULT_MS;
+  options->wait_ms = values->try_once ? 0 : values->wait_ms != CLI_UNSET ? values->wait_ms : DIBS_FOREVER;
+  return CLI_DONE;
+}
+
+void dibs__cli_draw_id(char id[33]) {
+  uint8_t bytes[16];
+  dibs__random(bytes, sizeof bytes);
+  dibs__hex_write(bytes, id);
+}
