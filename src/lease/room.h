@@ -147,7 +147,7 @@ struct dibs_store {
   dibs__thread *watchdog, *loss_timer;
   dibs__word watchdog_word, loss_word;
   dibs__tick watchdog_until, loss_until; /* when they look by themselves */
-  bool untidy, stopping, busy_slice;
+  bool untidy, stopping;
 
   /* dispatch.c */
   dibs__thread *dispatcher;
