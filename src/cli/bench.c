@@ -27,7 +27,7 @@ static void on_signal(int number) {
 /* ---- What sides share ---- */
 
 void dibs__bench_sample_clear(struct bench_sample *sample) {
-  for (size_t i = 0; i < BENCH_METRICS; i++) sample->value[i] = NAN;
+  for (size_t i = 0; i < BENCH_METRICS; i++) sample->value[i] = (double)NAN;
 }
 
 void dibs__bench_sample_hist(struct bench_sample *sample, const struct dibs__hist *hist) {
@@ -143,7 +143,7 @@ static bool case_run(struct bench *b, struct bench_result *result) {
 struct asked {
   const char *only;
   const char *out;
-  bool smoke;
+  bool smoke, help;
   int64_t rounds, ms; /* 0: not given */
 };
 
@@ -165,10 +165,13 @@ static size_t known_cases(const char *only) {
 }
 
 static int parse(int argc, char **argv, struct asked *asked, const struct cli_globals *globals) {
-  static const struct option options[] = {
-      {"rounds", required_argument, NULL, 'r'}, {"seconds", required_argument, NULL, 's'},
-      {"only", required_argument, NULL, 'o'},   {"out", required_argument, NULL, 'w'},
-      {"smoke", no_argument, NULL, 'k'},        {NULL, 0, NULL, 0}};
+  static const struct option options[] = {{"rounds", required_argument, NULL, 'r'},
+                                          {"seconds", required_argument, NULL, 's'},
+                                          {"only", required_argument, NULL, 'o'},
+                                          {"out", required_argument, NULL, 'w'},
+                                          {"smoke", no_argument, NULL, 'k'},
+                                          {"help", no_argument, NULL, 'h'},
+                                          {NULL, 0, NULL, 0}};
   opterr = 0;
   optind = 1;
   for (int got; (got = getopt_long(argc, argv, "", options, NULL)) != -1;) {
@@ -176,11 +179,13 @@ static int parse(int argc, char **argv, struct asked *asked, const struct cli_gl
     if (got == 'r')
       asked->rounds = strtoll(optarg, &end, 10);
     else if (got == 's')
-      asked->ms = llround(strtod(optarg, &end) * 1000);
+      asked->ms = (int64_t)(strtod(optarg, &end) * 1000 + 0.5);
     else if (got == 'o')
       asked->only = optarg;
     else if (got == 'w')
       asked->out = optarg;
+    else if (got == 'h')
+      asked->help = true;
     else if (got == 'k')
       asked->smoke = true;
     else
@@ -188,6 +193,7 @@ static int parse(int argc, char **argv, struct asked *asked, const struct cli_gl
     if (end && (*end || end == optarg))
       return dibs__cli_fail(globals, CLI_USAGE, "INVALID", "bench: %s is no number", optarg);
   }
+  if (asked->help) return CLI_DONE;
   if (optind != argc - 1 || strcmp(argv[optind], "lease") != 0) {
     return dibs__cli_fail(globals, CLI_USAGE, "INVALID", "bench: say what to measure: dibs bench lease");
   }
@@ -234,11 +240,27 @@ static bool cases_run(struct bench *b, const struct asked *asked, bool json) {
   return done;
 }
 
+static int help(const struct cli_globals *globals) {
+  puts("usage: dibs bench lease [--rounds N] [--seconds S] [--only CASE[,CASE]] [--smoke] [--out FILE] [--json]\n\n"
+       "Measures what leases cost on this machine, each case against a floor that is measured in the same\n"
+       "rounds: the bare transactions, a mutex, flock(2).  Without --store in a folder of its own in $TMPDIR.\n\n"
+       "  --rounds N    alternating rounds, of which the median counts (5)\n"
+       "  --seconds S   of each side in each round (1)\n"
+       "  --only CASES  some of the cases\n"
+       "  --smoke       everything very small: does it work at all?\n"
+       "  --out FILE    the figures as JSON in FILE, beside the table\n"
+       "  --json        the figures as JSON instead of the table\n\nCases:");
+  for (const struct bench_case *test = dibs__bench_cases; test->key; test++)
+    printf("  %-10s %s\n", test->key, test->title);
+  return dibs__cli_flush(globals);
+}
+
 int dibs_cli_bench(int argc, char **argv, const struct cli_globals *globals) {
   if (argc > 1 && !strcmp(argv[1], "helper")) return dibs__bench_helper(argc - 2, argv + 2);
   struct asked asked = {.only = NULL};
   int code = parse(argc, argv, &asked, globals);
   if (code) return code;
+  if (asked.help) return help(globals);
 
   static struct bench b;
   char own[sizeof b.folder + 64];

@@ -20,7 +20,7 @@ static int by_size(const void *a, const void *b) {
 }
 
 static struct bench_range range_of(double *values, size_t count) {
-  if (!count) return (struct bench_range){NAN, NAN, NAN};
+  if (!count) return (struct bench_range){(double)NAN, (double)NAN, (double)NAN};
   qsort(values, count, sizeof *values, by_size);
   double median = count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
   return (struct bench_range){median, values[0], values[count - 1]};

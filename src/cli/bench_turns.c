@@ -18,7 +18,6 @@
 #include "cli/bench_page.h"
 
 #include <errno.h>
-#include <math.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -137,8 +136,9 @@ static void gather(struct bench_page *page, int64_t ns, struct bench_sample *sam
     if (i) dibs__hist_merge(&page->child[0].hist, &page->child[i].hist);
   }
   for (size_t i = 0; turns && i < BENCH_PROCESSES; i++) {
-    double share = 100.0 * (double)page->child[i].turns / (double)turns;
-    unfair = fmax(unfair, fabs(share - 100.0 / BENCH_PROCESSES));
+    double off = 100.0 * (double)page->child[i].turns / (double)turns - 100.0 / BENCH_PROCESSES;
+    if (off < 0) off = -off;
+    if (off > unfair) unfair = off;
   }
   dibs__bench_sample_hist(sample, &page->child[0].hist);
   sample->value[BENCH_RATE] = (double)turns * 1e9 / (double)ns;
