@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The SQLite driver: an embedded store in one file, for all processes of one machine.
+ *
+ * SQLite keeps the rows; the side file (sqlite_side.h) is where processes queue, wake each other and remember what was
+ * granted.  See sqlite_parts.h for what is where.
+ */
+#include "drivers/sqlite_parts.h"
+#include "drivers/sqlite_place.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct dibs__lite lite;
+
+static lite *lite_of(struct dibs__dstore *store) {
+  return (lite *)store;
+}
+
+/* ---- Opening ---- */
+
+static void free_store(lite *store) {
+  if (!store) return;
+  dibs__lite_link_close(store->spare);
+  dibs__lite_link_close(store->tidier);
+  dibs__side_close(store->side);
+  free(store->path);
+  free(store);
+}
+
+/* Under the gate: the database exists, is ours, and is open in store->spare. */
+static dibs__status open_database(lite *store, uint32_t mode, uint32_t epoch, dibs__tick by, struct dibs__said *said) {
+  enum dibs__lite_kind kind;
+  dibs__status status = dibs__lite_look(store->path, &kind, said);
+  if (status == DIBS_OK && kind != DIBS__LITE_OURS) status = dibs__lite_make(store, kind, mode, epoch, by, said);
+  if (status != DIBS_OK) return status;
+  if (!dibs__lite_stat(store->path, &store->device, &store->inode)) {
+    dibs__say(said, "%s vanished while it was opened", store->path);
+    return DIBS_UNAVAILABLE;
+  }
+  return dibs__lite_link_open(store, store->path, true, by, &store->spare, said);
+}
+
+static dibs__status open_under_gate(lite *store, uint32_t mode, struct dibs__side_memory *memory, dibs__tick by,
+                                    struct dibs__said *said) {
+  dibs__status status = open_database(store, mode, memory->epoch + 1, by, said);
+  if (status != DIBS_OK) return status;
+  status = dibs__side_match_file(store->side, store->path, memory, said);
+  if (status != DIBS_OK) return status;
+  if (dibs__lite_settle_life(store->spare, memory) != DIBS__SQL_FINE) {
+    status = dibs__lite_excuse(store->spare, "open", said);
+    dibs__lite_rollback(store->spare);
+    return status;
+  }
+  (void)dibs__lite_full(store->spare, false);
+  return DIBS_OK;
+}
+
+static dibs__status open_place(lite *store, const struct dibs__uri *uri, dibs__tick by, struct dibs__said *said) {
+  static const char *const known[] = {"mode", "fs", NULL};
+  enum dibs__lite_kind kind;
+  struct dibs__side_memory memory;
+  struct dibs__place place;
+  dibs__status status = dibs__uri_only(uri, NULL, known, said);
+  if (status != DIBS_OK) return status;
+  status = dibs__place_prepare(uri, &place, said);
+  if (status != DIBS_OK) return status;
+  store->path = place.path;
+  place.path = NULL;
+  uint32_t mode = place.file_mode;
+  dibs__place_free(&place);
+  /* Before anything is written, and again when nobody else can be making it. */
+  status = dibs__lite_look(store->path, &kind, said);
+  if (status == DIBS_OK) status = dibs__side_open(store->path, mode, by, &store->side, &memory, said);
+  if (status != DIBS_OK) return status;
+  status = open_under_gate(store, mode, &memory, by, said);
+  dibs__side_gate_leave(store->side);
+  return status;
+}
+
+static dibs__status lite_open(const struct dibs__uri *uri, struct dibs__dstore *const inner[], size_t count,
+                              dibs__tick by, struct dibs__dstore **out, struct dibs__said *said) {
+  (void)inner, (void)count;
+  *out = NULL;
+  *said = (struct dibs__said){.sent = dibs__tick_now()};
+  lite *store = calloc(1, sizeof *store);
+  if (!store) {
+    dibs__say(said, "no memory to open %s", uri->shown);
+    return DIBS_NO_MEMORY;
+  }
+  store->base.driver = &dibs__sqlite_driver;
+  store->swept = said->sent;
+  dibs__status status = open_place(store, uri, by, said);
+  if (status != DIBS_OK) {
+    free_store(store);
+    return status;
+  }
+  said->now.ms = dibs__lite_clock(store);
+  *out = &store->base;
+  return DIBS_OK;
+}
+
+static void lite_close(struct dibs__dstore *store) {
+  if (!store) return;
+  dibs__lite_checkpoint(lite_of(store));
+  free_store(lite_of(store));
+}
+
+/* ---- Sessions ---- */
+
+static void lite_disconnect(struct dibs__session *session) {
+  struct dibs__lite_session *s = (struct dibs__lite_session *)session;
+  if (!s) return;
+  dibs__lite_link_close(s->link);
+  dibs__lite_link_close(s->reader);
+  free(s);
+}
+
+static void identify(lite *store, struct dibs__lite_link *link, struct dibs__identity *identity) {
+  *identity =
+      (struct dibs__identity){.mandate = link->buckets[0].mandate,
+                              .caps = DIBS__CAP_SHARED | DIBS__CAP_COUNTED | DIBS__CAP_FIFO | DIBS__CAP_GRANT_NEXT |
+                                      DIBS__CAP_EVENTS | DIBS__CAP_ATOMIC | DIBS__CAP_ANCHOR | DIBS__CAP_BLOCKS,
+                              .families = 1u << DIBS__FAM_LEASE | 1u << DIBS__FAM_ANCHOR | 1u << DIBS__FAM_RECORD,
+                              .schema = DIBS__SQL_SCHEMA,
+                              .max_batch = DIBS__LITE_BATCH,
+                              .max_sessions = 1,
+                              .session = dibs__side_session(store->side)};
+}
+
+static dibs__status lite_connect(struct dibs__dstore *base, dibs__tick by, struct dibs__session **session,
+                                 struct dibs__identity *identity, struct dibs__said *said) {
+  lite *store = lite_of(base);
+  struct dibs__sql_bucket *bucket;
+  dibs__status status = DIBS_OK;
+  *session = NULL;
+  *said = (struct dibs__said){.sent = dibs__tick_now()};
+  struct dibs__lite_session *s = calloc(1, sizeof *s);
+  if (!s) {
+    dibs__say(said, "no memory for a session of %s", store->path);
+    return DIBS_NO_MEMORY;
+  }
+  s->base.store = base;
+  s->link = store->spare;
+  store->spare = NULL;
+  if (!s->link) status = dibs__lite_link_open(store, store->path, true, by, &s->link, said);
+  if (status == DIBS_OK) {
+    s->link->by = by;
+    if (dibs__lite_bucket_get(s->link, 0, &bucket) == DIBS__SQL_BROKE)
+      status = dibs__lite_excuse(s->link, "read", said);
+  }
+  if (status != DIBS_OK) {
+    lite_disconnect(&s->base);
+    return status;
+  }
+  identify(store, s->link, identity);
+  said->now.ms = dibs__lite_clock(store);
+  *session = &s->base;
+  return DIBS_OK;
+}
+
+/* ---- Events ---- */
+
+static dibs__status lite_events(struct dibs__dstore *base, struct dibs__event *events, size_t cap, size_t *count,
+                                dibs__tick by) {
+  lite *store = lite_of(base);
+  bool all = false;
+  *count = 0;
+  if (cap == 0) return DIBS_OK;
+  /* One place is kept for "look at all". */
+  *count = dibs__side_take(store->side, events, cap > 1 ? cap - 1 : cap, &all);
+  if (!*count && !all) {
+    dibs__side_wait(store->side, by);
+    *count = dibs__side_take(store->side, events, cap > 1 ? cap - 1 : cap, &all);
+  }
+  if (all && *count == cap) *count = 0; /* it says more than one hint does */
+  if (all) events[(*count)++] = (struct dibs__event){.what = DIBS__EV_RECHECK};
+  return DIBS_OK;
+}
+
+static void lite_wake(struct dibs__dstore *store) {
+  dibs__side_wake(lite_of(store)->side);
+}
+
+/* ---- For tests ---- */
+
+void dibs__sqlite_skew(struct dibs__dstore *store, int64_t ms) {
+  atomic_fetch_add(&lite_of(store)->skew_ms, ms);
+  dibs__side_wake(lite_of(store)->side);
+}
+
+dibs__status dibs__sqlite_use_up(struct dibs__session *session, uint16_t bucket, uint32_t left, dibs__tick by,
+                                 struct dibs__said *said) {
+  struct dibs__lite_link *l = ((struct dibs__lite_session *)session)->link;
+  struct dibs__sql_bucket *row;
+  bool unsure;
+  *said = (struct dibs__said){.sent = dibs__tick_now()};
+  l->by = by;
+  if (!dibs__side_write_begin(l->store->side, by)) return DIBS_UNAVAILABLE;
+  enum dibs__sql_step end = dibs__lite_begin(l);
+  if (end == DIBS__SQL_FINE) end = dibs__lite_bucket_get(l, bucket, &row);
+  if (end == DIBS__SQL_FINE) {
+    row->seq = DIBS__SEQ_MAX - left;
+    end = dibs__lite_bucket_put(l, bucket);
+  }
+  if (end == DIBS__SQL_FINE) end = dibs__lite_commit(l, &unsure);
+  if (end != DIBS__SQL_FINE) dibs__lite_rollback(l);
+  dibs__side_write_end(l->store->side);
+  return end == DIBS__SQL_FINE ? DIBS_OK : dibs__lite_excuse(l, "write to", said);
+}
+
+/* ---- The driver ---- */
+
+static const char *const schemes[] = {"sqlite", NULL};
+
+const struct dibs__driver dibs__sqlite_driver = {
+    .size = sizeof(struct dibs__driver),
+    .abi = DIBS__DRIVER_ABI,
+    .name = "sqlite",
+    .schemes = schemes,
+    .open = lite_open,
+    .close = lite_close,
+    .connect = lite_connect,
+    .disconnect = lite_disconnect,
+    .run = dibs__lite_run,
+    .events = lite_events,
+    .wake = lite_wake,
+    .list = dibs__lite_list,
+    .tidy = dibs__lite_tidy,
+};

@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A batch: one place in the writer queue, one transaction.
+ *
+ *   queue -> BEGIN IMMEDIATE -> clock -> each operation -> COMMIT -> marks, hints -> leave the queue
+ *
+ * Hints ring after the queue was left, so that the woken do not run into it.  When an operation finds its bucket's
+ * epoch used up, or the file replaced, the whole transaction is undone, the new epoch is committed by itself (and
+ * pressed to disk: no fence of it may be given out before), and the batch begins again: what was asked under the old
+ * mandate is then answered MOVED.
+ */
+#include "drivers/sqlite_parts.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum dibs__sql_step step;
+typedef struct dibs__lite_link link_t;
+
+/* Each round makes an epoch; more than one bucket of a batch being spent at once is possible, hardly more than a few.
+ */
+enum { ROUNDS = DIBS__BUCKETS + 2 };
+
+struct batch {
+  link_t *l;
+  struct dibs__op *const *ops;
+  size_t count;
+  int64_t now;
+};
+
+/* ---- What src/sql asks of us ---- */
+
+static bool alive(void *to, uint64_t session) {
+  const link_t *l = to;
+  return dibs__side_alive(l->store->side, session);
+}
+
+static void post(void *to, uint64_t session, enum dibs__event_what what, dibs__id id) {
+  link_t *l = to;
+  struct dibs__lite_hint hint = {session, {what, id}};
+  if (l->hint_count >= DIBS__LITE_HINTS_PLAIN) {
+    for (size_t i = 0; i < l->hint_count; i++) {
+      if (l->hints[i].session != session) continue;
+      l->hints[i].event = (struct dibs__event){.what = DIBS__EV_RECHECK};
+      return;
+    }
+  }
+  if (l->hint_count < DIBS__LITE_HINTS) l->hints[l->hint_count++] = hint;
+}
+
+struct dibs__sql dibs__lite_sql(link_t *l, int64_t now) {
+  return (struct dibs__sql){.rows = &dibs__lite_rows,
+                            .to = l,
+                            .now = now,
+                            .session = dibs__side_session(l->store->side),
+                            .alive = alive,
+                            .post = post};
+}
+
+/* ---- One operation, one group ---- */
+
+static step run_one(struct dibs__sql *s, struct dibs__op *op) {
+  bool done = false;
+  step end = DIBS__SQL_FINE;
+  switch (op->family) {
+  case DIBS__FAM_LEASE:
+    end = dibs__lite_fast(s, (struct dibs__lease_op *)op, &done);
+    return end == DIBS__SQL_FINE && !done ? dibs__sql_lease(s, (struct dibs__lease_op *)op) : end;
+  case DIBS__FAM_ANCHOR:
+    return dibs__sql_anchor(s, (struct dibs__anchor_op *)op);
+  case DIBS__FAM_RECORD:
+    return dibs__sql_record(s, (struct dibs__record_op *)op);
+  default:
+    op->status = DIBS_UNSUPPORTED;
+    return end;
+  }
+}
+
+/* Gives back what an answer that no longer stands had allocated. */
+static void unanswer(struct dibs__op *op, dibs__status status) {
+  if (op->family == DIBS__FAM_RECORD) {
+    struct dibs__record_op *record = (struct dibs__record_op *)op;
+    free(record->got);
+    record->got = NULL;
+    record->got_len = 0;
+  }
+  op->status = status;
+}
+
+static bool joins_groups(const struct dibs__op *op) {
+  return op->family == DIBS__FAM_LEASE || op->family == DIBS__FAM_RECORD;
+}
+
+/* A group is served where its first element stands.  An anchor's epochs are not undone, so it joins none. */
+static step run_group(struct dibs__sql *s, struct dibs__op *const ops[], size_t count) {
+  link_t *l = s->to;
+  uint32_t group = ops[0]->group;
+  struct dibs__op *failed = NULL;
+  size_t hints = l->hint_count;
+  step end = dibs__lite_plain(l, DIBS__LITE_SAVE);
+  for (size_t i = 0; i < count && !failed && end == DIBS__SQL_FINE; i++) {
+    if (ops[i]->group != group) continue;
+    if (joins_groups(ops[i]))
+      end = run_one(s, ops[i]);
+    else
+      ops[i]->status = DIBS_INVALID;
+    if (ops[i]->status != DIBS_OK) failed = ops[i];
+  }
+  if (end != DIBS__SQL_FINE) return end;
+  if (failed) {
+    sqlite3_reset(l->statements[DIBS__LITE_RECORD]);
+    end = dibs__lite_plain(l, DIBS__LITE_SAVE_UNDO); /* fences that were drawn stay drawn, in the link */
+    l->hint_count = hints;
+  }
+  if (end == DIBS__SQL_FINE) end = dibs__lite_plain(l, DIBS__LITE_SAVE_END);
+  for (size_t i = 0; i < count && failed; i++)
+    if (ops[i]->group == group && ops[i] != failed) unanswer(ops[i], DIBS_CONFLICT);
+  return end;
+}
+
+static bool first_of_its_group(struct dibs__op *const ops[], size_t at) {
+  for (size_t i = 0; i < at; i++)
+    if (ops[i]->group == ops[at]->group) return false;
+  return true;
+}
+
+static step run_all(struct batch *b, struct dibs__sql *s) {
+  for (size_t i = 0; i < b->count; i++) {
+    step end = DIBS__SQL_FINE;
+    if (!b->ops[i]->group)
+      end = run_one(s, b->ops[i]);
+    else if (first_of_its_group(b->ops, i))
+      end = run_group(s, b->ops + i, b->count - i);
+    if (end == DIBS__SQL_FINE) continue;
+    if (end == DIBS__SQL_SPENT) b->l->spent = b->ops[i]->bucket;
+    return end;
+  }
+  return DIBS__SQL_FINE;
+}
+
+static void begin_again(struct batch *b) {
+  for (size_t i = 0; i < b->count; i++) unanswer(b->ops[i], DIBS_UNKNOWN);
+}
+
+/* ---- The transaction ---- */
+
+/* New epochs and saved records are pressed to disk. */
+static bool presses(const struct batch *b) {
+  for (size_t i = 0; i < b->count; i++) {
+    const struct dibs__op *op = b->ops[i];
+    if (op->family == DIBS__FAM_ANCHOR && op->verb == DIBS__ANCHOR_NEXT) return true;
+    if (op->family == DIBS__FAM_RECORD && op->verb == DIBS__RECORD_SAVE) return true;
+  }
+  return false;
+}
+
+static void tell(link_t *l, const uint64_t changed[2]) {
+  struct dibs__side *side = l->store->side;
+  dibs__when now = {dibs__tick_now().ns / DIBS__NS_PER_MS}; /* whatever tests do to this open's clock */
+  for (uint16_t half = 0; half < 2; half++) {
+    for (uint64_t left = changed[half]; left; left &= left - 1) {
+      uint16_t bucket = (uint16_t)(half * 64 + __builtin_ctzll(left));
+      const struct dibs__sql_bucket *row = &l->buckets[bucket];
+      dibs__side_mark(side, bucket, dibs__fence_make(row->mandate.epoch, row->seq), now);
+    }
+  }
+  for (size_t i = 0; i < l->hint_count; i++) dibs__side_post(side, l->hints[i].session, &l->hints[i].event);
+  l->hint_count = 0;
+}
+
+/* One try.  FINE: committed. */
+static step attempt(struct batch *b, struct dibs__said *said, bool *unsure) {
+  link_t *l = b->l;
+  step end = dibs__lite_begin(l);
+  if (end != DIBS__SQL_FINE) return end;
+  b->now = dibs__lite_clock(l->store);
+  int before = sqlite3_total_changes(l->db);
+  struct dibs__sql s = dibs__lite_sql(l, b->now);
+  end = run_all(b, &s);
+  if (end != DIBS__SQL_FINE) return end;
+  uint64_t changed[2] = {l->changed[0], l->changed[1]};
+  end = dibs__lite_commit(l, unsure);
+  if (end != DIBS__SQL_FINE) return end;
+  if (sqlite3_total_changes(l->db) != before) said->commits++;
+  tell(l, changed);
+  return end;
+}
+
+/* What stood in the way of a try, put right in a transaction of its own. */
+static step make_way(link_t *l, step why) {
+  step end = why;
+  if (end == DIBS__SQL_SPENT) end = dibs__lite_next_epoch(l, l->spent);
+  if (end == DIBS__SQL_OTHER) {
+    dibs__lite_rollback(l);
+    end = dibs__lite_new_life(l);
+  }
+  if (end != DIBS__SQL_FINE) dibs__lite_rollback(l);
+  return end;
+}
+
+static step transact(struct batch *b, struct dibs__said *said, bool *unsure) {
+  link_t *l = b->l;
+  bool full = presses(b);
+  step end = full ? dibs__lite_full(l, true) : DIBS__SQL_FINE;
+  for (int round = 0; end == DIBS__SQL_FINE; round++) {
+    end = attempt(b, said, unsure);
+    if (end == DIBS__SQL_FINE) break;
+    dibs__lite_rollback(l);
+    if (end == DIBS__SQL_BROKE) break;
+    begin_again(b);
+    full = true;
+    end = round < ROUNDS ? make_way(l, end) : dibs__lite_broke(l, SQLITE_INTERNAL);
+    if (end == DIBS__SQL_FINE) said->commits++;
+  }
+  if (full) (void)dibs__lite_full(l, false);
+  return end;
+}
+
+static dibs__status failed(struct batch *b, bool unsure, struct dibs__said *said) {
+  link_t *l = b->l;
+  dibs__status status = dibs__lite_excuse(l, "write to", said);
+  int kind = l->failed & 0xff;
+  said->dead = kind != SQLITE_BUSY && kind != SQLITE_FULL && kind != SQLITE_NOMEM;
+  if (unsure) status = DIBS_UNKNOWN;
+  for (size_t i = 0; i < b->count; i++) unanswer(b->ops[i], unsure ? DIBS_UNKNOWN : DIBS_UNAVAILABLE);
+  return status;
+}
+
+/* ---- Reading alone ---- */
+
+static step read_all(struct batch *b) {
+  link_t *l = b->l;
+  bool unsure;
+  step end = dibs__lite_plain(l, DIBS__LITE_BEGIN_READ);
+  if (end != DIBS__SQL_FINE) return end;
+  memset(l->known, 0, sizeof l->known);
+  b->now = dibs__lite_clock(l->store);
+  struct dibs__sql s = dibs__lite_sql(l, b->now);
+  end = run_all(b, &s);
+  memset(l->known, 0, sizeof l->known);
+  if (end == DIBS__SQL_FINE) end = dibs__lite_commit(l, &unsure);
+  if (end != DIBS__SQL_FINE) dibs__lite_rollback(l);
+  return end;
+}
+
+static bool only_reads(struct dibs__op *const ops[], size_t count) {
+  for (size_t i = 0; i < count; i++) {
+    bool reads = (ops[i]->family == DIBS__FAM_RECORD && ops[i]->verb == DIBS__RECORD_LOAD) ||
+                 (ops[i]->family == DIBS__FAM_ANCHOR && ops[i]->verb == DIBS__ANCHOR_READ);
+    if (!reads) return false;
+  }
+  return true;
+}
+
+/* ---- The driver's call ---- */
+
+static dibs__status run_writes(struct batch *b, dibs__tick by, struct dibs__said *said) {
+  struct dibs__lite *store = b->l->store;
+  bool unsure = false;
+  if (!dibs__side_write_begin(store->side, by)) {
+    begin_again(b);
+    for (size_t i = 0; i < b->count; i++) b->ops[i]->status = DIBS_UNAVAILABLE;
+    dibs__say(said, "%s: other writers were before us until the deadline", store->path);
+    return DIBS_UNAVAILABLE;
+  }
+  step end = transact(b, said, &unsure);
+  dibs__side_write_end(store->side);
+  said->now.ms = b->now;
+  said->untidy = b->l->wal_pages >= DIBS__LITE_WAL_PAGES;
+  return end == DIBS__SQL_FINE ? DIBS_OK : failed(b, unsure, said);
+}
+
+dibs__status dibs__lite_run(struct dibs__session *session, struct dibs__op *const ops[], size_t count, dibs__tick by,
+                            struct dibs__said *said) {
+  link_t *l = ((struct dibs__lite_session *)session)->link;
+  struct batch b = {l, ops, count, 0};
+  *said = (struct dibs__said){.sent = dibs__tick_now()};
+  l->by = by;
+  for (size_t i = 0; i < count; i++)
+    if (ops[i]->family == DIBS__FAM_RECORD) ((struct dibs__record_op *)ops[i])->got = NULL;
+  if (!only_reads(ops, count)) return run_writes(&b, by, said);
+  step end = read_all(&b);
+  said->now.ms = b.now;
+  if (end == DIBS__SQL_FINE) return DIBS_OK;
+  if (end == DIBS__SQL_BROKE) return failed(&b, false, said);
+  begin_again(&b);
+  return run_writes(&b, by, said); /* it is not the memory it was: that needs writing */
+}

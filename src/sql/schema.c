@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Columns that are compared come first: an engine reads a row from its beginning.  Numbers that are mostly 0 cost a
+ * byte or none.  NULL never means anything but "no such thing here".
+ */
+#include "sql/schema.h"
+#include "sql/sql.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* #n number, #k name, #t text, #b bytes, #z the tail of a table */
+static const char *const made[] = {
+    /* One row.  `device`, `inode`: of the file; `boot`: of the machine it was last begun on. */
+    "CREATE TABLE dibs_meta (one #n PRIMARY KEY, version #n, life #b, device #n, inode #n, boot #t)",
+
+    "CREATE TABLE dibs_name (bucket #n NOT NULL, name #k NOT NULL,"
+    /* the bucket's own row */
+    " life #b, epoch #n, seq #n,"
+    /* the exclusive holder */
+    " id #b, until #n, granted #n, first #n, block #n, broken #n, waiters #n,"
+    " ttl #n, since #n, session #n, owner #t,"
+    /* the name */
+    " mode #n, slots #n, holders #n, offers #n, tickets #n, front #n, reach #n, low_slot #n, deep #n, due #n,"
+    " PRIMARY KEY (bucket, name))#z",
+
+    "CREATE TABLE dibs_holder (bucket #n NOT NULL, name #k NOT NULL, id #b NOT NULL,"
+    " slot #n, until #n, broken #n, ttl #n, since #n, session #n, owner #t, PRIMARY KEY (bucket, name, id))#z",
+    "CREATE INDEX dibs_holder_slot ON dibs_holder (bucket, name, slot)#(slot IS NOT NULL)",
+
+    "CREATE TABLE dibs_waiter (bucket #n NOT NULL, name #k NOT NULL, ticket #n NOT NULL,"
+    " state #n, id #b, session #n, mode #n, slots #n, until #n, deep #n, ttl #n, since #n, owner #t,"
+    " PRIMARY KEY (bucket, name, ticket))#z",
+    "CREATE INDEX dibs_waiter_deep ON dibs_waiter (id)#(deep = 1)",
+
+    "CREATE TABLE dibs_break (bucket #n NOT NULL, name #k NOT NULL, nr #n NOT NULL,"
+    " at #n, fence #n, mode #n, owner #t, PRIMARY KEY (bucket, name, nr))#z",
+
+    "CREATE TABLE dibs_record (name #k NOT NULL PRIMARY KEY, fence #n, digest #n, version #n, data #b)",
+};
+
+static const char *const *const steps[DIBS__SQL_SCHEMA] = {made};
+static const size_t counts[DIBS__SQL_SCHEMA] = {sizeof made / sizeof made[0]};
+
+static size_t add(char *to, size_t size, size_t len, const char *from, size_t n) {
+  assert(len + n < size);
+  memcpy(to + len, from, n);
+  return len + n;
+}
+
+static const char *word(const struct dibs__sql_words *words, char which) {
+  switch (which) {
+  case 'n':
+    return words->number;
+  case 'k':
+    return words->name;
+  case 't':
+    return words->text;
+  case 'b':
+    return words->bytes;
+  default:
+    return words->tail;
+  }
+}
+
+bool dibs__sql_schema(const struct dibs__sql_words *words, uint32_t version, size_t nth, char *to, size_t size) {
+  assert(version < DIBS__SQL_SCHEMA && size > 0);
+  if (nth >= counts[version]) return false;
+  size_t len = 0;
+  const char *at = steps[version][nth];
+  for (const char *mark; (mark = strchr(at, '#')); at = mark + 2) {
+    len = add(to, size, len, at, (size_t)(mark - at));
+    if (mark[1] != '(') {
+      const char *w = word(words, mark[1]);
+      len = add(to, size, len, w, strlen(w));
+      continue;
+    }
+    /* The rest is a condition for an index on some rows. */
+    if (words->some) {
+      len = add(to, size, len, words->some, strlen(words->some));
+      len = add(to, size, len, mark + 1, strlen(mark + 1));
+    }
+    at = "";
+    break;
+  }
+  len = add(to, size, len, at, strlen(at));
+  to[len] = '\0';
+  return true;
+}
