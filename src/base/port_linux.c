@@ -42,15 +42,15 @@ static int64_t clock_ns(clockid_t clock) {
   return (int64_t)t.tv_sec * NS_PER_S + t.tv_nsec;
 }
 
-dibs__tick dibs__tick_now(void) {
+DIBS__MODULE_API dibs__tick dibs__tick_now(void) {
   return (dibs__tick){clock_ns(CLOCK_BOOTTIME)};
 }
 
-int64_t dibs__wall_ms(void) {
+DIBS__MODULE_API int64_t dibs__wall_ms(void) {
   return clock_ns(CLOCK_REALTIME) / DIBS__NS_PER_MS;
 }
 
-int64_t dibs__tick_left_ms(dibs__tick a, dibs__tick b) {
+DIBS__MODULE_API int64_t dibs__tick_left_ms(dibs__tick a, dibs__tick b) {
   if (b.ns == INT64_MAX) return INT64_MAX;
   if (!dibs__tick_before(a, b)) return 0;
   int64_t left;
@@ -129,7 +129,7 @@ uint64_t dibs__process_generation(void) {
   return atomic_load_explicit(&generation, memory_order_relaxed);
 }
 
-uint32_t dibs__process_id(void) {
+DIBS__MODULE_API uint32_t dibs__process_id(void) {
   return (uint32_t)getpid();
 }
 
@@ -214,25 +214,25 @@ uintptr_t dibs__thread_self(void) {
   return (uintptr_t)pthread_self();
 }
 
-void dibs__mutex_init(dibs__mutex *mutex) {
+DIBS__MODULE_API void dibs__mutex_init(dibs__mutex *mutex) {
   int r = pthread_mutex_init(&mutex->m, NULL);
   assert(r == 0);
   (void)r;
 }
 
-void dibs__mutex_destroy(dibs__mutex *mutex) {
+DIBS__MODULE_API void dibs__mutex_destroy(dibs__mutex *mutex) {
   int r = pthread_mutex_destroy(&mutex->m);
   assert(r == 0);
   (void)r;
 }
 
-void dibs__mutex_lock(dibs__mutex *mutex) {
+DIBS__MODULE_API void dibs__mutex_lock(dibs__mutex *mutex) {
   int r = pthread_mutex_lock(&mutex->m);
   assert(r == 0);
   (void)r;
 }
 
-void dibs__mutex_unlock(dibs__mutex *mutex) {
+DIBS__MODULE_API void dibs__mutex_unlock(dibs__mutex *mutex) {
   int r = pthread_mutex_unlock(&mutex->m);
   assert(r == 0);
   (void)r;
@@ -271,7 +271,7 @@ void dibs__word_wake(dibs__word *word, uint32_t count, bool across) {
   errno = before;
 }
 
-void dibs__nap_ms(int64_t ms) {
+DIBS__MODULE_API void dibs__nap_ms(int64_t ms) {
   dibs__word nobody = 0;
   dibs__tick now = dibs__tick_now();
   dibs__tick by = dibs__tick_add_ms(now, ms < 0 ? 0 : ms);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "base/text.h"
 
+#include "base/port.h"
+
 #include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -113,7 +115,7 @@ const char *dibs__name_flaw_text(enum dibs__name_flaw flaw) {
 
 /* ---- Building ---- */
 
-void dibs__text_begin(struct dibs__text *text, char *to, size_t size) {
+DIBS__MODULE_API void dibs__text_begin(struct dibs__text *text, char *to, size_t size) {
   assert(to && size > 0);
   *text = (struct dibs__text){.to = to, .size = size};
   to[0] = '\0';
@@ -133,11 +135,11 @@ void dibs__text_add(struct dibs__text *text, const char *p, size_t len) {
   text->to[text->len] = '\0';
 }
 
-void dibs__text_adds(struct dibs__text *text, const char *s) {
+DIBS__MODULE_API void dibs__text_adds(struct dibs__text *text, const char *s) {
   dibs__text_add(text, s, strlen(s));
 }
 
-void dibs__text_addf(struct dibs__text *text, const char *format, ...) {
+DIBS__MODULE_API void dibs__text_addf(struct dibs__text *text, const char *format, ...) {
   assert(text->len < text->size);
   if (text->cut) return;
   size_t room = text->size - text->len;
@@ -181,7 +183,7 @@ static bool json_escape(uint32_t code, char to[8]) {
   return true;
 }
 
-void dibs__text_add_json(struct dibs__text *text, const char *p, size_t len) {
+DIBS__MODULE_API void dibs__text_add_json(struct dibs__text *text, const char *p, size_t len) {
   if (text->cut) return;
   size_t begin = text->len;
   dibs__text_add(text, "\"", 1);

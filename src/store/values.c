@@ -55,7 +55,7 @@ static uint64_t little_endian(const uint8_t *p) {
 }
 
 /* The key is no secret.  128 random bits can't be found from 64, whatever the key. */
-uint64_t dibs__id_digest(dibs__id id) {
+DIBS__MODULE_API uint64_t dibs__id_digest(dibs__id id) {
   const uint64_t k0 = UINT64_C(0x6469627320726563), k1 = UINT64_C(0x6f72642064696773);
   uint64_t v[4] = {k0 ^ UINT64_C(0x736f6d6570736575), k1 ^ UINT64_C(0x646f72616e646f6d),
                    k0 ^ UINT64_C(0x6c7967656e657261), k1 ^ UINT64_C(0x7465646279746573)};
@@ -67,7 +67,7 @@ uint64_t dibs__id_digest(dibs__id id) {
   return v[0] ^ v[1] ^ v[2] ^ v[3];
 }
 
-void dibs__say(struct dibs__said *said, const char *format, ...) {
+DIBS__MODULE_API void dibs__say(struct dibs__said *said, const char *format, ...) {
   if (!said) return;
   va_list args;
   va_start(args, format);
