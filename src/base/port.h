@@ -88,6 +88,8 @@ void dibs__word_wake(dibs__word *word, uint32_t count, bool across);
 void dibs__nap_ms(int64_t ms);
 /* Gives the processor to somebody else, or pauses for an instant: one turn of a short spin. */
 void dibs__spin_pause(void);
+/* Lets other threads that can run go first, once. */
+void dibs__yield(void);
 
 /* A descriptor that can be polled: readable after raise, until lower. -1 and errno when there is none. */
 int dibs__bell_open(void);

@@ -279,6 +279,10 @@ DIBS__MODULE_API void dibs__nap_ms(int64_t ms) {
     dibs__word_wait(&nobody, 0, dibs__tick_min(by, dibs__tick_add_ms(now, SLICE_MS)), false);
 }
 
+void dibs__yield(void) {
+  sched_yield();
+}
+
 void dibs__spin_pause(void) {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();

@@ -112,6 +112,7 @@ static void take_from_locked(struct dibs__core *core, struct seat *seat, struct 
     for (; size > 0; size--) {
       if (!seat_has_room(core, seat)) return;
       op = queue_take(queue, before);
+      core->pending--;
       op->state = OP_SENT;
       op->status = DIBS_UNKNOWN;
       seat->ops[seat->count++] = op;
@@ -123,6 +124,32 @@ static void take_from_locked(struct dibs__core *core, struct seat *seat, struct 
 static void take_batch_locked(struct dibs__core *core, struct seat *seat) {
   if (seat_serves(seat, true)) take_from_locked(core, seat, &core->urgent);
   if (seat_serves(seat, false)) take_from_locked(core, seat, &core->ordinary);
+}
+
+/* Threads that were answered together come back together, a moment after each other.  A leader that left at once would
+ * carry one operation a transaction; so it lets as many come as came lately, by giving the processor away that often at
+ * most.  A caller alone is a crowd of one: it never does; nor is it done where a batch costs less than the wait. */
+static void gather_locked(struct dibs__core *core, struct seat *seat) {
+  if (seat->solo_ns < SOLO_NS) return;
+  for (uint32_t turns = 0; turns < seat->crowd && core->pending < seat->crowd; turns++) {
+    dibs__mutex_unlock(&core->lock);
+    dibs__yield();
+    dibs__mutex_lock(&core->lock);
+  }
+}
+
+static void count_crowd_locked(struct dibs__core *core, struct seat *seat) {
+  uint32_t came = 0;
+  for (uint32_t i = 0; i < seat->count; i++) came += seat->ops[i]->call != NULL;
+  came += core->pending;
+  if (came >= seat->crowd) {
+    seat->crowd = came < CROWD_MAX ? came : CROWD_MAX;
+    seat->thin = 0;
+  } else if (++seat->thin >= CROWD_THIN) {
+    seat->thin = 0;
+    seat->crowd -= (seat->crowd - came + 3) / 4;
+  }
+  if (seat->crowd == 1) seat->crowd = 0;
 }
 
 static dibs__tick batch_deadline(const struct seat *seat, dibs__tick now) {
@@ -159,6 +186,12 @@ void dibs__seat_drop(struct dibs__core *core, struct seat *seat) {
   seat->session = NULL;
 }
 
+/* Towards the median: a leader that was preempted in the middle must not count for more than one. */
+static void time_solo(struct seat *seat, int64_t took_ns) {
+  int64_t step = seat->solo_ns / 16 + 100;
+  seat->solo_ns += took_ns > seat->solo_ns ? step : -step;
+}
+
 static void carry(struct dibs__core *core, struct seat *seat, struct dibs__said *said) {
   dibs__tick now = dibs__tick_now();
   dibs__tick by = batch_deadline(seat, now);
@@ -167,6 +200,7 @@ static void carry(struct dibs__core *core, struct seat *seat, struct dibs__said 
   dibs__status status = seat_connect(core, seat, now, by, said);
   bool sent = status == DIBS_OK;
   if (sent) status = core->store->driver->run(seat->session, seat->ops, seat->count, by, said);
+  if (seat->count == 1) time_solo(seat, dibs__tick_now().ns - now.ns);
   if (status == DIBS_OK) return;
   for (uint32_t i = 0; i < seat->count; i++)
     if (!sent || status != DIBS_UNKNOWN) seat->ops[i]->status = status;
@@ -186,6 +220,7 @@ static struct dibs__op *sort_locked(struct dibs__core *core, struct seat *seat, 
   core->counts.batches++;
   core->counts.operations += seat->count;
   core->counts.transactions += said->commits;
+  count_crowd_locked(core, seat);
   if (said->text[0]) memcpy(core->trouble, said->text, sizeof core->trouble);
   for (uint32_t i = 0; i < seat->count; i++) {
     struct dibs__op *op = seat->ops[i];
@@ -196,6 +231,7 @@ static struct dibs__op *sort_locked(struct dibs__core *core, struct seat *seat, 
       op->mandate = op->has;
       op->state = OP_PENDING | ((op->state & ~0xffu) + 0x100u);
       queue_put_first(is_urgent(op) ? &core->urgent : &core->ordinary, op);
+      core->pending++;
       continue;
     }
     op->state = OP_ANSWERED;
@@ -258,6 +294,7 @@ void dibs__lead_locked(struct dibs__core *core, struct seat *seat) {
   struct dibs__said said;
   struct dibs__call *woken;
   seat->busy = true;
+  gather_locked(core, seat);
   take_batch_locked(core, seat);
   if (seat->count == 0) { /* somebody else carried it meanwhile */
     dibs__mutex_unlock(&core->lock);
@@ -289,13 +326,15 @@ static uint32_t enqueue_locked(struct dibs__core *core, struct dibs__op *list, s
     op->call = call;
     if (op->mandate.epoch == 0) op->mandate = core->mandates[op->bucket];
     queue_put(is_urgent(op) ? &core->urgent : &core->ordinary, op);
+    core->pending++;
     count++;
   }
   return count;
 }
 
 /* The caller leaves: takes back what was not sent, lets go of what was.  What is just being handed out stays ours. */
-static struct dibs__op *leave_queue_locked(struct dibs__queue *queue, struct dibs__call *call, uint32_t *taken) {
+static struct dibs__op *leave_queue_locked(struct dibs__core *core, struct dibs__queue *queue, struct dibs__call *call,
+                                           uint32_t *taken) {
   struct dibs__queue back = {0};
   struct dibs__op *before = NULL;
   for (struct dibs__op *op = queue->first; op;) {
@@ -305,6 +344,7 @@ static struct dibs__op *leave_queue_locked(struct dibs__queue *queue, struct dib
       continue;
     }
     op = queue_take(queue, before);
+    core->pending--;
     op->status = DIBS_TIMEOUT;
     op->state = OP_IDLE;
     op->call = NULL;
@@ -338,8 +378,8 @@ static void call_done(struct dibs__op *list) {
 static bool leave(struct dibs__core *core, struct dibs__call *call) {
   uint32_t gone = 0;
   dibs__mutex_lock(&core->lock);
-  struct dibs__op *urgent = leave_queue_locked(&core->urgent, call, &gone);
-  struct dibs__op *ordinary = leave_queue_locked(&core->ordinary, call, &gone);
+  struct dibs__op *urgent = leave_queue_locked(core, &core->urgent, call, &gone);
+  struct dibs__op *ordinary = leave_queue_locked(core, &core->ordinary, call, &gone);
   gone += leave_seats_locked(core, call);
   struct seat *seat = call->seat;
   call->seat = NULL;

@@ -7,6 +7,9 @@
 enum {
   SEATS_MAX = 5,     /* one for what is urgent, four for the rest */
   MOVES_MAX = 8,     /* how often one operation follows the mandate before it gives up */
+  CROWD_MAX = 64,    /* callers that a leader waits for at most */
+  SOLO_NS = 6000,    /* a batch of one that is cheaper than this is cheaper than a thread's sleep and wake */
+  CROWD_THIN = 8,    /* batches with fewer, before it expects fewer */
   RETRY_MIN_MS = 50, /* between attempts to connect */
   RETRY_MAX_MS = 2000
 };
@@ -32,6 +35,9 @@ struct seat {
   dibs__tick retry_at;
   uint32_t failures;
   dibs__tick sent; /* when the batch in flight left */
+  /* How many callers came together lately: a leader lets so many come before it leaves.  Guarded by the lock. */
+  uint32_t crowd, thin;
+  int64_t solo_ns; /* what a batch of one takes, about the median; of whoever leads */
 };
 
 struct dibs__queue {
@@ -50,6 +56,7 @@ struct dibs__core {
   dibs__mutex lock; /* guards all below but what says otherwise */
   struct seat seats[SEATS_MAX];
   struct dibs__queue urgent, ordinary;
+  uint32_t pending; /* in both */
   dibs__mandate mandates[DIBS__BUCKETS];
   struct dibs__core_counts counts;
   char trouble[256];
