@@ -1,0 +1,489 @@
+/* SPDX-License-Identifier: MIT */
+/* Parties, one-line operations, and time, for the contract's tests. */
+#include "harness.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { IN_DOUBT = 1 }; /* kept in `state`, which is the core's; here we are the core */
+enum { PARTIES = 64, KEPT = 64, NAMES = 256, RUN_MS = 5000, TRIES = 500 };
+
+static struct {
+  char uri[1024];    /* as given */
+  char scheme[32];   /* innermost */
+  char folder[64];   /* of sqlite's files */
+  char opened[1400]; /* the case's */
+  char prefix[24];
+  uint8_t salt[12]; /* of the case's ids */
+  const struct contract_target *target;
+  struct party *parties[PARTIES];
+  size_t party_count;
+  char *kept[KEPT];
+  size_t kept_count;
+  char *names[NAMES];
+  size_t name_count;
+  int64_t passed;
+} all;
+
+static dibs__tick soon(int64_t ms) {
+  return dibs__tick_add_ms(dibs__tick_now(), ms);
+}
+
+/* ---- The case ---- */
+
+void contract_begin(const char *uri) {
+  struct dibs__uri parsed;
+  struct dibs__said said = {0};
+  if (dibs__uri_parse(uri, &parsed, &said) != DIBS_OK) {
+    fprintf(stderr, "contract: %s\n", said.text);
+    exit(2);
+  }
+  snprintf(all.uri, sizeof all.uri, "%s", uri);
+  snprintf(all.scheme, sizeof all.scheme, "%s", parsed.scheme);
+  all.target = contract_target_of(all.scheme);
+  if (strcmp(all.scheme, "sqlite") == 0 && !*parsed.path) {
+    snprintf(all.folder, sizeof all.folder, "/tmp/dibs-contract-XXXXXX");
+    if (!mkdtemp(all.folder)) {
+      perror("contract: a temporary folder");
+      exit(2);
+    }
+  }
+  dibs__uri_free(&parsed);
+}
+
+static void empty_folder(void) {
+  DIR *dir = opendir(all.folder);
+  if (!dir) return;
+  for (struct dirent *entry; (entry = readdir(dir));) {
+    char path[sizeof all.folder + sizeof entry->d_name + 2];
+    if (entry->d_name[0] == '.') continue;
+    snprintf(path, sizeof path, "%s/%s", all.folder, entry->d_name);
+    unlink(path);
+  }
+  closedir(dir);
+}
+
+void contract_end(void) {
+  if (!*all.folder) return;
+  empty_folder();
+  rmdir(all.folder);
+}
+
+/* "fault+sqlite:?fault.x=1" -> "fault+sqlite:/tmp/.../case.db?fault.x=1" */
+static void case_uri(const char *path) {
+  size_t head = strcspn(all.uri, "?");
+  snprintf(all.opened, sizeof all.opened, "%.*s%s%s", (int)head, all.uri, path, all.uri + head);
+}
+
+int case_begin(void **state) {
+  char path[128] = "";
+  uint32_t salt[4];
+  (void)state;
+  all.passed = 0;
+  dibs__random(salt, sizeof salt);
+  memcpy(all.salt, salt, sizeof all.salt);
+  snprintf(all.prefix, sizeof all.prefix, "%08x%04x.", salt[3], salt[2] & 0xffff);
+  if (strcmp(all.scheme, "memory") == 0)
+    snprintf(path, sizeof path, "contract-%s", all.prefix);
+  else if (*all.folder)
+    snprintf(path, sizeof path, "%s/case.db", all.folder);
+  case_uri(path);
+  return 0;
+}
+
+int case_end(void **state) {
+  (void)state;
+  for (size_t i = 0; i < all.party_count; i++) {
+    leave(all.parties[i]);
+    free(all.parties[i]);
+  }
+  all.party_count = 0;
+  for (size_t i = 0; i < all.kept_count; i++) free(all.kept[i]);
+  all.kept_count = 0;
+  for (size_t i = 0; i < all.name_count; i++) free(all.names[i]);
+  all.name_count = 0;
+  if (*all.folder) empty_folder();
+  return 0;
+}
+
+const struct contract_target *target(void) {
+  return all.target;
+}
+
+const char *case_store_uri(void) {
+  return all.opened;
+}
+
+bool has_cap(uint32_t cap) {
+  struct party *p = party();
+  bool has = (p->identity.caps & cap) == cap;
+  leave(p);
+  return has;
+}
+
+void needs(uint32_t cap) {
+  if (!has_cap(cap)) skip();
+}
+
+/* ---- Parties ---- */
+
+struct dibs__dstore *store_of(struct party *p) {
+  return p->chain.stores[0];
+}
+
+struct dibs__dstore *innermost(struct party *p) {
+  return p->chain.stores[p->chain.count - 1];
+}
+
+static void connect_again(struct party *p) {
+  const struct dibs__driver *driver = store_of(p)->driver;
+  struct dibs__said said = {0};
+  dibs__status status = DIBS_UNAVAILABLE;
+  if (p->session) driver->disconnect(p->session);
+  p->session = NULL;
+  for (int i = 0; i < TRIES && status != DIBS_OK; i++)
+    status = driver->connect(store_of(p), soon(RUN_MS), &p->session, &p->identity, &said);
+  if (status != DIBS_OK) fail_msg("connect: %s: %s", status_name(status), said.text);
+}
+
+struct party *party(void) {
+  struct dibs__uri uri;
+  struct dibs__said said = {0};
+  dibs__status status = dibs__uri_parse(all.opened, &uri, &said);
+  if (status != DIBS_OK) fail_msg("%s: %s", all.opened, said.text);
+  assert_true(all.party_count < PARTIES);
+  struct party *p = calloc(1, sizeof *p);
+  assert_non_null(p);
+  for (int i = 0; i < TRIES; i++) {
+    status = dibs__chain_open(&uri, NULL, soon(RUN_MS), &p->chain, &said);
+    if (status != DIBS_UNAVAILABLE && status != DIBS_UNKNOWN) break;
+  }
+  dibs__uri_free(&uri);
+  if (status != DIBS_OK) {
+    free(p);
+    fail_msg("%s: %s: %s", all.opened, status_name(status), said.text);
+  }
+  all.parties[all.party_count++] = p;
+  if (all.target->own_clocks && all.passed) all.target->skew(innermost(p), all.passed);
+  connect_again(p);
+  return p;
+}
+
+void leave(struct party *p) {
+  if (p->gone) return;
+  if (p->session) store_of(p)->driver->disconnect(p->session);
+  p->session = NULL;
+  dibs__chain_close(&p->chain);
+  p->gone = true;
+}
+
+/* ---- Names, ids, time ---- */
+
+dibs__str name_of(const char *text) {
+  char name[300];
+  int len = snprintf(name, sizeof name, "%s%s", all.prefix, text);
+  for (size_t i = 0; i < all.name_count; i++)
+    if (strcmp(all.names[i], name) == 0) return dibs__str_of(all.names[i], (size_t)len);
+  assert_true(all.name_count < NAMES);
+  char *kept = strdup(name);
+  assert_non_null(kept);
+  all.names[all.name_count++] = kept;
+  return dibs__str_of(kept, (size_t)len);
+}
+
+uint16_t bucket_of(const char *text) {
+  return dibs__bucket(name_of(text));
+}
+
+dibs__id id_of(int n) {
+  dibs__id id;
+  memcpy(id.b, all.salt, sizeof all.salt);
+  memcpy(id.b + sizeof all.salt, &n, sizeof n);
+  return id;
+}
+
+uint32_t ttl(void) {
+  return all.target->skew ? 20000 : 400;
+}
+
+void pass(struct party *p, int64_t ms) {
+  if (!all.target->skew) {
+    dibs__nap_ms(ms);
+    return;
+  }
+  all.passed += ms;
+  if (!all.target->own_clocks) all.target->skew(innermost(p), ms);
+  for (size_t i = 0; all.target->own_clocks && i < all.party_count; i++)
+    if (!all.parties[i]->gone) all.target->skew(innermost(all.parties[i]), ms);
+}
+
+int64_t passed(void) {
+  return all.passed;
+}
+
+void pass_ttl(struct party *p) {
+  pass(p, ttl() + 50);
+}
+
+void pass_offer(struct party *p) {
+  pass(p, DIBS__OFFER_MS + 50);
+}
+
+int64_t store_now(struct party *p) {
+  (void)anchor_read(p, 0);
+  return p->said.now.ms;
+}
+
+/* ---- Running ---- */
+
+static bool open_question(const struct dibs__op *op, dibs__status run) {
+  return op->status == DIBS_UNKNOWN || op->status == DIBS_UNAVAILABLE || run == DIBS_UNAVAILABLE;
+}
+
+void run_batch(struct party *p, struct dibs__op *const ops[], size_t count) {
+  const struct dibs__driver *driver = store_of(p)->driver;
+  struct dibs__op **left = calloc(count, sizeof(struct dibs__op *));
+  dibs__status status = DIBS_OK;
+  size_t left_count = count;
+  assert_non_null(left);
+  memcpy(left, ops, count * sizeof(struct dibs__op *));
+  for (size_t i = 0; i < count; i++) left[i]->state = 0;
+  for (int tries = 0; left_count && tries < TRIES; tries++) {
+    size_t still = 0;
+    for (size_t i = 0; i < left_count; i++) left[i]->status = DIBS_UNKNOWN;
+    if (!p->session) connect_again(p);
+    p->said = (struct dibs__said){0};
+    status = driver->run(p->session, left, left_count, soon(RUN_MS), &p->said);
+    if (status == DIBS_OK && p->said.dead) fail_msg("a session that answered says it is dead: %s", p->said.text);
+    for (size_t i = 0; i < left_count; i++) {
+      if (!open_question(left[i], status)) continue;
+      if (status != DIBS_UNAVAILABLE && left[i]->status == DIBS_UNKNOWN) left[i]->state = IN_DOUBT;
+      left[still++] = left[i];
+    }
+    left_count = still;
+    if (p->said.dead) connect_again(p);
+  }
+  free(left);
+  if (left_count) fail_msg("run: %s: %s", status_name(status), p->said.text);
+}
+
+bool in_doubt(const struct dibs__op *op) {
+  return op->state == IN_DOUBT;
+}
+
+static uint32_t flags_of(enum dibs__lease_verb verb) {
+  return verb == DIBS__RENEW || verb == DIBS__RELEASE ? DIBS__OP_URGENT : 0;
+}
+
+dibs__mandate mandate_for(struct party *p, uint16_t bucket) {
+  if (p->mandates[bucket].epoch == 0) p->mandates[bucket] = anchor_read(p, bucket).stands;
+  return p->mandates[bucket];
+}
+
+struct dibs__lease_op lease_op(struct party *p, enum dibs__lease_verb verb, const char *name, int id, struct how how) {
+  struct dibs__lease_op op = {.name = name_of(name), .id = id_of(id), .mode = how.mode, .slots = how.slots};
+  const char *owner = how.owner ? how.owner : "somebody";
+  op.op.family = DIBS__FAM_LEASE;
+  op.op.verb = (uint16_t)verb;
+  op.op.flags = (uint16_t)flags_of(verb);
+  op.op.bucket = dibs__bucket(op.name);
+  op.op.mandate = mandate_for(p, op.op.bucket);
+  op.op.by = soon(RUN_MS);
+  op.owner = dibs__str_of(owner, strlen(owner));
+  op.ttl_ms = how.ttl ? how.ttl : ttl();
+  op.want_block = how.block;
+  op.ticket = how.ticket;
+  op.queue = !how.try_only;
+  op.now = how.now;
+  return op;
+}
+
+/* Follows the mandate like a caller, a few times. */
+static void run_lease(struct party *p, struct dibs__lease_op *op) {
+  struct dibs__lease_op asked = *op;
+  for (int i = 0; i < 5; i++) {
+    struct dibs__op *ops[] = {&op->op};
+    run_batch(p, ops, 1);
+    if (op->op.status != DIBS__MOVED) return;
+    dibs__mandate has = op->op.has;
+    p->mandates[op->op.bucket] = has;
+    *op = asked;
+    op->op.mandate = has;
+  }
+  fail_msg("MOVED, again and again");
+}
+
+struct dibs__lease_op acquire_as(struct party *p, const char *name, int id, struct how how) {
+  struct dibs__lease_op op = lease_op(p, DIBS__ACQUIRE, name, id, how);
+  run_lease(p, &op);
+  if (op.op.status == DIBS__QUEUED && op.ticket == 0) fail_msg("QUEUED without a ticket");
+  if (op.op.status == DIBS_OK && (how.mode == DIBS_EXCLUSIVE) != (op.fence.v != 0))
+    fail_msg("mode %u with fence %llu", how.mode, (unsigned long long)op.fence.v);
+  return op;
+}
+
+struct dibs__lease_op renew_as(struct party *p, const char *name, int id, dibs__fence fence, struct how how) {
+  struct dibs__lease_op op = lease_op(p, DIBS__RENEW, name, id, how);
+  op.fence = fence;
+  run_lease(p, &op);
+  return op;
+}
+
+struct dibs__lease_op release(struct party *p, const char *name, int id, dibs__fence fence) {
+  struct dibs__lease_op op = lease_op(p, DIBS__RELEASE, name, id, (struct how){.mode = 0});
+  op.fence = fence;
+  run_lease(p, &op);
+  return op;
+}
+
+struct dibs__lease_op cancel(struct party *p, const char *name, int id) {
+  struct dibs__lease_op op = lease_op(p, DIBS__CANCEL, name, id, (struct how){.mode = 0});
+  run_lease(p, &op);
+  return op;
+}
+
+struct dibs__lease_op break_it(struct party *p, const char *name, bool now) {
+  struct dibs__lease_op op = lease_op(p, DIBS__BREAK, name, 0, (struct how){.owner = "breaker", .now = now});
+  run_lease(p, &op);
+  return op;
+}
+
+static struct dibs__anchor_op anchor_op(struct party *p, enum dibs__anchor_verb verb, uint16_t bucket,
+                                        dibs__mandate from) {
+  struct dibs__anchor_op op = {.op = {.family = DIBS__FAM_ANCHOR, .verb = (uint16_t)verb, .bucket = bucket}};
+  struct dibs__op *ops[] = {&op.op};
+  op.op.flags = verb == DIBS__ANCHOR_READ ? DIBS__OP_READS : 0;
+  op.op.mandate = from;
+  op.op.by = soon(RUN_MS);
+  run_batch(p, ops, 1);
+  return op;
+}
+
+struct dibs__anchor_op anchor_read(struct party *p, uint16_t bucket) {
+  return anchor_op(p, DIBS__ANCHOR_READ, bucket, (dibs__mandate){0});
+}
+
+struct dibs__anchor_op anchor_next(struct party *p, uint16_t bucket, dibs__mandate from) {
+  return anchor_op(p, DIBS__ANCHOR_NEXT, bucket, from);
+}
+
+void keep(char *got) {
+  if (!got) return;
+  assert_true(all.kept_count < KEPT);
+  all.kept[all.kept_count++] = got;
+}
+
+struct dibs__record_op record_op(enum dibs__record_verb verb, const char *key, int id, dibs__fence fence,
+                                 const char *data) {
+  struct dibs__record_op op = {.op = {.family = DIBS__FAM_RECORD, .verb = (uint16_t)verb}, .key = name_of(key)};
+  op.op.flags = verb == DIBS__RECORD_LOAD ? DIBS__OP_READS : 0;
+  op.op.bucket = dibs__bucket(op.key);
+  op.op.by = soon(RUN_MS);
+  op.id = id_of(id);
+  op.fence = fence;
+  op.data = data ? dibs__str_of(data, strlen(data)) : (dibs__str){0};
+  return op;
+}
+
+static struct dibs__record_op run_record(struct party *p, struct dibs__record_op op) {
+  struct dibs__op *ops[] = {&op.op};
+  run_batch(p, ops, 1);
+  keep(op.got);
+  return op;
+}
+
+struct dibs__record_op load(struct party *p, const char *key) {
+  return run_record(p, record_op(DIBS__RECORD_LOAD, key, 0, DIBS__FENCE_NONE, NULL));
+}
+
+struct dibs__record_op seal(struct party *p, const char *key, int id, dibs__fence fence) {
+  return run_record(p, record_op(DIBS__RECORD_SEAL, key, id, fence, NULL));
+}
+
+struct dibs__record_op save(struct party *p, const char *key, int id, dibs__fence fence, const char *data) {
+  return run_record(p, record_op(DIBS__RECORD_SAVE, key, id, fence, data));
+}
+
+/* ---- Expectations ---- */
+
+const char *status_name(dibs__status status) {
+  if (status == DIBS__QUEUED) return "QUEUED";
+  if (status == DIBS__MOVED) return "MOVED";
+  return dibs_status_name((dibs_status)status);
+}
+
+/* What a second time answers when the first, whose answer was lost, had answered `want`. */
+static dibs__status second_answer(const struct dibs__op *op, dibs__status want) {
+  if (op->family == DIBS__FAM_ANCHOR && op->verb == DIBS__ANCHOR_NEXT && want == DIBS_OK) return DIBS_CONFLICT;
+  if (op->family != DIBS__FAM_LEASE || want != DIBS_OK) return want;
+  if (op->verb == DIBS__RELEASE) return DIBS_LOST;
+  return op->verb == DIBS__CANCEL || op->verb == DIBS__BREAK ? DIBS_NOT_FOUND : want;
+}
+
+void expect_at(const char *file, int line, struct dibs__op got, dibs__status want) {
+  if (got.status == want || (in_doubt(&got) && got.status == second_answer(&got, want))) return;
+  print_error("%s where %s was expected\n", status_name(got.status), status_name(want));
+  _fail(file, line);
+}
+
+void expect_was(struct dibs__lease_op got, uint32_t was) {
+  if (in_doubt(&got.op) && got.op.status == DIBS_NOT_FOUND) return;
+  if (got.op.status != DIBS_OK || got.was != was)
+    fail_msg("cancel: %s, it was %u where %u was expected", status_name(got.op.status), got.was, was);
+}
+
+struct dibs__lease_op granted_after_wait(struct party *p, const char *name, int id, struct how how) {
+  struct dibs__lease_op op = acquire_as(p, name, id, how);
+  if (op.op.status != DIBS_OK) fail_msg("id %d of %s: %s, though it is its turn", id, name, status_name(op.op.status));
+  return op;
+}
+
+/* ---- Lists ---- */
+
+static int see(const struct dibs__lease_row *row, void *user) {
+  struct seen *seen = user;
+  if ((seen->count & (seen->count - 1)) == 0) {
+    size_t room = seen->count ? seen->count * 2 : 1;
+    struct seen_row *rows = realloc(seen->rows, room * sizeof *rows);
+    assert_non_null(rows);
+    seen->rows = rows;
+  }
+  struct seen_row *to = &seen->rows[seen->count++];
+  to->row = *row;
+  snprintf(to->name, sizeof to->name, "%.*s", (int)row->name.len, row->name.p);
+  snprintf(to->owner, sizeof to->owner, "%.*s", (int)row->owner.len, row->owner.p);
+  return 0;
+}
+
+static struct seen list(struct party *p, struct dibs__list how) {
+  struct seen seen = {0};
+  dibs__status status = DIBS_UNAVAILABLE;
+  struct dibs__said said = {0};
+  how.row = see;
+  how.user = &seen;
+  for (int i = 0; i < TRIES && status == DIBS_UNAVAILABLE; i++) {
+    seen.count = 0;
+    status = store_of(p)->driver->list(p->session, &how, soon(RUN_MS), &said);
+    if (said.dead) connect_again(p);
+  }
+  keep((char *)seen.rows);
+  if (status != DIBS_OK) fail_msg("list: %s: %s", status_name(status), said.text);
+  return seen;
+}
+
+struct seen list_name(struct party *p, const char *name) {
+  return list(p, (struct dibs__list){.name = name_of(name)});
+}
+
+struct seen list_prefix(struct party *p, const char *prefix) {
+  return list(p, (struct dibs__list){.prefix = name_of(prefix)});
+}
+
+const struct seen_row *find_row(const struct seen *seen, uint32_t state, const char *owner) {
+  for (size_t i = 0; i < seen->count; i++)
+    if (seen->rows[i].row.state == state && strcmp(seen->rows[i].owner, owner) == 0) return &seen->rows[i];
+  return NULL;
+}

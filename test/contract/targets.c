@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: MIT */
+/* The engines that the contract's tests know how to handle, by scheme. */
+#include "drivers/memory.h"
+#include "drivers/sqlite.h"
+#include "harness.h"
+
+#include <string.h>
+
+static void memory_use_up(struct party *p, uint16_t bucket, uint32_t left) {
+  dibs__memory_use_up(innermost(p), bucket, left);
+}
+
+/* On a session of its own: `p` may talk through shims. */
+static void sqlite_use_up(struct party *p, uint16_t bucket, uint32_t left) {
+  struct dibs__dstore *store = innermost(p);
+  struct dibs__session *session;
+  struct dibs__identity identity;
+  struct dibs__said said = {0};
+  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), 5000);
+  assert_int_equal(store->driver->connect(store, by, &session, &identity, &said), DIBS_OK);
+  dibs__status status = dibs__sqlite_use_up(session, bucket, left, by, &said);
+  store->driver->disconnect(session);
+  if (status != DIBS_OK) fail_msg("%s", said.text);
+}
+
+static const struct contract_target targets[] = {
+    {.scheme = "memory",
+     .local = true,
+     .skew = dibs__memory_skew,
+     .kill = dibs__memory_kill,
+     .forget = dibs__memory_forget,
+     .use_up = memory_use_up},
+    {.scheme = "sqlite",
+     .local = true,
+     .is_file = true,
+     .own_clocks = true,
+     .skew = dibs__sqlite_skew,
+     .use_up = sqlite_use_up},
+};
+
+static const struct contract_target unknown = {.scheme = "?"};
+
+const struct contract_target *contract_target_of(const char *scheme) {
+  for (size_t i = 0; i < sizeof targets / sizeof targets[0]; i++)
+    if (strcmp(targets[i].scheme, scheme) == 0) return &targets[i];
+  return &unknown;
+}
