@@ -29,10 +29,12 @@ static void free_store(lite *store) {
 }
 
 /* Under the gate: the database exists, is ours, and is open in store->spare. */
-static dibs__status open_database(lite *store, uint32_t mode, uint32_t epoch, dibs__tick by, struct dibs__said *said) {
+static dibs__status open_database(lite *store, uint32_t mode, uint32_t epoch, dibs__tick by, bool *made,
+                                  struct dibs__said *said) {
   enum dibs__lite_kind kind;
   dibs__status status = dibs__lite_look(store->path, &kind, said);
-  if (status == DIBS_OK && kind != DIBS__LITE_OURS) status = dibs__lite_make(store, kind, mode, epoch, by, said);
+  *made = status == DIBS_OK && kind != DIBS__LITE_OURS;
+  if (*made) status = dibs__lite_make(store, kind, mode, epoch, by, said);
   if (status != DIBS_OK) return status;
   if (!dibs__lite_stat(store->path, &store->device, &store->inode)) {
     dibs__say(said, "%s vanished while it was opened", store->path);
@@ -43,11 +45,12 @@ static dibs__status open_database(lite *store, uint32_t mode, uint32_t epoch, di
 
 static dibs__status open_under_gate(lite *store, uint32_t mode, struct dibs__side_memory *memory, dibs__tick by,
                                     struct dibs__said *said) {
-  dibs__status status = open_database(store, mode, memory->epoch + 1, by, said);
+  bool made;
+  dibs__status status = open_database(store, mode, memory->epoch + 1, by, &made, said);
   if (status != DIBS_OK) return status;
   status = dibs__side_match_file(store->side, store->path, memory, said);
   if (status != DIBS_OK) return status;
-  if (dibs__lite_settle_life(store->spare, memory) != DIBS__SQL_FINE) {
+  if (dibs__lite_settle_life(store->spare, made, memory) != DIBS__SQL_FINE) {
     status = dibs__lite_excuse(store->spare, "open", said);
     dibs__lite_rollback(store->spare);
     return status;
@@ -102,6 +105,7 @@ static dibs__status lite_open(const struct dibs__uri *uri, struct dibs__dstore *
 
 static void lite_close(struct dibs__dstore *store) {
   if (!store) return;
+  dibs__lite_leave(lite_of(store));
   dibs__lite_checkpoint(lite_of(store));
   free_store(lite_of(store));
 }
@@ -111,7 +115,12 @@ static void lite_close(struct dibs__dstore *store) {
 static void lite_disconnect(struct dibs__session *session) {
   struct dibs__lite_session *s = (struct dibs__lite_session *)session;
   if (!s) return;
-  dibs__lite_link_close(s->link);
+  lite *store = lite_of(s->base.store);
+  /* One that served well is kept for the next session, and for what close has to do. */
+  if (s->link && !s->link->failed && !store->spare)
+    store->spare = s->link;
+  else
+    dibs__lite_link_close(s->link);
   dibs__lite_link_close(s->reader);
   free(s);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The three steps of an exclusive lease that nobody else wants, by one statement each.  What they don't find as
+ * The three steps of an exclusive lease that nobody else wants, by a statement or two each.  What they don't find as
  * expected they leave alone, and src/sql decides on rows.
  *
  * The counter of the bucket is written once, at the end of the transaction, from its copy in the link.
@@ -56,17 +56,21 @@ static sqlite3_stmt *about_grant(struct dibs__sql *s, enum dibs__lite_text text,
 }
 
 static step keep(struct dibs__sql *s, struct dibs__lease_op *op, bool *done) {
-  sqlite3_stmt *st = about_grant(s, DIBS__LITE_KEEP, op);
-  if (!st) return DIBS__SQL_BROKE;
-  sqlite3_bind_int64(st, 6, s->now + op->ttl_ms);
-  sqlite3_bind_int64(st, 7, op->ttl_ms);
-  sqlite3_bind_int64(st, 8, (sqlite3_int64)s->session);
+  sqlite3_stmt *st = about_grant(s, DIBS__LITE_KEPT, op);
   step end = dibs__lite_row(s->to, st, done);
   if (!*done) return end;
   op->fence = (dibs__fence){(uint64_t)sqlite3_column_int64(st, 0)};
   op->got_block = (uint32_t)sqlite3_column_int64(st, 1);
   op->slot = 0;
   op->until.ms = s->now + op->ttl_ms;
+  sqlite3_reset(st);
+  st = dibs__lite_ready(s->to, DIBS__LITE_KEEP);
+  if (!st) return DIBS__SQL_BROKE;
+  sqlite3_bind_int64(st, 1, op->op.bucket);
+  sqlite3_bind_text(st, 2, op->name.p, (int)op->name.len, SQLITE_STATIC);
+  sqlite3_bind_int64(st, 3, op->until.ms);
+  sqlite3_bind_int64(st, 4, op->ttl_ms);
+  sqlite3_bind_int64(st, 5, (sqlite3_int64)s->session);
   return dibs__lite_do(s->to, st);
 }
 

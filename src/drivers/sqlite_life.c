@@ -106,8 +106,6 @@ step dibs__lite_new_life(link_t *l) {
   if (end == DIBS__SQL_FINE) end = dibs__lite_commit(l, &unsure);
   if (end != DIBS__SQL_FINE) return end;
   dibs__side_begin(l->store->side, &life, epoch + 1);
-  struct dibs__event event = {.what = DIBS__EV_NEW_LIFE};
-  dibs__side_post(l->store->side, dibs__side_session(l->store->side), &event);
   return DIBS__SQL_FINE;
 }
 
@@ -141,7 +139,7 @@ static step below_marks(link_t *l, bool *below) {
   return DIBS__SQL_FINE;
 }
 
-step dibs__lite_settle_life(link_t *l, const struct dibs__side_memory *memory) {
+step dibs__lite_settle_life(link_t *l, bool made, const struct dibs__side_memory *memory) {
   struct dibs__lite_meta meta;
   char boot[37] = "";
   bool other = memory->life == DIBS__SIDE_NEW, below = false, unsure;
@@ -151,6 +149,10 @@ step dibs__lite_settle_life(link_t *l, const struct dibs__side_memory *memory) {
   if (end == DIBS__SQL_FINE) end = dibs__lite_commit(l, &unsure);
   memset(l->known, 0, sizeof l->known);
   if (end != DIBS__SQL_FINE) return end;
+  if (made) {
+    dibs__side_begin(l->store->side, &meta.life, l->buckets[0].mandate.epoch);
+    return DIBS__SQL_FINE;
+  }
   (void)dibs__boot_id(boot);
   other = other || below || memcmp(meta.life.b, memory->incarnation.b, sizeof meta.life.b) != 0;
   other = other || meta.device != l->store->device || meta.inode != l->store->inode;

@@ -28,7 +28,7 @@
 #define DIBS__LITE_APPLICATION 0x64696273
 
 enum {
-  DIBS__LITE_WAL_PAGES = 1000, /* of the log: more is worth a checkpoint, as SQLite itself thinks */
+  DIBS__LITE_WAL_PAGES = 4000, /* of the log, 16 MiB: more is worth a checkpoint, which holds writers for a moment */
   DIBS__LITE_BATCH = 16384,
   DIBS__LITE_PAGE = 4096,
   DIBS__LITE_HEAD_COLUMNS = 21, /* of a head, in a select */
@@ -38,7 +38,8 @@ enum {
   DIBS__LITE_HINTS = DIBS__LITE_HINTS_PLAIN + DIBS__SIDE_SLOTS
 };
 
-/* DIBS__SQL_SHALLOW, for use in a text. */
+/* For use in texts.  How many names a step of sweeping looks at; DIBS__SQL_SHALLOW. */
+#define DIBS__LITE_SWEEP 64
 #define DIBS__LITE_SHALLOW 32
 
 /* Every statement is prepared when first used and kept.  The texts are in sqlite_text.c, in the same order. */
@@ -57,6 +58,7 @@ enum dibs__lite_text {
   DIBS__LITE_BUCKET_SET,
   DIBS__LITE_BUCKETS_SET,
   DIBS__LITE_TAKE,
+  DIBS__LITE_KEPT,
   DIBS__LITE_KEEP,
   DIBS__LITE_GIVE,
   DIBS__LITE_HEAD,
@@ -93,6 +95,7 @@ enum dibs__lite_text {
   DIBS__LITE_RECORD_SAVE,
   DIBS__LITE_NAMES,
   DIBS__LITE_NAMES_FROM,
+  DIBS__LITE_NAMES_OF,
   DIBS__LITE_TEXTS
 };
 extern const char *const dibs__lite_texts[DIBS__LITE_TEXTS];
@@ -123,6 +126,13 @@ struct dibs__lite_link {
   struct dibs__lite_hint hints[DIBS__LITE_HINTS];
 };
 
+/* A name among all. */
+struct dibs__lite_place {
+  uint16_t bucket;
+  uint32_t len;
+  char text[DIBS_NAME_MAX];
+};
+
 struct dibs__lite {
   struct dibs__dstore base;
   /* Immutable after open. */
@@ -131,14 +141,13 @@ struct dibs__lite {
   uint64_t device, inode;
   /* Any thread. */
   _Atomic int64_t skew_ms;
+  _Atomic bool queued; /* this store has had waiters */
   /* Of the thread that opens and connects. */
-  struct dibs__lite_link *spare; /* opened by open, for the first session */
+  struct dibs__lite_link *spare; /* opened by open for the first session, or left by the last one */
   /* Of the thread that tidies. */
   struct dibs__lite_link *tidier;
   dibs__tick swept;
-  uint16_t sweep_bucket;
-  uint32_t sweep_len;
-  char sweep_name[DIBS_NAME_MAX];
+  struct dibs__lite_place swept_to;
 };
 
 struct dibs__lite_session {
@@ -204,6 +213,8 @@ dibs__status dibs__lite_list(struct dibs__session *session, const struct dibs__l
 void dibs__lite_tidy(struct dibs__dstore *store);
 /* A checkpoint that waits for nobody, on a connection of its own. */
 void dibs__lite_checkpoint(struct dibs__lite *store);
+/* At an orderly close: our waiters and offers leave, and who is next is told. */
+void dibs__lite_leave(struct dibs__lite *store);
 
 /* ---- sqlite_file.c ---- */
 
@@ -227,8 +238,10 @@ struct dibs__lite_meta {
   char boot[37];
 };
 enum dibs__sql_step dibs__lite_meta_load(struct dibs__lite_link *link, struct dibs__lite_meta *meta);
-/* Under the gate or the writer queue: if the database is not what the side file remembers, a new incarnation. */
-enum dibs__sql_step dibs__lite_settle_life(struct dibs__lite_link *link, const struct dibs__side_memory *memory);
+/* Under the gate: if the database is not what the side file remembers, a new incarnation.  `made`: it was made just
+ * now, above what the side file knew, and the side file is to remember it. */
+enum dibs__sql_step dibs__lite_settle_life(struct dibs__lite_link *link, bool made,
+                                           const struct dibs__side_memory *memory);
 /* A new incarnation in a transaction of its own, above every epoch known. */
 enum dibs__sql_step dibs__lite_new_life(struct dibs__lite_link *link);
 /* The next epoch of one bucket, in a transaction of its own. */

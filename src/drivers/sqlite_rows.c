@@ -365,6 +365,7 @@ static step waiter_next(void *to, const head *h, struct dibs__sql_waiter *w, boo
 }
 
 static step waiter_add(void *to, const head *h, const struct dibs__sql_waiter *w) {
+  atomic_store_explicit(&((link_t *)to)->store->queued, true, memory_order_relaxed);
   sqlite3_stmt *st = about(to, DIBS__LITE_WAITER_ADD, h);
   if (!st) return DIBS__SQL_BROKE;
   bind_number(st, 3, w->ticket);
@@ -382,6 +383,7 @@ static step waiter_add(void *to, const head *h, const struct dibs__sql_waiter *w
 }
 
 static step waiter_set(void *to, const head *h, const struct dibs__sql_waiter *w) {
+  atomic_store_explicit(&((link_t *)to)->store->queued, true, memory_order_relaxed); /* it may be ours from now on */
   sqlite3_stmt *st = about(to, DIBS__LITE_WAITER_SET, h);
   if (!st) return DIBS__SQL_BROKE;
   bind_number(st, 3, w->ticket);

@@ -194,6 +194,8 @@ static step make_way(link_t *l, step why) {
   if (end == DIBS__SQL_OTHER) {
     dibs__lite_rollback(l);
     end = dibs__lite_new_life(l);
+    struct dibs__event event = {.what = DIBS__EV_NEW_LIFE};
+    if (end == DIBS__SQL_FINE) dibs__side_post(l->store->side, dibs__side_session(l->store->side), &event);
   }
   if (end != DIBS__SQL_FINE) dibs__lite_rollback(l);
   return end;

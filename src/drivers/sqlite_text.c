@@ -34,13 +34,14 @@ const char *const dibs__lite_texts[DIBS__LITE_TEXTS] = {
     [DIBS__LITE_BUCKET_SET] = "UPDATE dibs_name SET epoch = ?2, seq = ?3 WHERE bucket = ?1 AND name = ''",
     [DIBS__LITE_BUCKETS_SET] = "UPDATE dibs_name SET life = ?1, epoch = ?2, seq = 0 WHERE name = ''",
 
-    /* One statement does it all, or nothing. */
+    /* One statement does it all, or nothing.  (Two for KEEP: RETURNING costs SQLite more than a second statement.) */
     [DIBS__LITE_TAKE] = "INSERT INTO dibs_name (bucket, name, id, until, granted, first, block, broken, waiters, ttl,"
                         " since, session, owner, mode, slots, holders)"
                         " VALUES (?1, ?2, ?3, ?4, ?5, ?5, ?6, 0, 0, ?7, ?8, ?9, ?10, 0, 0, 1) ON CONFLICT DO NOTHING",
-    [DIBS__LITE_KEEP] = "UPDATE dibs_name SET until = ?6, ttl = ?7, session = ?8" OF_NAME
+    [DIBS__LITE_KEPT] = "SELECT first, block FROM dibs_name" OF_NAME
                         " AND id = ?3 AND until > ?4 AND granted <= ?5 AND first + block > ?5 AND broken = 0"
-                        " AND waiters = 0 RETURNING first, block",
+                        " AND waiters = 0",
+    [DIBS__LITE_KEEP] = "UPDATE dibs_name SET until = ?3, ttl = ?4, session = ?5" OF_NAME,
     [DIBS__LITE_GIVE] = "DELETE FROM dibs_name" OF_NAME
                         " AND id = ?3 AND until > ?4 AND granted <= ?5 AND first + block > ?5 AND waiters = 0",
 
@@ -101,8 +102,10 @@ const char *const dibs__lite_texts[DIBS__LITE_TEXTS] = {
         " version = excluded.version, data = excluded.data",
 
     [DIBS__LITE_NAMES] = "SELECT " HEAD ", bucket, name FROM dibs_name WHERE name >= ?1 AND name <> '' ORDER BY name",
-    /* Those that time or absence may have changed. */
-    [DIBS__LITE_NAMES_FROM] = "SELECT bucket, name FROM dibs_name WHERE (bucket, name) > (?1, ?2) AND name <> ''"
-                              " AND (until <= ?3 OR (due > 0 AND due <= ?3) OR waiters > 0)"
-                              " ORDER BY bucket, name LIMIT 64",
+    /* Which of them may time or absence have changed? */
+    [DIBS__LITE_NAMES_FROM] = "SELECT bucket, name, until <= ?3 OR (due > 0 AND due <= ?3) OR waiters > 0"
+                              " FROM dibs_name WHERE (bucket, name) > (?1, ?2)"
+                              " ORDER BY bucket, name LIMIT " QUOTED(DIBS__LITE_SWEEP),
+    [DIBS__LITE_NAMES_OF] = "SELECT DISTINCT bucket, name, 1 FROM dibs_waiter WHERE (bucket, name) > (?1, ?2)"
+                            " AND session = ?3 ORDER BY bucket, name LIMIT " QUOTED(DIBS__LITE_SWEEP),
 };

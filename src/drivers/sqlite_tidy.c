@@ -17,9 +17,9 @@ typedef struct dibs__lite_link link_t;
 
 enum {
   SWEEP_EVERY_MS = 120000,
-  SWEEP_STEPS = 16, /* a round; of 64 names each */
-  SWEEP_NAMES = 64,
-  WRITE_MS = 1000 /* how long a step may wait for its turn */
+  SWEEP_STEPS = 64,               /* a round */
+  SWEEP_NAMES = DIBS__LITE_SWEEP, /* a step */
+  WRITE_MS = 1000                 /* how long a step may wait for its turn */
 };
 /* What ended less than this ago is left to those who come for the name. */
 #define SWEEP_AGE_MS INT64_C(60000)
@@ -46,109 +46,167 @@ void dibs__lite_checkpoint(struct dibs__lite *store) {
   /* The file does not shrink when the log begins anew, so this may be once too often; it is cheap then. */
   if (!log_is_long(store)) return;
   link_t *l = tidier(store);
-  if (l) sqlite3_wal_checkpoint_v2(l->db, "main", SQLITE_CHECKPOINT_PASSIVE, &pages, &copied);
+  if (!l) return;
+  sqlite3_wal_checkpoint_v2(l->db, "main", SQLITE_CHECKPOINT_PASSIVE, &pages, &copied);
+  /* Under steady writing the log is never wholly copied, so it would never begin anew: what came meanwhile, a few
+   * pages, is copied with the writers held. */
+  if (!dibs__side_write_begin(store->side, dibs__tick_add_ms(dibs__tick_now(), WRITE_MS))) return;
+  sqlite3_wal_checkpoint_v2(l->db, "main", SQLITE_CHECKPOINT_PASSIVE, &pages, &copied);
+  dibs__side_write_end(store->side);
 }
 
 /* ---- Sweeping ---- */
 
 struct found {
-  size_t count;
-  struct {
-    uint16_t bucket;
-    uint32_t len;
-    char text[DIBS_NAME_MAX];
-  } names[SWEEP_NAMES];
+  struct dibs__lite_place at; /* the last that was looked at */
+  size_t looked, count;
+  struct dibs__lite_place names[SWEEP_NAMES];
 };
 
-static step find(link_t *l, int64_t now, struct found *found) {
-  struct dibs__lite *store = l->store;
+struct dead {
+  uint64_t from; /* tickets after this one were not looked at */
+  size_t count;
+  struct dibs__sql_waiter waiters[SWEEP_NAMES];
+};
+
+/* What there is to look after behind the last name looked at.  Reads alone, so that writers need not wait: whatever it
+ * finds is decided anew when it is looked after. */
+static step find(link_t *l, enum dibs__lite_text text, int64_t argument, struct found *found) {
+  struct dibs__lite_place *at = &found->at;
   bool row;
   step end;
-  found->count = 0;
-  sqlite3_stmt *st = dibs__lite_ready(l, DIBS__LITE_NAMES_FROM);
+  sqlite3_stmt *st = dibs__lite_ready(l, text);
   if (!st) return DIBS__SQL_BROKE;
-  sqlite3_bind_int64(st, 1, store->sweep_bucket);
-  sqlite3_bind_text(st, 2, store->sweep_name, (int)store->sweep_len, SQLITE_STATIC);
-  sqlite3_bind_int64(st, 3, now - SWEEP_AGE_MS);
+  struct dibs__lite_place from = *at;
+  found->count = found->looked = 0;
+  sqlite3_bind_int64(st, 1, from.bucket);
+  sqlite3_bind_text(st, 2, from.text, (int)from.len, SQLITE_STATIC);
+  sqlite3_bind_int64(st, 3, argument);
   for (end = dibs__lite_row(l, st, &row); row; end = dibs__lite_row(l, st, &row)) {
     dibs__str name = dibs__lite_read_text(st, 1);
-    if (found->count == SWEEP_NAMES || name.len > DIBS_NAME_MAX) continue;
-    found->names[found->count].bucket = (uint16_t)sqlite3_column_int64(st, 0);
-    found->names[found->count].len = name.len;
-    memcpy(found->names[found->count++].text, name.p, name.len);
+    found->looked++;
+    if (name.len > DIBS_NAME_MAX) continue;
+    at->bucket = (uint16_t)sqlite3_column_int64(st, 0);
+    at->len = name.len;
+    memcpy(at->text, name.p, name.len);
+    if (found->count < SWEEP_NAMES && sqlite3_column_int(st, 2)) found->names[found->count++] = *at;
   }
   return end;
 }
 
-/* Those at the front are passed over anyway; this is for who fell asleep or stands behind. */
-static step drop_dead(struct dibs__sql *s, struct dibs__sql_head *h) {
+/* Some of the name's waiters that are gone, wherever they stand. */
+static step find_dead(struct dibs__sql *s, const struct dibs__sql_head *h, struct dead *dead) {
   link_t *l = s->to;
-  struct dibs__sql_waiter w, dead[SWEEP_NAMES];
-  size_t count = 0;
   bool row;
-  step end = DIBS__SQL_FINE;
-  if (!h->waiters) return end;
+  step end;
   sqlite3_stmt *st = dibs__lite_ready(l, DIBS__LITE_WAITERS);
   if (!st) return DIBS__SQL_BROKE;
   sqlite3_bind_int64(st, 1, h->bucket);
   sqlite3_bind_text(st, 2, h->name.p, (int)h->name.len, SQLITE_STATIC);
-  sqlite3_bind_int64(st, 3, 0);
+  sqlite3_bind_int64(st, 3, (sqlite3_int64)dead->from);
+  dead->count = 0;
   for (end = dibs__lite_row(l, st, &row); row; end = dibs__lite_row(l, st, &row)) {
-    dibs__lite_read_waiter(st, &w);
-    if (count < SWEEP_NAMES && !s->alive(l, w.session)) dead[count++] = w;
-  }
-  for (size_t i = 0; i < count && end == DIBS__SQL_FINE; i++) end = dibs__sql_waiter_out(s, h, &dead[i]);
-  return end == DIBS__SQL_FINE && count ? dibs__sql_pass_on(s, h) : end;
-}
-
-static step sweep_names(link_t *l, int64_t now, const struct found *found) {
-  struct dibs__sql s = dibs__lite_sql(l, now);
-  step end = DIBS__SQL_FINE;
-  for (size_t i = 0; i < found->count && end == DIBS__SQL_FINE; i++) {
-    struct dibs__sql_head h = {.bucket = found->names[i].bucket,
-                               .name = dibs__str_of(found->names[i].text, found->names[i].len)};
-    end = dibs__sql_enter(&s, &h);
-    if (end == DIBS__SQL_FINE && h.exists) end = drop_dead(&s, &h);
-    if (end == DIBS__SQL_FINE) end = dibs__sql_leave(&s, &h);
+    struct dibs__sql_waiter *w = &dead->waiters[dead->count];
+    dibs__lite_read_waiter(st, w);
+    dead->from = w->ticket;
+    if (s->alive(l, w->session)) continue;
+    if (++dead->count < SWEEP_NAMES) continue;
+    sqlite3_reset(st);
+    break;
   }
   return end;
 }
 
-/* One step under the writer queue.  *more: there may be names behind these. */
-static step sweep_step(link_t *l, struct found *found) {
-  struct dibs__lite *store = l->store;
+/* Those at the front are passed over anyway; this is also for who is offered, fell asleep or stands behind. */
+static step drop_dead(struct dibs__sql *s, struct dibs__sql_head *h) {
+  struct dead dead = {.from = 0};
+  bool some = false;
+  step end = DIBS__SQL_FINE;
+  do {
+    if (h->waiters) end = find_dead(s, h, &dead);
+    for (size_t i = 0; i < dead.count && end == DIBS__SQL_FINE; i++) end = dibs__sql_waiter_out(s, h, &dead.waiters[i]);
+    some = some || dead.count > 0;
+  } while (end == DIBS__SQL_FINE && dead.count == SWEEP_NAMES && h->waiters);
+  return end == DIBS__SQL_FINE && some ? dibs__sql_pass_on(s, h) : end;
+}
+
+static step sweep_names(struct dibs__sql *s, const struct found *found) {
+  step end = DIBS__SQL_FINE;
+  for (size_t i = 0; i < found->count && end == DIBS__SQL_FINE; i++) {
+    const struct dibs__lite_place *n = &found->names[i];
+    struct dibs__sql_head h = {.bucket = n->bucket, .name = dibs__str_of(n->text, n->len)};
+    end = dibs__sql_enter(s, &h);
+    if (end == DIBS__SQL_FINE && h.exists) end = drop_dead(s, &h);
+    if (end == DIBS__SQL_FINE) end = dibs__sql_leave(s, &h);
+  }
+  return end;
+}
+
+static step forget_old_breaks(link_t *l, int64_t now) {
+  sqlite3_stmt *st = dibs__lite_ready(l, DIBS__LITE_BREAKS_OLD);
+  if (st) sqlite3_bind_int64(st, 1, now - DIBS__SQL_BREAK_KEEP_MS);
+  return dibs__lite_do(l, st);
+}
+
+static bool alive_but_us(void *to, uint64_t session) {
+  struct dibs__side *side = ((link_t *)to)->store->side;
+  return session != dibs__side_session(side) && dibs__side_alive(side, session);
+}
+
+/* What was found, in a transaction.  `leaving`: it is our own waiters that go. */
+static step sweep_found(link_t *l, bool leaving, const struct found *found) {
   bool unsure;
   step end = dibs__lite_begin(l);
   if (end != DIBS__SQL_FINE) return end;
-  int64_t now = dibs__lite_clock(store);
-  end = find(l, now, found);
-  if (end == DIBS__SQL_FINE) end = sweep_names(l, now, found);
-  sqlite3_stmt *old = dibs__lite_ready(l, DIBS__LITE_BREAKS_OLD);
-  if (old) sqlite3_bind_int64(old, 1, now - DIBS__SQL_BREAK_KEEP_MS);
-  if (end == DIBS__SQL_FINE) end = dibs__lite_do(l, old);
+  int64_t now = dibs__lite_clock(l->store);
+  struct dibs__sql s = dibs__lite_sql(l, now);
+  if (leaving)
+    s.alive = alive_but_us;
+  else
+    end = forget_old_breaks(l, now);
+  if (end == DIBS__SQL_FINE) end = sweep_names(&s, found);
   if (end == DIBS__SQL_FINE) end = dibs__lite_commit(l, &unsure);
-  if (end != DIBS__SQL_FINE) return end;
-  for (size_t i = 0; i < l->hint_count; i++) dibs__side_post(store->side, l->hints[i].session, &l->hints[i].event);
+  if (end != DIBS__SQL_FINE) dibs__lite_rollback(l);
+  for (size_t i = 0; i < l->hint_count; i++) dibs__side_post(l->store->side, l->hints[i].session, &l->hints[i].event);
   l->hint_count = 0;
   return end;
 }
 
+static step sweep_step(link_t *l, bool leaving, struct found *found) {
+  struct dibs__side *side = l->store->side;
+  step end;
+  l->by = dibs__tick_add_ms(dibs__tick_now(), WRITE_MS);
+  if (leaving)
+    end = find(l, DIBS__LITE_NAMES_OF, (int64_t)dibs__side_session(side), found);
+  else
+    end = find(l, DIBS__LITE_NAMES_FROM, dibs__lite_clock(l->store) - SWEEP_AGE_MS, found);
+  if (end != DIBS__SQL_FINE || found->count == 0) return end;
+  if (!dibs__side_write_begin(side, l->by)) return DIBS__SQL_BROKE;
+  end = sweep_found(l, leaving, found);
+  dibs__side_write_end(side);
+  return end;
+}
+
 static void sweep(struct dibs__lite *store) {
-  struct found found;
   link_t *l = tidier(store);
-  for (int i = 0; l && i < SWEEP_STEPS; i++) {
-    if (!dibs__side_write_begin(store->side, l->by)) return;
-    step end = sweep_step(l, &found);
-    if (end != DIBS__SQL_FINE) dibs__lite_rollback(l);
-    dibs__side_write_end(store->side);
-    store->sweep_bucket = 0;
-    store->sweep_len = 0;
-    if (end != DIBS__SQL_FINE || found.count < SWEEP_NAMES) return;
-    store->sweep_bucket = found.names[found.count - 1].bucket;
-    store->sweep_len = found.names[found.count - 1].len;
-    memcpy(store->sweep_name, found.names[found.count - 1].text, store->sweep_len);
-    l->by = dibs__tick_add_ms(dibs__tick_now(), WRITE_MS);
+  struct found found = {.at = store->swept_to};
+  step end = l ? DIBS__SQL_FINE : DIBS__SQL_BROKE;
+  for (int i = 0; i < SWEEP_STEPS && end == DIBS__SQL_FINE; i++) {
+    end = sweep_step(l, false, &found);
+    if (found.looked < SWEEP_NAMES) found.at = (struct dibs__lite_place){.len = 0}; /* that was all: from the first */
+    if (found.looked < SWEEP_NAMES) break;
   }
+  store->swept_to = found.at;
+}
+
+void dibs__lite_leave(struct dibs__lite *store) {
+  if (!atomic_load(&store->queued)) return;
+  link_t *l = store->spare ? store->spare : tidier(store);
+  struct found found = {.at = {.len = 0}};
+  step end = l ? DIBS__SQL_FINE : DIBS__SQL_BROKE;
+  do {
+    if (end == DIBS__SQL_FINE) end = sweep_step(l, true, &found);
+  } while (end == DIBS__SQL_FINE && found.looked == SWEEP_NAMES);
 }
 
 void dibs__lite_tidy(struct dibs__dstore *base) {
