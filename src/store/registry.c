@@ -16,7 +16,7 @@
 
 enum { SCHEME_MAX = 32 };
 
-extern const struct dibs__driver dibs__sqlite_driver __attribute__((weak)), dibs__memory_driver __attribute__((weak));
+extern const struct dibs__driver dibs__sqlite_driver, dibs__memory_driver;
 static const struct dibs__driver *const built_in[] = {&dibs__sqlite_driver, &dibs__memory_driver};
 
 struct entry {
@@ -37,7 +37,7 @@ static bool serves(const struct dibs__driver *driver, const char *scheme) {
 
 static const struct dibs__driver *find_built_in(const char *scheme) {
   for (size_t i = 0; i < sizeof built_in / sizeof built_in[0]; i++)
-    if (built_in[i] && serves(built_in[i], scheme)) return built_in[i];
+    if (serves(built_in[i], scheme)) return built_in[i];
   return NULL;
 }
 
