@@ -65,6 +65,10 @@ void dibs__leave_locked(dibs_lease *lease, dibs_status status, struct after *aft
   struct grant *grant = lease->grant;
   switch (atomic_load(&lease->phase)) {
   case LEASE_LOCAL:
+    if (!lease->cohort) { /* made, but its wait never began */
+      atomic_store(&lease->phase, LEASE_OVER);
+      break;
+    }
     dibs__cohort_leave_locked(lease);
     dibs__wait_over_locked(lease, status, after);
     break;
