@@ -118,6 +118,9 @@ static inline bool dibs__side_split(uint64_t session, uint32_t *slot, uint64_t *
 /* Is the slot's byte locked by another open store?  Our own locks do not show. */
 bool dibs__side_slot_locked(struct dibs__side *side, uint32_t slot);
 
+/* Flags beside the owner in the writer's word: somebody may be asleep; somebody has waited for long. */
+#define DIBS__QUEUE_SLEEPERS (UINT32_C(1) << 31)
+#define DIBS__QUEUE_STARVING (UINT32_C(1) << 30)
 /* The tag of an owner of the writer lock. */
 uint32_t dibs__side_queue_tag(uint32_t slot, uint64_t generation);
 /* When a slot is taken: frees a writer lock that its former owner left behind, and tells all that hints may be
