@@ -135,7 +135,9 @@ DIBS_EXPORT const char *dibs_store_uri(const dibs_store *store);
 
 /* For stores opened with DIBS_STORE_LOOP.  The descriptor is readable while callbacks wait; it belongs to the store.
  * -1 without DIBS_STORE_LOOP.  dibs_dispatch runs at most `max` of them (0: all that wait) in the calling thread and
- * returns how many; it never blocks by itself. */
+ * returns how many.  What they began on an embedded store travels in one transaction at the end of the call, which is
+ * tens of microseconds; if other writers are in the way for 2 ms, a thread of the library carries it instead.
+ * Otherwise it does not block. */
 DIBS_EXPORT int dibs_fd(dibs_store *store);
 DIBS_EXPORT size_t dibs_dispatch(dibs_store *store, size_t max);
 

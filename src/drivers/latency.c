@@ -90,6 +90,7 @@ static dibs__status latency_connect(struct dibs__dstore *store, dibs__tick by, s
   *session = NULL;
   if (!travel(trip.there_ms, by)) return never_sent(said, sent, "connect");
   dibs__status status = dibs__shim_connect(store, by, session, identity, said);
+  identity->caps &= ~(uint32_t)DIBS__CAP_BRIEF;
   said->sent = sent;
   if (!travel(trip.back_ms, by) && status == DIBS_OK) {
     dibs__shim_disconnect(*session);

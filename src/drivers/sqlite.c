@@ -128,7 +128,7 @@ static void lite_disconnect(struct dibs__session *session) {
 static void identify(lite *store, struct dibs__lite_link *link, struct dibs__identity *identity) {
   *identity =
       (struct dibs__identity){.mandate = link->buckets[0].mandate,
-                              .caps = DIBS__CAP_SHARED | DIBS__CAP_COUNTED | DIBS__CAP_FIFO | DIBS__CAP_GRANT_NEXT |
+                              .caps = DIBS__CAP_BRIEF | DIBS__CAP_SHARED | DIBS__CAP_COUNTED | DIBS__CAP_FIFO | DIBS__CAP_GRANT_NEXT |
                                       DIBS__CAP_EVENTS | DIBS__CAP_ATOMIC | DIBS__CAP_ANCHOR | DIBS__CAP_BLOCKS,
                               .families = 1u << DIBS__FAM_LEASE | 1u << DIBS__FAM_ANCHOR | 1u << DIBS__FAM_RECORD,
                               .schema = DIBS__SQL_SCHEMA,

@@ -27,17 +27,32 @@ void dibs__after_wake(dibs_store *store, struct after *after, dibs__word *word) 
     dibs__core_wake(store->core, word); /* a crowd: under the lock, slower but right */
 }
 
+static void start(dibs_store *store, struct dibs__op *list) {
+  if (!list) return;
+  if (atomic_load_explicit(&store->lender, memory_order_relaxed) == dibs__thread_self())
+    dibs__core_leave(store->core, list);
+  else
+    dibs__core_start(store->core, list);
+}
+
 bool dibs__after(dibs_store *store, struct after *after, dibs__tick by) {
   bool answered = true;
   for (uint32_t i = 0; i < after->wake_count; i++) dibs__core_wake(store->core, after->wakes[i]);
-  if (after->rest) dibs__core_start(store->core, after->rest);
+  start(store, after->rest);
+  dibs__room_handed(store);
   if (after->mine) answered = dibs__core_run(store->core, after->mine, by);
   *after = (struct after){0};
   return answered;
 }
 
 void dibs__after_start(dibs_store *store, struct after *after) {
-  if (after->mine) dibs__core_start(store->core, after->mine);
-  after->mine = NULL;
-  dibs__after(store, after, DIBS__TICK_NEVER);
+  dibs__after_answer(store, after);
+  dibs__room_handed(store);
+}
+
+void dibs__after_answer(dibs_store *store, struct after *after) {
+  for (uint32_t i = 0; i < after->wake_count; i++) dibs__core_wake(store->core, after->wakes[i]);
+  start(store, after->mine);
+  start(store, after->rest);
+  *after = (struct after){0};
 }

@@ -249,5 +249,5 @@ static void answered(struct dibs__op *op) {
   if (store->closing && store->flying == 0) dibs__after_wake(store, &after, &store->landed);
   /* The store outlives this: dibs_close waits until nothing flies, and what `after` starts flies. */
   dibs__mutex_unlock(&store->lock);
-  dibs__after_start(store, &after);
+  dibs__after_answer(store, &after);
 }

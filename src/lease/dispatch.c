@@ -21,11 +21,20 @@ void dibs__call_locked(dibs_lease *lease, uint32_t call) {
     store->first_call = lease;
   store->last_call = lease;
   if (!first) return;
+  if (!(store->flags & DIBS_STORE_LOOP) && !store->dispatcher)
+    store->dispatcher = dibs__thread_start("dibs-calls", run_calls, store);
+  atomic_store(&store->calls_due, true);
+}
+
+/* Once a batch of answers, not once a callback: who is woken finds them all. */
+void dibs__room_handed(void *room) {
+  dibs_store *store = room;
+  if (!atomic_load_explicit(&store->calls_due, memory_order_relaxed) || !atomic_exchange(&store->calls_due, false))
+    return;
   if (store->flags & DIBS_STORE_LOOP) {
     dibs__bell_raise(store->bell);
     return;
   }
-  if (!store->dispatcher) store->dispatcher = dibs__thread_start("dibs-calls", run_calls, store);
   atomic_fetch_add(&store->dispatch_word, 1);
   dibs__word_wake(&store->dispatch_word, 1, false);
 }
@@ -47,24 +56,31 @@ static void call_one_locked(dibs_store *store) {
   dibs__lease_drop_locked(lease);
 }
 
+/* What the callbacks begin travels in one batch at the end, in this thread if the engine is brief: two threads that
+ * wake each other for each operation would spend more on that than on the operations. */
 static size_t dispatch(dibs_store *store, size_t max) {
   size_t count = 0;
+  uintptr_t nobody = 0;
+  bool lends = !store->closing && atomic_compare_exchange_strong(&store->lender, &nobody, dibs__thread_self());
   dibs__mutex_lock(&store->lock);
-  if (store->flags & DIBS_STORE_LOOP) {
-    /* Lowered before looking: what is queued from here on raises it again, or is seen below. */
-    dibs__bell_lower(store->bell);
-    while (store->first_call && (max == 0 || count < max)) {
-      call_one_locked(store);
-      count++;
-    }
-    if (store->first_call) dibs__bell_raise(store->bell);
+  /* Lowered before looking: what is queued from here on raises it again, or is seen below. */
+  dibs__bell_lower(store->bell);
+  while (store->first_call && (max == 0 || count < max)) {
+    call_one_locked(store);
+    count++;
   }
+  if (store->first_call) dibs__bell_raise(store->bell);
   dibs__mutex_unlock(&store->lock);
+  if (lends) {
+    atomic_store(&store->lender, 0);
+    dibs__core_lend(store->core);
+  }
   return count;
 }
 
 size_t dibs_dispatch(dibs_store *store, size_t max) {
-  return dibs__store_usable(store, "dibs_dispatch", NULL) == DIBS_OK ? dispatch(store, max) : 0;
+  if (dibs__store_usable(store, "dibs_dispatch", NULL) != DIBS_OK || !(store->flags & DIBS_STORE_LOOP)) return 0;
+  return dispatch(store, max);
 }
 
 static void run_calls(void *arg) {

@@ -153,6 +153,8 @@ struct dibs_store {
   dibs__thread *dispatcher;
   dibs__word dispatch_word;
   dibs_lease *first_call, *last_call;
+  _Atomic bool calls_due;   /* somebody must be told of them, once, after the present decision or batch */
+  _Atomic uintptr_t lender; /* the thread in dibs_dispatch: what it starts it carries itself, at the end */
 };
 
 /* What a decision under the lock leaves to be done after it. */
@@ -182,6 +184,8 @@ void dibs__after_wake(dibs_store *store, struct after *after, dibs__word *word);
 bool dibs__after(dibs_store *store, struct after *after, dibs__tick by);
 /* The same, but everything is started and nothing waited for. */
 void dibs__after_start(dibs_store *store, struct after *after);
+/* The same, in the middle of a batch of answers: callbacks are told of at its end. */
+void dibs__after_answer(dibs_store *store, struct after *after);
 
 /* ---- lease.c ---- */
 void dibs__lease_hold(dibs_lease *lease); /* one more reference from inside */
@@ -238,6 +242,7 @@ void dibs__room_untidy(void *room);
 
 /* ---- dispatch.c ---- */
 void dibs__call_locked(dibs_lease *lease, uint32_t call);
+void dibs__room_handed(void *room); /* tells that callbacks wait, if that is due */
 void dibs__dispatch_stop(dibs_store *store);
 
 #endif

@@ -90,7 +90,7 @@ static char *default_owner(void) {
 }
 
 static const struct dibs__core_hooks hooks = {
-    .event = dibs__room_event, .timers = dibs__room_timers, .untidy = dibs__room_untidy};
+    .event = dibs__room_event, .timers = dibs__room_timers, .handed = dibs__room_handed, .untidy = dibs__room_untidy};
 
 static dibs_status prepare(dibs_store *store, const dibs_store_options *o, dibs_error *error) {
   store->refs = 1;

@@ -130,7 +130,7 @@ static void take_batch_locked(struct dibs__core *core, struct seat *seat) {
  * carry one operation a transaction; so it lets as many come as came lately, by giving the processor away that often at
  * most.  A caller alone is a crowd of one: it never does; nor is it done where a batch costs less than the wait. */
 static void gather_locked(struct dibs__core *core, struct seat *seat) {
-  if (seat->solo_ns < SOLO_NS) return;
+  if (seat->solo_ns < SOLO_NS || seat->brief) return;
   for (uint32_t turns = 0; turns < seat->crowd && core->pending < seat->crowd; turns++) {
     dibs__mutex_unlock(&core->lock);
     dibs__yield();
@@ -195,6 +195,7 @@ static void time_solo(struct seat *seat, int64_t took_ns) {
 static void carry(struct dibs__core *core, struct seat *seat, struct dibs__said *said) {
   dibs__tick now = dibs__tick_now();
   dibs__tick by = batch_deadline(seat, now);
+  if (seat->brief) by = dibs__tick_min(by, dibs__tick_add_ms(now, LEND_MS));
   *said = (struct dibs__said){0};
   seat->sent = now;
   dibs__status status = seat_connect(core, seat, now, by, said);
@@ -202,6 +203,7 @@ static void carry(struct dibs__core *core, struct seat *seat, struct dibs__said 
   if (sent) status = core->store->driver->run(seat->session, seat->ops, seat->count, by, said);
   if (seat->count == 1) time_solo(seat, dibs__tick_now().ns - now.ns);
   if (status == DIBS_OK) return;
+  seat->put_back = seat->brief && status == DIBS_UNAVAILABLE && !said->dead;
   for (uint32_t i = 0; i < seat->count; i++)
     if (!sent || status != DIBS_UNKNOWN) seat->ops[i]->status = status;
   if (sent && said->dead) dibs__seat_drop(core, seat);
@@ -214,6 +216,17 @@ static bool follows(struct dibs__op *op) {
   return moves < MOVES_MAX;
 }
 
+/* Nothing was done: as if it had never left, in the same order. */
+static void put_back_locked(struct dibs__core *core, struct seat *seat) {
+  while (seat->count > 0) {
+    struct dibs__op *op = seat->ops[--seat->count];
+    op->state = OP_PENDING | (op->state & ~0xffu);
+    queue_put_first(is_urgent(op) ? &core->urgent : &core->ordinary, op);
+    core->pending++;
+  }
+  seat->put_back = false;
+}
+
 /* Sorts what came back: to be asked again, or to be handed out (as a list, in order). */
 static struct dibs__op *sort_locked(struct dibs__core *core, struct seat *seat, const struct dibs__said *said) {
   struct dibs__queue answered = {0};
@@ -221,6 +234,10 @@ static struct dibs__op *sort_locked(struct dibs__core *core, struct seat *seat, 
   core->counts.operations += seat->count;
   core->counts.transactions += said->commits;
   count_crowd_locked(core, seat);
+  if (seat->put_back) {
+    put_back_locked(core, seat);
+    return NULL;
+  }
   if (said->text[0]) memcpy(core->trouble, said->text, sizeof core->trouble);
   for (uint32_t i = 0; i < seat->count; i++) {
     struct dibs__op *op = seat->ops[i];
@@ -297,6 +314,7 @@ void dibs__lead_locked(struct dibs__core *core, struct seat *seat) {
   gather_locked(core, seat);
   take_batch_locked(core, seat);
   if (seat->count == 0) { /* somebody else carried it meanwhile */
+    seat->brief = false;
     dibs__mutex_unlock(&core->lock);
     pass_on(core, seat);
     return;
@@ -307,6 +325,7 @@ void dibs__lead_locked(struct dibs__core *core, struct seat *seat) {
 
   dibs__mutex_lock(&core->lock);
   struct dibs__op *answered = sort_locked(core, seat, &said);
+  seat->brief = false;
   bool rouse = pass_locked(core, seat, &woken);
   dibs__mutex_unlock(&core->lock);
   /* The successor runs while we hand out answers.  `woken` can't have returned: one of its operations is pending. */
@@ -314,6 +333,7 @@ void dibs__lead_locked(struct dibs__core *core, struct seat *seat) {
   if (rouse) dibs__service_rouse(core);
   if (said.untidy && core->hooks.untidy) core->hooks.untidy(core->hooks.room);
   hand_out(answered);
+  core->hooks.handed(core->hooks.room);
   dibs__shield_lower(&shield);
 }
 
@@ -423,6 +443,24 @@ bool dibs__core_run(struct dibs__core *core, struct dibs__op *list, dibs__tick b
    * was taken, and CALL_DONE came after that. */
   if (call.seat) pass_on(core, call.seat);
   return true;
+}
+
+void dibs__core_leave(struct dibs__core *core, struct dibs__op *list) {
+  dibs__mutex_lock(&core->lock);
+  enqueue_locked(core, list, NULL);
+  dibs__mutex_unlock(&core->lock);
+}
+
+void dibs__core_lend(struct dibs__core *core) {
+  dibs__mutex_lock(&core->lock);
+  struct seat *seat = dibs__seat_find_locked(core);
+  if (seat && (core->identity.caps & DIBS__CAP_BRIEF)) {
+    seat->brief = true;
+    dibs__lead_locked(core, seat);
+    return;
+  }
+  dibs__mutex_unlock(&core->lock);
+  if (seat) dibs__service_rouse(core);
 }
 
 void dibs__core_start(struct dibs__core *core, struct dibs__op *list) {

@@ -31,6 +31,7 @@ struct dibs__core_hooks {
   void *room;
   void (*event)(void *room, const struct dibs__event *event);
   dibs__tick (*timers)(void *room, dibs__tick now); /* does what is due; returns when to be called again */
+  void (*handed)(void *room);                       /* a batch of answers was handed out; must be quick */
   void (*untidy)(void *room);                       /* dibs__core_tidy is wanted; called by a leader, must be quick */
 };
 
@@ -58,6 +59,11 @@ void dibs__core_head(struct dibs__core *core, struct dibs__op *op, uint16_t fami
 bool dibs__core_run(struct dibs__core *core, struct dibs__op *list, dibs__tick by);
 /* Hands in a list; somebody else carries it. */
 void dibs__core_start(struct dibs__core *core, struct dibs__op *list);
+/* Hands in a list that the caller carries soon, by dibs__core_lend. */
+void dibs__core_leave(struct dibs__core *core, struct dibs__op *list);
+/* An event loop lends itself: leads one batch if the engine is brief and a seat free, and comes back within LEND_MS;
+ * what could not be begun in that time, or by another engine, is the receiver's. */
+void dibs__core_lend(struct dibs__core *core);
 
 /* Blocks until *word != seen or `by`, as receiver if nobody is. */
 void dibs__core_wait(struct dibs__core *core, dibs__word *word, uint32_t seen, dibs__tick by);

@@ -7,6 +7,7 @@
 enum {
   SEATS_MAX = 5,     /* one for what is urgent, four for the rest */
   MOVES_MAX = 8,     /* how often one operation follows the mandate before it gives up */
+  LEND_MS = 2,       /* how long an event loop may be held by a store whose writers are slow today */
   CROWD_MAX = 64,    /* callers that a leader waits for at most */
   SOLO_NS = 6000,    /* a batch of one that is cheaper than this is cheaper than a thread's sleep and wake */
   CROWD_THIN = 8,    /* batches with fewer, before it expects fewer */
@@ -30,6 +31,8 @@ struct seat {
   struct dibs__session *session;
   bool busy; /* guarded by the lock */
   bool urgent_only, ordinary_only;
+  bool brief;            /* led by an event loop */
+  bool put_back;         /* it could not be begun in that time: it waits again */
   struct dibs__op **ops; /* in flight; guarded by the lock for reading lanes */
   uint32_t count, room;
   dibs__tick retry_at;

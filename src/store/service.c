@@ -139,7 +139,10 @@ void dibs__core_wait(struct dibs__core *core, dibs__word *word, uint32_t seen, d
   }
   /* Two wait: from now on neither may be the one that the other depends on. */
   serve_locked(core);
+  /* What an event loop left to be carried at its end must not wait for a wait in the middle of it. */
+  bool wake = dibs__seat_find_locked(core) && rouse_locked(core, DIBS__TICK_ZERO);
   dibs__mutex_unlock(&core->lock);
+  if (wake) core->store->driver->wake(core->store);
   while (atomic_load(word) == seen)
     if (!dibs__word_wait(word, seen, by, false)) return;
 }

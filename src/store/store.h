@@ -89,6 +89,8 @@ enum dibs__cap {
   DIBS__CAP_ANCHOR = 128,   /* durable: may remember epochs for others; serves FAM_ANCHOR */
   DIBS__CAP_VOLATILE = 256, /* its memory may be lost while it is up */
   DIBS__CAP_PARALLEL = 512, /* more than one session does useful work at once */
+  DIBS__CAP_BRIEF = 2048,   /* a batch takes microseconds; with a deadline of a few ms run() does it, or answers
+                               UNAVAILABLE and nothing was done: an event loop may carry it */
   DIBS__CAP_BLOCKS = 1024   /* grants and renewals may draw blocks of fences (cohort hand-off) */
 };
 
