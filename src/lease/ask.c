@@ -78,6 +78,7 @@ static void granted_locked(struct grant *grant, struct after *after) {
   grant->fails = 0;
   grant->until = sure_until(grant);
   grant->fence = grant->op.fence;
+  grant->slot = grant->op.slot;
   grant->left = grant->op.got_block > 0 ? grant->op.got_block - 1 : 0;
   uint32_t phase = atomic_load(&lease->phase);
   if (phase == LEASE_OVER) { /* it left; its own id may be asked for again, then the grant is to be found */

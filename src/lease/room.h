@@ -45,7 +45,8 @@ struct cohort;
 
 struct grant {
   struct dibs__map_node by_id;
-  struct dibs__lease_op op; /* op.id and op.mandate are the grant's */
+  struct dibs__lease_op op; /* the carrier's while a question travels, but for op.id, which nobody changes */
+  uint32_t slot;
   struct dibs__heap_node recheck, renewal, loss;
   struct grant *spare_next;
   dibs_store *store;
