@@ -196,7 +196,7 @@ size_t dibs__cli_columns(int fd);
 enum { CLI_CELLS_MAX = 12 };
 struct cli_table;
 /* `heads` are the columns, ended by NULL; a head that begins with '>' is set to the right, one that begins with '*'
- * is the first to be cut when the terminal is narrow. */
+ * is the first to be cut when the terminal is narrow, one with '-' is left out when that is not enough. */
 struct cli_table *dibs__cli_table_new(const char *const *heads);
 /* Adds the next cell of the current row; copies it.  false: no memory. */
 bool dibs__cli_table_add(struct cli_table *table, const char *text);

@@ -15,12 +15,20 @@ static void fill_standard_streams(void) {
   if (fd >= 0) close(fd);
 }
 
+/* How to say that the rest can't be read, when that rest asks for JSON. */
+static bool wants_json(char **argv) {
+  for (char **word = argv + 1; *word != NULL && strcmp(*word, "--") != 0; word++)
+    if (strcmp(*word, "--json") == 0) return true;
+  return false;
+}
+
 int main(int argc, char **argv) {
   struct cli_call call;
   char wrong[600];
   fill_standard_streams();
   bool fine = dibs__cli_parse(argc, argv, &call, wrong, sizeof wrong);
   const struct cli_globals *g = &call.v.globals;
+  if (!fine && argc > 0) call.v.globals.json = wants_json(argv);
   if (!fine) return dibs__cli_fail(g, CLI_USAGE, "INVALID", "%s", wrong);
   if (call.v.help) {
     if (call.command != NULL)

@@ -111,8 +111,8 @@ static bool add_row(struct cli_table *table, const dibs_lease_info *info) {
 }
 
 void dibs__cli_rows_table(const struct cli_rows *rows, size_t columns, FILE *out) {
-  static const char *const heads[] = {"*NAME",  "STATE", "MODE",  "*OWNER", ">PID",
-                                      ">FENCE", ">TTL",  ">LEFT", ">AGE",   NULL};
+  static const char *const heads[] = {"*NAME",  "STATE", "-MODE", "*OWNER", ">-PID",
+                                      ">FENCE", ">-TTL", ">LEFT", ">AGE",   NULL};
   struct cli_table *table = dibs__cli_table_new(heads);
   bool fine = table != NULL;
   for (size_t i = 0; fine && i < rows->count; i++) fine = add_row(table, &rows->row[i].info);

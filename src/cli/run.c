@@ -21,6 +21,7 @@ enum {
   GRACE_MS = 2000, /* or a quarter of the ttl, whichever is less */
   GRACE_DEFAULT_PART = 4,
   GRACE_MOST_PART = 3, /* what run_loop.c leaves room for */
+  MINDER_ENDS_MS = 1000,
   COMMAND_SHOWN = 60
 };
 
@@ -185,6 +186,16 @@ static int hold_and_run(struct run *run) {
   return code;
 }
 
+/* It ends by itself once its socket is closed.  Whoever inherits it may be a first process that reaps nothing. */
+static void reap_minder(const struct minder *minder) {
+  close(minder->fd);
+  for (int64_t ms = 0; ms < MINDER_ENDS_MS; ms++) {
+    pid_t pid = waitpid(minder->pid, NULL, WNOHANG);
+    if (pid != 0 && !(pid < 0 && errno == EINTR)) return;
+    dibs__nap_ms(1);
+  }
+}
+
 int dibs__cli_run(struct cli_call *call) {
   struct run run = {.globals = &call->v.globals, .name = call->pos[0], .argv = call->rest, .alarm = -1, .tty = -1};
   int code = dibs__cli_lease_options(&call->v, &run.options);
@@ -207,7 +218,7 @@ int dibs__cli_run(struct cli_call *call) {
       code = hold_and_run(&run);
     else
       code = dibs__cli_fail(run.globals, CLI_FAILED, "", "no timer can be had: %s", strerror(errno));
-    close(run.minder.fd);
+    reap_minder(&run.minder);
   }
   if (run.alarm >= 0) close(run.alarm);
   if (run.tty >= 0) close(run.tty);

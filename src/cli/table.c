@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Tables for people.  Columns are as wide as what stands in them; on a terminal that is too narrow the columns marked
- * with '*' are cut first, the widest first, down to a least width, then the others.
+ * with '*' are cut first, the widest first, down to a fair width, then to a least one, then the others; then
+ * those marked with '-' are left out.
  */
 #include "base/text.h"
 #include "cli/cli.h"
@@ -10,11 +11,11 @@
 #include <string.h>
 #include <sys/ioctl.h>
 
-enum { GAP = 2, LEAST_WIDTH = 6 };
+enum { GAP = 2, LEAST_WIDTH = 6, FAIR_WIDTH = 14, PASSES = 3 };
 
 struct cli_table {
   const char *head[CLI_CELLS_MAX];
-  bool right[CLI_CELLS_MAX], cut_first[CLI_CELLS_MAX];
+  bool right[CLI_CELLS_MAX], cut_first[CLI_CELLS_MAX], may_go[CLI_CELLS_MAX];
   size_t columns;
   char **cell; /* row by row */
   size_t cells, room;
@@ -92,11 +93,13 @@ struct cli_table *dibs__cli_table_new(const char *const *heads) {
   if (table == NULL) return NULL;
   for (; heads[table->columns] != NULL && table->columns < CLI_CELLS_MAX; table->columns++) {
     const char *head = heads[table->columns];
-    for (; *head == '>' || *head == '*'; head++) {
+    for (; *head != '\0' && strchr(">*-", *head) != NULL; head++) {
       if (*head == '>')
         table->right[table->columns] = true;
-      else
+      else if (*head == '*')
         table->cut_first[table->columns] = true;
+      else
+        table->may_go[table->columns] = true;
     }
     table->head[table->columns] = head;
   }
@@ -121,21 +124,27 @@ bool dibs__cli_table_add(struct cli_table *table, const char *text) {
 static void shrink(const struct cli_table *table, size_t *width, size_t most) {
   size_t total = (table->columns - 1) * GAP;
   for (size_t i = 0; i < table->columns; i++) total += width[i];
-  for (int pass = 0; pass < 2; pass++)
+  for (int pass = 0; pass < PASSES; pass++)
     while (total > most) {
-      size_t widest = table->columns;
-      for (size_t i = 0; i < table->columns; i++)
-        if ((pass == 1 || table->cut_first[i]) && width[i] > LEAST_WIDTH &&
-            (widest == table->columns || width[i] > width[widest]))
-          widest = i;
+      size_t widest = table->columns, least = pass == 0 ? FAIR_WIDTH : LEAST_WIDTH;
+      for (size_t i = 0; i < table->columns; i++) {
+        bool may = pass + 1 == PASSES || table->cut_first[i];
+        if (may && width[i] > least && (widest == table->columns || width[i] > width[widest])) widest = i;
+      }
       if (widest == table->columns) break;
       width[widest]--;
       total--;
+    }
+  for (size_t i = table->columns; i-- > 0 && total > most;)
+    if (table->may_go[i]) {
+      total -= width[i] + GAP;
+      width[i] = 0;
     }
 }
 
 static void print_row(const struct cli_table *table, const char *const *cell, const size_t *width, FILE *out) {
   for (size_t i = 0; i < table->columns; i++) {
+    if (width[i] == 0) continue;
     size_t has = dibs__cli_width(cell[i]);
     if (has > width[i]) has = width[i];
     int pad = (int)(width[i] - has);
