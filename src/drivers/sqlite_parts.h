@@ -28,9 +28,9 @@
 #define DIBS__LITE_APPLICATION 0x64696273
 
 enum {
-  DIBS__LITE_WAL_PAGES = 4000, /* of the log, 16 MiB: more is worth a checkpoint, which holds writers for a moment */
+  DIBS__LITE_WAL_PAGES = 4000, /* of the log, 8 MiB: more is worth a checkpoint, which holds writers for a moment */
   DIBS__LITE_BATCH = 16384,
-  DIBS__LITE_PAGE = 4096,
+  DIBS__LITE_PAGE = 2048,
   DIBS__LITE_HEAD_COLUMNS = 21, /* of a head, in a select */
   /* Hints kept until commit.  From HINTS_PLAIN on a session gets one "look at all" instead of more of its own; there
    * are at most DIBS__SIDE_SLOTS sessions, so it is always enough. */
