@@ -125,16 +125,15 @@ step dibs__lite_next_epoch(link_t *l, uint16_t bucket) {
   return DIBS__SQL_FINE;
 }
 
-/* Is every bucket at or above what the side file has seen granted? */
-static step below_marks(link_t *l, bool *below) {
+/* Is a bucket below what the side file had seen granted before this look at the database began?  Others may grant, and
+ * mark it, while we look: what they mark now says nothing about what we see. */
+static step below_marks(link_t *l, const dibs__fence marked[DIBS__BUCKETS], bool *below) {
   struct dibs__sql_bucket *row;
   *below = false;
   for (uint16_t bucket = 0; bucket < DIBS__BUCKETS; bucket++) {
     step end = dibs__lite_bucket_get(l, bucket, &row);
-    if (end == DIBS__SQL_OTHER)
-      *below = true;
-    else if (end != DIBS__SQL_FINE)
-      return end;
+    if (end != DIBS__SQL_FINE && end != DIBS__SQL_OTHER) return end;
+    if (dibs__fence_below(dibs__fence_make(row->mandate.epoch, row->seq), marked[bucket])) *below = true;
   }
   return DIBS__SQL_FINE;
 }
@@ -143,9 +142,12 @@ step dibs__lite_settle_life(link_t *l, bool made, const struct dibs__side_memory
   struct dibs__lite_meta meta;
   char boot[37] = "";
   bool other = memory->life == DIBS__SIDE_NEW, below = false, unsure;
+  dibs__fence marked[DIBS__BUCKETS];
+  for (uint16_t bucket = 0; bucket < DIBS__BUCKETS; bucket++)
+    marked[bucket] = dibs__side_marked(l->store->side, bucket);
   step end = dibs__lite_plain(l, DIBS__LITE_BEGIN_READ);
   if (end == DIBS__SQL_FINE) end = dibs__lite_meta_load(l, &meta);
-  if (end == DIBS__SQL_FINE) end = below_marks(l, &below);
+  if (end == DIBS__SQL_FINE) end = below_marks(l, marked, &below);
   if (end == DIBS__SQL_FINE) end = dibs__lite_commit(l, &unsure);
   memset(l->known, 0, sizeof l->known);
   if (end != DIBS__SQL_FINE) return end;
