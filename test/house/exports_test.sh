@@ -1,10 +1,11 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
 # What dibs.h declares is exported, listed in the version script and described in dibs.h(3); nothing else is exported.
-#   exports_test.sh SOURCE_DIR LIBDIBS
+#   exports_test.sh SOURCE_DIR LIBDIBS CORE_ARCHIVE
 set -u
 top=$1
 library=$2
+archive=$3
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 n=0
@@ -27,7 +28,7 @@ sed -n '/^DIBS_[0-9]/,/^}/s/^ *\([a-z][a-z0-9_]*\);.*/\1/p' "$top/src/libdibs.ma
 sed -n 's/^\.Fn \(dibs_[a-z0-9_]*\).*/\1/p' "$top/doc/man/dibs.h.3" | sort | uniq -c | awk '$1 >= 2 { print $2 }' |
   sort -u >"$tmp/described"
 
-echo 1..7
+echo 1..8
 if [ "$(wc -l <"$tmp/declared")" -gt 30 ]; then : >"$tmp/few"; else cp "$tmp/declared" "$tmp/few"; fi
 ok 'the header was understood' "$tmp/few"
 comm -23 "$tmp/declared" "$tmp/exported" >"$tmp/wrong"
@@ -47,3 +48,5 @@ awk '/^\.It Dv DIBS_[A-Z_]* No [0-9]+$/ { name = $3; number = $5; getline text; 
 diff "$tmp/statuses" "$tmp/documented" >"$tmp/wrong" 2>&1
 [ -s "$tmp/statuses" ] || echo 'no status found in dibs.h' >"$tmp/wrong"
 ok 'the table of statuses is the one in dibs.h' "$tmp/wrong"
+nm -g --defined-only "$archive" | awk 'NF == 3 && $3 !~ /^dibs_/ { print $3 }' | grep -v '^__\(odr_asan\|asan\|tsan\)' >"$tmp/wrong"
+ok 'what is not static is called dibs_ or dibs__' "$tmp/wrong"
