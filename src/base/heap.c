@@ -7,7 +7,7 @@
 bool dibs__heap_reserve(struct dibs__heap *heap, uint32_t count) {
   if (count <= heap->room) return true;
   uint32_t room = heap->room ? heap->room : 16;
-  while (room < count) room *= 2;
+  while (room < count) room += room / 4;
   struct dibs__heap_node **nodes = realloc(heap->nodes, room * sizeof *nodes);
   if (!nodes) return false;
   heap->nodes = nodes;
@@ -64,9 +64,8 @@ void dibs__heap_set(struct dibs__heap *heap, struct dibs__heap_node *node, dibs_
 }
 
 void dibs__heap_remove(struct dibs__heap *heap, struct dibs__heap_node *node) {
-  if (node->place == 0) return;
   uint32_t i = node->place - 1;
-  assert(heap->nodes[i] == node);
+  if (node->place == 0 || i >= heap->count || heap->nodes[i] != node) return;
   node->place = 0;
   struct dibs__heap_node *last = heap->nodes[--heap->count];
   if (last == node) return;

@@ -22,7 +22,7 @@ bool dibs__heap_reserve(struct dibs__heap *heap, uint32_t count);
 void dibs__heap_free(struct dibs__heap *heap);
 /* Adds, or moves if it is there already.  Room must be reserved. */
 void dibs__heap_set(struct dibs__heap *heap, struct dibs__heap_node *node, dibs__tick at);
-void dibs__heap_remove(struct dibs__heap *heap, struct dibs__heap_node *node); /* fine when not in */
+void dibs__heap_remove(struct dibs__heap *heap, struct dibs__heap_node *node); /* fine when in none, or in another */
 static inline struct dibs__heap_node *dibs__heap_first(const struct dibs__heap *heap) {
   return heap->count ? heap->nodes[0] : NULL;
 }

@@ -47,7 +47,11 @@ struct grant {
   struct dibs__map_node by_id;
   struct dibs__lease_op op; /* the carrier's while a question travels, but for op.id, which nobody changes */
   uint32_t slot;
-  struct dibs__heap_node recheck, renewal, loss;
+  union {
+    struct dibs__heap_node recheck; /* in `rechecks`, while it waits */
+    struct dibs__heap_node loss;    /* in `losses`, while it is held */
+  };
+  struct dibs__heap_node renewal;
   struct grant *spare_next;
   dibs_store *store;
   enum asked asked;
