@@ -32,9 +32,7 @@ static void asking_answered(struct dibs__op *op) {
   asking_drop(asking);
 }
 
-static dibs_status check(dibs_store *store, const char *call, const char *key, dibs_error *error) {
-  dibs_status status = dibs__store_usable(store, call, error);
-  if (status != DIBS_OK) return status;
+static dibs_status check(dibs_store *store, const char *key, dibs_error *error) {
   enum dibs__name_flaw flaw = key ? dibs__name_check(key, strlen(key), DIBS_NAME_MAX, NULL) : DIBS__NAME_EMPTY;
   if (flaw != DIBS__NAME_FINE)
     return dibs__fail(error, DIBS_INVALID, "the key of the record %s", dibs__name_flaw_text(flaw));
@@ -80,27 +78,28 @@ static dibs_status explain(dibs_store *store, dibs_status status, const char *wh
   return dibs__explain(store, status, what, key, error);
 }
 
-/* The grant that the handle had, alive or not. */
-static dibs_status guard_with(struct asking *asking, dibs_lease *lease, dibs_error *error) {
+/* The grant that the handle had, alive or not.  *lost: it is known to be over. */
+static dibs_status guard_with(struct asking *asking, dibs_lease *lease, bool *lost, dibs_error *error) {
   uint64_t fence = dibs_lease_fence(lease);
   if (fence == 0)
     return dibs__fail(error, DIBS_INVALID, "\"%s\": only an exclusive lease that was held has a fence",
                       dibs_lease_name(lease));
-  dibs__mutex_lock(&asking->store->lock);
+  dibs__mutex_lock(&lease->store->lock); /* of another handle on the same store, it may be */
   asking->op.id = lease->id;
-  dibs__mutex_unlock(&asking->store->lock);
+  *lost = lease->status == DIBS_LOST;
+  dibs__mutex_unlock(&lease->store->lock);
   asking->op.fence = (dibs__fence){fence};
   return DIBS_OK;
 }
 
-static dibs_status guarded(dibs_store *store, const char *call, const char *key, dibs_lease *lease, const char *data,
-                           size_t length, struct asking **out, dibs_error *error) {
-  dibs_status status = check(store, call, key, error);
-  if (status == DIBS_OK) status = dibs__lease_usable(lease, call, error);
+static dibs_status guarded(dibs_store *store, const char *key, dibs_lease *lease, const char *data, size_t length,
+                           bool *lost, struct asking **out, dibs_error *error) {
+  dibs_status status = check(store, key, error);
   if (status != DIBS_OK) return status;
+  if (!lease) return dibs__fail(error, DIBS_INVALID, "record \"%s\": the lease is NULL", key);
   struct asking *asking = ask(store, key, data, length);
   if (!asking) return dibs__fail(error, DIBS_NO_MEMORY, "out of memory for the record \"%s\"", key);
-  status = guard_with(asking, lease, error);
+  status = guard_with(asking, lease, lost, error);
   if (status != DIBS_OK) {
     asking_drop(asking);
     return status;
@@ -109,15 +108,13 @@ static dibs_status guarded(dibs_store *store, const char *call, const char *key,
   return DIBS_OK;
 }
 
-dibs_status dibs_record_seal(dibs_store *store, const char *key, dibs_lease *lease, char **data, size_t *length,
-                             dibs_error *error) {
-  if (data) *data = NULL;
-  if (length) *length = 0;
+static dibs_status seal(dibs_store *store, const char *key, dibs_lease *lease, char **data, size_t *length,
+                        dibs_error *error) {
   struct asking *asking = NULL;
-  if (!data || !length) return dibs__fail(error, DIBS_INVALID, "dibs_record_seal: data and length must be given");
-  dibs_status status = guarded(store, "dibs_record_seal", key, lease, NULL, 0, &asking, error);
+  bool lost = false;
+  dibs_status status = guarded(store, key, lease, NULL, 0, &lost, &asking, error);
   if (status != DIBS_OK) return status;
-  if (!dibs_lease_alive(lease) && lease->status == DIBS_LOST) {
+  if (lost) {
     asking_drop(asking);
     return dibs__explain(store, DIBS_LOST, "sealing with", dibs_lease_name(lease), error);
   }
@@ -132,12 +129,23 @@ dibs_status dibs_record_seal(dibs_store *store, const char *key, dibs_lease *lea
   return explain(store, status, "sealing", key, fence, seen, error);
 }
 
-dibs_status dibs_record_save(dibs_store *store, const char *key, dibs_lease *lease, const char *data, size_t length,
+dibs_status dibs_record_seal(dibs_store *store, const char *key, dibs_lease *lease, char **data, size_t *length,
                              dibs_error *error) {
+  if (data) *data = NULL;
+  if (length) *length = 0;
+  if (!data || !length) return dibs__fail(error, DIBS_INVALID, "dibs_record_seal: data and length must be given");
+  dibs_status status = dibs__enter(store, "dibs_record_seal", error);
+  if (status != DIBS_OK) return status;
+  status = seal(store, key, lease, data, length, error);
+  dibs__exit(store);
+  return status;
+}
+
+static dibs_status save(dibs_store *store, const char *key, dibs_lease *lease, const char *data, size_t length,
+                        dibs_error *error) {
   struct asking *asking = NULL;
-  if ((!data && length > 0) || length > DIBS_RECORD_MAX)
-    return dibs__fail(error, DIBS_INVALID, "a record is at most %d bytes", DIBS_RECORD_MAX);
-  dibs_status status = guarded(store, "dibs_record_save", key, lease, data, length, &asking, error);
+  bool lost = false; /* the fence decides, not we */
+  dibs_status status = guarded(store, key, lease, data, length, &lost, &asking, error);
   if (status != DIBS_OK) return status;
   status = carry(asking, DIBS__RECORD_SAVE, 0);
   uint64_t fence = asking->op.fence.v, seen = status == DIBS_STALE ? asking->op.seen.v : 0;
@@ -145,14 +153,21 @@ dibs_status dibs_record_save(dibs_store *store, const char *key, dibs_lease *lea
   return explain(store, status, "saving", key, fence, seen, error);
 }
 
-dibs_status dibs_record_load(dibs_store *store, const char *key, char **data, size_t *length, uint64_t *fence,
+dibs_status dibs_record_save(dibs_store *store, const char *key, dibs_lease *lease, const char *data, size_t length,
                              dibs_error *error) {
-  if (data) *data = NULL;
-  if (length) *length = 0;
-  if (fence) *fence = 0;
-  dibs_status status = check(store, "dibs_record_load", key, error);
+  if ((!data && length > 0) || length > DIBS_RECORD_MAX)
+    return dibs__fail(error, DIBS_INVALID, "a record is at most %d bytes", DIBS_RECORD_MAX);
+  dibs_status status = dibs__enter(store, "dibs_record_save", error);
   if (status != DIBS_OK) return status;
-  if (!data || !length) return dibs__fail(error, DIBS_INVALID, "dibs_record_load: data and length must be given");
+  status = save(store, key, lease, data, length, error);
+  dibs__exit(store);
+  return status;
+}
+
+static dibs_status load(dibs_store *store, const char *key, char **data, size_t *length, uint64_t *fence,
+                        dibs_error *error) {
+  dibs_status status = check(store, key, error);
+  if (status != DIBS_OK) return status;
   struct asking *asking = ask(store, key, NULL, 0);
   if (!asking) return dibs__fail(error, DIBS_NO_MEMORY, "out of memory for the record \"%s\"", key);
   status = carry(asking, DIBS__RECORD_LOAD, DIBS__OP_READS);
@@ -164,4 +179,17 @@ dibs_status dibs_record_load(dibs_store *store, const char *key, char **data, si
   }
   asking_drop(asking);
   return explain(store, status, "loading", key, 0, 0, error);
+}
+
+dibs_status dibs_record_load(dibs_store *store, const char *key, char **data, size_t *length, uint64_t *fence,
+                             dibs_error *error) {
+  if (data) *data = NULL;
+  if (length) *length = 0;
+  if (fence) *fence = 0;
+  if (!data || !length) return dibs__fail(error, DIBS_INVALID, "dibs_record_load: data and length must be given");
+  dibs_status status = dibs__enter(store, "dibs_record_load", error);
+  if (status != DIBS_OK) return status;
+  status = load(store, key, data, length, fence, error);
+  dibs__exit(store);
+  return status;
 }

@@ -46,8 +46,8 @@ static void call_one_locked(dibs_store *store) {
   if (!store->first_call) store->last_call = NULL;
   uint32_t calls = lease->calls;
   lease->calls = 0;
-  dibs_status granted = lease->status, released = lease->released;
-  if ((calls & CALL_LOST) && granted == DIBS_LOST) granted = DIBS_OK; /* granted first, lost since */
+  if (atomic_load(&lease->handles) == 0) calls &= ~(uint32_t)CALL_LOST; /* nobody is left to be told */
+  dibs_status granted = lease->waited, released = lease->released;      /* granted first, also when lost since */
   dibs__mutex_unlock(&store->lock);
   if (calls & CALL_GRANTED) lease->done(lease, granted, lease->done_user);
   if (calls & CALL_LOST) lease->on_lost(lease, DIBS_LOST, lease->lost_user);
@@ -79,8 +79,10 @@ static size_t dispatch(dibs_store *store, size_t max) {
 }
 
 size_t dibs_dispatch(dibs_store *store, size_t max) {
-  if (dibs__store_usable(store, "dibs_dispatch", NULL) != DIBS_OK || !(store->flags & DIBS_STORE_LOOP)) return 0;
-  return dispatch(store, max);
+  if (dibs__enter(store, "dibs_dispatch", NULL) != DIBS_OK) return 0;
+  size_t count = store->flags & DIBS_STORE_LOOP ? dispatch(store, max) : 0;
+  dibs__exit(store);
+  return count;
 }
 
 static void run_calls(void *arg) {

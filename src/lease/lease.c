@@ -44,9 +44,9 @@ void dibs__lease_drop_locked(dibs_lease *lease) {
   atomic_fetch_sub(&store->refs, 1); /* never the last: whoever has the lock has one too */
 }
 
-dibs_status dibs__lease_usable(const dibs_lease *lease, const char *call, dibs_error *error) {
+dibs_status dibs__lease_enter(dibs_lease *lease, const char *call, dibs_error *error) {
   if (!lease) return dibs__fail(error, DIBS_INVALID, "%s: the lease is NULL", call);
-  return dibs__store_usable(lease->store, call, error);
+  return dibs__enter(lease->store, call, error);
 }
 
 static bool reserve_locked(dibs_store *store) {
@@ -226,19 +226,15 @@ static void leave_unanswered(dibs_lease *lease) {
 }
 
 static dibs_status say_result(dibs_lease *lease, dibs_error *error) {
-  if (atomic_load(&lease->phase) == LEASE_HELD || lease->status == DIBS_OK) return dibs__fine(error);
-  return dibs__explain(lease->store, lease->status, "acquiring", lease->name, error);
+  if (lease->waited == DIBS_OK) return dibs__fine(error); /* also if it was lost since */
+  return dibs__explain(lease->store, lease->waited, "acquiring", lease->name, error);
 }
 
-dibs_status dibs_acquire(dibs_store *store, const char *name, const dibs_lease_options *given, dibs_lease **out,
-                         dibs_error *error) {
-  if (out) *out = NULL;
-  dibs_status status = dibs__store_usable(store, "dibs_acquire", error);
-  if (status != DIBS_OK) return status;
-  if (!out) return dibs__fail(error, DIBS_INVALID, "dibs_acquire: no place for the lease was given");
+static dibs_status acquire(dibs_store *store, const char *name, const dibs_lease_options *given, dibs_lease **out,
+                           dibs_error *error) {
   dibs_lease_options options = whole_options(given);
   dibs_lease *lease = NULL;
-  status = make_lease(store, name, &options, &lease, error);
+  dibs_status status = make_lease(store, name, &options, &lease, error);
   if (status != DIBS_OK) return status;
   struct after after = {0};
   lease->blocking = true;
@@ -257,15 +253,22 @@ dibs_status dibs_acquire(dibs_store *store, const char *name, const dibs_lease_o
   return status;
 }
 
-dibs_status dibs_acquire_start(dibs_store *store, const char *name, const dibs_lease_options *given, dibs_lease_fn done,
-                               void *user, dibs_lease **out, dibs_error *error) {
-  if (out) *out = NULL;
-  dibs_status status = dibs__store_usable(store, "dibs_acquire_start", error);
+dibs_status dibs_acquire(dibs_store *store, const char *name, const dibs_lease_options *given, dibs_lease **out,
+                         dibs_error *error) {
+  if (!out) return dibs__fail(error, DIBS_INVALID, "dibs_acquire: no place for the lease was given");
+  *out = NULL;
+  dibs_status status = dibs__enter(store, "dibs_acquire", error);
   if (status != DIBS_OK) return status;
-  if (!out || !done) return dibs__fail(error, DIBS_INVALID, "dibs_acquire_start: done and lease must be given");
+  status = acquire(store, name, given, out, error);
+  dibs__exit(store);
+  return status;
+}
+
+static dibs_status acquire_start(dibs_store *store, const char *name, const dibs_lease_options *given,
+                                 dibs_lease_fn done, void *user, dibs_lease **out, dibs_error *error) {
   dibs_lease_options options = whole_options(given);
   dibs_lease *lease = NULL;
-  status = make_lease(store, name, &options, &lease, error);
+  dibs_status status = make_lease(store, name, &options, &lease, error);
   if (status != DIBS_OK) return status;
   lease->done = done;
   lease->done_user = user;
@@ -285,13 +288,26 @@ dibs_status dibs_acquire_start(dibs_store *store, const char *name, const dibs_l
   return dibs__fine(error);
 }
 
+dibs_status dibs_acquire_start(dibs_store *store, const char *name, const dibs_lease_options *given, dibs_lease_fn done,
+                               void *user, dibs_lease **out, dibs_error *error) {
+  if (out) *out = NULL;
+  if (!out || !done) return dibs__fail(error, DIBS_INVALID, "dibs_acquire_start: done and lease must be given");
+  dibs_status status = dibs__enter(store, "dibs_acquire_start", error);
+  if (status != DIBS_OK) return status;
+  status = acquire_start(store, name, given, done, user, out, error);
+  dibs__exit(store);
+  return status;
+}
+
 void dibs_acquire_cancel(dibs_lease *lease) {
-  if (dibs__lease_usable(lease, "dibs_acquire_cancel", NULL) != DIBS_OK) return;
+  if (dibs__lease_enter(lease, "dibs_acquire_cancel", NULL) != DIBS_OK) return;
+  dibs_store *store = lease->store;
   struct after after = {0};
-  dibs__mutex_lock(&lease->store->lock);
+  dibs__mutex_lock(&store->lock);
   dibs__leave_locked(lease, DIBS_CANCELLED, &after);
-  dibs__mutex_unlock(&lease->store->lock);
-  dibs__after_start(lease->store, &after);
+  dibs__mutex_unlock(&store->lock);
+  dibs__after_start(store, &after);
+  dibs__exit(store);
 }
 
 /* ---- Looking: no lock, no I/O ---- */
@@ -316,7 +332,7 @@ const char *dibs_lease_name(const dibs_lease *lease) {
 }
 
 dibs_status dibs_lease_id(dibs_lease *lease, char id[33], dibs_error *error) {
-  dibs_status status = dibs__lease_usable(lease, "dibs_lease_id", error);
+  dibs_status status = dibs__lease_enter(lease, "dibs_lease_id", error);
   if (status != DIBS_OK) return status;
   dibs__mutex_lock(&lease->store->lock);
   bool held = atomic_load(&lease->phase) == LEASE_HELD;
@@ -325,6 +341,7 @@ dibs_status dibs_lease_id(dibs_lease *lease, char id[33], dibs_error *error) {
     dibs__hex_write(lease->id.b, id);
   }
   dibs__mutex_unlock(&lease->store->lock);
+  dibs__exit(lease->store);
   if (!held) return dibs__fail(error, DIBS_INVALID, "\"%s\" is not held by this handle", lease->name);
   return dibs__fine(error);
 }
@@ -332,16 +349,14 @@ dibs_status dibs_lease_id(dibs_lease *lease, char id[33], dibs_error *error) {
 /* ---- Renewing ---- */
 
 static dibs_status renew_result(dibs_lease *lease, dibs_error *error) {
+  dibs__mutex_lock(&lease->store->lock);
   dibs_status status = lease->renewed;
+  dibs__mutex_unlock(&lease->store->lock);
   if (status == DIBS_OK) return dibs__fine(error);
   return dibs__explain(lease->store, status, "renewing", lease->name, error);
 }
 
-dibs_status dibs_renew(dibs_lease *lease, int64_t ttl_ms, dibs_error *error) {
-  dibs_status status = dibs__lease_usable(lease, "dibs_renew", error);
-  if (status != DIBS_OK) return status;
-  if (ttl_ms != 0 && (ttl_ms < DIBS_TTL_MIN_MS || ttl_ms > DIBS_TTL_MAX_MS))
-    return dibs__fail(error, DIBS_INVALID, "\"%s\": the ttl must be between 100 ms and 24 h", lease->name);
+static dibs_status renew(dibs_lease *lease, int64_t ttl_ms, dibs_error *error) {
   dibs_store *store = lease->store;
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), DIBS__IO_MS + LEAVE_MS);
   for (;;) {
@@ -369,6 +384,18 @@ dibs_status dibs_renew(dibs_lease *lease, int64_t ttl_ms, dibs_error *error) {
   }
 }
 
+dibs_status dibs_renew(dibs_lease *lease, int64_t ttl_ms, dibs_error *error) {
+  dibs_status status = dibs__lease_enter(lease, "dibs_renew", error);
+  if (status != DIBS_OK) return status;
+  dibs_store *store = lease->store;
+  if (ttl_ms != 0 && (ttl_ms < DIBS_TTL_MIN_MS || ttl_ms > DIBS_TTL_MAX_MS))
+    status = dibs__fail(error, DIBS_INVALID, "\"%s\": the ttl must be between 100 ms and 24 h", lease->name);
+  else
+    status = renew(lease, ttl_ms, error);
+  dibs__exit(store);
+  return status;
+}
+
 /* ---- Releasing ---- */
 
 /* false: there is nothing to be released, and what to answer. */
@@ -389,11 +416,10 @@ static dibs_status not_released(dibs_lease *lease, dibs_status status, dibs_erro
   return dibs__fail(error, DIBS_INVALID, "\"%s\" is not held by this handle", lease->name);
 }
 
-dibs_status dibs_release(dibs_lease *lease, dibs_error *error) {
-  dibs_status status = dibs__lease_usable(lease, "dibs_release", error);
-  if (status != DIBS_OK) return status;
+static dibs_status release(dibs_lease *lease, dibs_error *error) {
   dibs_store *store = lease->store;
   struct after after = {0};
+  dibs_status status;
   dibs__mutex_lock(&store->lock);
   bool may = may_release_locked(lease, &status);
   if (may) dibs__release_locked(lease, &after);
@@ -406,18 +432,26 @@ dibs_status dibs_release(dibs_lease *lease, dibs_error *error) {
   for (uint32_t seen; !over;) {
     seen = atomic_load(&lease->word);
     over = atomic_load(&lease->phase) == LEASE_OVER;
+    if (over) status = lease->released; /* not changed any more */
     if (!over && !dibs__word_wait(&lease->word, seen, by, false)) break;
-    status = lease->released;
   }
   if (!over) status = DIBS_UNKNOWN;
   if (status == DIBS_OK) return dibs__fine(error);
   return dibs__explain(store, status, "releasing", lease->name, error);
 }
 
-dibs_status dibs_release_start(dibs_lease *lease, dibs_lease_fn done, void *user, dibs_error *error) {
-  dibs_status status = dibs__lease_usable(lease, "dibs_release_start", error);
+dibs_status dibs_release(dibs_lease *lease, dibs_error *error) {
+  dibs_status status = dibs__lease_enter(lease, "dibs_release", error);
   if (status != DIBS_OK) return status;
   dibs_store *store = lease->store;
+  status = release(lease, error);
+  dibs__exit(store);
+  return status;
+}
+
+static dibs_status release_start(dibs_lease *lease, dibs_lease_fn done, void *user, dibs_error *error) {
+  dibs_store *store = lease->store;
+  dibs_status status;
   if (done && !dibs__core_serve(store->core))
     return dibs__fail(error, DIBS_NO_MEMORY, "no thread could be started for the store");
   struct after after = {0};
@@ -431,6 +465,15 @@ dibs_status dibs_release_start(dibs_lease *lease, dibs_lease_fn done, void *user
   dibs__mutex_unlock(&store->lock);
   dibs__after_start(store, &after);
   return may ? dibs__fine(error) : not_released(lease, status, error);
+}
+
+dibs_status dibs_release_start(dibs_lease *lease, dibs_lease_fn done, void *user, dibs_error *error) {
+  dibs_status status = dibs__lease_enter(lease, "dibs_release_start", error);
+  if (status != DIBS_OK) return status;
+  dibs_store *store = lease->store;
+  status = release_start(lease, done, user, error);
+  dibs__exit(store);
+  return status;
 }
 
 /* ---- Handles ---- */
@@ -457,17 +500,17 @@ void dibs_lease_free(dibs_lease *lease) {
   if (store->generation != dibs__process_generation()) return; /* a child's copy: its memory goes with the child */
   struct after after = {0};
   atomic_fetch_add(&store->refs, 1);
+  atomic_fetch_add(&store->callers, 1);
   dibs__mutex_lock(&store->lock);
   if (!store->closing) abandon_locked(lease, &after);
   dibs__lease_drop_locked(lease);
   dibs__mutex_unlock(&store->lock);
   if (after.mine || after.rest || after.wake_count) dibs__after_start(store, &after);
+  dibs__exit(store);
   dibs__store_drop(store);
 }
 
-dibs_status dibs_lease_detach(dibs_lease *lease, dibs_error *error) {
-  dibs_status status = dibs__lease_usable(lease, "dibs_lease_detach", error);
-  if (status != DIBS_OK) return status;
+static dibs_status detach(dibs_lease *lease, dibs_error *error) {
   dibs_store *store = lease->store;
   struct after after = {0};
   for (bool done = false; !done;) {
@@ -492,16 +535,21 @@ dibs_status dibs_lease_detach(dibs_lease *lease, dibs_error *error) {
   return dibs__fine(error);
 }
 
-dibs_status dibs_lease_adopt(dibs_store *store, const char *name, const char *id, uint64_t fence,
-                             const dibs_lease_options *given, dibs_lease **out, dibs_error *error) {
-  if (out) *out = NULL;
-  dibs_status status = dibs__store_usable(store, "dibs_lease_adopt", error);
+dibs_status dibs_lease_detach(dibs_lease *lease, dibs_error *error) {
+  dibs_status status = dibs__lease_enter(lease, "dibs_lease_detach", error);
   if (status != DIBS_OK) return status;
-  if (!out || !id) return dibs__fail(error, DIBS_INVALID, "dibs_lease_adopt: id and lease must be given");
+  dibs_store *store = lease->store;
+  status = detach(lease, error);
+  dibs__exit(store);
+  return status;
+}
+
+static dibs_status adopt(dibs_store *store, const char *name, const char *id, uint64_t fence,
+                         const dibs_lease_options *given, dibs_lease **out, dibs_error *error) {
   dibs_lease_options options = whole_options(given);
   options.id = id;
   dibs_lease *lease = NULL;
-  status = make_lease(store, name, &options, &lease, error);
+  dibs_status status = make_lease(store, name, &options, &lease, error);
   if (status != DIBS_OK) return status;
   dibs__mutex_lock(&store->lock);
   bool known = dibs__grant_find_locked(store, &lease->id) != NULL;
@@ -521,4 +569,15 @@ dibs_status dibs_lease_adopt(dibs_store *store, const char *name, const char *id
   }
   *out = lease;
   return dibs__fine(error);
+}
+
+dibs_status dibs_lease_adopt(dibs_store *store, const char *name, const char *id, uint64_t fence,
+                             const dibs_lease_options *given, dibs_lease **out, dibs_error *error) {
+  if (out) *out = NULL;
+  if (!out || !id) return dibs__fail(error, DIBS_INVALID, "dibs_lease_adopt: id and lease must be given");
+  dibs_status status = dibs__enter(store, "dibs_lease_adopt", error);
+  if (status != DIBS_OK) return status;
+  status = adopt(store, name, id, fence, given, out, error);
+  dibs__exit(store);
+  return status;
 }

@@ -56,13 +56,15 @@ static dibs_status list(dibs_store *store, const struct dibs__list *what, const 
 }
 
 dibs_status dibs_list(dibs_store *store, const char *prefix, dibs_list_fn fn, void *user, dibs_error *error) {
-  dibs_status status = dibs__store_usable(store, "dibs_list", error);
-  if (status != DIBS_OK) return status;
   if (!fn) return dibs__fail(error, DIBS_INVALID, "dibs_list: no function was given");
   if (prefix && strlen(prefix) > DIBS_NAME_MAX) return dibs__fail(error, DIBS_INVALID, "the prefix is too long");
   struct dibs__list what = {.prefix = prefix ? dibs__str_of(prefix, strlen(prefix)) : (dibs__str){0}};
   struct listing listing = {.fn = fn, .user = user};
-  return list(store, &what, "leases", &listing, error);
+  dibs_status status = dibs__enter(store, "dibs_list", error);
+  if (status != DIBS_OK) return status;
+  status = list(store, &what, "leases", &listing, error);
+  dibs__exit(store);
+  return status;
 }
 
 static dibs_status check_name(const char *name, dibs_error *error) {
@@ -72,13 +74,15 @@ static dibs_status check_name(const char *name, dibs_error *error) {
 }
 
 dibs_status dibs_show(dibs_store *store, const char *name, dibs_list_fn fn, void *user, dibs_error *error) {
-  dibs_status status = dibs__store_usable(store, "dibs_show", error);
-  if (status == DIBS_OK) status = check_name(name, error);
+  dibs_status status = check_name(name, error);
   if (status != DIBS_OK) return status;
   if (!fn) return dibs__fail(error, DIBS_INVALID, "dibs_show: no function was given");
   struct dibs__list what = {.name = dibs__str_of(name, strlen(name))};
   struct listing listing = {.fn = fn, .user = user};
+  status = dibs__enter(store, "dibs_show", error);
+  if (status != DIBS_OK) return status;
   status = list(store, &what, name, &listing, error);
+  dibs__exit(store);
   if (status == DIBS_OK && listing.rows == 0)
     return dibs__fail(error, DIBS_NOT_FOUND, "nobody holds \"%s\" or waits for it", name);
   return status;
@@ -145,19 +149,11 @@ static dibs_status still_held(dibs_store *store, const char *name, int *holders,
   return status == DIBS_NOT_FOUND ? dibs__fine(error) : status;
 }
 
-dibs_status dibs_break(dibs_store *store, const char *name, const dibs_break_options *given, dibs_error *error) {
-  dibs_status status = dibs__store_usable(store, "dibs_break", error);
-  if (status == DIBS_OK) status = check_name(name, error);
-  if (status != DIBS_OK) return status;
-  dibs_break_options options = {.size = sizeof options};
-  if (given && (given->size < sizeof(size_t) || given->size > sizeof options))
-    return dibs__fail(error, DIBS_INVALID, "options.size is %zu: set it to sizeof(dibs_break_options)", given->size);
-  if (given) memcpy(&options, given, given->size);
-  if (options.reserved != 0 || (options.flags & ~(uint32_t)DIBS_BREAK_NOW) || options.wait_ms < DIBS_FOREVER)
-    return dibs__fail(error, DIBS_INVALID, "breaking \"%s\": unknown flags or a negative wait", name);
-  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), options.wait_ms);
-  status = ask_break(store, name, &options, error);
-  if (status != DIBS_OK || (options.flags & DIBS_BREAK_NOW) || options.wait_ms == 0) return status;
+static dibs_status break_and_wait(dibs_store *store, const char *name, const dibs_break_options *options,
+                                  dibs_error *error) {
+  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), options->wait_ms);
+  dibs_status status = ask_break(store, name, options, error);
+  if (status != DIBS_OK || (options->flags & DIBS_BREAK_NOW) || options->wait_ms == 0) return status;
   for (;;) {
     int holders;
     status = still_held(store, name, &holders, error);
@@ -167,4 +163,20 @@ dibs_status dibs_break(dibs_store *store, const char *name, const dibs_break_opt
                         name);
     dibs__nap_ms(BREAK_LOOK_MS);
   }
+}
+
+dibs_status dibs_break(dibs_store *store, const char *name, const dibs_break_options *given, dibs_error *error) {
+  dibs_status status = check_name(name, error);
+  if (status != DIBS_OK) return status;
+  dibs_break_options options = {.size = sizeof options};
+  if (given && (given->size < sizeof(size_t) || given->size > sizeof options))
+    return dibs__fail(error, DIBS_INVALID, "options.size is %zu: set it to sizeof(dibs_break_options)", given->size);
+  if (given) memcpy(&options, given, given->size);
+  if (options.reserved != 0 || (options.flags & ~(uint32_t)DIBS_BREAK_NOW) || options.wait_ms < DIBS_FOREVER)
+    return dibs__fail(error, DIBS_INVALID, "breaking \"%s\": unknown flags or a negative wait", name);
+  status = dibs__enter(store, "dibs_break", error);
+  if (status != DIBS_OK) return status;
+  status = break_and_wait(store, name, &options, error);
+  dibs__exit(store);
+  return status;
 }

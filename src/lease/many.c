@@ -30,28 +30,37 @@ static dibs_status check(const char *const names[], size_t count, const dibs_lea
     leases[i] = NULL;
     if (!names[i]) return dibs__fail(error, DIBS_INVALID, "name %zu is NULL", i);
   }
+  if (options && (options->size < sizeof(size_t) || options->size > sizeof *options))
+    return dibs__fail(error, DIBS_INVALID, "options.size is %zu: set it to sizeof(dibs_lease_options)", options->size);
   if (options && options->size >= offsetof(dibs_lease_options, id) + sizeof options->id && options->id)
     return dibs__fail(error, DIBS_INVALID, "one id can't serve several names; leave options.id NULL");
   return DIBS_OK;
 }
 
+static dibs_status check_places(const struct place *places, size_t count, dibs_error *error) {
+  for (size_t i = 1; i < count; i++)
+    if (strcmp(places[i - 1].name, places[i].name) == 0)
+      return dibs__fail(error, DIBS_INVALID, "\"%s\" is named twice", places[i].name);
+  return DIBS_OK;
+}
+
 dibs_status dibs_acquire_many(dibs_store *store, const char *const names[], size_t count,
                               const dibs_lease_options *given, dibs_lease *leases[], dibs_error *error) {
-  dibs_status status = dibs__store_usable(store, "dibs_acquire_many", error);
-  if (status == DIBS_OK) status = check(names, count, given, leases, error);
+  dibs_status status = check(names, count, given, leases, error);
+  if (status == DIBS_OK) status = dibs__enter(store, "dibs_acquire_many", error);
   if (status != DIBS_OK) return status;
   dibs_lease_options options = {.size = sizeof options};
-  if (given && given->size <= sizeof options) memcpy(&options, given, given->size);
+  if (given) memcpy(&options, given, given->size);
   struct place *places = sort_names(names, count);
-  if (!places) return dibs__fail(error, DIBS_NO_MEMORY, "out of memory for %zu names", count);
+  if (!places) {
+    dibs__exit(store);
+    return dibs__fail(error, DIBS_NO_MEMORY, "out of memory for %zu names", count);
+  }
+  status = check_places(places, count, error);
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), options.wait_ms);
   bool bounded = options.wait_ms > 0;
   size_t have = 0;
   for (; have < count && status == DIBS_OK; have += status == DIBS_OK) {
-    if (have > 0 && strcmp(places[have - 1].name, places[have].name) == 0) {
-      status = dibs__fail(error, DIBS_INVALID, "\"%s\" is named twice", places[have].name);
-      break;
-    }
     if (bounded) options.wait_ms = dibs__tick_left_ms(dibs__tick_now(), by);
     status = dibs_acquire(store, places[have].name, &options, &leases[places[have].at], error);
     if (status == DIBS_HELD && bounded) status = DIBS_TIMEOUT; /* the time went to the names before it */
@@ -66,5 +75,6 @@ dibs_status dibs_acquire_many(dibs_store *store, const char *const names[], size
     }
   }
   free(places);
+  dibs__exit(store);
   return status;
 }

@@ -92,7 +92,8 @@ struct dibs_lease {
   int64_t ttl_ms, wait_ms;
   dibs__tick wait_by;
   dibs_status status, released, renewed;
-  bool counted; /* in store->waiting */
+  dibs_status waited; /* what the wait came to; not changed any more once the phase is HELD or beyond */
+  bool counted;       /* in store->waiting */
   bool detached;
   struct grant *grant;
   struct cohort *cohort;
@@ -135,8 +136,9 @@ struct dibs_store {
   int bell; /* DIBS_STORE_LOOP */
 
   _Atomic uint32_t refs;
-  dibs__mutex lock; /* guards what follows */
-  bool closing;
+  dibs__word callers;       /* threads inside a call that needs the core: dibs_close waits for them */
+  _Atomic bool closing;     /* set under the lock */
+  dibs__mutex lock;         /* guards what follows */
   struct dibs__map grants;  /* by id */
   struct dibs__map cohorts; /* by name */
   struct dibs__heap waits, rechecks, renewals, losses;
@@ -177,6 +179,9 @@ dibs_status dibs__fail(dibs_error *error, dibs_status status, const char *format
 dibs_status dibs__fine(dibs_error *error);
 /* INVALID if the store can't be used here: NULL, closed, or of another process. */
 dibs_status dibs__store_usable(dibs_store *store, const char *call, dibs_error *error);
+/* The same, and until dibs__exit the store is not taken away: dibs_close waits. */
+dibs_status dibs__enter(dibs_store *store, const char *call, dibs_error *error);
+void dibs__exit(dibs_store *store); /* the store may be gone after it */
 void dibs__store_drop(dibs_store *store);
 /* The words for a status that came from the store, about a name. */
 dibs_status dibs__explain(dibs_store *store, dibs_status status, const char *what, const char *name, dibs_error *error);
@@ -195,7 +200,7 @@ void dibs__after_answer(dibs_store *store, struct after *after);
 /* ---- lease.c ---- */
 void dibs__lease_hold(dibs_lease *lease); /* one more reference from inside */
 void dibs__lease_drop_locked(dibs_lease *lease);
-dibs_status dibs__lease_usable(const dibs_lease *lease, const char *call, dibs_error *error);
+dibs_status dibs__lease_enter(dibs_lease *lease, const char *call, dibs_error *error);
 int64_t dibs__margin_ms(int64_t ttl_ms);
 
 /* ---- grant.c ---- */

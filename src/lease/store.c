@@ -9,6 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { SEE_OUT_MS = 20 }; /* between two looks for who is still inside while closing */
+
 dibs_status dibs__fail(dibs_error *error, dibs_status status, const char *format, ...) {
   if (!error) return status;
   va_list args;
@@ -56,8 +58,22 @@ dibs_status dibs__store_usable(dibs_store *store, const char *call, dibs_error *
   if (store->generation != dibs__process_generation())
     return dibs__fail(error, DIBS_INVALID,
                       "%s: the store was opened by another process; after fork() the child must open its own", call);
-  if (!store->core || store->closing) return dibs__fail(error, DIBS_INVALID, "%s: the store is closed", call);
+  if (store->closing) return dibs__fail(error, DIBS_INVALID, "%s: the store is closed", call);
   return DIBS_OK;
+}
+
+dibs_status dibs__enter(dibs_store *store, const char *call, dibs_error *error) {
+  dibs_status status = dibs__store_usable(store, call, error);
+  if (status != DIBS_OK) return status;
+  atomic_fetch_add(&store->callers, 1);
+  if (!store->closing) return DIBS_OK; /* dibs_close counts callers after it said so */
+  dibs__exit(store);
+  return dibs__fail(error, DIBS_INVALID, "%s: the store is closed", call);
+}
+
+void dibs__exit(dibs_store *store) {
+  bool closing = store->closing; /* if it begins right now, dibs_close looks again by itself */
+  if (atomic_fetch_sub(&store->callers, 1) == 1 && closing) dibs__word_wake(&store->callers, 1, false);
 }
 
 void dibs__store_drop(dibs_store *store) {
@@ -174,6 +190,12 @@ static void end_all(dibs_store *store) {
   dibs__mutex_unlock(&store->lock);
 }
 
+/* Who was blocked has been told, and goes; nobody new comes in. */
+static void see_callers_out(dibs_store *store) {
+  for (uint32_t inside; (inside = atomic_load(&store->callers)) > 0;)
+    dibs__word_wait(&store->callers, inside, dibs__tick_add_ms(dibs__tick_now(), SEE_OUT_MS), false);
+}
+
 /* What never came to be asked of the store (adopted, lost): its grants go, so that nothing points at the core. */
 static void end_grants(dibs_store *store) {
   dibs__mutex_lock(&store->lock);
@@ -190,6 +212,7 @@ void dibs_close(dibs_store *store) {
   if (!store) return;
   if (store->generation != dibs__process_generation()) return; /* the parent's: nothing here is ours to end */
   end_all(store);
+  see_callers_out(store);
   dibs__watch_stop(store);
   dibs__core_stop(store->core);
   end_grants(store);
@@ -208,7 +231,7 @@ int dibs_fd(dibs_store *store) {
 
 void dibs_store_stats(dibs_store *store, dibs_stats *stats) {
   size_t size = stats ? stats->size : 0;
-  if (size < sizeof(size_t) || dibs__store_usable(store, "dibs_store_stats", NULL) != DIBS_OK) return;
+  if (size < sizeof(size_t) || dibs__enter(store, "dibs_store_stats", NULL) != DIBS_OK) return;
   struct dibs__core_counts counts;
   dibs__core_count(store->core, &counts);
   dibs__mutex_lock(&store->lock);
@@ -224,4 +247,5 @@ void dibs_store_stats(dibs_store *store, dibs_stats *stats) {
                     .held = store->held};
   dibs__mutex_unlock(&store->lock);
   memcpy(stats, &all, size < sizeof all ? size : sizeof all);
+  dibs__exit(store);
 }

@@ -10,7 +10,7 @@ void dibs__wait_over_locked(dibs_lease *lease, dibs_status status, struct after 
   if (lease->counted) store->waiting--;
   lease->counted = false;
   dibs__heap_remove(&store->waits, &lease->wait);
-  lease->status = status;
+  lease->status = lease->waited = status;
   atomic_store(&lease->phase, status == DIBS_OK ? LEASE_HELD : LEASE_OVER);
   if (lease->blocking)
     dibs__after_wake(store, after, &lease->word);
