@@ -40,7 +40,7 @@ static dibs__status open_database(lite *store, uint32_t mode, uint32_t epoch, di
     dibs__say(said, "%s vanished while it was opened", store->path);
     return DIBS_UNAVAILABLE;
   }
-  return dibs__lite_link_open(store, store->path, true, by, &store->spare, said);
+  return dibs__lite_link_open(store, store->path, by, &store->spare, said);
 }
 
 static dibs__status open_under_gate(lite *store, uint32_t mode, struct dibs__side_memory *memory, dibs__tick by,
@@ -121,20 +121,19 @@ static void lite_disconnect(struct dibs__session *session) {
     store->spare = s->link;
   else
     dibs__lite_link_close(s->link);
-  dibs__lite_link_close(s->reader);
   free(s);
 }
 
 static void identify(lite *store, struct dibs__lite_link *link, struct dibs__identity *identity) {
-  *identity =
-      (struct dibs__identity){.mandate = link->buckets[0].mandate,
-                              .caps = DIBS__CAP_BRIEF | DIBS__CAP_SHARED | DIBS__CAP_COUNTED | DIBS__CAP_FIFO | DIBS__CAP_GRANT_NEXT |
-                                      DIBS__CAP_EVENTS | DIBS__CAP_ATOMIC | DIBS__CAP_ANCHOR | DIBS__CAP_BLOCKS,
-                              .families = 1u << DIBS__FAM_LEASE | 1u << DIBS__FAM_ANCHOR | 1u << DIBS__FAM_RECORD,
-                              .schema = DIBS__SQL_SCHEMA,
-                              .max_batch = DIBS__LITE_BATCH,
-                              .max_sessions = 1,
-                              .session = dibs__side_session(store->side)};
+  *identity = (struct dibs__identity){
+      .mandate = link->buckets[0].mandate,
+      .caps = DIBS__CAP_BRIEF | DIBS__CAP_SHARED | DIBS__CAP_COUNTED | DIBS__CAP_FIFO | DIBS__CAP_GRANT_NEXT |
+              DIBS__CAP_EVENTS | DIBS__CAP_ATOMIC | DIBS__CAP_ANCHOR | DIBS__CAP_BLOCKS,
+      .families = 1u << DIBS__FAM_LEASE | 1u << DIBS__FAM_ANCHOR | 1u << DIBS__FAM_RECORD,
+      .schema = DIBS__SQL_SCHEMA,
+      .max_batch = DIBS__LITE_BATCH,
+      .max_sessions = 1,
+      .session = dibs__side_session(store->side)};
 }
 
 static dibs__status lite_connect(struct dibs__dstore *base, dibs__tick by, struct dibs__session **session,
@@ -152,7 +151,7 @@ static dibs__status lite_connect(struct dibs__dstore *base, dibs__tick by, struc
   s->base.store = base;
   s->link = store->spare;
   store->spare = NULL;
-  if (!s->link) status = dibs__lite_link_open(store, store->path, true, by, &s->link, said);
+  if (!s->link) status = dibs__lite_link_open(store, store->path, by, &s->link, said);
   if (status == DIBS_OK) {
     s->link->by = by;
     if (dibs__lite_bucket_get(s->link, 0, &bucket) == DIBS__SQL_BROKE)

@@ -145,7 +145,7 @@ static dibs__status fill_file(struct dibs__lite *store, const char *path, const 
                               dibs__tick by, struct dibs__said *said) {
   uint64_t device = 0, inode = 0;
   link_t *l;
-  dibs__status status = dibs__lite_link_open(store, path, true, by, &l, said);
+  dibs__status status = dibs__lite_link_open(store, path, by, &l, said);
   if (status != DIBS_OK) return status;
   sqlite3_db_config(l->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0, NULL); /* no log is to be left behind */
   step end = dibs__lite_say(l, how);

@@ -23,7 +23,7 @@ step dibs__lite_meta_load(link_t *l, struct dibs__lite_meta *meta) {
   sqlite3_stmt *st = dibs__lite_ready(l, DIBS__LITE_META);
   step end = dibs__lite_row(l, st, &found);
   if (end != DIBS__SQL_FINE) return end;
-  if (!found) return dibs__lite_broke(l, SQLITE_CORRUPT);
+  if (!found) return dibs__lite_wrong(l);
   meta->version = (uint32_t)sqlite3_column_int64(st, 0);
   const void *life = sqlite3_column_blob(st, 1);
   bool whole = life && sqlite3_column_bytes(st, 1) == (int)sizeof meta->life.b;
@@ -33,7 +33,7 @@ step dibs__lite_meta_load(link_t *l, struct dibs__lite_meta *meta) {
   dibs__str boot = dibs__lite_read_text(st, 4);
   if (boot.len < sizeof meta->boot) memcpy(meta->boot, boot.p, boot.len);
   sqlite3_reset(st);
-  return whole ? DIBS__SQL_FINE : dibs__lite_broke(l, SQLITE_CORRUPT);
+  return whole ? DIBS__SQL_FINE : dibs__lite_wrong(l);
 }
 
 static step meta_save(link_t *l, const dibs__life *life, uint64_t device, uint64_t inode) {
@@ -88,7 +88,7 @@ static step rewrite(link_t *l, const dibs__life *life, uint32_t epoch) {
   sqlite3_bind_int64(st, 2, epoch);
   end = dibs__lite_do(l, st);
   if (end != DIBS__SQL_FINE) return end;
-  if (sqlite3_changes(l->db) != DIBS__BUCKETS) return dibs__lite_broke(l, SQLITE_CORRUPT);
+  if (sqlite3_changes(l->db) != DIBS__BUCKETS) return dibs__lite_wrong(l);
   return meta_save(l, life, l->store->device, l->store->inode);
 }
 

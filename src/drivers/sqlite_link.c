@@ -17,6 +17,9 @@
 typedef enum dibs__sql_step step;
 typedef struct dibs__lite_link link_t;
 
+/* After a burst the log's file is cut back to this when it begins anew. */
+#define LOG_MOST "67108864"
+
 static_assert(DIBS__LITE_SHALLOW == DIBS__SQL_SHALLOW, "one number, written twice");
 
 /* ---- Trouble ---- */
@@ -24,6 +27,12 @@ static_assert(DIBS__LITE_SHALLOW == DIBS__SQL_SHALLOW, "one number, written twic
 step dibs__lite_broke(link_t *l, int code) {
   l->failed = code == SQLITE_OK ? SQLITE_INTERNAL : code;
   snprintf(l->words, sizeof l->words, "%s", l->db ? sqlite3_errmsg(l->db) : sqlite3_errstr(code));
+  return DIBS__SQL_BROKE;
+}
+
+step dibs__lite_wrong(link_t *l) {
+  l->failed = SQLITE_CORRUPT;
+  snprintf(l->words, sizeof l->words, "its rows contradict each other");
   return DIBS__SQL_BROKE;
 }
 
@@ -164,8 +173,9 @@ step dibs__lite_commit(link_t *l, bool *unsure) {
   if (st != DIBS__SQL_FINE) return st;
   st = dibs__lite_plain(l, DIBS__LITE_COMMIT);
   if (st == DIBS__SQL_FINE) return st;
-  /* The frames are whole in the log when only pressing them to disk failed: a recovery might find them. */
-  *unsure = l->failed == SQLITE_IOERR_FSYNC || sqlite3_get_autocommit(l->db);
+  /* Nobody sees it now.  But what failed may have been a step after the last frame was written (pressing it to disk,
+   * the shared index), and then a recovery would find it. */
+  *unsure = l->failed != SQLITE_FULL && l->failed != SQLITE_IOERR_WRITE && l->failed != SQLITE_BUSY;
   return st;
 }
 
@@ -186,11 +196,11 @@ static int busy(void *arg, int times) {
 static int wal_grew(void *arg, sqlite3 *db, const char *schema, int pages) {
   link_t *l = arg;
   (void)db, (void)schema;
-  l->wal_pages = pages;
+  atomic_store_explicit(&l->store->log_pages, pages, memory_order_relaxed);
   return SQLITE_OK;
 }
 
-static int set_up(link_t *l, bool writes) {
+static int set_up(link_t *l) {
   int code = sqlite3_extended_result_codes(l->db, 1);
   if (code == SQLITE_OK) code = sqlite3_busy_handler(l->db, busy, l);
   if (code == SQLITE_OK) code = sqlite3_wal_autocheckpoint(l->db, 0);
@@ -198,12 +208,12 @@ static int set_up(link_t *l, bool writes) {
   if (code == SQLITE_OK) code = sqlite3_db_config(l->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
   /* Ids in deleted rows are of leases that are over: wiping them would only write more. */
   if (code == SQLITE_OK)
-    code = sqlite3_exec(l->db, writes ? "PRAGMA synchronous=NORMAL;PRAGMA secure_delete=OFF" : "PRAGMA query_only=ON",
+    code = sqlite3_exec(l->db, "PRAGMA synchronous=NORMAL;PRAGMA secure_delete=OFF;PRAGMA journal_size_limit=" LOG_MOST,
                         NULL, NULL, NULL);
   return code;
 }
 
-dibs__status dibs__lite_link_open(struct dibs__lite *store, const char *path, bool writes, dibs__tick by, link_t **link,
+dibs__status dibs__lite_link_open(struct dibs__lite *store, const char *path, dibs__tick by, link_t **link,
                                   struct dibs__said *said) {
   dibs__status status = DIBS_OK;
   *link = NULL;
@@ -217,7 +227,7 @@ dibs__status dibs__lite_link_open(struct dibs__lite *store, const char *path, bo
   int code =
       sqlite3_open_v2(path, &l->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_PRIVATECACHE, NULL);
   if (code == SQLITE_OK && sqlite3_db_readonly(l->db, "main") == 1) code = SQLITE_READONLY;
-  if (code == SQLITE_OK) code = set_up(l, writes);
+  if (code == SQLITE_OK) code = set_up(l);
   if (code != SQLITE_OK) {
     dibs__lite_broke(l, code);
     status = dibs__lite_excuse_code(path, code, code == SQLITE_READONLY ? "it is read-only" : l->words, "open", said);

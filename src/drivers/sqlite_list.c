@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Listing: one read transaction on a connection of its own, so that it is one instant (R19) and holds up nobody.
+ * Listing: one read transaction, so that it is one instant (R19); readers hold up no writer.  The core lists on a
+ * session of its own.
  *
  * What time has ended is not shown, whether or not somebody has swept it yet; nor are waiters whose process is gone.
  */
@@ -118,7 +119,10 @@ static step list_all(struct listing *g) {
   sqlite3_stmt *st = dibs__lite_ready(g->l, DIBS__LITE_NAMES);
   if (st) sqlite3_bind_text(st, 1, prefix.p ? prefix.p : "", (int)prefix.len, SQLITE_STATIC);
   for (end = dibs__lite_row(g->l, st, &row); row; end = dibs__lite_row(g->l, st, &row)) {
-    dibs__lite_read_head(st, &h);
+    if (!dibs__lite_read_head(st, &h)) {
+      end = dibs__lite_wrong(g->l);
+      break;
+    }
     h.bucket = (uint16_t)sqlite3_column_int64(st, DIBS__LITE_HEAD_COLUMNS);
     h.name = dibs__lite_read_text(st, DIBS__LITE_HEAD_COLUMNS + 1);
     if (h.name.len < prefix.len || (prefix.len && memcmp(h.name.p, prefix.p, prefix.len) != 0)) break;
@@ -147,16 +151,11 @@ static step list_within(struct listing *g) {
 
 dibs__status dibs__lite_list(struct dibs__session *session, const struct dibs__list *list, dibs__tick by,
                              struct dibs__said *said) {
-  struct dibs__lite_session *s = (struct dibs__lite_session *)session;
-  struct dibs__lite *store = s->link->store;
+  link_t *l = ((struct dibs__lite_session *)session)->link;
   *said = (struct dibs__said){.sent = dibs__tick_now()};
-  if (!s->reader) {
-    dibs__status status = dibs__lite_link_open(store, store->path, false, by, &s->reader, said);
-    if (status != DIBS_OK) return status;
-  }
-  s->reader->by = by;
-  struct listing g = {.l = s->reader, .list = list};
+  l->by = by;
+  struct listing g = {.l = l, .list = list};
   step end = list_within(&g);
   said->now.ms = g.now;
-  return end == DIBS__SQL_FINE ? DIBS_OK : dibs__lite_excuse(s->reader, "list", said);
+  return end == DIBS__SQL_FINE ? DIBS_OK : dibs__lite_excuse(l, "list", said);
 }

@@ -28,7 +28,7 @@
 #define DIBS__LITE_APPLICATION 0x64696273
 
 enum {
-  DIBS__LITE_WAL_PAGES = 4000, /* of the log, 8 MiB: more is worth a checkpoint, which holds writers for a moment */
+  DIBS__LITE_LOG_PAGES = 4000, /* of the log, 8 MiB: more is worth a checkpoint, which holds writers for a moment */
   DIBS__LITE_BATCH = 16384,
   DIBS__LITE_PAGE = 2048,
   DIBS__LITE_HEAD_COLUMNS = 21, /* of a head, in a select */
@@ -115,7 +115,6 @@ struct dibs__lite_link {
   dibs__tick by;   /* of the call that goes on: the busy handler gives up then */
   int failed;      /* SQLite's code of what made a step BROKE */
   char words[160]; /* and its words */
-  int wal_pages;   /* of the log after the last commit */
   uint16_t spent;  /* the bucket of DIBS__SQL_SPENT */
   /* The buckets as they were at `version` of the data, and with what this transaction changed. */
   bool versioned;
@@ -141,7 +140,8 @@ struct dibs__lite {
   uint64_t device, inode;
   /* Any thread. */
   _Atomic int64_t skew_ms;
-  _Atomic bool queued; /* this store has had waiters */
+  _Atomic bool queued;   /* this store has had waiters */
+  _Atomic int log_pages; /* of the log after our last commit */
   /* Of the thread that opens and connects. */
   struct dibs__lite_link *spare; /* opened by open for the first session, or left by the last one */
   /* Of the thread that tidies. */
@@ -153,13 +153,12 @@ struct dibs__lite {
 struct dibs__lite_session {
   struct dibs__session base;
   struct dibs__lite_link *link;
-  struct dibs__lite_link *reader; /* for listing; opened when first needed */
 };
 
 /* ---- sqlite_link.c ---- */
 
-/* Opens a connection to the store's file.  `writes`: else it only reads. */
-dibs__status dibs__lite_link_open(struct dibs__lite *store, const char *path, bool writes, dibs__tick by,
+/* Opens a connection to the store's file. */
+dibs__status dibs__lite_link_open(struct dibs__lite *store, const char *path, dibs__tick by,
                                   struct dibs__lite_link **link, struct dibs__said *said);
 void dibs__lite_link_close(struct dibs__lite_link *link); /* NULL is fine */
 /* The statement, ready to be bound; NULL: link->failed tells. */
@@ -173,6 +172,8 @@ enum dibs__sql_step dibs__lite_say(struct dibs__lite_link *link, const char *tex
 /* A kept one without parameters. */
 enum dibs__sql_step dibs__lite_plain(struct dibs__lite_link *link, enum dibs__lite_text text);
 enum dibs__sql_step dibs__lite_broke(struct dibs__lite_link *link, int code);
+/* Rows that contradict each other. */
+enum dibs__sql_step dibs__lite_wrong(struct dibs__lite_link *link);
 /* What link->failed means to a caller, with words for people; `doing` continues "can't". */
 dibs__status dibs__lite_excuse(const struct dibs__lite_link *link, const char *doing, struct dibs__said *said);
 dibs__status dibs__lite_excuse_code(const char *path, int code, const char *words, const char *doing,
@@ -196,7 +197,7 @@ struct dibs__sql dibs__lite_sql(struct dibs__lite_link *link, int64_t now);
 /* Reads columns that both listing and deciding need. */
 void dibs__lite_read_holder(sqlite3_stmt *st, struct dibs__sql_holder *x);
 void dibs__lite_read_waiter(sqlite3_stmt *st, struct dibs__sql_waiter *w);
-void dibs__lite_read_head(sqlite3_stmt *st, struct dibs__sql_head *head);
+bool dibs__lite_read_head(sqlite3_stmt *st, struct dibs__sql_head *head); /* false: it contradicts itself */
 dibs__str dibs__lite_read_text(sqlite3_stmt *st, int column);
 
 /* ---- sqlite_fast.c ---- */

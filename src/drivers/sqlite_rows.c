@@ -77,11 +77,14 @@ step dibs__lite_bucket_get(void *to, uint16_t bucket, struct dibs__sql_bucket **
   bind_number(st, 1, bucket);
   step end = dibs__lite_row(l, st, &found);
   if (end != DIBS__SQL_FINE) return end;
-  if (!found) return dibs__lite_broke(l, SQLITE_CORRUPT);
+  if (!found) return dibs__lite_wrong(l);
   read_bytes(st, 0, b->mandate.life.b, sizeof b->mandate.life.b);
   b->mandate.epoch = small(st, 1);
   b->seq = small(st, 2);
+  bool whole = sqlite3_column_bytes(st, 0) == (int)sizeof b->mandate.life.b && b->mandate.epoch > 0 &&
+               b->mandate.epoch <= DIBS__EPOCH_MAX && sqlite3_column_int64(st, 1) <= DIBS__EPOCH_MAX;
   sqlite3_reset(st);
+  if (!whole) return dibs__lite_wrong(l);
   l->known[bucket / 64] |= UINT64_C(1) << bucket % 64;
   return same_memory(l, bucket);
 }
@@ -94,7 +97,7 @@ step dibs__lite_bucket_put(void *to, uint16_t bucket) {
 
 /* ---- Heads ---- */
 
-static void read_head(sqlite3_stmt *st, head *h) {
+bool dibs__lite_read_head(sqlite3_stmt *st, head *h) {
   h->waiters = small(st, 6);
   h->mode = small(st, 11);
   h->slots = small(st, 12);
@@ -106,7 +109,9 @@ static void read_head(sqlite3_stmt *st, head *h) {
   h->low_slot = small(st, 18);
   h->deep = small(st, 19) != 0;
   h->due = sqlite3_column_int64(st, 20);
-  if (!dibs__sql_inline(h)) return;
+  if (h->mode > DIBS_COUNTED || h->offers > h->waiters) return false;
+  if (!dibs__sql_inline(h)) return true;
+  if (h->holders != 1 || sqlite3_column_bytes(st, 0) != (int)sizeof h->x.id.b) return false;
   read_bytes(st, 0, h->x.id.b, sizeof h->x.id.b);
   h->x.until = sqlite3_column_int64(st, 1);
   h->x.granted = number(st, 2);
@@ -118,10 +123,7 @@ static void read_head(sqlite3_stmt *st, head *h) {
   h->x.session = number(st, 9);
   h->x.slot = 0;
   read_label(st, 10, &h->x.owner);
-}
-
-void dibs__lite_read_head(sqlite3_stmt *st, head *h) {
-  read_head(st, h);
+  return true;
 }
 
 static step head_load(void *to, head *h) {
@@ -131,9 +133,9 @@ static step head_load(void *to, head *h) {
   step end = dibs__lite_row(l, st, &h->exists);
   if (end != DIBS__SQL_FINE) return end;
   if (h->exists) {
-    read_head(st, h);
+    bool whole = dibs__lite_read_head(st, h);
     sqlite3_reset(st);
-    return DIBS__SQL_FINE;
+    return whole ? DIBS__SQL_FINE : dibs__lite_wrong(l);
   }
   h->mode = h->slots = h->holders = h->offers = h->waiters = h->low_slot = 0;
   h->tickets = h->front = h->reach = 0;
@@ -472,7 +474,12 @@ static step record_put(void *to, dibs__str key, const struct dibs__sql_record *r
 
 /* ---- The table ---- */
 
+static step wrong(void *to) {
+  return dibs__lite_wrong(to);
+}
+
 const struct dibs__sql_rows dibs__lite_rows = {
+    .wrong = wrong,
     .bucket_get = dibs__lite_bucket_get,
     .bucket_put = dibs__lite_bucket_put,
     .head_load = head_load,

@@ -269,7 +269,7 @@ static dibs__status run_writes(struct batch *b, dibs__tick by, struct dibs__said
   step end = transact(b, said, &unsure);
   dibs__side_write_end(store->side);
   said->now.ms = b->now;
-  said->untidy = b->l->wal_pages >= DIBS__LITE_WAL_PAGES;
+  said->untidy = atomic_load(&store->log_pages) >= DIBS__LITE_LOG_PAGES;
   return end == DIBS__SQL_FINE ? DIBS_OK : failed(b, unsure, said);
 }
 

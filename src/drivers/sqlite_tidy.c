@@ -8,9 +8,7 @@
  */
 #include "drivers/sqlite_parts.h"
 
-#include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 typedef enum dibs__sql_step step;
 typedef struct dibs__lite_link link_t;
@@ -27,32 +25,20 @@ enum {
 static link_t *tidier(struct dibs__lite *store) {
   struct dibs__said said;
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), WRITE_MS);
-  if (!store->tidier) (void)dibs__lite_link_open(store, store->path, true, by, &store->tidier, &said);
+  if (!store->tidier) (void)dibs__lite_link_open(store, store->path, by, &store->tidier, &said);
   if (store->tidier) store->tidier->by = by;
   return store->tidier;
 }
 
 /* ---- Checkpoints ---- */
 
-static bool log_is_long(const struct dibs__lite *store) {
-  char path[4200];
-  struct stat st;
-  if (snprintf(path, sizeof path, "%s-wal", store->path) >= (int)sizeof path) return false;
-  return stat(path, &st) == 0 && st.st_size >= (off_t)DIBS__LITE_WAL_PAGES * DIBS__LITE_PAGE;
-}
-
 void dibs__lite_checkpoint(struct dibs__lite *store) {
-  int pages, copied;
-  /* The file does not shrink when the log begins anew, so this may be once too often; it is cheap then. */
-  if (!log_is_long(store)) return;
+  int pages = 0, copied = 0;
+  if (atomic_load(&store->log_pages) < DIBS__LITE_LOG_PAGES) return;
   link_t *l = tidier(store);
-  if (!l) return;
-  sqlite3_wal_checkpoint_v2(l->db, "main", SQLITE_CHECKPOINT_PASSIVE, &pages, &copied);
-  /* Under steady writing the log is never wholly copied, so it would never begin anew: what came meanwhile, a few
-   * pages, is copied with the writers held. */
-  if (!dibs__side_write_begin(store->side, dibs__tick_add_ms(dibs__tick_now(), WRITE_MS))) return;
-  sqlite3_wal_checkpoint_v2(l->db, "main", SQLITE_CHECKPOINT_PASSIVE, &pages, &copied);
-  dibs__side_write_end(store->side);
+  if (l) sqlite3_wal_checkpoint_v2(l->db, "main", SQLITE_CHECKPOINT_PASSIVE, &pages, &copied);
+  /* Until a commit says otherwise.  Copied only in part, because somebody reads an old state: again the next time. */
+  if (pages == copied) atomic_store(&store->log_pages, 0);
 }
 
 /* ---- Sweeping ---- */

@@ -7,8 +7,6 @@
  */
 #include "sql/sql.h"
 
-#include <assert.h>
-
 typedef enum dibs__sql_step step;
 typedef struct dibs__sql_head head;
 
@@ -74,6 +72,7 @@ static void waiters_out(head *h, uint32_t gone) {
 }
 
 step dibs__sql_waiter_out(struct dibs__sql *s, head *h, const struct dibs__sql_waiter *w) {
+  if (!h->waiters || (w->state == DIBS__SQL_OFFERED && !h->offers)) return s->rows->wrong(s->to);
   step st = s->rows->waiter_drop(s->to, h, w->ticket);
   if (w->state == DIBS__SQL_OFFERED) offers_out(h, 1);
   waiters_out(h, 1);
@@ -102,11 +101,13 @@ static step expire(struct dibs__sql *s, head *h) {
   if (h->holders && !dibs__sql_inline(h)) {
     st = s->rows->holders_expire(s->to, h, s->now, &gone);
     if (st != DIBS__SQL_FINE) return st;
+    if (gone > h->holders) return s->rows->wrong(s->to);
     if (gone) holders_out(h, gone, 0);
   }
   if (h->offers) {
     st = s->rows->offers_expire(s->to, h, s->now, &gone);
     if (st != DIBS__SQL_FINE) return st;
+    if (gone > h->offers) return s->rows->wrong(s->to);
     if (gone) offers_out(h, gone);
   }
   int64_t due = INT64_MAX;
@@ -164,7 +165,6 @@ step dibs__sql_enter(struct dibs__sql *s, head *h) {
 }
 
 step dibs__sql_leave(struct dibs__sql *s, head *h) {
-  assert(h->offers <= h->waiters);
   if (!h->holders && !h->waiters) return h->exists ? s->rows->head_drop(s->to, h) : DIBS__SQL_FINE;
   if (!h->exists) return s->rows->head_add(s->to, h);
   if (h->holder_changed) return s->rows->head_set(s->to, h);

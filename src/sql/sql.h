@@ -112,6 +112,9 @@ struct dibs__sql_break {
 
 /* The dialect's statements.  `to` is the dialect's connection.  `*found`: there is one. */
 struct dibs__sql_rows {
+  /* Rows contradict each other: BROKE, and the store is damaged. */
+  enum dibs__sql_step (*wrong)(void *to);
+
   /* The pointer is good until the transaction ends. */
   enum dibs__sql_step (*bucket_get)(void *to, uint16_t bucket, struct dibs__sql_bucket **row);
   enum dibs__sql_step (*bucket_put)(void *to, uint16_t bucket); /* what `row` points to was changed */
