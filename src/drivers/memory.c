@@ -202,10 +202,27 @@ static void anchor(struct dibs__memory *m, struct dibs__anchor_op *op) {
   op->stands = bucket->mandate;
 }
 
+/* MOVED did nothing: when an epoch may turn out to be used up, what time did to the name meanwhile is undone as well.
+ */
+static void lease(struct dibs__memory *m, const struct dibs__mem_open *from, struct dibs__lease_op *op, int64_t now) {
+  bool near_the_end = op->op.bucket < DIBS__BUCKETS && m->buckets[op->op.bucket].seq > DIBS__SEQ_MAX - DIBS__BLOCK_MAX;
+  struct dibs__mem_saved *saved = NULL;
+  if (near_the_end && !dibs__mem_save(m, &op->op, &saved)) {
+    dibs__mem_forget_saved(&saved);
+    op->op.status = DIBS_NO_MEMORY;
+    return;
+  }
+  dibs__mem_lease(m, from, op, now);
+  if (op->op.status == DIBS__MOVED)
+    dibs__mem_restore(m, &saved);
+  else
+    dibs__mem_forget_saved(&saved);
+}
+
 static void run_one(struct dibs__memory *m, const struct dibs__mem_open *from, struct dibs__op *op, int64_t now) {
   switch (op->family) {
   case DIBS__FAM_LEASE:
-    dibs__mem_lease(m, from, (struct dibs__lease_op *)op, now);
+    lease(m, from, (struct dibs__lease_op *)op, now);
     break;
   case DIBS__FAM_ANCHOR:
     anchor(m, (struct dibs__anchor_op *)op);
@@ -332,21 +349,25 @@ static dibs__status memory_open(const struct dibs__uri *uri, struct dibs__dstore
   return DIBS_OK;
 }
 
-/* Takes away waiters and offers of a session (0: of all that are gone), and settles every name. */
+static void forget_old_breaks(struct dibs__mem_name *name, int64_t now) {
+  bool idle = !name->holders.count && !name->offered.count && !name->waiting.count && !name->asleep.count;
+  if (!idle || !name->breaks) return;
+  if (now - name->breaks[(name->break_count - 1) % DIBS__MEM_BREAKS].at <= DIBS__MEM_BREAK_KEEP_MS) return;
+  free(name->breaks);
+  name->breaks = NULL;
+}
+
+/* Takes away waiters and offers of a session (0: of all that are gone). */
 static void sweep(struct dibs__memory *m, uint64_t session) {
   int64_t now = dibs__mem_clock(m);
-  struct dibs__map_node *next, *link = dibs__mem_next(&m->names, NULL);
-  for (; link; link = next) {
-    struct dibs__mem_name *name = (struct dibs__mem_name *)link;
-    next = dibs__mem_next(&m->names, link);
-    dibs__mem_sweep_name(m, name, session);
-    dibs__mem_settle(m, name, now);
-    bool idle = !name->holders.count && !name->offered.count && !name->waiting.count && !name->asleep.count;
-    const struct dibs__mem_break *last =
-        name->breaks ? &name->breaks[(name->break_count - 1) % DIBS__MEM_BREAKS] : NULL;
-    if (idle && last && now - last->at > DIBS__MEM_BREAK_KEEP_MS) {
-      free(name->breaks);
-      name->breaks = NULL;
+  struct dibs__map_node *next, *node = dibs__mem_next(&m->names, NULL);
+  for (; node; node = next) {
+    struct dibs__mem_name *name = (struct dibs__mem_name *)node;
+    next = dibs__mem_next(&m->names, node);
+    dibs__mem_sweep_name(m, name, session, now);
+    if (!session) {
+      dibs__mem_settle(m, name, now); /* also what time ended, which nobody asked for since */
+      forget_old_breaks(name, now);
     }
     dibs__mem_name_drop_if_idle(m, name);
   }
@@ -385,8 +406,8 @@ static dibs__status memory_connect(struct dibs__dstore *store, dibs__tick by, st
   dibs__mutex_lock(&open->memory->lock);
   *identity = (struct dibs__identity){
       .mandate = open->memory->buckets[0].mandate,
-      .caps = DIBS__CAP_BRIEF | DIBS__CAP_SHARED | DIBS__CAP_COUNTED | DIBS__CAP_FIFO | DIBS__CAP_GRANT_NEXT | DIBS__CAP_EVENTS |
-              DIBS__CAP_ATOMIC | DIBS__CAP_ANCHOR | DIBS__CAP_PARALLEL | DIBS__CAP_BLOCKS,
+      .caps = DIBS__CAP_BRIEF | DIBS__CAP_SHARED | DIBS__CAP_COUNTED | DIBS__CAP_FIFO | DIBS__CAP_GRANT_NEXT |
+              DIBS__CAP_EVENTS | DIBS__CAP_ATOMIC | DIBS__CAP_ANCHOR | DIBS__CAP_PARALLEL | DIBS__CAP_BLOCKS,
       .families = 1u << DIBS__FAM_LEASE | 1u << DIBS__FAM_ANCHOR | 1u << DIBS__FAM_RECORD,
       .schema = 1,
       .max_batch = DIBS__MEM_BATCH,

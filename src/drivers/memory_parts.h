@@ -144,8 +144,9 @@ int64_t dibs__mem_soonest(struct dibs__mem_name *name);
 void dibs__mem_pass_on(struct dibs__memory *memory, struct dibs__mem_name *name, int64_t now);
 /* What time has done to it, then pass_on. */
 void dibs__mem_settle(struct dibs__memory *memory, struct dibs__mem_name *name, int64_t now);
-/* Takes away waiters and offers of `session`, or of every session that is gone (0). */
-void dibs__mem_sweep_name(struct dibs__memory *memory, struct dibs__mem_name *name, uint64_t session);
+/* Takes away waiters and offers of `session`, or of every session that is gone (0); if there were any, settles and
+ * passes on. */
+void dibs__mem_sweep_name(struct dibs__memory *memory, struct dibs__mem_name *name, uint64_t session, int64_t now);
 
 /* memory_lease.c, memory_record.c: one operation; status and answers are set */
 void dibs__mem_lease(struct dibs__memory *memory, const struct dibs__mem_open *from, struct dibs__lease_op *op,

@@ -227,16 +227,30 @@ void dibs__mem_settle(struct dibs__memory *m, name *n, int64_t now) {
   dibs__mem_pass_on(m, n, now);
 }
 
+static bool goes(const struct dibs__memory *m, const claim *c, uint64_t session) {
+  return session ? c->session == session : !dibs__mem_alive(m, c->session);
+}
+
 static void sweep_row(struct dibs__memory *m, struct dibs__mem_row *row, uint64_t session) {
   claim *c, *next;
   for (c = row->first; c; c = next) {
     next = c->after;
-    if (session ? c->session == session : !dibs__mem_alive(m, c->session)) dibs__mem_claim_remove(m, c);
+    if (goes(m, c, session)) dibs__mem_claim_remove(m, c);
   }
 }
 
-void dibs__mem_sweep_name(struct dibs__memory *m, name *n, uint64_t session) {
+static bool any_goes(const struct dibs__memory *m, const struct dibs__mem_row *row, uint64_t session) {
+  const claim *c = row->first;
+  while (c && !goes(m, c, session)) c = c->after;
+  return c != NULL;
+}
+
+void dibs__mem_sweep_name(struct dibs__memory *m, name *n, uint64_t session, int64_t now) {
+  if (!any_goes(m, &n->waiting, session) && !any_goes(m, &n->asleep, session) && !any_goes(m, &n->offered, session))
+    return;
+  dibs__mem_settle(m, n, now);
   sweep_row(m, &n->waiting, session);
   sweep_row(m, &n->asleep, session);
   sweep_row(m, &n->offered, session);
+  dibs__mem_pass_on(m, n, now);
 }

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 enum { IN_DOUBT = 1 }; /* kept in `state`, which is the core's; here we are the core */
-enum { PARTIES = 64, KEPT = 64, NAMES = 256, RUN_MS = 5000, TRIES = 500 };
+enum { PARTIES = 1024, KEPT = 64, NAMES = 256, RUN_MS = 5000, TRIES = 500 };
 
 static struct {
   char uri[1024];    /* as given */
@@ -149,11 +149,11 @@ static void connect_again(struct party *p) {
   if (status != DIBS_OK) fail_msg("connect: %s: %s", status_name(status), said.text);
 }
 
-struct party *party(void) {
+struct party *party_at(const char *text) {
   struct dibs__uri uri;
   struct dibs__said said = {0};
-  dibs__status status = dibs__uri_parse(all.opened, &uri, &said);
-  if (status != DIBS_OK) fail_msg("%s: %s", all.opened, said.text);
+  dibs__status status = dibs__uri_parse(text, &uri, &said);
+  if (status != DIBS_OK) fail_msg("%s: %s", text, said.text);
   assert_true(all.party_count < PARTIES);
   struct party *p = calloc(1, sizeof *p);
   assert_non_null(p);
@@ -164,11 +164,16 @@ struct party *party(void) {
   dibs__uri_free(&uri);
   if (status != DIBS_OK) {
     free(p);
-    fail_msg("%s: %s: %s", all.opened, status_name(status), said.text);
+    fail_msg("%s: %s: %s", text, status_name(status), said.text);
   }
   all.parties[all.party_count++] = p;
-  if (all.target->own_clocks && all.passed) all.target->skew(innermost(p), all.passed);
   connect_again(p);
+  return p;
+}
+
+struct party *party(void) {
+  struct party *p = party_at(all.opened);
+  if (all.target->own_clocks && all.passed) all.target->skew(innermost(p), all.passed);
   return p;
 }
 
@@ -427,6 +432,12 @@ void expect_at(const char *file, int line, struct dibs__op got, dibs__status wan
   if (got.status == want || (in_doubt(&got) && got.status == second_answer(&got, want))) return;
   print_error("%s where %s was expected\n", status_name(got.status), status_name(want));
   _fail(file, line);
+}
+
+void expect_until(const struct party *p, const struct dibs__lease_op *op, int64_t ttl_ms) {
+  int64_t late = p->said.now.ms + ttl_ms - op->until.ms;
+  if (late == 0 || (late > 0 && in_doubt(&op->op))) return;
+  fail_msg("it ends %lld ms off", (long long)late);
 }
 
 void expect_was(struct dibs__lease_op got, uint32_t was) {

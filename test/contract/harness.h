@@ -63,6 +63,7 @@ struct party {
 };
 /* One more open of the case's store. */
 struct party *party(void);
+struct party *party_at(const char *uri);        /* of another store */
 void leave(struct party *p);                    /* an orderly close; the case's end closes who is left */
 struct dibs__dstore *store_of(struct party *p); /* what the core talks to */
 struct dibs__dstore *innermost(struct party *p);
@@ -129,6 +130,8 @@ void keep(char *got);
 void expect_at(const char *file, int line, struct dibs__op got, dibs__status want);
 /* It was answered after an UNKNOWN: it may have been done before. */
 bool in_doubt(const struct dibs__op *op);
+/* The lease was granted or renewed at the time of the last run, for so long. */
+void expect_until(const struct party *p, const struct dibs__lease_op *op, int64_t ttl_ms);
 /* CANCEL answered OK, and it was that. */
 void expect_was(struct dibs__lease_op got, uint32_t was);
 const char *status_name(dibs__status status);

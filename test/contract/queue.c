@@ -339,7 +339,7 @@ static void R13_the_ttl_counts_from_the_confirm(void **state) {
   pass(p, DIBS__OFFER_MS / 4);
   struct dibs__lease_op got = acquire(p, "n", 2);
   expect(got, DIBS_OK);
-  assert_int_equal(got.until.ms, p->said.now.ms + ttl());
+  expect_until(p, &got, ttl());
 }
 
 static const struct CMUnitTest contract_queue_cases[] = {
