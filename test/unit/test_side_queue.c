@@ -71,6 +71,11 @@ static void lock_of_a_killed_writer_is_freed_by_who_takes_its_slot(void **state)
   assert_int_equal(dibs__side_session(next) & 0xffff, atomic_load(&arena->session) & 0xffff);
   assert_true(dibs__side_write_begin(side, DIBS__TICK_ZERO)); /* no waiting, no looking */
   dibs__side_write_end(side);
+  struct dibs__event got[4];
+  bool all;
+  dibs__side_wait(side, in_ms(LONG_MS));
+  assert_int_equal(dibs__side_take(side, got, 4, &all), 0);
+  assert_true(all); /* what the dead one did and did not tell */
   dibs__side_close(next);
   dibs__side_close(side);
 }
@@ -234,6 +239,75 @@ static void lock_that_is_kept_for_one_who_was_killed_is_had_by_anybody(void **st
   dibs__side_close(side);
 }
 
+enum { SHORT_TURNS = 300000 };
+
+struct short_turns {
+  _Atomic uint64_t ready;
+  volatile uint64_t number;
+};
+
+static int count_shortly(struct bed *bed, void *arg) {
+  struct short_turns *turns = arg;
+  struct dibs__side *side = side_open(bed);
+  if (!side) return 1;
+  atomic_fetch_add(&turns->ready, 1);
+  if (!reached(&turns->ready, 2)) return 2;
+  for (int i = 0; i < SHORT_TURNS; i++) {
+    if (!dibs__side_write_begin(side, in_ms(LONG_MS))) return 3;
+    turns->number = turns->number + 1;
+    dibs__side_write_end(side);
+  }
+  dibs__side_close(side);
+  return 0;
+}
+
+/* Turns as short as can be, so that two often find it free in the same instant. */
+static void two_that_find_it_free_in_the_same_instant_do_not_both_get_it(void **state) {
+  struct bed *bed = *state;
+  struct short_turns *turns = shared(sizeof *turns);
+  pid_t pids[2];
+  for (int i = 0; i < 2; i++) pids[i] = child(count_shortly, bed, turns);
+  for (int i = 0; i < 2; i++) assert_int_equal(result_of(pids[i]), 0);
+  assert_int_equal(turns->number, 2 * SHORT_TURNS);
+}
+
+struct relay {
+  struct dibs__side *side;
+  _Atomic uint64_t asking, done;
+};
+
+static void ask_for_one_turn(void *arg) {
+  struct relay *relay = arg;
+  atomic_fetch_add(&relay->asking, 1);
+  if (!dibs__side_write_begin(relay->side, in_ms(LONG_MS))) return;
+  atomic_fetch_add(&relay->done, 1);
+  dibs__side_write_end(relay->side);
+}
+
+/* By a wake from the one before, not by the slice of 20 ms in which they look for themselves. */
+static void those_that_sleep_are_woken_one_after_the_other(void **state) {
+  struct bed *bed = *state;
+  enum { TIMES = 15, WAITERS = 3 };
+  struct relay relay = {.side = side_open(bed)};
+  int quick = 0;
+  for (int i = 0; i < TIMES; i++) {
+    dibs__thread *threads[WAITERS];
+    atomic_store(&relay.asking, 0);
+    atomic_store(&relay.done, 0);
+    assert_true(dibs__side_write_begin(relay.side, in_ms(LONG_MS)));
+    for (int k = 0; k < WAITERS; k++) threads[k] = dibs__thread_start("ask", ask_for_one_turn, &relay);
+    assert_true(reached(&relay.asking, WAITERS));
+    dibs__nap_ms(2); /* asleep by now, or nearly; before they starve */
+    dibs__tick before = dibs__tick_now();
+    dibs__side_write_end(relay.side);
+    for (int k = 0; k < WAITERS; k++) dibs__thread_join(threads[k]);
+    assert_int_equal(atomic_load(&relay.done), WAITERS);
+    quick += dibs__tick_left_ms(before, dibs__tick_now()) < 10;
+  }
+  assert_true(quick > TIMES / 2);
+  dibs__side_close(relay.side);
+}
+
 struct counter {
   struct dibs__side *side;
   uint64_t *number;
@@ -291,7 +365,9 @@ static void hints_arrive_in_order_and_whole(void **state) {
       assert_memory_equal(got[i].id.b, want.id.b, sizeof want.id.b);
     }
   }
-  post(a, dibs__side_session(a), 9); /* to ourselves, too */
+  uint32_t bell = atomic_load(&a->page->slots[b->slot].bell);
+  post(a, dibs__side_session(a), 9); /* to ourselves, too, and to nobody else */
+  assert_int_equal(atomic_load(&a->page->slots[b->slot].bell), bell);
   assert_int_equal(dibs__side_take(a, got, 40, &all), 1);
   dibs__side_close(a);
   dibs__side_close(b);
@@ -506,6 +582,8 @@ int main(void) {
       CASE(writers_exclude_each_other_while_some_are_killed),
       CASE(writer_without_a_pause_does_not_shut_out_the_others),
       CASE(lock_that_is_kept_for_one_who_was_killed_is_had_by_anybody),
+      CASE(two_that_find_it_free_in_the_same_instant_do_not_both_get_it),
+      CASE(those_that_sleep_are_woken_one_after_the_other),
       CASE(threads_of_one_open_store_exclude_each_other),
       CASE(hints_arrive_in_order_and_whole),
       CASE(full_ring_means_look_at_all),
