@@ -28,13 +28,11 @@ static void free_store(lite *store) {
   free(store);
 }
 
-/* Under the gate: the database exists, is ours, and is open in store->spare. */
-static dibs__status open_database(lite *store, uint32_t mode, uint32_t epoch, dibs__tick by, bool *made,
+/* Under the gate.  *was: what there was before. */
+static dibs__status open_database(lite *store, uint32_t mode, uint32_t epoch, dibs__tick by, enum dibs__lite_kind *was,
                                   struct dibs__said *said) {
-  enum dibs__lite_kind kind;
-  dibs__status status = dibs__lite_look(store->path, &kind, said);
-  *made = status == DIBS_OK && kind != DIBS__LITE_OURS;
-  if (*made) status = dibs__lite_make(store, kind, mode, epoch, by, said);
+  dibs__status status = dibs__lite_look(store->path, was, said);
+  if (status == DIBS_OK && *was != DIBS__LITE_OURS) status = dibs__lite_make(store, *was, mode, epoch, by, said);
   if (status != DIBS_OK) return status;
   if (!dibs__lite_stat(store->path, &store->device, &store->inode)) {
     dibs__say(said, "%s vanished while it was opened", store->path);
@@ -43,20 +41,25 @@ static dibs__status open_database(lite *store, uint32_t mode, uint32_t epoch, di
   return dibs__lite_link_open(store, store->path, by, &store->spare, said);
 }
 
+static dibs__status open_life(lite *store, bool made, struct dibs__side_memory *memory, struct dibs__said *said) {
+  dibs__status status = dibs__side_match_file(store->side, store->path, memory, said);
+  if (status != DIBS_OK) return status;
+  if (dibs__lite_settle_life(store->spare, made, memory) == DIBS__SQL_FINE) return DIBS_OK;
+  status = dibs__lite_excuse(store->spare, "open", said);
+  dibs__lite_rollback(store->spare);
+  return status;
+}
+
 static dibs__status open_under_gate(lite *store, uint32_t mode, struct dibs__side_memory *memory, dibs__tick by,
                                     struct dibs__said *said) {
-  bool made;
-  dibs__status status = open_database(store, mode, memory->epoch + 1, by, &made, said);
-  if (status != DIBS_OK) return status;
-  status = dibs__side_match_file(store->side, store->path, memory, said);
-  if (status != DIBS_OK) return status;
-  if (dibs__lite_settle_life(store->spare, made, memory) != DIBS__SQL_FINE) {
-    status = dibs__lite_excuse(store->spare, "open", said);
-    dibs__lite_rollback(store->spare);
-    return status;
-  }
-  (void)dibs__lite_full(store->spare, false);
-  return DIBS_OK;
+  enum dibs__lite_kind was = DIBS__LITE_OURS;
+  dibs__status status = open_database(store, mode, memory->epoch + 1, by, &was, said);
+  if (status == DIBS_OK) status = open_life(store, was != DIBS__LITE_OURS, memory, said);
+  if (status == DIBS_OK || was != DIBS__LITE_ABSENT) return status;
+  dibs__lite_link_close(store->spare);
+  store->spare = NULL;
+  dibs__lite_remove(store->path); /* nothing is left behind */
+  return status;
 }
 
 static dibs__status open_place(lite *store, const struct dibs__uri *uri, dibs__tick by, struct dibs__said *said) {
@@ -75,9 +78,9 @@ static dibs__status open_place(lite *store, const struct dibs__uri *uri, dibs__t
   /* Before anything is written, and again when nobody else can be making it. */
   status = dibs__lite_look(store->path, &kind, said);
   if (status == DIBS_OK) status = dibs__side_open(store->path, mode, by, &store->side, &memory, said);
-  if (status != DIBS_OK) return status;
-  status = open_under_gate(store, mode, &memory, by, said);
-  dibs__side_gate_leave(store->side);
+  if (status == DIBS_OK) status = open_under_gate(store, mode, &memory, by, said);
+  /* Else the gate is kept until the side file is closed, which takes away what this open made. */
+  if (status == DIBS_OK) dibs__side_gate_leave(store->side);
   return status;
 }
 

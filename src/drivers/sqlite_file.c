@@ -191,7 +191,7 @@ static dibs__status put_in_place(const char *made, const char *path, struct dibs
   return press_folder(path, said);
 }
 
-static void remove_all(const char *path) {
+void dibs__lite_remove(const char *path) {
   static const char *const parts[] = {"", "-wal", "-shm", "-journal"};
   char name[4200];
   for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
@@ -206,7 +206,7 @@ static dibs__status make_new(struct dibs__lite *store, uint32_t mode, uint32_t e
     dibs__say(said, "the path %.80s... is too long", store->path);
     return DIBS_INVALID;
   }
-  remove_all(made); /* of a maker that was killed */
+  dibs__lite_remove(made); /* of a maker that was killed */
   int fd = open(made, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (fd < 0) return say_errno("make", made, said);
   dibs__status status = fchmod(fd, (mode_t)mode) == 0 ? DIBS_OK : say_errno("set the mode of", made, said);
@@ -215,7 +215,7 @@ static dibs__status make_new(struct dibs__lite *store, uint32_t mode, uint32_t e
   if (status == DIBS_OK)
     status = fill_file(store, made, PAGE_SIZE ";PRAGMA journal_mode=OFF;PRAGMA synchronous=OFF", epoch, by, said);
   if (status == DIBS_OK) status = put_in_place(made, store->path, said);
-  if (status != DIBS_OK) remove_all(made);
+  if (status != DIBS_OK) dibs__lite_remove(made);
   return status;
 }
 

@@ -138,26 +138,35 @@ static step below_marks(link_t *l, const dibs__fence marked[DIBS__BUCKETS], bool
   return DIBS__SQL_FINE;
 }
 
-step dibs__lite_settle_life(link_t *l, bool made, const struct dibs__side_memory *memory) {
-  struct dibs__lite_meta meta;
+static step is_other(link_t *l, const struct dibs__side_memory *memory, struct dibs__lite_meta *meta, bool *other) {
   char boot[37] = "";
-  bool other = memory->life == DIBS__SIDE_NEW, below = false, unsure;
+  bool below = false, unsure;
   dibs__fence marked[DIBS__BUCKETS];
   for (uint16_t bucket = 0; bucket < DIBS__BUCKETS; bucket++)
     marked[bucket] = dibs__side_marked(l->store->side, bucket);
   step end = dibs__lite_plain(l, DIBS__LITE_BEGIN_READ);
-  if (end == DIBS__SQL_FINE) end = dibs__lite_meta_load(l, &meta);
+  if (end == DIBS__SQL_FINE) end = dibs__lite_meta_load(l, meta);
   if (end == DIBS__SQL_FINE) end = below_marks(l, marked, &below);
   if (end == DIBS__SQL_FINE) end = dibs__lite_commit(l, &unsure);
   memset(l->known, 0, sizeof l->known);
-  if (end != DIBS__SQL_FINE) return end;
-  if (made) {
-    dibs__side_begin(l->store->side, &meta.life, l->buckets[0].mandate.epoch);
-    return DIBS__SQL_FINE;
-  }
   (void)dibs__boot_id(boot);
-  other = other || below || memcmp(meta.life.b, memory->incarnation.b, sizeof meta.life.b) != 0;
-  other = other || meta.device != l->store->device || meta.inode != l->store->inode;
-  other = other || strcmp(meta.boot, boot) != 0;
-  return other ? dibs__lite_new_life(l) : DIBS__SQL_FINE;
+  *other = memory->life == DIBS__SIDE_NEW || below ||
+           memcmp(meta->life.b, memory->incarnation.b, sizeof meta->life.b) != 0 || meta->device != l->store->device ||
+           meta->inode != l->store->inode || strcmp(meta->boot, boot) != 0;
+  return end;
+}
+
+step dibs__lite_settle_life(link_t *l, bool made, const struct dibs__side_memory *memory) {
+  struct dibs__lite_meta meta;
+  bool other;
+  step end = is_other(l, memory, &meta, &other);
+  if (end != DIBS__SQL_FINE) return end;
+  if (made) dibs__side_begin(l->store->side, &meta.life, l->buckets[0].mandate.epoch);
+  if (made || !other) return DIBS__SQL_FINE;
+  /* It would take everybody's leases away, so once more while nobody can grant. */
+  if (!dibs__side_write_begin(l->store->side, l->by)) return dibs__lite_broke(l, SQLITE_BUSY);
+  end = is_other(l, memory, &meta, &other);
+  if (end == DIBS__SQL_FINE && other) end = dibs__lite_new_life(l);
+  dibs__side_write_end(l->store->side);
+  return end == DIBS__SQL_FINE ? dibs__lite_full(l, false) : end;
 }

@@ -226,6 +226,8 @@ dibs__status dibs__lite_look(const char *path, enum dibs__lite_kind *kind, struc
 /* Makes the file whole, under the name `path`, in one step that a crash can't halve.  Under the gate. */
 dibs__status dibs__lite_make(struct dibs__lite *store, enum dibs__lite_kind kind, uint32_t mode, uint32_t epoch,
                              dibs__tick by, struct dibs__said *said);
+/* Takes away the file, and SQLite's beside it. */
+void dibs__lite_remove(const char *path);
 /* Device and inode of what the path leads to.  false: nothing. */
 bool dibs__lite_stat(const char *path, uint64_t *device, uint64_t *inode);
 
