@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: MIT
+# bash completion for dibs
+_dibs_names() {
+  COMPREPLY=()
+  local name
+  while IFS= read -r name; do
+    [[ $name == "$cur"* ]] && COMPREPLY+=("$(printf %q "$name")")
+  done < <(dibs ls --json 2>/dev/null | sed 's/},{/}\n{/g' | sed -n 's/.*"name":"\([^"\\]*\)".*/\1/p' | sort -u)
+}
+
+_dibs() {
+  local cur prev word command='' before=0
+  cur=${COMP_WORDS[COMP_CWORD]}
+  prev=${COMP_WORDS[COMP_CWORD - 1]}
+  local commands='run lock unlock renew ls show break watch record doctor bench help version'
+  local globals='--store --json --quiet --owner --help'
+  local i
+  for ((i = 1; i < COMP_CWORD; i++)); do
+    word=${COMP_WORDS[i]}
+    if [[ $word == -- ]]; then
+      # What follows is a command line of its own.
+      if declare -F _command_offset >/dev/null; then _command_offset $((i + 1)); else
+        mapfile -t COMPREPLY < <(compgen -c -- "$cur")
+      fi
+      return
+    fi
+    case $word in
+      --store | --owner | --ttl | --wait | --slots | --grace | --interval | --count | --rounds | --seconds | --only | --out) ((i++)) ;;
+      -*) ;;
+      *)
+        if [[ -z $command ]]; then command=$word; else ((before++)); fi
+        ;;
+    esac
+  done
+  case $prev in
+    --store) COMPREPLY=(); mapfile -t COMPREPLY < <(compgen -W 'sqlite:/// memory:' -- "$cur"); return ;;
+    --ttl | --wait | --grace | --interval) mapfile -t COMPREPLY < <(compgen -W '500ms 10s 30s 2m 1h' -- "$cur"); return ;;
+    --out) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
+    --owner | --slots | --count | --rounds | --seconds | --only) COMPREPLY=(); return ;;
+  esac
+  local options=''
+  case $command in
+    run) options='--ttl --wait --try --shared --slots --grace --' ;;
+    lock) options='--ttl --wait --try --shared --slots' ;;
+    renew) options='--ttl' ;;
+    break) options='--now --wait' ;;
+    watch) options='--interval --count' ;;
+    bench) options='--rounds --seconds --only --smoke --out' ;;
+  esac
+  if [[ $cur == -* ]]; then
+    mapfile -t COMPREPLY < <(compgen -W "$options $globals" -- "$cur")
+    return
+  fi
+  if [[ -z $command ]]; then
+    mapfile -t COMPREPLY < <(compgen -W "$commands" -- "$cur")
+    return
+  fi
+  case $command:$before in
+    help:0) mapfile -t COMPREPLY < <(compgen -W "$commands exits" -- "$cur") ;;
+    record:0) mapfile -t COMPREPLY < <(compgen -W 'seal save load' -- "$cur") ;;
+    bench:0) mapfile -t COMPREPLY < <(compgen -W 'lease' -- "$cur") ;;
+    run:0 | lock:0 | unlock:0 | renew:0 | ls:0 | show:0 | break:0 | watch:0) _dibs_names ;;
+    *) COMPREPLY=() ;;
+  esac
+}
+complete -F _dibs dibs

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: MIT
+# fish completion for dibs
+function __dibs_names
+    dibs ls --json 2>/dev/null | string replace -ra '\},\{' "}\n{" | string match -rg '"name":"([^"\\\\]*)"' | sort -u
+end
+set -l commands run lock unlock renew ls show break watch record doctor bench help version
+set -l first "not __fish_seen_subcommand_from $commands"
+set -l times '500ms 10s 30s 2m 1h'
+
+complete -c dibs -f
+complete -c dibs -n $first -a run -d 'run a command while holding a lease'
+complete -c dibs -n $first -a lock -d 'acquire a lease and leave it to unlock and renew'
+complete -c dibs -n $first -a unlock -d 'release a lease acquired by lock'
+complete -c dibs -n $first -a renew -d 'renew a lease acquired by lock'
+complete -c dibs -n $first -a ls -d 'list who holds and who waits'
+complete -c dibs -n $first -a show -d 'show one name'
+complete -c dibs -n $first -a break -d 'take a name from whoever holds it'
+complete -c dibs -n $first -a watch -d 'follow what happens to names'
+complete -c dibs -n $first -a record -d 'read and write small records guarded by the fence'
+complete -c dibs -n $first -a doctor -d 'check the store and this machine'
+complete -c dibs -n $first -a bench -d 'measure what a lease costs here'
+complete -c dibs -n $first -a help -d 'print help'
+complete -c dibs -n $first -a version -d 'print the version'
+
+complete -c dibs -l store -x -a 'sqlite:/// memory:' -d 'the store'
+complete -c dibs -l json -d 'print JSON for programs'
+complete -c dibs -l quiet -d 'say nothing of plain answers'
+complete -c dibs -l owner -x -d 'who acts, for people to read'
+complete -c dibs -s h -l help -d 'print the help of the command'
+
+complete -c dibs -n '__fish_seen_subcommand_from run lock renew' -l ttl -x -a "$times" -d 'how long the lease lasts'
+complete -c dibs -n '__fish_seen_subcommand_from run lock break' -l wait -x -a "$times" -d 'how long to wait'
+complete -c dibs -n '__fish_seen_subcommand_from run lock' -l try -d 'do not wait at all'
+complete -c dibs -n '__fish_seen_subcommand_from run lock' -l shared -d 'as one of many readers'
+complete -c dibs -n '__fish_seen_subcommand_from run lock' -l slots -x -d 'as one of at most N holders'
+complete -c dibs -n '__fish_seen_subcommand_from run' -l grace -x -a "$times" -d 'between TERM and KILL'
+complete -c dibs -n '__fish_seen_subcommand_from break' -l now -d 'do not wait for the holder'
+complete -c dibs -n '__fish_seen_subcommand_from watch' -l interval -x -a "$times" -d 'how often to look'
+complete -c dibs -n '__fish_seen_subcommand_from watch' -l count -x -d 'end after N changes'
+complete -c dibs -n '__fish_seen_subcommand_from bench' -l rounds -x -d 'alternating rounds'
+complete -c dibs -n '__fish_seen_subcommand_from bench' -l seconds -x -d 'of each side in each round'
+complete -c dibs -n '__fish_seen_subcommand_from bench' -l only -x -d 'some of the cases'
+complete -c dibs -n '__fish_seen_subcommand_from bench' -l smoke -d 'everything very small'
+complete -c dibs -n '__fish_seen_subcommand_from bench' -l out -r -d 'the figures as JSON'
+
+complete -c dibs -n '__fish_seen_subcommand_from run lock unlock renew ls show break watch' -a '(__dibs_names)'
+# What follows -- is a command line of its own.
+function __dibs_behind_dashes
+    set -l words (commandline -opc)
+    contains -- -- $words
+end
+function __dibs_command
+    set -l words (commandline -opc) (commandline -ct)
+    set -l at (contains -i -- -- $words)
+    complete -C "$(string join ' ' -- (string escape -- $words[(math $at + 1)..-1]))"
+end
+complete -c dibs -n __dibs_behind_dashes -a '(__dibs_command)'
+complete -c dibs -n '__fish_seen_subcommand_from record' -a 'seal save load'
+complete -c dibs -n '__fish_seen_subcommand_from bench' -a lease
+complete -c dibs -n '__fish_seen_subcommand_from help' -a "$commands exits"

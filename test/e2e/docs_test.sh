@@ -1,0 +1,98 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# The manual pages and the completions name what the option tables name, no more and no less.
+#   docs_test.sh ROOT
+. "$(dirname "$0")/tap.sh"
+root=$1
+man=$root/doc/man
+
+commands=$("$DIBS" help | sed -n '/^Commands:/,/^$/s/^  \([a-z]*\) .*/\1/p' | sort)
+globals=$("$DIBS" help | sed -n '/^Options/,/^$/s/^  --\([a-z]*\).*/\1/p' | sort)
+like 'there are commands' "$(echo $commands)" 'break .* run .* watch'
+is 'there are options of every command' "$(echo $globals)" 'help json owner quiet store'
+
+# Options of a command beside those of every one.
+own_options() {
+  if [ "$1" = bench ]; then
+    "$DIBS" bench lease --help | sed -n 's/^  --\([a-z]*\) .*/\1/p'
+  else
+    "$DIBS" help "$1" | sed -n '/^Options/,/^$/s/^  --\([a-z]*\).*/\1/p'
+  fi | sort | comm -23 - <(echo "$globals")
+}
+page_options() { sed -n '/^\.Sh OPTIONS/,/^\.Sh [^O]/s/^\.It Fl Fl \([a-z]*\).*/\1/p' "$1" | sort; }
+synopsis_options() { sed -n '/^\.Sh SYNOPSIS/,/^\.Sh D/p' "$1" | grep -o 'Fl Fl [a-z]\+' | sed 's/Fl Fl //' | sort -u; }
+
+is 'dibs(1) tells of every common option' "$(page_options "$man/dibs.1")" "$globals"
+is 'dibs(1) names every command' "$(sed -n 's/^\.Xr dibs-\([a-z]*\) 1$/\1/p' "$man/dibs.1" | sort)" "$commands"
+is 'dibs(1) has the table of exit codes' "$(sed -n '/^\.Sh EXIT/,/^\.Sh EXAM/s/^\.It \([0-9]*\).*/\1/p' "$man/dibs.1")" \
+  "$("$DIBS" help exits | awk '{ print $1 }')"
+for status in $("$DIBS" help exits | sed -n 's/.*\[\(.*\)\]$/\1/p'); do
+  [ "$status" = OK ] || like "dibs(1) says where $status goes" "$(cat "$man/dibs.1")" "[( ]$status[,)]"
+done
+for command in $commands; do
+  page=$man/dibs-$command.1
+  ok "dibs-$command(1) is there" test -f "$page"
+  ok "dibs-$command(1) is installed" grep -q "'dibs-$command.1'" "$man/meson.build"
+  own=$(own_options "$command")
+  is "dibs-$command(1) tells of its options" "$(page_options "$page")" "$own"
+  is "dibs-$command(1) has them in its synopsis" "$(synopsis_options "$page" | comm -23 - <(echo "$globals"))" "$own"
+  like "dibs-$command(1) says what the command is" "$(grep '^\.Nd' "$page")" '^.Nd [a-z]'
+  ok "dibs-$command(1) has an example" grep -q '^\.Sh EXAMPLES' "$page"
+  codes=$("$DIBS" help "$command" | sed -n '/^Exit codes/,/^$/s/^ *\([0-9][0-9]*\) .*/\1/p')
+  section=$(sed -n '/^\.Sh EXIT/,/^\.Sh EXAM/p' "$page")
+  for code in $codes; do
+    [ "$command:$code" = run:0 ] || like "dibs-$command(1) tells of exit $code" "$section" "(^|[^0-9])$code([^0-9]|$)"
+  done
+done
+if command -v mandoc >/dev/null; then
+  for page in "$man"/dibs*.1; do
+    is "${page##*/} is well formed" "$(mandoc -T lint -W style "$page" 2>/dev/null | grep -v 'referenced manual not found')" ''
+  done
+fi
+
+# ---- bash ----
+# shellcheck disable=SC1091
+. "$root/completions/dibs.bash"
+PATH=$dir/bin:$PATH
+mkdir "$dir/bin"
+ln -s "$DIBS" "$dir/bin/dibs"
+completes() { # completes WORD...: what stands at the last of them
+  COMP_WORDS=(dibs "$@") COMP_CWORD=$#
+  COMPREPLY=()
+  _dibs
+  printf '%s\n' "${COMPREPLY[@]}" | sort
+}
+is 'bash: commands' "$(completes '')" "$commands"
+for command in $commands; do
+  is "bash: options of $command" "$(completes "$command" -- | sed 's/^--//' | grep .)" \
+    "$( (own_options "$command"; echo "$globals") | grep . | sort)"
+done
+"$DIBS" lock 'some name' --ttl 1h >/dev/null
+is 'bash: names that are held' "$(completes show so)" 'some\ name'
+is 'bash: verbs of record' "$(echo $(completes record ''))" 'load save seal'
+like 'bash: behind -- a command' "$(completes run x -- ech)" '^echo$'
+
+# ---- zsh, fish: what they name ----
+for command in $commands; do
+  for option in $(own_options "$command"); do
+    like "zsh: $command --$option" "$(grep -E "^ +($command)\) |^  lease=|^    '.*--" "$root/completions/_dibs" | cat - \
+      <(sed -n "/^ *$command)/,/;;/p" "$root/completions/_dibs"))" "--$option\["
+  done
+  like "zsh: $command" "$(cat "$root/completions/_dibs")" "'$command:"
+done
+if command -v zsh >/dev/null; then ok 'zsh: it parses' zsh -n "$root/completions/_dibs"; fi
+for option in $globals; do
+  like "zsh: --$option" "$(cat "$root/completions/_dibs")" "--$option[}\[]"
+  like "fish: --$option" "$(cat "$root/completions/dibs.fish")" " -l $option "
+done
+if command -v fish >/dev/null; then
+  # A home of its own: fish writes there.
+  fished() { HOME=$dir XDG_CONFIG_HOME=$dir XDG_DATA_HOME=$dir fish --no-config -c "source '$root/completions/dibs.fish'; complete -C '$1'" | cut -f 1 | sort -u; }
+  is 'fish: commands' "$(fished 'dibs ')" "$commands"
+  for command in $commands; do
+    is "fish: options of $command" "$(fished "dibs $command --" | sed 's/^--//')" \
+      "$( (own_options "$command"; echo "$globals") | grep . | sort)"
+  done
+  like 'fish: behind -- a command' "$(fished 'dibs run x -- ech')" '^echo$'
+fi
+done_testing
