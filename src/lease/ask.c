@@ -135,7 +135,8 @@ static void ended_locked(struct grant *grant, dibs_status status, struct after *
 static void acquire_trouble_locked(struct grant *grant, dibs__status status, struct after *after) {
   dibs_lease *lease = grant->lease;
   bool left = atomic_load(&lease->phase) == LEASE_OVER;
-  if (status == DIBS__MOVED) status = DIBS_UNAVAILABLE;
+  /* Not even sent in time: of who has a time for it alone the wait is over. */
+  if (status == DIBS__MOVED || (status == DIBS_TIMEOUT && lease->wait_ms <= 0)) status = DIBS_UNAVAILABLE;
   bool passing = status == DIBS_UNAVAILABLE || status == DIBS_UNKNOWN || status == DIBS_TIMEOUT;
   if (grant->waits && passing && !left && ++grant->fails < RECHECK_FAILS) { /* it may come back within our wait */
     dibs__heap_set(&grant->store->rechecks, &grant->recheck, dibs__tick_add_ms(dibs__tick_now(), RECHECK_MS));

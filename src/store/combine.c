@@ -58,14 +58,28 @@ static bool seat_serves(const struct seat *seat, bool urgent) {
   return urgent ? !seat->ordinary_only : !seat->urgent_only;
 }
 
+/* What follows the operation and its group, which was handed in as one list. */
+static struct dibs__op *behind(const struct dibs__op *op) {
+  struct dibs__op *next = op->next;
+  while (op->group != 0 && next && next->group == op->group) next = next->next;
+  return next;
+}
+
+/* An operation and its group wait for the lanes of all of them. */
+static bool must_wait_locked(const struct dibs__core *core, const struct seat *but, const struct dibs__op *op) {
+  for (const struct dibs__op *end = behind(op); op != end; op = op->next)
+    if (lane_travels_locked(core, but, op->lane)) return true;
+  return false;
+}
+
 /* The first operation that could travel on this seat now. */
 static struct dibs__op *eligible_locked(struct dibs__core *core, const struct seat *seat) {
-  if (seat_serves(seat, true))
-    for (struct dibs__op *op = core->urgent.first; op; op = op->next)
-      if (!lane_travels_locked(core, seat, op->lane)) return op;
-  if (seat_serves(seat, false))
-    for (struct dibs__op *op = core->ordinary.first; op; op = op->next)
-      if (!lane_travels_locked(core, seat, op->lane)) return op;
+  struct dibs__op *op = seat_serves(seat, true) ? core->urgent.first : NULL;
+  for (; op; op = behind(op))
+    if (!must_wait_locked(core, seat, op)) return op;
+  op = seat_serves(seat, false) ? core->ordinary.first : NULL;
+  for (; op; op = behind(op))
+    if (!must_wait_locked(core, seat, op)) return op;
   return NULL;
 }
 
@@ -78,46 +92,28 @@ struct seat *dibs__seat_find_locked(struct dibs__core *core) {
   return NULL;
 }
 
-static bool seat_has_room(struct dibs__core *core, struct seat *seat) {
-  if (seat->count < seat->room) return true;
-  uint32_t max = core->identity.max_batch ? core->identity.max_batch : 64;
-  if (seat->room >= max) return false;
-  uint32_t room = seat->room ? seat->room * 4 : 64;
-  if (room > max) room = max;
-  struct dibs__op **ops = realloc(seat->ops, room * sizeof *ops);
-  if (!ops) return false; /* a smaller batch serves as well */
-  seat->ops = ops;
-  seat->room = room;
-  return true;
-}
-
-static uint32_t group_size(const struct dibs__op *op) {
-  uint32_t size = 1;
-  if (op->group == 0) return size;
-  for (const struct dibs__op *other = op->next; other && other->group == op->group; other = other->next) size++;
-  return size;
-}
-
 static void take_from_locked(struct dibs__core *core, struct seat *seat, struct dibs__queue *queue) {
   struct dibs__op *before = NULL;
   for (struct dibs__op *op = queue->first; op;) {
-    uint32_t size = group_size(op);
-    bool fits = seat_has_room(core, seat) && (size == 1 || seat->count + size <= core->identity.max_batch);
-    if (!fits && seat->count > 0) return;
-    if (lane_travels_locked(core, seat, op->lane)) {
-      before = op;
-      op = op->next;
+    struct dibs__op *end = behind(op);
+    uint32_t size = 0;
+    for (const struct dibs__op *one = op; one != end; one = one->next) size++;
+    assert(size <= seat->room);
+    if (seat->count + size > seat->room) return;
+    if (must_wait_locked(core, seat, op)) {
+      for (before = op; before->next != end;) before = before->next;
+      op = end;
       continue;
     }
     for (; size > 0; size--) {
-      if (!seat_has_room(core, seat)) return;
       op = queue_take(queue, before);
       core->pending--;
-      op->state = OP_SENT;
+      op->state = OP_SENT | (op->state & ~0xffu);
       op->status = DIBS_UNKNOWN;
+      seat->laned = seat->laned || op->lane != 0;
       seat->ops[seat->count++] = op;
     }
-    op = before ? before->next : queue->first;
+    op = end;
   }
 }
 
@@ -244,36 +240,41 @@ static struct dibs__op *sort_locked(struct dibs__core *core, struct seat *seat, 
     op->at = said->now;
     op->sent = seat->sent;
     if (op->status == DIBS__MOVED && op->has.epoch != 0) core->mandates[op->bucket] = op->has;
-    if (follows(op)) {
-      op->mandate = op->has;
-      op->state = OP_PENDING | ((op->state & ~0xffu) + 0x100u);
-      queue_put_first(is_urgent(op) ? &core->urgent : &core->ordinary, op);
-      core->pending++;
-      continue;
-    }
+    if (follows(op)) continue;
     op->state = OP_ANSWERED;
     queue_put(&answered, op);
+  }
+  for (uint32_t i = seat->count; i-- > 0;) { /* from the last on, so that they keep their order */
+    struct dibs__op *op = seat->ops[i];
+    if (op->state == OP_ANSWERED) continue;
+    op->mandate = op->has;
+    op->state = OP_PENDING | ((op->state & ~0xffu) + 0x100u);
+    queue_put_first(is_urgent(op) ? &core->urgent : &core->ordinary, op);
+    core->pending++;
   }
   seat->count = 0;
   return answered.first;
 }
 
-/* Names who leads next on the seat.  *woken: a call to wake.  true: the receiver must be roused. */
+/* Names who leads next on the seat.  *woken: a call to wake.  true: the receiver must be roused.
+ *
+ * A lane that came back may be what an operation on another seat waited for: nobody is on the way to lead that. */
 static bool pass_locked(struct dibs__core *core, struct seat *seat, struct dibs__call **woken) {
   *woken = NULL;
-  bool others = false;
+  bool others = seat->laned && dibs__seat_find_locked(core) != NULL;
+  seat->laned = false;
   struct dibs__queue *queues[2] = {seat_serves(seat, true) ? &core->urgent : NULL,
                                    seat_serves(seat, false) ? &core->ordinary : NULL};
   for (int q = 0; q < 2; q++) {
-    for (struct dibs__op *op = queues[q] ? queues[q]->first : NULL; op; op = op->next) {
-      if (lane_travels_locked(core, seat, op->lane)) continue;
+    for (struct dibs__op *op = queues[q] ? queues[q]->first : NULL; op; op = behind(op)) {
+      if (must_wait_locked(core, seat, op)) continue;
       if (!op->call) {
         others = true;
       } else if (!op->call->seat) {
         op->call->seat = seat;
         *woken = op->call;
         atomic_fetch_add(&op->call->word, CALL_STEP);
-        return false;
+        return others;
       }
     }
   }
@@ -337,8 +338,22 @@ void dibs__lead_locked(struct dibs__core *core, struct seat *seat) {
   dibs__shield_lower(&shield);
 }
 
+/* Two callers may have chosen the same number. */
+static void number_groups_locked(struct dibs__core *core, struct dibs__op *list) {
+  uint32_t given = 0, drawn = 0;
+  for (struct dibs__op *op = list; op; op = op->next) {
+    if (op->group != 0 && op->group != given) {
+      drawn = ++core->groups;
+      if (drawn == 0) drawn = ++core->groups;
+    }
+    given = op->group;
+    if (given != 0) op->group = drawn;
+  }
+}
+
 static uint32_t enqueue_locked(struct dibs__core *core, struct dibs__op *list, struct dibs__call *call) {
   uint32_t count = 0;
+  number_groups_locked(core, list);
   for (struct dibs__op *op = list, *next; op; op = next) {
     next = op->next;
     assert((op->state & 0xff) == OP_IDLE);

@@ -15,18 +15,28 @@ uint32_t dibs__core_families(const struct dibs__core *core) {
   return core->identity.families;
 }
 
-static void make_seats(struct dibs__core *core) {
+static void free_seats(struct dibs__core *core) {
+  for (uint32_t s = 0; s < core->seat_count; s++) {
+    dibs__seat_drop(core, &core->seats[s]);
+    free(core->seats[s].ops);
+  }
+}
+
+/* With room for a whole batch, so that carrying one never needs memory.  false: out of memory. */
+static bool make_seats(struct dibs__core *core) {
   bool parallel = (core->identity.caps & DIBS__CAP_PARALLEL) && core->identity.max_sessions > 1;
-  if (!parallel) {
-    core->seat_count = 1;
-    return;
+  uint32_t room = core->identity.max_batch ? core->identity.max_batch : BATCH_DEFAULT;
+  core->seat_count = 1;
+  if (parallel) core->seat_count = core->identity.max_sessions < SEATS_MAX ? core->identity.max_sessions : SEATS_MAX;
+  for (uint32_t s = 0; s < core->seat_count; s++) {
+    struct seat *seat = &core->seats[s]; /* the first has the session that exists */
+    seat->urgent_only = parallel && s == 1;
+    seat->ordinary_only = parallel && s != 1;
+    seat->room = room;
+    seat->ops = calloc(room, sizeof(struct dibs__op *));
+    if (!seat->ops) return false;
   }
-  core->seat_count = core->identity.max_sessions < SEATS_MAX ? core->identity.max_sessions : SEATS_MAX;
-  core->seats[0].ordinary_only = true; /* the session that exists */
-  for (uint32_t s = 1; s < core->seat_count; s++) {
-    core->seats[s].urgent_only = s == 1;
-    core->seats[s].ordinary_only = s != 1;
-  }
+  return true;
 }
 
 dibs__status dibs__core_open(const char *uri, const char *module_path, const struct dibs__core_hooks *hooks,
@@ -42,7 +52,11 @@ dibs__status dibs__core_open(const char *uri, const char *module_path, const str
   core->store = core->chain.stores[0];
   status = core->store->driver->connect(core->store, by, &core->seats[0].session, &core->identity, said);
   if (status != DIBS_OK) goto no_session;
-  make_seats(core);
+  if (!make_seats(core)) {
+    status = DIBS_NO_MEMORY;
+    dibs__say(said, "no memory for the sessions of %s", core->uri.shown);
+    goto no_seats;
+  }
   core->hooks = *hooks;
   dibs__mutex_init(&core->lock);
   dibs__mutex_init(&core->list_lock);
@@ -50,6 +64,8 @@ dibs__status dibs__core_open(const char *uri, const char *module_path, const str
   *out = core;
   return DIBS_OK;
 
+no_seats:
+  free_seats(core);
 no_session:
   dibs__chain_close(&core->chain);
 no_chain:
@@ -62,10 +78,7 @@ no_uri:
 void dibs__core_close(struct dibs__core *core) {
   dibs__core_tidy(core);
   if (core->list_session) core->store->driver->disconnect(core->list_session);
-  for (uint32_t s = 0; s < core->seat_count; s++) {
-    dibs__seat_drop(core, &core->seats[s]);
-    free(core->seats[s].ops);
-  }
+  free_seats(core);
   dibs__chain_close(&core->chain);
   dibs__uri_free(&core->uri);
   dibs__mutex_destroy(&core->lock);

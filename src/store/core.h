@@ -54,7 +54,10 @@ void dibs__core_count(struct dibs__core *core, struct dibs__core_counts *counts)
 void dibs__core_head(struct dibs__core *core, struct dibs__op *op, uint16_t family, uint16_t verb, uint16_t flags,
                      uint16_t bucket, void (*done)(struct dibs__op *));
 
-/* Hands in a list (linked by next) and blocks until all are answered, leading if need be.  At `by` it leaves: what was
+/* Neighbours in a list with the same non-zero group travel together; the core gives each group a number of its own.
+ * At most max_batch of them.
+ *
+ * Hands in a list (linked by next) and blocks until all are answered, leading if need be.  At `by` it leaves: what was
  * not sent is taken back (TIMEOUT, done is called), what was sent goes on without us.  true: all were answered. */
 bool dibs__core_run(struct dibs__core *core, struct dibs__op *list, dibs__tick by);
 /* Hands in a list; somebody else carries it. */

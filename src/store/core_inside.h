@@ -5,13 +5,14 @@
 #include "store/core.h"
 
 enum {
-  SEATS_MAX = 5,     /* one for what is urgent, four for the rest */
-  MOVES_MAX = 8,     /* how often one operation follows the mandate before it gives up */
-  LEND_MS = 2,       /* how long an event loop may be held by a store whose writers are slow today */
-  CROWD_MAX = 64,    /* callers that a leader waits for at most */
-  SOLO_NS = 6000,    /* a batch of one that is cheaper than this is cheaper than a thread's sleep and wake */
-  CROWD_THIN = 8,    /* batches with fewer, before it expects fewer */
-  RETRY_MIN_MS = 50, /* between attempts to connect */
+  SEATS_MAX = 5,      /* one for what is urgent, four for the rest */
+  BATCH_DEFAULT = 64, /* operations a batch of a driver that names no bound */
+  MOVES_MAX = 8,      /* how often one operation follows the mandate before it gives up */
+  LEND_MS = 2,        /* how long an event loop may be held by a store whose writers are slow today */
+  CROWD_MAX = 64,     /* callers that a leader waits for at most */
+  SOLO_NS = 6000,     /* a batch of one that is cheaper than this is cheaper than a thread's sleep and wake */
+  CROWD_THIN = 8,     /* batches with fewer, before it expects fewer */
+  RETRY_MIN_MS = 50,  /* between attempts to connect */
   RETRY_MAX_MS = 2000
 };
 
@@ -35,6 +36,7 @@ struct seat {
   bool put_back;         /* it could not be begun in that time: it waits again */
   struct dibs__op **ops; /* in flight; guarded by the lock for reading lanes */
   uint32_t count, room;
+  bool laned; /* some of them have a lane; guarded by the lock */
   dibs__tick retry_at;
   uint32_t failures;
   dibs__tick sent; /* when the batch in flight left */
@@ -60,6 +62,7 @@ struct dibs__core {
   struct seat seats[SEATS_MAX];
   struct dibs__queue urgent, ordinary;
   uint32_t pending; /* in both */
+  uint32_t groups;  /* numbers given so far */
   dibs__mandate mandates[DIBS__BUCKETS];
   struct dibs__core_counts counts;
   char trouble[256];
