@@ -165,6 +165,51 @@ static void R17_the_next_is_told_when_an_offered_session_closes(void **state) {
   expect(acquire(r, "n", 3), DIBS_OK);
 }
 
+static void R17_those_behind_who_leaves_the_line_are_told(void **state) {
+  (void)state;
+  needs(DIBS__CAP_EVENTS | DIBS__CAP_FIFO | DIBS__CAP_GRANT_NEXT | DIBS__CAP_SHARED);
+  struct party *p = party(), *q = party();
+  struct listener l;
+  expect(acquire(p, "n", 1, .mode = DIBS_SHARED), DIBS_OK);
+  expect(acquire(p, "n", 2), DIBS__QUEUED);
+  expect(acquire(q, "n", 3, .mode = DIBS_SHARED), DIBS__QUEUED);
+  listen_to(&l, q);
+  expect_was(cancel(p, "n", 2), DIBS__WAS_WAITING);
+  int64_t ms = wait_until_told(&l, DIBS__EV_OFFER, 3);
+  stop_listening(&l);
+  assert_in_range(ms, 0, 1000);
+}
+
+static void R17_the_next_is_told_when_a_lease_or_an_offer_is_given_back(void **state) {
+  (void)state;
+  needs(DIBS__CAP_EVENTS | DIBS__CAP_FIFO | DIBS__CAP_GRANT_NEXT);
+  struct party *p = party(), *q = party();
+  struct listener l;
+  expect(acquire(p, "n", 1), DIBS_OK);
+  expect(acquire(p, "n", 2), DIBS__QUEUED);
+  expect(acquire(q, "n", 3), DIBS__QUEUED);
+  listen_to(&l, q);
+  expect_was(cancel(p, "n", 1), DIBS__WAS_HELD);
+  expect_was(cancel(p, "n", 2), DIBS__WAS_OFFERED);
+  int64_t ms = wait_until_told(&l, DIBS__EV_OFFER, 3);
+  stop_listening(&l);
+  assert_in_range(ms, 0, 1000);
+}
+
+static void R17_the_next_is_told_when_a_holder_is_broken_at_once(void **state) {
+  (void)state;
+  needs(DIBS__CAP_EVENTS | DIBS__CAP_FIFO | DIBS__CAP_GRANT_NEXT);
+  struct party *p = party(), *q = party();
+  struct listener l;
+  expect(acquire(p, "n", 1), DIBS_OK);
+  expect(acquire(q, "n", 2), DIBS__QUEUED);
+  listen_to(&l, q);
+  expect(break_it(p, "n", true), DIBS_OK);
+  int64_t ms = wait_until_told(&l, DIBS__EV_OFFER, 2);
+  stop_listening(&l);
+  assert_in_range(ms, 0, 1000);
+}
+
 /* What opening left behind.  The last call slept until its deadline. */
 static void hear_it_out(struct party *p, int64_t ms) {
   size_t count = 1;
@@ -239,6 +284,9 @@ static const struct CMUnitTest contract_events_cases[] = {
     CASE(R17_all_readers_that_are_let_in_are_told),
     CASE(R17_a_broken_holder_is_told),
     CASE(R17_the_next_is_told_when_an_offered_session_closes),
+    CASE(R17_those_behind_who_leaves_the_line_are_told),
+    CASE(R17_the_next_is_told_when_a_lease_or_an_offer_is_given_back),
+    CASE(R17_the_next_is_told_when_a_holder_is_broken_at_once),
     CASE(R17_wake_ends_the_sleep),
     CASE(R17_wake_before_the_sleep_counts),
     CASE(R17_the_sleep_ends_at_its_deadline),

@@ -67,6 +67,10 @@ static struct step draw_step(uint64_t *state, uint64_t seed) {
   step.fence = (uint8_t)(one_in(state, 10) ? below(state, 4) : FENCE_LAST);
   step.mandate = (uint8_t)(one_in(state, 40) ? below(state, 4) : MANDATE_STANDING);
   step.fence_plus = (uint8_t)(one_in(state, 4) ? below(state, 6) : 0);
+  if (step.kind == STEP_SEAL || step.kind == STEP_SAVE) {
+    step.fence = (uint8_t)(one_in(state, 3) ? below(state, 4) : FENCE_LAST);
+    step.fence_plus = (uint8_t)(one_in(state, 6) ? below(state, 6) : 0);
+  }
   step.ttl_ms = ttls[below(state, 4)];
   step.block = one_in(state, 3) ? below(state, 6) : 0;
   step.ms = jumps[below(state, 5)];

@@ -148,6 +148,20 @@ static void R11_somebody_waits_is_told_to_holders(void **state) {
   assert_false(renew(p, "n", 1, held.fence).waiting);
 }
 
+static void R11_an_offer_that_is_out_is_told_to_holders(void **state) {
+  line_or_skip(state);
+  needs(DIBS__CAP_COUNTED);
+  struct party *p = party();
+  for (int i = 1; i <= 2; i++) expect(acquire(p, "n", i, .mode = DIBS_COUNTED, .slots = 2), DIBS_OK);
+  expect(acquire(p, "n", 3, .mode = DIBS_COUNTED, .slots = 2), DIBS__QUEUED);
+  expect(release(p, "n", 2, DIBS__FENCE_NONE), DIBS_OK);
+  assert_true(renew(p, "n", 1, DIBS__FENCE_NONE).waiting);
+  pass_offer(p);
+  assert_true(renew(p, "n", 1, DIBS__FENCE_NONE).waiting);
+  expect_was(cancel(p, "n", 3), DIBS__WAS_WAITING);
+  assert_false(renew(p, "n", 1, DIBS__FENCE_NONE).waiting);
+}
+
 /* ---- R12 ---- */
 
 static void R12_a_closed_session_leaves_the_line(void **state) {
@@ -352,6 +366,7 @@ static const struct CMUnitTest contract_queue_cases[] = {
     CASE(R11_who_leaves_the_front_lets_the_others_go),
     CASE(R11_expiry_passes_it_on_like_a_release),
     CASE(R11_somebody_waits_is_told_to_holders),
+    CASE(R11_an_offer_that_is_out_is_told_to_holders),
     CASE(R12_a_closed_session_leaves_the_line),
     CASE(R12_the_offer_of_a_closed_session_passes_on),
     CASE(R12_the_lease_of_a_closed_session_stays_until_its_end),
