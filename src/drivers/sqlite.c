@@ -28,17 +28,41 @@ static void free_store(lite *store) {
   free(store);
 }
 
-/* Under the gate.  *was: what there was before. */
-static dibs__status open_database(lite *store, uint32_t mode, uint32_t epoch, dibs__tick by, enum dibs__lite_kind *was,
+/* Ours by its header, but without a log.  *was is EMPTY if it turns out that an empty file was being filled when its
+ * filler was killed: SQLite has undone that by now. */
+static dibs__status open_plain(lite *store, enum dibs__lite_kind *was, struct dibs__said *said) {
+  int application = 0;
+  bool row;
+  sqlite3_stmt *st = dibs__lite_ready(store->spare, DIBS__LITE_APPLICATION_ID);
+  enum dibs__sql_step end = dibs__lite_row(store->spare, st, &row);
+  if (row) application = sqlite3_column_int(st, 0);
+  sqlite3_reset(st);
+  if (row && application == 0) {
+    dibs__lite_link_close(store->spare);
+    store->spare = NULL;
+    *was = DIBS__LITE_EMPTY;
+    return DIBS_OK;
+  }
+  if (end == DIBS__SQL_FINE) end = dibs__lite_say(store->spare, "PRAGMA journal_mode=WAL");
+  return end == DIBS__SQL_FINE ? DIBS_OK : dibs__lite_excuse(store->spare, "open", said);
+}
+
+/* Under the gate: whatever is there becomes ours, whole and open. */
+static dibs__status open_database(lite *store, enum dibs__lite_kind *was, uint32_t mode, uint32_t epoch, dibs__tick by,
                                   struct dibs__said *said) {
-  dibs__status status = dibs__lite_look(store->path, was, said);
-  if (status == DIBS_OK && *was != DIBS__LITE_OURS) status = dibs__lite_make(store, *was, mode, epoch, by, said);
+  dibs__status status = DIBS_OK;
+  if (*was == DIBS__LITE_PLAIN) {
+    status = dibs__lite_link_open(store, store->path, by, &store->spare, said);
+    if (status == DIBS_OK) status = open_plain(store, was, said);
+  }
+  if (status == DIBS_OK && (*was == DIBS__LITE_ABSENT || *was == DIBS__LITE_EMPTY))
+    status = dibs__lite_make(store, *was, mode, epoch, by, said);
   if (status != DIBS_OK) return status;
   if (!dibs__lite_stat(store->path, &store->device, &store->inode)) {
     dibs__say(said, "%s vanished while it was opened", store->path);
     return DIBS_UNAVAILABLE;
   }
-  return dibs__lite_link_open(store, store->path, by, &store->spare, said);
+  return store->spare ? DIBS_OK : dibs__lite_link_open(store, store->path, by, &store->spare, said);
 }
 
 static dibs__status open_life(lite *store, bool made, struct dibs__side_memory *memory, struct dibs__said *said) {
@@ -50,15 +74,20 @@ static dibs__status open_life(lite *store, bool made, struct dibs__side_memory *
   return status;
 }
 
-static dibs__status open_under_gate(lite *store, uint32_t mode, struct dibs__side_memory *memory, dibs__tick by,
-                                    struct dibs__said *said) {
-  enum dibs__lite_kind was = DIBS__LITE_OURS;
-  dibs__status status = open_database(store, mode, memory->epoch + 1, by, &was, said);
-  if (status == DIBS_OK) status = open_life(store, was != DIBS__LITE_OURS, memory, said);
-  if (status == DIBS_OK || was != DIBS__LITE_ABSENT) return status;
+static dibs__status open_under_gate(lite *store, enum dibs__lite_kind was, uint32_t mode,
+                                    struct dibs__side_memory *memory, dibs__tick by, struct dibs__said *said) {
+  dibs__status status = DIBS_OK;
+  bool logged = dibs__lite_has_log(store->path);
+  /* Nobody turns one of ours into something else; all else may have changed until we were let in. */
+  if (was != DIBS__LITE_OURS) status = dibs__lite_look(store->path, &was, said);
+  if (status == DIBS_OK) status = open_database(store, &was, mode, memory->epoch + 1, by, said);
+  bool made = was == DIBS__LITE_ABSENT || was == DIBS__LITE_EMPTY;
+  if (status == DIBS_OK) status = open_life(store, made, memory, said);
+  if (status == DIBS_OK) return status;
+  /* Nothing is left behind.  A log that was not there before is of our look alone: whoever lives has one. */
   dibs__lite_link_close(store->spare);
   store->spare = NULL;
-  dibs__lite_remove(store->path); /* nothing is left behind */
+  if (!logged) dibs__lite_remove(store->path, was == DIBS__LITE_ABSENT);
   return status;
 }
 
@@ -75,10 +104,10 @@ static dibs__status open_place(lite *store, const struct dibs__uri *uri, dibs__t
   place.path = NULL;
   uint32_t mode = place.file_mode;
   dibs__place_free(&place);
-  /* Before anything is written, and again when nobody else can be making it. */
+  /* Before anything is written. */
   status = dibs__lite_look(store->path, &kind, said);
   if (status == DIBS_OK) status = dibs__side_open(store->path, mode, by, &store->side, &memory, said);
-  if (status == DIBS_OK) status = open_under_gate(store, mode, &memory, by, said);
+  if (status == DIBS_OK) status = open_under_gate(store, kind, mode, &memory, by, said);
   /* Else the gate is kept until the side file is closed, which takes away what this open made. */
   if (status == DIBS_OK) dibs__side_gate_leave(store->side);
   return status;

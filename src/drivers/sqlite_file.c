@@ -22,7 +22,7 @@
 typedef enum dibs__sql_step step;
 typedef struct dibs__lite_link link_t;
 
-enum { HEADER = 100, SCHEMA_TEXT = 1024 };
+enum { HEADER = 100, SCHEMA_TEXT = 1024, PATH_ROOM = 4200 };
 
 /* DIBS__LITE_PAGE, in a text.  Every transaction writes at least one page and its checksum, so a page of SQLite's usual
  * 4096 bytes costs a lone acquire 10% more; one of 1024 costs a batch of 64 10% more, since it touches more of them. */
@@ -60,7 +60,7 @@ static dibs__status judge(const char *path, const unsigned char *header, enum di
               (unsigned)big_endian(header + 60), DIBS__SQL_SCHEMA);
     return DIBS_TOO_NEW;
   }
-  *kind = DIBS__LITE_OURS;
+  *kind = header[18] == 2 && header[19] == 2 ? DIBS__LITE_OURS : DIBS__LITE_PLAIN;
   return DIBS_OK;
 }
 
@@ -173,7 +173,7 @@ static dibs__status press(const char *path, int flags, struct dibs__said *said) 
 
 /* The folder's entry too, so that a new epoch can't be lost with its file. */
 static dibs__status press_folder(const char *path, struct dibs__said *said) {
-  char folder[4096];
+  char folder[PATH_ROOM];
   const char *slash = strrchr(path, '/');
   size_t len = slash ? (size_t)(slash - path) : 0;
   if (len >= sizeof folder) return DIBS_OK;
@@ -191,22 +191,28 @@ static dibs__status put_in_place(const char *made, const char *path, struct dibs
   return press_folder(path, said);
 }
 
-void dibs__lite_remove(const char *path) {
-  static const char *const parts[] = {"", "-wal", "-shm", "-journal"};
-  char name[4200];
-  for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+void dibs__lite_remove(const char *path, bool all) {
+  /* A journal can be what makes its database whole: it goes only with it. */
+  static const char *const parts[] = {"-wal", "-shm", "", "-journal"};
+  char name[PATH_ROOM];
+  for (size_t i = 0; i < (all ? 4 : 2); i++)
     if (snprintf(name, sizeof name, "%s%s", path, parts[i]) < (int)sizeof name) unlink(name);
+}
+
+bool dibs__lite_has_log(const char *path) {
+  char name[PATH_ROOM];
+  return snprintf(name, sizeof name, "%s-wal", path) < (int)sizeof name && access(name, F_OK) == 0;
 }
 
 static dibs__status make_new(struct dibs__lite *store, uint32_t mode, uint32_t epoch, dibs__tick by,
                              struct dibs__said *said) {
-  char made[4200];
+  char made[PATH_ROOM];
   int len = snprintf(made, sizeof made, "%s-new", store->path);
   if (len < 0 || len >= (int)sizeof made) {
     dibs__say(said, "the path %.80s... is too long", store->path);
     return DIBS_INVALID;
   }
-  dibs__lite_remove(made); /* of a maker that was killed */
+  dibs__lite_remove(made, true); /* of a maker that was killed */
   int fd = open(made, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (fd < 0) return say_errno("make", made, said);
   dibs__status status = fchmod(fd, (mode_t)mode) == 0 ? DIBS_OK : say_errno("set the mode of", made, said);
@@ -215,7 +221,7 @@ static dibs__status make_new(struct dibs__lite *store, uint32_t mode, uint32_t e
   if (status == DIBS_OK)
     status = fill_file(store, made, PAGE_SIZE ";PRAGMA journal_mode=OFF;PRAGMA synchronous=OFF", epoch, by, said);
   if (status == DIBS_OK) status = put_in_place(made, store->path, said);
-  if (status != DIBS_OK) dibs__lite_remove(made);
+  if (status != DIBS_OK) dibs__lite_remove(made, true);
   return status;
 }
 

@@ -92,6 +92,11 @@ static step rewrite(link_t *l, const dibs__life *life, uint32_t epoch) {
   return meta_save(l, life, l->store->device, l->store->inode);
 }
 
+/* An epoch goes into the database itself soon: who copies that file alone, without its log, gets it too. */
+static void into_the_file(link_t *l) {
+  (void)sqlite3_wal_checkpoint_v2(l->db, "main", SQLITE_CHECKPOINT_PASSIVE, NULL, NULL);
+}
+
 step dibs__lite_new_life(link_t *l) {
   uint32_t epoch;
   dibs__life life;
@@ -106,6 +111,7 @@ step dibs__lite_new_life(link_t *l) {
   if (end == DIBS__SQL_FINE) end = dibs__lite_commit(l, &unsure);
   if (end != DIBS__SQL_FINE) return end;
   dibs__side_begin(l->store->side, &life, epoch + 1);
+  into_the_file(l);
   return DIBS__SQL_FINE;
 }
 
@@ -122,6 +128,7 @@ step dibs__lite_next_epoch(link_t *l, uint16_t bucket) {
   if (end == DIBS__SQL_FINE) end = dibs__lite_commit(l, &unsure);
   if (end != DIBS__SQL_FINE) return end;
   dibs__side_mark(l->store->side, bucket, mark, (dibs__when){0});
+  into_the_file(l);
   return DIBS__SQL_FINE;
 }
 

@@ -51,6 +51,7 @@ enum dibs__lite_text {
   DIBS__LITE_SAVE,
   DIBS__LITE_SAVE_UNDO,
   DIBS__LITE_SAVE_END,
+  DIBS__LITE_APPLICATION_ID,
   DIBS__LITE_META,
   DIBS__LITE_META_SET,
   DIBS__LITE_BUCKET,
@@ -219,15 +220,17 @@ void dibs__lite_leave(struct dibs__lite *store);
 
 /* ---- sqlite_file.c ---- */
 
-enum dibs__lite_kind { DIBS__LITE_ABSENT, DIBS__LITE_EMPTY, DIBS__LITE_OURS };
+/* PLAIN: ours, but without a log: somebody switched it off, or an empty file was being filled when that was ended. */
+enum dibs__lite_kind { DIBS__LITE_ABSENT, DIBS__LITE_EMPTY, DIBS__LITE_PLAIN, DIBS__LITE_OURS };
 
 /* Looks at the file's header without changing anything.  CORRUPT: not a file of ours; TOO_NEW; DENIED. */
 dibs__status dibs__lite_look(const char *path, enum dibs__lite_kind *kind, struct dibs__said *said);
 /* Makes the file whole, under the name `path`, in one step that a crash can't halve.  Under the gate. */
 dibs__status dibs__lite_make(struct dibs__lite *store, enum dibs__lite_kind kind, uint32_t mode, uint32_t epoch,
                              dibs__tick by, struct dibs__said *said);
-/* Takes away the file, and SQLite's beside it. */
-void dibs__lite_remove(const char *path);
+/* Takes away SQLite's files beside the database, and the database itself if `all`. */
+void dibs__lite_remove(const char *path, bool all);
+bool dibs__lite_has_log(const char *path);
 /* Device and inode of what the path leads to.  false: nothing. */
 bool dibs__lite_stat(const char *path, uint64_t *device, uint64_t *inode);
 

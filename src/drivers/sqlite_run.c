@@ -38,7 +38,7 @@ static bool alive(void *to, uint64_t session) {
 
 static void post(void *to, uint64_t session, enum dibs__event_what what, dibs__id id) {
   link_t *l = to;
-  struct dibs__lite_hint hint = {session, {what, id}};
+  struct dibs__lite_hint hint = {.session = session, .event = {.what = what, .id = id}};
   if (l->hint_count >= DIBS__LITE_HINTS_PLAIN) {
     for (size_t i = 0; i < l->hint_count; i++) {
       if (l->hints[i].session != session) continue;
