@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <spawn.h>
 #include <stdint.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
@@ -25,9 +26,9 @@ static _Noreturn void child(const struct cli_spawn *spawn, int report) {
   _exit(127);
 }
 
-int dibs__cli_spawn(const struct cli_spawn *spawn, pid_t *pid) {
+/* The way of few words: as the shell's own, and the only one that runs a script without "#!". */
+static int spawn_by_fork(const struct cli_spawn *spawn, pid_t *pid) {
   int report[2], error = 0;
-  *pid = -1;
   if (pipe2(report, O_CLOEXEC) != 0) return errno;
   pid_t started = fork();
   if (started < 0) error = errno;
@@ -45,6 +46,33 @@ int dibs__cli_spawn(const struct cli_spawn *spawn, pid_t *pid) {
   }
   close(report[0]);
   return error;
+}
+
+/* A tenth of a millisecond quicker: nothing of this process is copied. */
+static int spawn_quickly(const struct cli_spawn *spawn, pid_t *pid) {
+  posix_spawnattr_t attributes;
+  posix_spawn_file_actions_t actions;
+  int error = posix_spawnattr_init(&attributes);
+  if (error != 0) return error;
+  error = posix_spawn_file_actions_init(&actions);
+  if (error == 0) {
+    posix_spawnattr_setpgroup(&attributes, 0);
+    posix_spawnattr_setsigmask(&attributes, spawn->mask);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK);
+    if (spawn->tty >= 0) error = posix_spawn_file_actions_addtcsetpgrp_np(&actions, spawn->tty);
+    if (error == 0) error = posix_spawnp(pid, spawn->argv[0], &actions, &attributes, spawn->argv, environ);
+    posix_spawn_file_actions_destroy(&actions);
+  }
+  posix_spawnattr_destroy(&attributes);
+  return error;
+}
+
+int dibs__cli_spawn(const struct cli_spawn *spawn, pid_t *pid) {
+  *pid = -1;
+  int error = spawn_quickly(spawn, pid);
+  /* A terminal that is gone by now is no reason not to run. */
+  if (error != ENOEXEC && error != ENOTTY && error != EIO) return error;
+  return spawn_by_fork(spawn, pid);
 }
 
 int dibs__cli_alarm_open(void) {
