@@ -185,6 +185,11 @@ dibs__status dibs__side_file_open(struct dibs__side *side, const char *database,
      * that nobody else can find.  Closed by looking again now: with the gate held nobody takes it away. */
     if (still_there(side)) return DIBS_OK;
     close_fd(side);
+    if (!dibs__tick_before(dibs__tick_now(), by)) {
+      dibs__say(said, "%s is made and taken away again and again: is another process failing to open the store?",
+                side->path);
+      return DIBS_UNAVAILABLE;
+    }
   }
 }
 
