@@ -17,8 +17,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-extern char **environ;
-
 enum { READY_MS = 30000 };
 
 static struct bench_page *page_map(int fd) {

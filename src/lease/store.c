@@ -99,7 +99,7 @@ void dibs__store_drop(dibs_store *store) {
 static char *default_owner(void) {
   char host[65] = "?", text[DIBS_OWNER_MAX + 1];
   const char *user = secure_getenv("USER");
-  if (gethostname(host, sizeof host - 1) != 0) strcpy(host, "?"); /* fits */
+  if (gethostname(host, sizeof host - 1) != 0) memcpy(host, "?", 2);
   if (!user || !*user) user = geteuid() == 0 ? "root" : "?";
   snprintf(text, sizeof text, "%.40s@%.60s:%u", user, host, dibs__process_id());
   return strdup(text);
@@ -114,7 +114,9 @@ static dibs_status prepare(dibs_store *store, const dibs_store_options *o, dibs_
   store->generation = dibs__process_generation();
   store->bell = -1;
   store->owner = o->owner ? strdup(o->owner) : default_owner();
-  bool maps = dibs__map_init(&store->grants) & dibs__map_init(&store->cohorts);
+  /* Both, so that both can be freed. */
+  bool maps = dibs__map_init(&store->grants);
+  if (!dibs__map_init(&store->cohorts)) maps = false;
   dibs__mutex_init(&store->lock);
   if (o->flags & DIBS_STORE_LOOP) store->bell = dibs__bell_open();
   if (!store->owner || !maps) return dibs__fail(error, DIBS_NO_MEMORY, "out of memory for the store");

@@ -39,7 +39,7 @@ int case_begin(void **state) {
     snprintf(bed.uri, sizeof bed.uri, "%scase-%u", base, ++cases);
     return 0;
   }
-  strcpy(bed.folder, "/tmp/dibs-lease-XXXXXX");
+  snprintf(bed.folder, sizeof bed.folder, "/tmp/dibs-lease-XXXXXX");
   if (!mkdtemp(bed.folder)) return -1;
   snprintf(bed.uri, sizeof bed.uri, "%s%s/x.db", base, bed.folder);
   return 0;

@@ -42,7 +42,7 @@ static inline void write_file(const char *path, const void *bytes, size_t size, 
 static inline int bed_make(void **state) {
   struct bed *bed = calloc(1, sizeof *bed);
   if (!bed) return -1;
-  strcpy(bed->folder, "/tmp/dibs-side-XXXXXX");
+  snprintf(bed->folder, sizeof bed->folder, "/tmp/dibs-side-XXXXXX");
   if (!mkdtemp(bed->folder)) return -1;
   snprintf(bed->database, sizeof bed->database, "%s/x.db", bed->folder);
   snprintf(bed->page, sizeof bed->page, "%s-dibs", bed->database);

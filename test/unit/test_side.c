@@ -240,7 +240,7 @@ static void links_and_folders_are_refused(void **state) {
 static void missing_folder_is_said(void **state) {
   struct bed *bed = *state;
   struct dibs__side *side;
-  strcat(bed->database, "/no/such");
+  snprintf(bed->database, sizeof bed->database, "%s/no/such", bed->folder);
   assert_int_equal(try_open(bed, LONG_MS, &side), DIBS_UNAVAILABLE);
   assert_non_null(strstr(bed->said.text, "does not exist"));
 }
