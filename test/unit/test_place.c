@@ -27,7 +27,7 @@ struct bed {
 static int bed_make(void **state) {
   struct bed *bed = calloc(1, sizeof *bed);
   if (!bed) return -1;
-  strcpy(bed->folder, "/tmp/dibs-place-XXXXXX");
+  snprintf(bed->folder, sizeof bed->folder, "/tmp/dibs-place-XXXXXX");
   if (!mkdtemp(bed->folder)) return -1;
   snprintf(bed->home, sizeof bed->home, "%s/home", bed->folder);
   *state = bed;
@@ -364,7 +364,7 @@ static void folder_of_somebody_else_is_refused(void **state) {
   char path[128];
   snprintf(path, sizeof path, "%s/foreign", bed->folder);
   assert_int_equal(mkdir(path, 0755), 0);
-  strcat(path, "/dibs");
+  snprintf(path, sizeof path, "%s/foreign/dibs", bed->folder);
   assert_int_equal(mkdir(path, 0777), 0);
   assert_int_equal(chmod(path, 0755), 0);
   assert_int_equal(as_user(bed, foreign_folder), 0);
