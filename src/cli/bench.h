@@ -33,6 +33,7 @@ enum bench_metric {
   BENCH_RSS,    /* bytes of anonymous memory an item */
   BENCH_THREADS_USED,
   BENCH_UNFAIR, /* points by which the share of a process is off its fair share, at worst */
+  BENCH_OTHERS, /* percent of all processors that others used meanwhile */
   BENCH_METRICS
 };
 
@@ -47,6 +48,7 @@ struct bench_size {
   uint32_t many;  /* leases held and waiting in the memory case */
   int64_t ttl_ms; /* of those held: they are renewed at a third of it */
   uint32_t calls; /* of a command in one round */
+  double calm;    /* percent that others may use in a round, else it is run again; 0: any */
 };
 
 struct bench {
@@ -96,6 +98,7 @@ extern const struct bench_case dibs__bench_cases[];
 struct bench_result {
   const struct bench_case *test;
   uint32_t rounds;
+  uint32_t noisy; /* rounds in which others used more than was let pass */
   struct bench_sample sample[BENCH_SIDES_MAX][BENCH_ROUNDS_MAX];
 };
 
@@ -121,6 +124,14 @@ void dibs__bench_sample_stats(struct bench_sample *sample, const dibs_stats *bef
 /* A name nobody else uses: of this run of the bench, and number `n` in it. */
 void dibs__bench_name(char name[64], uint32_t n);
 void dibs__bench_name_of(char name[64], uint32_t run, uint32_t n);
+
+struct bench_noise {
+  bool known;
+  double used, all, own;
+};
+void dibs__bench_noise_begin(struct bench_noise *noise);
+/* Gives the sample its BENCH_OTHERS. */
+void dibs__bench_noise_end(const struct bench_noise *noise, struct bench_sample *sample);
 
 /* The sides themselves, by what `arg` says. */
 bool dibs__bench_side_threads(struct bench *b, uint32_t arg, struct bench_sample *sample);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 enum { TABLE_WIDTH = 79, SIDE_WIDTH = 34, SIDE_LEAST = 12 };
+enum { NOISE_PERCENT = 3 }; /* of others, from which on it is worth a line */
 
 /* ---- Judging ---- */
 
@@ -102,6 +103,15 @@ static void print_aim(const struct bench_result *result, const struct bench_aim 
   fprintf(out, "  aim %s %g: %s\n", aim->at_most ? "<=" : ">=", aim->bound, met ? "yes" : "NO");
 }
 
+static void print_noise(const struct bench_result *result, FILE *out) {
+  double worst = 0;
+  for (size_t i = 0; i < BENCH_SIDES_MAX && result->test->sides[i].name; i++) {
+    double others = dibs__bench_range_of(result, i, BENCH_OTHERS).median;
+    if (others > worst) worst = others;
+  }
+  if (worst >= NOISE_PERCENT) fprintf(out, "  (others used up to %.0f%% of the processors meanwhile)\n", worst);
+}
+
 void dibs__bench_print(const struct bench_result *result, FILE *out) {
   const struct bench_case *test = result->test;
   fprintf(out, "\n%s: %s\n", test->key, test->title);
@@ -109,6 +119,7 @@ void dibs__bench_print(const struct bench_result *result, FILE *out) {
   fprintf(out, "  %-*s %10s %9s %8s %9s %6s\n", width, "", "per second", "p50 us", "p99 us", "max us", "tx/op");
   for (size_t i = 0; i < BENCH_SIDES_MAX && test->sides[i].name; i++) print_side(result, i, out);
   for (size_t i = 0; i < BENCH_AIMS_MAX && test->aims[i].what; i++) print_aim(result, &test->aims[i], out);
+  print_noise(result, out);
   fflush(out);
 }
 
@@ -150,7 +161,8 @@ static void json_side(struct cli_json *json, const struct bench_result *result, 
                                                   [BENCH_HEAP] = "heap_bytes_each",
                                                   [BENCH_RSS] = "resident_bytes_each",
                                                   [BENCH_THREADS_USED] = "threads",
-                                                  [BENCH_UNFAIR] = "share_off_points"};
+                                                  [BENCH_UNFAIR] = "share_off_points",
+                                                  [BENCH_OTHERS] = "others_percent"};
   dibs__cli_json_open(json, NULL, '{');
   dibs__cli_json_text(json, "name", result->test->sides[side].name);
   for (size_t i = 0; i < BENCH_METRICS; i++)
@@ -176,6 +188,7 @@ static void json_result(struct cli_json *json, const struct bench_result *result
   dibs__cli_json_text(json, "case", test->key);
   dibs__cli_json_text(json, "title", test->title);
   dibs__cli_json_uint(json, "rounds", result->rounds);
+  dibs__cli_json_uint(json, "noisy_rounds", result->noisy);
   dibs__cli_json_open(json, "sides", '[');
   for (size_t i = 0; i < BENCH_SIDES_MAX && test->sides[i].name; i++) json_side(json, result, i);
   dibs__cli_json_close(json, ']');
