@@ -98,8 +98,8 @@ static void merged_is_as_if_added_to_one(void **state) {
   static struct dibs__hist whole;
   dibs__hist_clear(&whole);
   for (int64_t i = 0; i < 1000; i++) {
-    dibs__hist_add(i % 3 ? &hist : &other, i * i * 37);
-    dibs__hist_add(&whole, i * i * 37);
+    dibs__hist_add(i % 3 ? &hist : &other, 5 + i * i * 37);
+    dibs__hist_add(&whole, 5 + i * i * 37);
   }
   dibs__hist_merge(&hist, &other);
   assert_memory_equal(&hist, &whole, sizeof whole);
