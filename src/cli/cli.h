@@ -160,6 +160,8 @@ struct cli_lease_in {
 enum { CLI_LEASE_IN_MAX = 8192 };
 /* Lines as lock prints them, its JSON, or "ID FENCE".  false with what is wrong. */
 bool dibs__cli_lease_parse(const char *text, size_t length, struct cli_lease_in *in, char *wrong, size_t wrong_size);
+/* One of DIBS_NAME, DIBS_LEASE, DIBS_FENCE, DIBS_TTL; other keys are passed over. */
+bool dibs__cli_lease_keep(const char *key, const char *value, struct cli_lease_in *in, char *wrong, size_t wrong_size);
 /* Name, id and fence of a call: NAME from arguments or DIBS_NAME, the rest by DIBS_LEASE and DIBS_FENCE, or from
  * standard input when an argument is "-".  CLI_DONE or CLI_USAGE, said. */
 int dibs__cli_lease_in(const struct cli_call *call, int first_pos, struct cli_lease_in *in);

@@ -26,22 +26,6 @@ const char *dibs__cli_mode_name(dibs_mode mode) {
   return "?";
 }
 
-void dibs__cli_span(char *to, size_t size, int64_t ms) {
-  if (ms < 0) ms = 0;
-  if (ms < 1000)
-    snprintf(to, size, "%" PRId64 "ms", ms);
-  else if (ms < 60000 && ms % 1000 == 0)
-    snprintf(to, size, "%" PRId64 "s", ms / 1000);
-  else if (ms < 60000)
-    snprintf(to, size, "%" PRId64 ".%" PRId64 "s", ms / 1000, ms % 1000 / 100);
-  else if (ms < 3600000)
-    snprintf(to, size, "%" PRId64 "m%02" PRId64 "s", ms / 60000, ms / 1000 % 60);
-  else if (ms < 86400000)
-    snprintf(to, size, "%" PRId64 "h%02" PRId64 "m", ms / 3600000, ms / 60000 % 60);
-  else
-    snprintf(to, size, "%" PRId64 "d%02" PRId64 "h", ms / 86400000, ms / 3600000 % 24);
-}
-
 int dibs__cli_rows_add(const dibs_lease_info *info, void *user) {
   struct cli_rows *rows = user;
   if (rows->count == rows->room) {

@@ -12,8 +12,10 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/pidfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -189,11 +191,11 @@ static int hold_and_run(struct run *run) {
 /* It ends by itself once its socket is closed.  Whoever inherits it may be a first process that reaps nothing. */
 static void reap_minder(const struct minder *minder) {
   close(minder->fd);
-  for (int64_t ms = 0; ms < MINDER_ENDS_MS; ms++) {
-    pid_t pid = waitpid(minder->pid, NULL, WNOHANG);
-    if (pid != 0 && !(pid < 0 && errno == EINTR)) return;
-    dibs__nap_ms(1);
-  }
+  struct pollfd ended = {.fd = pidfd_open(minder->pid, 0), .events = POLLIN};
+  if (ended.fd < 0) return;
+  while (poll(&ended, 1, MINDER_ENDS_MS) < 0 && errno == EINTR) continue;
+  close(ended.fd);
+  waitpid(minder->pid, NULL, WNOHANG);
 }
 
 int dibs__cli_run(struct cli_call *call) {

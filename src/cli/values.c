@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "cli/cli.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 /* Longer words are nobody's misspelling. */
@@ -60,6 +61,22 @@ bool dibs__cli_duration(const char *text, int64_t *ms, char *wrong, size_t wrong
       return true;
     }
   return refuse(wrong, wrong_size, text, "has no unit that is known; write 500ms, 30s, 2m or 1h");
+}
+
+void dibs__cli_span(char *to, size_t size, int64_t ms) {
+  if (ms < 0) ms = 0;
+  if (ms < 1000)
+    snprintf(to, size, "%" PRId64 "ms", ms);
+  else if (ms < 60000 && ms % 1000 == 0)
+    snprintf(to, size, "%" PRId64 "s", ms / 1000);
+  else if (ms < 60000)
+    snprintf(to, size, "%" PRId64 ".%" PRId64 "s", ms / 1000, ms % 1000 / 100);
+  else if (ms < 3600000)
+    snprintf(to, size, "%" PRId64 "m%02" PRId64 "s", ms / 60000, ms / 1000 % 60);
+  else if (ms < 86400000)
+    snprintf(to, size, "%" PRId64 "h%02" PRId64 "m", ms / 3600000, ms / 60000 % 60);
+  else
+    snprintf(to, size, "%" PRId64 "d%02" PRId64 "h", ms / 86400000, ms / 3600000 % 24);
 }
 
 bool dibs__cli_is_id(const char *text) {
