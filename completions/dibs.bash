@@ -25,7 +25,7 @@ _dibs() {
       return
     fi
     case $word in
-      --store | --owner | --ttl | --wait | --slots | --grace | --interval | --count | --rounds | --seconds | --only | --out) ((i++)) ;;
+      --store | --owner | --ttl | --wait | --slots | --grace | --interval | --count | --rounds | --seconds | --calm | --only | --out) ((i++)) ;;
       -*) ;;
       *)
         if [[ -z $command ]]; then command=$word; else ((before++)); fi
@@ -36,7 +36,7 @@ _dibs() {
     --store) COMPREPLY=(); mapfile -t COMPREPLY < <(compgen -W 'sqlite:/// memory:' -- "$cur"); return ;;
     --ttl | --wait | --grace | --interval) mapfile -t COMPREPLY < <(compgen -W '500ms 10s 30s 2m 1h' -- "$cur"); return ;;
     --out) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
-    --owner | --slots | --count | --rounds | --seconds | --only) COMPREPLY=(); return ;;
+    --owner | --slots | --count | --rounds | --seconds | --calm | --only) COMPREPLY=(); return ;;
   esac
   local options=''
   case $command in
@@ -45,7 +45,7 @@ _dibs() {
     renew) options='--ttl' ;;
     break) options='--now --wait' ;;
     watch) options='--interval --count' ;;
-    bench) options='--rounds --seconds --only --smoke --out' ;;
+    bench) options='--rounds --seconds --calm --only --smoke --out' ;;
   esac
   if [[ $cur == -* ]]; then
     mapfile -t COMPREPLY < <(compgen -W "$options $globals" -- "$cur")

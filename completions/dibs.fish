@@ -39,6 +39,7 @@ complete -c dibs -n '__fish_seen_subcommand_from watch' -l interval -x -a "$time
 complete -c dibs -n '__fish_seen_subcommand_from watch' -l count -x -d 'end after N changes'
 complete -c dibs -n '__fish_seen_subcommand_from bench' -l rounds -x -d 'alternating rounds'
 complete -c dibs -n '__fish_seen_subcommand_from bench' -l seconds -x -d 'of each side in each round'
+complete -c dibs -n '__fish_seen_subcommand_from bench' -l calm -x -d 'run noisy rounds again'
 complete -c dibs -n '__fish_seen_subcommand_from bench' -l only -x -d 'some of the cases'
 complete -c dibs -n '__fish_seen_subcommand_from bench' -l smoke -d 'everything very small'
 complete -c dibs -n '__fish_seen_subcommand_from bench' -l out -r -d 'the figures as JSON'
