@@ -417,7 +417,7 @@ static void sessions_travel_side_by_side(void **state) {
   (void)state;
   struct bed bed;
   struct traveller travellers[8];
-  open_bed(&bed, "latency+memory:?latency.ms=200");
+  open_bed(&bed, "latency+memory:?latency.ms=100");
   for (size_t i = 0; i < COUNT_OF(travellers); i++) {
     travellers[i].bed = &bed;
     assert_int_equal(try_connect(&bed, &travellers[i].session, in_ms(LONG_MS)), DIBS_OK);
@@ -429,8 +429,8 @@ static void sessions_travel_side_by_side(void **state) {
     dibs__thread_join(travellers[i].thread);
     assert_int_equal(travellers[i].status, DIBS_OK);
   }
-  /* One behind the other would be 1600 ms. */
-  assert_in_range((dibs__tick_now().ns - since.ns) / DIBS__NS_PER_MS, 200, 1000);
+  /* One behind the other would be 800 ms. */
+  assert_in_range((dibs__tick_now().ns - since.ns) / DIBS__NS_PER_MS, 100, 700);
   for (size_t i = 0; i < COUNT_OF(travellers); i++) disconnect(travellers[i].session);
   close_bed(&bed);
 }
