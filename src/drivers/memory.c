@@ -126,16 +126,19 @@ static void put_event(struct dibs__mem_open *open, struct dibs__event event) {
 }
 
 void dibs__mem_post(struct dibs__memory *m, uint64_t session, enum dibs__event_what what, dibs__id id) {
-  struct dibs__event event = {what, id};
+  dibs__mem_post_event(m, session, &(struct dibs__event){.what = what, .id = id});
+}
+
+void dibs__mem_post_event(struct dibs__memory *m, uint64_t session, const struct dibs__event *event) {
   const size_t cap = sizeof m->held_events / sizeof m->held_events[0];
   if (m->hush) {
     /* One more than there is room for stands for "look again". */
-    if (m->held_count < cap) m->held_events[m->held_count] = (struct dibs__mem_hushed){session, event};
+    if (m->held_count < cap) m->held_events[m->held_count] = (struct dibs__mem_hushed){session, *event};
     if (m->held_count <= cap) m->held_count++;
     return;
   }
   struct dibs__mem_open *open = find_open(m, session);
-  if (open) put_event(open, event);
+  if (open) put_event(open, *event);
 }
 
 void dibs__mem_post_all(struct dibs__memory *m, enum dibs__event_what what) {
@@ -147,7 +150,7 @@ static void speak_up(struct dibs__memory *m, bool committed) {
   const size_t cap = sizeof m->held_events / sizeof m->held_events[0];
   m->hush = false;
   for (size_t i = 0; committed && i < m->held_count && i < cap; i++)
-    dibs__mem_post(m, m->held_events[i].session, m->held_events[i].event.what, m->held_events[i].event.id);
+    dibs__mem_post_event(m, m->held_events[i].session, &m->held_events[i].event);
   if (committed && m->held_count > cap) dibs__mem_post_all(m, DIBS__EV_RECHECK);
   m->held_count = 0;
 }

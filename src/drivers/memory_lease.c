@@ -11,17 +11,14 @@ typedef struct dibs__mem_name name;
 /* Draws `want` fences for an exclusive grant.  false: the epoch had too few left, and another one began. */
 static bool draw(struct dibs__memory *m, struct dibs__lease_op *op, dibs__fence *first, uint32_t *block) {
   struct dibs__mem_bucket *bucket = &m->buckets[op->op.bucket];
-  uint32_t want = op->want_block ? op->want_block : 1;
-  if (want > DIBS__BLOCK_MAX) want = DIBS__BLOCK_MAX;
-  if (want > DIBS__SEQ_MAX - bucket->seq) {
-    op->op.status = dibs__mem_next_epoch(bucket) ? DIBS__MOVED : DIBS_UNAVAILABLE;
-    op->op.has = bucket->mandate;
-    return false;
-  }
-  *first = dibs__fence_make(bucket->mandate.epoch, bucket->seq + 1);
-  *block = want;
-  bucket->seq += want;
-  return true;
+  if (dibs__mem_draw(bucket, op->want_block, first, block)) return true;
+  op->op.status = dibs__mem_next_epoch(bucket) ? DIBS__MOVED : DIBS_UNAVAILABLE;
+  op->op.has = bucket->mandate;
+  return false;
+}
+
+static bool offered_with_fence(const claim *c) {
+  return c->state == DIBS__MEM_OFFERED && c->first.v != 0;
 }
 
 static void answer_holder(struct dibs__lease_op *op, const claim *c) {
@@ -34,7 +31,8 @@ static void answer_holder(struct dibs__lease_op *op, const claim *c) {
 
 /* Makes `c`, whose turn it is, a holder.  On a new epoch it stays what it was. */
 static bool grant(struct dibs__memory *m, claim *c, struct dibs__lease_op *op, int64_t now) {
-  if (c->mode == DIBS_EXCLUSIVE && !draw(m, op, &c->first, &c->block)) return false;
+  bool drawn = offered_with_fence(c) && op->want_block <= 1;
+  if (c->mode == DIBS_EXCLUSIVE && !drawn && !draw(m, op, &c->first, &c->block)) return false;
   if (c->mode == DIBS_COUNTED) c->slot = dibs__mem_free_slot(c->name, c->slots);
   c->granted = c->first;
   c->ttl_ms = op->ttl_ms;
@@ -52,6 +50,7 @@ static void answer_waiter(struct dibs__lease_op *op, claim *c) {
 
 /* Its id is known. */
 static void acquire_again(struct dibs__memory *m, claim *c, struct dibs__lease_op *op, int64_t now) {
+  bool turn = false;
   switch (c->state) {
   case DIBS__MEM_HOLDS:
     answer_holder(op, c);
@@ -61,13 +60,15 @@ static void acquire_again(struct dibs__memory *m, claim *c, struct dibs__lease_o
     return;
   case DIBS__MEM_ASLEEP:
     dibs__mem_claim_become(c, DIBS__MEM_WAITING, INT64_MAX);
+    turn = c->name->waiting.first == c && dibs__mem_fits(c->name, c->mode, c->slots);
     break;
-  case DIBS__MEM_WAITING:
   case DIBS__MEM_OFFERED:
+    turn = true;
+    break;
+  case DIBS__MEM_WAITING: /* settle has offered what could be */
     break;
   }
-  dibs__mem_pass_on(m, c->name, now); /* if it is its turn it is offered now, if not to earlier ones */
-  if (c->state == DIBS__MEM_OFFERED)
+  if (turn)
     grant(m, c, op, now);
   else
     answer_waiter(op, c);
@@ -109,10 +110,10 @@ static void acquire(struct dibs__memory *m, name *n, uint64_t session, struct di
   acquire_again(m, c, op, now);
 }
 
-/* The holder with that id and a fence of its grant, or NULL. */
+/* The holder with that id and a fence of its grant, or who is offered it under that fence; or NULL. */
 static claim *holder(const struct dibs__memory *m, const name *n, const struct dibs__lease_op *op) {
   claim *c = dibs__mem_claim_find(m, n, op->id);
-  if (!c || (c->state != DIBS__MEM_HOLDS && c->state != DIBS__MEM_BREAKING)) return NULL;
+  if (!c || (c->state != DIBS__MEM_HOLDS && c->state != DIBS__MEM_BREAKING && !offered_with_fence(c))) return NULL;
   if (c->mode != DIBS_EXCLUSIVE) return op->fence.v == 0 ? c : NULL;
   return op->fence.v >= c->granted.v && op->fence.v < c->first.v + c->block ? c : NULL;
 }
@@ -124,6 +125,7 @@ static void renew(struct dibs__memory *m, const name *n, uint64_t session, struc
     return;
   }
   if (c->mode == DIBS_EXCLUSIVE && op->want_block && !draw(m, op, &c->first, &c->block)) return;
+  if (c->state == DIBS__MEM_OFFERED) c->since = now;
   c->session = session;
   c->ttl_ms = op->ttl_ms;
   dibs__mem_claim_become(c, DIBS__MEM_HOLDS, now + op->ttl_ms);
@@ -172,10 +174,19 @@ static bool record_break(name *n, const struct dibs__lease_op *op, int64_t now) 
   return true;
 }
 
+/* Who is offered an exclusive name may have begun: it is broken like a holder. */
+static void hold_offered(name *n, int64_t now) {
+  claim *c = n->offered.first;
+  if (!c || c->mode != DIBS_EXCLUSIVE || !offered_with_fence(c)) return;
+  c->since = now;
+  dibs__mem_claim_become(c, DIBS__MEM_HOLDS, c->until);
+}
+
 static void break_all(struct dibs__memory *m, name *n, struct dibs__lease_op *op, int64_t now) {
   int64_t last = now;
   bool fresh = op->now;
   claim *c, *next;
+  hold_offered(n, now);
   for (c = n->holders.first; c; c = c->after) {
     if (c->until > last) last = c->until;
     fresh = fresh || c->state == DIBS__MEM_HOLDS;

@@ -116,6 +116,7 @@ struct dibs__memory {
 int64_t dibs__mem_clock(const struct dibs__memory *memory);
 bool dibs__mem_alive(const struct dibs__memory *memory, uint64_t session);
 void dibs__mem_post(struct dibs__memory *memory, uint64_t session, enum dibs__event_what what, dibs__id id);
+void dibs__mem_post_event(struct dibs__memory *memory, uint64_t session, const struct dibs__event *event);
 void dibs__mem_post_all(struct dibs__memory *memory, enum dibs__event_what what);
 /* The next epoch of a bucket, its sequence anew.  false: there is none left. */
 bool dibs__mem_next_epoch(struct dibs__mem_bucket *bucket);
@@ -137,6 +138,8 @@ void dibs__mem_claim_become(struct dibs__mem_claim *claim, enum dibs__mem_state 
 void dibs__mem_claim_link(struct dibs__memory *memory, struct dibs__mem_claim *claim);
 /* Could one more hold it, beside holders and offers? */
 bool dibs__mem_fits(const struct dibs__mem_name *name, uint32_t mode, uint32_t slots);
+/* Draws `want` fences of the bucket.  false: its epoch has too few left. */
+bool dibs__mem_draw(struct dibs__mem_bucket *bucket, uint32_t want, dibs__fence *first, uint32_t *block);
 uint32_t dibs__mem_free_slot(const struct dibs__mem_name *name, uint32_t slots);
 /* When the first holder or offer ends. */
 int64_t dibs__mem_soonest(struct dibs__mem_name *name);

@@ -197,6 +197,32 @@ uint32_t dibs__mem_free_slot(const name *n, uint32_t slots) {
   return slot;
 }
 
+bool dibs__mem_draw(struct dibs__mem_bucket *bucket, uint32_t want, dibs__fence *first, uint32_t *block) {
+  if (want == 0) want = 1;
+  if (want > DIBS__BLOCK_MAX) want = DIBS__BLOCK_MAX;
+  if (want > DIBS__SEQ_MAX - bucket->seq) return false;
+  *first = dibs__fence_make(bucket->mandate.epoch, bucket->seq + 1);
+  *block = want;
+  bucket->seq += want;
+  return true;
+}
+
+/* An exclusive offer has its fence, so that who is offered may begin at once; the last one of an epoch has none. */
+static void offer(struct dibs__memory *m, claim *c, int64_t now) {
+  name *n = c->name;
+  struct dibs__event event = {.what = DIBS__EV_OFFER, .id = c->id};
+  c->first = DIBS__FENCE_NONE;
+  c->block = 0;
+  if (c->mode == DIBS_EXCLUSIVE &&
+      dibs__mem_draw(&m->buckets[dibs__bucket((dibs__str){n->text, n->len})], 1, &c->first, &c->block)) {
+    event.fence = c->first;
+    event.held_until.ns = (now + DIBS__OFFER_MS - m->origin) * DIBS__NS_PER_MS;
+  }
+  c->granted = c->first;
+  dibs__mem_claim_become(c, DIBS__MEM_OFFERED, now + DIBS__OFFER_MS);
+  dibs__mem_post_event(m, c->session, &event);
+}
+
 void dibs__mem_pass_on(struct dibs__memory *m, name *n, int64_t now) {
   claim *c, *next;
   for (c = n->waiting.first; c; c = next) {
@@ -206,8 +232,7 @@ void dibs__mem_pass_on(struct dibs__memory *m, name *n, int64_t now) {
       continue;
     }
     if (!dibs__mem_fits(n, c->mode, c->slots)) break;
-    dibs__mem_claim_become(c, DIBS__MEM_OFFERED, now + DIBS__OFFER_MS);
-    dibs__mem_post(m, c->session, DIBS__EV_OFFER, c->id);
+    offer(m, c, now);
   }
 }
 

@@ -333,6 +333,7 @@ void dibs__lite_read_waiter(sqlite3_stmt *st, struct dibs__sql_waiter *w) {
   w->ttl_ms = small(st, 8);
   w->since = sqlite3_column_int64(st, 9);
   read_label(st, 10, &w->owner);
+  w->first = number(st, 11);
 }
 
 static step one_waiter(link_t *l, sqlite3_stmt *st, struct dibs__sql_waiter *w, bool *found) {
@@ -366,6 +367,12 @@ static step waiter_next(void *to, const head *h, struct dibs__sql_waiter *w, boo
   return one_waiter(to, st, w, found);
 }
 
+static step waiter_offered(void *to, const head *h, struct dibs__sql_waiter *w, bool *found) {
+  sqlite3_stmt *st = about(to, DIBS__LITE_WAITER_OFFERED, h);
+  if (st) bind_number(st, 3, h->reach);
+  return one_waiter(to, st, w, found);
+}
+
 static step waiter_add(void *to, const head *h, const struct dibs__sql_waiter *w) {
   atomic_store_explicit(&((link_t *)to)->store->queued, true, memory_order_relaxed);
   sqlite3_stmt *st = about(to, DIBS__LITE_WAITER_ADD, h);
@@ -392,6 +399,7 @@ static step waiter_set(void *to, const head *h, const struct dibs__sql_waiter *w
   bind_number(st, 4, w->state);
   bind_when(st, 5, w->until);
   bind_number(st, 6, w->session);
+  bind_number(st, 7, w->first);
   return dibs__lite_do(to, st);
 }
 
@@ -499,6 +507,7 @@ const struct dibs__sql_rows dibs__lite_rows = {
     .slot_free = slot_free,
     .waiter_find = waiter_find,
     .waiter_next = waiter_next,
+    .waiter_offered = waiter_offered,
     .waiter_add = waiter_add,
     .waiter_set = waiter_set,
     .waiter_drop = waiter_drop,

@@ -36,9 +36,8 @@ static bool alive(void *to, uint64_t session) {
   return dibs__side_alive(l->store->side, session);
 }
 
-static void post(void *to, uint64_t session, enum dibs__event_what what, dibs__id id) {
-  link_t *l = to;
-  struct dibs__lite_hint hint = {.session = session, .event = {.what = what, .id = id}};
+static void post_event(link_t *l, uint64_t session, const struct dibs__event *event) {
+  struct dibs__lite_hint hint = {.session = session, .event = *event};
   if (l->hint_count >= DIBS__LITE_HINTS_PLAIN) {
     for (size_t i = 0; i < l->hint_count; i++) {
       if (l->hints[i].session != session) continue;
@@ -49,13 +48,26 @@ static void post(void *to, uint64_t session, enum dibs__event_what what, dibs__i
   if (l->hint_count < DIBS__LITE_HINTS) l->hints[l->hint_count++] = hint;
 }
 
+static void post(void *to, uint64_t session, enum dibs__event_what what, dibs__id id) {
+  post_event(to, session, &(struct dibs__event){.what = what, .id = id});
+}
+
+/* Every process that has the file open reads the same clock: the end of the offer needs no translation but a test's. */
+static void offer(void *to, uint64_t session, dibs__id id, uint64_t fence, int64_t until) {
+  link_t *l = to;
+  struct dibs__event event = {.what = DIBS__EV_OFFER, .id = id, .fence = {fence}};
+  event.held_until.ns = (until - atomic_load(&l->store->skew_ms)) * DIBS__NS_PER_MS;
+  post_event(l, session, &event);
+}
+
 struct dibs__sql dibs__lite_sql(link_t *l, int64_t now) {
   return (struct dibs__sql){.rows = &dibs__lite_rows,
                             .to = l,
                             .now = now,
                             .session = dibs__side_session(l->store->side),
                             .alive = alive,
-                            .post = post};
+                            .post = post,
+                            .offer = offer};
 }
 
 /* ---- One operation, one group ---- */

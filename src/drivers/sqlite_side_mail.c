@@ -40,6 +40,8 @@ void dibs__side_post(struct dibs__side *side, uint64_t session, const struct dib
     atomic_store_explicit(&hint->what, (uint64_t)event->what, memory_order_relaxed);
     atomic_store_explicit(&hint->id[0], load_u64(event->id.b), memory_order_relaxed);
     atomic_store_explicit(&hint->id[1], load_u64(event->id.b + 8), memory_order_relaxed);
+    atomic_store_explicit(&hint->fence, event->fence.v, memory_order_relaxed);
+    atomic_store_explicit(&hint->held_until_ns, event->held_until.ns, memory_order_relaxed);
     atomic_store_explicit(&slot->tail, tail + 1, memory_order_release);
   }
   side->posted = true;
@@ -97,6 +99,8 @@ size_t dibs__side_take(struct dibs__side *side, struct dibs__event *events, size
     }
     struct dibs__event *event = &events[count++];
     event->what = (enum dibs__event_what)what;
+    event->fence.v = atomic_load_explicit(&hint->fence, memory_order_relaxed);
+    event->held_until.ns = atomic_load_explicit(&hint->held_until_ns, memory_order_relaxed);
     for (int i = 0; i < 2; i++) {
       uint64_t half = atomic_load_explicit(&hint->id[i], memory_order_relaxed);
       memcpy(event->id.b + 8 * i, &half, sizeof half);

@@ -60,7 +60,8 @@ struct dibs__page_head {
 };
 
 struct dibs__page_hint {
-  _Atomic uint64_t what, id[2];
+  _Atomic uint64_t what, id[2], fence;
+  _Atomic int64_t held_until_ns;
 };
 
 struct dibs__page_slot {
@@ -81,8 +82,8 @@ struct dibs__page {
 };
 
 static_assert(ATOMIC_INT_LOCK_FREE == 2 && ATOMIC_LLONG_LOCK_FREE == 2, "a lock inside an atomic is one per process");
-static_assert(sizeof(struct dibs__page_hint) == 24 && sizeof(struct dibs__page_slot) == 512, "the layout is fixed");
-static_assert(sizeof(struct dibs__page_head) == 1280 && sizeof(struct dibs__page) == 4096 + 1024 * 512, "the layout");
+static_assert(sizeof(struct dibs__page_hint) == 40 && sizeof(struct dibs__page_slot) == 768, "the layout is fixed");
+static_assert(sizeof(struct dibs__page_head) == 1280 && sizeof(struct dibs__page) == 4096 + 1024 * 768, "the layout");
 static_assert((DIBS__SIDE_RING & (DIBS__SIDE_RING - 1)) == 0, "positions in the ring wrap at 2^32");
 
 struct dibs__side {

@@ -15,7 +15,7 @@
   "id, until, granted, first, block, broken, waiters, ttl, since, session, owner, mode, slots, holders, offers, "      \
   "tickets, front, reach, low_slot, deep, due"
 #define HOLDER "id, slot, until, broken, ttl, since, session, owner"
-#define WAITER "ticket, state, id, session, mode, slots, until, deep, ttl, since, owner"
+#define WAITER "ticket, state, id, session, mode, slots, until, deep, ttl, since, owner, first"
 
 const char *const dibs__lite_texts[DIBS__LITE_TEXTS] = {
     [DIBS__LITE_BEGIN] = "BEGIN IMMEDIATE",
@@ -78,9 +78,12 @@ const char *const dibs__lite_texts[DIBS__LITE_TEXTS] = {
         "SELECT " WAITER " FROM dibs_waiter INDEXED BY dibs_waiter_deep" OF_NAME " AND id = ?3 AND deep = 1",
     [DIBS__LITE_WAITER_NEXT] =
         "SELECT " WAITER " FROM dibs_waiter" OF_NAME " AND ticket >= ?3 AND state = 0 ORDER BY ticket LIMIT 1",
+    [DIBS__LITE_WAITER_OFFERED] =
+        "SELECT " WAITER " FROM dibs_waiter" OF_NAME " AND ticket <= ?3 AND state = 1 ORDER BY ticket LIMIT 1",
     [DIBS__LITE_WAITER_ADD] = "INSERT INTO dibs_waiter (bucket, name, " WAITER
-                              ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
-    [DIBS__LITE_WAITER_SET] = "UPDATE dibs_waiter SET state = ?4, until = ?5, session = ?6" OF_NAME " AND ticket = ?3",
+                              ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, 0)",
+    [DIBS__LITE_WAITER_SET] =
+        "UPDATE dibs_waiter SET state = ?4, until = ?5, session = ?6, first = ?7" OF_NAME " AND ticket = ?3",
     [DIBS__LITE_WAITER_DROP] = "DELETE FROM dibs_waiter" OF_NAME " AND ticket = ?3",
     [DIBS__LITE_WAITERS] = "SELECT " WAITER " FROM dibs_waiter" OF_NAME " AND ticket > ?3 ORDER BY ticket",
     [DIBS__LITE_OFFERS_EXPIRE] =

@@ -54,5 +54,6 @@ void dibs__after_answer(dibs_store *store, struct after *after) {
   for (uint32_t i = 0; i < after->wake_count; i++) dibs__core_wake(store->core, after->wakes[i]);
   start(store, after->mine);
   start(store, after->rest);
+  if (after->due.ns != 0) dibs__core_rouse(store->core, after->due);
   *after = (struct after){0};
 }

@@ -55,8 +55,10 @@ struct dibs__op *dibs__ask_renew_locked(struct grant *grant, int64_t ttl_ms, uin
   return op;
 }
 
+/* One that is unconfirmed may be an offer still, or fall asleep meanwhile: cancelling takes away whatever it is. */
 struct dibs__op *dibs__ask_release_locked(struct grant *grant) {
   grant->op.fence = grant->fence;
+  if (grant->unconfirmed) return ask_locked(grant, ASK_RELEASE, DIBS__CANCEL, DIBS__OP_URGENT);
   return ask_locked(grant, ASK_RELEASE, DIBS__RELEASE, DIBS__OP_URGENT);
 }
 
@@ -71,34 +73,20 @@ static dibs__tick sure_until(const struct grant *grant) {
 
 static void granted_locked(struct grant *grant, struct after *after) {
   dibs_lease *lease = grant->lease;
-  dibs_store *store = grant->store;
   grant->waits = false;
-  dibs__heap_remove(&store->rechecks, &grant->recheck);
-  grant->held = true;
-  grant->fails = 0;
-  grant->until = sure_until(grant);
-  grant->fence = grant->op.fence;
+  grant->op.ticket = 0;
   grant->slot = grant->op.slot;
-  grant->left = grant->op.got_block > 0 ? grant->op.got_block - 1 : 0;
-  uint32_t phase = atomic_load(&lease->phase);
-  if (phase == LEASE_OVER) { /* it left; its own id may be asked for again, then the grant is to be found */
-    if (lease->own_id && lease->status == DIBS_UNKNOWN)
-      dibs__grant_end_locked(grant);
-    else
-      dibs__give_up_locked(grant, after, false);
+  if (atomic_load(&lease->phase) < LEASE_HELD) {
+    dibs__hold_locked(grant, grant->op.fence, grant->op.got_block, sure_until(grant), after);
     return;
   }
-  if (grant->cohort) {
-    grant->cohort->run = 0;
-    grant->cohort->began = grant->cohort->asked_at = dibs__tick_now();
-    grant->cohort->asked_run = 0;
-    grant->cohort->others = true;
-  }
-  dibs__grant_give_locked(grant, lease);
-  store->granted++;
-  store->held++;
-  dibs__watch_locked(grant);
-  dibs__wait_over_locked(lease, DIBS_OK, after);
+  /* It left.  Its own id may be asked for again: then the grant is to be found. */
+  grant->held = true;
+  grant->fence = grant->op.fence;
+  if (lease->own_id && lease->status == DIBS_UNKNOWN)
+    dibs__grant_end_locked(grant);
+  else
+    dibs__give_up_locked(grant, after, false);
 }
 
 static void queued_locked(struct grant *grant, struct after *after) {
@@ -121,6 +109,7 @@ static void queued_locked(struct grant *grant, struct after *after) {
   if (in_ms < 1) in_ms = 1;
   dibs__tick at = dibs__tick_add_ms(dibs__tick_now(), in_ms);
   dibs__heap_set(&store->rechecks, &grant->recheck, at);
+  after->due = at;
 }
 
 /* The grant never came to be, or its place is gone. */
@@ -139,7 +128,8 @@ static void acquire_trouble_locked(struct grant *grant, dibs__status status, str
   if (status == DIBS__MOVED || (status == DIBS_TIMEOUT && lease->wait_ms <= 0)) status = DIBS_UNAVAILABLE;
   bool passing = status == DIBS_UNAVAILABLE || status == DIBS_UNKNOWN || status == DIBS_TIMEOUT;
   if (grant->waits && passing && !left && ++grant->fails < RECHECK_FAILS) { /* it may come back within our wait */
-    dibs__heap_set(&grant->store->rechecks, &grant->recheck, dibs__tick_add_ms(dibs__tick_now(), RECHECK_MS));
+    after->due = dibs__tick_add_ms(dibs__tick_now(), RECHECK_MS);
+    dibs__heap_set(&grant->store->rechecks, &grant->recheck, after->due);
     return;
   }
   if (status == DIBS_UNKNOWN && !lease->own_id) { /* nobody can ask with this id again: clean up behind us */
@@ -172,7 +162,8 @@ static void renew_answered_locked(struct grant *grant, struct after *after) {
   dibs__status status = grant->op.op.status;
   if (status == DIBS_OK) {
     store->renewed++;
-    grant->adopted = false;
+    grant->adopted = grant->unconfirmed = false;
+    grant->op.ticket = 0;
     grant->fails = 0;
     if (grant->op.want_block > 0 && grant->op.got_block > 0) {
       grant->fresh = grant->op.fence;
@@ -208,7 +199,9 @@ static void renew_answered_locked(struct grant *grant, struct after *after) {
 static void release_answered_locked(struct grant *grant, struct after *after) {
   dibs__status status = grant->op.op.status;
   dibs_lease *lease = grant->lease;
-  if (status == DIBS__MOVED) status = DIBS_LOST;
+  bool had =
+      grant->op.op.verb == DIBS__RELEASE || grant->op.was == DIBS__WAS_OFFERED || grant->op.was == DIBS__WAS_HELD;
+  if (status == DIBS__MOVED || status == DIBS_NOT_FOUND || (status == DIBS_OK && !had)) status = DIBS_LOST;
   if (status == DIBS_TIMEOUT) status = DIBS_UNAVAILABLE;
   if (!grant_parked(grant)) dibs__released_locked(lease, (dibs_status)status, after);
   dibs__grant_end_locked(grant);

@@ -518,7 +518,9 @@ static dibs_status detach(dibs_lease *lease, dibs_error *error) {
     uint32_t seen = atomic_load(&lease->word);
     struct grant *grant = lease->grant;
     bool held = atomic_load(&lease->phase) == LEASE_HELD;
-    done = !held || grant->asked == ASK_NOTHING;
+    done = !held || (grant->asked == ASK_NOTHING && !grant->unconfirmed);
+    if (held && !done && grant->asked == ASK_NOTHING)
+      dibs__after_mine(&after, dibs__ask_renew_locked(grant, lease->ttl_ms, 0));
     if (held && done) {
       store->held--;
       lease->detached = true;
@@ -529,7 +531,8 @@ static dibs_status detach(dibs_lease *lease, dibs_error *error) {
     }
     dibs__mutex_unlock(&store->lock);
     if (!held) return dibs__fail(error, DIBS_INVALID, "\"%s\" is not held by this handle", lease->name);
-    if (!done) dibs__word_wait(&lease->word, seen, dibs__tick_add_ms(dibs__tick_now(), 10), false);
+    if (!done && !after.mine) dibs__word_wait(&lease->word, seen, dibs__tick_add_ms(dibs__tick_now(), 10), false);
+    if (!done) dibs__after(store, &after, dibs__tick_add_ms(dibs__tick_now(), DIBS__IO_MS));
   }
   dibs__after_start(store, &after);
   return dibs__fine(error);

@@ -19,6 +19,7 @@
 #include "store/core.h"
 
 enum {
+  CONFIRM_MS = 5,    /* how long a lease that began by an offer may be unconfirmed */
   RUN_MAX = 64,      /* hand-offs inside the process before others must have had a chance */
   RUN_MAX_MS = 10,   /* and the time for it */
   RUN_EXTRA_MS = 25, /* what a cohort asks beyond the ttl, so that a hand-off in the middle of a run has it whole */
@@ -69,6 +70,7 @@ struct grant {
   bool then_release; /* when the answer comes */
   bool shown;        /* its id is known outside: never handed on */
   bool again;        /* an event came while a question travelled: ask once more */
+  bool unconfirmed;  /* it began by an offer: the store waits for a renewal */
   bool adopted;      /* its mandate is a guess until the store has confirmed it */
 };
 
@@ -171,6 +173,7 @@ struct after {
   struct dibs__op *rest, *rest_last; /* somebody else does */
   dibs__word *wakes[WAKES_MAX];
   uint32_t wake_count;
+  dibs__tick due; /* not 0: a timer of the receiver's was set to this; it may be asleep for longer */
 };
 
 /* ---- store.c ---- */
@@ -217,6 +220,8 @@ struct dibs__op *dibs__ask_release_locked(struct grant *grant);
 struct dibs__op *dibs__ask_cancel_locked(struct grant *grant);
 
 /* ---- turns.c: what happens to a lease ---- */
+/* The grant is its lease's: held from now on, surely until `until`. */
+void dibs__hold_locked(struct grant *grant, dibs__fence first, uint32_t block, dibs__tick until, struct after *after);
 /* The wait of this lease is over. */
 void dibs__wait_over_locked(dibs_lease *lease, dibs_status status, struct after *after);
 /* The grant is lost. */

@@ -112,12 +112,49 @@ void dibs__release_locked(dibs_lease *lease, struct after *after) {
 
 /* ---- The receiver's ---- */
 
-static void offered_locked(struct grant *grant, struct after *after) {
-  if (!grant->waits) return;
-  if (grant->asked != ASK_NOTHING) {
-    grant->again = true; /* that question may have been answered before the offer was made */
+void dibs__hold_locked(struct grant *grant, dibs__fence first, uint32_t block, dibs__tick until, struct after *after) {
+  dibs_store *store = grant->store;
+  dibs__heap_remove(&store->rechecks, &grant->recheck);
+  grant->waits = false;
+  grant->held = true;
+  grant->fails = 0;
+  grant->until = until;
+  grant->fence = first;
+  grant->left = block > 0 ? block - 1 : 0;
+  if (grant->cohort) {
+    grant->cohort->run = 0;
+    grant->cohort->began = grant->cohort->asked_at = dibs__tick_now();
+    grant->cohort->asked_run = 0;
+    grant->cohort->others = true;
+  }
+  dibs__grant_give_locked(grant, grant->lease);
+  store->granted++;
+  store->held++;
+  dibs__watch_locked(grant);
+  dibs__wait_over_locked(grant->lease, DIBS_OK, after);
+}
+
+/* The store reads our clock: what it offers is ours until the offer ends, and is confirmed beside the path.  Who lets
+ * go before that has spared the store a transaction. */
+static bool begin_at_once_locked(struct grant *grant, const struct dibs__event *event, struct after *after) {
+  dibs_lease *lease = grant->lease;
+  if (event->held_until.ns == 0 || atomic_load(&lease->phase) != LEASE_QUEUED) return false;
+  if (lease->on_lost || (lease->flags & DIBS_NO_RENEW)) return false; /* who counts on the whole ttl gets it first */
+  dibs__tick sure = {event->held_until.ns - dibs__margin_ms(DIBS__OFFER_MS) * DIBS__NS_PER_MS};
+  if (!dibs__tick_before(dibs__tick_now(), sure)) return false;
+  grant->unconfirmed = true;
+  grant->slot = 0;
+  dibs__hold_locked(grant, event->fence, 1, sure, after);
+  return true;
+}
+
+static void offered_locked(struct grant *grant, const struct dibs__event *event, struct after *after) {
+  if (grant->asked == ASK_ACQUIRE) { /* it may have been answered before the offer was made */
+    grant->again = true;
     return;
   }
+  if (!grant->waits || grant->asked != ASK_NOTHING) return;
+  if (begin_at_once_locked(grant, event, after)) return;
   dibs__heap_remove(&grant->store->rechecks, &grant->recheck);
   dibs__after_rest(after, dibs__ask_acquire_locked(grant));
 }
@@ -141,7 +178,7 @@ void dibs__room_event(void *room, const struct dibs__event *event) {
   switch (event->what) {
   case DIBS__EV_OFFER:
     grant = dibs__grant_find_locked(store, &event->id);
-    if (grant) offered_locked(grant, &after);
+    if (grant) offered_locked(grant, event, &after);
     break;
   case DIBS__EV_LOST:
     grant = dibs__grant_find_locked(store, &event->id);

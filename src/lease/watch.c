@@ -112,8 +112,8 @@ void dibs__watch_locked(struct grant *grant) {
   }
   if (!store->watchdog) store->watchdog = dibs__thread_start("dibs-watchdog", watch, store);
   if (lease->flags & DIBS_NO_RENEW) return;
-  int64_t pause = grant->ttl_ms / 3;
-  dibs__tick at = dibs__tick_add_ms(grant->op.op.sent, pause);
+  int64_t pause = grant->unconfirmed ? CONFIRM_MS : grant->ttl_ms / 3;
+  dibs__tick at = dibs__tick_add_ms(grant->unconfirmed ? dibs__tick_now() : grant->op.op.sent, pause);
   if (grant->fails > 0) at = dibs__tick_add_ms(dibs__tick_now(), grant->ttl_ms / 12 > 20 ? grant->ttl_ms / 12 : 20);
   dibs__heap_set(&store->renewals, &grant->renewal, at);
   if (dibs__tick_before(at, store->watchdog_until)) {

@@ -39,17 +39,17 @@ step dibs__sql_draw(struct dibs__sql_bucket *row, uint32_t want, uint64_t *first
   return DIBS__SQL_FINE;
 }
 
-static step draw(struct dibs__sql *s, const head *h, uint32_t want, holder *x) {
+step dibs__sql_draw_put(struct dibs__sql *s, uint16_t bucket, uint32_t want, uint64_t *first, uint32_t *block) {
   struct dibs__sql_bucket *row;
-  step st = s->rows->bucket_get(s->to, h->bucket, &row);
+  step st = s->rows->bucket_get(s->to, bucket, &row);
   if (st != DIBS__SQL_FINE) return st;
-  st = dibs__sql_draw(row, want, &x->first, &x->block);
-  return st == DIBS__SQL_FINE ? s->rows->bucket_put(s->to, h->bucket) : st;
+  st = dibs__sql_draw(row, want, first, block);
+  return st == DIBS__SQL_FINE ? s->rows->bucket_put(s->to, bucket) : st;
 }
 
-/* Whose turn it is becomes a holder. */
+/* Whose turn it is becomes a holder; `drawn`: the fence of its offer, or 0. */
 static step grant(struct dibs__sql *s, head *h, struct dibs__lease_op *op, uint32_t mode, uint32_t slots,
-                  dibs__str owner) {
+                  dibs__str owner, uint64_t drawn) {
   holder rowed, *x = mode == DIBS_EXCLUSIVE ? &h->x : &rowed;
   step st = DIBS__SQL_FINE;
   if (!h->holders && !h->offers) {
@@ -58,9 +58,11 @@ static step grant(struct dibs__sql *s, head *h, struct dibs__lease_op *op, uint3
     h->low_slot = 0;
   }
   x->id = op->id;
-  x->granted = x->first = 0;
-  x->block = x->slot = 0;
-  if (mode == DIBS_EXCLUSIVE) st = draw(s, h, op->want_block, x);
+  x->granted = x->first = drawn;
+  x->block = drawn != 0;
+  x->slot = 0;
+  if (mode == DIBS_EXCLUSIVE && (!drawn || op->want_block > 1))
+    st = dibs__sql_draw_put(s, h->bucket, op->want_block, &x->first, &x->block);
   if (mode == DIBS_COUNTED) st = s->rows->slot_free(s->to, h, &x->slot);
   if (st != DIBS__SQL_FINE) return st;
   x->granted = x->first;
@@ -139,7 +141,7 @@ static step acquire_new(struct dibs__sql *s, head *h, struct dibs__lease_op *op)
     return DIBS__SQL_FINE;
   }
   if (!dibs__sql_somebody_waits(h) && dibs__sql_fits(h, op->mode, slots))
-    return grant(s, h, op, op->mode, slots, op->owner);
+    return grant(s, h, op, op->mode, slots, op->owner, 0);
   if (!op->queue) return answer_later(s, h, op, DIBS_HELD, op->ticket);
   return enqueue(s, h, op);
 }
@@ -147,6 +149,7 @@ static step acquire_new(struct dibs__sql *s, head *h, struct dibs__lease_op *op)
 /* It has a place in the queue, and asks again: that wakes it. */
 static step acquire_queued(struct dibs__sql *s, head *h, struct dibs__lease_op *op, waiter *w) {
   bool turn = w->state == DIBS__SQL_OFFERED;
+  uint64_t drawn = turn ? w->first : 0;
   step st = DIBS__SQL_FINE;
   /* One that was awake has just been passed over by pass_on: nothing changed since. */
   if (w->state == DIBS__SQL_ASLEEP)
@@ -154,7 +157,7 @@ static step acquire_queued(struct dibs__sql *s, head *h, struct dibs__lease_op *
   if (turn) {
     st = dibs__sql_waiter_out(s, h, w);
     if (st != DIBS__SQL_FINE) return st;
-    return grant(s, h, op, w->mode, w->slots, (dibs__str){w->owner.text, w->owner.len});
+    return grant(s, h, op, w->mode, w->slots, (dibs__str){w->owner.text, w->owner.len}, drawn);
   }
   if (w->state == DIBS__SQL_ASLEEP || w->session != s->session) {
     w->state = DIBS__SQL_WAITING;
@@ -186,9 +189,34 @@ static step acquire(struct dibs__sql *s, head *h, struct dibs__lease_op *op) {
   return found ? acquire_queued(s, h, op, &w) : acquire_new(s, h, op);
 }
 
+/* Who is offered an exclusive name, under the fence of the offer, becomes its holder until the offer's end. */
+static step hold_offered(struct dibs__sql *s, head *h, waiter *w) {
+  step st = dibs__sql_waiter_out(s, h, w);
+  h->mode = DIBS_EXCLUSIVE;
+  h->slots = h->low_slot = 0;
+  h->holders = 1;
+  h->due = 0;
+  h->queue_changed = h->holder_changed = true;
+  h->x = (holder){.id = w->id, .granted = w->first, .first = w->first, .block = 1, .ttl_ms = w->ttl_ms};
+  h->x.until = w->until;
+  h->x.since = s->now;
+  h->x.session = w->session;
+  h->x.owner = w->owner;
+  return st;
+}
+
+static bool offers_fence(const head *h, const waiter *w) {
+  return !h->holders && w->state == DIBS__SQL_OFFERED && w->mode == DIBS_EXCLUSIVE && w->first != 0;
+}
+
 /* The holder with that id and a fence of its grant. */
-static step find_grant(struct dibs__sql *s, const head *h, const struct dibs__lease_op *op, holder *x, bool *found) {
-  step st = find_holder(s, h, op->id, x, found);
+static step find_grant(struct dibs__sql *s, head *h, const struct dibs__lease_op *op, holder *x, bool *found) {
+  waiter w;
+  step st = DIBS__SQL_FINE;
+  if (!h->holders && h->offers == 1) st = find_waiter(s, h, op, &w, found);
+  if (!h->holders && h->offers == 1 && st == DIBS__SQL_FINE && *found && offers_fence(h, &w) && w.first == op->fence.v)
+    st = hold_offered(s, h, &w);
+  if (st == DIBS__SQL_FINE) st = find_holder(s, h, op->id, x, found);
   if (st != DIBS__SQL_FINE || !*found) return st;
   if (h->mode != DIBS_EXCLUSIVE)
     *found = op->fence.v == 0;
@@ -203,7 +231,8 @@ static step renew(struct dibs__sql *s, head *h, struct dibs__lease_op *op) {
   step st = find_grant(s, h, op, &x, &found);
   op->op.status = DIBS_LOST;
   if (st != DIBS__SQL_FINE || !found || x.broken) return st;
-  if (h->mode == DIBS_EXCLUSIVE && op->want_block) st = draw(s, h, op->want_block, &x);
+  if (h->mode == DIBS_EXCLUSIVE && op->want_block)
+    st = dibs__sql_draw_put(s, h->bucket, op->want_block, &x.first, &x.block);
   if (st != DIBS__SQL_FINE) return st;
   x.session = s->session;
   x.ttl_ms = op->ttl_ms;
@@ -278,9 +307,19 @@ static step holders_break(struct dibs__sql *s, head *h, bool now) {
   return st;
 }
 
+/* Who is offered an exclusive name may have begun: it is broken like a holder. */
+static step hold_any_offered(struct dibs__sql *s, head *h) {
+  waiter w;
+  bool found;
+  if (h->holders || h->offers != 1) return DIBS__SQL_FINE;
+  step st = s->rows->waiter_offered(s->to, h, &w, &found);
+  return st == DIBS__SQL_FINE && found && offers_fence(h, &w) ? hold_offered(s, h, &w) : st;
+}
+
 static step break_all(struct dibs__sql *s, head *h, struct dibs__lease_op *op) {
   struct breaking b = {s, s->now, 0, op->now};
-  step st = DIBS__SQL_FINE;
+  step st = hold_any_offered(s, h);
+  if (st != DIBS__SQL_FINE) return st;
   if (!h->holders) {
     op->op.status = DIBS_NOT_FOUND;
     return DIBS__SQL_FINE;

@@ -121,9 +121,14 @@ static step expire(struct dibs__sql *s, head *h) {
 }
 
 static step offer(struct dibs__sql *s, head *h, struct dibs__sql_waiter *w) {
+  uint32_t block;
+  step st = DIBS__SQL_FINE;
   w->state = DIBS__SQL_OFFERED;
   w->until = s->now + DIBS__OFFER_MS;
-  step st = s->rows->waiter_set(s->to, h, w);
+  w->first = 0;
+  /* With its fence, so that who is offered may begin at once; the last one of an epoch has none. */
+  if (w->mode == DIBS_EXCLUSIVE) st = dibs__sql_draw_put(s, h->bucket, 1, &w->first, &block);
+  if (st == DIBS__SQL_FINE || st == DIBS__SQL_SPENT) st = s->rows->waiter_set(s->to, h, w);
   if (st != DIBS__SQL_FINE) return st;
   if (!h->holders && !h->offers) {
     h->mode = w->mode;
@@ -132,7 +137,10 @@ static step offer(struct dibs__sql *s, head *h, struct dibs__sql_waiter *w) {
   h->offers++;
   if (w->ticket > h->reach) h->reach = w->ticket;
   dibs__sql_due_by(h, w->until);
-  s->post(s->to, w->session, DIBS__EV_OFFER, w->id);
+  if (w->first)
+    s->offer(s->to, w->session, w->id, w->first, w->until);
+  else
+    s->post(s->to, w->session, DIBS__EV_OFFER, w->id);
   return DIBS__SQL_FINE;
 }
 

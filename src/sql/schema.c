@@ -29,7 +29,7 @@ static const char *const made[] = {
     "CREATE INDEX dibs_holder_slot ON dibs_holder (bucket, name, slot)#(slot IS NOT NULL)",
 
     "CREATE TABLE dibs_waiter (bucket #n NOT NULL, name #k NOT NULL, ticket #n NOT NULL,"
-    " state #n, id #b, session #n, mode #n, slots #n, until #n, deep #n, ttl #n, since #n, owner #t,"
+    " state #n, id #b, session #n, mode #n, slots #n, until #n, first #n, deep #n, ttl #n, since #n, owner #t,"
     " PRIMARY KEY (bucket, name, ticket))#z",
     "CREATE INDEX dibs_waiter_deep ON dibs_waiter (id)#(deep = 1)",
 

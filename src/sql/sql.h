@@ -66,7 +66,8 @@ struct dibs__sql_waiter {
   enum dibs__sql_waits state;
   bool deep; /* in the index */
   uint32_t mode, slots, ttl_ms;
-  int64_t until; /* of an offer */
+  int64_t until;  /* of an offer */
+  uint64_t first; /* the fence of an exclusive offer; 0: none was left */
   int64_t since;
   uint64_t session;
   struct dibs__sql_label owner;
@@ -147,8 +148,11 @@ struct dibs__sql_rows {
   /* The first WAITING one from head->front on. */
   enum dibs__sql_step (*waiter_next)(void *to, const struct dibs__sql_head *head, struct dibs__sql_waiter *waiter,
                                      bool *found);
+  /* The one that is OFFERED; asked only when there is one. */
+  enum dibs__sql_step (*waiter_offered)(void *to, const struct dibs__sql_head *head, struct dibs__sql_waiter *waiter,
+                                        bool *found);
   enum dibs__sql_step (*waiter_add)(void *to, const struct dibs__sql_head *head, const struct dibs__sql_waiter *waiter);
-  /* state, until, session */
+  /* state, until, session, first */
   enum dibs__sql_step (*waiter_set)(void *to, const struct dibs__sql_head *head, const struct dibs__sql_waiter *waiter);
   enum dibs__sql_step (*waiter_drop)(void *to, const struct dibs__sql_head *head, uint64_t ticket);
   enum dibs__sql_step (*offers_expire)(void *to, const struct dibs__sql_head *head, int64_t now, uint32_t *gone);
@@ -171,6 +175,8 @@ struct dibs__sql {
   /* Both about sessions of any process; `post` takes effect when the transaction is committed. */
   bool (*alive)(void *to, uint64_t session);
   void (*post)(void *to, uint64_t session, enum dibs__event_what what, dibs__id id);
+  /* An exclusive offer, with its fence and its end in the store's clock. */
+  void (*offer)(void *to, uint64_t session, dibs__id id, uint64_t fence, int64_t until);
 };
 
 /* Each answers one operation; SPENT and OTHER leave it unanswered.  (lease.c, queue.c, guard.c) */
@@ -180,6 +186,9 @@ enum dibs__sql_step dibs__sql_record(struct dibs__sql *sql, struct dibs__record_
 
 /* For a dialect's fast statements: is the operation well-formed?  Else its status is set. */
 bool dibs__sql_lease_valid(struct dibs__lease_op *op);
+/* Draws `want` fences for the bucket's row in this transaction, or SPENT. */
+enum dibs__sql_step dibs__sql_draw_put(struct dibs__sql *sql, uint16_t bucket, uint32_t want, uint64_t *first,
+                                       uint32_t *block);
 /* Draws `want` fences.  FINE or SPENT; the row must be put afterwards. */
 enum dibs__sql_step dibs__sql_draw(struct dibs__sql_bucket *row, uint32_t want, uint64_t *first, uint32_t *block);
 /* The bucket's next epoch.  false: there is none. */

@@ -129,16 +129,19 @@ struct dibs__op {
 enum dibs__lease_verb {
   /* Grants, confirms or queues, by what the store knows of `id`:
    *   holds it (not over, not broken) -> OK, the same fence, block, slot and until
-   *   is offered it                   -> OK, a new holder: fence drawn now, until = now + ttl
+   *   is offered it                   -> OK, a new holder: until = now + ttl.  Its fence is the offer's, or, with a
+   *                                      block wanted, drawn now
    *   waits                           -> OK if it can be granted now, else QUEUED (with the same ticket); awake again
    *   is unknown                      -> OK if it is compatible with holders and offers and nobody live waits;
    *                                      else, `queue`: QUEUED at the end of the line, or HELD.
    * INVALID: counted, and the holders' number of slots is another. */
   DIBS__ACQUIRE,
+  /* RENEW and RELEASE: of a holder, or of who is offered an exclusive name, by the fence that the offer drew. */
   DIBS__RENEW,   /* OK: until = now + ttl; with want_block also a new block.  LOST.  `waiting` is set. */
   DIBS__RELEASE, /* OK: the next live waiters get offers.  LOST. */
   DIBS__CANCEL,  /* OK, with `was`; NOT_FOUND.  Like a release if it was held or offered. */
-  DIBS__BREAK    /* all holders of the name; `now` at once.  OK with `until` the last holder's; NOT_FOUND.  Recorded. */
+  DIBS__BREAK /* all holders of the name, and who is offered it if it is exclusive; `now` at once.  OK with `until` the
+                 last holder's; NOT_FOUND.  Recorded. */
 };
 
 enum { DIBS__WAS_NOTHING = 0, DIBS__WAS_WAITING = 1, DIBS__WAS_OFFERED = 2, DIBS__WAS_HELD = 3 };
@@ -153,7 +156,7 @@ struct dibs__lease_op {
   uint32_t slots;    /* counted: N */
   uint32_t ttl_ms;
   uint32_t want_block; /* fences wanted; 0 at ACQUIRE means 1; 0 at RENEW means none */
-  uint64_t ticket;     /* ACQUIRE, CANCEL of a waiter: what QUEUED gave, or 0.  Answer of QUEUED: never 0 */
+  uint64_t ticket;     /* of a waiter: what QUEUED gave, or 0.  Answer of QUEUED: never 0 */
   bool queue;
   bool now; /* BREAK */
   /* Answers. */
@@ -207,6 +210,10 @@ enum dibs__event_what {
 struct dibs__event {
   enum dibs__event_what what;
   dibs__id id;
+  /* OFFER of an exclusive name by a store whose clock is our boot-time clock: the name may be taken for held until
+   * `held_until` (less a margin) under `fence`, without asking first.  Renewing it confirms; 0: ask. */
+  dibs__fence fence;
+  dibs__tick held_until;
 };
 
 /* One holder, waiter or recorded break. */
