@@ -254,6 +254,8 @@ static int as_user(struct bed *bed, int (*body)(struct bed *bed)) {
   if (!(condition)) return __LINE__ % 250 + 1
 
 static dibs__status standard(struct bed *bed, const char *uri) {
+  dibs__place_free(&bed->place);
+  dibs__uri_free(&bed->uri);
   if (dibs__uri_parse(uri, &bed->uri, &bed->said) != DIBS_OK) return DIBS_INVALID;
   return dibs__place_prepare(&bed->uri, &bed->place, &bed->said);
 }
@@ -266,7 +268,6 @@ static int in_home(struct bed *bed) {
   WANT(mode_of(bed->place.folder) == 0700);
   snprintf(path, sizeof path, "%s/.local/state", bed->home);
   WANT(mode_of(path) == 0700);
-  dibs__place_free(&bed->place);
   WANT(standard(bed, "sqlite:") == DIBS_OK); /* and again */
   return 0;
 }
@@ -279,7 +280,6 @@ static int in_state_home(struct bed *bed) {
   snprintf(path, sizeof path, "%sdibs/dibs.db", state);
   WANT(strcmp(bed->place.path, path) == 0);
   WANT(mode_of(bed->place.folder) == 0770); /* though the umask is 0077 */
-  dibs__place_free(&bed->place);
   setenv("XDG_STATE_HOME", "relative", 1); /* not to be looked at */
   WANT(standard(bed, "sqlite:") == DIBS_OK);
   WANT(strstr(bed->place.path, "/.local/state/dibs/dibs.db"));
@@ -317,13 +317,11 @@ static int bad_folders(struct bed *bed) {
   WANT(standard(bed, "sqlite:") == DIBS_DENIED);
   WANT(strstr(bed->said.text, "chmod g-w"));
   WANT(standard(bed, "sqlite:?mode=0660") == DIBS_OK);
-  dibs__place_free(&bed->place);
   WANT(chmod(folder, 0777) == 0);
   WANT(standard(bed, "sqlite:?mode=0660") == DIBS_DENIED);
   WANT(strstr(bed->said.text, "chmod o-w"));
   WANT(chmod(folder, 0755) == 0); /* others may look at its name, not more */
   WANT(standard(bed, "sqlite:") == DIBS_OK);
-  dibs__place_free(&bed->place);
   WANT(chmod(folder, 0700) == 0 && rmdir(folder) == 0);
 
   WANT(chmod(state, 0500) == 0);

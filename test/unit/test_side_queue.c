@@ -336,7 +336,8 @@ static void threads_of_one_open_store_exclude_each_other(void **state) {
 /* ---- Hints and bells ---- */
 
 static struct dibs__event hint(uint8_t number) {
-  return (struct dibs__event){DIBS__EV_OFFER, {{number, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, number}}};
+  return (struct dibs__event){.what = DIBS__EV_OFFER,
+                              .id = {{number, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, number}}};
 }
 
 static void post(struct dibs__side *from, uint64_t to, uint8_t number) {
