@@ -14,7 +14,8 @@
  *             that has slept a while asks the kernel whether the owner's byte is still locked, and takes over if not
  *   mailbox   per slot: a bell (futex word) and a ring of hints, written only by whoever holds `writer`
  *
- * Nothing in the page decides: it wakes, hints, or makes a doubt into a new epoch.
+ * Nothing in the page decides what the database says: it wakes, makes a doubt into a new epoch, and hints at what was
+ * committed there.  A hint is seen whole or not at all, and may be lost.
  */
 #include "store/store.h"
 

@@ -337,7 +337,9 @@ static void threads_of_one_open_store_exclude_each_other(void **state) {
 
 static struct dibs__event hint(uint8_t number) {
   return (struct dibs__event){.what = DIBS__EV_OFFER,
-                              .id = {{number, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, number}}};
+                              .id = {{number, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, number}},
+                              .fence = dibs__fence_make(number, 7),
+                              .held_until = {INT64_MAX - number}};
 }
 
 static void post(struct dibs__side *from, uint64_t to, uint8_t number) {
@@ -364,6 +366,8 @@ static void hints_arrive_in_order_and_whole(void **state) {
       struct dibs__event want = hint(expect++);
       assert_int_equal(got[i].what, DIBS__EV_OFFER);
       assert_memory_equal(got[i].id.b, want.id.b, sizeof want.id.b);
+      assert_int_equal(got[i].fence.v, want.fence.v);
+      assert_int_equal(got[i].held_until.ns, want.held_until.ns);
     }
   }
   uint32_t bell = atomic_load(&a->page->slots[b->slot].bell);
