@@ -74,7 +74,7 @@ void dibs__leave_locked(dibs_lease *lease, dibs_status status, struct after *aft
     break;
   case LEASE_ASKING:
     if (status == DIBS_TIMEOUT) status = DIBS_UNKNOWN; /* the question travels */
-    /* fall through */
+    __attribute__((fallthrough));
   case LEASE_QUEUED:
     if (grant->cohort) dibs__cohort_part_locked(grant, after, false);
     dibs__wait_over_locked(lease, status, after);
