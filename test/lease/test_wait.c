@@ -46,6 +46,27 @@ static void endless_wait_ends_with_the_release(void **state) {
   give(callers[!winner]->lease);
 }
 
+static void told(dibs_lease *lease, dibs_status status, void *user) {
+  (void)lease;
+  (void)status;
+  (void)user;
+}
+
+/* Nobody tells a waiter that a lease has ended by itself: it must look at that time, also when the receiver is another
+ * thread that went to sleep before there was anything to look for. */
+static void sleeping_receiver_hears_of_a_waiters_timer(void **state) {
+  (void)state;
+  dibs_store *holder = open_store(), *waiter = open_store();
+  dibs_lease *served = take(waiter, "served", .on_lost = told); /* from now on a service thread receives */
+  dibs__nap_ms(50);                                             /* it is asleep, or the test proves less */
+  dibs_lease *held = take(holder, "n", .ttl_ms = 300, .flags = DIBS_NO_RENEW);
+  dibs__tick began = dibs__tick_now();
+  assert_int_equal(ask(waiter, "n", .wait_ms = LONG_MS), DIBS_OK);
+  assert_in_range(dibs__tick_left_ms(began, dibs__tick_now()), 200, 5000);
+  dibs_lease_free(held);
+  give(served);
+}
+
 static void waiter_gets_what_expires(void **state) {
   (void)state;
   dibs_store *one = open_store(), *two = open_store();
@@ -252,6 +273,7 @@ int main(int argc, char *argv[]) {
       TEST(bounded_wait_ends_in_time),
       TEST(endless_wait_ends_with_the_release),
       TEST(waiter_gets_what_expires),
+      TEST(sleeping_receiver_hears_of_a_waiters_timer),
       TEST(threads_of_one_handle_are_served_in_order),
       TEST(handles_are_served_in_order),
       TEST(started_ones_are_served_in_order),
