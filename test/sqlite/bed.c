@@ -10,6 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+int bed_ms = BED_MS;
+
 /* ---- Folders ---- */
 
 void bed_make(struct bed *bed, const char *within) {
@@ -31,6 +33,7 @@ void bed_remove(struct bed *bed) {
 }
 
 int bed_begin(void **state) {
+  bed_ms = BED_MS;
   struct bed *bed = malloc(sizeof *bed);
   const char *within = getenv("TMPDIR");
   if (!bed) return -1;
@@ -48,7 +51,7 @@ int bed_end(void **state) {
 /* ---- Stores ---- */
 
 dibs__tick bed_by(void) {
-  return dibs__tick_add_ms(dibs__tick_now(), BED_MS);
+  return dibs__tick_add_ms(dibs__tick_now(), bed_ms);
 }
 
 dibs__id bed_id(int n) {

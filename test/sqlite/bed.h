@@ -13,7 +13,8 @@
 
 #include <cmocka.h>
 
-enum { BED_MS = 10000 }; /* how long any call may take */
+enum { BED_MS = 10000 };
+extern int bed_ms; /* how long a call may take; BED_MS if a test does not say otherwise */
 
 struct bed {
   char folder[128];
