@@ -272,6 +272,7 @@ static dibs__status trace_events(struct dibs__dstore *store, struct dibs__event 
     bool known = (size_t)event->what < sizeof whats / sizeof whats[0];
     dibs__text_addf(&text, "%s{\"what\":\"%s\"", told ? "," : "", known ? whats[event->what] : "?");
     if (event->what == DIBS__EV_OFFER || event->what == DIBS__EV_LOST) add_id(&text, event->id);
+    if (event->fence.v) dibs__text_addf(&text, ",\"fence\":%" PRIu64, event->fence.v);
     dibs__text_adds(&text, "}");
   }
   dibs__text_adds(&text, "]");
