@@ -157,6 +157,7 @@ static void print_row(const struct cli_table *table, const char *const *cell, co
 }
 
 void dibs__cli_table_print(const struct cli_table *table, size_t columns, FILE *out) {
+  if (table->columns == 0) return;
   size_t width[CLI_CELLS_MAX];
   for (size_t i = 0; i < table->columns; i++) width[i] = dibs__cli_width(table->head[i]);
   for (size_t i = 0; i < table->cells; i++) {
