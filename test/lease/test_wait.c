@@ -52,18 +52,29 @@ static void told(dibs_lease *lease, dibs_status status, void *user) {
   (void)user;
 }
 
+static int64_t waits_for_an_end(dibs_store *holder, dibs_store *waiter) {
+  dibs_lease *held = take(holder, "n", .ttl_ms = 300, .flags = DIBS_NO_RENEW);
+  dibs__tick began = dibs__tick_now();
+  assert_int_equal(ask(waiter, "n", .wait_ms = LONG_MS), DIBS_OK);
+  dibs_lease_free(held);
+  return dibs__tick_left_ms(began, dibs__tick_now());
+}
+
 /* Nobody tells a waiter that a lease has ended by itself: it must look at that time, also when the receiver is another
- * thread that went to sleep before there was anything to look for. */
+ * thread that went to sleep before there was anything to look for.  Housekeeping would find it too, once a second: so
+ * one of a few must come before that. */
 static void sleeping_receiver_hears_of_a_waiters_timer(void **state) {
   (void)state;
   dibs_store *holder = open_store(), *waiter = open_store();
   dibs_lease *served = take(waiter, "served", .on_lost = told); /* from now on a service thread receives */
-  dibs__nap_ms(50);                                             /* it is asleep, or the test proves less */
-  dibs_lease *held = take(holder, "n", .ttl_ms = 300, .flags = DIBS_NO_RENEW);
-  dibs__tick began = dibs__tick_now();
-  assert_int_equal(ask(waiter, "n", .wait_ms = LONG_MS), DIBS_OK);
-  assert_in_range(dibs__tick_left_ms(began, dibs__tick_now()), 200, 5000);
-  dibs_lease_free(held);
+  int64_t soonest = INT64_MAX;
+  for (int i = 0; i < 6 && soonest > 450; i++) {
+    dibs__nap_ms(50); /* it is asleep, or this turn proves nothing */
+    int64_t ms = waits_for_an_end(holder, waiter);
+    assert_true(ms >= 250);
+    if (ms < soonest) soonest = ms;
+  }
+  assert_true(soonest <= 450);
   give(served);
 }
 
