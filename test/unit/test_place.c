@@ -280,7 +280,7 @@ static int in_state_home(struct bed *bed) {
   snprintf(path, sizeof path, "%sdibs/dibs.db", state);
   WANT(strcmp(bed->place.path, path) == 0);
   WANT(mode_of(bed->place.folder) == 0770); /* though the umask is 0077 */
-  setenv("XDG_STATE_HOME", "relative", 1); /* not to be looked at */
+  setenv("XDG_STATE_HOME", "relative", 1);  /* not to be looked at */
   WANT(standard(bed, "sqlite:") == DIBS_OK);
   WANT(strstr(bed->place.path, "/.local/state/dibs/dibs.db"));
   return 0;
