@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "cli/cli.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -157,6 +158,7 @@ static void print_row(const struct cli_table *table, const char *const *cell, co
 }
 
 void dibs__cli_table_print(const struct cli_table *table, size_t columns, FILE *out) {
+  assert(table->columns > 0);
   if (table->columns == 0) return;
   size_t width[CLI_CELLS_MAX];
   for (size_t i = 0; i < table->columns; i++) width[i] = dibs__cli_width(table->head[i]);
