@@ -139,6 +139,7 @@ static void lite_close(struct dibs__dstore *store) {
   if (!store) return;
   dibs__lite_leave(lite_of(store));
   dibs__lite_checkpoint(lite_of(store));
+  dibs__lite_checkpoint_last(lite_of(store));
   free_store(lite_of(store));
 }
 

@@ -29,6 +29,7 @@
 
 enum {
   DIBS__LITE_LOG_PAGES = 4000, /* of the log, 8 MiB: more is worth a checkpoint, which holds writers for a moment */
+  DIBS__LITE_LOG_LAST = 128,   /* for the last process that leaves: an open reads each page of it, 1.5 us apiece */
   DIBS__LITE_BATCH = 16384,
   DIBS__LITE_PAGE = 2048,
   DIBS__LITE_HEAD_COLUMNS = 21, /* of a head, in a select */
@@ -216,6 +217,7 @@ dibs__status dibs__lite_list(struct dibs__session *session, const struct dibs__l
 void dibs__lite_tidy(struct dibs__dstore *store);
 /* A checkpoint that waits for nobody, on a connection of its own. */
 void dibs__lite_checkpoint(struct dibs__lite *store);
+void dibs__lite_checkpoint_last(struct dibs__lite *store);
 /* At an orderly close: our waiters and offers leave, and who is next is told. */
 void dibs__lite_leave(struct dibs__lite *store);
 

@@ -41,6 +41,15 @@ void dibs__lite_checkpoint(struct dibs__lite *store) {
   if (pages == copied) atomic_store(&store->log_pages, 0);
 }
 
+/* The last process to leave takes the log along when it has grown: whoever comes next and is alone reads all of it
+ * before anything else, and a passive checkpoint would be forgotten by then.  SQLite knows whether it is the last. */
+void dibs__lite_checkpoint_last(struct dibs__lite *store) {
+  link_t *const links[] = {store->spare, store->tidier};
+  if (atomic_load(&store->log_pages) < DIBS__LITE_LOG_LAST) return;
+  for (size_t i = 0; i < sizeof links / sizeof links[0]; i++)
+    if (links[i]) sqlite3_db_config(links[i]->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0, NULL);
+}
+
 /* ---- Sweeping ---- */
 
 struct found {
