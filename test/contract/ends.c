@@ -262,17 +262,6 @@ static void R16_there_is_nothing_to_break(void **state) {
   expect(break_it(p, "n", false), DIBS_NOT_FOUND);
 }
 
-static void R16_an_offer_is_not_broken(void **state) {
-  (void)state;
-  needs(DIBS__CAP_FIFO | DIBS__CAP_GRANT_NEXT);
-  struct party *p = party();
-  struct dibs__lease_op held = acquire(p, "n", 1);
-  expect(acquire(p, "n", 2), DIBS__QUEUED);
-  expect(release(p, "n", 1, held.fence), DIBS_OK);
-  expect(break_it(p, "n", true), DIBS_NOT_FOUND);
-  expect(acquire(p, "n", 2), DIBS_OK);
-}
-
 static void R16_all_shared_holders_are_broken(void **state) {
   (void)state;
   needs(DIBS__CAP_SHARED);
@@ -347,7 +336,6 @@ static const struct CMUnitTest contract_ends_cases[] = {
     CASE(R16_broken_at_once_goes_to_the_next_in_line),
     CASE(R16_asked_first_then_at_once),
     CASE(R16_there_is_nothing_to_break),
-    CASE(R16_an_offer_is_not_broken),
     CASE(R16_all_shared_holders_are_broken),
     CASE(R16_who_broke_it_is_recorded),
     CASE(R16_the_last_sixteen_breaks_are_kept),

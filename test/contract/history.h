@@ -30,7 +30,7 @@ enum step_kind {
   STEP_USE_UP
 };
 
-enum fence_pick { FENCE_LAST, FENCE_BEFORE, FENCE_OF_ANOTHER, FENCE_NONE };
+enum fence_pick { FENCE_LAST, FENCE_BEFORE, FENCE_OF_ANOTHER, FENCE_NONE, FENCE_OFFERED };
 enum mandate_pick { MANDATE_STANDING, MANDATE_OLDER, MANDATE_STRANGER, MANDATE_NONE };
 
 struct step {
@@ -41,8 +41,9 @@ struct step {
   uint8_t fence_plus;     /* into the block, or beyond it */
   uint32_t ttl_ms, block, ms;
   bool try_only, now, with_ticket;
-  bool joins; /* the next one is in the same batch */
-  bool group; /* the whole batch is one group */
+  bool to_offered; /* not name and id: whoever was offered something last */
+  bool joins;      /* the next one is in the same batch */
+  bool group;      /* the whole batch is one group */
 };
 
 /* The same steps for the same seed, for ever. */
@@ -57,7 +58,7 @@ struct side {
   struct party *parties[PARTIES];
   int64_t moved; /* its clock */
   struct {
-    dibs__fence last, before;
+    dibs__fence last, before, offered;
     uint32_t block;
     uint64_t ticket;
   } grants[NAMES][IDS];

@@ -15,6 +15,7 @@ struct run {
   struct verdict *verdict;
   bool one_by_one; /* an epoch may end within a batch, and engines may begin the batch or its part anew */
   char names[NAMES][40];
+  uint8_t offered_name, offered_id; /* the last that the reference told of */
 };
 
 union any_op {
@@ -75,9 +76,15 @@ static void side_close(struct side *s, size_t nr) {
 
 /* ---- Asking ---- */
 
+/* Ids differ between names, so that an event tells both. */
+static dibs__id id_for(uint8_t name, uint8_t id) {
+  return id_of(name * IDS + id);
+}
+
 static dibs__fence pick_fence(const struct side *s, const struct step *step) {
   dibs__fence fence = s->grants[step->name][step->id].last;
   if (step->fence == FENCE_BEFORE) fence = s->grants[step->name][step->id].before;
+  if (step->fence == FENCE_OFFERED) fence = s->grants[step->name][step->id].offered;
   if (step->fence == FENCE_OF_ANOTHER) fence = s->grants[step->name][(step->id + 1) % IDS].last;
   if (step->fence == FENCE_NONE || fence.v == 0) return DIBS__FENCE_NONE;
   return dibs__fence_nth(fence, step->fence_plus);
@@ -97,7 +104,7 @@ static void make_lease(const struct run *r, const struct side *s, const struct s
   op->op.mandate = pick_mandate(s, step);
   op->name = text_of(r, step->name);
   op->owner = dibs__str_of(owners[step->id], strlen(owners[step->id]));
-  op->id = id_of(step->id);
+  op->id = id_for(step->name, step->id);
   op->mode = step->mode;
   op->slots = step->slots;
   op->ttl_ms = step->ttl_ms;
@@ -115,7 +122,7 @@ static void make_record(const struct run *r, const struct side *s, const struct 
   op->op.verb = (uint16_t)(step->kind - STEP_LOAD);
   op->op.flags = step->kind == STEP_LOAD ? DIBS__OP_READS : 0;
   op->key = text_of(r, step->name);
-  op->id = id_of(step->id);
+  op->id = id_for(step->name, step->id);
   op->fence = pick_fence(s, step);
   op->data = dibs__str_of(data[step->fence_plus], strlen(data[step->fence_plus]));
 }
@@ -213,22 +220,67 @@ static void compare(struct run *r, size_t at, const struct step *step, const uni
   if (a->op.family == DIBS__FAM_RECORD) compare_record(r, at, step, &a->record, &b->record);
 }
 
+/* ---- Offers ---- */
+
+static void hear(struct run *r, struct side *s, const struct dibs__event *event) {
+  for (uint8_t n = 0; n < NAMES; n++)
+    for (uint8_t i = 0; i < IDS; i++) {
+      if (event->what != DIBS__EV_OFFER || !dibs__id_equal(event->id, id_for(n, i))) continue;
+      s->grants[n][i].offered = event->fence;
+      if (s != &r->sides[0]) continue;
+      r->offered_name = n;
+      r->offered_id = i;
+    }
+}
+
+/* What both have told.  An offer that one of them did not tell of, or told of before, is forgotten. */
+static void hear_both(struct run *r) {
+  for (int i = 0; i < 2; i++)
+    for (size_t k = 0; k < PARTIES; k++) {
+      struct dibs__dstore *store = store_of(r->sides[i].parties[k]);
+      struct dibs__event events[16];
+      size_t count = 0;
+      dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), 1000);
+      do {
+        store->driver->wake(store); /* look, but don't sleep */
+        if (store->driver->events(store, events, 16, &count, by) != DIBS_OK) break;
+        for (size_t e = 0; e < count; e++) hear(r, &r->sides[i], &events[e]);
+      } while (count == 16);
+    }
+  for (uint8_t n = 0; n < NAMES; n++)
+    for (uint8_t i = 0; i < IDS; i++) {
+      dibs__fence *a = &r->sides[0].grants[n][i].offered, *b = &r->sides[1].grants[n][i].offered;
+      if (a->v && b->v && relative(&r->sides[0], n, *a) == relative(&r->sides[1], n, *b)) continue;
+      *a = *b = DIBS__FENCE_NONE;
+    }
+}
+
+static struct step resolved(const struct run *r, const struct step *step) {
+  struct step to = *step;
+  if (!to.to_offered) return to;
+  to.name = r->offered_name;
+  to.id = r->offered_id;
+  return to;
+}
+
 /* ---- Steps ---- */
 
-static void run_joined(struct run *r, const struct step steps[], size_t at, size_t count) {
+static void run_joined(struct run *r, const struct step drawn[], size_t at, size_t count) {
   union any_op ops[2][JOINED_MAX];
+  struct step steps[JOINED_MAX];
+  for (size_t k = 0; k < count; k++) steps[k] = resolved(r, &drawn[at + k]);
   for (int i = 0; i < 2; i++) {
     struct dibs__op *batch[JOINED_MAX];
     for (size_t k = 0; k < count; k++) {
-      make(r, &r->sides[i], &steps[at + k], &ops[i][k]);
+      make(r, &r->sides[i], &steps[k], &ops[i][k]);
       batch[k] = &ops[i][k].op;
     }
-    run_batch(r->sides[i].parties[steps[at].party], batch, count);
+    run_batch(r->sides[i].parties[steps[0].party], batch, count);
   }
-  for (size_t k = 0; k < count; k++) compare(r, at + k, &steps[at + k], &ops[0][k], &ops[1][k]);
+  for (size_t k = 0; k < count; k++) compare(r, at + k, &steps[k], &ops[0][k], &ops[1][k]);
   for (int i = 0; i < 2; i++)
     for (size_t k = 0; k < count; k++) {
-      learn(r, &r->sides[i], &steps[at + k], &ops[i][k]);
+      learn(r, &r->sides[i], &steps[k], &ops[i][k]);
       if (ops[i][k].op.family == DIBS__FAM_RECORD) free(ops[i][k].record.got);
     }
 }
@@ -365,6 +417,7 @@ void history_run(const char *reference, const char *other, uint64_t nr, const st
       run_joined(r, steps, at, end - at);
     else
       run_one(r, &steps[at], at);
+    hear_both(r);
   }
   verdict->untimely = dibs__tick_left_ms(began, dibs__tick_now()) > TOO_LONG_MS;
   for (int i = 0; i < 2; i++) side_end(&r->sides[i]);

@@ -77,6 +77,11 @@ static struct step draw_step(uint64_t *state, uint64_t seed) {
   step.try_only = one_in(state, 5);
   step.now = one_in(state, 2);
   step.with_ticket = one_in(state, 2);
+  if (step.kind <= STEP_BREAK && one_in(state, step.kind == STEP_ACQUIRE ? 8 : 4)) {
+    step.to_offered = true;
+    if (!one_in(state, 4)) step.fence = FENCE_OFFERED;
+    step.fence_plus = one_in(state, 8);
+  }
   return step;
 }
 
@@ -85,6 +90,7 @@ static void follow(uint64_t *state, struct step steps[], size_t at) {
   static const uint8_t keep_out_of[] = {2, 8, 8, 3, 2};
   struct step *step = &steps[at];
   if (step->kind > STEP_BREAK && step->kind != STEP_SEAL && step->kind != STEP_SAVE) return;
+  if (step->to_offered) return;
   if (step->kind <= STEP_BREAK && one_in(state, keep_out_of[step->kind])) return;
   for (uint32_t back = 1 + below(state, 12); back < 40 && back <= at; back++) {
     const struct step *before = &steps[at - back];
@@ -123,13 +129,15 @@ void history_print_step(const struct step *s, size_t nr) {
                                       "load",    "seal",     "save",        "epoch?", "next epoch",
                                       "list",    "list all", "time passes", "leaves", "use up"};
   static const char *const modes[] = {"exclusive", "shared", "counted"};
-  static const char *const fences[] = {"", " fence:before", " fence:another's", " fence:0"};
+  static const char *const fences[] = {"", " fence:before", " fence:another's", " fence:0", " fence:offered"};
   static const char *const mandates[] = {"", " mandate:older", " mandate:stranger's", " mandate:none"};
   printf("%4zu  party %u: %s", nr, s->party, kinds[s->kind]);
   if (s->kind == STEP_TIME)
     printf(" %u ms", s->ms);
   else if (s->kind == STEP_USE_UP)
     printf(" name %u, %u left", s->name, s->fence_plus);
+  else if (s->to_offered)
+    printf(" whoever was offered last");
   else if (s->kind != STEP_CLOSE)
     printf(" name %u id %u", s->name, s->id);
   if (s->kind == STEP_ACQUIRE) printf(" %s", modes[s->mode]);

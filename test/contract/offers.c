@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: MIT */
+/* Offers that carry their fence (R13): who hears of one may begin, and confirms it by renewing. */
+#include "harness.h"
+
+enum { PATIENCE_MS = 3000 };
+
+/* The offer that this party is told of. */
+static struct dibs__event hear_offer(struct party *p, int id) {
+  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), PATIENCE_MS);
+  dibs__id want = id_of(id);
+  while (dibs__tick_before(dibs__tick_now(), by)) {
+    struct dibs__event event;
+    size_t count = 0;
+    assert_int_equal(store_of(p)->driver->events(store_of(p), &event, 1, &count, by), DIBS_OK);
+    if (count && event.what == DIBS__EV_OFFER && dibs__id_equal(event.id, want)) return event;
+  }
+  fail_msg("nobody told id %d of its offer", id);
+  return (struct dibs__event){.what = DIBS__EV_RECHECK};
+}
+
+/* q waits with id 2 behind p's id 1, which is released: what q hears.  Skips where offers carry no fence. */
+static struct dibs__event offered(struct party *p, struct party *q) {
+  struct dibs__lease_op held = acquire(p, "n", 1);
+  expect(acquire(q, "n", 2), DIBS__QUEUED);
+  expect(release(p, "n", 1, held.fence), DIBS_OK);
+  struct dibs__event event = hear_offer(q, 2);
+  if (event.fence.v == 0) skip();
+  assert_true(dibs__fence_below(held.fence, event.fence));
+  return event;
+}
+
+static void offers_or_skip(void **state) {
+  (void)state;
+  needs(DIBS__CAP_EVENTS | DIBS__CAP_FIFO | DIBS__CAP_GRANT_NEXT);
+}
+
+static void R13_an_offers_fence_holds_until_the_offers_end(void **state) {
+  offers_or_skip(state);
+  struct party *p = party(), *q = party();
+  dibs__tick before = dibs__tick_now();
+  struct dibs__event event = offered(p, q);
+  assert_true(dibs__tick_before(before, event.held_until));
+  assert_false(dibs__tick_before(dibs__tick_add_ms(dibs__tick_now(), DIBS__OFFER_MS), event.held_until));
+  expect(acquire(p, "n", 3, .try_only = true), DIBS_HELD);
+}
+
+static void R13_a_renewal_under_its_fence_confirms_an_offer(void **state) {
+  offers_or_skip(state);
+  struct party *p = party(), *q = party();
+  struct dibs__event event = offered(p, q);
+  struct dibs__lease_op renewed = renew(q, "n", 2, event.fence);
+  expect(renewed, DIBS_OK);
+  assert_int_equal(renewed.fence.v, event.fence.v);
+  assert_int_equal(renewed.got_block, 1);
+  expect_until(q, &renewed, ttl());
+  pass_offer(p);
+  struct dibs__lease_op again = acquire(q, "n", 2);
+  expect(again, DIBS_OK);
+  assert_int_equal(again.fence.v, event.fence.v);
+  expect(acquire(p, "n", 3, .try_only = true), DIBS_HELD);
+  expect(release(q, "n", 2, event.fence), DIBS_OK);
+}
+
+static void R13_a_renewal_that_confirms_may_draw_a_block(void **state) {
+  offers_or_skip(state);
+  needs(DIBS__CAP_BLOCKS);
+  struct party *p = party(), *q = party();
+  struct dibs__event event = offered(p, q);
+  struct dibs__lease_op renewed = renew(q, "n", 2, event.fence, .block = 8);
+  expect(renewed, DIBS_OK);
+  assert_int_equal(renewed.got_block, 8);
+  assert_true(dibs__fence_below(event.fence, renewed.fence));
+  /* What was begun under the offer's fence goes on. */
+  expect(renew(q, "n", 2, event.fence), DIBS_OK);
+  expect(release(q, "n", 2, renewed.fence), DIBS_OK);
+}
+
+static void R13_an_acquire_that_confirms_gets_the_offers_fence(void **state) {
+  offers_or_skip(state);
+  struct party *p = party(), *q = party();
+  struct dibs__event event = offered(p, q);
+  struct dibs__lease_op got = acquire(q, "n", 2);
+  expect(got, DIBS_OK);
+  assert_int_equal(got.fence.v, event.fence.v);
+  expect_until(q, &got, ttl());
+}
+
+static void R13_a_release_under_its_fence_ends_an_offer(void **state) {
+  offers_or_skip(state);
+  struct party *p = party(), *q = party();
+  struct dibs__event event = offered(p, q);
+  expect(acquire(p, "n", 3), DIBS__QUEUED);
+  expect(release(q, "n", 2, event.fence), DIBS_OK);
+  expect(cancel(q, "n", 2), DIBS_NOT_FOUND);
+  struct dibs__lease_op next = acquire(p, "n", 3);
+  expect(next, DIBS_OK);
+  assert_true(dibs__fence_below(event.fence, next.fence));
+}
+
+static void R13_the_fence_of_an_offer_that_lapsed_is_lost(void **state) {
+  offers_or_skip(state);
+  struct party *p = party(), *q = party();
+  struct dibs__event event = offered(p, q);
+  pass_offer(p);
+  expect(renew(q, "n", 2, event.fence), DIBS_LOST);
+  expect(release(q, "n", 2, event.fence), DIBS_LOST);
+  struct dibs__lease_op other = acquire(p, "n", 3, .try_only = true);
+  expect(other, DIBS_OK);
+  assert_true(dibs__fence_below(event.fence, other.fence));
+  expect(release(p, "n", 3, other.fence), DIBS_OK);
+  /* It kept its place; its next offer is another one. */
+  struct dibs__lease_op got = acquire(q, "n", 2);
+  expect(got, DIBS_OK);
+  assert_true(dibs__fence_below(other.fence, got.fence));
+  expect(renew(q, "n", 2, event.fence), DIBS_LOST);
+}
+
+static void R10_each_offer_has_a_fence_of_its_own(void **state) {
+  offers_or_skip(state);
+  struct party *p = party(), *q = party();
+  struct dibs__event first = offered(p, q);
+  pass_offer(p);
+  struct dibs__lease_op other = acquire(p, "n", 3, .try_only = true);
+  expect(other, DIBS_OK);
+  expect(acquire(q, "n", 2), DIBS__QUEUED);
+  expect(release(p, "n", 3, other.fence), DIBS_OK);
+  struct dibs__event second = hear_offer(q, 2);
+  assert_true(dibs__fence_below(other.fence, second.fence));
+  expect(renew(q, "n", 2, first.fence), DIBS_LOST);
+  expect(renew(q, "n", 2, second.fence), DIBS_OK);
+}
+
+static void R14_the_fence_of_an_offer_is_for_its_id_alone(void **state) {
+  offers_or_skip(state);
+  struct party *p = party(), *q = party();
+  struct dibs__event event = offered(p, q);
+  expect(renew(p, "n", 3, event.fence), DIBS_LOST);
+  expect(release(p, "n", 1, event.fence), DIBS_LOST);
+  expect(renew(q, "n", 2, (dibs__fence){event.fence.v + 1}), DIBS_LOST);
+  expect(renew(q, "n", 2, event.fence), DIBS_OK);
+}
+
+static void R16_an_offer_that_may_have_been_begun_is_broken(void **state) {
+  offers_or_skip(state);
+  struct party *p = party(), *q = party();
+  struct dibs__event event = offered(p, q);
+  expect(break_it(p, "n", false), DIBS_OK);
+  expect(renew(q, "n", 2, event.fence), DIBS_LOST);
+  expect(acquire(q, "n", 2), DIBS_LOST);
+  expect(acquire(p, "n", 3, .try_only = true), DIBS_HELD);
+  struct seen seen = list_name(p, "n");
+  assert_non_null(find_row(&seen, DIBS_BROKEN, "breaker"));
+  pass_offer(p);
+  expect(acquire(p, "n", 3, .try_only = true), DIBS_OK);
+}
+
+static void R16_an_offer_that_may_have_been_begun_is_broken_at_once(void **state) {
+  offers_or_skip(state);
+  struct party *p = party(), *q = party();
+  struct dibs__event event = offered(p, q);
+  expect(break_it(p, "n", true), DIBS_OK);
+  struct dibs__lease_op next = acquire(p, "n", 3, .try_only = true);
+  expect(next, DIBS_OK);
+  assert_true(dibs__fence_below(event.fence, next.fence));
+  expect(renew(q, "n", 2, event.fence), DIBS_LOST);
+}
+
+static void R16_an_offer_without_a_fence_is_not_broken(void **state) {
+  offers_or_skip(state);
+  needs(DIBS__CAP_SHARED);
+  struct party *p = party();
+  struct dibs__lease_op held = acquire(p, "n", 1);
+  expect(acquire(p, "n", 2, .mode = DIBS_SHARED), DIBS__QUEUED);
+  expect(release(p, "n", 1, held.fence), DIBS_OK);
+  assert_int_equal(hear_offer(p, 2).fence.v, 0);
+  expect(break_it(p, "n", true), DIBS_NOT_FOUND);
+  expect(acquire(p, "n", 2, .mode = DIBS_SHARED), DIBS_OK);
+}
+
+static const struct CMUnitTest contract_offers_cases[] = {
+    CASE(R13_an_offers_fence_holds_until_the_offers_end),
+    CASE(R13_a_renewal_under_its_fence_confirms_an_offer),
+    CASE(R13_a_renewal_that_confirms_may_draw_a_block),
+    CASE(R13_an_acquire_that_confirms_gets_the_offers_fence),
+    CASE(R13_a_release_under_its_fence_ends_an_offer),
+    CASE(R13_the_fence_of_an_offer_that_lapsed_is_lost),
+    CASE(R10_each_offer_has_a_fence_of_its_own),
+    CASE(R14_the_fence_of_an_offer_is_for_its_id_alone),
+    CASE(R16_an_offer_that_may_have_been_begun_is_broken),
+    CASE(R16_an_offer_that_may_have_been_begun_is_broken_at_once),
+    CASE(R16_an_offer_without_a_fence_is_not_broken),
+};
+CONTRACT_TESTS(contract_offers);
