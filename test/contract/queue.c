@@ -251,6 +251,31 @@ static void R12_another_session_may_take_a_waiter_over(void **state) {
   expect(acquire(p, "n", 2), DIBS_OK);
 }
 
+static void R12_housekeeping_leaves_the_living_alone(void **state) {
+  line_or_skip(state);
+  struct party *p = party(), *q = party();
+  if (!store_of(p)->driver->tidy) skip();
+  struct dibs__lease_op held = acquire(p, "n", 1), waits = acquire(q, "n", 2);
+  expect(acquire(q, "m", 3), DIBS_OK);
+  expect(ghost("n", 4), DIBS__QUEUED);
+  expect(acquire(q, "n", 5), DIBS__QUEUED);
+  for (int i = 0; i < 3; i++) store_of(i % 2 ? p : q)->driver->tidy(store_of(i % 2 ? p : q));
+  struct dibs__lease_op again = acquire(q, "n", 2);
+  expect(again, DIBS__QUEUED);
+  assert_int_equal(again.ticket, waits.ticket);
+  expect(renew(p, "n", 1, held.fence), DIBS_OK);
+  expect(release(p, "n", 1, held.fence), DIBS_OK);
+  store_of(p)->driver->tidy(store_of(p));
+  struct dibs__lease_op next = acquire(q, "n", 2);
+  expect(next, DIBS_OK);
+  expect(release(q, "n", 2, next.fence), DIBS_OK);
+  expect(acquire(q, "n", 5), DIBS_OK);
+  pass_ttl(p);
+  store_of(p)->driver->tidy(store_of(p));
+  expect(acquire(p, "m", 6, .try_only = true), DIBS_OK);
+  expect(acquire(p, "n", 7, .try_only = true), DIBS_OK);
+}
+
 /* ---- R13 ---- */
 
 static void R13_an_offer_that_nobody_confirms_passes_on(void **state) {
@@ -374,6 +399,7 @@ static const struct CMUnitTest contract_queue_cases[] = {
     CASE(R12_a_killed_waiter_holds_up_nobody_who_is_new),
     CASE(R12_the_lease_of_a_killed_holder_stays_until_its_end),
     CASE(R12_another_session_may_take_a_waiter_over),
+    CASE(R12_housekeeping_leaves_the_living_alone),
     CASE(R13_an_offer_that_nobody_confirms_passes_on),
     CASE(R13_a_sleeper_keeps_its_place),
     CASE(R13_a_sleeper_blocks_nobody),
