@@ -14,6 +14,9 @@
 /* Asking again after an unknown outcome finds the same grant; a store that keeps breaking is given up. */
 enum { ASK_AGAIN = 3 };
 
+/* People who look at a terminal are told what they wait for, once they have waited. */
+enum { PATIENCE_MS = 1500 };
+
 static const int caught[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH, SIGTSTP, SIGCONT};
 
 int dibs__cli_signals_open(const struct cli_globals *g, struct cli_signals *signals) {
@@ -74,15 +77,47 @@ static int heed(const struct cli_signals *signals) {
   return 0;
 }
 
+struct whom {
+  char owner[DIBS_OWNER_MAX + 1];
+  uint32_t pid;
+  int64_t age_ms;
+  size_t holders, waiters;
+};
+
+static int count_whom(const dibs_lease_info *info, void *user) {
+  struct whom *whom = user;
+  if (info->state == DIBS_WAITS) whom->waiters++;
+  if (info->state != DIBS_HOLDS && info->state != DIBS_BREAKING) return 0;
+  if (whom->holders++ > 0) return 0;
+  snprintf(whom->owner, sizeof whom->owner, "%s", info->owner);
+  whom->pid = info->pid;
+  whom->age_ms = info->age_ms;
+  return 0;
+}
+
+static void tell_whom(const struct cli_globals *g, dibs_store *store, const char *name) {
+  struct whom whom = {.pid = 0};
+  if (dibs_show(store, name, count_whom, &whom, NULL) != DIBS_OK || whom.holders == 0) return;
+  char span[24], process[24] = "";
+  dibs__cli_span(span, sizeof span, whom.age_ms);
+  if (whom.pid != 0) snprintf(process, sizeof process, ", pid %lu", (unsigned long)whom.pid);
+  dibs__cli_note(g, "waiting for '%s', held by %s%s for %s; %zu wait", name, whom.owner, process, span, whom.waiters);
+}
+
 /* Returns the signal that ended the wait, or 0; *status is the outcome in either case. */
-static int wait_for(dibs_store *store, dibs_lease *lease, struct wait *wait, const struct cli_signals *signals,
-                    dibs_status *status) {
-  int ended_by = 0;
+static int wait_for(const struct cli_globals *g, dibs_store *store, dibs_lease *lease, struct wait *wait,
+                    const struct cli_signals *signals, dibs_status *status) {
+  int ended_by = 0, patience_ms = isatty(STDERR_FILENO) ? PATIENCE_MS : -1;
   struct pollfd fds[] = {{dibs_fd(store), POLLIN, 0}, {signals->fd, POLLIN, 0}};
   while (!wait->over) {
     /* The answer to a cancelled wait comes through the first descriptor alone. */
-    if (poll(fds, ended_by == 0 ? 2 : 1, -1) < 0 && errno != EINTR) break;
+    int ready = poll(fds, ended_by == 0 ? 2 : 1, patience_ms);
+    if (ready < 0 && errno != EINTR) break;
     dibs_dispatch(store, 0);
+    if (ready == 0) {
+      if (!wait->over) tell_whom(g, store, dibs_lease_name(lease));
+      patience_ms = -1;
+    }
     if (ended_by == 0 && (fds[1].revents & POLLIN) != 0) {
       ended_by = heed(signals);
       if (ended_by != 0) dibs_acquire_cancel(lease);
@@ -92,8 +127,9 @@ static int wait_for(dibs_store *store, dibs_lease *lease, struct wait *wait, con
   return ended_by;
 }
 
-static dibs_status ask(dibs_store *store, const char *name, const dibs_lease_options *options,
-                       const struct cli_signals *signals, dibs_lease **lease, int *ended_by, dibs_error *error) {
+static dibs_status ask(const struct cli_globals *g, dibs_store *store, const char *name,
+                       const dibs_lease_options *options, const struct cli_signals *signals, dibs_lease **lease,
+                       int *ended_by, dibs_error *error) {
   dibs_lease_options once = *options;
   once.wait_ms = 0;
   dibs_status status = dibs_acquire(store, name, &once, lease, error);
@@ -101,7 +137,7 @@ static dibs_status ask(dibs_store *store, const char *name, const dibs_lease_opt
   struct wait wait = {false, DIBS_CANCELLED};
   status = dibs_acquire_start(store, name, options, wait_over, &wait, lease, error);
   if (status != DIBS_OK) return status;
-  *ended_by = wait_for(store, *lease, &wait, signals, &status);
+  *ended_by = wait_for(g, store, *lease, &wait, signals, &status);
   if (*ended_by != 0 && status == DIBS_OK) dibs_release(*lease, NULL);
   if (*ended_by == 0 && status == DIBS_OK) return status;
   error->text[0] = '\0';
@@ -133,7 +169,7 @@ int dibs__cli_acquire(const struct cli_globals *g, dibs_store *store, const char
   int ended_by = 0;
   *lease = NULL;
   for (int i = 0; i < ASK_AGAIN && status == DIBS_UNKNOWN && ended_by == 0; i++)
-    status = ask(store, name, options, signals, lease, &ended_by, &error);
+    status = ask(g, store, name, options, signals, lease, &ended_by, &error);
   options->id = NULL;
   if (ended_by != 0) {
     dibs_lease_free(*lease);

@@ -12,32 +12,32 @@
 const struct cli_command dibs__cli_commands[] = {
     {"run", "NAME -- CMD [ARG...]", "run a command while holding the lease of NAME", TAKES_LEASE | CLI_TAKES(grace),
      MAY_ALWAYS | MAY_WAIT | CLI_MAY(LOST) | CLI_MAY(NOEXEC) | CLI_MAY(NOCMD), 1, 1, true, false, dibs__cli_run,
-     "Waits in line for the lease, runs the command, renews the lease meanwhile, releases it when the command ends "
-     "and\n"
-     "returns the command's status.  The command gets DIBS_NAME, DIBS_FENCE, DIBS_LEASE, DIBS_STORE, DIBS_TTL and "
-     "with\n"
-     "--slots DIBS_SLOT, a process group of its own and the terminal; TERM INT HUP QUIT USR1 USR2 WINCH are passed "
-     "on.\n"
-     "If the lease is lost or broken, the command and all that it started get TERM, and after the grace KILL, before\n"
-     "somebody else can hold the name.  A minder process does the same if dibs itself is stopped or killed.\n",
+     "Waits in line for the lease, runs the command, renews the lease meanwhile,\n"
+     "releases it when the command ends and returns the command's status.  The\n"
+     "command gets DIBS_NAME, DIBS_FENCE, DIBS_LEASE, DIBS_STORE, DIBS_TTL and with\n"
+     "--slots DIBS_SLOT, a process group of its own and the terminal; TERM INT HUP\n"
+     "QUIT USR1 USR2 WINCH are passed on.  If the lease is lost or broken, the\n"
+     "command and all that it started get TERM, and after the grace KILL, before\n"
+     "somebody else can hold the name.  A minder process does the same if dibs\n"
+     "itself is stopped or killed.\n",
      "dibs run nightly --wait 10m -- ./backup.sh"},
-    {"lock", "NAME", "acquire the lease of NAME and leave it to unlock and renew", TAKES_LEASE, MAY_ALWAYS | MAY_WAIT,
-     1, 1, false, false, dibs__cli_lock,
-     "Prints the lease as lines for eval, DIBS_NAME= DIBS_LEASE= DIBS_FENCE= DIBS_TTL=, and exports them.  Nobody "
-     "renews\n"
-     "it: it ends after its --ttl unless `dibs renew` is called in time.  DIBS_LEASE is a secret: who knows it can "
-     "release\n"
-     "the lease.\n",
+    {"lock", "NAME", "acquire the lease of NAME and leave it to unlock and renew", TAKES_LEASE,
+     MAY_ALWAYS | MAY_WAIT | CLI_MAY(LOST), 1, 1, false, false, dibs__cli_lock,
+     "Prints the lease as lines for eval, DIBS_NAME= DIBS_LEASE= DIBS_FENCE=\n"
+     "DIBS_TTL=, and exports them.  Nobody renews it: it ends after its --ttl\n"
+     "unless `dibs renew` is called in time.  DIBS_LEASE is a secret: who knows it\n"
+     "can release the lease.\n",
      "eval \"$(dibs lock deploy --ttl 10m)\" && ./deploy.sh; dibs unlock"},
     {"unlock", "[NAME] [-]", "release a lease acquired by lock", 0, MAY_ALWAYS | CLI_MAY(LOST) | CLI_MAY(UNKNOWN), 0, 2,
      false, false, dibs__cli_unlock,
-     "The id and the fence come from DIBS_LEASE and DIBS_FENCE, or with - from standard input as lock printed them, "
-     "never\n"
-     "from arguments, which ps shows.  NAME may come from DIBS_NAME.\n",
+     "The id and the fence come from DIBS_LEASE and DIBS_FENCE, or with - from\n"
+     "standard input as lock printed them, never from arguments, which ps shows.\n"
+     "NAME may come from DIBS_NAME.\n",
      "dibs lock job > lease && ./work; dibs unlock - < lease"},
     {"renew", "[NAME] [-]", "renew a lease acquired by lock", CLI_TAKES(ttl),
      MAY_ALWAYS | CLI_MAY(LOST) | CLI_MAY(UNKNOWN), 0, 2, false, false, dibs__cli_renew,
-     "Makes it last for --ttl from now, else for DIBS_TTL, else 30s.  The id and the fence are given as for unlock.\n",
+     "Makes it last for --ttl from now, else for DIBS_TTL, else 30s.  The id and\n"
+     "the fence are given as for unlock.\n",
      "dibs renew --ttl 10m || exit"},
     {"ls", "[PREFIX]", "list who holds and who waits", 0, MAY_ALWAYS, 0, 1, false, false, dibs__cli_ls,
      "Names that begin with PREFIX, else all; holders first, then waiters in line.\n", "dibs ls build/"},
@@ -45,32 +45,34 @@ const struct cli_command dibs__cli_commands[] = {
      false, dibs__cli_show, "Exits 117 when nobody holds or waits and no break is recorded.\n", "dibs show nightly"},
     {"break", "NAME", "take a name from whoever holds it", CLI_TAKES(now) | CLI_TAKES(wait),
      MAY_ALWAYS | CLI_MAY(ABSENT) | CLI_MAY(TIMEOUT) | CLI_MAY(UNKNOWN), 1, 1, false, false, dibs__cli_break,
-     "The holder is told and its next renewal is refused; the name passes on when it lets go, or when its ttl ends.  "
-     "Waits\n"
-     "for that, for --wait at most.  With --now it passes on at once, and two may hold until the old holder notices: "
-     "up to\n"
-     "a third of its ttl.  Who broke what is recorded; see dibs show.\n",
+     "The holder is told and its next renewal is refused; the name passes on when it\n"
+     "lets go, or when its ttl ends.  Waits for that, for --wait at most.  With\n"
+     "--now it passes on at once, and two may hold until the old holder notices: up\n"
+     "to a third of its ttl.  Who broke what is recorded; see dibs show.\n",
      "dibs break nightly --wait 1m"},
     {"watch", "[NAME]", "follow what happens to names", CLI_TAKES(interval) | CLI_TAKES(count),
      MAY_ALWAYS | CLI_MAY(SIGNAL), 0, 1, false, false, dibs__cli_watch,
-     "On a terminal a table that is drawn anew when it changes; with --json, or into a file or pipe, a line an event:\n"
-     "granted, released, expired, waiting, offered, left, breaking, broken.  It looks each --interval: what comes and "
-     "goes\n"
-     "in between is not seen.\n",
+     "On a terminal a table that is drawn anew when it changes; with --json, or into\n"
+     "a file or pipe, a line an event: granted, released, expired, waiting, offered,\n"
+     "left, breaking, broken.  It looks each --interval: what comes and goes in\n"
+     "between is not seen.\n",
      "dibs watch --json nightly"},
     {"record", "seal|save|load KEY", "read and write small records guarded by the fence", 0,
      MAY_ALWAYS | CLI_MAY(ABSENT) | CLI_MAY(STALE) | CLI_MAY(LOST) | CLI_MAY(UNKNOWN), 2, 2, false, false,
      dibs__cli_record,
-     "seal  raises the record's fence to the lease's and prints what is in it; nothing older can write from then on\n"
-     "save  writes standard input, unless a newer fence was seen: then 118, and nothing is changed\n"
+     "seal  raises the record's fence to the lease's and prints what is in it;\n"
+     "      nothing older can write from then on\n"
+     "save  writes standard input, unless a newer fence was seen: then 118, and\n"
+     "      nothing is changed\n"
      "load  prints what is in it, without a lease\n"
-     "The lease comes from DIBS_NAME, DIBS_LEASE and DIBS_FENCE, as run sets them.  At most 1 MiB.\n",
+     "The lease comes from DIBS_NAME, DIBS_LEASE and DIBS_FENCE, as run sets them.\n"
+     "At most 1 MiB.\n",
      "dibs run job -- sh -c 'n=$(dibs record seal n); echo $((n+1)) | dibs record save n'"},
     {"doctor", "", "check the store and this machine", 0, MAY_ALWAYS | CLI_MAY(TROUBLE), 0, 0, false, false,
      dibs__cli_doctor,
-     "Opens the store and looks at its file, permissions, file system, free space, schema and clock; acquires, renews "
-     "and\n"
-     "releases a lease of a name of its own.  Says what is fine, what is not, and what to do.\n",
+     "Opens the store and looks at its file, permissions, file system, free space,\n"
+     "schema and clock; acquires, renews and releases a lease of a name of its own.\n"
+     "Says what is fine, what is not, and what to do.\n",
      "dibs doctor --store sqlite:///var/lib/app/dibs.db"},
     {"bench", "lease [OPTION...]", "measure what a lease costs here", 0, MAY_ALWAYS, 0, 0, false, true, NULL,
      "Options of its own: dibs bench lease --help.\n", "dibs bench lease"},

@@ -51,7 +51,9 @@ static int hand_over(const struct cli_globals *g, dibs_store *store, dibs_lease 
   char id[33];
   dibs_error error = {0};
   dibs_status status = dibs_lease_id(lease, id, &error);
-  if (status != DIBS_OK) return dibs__cli_fail_status(g, status, &error, "the lease was lost at once");
+  if (status != DIBS_OK || !dibs_lease_alive(lease))
+    return dibs__cli_fail(g, CLI_LOST, "LOST", "the lease of '%s' was lost at once; nothing is held, try again",
+                          dibs_lease_name(lease));
   char *uri = dibs__cli_store_uri(g, store);
   if (uri == NULL) return dibs__cli_fail(g, CLI_FAILED, "NO_MEMORY", "out of memory; nothing is held");
   if (g->json)

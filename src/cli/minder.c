@@ -139,7 +139,8 @@ static void hear(struct mind *m) {
       m->deadline = (dibs__tick){head.ns};
       break;
     case MINDER_SIGNAL:
-      if (m->command > 0) kill(-m->command, head.number);
+      /* Alone, if it has left the group that it was started in. */
+      if (m->command > 0 && kill(-m->command, head.number) != 0) kill(m->command, head.number);
       break;
     case MINDER_END:
       begin_ending(m);

@@ -61,8 +61,9 @@ static int environment(const struct run *run, char to[MINDER_TEXT_MAX], size_t *
   char id[33], number[32];
   dibs_error error = {0};
   *length = 0;
-  dibs_status status = dibs_lease_id(run->lease, id, &error);
-  if (status != DIBS_OK) return dibs__cli_fail_status(run->globals, status, &error, run->name);
+  if (!dibs_lease_alive(run->lease) || dibs_lease_id(run->lease, id, &error) != DIBS_OK)
+    return dibs__cli_fail(run->globals, CLI_LOST, "LOST",
+                          "the lease of '%s' was lost before the command began; nothing was run, try again", run->name);
   char *uri = dibs__cli_store_uri(run->globals, run->store);
   if (uri == NULL) return dibs__cli_fail(run->globals, CLI_FAILED, "NO_MEMORY", "out of memory; nothing was run");
   add(to, length, "DIBS_NAME", run->name);

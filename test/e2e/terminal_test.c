@@ -229,6 +229,22 @@ static void stopped_past_its_ttl_it_is_ended(void) {
   wait_for("not renewed in time");
 }
 
+static void who_waits_at_a_terminal_is_told_for_whom(void) {
+  pid_t first = start(false, -1, DIBS_RUN("while [ ! -e free ]; do sleep 0.05; done"));
+  const char *const words[] = {dibs, "ls", NULL};
+  for (int tries = 0; strstr(seen, "holds") == NULL; tries++) {
+    if (tries > 100) fail("the first never held it");
+    expect_exit(wait_job(start(true, -1, words)), 0);
+  }
+  pid_t second = start(true, -1, DIBS_RUN("echo my turn"));
+  wait_for("waiting for 'name', held by ");
+  if (close(open("free", O_CREAT | O_WRONLY, 0600)) != 0) fail("no file: %s", strerror(errno));
+  wait_for("my turn");
+  expect_exit(wait_job(second), 0);
+  expect_exit(wait_job(first), 0);
+  unlink("free");
+}
+
 static void hang_up_reaches_the_command(void) {
   pid_t job = start(true, -1, DIBS_RUN("trap 'echo hung >hung; exit 0' HUP; echo ready; while :; do sleep 0.05; done"));
   wait_for("ready");
@@ -255,6 +271,7 @@ static const struct {
     SCENARIO(background_command_that_reads_stops_until_it_is_in_front),
     SCENARIO(in_a_pipeline_the_terminal_comes_when_it_is_asked_for),
     SCENARIO(stopped_past_its_ttl_it_is_ended),
+    SCENARIO(who_waits_at_a_terminal_is_told_for_whom),
     SCENARIO(hang_up_reaches_the_command),
 };
 enum { SCENARIOS = sizeof scenarios / sizeof *scenarios };
