@@ -245,6 +245,22 @@ static void who_waits_at_a_terminal_is_told_for_whom(void) {
   unlink("free");
 }
 
+static void watch_draws_anew_what_changes(void) {
+  const char *const watch[] = {dibs, "watch", "--interval", "50ms", NULL};
+  const char *const lock[] = {dibs, "lock", "seen", "--ttl", "1m", "--owner", "the owner", NULL};
+  pid_t job = start(true, -1, watch);
+  wait_for("nobody holds anything");
+  pid_t other = fork();
+  if (other == 0) {
+    dup2(open("/dev/null", O_WRONLY), 1);
+    execv(lock[0], (char *const *)(uintptr_t)lock);
+    _exit(127);
+  }
+  wait_for("the owner");
+  type("\x03");
+  expect_exit(wait_job(job), 128 + SIGINT);
+}
+
 static void hang_up_reaches_the_command(void) {
   pid_t job = start(true, -1, DIBS_RUN("trap 'echo hung >hung; exit 0' HUP; echo ready; while :; do sleep 0.05; done"));
   wait_for("ready");
@@ -272,6 +288,7 @@ static const struct {
     SCENARIO(in_a_pipeline_the_terminal_comes_when_it_is_asked_for),
     SCENARIO(stopped_past_its_ttl_it_is_ended),
     SCENARIO(who_waits_at_a_terminal_is_told_for_whom),
+    SCENARIO(watch_draws_anew_what_changes),
     SCENARIO(hang_up_reaches_the_command),
 };
 enum { SCENARIOS = sizeof scenarios / sizeof *scenarios };
