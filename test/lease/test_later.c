@@ -217,6 +217,7 @@ static void close_cancels_who_waits(void **state) {
     caller_start(&caller, two, "n", HOW(.wait_ms = DIBS_FOREVER));
     caller_start(&second, two, "s", HOW(.mode = DIBS_SHARED, .wait_ms = DIBS_FOREVER));
     assert_int_equal(caller_join(&second), DIBS_OK);
+    dibs_lease *shared = second.lease;
     caller_start(&second, two, "m", HOW(.mode = DIBS_SHARED, .wait_ms = DIBS_FOREVER));
     UNTIL(stats_of(two).waiting == 5 && rows_of(one, "n", DIBS_WAITS) == 1 && rows_of(one, "m", DIBS_WAITS) == 1);
     close_store(two);
@@ -233,6 +234,7 @@ static void close_cancels_who_waits(void **state) {
     dibs_lease_free(near.lease);
     dibs_lease_free(local.lease);
     dibs_lease_free(mine);
+    dibs_lease_free(shared);
     give(lease);
     close_store(one);
   }
