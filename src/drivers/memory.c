@@ -23,10 +23,6 @@ struct session {
 static dibs__mutex named_lock = {PTHREAD_MUTEX_INITIALIZER};
 static struct dibs__memory *named;
 
-static struct dibs__mem_open *open_of(struct dibs__dstore *store) {
-  return (struct dibs__mem_open *)store;
-}
-
 /* ---- A memory ---- */
 
 int64_t dibs__mem_clock(const struct dibs__memory *m) {
@@ -98,211 +94,6 @@ bool dibs__mem_next_epoch(struct dibs__mem_bucket *bucket) {
   bucket->mandate.epoch++;
   bucket->seq = 0;
   return true;
-}
-
-/* ---- Sessions and their events ---- */
-
-static struct dibs__mem_open *find_open(const struct dibs__memory *m, uint64_t session) {
-  struct dibs__mem_open *open = m->opens;
-  while (open && open->session != session) open = open->next;
-  return open && !open->dead ? open : NULL;
-}
-
-bool dibs__mem_alive(const struct dibs__memory *m, uint64_t session) {
-  return find_open(m, session) != NULL;
-}
-
-static void ring(struct dibs__mem_open *open) {
-  atomic_fetch_add(&open->bell, 1);
-  dibs__word_wake(&open->bell, 1, false);
-}
-
-static void put_event(struct dibs__mem_open *open, struct dibs__event event) {
-  if (open->count == DIBS__MEM_EVENTS)
-    open->overflow = true;
-  else
-    open->ring[(open->head + open->count++) % DIBS__MEM_EVENTS] = event;
-  ring(open);
-}
-
-void dibs__mem_post(struct dibs__memory *m, uint64_t session, enum dibs__event_what what, dibs__id id) {
-  dibs__mem_post_event(m, session, &(struct dibs__event){.what = what, .id = id});
-}
-
-void dibs__mem_post_event(struct dibs__memory *m, uint64_t session, const struct dibs__event *event) {
-  const size_t cap = sizeof m->held_events / sizeof m->held_events[0];
-  if (m->hush) {
-    /* One more than there is room for stands for "look again". */
-    if (m->held_count < cap) m->held_events[m->held_count] = (struct dibs__mem_hushed){session, *event};
-    if (m->held_count <= cap) m->held_count++;
-    return;
-  }
-  struct dibs__mem_open *open = find_open(m, session);
-  if (open) put_event(open, *event);
-}
-
-void dibs__mem_post_all(struct dibs__memory *m, enum dibs__event_what what) {
-  for (struct dibs__mem_open *open = m->opens; open; open = open->next)
-    put_event(open, (struct dibs__event){.what = what});
-}
-
-static void speak_up(struct dibs__memory *m, bool committed) {
-  const size_t cap = sizeof m->held_events / sizeof m->held_events[0];
-  m->hush = false;
-  for (size_t i = 0; committed && i < m->held_count && i < cap; i++)
-    dibs__mem_post_event(m, m->held_events[i].session, &m->held_events[i].event);
-  if (committed && m->held_count > cap) dibs__mem_post_all(m, DIBS__EV_RECHECK);
-  m->held_count = 0;
-}
-
-static dibs__status memory_events(struct dibs__dstore *store, struct dibs__event *events, size_t cap, size_t *count,
-                                  dibs__tick by) {
-  struct dibs__mem_open *open = open_of(store);
-  *count = 0;
-  for (;;) {
-    dibs__mutex_lock(&open->memory->lock);
-    uint32_t seen = atomic_load(&open->bell); /* before looking: what rings later ends the sleep */
-    bool up = open->woken;
-    open->woken = false;
-    while (*count < cap && open->count) {
-      events[(*count)++] = open->ring[open->head];
-      open->head = (open->head + 1) % DIBS__MEM_EVENTS;
-      open->count--;
-    }
-    if (*count < cap && open->overflow) {
-      events[(*count)++] = (struct dibs__event){.what = DIBS__EV_RECHECK};
-      open->overflow = false;
-    }
-    dibs__mutex_unlock(&open->memory->lock);
-    if (*count || up || cap == 0) return DIBS_OK;
-    if (!dibs__word_wait(&open->bell, seen, by, false)) return DIBS_OK;
-  }
-}
-
-static void memory_wake(struct dibs__dstore *store) {
-  struct dibs__mem_open *open = open_of(store);
-  dibs__mutex_lock(&open->memory->lock);
-  open->woken = true;
-  dibs__mutex_unlock(&open->memory->lock);
-  ring(open);
-}
-
-/* ---- A batch ---- */
-
-static void anchor(struct dibs__memory *m, struct dibs__anchor_op *op) {
-  if (op->op.bucket >= DIBS__BUCKETS || op->op.verb > DIBS__ANCHOR_NEXT) {
-    op->op.status = DIBS_INVALID;
-    return;
-  }
-  struct dibs__mem_bucket *bucket = &m->buckets[op->op.bucket];
-  op->op.status = DIBS_OK;
-  if (op->op.verb == DIBS__ANCHOR_NEXT) {
-    if (!dibs__mandate_equal(&op->op.mandate, &bucket->mandate))
-      op->op.status = DIBS_CONFLICT;
-    else if (!dibs__mem_next_epoch(bucket))
-      op->op.status = DIBS_UNAVAILABLE;
-  }
-  op->stands = bucket->mandate;
-}
-
-/* MOVED did nothing: when an epoch may turn out to be used up, what time did to the name meanwhile is undone as well.
- */
-static void lease(struct dibs__memory *m, const struct dibs__mem_open *from, struct dibs__lease_op *op, int64_t now) {
-  bool near_the_end = op->op.bucket < DIBS__BUCKETS && m->buckets[op->op.bucket].seq > DIBS__SEQ_MAX - DIBS__BLOCK_MAX;
-  struct dibs__mem_saved *saved = NULL;
-  if (near_the_end && !dibs__mem_save(m, &op->op, &saved)) {
-    dibs__mem_forget_saved(&saved);
-    op->op.status = DIBS_NO_MEMORY;
-    return;
-  }
-  dibs__mem_lease(m, from, op, now);
-  if (op->op.status == DIBS__MOVED)
-    dibs__mem_restore(m, &saved);
-  else
-    dibs__mem_forget_saved(&saved);
-}
-
-static void run_one(struct dibs__memory *m, const struct dibs__mem_open *from, struct dibs__op *op, int64_t now) {
-  switch (op->family) {
-  case DIBS__FAM_LEASE:
-    lease(m, from, (struct dibs__lease_op *)op, now);
-    break;
-  case DIBS__FAM_ANCHOR:
-    anchor(m, (struct dibs__anchor_op *)op);
-    break;
-  case DIBS__FAM_RECORD:
-    dibs__mem_record(m, (struct dibs__record_op *)op);
-    break;
-  default:
-    op->status = DIBS_UNSUPPORTED;
-  }
-}
-
-/* A group is served where its first element stands.  What an anchor did can't be undone, so none joins a group. */
-static void run_group(struct dibs__memory *m, const struct dibs__mem_open *from, struct dibs__op *const ops[],
-                      size_t count, int64_t now) {
-  struct dibs__mem_saved *saved = NULL;
-  uint32_t group = ops[0]->group;
-  struct dibs__op *failed = NULL;
-  m->hush = true;
-  for (size_t i = 0; i < count && !failed; i++) {
-    if (ops[i]->group != group) continue;
-    if (ops[i]->family != DIBS__FAM_LEASE && ops[i]->family != DIBS__FAM_RECORD)
-      ops[i]->status = DIBS_INVALID;
-    else if (!dibs__mem_save(m, ops[i], &saved))
-      ops[i]->status = DIBS_NO_MEMORY;
-    else
-      run_one(m, from, ops[i], now);
-    if (ops[i]->status != DIBS_OK) failed = ops[i];
-  }
-  speak_up(m, !failed);
-  if (failed)
-    dibs__mem_restore(m, &saved);
-  else
-    dibs__mem_forget_saved(&saved);
-  for (size_t i = 0; i < count && failed; i++) {
-    if (ops[i]->group != group || ops[i] == failed) continue;
-    if (ops[i]->family == DIBS__FAM_RECORD && ops[i]->status == DIBS_OK) {
-      struct dibs__record_op *record = (struct dibs__record_op *)ops[i];
-      free(record->got);
-      record->got = NULL;
-      record->got_len = 0;
-    }
-    ops[i]->status = DIBS_CONFLICT;
-  }
-}
-
-static bool first_of_its_group(struct dibs__op *const ops[], size_t at) {
-  for (size_t i = 0; i < at; i++)
-    if (ops[i]->group == ops[at]->group) return false;
-  return true;
-}
-
-static dibs__status memory_run(struct dibs__session *session, struct dibs__op *const ops[], size_t count, dibs__tick by,
-                               struct dibs__said *said) {
-  struct dibs__mem_open *open = open_of(session->store);
-  struct dibs__memory *m = open->memory;
-  (void)by; /* nothing here waits for more than the other callers' batches */
-  *said = (struct dibs__said){.sent = dibs__tick_now()};
-  dibs__mutex_lock(&m->lock);
-  int64_t now = dibs__mem_clock(m);
-  for (size_t i = 0; i < count; i++) {
-    if (!(ops[i]->flags & DIBS__OP_READS)) said->commits = 1;
-    if (!ops[i]->group)
-      run_one(m, open, ops[i], now);
-    else if (first_of_its_group(ops, i))
-      run_group(m, open, ops + i, count - i, now);
-  }
-  dibs__mutex_unlock(&m->lock);
-  said->now = (dibs__when){now};
-  return DIBS_OK;
-}
-
-static dibs__status memory_list(struct dibs__session *session, const struct dibs__list *list, dibs__tick by,
-                                struct dibs__said *said) {
-  (void)by;
-  *said = (struct dibs__said){.sent = dibs__tick_now()};
-  return dibs__mem_list(open_of(session->store)->memory, list, said);
 }
 
 /* ---- Opening and closing ---- */
@@ -378,7 +169,7 @@ static void sweep(struct dibs__memory *m, uint64_t session) {
 
 static void memory_close(struct dibs__dstore *store) {
   if (!store) return;
-  struct dibs__mem_open *open = open_of(store);
+  struct dibs__mem_open *open = dibs__mem_open_of(store);
   struct dibs__memory *m = open->memory;
   dibs__mutex_lock(&m->lock);
   struct dibs__mem_open **at = &m->opens;
@@ -396,7 +187,7 @@ static void memory_close(struct dibs__dstore *store) {
 
 static dibs__status memory_connect(struct dibs__dstore *store, dibs__tick by, struct dibs__session **session,
                                    struct dibs__identity *identity, struct dibs__said *said) {
-  struct dibs__mem_open *open = open_of(store);
+  struct dibs__mem_open *open = dibs__mem_open_of(store);
   struct session *s = calloc(1, sizeof *s);
   (void)by;
   *session = NULL;
@@ -426,8 +217,15 @@ static void memory_disconnect(struct dibs__session *session) {
   free(session);
 }
 
+static dibs__status memory_list(struct dibs__session *session, const struct dibs__list *list, dibs__tick by,
+                                struct dibs__said *said) {
+  (void)by;
+  *said = (struct dibs__said){.sent = dibs__tick_now()};
+  return dibs__mem_list(dibs__mem_open_of(session->store)->memory, list, said);
+}
+
 static void memory_tidy(struct dibs__dstore *store) {
-  struct dibs__memory *m = open_of(store)->memory;
+  struct dibs__memory *m = dibs__mem_open_of(store)->memory;
   dibs__mutex_lock(&m->lock);
   sweep(m, 0);
   dibs__mutex_unlock(&m->lock);
@@ -436,7 +234,7 @@ static void memory_tidy(struct dibs__dstore *store) {
 /* ---- For tests ---- */
 
 void dibs__memory_skew(struct dibs__dstore *store, int64_t ms) {
-  struct dibs__memory *m = open_of(store)->memory;
+  struct dibs__memory *m = dibs__mem_open_of(store)->memory;
   assert(ms >= 0);
   dibs__mutex_lock(&m->lock);
   m->origin += ms;
@@ -445,14 +243,14 @@ void dibs__memory_skew(struct dibs__dstore *store, int64_t ms) {
 }
 
 void dibs__memory_kill(struct dibs__dstore *store) {
-  struct dibs__memory *m = open_of(store)->memory;
+  struct dibs__memory *m = dibs__mem_open_of(store)->memory;
   dibs__mutex_lock(&m->lock);
-  open_of(store)->dead = true;
+  dibs__mem_open_of(store)->dead = true;
   dibs__mutex_unlock(&m->lock);
 }
 
 void dibs__memory_forget(struct dibs__dstore *store) {
-  struct dibs__memory *m = open_of(store)->memory;
+  struct dibs__memory *m = dibs__mem_open_of(store)->memory;
   dibs__life life;
   dibs__random(&life, sizeof life);
   dibs__mutex_lock(&m->lock);
@@ -468,7 +266,7 @@ void dibs__memory_forget(struct dibs__dstore *store) {
 }
 
 void dibs__memory_use_up(struct dibs__dstore *store, uint16_t bucket, uint32_t left) {
-  struct dibs__memory *m = open_of(store)->memory;
+  struct dibs__memory *m = dibs__mem_open_of(store)->memory;
   assert(bucket < DIBS__BUCKETS);
   dibs__mutex_lock(&m->lock);
   m->buckets[bucket].seq = DIBS__SEQ_MAX - left;
@@ -486,9 +284,9 @@ const struct dibs__driver dibs__memory_driver = {
     .close = memory_close,
     .connect = memory_connect,
     .disconnect = memory_disconnect,
-    .run = memory_run,
-    .events = memory_events,
-    .wake = memory_wake,
+    .run = dibs__mem_run,
+    .events = dibs__mem_events,
+    .wake = dibs__mem_wake,
     .list = memory_list,
     .tidy = memory_tidy,
 };

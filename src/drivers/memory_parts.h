@@ -112,16 +112,32 @@ struct dibs__memory {
   uint32_t held_count;
 };
 
+static inline struct dibs__mem_open *dibs__mem_open_of(struct dibs__dstore *store) {
+  return (struct dibs__mem_open *)store;
+}
+
 /* memory.c */
 int64_t dibs__mem_clock(const struct dibs__memory *memory);
-bool dibs__mem_alive(const struct dibs__memory *memory, uint64_t session);
-void dibs__mem_post(struct dibs__memory *memory, uint64_t session, enum dibs__event_what what, dibs__id id);
-void dibs__mem_post_event(struct dibs__memory *memory, uint64_t session, const struct dibs__event *event);
-void dibs__mem_post_all(struct dibs__memory *memory, enum dibs__event_what what);
 /* The next epoch of a bucket, its sequence anew.  false: there is none left. */
 bool dibs__mem_next_epoch(struct dibs__mem_bucket *bucket);
 /* All nodes of a map, in no order: NULL begins, NULL ends.  A node may be taken out once the next one is known. */
 struct dibs__map_node *dibs__mem_next(const struct dibs__map *map, const struct dibs__map_node *node);
+
+/* memory_events.c */
+bool dibs__mem_alive(const struct dibs__memory *memory, uint64_t session);
+void dibs__mem_post(struct dibs__memory *memory, uint64_t session, enum dibs__event_what what, dibs__id id);
+void dibs__mem_post_event(struct dibs__memory *memory, uint64_t session, const struct dibs__event *event);
+void dibs__mem_post_all(struct dibs__memory *memory, enum dibs__event_what what);
+/* A group has ended: what was held back meanwhile is told, or forgotten. */
+void dibs__mem_speak_up(struct dibs__memory *memory, bool committed);
+/* Of the driver; these and run take the lock themselves. */
+dibs__status dibs__mem_events(struct dibs__dstore *store, struct dibs__event *events, size_t cap, size_t *count,
+                              dibs__tick by);
+void dibs__mem_wake(struct dibs__dstore *store);
+
+/* memory_run.c */
+dibs__status dibs__mem_run(struct dibs__session *session, struct dibs__op *const ops[], size_t count, dibs__tick by,
+                           struct dibs__said *said);
 
 /* memory_queue.c: who holds, who is next */
 struct dibs__mem_name *dibs__mem_name_find(const struct dibs__memory *memory, dibs__str text);

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: MIT */
+/* A batch: each operation in its turn, at one instant, under the lock; groups as one. */
+#include "drivers/memory_parts.h"
+
+#include <stdlib.h>
+
+static void anchor(struct dibs__memory *m, struct dibs__anchor_op *op) {
+  if (op->op.bucket >= DIBS__BUCKETS || op->op.verb > DIBS__ANCHOR_NEXT) {
+    op->op.status = DIBS_INVALID;
+    return;
+  }
+  struct dibs__mem_bucket *bucket = &m->buckets[op->op.bucket];
+  op->op.status = DIBS_OK;
+  if (op->op.verb == DIBS__ANCHOR_NEXT) {
+    if (!dibs__mandate_equal(&op->op.mandate, &bucket->mandate))
+      op->op.status = DIBS_CONFLICT;
+    else if (!dibs__mem_next_epoch(bucket))
+      op->op.status = DIBS_UNAVAILABLE;
+  }
+  op->stands = bucket->mandate;
+}
+
+/* MOVED did nothing: when an epoch may turn out to be used up, what time did to the name meanwhile is undone as well.
+ */
+static void lease(struct dibs__memory *m, const struct dibs__mem_open *from, struct dibs__lease_op *op, int64_t now) {
+  bool near_the_end = op->op.bucket < DIBS__BUCKETS && m->buckets[op->op.bucket].seq > DIBS__SEQ_MAX - DIBS__BLOCK_MAX;
+  struct dibs__mem_saved *saved = NULL;
+  if (near_the_end && !dibs__mem_save(m, &op->op, &saved)) {
+    dibs__mem_forget_saved(&saved);
+    op->op.status = DIBS_NO_MEMORY;
+    return;
+  }
+  dibs__mem_lease(m, from, op, now);
+  if (op->op.status == DIBS__MOVED)
+    dibs__mem_restore(m, &saved);
+  else
+    dibs__mem_forget_saved(&saved);
+}
+
+static void run_one(struct dibs__memory *m, const struct dibs__mem_open *from, struct dibs__op *op, int64_t now) {
+  switch (op->family) {
+  case DIBS__FAM_LEASE:
+    lease(m, from, (struct dibs__lease_op *)op, now);
+    break;
+  case DIBS__FAM_ANCHOR:
+    anchor(m, (struct dibs__anchor_op *)op);
+    break;
+  case DIBS__FAM_RECORD:
+    dibs__mem_record(m, (struct dibs__record_op *)op);
+    break;
+  default:
+    op->status = DIBS_UNSUPPORTED;
+  }
+}
+
+/* A group is served where its first element stands.  What an anchor did can't be undone, so none joins a group. */
+static void run_group(struct dibs__memory *m, const struct dibs__mem_open *from, struct dibs__op *const ops[],
+                      size_t count, int64_t now) {
+  struct dibs__mem_saved *saved = NULL;
+  uint32_t group = ops[0]->group;
+  struct dibs__op *failed = NULL;
+  m->hush = true;
+  for (size_t i = 0; i < count && !failed; i++) {
+    if (ops[i]->group != group) continue;
+    if (ops[i]->family != DIBS__FAM_LEASE && ops[i]->family != DIBS__FAM_RECORD)
+      ops[i]->status = DIBS_INVALID;
+    else if (!dibs__mem_save(m, ops[i], &saved))
+      ops[i]->status = DIBS_NO_MEMORY;
+    else
+      run_one(m, from, ops[i], now);
+    if (ops[i]->status != DIBS_OK) failed = ops[i];
+  }
+  dibs__mem_speak_up(m, !failed);
+  if (failed)
+    dibs__mem_restore(m, &saved);
+  else
+    dibs__mem_forget_saved(&saved);
+  for (size_t i = 0; i < count && failed; i++) {
+    if (ops[i]->group != group || ops[i] == failed) continue;
+    if (ops[i]->family == DIBS__FAM_RECORD && ops[i]->status == DIBS_OK) {
+      struct dibs__record_op *record = (struct dibs__record_op *)ops[i];
+      free(record->got);
+      record->got = NULL;
+      record->got_len = 0;
+    }
+    ops[i]->status = DIBS_CONFLICT;
+  }
+}
+
+static bool first_of_its_group(struct dibs__op *const ops[], size_t at) {
+  for (size_t i = 0; i < at; i++)
+    if (ops[i]->group == ops[at]->group) return false;
+  return true;
+}
+
+dibs__status dibs__mem_run(struct dibs__session *session, struct dibs__op *const ops[], size_t count, dibs__tick by,
+                           struct dibs__said *said) {
+  struct dibs__mem_open *open = dibs__mem_open_of(session->store);
+  struct dibs__memory *m = open->memory;
+  (void)by; /* nothing here waits for more than the other callers' batches */
+  *said = (struct dibs__said){.sent = dibs__tick_now()};
+  dibs__mutex_lock(&m->lock);
+  int64_t now = dibs__mem_clock(m);
+  for (size_t i = 0; i < count; i++) {
+    if (!(ops[i]->flags & DIBS__OP_READS)) said->commits = 1;
+    if (!ops[i]->group)
+      run_one(m, open, ops[i], now);
+    else if (first_of_its_group(ops, i))
+      run_group(m, open, ops + i, count - i, now);
+  }
+  dibs__mutex_unlock(&m->lock);
+  said->now = (dibs__when){now};
+  return DIBS_OK;
+}
