@@ -177,10 +177,17 @@ static bool listed(const char *list, const char *key) {
   return false;
 }
 
-static size_t known_cases(const char *only) {
+static size_t count_cases(const char *only) {
   size_t count = 0;
   for (const struct bench_case *test = dibs__bench_cases; test->key; test++) count += listed(only, test->key);
   return count;
+}
+
+/* Every word of the list is a case, and there is one. */
+static bool cases_known(const char *only) {
+  size_t words = 1;
+  for (const char *at = only; at && *at; at++) words += *at == ',';
+  return only ? count_cases(only) == words : true;
 }
 
 static int parse(int argc, char **argv, struct asked *asked, const struct cli_globals *globals) {
@@ -222,7 +229,7 @@ static int parse(int argc, char **argv, struct asked *asked, const struct cli_gl
   if (asked->ms && (asked->ms < ROUND_MS_MIN || asked->ms > ROUND_MS_MAX)) {
     return dibs__cli_fail(globals, CLI_USAGE, "INVALID", "bench: 0.01 to 600 seconds");
   }
-  if (!known_cases(asked->only)) {
+  if (!cases_known(asked->only)) {
     return dibs__cli_fail(
         globals, CLI_USAGE, "INVALID",
         "bench: no case is called %s; there are alone, names, loop, threads, processes, held, memory, run",
@@ -241,7 +248,7 @@ static bool write_out(struct bench *b, const char *path, const struct bench_resu
 }
 
 static bool cases_run(struct bench *b, const struct asked *asked, bool json) {
-  struct bench_result *results = calloc(known_cases(asked->only), sizeof *results);
+  struct bench_result *results = calloc(count_cases(asked->only), sizeof *results);
   if (!results) return dibs__bench_fail(b, "out of memory");
   size_t count = 0;
   bool done = true;
