@@ -253,6 +253,7 @@ static struct timespec monotonic_at(dibs__tick by) {
 
 bool dibs__word_wait(dibs__word *word, uint32_t seen, dibs__tick by, bool across) {
   bool never = by.ns == INT64_MAX;
+  if (!never && !dibs__tick_before(dibs__tick_now(), by)) return false; /* the kernel would sleep its slack */
   if (atomic_load_explicit(word, memory_order_acquire) == seen) {
     struct timespec at = {0, 0};
     if (!never) at = monotonic_at(by);

@@ -25,6 +25,7 @@ enum {
   RUN_EXTRA_MS = 25, /* what a cohort asks beyond the ttl, so that a hand-off in the middle of a run has it whole */
   RECHECK_MS = 1000, /* a waiter asks again at least this often */
   RECHECKS_AT_ONCE = 256, /* so that a crowd of waiters does not hold the store for long */
+  LEAVE_MS = 100,         /* how much later than asked a blocking call may return when the store does not answer */
   RECHECK_FAILS = 30      /* in a row, then the wait ends with the trouble */
 };
 
@@ -200,7 +201,11 @@ void dibs__after_start(dibs_store *store, struct after *after);
 /* The same, in the middle of a batch of answers: callbacks are told of at its end. */
 void dibs__after_answer(dibs_store *store, struct after *after);
 
-/* ---- lease.c ---- */
+/* ---- handle.c ---- */
+/* Options as given, also by a caller that was built against a shorter struct; defaults filled in. */
+dibs_lease_options dibs__lease_options(const dibs_lease_options *given);
+dibs_status dibs__lease_make(dibs_store *store, const char *name, const dibs_lease_options *options, dibs_lease **lease,
+                             dibs_error *error);
 void dibs__lease_hold(dibs_lease *lease); /* one more reference from inside */
 void dibs__lease_drop_locked(dibs_lease *lease);
 dibs_status dibs__lease_enter(dibs_lease *lease, const char *call, dibs_error *error);
