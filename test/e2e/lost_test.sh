@@ -8,11 +8,14 @@
 # waits.  $0 is the folder; $1 is "stubborn" when TERM shall not end any of them.
 cat >"$dir/family" <<'SH'
 [ "${2:-}" = stubborn ] && trap '' TERM
-setsid sh -c 'echo $$ >"$0/session.tmp"; mv "$0/session.tmp" "$0/session"; while :; do sleep 1; done' "$1" &
-sh -c 'sh -c "echo \$\$ >\"\$0/orphan.tmp\"; mv \"\$0/orphan.tmp\" \"\$0/orphan\"; while :; do sleep 1; done" "$0" &' "$1"
+exec >/dev/null 2>&1
+# Not for ever, should nobody end it.
+linger='i=0; while [ $((i += 1)) -lt 180 ]; do sleep 1; done'
+setsid sh -c 'echo $$ >"$0/session.tmp"; mv "$0/session.tmp" "$0/session"; '"$linger" "$1" &
+sh -c 'sh -c "$1" "$0" &' "$1" 'echo $$ >"$0/orphan.tmp"; mv "$0/orphan.tmp" "$0/orphan"; '"$linger"
 echo $$ >"$1/command.tmp"
 mv "$1/command.tmp" "$1/command"
-while :; do sleep 1; done
+eval "$linger"
 SH
 
 all_there() { filled "$dir/command" && filled "$dir/session" && filled "$dir/orphan"; }

@@ -19,8 +19,8 @@ finish() {
 }
 trap finish EXIT
 
-# Kill this one at the end, if it is still there.
-later() { leftovers+=("$1"); }
+# Kill these at the end, if they are still there.
+later() { leftovers+=("$@"); }
 
 report() { # report OK WHAT
   count=$((count + 1))
