@@ -79,7 +79,7 @@ static step largest_epoch(link_t *l, uint32_t *epoch) {
 }
 
 static step rewrite(link_t *l, const dibs__life *life, uint32_t epoch) {
-  step end = dibs__lite_say(l, "DELETE FROM dibs_holder; DELETE FROM dibs_waiter; DELETE FROM dibs_break;"
+  step end = dibs__lite_say(l, "DELETE FROM dibs_holder; DELETE FROM dibs_deep; DELETE FROM dibs_break;"
                                "DELETE FROM dibs_name WHERE name <> ''");
   if (end != DIBS__SQL_FINE) return end;
   sqlite3_stmt *st = dibs__lite_ready(l, DIBS__LITE_BUCKETS_SET);

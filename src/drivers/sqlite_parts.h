@@ -28,7 +28,7 @@
 #define DIBS__LITE_APPLICATION 0x64696273
 
 enum {
-  DIBS__LITE_LOG_PAGES = 4000, /* of the log, 8 MiB: more is worth a checkpoint, which holds writers for a moment */
+  DIBS__LITE_LOG_PAGES = 1000, /* of the log: more is worth a checkpoint.  See sqlite_tidy.c */
   DIBS__LITE_LOG_LAST = 128,   /* for the last process that leaves: an open reads each page of it, 1.5 us apiece */
   DIBS__LITE_BATCH = 16384,
   DIBS__LITE_PAGE = 2048,
@@ -80,7 +80,9 @@ enum dibs__lite_text {
   DIBS__LITE_SLOTS,
   DIBS__LITE_WAITER,
   DIBS__LITE_WAITER_SHALLOW,
-  DIBS__LITE_WAITER_DEEP,
+  DIBS__LITE_DEEP,
+  DIBS__LITE_DEEP_ADD,
+  DIBS__LITE_DEEP_DROP,
   DIBS__LITE_WAITER_NEXT,
   DIBS__LITE_WAITER_OFFERED,
   DIBS__LITE_WAITER_ADD,
@@ -124,6 +126,8 @@ struct dibs__lite_link {
   uint32_t version;
   uint64_t known[2], changed[2]; /* bit a bucket */
   struct dibs__sql_bucket buckets[DIBS__BUCKETS];
+  /* Bit a bucket: somebody waited for a name of it when last asked, so a fast statement would hardly do. */
+  uint64_t crowded[2];
   size_t hint_count;
   struct dibs__lite_hint hints[DIBS__LITE_HINTS];
 };

@@ -344,18 +344,28 @@ static step one_waiter(link_t *l, sqlite3_stmt *st, struct dibs__sql_waiter *w, 
   return end;
 }
 
+static step waiter_at(link_t *l, const head *h, const dibs__id *id, uint64_t ticket, struct dibs__sql_waiter *w,
+                      bool *found) {
+  sqlite3_stmt *st = about_holder(l, DIBS__LITE_WAITER, h, id);
+  if (st) bind_number(st, 4, ticket);
+  return one_waiter(l, st, w, found);
+}
+
+static step waiter_deep(link_t *l, const head *h, const dibs__id *id, struct dibs__sql_waiter *w, bool *found) {
+  sqlite3_stmt *st = about_holder(l, DIBS__LITE_DEEP, h, id);
+  step end = dibs__lite_row(l, st, found);
+  if (!*found) return end;
+  uint64_t ticket = number(st, 0);
+  sqlite3_reset(st);
+  return waiter_at(l, h, id, ticket, w, found);
+}
+
 static step waiter_find(void *to, const head *h, dibs__id id, uint64_t ticket, struct dibs__sql_waiter *w,
                         bool *found) {
-  sqlite3_stmt *st;
   step end = DIBS__SQL_FINE;
   *found = false;
-  if (ticket) {
-    st = about_holder(to, DIBS__LITE_WAITER, h, &id);
-    if (st) bind_number(st, 4, ticket);
-    end = one_waiter(to, st, w, found);
-  }
-  if (end == DIBS__SQL_FINE && !*found && h->deep)
-    end = one_waiter(to, about_holder(to, DIBS__LITE_WAITER_DEEP, h, &id), w, found);
+  if (ticket) end = waiter_at(to, h, &id, ticket, w, found);
+  if (end == DIBS__SQL_FINE && !*found && h->deep) end = waiter_deep(to, h, &id, w, found);
   if (end == DIBS__SQL_FINE && !*found)
     end = one_waiter(to, about_holder(to, DIBS__LITE_WAITER_SHALLOW, h, &id), w, found);
   return end;
@@ -388,6 +398,10 @@ static step waiter_add(void *to, const head *h, const struct dibs__sql_waiter *w
   bind_number(st, 11, w->ttl_ms);
   bind_when(st, 12, w->since);
   bind_text(st, 13, w->owner.text, w->owner.len);
+  step end = dibs__lite_do(to, st);
+  if (end != DIBS__SQL_FINE || !w->deep) return end;
+  st = about_holder(to, DIBS__LITE_DEEP_ADD, h, &w->id);
+  if (st) bind_number(st, 4, w->ticket);
   return dibs__lite_do(to, st);
 }
 
@@ -403,10 +417,11 @@ static step waiter_set(void *to, const head *h, const struct dibs__sql_waiter *w
   return dibs__lite_do(to, st);
 }
 
-static step waiter_drop(void *to, const head *h, uint64_t ticket) {
+static step waiter_drop(void *to, const head *h, const struct dibs__sql_waiter *w) {
   sqlite3_stmt *st = about(to, DIBS__LITE_WAITER_DROP, h);
-  if (st) bind_number(st, 3, ticket);
-  return dibs__lite_do(to, st);
+  if (st) bind_number(st, 3, w->ticket);
+  step end = dibs__lite_do(to, st);
+  return end == DIBS__SQL_FINE && w->deep ? dibs__lite_do(to, about_holder(to, DIBS__LITE_DEEP_DROP, h, &w->id)) : end;
 }
 
 static step offers_expire(void *to, const head *h, int64_t now, uint32_t *gone) {

@@ -72,13 +72,21 @@ struct dibs__sql dibs__lite_sql(link_t *l, int64_t now) {
 
 /* ---- One operation, one group ---- */
 
+static step decide(struct dibs__sql *s, struct dibs__lease_op *op) {
+  step end = dibs__sql_lease(s, op);
+  if (op->op.bucket >= DIBS__BUCKETS) return end;
+  uint64_t *half = &((link_t *)s->to)->crowded[op->op.bucket / 64], bit = UINT64_C(1) << op->op.bucket % 64;
+  *half = op->waiting ? *half | bit : *half & ~bit;
+  return end;
+}
+
 static step run_one(struct dibs__sql *s, struct dibs__op *op) {
   bool done = false;
   step end = DIBS__SQL_FINE;
   switch (op->family) {
   case DIBS__FAM_LEASE:
     end = dibs__lite_fast(s, (struct dibs__lease_op *)op, &done);
-    return end == DIBS__SQL_FINE && !done ? dibs__sql_lease(s, (struct dibs__lease_op *)op) : end;
+    return end == DIBS__SQL_FINE && !done ? decide(s, (struct dibs__lease_op *)op) : end;
   case DIBS__FAM_ANCHOR:
     return dibs__sql_anchor(s, (struct dibs__anchor_op *)op);
   case DIBS__FAM_RECORD:

@@ -3,7 +3,10 @@
  * Housekeeping, on a connection of its own and off the path of callers.
  *
  * Checkpoints are passive: they wait for nobody and nobody waits for them.  A log that is wholly copied is begun anew
- * by the next writer.  Sweeping goes through the names in small steps, each one place in the writer queue: what time
+ * by the next writer.  A short log is a fast one: each page that another process has changed is looked up in the log's
+ * index, where all versions of a page stand in one chain (a contended release took 29 us with 4000 pages, 25 with
+ * 1000, and no less with 300).
+ *  Sweeping goes through the names in small steps, each one place in the writer queue: what time
  * ended long ago goes, and so do waiters whose process is gone.
  */
 #include "drivers/sqlite_parts.h"

@@ -73,7 +73,7 @@ static void waiters_out(head *h, uint32_t gone) {
 
 step dibs__sql_waiter_out(struct dibs__sql *s, head *h, const struct dibs__sql_waiter *w) {
   if (!h->waiters || (w->state == DIBS__SQL_OFFERED && !h->offers)) return s->rows->wrong(s->to);
-  step st = s->rows->waiter_drop(s->to, h, w->ticket);
+  step st = s->rows->waiter_drop(s->to, h, w);
   if (w->state == DIBS__SQL_OFFERED) offers_out(h, 1);
   waiters_out(h, 1);
   return st;

@@ -14,24 +14,25 @@ static const char *const made[] = {
     /* One row.  `device`, `inode`: of the file; `boot`: of the machine it was last begun on. */
     "CREATE TABLE dibs_meta (one #n PRIMARY KEY, version #n, life #b, device #n, inode #n, boot #t)",
 
-    "CREATE TABLE dibs_name (bucket #n NOT NULL, name #k NOT NULL,"
+    "CREATE TABLE dibs_name (bucket #n NOT NULL, name #k NOT NULL, place #n NOT NULL,"
     /* the bucket's own row */
     " life #b, epoch #n, seq #n,"
-    /* the exclusive holder */
-    " id #b, until #n, granted #n, first #n, block #n, broken #n, waiters #n,"
-    " ttl #n, since #n, session #n, owner #t,"
-    /* the name */
-    " mode #n, slots #n, holders #n, offers #n, tickets #n, front #n, reach #n, low_slot #n, deep #n, due #n,"
-    " PRIMARY KEY (bucket, name))#z",
+    /* the exclusive holder, or a waiter; a head's `state` is 1 when new waiters go to the index */
+    " id #b, until #n, granted #n, first #n, block #n, broken #n, waiters #n, state #n,"
+    " ttl #n, since #n, session #n, owner #t, mode #n, slots #n,"
+    /* a head */
+    " holders #n, offers #n, tickets #n, front #n, reach #n, low_slot #n, due #n,"
+    /* a waiter */
+    " deep #n,"
+    " PRIMARY KEY (bucket, name, place))#z",
+    /* Where a deep waiter stands: a table, not an index on some rows, because every write to dibs_name would look at
+     * that (and not every engine has them). */
+    "CREATE TABLE dibs_deep (bucket #n NOT NULL, name #k NOT NULL, id #b NOT NULL, place #n,"
+    " PRIMARY KEY (bucket, name, id))#z",
 
     "CREATE TABLE dibs_holder (bucket #n NOT NULL, name #k NOT NULL, id #b NOT NULL,"
     " slot #n, until #n, broken #n, ttl #n, since #n, session #n, owner #t, PRIMARY KEY (bucket, name, id))#z",
     "CREATE INDEX dibs_holder_slot ON dibs_holder (bucket, name, slot)#(slot IS NOT NULL)",
-
-    "CREATE TABLE dibs_waiter (bucket #n NOT NULL, name #k NOT NULL, ticket #n NOT NULL,"
-    " state #n, id #b, session #n, mode #n, slots #n, until #n, first #n, deep #n, ttl #n, since #n, owner #t,"
-    " PRIMARY KEY (bucket, name, ticket))#z",
-    "CREATE INDEX dibs_waiter_deep ON dibs_waiter (id)#(deep = 1)",
 
     "CREATE TABLE dibs_break (bucket #n NOT NULL, name #k NOT NULL, nr #n NOT NULL,"
     " at #n, fence #n, mode #n, owner #t, PRIMARY KEY (bucket, name, nr))#z",

@@ -11,11 +11,13 @@
  *
  * The rows:
  *
- *   dibs_name    (bucket, '')    the bucket's own: life, epoch, the last seq drawn
- *                (bucket, name)  the head of a name in use: its one exclusive holder inline, what its queue is like.
- *                                Beside its bucket, so that a grant touches one page.  Gone when nobody is there.
+ *   dibs_name    (bucket, '', 0)         the bucket's own: life, epoch, the last seq drawn
+ *                (bucket, name, 0)       the head of a name in use: its one exclusive holder inline, what its queue
+ *                                        is like.  Gone when nobody is there.
+ *                (bucket, name, ticket)  each waiter; an offer is a waiter with a state
+ *                All of a name and its bucket lie beside each other: what happens to it writes one page.
+ *   dibs_deep    (bucket, name, id)      where a waiter of a long queue stands
  *   dibs_holder  (bucket, name, id)      each holder of a shared or counted name
- *   dibs_waiter  (bucket, name, ticket)  each waiter; an offer is a waiter with a state
  *   dibs_break   (bucket, name, nr)      recorded breaks
  *   dibs_record  (name)                  fence, digest, version, data
  *   dibs_meta                            one row: version, life, what file this is
@@ -154,7 +156,8 @@ struct dibs__sql_rows {
   enum dibs__sql_step (*waiter_add)(void *to, const struct dibs__sql_head *head, const struct dibs__sql_waiter *waiter);
   /* state, until, session, first */
   enum dibs__sql_step (*waiter_set)(void *to, const struct dibs__sql_head *head, const struct dibs__sql_waiter *waiter);
-  enum dibs__sql_step (*waiter_drop)(void *to, const struct dibs__sql_head *head, uint64_t ticket);
+  enum dibs__sql_step (*waiter_drop)(void *to, const struct dibs__sql_head *head,
+                                     const struct dibs__sql_waiter *waiter);
   enum dibs__sql_step (*offers_expire)(void *to, const struct dibs__sql_head *head, int64_t now, uint32_t *gone);
   enum dibs__sql_step (*offers_first_until)(void *to, const struct dibs__sql_head *head, int64_t *until);
 
