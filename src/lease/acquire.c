@@ -91,7 +91,6 @@ static dibs_status acquire(dibs_store *store, const char *name, const dibs_lease
   dibs__mutex_unlock(&store->lock);
   if (!dibs__after(store, &after, asks ? answer_by(lease) : DIBS__TICK_NEVER)) leave_unanswered(lease);
   wait_here(lease);
-  if (lease->on_lost && (dibs__core_caps(store->core) & DIBS__CAP_EVENTS)) dibs__core_serve(store->core);
   status = say_result(lease, error);
   if (status == DIBS_OK)
     *out = lease;

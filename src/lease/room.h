@@ -157,7 +157,8 @@ struct dibs_store {
   dibs__thread *watchdog, *loss_timer;
   dibs__word watchdog_word, loss_word;
   dibs__tick watchdog_until, loss_until; /* when they look by themselves */
-  bool untidy, stopping;
+  bool untidy, stopping, served;
+  dibs__tick serve_at; /* when the store is to be served; 0: it is, or nobody needs it */
 
   /* dispatch.c */
   dibs__thread *dispatcher;

@@ -4,12 +4,37 @@
  * a third of the ttl, and does the engine's housekeeping.  The loss timer does nothing but look at the clock, so that a
  * watchdog stuck in a dead network can't hide a loss.
  *
+ * A lease that is over in a moment costs one thread, not three: the loss timer starts the watchdog when the first
+ * renewal is due, and has the store served when somebody who wants to be told of a break has held for SERVE_MS.
+ *
  * Both sleep at most a second while there is anything to watch: a futex sleeps by a clock that stops while the machine
  * is suspended, and new leases, which end later than that, need not wake them.
  */
 #include "lease/room.h"
 
-enum { LOOK_MS = 1000 };
+enum { LOOK_MS = 1000, SERVE_MS = 20 };
+
+static void watch(void *arg);
+
+static dibs__thread *start_watchdog_locked(dibs_store *store) {
+  if (!store->watchdog) store->watchdog = dibs__thread_start("dibs-watchdog", watch, store);
+  return store->watchdog;
+}
+
+/* When the loss timer must start somebody. */
+static dibs__tick helpers_due_locked(const dibs_store *store) {
+  struct dibs__heap_node *renewal = dibs__heap_first(&store->renewals);
+  dibs__tick due = store->serve_at.ns ? store->serve_at : DIBS__TICK_NEVER;
+  return renewal && !store->watchdog ? dibs__tick_min(due, renewal->at) : due;
+}
+
+static void start_helpers_locked(dibs_store *store, dibs__tick now) {
+  struct dibs__heap_node *renewal = dibs__heap_first(&store->renewals);
+  if (renewal && !dibs__tick_before(now, renewal->at)) start_watchdog_locked(store);
+  if (store->serve_at.ns == 0 || dibs__tick_before(now, store->serve_at)) return;
+  store->serve_at = DIBS__TICK_ZERO;
+  dibs__core_serve(store->core);
+}
 
 static void lose_due(dibs_store *store, dibs__tick now) {
   struct after after = {0};
@@ -42,7 +67,9 @@ static void time_losses(void *arg) {
     dibs__tick now = dibs__tick_now();
     lose_due(store, now);
     uint32_t seen = atomic_load(&store->loss_word);
-    dibs__tick until = store->loss_until = look_again(&store->losses, now, &idle);
+    start_helpers_locked(store, now);
+    dibs__tick until = dibs__tick_min(look_again(&store->losses, now, &idle), helpers_due_locked(store));
+    store->loss_until = until;
     dibs__mutex_unlock(&store->lock);
     dibs__word_wait(&store->loss_word, seen, until, false);
     dibs__mutex_lock(&store->lock);
@@ -110,13 +137,22 @@ void dibs__watch_locked(struct grant *grant) {
     store->loss_until = grant->until;
     rouse(&store->loss_word);
   }
-  if (!store->watchdog) store->watchdog = dibs__thread_start("dibs-watchdog", watch, store);
+  bool told = lease->on_lost && (dibs__core_caps(store->core) & DIBS__CAP_EVENTS);
+  if (told && !store->served) {
+    store->served = true;
+    store->serve_at = dibs__tick_add_ms(dibs__tick_now(), SERVE_MS);
+    rouse(&store->loss_word);
+  }
   if (lease->flags & DIBS_NO_RENEW) return;
   int64_t pause = grant->unconfirmed ? CONFIRM_MS : grant->ttl_ms / 3;
   dibs__tick at = dibs__tick_add_ms(grant->unconfirmed ? dibs__tick_now() : grant->op.op.sent, pause);
   if (grant->fails > 0) at = dibs__tick_add_ms(dibs__tick_now(), grant->ttl_ms / 12 > 20 ? grant->ttl_ms / 12 : 20);
   dibs__heap_set(&store->renewals, &grant->renewal, at);
-  if (dibs__tick_before(at, store->watchdog_until)) {
+  if (!store->watchdog && dibs__tick_before(at, store->loss_until)) {
+    store->loss_until = at;
+    rouse(&store->loss_word);
+  }
+  if (store->watchdog && dibs__tick_before(at, store->watchdog_until)) {
     store->watchdog_until = at;
     rouse(&store->watchdog_word);
   }
@@ -132,7 +168,7 @@ void dibs__room_untidy(void *room) {
   dibs__mutex_lock(&store->lock);
   bool first = !store->untidy;
   store->untidy = true;
-  if (!store->watchdog && !store->stopping) store->watchdog = dibs__thread_start("dibs-watchdog", watch, store);
+  if (!store->stopping) start_watchdog_locked(store);
   dibs__mutex_unlock(&store->lock);
   if (first) rouse(&store->watchdog_word);
 }
