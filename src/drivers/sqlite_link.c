@@ -133,19 +133,19 @@ step dibs__lite_begin(link_t *l) {
   return DIBS__SQL_FINE;
 }
 
+/* Prepared at opening: what ends a transaction must not need memory then. */
 void dibs__lite_rollback(link_t *l) {
   sqlite3_reset(l->statements[DIBS__LITE_RECORD]);
   if (!sqlite3_get_autocommit(l->db)) {
-    sqlite3_stmt *st = dibs__lite_ready(l, DIBS__LITE_ROLLBACK);
-    if (st) {
-      sqlite3_step(st);
-      sqlite3_reset(st);
-    } else {
-      sqlite3_exec(l->db, "ROLLBACK", NULL, NULL, NULL);
-    }
+    sqlite3_step(l->statements[DIBS__LITE_ROLLBACK]);
+    sqlite3_reset(l->statements[DIBS__LITE_ROLLBACK]);
   }
   forget_buckets(l);
   l->hint_count = 0;
+}
+
+bool dibs__lite_stuck(const link_t *l) {
+  return !sqlite3_get_autocommit(l->db);
 }
 
 static step put_buckets(link_t *l) {
@@ -228,6 +228,7 @@ dibs__status dibs__lite_link_open(struct dibs__lite *store, const char *path, di
       sqlite3_open_v2(path, &l->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_PRIVATECACHE, NULL);
   if (code == SQLITE_OK && sqlite3_db_readonly(l->db, "main") == 1) code = SQLITE_READONLY;
   if (code == SQLITE_OK) code = set_up(l);
+  if (code == SQLITE_OK && !dibs__lite_ready(l, DIBS__LITE_ROLLBACK)) code = l->failed;
   if (code != SQLITE_OK) {
     dibs__lite_broke(l, code);
     status = dibs__lite_excuse_code(path, code, code == SQLITE_READONLY ? "it is read-only" : l->words, "open", said);

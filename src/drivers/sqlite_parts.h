@@ -191,6 +191,8 @@ enum dibs__sql_step dibs__lite_begin(struct dibs__lite_link *link);
 /* Writes changed buckets, COMMIT.  BROKE: nothing stands, unless *unsure. */
 enum dibs__sql_step dibs__lite_commit(struct dibs__lite_link *link, bool *unsure);
 void dibs__lite_rollback(struct dibs__lite_link *link);
+/* Not even that worked: a transaction stands open, and only closing the connection ends it. */
+bool dibs__lite_stuck(const struct dibs__lite_link *link);
 /* How hard a commit is pressed to disk: FULL for epochs and saved records, else NORMAL. */
 enum dibs__sql_step dibs__lite_full(struct dibs__lite_link *link, bool full);
 int64_t dibs__lite_clock(const struct dibs__lite *store);

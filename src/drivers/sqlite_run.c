@@ -243,7 +243,7 @@ static dibs__status failed(struct batch *b, bool unsure, struct dibs__said *said
   link_t *l = b->l;
   dibs__status status = dibs__lite_excuse(l, "write to", said);
   int kind = l->failed & 0xff;
-  said->dead = kind != SQLITE_BUSY && kind != SQLITE_FULL && kind != SQLITE_NOMEM;
+  said->dead = (kind != SQLITE_BUSY && kind != SQLITE_FULL && kind != SQLITE_NOMEM) || dibs__lite_stuck(l);
   if (unsure) status = DIBS_UNKNOWN;
   for (size_t i = 0; i < b->count; i++) unanswer(b->ops[i], unsure ? DIBS_UNKNOWN : DIBS_UNAVAILABLE);
   return status;

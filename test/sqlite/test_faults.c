@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Every call that SQLite makes to its files fails in turn, once and for ever after, until all comes through: a clear
- * status, nothing leaked (the sanitizer looks), nothing granted twice, and a healthy file afterwards.
+ * Every call that SQLite makes to its files, and every allocation that it makes, fails in turn, once and for ever
+ * after, until all comes through: a clear status, nothing leaked (the sanitizer looks), nothing granted twice, and a
+ * healthy file afterwards.
  */
 #include "bed.h"
+#include "faultmem.h"
 #include "faultvfs.h"
 
 #include <sqlite3.h>
@@ -26,20 +28,27 @@ static int end(void **state) {
   return result;
 }
 
+static bool of_memory; /* else of files */
+
 static void arm(unsigned nth, bool for_ever) {
   bed_ms = SHORT_MS;
-  faultvfs_arm(nth, for_ever);
+  if (of_memory)
+    faultmem_arm(nth, for_ever);
+  else
+    faultvfs_arm(nth, for_ever);
 }
 
 /* True when none failed: that was the last round. */
 static bool disarm(void) {
-  bool none = faultvfs_failed() == 0;
+  bool none = (of_memory ? faultmem_failed() : faultvfs_failed()) == 0;
   faultvfs_arm(0, false);
+  faultmem_arm(0, false);
   bed_ms = BED_MS;
   return none;
 }
 
 static void expect_trouble(dibs__status status, const char *text) {
+  if (of_memory && status == DIBS_NO_MEMORY) return;
   if (status != DIBS_UNAVAILABLE && status != DIBS_UNKNOWN) fail_msg("status %d: %s", status, text);
 }
 
@@ -148,7 +157,7 @@ static bool new_life_with(struct bed *bed, unsigned nth, bool for_ever) {
 static void expect_seen(struct seat *other, const char *name, dibs__status said) {
   struct dibs__lease_op look = seat_acquire(other, name, 77);
   if (said == DIBS_OK) assert_int_equal(look.op.status, DIBS_HELD);
-  if (said == DIBS_UNAVAILABLE) assert_int_equal(look.op.status, DIBS_OK);
+  if (said == DIBS_UNAVAILABLE || said == DIBS_NO_MEMORY) assert_int_equal(look.op.status, DIBS_OK);
   if (look.op.status == DIBS_OK)
     assert_int_equal(seat_release(other, name, 77, look.fence).op.status, DIBS_OK);
   else
@@ -191,7 +200,8 @@ static void reckon(struct play *p) {
   struct dibs__record_op record = seat_load(s, "r");
   assert_int_equal(record.op.status, DIBS_OK);
   if (p->record == DIBS_OK) assert_string_equal(record.got, "new");
-  if (p->record == DIBS_UNAVAILABLE || p->record == -1) assert_string_equal(record.got, "old");
+  if (p->record == DIBS_UNAVAILABLE || p->record == DIBS_NO_MEMORY || p->record == -1)
+    assert_string_equal(record.got, "old");
   free(record.got);
   if (p->end == DIBS_OK) {
     assert_int_equal(seat_release(s, "n", 1, p->held.fence).op.status, DIBS_LOST);
@@ -275,31 +285,58 @@ static void until_ok(struct bed *bed, bool (*round)(struct bed *bed, unsigned nt
   }
 }
 
+static void files(struct bed *bed, bool (*round)(struct bed *bed, unsigned nth, bool for_ever), unsigned step) {
+  of_memory = false;
+  until_ok(bed, round, step);
+}
+
+static void memory(struct bed *bed, bool (*round)(struct bed *bed, unsigned nth, bool for_ever), unsigned step) {
+  of_memory = true;
+  until_ok(bed, round, step);
+}
+
 static void making_a_store(void **state) {
-  until_ok(*state, make_with, 1);
+  files(*state, make_with, 1);
 }
 static void filling_an_empty_file(void **state) {
-  until_ok(*state, fill_with, 3);
+  files(*state, fill_with, 3);
 }
 static void opening_a_store(void **state) {
-  until_ok(*state, reopen_with, 1);
+  files(*state, reopen_with, 1);
 }
 static void beginning_a_life(void **state) {
-  until_ok(*state, new_life_with, 1);
+  files(*state, new_life_with, 1);
 }
 static void operating(void **state) {
-  until_ok(*state, operate_with, 1);
+  files(*state, operate_with, 1);
 }
 static void tidying(void **state) {
-  until_ok(*state, tidy_with, 97);
+  files(*state, tidy_with, 211);
+}
+static void making_a_store_without_memory(void **state) {
+  memory(*state, make_with, 37);
+}
+static void opening_a_store_without_memory(void **state) {
+  memory(*state, reopen_with, 13);
+}
+static void operating_without_memory(void **state) {
+  memory(*state, operate_with, 11);
 }
 
 #define CASE(f) cmocka_unit_test_setup_teardown(f, begin, end)
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      CASE(making_a_store), CASE(filling_an_empty_file), CASE(opening_a_store), CASE(beginning_a_life), CASE(operating),
+      CASE(making_a_store),
+      CASE(filling_an_empty_file),
+      CASE(opening_a_store),
+      CASE(beginning_a_life),
+      CASE(operating),
       CASE(tidying),
+      CASE(making_a_store_without_memory),
+      CASE(opening_a_store_without_memory),
+      CASE(operating_without_memory),
   };
+  faultmem_install();
   return cmocka_run_group_tests_name("sqlite with failing files", tests, NULL, NULL);
 }
