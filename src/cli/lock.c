@@ -29,7 +29,7 @@ static void print_lines(const struct cli_globals *g, const dibs_lease *lease, co
          g->store_given ? " DIBS_STORE" : "");
 }
 
-static void print_json(const dibs_lease *lease, const char *id, const dibs_lease_options *options, const char *uri) {
+static void print_json(const dibs_lease *lease, const char *id, const dibs_lease_options *options, const char *shown) {
   struct cli_json j = {.out = stdout};
   dibs__cli_json_open(&j, NULL, '{');
   dibs__cli_json_text(&j, "name", dibs_lease_name(lease));
@@ -41,7 +41,7 @@ static void print_json(const dibs_lease *lease, const char *id, const dibs_lease
     dibs__cli_json_uint(&j, "slots", options->slots);
     dibs__cli_json_uint(&j, "slot", dibs_lease_slot(lease));
   }
-  dibs__cli_json_text(&j, "store", uri);
+  dibs__cli_json_text(&j, "store", shown);
   dibs__cli_json_close(&j, '}');
 }
 
@@ -57,7 +57,7 @@ static int hand_over(const struct cli_globals *g, dibs_store *store, dibs_lease 
   char *uri = dibs__cli_store_uri(g, store);
   if (uri == NULL) return dibs__cli_fail(g, CLI_FAILED, "NO_MEMORY", "out of memory; nothing is held");
   if (g->json)
-    print_json(lease, id, options, uri);
+    print_json(lease, id, options, dibs_store_uri(store));
   else
     print_lines(g, lease, id, options->ttl_ms, options->mode == DIBS_COUNTED, uri);
   free(uri);
