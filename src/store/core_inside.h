@@ -45,6 +45,15 @@ struct seat {
   int64_t solo_ns; /* what a batch of one takes, about the median; of whoever leads */
 };
 
+/* A thread that leads in place of the service thread.  Guarded by the lock but for `word`. */
+struct carrier {
+  struct dibs__core *core;
+  dibs__thread *thread;
+  struct seat *seat; /* given, to be led */
+  bool busy;
+  dibs__word word;
+};
+
 struct dibs__queue {
   struct dibs__op *first, *last;
 };
@@ -74,6 +83,7 @@ struct dibs__core {
   uint64_t roused; /* goes up with each rouse, so that none between looking and sleeping is missed */
   dibs__thread *service;
   dibs__word service_word;
+  struct carrier carriers[SEATS_MAX];
   bool stopping;
 
   dibs__mutex list_lock; /* guards list_session */

@@ -4,20 +4,71 @@
  * in the driver's events().  A thread that waits anyway takes it, so that a lone waiter is woken by the engine itself
  * and not by a second thread.  As soon as a second thread waits or something completes later, the service thread takes
  * the role for good; a waiting thread that has it keeps it until its own wait is over.
+ *
+ * Where several sessions can be busy at once, carriers lead in place of the service thread: what completes later must
+ * not wait behind a slow batch on another session, nor must events and timers.
  */
 #include "store/core_inside.h"
 
 enum { EVENTS_AT_ONCE = 64 };
 
+/* Leads on the seat that it was given, then on any that is free for what waits. */
+static void carry(void *arg) {
+  struct carrier *carrier = arg;
+  struct dibs__core *core = carrier->core;
+  dibs__mutex_lock(&core->lock);
+  for (;;) {
+    struct seat *seat = carrier->seat ? carrier->seat : dibs__seat_find_locked(core);
+    carrier->seat = NULL;
+    if (seat) {
+      dibs__lead_locked(core, seat);
+      dibs__mutex_lock(&core->lock);
+      continue;
+    }
+    if (core->stopping) break;
+    carrier->busy = false;
+    uint32_t seen = atomic_load(&carrier->word);
+    dibs__mutex_unlock(&core->lock);
+    dibs__word_wait(&carrier->word, seen, DIBS__TICK_NEVER, false);
+    dibs__mutex_lock(&core->lock);
+  }
+  dibs__mutex_unlock(&core->lock);
+}
+
+/* A carrier that takes the seat, to be woken; NULL: there is none to be had, or no need of one. */
+static struct carrier *delegate_locked(struct dibs__core *core, struct seat *seat) {
+  if (core->seat_count == 1 || !core->service) return NULL;
+  for (size_t i = 0; i < SEATS_MAX; i++) {
+    struct carrier *carrier = &core->carriers[i];
+    if (carrier->busy) continue;
+    carrier->core = core;
+    carrier->seat = seat;
+    carrier->busy = true;
+    if (!carrier->thread) carrier->thread = dibs__thread_start("dibs-carrier", carry, carrier);
+    if (carrier->thread) {
+      seat->busy = true;
+      atomic_fetch_add(&carrier->word, 1);
+      return carrier;
+    }
+    carrier->seat = NULL;
+    carrier->busy = false;
+    return NULL;
+  }
+  return NULL;
+}
+
 static void lead_all(struct dibs__core *core) {
   for (;;) {
     dibs__mutex_lock(&core->lock);
     struct seat *seat = dibs__seat_find_locked(core);
-    if (!seat) {
-      dibs__mutex_unlock(&core->lock);
-      return;
+    struct carrier *carrier = seat ? delegate_locked(core, seat) : NULL;
+    if (seat && !carrier) {
+      dibs__lead_locked(core, seat);
+      continue;
     }
-    dibs__lead_locked(core, seat);
+    dibs__mutex_unlock(&core->lock);
+    if (!seat) return;
+    dibs__word_wake(&carrier->word, 1, false);
   }
 }
 
@@ -137,8 +188,9 @@ void dibs__core_wait(struct dibs__core *core, dibs__word *word, uint32_t seen, d
     wait_as_receiver(core, word, seen, by);
     return;
   }
-  /* Two wait: from now on neither may be the one that the other depends on. */
-  serve_locked(core);
+  /* Two wait: from now on neither may be the one that the other depends on.  If there is no thread to be had they must
+   * be: when the first leaves, another takes the role at its next look. */
+  if (!serve_locked(core)) by = dibs__tick_min(by, dibs__tick_add_ms(dibs__tick_now(), RETRY_MIN_MS));
   /* What an event loop left to be carried at its end must not wait for a wait in the middle of it. */
   bool wake = dibs__seat_find_locked(core) && rouse_locked(core, DIBS__TICK_ZERO);
   dibs__mutex_unlock(&core->lock);
@@ -157,4 +209,11 @@ void dibs__core_stop(struct dibs__core *core) {
   core->store->driver->wake(core->store);
   dibs__thread_join(service);
   core->service = NULL;
+  for (size_t i = 0; i < SEATS_MAX; i++) {
+    struct carrier *carrier = &core->carriers[i];
+    atomic_fetch_add(&carrier->word, 1);
+    dibs__word_wake(&carrier->word, 1, false);
+    dibs__thread_join(carrier->thread);
+    carrier->thread = NULL;
+  }
 }
