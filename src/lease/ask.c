@@ -42,12 +42,24 @@ struct dibs__op *dibs__ask_acquire_locked(struct grant *grant) {
   return ask_locked(grant, ASK_ACQUIRE, DIBS__ACQUIRE, flags);
 }
 
+/* Asked for less time than it has: the store may cut it as soon as the question leaves, whether or not we hear of it.
+ */
+static void cut_locked(struct grant *grant, dibs__tick now) {
+  dibs__tick until = dibs__tick_add_ms(now, grant->ttl_ms - dibs__margin_ms(grant->ttl_ms));
+  if (!grant->held || !dibs__tick_before(until, grant->until)) return;
+  grant->until = until;
+  if (!grant_parked(grant) && atomic_load(&grant->lease->phase) == LEASE_HELD)
+    atomic_store(&grant->lease->until_ns, until.ns);
+  dibs__watch_loss_locked(grant);
+}
+
 struct dibs__op *dibs__ask_renew_locked(struct grant *grant, int64_t ttl_ms, uint32_t want_block) {
   dibs__tick now = dibs__tick_now();
   grant->ttl_ms = ttl_ms + (want_block > 0 ? RUN_EXTRA_MS : 0);
   grant->op.ttl_ms = (uint32_t)grant->ttl_ms;
   grant->op.fence = grant->fence;
   grant->op.want_block = want_block;
+  cut_locked(grant, now);
   struct dibs__op *op = ask_locked(grant, ASK_RENEW, DIBS__RENEW, DIBS__OP_URGENT);
   /* Half of what remains, so that there is time for a second try. */
   int64_t half = dibs__tick_left_ms(now, grant->until) / 2;
@@ -134,6 +146,7 @@ static void acquire_trouble_locked(struct grant *grant, dibs__status status, str
   }
   if (status == DIBS_UNKNOWN && !lease->own_id) { /* nobody can ask with this id again: clean up behind us */
     grant->waits = true;
+    if (grant->cohort) dibs__cohort_part_locked(grant, after, false);
     if (!left) dibs__wait_over_locked(lease, DIBS_UNKNOWN, after);
     dibs__give_up_locked(grant, after, false);
     return;

@@ -257,6 +257,7 @@ void dibs__cohort_renewed_locked(struct cohort *cohort, bool others, struct afte
 
 /* ---- watch.c ---- */
 void dibs__watch_locked(struct grant *grant);
+void dibs__watch_loss_locked(struct grant *grant); /* `until` has changed */
 void dibs__unwatch_locked(struct grant *grant);
 void dibs__watch_stop(dibs_store *store);
 void dibs__room_untidy(void *room);

@@ -128,15 +128,20 @@ static void rouse(dibs__word *word) {
   dibs__word_wake(word, 1, false);
 }
 
-void dibs__watch_locked(struct grant *grant) {
+void dibs__watch_loss_locked(struct grant *grant) {
   dibs_store *store = grant->store;
-  dibs_lease *lease = grant->lease;
   dibs__heap_set(&store->losses, &grant->loss, grant->until);
   if (!store->loss_timer) store->loss_timer = dibs__thread_start("dibs-loss", time_losses, store);
   if (dibs__tick_before(grant->until, store->loss_until)) {
     store->loss_until = grant->until;
     rouse(&store->loss_word);
   }
+}
+
+void dibs__watch_locked(struct grant *grant) {
+  dibs_store *store = grant->store;
+  dibs_lease *lease = grant->lease;
+  dibs__watch_loss_locked(grant);
   bool told = lease->on_lost && (dibs__core_caps(store->core) & DIBS__CAP_EVENTS);
   if (told && !store->served) {
     store->served = true;

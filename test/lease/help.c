@@ -22,6 +22,7 @@ static _Atomic uint32_t overs;
 
 void lease_begin(int argc, char *argv[]) {
   if (argc > 1) base = argv[1];
+  if (argc > 2) cmocka_set_test_filter(argv[2]);
   unsetenv("DIBS_STORE");
   dibs__driver_add(&dibs__trace_driver);
   dibs__driver_add(&dibs__fault_driver);

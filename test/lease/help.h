@@ -24,7 +24,7 @@ enum { LONG_MS = 30000 }; /* no test waits for longer than this for what must co
 
 /* ---- The case ---- */
 
-void lease_begin(int argc, char *argv[]); /* the store's URI from the command line */
+void lease_begin(int argc, char *argv[]); /* the command line: the store, a pattern of cases */
 int case_begin(void **state);
 int case_end(void **state);
 const char *case_uri(void);

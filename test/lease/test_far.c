@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: MIT */
+/* Stores that are slow or fail: behind the latency shim and the fault shim. */
+#include "help.h"
+
+#include "drivers/fault.h"
+
+#include <stdio.h>
+
+#define ID_A "00112233445566778899aabbccddeeff"
+
+enum { SLOW_MS = 800 };
+
+/* One session: everything waits for the batch in flight. */
+static dibs_store *slow_store(void) {
+  return open_uri(shimmed("latency", "latency.ms=800"), 0);
+}
+
+static void connected(dibs_store *store) {
+  assert_int_equal(ask(store, "warm up"), DIBS_OK);
+}
+
+static bool one_session(void) {
+  return !case_in_memory();
+}
+
+/* ---- Slow ---- */
+
+static void slow_batch_does_not_block_other_sessions(void **state) {
+  (void)state;
+  if (one_session()) skip();
+  dibs_store *store = slow_store();
+  static const char *const names[] = {"a", "b", "c"};
+  int64_t took = 0;
+  for (int round = 0; round < 2; round++) { /* connecting is slow too, and is not measured */
+    struct caller callers[3];
+    dibs__tick began = dibs__tick_now();
+    for (int i = 0; i < 3; i++) {
+      caller_start(&callers[i], store, names[i], HOW());
+      UNTIL(stats_of(store).waiting == (uint64_t)i + 1);
+      dibs__nap_ms(SLOW_MS / 16); /* not at once, or they would travel together */
+    }
+    for (int i = 0; i < 3; i++) assert_int_equal(caller_join(&callers[i]), DIBS_OK);
+    took = ms_since(began);
+    for (int i = 0; i < 3; i++) dibs_lease_free(callers[i].lease);
+    UNTIL(stats_of(store).held == 0);
+    UNTIL(rows_of(store, "a", DIBS_HOLDS) + rows_of(store, "b", DIBS_HOLDS) + rows_of(store, "c", DIBS_HOLDS) == 0);
+  }
+  assert_true(took >= SLOW_MS && took < 3 * SLOW_MS);
+}
+
+static void slow_batch_does_not_block_what_completes_later(void **state) {
+  (void)state;
+  if (one_session()) skip();
+  dibs_store *store = slow_store();
+  static const char *const names[] = {"a", "b", "c"};
+  int64_t took = 0;
+  for (int round = 0; round < 2; round++) {
+    struct later later[3];
+    dibs__tick began = dibs__tick_now();
+    for (int i = 0; i < 3; i++) {
+      later_start(&later[i], store, names[i], HOW());
+      dibs__nap_ms(SLOW_MS / 16);
+    }
+    for (int i = 0; i < 3; i++) assert_int_equal(later_wait(&later[i]), DIBS_OK);
+    took = ms_since(began);
+    for (int i = 0; i < 3; i++) give(later[i].lease);
+  }
+  assert_true(took >= SLOW_MS && took < 3 * SLOW_MS);
+}
+
+static void started_wait_times_out_while_a_batch_travels(void **state) {
+  (void)state;
+  if (one_session()) skip();
+  dibs_store *near = open_store(), *store = open_uri(shimmed("latency", "latency.ms=3000"), 0);
+  dibs_lease *lease = take(near, "n");
+  struct later waits, other;
+  later_start(&waits, store, "n", HOW(.wait_ms = DIBS_FOREVER));
+  UNTIL(rows_of(near, "n", DIBS_WAITS) == 1);
+  dibs__tick began = dibs__tick_now();
+  later_start(&other, store, "other", HOW(.wait_ms = 300));
+  assert_int_equal(later_wait(&other), DIBS_UNKNOWN); /* its question travels */
+  assert_true(ms_since(began) < 2500);
+  dibs_acquire_cancel(waits.lease);
+  assert_int_equal(later_wait(&waits), DIBS_CANCELLED);
+  /* The late grant is given back. */
+  assert_int_equal(ask(near, "other", .wait_ms = LONG_MS), DIBS_OK);
+  dibs_lease_free(waits.lease);
+  dibs_lease_free(other.lease);
+  give(lease);
+}
+
+static void queued_behind_a_slow_batch_times_out_unsent(void **state) {
+  (void)state;
+  if (!one_session()) skip();
+  dibs_store *near = open_store(), *store = slow_store();
+  connected(store);
+  struct caller first;
+  caller_start(&first, store, "first", HOW());
+  UNTIL(stats_of(store).waiting == 1);
+  dibs__nap_ms(SLOW_MS / 8); /* it is on its way */
+  uint64_t operations = stats_of(store).operations;
+  dibs__tick began = dibs__tick_now();
+  assert_int_equal(ask(store, "second", .wait_ms = 100), DIBS_TIMEOUT);
+  assert_true(ms_since(began) < SLOW_MS);
+  assert_int_equal(caller_join(&first), DIBS_OK);
+  assert_int_equal(stats_of(store).operations, operations + 1);
+  assert_int_equal(rows_of(near, "second", DIBS_HOLDS), 0);
+  give(first.lease);
+}
+
+/* Three callers of one session: the second carries the third, which leaves while its question travels. */
+static void late_grant_case(const char *id, dibs_store *near, dibs_store *store, struct caller callers[3]) {
+  static const char *const names[] = {"first", "second", "third"};
+  connected(store);
+  for (int i = 0; i < 3; i++) {
+    caller_start(&callers[i], store, names[i],
+                 HOW(.wait_ms = i == 2 ? SLOW_MS + SLOW_MS / 4 : LONG_MS, .id = i == 2 ? id : NULL));
+    UNTIL(stats_of(store).waiting == (uint64_t)i + 1);
+    dibs__nap_ms(SLOW_MS / 16);
+  }
+  assert_int_equal(caller_join(&callers[2]), DIBS_UNKNOWN);
+  for (int i = 0; i < 2; i++) {
+    assert_int_equal(caller_join(&callers[i]), DIBS_OK);
+    give(callers[i].lease);
+  }
+  (void)near;
+}
+
+static void grant_that_comes_late_is_given_back(void **state) {
+  (void)state;
+  if (!one_session()) skip();
+  dibs_store *near = open_store(), *store = slow_store();
+  struct caller callers[3];
+  late_grant_case(NULL, near, store, callers);
+  assert_int_equal(ask(near, "third", .wait_ms = LONG_MS), DIBS_OK);
+}
+
+static void grant_that_comes_late_is_found_by_its_id(void **state) {
+  (void)state;
+  if (!one_session()) skip();
+  dibs_store *near = open_store(), *store = slow_store();
+  struct caller callers[3];
+  late_grant_case(ID_A, near, store, callers);
+  assert_int_equal(ask(near, "third"), DIBS_HELD);
+  dibs_lease *lease = take(store, "third", .id = ID_A, .wait_ms = LONG_MS);
+  assert_int_equal(dibs_lease_alive(lease), 1);
+  give(lease);
+  assert_int_equal(ask(near, "third"), DIBS_OK);
+}
+
+static void cancelled_on_its_way_is_given_back(void **state) {
+  (void)state;
+  dibs_store *near = open_store(), *store = slow_store();
+  struct later later;
+  later_start(&later, store, "n", HOW(.wait_ms = DIBS_FOREVER));
+  dibs_acquire_cancel(later.lease);
+  assert_int_equal(later_wait(&later), DIBS_CANCELLED);
+  dibs_lease_free(later.lease);
+  UNTIL(stats_of(store).operations >= 2); /* asked, and given back */
+  assert_int_equal(ask(near, "n", .wait_ms = LONG_MS), DIBS_OK);
+}
+
+/* The store cuts the lease long before we hear of it. */
+static void renewal_for_less_counts_from_when_it_left(void **state) {
+  (void)state;
+  dibs_store *near = open_store(), *store = open_uri(shimmed("latency", "latency.ms=1600"), 0);
+  struct told told = {.calls = 0};
+  dibs_lease *lease = take(store, "n", .ttl_ms = 30000, .on_lost = told_lost, .user = &told);
+  dibs_error error;
+  struct caller next;
+  caller_start(&next, near, "n", HOW(.wait_ms = DIBS_FOREVER));
+  UNTIL(rows_of(near, "n", DIBS_WAITS) == 1);
+  dibs__tick began = dibs__tick_now();
+  assert_int_not_equal(dibs_renew(lease, 300, &error), DIBS_OK);
+  UNTIL(told.calls == 1);
+  assert_int_equal(dibs_lease_alive(lease), 0);
+  assert_true(ms_since(began) < 1600);
+  assert_int_equal(dibs_release(lease, NULL), DIBS_LOST);
+  assert_int_equal(caller_join(&next), DIBS_OK);
+  dibs_lease_free(lease);
+  give(next.lease);
+}
+
+/* ---- Failing ---- */
+
+static dibs_store *failing(const char *params) {
+  return open_uri(shimmed("fault", params), 0);
+}
+
+static void unknown_acquire_is_cleaned_up(void **state) {
+  (void)state;
+  dibs_store *near = open_store(), *store = failing("fault.nth=1&fault.how=unknown-after");
+  dibs_error error;
+  dibs_lease *lease = NULL;
+  assert_int_equal(dibs_acquire(store, "n", NULL, &lease, &error), DIBS_UNKNOWN);
+  assert_null(lease);
+  assert_non_null(strstr(error.text, "\"n\""));
+  assert_int_equal(ask(near, "n", .wait_ms = LONG_MS), DIBS_OK);
+}
+
+static void unknown_acquire_with_an_id_is_found_again(void **state) {
+  (void)state;
+  dibs_store *near = open_store(), *store = failing("fault.nth=1&fault.how=unknown-after");
+  assert_int_equal(ask(store, "n", .id = ID_A), DIBS_UNKNOWN);
+  assert_int_equal(ask(near, "n"), DIBS_HELD);
+  dibs_lease *lease = take(store, "n", .id = ID_A);
+  give(lease);
+  assert_int_equal(ask(near, "n"), DIBS_OK);
+}
+
+static void unknown_release_leaves_it_to_the_ttl_at_worst(void **state) {
+  (void)state;
+  dibs_store *near = open_store(), *store = failing("fault.nth=2&fault.how=unknown-before");
+  dibs_lease *lease = take(store, "n", .ttl_ms = 700);
+  assert_int_equal(dibs_release(lease, NULL), DIBS_UNKNOWN);
+  assert_int_equal(dibs_lease_alive(lease), 0);
+  dibs_lease_free(lease);
+  assert_int_equal(ask(near, "n", .wait_ms = LONG_MS), DIBS_OK);
+}
+
+static void failed_renewal_is_tried_again(void **state) {
+  (void)state;
+  dibs_store *store = failing("fault.nth=2");
+  struct told told = {.calls = 0};
+  dibs_lease *lease = take(store, "n", .ttl_ms = 1500, .on_lost = told_lost, .user = &told);
+  UNTIL(stats_of(store).renewed >= 2);
+  assert_int_equal(dibs_lease_alive(lease), 1);
+  assert_int_equal(told.calls, 0);
+  give(lease);
+}
+
+static void lease_is_lost_when_nothing_comes_through(void **state) {
+  (void)state;
+  dibs_store *near = open_store(), *store = failing("fault.nth=2&fault.forever=1");
+  struct told told = {.calls = 0};
+  dibs_lease *lease = take(store, "n", .ttl_ms = 800, .on_lost = told_lost, .user = &told);
+  struct caller next;
+  caller_start(&next, near, "n", HOW(.wait_ms = DIBS_FOREVER));
+  UNTIL(told.calls == 1);
+  assert_int_equal(dibs_lease_alive(lease), 0);
+  assert_int_equal(caller_join(&next), DIBS_OK);
+  assert_int_equal(dibs_release(lease, NULL), DIBS_LOST);
+  dibs_lease_free(lease);
+  give(next.lease);
+}
+
+static void dead_session_is_connected_again(void **state) {
+  (void)state;
+  dibs_store *store = failing("fault.nth=2&fault.how=dead");
+  dibs_lease *lease = take(store, "a");
+  assert_int_equal(dibs_release(lease, NULL), DIBS_UNAVAILABLE);
+  dibs_lease_free(lease);
+  assert_int_equal(ask(store, "b", .wait_ms = LONG_MS), DIBS_OK);
+}
+
+static void waiters_outlive_troubles_and_lost_events(void **state) {
+  (void)state;
+  dibs_store *near = open_store();
+  dibs_store *store = failing("fault.events=800");
+  dibs_lease *lease = take(near, "n");
+  struct later line[4];
+  for (int i = 0; i < 4; i++) later_start(&line[i], store, "n", HOW(.mode = DIBS_SHARED, .wait_ms = DIBS_FOREVER));
+  UNTIL(rows_of(near, "n", DIBS_WAITS) == 4);
+  struct dibs__fault_plan plan = {.on = DIBS__FAULT_RUN, .rate = 500, .seed = 7};
+  dibs__fault_arm(&plan);
+  UNTIL(dibs__fault_struck() >= 2); /* they look again all the same */
+  give(lease);
+  for (int i = 0; i < 4; i++) assert_int_equal(later_wait(&line[i]), DIBS_OK);
+  dibs__fault_arm(NULL);
+  for (int i = 0; i < 4; i++) give(line[i].lease);
+  assert_int_equal(ask(near, "n", .wait_ms = LONG_MS), DIBS_OK);
+}
+
+/* ---- Many, with trouble of every kind ---- */
+
+enum { WORKERS = 6, TURNS = 40 };
+struct worker {
+  pthread_t thread;
+  dibs_store *store;
+  _Atomic int *inside;
+  _Atomic uint32_t *held, *doubles;
+};
+
+static void *work(void *arg) {
+  struct worker *w = arg;
+  options how = HOW(.wait_ms = 3000, .ttl_ms = 600);
+  for (int i = 0; i < TURNS; i++) {
+    dibs_lease *lease = NULL;
+    if (dibs_acquire(w->store, "n", &how, &lease, NULL) != DIBS_OK) continue;
+    int before = atomic_fetch_add(w->inside, 1);
+    if (before != 0) atomic_fetch_add(w->doubles, 1);
+    atomic_fetch_add(w->held, 1);
+    atomic_fetch_sub(w->inside, 1);
+    (void)dibs_release(lease, NULL);
+    dibs_lease_free(lease);
+  }
+  return NULL;
+}
+
+static void trouble_never_lets_two_in(void **state) {
+  (void)state;
+  static const char *const hows[] = {"unavailable", "unknown-before", "unknown-after", "dead", "dead-after"};
+  for (size_t h = 0; h < sizeof hows / sizeof hows[0]; h++) {
+    char params[128];
+    snprintf(params, sizeof params, "fault.on=run,connect&fault.rate=60&fault.seed=%zu&fault.how=%s", h + 1, hows[h]);
+    dibs_store *stores[2] = {failing(params), open_store()};
+    struct worker workers[WORKERS];
+    _Atomic int inside = 0;
+    _Atomic uint32_t held = 0, doubles = 0;
+    for (int i = 0; i < WORKERS; i++) {
+      workers[i] = (struct worker){.store = stores[i % 2], .inside = &inside, .held = &held, .doubles = &doubles};
+      assert_int_equal(pthread_create(&workers[i].thread, NULL, work, &workers[i]), 0);
+    }
+    for (int i = 0; i < WORKERS; i++) pthread_join(workers[i].thread, NULL);
+    assert_int_equal(doubles, 0);
+    assert_true(held >= TURNS); /* the store without trouble got its turns */
+    close_store(stores[0]);
+    assert_int_equal(ask(stores[1], "n", .wait_ms = LONG_MS), DIBS_OK);
+    close_store(stores[1]);
+  }
+}
+
+int main(int argc, char *argv[]) {
+  const struct CMUnitTest tests[] = {
+      TEST(slow_batch_does_not_block_other_sessions),
+      TEST(slow_batch_does_not_block_what_completes_later),
+      TEST(started_wait_times_out_while_a_batch_travels),
+      TEST(queued_behind_a_slow_batch_times_out_unsent),
+      TEST(grant_that_comes_late_is_given_back),
+      TEST(grant_that_comes_late_is_found_by_its_id),
+      TEST(cancelled_on_its_way_is_given_back),
+      TEST(renewal_for_less_counts_from_when_it_left),
+      TEST(unknown_acquire_is_cleaned_up),
+      TEST(unknown_acquire_with_an_id_is_found_again),
+      TEST(unknown_release_leaves_it_to_the_ttl_at_worst),
+      TEST(failed_renewal_is_tried_again),
+      TEST(lease_is_lost_when_nothing_comes_through),
+      TEST(dead_session_is_connected_again),
+      TEST(waiters_outlive_troubles_and_lost_events),
+      TEST(trouble_never_lets_two_in),
+  };
+  lease_begin(argc, argv);
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
