@@ -22,8 +22,11 @@ static void signal_all(struct ending *ending, int signo) {
 
 void dibs__cli_ending_begin(struct ending *ending, pid_t group, dibs__tick kill_at) {
   *ending = (struct ending){.began = true, .group = group, .kill_at = kill_at, .look_at = kill_at};
-  ending->give_up_at = dibs__tick_add_ms(kill_at, GIVE_UP_MS);
-  if (!dibs__tick_before(dibs__tick_now(), kill_at)) return; /* no time to be polite */
+  dibs__tick now = dibs__tick_now();
+  bool too_late = !dibs__tick_before(now, kill_at);
+  /* Who was stopped itself may come long after the time to kill, and needs its time for that all the same. */
+  ending->give_up_at = dibs__tick_add_ms(too_late ? now : kill_at, GIVE_UP_MS);
+  if (too_late) return; /* to be polite */
   signal_all(ending, SIGTERM);
   /* A stopped process can't tidy up. */
   signal_all(ending, SIGCONT);

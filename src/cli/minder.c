@@ -113,7 +113,6 @@ static void dibs_is_gone(struct mind *m) {
   close(m->dibs);
   m->dibs = -1;
   if (!m->started) _exit(0);
-  if (m->ending.began) return;
   dibs__cli_fail(m->plan->globals, CLI_LOST, "LOST",
                  "dibs was killed while its command held '%s'; the command is ended, and the lease ends with its ttl",
                  m->plan->name);

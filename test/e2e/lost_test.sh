@@ -44,7 +44,7 @@ next_holder_is_alone() {
 
 for stubborn in polite stubborn; do
   # dibs is killed.
-  begin $stubborn --ttl 2s
+  begin $stubborn --ttl 4s
   kill -KILL "$run"
   next_holder_is_alone "$stubborn, dibs is killed"
   ok "$stubborn, dibs is killed: its minder is gone too" until_true 10 gone "$minder"
@@ -52,7 +52,7 @@ for stubborn in polite stubborn; do
   wait "$run" 2>/dev/null
 
   # dibs is stopped for longer than the lease lasts.
-  begin $stubborn --ttl 2s
+  begin $stubborn --ttl 4s
   kill -STOP "$run"
   next_holder_is_alone "$stubborn, dibs is stopped"
   kill -CONT "$run"
@@ -104,14 +104,14 @@ is 'a command that tidies up on TERM: it could' "$(cat "$dir/tidied" 2>&1)" tidi
 like 'a command that tidies up on TERM: its own status is told' "$(cat "$dir/err")" 'it exited with 0'
 
 # A stopped command can be ended too.
-"$DIBS" run stopped --ttl 2s -- sh -c 'echo $$ >"$0/pid"; while :; do sleep 1; done' "$dir" 2>"$dir/err" &
+"$DIBS" run stopped --ttl 3s -- sh -c 'echo $$ >"$0/pid"; while :; do sleep 1; done' "$dir" 2>"$dir/err" &
 run=$!
 later $run
 until_true 20 filled "$dir/pid"
 command=$(cat "$dir/pid")
 kill -STOP "$command"
 until_true 10 is_stopped "$command"
-sleep_past=$(($(now_ms) + 2500))
+sleep_past=$(($(now_ms) + 3500))
 past() { [ "$(now_ms)" -gt "$sleep_past" ]; }
 until_true 5 past
 ok 'a command that somebody stopped keeps its lease' holds stopped

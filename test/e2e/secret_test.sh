@@ -11,13 +11,8 @@ later $run
 until_true 20 filled "$dir/id"
 id=$(cat "$dir/id")
 like 'run: the command knows the id' "$id" '^[0-9a-f]{32}$'
-in_arguments() {
-  local file words
-  for file in /proc/[0-9]*/cmdline; do
-    words=$(tr '\0' ' ' 2>/dev/null <"$file")
-    case $words in *"$id"*) echo "$words" ;; esac
-  done 2>/dev/null
-}
+# The id is read from a file: it must not stand among the arguments of the one who looks.
+in_arguments() { grep -alF -f "$dir/id" /proc/[0-9]*/cmdline 2>/dev/null; }
 sees_it() { [ -n "$(in_arguments)" ]; }
 tail -f /dev/null "$id" >/dev/null 2>&1 &
 later $!
@@ -37,7 +32,8 @@ is 'run: it ends well' $? 0
 
 # lock, renew, unlock: traced from beginning to end by looking at the arguments while standard input keeps them waiting.
 lease=$("$DIBS" lock secret --ttl 1h)
-id=$(printf '%s\n' "$lease" | sed -n 's/^DIBS_LEASE=//p')
+printf '%s\n' "$lease" | sed -n 's/^DIBS_LEASE=//p' >"$dir/id"
+id=$(cat "$dir/id")
 mkfifo "$dir/in"
 "$DIBS" unlock - <"$dir/in" &
 unlock=$!

@@ -30,10 +30,10 @@ began=$(now_ms)
 exits 122 'renewals fail: the command is ended' "$DIBS" run x --ttl 3s --store "$(faulty 2 unavailable forever)" -- sleep 60
 took=$(($(now_ms) - began))
 ok "renewals fail: before the ttl is over ($took ms)" [ "$took" -lt 3000 ]
-ok "renewals fail: not before it must ($took ms)" [ "$took" -gt 1500 ]
-like 'renewals fail: said' "$err" "^dibs: the lease of 'x' was lost and the command was ended .*not renewed in time.*Terminated"
+ok "renewals fail: not before it must ($took ms)" [ "$took" -gt 1000 ]
+like 'renewals fail: said' "$err" "^dibs: the lease of 'x' was lost and the command was ended .*not renewed in time"
 until_true 10 free x
-exits 0 'one renewal fails: the next one does' "$DIBS" run x --ttl 1s --store "$(faulty 2 unavailable)" -- sleep 2
+exits 0 'one renewal fails: the next one does' "$DIBS" run x --ttl 3s --store "$(faulty 2 unavailable)" -- sleep 4
 
 # ---- after it: its status is returned, and the lease ends by itself ----
 exits 7 'the release fails: the status of the command' "$DIBS" run x --ttl 2s --store "$(faulty 2 unavailable forever)" -- sh -c 'exit 7'
