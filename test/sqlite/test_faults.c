@@ -74,6 +74,12 @@ static void empty(const struct bed *bed) {
 
 /* ---- Opening ---- */
 
+static bool has(const struct bed *bed, const char *part) {
+  char path[200];
+  snprintf(path, sizeof path, "%s%s", bed->path, part);
+  return access(path, F_OK) == 0;
+}
+
 static bool make_with(struct bed *bed, unsigned nth, bool for_ever) {
   struct seat seat;
   empty(bed);
@@ -83,6 +89,8 @@ static bool make_with(struct bed *bed, unsigned nth, bool for_ever) {
   if (status != DIBS_OK) {
     expect_trouble(status, bed->said.text);
     /* Connecting may fail after opening came through: then there is a store, whole. */
+    assert_int_equal(has(bed, "-new"), false);
+    if (!has(bed, "")) assert_int_equal(bed_sight(bed).files, 0);
     seat_open(bed, &seat);
   }
   assert_int_equal(seat_acquire(&seat, "n", 1).op.status, DIBS_OK);
@@ -221,25 +229,43 @@ static void reckon(struct play *p) {
   assert_int_equal(seat_acquire(p->other, "n", 77).op.status, DIBS_HELD);
 }
 
-static bool operate_with(struct bed *bed, unsigned nth, bool for_ever) {
+/* Everybody dies, and the machine's index of the log with them: what is in the log is found again. */
+static void recover(struct bed *bed, struct seat *seat) {
+  char path[200];
+  snprintf(path, sizeof path, "%s-shm", bed->path);
+  seat_close(seat);
+  unlink(path);
+  seat_open(bed, seat);
+}
+
+static bool operate(struct bed *bed, unsigned nth, bool for_ever, bool recovers) {
   struct seat seat, other;
   struct play p = {.seat = &seat, .other = &other, .record = -1, .end = -1};
   empty(bed);
   seat_open(bed, &seat);
-  seat_open(bed, &other);
-  dibs__fence before = seat_acquire(&other, "n", 5).fence;
-  assert_int_equal(seat_save(&other, "r", 5, before, "old").op.status, DIBS_OK);
-  assert_int_equal(seat_release(&other, "n", 5, before).op.status, DIBS_OK);
-  dibs__str name = dibs__str_of("n", 1);
-  seat.mandates[dibs__bucket(name)] = seat_mandate(&seat, "n");
+  dibs__fence before = seat_acquire(&seat, "n", 5).fence;
+  assert_int_equal(seat_save(&seat, "r", 5, before, "old").op.status, DIBS_OK);
+  assert_int_equal(seat_release(&seat, "n", 5, before).op.status, DIBS_OK);
+  if (!recovers) seat_open(bed, &other);
   arm(nth, for_ever);
   act(&p);
   bool last = disarm();
+  if (recovers) {
+    recover(bed, &seat);
+    seat_open(bed, &other);
+  }
   reckon(&p);
   seat_close(&seat);
   seat_close(&other);
   expect_whole(bed);
   return last;
+}
+
+static bool operate_with(struct bed *bed, unsigned nth, bool for_ever) {
+  return operate(bed, nth, for_ever, false);
+}
+static bool operate_and_recover_with(struct bed *bed, unsigned nth, bool for_ever) {
+  return operate(bed, nth, for_ever, true);
 }
 
 /* ---- Housekeeping ---- */
@@ -310,6 +336,9 @@ static void beginning_a_life(void **state) {
 static void operating(void **state) {
   files(*state, operate_with, 1);
 }
+static void operating_before_all_die(void **state) {
+  files(*state, operate_and_recover_with, 1);
+}
 static void tidying(void **state) {
   files(*state, tidy_with, 211);
 }
@@ -332,6 +361,7 @@ int main(void) {
       CASE(opening_a_store),
       CASE(beginning_a_life),
       CASE(operating),
+      CASE(operating_before_all_die),
       CASE(tidying),
       CASE(making_a_store_without_memory),
       CASE(opening_a_store_without_memory),
