@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Stores that are slow or fail: behind the latency shim and the fault shim. */
-#include "help.h"
+#include "hold.h"
 
 #include "drivers/fault.h"
 
@@ -8,19 +8,13 @@
 
 #define ID_A "00112233445566778899aabbccddeeff"
 
-enum { SLOW_MS = 800 };
-
-/* One session: everything waits for the batch in flight. */
-static dibs_store *slow_store(void) {
-  return open_uri(shimmed("latency", "latency.ms=800"), 0);
-}
-
-static void connected(dibs_store *store) {
-  assert_int_equal(ask(store, "warm up"), DIBS_OK);
-}
-
+/* With one session everything waits for the batch in flight. */
 static bool one_session(void) {
   return !case_in_memory();
+}
+
+static dibs_store *slow_store(void) {
+  return open_uri(shimmed("hold", ""), 0);
 }
 
 /* ---- Slow ---- */
@@ -29,109 +23,108 @@ static void slow_batch_does_not_block_other_sessions(void **state) {
   (void)state;
   if (one_session()) skip();
   dibs_store *store = slow_store();
-  static const char *const names[] = {"a", "b", "c"};
-  int64_t took = 0;
-  for (int round = 0; round < 2; round++) { /* connecting is slow too, and is not measured */
-    struct caller callers[3];
-    dibs__tick began = dibs__tick_now();
-    for (int i = 0; i < 3; i++) {
-      caller_start(&callers[i], store, names[i], HOW());
-      UNTIL(stats_of(store).waiting == (uint64_t)i + 1);
-      dibs__nap_ms(SLOW_MS / 16); /* not at once, or they would travel together */
-    }
-    for (int i = 0; i < 3; i++) assert_int_equal(caller_join(&callers[i]), DIBS_OK);
-    took = ms_since(began);
-    for (int i = 0; i < 3; i++) dibs_lease_free(callers[i].lease);
-    UNTIL(stats_of(store).held == 0);
-    UNTIL(rows_of(store, "a", DIBS_HOLDS) + rows_of(store, "b", DIBS_HOLDS) + rows_of(store, "c", DIBS_HOLDS) == 0);
-  }
-  assert_true(took >= SLOW_MS && took < 3 * SLOW_MS);
+  struct caller slow;
+  hold_name("slow");
+  caller_start(&slow, store, "slow", HOW());
+  UNTIL(held_now() == 1);
+  assert_int_equal(ask(store, "other"), DIBS_OK);
+  struct later later;
+  later_start(&later, store, "another", HOW());
+  assert_int_equal(later_wait(&later), DIBS_OK);
+  give(later.lease);
+  assert_int_equal(slow.over, 0);
+  hold_name(NULL);
+  assert_int_equal(caller_join(&slow), DIBS_OK);
+  give(slow.lease);
 }
 
 static void slow_batch_does_not_block_what_completes_later(void **state) {
   (void)state;
   if (one_session()) skip();
   dibs_store *store = slow_store();
-  static const char *const names[] = {"a", "b", "c"};
-  int64_t took = 0;
-  for (int round = 0; round < 2; round++) {
-    struct later later[3];
-    dibs__tick began = dibs__tick_now();
-    for (int i = 0; i < 3; i++) {
-      later_start(&later[i], store, names[i], HOW());
-      dibs__nap_ms(SLOW_MS / 16);
-    }
-    for (int i = 0; i < 3; i++) assert_int_equal(later_wait(&later[i]), DIBS_OK);
-    took = ms_since(began);
-    for (int i = 0; i < 3; i++) give(later[i].lease);
-  }
-  assert_true(took >= SLOW_MS && took < 3 * SLOW_MS);
+  struct later slow, other, timed;
+  hold_name("slow");
+  later_start(&slow, store, "slow", HOW());
+  UNTIL(held_now() == 1);
+  later_start(&other, store, "other", HOW());
+  assert_int_equal(later_wait(&other), DIBS_OK);
+  give(other.lease);
+  /* Nor timers: this one's question is held too. */
+  later_start(&timed, store, "slow", HOW(.mode = DIBS_SHARED, .wait_ms = 200));
+  assert_int_equal(later_wait(&timed), DIBS_UNKNOWN);
+  assert_int_equal(slow.calls, 0);
+  hold_name(NULL);
+  assert_int_equal(later_wait(&slow), DIBS_OK);
+  dibs_lease_free(timed.lease);
+  give(slow.lease);
+  assert_int_equal(ask(store, "slow", .wait_ms = LONG_MS), DIBS_OK);
 }
 
-static void started_wait_times_out_while_a_batch_travels(void **state) {
+static void renewals_are_not_behind_a_slow_batch(void **state) {
   (void)state;
   if (one_session()) skip();
-  dibs_store *near = open_store(), *store = open_uri(shimmed("latency", "latency.ms=3000"), 0);
-  dibs_lease *lease = take(near, "n");
-  struct later waits, other;
-  later_start(&waits, store, "n", HOW(.wait_ms = DIBS_FOREVER));
-  UNTIL(rows_of(near, "n", DIBS_WAITS) == 1);
-  dibs__tick began = dibs__tick_now();
-  later_start(&other, store, "other", HOW(.wait_ms = 300));
-  assert_int_equal(later_wait(&other), DIBS_UNKNOWN); /* its question travels */
-  assert_true(ms_since(began) < 2500);
-  dibs_acquire_cancel(waits.lease);
-  assert_int_equal(later_wait(&waits), DIBS_CANCELLED);
-  /* The late grant is given back. */
-  assert_int_equal(ask(near, "other", .wait_ms = LONG_MS), DIBS_OK);
-  dibs_lease_free(waits.lease);
-  dibs_lease_free(other.lease);
-  give(lease);
+  dibs_store *store = slow_store();
+  struct later slow[3];
+  dibs_lease *lease = take(store, "n", .ttl_ms = 900);
+  hold_name("slow");
+  for (uint32_t i = 0; i < 3; i++) { /* more than one session is stuck */
+    later_start(&slow[i], store, "slow", HOW(.mode = DIBS_SHARED));
+    UNTIL(held_now() == i + 1);
+  }
+  uint64_t renewed = stats_of(store).renewed;
+  UNTIL(stats_of(store).renewed >= renewed + 4); /* more than its ttl */
+  assert_int_equal(dibs_lease_alive(lease), 1);
+  assert_int_equal(dibs_release(lease, NULL), DIBS_OK);
+  assert_int_equal(held_now(), 3);
+  hold_name(NULL);
+  dibs_lease_free(lease);
+  for (int i = 0; i < 3; i++) {
+    assert_int_equal(later_wait(&slow[i]), DIBS_OK);
+    give(slow[i].lease);
+  }
 }
 
 static void queued_behind_a_slow_batch_times_out_unsent(void **state) {
   (void)state;
   if (!one_session()) skip();
-  dibs_store *near = open_store(), *store = slow_store();
-  connected(store);
-  struct caller first;
-  caller_start(&first, store, "first", HOW());
-  UNTIL(stats_of(store).waiting == 1);
-  dibs__nap_ms(SLOW_MS / 8); /* it is on its way */
-  uint64_t operations = stats_of(store).operations;
-  dibs__tick began = dibs__tick_now();
+  dibs_store *store = slow_store();
+  struct caller slow;
+  hold_name("slow");
+  caller_start(&slow, store, "slow", HOW());
+  UNTIL(held_now() == 1);
   assert_int_equal(ask(store, "second", .wait_ms = 100), DIBS_TIMEOUT);
-  assert_true(ms_since(began) < SLOW_MS);
-  assert_int_equal(caller_join(&first), DIBS_OK);
-  assert_int_equal(stats_of(store).operations, operations + 1);
-  assert_int_equal(rows_of(near, "second", DIBS_HOLDS), 0);
-  give(first.lease);
+  hold_name(NULL);
+  assert_int_equal(caller_join(&slow), DIBS_OK);
+  assert_int_equal(stats_of(store).operations, 1);
+  give(slow.lease);
 }
 
 /* Three callers of one session: the second carries the third, which leaves while its question travels. */
-static void late_grant_case(const char *id, dibs_store *near, dibs_store *store, struct caller callers[3]) {
-  static const char *const names[] = {"first", "second", "third"};
-  connected(store);
-  for (int i = 0; i < 3; i++) {
-    caller_start(&callers[i], store, names[i],
-                 HOW(.wait_ms = i == 2 ? SLOW_MS + SLOW_MS / 4 : LONG_MS, .id = i == 2 ? id : NULL));
-    UNTIL(stats_of(store).waiting == (uint64_t)i + 1);
-    dibs__nap_ms(SLOW_MS / 16);
+static void leave_the_third(const char *id, dibs_store *store) {
+  static const char *const names[] = {"slow", "second", "third"};
+  struct caller callers[3];
+  hold_name("slow");
+  for (uint32_t i = 0; i < 3; i++) {
+    caller_start(&callers[i], store, names[i], HOW(.wait_ms = i == 2 ? 2500 : LONG_MS, .id = i == 2 ? id : NULL));
+    UNTIL(i == 0 ? held_now() == 1 : pending_in(store) == i);
   }
+  hold_name("third");
+  hold_on();
+  UNTIL(held_now() == 1 && pending_in(store) == 0);
   assert_int_equal(caller_join(&callers[2]), DIBS_UNKNOWN);
+  assert_int_equal(held_now(), 1);
+  hold_name(NULL);
   for (int i = 0; i < 2; i++) {
     assert_int_equal(caller_join(&callers[i]), DIBS_OK);
     give(callers[i].lease);
   }
-  (void)near;
 }
 
 static void grant_that_comes_late_is_given_back(void **state) {
   (void)state;
   if (!one_session()) skip();
-  dibs_store *near = open_store(), *store = slow_store();
-  struct caller callers[3];
-  late_grant_case(NULL, near, store, callers);
+  dibs_store *near = open_store();
+  leave_the_third(NULL, slow_store());
   assert_int_equal(ask(near, "third", .wait_ms = LONG_MS), DIBS_OK);
 }
 
@@ -139,10 +132,9 @@ static void grant_that_comes_late_is_found_by_its_id(void **state) {
   (void)state;
   if (!one_session()) skip();
   dibs_store *near = open_store(), *store = slow_store();
-  struct caller callers[3];
-  late_grant_case(ID_A, near, store, callers);
+  leave_the_third(ID_A, store);
   assert_int_equal(ask(near, "third"), DIBS_HELD);
-  dibs_lease *lease = take(store, "third", .id = ID_A, .wait_ms = LONG_MS);
+  dibs_lease *lease = take(store, "third", .id = ID_A);
   assert_int_equal(dibs_lease_alive(lease), 1);
   give(lease);
   assert_int_equal(ask(near, "third"), DIBS_OK);
@@ -152,10 +144,13 @@ static void cancelled_on_its_way_is_given_back(void **state) {
   (void)state;
   dibs_store *near = open_store(), *store = slow_store();
   struct later later;
+  hold_name("n");
   later_start(&later, store, "n", HOW(.wait_ms = DIBS_FOREVER));
+  UNTIL(held_now() == 1);
   dibs_acquire_cancel(later.lease);
   assert_int_equal(later_wait(&later), DIBS_CANCELLED);
   dibs_lease_free(later.lease);
+  hold_name(NULL);
   UNTIL(stats_of(store).operations >= 2); /* asked, and given back */
   assert_int_equal(ask(near, "n", .wait_ms = LONG_MS), DIBS_OK);
 }
@@ -273,7 +268,7 @@ static void waiters_outlive_troubles_and_lost_events(void **state) {
 
 /* ---- Many, with trouble of every kind ---- */
 
-enum { WORKERS = 6, TURNS = 40 };
+enum { WORKERS = 4, TURNS = 15 };
 struct worker {
   pthread_t thread;
   dibs_store *store;
@@ -324,7 +319,7 @@ int main(int argc, char *argv[]) {
   const struct CMUnitTest tests[] = {
       TEST(slow_batch_does_not_block_other_sessions),
       TEST(slow_batch_does_not_block_what_completes_later),
-      TEST(started_wait_times_out_while_a_batch_travels),
+      TEST(renewals_are_not_behind_a_slow_batch),
       TEST(queued_behind_a_slow_batch_times_out_unsent),
       TEST(grant_that_comes_late_is_given_back),
       TEST(grant_that_comes_late_is_found_by_its_id),
@@ -340,5 +335,6 @@ int main(int argc, char *argv[]) {
       TEST(trouble_never_lets_two_in),
   };
   lease_begin(argc, argv);
+  hold_begin();
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
