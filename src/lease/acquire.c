@@ -45,9 +45,10 @@ static bool wait_goes_on(const dibs_lease *lease) {
 static void wait_here(dibs_lease *lease) {
   dibs_store *store = lease->store;
   while (wait_goes_on(lease)) {
+    atomic_fetch_add(&lease->sleepers, 1);
     uint32_t seen = atomic_load(&lease->word);
-    if (!wait_goes_on(lease)) return;
-    dibs__core_wait(store->core, &lease->word, seen, lease->wait_by);
+    if (wait_goes_on(lease)) dibs__core_wait(store->core, &lease->word, seen, lease->wait_by);
+    atomic_fetch_sub(&lease->sleepers, 1);
     if (!wait_goes_on(lease) || dibs__tick_before(dibs__tick_now(), lease->wait_by)) continue;
     struct after after = {0};
     dibs__mutex_lock(&store->lock);

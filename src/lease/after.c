@@ -27,6 +27,20 @@ void dibs__after_wake(dibs_store *store, struct after *after, dibs__word *word) 
     dibs__core_wake(store->core, word); /* a crowd: under the lock, slower but right */
 }
 
+void dibs__after_tell(struct after *after, dibs_lease *lease) {
+  /* Race: a caller looks, we raise the word, it goes to sleep.  Closed by the order: it counts itself before the kernel
+   * compares the word, and we raise the word before we look at the count. */
+  atomic_fetch_add(&lease->word, 1);
+  if (atomic_load(&lease->sleepers) > 0) dibs__after_wake(lease->store, after, &lease->word);
+}
+
+bool dibs__lease_sleep(dibs_lease *lease, uint32_t seen, dibs__tick by) {
+  atomic_fetch_add(&lease->sleepers, 1);
+  bool in_time = dibs__word_wait(&lease->word, seen, by, false);
+  atomic_fetch_sub(&lease->sleepers, 1);
+  return in_time;
+}
+
 static void start(dibs_store *store, struct dibs__op *list) {
   if (!list) return;
   if (atomic_load_explicit(&store->lender, memory_order_relaxed) == dibs__thread_self())

@@ -167,7 +167,7 @@ static void acquire_answered_locked(struct grant *grant, struct after *after) {
 
 static void renewal_told_locked(struct grant *grant, dibs_status status, struct after *after) {
   grant->lease->renewed = status;
-  dibs__after_wake(grant->store, after, &grant->lease->word);
+  dibs__after_tell(after, grant->lease);
 }
 
 static void renew_answered_locked(struct grant *grant, struct after *after) {

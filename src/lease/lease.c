@@ -37,7 +37,7 @@ static dibs_status renew(dibs_lease *lease, int64_t ttl_ms, dibs_error *error) {
       return renew_result(lease, error);
     }
     /* The watchdog's question travels: ours goes after it. */
-    dibs__word_wait(&lease->word, seen, by, false);
+    dibs__lease_sleep(lease, seen, by);
     if (!dibs__tick_before(dibs__tick_now(), by))
       return dibs__explain(store, DIBS_UNKNOWN, "renewing", lease->name, error);
   }
@@ -92,7 +92,7 @@ static dibs_status release(dibs_lease *lease, dibs_error *error) {
     seen = atomic_load(&lease->word);
     over = atomic_load(&lease->phase) == LEASE_OVER;
     if (over) status = lease->released; /* not changed any more */
-    if (!over && !dibs__word_wait(&lease->word, seen, by, false)) break;
+    if (!over && !dibs__lease_sleep(lease, seen, by)) break;
   }
   if (!over) status = DIBS_UNKNOWN;
   if (status == DIBS_OK) return dibs__fine(error);
@@ -190,7 +190,7 @@ static dibs_status detach(dibs_lease *lease, dibs_error *error) {
     }
     dibs__mutex_unlock(&store->lock);
     if (!held) return dibs__fail(error, DIBS_INVALID, "\"%s\" is not held by this handle", lease->name);
-    if (!done && !after.mine) dibs__word_wait(&lease->word, seen, dibs__tick_add_ms(dibs__tick_now(), 10), false);
+    if (!done && !after.mine) dibs__lease_sleep(lease, seen, dibs__tick_add_ms(dibs__tick_now(), 10));
     if (!done) dibs__after(store, &after, dibs__tick_add_ms(dibs__tick_now(), DIBS__IO_MS));
   }
   dibs__after_start(store, &after);

@@ -90,7 +90,8 @@ struct dibs_lease {
   _Atomic uint32_t phase;
   _Atomic int64_t until_ns; /* alive before; 0: lost */
   _Atomic uint64_t fence;
-  dibs__word word; /* goes up when a blocked caller should look */
+  dibs__word word;           /* goes up when a blocked caller should look */
+  _Atomic uint32_t sleepers; /* callers that sleep, or are about to, until the word differs from what they saw */
   /* Guarded by store->lock. */
   int64_t ttl_ms, wait_ms;
   dibs__tick wait_by;
@@ -195,6 +196,11 @@ dibs_status dibs__explain(dibs_store *store, dibs_status status, const char *wha
 void dibs__after_mine(struct after *after, struct dibs__op *op);
 void dibs__after_rest(struct after *after, struct dibs__op *op);
 void dibs__after_wake(dibs_store *store, struct after *after, dibs__word *word); /* the word goes up now */
+/* The lease's word goes up; its sleepers are woken, if there are any: who is carried along with its own question, as a
+ * lone caller is, sleeps elsewhere or not at all. */
+void dibs__after_tell(struct after *after, dibs_lease *lease);
+/* Sleeps until the lease's word is not `seen`, or `by`, which it answers false to. */
+bool dibs__lease_sleep(dibs_lease *lease, uint32_t seen, dibs__tick by);
 /* Not under the lock.  Wakes, starts the rest, carries what is mine until `by`; false: it left before the answers. */
 bool dibs__after(dibs_store *store, struct after *after, dibs__tick by);
 /* The same, but everything is started and nothing waited for. */

@@ -13,7 +13,7 @@ void dibs__wait_over_locked(dibs_lease *lease, dibs_status status, struct after 
   lease->status = lease->waited = status;
   atomic_store(&lease->phase, status == DIBS_OK ? LEASE_HELD : LEASE_OVER);
   if (lease->blocking)
-    dibs__after_wake(store, after, &lease->word);
+    dibs__after_tell(after, lease);
   else
     dibs__call_locked(lease, CALL_GRANTED);
 }
@@ -58,7 +58,7 @@ void dibs__lose_locked(struct grant *grant, struct after *after) {
   store->held--;
   store->lost++;
   if (lease->on_lost) dibs__call_locked(lease, CALL_LOST);
-  dibs__after_wake(store, after, &lease->word);
+  dibs__after_tell(after, lease);
 }
 
 void dibs__leave_locked(dibs_lease *lease, dibs_status status, struct after *after) {
@@ -90,7 +90,7 @@ void dibs__released_locked(dibs_lease *lease, dibs_status status, struct after *
   lease->released = status;
   atomic_store(&lease->phase, LEASE_OVER);
   if (lease->release_done) dibs__call_locked(lease, CALL_RELEASED);
-  dibs__after_wake(lease->store, after, &lease->word);
+  dibs__after_tell(after, lease);
 }
 
 void dibs__release_locked(dibs_lease *lease, struct after *after) {

@@ -282,7 +282,8 @@ static bool pass_locked(struct dibs__core *core, struct seat *seat, struct dibs_
   return others;
 }
 
-static void hand_out(struct dibs__op *list) {
+/* `mine` is the leader's own call: it need not be woken. */
+static void hand_out(struct dibs__op *list, const struct dibs__call *mine) {
   for (struct dibs__op *op = list, *next; op; op = next) {
     next = op->next;
     struct dibs__call *call = op->call;
@@ -293,7 +294,7 @@ static void hand_out(struct dibs__op *list) {
     if (call && atomic_fetch_sub(&call->left, 1) == 1) {
       dibs__word *word = &call->word;
       atomic_fetch_or(word, CALL_DONE); /* from here on the call may be gone: only its address is used */
-      dibs__word_wake(word, 1, false);
+      if (call != mine) dibs__word_wake(word, 1, false);
     }
   }
 }
@@ -307,7 +308,7 @@ static void pass_on(struct dibs__core *core, struct seat *seat) {
   if (rouse) dibs__service_rouse(core);
 }
 
-void dibs__lead_locked(struct dibs__core *core, struct seat *seat) {
+void dibs__lead_locked(struct dibs__core *core, struct seat *seat, const struct dibs__call *mine) {
   dibs__shield shield;
   struct dibs__said said;
   struct dibs__call *woken;
@@ -333,7 +334,7 @@ void dibs__lead_locked(struct dibs__core *core, struct seat *seat) {
   if (woken) dibs__word_wake(&woken->word, 1, false);
   if (rouse) dibs__service_rouse(core);
   if (said.untidy && core->hooks.untidy) core->hooks.untidy(core->hooks.room);
-  hand_out(answered);
+  hand_out(answered, mine);
   core->hooks.handed(core->hooks.room);
   dibs__shield_lower(&shield);
 }
@@ -441,7 +442,7 @@ bool dibs__core_run(struct dibs__core *core, struct dibs__op *list, dibs__tick b
     struct seat *seat = call.seat ? call.seat : dibs__seat_find_locked(core);
     call.seat = NULL;
     if (seat) {
-      dibs__lead_locked(core, seat);
+      dibs__lead_locked(core, seat, &call);
     } else {
       uint32_t seen = atomic_load(&call.word);
       dibs__mutex_unlock(&core->lock);
@@ -471,7 +472,7 @@ void dibs__core_lend(struct dibs__core *core) {
   struct seat *seat = dibs__seat_find_locked(core);
   if (seat && (core->identity.caps & DIBS__CAP_BRIEF)) {
     seat->brief = true;
-    dibs__lead_locked(core, seat);
+    dibs__lead_locked(core, seat, NULL);
     return;
   }
   dibs__mutex_unlock(&core->lock);

@@ -92,7 +92,8 @@ struct dibs__core {
 
 /* combine.c */
 struct seat *dibs__seat_find_locked(struct dibs__core *core);
-void dibs__lead_locked(struct dibs__core *core, struct seat *seat); /* lock held; comes back without it */
+/* Lock held; comes back without it.  `mine`: the leader's own call, or NULL. */
+void dibs__lead_locked(struct dibs__core *core, struct seat *seat, const struct dibs__call *mine);
 void dibs__seat_drop(struct dibs__core *core, struct seat *seat);
 
 /* service.c: wakes the receiver if it sleeps; starts the service thread if there is no receiver at all. */

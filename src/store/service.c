@@ -21,7 +21,7 @@ static void carry(void *arg) {
     struct seat *seat = carrier->seat ? carrier->seat : dibs__seat_find_locked(core);
     carrier->seat = NULL;
     if (seat) {
-      dibs__lead_locked(core, seat);
+      dibs__lead_locked(core, seat, NULL);
       dibs__mutex_lock(&core->lock);
       continue;
     }
@@ -63,7 +63,7 @@ static void lead_all(struct dibs__core *core) {
     struct seat *seat = dibs__seat_find_locked(core);
     struct carrier *carrier = seat ? delegate_locked(core, seat) : NULL;
     if (seat && !carrier) {
-      dibs__lead_locked(core, seat);
+      dibs__lead_locked(core, seat, NULL);
       continue;
     }
     dibs__mutex_unlock(&core->lock);
