@@ -28,7 +28,7 @@
 #define DIBS__LITE_APPLICATION 0x64696273
 
 enum {
-  DIBS__LITE_LOG_PAGES = 1000, /* of the log: more is worth a checkpoint.  See sqlite_tidy.c */
+  DIBS__LITE_LOG_PAGES = 2000, /* of the log: more is worth a checkpoint.  See sqlite_tidy.c */
   DIBS__LITE_LOG_LAST = 128,   /* for the last process that leaves: an open reads each page of it, 1.5 us apiece */
   DIBS__LITE_BATCH = 16384,
   DIBS__LITE_PAGE = 2048,

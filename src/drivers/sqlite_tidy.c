@@ -5,7 +5,7 @@
  * Checkpoints are passive, and hold the writers only for the little that came while they copied: a log that is wholly
  * copied is begun anew by the next writer.  A short log is a fast one: each page that another process has changed is
  * looked up in the log's index, where all versions of a page stand in one chain (a contended release took 29 us with
- * 4000 pages, 25 with 1000, and no less with 300).
+ * 4000 pages, 25 with 1000, and no less with 300).  But each checkpoint is felt, so there are to be few.
  *
  * Sweeping goes through the names in small steps, each one place in the writer queue: what time ended long ago goes,
  * and so do waiters whose process is gone.
