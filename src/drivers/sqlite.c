@@ -124,7 +124,7 @@ static dibs__status lite_open(const struct dibs__uri *uri, struct dibs__dstore *
     return DIBS_NO_MEMORY;
   }
   store->base.driver = &dibs__sqlite_driver;
-  store->swept = said->sent;
+  store->swept_ms = dibs__lite_clock(store);
   dibs__status status = open_place(store, uri, by, said);
   if (status != DIBS_OK) {
     free_store(store);

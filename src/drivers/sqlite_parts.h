@@ -153,7 +153,7 @@ struct dibs__lite {
   struct dibs__lite_link *spare; /* opened by open for the first session, or left by the last one */
   /* Of the thread that tidies. */
   struct dibs__lite_link *tidier;
-  dibs__tick swept;
+  int64_t swept_ms; /* when, by the store's clock */
   struct dibs__lite_place swept_to;
 };
 

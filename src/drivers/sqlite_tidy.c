@@ -177,7 +177,7 @@ static step sweep_found(link_t *l, bool leaving, const struct found *found) {
   return end;
 }
 
-static step sweep_step(link_t *l, bool leaving, struct found *found) {
+static step sweep_step(link_t *l, bool leaving, bool first, struct found *found) {
   struct dibs__side *side = l->store->side;
   step end;
   l->by = dibs__tick_add_ms(dibs__tick_now(), WRITE_MS);
@@ -185,7 +185,7 @@ static step sweep_step(link_t *l, bool leaving, struct found *found) {
     end = find(l, DIBS__LITE_NAMES_OF, (int64_t)dibs__side_session(side), found);
   else
     end = find(l, DIBS__LITE_NAMES_FROM, dibs__lite_clock(l->store) - SWEEP_AGE_MS, found);
-  if (end != DIBS__SQL_FINE || found->count == 0) return end;
+  if (end != DIBS__SQL_FINE || (found->count == 0 && !first)) return end;
   if (!dibs__side_write_begin(side, l->by)) return DIBS__SQL_BROKE;
   end = sweep_found(l, leaving, found);
   dibs__side_write_end(side);
@@ -197,7 +197,7 @@ static void sweep(struct dibs__lite *store) {
   struct found found = {.at = store->swept_to};
   step end = l ? DIBS__SQL_FINE : DIBS__SQL_BROKE;
   for (int i = 0; i < SWEEP_STEPS && end == DIBS__SQL_FINE; i++) {
-    end = sweep_step(l, false, &found);
+    end = sweep_step(l, false, i == 0, &found);
     if (found.looked < SWEEP_NAMES) found.at = (struct dibs__lite_place){.len = 0}; /* that was all: from the first */
     if (found.looked < SWEEP_NAMES) break;
   }
@@ -213,15 +213,15 @@ void dibs__lite_leave(struct dibs__lite *store) {
   struct found found = {.at = {.len = 0}};
   step end = l ? DIBS__SQL_FINE : DIBS__SQL_BROKE;
   do {
-    if (end == DIBS__SQL_FINE) end = sweep_step(l, true, &found);
+    if (end == DIBS__SQL_FINE) end = sweep_step(l, true, false, &found);
   } while (end == DIBS__SQL_FINE && found.looked == SWEEP_NAMES);
 }
 
 void dibs__lite_tidy(struct dibs__dstore *base) {
   struct dibs__lite *store = (struct dibs__lite *)base;
-  dibs__tick now = dibs__tick_now();
   dibs__lite_checkpoint(store);
-  if (dibs__tick_before(now, dibs__tick_add_ms(store->swept, SWEEP_EVERY_MS))) return;
-  store->swept = now;
+  int64_t now = dibs__lite_clock(store);
+  if (now - store->swept_ms < SWEEP_EVERY_MS) return;
+  store->swept_ms = now;
   sweep(store);
 }
