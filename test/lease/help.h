@@ -20,6 +20,23 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Sanitizers bring their own memory, and the one for threads lets no thread begin after a fork. */
+#ifdef __has_feature
+#define WITH_SANITIZER(name) __has_feature(name)
+#else
+#define WITH_SANITIZER(name) 0
+#endif
+#if defined(__SANITIZE_THREAD__) || WITH_SANITIZER(thread_sanitizer)
+#define THREAD_SANITIZED 1
+#else
+#define THREAD_SANITIZED 0
+#endif
+#if THREAD_SANITIZED || defined(__SANITIZE_ADDRESS__) || WITH_SANITIZER(address_sanitizer)
+#define SANITIZED 1
+#else
+#define SANITIZED 0
+#endif
+
 enum { LONG_MS = 30000 }; /* no test waits for longer than this for what must come */
 
 /* ---- The case ---- */

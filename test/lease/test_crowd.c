@@ -6,17 +6,6 @@
 #include <malloc.h>
 #include <stdio.h>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-#ifndef SANITIZED
-#define SANITIZED 0
-#endif
-
 enum {
   CROWD = SANITIZED ? 2000 : 10000,
   THREADS = 12 /* of a store, at most: receiver, carriers, watchdog, loss timer, callbacks */

@@ -68,6 +68,7 @@ static void child_is_refused_and_the_parent_goes_on(void **state) {
 /* What it inherited is of no use to it, what it opens is. */
 static void child_may_open_its_own(void **state) {
   (void)state;
+  if (THREAD_SANITIZED) skip();
   dibs_store *store = open_store();
   dibs_lease *lease = take(store, "n");
   pid_t child = fork();
