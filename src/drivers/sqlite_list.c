@@ -5,9 +5,7 @@
  *
  * What time has ended is not shown, whether or not somebody has swept it yet; nor are waiters whose process is gone.
  */
-#include "drivers/sqlite_parts.h"
-
-#include <string.h>
+#include "drivers/sqlite_bind.h"
 
 typedef enum dibs__sql_step step;
 typedef struct dibs__lite_link link_t;
@@ -53,14 +51,6 @@ static void show_waiter(struct listing *g, const struct dibs__sql_head *h, const
   show(g, &row, w->session);
 }
 
-static sqlite3_stmt *about(link_t *l, enum dibs__lite_text text, const struct dibs__sql_head *h) {
-  sqlite3_stmt *st = dibs__lite_ready(l, text);
-  if (!st) return NULL;
-  sqlite3_bind_int64(st, 1, h->bucket);
-  sqlite3_bind_text(st, 2, h->name.p, (int)h->name.len, SQLITE_STATIC);
-  return st;
-}
-
 static step show_name(struct listing *g, const struct dibs__sql_head *h) {
   struct dibs__sql_holder x;
   struct dibs__sql_waiter w;
@@ -70,7 +60,7 @@ static step show_name(struct listing *g, const struct dibs__sql_head *h) {
   if (dibs__sql_inline(h)) show_holder(g, h, &h->x);
   sqlite3_stmt *st = NULL;
   if (h->holders && !dibs__sql_inline(h)) {
-    st = about(g->l, DIBS__LITE_HOLDERS, h);
+    st = dibs__lite_about(g->l, DIBS__LITE_HOLDERS, h);
     for (end = dibs__lite_row(g->l, st, &row); row && !g->enough; end = dibs__lite_row(g->l, st, &row)) {
       dibs__lite_read_holder(st, &x);
       show_holder(g, h, &x);
@@ -78,7 +68,7 @@ static step show_name(struct listing *g, const struct dibs__sql_head *h) {
     sqlite3_reset(st);
   }
   if (end != DIBS__SQL_FINE || g->enough || !h->waiters) return end;
-  st = about(g->l, DIBS__LITE_WAITERS, h);
+  st = dibs__lite_about(g->l, DIBS__LITE_WAITERS, h);
   if (st) sqlite3_bind_int64(st, 3, 0);
   for (end = dibs__lite_row(g->l, st, &row); row && !g->enough; end = dibs__lite_row(g->l, st, &row)) {
     dibs__lite_read_waiter(st, &w);
@@ -90,7 +80,7 @@ static step show_name(struct listing *g, const struct dibs__sql_head *h) {
 
 static step show_breaks(struct listing *g, const struct dibs__sql_head *h) {
   bool found;
-  sqlite3_stmt *st = about(g->l, DIBS__LITE_BREAKS, h);
+  sqlite3_stmt *st = dibs__lite_about(g->l, DIBS__LITE_BREAKS, h);
   step end = dibs__lite_row(g->l, st, &found);
   for (; found && !g->enough; end = dibs__lite_row(g->l, st, &found)) {
     struct dibs__lease_row row = {.name = h->name, .state = DIBS_BROKEN};

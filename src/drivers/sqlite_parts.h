@@ -10,6 +10,7 @@
  *   sqlite_text.c   the statements
  *   sqlite_link.c   a connection: statements, errors, transactions
  *   sqlite_rows.c   rows to structs and back: the dialect of src/sql
+ *   sqlite_crowd.c  the same for shared holders and waiters
  *   sqlite_fast.c   acquire, renew, release of exclusive leases by one statement each
  *   sqlite_run.c    a batch
  *   sqlite_list.c   listing
@@ -208,6 +209,39 @@ void dibs__lite_read_holder(sqlite3_stmt *st, struct dibs__sql_holder *x);
 void dibs__lite_read_waiter(sqlite3_stmt *st, struct dibs__sql_waiter *w);
 bool dibs__lite_read_head(sqlite3_stmt *st, struct dibs__sql_head *head); /* false: it contradicts itself */
 dibs__str dibs__lite_read_text(sqlite3_stmt *st, int column);
+
+/* ---- sqlite_crowd.c: see struct dibs__sql_rows ---- */
+
+enum dibs__sql_step dibs__lite_holder_find(void *to, const struct dibs__sql_head *headead, dibs__id id,
+                                           struct dibs__sql_holder *x, bool *found);
+enum dibs__sql_step dibs__lite_holder_add(void *to, const struct dibs__sql_head *headead,
+                                          const struct dibs__sql_holder *x);
+enum dibs__sql_step dibs__lite_holder_set(void *to, const struct dibs__sql_head *headead,
+                                          const struct dibs__sql_holder *x);
+enum dibs__sql_step dibs__lite_holder_drop(void *to, const struct dibs__sql_head *headead, dibs__id id);
+enum dibs__sql_step dibs__lite_holders_expire(void *to, const struct dibs__sql_head *headead, int64_t now,
+                                              uint32_t *gone);
+enum dibs__sql_step dibs__lite_holders_each(void *to, const struct dibs__sql_head *headead,
+                                            void (*each)(void *arg, const struct dibs__sql_holder *holder), void *arg);
+enum dibs__sql_step dibs__lite_holders_break(void *to, const struct dibs__sql_head *headead);
+enum dibs__sql_step dibs__lite_holders_drop(void *to, const struct dibs__sql_head *headead);
+enum dibs__sql_step dibs__lite_holders_first_until(void *to, const struct dibs__sql_head *headead, int64_t *until);
+enum dibs__sql_step dibs__lite_slot_free(void *to, const struct dibs__sql_head *headead, uint32_t *slot);
+enum dibs__sql_step dibs__lite_waiter_find(void *to, const struct dibs__sql_head *headead, dibs__id id, uint64_t ticket,
+                                           struct dibs__sql_waiter *w, bool *found);
+enum dibs__sql_step dibs__lite_waiter_next(void *to, const struct dibs__sql_head *headead, struct dibs__sql_waiter *w,
+                                           bool *found);
+enum dibs__sql_step dibs__lite_waiter_offered(void *to, const struct dibs__sql_head *headead,
+                                              struct dibs__sql_waiter *w, bool *found);
+enum dibs__sql_step dibs__lite_waiter_add(void *to, const struct dibs__sql_head *headead,
+                                          const struct dibs__sql_waiter *w);
+enum dibs__sql_step dibs__lite_waiter_set(void *to, const struct dibs__sql_head *headead,
+                                          const struct dibs__sql_waiter *w);
+enum dibs__sql_step dibs__lite_waiter_drop(void *to, const struct dibs__sql_head *headead,
+                                           const struct dibs__sql_waiter *w);
+enum dibs__sql_step dibs__lite_offers_expire(void *to, const struct dibs__sql_head *headead, int64_t now,
+                                             uint32_t *gone);
+enum dibs__sql_step dibs__lite_offers_first_until(void *to, const struct dibs__sql_head *headead, int64_t *until);
 
 /* ---- sqlite_fast.c ---- */
 

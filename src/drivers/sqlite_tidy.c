@@ -10,9 +10,7 @@
  * Sweeping goes through the names in small steps, each one place in the writer queue: what time ended long ago goes,
  * and so do waiters whose process is gone.
  */
-#include "drivers/sqlite_parts.h"
-
-#include <string.h>
+#include "drivers/sqlite_bind.h"
 
 typedef enum dibs__sql_step step;
 typedef struct dibs__lite_link link_t;
@@ -104,10 +102,8 @@ static step find_dead(struct dibs__sql *s, const struct dibs__sql_head *h, struc
   link_t *l = s->to;
   bool row;
   step end;
-  sqlite3_stmt *st = dibs__lite_ready(l, DIBS__LITE_WAITERS);
+  sqlite3_stmt *st = dibs__lite_about(l, DIBS__LITE_WAITERS, h);
   if (!st) return DIBS__SQL_BROKE;
-  sqlite3_bind_int64(st, 1, h->bucket);
-  sqlite3_bind_text(st, 2, h->name.p, (int)h->name.len, SQLITE_STATIC);
   sqlite3_bind_int64(st, 3, (sqlite3_int64)dead->from);
   dead->count = 0;
   for (end = dibs__lite_row(l, st, &row); row; end = dibs__lite_row(l, st, &row)) {
