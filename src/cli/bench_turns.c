@@ -103,6 +103,17 @@ static bool turns_open(struct turns *turns) {
   return turn_dibs(turns); /* warms up; also the first that all of them contend for */
 }
 
+/* One at least: on a busy machine a short time may be over before we run. */
+static bool turns_take(struct turns *turns) {
+  struct bench_page *page = turns->page;
+  do {
+    if (!(page->role == BENCH_ROLE_FLOCK ? turn_flock(turns) : turn_dibs(turns))) return false;
+    turns->child->turns++;
+    if (page->think_us) think(page->think_us);
+  } while (!atomic_load(&page->stop));
+  return true;
+}
+
 bool dibs__bench_role_turns(struct bench_page *page, struct bench_child *child) {
   struct turns turns = {.page = page, .child = child, .fd = -1};
   /* The kernel may end a sleep 50 us late unless told otherwise, which would double the think time. */
@@ -113,12 +124,7 @@ bool dibs__bench_role_turns(struct bench_page *page, struct bench_child *child) 
   dibs_stats before = {.size = 0};
   if (done && turns.store) before = dibs__bench_stats(turns.store);
   if (done) dibs__bench_child_ready(page);
-  bool flock = page->role == BENCH_ROLE_FLOCK;
-  while (done && !atomic_load(&page->stop)) {
-    done = flock ? turn_flock(&turns) : turn_dibs(&turns);
-    child->turns++;
-    if (page->think_us) think(page->think_us);
-  }
+  done = done && turns_take(&turns);
   if (turns.store) child->transactions = dibs__bench_stats(turns.store).transactions - before.transactions;
   dibs_close(turns.store);
   if (turns.fd >= 0) close(turns.fd);
