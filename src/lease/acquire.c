@@ -10,8 +10,8 @@ static bool forms_cohort(const dibs_lease *lease) {
 static void begin_wait_locked(dibs_lease *lease) {
   lease->store->waiting++;
   lease->counted = true;
-  if (!lease->blocking && lease->wait_by.ns != INT64_MAX)
-    dibs__heap_set(&lease->store->waits, &lease->wait, lease->wait_by);
+  if (!lease->blocking && lease->wait.at.ns != INT64_MAX)
+    dibs__heap_set(&lease->store->waits, &lease->wait, lease->wait.at);
 }
 
 /* Joins a line, or prepares the question.  A caller that does not wait is told at once that this process holds it. */
@@ -21,7 +21,7 @@ static void begin_locked(dibs_lease *lease, struct after *after) {
   atomic_store(&lease->phase, LEASE_ASKING);
   begin_wait_locked(lease);
   if (forms_cohort(lease)) {
-    if (lease->wait_ms == 0 && dibs__cohort_has_locked(store, lease->name)) {
+    if (lease->tries && dibs__cohort_has_locked(store, lease->name)) {
       dibs__wait_over_locked(lease, DIBS_HELD, after);
       return;
     }
@@ -47,9 +47,9 @@ static void wait_here(dibs_lease *lease) {
   while (wait_goes_on(lease)) {
     atomic_fetch_add(&lease->sleepers, 1);
     uint32_t seen = atomic_load(&lease->word);
-    if (wait_goes_on(lease)) dibs__core_wait(store->core, &lease->word, seen, lease->wait_by);
+    if (wait_goes_on(lease)) dibs__core_wait(store->core, &lease->word, seen, lease->wait.at);
     atomic_fetch_sub(&lease->sleepers, 1);
-    if (!wait_goes_on(lease) || dibs__tick_before(dibs__tick_now(), lease->wait_by)) continue;
+    if (!wait_goes_on(lease) || dibs__tick_before(dibs__tick_now(), lease->wait.at)) continue;
     struct after after = {0};
     dibs__mutex_lock(&store->lock);
     if (wait_goes_on(lease)) dibs__leave_locked(lease, DIBS_TIMEOUT, &after);
@@ -61,8 +61,8 @@ static void wait_here(dibs_lease *lease) {
 /* When a blocking caller stops to wait for a store that does not answer. */
 static dibs__tick answer_by(const dibs_lease *lease) {
   dibs__tick io = dibs__tick_add_ms(dibs__tick_now(), DIBS__IO_MS + LEAVE_MS);
-  if (lease->wait_ms <= 0) return io;
-  return dibs__tick_min(io, dibs__tick_add_ms(lease->wait_by, LEAVE_MS));
+  if (lease->tries || lease->wait.at.ns == INT64_MAX) return io;
+  return dibs__tick_min(io, dibs__tick_add_ms(lease->wait.at, LEAVE_MS));
 }
 
 static void leave_unanswered(dibs_lease *lease) {
@@ -131,7 +131,7 @@ static dibs_status acquire_start(dibs_store *store, const char *name, const dibs
   bool timed = lease->wait.place != 0;
   dibs__mutex_unlock(&store->lock);
   dibs__after_start(store, &after);
-  if (timed) dibs__core_rouse(store->core, lease->wait_by);
+  if (timed) dibs__core_rouse(store->core, lease->wait.at);
   return dibs__fine(error);
 }
 

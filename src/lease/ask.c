@@ -34,7 +34,7 @@ struct dibs__op *dibs__ask_acquire_locked(struct grant *grant) {
   op->owner = dibs__str_of(owner, strlen(owner));
   op->mode = lease->mode;
   op->slots = lease->slots;
-  op->queue = lease->wait_ms != 0;
+  op->queue = !lease->tries;
   op->want_block = grant->cohort && grant->cohort->first ? RUN_MAX : 1;
   grant->ttl_ms = lease->ttl_ms + (op->want_block > 1 ? RUN_EXTRA_MS : 0);
   op->ttl_ms = (uint32_t)grant->ttl_ms;
@@ -137,7 +137,8 @@ static void acquire_trouble_locked(struct grant *grant, dibs__status status, str
   dibs_lease *lease = grant->lease;
   bool left = atomic_load(&lease->phase) == LEASE_OVER;
   /* Not even sent in time: of who has a time for it alone the wait is over. */
-  if (status == DIBS__MOVED || (status == DIBS_TIMEOUT && lease->wait_ms <= 0)) status = DIBS_UNAVAILABLE;
+  if (status == DIBS__MOVED || (status == DIBS_TIMEOUT && (lease->tries || lease->wait.at.ns == INT64_MAX)))
+    status = DIBS_UNAVAILABLE;
   bool passing = status == DIBS_UNAVAILABLE || status == DIBS_UNKNOWN || status == DIBS_TIMEOUT;
   if (grant->waits && passing && !left && ++grant->fails < RECHECK_FAILS) { /* it may come back within our wait */
     after->due = dibs__tick_add_ms(dibs__tick_now(), RECHECK_MS);

@@ -93,17 +93,17 @@ struct dibs_lease {
   dibs__word word;           /* goes up when a blocked caller should look */
   _Atomic uint32_t sleepers; /* callers that sleep, or are about to, until the word differs from what they saw */
   /* Guarded by store->lock. */
-  int64_t ttl_ms, wait_ms;
-  dibs__tick wait_by;
+  int64_t ttl_ms;
   dibs_status status, released, renewed;
   dibs_status waited; /* what the wait came to; not changed any more once the phase is HELD or beyond */
+  bool tries;         /* does not wait */
   bool counted;       /* in store->waiting */
   bool detached;
   struct grant *grant;
   struct cohort *cohort;
   dibs_lease *next_local; /* in the cohort's line */
   dibs_lease *all_prev, *all_next;
-  struct dibs__heap_node wait; /* in `waits`: when the wait ends */
+  struct dibs__heap_node wait; /* in `waits`, if it completes later; `at`, when the wait ends, stands in any case */
   dibs__id id;
   uint32_t slot;
   uint32_t calls; /* due: CALL_* */
