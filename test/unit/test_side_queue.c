@@ -231,7 +231,6 @@ static void writer_without_a_pause_does_not_shut_out_the_others(void **state) {
 static void lock_that_is_kept_for_one_who_was_killed_is_had_by_anybody(void **state) {
   struct bed *bed = *state;
   struct dibs__side *side = side_open(bed);
-  if (!side) fail_msg("not opened: %s", bed->said.text), abort();
   atomic_store(&side->page->head.writer, DIBS__QUEUE_STARVING | DIBS__QUEUE_SLEEPERS);
   assert_true(dibs__side_write_begin(side, in_ms(LONG_MS)));
   assert_int_equal(atomic_load(&side->page->head.writer) & DIBS__QUEUE_STARVING, 0); /* it is not kept again */
@@ -455,7 +454,6 @@ static void hints_of_the_former_owner_are_not_read_by_the_next(void **state) {
 static void nonsense_in_the_ring_means_look_at_all(void **state) {
   struct bed *bed = *state;
   struct dibs__side *a = side_open(bed), *b = side_open(bed);
-  if (!a || !b) fail_msg("not opened: %s", bed->said.text), abort();
   struct dibs__page_slot *slot = &a->page->slots[b->slot];
   struct dibs__event got[40];
   bool all;
