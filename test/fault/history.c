@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: MIT */
+#include "history.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+struct history *history_make(const char *folder, uint32_t party) {
+  char path[512];
+  snprintf(path, sizeof path, "%s/party-%u.history", folder, party);
+  int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (fd < 0 || ftruncate(fd, sizeof(struct history)) != 0) {
+    perror(path);
+    if (fd >= 0) close(fd);
+    return NULL;
+  }
+  struct history *history = mmap(NULL, sizeof *history, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  close(fd);
+  if (history == MAP_FAILED) {
+    perror(path);
+    return NULL;
+  }
+  history->party = party;
+  return history;
+}
+
+bool history_say(struct history *history, struct said said) {
+  uint32_t at = atomic_fetch_add(&history->count, 1);
+  if (at >= HISTORY_ROOM) return false;
+  struct said *to = &history->said[at];
+  uint8_t what = said.what;
+  to->at = said.at;
+  to->value = said.value;
+  to->extra = said.extra;
+  to->fence = said.fence;
+  to->lease = said.lease;
+  to->thread = said.thread;
+  to->name = said.name;
+  to->mode = said.mode;
+  atomic_store(&to->what, what); /* last: who is killed before leaves nothing */
+  return true;
+}
