@@ -415,7 +415,7 @@ static bool in_memory(void) {
 
 /* "sqlite:" and "memory:" get a place of their own. */
 static bool make_place(void) {
-  strcpy(plan.folder, "/tmp/dibs-stress-XXXXXX");
+  snprintf(plan.folder, sizeof plan.folder, "/tmp/dibs-stress-XXXXXX");
   if (!mkdtemp(plan.folder)) return false;
   size_t length = strlen(plan.uri);
   if (plan.uri[length - 1] != ':') return true;
