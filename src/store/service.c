@@ -208,7 +208,6 @@ void dibs__core_stop(struct dibs__core *core) {
   dibs__word_wake(&core->service_word, 1, false);
   core->store->driver->wake(core->store);
   dibs__thread_join(service);
-  core->service = NULL;
   for (size_t i = 0; i < SEATS_MAX; i++) {
     struct carrier *carrier = &core->carriers[i];
     atomic_fetch_add(&carrier->word, 1);
@@ -216,4 +215,7 @@ void dibs__core_stop(struct dibs__core *core) {
     dibs__thread_join(carrier->thread);
     carrier->thread = NULL;
   }
+  dibs__mutex_lock(&core->lock);
+  core->service = NULL;
+  dibs__mutex_unlock(&core->lock);
 }

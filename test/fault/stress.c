@@ -46,7 +46,7 @@ static uint64_t draw(uint64_t *seed) {
   return z ^ (z >> 31);
 }
 static uint32_t below(uint64_t *seed, uint32_t n) {
-  return (uint32_t)(draw(seed) % n);
+  return n > 0 ? (uint32_t)(draw(seed) % n) : 0;
 }
 
 /* ---- One thread of a party ---- */

@@ -70,7 +70,7 @@ void hold_begin(void) {
 void hold_name(const char *name) {
   pthread_mutex_lock(&lock);
   wanted[0] = '\0';
-  if (name) strncat(wanted, name, sizeof wanted - 1);
+  if (name) snprintf(wanted, sizeof wanted, "%s", name);
   if (!name) era++;
   pthread_cond_broadcast(&moved);
   pthread_mutex_unlock(&lock);
