@@ -120,7 +120,10 @@ static dibs_status acquire_start(dibs_store *store, const char *name, const dibs
   lease->done = done;
   lease->done_user = user;
   *out = lease;
-  if (!dibs__core_serve(store->core)) {
+  dibs__mutex_lock(&store->lock);
+  bool ready = dibs__calls_ready_locked(store);
+  dibs__mutex_unlock(&store->lock);
+  if (!ready || !dibs__core_serve(store->core)) {
     *out = NULL;
     dibs_lease_free(lease);
     return dibs__fail(error, DIBS_NO_MEMORY, "no thread could be started for the store");

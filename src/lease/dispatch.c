@@ -21,9 +21,14 @@ void dibs__call_locked(dibs_lease *lease, uint32_t call) {
     store->first_call = lease;
   store->last_call = lease;
   if (!first) return;
-  if (!(store->flags & DIBS_STORE_LOOP) && !store->dispatcher)
-    store->dispatcher = dibs__thread_start("dibs-calls", run_calls, store);
+  if (!dibs__calls_ready_locked(store)) dibs__watch_help_locked(store); /* it tries again */
   atomic_store(&store->calls_due, true);
+}
+
+bool dibs__calls_ready_locked(dibs_store *store) {
+  if (store->flags & DIBS_STORE_LOOP) return true;
+  if (!store->dispatcher) store->dispatcher = dibs__thread_start("dibs-calls", run_calls, store);
+  return store->dispatcher != NULL;
 }
 
 /* Once a batch of answers, not once a callback: who is woken finds them all. */

@@ -60,6 +60,8 @@ static dibs_status register_lease(dibs_store *store, dibs_lease *lease, struct g
     status = dibs__fail(error, DIBS_INVALID, "the store is being closed");
   else if (!reserve_locked(store))
     status = dibs__fail(error, DIBS_NO_MEMORY, "out of memory for the lease of \"%s\"", lease->name);
+  else if (!dibs__watch_ready_locked(store))
+    status = dibs__fail(error, DIBS_NO_MEMORY, "no thread could be started for the lease of \"%s\"", lease->name);
   if (status == DIBS_OK) {
     store->leases++;
     grant->spare_next = store->spares;

@@ -115,6 +115,10 @@ static dibs_status release_start(dibs_lease *lease, dibs_lease_fn done, void *us
     return dibs__fail(error, DIBS_NO_MEMORY, "no thread could be started for the store");
   struct after after = {0};
   dibs__mutex_lock(&store->lock);
+  if (done && !dibs__calls_ready_locked(store)) {
+    dibs__mutex_unlock(&store->lock);
+    return dibs__fail(error, DIBS_NO_MEMORY, "no thread could be started for the store");
+  }
   bool may = may_release_locked(lease, &status);
   if (may) {
     lease->release_done = done;

@@ -263,6 +263,8 @@ void dibs__cohort_renewed_locked(struct cohort *cohort, bool others, struct afte
 
 /* ---- watch.c ---- */
 void dibs__watch_locked(struct grant *grant);
+bool dibs__watch_ready_locked(dibs_store *store);  /* there will be somebody to watch; false: no thread is to be had */
+void dibs__watch_help_locked(dibs_store *store);   /* a thread could not be started */
 void dibs__watch_loss_locked(struct grant *grant); /* `until` has changed */
 void dibs__unwatch_locked(struct grant *grant);
 void dibs__watch_stop(dibs_store *store);
@@ -270,6 +272,8 @@ void dibs__room_untidy(void *room);
 
 /* ---- dispatch.c ---- */
 void dibs__call_locked(dibs_lease *lease, uint32_t call);
+/* There will be somebody to call back.  false: no thread is to be had. */
+bool dibs__calls_ready_locked(dibs_store *store);
 void dibs__room_handed(void *room); /* tells that callbacks wait, if that is due */
 void dibs__dispatch_stop(dibs_store *store);
 

@@ -12,7 +12,7 @@
  */
 #include "lease/room.h"
 
-enum { LOOK_MS = 1000, SERVE_MS = 20 };
+enum { LOOK_MS = 1000, SERVE_MS = 20, AGAIN_MS = 20 };
 
 static void watch(void *arg);
 
@@ -22,10 +22,13 @@ static dibs__thread *start_watchdog_locked(dibs_store *store) {
 }
 
 /* When the loss timer must start somebody. */
-static dibs__tick helpers_due_locked(const dibs_store *store) {
+static dibs__tick helpers_due_locked(dibs_store *store, dibs__tick now) {
   struct dibs__heap_node *renewal = dibs__heap_first(&store->renewals);
   dibs__tick due = store->serve_at.ns ? store->serve_at : DIBS__TICK_NEVER;
-  return renewal && !store->watchdog ? dibs__tick_min(due, renewal->at) : due;
+  if (renewal && !store->watchdog) due = dibs__tick_min(due, renewal->at);
+  if (store->first_call && !dibs__calls_ready_locked(store)) due = DIBS__TICK_ZERO;
+  /* If there was no thread to be had just now: not at once again. */
+  return dibs__tick_before(due, now) ? dibs__tick_add_ms(now, AGAIN_MS) : due;
 }
 
 static void start_helpers_locked(dibs_store *store, dibs__tick now) {
@@ -68,7 +71,7 @@ static void time_losses(void *arg) {
     lose_due(store, now);
     uint32_t seen = atomic_load(&store->loss_word);
     start_helpers_locked(store, now);
-    dibs__tick until = dibs__tick_min(look_again(&store->losses, now, &idle), helpers_due_locked(store));
+    dibs__tick until = dibs__tick_min(look_again(&store->losses, now, &idle), helpers_due_locked(store, now));
     store->loss_until = until;
     dibs__mutex_unlock(&store->lock);
     dibs__word_wait(&store->loss_word, seen, until, false);
@@ -128,10 +131,18 @@ static void rouse(dibs__word *word) {
   dibs__word_wake(word, 1, false);
 }
 
+bool dibs__watch_ready_locked(dibs_store *store) {
+  if (!store->loss_timer) store->loss_timer = dibs__thread_start("dibs-loss", time_losses, store);
+  return store->loss_timer != NULL;
+}
+
+void dibs__watch_help_locked(dibs_store *store) {
+  rouse(&store->loss_word);
+}
+
 void dibs__watch_loss_locked(struct grant *grant) {
   dibs_store *store = grant->store;
   dibs__heap_set(&store->losses, &grant->loss, grant->until);
-  if (!store->loss_timer) store->loss_timer = dibs__thread_start("dibs-loss", time_losses, store);
   if (dibs__tick_before(grant->until, store->loss_until)) {
     store->loss_until = grant->until;
     rouse(&store->loss_word);

@@ -149,9 +149,10 @@ static bool rouse_locked(struct dibs__core *core, dibs__tick due) {
 void dibs__service_rouse(struct dibs__core *core) {
   dibs__mutex_lock(&core->lock);
   bool wake = rouse_locked(core, DIBS__TICK_ZERO);
-  if (!atomic_load(&core->receiver)) serve_locked(core);
+  bool alone = !atomic_load(&core->receiver) && !serve_locked(core);
   dibs__mutex_unlock(&core->lock);
   if (wake) core->store->driver->wake(core->store);
+  if (alone) lead_all(core); /* no thread is to be had: whoever came leads */
 }
 
 void dibs__core_rouse(struct dibs__core *core, dibs__tick due) {
