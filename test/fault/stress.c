@@ -9,7 +9,9 @@
  * pause: each process must get its share.  Exit status 0: no rule was broken.
  */
 #include "dibs.h"
+#include "drivers/shim.h"
 #include "history.h"
+#include "store/registry.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -423,6 +425,10 @@ static bool make_place(void) {
     snprintf(plan.uri + length, sizeof plan.uri - length, "stress");
   else
     snprintf(plan.uri + length, sizeof plan.uri - length, "%s/x.db", plan.folder);
+  length = strlen(plan.uri);
+  if (strncmp(plan.uri, "fault+", 6) == 0)
+    snprintf(plan.uri + length, sizeof plan.uri - length,
+             "?fault.on=run,connect&fault.rate=20&fault.how=unknown-after&fault.events=100");
   return true;
 }
 
@@ -458,13 +464,16 @@ int main(int argc, char *argv[]) {
          plan.even                  ? ", even"
          : plan.calm || in_memory() ? ", calm"
                                     : "");
+  dibs__driver_add(&dibs__fault_driver);
+  dibs__driver_add(&dibs__latency_driver);
   fflush(stdout); /* children have a copy of what waits */
   deadline = dibs__tick_add_ms(dibs__tick_now(), plan.seconds * INT64_C(1000));
   int bad = in_memory() ? run_alone() : run_children();
   int64_t finals[HISTORY_NAMES];
   bad += read_finals(finals);
   /* A second between two looks, and as much again for a machine that has other things to do. */
-  struct bounds bounds = {.wake_ms = 2000, .parties = plan.processes, .threads = plan.threads};
+  struct bounds bounds = {
+      .wake_ms = strncmp(plan.uri, "fault+", 6) == 0 ? 2500 : 2000, .parties = plan.processes, .threads = plan.threads};
   if (plan.even) bounds.share_least = 0.75;
   int broken = check_histories(plan.folder, &bounds, finals);
   if (bad || broken) {

@@ -63,7 +63,7 @@ static uint64_t disarm(void) {
 
 /* ---- The loop ---- */
 
-enum { TTL_MS = 400, HANG_S = 60 };
+enum { TTL_MS = 200, HANG_S = 60 };
 static const char *const names[] = {"a", "b", "c"};
 
 static void hung(int number) {
