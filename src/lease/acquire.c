@@ -131,10 +131,11 @@ static dibs_status acquire_start(dibs_store *store, const char *name, const dibs
   struct after after = {0};
   dibs__mutex_lock(&store->lock);
   begin_locked(lease, &after);
-  bool timed = lease->wait.place != 0;
+  dibs__tick due = lease->wait.place != 0 ? lease->wait.at : DIBS__TICK_NEVER;
   dibs__mutex_unlock(&store->lock);
   dibs__after_start(store, &after);
-  if (timed) dibs__core_rouse(store->core, lease->wait.at);
+  /* It may have been called back and freed by now. */
+  if (due.ns != INT64_MAX) dibs__core_rouse(store->core, due);
   return dibs__fine(error);
 }
 

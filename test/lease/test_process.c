@@ -216,6 +216,11 @@ static int hold_until_told(const char *uri, int in, int out) {
   return alive && status == DIBS_OK ? 0 : !alive && status == DIBS_LOST ? 40 : 4;
 }
 
+static int hold_when_told(const char *uri, int in, int out) {
+  char byte;
+  return read(in, &byte, 1) == 1 ? hold_until_told(uri, in, out) : 5;
+}
+
 static int join(pid_t child) {
   int status = 0;
   assert_int_equal(waitpid(child, &status, 0), child);
@@ -288,10 +293,11 @@ static void stopped_holder_wakes_to_a_lost_lease(void **state) {
 static void killed_waiter_is_passed_over(void **state) {
   (void)state;
   if (case_in_memory()) skip();
+  int to, from;
+  pid_t child = spawn(hold_when_told, &to, &from); /* before there are threads */
   dibs_store *store = open_store();
   dibs_lease *lease = take(store, "n");
-  int to, from;
-  pid_t child = spawn(hold_until_told, &to, &from);
+  assert_int_equal(write(to, "x", 1), 1);
   UNTIL(rows_of(store, "n", DIBS_WAITS) == 1);
   struct later behind;
   later_start(&behind, open_store(), "n", HOW(.wait_ms = DIBS_FOREVER));
