@@ -317,6 +317,130 @@ DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_record_save(dibs_store *store, const 
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_record_load(dibs_store *store, const char *key, char **data, size_t *length,
                                                        uint64_t *fence, dibs_error *error);
 
+/* ---- Tables of your own --------------------------------------------------------------------------------------- */
+
+/* Which columns of a table of yours play which part; what you do not use may be missing.  Without a table (NULL) every
+ * function below uses dibs' own.  SQL stores only. */
+typedef struct dibs_table dibs_table;
+
+typedef struct dibs_table_options {
+  size_t size;
+  const char *table;   /* "event", "booking.event" */
+  const char *key;     /* its unique key */
+  const char *version; /* a number counted up, a timestamp, or a hash; NULL: none, or a hash that is not stored */
+  const char *version_kind; /* "number" (NULL), "time", "hash" */
+  const char *fence;        /* a number of 64 bits: the largest fence seen */
+  const char *owner;        /* a number of 64 bits: a digest of the lease that had it */
+  const char *columns;      /* "title, body": what is loaded and saved */
+  const char *used, *limit; /* numbers: of a stock */
+  const char *claims;       /* the table of its claims */
+  const char *claim;        /* its unique key: text of at least 36 bytes */
+  const char *claim_stock;  /* the key of the counted row */
+  const char *claim_amount; /* a number; NULL: always 1 */
+  const char *claim_given;  /* a number: 0 taken, 1 given back; NULL: nothing is ever given back */
+  const char *claim_owner;  /* text */
+  const char *claim_time;   /* a number: ms since 1970 */
+} dibs_table_options;
+
+/* Declares a table.  Nothing is asked of the store.  *table is yours, for dibs_table_free, which may be called as soon
+ * as no call with it is about to begin.  INVALID says which name is not one. */
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_table_declare(const dibs_table_options *options, dibs_table **table,
+                                                         dibs_error *error);
+DIBS_EXPORT void dibs_table_free(dibs_table *table);
+
+/* ---- Stock: a bounded quantity ----------------------------------------------------------------------------------- */
+
+/* A stock is a row with a limit and what is used of it; taking inserts a claim beside it, in the same transaction.  The
+ * sum of claims never exceeds the limit, and a claim never counts twice: repeat a take or give with the same claim id
+ * after UNKNOWN, and it finds its own effect. */
+typedef enum dibs_strategy {
+  DIBS_COALESCED = 0,   /* all that wait for the row are decided together, first come first served: the default */
+  DIBS_ATOMIC = 1,      /* one conditional statement each */
+  DIBS_PESSIMISTIC = 2, /* the row is locked first, then read, then written */
+  DIBS_OPTIMISTIC = 3,  /* read; written if nobody did in between; else again */
+  DIBS_NAMED = 4,       /* a lease around the transaction, released after its commit */
+  DIBS_FENCED = 5,      /* the same, and the row refuses fences below the one it has seen */
+  DIBS_UNGUARDED = 6    /* read, then written as if alone: loses updates; for experiments */
+} dibs_strategy;
+
+enum { DIBS_TAKE_PARTIAL = 1 /* take what is left if there is less than asked for */ };
+
+typedef struct dibs_stock_options {
+  size_t size;
+  const dibs_table *table; /* NULL: dibs' own */
+  dibs_strategy strategy;
+  uint32_t flags;    /* DIBS_TAKE_PARTIAL */
+  const char *claim; /* drawn by the caller, 1 to 64 bytes; NULL: drawn here, see the result */
+  const char *owner; /* a label for people; NULL: the store's */
+  int64_t wait_ms;   /* for all of it, retries included; 0: 5 s */
+  uint32_t tries;    /* OPTIMISTIC, and after deadlocks: at most so many; 0: as many as the time allows */
+} dibs_stock_options;
+
+typedef struct dibs_stock_result {
+  size_t size;
+  char claim[65];
+  int64_t got;         /* taken or given by this claim, now or, with REPLAY, before */
+  int64_t used, limit; /* as this call left them, where it knows; else -1 */
+  uint32_t retries;    /* beginnings after the first: conflicts, deadlocks, lost connections */
+  uint32_t deadlocks;
+} dibs_stock_result;
+
+/* Takes `amount` (1 or more) of the stock `key`.  `result` may be NULL.  Blocks for I/O.
+ * OK; FULL (less than that is left); NOT_FOUND (no such stock); REPLAY (this claim took `got` before); CONFLICT
+ * (OPTIMISTIC: the tries are used up; else the claim was given back or belongs to another stock); INVALID; STALE, LOST,
+ * TIMEOUT (NAMED, FENCED); UNSUPPORTED; UNAVAILABLE; UNKNOWN (repeat with the same claim). */
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_stock_take(dibs_store *store, const char *key, int64_t amount,
+                                                      const dibs_stock_options *options, dibs_stock_result *result,
+                                                      dibs_error *error);
+/* Gives back what `claim` took.  OK (`got`); REPLAY (given before); NOT_FOUND (no such claim: it is remembered as given,
+ * and a take that comes late is refused); otherwise like dibs_stock_take. */
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_stock_give(dibs_store *store, const char *key, const char *claim,
+                                                      const dibs_stock_options *options, dibs_stock_result *result,
+                                                      dibs_error *error);
+/* Reads `used` and `limit`.  OK, NOT_FOUND, INVALID, UNSUPPORTED, UNAVAILABLE. */
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_stock_show(dibs_store *store, const char *key,
+                                                      const dibs_stock_options *options, dibs_stock_result *result,
+                                                      dibs_error *error);
+/* Makes the stock, or sets its limit.  OK; FULL: more than that is used (nothing was changed); INVALID (a table of yours
+ * whose rows can't be made so), UNSUPPORTED, UNAVAILABLE, UNKNOWN. */
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_stock_set(dibs_store *store, const char *key, int64_t limit,
+                                                     const dibs_stock_options *options, dibs_stock_result *result,
+                                                     dibs_error *error);
+
+/* ---- Once ---------------------------------------------------------------------------------------------------------- */
+
+typedef struct dibs_once_options {
+  size_t size;
+  int64_t keep_ms;   /* how long the answer is kept; 0: a day */
+  int64_t wait_ms;   /* for somebody who is at it; 0: answer HELD; DIBS_FOREVER */
+  int64_t ttl_ms;    /* of the lease under which it runs; 0: 30 s.  Renewed while it runs */
+  const char *owner; /* a label for people */
+} dibs_once_options;
+
+/* Does the work: *answer is malloc'd by the function, for the library to free, and kept if it returns DIBS_OK; any other
+ * status is handed on, and the key is free again.  The fence grows with each attempt. */
+typedef dibs_status (*dibs_once_fn)(dibs_lease *lease, char **answer, size_t *length, void *user);
+
+/* Runs `fn` once for `key` in the whole fleet, and keeps its answer; whoever comes later is given that (REPLAY).  Whoever
+ * comes in between waits.  *answer is malloc'd, yours to free, NUL behind the last byte; NULL without an answer.
+ * A crash in the middle frees the key when the lease ends: what `fn` did outside the store may then be done again, under
+ * a larger fence.  To have the effect and the answer in one transaction, see dibs_inside.
+ * OK (it ran now), REPLAY, HELD, TIMEOUT, LOST (the lease was, while it ran: the answer was not kept), STALE, and what
+ * `fn` returned; INVALID, UNSUPPORTED, UNAVAILABLE, UNKNOWN (the answer may be kept: ask again), NO_MEMORY. */
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_once(dibs_store *store, const char *key, const dibs_once_options *options,
+                                                dibs_once_fn fn, void *user, char **answer, size_t *length,
+                                                dibs_error *error);
+
+/* ---- Inside a transaction of yours --------------------------------------------------------------------------------- */
+
+/* A handle whose calls take part in the transaction that stands open on your own connection: a PGconn *, MYSQL * or
+ * sqlite3 *, by the store's scheme.  What they did stands when you commit.  Records, stock and once; no leases.  The
+ * connection must not be used by anybody else during a call, the transaction must be open before the first, and the
+ * tables of dibs must be there (open the store once before).  For dibs_close, which leaves the connection as it is.
+ * UNSUPPORTED (the store has no transactions of yours), INVALID (no connection), UNAVAILABLE. */
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_inside(dibs_store *store, void *connection, dibs_store **inside,
+                                                  dibs_error *error);
+
 /* ---- What it is doing ----------------------------------------------------------------------------------------- */
 
 typedef struct dibs_stats {

@@ -45,7 +45,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define DIBS__DRIVER_ABI 1u
+#define DIBS__DRIVER_ABI 2u
 
 /* An instant of the store's own timeline: opaque milliseconds, never compared with ours. */
 typedef struct {
@@ -96,7 +96,14 @@ enum dibs__cap {
 
 /* ---- Operations --------------------------------------------------------------------------------------------- */
 
-enum dibs__family { DIBS__FAM_LEASE, DIBS__FAM_ANCHOR, DIBS__FAM_RECORD, DIBS__FAM_COUNT }; /* appended only */
+enum dibs__family { /* appended only */
+  DIBS__FAM_LEASE,
+  DIBS__FAM_ANCHOR,
+  DIBS__FAM_RECORD,
+  DIBS__FAM_STOCK,
+  DIBS__FAM_ONCE,
+  DIBS__FAM_COUNT
+};
 
 enum {
   DIBS__OP_READS = 1, /* changes nothing */
@@ -197,6 +204,57 @@ struct dibs__record_op {
   uint32_t got_len;
 };
 
+/* A table of the user's, as it was declared (guard/table.h); NULL in an operation: dibs' own. */
+struct dibs__table;
+
+enum dibs__stock_verb {
+  /* Takes `amount` under `claim`, or what is left if `partial`.  OK (`got`); FULL; NOT_FOUND (no such stock); REPLAY: the
+   * claim was taken before, `got` says how much; CONFLICT: the claim was given back, or stands for another stock. */
+  DIBS__STOCK_TAKE,
+  /* Gives back what the claim took.  OK (`got`); REPLAY: it was given before; NOT_FOUND: no such claim, which is
+   * remembered as given, so that a take that comes late does not count. */
+  DIBS__STOCK_GIVE,
+  DIBS__STOCK_READ, /* OK: used, limit.  NOT_FOUND */
+  DIBS__STOCK_SET   /* Makes it, or sets its limit to `amount`.  OK.  FULL: more than that is used */
+};
+
+/* How a take or give is carried out.  Coalesced: all of a batch for one row in one transaction, in order, each with
+ * its own answer.  The others are what people do by hand; each is a transaction of its own. */
+struct dibs__stock_op {
+  struct dibs__op op; /* stocks do not check the mandate.  lane: of the key, where coalesced */
+  const struct dibs__table *table;
+  uint32_t strategy; /* dibs_strategy; never NAMED, which is a lease around NONE */
+  bool partial;
+  dibs__str key, claim, owner;
+  int64_t amount;
+  dibs__id id;       /* FENCED: of the lease, and its fence */
+  dibs__fence fence;
+  uint32_t tries;    /* OPTIMISTIC: how often it may begin anew */
+  /* Answers. */
+  int64_t got, used, limit; /* used and limit as this operation left them; of TAKE and GIVE where they are known */
+  uint32_t retries, deadlocks;
+};
+
+enum dibs__once_verb {
+  DIBS__ONCE_READ, /* OK: the stored answer.  NOT_FOUND */
+  /* Stores the answer under a fence: OK; REPLAY: there is one, and it is given; STALE: a newer fence was seen. */
+  DIBS__ONCE_STORE,
+  DIBS__ONCE_FORGET /* OK, NOT_FOUND */
+};
+
+struct dibs__once_op {
+  struct dibs__op op; /* the mandate is not checked: the fence guards it */
+  dibs__str key;
+  dibs__id id;
+  dibs__fence fence;
+  int64_t keep_ms; /* how long the answer is kept */
+  dibs__str data;
+  /* Answers. */
+  char *got; /* malloc'd, NUL behind the last byte */
+  uint32_t got_len;
+  int64_t age_ms, left_ms;
+};
+
 /* ---- What happened, what is there --------------------------------------------------------------------------- */
 
 enum dibs__event_what {
@@ -282,6 +340,10 @@ struct dibs__driver {
   dibs__status (*connect)(struct dibs__dstore *store, dibs__tick by, struct dibs__session **session,
                           struct dibs__identity *identity, struct dibs__said *said);
   void (*disconnect)(struct dibs__session *session);
+  /* A session on the caller's own connection (PGconn *, MYSQL *, sqlite3 *), inside its transaction: what is run takes
+   * part in that, and stands when it commits.  disconnect leaves the connection as it is.  NULL: can't. */
+  dibs__status (*attach)(struct dibs__dstore *store, void *connection, struct dibs__session **session,
+                         struct dibs__identity *identity, struct dibs__said *said);
 
   /* R1-R18.  May block until `by`. */
   dibs__status (*run)(struct dibs__session *session, struct dibs__op *const ops[], size_t count, dibs__tick by,
