@@ -40,8 +40,20 @@ static const char *const made[] = {
     "CREATE TABLE dibs_record (name #k NOT NULL PRIMARY KEY, fence #n, digest #n, version #n, data #b)",
 };
 
-static const char *const *const steps[DIBS__SQL_SCHEMA] = {made};
-static const size_t counts[DIBS__SQL_SCHEMA] = {sizeof made / sizeof made[0]};
+static const char *const guarded[] = {
+    "CREATE TABLE dibs_stock (name #k NOT NULL PRIMARY KEY, used #n NOT NULL, most #n NOT NULL, fence #n, owner #n)#z",
+    /* `given`: 0 taken, 1 given back.  Found by the stock's name only when somebody looks after it. */
+    "CREATE TABLE dibs_claim (claim #k NOT NULL PRIMARY KEY, stock #k NOT NULL, amount #n NOT NULL, given #n NOT NULL,"
+    " taker #t, taken #n NOT NULL)#z",
+    "CREATE INDEX dibs_claim_taken ON dibs_claim (taken)",
+
+    "CREATE TABLE dibs_once (name #k NOT NULL PRIMARY KEY, fence #n, owner #n, made #n NOT NULL, until #n NOT NULL,"
+    " data #b)",
+    "CREATE INDEX dibs_once_until ON dibs_once (until)",
+};
+
+static const char *const *const steps[DIBS__SQL_SCHEMA] = {made, guarded};
+static const size_t counts[DIBS__SQL_SCHEMA] = {sizeof made / sizeof made[0], sizeof guarded / sizeof guarded[0]};
 
 static size_t add(char *to, size_t size, size_t len, const char *from, size_t n) {
   assert(len + n < size);

@@ -20,6 +20,7 @@
  *   dibs_holder  (bucket, name, id)      each holder of a shared or counted name
  *   dibs_break   (bucket, name, nr)      recorded breaks
  *   dibs_record  (name)                  fence, digest, version, data
+ *   dibs_stock (name), dibs_claim (claim), dibs_once (name): see guard.h
  *   dibs_meta                            one row: version, life, what file this is
  *
  * What keeps each step from growing with the queue are bounds kept in the head: `front` (nobody WAITING has a smaller
@@ -27,7 +28,7 @@
  */
 #include "store/store.h"
 
-enum { DIBS__SQL_SCHEMA = 1, DIBS__SQL_BREAKS = 16 };
+enum { DIBS__SQL_SCHEMA = 2, DIBS__SQL_BREAKS = 16 };
 /* Up to so many waiters a name's queue is searched for an id; those that come when it is longer are found by an
  * index, which costs each of them a page more. */
 enum { DIBS__SQL_SHALLOW = 32 };
