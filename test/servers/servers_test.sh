@@ -1,0 +1,175 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# script/servers itself: servers of its own that serve, die, come back, stop for a while, and end with who wanted them.
+#   servers_test.sh SCRIPT
+set -u
+script=$1
+unset DIBS_TEST_SERVERS_DIR
+count=0 failures=0
+base=$(mktemp -d /tmp/dibs-st.XXXXXX) || exit 1
+chmod 755 "$base"
+one=$base/one two=$base/two
+
+finish() {
+  local folder
+  for folder in "$base"/*/; do [ ! -d "$folder" ] || "$script" remove --dir "$folder" >/dev/null 2>&1; done
+  rm -rf "$base"
+}
+trap finish EXIT
+trap 'exit 130' INT TERM
+
+check() { # check WHAT COMMAND...
+  local what=$1
+  shift
+  count=$((count + 1))
+  if "$@" >"$base/said" 2>&1; then echo "ok $count - $what"; else
+    failures=$((failures + 1))
+    echo "not ok $count - $what"
+    echo "#   failed: $*"
+    tail -n 20 "$base/said" | sed 's/^/#   /'
+  fi
+}
+not() { ! "$@"; }
+is() { [ "$1" = "$2" ] || { printf 'got:    %s\nwanted: %s\n' "$1" "$2"; return 1; }; }
+until_true() { # until_true SECONDS COMMAND...
+  local by=$((${EPOCHREALTIME/[.,]/} + $1 * 1000000))
+  shift
+  until "$@" >/dev/null 2>&1; do
+    [ "${EPOCHREALTIME/[.,]/}" -lt "$by" ] || return 1
+    sleep 0.02
+  done
+}
+
+servers() { "$script" "$@" --dir "$one"; }
+state() { "$script" status --dir "${2:-$one}" "$1" | cut -d' ' -f2; }
+port() { "$script" status --dir "${2:-$one}" "$1" | cut -d' ' -f3; }
+pid() { "$script" status --dir "${2:-$one}" "$1" | cut -d' ' -f4; }
+gone() { [ ! -d "$base/$1" ]; }
+dead() { # the process runs no longer
+  local stat
+  { stat=$(<"/proc/$1/stat"); } 2>/dev/null || return 0
+  [[ $stat == *") Z "* ]]
+}
+
+# Each engine's client, asked for as dibs with this password: pg PASSWORD STATEMENT, and so on.
+pg() { PGCONNECT_TIMEOUT=5 psql -X -At -q "postgres://dibs:$1@127.0.0.1:$(port postgres)/dibs" -c "$2"; }
+my() { MYSQL_PWD=$1 mariadb --no-defaults -N -h 127.0.0.1 -P "$(port mariadb)" -u dibs dibs -e "$2"; }
+red() { REDISCLI_AUTH=$1 redis-cli --user dibs --no-raw -e -p "$(port redis)" "${@:2}"; }
+
+check 'a cold folder starts' servers start postgres mariadb redis pgbouncer
+check 'a start of what runs changes nothing' servers start postgres
+check 'all run' servers status
+check 'postgres serves dibs' is "$(pg dibs-secret 'create table t (a int); insert into t values (7); select a from t')" 7
+check 'mariadb serves dibs' is "$(my dibs-secret 'create table t (a int); insert into t values (7); select a from t')" 7
+check 'redis serves dibs' red dibs-secret set t 7
+check 'postgres refuses a wrong password' not pg wrong 'select 1'
+check 'mariadb refuses a wrong password' not my wrong 'select 1'
+check 'redis refuses a wrong password' not red wrong get t
+check 'redis refuses to go without' not redis-cli -e -p "$(port redis)" get t
+check 'mariadb has no root without a password' not mariadb --no-defaults -h 127.0.0.1 -P "$(port mariadb)" -u root -e 'select 1'
+check 'the role of postgres is no superuser' is "$(pg dibs-secret "select rolsuper from pg_roles where rolname = 'dibs'")" f
+check 'the role of postgres makes no database' not pg dibs-secret 'create database other'
+check 'the user of mariadb makes no database' not my dibs-secret 'create database other'
+check 'postgres is durable' is "$(pg dibs-secret \
+  "select string_agg(setting, ' ' order by name) from pg_settings
+   where name in ('fsync', 'full_page_writes', 'synchronous_commit', 'max_connections')")" 'on on 300 on'
+check 'mariadb is durable' is "$(my dibs-secret 'select @@innodb_flush_log_at_trx_commit, @@max_connections')" $'1\t1300'
+
+eval "$(servers env)"
+check 'env: postgres' is "$(psql -X -At "$DIBS_TEST_POSTGRES" -c 'select current_user')" dibs
+check 'env: postgres by its socket' is "$(psql -X -At "$DIBS_TEST_POSTGRES_SOCKET" -c 'select inet_client_addr() is null')" t
+check 'env: the administrator' is "$(psql -X -At "$DIBS_TEST_POSTGRES_ADMIN" -c 'select current_user')" admin
+check 'env: through pgbouncer' is "$(psql -X -At "$DIBS_TEST_PGBOUNCER" -c 'select a from t')" 7
+check 'env: the folder' is "$DIBS_TEST_SERVERS_DIR" "$one"
+socket=${DIBS_TEST_MYSQL_SOCKET##*socket=}
+check 'env: mariadb by its socket' is "$(MYSQL_PWD=dibs-secret mariadb --no-defaults -N -S "$socket" -u dibs -e 'select user()')" \
+  dibs@localhost
+check 'env: redis' is "$(redis-cli --no-auth-warning -u "$DIBS_TEST_REDIS" acl whoami)" dibs
+unset DIBS_TEST_SERVERS_DIR
+
+# A fresh database for one run, and it is gone afterwards.
+with=$(dirname "${BASH_SOURCE[0]}")/with.sh
+# shellcheck disable=SC2016
+own=$("$with" --own DIBS_TEST_POSTGRES bash -c 'psql -X -At "$1" -c "create table t (a int); select current_database()"' sh {})
+check 'a database of its own' grep -q '^dibs_[0-9]' <<<"$own"
+check 'and dropped after' is "$(pg dibs-secret "select count(*) from pg_database where datname like 'dibs_%'")" 0
+check 'the exit status is the program'"'"'s' is "$("$with" --own DIBS_TEST_MYSQL sh -c 'exit 3' sh {}; echo $?)" 3
+check 'without servers a test is skipped' is "$(env -u DIBS_TEST_MYSQL -u DIBS_TEST_SERVERS "$with" DIBS_TEST_MYSQL true; echo $?)" 77
+check 'where they are required it fails' \
+  is "$(DIBS_TEST_MYSQL='' DIBS_TEST_SERVERS=required "$with" DIBS_TEST_MYSQL true; echo $?)" 1
+
+# Killed: what was committed is there again, on the same port.
+was="$(port postgres) $(port mariadb)"
+read -r -a victims <"/proc/$(pid postgres)/task/$(pid postgres)/children"
+victims+=("$(pid postgres)" "$(pid mariadb)")
+check 'kill -9' servers kill postgres mariadb
+all_dead() { local one; for one; do dead "$one" || return 1; done; }
+check 'none of their processes is left' all_dead "${victims[@]}"
+check 'a crash is seen' is "$(state postgres) $(state mariadb) $(state redis)" 'crashed crashed running'
+check 'status tells it' not servers status
+check 'what does not run is not killed' not servers kill postgres
+check 'they come back' servers start
+check 'on the same ports' is "$(port postgres) $(port mariadb)" "$was"
+check 'postgres has what was committed' is "$(pg dibs-secret 'select a from t')" 7
+check 'mariadb has what was committed' is "$(my dibs-secret 'select a from t')" 7
+check 'pgbouncer finds postgres again' until_true 20 psql -X -At "$DIBS_TEST_PGBOUNCER" -c 'select a from t'
+incarnation=$(red dibs-secret info server | grep -o 'run_id:[0-9a-f]*')
+check 'restart' servers restart postgres redis
+check 'postgres has its data' is "$(pg dibs-secret 'select a from t')" 7
+check 'redis is a new one' not is "$(red dibs-secret info server | grep -o 'run_id:[0-9a-f]*')" "$incarnation"
+check 'and has forgotten' is "$(red dibs-secret get t)" '(nil)'
+
+# Paused: connections are taken, nothing is said.
+check 'pause' servers pause postgres mariadb
+check 'is told' is "$(state postgres) $(state mariadb)" 'paused paused'
+check 'a paused server says nothing' \
+  not timeout 1 bash -c "exec 3<>/dev/tcp/127.0.0.1/$(port mariadb) && read -r -N 1 <&3"
+check 'resume' servers resume postgres mariadb
+check 'and it answers' is "$(pg dibs-secret 'select a from t') $(my dibs-secret 'select a from t')" '7 7'
+check 'a paused one can be stopped' eval 'servers pause mariadb && servers stop mariadb'
+check 'stopped is not crashed' is "$(state mariadb)" stopped
+
+# Two folders know nothing of each other.
+sleep 300 &
+wanted=$!
+check 'another folder beside it' "$script" start --until "$wanted" --dir "$two" redis
+check 'with a port of its own' not is "$(port redis "$two")" "$(port redis)"
+other=$(pid redis "$two")
+kill -KILL "$wanted"
+wait "$wanted" 2>/dev/null
+check 'who wanted it was killed: it is gone' until_true 20 gone two
+check 'its process too' dead "$other"
+check 'the first is still there' is "$(state redis)" running
+
+# A number that now belongs to somebody else is not ours to stop.
+sleep 300 &
+innocent=$!
+servers stop redis
+echo "$innocent 1" >"$one/redis/pid"
+servers stop redis
+check 'a stale pid file kills nobody' not dead "$innocent"
+check 'and does not keep it from starting' servers start redis
+kill "$innocent"
+wait "$innocent" 2>/dev/null
+
+if [ "$(id -u)" -eq 0 ] && setpriv --reuid=65534 --regid=65534 --clear-groups test -r "$script" 2>/dev/null; then
+  mkdir "$base/nobody" && chown 65534:65534 "$base/nobody"
+  nobody() { HOME=/ setpriv --reuid=65534 --regid=65534 --clear-groups "$script" "$@" --dir "$base/nobody/it"; }
+  check 'an ordinary user starts them' nobody start postgres mariadb redis pgbouncer
+  eval "$(nobody env)"
+  check 'and is served' is "$(psql -X -At "$DIBS_TEST_PGBOUNCER" -c 'select current_user')" dibs
+  check 'and removes them' nobody remove
+else
+  count=$((count + 1))
+  echo "ok $count - an ordinary user starts them # SKIP not root, or the checkout is closed to others"
+fi
+
+last=("$(pid postgres)" "$(pid redis)" "$(pid pgbouncer)")
+check 'remove' servers remove
+check 'nothing is left' gone one
+check 'nor running' all_dead "${last[@]}"
+check 'wrong usage: no server' is "$("$script" start --dir "$two"; echo $?)" 2
+check 'wrong usage: no such server' is "$("$script" start --dir "$two" oracle; echo $?)" 2
+check 'pgbouncer alone is refused' not "$script" start --dir "$two" pgbouncer
+echo "1..$count"
+[ "$failures" -eq 0 ]
