@@ -1,0 +1,447 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * MariaDB through Connector/C.  Text queries: a prepared statement can't hold several, and a whole transaction in one
+ * packet is worth more than what parsing costs.
+ */
+#include "floor.h"
+
+#include <inttypes.h>
+#include <mysql.h>
+#include <mysqld_error.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TEXT_MOST = 640, CLAIM_TEXT_MOST = 64, STATEMENTS_MOST = 8, COLUMNS_MOST = 6 };
+
+struct link {
+  struct floor_link base;
+  MYSQL *my;
+  char many[TEXT_MOST + FLOOR_BATCH_MOST * CLAIM_TEXT_MOST];
+};
+
+#define READ "SELECT used, lim, version FROM floor_row WHERE id=1"
+#define UP_BY_1 "UPDATE floor_row SET used=used+1, version=version+1 WHERE id=1 "
+#define CLAIM "INSERT INTO floor_claim(claim, row_id, amount, owner) "
+/* Right behind the UPDATE: inserts only if that one counted. */
+#define CLAIM_IF_COUNTED CLAIM "SELECT x'%s', 1, 1, %" PRId32 " FROM DUAL WHERE ROW_COUNT()=1"
+
+/* ---- Sending ---- */
+
+static enum floor_answer failed(struct link *l) {
+  unsigned code = mysql_errno(l->my);
+  if (code == ER_LOCK_DEADLOCK) return FLOOR_DEADLOCK;
+  if (code == ER_CHECKREAD) return FLOOR_CONFLICT;
+  snprintf(l->base.why, sizeof l->base.why, "%s (error %u)", mysql_error(l->my), code);
+  return FLOOR_BROKEN;
+}
+
+/* Sends one packet and reads all its answers.  rows[i]: how many statement i changed or found; cells: the first row of
+ * the last answer that has any. */
+static enum floor_answer send(struct link *l, const char *text, size_t length, int64_t rows[STATEMENTS_MOST],
+                              int64_t cells[COLUMNS_MOST]) {
+  if (mysql_real_query(l->my, text, (unsigned long)length) != 0) return failed(l);
+  for (size_t i = 0;; i++) {
+    MYSQL_RES *got = mysql_store_result(l->my);
+    if (!got && mysql_field_count(l->my) > 0) return failed(l);
+    if (rows && i < STATEMENTS_MOST) rows[i] = (int64_t)mysql_affected_rows(l->my);
+    MYSQL_ROW row = got && cells ? mysql_fetch_row(got) : NULL;
+    for (unsigned c = 0; row && c < mysql_num_fields(got) && c < COLUMNS_MOST; c++)
+      cells[c] = row[c] ? strtoll(row[c], NULL, 10) : 0;
+    mysql_free_result(got);
+    int more = mysql_next_result(l->my);
+    if (more > 0) return failed(l);
+    if (more < 0) return FLOOR_DONE;
+  }
+}
+
+/* Takes an open transaction back; the answer stays as it was. */
+static enum floor_answer back(struct link *l, enum floor_answer answer) {
+  if (answer != FLOOR_BROKEN) {
+    enum floor_answer got = send(l, "ROLLBACK", 8, NULL, NULL);
+    return got == FLOOR_DONE ? answer : got;
+  }
+  char why[FLOOR_WHY];
+  memcpy(why, l->base.why, sizeof why);
+  send(l, "ROLLBACK", 8, NULL, NULL);
+  memcpy(l->base.why, why, sizeof why);
+  return answer;
+}
+
+static enum floor_answer say(struct link *l, const char *text) {
+  return send(l, text, strlen(text), NULL, NULL);
+}
+
+struct row {
+  int64_t used, limit, version;
+};
+
+static enum floor_answer read_row(struct link *l, const char *text, struct row *row) {
+  int64_t cells[COLUMNS_MOST] = {0};
+  enum floor_answer answer = send(l, text, strlen(text), NULL, cells);
+  *row = (struct row){cells[0], cells[1], cells[2]};
+  if (answer == FLOOR_DONE && row->used >= row->limit) answer = FLOOR_FULL;
+  return answer;
+}
+
+/* ---- A packet a statement ---- */
+
+static enum floor_answer insert(struct link *l, const struct floor_claim *claim) {
+  char text[TEXT_MOST], hex[33];
+  floor_hex(claim->id, hex);
+  snprintf(text, sizeof text, CLAIM "VALUES(x'%s', 1, 1, %" PRId32 ")", hex, claim->owner);
+  return say(l, text);
+}
+
+static enum floor_answer read_and_write(struct link *l, const char *read, const struct floor_claim *claim) {
+  struct row row;
+  enum floor_answer answer = say(l, "BEGIN");
+  if (answer == FLOOR_DONE) answer = read_row(l, read, &row);
+  if (answer == FLOOR_DONE) {
+    char text[TEXT_MOST];
+    snprintf(text, sizeof text, "UPDATE floor_row SET used=%" PRId64 ", version=version+1 WHERE id=1", row.used + 1);
+    answer = say(l, text);
+  }
+  if (answer == FLOOR_DONE) answer = insert(l, claim);
+  if (answer == FLOOR_DONE) answer = say(l, "COMMIT");
+  return answer == FLOOR_DONE ? answer : back(l, answer);
+}
+
+static enum floor_answer book_none(struct floor_link *link, const struct floor_claim *claim) {
+  return read_and_write((struct link *)link, READ, claim);
+}
+
+static enum floor_answer book_pessimistic(struct floor_link *link, const struct floor_claim *claim) {
+  return read_and_write((struct link *)link, READ " FOR UPDATE", claim);
+}
+
+static enum floor_answer book_optimistic(struct floor_link *link, const struct floor_claim *claim) {
+  struct link *l = (struct link *)link;
+  struct row row;
+  enum floor_answer answer = read_row(l, READ, &row);
+  if (answer != FLOOR_DONE) return answer;
+  answer = say(l, "BEGIN");
+  if (answer == FLOOR_DONE) {
+    char text[TEXT_MOST];
+    int64_t rows[STATEMENTS_MOST] = {0};
+    int n = snprintf(text, sizeof text, UP_BY_1 "AND version=%" PRId64, row.version);
+    answer = send(l, text, (size_t)n, rows, NULL);
+    if (answer == FLOOR_DONE && rows[0] == 0) answer = FLOOR_CONFLICT;
+  }
+  if (answer == FLOOR_DONE) answer = insert(l, claim);
+  if (answer == FLOOR_DONE) answer = say(l, "COMMIT");
+  return answer == FLOOR_DONE ? answer : back(l, answer);
+}
+
+static enum floor_answer book_atomic(struct floor_link *link, const struct floor_claim *claim) {
+  struct link *l = (struct link *)link;
+  enum floor_answer answer = say(l, "BEGIN");
+  if (answer == FLOOR_DONE) {
+    static const char text[] = UP_BY_1 "AND used<lim";
+    int64_t rows[STATEMENTS_MOST] = {0};
+    answer = send(l, text, sizeof text - 1, rows, NULL);
+    if (answer == FLOOR_DONE && rows[0] == 0) answer = FLOOR_FULL;
+  }
+  if (answer == FLOOR_DONE) answer = insert(l, claim);
+  if (answer == FLOOR_DONE) answer = say(l, "COMMIT");
+  return answer == FLOOR_DONE ? answer : back(l, answer);
+}
+
+#define LOCK "SELECT GET_LOCK('floor', 60)"
+#define UNLOCK "SELECT RELEASE_LOCK('floor')"
+
+static enum floor_answer lock(struct link *l) {
+  int64_t cells[COLUMNS_MOST] = {0};
+  enum floor_answer answer = send(l, LOCK, sizeof LOCK - 1, NULL, cells);
+  if (answer != FLOOR_DONE || cells[0] == 1) return answer;
+  snprintf(l->base.why, sizeof l->base.why, "GET_LOCK was not granted within a minute");
+  return FLOOR_BROKEN;
+}
+
+static enum floor_answer book_getlock(struct floor_link *link, const struct floor_claim *claim) {
+  struct link *l = (struct link *)link;
+  enum floor_answer answer = lock(l);
+  if (answer != FLOOR_DONE) return answer;
+  answer = read_and_write(l, READ, claim);
+  enum floor_answer unlocked = say(l, UNLOCK);
+  return answer == FLOOR_DONE ? unlocked : answer;
+}
+
+/* ---- A transaction a packet ---- */
+
+/* `counting` is the number of the statement that counts; otherwise: what it means when it did not. */
+static enum floor_answer whole(struct link *l, const char *text, int length, size_t counting,
+                               enum floor_answer otherwise) {
+  int64_t rows[STATEMENTS_MOST] = {0};
+  enum floor_answer answer = send(l, text, (size_t)length, rows, NULL);
+  if (answer != FLOOR_DONE) return back(l, answer);
+  return rows[counting] == 0 ? otherwise : FLOOR_DONE;
+}
+
+static enum floor_answer book_optimistic1(struct floor_link *link, const struct floor_claim *claim) {
+  struct link *l = (struct link *)link;
+  struct row row;
+  enum floor_answer answer = read_row(l, READ, &row);
+  if (answer != FLOOR_DONE) return answer;
+  char text[TEXT_MOST], hex[33];
+  floor_hex(claim->id, hex);
+  int n = snprintf(text, sizeof text, "BEGIN;" UP_BY_1 "AND version=%" PRId64 ";" CLAIM_IF_COUNTED ";COMMIT",
+                   row.version, hex, claim->owner);
+  return whole(l, text, n, 1, FLOOR_CONFLICT);
+}
+
+/* Decides in the client, so two packets. */
+static enum floor_answer book_pessimistic2(struct floor_link *link, const struct floor_claim *claim) {
+  struct link *l = (struct link *)link;
+  struct row row;
+  enum floor_answer answer = read_row(l, "BEGIN;" READ " FOR UPDATE", &row);
+  if (answer != FLOOR_DONE) return back(l, answer);
+  char text[TEXT_MOST], hex[33];
+  floor_hex(claim->id, hex);
+  int n = snprintf(text, sizeof text,
+                   "UPDATE floor_row SET used=%" PRId64 ", version=version+1 WHERE id=1;" CLAIM
+                   "VALUES(x'%s', 1, 1, %" PRId32 ");COMMIT",
+                   row.used + 1, hex, claim->owner);
+  return whole(l, text, n, 0, FLOOR_BROKEN);
+}
+
+static enum floor_answer conditional(struct link *l, const char *before, const char *behind, size_t counting,
+                                     const struct floor_claim *claim) {
+  char text[TEXT_MOST], hex[33];
+  floor_hex(claim->id, hex);
+  int n = snprintf(text, sizeof text, "%s" UP_BY_1 "AND used<lim;" CLAIM_IF_COUNTED ";COMMIT%s", before, hex,
+                   claim->owner, behind);
+  return whole(l, text, n, counting, FLOOR_FULL);
+}
+
+static enum floor_answer book_pessimistic1(struct floor_link *link, const struct floor_claim *claim) {
+  return conditional((struct link *)link, "BEGIN;" READ " FOR UPDATE;", "", 2, claim);
+}
+
+static enum floor_answer book_atomic1(struct floor_link *link, const struct floor_claim *claim) {
+  return conditional((struct link *)link, "BEGIN;", "", 1, claim);
+}
+
+/* The UPDATE decides in the engine, so a lock that was not granted in time can't break the count. */
+static enum floor_answer book_getlock1(struct floor_link *link, const struct floor_claim *claim) {
+  struct link *l = (struct link *)link;
+  enum floor_answer answer = conditional(l, LOCK ";BEGIN;", ";" UNLOCK, 2, claim);
+  /* A failed statement ends the packet, and the lock is still ours. */
+  if (answer != FLOOR_DONE && answer != FLOOR_FULL) say(l, UNLOCK);
+  return answer;
+}
+
+/* ---- Many at once ---- */
+
+static char *put(char *at, const char *text) {
+  size_t length = strlen(text);
+  memcpy(at, text, length);
+  return at + length;
+}
+
+/* The claims' ids and owners, as the rows of VALUES. */
+static char *put_claims(char *at, const struct floor_claim *const claims[], size_t count) {
+  for (size_t i = 0; i < count; i++) {
+    at = put(at, i == 0 ? "(x'" : ",(x'");
+    char hex[33];
+    floor_hex(claims[i]->id, hex);
+    memcpy(at, hex, 32);
+    at += 32;
+    at += snprintf(at, CLAIM_TEXT_MOST - 40, "',1,1,%" PRId32 ")", claims[i]->owner);
+  }
+  return at;
+}
+
+static enum floor_answer book_coalesced(struct floor_link *link, const struct floor_claim *const claims[],
+                                        size_t count) {
+  struct link *l = (struct link *)link;
+  enum floor_answer answer = say(l, "BEGIN");
+  if (answer == FLOOR_DONE) {
+    char text[TEXT_MOST];
+    int64_t rows[STATEMENTS_MOST] = {0};
+    int n =
+        snprintf(text, sizeof text,
+                 "UPDATE floor_row SET used=used+%zu, version=version+1 WHERE id=1 AND used+%zu<=lim", count, count);
+    answer = send(l, text, (size_t)n, rows, NULL);
+    if (answer == FLOOR_DONE && rows[0] == 0) answer = FLOOR_FULL;
+  }
+  if (answer == FLOOR_DONE) {
+    char *end = put_claims(put(l->many, CLAIM "VALUES "), claims, count);
+    answer = send(l, l->many, (size_t)(end - l->many), NULL, NULL);
+  }
+  if (answer == FLOOR_DONE) answer = say(l, "COMMIT");
+  return answer == FLOOR_DONE ? answer : back(l, answer);
+}
+
+static enum floor_answer book_coalesced1(struct floor_link *link, const struct floor_claim *const claims[],
+                                         size_t count) {
+  struct link *l = (struct link *)link;
+  int n = snprintf(l->many, TEXT_MOST,
+                   "BEGIN;UPDATE floor_row SET used=used+%zu, version=version+1 WHERE id=1 AND used+%zu<=lim;" CLAIM
+                   "WITH t(c, r, a, o) AS (VALUES ",
+                   count, count);
+  char *end = put_claims(l->many + n, claims, count);
+  end = put(end, ") SELECT c, r, a, o FROM t WHERE ROW_COUNT()>0;COMMIT");
+  return whole(l, l->many, (int)(end - l->many), 1, FLOOR_FULL);
+}
+
+/* ---- Leases ---- */
+
+static enum floor_answer acquire(struct floor_link *link, int32_t name, int32_t owner, int64_t *fence) {
+  struct link *l = (struct link *)link;
+  char text[TEXT_MOST];
+  int64_t rows[STATEMENTS_MOST] = {0};
+  int n = snprintf(text, sizeof text,
+                   "UPDATE floor_lease SET owner=%" PRId32 ", fence=LAST_INSERT_ID(fence+1),"
+                   " until=NOW(6)+INTERVAL 10 SECOND WHERE name=%" PRId32 " AND (owner IS NULL OR until<NOW(6))",
+                   owner, name);
+  enum floor_answer answer = send(l, text, (size_t)n, rows, NULL);
+  if (answer == FLOOR_DONE && rows[0] == 0) return FLOOR_CONFLICT;
+  if (answer == FLOOR_DONE) *fence = (int64_t)mysql_insert_id(l->my);
+  return answer;
+}
+
+static enum floor_answer release(struct floor_link *link, int32_t name, int32_t owner) {
+  struct link *l = (struct link *)link;
+  char text[TEXT_MOST];
+  int64_t rows[STATEMENTS_MOST] = {0};
+  int n = snprintf(text, sizeof text, "UPDATE floor_lease SET owner=NULL WHERE name=%" PRId32 " AND owner=%" PRId32,
+                   name, owner);
+  enum floor_answer answer = send(l, text, (size_t)n, rows, NULL);
+  if (answer != FLOOR_DONE || rows[0] == 1) return answer;
+  snprintf(l->base.why, sizeof l->base.why, "the lease was not held any more");
+  return FLOOR_BROKEN;
+}
+
+/* ---- Tables and connections ---- */
+
+static const struct floor_strategy strategies[] = {
+    {.name = "none",
+     .what = "read, write back, claim, commit, with no lock: loses updates",
+     .unsafe = true,
+     .book = book_none},
+    {.name = "optimistic",
+     .what = "UPDATE .. WHERE version, retried after a random pause; a packet a statement",
+     .book = book_optimistic},
+    {.name = "optimistic1", .what = "the same in two packets: the read, then all the rest", .book = book_optimistic1},
+    {.name = "pessimistic",
+     .what = "SELECT .. FOR UPDATE, decide in the client; a packet a statement",
+     .book = book_pessimistic},
+    {.name = "pessimistic2",
+     .what = "the same in two packets: up to the read, then the rest",
+     .book = book_pessimistic2},
+    {.name = "pessimistic1",
+     .what = "SELECT .. FOR UPDATE, decide in the engine; one packet",
+     .book = book_pessimistic1},
+    {.name = "atomic", .what = "UPDATE .. WHERE used < lim, claim, commit; a packet a statement", .book = book_atomic},
+    {.name = "atomic1", .what = "the same in one packet", .book = book_atomic1},
+    {.name = "getlock",
+     .what = "GET_LOCK around read, write back, claim, commit; a packet a statement",
+     .book = book_getlock},
+    {.name = "getlock1", .what = "GET_LOCK, atomic1, RELEASE_LOCK; one packet", .book = book_getlock1},
+    {.name = "coalesced",
+     .what = "one writer books for all who wait; a packet a statement",
+     .kind = FLOOR_TOGETHER,
+     .book_all = book_coalesced},
+    {.name = "coalesced1", .what = "the same in one packet", .kind = FLOOR_TOGETHER, .book_all = book_coalesced1},
+    {.name = "lease-own", .what = "acquire and release a name of one's own, an UPDATE each", .kind = FLOOR_LEASE_OWN},
+    {.name = "lease-shared", .what = "the same on one name, tried until it is granted", .kind = FLOOR_LEASE_SHARED},
+    {.name = NULL},
+};
+
+static void link_close(struct floor_link *link) {
+  struct link *l = (struct link *)link;
+  mysql_close(l->my);
+  free(l);
+}
+
+static struct floor_link *link_open(const char *text, const struct floor_strategy *strategy, char why[FLOOR_WHY]) {
+  (void)strategy;
+  struct floor_uri uri;
+  if (!floor_uri_cut(text, &uri) || !*uri.path) {
+    snprintf(why, FLOOR_WHY, "the URI names no database: mysql://user:password@host:port/database");
+    return NULL;
+  }
+  char socket[256] = "";
+  floor_uri_param(&uri, "socket", socket, sizeof socket);
+  struct link *l = calloc(1, sizeof *l);
+  if (!l) return NULL;
+  l->my = mysql_init(NULL);
+  /* CLIENT_FOUND_ROWS is left out: rows that changed are what the statements ask for. */
+  if (!l->my || !mysql_real_connect(l->my,
+                                    *socket     ? NULL
+                                    : *uri.host ? uri.host
+                                                : "127.0.0.1",
+                                    uri.user, uri.password, uri.path + 1, uri.port, *socket ? socket : NULL,
+                                    CLIENT_MULTI_STATEMENTS)) {
+    snprintf(why, FLOOR_WHY, "%s", l->my ? mysql_error(l->my) : "out of memory");
+  } else if (say(l, "SET tx_isolation='READ-COMMITTED', sql_mode='STRICT_ALL_TABLES'") != FLOOR_DONE) {
+    snprintf(why, FLOOR_WHY, "%s", l->base.why);
+  } else {
+    return &l->base;
+  }
+  link_close(&l->base);
+  return NULL;
+}
+
+static bool setup(struct floor_link *link, int64_t limit, int32_t names) {
+  struct link *l = (struct link *)link;
+  char text[1600];
+  int n = snprintf(text, sizeof text,
+                   "DROP TABLE IF EXISTS floor_claim, floor_row, floor_lease;"
+                   "CREATE TABLE floor_row(id INT PRIMARY KEY, used BIGINT NOT NULL, lim BIGINT NOT NULL,"
+                   " version BIGINT NOT NULL DEFAULT 0) ENGINE=InnoDB;"
+                   "INSERT INTO floor_row VALUES (1, 0, %" PRId64 ", 0);"
+                   "CREATE TABLE floor_claim(claim BINARY(16) PRIMARY KEY, row_id INT NOT NULL, amount BIGINT NOT NULL,"
+                   " owner INT NOT NULL, taken_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),"
+                   " FOREIGN KEY(row_id) REFERENCES floor_row(id)) ENGINE=InnoDB;"
+                   "CREATE TABLE floor_lease(name INT PRIMARY KEY, owner INT, fence BIGINT NOT NULL DEFAULT 0,"
+                   " until DATETIME(6) NOT NULL DEFAULT '2000-01-01') ENGINE=InnoDB;",
+                   limit);
+  if (send(l, text, (size_t)n, NULL, NULL) != FLOOR_DONE) return false;
+  char *end = put(l->many, "INSERT INTO floor_lease(name) VALUES ");
+  for (int32_t i = 0; i < names; i++) end += snprintf(end, CLAIM_TEXT_MOST, "%s(%" PRId32 ")", i > 0 ? "," : "", i);
+  return send(l, l->many, (size_t)(end - l->many), NULL, NULL) == FLOOR_DONE;
+}
+
+static bool audit(struct floor_link *link, struct floor_audit *a) {
+  static const char text[] = "SELECT used, lim, (SELECT COUNT(*) FROM floor_claim),"
+                             " (SELECT COALESCE(SUM(amount), 0) FROM floor_claim),"
+                             " (SELECT COALESCE(SUM(fence), 0) FROM floor_lease),"
+                             " (SELECT COUNT(owner) FROM floor_lease) FROM floor_row";
+  int64_t cells[COLUMNS_MOST] = {0};
+  if (send((struct link *)link, text, sizeof text - 1, NULL, cells) != FLOOR_DONE) return false;
+  *a = (struct floor_audit){cells[0], cells[1], cells[2], cells[3], cells[4], cells[5]};
+  return true;
+}
+
+static bool room(struct floor_link *link, int64_t *out) {
+  static const char text[] = "SELECT lim - used FROM floor_row WHERE id=1";
+  int64_t cells[COLUMNS_MOST] = {0};
+  if (send((struct link *)link, text, sizeof text - 1, NULL, cells) != FLOOR_DONE) return false;
+  *out = cells[0];
+  return true;
+}
+
+static const char *version(struct floor_link *link) {
+  return mysql_get_server_info(((struct link *)link)->my);
+}
+
+static const struct floor_engine engine = {
+    .name = "mariadb",
+    .example = "mysql://user:password@host:port/database, or mysql://user:password@/database?socket=/path",
+    .variable = "DIBS_TEST_MYSQL",
+    .strategies = strategies,
+    .open = link_open,
+    .close = link_close,
+    .setup = setup,
+    .audit = audit,
+    .room = room,
+    .acquire = acquire,
+    .release = release,
+    .version = version,
+};
+
+int main(int argc, char **argv) {
+  return floor_main(&engine, argc, argv);
+}

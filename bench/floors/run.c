@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * One run: users as threads in a closed loop, each with a connection of its own unless one writer books for all.
+ * Connections are opened one after the other before the gate opens: a thousand at once overrun a listen queue.
+ */
+#include "floor.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A refused try sleeps for a random time below a bound that doubles with each try, between these. */
+enum { BACKOFF_FIRST_US = 500, BACKOFF_MOST_US = 64000 };
+/* A booking that conflicts is given up this long after the end of the run. */
+enum { GRACE_MS = 2000 };
+
+struct crowd;
+
+struct user {
+  struct crowd *crowd;
+  dibs__thread *thread;
+  struct floor_link *link; /* NULL when a writer books */
+  int32_t number;          /* from 0 */
+  /* the thread's, until it is joined */
+  struct floor_ask ask;
+  uint64_t seed;
+  struct dibs__hist times;
+  uint64_t full, conflicts, deadlocks, errors;
+  dibs__tick ended;
+  char why[FLOOR_WHY];
+};
+
+struct crowd {
+  const struct floor_run *run;
+  struct floor_batch *batch; /* NULL unless a writer books */
+  dibs__word gate;           /* 1: open */
+  dibs__tick end;            /* written before the gate opens */
+  _Atomic uint32_t inside;   /* holders of the shared name */
+  _Atomic bool shared;       /* there were two */
+  struct user *users;
+};
+
+/* ---- Small things ---- */
+
+static uint64_t draw(uint64_t *seed) {
+  uint64_t x = *seed;
+  x ^= x << 13;
+  x ^= x >> 7;
+  x ^= x << 17;
+  return *seed = x;
+}
+
+static void back_off(struct user *u, unsigned tries) {
+  uint64_t most_us = (uint64_t)BACKOFF_FIRST_US << (tries < 7 ? tries : 7);
+  if (most_us > BACKOFF_MOST_US) most_us = BACKOFF_MOST_US;
+  dibs__tick by = dibs__tick_now();
+  by.ns += (int64_t)(draw(&u->seed) % (most_us * 1000));
+  dibs__word never = 0;
+  while (dibs__word_wait(&never, 0, by, false)) continue;
+}
+
+/* ---- What a user does ---- */
+
+static enum floor_answer book(struct user *u) {
+  const struct floor_run *run = u->crowd->run;
+  dibs__random(u->ask.claim.id, sizeof u->ask.claim.id);
+  for (unsigned tries = 0;; tries++) {
+    enum floor_answer got =
+        u->crowd->batch ? floor_batch_book(u->crowd->batch, &u->ask) : run->strategy->book(u->link, &u->ask.claim);
+    if (got != FLOOR_CONFLICT && got != FLOOR_DEADLOCK) return got;
+    *(got == FLOOR_CONFLICT ? &u->conflicts : &u->deadlocks) += 1;
+    if (dibs__tick_before(dibs__tick_add_ms(u->crowd->end, GRACE_MS), dibs__tick_now())) return got;
+    back_off(u, tries);
+  }
+}
+
+static enum floor_answer lease(struct user *u, bool shared) {
+  struct crowd *c = u->crowd;
+  const struct floor_engine *engine = c->run->engine;
+  int32_t name = shared ? 0 : u->number;
+  int64_t fence = 0;
+  enum floor_answer got;
+  while ((got = engine->acquire(u->link, name, u->number + 1, &fence)) == FLOOR_CONFLICT || got == FLOOR_DEADLOCK) {
+    *(got == FLOOR_CONFLICT ? &u->conflicts : &u->deadlocks) += 1;
+    if (dibs__tick_before(c->end, dibs__tick_now())) return got;
+  }
+  if (got != FLOOR_DONE) return got;
+  if (shared && atomic_fetch_add(&c->inside, 1) != 0) atomic_store(&c->shared, true);
+  if (shared) atomic_fetch_sub(&c->inside, 1);
+  do got = engine->release(u->link, name, u->number + 1);
+  while (got == FLOOR_DEADLOCK);
+  return got == FLOOR_DONE ? got : FLOOR_BROKEN;
+}
+
+static enum floor_answer once(struct user *u) {
+  switch (u->crowd->run->strategy->kind) {
+  case FLOOR_ALONE:
+  case FLOOR_TOGETHER:
+    return book(u);
+  case FLOOR_LEASE_OWN:
+    return lease(u, false);
+  case FLOOR_LEASE_SHARED:
+    return lease(u, true);
+  }
+  assert(!"a kind");
+  return FLOOR_BROKEN;
+}
+
+static void user_main(void *arg) {
+  struct user *u = arg;
+  struct crowd *c = u->crowd;
+  while (!atomic_load(&c->gate)) dibs__word_wait(&c->gate, 0, DIBS__TICK_NEVER, false);
+  for (dibs__tick now = dibs__tick_now(); dibs__tick_before(now, c->end);) {
+    dibs__tick before = now;
+    enum floor_answer got = once(u);
+    now = dibs__tick_now();
+    if (got == FLOOR_DONE) {
+      dibs__hist_add(&u->times, now.ns - before.ns);
+      continue;
+    }
+    if (got == FLOOR_FULL) u->full++;
+    if (got == FLOOR_BROKEN) {
+      u->errors++;
+      if (u->link) memcpy(u->why, u->link->why, sizeof u->why);
+    }
+    if (got == FLOOR_FULL || got == FLOOR_BROKEN) break; /* nobody gives back: full stays full */
+  }
+  u->ended = dibs__tick_now();
+}
+
+/* ---- The run ---- */
+
+static bool users_open(struct crowd *c, struct floor_result *result) {
+  const struct floor_run *run = c->run;
+  for (uint32_t i = 0; i < run->users; i++) {
+    struct user *u = &c->users[i];
+    u->crowd = c;
+    u->number = (int32_t)i;
+    u->ask.claim.owner = u->number + 1;
+    dibs__random(&u->seed, sizeof u->seed);
+    u->seed |= 1; /* the generator stays at 0 for ever */
+    if (run->strategy->kind == FLOOR_TOGETHER) continue;
+    char why[FLOOR_WHY] = "";
+    u->link = run->engine->open(run->uri, run->strategy, why);
+    if (u->link) continue;
+    snprintf(result->why, sizeof result->why, "connection %" PRIu32 " of %" PRIu32 ": %.400s", i + 1, run->users, why);
+    return false;
+  }
+  return true;
+}
+
+/* Ends when all users have; seconds from the gate's opening to the last one's end. */
+static bool users_run(struct crowd *c, struct floor_result *result) {
+  uint32_t started = 0;
+  for (; started < c->run->users; started++) {
+    struct user *u = &c->users[started];
+    u->thread = dibs__thread_start("user", user_main, u);
+    if (!u->thread) break;
+  }
+  dibs__tick start = dibs__tick_now();
+  c->end = start;
+  if (started == c->run->users) c->end.ns += (int64_t)(c->run->seconds * 1e9);
+  atomic_store(&c->gate, 1);
+  dibs__word_wake(&c->gate, UINT32_MAX >> 1, false);
+  dibs__tick last = start;
+  for (uint32_t i = 0; i < started; i++) {
+    struct user *u = &c->users[i];
+    dibs__thread_join(u->thread);
+    if (dibs__tick_before(last, u->ended)) last = u->ended;
+    dibs__hist_merge(&result->times, &u->times);
+    result->full += u->full;
+    result->conflicts += u->conflicts;
+    result->deadlocks += u->deadlocks;
+    result->errors += u->errors;
+    if (u->why[0] && !result->why[0]) memcpy(result->why, u->why, sizeof result->why);
+  }
+  result->done = result->times.count;
+  result->seconds = (double)(last.ns - start.ns) / 1e9;
+  result->shared = atomic_load(&c->shared);
+  if (started < c->run->users)
+    snprintf(result->why, sizeof result->why, "only %" PRIu32 " threads could be started", started);
+  return started == c->run->users;
+}
+
+static bool users_all(const struct floor_run *run, struct floor_link *writer, struct floor_result *result) {
+  bool ok = false;
+  struct crowd crowd = {.run = run, .users = calloc(run->users, sizeof *crowd.users)};
+  if (!crowd.users) {
+    snprintf(result->why, sizeof result->why, "out of memory");
+    return false;
+  }
+  if (!users_open(&crowd, result)) goto out;
+  if (writer && !(crowd.batch = floor_batch_start(run, writer))) goto out;
+  ok = users_run(&crowd, result);
+  if (crowd.batch) result->batches = floor_batch_stop(crowd.batch);
+  if (result->errors > 0 && !result->why[0] && writer) memcpy(result->why, writer->why, sizeof result->why);
+out:
+  for (uint32_t i = 0; i < run->users; i++)
+    if (crowd.users[i].link) run->engine->close(crowd.users[i].link);
+  free(crowd.users);
+  return ok && result->errors == 0;
+}
+
+/* Everything that was answered is in the tables, once, and nothing else. */
+static bool look(const struct floor_run *run, struct floor_result *r) {
+  const struct floor_audit *a = &r->audit;
+  const int64_t done = (int64_t)r->done;
+  if (run->strategy->kind == FLOOR_LEASE_OWN || run->strategy->kind == FLOOR_LEASE_SHARED) {
+    if (a->fences == done && a->held == 0 && !r->shared) return true;
+    snprintf(r->why, sizeof r->why, "%" PRId64 " grants, fences add up to %" PRId64 ", %" PRId64 " names still held%s",
+             done, a->fences, a->held, r->shared ? ", two held one name at once" : "");
+    return false;
+  }
+  /* Nobody gives back, so whoever was refused was refused by a full row. */
+  const bool refused_early = r->full > 0 && a->used < a->limit;
+  if (a->used == done && a->claims == done && a->amount == done && a->used <= a->limit && !refused_early) return true;
+  snprintf(r->why, sizeof r->why, "%" PRId64 " granted, counted %" PRId64 " of %" PRId64 ", claims %" PRId64 "%s", done,
+           a->used, a->limit, a->claims, refused_early ? ", refused too early" : "");
+  return false;
+}
+
+/* The engines' words end in a line break, some of them. */
+static void trim(char *text) {
+  for (size_t n = strlen(text); n > 0 && text[n - 1] == '\n'; n--) text[n - 1] = '\0';
+}
+
+bool floor_run(const struct floor_run *run, struct floor_result *result) {
+  memset(result, 0, sizeof *result);
+  const struct floor_engine *engine = run->engine;
+  bool ok = false;
+  struct floor_link *writer = NULL;
+  struct floor_link *link = engine->open(run->uri, NULL, result->why);
+  if (!link) {
+    trim(result->why);
+    return false;
+  }
+  result->reached = true;
+  snprintf(result->version, sizeof result->version, "%s", engine->version(link));
+  if (!engine->setup(link, run->limit, (int32_t)run->users)) goto said;
+  if (run->strategy->kind == FLOOR_TOGETHER && !(writer = engine->open(run->uri, run->strategy, result->why))) goto out;
+  ok = users_all(run, writer, result);
+  if (!ok) goto out;
+  ok = engine->audit(link, &result->audit);
+  if (!ok) goto said;
+  result->right = look(run, result);
+  goto out;
+said:
+  memcpy(result->why, link->why, sizeof result->why);
+out:
+  if (writer) engine->close(writer);
+  engine->close(link);
+  trim(result->why);
+  return ok;
+}
