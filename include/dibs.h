@@ -325,9 +325,9 @@ typedef struct dibs_table dibs_table;
 
 typedef struct dibs_table_options {
   size_t size;
-  const char *table;   /* "event", "booking.event" */
-  const char *key;     /* its unique key */
-  const char *version; /* a number counted up, a timestamp, or a hash; NULL: none, or a hash that is not stored */
+  const char *table;        /* "event", "booking.event" */
+  const char *key;          /* its unique key */
+  const char *version;      /* a number counted up, a timestamp, or a hash; NULL: none, or a hash that is not stored */
   const char *version_kind; /* "number" (NULL), "time", "hash" */
   const char *fence;        /* a number of 64 bits: the largest fence seen */
   const char *owner;        /* a number of 64 bits: a digest of the lease that had it */
@@ -392,8 +392,8 @@ typedef struct dibs_stock_result {
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_stock_take(dibs_store *store, const char *key, int64_t amount,
                                                       const dibs_stock_options *options, dibs_stock_result *result,
                                                       dibs_error *error);
-/* Gives back what `claim` took.  OK (`got`); REPLAY (given before); NOT_FOUND (no such claim: it is remembered as given,
- * and a take that comes late is refused); otherwise like dibs_stock_take. */
+/* Gives back what `claim` took.  OK (`got`); REPLAY (given before); NOT_FOUND (no such claim: it is remembered as
+ * given, and a take that comes late is refused); otherwise like dibs_stock_take. */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_stock_give(dibs_store *store, const char *key, const char *claim,
                                                       const dibs_stock_options *options, dibs_stock_result *result,
                                                       dibs_error *error);
@@ -401,13 +401,14 @@ DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_stock_give(dibs_store *store, const c
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_stock_show(dibs_store *store, const char *key,
                                                       const dibs_stock_options *options, dibs_stock_result *result,
                                                       dibs_error *error);
-/* Makes the stock, or sets its limit.  OK; FULL: more than that is used (nothing was changed); INVALID (a table of yours
- * whose rows can't be made so), UNSUPPORTED, UNAVAILABLE, UNKNOWN. */
+/* Makes the stock, or sets its limit.  OK; FULL: more than that is used (nothing was changed); INVALID (a table of
+ * yours whose rows can't be made so), UNSUPPORTED, UNAVAILABLE, UNKNOWN. */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_stock_set(dibs_store *store, const char *key, int64_t limit,
                                                      const dibs_stock_options *options, dibs_stock_result *result,
                                                      dibs_error *error);
 
-/* ---- Once ---------------------------------------------------------------------------------------------------------- */
+/* ---- Once ----------------------------------------------------------------------------------------------------------
+ */
 
 typedef struct dibs_once_options {
   size_t size;
@@ -417,21 +418,22 @@ typedef struct dibs_once_options {
   const char *owner; /* a label for people */
 } dibs_once_options;
 
-/* Does the work: *answer is malloc'd by the function, for the library to free, and kept if it returns DIBS_OK; any other
- * status is handed on, and the key is free again.  The fence grows with each attempt. */
+/* Does the work: *answer is malloc'd by the function, for the library to free, and kept if it returns DIBS_OK; any
+ * other status is handed on, and the key is free again.  The fence grows with each attempt. */
 typedef dibs_status (*dibs_once_fn)(dibs_lease *lease, char **answer, size_t *length, void *user);
 
-/* Runs `fn` once for `key` in the whole fleet, and keeps its answer; whoever comes later is given that (REPLAY).  Whoever
- * comes in between waits.  *answer is malloc'd, yours to free, NUL behind the last byte; NULL without an answer.
- * A crash in the middle frees the key when the lease ends: what `fn` did outside the store may then be done again, under
- * a larger fence.  To have the effect and the answer in one transaction, see dibs_inside.
- * OK (it ran now), REPLAY, HELD, TIMEOUT, LOST (the lease was, while it ran: the answer was not kept), STALE, and what
- * `fn` returned; INVALID, UNSUPPORTED, UNAVAILABLE, UNKNOWN (the answer may be kept: ask again), NO_MEMORY. */
+/* Runs `fn` once for `key` in the whole fleet, and keeps its answer; whoever comes later is given that (REPLAY).
+ * Whoever comes in between waits.  *answer is malloc'd, yours to free, NUL behind the last byte; NULL without an
+ * answer. A crash in the middle frees the key when the lease ends: what `fn` did outside the store may then be done
+ * again, under a larger fence.  To have the effect and the answer in one transaction, see dibs_inside. OK (it ran now),
+ * REPLAY, HELD, TIMEOUT, LOST (the lease was, while it ran: the answer was not kept), STALE, and what `fn` returned;
+ * INVALID, UNSUPPORTED, UNAVAILABLE, UNKNOWN (the answer may be kept: ask again), NO_MEMORY. */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_once(dibs_store *store, const char *key, const dibs_once_options *options,
                                                 dibs_once_fn fn, void *user, char **answer, size_t *length,
                                                 dibs_error *error);
 
-/* ---- Inside a transaction of yours --------------------------------------------------------------------------------- */
+/* ---- Inside a transaction of yours ---------------------------------------------------------------------------------
+ */
 
 /* A handle whose calls take part in the transaction that stands open on your own connection: a PGconn *, MYSQL * or
  * sqlite3 *, by the store's scheme.  What they did stands when you commit.  Records, stock and once; no leases.  The

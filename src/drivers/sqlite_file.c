@@ -28,8 +28,13 @@ enum { HEADER = 100, SCHEMA_TEXT = 1024, PATH_ROOM = 4200 };
  * 4096 bytes costs a lone acquire 10% more; one of 1024 costs a batch of 64 10% more, since it touches more of them. */
 #define PAGE_SIZE "PRAGMA page_size=2048"
 
-static const struct dibs__sql_words words = {
-    .number = "INTEGER", .name = "TEXT", .text = "TEXT", .bytes = "BLOB", .tail = " WITHOUT ROWID", .some = " WHERE "};
+static const struct dibs__sql_words words = {.number = "INTEGER",
+                                             .name = "TEXT",
+                                             .text = "TEXT",
+                                             .id = "BLOB",
+                                             .bytes = "BLOB",
+                                             .tail = " WITHOUT ROWID",
+                                             .some = " WHERE "};
 
 bool dibs__lite_stat(const char *path, uint64_t *device, uint64_t *inode) {
   struct stat st;

@@ -21,8 +21,8 @@
  *
  * or in one, by the engine's fast statements, for names that nobody else wants.
  *
- * The bucket's row is the lock of all its names for whoever queues or draws a fence; a renewal or release of a name that
- * nobody waits for locks the head alone.  So who decides on rows locks the bucket first, then the head.
+ * The bucket's row is the lock of all its names for whoever queues or draws a fence; a renewal or release of a name
+ * that nobody waits for locks the head alone.  So who decides on rows locks the bucket first, then the head.
  *
  * A process lives by a bell: a connection that holds a lock of the server's named after its session, and hears.  It is
  * opened before the first waiter of the process is queued.  Dead bell, dead waiters.
@@ -68,20 +68,20 @@ struct dibs__far_engine {
   void (*forget)(void *place);
   /* A connection, set up for READ COMMITTED, UTC, the lock timeout, our schema.  UNAVAILABLE, DENIED, UNSUPPORTED (too
    * old, a transaction pooler), INVALID.  May be asked from any thread. */
-  dibs__status (*connect)(struct dibs__far *store, dibs__tick by, struct dibs__sql_wire **wire, struct dibs__said *said);
+  dibs__status (*connect)(struct dibs__far *store, dibs__tick by, struct dibs__sql_wire **wire,
+                          struct dibs__said *said);
   void (*close)(struct dibs__sql_wire *wire); /* NULL is fine */
   /* The caller's own connection (PGconn, MYSQL) as a wire; closing it leaves the connection alone. */
-  dibs__status (*adopt)(struct dibs__far *store, void *connection, struct dibs__sql_wire **wire, struct dibs__said *said);
+  dibs__status (*adopt)(struct dibs__far *store, void *connection, struct dibs__sql_wire **wire,
+                        struct dibs__said *said);
 
   /* What identifies this life of the server's memory, as text that is hashed: one statement that gives one cell;
    * `fleeting`: each start of the server is another life. */
   const char *(*life)(bool fleeting);
   /* Statements of our schema beside dibs__sql_schema, the nth from `version` on; NULL when there are no more. */
   const char *(*schema)(uint32_t version, size_t nth);
-  /* Puts statements that lock the making of the schema until the connection ends or unlock_schema.  */
+  /* Puts what keeps others from making the schema, until it is unlocked or the connection ends. */
   enum dibs__sql_step (*lock_schema)(struct dibs__sql_wire *wire, bool lock);
-  /* Which version stands: 0: none.  Sent and answered. */
-  enum dibs__sql_step (*schema_version)(struct dibs__far *store, struct dibs__sql_wire *wire, uint32_t *version);
 
   /* An expression over a column or value with a session's number: where it lives, above 0; NULL or 0: it is gone. */
   const char *alive; /* with $s where the number stands */
@@ -95,18 +95,18 @@ struct dibs__far_engine {
    * UNAVAILABLE: the bell is broken; close it and open another. */
   dibs__status (*bell_wait)(void *bell, struct dibs__event *events, size_t cap, size_t *count, dibs__tick by);
   void (*bell_wake)(void *bell); /* any thread, also before bell_wait */
-  /* Puts what makes others hear.  Within the transaction, before COMMIT; then behind it, in the same packet: an error of
-   * the latter is nobody's trouble.  `where` is what `alive` told of each.  Either may be NULL. */
+  /* Puts what makes others hear.  Within the transaction, before COMMIT; then behind it, in the same packet: an error
+   * of the latter is nobody's trouble.  `where` is what `alive` told of each.  Either may be NULL. */
   enum dibs__sql_step (*ring_within)(struct dibs__far *store, struct dibs__sql_wire *wire,
                                      const struct dibs__far_ring *rings, size_t count);
   enum dibs__sql_step (*ring_after)(struct dibs__far *store, struct dibs__sql_wire *wire,
                                     const struct dibs__far_ring *rings, const int64_t *where, size_t count);
 
   /* ---- Fast statements ----
-   * Exclusive acquires without ticket, renewals without a block, releases: of names that differ, nobody of which is known
-   * to be waited for; they all name `mandate`.  Puts one packet, goes, and answers those that went through
-   * (status OK, `waiting` false, and all other answers); what it did not find as expected it leaves UNKNOWN, unchanged.
-   * NULL: none. */
+   * Exclusive acquires without ticket, renewals without a block, releases: of names that differ, sorted by bucket and
+   * name, nobody of which is known to be waited for, each under its op.mandate.  Puts one packet, goes, and answers
+   * those that went through (status OK, `waiting` false, and all other answers); what it did not find as expected it
+   * leaves UNKNOWN, unchanged. NULL: none. */
   enum dibs__sql_step (*fast)(struct dibs__far *store, struct dibs__sql_wire *wire, uint64_t session,
                               struct dibs__lease_op *const ops[], size_t count, int64_t *now);
 };
@@ -119,15 +119,13 @@ struct dibs__far {
   void *place;
   struct dibs__far_options options;
   char shown[256]; /* the URI without password, for messages */
-  const char *const *texts; /* with the prefix put in */
-  char *text_memory;
+  char **texts;    /* with the prefix put in; far_text.c */
   uint64_t session;
-  /* Any thread. */
-  struct dibs__far_bell *bell;
+  struct dibs__far_inside *inside; /* what is far_*.c's alone */
 };
 
-/* The functions of struct dibs__driver for a server, given the engine: a driver's open calls far_open, its table has the
- * rest as they are. */
+/* The functions of struct dibs__driver for a server, given the engine: a driver's open calls far_open, its table has
+ * the rest as they are. */
 dibs__status dibs__far_open(const struct dibs__far_engine *engine, const struct dibs__uri *uri, dibs__tick by,
                             struct dibs__dstore **store, struct dibs__said *said);
 void dibs__far_close(struct dibs__dstore *store);
@@ -145,8 +143,8 @@ dibs__status dibs__far_list(struct dibs__session *session, const struct dibs__li
                             struct dibs__said *said);
 void dibs__far_tidy(struct dibs__dstore *store);
 
-/* The table's name with the prefix: "dibs_name" becomes "PREFIXname"; the result is the store's for as long as it is
- * open.  For fast statements: call once, in prepare. */
-const char *dibs__far_text(struct dibs__far *store, const char *text);
+/* A text with "dibs_" replaced by the prefix, @now by the clock, @lock by what locks rows; malloc'd, NULL: no memory.
+ * For fast statements: once a store, in prepare. */
+char *dibs__far_text(struct dibs__far *store, const char *text);
 
 #endif

@@ -7,7 +7,8 @@
  * Each function answers all operations that it is given, each on its own, in as few transactions and packets as it can;
  * it begins and commits them itself (inside a user's transaction they are savepoints).  Deadlocks, serialization
  * failures and lost races are tried again until the operation's deadline.  FINE: all are answered, some perhaps
- * UNAVAILABLE.  BROKE: the wire is dead or out of memory, and what still says UNKNOWN may have happened if wire->unsure.
+ * UNAVAILABLE.  BROKE: the wire is dead or out of memory, and what still says UNKNOWN may have happened if
+ * wire->unsure.
  *
  * (Records in dibs' own table are decided with leases, on rows: guard.c.)
  */

@@ -9,16 +9,16 @@
 #include <assert.h>
 #include <string.h>
 
-/* #n number, #k name, #t text, #b bytes, #z the tail of a table */
+/* #n number, #k name, #t text, #i up to 64 bytes, fit for a key, #b bytes, #z the tail of a table */
 static const char *const made[] = {
     /* One row.  `device`, `inode`: of the file; `boot`: of the machine it was last begun on. */
-    "CREATE TABLE dibs_meta (one #n PRIMARY KEY, version #n, life #b, device #n, inode #n, boot #t)",
+    "CREATE TABLE dibs_meta (one #n PRIMARY KEY, version #n, life #i, device #n, inode #n, boot #t)",
 
     "CREATE TABLE dibs_name (bucket #n NOT NULL, name #k NOT NULL, place #n NOT NULL,"
     /* the bucket's own row */
-    " life #b, epoch #n, seq #n,"
+    " life #i, epoch #n, seq #n,"
     /* the exclusive holder, or a waiter; a head's `state` is 1 when new waiters go to the index */
-    " id #b, until #n, granted #n, first #n, block #n, broken #n, waiters #n, state #n,"
+    " id #i, until #n, granted #n, first #n, block #n, broken #n, waiters #n, state #n,"
     " ttl #n, since #n, session #n, owner #t, mode #n, slots #n,"
     /* a head */
     " holders #n, offers #n, tickets #n, front #n, reach #n, low_slot #n, due #n,"
@@ -27,10 +27,10 @@ static const char *const made[] = {
     " PRIMARY KEY (bucket, name, place))#z",
     /* Where a deep waiter stands: a table, not an index on some rows, because every write to dibs_name would look at
      * that (and not every engine has them). */
-    "CREATE TABLE dibs_deep (bucket #n NOT NULL, name #k NOT NULL, id #b NOT NULL, place #n,"
+    "CREATE TABLE dibs_deep (bucket #n NOT NULL, name #k NOT NULL, id #i NOT NULL, place #n,"
     " PRIMARY KEY (bucket, name, id))#z",
 
-    "CREATE TABLE dibs_holder (bucket #n NOT NULL, name #k NOT NULL, id #b NOT NULL,"
+    "CREATE TABLE dibs_holder (bucket #n NOT NULL, name #k NOT NULL, id #i NOT NULL,"
     " slot #n, until #n, broken #n, ttl #n, since #n, session #n, owner #t, PRIMARY KEY (bucket, name, id))#z",
     "CREATE INDEX dibs_holder_slot ON dibs_holder (bucket, name, slot)#(slot IS NOT NULL)",
 
@@ -69,6 +69,8 @@ static const char *word(const struct dibs__sql_words *words, char which) {
     return words->name;
   case 't':
     return words->text;
+  case 'i':
+    return words->id;
   case 'b':
     return words->bytes;
   default:

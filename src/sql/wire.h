@@ -3,12 +3,12 @@
 #define DIBS_SQL_WIRE_H
 /*
  * A connection to a SQL engine, as everybody above the drivers uses it: statements are put, and travel together when
- * go() is called.  A transaction takes as many packets as it has decisions: on a hot row the round trips inside the lock
- * cost more than the flush.
+ * go() is called.  A transaction takes as many packets as it has decisions: on a hot row the round trips inside the
+ * lock cost more than the flush.
  *
- * Texts are written once for all engines: $1, $2 stand for values, $rows for a table of values ("WITH r(a, b) AS ($rows)
- * SELECT ... FROM r"), and what differs is asked of the engine's words.  A text that is put twice is prepared once,
- * where the engine has that.
+ * Texts are written once for all engines: $1, $2 stand for values, $rows for a table of values ("WITH r(a, b) AS
+ * ($rows) SELECT ... FROM r"), and what differs is asked of the engine's words.  A text that is put twice is prepared
+ * once, where the engine has that.
  *
  * An error ends a packet: what stands behind it was not done.  Whoever put BEGIN rolls back.
  */
@@ -51,18 +51,20 @@ struct dibs__sql_engine {
   const char *begin;      /* READ COMMITTED, and for writing */
   const char *for_update; /* " FOR UPDATE", or "" */
   const char *now_ms;     /* an expression: the server's clock as it is evaluated, in ms since 1970, UTC */
+  bool on_conflict;       /* INSERT ... ON CONFLICT; else ON DUPLICATE KEY UPDATE */
   bool returning;         /* INSERT, DELETE ... RETURNING */
   bool update_returning;
-  bool sessions; /* statements wait for other sessions: FALSE where one writer has it all */
+  bool sessions; /* statements wait for other sessions; false where one writer has it all */
 
   /* Both never block.  Values are taken over at once: they may go away.  FINE, or BROKE (no memory). */
   enum dibs__sql_step (*put)(struct dibs__sql_wire *wire, const char *text, const struct dibs__sql_value *values,
                              size_t count);
-  /* The same, with $rows: row_count > 0 rows of `columns` values, row by row; each column is of one kind but for NULLs. */
+  /* The same, with $rows: row_count > 0 rows of `columns` values, row by row; each column is of one kind but for NULLs.
+   */
   enum dibs__sql_step (*put_rows)(struct dibs__sql_wire *wire, const char *text, const struct dibs__sql_value *values,
                                   size_t count, const struct dibs__sql_value *rows, size_t columns, size_t row_count);
-  /* Sends what was put and takes all answers, until wire->by.  `commits`: if it breaks, wire->unsure is set unless it is
-   * known that nothing was done.  BROKE: wire->trouble, wire->broke_at, wire->words. */
+  /* Sends what was put and takes all answers, until wire->by.  `commits`: if it breaks, wire->unsure is set unless it
+   * is known that nothing was done.  BROKE: wire->trouble, wire->broke_at, wire->words. */
   enum dibs__sql_step (*go)(struct dibs__sql_wire *wire, bool commits);
   /* Answers of the nth statement of the latest go: valid until something is put or gone again. */
   size_t (*rows)(const struct dibs__sql_wire *wire, size_t nth);
@@ -80,8 +82,8 @@ struct dibs__sql_wire {
   /* After BROKE. */
   enum dibs__sql_trouble trouble;
   bool unsure;
-  size_t broke_at;   /* the statement that failed */
-  char words[200];   /* the engine's */
+  size_t broke_at; /* the statement that failed */
+  char words[200]; /* the engine's */
 };
 
 static inline struct dibs__sql_value dibs__sql_number(int64_t number) {

@@ -97,12 +97,12 @@ enum dibs__cap {
 /* ---- Operations --------------------------------------------------------------------------------------------- */
 
 enum dibs__family { /* appended only */
-  DIBS__FAM_LEASE,
-  DIBS__FAM_ANCHOR,
-  DIBS__FAM_RECORD,
-  DIBS__FAM_STOCK,
-  DIBS__FAM_ONCE,
-  DIBS__FAM_COUNT
+                    DIBS__FAM_LEASE,
+                    DIBS__FAM_ANCHOR,
+                    DIBS__FAM_RECORD,
+                    DIBS__FAM_STOCK,
+                    DIBS__FAM_ONCE,
+                    DIBS__FAM_COUNT
 };
 
 enum {
@@ -208,8 +208,9 @@ struct dibs__record_op {
 struct dibs__table;
 
 enum dibs__stock_verb {
-  /* Takes `amount` under `claim`, or what is left if `partial`.  OK (`got`); FULL; NOT_FOUND (no such stock); REPLAY: the
-   * claim was taken before, `got` says how much; CONFLICT: the claim was given back, or stands for another stock. */
+  /* Takes `amount` under `claim`, or what is left if `partial`.  OK (`got`); FULL; NOT_FOUND (no such stock); REPLAY:
+   * the claim was taken before, `got` says how much; CONFLICT: the claim was given back, or stands for another stock.
+   */
   DIBS__STOCK_TAKE,
   /* Gives back what the claim took.  OK (`got`); REPLAY: it was given before; NOT_FOUND: no such claim, which is
    * remembered as given, so that a take that comes late does not count. */
@@ -227,9 +228,9 @@ struct dibs__stock_op {
   bool partial;
   dibs__str key, claim, owner;
   int64_t amount;
-  dibs__id id;       /* FENCED: of the lease, and its fence */
+  dibs__id id; /* FENCED: of the lease, and its fence */
   dibs__fence fence;
-  uint32_t tries;    /* OPTIMISTIC: how often it may begin anew */
+  uint32_t tries; /* OPTIMISTIC: how often it may begin anew */
   /* Answers. */
   int64_t got, used, limit; /* used and limit as this operation left them; of TAKE and GIVE where they are known */
   uint32_t retries, deadlocks;

@@ -26,7 +26,7 @@ struct dibs__table {
   /* Records. */
   const char *version;
   enum dibs__version_kind version_kind;
-  const char *fence, *owner; /* numbers, 64 bits; owner keeps the digest of the lease's id */
+  const char *fence, *owner;                    /* numbers, 64 bits; owner keeps the digest of the lease's id */
   const char *columns[DIBS__TABLE_COLUMNS + 1]; /* what is loaded and saved */
   size_t column_count;
   /* Stock: the counted row, and its claims. */
