@@ -208,8 +208,10 @@ static int set_up(link_t *l) {
   if (code == SQLITE_OK) code = sqlite3_db_config(l->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
   /* Ids in deleted rows are of leases that are over: wiping them would only write more. */
   if (code == SQLITE_OK)
-    code = sqlite3_exec(l->db, "PRAGMA synchronous=NORMAL;PRAGMA secure_delete=OFF;PRAGMA journal_size_limit=" LOG_MOST,
-                        NULL, NULL, NULL);
+    code = sqlite3_exec(
+        l->db,
+        "PRAGMA synchronous=NORMAL;PRAGMA secure_delete=OFF;PRAGMA foreign_keys=ON;PRAGMA journal_size_limit=" LOG_MOST,
+        NULL, NULL, NULL);
   return code;
 }
 
@@ -242,6 +244,7 @@ dibs__status dibs__lite_link_open(struct dibs__lite *store, const char *path, di
 void dibs__lite_link_close(link_t *l) {
   if (!l) return;
   for (size_t i = 0; i < DIBS__LITE_TEXTS; i++) sqlite3_finalize(l->statements[i]);
-  sqlite3_close(l->db);
+  dibs__lite_wire_close(l->wire);
+  if (!l->inside) sqlite3_close(l->db);
   free(l);
 }

@@ -12,6 +12,7 @@
  *   sqlite_rows.c   rows to structs and back: the dialect of src/sql
  *   sqlite_crowd.c  the same for shared holders and waiters
  *   sqlite_fast.c   acquire, renew, release of exclusive leases by one statement each
+ *   sqlite_wire.c   the connection as a wire, for guarded writes (src/sql/guard.h)
  *   sqlite_run.c    a batch
  *   sqlite_list.c   listing
  *   sqlite_tidy.c   checkpoints and sweeping
@@ -107,6 +108,7 @@ enum dibs__lite_text {
 extern const char *const dibs__lite_texts[DIBS__LITE_TEXTS];
 
 struct dibs__lite;
+struct dibs__lite_wire;
 
 struct dibs__lite_hint {
   uint64_t session;
@@ -118,10 +120,12 @@ struct dibs__lite_link {
   struct dibs__lite *store;
   sqlite3 *db;
   sqlite3_stmt *statements[DIBS__LITE_TEXTS];
-  dibs__tick by;   /* of the call that goes on: the busy handler gives up then */
-  int failed;      /* SQLite's code of what made a step BROKE */
-  char words[160]; /* and its words */
-  uint16_t spent;  /* the bucket of DIBS__SQL_SPENT */
+  struct dibs__lite_wire *wire; /* NULL until somebody wants it */
+  bool inside;                  /* the user's own connection, in a transaction of theirs */
+  dibs__tick by;                /* of the call that goes on: the busy handler gives up then */
+  int failed;                   /* SQLite's code of what made a step BROKE */
+  char words[160];              /* and its words */
+  uint16_t spent;               /* the bucket of DIBS__SQL_SPENT */
   /* The buckets as they were at `version` of the data, and with what this transaction changed. */
   bool versioned;
   uint32_t version;
@@ -247,6 +251,14 @@ enum dibs__sql_step dibs__lite_offers_first_until(void *to, const struct dibs__s
 
 /* Answers the operation if one statement can; else *done is false and nothing was changed. */
 enum dibs__sql_step dibs__lite_fast(struct dibs__sql *sql, struct dibs__lease_op *op, bool *done);
+
+/* ---- sqlite_wire.c ---- */
+
+struct dibs__sql_wire;
+/* The link's connection as a wire, for the call that goes on (link->by).  Writes are made from within the writer queue.
+ * NULL: link->failed tells. */
+struct dibs__sql_wire *dibs__lite_wire(struct dibs__lite_link *link);
+void dibs__lite_wire_close(struct dibs__lite_wire *wire); /* NULL is fine; before the connection is closed */
 
 /* ---- sqlite_run.c, sqlite_list.c, sqlite_tidy.c ---- */
 
