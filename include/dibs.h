@@ -86,11 +86,13 @@ typedef struct dibs_error {
 /* ---- Bounds ------------------------------------------------------------------------------------------------- */
 
 enum {
-  DIBS_NAME_MAX = 255,      /* bytes of a name: UTF-8, at least one, no control characters */
-  DIBS_OWNER_MAX = 127,     /* bytes of an owner: a label for people, proves nothing */
-  DIBS_SLOTS_MAX = 65535,   /* slots of a counted lease */
-  DIBS_MANY_MAX = 1024,     /* names in one dibs_acquire_many */
-  DIBS_RECORD_MAX = 1048576 /* bytes of a record */
+  DIBS_NAME_MAX = 255,       /* bytes of a name: UTF-8, at least one, no control characters */
+  DIBS_OWNER_MAX = 127,      /* bytes of an owner: a label for people, proves nothing */
+  DIBS_SLOTS_MAX = 65535,    /* slots of a counted lease */
+  DIBS_MANY_MAX = 1024,      /* names in one dibs_acquire_many */
+  DIBS_RECORD_MAX = 1048576, /* bytes of a record: of all its values together */
+  DIBS_VERSION_MAX = 127,    /* bytes of a version */
+  DIBS_COLUMNS_MAX = 32      /* columns of a table of yours */
 };
 #define DIBS_TTL_MIN_MS INT64_C(100)
 #define DIBS_TTL_MAX_MS INT64_C(86400000) /* a day; longer work renews */
@@ -296,31 +298,10 @@ typedef struct dibs_break_options {
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_break(dibs_store *store, const char *name, const dibs_break_options *options,
                                                  dibs_error *error);
 
-/* ---- Records: writes that check the fence --------------------------------------------------------------------- */
-
-/* A record remembers the largest fence that it has seen, with a digest of its lease.  Seal before you read, then a
- * holder that is late can't write any more:  seal, work, save.
- *
- * dibs_record_seal raises the record's fence to the lease's and reads it, in one step.  *data is malloc'd, NUL behind
- * the last byte, yours to free; NULL for a record that has never been saved (then *length is 0).
- * OK, STALE (a newer fence was there), LOST (the lease is), INVALID (not exclusive, key), UNAVAILABLE, UNKNOWN,
- * NO_MEMORY. */
-DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_record_seal(dibs_store *store, const char *key, dibs_lease *lease,
-                                                       char **data, size_t *length, dibs_error *error);
-
-/* Writes the record unless a newer fence was seen, or this one in another lease.  The lease may be dead by now; only
- * the fence decides.  OK, STALE, INVALID, UNAVAILABLE, UNKNOWN, NO_MEMORY. */
-DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_record_save(dibs_store *store, const char *key, dibs_lease *lease,
-                                                       const char *data, size_t length, dibs_error *error);
-
-/* Reads without a fence.  OK, NOT_FOUND, INVALID, UNAVAILABLE, NO_MEMORY. */
-DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_record_load(dibs_store *store, const char *key, char **data, size_t *length,
-                                                       uint64_t *fence, dibs_error *error);
-
 /* ---- Tables of your own --------------------------------------------------------------------------------------- */
 
 /* Which columns of a table of yours play which part; what you do not use may be missing.  Without a table (NULL) every
- * function below uses dibs' own.  SQL stores only. */
+ * function below that takes one uses dibs' own.  SQL stores only. */
 typedef struct dibs_table dibs_table;
 
 typedef struct dibs_table_options {
@@ -347,6 +328,151 @@ typedef struct dibs_table_options {
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_table_declare(const dibs_table_options *options, dibs_table **table,
                                                          dibs_error *error);
 DIBS_EXPORT void dibs_table_free(dibs_table *table);
+
+/* Declares the table that the section [section] of an INI file describes: keys are the fields above, values what they
+ * would be.  `section` NULL: the file's only one.  INVALID says file, line and what is wrong; NOT_FOUND (the section),
+ * UNAVAILABLE (the file can't be read), NO_MEMORY. */
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_table_read(const char *file, const char *section, dibs_table **table,
+                                                      dibs_error *error);
+
+/* ---- Records: writes that check the fence --------------------------------------------------------------------- */
+
+/* A record remembers the largest fence that it has seen, with a digest of its lease.  Seal before you read, then a
+ * holder that is late can't write any more:  seal, work, save.
+ *
+ * dibs_record_seal raises the record's fence to the lease's and reads it, in one step.  *data is malloc'd, NUL behind
+ * the last byte, yours to free; NULL for a record that has never been saved (then *length is 0).
+ * OK, STALE (a newer fence was there), LOST (the lease is), INVALID (not exclusive, key), UNAVAILABLE, UNKNOWN,
+ * NO_MEMORY. */
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_record_seal(dibs_store *store, const char *key, dibs_lease *lease,
+                                                       char **data, size_t *length, dibs_error *error);
+
+/* Writes the record unless a newer fence was seen, or this one in another lease.  The lease may be dead by now; only
+ * the fence decides.  OK, STALE, INVALID, UNAVAILABLE, UNKNOWN, NO_MEMORY. */
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_record_save(dibs_store *store, const char *key, dibs_lease *lease,
+                                                       const char *data, size_t length, dibs_error *error);
+
+/* Reads without a fence.  OK, NOT_FOUND, INVALID, UNAVAILABLE, NO_MEMORY. */
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_record_load(dibs_store *store, const char *key, char **data, size_t *length,
+                                                       uint64_t *fence, dibs_error *error);
+
+/* ---- Records by version ----------------------------------------------------------------------------------------- */
+
+/* A record has a version beside its fence: each write makes another.  Who edits it gets it, and puts it back if that
+ * version still stands; who holds a lease is checked by the fence as well.  In dibs' own table a record is one value,
+ * of any bytes, in a table of yours one value a column, as the engine's text.  Write one record in one way: by version,
+ * by fence, or by both; a writer that is guarded by one knows nothing of those that are guarded by the other. */
+typedef struct dibs_value {
+  const char *data; /* NULL: there is none (SQL's NULL) */
+  size_t length;    /* in a put, with NULL: DIBS_KEEP leaves the column as it is */
+} dibs_value;
+#define DIBS_KEEP ((size_t)-1)
+
+/* A record that was read; for dibs_record_free.  More may be added behind. */
+typedef struct dibs_record {
+  const char *version;      /* as text; opaque.  "0" in dibs' own table: nothing was ever put, or it was removed */
+  uint64_t fence;           /* the largest that was seen; 0: none, or the table has no such column */
+  size_t count;             /* 1, or the table's columns */
+  const dibs_value *values; /* in the order of dibs_table_options.columns; a NUL behind the last byte of each */
+} dibs_record;
+
+enum {
+  DIBS_IF_ABSENT = 1, /* only if there is no such record */
+  DIBS_UNCHECKED = 2  /* no guard: the last one wins */
+};
+
+typedef struct dibs_record_options {
+  size_t size;
+  const dibs_table *table; /* NULL: dibs' own */
+  const char *if_version;  /* only if this version stands; as text, of a record or of an earlier put */
+  uint32_t flags;          /* DIBS_IF_ABSENT, DIBS_UNCHECKED */
+  dibs_lease *lease;       /* only if no newer fence was seen, nor this one of another lease; exclusive */
+  int64_t wait_ms;         /* for all of it; 0: 5 s */
+} dibs_record_options;
+
+/* What a put or removal met; all of it is also in the error's text.  Cleared on entry. */
+typedef struct dibs_record_result {
+  size_t size;
+  char version[DIBS_VERSION_MAX + 1]; /* OK: the new one; CONFLICT: the one that stands */
+  uint64_t fence;                     /* STALE: the one that stands; else 0 */
+  uint32_t tries;                     /* dibs_record_update: how often it was begun */
+} dibs_record_result;
+
+/* Reads.  With options.lease it seals in the same step: from then on nobody with an older fence can put, and what is
+ * read can't be overtaken by them.  if_version and flags must not be given.  *record is yours; NULL unless DIBS_OK.
+ * OK; NOT_FOUND (in dibs' own table never with a lease: that makes an empty one of version "0"); STALE; LOST (the lease
+ * is); INVALID (key, lease, a table that the store's does not fit); UNSUPPORTED (tables, or a part that this one
+ * lacks); DENIED, UNAVAILABLE, UNKNOWN (with a lease: it may be sealed), NO_MEMORY. */
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_record_get(dibs_store *store, const char *key,
+                                                      const dibs_record_options *options, dibs_record **record,
+                                                      dibs_error *error);
+DIBS_EXPORT void dibs_record_free(dibs_record *record); /* NULL is fine */
+
+/* Writes `count` values: 1 in dibs' own table, else one a column.  All guards that are given must hold, and one must be
+ * given, or DIBS_UNCHECKED.  What is not there is made with DIBS_IF_ABSENT, and in dibs' own table also with a lease or
+ * UNCHECKED alone.  One statement when the guards hold; why they do not is looked up only then.  `result` may be NULL.
+ * OK; NOT_FOUND (there is nothing to change); STALE (a newer fence was seen); CONFLICT (another version stands, or,
+ * IF_ABSENT, any); INVALID (also: the engine refuses the values); UNSUPPORTED, DENIED, UNAVAILABLE; UNKNOWN (it may be
+ * written: get it and look); NO_MEMORY. */
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_record_put(dibs_store *store, const char *key, const dibs_value *values,
+                                                      size_t count, const dibs_record_options *options,
+                                                      dibs_record_result *result, dibs_error *error);
+
+/* Removes, under the same guards.  dibs' own table goes on to remember fence and version under the key, so that neither
+ * a late holder nor an old version matches what is made anew; a row of yours is deleted.  Answers like a put. */
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_record_remove(dibs_store *store, const char *key,
+                                                         const dibs_record_options *options, dibs_record_result *result,
+                                                         dibs_error *error);
+
+/* Makes what is to be put of what is there.  `record` is NULL if nothing is.  values[i] begin as DIBS_KEEP; what they
+ * are set to must stay until the next call or the end of dibs_record_update.  It may be called several times, so it
+ * must have no other effect.  Any status but OK ends the update and is handed on. */
+typedef dibs_status (*dibs_record_fn)(const dibs_record *record, dibs_value *values, size_t count, void *user);
+
+typedef struct dibs_update_options {
+  size_t size;
+  const dibs_table *table;
+  dibs_lease *lease; /* seals when it reads, and puts under the fence too */
+  uint32_t tries;    /* at most so many; 0: as many as the time allows */
+  uint32_t flags;    /* DIBS_IF_ABSENT: also makes what is not there; else that is NOT_FOUND */
+  int64_t wait_ms;   /* for all of it; 0: 5 s */
+} dibs_update_options;
+
+/* Gets, calls `fn`, puts if the version still stands; else again, after a pause that grows and differs between callers.
+ * result->tries counts.  OK; CONFLICT (the tries are used up), TIMEOUT (the time is), what `fn` returned, and what get
+ * and put answer. */
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_record_update(dibs_store *store, const char *key,
+                                                         const dibs_update_options *options, dibs_record_fn fn,
+                                                         void *user, dibs_record_result *result, dibs_error *error);
+
+/* ---- Several writes without a transaction ---------------------------------------------------------------------- */
+
+/* One of several writes, anywhere, and what takes it back.  Either is given `user`; the text of a failure may be left
+ * in `error` (never NULL). */
+typedef dibs_status (*dibs_step_fn)(void *user, dibs_error *error);
+typedef struct dibs_step {
+  const char *name;  /* for people: "charge the card" */
+  dibs_step_fn act;  /* OK or REPLAY: done */
+  dibs_step_fn undo; /* OK, REPLAY, NOT_FOUND: it is gone.  NULL: it can't be taken back: the last one that may fail */
+  void *user;
+} dibs_step;
+
+typedef struct dibs_steps_result {
+  size_t size;
+  size_t done;         /* how many acts were done, from the first on */
+  size_t left;         /* how many of these stand although they should not: 0 is all or nothing */
+  size_t first_left;   /* the first of them; meaningless when left is 0 */
+  dibs_status undo;    /* of the first undo that failed; OK if none did */
+  uint32_t undo_tries; /* calls of undo */
+} dibs_steps_result;
+
+/* Does the steps in order.  If one does not come to OK or REPLAY, those that were done are taken back, the last first,
+ * each tried again after UNAVAILABLE and UNKNOWN until wait_ms (0: 5 s) is over.  A step that answered UNKNOWN may be
+ * done: it is undone too, so undo must bear finding nothing.  All are tried, also when one of them fails.
+ * OK; what the step that failed answered, and the text says which it was, and by name what remains to be undone by
+ * hand; INVALID. */
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_steps(const dibs_step *steps, size_t count, int64_t wait_ms,
+                                                 dibs_steps_result *result, dibs_error *error);
 
 /* ---- Stock: a bounded quantity ----------------------------------------------------------------------------------- */
 

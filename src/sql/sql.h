@@ -19,7 +19,7 @@
  *   dibs_deep    (bucket, name, id)      where a waiter of a long queue stands
  *   dibs_holder  (bucket, name, id)      each holder of a shared or counted name
  *   dibs_break   (bucket, name, nr)      recorded breaks
- *   dibs_record  (name)                  fence, digest, version, data
+ *   dibs_record  (name)                  fence, digest, version, data.  Removed: the version is below 0, no data
  *   dibs_stock (name), dibs_claim (claim), dibs_once (name): see guard.h
  *   dibs_meta                            one row: version, life, what file this is
  *
@@ -101,6 +101,8 @@ struct dibs__sql_bucket {
   dibs__mandate mandate;
 };
 
+/* A removed record stays, as -version without data: neither who comes late with an old fence nor who has seen an old
+ * version takes what is made anew for what was there.  Dialects store all three as signed numbers of 64 bits. */
 struct dibs__sql_record {
   uint64_t fence, digest, version;
   const char *data; /* the dialect's, until its next call */
@@ -166,7 +168,7 @@ struct dibs__sql_rows {
   enum dibs__sql_step (*break_add)(void *to, const struct dibs__sql_head *head, const struct dibs__sql_break *row);
 
   enum dibs__sql_step (*record_load)(void *to, dibs__str key, struct dibs__sql_record *record, bool *found);
-  /* `data` false: fence and digest only. */
+  /* `data` false: fence and digest only; a new row has version 0 then, and no data. */
   enum dibs__sql_step (*record_put)(void *to, dibs__str key, const struct dibs__sql_record *record, bool data);
 };
 

@@ -33,6 +33,16 @@
  *  R18 A record refuses (STALE) a fence below the one it remembers, or an equal one of another lease id.
  *  R19 list() shows each holder and waiter that is there from beginning to end of the listing exactly once.
  *  R20 A driver that is opened on what it can't serve (damaged, foreign, newer) refuses and changes nothing.
+ *  R21 A guarded put or drop of a record is done only if all its guards hold; else it changes nothing and says which
+ *      does not: NOT_FOUND, else STALE with the fence that is remembered, else CONFLICT with the version that stands.
+ *  R22 A version of a key stands for one content: also across a removal the next one is another.
+ *  R23 A removed record remembers its fence: R18 holds for who comes late and would make it anew.
+ *  R30 An answer that is stored under a key stands until its time is over or it is forgotten: whoever begins or stores
+ *      meanwhile gets it (REPLAY), and changes nothing.
+ *  R31 An attempt refuses (STALE) what attempts with a lower fence, or an equal one of another id, do later: also when
+ *      its answer was forgotten or its time is over, as long as the row is there.
+ *  R32 What an attempt asks again (begin, store) after any outcome finds what it did: OK.
+ *  R33 Two keys know nothing of each other.  Answers are any bytes, up to DIBS_RECORD_MAX.
  *
  * Threads: open, close, connect, disconnect are called by one thread at a time.  run and list: one caller a session.
  * events: one caller a store.  wake: any thread.  No lock of the core is held across any of them.
@@ -187,10 +197,26 @@ struct dibs__anchor_op {
 
 enum dibs__record_verb {
   DIBS__RECORD_LOAD, /* OK, NOT_FOUND */
-  DIBS__RECORD_SEAL, /* OK (creates an empty one), STALE */
-  DIBS__RECORD_SAVE  /* OK, STALE */
+  DIBS__RECORD_SEAL, /* OK (creates an empty one; not in a table of the user's: NOT_FOUND), STALE */
+  DIBS__RECORD_SAVE, /* OK, STALE.  dibs' own table only */
+  /* Writes, if the guards hold (R21): OK with the new version.  Without IF_VERSION dibs' own table makes what is not
+   * there; a table of the user's only with IF_ABSENT. */
+  DIBS__RECORD_PUT,
+  DIBS__RECORD_DROP /* Removes, if the guards hold (R21, R22, R23): OK, NOT_FOUND */
 };
 
+/* Guards of PUT and DROP: any of them together, but not VERSION with ABSENT. */
+enum {
+  DIBS__IF_VERSION = 1, /* if_version stands; in dibs' own table "0" is nothing there */
+  DIBS__IF_ABSENT = 2,  /* nothing is there (sealed, or removed) */
+  DIBS__IF_FENCE = 4    /* R18; raises the remembered fence */
+};
+
+/* A table of the user's, as it was declared (store/table.h); NULL in an operation: dibs' own. */
+struct dibs__table;
+
+/* With a table, `values` has one for each of its columns, in that order: to be written (PUT; one of length DIBS_KEEP is
+ * left as it is), and `got` is an array of the same, followed in the same memory by what they point to. */
 struct dibs__record_op {
   struct dibs__op op; /* records do not check the mandate: R18 guards them */
   dibs__str key;
@@ -199,13 +225,18 @@ struct dibs__record_op {
   dibs__str data;
   /* Answers. */
   dibs__fence seen; /* the remembered fence; with STALE the one that refused */
-  uint64_t version; /* 0: sealed, never saved */
+  uint64_t version; /* 0: sealed, never saved, or removed; with CONFLICT the one that stands */
   char *got;        /* LOAD, SEAL: malloc'd, NUL behind the last byte; NULL when version is 0 */
   uint32_t got_len;
+  /* Asked, appended. */
+  const struct dibs__table *table; /* LOAD, SEAL, PUT, DROP */
+  uint32_t guards;                 /* DIBS__IF_... */
+  dibs__str if_version;            /* as text; a number, in dibs' own table */
+  const dibs_value *values;
+  /* Answers, appended. */
+  char stands[DIBS_VERSION_MAX + 1]; /* with a table: the version, as text */
+  char why[160];                     /* for people: what the engine said of this one; "" when nothing */
 };
-
-/* A table of the user's, as it was declared (guard/table.h); NULL in an operation: dibs' own. */
-struct dibs__table;
 
 enum dibs__stock_verb {
   /* Takes `amount` under `claim`, or what is left if `partial`.  OK (`got`); FULL; NOT_FOUND (no such stock); REPLAY:
@@ -236,11 +267,18 @@ struct dibs__stock_op {
   uint32_t retries, deadlocks;
 };
 
+/* A row a key: the attempt (fence, digest of the id), and an answer, or none yet.  A fence of 0 is for a transaction of
+ * the user's: there the row itself, not committed yet, keeps others out; elsewhere it excludes nobody. */
 enum dibs__once_verb {
-  DIBS__ONCE_READ, /* OK: the stored answer.  NOT_FOUND */
-  /* Stores the answer under a fence: OK; REPLAY: there is one, and it is given; STALE: a newer fence was seen. */
+  DIBS__ONCE_READ, /* OK: the stored answer.  NOT_FOUND: none, or its time is over */
+  /* Stores the answer under a fence: OK, also if this attempt had stored it; REPLAY: there is one, and it is given;
+   * STALE: a newer fence was seen, or this one of another id. */
   DIBS__ONCE_STORE,
-  DIBS__ONCE_FORGET /* OK, NOT_FOUND */
+  DIBS__ONCE_FORGET, /* Takes the answer away; the fence is remembered.  OK, NOT_FOUND: none */
+  /* An attempt begins, and is remembered for keep_ms: OK, whatever older ones say from now on is refused; REPLAY, STALE
+   * as STORE; HELD, of fence 0: somebody with a lease has begun, and has neither stored nor left. */
+  DIBS__ONCE_BEGIN,
+  DIBS__ONCE_LEAVE /* This attempt ends without an answer.  OK, NOT_FOUND: it is not the latest, or has one */
 };
 
 struct dibs__once_op {
@@ -248,12 +286,12 @@ struct dibs__once_op {
   dibs__str key;
   dibs__id id;
   dibs__fence fence;
-  int64_t keep_ms; /* how long the answer is kept */
+  int64_t keep_ms; /* how long the answer is kept; of BEGIN the attempt */
   dibs__str data;
   /* Answers. */
-  char *got; /* malloc'd, NUL behind the last byte */
+  char *got; /* of READ, and with REPLAY: malloc'd, NUL behind the last byte */
   uint32_t got_len;
-  int64_t age_ms, left_ms;
+  int64_t age_ms, left_ms; /* of the answer; with HELD and STALE of the attempt that is in the way */
 };
 
 /* ---- What happened, what is there --------------------------------------------------------------------------- */
@@ -372,6 +410,8 @@ static inline dibs__str dibs__str_of(const char *p, size_t len) {
   return (dibs__str){p, (uint32_t)len};
 }
 bool dibs__str_equal(dibs__str a, dibs__str b);
+/* Is it this number, as digits? */
+bool dibs__str_is_number(dibs__str text, uint64_t number);
 bool dibs__id_equal(dibs__id a, dibs__id b); /* in time that does not depend on the content */
 bool dibs__mandate_equal(const dibs__mandate *a, const dibs__mandate *b);
 /* Which of the buckets a name belongs to: FNV-1a 64, folded, modulo DIBS__BUCKETS.  Fixed for ever. */

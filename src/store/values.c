@@ -3,12 +3,19 @@
 #include "base/text.h"
 #include "store/store.h"
 
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 bool dibs__str_equal(dibs__str a, dibs__str b) {
   return a.len == b.len && (a.len == 0 || memcmp(a.p, b.p, a.len) == 0);
+}
+
+bool dibs__str_is_number(dibs__str text, uint64_t number) {
+  char digits[24];
+  int len = snprintf(digits, sizeof digits, "%" PRIu64, number);
+  return dibs__str_equal(text, dibs__str_of(digits, (size_t)len));
 }
 
 bool dibs__id_equal(dibs__id a, dibs__id b) {
