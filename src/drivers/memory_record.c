@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Records: rows that remember the largest fence they have seen. */
+/* Records: rows that remember the largest fence they have seen, and how many versions they have had. */
 #include "drivers/memory_parts.h"
 
 #include <stdlib.h>
@@ -39,64 +39,54 @@ static char *copy(const char *data, uint32_t len) {
   return to;
 }
 
+/* Without data nothing is there; the version goes on from where it was. */
+static uint64_t version_of(const record *r) {
+  return r && r->data ? r->version : 0;
+}
+
 static void load(const record *r, struct dibs__record_op *op) {
   op->seen = r->fence;
-  op->version = r->version;
+  op->version = version_of(r);
   op->op.status = DIBS_OK;
-  if (r->version == 0) return;
+  if (op->version == 0) return;
   op->got = copy(r->data, r->data_len);
   op->got_len = op->got ? r->data_len : 0;
   if (!op->got) op->op.status = DIBS_NO_MEMORY;
 }
 
-static void save(record *r, struct dibs__record_op *op, char *data) {
+static void write(record *r, struct dibs__record_op *op, char *data) {
   free(r->data);
   r->data = data;
-  r->data_len = op->data.len;
-  op->version = ++r->version;
+  r->data_len = data ? op->data.len : 0;
+  if (data) op->version = ++r->version;
   op->seen = r->fence;
   op->op.status = DIBS_OK;
 }
 
-static bool valid(const struct dibs__record_op *op) {
-  if (op->op.verb > DIBS__RECORD_SAVE || op->key.len < 1 || op->key.len > DIBS_NAME_MAX) return false;
-  if (op->op.verb == DIBS__RECORD_LOAD) return true;
-  return op->fence.v > 0 && (op->op.verb != DIBS__RECORD_SAVE || op->data.len <= DIBS_RECORD_MAX);
-}
-
 void dibs__mem_record(struct dibs__memory *m, struct dibs__record_op *op) {
-  op->got = NULL;
-  op->got_len = 0;
-  op->version = 0;
-  op->seen = DIBS__FENCE_NONE;
-  if (!valid(op)) {
-    op->op.status = DIBS_INVALID;
-    return;
-  }
+  if (!dibs__record_valid(op)) return;
   record *r = dibs__mem_record_find(m, op->key);
   if (op->op.verb == DIBS__RECORD_LOAD) {
     op->op.status = DIBS_NOT_FOUND;
-    if (r) load(r, op);
+    if (r && (r->data || r->version == 0)) load(r, op);
     return;
   }
-  uint64_t digest = dibs__id_digest(op->id);
-  if (r && (dibs__fence_below(op->fence, r->fence) || (op->fence.v == r->fence.v && r->digest != digest))) {
-    op->seen = r->fence;
-    op->op.status = DIBS_STALE;
-    return;
-  }
-  char *data = op->op.verb == DIBS__RECORD_SAVE ? copy(op->data.p, op->data.len) : NULL;
-  bool enough = data || op->op.verb == DIBS__RECORD_SEAL;
+  if (!dibs__record_admits(op, r ? r->fence : DIBS__FENCE_NONE, r ? r->digest : 0, version_of(r))) return;
+  bool writes = op->op.verb == DIBS__RECORD_SAVE || op->op.verb == DIBS__RECORD_PUT;
+  char *data = writes ? copy(op->data.p, op->data.len) : NULL;
+  bool enough = data || !writes;
   if (enough && !r) r = add(m, op->key);
   if (!enough || !r) {
     free(data);
     op->op.status = DIBS_NO_MEMORY;
     return;
   }
-  r->fence = op->fence;
-  r->digest = digest;
+  if (dibs__record_guards(op) & DIBS__IF_FENCE) {
+    r->fence = op->fence;
+    r->digest = dibs__id_digest(op->id);
+  }
   if (op->op.verb == DIBS__RECORD_SEAL)
     load(r, op);
   else
-    save(r, op, data);
+    write(r, op, data);
 }

@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 static struct dibs__shim *shim_of(struct dibs__dstore *store) {
   return (struct dibs__shim *)store;
@@ -117,6 +118,7 @@ struct dibs__shim_before *dibs__shim_remember(struct dibs__op *const ops[], size
       const struct dibs__record_op *op = (const struct dibs__record_op *)ops[i];
       struct dibs__record_op *to = &before[i].op.record;
       to->seen = op->seen, to->version = op->version, to->got = op->got, to->got_len = op->got_len;
+      memcpy(to->stands, op->stands, sizeof to->stands);
     }
   }
   return before;
@@ -139,6 +141,8 @@ void dibs__shim_drop_answers(struct dibs__shim_before *before, struct dibs__op *
       const struct dibs__record_op *from = &before[i].op.record;
       if (op->got != from->got) free(op->got);
       op->seen = from->seen, op->version = from->version, op->got = from->got, op->got_len = from->got_len;
+      memcpy(op->stands, from->stands, sizeof op->stands);
+      op->why[0] = '\0';
     }
   }
 }

@@ -97,8 +97,7 @@ static step run_one(struct dibs__sql *s, struct dibs__op *op) {
   }
 }
 
-/* Gives back what an answer that no longer stands had allocated. */
-static void unanswer(struct dibs__op *op, dibs__status status) {
+void dibs__lite_unanswer(struct dibs__op *op, dibs__status status) {
   if (op->family == DIBS__FAM_RECORD) {
     struct dibs__record_op *record = (struct dibs__record_op *)op;
     free(record->got);
@@ -109,7 +108,8 @@ static void unanswer(struct dibs__op *op, dibs__status status) {
 }
 
 static bool joins_groups(const struct dibs__op *op) {
-  return op->family == DIBS__FAM_LEASE || op->family == DIBS__FAM_RECORD;
+  if (op->family == DIBS__FAM_RECORD) return !((const struct dibs__record_op *)op)->table;
+  return op->family == DIBS__FAM_LEASE;
 }
 
 /* A group is served where its first element stands.  An anchor's epochs are not undone, so it joins none. */
@@ -135,7 +135,7 @@ static step run_group(struct dibs__sql *s, struct dibs__op *const ops[], size_t 
   }
   if (end == DIBS__SQL_FINE) end = dibs__lite_plain(l, DIBS__LITE_SAVE_END);
   for (size_t i = 0; i < count && failed; i++)
-    if (ops[i]->group == group && ops[i] != failed) unanswer(ops[i], DIBS_CONFLICT);
+    if (ops[i]->group == group && ops[i] != failed) dibs__lite_unanswer(ops[i], DIBS_CONFLICT);
   return end;
 }
 
@@ -160,17 +160,17 @@ static step run_all(struct batch *b, struct dibs__sql *s) {
 }
 
 static void begin_again(struct batch *b) {
-  for (size_t i = 0; i < b->count; i++) unanswer(b->ops[i], DIBS_UNKNOWN);
+  for (size_t i = 0; i < b->count; i++) dibs__lite_unanswer(b->ops[i], DIBS_UNKNOWN);
 }
 
 /* ---- The transaction ---- */
 
-/* New epochs and saved records are pressed to disk. */
+/* New epochs and written records are pressed to disk. */
 static bool presses(const struct batch *b) {
   for (size_t i = 0; i < b->count; i++) {
     const struct dibs__op *op = b->ops[i];
     if (op->family == DIBS__FAM_ANCHOR && op->verb == DIBS__ANCHOR_NEXT) return true;
-    if (op->family == DIBS__FAM_RECORD && op->verb == DIBS__RECORD_SAVE) return true;
+    if (op->family == DIBS__FAM_RECORD && op->verb >= DIBS__RECORD_SAVE) return true;
   }
   return false;
 }
@@ -245,7 +245,7 @@ static dibs__status failed(struct batch *b, bool unsure, struct dibs__said *said
   int kind = l->failed & 0xff;
   said->dead = (kind != SQLITE_BUSY && kind != SQLITE_FULL && kind != SQLITE_NOMEM) || dibs__lite_stuck(l);
   if (unsure) status = DIBS_UNKNOWN;
-  for (size_t i = 0; i < b->count; i++) unanswer(b->ops[i], unsure ? DIBS_UNKNOWN : DIBS_UNAVAILABLE);
+  for (size_t i = 0; i < b->count; i++) dibs__lite_unanswer(b->ops[i], unsure ? DIBS_UNKNOWN : DIBS_UNAVAILABLE);
   return status;
 }
 
@@ -293,14 +293,9 @@ static dibs__status run_writes(struct batch *b, dibs__tick by, struct dibs__said
   return end == DIBS__SQL_FINE ? DIBS_OK : failed(b, unsure, said);
 }
 
-dibs__status dibs__lite_run(struct dibs__session *session, struct dibs__op *const ops[], size_t count, dibs__tick by,
-                            struct dibs__said *said) {
-  link_t *l = ((struct dibs__lite_session *)session)->link;
+static dibs__status run_rows(link_t *l, struct dibs__op *const ops[], size_t count, dibs__tick by,
+                             struct dibs__said *said) {
   struct batch b = {l, ops, count, 0};
-  *said = (struct dibs__said){.sent = dibs__tick_now()};
-  l->by = by;
-  for (size_t i = 0; i < count; i++)
-    if (ops[i]->family == DIBS__FAM_RECORD) ((struct dibs__record_op *)ops[i])->got = NULL;
   if (!only_reads(ops, count)) return run_writes(&b, by, said);
   step end = read_all(&b);
   said->now.ms = b.now;
@@ -308,4 +303,46 @@ dibs__status dibs__lite_run(struct dibs__session *session, struct dibs__op *cons
   if (end == DIBS__SQL_BROKE) return failed(&b, false, said);
   begin_again(&b);
   return run_writes(&b, by, said); /* it is not the memory it was: that needs writing */
+}
+
+/* Both kinds: rows first.  What was done stays done, so a failure of the second is told one by one. */
+static dibs__status run_both(link_t *l, struct dibs__op *const ops[], size_t count, struct dibs__op **room,
+                             dibs__tick by, struct dibs__said *said) {
+  size_t plain = 0, guarded = 0;
+  for (size_t i = 0; i < count; i++)
+    if (!dibs__lite_guards(ops[i])) room[plain++] = ops[i];
+  for (size_t i = 0; i < count; i++)
+    if (dibs__lite_guards(ops[i])) room[plain + guarded++] = ops[i];
+  struct dibs__op **mine = room + plain;
+  dibs__status status = run_rows(l, room, plain, by, said);
+  for (size_t i = 0; i < guarded && status == DIBS_UNKNOWN; i++) mine[i]->status = DIBS_UNAVAILABLE;
+  if (status != DIBS_OK) return status;
+  status = dibs__lite_run_guarded(l, mine, guarded, by, said);
+  if (status == DIBS_OK) return status;
+  for (size_t i = 0; i < guarded && status != DIBS_UNKNOWN; i++) mine[i]->status = status;
+  return DIBS_UNKNOWN;
+}
+
+dibs__status dibs__lite_run(struct dibs__session *session, struct dibs__op *const ops[], size_t count, dibs__tick by,
+                            struct dibs__said *said) {
+  link_t *l = ((struct dibs__lite_session *)session)->link;
+  *said = (struct dibs__said){.sent = dibs__tick_now()};
+  l->by = by;
+  size_t guarded = 0;
+  for (size_t i = 0; i < count; i++) {
+    guarded += dibs__lite_guards(ops[i]);
+    if (ops[i]->family == DIBS__FAM_RECORD) ((struct dibs__record_op *)ops[i])->got = NULL;
+  }
+  if (l->inside) return dibs__lite_run_inside(l, ops, count, said);
+  if (guarded == 0) return run_rows(l, ops, count, by, said);
+  said->now.ms = dibs__lite_clock(l->store);
+  if (guarded == count) return dibs__lite_run_guarded(l, ops, count, by, said);
+  struct dibs__op **room = malloc(count * sizeof(struct dibs__op *));
+  if (!room) {
+    dibs__say(said, "no memory to write to %s", l->store->path);
+    return DIBS_NO_MEMORY;
+  }
+  dibs__status status = run_both(l, ops, count, room, by, said);
+  free(room);
+  return status;
 }

@@ -48,7 +48,7 @@ static const struct {
   const char *verbs[VERBS];
 } names[DIBS__FAM_COUNT] = {[DIBS__FAM_LEASE] = {"lease", {"acquire", "renew", "release", "cancel", "break"}},
                             [DIBS__FAM_ANCHOR] = {"anchor", {"read", "next"}},
-                            [DIBS__FAM_RECORD] = {"record", {"load", "seal", "save"}}};
+                            [DIBS__FAM_RECORD] = {"record", {"load", "seal", "save", "put", "drop"}}};
 
 static const char *family_name(const struct dibs__op *op) {
   return op->family < DIBS__FAM_COUNT ? names[op->family].family : "?";
@@ -112,12 +112,12 @@ static void add_lease(struct dibs__text *text, const struct dibs__lease_op *op) 
 
 static void add_record(struct dibs__text *text, const struct dibs__record_op *op) {
   add_string(text, "key", op->key.p, op->key.len);
-  if (op->op.verb != DIBS__RECORD_LOAD) {
+  if (dibs__record_guards(op) & DIBS__IF_FENCE) {
     add_id(text, op->id);
     dibs__text_addf(text, ",\"fence\":%" PRIu64, op->fence.v);
   }
   if (op->seen.v) dibs__text_addf(text, ",\"seen\":%" PRIu64, op->seen.v);
-  dibs__text_addf(text, ",\"bytes\":%" PRIu32, op->op.verb == DIBS__RECORD_SAVE ? op->data.len : op->got_len);
+  dibs__text_addf(text, ",\"bytes\":%" PRIu32, op->data.len ? op->data.len : op->got_len);
 }
 
 static void add_op(struct dibs__text *text, const struct dibs__op *op) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Records, which check fences, and the anchor, which keeps epochs. */
+/* Records, which check fences and versions, and the anchor, which keeps epochs. */
 #include "sql/sql.h"
 
 #include <stdlib.h>
@@ -8,11 +8,21 @@
 typedef enum dibs__sql_step step;
 typedef struct dibs__sql_record record;
 
+/* Something is there: neither never saved nor removed. */
+static bool stands(const record *r) {
+  return (int64_t)r->version > 0;
+}
+
+/* How many versions the key has had. */
+static uint64_t counted(const record *r) {
+  return (int64_t)r->version < 0 ? 0 - r->version : r->version;
+}
+
 static void hand_out(struct dibs__record_op *op, const record *r) {
   op->seen = (dibs__fence){r->fence};
-  op->version = r->version;
+  op->version = stands(r) ? r->version : 0;
   op->op.status = DIBS_OK;
-  if (r->version == 0) return;
+  if (op->version == 0) return;
   op->got = malloc((size_t)r->len + 1);
   if (!op->got) {
     op->op.status = DIBS_NO_MEMORY;
@@ -23,29 +33,26 @@ static void hand_out(struct dibs__record_op *op, const record *r) {
   op->got_len = r->len;
 }
 
-static bool valid(const struct dibs__record_op *op) {
-  if (op->op.verb > DIBS__RECORD_SAVE || op->key.len < 1 || op->key.len > DIBS_NAME_MAX) return false;
-  if (op->op.verb == DIBS__RECORD_LOAD) return true;
-  return op->fence.v > 0 && (op->op.verb != DIBS__RECORD_SAVE || op->data.len <= DIBS_RECORD_MAX);
-}
-
-static step seal(struct dibs__sql *s, struct dibs__record_op *op, record *r, uint64_t digest) {
+static step seal(struct dibs__sql *s, struct dibs__record_op *op, record *r) {
   bool same = r->fence == op->fence.v;
   r->fence = op->fence.v;
-  r->digest = digest;
+  r->digest = dibs__id_digest(op->id);
   hand_out(op, r); /* before `data` goes away */
   if (op->op.status != DIBS_OK || same) return DIBS__SQL_FINE;
   return s->rows->record_put(s->to, op->key, r, false);
 }
 
-static step save(struct dibs__sql *s, struct dibs__record_op *op, record *r, uint64_t digest) {
-  r->fence = op->fence.v;
-  r->digest = digest;
-  r->version++;
-  r->data = op->data.p;
-  r->len = op->data.len;
-  op->seen = op->fence;
-  op->version = r->version;
+static step write(struct dibs__sql *s, struct dibs__record_op *op, record *r) {
+  bool drops = op->op.verb == DIBS__RECORD_DROP;
+  if (dibs__record_guards(op) & DIBS__IF_FENCE) {
+    r->fence = op->fence.v;
+    r->digest = dibs__id_digest(op->id);
+  }
+  r->version = drops ? 0 - counted(r) : counted(r) + 1;
+  r->data = drops ? "" : op->data.p;
+  r->len = drops ? 0 : op->data.len;
+  op->seen = (dibs__fence){r->fence};
+  op->version = drops ? 0 : r->version;
   op->op.status = DIBS_OK;
   return s->rows->record_put(s->to, op->key, r, true);
 }
@@ -53,29 +60,17 @@ static step save(struct dibs__sql *s, struct dibs__record_op *op, record *r, uin
 step dibs__sql_record(struct dibs__sql *s, struct dibs__record_op *op) {
   record r;
   bool found;
-  op->got = NULL;
-  op->got_len = 0;
-  op->version = 0;
-  op->seen = DIBS__FENCE_NONE;
-  if (!valid(op)) {
-    op->op.status = DIBS_INVALID;
-    return DIBS__SQL_FINE;
-  }
+  if (!dibs__record_valid(op)) return DIBS__SQL_FINE;
   step st = s->rows->record_load(s->to, op->key, &r, &found);
   if (st != DIBS__SQL_FINE) return st;
   if (!found) r = (record){0};
   if (op->op.verb == DIBS__RECORD_LOAD) {
     op->op.status = DIBS_NOT_FOUND;
-    if (found) hand_out(op, &r);
+    if (found && (int64_t)r.version >= 0) hand_out(op, &r);
     return DIBS__SQL_FINE;
   }
-  uint64_t digest = dibs__id_digest(op->id);
-  if (found && (op->fence.v < r.fence || (op->fence.v == r.fence && digest != r.digest))) {
-    op->seen = (dibs__fence){r.fence};
-    op->op.status = DIBS_STALE;
-    return DIBS__SQL_FINE;
-  }
-  return op->op.verb == DIBS__RECORD_SEAL ? seal(s, op, &r, digest) : save(s, op, &r, digest);
+  if (!dibs__record_admits(op, (dibs__fence){r.fence}, r.digest, stands(&r) ? r.version : 0)) return DIBS__SQL_FINE;
+  return op->op.verb == DIBS__RECORD_SEAL ? seal(s, op, &r) : write(s, op, &r);
 }
 
 step dibs__sql_anchor(struct dibs__sql *s, struct dibs__anchor_op *op) {

@@ -416,6 +416,15 @@ bool dibs__id_equal(dibs__id a, dibs__id b); /* in time that does not depend on 
 bool dibs__mandate_equal(const dibs__mandate *a, const dibs__mandate *b);
 /* Which of the buckets a name belongs to: FNV-1a 64, folded, modulo DIBS__BUCKETS.  Fixed for ever. */
 uint16_t dibs__bucket(dibs__str name);
+/* A record operation on dibs' own table: clears its answers; is it well-formed?  Else its status is set. */
+bool dibs__record_valid(struct dibs__record_op *op);
+/* Its guards; a save and a seal are guarded by the fence. */
+static inline uint32_t dibs__record_guards(const struct dibs__record_op *op) {
+  return op->op.verb >= DIBS__RECORD_PUT ? op->guards : op->op.verb == DIBS__RECORD_LOAD ? 0 : DIBS__IF_FENCE;
+}
+/* Do its guards hold against what is remembered?  Else its status says which does not, with `seen` or `version`.
+ * `version` 0: nothing is there. */
+bool dibs__record_admits(struct dibs__record_op *op, dibs__fence fence, uint64_t digest, uint64_t version);
 /* What a record keeps of a lease id: 8 bytes of a hash, not reversible to the id.  Fixed for ever. */
 uint64_t dibs__id_digest(dibs__id id);
 void dibs__say(struct dibs__said *said, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Records (R18). */
+/* Records (R18, R21, R22, R23). */
 #include "harness.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -183,6 +184,179 @@ static void R18_two_records_know_nothing_of_each_other(void **state) {
   expect(load(p, "t"), DIBS_NOT_FOUND);
 }
 
+/* ---- Versions (R21, R22, R23) ---- */
+
+struct guarding {
+  const char *version; /* IF_VERSION */
+  bool absent;
+  int id; /* not 0: IF_FENCE, with the fence */
+  dibs__fence fence;
+  const char *data; /* NULL: it is a removal */
+};
+
+static struct dibs__record_op guarded_as(struct party *p, const char *key, struct guarding how) {
+  enum dibs__record_verb verb = how.data ? DIBS__RECORD_PUT : DIBS__RECORD_DROP;
+  struct dibs__record_op op = record_op(verb, key, how.id, how.fence, how.data);
+  struct dibs__op *ops[] = {&op.op};
+  if (how.version) op.guards |= DIBS__IF_VERSION;
+  if (how.version) op.if_version = dibs__str_of(how.version, strlen(how.version));
+  if (how.absent) op.guards |= DIBS__IF_ABSENT;
+  if (how.id) op.guards |= DIBS__IF_FENCE;
+  run_batch(p, ops, 1);
+  return op;
+}
+#define put(p, key, text, ...) guarded_as(p, key, (struct guarding){.data = text, ##__VA_ARGS__})
+#define drop(p, key, ...) guarded_as(p, key, (struct guarding){.data = NULL, ##__VA_ARGS__})
+
+/* Done; when an answer got lost on the way, what a second time says. */
+static void expect_done(struct dibs__record_op op) {
+  if (in_doubt(&op.op) && (op.op.status == DIBS_CONFLICT || op.op.status == DIBS_NOT_FOUND)) return;
+  expect(op, DIBS_OK);
+}
+
+static const char *version_of(struct party *p, const char *key) {
+  static char text[24];
+  snprintf(text, sizeof text, "%llu", (unsigned long long)load(p, key).version);
+  return text;
+}
+
+static void R21_a_version_that_stands_is_replaced(void **state) {
+  (void)state;
+  struct party *p = party(), *q = party();
+  expect_done(put(p, "r", "one", .absent = true));
+  struct dibs__record_op second = put(q, "r", "two", .version = version_of(q, "r"));
+  expect_done(second);
+  struct dibs__record_op got = load(p, "r");
+  assert_string_equal(got.got, "two");
+  assert_int_equal(got.seen.v, 0);
+  assert_true(second.op.status != DIBS_OK || second.version == got.version);
+}
+
+static void R21_another_version_is_a_conflict_and_is_told(void **state) {
+  (void)state;
+  struct party *p = party();
+  expect_done(put(p, "r", "one", .absent = true));
+  char old[24];
+  memcpy(old, version_of(p, "r"), sizeof old);
+  expect_done(put(p, "r", "two", .version = old));
+  uint64_t stands = load(p, "r").version;
+  struct dibs__record_op late = put(p, "r", "late", .version = old);
+  expect(late, DIBS_CONFLICT);
+  assert_int_equal(late.version, stands);
+  late = drop(p, "r", .version = old);
+  expect(late, DIBS_CONFLICT);
+  assert_int_equal(late.version, stands);
+  expect(put(p, "r", "odd", .version = "first"), DIBS_CONFLICT);
+  expect(put(p, "r", "odd", .version = ""), DIBS_CONFLICT);
+  assert_string_equal(load(p, "r").got, "two");
+}
+
+static void R21_only_what_is_absent_is_made(void **state) {
+  (void)state;
+  struct party *p = party();
+  expect(put(p, "r", "x", .version = "1"), DIBS_NOT_FOUND);
+  expect(load(p, "r"), DIBS_NOT_FOUND);
+  expect(drop(p, "r"), DIBS_NOT_FOUND);
+  expect(drop(p, "r", .version = "0"), DIBS_NOT_FOUND);
+  expect_done(put(p, "r", "mine", .absent = true));
+  struct dibs__record_op late = put(p, "r", "late", .absent = true);
+  expect(late, DIBS_CONFLICT);
+  assert_int_equal(late.version, load(p, "r").version);
+  expect(put(p, "r", "late", .version = "0"), DIBS_CONFLICT);
+  assert_string_equal(load(p, "r").got, "mine");
+  expect_done(put(p, "s", "nothing there is version 0", .version = "0"));
+}
+
+static void R21_version_and_fence_must_both_hold(void **state) {
+  (void)state;
+  struct party *p = party();
+  struct dibs__lease_op old = acquire(p, "n", 1);
+  pass_ttl(p);
+  struct dibs__lease_op held = acquire(p, "n", 2);
+  expect_done(put(p, "r", "one", .absent = true, .id = 2, .fence = held.fence));
+  char version[24];
+  memcpy(version, version_of(p, "r"), sizeof version);
+  struct dibs__record_op late = put(p, "r", "late", .version = version, .id = 1, .fence = old.fence);
+  expect(late, DIBS_STALE);
+  assert_int_equal(late.seen.v, held.fence.v);
+  expect(put(p, "r", "late", .version = "9999", .id = 1, .fence = old.fence), DIBS_STALE);
+  expect(drop(p, "r", .version = version, .id = 1, .fence = old.fence), DIBS_STALE);
+  expect(put(p, "r", "late", .version = "9999", .id = 2, .fence = held.fence), DIBS_CONFLICT);
+  expect(put(p, "r", "other lease", .version = version, .id = 3, .fence = held.fence), DIBS_STALE);
+  assert_string_equal(load(p, "r").got, "one");
+  expect_done(put(p, "r", "two", .version = version, .id = 2, .fence = held.fence));
+  assert_string_equal(load(p, "r").got, "two");
+}
+
+static void R21_a_put_under_a_fence_raises_it(void **state) {
+  (void)state;
+  struct party *p = party();
+  struct dibs__lease_op held = acquire(p, "n", 1, .block = 10);
+  expect_done(put(p, "r", "one", .absent = true));
+  expect_done(put(p, "r", "two", .id = 1, .fence = (dibs__fence){held.fence.v + 3}));
+  assert_int_equal(load(p, "r").seen.v, held.fence.v + 3);
+  expect(put(p, "r", "late", .id = 1, .fence = held.fence), DIBS_STALE);
+  /* Without a fence the remembered one stays. */
+  expect_done(put(p, "r", "three", .version = version_of(p, "r")));
+  assert_int_equal(load(p, "r").seen.v, held.fence.v + 3);
+  assert_string_equal(load(p, "r").got, "three");
+}
+
+static void R21_guards_that_make_no_sense(void **state) {
+  (void)state;
+  struct party *p = party();
+  expect(put(p, "r", "x", .version = "1", .absent = true), DIBS_INVALID);
+  expect(put(p, "r", "x", .id = 1, .fence = DIBS__FENCE_NONE), DIBS_INVALID);
+  expect(drop(p, "r", .absent = true), DIBS_INVALID);
+  struct dibs__record_op op = record_op(DIBS__RECORD_PUT, "r", 0, DIBS__FENCE_NONE, "x");
+  struct dibs__op *ops[] = {&op.op};
+  op.guards = 64;
+  run_batch(p, ops, 1);
+  expect(op, DIBS_INVALID);
+  expect(load(p, "r"), DIBS_NOT_FOUND);
+}
+
+static void R22_what_was_removed_and_made_anew_has_another_version(void **state) {
+  (void)state;
+  struct party *p = party();
+  expect_done(put(p, "r", "one", .absent = true));
+  char old[24];
+  memcpy(old, version_of(p, "r"), sizeof old);
+  expect_done(drop(p, "r", .version = old));
+  struct dibs__record_op got = load(p, "r");
+  expect(got, DIBS_NOT_FOUND);
+  assert_null(got.got);
+  expect(put(p, "r", "late", .version = old), DIBS_NOT_FOUND);
+  expect_done(put(p, "r", "anew", .absent = true));
+  expect(put(p, "r", "late", .version = old), DIBS_CONFLICT);
+  expect_done(drop(p, "r", .version = version_of(p, "r")));
+  expect(drop(p, "r"), DIBS_NOT_FOUND);
+  expect_done(put(p, "r", "", .version = "0"));
+  assert_true(load(p, "r").version > 2);
+  assert_int_equal(load(p, "r").got_len, 0);
+}
+
+static void R23_a_removed_record_remembers_its_fence(void **state) {
+  (void)state;
+  struct party *p = party();
+  struct dibs__lease_op old = acquire(p, "n", 1);
+  pass_ttl(p);
+  struct dibs__lease_op held = acquire(p, "n", 2);
+  expect(save(p, "r", 2, held.fence, "one"), DIBS_OK);
+  expect_done(drop(p, "r", .id = 2, .fence = held.fence));
+  expect(load(p, "r"), DIBS_NOT_FOUND);
+  expect(save(p, "r", 1, old.fence, "late"), DIBS_STALE);
+  expect(put(p, "r", "late", .absent = true, .id = 1, .fence = old.fence), DIBS_STALE);
+  expect(seal(p, "r", 1, old.fence), DIBS_STALE);
+  expect(load(p, "r"), DIBS_NOT_FOUND);
+  struct dibs__record_op got = seal(p, "r", 2, held.fence);
+  expect(got, DIBS_OK);
+  assert_int_equal(got.version, 0);
+  assert_null(got.got);
+  expect(save(p, "r", 2, held.fence, "anew"), DIBS_OK);
+  assert_string_equal(load(p, "r").got, "anew");
+}
+
 static const struct CMUnitTest contract_records_cases[] = {
     CASE(R18_a_record_that_was_never_there),
     CASE(R18_sealed_but_never_saved),
@@ -197,5 +371,13 @@ static const struct CMUnitTest contract_records_cases[] = {
     CASE(R18_a_fence_of_0_seals_nothing),
     CASE(R18_records_outlive_the_session_and_lost_leases),
     CASE(R18_two_records_know_nothing_of_each_other),
+    CASE(R21_a_version_that_stands_is_replaced),
+    CASE(R21_another_version_is_a_conflict_and_is_told),
+    CASE(R21_only_what_is_absent_is_made),
+    CASE(R21_version_and_fence_must_both_hold),
+    CASE(R21_a_put_under_a_fence_raises_it),
+    CASE(R21_guards_that_make_no_sense),
+    CASE(R22_what_was_removed_and_made_anew_has_another_version),
+    CASE(R23_a_removed_record_remembers_its_fence),
 };
 CONTRACT_TESTS(contract_records);
