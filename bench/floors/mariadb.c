@@ -32,6 +32,7 @@ static enum floor_answer failed(struct link *l) {
   unsigned code = mysql_errno(l->my);
   if (code == ER_LOCK_DEADLOCK) return FLOOR_DEADLOCK;
   if (code == ER_CHECKREAD) return FLOOR_CONFLICT;
+  if (code == ER_CONSTRAINT_FAILED) return FLOOR_FULL; /* the row's CHECK */
   snprintf(l->base.why, sizeof l->base.why, "%s (error %u)", mysql_error(l->my), code);
   return FLOOR_BROKEN;
 }
@@ -222,6 +223,15 @@ static enum floor_answer book_atomic1(struct floor_link *link, const struct floo
   return conditional((struct link *)link, "BEGIN;", "", 1, claim);
 }
 
+/* The row's CHECK refuses one too many, which ends the packet, so the insertion needs no condition. */
+static enum floor_answer book_atomic1c(struct floor_link *link, const struct floor_claim *claim) {
+  char text[TEXT_MOST], hex[33];
+  floor_hex(claim->id, hex);
+  int n = snprintf(text, sizeof text, "BEGIN;" UP_BY_1 ";" CLAIM "VALUES(x'%s', 1, 1, %" PRId32 ");COMMIT", hex,
+                   claim->owner);
+  return whole((struct link *)link, text, n, 1, FLOOR_BROKEN);
+}
+
 /* The UPDATE decides in the engine, so a lock that was not granted in time can't break the count. */
 static enum floor_answer book_getlock1(struct floor_link *link, const struct floor_claim *claim) {
   struct link *l = (struct link *)link;
@@ -285,6 +295,15 @@ static enum floor_answer book_coalesced1(struct floor_link *link, const struct f
   return whole(l, l->many, (int)(end - l->many), 1, FLOOR_FULL);
 }
 
+static enum floor_answer book_coalesced1c(struct floor_link *link, const struct floor_claim *const claims[],
+                                          size_t count) {
+  struct link *l = (struct link *)link;
+  int n = snprintf(l->many, TEXT_MOST,
+                   "BEGIN;UPDATE floor_row SET used=used+%zu, version=version+1 WHERE id=1;" CLAIM "VALUES ", count);
+  char *end = put(put_claims(l->many + n, claims, count), ";COMMIT");
+  return whole(l, l->many, (int)(end - l->many), 1, FLOOR_BROKEN);
+}
+
 /* ---- Leases ---- */
 
 static enum floor_answer acquire(struct floor_link *link, int32_t name, int32_t owner, int64_t *fence) {
@@ -335,6 +354,7 @@ static const struct floor_strategy strategies[] = {
      .book = book_pessimistic1},
     {.name = "atomic", .what = "UPDATE .. WHERE used < lim, claim, commit; a packet a statement", .book = book_atomic},
     {.name = "atomic1", .what = "the same in one packet", .book = book_atomic1},
+    {.name = "atomic1c", .what = "the same in one packet, where a CHECK refuses one too many", .book = book_atomic1c},
     {.name = "getlock",
      .what = "GET_LOCK around read, write back, claim, commit; a packet a statement",
      .book = book_getlock},
@@ -344,6 +364,10 @@ static const struct floor_strategy strategies[] = {
      .kind = FLOOR_TOGETHER,
      .book_all = book_coalesced},
     {.name = "coalesced1", .what = "the same in one packet", .kind = FLOOR_TOGETHER, .book_all = book_coalesced1},
+    {.name = "coalesced1c",
+     .what = "the same in one packet, where a CHECK refuses what is too many",
+     .kind = FLOOR_TOGETHER,
+     .book_all = book_coalesced1c},
     {.name = "lease-own", .what = "acquire and release a name of one's own, an UPDATE each", .kind = FLOOR_LEASE_OWN},
     {.name = "lease-shared", .what = "the same on one name, tried until it is granted", .kind = FLOOR_LEASE_SHARED},
     {.name = NULL},
@@ -390,7 +414,7 @@ static bool setup(struct floor_link *link, int64_t limit, int32_t names) {
   int n = snprintf(text, sizeof text,
                    "DROP TABLE IF EXISTS floor_claim, floor_row, floor_lease;"
                    "CREATE TABLE floor_row(id INT PRIMARY KEY, used BIGINT NOT NULL, lim BIGINT NOT NULL,"
-                   " version BIGINT NOT NULL DEFAULT 0) ENGINE=InnoDB;"
+                   " version BIGINT NOT NULL DEFAULT 0, CHECK (used <= lim)) ENGINE=InnoDB;"
                    "INSERT INTO floor_row VALUES (1, 0, %" PRId64 ", 0);"
                    "CREATE TABLE floor_claim(claim BINARY(16) PRIMARY KEY, row_id INT NOT NULL, amount BIGINT NOT NULL,"
                    " owner INT NOT NULL, taken_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),"
