@@ -22,6 +22,7 @@ struct link {
 
 #define READ "SELECT used, lim, version FROM floor_row WHERE id=1"
 #define UP_BY_1 "UPDATE floor_row SET used=used+1, version=version+1 WHERE id=1 "
+#define WRITE_BACK "UPDATE floor_row SET used=%" PRId64 ", version=version+1 WHERE id=1 "
 #define CLAIM "INSERT INTO floor_claim(claim, row_id, amount, owner) "
 /* Right behind the UPDATE: inserts only if that one counted. */
 #define CLAIM_IF_COUNTED CLAIM "SELECT x'%s', 1, 1, %" PRId32 " FROM DUAL WHERE ROW_COUNT()=1"
@@ -100,7 +101,7 @@ static enum floor_answer read_and_write(struct link *l, const char *read, const 
   if (answer == FLOOR_DONE) answer = read_row(l, read, &row);
   if (answer == FLOOR_DONE) {
     char text[TEXT_MOST];
-    snprintf(text, sizeof text, "UPDATE floor_row SET used=%" PRId64 ", version=version+1 WHERE id=1", row.used + 1);
+    snprintf(text, sizeof text, WRITE_BACK, row.used + 1);
     answer = say(l, text);
   }
   if (answer == FLOOR_DONE) answer = insert(l, claim);
@@ -125,7 +126,7 @@ static enum floor_answer book_optimistic(struct floor_link *link, const struct f
   if (answer == FLOOR_DONE) {
     char text[TEXT_MOST];
     int64_t rows[STATEMENTS_MOST] = {0};
-    int n = snprintf(text, sizeof text, UP_BY_1 "AND version=%" PRId64, row.version);
+    int n = snprintf(text, sizeof text, WRITE_BACK "AND version=%" PRId64, row.used + 1, row.version);
     answer = send(l, text, (size_t)n, rows, NULL);
     if (answer == FLOOR_DONE && rows[0] == 0) answer = FLOOR_CONFLICT;
   }
@@ -186,8 +187,8 @@ static enum floor_answer book_optimistic1(struct floor_link *link, const struct 
   if (answer != FLOOR_DONE) return answer;
   char text[TEXT_MOST], hex[33];
   floor_hex(claim->id, hex);
-  int n = snprintf(text, sizeof text, "BEGIN;" UP_BY_1 "AND version=%" PRId64 ";" CLAIM_IF_COUNTED ";COMMIT",
-                   row.version, hex, claim->owner);
+  int n = snprintf(text, sizeof text, "BEGIN;" WRITE_BACK "AND version=%" PRId64 ";" CLAIM_IF_COUNTED ";COMMIT",
+                   row.used + 1, row.version, hex, claim->owner);
   return whole(l, text, n, 1, FLOOR_CONFLICT);
 }
 
@@ -199,10 +200,8 @@ static enum floor_answer book_pessimistic2(struct floor_link *link, const struct
   if (answer != FLOOR_DONE) return back(l, answer);
   char text[TEXT_MOST], hex[33];
   floor_hex(claim->id, hex);
-  int n = snprintf(text, sizeof text,
-                   "UPDATE floor_row SET used=%" PRId64 ", version=version+1 WHERE id=1;" CLAIM
-                   "VALUES(x'%s', 1, 1, %" PRId32 ");COMMIT",
-                   row.used + 1, hex, claim->owner);
+  int n = snprintf(text, sizeof text, WRITE_BACK ";" CLAIM "VALUES(x'%s', 1, 1, %" PRId32 ");COMMIT", row.used + 1, hex,
+                   claim->owner);
   return whole(l, text, n, 0, FLOOR_BROKEN);
 }
 

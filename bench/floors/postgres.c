@@ -12,6 +12,8 @@
 #include <string.h>
 
 #define UP_BY(n, more) "UPDATE floor_row SET used = used + " n ", version = version + 1 WHERE id = 1 " more
+#define WRITE_BACK_IF(used, version)                                                                                   \
+  "UPDATE floor_row SET used = " used ", version = version + 1 WHERE id = 1 AND version = " version " "
 #define CLAIM "INSERT INTO floor_claim(claim, row_id, amount, owner) "
 static const char *const texts[STATEMENTS] = {
     [BEGIN] = "BEGIN",
@@ -20,14 +22,14 @@ static const char *const texts[STATEMENTS] = {
     [READ] = "SELECT used, lim, version FROM floor_row WHERE id = 1",
     [READ_LOCKED] = "SELECT used, lim, version FROM floor_row WHERE id = 1 FOR UPDATE",
     [WRITE] = "UPDATE floor_row SET used = $1::int8, version = version + 1 WHERE id = 1",
-    [WRITE_IF_VERSION] = UP_BY("1", "AND version = $1::int8"),
+    [WRITE_IF_VERSION] = WRITE_BACK_IF("$1::int8", "$2::int8"),
     [INSERT] = CLAIM "VALUES ($1::uuid, 1, 1, $2::int4)",
     [COUNT_UP] = UP_BY("1", "AND used < lim"),
     [COUNT_UP_CHECKED] = UP_BY("1", ""), /* the row's CHECK refuses one too many */
     [BOOK] =
         "WITH up AS (" UP_BY("1", "AND used < lim") " RETURNING id) " CLAIM "SELECT $1::uuid, id, 1, $2::int4 FROM up",
-    [BOOK_IF_VERSION] = "WITH up AS (" UP_BY("1", "AND version = $3::int8") " RETURNING id) " CLAIM
-                                                                            "SELECT $1::uuid, id, 1, $2::int4 FROM up",
+    [BOOK_IF_VERSION] = "WITH up AS (" WRITE_BACK_IF("$3::int8", "$4::int8") " RETURNING id) " CLAIM
+                                                                             "SELECT $1::uuid, id, 1, $2::int4 FROM up",
     [COUNT_MANY] = UP_BY("$1::int8", "AND used + $1::int8 <= lim"),
     [INSERT_MANY] = CLAIM "SELECT c, 1, 1, o FROM unnest($1::uuid[], $2::int4[]) AS t(c, o)",
     [BOOK_MANY] = "WITH up AS (" UP_BY(
@@ -36,12 +38,12 @@ static const char *const texts[STATEMENTS] = {
                                       "SELECT c, up.id, 1, o FROM up, unnest($2::uuid[], $3::int4[]) AS t(c, o)",
     [LOCK] = "SELECT pg_advisory_lock(4711)",
     [UNLOCK] = "SELECT pg_advisory_unlock(4711)",
-    [ACQUIRE] = "UPDATE floor_lease SET owner = $2::int4, fence = fence + 1, until = now() + interval '10 s' "
-                "WHERE name = $1::int4 AND (owner IS NULL OR until < now()) RETURNING fence",
+    [ACQUIRE] = ("UPDATE floor_lease SET owner = $2::int4, fence = fence + 1, until = now() + interval '10 s' "
+                 "WHERE name = $1::int4 AND (owner IS NULL OR until < now()) RETURNING fence"),
     [RELEASE] = "UPDATE floor_lease SET owner = NULL WHERE name = $1::int4 AND owner = $2::int4",
 };
 
-const int floor_pg_binary[PARAMS_MOST] = {1, 1, 1};
+const int floor_pg_binary[PARAMS_MOST] = {1, 1, 1, 1};
 const struct params floor_pg_none;
 
 void floor_pg_add(struct params *p, const void *value, size_t size) {

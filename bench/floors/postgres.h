@@ -40,7 +40,7 @@ struct link {
   char owners[ARRAY_HEAD + FLOOR_BATCH_MOST * (LENGTH_SIZE + INT4_SIZE)];
 };
 
-enum { PARAMS_MOST = 3 };
+enum { PARAMS_MOST = 4 };
 struct params {
   int count;
   const char *values[PARAMS_MOST];

@@ -89,8 +89,9 @@ static enum floor_answer book_optimistic(struct floor_link *link, const struct f
   enum floor_answer answer = read_row(l, READ, &row);
   if (answer == FLOOR_DONE) answer = say(l, BEGIN);
   if (answer != FLOOR_DONE) return answer;
-  uint64_t version = htobe64((uint64_t)row.version);
+  uint64_t used = htobe64((uint64_t)row.used + 1), version = htobe64((uint64_t)row.version);
   struct params p = floor_pg_none;
+  floor_pg_add(&p, &used, sizeof used);
   floor_pg_add(&p, &version, sizeof version);
   long rows;
   answer = floor_pg_ask(l, WRITE_IF_VERSION, &p, &rows, NULL);
@@ -104,10 +105,11 @@ static enum floor_answer book_optimistic1(struct floor_link *link, const struct 
   struct row row;
   enum floor_answer answer = read_row(l, READ, &row);
   if (answer != FLOOR_DONE) return answer;
-  uint64_t version = htobe64((uint64_t)row.version);
+  uint64_t used = htobe64((uint64_t)row.used + 1), version = htobe64((uint64_t)row.version);
   uint32_t owner;
   struct params p = floor_pg_none;
   add_claim(&p, claim, &owner);
+  floor_pg_add(&p, &used, sizeof used);
   floor_pg_add(&p, &version, sizeof version);
   long rows;
   answer = floor_pg_ask(l, BOOK_IF_VERSION, &p, &rows, NULL);

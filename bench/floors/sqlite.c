@@ -38,12 +38,12 @@ static const char *const texts[STATEMENTS] = {
     [ROLLBACK] = "ROLLBACK",
     [READ] = "SELECT used, lim, version FROM floor_row WHERE id = 1",
     [WRITE] = "UPDATE floor_row SET used = ?1, version = version + 1 WHERE id = 1",
-    [WRITE_IF_VERSION] = UP_BY("1", "AND version = ?1"),
+    [WRITE_IF_VERSION] = "UPDATE floor_row SET used = ?1, version = version + 1 WHERE id = 1 AND version = ?2",
     [INSERT] = "INSERT INTO floor_claim(claim, row_id, amount, owner, taken_at) VALUES (?1, 1, 1, ?2, unixepoch())",
     [COUNT_UP] = UP_BY("1", "AND used < lim"),
     [COUNT_MANY] = UP_BY("?1", "AND used + ?1 <= lim"),
-    [ACQUIRE] = "UPDATE floor_lease SET owner = ?2, fence = fence + 1, until = unixepoch() + 10 "
-                "WHERE name = ?1 AND (owner IS NULL OR until < unixepoch()) RETURNING fence",
+    [ACQUIRE] = ("UPDATE floor_lease SET owner = ?2, fence = fence + 1, until = unixepoch() + 10 "
+                 "WHERE name = ?1 AND (owner IS NULL OR until < unixepoch()) RETURNING fence"),
     [RELEASE] = "UPDATE floor_lease SET owner = NULL WHERE name = ?1 AND owner = ?2",
 };
 
@@ -147,7 +147,8 @@ static enum floor_answer book_optimistic(struct floor_link *link, const struct f
   enum floor_answer answer = read_row(l, &row);
   if (answer == FLOOR_DONE) answer = say(l, BEGIN);
   if (answer != FLOOR_DONE) return answer;
-  answer = must_change(l, say_number(l, WRITE_IF_VERSION, row.version), FLOOR_CONFLICT);
+  sqlite3_bind_int64(l->statements[WRITE_IF_VERSION], 2, row.version);
+  answer = must_change(l, say_number(l, WRITE_IF_VERSION, row.used + 1), FLOOR_CONFLICT);
   if (answer == FLOOR_DONE) answer = insert(l, claim);
   return end(l, answer);
 }
