@@ -544,19 +544,28 @@ typedef struct dibs_once_options {
   const char *owner; /* a label for people */
 } dibs_once_options;
 
-/* Does the work: *answer is malloc'd by the function, for the library to free, and kept if it returns DIBS_OK; any
- * other status is handed on, and the key is free again.  The fence grows with each attempt. */
+/* Does the work: *answer is malloc'd by the function, for the library to free, and kept if it returns DIBS_OK (at most
+ * DIBS_RECORD_MAX bytes; NULL is an empty one); any other status is handed on, and the key is free again.  The fence of
+ * the lease grows with each attempt.  `lease` is NULL inside a transaction of yours. */
 typedef dibs_status (*dibs_once_fn)(dibs_lease *lease, char **answer, size_t *length, void *user);
 
 /* Runs `fn` once for `key` in the whole fleet, and keeps its answer; whoever comes later is given that (REPLAY).
- * Whoever comes in between waits.  *answer is malloc'd, yours to free, NUL behind the last byte; NULL without an
- * answer. A crash in the middle frees the key when the lease ends: what `fn` did outside the store may then be done
- * again, under a larger fence.  To have the effect and the answer in one transaction, see dibs_inside. OK (it ran now),
- * REPLAY, HELD, TIMEOUT, LOST (the lease was, while it ran: the answer was not kept), STALE, and what `fn` returned;
- * INVALID, UNSUPPORTED, UNAVAILABLE, UNKNOWN (the answer may be kept: ask again), NO_MEMORY. */
+ * Whoever comes in between waits.  *answer is malloc'd, yours to free, NUL behind the last byte; NULL unless the call
+ * answers OK or REPLAY.
+ * A crash in the middle frees the key when the lease ends: what `fn` did outside the store may then be done again,
+ * under a larger fence.  To have the effect and the answer in one transaction, see dibs_inside: there who comes in
+ * between waits until you commit (REPLAY) or roll back (it runs).  Use a key one way or the other: inside, an attempt
+ * outside that has begun is HELD, for a day if it crashed.
+ * OK (it ran now), REPLAY, HELD, TIMEOUT, LOST (the lease was, while it ran: the answer was not kept), STALE (a newer
+ * attempt has begun: not kept), and what `fn` returned; CONFLICT (inside: your transaction can't go on), INVALID,
+ * UNSUPPORTED, UNAVAILABLE (nothing was done), UNKNOWN (it may have run, the answer may be kept: ask again),
+ * NO_MEMORY. */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_once(dibs_store *store, const char *key, const dibs_once_options *options,
                                                 dibs_once_fn fn, void *user, char **answer, size_t *length,
                                                 dibs_error *error);
+/* Takes the answer away, so that the next dibs_once runs again.  OK, NOT_FOUND (there is none), INVALID, UNSUPPORTED,
+ * UNAVAILABLE, UNKNOWN. */
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_once_forget(dibs_store *store, const char *key, dibs_error *error);
 
 /* ---- Inside a transaction of yours ---------------------------------------------------------------------------------
  */

@@ -42,6 +42,7 @@ static void memory_free(struct dibs__memory *m) {
   dibs__map_free(&m->names);
   dibs__map_free(&m->claims);
   dibs__map_free(&m->records);
+  dibs__map_free(&m->onces);
   dibs__mutex_destroy(&m->lock);
   free(m->called);
   free(m);
@@ -52,6 +53,7 @@ static struct dibs__memory *memory_new(const char *called) {
   if (!m) return NULL;
   dibs__mutex_init(&m->lock);
   bool enough = dibs__map_init(&m->names) && dibs__map_init(&m->claims) && dibs__map_init(&m->records);
+  enough = dibs__map_init(&m->onces) && enough;
   if (*called) m->called = strdup(called);
   if (!enough || (*called && !m->called)) {
     memory_free(m);
@@ -180,6 +182,7 @@ static void memory_close(struct dibs__dstore *store) {
   if (!m->called) {
     forget_claims(m);
     forget_records(m);
+    dibs__mem_onces_forget(m, INT64_MAX);
     memory_free(m);
   }
   free(open);
@@ -202,7 +205,8 @@ static dibs__status memory_connect(struct dibs__dstore *store, dibs__tick by, st
       .mandate = open->memory->buckets[0].mandate,
       .caps = DIBS__CAP_BRIEF | DIBS__CAP_SHARED | DIBS__CAP_COUNTED | DIBS__CAP_FIFO | DIBS__CAP_GRANT_NEXT |
               DIBS__CAP_EVENTS | DIBS__CAP_ATOMIC | DIBS__CAP_ANCHOR | DIBS__CAP_PARALLEL | DIBS__CAP_BLOCKS,
-      .families = 1u << DIBS__FAM_LEASE | 1u << DIBS__FAM_ANCHOR | 1u << DIBS__FAM_RECORD,
+      .families = 1u << DIBS__FAM_LEASE | 1u << DIBS__FAM_ANCHOR | 1u << DIBS__FAM_RECORD |
+                  1u << DIBS__FAM_ONCE,
       .schema = 1,
       .max_batch = DIBS__MEM_BATCH,
       .max_sessions = DIBS__MEM_SESSIONS,
@@ -228,6 +232,7 @@ static void memory_tidy(struct dibs__dstore *store) {
   struct dibs__memory *m = dibs__mem_open_of(store)->memory;
   dibs__mutex_lock(&m->lock);
   sweep(m, 0);
+  dibs__mem_onces_forget(m, dibs__mem_clock(m));
   dibs__mutex_unlock(&m->lock);
 }
 

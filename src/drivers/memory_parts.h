@@ -76,6 +76,17 @@ struct dibs__mem_record {
   char key[];
 };
 
+/* A once key: the latest attempt, and its answer if `data` is not NULL. */
+struct dibs__mem_once {
+  struct dibs__map_node link; /* of memory.onces; first */
+  dibs__fence fence;
+  uint64_t owner; /* a digest; 0: nobody is at it */
+  int64_t made, until;
+  char *data;
+  uint32_t data_len, key_len;
+  char key[];
+};
+
 struct dibs__mem_bucket {
   dibs__mandate mandate;
   uint32_t seq; /* the last drawn */
@@ -104,6 +115,8 @@ struct dibs__memory {
   struct dibs__mem_open *opens;
   struct dibs__mem_bucket buckets[DIBS__BUCKETS];
   struct dibs__map names, claims, records;
+  struct dibs__map onces;
+  size_t onces_swept; /* how many were left when those that are over were last looked for */
   bool hush; /* a group is being tried: events wait for its end, see held_events */
   struct dibs__mem_hushed {
     uint64_t session;
@@ -173,6 +186,11 @@ void dibs__mem_lease(struct dibs__memory *memory, const struct dibs__mem_open *f
 void dibs__mem_record(struct dibs__memory *memory, struct dibs__record_op *op);
 struct dibs__mem_record *dibs__mem_record_find(const struct dibs__memory *memory, dibs__str key);
 void dibs__mem_record_remove(struct dibs__memory *memory, struct dibs__mem_record *record);
+
+/* memory_once.c */
+void dibs__mem_once(struct dibs__memory *memory, struct dibs__once_op *op, int64_t now);
+/* Those that end before, or then. */
+void dibs__mem_onces_forget(struct dibs__memory *memory, int64_t before);
 
 /* memory_group.c: what a name or a record was before a group began */
 struct dibs__mem_saved;

@@ -48,6 +48,9 @@ static void run_one(struct dibs__memory *m, const struct dibs__mem_open *from, s
   case DIBS__FAM_RECORD:
     dibs__mem_record(m, (struct dibs__record_op *)op);
     break;
+  case DIBS__FAM_ONCE:
+    dibs__mem_once(m, (struct dibs__once_op *)op, now);
+    break;
   default:
     op->status = DIBS_UNSUPPORTED;
   }

@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Once: the work of a key is done once in the fleet, and its answer kept.
+ *
+ * Outside of a transaction the key's lease makes others wait, and its fence, which the row remembers from `begin` on,
+ * keeps a late attempt from storing over a newer one.  Inside a transaction of the user's there are no leases: the row
+ * itself, inserted and not committed yet, makes others wait, and goes away if it is rolled back.
+ */
+#include "guard/once.h"
+
+#include "base/text.h"
+#include "guard/asking.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { HASH_DIGITS = 17 }; /* with what stands before them */
+
+/* Whose grant an attempt is made under; fence 0: inside a transaction. */
+struct who {
+  dibs__id id;
+  dibs__fence fence;
+};
+
+static const char prefix[] = "once:";
+
+/* FNV-1a 64.  Every process has to come to the same name. */
+static uint64_t digest(const char *p, size_t len) {
+  uint64_t hash = UINT64_C(0xcbf29ce484222325);
+  for (size_t i = 0; i < len; i++) hash = (hash ^ (uint8_t)p[i]) * UINT64_C(0x100000001b3);
+  return hash;
+}
+
+void dibs__once_name(const char *key, char name[DIBS_NAME_MAX + 1]) {
+  size_t len = strlen(key), head = sizeof prefix - 1;
+  memcpy(name, prefix, head);
+  if (head + len <= DIBS_NAME_MAX) {
+    memcpy(name + head, key, len + 1);
+    return;
+  }
+  /* Two keys with the same hash and beginning would wait for each other, and nothing worse. */
+  size_t kept = dibs__utf8_cut(key, DIBS_NAME_MAX - head - HASH_DIGITS);
+  memcpy(name + head, key, kept);
+  snprintf(name + head + kept, HASH_DIGITS + 1, "~%016" PRIx64, digest(key, len));
+}
+
+/* ---- One question ---- */
+
+static bool is_inside(dibs_store *store) {
+  return !(dibs__core_families(store->core) & (1u << DIBS__FAM_LEASE));
+}
+
+static dibs_status explain(dibs_store *store, dibs_status status, const char *what, const char *key,
+                           dibs_error *error) {
+  switch (status) {
+  case DIBS_OK:
+  case DIBS_REPLAY:
+    dibs__fine(error);
+    return status;
+  case DIBS_NOT_FOUND:
+    return dibs__fail(error, status, "there is no answer of \"%s\": it was never done, forgotten, or its time is over",
+                      key);
+  case DIBS_STALE:
+    return dibs__fail(error, status,
+                      "a newer attempt at \"%s\" has begun; what this one did is not kept, ask again for the answer",
+                      key);
+  case DIBS_HELD:
+    return dibs__fail(error, status,
+                      "an attempt at \"%s\" outside of a transaction has begun and not ended; roll back and ask again "
+                      "later, or use the key either inside of transactions or outside",
+                      key);
+  case DIBS_INVALID:
+    return dibs__fail(error, status, "%s \"%s\" at %s: the store refused it", what, key, store->shown);
+  default:
+    return dibs__explain(store, status, what, key, error);
+  }
+}
+
+/* Carries one operation; what was answered goes to `answer` (may be NULL). */
+static dibs_status ask(dibs_store *store, uint16_t verb, const char *key, const struct who *who, int64_t keep_ms,
+                       const char *data, size_t length, struct dibs__once_answer *answer, dibs_error *error) {
+  size_t key_len = strlen(key);
+  struct dibs__asking *asking = dibs__asking_make(store, DIBS__FAM_ONCE, NULL, key_len + length);
+  if (!asking) return dibs__fail(error, DIBS_NO_MEMORY, "out of memory for the once key \"%s\"", key);
+  asking->once.key = dibs__asking_keep(asking, key, key_len);
+  asking->once.data = dibs__asking_keep(asking, data, length);
+  asking->once.keep_ms = keep_ms;
+  if (who) {
+    asking->once.id = who->id;
+    asking->once.fence = who->fence;
+  }
+  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), DIBS__IO_MS);
+  dibs_status status = dibs__asking_carry(asking, verb, verb == DIBS__ONCE_READ ? DIBS__OP_READS : 0, 0, by);
+  if (answer && dibs__asking_is_answered(asking)) {
+    answer->data = asking->once.got;
+    answer->length = asking->once.got_len;
+    answer->age_ms = asking->once.age_ms;
+    answer->left_ms = asking->once.left_ms;
+    asking->once.got = NULL;
+  }
+  dibs__asking_drop(asking);
+  return status;
+}
+
+dibs_status dibs__once_check(dibs_store *store, const char *key, dibs_error *error) {
+  dibs_status status = dibs__enter(store, "dibs_once", error);
+  if (status != DIBS_OK) return status;
+  status = dibs__asking_check(store, DIBS__FAM_ONCE, "once key", key, error);
+  dibs__exit(store);
+  return status;
+}
+
+/* ---- The steps ---- */
+
+dibs_status dibs__once_read(dibs_store *store, const char *key, struct dibs__once_answer *answer, dibs_error *error) {
+  *answer = (struct dibs__once_answer){0};
+  dibs_status status = dibs__enter(store, "dibs_once", error);
+  if (status != DIBS_OK) return status;
+  status = ask(store, DIBS__ONCE_READ, key, NULL, 0, NULL, 0, answer, error);
+  status = explain(store, status, "reading the answer of", key, error);
+  dibs__exit(store);
+  return status;
+}
+
+static dibs_status begin(dibs_store *store, const char *key, const struct who *who, struct dibs__once_answer *answer,
+                         dibs_error *error) {
+  dibs_status status = DIBS_UNKNOWN;
+  for (int i = 0; i < DIBS__ONCE_TRIES && status == DIBS_UNKNOWN; i++)
+    status = ask(store, DIBS__ONCE_BEGIN, key, who, DIBS__ONCE_KEEP_MS, NULL, 0, answer, error);
+  return explain(store, status, "beginning", key, error);
+}
+
+/* Nothing that went wrong means "nothing was done" any more: the work was. */
+static dibs_status store_answer(dibs_store *store, const char *key, const struct who *who, int64_t keep_ms,
+                                const char *data, size_t length, struct dibs__once_answer *answer, dibs_error *error) {
+  dibs_status status = DIBS_UNKNOWN;
+  for (int i = 0; i < DIBS__ONCE_TRIES && (status == DIBS_UNKNOWN || status == DIBS_UNAVAILABLE); i++)
+    status = ask(store, DIBS__ONCE_STORE, key, who, keep_ms, data, length, answer, error);
+  if (status == DIBS_UNAVAILABLE) status = DIBS_UNKNOWN;
+  return explain(store, status, "keeping the answer of", key, error);
+}
+
+static dibs_status who_holds(dibs_lease *lease, struct who *who, dibs_error *error) {
+  bool lost = false;
+  dibs_status status = dibs__asking_grant(lease, &who->id, &who->fence, &lost, error);
+  if (status == DIBS_OK && !dibs_lease_alive(lease)) status = DIBS_LOST;
+  if (status == DIBS_LOST)
+    dibs__fail(error, status,
+               "the lease of \"%s\" was lost while it ran; its answer is not kept, and the next attempt "
+               "has a larger fence",
+               dibs_lease_name(lease));
+  return status;
+}
+
+dibs_status dibs__once_begin(dibs_store *store, const char *key, dibs_lease *lease, struct dibs__once_answer *answer,
+                             dibs_error *error) {
+  struct who who;
+  *answer = (struct dibs__once_answer){0};
+  dibs_status status = dibs__enter(store, "dibs_once", error);
+  if (status != DIBS_OK) return status;
+  status = who_holds(lease, &who, error);
+  if (status == DIBS_OK) status = begin(store, key, &who, answer, error);
+  dibs__exit(store);
+  return status;
+}
+
+dibs_status dibs__once_store(dibs_store *store, const char *key, dibs_lease *lease, int64_t keep_ms, const char *data,
+                             size_t length, struct dibs__once_answer *answer, dibs_error *error) {
+  struct who who;
+  *answer = (struct dibs__once_answer){0};
+  dibs_status status = dibs__enter(store, "dibs_once", error);
+  if (status != DIBS_OK) return status;
+  status = who_holds(lease, &who, error);
+  if (status == DIBS_OK) status = store_answer(store, key, &who, keep_ms, data, length, answer, error);
+  dibs__exit(store);
+  return status;
+}
+
+static void leave(dibs_store *store, const char *key, const struct who *who) {
+  (void)ask(store, DIBS__ONCE_LEAVE, key, who, 0, NULL, 0, NULL, NULL);
+}
+
+void dibs__once_leave(dibs_store *store, const char *key, dibs_lease *lease) {
+  struct who who;
+  if (dibs__enter(store, "dibs_once", NULL) != DIBS_OK) return;
+  if (who_holds(lease, &who, NULL) == DIBS_OK) leave(store, key, &who);
+  dibs__exit(store);
+}
+
+/* ---- dibs_once ---- */
+
+/* What the caller brought, and what it gets. */
+struct call {
+  dibs_store *store;
+  const char *key;
+  dibs_once_options options;
+  dibs_once_fn fn;
+  void *user;
+  struct dibs__once_answer answer;
+  dibs_error *error;
+};
+
+/* Runs it.  OK: `data` is what it came to. */
+static dibs_status work(struct call *call, dibs_lease *lease, char **data, size_t *length) {
+  *data = NULL;
+  *length = 0;
+  dibs_status status = call->fn(lease, data, length, call->user);
+  if (!*data) *length = 0;
+  if (status == DIBS_OK && *length > DIBS_RECORD_MAX)
+    status = dibs__fail(call->error, DIBS_INVALID,
+                        "the answer of \"%s\" has %zu bytes, and at most %d can be kept; it ran, and would run again",
+                        call->key, *length, DIBS_RECORD_MAX);
+  else if (status != DIBS_OK)
+    dibs__fail(call->error, status, "\"%s\" ran and answered %s; nothing is kept", call->key, dibs_status_name(status));
+  return status;
+}
+
+/* The function's own memory may have no NUL behind it. */
+static dibs_status hand_out(struct call *call, const char *data, size_t length) {
+  call->answer.data = malloc(length + 1);
+  if (!call->answer.data)
+    return dibs__fail(call->error, DIBS_NO_MEMORY, "out of memory for the answer of \"%s\", which is kept: ask again",
+                      call->key);
+  if (length) memcpy(call->answer.data, data, length);
+  call->answer.data[length] = '\0';
+  call->answer.length = length;
+  return dibs__fine(call->error);
+}
+
+static dibs_status under_lease(struct call *call, dibs_lease *lease) {
+  char *data;
+  size_t length;
+  dibs_status status = dibs__once_begin(call->store, call->key, lease, &call->answer, call->error);
+  if (status != DIBS_OK) return status;
+  status = work(call, lease, &data, &length);
+  if (status == DIBS_OK)
+    status = dibs__once_store(call->store, call->key, lease, call->options.keep_ms, data, length, &call->answer,
+                              call->error);
+  else
+    dibs__once_leave(call->store, call->key, lease);
+  if (status == DIBS_OK) status = hand_out(call, data, length);
+  free(data);
+  return status;
+}
+
+static dibs_status outside(struct call *call) {
+  char name[DIBS_NAME_MAX + 1];
+  dibs_lease_options options = {.size = sizeof options,
+                                .ttl_ms = call->options.ttl_ms,
+                                .wait_ms = call->options.wait_ms,
+                                .owner = call->options.owner};
+  dibs_status status = dibs__once_read(call->store, call->key, &call->answer, call->error);
+  if (status == DIBS_OK) return DIBS_REPLAY;
+  if (status != DIBS_NOT_FOUND) return status;
+  dibs_lease *lease = NULL;
+  dibs__once_name(call->key, name);
+  status = dibs_acquire(call->store, name, &options, &lease, call->error);
+  if (status == DIBS_OK) {
+    status = under_lease(call, lease);
+    (void)dibs_release(lease, NULL); /* it ends with its ttl, else */
+    dibs_lease_free(lease);
+    return status;
+  }
+  /* Whoever was at it may be done by now, and still be letting go. */
+  if ((status == DIBS_HELD || status == DIBS_TIMEOUT) &&
+      dibs__once_read(call->store, call->key, &call->answer, NULL) == DIBS_OK)
+    status = DIBS_REPLAY;
+  return status;
+}
+
+static dibs_status inside(struct call *call) {
+  struct who who = {.fence = DIBS__FENCE_NONE};
+  char *data = NULL;
+  size_t length = 0;
+  dibs__random(who.id.b, sizeof who.id.b);
+  dibs_status status = dibs__enter(call->store, "dibs_once", call->error);
+  if (status != DIBS_OK) return status;
+  status = begin(call->store, call->key, &who, &call->answer, call->error);
+  if (status == DIBS_OK) {
+    status = work(call, NULL, &data, &length);
+    if (status == DIBS_OK)
+      status =
+          store_answer(call->store, call->key, &who, call->options.keep_ms, data, length, &call->answer, call->error);
+    else
+      leave(call->store, call->key, &who);
+    if (status == DIBS_OK) status = hand_out(call, data, length);
+    free(data);
+  }
+  dibs__exit(call->store);
+  return status;
+}
+
+static dibs_status check_options(const dibs_once_options *given, dibs_once_options *o, dibs_error *error) {
+  *o = (dibs_once_options){.size = sizeof *o};
+  if (given && (given->size < sizeof(size_t) || given->size > sizeof *o))
+    return dibs__fail(error, DIBS_INVALID, "options.size is %zu: set it to sizeof(dibs_once_options)", given->size);
+  if (given) memcpy(o, given, given->size);
+  if (o->keep_ms == 0) o->keep_ms = DIBS__ONCE_KEEP_MS;
+  if (o->keep_ms < 0 || o->keep_ms > DIBS__ONCE_KEEP_MAX_MS)
+    return dibs__fail(error, DIBS_INVALID, "keep_ms is %lld: an answer is kept from 1 ms to 10 years",
+                      (long long)o->keep_ms);
+  return DIBS_OK;
+}
+
+dibs_status dibs_once(dibs_store *store, const char *key, const dibs_once_options *options, dibs_once_fn fn, void *user,
+                      char **answer, size_t *length, dibs_error *error) {
+  if (answer) *answer = NULL;
+  if (length) *length = 0;
+  if (!fn || !answer || !length)
+    return dibs__fail(error, DIBS_INVALID, "dibs_once: fn, answer and length must be given");
+  struct call call = {.store = store, .key = key, .fn = fn, .user = user, .error = error};
+  dibs_status status = check_options(options, &call.options, error);
+  if (status == DIBS_OK) status = dibs__once_check(store, key, error);
+  if (status != DIBS_OK) return status;
+  status = is_inside(store) ? inside(&call) : outside(&call);
+  if (status != DIBS_OK && status != DIBS_REPLAY) {
+    free(call.answer.data);
+    return status;
+  }
+  dibs__fine(error);
+  *answer = call.answer.data;
+  *length = call.answer.length;
+  return status;
+}
+
+dibs_status dibs_once_forget(dibs_store *store, const char *key, dibs_error *error) {
+  dibs_status status = dibs__enter(store, "dibs_once_forget", error);
+  if (status != DIBS_OK) return status;
+  status = dibs__asking_check(store, DIBS__FAM_ONCE, "once key", key, error);
+  if (status == DIBS_OK) {
+    status = ask(store, DIBS__ONCE_FORGET, key, NULL, 0, NULL, 0, NULL, error);
+    status = explain(store, status, "forgetting", key, error);
+  }
+  dibs__exit(store);
+  return status;
+}
