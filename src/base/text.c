@@ -50,7 +50,7 @@ static size_t utf8_size(uint8_t first) {
   return 0;
 }
 
-size_t dibs__utf8_next(const char *p, size_t len, uint32_t *code) {
+DIBS__MODULE_API size_t dibs__utf8_next(const char *p, size_t len, uint32_t *code) {
   *code = 0;
   if (len == 0) return 0;
   uint8_t first = (uint8_t)p[0];

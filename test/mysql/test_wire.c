@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: MIT */
+/* The wire against a real server: values, rows, packets, deadlines, errors. */
+#include "bed.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct dibs__sql_wire wire_t;
+typedef struct dibs__sql_value value;
+
+static struct bed bed;
+static wire_t *w;
+
+static int begin(void **state) {
+  (void)state;
+  bed_make(&bed, bed_uri);
+  w = bed_connect(&bed);
+  run(w, "DROP TABLE IF EXISTS wire_child, wire");
+  run(w, "CREATE TABLE wire (name VARBINARY(255) PRIMARY KEY, n BIGINT, t VARCHAR(200), b LONGBLOB, CHECK (n <> 13))");
+  return 0;
+}
+
+static int end(void **state) {
+  (void)state;
+  dibs__my_close(w);
+  bed_drop(&bed);
+  return 0;
+}
+
+static bool same(value got, const char *p, size_t len) {
+  return got.p && got.len == len && memcmp(got.p, p, len) == 0;
+}
+
+static void values_come_back_as_they_were(void **state) {
+  (void)state;
+  static const char *const texts[] = {"",
+                                      "plain",
+                                      "it's",
+                                      "back\\slash \\' x",
+                                      "\xc3\xa4\xe2\x82\xac\xf0\x9f\x8d\xba",
+                                      "\xff\xfe no utf-8",
+                                      "a\nb\tc\x1a",
+                                      "$1 $rows ; -- /* */ ?",
+                                      "\"q\" `b`",
+                                      "blank "};
+  static const int64_t numbers[] = {0, 1, -1, 42, INT64_MAX, INT64_MIN, 1000000007};
+  char all[256];
+  for (size_t i = 0; i < sizeof all; i++) all[i] = (char)i;
+  for (int mode = 0; mode < 2; mode++) {
+    if (mode) run(w, "SET sql_mode = 'NO_BACKSLASH_ESCAPES,ANSI_QUOTES,STRICT_ALL_TABLES'");
+    for (size_t i = 0; i < COUNT_OF(texts); i++) {
+      value v[] = {dibs__sql_text(texts[i], strlen(texts[i])), dibs__sql_number(numbers[i % COUNT_OF(numbers)]),
+                   dibs__sql_bytes(all, i * 25), dibs__sql_null()};
+      assert_int_equal(w->engine->put(w, "SELECT $1, $2, $3, $4, 7 -$2", v, 4 - (i == 99)), DIBS__SQL_FINE);
+      assert_int_equal(w->engine->put(w, "DELETE FROM wire", NULL, 0), DIBS__SQL_FINE);
+      assert_int_equal(w->engine->put(w, "INSERT INTO wire (name, n, b) VALUES ($1, $2, $3)", v, 3), DIBS__SQL_FINE);
+      assert_int_equal(w->engine->put(w, "SELECT name, n, b FROM wire WHERE name = $1", v, 1), DIBS__SQL_FINE);
+      if (numbers[i % COUNT_OF(numbers)] == INT64_MIN) { /* 7 - INT64_MIN is out of range, and says so */
+        breaks(w, DIBS__SQL_REFUSED);
+        continue;
+      }
+      assert_int_equal(w->engine->go(w, false), DIBS__SQL_FINE);
+      assert_true(same(w->engine->cell(w, 0, 0, 0, DIBS__SQL_TEXT), texts[i], strlen(texts[i])));
+      assert_int_equal(number(w, 0, 0, 1), numbers[i % COUNT_OF(numbers)]);
+      assert_true(same(w->engine->cell(w, 0, 0, 2, DIBS__SQL_BYTES), all, i * 25));
+      assert_int_equal(w->engine->cell(w, 0, 0, 3, DIBS__SQL_NUMBER).kind, DIBS__SQL_NULL);
+      assert_int_equal(w->engine->rows(w, 3), 1);
+      assert_true(same(w->engine->cell(w, 3, 0, 0, DIBS__SQL_TEXT), texts[i], strlen(texts[i])));
+      assert_true(same(w->engine->cell(w, 3, 0, 2, DIBS__SQL_BYTES), all, i * 25));
+    }
+  }
+}
+
+static void a_table_of_values_is_read_inserted_and_joined(void **state) {
+  (void)state;
+  char wide[201];
+  memset(wide, 'x', sizeof wide);
+  value rows[] = {
+      dibs__sql_text("a", 1),  dibs__sql_null(),     dibs__sql_null(),          dibs__sql_null(),
+      dibs__sql_text("b ", 2), dibs__sql_number(-5), dibs__sql_text(wide, 200), dibs__sql_bytes("\0\1", 2),
+      dibs__sql_text("b", 1),  dibs__sql_number(5),  dibs__sql_text("s", 1),    dibs__sql_bytes(wide, 150),
+  };
+  value one = dibs__sql_number(1);
+  assert_int_equal(w->engine->put_rows(w,
+                                       "INSERT INTO wire (name, n, t, b) WITH r(k, n, t, b) AS ($rows)"
+                                       " SELECT k, n + $1, t, b FROM r",
+                                       &one, 1, rows, 4, 3),
+                   DIBS__SQL_FINE);
+  assert_int_equal(w->engine->put_rows(w,
+                                       "WITH r(k, n, t, b) AS ($rows) SELECT wire.name, r.n, wire.t, r.b"
+                                       " FROM r JOIN wire ON wire.name = r.k ORDER BY wire.name FOR UPDATE",
+                                       NULL, 0, rows, 4, 3),
+                   DIBS__SQL_FINE);
+  assert_int_equal(w->engine->put_rows(w,
+                                       "UPDATE wire JOIN (WITH r(k, n, t, b) AS ($rows) SELECT * FROM r) r ON"
+                                       " wire.name = r.k SET wire.n = 99",
+                                       NULL, 0, rows, 4, 3),
+                   DIBS__SQL_FINE);
+  put(w, "UPDATE wire SET n = 99");
+  if (w->engine->go(w, false) != DIBS__SQL_FINE) fail_msg("%s", w->words);
+  assert_int_equal(w->engine->changed(w, 0), 3);
+  assert_int_equal(w->engine->rows(w, 1), 3);
+  assert_true(same(w->engine->cell(w, 1, 0, 0, DIBS__SQL_TEXT), "a", 1));
+  assert_int_equal(w->engine->cell(w, 1, 0, 1, DIBS__SQL_NUMBER).kind, DIBS__SQL_NULL);
+  assert_true(same(w->engine->cell(w, 1, 1, 0, DIBS__SQL_TEXT), "b", 1));
+  assert_true(same(w->engine->cell(w, 1, 1, 3, DIBS__SQL_BYTES), wide, 150));
+  assert_true(same(w->engine->cell(w, 1, 2, 2, DIBS__SQL_TEXT), wide, 200));
+  assert_int_equal(w->engine->changed(w, 2), 3);
+  assert_int_equal(w->engine->changed(w, 3), 3); /* matched, though nothing was changed */
+}
+
+static void an_error_ends_a_packet(void **state) {
+  (void)state;
+  put(w, "START TRANSACTION");
+  put(w, "INSERT INTO wire (name) VALUES ('k')");
+  put(w, "INSERT INTO wire (name) VALUES ('k')");
+  put(w, "COMMIT");
+  assert_int_equal(w->engine->go(w, true), DIBS__SQL_BROKE);
+  assert_int_equal(w->trouble, DIBS__SQL_TWICE);
+  assert_int_equal(w->broke_at, 2);
+  assert_false(w->unsure);
+  assert_int_equal(w->engine->changed(w, 1), 1);
+  dibs__sql_rollback(w);
+  assert_int_equal(w->trouble, DIBS__SQL_TWICE);
+  run(w, "SELECT count(*) FROM wire");
+  assert_int_equal(number(w, 0, 0, 0), 0);
+}
+
+static void what_follows_a_commit_is_nobodys_trouble(void **state) {
+  (void)state;
+  put(w, "START TRANSACTION");
+  put(w, "INSERT INTO wire (name) VALUES ('k')");
+  put(w, "COMMIT");
+  put(w, "KILL QUERY 4000000000");
+  put(w, "SELECT 5");
+  assert_int_equal(w->engine->go(w, true), DIBS__SQL_FINE);
+  assert_int_equal(w->engine->rows(w, 4), 0);
+  run(w, "SELECT count(*) FROM wire");
+  assert_int_equal(number(w, 0, 0, 0), 1);
+}
+
+static void errors_have_their_kinds(void **state) {
+  (void)state;
+  static const struct {
+    const char *text;
+    enum dibs__sql_trouble trouble;
+  } cases[] = {
+      {"INSERT INTO wire (name, n) VALUES ('x', 13)", DIBS__SQL_REFUSED},
+      {"INSERT INTO wire (name, n) VALUES ('x', 9223372036854775808)", DIBS__SQL_REFUSED},
+      {"INSERT INTO wire (name, t) VALUES ('x', REPEAT('y', 201))", DIBS__SQL_REFUSED},
+      {"INSERT INTO wire (name) VALUES (NULL)", DIBS__SQL_REFUSED},
+      {"INSERT INTO wire_child VALUES ('nobody')", DIBS__SQL_ORPHAN},
+      {"SELECT * FROM no_such_table", DIBS__SQL_MISSING},
+      {"SELECT no_such_column FROM wire", DIBS__SQL_MISSING},
+      {"SELECT * FROM mysql.global_priv", DIBS__SQL_DENIED},
+      {"SET GLOBAL max_connections = 5", DIBS__SQL_DENIED},
+      {"no sql", DIBS__SQL_ODD},
+  };
+  run(w, "CREATE TABLE wire_child (parent VARBINARY(255), FOREIGN KEY (parent) REFERENCES wire (name))");
+  for (size_t i = 0; i < COUNT_OF(cases); i++) {
+    put(w, cases[i].text);
+    breaks(w, cases[i].trouble);
+    assert_true(*w->words);
+  }
+  run(w, "SELECT 1");
+}
+
+static void a_lock_that_is_not_given_breaks_the_statement(void **state) {
+  (void)state;
+  wire_t *other = bed_connect(&bed);
+  run(w, "INSERT INTO wire (name, n) VALUES ('k', 1), ('l', 1)");
+  run(other, "START TRANSACTION");
+  run(other, "UPDATE wire SET n = 2 WHERE name = 'k'");
+  run(w, "START TRANSACTION");
+  run(w, "UPDATE wire SET n = 2 WHERE name = 'l'");
+  put(w, "UPDATE wire SET n = 3 WHERE name = 'k'");
+  breaks(w, DIBS__SQL_LOCKED);
+  dibs__my_close(other);
+  dibs__sql_rollback(w);
+}
+
+static void a_deadline_is_kept_and_ends_the_connection(void **state) {
+  (void)state;
+  put(w, "SELECT SLEEP(20)");
+  w->by = dibs__tick_add_ms(dibs__tick_now(), 50);
+  breaks(w, DIBS__SQL_LATE);
+  assert_true(dibs__tick_left_ms(w->by, dibs__tick_now()) < 200);
+  assert_true(dibs__sql_dead(w));
+  w->by = dibs__tick_add_ms(dibs__tick_now(), LONG_MS);
+  put(w, "SELECT 1");
+  breaks(w, DIBS__SQL_GONE);
+  assert_false(w->unsure);
+}
+
+static void a_late_commit_is_unsure(void **state) {
+  (void)state;
+  put(w, "START TRANSACTION");
+  put(w, "INSERT INTO wire (name, n) VALUES ('late', SLEEP(0.3))");
+  put(w, "COMMIT");
+  w->by = dibs__tick_add_ms(dibs__tick_now(), 50);
+  assert_int_equal(w->engine->go(w, true), DIBS__SQL_BROKE);
+  assert_int_equal(w->trouble, DIBS__SQL_LATE);
+  assert_true(w->unsure);
+}
+
+static void a_killed_connection_is_known_before_anything_is_sent(void **state) {
+  (void)state;
+  char text[128];
+  wire_t *other = bed_connect(&bed);
+  run(other, "SELECT CONNECTION_ID()");
+  snprintf(text, sizeof text, "KILL %lld", (long long)number(other, 0, 0, 0));
+  run(w, text);
+  /* Until the server has closed it. */
+  snprintf(text, sizeof text, "SELECT count(*) FROM information_schema.processlist WHERE id = %lld",
+           (long long)number(other, 0, 0, 0));
+  do run(w, text);
+  while (number(w, 0, 0, 0) != 0);
+  put(other, "INSERT INTO wire (name) VALUES ('never')");
+  put(other, "COMMIT");
+  assert_int_equal(other->engine->go(other, true), DIBS__SQL_BROKE);
+  assert_int_equal(other->trouble, DIBS__SQL_GONE);
+  assert_false(other->unsure);
+  dibs__my_close(other);
+}
+
+static void more_than_a_packet_travels_in_several(void **state) {
+  (void)state;
+  enum { SIZE = 3000000, COUNT = 8 };
+  run(w, "SELECT @@max_allowed_packet");
+  assert_true(number(w, 0, 0, 0) < (int64_t)SIZE * 2 * COUNT);
+  assert_true(number(w, 0, 0, 0) > (int64_t)SIZE * 2);
+  char *big = malloc((size_t)SIZE * COUNT);
+  assert_non_null(big);
+  memset(big, 0xa7, (size_t)SIZE * COUNT);
+  for (int64_t i = 0; i < COUNT; i++) {
+    char name = (char)('a' + i);
+    value v[] = {dibs__sql_text(&name, 1), dibs__sql_bytes(big, SIZE)};
+    assert_int_equal(w->engine->put(w, "INSERT INTO wire (name, b) VALUES ($1, $2)", v, 2), DIBS__SQL_FINE);
+  }
+  put(w, "SELECT count(*), sum(length(b)) FROM wire");
+  assert_int_equal(w->engine->go(w, false), DIBS__SQL_FINE);
+  assert_int_equal(number(w, COUNT, 0, 0), COUNT);
+  assert_int_equal(number(w, COUNT, 0, 1), (int64_t)SIZE * COUNT);
+  /* One that alone is too long is refused, and the connection lives. */
+  value v = dibs__sql_bytes(big, (size_t)SIZE * COUNT);
+  assert_int_equal(w->engine->put(w, "SELECT length($1)", &v, 1), DIBS__SQL_FINE);
+  breaks(w, DIBS__SQL_REFUSED);
+  run(w, "SELECT 1");
+  free(big);
+}
+
+static void the_clock_goes_on_within_a_packet(void **state) {
+  (void)state;
+  char text[128];
+  snprintf(text, sizeof text, "SELECT %s, SLEEP(0.01), %s", w->engine->now_ms, w->engine->now_ms);
+  run(w, text);
+  int64_t first = number(w, 0, 0, 0), last = number(w, 0, 0, 2);
+  assert_true(last - first >= 9);
+  assert_true(llabs(first - dibs__wall_ms()) < 60000);
+}
+
+static MYSQL *users_own(unsigned long flags) {
+  const struct dibs__my_place *p = bed.store.place;
+  MYSQL *my = mysql_init(NULL);
+  assert_non_null(
+      mysql_real_connect(my, p->hosts[0].name, p->user, p->password, p->database, p->hosts[0].port, p->socket, flags));
+  return my;
+}
+
+static void a_users_connection_is_used_and_left_as_it_was(void **state) {
+  (void)state;
+  wire_t *inside = NULL;
+  MYSQL *my = users_own(0);
+  assert_int_equal(dibs__my_adopt(&bed.store, my, &inside, &bed.said), DIBS_INVALID);
+  assert_null(inside);
+  assert_int_equal(mysql_query(my, "SET NAMES latin1"), 0);
+  assert_int_equal(mysql_query(my, "START TRANSACTION"), 0);
+  assert_int_equal(dibs__my_adopt(&bed.store, my, &inside, &bed.said), DIBS_OK);
+  inside->by = dibs__tick_add_ms(dibs__tick_now(), LONG_MS);
+  value v = dibs__sql_text("\xc3\xa4'", 3);
+  assert_int_equal(dibs__sql_begin(inside), DIBS__SQL_FINE);
+  assert_int_equal(inside->engine->put(inside, "INSERT INTO wire (name, n) VALUES ($1, 3)", &v, 1), DIBS__SQL_FINE);
+  put(inside, "UPDATE wire SET n = 3");
+  assert_int_equal(dibs__sql_commit(inside), DIBS__SQL_FINE);
+  assert_int_equal(inside->engine->go(inside, true), DIBS__SQL_FINE);
+  assert_int_equal(inside->engine->changed(inside, 2), 1);
+  assert_int_equal(inside->engine->put(inside, "SELECT n FROM wire WHERE name = $1", &v, 1), DIBS__SQL_FINE);
+  assert_int_equal(inside->engine->go(inside, false), DIBS__SQL_FINE);
+  assert_int_equal(number(inside, 0, 0, 0), 3);
+  /* A savepoint is undone; the transaction goes on. */
+  assert_int_equal(dibs__sql_begin(inside), DIBS__SQL_FINE);
+  put(inside, "DELETE FROM wire");
+  put(inside, "INSERT INTO wire (name) VALUES (NULL)");
+  breaks(inside, DIBS__SQL_REFUSED);
+  dibs__sql_rollback(inside);
+  dibs__my_close(inside);
+  assert_int_equal(mysql_query(my, "SELECT 1; SELECT 2"), 1); /* several statements are again an error */
+  run(w, "SELECT count(*) FROM wire");
+  assert_int_equal(number(w, 0, 0, 0), 0);
+  assert_int_equal(mysql_query(my, "COMMIT"), 0);
+  run(w, "SELECT count(*) FROM wire");
+  assert_int_equal(number(w, 0, 0, 0), 1);
+  mysql_close(my);
+}
+
+int main(int argc, char **argv) {
+  if (argc < 2) return 77;
+  bed_uri = argv[1];
+#define CASE(f) cmocka_unit_test_setup_teardown(f, begin, end)
+  const struct CMUnitTest tests[] = {
+      CASE(values_come_back_as_they_were),
+      CASE(a_table_of_values_is_read_inserted_and_joined),
+      CASE(an_error_ends_a_packet),
+      CASE(what_follows_a_commit_is_nobodys_trouble),
+      CASE(errors_have_their_kinds),
+      CASE(a_lock_that_is_not_given_breaks_the_statement),
+      CASE(a_deadline_is_kept_and_ends_the_connection),
+      CASE(a_late_commit_is_unsure),
+      CASE(a_killed_connection_is_known_before_anything_is_sent),
+      CASE(more_than_a_packet_travels_in_several),
+      CASE(the_clock_goes_on_within_a_packet),
+      CASE(a_users_connection_is_used_and_left_as_it_was),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
