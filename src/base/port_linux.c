@@ -148,7 +148,7 @@ static void draw(uint8_t *to, size_t size) {
   }
 }
 
-void dibs__random(void *to, size_t size) {
+DIBS__MODULE_API void dibs__random(void *to, size_t size) {
   if (size > sizeof stock.bytes / 2) {
     draw(to, size);
     return;

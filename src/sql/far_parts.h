@@ -2,8 +2,8 @@
 #ifndef DIBS_SQL_FAR_PARTS_H
 #define DIBS_SQL_FAR_PARTS_H
 /* What far_*.c share. */
+#include "sql/batch.h"
 #include "sql/far.h"
-#include "sql/guard.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,7 @@ enum dibs__far_texts {
   DIBS__FAR_BUCKETS_LOCK,
   DIBS__FAR_BUCKETS_SET,
   DIBS__FAR_NOW,
-  DIBS__FAR_AHEAD,
+  DIBS__FAR_AHEAD_OF,
   DIBS__FAR_HEAD_ADD,
   DIBS__FAR_HEAD_SET,
   DIBS__FAR_HEAD_QUEUE,
@@ -58,7 +58,6 @@ enum dibs__far_texts {
   DIBS__FAR_RECORD_STUB,
   DIBS__FAR_RECORD_SEAL,
   DIBS__FAR_RECORD_SAVE,
-  DIBS__FAR_RECORD_DROP,
   DIBS__FAR_LIST_NAMES,
   DIBS__FAR_LIST_ROWS,
   DIBS__FAR_SWEEP_NAMES,
@@ -90,7 +89,8 @@ struct dibs__far_known {
 
 struct dibs__far_record {
   dibs__str key;
-  bool found, dropped;
+  bool found;
+  bool writes;                 /* some operation of the batch may: it is locked */
   struct dibs__sql_record row; /* `data` is ours */
   char *data;
 };
@@ -105,7 +105,7 @@ struct dibs__far_session {
   uint64_t known[2], changed[2]; /* bit a bucket */
   struct dibs__sql_bucket buckets[DIBS__BUCKETS];
   struct dibs__far_name *names;
-  size_t name_count, name_room;
+  size_t name_count, name_room, name_last;
   struct dibs__sql_waiter *pool; /* DIBS__FAR_AHEAD for each name that has room */
   struct dibs__far_record *records;
   size_t record_count, record_room;
@@ -113,18 +113,23 @@ struct dibs__far_session {
   size_t other_count, other_room;
   struct dibs__far_ring *rings;
   size_t ring_count, ring_room;
-  bool no_memory;
+  bool asks;        /* what is loaded now is asked for at once */
+  bool wrote;       /* something was put that changes rows */
   bool bell_wanted; /* somebody is to be queued, and we have no bell yet */
   uint16_t spent;
   uint64_t crowded[2]; /* bit a bucket: somebody waited for a name of it when last asked */
 };
 
 enum { DIBS__FAR_LOCAL_EVENTS = 64 };
+/* For use in texts: names that a step of sweeping looks at; waiters of a short queue; names listed at once. */
+#define DIBS__FAR_SWEEP 64
+#define DIBS__FAR_SHALLOW 32
+#define DIBS__FAR_LOT 1024
 
 struct dibs__far_inside {
-  dibs__mutex lock; /* guards what follows */
+  dibs__mutex opening; /* who has it may open a bell; before `lock` */
+  dibs__mutex lock;    /* guards what follows, to `events` */
   void *bell;
-  bool bell_breaks; /* the one who listens is about to close it */
   bool woken;
   size_t event_count; /* for ourselves */
   struct dibs__event events[DIBS__FAR_LOCAL_EVENTS];
@@ -157,6 +162,7 @@ struct dibs__sql dibs__far_sql(struct dibs__far_session *s);
 /* Row `row` of answer `nth`, as DIBS__FAR_AHEAD gives it. */
 bool dibs__far_read_head(const struct dibs__far_session *s, size_t nth, size_t row, struct dibs__sql_head *head);
 void dibs__far_read_waiter(struct dibs__far_session *s, size_t nth, size_t row, struct dibs__sql_waiter *waiter);
+bool dibs__far_read_broken(const struct dibs__far_session *s, size_t nth, size_t row);
 void dibs__far_read_holder(const struct dibs__far_session *s, size_t nth, size_t row, struct dibs__sql_holder *holder);
 enum dibs__sql_step dibs__far_read_bucket(struct dibs__far_session *s, size_t nth, uint16_t bucket);
 struct dibs__far_name *dibs__far_name_find(struct dibs__far_session *s, uint16_t bucket, dibs__str name);
@@ -195,7 +201,9 @@ enum dibs__sql_step dibs__far_offers_first_until(void *to, const struct dibs__sq
 /* Forgets the transaction before. */
 void dibs__far_fresh(struct dibs__far_session *s);
 /* BEGIN, locks, and whatever the operations are about; sent and read. */
-enum dibs__sql_step dibs__far_load(struct dibs__far_session *s, struct dibs__op *const ops[], size_t count);
+enum dibs__sql_step dibs__far_load(struct dibs__far_session *s, struct dibs__op *const ops[], size_t count,
+                                   bool writes);
+enum dibs__sql_step dibs__far_load_record(struct dibs__far_session *s, dibs__str key, struct dibs__far_record **out);
 /* A name that was not thought of before. */
 enum dibs__sql_step dibs__far_load_name(struct dibs__far_session *s, uint16_t bucket, dibs__str name,
                                         struct dibs__far_name **out);

@@ -20,9 +20,6 @@
 #define HOLDER "id, slot, until, broken, ttl, since, session, owner"
 #define QUOTE(x) #x
 #define QUOTED(x) QUOTE(x)
-#define SHALLOW 32
-#define SWEEP 64
-#define LIST 1024
 
 static const char *const texts[DIBS__FAR_TEXTS] = {
     [DIBS__FAR_META] = "SELECT version, life FROM dibs_meta WHERE one = 1",
@@ -40,7 +37,7 @@ static const char *const texts[DIBS__FAR_TEXTS] = {
     [DIBS__FAR_BUCKETS_SET] = "UPDATE dibs_name SET life = $1, epoch = $2, seq = 0 WHERE name = '' AND place = 0",
     [DIBS__FAR_NOW] = "SELECT @now",
 
-    [DIBS__FAR_AHEAD] = "SELECT " SEEN " FROM dibs_name" OF_NAME " ORDER BY place LIMIT $3@lock",
+    [DIBS__FAR_AHEAD_OF] = "SELECT " SEEN " FROM dibs_name" OF_NAME " ORDER BY place LIMIT $3@lock",
     [DIBS__FAR_HEAD_ADD] =
         "INSERT INTO dibs_name (bucket, name, place, id, until, granted, first, block, broken, waiters, ttl, since,"
         " session, owner, mode, slots, holders, offers, tickets, front, reach, low_slot, state, due)"
@@ -68,7 +65,7 @@ static const char *const texts[DIBS__FAR_TEXTS] = {
 
     [DIBS__FAR_WAITER] = "SELECT " SEEN " FROM dibs_name" OF_NAME " AND place = $4 AND id = $3",
     [DIBS__FAR_WAITER_SHALLOW] = "SELECT " SEEN " FROM (SELECT * FROM dibs_name" OF_NAME
-                                 " AND place > 0 ORDER BY place LIMIT " QUOTED(SHALLOW) ") w WHERE id = $3",
+                                 " AND place > 0 ORDER BY place LIMIT " QUOTED(DIBS__FAR_SHALLOW) ") w WHERE id = $3",
     [DIBS__FAR_DEEP] = "SELECT place FROM dibs_deep" OF_NAME " AND id = $3",
     [DIBS__FAR_DEEP_ADD] = "INSERT INTO dibs_deep (bucket, name, id, place) VALUES ($1, $2, $3, $4)",
     [DIBS__FAR_DEEP_DROP] = "DELETE FROM dibs_deep" OF_NAME " AND id = $3",
@@ -100,10 +97,9 @@ static const char *const texts[DIBS__FAR_TEXTS] = {
     [DIBS__FAR_RECORD_STUB] = "INSERT INTO dibs_record (name, fence, digest, version) VALUES ($1, 0, 0, 0)@leave",
     [DIBS__FAR_RECORD_SEAL] = "UPDATE dibs_record SET fence = $2, digest = $3 WHERE name = $1",
     [DIBS__FAR_RECORD_SAVE] = "UPDATE dibs_record SET fence = $2, digest = $3, version = $4, data = $5 WHERE name = $1",
-    [DIBS__FAR_RECORD_DROP] = "DELETE FROM dibs_record WHERE name = $1",
 
     [DIBS__FAR_LIST_NAMES] = "SELECT name FROM dibs_name WHERE place = 0 AND name >= $1 AND name <> ''"
-                             " ORDER BY name LIMIT " QUOTED(LIST),
+                             " ORDER BY name LIMIT " QUOTED(DIBS__FAR_LOT),
     /* One statement, so one instant.  Behind the columns of a row: the name, and what it is. */
     [DIBS__FAR_LIST_ROWS] =
         "SELECT " SEEN ", name, CASE WHEN place = 0 THEN 0 ELSE 2 END AS kind, 0 AS slot, @now"
@@ -114,11 +110,12 @@ static const char *const texts[DIBS__FAR_TEXTS] = {
     /* Which of them may time or absence have changed? */
     [DIBS__FAR_SWEEP_NAMES] = "SELECT bucket, name, CASE WHEN until <= $3 OR (due > 0 AND due <= $3) OR waiters > 0"
                               " THEN 1 ELSE 0 END FROM dibs_name WHERE (bucket > $1 OR (bucket = $1 AND name > $2))"
-                              " AND place = 0 AND name <> '' ORDER BY bucket, name LIMIT " QUOTED(SWEEP),
-    [DIBS__FAR_SWEEP_OURS] = "SELECT DISTINCT bucket, name, 1 FROM dibs_name WHERE (bucket > $1 OR (bucket = $1 AND"
-                             " name > $2)) AND place > 0 AND session = $3 ORDER BY bucket, name LIMIT " QUOTED(SWEEP),
+                              " AND place = 0 AND name <> '' ORDER BY bucket, name LIMIT " QUOTED(DIBS__FAR_SWEEP),
+    [DIBS__FAR_SWEEP_OURS] =
+        "SELECT DISTINCT bucket, name, 1 FROM dibs_name WHERE (bucket > $1 OR (bucket = $1 AND"
+        " name > $2)) AND place > 0 AND session = $3 ORDER BY bucket, name LIMIT " QUOTED(DIBS__FAR_SWEEP),
     [DIBS__FAR_WAITERS_ALL] =
-        "SELECT " SEEN " FROM dibs_name" OF_NAME " AND place > $3 ORDER BY place LIMIT " QUOTED(SWEEP),
+        "SELECT " SEEN " FROM dibs_name" OF_NAME " AND place > $3 ORDER BY place LIMIT " QUOTED(DIBS__FAR_SWEEP),
     [DIBS__FAR_ALIVE] = "SELECT @alive1",
 };
 
@@ -192,7 +189,7 @@ static size_t render(const struct dibs__far *store, const char *text, char *to, 
   return m.len;
 }
 
-char *dibs__far_text(struct dibs__far *store, const char *text) {
+DIBS__MODULE_API char *dibs__far_text(struct dibs__far *store, const char *text) {
   size_t len = render(store, text, NULL, 0);
   char *made = malloc(len + 1);
   if (made) (void)render(store, text, made, len + 1);
@@ -218,6 +215,7 @@ void dibs__far_texts_free(struct dibs__far *store) {
 
 enum dibs__sql_step dibs__far_put(struct dibs__far_session *s, enum dibs__far_texts text,
                                   const struct dibs__sql_value *values, size_t count) {
+  s->wrote = s->wrote || s->store->texts[text][0] != 'S';
   return s->wire->engine->put(s->wire, s->store->texts[text], values, count);
 }
 

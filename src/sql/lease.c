@@ -29,7 +29,7 @@ bool dibs__sql_next_epoch(struct dibs__sql_bucket *row) {
   return true;
 }
 
-step dibs__sql_draw(struct dibs__sql_bucket *row, uint32_t want, uint64_t *first, uint32_t *block) {
+DIBS__MODULE_API step dibs__sql_draw(struct dibs__sql_bucket *row, uint32_t want, uint64_t *first, uint32_t *block) {
   if (want == 0) want = 1;
   if (want > DIBS__BLOCK_MAX) want = DIBS__BLOCK_MAX;
   if (want > DIBS__SEQ_MAX - row->seq) return DIBS__SQL_SPENT;

@@ -12,8 +12,8 @@
 struct dibs__sql_words {
   const char *number; /* 64 bits, signed */
   const char *name;   /* text, compared byte by byte, fit for a key */
-  const char *text; /* up to 127 characters */
-  const char *id;   /* up to 64 bytes, fit for a key */
+  const char *text;   /* up to 127 characters */
+  const char *id;     /* up to 64 bytes, fit for a key */
   const char *bytes;
   const char *tail; /* behind a table that lies in the order of its key */
   const char *some; /* before the condition of an index on some rows: " WHERE "; NULL where that is not known */

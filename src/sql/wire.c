@@ -6,15 +6,15 @@
 
 typedef enum dibs__sql_step step;
 
-step dibs__sql_begin(struct dibs__sql_wire *w) {
+DIBS__MODULE_API step dibs__sql_begin(struct dibs__sql_wire *w) {
   return w->engine->put(w, w->inside ? "SAVEPOINT dibs" : w->engine->begin, NULL, 0);
 }
 
-step dibs__sql_commit(struct dibs__sql_wire *w) {
+DIBS__MODULE_API step dibs__sql_commit(struct dibs__sql_wire *w) {
   return w->engine->put(w, w->inside ? "RELEASE SAVEPOINT dibs" : "COMMIT", NULL, 0);
 }
 
-void dibs__sql_rollback(struct dibs__sql_wire *w) {
+DIBS__MODULE_API void dibs__sql_rollback(struct dibs__sql_wire *w) {
   /* What went wrong before is what the caller wants to know, unless the connection is gone now. */
   struct dibs__sql_wire was = *w;
   step end = w->engine->put(w, w->inside ? "ROLLBACK TO SAVEPOINT dibs" : "ROLLBACK", NULL, 0);
@@ -27,7 +27,7 @@ void dibs__sql_rollback(struct dibs__sql_wire *w) {
   snprintf(w->words, sizeof w->words, "%s", was.words);
 }
 
-step dibs__sql_broke(struct dibs__sql_wire *w, enum dibs__sql_trouble trouble, const char *words) {
+DIBS__MODULE_API step dibs__sql_broke(struct dibs__sql_wire *w, enum dibs__sql_trouble trouble, const char *words) {
   w->trouble = trouble;
   w->unsure = false;
   snprintf(w->words, sizeof w->words, "%s", words);
@@ -50,8 +50,8 @@ static dibs__status status_of(enum dibs__sql_trouble trouble) {
   }
 }
 
-dibs__status dibs__sql_excuse(const struct dibs__sql_wire *w, const char *doing, const char *store,
-                              struct dibs__said *said) {
+DIBS__MODULE_API dibs__status dibs__sql_excuse(const struct dibs__sql_wire *w, const char *doing, const char *store,
+                                               struct dibs__said *said) {
   const char *next = "";
   if (w->trouble == DIBS__SQL_LATE) next = ": no answer before the deadline";
   if (w->trouble == DIBS__SQL_LOCKED) next = "; somebody holds the row for long: see lock_timeout";

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-bool dibs__str_equal(dibs__str a, dibs__str b) {
+DIBS__MODULE_API bool dibs__str_equal(dibs__str a, dibs__str b) {
   return a.len == b.len && (a.len == 0 || memcmp(a.p, b.p, a.len) == 0);
 }
 
@@ -18,13 +18,13 @@ bool dibs__str_is_number(dibs__str text, uint64_t number) {
   return dibs__str_equal(text, dibs__str_of(digits, (size_t)len));
 }
 
-bool dibs__id_equal(dibs__id a, dibs__id b) {
+DIBS__MODULE_API bool dibs__id_equal(dibs__id a, dibs__id b) {
   unsigned differ = 0;
   for (size_t i = 0; i < sizeof a.b; i++) differ |= (unsigned)(a.b[i] ^ b.b[i]);
   return differ == 0;
 }
 
-bool dibs__mandate_equal(const dibs__mandate *a, const dibs__mandate *b) {
+DIBS__MODULE_API bool dibs__mandate_equal(const dibs__mandate *a, const dibs__mandate *b) {
   return a->epoch == b->epoch && memcmp(a->life.b, b->life.b, sizeof a->life.b) == 0;
 }
 
