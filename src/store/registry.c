@@ -202,6 +202,8 @@ dibs__status dibs__chain_open(const struct dibs__uri *uri, const char *module_pa
     bool engine = at == uri->shim_count;
     status = drivers[at]->open(uri, engine ? NULL : &opened[at + 1], engine ? 0 : 1, by, &opened[at], said);
     assert(status != DIBS_OK || opened[at]);
+    /* A driver may have chosen another table for what the URI asks. */
+    if (status == DIBS_OK && !opened[at]->driver) opened[at]->driver = drivers[at];
   }
   if (status != DIBS_OK) {
     for (size_t i = at + 1; i <= uri->shim_count; i++) drivers[i]->close(opened[i]);
