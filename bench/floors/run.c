@@ -12,9 +12,7 @@
 #include <string.h>
 
 /* A refused try sleeps for a random time below a bound that doubles with each try, between these. */
-enum { BACKOFF_FIRST_US = 500, BACKOFF_MOST_US = 64000 };
-/* A booking that conflicts is given up this long after the end of the run. */
-enum { GRACE_MS = 2000 };
+enum { BACKOFF_FIRST_US = 500, BACKOFF_MOST_US = 512000, BACKOFF_DOUBLES = 10 };
 
 struct crowd;
 
@@ -53,10 +51,11 @@ static uint64_t draw(uint64_t *seed) {
 }
 
 static void back_off(struct user *u, unsigned tries) {
-  uint64_t most_us = (uint64_t)BACKOFF_FIRST_US << (tries < 7 ? tries : 7);
+  uint64_t most_us = (uint64_t)BACKOFF_FIRST_US << (tries < BACKOFF_DOUBLES ? tries : BACKOFF_DOUBLES);
   if (most_us > BACKOFF_MOST_US) most_us = BACKOFF_MOST_US;
   dibs__tick by = dibs__tick_now();
   by.ns += (int64_t)(draw(&u->seed) % (most_us * 1000));
+  by = dibs__tick_min(by, u->crowd->end);
   dibs__word never = 0;
   while (dibs__word_wait(&never, 0, by, false)) continue;
 }
@@ -71,8 +70,8 @@ static enum floor_answer book(struct user *u) {
         u->crowd->batch ? floor_batch_book(u->crowd->batch, &u->ask) : run->strategy->book(u->link, &u->ask.claim);
     if (got != FLOOR_CONFLICT && got != FLOOR_DEADLOCK) return got;
     *(got == FLOOR_CONFLICT ? &u->conflicts : &u->deadlocks) += 1;
-    if (dibs__tick_before(dibs__tick_add_ms(u->crowd->end, GRACE_MS), dibs__tick_now())) return got;
     back_off(u, tries);
+    if (!dibs__tick_before(dibs__tick_now(), u->crowd->end)) return got; /* given up: nothing of it is in the tables */
   }
 }
 
