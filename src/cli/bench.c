@@ -161,6 +161,7 @@ static bool case_run(struct bench *b, struct bench_result *result) {
 struct asked {
   const char *only;
   const char *out;
+  const char *floor;
   bool smoke, help;
   int64_t rounds, ms; /* 0: not given */
   double calm;
@@ -177,9 +178,14 @@ static bool listed(const char *list, const char *key) {
   return false;
 }
 
-static size_t count_cases(const char *only) {
+/* Without a list: those that have the floor which there is. */
+static bool chosen(const struct bench_case *test, const char *only, const char *floor) {
+  return only ? listed(only, test->key) : test->server == (floor != NULL);
+}
+
+static size_t count_cases(const char *only, const char *floor) {
   size_t count = 0;
-  for (const struct bench_case *test = dibs__bench_cases; test->key; test++) count += listed(only, test->key);
+  for (const struct bench_case *test = dibs__bench_cases; test->key; test++) count += chosen(test, only, floor);
   return count;
 }
 
@@ -187,15 +193,19 @@ static size_t count_cases(const char *only) {
 static bool cases_known(const char *only) {
   size_t words = 1;
   for (const char *at = only; at && *at; at++) words += *at == ',';
-  return only ? count_cases(only) == words : true;
+  return only ? count_cases(only, NULL) == words : true;
 }
 
 static int parse(int argc, char **argv, struct asked *asked, const struct cli_globals *globals) {
-  static const struct option options[] = {
-      {"rounds", required_argument, NULL, 'r'}, {"seconds", required_argument, NULL, 's'},
-      {"only", required_argument, NULL, 'o'},   {"out", required_argument, NULL, 'w'},
-      {"calm", required_argument, NULL, 'c'},   {"smoke", no_argument, NULL, 'k'},
-      {"help", no_argument, NULL, 'h'},         {NULL, 0, NULL, 0}};
+  static const struct option options[] = {{"rounds", required_argument, NULL, 'r'},
+                                          {"seconds", required_argument, NULL, 's'},
+                                          {"only", required_argument, NULL, 'o'},
+                                          {"out", required_argument, NULL, 'w'},
+                                          {"calm", required_argument, NULL, 'c'},
+                                          {"floor", required_argument, NULL, 'f'},
+                                          {"smoke", no_argument, NULL, 'k'},
+                                          {"help", no_argument, NULL, 'h'},
+                                          {NULL, 0, NULL, 0}};
   opterr = 0;
   optind = 1;
   for (int got; (got = getopt_long(argc, argv, "", options, NULL)) != -1;) {
@@ -210,6 +220,8 @@ static int parse(int argc, char **argv, struct asked *asked, const struct cli_gl
       asked->only = optarg;
     else if (got == 'w')
       asked->out = optarg;
+    else if (got == 'f')
+      asked->floor = optarg;
     else if (got == 'h')
       asked->help = true;
     else if (got == 'k')
@@ -232,7 +244,8 @@ static int parse(int argc, char **argv, struct asked *asked, const struct cli_gl
   if (!cases_known(asked->only)) {
     return dibs__cli_fail(
         globals, CLI_USAGE, "INVALID",
-        "bench: no case is called %s; there are alone, names, loop, threads, processes, held, memory, run",
+        "bench: no case is called %s; there are alone, names, loop, threads, processes, held, memory, run, and with "
+        "--floor server-names, server-threads, server-processes",
         asked->only);
   }
   return CLI_DONE;
@@ -248,13 +261,13 @@ static bool write_out(struct bench *b, const char *path, const struct bench_resu
 }
 
 static bool cases_run(struct bench *b, const struct asked *asked, bool json) {
-  struct bench_result *results = calloc(count_cases(asked->only), sizeof *results);
+  struct bench_result *results = calloc(count_cases(asked->only, asked->floor), sizeof *results);
   if (!results) return dibs__bench_fail(b, "out of memory");
   size_t count = 0;
   bool done = true;
   if (!json) dibs__bench_print_head(b, stdout);
   for (const struct bench_case *test = dibs__bench_cases; done && test->key; test++) {
-    if (!listed(asked->only, test->key)) continue;
+    if (!chosen(test, asked->only, asked->floor)) continue;
     results[count].test = test;
     done = case_run(b, &results[count]);
     if (done && !json) dibs__bench_print(&results[count], stdout);
@@ -268,13 +281,15 @@ static bool cases_run(struct bench *b, const struct asked *asked, bool json) {
 
 static int help(const struct cli_globals *globals) {
   puts("usage: dibs bench lease [--rounds N] [--seconds S] [--calm P] [--only CASE[,CASE]]\n"
-       "                        [--smoke] [--out FILE] [--json]\n\n"
+       "                        [--floor PROGRAM] [--smoke] [--out FILE] [--json]\n\n"
        "Measures what leases cost on this machine, each case against a floor that is measured in the same\n"
        "rounds: the bare transactions, a mutex, flock(2).  Without --store in a folder of its own in $TMPDIR.\n\n"
        "  --rounds N    alternating rounds, of which the median counts (5)\n"
        "  --seconds S   of each side in each round (1)\n"
        "  --calm P      run a round again, some times, if others used more than P percent of the processors\n"
        "  --only CASES  some of the cases\n"
+       "  --floor PROG  with --store of a server: a program that measures it without dibs, as bench/floors has them;\n"
+       "                then the cases are those that begin with server-\n"
        "  --smoke       everything very small: does it work at all?\n"
        "  --out FILE    the figures as JSON in FILE, beside the table\n"
        "  --json        the figures as JSON instead of the table\n\nCases:");
@@ -296,6 +311,7 @@ int dibs_cli_bench(int argc, char **argv, const struct cli_globals *globals) {
   if (asked.rounds) b.size.rounds = (uint32_t)asked.rounds;
   if (asked.ms) b.size.ms = asked.ms;
   b.size.calm = asked.calm;
+  b.floor = asked.floor;
   if (!folder_make(&b, globals)) return dibs__cli_fail(globals, CLI_FAILED, "", "bench: %s", b.why);
   b.store = globals->store_given ? globals->store : own;
   bool done = globals->store_given || dibs__bench_file_uri(&b, "lease.db", own, sizeof own) ||

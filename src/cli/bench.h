@@ -18,7 +18,9 @@
 #include <stdio.h>
 #include <sys/types.h>
 
-enum { BENCH_ROUNDS_MAX = 100, BENCH_SIDES_MAX = 4, BENCH_AIMS_MAX = 4, BENCH_THREADS = 20, BENCH_PROCESSES = 4 };
+enum { BENCH_ROUNDS_MAX = 100, BENCH_SIDES_MAX = 4, BENCH_AIMS_MAX = 4, BENCH_THREADS = 20 };
+/* Processes of a side, and of one that has many. */
+enum { BENCH_PROCESSES = 4, BENCH_PROCESSES_MANY = 20 };
 
 /* What a side may measure; latencies in microseconds.  NAN: does not apply. */
 enum bench_metric {
@@ -54,6 +56,7 @@ struct bench_size {
 struct bench {
   const char *store; /* the URI that is measured */
   char shown[4096];  /* the same without a password */
+  const char *floor; /* a program that measures the store's server without dibs; NULL: none */
   char folder[4000]; /* for the files of the floors: beside the store's own where it has any */
   struct bench_size size;
   char why[700]; /* what broke, for people */
@@ -88,7 +91,8 @@ struct bench_case {
   const char *title;                        /* what one turn is, and what the latencies are of */
   struct bench_side sides[BENCH_SIDES_MAX]; /* up to the first without a name */
   struct bench_aim aims[BENCH_AIMS_MAX];
-  bool once; /* one round is enough: it counts things and does not race the clock */
+  bool server; /* against b->floor */
+  bool once;   /* one round is enough: it counts things and does not race the clock */
 };
 
 /* All cases; the last has no key. */
@@ -141,11 +145,14 @@ enum { BENCH_BARE_DIBS, BENCH_BARE_NAIVE, BENCH_BARE_NAIVE_64 };
 bool dibs__bench_side_fifo(struct bench *b, uint32_t arg, struct bench_sample *sample);
 bool dibs__bench_side_loop(struct bench *b, uint32_t arg, struct bench_sample *sample);
 bool dibs__bench_side_turns(struct bench *b, uint32_t arg, struct bench_sample *sample);
-enum { BENCH_TURNS_DIBS = 0, BENCH_TURNS_FLOCK = 1, BENCH_TURNS_BRIEF = 2, BENCH_TURNS_LONG = 4 };
+enum { BENCH_TURNS_DIBS = 0, BENCH_TURNS_FLOCK = 1, BENCH_TURNS_BRIEF = 2, BENCH_TURNS_LONG = 4, BENCH_TURNS_MANY = 8 };
 bool dibs__bench_side_memory(struct bench *b, uint32_t arg, struct bench_sample *sample);
 enum { BENCH_MEMORY_HELD, BENCH_MEMORY_WAITING };
 bool dibs__bench_side_command(struct bench *b, uint32_t arg, struct bench_sample *sample);
 enum { BENCH_COMMAND_DIBS, BENCH_COMMAND_FLOCK };
+
+bool dibs__bench_side_floor(struct bench *b, uint32_t arg, struct bench_sample *sample);
+enum { BENCH_FLOOR_OWN, BENCH_FLOOR_SHARED };
 
 /* ---- Threads that take turns until the time is over ---- */
 

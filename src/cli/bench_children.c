@@ -76,7 +76,7 @@ bool dibs__bench_children_wait(struct bench *b, struct bench_page *page, dibs__w
   for (;;) {
     uint32_t seen = atomic_load(word);
     if (seen >= value) return true;
-    for (uint32_t i = 0; i < BENCH_PROCESSES; i++) {
+    for (uint32_t i = 0; i < page->count; i++) {
       struct bench_child *child = &page->child[i];
       bool ran = child->pid != 0;
       if (!child_end(b, child, WNOHANG)) return false;
@@ -90,6 +90,7 @@ bool dibs__bench_children_wait(struct bench *b, struct bench_page *page, dibs__w
 
 bool dibs__bench_children_start(struct bench *b, struct bench_page *page, int fd, uint32_t count) {
   bool done = true;
+  page->count = count;
   for (uint32_t i = 0; done && i < count; i++) done = child_start(b, page, fd, i);
   if (done) done = dibs__bench_children_wait(b, page, &page->ready, count, READY_MS);
   if (done) return true;
@@ -140,7 +141,7 @@ int dibs__bench_helper(int argc, char **argv) {
   prctl(PR_SET_PDEATHSIG, SIGKILL); /* nobody reads what a helper without a parent finds out */
   uint64_t handle, number;
   if (!dibs__cli_number(argv[0], INT_MAX, &handle)) return 1;
-  if (!dibs__cli_number(argv[1], BENCH_PROCESSES - 1, &number)) return 1;
+  if (!dibs__cli_number(argv[1], BENCH_PROCESSES_MANY - 1, &number)) return 1;
   struct bench_page *page = page_map((int)handle);
   if (!page) return 1;
   struct bench_child *child = &page->child[number];

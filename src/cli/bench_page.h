@@ -25,6 +25,7 @@ struct bench_child {
 struct bench_page {
   enum bench_role role;
   int64_t think_us, hold_us;
+  uint32_t count;   /* helpers */
   bool beyond;      /* record waits beyond the fair turn, not hand-offs */
   uint32_t many;    /* leases to hold or to wait for */
   uint32_t names;   /* that the waiting ones share */
@@ -38,7 +39,7 @@ struct bench_page {
   _Atomic int64_t released_ns; /* when the last holder called release */
   _Atomic uint64_t fence;
   atomic_uint inside;
-  struct bench_child child[BENCH_PROCESSES];
+  struct bench_child child[BENCH_PROCESSES_MANY];
 };
 
 struct bench_page *dibs__bench_page_new(struct bench *b, int *fd);

@@ -56,7 +56,7 @@ static bool in_turn(struct turns *turns, dibs__tick asked, dibs__tick granted, u
   }
   int64_t released = atomic_load(&page->released_ns);
   if (page->beyond) {
-    int64_t beyond = granted.ns - asked.ns - (BENCH_PROCESSES - 1) * page->hold_us * 1000;
+    int64_t beyond = granted.ns - asked.ns - (int64_t)(page->count - 1) * page->hold_us * 1000;
     dibs__hist_add(&turns->child->hist, beyond > 0 ? beyond : 0);
   } else if (released > asked.ns) {
     dibs__hist_add(&turns->child->hist, granted.ns - released);
@@ -136,13 +136,13 @@ bool dibs__bench_role_turns(struct bench_page *page, struct bench_child *child) 
 static void gather(struct bench_page *page, int64_t ns, struct bench_sample *sample) {
   uint64_t turns = 0, transactions = 0;
   double unfair = 0;
-  for (size_t i = 0; i < BENCH_PROCESSES; i++) {
+  for (size_t i = 0; i < page->count; i++) {
     turns += page->child[i].turns;
     transactions += page->child[i].transactions;
     if (i) dibs__hist_merge(&page->child[0].hist, &page->child[i].hist);
   }
-  for (size_t i = 0; turns && i < BENCH_PROCESSES; i++) {
-    double off = 100.0 * (double)page->child[i].turns / (double)turns - 100.0 / BENCH_PROCESSES;
+  for (size_t i = 0; turns && i < page->count; i++) {
+    double off = 100.0 * (double)page->child[i].turns / (double)turns - 100.0 / page->count;
     if (off < 0) off = -off;
     if (off > unfair) unfair = off;
   }
@@ -160,16 +160,21 @@ bool dibs__bench_side_turns(struct bench *b, uint32_t arg, struct bench_sample *
   page->beyond = arg & BENCH_TURNS_LONG;
   page->think_us = page->beyond ? 0 : THINK_US;
   page->hold_us = page->beyond ? HOLD_LONG_US : arg & BENCH_TURNS_BRIEF ? 0 : HOLD_US;
-  bool done = dibs__bench_children_start(b, page, fd, BENCH_PROCESSES);
+  uint32_t count = BENCH_PROCESSES;
+  if (arg & BENCH_TURNS_MANY) {
+    count = BENCH_PROCESSES_MANY;
+    page->think_us = page->hold_us = 0;
+  }
+  bool done = dibs__bench_children_start(b, page, fd, count);
   if (done) {
     dibs__tick from = dibs__tick_now();
     dibs__bench_children_go(page);
     dibs__nap_ms(b->size.ms);
     int64_t ns = dibs__tick_now().ns - from.ns;
-    done = dibs__bench_children_end(b, page, BENCH_PROCESSES);
+    done = dibs__bench_children_end(b, page, count);
     if (done) gather(page, ns, sample);
     if (done && !(sample->value[BENCH_RATE] > 0))
-      done = dibs__bench_fail(b, "four processes made no turn in %lld ms", (long long)b->size.ms);
+      done = dibs__bench_fail(b, "%u processes made no turn in %lld ms", count, (long long)b->size.ms);
   }
   dibs__bench_page_free(page, fd);
   return done;
