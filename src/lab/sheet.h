@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef DIBS_LAB_SHEET_H
+#define DIBS_LAB_SHEET_H
+/*
+ * What came of an experiment: tables, plots, timelines, and words around them.  Experiments fill it and know no format;
+ * the command prints it as a table or as JSON, report.c as a page.  Texts are copied.  When memory runs out the sheet
+ * says so (`full`) and drops what is added from then on.
+ */
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum lab_kind {
+  LAB_TEXT,
+  LAB_COUNT, /* a whole number */
+  LAB_RATE,  /* a second */
+  LAB_MS,    /* milliseconds */
+  LAB_TIMES  /* how many times as much */
+};
+enum lab_mood { LAB_PLAIN, LAB_GOOD, LAB_EXPECTED /* broke, as it was meant to */, LAB_BAD };
+
+/* A table's column: immutable, not copied. */
+struct lab_column {
+  const char *key, *head; /* for programs; for people */
+  enum lab_kind kind;
+};
+struct lab_cell {
+  bool none; /* nothing was measured */
+  double number;
+  char *text;
+  enum lab_mood mood;
+};
+struct lab_table {
+  const char *key; /* not copied */
+  char *title, *text;
+  const struct lab_column *columns;
+  size_t column_count;
+  struct lab_cell *cells; /* row by row */
+  size_t count, room;
+};
+
+struct lab_series {
+  char *name;
+  enum lab_mood mood; /* LAB_EXPECTED and LAB_BAD are drawn as what is wrong */
+  unsigned hue;       /* the same for the same name in all plots of a sheet: up to a comma, without "bare " */
+  double *x, *y;
+  size_t count, room;
+};
+enum lab_shape {
+  LAB_BARS,  /* a bar a series: its first y */
+  LAB_LINES, /* y over x */
+  LAB_HILLS  /* a strip a series: y, a density, over x; marks at what `mark` says */
+};
+enum { LAB_SERIES_MAX = 12 };
+struct lab_plot {
+  const char *key; /* not copied */
+  enum lab_shape shape;
+  char *title, *text;
+  const char *x_title, *y_title; /* not copied */
+  bool log_x, log_y;
+  struct lab_series series[LAB_SERIES_MAX];
+  double mark[LAB_SERIES_MAX][2]; /* HILLS: the median and the 99th percentile */
+  size_t count;
+};
+
+/* Two sessions beside each other, step by step. */
+struct lab_step {
+  int side; /* 0, 1; -1: across both */
+  enum lab_mood mood;
+  char *does, *gets;
+};
+struct lab_timeline {
+  const char *key; /* not copied */
+  char *title, *text, *heads[2];
+  struct lab_step *steps;
+  size_t count, room;
+};
+
+enum lab_part_kind { LAB_PART_TABLE, LAB_PART_PLOT, LAB_PART_TIMELINE };
+struct lab_part {
+  enum lab_part_kind kind;
+  union {
+    struct lab_table table;
+    struct lab_plot plot;
+    struct lab_timeline timeline;
+  } as;
+};
+
+enum { LAB_FACTS_MAX = 16, LAB_NOTES_MAX = 64, LAB_HUES_MAX = 16 };
+struct lab_sheet {
+  const char *experiment; /* "race"; not copied */
+  char *title, *intro;
+  struct {
+    const char *key, *head; /* not copied */
+    char *text;
+  } facts[LAB_FACTS_MAX];
+  size_t fact_count;
+  struct lab_part **parts;
+  size_t part_count, part_room;
+  char *hues[LAB_HUES_MAX];
+  unsigned hue_count;
+  char *notes[LAB_NOTES_MAX];
+  size_t note_count;
+  bool broken;      /* a promise was */
+  bool interrupted; /* it is not all that was asked for */
+  bool full;
+};
+
+void dibs__lab_sheet_free(struct lab_sheet *sheet);
+void dibs__lab_title(struct lab_sheet *sheet, const char *title, const char *intro);
+void dibs__lab_fact(struct lab_sheet *sheet, const char *key, const char *head, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+void dibs__lab_note(struct lab_sheet *sheet, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Each adds a part at the end; NULL when memory ran out, which all functions below take. */
+struct lab_table *dibs__lab_table(struct lab_sheet *sheet, const char *key, const char *title, const char *text,
+                                  const struct lab_column *columns, size_t count);
+struct lab_plot *dibs__lab_plot(struct lab_sheet *sheet, const char *key, enum lab_shape shape, const char *title,
+                                const char *text);
+struct lab_timeline *dibs__lab_timeline(struct lab_sheet *sheet, const char *key, const char *title, const char *text,
+                                        const char *left, const char *right);
+
+/* The next cell of the row. */
+void dibs__lab_put(struct lab_sheet *sheet, struct lab_table *table, double number);
+void dibs__lab_put_none(struct lab_sheet *sheet, struct lab_table *table);
+void dibs__lab_put_text(struct lab_sheet *sheet, struct lab_table *table, enum lab_mood mood, const char *text);
+/* The cell that was put last. */
+void dibs__lab_mood(struct lab_table *table, enum lab_mood mood);
+
+/* NULL when there are LAB_SERIES_MAX. */
+struct lab_series *dibs__lab_series(struct lab_sheet *sheet, struct lab_plot *plot, const char *name,
+                                    enum lab_mood mood);
+void dibs__lab_point(struct lab_sheet *sheet, struct lab_series *series, double x, double y);
+
+void dibs__lab_step(struct lab_sheet *sheet, struct lab_timeline *timeline, int side, enum lab_mood mood,
+                    const char *does, const char *gets);
+
+/* A number as people read it: "12,345", "3.2", "1.4x"; "-" for none. */
+void dibs__lab_figure(char *to, size_t size, enum lab_kind kind, const struct lab_cell *cell);
+
+#endif
