@@ -53,7 +53,7 @@ static bool number_of(const char *json, const char *key, double *number) {
 bool dibs__bench_side_floor(struct bench *b, uint32_t arg, struct bench_sample *sample) {
   char users[16], seconds[32], output[OUTPUT_MAX], uri[sizeof b->shown];
   pid_t pid;
-  int out, status = 0;
+  int out = -1, status = 0;
   double rate, p50, p99, most;
   if (!b->floor)
     return dibs__bench_fail(b, "this case needs --floor PROGRAM: build/release/bench/floors/floor-postgres for one");
