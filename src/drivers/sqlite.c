@@ -82,6 +82,8 @@ static dibs__status open_under_gate(lite *store, enum dibs__lite_kind was, uint3
   if (was != DIBS__LITE_OURS) status = dibs__lite_look(store->path, &was, said);
   if (status == DIBS_OK) status = open_database(store, &was, mode, memory->epoch + 1, by, said);
   bool made = was == DIBS__LITE_ABSENT || was == DIBS__LITE_EMPTY;
+  if (status == DIBS_OK && !made && dibs__lite_migrate(store->spare) != DIBS__SQL_FINE)
+    status = dibs__lite_excuse(store->spare, "migrate", said);
   if (status == DIBS_OK) status = open_life(store, made, memory, said);
   if (status == DIBS_OK) return status;
   /* Nothing is left behind.  A log that was not there before is of our look alone: whoever lives has one. */
@@ -91,12 +93,21 @@ static dibs__status open_under_gate(lite *store, enum dibs__lite_kind was, uint3
   return status;
 }
 
+static dibs__status read_sync(const struct dibs__uri *uri, bool *sync, struct dibs__said *said) {
+  const char *value = dibs__uri_param(uri, "write_sync");
+  *sync = !value || strcmp(value, "on") == 0;
+  if (*sync || strcmp(value, "off") == 0) return DIBS_OK;
+  dibs__say(said, "write_sync=%.20s: it is on or off", value);
+  return DIBS_INVALID;
+}
+
 static dibs__status open_place(lite *store, const struct dibs__uri *uri, dibs__tick by, struct dibs__said *said) {
-  static const char *const known[] = {"mode", "fs", NULL};
+  static const char *const known[] = {"mode", "fs", "write_sync", NULL};
   enum dibs__lite_kind kind;
   struct dibs__side_memory memory;
   struct dibs__place place;
   dibs__status status = dibs__uri_only(uri, NULL, known, said);
+  if (status == DIBS_OK) status = read_sync(uri, &store->write_sync, said);
   if (status != DIBS_OK) return status;
   status = dibs__place_prepare(uri, &place, said);
   if (status != DIBS_OK) return status;
@@ -150,7 +161,7 @@ static void lite_disconnect(struct dibs__session *session) {
   if (!s) return;
   lite *store = lite_of(s->base.store);
   /* One that served well is kept for the next session, and for what close has to do. */
-  if (s->link && !s->link->failed && !store->spare)
+  if (s->link && !s->link->failed && !s->link->inside && !store->spare)
     store->spare = s->link;
   else
     dibs__lite_link_close(s->link);
@@ -158,15 +169,16 @@ static void lite_disconnect(struct dibs__session *session) {
 }
 
 static void identify(lite *store, struct dibs__lite_link *link, struct dibs__identity *identity) {
-  *identity = (struct dibs__identity){
-      .mandate = link->buckets[0].mandate,
-      .caps = DIBS__CAP_BRIEF | DIBS__CAP_SHARED | DIBS__CAP_COUNTED | DIBS__CAP_FIFO | DIBS__CAP_GRANT_NEXT |
-              DIBS__CAP_EVENTS | DIBS__CAP_ATOMIC | DIBS__CAP_ANCHOR | DIBS__CAP_BLOCKS,
-      .families = 1u << DIBS__FAM_LEASE | 1u << DIBS__FAM_ANCHOR | 1u << DIBS__FAM_RECORD,
-      .schema = DIBS__SQL_SCHEMA,
-      .max_batch = DIBS__LITE_BATCH,
-      .max_sessions = 1,
-      .session = dibs__side_session(store->side)};
+  *identity = (struct dibs__identity){.mandate = link->buckets[0].mandate,
+                                      .caps = DIBS__CAP_BRIEF | DIBS__CAP_SHARED | DIBS__CAP_COUNTED | DIBS__CAP_FIFO |
+                                              DIBS__CAP_GRANT_NEXT | DIBS__CAP_EVENTS | DIBS__CAP_ATOMIC |
+                                              DIBS__CAP_ANCHOR | DIBS__CAP_BLOCKS,
+                                      .families = 1u << DIBS__FAM_LEASE | 1u << DIBS__FAM_ANCHOR |
+                                                  1u << DIBS__FAM_RECORD | 1u << DIBS__FAM_STOCK | 1u << DIBS__FAM_ONCE,
+                                      .schema = DIBS__SQL_SCHEMA,
+                                      .max_batch = DIBS__LITE_BATCH,
+                                      .max_sessions = 1,
+                                      .session = dibs__side_session(store->side)};
 }
 
 static dibs__status lite_connect(struct dibs__dstore *base, dibs__tick by, struct dibs__session **session,
@@ -263,6 +275,7 @@ const struct dibs__driver dibs__sqlite_driver = {
     .close = lite_close,
     .connect = lite_connect,
     .disconnect = lite_disconnect,
+    .attach = dibs__lite_attach,
     .run = dibs__lite_run,
     .events = lite_events,
     .wake = lite_wake,

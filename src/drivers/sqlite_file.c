@@ -28,13 +28,7 @@ enum { HEADER = 100, SCHEMA_TEXT = 1024, PATH_ROOM = 4200 };
  * 4096 bytes costs a lone acquire 10% more; one of 1024 costs a batch of 64 10% more, since it touches more of them. */
 #define PAGE_SIZE "PRAGMA page_size=2048"
 
-static const struct dibs__sql_words words = {.number = "INTEGER",
-                                             .name = "TEXT",
-                                             .text = "TEXT",
-                                             .id = "BLOB",
-                                             .bytes = "BLOB",
-                                             .tail = " WITHOUT ROWID",
-                                             .some = " WHERE "};
+static const struct dibs__sql_words words = DIBS__LITE_WORDS;
 
 bool dibs__lite_stat(const char *path, uint64_t *device, uint64_t *inode) {
   struct stat st;
@@ -129,13 +123,20 @@ dibs__status dibs__lite_look(const char *path, enum dibs__lite_kind *kind, struc
 
 /* ---- Making ---- */
 
+static step steps_from(link_t *l, uint32_t version) {
+  char text[SCHEMA_TEXT];
+  step end = DIBS__SQL_FINE;
+  for (; version < DIBS__SQL_SCHEMA; version++)
+    for (size_t nth = 0; end == DIBS__SQL_FINE && dibs__sql_schema(&words, version, nth, text, sizeof text); nth++)
+      end = dibs__lite_say(l, text);
+  return end;
+}
+
 static step fill(link_t *l, uint32_t epoch, uint64_t device, uint64_t inode) {
   char text[SCHEMA_TEXT];
   bool unsure;
   step end = dibs__lite_plain(l, DIBS__LITE_BEGIN);
-  for (uint32_t version = 0; version < DIBS__SQL_SCHEMA; version++)
-    for (size_t nth = 0; end == DIBS__SQL_FINE && dibs__sql_schema(&words, version, nth, text, sizeof text); nth++)
-      end = dibs__lite_say(l, text);
+  if (end == DIBS__SQL_FINE) end = steps_from(l, 0);
   if (end == DIBS__SQL_FINE) end = dibs__lite_first_life(l, epoch, device, inode);
   snprintf(text, sizeof text, "PRAGMA application_id=%d;PRAGMA user_version=%d", DIBS__LITE_APPLICATION,
            DIBS__SQL_SCHEMA);
@@ -235,4 +236,44 @@ dibs__status dibs__lite_make(struct dibs__lite *store, enum dibs__lite_kind kind
   if (kind == DIBS__LITE_ABSENT) return make_new(store, mode, epoch, by, said);
   return fill_file(store, store->path, PAGE_SIZE ";PRAGMA journal_mode=DELETE;PRAGMA synchronous=FULL", epoch, by,
                    said);
+}
+
+/* ---- Migrating ---- */
+
+static step stored_version(link_t *l, uint32_t *version) {
+  bool row;
+  sqlite3_stmt *st = dibs__lite_ready(l, DIBS__LITE_USER_VERSION);
+  step end = dibs__lite_row(l, st, &row);
+  *version = row ? (uint32_t)sqlite3_column_int(st, 0) : 0;
+  if (row) sqlite3_reset(st);
+  return end;
+}
+
+/* The version is asked again within: who was here before us may have done it. */
+static step migrate(link_t *l) {
+  char text[128];
+  bool unsure;
+  uint32_t version;
+  step end = dibs__lite_begin(l);
+  if (end == DIBS__SQL_FINE) end = stored_version(l, &version);
+  if (end == DIBS__SQL_FINE) end = steps_from(l, version);
+  snprintf(text, sizeof text, "UPDATE dibs_meta SET version=%d;PRAGMA user_version=%d", DIBS__SQL_SCHEMA,
+           DIBS__SQL_SCHEMA);
+  if (end == DIBS__SQL_FINE) end = dibs__lite_say(l, text);
+  if (end == DIBS__SQL_FINE) end = dibs__lite_commit(l, &unsure);
+  if (end != DIBS__SQL_FINE) dibs__lite_rollback(l);
+  return end;
+}
+
+step dibs__lite_migrate(link_t *l) {
+  struct dibs__side *side = l->store->side;
+  uint32_t version;
+  step end = stored_version(l, &version);
+  if (end != DIBS__SQL_FINE || version >= DIBS__SQL_SCHEMA) return end;
+  if (!dibs__side_write_begin(side, l->by)) return dibs__lite_broke(l, SQLITE_BUSY);
+  end = dibs__lite_full(l, true);
+  if (end == DIBS__SQL_FINE) end = migrate(l);
+  if (end == DIBS__SQL_FINE) end = dibs__lite_full(l, false);
+  dibs__side_write_end(side);
+  return end;
 }

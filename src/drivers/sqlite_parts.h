@@ -13,6 +13,7 @@
  *   sqlite_crowd.c  the same for shared holders and waiters
  *   sqlite_fast.c   acquire, renew, release of exclusive leases by one statement each
  *   sqlite_wire.c   the connection as a wire, for guarded writes (src/sql/guard.h)
+ *   sqlite_guard.c  guarded writes; the user's own connection
  *   sqlite_run.c    a batch
  *   sqlite_list.c   listing
  *   sqlite_tidy.c   checkpoints and sweeping
@@ -28,6 +29,13 @@
 
 /* "dibs" in the file's header. */
 #define DIBS__LITE_APPLICATION 0x64696273
+
+/* What SQLite calls the types of the schema. */
+#define DIBS__LITE_WORDS                                                                                               \
+  {                                                                                                                    \
+    .number = "INTEGER", .name = "TEXT", .text = "TEXT", .id = "TEXT", .bytes = "BLOB", .tail = " WITHOUT ROWID",      \
+    .some = " WHERE "                                                                                                  \
+  }
 
 enum {
   DIBS__LITE_LOG_PAGES = 2000, /* of the log: more is worth a checkpoint.  See sqlite_tidy.c */
@@ -55,6 +63,7 @@ enum dibs__lite_text {
   DIBS__LITE_SAVE_UNDO,
   DIBS__LITE_SAVE_END,
   DIBS__LITE_APPLICATION_ID,
+  DIBS__LITE_USER_VERSION,
   DIBS__LITE_META,
   DIBS__LITE_META_SET,
   DIBS__LITE_BUCKET,
@@ -150,6 +159,7 @@ struct dibs__lite {
   char *path;
   struct dibs__side *side;
   uint64_t device, inode;
+  bool write_sync; /* guarded writes are pressed to disk at their commits */
   /* Any thread. */
   _Atomic int64_t skew_ms;
   _Atomic bool queued;   /* this store has had waiters */
@@ -260,7 +270,22 @@ struct dibs__sql_wire;
 struct dibs__sql_wire *dibs__lite_wire(struct dibs__lite_link *link);
 void dibs__lite_wire_close(struct dibs__lite_wire *wire); /* NULL is fine; before the connection is closed */
 
+/* ---- sqlite_guard.c ---- */
+
+/* Is it one for the wire? */
+bool dibs__lite_guards(const struct dibs__op *op);
+/* Those that are. */
+dibs__status dibs__lite_run_guarded(struct dibs__lite_link *link, struct dibs__op *const ops[], size_t count,
+                                    dibs__tick by, struct dibs__said *said);
+dibs__status dibs__lite_run_inside(struct dibs__lite_link *link, struct dibs__op *const ops[], size_t count,
+                                   struct dibs__said *said);
+dibs__status dibs__lite_attach(struct dibs__dstore *store, void *connection, struct dibs__session **session,
+                               struct dibs__identity *identity, struct dibs__said *said);
+
 /* ---- sqlite_run.c, sqlite_list.c, sqlite_tidy.c ---- */
+
+/* Gives back what an answer that no longer stands had allocated. */
+void dibs__lite_unanswer(struct dibs__op *op, dibs__status status);
 
 dibs__status dibs__lite_run(struct dibs__session *session, struct dibs__op *const ops[], size_t count, dibs__tick by,
                             struct dibs__said *said);
@@ -283,6 +308,8 @@ dibs__status dibs__lite_look(const char *path, enum dibs__lite_kind *kind, struc
 /* Makes the file whole, under the name `path`, in one step that a crash can't halve.  Under the gate. */
 dibs__status dibs__lite_make(struct dibs__lite *store, enum dibs__lite_kind kind, uint32_t mode, uint32_t epoch,
                              dibs__tick by, struct dibs__said *said);
+/* A database of an older dibs becomes one of ours, in one transaction.  Under the gate. */
+enum dibs__sql_step dibs__lite_migrate(struct dibs__lite_link *link);
 /* Takes away SQLite's files beside the database, and the database itself if `all`. */
 void dibs__lite_remove(const char *path, bool all);
 bool dibs__lite_has_log(const char *path);

@@ -28,6 +28,7 @@ const char *const dibs__lite_texts[DIBS__LITE_TEXTS] = {
     [DIBS__LITE_SAVE_END] = "RELEASE dibs",
 
     [DIBS__LITE_APPLICATION_ID] = "PRAGMA application_id",
+    [DIBS__LITE_USER_VERSION] = "PRAGMA user_version",
     [DIBS__LITE_META] = "SELECT version, life, device, inode, boot FROM dibs_meta WHERE one = 1",
     [DIBS__LITE_META_SET] = "INSERT OR REPLACE INTO dibs_meta (one, version, life, device, inode, boot)"
                             " VALUES (1, ?1, ?2, ?3, ?4, ?5)",
