@@ -79,4 +79,10 @@ const struct dibs__far_engine dibs__pg_engine = {
     .lock_schema = lock_schema,
     /* The bell holds it for itself as long as it lives. */
     .alive = "CASE WHEN pg_try_advisory_xact_lock_shared($s) THEN 0 ELSE 1 END",
+    .bell_open = dibs__pg_bell_open,
+    .bell_close = dibs__pg_bell_close,
+    .bell_wait = dibs__pg_bell_wait,
+    .bell_wake = dibs__pg_bell_wake,
+    .ring_after = dibs__pg_ring_after,
+    .fast = dibs__pg_fast,
 };

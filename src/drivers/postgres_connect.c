@@ -152,7 +152,6 @@ static const char settings[] =
     " false), set_config('bytea_output', 'hex', false), set_config('standard_conforming_strings', 'on', false),"
     " set_config('client_min_messages', 'error', false), set_config('jit', 'off', false),"
     " set_config('plan_cache_mode', 'force_generic_plan', false), set_config('enable_seqscan', 'off', false),"
-    " set_config('enable_hashjoin', 'off', false), set_config('enable_mergejoin', 'off', false),"
     " CASE WHEN $4 AND current_setting('synchronous_commit') = 'off'"
     " THEN set_config('synchronous_commit', 'on', false) END"
     /* Not in a pooler's, as long as that may give the server process to others. */

@@ -480,12 +480,12 @@ static void a_users_connection_is_left_as_it_was(void **state) {
   lender->piping = false;
 }
 
-int main(void) {
-  server = getenv("DIBS_TEST_POSTGRES");
-  if (!server) {
-    fprintf(stderr, "DIBS_TEST_POSTGRES names no server\n");
-    return 77;
+int main(int argc, char **argv) {
+  if (argc != 2) {
+    fprintf(stderr, "usage: %s postgres://...\n", argv[0]);
+    return 2;
   }
+  server = argv[1];
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
   const struct CMUnitTest tests[] = {
       TEST(values_come_back_as_they_went),
