@@ -115,6 +115,7 @@ dibs_lease_options dibs__lease_options(const dibs_lease_options *given) {
 dibs_status dibs__lease_make(dibs_store *store, const char *name, const dibs_lease_options *o, dibs_lease **out,
                              dibs_error *error) {
   dibs_status status = check_options(store, name, o, error);
+  if (status == DIBS_OK) status = dibs__store_leases(store, name, error);
   if (status != DIBS_OK) return status;
   dibs__id id = {0};
   if (o->id && !dibs__hex_read(o->id, id.b))

@@ -62,7 +62,8 @@ dibs_status dibs_list(dibs_store *store, const char *prefix, dibs_list_fn fn, vo
   struct listing listing = {.fn = fn, .user = user};
   dibs_status status = dibs__enter(store, "dibs_list", error);
   if (status != DIBS_OK) return status;
-  status = list(store, &what, "leases", &listing, error);
+  status = dibs__store_leases(store, prefix ? prefix : "", error);
+  if (status == DIBS_OK) status = list(store, &what, "leases", &listing, error);
   dibs__exit(store);
   return status;
 }
@@ -81,7 +82,8 @@ dibs_status dibs_show(dibs_store *store, const char *name, dibs_list_fn fn, void
   struct listing listing = {.fn = fn, .user = user};
   status = dibs__enter(store, "dibs_show", error);
   if (status != DIBS_OK) return status;
-  status = list(store, &what, name, &listing, error);
+  status = dibs__store_leases(store, name, error);
+  if (status == DIBS_OK) status = list(store, &what, name, &listing, error);
   dibs__exit(store);
   if (status == DIBS_OK && listing.rows == 0)
     return dibs__fail(error, DIBS_NOT_FOUND, "nobody holds \"%s\" or waits for it", name);
@@ -176,7 +178,8 @@ dibs_status dibs_break(dibs_store *store, const char *name, const dibs_break_opt
     return dibs__fail(error, DIBS_INVALID, "breaking \"%s\": unknown flags or a negative wait", name);
   status = dibs__enter(store, "dibs_break", error);
   if (status != DIBS_OK) return status;
-  status = break_and_wait(store, name, &options, error);
+  status = dibs__store_leases(store, name, error);
+  if (status == DIBS_OK) status = break_and_wait(store, name, &options, error);
   dibs__exit(store);
   return status;
 }

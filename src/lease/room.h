@@ -132,6 +132,7 @@ struct cohort {
 struct dibs_store {
   /* Immutable after open. */
   struct dibs__core *core;
+  dibs_store *outer; /* of dibs_inside: the store that it belongs to; NULL otherwise */
   char *owner;
   char *shown; /* the URI */
   uint32_t flags;
@@ -189,6 +190,10 @@ dibs_status dibs__store_usable(dibs_store *store, const char *call, dibs_error *
 dibs_status dibs__enter(dibs_store *store, const char *call, dibs_error *error);
 void dibs__exit(dibs_store *store); /* the store may be gone after it */
 void dibs__store_drop(dibs_store *store);
+/* A handle for a core of dibs__core_inside, which becomes its own. */
+dibs_status dibs__store_inside(dibs_store *outer, struct dibs__core *core, dibs_store **inside, dibs_error *error);
+/* INVALID inside a transaction of the user's. */
+dibs_status dibs__store_leases(dibs_store *store, const char *name, dibs_error *error);
 /* The words for a status that came from the store, about a name. */
 dibs_status dibs__explain(dibs_store *store, dibs_status status, const char *what, const char *name, dibs_error *error);
 

@@ -58,8 +58,15 @@ dibs_status dibs__store_usable(dibs_store *store, const char *call, dibs_error *
   if (store->generation != dibs__process_generation())
     return dibs__fail(error, DIBS_INVALID,
                       "%s: the store was opened by another process; after fork() the child must open its own", call);
-  if (store->closing) return dibs__fail(error, DIBS_INVALID, "%s: the store is closed", call);
+  if (store->closing || (store->outer && store->outer->closing))
+    return dibs__fail(error, DIBS_INVALID, "%s: the store is closed", call);
   return DIBS_OK;
+}
+
+dibs_status dibs__store_leases(dibs_store *store, const char *name, dibs_error *error) {
+  if (!store->outer) return DIBS_OK;
+  return dibs__fail(error, DIBS_INVALID,
+                    "\"%s\": inside a transaction of yours there are no leases; ask the store itself", name);
 }
 
 dibs_status dibs__enter(dibs_store *store, const char *call, dibs_error *error) {
@@ -93,7 +100,9 @@ void dibs__store_drop(dibs_store *store) {
   dibs__bell_close(store->bell);
   free(store->owner);
   free(store->shown);
+  dibs_store *outer = store->outer;
   free(store);
+  if (outer) dibs__store_drop(outer);
 }
 
 static char *default_owner(void) {
@@ -165,6 +174,23 @@ fail:
   return status;
 }
 
+dibs_status dibs__store_inside(dibs_store *outer, struct dibs__core *core, dibs_store **out, dibs_error *error) {
+  dibs_store *store = calloc(1, sizeof *store);
+  if (!store) return dibs__fail(error, DIBS_NO_MEMORY, "out of memory for the store");
+  dibs_status status = prepare(store, &(dibs_store_options){.owner = outer->owner}, error);
+  store->shown = strdup(outer->shown);
+  if (status == DIBS_OK && !store->shown) status = dibs__fail(error, DIBS_NO_MEMORY, "out of memory for the store");
+  if (status != DIBS_OK) {
+    dibs__store_drop(store);
+    return status;
+  }
+  store->core = core;
+  store->outer = outer;
+  atomic_fetch_add(&outer->refs, 1);
+  *out = store;
+  return dibs__fine(error);
+}
+
 /* Ends every wait, releases what is held: what is left flying is waited for, some seconds at most by its deadline. */
 static void end_all(dibs_store *store) {
   struct after after = {0};
@@ -216,7 +242,7 @@ void dibs_close(dibs_store *store) {
   end_all(store);
   see_callers_out(store);
   dibs__watch_stop(store);
-  dibs__core_stop(store->core);
+  if (!store->outer) dibs__core_stop(store->core);
   end_grants(store);
   dibs__dispatch_stop(store);
   dibs__core_close(store->core);

@@ -435,6 +435,10 @@ static bool leave(struct dibs__core *core, struct dibs__call *call) {
 
 bool dibs__core_run(struct dibs__core *core, struct dibs__op *list, dibs__tick by) {
   struct dibs__call call = {0};
+  if (core->direct) {
+    dibs__core_direct(core, list);
+    return true;
+  }
   dibs__mutex_lock(&core->lock);
   atomic_store_explicit(&call.left, enqueue_locked(core, list, &call), memory_order_relaxed);
   for (;;) {

@@ -76,11 +76,15 @@ no_uri:
 }
 
 void dibs__core_close(struct dibs__core *core) {
-  dibs__core_tidy(core);
-  if (core->list_session) core->store->driver->disconnect(core->list_session);
-  free_seats(core);
-  dibs__chain_close(&core->chain);
-  dibs__uri_free(&core->uri);
+  if (core->direct) { /* all but the session is another core's */
+    core->store->driver->disconnect(core->direct);
+  } else {
+    dibs__core_tidy(core);
+    if (core->list_session) core->store->driver->disconnect(core->list_session);
+    free_seats(core);
+    dibs__chain_close(&core->chain);
+    dibs__uri_free(&core->uri);
+  }
   dibs__mutex_destroy(&core->lock);
   dibs__mutex_destroy(&core->list_lock);
   free(core);

@@ -66,6 +66,7 @@ struct dibs__core {
   struct dibs__identity identity;
   struct dibs__core_hooks hooks;
   uint32_t seat_count;
+  struct dibs__session *direct; /* of dibs__core_inside; NULL otherwise */
 
   dibs__mutex lock; /* guards all below but what says otherwise */
   struct seat seats[SEATS_MAX];
@@ -89,6 +90,9 @@ struct dibs__core {
   dibs__mutex list_lock; /* guards list_session */
   struct dibs__session *list_session;
 };
+
+/* inside.c */
+void dibs__core_direct(struct dibs__core *core, struct dibs__op *list);
 
 /* combine.c */
 struct seat *dibs__seat_find_locked(struct dibs__core *core);

@@ -235,7 +235,7 @@ struct dibs__record_op {
   const dibs_value *values;
   /* Answers, appended. */
   char stands[DIBS_VERSION_MAX + 1]; /* with a table: the version, as text */
-  char why[160];                     /* for people: what the engine said of this one; "" when nothing */
+  char why[200];                     /* for people: what the engine said of this one; "" when nothing */
 };
 
 enum dibs__stock_verb {

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: MIT */
+#include "guard/ini.h"
+
+#include "base/text.h"
+
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+/* The present section's keys and all sections so far, so that none comes twice. */
+struct reading {
+  struct dibs__ini *ini;
+  char section[DIBS__INI_WORD + 1];
+  char keys[DIBS__INI_KEYS][DIBS__INI_WORD + 1];
+  char sections[DIBS__INI_SECTIONS][DIBS__INI_WORD + 1];
+  size_t key_count, section_count;
+};
+
+static bool refuse(struct reading *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static bool refuse(struct reading *r, const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  vsnprintf(r->ini->wrong, sizeof r->ini->wrong, format, args);
+  va_end(args);
+  /* What was cut may end within a sequence. */
+  r->ini->wrong[dibs__utf8_cut(r->ini->wrong, strlen(r->ini->wrong))] = '\0';
+  return false;
+}
+
+static bool blank(char c) {
+  return c == ' ' || c == '\t';
+}
+
+/* Without blanks around it, in place. */
+static char *trimmed(char *from) {
+  while (blank(*from)) from++;
+  size_t len = strlen(from);
+  while (len > 0 && blank(from[len - 1])) len--;
+  from[len] = '\0';
+  return from;
+}
+
+static void cut_comment(char *line) {
+  for (char *at = line; *at; at++) {
+    if ((*at != '#' && *at != ';') || (at > line && !blank(at[-1]))) continue;
+    *at = '\0';
+    return;
+  }
+}
+
+static bool word(const char *text) {
+  size_t len = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.");
+  return len > 0 && len <= DIBS__INI_WORD && text[len] == '\0';
+}
+
+static bool known(char (*words)[DIBS__INI_WORD + 1], size_t count, const char *wanted) {
+  for (size_t i = 0; i < count; i++)
+    if (strcmp(words[i], wanted) == 0) return true;
+  return false;
+}
+
+static bool tell(struct reading *r, const char *key, const char *value) {
+  const char *wrong = r->ini->entry(r->ini->user, r->section, key, value, r->ini->line);
+  return wrong ? refuse(r, "%s", wrong) : true;
+}
+
+static bool begin_section(struct reading *r, char *line) {
+  size_t len = strlen(line);
+  if (line[len - 1] != ']') return refuse(r, "'%.40s' begins a section but has no ']' at its end", line);
+  line[len - 1] = '\0';
+  char *name = trimmed(line + 1);
+  if (!word(name))
+    return refuse(r, "'%.40s' is no name of a section: letters, digits, _ - . and at most 64 of them", name);
+  if (known(r->sections, r->section_count, name)) return refuse(r, "there is a section [%s] above already", name);
+  if (r->section_count == DIBS__INI_SECTIONS) return refuse(r, "there are more than 256 sections");
+  memcpy(r->sections[r->section_count++], name, strlen(name) + 1);
+  memcpy(r->section, name, strlen(name) + 1);
+  r->key_count = 0;
+  return tell(r, NULL, NULL);
+}
+
+static bool take_entry(struct reading *r, char *line) {
+  char *equals = strchr(line, '=');
+  if (!equals) return refuse(r, "'%.40s' is neither [section] nor key = value", line);
+  *equals = '\0';
+  char *key = trimmed(line), *value = trimmed(equals + 1);
+  if (!word(key)) return refuse(r, "'%.40s' is no key", key);
+  if (!r->section[0]) return refuse(r, "'%.40s' stands in no section", key);
+  if (known(r->keys, r->key_count, key)) return refuse(r, "'%.40s' is there twice in its section", key);
+  if (r->key_count == DIBS__INI_KEYS) return refuse(r, "there are more than 32 keys in one section");
+  memcpy(r->keys[r->key_count++], key, strlen(key) + 1);
+  return tell(r, key, value);
+}
+
+static bool take_line(struct reading *r, const char *from, size_t len) {
+  char line[DIBS__INI_LINE + 1];
+  uint32_t code;
+  if (len > 0 && from[len - 1] == '\r') len--;
+  if (len > DIBS__INI_LINE) return refuse(r, "the line is longer than 1024 bytes");
+  for (size_t i = 0, n; i < len; i += n) {
+    n = dibs__utf8_next(from + i, len - i, &code);
+    if (n == 0) return refuse(r, "the line is no UTF-8");
+    if (code < ' ' && code != '\t') return refuse(r, "there is a control character in the line");
+  }
+  memcpy(line, from, len);
+  line[len] = '\0';
+  cut_comment(line);
+  char *text = trimmed(line);
+  if (*text == '\0') return true;
+  return *text == '[' ? begin_section(r, text) : take_entry(r, text);
+}
+
+bool dibs__ini_parse(struct dibs__ini *ini, const char *text, size_t len) {
+  static const char mark[] = "\xef\xbb\xbf";
+  struct reading r;
+  r.ini = ini;
+  r.section[0] = '\0';
+  r.key_count = r.section_count = 0;
+  ini->line = 1;
+  ini->wrong[0] = '\0';
+  if (len > DIBS__INI_MAX) return refuse(&r, "the file is larger than 64 KiB");
+  size_t at = len >= 3 && memcmp(text, mark, 3) == 0 ? 3 : 0;
+  for (; at < len; ini->line++) {
+    const char *end = memchr(text + at, '\n', len - at);
+    size_t size = end ? (size_t)(end - text) - at : len - at;
+    if (!take_line(&r, text + at, size)) return false;
+    at += size + 1;
+  }
+  return true;
+}
