@@ -302,7 +302,7 @@ DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_break(dibs_store *store, const char *
 
 /* Which columns of a table of yours play which part; what you do not use may be missing.  Without a table (NULL) every
  * function below that takes one uses dibs' own.  SQL stores only. */
-typedef struct dibs_table dibs_table;
+typedef struct dibs__table dibs_table;
 
 typedef struct dibs_table_options {
   size_t size;
@@ -573,7 +573,8 @@ DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_once_forget(dibs_store *store, const 
 /* A handle whose calls take part in the transaction that stands open on your own connection: a PGconn *, MYSQL * or
  * sqlite3 *, by the store's scheme.  What they did stands when you commit.  Records, stock and once; no leases.  The
  * connection must not be used by anybody else during a call, the transaction must be open before the first, and the
- * tables of dibs must be there (open the store once before).  For dibs_close, which leaves the connection as it is.
+ * tables of dibs must be there (open the store once before).  For dibs_close, which leaves the
+ * connection as it is, and before the store is closed.
  * UNSUPPORTED (the store has no transactions of yours), INVALID (no connection), UNAVAILABLE. */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_inside(dibs_store *store, void *connection, dibs_store **inside,
                                                   dibs_error *error);

@@ -193,7 +193,7 @@ dibs_status dibs_table_declare(const dibs_table_options *given_options, dibs_tab
     free(t);
     return status;
   }
-  *out = (dibs_table *)(void *)t;
+  *out = t;
   return dibs__fine(error);
 }
 

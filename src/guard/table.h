@@ -6,7 +6,7 @@
 #include "store/table.h"
 
 static inline const struct dibs__table *dibs__table_of(const dibs_table *table) {
-  return (const struct dibs__table *)(const void *)table;
+  return table;
 }
 
 #endif
