@@ -98,6 +98,22 @@ check 'without servers a test is skipped' is "$(env -u DIBS_TEST_MYSQL -u DIBS_T
 check 'where they are required it fails' \
   is "$(DIBS_TEST_MYSQL='' DIBS_TEST_SERVERS=required "$with" DIBS_TEST_MYSQL true; echo $?)" 1
 
+# A server of its own for one run, which may kill it; with TLS.
+# shellcheck disable=SC2016
+private=$("$with" --private --tls DIBS_TEST_POSTGRES bash -c '
+  url=$1?sslrootcert=$DIBS_TEST_SERVERS_CA
+  psql -X -At "$url&sslmode=verify-full" -c "create table p (a int); select ssl from pg_stat_ssl where pid = pg_backend_pid()"
+  psql -X -At "$url&sslmode=disable" -c "insert into p values (8)"
+  "$DIBS_TEST_SERVERS_SCRIPT" kill postgres && "$DIBS_TEST_SERVERS_SCRIPT" start postgres >/dev/null
+  psql -X -At "$url" -c "select a from p"
+  echo "$DIBS_TEST_SERVERS_DIR"
+' sh {} 2>/dev/null)
+check 'a private server, TLS, killed and back' is "$(tr '\n' ' ' <<<"$private" | cut -d' ' -f1-6)" \
+  'CREATE TABLE t INSERT 0 1'
+check 'with what was committed' is "$(sed -n 4p <<<"$private")" 8
+check 'and gone when the run is over' not test -e "$(sed -n 5p <<<"$private")"
+check 'the other one has not noticed' is "$(state postgres)" running
+
 # Killed: what was committed is there again, on the same port.
 was="$(port postgres) $(port mariadb)"
 read -r -a victims <"/proc/$(pid postgres)/task/$(pid postgres)/children"
@@ -164,6 +180,17 @@ else
   echo "ok $count - an ordinary user starts them # SKIP not root, or the checkout is closed to others"
 fi
 
+# Where a program is missing it is said.
+mkdir "$base/bin" && ln -s /usr/bin/* "$base/bin/" && rm "$base/bin/redis-server"
+said=$(PATH=$base/bin "$script" start --dir "$two" redis 2>&1)
+check 'what is not installed has a status of its own' is "$?" 77
+check 'and what to do is said' grep -q 'script/bootstrap --for test installs it' <<<"$said"
+"$script" remove --dir "$two"
+
+eval "$(servers env)"
+check 'one of them removed' servers remove mariadb
+check 'the others know their passwords' is "$(psql -X -At "$DIBS_TEST_POSTGRES_ADMIN" -c 'select 1'; servers env |
+  grep -c "${DIBS_TEST_POSTGRES_ADMIN%@*}")" $'1\n1'
 last=("$(pid postgres)" "$(pid redis)" "$(pid pgbouncer)")
 check 'remove' servers remove
 check 'nothing is left' gone one

@@ -2,44 +2,73 @@
 # SPDX-License-Identifier: MIT
 # Runs a test with the URI of a server that script/servers has started.
 #
-#   with.sh [--own] [--tap] VARIABLE PROGRAM [ARG]...
+#   with.sh [--own|--private [--tls]] [--tap] VARIABLE PROGRAM [ARG]...
 #
 #   VARIABLE   DIBS_TEST_POSTGRES, DIBS_TEST_MYSQL, DIBS_TEST_REDIS, ..._SOCKET; {} in an ARG becomes its value
 #   --own      a fresh database for this run alone, dropped afterwards (PostgreSQL and MariaDB)
+#   --private  a server for this run alone, which it may kill, pause and restart:
+#              "$DIBS_TEST_SERVERS_SCRIPT" kill postgres, in the folder $DIBS_TEST_SERVERS_DIR
+#   --tls      one that knows TLS, certified by $DIBS_TEST_SERVERS_CA
 #   --tap      a skip is said in TAP
 #
 # Without the variable the test is skipped (77); with DIBS_TEST_SERVERS=required, as in script/test, it fails.
 set -u
-own='' tap=''
+own='' private='' tap=''
+options=()
 while :; do
   case ${1:-} in
     --own) own=1 ;;
+    --private) private=1 ;;
+    --tls) options+=(--tls) ;;
     --tap) tap=1 ;;
     *) break ;;
   esac
   shift
 done
 if [ $# -lt 2 ]; then
-  echo 'with.sh: usage: with.sh [--own] [--tap] VARIABLE PROGRAM [ARG]...' >&2
+  echo 'with.sh: usage: with.sh [--own|--private [--tls]] [--tap] VARIABLE PROGRAM [ARG]...' >&2
   exit 2
 fi
 variable=$1
 shift
-uri=${!variable:-}
-if [ -z "$uri" ]; then
-  # shellcheck disable=SC2016  # people type it so
-  how='eval "$(script/servers env)" after script/servers start'
+
+# skip WHY: where servers are required that is a failure.
+skip() {
   if [ "${DIBS_TEST_SERVERS:-}" = required ]; then
-    echo "with.sh: $variable is not set, though servers are required here" >&2
+    echo "with.sh: $1, though servers are required here" >&2
     exit 1
   fi
   if [ "$tap" ]; then
-    echo "1..0 # SKIP $variable is not set; $how"
+    echo "1..0 # SKIP $1"
     exit 0
   fi
-  echo "with.sh: $variable is not set: skipped.  $how sets it" >&2
+  echo "with.sh: $1: skipped" >&2
   exit 77
+}
+
+if [ "$private" ]; then
+  script=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../script" && pwd)/servers
+  case $variable in
+    DIBS_TEST_POSTGRES*) servers=(postgres) ;;
+    DIBS_TEST_MYSQL*) servers=(mariadb) ;;
+    DIBS_TEST_REDIS*) servers=(redis) ;;
+    DIBS_TEST_PGBOUNCER) servers=(postgres pgbouncer) ;;
+    *) echo "with.sh: no server is known for $variable" >&2; exit 2 ;;
+  esac
+  folder=$(mktemp -d /tmp/dibs-test-private.XXXXXX) || exit 1
+  trap '"$script" remove --dir "$folder" >/dev/null 2>&1; rm -rf "$folder"' EXIT
+  trap 'exit 130' INT TERM
+  "$script" start --dir "$folder" --until $$ "${options[@]}" "${servers[@]}" >&2
+  case $? in
+    0) eval "$("$script" env --dir "$folder")" ;;
+    77) skip 'there is no server to start' ;;
+    *) exit 1 ;;
+  esac
 fi
+
+uri=${!variable:-}
+# shellcheck disable=SC2016  # people type it so
+[ -n "$uri" ] || skip "$variable is not set (script/servers start, then: eval \"\$(script/servers env)\")"
 
 # The administrator's statements, on the server that the variable is about.
 admin() {
@@ -65,7 +94,7 @@ END
       ;;
   esac
 }
-if [ "$own" ]; then
+if [ "$own" ] && [ -z "$private" ]; then
   admin_name=${variable%_SOCKET}_ADMIN
   admin_uri=${!admin_name:-}
   database=dibs_$$_$SRANDOM
@@ -87,7 +116,9 @@ fi
 
 args=()
 for arg; do args+=("${arg//\{\}/"$uri"}"); done
-[ "$own" ] || exec "${args[@]}"
-trap drop EXIT
-trap 'exit 130' INT TERM
+[ "$own$private" ] || exec "${args[@]}"
+if [ "$own" ] && [ -z "$private" ]; then
+  trap drop EXIT
+  trap 'exit 130' INT TERM
+fi
 "${args[@]}"
