@@ -43,7 +43,8 @@ static step put_marks(struct dibs__sql_guard *g, const look_t *look, const run_t
   if (!names) return dibs__sql_broke(g->wire, DIBS__SQL_NO_SPACE, "out of memory");
   for (size_t i = 0; i < look->claim_count; i++)
     if (look->claims[i].mark) names[n++] = look->claims[i].claim;
-  step end = dibs__stock_put_claims(g, run->ops[0]->table, "UPDATE @C SET @g = 1", run->ops[0]->key, names, n);
+  step end = dibs__stock_put_claims(g, run->ops[0]->table, "UPDATE @C SET @g = 1 WHERE @s = $1 AND", run->ops[0]->key,
+                                    names, n);
   free(names);
   return end;
 }

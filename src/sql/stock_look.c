@@ -76,9 +76,9 @@ step dibs__stock_look_put(struct dibs__sql_guard *g, look_t *look, const run_t *
                                   : "SELECT @u, @m[f, @f][!f, 0][o, @o][!o, 0] FROM @S WHERE @k = $1",
                              &key, 1);
   if (end != DIBS__SQL_FINE) return end;
-  return dibs__stock_put_claims(g, op->table,
-                                "SELECT @c, CASE WHEN @s = $1 THEN 1 ELSE 0 END[a, @a][!a, 1][g, @g][!g, 0] FROM @C",
-                                op->key, look->names, look->claim_count);
+  return dibs__stock_put_claims(
+      g, op->table, "SELECT @c, CASE WHEN @s = $1 THEN 1 ELSE 0 END[a, @a][!a, 1][g, @g][!g, 0] FROM @C WHERE", op->key,
+      look->names, look->claim_count);
 }
 
 /* The engine may compare claims in another way than byte by byte; of a single one there is no doubt which it is. */

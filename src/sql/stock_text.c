@@ -146,7 +146,7 @@ static step put_list(struct dibs__sql_guard *g, const struct dibs__table *table,
   }
   dibs__text_begin(&text, memory, room);
   compose(&text, g, table, from);
-  compose(&text, g, table, " WHERE @c IN (");
+  compose(&text, g, table, " @c IN (");
   values[0] = dibs__stock_key(key);
   for (size_t i = 0; i < count; i++) {
     dibs__text_addf(&text, i ? ", $%zu" : "$%zu", i + 2);
@@ -166,7 +166,7 @@ step dibs__stock_put_claims(struct dibs__sql_guard *g, const struct dibs__table 
   value one = dibs__stock_key(key), *rows = malloc(count * sizeof *rows);
   if (!rows) return dibs__sql_broke(g->wire, DIBS__SQL_NO_SPACE, "out of memory");
   for (size_t i = 0; i < count; i++) rows[i] = dibs__sql_text(claims[i].p, claims[i].len);
-  snprintf(room, sizeof room, "WITH r(claim) AS ($rows) %s WHERE @c IN (SELECT r.claim FROM r)", from);
+  snprintf(room, sizeof room, "WITH r(claim) AS ($rows) %s @c IN (SELECT r.claim FROM r)", from);
   step end = dibs__stock_put_rows(g, table, room, &one, 1, rows, 1, count);
   free(rows);
   return end;
