@@ -43,6 +43,8 @@ static void memory_free(struct dibs__memory *m) {
   dibs__map_free(&m->claims);
   dibs__map_free(&m->records);
   dibs__map_free(&m->onces);
+  dibs__map_free(&m->stocks);
+  dibs__map_free(&m->taken);
   dibs__mutex_destroy(&m->lock);
   free(m->called);
   free(m);
@@ -53,7 +55,7 @@ static struct dibs__memory *memory_new(const char *called) {
   if (!m) return NULL;
   dibs__mutex_init(&m->lock);
   bool enough = dibs__map_init(&m->names) && dibs__map_init(&m->claims) && dibs__map_init(&m->records);
-  enough = dibs__map_init(&m->onces) && enough;
+  enough = dibs__map_init(&m->onces) && dibs__map_init(&m->stocks) && dibs__map_init(&m->taken) && enough;
   if (*called) m->called = strdup(called);
   if (!enough || (*called && !m->called)) {
     memory_free(m);
@@ -183,6 +185,7 @@ static void memory_close(struct dibs__dstore *store) {
     forget_claims(m);
     forget_records(m);
     dibs__mem_onces_forget(m, INT64_MAX);
+    dibs__mem_stocks_forget(m);
     memory_free(m);
   }
   free(open);
@@ -201,16 +204,16 @@ static dibs__status memory_connect(struct dibs__dstore *store, dibs__tick by, st
   }
   s->base.store = store;
   dibs__mutex_lock(&open->memory->lock);
-  *identity = (struct dibs__identity){
-      .mandate = open->memory->buckets[0].mandate,
-      .caps = DIBS__CAP_BRIEF | DIBS__CAP_SHARED | DIBS__CAP_COUNTED | DIBS__CAP_FIFO | DIBS__CAP_GRANT_NEXT |
-              DIBS__CAP_EVENTS | DIBS__CAP_ATOMIC | DIBS__CAP_ANCHOR | DIBS__CAP_PARALLEL | DIBS__CAP_BLOCKS,
-      .families = 1u << DIBS__FAM_LEASE | 1u << DIBS__FAM_ANCHOR | 1u << DIBS__FAM_RECORD |
-                  1u << DIBS__FAM_ONCE,
-      .schema = 1,
-      .max_batch = DIBS__MEM_BATCH,
-      .max_sessions = DIBS__MEM_SESSIONS,
-      .session = open->session};
+  *identity = (struct dibs__identity){.mandate = open->memory->buckets[0].mandate,
+                                      .caps = DIBS__CAP_BRIEF | DIBS__CAP_SHARED | DIBS__CAP_COUNTED | DIBS__CAP_FIFO |
+                                              DIBS__CAP_GRANT_NEXT | DIBS__CAP_EVENTS | DIBS__CAP_ATOMIC |
+                                              DIBS__CAP_ANCHOR | DIBS__CAP_PARALLEL | DIBS__CAP_BLOCKS,
+                                      .families = 1u << DIBS__FAM_LEASE | 1u << DIBS__FAM_ANCHOR |
+                                                  1u << DIBS__FAM_RECORD | 1u << DIBS__FAM_ONCE | 1u << DIBS__FAM_STOCK,
+                                      .schema = 1,
+                                      .max_batch = DIBS__MEM_BATCH,
+                                      .max_sessions = DIBS__MEM_SESSIONS,
+                                      .session = open->session};
   said->now = (dibs__when){dibs__mem_clock(open->memory)};
   dibs__mutex_unlock(&open->memory->lock);
   *session = &s->base;

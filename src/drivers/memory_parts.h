@@ -116,8 +116,10 @@ struct dibs__memory {
   struct dibs__mem_bucket buckets[DIBS__BUCKETS];
   struct dibs__map names, claims, records;
   struct dibs__map onces;
-  size_t onces_swept; /* how many were left when those that are over were last looked for */
-  bool hush; /* a group is being tried: events wait for its end, see held_events */
+  size_t onces_swept;             /* how many were left when those that are over were last looked for */
+  struct dibs__map stocks, taken; /* taken: by claim */
+  size_t taken_swept;             /* as onces_swept */
+  bool hush;                      /* a group is being tried: events wait for its end, see held_events */
   struct dibs__mem_hushed {
     uint64_t session;
     struct dibs__event event;
@@ -191,6 +193,10 @@ void dibs__mem_record_remove(struct dibs__memory *memory, struct dibs__mem_recor
 void dibs__mem_once(struct dibs__memory *memory, struct dibs__once_op *op, int64_t now);
 /* Those that end before, or then. */
 void dibs__mem_onces_forget(struct dibs__memory *memory, int64_t before);
+
+/* memory_stock.c */
+void dibs__mem_stock(struct dibs__memory *memory, struct dibs__stock_op *op, int64_t now);
+void dibs__mem_stocks_forget(struct dibs__memory *memory); /* all of them */
 
 /* memory_group.c: what a name or a record was before a group began */
 struct dibs__mem_saved;

@@ -51,6 +51,9 @@ static void run_one(struct dibs__memory *m, const struct dibs__mem_open *from, s
   case DIBS__FAM_ONCE:
     dibs__mem_once(m, (struct dibs__once_op *)op, now);
     break;
+  case DIBS__FAM_STOCK:
+    dibs__mem_stock(m, (struct dibs__stock_op *)op, now);
+    break;
   default:
     op->status = DIBS_UNSUPPORTED;
   }
