@@ -116,6 +116,7 @@ check 'the other one has not noticed' is "$(state postgres)" running
 
 # Killed: what was committed is there again, on the same port.
 was="$(port postgres) $(port mariadb)"
+# (These lines have no end, so that read says no.)
 read -r -a victims <"/proc/$(pid postgres)/task/$(pid postgres)/children"
 victims+=("$(pid postgres)" "$(pid mariadb)")
 check 'kill -9' servers kill postgres mariadb
@@ -138,6 +139,9 @@ check 'and has forgotten' is "$(red dibs-secret get t)" '(nil)'
 # Paused: connections are taken, nothing is said.
 check 'pause' servers pause postgres mariadb
 check 'is told' is "$(state postgres) $(state mariadb)" 'paused paused'
+all_stopped() { local one; for one; do [[ $(<"/proc/$one/stat") == *") T "* ]] || return 1; done; }
+read -r -a kids <"/proc/$(pid postgres)/task/$(pid postgres)/children"
+check 'with all that they have started' all_stopped "$(pid postgres)" "${kids[@]}"
 check 'a paused server says nothing' \
   not timeout 1 bash -c "exec 3<>/dev/tcp/127.0.0.1/$(port mariadb) && read -r -N 1 <&3"
 check 'resume' servers resume postgres mariadb
