@@ -46,6 +46,7 @@ const struct dibs__far_engine dibs__pg_engine = {
             .words = {.number = "bigint",
                       .name = "text COLLATE \"C\"",
                       .text = "text",
+                      .id = "bytea",
                       .bytes = "bytea",
                       /* Room for the next version of a row on its page. */
                       .tail = " WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02,"
