@@ -31,7 +31,7 @@ enum statement {
   STATEMENTS
 };
 
-#define UP_BY(n, more) "UPDATE floor_row SET used = used + " n ", version = version + 1 WHERE id = 1 " more
+#define UP_BY(n, more) ("UPDATE floor_row SET used = used + " n ", version = version + 1 WHERE id = 1 " more)
 static const char *const texts[STATEMENTS] = {
     [BEGIN] = "BEGIN IMMEDIATE",
     [COMMIT] = "COMMIT",
