@@ -296,11 +296,11 @@ void dibs__spin_pause(void) {
 
 /* ---- Bells ---- */
 
-int dibs__bell_open(void) {
+DIBS__MODULE_API int dibs__bell_open(void) {
   return eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
 }
 
-void dibs__bell_raise(int fd) {
+DIBS__MODULE_API void dibs__bell_raise(int fd) {
   uint64_t one = 1;
   ssize_t r;
   do r = write(fd, &one, sizeof one);
@@ -308,14 +308,14 @@ void dibs__bell_raise(int fd) {
   /* EAGAIN: it has been raised 2^64 - 2 times, and is. */
 }
 
-void dibs__bell_lower(int fd) {
+DIBS__MODULE_API void dibs__bell_lower(int fd) {
   uint64_t count;
   ssize_t r;
   do r = read(fd, &count, sizeof count);
   while (r < 0 && errno == EINTR);
 }
 
-void dibs__bell_close(int fd) {
+DIBS__MODULE_API void dibs__bell_close(int fd) {
   if (fd >= 0) close(fd);
 }
 

@@ -23,8 +23,8 @@ static const char *life(bool fleeting) {
 static const char *schema(uint32_t version, size_t nth) {
   /* Who rings leaves a line here for each session; who hears takes it. */
   static const char *const mail =
-      "CREATE TABLE dibs_mail (session BIGINT NOT NULL, nr BIGINT NOT NULL AUTO_INCREMENT, what BIGINT NOT NULL,"
-      " id VARBINARY(64) NOT NULL, PRIMARY KEY (session, nr), KEY (nr))";
+      "CREATE TABLE dibs_mail (session BIGINT NOT NULL, nr BIGINT NOT NULL, what BIGINT NOT NULL,"
+      " id VARBINARY(64) NOT NULL, PRIMARY KEY (session, nr))";
   return version == 0 && nth == 0 ? mail : NULL;
 }
 
@@ -66,5 +66,11 @@ const struct dibs__far_engine dibs__my_engine = {
     .life = life,
     .schema = schema,
     .lock_schema = lock_schema,
+    .bell_open = dibs__my_bell_open,
+    .bell_close = dibs__my_bell_close,
+    .bell_wait = dibs__my_bell_wait,
+    .bell_wake = dibs__my_bell_wake,
+    .ring_within = dibs__my_ring_within,
+    .ring_after = dibs__my_ring_after,
     .alive = "IS_USED_LOCK(CONCAT('dibs.s.', $s))",
 };

@@ -66,6 +66,16 @@ struct dibs__my_host {
   unsigned port;    /* 0: the usual one, and "localhost" is the socket */
 };
 
+/* Of mysql_uri.c. */
+enum dibs__my_texts {
+  DIBS__MY_MAIL_CLEAN, /* mail of sessions that are gone */
+  DIBS__MY_MAIL_SLEEP, /* sleeps unless there is mail */
+  DIBS__MY_MAIL_READ,
+  DIBS__MY_MAIL_DROP,
+  DIBS__MY_MAIL_PUT,
+  DIBS__MY_TEXTS
+};
+
 /* Immutable: what the URI said. */
 struct dibs__my_place {
   struct dibs__my_host hosts[DIBS__MY_HOSTS];
@@ -73,7 +83,8 @@ struct dibs__my_place {
   const char *user, *password, *database, *socket;
   const char *ssl_ca, *ssl_cert, *ssl_key;
   enum { DIBS__MY_SSL_OFF, DIBS__MY_SSL_PREFER, DIBS__MY_SSL_ON, DIBS__MY_SSL_VERIFY } ssl;
-  char *memory; /* all of the texts */
+  char *memory;                /* all of the texts */
+  char *texts[DIBS__MY_TEXTS]; /* statements, with the prefix put in */
 };
 
 /* ---- mysql_uri.c ---- */
@@ -112,6 +123,22 @@ struct dibs__sql_value dibs__my_cell(const struct dibs__sql_wire *wire, size_t n
 /* Waits until the connector can go on with `want` (MYSQL_WAIT_...), by wire->by; what mysql_..._cont is given. */
 int dibs__my_await(struct dibs__my_wire *w, int want);
 void dibs__my_clear(struct dibs__my_wire *w);
+/* For who sends by itself: takes all answers of a packet whose first has arrived; what the connector's failing came
+ * to. */
+enum dibs__sql_step dibs__my_take(struct dibs__my_wire *w, bool commits);
+enum dibs__sql_step dibs__my_failed(struct dibs__my_wire *w);
+
+/* ---- mysql_bell.c ---- */
+extern int dibs__my_nap_ms; /* how long a bell sleeps at a time; tests change it */
+dibs__status dibs__my_bell_open(struct dibs__far *store, uint64_t session, dibs__tick by, void **bell,
+                                struct dibs__said *said);
+void dibs__my_bell_close(void *bell);
+dibs__status dibs__my_bell_wait(void *bell, struct dibs__event *events, size_t cap, size_t *count, dibs__tick by);
+void dibs__my_bell_wake(void *bell);
+enum dibs__sql_step dibs__my_ring_within(struct dibs__far *store, struct dibs__sql_wire *wire,
+                                         const struct dibs__far_ring *rings, size_t count);
+enum dibs__sql_step dibs__my_ring_after(struct dibs__far *store, struct dibs__sql_wire *wire,
+                                        const struct dibs__far_ring *rings, const int64_t *where, size_t count);
 
 /* ---- mysql_error.c ---- */
 enum dibs__sql_trouble dibs__my_trouble(unsigned error);

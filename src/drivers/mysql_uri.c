@@ -15,6 +15,15 @@
 
 const char *const dibs__my_params[] = {"socket", "ssl", "ssl_ca", "ssl_cert", "ssl_key", NULL};
 
+/* The bell's go on where these end: see mysql_bell.c. */
+static const char *const texts[DIBS__MY_TEXTS] = {
+    [DIBS__MY_MAIL_CLEAN] = "DELETE FROM dibs_mail WHERE IS_USED_LOCK(CONCAT('dibs.s.', session)) IS NULL",
+    [DIBS__MY_MAIL_SLEEP] = "DO IF(EXISTS (SELECT 1 FROM dibs_mail WHERE session = ",
+    [DIBS__MY_MAIL_READ] = "SELECT nr, what, id FROM dibs_mail WHERE session = ",
+    [DIBS__MY_MAIL_DROP] = "DELETE FROM dibs_mail WHERE session = ",
+    [DIBS__MY_MAIL_PUT] = "INSERT INTO dibs_mail (session, nr, what, id) VALUES ",
+};
+
 static const char *copy(char **at, const char *from) {
   if (!from) return NULL;
   size_t size = strlen(from) + 1;
@@ -106,7 +115,6 @@ static dibs__status read_all(struct dibs__my_place *p, const struct dibs__uri *u
 
 dibs__status dibs__my_prepare(const struct dibs__uri *uri, struct dibs__far *store, void **place,
                               struct dibs__said *said) {
-  (void)store;
   const char *path = *uri->path == '/' ? uri->path + 1 : uri->path;
   const char *from[] = {uri->user,
                         uri->password,
@@ -136,6 +144,10 @@ dibs__status dibs__my_prepare(const struct dibs__uri *uri, struct dibs__far *sto
   p->ssl_cert = copy(&at, from[6]);
   p->ssl_key = copy(&at, from[7]);
   dibs__status status = read_all(p, uri, hosts, said);
+  for (size_t i = 0; i < DIBS__MY_TEXTS && status == DIBS_OK; i++) {
+    p->texts[i] = dibs__far_text(store, texts[i]);
+    if (!p->texts[i]) status = DIBS_NO_MEMORY;
+  }
   if (status == DIBS_OK)
     *place = p;
   else
@@ -146,6 +158,7 @@ dibs__status dibs__my_prepare(const struct dibs__uri *uri, struct dibs__far *sto
 void dibs__my_forget(void *place) {
   struct dibs__my_place *p = place;
   if (!p) return;
+  for (size_t i = 0; i < DIBS__MY_TEXTS; i++) free(p->texts[i]);
   free(p->memory);
   free(p);
 }

@@ -240,17 +240,24 @@ static step no_memory(wire_t *w, bool commits) {
 
 /* ---- Going ---- */
 
-/* Statements [from, to) as one packet. */
-static step carry(wire_t *w, size_t from, size_t end, bool commits) {
-  if (!send_text(w, w->text.p + w->starts[from], end - w->starts[from])) return broke(w, commits, true);
+step dibs__my_take(wire_t *w, bool commits) {
   for (;;) {
     enum got got = keep_answer(w);
     if (got == GOT_NO_MEMORY) return no_memory(w, commits);
     if (got == GOT_ERROR) return broke(w, commits, true);
-    if (!mysql_more_results(w->my)) break;
+    if (!mysql_more_results(w->my)) return DIBS__SQL_FINE;
     if (!next_answer(w)) return broke(w, commits, true);
   }
-  return DIBS__SQL_FINE;
+}
+
+step dibs__my_failed(wire_t *w) {
+  return fail(w, false, true);
+}
+
+/* Statements from `from` on, whose text ends at `end`, as one packet. */
+static step carry(wire_t *w, size_t from, size_t end, bool commits) {
+  const char *text = w->text.p + w->starts[from];
+  return send_text(w, text, end - w->starts[from]) ? dibs__my_take(w, commits) : broke(w, commits, true);
 }
 
 static size_t end_of(const wire_t *w, size_t nth) {

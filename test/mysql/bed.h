@@ -2,8 +2,19 @@
 #ifndef DIBS_TEST_MYSQL_BED_H
 #define DIBS_TEST_MYSQL_BED_H
 /* A connection as the driver makes it, without a store around it. */
-#include "../unit/unit.h"
 #include "drivers/mysql_parts.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+/* No test waits for longer than this for what must come. */
+enum { LONG_MS = 10000 };
+
+#define COUNT_OF(array) (sizeof(array) / sizeof(array)[0])
 
 extern const char *bed_uri; /* set by main */
 
