@@ -3,7 +3,7 @@
  * A bell: a connection that holds the advisory lock named after its session, and listens on the session's channel.
  *
  * Rings are sent by statements of their own behind COMMIT: a transaction with NOTIFY commits alone in the whole
- * database.  A payload is 50 hex digits: what (2), id (32), fence (16).
+ * database.  A payload is 34 hex digits: what (2), id (32).  An offer's fence stays at home: who hears of it asks.
  */
 #include "drivers/postgres_parts.h"
 
@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHANNEL_SIZE = 32, PAYLOAD = 2 + 32 + 16 };
+enum { CHANNEL_SIZE = 32, PAYLOAD = 2 + 32 };
 
 struct bell {
   struct dibs__pg_wire *w;
@@ -89,12 +89,11 @@ static bool read_hex(const char *from, size_t digits, uint8_t *to) {
 
 /* false: nothing that we send.  Whatever it says is only a reason to look. */
 static bool read_payload(const char *text, struct dibs__event *event) {
-  uint8_t what, fence[8];
+  uint8_t what;
   *event = (struct dibs__event){.what = DIBS__EV_RECHECK};
   if (strlen(text) != PAYLOAD || !read_hex(text, 2, &what) || what > DIBS__EV_NEW_LIFE) return false;
-  if (!read_hex(text + 2, 32, event->id.b) || !read_hex(text + 34, 16, fence)) return false;
+  if (!read_hex(text + 2, 32, event->id.b)) return false;
   event->what = (enum dibs__event_what)what;
-  for (size_t i = 0; i < sizeof fence; i++) event->fence.v = event->fence.v << 8 | fence[i];
   return true;
 }
 
@@ -137,7 +136,7 @@ static void write_payload(const struct dibs__event *event, char text[PAYLOAD + 1
     *at++ = digits[event->id.b[i] >> 4];
     *at++ = digits[event->id.b[i] & 15];
   }
-  snprintf(at, 17, "%016" PRIx64, event->fence.v);
+  *at = '\0';
 }
 
 step_t dibs__pg_ring_after(struct dibs__far *store, struct dibs__sql_wire *wire, const struct dibs__far_ring *rings,
