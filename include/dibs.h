@@ -390,7 +390,7 @@ typedef struct dibs_record_options {
   int64_t wait_ms;         /* for all of it; 0: 5 s */
 } dibs_record_options;
 
-/* What a put or removal met; all of it is also in the error's text.  Cleared on entry. */
+/* What a put or removal met; all of it is also in the error's text.  The next call may be given its version. */
 typedef struct dibs_record_result {
   size_t size;
   char version[DIBS_VERSION_MAX + 1]; /* OK: the new one; CONFLICT: the one that stands */

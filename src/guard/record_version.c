@@ -225,14 +225,6 @@ dibs_status dibs_record_get(dibs_store *store, const char *key, const dibs_recor
   return status;
 }
 
-static dibs_status begin_result(dibs_record_result *to, dibs_record_result *mine, dibs_error *error) {
-  *mine = (dibs_record_result){.size = to ? to->size : 0};
-  if (to && (to->size < sizeof(size_t) || to->size > sizeof *to))
-    return dibs__fail(error, DIBS_INVALID, "result.size is %zu: set it to sizeof(dibs_record_result)", to->size);
-  if (to) memcpy(to, mine, to->size);
-  return DIBS_OK;
-}
-
 static dibs_status ask(struct call *c, uint16_t verb, const dibs_value *values, size_t size, dibs_record_result *result,
                        dibs_error *error) {
   asking_t *asking = NULL;
@@ -253,21 +245,28 @@ static dibs_status ask(struct call *c, uint16_t verb, const dibs_value *values, 
   return status;
 }
 
-static dibs_status write(struct call *c, bool puts, const dibs_value *values, size_t count,
-                         const dibs_record_options *given, dibs_record_result *result, dibs_error *error) {
+static dibs_status check_and_ask(struct call *c, bool puts, const dibs_value *values, size_t count,
+                                 const dibs_record_options *given, dibs_record_result *result, dibs_error *error) {
   size_t size = 0;
-  dibs_record_result mine;
-  dibs_status status = begin_result(result, &mine, error);
-  if (status != DIBS_OK) return status;
-  status = dibs__enter(c->store, c->name, error);
-  if (status != DIBS_OK) return status;
-  status = options(c, given, error);
+  dibs_status status = options(c, given, error);
   if (status == DIBS_OK) status = guards(c, puts, error);
   if (status == DIBS_OK && puts) status = check_values(c, values, count, &size, error);
-  if (status == DIBS_OK)
-    status = ask(c, puts ? DIBS__RECORD_PUT : DIBS__RECORD_DROP, puts ? values : NULL, size, &mine, error);
+  if (status != DIBS_OK) return status;
+  return ask(c, puts ? DIBS__RECORD_PUT : DIBS__RECORD_DROP, puts ? values : NULL, size, result, error);
+}
+
+static dibs_status write(struct call *c, bool puts, const dibs_value *values, size_t count,
+                         const dibs_record_options *given, dibs_record_result *result, dibs_error *error) {
+  dibs_record_result mine = {.size = result ? result->size : 0};
+  if (result && (mine.size < sizeof(size_t) || mine.size > sizeof mine))
+    return dibs__fail(error, DIBS_INVALID, "result.size is %zu: set it to sizeof(dibs_record_result)", mine.size);
+  dibs_status status = dibs__enter(c->store, c->name, error);
+  if (status == DIBS_OK) {
+    status = check_and_ask(c, puts, values, count, given, &mine, error);
+    dibs__exit(c->store);
+  }
+  /* Only now: if_version may be what the last call left there. */
   if (result) memcpy(result, &mine, mine.size);
-  dibs__exit(c->store);
   return status;
 }
 

@@ -87,10 +87,15 @@ static void version_stands(text_t *t) {
     return;
   }
   bool zero = number && dibs__str_is_number(t->op->if_version, 0);
-  if (zero) say(t, "COALESCE(");
+  if (zero) {
+    say(t, "(");
+    column(t, table->version);
+    say(t, " IS NULL OR ");
+  }
   column(t, table->version);
-  say(t, zero ? ", 0) = " : " = ");
+  say(t, " = ");
   value(t, text_of(t->op->if_version));
+  if (zero) say(t, ")");
 }
 
 static void fence_holds(text_t *t) {

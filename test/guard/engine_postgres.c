@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: MIT */
+#include "record_bed.h"
+
+#include <libpq-fe.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void *open_it(const char *uri) {
+  PGconn *pg = PQconnectdb(uri);
+  if (PQstatus(pg) != CONNECTION_OK) fail_msg("%s", PQerrorMessage(pg));
+  PQclear(PQexec(pg, "SET client_min_messages = error"));
+  return pg;
+}
+
+static void close_it(void *connection) {
+  PQfinish(connection);
+}
+
+static void run(void *connection, const char *text, char **cell) {
+  PGresult *answer = PQexec(connection, text);
+  ExecStatusType status = PQresultStatus(answer);
+  if (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK) fail_msg("%s: %s", text, PQerrorMessage(connection));
+  if (cell && PQntuples(answer) > 0 && !PQgetisnull(answer, 0, 0)) *cell = strdup(PQgetvalue(answer, 0, 0));
+  PQclear(answer);
+}
+
+const struct engine engine_postgres = {
+    "postgres", "bigint", "text",   "text", "uuid", {"timestamptz", "timestamp(3)", "timestamp(0)"},
+    "public",   open_it,  close_it, run};
