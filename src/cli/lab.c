@@ -21,7 +21,11 @@ static void on_signal(int number) {
 static const struct {
   const char *name;
   bool (*run)(struct lab *lab);
-} experiments[] = {{"race", dibs__lab_race}, {"throughput", dibs__lab_throughput}};
+} experiments[] = {{"race", dibs__lab_race},
+                   {"throughput", dibs__lab_throughput},
+                   {"contend", dibs__lab_contend},
+                   {"deadlock", dibs__lab_deadlock},
+                   {"pause", dibs__lab_pause}};
 
 /* ---- A place for who names none ---- */
 

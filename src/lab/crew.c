@@ -104,6 +104,7 @@ static void helpers_end(struct crew_at_work *work, bool kill_them) {
 }
 
 int dibs__lab_helper(int argc, char **argv) {
+  if (argc > 1 && strcmp(argv[0], "pause") == 0) return dibs__lab_pause_helper(argc - 1, argv + 1);
   if (argc < 5 || strcmp(argv[0], "crew") != 0) return 1;
   /* The lab ends its helpers; the keyboard's signal goes to all of them. */
   struct sigaction ignore = {.sa_handler = SIG_IGN};
@@ -182,6 +183,7 @@ static void gather(struct crew_at_work *work) {
   struct lab_crew *crew = work->crew;
   const struct lab_board *b = work->board;
   crew->absent = atomic_load(&b->absent);
+  crew->unsupported = atomic_load(&b->unsupported);
   for (uint32_t i = 0; i < b->users; i++) {
     const struct lab_user *u = &b->user[i];
     crew->full += u->full;

@@ -34,19 +34,18 @@ static bool right(const struct lab_crew *crew, const struct lab_audit *audit) {
   return audit->over == 0 && audit->off == 0 && there >= told && there <= told + untold;
 }
 
-struct lab_verdict dibs__lab_judge(struct lab *lab, const struct lab_crew *crew, const struct lab_audit *audit,
-                                   int64_t seats) {
-  (void)seats;
-  bool fine = right(crew, audit);
-  if (crew->done == 0 && !fine) return (struct lab_verdict){LAB_BAD, "BROKEN"};
-  if (!crew->way->promised) {
-    if (fine) return (struct lab_verdict){LAB_PLAIN, "unbroken, by luck"};
-    if (lab->strict) lab->sheet.broken = true;
-    return (struct lab_verdict){lab->strict ? LAB_BAD : LAB_EXPECTED, lab->strict ? "BROKEN" : "broken, as expected"};
-  }
-  if (fine) return (struct lab_verdict){crew->done ? LAB_GOOD : LAB_BAD, crew->done ? "correct" : "nothing was done"};
+static struct lab_verdict fails(struct lab *lab, const char *text) {
   lab->sheet.broken = true;
-  return (struct lab_verdict){LAB_BAD, "BROKEN"};
+  return (struct lab_verdict){LAB_BAD, text};
+}
+
+struct lab_verdict dibs__lab_judge(struct lab *lab, const struct lab_crew *crew, const struct lab_audit *audit) {
+  bool fine = right(crew, audit);
+  if (crew->unsupported && !crew->done) return (struct lab_verdict){LAB_PLAIN, "not supported"};
+  if (fine && !crew->done && !crew->full) return fails(lab, "nothing was done");
+  if (crew->way->promised) return fine ? (struct lab_verdict){LAB_GOOD, "correct"} : fails(lab, "BROKEN");
+  if (fine) return (struct lab_verdict){LAB_PLAIN, "unbroken, by luck"};
+  return lab->strict ? fails(lab, "BROKEN") : (struct lab_verdict){LAB_EXPECTED, "broken, as expected"};
 }
 
 /* ---- Hills ---- */

@@ -79,6 +79,7 @@ bool dibs__lab_open(struct lab *lab);
 void dibs__lab_close(struct lab *lab);
 /* What a helper process of the lab runs: `dibs lab helper ARG...`.  Returns its exit status. */
 int dibs__lab_helper(int argc, char **argv);
+int dibs__lab_pause_helper(int argc, char **argv);
 
 static inline bool dibs__lab_ended(const struct lab *lab) {
   return lab->interrupted && atomic_load(lab->interrupted) != 0;
@@ -148,6 +149,7 @@ struct lab_board {
   dibs__word go, ended;
   _Atomic bool stop;
   _Atomic uint32_t troubled; /* who says `why`, is the first: 1 */
+  _Atomic bool unsupported;  /* the store can't do it so */
   char why[LAB_WHY_MAX];
   struct lab_user user[];
 };
@@ -163,6 +165,7 @@ struct lab_crew {
   double seconds;
   uint64_t done, full, conflicts, deadlocks, given_up, unknown;
   uint32_t absent;
+  bool unsupported;
   struct dibs__hist hist;
   double at[LAB_SAMPLES], rate[LAB_SAMPLES]; /* seconds since the start, bookings a second */
   size_t samples;
@@ -190,8 +193,7 @@ struct lab_verdict {
   const char *text;
 };
 /* What the crew did and what the tables say. */
-struct lab_verdict dibs__lab_judge(struct lab *lab, const struct lab_crew *crew, const struct lab_audit *audit,
-                                   int64_t seats);
+struct lab_verdict dibs__lab_judge(struct lab *lab, const struct lab_crew *crew, const struct lab_audit *audit);
 /* Runs one crew on fresh tables and counts after it. */
 bool dibs__lab_try(struct lab *lab, struct lab_crew *crew, int64_t seats, struct lab_audit *audit);
 void dibs__lab_tell(struct lab *lab, const char *what, uint32_t users, int64_t ms, int64_t of_ms, uint64_t done,

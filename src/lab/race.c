@@ -54,7 +54,7 @@ static bool one(struct lab *lab, const struct lab_way *way, struct lab_table *ta
   crew->once = true;
   bool fine = dibs__lab_try(lab, crew, lab->seats, &audit);
   if (fine) {
-    struct lab_verdict verdict = dibs__lab_judge(lab, crew, &audit, lab->seats);
+    struct lab_verdict verdict = dibs__lab_judge(lab, crew, &audit);
     enum lab_mood mood = verdict.mood == LAB_GOOD ? LAB_PLAIN : verdict.mood;
     row(lab, table, crew, &audit, verdict);
     dibs__lab_point(&lab->sheet, dibs__lab_series(&lab->sheet, times, way->name, mood), 0, crew->seconds * 1000);

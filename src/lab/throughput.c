@@ -142,7 +142,7 @@ static bool run_way(struct lab *lab, struct member *m) {
     memcpy(m->at, crew->at, sizeof m->at);
     memcpy(m->over_time, crew->rate, sizeof m->over_time);
     m->samples = crew->samples;
-    worst(m, dibs__lab_judge(lab, crew, &audit, SEATS));
+    worst(m, dibs__lab_judge(lab, crew, &audit));
     if (crew->absent) {
       dibs__lab_note(&lab->sheet, "%s, %u users: %u could not connect: %s", m->name, m->users, crew->absent, crew->why);
       worst(m, (struct lab_verdict){LAB_BAD, "not all connected"});

@@ -125,6 +125,7 @@ static bool book(struct user *u) {
     u->mine->full++;
     return b->once;
   }
+  if (status == DIBS_UNSUPPORTED) atomic_store(&b->unsupported, true);
   u->mine->given_up++;
   dibs__lab_trouble(b, error.text[0] ? error.text : dibs_status_text(status));
   /* An engine that is away answers at once: do not turn into a busy loop. */

@@ -1,0 +1,351 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Pause: a holder is stopped (SIGSTOP, as a debugger, a hypervisor or a full swap would) past its ttl, wakes, and
+ * writes what it had worked out before.  The holder adds 1 to a number, the one after it adds 5.
+ *
+ * The holder is a process of its own; what it does is said over a page of shared memory.
+ */
+#include "lab/lab.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { ADDS_LATE = 1, ADDS_NEXT = 5, STEP_MS = 30000, TEXT_MAX = 400 };
+
+struct guard {
+  const char *key, *title, *text;
+  bool fenced;   /* writes carry the lease's fence */
+  bool sealed;   /* reads raise the record's */
+  bool between;  /* the late write comes between the other's read and write */
+  bool promised; /* nothing is lost */
+};
+static const struct guard guards[] = {
+    {"plain", "A plain lease", "The lease says who may write; nothing checks it when the write arrives.", false, false,
+     false, false},
+    {"fenced", "A fence", "The record remembers the largest fence that it has seen, and refuses older ones.", true,
+     false, false, true},
+    {"unsealed", "A fence, but the new holder has only read so far",
+     "The record has not seen the new fence yet: the late write slips in between the other's read and write.", true,
+     false, true, false},
+    {"sealed", "Sealed before reading",
+     "Reading raises the record's fence in the same step, so the door is shut before anything is read.", true, true,
+     true, true},
+};
+enum { GUARDS = sizeof guards / sizeof *guards };
+
+static const struct lab_column columns[] = {
+    {"guard", "guard", LAB_TEXT},  {"late_write", "the late write", LAB_TEXT},
+    {"value", "value", LAB_COUNT}, {"should_be", "should be", LAB_COUNT},
+    {"lost", "lost", LAB_COUNT},   {"verdict", "verdict", LAB_TEXT},
+};
+
+enum { STARTING, HOLDS, WROTE, FAILED };
+struct page {
+  /* Immutable once the holder runs. */
+  uint32_t guard;
+  int64_t ttl_ms;
+  char name[64], key[64];
+  /* The holder's. */
+  dibs__word state;
+  uint64_t fence;
+  int64_t read;
+  int32_t answer; /* of the late write */
+  bool alive;     /* what dibs_lease_alive said when it woke */
+  char why[512];
+  /* The lab's. */
+  dibs__word go;
+};
+
+struct scene {
+  struct lab *lab;
+  const struct guard *guard;
+  struct page *page;
+  int fd, pid;
+  dibs_store *store;
+  dibs_lease *lease;
+  struct lab_timeline *timeline;
+  bool wrote; /* the next holder's write was acknowledged */
+};
+
+/* ---- What both do ---- */
+
+static dibs_status read_value(dibs_store *store, const struct guard *guard, const char *key, dibs_lease *lease,
+                              int64_t *value, dibs_error *error) {
+  dibs_record_options options = {.size = sizeof options, .lease = guard->sealed ? lease : NULL};
+  dibs_record *record;
+  dibs_status status = dibs_record_get(store, key, &options, &record, error);
+  *value = 0;
+  if (status != DIBS_OK) return status;
+  if (record->count && record->values[0].data) *value = strtoll(record->values[0].data, NULL, 10);
+  dibs_record_free(record);
+  return status;
+}
+
+static dibs_status write_value(dibs_store *store, const struct guard *guard, const char *key, dibs_lease *lease,
+                               int64_t number, dibs_error *error) {
+  char text[24];
+  snprintf(text, sizeof text, "%lld", (long long)number);
+  dibs_value value = {.data = text, .length = strlen(text)};
+  dibs_record_options options = {.size = sizeof options};
+  if (guard && guard->fenced)
+    options.lease = lease;
+  else
+    options.flags = DIBS_UNCHECKED;
+  return dibs_record_put(store, key, &value, 1, &options, NULL, error);
+}
+
+/* ---- The holder that is stopped ---- */
+
+static void say_state(struct page *page, uint32_t state) {
+  atomic_store(&page->state, state);
+  dibs__word_wake(&page->state, 1, true);
+}
+
+static bool hold(struct page *page, dibs_store **store, dibs_lease **lease) {
+  dibs_error error = {0};
+  dibs_lease_options options = {.size = sizeof options, .ttl_ms = page->ttl_ms, .wait_ms = 0, .owner = "lab: stopped"};
+  dibs_status status = dibs_open(secure_getenv("DIBS_STORE"), NULL, store, &error);
+  if (status == DIBS_OK) status = dibs_acquire(*store, page->name, &options, lease, &error);
+  if (status == DIBS_OK) {
+    page->fence = dibs_lease_fence(*lease);
+    status = read_value(*store, &guards[page->guard], page->key, *lease, &page->read, &error);
+  }
+  snprintf(page->why, sizeof page->why, "%s", error.text);
+  return status == DIBS_OK;
+}
+
+static int holder(struct page *page) {
+  dibs_store *store = NULL;
+  dibs_lease *lease = NULL;
+  bool fine = hold(page, &store, &lease);
+  say_state(page, fine ? HOLDS : FAILED);
+  while (fine && atomic_load(&page->go) == 0) dibs__word_wait(&page->go, 0, DIBS__TICK_NEVER, true);
+  if (fine) {
+    dibs_error error = {0};
+    page->alive = dibs_lease_alive(lease) != 0;
+    page->answer = (int32_t)write_value(store, &guards[page->guard], page->key, lease, page->read + ADDS_LATE, &error);
+    snprintf(page->why, sizeof page->why, "%s", error.text);
+    say_state(page, WROTE);
+  }
+  dibs_lease_free(lease);
+  dibs_close(store);
+  return fine ? 0 : 1;
+}
+
+int dibs__lab_pause_helper(int argc, char **argv) {
+  if (argc < 1) return 1;
+  int fd = (int)strtol(argv[0], NULL, 10);
+  void *at = mmap(NULL, sizeof(struct page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (at == MAP_FAILED) return 1;
+  close(fd);
+  struct sigaction ignore = {.sa_handler = SIG_IGN};
+  sigaction(SIGINT, &ignore, NULL); /* the lab ends it */
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  return holder(at);
+}
+
+/* ---- The lab's side ---- */
+
+static void told(struct scene *s, int side, enum lab_mood mood, const char *does, const char *gets) {
+  dibs__lab_step(&s->lab->sheet, s->timeline, side, mood, does, gets);
+}
+
+static bool begin(struct scene *s) {
+  struct lab *lab = s->lab;
+  char verb[] = "pause", fd[16];
+  s->fd = memfd_create("dibs-lab-pause", 0); /* the helper inherits it */
+  if (s->fd < 0 || ftruncate(s->fd, sizeof *s->page)) return dibs__lab_fail(lab, "no memory: %s", strerror(errno));
+  void *at = mmap(NULL, sizeof *s->page, PROT_READ | PROT_WRITE, MAP_SHARED, s->fd, 0);
+  if (at == MAP_FAILED) return dibs__lab_fail(lab, "no memory: %s", strerror(errno));
+  s->page = at;
+  s->page->guard = (uint32_t)(s->guard - guards);
+  s->page->ttl_ms = lab->ttl_ms;
+  snprintf(s->page->name, sizeof s->page->name, "lab/%u/%s", lab->run, s->guard->key);
+  snprintf(s->page->key, sizeof s->page->key, "lab/%u/%s", lab->run, s->guard->key);
+  dibs_error error = {0};
+  if (write_value(s->store, NULL, s->page->key, NULL, 0, &error) != DIBS_OK)
+    return dibs__lab_fail(lab, "%s", error.text);
+  snprintf(fd, sizeof fd, "%d", s->fd);
+  return dibs__lab_spawn(lab->uri, (char *[]){verb, fd, NULL}, &s->pid, lab->why, sizeof lab->why);
+}
+
+static bool await(struct scene *s, uint32_t wanted) {
+  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), STEP_MS);
+  struct page *page = s->page;
+  for (;;) {
+    uint32_t state = atomic_load(&page->state);
+    if (state == wanted) return true;
+    dibs__tick now = dibs__tick_now();
+    if (dibs__lab_ended(s->lab)) return false;
+    if (state == FAILED) return dibs__lab_fail(s->lab, "the holder: %s", page->why);
+    if (!dibs__tick_before(now, by)) return dibs__lab_fail(s->lab, "the holder said nothing for %d s", STEP_MS / 1000);
+    if (waitpid(s->pid, NULL, WNOHANG) == s->pid) {
+      s->pid = 0;
+      return dibs__lab_fail(s->lab, "the holder ended too early");
+    }
+    dibs__word_wait(&page->state, state, dibs__tick_add_ms(now, 100), true);
+  }
+}
+
+static bool stop(struct scene *s) {
+  char text[TEXT_MAX];
+  int status = 0;
+  if (!await(s, HOLDS)) return false;
+  snprintf(text, sizeof text, "holds the lease, fence %llu; reads %lld", (unsigned long long)s->page->fence,
+           (long long)s->page->read);
+  told(s, 0, LAB_PLAIN, text, s->guard->sealed ? "sealed by the read" : "");
+  if (kill(s->pid, SIGSTOP)) return dibs__lab_fail(s->lab, "the holder could not be stopped: %s", strerror(errno));
+  while (waitpid(s->pid, &status, WUNTRACED) < 0 && errno == EINTR) continue;
+  if (!WIFSTOPPED(status)) {
+    s->pid = 0;
+    return dibs__lab_fail(s->lab, "the holder ended instead of stopping");
+  }
+  told(s, 0, LAB_PLAIN, "SIGSTOP", "sleeps, and knows nothing");
+  return true;
+}
+
+static bool take_over(struct scene *s) {
+  struct lab *lab = s->lab;
+  char text[TEXT_MAX];
+  dibs_error error = {0};
+  dibs_lease_options options = {
+      .size = sizeof options, .ttl_ms = 30000, .wait_ms = lab->ttl_ms * 3 + STEP_MS, .owner = "lab: next"};
+  dibs__tick from = dibs__tick_now();
+  if (dibs_acquire(s->store, s->page->name, &options, &s->lease, &error) != DIBS_OK)
+    return dibs__lab_fail(lab, "%s", error.text);
+  int64_t waited = (dibs__tick_now().ns - from.ns) / DIBS__NS_PER_MS;
+  snprintf(text, sizeof text, "waits %.1f s until the lease has ended, then holds it, fence %llu",
+           (double)waited / 1000, (unsigned long long)dibs_lease_fence(s->lease));
+  told(s, 1, LAB_PLAIN, text, "");
+  if (dibs_lease_fence(s->lease) <= s->page->fence) {
+    lab->sheet.broken = true;
+    told(s, 1, LAB_BAD, "", "the fence has not grown");
+  }
+  return true;
+}
+
+static bool next_reads(struct scene *s, int64_t *value) {
+  char text[TEXT_MAX];
+  dibs_error error = {0};
+  if (read_value(s->store, s->guard, s->page->key, s->lease, value, &error) != DIBS_OK)
+    return dibs__lab_fail(s->lab, "%s", error.text);
+  snprintf(text, sizeof text, "reads %lld", (long long)*value);
+  told(s, 1, LAB_PLAIN, text, s->guard->sealed ? "sealed by the read" : "");
+  return true;
+}
+
+static bool next_writes(struct scene *s, int64_t value) {
+  char text[TEXT_MAX];
+  dibs_error error = {0};
+  dibs_status status = write_value(s->store, s->guard, s->page->key, s->lease, value + ADDS_NEXT, &error);
+  s->wrote = status == DIBS_OK;
+  snprintf(text, sizeof text, "adds %d: writes %lld", ADDS_NEXT, (long long)value + ADDS_NEXT);
+  told(s, 1, s->wrote ? LAB_PLAIN : LAB_BAD, text, s->wrote ? "OK" : error.text);
+  return true;
+}
+
+static bool late_write(struct scene *s) {
+  struct page *page = s->page;
+  char text[TEXT_MAX], gets[sizeof page->why + 32];
+  atomic_store(&page->go, 1);
+  dibs__word_wake(&page->go, 1, true);
+  if (kill(s->pid, SIGCONT)) return dibs__lab_fail(s->lab, "the holder could not be woken: %s", strerror(errno));
+  told(s, 0, LAB_PLAIN, "SIGCONT", "wakes, and goes on");
+  if (!await(s, WROTE)) return false;
+  bool done = page->answer == DIBS_OK, meant = !s->guard->promised;
+  snprintf(text, sizeof text, "adds %d: writes %lld", ADDS_LATE, (long long)page->read + ADDS_LATE);
+  if (done)
+    snprintf(gets, sizeof gets, "OK; it could have known: dibs_lease_alive() says %d", page->alive);
+  else
+    snprintf(gets, sizeof gets, "%s: %s", dibs_status_name((dibs_status)page->answer), page->why);
+  told(s, 0, done ? (meant ? LAB_EXPECTED : LAB_BAD) : LAB_GOOD, text, gets);
+  return true;
+}
+
+static bool perform(struct scene *s) {
+  int64_t value = 0;
+  if (!begin(s) || !stop(s) || !take_over(s) || !next_reads(s, &value)) return false;
+  return s->guard->between ? late_write(s) && next_writes(s, value) : next_writes(s, value) && late_write(s);
+}
+
+static void end(struct scene *s) {
+  dibs_lease_free(s->lease);
+  if (s->pid) {
+    kill(s->pid, SIGKILL);
+    while (waitpid(s->pid, NULL, 0) < 0 && errno == EINTR) continue;
+  }
+  if (s->page) {
+    dibs_record_options options = {.size = sizeof options, .flags = DIBS_UNCHECKED};
+    dibs_error error;
+    if (dibs_record_remove(s->store, s->page->key, &options, NULL, &error) != DIBS_OK)
+      dibs__lab_note(&s->lab->sheet, "The record %s was left behind: %s", s->page->key, error.text);
+    munmap(s->page, sizeof *s->page);
+  }
+  if (s->fd >= 0) close(s->fd);
+}
+
+static bool judge(struct scene *s, struct lab_table *table) {
+  struct lab_sheet *sheet = &s->lab->sheet;
+  const struct guard plain = {0};
+  dibs_error error = {0};
+  int64_t value;
+  char text[TEXT_MAX];
+  if (read_value(s->store, &plain, s->page->key, NULL, &value, &error) != DIBS_OK)
+    return dibs__lab_fail(s->lab, "%s", error.text);
+  bool late = s->page->answer == DIBS_OK;
+  int64_t should = (s->wrote ? ADDS_NEXT : 0) + (late ? ADDS_LATE : 0), lost = should - value;
+  bool fine = lost == 0 && s->wrote && !late && s->page->answer == DIBS_STALE;
+  enum lab_mood mood = fine ? LAB_GOOD : s->guard->promised || s->lab->strict ? LAB_BAD : LAB_EXPECTED;
+  if (mood == LAB_BAD) sheet->broken = true;
+  snprintf(text, sizeof text, "The value is %lld; what was acknowledged adds up to %lld.", (long long)value,
+           (long long)should);
+  told(s, -1, mood == LAB_GOOD ? LAB_PLAIN : mood, text, "");
+  dibs__lab_put_text(sheet, table, LAB_PLAIN, s->guard->title);
+  dibs__lab_put_text(sheet, table, late ? mood : LAB_PLAIN, late ? "accepted" : "refused");
+  dibs__lab_put(sheet, table, (double)value);
+  dibs__lab_put(sheet, table, (double)should);
+  dibs__lab_put(sheet, table, (double)lost);
+  if (lost) dibs__lab_mood(table, mood);
+  dibs__lab_put_text(sheet, table, mood,
+                     mood == LAB_GOOD       ? "correct"
+                     : mood == LAB_EXPECTED ? "broken, as expected"
+                                            : "BROKEN");
+  return true;
+}
+
+bool dibs__lab_pause(struct lab *lab) {
+  struct lab_sheet *s = &lab->sheet;
+  dibs_error error = {0};
+  dibs_store *store;
+  bool fine = true;
+  s->experiment = "pause";
+  if (strncmp(lab->uri, "memory:", 7) == 0)
+    return dibs__lab_fail(lab, "a store in memory is its process's own; pause needs one that processes share");
+  dibs__lab_title(
+      s, "A holder that was asleep",
+      "A process holds a lease, reads a number, and is stopped for longer than its lease lasts. Somebody else "
+      "gets the lease and changes the number. Then the first one wakes and writes what it had worked out.");
+  dibs__lab_fact(s, "ttl", "The lease lasts", "%g s", (double)lab->ttl_ms / 1000);
+  if (dibs_open(lab->uri, NULL, &store, &error) != DIBS_OK) return dibs__lab_fail(lab, "%s", error.text);
+  struct lab_table *table = dibs__lab_table(s, "guards", "Guards", "", columns, sizeof columns / sizeof *columns);
+  lab->steps = GUARDS;
+  for (size_t i = 0; fine && i < GUARDS && !dibs__lab_ended(lab); i++) {
+    struct scene scene = {.lab = lab, .guard = &guards[i], .fd = -1, .store = store};
+    lab->step++;
+    lab->run++;
+    dibs__lab_tell(lab, guards[i].title, 2, 0, 0, 0, 0);
+    scene.timeline = dibs__lab_timeline(s, guards[i].key, guards[i].title, guards[i].text, "the one that is stopped",
+                                        "the next one");
+    fine = (perform(&scene) && judge(&scene, table)) || dibs__lab_ended(lab);
+    end(&scene);
+  }
+  dibs_close(store);
+  return fine;
+}
