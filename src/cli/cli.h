@@ -118,6 +118,7 @@ int dibs__cli_break(struct cli_call *call);
 int dibs__cli_watch(struct cli_call *call);
 int dibs__cli_record(struct cli_call *call);
 int dibs__cli_doctor(struct cli_call *call);
+int dibs__cli_lab(struct cli_call *call); /* raw */
 int dibs__cli_help(struct cli_call *call);
 int dibs__cli_version(struct cli_call *call);
 /* bench.c; argv[0] is "bench", the globals are taken out. */

@@ -76,6 +76,11 @@ const struct cli_command dibs__cli_commands[] = {
      "dibs doctor --store sqlite:///var/lib/app/dibs.db"},
     {"bench", "lease [OPTION...]", "measure what a lease costs here", 0, MAY_ALWAYS, 0, 0, false, true, NULL,
      "Options of its own: dibs bench lease --help.\n", "dibs bench lease"},
+    {"lab", "EXPERIMENT [OPTION...]", "show every strategy on a row that many want", 0,
+     MAY_ALWAYS | CLI_MAY(TROUBLE) | CLI_MAY(SIGNAL), 0, 0, false, true, dibs__cli_lab,
+     "Experiments: race, throughput, deadlock, pause, contend.  Options of its own:\n"
+     "dibs lab --help.\n",
+     "dibs lab race --html race.html"},
     {"help", "[COMMAND|exits]", "print help", 0, CLI_MAY(DONE) | CLI_MAY(FAILED) | CLI_MAY(USAGE), 0, 1, false, false,
      dibs__cli_help, "", "dibs help exits"},
     {"version", "", "print the version", 0, CLI_MAY(DONE) | CLI_MAY(FAILED) | CLI_MAY(USAGE), 0, 0, false, false,

@@ -41,6 +41,6 @@ int main(int argc, char **argv) {
     dibs__cli_help_all(stderr);
     return dibs__cli_fail(g, CLI_USAGE, "INVALID", "which command? dibs help lists them");
   }
-  if (call.command->raw) return dibs_cli_bench(call.nrest, call.rest, g);
+  if (call.command->main == NULL) return dibs_cli_bench(call.nrest, call.rest, g);
   return call.command->main(&call);
 }

@@ -10,7 +10,7 @@
  */
 #define CLI_EXITS(X)                                                                                                   \
   X(DONE, 0, "OK", "done; run: the command's own status is returned")                                                  \
-  X(TROUBLE, 116, "", "doctor found something that needs attention")                                                   \
+  X(TROUBLE, 116, "", "doctor, lab: something needs attention")                                                   \
   X(ABSENT, 117, "NOT_FOUND", "nobody holds or waits for the name, or there is no such record")                        \
   X(STALE, 118, "STALE CONFLICT", "a newer fence was seen; nothing was written")                                       \
   X(FAILED, 119, "NO_MEMORY CANCELLED", "the system refused: memory, processes, output, or the minder was killed")     \
