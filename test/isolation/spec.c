@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: MIT */
+/* Reading a spec. */
+#include "isolation.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+static char *word(char **at) {
+  char *from = *at + strspn(*at, " \t");
+  char *to = from + strcspn(from, " \t");
+  *at = *to ? to + 1 : to;
+  *to = '\0';
+  return from;
+}
+
+static bool keep(struct lines *lines, const char *text) {
+  if (lines->count == LINES_MAX || strlen(text) >= TEXT_MAX) return false;
+  strcpy(lines->text[lines->count++], text);
+  return true;
+}
+
+struct step *spec_step(struct spec *spec, const char *name, size_t len) {
+  for (size_t i = 0; i < spec->step_count; i++)
+    if (strlen(spec->steps[i].name) == len && strncmp(spec->steps[i].name, name, len) == 0) return &spec->steps[i];
+  return NULL;
+}
+
+static bool add_step(struct spec *spec, char *line) {
+  char *colon = strchr(line, ':');
+  if (!colon || spec->session_count == 0 || spec->step_count == STEPS_MAX) return false;
+  *colon = '\0';
+  const char *words = colon + 1 + strspn(colon + 1, " ");
+  if (strlen(line) >= WORD_MAX || strlen(words) >= TEXT_MAX || spec_step(spec, line, strlen(line))) return false;
+  struct step *step = &spec->steps[spec->step_count++];
+  strcpy(step->name, line);
+  strcpy(step->words, words);
+  step->session = (int)spec->session_count - 1;
+  return true;
+}
+
+static bool add_session(struct spec *spec, const char *name) {
+  if (spec->session_count == SESSIONS_MAX || strlen(name) >= WORD_MAX || !*name) return false;
+  strcpy(spec->sessions[spec->session_count++], name);
+  return true;
+}
+
+static bool add_lease(struct spec *spec, char *rest) {
+  const char *name = word(&rest), *fence = word(&rest);
+  if (spec->lease_count == SESSIONS_MAX || strlen(name) >= WORD_MAX || !*fence) return false;
+  struct lease_of *lease = &spec->leases[spec->lease_count++];
+  strcpy(lease->name, name);
+  lease->fence = strtoull(fence, NULL, 10);
+  return lease->fence > 0;
+}
+
+static bool add_table(struct spec *spec, const char *rest) {
+  if (strlen(spec->table) + strlen(rest) + 2 >= sizeof spec->table) return false;
+  strcat(strcat(spec->table, " "), rest);
+  return true;
+}
+
+static bool read_line(struct spec *spec, char *line) {
+  char copy[TEXT_MAX], *rest = copy;
+  if (strlen(line) >= sizeof copy) return false;
+  strcpy(copy, line);
+  const char *first = word(&rest);
+  if (strcmp(first, "on") == 0) return keep(&spec->engines, rest);
+  if (strcmp(first, "setup") == 0) return keep(&spec->setup, rest);
+  if (strcmp(first, "teardown") == 0) return keep(&spec->teardown, rest);
+  if (strcmp(first, "only") == 0) return keep(&spec->only, rest);
+  if (strcmp(first, "expect") == 0) return keep(&spec->expect, rest);
+  if (strcmp(first, "some") == 0) return keep(&spec->some, rest);
+  if (strcmp(first, "table") == 0) return add_table(spec, rest);
+  if (strcmp(first, "session") == 0) return add_session(spec, word(&rest));
+  if (strcmp(first, "lease") == 0) return add_lease(spec, rest);
+  return add_step(spec, line);
+}
+
+bool spec_read(const char *path, struct spec *spec) {
+  char line[2 * TEXT_MAX];
+  FILE *file = fopen(path, "re");
+  int nr = 0;
+  bool fine = file != NULL;
+  spec->path = path;
+  while (fine && fgets(line, sizeof line, file)) {
+    nr++;
+    char *from = line + strspn(line, " \t");
+    size_t len = strlen(from);
+    while (len && isspace((unsigned char)from[len - 1])) from[--len] = '\0';
+    if (!*from || *from == '#') continue;
+    fine = read_line(spec, from);
+  }
+  if (file) fclose(file);
+  if (!fine) printf("Bail out! %s:%d: this is no line of a spec\n", path, nr);
+  if (fine && spec->expect.count == 0) {
+    printf("Bail out! %s expects nothing\n", path);
+    return false;
+  }
+  return fine;
+}
