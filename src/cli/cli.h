@@ -24,7 +24,8 @@ struct cli_globals {
 
 /* ---- Options (options.c) ---- */
 
-#define CLI_UNSET INT64_C(-2) /* a duration or number that was not given */
+#define CLI_KEEP_MAX_MS (INT64_C(3653) * 86400000) /* ten years */
+#define CLI_UNSET INT64_C(-2)                      /* a duration or number that was not given */
 
 /* X(name, kind, argument, help, least, most, field) */
 #define CLI_OPTIONS(X)                                                                                                 \
@@ -41,7 +42,13 @@ struct cli_globals {
   X(grace, DURATION, "TIME", "between TERM and KILL (2s or ttl/4, the shorter)", 0, DIBS_TTL_MAX_MS, grace_ms)         \
   X(now, FLAG, "", "do not wait for the holder; two may hold for up to ttl/3", 0, 0, now)                              \
   X(interval, DURATION, "TIME", "how often to look (500ms)", 50, INT64_C(60000), interval_ms)                          \
-  X(count, COUNT, "N", "end after N changes", 1, INT64_C(1000000000), count)
+  X(count, COUNT, "N", "end after N changes", 1, INT64_C(1000000000), count)                                           \
+  X(keep, DURATION, "TIME", "how long the answer is kept (24h)", 1, CLI_KEEP_MAX_MS, keep_ms)                          \
+  X(retry, FLAG, "", "keep no failure, and take none: run it again", 0, 0, retry)                                      \
+  X(forget, FLAG, "", "forget the answer; run nothing", 0, 0, forget)                                                  \
+  X(claim, TEXT, "ID", "who repeats it finds what was taken (drawn)", 0, 0, claim)                                     \
+  X(partial, FLAG, "", "take what is left if it is less", 0, 0, partial)                                               \
+  X(strategy, TEXT, "S", "how it is done (coalesced)", 0, 0, strategy)
 
 enum {
 #define CLI__OPTION_ENUM(name, kind, arg, help, least, most, field) CLI_OPT_##name,
@@ -65,8 +72,9 @@ extern const struct cli_option dibs__cli_options[CLI_OPT_COUNT];
 /* What was given; durations and numbers are CLI_UNSET unless given. */
 struct cli_values {
   struct cli_globals globals;
-  int64_t ttl_ms, wait_ms, grace_ms, interval_ms, slots, count;
-  bool help, try_once, shared, now;
+  int64_t ttl_ms, wait_ms, grace_ms, interval_ms, slots, count, keep_ms;
+  const char *claim, *strategy;
+  bool help, try_once, shared, now, retry, forget, partial;
 };
 
 enum { CLI_POS_MAX = 8 };
@@ -117,6 +125,8 @@ int dibs__cli_show(struct cli_call *call);
 int dibs__cli_break(struct cli_call *call);
 int dibs__cli_watch(struct cli_call *call);
 int dibs__cli_record(struct cli_call *call);
+int dibs__cli_stock(struct cli_call *call);
+int dibs__cli_once(struct cli_call *call);
 int dibs__cli_doctor(struct cli_call *call);
 int dibs__cli_lab(struct cli_call *call); /* raw */
 int dibs__cli_help(struct cli_call *call);

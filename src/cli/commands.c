@@ -68,6 +68,22 @@ const struct cli_command dibs__cli_commands[] = {
      "The lease comes from DIBS_NAME, DIBS_LEASE and DIBS_FENCE, as run sets them.\n"
      "At most 1 MiB.\n",
      "dibs run job -- sh -c 'n=$(dibs record seal n); echo $((n+1)) | dibs record save n'"},
+    {"once", "KEY -- CMD [ARG...]", "run a command once for KEY in the whole fleet, and say the same again",
+     CLI_TAKES(keep) | CLI_TAKES(wait) | CLI_TAKES(try) | CLI_TAKES(ttl) | CLI_TAKES(grace) | CLI_TAKES(retry) |
+         CLI_TAKES(forget),
+     MAY_ALWAYS | MAY_WAIT | CLI_MAY(ABSENT) | CLI_MAY(STALE) | CLI_MAY(LOST) | CLI_MAY(NOEXEC) | CLI_MAY(NOCMD), 1, 1,
+     true, false, dibs__cli_once,
+     "The first caller runs the command, under a lease as `dibs run` does, while what\n"
+     "it writes passes through; its output and its status are kept for --keep.\n"
+     "Whoever comes meanwhile waits, and whoever comes later gets the same bytes on\n"
+     "the same streams and the same status, and nothing is run.\n"
+     "A failure is an answer as well and is kept; with --retry it is not, and one\n"
+     "that was kept is tried again.  What was killed, or asked to end by a signal to\n"
+     "dibs, has not answered: the next call runs it again, under a larger\n"
+     "DIBS_FENCE; so does it after a crash.  --forget takes an answer away.\n"
+     "At most 1 MiB of output is kept; more passes through, and is said to be\n"
+     "missing when it is said again.\n",
+     "dibs once deploy-v42 --keep 720h -- ./deploy.sh v42"},
     {"doctor", "", "check the store and this machine", 0, MAY_ALWAYS | CLI_MAY(TROUBLE), 0, 0, false, false,
      dibs__cli_doctor,
      "Opens the store and looks at its file, permissions, file system, free space,\n"

@@ -92,7 +92,8 @@ static void set_environment(const char *text, size_t length) {
 static void start(struct mind *m, const struct minder_head *head, const char *text, size_t length) {
   set_environment(text, length);
   m->deadline = (dibs__tick){head->ns};
-  struct cli_spawn spawn = {m->plan->argv, &m->plan->mask, head->number != 0 ? m->plan->tty : -1};
+  struct cli_spawn spawn = {m->plan->argv, &m->plan->mask, head->number != 0 ? m->plan->tty : -1, m->plan->out,
+                            m->plan->err};
   int error = dibs__cli_spawn(&spawn, &m->command);
   if (error != 0) {
     tell(m, MINDER_NOT_STARTED, error, 0);

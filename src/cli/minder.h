@@ -55,7 +55,8 @@ struct minder_plan {
   char *const *argv;
   sigset_t mask; /* the command's */
   int64_t grace_ms;
-  int tty; /* -1: none */
+  int tty;      /* -1: none */
+  int out, err; /* the command's standard output and error; -1: as dibs' */
 };
 
 struct minder {

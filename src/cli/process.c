@@ -17,6 +17,8 @@ pid_t dibs__cli_fork(void) {
 static _Noreturn void child(const struct cli_spawn *spawn, int report) {
   setpgid(0, 0);
   if (spawn->tty >= 0) tcsetpgrp(spawn->tty, getpid());
+  if (spawn->out >= 0) dup2(spawn->out, STDOUT_FILENO);
+  if (spawn->err >= 0) dup2(spawn->err, STDERR_FILENO);
   sigprocmask(SIG_SETMASK, spawn->mask, NULL);
   execvp(spawn->argv[0], spawn->argv);
   int error = errno;
@@ -60,6 +62,8 @@ static int spawn_quickly(const struct cli_spawn *spawn, pid_t *pid) {
     posix_spawnattr_setsigmask(&attributes, spawn->mask);
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK);
     if (spawn->tty >= 0) error = posix_spawn_file_actions_addtcsetpgrp_np(&actions, spawn->tty);
+    if (error == 0 && spawn->out >= 0) error = posix_spawn_file_actions_adddup2(&actions, spawn->out, STDOUT_FILENO);
+    if (error == 0 && spawn->err >= 0) error = posix_spawn_file_actions_adddup2(&actions, spawn->err, STDERR_FILENO);
     if (error == 0) error = posix_spawnp(pid, spawn->argv[0], &actions, &attributes, spawn->argv, environ);
     posix_spawn_file_actions_destroy(&actions);
   }

@@ -21,6 +21,7 @@ struct cli_spawn {
   char *const *argv;
   const sigset_t *mask; /* of the child */
   int tty;              /* made the child's before it runs; -1: not */
+  int out, err;         /* its standard output and error; -1: ours */
 };
 /* Starts argv in a process group of its own, found by PATH as execvp does.  0 and *pid, or what exec's errno was. */
 int dibs__cli_spawn(const struct cli_spawn *spawn, pid_t *pid);

@@ -123,7 +123,7 @@ static int say_not_started(const struct run *run) {
                         code == CLI_NOCMD ? "there is no such command" : strerror(run->start_error));
 }
 
-static int status_code(int status) {
+int dibs__cli_run_code(int status) {
   return WIFSIGNALED(status) ? CLI_SIGNAL + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
@@ -140,19 +140,24 @@ static void report(const struct run *run, int code) {
   dibs__cli_json_close(&j, '}');
 }
 
-static int finish(struct run *run) {
-  bool ended_for_loss = run->lost || run->late;
-  dibs_error error = {0};
-  dibs_status released = dibs_release(run->lease, &error);
+int dibs__cli_run_trouble(struct run *run, dibs_status released) {
   if (run->start_error != 0) return say_not_started(run);
   if (run->orphaned)
     return dibs__cli_fail(run->globals, CLI_FAILED, "",
                           "the minder of '%s' was killed; the command was ended, since nobody would have ended it in "
                           "time if dibs had been killed next",
                           run->name);
-  if (ended_for_loss) return say_lost(run, "and the command was ended");
+  if (run->lost || run->late) return say_lost(run, "and the command was ended");
   if (released == DIBS_LOST) return say_lost(run, "before the command was over; somebody else may have held it");
-  int code = status_code(run->status);
+  return CLI_DONE;
+}
+
+static int finish(struct run *run) {
+  dibs_error error = {0};
+  dibs_status released = dibs_release(run->lease, &error);
+  int code = dibs__cli_run_trouble(run, released);
+  if (code != CLI_DONE) return code;
+  code = dibs__cli_run_code(run->status);
   if (released != DIBS_OK)
     dibs__cli_fail_status(run->globals, released, &error, "the lease was not released and ends with its ttl");
   report(run, code);
@@ -168,21 +173,25 @@ static void die_interrupted(const struct run *run) {
   kill(0, SIGINT);
 }
 
-static int hold_and_run(struct run *run) {
+int dibs__cli_run_command(struct run *run) {
   static char text[MINDER_TEXT_MAX];
   size_t length;
+  run->began = dibs__tick_now();
+  int code = environment(run, text, &length);
+  if (code == CLI_DONE) dibs__cli_run_loop(run, text, length);
+  return code;
+}
+
+static int hold_and_run(struct run *run) {
   int code = dibs__cli_open(run->globals, DIBS_STORE_LOOP, &run->store);
   if (code == CLI_DONE)
     code = dibs__cli_acquire(run->globals, run->store, run->name, &run->options, &run->signals, &run->lease);
   if (code == CLI_DONE) {
-    run->began = dibs__tick_now();
-    code = environment(run, text, &length);
-    if (code == CLI_DONE) {
-      dibs__cli_run_loop(run, text, length);
+    code = dibs__cli_run_command(run);
+    if (code == CLI_DONE)
       code = finish(run);
-    } else {
+    else
       dibs_release(run->lease, NULL);
-    }
   }
   dibs_lease_free(run->lease);
   dibs_close(run->store);
@@ -199,33 +208,43 @@ static void reap_minder(const struct minder *minder) {
   waitpid(minder->pid, NULL, WNOHANG);
 }
 
-int dibs__cli_run(struct cli_call *call) {
-  struct run run = {.globals = &call->v.globals, .name = call->pos[0], .argv = call->rest, .alarm = -1, .tty = -1};
-  int code = dibs__cli_lease_options(&call->v, &run.options);
-  if (code == CLI_DONE) code = set_grace(&run, &call->v);
-  if (code == CLI_DONE) code = dibs__cli_signals_open(run.globals, &run.signals);
+int dibs__cli_run_begin(struct run *run, const struct cli_values *values) {
+  run->alarm = run->tty = run->minder.fd = run->signals.fd = -1;
+  int code = dibs__cli_lease_options(values, &run->options);
+  if (code == CLI_DONE) code = set_grace(run, values);
+  if (code == CLI_DONE) code = dibs__cli_signals_open(run->globals, &run->signals);
   if (code != CLI_DONE) return code;
-  run.options.on_lost = lease_lost;
-  run.options.user = &run;
-  run.tty = dibs__cli_tty_open();
-  struct minder_plan plan = {.globals = run.globals,
-                             .name = run.name,
-                             .argv = run.argv,
-                             .mask = run.signals.before,
-                             .grace_ms = run.grace_ms,
-                             .tty = run.tty};
-  code = dibs__cli_minder_start(&plan, &run.minder);
-  if (code == CLI_DONE) {
-    run.alarm = dibs__cli_alarm_open();
-    if (run.alarm >= 0)
-      code = hold_and_run(&run);
-    else
-      code = dibs__cli_fail(run.globals, CLI_FAILED, "", "no timer can be had: %s", strerror(errno));
-    reap_minder(&run.minder);
-  }
-  if (run.alarm >= 0) close(run.alarm);
-  if (run.tty >= 0) close(run.tty);
-  die_interrupted(&run);
-  dibs__cli_signals_close(&run.signals);
+  run->options.on_lost = lease_lost;
+  run->options.user = run;
+  run->tty = dibs__cli_tty_open();
+  struct minder_plan plan = {.globals = run->globals,
+                             .name = run->name,
+                             .argv = run->argv,
+                             .mask = run->signals.before,
+                             .grace_ms = run->grace_ms,
+                             .tty = run->tty,
+                             .out = run->out,
+                             .err = run->err};
+  code = dibs__cli_minder_start(&plan, &run->minder);
+  if (code != CLI_DONE) return code;
+  run->alarm = dibs__cli_alarm_open();
+  if (run->alarm >= 0) return CLI_DONE;
+  return dibs__cli_fail(run->globals, CLI_FAILED, "", "no timer can be had: %s", strerror(errno));
+}
+
+void dibs__cli_run_end(struct run *run) {
+  if (run->minder.fd >= 0) reap_minder(&run->minder);
+  if (run->alarm >= 0) close(run->alarm);
+  if (run->tty >= 0) close(run->tty);
+  if (run->signals.fd < 0) return;
+  die_interrupted(run);
+  dibs__cli_signals_close(&run->signals);
+}
+
+int dibs__cli_run(struct cli_call *call) {
+  struct run run = {.globals = &call->v.globals, .name = call->pos[0], .argv = call->rest, .out = -1, .err = -1};
+  int code = dibs__cli_run_begin(&run, &call->v);
+  if (code == CLI_DONE) code = hold_and_run(&run);
+  dibs__cli_run_end(&run);
   return code;
 }

@@ -6,6 +6,7 @@
  */
 #include "cli/process.h"
 #include "cli/run.h"
+#include "cli/tee.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -78,6 +79,7 @@ static void heed_signals(struct run *run) {
       tell_deadline(run);
       hand_terminal(run);
     }
+    if (signo == SIGTERM || signo == SIGINT || signo == SIGHUP || signo == SIGQUIT) run->ended_by = signo;
     tell(run, MINDER_SIGNAL, signo, DIBS__TICK_ZERO, NULL, 0);
   }
 }
@@ -144,10 +146,16 @@ void dibs__cli_run_loop(struct run *run, const char *environment, size_t length)
     struct pollfd fds[] = {{run->minder.fd, POLLIN, 0},
                            {run->signals.fd, POLLIN, 0},
                            {run->alarm, POLLIN, 0},
-                           {dibs_fd(run->store), POLLIN, 0}};
+                           {dibs_fd(run->store), POLLIN, 0},
+                           {-1, 0, 0},
+                           {-1, 0, 0},
+                           {-1, 0, 0},
+                           {-1, 0, 0}};
+    if (run->tee != NULL) dibs__cli_tee_ask(run->tee, fds + 4);
     if (poll(fds, sizeof fds / sizeof *fds, -1) < 0 && errno != EINTR) break;
     if (fds[0].revents != 0) hear_minder(run);
     if (run->over) break;
+    if (run->tee != NULL) dibs__cli_tee_step(run->tee, fds + 4);
     if (fds[3].revents != 0) dibs_dispatch(run->store, 0);
     if (fds[1].revents != 0) heed_signals(run);
     if (fds[2].revents != 0) {
