@@ -37,6 +37,15 @@
  *      does not: NOT_FOUND, else STALE with the fence that is remembered, else CONFLICT with the version that stands.
  *  R22 A version of a key stands for one content: also across a removal the next one is another.
  *  R23 A removed record remembers its fence: R18 holds for who comes late and would make it anew.
+ *  R24 What claims hold of a stock, together, is its `used`, and never more than its limit.
+ *  R25 A claim counts once: taken again it answers REPLAY with what it holds, whatever is left; CONFLICT if it was given
+ *      back or is another stock's.
+ *  R26 Takes and gives of one stock are decided in the order of the batch: one that does not fit is refused, a smaller
+ *      one behind it may fit.
+ *  R27 One bad claim poisons nobody: in a batch where one repeats, one has no stock and one does not fit, each gets its
+ *      own answer and all others are in.
+ *  R28 What a claim holds is given back once.  A claim that is given back before it was taken never counts.
+ *  R29 A fenced take or give is refused (STALE) as in R18, unless it was done before.
  *  R30 An answer that is stored under a key stands until its time is over or it is forgotten: whoever begins or stores
  *      meanwhile gets it (REPLAY), and changes nothing.
  *  R31 An attempt refuses (STALE) what attempts with a lower fence, or an equal one of another id, do later: also when
