@@ -78,6 +78,7 @@ dibs__status dibs__lab_line_open(struct lab_door *door, struct lab_line *line, s
   struct dibs__lite_link *link;
   dibs__status status = dibs__lite_link_open(lite, lite->path, by, &link, said);
   if (status != DIBS_OK) return status;
+  if (lite->write_sync) (void)dibs__lite_full(link, true); /* as durable as what dibs writes */
   line->wire = dibs__lite_wire(link);
   line->own = link;
   if (line->wire) return DIBS_OK;

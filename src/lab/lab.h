@@ -141,6 +141,7 @@ struct lab_board {
   uint32_t users, processes, way, rows, run;
   bool once; /* each user books once; else until `stop` */
   bool sql;
+  bool by_hand; /* plain SQL on the user's own connection */
   int64_t wait_ms;
   char event[LAB_TABLE_MAX], applicant[LAB_TABLE_MAX];
   /* Any user. */

@@ -68,32 +68,63 @@ static dibs_status take(struct user *u, const char *key, const char *claim, dibs
   return status;
 }
 
-/* What is wrong with it: the applicant's row takes a shared lock on the counted one, which two then want to write. */
-static dibs_status by_hand_once(struct user *u, const char *key, const char *claim) {
-  char insert[512], update[512];
-  const struct lab_board *b = u->board;
+/* What a transaction by hand came to; what stands open is undone. */
+static dibs_status outcome(struct user *u, enum dibs__sql_step step, bool counted) {
   struct dibs__sql_wire *wire = u->line.wire;
-  struct dibs__sql_value values[] = {dibs__sql_text(claim, strlen(claim)), dibs__sql_text(key, strlen(key))};
-  snprintf(insert, sizeof insert,
-           "INSERT INTO %s (claim, event, amount, given, who, at) VALUES ($1, $2, 1, 0, 'lab', 0)", b->applicant);
-  snprintf(update, sizeof update, "UPDATE %s SET used = used + 1, version = version + 1 WHERE id = $1 AND used < seats",
-           b->event);
-  enum dibs__sql_step step = dibs__lab_say(&u->line, wire->engine->begin, NULL, 0);
-  if (step == DIBS__SQL_FINE) step = dibs__lab_say(&u->line, insert, values, 2);
-  if (step == DIBS__SQL_FINE) step = dibs__lab_say(&u->line, update, values + 1, 1);
-  bool counted = step == DIBS__SQL_FINE && wire->engine->changed(wire, 0) == 1;
-  if (counted) step = dibs__lab_say(&u->line, "COMMIT", NULL, 0);
   if (step == DIBS__SQL_FINE && counted) return DIBS_OK;
-  enum dibs__sql_trouble trouble = step == DIBS__SQL_FINE ? DIBS__SQL_ODD : wire->trouble;
-  if (!(step != DIBS__SQL_FINE && dibs__sql_dead(wire))) dibs__sql_rollback(wire);
+  enum dibs__sql_trouble trouble = wire->trouble;
+  if (step == DIBS__SQL_FINE || !dibs__sql_dead(wire)) dibs__sql_rollback(wire);
   if (step == DIBS__SQL_FINE) return DIBS_FULL;
   return trouble == DIBS__SQL_DEADLOCK ? DIBS_CONFLICT : trouble == DIBS__SQL_LOCKED ? DIBS_TIMEOUT : DIBS_UNAVAILABLE;
+}
+
+static enum dibs__sql_step insert_by_hand(struct user *u, const char *key, const char *claim) {
+  char text[512];
+  struct dibs__sql_value values[] = {dibs__sql_text(claim, strlen(claim)), dibs__sql_text(key, strlen(key))};
+  snprintf(text, sizeof text, "INSERT INTO %s (claim, event, amount, given, who, at) VALUES ($1, $2, 1, 0, 'lab', 0)",
+           u->board->applicant);
+  return dibs__lab_say(&u->line, text, values, 2);
+}
+
+/* What is wrong with it: the applicant's row takes a shared lock on the counted one, which two then want to write. */
+static dibs_status child_first(struct user *u, const char *key, const char *claim) {
+  char text[512];
+  struct dibs__sql_wire *wire = u->line.wire;
+  struct dibs__sql_value value = dibs__sql_text(key, strlen(key));
+  snprintf(text, sizeof text, "UPDATE %s SET used = used + 1, version = version + 1 WHERE id = $1 AND used < seats",
+           u->board->event);
+  enum dibs__sql_step step = dibs__lab_say(&u->line, wire->engine->begin, NULL, 0);
+  if (step == DIBS__SQL_FINE) step = insert_by_hand(u, key, claim);
+  if (step == DIBS__SQL_FINE) step = dibs__lab_say(&u->line, text, &value, 1);
+  bool counted = step == DIBS__SQL_FINE && wire->engine->changed(wire, 0) == 1;
+  if (counted) step = dibs__lab_say(&u->line, "COMMIT", NULL, 0);
+  return outcome(u, step, counted);
+}
+
+/* `none` on an engine whose driver has all writers stand in line, so that not even they can lose an update.  What is
+ * wrong with it: what was read may be old when it is written back. */
+static dibs_status read_then_write(struct user *u, const char *key, const char *claim) {
+  char text[512];
+  struct dibs__sql_wire *wire = u->line.wire;
+  struct dibs__sql_value values[] = {dibs__sql_text(key, strlen(key)), dibs__sql_number(0)};
+  snprintf(text, sizeof text, "SELECT used, seats FROM %s WHERE id = $1", u->board->event);
+  enum dibs__sql_step step = dibs__lab_say(&u->line, text, values, 1);
+  if (step != DIBS__SQL_FINE || wire->engine->rows(wire, 0) == 0) return outcome(u, step, false);
+  int64_t used = dibs__sql_cell_number(wire, 0, 0, 0), seats = dibs__sql_cell_number(wire, 0, 0, 1);
+  if (used >= seats) return DIBS_FULL;
+  values[1] = dibs__sql_number(used + 1);
+  snprintf(text, sizeof text, "UPDATE %s SET used = $2 WHERE id = $1", u->board->event);
+  step = dibs__lab_say(&u->line, wire->engine->begin, NULL, 0);
+  if (step == DIBS__SQL_FINE) step = insert_by_hand(u, key, claim);
+  if (step == DIBS__SQL_FINE) step = dibs__lab_say(&u->line, text, values, 2);
+  if (step == DIBS__SQL_FINE) step = dibs__lab_say(&u->line, "COMMIT", NULL, 0);
+  return outcome(u, step, step == DIBS__SQL_FINE);
 }
 
 static dibs_status by_hand(struct user *u, const char *key, const char *claim, dibs_error *error) {
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), BY_HAND_MS);
   for (uint32_t i = 0;; i++) {
-    dibs_status status = by_hand_once(u, key, claim);
+    dibs_status status = u->way->kind == LAB_CHILD_FIRST ? child_first(u, key, claim) : read_then_write(u, key, claim);
     if (status != DIBS_CONFLICT && status != DIBS_TIMEOUT) {
       if (status != DIBS_OK) snprintf(error->text, sizeof error->text, "%s", u->line.wire->words);
       return status;
@@ -114,8 +145,7 @@ static bool book(struct user *u) {
   dibs__lab_key(key, b->run, 1 + (b->rows > 1 ? dice(u, b->rows) : 0));
   snprintf(claim, sizeof claim, "%s-%" PRIu64, u->drawn, ++u->claims);
   dibs__tick from = dibs__tick_now();
-  dibs_status status =
-      u->way->kind == LAB_CHILD_FIRST ? by_hand(u, key, claim, &error) : take(u, key, claim, &result, &error);
+  dibs_status status = u->board->by_hand ? by_hand(u, key, claim, &error) : take(u, key, claim, &result, &error);
   if (status == DIBS_OK) {
     dibs__hist_add(&u->mine->hist, dibs__tick_now().ns - from.ns);
     atomic_store_explicit(&u->mine->done, u->mine->hist.count, memory_order_relaxed);
@@ -136,7 +166,7 @@ static bool book(struct user *u) {
 /* ---- Coming and going ---- */
 
 static bool connect_user(struct user *u) {
-  if (u->way->kind == LAB_CHILD_FIRST) {
+  if (u->board->by_hand) {
     struct dibs__said said = {0};
     if (dibs__lab_line_open(u->door, &u->line, &said) == DIBS_OK) return true;
     dibs__lab_trouble(u->board, said.text);
@@ -194,7 +224,7 @@ static bool share(struct lab_board *b, const char *uri, struct shared *s, char *
     snprintf(why, size, "%s", error.text);
     return false;
   }
-  if (way->kind == LAB_CHILD_FIRST && dibs__lab_door_open(uri, &s->door, &said) != DIBS_OK) {
+  if (b->by_hand && dibs__lab_door_open(uri, &s->door, &said) != DIBS_OK) {
     snprintf(why, size, "%s", said.text);
     return false;
   }
