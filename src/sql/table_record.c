@@ -95,14 +95,6 @@ static struct dibs__sql_value cell(const struct run *r, const struct row *row, s
   return r->engine->cell(r->wire, row->nth, 0, column, as);
 }
 
-/* Some engines take "12abc" for 12 where the key is a number. */
-static bool is_the_key(const struct run *r, const struct row *row) {
-  struct dibs__sql_value key = cell(r, row, DIBS__TABLE_KEY, DIBS__SQL_TEXT);
-  dibs__str asked = r->op->key;
-  if (key.kind == DIBS__SQL_NULL || !all_digits(key.p, key.len)) return true;
-  return dibs__str_equal(dibs__str_of(key.p, key.len), asked) || same_number(key.p, key.len, asked.p, asked.len);
-}
-
 static dibs_value content(const struct run *r, const struct row *row, size_t column) {
   struct dibs__sql_value v = cell(r, row, DIBS__TABLE_FIRST + column, DIBS__SQL_TEXT);
   return v.kind == DIBS__SQL_NULL ? (dibs_value){0} : (dibs_value){v.p, v.len};
@@ -131,7 +123,6 @@ static bool read_version(struct run *r, struct row *row, bool columns) {
 /* What the nth statement read.  false: it was answered, there is no such row or it can't be one of ours. */
 static bool read_row(struct run *r, size_t nth, bool columns, struct row *row) {
   *row = (struct row){.nth = nth, .found = r->engine->rows(r->wire, nth) > 0};
-  if (row->found && !is_the_key(r, row)) row->found = false;
   if (!row->found) {
     answer(r, DIBS_NOT_FOUND, "");
     return false;

@@ -70,10 +70,25 @@ static struct dibs__sql_value fence_of(const text_t *t) {
 
 /* ---- Conditions ---- */
 
+/* As an engine writes one that fits 64 bits. */
+static bool is_number(dibs__str s) {
+  size_t from = s.len > 1 && s.p[0] == '-';
+  if (s.len == from || s.len > 18 || (s.p[from] == '0' && s.len > 1)) return false;
+  for (size_t i = from; i < s.len; i++)
+    if (s.p[i] < '0' || s.p[i] > '9') return false;
+  return true;
+}
+
+/* A loose engine finds the row by the digits that the key begins with; then it must be written like the key, too. */
 static void where_key(text_t *t) {
   say(t, " WHERE ");
   column(t, t->op->table->key);
   say(t, " = ");
+  value(t, text_of(t->op->key));
+  if (!t->engine->loose || is_number(t->op->key)) return;
+  say(t, " AND CAST(");
+  column(t, t->op->table->key);
+  say(t, " AS CHAR) = ");
   value(t, text_of(t->op->key));
 }
 

@@ -55,6 +55,7 @@ struct dibs__sql_engine {
   bool returning;         /* INSERT, DELETE ... RETURNING */
   bool update_returning;
   bool sessions; /* statements wait for other sessions; false where one writer has it all */
+  bool loose;    /* takes '12abc' for 12 where a column is a number */
 
   /* Both never block.  Values are taken over at once: they may go away.  FINE, or BROKE (no memory). */
   enum dibs__sql_step (*put)(struct dibs__sql_wire *wire, const char *text, const struct dibs__sql_value *values,
