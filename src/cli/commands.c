@@ -68,6 +68,21 @@ const struct cli_command dibs__cli_commands[] = {
      "The lease comes from DIBS_NAME, DIBS_LEASE and DIBS_FENCE, as run sets them.\n"
      "At most 1 MiB.\n",
      "dibs run job -- sh -c 'n=$(dibs record seal n); echo $((n+1)) | dibs record save n'"},
+    {"stock", "set|take|give|show KEY [LIMIT|N|CLAIM]", "take and give back parts of a bounded quantity",
+     CLI_TAKES(claim) | CLI_TAKES(partial) | CLI_TAKES(strategy) | CLI_TAKES(wait),
+     MAY_ALWAYS | CLI_MAY(ABSENT) | CLI_MAY(STALE) | CLI_MAY(BUSY) | CLI_MAY(TIMEOUT) | CLI_MAY(LOST) |
+         CLI_MAY(UNKNOWN),
+     2, 3, false, false, dibs__cli_stock,
+     "set KEY LIMIT   makes it, or changes its limit\n"
+     "take KEY [N]    takes N, else 1, and prints the claim; 120 when not enough is\n"
+     "                left.  With --claim ID it may be repeated: an id never counts\n"
+     "                twice, and the second time tells what the first one took\n"
+     "give KEY CLAIM  gives back what the claim took\n"
+     "show KEY        prints what is used, and the limit\n"
+     "What is taken never exceeds the limit, whoever takes at the same time.\n"
+     "Strategies: coalesced, atomic, pessimistic, optimistic, named, fenced; and\n"
+     "unguarded, which loses updates, for experiments.\n",
+     "dibs stock set seats 50; dibs stock take seats 2 --claim order-4711"},
     {"once", "KEY -- CMD [ARG...]", "run a command once for KEY in the whole fleet, and say the same again",
      CLI_TAKES(keep) | CLI_TAKES(wait) | CLI_TAKES(try) | CLI_TAKES(ttl) | CLI_TAKES(grace) | CLI_TAKES(retry) |
          CLI_TAKES(forget),

@@ -9,20 +9,20 @@
  * X(name, number, statuses, text)
  */
 #define CLI_EXITS(X)                                                                                                   \
-  X(DONE, 0, "OK", "done; run: the command's own status is returned")                                                  \
-  X(TROUBLE, 116, "", "doctor, lab: something needs attention")                                                   \
-  X(ABSENT, 117, "NOT_FOUND", "nobody holds or waits for the name, or there is no such record")                        \
-  X(STALE, 118, "STALE CONFLICT", "a newer fence was seen; nothing was written")                                       \
+  X(DONE, 0, "OK REPLAY", "done, now or before; run, once: the command's own status is returned")                      \
+  X(TROUBLE, 116, "", "doctor, lab: something needs attention")                                                        \
+  X(ABSENT, 117, "NOT_FOUND", "nobody holds or waits for it, or there is no such thing")                               \
+  X(STALE, 118, "STALE CONFLICT", "a newer fence was seen, or it was changed in between; nothing was written")         \
   X(FAILED, 119, "NO_MEMORY CANCELLED", "the system refused: memory, processes, output, or the minder was killed")     \
-  X(BUSY, 120, "HELD FULL", "somebody else holds it (--try)")                                                          \
+  X(BUSY, 120, "HELD FULL", "somebody else holds it (--try), or there is not enough left (stock)")                     \
   X(TIMEOUT, 121, "TIMEOUT", "still held when the time of --wait was over")                                            \
-  X(LOST, 122, "LOST", "the lease was lost or broken; run: the command was ended")                                     \
+  X(LOST, 122, "LOST", "the lease was lost or broken; run, once: the command was ended")                               \
   X(STORE, 123, "UNAVAILABLE DENIED CORRUPT TOO_NEW", "the store can't be used: down, not permitted, damaged, newer")  \
   X(UNKNOWN, 124, "UNKNOWN", "it may or may not have happened; asking again is safe")                                  \
   X(USAGE, 125, "INVALID UNSUPPORTED", "the command line is wrong, or the store can't do that")                        \
-  X(NOEXEC, 126, "", "run: the command was found but can't be executed")                                               \
-  X(NOCMD, 127, "", "run: the command was not found")                                                                  \
-  X(SIGNAL, 128, "", "128+N: run: the command, or dibs while it waited, was ended by signal N")
+  X(NOEXEC, 126, "", "run, once: the command was found but can't be executed")                                         \
+  X(NOCMD, 127, "", "run, once: the command was not found")                                                            \
+  X(SIGNAL, 128, "", "128+N: run, once: the command, or dibs while it waited, was ended by signal N")
 
 enum cli_exit {
 #define CLI__EXIT_ENUM(name, number, statuses, text) CLI_##name = number,

@@ -264,7 +264,7 @@ int dibs__cli_once(struct cli_call *call) {
   if (strlen(key) <= DIBS_NAME_MAX) /* else it is refused by whom it is given to */
     dibs__once_name(key, name);
   else
-    snprintf(name, sizeof name, "%s", key);
+    snprintf(name, sizeof name, "%.*s", DIBS_NAME_MAX, key);
   once.run = (struct run){.globals = &v->globals,
                           .name = name,
                           .argv = call->rest,
