@@ -12,7 +12,8 @@ _dibs() {
   local cur prev word command='' before=0
   cur=${COMP_WORDS[COMP_CWORD]}
   prev=${COMP_WORDS[COMP_CWORD - 1]}
-  local commands='run lock unlock renew ls show break watch record doctor bench help version'
+  local commands='run lock unlock renew ls show break watch record doctor bench lab help version'
+  local strategies='coalesced atomic pessimistic optimistic named fenced child-first none'
   local globals='--store --json --quiet --owner --help'
   local i
   for ((i = 1; i < COMP_CWORD; i++)); do
@@ -25,7 +26,7 @@ _dibs() {
       return
     fi
     case $word in
-      --store | --owner | --ttl | --wait | --slots | --grace | --interval | --count | --rounds | --seconds | --calm | --only | --out) ((i++)) ;;
+      --store | --owner | --ttl | --wait | --slots | --grace | --interval | --count | --rounds | --seconds | --calm | --only | --out | --users | --strategies | --seats | --rows | --processes | --floor | --html) ((i++)) ;;
       -*) ;;
       *)
         if [[ -z $command ]]; then command=$word; else ((before++)); fi
@@ -35,7 +36,9 @@ _dibs() {
   case $prev in
     --store) COMPREPLY=(); mapfile -t COMPREPLY < <(compgen -W 'sqlite:/// memory:' -- "$cur"); return ;;
     --ttl | --wait | --grace | --interval) mapfile -t COMPREPLY < <(compgen -W '500ms 10s 30s 2m 1h' -- "$cur"); return ;;
-    --out) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
+    --out | --html | --floor) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
+    --strategies) COMPREPLY=(); mapfile -t COMPREPLY < <(compgen -W "$strategies" -- "$cur"); return ;;
+    --users | --seats | --rows | --processes) COMPREPLY=(); return ;;
     --owner | --slots | --count | --rounds | --seconds | --calm | --only) COMPREPLY=(); return ;;
   esac
   local options=''
@@ -46,6 +49,7 @@ _dibs() {
     break) options='--now --wait' ;;
     watch) options='--interval --count' ;;
     bench) options='--rounds --seconds --calm --only --smoke --out' ;;
+    lab) options='--users --strategies --seconds --seats --rows --rounds --processes --floor --ttl --html --keep --strict' ;;
   esac
   if [[ $cur == -* ]]; then
     mapfile -t COMPREPLY < <(compgen -W "$options $globals" -- "$cur")
@@ -58,6 +62,7 @@ _dibs() {
   case $command:$before in
     help:0) mapfile -t COMPREPLY < <(compgen -W "$commands exits" -- "$cur") ;;
     record:0) mapfile -t COMPREPLY < <(compgen -W 'seal save load' -- "$cur") ;;
+    lab:0) mapfile -t COMPREPLY < <(compgen -W 'race throughput deadlock pause contend' -- "$cur") ;;
     bench:0) mapfile -t COMPREPLY < <(compgen -W 'lease' -- "$cur") ;;
     run:0 | lock:0 | unlock:0 | renew:0 | ls:0 | show:0 | break:0 | watch:0) _dibs_names ;;
     *) COMPREPLY=() ;;

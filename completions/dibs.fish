@@ -3,7 +3,7 @@
 function __dibs_names
     dibs ls --json 2>/dev/null | string replace -ra '\},\{' "}\n{" | string match -rg '"name":"([^"\\\\]*)"' | sort -u
 end
-set -l commands run lock unlock renew ls show break watch record doctor bench help version
+set -l commands run lock unlock renew ls show break watch record doctor bench lab help version
 set -l first "not __fish_seen_subcommand_from $commands"
 set -l times '500ms 10s 30s 2m 1h'
 
@@ -19,6 +19,7 @@ complete -c dibs -n $first -a watch -d 'follow what happens to names'
 complete -c dibs -n $first -a record -d 'read and write small records guarded by the fence'
 complete -c dibs -n $first -a doctor -d 'check the store and this machine'
 complete -c dibs -n $first -a bench -d 'measure what a lease costs here'
+complete -c dibs -n $first -a lab -d 'show every strategy on a row that many want'
 complete -c dibs -n $first -a help -d 'print help'
 complete -c dibs -n $first -a version -d 'print the version'
 
@@ -44,6 +45,20 @@ complete -c dibs -n '__fish_seen_subcommand_from bench' -l only -x -d 'some of t
 complete -c dibs -n '__fish_seen_subcommand_from bench' -l smoke -d 'everything very small'
 complete -c dibs -n '__fish_seen_subcommand_from bench' -l out -r -d 'the figures as JSON'
 
+set -l lab '__fish_seen_subcommand_from lab'
+complete -c dibs -n $lab -l users -x -d 'how many at once'
+complete -c dibs -n $lab -l strategies -x -a 'coalesced atomic pessimistic optimistic named fenced child-first none' -d 'some of them'
+complete -c dibs -n $lab -l seconds -x -d 'how long each runs'
+complete -c dibs -n $lab -l seats -x -d 'in the race'
+complete -c dibs -n $lab -l rows -x -d 'of contend'
+complete -c dibs -n $lab -l rounds -x -d 'alternating rounds'
+complete -c dibs -n $lab -l processes -x -d 'users in N processes'
+complete -c dibs -n $lab -l floor -r -d 'a bare client beside'
+complete -c dibs -n $lab -l ttl -x -a "$times" -d 'of the lease in pause'
+complete -c dibs -n $lab -l html -r -d 'a report with plots'
+complete -c dibs -n $lab -l keep -d 'leave the tables behind'
+complete -c dibs -n $lab -l strict -d 'what is expected to break fails, too'
+
 complete -c dibs -n '__fish_seen_subcommand_from run lock unlock renew ls show break watch' -a '(__dibs_names)'
 # What follows -- is a command line of its own.
 function __dibs_behind_dashes
@@ -58,4 +73,5 @@ end
 complete -c dibs -n __dibs_behind_dashes -a '(__dibs_command)'
 complete -c dibs -n '__fish_seen_subcommand_from record' -a 'seal save load'
 complete -c dibs -n '__fish_seen_subcommand_from bench' -a lease
+complete -c dibs -n '__fish_seen_subcommand_from lab' -a 'race throughput deadlock pause contend'
 complete -c dibs -n '__fish_seen_subcommand_from help' -a "$commands exits"
