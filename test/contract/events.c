@@ -18,26 +18,31 @@ struct listener {
   _Atomic bool stop;
 };
 
+static void hear_once(struct listener *l) {
+  struct dibs__event events[8];
+  size_t count = 0;
+  dibs__status status = store_of(l->p)->driver->events(store_of(l->p), events, 8, &count,
+                                                       dibs__tick_add_ms(dibs__tick_now(), PATIENCE_MS));
+  dibs__mutex_lock(&l->lock);
+  if ((status != DIBS_OK && status != DIBS_UNAVAILABLE) || count > 8) l->failed = true;
+  for (size_t i = 0; i < count && l->count < SEEN_MAX; i++) l->seen[l->count++] = events[i];
+  dibs__mutex_unlock(&l->lock);
+  atomic_fetch_add(&l->bell, 1);
+  dibs__word_wake(&l->bell, 1, false);
+}
+
 static void listen_body(void *arg) {
   struct listener *l = arg;
-  while (!atomic_load(&l->stop)) {
-    struct dibs__event events[8];
-    size_t count = 0;
-    dibs__status status = store_of(l->p)->driver->events(store_of(l->p), events, 8, &count,
-                                                         dibs__tick_add_ms(dibs__tick_now(), PATIENCE_MS));
-    dibs__mutex_lock(&l->lock);
-    if ((status != DIBS_OK && status != DIBS_UNAVAILABLE) || count > 8) l->failed = true;
-    for (size_t i = 0; i < count && l->count < SEEN_MAX; i++) l->seen[l->count++] = events[i];
-    dibs__mutex_unlock(&l->lock);
-    atomic_fetch_add(&l->bell, 1);
-    dibs__word_wake(&l->bell, 1, false);
-  }
+  while (!atomic_load(&l->stop)) hear_once(l);
 }
 
 static void listen_to(struct listener *l, struct party *p) {
   memset(l, 0, sizeof *l);
   l->p = p;
   dibs__mutex_init(&l->lock);
+  /* A store may hear from its first call on only. */
+  store_of(p)->driver->wake(store_of(p));
+  hear_once(l);
   l->thread = dibs__thread_start("listener", listen_body, l);
   assert_non_null(l->thread);
 }

@@ -211,7 +211,7 @@ dibs__id id_of(int n) {
 }
 
 uint32_t ttl(void) {
-  return all.target->skew ? 20000 : 400;
+  return all.target->skew ? 20000 : 1000;
 }
 
 void pass(struct party *p, int64_t ms) {

@@ -3,7 +3,9 @@
 #include "drivers/memory.h"
 #include "drivers/sqlite.h"
 #include "harness.h"
+#include "sql/far.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static void memory_use_up(struct party *p, uint16_t bucket, uint32_t left) {
@@ -23,6 +25,25 @@ static void sqlite_use_up(struct party *p, uint16_t bucket, uint32_t left) {
   if (status != DIBS_OK) fail_msg("%s", said.text);
 }
 
+/* Of a server: by hand, on a connection of its own. */
+static void far_use_up(struct party *p, uint16_t bucket, uint32_t left) {
+  struct dibs__far *store = (struct dibs__far *)innermost(p);
+  const struct dibs__far_engine *engine = store->engine;
+  struct dibs__sql_wire *wire;
+  struct dibs__said said = {0};
+  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), 5000);
+  struct dibs__sql_value v[] = {dibs__sql_number(bucket), dibs__sql_number((int64_t)(DIBS__SEQ_MAX - left))};
+  char *text = dibs__far_text(store, "UPDATE dibs_name SET seq = $2 WHERE bucket = $1 AND name = '' AND place = 0");
+  assert_non_null(text);
+  assert_int_equal(engine->connect(store, by, &wire, &said), DIBS_OK);
+  wire->by = by;
+  bool done = engine->sql.put(wire, text, v, 2) == DIBS__SQL_FINE && engine->sql.go(wire, true) == DIBS__SQL_FINE;
+  if (!done) print_error("%s\n", wire->words);
+  engine->close(wire);
+  free(text);
+  assert_true(done);
+}
+
 static const struct contract_target targets[] = {
     {.scheme = "memory",
      .local = true,
@@ -36,6 +57,10 @@ static const struct contract_target targets[] = {
      .own_clocks = true,
      .skew = dibs__sqlite_skew,
      .use_up = sqlite_use_up},
+    {.scheme = "postgres", .use_up = far_use_up},
+    {.scheme = "postgresql", .use_up = far_use_up},
+    {.scheme = "mysql", .use_up = far_use_up},
+    {.scheme = "mariadb", .use_up = far_use_up},
 };
 
 static const struct contract_target unknown = {.scheme = "?"};
