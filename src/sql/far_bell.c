@@ -84,21 +84,23 @@ static bool take_ours(struct dibs__far *store, struct dibs__event *events, size_
   return woken || *count > 0;
 }
 
+/* Hears from the first call on: who has come back from one misses nothing. */
+static bool listens(struct dibs__far *store, dibs__tick by) {
+  struct dibs__said said = {.dead = false};
+  return dibs__far_bell_there(store) || dibs__far_bell_ensure(store, by, &said) == DIBS_OK;
+}
+
 DIBS__MODULE_API dibs__status dibs__far_events(struct dibs__dstore *base, struct dibs__event *events, size_t cap,
                                                size_t *count, dibs__tick by) {
   struct dibs__far *store = (struct dibs__far *)base;
-  struct dibs__said said = {.dead = false};
   uint32_t seen;
   void *bell;
+  bool heard = listens(store, by);
   if (take_ours(store, events, cap, count, &seen, &bell)) return DIBS_OK;
-  if (!bell) {
-    dibs__status status = dibs__far_bell_ensure(store, by, &said);
-    if (status == DIBS_OK && !take_ours(store, events, cap, count, &seen, &bell) && bell)
-      return store->engine->bell_wait(bell, events, cap, count, by);
-    if (status == DIBS_OK) return DIBS_OK;
+  if (!heard || !bell) {
     /* It is tried again, but not without a pause: what waits looks by itself meanwhile. */
-    dibs__word_wait(&store->inside->bell_word, seen, dibs__tick_min(by, dibs__tick_add_ms(dibs__tick_now(), AGAIN_MS)),
-                    false);
+    dibs__tick again = dibs__tick_add_ms(dibs__tick_now(), AGAIN_MS);
+    dibs__word_wait(&store->inside->bell_word, seen, dibs__tick_min(by, again), false);
     return DIBS_OK;
   }
   dibs__status status = store->engine->bell_wait(bell, events, cap, count, by);
