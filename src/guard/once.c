@@ -49,7 +49,7 @@ void dibs__once_name(const char *key, char name[DIBS_NAME_MAX + 1]) {
 /* ---- One question ---- */
 
 static bool is_inside(dibs_store *store) {
-  return !(dibs__core_families(store->core) & (1u << DIBS__FAM_LEASE));
+  return store->outer != NULL;
 }
 
 static dibs_status explain(dibs_store *store, dibs_status status, const char *what, const char *key,

@@ -84,6 +84,10 @@ dibs_store *store_open(void) {
   return open_at(uri);
 }
 
+const char *case_uri(void) {
+  return uri;
+}
+
 dibs_store *memory_open(void) {
   return open_at("memory:");
 }

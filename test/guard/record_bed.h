@@ -39,6 +39,7 @@ int case_end(void **state);
 
 dibs_store *store_open(void); /* closed by the case's end, after what was opened later */
 dibs_store *memory_open(void);
+const char *case_uri(void); /* what store_open opens: for processes, which open their own */
 void *connection(void); /* of the case */
 void *another_connection(void);
 void sql(const char *format, ...) __attribute__((format(printf, 1, 2)));
