@@ -123,11 +123,15 @@ static void take_batch_locked(struct dibs__core *core, struct seat *seat) {
 }
 
 /* Threads that were answered together come back together, a moment after each other.  A leader that left at once would
- * carry one operation a transaction; so it lets as many come as came lately, by giving the processor away that often at
- * most.  A caller alone is a crowd of one: it never does; nor is it done where a batch costs less than the wait. */
+ * carry one operation a transaction; so it lets as many come as came lately, by giving the processor away that often,
+ * or, where a batch is dear (a server), for a small part of what it costs.  A caller alone is a crowd of one: it never
+ * does; nor is it done where a batch costs less than the wait. */
 static void gather_locked(struct dibs__core *core, struct seat *seat) {
-  if (seat->solo_ns < SOLO_NS || seat->brief) return;
-  for (uint32_t turns = 0; turns < seat->crowd && core->pending < seat->crowd; turns++) {
+  if (seat->solo_ns < SOLO_NS || seat->brief || core->pending >= seat->crowd) return;
+  int64_t patience = seat->solo_ns / GATHER_PART < GATHER_NS ? seat->solo_ns / GATHER_PART : GATHER_NS;
+  dibs__tick until = {dibs__tick_now().ns + patience};
+  for (uint32_t turns = 0; core->pending < seat->crowd; turns++) {
+    if (turns >= seat->crowd && !dibs__tick_before(dibs__tick_now(), until)) return;
     dibs__mutex_unlock(&core->lock);
     dibs__yield();
     dibs__mutex_lock(&core->lock);
@@ -185,6 +189,7 @@ void dibs__seat_drop(struct dibs__core *core, struct seat *seat) {
 /* Towards the median: a leader that was preempted in the middle must not count for more than one. */
 static void time_solo(struct seat *seat, int64_t took_ns) {
   int64_t step = seat->solo_ns / 16 + 100;
+  if (seat->solo_ns == 0) seat->solo_ns = took_ns;
   seat->solo_ns += took_ns > seat->solo_ns ? step : -step;
 }
 
@@ -197,7 +202,9 @@ static void carry(struct dibs__core *core, struct seat *seat, struct dibs__said 
   dibs__status status = seat_connect(core, seat, now, by, said);
   bool sent = status == DIBS_OK;
   if (sent) status = core->store->driver->run(seat->session, seat->ops, seat->count, by, said);
-  if (seat->count == 1) time_solo(seat, dibs__tick_now().ns - now.ns);
+  int64_t took = dibs__tick_now().ns - now.ns;
+  /* Many cost no more apiece than one alone does. */
+  if (seat->count == 1 || took / seat->count > seat->solo_ns) time_solo(seat, took / seat->count);
   if (status == DIBS_OK) return;
   seat->put_back = seat->brief && status == DIBS_UNAVAILABLE && !said->dead;
   for (uint32_t i = 0; i < seat->count; i++)

@@ -11,6 +11,8 @@ enum {
   LEND_MS = 2,        /* how long an event loop may be held by a store whose writers are slow today */
   CROWD_MAX = 64,     /* callers that a leader waits for at most */
   SOLO_NS = 6000,     /* a batch of one that is cheaper than this is cheaper than a thread's sleep and wake */
+  GATHER_PART = 4,    /* of what a batch of one costs is the most that is waited for the others, */
+  GATHER_NS = 100000, /* and this */
   CROWD_THIN = 8,     /* batches with fewer, before it expects fewer */
   RETRY_MIN_MS = 50,  /* between attempts to connect */
   RETRY_MAX_MS = 2000
