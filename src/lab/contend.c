@@ -74,10 +74,8 @@ static bool one(struct contend *c, size_t nth, size_t w, struct lab_table *table
   return fine;
 }
 
-static void best(struct contend *c) {
+static void best(struct contend *c, struct lab_table *table) {
   struct lab_sheet *s = &c->lab->sheet;
-  struct lab_table *table =
-      dibs__lab_table(s, "ahead", "Who is ahead", "", best_columns, sizeof best_columns / sizeof *best_columns);
   for (size_t n = 0; n < c->lab->rows_count; n++) {
     size_t first = WAYS_MAX, last = WAYS_MAX;
     for (size_t w = 0; w < c->ways; w++) {
@@ -127,6 +125,8 @@ bool dibs__lab_contend(struct lab *lab) {
     plot->y_title = "bookings/s";
     plot->log_x = plot->log_y = true;
   }
+  struct lab_table *ahead =
+      dibs__lab_table(s, "ahead", "Who is ahead", "", best_columns, sizeof best_columns / sizeof *best_columns);
   struct lab_table *table = dibs__lab_table(s, "contend", "All runs", "", columns, sizeof columns / sizeof *columns);
   for (size_t w = 0; w < c.ways; w++) series[w] = dibs__lab_series(s, plot, c.way[w]->name, LAB_PLAIN);
   lab->steps = (uint32_t)(c.ways * lab->rows_count);
@@ -135,7 +135,7 @@ bool dibs__lab_contend(struct lab *lab) {
       lab->step++;
       fine = one(&c, n, w, table, series[w]) || dibs__lab_ended(lab);
     }
-  best(&c);
+  best(&c, ahead);
   crossings(&c);
   return fine;
 }

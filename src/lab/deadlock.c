@@ -257,9 +257,10 @@ static void try_again(struct stage *s) {
     s->out[side] = false;
     s->retries++;
     s->claim++;
-    dibs__lab_step(&s->lab->sheet, s->timeline, -1, LAB_PLAIN, "The one that was undone tries again, alone:", "");
+    dibs__lab_step(&s->lab->sheet, s->timeline, -1, LAB_PLAIN,
+                   "The one that was undone tries again, counting first:", "");
     static const struct act again[] = {
-        {0, "{begin}", ""}, {0, SQL_INSERT, "its row"}, {0, SQL_COUNT, "counted"}, {0, "COMMIT", "in"}};
+        {0, "{begin}", ""}, {0, SQL_COUNT, "counted"}, {0, SQL_INSERT, "its row"}, {0, "COMMIT", "in"}};
     for (size_t i = 0; i < sizeof again / sizeof *again && !s->out[side]; i++) {
       char sql[LAB_SQL_MAX], shown[LAB_SQL_MAX];
       spell(s, side, again[i].sql, sql, shown);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Plots as SVG.  The drawing is 440 units wide, so that its letters can be read when a phone shows it at 360 pixels,
+ * Plots as SVG.  The drawing is 380 units wide, so that its letters can be read when a phone shows it at 320 pixels,
  * and grows with the card that it stands in.
  */
 #include "lab/report.h"
@@ -9,14 +9,15 @@
 #include <string.h>
 
 enum {
-  WIDTH = 440,
-  LINES_HEIGHT = 250,
+  WIDTH = 380,
+  LINES_HEIGHT = 240,
   BAR_STEP = 40,
   HILL_STEP = 52,
   HILL_HEIGHT = 30,
   LEFT = 50,
   RIGHT = 12,
   TOP = 14,
+  TOP_LINES = 26 /* the title of the axis stands above */,
   BOTTOM = 42,
   TICKS_MAX = 24,
   POINTS_IN_TABLE = 24
@@ -92,7 +93,7 @@ static void brief(char *to, size_t size, double value) {
 
 static void figure(char *to, size_t size, double value) {
   struct lab_cell cell = {.number = value};
-  dibs__lab_figure(to, size, LAB_RATE, &cell);
+  dibs__lab_figure(to, size, value == floor(value) ? LAB_COUNT : LAB_RATE, &cell);
 }
 
 static void hue(const struct lab_series *series, FILE *out) {
@@ -216,7 +217,7 @@ static void lines(const struct lab_plot *plot, size_t nr, FILE *out) {
   char label[32];
   ranges(plot, xs, ys);
   struct axis x = {.at = LEFT, .size = WIDTH - LEFT - RIGHT};
-  struct axis y = {.at = LINES_HEIGHT - BOTTOM, .size = -(LINES_HEIGHT - BOTTOM - TOP)};
+  struct axis y = {.at = LINES_HEIGHT - BOTTOM, .size = -(LINES_HEIGHT - BOTTOM - TOP_LINES)};
   if (plot->log_x && xs[0] > 0)
     log_axis(&x, xs[0], xs[1]);
   else
@@ -226,7 +227,7 @@ static void lines(const struct lab_plot *plot, size_t nr, FILE *out) {
   else
     even_axis(&y, ys[0], ys[1], true);
   open_svg(plot, nr, LINES_HEIGHT, out);
-  draw_x_axis(&x, TOP, LINES_HEIGHT - BOTTOM, plot->x_title, out);
+  draw_x_axis(&x, TOP_LINES, LINES_HEIGHT - BOTTOM, plot->x_title, out);
   for (size_t i = 0; i < y.ticks; i++) {
     double at = place(&y, y.tick[i]);
     brief(label, sizeof label, y.tick[i]);
@@ -254,7 +255,7 @@ static void draw_hill(const struct lab_plot *plot, size_t nth, size_t nr, const 
   hue(s, out);
   fprintf(out, "\"><text x=\"0\" y=\"%.1f\">", base - HILL_HEIGHT - 4);
   text_of(s->name, out);
-  fprintf(out, "</text><text class=\"soft\" x=\"%d\" y=\"%.1f\" text-anchor=\"end\">median %s, p99 %s</text>", WIDTH,
+  fprintf(out, "</text><text class=\"soft\" x=\"%d\" y=\"%.1f\" text-anchor=\"end\">median %s, p99 %s ms</text>", WIDTH,
           base - HILL_HEIGHT - 4, median, late);
   fprintf(out, "<path class=\"hill\" d=\"M%.1f %.1f", s->count ? place(x, s->x[0]) : x->at, base);
   for (size_t n = 0; n < s->count; n++)

@@ -84,7 +84,6 @@ bool dibs__lab_race(struct lab *lab) {
                                           "The line is the number of seats; a bar beyond it is a seat sold twice.");
   struct lab_plot *times = dibs__lab_plot(s, "time", LAB_BARS, "Until all had their answer",
                                           "From the moment when all were let go, in milliseconds. Shorter is better.");
-  if (seats) seats->y_title = "applicants";
   if (times) times->y_title = "ms";
   for (size_t i = 0; i < dibs__lab_way_count; i++) lab->steps += dibs__lab_way_wanted(lab, &dibs__lab_ways[i]);
   for (size_t i = 0; i < dibs__lab_way_count; i++) {

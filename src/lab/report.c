@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+enum { NARROW = 5 }; /* columns of a table that fits beside a plot */
+
 static const char *class_of(enum lab_mood mood) {
   static const char *const names[] = {
       [LAB_PLAIN] = "", [LAB_GOOD] = "good", [LAB_EXPECTED] = "expected", [LAB_BAD] = "bad"};
@@ -34,7 +36,7 @@ static void write_cell(const struct lab_column *column, const struct lab_cell *c
 }
 
 static void write_table(const struct lab_table *table, FILE *out) {
-  fputs("<section class=\"card wide\">\n", out);
+  fprintf(out, "<section class=\"card%s\">\n", table->column_count > NARROW ? " wide" : "");
   heading(table->title, table->text, out);
   fputs("<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"", out);
   dibs__lab_escape(out, table->title ? table->title : "");
@@ -53,9 +55,11 @@ static void write_table(const struct lab_table *table, FILE *out) {
   fputs("</tbody>\n</table>\n</div>\n</section>\n", out);
 }
 
-static void write_step(const struct lab_timeline *timeline, const struct lab_step *step, FILE *out) {
+/* Each step has a row of its own: what stands below happened later. */
+static void write_step(const struct lab_timeline *timeline, size_t nth, FILE *out) {
+  const struct lab_step *step = &timeline->steps[nth];
   const char *side = step->side < 0 ? "b" : step->side == 0 ? "l" : "r", *mood = class_of(step->mood);
-  fprintf(out, "<li><div class=\"act %s%s%s\">", side, *mood ? " " : "", mood);
+  fprintf(out, "<li><div class=\"act %s%s%s\" style=\"grid-row:%zu\">", side, *mood ? " " : "", mood, nth + 2);
   if (step->side >= 0) {
     fputs("<span class=\"visually-hidden\">", out);
     dibs__lab_escape(out, timeline->heads[step->side] ? timeline->heads[step->side] : "");
@@ -84,7 +88,7 @@ static void write_timeline(const struct lab_timeline *timeline, FILE *out) {
     fputs("</div>", out);
   }
   fputs("</li>\n", out);
-  for (size_t i = 0; i < timeline->count; i++) write_step(timeline, &timeline->steps[i], out);
+  for (size_t i = 0; i < timeline->count; i++) write_step(timeline, i, out);
   fputs("</ol>\n</section>\n", out);
 }
 
