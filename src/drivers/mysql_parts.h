@@ -73,6 +73,8 @@ enum dibs__my_texts {
   DIBS__MY_MAIL_READ,
   DIBS__MY_MAIL_DROP,
   DIBS__MY_MAIL_PUT,
+  DIBS__MY_NAME,
+  DIBS__MY_NAME_BUCKET,
   DIBS__MY_TEXTS
 };
 
@@ -139,6 +141,10 @@ enum dibs__sql_step dibs__my_ring_within(struct dibs__far *store, struct dibs__s
                                          const struct dibs__far_ring *rings, size_t count);
 enum dibs__sql_step dibs__my_ring_after(struct dibs__far *store, struct dibs__sql_wire *wire,
                                         const struct dibs__far_ring *rings, const int64_t *where, size_t count);
+
+/* ---- mysql_fast.c ---- */
+enum dibs__sql_step dibs__my_fast(struct dibs__far *store, struct dibs__sql_wire *wire, uint64_t session,
+                                  struct dibs__lease_op *const ops[], size_t count, int64_t *now);
 
 /* ---- mysql_error.c ---- */
 enum dibs__sql_trouble dibs__my_trouble(unsigned error);
