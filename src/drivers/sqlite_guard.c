@@ -91,6 +91,34 @@ dibs__status dibs__lite_run_guarded(link_t *l, struct dibs__op *const ops[], siz
   return status;
 }
 
+/* ---- Sweeping ---- */
+
+enum { SWEEP_STEPS = 16, SWEEP_MS = 2000 };
+
+/* Each step has a turn of its own, so that nobody waits for more than one. */
+static step sweep_step(link_t *l, enum dibs__sql_step (*what)(struct dibs__sql_guard *, bool *), bool *more) {
+  struct dibs__lite *store = l->store;
+  struct dibs__said said;
+  l->by = dibs__tick_add_ms(dibs__tick_now(), SWEEP_MS);
+  struct dibs__sql_guard g = {
+      .wire = dibs__lite_wire(l), .prefix = "dibs_", .store = store->path, .said = &said, .swept = store->swept_claim};
+  *more = false;
+  if (!g.wire || !dibs__side_write_begin(store->side, l->by)) return DIBS__SQL_BROKE;
+  step end = what(&g, more);
+  if (dibs__lite_stuck(l)) dibs__lite_rollback(l);
+  dibs__side_write_end(store->side);
+  return end;
+}
+
+void dibs__lite_sweep_guarded(link_t *l) {
+  bool more = true;
+  for (int i = 0; i < SWEEP_STEPS && more; i++)
+    if (sweep_step(l, dibs__sql_once_sweep, &more) != DIBS__SQL_FINE) return;
+  more = true;
+  for (int i = 0; i < SWEEP_STEPS && more; i++)
+    if (sweep_step(l, dibs__sql_claims_sweep, &more) != DIBS__SQL_FINE) return;
+}
+
 /* ---- Inside the user's transaction ---- */
 
 /* Records of dibs' own table, as one step that is done or not. */

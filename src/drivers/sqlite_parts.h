@@ -23,7 +23,7 @@
  */
 #include "drivers/sqlite.h"
 #include "drivers/sqlite_side.h"
-#include "sql/sql.h"
+#include "sql/guard.h"
 
 #include <sqlite3.h>
 
@@ -170,6 +170,7 @@ struct dibs__lite {
   struct dibs__lite_link *tidier;
   int64_t swept_ms; /* when, by the store's clock */
   struct dibs__lite_place swept_to;
+  char swept_claim[DIBS__SQL_CLAIM_MAX + 1];
 };
 
 struct dibs__lite_session {
@@ -277,6 +278,8 @@ bool dibs__lite_guards(const struct dibs__op *op);
 /* Those that are. */
 dibs__status dibs__lite_run_guarded(struct dibs__lite_link *link, struct dibs__op *const ops[], size_t count,
                                     dibs__tick by, struct dibs__said *said);
+/* Answers and claims that are not kept any longer.  Of the thread that tidies. */
+void dibs__lite_sweep_guarded(struct dibs__lite_link *link);
 dibs__status dibs__lite_run_inside(struct dibs__lite_link *link, struct dibs__op *const ops[], size_t count,
                                    struct dibs__said *said);
 dibs__status dibs__lite_attach(struct dibs__dstore *store, void *connection, struct dibs__session **session,

@@ -17,6 +17,7 @@
 enum {
   WAIT_MS = 5000,
   CLAIM_MAX = 64,
+  TIME_BYTES = 6,     /* of a claim that is drawn here */
   PAUSE_MS = 5,       /* before the second try, doubled before each further one */
   PAUSE_MAX_MS = 320, /* so that a server that comes back is noticed soon */
   HASH_DIGITS = 17    /* with what stands before them */
@@ -284,7 +285,11 @@ static dibs_status draw_claim(struct call *call) {
   }
   if (call->verb == DIBS__STOCK_GIVE)
     return dibs__fail(call->error, DIBS_INVALID, "the stock \"%s\": which claim is to be given back?", call->key);
+  /* Time first, so that what is written one after the other lies side by side: claims by chance alone cost an engine a
+   * page each, which is 4 to 6 times the work.  Nothing depends on it: the rest is chance enough. */
+  int64_t ms = dibs__wall_ms();
   dibs__random(bytes, sizeof bytes);
+  for (int i = 0; i < TIME_BYTES; i++) bytes[i] = (uint8_t)(ms >> 8 * (TIME_BYTES - 1 - i));
   dibs__hex_write(bytes, call->claim);
   call->drawn = true;
   return DIBS_OK;

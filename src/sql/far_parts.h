@@ -144,6 +144,7 @@ struct dibs__far_inside {
   uint16_t swept_bucket;
   uint32_t swept_len;
   char swept_name[DIBS_NAME_MAX];
+  char swept_claim[DIBS__SQL_CLAIM_MAX + 1];
 };
 
 /* ---- far_text.c ---- */

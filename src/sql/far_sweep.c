@@ -138,8 +138,11 @@ static session *tidier(struct dibs__far *store) {
 
 static step forget_old(session *s) {
   struct dibs__said said = {.dead = false};
-  struct dibs__sql_guard guard = {
-      .wire = s->wire, .prefix = s->store->options.prefix, .store = s->store->shown, .said = &said};
+  struct dibs__sql_guard guard = {.wire = s->wire,
+                                  .prefix = s->store->options.prefix,
+                                  .store = s->store->shown,
+                                  .said = &said,
+                                  .swept = s->store->inside->swept_claim};
   bool more = true;
   value v = dibs__sql_number(s->now - DIBS__SQL_BREAK_KEEP_MS);
   hurry(s);

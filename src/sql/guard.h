@@ -15,12 +15,15 @@
 #include "sql/wire.h"
 #include "store/table.h"
 
+enum { DIBS__SQL_CLAIM_MAX = 64 };
+
 struct dibs__sql_guard {
   struct dibs__sql_wire *wire;
   const char *prefix; /* of dibs' own tables: "dibs_" */
   uint32_t commits;   /* counted */
   const char *store;  /* for messages: the URI without password */
   struct dibs__said *said;
+  char *swept; /* DIBS__SQL_CLAIM_MAX + 1: how far the sweep of claims came; "" to begin with */
 };
 
 /* Coalesced takes and gives of one row are decided together, in order; rows in the order of their keys. */
@@ -31,7 +34,8 @@ enum dibs__sql_step dibs__sql_table_record(struct dibs__sql_guard *guard, struct
                                            size_t count);
 /* Once answers whose time is over, some at a time.  *more: there may be more. */
 enum dibs__sql_step dibs__sql_once_sweep(struct dibs__sql_guard *guard, bool *more);
-/* Claims of dibs' own stock that are older than they are kept, some at a time. */
+/* Claims of dibs' own stock that are older than they are kept, some at a time, behind guard->swept.  Nothing without
+ * that. */
 enum dibs__sql_step dibs__sql_claims_sweep(struct dibs__sql_guard *guard, bool *more);
 
 #endif

@@ -13,7 +13,7 @@ typedef struct dibs__sql_value value;
 typedef struct dibs__stock_op stock_op;
 typedef struct dibs__stock_run run_t;
 
-enum { CLAIM_MAX = 64, READS_TOGETHER = 256, PAUSE_LEAST_US = 200, PAUSE_MOST_US = 50000 };
+enum { READS_TOGETHER = 256, PAUSE_LEAST_US = 200, PAUSE_MOST_US = 50000 };
 
 /* ---- Trouble ---- */
 
@@ -180,7 +180,7 @@ static bool valid(const stock_op *op) {
     return op->op.verb == DIBS__STOCK_READ;
   }
   if (op->strategy == DIBS_FENCED && op->fence.v == 0) return false;
-  return op->claim.len >= 1 && op->claim.len <= CLAIM_MAX && op->owner.len <= DIBS_OWNER_MAX;
+  return op->claim.len >= 1 && op->claim.len <= DIBS__SQL_CLAIM_MAX && op->owner.len <= DIBS_OWNER_MAX;
 }
 
 struct item {

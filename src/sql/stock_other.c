@@ -3,23 +3,14 @@
  * What people do by hand: the row is read without a lock, then written.  `optimistic` writes if nobody did in between;
  * `unguarded` writes what it thinks, the claim first: it loses updates, and where a claim refers to the row it runs
  * into the deadlock that the order of locks avoids.
- *
- * And claims that are older than they are kept.
  */
 #include "sql/stock_parts.h"
-
-#include <stdio.h>
-#include <stdlib.h>
 
 typedef dibs__stock_step step;
 typedef struct dibs__sql_value value;
 typedef struct dibs__stock_op stock_op;
 typedef struct dibs__stock_look look_t;
 typedef struct dibs__stock_run run_t;
-
-enum { SWEPT = 500 };
-/* A claim that is asked again after so long is a new one. */
-#define KEEP_MS "2592000000"
 
 static step look_unlocked(struct dibs__sql_guard *g, look_t *look, const run_t *run) {
   size_t first = 0;
@@ -124,29 +115,4 @@ step dibs__stock_optimistic(struct dibs__sql_guard *g, stock_op *op) {
 
 step dibs__stock_unguarded(struct dibs__sql_guard *g, stock_op *op) {
   return alone(g, op, true);
-}
-
-/* ---- Old claims ---- */
-
-step dibs__sql_claims_sweep(struct dibs__sql_guard *g, bool *more) {
-  struct dibs__sql_wire *w = g->wire;
-  char text[512];
-  *more = false;
-  const char *old = " WHERE @w < @n - " KEEP_MS;
-  if (w->engine->update_returning)
-    snprintf(text, sizeof text, "DELETE FROM @C WHERE @c IN (SELECT @c FROM @C%s ORDER BY @w LIMIT %d)", old, SWEPT);
-  else
-    snprintf(text, sizeof text, "DELETE FROM @C%s ORDER BY @w LIMIT %d", old, SWEPT);
-  size_t open = !w->engine->sessions; /* a statement by itself commits by itself */
-  step end = open ? dibs__sql_begin(w) : DIBS__SQL_FINE;
-  size_t nth = w->put;
-  if (end == DIBS__SQL_FINE) end = dibs__stock_put(g, NULL, text, NULL, 0);
-  if (end == DIBS__SQL_FINE && open) end = dibs__sql_commit(w);
-  if (end == DIBS__SQL_FINE) end = w->engine->go(w, true);
-  if (end != DIBS__SQL_FINE) {
-    if (!dibs__sql_dead(w) && open) dibs__sql_rollback(w);
-    return end;
-  }
-  *more = w->engine->changed(w, nth) >= SWEPT;
-  return DIBS__SQL_FINE;
 }
