@@ -39,7 +39,8 @@ _dibs() {
     --out | --html | --floor) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
     --strategies) COMPREPLY=(); mapfile -t COMPREPLY < <(compgen -W "$strategies" -- "$cur"); return ;;
     --users | --seats | --rows | --processes) COMPREPLY=(); return ;;
-    --owner | --slots | --count | --rounds | --seconds | --calm | --only) COMPREPLY=(); return ;;
+    --table) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
+    --owner | --if | --slots | --count | --rounds | --seconds | --calm | --only) COMPREPLY=(); return ;;
   esac
   local options=''
   case $command in
@@ -48,6 +49,7 @@ _dibs() {
     renew) options='--ttl' ;;
     break) options='--now --wait' ;;
     watch) options='--interval --count' ;;
+    record) options='--table --if --create --force' ;;
     bench) options='--rounds --seconds --calm --only --smoke --out' ;;
     lab) options='--users --strategies --seconds --seats --rows --rounds --processes --floor --ttl --html --keep --strict' ;;
   esac
@@ -61,7 +63,7 @@ _dibs() {
   fi
   case $command:$before in
     help:0) mapfile -t COMPREPLY < <(compgen -W "$commands exits" -- "$cur") ;;
-    record:0) mapfile -t COMPREPLY < <(compgen -W 'seal save load' -- "$cur") ;;
+    record:0) mapfile -t COMPREPLY < <(compgen -W 'get put seal rm save load' -- "$cur") ;;
     lab:0) mapfile -t COMPREPLY < <(compgen -W 'race throughput deadlock pause contend' -- "$cur") ;;
     bench:0) mapfile -t COMPREPLY < <(compgen -W 'lease' -- "$cur") ;;
     run:0 | lock:0 | unlock:0 | renew:0 | ls:0 | show:0 | break:0 | watch:0) _dibs_names ;;

@@ -16,7 +16,7 @@ complete -c dibs -n $first -a ls -d 'list who holds and who waits'
 complete -c dibs -n $first -a show -d 'show one name'
 complete -c dibs -n $first -a break -d 'take a name from whoever holds it'
 complete -c dibs -n $first -a watch -d 'follow what happens to names'
-complete -c dibs -n $first -a record -d 'read and write small records guarded by the fence'
+complete -c dibs -n $first -a record -d 'read and write records that refuse whoever comes too late'
 complete -c dibs -n $first -a doctor -d 'check the store and this machine'
 complete -c dibs -n $first -a bench -d 'measure what a lease costs here'
 complete -c dibs -n $first -a lab -d 'show every strategy on a row that many want'
@@ -38,6 +38,10 @@ complete -c dibs -n '__fish_seen_subcommand_from run' -l grace -x -a "$times" -d
 complete -c dibs -n '__fish_seen_subcommand_from break' -l now -d 'do not wait for the holder'
 complete -c dibs -n '__fish_seen_subcommand_from watch' -l interval -x -a "$times" -d 'how often to look'
 complete -c dibs -n '__fish_seen_subcommand_from watch' -l count -x -d 'end after N changes'
+complete -c dibs -n '__fish_seen_subcommand_from record' -l table -r -d 'a table of yours'
+complete -c dibs -n '__fish_seen_subcommand_from record' -l if -x -d 'only if it still has this version'
+complete -c dibs -n '__fish_seen_subcommand_from record' -l create -d 'only if there is none'
+complete -c dibs -n '__fish_seen_subcommand_from record' -l force -d 'whatever is there: no guard'
 complete -c dibs -n '__fish_seen_subcommand_from bench' -l rounds -x -d 'alternating rounds'
 complete -c dibs -n '__fish_seen_subcommand_from bench' -l seconds -x -d 'of each side in each round'
 complete -c dibs -n '__fish_seen_subcommand_from bench' -l calm -x -d 'run noisy rounds again'
@@ -71,7 +75,7 @@ function __dibs_command
     complete -C "$(string join ' ' -- (string escape -- $words[(math $at + 1)..-1]))"
 end
 complete -c dibs -n __dibs_behind_dashes -a '(__dibs_command)'
-complete -c dibs -n '__fish_seen_subcommand_from record' -a 'seal save load'
+complete -c dibs -n '__fish_seen_subcommand_from record' -a 'get put seal rm save load'
 complete -c dibs -n '__fish_seen_subcommand_from bench' -a lease
 complete -c dibs -n '__fish_seen_subcommand_from lab' -a 'race throughput deadlock pause contend'
 complete -c dibs -n '__fish_seen_subcommand_from help' -a "$commands exits"

@@ -48,7 +48,11 @@ struct cli_globals {
   X(forget, FLAG, "", "forget the answer; run nothing", 0, 0, forget)                                                  \
   X(claim, TEXT, "ID", "who repeats it finds what was taken (drawn)", 0, 0, claim)                                     \
   X(partial, FLAG, "", "take what is left if it is less", 0, 0, partial)                                               \
-  X(strategy, TEXT, "S", "how it is done (coalesced)", 0, 0, strategy)
+  X(strategy, TEXT, "S", "how it is done (coalesced)", 0, 0, strategy)                                                 \
+  X(table, TEXT, "FILE#NAME", "a table of yours, as the INI file declares it", 0, 0, table)                            \
+  X(if, TEXT, "VERSION", "only if it still has this version", 0, 0, if_version)                                        \
+  X(create, FLAG, "", "only if there is none", 0, 0, create)                                                           \
+  X(force, FLAG, "", "whatever is there: no guard", 0, 0, force)
 
 enum {
 #define CLI__OPTION_ENUM(name, kind, arg, help, least, most, field) CLI_OPT_##name,
@@ -74,10 +78,12 @@ struct cli_values {
   struct cli_globals globals;
   int64_t ttl_ms, wait_ms, grace_ms, interval_ms, slots, count, keep_ms;
   const char *claim, *strategy;
+  const char *table, *if_version;
+  bool create, force;
   bool help, try_once, shared, now, retry, forget, partial;
 };
 
-enum { CLI_POS_MAX = 8 };
+enum { CLI_POS_MAX = 2 + DIBS_COLUMNS_MAX };
 struct cli_command;
 struct cli_call {
   const struct cli_command *command;
@@ -178,6 +184,8 @@ bool dibs__cli_lease_keep(const char *key, const char *value, struct cli_lease_i
 int dibs__cli_lease_in(const struct cli_call *call, int first_pos, struct cli_lease_in *in);
 int dibs__cli_lease_adopt(const struct cli_call *call, dibs_store *store, const struct cli_lease_in *in,
                           dibs_lease **lease);
+/* The table of --table, FILE or FILE#SECTION; NULL if none was given.  CLI_DONE, else an exit code, said. */
+int dibs__cli_table(const struct cli_call *call, dibs_table **table);
 /* 32 hexadecimal digits. */
 bool dibs__cli_is_id(const char *text);
 

@@ -57,21 +57,28 @@ const struct cli_command dibs__cli_commands[] = {
      "left, breaking, broken.  It looks each --interval: what comes and goes in\n"
      "between is not seen.\n",
      "dibs watch --json nightly"},
-    {"record", "seal|save|load KEY", "read and write small records guarded by the fence", 0,
-     MAY_ALWAYS | CLI_MAY(ABSENT) | CLI_MAY(STALE) | CLI_MAY(LOST) | CLI_MAY(UNKNOWN), 2, 2, false, false,
-     dibs__cli_record,
+    {"record", "get|put|seal|rm|save|load KEY [COLUMN=VALUE...]",
+     "read and write records that refuse whoever comes too late",
+     CLI_TAKES(table) | CLI_TAKES(if) | CLI_TAKES(create) | CLI_TAKES(force),
+     MAY_ALWAYS | CLI_MAY(CONFLICT) | CLI_MAY(ABSENT) | CLI_MAY(STALE) | CLI_MAY(LOST) | CLI_MAY(UNKNOWN), 2,
+     2 + DIBS_COLUMNS_MAX, false, false, dibs__cli_record,
+     "get   prints what is in it; with --json its version and fence, too\n"
+     "put   writes standard input, or with --table COLUMN=VALUE... (a COLUMN alone\n"
+     "      becomes NULL, what is not named stays); prints the new version\n"
+     "rm    removes it\n"
      "seal  raises the record's fence to the lease's and prints what is in it;\n"
      "      nothing older can write from then on\n"
-     "save  writes standard input, unless a newer fence was seen: then 118, and\n"
-     "      nothing is changed\n"
-     "load  prints what is in it, without a lease\n"
-     "The lease comes from DIBS_NAME, DIBS_LEASE and DIBS_FENCE, as run sets them.\n"
-     "At most 1 MiB.\n",
+     "save  writes standard input under the lease; load prints without one\n"
+     "put and rm are guarded by --if, --create, the lease, or several of them: if\n"
+     "one does not hold, nothing is changed and the message names what stands:\n"
+     "115 another version, 118 a newer fence.  Without any, --force.\n"
+     "The lease comes from DIBS_NAME, DIBS_LEASE and DIBS_FENCE, as run sets them,\n"
+     "and is used wherever it is set.  A record has at most 1 MiB.\n",
      "dibs run job -- sh -c 'n=$(dibs record seal n); echo $((n+1)) | dibs record save n'"},
     {"stock", "set|take|give|show KEY [LIMIT|N|CLAIM]", "take and give back parts of a bounded quantity",
      CLI_TAKES(claim) | CLI_TAKES(partial) | CLI_TAKES(strategy) | CLI_TAKES(wait),
-     MAY_ALWAYS | CLI_MAY(ABSENT) | CLI_MAY(STALE) | CLI_MAY(BUSY) | CLI_MAY(TIMEOUT) | CLI_MAY(LOST) |
-         CLI_MAY(UNKNOWN),
+     MAY_ALWAYS | CLI_MAY(CONFLICT) | CLI_MAY(ABSENT) | CLI_MAY(STALE) | CLI_MAY(BUSY) | CLI_MAY(TIMEOUT) |
+         CLI_MAY(LOST) | CLI_MAY(UNKNOWN),
      2, 3, false, false, dibs__cli_stock,
      "set KEY LIMIT   makes it, or changes its limit\n"
      "take KEY [N]    takes N, else 1, and prints the claim; 120 when not enough is\n"

@@ -18,6 +18,24 @@ int dibs__cli_open(const struct cli_globals *globals, uint32_t flags, dibs_store
   return dibs__cli_fail_status(globals, status, &error, "the store can't be opened");
 }
 
+int dibs__cli_table(const struct cli_call *call, dibs_table **table) {
+  char file[CWD_MAX];
+  const char *given = call->v.table, *mark = given != NULL ? strrchr(given, '#') : NULL;
+  dibs_error error = {0};
+  *table = NULL;
+  if (given == NULL) return CLI_DONE;
+  size_t length = mark != NULL ? (size_t)(mark - given) : strlen(given);
+  if (length == 0 || length >= sizeof file)
+    return dibs__cli_fail(&call->v.globals, CLI_USAGE, "INVALID", "--table: '%.60s' is no FILE or FILE#SECTION", given);
+  memcpy(file, given, length);
+  file[length] = '\0';
+  dibs_status status = dibs_table_read(file, mark != NULL ? mark + 1 : NULL, table, &error);
+  if (status == DIBS_OK) return CLI_DONE;
+  /* A file or section that is not there is a word that is wrong, not a store that is down. */
+  int code = status == DIBS_NO_MEMORY ? CLI_FAILED : CLI_USAGE;
+  return dibs__cli_fail(&call->v.globals, code, dibs_status_name(status), "--table: %s", error.text);
+}
+
 /* Characters that mean something in the path of a URI. */
 static size_t escape(char *to, const char *from) {
   static const char hex[] = "0123456789ABCDEF";

@@ -10,9 +10,10 @@
  */
 #define CLI_EXITS(X)                                                                                                   \
   X(DONE, 0, "OK REPLAY", "done, now or before; run, once: the command's own status is returned")                      \
+  X(CONFLICT, 115, "CONFLICT", "somebody changed it in between; nothing was written")                                  \
   X(TROUBLE, 116, "", "doctor, lab: something needs attention")                                                        \
   X(ABSENT, 117, "NOT_FOUND", "nobody holds or waits for it, or there is no such thing")                               \
-  X(STALE, 118, "STALE CONFLICT", "a newer fence was seen, or it was changed in between; nothing was written")         \
+  X(STALE, 118, "STALE", "a newer fence was seen; nothing was written")                                                \
   X(FAILED, 119, "NO_MEMORY CANCELLED", "the system refused: memory, processes, output, or the minder was killed")     \
   X(BUSY, 120, "HELD FULL", "somebody else holds it (--try), or there is not enough left (stock)")                     \
   X(TIMEOUT, 121, "TIMEOUT", "still held when the time of --wait was over")                                            \

@@ -32,7 +32,7 @@ int dibs__cli_exit_of(dibs_status status) {
 }
 
 static bool plain_answer(int code) {
-  return code == CLI_ABSENT || code == CLI_STALE || code == CLI_BUSY || code == CLI_TIMEOUT;
+  return code == CLI_CONFLICT || code == CLI_ABSENT || code == CLI_STALE || code == CLI_BUSY || code == CLI_TIMEOUT;
 }
 
 /* One line, whatever the words hold. */

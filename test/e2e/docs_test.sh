@@ -71,7 +71,7 @@ for command in $commands; do
 done
 "$DIBS" lock 'some name' --ttl 1h >/dev/null
 is 'bash: names that are held' "$(completes show so)" 'some\ name'
-is 'bash: verbs of record' "$(echo $(completes record ''))" 'load save seal'
+is 'bash: verbs of record' "$(echo $(completes record ''))" 'get load put rm save seal'
 like 'bash: behind -- a command' "$(completes run x -- ech)" '^echo$'
 
 # ---- zsh, fish: what they name ----

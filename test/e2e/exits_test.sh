@@ -48,6 +48,18 @@ as_json 117 NOT_FOUND "$DIBS" show nothing
 exits 117 '117: break of what nobody holds' "$DIBS" break nothing
 exits 117 '117: no such record' "$DIBS" record load nothing
 
+# 115: another version stands; it is named.
+exits 0 'a record is made' sh -c 'echo one | "$DIBS" record put doc --create'
+is 'and its version told' "$out" 1
+exits 0 'it is replaced' sh -c 'echo two | "$DIBS" record put doc --if 1'
+exits 115 '115: another version stands' sh -c 'echo late | "$DIBS" record put doc --if 1'
+one_line 115 '^dibs: record "doc" is at version "2", not "1"'
+exits 115 '115: there is one already' sh -c 'echo late | "$DIBS" record put doc --create'
+exits 115 '115: nor is it removed' "$DIBS" record rm doc --if 1
+as_json 115 CONFLICT "$DIBS" record rm doc --if 1
+exits 117 '117: there is nothing to replace' sh -c 'echo x | "$DIBS" record put none --if 1'
+exits 0 'it is removed' "$DIBS" record rm doc --if 2
+
 # 118: an older lease writes after a newer one has sealed.
 old=$("$DIBS" lock doc --ttl 100ms)
 until_true 10 free doc
@@ -113,7 +125,7 @@ is 'and nobody waits' "$out" ''
 
 # The table and what is documented are one.
 exits 0 'help exits' "$DIBS" help exits
-for code in 0 116 117 118 119 120 121 122 123 124 125 126 127 128; do
+for code in 0 115 116 117 118 119 120 121 122 123 124 125 126 127 128; do
   like "help exits lists $code" "$out" "^ *$code  "
 done
 done_testing

@@ -156,6 +156,40 @@ exits 0 'record: as big as may be' sh -c '"$DIBS" run job -- "$DIBS" record save
 "$DIBS" record load big >"$dir/back"
 ok 'record: bytes come back as they were' cmp "$dir/big" "$dir/back"
 
+# ---- record by version ----
+exits 0 'record put --create' sh -c 'printf one | "$DIBS" record put page --create'
+is 'record put: the version' "$out" 1
+json 'record get' "$DIBS" record get page --json
+like 'record get --json: what it says' "$out" '"key":"page","version":"1","fence":0,"length":3,"data":"one"'
+json 'record put' sh -c 'printf two | "$DIBS" record put page --if 1 --json'
+like 'record put --json: what it says' "$out" '"key":"page","version":"2"'
+exits 0 'record put under a lease, too' sh -c \
+  '"$DIBS" run job -- sh -c "printf three | \"\$DIBS\" record put page --if 2"'
+exits 125 'record put: without a guard' sh -c 'printf x | "$DIBS" record put page'
+like 'record put: which there are' "$(cat "$dir/err")" '--if VERSION, --create, a lease in DIBS_LEASE and DIBS_FENCE, or --force'
+exits 125 'record put: two that contradict' sh -c 'printf x | "$DIBS" record put page --if 1 --create'
+exits 125 'record rm: nothing to create' "$DIBS" record rm page --create
+exits 125 'record get: no guard' "$DIBS" record get page --if 1
+exits 125 'record put: columns without a table' "$DIBS" record put page a=b --force
+exits 0 'record put --force' sh -c 'printf four | "$DIBS" record put page --force'
+is 'record get' "$("$DIBS" record get page)" four
+exits 0 'record rm' "$DIBS" record rm page --if 4
+exits 117 'record get: it is gone' "$DIBS" record get page
+
+# A table of the user's: no database client is needed where one can be declared that is not there.
+printf '[event]\ntable = event\nkey = id\nversion = version\ncolumns = title, body\n[odd]\nky = x\n' >"$dir/bad.ini"
+exits 125 'record --table: a file that is wrong' "$DIBS" record get 7 --table "$dir/bad.ini#event"
+like 'record --table: which line' "$(cat "$dir/err")" 'bad.ini:7: there is no such key'
+sed '/odd/,$d' "$dir/bad.ini" >"$dir/tables.ini"
+exits 125 'record --table: a section that is not there' "$DIBS" record get 7 --table "$dir/tables.ini#none"
+exits 125 'record --table: a file that is not there' "$DIBS" record get 7 --table "$dir/none.ini"
+exits 125 'record --table: a column that is none' "$DIBS" record put 7 tilte=x --force --table "$dir/tables.ini"
+like 'record --table: which column' "$(cat "$dir/err")" "'tilte' is none of the columns of event"
+exits 125 'record --table: a column twice' "$DIBS" record put 7 title=x title=y --force --table "$dir/tables.ini"
+exits 125 'record --table: standard input has one value' sh -c '"$DIBS" record put 7 --force --table "$0" </dev/null' "$dir/tables.ini"
+exits 125 'record --table: the table is not there' "$DIBS" record get 7 --table "$dir/tables.ini#event"
+like 'record --table: it is named' "$(cat "$dir/err")" 'in table event at .*no such table: event'
+
 # ---- doctor ----
 exits 0 'doctor' "$DIBS" doctor
 like 'doctor: the file' "$out" "^fine +file +$dir/dibs.db, mode 0600"
