@@ -16,31 +16,48 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TAKE, KEEP, GIVE, TEXTS };
+enum { TAKE, KEEP, GIVE, TAKE_MANY, TEXTS, SETS = TAKE_MANY };
 _Static_assert((int)TEXTS <= (int)DIBS__PG_FAST_TEXTS, "they have room");
 
-enum { TAKE_COLUMNS = 9, KEEP_COLUMNS = 6, GIVE_COLUMNS = 5, COLUMNS_MOST = TAKE_COLUMNS };
+enum { TAKE_COLUMNS = 8, KEEP_COLUMNS = 6, GIVE_COLUMNS = 5, COLUMNS_MOST = TAKE_COLUMNS };
 
-/* $1: the life of the mandates; $2: our session.  `total`: of all of the bucket, in its first row; `before`: of those
- * before in the bucket. */
+/* $1: the life of the mandates; $2: our session. */
 #define OURS                                                                                                           \
   " WHERE d.bucket = r.bucket AND d.name = r.name AND d.place = 0 AND d.id = r.id AND d.until > @now"                  \
   " AND d.granted <= r.fence AND d.first + d.block > r.fence AND d.waiters = 0"                                        \
   " AND EXISTS (SELECT FROM dibs_name b WHERE b.bucket = r.bucket AND b.name = '' AND b.place = 0"                     \
   " AND b.epoch = r.epoch AND b.life = $1)"
 
+/* Names that are held draw no fence: seen by the snapshot, so one that is taken at this moment does. */
+#define NOBODY_HAS(q)                                                                                                  \
+  " NOT EXISTS (SELECT FROM dibs_name h WHERE h.bucket = " q ".bucket AND h.name = " q ".name AND h.place = 0)"
+#define DRAW(of, total)                                                                                                \
+  "UPDATE dibs_name d SET seq = d.seq + " total " FROM " of " WHERE d.bucket = " of ".bucket AND d.name = ''"          \
+  " AND d.place = 0 AND d.epoch = " of ".epoch AND d.life = $1 AND d.seq <= 4294967295 - " total
+#define INSERT                                                                                                         \
+  " INSERT INTO dibs_name (bucket, name, place, id, until, granted, first, block, broken, waiters, ttl, since,"        \
+  " session, owner, mode, slots, holders)"                                                                             \
+  " SELECT x.bucket, x.name, 0, x.id, x.now + x.ttl, x.fence, x.fence, x.want, 0, 0, x.ttl, x.now, $2,"                \
+  " x.owner, 0, 0, 1 FROM "
+#define UNLESS_TAKEN " x ON CONFLICT DO NOTHING RETURNING id, first, until, since"
+
 static const char *const texts[TEXTS] = {
-    [TAKE] =
-        "WITH r(bucket, epoch, total, before, name, id, want, ttl, owner) AS ($rows),"
-        " b AS (UPDATE dibs_name d SET seq = d.seq + r.total FROM r WHERE r.total > 0 AND d.bucket = r.bucket"
-        " AND d.name = '' AND d.place = 0 AND d.epoch = r.epoch AND d.life = $1"
-        " AND d.seq <= 4294967295 - r.total RETURNING d.bucket, d.seq - r.total AS drawn)"
-        " INSERT INTO dibs_name (bucket, name, place, id, until, granted, first, block, broken, waiters, ttl, since,"
-        " session, owner, mode, slots, holders)"
-        " SELECT x.bucket, x.name, 0, x.id, x.now + x.ttl, x.fence, x.fence, x.want, 0, 0, x.ttl, x.now, $2,"
-        " x.owner, 0, 0, 1 FROM (SELECT r.*, (r.epoch << 32) + b.drawn + r.before + 1 AS fence, @now AS now"
-        " FROM b JOIN r ON r.bucket = b.bucket OFFSET 0) x"
-        " ON CONFLICT DO NOTHING RETURNING id, first, until, since",
+    /* Of buckets that differ. */
+    [TAKE] = "WITH r(bucket, epoch, nr, name, id, want, ttl, owner) AS ($rows),"
+             " b AS (" DRAW("r", "r.want") " AND" NOBODY_HAS(
+                 "r") " RETURNING r.*, (d.epoch << 32) + d.seq - r.want + 1 AS fence)" INSERT
+                      "(SELECT b.*, @now AS now FROM b OFFSET 0)" UNLESS_TAKEN,
+    [TAKE_MANY] =
+        "WITH q(bucket, epoch, nr, name, id, want, ttl, owner) AS ($rows),"
+        " r AS (SELECT q.*, sum(q.want::int) OVER (PARTITION BY q.bucket, q.epoch ORDER BY q.nr) AS upto"
+        " FROM q WHERE" NOBODY_HAS(
+            "q") "),"
+                 " t AS (SELECT bucket, epoch, max(upto) AS total FROM r GROUP BY bucket, epoch ORDER BY bucket),"
+                 " b AS (" DRAW(
+                     "t",
+                     "t.total") " RETURNING d.bucket, d.epoch, d.seq - t.total AS drawn)" INSERT
+                                "(SELECT r.*, (r.epoch << 32) + b.drawn + r.upto - r.want + 1 AS fence, @now AS now"
+                                " FROM b JOIN r ON r.bucket = b.bucket AND r.epoch = b.epoch OFFSET 0)" UNLESS_TAKEN,
     [KEEP] = "WITH r(bucket, epoch, name, id, fence, ttl) AS ($rows)"
              " UPDATE dibs_name d SET until = @now + r.ttl, ttl = r.ttl, session = $2 FROM r" OURS
              " AND d.broken = 0 RETURNING d.id, d.first, d.until, d.until - d.ttl, d.block",
@@ -75,27 +92,24 @@ static uint32_t wanted(const struct dibs__lease_op *op) {
 }
 
 static void take_rows(const struct set *set, struct dibs__sql_value *v) {
-  int64_t before = 0;
-  struct dibs__sql_value *total = NULL;
   for (size_t i = 0; i < set->count; i++, v += TAKE_COLUMNS) {
     const struct dibs__lease_op *op = set->ops[i];
-    bool first = i == 0 || set->ops[i - 1]->op.bucket != op->op.bucket;
-    if (first) {
-      before = 0;
-      total = &v[2];
-    }
     v[0] = dibs__sql_number(op->op.bucket);
     v[1] = dibs__sql_number(op->op.mandate.epoch);
-    v[2] = dibs__sql_number(0);
-    v[3] = dibs__sql_number(before);
-    v[4] = dibs__sql_text(op->name.p, op->name.len);
-    v[5] = dibs__sql_bytes(op->id.b, sizeof op->id.b);
-    v[6] = dibs__sql_number(wanted(op));
-    v[7] = dibs__sql_number(op->ttl_ms);
-    v[8] = dibs__sql_text(op->owner.p, op->owner.len);
-    before += wanted(op);
-    total->number = before;
+    v[2] = dibs__sql_number((int64_t)i);
+    v[3] = dibs__sql_text(op->name.p, op->name.len);
+    v[4] = dibs__sql_bytes(op->id.b, sizeof op->id.b);
+    v[5] = dibs__sql_number(wanted(op));
+    v[6] = dibs__sql_number(op->ttl_ms);
+    v[7] = dibs__sql_text(op->owner.p, op->owner.len);
   }
+}
+
+/* They are sorted by bucket. */
+static int take_text(const struct set *set) {
+  for (size_t i = 1; i < set->count; i++)
+    if (set->ops[i - 1]->op.bucket == set->ops[i]->op.bucket) return TAKE_MANY;
+  return TAKE;
 }
 
 static void grant_rows(const struct set *set, struct dibs__sql_value *v, size_t columns) {
@@ -154,8 +168,8 @@ step_t dibs__pg_fast(struct dibs__far *store, struct dibs__sql_wire *wire, uint6
                      struct dibs__lease_op *const ops[], size_t count, int64_t *now) {
   const struct dibs__pg_place *p = store->place;
   struct dibs__sql_value few[16 * COLUMNS_MOST], *rows = few;
-  struct set sets[TEXTS];
-  for (int kind = TAKE; kind < TEXTS; kind++) sets[kind].count = 0;
+  struct set sets[SETS];
+  for (int kind = TAKE; kind < SETS; kind++) sets[kind].count = 0;
   for (size_t i = 0; i < count; i++) {
     struct set *set = &sets[ops[i]->op.verb == DIBS__ACQUIRE ? TAKE : ops[i]->op.verb == DIBS__RENEW ? KEEP : GIVE];
     set->ops[set->count++] = ops[i];
@@ -166,11 +180,11 @@ step_t dibs__pg_fast(struct dibs__far *store, struct dibs__sql_wire *wire, uint6
   }
   struct dibs__sql_value values[] = {dibs__sql_bytes(ops[0]->op.mandate.life.b, sizeof ops[0]->op.mandate.life.b),
                                      dibs__sql_number((int64_t)session)};
-  step_t end = put_set(wire, p->fast[TAKE], &sets[TAKE], TAKE_COLUMNS, rows, values, 2);
+  step_t end = put_set(wire, p->fast[take_text(&sets[TAKE])], &sets[TAKE], TAKE_COLUMNS, rows, values, 2);
   if (end == DIBS__SQL_FINE) end = put_set(wire, p->fast[KEEP], &sets[KEEP], KEEP_COLUMNS, rows, values, 2);
   if (end == DIBS__SQL_FINE) end = put_set(wire, p->fast[GIVE], &sets[GIVE], GIVE_COLUMNS, rows, values, 1);
   if (end == DIBS__SQL_FINE) end = dibs__pg_go(wire, true);
-  for (int kind = TAKE; kind < TEXTS && end == DIBS__SQL_FINE; kind++) answer(wire, &sets[kind], kind, now);
+  for (int kind = TAKE; kind < SETS && end == DIBS__SQL_FINE; kind++) answer(wire, &sets[kind], kind, now);
   if (rows != few) free(rows);
   return end;
 }

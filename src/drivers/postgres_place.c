@@ -183,11 +183,22 @@ void dibs__pg_forget(void *place) {
   free(p);
 }
 
+/* `lock` belongs to all servers; which modes there are is ours to say. */
+static dibs__status check_lock(const struct dibs__uri *uri, struct dibs__said *said) {
+  const char *lock = dibs__uri_param(uri, "lock");
+  if (!lock || strcmp(lock, "rows") == 0) return DIBS_OK;
+  bool later = strcmp(lock, "advisory") == 0;
+  dibs__say(said, later ? "lock=advisory is not built yet; lock=rows is what there is" : "lock=%s: rows is meant", lock);
+  return later ? DIBS_UNSUPPORTED : DIBS_INVALID;
+}
+
 dibs__status dibs__pg_prepare(const struct dibs__uri *uri, struct dibs__far *store, void **place,
                               struct dibs__said *said) {
   *place = NULL;
+  dibs__status status = check_lock(uri, said);
+  if (status != DIBS_OK) return status;
   struct dibs__pg_place *p = calloc(1, sizeof *p);
-  dibs__status status = p ? hosts(p, uri, said) : DIBS_NO_MEMORY;
+  status = p ? hosts(p, uri, said) : DIBS_NO_MEMORY;
   if (status == DIBS_OK && (!keywords(p, uri) || !dibs__pg_fast_prepare(p, store))) status = DIBS_NO_MEMORY;
   if (status == DIBS_NO_MEMORY) dibs__say(said, "no memory for the store URI");
   if (status == DIBS_OK)

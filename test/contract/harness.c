@@ -91,6 +91,11 @@ int case_begin(void **state) {
   else if (*all.folder)
     snprintf(path, sizeof path, "%s/case.db", all.folder);
   case_uri(path);
+  if (!all.target->local && all.target->skew) { /* names are the same in each history: tables of its own */
+    size_t len = strlen(all.opened);
+    snprintf(all.opened + len, sizeof all.opened - len, "%cprefix=c%08x_", strchr(all.opened, '?') ? '&' : '?',
+             salt[2]);
+  }
   return 0;
 }
 
