@@ -72,11 +72,12 @@ static bool fill_in(struct spec *spec, const char *from, char *to, size_t size) 
 
 static bool value_holds(struct play *play, struct spec *spec, const char *rest, const char *all, char *why,
                         size_t size) {
-  char sql[TEXT_MAX], want[4 * TEXT_MAX], have[TEXT_MAX], saw[3 * TEXT_MAX];
+  char asked[TEXT_MAX], sql[4 * TEXT_MAX], want[4 * TEXT_MAX], have[TEXT_MAX], saw[3 * TEXT_MAX];
   const char *equals = NULL;
   for (const char *at = rest; (at = strstr(at, " = ")); at++) equals = at; /* the last one */
   if (!equals || !fill_in(spec, equals + 3, want, sizeof want)) return wrong(why, size, all, "makes no sense");
-  snprintf(sql, sizeof sql, "%.*s", (int)(equals - rest), rest);
+  snprintf(asked, sizeof asked, "%.*s", (int)(equals - rest), rest);
+  if (!fill_in(spec, asked, sql, sizeof sql)) return wrong(why, size, all, "makes no sense");
   if (!play_value(play, sql, have, sizeof have)) return wrong(why, size, all, have);
   if (strcmp(want, have) == 0) return true;
   snprintf(saw, sizeof saw, "it is \"%s\", not \"%.300s\"", have, want);

@@ -31,7 +31,8 @@
  *   value SQL = TEXT                  what one cell holds; $ok(STEP,STEP) is how many of them answered OK, $got(STEP)
  * what the step read or was given if STEP STATUS then EXPECTATION
  *
- * A step that has not answered after a while waits for another session; the next step of another is begun meanwhile.
+ * A step that has not answered after a while waits for another session: the next due step of another is begun
+ * meanwhile, and its own session's when it has answered.
  */
 #include "base/port.h"
 #include "lab/door.h"

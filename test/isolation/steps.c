@@ -19,6 +19,7 @@ struct session {
   bool ending;
   dibs_store *store;
   struct lab_line line;
+  dibs_lease *leases[SESSIONS_MAX]; /* of the permutation, as they were needed */
   char version[DIBS_VERSION_MAX + 1], read[TEXT_MAX];
   struct step *ends_once; /* the step that ended what `once` began */
   bool runs_once;
@@ -83,15 +84,26 @@ static void do_sql(struct session *s, struct step *step, const char *text) {
 }
 
 static dibs_lease *lease_of(struct session *s, const char *name, dibs_error *error) {
-  dibs_lease *lease = NULL;
   char id[33];
+  error->status = DIBS_INVALID;
   for (size_t i = 0; i < s->play->spec->lease_count; i++) {
     const struct lease_of *known = &s->play->spec->leases[i];
     if (strcmp(known->name, name) != 0) continue;
+    error->status = DIBS_OK;
     snprintf(id, sizeof id, "%016x%016x", s->play->nr, (unsigned)(i + 1));
-    if (dibs_lease_adopt(s->store, "iso", id, known->fence, NULL, &lease, error) != DIBS_OK) return NULL;
+    if (!s->leases[i] && dibs_lease_adopt(s->store, "iso", id, known->fence, NULL, &s->leases[i], error) != DIBS_OK)
+      return NULL;
+    return s->leases[i];
   }
-  return lease;
+  return NULL;
+}
+
+static void drop_leases(struct session *s) {
+  for (size_t i = 0; i < SESSIONS_MAX; i++) {
+    if (s->leases[i] && dibs_lease_detach(s->leases[i], NULL) != DIBS_OK) printf("# a lease was not let go\n");
+    dibs_lease_free(s->leases[i]);
+    s->leases[i] = NULL;
+  }
 }
 
 static void keep_record(struct session *s, struct step *step, dibs_record *record) {
@@ -110,7 +122,6 @@ static void do_get(struct session *s, struct step *step, const char *key, const 
   dibs_status status = error.status;
   if (status == DIBS_OK) status = dibs_record_get(s->store, key, &options, &record, &error);
   keep_record(s, step, record);
-  dibs_lease_free(options.lease);
   answer(step, status, error.text);
 }
 
@@ -140,7 +151,6 @@ static void do_put(struct session *s, struct step *step, const char *key, const 
   dibs_status status = error.status;
   if (status == DIBS_OK) status = dibs_record_put(s->store, key, &v, 1, &options, &result, &error);
   snprintf(step->got, sizeof step->got, "%s", status == DIBS_OK ? value : result.version);
-  dibs_lease_free(options.lease);
   answer(step, status, error.text);
 }
 
@@ -312,6 +322,7 @@ static void close_session(struct session *s) {
   atomic_fetch_add(&s->told, 1);
   dibs__word_wake(&s->told, 1, false);
   dibs__thread_join(s->thread);
+  drop_leases(s);
   dibs__lab_line_close(&s->line);
   dibs_close(s->store);
 }
@@ -345,8 +356,7 @@ static bool declare(struct play *play) {
     if (!equals) return false;
     *equals = '\0';
     for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++)
-      if (strcmp(keys[k].key, words[i]) == 0)
-        memcpy((char *)&o + keys[k].at, &(const char *){equals + 1}, sizeof(char *));
+      if (strcmp(keys[k].key, words[i]) == 0) *(const char **)(void *)((char *)&o + keys[k].at) = equals + 1;
   }
   if (count == 0) return true;
   if (dibs_table_declare(&o, &play->table, &error) == DIBS_OK) return true;
@@ -400,15 +410,36 @@ bool play_value(struct play *play, const char *sql, char *to, size_t size) {
   return true;
 }
 
-static bool run_steps(struct play *play, const int order[], size_t count) {
-  struct step *before[SESSIONS_MAX] = {NULL};
+/* The first that is due and whose session does not wait; -1: all of them do. */
+static int next_due(const struct play *play, const int order[], size_t count, const bool taken[]) {
+  bool blocked[SESSIONS_MAX] = {false};
   for (size_t i = 0; i < count; i++) {
-    struct step *step = &play->spec->steps[order[i]];
-    if (before[step->session] && !wait_for(before[step->session], STUCK_MS)) {
-      printf("# %s never answered\n", before[step->session]->name);
-      return false;
+    const struct step *step = &play->spec->steps[order[i]];
+    if (taken[i] && !atomic_load(&step->done)) blocked[step->session] = true;
+  }
+  for (size_t i = 0; i < count; i++)
+    if (!taken[i] && !blocked[play->spec->steps[order[i]].session]) return (int)i;
+  return -1;
+}
+
+static bool any_left(const bool taken[], size_t count) {
+  for (size_t i = 0; i < count; i++)
+    if (!taken[i]) return true;
+  return false;
+}
+
+static bool run_steps(struct play *play, const int order[], size_t count) {
+  bool taken[STEPS_MAX] = {false};
+  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), STUCK_MS);
+  while (any_left(taken, count)) {
+    int at = next_due(play, order, count, taken);
+    if (at < 0 && !dibs__tick_before(dibs__tick_now(), by)) return false;
+    if (at < 0) {
+      dibs__nap_ms(1);
+      continue;
     }
-    before[step->session] = step;
+    struct step *step = &play->spec->steps[order[at]];
+    taken[at] = true;
     tell(&play->sessions[step->session], step);
     (void)wait_for(step, WAITS_MS);
   }
@@ -421,7 +452,8 @@ static bool run_steps(struct play *play, const int order[], size_t count) {
 }
 
 bool play_run(struct play *play, const int order[], size_t count) {
-  play->nr++;
+  static uint32_t permutations;
+  play->nr = ++permutations;
   for (size_t i = 0; i < play->spec->step_count; i++) {
     struct step *step = &play->spec->steps[i];
     atomic_store(&step->begun, false);
@@ -430,6 +462,7 @@ bool play_run(struct play *play, const int order[], size_t count) {
     step->deadlock = false;
   }
   for (size_t i = 0; i < play->spec->session_count; i++) {
+    drop_leases(&play->sessions[i]);
     play->sessions[i].next = NULL;
     play->sessions[i].version[0] = play->sessions[i].read[0] = '\0';
   }
