@@ -50,6 +50,29 @@ static void what_ended_long_ago_goes(void **state) {
   seat_close(&seat);
 }
 
+static void fill(const struct bed *bed, const char *text) {
+  sqlite3 *db;
+  assert_int_equal(sqlite3_open_v2(bed->path, &db, SQLITE_OPEN_READWRITE, NULL), SQLITE_OK);
+  assert_int_equal(sqlite3_busy_timeout(db, 10000), SQLITE_OK);
+  assert_int_equal(sqlite3_exec(db, text, NULL, NULL, NULL), SQLITE_OK);
+  assert_int_equal(sqlite3_close(db), SQLITE_OK);
+}
+
+/* More than one step takes; those that are kept stand among them. */
+static void answers_whose_time_is_over_go(void **state) {
+  struct bed *bed = *state;
+  struct seat seat;
+  seat_open(bed, &seat);
+  fill(bed, "WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 350) INSERT INTO dibs_once"
+            " (name, fence, owner, made, until, data) SELECT 'k' || n, 1, 1, 0,"
+            " (CAST(strftime('%s', 'now') AS INTEGER) + CASE WHEN n % 7 = 0 THEN 3600 ELSE -5 END) * 1000, 'x' FROM n");
+  assert_int_equal(rows(bed, "dibs_once"), 350);
+  later(&seat, LATER_MS);
+  seat.store->driver->tidy(seat.store);
+  assert_int_equal(rows(bed, "dibs_once"), 50);
+  seat_close(&seat);
+}
+
 /* A process that queues, says so, and stands still. */
 static pid_t queue_in_a_child(struct bed *bed, const char *name, int id) {
   int told[2];
@@ -171,11 +194,8 @@ static void log_begins_anew(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      CASE(what_ended_long_ago_goes),
-      CASE(sleeper_of_a_dead_process_goes),
-      CASE(deep_queue_leaves_nothing_behind),
-      CASE(old_breaks_are_forgotten),
-      CASE(log_begins_anew),
+      CASE(what_ended_long_ago_goes),         CASE(answers_whose_time_is_over_go), CASE(sleeper_of_a_dead_process_goes),
+      CASE(deep_queue_leaves_nothing_behind), CASE(old_breaks_are_forgotten),      CASE(log_begins_anew),
   };
   return cmocka_run_group_tests_name("sqlite housekeeping", tests, NULL, NULL);
 }
