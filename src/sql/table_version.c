@@ -84,6 +84,7 @@ static bool read_zone(const char *at, struct instant *to) {
   if (!number(&at, 2, &hours)) return false;
   if (*at == ':') at++;
   if (*at && !number(&at, 2, &minutes)) return false;
+  if (hours > 15 || minutes > 59) return false;
   to->ahead_s = (hours * 3600 + minutes * 60) * (behind ? -1 : 1);
   return *at == '\0';
 }
@@ -100,7 +101,7 @@ static bool read_instant(const char *at, struct instant *to) {
     return false;
   if (*at == '.')
     for (at++; *at >= '0' && *at <= '9'; at++) fraction += (unit /= 10) * (*at - '0');
-  if (month < 1 || month > 12 || day < 1 || day > 31) return false;
+  if (month < 1 || month > 12 || day < 1 || day > 31 || hour > 23 || minute > 59 || second > 60) return false;
   to->us = ((days_of(year, month, day) * DAY_S) + hour * 3600 + minute * 60 + second) * US_PER_S + fraction;
   return read_zone(at, to);
 }
