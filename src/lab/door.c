@@ -67,12 +67,23 @@ const char *dibs__lab_door_shown(const struct lab_door *door) {
   return door->shown;
 }
 
+/* dibs gives up a lock soon, to try again; who writes by hand waits for the server to find the deadlock. */
+static dibs__status be_patient(struct lab_line *line, struct dibs__said *said) {
+  bool postgres = strcmp(line->wire->engine->name, "PostgreSQL") == 0;
+  const char *text = postgres ? "SET lock_timeout = 10000" : "SET innodb_lock_wait_timeout = 10";
+  if (dibs__lab_say(line, text, NULL, 0) == DIBS__SQL_FINE) return DIBS_OK;
+  dibs__status status = dibs__sql_excuse(line->wire, "set up", line->door->shown, said);
+  dibs__lab_line_close(line);
+  return status;
+}
+
 dibs__status dibs__lab_line_open(struct lab_door *door, struct lab_line *line, struct dibs__said *said) {
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), OPEN_MS);
   *line = (struct lab_line){.door = door};
   if (!door->embedded) {
     struct dibs__far *far = (struct dibs__far *)door->engine;
-    return far->engine->connect(far, by, &line->wire, said);
+    dibs__status opened = far->engine->connect(far, by, &line->wire, said);
+    return opened == DIBS_OK ? be_patient(line, said) : opened;
   }
   struct dibs__lite *lite = (struct dibs__lite *)door->engine;
   struct dibs__lite_link *link;
@@ -125,6 +136,11 @@ void dibs__lab_version(struct lab_line *line, char *to, size_t size) {
   const char *text = line->own ? "SELECT sqlite_version()" : "SELECT version()";
   if (dibs__lab_say(line, text, NULL, 0) != DIBS__SQL_FINE || engine->rows(line->wire, 0) == 0) return;
   struct dibs__sql_value cell = engine->cell(line->wire, 0, 0, 0, DIBS__SQL_TEXT);
+  /* "15.2 (Debian 15.2-1) on x86_64, compiled by ..." */
+  uint32_t len = 0;
+  while (len < cell.len && !strchr("(,", cell.p[len])) len++;
+  while (len > 0 && cell.p[len - 1] == ' ') len--;
+  cell.len = len;
   bool named = cell.len > strlen(engine->name) && strncmp(cell.p, engine->name, strlen(engine->name)) == 0;
   snprintf(to, size, "%s%s%.*s", named ? "" : engine->name, named ? "" : " ", (int)cell.len, cell.p);
 }

@@ -125,10 +125,8 @@ static void ranges(const struct lab_plot *plot, double x[2], double y[2]) {
 }
 
 static void open_svg(const struct lab_plot *plot, size_t nr, int height, FILE *out) {
-  fprintf(out,
-          "<svg viewBox=\"0 0 %d %d\" role=\"img\" aria-labelledby=\"t%zu d%zu\" "
-          "xmlns=\"http://www.w3.org/2000/svg\">\n<title id=\"t%zu\">",
-          WIDTH, height, nr, nr, nr);
+  fprintf(out, "<svg viewBox=\"0 0 %d %d\" role=\"img\" aria-labelledby=\"t%zu d%zu\">\n", WIDTH, height, nr, nr);
+  fprintf(out, "<title id=\"t%zu\">", nr);
   text_of(plot->title, out);
   fprintf(out, "</title>\n<desc id=\"d%zu\">", nr);
   text_of(plot->text, out);
