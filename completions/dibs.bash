@@ -12,7 +12,7 @@ _dibs() {
   local cur prev word command='' before=0
   cur=${COMP_WORDS[COMP_CWORD]}
   prev=${COMP_WORDS[COMP_CWORD - 1]}
-  local commands='run lock unlock renew ls show break watch record doctor bench lab help version'
+  local commands='run lock unlock renew ls show break watch record stock once doctor bench lab help version'
   local strategies='coalesced atomic pessimistic optimistic named fenced child-first none'
   local globals='--store --json --quiet --owner --help'
   local i
@@ -26,6 +26,8 @@ _dibs() {
       return
     fi
     case $word in
+      --keep) [[ $command == lab ]] || ((i++)) ;; # a flag of the lab
+      --claim | --strategy | --table | --if) ((i++)) ;;
       --store | --owner | --ttl | --wait | --slots | --grace | --interval | --count | --rounds | --seconds | --calm | --only | --out | --users | --strategies | --seats | --rows | --processes | --floor | --html) ((i++)) ;;
       -*) ;;
       *)
@@ -33,6 +35,10 @@ _dibs() {
         ;;
     esac
   done
+  if [[ $prev == --keep && $command == once ]]; then
+    mapfile -t COMPREPLY < <(compgen -W '1h 24h 168h 720h' -- "$cur")
+    return
+  fi
   case $prev in
     --store) COMPREPLY=(); mapfile -t COMPREPLY < <(compgen -W 'sqlite:/// memory:' -- "$cur"); return ;;
     --ttl | --wait | --grace | --interval) mapfile -t COMPREPLY < <(compgen -W '500ms 10s 30s 2m 1h' -- "$cur"); return ;;
@@ -40,6 +46,8 @@ _dibs() {
     --strategies) COMPREPLY=(); mapfile -t COMPREPLY < <(compgen -W "$strategies" -- "$cur"); return ;;
     --users | --seats | --rows | --processes) COMPREPLY=(); return ;;
     --table) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
+    --strategy) COMPREPLY=(); mapfile -t COMPREPLY < <(compgen -W 'coalesced atomic pessimistic optimistic named fenced unguarded' -- "$cur"); return ;;
+    --claim) COMPREPLY=(); return ;;
     --owner | --if | --slots | --count | --rounds | --seconds | --calm | --only) COMPREPLY=(); return ;;
   esac
   local options=''
@@ -50,6 +58,8 @@ _dibs() {
     break) options='--now --wait' ;;
     watch) options='--interval --count' ;;
     record) options='--table --if --create --force' ;;
+    stock) options='--claim --partial --strategy --wait --table' ;;
+    once) options='--keep --wait --try --ttl --grace --retry --forget --' ;;
     bench) options='--rounds --seconds --calm --only --smoke --out' ;;
     lab) options='--users --strategies --seconds --seats --rows --rounds --processes --floor --ttl --html --keep --strict' ;;
   esac
@@ -64,6 +74,7 @@ _dibs() {
   case $command:$before in
     help:0) mapfile -t COMPREPLY < <(compgen -W "$commands exits" -- "$cur") ;;
     record:0) mapfile -t COMPREPLY < <(compgen -W 'get put seal rm save load' -- "$cur") ;;
+    stock:0) mapfile -t COMPREPLY < <(compgen -W 'set take give show' -- "$cur") ;;
     lab:0) mapfile -t COMPREPLY < <(compgen -W 'race throughput deadlock pause contend' -- "$cur") ;;
     bench:0) mapfile -t COMPREPLY < <(compgen -W 'lease' -- "$cur") ;;
     run:0 | lock:0 | unlock:0 | renew:0 | ls:0 | show:0 | break:0 | watch:0) _dibs_names ;;

@@ -3,7 +3,7 @@
 function __dibs_names
     dibs ls --json 2>/dev/null | string replace -ra '\},\{' "}\n{" | string match -rg '"name":"([^"\\\\]*)"' | sort -u
 end
-set -l commands run lock unlock renew ls show break watch record doctor bench lab help version
+set -l commands run lock unlock renew ls show break watch record stock once doctor bench lab help version
 set -l first "not __fish_seen_subcommand_from $commands"
 set -l times '500ms 10s 30s 2m 1h'
 
@@ -17,6 +17,8 @@ complete -c dibs -n $first -a show -d 'show one name'
 complete -c dibs -n $first -a break -d 'take a name from whoever holds it'
 complete -c dibs -n $first -a watch -d 'follow what happens to names'
 complete -c dibs -n $first -a record -d 'read and write records that refuse whoever comes too late'
+complete -c dibs -n $first -a stock -d 'take and give back parts of a bounded quantity'
+complete -c dibs -n $first -a once -d 'run a command once for a key, and say the same again'
 complete -c dibs -n $first -a doctor -d 'check the store and this machine'
 complete -c dibs -n $first -a bench -d 'measure what a lease costs here'
 complete -c dibs -n $first -a lab -d 'show every strategy on a row that many want'
@@ -29,19 +31,25 @@ complete -c dibs -l quiet -d 'say nothing of plain answers'
 complete -c dibs -l owner -x -d 'who acts, for people to read'
 complete -c dibs -s h -l help -d 'print the help of the command'
 
-complete -c dibs -n '__fish_seen_subcommand_from run lock renew' -l ttl -x -a "$times" -d 'how long the lease lasts'
-complete -c dibs -n '__fish_seen_subcommand_from run lock break' -l wait -x -a "$times" -d 'how long to wait'
-complete -c dibs -n '__fish_seen_subcommand_from run lock' -l try -d 'do not wait at all'
+complete -c dibs -n '__fish_seen_subcommand_from run lock renew once' -l ttl -x -a "$times" -d 'how long the lease lasts'
+complete -c dibs -n '__fish_seen_subcommand_from run lock break stock once' -l wait -x -a "$times" -d 'how long to wait'
+complete -c dibs -n '__fish_seen_subcommand_from run lock once' -l try -d 'do not wait at all'
 complete -c dibs -n '__fish_seen_subcommand_from run lock' -l shared -d 'as one of many readers'
 complete -c dibs -n '__fish_seen_subcommand_from run lock' -l slots -x -d 'as one of at most N holders'
-complete -c dibs -n '__fish_seen_subcommand_from run' -l grace -x -a "$times" -d 'between TERM and KILL'
+complete -c dibs -n '__fish_seen_subcommand_from run once' -l grace -x -a "$times" -d 'between TERM and KILL'
 complete -c dibs -n '__fish_seen_subcommand_from break' -l now -d 'do not wait for the holder'
 complete -c dibs -n '__fish_seen_subcommand_from watch' -l interval -x -a "$times" -d 'how often to look'
 complete -c dibs -n '__fish_seen_subcommand_from watch' -l count -x -d 'end after N changes'
-complete -c dibs -n '__fish_seen_subcommand_from record' -l table -r -d 'a table of yours'
+complete -c dibs -n '__fish_seen_subcommand_from record stock' -l table -r -d 'a table of yours'
 complete -c dibs -n '__fish_seen_subcommand_from record' -l if -x -d 'only if it still has this version'
 complete -c dibs -n '__fish_seen_subcommand_from record' -l create -d 'only if there is none'
 complete -c dibs -n '__fish_seen_subcommand_from record' -l force -d 'whatever is there: no guard'
+complete -c dibs -n '__fish_seen_subcommand_from stock' -l claim -x -d 'who repeats it finds what was taken'
+complete -c dibs -n '__fish_seen_subcommand_from stock' -l partial -d 'take what is left if it is less'
+complete -c dibs -n '__fish_seen_subcommand_from stock' -l strategy -x -a 'coalesced atomic pessimistic optimistic named fenced unguarded' -d 'how it is done'
+complete -c dibs -n '__fish_seen_subcommand_from once' -l keep -x -a '1h 24h 168h 720h' -d 'how long the answer is kept'
+complete -c dibs -n '__fish_seen_subcommand_from once' -l retry -d 'keep no failure, and take none'
+complete -c dibs -n '__fish_seen_subcommand_from once' -l forget -d 'forget the answer; run nothing'
 complete -c dibs -n '__fish_seen_subcommand_from bench' -l rounds -x -d 'alternating rounds'
 complete -c dibs -n '__fish_seen_subcommand_from bench' -l seconds -x -d 'of each side in each round'
 complete -c dibs -n '__fish_seen_subcommand_from bench' -l calm -x -d 'run noisy rounds again'
@@ -76,6 +84,7 @@ function __dibs_command
 end
 complete -c dibs -n __dibs_behind_dashes -a '(__dibs_command)'
 complete -c dibs -n '__fish_seen_subcommand_from record' -a 'get put seal rm save load'
+complete -c dibs -n '__fish_seen_subcommand_from stock' -a 'set take give show'
 complete -c dibs -n '__fish_seen_subcommand_from bench' -a lease
 complete -c dibs -n '__fish_seen_subcommand_from lab' -a 'race throughput deadlock pause contend'
 complete -c dibs -n '__fish_seen_subcommand_from help' -a "$commands exits"

@@ -76,7 +76,7 @@ const struct cli_command dibs__cli_commands[] = {
      "and is used wherever it is set.  A record has at most 1 MiB.\n",
      "dibs run job -- sh -c 'n=$(dibs record seal n); echo $((n+1)) | dibs record save n'"},
     {"stock", "set|take|give|show KEY [LIMIT|N|CLAIM]", "take and give back parts of a bounded quantity",
-     CLI_TAKES(claim) | CLI_TAKES(partial) | CLI_TAKES(strategy) | CLI_TAKES(wait),
+     CLI_TAKES(claim) | CLI_TAKES(partial) | CLI_TAKES(strategy) | CLI_TAKES(wait) | CLI_TAKES(table),
      MAY_ALWAYS | CLI_MAY(CONFLICT) | CLI_MAY(ABSENT) | CLI_MAY(STALE) | CLI_MAY(BUSY) | CLI_MAY(TIMEOUT) |
          CLI_MAY(LOST) | CLI_MAY(UNKNOWN),
      2, 3, false, false, dibs__cli_stock,
@@ -86,7 +86,8 @@ const struct cli_command dibs__cli_commands[] = {
      "                twice, and the second time tells what the first one took\n"
      "give KEY CLAIM  gives back what the claim took\n"
      "show KEY        prints what is used, and the limit\n"
-     "What is taken never exceeds the limit, whoever takes at the same time.\n"
+     "What is taken never exceeds the limit, whoever takes at the same time.  With\n"
+     "--table the row and its claims are yours.\n"
      "Strategies: coalesced, atomic, pessimistic, optimistic, named, fenced; and\n"
      "unguarded, which loses updates, for experiments.\n",
      "dibs stock set seats 50; dibs stock take seats 2 --claim order-4711"},

@@ -140,8 +140,12 @@ int dibs__cli_stock(struct cli_call *call) {
   if (code == CLI_DONE) code = set_strategy(&s);
   if (code == CLI_DONE && (sets || takes)) code = set_amount(&s, takes ? 1 : 0);
   dibs_store *store = NULL;
+  dibs_table *table = NULL;
+  if (code == CLI_DONE) code = dibs__cli_table(call, &table);
+  s.options.table = table;
   if (code == CLI_DONE) code = dibs__cli_open(g, 0, &store);
   if (code == CLI_DONE) code = act(&s, store);
   dibs_close(store);
+  dibs_table_free(table);
   return code;
 }
