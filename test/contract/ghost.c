@@ -77,7 +77,13 @@ struct dibs__lease_op ghost_as(const char *name, int id, struct how how) {
   }
   struct dibs__lease_op op = lease_op(p, DIBS__ACQUIRE, name, id, how);
   leave(p);
-  return ghost_process(op);
+  op = ghost_process(op);
+  if (target()->bury) {
+    p = party();
+    target()->bury(innermost(p), op.id);
+    leave(p);
+  }
+  return op;
 }
 
 int ghost_main(int argc, char *argv[]) {

@@ -30,6 +30,8 @@ struct contract_target {
   void (*skew)(struct dibs__dstore *store, int64_t ms);
   /* Its session is gone as after kill -9.  Without it a process is killed. */
   void (*kill)(struct dibs__dstore *store);
+  /* Waits until a server has noticed that the process whose waiter has this id was killed. */
+  void (*bury)(struct dibs__dstore *store, dibs__id id);
   /* A restart that lost leases, waiters and breaks; epochs and records stay. */
   void (*forget)(struct dibs__dstore *store);
   /* Leaves so many fences in the bucket's epoch. */

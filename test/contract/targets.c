@@ -25,40 +25,46 @@ static void sqlite_use_up(struct party *p, uint16_t bucket, uint32_t left) {
   if (status != DIBS_OK) fail_msg("%s", said.text);
 }
 
-/* Of a server: by hand, on a connection of its own. */
-static void far_use_up(struct party *p, uint16_t bucket, uint32_t left) {
-  struct dibs__far *store = (struct dibs__far *)innermost(p);
+/* Of a server: by hand, on a connection of its own.  The first cell of the answer, or 0. */
+static int64_t far_say(struct dibs__far *store, const char *text, const struct dibs__sql_value *values, size_t count) {
   const struct dibs__far_engine *engine = store->engine;
   struct dibs__sql_wire *wire;
   struct dibs__said said = {0};
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), 5000);
-  struct dibs__sql_value v[] = {dibs__sql_number(bucket), dibs__sql_number((int64_t)(DIBS__SEQ_MAX - left))};
-  char *text = dibs__far_text(store, "UPDATE dibs_name SET seq = $2 WHERE bucket = $1 AND name = '' AND place = 0");
-  assert_non_null(text);
-  assert_int_equal(engine->connect(store, by, &wire, &said), DIBS_OK);
+  char *made = dibs__far_text(store, text);
+  assert_non_null(made);
+  if (engine->connect(store, by, &wire, &said) != DIBS_OK) fail_msg("%s", said.text);
   wire->by = by;
-  bool done = engine->sql.put(wire, text, v, 2) == DIBS__SQL_FINE && engine->sql.go(wire, true) == DIBS__SQL_FINE;
+  bool done =
+      engine->sql.put(wire, made, values, count) == DIBS__SQL_FINE && engine->sql.go(wire, true) == DIBS__SQL_FINE;
   if (!done) print_error("%s\n", wire->words);
+  int64_t cell = done && engine->sql.rows(wire, 0) ? dibs__sql_cell_number(wire, 0, 0, 0) : 0;
   engine->close(wire);
-  free(text);
+  free(made);
   assert_true(done);
+  return cell;
+}
+
+static void far_use_up(struct party *p, uint16_t bucket, uint32_t left) {
+  struct dibs__sql_value v[] = {dibs__sql_number(bucket), dibs__sql_number((int64_t)(DIBS__SEQ_MAX - left))};
+  far_say((struct dibs__far *)innermost(p),
+          "UPDATE dibs_name SET seq = $2 WHERE bucket = $1 AND name = '' AND place = 0", v, 2);
+}
+
+static void far_bury(struct dibs__dstore *store, dibs__id id) {
+  struct dibs__sql_value v = dibs__sql_bytes(id.b, sizeof id.b);
+  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), 10000);
+  while (far_say((struct dibs__far *)store, "SELECT max(@alive) FROM dibs_name WHERE id = $1 AND place > 0", &v, 1) >
+         0) {
+    assert_true(dibs__tick_before(dibs__tick_now(), by));
+    dibs__nap_ms(1);
+  }
 }
 
 /* Where test/postgres/skewed.sh has put a clock of its own before the server's. */
-static void far_skew(struct dibs__dstore *base, int64_t ms) {
-  struct dibs__far *store = (struct dibs__far *)base;
-  const struct dibs__far_engine *engine = store->engine;
-  struct dibs__sql_wire *wire;
-  struct dibs__said said = {0};
+static void far_skew(struct dibs__dstore *store, int64_t ms) {
   struct dibs__sql_value v = dibs__sql_number(ms);
-  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), 5000);
-  assert_int_equal(engine->connect(store, by, &wire, &said), DIBS_OK);
-  wire->by = by;
-  bool done = engine->sql.put(wire, "UPDATE test_clock SET ms = ms + $1", &v, 1) == DIBS__SQL_FINE &&
-              engine->sql.go(wire, true) == DIBS__SQL_FINE;
-  if (!done) print_error("%s\n", wire->words);
-  engine->close(wire);
-  assert_true(done);
+  far_say((struct dibs__far *)store, "UPDATE test_clock SET ms = ms + $1", &v, 1);
 }
 
 static const struct contract_target targets[] = {
@@ -74,10 +80,10 @@ static const struct contract_target targets[] = {
      .own_clocks = true,
      .skew = dibs__sqlite_skew,
      .use_up = sqlite_use_up},
-    {.scheme = "postgres", .use_up = far_use_up},
-    {.scheme = "postgresql", .use_up = far_use_up, .skew = far_skew}, /* through skewed.sh */
-    {.scheme = "mysql", .use_up = far_use_up},
-    {.scheme = "mariadb", .use_up = far_use_up},
+    {.scheme = "postgres", .use_up = far_use_up, .bury = far_bury},
+    {.scheme = "postgresql", .use_up = far_use_up, .bury = far_bury, .skew = far_skew}, /* through skewed.sh */
+    {.scheme = "mysql", .use_up = far_use_up, .bury = far_bury},
+    {.scheme = "mariadb", .use_up = far_use_up, .bury = far_bury},
 };
 
 static const struct contract_target unknown = {.scheme = "?"};
