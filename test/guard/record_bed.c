@@ -48,7 +48,7 @@ int case_begin(void **state) {
   snprintf(uri, sizeof uri, "%s", given_uri);
   folder[0] = '\0';
   if (strcmp(given_uri, "sqlite:") == 0) {
-    strcpy(folder, "/tmp/dibs-guard-XXXXXX");
+    snprintf(folder, sizeof folder, "/tmp/dibs-guard-XXXXXX");
     assert_non_null(mkdtemp(folder));
     snprintf(uri, sizeof uri, "sqlite://%s/dibs.db", folder);
   }

@@ -158,16 +158,21 @@ struct act {
 };
 static char story[256];
 
+static void tell(char sign, const char *name) {
+  size_t len = strlen(story);
+  snprintf(story + len, sizeof story - len, "%c%s", sign, name);
+}
+
 static dibs_status act(void *user, dibs_error *error) {
   const struct act *a = user;
-  strcat(strcat(story, "+"), a->name);
+  tell('+', a->name);
   if (a->does != DIBS_OK) snprintf(error->text, sizeof error->text, "%s does not work", a->name);
   return a->does;
 }
 
 static dibs_status undo(void *user, dibs_error *error) {
   struct act *a = user;
-  strcat(strcat(story, "-"), a->name);
+  tell('-', a->name);
   if (a->undo_fails-- > 0) return DIBS_UNAVAILABLE;
   if (a->undoes != DIBS_OK) snprintf(error->text, sizeof error->text, "%s stays", a->name);
   return a->undoes;
@@ -269,7 +274,7 @@ static void only_names_are_names(void **state) {
   DECLARES(DIBS_OK, NULL, .table = "event", .key = "id", .used = "u", .limit = "l", .claims = "c", .claim = "id",
            .claim_stock = "event");
   char many[33 * 4 + 1] = "";
-  for (int i = 0; i < 33; i++) sprintf(many + strlen(many), "c%02d ", i);
+  for (size_t i = 0; i < 33; i++) snprintf(many + i * 4, sizeof many - i * 4, "c%02zu ", i);
   DECLARES(DIBS_INVALID, "more than 32", .table = "event", .key = "id", .columns = many);
   many[32 * 4] = '\0';
   DECLARES(DIBS_OK, NULL, .table = "event", .key = "id", .columns = many);

@@ -20,7 +20,7 @@ ok() { # ok NAME FILE: good when the file, a list of what is wrong, is empty
   fi
 }
 
-${CC:-cc} -E -P "$top/include/dibs.h" | grep -o '\bdibs_[a-z0-9_]* *(' | tr -d ' (' | sort -u >"$tmp/declared"
+${CC:-cc} -E -P "$top/include/dibs.h" | sed 's/(\*/ /g' | grep -o '\bdibs_[a-z0-9_]* *(' | tr -d ' (' | sort -u >"$tmp/declared"
 nm -D --defined-only "$library" | awk '{ print $NF }' >"$tmp/symbols"
 # A name without a version node comes out bare; a node itself is a symbol of kind A.
 sed -n 's/@@*DIBS_[0-9].*//p' "$tmp/symbols" | grep -v '^DIBS_' | sort -u >"$tmp/exported"
