@@ -74,7 +74,6 @@ enum dibs__my_texts {
   DIBS__MY_MAIL_DROP,
   DIBS__MY_MAIL_PUT,
   DIBS__MY_NAME,
-  DIBS__MY_NAME_BUCKET,
   DIBS__MY_TEXTS
 };
 

@@ -23,7 +23,6 @@ static const char *const texts[DIBS__MY_TEXTS] = {
     [DIBS__MY_MAIL_DROP] = "DELETE FROM dibs_mail WHERE session = ",
     [DIBS__MY_MAIL_PUT] = "INSERT INTO dibs_mail (session, nr, what, id) VALUES ",
     [DIBS__MY_NAME] = "dibs_name",
-    [DIBS__MY_NAME_BUCKET] = "dibs_name.bucket",
 };
 
 static const char *copy(char **at, const char *from) {
