@@ -1,0 +1,134 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# What PostgreSQL stores say when something is wrong, and what they take: refusals_test.sh DIBS URI.
+# URI is a database of the test's own; poolers stand before it while they are tried.
+set -u
+export PGOPTIONS="-c client_min_messages=warning"
+dibs=$1
+uri=$2
+count=0 failures=0
+pass() { count=$((count + 1)) && echo "ok $count - $1"; }
+fail() {
+  count=$((count + 1)) failures=$((failures + 1))
+  echo "not ok $count - $1"
+  printf '%s\n' "${@:2}" | sed 's/^/#   /'
+}
+database=${uri##*/}
+place=${uri#*@}
+place=${place%%/*}
+host=${place%%:*} port=${place##*:}
+
+# says NAME CODE WORDS URI: a run on that store ends with CODE and says WORDS, and no password.
+says() {
+  local name=$1 code=$2 words=$3 got said
+  said=$(timeout 20 "$dibs" run --store "$4" refusals -- echo ran 2>&1)
+  got=$?
+  if [ "$got" -ne "$code" ]; then
+    fail "$name" "exit $got, not $code: $said"
+  elif [[ $said != *"$words"* ]]; then
+    fail "$name" "it says: $said"
+  elif [[ $said == *secret* ]]; then
+    fail "$name" "the password is in: $said"
+  else
+    pass "$name"
+  fi
+}
+sql() { psql -X -q -A -t -v ON_ERROR_STOP=1 "$@"; }
+
+says 'a store is made on first use' 0 ran "$uri"
+says 'another schema and prefix' 0 ran "$uri?schema=other&prefix=x_"
+says 'a host that is away is passed over' 0 ran "${uri/@/@127.0.0.1:1,}"
+says 'a wrong password' 123 'password authentication failed for user "dibs"' "${uri/dibs-secret/wrong-secret}"
+says 'no password' 123 'no password supplied' "${uri/:dibs-secret/}"
+says 'no such database' 125 'database "nowhere" does not exist' "${uri%/*}/nowhere"
+says 'nobody listens' 123 'Connection refused' "postgres://dibs:dibs-secret@127.0.0.1:1/x"
+says 'no such parameter' 125 'has no parameter nonsense' "$uri?nonsense=1"
+says 'TLS where there is none' 123 'SSL was required' "$uri?sslmode=require"
+says 'hosts in two places' 125 'names hosts both' "$uri?host=/tmp"
+says 'no such lock' 125 'rows is meant' "$uri?lock=nonsense"
+
+sql "$uri" <<<"ALTER ROLE dibs IN DATABASE $database SET default_transaction_read_only = on"
+says 'a role that may only read' 123 'read-only' "$uri"
+sql "$uri" <<<"BEGIN READ WRITE; ALTER ROLE dibs IN DATABASE $database RESET default_transaction_read_only; COMMIT"
+
+sql "$uri" <<<"REVOKE ALL ON dibs.dibs_name FROM dibs"
+says 'a right that was taken away' 123 'permission denied for table dibs_name' "$uri"
+sql "$uri" <<<"GRANT ALL ON dibs.dibs_name TO dibs"
+says 'and given again' 0 ran "$uri"
+
+sql "$uri" <<<"UPDATE dibs.dibs_meta SET version = 1000"
+says 'tables of a newer dibs' 123 'newer dibs' "$uri"
+sql "$uri" <<<"DROP SCHEMA dibs CASCADE"
+
+# ---- Poolers ----
+
+folder=$(mktemp -d /tmp/dibs-pooler.XXXXXX)
+pooler=
+end() {
+  [ -z "$pooler" ] || kill "$pooler" 2>/dev/null
+  rm -rf "$folder"
+}
+trap end EXIT
+
+# begin_pooler MODE: at $pooled.  Ports may be taken: the next one, then.
+begin_pooler() {
+  local mode=$1 as=() tries
+  for ((tries = 0; tries < 8; tries++)); do
+    local at=$((20000 + (RANDOM % 10000)))
+    cat >"$folder/ini" <<END_OF_INI
+[databases]
+$database = host=$host port=$port dbname=$database user=dibs password=dibs-secret
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = $at
+unix_socket_dir =
+auth_type = any
+pool_mode = $mode
+default_pool_size = 20
+END_OF_INI
+    chmod -R a+rX "$folder"
+    [ "$(id -u)" -ne 0 ] || as=(setpriv --reuid=postgres --regid=postgres --clear-groups)
+    "${as[@]}" pgbouncer "$folder/ini" >"$folder/log" 2>&1 &
+    pooler=$!
+    for _ in $(seq 200); do
+      if grep -q 'process up' "$folder/log"; then
+        pooled="postgres://dibs:dibs-secret@127.0.0.1:$at/$database"
+        return 0
+      fi
+      kill -0 "$pooler" 2>/dev/null || break
+      sleep 0.05
+    done
+    wait "$pooler"
+    pooler=
+  done
+  return 1
+}
+end_pooler() {
+  kill "$pooler" && wait "$pooler"
+  pooler=
+}
+
+export PATH=$PATH:/usr/sbin
+if command -v pgbouncer >/dev/null; then
+  begin_pooler transaction || fail 'pgbouncer begins' "$(cat "$folder/log")"
+  says 'a pooler of transactions is refused' 125 'gives each transaction another server process' "$pooled"
+  for i in 1 2 3 4; do timeout 20 "$dibs" run --store "$pooled" "x$i" -- true 2>/dev/null & done
+  says 'also when several come at once' 125 'gives each transaction another server process' "$pooled"
+  for job in $(jobs -p); do [ "$job" = "$pooler" ] || wait "$job"; done
+  end_pooler
+  left=$(sql "$uri" <<<"SELECT count(*) FROM pg_namespace WHERE nspname = 'dibs'")
+  if [ "$left" = 0 ]; then pass 'nothing was made through it'; else fail 'nothing was made through it' "$left"; fi
+  begin_pooler session || fail 'pgbouncer begins' "$(cat "$folder/log")"
+  says 'a pooler of sessions is taken' 0 ran "$pooled"
+  end_pooler
+else
+  count=$((count + 1))
+  echo "ok $count - poolers # SKIP pgbouncer is not installed"
+fi
+
+# The last one: nobody gets in afterwards.
+sql "$uri" <<<"ALTER DATABASE $database CONNECTION LIMIT 0"
+says 'no connection is left' 123 'too many connections' "$uri"
+
+echo "1..$count"
+[ "$failures" -eq 0 ]
