@@ -84,7 +84,9 @@ step dibs__my_ring_within(struct dibs__far *store, struct dibs__sql_wire *wire, 
   if (!count) return DIBS__SQL_FINE;
   bool fine = add_text(&b, place->texts[DIBS__MY_MAIL_PUT]);
   for (size_t i = 0; i < count && fine; i++) {
-    struct dibs__sql_value id = dibs__sql_bytes(rings[i].event.id.b, sizeof rings[i].event.id.b);
+    uint8_t bytes[DIBS__FAR_RING_BYTES];
+    dibs__far_ring_write(&rings[i].event, bytes);
+    struct dibs__sql_value id = dibs__sql_bytes(bytes, sizeof bytes);
     fine = add_text(&b, i ? ",(" : "(") && add_number(&b, (int64_t)rings[i].session) &&
            /* Numbers that never come twice from one server. */
            add_text(&b, ",UUID_SHORT() & 9223372036854775807,") && add_number(&b, (int64_t)rings[i].event.what) &&
@@ -226,7 +228,7 @@ static step read_mail(struct bell *b, struct dibs__event *events, size_t cap, si
     struct dibs__sql_value id = dibs__my_cell(wire, 0, i, 2, DIBS__SQL_BYTES);
     *to = (struct dibs__event){0};
     to->what = (enum dibs__event_what)dibs__my_cell(wire, 0, i, 1, DIBS__SQL_NUMBER).number;
-    if (id.p && id.len == sizeof to->id.b) memcpy(to->id.b, id.p, id.len);
+    if (id.p && id.len == DIBS__FAR_RING_BYTES) dibs__far_ring_read((const uint8_t *)id.p, to);
     b->seen[b->seen_count++] = dibs__my_cell(wire, 0, i, 0, DIBS__SQL_NUMBER).number;
   }
   return end;

@@ -3,7 +3,7 @@
  * A bell: a connection that holds the advisory lock named after its session, and listens on the session's channel.
  *
  * Rings are sent by statements of their own behind COMMIT: a transaction with NOTIFY commits alone in the whole
- * database.  A payload is 34 hex digits: what (2), id (32).  An offer's fence stays at home: who hears of it asks.
+ * database.  A payload is hex digits: what (2), then the event as it travels (far.h).
  */
 #include "drivers/postgres_parts.h"
 
@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHANNEL_SIZE = 32, PAYLOAD = 2 + 32 };
+enum { CHANNEL_SIZE = 32, PAYLOAD = 2 + 2 * DIBS__FAR_RING_BYTES };
 
 struct bell {
   struct dibs__pg_wire *w;
@@ -89,10 +89,11 @@ static bool read_hex(const char *from, size_t digits, uint8_t *to) {
 
 /* false: nothing that we send.  Whatever it says is only a reason to look. */
 static bool read_payload(const char *text, struct dibs__event *event) {
-  uint8_t what;
+  uint8_t what, bytes[DIBS__FAR_RING_BYTES];
   *event = (struct dibs__event){.what = DIBS__EV_RECHECK};
   if (strlen(text) != PAYLOAD || !read_hex(text, 2, &what) || what > DIBS__EV_NEW_LIFE) return false;
-  if (!read_hex(text + 2, 32, event->id.b)) return false;
+  if (!read_hex(text + 2, 2 * sizeof bytes, bytes)) return false;
+  dibs__far_ring_read(bytes, event);
   event->what = (enum dibs__event_what)what;
   return true;
 }
@@ -131,10 +132,12 @@ dibs__status dibs__pg_bell_wait(void *bell, struct dibs__event *events, size_t c
 
 static void write_payload(const struct dibs__event *event, char text[PAYLOAD + 1]) {
   static const char digits[] = "0123456789abcdef";
+  uint8_t bytes[DIBS__FAR_RING_BYTES];
+  dibs__far_ring_write(event, bytes);
   char *at = text + snprintf(text, 3, "%02x", (unsigned)event->what);
-  for (size_t i = 0; i < sizeof event->id.b; i++) {
-    *at++ = digits[event->id.b[i] >> 4];
-    *at++ = digits[event->id.b[i] & 15];
+  for (size_t i = 0; i < sizeof bytes; i++) {
+    *at++ = digits[bytes[i] >> 4];
+    *at++ = digits[bytes[i] & 15];
   }
   *at = '\0';
 }

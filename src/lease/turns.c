@@ -134,13 +134,26 @@ void dibs__hold_locked(struct grant *grant, dibs__fence first, uint32_t block, d
   dibs__wait_over_locked(grant->lease, DIBS_OK, after);
 }
 
-/* The store reads our clock: what it offers is ours until the offer ends, and is confirmed beside the path.  Who lets
- * go before that has spared the store a transaction. */
+/* Until when an offer stands; 0: that is not known.  A store with a clock of its own: it was made after it told us to
+ * wait, so it stands OFFER_MS from before we asked that at least; a message of an earlier offer, that comes late, has a
+ * fence that was drawn before. */
+static dibs__tick stands_until(const struct grant *grant, const struct dibs__event *event) {
+  const struct dibs__lease_op *asked = &grant->op;
+  if (event->held_until.ns != 0) return event->held_until;
+  bool lasts = (dibs__core_caps(grant->store->core) & DIBS__CAP_OFFERS_LAST) != 0;
+  if (!lasts || asked->op.status != DIBS__QUEUED || !dibs__fence_below(asked->fence, event->fence))
+    return (dibs__tick){0};
+  return dibs__tick_add_ms(asked->op.sent, DIBS__OFFER_MS);
+}
+
+/* What a store offers is ours until the offer ends, and is confirmed beside the path.  Who lets go before that has
+ * spared the store a transaction. */
 static bool begin_at_once_locked(struct grant *grant, const struct dibs__event *event, struct after *after) {
   dibs_lease *lease = grant->lease;
-  if (event->held_until.ns == 0 || atomic_load(&lease->phase) != LEASE_QUEUED) return false;
+  dibs__tick until = stands_until(grant, event);
+  if (until.ns == 0 || atomic_load(&lease->phase) != LEASE_QUEUED) return false;
   if (lease->on_lost || (lease->flags & DIBS_NO_RENEW)) return false; /* who counts on the whole ttl gets it first */
-  dibs__tick sure = {event->held_until.ns - dibs__margin_ms(DIBS__OFFER_MS) * DIBS__NS_PER_MS};
+  dibs__tick sure = {until.ns - dibs__margin_ms(DIBS__OFFER_MS) * DIBS__NS_PER_MS};
   if (!dibs__tick_before(dibs__tick_now(), sure)) return false;
   grant->unconfirmed = true;
   grant->slot = 0;

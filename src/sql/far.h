@@ -50,11 +50,23 @@ struct dibs__far_options {
 
 struct dibs__far;
 
-/* What a ring says.  `fence` and `until` as dibs__sql.offer knows them; the hearer asks again in any case. */
+/* What a ring says. */
 struct dibs__far_ring {
   uint64_t session;
   struct dibs__event event;
 };
+
+/* An event as it travels: its id, then its fence, the largest byte first. */
+enum { DIBS__FAR_RING_BYTES = 16 + 8 };
+static inline void dibs__far_ring_write(const struct dibs__event *event, uint8_t to[DIBS__FAR_RING_BYTES]) {
+  for (size_t i = 0; i < 16; i++) to[i] = event->id.b[i];
+  for (size_t i = 0; i < 8; i++) to[16 + i] = (uint8_t)(event->fence.v >> (56 - 8 * i));
+}
+static inline void dibs__far_ring_read(const uint8_t from[DIBS__FAR_RING_BYTES], struct dibs__event *event) {
+  event->fence.v = 0;
+  for (size_t i = 0; i < 16; i++) event->id.b[i] = from[i];
+  for (size_t i = 0; i < 8; i++) event->fence.v = event->fence.v << 8 | from[16 + i];
+}
 
 /* A server engine.  Functions that get a wire run on the thread that uses it. */
 struct dibs__far_engine {

@@ -49,11 +49,10 @@ static void post(void *to, uint64_t who, enum dibs__event_what what, dibs__id id
   ring(to, who, &(struct dibs__event){.what = what, .id = id});
 }
 
-/* Its end is in the server's clock, which is not ours: who hears of it asks. */
+/* Its end is in the server's clock, which is not ours: who hears of it counts from when it was told to wait. */
 static void offer(void *to, uint64_t who, dibs__id id, uint64_t fence, int64_t until) {
-  (void)fence;
   (void)until;
-  post(to, who, DIBS__EV_OFFER, id);
+  ring(to, who, &(struct dibs__event){.what = DIBS__EV_OFFER, .id = id, .fence = {fence}});
 }
 
 struct dibs__sql dibs__far_sql(session *s) {

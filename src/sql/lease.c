@@ -114,8 +114,12 @@ static step find_waiter(struct dibs__sql *s, const head *h, const struct dibs__l
 
 static step answer_later(struct dibs__sql *s, const head *h, struct dibs__lease_op *op, dibs__status status,
                          uint64_t ticket) {
+  struct dibs__sql_bucket *row;
   op->op.status = status;
   op->ticket = ticket;
+  step st = s->rows->bucket_get(s->to, h->bucket, &row);
+  if (st != DIBS__SQL_FINE) return st;
+  op->fence = dibs__fence_make(row->mandate.epoch, row->seq);
   return dibs__sql_recheck(s, h, &op->recheck.ms);
 }
 

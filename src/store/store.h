@@ -38,20 +38,17 @@
  *  R22 A version of a key stands for one content: also across a removal the next one is another.
  *  R23 A removed record remembers its fence: R18 holds for who comes late and would make it anew.
  *  R24 What claims hold of a stock, together, is its `used`, and never more than its limit.
- *  R25 A claim counts once: taken again it answers REPLAY with what it holds, whatever is left; CONFLICT if it was given
- *      back or is another stock's.
- *  R26 Takes and gives of one stock are decided in the order of the batch: one that does not fit is refused, a smaller
- *      one behind it may fit.
- *  R27 One bad claim poisons nobody: in a batch where one repeats, one has no stock and one does not fit, each gets its
- *      own answer and all others are in.
- *  R28 What a claim holds is given back once.  A claim that is given back before it was taken never counts.
- *  R29 A fenced take or give is refused (STALE) as in R18, unless it was done before.
- *  R30 An answer that is stored under a key stands until its time is over or it is forgotten: whoever begins or stores
- *      meanwhile gets it (REPLAY), and changes nothing.
- *  R31 An attempt refuses (STALE) what attempts with a lower fence, or an equal one of another id, do later: also when
- *      its answer was forgotten or its time is over, as long as the row is there.
- *  R32 What an attempt asks again (begin, store) after any outcome finds what it did: OK.
- *  R33 Two keys know nothing of each other.  Answers are any bytes, up to DIBS_RECORD_MAX.
+ *  R25 A claim counts once: taken again it answers REPLAY with what it holds, whatever is left; CONFLICT if it was
+ * given back or is another stock's. R26 Takes and gives of one stock are decided in the order of the batch: one that
+ * does not fit is refused, a smaller one behind it may fit. R27 One bad claim poisons nobody: in a batch where one
+ * repeats, one has no stock and one does not fit, each gets its own answer and all others are in. R28 What a claim
+ * holds is given back once.  A claim that is given back before it was taken never counts. R29 A fenced take or give is
+ * refused (STALE) as in R18, unless it was done before. R30 An answer that is stored under a key stands until its time
+ * is over or it is forgotten: whoever begins or stores meanwhile gets it (REPLAY), and changes nothing. R31 An attempt
+ * refuses (STALE) what attempts with a lower fence, or an equal one of another id, do later: also when its answer was
+ * forgotten or its time is over, as long as the row is there. R32 What an attempt asks again (begin, store) after any
+ * outcome finds what it did: OK. R33 Two keys know nothing of each other.  Answers are any bytes, up to
+ * DIBS_RECORD_MAX.
  *
  * Threads: open, close, connect, disconnect are called by one thread at a time.  run and list: one caller a session.
  * events: one caller a store.  wake: any thread.  No lock of the core is held across any of them.
@@ -98,19 +95,21 @@ typedef int32_t dibs__status;
 enum { DIBS__QUEUED = 100, DIBS__MOVED = 101 };
 
 enum dibs__cap {
-  DIBS__CAP_SHARED = 1,     /* shared leases */
-  DIBS__CAP_COUNTED = 2,    /* counted leases */
-  DIBS__CAP_FIFO = 4,       /* R11 */
-  DIBS__CAP_GRANT_NEXT = 8, /* a release makes the offer by itself */
-  DIBS__CAP_EVENTS = 16,    /* events() sleeps until something happened; else it only sleeps */
-  DIBS__CAP_SESSION = 32,   /* leases die with their session, at once */
-  DIBS__CAP_ATOMIC = 64,    /* groups */
-  DIBS__CAP_ANCHOR = 128,   /* durable: may remember epochs for others; serves FAM_ANCHOR */
-  DIBS__CAP_VOLATILE = 256, /* its memory may be lost while it is up */
-  DIBS__CAP_PARALLEL = 512, /* more than one session does useful work at once */
-  DIBS__CAP_BRIEF = 2048,   /* a batch takes microseconds; with a deadline of a few ms run() does it, or answers
-                               UNAVAILABLE and nothing was done: an event loop may carry it */
-  DIBS__CAP_BLOCKS = 1024   /* grants and renewals may draw blocks of fences (cohort hand-off) */
+  DIBS__CAP_SHARED = 1,         /* shared leases */
+  DIBS__CAP_COUNTED = 2,        /* counted leases */
+  DIBS__CAP_FIFO = 4,           /* R11 */
+  DIBS__CAP_GRANT_NEXT = 8,     /* a release makes the offer by itself */
+  DIBS__CAP_EVENTS = 16,        /* events() sleeps until something happened; else it only sleeps */
+  DIBS__CAP_SESSION = 32,       /* leases die with their session, at once */
+  DIBS__CAP_ATOMIC = 64,        /* groups */
+  DIBS__CAP_ANCHOR = 128,       /* durable: may remember epochs for others; serves FAM_ANCHOR */
+  DIBS__CAP_VOLATILE = 256,     /* its memory may be lost while it is up */
+  DIBS__CAP_PARALLEL = 512,     /* more than one session does useful work at once */
+  DIBS__CAP_BRIEF = 2048,       /* a batch takes microseconds; with a deadline of a few ms run() does it, or answers
+                                   UNAVAILABLE and nothing was done: an event loop may carry it */
+  DIBS__CAP_OFFERS_LAST = 4096, /* an offer made after QUEUED was answered has a larger fence than that answer, and
+                                   stands at least DIBS__OFFER_MS from when QUEUED was asked */
+  DIBS__CAP_BLOCKS = 1024       /* grants and renewals may draw blocks of fences (cohort hand-off) */
 };
 
 /* ---- Operations --------------------------------------------------------------------------------------------- */
@@ -177,7 +176,8 @@ struct dibs__lease_op {
   dibs__str name;
   dibs__str owner; /* ACQUIRE: the holder's label.  BREAK: who breaks */
   dibs__id id;
-  dibs__fence fence; /* RENEW, RELEASE: any fence of the block that was granted.  ACQUIRE, RENEW answer: the first */
+  dibs__fence fence; /* RENEW, RELEASE: any fence of the block that was granted.  ACQUIRE, RENEW answer: the first;
+                        QUEUED: see CAP_OFFERS_LAST */
   uint32_t mode;     /* dibs_mode */
   uint32_t slots;    /* counted: N */
   uint32_t ttl_ms;
@@ -317,7 +317,8 @@ struct dibs__event {
   enum dibs__event_what what;
   dibs__id id;
   /* OFFER of an exclusive name by a store whose clock is our boot-time clock: the name may be taken for held until
-   * `held_until` (less a margin) under `fence`, without asking first.  Renewing it confirms; 0: ask. */
+   * `held_until` (less a margin) under `fence`, without asking first.  Renewing it confirms; 0: ask, or, with
+   * CAP_OFFERS_LAST, see there. */
   dibs__fence fence;
   dibs__tick held_until;
 };
