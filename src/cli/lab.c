@@ -114,6 +114,7 @@ int dibs__cli_lab(struct cli_call *call) {
       return dibs__cli_fail(globals, CLI_FAILED, "", "lab: no folder for a store of its own: %s", strerror(errno));
     lab.uri = uri;
   }
+  if (strcmp(lab.uri, "memory:") == 0) lab.uri = "memory:lab"; /* without a name each user would have one of its own */
   lab.interrupted = &interrupted;
   if (isatty(STDERR_FILENO) && !globals->quiet) lab.progress = dibs__cli_lab_progress;
   code = run(globals, &lab, &asked);

@@ -71,6 +71,7 @@ void dibs__cli_lab_print(const struct lab_sheet *sheet, FILE *out) {
     if (sheet->parts[i]->kind == LAB_PART_TABLE) print_table(&sheet->parts[i]->as.table, out);
     if (sheet->parts[i]->kind == LAB_PART_TIMELINE) print_timeline(&sheet->parts[i]->as.timeline, out);
   }
+  if (sheet->interrupted) fputs("\nEnded early: this is what there was by then.\n", out);
   if (sheet->note_count) putc('\n', out);
   for (size_t i = 0; i < sheet->note_count; i++) {
     fputs("- ", out);

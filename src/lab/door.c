@@ -43,7 +43,7 @@ dibs__status dibs__lab_door_open(const char *uri, struct lab_door **out, struct 
   door->embedded = strcmp(parsed.scheme, "sqlite") == 0;
   if (!door->embedded && !is_server(parsed.scheme)) {
     dibs__say(said, "%s speaks no SQL", door->shown);
-    status = DIBS_UNSUPPORTED;
+    status = DIBS_NOT_FOUND;
     goto out;
   }
   status = dibs__chain_open(&parsed, NULL, dibs__tick_add_ms(dibs__tick_now(), OPEN_MS), &door->chain, said);

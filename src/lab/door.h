@@ -10,7 +10,7 @@
 enum { LAB_LINE_MS = 15000 }; /* for a statement: longer than a server needs to find a deadlock */
 
 struct lab_door;
-/* Opens the engine at `uri` once more.  OK; UNSUPPORTED: no SQL there.  *door is for close. */
+/* Opens the engine at `uri` once more.  OK; NOT_FOUND: it speaks no SQL.  *door is for close. */
 dibs__status dibs__lab_door_open(const char *uri, struct lab_door **door, struct dibs__said *said);
 void dibs__lab_door_close(struct lab_door *door);              /* after its lines; NULL is fine */
 const char *dibs__lab_door_shown(const struct lab_door *door); /* the URI without password */

@@ -6,6 +6,7 @@
  */
 #include "base/text.h"
 #include "lab/lab.h"
+#include "store/uri.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -30,6 +31,22 @@ void dibs__lab_key(char key[LAB_KEY_MAX], uint32_t run, uint32_t nth) {
   snprintf(key, LAB_KEY_MAX, "lab-%u-%u", run, nth);
 }
 
+/* A store without SQL: its name for people is all that is known of it. */
+static bool open_plain(struct lab *lab) {
+  struct dibs__uri uri;
+  struct dibs__said said = {0};
+  if (dibs__uri_parse(lab->uri, &uri, &said) != DIBS_OK) return dibs__lab_fail(lab, "%s", said.text);
+  bool own = strcmp(uri.scheme, "memory") == 0;
+  dibs__lab_fact(&lab->sheet, "store", "Store", "%s", uri.shown);
+  dibs__uri_free(&uri);
+  if (own && lab->processes)
+    return dibs__lab_fail(lab, "a store in memory is its process's own; leave --processes out, or name another store");
+  dibs__lab_note(&lab->sheet,
+                 "This store has no tables of SQL: its own stock is taken from, and what needs plain SQL is "
+                 "left out.");
+  return true;
+}
+
 bool dibs__lab_open(struct lab *lab) {
   struct dibs__said said = {0};
   uint32_t number;
@@ -39,18 +56,11 @@ bool dibs__lab_open(struct lab *lab) {
   snprintf(lab->event, sizeof lab->event, "dibs_lab_event_%06u", number % 1000000);
   snprintf(lab->applicant, sizeof lab->applicant, "dibs_lab_applicant_%06u", number % 1000000);
   dibs__status status = dibs__lab_door_open(lab->uri, &lab->door, &said);
-  if (status == DIBS_UNSUPPORTED && !lab->door) {
-    dibs__lab_note(&lab->sheet,
-                   "This store has no tables of SQL: its own stock is taken from, and what needs plain SQL "
-                   "is left out.");
-    return true;
-  }
+  if (status == DIBS_NOT_FOUND) return open_plain(lab);
   if (status != DIBS_OK)
     return dibs__lab_fail(lab, "%s", said.text[0] ? said.text : dibs_status_text((dibs_status)status));
   dibs__lab_fact(&lab->sheet, "store", "Store", "%s", dibs__lab_door_shown(lab->door));
-  if (dibs__lab_line_open(lab->door, &lab->line, &said) != DIBS_OK) {
-    return dibs__lab_fail(lab, "%s", said.text);
-  }
+  if (dibs__lab_line_open(lab->door, &lab->line, &said) != DIBS_OK) return dibs__lab_fail(lab, "%s", said.text);
   dibs__lab_version(&lab->line, version, sizeof version);
   dibs__lab_fact(&lab->sheet, "engine", "Engine", "%s", version);
   return true;

@@ -147,7 +147,10 @@ if [ -z "${2:-}" ]; then
   wrong 'needs a value' race --users
   wrong 'there is no option' race --bogus
   exits 119 'a report that can not be written' "$DIBS" lab race --users 2 --seats 1 --strategies atomic --html "$dir/no/such"
-  exits 123 'a store in memory has no stock for other processes to be stopped at' "$DIBS" lab pause --store memory:
+  exits 0 'a store without SQL has stock, too' lab race --users 9 --seats 4 --store memory:
+  is 'and counts' "$(race coalesced counted)/$(race pessimistic counted)/$(race child-first counted)" 4/4/
+  exits 123 'a store in memory is its own' lab race --store memory: --processes 2
+  exits 123 'a store in memory has no other process to stop' "$DIBS" lab pause --store memory:
   (
     unset DIBS_STORE
     export TMPDIR=$dir/tmp
