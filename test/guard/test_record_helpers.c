@@ -306,6 +306,7 @@ static void a_file_declares_tables(void **state) {
   reads("\xef\xbb\xbf[a]\ntable=a\nkey=b\n", NULL, DIBS_OK, NULL);
   reads("", NULL, DIBS_INVALID, "has 0 sections");
   reads("[a]\ntable = x y\nkey = k\n", "a", DIBS_INVALID, ":1: table \"x y\" has something else");
+  reads("[a]\ntable = x\nkey = a#b;c\n", "a", DIBS_INVALID, ":1: key \"a#b;c\" has something else");
   reads("[a]\ntable = x\nky = k\n", "a", DIBS_INVALID, ":3: there is no such key");
   reads("[a]\ntable = x\ntable = y\n", "a", DIBS_INVALID, ":3: 'table' is there twice");
   reads("[a]\ntable = x\n[b]\n[a]\n", "a", DIBS_INVALID, ":4: there is a section [a] above");
