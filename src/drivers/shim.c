@@ -98,6 +98,8 @@ struct dibs__shim_before {
     struct dibs__lease_op lease;
     struct dibs__anchor_op anchor;
     struct dibs__record_op record;
+    struct dibs__stock_op stock;
+    struct dibs__once_op once;
   } op;
 };
 
@@ -119,6 +121,10 @@ struct dibs__shim_before *dibs__shim_remember(struct dibs__op *const ops[], size
       struct dibs__record_op *to = &before[i].op.record;
       to->seen = op->seen, to->version = op->version, to->got = op->got, to->got_len = op->got_len;
       memcpy(to->stands, op->stands, sizeof to->stands);
+    } else if (ops[i]->family == DIBS__FAM_STOCK) {
+      before[i].op.stock = *(const struct dibs__stock_op *)ops[i];
+    } else if (ops[i]->family == DIBS__FAM_ONCE) {
+      before[i].op.once = *(const struct dibs__once_op *)ops[i];
     }
   }
   return before;
@@ -143,6 +149,17 @@ void dibs__shim_drop_answers(struct dibs__shim_before *before, struct dibs__op *
       op->seen = from->seen, op->version = from->version, op->got = from->got, op->got_len = from->got_len;
       memcpy(op->stands, from->stands, sizeof op->stands);
       op->why[0] = '\0';
+    } else if (ops[i]->family == DIBS__FAM_STOCK) {
+      struct dibs__stock_op *op = (struct dibs__stock_op *)ops[i];
+      const struct dibs__stock_op *from = &before[i].op.stock;
+      op->got = from->got, op->used = from->used, op->limit = from->limit;
+      op->retries = from->retries, op->deadlocks = from->deadlocks;
+    } else if (ops[i]->family == DIBS__FAM_ONCE) {
+      struct dibs__once_op *op = (struct dibs__once_op *)ops[i];
+      const struct dibs__once_op *from = &before[i].op.once;
+      if (op->got != from->got) free(op->got);
+      op->got = from->got, op->got_len = from->got_len;
+      op->age_ms = from->age_ms, op->left_ms = from->left_ms;
     }
   }
 }

@@ -48,7 +48,9 @@ static const struct {
   const char *verbs[VERBS];
 } names[DIBS__FAM_COUNT] = {[DIBS__FAM_LEASE] = {"lease", {"acquire", "renew", "release", "cancel", "break"}},
                             [DIBS__FAM_ANCHOR] = {"anchor", {"read", "next"}},
-                            [DIBS__FAM_RECORD] = {"record", {"load", "seal", "save", "put", "drop"}}};
+                            [DIBS__FAM_RECORD] = {"record", {"load", "seal", "save", "put", "drop"}},
+                            [DIBS__FAM_STOCK] = {"stock", {"take", "give", "read", "set"}},
+                            [DIBS__FAM_ONCE] = {"once", {"read", "store", "forget", "begin", "leave"}}};
 
 static const char *family_name(const struct dibs__op *op) {
   return op->family < DIBS__FAM_COUNT ? names[op->family].family : "?";
@@ -120,12 +122,31 @@ static void add_record(struct dibs__text *text, const struct dibs__record_op *op
   dibs__text_addf(text, ",\"bytes\":%" PRIu32, op->data.len ? op->data.len : op->got_len);
 }
 
+static void add_stock(struct dibs__text *text, const struct dibs__stock_op *op) {
+  add_string(text, "key", op->key.p, op->key.len);
+  if (op->claim.len) add_string(text, "claim", op->claim.p, op->claim.len);
+  dibs__text_addf(text, ",\"amount\":%" PRId64 ",\"strategy\":%" PRIu32, op->amount, op->strategy);
+}
+
+static void add_once(struct dibs__text *text, const struct dibs__once_op *op) {
+  add_string(text, "key", op->key.p, op->key.len);
+  if (op->fence.v) {
+    add_id(text, op->id);
+    dibs__text_addf(text, ",\"fence\":%" PRIu64, op->fence.v);
+  }
+  dibs__text_addf(text, ",\"bytes\":%" PRIu32, op->data.len ? op->data.len : op->got_len);
+}
+
 static void add_op(struct dibs__text *text, const struct dibs__op *op) {
   dibs__text_addf(text, "{\"op\":\"%s.%s\"", family_name(op), verb_name(op));
   if (op->family == DIBS__FAM_LEASE)
     add_lease(text, (const struct dibs__lease_op *)op);
   else if (op->family == DIBS__FAM_RECORD)
     add_record(text, (const struct dibs__record_op *)op);
+  else if (op->family == DIBS__FAM_STOCK)
+    add_stock(text, (const struct dibs__stock_op *)op);
+  else if (op->family == DIBS__FAM_ONCE)
+    add_once(text, (const struct dibs__once_op *)op);
   else
     dibs__text_addf(text, ",\"bucket\":%u", op->bucket);
   if (op->lane) dibs__text_addf(text, ",\"lane\":%" PRIu32, op->lane);
