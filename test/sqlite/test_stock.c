@@ -1,0 +1,341 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Guarded writes on the embedded store: a file of schema 1 becomes one of schema 2 and keeps all that it has, also when
+ * that is torn in the middle; every call to the files, and every allocation, fails in turn while batches are taken; and
+ * a connection of the user's.
+ */
+#include "base/text.h"
+#include "bed.h"
+#include "faultmem.h"
+#include "faultvfs.h"
+#include "sql/schema.h"
+#include "sql/sql.h"
+
+#include <sqlite3.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SHORT_MS = 50, MOST_CALLS = 4000, TAKES = 7, LIMIT = 1000000 };
+
+static int begin(void **state) {
+  faultvfs_install();
+  return bed_begin(state);
+}
+
+static int end(void **state) {
+  int result = bed_end(state);
+  faultvfs_remove();
+  return result;
+}
+
+/* ---- One-line operations ---- */
+
+struct claims {
+  char names[TAKES][33];
+};
+
+static struct dibs__stock_op stock_op(enum dibs__stock_verb verb, int64_t amount, const char *claim) {
+  struct dibs__stock_op op = {.op = {.family = DIBS__FAM_STOCK, .verb = (uint16_t)verb}, .amount = amount};
+  op.op.flags = verb == DIBS__STOCK_READ ? DIBS__OP_READS : 0;
+  op.key = dibs__str_of("seats", 5);
+  op.claim = dibs__str_of(claim, strlen(claim));
+  op.op.bucket = dibs__bucket(op.key);
+  return op;
+}
+
+static struct dibs__stock_op one(struct seat *seat, enum dibs__stock_verb verb, int64_t amount, const char *claim) {
+  struct dibs__stock_op op = stock_op(verb, amount, claim);
+  seat_run(seat, &op.op);
+  return op;
+}
+
+static dibs__status take_some(struct seat *seat, const struct claims *claims, dibs__status statuses[TAKES]) {
+  struct dibs__stock_op ops[TAKES];
+  struct dibs__op *list[TAKES];
+  for (size_t i = 0; i < TAKES; i++) {
+    ops[i] = stock_op(DIBS__STOCK_TAKE, 1, claims->names[i]);
+    ops[i].op.status = DIBS_UNKNOWN;
+    list[i] = &ops[i].op;
+  }
+  dibs__status status = seat->store->driver->run(seat->session, list, TAKES, bed_by(), &seat->said);
+  for (size_t i = 0; i < TAKES; i++) statuses[i] = status == DIBS_OK ? ops[i].op.status : status;
+  return status;
+}
+
+static struct claims claims_of(unsigned nr) {
+  struct claims c;
+  for (size_t i = 0; i < TAKES; i++) snprintf(c.names[i], sizeof c.names[i], "claim-%u-%zu", nr, i);
+  return c;
+}
+
+static int64_t number(const char *path, const char *text) {
+  sqlite3 *db;
+  sqlite3_stmt *st;
+  assert_int_equal(sqlite3_open_v2(path, &db, SQLITE_OPEN_READWRITE, NULL), SQLITE_OK);
+  if (sqlite3_prepare_v2(db, text, -1, &st, NULL) != SQLITE_OK) fail_msg("%s: %s", text, sqlite3_errmsg(db));
+  assert_int_equal(sqlite3_step(st), SQLITE_ROW);
+  int64_t got = sqlite3_column_int64(st, 0);
+  sqlite3_finalize(st);
+  assert_int_equal(sqlite3_close(db), SQLITE_OK);
+  return got;
+}
+
+/* ---- A file of schema 1 ---- */
+
+/* What the schema's first step makes, as SQLite keeps it. */
+static void expect_first_step(const char *path) {
+  static const struct dibs__sql_words words = {.number = "INTEGER",
+                                               .name = "TEXT",
+                                               .text = "TEXT",
+                                               .id = "TEXT",
+                                               .bytes = "BLOB",
+                                               .tail = " WITHOUT ROWID",
+                                               .some = " WHERE "};
+  char text[2048], query[4096];
+  size_t nth = 0;
+  for (; dibs__sql_schema(&words, 0, nth, text, sizeof text); nth++) {
+    snprintf(query, sizeof query, "SELECT count(*) FROM sqlite_master WHERE sql = '%s'", text);
+    if (strchr(text, '\'')) continue;
+    if (number(path, query) != 1) fail_msg("not there: %s", text);
+  }
+  assert_int_equal(number(path, "SELECT count(*) FROM sqlite_master WHERE sql IS NOT NULL"), nth);
+}
+
+/* With a lease that is held and a record, as the dibs before this one left it. */
+static dibs__fence make_version_1(struct bed *bed) {
+  struct seat seat;
+  seat_open(bed, &seat);
+  struct dibs__lease_op held = seat_acquire(&seat, "n", 1);
+  assert_int_equal(held.op.status, DIBS_OK);
+  assert_int_equal(seat_save(&seat, "r", 1, held.fence, "kept").op.status, DIBS_OK);
+  seat_close(&seat);
+  bed_sql(bed->path, "DROP TABLE dibs_stock; DROP TABLE dibs_claim; DROP TABLE dibs_once;"
+                     "UPDATE dibs_meta SET version = 1; PRAGMA user_version = 1");
+  bed_checkpoint(bed->path);
+  expect_first_step(bed->path);
+  return held.fence;
+}
+
+static void expect_all_there(struct bed *bed, struct seat *seat, dibs__fence fence) {
+  assert_int_equal(seat_acquire(seat, "n", 2).op.status, DIBS_HELD);
+  struct dibs__lease_op again = seat_acquire(seat, "n", 1);
+  assert_int_equal(again.op.status, DIBS_OK);
+  assert_true(again.fence.v == fence.v);
+  struct dibs__record_op got = seat_load(seat, "r");
+  assert_int_equal(got.op.status, DIBS_OK);
+  assert_string_equal(got.got, "kept");
+  free(got.got);
+  assert_int_equal(number(bed->path, "PRAGMA user_version"), DIBS__SQL_SCHEMA);
+  assert_int_equal(number(bed->path, "SELECT version FROM dibs_meta"), DIBS__SQL_SCHEMA);
+  assert_int_equal(one(seat, DIBS__STOCK_SET, 5, "").op.status, DIBS_OK);
+  struct dibs__stock_op taken = one(seat, DIBS__STOCK_TAKE, 5, "c");
+  assert_true(taken.op.status == DIBS_OK || taken.op.status == DIBS_REPLAY);
+}
+
+static void an_older_file_goes_on_as_it_was(void **state) {
+  struct bed *bed = *state;
+  struct seat seat, second;
+  dibs__fence fence = make_version_1(bed);
+  seat_open(bed, &seat);
+  expect_all_there(bed, &seat, fence);
+  seat_open(bed, &second);
+  expect_all_there(bed, &second, fence);
+  seat_close(&second);
+  seat_close(&seat);
+}
+
+static void copy_all(struct bed *bed, const char *from, const char *to) {
+  static const char *const parts[] = {"", "-dibs"};
+  char a[300], b[300];
+  for (size_t i = 0; i < 2; i++) {
+    snprintf(a, sizeof a, "%s%s%s", bed->path, from, parts[i]);
+    snprintf(b, sizeof b, "%s%s%s", bed->path, to, parts[i]);
+    bed_copy(a, b);
+  }
+}
+
+/* Each call fails once: either it opens or it does not, and then it does. */
+static void torn_in_the_middle_it_is_one_or_the_other(void **state) {
+  struct bed *bed = *state;
+  struct seat seat;
+  dibs__fence fence = make_version_1(bed);
+  copy_all(bed, "", ".v1");
+  bool came_through = false;
+  for (unsigned nth = 1; !came_through; nth++) {
+    assert_true(nth < MOST_CALLS);
+    char part[300];
+    snprintf(part, sizeof part, "%s-wal", bed->path);
+    remove(part);
+    snprintf(part, sizeof part, "%s-shm", bed->path);
+    remove(part);
+    copy_all(bed, ".v1", "");
+    bed_ms = SHORT_MS;
+    faultvfs_arm(nth, nth % 2);
+    dibs__status status = seat_try(bed, &seat);
+    came_through = faultvfs_failed() == 0;
+    faultvfs_arm(0, false);
+    bed_ms = BED_MS;
+    if (status == DIBS_OK) seat_close(&seat);
+    int64_t version = number(bed->path, "PRAGMA user_version");
+    int64_t tables = number(bed->path, "SELECT count(*) FROM sqlite_master WHERE name IN ('dibs_stock', 'dibs_claim',"
+                                       "'dibs_once')");
+    assert_true((version == 1 && tables == 0) || (version == DIBS__SQL_SCHEMA && tables == 3));
+    seat_open(bed, &seat);
+    expect_all_there(bed, &seat, fence);
+    seat_close(&seat);
+  }
+}
+
+/* ---- Failures while batches are taken ---- */
+
+/* What was acknowledged is there, once; what was not is there or not; the count is the claims.  `before`: it was
+ * taken before. */
+static void expect_consistent(const char *path, const struct claims *claims, const dibs__status statuses[TAKES],
+                              int before) {
+  char text[200];
+  for (size_t i = 0; i < TAKES; i++) {
+    snprintf(text, sizeof text, "SELECT count(*) FROM dibs_claim WHERE claim = '%s'", claims->names[i]);
+    int64_t there = number(path, text);
+    if (statuses[i] == DIBS_OK || statuses[i] == DIBS_REPLAY) assert_int_equal(there, 1);
+    if ((int)i != before && (statuses[i] == DIBS_UNAVAILABLE || statuses[i] == DIBS_NO_MEMORY))
+      assert_int_equal(there, 0);
+  }
+  assert_int_equal(number(path, "SELECT used - (SELECT sum(amount) FROM dibs_claim) FROM dibs_stock"), 0);
+}
+
+static void rounds(struct bed *bed, bool of_memory) {
+  struct seat seat;
+  bool came_through = false;
+  seat_open(bed, &seat);
+  assert_int_equal(one(&seat, DIBS__STOCK_SET, LIMIT, "").op.status, DIBS_OK);
+  assert_int_equal(one(&seat, DIBS__STOCK_TAKE, 1, "first").op.status, DIBS_OK);
+  for (unsigned nth = 1; !came_through; nth++) {
+    assert_true(nth < MOST_CALLS);
+    struct claims claims = claims_of(nth);
+    dibs__status statuses[TAKES];
+    int before = nth % 3 == 0 ? 3 : -1; /* one repeats: the careful way */
+    if (before >= 0) one(&seat, DIBS__STOCK_TAKE, 1, claims.names[before]);
+    bed_ms = SHORT_MS;
+    of_memory ? faultmem_arm(nth, false) : faultvfs_arm(nth, false);
+    take_some(&seat, &claims, statuses);
+    came_through = before >= 0 && (of_memory ? faultmem_failed() : faultvfs_failed()) == 0;
+    faultmem_arm(0, false);
+    faultvfs_arm(0, false);
+    bed_ms = BED_MS;
+    assert_true(seat_renewed(&seat));
+    expect_consistent(bed->path, &claims, statuses, before);
+    assert_int_equal(take_some(&seat, &claims, statuses), DIBS_OK); /* asked again, each counts once */
+    for (size_t i = 0; i < TAKES; i++) assert_true(statuses[i] == DIBS_OK || statuses[i] == DIBS_REPLAY);
+    expect_consistent(bed->path, &claims, statuses, before);
+  }
+  seat_close(&seat);
+}
+
+static void every_file_call_fails_in_turn(void **state) {
+  rounds(*state, false);
+}
+
+static void every_allocation_fails_in_turn(void **state) {
+  rounds(*state, true);
+}
+
+/* ---- Kept, and not kept any longer ---- */
+
+static void old_claims_go_and_others_stay(void **state) {
+  struct bed *bed = *state;
+  struct seat seat;
+  seat_open(bed, &seat);
+  assert_int_equal(one(&seat, DIBS__STOCK_SET, LIMIT, "").op.status, DIBS_OK);
+  bed_sql(bed->path,
+          "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000) INSERT INTO dibs_claim"
+          " SELECT 'c' || i, 'seats', 1, 0, 'x', (julianday('now') - 2440587.5) * 86400000 -"
+          " CASE WHEN i % 10 = 0 THEN 29.9 ELSE 30.1 END * 86400000 FROM n");
+  dibs__sqlite_skew(seat.store, 3600000); /* the next look is due */
+  seat.store->driver->tidy(seat.store);
+  assert_int_equal(number(bed->path, "SELECT count(*) FROM dibs_claim"), 300);
+  assert_int_equal(number(bed->path, "SELECT count(*) FROM dibs_claim WHERE substr(claim, -1) = '0'"), 300);
+  seat_close(&seat);
+}
+
+/* ---- The user's own connection ---- */
+
+struct theirs {
+  sqlite3 *db;
+  struct seat seat;
+};
+
+static void attach(struct seat *store, const char *path, struct theirs *t, dibs__status want) {
+  assert_int_equal(sqlite3_open(path, &t->db), SQLITE_OK);
+  t->seat = (struct seat){.bed = store->bed, .store = store->store};
+  assert_int_equal(
+      store->store->driver->attach(store->store, t->db, &t->seat.session, &t->seat.identity, &t->seat.said), want);
+}
+
+static void detach(struct theirs *t) {
+  if (t->seat.session) t->seat.store->driver->disconnect(t->seat.session);
+  assert_int_equal(sqlite3_close(t->db), SQLITE_OK); /* no statement of ours is left */
+}
+
+static void say(struct theirs *t, const char *text) {
+  if (sqlite3_exec(t->db, text, NULL, NULL, NULL) != SQLITE_OK) fail_msg("%s: %s", text, sqlite3_errmsg(t->db));
+}
+
+static void what_is_done_inside_stands_with_their_commit(void **state) {
+  struct bed *bed = *state;
+  struct seat seat;
+  struct theirs t;
+  seat_open(bed, &seat);
+  assert_int_equal(one(&seat, DIBS__STOCK_SET, 5, "").op.status, DIBS_OK);
+  attach(&seat, bed->path, &t, DIBS_OK);
+  say(&t, "BEGIN IMMEDIATE");
+  assert_int_equal(one(&t.seat, DIBS__STOCK_TAKE, 2, "a").op.status, DIBS_OK);
+  assert_int_equal(one(&t.seat, DIBS__STOCK_TAKE, 9, "b").op.status, DIBS_FULL);
+  assert_int_equal(one(&t.seat, DIBS__STOCK_TAKE, 2, "a").op.status, DIBS_REPLAY);
+  assert_int_equal(one(&seat, DIBS__STOCK_READ, 0, "").used, 0); /* not yet */
+  say(&t, "COMMIT");
+  assert_int_equal(one(&seat, DIBS__STOCK_READ, 0, "").used, 2);
+  say(&t, "BEGIN IMMEDIATE");
+  assert_int_equal(one(&t.seat, DIBS__STOCK_TAKE, 3, "c").op.status, DIBS_OK);
+  assert_int_equal(one(&t.seat, DIBS__STOCK_GIVE, 0, "a").op.status, DIBS_OK);
+  say(&t, "ROLLBACK");
+  assert_int_equal(one(&seat, DIBS__STOCK_READ, 0, "").used, 2);
+  assert_int_equal(one(&seat, DIBS__STOCK_TAKE, 3, "c").op.status, DIBS_OK);
+  detach(&t);
+  seat_close(&seat);
+}
+
+static void inside_of_nothing_is_refused(void **state) {
+  struct bed *bed = *state;
+  struct seat seat;
+  struct theirs t;
+  seat_open(bed, &seat);
+  attach(&seat, bed->path, &t, DIBS_OK);
+  struct dibs__stock_op set = stock_op(DIBS__STOCK_SET, 5, "");
+  assert_int_equal(seat_run(&t.seat, &set.op), DIBS_INVALID);
+  assert_non_null(strstr(t.seat.said.text, "begin one first"));
+  assert_int_equal(one(&seat, DIBS__STOCK_READ, 0, "").op.status, DIBS_NOT_FOUND);
+  detach(&t);
+  attach(&seat, ":memory:", &t, DIBS_INVALID);
+  detach(&t);
+  char other[200];
+  snprintf(other, sizeof other, "%s/other.db", bed->folder);
+  attach(&seat, other, &t, DIBS_INVALID);
+  assert_non_null(strstr(t.seat.said.text, bed->path));
+  detach(&t);
+  seat_close(&seat);
+}
+
+int main(void) {
+  faultmem_install();
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_setup_teardown(an_older_file_goes_on_as_it_was, begin, end),
+      cmocka_unit_test_setup_teardown(torn_in_the_middle_it_is_one_or_the_other, begin, end),
+      cmocka_unit_test_setup_teardown(every_file_call_fails_in_turn, begin, end),
+      cmocka_unit_test_setup_teardown(every_allocation_fails_in_turn, begin, end),
+      cmocka_unit_test_setup_teardown(old_claims_go_and_others_stay, begin, end),
+      cmocka_unit_test_setup_teardown(what_is_done_inside_stands_with_their_commit, begin, end),
+      cmocka_unit_test_setup_teardown(inside_of_nothing_is_refused, begin, end),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
