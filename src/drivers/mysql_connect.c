@@ -45,7 +45,8 @@ static dibs__status excuse(const struct dibs__far *store, const struct dibs__my_
   switch (dibs__my_trouble(error)) {
   case DIBS__SQL_DENIED:
     status = DIBS_DENIED;
-    next = error == 1045 || error == 1698 ? ": check the user and the password in the URI" : "";
+    if (error == 1045 || error == 1698) next = ": check the user and the password in the URI";
+    if (error == 1044) next = ": there is none, or this user may not use it";
     break;
   case DIBS__SQL_MISSING:
     status = DIBS_INVALID;

@@ -8,16 +8,19 @@
 
 static const char *const schemes[] = {"mysql", "mariadb", NULL};
 
-/* Comments that one of the two executes: M! is MariaDB's, !80000 MySQL's. */
+/* What an operator sets and a restart keeps; doc/internals/mysql.md says what it notices.  When the server last began
+ * is part of it where it may have lost what it had committed: lease_sync=off, or a log that is not flushed with each
+ * commit.  (Uptime and the time are both counted from the instant at which the statement began, so their difference
+ * is always the same.)  Comments that one of the two executes: M! is MariaDB's, !80000 MySQL's. */
 static const char *life(bool fleeting) {
-  /* What an operator sets, and a restart keeps: doc/internals/mysql.md says what it notices. */
 #define STABLE                                                                                                         \
-  "SELECT CONCAT_WS(' ', @@server_id, /*!80000 @@server_uuid */ /*M! @@gtid_domain_id */, @@port, @@datadir"
-  if (!fleeting) return STABLE ")";
-  /* Both are counted from the instant at which the statement began, so their difference is always the same. */
-  return STABLE ", UNIX_TIMESTAMP() - (SELECT VARIABLE_VALUE FROM /*M! information_schema */"
-                " /*!80000 performance_schema */ .GLOBAL_STATUS WHERE VARIABLE_NAME = 'Uptime'))";
+  "SELECT CONCAT_WS(' ', @@server_id, /*!80000 @@server_uuid */ /*M! @@gtid_domain_id */, @@port, @@datadir, "
+#define BEGUN                                                                                                          \
+  "UNIX_TIMESTAMP() - (SELECT VARIABLE_VALUE FROM /*M! information_schema */ /*!80000 performance_schema */"           \
+  " .GLOBAL_STATUS WHERE VARIABLE_NAME = 'Uptime')"
+  return fleeting ? STABLE BEGUN ")" : STABLE "IF(@@innodb_flush_log_at_trx_commit = 1, NULL, " BEGUN "))";
 #undef STABLE
+#undef BEGUN
 }
 
 static const char *schema(uint32_t version, size_t nth) {
