@@ -142,23 +142,49 @@ static dibs__status reach(struct dibs__far *store, dibs__tick by, PGconn **out, 
 /* One who stands still in a transaction holds up everybody whose name is in the same bucket. */
 #define IDLE_MS "5000"
 
+/* Our schema, and what the role's path has behind it, for tables of the user's own.  But while our tables are not there
+ * it is our schema alone: or those of another schema that lies in the path would be taken for them. */
+#define THERE(schema, prefix) "to_regclass(quote_ident(" schema ") || '.' || " prefix " || 'meta') IS NOT NULL"
+#define PATH(schema, prefix, rest)                                                                                     \
+  "concat_ws(', ', quote_ident(" schema "), CASE WHEN " THERE(schema, prefix) " THEN nullif(" rest ", '') END)"
+static const char widening[] =
+    "SELECT CASE WHEN " THERE("$1", "$2") " THEN 1 ELSE 0 END, set_config('search_path', " PATH(
+        "$1", "$2", "(SELECT reset_val FROM pg_settings WHERE name = 'search_path')") ", false)";
+/* In a user's transaction their own path stays in front, and ours goes with the transaction. */
+static const char joining[] =
+    "SELECT 1, set_config('search_path', concat_ws(', ', nullif(current_setting('search_path'), ''), quote_ident($1)),"
+    " true) WHERE $2 <> '' AND to_regnamespace(quote_ident($1)) IS NOT NULL AND NOT $1::name = ANY "
+    "(current_schemas(false))";
+
+bool dibs__pg_widen(struct dibs__pg_wire *w) {
+  const char *values[] = {w->store->options.schema, w->store->options.prefix};
+  return PQsendQueryParams(w->pg, w->wire.inside ? joining : widening, 2, NULL, values, NULL, NULL, 0) == 1;
+}
+
 /* Plans: our statements go by key, on tables that change faster than anybody counts their rows, and are planned once; a
  * plan that was made when a table was small must not read it whole.  So going down an index costs little here, and
  * each row that is looked at much: the rows that we send are sought one by one, never the table read and hashed. */
-static const char settings[] =
-    "SELECT set_config('default_transaction_isolation', 'read committed', false),"
-    " set_config('default_transaction_read_only', 'off', false), set_config('TimeZone', 'UTC', false),"
-    " set_config('lock_timeout', $1, false), set_config('idle_in_transaction_session_timeout', $2, false),"
-    " set_config('search_path', quote_ident($3) || coalesce(', ' || nullif(current_setting('search_path'), ''), ''),"
-    " false), set_config('bytea_output', 'hex', false), set_config('standard_conforming_strings', 'on', false),"
-    " set_config('client_min_messages', 'error', false), set_config('jit', 'off', false),"
-    " set_config('plan_cache_mode', 'force_generic_plan', false), set_config('enable_seqscan', 'off', false),"
-    " set_config('random_page_cost', '0.1', false), set_config('cpu_operator_cost', '0.0001', false),"
-    " set_config('cpu_index_tuple_cost', '0.05', false), set_config('cpu_tuple_cost', '0.1', false),"
-    " CASE WHEN $4 AND current_setting('synchronous_commit') = 'off'"
-    " THEN set_config('synchronous_commit', 'on', false) END"
-    /* Not in a pooler's, as long as that may give the server process to others. */
-    " WHERE pg_backend_pid() = $5 OR $6";
+static const char settings[] = "SELECT CASE WHEN " THERE(
+    "$3", "$7") " THEN 1 ELSE 0 END, set_config('default_transaction_isolation', 'read committed', false),"
+                " set_config('default_transaction_read_only', 'off', false), set_config('TimeZone', 'UTC', false),"
+                " set_config('lock_timeout', $1, false), set_config('idle_in_transaction_session_timeout', $2, false),"
+                " set_config('search_path', " PATH(
+                    "$3", "$7",
+                    "current_setting('search_path')") ", false), set_config('bytea_output', 'hex', false), "
+                                                      "set_config('standard_conforming_strings', 'on', false),"
+                                                      " set_config('client_min_messages', 'error', false), "
+                                                      "set_config('jit', 'off', false),"
+                                                      " set_config('plan_cache_mode', 'force_generic_plan', false), "
+                                                      "set_config('enable_seqscan', 'off', false),"
+                                                      " set_config('random_page_cost', '0.1', false), "
+                                                      "set_config('cpu_operator_cost', '0.0001', false),"
+                                                      " set_config('cpu_index_tuple_cost', '0.05', false), "
+                                                      "set_config('cpu_tuple_cost', '0.1', false),"
+                                                      " CASE WHEN $4 AND current_setting('synchronous_commit') = 'off'"
+                                                      " THEN set_config('synchronous_commit', 'on', false) END"
+                                                      /* Not in a pooler's, as long as that may give the server process
+                                                         to others. */
+                                                      " WHERE pg_backend_pid() = $5 OR $6";
 static const char question[] = "SELECT pg_backend_pid(), CASE WHEN pg_is_in_recovery() THEN 1 ELSE 0 END";
 
 static step_t set_up(struct dibs__far *store, struct dibs__pg_wire *w) {
@@ -171,7 +197,8 @@ static step_t set_up(struct dibs__far *store, struct dibs__pg_wire *w) {
                                      dibs__sql_text(store->options.schema, strlen(store->options.schema)),
                                      dibs__sql_text(store->options.lease_sync ? "t" : "f", 1),
                                      dibs__sql_number(PQbackendPID(w->pg)),
-                                     dibs__sql_text(atomic_load(&p->pooler_fine) ? "t" : "f", 1)};
+                                     dibs__sql_text(atomic_load(&p->pooler_fine) ? "t" : "f", 1),
+                                     dibs__sql_text(store->options.prefix, strlen(store->options.prefix))};
   step_t end = dibs__pg_put(wire, settings, values, sizeof values / sizeof values[0]);
   if (end == DIBS__SQL_FINE) end = dibs__pg_put(wire, question, NULL, 0);
   return end == DIBS__SQL_FINE ? dibs__pg_go(wire, false) : end;
@@ -245,6 +272,7 @@ static dibs__status ready(struct dibs__far *store, struct dibs__pg_wire *w, dibs
     if (set_up(store, w) != DIBS__SQL_FINE) return excuse(store, w, said);
   }
   w->nameless = false;
+  w->narrow = !dibs__sql_cell_number(&w->wire, 0, 0, 0);
   return check(store, w, said);
 }
 
@@ -304,6 +332,7 @@ dibs__status dibs__pg_adopt(struct dibs__far *store, void *connection, struct di
   struct dibs__pg_wire *w = dibs__pg_wire_new(pg, &dibs__pg_engine.sql, true);
   if (!w) return DIBS_NO_MEMORY;
   w->store = store;
+  w->narrow = true;
   *wire = &w->wire;
   return DIBS_OK;
 }

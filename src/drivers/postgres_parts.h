@@ -91,7 +91,7 @@ struct dibs__pg_values {
 
 /* ---- The wire (postgres_wire.c) ---- */
 
-enum dibs__pg_what { DIBS__PG_PREPARES, DIBS__PG_STATEMENT, DIBS__PG_FORGETS, DIBS__PG_SYNC };
+enum dibs__pg_what { DIBS__PG_PREPARES, DIBS__PG_STATEMENT, DIBS__PG_FORGETS, DIBS__PG_WIDENS, DIBS__PG_SYNC };
 
 /* What an answer is expected to. */
 struct dibs__pg_expected {
@@ -108,6 +108,7 @@ struct dibs__pg_wire {
   char last_words[200]; /* the server's, before it ended the connection */
   bool dead;            /* GONE or LATE was answered */
   bool nameless;        /* nothing is left in the server: inside a user's connection, and while it may be a pooler's */
+  bool narrow;          /* the search path is not what it is to be yet */
   bool blocking;        /* inside: what to go back to */
   bool piping;          /* in pipeline mode */
   bool began;           /* something of a packet was put */
@@ -191,6 +192,8 @@ dibs__status dibs__pg_open_wire(struct dibs__far *store, dibs__tick by, struct d
                                 struct dibs__said *said);
 dibs__status dibs__pg_connect(struct dibs__far *store, dibs__tick by, struct dibs__sql_wire **wire,
                               struct dibs__said *said);
+/* Sends what makes the search path what it is to be. */
+bool dibs__pg_widen(struct dibs__pg_wire *w);
 void dibs__pg_close(struct dibs__sql_wire *wire);
 dibs__status dibs__pg_adopt(struct dibs__far *store, void *connection, struct dibs__sql_wire **wire,
                             struct dibs__said *said);

@@ -188,7 +188,8 @@ static dibs__status check_lock(const struct dibs__uri *uri, struct dibs__said *s
   const char *lock = dibs__uri_param(uri, "lock");
   if (!lock || strcmp(lock, "rows") == 0) return DIBS_OK;
   bool later = strcmp(lock, "advisory") == 0;
-  dibs__say(said, later ? "lock=advisory is not built yet; lock=rows is what there is" : "lock=%s: rows is meant", lock);
+  dibs__say(said, later ? "lock=advisory is not built yet; lock=rows is what there is" : "lock=%s: rows is meant",
+            lock);
   return later ? DIBS_UNSUPPORTED : DIBS_INVALID;
 }
 

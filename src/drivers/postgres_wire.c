@@ -137,6 +137,13 @@ static bool put_forgets(wire_t *w) {
   return true;
 }
 
+/* In front of a packet that is a transaction of its own, or in the user's: not within one of ours. */
+static bool put_widening(wire_t *w) {
+  if (!w->narrow || w->wire.put > 0 || (w->nameless && !w->wire.inside)) return true;
+  if (PQtransactionStatus(w->pg) != (w->wire.inside ? PQTRANS_INTRANS : PQTRANS_IDLE)) return true;
+  return expect(w, DIBS__PG_WIDENS, 0, NULL) && dibs__pg_widen(w);
+}
+
 /* Puts the statement; its values are in w->values. */
 static bool put_text(wire_t *w, struct dibs__pg_text *t) {
   char name[16];
@@ -185,7 +192,7 @@ step dibs__pg_put_rows(struct dibs__sql_wire *wire, const char *text, const stru
     if (!dibs__pg_values_add(&w->values, &values[i], types)) return short_of_memory(w);
   for (size_t c = 0; c < columns; c++)
     if (!dibs__pg_values_add_column(&w->values, kinds[c], rows, columns, c, row_count)) return short_of_memory(w);
-  if (!put_break(w) || !put_forgets(w) || !put_text(w, t)) return gone(w);
+  if (!put_break(w) || !put_widening(w) || !put_forgets(w) || !put_text(w, t)) return gone(w);
   struct dibs__pg_expected *last = &w->expected[w->expected_count - 1];
   last->commit = strcmp(text, "COMMIT") == 0;
   if (last->commit) w->committed = true;
@@ -208,6 +215,7 @@ struct going {
   size_t last;   /* what matters ends here: the last COMMIT, or the end */
   bool failed;   /* something that matters did */
   bool done;     /* all that matters was answered, and stands */
+  bool widened;  /* the search path, if the packet stands */
   bool fatal;    /* the server ended the connection */
 };
 
@@ -233,6 +241,8 @@ static void take(wire_t *w, struct going *g, PGresult *result) {
   if (severity && !same(severity, "ERROR")) g->fatal = true;
 
   if (e->what == DIBS__PG_PREPARES && !fine) e->text->ready = false;
+  if (e->what == DIBS__PG_WIDENS && fine)
+    g->widened = w->wire.inside || (PQntuples(result) == 1 && *PQgetvalue(result, 0, 0) == '1');
   if (e->what == DIBS__PG_FORGETS && !fine && !g->fatal) {
     assert(w->texts.gone_count < w->texts.gone_room);
     w->texts.gone[w->texts.gone_count++] = e->nth; /* again another time */
@@ -342,6 +352,7 @@ step dibs__pg_go(struct dibs__sql_wire *wire, bool commits) {
   while (g.at < w->expected_count && advance(w, &g)) continue;
   if (g.at < w->expected_count || PQstatus(w->pg) != CONNECTION_OK || g.fatal)
     return end_packet(w, lost(w, &g, DIBS__SQL_GONE, commits));
+  if (g.widened && !g.failed) w->narrow = false;
   return end_packet(w, g.failed ? DIBS__SQL_BROKE : DIBS__SQL_FINE);
 }
 

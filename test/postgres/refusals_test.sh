@@ -3,7 +3,6 @@
 # What PostgreSQL stores say when something is wrong, and what they take: refusals_test.sh DIBS URI.
 # URI is a database of the test's own; poolers stand before it while they are tried.
 set -u
-export PGOPTIONS="-c client_min_messages=warning"
 dibs=$1
 uri=$2
 count=0 failures=0
@@ -33,10 +32,18 @@ says() {
     pass "$name"
   fi
 }
-sql() { psql -X -q -A -t -v ON_ERROR_STOP=1 "$@"; }
+sql() { PGOPTIONS="-c client_min_messages=warning" psql -X -q -A -t -v ON_ERROR_STOP=1 "$@"; }
 
 says 'a store is made on first use' 0 ran "$uri"
 says 'another schema and prefix' 0 ran "$uri?schema=other&prefix=x_"
+where=$(sql "$uri" <<<"SELECT string_agg(schemaname || '.' || tablename, ' ') FROM pg_tables WHERE tablename LIKE '%\_meta'")
+# The role is called like the first schema, which lies in its path.
+if [[ $where == *dibs.dibs_meta* && $where == *other.x_meta* ]]; then pass 'each has tables of its own'; else
+  fail 'each has tables of its own' "$where"
+fi
+says 'another schema, the same prefix' 0 ran "$uri?schema=third"
+where=$(sql "$uri" <<<"SELECT count(*) FROM pg_tables WHERE schemaname = 'third'")
+if [ "$where" -gt 5 ]; then pass 'it is not mistaken for the first'; else fail 'it is not mistaken for the first' "$where"; fi
 says 'a host that is away is passed over' 0 ran "${uri/@/@127.0.0.1:1,}"
 says 'a wrong password' 123 'password authentication failed for user "dibs"' "${uri/dibs-secret/wrong-secret}"
 says 'no password' 123 'no password supplied' "${uri/:dibs-secret/}"
