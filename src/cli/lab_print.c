@@ -21,7 +21,7 @@ static void print_table(const struct lab_table *table, FILE *out) {
   list[columns] = NULL;
   struct cli_table *shown = dibs__cli_table_new(list);
   bool fine = shown != NULL;
-  for (size_t i = 0; fine && i < table->count; i++) {
+  for (size_t i = 0; fine && table->column_count && i < table->count; i++) {
     if (i % table->column_count >= columns) continue;
     dibs__lab_figure(text, sizeof text, table->columns[i % table->column_count].kind, &table->cells[i]);
     fine = dibs__cli_table_add(shown, text);

@@ -48,6 +48,7 @@ static struct lab_board *board_new(struct crew_at_work *work) {
     if (work->fd < 0 || ftruncate(work->fd, (off_t)work->size)) return NULL;
     flags = MAP_SHARED;
   }
+  /* cppcheck-suppress invalidFunctionArg ; -1 goes with MAP_ANONYMOUS */
   void *at = mmap(NULL, work->size, PROT_READ | PROT_WRITE, flags, work->fd, 0);
   if (at == MAP_FAILED) return NULL;
   struct lab_board *b = at;

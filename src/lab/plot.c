@@ -54,12 +54,13 @@ static void log_axis(struct axis *axis, double low, double high) {
   axis->to = pow(10, ceil(log10(high) - 1e-9));
   if (axis->to <= axis->from) axis->to = axis->from * 10;
   double decades = log10(axis->to / axis->from);
-  double each = decades > 7 ? 100 : 10;
-  for (double d = axis->from; d <= axis->to * 1.001; d *= each) {
-    tick(axis, d);
+  int each = decades > 7 ? (int)(decades / 5) : 1;
+  for (int d = 0; d <= (int)(decades + 0.5); d += each) {
+    double at = axis->from * pow(10, d);
+    tick(axis, at);
     if (decades > 2.5) continue;
-    tick(axis, d * 2);
-    tick(axis, d * 5);
+    tick(axis, at * 2);
+    tick(axis, at * 5);
   }
 }
 
@@ -75,7 +76,10 @@ static void even_axis(struct axis *axis, double low, double high, bool from_zero
     step = power * 2;
   axis->from = floor(low / step + 1e-9) * step;
   axis->to = ceil(high / step - 1e-9) * step;
-  for (double v = axis->from; v <= axis->to + step / 2; v += step) tick(axis, fabs(v) < step / 1e6 ? 0 : v);
+  for (int i = 0; i < TICKS_MAX && axis->from + i * step <= axis->to + step / 2; i++) {
+    double at = axis->from + i * step;
+    tick(axis, fabs(at) < step / 1e6 ? 0 : at);
+  }
 }
 
 /* As short as an axis needs it: 1.5k, 20M, 0.05. */

@@ -32,7 +32,7 @@ bool dibs__lab_spawn(const char *uri, char *const args[], int *pid, char *why, s
 
 /* All that comes, as far as there is room; the rest is read and dropped. */
 static void drain(int fd, char *out, size_t size) {
-  char spare[4096];
+  char spare[4096] = "";
   size_t len = 0;
   for (;;) {
     bool room = len + 1 < size;

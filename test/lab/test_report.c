@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#define NASTY "</script><img src=x onerror=alert(1)> \"'& \xff\xc0\x80\x01\x1b[31m \xe2\x80\xae \xf0\x9f\x8e\x9f"
+#define NASTY "</script><img src=x onerror=alert(1)> \"'& \xff\xc0\x80\x01\x1b[31m \xf0\x9f\x8e\x9f"
 
 static const struct lab_column columns[] = {
     {"name", "na<me", LAB_TEXT}, {"count", "count", LAB_COUNT}, {"ms", "ms", LAB_MS}, {"verdict", "verdict", LAB_TEXT}};
@@ -28,6 +28,20 @@ static char *page_of(const struct lab_sheet *sheet) {
   const char *wrong = page_wrong(html, length);
   if (wrong) fail_msg("%s", wrong);
   return html;
+}
+
+/* Text that would be read backwards from there on. */
+static void no_text_turns_the_page_around(void **state) {
+  (void)state;
+  static const unsigned char bytes[] = {'a', 0xe2, 0x80, 0xae, 'b', 0xe2, 0x81, 0xa6, 'c', 0};
+  char *html = NULL;
+  size_t length = 0;
+  FILE *out = open_memstream(&html, &length);
+  assert_non_null(out);
+  dibs__lab_escape(out, (const char *)bytes);
+  fclose(out);
+  assert_string_equal(html, "a&#xfffd;b&#xfffd;c");
+  free(html);
 }
 
 static void an_empty_sheet_is_a_page(void **state) {
@@ -149,9 +163,10 @@ static void the_checker_finds_faults(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(an_empty_sheet_is_a_page),   cmocka_unit_test(nothing_that_a_store_says_becomes_markup),
-      cmocka_unit_test(any_figures_can_be_drawn),   cmocka_unit_test(a_broken_promise_is_said_first),
-      cmocka_unit_test(figures_are_read_by_people), cmocka_unit_test(the_checker_finds_faults),
+      cmocka_unit_test(an_empty_sheet_is_a_page),      cmocka_unit_test(nothing_that_a_store_says_becomes_markup),
+      cmocka_unit_test(any_figures_can_be_drawn),      cmocka_unit_test(a_broken_promise_is_said_first),
+      cmocka_unit_test(figures_are_read_by_people),    cmocka_unit_test(the_checker_finds_faults),
+      cmocka_unit_test(no_text_turns_the_page_around),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
