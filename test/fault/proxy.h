@@ -19,7 +19,8 @@
  *   orphan-request PATTERN MS   the client is reset at once, and the request is forwarded MS later, after which the
  *                               server sees the connection end: what the client does next races what still lands
  *   hold-request PATTERN MS     this request, and what follows on its connection, arrives MS later
- *   stats                       ok accepted=N open=N up=BYTES down=BYTES fired=N
+ *   stats                       ok accepted=N open=N doomed=N up=BYTES down=BYTES fired=N; doomed: of those open, how
+ *                               many have lost their client and not ended at the server yet
  *   quit                        ends the proxy, all connections reset
  *
  * A request is what the protocol says is one: PostgreSQL, a simple query or all up to a Sync or Flush; MySQL, a packet;

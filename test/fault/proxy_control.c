@@ -115,10 +115,14 @@ static uint64_t cut(struct proxy *proxy) {
 }
 
 static void tell_stats(const struct proxy *proxy, char answer[PROXY_LINE]) {
-  uint64_t open = 0;
-  for (const struct link *link = proxy->links; link; link = link->next) open += !link->dead;
-  snprintf(answer, PROXY_LINE, "accepted=%" PRIu64 " open=%" PRIu64 " up=%" PRIu64 " down=%" PRIu64 " fired=%" PRIu64,
-           proxy->accepted, open, proxy->up_bytes, proxy->down_bytes, proxy->fired);
+  uint64_t open = 0, doomed = 0;
+  for (const struct link *link = proxy->links; link; link = link->next) {
+    open += !link->dead;
+    doomed += !link->dead && link->doomed;
+  }
+  snprintf(answer, PROXY_LINE,
+           "accepted=%" PRIu64 " open=%" PRIu64 " doomed=%" PRIu64 " up=%" PRIu64 " down=%" PRIu64 " fired=%" PRIu64,
+           proxy->accepted, open, doomed, proxy->up_bytes, proxy->down_bytes, proxy->fired);
 }
 
 static bool listen_again(struct proxy *proxy, bool refuse, char answer[PROXY_LINE]) {

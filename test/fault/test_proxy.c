@@ -550,7 +550,7 @@ static void the_program_obeys_its_input_and_ends_with_it(void **state) {
   assert_string_equal(line, "ok");
   assert_int_equal(write(in, "ts\nx\n", 5), 5);
   hear_line(out, line, sizeof line);
-  assert_string_equal(line, "ok accepted=0 open=0 up=0 down=0 fired=0");
+  assert_string_equal(line, "ok accepted=0 open=0 doomed=0 up=0 down=0 fired=0");
   hear_line(out, line, sizeof line);
   assert_string_equal(line, "error no such command: x");
   close(in);
