@@ -11,7 +11,6 @@
  * and so do waiters whose process is gone.
  */
 #include "drivers/sqlite_bind.h"
-#include "sql/guard.h"
 
 typedef enum dibs__sql_step step;
 typedef struct dibs__lite_link link_t;
@@ -189,22 +188,6 @@ static step sweep_step(link_t *l, bool leaving, bool first, struct found *found)
   return end;
 }
 
-/* Once answers whose time is over: some in each place of the writer queue. */
-static step sweep_answers(link_t *l) {
-  struct dibs__side *side = l->store->side;
-  struct dibs__said said = {0};
-  step end = DIBS__SQL_FINE;
-  bool more = true;
-  for (int i = 0; i < SWEEP_STEPS && more && end == DIBS__SQL_FINE; i++) {
-    l->by = dibs__tick_add_ms(dibs__tick_now(), WRITE_MS);
-    struct dibs__sql_guard g = {.wire = dibs__lite_wire(l), .prefix = "dibs_", .store = l->store->path, .said = &said};
-    if (!g.wire || !dibs__side_write_begin(side, l->by)) return DIBS__SQL_BROKE;
-    end = dibs__sql_once_sweep(&g, &more);
-    dibs__side_write_end(side);
-  }
-  return end;
-}
-
 static void sweep(struct dibs__lite *store) {
   link_t *l = tidier(store);
   struct found found = {.at = store->swept_to};
@@ -216,7 +199,6 @@ static void sweep(struct dibs__lite *store) {
   }
   store->swept_to = found.at;
   if (l && end == DIBS__SQL_FINE) dibs__lite_sweep_guarded(l);
-  if (end == DIBS__SQL_FINE) (void)sweep_answers(l);
   if (!l || !dibs__lite_stuck(l)) return;
   dibs__lite_link_close(l);
   store->tidier = NULL;

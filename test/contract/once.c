@@ -387,6 +387,19 @@ static void R1_one_key_in_the_order_of_the_batch(void **state) {
   expect_answer(op[6], DIBS_OK, "mine");
 }
 
+/* One whose row has yet to be made is not overtaken by the next. */
+static void R1_one_key_that_was_not_there(void **state) {
+  (void)state;
+  struct party *p = once_party();
+  once op[] = {once_op(DIBS__ONCE_STORE, "k", 1, 5, "mine"), once_op(DIBS__ONCE_BEGIN, "k", 2, 6, NULL)};
+  struct dibs__op *ops[] = {&op[0].op, &op[1].op};
+  run_batch(p, ops, 2);
+  if (op[1].got) keep(op[1].got);
+  if (in_doubt(&op[0].op) || in_doubt(&op[1].op)) return;
+  expect(op[0], DIBS_OK);
+  expect_answer(op[1], DIBS_REPLAY, "mine");
+}
+
 /* ---- Races ---- */
 
 struct racer {
@@ -475,6 +488,7 @@ static const struct CMUnitTest contract_once_cases[] = {
     CASE(R33_what_is_not_well_formed),
     CASE(R1_many_keys_in_a_batch),
     CASE(R1_one_key_in_the_order_of_the_batch),
+    CASE(R1_one_key_that_was_not_there),
     CASE(R30_threads_store_one_answer),
 };
 CONTRACT_TESTS(contract_once);

@@ -107,12 +107,13 @@ exits 0 'a crash: the next call waits for the lease, and runs' "$DIBS" once cras
 ok "a crash: its fence is larger ($(cat "$dir/crash"), $out)" [ "$out" -gt "$(cat "$dir/crash")" ]
 
 # ---- Much output, and nobody who reads it ----
-"$DIBS" once much -- head -c 3000000 /dev/zero >"$dir/much" 2>"$dir/err"
+"$DIBS" once much -- head -c 3000000 /dev/zero >"$dir/much" 2>"$dir/err3"
 is 'much: all of it passes through' "$(wc -c <"$dir/much")" 3000000
-like 'much: what is not kept is said' "$(cat "$dir/err")" "^dibs: 'much' wrote more than .* bytes that can be kept; the last [0-9]+ bytes will be missing"
+like 'much: what is not kept is said' "$(cat "$dir/err3")" "^dibs: 'much' wrote more than .* bytes that can be kept; the last [0-9]+ bytes will be missing"
 exits 0 'much: the status is kept' sh -c '"$DIBS" once much -- false >"$0" 2>"$1"' "$dir/much" "$dir/err2"
 like 'much: and it is said again' "$(cat "$dir/err2")" 'the last [0-9]+ bytes are not here'
 left=$(sed -n 's/.*the last \([0-9]*\) bytes.*/\1/p' "$dir/err2")
+is 'much: both times the same is said' "$(sed -n 's/.*the last \([0-9]*\) bytes.*/\1/p' "$dir/err3")" "$left"
 is 'much: what is there and what is not make the whole' $(($(wc -c <"$dir/much") + left)) 3000000
 "$DIBS" once unread -- sh -c 'for i in $(seq 20000); do echo line $i; done; echo end' | head -n 1 >"$dir/out"
 is 'nobody reads: what was read' "$(cat "$dir/out")" 'line 1'

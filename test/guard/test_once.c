@@ -479,6 +479,23 @@ static void inside_a_failure_leaves_the_key_free(void **state) {
   assert_string_equal(cell("SELECT count(*) FROM effect"), "1");
 }
 
+/* Both ways in turn: who has failed is not taken for one who is at it. */
+static void inside_and_outside_failures_leave_the_key_free(void **state) {
+  (void)state;
+  dibs_store *store = store_open();
+  void *mine = connection();
+  const char *key = key_of("k");
+  struct work bad = {.status = DIBS_FULL}, good = {.answer = "good"};
+  EXPECT(once(store, key, &bad), DIBS_FULL, NULL);
+  begin_on(mine);
+  EXPECT(inside_once(store, mine, key, &bad), DIBS_FULL, NULL);
+  engine->run(mine, "COMMIT", NULL);
+  begin_on(mine);
+  EXPECT(inside_once(store, mine, key, &good), DIBS_OK, "good");
+  engine->run(mine, "COMMIT", NULL);
+  EXPECT(once(store, key, &bad), DIBS_REPLAY, "good");
+}
+
 static void inside_an_attempt_outside_is_seen(void **state) {
   (void)state;
   dibs_store *store = store_open(), *other = store_open();
@@ -518,6 +535,7 @@ int main(int argc, char *argv[]) {
       TEST(inside_the_answer_stands_with_the_effect),
       TEST(inside_a_rollback_takes_both_away),
       TEST(inside_a_failure_leaves_the_key_free),
+      TEST(inside_and_outside_failures_leave_the_key_free),
       TEST(inside_an_attempt_outside_is_seen),
   };
   bed_begin(argc, argv);
