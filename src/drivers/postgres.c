@@ -78,6 +78,7 @@ const struct dibs__far_engine dibs__pg_engine = {
     .life = life,
     .schema = no_more,
     .lock_schema = lock_schema,
+    .lazy = "SET LOCAL synchronous_commit = off",
     /* The bell holds it for itself as long as it lives. */
     .alive = "CASE WHEN pg_try_advisory_xact_lock_shared($s) THEN 0 ELSE 1 END",
     .bell_open = dibs__pg_bell_open,

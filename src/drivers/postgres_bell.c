@@ -3,7 +3,8 @@
  * A bell: a connection that holds the advisory lock named after its session, and listens on the session's channel.
  *
  * Rings are sent by statements of their own behind COMMIT: a transaction with NOTIFY commits alone in the whole
- * database.  A payload is hex digits: what (2), then the event as it travels (far.h).
+ * database.  And they do not wait for the disk: a ring that a crash takes along is one that nobody waits for.  A
+ * payload is hex digits: what (2), then the event as it travels (far.h).
  */
 #include "drivers/postgres_parts.h"
 
@@ -151,7 +152,7 @@ step_t dibs__pg_ring_after(struct dibs__far *store, struct dibs__sql_wire *wire,
     channel_of(rings[i].session, channel);
     write_payload(&rings[i].event, payload);
     struct dibs__sql_value v[] = {dibs__sql_text(channel, strlen(channel)), dibs__sql_text(payload, PAYLOAD)};
-    step_t end = dibs__pg_put(wire, "SELECT pg_notify($1, $2)", v, 2);
+    step_t end = dibs__pg_put(wire, "SELECT pg_notify($1, $2), set_config('synchronous_commit', 'off', true)", v, 2);
     if (end != DIBS__SQL_FINE) return end;
   }
   return DIBS__SQL_FINE;

@@ -95,6 +95,9 @@ struct dibs__far_engine {
   /* Puts what keeps others from making the schema, until it is unlocked or the connection ends. */
   enum dibs__sql_step (*lock_schema)(struct dibs__sql_wire *wire, bool lock);
 
+  /* A statement before COMMIT: this transaction need not wait for the disk (those behind it in the log do).  NULL: none */
+  const char *lazy;
+
   /* An expression over a column or value with a session's number: where it lives, above 0; NULL or 0: it is gone. */
   const char *alive; /* with $s where the number stands */
 

@@ -214,6 +214,17 @@ static void unanswer_all(struct batch *b, dibs__status status) {
   for (size_t i = 0; i < b->count; i++) dibs__sql_unanswer(b->ops[i], status);
 }
 
+/* Whoever was only queued, or told that a name is held, has nothing that a crash may not take along: it asks again. */
+static bool nothing_to_keep(const struct batch *b) {
+  if (b->s->ring_count || b->s->changed[0] || b->s->changed[1]) return false;
+  for (size_t i = 0; i < b->count; i++) {
+    const struct dibs__op *op = b->ops[i];
+    if (op->family != DIBS__FAM_LEASE || op->verb != DIBS__ACQUIRE) return false;
+    if (op->status != DIBS__QUEUED && op->status != DIBS_HELD) return false;
+  }
+  return true;
+}
+
 static step attempt(struct batch *b, bool writes) {
   session *s = b->s;
   step end = dibs__far_load(s, b->ops, b->count, writes);
@@ -221,7 +232,9 @@ static step attempt(struct batch *b, bool writes) {
   struct dibs__sql sql = dibs__far_sql(s);
   end = run_all(b, &sql);
   if (end != DIBS__SQL_FINE || !writes) return end;
-  end = dibs__far_commit(s);
+  const char *lazy = s->store->engine->lazy;
+  if (lazy && !s->wire->inside && nothing_to_keep(b)) end = s->wire->engine->put(s->wire, lazy, NULL, 0);
+  if (end == DIBS__SQL_FINE) end = dibs__far_commit(s);
   if (end == DIBS__SQL_FINE && s->wrote) b->said->commits++;
   return end;
 }
