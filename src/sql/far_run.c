@@ -301,7 +301,11 @@ static size_t half(const struct batch *b) {
 static step run_rows(struct batch *b, bool writes) {
   if (b->count == 0) return DIBS__SQL_FINE;
   step end = transact(b, writes);
-  if (end == DIBS__SQL_FINE || b->s->wire->trouble != DIBS__SQL_LOCKED) return end;
+  if (end == DIBS__SQL_FINE) return end;
+  if (b->s->wire->trouble != DIBS__SQL_LOCKED) {
+    unanswer_all(b, DIBS_UNKNOWN); /* what was decided was not committed, as far as we know */
+    return end;
+  }
   size_t cut = half(b);
   if (cut == 0 || !dibs__tick_before(dibs__tick_now(), b->s->wire->by)) {
     (void)dibs__far_excuse(b->s, "change", b->said);

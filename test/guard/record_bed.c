@@ -103,6 +103,10 @@ void *connection(void) {
   return connection_count > 0 ? connections[0] : another_connection();
 }
 
+void bed_reconnect(void) {
+  while (connection_count > 0) engine->close(connections[--connection_count]);
+}
+
 void sql(const char *format, ...) {
   char text[4096];
   va_list args;

@@ -40,8 +40,9 @@ int case_end(void **state);
 dibs_store *store_open(void); /* closed by the case's end, after what was opened later */
 dibs_store *memory_open(void);
 const char *case_uri(void); /* what store_open opens: for processes, which open their own */
-void *connection(void); /* of the case */
+void *connection(void);     /* of the case */
 void *another_connection(void);
+void bed_reconnect(void); /* after the server was away: the case's own connection is made anew */
 void sql(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Until the next call. */
 const char *cell(const char *format, ...) __attribute__((format(printf, 1, 2)));
