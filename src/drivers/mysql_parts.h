@@ -54,6 +54,7 @@ struct dibs__my_wire {
   size_t *starts; /* where each statement begins */
   size_t start_room;
   size_t commit_at; /* which of them commits; SIZE_MAX: none */
+  size_t least;     /* bytes that the answers take at least; 0: no matter */
   /* Answers to the latest go. */
   struct dibs__my_answer *answers;
   size_t answered, answer_room;

@@ -22,6 +22,23 @@ typedef struct dibs__my_wire wire_t;
 
 /* ---- Waiting ---- */
 
+enum {
+  THROUGH_MS = 1,
+  OK_BYTES = 11,    /* what an answer without rows takes at least */
+  ROWS_BYTES = 40,  /* and one with rows, even with none of them */
+  UPDATE_BYTES = 50 /* and one that says how many matched */
+};
+
+/* The server sends the answer of each statement as it is done, and each would wake us.  So we sleep until so many bytes
+ * are there as the answers take at least, for a short while: after an error there are fewer. */
+static void sleep_through(wire_t *w, struct pollfd *fd) {
+  int least = (int)w->least, one = 1;
+  w->least = 0;
+  if (setsockopt(fd->fd, SOL_SOCKET, SO_RCVLOWAT, &least, sizeof least) != 0) return;
+  (void)poll(fd, 1, THROUGH_MS);
+  (void)setsockopt(fd->fd, SOL_SOCKET, SO_RCVLOWAT, &one, sizeof one);
+}
+
 int dibs__my_await(wire_t *w, int want) {
   struct pollfd fd = {.fd = mysql_get_socket(w->my)};
   dibs__tick by = w->base.by;
@@ -30,6 +47,7 @@ int dibs__my_await(wire_t *w, int want) {
   if (want & MYSQL_WAIT_EXCEPT) fd.events |= POLLPRI;
   if (want & MYSQL_WAIT_TIMEOUT)
     by = dibs__tick_min(by, dibs__tick_add_ms(dibs__tick_now(), mysql_get_timeout_value_ms(w->my)));
+  if (w->least && want == MYSQL_WAIT_READ) sleep_through(w, &fd);
   for (;;) {
     int64_t left = dibs__tick_left_ms(dibs__tick_now(), by);
     int n = poll(&fd, 1, left > 60000 ? 60000 : (int)left);
@@ -254,14 +272,30 @@ step dibs__my_failed(wire_t *w) {
   return fail(w, false, true);
 }
 
-/* Statements from `from` on, whose text ends at `end`, as one packet. */
-static step carry(wire_t *w, size_t from, size_t end, bool commits) {
-  const char *text = w->text.p + w->starts[from];
-  return send_text(w, text, end - w->starts[from]) ? dibs__my_take(w, commits) : broke(w, commits, true);
-}
-
 static size_t end_of(const wire_t *w, size_t nth) {
   return nth + 1 < w->base.put ? w->starts[nth + 1] - 1 : w->text.len;
+}
+
+static bool begins(const char *text, size_t len, const char *word) {
+  size_t n = strlen(word);
+  return len >= n && memcmp(text, word, n) == 0;
+}
+
+static size_t least_bytes(const wire_t *w, size_t from, size_t to) {
+  size_t least = 0;
+  for (size_t i = from; i < to; i++) {
+    const char *text = w->text.p + w->starts[i];
+    size_t len = end_of(w, i) - w->starts[i];
+    least += begins(text, len, "SELECT ") ? ROWS_BYTES : begins(text, len, "UPDATE ") ? UPDATE_BYTES : OK_BYTES;
+  }
+  return least;
+}
+
+/* Statements [from, to), whose text ends at `end`, as one packet. */
+static step carry(wire_t *w, size_t from, size_t to, size_t end, bool commits) {
+  const char *text = w->text.p + w->starts[from];
+  w->least = to - from > 1 ? least_bytes(w, from, to) : 0;
+  return send_text(w, text, end - w->starts[from]) ? dibs__my_take(w, commits) : broke(w, commits, true);
 }
 
 /* As many statements a packet as the server takes. */
@@ -273,7 +307,7 @@ static step carry_all(wire_t *w, bool commits) {
       end = dibs__my_broke(w, DIBS__SQL_REFUSED, "longer than the server's max_allowed_packet");
       w->base.broke_at = from;
     } else {
-      end = carry(w, from, end_of(w, to - 1), commits);
+      end = carry(w, from, to, end_of(w, to - 1), commits);
     }
   }
   return end;
