@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHANNEL_SIZE = 32, PAYLOAD = 2 + 2 * DIBS__FAR_RING_BYTES };
+enum { PARTING_MS = 300, CHANNEL_SIZE = 32, PAYLOAD = 2 + 2 * DIBS__FAR_RING_BYTES };
 
 struct bell {
   struct dibs__pg_wire *w;
@@ -64,6 +64,12 @@ dibs__status dibs__pg_bell_open(struct dibs__far *store, uint64_t session, dibs_
 void dibs__pg_bell_close(void *bell) {
   struct bell *b = bell;
   if (!b) return;
+  /* At once, and not when the server gets around to ending the connection: until then our waiters seem to live. */
+  if (b->w && !b->w->last_words[0]) {
+    b->w->wire.by = dibs__tick_add_ms(dibs__tick_now(), PARTING_MS);
+    if (dibs__pg_put(&b->w->wire, "SELECT pg_advisory_unlock_all()", NULL, 0) == DIBS__SQL_FINE)
+      (void)dibs__pg_go(&b->w->wire, false);
+  }
   dibs__pg_wire_free(b->w);
   if (b->wake >= 0) dibs__bell_close(b->wake);
   free(b);
