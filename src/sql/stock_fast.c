@@ -13,8 +13,10 @@
  */
 #include "sql/stock_parts.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 typedef dibs__stock_step step;
 typedef struct dibs__sql_value value;
@@ -25,7 +27,7 @@ typedef struct dibs__stock_run run_t;
 #define FENCE_HOLDS FITS " AND (@f IS NULL OR [!o @f <= $3][o @f < $3 OR (@f = $3 AND @o = $4)])"
 #define FENCE_SET ", @f = $3[o , @o = $4]"
 
-enum { ROWS_TOGETHER = 128, CLAIMS_TOGETHER = 4096 };
+enum { ROWS_TOGETHER = 128, CLAIMS_TOGETHER = 4096, VALUES_MOST = 4 };
 
 /* PostgreSQL: all is one statement, and commits by itself. */
 static bool one_statement(const struct dibs__sql_engine *e) {
@@ -38,18 +40,40 @@ bool dibs__stock_two_statements(const struct dibs__sql_guard *g) {
 
 #define UPDATE "UPDATE @S SET @u = @u + $2%s WHERE @k = $1 AND %s"
 
+/* MariaDB: the rows that the statement before changed are -1 when its answer could not be sent, and the packet of a
+ * client that was killed is carried out to its COMMIT all the same: claims that ask for them would not be inserted, and
+ * the row be raised.  So the update leaves a mark of its own in the session, which is another one each time. */
+static step put_marked(struct dibs__sql_guard *g, const struct dibs__table *table, const char *set, const char *when,
+                       const value *values, size_t count, const value *rows, size_t row_count) {
+  static _Atomic uint64_t last;
+  char text[1024];
+  value both[VALUES_MOST + 1],
+      key_and_mark[2] = {values[0], dibs__sql_number((int64_t)(atomic_fetch_add(&last, 1) + 1))};
+  assert(count <= VALUES_MOST);
+  memcpy(both, values, count * sizeof *values);
+  both[count] = key_and_mark[1];
+  snprintf(text, sizeof text, "UPDATE @S SET @u = @u + $2 + 0 * (@@dibs_mark := $%zu)%s WHERE @k = $1 AND %s",
+           count + 1, set, when);
+  step end = dibs__stock_put(g, table, text, both, count + 1);
+  if (end != DIBS__SQL_FINE) return end;
+  return dibs__stock_put_rows(g, table,
+                              DIBS__STOCK_INTO "WITH " DIBS__STOCK_ROWS " SELECT r.claim, $1" DIBS__STOCK_FROM
+                                               "r WHERE @@dibs_mark = $2",
+                              key_and_mark, 2, rows, DIBS__STOCK_COLUMNS, row_count);
+}
+
 static step put_two(struct dibs__sql_guard *g, const struct dibs__table *table, const char *set, const char *when,
                     const value *values, size_t count, const value *rows, size_t row_count) {
   char text[1024];
-  const struct dibs__sql_engine *e = g->wire->engine;
+  if (g->wire->engine->sessions) return put_marked(g, table, set, when, values, count, rows, row_count);
   snprintf(text, sizeof text, UPDATE, set, when);
   step end = dibs__stock_put(g, table, text, values, count);
+  if (end == DIBS__SQL_FINE)
+    end = dibs__stock_put_rows(g, table,
+                               DIBS__STOCK_INTO "WITH " DIBS__STOCK_ROWS " SELECT r.claim, $1" DIBS__STOCK_FROM
+                                                "r WHERE changes() = 1",
+                               values, 1, rows, DIBS__STOCK_COLUMNS, row_count);
   if (end != DIBS__SQL_FINE) return end;
-  snprintf(text, sizeof text,
-           DIBS__STOCK_INTO "WITH " DIBS__STOCK_ROWS " SELECT r.claim, $1" DIBS__STOCK_FROM "r WHERE %s = 1",
-           e->sessions ? "ROW_COUNT()" : "changes()");
-  end = dibs__stock_put_rows(g, table, text, values, 1, rows, DIBS__STOCK_COLUMNS, row_count);
-  if (end != DIBS__SQL_FINE || e->sessions) return end;
   return dibs__stock_put(g, table, "SELECT @u, @m FROM @S WHERE @k = $1", values, 1);
 }
 

@@ -30,7 +30,7 @@ struct dibs__stock_run {
 /* Puts a statement about the table (NULL: dibs' own).  In its text:
  *   @S the counted rows' table, @k @u @m @f @o its key, used, limit, fence, owner
  *   @C the claims' table, @c @s @a @g @t @w its claim, stock, amount, given, taker, time
- *   @n the server's clock, @L the words that lock a row
+ *   @n the server's clock, @L the words that lock a row; @@ is one @
  *   [a ...] if the table has that column (a g t w f o), [!a ...] if not */
 dibs__stock_step dibs__stock_put(struct dibs__sql_guard *guard, const struct dibs__table *table, const char *text,
                                  const struct dibs__sql_value *values, size_t count);

@@ -104,6 +104,9 @@ static void compose(text_t *to, const struct dibs__sql_guard *g, const struct di
       at = enter_block(at, table);
     } else if (*at == ']') {
       at++;
+    } else if (*at == '@' && at[1] == '@') {
+      dibs__text_add(to, at, 1);
+      at += 2;
     } else if (*at == '@') {
       add_name(to, g, table, at[1]);
       at += 2;
