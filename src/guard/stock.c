@@ -37,6 +37,7 @@ struct call {
   dibs_lease *lease; /* NAMED, FENCED */
   dibs_error *error;
   dibs_stock_result result;
+  dibs_status second; /* what it was answered when it was asked again, with UNKNOWN; else OK */
 };
 
 /* ---- Is it well-formed? ---- */
@@ -168,6 +169,23 @@ static void pause_before(uint32_t nth, dibs__tick by) {
   dibs__nap_ms(ms < left ? ms : left);
 }
 
+/* Whether an answer to the same question asked again holds for the first one too, which may still be on its way: what
+ * was full may have room when that lands.  A claim that is there, or marked as given, and a newer fence stay. */
+static bool is_last_word(const struct call *call, dibs_status status) {
+  switch (status) {
+  case DIBS_OK:
+  case DIBS_REPLAY:
+  case DIBS_STALE:
+    return true;
+  case DIBS_CONFLICT:
+    return call->options.strategy != DIBS_OPTIMISTIC || call->verb == DIBS__STOCK_GIVE;
+  case DIBS_NOT_FOUND:
+    return call->verb == DIBS__STOCK_GIVE;
+  default:
+    return false;
+  }
+}
+
 /* Asks, and again after what may have been done, or was not: the claim makes it the same question. */
 static dibs_status ask_until(struct call *call) {
   bool unsure = false;
@@ -176,7 +194,10 @@ static dibs_status ask_until(struct call *call) {
     if (status == DIBS_REPLAY && unsure && call->drawn) return DIBS_OK; /* nobody else knows the claim: it was we */
     bool passing = status == DIBS_UNKNOWN || status == DIBS_UNAVAILABLE;
     if (status == DIBS_UNKNOWN) unsure = true;
-    if (status == DIBS_UNAVAILABLE && unsure) status = DIBS_UNKNOWN;
+    if (unsure && call->verb != DIBS__STOCK_READ && !is_last_word(call, status)) {
+      call->second = status;
+      status = DIBS_UNKNOWN;
+    }
     if (!passing || !has_leases(call->store) || !dibs__tick_before(dibs__tick_now(), call->by)) return status;
     if (call->options.tries && call->result.retries + 1 >= call->options.tries) return status;
     pause_before(nth, call->by);
@@ -270,6 +291,14 @@ static dibs_status explain(const struct call *call, dibs_status status) {
     return dibs__fail(call->error, status, "%s \"%s\" at %s was refused%s%s", doing[call->verb], call->key,
                       call->store->shown, trouble[0] ? ": " : "", trouble);
   }
+  case DIBS_UNKNOWN:
+    if (call->second != DIBS_OK && call->second != DIBS_UNKNOWN && call->second != DIBS_UNAVAILABLE)
+      return dibs__fail(
+          call->error, status,
+          "%s \"%s\": %s, when it was asked again after a broken connection; the first try may still come "
+          "through: repeat it with the claim \"%s\"",
+          doing[call->verb], call->key, dibs_status_text(call->second), call->claim);
+    return dibs__explain(call->store, status, doing[call->verb], call->key, call->error);
   default:
     return dibs__explain(call->store, status, doing[call->verb], call->key, call->error);
   }

@@ -156,6 +156,24 @@ static void full_before_the_take_lands(const struct way *way) {
   EXPECT(take(through, key, claim, way, 0), in ? DIBS_REPLAY : DIBS_FULL);
 }
 
+/* FULL is what the retry found; the first one is still on its way, and there is room again when it lands.  Nobody may
+ * be told that nothing was taken. */
+static void refused_before_the_take_lands(const struct way *way) {
+  static const struct way other = {DIBS_COALESCED, 1, 1};
+  const char *key = stock(), *claim = fresh("claim"), *others[LIMIT / AMOUNT];
+  for (size_t i = 0; i < LIMIT / AMOUNT; i++)
+    EXPECT(take(straight, key, others[i] = fresh("other"), &other, 0), DIBS_OK);
+  breaks("orphan-request", way->commits, claim, LATE_MS);
+  dibs_status status = take(through, key, claim, way, 0);
+  EXPECT(give(straight, key, others[0], 0), DIBS_OK);
+  landed();
+  bool in = atoll(cell("SELECT COUNT(*) FROM %s WHERE claim = '%s'", own_table("claim"), claim)) == 1;
+  COUNTS(key, claim, LIMIT / AMOUNT * AMOUNT - (in ? 0 : AMOUNT), in);
+  EXPECT(status, DIBS_UNKNOWN);
+  EXPECT(take(through, key, claim, way, 0), in ? DIBS_REPLAY : DIBS_OK);
+  COUNTS(key, claim, LIMIT / AMOUNT * AMOUNT, 1);
+}
+
 #define EACH_WAY(name)                                                                                                 \
   static void name##_each(void **state) {                                                                              \
     (void)state;                                                                                                       \
@@ -171,6 +189,12 @@ EACH_WAY(retry_by_itself_races_the_commit)
 EACH_WAY(given_before_the_take_lands)
 EACH_WAY(taken_then_given_then_taken_again)
 EACH_WAY(full_before_the_take_lands)
+
+static void refused_before_the_take_lands_each(void **state) {
+  (void)state;
+  refused_before_the_take_lands(&ways[0]);
+  refused_before_the_take_lands(&ways[1]);
+}
 
 /* ---- Gives ---- */
 
@@ -228,6 +252,7 @@ int main(int argc, char *argv[]) {
       DOUBT(given_before_the_take_lands_each),
       DOUBT(taken_then_given_then_taken_again_each),
       DOUBT(full_before_the_take_lands_each),
+      DOUBT(refused_before_the_take_lands_each),
       DOUBT(give_cut_after),
       DOUBT(give_races_itself),
       DOUBT(held_take_and_its_double),
