@@ -33,11 +33,27 @@ bool case_in_memory(void) {
   return strstr(base, "memory:") != NULL;
 }
 
+bool case_at_server(void) {
+  return strstr(base, "://") != NULL;
+}
+
+const char *case_scheme(void) {
+  static char scheme[32];
+  snprintf(scheme, sizeof scheme, "%.*s", (int)(strcspn(base, ":") + 1), base);
+  return scheme;
+}
+
 int case_begin(void **state) {
   (void)state;
   memset(&bed, 0, sizeof bed);
   if (case_in_memory()) {
     snprintf(bed.uri, sizeof bed.uri, "%scase-%u", base, ++cases);
+    return 0;
+  }
+  if (case_at_server()) { /* tables of its own; the database is dropped by whoever made it */
+    const char *word = strncmp(base, "postgres", 8) == 0 ? "schema" : "prefix";
+    snprintf(bed.uri, sizeof bed.uri, "%s%c%s=l%u_%u_", base, strchr(base, '?') ? '&' : '?', word, dibs__process_id(),
+             ++cases);
     return 0;
   }
   snprintf(bed.folder, sizeof bed.folder, "/tmp/dibs-lease-XXXXXX");

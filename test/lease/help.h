@@ -45,7 +45,9 @@ void lease_begin(int argc, char *argv[]); /* the command line: the store, a patt
 int case_begin(void **state);
 int case_end(void **state);
 const char *case_uri(void);
-bool case_in_memory(void); /* several processes can't share it */
+bool case_in_memory(void);
+bool case_at_server(void);
+const char *case_scheme(void); /* with its colon */ /* several processes can't share it */
 #define TEST(f) cmocka_unit_test_setup_teardown(f, case_begin, case_end)
 /* The shims, for programs that need one whatever their store is: "latency" before case_uri(). */
 const char *shimmed(const char *shim, const char *params);

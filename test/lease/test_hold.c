@@ -277,7 +277,7 @@ static void owner_defaults_to_the_stores(void **state) {
   dibs_store_options so = {.size = sizeof so, .owner = "the store's"};
   dibs_store *store = NULL;
   assert_int_equal(dibs_open(case_uri(), &so, &store, NULL), DIBS_OK);
-  assert_non_null(strstr(dibs_store_uri(store), case_in_memory() ? "memory:" : "sqlite:"));
+  assert_non_null(strstr(dibs_store_uri(store), case_scheme()));
   assert_int_equal(dibs_fd(store), -1);
   assert_int_equal(dibs_dispatch(store, 0), 0);
   dibs_close(store);
