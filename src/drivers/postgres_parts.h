@@ -60,6 +60,8 @@ struct dibs__pg_text {
   uint32_t packet;   /* it was last put in */
   bool ready;        /* the server has it, or will when it reads the packet that is being put */
   bool bound;        /* types of the parameters are known */
+  bool worked;       /* it has, as it is prepared */
+  bool stale;        /* the table is another, it may be: to be prepared anew */
   enum dibs__pg_answers answers;
   uint8_t count;
   Oid types[DIBS__PG_VALUES];

@@ -74,6 +74,28 @@ static void unlink_text(struct dibs__pg_texts *texts, struct dibs__pg_text *t) {
     if (texts->near[i].text == t) texts->near[i].text = NULL;
 }
 
+static bool put_away(struct dibs__pg_texts *texts, const struct dibs__pg_text *t) {
+  if (!t->ready) return true;
+  if (texts->gone_count == texts->gone_room) {
+    size_t room = texts->gone_room ? texts->gone_room * 2 : 16;
+    uint32_t *more = realloc(texts->gone, room * sizeof *more);
+    if (!more) return false;
+    texts->gone = more;
+    texts->gone_room = room;
+  }
+  texts->gone[texts->gone_count++] = t->nr;
+  return true;
+}
+
+/* Under another name; the types of its parameters and answers are found anew. */
+static bool renew(struct dibs__pg_texts *texts, struct dibs__pg_text *t) {
+  if (!put_away(texts, t)) return false;
+  t->nr = ++texts->drawn;
+  t->ready = t->bound = t->worked = t->stale = false;
+  t->answers = DIBS__PG_UNSEEN;
+  return true;
+}
+
 /* The one that was not put for longest goes.  None of the packet that is being put; of the latest neither, because its
  * answers are still looked at. */
 static bool forget_one(struct dibs__pg_texts *texts, uint32_t packet) {
@@ -82,16 +104,7 @@ static bool forget_one(struct dibs__pg_texts *texts, uint32_t packet) {
     for (struct dibs__pg_text *t = texts->heads[i]; t; t = t->next)
       if (packet - t->packet > 1 && (!oldest || packet - t->packet > packet - oldest->packet)) oldest = t;
   if (!oldest) return true; /* a packet of very many: for once there are more */
-  if (oldest->ready) {
-    if (texts->gone_count == texts->gone_room) {
-      size_t room = texts->gone_room ? texts->gone_room * 2 : 16;
-      uint32_t *more = realloc(texts->gone, room * sizeof *more);
-      if (!more) return false;
-      texts->gone = more;
-      texts->gone_room = room;
-    }
-    texts->gone[texts->gone_count++] = oldest->nr;
-  }
+  if (!put_away(texts, oldest)) return false;
   unlink_text(texts, oldest);
   free(oldest);
   return true;
@@ -103,6 +116,7 @@ struct dibs__pg_text *dibs__pg_text_find(struct dibs__pg_texts *texts, const cha
   struct dibs__pg_text *t = texts->near[near].text;
   /* The same place may have another text by now. */
   if (t && texts->near[near].at == key && is(t, key, kinds)) {
+    if (t->stale && !renew(texts, t)) return NULL;
     t->packet = packet;
     return t;
   }
@@ -119,6 +133,7 @@ struct dibs__pg_text *dibs__pg_text_find(struct dibs__pg_texts *texts, const cha
     texts->heads[hash % DIBS__PG_TEXTS] = t;
     texts->count++;
   }
+  if (t->stale && !renew(texts, t)) return NULL;
   texts->near[near].at = key;
   texts->near[near].text = t;
   t->packet = packet;

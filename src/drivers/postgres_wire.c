@@ -230,6 +230,14 @@ static bool same(const char *a, const char *b) {
   return strcmp(a, b) == 0;
 }
 
+/* A statement that worked before and does not fit any more: somebody has altered the table since it was prepared. */
+static bool outdated(struct dibs__pg_text *t, const char *state) {
+  bool fits = strncmp(state, "0A", 2) != 0 && strncmp(state, "42", 2) != 0 && strncmp(state, "22", 2) != 0;
+  if (fits || !t->ready) return false;
+  t->stale = true;
+  return t->worked && strncmp(state, "22", 2) != 0; /* that may also be a value of today's */
+}
+
 /* A result of what is expected at g->at. */
 static void take(wire_t *w, struct going *g, PGresult *result) {
   const struct dibs__pg_expected *e = &w->expected[g->at];
@@ -249,7 +257,8 @@ static void take(wire_t *w, struct going *g, PGresult *result) {
   }
   if (status == PGRES_FATAL_ERROR && matters && PQstatus(w->pg) == CONNECTION_OK) {
     g->failed = true;
-    broke(w, g->fatal ? DIBS__SQL_GONE : dibs__pg_trouble(state), e->nth, result);
+    bool again = e->what == DIBS__PG_STATEMENT && state && !w->wire.inside && outdated(e->text, state);
+    broke(w, g->fatal ? DIBS__SQL_GONE : again ? DIBS__SQL_DEADLOCK : dibs__pg_trouble(state), e->nth, result);
   }
   /* COMMIT of a transaction that failed before. */
   if (fine && e->commit && matters && same(PQcmdStatus(result), "ROLLBACK")) {
@@ -258,6 +267,7 @@ static void take(wire_t *w, struct going *g, PGresult *result) {
     snprintf(w->wire.words, sizeof w->wire.words, "the transaction had failed before, and was rolled back");
   }
   if (e->what == DIBS__PG_STATEMENT && fine) {
+    e->text->worked = true;
     if (e->text->answers == DIBS__PG_UNSEEN && PQnfields(result) > 0) e->text->answers = dibs__pg_answers_of(result);
     if (!dibs__pg_result_ready(result) && matters) {
       g->failed = true;
