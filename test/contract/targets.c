@@ -5,6 +5,7 @@
 #include "harness.h"
 #include "sql/far.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -67,6 +68,20 @@ static void far_skew(struct dibs__dstore *store, int64_t ms) {
   far_say((struct dibs__far *)store, "UPDATE test_clock SET ms = ms + $1", &v, 1);
 }
 
+/* Where test/mysql/skewed.sh has put a clock of its own before the server's. */
+static void file_skew(struct dibs__dstore *store, int64_t ms) {
+  const char *path = getenv("DIBS_TEST_CLOCK");
+  int64_t skew = 0;
+  (void)store;
+  FILE *file = path ? fopen(path, "r+b") : NULL;
+  assert_non_null(file);
+  assert_int_equal(fread(&skew, sizeof skew, 1, file), 1);
+  skew += ms;
+  rewind(file);
+  assert_int_equal(fwrite(&skew, sizeof skew, 1, file), 1);
+  assert_int_equal(fclose(file), 0);
+}
+
 static const struct contract_target targets[] = {
     {.scheme = "memory",
      .local = true,
@@ -83,7 +98,7 @@ static const struct contract_target targets[] = {
     {.scheme = "postgres", .use_up = far_use_up, .bury = far_bury},
     {.scheme = "postgresql", .use_up = far_use_up, .bury = far_bury, .skew = far_skew}, /* through skewed.sh */
     {.scheme = "mysql", .use_up = far_use_up, .bury = far_bury},
-    {.scheme = "mariadb", .use_up = far_use_up, .bury = far_bury},
+    {.scheme = "mariadb", .use_up = far_use_up, .bury = far_bury, .skew = file_skew}, /* through skewed.sh */
 };
 
 static const struct contract_target unknown = {.scheme = "?"};
