@@ -1,0 +1,53 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# A server that is restarted, killed and started again, and whose processes are ended one by one, in the middle of load:
+# callers get UNAVAILABLE or UNKNOWN, never a wrong answer, and go on when it is back.
+#   restart_test.sh SERVERS STRESS
+set -u
+servers=$1 stress=$2
+if [ -z "${DIBS_TEST_POSTGRES:-}" ]; then
+  [ "${DIBS_TEST_SERVERS:-}" != required ] || exit 1
+  exit 77
+fi
+dir=$(mktemp -d /tmp/dibs-restart.XXXXXX)
+end() { "$servers" remove --dir "$dir" >/dev/null 2>&1; }
+trap end EXIT
+trap 'exit 130' INT TERM
+"$servers" start --dir "$dir" --until $$ postgres || exit 1
+variables=$("$servers" env --dir "$dir") && eval "$variables"
+uri=$DIBS_TEST_POSTGRES
+
+# during WHAT STATEMENTS...: the checker finds nothing wrong after a load in whose middle that was done.  How long it
+# lasts is the load's; what is done meanwhile has no moment to wait for.
+during() {
+  local what=$1 status
+  shift
+  ("$@" >/dev/null 2>&1) &
+  local trouble=$!
+  "$stress" "$uri?schema=$1" --calm --seconds 8 # records of its own
+  status=$?
+  wait "$trouble"
+  if [ "$status" -ne 0 ]; then
+    echo "restart_test: $what: the checker has something to say (above)" >&2
+    exit 1
+  fi
+}
+restarted() {
+  sleep 2
+  "$servers" restart --dir "$dir" postgres
+}
+killed() {
+  sleep 2
+  "$servers" kill --dir "$dir" postgres
+  "$servers" start --dir "$dir" postgres
+}
+picked_off() {
+  for _ in $(seq 12); do
+    sleep 0.4
+    psql -X -q -A -t "$uri" <<<"SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+      WHERE usename = 'dibs' AND pid <> pg_backend_pid() ORDER BY random() LIMIT 3"
+  done
+}
+during 'restarted' restarted
+during 'killed' killed
+during 'its processes ended' picked_off
