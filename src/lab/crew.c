@@ -61,7 +61,7 @@ static struct lab_board *board_new(struct crew_at_work *work) {
   b->sql = lab->door != NULL;
   /* An embedded engine's driver has its writers stand in line: without a guard is without dibs there. */
   b->by_hand = work->crew->way->kind == LAB_CHILD_FIRST ||
-               (!work->crew->way->promised && b->sql && !lab->line.wire->engine->sessions);
+               (work->crew->way->strategy == DIBS_UNGUARDED && b->sql && !lab->line.wire->engine->sessions);
   b->wait_ms = 10000;
   snprintf(b->event, sizeof b->event, "%s", lab->event);
   snprintf(b->applicant, sizeof b->applicant, "%s", lab->applicant);

@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { TEXT_MAX = 1024, ROWS_AT_ONCE = 500 };
+enum { TEXT_MAX = 1024, ROWS_AT_ONCE = 500, BACK_MS = 30000 };
 
 bool dibs__lab_fail(struct lab *lab, const char *format, ...) {
   va_list args;
@@ -66,18 +66,6 @@ bool dibs__lab_open(struct lab *lab) {
   return true;
 }
 
-void dibs__lab_close(struct lab *lab) {
-  if (lab->line.wire && lab->tables) {
-    if (lab->keep)
-      dibs__lab_note(&lab->sheet, "The tables %s and %s were kept.", lab->event, lab->applicant);
-    else if (!dibs__lab_tables_drop(lab))
-      dibs__lab_note(&lab->sheet, "%s; drop the tables %s and %s by hand.", lab->why, lab->applicant, lab->event);
-  }
-  dibs__lab_line_close(&lab->line);
-  dibs__lab_door_close(lab->door);
-  lab->door = NULL;
-}
-
 dibs_table *dibs__lab_declare(const char *event, const char *applicant, dibs_error *error) {
   dibs_table_options options = {.size = sizeof options,
                                 .table = event,
@@ -111,11 +99,37 @@ static bool say(struct lab *lab, const char *doing, const char *format, ...) {
   return dibs__lab_fail_line(lab, &lab->line, doing);
 }
 
+/* The lab's own connection may have been lost with the server's last life: it comes back, for some time. */
+static bool line_ready(struct lab *lab) {
+  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), BACK_MS);
+  struct dibs__said said = {0};
+  int64_t one;
+  if (lab->line.wire && dibs__lab_number(&lab->line, "SELECT 1", 0, &one) == DIBS__SQL_FINE) return true;
+  for (;;) {
+    dibs__lab_line_close(&lab->line);
+    if (dibs__lab_line_open(lab->door, &lab->line, &said) == DIBS_OK) return true;
+    if (dibs__lab_ended(lab) || !dibs__tick_before(dibs__tick_now(), by)) return dibs__lab_fail(lab, "%s", said.text);
+    dibs__nap_ms(200);
+  }
+}
+
 bool dibs__lab_tables_drop(struct lab *lab) {
   bool fine = say(lab, "drop the lab's tables", "DROP TABLE IF EXISTS %s", lab->applicant) &&
               say(lab, "drop the lab's tables", "DROP TABLE IF EXISTS %s", lab->event);
   if (fine) lab->tables = false;
   return fine;
+}
+
+void dibs__lab_close(struct lab *lab) {
+  if (lab->door && lab->tables) {
+    if (lab->keep)
+      dibs__lab_note(&lab->sheet, "The tables %s and %s were kept.", lab->event, lab->applicant);
+    else if (!line_ready(lab) || !dibs__lab_tables_drop(lab))
+      dibs__lab_note(&lab->sheet, "%s; drop the tables %s and %s by hand.", lab->why, lab->applicant, lab->event);
+  }
+  dibs__lab_line_close(&lab->line);
+  dibs__lab_door_close(lab->door);
+  lab->door = NULL;
 }
 
 static bool make(struct lab *lab) {
@@ -176,6 +190,7 @@ static bool make_stocks(struct lab *lab, uint32_t rows, int64_t seats) {
 bool dibs__lab_tables_make(struct lab *lab, uint32_t rows, int64_t seats) {
   lab->run++;
   if (!lab->door) return make_stocks(lab, rows, seats);
+  if (!line_ready(lab)) return false;
   lab->line.wire->by = dibs__tick_add_ms(dibs__tick_now(), LAB_LINE_MS);
   if (lab->tables && !dibs__lab_tables_drop(lab)) return false;
   lab->tables = true; /* perhaps one of them */
@@ -211,6 +226,7 @@ static bool audit_stocks(struct lab *lab, uint32_t rows, struct lab_audit *audit
 
 bool dibs__lab_audit(struct lab *lab, uint32_t rows, int64_t seats, struct lab_audit *audit) {
   if (!lab->door) return audit_stocks(lab, rows, audit);
+  if (!line_ready(lab)) return false;
   char text[TEXT_MAX];
   *audit = (struct lab_audit){0};
   struct lab_line *line = &lab->line;

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BY_HAND_MS = 10000, REPEATS = 20 /* after UNKNOWN */ };
+enum { BY_HAND_MS = 10000, CONNECT_MS = 30000, REPEATS = 20 /* after UNKNOWN */ };
 
 struct user {
   struct lab_board *board;
@@ -165,19 +165,26 @@ static bool book(struct user *u) {
 
 /* ---- Coming and going ---- */
 
+static dibs_status try_to_connect(struct user *u, dibs_error *error) {
+  if (!u->board->by_hand) return dibs_open(u->uri, NULL, &u->store, error);
+  struct dibs__said said = {0};
+  dibs_status status = (dibs_status)dibs__lab_line_open(u->door, &u->line, &said);
+  snprintf(error->text, sizeof error->text, "%s", said.text);
+  return status;
+}
+
+/* A server takes only so many at a time: who is turned away comes again. */
 static bool connect_user(struct user *u) {
-  if (u->board->by_hand) {
-    struct dibs__said said = {0};
-    if (dibs__lab_line_open(u->door, &u->line, &said) == DIBS_OK) return true;
-    dibs__lab_trouble(u->board, said.text);
-    return false;
-  }
   if (u->store) return true;
   dibs_error error = {0};
-  u->own = true;
-  if (dibs_open(u->uri, NULL, &u->store, &error) == DIBS_OK) return true;
-  dibs__lab_trouble(u->board, error.text);
-  return false;
+  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), CONNECT_MS);
+  dibs_status status;
+  while ((status = try_to_connect(u, &error)) == DIBS_UNAVAILABLE && dibs__tick_before(dibs__tick_now(), by) &&
+         !atomic_load(&u->board->stop))
+    dibs__nap_ms(20 + dice(u, 400));
+  u->own = status == DIBS_OK;
+  if (status != DIBS_OK) dibs__lab_trouble(u->board, error.text);
+  return status == DIBS_OK;
 }
 
 static void body(void *arg) {
