@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Clients with many threads take and give on a hot row and some others, while a parent kills clients and the server,
+ * kill -9, in the middle of their batches.  Afterwards every claim is accounted for: tally_check.c has the rules.
+ *
+ *   tally URI [--clients N] [--threads N] [--client-kills N] [--server-kills N] [--seed N]
+ *
+ * A server is killed by script/servers (with.sh --private).  Exit status 0: no rule was broken.
+ */
+#include "tally.h"
+
+#include "base/port.h"
+#include "guard/record_bed.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum {
+  CLIENTS_MAX = 16,
+  PARTIES_MAX = 256, /* clients, and those that came in the place of killed ones */
+  THREADS_MAX = 64,
+  OWNED_MAX = 8,   /* claims that a thread keeps at a time */
+  WAIT_MS = 1000,  /* of a call: shorter than a server is away */
+  WARM = 150,      /* takes of a client before anything is done to it */
+  BACK_MS = 10000, /* by then everybody goes on */
+  END_MS = 30000
+};
+
+static const struct {
+  const char *name;
+  int64_t limit;
+} stocks[] = {{"hot", 150}, {"wide", 10000000}, {"cold-1", 40}, {"cold-2", 40}, {"cold-3", 40}};
+enum { STOCKS = sizeof stocks / sizeof stocks[0] };
+
+static struct {
+  uint32_t clients, threads, client_kills, server_kills;
+  uint64_t seed;
+} plan = {.clients = 3, .threads = 24, .client_kills = 4, .server_kills = 3, .seed = 1};
+
+/* Between all processes. */
+static struct shared {
+  _Atomic uint32_t stop;
+  _Atomic uint64_t acknowledged[PARTIES_MAX], batches, operations;
+} * shared;
+static char folder[64];
+
+static uint32_t below(uint64_t *seed, uint32_t n) {
+  uint64_t z = (*seed += UINT64_C(0x9e3779b97f4a7c15));
+  z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+  z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+  return (uint32_t)((z ^ (z >> 31)) % n);
+}
+
+/* ---- A client ---- */
+
+struct owned {
+  char claim[TALLY_CLAIM];
+  const char *stock;
+};
+
+struct thread {
+  dibs_store *store;
+  uint32_t party, number, asked;
+  uint64_t seed;
+  int log;
+  struct owned owned[OWNED_MAX];
+  size_t owned_count;
+};
+
+static void say(const struct thread *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void say(const struct thread *t, const char *format, ...) {
+  char line[160];
+  va_list args;
+  va_start(args, format);
+  int n = vsnprintf(line, sizeof line, format, args);
+  va_end(args);
+  if (write(t->log, line, (size_t)n) != n) _exit(3);
+}
+
+static void give(struct thread *t, const struct owned *owned) {
+  dibs_stock_options how = {.size = sizeof how, .wait_ms = WAIT_MS};
+  dibs_stock_result came = {.size = sizeof came};
+  say(t, "G %s %s 0\n", owned->stock, owned->claim);
+  dibs_status status = dibs_stock_give(t->store, owned->stock, owned->claim, &how, &came, NULL);
+  say(t, "g %s %d %lld\n", owned->claim, (int)status, (long long)came.got);
+}
+
+static dibs_status take(struct thread *t, const struct owned *owned, int64_t amount) {
+  dibs_stock_options how = {.size = sizeof how, .claim = owned->claim, .wait_ms = WAIT_MS};
+  dibs_stock_result came = {.size = sizeof came};
+  dibs_status status = dibs_stock_take(t->store, owned->stock, amount, &how, &came, NULL);
+  say(t, "t %s %d %lld\n", owned->claim, (int)status, (long long)came.got);
+  if (status == DIBS_OK) atomic_fetch_add(&shared->acknowledged[t->party], 1);
+  return status;
+}
+
+static const char *some_stock(uint64_t *seed) {
+  uint32_t chance = below(seed, 100);
+  return stocks[chance < 50 ? 0 : chance < 80 ? 1 : 2 + below(seed, STOCKS - 2)].name;
+}
+
+static void turn(struct thread *t) {
+  struct owned one = {.stock = some_stock(&t->seed)};
+  if (t->owned_count == OWNED_MAX || (t->owned_count > 0 && below(&t->seed, 100) < 35)) {
+    size_t which = below(&t->seed, (uint32_t)t->owned_count);
+    give(t, &t->owned[which]);
+    t->owned[which] = t->owned[--t->owned_count];
+    return;
+  }
+  int64_t amount = 1 + below(&t->seed, 3);
+  snprintf(one.claim, sizeof one.claim, "p%03u-%02u-%u", t->party, t->number, ++t->asked);
+  say(t, "T %s %s %lld\n", one.stock, one.claim, (long long)amount);
+  dibs_status status = take(t, &one, amount);
+  for (uint32_t again = 0; status == DIBS_UNKNOWN && again < below(&t->seed, 6); again++)
+    status = take(t, &one, amount);
+  bool kept = status == DIBS_OK || status == DIBS_REPLAY;
+  if (kept && strcmp(one.stock, stocks[1].name) != 0) t->owned[t->owned_count++] = one;
+  /* Given without knowing whether it was taken. */
+  if (status == DIBS_UNKNOWN && below(&t->seed, 100) < 50) give(t, &one);
+}
+
+static void run_thread(void *arg) {
+  struct thread *t = arg;
+  while (!atomic_load(&shared->stop)) turn(t);
+}
+
+static int run_client(uint32_t party) {
+  static struct thread threads[THREADS_MAX];
+  dibs__thread *running[THREADS_MAX];
+  dibs_store *store = NULL;
+  dibs_error error = {0};
+  char path[128];
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  snprintf(path, sizeof path, "%s/client-%u.log", folder, party);
+  int log = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+  if (log < 0) return 3;
+  /* A server that is away is not refused for good. */
+  while (dibs_open(case_uri(), NULL, &store, &error) != DIBS_OK) {
+    if (error.status != DIBS_UNAVAILABLE || atomic_load(&shared->stop)) {
+      fprintf(stderr, "tally: client %u: %s: %s\n", party, dibs_status_name(error.status), error.text);
+      return 2;
+    }
+    dibs__nap_ms(20);
+  }
+  for (uint32_t i = 0; i < plan.threads; i++) {
+    threads[i] = (struct thread){
+        .store = store, .party = party, .number = i, .seed = plan.seed * 1000003 + party * 101 + i, .log = log};
+    running[i] = dibs__thread_start("tally", run_thread, &threads[i]);
+    if (!running[i]) return 2;
+  }
+  for (uint32_t i = 0; i < plan.threads; i++) dibs__thread_join(running[i]);
+  dibs_stats stats = {.size = sizeof stats};
+  dibs_store_stats(store, &stats);
+  atomic_fetch_add(&shared->batches, stats.batches);
+  atomic_fetch_add(&shared->operations, stats.operations);
+  dibs_close(store);
+  return 0;
+}
+
+/* ---- The parent ---- */
+
+static struct client {
+  pid_t pid;
+  uint32_t party;
+} clients[CLIENTS_MAX];
+static uint32_t parties;
+
+static bool spawn(struct client *client) {
+  if (parties + 1 >= PARTIES_MAX) return false;
+  client->party = ++parties;
+  fflush(stdout);
+  client->pid = fork();
+  if (client->pid == 0) _exit(run_client(client->party));
+  return client->pid > 0;
+}
+
+/* Until each client that runs has `more` takes more than it had: in how many ms; -1: they have not. */
+static int64_t all_go_on(uint64_t more, int64_t by_ms) {
+  uint64_t had[CLIENTS_MAX];
+  dibs__tick from = dibs__tick_now(), by = dibs__tick_add_ms(from, by_ms);
+  for (uint32_t c = 0; c < plan.clients; c++) had[c] = atomic_load(&shared->acknowledged[clients[c].party]);
+  for (uint32_t c = 0; c < plan.clients;) {
+    if (atomic_load(&shared->acknowledged[clients[c].party]) >= had[c] + more) {
+      c++;
+      continue;
+    }
+    if (!dibs__tick_before(dibs__tick_now(), by)) return -1;
+    dibs__nap_ms(2);
+  }
+  return (dibs__tick_now().ns - from.ns) / DIBS__NS_PER_MS;
+}
+
+static bool go_on(const char *after) {
+  int64_t ms = all_go_on(1, BACK_MS);
+  if (ms < 0)
+    printf("BROKEN  going on: after %s, somebody took nothing for %d ms\n", after, BACK_MS);
+  else
+    printf("        after %s everybody goes on within %lld ms\n", after, (long long)ms);
+  return ms >= 0;
+}
+
+static bool kill_client(uint64_t *seed) {
+  struct client *client = &clients[below(seed, plan.clients)];
+  kill(client->pid, SIGKILL);
+  waitpid(client->pid, NULL, 0);
+  return spawn(client) && go_on("the death of a client");
+}
+
+static bool servers(const char *verb) {
+  const char *script = getenv("DIBS_TEST_SERVERS_SCRIPT"), *at = getenv("DIBS_TEST_SERVERS_DIR");
+  char command[512];
+  if (!script || !at) {
+    printf("BROKEN  DIBS_TEST_SERVERS_SCRIPT and _DIR are not set: run it by with.sh --private\n");
+    return false;
+  }
+  snprintf(command, sizeof command, "'%s' %s --dir '%s' >/dev/null", script, verb, at);
+  return system(command) == 0;
+}
+
+static bool kill_server(uint64_t *seed) {
+  if (!servers("kill")) return false;
+  dibs__nap_ms(below(seed, 1500)); /* shorter and longer than a call waits */
+  return servers("start") && go_on("the return of the server");
+}
+
+static bool disturb(void) {
+  uint64_t seed = plan.seed;
+  uint32_t client_kills = plan.client_kills, server_kills = plan.server_kills;
+  while (client_kills + server_kills > 0) {
+    if (all_go_on(WARM, BACK_MS) < 0) {
+      printf("BROKEN  going on: less than %d takes of a client within %d ms\n", WARM, BACK_MS);
+      return false;
+    }
+    dibs__nap_ms(below(&seed, 100));
+    bool server = below(&seed, client_kills + server_kills) < server_kills;
+    *(server ? &server_kills : &client_kills) -= 1;
+    if (!(server ? kill_server(&seed) : kill_client(&seed))) return false;
+  }
+  return all_go_on(WARM, BACK_MS) >= 0;
+}
+
+/* How many did not end as they should. */
+static int see_off(void) {
+  int bad = 0;
+  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), END_MS);
+  for (uint32_t c = 0; c < plan.clients; c++) {
+    int status = 0;
+    pid_t gone;
+    while ((gone = waitpid(clients[c].pid, &status, WNOHANG)) == 0 && dibs__tick_before(dibs__tick_now(), by))
+      dibs__nap_ms(5);
+    if (gone == clients[c].pid && WIFEXITED(status) && WEXITSTATUS(status) == 0) continue;
+    printf("BROKEN  client %u %s (%#x)\n", clients[c].party, gone == 0 ? "hangs" : "ended badly", (unsigned)status);
+    if (gone == 0) kill(clients[c].pid, SIGABRT);
+    bad++;
+  }
+  return bad;
+}
+
+/* ---- What the database has ---- */
+
+static const char *table(const char *name) {
+  static char text[64];
+  snprintf(text, sizeof text, "%sdibs_%s", strcmp(engine->scheme, "postgres") == 0 ? "dibs." : "", name);
+  return text;
+}
+
+/* The claims of one party, in one cell. */
+static size_t read_party(uint32_t party, struct tally_row *rows, size_t room) {
+  bool mysql = strcmp(engine->scheme, "mysql") == 0, postgres = strcmp(engine->scheme, "postgres") == 0;
+  const char *list = mysql      ? "GROUP_CONCAT(claim, ' ', stock, ' ', amount, ' ', given)"
+                     : postgres ? "string_agg(claim || ' ' || stock || ' ' || amount || ' ' || given, ',')"
+                                : "group_concat(claim || ' ' || stock || ' ' || amount || ' ' || given)";
+  if (mysql) sql("SET SESSION group_concat_max_len = 1 << 30");
+  const char *text = cell("SELECT COALESCE(%s, '') FROM %s WHERE claim LIKE 'p%03u-%%'", list, table("claim"), party);
+  size_t count = 0;
+  for (const char *at = text; *at && count < room; count++) {
+    struct tally_row *row = &rows[count];
+    int given = 0, length = 0;
+    if (sscanf(at, "%39s %23s %ld %d%n", row->claim, row->stock, &row->amount, &given, &length) != 4) {
+      printf("BROKEN  a claim can't be read: %.60s\n", at);
+      exit(1);
+    }
+    row->given = given != 0;
+    at += length;
+    at += *at == ',';
+  }
+  return count;
+}
+
+static int compare(void) {
+  size_t all = (size_t)atoll(cell("SELECT COUNT(*) FROM %s", table("claim"))), count = 0;
+  struct tally_row *rows = calloc(all + 1, sizeof *rows);
+  struct tally_stock now[STOCKS];
+  struct tally_sums sums;
+  if (!rows) abort();
+  for (uint32_t p = 1; p <= parties; p++) count += read_party(p, rows + count, all - count);
+  for (size_t i = 0; i < STOCKS; i++) {
+    now[i].limit = stocks[i].limit;
+    snprintf(now[i].name, sizeof now[i].name, "%s", stocks[i].name);
+    now[i].used = atoll(cell("SELECT used FROM %s WHERE name = '%s'", table("stock"), stocks[i].name));
+  }
+  int broken = tally_check(folder, rows, count, now, STOCKS, &sums);
+  if (count != all) printf("BROKEN  strangers: %zu of %zu claims are of no client\n", all - count, all);
+  broken += count != all;
+  free(rows);
+  printf(
+      "tally: %llu takes: %llu taken, %llu full, %llu unavailable, %llu unknown (%llu of them in), %llu unheard (%llu "
+      "in); %llu gives, %llu acknowledged; %.1f a batch\n",
+      (unsigned long long)sums.takes, (unsigned long long)sums.taken, (unsigned long long)sums.refused,
+      (unsigned long long)sums.unavailable, (unsigned long long)sums.unknown, (unsigned long long)sums.unknown_in,
+      (unsigned long long)sums.killed, (unsigned long long)sums.killed_in, (unsigned long long)sums.gives,
+      (unsigned long long)sums.given,
+      (double)atomic_load(&shared->operations) / (double)(atomic_load(&shared->batches) + 1));
+  return broken;
+}
+
+/* ---- The command line ---- */
+
+static bool parse(int argc, char *argv[]) {
+  struct {
+    const char *name;
+    uint32_t *to, most;
+  } options[] = {{"--clients", &plan.clients, CLIENTS_MAX},
+                 {"--threads", &plan.threads, THREADS_MAX},
+                 {"--client-kills", &plan.client_kills, 100},
+                 {"--server-kills", &plan.server_kills, 100}};
+  for (int i = 2; i < argc; i += 2) {
+    bool known = i + 1 < argc && strcmp(argv[i], "--seed") == 0;
+    if (known) plan.seed = strtoull(argv[i + 1], NULL, 10);
+    for (size_t o = 0; !known && i + 1 < argc && o < sizeof options / sizeof options[0]; o++) {
+      if (strcmp(argv[i], options[o].name) != 0) continue;
+      *options[o].to = (uint32_t)strtoul(argv[i + 1], NULL, 10);
+      known = *options[o].to <= options[o].most;
+    }
+    if (!known) return false;
+  }
+  return argc > 1;
+}
+
+static bool set_limits(void) {
+  dibs_store *store = NULL;
+  bool fine = dibs_open(case_uri(), NULL, &store, &said) == DIBS_OK;
+  for (size_t i = 0; fine && i < STOCKS; i++)
+    fine = dibs_stock_set(store, stocks[i].name, stocks[i].limit, NULL, NULL, &said) == DIBS_OK;
+  if (!fine) printf("BROKEN  %s\n", said.text);
+  dibs_close(store);
+  return fine;
+}
+
+static int run(void) {
+  strcpy(folder, "/tmp/dibs-tally-XXXXXX");
+  shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (shared == MAP_FAILED || !mkdtemp(folder) || !set_limits()) return 1;
+  printf("tally: %u clients x %u threads, %u clients and %u servers to be killed, seed %llu\n", plan.clients,
+         plan.threads, plan.client_kills, plan.server_kills, (unsigned long long)plan.seed);
+  for (uint32_t c = 0; c < plan.clients; c++)
+    if (!spawn(&clients[c])) return 1;
+  int bad = !disturb();
+  atomic_store(&shared->stop, 1);
+  bad += see_off();
+  return bad ? bad : compare();
+}
+
+int main(int argc, char *argv[]) {
+  if (!parse(argc, argv)) {
+    fputs("usage: tally URI [--clients N] [--threads N] [--client-kills N] [--server-kills N] [--seed N]\n", stderr);
+    return 2;
+  }
+  bed_begin(2, argv);
+  case_begin(NULL);
+  int broken = run();
+  if (broken) {
+    printf("tally: %d rules broken; what the clients wrote is in %s, seed %llu\n", broken, folder,
+           (unsigned long long)plan.seed);
+    return 1;
+  }
+  case_end(NULL);
+  char command[128];
+  snprintf(command, sizeof command, "rm -rf '%s'", folder);
+  return system(command) == 0 ? 0 : 1;
+}
