@@ -555,7 +555,8 @@ typedef dibs_status (*dibs_once_fn)(dibs_lease *lease, char **answer, size_t *le
  * A crash in the middle frees the key when the lease ends: what `fn` did outside the store may then be done again,
  * under a larger fence.  To have the effect and the answer in one transaction, see dibs_inside: there who comes in
  * between waits until you commit (REPLAY) or roll back (it runs).  Use a key one way or the other: inside, an attempt
- * outside that has begun is HELD, for a day if it crashed.
+ * outside that has begun is HELD, for a day if it crashed.  Inside, how long they wait is said by your connection's own
+ * lock timeout (then UNAVAILABLE, and your transaction can go on); wait_ms has no part in it.
  * OK (it ran now), REPLAY, HELD, TIMEOUT, LOST (the lease was, while it ran: the answer was not kept), STALE (a newer
  * attempt has begun: not kept), and what `fn` returned; CONFLICT (inside: your transaction can't go on), INVALID,
  * UNSUPPORTED, UNAVAILABLE (nothing was done), UNKNOWN (it may have run, the answer may be kept: ask again),

@@ -23,6 +23,7 @@ enum {
   BYTES_TOGETHER = 2 << 20, /* of answers in one packet */
   SWEPT = 100,              /* rows a sweep */
   TEXT_MAX = 1200,
+  TRIES_INSIDE = 8,
   NAP_MS = 2,
   NAP_MAX_MS = 50
 };
@@ -233,11 +234,13 @@ static void refuse(struct dibs__sql_guard *g, once *op) {
 static step alone(struct dibs__sql_guard *g, struct item *item) {
   struct dibs__sql_wire *w = g->wire;
   bool reads = item->op->op.verb == DIBS__ONCE_READ;
+  int beginnings = 0;
   for (int64_t nap_ms = NAP_MS;; nap_ms = nap_ms * 2 < NAP_MAX_MS ? nap_ms * 2 : NAP_MAX_MS) {
     step end = travel(g, item, 1, reads);
     if (end == DIBS__SQL_FINE && item->op->op.status != DIBS_UNKNOWN) return end;
     if (end != DIBS__SQL_FINE && hopeless(w)) return end;
-    bool again = end == DIBS__SQL_FINE || (w->trouble == DIBS__SQL_DEADLOCK && !w->inside);
+    bool again = end == DIBS__SQL_FINE || w->trouble == DIBS__SQL_DEADLOCK;
+    if (w->inside) again = end == DIBS__SQL_FINE && ++beginnings < TRIES_INSIDE;
     if (again && dibs__tick_left_ms(dibs__tick_now(), w->by) > nap_ms) {
       if (end != DIBS__SQL_FINE) dibs__nap_ms(nap_ms);
       continue;
@@ -295,7 +298,7 @@ static size_t gather(struct item items[TOGETHER], once *const ops[], size_t coun
   return taken;
 }
 
-step dibs__sql_once(struct dibs__sql_guard *g, once *const ops[], size_t count) {
+static step run_batch(struct dibs__sql_guard *g, once *const ops[], size_t count) {
   step end = DIBS__SQL_FINE;
   for (size_t i = 0; i < count; i++) {
     ops[i]->got = NULL;
@@ -316,6 +319,17 @@ step dibs__sql_once(struct dibs__sql_guard *g, once *const ops[], size_t count) 
     end = together(g, items, taken);
     at += taken;
   }
+  return end;
+}
+
+/* Inside a transaction of the user's a row may be another's for as long as that one likes.  To give up would be to
+ * break their connection, and with it all that they have done: how long they wait is said by their own lock timeout. */
+step dibs__sql_once(struct dibs__sql_guard *g, once *const ops[], size_t count) {
+  struct dibs__sql_wire *w = g->wire;
+  dibs__tick by = w->by;
+  if (w->inside) w->by = DIBS__TICK_NEVER;
+  step end = run_batch(g, ops, count);
+  w->by = by;
   return end;
 }
 

@@ -419,7 +419,7 @@ static void *transact(void *arg) {
 }
 
 /* Two transactions; the first ends with `word`. */
-static void two_inside(const char *word, struct work *first, struct work *second, struct transaction *t) {
+static void two_inside(const char *word, long ms, struct work *first, struct work *second, struct transaction *t) {
   make_effect();
   dibs_store *store = store_open();
   void *mine = connection();
@@ -431,7 +431,7 @@ static void two_inside(const char *word, struct work *first, struct work *second
   EXPECT(inside_once(store, mine, key, first), DIBS_OK, "first");
   assert_int_equal(pthread_create(&t->thread, NULL, transact, t), 0);
   UNTIL(t->asked);
-  nap_ms(50); /* not needed for the outcome: so that it mostly waits */
+  nap_ms(ms); /* not needed for the outcome: so that it mostly waits */
   assert_int_equal(second->ran, 0);
   engine->run(mine, word, NULL);
   pthread_join(t->thread, NULL);
@@ -441,7 +441,7 @@ static void inside_the_answer_stands_with_the_effect(void **state) {
   (void)state;
   struct work first = {.answer = "first"}, second = {.answer = "second"};
   struct transaction t;
-  two_inside("COMMIT", &first, &second, &t);
+  two_inside("COMMIT", 50, &first, &second, &t);
   EXPECT(t.out, DIBS_REPLAY, "first");
   assert_int_equal(second.ran, 0);
   assert_string_equal(cell("SELECT count(*) FROM effect"), "1");
@@ -453,11 +453,43 @@ static void inside_a_rollback_takes_both_away(void **state) {
   (void)state;
   struct work first = {.answer = "first"}, second = {.answer = "second"};
   struct transaction t;
-  two_inside("ROLLBACK", &first, &second, &t);
+  two_inside("ROLLBACK", 50, &first, &second, &t);
   EXPECT(t.out, DIBS_OK, "second");
   assert_int_equal(second.ran, 1);
   assert_string_equal(cell("SELECT count(*) FROM effect"), "1");
   EXPECT(once(t.store, t.key, &second), DIBS_REPLAY, "second");
+}
+
+/* Longer than any call of ours may take: to cut the wait short would break their connection. */
+static void inside_the_wait_is_as_long_as_theirs(void **state) {
+  (void)state;
+  struct work first = {.answer = "first"}, second = {.answer = "second"};
+  struct transaction t;
+  two_inside("COMMIT", 6000, &first, &second, &t);
+  EXPECT(t.out, DIBS_REPLAY, "first");
+  assert_string_equal(cell("SELECT count(*) FROM effect"), "1");
+}
+
+static void inside_their_lock_timeout_leaves_the_transaction_whole(void **state) {
+  (void)state;
+  if (engine == &engine_sqlite) skip(); /* there BEGIN waits */
+  make_effect();
+  dibs_store *store = store_open();
+  void *mine = connection(), *other = another_connection();
+  const char *key = key_of("k");
+  struct work first = {.answer = "first"}, second = {.answer = "second"};
+  engine->run(other,
+              strncmp(engine->scheme, "post", 4) == 0 ? "SET lock_timeout = 300" : "SET innodb_lock_wait_timeout = 1",
+              NULL);
+  begin_on(mine);
+  EXPECT(inside_once(store, mine, key, &first), DIBS_OK, "first");
+  begin_on(other);
+  engine->run(other, "INSERT INTO effect (n) VALUES (7)", NULL);
+  EXPECT(inside_once(store, other, key, &second), DIBS_UNAVAILABLE, NULL);
+  engine->run(other, "COMMIT", NULL);
+  engine->run(mine, "COMMIT", NULL);
+  assert_string_equal(cell("SELECT n FROM effect"), "7");
+  assert_int_equal(second.ran, 0);
 }
 
 static void inside_a_failure_leaves_the_key_free(void **state) {
@@ -534,6 +566,8 @@ int main(int argc, char *argv[]) {
       TEST(what_ran_under_a_lost_lease_is_not_kept),
       TEST(inside_the_answer_stands_with_the_effect),
       TEST(inside_a_rollback_takes_both_away),
+      TEST(inside_the_wait_is_as_long_as_theirs),
+      TEST(inside_their_lock_timeout_leaves_the_transaction_whole),
       TEST(inside_a_failure_leaves_the_key_free),
       TEST(inside_and_outside_failures_leave_the_key_free),
       TEST(inside_an_attempt_outside_is_seen),
