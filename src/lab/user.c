@@ -63,8 +63,8 @@ static dibs_status take(struct user *u, const char *key, const char *claim, dibs
     unknown = true;
     u->mine->unknown++;
   }
-  /* It was us. */
-  if (status == DIBS_REPLAY && unknown) status = DIBS_OK;
+  /* The claim was drawn for this booking: who took it before was us, in an attempt whose answer was lost. */
+  if (status == DIBS_REPLAY && (unknown || result->retries > 0)) status = DIBS_OK;
   return status;
 }
 
