@@ -10,7 +10,10 @@ if [ -z "${DIBS_TEST_POSTGRES:-}" ]; then
   exit 77
 fi
 dir=$(mktemp -d /tmp/dibs-restart.XXXXXX)
-end() { "$servers" remove --dir "$dir" >/dev/null 2>&1; }
+end() {
+  "$servers" remove --dir "$dir" >/dev/null 2>&1
+  rm -rf "$dir"
+}
 trap end EXIT
 trap 'exit 130' INT TERM
 "$servers" start --dir "$dir" --until $$ postgres || exit 1
