@@ -309,7 +309,7 @@ static dibs_status explain(const struct call *call, dibs_status status) {
 static dibs_status draw_claim(struct call *call) {
   uint8_t bytes[16];
   if (call->options.claim) {
-    strcpy(call->claim, call->options.claim); /* its length was checked */
+    memcpy(call->claim, call->options.claim, strlen(call->options.claim) + 1); /* its length was checked */
     return DIBS_OK;
   }
   if (call->verb == DIBS__STOCK_GIVE)

@@ -148,7 +148,7 @@ static step put_segment(struct dibs__sql_guard *g, struct segment *s) {
   return end;
 }
 
-static step send(struct dibs__sql_guard *g, struct segment *segments, size_t count, bool open) {
+static step send_all(struct dibs__sql_guard *g, struct segment *segments, size_t count, bool open) {
   step end = open ? dibs__sql_begin(g->wire) : DIBS__SQL_FINE;
   for (size_t i = 0; i < count && end == DIBS__SQL_FINE; i++) end = put_segment(g, &segments[i]);
   if (end == DIBS__SQL_FINE && open) end = dibs__sql_commit(g->wire);
@@ -198,7 +198,7 @@ static step packet(struct dibs__sql_guard *g, struct segment *segments, size_t c
   run_t all = {segments[0].run.ops, 0};
   for (size_t i = 0; i < count; i++) all.count += segments[i].run.count;
   for (;;) {
-    if (send(g, segments, count, open) == DIBS__SQL_FINE) return take_answers(g, segments, count);
+    if (send_all(g, segments, count, open) == DIBS__SQL_FINE) return take_answers(g, segments, count);
     dibs__stock_broke(g, &all, open, &dead, &again);
     if (dead) return DIBS__SQL_BROKE;
     if (again) continue;

@@ -91,7 +91,7 @@ static void expect_count(const char *id) {
 static void each_answer(dibs_store *s, const char *key, dibs_stock_options o, const char *other) {
   EXPECT(took(s, key, 2, o), DIBS_OK);
   char claim[65];
-  strcpy(claim, r.claim);
+  snprintf(claim, sizeof claim, "%s", r.claim);
   assert_int_equal(strlen(claim), 32);
   assert_int_equal(r.got, 2);
   assert_true(r.used == 2 || r.used == -1);
@@ -195,7 +195,7 @@ static void claims_without_amounts(void **state) {
     EXPECT(took(s, "blue", 1, o), DIBS_OK);
     dibs_stock_options again = o;
     char claim[65];
-    strcpy(claim, r.claim);
+    snprintf(claim, sizeof claim, "%s", r.claim);
     again.claim = claim;
     EXPECT(took(s, "blue", 1, again), DIBS_REPLAY);
     assert_int_equal(r.got, 1);
