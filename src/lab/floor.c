@@ -70,6 +70,7 @@ bool dibs__lab_floor_run(struct lab *lab, const char *strategy, uint32_t users, 
                !number(out, "conflicts", &result->conflicts) || !number(out, "deadlocks", &result->deadlocks)))
     fine = dibs__lab_fail(lab, "%s printed no figures of %s", lab->floor, strategy);
   if (fine) result->correct = strstr(out, "\"correct\":true") != NULL;
+  if (fine) result->expected = strstr(out, "\"expected\":true") != NULL;
   free(program);
   free(uri);
   free(wanted);

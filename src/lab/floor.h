@@ -6,7 +6,7 @@
 
 struct lab_floor_result {
   double per_second, p50_ns, p99_ns, max_ns, conflicts, deadlocks;
-  bool correct;
+  bool correct, expected; /* it counted right; or wrong, as it is meant to */
 };
 /* What the program calls the strategy that does the same as `way`; NULL: it has none. */
 const char *dibs__lab_floor_name(const char *program, const char *way);

@@ -172,6 +172,7 @@ static void bars(const struct lab_plot *plot, size_t nr, FILE *out) {
     figure(label, sizeof label, value);
     fputs("<g class=\"", out);
     hue(s, out);
+    if (s->faint) fputs(" faint", out);
     fprintf(out, "\"><text x=\"0\" y=\"%.1f\">", top + 11);
     text_of(s->name, out);
     fprintf(out, "</text><text class=\"strong\" x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%s", WIDTH, top + 11,

@@ -142,7 +142,9 @@ void dibs__lab_mood(struct lab_table *table, enum lab_mood mood) {
 static unsigned hue_of(struct lab_sheet *sheet, const char *name) {
   char key[64];
   if (strncmp(name, "bare ", 5) == 0) name += 5;
-  snprintf(key, sizeof key, "%.*s", (int)strcspn(name, ","), name);
+  size_t length = strcspn(name, ",");
+  while (length > 1 && strchr("0123456789", name[length - 1])) length--;
+  snprintf(key, sizeof key, "%.*s", (int)length, name);
   for (unsigned i = 0; i < sheet->hue_count; i++)
     if (sheet->hues[i] && strcmp(sheet->hues[i], key) == 0) return i;
   if (sheet->hue_count == LAB_HUES_MAX) return 0;

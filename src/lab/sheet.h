@@ -42,7 +42,9 @@ struct lab_table {
 struct lab_series {
   char *name;
   enum lab_mood mood; /* LAB_EXPECTED and LAB_BAD are drawn as what is wrong */
-  unsigned hue;       /* the same for the same name in all plots of a sheet: up to a comma, without "bare " */
+  unsigned hue; /* the same for the same name in all plots of a sheet: up to a comma, without "bare " and digits at the
+                   end */
+  bool faint;   /* something to compare with */
   double *x, *y;
   size_t count, room;
 };
@@ -51,7 +53,7 @@ enum lab_shape {
   LAB_LINES, /* y over x */
   LAB_HILLS  /* a strip a series: y, a density, over x; marks at what `mark` says */
 };
-enum { LAB_SERIES_MAX = 12 };
+enum { LAB_SERIES_MAX = 24 };
 struct lab_plot {
   const char *key; /* not copied */
   enum lab_shape shape;

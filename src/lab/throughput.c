@@ -165,7 +165,8 @@ static bool run_floor(struct lab *lab, struct member *m) {
   m->max[n] = result.max_ns / 1e6;
   m->conflicts += (uint64_t)result.conflicts;
   m->deadlocks += (uint64_t)result.deadlocks;
-  if (!result.correct) worst(m, (struct lab_verdict){LAB_EXPECTED, "broken"});
+  if (!result.correct && result.expected) worst(m, (struct lab_verdict){LAB_EXPECTED, "broken, as expected"});
+  if (!result.correct && !result.expected) worst(m, (struct lab_verdict){LAB_BAD, "wrong"}); /* no promise of ours */
   return true;
 }
 
@@ -198,13 +199,6 @@ static const struct member *best_other(const struct throughput *t, const struct 
 
 static enum lab_mood drawn(const struct member *m) {
   return m->verdict.mood == LAB_GOOD ? LAB_PLAIN : m->verdict.mood;
-}
-
-static void name_of(const struct throughput *t, const struct member *m, char *to, size_t size) {
-  if (t->lab->users_count > 1)
-    snprintf(to, size, "%s, %u", m->name, m->users);
-  else
-    snprintf(to, size, "%s", m->name);
 }
 
 static void tables(struct throughput *t) {
@@ -269,21 +263,46 @@ static void plots_of(struct throughput *t, uint32_t users) {
   }
 }
 
-static void plots(struct throughput *t) {
+static void bars_of(struct throughput *t, uint32_t users) {
   struct lab *lab = t->lab;
-  struct lab_plot *bars = NULL;
-  for (size_t i = 0; i < t->count; i++) {
+  char title[64] = "Bookings a second";
+  if (lab->users_count > 1) snprintf(title, sizeof title, "Bookings a second, %u users", users);
+  struct lab_plot *bars = dibs__lab_plot(&lab->sheet, "rate", LAB_BARS, title, "Longer is better.");
+  for (size_t i = 0; bars && i < t->count; i++) {
     const struct member *m = &t->member[i];
-    char name[80];
-    if (!m->rounds) continue;
-    if (!bars || bars->count == LAB_SERIES_MAX) {
-      bars = dibs__lab_plot(&lab->sheet, "rate", LAB_BARS, "Bookings a second", "Longer is better.");
-      if (bars) bars->y_title = "bookings/s";
-    }
-    name_of(t, m, name, sizeof name);
-    dibs__lab_point(&lab->sheet, dibs__lab_series(&lab->sheet, bars, name, drawn(m)), 0, median(m->rate, m->rounds));
+    if (!m->rounds || m->users != users) continue;
+    struct lab_series *series = dibs__lab_series(&lab->sheet, bars, m->name, drawn(m));
+    if (series) series->faint = m->way == NULL;
+    dibs__lab_point(&lab->sheet, series, 0, median(m->rate, m->rounds));
   }
-  for (size_t n = 0; n < lab->users_count; n++) plots_of(t, lab->users[n]);
+}
+
+static void by_users(struct throughput *t) {
+  struct lab *lab = t->lab;
+  struct lab_plot *plot = dibs__lab_plot(&lab->sheet, "by_users", LAB_LINES, "Bookings a second, by how many book",
+                                         "What waits together is decided together: only that grows with the users.");
+  if (!plot) return;
+  plot->x_title = "users";
+  plot->y_title = "bookings/s";
+  plot->log_x = plot->log_y = true;
+  for (size_t i = 0; i < t->count; i++) {
+    const struct member *first = &t->member[i];
+    if (!first->way || first->users != lab->users[0]) continue;
+    struct lab_series *series = dibs__lab_series(&lab->sheet, plot, first->name, drawn(first));
+    for (size_t n = 0; n < t->count; n++) {
+      const struct member *m = &t->member[n];
+      if (m->way == first->way && m->done) dibs__lab_point(&lab->sheet, series, m->users, median(m->rate, m->rounds));
+    }
+  }
+}
+
+static void plots(struct throughput *t) {
+  const struct lab *lab = t->lab;
+  if (lab->users_count > 1) by_users(t);
+  for (size_t n = 0; n < lab->users_count; n++) {
+    bars_of(t, lab->users[n]);
+    plots_of(t, lab->users[n]);
+  }
 }
 
 bool dibs__lab_throughput(struct lab *lab) {
