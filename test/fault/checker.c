@@ -192,6 +192,27 @@ static void check_name(struct check *check, uint16_t name) {
   free(lives);
 }
 
+/* Somebody is served soon after the server was back, unless it went away again. */
+static void check_returns(struct check *check) {
+  enum { RETURN_MS = 5000 };
+  for (size_t i = 0; i < check->disturbance_count; i++) {
+    const struct disturbance *d = &check->disturbances[i];
+    int64_t until = check->over, first = INT64_MAX;
+    if (d->party != 0) continue;
+    for (size_t j = 0; j < check->disturbance_count; j++) {
+      const struct disturbance *next = &check->disturbances[j];
+      if (next->party == 0 && next->from > d->to && next->from < until) until = next->from;
+    }
+    for (size_t j = 0; j < check->life_count; j++)
+      if (check->lives[j].grant_at > d->to && check->lives[j].grant_at < first) first = check->lives[j].grant_at;
+    int64_t took = (first < until ? first : until) - d->to;
+    if (took > check->longest_return) check->longest_return = took;
+    if (took > RETURN_MS * DIBS__NS_PER_MS || d->to >= check->over)
+      broken(check, "going on", "the server was back at %.3f ms, and nobody had anything before %.3f ms",
+             check_ms(check, d->to), check_ms(check, first < until ? first : until));
+  }
+}
+
 static void summary(const struct check *check) {
   uint64_t granted = 0, saved = 0, stale = 0, lost = 0, timeouts = 0;
   for (size_t i = 0; i < check->life_count; i++) {
@@ -207,6 +228,9 @@ static void summary(const struct check *check) {
   printf("checked: %zu asks of %u parties, %llu grants, %llu timed out, %llu lost, %u troubles; %u stops, %u kills\n",
          check->life_count, check->party_count, (unsigned long long)granted, (unsigned long long)timeouts,
          (unsigned long long)lost, check->troubles, check->stops, check->kills);
+  if (check->outages > 0)
+    printf("         %u times without the server; then it took %.0f ms at most until somebody had a lease\n",
+           check->outages, (double)check->longest_return / (double)DIBS__NS_PER_MS);
   printf("         %llu increments saved, %llu refused as stale, %zu looks; longest sleep while free %.1f ms (bound "
          "%lld); "
          "overtaken %u times at most (bound %u)\n",
@@ -225,6 +249,7 @@ int check_histories(const char *folder, const struct bounds *bounds, const int64
   for (uint16_t name = 0; name < HISTORY_NAMES; name++) check_name(&check, name);
   for (size_t i = 0; i < check.life_count; i++) check_life(&check, &check.lives[i]);
   check_records(&check);
+  check_returns(&check);
   if (check.overtaken > check_overtake_bound(&check))
     broken(&check, "fairness", "somebody was overtaken %u times", check.overtaken);
   summary(&check);

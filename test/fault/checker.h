@@ -35,7 +35,7 @@ struct look {
 
 /* A time in which a party was stopped, or from which on it is dead. */
 struct disturbance {
-  uint32_t party;
+  uint32_t party;   /* 0: the server was stopped or dead, and everybody with it */
   int64_t from, to; /* INT64_MAX: dead */
 };
 
@@ -48,8 +48,8 @@ struct check {
   struct look *looks;
   struct disturbance *disturbances;
   size_t life_count, write_count, look_count, disturbance_count;
-  uint32_t party_count, stops, kills, troubles, overtaken;
-  int64_t longest_sleep;
+  uint32_t party_count, stops, kills, outages, troubles, overtaken;
+  int64_t longest_sleep, longest_return; /* until somebody was granted something after the server was back */
   int broken;
 };
 
@@ -61,6 +61,9 @@ void check_free(struct check *check);
 double check_ms(const struct check *check, int64_t at); /* since the beginning of the run */
 struct life **check_lives_of(struct check *check, uint16_t name, size_t *count);
 struct life **check_copy(struct life **lives, size_t count);
+static inline bool check_concerns(const struct disturbance *d, const struct life *life) {
+  return d->party == 0 || d->party == life->party;
+}
 /* Its party was stopped or killed between its ask and its end. */
 bool check_disturbed(const struct check *check, const struct life *life);
 uint32_t check_overtake_bound(const struct check *check);

@@ -138,7 +138,7 @@ static void disturb(struct check *check, const struct said *said, enum what what
   if (what == SAID_STOP || what == SAID_KILL) {
     d = ADD(check->disturbances, check->disturbance_count);
     *d = (struct disturbance){said->lease, said->at, INT64_MAX};
-    *(what == SAID_STOP ? &check->stops : &check->kills) += 1;
+    *(said->lease == 0 ? &check->outages : what == SAID_STOP ? &check->stops : &check->kills) += 1;
     return;
   }
   for (size_t i = check->disturbance_count; what == SAID_GO_ON && i-- > 0;) {
@@ -228,7 +228,7 @@ bool check_disturbed(const struct check *check, const struct life *life) {
   int64_t end = end_of(check, life);
   for (size_t i = 0; i < check->disturbance_count; i++) {
     const struct disturbance *d = &check->disturbances[i];
-    if (d->party == life->party && d->from < end && d->to > life->ask_at) return true;
+    if (check_concerns(d, life) && d->from < end && d->to > life->ask_at) return true;
   }
   return false;
 }

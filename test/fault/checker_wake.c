@@ -2,9 +2,9 @@
 /*
  * No lost wake-up: while a name is surely free, nobody who is awake sleeps for longer than the bound.
  *
- * A name may be taken though nobody told of it: somebody was stopped or killed between the store's grant and its own
- * note, and the lease ends with its ttl; an offer to one who is stopped passes on after its time; a lease that was
- * freed is released a little later.  All these count as taken.
+ * A name may be taken though nobody told of it: the server was away, or somebody was stopped or killed between the
+ * store's grant and its own note, and the lease ends with its ttl; an offer to one who is stopped passes on after its
+ * time; a lease that was freed is released a little later.  All these count as taken.
  */
 #include "checker.h"
 
@@ -12,6 +12,7 @@
 
 enum {
   FREED_MS = 300,  /* between dibs_lease_free and its release */
+  BACK_MS = 3000,  /* beyond the ttl, after the server was away: connections are made again, with pauses that grow */
   LOST_MS = 2000,  /* beyond the ttl: offers to those who are gone, and finding that they are */
   EXPIRES_MS = 100 /* beyond the ttl, for a killed holder */
 };
@@ -43,7 +44,11 @@ static size_t add_excuses(const struct check *check, const struct life *life, st
   int64_t end = life->gone_at ? life->gone_at : life->released_at ? life->released_at : check->over;
   for (size_t i = 0; i < check->disturbance_count; i++) {
     const struct disturbance *d = &check->disturbances[i];
-    if (d->party != life->party || d->from > later(end, FREED_MS) || d->to < life->ask_at) continue;
+    if (!check_concerns(d, life) || d->from > later(end, FREED_MS) || d->to < life->ask_at) continue;
+    if (d->party == 0) {
+      spans[count++] = (struct span){d->from, later(d->to, life->ttl_ms + BACK_MS)};
+      continue;
+    }
     int64_t longest = later(d->from, life->ttl_ms + LOST_MS);
     spans[count++] = (struct span){d->from, d->to < longest ? later(d->to, FREED_MS) : longest};
   }

@@ -25,7 +25,7 @@ enum what {
   SAID_SAVED,    /* (at: after) value: the number; extra: the status */
   SAID_LOOKING,  /* about to load without a fence */
   SAID_LOOKED,   /* (at: after) value: the number */
-  SAID_STOP,     /* the parent: about to stop the party; lease: which one */
+  SAID_STOP,     /* the parent: about to stop the party; lease: which one, 0: the server (to kill it, too) */
   SAID_GO_ON,    /* the parent: let it go on (at: after) */
   SAID_KILL,     /* the parent: about to kill it */
   SAID_KILLED,   /* the parent: it is dead (at: after) */

@@ -4,9 +4,11 @@
  * middle.  What each saw is in its history; at the end the checker reads them all.
  *
  *   stress URI [--processes N] [--threads M] [--handles H] [--names K] [--seconds S] [--seed X] [--calm | --even]
+ *          [--server]
  *
  * --calm: nobody is stopped or killed (memory: is always calm: one process).  --even: one name, everybody at once, no
- * pause: each process must get its share.  Exit status 0: no rule was broken.
+ * pause: each process must get its share.  --server: the server is stopped past the ttl, and killed, too, by
+ * script/servers (with.sh --private).  Exit status 0: no rule was broken.
  */
 #include "dibs.h"
 #include "drivers/shim.h"
@@ -35,7 +37,7 @@ static struct {
   char uri[512], folder[64];
   uint32_t processes, threads, handles, names, seconds;
   uint64_t seed;
-  bool calm, even;
+  bool calm, even, server;
 } plan = {.processes = 4, .threads = 3, .handles = 1, .names = 16, .seconds = 10, .seed = 1};
 static dibs__tick deadline;
 
@@ -248,7 +250,12 @@ static int run_party(uint32_t party) {
   dibs_error error;
   if (!history) return 2;
   for (uint32_t h = 0; h < plan.handles; h++)
-    if (dibs_open(plan.uri, NULL, &stores[h], &error) != DIBS_OK) {
+    while (dibs_open(plan.uri, NULL, &stores[h], &error) != DIBS_OK) {
+      /* A server that is away comes back. */
+      if (plan.server && error.status == DIBS_UNAVAILABLE && dibs__tick_before(dibs__tick_now(), deadline)) {
+        dibs__nap_ms(20);
+        continue;
+      }
       fprintf(stderr, "stress: %s\n", error.text);
       return 2;
     }
@@ -272,10 +279,31 @@ struct child {
 };
 static struct child children[PROCESSES_MAX];
 static uint32_t parties;
+static int unserved;
 static struct history *mine;
 
 static void note(enum what what, uint32_t party) {
   history_say(mine, (struct said){.what = what, .at = dibs__tick_now().ns, .lease = party});
+}
+
+static bool servers(const char *verb) {
+  const char *script = getenv("DIBS_TEST_SERVERS_SCRIPT"), *at = getenv("DIBS_TEST_SERVERS_DIR");
+  char command[512];
+  if (!script || !at) return false;
+  snprintf(command, sizeof command, "'%s' %s --dir '%s' >/dev/null", script, verb, at);
+  return system(command) == 0;
+}
+
+/* In turn: away for longer than any ttl, killed and back as soon as it can.  Whoever is stopped meanwhile stays so. */
+static bool disturb_server(uint64_t *seed) {
+  static uint32_t turns;
+  bool stops = turns++ % 2 == 0, fine;
+  note(SAID_STOP, 0);
+  fine = servers(stops ? "pause" : "kill");
+  if (stops) dibs__nap_ms(TTL_LEAST_MS + TTL_SPAN_MS + below(seed, 500));
+  fine = servers(stops ? "resume" : "start") && fine;
+  note(SAID_GO_ON, 0);
+  return fine;
 }
 
 static bool spawn(struct child *child) {
@@ -309,14 +337,20 @@ static void disturb(uint64_t *seed) {
 
 static void look_after(void) {
   uint64_t seed = plan.seed;
-  dibs__tick next = dibs__tick_add_ms(dibs__tick_now(), 300);
+  dibs__tick next = dibs__tick_add_ms(dibs__tick_now(), 300), outage = dibs__tick_add_ms(next, 1500);
   while (dibs__tick_before(dibs__tick_now(), deadline)) {
     dibs__nap_ms(10);
     dibs__tick now = dibs__tick_now();
     for (uint32_t c = 0; c < plan.processes; c++)
       if (children[c].stopped_until.ns != 0 && dibs__tick_before(children[c].stopped_until, now)) go_on(&children[c]);
     if (plan.calm || plan.even || dibs__tick_before(now, next)) continue;
-    disturb(&seed);
+    if (plan.server && dibs__tick_before(outage, now)) {
+      if (!disturb_server(&seed)) printf("BROKEN  the server could not be stopped and started\n"), unserved++;
+      now = dibs__tick_now();
+      outage = dibs__tick_add_ms(now, 3000 + below(&seed, 1000));
+    } else {
+      disturb(&seed);
+    }
     next = dibs__tick_add_ms(now, 100 + below(&seed, 700));
   }
   for (uint32_t c = 0; c < plan.processes; c++)
@@ -326,7 +360,7 @@ static void look_after(void) {
 
 /* How many did not end as they should. */
 static int see_off(void) {
-  int bad = 0;
+  int bad = unserved;
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), STALLED_MS);
   for (uint32_t c = 0; c < plan.processes; c++) {
     int status = 0;
@@ -394,6 +428,10 @@ static bool parse(int argc, char *argv[]) {
       plan.calm = true;
       continue;
     }
+    if (strcmp(argv[i], "--server") == 0) {
+      plan.server = true;
+      continue;
+    }
     if (strcmp(argv[i], "--even") == 0) {
       plan.even = true;
       continue;
@@ -455,12 +493,13 @@ static int run_children(void) {
 int main(int argc, char *argv[]) {
   if (!parse(argc, argv) || !make_place()) {
     fputs("usage: stress URI [--processes N] [--threads M] [--handles H] [--names K] [--seconds S] [--seed X]\n"
-          "              [--calm | --even]\n",
+          "              [--calm | --even] [--server]\n",
           stderr);
     return 2;
   }
-  printf("stress: %s, %u processes x %u threads, %u names, %u s, seed %llu%s\n", plan.uri,
-         in_memory() ? 1 : plan.processes, plan.threads, plan.names, plan.seconds, (unsigned long long)plan.seed,
+  printf("stress: %.*s, %u processes x %u threads, %u names, %u s, seed %llu%s\n", (int)strcspn(plan.uri, ":/"),
+         plan.uri, in_memory() ? 1 : plan.processes, plan.threads, plan.names, plan.seconds,
+         (unsigned long long)plan.seed,
          plan.even                  ? ", even"
          : plan.calm || in_memory() ? ", calm"
                                     : "");
