@@ -465,7 +465,7 @@ static step put_rows(struct dibs__sql_wire *base, const char *text, const value 
     w->rows = NULL;
     w->columns = w->row_count = 0;
   }
-  if (code != SQLITE_OK) broke(w, nth, code, begins_with(text, "COMMIT"));
+  if (code != SQLITE_OK) broke(w, nth, code, st && begins_with(text, "COMMIT")); /* what was not begun is sure */
   if (st) sqlite3_reset(st);
   return DIBS__SQL_FINE;
 }

@@ -510,7 +510,11 @@ static step mend(struct run *r) {
   struct dibs__sql_wire *w = r->wire;
   enum dibs__sql_trouble trouble = w->trouble;
   char words[sizeof w->words];
-  if (dibs__sql_dead(w) || trouble == DIBS__SQL_NO_SPACE || w->unsure) return DIBS__SQL_BROKE;
+  if (dibs__sql_dead(w) || w->unsure) return DIBS__SQL_BROKE;
+  if (trouble == DIBS__SQL_NO_SPACE) {
+    if (undo(r) == DIBS__SQL_FINE) w->trouble = trouble;
+    return DIBS__SQL_BROKE;
+  }
   if (trouble == DIBS__SQL_TWICE && (r->op->guards & DIBS__IF_ABSENT)) return tell_who_was_first(r);
   snprintf(words, sizeof words, "%s", w->words);
   step end = undo(r);

@@ -235,6 +235,44 @@ static void seal_and_save(void) {
   dibs_close(store);
 }
 
+/* A table that is there in every SQL store, taken for one of the user's. */
+static void in_a_table(dibs_store *store) {
+  dibs_table_options columns = {.size = sizeof columns, .table = "dibs_stock", .key = "name", .columns = "used, most"};
+  dibs_table *table = NULL;
+  dibs_record *record = NULL;
+  const dibs_value values[] = {{"1", 1}, {"5", 1}};
+  if (expect(dibs_table_declare(&columns, &table, NULL), DIBS_OK) != DIBS_OK) return;
+  dibs_record_options o = {.size = sizeof o, .table = table, .flags = DIBS_UNCHECKED};
+  dibs_status status = dibs_record_remove(store, "s", &o, NULL, NULL);
+  if (status != DIBS_NOT_FOUND) expect(status, DIBS_OK);
+  o.flags = DIBS_IF_ABSENT;
+  dibs_status made = dibs_record_put(store, "s", values, 2, &o, NULL, NULL);
+  if (made != DIBS_CONFLICT || status == DIBS_OK || status == DIBS_NOT_FOUND) expect(made, DIBS_OK);
+  o.flags = 0;
+  status = dibs_record_get(store, "s", &o, &record, NULL);
+  if (status != DIBS_NOT_FOUND || made == DIBS_OK) expect(status, DIBS_OK);
+  if (record) assert_string_equal(record->values[1].data, "5");
+  dibs_record_free(record);
+  dibs_table_free(table);
+}
+
+static void put_by_version(void) {
+  dibs_store *store = open_quietly(0);
+  dibs_record *record = NULL;
+  const dibs_value text = {"text", 4};
+  if (store) {
+    dibs_record_options o = {.size = sizeof o, .flags = DIBS_UNCHECKED};
+    dibs_status put = expect(dibs_record_put(store, "v", &text, 1, &o, NULL, NULL), DIBS_OK);
+    dibs_status got = dibs_record_get(store, "v", NULL, &record, NULL);
+    if (got != DIBS_NOT_FOUND || put == DIBS_OK) expect(got, DIBS_OK);
+    o = (dibs_record_options){.size = sizeof o, .if_version = record ? record->version : "0"};
+    if (record) expect(dibs_record_remove(store, "v", &o, NULL, NULL), DIBS_OK);
+    dibs_record_free(record);
+    if (!case_in_memory()) in_a_table(store);
+  }
+  dibs_close(store);
+}
+
 static void many_and_adopted(void) {
   dibs_store *store = open_quietly(0);
   if (!store) return;
@@ -291,18 +329,16 @@ SCENE(wait_with_a_thread_for_callbacks)
 SCENE(wait_with_an_event_loop)
 SCENE(look_and_break)
 SCENE(seal_and_save)
+SCENE(put_by_version)
 SCENE(many_and_adopted)
 SCENE(thread_waits)
 
 int main(int argc, char *argv[]) {
   const struct CMUnitTest tests[] = {
-      TEST(take_renew_release_without_memory),
-      TEST(wait_with_a_thread_for_callbacks_without_memory),
-      TEST(wait_with_an_event_loop_without_memory),
-      TEST(look_and_break_without_memory),
-      TEST(seal_and_save_without_memory),
-      TEST(many_and_adopted_without_memory),
-      TEST(thread_waits_without_memory),
+      TEST(take_renew_release_without_memory),      TEST(wait_with_a_thread_for_callbacks_without_memory),
+      TEST(wait_with_an_event_loop_without_memory), TEST(look_and_break_without_memory),
+      TEST(seal_and_save_without_memory),           TEST(put_by_version_without_memory),
+      TEST(many_and_adopted_without_memory),        TEST(thread_waits_without_memory),
   };
   lease_begin(argc, argv);
   return cmocka_run_group_tests(tests, NULL, NULL);
