@@ -4,7 +4,7 @@
 # the URI.  The clock stands in the file $DIBS_TEST_CLOCK; LIBRARY is put before the server and adds it.
 set -u
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-library=$1
+library=$(realpath "$1") || exit 1
 shift
 folder=$(mktemp -d /tmp/dibs-test-skewed.XXXXXX) || exit 1
 chmod 755 "$folder"
