@@ -116,8 +116,8 @@ static void text_of(const char *text, FILE *out) {
 }
 
 static void ranges(const struct lab_plot *plot, double x[2], double y[2]) {
-  x[0] = y[0] = INFINITY;
-  x[1] = y[1] = -INFINITY;
+  x[0] = y[0] = (double)INFINITY;
+  x[1] = y[1] = -(double)INFINITY;
   for (size_t i = 0; i < plot->count; i++)
     for (size_t n = 0; n < plot->series[i].count; n++) {
       const struct lab_series *s = &plot->series[i];
