@@ -264,7 +264,7 @@ enum dibs__stock_verb {
 struct dibs__stock_op {
   struct dibs__op op; /* stocks do not check the mandate.  lane: of the key, where coalesced */
   const struct dibs__table *table;
-  uint32_t strategy; /* dibs_strategy; never NAMED, which is a lease around NONE */
+  uint32_t strategy; /* dibs_strategy; never NAMED, which is a lease around ATOMIC */
   bool partial;
   dibs__str key, claim, owner;
   int64_t amount;
