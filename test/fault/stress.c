@@ -222,6 +222,7 @@ static bool take_turn(struct thread *thread, struct lost *told) {
   dibs_status status = acquire(&turn);
   if (status != DIBS_OK) {
     say(&turn, SAID_GONE, dibs__tick_now(), status, 0);
+    if (status == DIBS_UNAVAILABLE) dibs__nap_ms(5);
     return true;
   }
   turn.said.fence = dibs_lease_fence(turn.lease);
