@@ -6,6 +6,7 @@
  */
 #include "drivers/mysql_parts.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,10 +17,23 @@ typedef struct dibs__my_wire wire_t;
 
 enum { STACK = 65536, IDLE_S = 31536000 };
 
+/* Under TLS the connector leaves its socket blocking, also for its non-blocking calls: a deadline would not be kept. */
+static void unblock(wire_t *w) {
+  int fd = mysql_get_socket(w->my), flags = fcntl(fd, F_GETFL);
+  w->tls = mysql_get_ssl_cipher(w->my) != NULL;
+  w->unblocked = w->tls && flags >= 0 && !(flags & O_NONBLOCK) && fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0;
+}
+
+static void block_again(const wire_t *w) {
+  int fd = mysql_get_socket(w->my), flags = fcntl(fd, F_GETFL);
+  if (w->unblocked && flags >= 0) (void)fcntl(fd, F_SETFL, flags & ~O_NONBLOCK);
+}
+
 void dibs__my_close(struct dibs__sql_wire *wire) {
   wire_t *w = dibs__my(wire);
   if (!w) return;
   dibs__my_clear(w);
+  if (!w->ours) block_again(w);
   if (w->ours && w->my) {
     /* Farewells are for those who listen. */
     if (w->dead && mysql_get_socket(w->my) != MARIADB_INVALID_SOCKET)
@@ -158,7 +172,7 @@ static dibs__status set_up(wire_t *w, const struct dibs__far *store, struct dibs
   w->maria = version && strstr(version, "MariaDB") != NULL;
   w->base.engine = w->maria ? &store->engine->sql : &dibs__my_mysql;
   w->many = w->found = true;
-  w->tls = mysql_get_ssl_cipher(w->my) != NULL;
+  unblock(w);
   w->packet_max = w->packet_limit = 1 << 20;
   if (!new_enough(w)) {
     dibs__say(said, "%s is version %s: dibs needs MariaDB 10.5 or MySQL 8.0.19", store->shown, version ? version : "?");
@@ -243,7 +257,6 @@ dibs__status dibs__my_adopt(struct dibs__far *store, void *connection, struct di
   w->base.engine = w->maria ? &store->engine->sql : &dibs__my_mysql;
   w->base.inside = true;
   w->base.by = DIBS__TICK_NEVER;
-  w->tls = mysql_get_ssl_cipher(my) != NULL;
   w->many = my->client_flag & CLIENT_MULTI_STATEMENTS;
   w->found = my->client_flag & CLIENT_FOUND_ROWS;
   w->packet_max = 1 << 20; /* the least that servers are set to in earnest; more goes in several packets */
@@ -253,6 +266,7 @@ dibs__status dibs__my_adopt(struct dibs__far *store, void *connection, struct di
     dibs__my_close(&w->base);
     return DIBS_INVALID;
   }
+  unblock(w);
   *wire = &w->base;
   return DIBS_OK;
 }

@@ -47,6 +47,7 @@ struct dibs__my_wire {
   bool many;  /* takes several statements a packet */
   bool found; /* the server counts rows that matched, not rows that changed */
   bool tls;
+  bool unblocked;      /* its socket, by us */
   size_t packet_max;   /* statements are sent together up to so many bytes */
   size_t packet_limit; /* the server takes no more */
   /* What was put since the latest go. */
