@@ -6,6 +6,7 @@
  */
 #include "drivers/mysql_parts.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,6 +30,16 @@ static void block_again(const wire_t *w) {
   if (w->unblocked && flags >= 0) (void)fcntl(fd, F_SETFL, flags & ~O_NONBLOCK);
 }
 
+/* OpenSSL keeps errors a thread; one that a broken connection left would be taken for that of the next one's reading.
+ */
+static void forget_errors(void) {
+  void (*forget)(void) = NULL;
+  void *found = dlsym(RTLD_NEXT, "ERR_clear_error");
+  if (!found) return;
+  memcpy(&forget, &found, sizeof forget);
+  forget();
+}
+
 void dibs__my_close(struct dibs__sql_wire *wire) {
   wire_t *w = dibs__my(wire);
   if (!w) return;
@@ -40,6 +51,7 @@ void dibs__my_close(struct dibs__sql_wire *wire) {
       (void)shutdown(mysql_get_socket(w->my), SHUT_RDWR);
     mysql_close(w->my);
   }
+  if (w->tls && w->dead) forget_errors();
   free(w->text.p);
   free(w->starts);
   free(w->answers);
