@@ -13,6 +13,7 @@
  *   mysql_error.c    what the server's errors come to
  *   mysql_fast.c     leases that nobody else wants
  *   mysql_bell.c     waking each other
+ *   mysql_lock.c     session locks
  */
 #include "sql/far.h"
 
@@ -47,9 +48,10 @@ struct dibs__my_wire {
   bool many;  /* takes several statements a packet */
   bool found; /* the server counts rows that matched, not rows that changed */
   bool tls;
-  bool unblocked;      /* its socket, by us */
-  size_t packet_max;   /* statements are sent together up to so many bytes */
-  size_t packet_limit; /* the server takes no more */
+  bool unblocked;             /* its socket, by us */
+  int lock_want, lock_failed; /* of a lock that is waited for: the connector's state; 0: none is */
+  size_t packet_max;          /* statements are sent together up to so many bytes */
+  size_t packet_limit;        /* the server takes no more */
   /* What was put since the latest go. */
   struct dibs__my_buffer text;
   size_t *starts; /* where each statement begins */
@@ -146,6 +148,9 @@ enum dibs__sql_step dibs__my_ring_after(struct dibs__far *store, struct dibs__sq
 /* ---- mysql_fast.c ---- */
 enum dibs__sql_step dibs__my_fast(struct dibs__far *store, struct dibs__sql_wire *wire, uint64_t session,
                                   struct dibs__lease_op *const ops[], size_t count, int64_t *now);
+
+/* ---- mysql_lock.c ---- */
+extern const struct dibs__far_locking dibs__my_locking;
 
 /* ---- mysql_error.c ---- */
 enum dibs__sql_trouble dibs__my_trouble(unsigned error);

@@ -107,10 +107,9 @@ static dibs__status read_all(struct dibs__my_place *p, const struct dibs__uri *u
     return DIBS_INVALID;
   }
   const char *lock = dibs__uri_param(uri, "lock");
-  if (lock && strcmp(lock, "rows") != 0) {
-    bool later = strcmp(lock, "named") == 0;
-    dibs__say(said, later ? "lock=named is not built yet; lock=rows is what there is" : "lock=%s: rows is meant", lock);
-    return later ? DIBS_UNSUPPORTED : DIBS_INVALID;
+  if (lock && strcmp(lock, "rows") != 0 && strcmp(lock, "named") != 0) {
+    dibs__say(said, "lock=%s: rows or named is meant", lock);
+    return DIBS_INVALID;
   }
   if (!p->ssl_cert != !p->ssl_key) {
     dibs__say(said, "ssl_cert= and ssl_key= go together");

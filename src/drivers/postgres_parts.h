@@ -14,6 +14,7 @@
  *   postgres_words.c     SQLSTATEs
  *   postgres_fast.c      leases that nobody else wants, one packet a batch
  *   postgres_bell.c      LISTEN, NOTIFY
+ *   postgres_lock.c      session locks
  *
  * A packet is libpq's pipeline up to a sync.  Where a COMMIT stands in its middle, what follows (rings) stands behind a
  * sync of its own: its failure is nobody's trouble.
@@ -115,6 +116,7 @@ struct dibs__pg_wire {
   bool piping;          /* in pipeline mode */
   bool began;           /* something of a packet was put */
   bool committed;       /* the packet that is being put has a COMMIT */
+  bool lock_got, lock_ended; /* of a lock that is waited for: what was answered so far */
   uint32_t packet;
   struct dibs__pg_texts texts;
   struct dibs__pg_values values;
@@ -187,6 +189,7 @@ extern const char *const dibs__pg_params[], *const dibs__pg_schemes[];
 dibs__status dibs__pg_prepare(const struct dibs__uri *uri, struct dibs__far *store, void **place,
                               struct dibs__said *said);
 void dibs__pg_forget(void *place);
+bool dibs__pg_wants_locks(const struct dibs__uri *uri); /* lock=advisory */
 
 /* ---- Connections (postgres_connect.c) ---- */
 
@@ -216,6 +219,9 @@ dibs__status dibs__pg_bell_wait(void *bell, struct dibs__event *events, size_t c
 void dibs__pg_bell_wake(void *bell);
 step_t dibs__pg_ring_after(struct dibs__far *store, struct dibs__sql_wire *wire, const struct dibs__far_ring *rings,
                            const int64_t *where, size_t count);
+
+/* (postgres_lock.c) */
+extern const struct dibs__far_locking dibs__pg_locking;
 
 /* (postgres_words.c) */
 enum dibs__sql_trouble dibs__pg_trouble(const char *state);

@@ -183,14 +183,17 @@ void dibs__pg_forget(void *place) {
   free(p);
 }
 
+bool dibs__pg_wants_locks(const struct dibs__uri *uri) {
+  const char *lock = dibs__uri_param(uri, "lock");
+  return lock && strcmp(lock, "advisory") == 0;
+}
+
 /* `lock` belongs to all servers; which modes there are is ours to say. */
 static dibs__status check_lock(const struct dibs__uri *uri, struct dibs__said *said) {
   const char *lock = dibs__uri_param(uri, "lock");
-  if (!lock || strcmp(lock, "rows") == 0) return DIBS_OK;
-  bool later = strcmp(lock, "advisory") == 0;
-  dibs__say(said, later ? "lock=advisory is not built yet; lock=rows is what there is" : "lock=%s: rows is meant",
-            lock);
-  return later ? DIBS_UNSUPPORTED : DIBS_INVALID;
+  if (!lock || strcmp(lock, "rows") == 0 || strcmp(lock, "advisory") == 0) return DIBS_OK;
+  dibs__say(said, "lock=%s: rows or advisory is meant", lock);
+  return DIBS_INVALID;
 }
 
 dibs__status dibs__pg_prepare(const struct dibs__uri *uri, struct dibs__far *store, void **place,

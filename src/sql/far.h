@@ -32,20 +32,24 @@
 
 enum {
   DIBS__FAR_BATCH = 1024,
-  DIBS__FAR_AHEAD = 8,    /* waiters loaded with a name's head */
-  DIBS__FAR_WORD_MAX = 64 /* of a schema or prefix */
+  DIBS__FAR_AHEAD = 8,     /* waiters loaded with a name's head */
+  DIBS__FAR_WORD_MAX = 64, /* of a schema or prefix */
+  DIBS__FAR_WAITERS = 32,
+  DIBS__FAR_WAITERS_MAX = 1000 /* a server has some hundred connections for everybody */
 };
 
 /* What the URI said, beyond what the driver itself understands.  Parameters of all servers:
  *   schema=NAME       PostgreSQL: where our tables are (default dibs); created if it is missing and we may
  *   prefix=NAME       of our tables (default dibs_)
- *   lock=MODE         rows (default); advisory, named: the server's own session locks
+ *   lock=MODE         rows (default); advisory, named: the server's own session locks (far_lock.h)
+ *   lock_waiters=N    of those: connections that wait at most (default 32)
  *   lease_sync=on|off
  *   lock_timeout=MS, connect_timeout=MS */
 struct dibs__far_options {
   char schema[DIBS__FAR_WORD_MAX + 1], prefix[DIBS__FAR_WORD_MAX + 1];
   bool lease_sync;
   int64_t lock_timeout_ms, connect_timeout_ms;
+  uint32_t lock_waiters;
 };
 
 struct dibs__far;
@@ -95,7 +99,8 @@ struct dibs__far_engine {
   /* Puts what keeps others from making the schema, until it is unlocked or the connection ends. */
   enum dibs__sql_step (*lock_schema)(struct dibs__sql_wire *wire, bool lock);
 
-  /* A statement before COMMIT: this transaction need not wait for the disk (those behind it in the log do).  NULL: none */
+  /* A statement before COMMIT: this transaction need not wait for the disk (those behind it in the log do).  NULL: none
+   */
   const char *lazy;
 
   /* An expression over a column or value with a session's number: where it lives, above 0; NULL or 0: it is gone. */
@@ -137,6 +142,7 @@ struct dibs__far {
   char **texts;    /* with the prefix put in; far_text.c */
   uint64_t session;
   struct dibs__far_inside *inside; /* what is far_*.c's alone */
+  struct dibs__far_locks *locks;   /* far_lock.h; NULL: leases are rows */
 };
 
 /* The functions of struct dibs__driver for a server, given the engine: a driver's open calls far_open, its table has

@@ -32,8 +32,8 @@ dibs__status dibs__far_excuse(session *s, const char *doing, struct dibs__said *
 
 /* ---- The URI ---- */
 
-static const char *const common_params[] = {"schema",     "prefix",       "lock",
-                                            "lease_sync", "lock_timeout", "connect_timeout"};
+static const char *const common_params[] = {"schema",       "prefix",          "lock",        "lease_sync",
+                                            "lock_timeout", "connect_timeout", "lock_waiters"};
 enum { COMMON = sizeof common_params / sizeof common_params[0], PARAMS_MAX = 64 };
 
 static dibs__status only_known(const struct dibs__far_engine *engine, const struct dibs__uri *uri,
@@ -74,6 +74,10 @@ static dibs__status read_options(const struct dibs__uri *uri, struct dibs__far_o
   if (status == DIBS_OK) status = dibs__uri_number(uri, "lock_timeout", 10, 60000, 1000, &o->lock_timeout_ms, said);
   if (status == DIBS_OK)
     status = dibs__uri_number(uri, "connect_timeout", 100, 60000, 5000, &o->connect_timeout_ms, said);
+  int64_t waiters = 0;
+  if (status == DIBS_OK)
+    status = dibs__uri_number(uri, "lock_waiters", 1, DIBS__FAR_WAITERS_MAX, DIBS__FAR_WAITERS, &waiters, said);
+  o->lock_waiters = (uint32_t)waiters;
   return status;
 }
 

@@ -33,6 +33,8 @@ static const char *const texts[DIBS__FAR_TEXTS] = {
     [DIBS__FAR_BUCKET_LOCK] =
         "SELECT life, epoch, seq FROM dibs_name WHERE bucket = $1 AND name = '' AND place = 0@lock",
     [DIBS__FAR_BUCKET_SET] = "UPDATE dibs_name SET epoch = $2, seq = $3 WHERE bucket = $1 AND name = '' AND place = 0",
+    [DIBS__FAR_BUCKET_DRAW] = "UPDATE dibs_name SET seq = seq + $2 WHERE bucket = $1 AND name = '' AND place = 0"
+                              " AND epoch = $3 AND life = $4 AND seq <= $5",
     [DIBS__FAR_BUCKETS_LOCK] = "SELECT bucket, epoch FROM dibs_name WHERE name = '' AND place = 0 ORDER BY bucket@lock",
     [DIBS__FAR_BUCKETS_SET] = "UPDATE dibs_name SET life = $1, epoch = $2, seq = 0 WHERE name = '' AND place = 0",
     [DIBS__FAR_NOW] = "SELECT @now",

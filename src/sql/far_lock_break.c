@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Breaking and listing.
+ *
+ * What another process holds can't be asked for: it can only be taken, by ending the connection that has it, with all
+ * else that it holds.  So that is done only when it is to be broken at once.  What this store holds is broken by
+ * itself.
+ *
+ * The server knows keys, not names.  Of a name that is asked for, it tells which connections hold it.
+ */
+#include "sql/far_lock_parts.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+typedef enum dibs__sql_step step;
+typedef struct dibs__far_session session;
+typedef struct dibs__far_locks locks_t;
+typedef struct dibs__hold hold;
+
+enum { HOLDERS = 64, LOOK_MS = 1000 };
+
+/* The server's connections that hold a name, on the session's connection. */
+static step holders_of(session *s, dibs__str name, int64_t *ids, size_t *count) {
+  struct dibs__far_key key;
+  const struct dibs__sql_engine *engine = s->wire->engine;
+  size_t nth = s->wire->put;
+  *count = 0;
+  dibs__lock_key(s->store->locks, name, &key);
+  step end = engine->put(s->wire, s->store->locks->how->holders, &key.value, 1);
+  if (end == DIBS__SQL_FINE) end = engine->go(s->wire, false);
+  for (size_t i = 0; end == DIBS__SQL_FINE && i < engine->rows(s->wire, nth) && *count < HOLDERS; i++) {
+    int64_t id = dibs__sql_cell_number(s->wire, nth, i, 0);
+    if (id) ids[(*count)++] = id;
+  }
+  return end;
+}
+
+static bool is_ours_locked(const locks_t *locks, int64_t id) {
+  if (locks->base.wire && !locks->base.gone && locks->base.id == id) return true;
+  for (const struct dibs__link *link = locks->links; link; link = link->next)
+    if (!link->gone && link->id == id) return true;
+  return false;
+}
+
+static bool is_ours(locks_t *locks, int64_t id) {
+  dibs__mutex_lock(&locks->lock);
+  bool ours = is_ours_locked(locks, id);
+  dibs__mutex_unlock(&locks->lock);
+  return ours;
+}
+
+/* ---- Breaking ---- */
+
+struct breaking {
+  session *s;
+  locks_t *locks;
+  struct dibs__lease_op *op;
+  uint64_t fence;
+  uint32_t mode;
+  uint32_t broken;
+  bool fresh;
+};
+
+/* What this store holds itself; the links are gone over by the caller. */
+static void break_ours_locked(struct breaking *k) {
+  for (hold *h = k->locks->all, *next; h; h = next) {
+    next = h->next;
+    if (h->state != DIBS__HOLD_HOLDS || !dibs__str_equal(dibs__hold_name(h), k->op->name)) continue;
+    k->broken++;
+    k->fresh = k->fresh || !h->broken;
+    k->mode = h->mode;
+    if (h->first > k->fence) k->fence = h->first;
+    if (h->until > k->op->until.ms) k->op->until.ms = h->until;
+    h->broken = true;
+    dibs__hold_tell_locked(k->locks, h);
+    if (!k->op->now) continue;
+    dibs__link_put_drop(k->locks, h);
+    h->state = DIBS__HOLD_GONE;
+    h->until = dibs__lock_now() + DIBS__LOCK_GONE_MS;
+    k->locks->due = 0;
+  }
+}
+
+static step kill_others(struct breaking *k, dibs__tick by, bool *left) {
+  int64_t ids[HOLDERS];
+  size_t count;
+  const struct dibs__sql_engine *engine = k->s->wire->engine;
+  *left = false;
+  step end = holders_of(k->s, k->op->name, ids, &count);
+  for (size_t i = 0; i < count && end == DIBS__SQL_FINE; i++) {
+    if (is_ours(k->locks, ids[i])) continue;
+    *left = true;
+    if (!k->op->now) continue;
+    struct dibs__sql_value v = dibs__sql_number(ids[i]);
+    end = engine->put(k->s->wire, k->locks->how->kill, &v, 1);
+    if (end == DIBS__SQL_FINE) end = engine->go(k->s->wire, false);
+    /* One that is gone meanwhile is what was wanted; DENIED is said. */
+    if (end == DIBS__SQL_BROKE && !dibs__sql_dead(k->s->wire) && k->s->wire->trouble != DIBS__SQL_DENIED)
+      end = DIBS__SQL_FINE;
+  }
+  (void)by;
+  return end;
+}
+
+/* The server ends a connection when it gets around to it. */
+static step end_others(struct breaking *k, dibs__tick by, bool *any) {
+  bool left;
+  dibs__tick until = dibs__tick_min(by, dibs__tick_add_ms(dibs__tick_now(), LOOK_MS));
+  step end = kill_others(k, by, &left);
+  *any = left;
+  while (end == DIBS__SQL_FINE && left && k->op->now && dibs__tick_before(dibs__tick_now(), until)) {
+    dibs__nap_ms(1);
+    end = kill_others(k, by, &left);
+  }
+  return end;
+}
+
+static step record(struct breaking *k) {
+  struct dibs__sql_head head = {.bucket = k->op->op.bucket, .name = k->op->name};
+  struct dibs__sql_break row = {.fence = k->fence, .mode = k->mode, .owner = k->op->owner};
+  size_t nth;
+  step end = dibs__far_ask(k->s, DIBS__FAR_NOW, NULL, 0, &nth);
+  if (end != DIBS__SQL_FINE) return end;
+  if (row.owner.len > DIBS_OWNER_MAX) row.owner.len = DIBS_OWNER_MAX;
+  row.at = dibs__sql_cell_number(k->s->wire, nth, 0, 0);
+  end = dibs__sql_begin(k->s->wire);
+  if (end == DIBS__SQL_FINE) end = dibs__far_rows.break_add(k->s, &head, &row);
+  if (end == DIBS__SQL_FINE) end = dibs__sql_commit(k->s->wire);
+  if (end == DIBS__SQL_FINE) end = k->s->wire->engine->go(k->s->wire, true);
+  if (end != DIBS__SQL_FINE && !dibs__sql_dead(k->s->wire)) dibs__sql_rollback(k->s->wire);
+  return end;
+}
+
+void dibs__lock_break(session *s, struct dibs__lease_op *op, int64_t now, dibs__tick by, struct dibs__said *said) {
+  struct breaking k = {.s = s, .locks = s->store->locks, .op = op};
+  bool others = false;
+  op->until.ms = 0;
+  op->op.status = DIBS_NOT_FOUND;
+  dibs__mutex_lock(&k.locks->lock);
+  break_ours_locked(&k);
+  dibs__mutex_unlock(&k.locks->lock);
+  if (k.broken) dibs__lock_ring(k.locks);
+  if (op->now) op->until.ms = now;
+  dibs__link_go(k.locks, by);
+  s->wire->by = by;
+  step end = end_others(&k, by, &others);
+  if (end == DIBS__SQL_FINE && ((others && op->now) || k.fresh)) {
+    said->commits++;
+    end = record(&k);
+  }
+  if (end != DIBS__SQL_FINE) {
+    op->op.status = dibs__far_excuse(s, "break a lease in", said);
+    return;
+  }
+  if (k.broken || (others && op->now)) op->op.status = DIBS_OK;
+  if (!others || op->now) return;
+  op->op.status = DIBS_UNSUPPORTED;
+  dibs__say(said,
+            "\"%.*s\" is another process's session lock, which can only be broken at once (--now): that ends its "
+            "connection, with all other leases on it",
+            (int)op->name.len, op->name.p);
+}
+
+/* ---- Listing ---- */
+
+struct kept {
+  struct dibs__lease_row row;
+  struct dibs__sql_label owner;
+  char name[DIBS_NAME_MAX];
+};
+
+static bool is_asked_for(const struct dibs__list *list, const hold *h) {
+  dibs__str name = dibs__hold_name(h);
+  if (h->state == DIBS__HOLD_GONE) return false;
+  if (list->name.len) return dibs__str_equal(name, list->name);
+  return name.len >= list->prefix.len &&
+         (list->prefix.len == 0 || memcmp(name.p, list->prefix.p, list->prefix.len) == 0);
+}
+
+static void keep_row(struct kept *k, const hold *h, int64_t now) {
+  *k = (struct kept){.owner = h->owner};
+  memcpy(k->name, h->name, h->len);
+  k->row.name.len = h->len;
+  k->row.state = h->state == DIBS__HOLD_WAITS     ? DIBS_WAITS
+                 : h->state == DIBS__HOLD_OFFERED ? DIBS_OFFERED
+                 : h->broken                      ? DIBS_BREAKING
+                                                  : DIBS_HOLDS;
+  k->row.mode = h->mode;
+  k->row.ttl_ms = h->ttl_ms;
+  k->row.pid = dibs__process_id();
+  k->row.fence.v = h->state == DIBS__HOLD_HOLDS ? h->first : 0;
+  k->row.left_ms = h->state == DIBS__HOLD_WAITS ? 0 : h->until - now;
+  k->row.age_ms = now - h->since;
+}
+
+/* Copied, so that nobody is called with the lock.  NULL with *count 0: none; with *count not 0: no memory. */
+static struct kept *keep_ours(locks_t *locks, const struct dibs__list *list, size_t *count) {
+  int64_t now = dibs__lock_now();
+  size_t at = 0;
+  *count = 0;
+  dibs__mutex_lock(&locks->lock);
+  for (const hold *h = locks->all; h; h = h->next) *count += is_asked_for(list, h);
+  struct kept *rows = *count ? calloc(*count, sizeof *rows) : NULL;
+  for (const hold *h = locks->all; h && rows; h = h->next)
+    if (is_asked_for(list, h) && (h->state == DIBS__HOLD_WAITS || h->until > now)) keep_row(&rows[at++], h, now);
+  dibs__mutex_unlock(&locks->lock);
+  if (rows) *count = at;
+  return rows;
+}
+
+static int by_name(const void *a, const void *b) {
+  const struct kept *x = a, *y = b;
+  uint32_t least = x->row.name.len < y->row.name.len ? x->row.name.len : y->row.name.len;
+  int order = memcmp(x->name, y->name, least);
+  if (order) return order;
+  if (x->row.name.len != y->row.name.len) return x->row.name.len < y->row.name.len ? -1 : 1;
+  if (x->row.state != y->row.state) return x->row.state == DIBS_WAITS ? 1 : y->row.state == DIBS_WAITS ? -1 : 0;
+  return (x->row.age_ms < y->row.age_ms) - (x->row.age_ms > y->row.age_ms);
+}
+
+static bool show_ours(locks_t *locks, const struct dibs__list *list, bool *enough) {
+  size_t count;
+  struct kept *rows = keep_ours(locks, list, &count);
+  uint32_t ahead = 0;
+  if (!rows) return count == 0;
+  qsort(rows, count, sizeof *rows, by_name);
+  for (size_t i = 0; i < count && !*enough; i++) {
+    struct dibs__lease_row *row = &rows[i].row;
+    row->name.p = rows[i].name;
+    row->owner = dibs__str_of(rows[i].owner.text, rows[i].owner.len);
+    if (i && !dibs__str_equal(row->name, rows[i - 1].row.name)) ahead = 0;
+    if (row->state == DIBS_WAITS) row->ahead = ahead++;
+    *enough = list->row(row, list->user) != 0;
+  }
+  free(rows);
+  return true;
+}
+
+static step show_others(session *s, const struct dibs__list *list, bool *enough) {
+  int64_t ids[HOLDERS];
+  size_t count;
+  step end = holders_of(s, list->name, ids, &count);
+  for (size_t i = 0; i < count && end == DIBS__SQL_FINE && !*enough; i++) {
+    char owner[48];
+    if (is_ours(s->store->locks, ids[i])) continue;
+    int len = snprintf(owner, sizeof owner, "connection %" PRId64 " of the server", ids[i]);
+    struct dibs__lease_row row = {.name = list->name, .state = DIBS_HOLDS, .owner = dibs__str_of(owner, (size_t)len)};
+    *enough = list->row(&row, list->user) != 0;
+  }
+  return end;
+}
+
+/* Breaks are rows; other rows there are none, so the list of those shows them alone. */
+DIBS__MODULE_API dibs__status dibs__far_lock_list(struct dibs__session *base, const struct dibs__list *list,
+                                                  dibs__tick by, struct dibs__said *said) {
+  session *s = (session *)base;
+  bool enough = false;
+  *said = (struct dibs__said){.sent = dibs__tick_now()};
+  s->wire->by = by;
+  dibs__far_fresh(s);
+  if (!show_ours(s->store->locks, list, &enough)) return DIBS_NO_MEMORY;
+  said->now.ms = dibs__lock_now();
+  if (!list->name.len || enough) return DIBS_OK;
+  if (show_others(s, list, &enough) != DIBS__SQL_FINE) return dibs__far_excuse(s, "list", said);
+  if (enough) return DIBS_OK;
+  dibs__status status = dibs__far_list(base, list, by, said);
+  said->now.ms = dibs__lock_now();
+  return status;
+}
