@@ -107,8 +107,18 @@ static const char *some_stock(uint64_t *seed) {
   return stocks[chance < 50 ? 0 : chance < 80 ? 1 : 2 + below(seed, STOCKS - 2)].name;
 }
 
+static void look(struct thread *t, const char *stock) {
+  dibs_stock_result seen = {.size = sizeof seen};
+  if (dibs_stock_show(t->store, stock, NULL, &seen, NULL) == DIBS_OK)
+    say(t, "S %s %lld %lld\n", stock, (long long)seen.used, (long long)seen.limit);
+}
+
 static void turn(struct thread *t) {
   struct owned one = {.stock = some_stock(&t->seed)};
+  if (below(&t->seed, 100) < 15) {
+    look(t, one.stock);
+    return;
+  }
   if (t->owned_count == OWNED_MAX || (t->owned_count > 0 && below(&t->seed, 100) < 35)) {
     size_t which = below(&t->seed, (uint32_t)t->owned_count);
     give(t, &t->owned[which]);
@@ -311,14 +321,14 @@ static int compare(void) {
   if (count != all) printf("BROKEN  strangers: %zu of %zu claims are of no client\n", all - count, all);
   broken += count != all;
   free(rows);
-  printf(
-      "tally: %llu takes: %llu taken, %llu full, %llu unavailable, %llu unknown (%llu of them in), %llu unheard (%llu "
-      "in); %llu gives, %llu acknowledged; %.1f a batch\n",
-      (unsigned long long)sums.takes, (unsigned long long)sums.taken, (unsigned long long)sums.refused,
-      (unsigned long long)sums.unavailable, (unsigned long long)sums.unknown, (unsigned long long)sums.unknown_in,
-      (unsigned long long)sums.killed, (unsigned long long)sums.killed_in, (unsigned long long)sums.gives,
-      (unsigned long long)sums.given,
-      (double)atomic_load(&shared->operations) / (double)(atomic_load(&shared->batches) + 1));
+  printf("tally: %llu looks, %llu takes: %llu taken, %llu full, %llu unavailable, %llu unknown (%llu of them in), %llu "
+         "unheard (%llu "
+         "in); %llu gives, %llu acknowledged; %.1f a batch\n",
+         (unsigned long long)sums.seen, (unsigned long long)sums.takes, (unsigned long long)sums.taken,
+         (unsigned long long)sums.refused, (unsigned long long)sums.unavailable, (unsigned long long)sums.unknown,
+         (unsigned long long)sums.unknown_in, (unsigned long long)sums.killed, (unsigned long long)sums.killed_in,
+         (unsigned long long)sums.gives, (unsigned long long)sums.given,
+         (double)atomic_load(&shared->operations) / (double)(atomic_load(&shared->batches) + 1));
   return broken;
 }
 

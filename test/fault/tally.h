@@ -8,6 +8,7 @@
  *
  *   T STOCK CLAIM AMOUNT     about to take          t CLAIM STATUS GOT   what came of it
  *   G STOCK CLAIM 0          about to give          g CLAIM STATUS GOT
+ *   S STOCK USED LIMIT       was seen
  */
 #include "dibs.h"
 
@@ -30,7 +31,7 @@ struct tally_stock {
 };
 
 struct tally_sums {
-  uint64_t takes, taken, refused, unavailable, unknown, unknown_in, killed, killed_in, gives, given;
+  uint64_t seen, takes, taken, refused, unavailable, unknown, unknown_in, killed, killed_in, gives, given;
 };
 
 /* Reads FOLDER/client-*.log and compares.  Prints what is wrong; how many rules are broken. */

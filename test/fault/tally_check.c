@@ -6,7 +6,8 @@
  *   unknown:      UNKNOWN, and what a killed client did not live to hear, once or not at all
  *   strangers:    every claim there was asked for, of that stock, and no more of it than was asked for
  *   given:        nothing is given that nobody wanted to give
- *   counts:       used is the sum of the claims not given back, and within the limit
+ *   counts:       used is the sum of the claims not given back
+ *   limits:       used is within the limit, at the end and whenever somebody looked
  */
 #include "tally.h"
 
@@ -28,6 +29,7 @@ struct asked {
 struct check {
   struct asked *asked;
   size_t count, room;
+  uint64_t seen;
   int broken;
 };
 
@@ -73,6 +75,15 @@ static bool read_asks(struct check *check, FILE *file) {
   return !ferror(file);
 }
 
+static bool read_look(struct check *check, const char *line) {
+  char stock[TALLY_STOCK];
+  long used, limit;
+  if (sscanf(line, "S %23s %ld %ld", stock, &used, &limit) != 3) return false;
+  check->seen++;
+  if (used < 0 || used > limit) broken(check, "limits", "%s was seen with %ld of %ld used", stock, used, limit);
+  return true;
+}
+
 static bool read_ends(struct check *check, FILE *file, size_t from) {
   char line[160], claim[TALLY_CLAIM];
   while (fgets(line, sizeof line, file)) {
@@ -81,6 +92,10 @@ static bool read_ends(struct check *check, FILE *file, size_t from) {
     bool ends = line[0] == 't' || line[0] == 'g';
     if (line[0] == 'T') continue;
     if (line[strlen(line) - 1] != '\n') return false; /* one write is all or nothing */
+    if (line[0] == 'S') {
+      if (!read_look(check, line)) return false;
+      continue;
+    }
     if (ends ? sscanf(line + 1, "%39s %d %ld", claim, &status, &got) != 3 : sscanf(line + 1, "%*s %39s", claim) != 1)
       return false;
     struct asked *asked = find(check, claim, from);
@@ -196,8 +211,10 @@ static void check_stock(struct check *check, const struct tally_stock *stock, co
   int64_t sum = 0;
   for (size_t i = 0; i < count; i++)
     if (!rows[i].given && strcmp(rows[i].stock, stock->name) == 0) sum += rows[i].amount;
-  if (stock->used != sum || stock->used > stock->limit || stock->used < 0)
+  if (stock->used != sum)
     broken(check, "counts", "%s: used %ld of %ld, the claims are %ld", stock->name, stock->used, stock->limit, sum);
+  if (stock->used < 0 || stock->used > stock->limit)
+    broken(check, "limits", "%s: used %ld of %ld", stock->name, stock->used, stock->limit);
 }
 
 int tally_check(const char *folder, struct tally_row *rows, size_t row_count, const struct tally_stock *stocks,
@@ -208,6 +225,7 @@ int tally_check(const char *folder, struct tally_row *rows, size_t row_count, co
   for (size_t i = 0; i < row_count; i++) check_row(&check, &rows[i]);
   for (size_t i = 0; i < check.count; i++) check_take(&check, &check.asked[i], sums);
   for (size_t i = 0; i < stock_count; i++) check_stock(&check, &stocks[i], rows, row_count);
+  sums->seen = check.seen;
   free(check.asked);
   return check.broken;
 }
