@@ -83,13 +83,42 @@ static struct dibs__op *eligible_locked(struct dibs__core *core, const struct se
   return NULL;
 }
 
-struct seat *dibs__seat_find_locked(struct dibs__core *core) {
+/* A batch with twice as many costs little more than one; two batches side by side cost the server twice the work.  So
+ * what has no lane waits for a batch of its kind that is under way, unless that takes long.  From when on it need not.
+ */
+static dibs__tick split_at_locked(const struct dibs__core *core, const struct seat *seat, const struct dibs__op *op) {
+  dibs__tick at = DIBS__TICK_ZERO;
+  for (uint32_t s = 0; s < core->seat_count && op->lane == 0; s++) {
+    const struct seat *other = &core->seats[s];
+    if (other == seat || !other->busy || other->urgent_only != seat->urgent_only) continue;
+    dibs__tick split = {other->since.ns + other->split_ns};
+    if (dibs__tick_before(at, split)) at = split;
+  }
+  return at;
+}
+
+static struct seat *find_locked(struct dibs__core *core, dibs__tick *held_back) {
+  *held_back = DIBS__TICK_NEVER;
   if (!core->urgent.first && !core->ordinary.first) return NULL;
   for (uint32_t s = 0; s < core->seat_count; s++) {
     struct seat *seat = &core->seats[s];
-    if (!seat->busy && eligible_locked(core, seat)) return seat;
+    const struct dibs__op *op = seat->busy ? NULL : eligible_locked(core, seat);
+    if (!op) continue;
+    dibs__tick split = split_at_locked(core, seat, op);
+    if (split.ns == 0 || !dibs__tick_before(dibs__tick_now(), split)) return seat;
+    *held_back = dibs__tick_min(*held_back, split);
   }
   return NULL;
+}
+
+struct seat *dibs__seat_find_locked(struct dibs__core *core) {
+  dibs__tick held_back;
+  return find_locked(core, &held_back);
+}
+
+dibs__tick dibs__held_back_locked(struct dibs__core *core) {
+  dibs__tick held_back;
+  return find_locked(core, &held_back) ? DIBS__TICK_ZERO : held_back;
 }
 
 static void take_from_locked(struct dibs__core *core, struct seat *seat, struct dibs__queue *queue) {
@@ -312,7 +341,7 @@ static void pass_on(struct dibs__core *core, struct seat *seat) {
   bool rouse = pass_locked(core, seat, &woken);
   dibs__mutex_unlock(&core->lock);
   if (woken) dibs__word_wake(&woken->word, 1, false);
-  if (rouse) dibs__service_rouse(core);
+  if (rouse) dibs__service_rouse(core, DIBS__TICK_ZERO);
 }
 
 void dibs__lead_locked(struct dibs__core *core, struct seat *seat, const struct dibs__call *mine) {
@@ -320,6 +349,10 @@ void dibs__lead_locked(struct dibs__core *core, struct seat *seat, const struct 
   struct dibs__said said;
   struct dibs__call *woken;
   seat->busy = true;
+  seat->since = dibs__tick_now();
+  seat->split_ns = SPLIT_SOLOS * seat->solo_ns;
+  if (seat->split_ns < SPLIT_MIN_MS * DIBS__NS_PER_MS) seat->split_ns = SPLIT_MIN_MS * DIBS__NS_PER_MS;
+  if (seat->split_ns > SPLIT_MAX_MS * DIBS__NS_PER_MS) seat->split_ns = SPLIT_MAX_MS * DIBS__NS_PER_MS;
   gather_locked(core, seat);
   take_batch_locked(core, seat);
   if (seat->count == 0) { /* somebody else carried it meanwhile */
@@ -339,7 +372,7 @@ void dibs__lead_locked(struct dibs__core *core, struct seat *seat, const struct 
   dibs__mutex_unlock(&core->lock);
   /* The successor runs while we hand out answers.  `woken` can't have returned: one of its operations is pending. */
   if (woken) dibs__word_wake(&woken->word, 1, false);
-  if (rouse) dibs__service_rouse(core);
+  if (rouse) dibs__service_rouse(core, DIBS__TICK_ZERO);
   if (said.untidy && core->hooks.untidy) core->hooks.untidy(core->hooks.room);
   hand_out(answered, mine);
   core->hooks.handed(core->hooks.room);
@@ -456,12 +489,14 @@ bool dibs__core_run(struct dibs__core *core, struct dibs__op *list, dibs__tick b
       dibs__lead_locked(core, seat, &call);
     } else {
       uint32_t seen = atomic_load(&call.word);
+      dibs__tick look = dibs__held_back_locked(core);
       dibs__mutex_unlock(&core->lock);
-      while (atomic_load(&call.word) == seen && !(seen & CALL_DONE))
-        if (!dibs__word_wait(&call.word, seen, by, false)) {
-          if (leave(core, &call)) return false;
-          by = DIBS__TICK_NEVER; /* the answers are on their way */
-        }
+      while (atomic_load(&call.word) == seen && !(seen & CALL_DONE)) {
+        if (dibs__word_wait(&call.word, seen, dibs__tick_min(by, look), false)) continue;
+        if (dibs__tick_before(look, by)) break; /* and leads, if it has to */
+        if (leave(core, &call)) return false;
+        by = DIBS__TICK_NEVER; /* the answers are on their way */
+      }
     }
     if (atomic_load(&call.word) & CALL_DONE) break;
     dibs__mutex_lock(&core->lock);
@@ -486,14 +521,15 @@ void dibs__core_lend(struct dibs__core *core) {
     dibs__lead_locked(core, seat, NULL);
     return;
   }
+  dibs__tick look = seat ? DIBS__TICK_ZERO : dibs__held_back_locked(core);
   dibs__mutex_unlock(&core->lock);
-  if (seat) dibs__service_rouse(core);
+  if (look.ns != DIBS__TICK_NEVER.ns) dibs__service_rouse(core, look);
 }
 
 void dibs__core_start(struct dibs__core *core, struct dibs__op *list) {
   dibs__mutex_lock(&core->lock);
   enqueue_locked(core, list, NULL);
-  bool rouse = dibs__seat_find_locked(core) != NULL;
+  dibs__tick look = dibs__held_back_locked(core);
   dibs__mutex_unlock(&core->lock);
-  if (rouse) dibs__service_rouse(core); /* else whoever leads now will */
+  if (look.ns != DIBS__TICK_NEVER.ns) dibs__service_rouse(core, look); /* else whoever leads now will */
 }

@@ -45,7 +45,8 @@ dibs__status dibs__core_open(const char *uri, const char *module_path, const str
 void dibs__core_stop(struct dibs__core *core);
 void dibs__core_close(struct dibs__core *core);
 /* A core on the caller's own connection, in its transaction: no combiner, no threads; dibs__core_run carries what it is
- * given in the calling thread, and that, families, uri and close are all that may be called.  `outer` must stay open. */
+ * given in the calling thread, and that, families, uri and close are all that may be called.  `outer` must stay open.
+ */
 dibs__status dibs__core_inside(struct dibs__core *outer, void *connection, struct dibs__core **core,
                                struct dibs__said *said);
 

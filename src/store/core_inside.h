@@ -13,6 +13,9 @@ enum {
   SOLO_NS = 6000,     /* a batch of one that is cheaper than this is cheaper than a thread's sleep and wake */
   GATHER_PART = 4,    /* of what a batch of one costs is the most that is waited for the others, */
   GATHER_NS = 100000, /* and this */
+  SPLIT_SOLOS = 4,    /* a batch that has been under way for so many times what one alone takes, */
+  SPLIT_MIN_MS = 2,   /* at least so long, */
+  SPLIT_MAX_MS = 20,  /* and at most, is not waited for */
   CROWD_THIN = 8,     /* batches with fewer, before it expects fewer */
   RETRY_MIN_MS = 50,  /* between attempts to connect */
   RETRY_MAX_MS = 2000
@@ -34,6 +37,8 @@ struct seat {
   struct dibs__session *session;
   bool busy; /* guarded by the lock */
   bool urgent_only, ordinary_only;
+  dibs__tick since;      /* busy; guarded by the lock */
+  int64_t split_ns;      /* see SPLIT_SOLOS; guarded by the lock */
   bool brief;            /* led by an event loop */
   bool put_back;         /* it could not be begun in that time: it waits again */
   struct dibs__op **ops; /* in flight; guarded by the lock for reading lanes */
@@ -98,11 +103,14 @@ void dibs__core_direct(struct dibs__core *core, struct dibs__op *list);
 
 /* combine.c */
 struct seat *dibs__seat_find_locked(struct dibs__core *core);
+/* There is a seat, but what waits is held back for the sake of a batch that is under way: until when.  NEVER: it is
+ * not. */
+dibs__tick dibs__held_back_locked(struct dibs__core *core);
 /* Lock held; comes back without it.  `mine`: the leader's own call, or NULL. */
 void dibs__lead_locked(struct dibs__core *core, struct seat *seat, const struct dibs__call *mine);
 void dibs__seat_drop(struct dibs__core *core, struct seat *seat);
 
-/* service.c: wakes the receiver if it sleeps; starts the service thread if there is no receiver at all. */
-void dibs__service_rouse(struct dibs__core *core);
+/* service.c: wakes the receiver if it would sleep beyond `due`; starts the service thread if there is no receiver. */
+void dibs__service_rouse(struct dibs__core *core, dibs__tick due);
 
 #endif

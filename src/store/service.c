@@ -80,11 +80,12 @@ static uint64_t rouse_mark(struct dibs__core *core) {
 }
 
 /* Whether the receiver may sleep: nothing was roused since `mark`, nothing waits for a leader, the word stands. */
-static bool may_sleep(struct dibs__core *core, uint64_t mark, dibs__word *word, uint32_t seen, dibs__tick until) {
+static bool may_sleep(struct dibs__core *core, uint64_t mark, dibs__word *word, uint32_t seen, dibs__tick *until) {
   dibs__mutex_lock(&core->lock);
   bool may = core->roused == mark && !dibs__seat_find_locked(core) && atomic_load(word) == seen && !core->stopping;
+  *until = dibs__tick_min(*until, dibs__held_back_locked(core));
   core->asleep = may;
-  core->asleep_until = until;
+  core->asleep_until = *until;
   dibs__mutex_unlock(&core->lock);
   return may;
 }
@@ -98,7 +99,7 @@ static void receive(struct dibs__core *core, dibs__word *word, uint32_t seen, di
   dibs__tick due = core->hooks.timers(core->hooks.room, dibs__tick_now());
   lead_all(core); /* what the timers began */
   due = dibs__tick_min(due, by);
-  if (!may_sleep(core, mark, word, seen, due)) return;
+  if (!may_sleep(core, mark, word, seen, &due)) return;
   dibs__status status = core->store->driver->events(core->store, events, EVENTS_AT_ONCE, &count, due);
   dibs__mutex_lock(&core->lock);
   core->asleep = false;
@@ -146,9 +147,9 @@ static bool rouse_locked(struct dibs__core *core, dibs__tick due) {
   return wake;
 }
 
-void dibs__service_rouse(struct dibs__core *core) {
+void dibs__service_rouse(struct dibs__core *core, dibs__tick due) {
   dibs__mutex_lock(&core->lock);
-  bool wake = rouse_locked(core, DIBS__TICK_ZERO);
+  bool wake = rouse_locked(core, due);
   bool alone = !atomic_load(&core->receiver) && !serve_locked(core);
   dibs__mutex_unlock(&core->lock);
   if (wake) core->store->driver->wake(core->store);
