@@ -3,14 +3,17 @@
  * Clients with many threads take and give on a hot row and some others, while a parent kills clients and the server,
  * kill -9, in the middle of their batches.  Afterwards every claim is accounted for: tally_check.c has the rules.
  *
- *   tally URI [--clients N] [--threads N] [--client-kills N] [--server-kills N] [--seed N]
+ *   tally URI [--clients N] [--threads N] [--client-kills N] [--server-kills N] [--seed N] [--fault HOW]
  *
- * A server is killed by script/servers (with.sh --private).  Exit status 0: no rule was broken.
+ * A server is killed by script/servers (with.sh --private).  --fault: the clients' driver fails so (drivers/fault.h).
+ * Exit status 0: no rule was broken.
  */
 #include "tally.h"
 
 #include "base/port.h"
+#include "drivers/shim.h"
 #include "guard/record_bed.h"
+#include "store/registry.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -43,6 +46,7 @@ enum { STOCKS = sizeof stocks / sizeof stocks[0] };
 static struct {
   uint32_t clients, threads, client_kills, server_kills;
   uint64_t seed;
+  const char *fault;
 } plan = {.clients = 3, .threads = 24, .client_kills = 4, .server_kills = 3, .seed = 1};
 
 /* Between all processes. */
@@ -147,13 +151,16 @@ static int run_client(uint32_t party) {
   dibs__thread *running[THREADS_MAX];
   dibs_store *store = NULL;
   dibs_error error = {0};
-  char path[128];
+  char path[128], uri[640];
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   snprintf(path, sizeof path, "%s/client-%u.log", folder, party);
   int log = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   if (log < 0) return 3;
+  snprintf(uri, sizeof uri, "%s", case_uri());
+  if (plan.fault)
+    snprintf(uri, sizeof uri, "fault+%s?fault.rate=50&fault.how=%s&fault.seed=%u", case_uri(), plan.fault, party);
   /* A server that is away is not refused for good. */
-  while (dibs_open(case_uri(), NULL, &store, &error) != DIBS_OK) {
+  while (dibs_open(uri, NULL, &store, &error) != DIBS_OK) {
     if (error.status != DIBS_UNAVAILABLE || atomic_load(&shared->stop)) {
       fprintf(stderr, "tally: client %u: %s: %s\n", party, dibs_status_name(error.status), error.text);
       return 2;
@@ -345,6 +352,10 @@ static bool parse(int argc, char *argv[]) {
   for (int i = 2; i < argc; i += 2) {
     bool known = i + 1 < argc && strcmp(argv[i], "--seed") == 0;
     if (known) plan.seed = strtoull(argv[i + 1], NULL, 10);
+    if (i + 1 < argc && strcmp(argv[i], "--fault") == 0) {
+      plan.fault = argv[i + 1];
+      known = true;
+    }
     for (size_t o = 0; !known && i + 1 < argc && o < sizeof options / sizeof options[0]; o++) {
       if (strcmp(argv[i], options[o].name) != 0) continue;
       *options[o].to = (uint32_t)strtoul(argv[i + 1], NULL, 10);
@@ -381,9 +392,12 @@ static int run(void) {
 
 int main(int argc, char *argv[]) {
   if (!parse(argc, argv)) {
-    fputs("usage: tally URI [--clients N] [--threads N] [--client-kills N] [--server-kills N] [--seed N]\n", stderr);
+    fputs("usage: tally URI [--clients N] [--threads N] [--client-kills N] [--server-kills N] [--seed N]\n"
+          "             [--fault HOW]\n",
+          stderr);
     return 2;
   }
+  dibs__driver_add(&dibs__fault_driver);
   bed_begin(2, argv);
   case_begin(NULL);
   int broken = run();
