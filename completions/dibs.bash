@@ -60,7 +60,7 @@ _dibs() {
     record) options='--table --if --create --force' ;;
     stock) options='--claim --partial --strategy --wait --table' ;;
     once) options='--keep --wait --try --ttl --grace --retry --forget --' ;;
-    bench) options='--rounds --seconds --calm --only --smoke --out' ;;
+    bench) options='--rounds --seconds --calm --only --floor --smoke --out' ;;
     lab) options='--users --strategies --seconds --seats --rows --rounds --processes --floor --ttl --html --keep --strict' ;;
   esac
   if [[ $cur == -* ]]; then

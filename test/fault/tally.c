@@ -3,15 +3,18 @@
  * Clients with many threads take and give on a hot row and some others, while a parent kills clients and the server,
  * kill -9, in the middle of their batches.  Afterwards every claim is accounted for: tally_check.c has the rules.
  *
- *   tally URI [--clients N] [--threads N] [--client-kills N] [--server-kills N] [--seed N] [--fault HOW]
+ *   tally URI [--clients N] [--threads N] [--client-kills N] [--server-kills N] [--cuts N] [--seed N] [--fault HOW]
  *
- * A server is killed by script/servers (with.sh --private).  --fault: the clients' driver fails so (drivers/fault.h).
+ * A server is killed by script/servers (with.sh --private).  --cuts: the clients come through a
+ * proxy that cuts requests off, before, after, or before they land late.  --fault: their driver fails so
+ * (drivers/fault.h).
  * Exit status 0: no rule was broken.
  */
 #include "tally.h"
 
 #include "base/port.h"
 #include "drivers/shim.h"
+#include "fault/proxy.h"
 #include "guard/record_bed.h"
 #include "store/registry.h"
 
@@ -34,6 +37,8 @@ enum {
   WAIT_MS = 1000,  /* of a call: shorter than a server is away */
   WARM = 150,      /* takes of a client before anything is done to it */
   BACK_MS = 10000, /* by then everybody goes on */
+  WARM_MS = 40000, /* on a machine that has other things to do */
+  LATE_MS = 200,   /* of what lands late */
   END_MS = 30000
 };
 
@@ -44,7 +49,7 @@ static const struct {
 enum { STOCKS = sizeof stocks / sizeof stocks[0] };
 
 static struct {
-  uint32_t clients, threads, client_kills, server_kills;
+  uint32_t clients, threads, client_kills, server_kills, cuts;
   uint64_t seed;
   const char *fault;
 } plan = {.clients = 3, .threads = 24, .client_kills = 4, .server_kills = 3, .seed = 1};
@@ -54,7 +59,7 @@ static struct shared {
   _Atomic uint32_t stop;
   _Atomic uint64_t acknowledged[PARTIES_MAX], batches, operations;
 } * shared;
-static char folder[64];
+static char folder[64], client_uri[512];
 
 static uint32_t below(uint64_t *seed, uint32_t n) {
   uint64_t z = (*seed += UINT64_C(0x9e3779b97f4a7c15));
@@ -156,9 +161,9 @@ static int run_client(uint32_t party) {
   snprintf(path, sizeof path, "%s/client-%u.log", folder, party);
   int log = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   if (log < 0) return 3;
-  snprintf(uri, sizeof uri, "%s", case_uri());
+  snprintf(uri, sizeof uri, "%s", client_uri);
   if (plan.fault)
-    snprintf(uri, sizeof uri, "fault+%s?fault.rate=50&fault.how=%s&fault.seed=%u", case_uri(), plan.fault, party);
+    snprintf(uri, sizeof uri, "fault+%s?fault.rate=50&fault.how=%s&fault.seed=%u", client_uri, plan.fault, party);
   /* A server that is away is not refused for good. */
   while (dibs_open(uri, NULL, &store, &error) != DIBS_OK) {
     if (error.status != DIBS_UNAVAILABLE || atomic_load(&shared->stop)) {
@@ -248,12 +253,53 @@ static bool kill_server(uint64_t *seed) {
   return servers("start") && go_on("the return of the server");
 }
 
+/* The proxy stands where the clients look for the server. */
+static struct proxied *proxy;
+static bool begin_proxy(void) {
+  char to[128], why[PROXY_WHY];
+  const char *uri = case_uri(), *at = strchr(uri, '@'), *path = at ? strchr(at, '/') : NULL;
+  snprintf(client_uri, sizeof client_uri, "%s", uri);
+  if (plan.cuts == 0) return true;
+  if (!path) return false;
+  snprintf(to, sizeof to, "%.*s", (int)(path - at - 1), at + 1);
+  bool mysql = strcmp(engine->scheme, "mysql") == 0;
+  proxy = proxied_start(&(struct proxy_options){.to = to, .protocol = mysql ? FRAME_MYSQL : FRAME_POSTGRES}, why);
+  if (!proxy) return printf("BROKEN  the proxy: %s\n", why), false;
+  snprintf(client_uri, sizeof client_uri, "%.*s127.0.0.1:%u%s", (int)(at + 1 - uri), uri, proxied_port(proxy), path);
+  return true;
+}
+
+/* One request of some batch on the hot row or the wide one. */
+static bool cut(uint64_t *seed) {
+  static const char *const hows[] = {"cut-before-request", "cut-after-request", "orphan-request"};
+  char line[128], late[16] = "", answer[PROXY_LINE];
+  uint32_t how = below(seed, 3);
+  if (how == 2) snprintf(late, sizeof late, " %u", 1 + below(seed, LATE_MS));
+  snprintf(line, sizeof line, "%s nth=%u %s%s", hows[how], 1 + below(seed, 20), stocks[below(seed, 2)].name, late);
+  int64_t fired = proxied_stat(proxy, "fired");
+  if (!proxied_say(proxy, line, answer)) return printf("BROKEN  the proxy: %s: %s\n", line, answer), false;
+  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), WARM_MS);
+  while (proxied_stat(proxy, "fired") == fired && dibs__tick_before(dibs__tick_now(), by)) dibs__nap_ms(1);
+  return proxied_stat(proxy, "fired") > fired && all_go_on(1, BACK_MS) >= 0;
+}
+
+static bool end_proxy(void) {
+  if (!proxy) return true;
+  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), BACK_MS);
+  while (proxied_stat(proxy, "doomed") > 0 && dibs__tick_before(dibs__tick_now(), by)) dibs__nap_ms(2);
+  bool landed = proxied_stat(proxy, "doomed") == 0;
+  proxied_stop(proxy);
+  return landed;
+}
+
 static bool disturb(void) {
   uint64_t seed = plan.seed;
   uint32_t client_kills = plan.client_kills, server_kills = plan.server_kills;
+  for (uint32_t c = 0; c < plan.cuts; c++)
+    if (!cut(&seed)) return printf("BROKEN  going on: cut %u\n", c), false;
   while (client_kills + server_kills > 0) {
-    if (all_go_on(WARM, BACK_MS) < 0) {
-      printf("BROKEN  going on: less than %d takes of a client within %d ms\n", WARM, BACK_MS);
+    if (all_go_on(WARM, WARM_MS) < 0) {
+      printf("BROKEN  going on: less than %d takes of a client within %d ms\n", WARM, WARM_MS);
       return false;
     }
     dibs__nap_ms(below(&seed, 100));
@@ -261,7 +307,7 @@ static bool disturb(void) {
     *(server ? &server_kills : &client_kills) -= 1;
     if (!(server ? kill_server(&seed) : kill_client(&seed))) return false;
   }
-  return all_go_on(WARM, BACK_MS) >= 0;
+  return all_go_on(WARM, WARM_MS) >= 0;
 }
 
 /* How many did not end as they should. */
@@ -348,7 +394,8 @@ static bool parse(int argc, char *argv[]) {
   } options[] = {{"--clients", &plan.clients, CLIENTS_MAX},
                  {"--threads", &plan.threads, THREADS_MAX},
                  {"--client-kills", &plan.client_kills, 100},
-                 {"--server-kills", &plan.server_kills, 100}};
+                 {"--server-kills", &plan.server_kills, 100},
+                 {"--cuts", &plan.cuts, 10000}};
   for (int i = 2; i < argc; i += 2) {
     bool known = i + 1 < argc && strcmp(argv[i], "--seed") == 0;
     if (known) plan.seed = strtoull(argv[i + 1], NULL, 10);
@@ -377,23 +424,24 @@ static bool set_limits(void) {
 }
 
 static int run(void) {
-  strcpy(folder, "/tmp/dibs-tally-XXXXXX");
+  snprintf(folder, sizeof folder, "/tmp/dibs-tally-XXXXXX");
   shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (shared == MAP_FAILED || !mkdtemp(folder) || !set_limits()) return 1;
-  printf("tally: %u clients x %u threads, %u clients and %u servers to be killed, seed %llu\n", plan.clients,
-         plan.threads, plan.client_kills, plan.server_kills, (unsigned long long)plan.seed);
+  if (shared == MAP_FAILED || !mkdtemp(folder) || !set_limits() || !begin_proxy()) return 1;
+  printf("tally: %u clients x %u threads, %u clients and %u servers to be killed, %u cuts, seed %llu\n", plan.clients,
+         plan.threads, plan.client_kills, plan.server_kills, plan.cuts, (unsigned long long)plan.seed);
   for (uint32_t c = 0; c < plan.clients; c++)
     if (!spawn(&clients[c])) return 1;
   int bad = !disturb();
   atomic_store(&shared->stop, 1);
   bad += see_off();
+  bad += !end_proxy();
   return bad ? bad : compare();
 }
 
 int main(int argc, char *argv[]) {
   if (!parse(argc, argv)) {
     fputs("usage: tally URI [--clients N] [--threads N] [--client-kills N] [--server-kills N] [--seed N]\n"
-          "             [--fault HOW]\n",
+          "             [--cuts N] [--fault HOW]\n",
           stderr);
     return 2;
   }

@@ -75,6 +75,8 @@ struct spec {
 };
 
 /* ---- spec.c ---- */
+/* As much as fits. */
+void spec_copy(char *to, size_t size, const char *from);
 /* false: said where and what. */
 bool spec_read(const char *path, struct spec *spec);
 struct step *spec_step(struct spec *spec, const char *name, size_t len);

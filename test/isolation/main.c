@@ -73,16 +73,18 @@ static void mix(struct run *run, int order[], size_t at, size_t taken[]) {
   }
 }
 
-static void only(struct run *run, char *names) {
+static void only(struct run *run, const char *names) {
   int order[STEPS_MAX];
   size_t count = 0;
-  for (char *name = strtok(names, " "); name; name = strtok(NULL, " ")) {
-    const struct step *step = spec_step(run->spec, name, strlen(name));
+  for (const char *name = names + strspn(names, " "); *name; name += strspn(name, " ")) {
+    size_t len = strcspn(name, " ");
+    const struct step *step = spec_step(run->spec, name, len);
     if (!step || count == STEPS_MAX) {
-      printf("Bail out! %s: no step %s\n", run->spec->path, name);
+      printf("Bail out! %s: no step %.*s\n", run->spec->path, (int)len, name);
       exit(1);
     }
     order[count++] = (int)(step - run->spec->steps);
+    name += len;
   }
   if (count != run->spec->step_count) {
     printf("Bail out! %s: an order must name every step\n", run->spec->path);

@@ -6,6 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+void spec_copy(char *to, size_t size, const char *from) {
+  snprintf(to, size, "%s", from);
+}
+
 static char *word(char **at) {
   char *from = *at + strspn(*at, " \t");
   char *to = from + strcspn(from, " \t");
@@ -16,7 +20,7 @@ static char *word(char **at) {
 
 static bool keep(struct lines *lines, const char *text) {
   if (lines->count == LINES_MAX || strlen(text) >= TEXT_MAX) return false;
-  strcpy(lines->text[lines->count++], text);
+  spec_copy(lines->text[lines->count++], TEXT_MAX, text);
   return true;
 }
 
@@ -33,15 +37,15 @@ static bool add_step(struct spec *spec, char *line) {
   const char *words = colon + 1 + strspn(colon + 1, " ");
   if (strlen(line) >= WORD_MAX || strlen(words) >= TEXT_MAX || spec_step(spec, line, strlen(line))) return false;
   struct step *step = &spec->steps[spec->step_count++];
-  strcpy(step->name, line);
-  strcpy(step->words, words);
+  spec_copy(step->name, sizeof step->name, line);
+  spec_copy(step->words, sizeof step->words, words);
   step->session = (int)spec->session_count - 1;
   return true;
 }
 
 static bool add_session(struct spec *spec, const char *name) {
   if (spec->session_count == SESSIONS_MAX || strlen(name) >= WORD_MAX || !*name) return false;
-  strcpy(spec->sessions[spec->session_count++], name);
+  spec_copy(spec->sessions[spec->session_count++], WORD_MAX, name);
   return true;
 }
 
@@ -49,21 +53,22 @@ static bool add_lease(struct spec *spec, char *rest) {
   const char *name = word(&rest), *fence = word(&rest);
   if (spec->lease_count == SESSIONS_MAX || strlen(name) >= WORD_MAX || !*fence) return false;
   struct lease_of *lease = &spec->leases[spec->lease_count++];
-  strcpy(lease->name, name);
+  spec_copy(lease->name, sizeof lease->name, name);
   lease->fence = strtoull(fence, NULL, 10);
   return lease->fence > 0;
 }
 
 static bool add_table(struct spec *spec, const char *rest) {
   if (strlen(spec->table) + strlen(rest) + 2 >= sizeof spec->table) return false;
-  strcat(strcat(spec->table, " "), rest);
+  size_t len = strlen(spec->table);
+  snprintf(spec->table + len, sizeof spec->table - len, " %s", rest);
   return true;
 }
 
 static bool read_line(struct spec *spec, char *line) {
   char copy[TEXT_MAX], *rest = copy;
   if (strlen(line) >= sizeof copy) return false;
-  strcpy(copy, line);
+  spec_copy(copy, sizeof copy, line);
   const char *first = word(&rest);
   if (strcmp(first, "on") == 0) return keep(&spec->engines, rest);
   if (strcmp(first, "setup") == 0) return keep(&spec->setup, rest);

@@ -233,7 +233,7 @@ static void do_step(struct session *s, struct step *step) {
     do_sql(s, step, step->words + 4);
     return;
   }
-  strcpy(copy, step->words);
+  spec_copy(copy, sizeof copy, step->words);
   size_t count = split(copy, words, 6);
   const char *verb = count ? words[0] : "";
   key_of(s, count > 1 ? words[1] : "", key, sizeof key);
@@ -349,7 +349,7 @@ static bool declare(struct play *play) {
               {"claim_stock", offsetof(dibs_table_options, claim_stock)},
               {"claim_amount", offsetof(dibs_table_options, claim_amount)},
               {"claim_given", offsetof(dibs_table_options, claim_given)}};
-  strcpy(copy, play->spec->table);
+  spec_copy(copy, sizeof copy, play->spec->table);
   size_t count = split(copy, words, 24);
   for (size_t i = 0; i < count; i++) {
     char *equals = strchr(words[i], '=');
