@@ -212,7 +212,7 @@ DIBS__MODULE_API dibs__status dibs__far_lock_connect(struct dibs__dstore *base, 
   struct dibs__far *store = (struct dibs__far *)base;
   dibs__status status = dibs__far_connect(base, by, session, identity, said);
   if (status != DIBS_OK) return status;
-  identity->caps = DIBS__CAP_SESSION | DIBS__CAP_EVENTS | DIBS__CAP_ATOMIC | DIBS__CAP_ANCHOR;
+  identity->caps = DIBS__CAP_SESSION | DIBS__CAP_EVENTS | DIBS__CAP_ATOMIC | DIBS__CAP_ANCHOR | DIBS__CAP_BLOCKS;
   if (store->locks->how->shared) identity->caps |= DIBS__CAP_SHARED;
   identity->max_sessions = 1;
   return DIBS_OK;

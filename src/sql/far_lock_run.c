@@ -297,6 +297,7 @@ static void grant(struct stretch *b, doing *d) {
   h->until = b->now + op->ttl_ms;
   if (h->until < b->locks->due) b->locks->due = h->until;
   answer_hold(op, h);
+  op->waiting = renewed; /* nobody knows: so the name is given back from time to time */
   dibs__mutex_unlock(&b->locks->lock);
 }
 

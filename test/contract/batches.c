@@ -133,6 +133,7 @@ static void R3_lanes_are_for_the_core_to_keep(void **state) {
 static void R4_a_group_commits_together(void **state) {
   (void)state;
   needs(DIBS__CAP_ATOMIC);
+  needs_rows();
   struct party *p = party(), *q = party();
   struct dibs__lease_op held = acquire(p, "n", 1);
   struct dibs__record_op one = record_op(DIBS__RECORD_SAVE, "one", 1, held.fence, "1");
@@ -209,6 +210,7 @@ static void R4_the_first_to_fail_decides_wherever_it_stands(void **state) {
 static void R4_other_elements_of_the_batch_go_their_way(void **state) {
   (void)state;
   needs(DIBS__CAP_ATOMIC);
+  needs_rows();
   struct party *p = party();
   struct dibs__lease_op held = acquire(p, "n", 1);
   struct dibs__record_op before = record_op(DIBS__RECORD_SAVE, "before", 1, held.fence, "1");

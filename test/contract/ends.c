@@ -196,7 +196,7 @@ static void R16_a_broken_lease_is_kept_but_not_renewed(void **state) {
   (void)state;
   struct party *p = party(), *q = party();
   struct dibs__lease_op held = acquire(p, "n", 1);
-  struct dibs__lease_op broken = break_it(q, "n", false);
+  struct dibs__lease_op broken = break_it(who_breaks(p, q), "n", false);
   expect(broken, DIBS_OK);
   assert_int_equal(broken.until.ms, held.until.ms);
   expect(renew(p, "n", 1, held.fence), DIBS_LOST);
@@ -210,7 +210,7 @@ static void R16_a_broken_lease_ends_at_its_ttl(void **state) {
   (void)state;
   struct party *p = party(), *q = party();
   struct dibs__lease_op held = acquire(p, "n", 1);
-  expect(break_it(q, "n", false), DIBS_OK);
+  expect(break_it(who_breaks(p, q), "n", false), DIBS_OK);
   pass_ttl(p);
   expect(release(p, "n", 1, held.fence), DIBS_LOST);
   struct dibs__lease_op next = acquire(p, "n", 1, .try_only = true);

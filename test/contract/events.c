@@ -142,7 +142,7 @@ static void R17_a_broken_holder_is_told(void **state) {
     struct listener l;
     expect(acquire(p, now ? "now" : "later", 1 + now), DIBS_OK);
     listen_to(&l, p);
-    expect(break_it(q, now ? "now" : "later", now == 1), DIBS_OK);
+    expect(break_it(now ? q : who_breaks(p, q), now ? "now" : "later", now == 1), DIBS_OK);
     int64_t ms = wait_until_told(&l, DIBS__EV_LOST, 1 + now);
     stop_listening(&l);
     assert_in_range(ms, 0, 1000);

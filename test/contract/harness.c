@@ -133,6 +133,14 @@ void needs(uint32_t cap) {
   if (!has_cap(cap)) skip();
 }
 
+void needs_rows(void) {
+  if (has_cap(DIBS__CAP_SESSION)) skip();
+}
+
+struct party *who_breaks(struct party *holder, struct party *other) {
+  return holder->identity.caps & DIBS__CAP_SESSION ? holder : other;
+}
+
 /* ---- Parties ---- */
 
 struct dibs__dstore *store_of(struct party *p) {
@@ -219,9 +227,18 @@ uint32_t ttl(void) {
   return all.target->skew ? 20000 : 1000;
 }
 
+/* Where leases are a connection's, each process ends its own. */
+static void keep_house(void) {
+  for (size_t i = 0; i < all.party_count; i++) {
+    struct party *p = all.parties[i];
+    if (!p->gone && (p->identity.caps & DIBS__CAP_SESSION)) store_of(p)->driver->tidy(store_of(p));
+  }
+}
+
 void pass(struct party *p, int64_t ms) {
   if (!all.target->skew) {
     dibs__nap_ms(ms);
+    keep_house();
     return;
   }
   all.passed += ms;

@@ -50,6 +50,10 @@ const struct contract_target *target(void);
 bool has_cap(uint32_t cap);
 /* Skips the test when the driver does not promise this. */
 void needs(uint32_t cap);
+/* Skips it when leases are a connection's: they can't be found, taken over or undone by another. */
+void needs_rows(void);
+/* Who can ask the holder of a lease of `holder`'s to let go: of a connection's lease only the holder's own store. */
+struct party *who_breaks(struct party *holder, struct party *other);
 /* What parties of this case open. */
 const char *case_store_uri(void);
 

@@ -132,13 +132,14 @@ static void run_race(struct track *t) {
 
 static void R9_threads_take_turns(void **state) {
   (void)state;
-  needs(DIBS__CAP_FIFO);
+  if (!has_cap(DIBS__CAP_SESSION)) needs(DIBS__CAP_FIFO);
   run_race(&(struct track){.slots = 0});
 }
 
 static void R9_threads_read_and_write(void **state) {
   (void)state;
-  needs(DIBS__CAP_FIFO | DIBS__CAP_SHARED);
+  needs(DIBS__CAP_SHARED);
+  if (!has_cap(DIBS__CAP_SESSION)) needs(DIBS__CAP_FIFO);
   run_race(&(struct track){.mode = {DIBS_SHARED, DIBS_SHARED, DIBS_EXCLUSIVE, DIBS_SHARED}});
 }
 
