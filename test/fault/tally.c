@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Clients with many threads take and give on a hot row and some others, while a parent kills clients and the server,
- * kill -9, in the middle of their batches.  Afterwards every claim is accounted for: tally_check.c has the rules.
+ * kill -9, in the middle of their batches (and stops the server, in order or not).  Afterwards every claim is accounted
+ * for: tally_check.c has the rules.
  *
  *   tally URI [--clients N] [--threads N] [--client-kills N] [--server-kills N] [--cuts N] [--seed N] [--fault HOW]
  *
@@ -247,10 +248,16 @@ static bool servers(const char *verb) {
   return system(command) == 0;
 }
 
+/* Killed; ended in order; stopped, so that what was sent lands when nobody waits for it any more. */
 static bool kill_server(uint64_t *seed) {
-  if (!servers("kill")) return false;
-  dibs__nap_ms(below(seed, 1500)); /* shorter and longer than a call waits */
-  return servers("start") && go_on("the return of the server");
+  static const char *const hows[][3] = {{"kill", "start", "the return of the killed server"},
+                                        {"pause", "resume", "the waking of the paused server"},
+                                        {"stop", "start", "the return of the stopped server"}};
+  static size_t turns;
+  const char *const *how = hows[turns++ % 3];
+  if (!servers(how[0])) return false;
+  dibs__nap_ms(below(seed, 2 * WAIT_MS)); /* shorter and longer than a call waits */
+  return servers(how[1]) && go_on(how[2]);
 }
 
 /* The proxy stands where the clients look for the server. */
