@@ -30,9 +30,7 @@ static step look_and_decide(struct dibs__sql_guard *g, look_t *look, const run_t
 static step put_fresh(struct dibs__sql_guard *g, const look_t *look, const run_t *run) {
   value key = dibs__stock_key(run->ops[0]->key), *rows = dibs__stock_fresh(look);
   if (!rows) return dibs__sql_broke(g->wire, DIBS__SQL_NO_SPACE, "out of memory");
-  step end = dibs__stock_put_rows(g, run->ops[0]->table,
-                                  DIBS__STOCK_INTO "WITH " DIBS__STOCK_ROWS " SELECT r.claim, $1" DIBS__STOCK_FROM "r",
-                                  &key, 1, rows, DIBS__STOCK_COLUMNS, look->fresh);
+  step end = dibs__stock_put_new(g, run->ops[0]->table, &key, 1, rows, look->fresh, "");
   free(rows);
   return end;
 }

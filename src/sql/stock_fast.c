@@ -56,10 +56,7 @@ static step put_marked(struct dibs__sql_guard *g, const struct dibs__table *tabl
            count + 1, set, when);
   step end = dibs__stock_put(g, table, text, both, count + 1);
   if (end != DIBS__SQL_FINE) return end;
-  return dibs__stock_put_rows(g, table,
-                              DIBS__STOCK_INTO "WITH " DIBS__STOCK_ROWS " SELECT r.claim, $1" DIBS__STOCK_FROM
-                                               "r WHERE @@dibs_mark = $2",
-                              key_and_mark, 2, rows, DIBS__STOCK_COLUMNS, row_count);
+  return dibs__stock_put_new(g, table, key_and_mark, 2, rows, row_count, " WHERE @@dibs_mark = $2");
 }
 
 static step put_two(struct dibs__sql_guard *g, const struct dibs__table *table, const char *set, const char *when,
@@ -68,11 +65,7 @@ static step put_two(struct dibs__sql_guard *g, const struct dibs__table *table, 
   if (g->wire->engine->sessions) return put_marked(g, table, set, when, values, count, rows, row_count);
   snprintf(text, sizeof text, UPDATE, set, when);
   step end = dibs__stock_put(g, table, text, values, count);
-  if (end == DIBS__SQL_FINE)
-    end = dibs__stock_put_rows(g, table,
-                               DIBS__STOCK_INTO "WITH " DIBS__STOCK_ROWS " SELECT r.claim, $1" DIBS__STOCK_FROM
-                                                "r WHERE changes() = 1",
-                               values, 1, rows, DIBS__STOCK_COLUMNS, row_count);
+  if (end == DIBS__SQL_FINE) end = dibs__stock_put_new(g, table, values, 1, rows, row_count, " WHERE changes() = 1");
   if (end != DIBS__SQL_FINE) return end;
   return dibs__stock_put(g, table, "SELECT @u, @m FROM @S WHERE @k = $1", values, 1);
 }

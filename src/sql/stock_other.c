@@ -41,10 +41,7 @@ static step write_blindly(struct dibs__sql_guard *g, const look_t *look, const s
   value values[] = {dibs__stock_key(op->key), dibs__sql_number(look->used_after)}, row[DIBS__STOCK_COLUMNS];
   dibs__stock_row(row, op->claim, look->used_after - look->used, false, op->owner);
   step end = dibs__sql_begin(g->wire);
-  if (end == DIBS__SQL_FINE)
-    end = dibs__stock_put_rows(g, op->table,
-                               DIBS__STOCK_INTO "WITH " DIBS__STOCK_ROWS " SELECT r.claim, $1" DIBS__STOCK_FROM "r",
-                               values, 1, row, DIBS__STOCK_COLUMNS, 1);
+  if (end == DIBS__SQL_FINE) end = dibs__stock_put_new(g, op->table, values, 1, row, 1, "");
   if (end == DIBS__SQL_FINE) end = dibs__stock_put(g, op->table, "UPDATE @S SET @u = $2 WHERE @k = $1", values, 2);
   if (end == DIBS__SQL_FINE) end = dibs__sql_commit(g->wire);
   if (end == DIBS__SQL_FINE) end = g->wire->engine->go(g->wire, true);

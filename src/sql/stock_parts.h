@@ -37,6 +37,11 @@ dibs__stock_step dibs__stock_put(struct dibs__sql_guard *guard, const struct dib
 dibs__stock_step dibs__stock_put_rows(struct dibs__sql_guard *guard, const struct dibs__table *table, const char *text,
                                       const struct dibs__sql_value *values, size_t count,
                                       const struct dibs__sql_value *rows, size_t columns, size_t row_count);
+/* Inserts the claims, `rows` of them.  $1 of `when` (" WHERE ...", or "") and of the values is the counted row's key.
+ */
+dibs__stock_step dibs__stock_put_new(struct dibs__sql_guard *guard, const struct dibs__table *table,
+                                     const struct dibs__sql_value *values, size_t count,
+                                     const struct dibs__sql_value *rows, size_t row_count, const char *when);
 /* $1 is the key; `text` ends with a WHERE or AND, which is then about these claims. */
 dibs__stock_step dibs__stock_put_claims(struct dibs__sql_guard *guard, const struct dibs__table *table,
                                         const char *text, dibs__str key, const dibs__str *claims, size_t count);
