@@ -215,10 +215,10 @@ static void wait_in_line(const char *uri, const char *name) {
   for (;;) pause(); /* it was killed by now, or the test sees that it has the lease */
 }
 
-static pid_t start_waiter(const char *name) {
+static pid_t start_waiter(const char *uri, const char *name) {
   pid_t pid = fork();
   if (pid == 0) {
-    execl(self, self, case_uri(), "--wait", name, (char *)NULL);
+    execl(self, self, uri, "--wait", name, (char *)NULL);
     _exit(127);
   }
   assert_true(pid > 0);
@@ -243,7 +243,7 @@ static void killed_waiters_are_passed_over(void **state) {
   pid_t children[3];
   struct outcome outcome = {0};
   for (int i = 0; i < 3; i++) {
-    children[i] = start_waiter(name);
+    children[i] = start_waiter(case_uri(), name);
     UNTIL(waiters(store, name) == i + 1);
   }
   dibs_lease_options how = {.size = sizeof how, .ttl_ms = LONG_TTL_MS, .wait_ms = DIBS_FOREVER};
@@ -264,12 +264,76 @@ static void killed_waiters_are_passed_over(void **state) {
   dibs_lease_free(lease);
 }
 
+/* ---- Session locks ---- */
+
+static dibs_store *session_store(char uri[512]) {
+  dibs_store *store = NULL;
+  snprintf(uri, 512, "%s?lock=%s", case_uri(), strcmp(engine->scheme, "mysql") == 0 ? "named" : "advisory");
+  EXPECT(dibs_open(uri, NULL, &store, &said), DIBS_OK);
+  return store;
+}
+
+static void session_locks_are_lost_with_their_server(void **state) {
+  (void)state;
+  char uri[512];
+  dibs_store *store = session_store(uri);
+  struct outcome lost = {0};
+  const char *name = fresh("session", 0);
+  dibs_lease *lease = acquire(store, name, LONG_TTL_MS, 0, told, &lost);
+  uint64_t fence = dibs_lease_fence(lease);
+  dibs__tick killed = dibs__tick_now();
+  servers("kill");
+  UNTIL(lost.over);
+  print_message("    told %lld ms after it was about to be killed\n",
+                (long long)((lost.at.ns - killed.ns) / DIBS__NS_PER_MS));
+  assert_int_equal(lost.status, DIBS_LOST);
+  servers("start");
+  dibs_lease *next = acquire(store, name, LONG_TTL_MS, 0, NULL, NULL);
+  assert_true(dibs_lease_fence(next) > fence);
+  assert_int_equal(dibs_lease_alive(lease), 0);
+  dibs_lease_free(next);
+  dibs_lease_free(lease);
+  dibs_close(store);
+}
+
+static void session_locks_of_the_killed_pass_on_at_once(void **state) {
+  (void)state;
+  char uri[512];
+  dibs_store *store = session_store(uri);
+  const char *name = fresh("session", 1);
+  dibs_lease *lease = NULL;
+  dibs_lease_options at_once = {.size = sizeof at_once, .ttl_ms = LONG_TTL_MS}, waits = at_once;
+  struct outcome outcome = {0};
+  pid_t child = start_waiter(uri, name);
+  /* It has it when we can't. */
+  dibs_status status;
+  UNTIL((status = dibs_acquire(store, name, &at_once, &lease, &said),
+         status == DIBS_OK ? (dibs_lease_free(lease), dibs__nap_ms(20)) : (void)0, status == DIBS_HELD));
+  waits.wait_ms = DIBS_FOREVER;
+  EXPECT(dibs_acquire_start(store, name, &waits, completed, &outcome, &lease, &said), DIBS_OK);
+  dibs_stats stats = {.size = sizeof stats};
+  UNTIL((dibs_store_stats(store, &stats), stats.waiting == 1));
+  assert_int_equal(outcome.over, 0);
+  dibs__tick killed = dibs__tick_now();
+  kill(child, SIGKILL);
+  waitpid(child, NULL, 0);
+  UNTIL(outcome.over);
+  EXPECT(outcome.status, DIBS_OK);
+  int64_t ms = (outcome.at.ns - killed.ns) / DIBS__NS_PER_MS;
+  print_message("    granted %lld ms after its holder was killed\n", (long long)ms);
+  assert_true(ms < PASSED_OVER_MS);
+  dibs_lease_free(lease);
+  dibs_close(store);
+}
+
 int main(int argc, char *argv[]) {
   static const struct CMUnitTest tests[] = {
       TEST(holders_of_a_stopped_server_are_told_before_their_time),
       TEST(leases_outlive_the_death_of_their_server),
       TEST(waiters_go_on_waiting_after_the_death_of_their_server),
       TEST(killed_waiters_are_passed_over),
+      TEST(session_locks_are_lost_with_their_server),
+      TEST(session_locks_of_the_killed_pass_on_at_once),
   };
   self = argv[0];
   if (argc == 4 && strcmp(argv[2], "--wait") == 0) wait_in_line(argv[1], argv[3]);
