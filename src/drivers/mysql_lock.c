@@ -27,10 +27,13 @@ static void key(const char hex[65], struct dibs__far_key *to) {
   to->value = dibs__sql_text(to->text, (size_t)len);
 }
 
+#define WAITING_A "SELECT GET_LOCK("
+#define WAITING_B ", 86400)"
+
 static step wait_for(struct dibs__sql_wire *wire, const struct dibs__far_key *at, bool shared) {
   wire_t *w = dibs__my(wire);
   (void)shared;
-  step end = dibs__my_put(wire, "SELECT GET_LOCK($1, 86400)", &at->value, 1);
+  step end = dibs__my_put(wire, WAITING_A "$1" WAITING_B, &at->value, 1);
   if (end != DIBS__SQL_FINE) return end;
   dibs__my_clear(w);
   w->late = false;
@@ -87,6 +90,9 @@ const struct dibs__far_locking dibs__my_locking = {
     .drop = "SELECT RELEASE_LOCK($1)",
     .drop_all = "SELECT RELEASE_ALL_LOCKS()",
     .holders = "SELECT IS_USED_LOCK($1)",
+    /* Of the same user, unless the right PROCESS shows all. */
+    .waiters = "SELECT ID FROM information_schema.PROCESSLIST WHERE INFO = CONCAT('" WAITING_A
+               "', QUOTE($1), '" WAITING_B "') ORDER BY TIME_MS DESC, ID",
     .kill = "KILL $1",
     .ping = "SELECT 1",
     .key = key,

@@ -61,6 +61,10 @@ static int socket_of(const struct dibs__sql_wire *wire) {
   return PQsocket(((const struct dibs__pg_wire *)wire)->pg);
 }
 
+#define OF_KEY                                                                                                         \
+  "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND (classid::bigint << 32 | objid::bigint)"  \
+  " = $1 AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND "
+
 const struct dibs__far_locking dibs__pg_locking = {
     .shared = true,
     .space = "SELECT $1::text",
@@ -74,9 +78,8 @@ const struct dibs__far_locking dibs__pg_locking = {
     .drop = "SELECT CASE WHEN pg_advisory_unlock($1) THEN 1 ELSE 0 END",
     .drop_shared = "SELECT CASE WHEN pg_advisory_unlock_shared($1) THEN 1 ELSE 0 END",
     .drop_all = "SELECT pg_advisory_unlock_all()",
-    .holders = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1"
-               " AND (classid::bigint << 32 | objid::bigint) = $1"
-               " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
+    .holders = OF_KEY "granted",
+    .waiters = OF_KEY "NOT granted ORDER BY pid",
     .kill = "SELECT CASE WHEN pg_terminate_backend($1::int) THEN 1 ELSE 0 END",
     .ping = "SELECT 1",
     .key = key,

@@ -38,9 +38,10 @@ struct dibs__far_locking {
   const char *ready; /* no values: no timeout of the server's may end what idles or waits */
   const char *self;  /* no values; the server's number of the connection */
   const char *take, *take_shared, *drop, *drop_shared, *drop_all;
-  const char *holders; /* a cell a row: connections that hold the lock; 0, NULL: none */
-  const char *kill;    /* $1 is a connection: ends it */
-  const char *ping;    /* no values */
+  /* A cell a row: connections that hold the lock, that wait for it; 0, NULL: none. */
+  const char *holders, *waiters;
+  const char *kill; /* $1 is a connection: ends it */
+  const char *ping; /* no values */
   /* The key of "SPACE:NAME", given its SHA-256 as 64 digits.  Fixed for ever: other programs make it too. */
   void (*key)(const char hex[65], struct dibs__far_key *key);
 

@@ -6,7 +6,8 @@
  * else that it holds.  So that is done only when it is to be broken at once.  What this store holds is broken by
  * itself.
  *
- * The server knows keys, not names.  Of a name that is asked for, it tells which connections hold it.
+ * The server knows keys, not names.  Of a name that is asked for, it tells which connections hold it and wait for it;
+ * all names are shown of this process alone.
  */
 #include "sql/far_lock_parts.h"
 
@@ -20,14 +21,14 @@ typedef struct dibs__hold hold;
 
 enum { HOLDERS = 64, LOOK_MS = 1000 };
 
-/* The server's connections that hold a name, on the session's connection. */
-static step holders_of(session *s, dibs__str name, int64_t *ids, size_t *count) {
+/* The server's connections that hold a name, or wait for it, on the session's connection. */
+static step connections_of(session *s, const char *text, dibs__str name, int64_t *ids, size_t *count) {
   struct dibs__far_key key;
   const struct dibs__sql_engine *engine = s->wire->engine;
   size_t nth = s->wire->put;
   *count = 0;
   dibs__lock_key(s->store->locks, name, &key);
-  step end = engine->put(s->wire, s->store->locks->how->holders, &key.value, 1);
+  step end = engine->put(s->wire, text, &key.value, 1);
   if (end == DIBS__SQL_FINE) end = engine->go(s->wire, false);
   for (size_t i = 0; end == DIBS__SQL_FINE && i < engine->rows(s->wire, nth) && *count < HOLDERS; i++) {
     int64_t id = dibs__sql_cell_number(s->wire, nth, i, 0);
@@ -87,7 +88,7 @@ static step kill_others(struct breaking *k, dibs__tick by, bool *left) {
   size_t count;
   const struct dibs__sql_engine *engine = k->s->wire->engine;
   *left = false;
-  step end = holders_of(k->s, k->op->name, ids, &count);
+  step end = connections_of(k->s, k->locks->how->holders, k->op->name, ids, &count);
   for (size_t i = 0; i < count && end == DIBS__SQL_FINE; i++) {
     if (is_ours(k->locks, ids[i])) continue;
     *left = true;
@@ -237,15 +238,17 @@ static bool show_ours(locks_t *locks, const struct dibs__list *list, bool *enoug
   return true;
 }
 
-static step show_others(session *s, const struct dibs__list *list, bool *enough) {
+static step show_others(session *s, const struct dibs__list *list, bool waiters, bool *enough) {
   int64_t ids[HOLDERS];
   size_t count;
-  step end = holders_of(s, list->name, ids, &count);
+  const struct dibs__far_locking *how = s->store->locks->how;
+  step end = connections_of(s, waiters ? how->waiters : how->holders, list->name, ids, &count);
   for (size_t i = 0; i < count && end == DIBS__SQL_FINE && !*enough; i++) {
     char owner[48];
     if (is_ours(s->store->locks, ids[i])) continue;
     int len = snprintf(owner, sizeof owner, "connection %" PRId64 " of the server", ids[i]);
-    struct dibs__lease_row row = {.name = list->name, .state = DIBS_HOLDS, .owner = dibs__str_of(owner, (size_t)len)};
+    struct dibs__lease_row row = {.name = list->name, .owner = dibs__str_of(owner, (size_t)len)};
+    row.state = waiters ? DIBS_WAITS : DIBS_HOLDS;
     *enough = list->row(&row, list->user) != 0;
   }
   return end;
@@ -262,7 +265,9 @@ DIBS__MODULE_API dibs__status dibs__far_lock_list(struct dibs__session *base, co
   if (!show_ours(s->store->locks, list, &enough)) return DIBS_NO_MEMORY;
   said->now.ms = dibs__lock_now();
   if (!list->name.len || enough) return DIBS_OK;
-  if (show_others(s, list, &enough) != DIBS__SQL_FINE) return dibs__far_excuse(s, "list", said);
+  step end = show_others(s, list, false, &enough);
+  if (end == DIBS__SQL_FINE && !enough) end = show_others(s, list, true, &enough);
+  if (end != DIBS__SQL_FINE) return dibs__far_excuse(s, "list", said);
   if (enough) return DIBS_OK;
   dibs__status status = dibs__far_list(base, list, by, said);
   said->now.ms = dibs__lock_now();

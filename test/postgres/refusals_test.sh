@@ -52,7 +52,7 @@ says 'nobody listens' 123 'Connection refused' "postgres://dibs:dibs-secret@127.
 says 'no such parameter' 125 'has no parameter nonsense' "$uri?nonsense=1"
 says 'TLS where there is none' 123 'SSL was required' "$uri?sslmode=require"
 says 'hosts in two places' 125 'names hosts both' "$uri?host=/tmp"
-says 'no such lock' 125 'rows is meant' "$uri?lock=nonsense"
+says 'no such lock' 125 'rows or advisory is meant' "$uri?lock=nonsense"
 
 sql "$uri" <<<"ALTER ROLE dibs IN DATABASE $database SET default_transaction_read_only = on"
 says 'a role that may only read' 123 'read-only' "$uri"
