@@ -133,11 +133,11 @@ static void who_waits_costs_a_connection_and_they_are_bounded(void **state) {
 
 enum { MANY = 10 };
 
-/* One that has come back and was not joined yet. */
-static struct caller *back(struct caller callers[MANY], const bool joined[MANY]) {
-  for (int i = 0; i < MANY; i++)
-    if (callers[i].over && !joined[i]) return &callers[i];
-  return NULL;
+/* One that has come back and was not joined yet; MANY: none. */
+static int back(const struct caller callers[MANY], const bool joined[MANY]) {
+  int i = 0;
+  while (i < MANY && (!callers[i].over || joined[i])) i++;
+  return i;
 }
 
 /* Callers of one process hand it on among themselves, and wait on one connection. */
@@ -152,9 +152,10 @@ static void callers_of_one_process_need_one_connection(void **state) {
   give(held);
   uint64_t last = 0;
   for (int turn = 0; turn < MANY; turn++) {
-    UNTIL(back(callers, joined));
-    struct caller *next = back(callers, joined);
-    joined[next - callers] = true;
+    UNTIL(back(callers, joined) < MANY);
+    int nth = back(callers, joined);
+    struct caller *next = &callers[nth];
+    joined[nth] = true;
     assert_int_equal(caller_join(next), DIBS_OK);
     assert_true(dibs_lease_fence(next->lease) > last);
     last = dibs_lease_fence(next->lease);

@@ -120,6 +120,7 @@ if command -v pgbouncer >/dev/null; then
   begin_pooler transaction || fail 'pgbouncer begins' "$(cat "$folder/log")"
   says 'a pooler of transactions is refused' 125 'gives each transaction another server process' "$pooled"
   for i in 1 2 3 4; do timeout 20 "$dibs" run --store "$pooled" "x$i" -- true 2>/dev/null & done
+  says 'for session locks too' 125 'gives each transaction another server process' "$pooled?lock=advisory"
   says 'also when several come at once' 125 'gives each transaction another server process' "$pooled"
   for job in $(jobs -p); do [ "$job" = "$pooler" ] || wait "$job"; done
   end_pooler
@@ -127,6 +128,7 @@ if command -v pgbouncer >/dev/null; then
   if [ "$left" = 0 ]; then pass 'nothing was made through it'; else fail 'nothing was made through it' "$left"; fi
   begin_pooler session || fail 'pgbouncer begins' "$(cat "$folder/log")"
   says 'a pooler of sessions is taken' 0 ran "$pooled"
+  says 'for session locks too' 0 ran "$pooled?lock=advisory"
   end_pooler
 else
   count=$((count + 1))
