@@ -13,7 +13,7 @@ typedef struct dibs__sql_value value;
 typedef struct dibs__stock_op stock_op;
 typedef struct dibs__stock_run run_t;
 
-enum { READS_TOGETHER = 256, PAUSE_LEAST_US = 200, PAUSE_MOST_US = 50000 };
+enum { READS_TOGETHER = 256, PAUSE_LEAST_US = 500, PAUSE_MOST_US = 512000 };
 
 /* ---- Trouble ---- */
 

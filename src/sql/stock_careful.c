@@ -21,9 +21,11 @@ typedef struct dibs__stock_run run_t;
 static step look_and_decide(struct dibs__sql_guard *g, look_t *look, const run_t *run) {
   size_t first = 0;
   step end = dibs__sql_begin(g->wire);
-  if (end == DIBS__SQL_FINE) end = dibs__stock_look_put(g, look, run, true, &first);
-  if (end == DIBS__SQL_FINE) end = g->wire->engine->go(g->wire, false);
-  if (end == DIBS__SQL_FINE) dibs__stock_decide(g, look, run, first);
+  do {
+    if (end == DIBS__SQL_FINE) end = dibs__stock_look_put(g, look, run, true, &first);
+    if (end == DIBS__SQL_FINE) end = g->wire->engine->go(g->wire, false);
+    if (end == DIBS__SQL_FINE) dibs__stock_decide(g, look, run, first);
+  } while (end == DIBS__SQL_FINE && dibs__stock_looks_again(look));
   return end;
 }
 
@@ -76,11 +78,17 @@ static step halves(struct dibs__sql_guard *g, const run_t *run) {
 }
 
 /* What it came to after a try that broke; *once_more: try again. */
-static step after_trouble(struct dibs__sql_guard *g, const run_t *run, bool *looked_again, bool *once_more) {
+static step after_trouble(struct dibs__sql_guard *g, look_t *look, const run_t *run, bool *looked_again,
+                          bool *once_more) {
   bool dead, again;
   dibs__stock_broke(g, run, true, &dead, &again);
   *once_more = false;
   if (dead) return DIBS__SQL_BROKE;
+  if (look->blind && dibs__stock_is_one(g->wire->trouble)) {
+    look->blind = false;
+    *once_more = true;
+    return DIBS__SQL_FINE;
+  }
   if (!again && run->count == 1 && g->wire->trouble == DIBS__SQL_TWICE && !*looked_again)
     again = *looked_again = true; /* the claim came to be, for another row, after we looked */
   *once_more = again;
@@ -96,6 +104,7 @@ step dibs__stock_careful(struct dibs__sql_guard *g, const run_t *run) {
   bool looked_again = false, once_more = true;
   step end = DIBS__SQL_FINE;
   if (!dibs__stock_look_make(&look, run)) return dibs__sql_broke(g->wire, DIBS__SQL_NO_SPACE, "out of memory");
+  look.blind = dibs__stock_may_be_blind(run);
   while (once_more) {
     end = look_and_decide(g, &look, run);
     if (end == DIBS__SQL_FINE) end = write(g, &look, run);
@@ -103,7 +112,7 @@ step dibs__stock_careful(struct dibs__sql_guard *g, const run_t *run) {
       dibs__stock_answer(&look, run);
       break;
     }
-    end = after_trouble(g, run, &looked_again, &once_more);
+    end = after_trouble(g, &look, run, &looked_again, &once_more);
   }
   dibs__stock_look_free(&look);
   return end;

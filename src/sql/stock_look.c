@@ -76,6 +76,7 @@ step dibs__stock_look_put(struct dibs__sql_guard *g, look_t *look, const run_t *
                                   : "SELECT @u, @m[f, @f][!f, 0][o, @o][!o, 0] FROM @S WHERE @k = $1",
                              &key, 1);
   if (end != DIBS__SQL_FINE) return end;
+  if (end != DIBS__SQL_FINE || look->blind) return end;
   return dibs__stock_put_claims(
       g, op->table, "SELECT @c, CASE WHEN @s = $1 THEN 1 ELSE 0 END[a, @a][!a, 1][g, @g][!g, 0] FROM @C WHERE", op->key,
       look->names, look->claim_count);
@@ -99,7 +100,7 @@ static void take_answers(struct dibs__sql_guard *g, look_t *look, size_t first) 
     look->fence = (uint64_t)dibs__sql_cell_number(w, first, 0, 2);
     look->owner = (uint64_t)dibs__sql_cell_number(w, first, 0, 3);
   }
-  for (size_t i = 0; i < e->rows(w, first + 1); i++) {
+  for (size_t i = 0; i < (look->blind ? 0 : e->rows(w, first + 1)); i++) {
     claim_t *c = claim_named(look, e->cell(w, first + 1, i, 0, DIBS__SQL_TEXT));
     if (!c) continue;
     c->there = true;
@@ -160,6 +161,12 @@ static dibs__status give(look_t *look, const stock_op *op, claim_t *c, int64_t *
   look->used_after -= c->amount;
   *got = c->amount;
   return DIBS_OK;
+}
+
+bool dibs__stock_looks_again(look_t *look) {
+  bool again = look->blind && look->decisions[0].status != DIBS_OK;
+  look->blind = look->blind && !again;
+  return again;
 }
 
 void dibs__stock_decide(struct dibs__sql_guard *g, look_t *look, const run_t *run, size_t first) {

@@ -76,15 +76,19 @@ static step read_and_write(struct dibs__sql_guard *g, look_t *look, const run_t 
   stock_op *op = run->ops[0];
   bool open = g->wire->inside || blindly || dibs__stock_two_statements(g), again = true, twice = false, done;
   step end = DIBS__SQL_FINE;
+  look->blind = dibs__stock_may_be_blind(run);
   while (again) {
     again = false;
     end = look_unlocked(g, look, run);
     if (end != DIBS__SQL_FINE) {
       end = after_trouble(g, run, false, &twice, &again);
+    } else if (dibs__stock_looks_again(look)) {
+      again = true;
     } else if (!dibs__stock_changes(look)) {
       dibs__stock_answer(look, run);
     } else {
       end = blindly ? write_blindly(g, look, op, &done) : write_if_same(g, look, op, open, &done);
+      look->blind = look->blind && end == DIBS__SQL_FINE;
       if (end != DIBS__SQL_FINE)
         end = after_trouble(g, run, open, &twice, &again);
       else if (done)

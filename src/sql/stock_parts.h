@@ -76,6 +76,9 @@ struct dibs__stock_decision {
 };
 
 struct dibs__stock_look {
+  /* The claim of a take by itself is not looked for but taken for new: that is what its unique key tells, in the packet
+   * that is sent anyway.  Whatever comes to anything else is looked at again. */
+  bool blind;
   /* The counted row as it was found. */
   bool found;
   int64_t used, limit;
@@ -103,6 +106,14 @@ dibs__stock_step dibs__stock_look_put(struct dibs__sql_guard *guard, struct dibs
 /* Takes their answers, of which the first statement is `first`, and decides. */
 void dibs__stock_decide(struct dibs__sql_guard *guard, struct dibs__stock_look *look, const struct dibs__stock_run *run,
                         size_t first);
+/* It was decided blindly, and must be looked at before it is answered: the claim too, from now on. */
+bool dibs__stock_looks_again(struct dibs__stock_look *look);
+/* A take by itself may begin blindly. */
+static inline bool dibs__stock_may_be_blind(const struct dibs__stock_run *run) {
+  const struct dibs__stock_op *op = run->ops[0];
+  return run->count == 1 && op->op.verb == DIBS__STOCK_TAKE &&
+         (op->strategy == DIBS_PESSIMISTIC || op->strategy == DIBS_OPTIMISTIC);
+}
 /* The claims that are to be inserted, as rows; malloc'd.  NULL: no memory. */
 struct dibs__sql_value *dibs__stock_fresh(const struct dibs__stock_look *look);
 bool dibs__stock_changes(const struct dibs__stock_look *look);
