@@ -206,10 +206,11 @@ dibs_status dibs_lease_detach(dibs_lease *lease, dibs_error *error) {
   if (status != DIBS_OK) return status;
   dibs_store *store = lease->store;
   if (dibs__core_caps(store->core) & DIBS__CAP_SESSION)
-    status = dibs__fail(error, DIBS_UNSUPPORTED,
-                        "\"%s\": a session lock lives by this process's connection and can't be left to another; hold it "
-                        "as long as it is needed (dibs run), or use lock=rows",
-                        lease->name);
+    status =
+        dibs__fail(error, DIBS_UNSUPPORTED,
+                   "\"%s\": a session lock lives by this process's connection and can't be left to another; hold it "
+                   "as long as it is needed (dibs run), or use lock=rows",
+                   lease->name);
   else
     status = detach(lease, error);
   dibs__exit(store);

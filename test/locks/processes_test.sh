@@ -33,7 +33,8 @@ until_true() {
   done
 }
 admin() {
-  local place=${uri#*@} rest=${DIBS_TEST_POSTGRES_ADMIN:-${DIBS_TEST_MYSQL_ADMIN:-}} password
+  local place=${uri#*@} rest=${DIBS_TEST_MYSQL_ADMIN:-} password
+  [ "$engine" != postgres ] || rest=$DIBS_TEST_POSTGRES_ADMIN
   place=${place%%/*}
   rest=${rest#*://*:}
   password=${rest%%@*}
