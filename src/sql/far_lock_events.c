@@ -43,18 +43,18 @@ static size_t tell_locked(locks_t *locks, struct dibs__event *events, size_t cap
   return count;
 }
 
-static void add_fd(const locks_t *locks, const link_t *link, struct pollfd *fds, size_t *count) {
+static void add_fd(const link_t *link, struct pollfd *fds, size_t *count) {
   if (!link->wire || link->gone || *count == FDS) return;
   /* What is answered to whoever talks is not ours to hear, only the end. */
   short events = (short)(link->waiter ? POLLIN | POLLRDHUP : POLLRDHUP);
-  fds[(*count)++] = (struct pollfd){.fd = locks->how->socket(link->wire), .events = events};
+  fds[(*count)++] = (struct pollfd){.fd = link->fd, .events = events};
 }
 
 static size_t watched_locked(const locks_t *locks, struct pollfd *fds) {
   size_t count = 0;
   fds[count++] = (struct pollfd){.fd = locks->bell, .events = POLLIN};
-  add_fd(locks, &locks->base, fds, &count);
-  for (const link_t *link = locks->links; link; link = link->next) add_fd(locks, link, fds, &count);
+  add_fd(&locks->base, fds, &count);
+  for (const link_t *link = locks->links; link; link = link->next) add_fd(link, fds, &count);
   return count;
 }
 

@@ -69,9 +69,9 @@ void dibs__link_gone_locked(locks_t *locks, link_t *link) {
   locks->due = now;
 }
 
-static bool closed_by_peer(const locks_t *locks, const link_t *link) {
-  struct pollfd fd = {.fd = locks->how->socket(link->wire), .events = POLLRDHUP};
-  return fd.fd < 0 || (poll(&fd, 1, 0) > 0 && fd.revents);
+static bool closed_by_peer(const link_t *link) {
+  struct pollfd fd = {.fd = link->fd, .events = POLLRDHUP};
+  return poll(&fd, 1, 0) > 0 && fd.revents;
 }
 
 static void hear_locked(locks_t *locks, link_t *link) {
@@ -100,14 +100,22 @@ void dibs__link_look_locked(locks_t *locks, link_t *link) {
   if (!link->wire || link->gone) return;
   if (link->waiter)
     hear_locked(locks, link);
-  else if (closed_by_peer(locks, link))
+  else if (closed_by_peer(link))
     dibs__link_gone_locked(locks, link);
+}
+
+static void reset_base_locked(locks_t *locks) {
+  link_t *base = &locks->base;
+  base->wire = NULL;
+  base->fd = -1;
+  base->held = 0;
+  base->gone = base->asked = base->failed = false;
 }
 
 static void close_link(locks_t *locks, link_t *link) {
   if (link->wire) locks->how->abandon(link->wire);
   if (link == &locks->base)
-    *link = (link_t){.wire = NULL};
+    reset_base_locked(locks);
   else
     free(link);
 }
@@ -128,7 +136,7 @@ void dibs__link_tidy(locks_t *locks) {
     locks->link_count--;
   }
   struct dibs__sql_wire *base = locks->base.gone ? locks->base.wire : NULL;
-  if (base) locks->base = (link_t){.wire = NULL};
+  if (base) reset_base_locked(locks);
   dibs__mutex_unlock(&locks->lock);
   if (base) locks->how->abandon(base);
   for (link_t *next; away; away = next) {
@@ -157,28 +165,34 @@ static dibs__status connect_link(struct dibs__far *store, dibs__tick by, link_t 
   /* The lock must not live on in a child. */
   int fd = locks->how->socket(wire), flags = fcntl(fd, F_GETFD);
   if (flags >= 0) (void)fcntl(fd, F_SETFD, flags | FD_CLOEXEC);
-  *out = (link_t){.wire = wire, .id = dibs__sql_cell_number(wire, 1, 0, 0)};
+  out->wire = wire;
+  out->fd = fd;
+  out->id = dibs__sql_cell_number(wire, 1, 0, 0);
   return DIBS_OK;
 }
 
 dibs__status dibs__link_base(struct dibs__far *store, dibs__tick by, struct dibs__said *said) {
   locks_t *locks = store->locks;
-  link_t link;
+  link_t link = {.wire = NULL};
   if (locks->base.wire && !locks->base.gone) return DIBS_OK;
   dibs__link_tidy(locks);
   dibs__status status = connect_link(store, by, &link, said);
   if (status != DIBS_OK) return status;
   dibs__mutex_lock(&locks->lock);
-  locks->base = link;
+  locks->base.wire = link.wire;
+  locks->base.fd = link.fd;
+  locks->base.id = link.id;
   dibs__mutex_unlock(&locks->lock);
   dibs__lock_ring(locks);
   return DIBS_OK;
 }
 
 static link_t *find_spare(locks_t *locks) {
-  for (link_t *link = locks->links; link; link = link->next)
-    if (!link->gone && !link->held && !link->waiter) return link;
-  return NULL;
+  dibs__mutex_lock(&locks->lock);
+  link_t *link = locks->links;
+  while (link && (link->gone || link->held || link->waiter)) link = link->next;
+  dibs__mutex_unlock(&locks->lock);
+  return link;
 }
 
 static dibs__status add_link(struct dibs__far *store, dibs__tick by, link_t **out, struct dibs__said *said) {

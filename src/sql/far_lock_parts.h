@@ -28,8 +28,9 @@ enum dibs__hold_state { DIBS__HOLD_WAITS, DIBS__HOLD_OFFERED, DIBS__HOLD_HOLDS, 
 struct dibs__link {
   struct dibs__link *next;
   struct dibs__sql_wire *wire;
-  int64_t id; /* the server's number */
-  bool gone;  /* closed by the server, or of no more use: nothing on it is held */
+  int fd;
+  int64_t id;        /* the server's number */
+  _Atomic bool gone; /* closed by the server, or of no more use: nothing on it is held; for ever */
   uint32_t held;
   struct dibs__hold *waiter;
   bool asked;  /* of a batch: something was put */
