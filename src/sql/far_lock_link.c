@@ -40,10 +40,11 @@ void dibs__link_put_drop(locks_t *locks, hold *h) {
   link_t *link = h->link;
   const char *text = h->mode == DIBS_EXCLUSIVE ? locks->how->drop : locks->how->drop_shared;
   /* Should it fail the link is lost, and the lock with it. */
-  if (link->wire->engine->put(link->wire, text, &h->key.value, 1) != DIBS__SQL_FINE)
+  if (link->wire->engine->put(link->wire, text, &h->key.value, 1) == DIBS__SQL_FINE)
+    link->held--;
+  else
     dibs__link_gone_locked(locks, link);
   link->asked = true;
-  if (h->link) link->held--;
   h->link = NULL;
 }
 
