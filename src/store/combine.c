@@ -72,15 +72,22 @@ static bool must_wait_locked(const struct dibs__core *core, const struct seat *b
   return false;
 }
 
+/* A crowd that waits for one lane is passed over by a comparison each. */
+static struct dibs__op *first_free_locked(struct dibs__core *core, const struct seat *seat, struct dibs__op *op) {
+  uint32_t travels = 0;
+  for (; op; op = behind(op)) {
+    if (travels != 0 && op->lane == travels) continue;
+    if (!must_wait_locked(core, seat, op)) return op;
+    travels = op->group == 0 ? op->lane : 0;
+  }
+  return NULL;
+}
+
 /* The first operation that could travel on this seat now. */
 static struct dibs__op *eligible_locked(struct dibs__core *core, const struct seat *seat) {
-  struct dibs__op *op = seat_serves(seat, true) ? core->urgent.first : NULL;
-  for (; op; op = behind(op))
-    if (!must_wait_locked(core, seat, op)) return op;
-  op = seat_serves(seat, false) ? core->ordinary.first : NULL;
-  for (; op; op = behind(op))
-    if (!must_wait_locked(core, seat, op)) return op;
-  return NULL;
+  struct dibs__op *op = seat_serves(seat, true) ? first_free_locked(core, seat, core->urgent.first) : NULL;
+  if (!op && seat_serves(seat, false)) op = first_free_locked(core, seat, core->ordinary.first);
+  return op;
 }
 
 /* A batch with twice as many costs little more than one; two batches side by side cost the server twice the work.  So
@@ -318,8 +325,28 @@ static bool pass_locked(struct dibs__core *core, struct seat *seat, struct dibs_
   return others;
 }
 
+/* All of them are done; the last one first.  Waking is most of the work of answering a crowd: of a large one each
+ * caller wakes the next of its chain, who was marked before.  Only addresses are used of those that are marked: they
+ * may be gone. */
+static void wake_all(struct dibs__call *last, uint32_t count) {
+  uint32_t chain = count >= CHAIN_FROM ? CHAIN : 1, at = 0;
+  struct dibs__call *behind = NULL;
+  for (struct dibs__call *call = last; call; behind = call, call = call->before, at++)
+    if (at % chain != 0) call->then = &behind->word;
+  at = 0;
+  for (struct dibs__call *call = last, *before; call; call = before) {
+    before = call->before;
+    bool head = ++at % chain == 0 || !before;
+    dibs__word *word = &call->word;
+    atomic_fetch_or(word, CALL_DONE);
+    if (head) dibs__word_wake(word, 1, false);
+  }
+}
+
 /* `mine` is the leader's own call: it need not be woken. */
 static void hand_out(struct dibs__op *list, const struct dibs__call *mine) {
+  struct dibs__call *last = NULL;
+  uint32_t count = 0;
   for (struct dibs__op *op = list, *next; op; op = next) {
     next = op->next;
     struct dibs__call *call = op->call;
@@ -327,12 +354,21 @@ static void hand_out(struct dibs__op *list, const struct dibs__call *mine) {
     op->next = NULL;
     op->state = OP_IDLE;
     op->done(op); /* the operation may be handed in again, or be gone, from here on */
-    if (call && atomic_fetch_sub(&call->left, 1) == 1) {
-      dibs__word *word = &call->word;
-      atomic_fetch_or(word, CALL_DONE); /* from here on the call may be gone: only its address is used */
-      if (call != mine) dibs__word_wake(word, 1, false);
+    if (!call || atomic_fetch_sub(&call->left, 1) != 1) continue;
+    if (call == mine) {
+      atomic_fetch_or(&call->word, CALL_DONE);
+      continue;
     }
+    call->before = last;
+    last = call;
+    count++;
   }
+  wake_all(last, count);
+}
+
+/* The caller has seen that it is done. */
+static void wake_next(const struct dibs__call *call) {
+  if (call->then) dibs__word_wake(call->then, 1, false);
 }
 
 static void pass_on(struct dibs__core *core, struct seat *seat) {
@@ -470,6 +506,7 @@ static bool leave(struct dibs__core *core, struct dibs__call *call) {
     uint32_t seen = atomic_load(&call->word);
     if (!(seen & CALL_DONE)) dibs__word_wait(&call->word, seen, DIBS__TICK_NEVER, false);
   }
+  wake_next(call);
   return true;
 }
 
@@ -483,13 +520,13 @@ bool dibs__core_run(struct dibs__core *core, struct dibs__op *list, dibs__tick b
   atomic_store_explicit(&call.left, enqueue_locked(core, list, &call), memory_order_relaxed);
   for (;;) {
     /* Lock held.  A seat that was given, or any that is free for what waits. */
-    struct seat *seat = call.seat ? call.seat : dibs__seat_find_locked(core);
+    dibs__tick look = DIBS__TICK_NEVER;
+    struct seat *seat = call.seat ? call.seat : find_locked(core, &look);
     call.seat = NULL;
     if (seat) {
       dibs__lead_locked(core, seat, &call);
     } else {
       uint32_t seen = atomic_load(&call.word);
-      dibs__tick look = dibs__held_back_locked(core);
       dibs__mutex_unlock(&core->lock);
       while (atomic_load(&call.word) == seen && !(seen & CALL_DONE)) {
         if (dibs__word_wait(&call.word, seen, dibs__tick_min(by, look), false)) continue;
@@ -503,6 +540,7 @@ bool dibs__core_run(struct dibs__core *core, struct dibs__op *list, dibs__tick b
   }
   /* A seat given for an operation that another leader carried meanwhile.  No lock: it was given before the operation
    * was taken, and CALL_DONE came after that. */
+  wake_next(&call);
   if (call.seat) pass_on(core, call.seat);
   return true;
 }

@@ -9,7 +9,7 @@ enum {
   BATCH_DEFAULT = 64, /* operations a batch of a driver that names no bound */
   MOVES_MAX = 8,      /* how often one operation follows the mandate before it gives up */
   LEND_MS = 2,        /* how long an event loop may be held by a store whose writers are slow today */
-  CROWD_MAX = 64,     /* callers that a leader waits for at most */
+  CROWD_MAX = 256,    /* callers that a leader waits for at most */
   SOLO_NS = 6000,     /* a batch of one that is cheaper than this is cheaper than a thread's sleep and wake */
   GATHER_PART = 4,    /* of what a batch of one costs is the most that is waited for the others, */
   GATHER_NS = 100000, /* and this */
@@ -28,7 +28,14 @@ struct dibs__call {
   dibs__word word;       /* CALL_DONE; goes up by CALL_STEP when a seat is given */
   _Atomic uint32_t left; /* operations not answered yet */
   struct seat *seat;     /* guarded by the core's lock: given, to be led */
+  /* Of whoever hands out, before CALL_DONE. */
+  struct dibs__call *before; /* in the order of handing out */
+  dibs__word *then;          /* whom this caller wakes when it is done */
 };
+enum {
+  CHAIN_FROM = 32,
+  CHAIN = 8
+}; /* callers answered at once from which on they wake each other; in chains of so many */
 
 enum { OP_IDLE = 0, OP_PENDING = 1, OP_SENT = 2, OP_ANSWERED = 3 };
 
