@@ -7,7 +7,7 @@
  * it in its own way; the queue is not asked.
  */
 #include "drivers/sqlite_parts.h"
-#include "sql/guard.h"
+#include "sql/batch.h"
 
 #include <stdlib.h>
 
@@ -15,27 +15,19 @@ typedef enum dibs__sql_step step;
 typedef struct dibs__lite_link link_t;
 
 bool dibs__lite_guards(const struct dibs__op *op) {
-  if (op->group) return false; /* a group is one transaction, and these are of their own */
-  if (op->family == DIBS__FAM_RECORD) return ((const struct dibs__record_op *)op)->table != NULL;
-  return op->family == DIBS__FAM_STOCK || op->family == DIBS__FAM_ONCE;
+  return dibs__sql_kind_of(op) != DIBS__SQL_ON_ROWS;
 }
 
-static step run_family(struct dibs__sql_guard *g, uint16_t family, struct dibs__op *const ops[], size_t count) {
-  size_t some = 0;
-  for (size_t i = 0; i < count; i++) some += ops[i]->family == family;
+static step run_kind(struct dibs__sql_guard *g, enum dibs__sql_guarded kind, struct dibs__op *const ops[],
+                     size_t count) {
+  size_t some = 0, n = 0;
+  for (size_t i = 0; i < count; i++) some += dibs__sql_kind_of(ops[i]) == kind;
   if (some == 0) return DIBS__SQL_FINE;
-  void **mine = malloc(some * sizeof *mine);
+  struct dibs__op **mine = malloc(some * sizeof *mine);
   if (!mine) return dibs__sql_broke(g->wire, DIBS__SQL_NO_SPACE, "out of memory");
-  size_t n = 0;
   for (size_t i = 0; i < count; i++)
-    if (ops[i]->family == family) mine[n++] = ops[i];
-  step end;
-  if (family == DIBS__FAM_STOCK)
-    end = dibs__sql_stock(g, (struct dibs__stock_op *const *)mine, n);
-  else if (family == DIBS__FAM_ONCE)
-    end = dibs__sql_once(g, (struct dibs__once_op *const *)mine, n);
-  else
-    end = dibs__sql_table_record(g, (struct dibs__record_op *const *)mine, n);
+    if (dibs__sql_kind_of(ops[i]) == kind) mine[n++] = ops[i];
+  step end = dibs__sql_guarded(g, kind, mine, n);
   free(mine);
   return end;
 }
@@ -54,12 +46,11 @@ static dibs__status unanswered(struct dibs__sql_guard *g, struct dibs__op *const
 }
 
 static dibs__status through_the_wire(link_t *l, struct dibs__op *const ops[], size_t count, struct dibs__said *said) {
-  static const uint16_t families[] = {DIBS__FAM_STOCK, DIBS__FAM_ONCE, DIBS__FAM_RECORD};
   struct dibs__sql_guard g = {.wire = dibs__lite_wire(l), .prefix = "dibs_", .store = l->store->path, .said = said};
   if (!g.wire) return dibs__lite_excuse(l, "write to", said);
   step end = DIBS__SQL_FINE;
-  for (size_t i = 0; i < sizeof families / sizeof families[0] && end == DIBS__SQL_FINE; i++)
-    end = run_family(&g, families[i], ops, count);
+  for (enum dibs__sql_guarded kind = DIBS__SQL_ON_ROWS + 1; kind < DIBS__SQL_GUARDED && end == DIBS__SQL_FINE; kind++)
+    end = run_kind(&g, kind, ops, count);
   said->commits += g.commits;
   dibs__status status = end == DIBS__SQL_FINE ? DIBS_OK : unanswered(&g, ops, count);
   said->dead = said->dead || (!l->inside && dibs__lite_stuck(l));
@@ -145,7 +136,7 @@ static dibs__status records_inside(link_t *l, struct dibs__op *const ops[], size
   dibs__status status = dibs__lite_excuse(l, "write to", said);
   for (size_t i = 0; i < count; i++) {
     if (dibs__lite_guards(ops[i])) continue;
-    dibs__lite_unanswer(ops[i], DIBS_UNAVAILABLE);
+    dibs__sql_unanswer(ops[i], DIBS_UNAVAILABLE);
   }
   return status;
 }

@@ -287,8 +287,6 @@ dibs__status dibs__lite_attach(struct dibs__dstore *store, void *connection, str
 
 /* ---- sqlite_run.c, sqlite_list.c, sqlite_tidy.c ---- */
 
-/* Gives back what an answer that no longer stands had allocated. */
-void dibs__lite_unanswer(struct dibs__op *op, dibs__status status);
 
 dibs__status dibs__lite_run(struct dibs__session *session, struct dibs__op *const ops[], size_t count, dibs__tick by,
                             struct dibs__said *said);

@@ -10,6 +10,7 @@
  * mandate is then answered MOVED.
  */
 #include "drivers/sqlite_parts.h"
+#include "sql/batch.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -97,21 +98,6 @@ static step run_one(struct dibs__sql *s, struct dibs__op *op) {
   }
 }
 
-void dibs__lite_unanswer(struct dibs__op *op, dibs__status status) {
-  if (op->family == DIBS__FAM_RECORD) {
-    struct dibs__record_op *record = (struct dibs__record_op *)op;
-    free(record->got);
-    record->got = NULL;
-    record->got_len = 0;
-  }
-  op->status = status;
-}
-
-static bool joins_groups(const struct dibs__op *op) {
-  if (op->family == DIBS__FAM_RECORD) return !((const struct dibs__record_op *)op)->table;
-  return op->family == DIBS__FAM_LEASE;
-}
-
 /* A group is served where its first element stands.  An anchor's epochs are not undone, so it joins none. */
 static step run_group(struct dibs__sql *s, struct dibs__op *const ops[], size_t count) {
   link_t *l = s->to;
@@ -121,7 +107,7 @@ static step run_group(struct dibs__sql *s, struct dibs__op *const ops[], size_t 
   step end = dibs__lite_plain(l, DIBS__LITE_SAVE);
   for (size_t i = 0; i < count && !failed && end == DIBS__SQL_FINE; i++) {
     if (ops[i]->group != group) continue;
-    if (joins_groups(ops[i]))
+    if (dibs__sql_joins_groups(ops[i]))
       end = run_one(s, ops[i]);
     else
       ops[i]->status = DIBS_INVALID;
@@ -135,14 +121,8 @@ static step run_group(struct dibs__sql *s, struct dibs__op *const ops[], size_t 
   }
   if (end == DIBS__SQL_FINE) end = dibs__lite_plain(l, DIBS__LITE_SAVE_END);
   for (size_t i = 0; i < count && failed; i++)
-    if (ops[i]->group == group && ops[i] != failed) dibs__lite_unanswer(ops[i], DIBS_CONFLICT);
+    if (ops[i]->group == group && ops[i] != failed) dibs__sql_unanswer(ops[i], DIBS_CONFLICT);
   return end;
-}
-
-static bool first_of_its_group(struct dibs__op *const ops[], size_t at) {
-  for (size_t i = 0; i < at; i++)
-    if (ops[i]->group == ops[at]->group) return false;
-  return true;
 }
 
 static step run_all(struct batch *b, struct dibs__sql *s) {
@@ -150,7 +130,7 @@ static step run_all(struct batch *b, struct dibs__sql *s) {
     step end = DIBS__SQL_FINE;
     if (!b->ops[i]->group)
       end = run_one(s, b->ops[i]);
-    else if (first_of_its_group(b->ops, i))
+    else if (dibs__sql_first_of_group(b->ops, i))
       end = run_group(s, b->ops + i, b->count - i);
     if (end == DIBS__SQL_FINE) continue;
     if (end == DIBS__SQL_SPENT) b->l->spent = b->ops[i]->bucket;
@@ -160,7 +140,7 @@ static step run_all(struct batch *b, struct dibs__sql *s) {
 }
 
 static void begin_again(struct batch *b) {
-  for (size_t i = 0; i < b->count; i++) dibs__lite_unanswer(b->ops[i], DIBS_UNKNOWN);
+  for (size_t i = 0; i < b->count; i++) dibs__sql_unanswer(b->ops[i], DIBS_UNKNOWN);
 }
 
 /* ---- The transaction ---- */
@@ -245,7 +225,7 @@ static dibs__status failed(struct batch *b, bool unsure, struct dibs__said *said
   int kind = l->failed & 0xff;
   said->dead = (kind != SQLITE_BUSY && kind != SQLITE_FULL && kind != SQLITE_NOMEM) || dibs__lite_stuck(l);
   if (unsure) status = DIBS_UNKNOWN;
-  for (size_t i = 0; i < b->count; i++) dibs__lite_unanswer(b->ops[i], unsure ? DIBS_UNKNOWN : DIBS_UNAVAILABLE);
+  for (size_t i = 0; i < b->count; i++) dibs__sql_unanswer(b->ops[i], unsure ? DIBS_UNKNOWN : DIBS_UNAVAILABLE);
   return status;
 }
 

@@ -3,7 +3,9 @@
 
 #include <stdlib.h>
 
+/* A group is one transaction on rows; the others make transactions of their own. */
 enum dibs__sql_guarded dibs__sql_kind_of(const struct dibs__op *op) {
+  if (op->group) return DIBS__SQL_ON_ROWS;
   switch (op->family) {
   case DIBS__FAM_STOCK:
     return DIBS__SQL_AS_STOCK;
@@ -63,7 +65,8 @@ void dibs__sql_unanswer(struct dibs__op *op, dibs__status status) {
 }
 
 bool dibs__sql_joins_groups(const struct dibs__op *op) {
-  return op->family != DIBS__FAM_ANCHOR && dibs__sql_kind_of(op) == DIBS__SQL_ON_ROWS;
+  if (op->family == DIBS__FAM_RECORD) return !((const struct dibs__record_op *)op)->table;
+  return op->family == DIBS__FAM_LEASE;
 }
 
 bool dibs__sql_first_of_group(struct dibs__op *const ops[], size_t at) {
