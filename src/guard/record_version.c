@@ -89,7 +89,7 @@ static dibs_status check_values(const struct call *c, const dibs_value *values, 
 /* ---- The question ---- */
 
 static void keep_values(asking_t *asking, const dibs_value *values, size_t count) {
-  dibs_value kept[DIBS__TABLE_COLUMNS];
+  dibs_value kept[DIBS__TABLE_COLUMNS] = {{NULL, 0}};
   /* The array comes first: there the memory is aligned. */
   dibs__str place = dibs__asking_keep(asking, (const char *)values, count * sizeof *values);
   for (size_t i = 0; i < count; i++) {

@@ -415,17 +415,16 @@ static step run_guarded(session *s, struct dibs__op **ops, size_t count, enum di
   return end;
 }
 
-/* Takes those of one kind to the front of what is left. */
+/* Those of one kind move to the front of what is left, in order; the others stay in order behind them. */
 static size_t gather(struct dibs__op **ops, size_t count, enum dibs__sql_guarded kind) {
   size_t found = 0;
-  struct dibs__op *others[DIBS__FAR_BATCH];
   for (size_t i = 0; i < count; i++) {
-    if (dibs__sql_kind_of(ops[i]) == kind)
-      ops[found++] = ops[i];
-    else
-      others[i - found] = ops[i];
+    struct dibs__op *op = ops[i];
+    if (dibs__sql_kind_of(op) != kind) continue;
+    memmove(ops + found + 1, ops + found,
+            (i - found) * sizeof(struct dibs__op *)); /* nothing, in a batch of one kind */
+    ops[found++] = op;
   }
-  memcpy(ops + found, others, (count - found) * sizeof *ops);
   return found;
 }
 

@@ -75,7 +75,6 @@ step dibs__stock_look_put(struct dibs__sql_guard *g, look_t *look, const run_t *
                              lock ? "SELECT @u, @m[f, @f][!f, 0][o, @o][!o, 0] FROM @S WHERE @k = $1@L"
                                   : "SELECT @u, @m[f, @f][!f, 0][o, @o][!o, 0] FROM @S WHERE @k = $1",
                              &key, 1);
-  if (end != DIBS__SQL_FINE) return end;
   if (end != DIBS__SQL_FINE || look->blind) return end;
   return dibs__stock_put_claims(
       g, op->table, "SELECT @c, CASE WHEN @s = $1 THEN 1 ELSE 0 END[a, @a][!a, 1][g, @g][!g, 0] FROM @C WHERE", op->key,

@@ -97,7 +97,8 @@ static struct dibs__sql_value cell(const struct run *r, const struct row *row, s
 
 static dibs_value content(const struct run *r, const struct row *row, size_t column) {
   struct dibs__sql_value v = cell(r, row, DIBS__TABLE_FIRST + column, DIBS__SQL_TEXT);
-  return v.kind == DIBS__SQL_NULL ? (dibs_value){0} : (dibs_value){v.p, v.len};
+  dibs_value none = {NULL, 0}, some = {v.p, v.len};
+  return v.kind == DIBS__SQL_NULL ? none : some;
 }
 
 static void hash_row(const struct run *r, const struct row *row, char hex[65]) {
