@@ -287,7 +287,6 @@ dibs__status dibs__lite_attach(struct dibs__dstore *store, void *connection, str
 
 /* ---- sqlite_run.c, sqlite_list.c, sqlite_tidy.c ---- */
 
-
 dibs__status dibs__lite_run(struct dibs__session *session, struct dibs__op *const ops[], size_t count, dibs__tick by,
                             struct dibs__said *said);
 dibs__status dibs__lite_list(struct dibs__session *session, const struct dibs__list *list, dibs__tick by,
