@@ -41,7 +41,7 @@ static void sleep_through(wire_t *w, struct pollfd *fd) {
 
 int dibs__my_await(wire_t *w, int want) {
   struct pollfd fd = {.fd = mysql_get_socket(w->my)};
-  dibs__tick by = w->base.by;
+  dibs__tick by = dibs__sql_patience(&w->base);
   if (want & MYSQL_WAIT_READ) fd.events |= POLLIN;
   if (want & MYSQL_WAIT_WRITE) fd.events |= POLLOUT;
   if (want & MYSQL_WAIT_EXCEPT) fd.events |= POLLPRI;

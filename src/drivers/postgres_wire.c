@@ -354,7 +354,7 @@ step dibs__pg_go(struct dibs__sql_wire *wire, bool commits) {
     }
     int unsent = PQflush(w->pg);
     if (unsent < 0) break;
-    if (!dibs__pg_wait_for(w->pg, true, unsent > 0, wire->by))
+    if (!dibs__pg_wait_for(w->pg, true, unsent > 0, dibs__sql_patience(wire)))
       return end_packet(w, lost(w, &g, DIBS__SQL_LATE, commits));
     if (!PQconsumeInput(w->pg)) break;
   }

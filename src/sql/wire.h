@@ -111,6 +111,12 @@ enum dibs__sql_step dibs__sql_broke(struct dibs__sql_wire *wire, enum dibs__sql_
 /* The status of a batch that broke, with words for people: "can't DOING STORE: ENGINE'S WORDS". */
 dibs__status dibs__sql_excuse(const struct dibs__sql_wire *wire, const char *doing, const char *store,
                               struct dibs__said *said);
+/* Until when go() waits.  Inside a transaction of the user's for as long as that takes: to give up would be to break
+ * their connection, and with it all that they have done; how long rows are waited for is said by their own lock
+ * timeout. */
+static inline dibs__tick dibs__sql_patience(const struct dibs__sql_wire *wire) {
+  return wire->inside ? DIBS__TICK_NEVER : wire->by;
+}
 /* The wire is of no more use. */
 static inline bool dibs__sql_dead(const struct dibs__sql_wire *wire) {
   return wire->trouble == DIBS__SQL_GONE || wire->trouble == DIBS__SQL_LATE;
