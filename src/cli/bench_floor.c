@@ -52,9 +52,9 @@ static bool number_of(const char *json, const char *key, double *number) {
 
 bool dibs__bench_side_floor(struct bench *b, uint32_t arg, struct bench_sample *sample) {
   char users[16], seconds[32], output[OUTPUT_MAX], uri[sizeof b->shown];
-  pid_t pid;
+  pid_t pid = 0;
   int out = -1, status = 0;
-  double rate, p50, p99, most;
+  double rate = 0, p50 = 0, p99 = 0, most = 0;
   if (!b->floor)
     return dibs__bench_fail(b, "this case needs --floor PROGRAM: build/release/bench/floors/floor-postgres for one");
   snprintf(users, sizeof users, "%d", BENCH_THREADS);

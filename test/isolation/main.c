@@ -74,7 +74,7 @@ static void mix(struct run *run, int order[], size_t at, size_t taken[]) {
 }
 
 static void only(struct run *run, const char *names) {
-  int order[STEPS_MAX];
+  int order[STEPS_MAX] = {0};
   size_t count = 0;
   for (const char *name = names + strspn(names, " "); *name; name += strspn(name, " ")) {
     size_t len = strcspn(name, " ");
@@ -103,7 +103,7 @@ static bool serves(const struct spec *spec, const char *uri) {
 }
 
 static void run_spec(struct run *run, const char *uri) {
-  int order[STEPS_MAX];
+  int order[STEPS_MAX] = {0};
   size_t taken[SESSIONS_MAX] = {0};
   run->play = play_new(run->spec, uri);
   if (!run->play) {
