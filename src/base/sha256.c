@@ -35,7 +35,7 @@ static void schedule(uint32_t words[64], const uint8_t *block) {
 }
 
 static void take_block(uint32_t state[8], const uint8_t *block) {
-  uint32_t w[64], s[8];
+  uint32_t w[64] = {0}, s[8];
   schedule(w, block);
   memcpy(s, state, sizeof s);
   for (unsigned i = 0; i < 64; i++) {
