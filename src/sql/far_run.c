@@ -461,7 +461,10 @@ DIBS__MODULE_API dibs__status dibs__far_run(struct dibs__session *base, struct d
   }
   step end = run_kinds(s, sorted, count, said);
   said->now.ms = s->now;
-  if (end == DIBS__SQL_FINE) return DIBS_OK;
+  if (end == DIBS__SQL_FINE) {
+    said->dead = dibs__sql_dead(s->wire); /* lost behind a COMMIT that was answered */
+    return DIBS_OK;
+  }
   (void)dibs__far_excuse(s, "write to", said);
   settle(s, ops, count);
   return DIBS_UNKNOWN; /* each says for itself */

@@ -26,6 +26,7 @@ struct dibs__sql_value {
 
 /* What a step that is BROKE came to. */
 enum dibs__sql_trouble {
+  DIBS__SQL_CALM,     /* nothing ever broke */
   DIBS__SQL_GONE,     /* the connection is; it is of no more use */
   DIBS__SQL_LATE,     /* the deadline came before the answers: of no more use either */
   DIBS__SQL_TWICE,    /* a unique key is there already */
