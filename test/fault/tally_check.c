@@ -145,7 +145,9 @@ static bool read_logs(struct check *check, const char *folder) {
 /* ---- Comparing ---- */
 
 static const char *told(int status) {
-  return status == NOT_HEARD ? "nobody heard" : status == NOT_ASKED ? "not asked" : dibs_status_name(status);
+  return status == NOT_HEARD   ? "nobody heard"
+         : status == NOT_ASKED ? "not asked"
+                               : dibs_status_name((dibs_status)status);
 }
 
 static void check_row(struct check *check, const struct tally_row *row) {
