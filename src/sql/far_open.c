@@ -329,10 +329,12 @@ static step hint(session *s) {
 DIBS__MODULE_API dibs__status dibs__far_connect(struct dibs__dstore *base, dibs__tick by, struct dibs__session **out,
                                                 struct dibs__identity *identity, struct dibs__said *said) {
   struct dibs__far *store = (struct dibs__far *)base;
-  session *s = store->inside->spare;
   dibs__status status = DIBS_OK;
   *said = (struct dibs__said){.sent = dibs__tick_now()};
+  dibs__mutex_lock(&store->inside->lock);
+  session *s = store->inside->spare;
   store->inside->spare = NULL;
+  dibs__mutex_unlock(&store->inside->lock);
   if (!s) {
     status = dibs__far_session_open(store, by, &s, said);
     if (status != DIBS_OK) return status;

@@ -136,9 +136,8 @@ struct dibs__far_inside {
   struct dibs__event events[DIBS__FAR_LOCAL_EVENTS];
   dibs__word bell_word; /* sleeps of events() without a bell */
   /* Any thread. */
-  _Atomic bool queued; /* this store has had waiters */
-  /* Of the thread that opens and connects. */
-  struct dibs__far_session *spare;
+  _Atomic bool queued;             /* this store has had waiters */
+  struct dibs__far_session *spare; /* guarded by the lock: opened by open for the first session */
   /* Of the thread that tidies. */
   struct dibs__far_session *tidier;
   dibs__tick sweep_at;

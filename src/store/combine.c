@@ -203,8 +203,7 @@ static dibs__status seat_connect(struct dibs__core *core, struct seat *seat, dib
               (long long)dibs__tick_left_ms(now, seat->retry_at));
     return DIBS_UNAVAILABLE;
   }
-  struct dibs__identity identity;
-  dibs__status status = core->store->driver->connect(core->store, by, &seat->session, &identity, said);
+  dibs__status status = dibs__core_connect(core, by, &seat->session, said);
   if (status == DIBS_OK) {
     seat->failures = 0;
     return DIBS_OK;
@@ -218,7 +217,7 @@ static dibs__status seat_connect(struct dibs__core *core, struct seat *seat, dib
 
 void dibs__seat_drop(struct dibs__core *core, struct seat *seat) {
   if (!seat->session) return;
-  core->store->driver->disconnect(seat->session);
+  dibs__core_disconnect(core, seat->session);
   seat->session = NULL;
 }
 

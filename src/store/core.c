@@ -15,6 +15,25 @@ uint32_t dibs__core_families(const struct dibs__core *core) {
   return core->identity.families;
 }
 
+static bool one_at_a_time(const struct dibs__core *core) {
+  return !(core->identity.caps & DIBS__CAP_PARALLEL);
+}
+
+dibs__status dibs__core_connect(struct dibs__core *core, dibs__tick by, struct dibs__session **session,
+                                struct dibs__said *said) {
+  struct dibs__identity identity;
+  if (one_at_a_time(core)) dibs__mutex_lock(&core->connecting);
+  dibs__status status = core->store->driver->connect(core->store, by, session, &identity, said);
+  if (one_at_a_time(core)) dibs__mutex_unlock(&core->connecting);
+  return status;
+}
+
+void dibs__core_disconnect(struct dibs__core *core, struct dibs__session *session) {
+  if (one_at_a_time(core)) dibs__mutex_lock(&core->connecting);
+  core->store->driver->disconnect(session);
+  if (one_at_a_time(core)) dibs__mutex_unlock(&core->connecting);
+}
+
 static void free_seats(struct dibs__core *core) {
   for (uint32_t s = 0; s < core->seat_count; s++) {
     dibs__seat_drop(core, &core->seats[s]);
@@ -44,6 +63,7 @@ dibs__status dibs__core_open(const char *uri, const char *module_path, const str
   *out = NULL;
   struct dibs__core *core = calloc(1, sizeof *core);
   if (!core) return DIBS_NO_MEMORY;
+  dibs__mutex_init(&core->connecting);
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), DIBS__IO_MS);
   dibs__status status = dibs__uri_parse(uri, &core->uri, said);
   if (status != DIBS_OK) goto no_uri;
@@ -87,6 +107,7 @@ void dibs__core_close(struct dibs__core *core) {
   }
   dibs__mutex_destroy(&core->lock);
   dibs__mutex_destroy(&core->list_lock);
+  dibs__mutex_destroy(&core->connecting);
   free(core);
 }
 
@@ -123,15 +144,14 @@ void dibs__core_head(struct dibs__core *core, struct dibs__op *op, uint16_t fami
 }
 
 dibs__status dibs__core_list(struct dibs__core *core, const struct dibs__list *list, struct dibs__said *said) {
-  struct dibs__identity identity;
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), DIBS__IO_MS);
   dibs__status status = DIBS_OK;
   dibs__mutex_lock(&core->list_lock);
-  if (!core->list_session) status = core->store->driver->connect(core->store, by, &core->list_session, &identity, said);
+  if (!core->list_session) status = dibs__core_connect(core, by, &core->list_session, said);
   if (status == DIBS_OK) {
     status = core->store->driver->list(core->list_session, list, by, said);
     if (said->dead) {
-      core->store->driver->disconnect(core->list_session);
+      dibs__core_disconnect(core, core->list_session);
       core->list_session = NULL;
     }
   }

@@ -101,12 +101,18 @@ struct dibs__core {
   struct carrier carriers[SEATS_MAX];
   bool stopping;
 
-  dibs__mutex list_lock; /* guards list_session */
+  dibs__mutex connecting; /* one at a time, where the driver wants that; no other lock is taken under it */
+  dibs__mutex list_lock;  /* guards list_session; before `connecting` */
   struct dibs__session *list_session;
 };
 
 /* inside.c */
 void dibs__core_direct(struct dibs__core *core, struct dibs__op *list);
+
+/* core.c */
+dibs__status dibs__core_connect(struct dibs__core *core, dibs__tick by, struct dibs__session **session,
+                                struct dibs__said *said);
+void dibs__core_disconnect(struct dibs__core *core, struct dibs__session *session);
 
 /* combine.c */
 struct seat *dibs__seat_find_locked(struct dibs__core *core);

@@ -27,6 +27,7 @@ dibs__status dibs__core_inside(struct dibs__core *outer, void *connection, struc
   core->store = outer->store;
   dibs__mutex_init(&core->lock);
   dibs__mutex_init(&core->list_lock);
+  dibs__mutex_init(&core->connecting);
   *out = core;
   return DIBS_OK;
 }

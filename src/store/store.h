@@ -50,7 +50,8 @@
  * outcome finds what it did: OK. R33 Two keys know nothing of each other.  Answers are any bytes, up to
  * DIBS_RECORD_MAX.
  *
- * Threads: open, close, connect, disconnect are called by one thread at a time.  run and list: one caller a session.
+ * Threads: open, close, connect, disconnect are called by one thread at a time; with CAP_PARALLEL, which connect tells,
+ * connect and disconnect by several, each for a session of its own.  run and list: one caller a session.
  * events: one caller a store.  wake: any thread.  No lock of the core is held across any of them.
  */
 #include "base/port.h"
