@@ -68,8 +68,8 @@ static void time_losses(void *arg) {
   dibs__mutex_lock(&store->lock);
   while (!store->stopping) {
     dibs__tick now = dibs__tick_now();
+    uint32_t seen = atomic_load(&store->loss_word); /* before the lock is let go: whoever stops us may come there */
     lose_due(store, now);
-    uint32_t seen = atomic_load(&store->loss_word);
     start_helpers_locked(store, now);
     dibs__tick until = dibs__tick_min(look_again(&store->losses, now, &idle), helpers_due_locked(store, now));
     store->loss_until = until;
