@@ -37,6 +37,19 @@ static void shared_and_counted_are_kept_too(void **state) {
 
 /* ---- Loss ---- */
 
+/* From before it was asked: behind a slow store the time of the answer would be later by all of its slowness. */
+static void life_counts_from_before_it_was_asked(void **state) {
+  (void)state;
+  enum { TTL_MS = 2000, SLOW_MS = 400 };
+  dibs_store *slow = open_uri(shimmed("latency", "latency.ms=400"), 0);
+  dibs__tick before = dibs__tick_now();
+  dibs_lease *lease = take(slow, "n", .ttl_ms = TTL_MS, .flags = DIBS_NO_RENEW);
+  int64_t past = ms_since(before), left = dibs_lease_left_ms(lease);
+  assert_true(past >= SLOW_MS);
+  assert_true(left + past < TTL_MS - TTL_MS / 20 + SLOW_MS / 2);
+  give(lease);
+}
+
 static void not_renewed_is_lost_before_it_ends(void **state) {
   (void)state;
   dibs_store *one = open_store(), *two = open_store();
@@ -230,6 +243,7 @@ int main(int argc, char *argv[]) {
   const struct CMUnitTest tests[] = {
       TEST(watchdog_keeps_a_short_lease),
       TEST(shared_and_counted_are_kept_too),
+      TEST(life_counts_from_before_it_was_asked),
       TEST(not_renewed_is_lost_before_it_ends),
       TEST(renewed_by_hand_it_is_not_lost),
       TEST(losses_come_in_the_order_of_their_ends),
