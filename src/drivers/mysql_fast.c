@@ -14,8 +14,10 @@
  *
  * Renewals and releases need no transaction of their own: each row is decided by itself, as it is once it is locked.
  * Which renewals hit is read afterwards; what happens between the two makes one at most look as if it had not, and then
- * it is asked again on rows.  The mandates are read without a lock: one that overtakes a new epoch by so little might
- * have come before it just as well, because heads outlive the epochs under which they were granted.
+ * it is asked again on rows.  (That any did is asked too: in the millisecond of the grant its row looks renewed
+ * already, also to who asks under another mandate.)  The mandates are read without a lock: one that overtakes a new
+ * epoch by so little might have come before it just as well, because heads outlive the epochs under which they were
+ * granted.
  */
 #include "drivers/mysql_parts.h"
 
@@ -240,7 +242,8 @@ static step put_keep(struct packet *p, struct set *set, const dibs__life *life) 
   set->nth = p->wire->put;
   if (end == DIBS__SQL_FINE)
     end = put(p, text(b, "SELECT d.id, d.first, d.until, d.until - d.ttl, d.block, @dibs_now FROM ") &&
-                     keep_rows(p, set) && text(b, " WHERE" OURS " AND d.until = @dibs_now + r.ttl AND d.session = ") &&
+                     keep_rows(p, set) &&
+                     text(b, " WHERE ROW_COUNT() > 0 AND" OURS " AND d.until = @dibs_now + r.ttl AND d.session = ") &&
                      number(b, (int64_t)p->session));
   return end;
 }
