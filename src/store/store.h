@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #ifndef DIBS_STORE_STORE_H
 #define DIBS_STORE_STORE_H
+/* clang-format off */
 /*
  * THE CONTRACT between the core and a driver: whatever keeps leases and records for us.
  *
@@ -38,22 +39,31 @@
  *  R22 A version of a key stands for one content: also across a removal the next one is another.
  *  R23 A removed record remembers its fence: R18 holds for who comes late and would make it anew.
  *  R24 What claims hold of a stock, together, is its `used`, and never more than its limit.
- *  R25 A claim counts once: taken again it answers REPLAY with what it holds, whatever is left; CONFLICT if it was
- * given back or is another stock's. R26 Takes and gives of one stock are decided in the order of the batch: one that
- * does not fit is refused, a smaller one behind it may fit. R27 One bad claim poisons nobody: in a batch where one
- * repeats, one has no stock and one does not fit, each gets its own answer and all others are in. R28 What a claim
- * holds is given back once.  A claim that is given back before it was taken never counts. R29 A fenced take or give is
- * refused (STALE) as in R18, unless it was done before. R30 An answer that is stored under a key stands until its time
- * is over or it is forgotten: whoever begins or stores meanwhile gets it (REPLAY), and changes nothing. R31 An attempt
- * refuses (STALE) what attempts with a lower fence, or an equal one of another id, do later: also when its answer was
- * forgotten or its time is over, as long as the row is there. R32 What an attempt asks again (begin, store) after any
- * outcome finds what it did: OK. R33 Two keys know nothing of each other.  Answers are any bytes, up to
- * DIBS_RECORD_MAX.
+ *  R25 A claim counts once: taken again it answers REPLAY with what it holds, whatever is left; CONFLICT if it was given
+ *      back or is another stock's.
+ *  R26 Takes and gives of one stock are decided in the order of the batch: one that does not fit is refused, a smaller
+ *      one behind it may fit.
+ *  R27 One bad claim poisons nobody: in a batch where one repeats, one has no stock and one does not fit, each gets its
+ *      own answer and all others are in.
+ *  R28 What a claim holds is given back once.  A claim that is given back before it was taken never counts.
+ *  R29 A fenced take or give is refused (STALE) as in R18, unless it was done before.
+ *  R30 An answer that is stored under a key stands until its time is over or it is forgotten: whoever begins or stores
+ *      meanwhile gets it (REPLAY), and changes nothing.
+ *  R31 An attempt refuses (STALE) what attempts with a lower fence, or an equal one of another id, do later: also when
+ *      its answer was forgotten or its time is over, as long as the row is there.
+ *  R32 What an attempt asks again (begin, store) after any outcome finds what it did: OK.
+ *  R33 Two keys know nothing of each other.  Answers are any bytes, up to DIBS_RECORD_MAX.
+ *  R34 A mandate is installed only upwards, and only for the life that the store has; its sequence begins anew.
+ *  R35 A bucket that is served for an anchor elsewhere is granted under nothing but the mandate that was installed last,
+ *      in the life in which it was; its store makes no epoch for it.  Whoever did not open the store as a tier is
+ *      refused (DENIED), and changes nothing.
+ *  R36 A reader of reports sees, of each client, the latest that was put before, unless it is older than was asked.
  *
  * Threads: open, close, connect, disconnect are called by one thread at a time; with CAP_PARALLEL, which connect tells,
  * connect and disconnect by several, each for a session of its own.  run and list: one caller a session.
  * events: one caller a store.  wake: any thread.  No lock of the core is held across any of them.
  */
+/* clang-format on */
 #include "base/port.h"
 #include "dibs.h"
 #include "store/fence.h"
@@ -62,7 +72,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define DIBS__DRIVER_ABI 2u
+#define DIBS__DRIVER_ABI 3u
 
 /* An instant of the store's own timeline: opaque milliseconds, never compared with ours. */
 typedef struct {
@@ -121,6 +131,8 @@ enum dibs__family { /* appended only */
                     DIBS__FAM_RECORD,
                     DIBS__FAM_STOCK,
                     DIBS__FAM_ONCE,
+                    DIBS__FAM_REPORT,
+                    DIBS__FAM_TIERS, /* of a tiered store only: tier/tiers.h */
                     DIBS__FAM_COUNT
 };
 
@@ -197,12 +209,23 @@ struct dibs__lease_op {
 
 enum dibs__anchor_verb {
   DIBS__ANCHOR_READ, /* OK: `stands` is the bucket's mandate */
-  DIBS__ANCHOR_NEXT /* makes the next epoch if the standing one is op.mandate's: OK, or CONFLICT; `stands` either way */
+  DIBS__ANCHOR_NEXT, /* makes the next epoch if the standing one is op.mandate's: OK, or CONFLICT; `stands` either way
+                      */
+  /* op.mandate becomes the bucket's, and the sequence begins anew, if its life is the store's present one and its epoch
+   * is above what the bucket has: OK, else CONFLICT; `stands` either way.  From then on the bucket is `served` for an
+   * anchor elsewhere (R35): NEXT answers CONFLICT; what is asked under another mandate, or after a new life began, or
+   * when the epoch is used up, answers MOVED and what it has. */
+  DIBS__ANCHOR_INSTALL,
+  /* The bucket is the store's own again, under an epoch above all that it had.  OK, `stands`. */
+  DIBS__ANCHOR_ALONE
 };
 
+/* Of a bucket's mandate in the store itself.  A store that is served answers as `has` and `stands` the epoch that was
+ * installed last (0: nothing is remembered) and the life that it has now. */
 struct dibs__anchor_op {
-  struct dibs__op op; /* op.mandate is not checked here but compared by NEXT */
+  struct dibs__op op; /* op.mandate is not checked here but compared by NEXT, installed by INSTALL */
   dibs__mandate stands;
+  bool served; /* answered by all */
 };
 
 enum dibs__record_verb {
@@ -302,6 +325,33 @@ struct dibs__once_op {
   char *got; /* of READ, and with REPLAY: malloc'd, NUL behind the last byte */
   uint32_t got_len;
   int64_t age_ms, left_ms; /* of the answer; with HELD and STALE of the attempt that is in the way */
+};
+
+/* What clients of several tiers tell each other at the anchor: a row a client, as good as the latest second.  They need
+ * not survive a crash. */
+enum dibs__report_verb {
+  DIBS__REPORT_PUT,  /* `id` says `data`; then as READ, if `want`.  Those older than keep_ms go.  OK */
+  DIBS__REPORT_READ, /* OK: all that are not older than keep_ms, in no order */
+  DIBS__REPORT_DROP  /* `id` leaves.  OK, also when it was not there */
+};
+
+enum { DIBS__REPORT_MAX = 1024, DIBS__REPORTS_MAX = 4096 /* given at most */ };
+
+struct dibs__report {
+  dibs__id id;
+  int64_t age_ms;
+  dibs__str data; /* in the same memory */
+};
+
+struct dibs__report_op {
+  struct dibs__op op; /* the mandate is not checked */
+  dibs__id id;        /* of the client: a name, not a secret */
+  dibs__str data;
+  int64_t keep_ms;
+  bool want;
+  /* Answers. */
+  struct dibs__report *got; /* malloc'd, in one piece; NULL when there are none */
+  uint32_t got_count;
 };
 
 /* ---- What happened, what is there --------------------------------------------------------------------------- */

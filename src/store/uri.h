@@ -6,11 +6,17 @@
  *
  *   sqlite:///abs/path  sqlite:rel/path  memory:  memory:name  trace+sqlite:///x?trace.file=/tmp/t
  *
+ * Several with commas between are tiers of one store (tier/tiers.h), the first preferred, the last the anchor:
+ *
+ *   redis://cache,mysql://db/app     a comma, a scheme, a colon, and no digit behind it begin the next one
+ *
+ * Parameters of the whole stand in the last one, as tiers.KEY=VALUE.
+ *
  * %xx is decoded in user, password, path and values.  The text of an error never shows a password.
  */
 #include "store/store.h"
 
-enum { DIBS__URI_MAX = 4096, DIBS__URI_SHIMS = 4, DIBS__URI_PARAMS = 32 };
+enum { DIBS__URI_MAX = 4096, DIBS__URI_SHIMS = 4, DIBS__URI_PARAMS = 32, DIBS__URI_TIERS = 4 };
 
 struct dibs__uri_param {
   const char *key, *value; /* decoded */
@@ -27,6 +33,12 @@ struct dibs__uri {
   size_t param_count;
   const char *shown; /* the whole without password */
   char *memory;      /* all of the above lives here */
+  /* Of tiers: scheme is "tiers", the members are whole URIs of their own, and params are those of the whole. */
+  struct dibs__uri *members;
+  size_t member_count;
+  /* Set by who opens. */
+  const char *module_path; /* where drivers of members are looked for */
+  bool as_tier; /* the store is opened as a tier: what it serves is served under an anchor's mandates (R35) */
 };
 
 /* INVALID (said tells what and where), NO_MEMORY.  On OK the uri is for dibs__uri_free. */

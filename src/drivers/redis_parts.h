@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef DIBS_DRIVERS_REDIS_PARTS_H
+#define DIBS_DRIVERS_REDIS_PARTS_H
+/*
+ * What the files of the Redis drivers share: redis:// (and rediss://), redlock://.
+ *
+ *   redis_uri.c      what a URI says
+ *   redis_connect.c  a connection: to a server, a unix socket, or the master that Sentinel names; what is refused
+ *   redis_wire.c     commands out, replies in, on one connection or on several side by side
+ *   redis_bell.c     one subscription an open store: the channel of its session
+ *   redis.c          the table of redis://
+ *   redis_run.c      a batch: operations to scripts, replies to answers
+ *   redis_list.c     listing
+ *   redis/NAME.lua   the decisions; each file becomes dibs__redis_lua_NAME, a text
+ *   redlock*.c       a majority of several, over redis_wire.c
+ *
+ * Everything that a store decides is in the scripts, each of which is one atomic step of the server: what C and SQL
+ * decide elsewhere is decided there in the same way, and compared with the memory driver on random histories.
+ *
+ * Keys.  All that belongs to a bucket has its hash tag, {17}, so that a cluster can serve it:
+ *
+ *   dibs:{17}               the bucket: which mandate is installed and the sequence, in one key, so that they vanish
+ * together dibs:{17}:n:NAME        the holders of a name; ends with the last of them dibs:{17}:q:NAME, ...   its queue;
+ * gone with its last waiter dibs:s:SESSION          a channel, not a key: the process hears of its offers there
+ *
+ * `?prefix=` puts another word for "dibs".
+ *
+ * Life.  The life of a Redis is its master_replid: a server that starts, is promoted, or is demoted and promoted again
+ * has another.  Scripts read it themselves (INFO replication), because a connection may outlive a change of role.
+ */
+#include "store/uri.h"
+
+#include <hiredis/hiredis.h>
+
+/* ---- Where it is ---- */
+
+enum { DIBS__REDIS_HOSTS = 16 };
+
+/* Parameters: socket=PATH, sentinel=NAME (the hosts are sentinels then), sentinel_user=, sentinel_password=, prefix=,
+ * connect_timeout=MS. */
+struct dibs__redis_place {
+  struct {
+    char host[256];
+    uint16_t port;
+  } hosts[DIBS__REDIS_HOSTS];
+  size_t host_count;
+  const char *socket, *sentinel; /* NULL: none */
+  const char *user, *password, *sentinel_user, *sentinel_password;
+  char prefix[65]; /* "dibs" */
+  uint32_t database;
+  int64_t connect_timeout_ms;
+  char shown[256];
+  struct dibs__uri *uri; /* a copy that the texts live in */
+};
+
+dibs__status dibs__redis_place(const struct dibs__uri *uri, struct dibs__redis_place **place, struct dibs__said *said);
+void dibs__redis_place_free(struct dibs__redis_place *place);
+
+/* ---- A connection ---- */
+
+/* A script, known to the server by its SHA-1; told again when the server has forgotten it. */
+struct dibs__redis_script {
+  const char *text;
+  char sha[41];
+};
+
+/* To be used by one thread at a time. */
+struct dibs__redis_link {
+  redisContext *context; /* not blocking: poll and the deadline are ours */
+  const struct dibs__redis_place *place;
+  bool dead;            /* of no more use */
+  size_t put, answered; /* commands since the last go; replies of the latest go */
+  redisReply **replies;
+  size_t room;
+  dibs__tick sent;
+};
+
+/* To host `nth` (NULL sentinel), the socket, or the master that a sentinel names, which is asked whether it is one
+ * (ROLE).  Authenticated, on its database.  Refused: maxmemory-policy other than noeviction where there is a maxmemory,
+ * cluster mode, versions below 5, a replica.  UNAVAILABLE, DENIED, UNSUPPORTED, INVALID; said tells. */
+dibs__status dibs__redis_connect(const struct dibs__redis_place *place, size_t nth, dibs__tick by,
+                                 struct dibs__redis_link **link, struct dibs__said *said);
+void dibs__redis_disconnect(struct dibs__redis_link *link);
+
+/* Takes a command over, to be sent by the next go.  false: no memory. */
+bool dibs__redis_put(struct dibs__redis_link *link, size_t count, const char *const words[], const size_t lengths[]);
+/* EVALSHA with these keys and arguments. */
+bool dibs__redis_put_script(struct dibs__redis_link *link, const struct dibs__redis_script *script, size_t keys,
+                            size_t count, const char *const words[], const size_t lengths[]);
+/* Sends what was put and waits for all replies.  UNAVAILABLE: nothing was sent; UNKNOWN: some replies are missing, and
+ * the link is dead.  A script that the server did not know is told and asked again, within the deadline. */
+dibs__status dibs__redis_go(struct dibs__redis_link *link, dibs__tick by, struct dibs__said *said);
+/* The same on several at once; answers[i] is what go would have answered for links[i]; NULL links are passed over. */
+void dibs__redis_go_all(struct dibs__redis_link *const links[], size_t count, dibs__tick by, dibs__status answers[],
+                        struct dibs__said *said);
+/* The nth reply of the latest go; valid until the next one. */
+const redisReply *dibs__redis_reply(const struct dibs__redis_link *link, size_t nth);
+
+/* ---- The driver ---- */
+
+struct dibs__redis {
+  struct dibs__dstore base;
+  struct dibs__redis_place *place;
+  bool as_tier;
+  uint64_t session; /* drawn at open: the channel's name */
+  struct dibs__redis_bell *bell;
+};
+
+struct dibs__redis_session {
+  struct dibs__session base;
+  struct dibs__redis_link *link;
+  dibs__life life;                     /* as of the latest answer */
+  struct dibs__redis_scratch *scratch; /* redis_run.c's */
+};
+
+extern const struct dibs__driver dibs__redis_driver, dibs__redlock_driver;
+
+/* redis_run.c, redis_list.c */
+dibs__status dibs__redis_run(struct dibs__session *session, struct dibs__op *const ops[], size_t count, dibs__tick by,
+                             struct dibs__said *said);
+dibs__status dibs__redis_list(struct dibs__session *session, const struct dibs__list *list, dibs__tick by,
+                              struct dibs__said *said);
+void dibs__redis_scratch_free(struct dibs__redis_scratch *scratch);
+
+/* redis_bell.c.  The subscription stands before the first waiter of the store is queued: run calls ready first. */
+dibs__status dibs__redis_bell_ready(struct dibs__redis *store, dibs__tick by, struct dibs__said *said);
+dibs__status dibs__redis_bell_events(struct dibs__redis *store, struct dibs__event *events, size_t cap, size_t *count,
+                                     dibs__tick by);
+void dibs__redis_bell_wake(struct dibs__redis *store);
+void dibs__redis_bell_close(struct dibs__redis *store);
+
+/* A message of the channel, as the scripts publish it: the id, then the fence as 8 bytes, the largest first; 0 where
+ * there is none.  (The same form as dibs__far_ring_write's.) */
+enum { DIBS__REDIS_RING_BYTES = 24 };
+
+#endif
