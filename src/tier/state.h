@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef DIBS_TIER_STATE_H
+#define DIBS_TIER_STATE_H
+/*
+ * What the anchor remembers of its tiers: one record, read by everybody, written by compare and set on its version.
+ * All decisions of DESIGN 7 about mandates are made here on a copy of it, by pure functions; whoever made a decision
+ * writes the copy back, and has made it only if that was accepted.
+ *
+ * Times are the anchor's clock, in ms.
+ *
+ * A bucket's mandate names its tier and the life of that tier's memory.  Its epoch only grows, by every change; no two
+ * mandates of a bucket, on whatever tier, share one.  The first is above what a lone Redis gives (its clock in ms *
+ * 1024 as a whole fence), see dibs__tiers_first_epoch.
+ */
+#include "store/uri.h"
+
+enum {
+  DIBS__TIERS_FORMAT = 1,
+  DIBS__TIERS_GRACE_MS = 300,        /* a freshly made epoch gets so long to arrive before the next is made */
+  DIBS__TIERS_CONFIRM_MS = 3000,     /* strict: how long a copy may be used after the anchor confirmed it */
+  DIBS__TIERS_REPORT_MS = 1000,      /* each client reports so often, */
+  DIBS__TIERS_ACTIVE_MS = 10000,     /* and counts so long after its last report */
+  DIBS__TIERS_DWELL_MS = 10000,      /* a tier that was left is not returned to sooner, */
+  DIBS__TIERS_DWELL_MAX_MS = 300000, /* and later each time that it is left again soon after its return, up to this */
+  DIBS__TIERS_RAISE_MAX = 1024       /* so many steps an anchor that is behind its records is raised by itself */
+};
+
+enum dibs__tiers_hand { DIBS__HAND_AUTO, DIBS__HAND_OPEN, DIBS__HAND_CLOSED };
+enum dibs__tiers_strictness { DIBS__FENCED, DIBS__STRICT };
+
+struct dibs__tiers_tier {
+  char scheme[33];            /* "redis": clients whose tiers are others are refused */
+  enum dibs__tiers_hand hand; /* OPEN: as if it were down; CLOSED: never taken for down */
+  uint32_t percent;           /* SCHEME.enabled: buckets below it may be here; of the last tier always 100 */
+  bool down;                  /* by vote */
+  int64_t turned;             /* down or up again since */
+  int64_t dwell_ms;           /* how long it must be down before it may be up */
+};
+
+struct dibs__tiers_mandate {
+  uint32_t epoch; /* 0: none was made yet */
+  uint32_t tier;
+  dibs__life life;
+  int64_t since;
+  int64_t from; /* strict: nothing is granted under it before */
+};
+
+struct dibs__tiers_state {
+  uint32_t count;
+  struct dibs__tiers_tier tiers[DIBS__URI_TIERS];
+  enum dibs__tiers_strictness strictness;
+  /* The flags that are not a tier's. */
+  bool breaker; /* circuit-breaker.enabled: tiers may be voted down */
+  uint32_t
+      fallback; /* SCHEME-fallback.enabled, fallback.enabled: percent of buckets that may leave a tier that is down */
+  bool least_strict;  /* least-strict.enabled */
+  int32_t pinned;     /* all buckets on this tier, by hand; -1: not */
+  int64_t longest_ms; /* strict: no ttl is granted above it before it is recorded here */
+  struct dibs__tiers_mandate mandates[DIBS__BUCKETS];
+};
+
+/* A set of buckets. */
+struct dibs__buckets {
+  uint64_t bits[2];
+};
+static inline bool dibs__buckets_has(const struct dibs__buckets *set, uint32_t bucket) {
+  return set->bits[bucket / 64] >> bucket % 64 & 1;
+}
+static inline void dibs__buckets_add(struct dibs__buckets *set, uint32_t bucket) {
+  set->bits[bucket / 64] |= UINT64_C(1) << bucket % 64;
+}
+
+/* ---- The record ---- */
+
+/* Reserved: no user's key has a control character. */
+#define DIBS__TIERS_KEY "\001tiers"
+
+/* All on the first tier, fenced, breaker and fallback on, no mandate made. */
+void dibs__tiers_begin(struct dibs__tiers_state *state, const char *const schemes[], uint32_t count);
+/* As lines of text; buckets that are alike share one.  malloc'd; NULL: no memory. */
+char *dibs__tiers_write(const struct dibs__tiers_state *state, size_t *len);
+/* CORRUPT, TOO_NEW, with words. */
+dibs__status dibs__tiers_read(const char *text, size_t len, struct dibs__tiers_state *state, struct dibs__said *said);
+
+/* ---- Decisions ---- */
+
+uint32_t dibs__tiers_first_epoch(int64_t now);
+
+/* Which tier a bucket should be on, by pin, flags, hands and votes. */
+uint32_t dibs__tiers_wanted(const struct dibs__tiers_state *state, uint32_t bucket);
+
+/* A tier answered for a bucket whose mandate names it, that it has `has`. */
+enum dibs__tiers_verdict {
+  DIBS__TIERS_JOIN,  /* it is what stands */
+  DIBS__TIERS_YOUNG, /* what stands was made a moment ago, and may be on its way: ask the tier again */
+  DIBS__TIERS_MADE,  /* the next epoch was made, for has.life: write, then install it once */
+  DIBS__TIERS_SPENT  /* there is no next epoch */
+};
+enum dibs__tiers_verdict dibs__tiers_told(struct dibs__tiers_state *state, uint32_t bucket, const dibs__mandate *has,
+                                          int64_t now);
+/* The epoch is used up, or something was seen under a higher one: the next is made whatever the tier has. */
+enum dibs__tiers_verdict dibs__tiers_next(struct dibs__tiers_state *state, uint32_t bucket, uint32_t above,
+                                          const dibs__life *life, int64_t now);
+
+/* Puts every bucket on the tier that it should be on and is not: lives[i] is that of tier i, NULL if it can't be
+ * reached (then it gets no bucket), has[i], where it is known, what each bucket has there (new epochs are above it).
+ * *moved: those for which a mandate was made, to be installed.  false: nothing to do. */
+bool dibs__tiers_place(struct dibs__tiers_state *state, const dibs__life *const lives[],
+                       const dibs__mandate *const has[], int64_t now, struct dibs__buckets *moved);
+/* Is there a bucket that should be elsewhere?  *on: some bucket should be moved to tier i, bit i. */
+bool dibs__tiers_astray(const struct dibs__tiers_state *state, uint32_t *to);
+
+/* ---- Reports and votes ---- */
+
+enum { DIBS__TIERS_HOST_MAX = 63, DIBS__TIERS_COUNTS_MAX = 16 };
+
+/* What one client says of itself, each second and when its breaker turns. */
+struct dibs__tiers_report {
+  uint32_t count;
+  struct {
+    bool active; /* it used the tier, or tried to, in the last 10 s */
+    bool down;   /* its breaker is open, and not for its own password or configuration */
+    bool well;   /* it reached the tier since it left it, and its breaker is closed */
+    enum { DIBS__SEEN_CLOSED, DIBS__SEEN_OPEN, DIBS__SEEN_HALF_OPEN } breaker;
+  } tiers[DIBS__URI_TIERS];
+  char owner[DIBS_OWNER_MAX + 1];          /* "user@host:pid", for people */
+  uint64_t counts[DIBS__TIERS_COUNTS_MAX]; /* metrics.h */
+};
+size_t dibs__tiers_report_write(const struct dibs__tiers_report *report, char *to, size_t size);
+bool dibs__tiers_report_read(dibs__str text, struct dibs__tiers_report *report);
+
+struct dibs__tiers_tally {
+  uint32_t clients;
+  uint32_t active[DIBS__URI_TIERS], down[DIBS__URI_TIERS], well[DIBS__URI_TIERS];
+};
+void dibs__tiers_tally(const struct dibs__tiers_report reports[], size_t count, struct dibs__tiers_tally *tally);
+
+/* Turns tiers down that more than half of those active on it report down (circuit-breaker.enabled, hand AUTO, never
+ * the last), and up again when their dwell time is over and more than half of all clients find it well.  true:
+ * something turned. */
+bool dibs__tiers_vote(struct dibs__tiers_state *state, const struct dibs__tiers_tally *tally, int64_t now);
+
+/* ---- Flags ---- */
+
+/* redis.enabled, circuit-breaker.enabled, mysql-fallback.enabled (also fallback.enabled), least-strict.enabled, by the
+ * schemes that the state has (rediss is redis; postgresql is postgres; mariadb is mysql).  The nth one's name; NULL: no
+ * more. */
+const char *dibs__tiers_flag_name(const struct dibs__tiers_state *state, size_t nth, char *room, size_t size);
+/* Percent: 0 is off, 100 on.  INVALID (said lists the flags that there are; circuit-breaker and least-strict know only
+ * 0 and 100), OK. */
+dibs__status dibs__tiers_flag_set(struct dibs__tiers_state *state, const char *name, uint32_t percent,
+                                  struct dibs__said *said);
+dibs__status dibs__tiers_flag_get(const struct dibs__tiers_state *state, const char *name, uint32_t *percent,
+                                  struct dibs__said *said);
+
+#endif
