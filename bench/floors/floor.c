@@ -21,7 +21,7 @@ struct options {
   uint32_t users[LIST_MOST];
   size_t users_count;
   double seconds;
-  int64_t limit;
+  int64_t limit, hold; /* hold: -1: not asked for */
   bool json, smoke;
 };
 
@@ -31,9 +31,12 @@ static void help(const struct floor_engine *engine, FILE *to) {
   fprintf(to,
           "usage: floor-%s --uri URI [--strategy S,...|all] [--users N,...] [--seconds T] [--limit N] [--json]\n"
           "       floor-%s --smoke [--uri URI]\n"
+          "%s%s%s"
           "URI: %s.  The tables floor_* in it are dropped and made anew.\n"
           "Defaults: all strategies, 20 users, 2 seconds, a limit that nobody reaches.\n\nStrategies:\n",
-          engine->name, engine->name, engine->example);
+          engine->name, engine->name, engine->weigh ? "       floor-" : "", engine->weigh ? engine->name : "",
+          engine->weigh ? " --uri URI --hold N   (what N held leases add to the server's memory)\n" : "",
+          engine->example);
   for (const struct floor_strategy *s = engine->strategies; s->name; s++) fprintf(to, "  %-14s %s\n", s->name, s->what);
 }
 
@@ -76,7 +79,7 @@ static const char *unknown(const struct floor_engine *engine, const char *list) 
 }
 
 static bool wants_value(const char *option) {
-  static const char *const all[] = {"--uri", "--strategy", "--users", "--seconds", "--limit"};
+  static const char *const all[] = {"--uri", "--strategy", "--users", "--seconds", "--limit", "--hold"};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++)
     if (strcmp(option, all[i]) == 0) return true;
   return false;
@@ -88,6 +91,10 @@ static bool value_read(struct options *o, const char *option, const char *value)
   if (strcmp(option, "--strategy") == 0) o->strategies = value;
   if (strcmp(option, "--users") == 0) return users_read(value, o);
   if (strcmp(option, "--seconds") == 0) return number(value, 0.01, 3600, &o->seconds);
+  if (strcmp(option, "--hold") == 0) {
+    if (!number(value, 0, 1e8, &x)) return false;
+    o->hold = (int64_t)x;
+  }
   if (strcmp(option, "--limit") == 0) {
     if (!number(value, 0, 1e15, &x)) return false;
     o->limit = (int64_t)x;
@@ -150,6 +157,7 @@ static void print_json(const struct floor_run *run, const struct floor_result *r
          run->strategy->name, run->users, r->seconds, r->done, (double)r->done / r->seconds);
   printf("\"p50_ns\":%" PRIu64 ",\"p99_ns\":%" PRIu64 ",\"max_ns\":%" PRIu64 ",", dibs__hist_percentile(t, 50),
          dibs__hist_percentile(t, 99), t->max);
+  printf("\"cpu_ns\":%.0f,", r->done ? r->cpu_seconds * 1e9 / (double)r->done : 0.0);
   printf("\"conflicts\":%" PRIu64 ",\"deadlocks\":%" PRIu64 ",\"full\":%" PRIu64 ",\"errors\":%" PRIu64
          ",\"transactions\":%" PRIu64 ",",
          r->conflicts, r->deadlocks, r->full, r->errors, r->batches);
@@ -235,7 +243,8 @@ static int smoke(const struct floor_engine *engine, const struct options *o) {
 }
 
 int floor_main(const struct floor_engine *engine, int argc, char **argv) {
-  struct options o = {.strategies = "all", .users = {20}, .users_count = 1, .seconds = 2, .limit = 1000000000000};
+  struct options o = {
+      .strategies = "all", .users = {20}, .users_count = 1, .seconds = 2, .limit = 1000000000000, .hold = -1};
   int status = options_read(engine, argc, argv, &o);
   if (status >= 0) return status;
   if (o.smoke) return smoke(engine, &o);
@@ -243,6 +252,7 @@ int floor_main(const struct floor_engine *engine, int argc, char **argv) {
     fprintf(stderr, "floor-%s: --uri is missing; see floor-%s --help\n", engine->name, engine->name);
     return EXIT_USAGE;
   }
+  if (o.hold >= 0 && engine->weigh) return floor_hold(engine, o.uri, (int32_t)o.hold);
   static struct floor_result result;
   bool all = true;
   for (size_t i = 0; i < o.users_count; i++)

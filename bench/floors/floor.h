@@ -50,6 +50,7 @@ struct floor_strategy {
   enum floor_kind kind;
   bool unsafe;       /* loses updates: the point of showing it */
   unsigned prepared; /* for the engine: a bit for each statement that a connection prepares */
+  uint32_t pairs;    /* FLOOR_LEASE_OWN: so many pairs travel together; 0: each operation alone */
   enum floor_answer (*book)(struct floor_link *link, const struct floor_claim *claim); /* FLOOR_ALONE */
   /* FLOOR_TOGETHER: all of them or, when they do not fit together, FLOOR_FULL and none. */
   enum floor_answer (*book_all)(struct floor_link *link, const struct floor_claim *const claims[], size_t count);
@@ -59,6 +60,11 @@ struct floor_strategy {
 struct floor_audit {
   int64_t used, limit, claims, amount; /* amount: the sum of all claims */
   int64_t fences, held;                /* of the leases: the sum of fences, names with an owner */
+};
+
+/* What a server says of itself. */
+struct floor_weight {
+  int64_t bytes, keys, commands; /* memory used; keys there; commands served since it was started */
 };
 
 struct floor_engine {
@@ -74,6 +80,11 @@ struct floor_engine {
   bool (*room)(struct floor_link *link, int64_t *room); /* limit - used */
   enum floor_answer (*acquire)(struct floor_link *link, int32_t name, int32_t owner, int64_t *fence);
   enum floor_answer (*release)(struct floor_link *link, int32_t name, int32_t owner);
+  /* Where a strategy has pairs: acquires and releases `count` names from `name` on, in one trip. */
+  enum floor_answer (*pairs)(struct floor_link *link, int32_t name, uint32_t count, int32_t owner);
+  /* Both or none.  Acquires `count` names from `name` on for ten minutes, in one trip; tells what the server uses. */
+  bool (*hold)(struct floor_link *link, int32_t name, uint32_t count, int32_t owner);
+  bool (*weigh)(struct floor_link *link, struct floor_weight *weight);
   const char *(*version)(struct floor_link *link);
 };
 
@@ -93,6 +104,7 @@ struct floor_result {
   bool reached;     /* the engine could be connected to at all */
   bool shared;      /* two held one name at the same time */
   double seconds;
+  double cpu_seconds; /* of this process, meanwhile */
   struct floor_audit audit;
   bool right;
   char version[64];
@@ -101,6 +113,11 @@ struct floor_result {
 
 /* Sets up the tables, runs, and looks at the tables.  false: it could not, or some call failed; result->why tells. */
 bool floor_run(const struct floor_run *run, struct floor_result *result);
+
+/* ---- What leases weigh (hold.c) ---- */
+
+/* Says as JSON what the server uses, and with `count` also what that many held leases add to it; exit status. */
+int floor_hold(const struct floor_engine *engine, const char *uri, int32_t count);
 
 /* ---- One writer for all (batch.c) ---- */
 

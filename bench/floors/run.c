@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 /* A refused try sleeps for a random time below a bound that doubles with each try, between these. */
 enum { BACKOFF_FIRST_US = 500, BACKOFF_MOST_US = 512000, BACKOFF_DOUBLES = 10 };
@@ -93,13 +94,19 @@ static enum floor_answer lease(struct user *u, bool shared) {
   return got == FLOOR_DONE ? got : FLOOR_BROKEN;
 }
 
+static uint32_t pairs_of(const struct floor_run *run) {
+  return run->strategy->pairs ? run->strategy->pairs : 1;
+}
+
 static enum floor_answer once(struct user *u) {
   switch (u->crowd->run->strategy->kind) {
   case FLOOR_ALONE:
   case FLOOR_TOGETHER:
     return book(u);
   case FLOOR_LEASE_OWN:
-    return lease(u, false);
+    if (pairs_of(u->crowd->run) == 1) return lease(u, false);
+    return u->crowd->run->engine->pairs(u->link, u->number * (int32_t)pairs_of(u->crowd->run), pairs_of(u->crowd->run),
+                                        u->number + 1);
   case FLOOR_LEASE_SHARED:
     return lease(u, true);
   }
@@ -150,6 +157,13 @@ static bool users_open(struct crowd *c, struct floor_result *result) {
   return true;
 }
 
+static double cpu_seconds(void) {
+  struct rusage used;
+  getrusage(RUSAGE_SELF, &used);
+  return (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
+         (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1e6;
+}
+
 /* Ends when all users have; seconds from the gate's opening to the last one's end. */
 static bool users_run(struct crowd *c, struct floor_result *result) {
   uint32_t started = 0;
@@ -158,6 +172,7 @@ static bool users_run(struct crowd *c, struct floor_result *result) {
     u->thread = dibs__thread_start("user", user_main, u);
     if (!u->thread) break;
   }
+  double cpu = cpu_seconds();
   dibs__tick start = dibs__tick_now();
   c->end = start;
   if (started == c->run->users) c->end.ns += (int64_t)(c->run->seconds * 1e9);
@@ -175,7 +190,8 @@ static bool users_run(struct crowd *c, struct floor_result *result) {
     result->errors += u->errors;
     if (u->why[0] && !result->why[0]) memcpy(result->why, u->why, sizeof result->why);
   }
-  result->done = result->times.count;
+  result->cpu_seconds = cpu_seconds() - cpu;
+  result->done = result->times.count * pairs_of(c->run);
   result->seconds = (double)(last.ns - start.ns) / 1e9;
   result->shared = atomic_load(&c->shared);
   if (started < c->run->users)
@@ -237,7 +253,7 @@ bool floor_run(const struct floor_run *run, struct floor_result *result) {
   }
   result->reached = true;
   snprintf(result->version, sizeof result->version, "%s", engine->version(link));
-  if (!engine->setup(link, run->limit, (int32_t)run->users)) goto said;
+  if (!engine->setup(link, run->limit, (int32_t)(run->users * pairs_of(run)))) goto said;
   if (run->strategy->kind == FLOOR_TOGETHER && !(writer = engine->open(run->uri, run->strategy, result->why))) goto out;
   ok = users_all(run, writer, result);
   if (!ok) goto out;

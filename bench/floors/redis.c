@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Redis through hiredis: leases alone, since what it is told is not durable.  The least that could be called a fenced
+ * lease: SET NX PX and a counter in one script, compare and delete in another, each called by its SHA with its words
+ * ready.  The pairs of one trip are sent at once and answered at once.
+ */
+#include "floor.h"
+
+#include <hiredis/hiredis.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char acquire_text[] =
+    "if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return redis.call('INCR', KEYS[2]) end return 0";
+static const char release_text[] =
+    "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
+
+enum { SHA = 41, CONNECT_S = 5, PAIRS_MOST = 64, SWEEP = 500 /* keys looked at in a trip, outside of what is timed */ };
+#define TTL_MS "10000"
+#define TTL_LONG_MS "600000" /* of what is held to be weighed */
+
+struct link {
+  struct floor_link base;
+  redisContext *redis;
+  char acquire[SHA], release[SHA];
+  int32_t names; /* that setup made; 0: this link is another's */
+  char version[64];
+};
+
+/* The words of a call, and the room that its numbers stand in. */
+struct words {
+  char key[32], fence[36], owner[24];
+  const char *argv[7];
+  size_t length[7];
+  int count;
+};
+
+static enum floor_answer broken(struct link *l, const redisReply *got) {
+  const char *why = got && got->type == REDIS_REPLY_ERROR ? got->str : l->redis->err ? l->redis->errstr : "odd answer";
+  snprintf(l->base.why, sizeof l->base.why, "%s", why);
+  return FLOOR_BROKEN;
+}
+
+static void add(struct words *w, const char *word, size_t length) {
+  w->argv[w->count] = word;
+  w->length[w->count++] = length;
+}
+
+static void acquire_words(const struct link *l, struct words *w, int32_t name, int32_t owner, const char *ttl_ms) {
+  w->count = 0;
+  size_t key = (size_t)snprintf(w->key, sizeof w->key, "floor:%d", name);
+  size_t fence = (size_t)snprintf(w->fence, sizeof w->fence, "floor:%d:f", name);
+  size_t own = (size_t)snprintf(w->owner, sizeof w->owner, "owner-%d", owner);
+  add(w, "EVALSHA", 7);
+  add(w, l->acquire, SHA - 1);
+  add(w, "2", 1);
+  add(w, w->key, key);
+  add(w, w->fence, fence);
+  add(w, w->owner, own);
+  add(w, ttl_ms, strlen(ttl_ms));
+}
+
+static void release_words(const struct link *l, struct words *w, int32_t name, int32_t owner) {
+  w->count = 0;
+  size_t key = (size_t)snprintf(w->key, sizeof w->key, "floor:%d", name);
+  size_t own = (size_t)snprintf(w->owner, sizeof w->owner, "owner-%d", owner);
+  add(w, "EVALSHA", 7);
+  add(w, l->release, SHA - 1);
+  add(w, "1", 1);
+  add(w, w->key, key);
+  add(w, w->owner, own);
+}
+
+static bool put(struct link *l, struct words *w) {
+  return redisAppendCommandArgv(l->redis, w->count, w->argv, w->length) == REDIS_OK;
+}
+
+/* The next answer, which is to be a number. */
+static enum floor_answer number(struct link *l, int64_t *to) {
+  void *got = NULL;
+  enum floor_answer answer = FLOOR_DONE;
+  if (redisGetReply(l->redis, &got) != REDIS_OK) return broken(l, NULL);
+  const redisReply *reply = got;
+  if (reply->type == REDIS_REPLY_INTEGER)
+    *to = reply->integer;
+  else
+    answer = broken(l, reply);
+  freeReplyObject(got);
+  return answer;
+}
+
+static enum floor_answer not_held(struct link *l) {
+  snprintf(l->base.why, sizeof l->base.why, "the lease was not held any more");
+  return FLOOR_BROKEN;
+}
+
+static enum floor_answer acquire(struct floor_link *link, int32_t name, int32_t owner, int64_t *fence) {
+  struct link *l = (struct link *)link;
+  struct words w;
+  acquire_words(l, &w, name, owner, TTL_MS);
+  if (!put(l, &w)) return broken(l, NULL);
+  enum floor_answer answer = number(l, fence);
+  return answer == FLOOR_DONE && *fence == 0 ? FLOOR_CONFLICT : answer;
+}
+
+static enum floor_answer release(struct floor_link *link, int32_t name, int32_t owner) {
+  struct link *l = (struct link *)link;
+  struct words w;
+  int64_t gone = 0;
+  release_words(l, &w, name, owner);
+  if (!put(l, &w)) return broken(l, NULL);
+  enum floor_answer answer = number(l, &gone);
+  return answer == FLOOR_DONE && gone != 1 ? not_held(l) : answer;
+}
+
+static enum floor_answer pairs(struct floor_link *link, int32_t name, uint32_t count, int32_t owner) {
+  struct link *l = (struct link *)link;
+  struct words w;
+  for (uint32_t i = 0; i < count; i++) {
+    acquire_words(l, &w, name + (int32_t)i, owner, TTL_MS);
+    bool fine = put(l, &w);
+    release_words(l, &w, name + (int32_t)i, owner);
+    if (!fine || !put(l, &w)) return broken(l, NULL);
+  }
+  for (uint32_t i = 0; i < count; i++) {
+    int64_t fence = 0, gone = 0;
+    enum floor_answer first = number(l, &fence), second = number(l, &gone);
+    if (first != FLOOR_DONE || second != FLOOR_DONE) return FLOOR_BROKEN;
+    if (!fence || gone != 1) return not_held(l);
+  }
+  return FLOOR_DONE;
+}
+
+static bool hold(struct floor_link *link, int32_t name, uint32_t count, int32_t owner) {
+  struct link *l = (struct link *)link;
+  struct words w;
+  for (uint32_t i = 0; i < count; i++) {
+    acquire_words(l, &w, name + (int32_t)i, owner, TTL_LONG_MS);
+    if (!put(l, &w)) return broken(l, NULL) == FLOOR_DONE;
+  }
+  bool fine = true;
+  for (uint32_t i = 0; i < count; i++) {
+    int64_t fence = 0;
+    fine = number(l, &fence) == FLOOR_DONE && fence && fine;
+  }
+  return fine;
+}
+
+/* ---- Keys and connections ---- */
+
+/* A command that is not timed.  NULL: it failed, and why is told. */
+__attribute__((format(printf, 2, 3))) static redisReply *ask(struct link *l, const char *format, ...) {
+  va_list list;
+  va_start(list, format);
+  redisReply *got = redisvCommand(l->redis, format, list);
+  va_end(list);
+  if (got && got->type != REDIS_REPLY_ERROR) return got;
+  broken(l, got);
+  freeReplyObject(got);
+  return NULL;
+}
+
+static bool load(struct link *l, const char *text, char sha[SHA]) {
+  redisReply *got = ask(l, "SCRIPT LOAD %s", text);
+  if (got) snprintf(sha, SHA, "%s", got->str);
+  freeReplyObject(got);
+  return got != NULL;
+}
+
+static void link_close(struct floor_link *link) {
+  struct link *l = (struct link *)link;
+  if (l->redis) redisFree(l->redis);
+  free(l);
+}
+
+/* Signs in, and goes to the database that the path names. */
+static bool enter(struct link *l, const struct floor_uri *at) {
+  redisReply *got = NULL;
+  if (at->password[0]) {
+    got = at->user[0] ? ask(l, "AUTH %s %s", at->user, at->password) : ask(l, "AUTH %s", at->password);
+    if (!got) return false;
+    freeReplyObject(got);
+  }
+  const char *database = at->path[0] == '/' ? at->path + 1 : at->path;
+  if (database[0] && strcmp(database, "0") != 0) {
+    if (!(got = ask(l, "SELECT %s", database))) return false;
+    freeReplyObject(got);
+  }
+  return load(l, acquire_text, l->acquire) && load(l, release_text, l->release);
+}
+
+static struct floor_link *link_open(const char *uri, const struct floor_strategy *strategy, char why[FLOOR_WHY]) {
+  (void)strategy;
+  static const struct timeval patience = {.tv_sec = CONNECT_S};
+  struct floor_uri at;
+  char socket[512];
+  struct link *l = floor_uri_cut(uri, &at) ? calloc(1, sizeof *l) : NULL;
+  if (!l) {
+    snprintf(why, FLOOR_WHY, "no URI of a Redis, or out of memory");
+    return NULL;
+  }
+  if (floor_uri_param(&at, "socket", socket, sizeof socket))
+    l->redis = redisConnectUnixWithTimeout(socket, patience);
+  else
+    l->redis = redisConnectWithTimeout(at.host[0] ? at.host : "127.0.0.1", at.port ? (int)at.port : 6379, patience);
+  bool fine = l->redis && !l->redis->err;
+  if (!fine) snprintf(why, FLOOR_WHY, "%s", l->redis ? l->redis->errstr : "out of memory");
+  if (fine && !(fine = enter(l, &at))) snprintf(why, FLOOR_WHY, "%s", l->base.why);
+  if (fine) return &l->base;
+  link_close(&l->base);
+  return NULL;
+}
+
+/* Sends `command` for the keys of all names, a few hundred a trip; *sum of what comes back as numbers. */
+static bool sweep(struct link *l, const char *command, int64_t *sum) {
+  *sum = 0;
+  for (int32_t from = 0; from < l->names; from += SWEEP) {
+    int32_t to = l->names - from > SWEEP ? from + SWEEP : l->names;
+    for (int32_t name = from; name < to; name++)
+      if (redisAppendCommand(l->redis, command, name, name) != REDIS_OK) return false;
+    for (int32_t name = from; name < to; name++) {
+      void *got = NULL;
+      if (redisGetReply(l->redis, &got) != REDIS_OK) return broken(l, NULL) == FLOOR_DONE;
+      const redisReply *reply = got;
+      bool fine = reply->type != REDIS_REPLY_ERROR;
+      if (!fine) broken(l, reply);
+      if (reply->type == REDIS_REPLY_INTEGER) *sum += reply->integer;
+      if (reply->type == REDIS_REPLY_STRING) *sum += strtoll(reply->str, NULL, 10);
+      freeReplyObject(got);
+      if (!fine) return false;
+    }
+  }
+  return true;
+}
+
+static bool setup(struct floor_link *link, int64_t limit, int32_t names) {
+  (void)limit; /* no bookings here */
+  struct link *l = (struct link *)link;
+  int64_t gone;
+  l->names = names;
+  return sweep(l, "DEL floor:%d floor:%d:f", &gone);
+}
+
+/* Also takes away what the run left. */
+static bool audit(struct floor_link *link, struct floor_audit *a) {
+  struct link *l = (struct link *)link;
+  int64_t gone;
+  memset(a, 0, sizeof *a);
+  return sweep(l, "EXISTS floor:%d", &a->held) && sweep(l, "GET floor:%d:f", &a->fences) &&
+         sweep(l, "DEL floor:%d floor:%d:f", &gone);
+}
+
+/* The text behind `key` in what INFO said. */
+static void field(const char *info, const char *key, char *to, size_t size) {
+  const char *at = strstr(info, key);
+  size_t length = at ? strcspn(at + strlen(key), "\r\n") : 0;
+  snprintf(to, size, "%.*s", (int)length, at ? at + strlen(key) : "");
+}
+
+static const char *version(struct floor_link *link) {
+  struct link *l = (struct link *)link;
+  redisReply *got = ask(l, "INFO server");
+  if (got) field(got->str, "redis_version:", l->version, sizeof l->version);
+  freeReplyObject(got);
+  return l->version;
+}
+
+static bool weigh(struct floor_link *link, struct floor_weight *weight) {
+  struct link *l = (struct link *)link;
+  char text[32];
+  redisReply *memory = ask(l, "INFO memory"), *stats = ask(l, "INFO stats"), *size = ask(l, "DBSIZE");
+  bool fine = memory && stats && size;
+  if (fine) {
+    field(memory->str, "used_memory:", text, sizeof text);
+    weight->bytes = strtoll(text, NULL, 10);
+    field(stats->str, "total_commands_processed:", text, sizeof text);
+    weight->commands = strtoll(text, NULL, 10);
+    weight->keys = size->integer;
+  }
+  freeReplyObject(memory);
+  freeReplyObject(stats);
+  freeReplyObject(size);
+  return fine;
+}
+
+static const struct floor_strategy strategies[] = {
+    {"lease-own", "acquire and release a name of one's own", .kind = FLOOR_LEASE_OWN},
+    {"lease-16", "16 names of one's own: 16 acquires and 16 releases a trip", .kind = FLOOR_LEASE_OWN, .pairs = 16},
+    {"lease-64", "64 names of one's own a trip", .kind = FLOOR_LEASE_OWN, .pairs = PAIRS_MOST},
+    {"lease-shared", "all users for one name, tried until had", .kind = FLOOR_LEASE_SHARED},
+    {.name = NULL}};
+
+static const struct floor_engine engine = {.name = "redis",
+                                           .example = "redis://user:password@host:port/0 or redis:///0?socket=/path",
+                                           .variable = "DIBS_TEST_REDIS",
+                                           .strategies = strategies,
+                                           .open = link_open,
+                                           .close = link_close,
+                                           .setup = setup,
+                                           .audit = audit,
+                                           .acquire = acquire,
+                                           .release = release,
+                                           .pairs = pairs,
+                                           .hold = hold,
+                                           .weigh = weigh,
+                                           .version = version};
+
+int main(int argc, char **argv) {
+  return floor_main(&engine, argc, argv);
+}
