@@ -19,9 +19,10 @@
  *
  * Keys.  All that belongs to a bucket has its hash tag, {17}, so that a cluster can serve it:
  *
- *   dibs:{17}               the bucket: which mandate is installed and the sequence, in one key, so that they vanish
- * together dibs:{17}:n:NAME        the holders of a name; ends with the last of them dibs:{17}:q:NAME, ...   its queue;
- * gone with its last waiter dibs:s:SESSION          a channel, not a key: the process hears of its offers there
+ *   dibs:{17}          the bucket: its mandate and the sequence, in one key, so that they vanish together
+ *   dibs:{17}:n:NAME   the holders of a name; ends with the last of them
+ *   dibs:{17}:q:NAME   its queue, and what else begins like that; gone with its last waiter
+ *   dibs:s:SESSION     a channel, not a key: the process hears of its offers there
  *
  * `?prefix=` puts another word for "dibs".
  *
@@ -50,7 +51,8 @@ struct dibs__redis_place {
   uint32_t database;
   int64_t connect_timeout_ms;
   char shown[256];
-  struct dibs__uri *uri; /* a copy that the texts live in */
+  char *memory; /* that the texts live in */
+  size_t size;
 };
 
 dibs__status dibs__redis_place(const struct dibs__uri *uri, struct dibs__redis_place **place, struct dibs__said *said);
@@ -58,43 +60,82 @@ void dibs__redis_place_free(struct dibs__redis_place *place);
 
 /* ---- A connection ---- */
 
-/* A script, known to the server by its SHA-1; told again when the server has forgotten it. */
+/* A script, known to the server by its SHA-1; told again when the server has forgotten it.  The texts are
+ * `extern const char dibs__redis_lua_NAME[]`, one for each redis/NAME.lua; several may be put together first. */
 struct dibs__redis_script {
   const char *text;
   char sha[41];
 };
+/* Fills in the sha of its text; before it is put anywhere. */
+void dibs__redis_script_name(struct dibs__redis_script *script);
+
+/* What replies live in: nothing of it is freed before the next go. */
+struct dibs__redis_room;
+struct dibs__redis_command {
+  size_t start; /* in `out` */
+  const struct dibs__redis_script *script;
+};
+
+enum { DIBS__REDIS_SCRIPTS = 32 };
 
 /* To be used by one thread at a time. */
 struct dibs__redis_link {
-  redisContext *context; /* not blocking: poll and the deadline are ours */
+  redisContext *context; /* its socket blocks for short whiles; poll and the deadline are ours */
   const struct dibs__redis_place *place;
   bool dead;            /* of no more use */
-  size_t put, answered; /* commands since the last go; replies of the latest go */
-  redisReply **replies;
-  size_t room;
+  size_t put, answered; /* commands since the last go; replies of the latest go, in their order: the first so many */
   dibs__tick sent;
+  dibs__life life;  /* of the server when the link was made */
+  uint32_t version; /* 70015 is 7.0.15 */
+  /* redis_wire.c's. */
+  redisReply **replies;
+  size_t room; /* of replies and commands */
+  struct dibs__redis_command *commands;
+  char *out; /* commands as they travel; they stay until they are answered */
+  size_t out_used, out_room, out_sent;
+  size_t wanted, got; /* replies */
+  dibs__tick heard;   /* when the latest go ended */
+  struct dibs__redis_room *reply_room;
+  const struct dibs__redis_script *known[DIBS__REDIS_SCRIPTS]; /* told together */
+  size_t known_count;
+  enum { DIBS__REDIS_TALKING, DIBS__REDIS_DONE, DIBS__REDIS_LOST, DIBS__REDIS_LATE } at;
+  int trouble; /* errno; 0: the server closed the connection */
 };
 
-/* To host `nth` (NULL sentinel), the socket, or the master that a sentinel names, which is asked whether it is one
- * (ROLE).  Authenticated, on its database.  Refused: maxmemory-policy other than noeviction where there is a maxmemory,
- * cluster mode, versions below 5, a replica.  UNAVAILABLE, DENIED, UNSUPPORTED, INVALID; said tells. */
+/* To host `nth` (NULL sentinel), the socket, or the master that a sentinel names, which is asked whether it is one.
+ * Authenticated, on its database.  Refused: a maxmemory-policy other than noeviction, cluster mode, versions below 5, a
+ * replica.  UNAVAILABLE, DENIED, UNSUPPORTED, INVALID; said tells. */
 dibs__status dibs__redis_connect(const struct dibs__redis_place *place, size_t nth, dibs__tick by,
                                  struct dibs__redis_link **link, struct dibs__said *said);
 void dibs__redis_disconnect(struct dibs__redis_link *link);
 
 /* Takes a command over, to be sent by the next go.  false: no memory. */
 bool dibs__redis_put(struct dibs__redis_link *link, size_t count, const char *const words[], const size_t lengths[]);
-/* EVALSHA with these keys and arguments. */
+/* EVALSHA with these `keys` keys, which are the first of the `count` words, and arguments.  The script stays where it
+ * is as long as the link. */
 bool dibs__redis_put_script(struct dibs__redis_link *link, const struct dibs__redis_script *script, size_t keys,
                             size_t count, const char *const words[], const size_t lengths[]);
-/* Sends what was put and waits for all replies.  UNAVAILABLE: nothing was sent; UNKNOWN: some replies are missing, and
- * the link is dead.  A script that the server did not know is told and asked again, within the deadline. */
+/* Forgets what was put since the last go. */
+void dibs__redis_drop(struct dibs__redis_link *link);
+/* Sends what was put and waits for all replies; said gets sent, dead, text.  UNAVAILABLE: nothing was done; UNKNOWN:
+ * some replies are missing (dibs__redis_reply is NULL), and the link is dead.  A script that the server did not know is
+ * told, and asked again, within the deadline: those put before all scripts were known again may be done behind those
+ * that came after.  A NOSCRIPT that is left did nothing. */
 dibs__status dibs__redis_go(struct dibs__redis_link *link, dibs__tick by, struct dibs__said *said);
-/* The same on several at once; answers[i] is what go would have answered for links[i]; NULL links are passed over. */
+/* The same on several at once; answers[i] is what go would have answered for links[i]; NULL links are passed over. said
+ * tells of the first that failed. */
 void dibs__redis_go_all(struct dibs__redis_link *const links[], size_t count, dibs__tick by, dibs__status answers[],
                         struct dibs__said *said);
-/* The nth reply of the latest go; valid until the next one. */
+/* The nth reply of the latest go; valid until the next one.  NULL: it is missing. */
 const redisReply *dibs__redis_reply(const struct dibs__redis_link *link, size_t nth);
+
+/* What a reply that is an error means, as the answer of the operation that it was asked for; what is not known is
+ * UNAVAILABLE.  Nothing was done, unless it is an error from inside of a script of ours.  said, which may be NULL, gets
+ * words for people; `what`: "can't WHAT redis://...". */
+dibs__status dibs__redis_refused(struct dibs__redis_link *link, const redisReply *reply, const char *what,
+                                 struct dibs__said *said);
+/* 40 hex digits of a master_replid.  false: they are not. */
+bool dibs__redis_life(const char *hex, size_t length, dibs__life *life);
 
 /* ---- The driver ---- */
 
@@ -122,12 +163,19 @@ dibs__status dibs__redis_list(struct dibs__session *session, const struct dibs__
                               struct dibs__said *said);
 void dibs__redis_scratch_free(struct dibs__redis_scratch *scratch);
 
-/* redis_bell.c.  The subscription stands before the first waiter of the store is queued: run calls ready first. */
+/* redis_bell.c.  The subscription stands before the first waiter of the store is queued: run calls ready first, which
+ * is quick when it stands.  Until then a store has none. */
+dibs__status dibs__redis_bell_open(struct dibs__redis *store);
 dibs__status dibs__redis_bell_ready(struct dibs__redis *store, dibs__tick by, struct dibs__said *said);
 dibs__status dibs__redis_bell_events(struct dibs__redis *store, struct dibs__event *events, size_t cap, size_t *count,
                                      dibs__tick by);
 void dibs__redis_bell_wake(struct dibs__redis *store);
 void dibs__redis_bell_close(struct dibs__redis *store);
+/* A session saw this life: EV_NEW_LIFE if another one was seen before. */
+void dibs__redis_bell_life(struct dibs__redis *store, const dibs__life *life);
+/* "dibs:s:00000000000000ff": the channel of a session. */
+enum { DIBS__REDIS_CHANNEL = 96 };
+void dibs__redis_channel(const struct dibs__redis_place *place, uint64_t session, char channel[DIBS__REDIS_CHANNEL]);
 
 /* A message of the channel, as the scripts publish it: the id, then the fence as 8 bytes, the largest first; 0 where
  * there is none.  (The same form as dibs__far_ring_write's.) */
