@@ -14,8 +14,9 @@
 #include <string.h>
 #include <unistd.h>
 
-static const struct bench_size whole = {.rounds = 5, .ms = 1000, .many = 10000, .ttl_ms = 3000, .calls = 50};
-static const struct bench_size smoke = {.rounds = 1, .ms = 50, .many = 200, .ttl_ms = 1500, .calls = 3};
+static const struct bench_size whole = {
+    .rounds = 5, .ms = 1000, .many = 10000, .ttl_ms = 3000, .million = 1000000, .calls = 50};
+static const struct bench_size smoke = {.rounds = 1, .ms = 50, .many = 200, .ttl_ms = 1500, .million = 500, .calls = 3};
 enum { ROUND_MS_MIN = 10, ROUND_MS_MAX = 600000, TRIES = 10 /* of a round, where others are to be calm */ };
 
 static volatile sig_atomic_t interrupted;
@@ -55,6 +56,26 @@ bool dibs__bench_open(struct bench *b, uint32_t flags, dibs_store **store) {
   dibs_error error;
   if (!dibs_open(b->store, &options, store, &error)) return true;
   return dibs__bench_fail(b, "%s", error.text);
+}
+
+/* store/uri.h: a comma, a scheme, a colon, and no digit behind it begin the next one. */
+size_t dibs__bench_first(const char *uri) {
+  for (const char *comma = strchr(uri, ','); comma; comma = strchr(comma + 1, ',')) {
+    size_t scheme = strspn(comma + 1, "abcdefghijklmnopqrstuvwxyz0123456789+.-");
+    const char *colon = comma + 1 + scheme;
+    if (scheme && *colon == ':' && !(colon[1] >= '0' && colon[1] <= '9')) return (size_t)(comma - uri);
+  }
+  return strlen(uri);
+}
+
+bool dibs__bench_open_first(struct bench *b, uint32_t flags, dibs_store **store) {
+  char first[sizeof b->shown];
+  const char *all = b->store;
+  snprintf(first, sizeof first, "%.*s", (int)dibs__bench_first(all), all);
+  b->store = first;
+  bool opened = dibs__bench_open(b, flags, store);
+  b->store = all;
+  return opened;
 }
 
 void dibs__bench_name_of(char name[64], uint32_t run, uint32_t n) {
@@ -178,14 +199,20 @@ static bool listed(const char *list, const char *key) {
   return false;
 }
 
-/* Without a list: those that have the floor which there is. */
-static bool chosen(const struct bench_case *test, const char *only, const char *floor) {
-  return only ? listed(only, test->key) : test->server == (floor != NULL);
+/* Which cases are run when none is named. */
+static enum bench_where where(const struct bench *b) {
+  if (b->store[dibs__bench_first(b->store)]) return BENCH_IN_TIERS;
+  if (!b->floor) return BENCH_IN_FILE;
+  return strncmp(b->store, "redis", 5) == 0 ? BENCH_AT_REDIS : BENCH_AT_SQL;
 }
 
-static size_t count_cases(const char *only, const char *floor) {
+static bool chosen(const struct bench_case *test, const char *only, enum bench_where here) {
+  return only ? listed(only, test->key) : test->where == here;
+}
+
+static size_t count_cases(const char *only, enum bench_where here) {
   size_t count = 0;
-  for (const struct bench_case *test = dibs__bench_cases; test->key; test++) count += chosen(test, only, floor);
+  for (const struct bench_case *test = dibs__bench_cases; test->key; test++) count += chosen(test, only, here);
   return count;
 }
 
@@ -193,7 +220,7 @@ static size_t count_cases(const char *only, const char *floor) {
 static bool cases_known(const char *only) {
   size_t words = 1;
   for (const char *at = only; at && *at; at++) words += *at == ',';
-  return only ? count_cases(only, NULL) == words : true;
+  return only ? count_cases(only, BENCH_ASKED) == words : true;
 }
 
 static int parse(int argc, char **argv, struct asked *asked, const struct cli_globals *globals) {
@@ -242,11 +269,8 @@ static int parse(int argc, char **argv, struct asked *asked, const struct cli_gl
     return dibs__cli_fail(globals, CLI_USAGE, "INVALID", "bench: 0.01 to 600 seconds");
   }
   if (!cases_known(asked->only)) {
-    return dibs__cli_fail(
-        globals, CLI_USAGE, "INVALID",
-        "bench: no case is called %s; there are alone, names, loop, threads, processes, held, memory, run, and with "
-        "--floor server-names, server-threads, server-processes",
-        asked->only);
+    return dibs__cli_fail(globals, CLI_USAGE, "INVALID",
+                          "bench: %s is not a list of cases; `dibs bench lease --help` names them", asked->only);
   }
   return CLI_DONE;
 }
@@ -261,13 +285,13 @@ static bool write_out(struct bench *b, const char *path, const struct bench_resu
 }
 
 static bool cases_run(struct bench *b, const struct asked *asked, bool json) {
-  struct bench_result *results = calloc(count_cases(asked->only, asked->floor), sizeof *results);
+  struct bench_result *results = calloc(count_cases(asked->only, where(b)), sizeof *results);
   if (!results) return dibs__bench_fail(b, "out of memory");
   size_t count = 0;
   bool done = true;
   if (!json) dibs__bench_print_head(b, stdout);
   for (const struct bench_case *test = dibs__bench_cases; done && test->key; test++) {
-    if (!chosen(test, asked->only, asked->floor)) continue;
+    if (!chosen(test, asked->only, where(b))) continue;
     results[count].test = test;
     done = case_run(b, &results[count]);
     if (done && !json) dibs__bench_print(&results[count], stdout);
@@ -289,12 +313,13 @@ static int help(const struct cli_globals *globals) {
        "  --calm P      run a round again, some times, if others used more than P percent of the processors\n"
        "  --only CASES  some of the cases\n"
        "  --floor PROG  with --store of a server: a program that measures it without dibs, as bench/floors has them;\n"
-       "                then the cases are those that begin with server-\n"
+       "                then the cases are those that begin with server-, or with redis- where that is the store.\n"
+       "                With a --store of several tiers they are those that begin with tiers-\n"
        "  --smoke       everything very small: does it work at all?\n"
        "  --out FILE    the figures as JSON in FILE, beside the table\n"
        "  --json        the figures as JSON instead of the table\n\nCases:");
   for (const struct bench_case *test = dibs__bench_cases; test->key; test++)
-    printf("  %-10s %s\n", test->key, test->title);
+    printf("  %-16s %s\n", test->key, test->title);
   return dibs__cli_flush(globals);
 }
 

@@ -34,8 +34,12 @@ enum bench_metric {
   BENCH_HEAP,   /* bytes of heap an item */
   BENCH_RSS,    /* bytes of anonymous memory an item */
   BENCH_THREADS_USED,
-  BENCH_UNFAIR, /* points by which the share of a process is off its fair share, at worst */
-  BENCH_OTHERS, /* percent of all processors that others used meanwhile */
+  BENCH_UNFAIR,    /* points by which the share of a process is off its fair share, at worst */
+  BENCH_CPU,       /* microseconds of processor time of this side's client, each */
+  BENCH_STORE,     /* bytes of the server's memory a lease */
+  BENCH_KEYS,      /* keys that are left at the server after all was released */
+  BENCH_OVERTAKEN, /* percent of grants that overtook somebody who had asked clearly before */
+  BENCH_OTHERS,    /* percent of all processors that others used meanwhile */
   BENCH_METRICS
 };
 
@@ -46,11 +50,12 @@ struct bench_sample {
 /* How much to do; --smoke makes all of it tiny. */
 struct bench_size {
   uint32_t rounds;
-  int64_t ms;     /* of one side in one round */
-  uint32_t many;  /* leases held and waiting in the memory case */
-  int64_t ttl_ms; /* of those held: they are renewed at a third of it */
-  uint32_t calls; /* of a command in one round */
-  double calm;    /* percent that others may use in a round, else it is run again; 0: any */
+  int64_t ms;       /* of one side in one round */
+  uint32_t many;    /* leases held and waiting in the memory case */
+  int64_t ttl_ms;   /* of those held: they are renewed at a third of it */
+  uint32_t million; /* leases held at once at a server, to weigh them there */
+  uint32_t calls;   /* of a command in one round */
+  double calm;      /* percent that others may use in a round, else it is run again; 0: any */
 };
 
 struct bench {
@@ -86,13 +91,22 @@ struct bench_aim {
   const char *unit;
 };
 
+/* Which stores a case is for, unless it is asked for by its name. */
+enum bench_where {
+  BENCH_IN_FILE,  /* no floor was given: one of this machine's own */
+  BENCH_AT_SQL,   /* a server, against b->floor */
+  BENCH_AT_REDIS, /* as above */
+  BENCH_IN_TIERS, /* several stores behind one URI */
+  BENCH_ASKED     /* none: it is large */
+};
+
 struct bench_case {
   const char *key;                          /* for --only */
   const char *title;                        /* what one turn is, and what the latencies are of */
   struct bench_side sides[BENCH_SIDES_MAX]; /* up to the first without a name */
   struct bench_aim aims[BENCH_AIMS_MAX];
-  bool server; /* against b->floor */
-  bool once;   /* one round is enough: it counts things and does not race the clock */
+  enum bench_where where;
+  bool once; /* one round is enough: it counts things and does not race the clock */
 };
 
 /* All cases; the last has no key. */
@@ -120,6 +134,10 @@ void dibs__bench_sample_hist(struct bench_sample *sample, const struct dibs__his
 /* Keeps the text, and returns false. */
 bool dibs__bench_fail(struct bench *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
 bool dibs__bench_open(struct bench *b, uint32_t flags, dibs_store **store);
+/* The first store of several behind one URI, without those that stand behind it. */
+bool dibs__bench_open_first(struct bench *b, uint32_t flags, dibs_store **store);
+/* The length of the first of several URIs with commas between; that of all of it when there is one alone. */
+size_t dibs__bench_first(const char *uri);
 /* The embedded store in `file` of the bench's folder.  false: too long. */
 bool dibs__bench_file_uri(const struct bench *b, const char *file, char *uri, size_t size);
 dibs_stats dibs__bench_stats(dibs_store *store);
@@ -128,6 +146,9 @@ void dibs__bench_sample_stats(struct bench_sample *sample, const dibs_stats *bef
 /* A name nobody else uses: of this run of the bench, and number `n` in it. */
 void dibs__bench_name(char name[64], uint32_t n);
 void dibs__bench_name_of(char name[64], uint32_t run, uint32_t n);
+
+/* Seconds of processor time that this process has used. */
+double dibs__bench_cpu(void);
 
 struct bench_noise {
   bool known;
@@ -139,20 +160,32 @@ void dibs__bench_noise_end(const struct bench_noise *noise, struct bench_sample 
 
 /* The sides themselves, by what `arg` says. */
 bool dibs__bench_side_threads(struct bench *b, uint32_t arg, struct bench_sample *sample);
-enum { BENCH_ONE_THREAD, BENCH_OWN_NAMES, BENCH_SAME_NAME };
+enum { BENCH_ONE_THREAD, BENCH_OWN_NAMES, BENCH_SAME_NAME, BENCH_FIRST_TIER = 16 /* beside one of these */ };
 bool dibs__bench_side_sqlite(struct bench *b, uint32_t arg, struct bench_sample *sample);
 enum { BENCH_BARE_DIBS, BENCH_BARE_NAIVE, BENCH_BARE_NAIVE_64 };
 bool dibs__bench_side_fifo(struct bench *b, uint32_t arg, struct bench_sample *sample);
 bool dibs__bench_side_loop(struct bench *b, uint32_t arg, struct bench_sample *sample);
 bool dibs__bench_side_turns(struct bench *b, uint32_t arg, struct bench_sample *sample);
-enum { BENCH_TURNS_DIBS = 0, BENCH_TURNS_FLOCK = 1, BENCH_TURNS_BRIEF = 2, BENCH_TURNS_LONG = 4, BENCH_TURNS_MANY = 8 };
+enum {
+  BENCH_TURNS_DIBS = 0,
+  BENCH_TURNS_FLOCK = 1,
+  BENCH_TURNS_BRIEF = 2,
+  BENCH_TURNS_LONG = 4,
+  BENCH_TURNS_MANY = 8,
+  BENCH_TURNS_WAITS = 16 /* latencies are of the wait, and overtaking is counted */
+};
 bool dibs__bench_side_memory(struct bench *b, uint32_t arg, struct bench_sample *sample);
 enum { BENCH_MEMORY_HELD, BENCH_MEMORY_WAITING };
 bool dibs__bench_side_command(struct bench *b, uint32_t arg, struct bench_sample *sample);
 enum { BENCH_COMMAND_DIBS, BENCH_COMMAND_FLOCK };
 
 bool dibs__bench_side_floor(struct bench *b, uint32_t arg, struct bench_sample *sample);
-enum { BENCH_FLOOR_OWN, BENCH_FLOOR_SHARED };
+enum { BENCH_FLOOR_OWN, BENCH_FLOOR_SHARED, BENCH_FLOOR_ONE, BENCH_FLOOR_16, BENCH_FLOOR_64 };
+bool dibs__bench_side_million(struct bench *b, uint32_t arg, struct bench_sample *sample);
+enum { BENCH_MILLION_DIBS, BENCH_MILLION_FLOOR };
+/* What the floor's program says about the server: memory and keys.  With `hold`, also what so many of its own leases
+ * add, a lease. */
+bool dibs__bench_floor_weigh(struct bench *b, uint32_t hold, double *bytes, double *keys, struct bench_sample *sample);
 
 /* ---- Threads that take turns until the time is over ---- */
 

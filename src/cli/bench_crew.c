@@ -42,7 +42,7 @@ static bool turn_nothing(struct bench_member *member) {
   return true;
 }
 
-static bool crew_gather(struct bench *b, struct bench_crew *crew, struct bench_member *members, int64_t ns,
+static bool crew_gather(struct bench *b, struct bench_crew *crew, struct bench_member *members, int64_t ns, double cpu,
                         struct bench_sample *sample) {
   struct dibs__hist *all = &members[0].hist;
   uint64_t turns = 0;
@@ -53,6 +53,7 @@ static bool crew_gather(struct bench *b, struct bench_crew *crew, struct bench_m
   }
   dibs__bench_sample_hist(sample, all);
   sample->value[BENCH_RATE] = (double)turns * crew->pairs * 1e9 / (double)ns;
+  if (turns) sample->value[BENCH_CPU] = cpu * 1e6 / (double)(turns * crew->pairs);
   return turns > 0 || dibs__bench_fail(b, "nothing was done in %lld ms", (long long)(ns / 1000000));
 }
 
@@ -73,6 +74,7 @@ bool dibs__bench_crew_run(struct bench *b, struct bench_crew *crew, struct bench
     if (!done) break;
   }
 
+  double cpu = dibs__bench_cpu();
   dibs__tick from = dibs__tick_now();
   if (!done) crew->turn = turn_nothing;
   if (!done) atomic_store(&crew->stop, true);
@@ -82,8 +84,9 @@ bool dibs__bench_crew_run(struct bench *b, struct bench_crew *crew, struct bench
   atomic_store(&crew->stop, true);
   for (uint32_t i = 0; i < started; i++) dibs__thread_join(threads[i]);
   int64_t ns = dibs__tick_now().ns - from.ns;
+  cpu = dibs__bench_cpu() - cpu;
 
-  if (done) done = crew_gather(b, crew, members, ns, sample);
+  if (done) done = crew_gather(b, crew, members, ns, cpu, sample);
   free(threads);
   free(members);
   return done;
@@ -137,7 +140,8 @@ static bool warm_up(struct bench *b, dibs_store *store) {
 
 bool dibs__bench_side_threads(struct bench *b, uint32_t arg, struct bench_sample *sample) {
   dibs_store *store;
-  if (!dibs__bench_open(b, 0, &store)) return false;
+  if (!(arg & BENCH_FIRST_TIER ? dibs__bench_open_first : dibs__bench_open)(b, 0, &store)) return false;
+  arg &= ~(uint32_t)BENCH_FIRST_TIER;
   struct bench_crew crew = {.size = arg == BENCH_ONE_THREAD ? 1 : BENCH_THREADS,
                             .pairs = 1,
                             .turn = turn_dibs,

@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { OUTPUT_MAX = 16384 };
+enum { OUTPUT_MAX = 16384, FLOOR_WORDS = 6 };
 
 static bool start(struct bench *b, char *const argv[], pid_t *pid, int *out) {
   int ends[2];
@@ -50,32 +50,59 @@ static bool number_of(const char *json, const char *key, double *number) {
   return end && end != at + strlen(quoted);
 }
 
-bool dibs__bench_side_floor(struct bench *b, uint32_t arg, struct bench_sample *sample) {
-  char users[16], seconds[32], output[OUTPUT_MAX], uri[sizeof b->shown];
+/* Runs the floor with these words behind its own; what it says, in `output`. */
+static bool floor_ask(struct bench *b, char *const words[FLOOR_WORDS], char output[OUTPUT_MAX]) {
+  char uri[sizeof b->shown], program[sizeof b->folder], w1[] = "--uri", w2[] = "--json";
   pid_t pid = 0;
   int out = -1, status = 0;
-  double rate = 0, p50 = 0, p99 = 0, most = 0;
   if (!b->floor)
     return dibs__bench_fail(b, "this case needs --floor PROGRAM: build/release/bench/floors/floor-postgres for one");
-  snprintf(users, sizeof users, "%d", BENCH_THREADS);
-  snprintf(seconds, sizeof seconds, "%.3f", (double)b->size.ms / 1000);
-  snprintf(uri, sizeof uri, "%s", b->store);
-  char program[sizeof b->folder], strategy[32];
+  snprintf(uri, sizeof uri, "%.*s", (int)dibs__bench_first(b->store), b->store);
   snprintf(program, sizeof program, "%s", b->floor);
-  snprintf(strategy, sizeof strategy, "%s", arg == BENCH_FLOOR_OWN ? "lease-own" : "lease-shared");
-  char w1[] = "--uri", w2[] = "--strategy", w3[] = "--users", w4[] = "--seconds", w5[] = "--json";
-  if (!start(b, (char *[]){program, w1, uri, w2, strategy, w3, users, w4, seconds, w5, NULL}, &pid, &out)) return false;
-  read_all(out, output, sizeof output);
+  char *argv[] = {program, w1, uri, w2, words[0], words[1], words[2], words[3], words[4], words[5], NULL};
+  if (!start(b, argv, &pid, &out)) return false;
+  read_all(out, output, OUTPUT_MAX);
   close(out);
   while (waitpid(pid, &status, 0) < 0 && errno == EINTR) continue;
-  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-    return dibs__bench_fail(b, "%s ended with status %d", b->floor, WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return true;
+  return dibs__bench_fail(b, "%s ended with status %d", b->floor, WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+}
+
+bool dibs__bench_floor_weigh(struct bench *b, uint32_t hold, double *bytes, double *keys, struct bench_sample *sample) {
+  char count[16], output[OUTPUT_MAX], w1[] = "--hold";
+  snprintf(count, sizeof count, "%u", hold);
+  if (!floor_ask(b, (char *[FLOOR_WORDS]){w1, count}, output)) return false;
+  if (!number_of(output, "bytes", bytes) || !number_of(output, "keys", keys))
+    return dibs__bench_fail(b, "%s can't weigh what it measures", b->floor);
+  if (!hold) return true;
+  return (number_of(output, "bytes_each", &sample->value[BENCH_STORE]) &&
+          number_of(output, "per_second", &sample->value[BENCH_RATE])) ||
+         dibs__bench_fail(b, "%s did not say what a lease weighs", b->floor);
+}
+
+bool dibs__bench_side_floor(struct bench *b, uint32_t arg, struct bench_sample *sample) {
+  static const struct {
+    const char *strategy;
+    int users;
+  } kinds[] = {[BENCH_FLOOR_OWN] = {"lease-own", BENCH_THREADS},
+               [BENCH_FLOOR_SHARED] = {"lease-shared", BENCH_THREADS},
+               [BENCH_FLOOR_ONE] = {"lease-own", 1},
+               [BENCH_FLOOR_16] = {"lease-16", 1},
+               [BENCH_FLOOR_64] = {"lease-64", 1}};
+  char users[16], seconds[32], strategy[32], output[OUTPUT_MAX];
+  char w1[] = "--strategy", w2[] = "--users", w3[] = "--seconds";
+  double rate = 0, p50 = 0, p99 = 0, most = 0, cpu = 0;
+  snprintf(users, sizeof users, "%d", kinds[arg].users);
+  snprintf(seconds, sizeof seconds, "%.3f", (double)b->size.ms / 1000);
+  snprintf(strategy, sizeof strategy, "%s", kinds[arg].strategy);
+  if (!floor_ask(b, (char *[FLOOR_WORDS]){w1, strategy, w2, users, w3, seconds}, output)) return false;
   if (!number_of(output, "per_second", &rate) || !number_of(output, "p50_ns", &p50) ||
-      !number_of(output, "p99_ns", &p99) || !number_of(output, "max_ns", &most))
+      !number_of(output, "p99_ns", &p99) || !number_of(output, "max_ns", &most) || !number_of(output, "cpu_ns", &cpu))
     return dibs__bench_fail(b, "%s did not say what it measured", b->floor);
   sample->value[BENCH_RATE] = rate;
   sample->value[BENCH_P50] = p50 / 1000;
   sample->value[BENCH_P99] = p99 / 1000;
   sample->value[BENCH_MAX] = most / 1000;
+  sample->value[BENCH_CPU] = cpu / 1000;
   return true;
 }

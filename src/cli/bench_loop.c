@@ -93,22 +93,25 @@ static bool loop_for(struct loop *loop, int64_t ms) {
 }
 
 bool dibs__bench_side_loop(struct bench *b, uint32_t arg, struct bench_sample *sample) {
-  (void)arg;
   struct loop loop = {.b = b};
-  if (!dibs__bench_open(b, DIBS_STORE_LOOP, &loop.store)) return false;
+  if (!(arg & BENCH_FIRST_TIER ? dibs__bench_open_first : dibs__bench_open)(b, DIBS_STORE_LOOP, &loop.store))
+    return false;
   for (uint32_t i = 0; i < BENCH_THREADS; i++) {
     loop.places[i].loop = &loop;
     dibs__bench_name(loop.places[i].name, i);
   }
   bool done = loop_for(&loop, 0); /* one turn each, to warm up */
   dibs_stats before = dibs__bench_stats(loop.store);
+  double cpu = dibs__bench_cpu();
   dibs__tick from = dibs__tick_now();
   if (done) done = loop_for(&loop, b->size.ms);
   int64_t ns = dibs__tick_now().ns - from.ns;
+  cpu = dibs__bench_cpu() - cpu;
   if (done) {
     dibs__bench_sample_hist(sample, &loop.hist);
     dibs__bench_sample_stats(sample, &before, loop.store);
     sample->value[BENCH_RATE] = (double)loop.turns * 1e9 / (double)ns;
+    sample->value[BENCH_CPU] = cpu * 1e6 / (double)loop.turns;
   }
   dibs_close(loop.store);
   return done;

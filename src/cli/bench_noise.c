@@ -33,12 +33,17 @@ static double seconds(struct timeval time) {
   return (double)time.tv_sec + (double)time.tv_usec * 1e-6;
 }
 
+double dibs__bench_cpu(void) {
+  struct rusage self;
+  getrusage(RUSAGE_SELF, &self);
+  return seconds(self.ru_utime) + seconds(self.ru_stime);
+}
+
 /* What this process and the helpers that have ended used. */
 static double own(void) {
-  struct rusage self, children;
-  getrusage(RUSAGE_SELF, &self);
+  struct rusage children;
   getrusage(RUSAGE_CHILDREN, &children);
-  return seconds(self.ru_utime) + seconds(self.ru_stime) + seconds(children.ru_utime) + seconds(children.ru_stime);
+  return dibs__bench_cpu() + seconds(children.ru_utime) + seconds(children.ru_stime);
 }
 
 void dibs__bench_noise_begin(struct bench_noise *noise) {

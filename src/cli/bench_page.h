@@ -16,6 +16,7 @@ enum bench_role { BENCH_ROLE_DIBS, BENCH_ROLE_FLOCK, BENCH_ROLE_HELD, BENCH_ROLE
 struct bench_child {
   pid_t pid; /* the parent's; 0 once it was waited for */
   uint64_t turns;
+  uint64_t overtaken;     /* of these, while somebody waited who had asked clearly before */
   uint64_t transactions;  /* of the store, for these turns */
   struct dibs__hist hist; /* ns: hand-offs, or waits beyond the fair turn */
   struct bench_sample sample;
@@ -27,6 +28,7 @@ struct bench_page {
   int64_t think_us, hold_us;
   uint32_t count;   /* helpers */
   bool beyond;      /* record waits beyond the fair turn, not hand-offs */
+  bool waits;       /* record waits, and count who overtakes */
   uint32_t many;    /* leases to hold or to wait for */
   uint32_t names;   /* that the waiting ones share */
   uint32_t rounds;  /* of renewal to watch */
@@ -39,6 +41,7 @@ struct bench_page {
   _Atomic int64_t released_ns; /* when the last holder called release */
   _Atomic uint64_t fence;
   atomic_uint inside;
+  _Atomic int64_t asked_ns[BENCH_PROCESSES_MANY]; /* since when each waits; 0: it does not */
   struct bench_child child[BENCH_PROCESSES_MANY];
 };
 

@@ -76,6 +76,20 @@ static int side_width(void) {
   return width < SIDE_LEAST ? SIDE_LEAST : width;
 }
 
+/* What matters beside the columns where others do the work: at a server. */
+static void print_server(const struct bench_result *result, size_t side, FILE *out) {
+  char cpu[32], most[32], text[32];
+  enum bench_where where = result->test->where;
+  struct bench_range used = dibs__bench_range_of(result, side, BENCH_CPU);
+  struct bench_range bytes = dibs__bench_range_of(result, side, BENCH_STORE);
+  struct bench_range late = dibs__bench_range_of(result, side, BENCH_OVERTAKEN);
+  if (!isnan(used.median) && (where == BENCH_AT_REDIS || where == BENCH_IN_TIERS))
+    fprintf(out, "    %s us of its processor time each (%s at most)\n", number(cpu, used.median),
+            number(most, used.high));
+  if (!isnan(bytes.median)) fprintf(out, "    %s bytes of the server's memory each\n", number(text, bytes.median));
+  if (!isnan(late.median)) fprintf(out, "    %s%% of the grants overtook somebody\n", number(text, late.median));
+}
+
 static void print_side(const struct bench_result *result, size_t side, FILE *out) {
   static const enum bench_metric columns[] = {BENCH_RATE, BENCH_P50, BENCH_P99, BENCH_MAX, BENCH_TX};
   static const int widths[] = {10, 9, 8, 9, 6};
@@ -86,10 +100,12 @@ static void print_side(const struct bench_result *result, size_t side, FILE *out
     fprintf(out, " %*s", widths[i], number(text, dibs__bench_range_of(result, side, columns[i]).median));
   }
   fputc('\n', out);
+  print_server(result, side, out);
   struct bench_range heap = dibs__bench_range_of(result, side, BENCH_HEAP);
-  if (isnan(heap.median)) return;
-  fprintf(out, "    %.0f bytes of heap each, %.0f resident; %.0f threads\n", heap.median,
-          dibs__bench_range_of(result, side, BENCH_RSS).median,
+  struct bench_range resident = dibs__bench_range_of(result, side, BENCH_RSS);
+  if (!isnan(heap.median) && isnan(resident.median)) fprintf(out, "    %.0f bytes of heap each\n", heap.median);
+  if (isnan(heap.median) || isnan(resident.median)) return;
+  fprintf(out, "    %.0f bytes of heap each, %.0f resident; %.0f threads\n", heap.median, resident.median,
           dibs__bench_range_of(result, side, BENCH_THREADS_USED).median);
 }
 
@@ -162,6 +178,10 @@ static void json_side(struct cli_json *json, const struct bench_result *result, 
                                                   [BENCH_RSS] = "resident_bytes_each",
                                                   [BENCH_THREADS_USED] = "threads",
                                                   [BENCH_UNFAIR] = "share_off_points",
+                                                  [BENCH_CPU] = "cpu_us_each",
+                                                  [BENCH_STORE] = "server_bytes_each",
+                                                  [BENCH_KEYS] = "server_keys_left",
+                                                  [BENCH_OVERTAKEN] = "overtaken_percent",
                                                   [BENCH_OTHERS] = "others_percent"};
   dibs__cli_json_open(json, NULL, '{');
   dibs__cli_json_text(json, "name", result->test->sides[side].name);

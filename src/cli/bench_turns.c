@@ -22,6 +22,8 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+/* Who asked so much earlier was surely in the queue before; less may be a processor that somebody else had. */
+enum { CLEARLY_NS = 2000000 };
 enum { THINK_US = 50, HOLD_US = 50, HOLD_LONG_US = 200, PRECISE_NS = 1000, STUCK_MS = 20000 };
 
 struct turns {
@@ -45,6 +47,15 @@ static void hold(int64_t us) {
   while (dibs__tick_before(dibs__tick_now(), until)) continue;
 }
 
+/* Does somebody wait who had asked clearly before this holder did? */
+static bool overtakes(struct bench_page *page, dibs__tick asked) {
+  for (uint32_t i = 0; i < page->count; i++) {
+    int64_t other = atomic_load_explicit(&page->asked_ns[i], memory_order_relaxed);
+    if (other && other < asked.ns - CLEARLY_NS) return true;
+  }
+  return false;
+}
+
 /* What the holder does between acquire and release. */
 static bool in_turn(struct turns *turns, dibs__tick asked, dibs__tick granted, uint64_t fence) {
   struct bench_page *page = turns->page;
@@ -58,6 +69,9 @@ static bool in_turn(struct turns *turns, dibs__tick asked, dibs__tick granted, u
   if (page->beyond) {
     int64_t beyond = granted.ns - asked.ns - (int64_t)(page->count - 1) * page->hold_us * 1000;
     dibs__hist_add(&turns->child->hist, beyond > 0 ? beyond : 0);
+  } else if (page->waits) {
+    dibs__hist_add(&turns->child->hist, granted.ns - asked.ns);
+    turns->child->overtaken += overtakes(page, asked);
   } else if (released > asked.ns) {
     dibs__hist_add(&turns->child->hist, granted.ns - released);
   }
@@ -71,11 +85,15 @@ static bool turn_dibs(struct turns *turns) {
   dibs_lease_options options = {.size = sizeof options, .wait_ms = STUCK_MS};
   dibs_error error;
   dibs_lease *lease;
+  _Atomic int64_t *mine = &turns->page->asked_ns[turns->child - turns->page->child];
   dibs__tick asked = dibs__tick_now();
+  atomic_store(mine, asked.ns);
   if (dibs_acquire(turns->store, turns->name, &options, &lease, &error)) {
     return dibs__bench_child_fail(turns->child, "acquire %s: %s", turns->name, error.text);
   }
-  bool fine = in_turn(turns, asked, dibs__tick_now(), dibs_lease_fence(lease));
+  dibs__tick granted = dibs__tick_now();
+  atomic_store(mine, 0);
+  bool fine = in_turn(turns, asked, granted, dibs_lease_fence(lease));
   if (dibs_release(lease, &error) && fine)
     fine = dibs__bench_child_fail(turns->child, "release %s: %s", turns->name, error.text);
   dibs_lease_free(lease);
@@ -121,6 +139,7 @@ bool dibs__bench_role_turns(struct bench_page *page, struct bench_child *child) 
   dibs__bench_name_of(turns.name, page->run, 0);
   bool done = turns_open(&turns);
   dibs__hist_clear(&child->hist);
+  child->overtaken = 0;
   dibs_stats before = {.size = 0};
   if (done && turns.store) before = dibs__bench_stats(turns.store);
   if (done) dibs__bench_child_ready(page);
@@ -134,11 +153,12 @@ bool dibs__bench_role_turns(struct bench_page *page, struct bench_child *child) 
 /* ---- In the bench ---- */
 
 static void gather(struct bench_page *page, int64_t ns, struct bench_sample *sample) {
-  uint64_t turns = 0, transactions = 0;
+  uint64_t turns = 0, transactions = 0, overtaken = 0;
   double unfair = 0;
   for (size_t i = 0; i < page->count; i++) {
     turns += page->child[i].turns;
     transactions += page->child[i].transactions;
+    overtaken += page->child[i].overtaken;
     if (i) dibs__hist_merge(&page->child[0].hist, &page->child[i].hist);
   }
   for (size_t i = 0; turns && i < page->count; i++) {
@@ -149,6 +169,7 @@ static void gather(struct bench_page *page, int64_t ns, struct bench_sample *sam
   dibs__bench_sample_hist(sample, &page->child[0].hist);
   sample->value[BENCH_RATE] = (double)turns * 1e9 / (double)ns;
   sample->value[BENCH_UNFAIR] = unfair;
+  if (page->waits && turns) sample->value[BENCH_OVERTAKEN] = 100.0 * (double)overtaken / (double)turns;
   if (transactions && turns) sample->value[BENCH_TX] = (double)transactions / (double)turns;
 }
 
@@ -158,6 +179,7 @@ bool dibs__bench_side_turns(struct bench *b, uint32_t arg, struct bench_sample *
   if (!page) return false;
   page->role = arg & BENCH_TURNS_FLOCK ? BENCH_ROLE_FLOCK : BENCH_ROLE_DIBS;
   page->beyond = arg & BENCH_TURNS_LONG;
+  page->waits = arg & BENCH_TURNS_WAITS;
   page->think_us = page->beyond ? 0 : THINK_US;
   page->hold_us = page->beyond ? HOLD_LONG_US : arg & BENCH_TURNS_BRIEF ? 0 : HOLD_US;
   uint32_t count = BENCH_PROCESSES;
