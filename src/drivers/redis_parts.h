@@ -178,7 +178,9 @@ enum { DIBS__REDIS_CHANNEL = 96 };
 void dibs__redis_channel(const struct dibs__redis_place *place, uint64_t session, char channel[DIBS__REDIS_CHANNEL]);
 
 /* A message of the channel, as the scripts publish it: the id, then the fence as 8 bytes, the largest first; 0 where
- * there is none.  (The same form as dibs__far_ring_write's.) */
+ * there is none, and all ones where the lease of that id was broken (EV_LOST).  (Else the same form as
+ * dibs__far_ring_write's.)  The channel is PREFIX:s: and the session as 16 lower-case hexadecimal digits. */
 enum { DIBS__REDIS_RING_BYTES = 24 };
+#define DIBS__REDIS_RING_LOST UINT64_MAX
 
 #endif
