@@ -42,9 +42,11 @@ struct dibs__breaker {
 };
 
 void dibs__breaker_begin(struct dibs__breaker *breaker, const struct dibs__breaker_options *options, dibs__tick now);
-/* May a call be made?  One that may must be followed by `done`. */
+/* May a call be made?  One that may must be followed by `done`, with this `now` as `began`.  (Half-open, a probe that
+ * does not come back in wait_ms is given up, and other ones are let through.) */
 bool dibs__breaker_may(struct dibs__breaker *breaker, dibs__tick now);
-/* How it went; `began` before it.  true: the state turned. */
+/* How it went.  A call that began before the latest turn says nothing, and is forgotten.  A probe is well if it neither
+ * failed nor was slow.  true: the state turned. */
 bool dibs__breaker_done(struct dibs__breaker *breaker, dibs__tick began, dibs__tick now, uint32_t operations,
                         bool failed);
 /* The part of the window that failed, and was slow, in percent; *calls: how many there are. */
