@@ -99,7 +99,8 @@ struct dibs__redis_link {
   const struct dibs__redis_script *known[DIBS__REDIS_SCRIPTS]; /* told together */
   size_t known_count;
   enum { DIBS__REDIS_TALKING, DIBS__REDIS_DONE, DIBS__REDIS_LOST, DIBS__REDIS_LATE } at;
-  int trouble; /* errno; 0: the server closed the connection */
+  int trouble;                   /* errno; 0: the server closed the connection */
+  struct dibs__redis_link *next; /* the bell's */
 };
 
 /* To host `nth` (NULL sentinel), the socket, or the master that a sentinel names, which is asked whether it is one.
