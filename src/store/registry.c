@@ -16,8 +16,8 @@
 
 enum { SCHEME_MAX = 32 };
 
-extern const struct dibs__driver dibs__sqlite_driver, dibs__memory_driver;
-static const struct dibs__driver *const built_in[] = {&dibs__sqlite_driver, &dibs__memory_driver};
+extern const struct dibs__driver dibs__sqlite_driver, dibs__memory_driver, dibs__tiers_driver;
+static const struct dibs__driver *const built_in[] = {&dibs__sqlite_driver, &dibs__memory_driver, &dibs__tiers_driver};
 
 struct entry {
   const struct dibs__driver *driver;

@@ -23,6 +23,7 @@ struct parser {
   char *shown, *shown_end; /* what has been read so far, without passwords */
   struct dibs__uri *uri;
   struct dibs__said *said;
+  bool is_member; /* of tiers */
 };
 
 /* What the parts live in; the size is for wiping it. */
@@ -245,7 +246,8 @@ static dibs__status param(struct parser *p, const char *from, const char *to) {
   if (status != DIBS_OK) return status;
   if (dibs__uri_param(uri, made->key)) return wrong(p, from, "this parameter was given before");
   const char *dot = strchr(made->key, '.');
-  if (dot && !is_shim(uri, made->key, (size_t)(dot - made->key)))
+  bool of_tiers = p->is_member && strncmp(made->key, "tiers.", 6) == 0;
+  if (dot && !of_tiers && !is_shim(uri, made->key, (size_t)(dot - made->key)))
     return wrong(p, from, "this parameter belongs to a shim that is not in the URI: write SHIM+ at its beginning");
   uri->param_count++;
 
@@ -287,17 +289,9 @@ static dibs__status parse(struct parser *p) {
   return status;
 }
 
-dibs__status dibs__uri_parse(const char *text, struct dibs__uri *uri, struct dibs__said *said) {
+static dibs__status parse_one(const char *text, size_t len, bool is_member, struct dibs__uri *uri,
+                              struct dibs__said *said) {
   *uri = (struct dibs__uri){.scheme = NULL};
-  size_t len = strnlen(text, DIBS__URI_MAX + 1);
-  if (len == 0) {
-    dibs__say(said, "the store URI is empty; for a file write sqlite:FILE");
-    return DIBS_INVALID;
-  }
-  if (len > DIBS__URI_MAX) {
-    dibs__say(said, "the store URI is longer than %d bytes", DIBS__URI_MAX);
-    return DIBS_INVALID;
-  }
   /* Each part costs a NUL more than its text, each secret at most HIDDEN. */
   const size_t parts = len + DIBS__URI_SHIMS + 2 * DIBS__URI_PARAMS + 8;
   const size_t shown = len + (DIBS__URI_PARAMS + 1) * sizeof HIDDEN + 8;
@@ -317,18 +311,96 @@ dibs__status dibs__uri_parse(const char *text, struct dibs__uri *uri, struct dib
                      .shown = memory->bytes + parts,
                      .shown_end = memory->bytes + parts + shown,
                      .uri = uri,
-                     .said = said};
+                     .said = said,
+                     .is_member = is_member};
   dibs__status status = parse(&p);
   if (status != DIBS_OK) {
     dibs__uri_free(uri);
     return status;
   }
   *p.shown = '\0';
+  uri->as_tier = is_member;
   return DIBS_OK;
+}
+
+/* ---- Tiers ---- */
+
+/* Where a comma begins another URI: behind it come names of drivers, a colon, and no digit, which would be a port. */
+static const char *next_member(const char *at, const char *end) {
+  for (at = find(at, end, ","); at < end; at = find(at + 1, end, ",")) {
+    const char *c = at + 1;
+    while (c < end && (is_lower(to_lower(*c)) || is_digit(*c) || *c == '-' || *c == '+')) c++;
+    bool named = c > at + 1 && c < end && *c == ':' && is_lower(to_lower(at[1]));
+    if (named && c + 1 < end && !is_digit(c[1])) return at;
+  }
+  return end;
+}
+
+static char *join_shown(const struct dibs__uri *members, size_t count) {
+  size_t size = 1;
+  for (size_t i = 0; i < count; i++) size += strlen(members[i].shown) + 1;
+  char *shown = malloc(size), *to = shown;
+  for (size_t i = 0; shown && i < count; i++) {
+    size_t len = strlen(members[i].shown);
+    if (i > 0) *to++ = ',';
+    memcpy(to, members[i].shown, len);
+    to += len;
+  }
+  if (shown) *to = '\0';
+  return shown;
+}
+
+static dibs__status parse_members(const char *text, const char *end, struct dibs__uri *uri, struct dibs__said *said) {
+  *uri = (struct dibs__uri){.scheme = "tiers", .hosts = "", .path = ""};
+  uri->members = calloc(DIBS__URI_TIERS, sizeof *uri->members);
+  if (!uri->members) return DIBS_NO_MEMORY;
+  for (const char *at = text; at <= end;) {
+    const char *comma = next_member(at, end);
+    if (uri->member_count == DIBS__URI_TIERS) {
+      dibs__say(said, "a store has at most %d tiers", DIBS__URI_TIERS);
+      return DIBS_INVALID;
+    }
+    char *one = strndup(at, (size_t)(comma - at));
+    dibs__status status =
+        one ? parse_one(one, (size_t)(comma - at), true, &uri->members[uri->member_count], said) : DIBS_NO_MEMORY;
+    if (one) explicit_bzero(one, (size_t)(comma - at));
+    free(one);
+    if (status != DIBS_OK) {
+      char words[sizeof said->text];
+      memcpy(words, said->text, sizeof words);
+      dibs__say(said, "tier %zu: %.240s", uri->member_count + 1, words);
+      return status;
+    }
+    uri->member_count++;
+    at = comma + 1;
+  }
+  uri->joined = join_shown(uri->members, uri->member_count);
+  uri->shown = uri->joined;
+  return uri->joined ? DIBS_OK : DIBS_NO_MEMORY;
+}
+
+dibs__status dibs__uri_parse(const char *text, struct dibs__uri *uri, struct dibs__said *said) {
+  *uri = (struct dibs__uri){.scheme = NULL};
+  size_t len = strnlen(text, DIBS__URI_MAX + 1);
+  if (len == 0) {
+    dibs__say(said, "the store URI is empty; for a file write sqlite:FILE");
+    return DIBS_INVALID;
+  }
+  if (len > DIBS__URI_MAX) {
+    dibs__say(said, "the store URI is longer than %d bytes", DIBS__URI_MAX);
+    return DIBS_INVALID;
+  }
+  if (next_member(text, text + len) == text + len) return parse_one(text, len, false, uri, said);
+  dibs__status status = parse_members(text, text + len, uri, said);
+  if (status != DIBS_OK) dibs__uri_free(uri);
+  return status;
 }
 
 void dibs__uri_free(struct dibs__uri *uri) {
   if (!uri) return;
+  for (size_t i = 0; i < uri->member_count; i++) dibs__uri_free(&uri->members[i]);
+  free(uri->members);
+  free(uri->joined);
   if (uri->memory) {
     struct memory *memory = (struct memory *)(void *)uri->memory;
     explicit_bzero(memory, memory->size);

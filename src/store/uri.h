@@ -36,6 +36,7 @@ struct dibs__uri {
   /* Of tiers: scheme is "tiers", the members are whole URIs of their own, and params are those of the whole. */
   struct dibs__uri *members;
   size_t member_count;
+  char *joined; /* what `shown` is then */
   /* Set by who opens. */
   const char *module_path; /* where drivers of members are looked for */
   bool as_tier; /* the store is opened as a tier: what it serves is served under an anchor's mandates (R35) */

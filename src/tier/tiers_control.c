@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The thread that keeps this client in step with the anchor: each second, and at once when a breaker turns or a record
+ * refuses, it tells how the tiers look from here, reads what stands and what the others say, votes, and moves what
+ * should be elsewhere.  Tiers that nobody asks otherwise are probed, so that it is known when they are back.
+ */
+#include "tier/tiers_parts.h"
+
+enum { GAP_MS = 20 }; /* between two looks, however often it is kicked */
+
+void dibs__tiers_kick(struct tiers *t) {
+  atomic_fetch_add(&t->kicked, 1);
+  dibs__word_wake(&t->kicked, 1, false);
+}
+
+/* ---- Alone ---- */
+
+bool dibs__tiers_here_locked(struct tiers *t) {
+  bool changed = false;
+  for (uint32_t b = 0; b < DIBS__BUCKETS; b++) {
+    const struct dibs__tiers_mandate *m = &t->state.mandates[b];
+    struct here here = {.tier = m->tier, .mandate = {m->epoch, m->life}, .from = m->from};
+    if (t->local) here = (struct here){.tier = DIBS__TIER_LOCAL, .mandate = t->local_mandate};
+    changed = changed || !dibs__mandate_equal(&here.mandate, &t->here[b].mandate);
+    t->here[b] = here;
+  }
+  return changed;
+}
+
+void dibs__tiers_local_locked(struct tiers *t) {
+  bool down = t->known && t->state.least_strict;
+  for (uint32_t i = 0; i < t->count && down; i++) down = t->tiers[i].breaker.state != DIBS__BREAKER_CLOSED;
+  if (down == t->local) return;
+  t->local = down;
+  (void)dibs__tiers_here_locked(t);
+}
+
+/* ---- One look ---- */
+
+/* Some tier that serves buckets does not answer: this is watched closely. */
+static bool trouble_locked(const struct tiers *t) {
+  bool used[TIERS_ALL] = {false};
+  for (uint32_t b = 0; b < DIBS__BUCKETS; b++) used[t->here[b].tier] = true;
+  for (uint32_t i = 0; i < t->last; i++)
+    if (used[i] && t->tiers[i].breaker.state != DIBS__BREAKER_CLOSED) return true;
+  return t->local;
+}
+
+/* What is to be mended: a vote that would turn something, a bucket that is astray, an anchor behind its records. */
+static bool due(struct tiers *t, struct heal *why) {
+  struct dibs__tiers_state *copy = calloc(1, sizeof *copy);
+  uint32_t to, top = 0;
+  if (!copy) return false;
+  int64_t now = dibs__tiers_now(t);
+  *why = (struct heal){.version = dibs__tiers_copy(t, copy), .force = true};
+  dibs__mutex_lock(&t->lock);
+  struct dibs__tiers_tally tally = t->tally;
+  uint32_t seen = t->seen_epoch;
+  dibs__mutex_unlock(&t->lock);
+  for (uint32_t b = 0; b < DIBS__BUCKETS; b++)
+    if (copy->mandates[b].epoch > top) top = copy->mandates[b].epoch;
+  if (seen > top && seen - top <= DIBS__TIERS_RAISE_MAX) why->above = seen;
+  bool is = why->above || dibs__tiers_vote(copy, &tally, now) || dibs__tiers_astray(copy, &to);
+  free(copy);
+  return is;
+}
+
+/* A tier that buckets should go to can't be reached: not each time anew. */
+static bool may_move(struct tiers *t) {
+  struct dibs__tiers_state *copy = calloc(1, sizeof *copy);
+  uint32_t to = 0;
+  bool may = false;
+  if (!copy) return false;
+  (void)dibs__tiers_copy(t, copy);
+  if (!dibs__tiers_astray(copy, &to)) {
+    free(copy);
+    return true;
+  }
+  dibs__mutex_lock(&t->lock);
+  for (uint32_t i = 0; i < t->count; i++) may = may || ((to >> i & 1) && dibs__tier_open_locked(&t->tiers[i]));
+  dibs__mutex_unlock(&t->lock);
+  free(copy);
+  return may;
+}
+
+static void look(struct tiers *t) {
+  struct dibs__said said;
+  struct heal why;
+  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), TIERS_CONTROL_MS);
+  if (atomic_load(&t->disbanded)) return;
+  dibs__mutex_lock(&t->control);
+  dibs__status status = dibs__tiers_sync(t, by, NULL, NULL, &said);
+  if (status == DIBS_NOT_FOUND || (status == DIBS_OK && due(t, &why) && may_move(t)))
+    (void)dibs__tiers_change(t, status == DIBS_OK ? &why : NULL, NULL, NULL, by, &said);
+  dibs__mutex_unlock(&t->control);
+}
+
+/* Tiers that are not well, and those that serve nothing: whoever votes for their return must have seen them well. */
+static void probe(struct tiers *t) {
+  for (uint32_t i = 0; i < t->last && !atomic_load(&t->stopping); i++) {
+    struct tier *tier = &t->tiers[i];
+    struct dibs__said said;
+    dibs__tick now = dibs__tick_now();
+    dibs__mutex_lock(&t->lock);
+    bool fresh = tier->answered.ns && tiers_ms(now) - tiers_ms(tier->answered) < DIBS__TIERS_REPORT_MS;
+    bool closed = tier->breaker.state == DIBS__BREAKER_CLOSED, here = false;
+    for (uint32_t b = 0; b < DIBS__BUCKETS; b++) here = here || t->here[b].tier == i;
+    dibs__mutex_unlock(&t->lock);
+    if (closed && (fresh || here)) continue;
+    struct dibs__anchor_op op = {.op = {.family = DIBS__FAM_ANCHOR, .verb = DIBS__ANCHOR_READ, .status = DIBS_UNKNOWN}};
+    struct dibs__op *ops[] = {&op.op};
+    op.op.by = dibs__tick_add_ms(now, t->timeout_ms);
+    dibs__mutex_lock(&t->control);
+    (void)dibs__tier_call(tier, &t->own[i], ops, 1, op.op.by, &said);
+    dibs__mutex_unlock(&t->control);
+  }
+}
+
+static void control(void *arg) {
+  struct tiers *t = arg;
+  dibs__tick first = dibs__tick_add_ms(dibs__tick_now(), DIBS__TIERS_REPORT_MS), next = first;
+  uint32_t seen = atomic_load(&t->kicked);
+  while (!atomic_load(&t->stopping)) {
+    if (dibs__word_wait(&t->kicked, seen, next, false) && atomic_load(&t->kicked) == seen) continue;
+    if (atomic_load(&t->stopping)) break;
+    seen = atomic_load(&t->kicked);
+    look(t);
+    probe(t);
+    dibs__mutex_lock(&t->lock);
+    int64_t pause = trouble_locked(t) ? TIERS_RETRY_MS : DIBS__TIERS_REPORT_MS;
+    dibs__mutex_unlock(&t->lock);
+    next = dibs__tick_add_ms(dibs__tick_now(), pause);
+    if (!atomic_load(&t->stopping) && atomic_load(&t->kicked) != seen) dibs__nap_ms(GAP_MS);
+  }
+  dibs__mutex_lock(&t->control);
+  dibs__tiers_leave(t, dibs__tick_add_ms(dibs__tick_now(), t->timeout_ms));
+  dibs__mutex_unlock(&t->control);
+}
+
+bool dibs__tiers_control_start(struct tiers *t) {
+  dibs__mutex_lock(&t->control);
+  if (!t->thread) t->thread = dibs__thread_start("dibs-tiers", control, t);
+  bool runs = t->thread != NULL;
+  dibs__mutex_unlock(&t->control);
+  return runs;
+}
+
+void dibs__tiers_control_stop(struct tiers *t) {
+  atomic_store(&t->stopping, true);
+  dibs__tiers_kick(t);
+  dibs__thread_join(t->thread);
+  t->thread = NULL;
+}
+
+/* ---- Beginning ---- */
+
+/* The anchor is away.  What a tier serves was installed there under somebody's mandate: with fences it is safe to go on
+ * under that, and whoever asks later follows what stands. */
+static bool adopt_from_tiers(struct tiers *t, dibs__tick by) {
+  bool any = false;
+  struct dibs__tiers_state *state = calloc(1, sizeof *state);
+  struct dibs__anchor_op *ops = calloc(DIBS__BUCKETS, sizeof *ops);
+  struct dibs__op *list[DIBS__BUCKETS];
+  struct dibs__said said;
+  if (state) dibs__tiers_begin(state, t->schemes, t->count);
+  for (uint32_t i = 0; state && ops && i < t->last && !any && t->strictness != DIBS__STRICT; i++) {
+    for (uint16_t b = 0; b < DIBS__BUCKETS; b++) {
+      ops[b] = (struct dibs__anchor_op){
+          .op = {.family = DIBS__FAM_ANCHOR, .verb = DIBS__ANCHOR_READ, .bucket = b, .by = by, .status = DIBS_UNKNOWN}};
+      list[b] = &ops[b].op;
+    }
+    if (dibs__tier_call(&t->tiers[i], &t->own[i], list, DIBS__BUCKETS, by, &said) != DIBS_OK) continue;
+    for (uint16_t b = 0; b < DIBS__BUCKETS; b++) {
+      if (ops[b].op.status != DIBS_OK || !ops[b].served || ops[b].stands.epoch == 0) continue;
+      state->mandates[b] =
+          (struct dibs__tiers_mandate){.epoch = ops[b].stands.epoch, .tier = i, .life = ops[b].stands.life};
+      any = true;
+    }
+  }
+  if (any) {
+    dibs__mutex_lock(&t->lock);
+    t->state = *state;
+    t->known = true;
+    (void)dibs__tiers_here_locked(t);
+    dibs__mutex_unlock(&t->lock);
+  }
+  free(state);
+  free(ops);
+  return any;
+}
+
+static dibs__status can_anchor(const struct tiers *t, struct dibs__said *said) {
+  uint32_t has = atomic_load(&t->tiers[t->last].families);
+  uint32_t needs = 1u << DIBS__FAM_RECORD | 1u << DIBS__FAM_REPORT | 1u << DIBS__FAM_ANCHOR;
+  if (has == 0 || (has & needs) == needs) return DIBS_OK;
+  dibs__say(said, "%s can't be the anchor of tiers; the last one must be SQLite, PostgreSQL or MariaDB",
+            t->tiers[t->last].uri->shown);
+  return DIBS_INVALID;
+}
+
+dibs__status dibs__tiers_ready(struct tiers *t, dibs__tick by, struct dibs__said *said) {
+  dibs__mutex_lock(&t->control);
+  dibs__mutex_lock(&t->lock);
+  bool known = t->known;
+  dibs__mutex_unlock(&t->lock);
+  dibs__status status = DIBS_OK;
+  if (!known) {
+    struct tier *anchor = &t->tiers[t->last];
+    status = dibs__tier_call(anchor, &t->own[t->last], NULL, 0, by, said);
+    if (status == DIBS_OK) status = can_anchor(t, said);
+    if (status == DIBS_OK) status = dibs__tiers_load(t, by, said);
+    if (status == DIBS_NOT_FOUND) status = dibs__tiers_change(t, NULL, NULL, NULL, by, said);
+    if ((status == DIBS_UNAVAILABLE || status == DIBS_UNKNOWN) && adopt_from_tiers(t, by)) status = DIBS_OK;
+    if (status == DIBS_UNKNOWN) status = DIBS_UNAVAILABLE;
+  }
+  dibs__mutex_unlock(&t->control);
+  return status;
+}

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Mandates and tiers brought together.  One round: read the state; ask each tier that matters what all its buckets
+ * have; decide on a copy; write the copy back if the state is still the one that was read; install what was made, once.
+ *
+ * The races:
+ *   - Two clients find a tier empty.  Both make an epoch; one write wins, the other reads again, finds a young epoch
+ * and gives it time to arrive.
+ *   - What a tier had was read before somebody else's epoch arrived there, but after that was written: then our write
+ *     loses, because the state's version is another.
+ *   - The maker dies between writing and installing, or its installing has an unknown outcome: nobody installs that
+ *     epoch again.  The tier goes on having another, and when the moment of grace is over the next epoch is made.
+ */
+#include "tier/tiers_parts.h"
+
+enum { NAP_MS = 5 }; /* and twice as long each time, until the moment of grace is over */
+
+/* What the tiers have, as of one round. */
+struct look {
+  bool reached[DIBS__URI_TIERS];
+  dibs__life lives[DIBS__URI_TIERS];
+  dibs__mandate has[DIBS__URI_TIERS][DIBS__BUCKETS];
+  struct dibs__anchor_op ops[DIBS__BUCKETS];
+  struct dibs__op *list[DIBS__BUCKETS];
+};
+
+/* ---- Tiers ---- */
+
+static void ask_all(struct look *look, uint16_t verb, const struct dibs__tiers_state *state,
+                    const struct dibs__buckets *which, uint32_t tier, size_t *count) {
+  *count = 0;
+  for (uint16_t b = 0; b < DIBS__BUCKETS; b++) {
+    if (which && (!dibs__buckets_has(which, b) || state->mandates[b].tier != tier)) continue;
+    struct dibs__anchor_op *op = &look->ops[*count];
+    *op =
+        (struct dibs__anchor_op){.op = {.family = DIBS__FAM_ANCHOR, .verb = verb, .bucket = b, .status = DIBS_UNKNOWN}};
+    if (state) op->op.mandate = (dibs__mandate){state->mandates[b].epoch, state->mandates[b].life};
+    look->list[(*count)++] = &op->op;
+  }
+}
+
+static void read_tier(struct tiers *t, uint32_t nth, struct look *look, dibs__tick by, struct dibs__said *said) {
+  size_t count;
+  ask_all(look, DIBS__ANCHOR_READ, NULL, NULL, nth, &count);
+  for (size_t i = 0; i < count; i++) look->list[i]->by = by;
+  look->reached[nth] = dibs__tier_call(&t->tiers[nth], &t->own[nth], look->list, count, by, said) == DIBS_OK;
+  for (size_t i = 0; i < count && look->reached[nth]; i++) {
+    if (look->ops[i].op.status != DIBS_OK) {
+      look->reached[nth] = false;
+      break;
+    }
+    dibs__mandate has = look->ops[i].stands;
+    if (!look->ops[i].served) has.epoch = 0; /* made by the tier for itself */
+    look->has[nth][look->ops[i].op.bucket] = has;
+    look->lives[nth] = has.life;
+  }
+}
+
+/* Once, and never again, whatever becomes of it. */
+static bool install(struct tiers *t, const struct dibs__tiers_state *state, const struct dibs__buckets *made,
+                    struct look *look, dibs__tick by, struct dibs__said *said) {
+  bool all = true;
+  for (uint32_t nth = 0; nth < t->count; nth++) {
+    size_t count;
+    ask_all(look, DIBS__ANCHOR_INSTALL, state, made, nth, &count);
+    if (count == 0) continue;
+    for (size_t i = 0; i < count; i++) look->list[i]->by = by;
+    if (dibs__tier_call(&t->tiers[nth], &t->own[nth], look->list, count, by, said) != DIBS_OK) all = false;
+    for (size_t i = 0; i < count; i++) all = all && look->ops[i].op.status == DIBS_OK;
+  }
+  return all;
+}
+
+/* ---- One round ---- */
+
+struct round {
+  struct dibs__tiers_state state;
+  struct dibs__buckets made;
+  bool young, changed, saved;
+  uint32_t moves, epochs;
+};
+
+static void mark(struct round *r, uint32_t bucket) {
+  dibs__buckets_add(&r->made, bucket);
+  r->changed = true;
+}
+
+static void vote(struct tiers *t, struct round *r, int64_t now) {
+  dibs__mutex_lock(&t->lock);
+  struct dibs__tiers_tally tally = t->tally;
+  dibs__mutex_unlock(&t->lock);
+  if (tally.clients && dibs__tiers_vote(&r->state, &tally, now)) r->changed = true;
+}
+
+/* Buckets whose tier has not what stands, or no fences left. */
+static void mend(struct round *r, const struct look *look, const struct heal *why, int64_t now) {
+  for (uint32_t b = 0; b < DIBS__BUCKETS; b++) {
+    struct dibs__tiers_mandate *m = &r->state.mandates[b];
+    if (m->epoch == 0 || !look->reached[m->tier]) continue;
+    uint32_t above = why && why->above >= m->epoch ? why->above : 0;
+    bool spent = why && why->spent[b] == m->epoch;
+    enum dibs__tiers_verdict verdict = spent || above
+                                           ? dibs__tiers_next(&r->state, b, above, &look->lives[m->tier], now)
+                                           : dibs__tiers_told(&r->state, b, &look->has[m->tier][b], now);
+    if (verdict == DIBS__TIERS_YOUNG) r->young = true;
+    if (verdict != DIBS__TIERS_MADE) continue;
+    mark(r, b);
+    r->epochs++;
+  }
+}
+
+static void place(struct tiers *t, struct round *r, const struct look *look, int64_t now) {
+  const dibs__life *lives[DIBS__URI_TIERS] = {NULL};
+  const dibs__mandate *has[DIBS__URI_TIERS] = {NULL};
+  struct dibs__buckets moved = {{0, 0}};
+  for (uint32_t i = 0; i < t->count; i++)
+    if (look->reached[i]) lives[i] = &look->lives[i], has[i] = look->has[i];
+  if (!dibs__tiers_place(&r->state, lives, has, now, &moved)) return;
+  for (uint32_t b = 0; b < DIBS__BUCKETS; b++) {
+    if (!dibs__buckets_has(&moved, b)) continue;
+    mark(r, b);
+    r->moves++;
+  }
+}
+
+/* Which tiers it is about: those that serve buckets, or should. */
+static uint32_t concerned(const struct tiers *t, const struct dibs__tiers_state *state) {
+  uint32_t set = 0;
+  for (uint32_t b = 0; b < DIBS__BUCKETS; b++) {
+    if (state->mandates[b].epoch) set |= 1u << state->mandates[b].tier;
+    set |= 1u << dibs__tiers_wanted(state, b);
+  }
+  return set & ((1u << t->count) - 1);
+}
+
+static void begin_state(const struct tiers *t, struct dibs__tiers_state *state) {
+  dibs__tiers_begin(state, t->schemes, t->count);
+  if (t->strictness >= 0) {
+    state->strictness = t->strictness ? DIBS__STRICT : DIBS__FENCED;
+    state->least_strict = t->least_strict;
+  }
+  for (uint32_t i = 0; i < t->count; i++) state->tiers[i].dwell_ms = t->dwell_ms;
+}
+
+typedef dibs__status changer(struct dibs__tiers_state *state, void *arg, struct dibs__said *said);
+
+/* OK: done.  CONFLICT: another round.  Else it can't be done. */
+static dibs__status one_round(struct tiers *t, struct round *r, struct look *look, const struct heal *why,
+                              changer *change, void *arg, dibs__tick by, struct dibs__said *said) {
+  struct dibs__said aside;
+  dibs__status status = dibs__tiers_load(t, by, said);
+  if (status != DIBS_OK && status != DIBS_NOT_FOUND) return status;
+  *r = (struct round){.changed = false};
+  uint64_t version = 0;
+  if (status == DIBS_OK)
+    version = dibs__tiers_copy(t, &r->state);
+  else
+    begin_state(t, &r->state);
+  if (change) {
+    status = change(&r->state, arg, said);
+    if (status != DIBS_OK) return status;
+    r->changed = true;
+  }
+  int64_t now = dibs__tiers_now(t);
+  vote(t, r, now);
+  uint32_t set = concerned(t, &r->state);
+  memset(look->reached, 0, sizeof look->reached);
+  for (uint32_t i = 0; i < t->count; i++)
+    if (set >> i & 1) read_tier(t, i, look, by, &aside);
+  mend(r, look, why, now);
+  place(t, r, look, now);
+  if (!r->changed && version) return r->young ? DIBS_CONFLICT : DIBS_OK;
+  status = dibs__tiers_save(t, &r->state, version, by, said);
+  if (status != DIBS_OK) return status;
+  r->saved = true;
+  tiers_count(t, DIBS__M_MOVES, r->moves);
+  tiers_count(t, DIBS__M_EPOCHS, r->epochs);
+  return install(t, &r->state, &r->made, look, by, &aside) ? DIBS_OK : DIBS_CONFLICT;
+}
+
+dibs__status dibs__tiers_change(struct tiers *t, const struct heal *why, changer *change, void *arg, dibs__tick by,
+                                struct dibs__said *said) {
+  struct look *look = calloc(1, sizeof *look);
+  struct round *r = calloc(1, sizeof *r);
+  dibs__status status = look && r ? DIBS_CONFLICT : DIBS_NO_MEMORY;
+  int64_t nap_ms = NAP_MS;
+  for (uint32_t round = 0; look && r && round < TIERS_HEAL_ROUNDS; round++) {
+    status = one_round(t, r, look, why, change, arg, by, said);
+    if (status != DIBS_CONFLICT && status != DIBS_UNKNOWN) break;
+    if (r->saved) change = NULL; /* it stands; what is left is to install */
+    dibs__tick now = dibs__tick_now();
+    if (!dibs__tick_before(now, by)) break;
+    if (r->saved || !r->young) continue;
+    int64_t left = dibs__tick_left_ms(now, by);
+    dibs__nap_ms(left < nap_ms ? left : nap_ms);
+    nap_ms *= 2;
+  }
+  free(r);
+  free(look);
+  if (status == DIBS_CONFLICT || status == DIBS_UNKNOWN) {
+    dibs__say(said, "a tier of %s does not keep what is installed, or others change its tiers all the time",
+              t->uri->shown);
+    status = DIBS_UNAVAILABLE;
+  }
+  return status;
+}
+
+dibs__status dibs__tiers_heal(struct tiers *t, const struct heal *why, dibs__tick by, struct dibs__said *said) {
+  *said = (struct dibs__said){.sent = dibs__tick_now()};
+  dibs__mutex_lock(&t->control);
+  dibs__mutex_lock(&t->lock);
+  bool done = why && !why->force && t->version > why->version; /* somebody was here while we waited */
+  dibs__mutex_unlock(&t->lock);
+  dibs__status status = done ? DIBS_OK : dibs__tiers_change(t, why, NULL, NULL, by, said);
+  dibs__mutex_unlock(&t->control);
+  return status;
+}
