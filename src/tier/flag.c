@@ -61,7 +61,7 @@ static enum what find(const struct dibs__tiers_state *state, const char *name, u
   for (uint32_t i = 0; i < state->count; i++) {
     *tier = i;
     if (is_called(state, i, ".enabled", name)) return i + 1 < state->count ? TIER : ANCHOR;
-    if (i > 0 && is_called(state, i, "-fallback.enabled", name)) return FALLBACK;
+    if ((i > 0 || state->count == 1) && is_called(state, i, "-fallback.enabled", name)) return FALLBACK;
   }
   return NOTHING;
 }
