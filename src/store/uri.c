@@ -396,7 +396,51 @@ dibs__status dibs__uri_parse(const char *text, struct dibs__uri *uri, struct dib
   return status;
 }
 
-void dibs__uri_free(struct dibs__uri *uri) {
+/* ---- Copies ---- */
+
+/* The same text in the copy; what is not in the memory of the URI is a constant. */
+static const char *moved(const char *text, const struct memory *from, struct memory *to) {
+  bool inside = text && text >= from->bytes && text < (const char *)from + from->size;
+  return inside ? (const char *)to + (text - (const char *)from) : text;
+}
+
+static dibs__status copy_one(const struct dibs__uri *from, struct dibs__uri *to) {
+  const struct memory *old = (const struct memory *)(const void *)from->memory;
+  *to = *from;
+  to->members = NULL;
+  to->member_count = 0;
+  to->joined = to->memory = NULL;
+  if (!old) return DIBS_OK;
+  struct memory *memory = malloc(old->size);
+  if (!memory) return DIBS_NO_MEMORY;
+  memcpy(memory, old, old->size);
+  to->memory = (char *)memory;
+  const char **texts[] = {&to->scheme, &to->user, &to->password, &to->hosts, &to->path, &to->shown};
+  for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) *texts[i] = moved(*texts[i], old, memory);
+  for (size_t i = 0; i < to->shim_count; i++) to->shims[i] = moved(to->shims[i], old, memory);
+  for (size_t i = 0; i < to->param_count; i++) {
+    to->params[i].key = moved(to->params[i].key, old, memory);
+    to->params[i].value = moved(to->params[i].value, old, memory);
+  }
+  return DIBS_OK;
+}
+
+DIBS__MODULE_API dibs__status dibs__uri_copy(const struct dibs__uri *from, struct dibs__uri *to) {
+  dibs__status status = copy_one(from, to);
+  if (status != DIBS_OK || !from->member_count) return status;
+  to->members = calloc(DIBS__URI_TIERS, sizeof *to->members);
+  to->joined = strdup(from->joined);
+  to->shown = to->joined;
+  if (!to->members || !to->joined) status = DIBS_NO_MEMORY;
+  for (size_t i = 0; i < from->member_count && status == DIBS_OK; i++) {
+    status = copy_one(&from->members[i], &to->members[i]);
+    if (status == DIBS_OK) to->member_count++;
+  }
+  if (status != DIBS_OK) dibs__uri_free(to);
+  return status;
+}
+
+DIBS__MODULE_API void dibs__uri_free(struct dibs__uri *uri) {
   if (!uri) return;
   for (size_t i = 0; i < uri->member_count; i++) dibs__uri_free(&uri->members[i]);
   free(uri->members);

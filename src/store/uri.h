@@ -45,6 +45,8 @@ struct dibs__uri {
 /* INVALID (said tells what and where), NO_MEMORY.  On OK the uri is for dibs__uri_free. */
 dibs__status dibs__uri_parse(const char *text, struct dibs__uri *uri, struct dibs__said *said);
 void dibs__uri_free(struct dibs__uri *uri);
+/* For who needs it longer than the call that it was given for; module_path stays the same text.  OK, NO_MEMORY. */
+dibs__status dibs__uri_copy(const struct dibs__uri *from, struct dibs__uri *to);
 /* The value, or NULL. */
 const char *dibs__uri_param(const struct dibs__uri *uri, const char *key);
 /* Parses a parameter as a number within [min, max]; `otherwise` when absent.  INVALID with what is wrong. */

@@ -95,13 +95,15 @@ static void free_tiers(struct tiers *t) {
   dibs__mutex_destroy(&t->control);
   dibs__mutex_destroy(&t->lock);
   dibs__mutex_destroy(&t->ears);
+  dibs__uri_free(&t->kept_uri);
+  free(t->module_path);
   free(t);
 }
 
 /* What is wrong with a URI is said now; what is wrong with a server may pass. */
 static dibs__status open_member(struct tier *tier, dibs__tick by, struct dibs__said *said) {
   struct tiers *t = tier->all;
-  dibs__status status = dibs__chain_open(tier->uri, t->uri->module_path, by, &tier->chain, said);
+  dibs__status status = dibs__chain_open(tier->uri, t->module_path, by, &tier->chain, said);
   if (status == DIBS_OK) tier->store = tier->chain.stores[0];
   if (status == DIBS_UNAVAILABLE || status == DIBS_UNKNOWN) return DIBS_OK;
   return status;
@@ -136,8 +138,13 @@ static dibs__status tiers_open(const struct dibs__uri *uri, struct dibs__dstore 
   }
   struct tiers *t = calloc(1, sizeof *t);
   if (!t) return DIBS_NO_MEMORY;
+  if (dibs__uri_copy(uri, &t->kept_uri) != DIBS_OK) {
+    free(t);
+    return DIBS_NO_MEMORY;
+  }
+  uri = t->uri = &t->kept_uri;
+  if (uri->module_path) t->module_path = strdup(uri->module_path);
   t->base.driver = &dibs__tiers_driver;
-  t->uri = uri;
   t->count = (uint32_t)uri->member_count;
   t->last = t->count - 1;
   dibs__random(t->client.b, sizeof t->client.b);

@@ -60,7 +60,9 @@ struct tiers {
   /* Immutable after open. */
   uint32_t count, last;
   const char *schemes[DIBS__URI_TIERS];
-  const struct dibs__uri *uri;
+  struct dibs__uri kept_uri;
+  const struct dibs__uri *uri; /* that */
+  char *module_path;           /* NULL: the default */
   dibs__id client;
   char owner[DIBS_OWNER_MAX + 1];
   int64_t timeout_ms, dwell_ms;

@@ -58,7 +58,7 @@ static void account(struct tier *tier, dibs__tick began, bool counted, dibs__sta
 static dibs__status open_store(struct tier *tier, dibs__tick by, struct dibs__said *said) {
   struct tiers *t = tier->all;
   if (tier->store) return DIBS_OK;
-  dibs__status status = dibs__chain_open(tier->uri, t->uri->module_path, by, &tier->chain, said);
+  dibs__status status = dibs__chain_open(tier->uri, t->module_path, by, &tier->chain, said);
   if (status != DIBS_OK) return status;
   dibs__mutex_lock(&t->lock);
   tier->store = tier->chain.stores[0];
