@@ -162,6 +162,9 @@ static void read_message(const redisReply *message, struct dibs__event *event) {
   if (!text || text->type != REDIS_REPLY_STRING || text->len != DIBS__REDIS_RING_BYTES) return;
   event->what = DIBS__EV_OFFER;
   dibs__far_ring_read((const uint8_t *)text->str, event);
+  if (event->fence.v != DIBS__REDIS_RING_LOST) return;
+  event->what = DIBS__EV_LOST;
+  event->fence = DIBS__FENCE_NONE;
 }
 
 static size_t hear(struct dibs__redis_link *link, struct dibs__event *events, size_t cap) {
