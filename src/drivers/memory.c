@@ -45,6 +45,7 @@ static void memory_free(struct dibs__memory *m) {
   dibs__map_free(&m->onces);
   dibs__map_free(&m->stocks);
   dibs__map_free(&m->taken);
+  dibs__map_free(&m->reports);
   dibs__mutex_destroy(&m->lock);
   free(m->called);
   free(m);
@@ -56,6 +57,7 @@ static struct dibs__memory *memory_new(const char *called) {
   dibs__mutex_init(&m->lock);
   bool enough = dibs__map_init(&m->names) && dibs__map_init(&m->claims) && dibs__map_init(&m->records);
   enough = dibs__map_init(&m->onces) && dibs__map_init(&m->stocks) && dibs__map_init(&m->taken) && enough;
+  enough = dibs__map_init(&m->reports) && enough;
   if (*called) m->called = strdup(called);
   if (!enough || (*called && !m->called)) {
     memory_free(m);
@@ -94,7 +96,7 @@ static void forget_records(struct dibs__memory *m) {
 }
 
 bool dibs__mem_next_epoch(struct dibs__mem_bucket *bucket) {
-  if (bucket->mandate.epoch >= DIBS__EPOCH_MAX) return false;
+  if (bucket->served != DIBS__MEM_OWN || bucket->mandate.epoch >= DIBS__EPOCH_MAX) return false;
   bucket->mandate.epoch++;
   bucket->seq = 0;
   return true;
@@ -137,6 +139,7 @@ static dibs__status memory_open(const struct dibs__uri *uri, struct dibs__dstore
   }
   open->base.driver = &dibs__memory_driver;
   open->memory = m;
+  open->as_tier = uri->as_tier;
   dibs__mutex_lock(&m->lock);
   open->session = ++m->last_session;
   open->next = m->opens;
@@ -186,9 +189,18 @@ static void memory_close(struct dibs__dstore *store) {
     forget_records(m);
     dibs__mem_onces_forget(m, INT64_MAX);
     dibs__mem_stocks_forget(m);
+    dibs__mem_reports_forget(m, INT64_MAX, 0);
     memory_free(m);
   }
   free(open);
+}
+
+/* What buckets stand under, for this open. */
+static dibs__mandate hint(const struct dibs__mem_open *open) {
+  const struct dibs__mem_bucket *bucket = &open->memory->buckets[0];
+  dibs__mandate mandate = bucket->mandate;
+  if (open->as_tier == (bucket->served == DIBS__MEM_OWN)) mandate.epoch = 0;
+  return mandate;
 }
 
 static dibs__status memory_connect(struct dibs__dstore *store, dibs__tick by, struct dibs__session **session,
@@ -204,16 +216,16 @@ static dibs__status memory_connect(struct dibs__dstore *store, dibs__tick by, st
   }
   s->base.store = store;
   dibs__mutex_lock(&open->memory->lock);
-  *identity = (struct dibs__identity){.mandate = open->memory->buckets[0].mandate,
-                                      .caps = DIBS__CAP_BRIEF | DIBS__CAP_SHARED | DIBS__CAP_COUNTED | DIBS__CAP_FIFO |
-                                              DIBS__CAP_GRANT_NEXT | DIBS__CAP_EVENTS | DIBS__CAP_ATOMIC |
-                                              DIBS__CAP_ANCHOR | DIBS__CAP_PARALLEL | DIBS__CAP_BLOCKS,
-                                      .families = 1u << DIBS__FAM_LEASE | 1u << DIBS__FAM_ANCHOR |
-                                                  1u << DIBS__FAM_RECORD | 1u << DIBS__FAM_ONCE | 1u << DIBS__FAM_STOCK,
-                                      .schema = 1,
-                                      .max_batch = DIBS__MEM_BATCH,
-                                      .max_sessions = DIBS__MEM_SESSIONS,
-                                      .session = open->session};
+  *identity = (struct dibs__identity){
+      .mandate = hint(open),
+      .caps = DIBS__CAP_BRIEF | DIBS__CAP_SHARED | DIBS__CAP_COUNTED | DIBS__CAP_FIFO | DIBS__CAP_GRANT_NEXT |
+              DIBS__CAP_EVENTS | DIBS__CAP_ATOMIC | DIBS__CAP_ANCHOR | DIBS__CAP_PARALLEL | DIBS__CAP_BLOCKS,
+      .families = 1u << DIBS__FAM_LEASE | 1u << DIBS__FAM_ANCHOR | 1u << DIBS__FAM_RECORD | 1u << DIBS__FAM_ONCE |
+                  1u << DIBS__FAM_STOCK | 1u << DIBS__FAM_REPORT,
+      .schema = 1,
+      .max_batch = DIBS__MEM_BATCH,
+      .max_sessions = DIBS__MEM_SESSIONS,
+      .session = open->session};
   said->now = (dibs__when){dibs__mem_clock(open->memory)};
   dibs__mutex_unlock(&open->memory->lock);
   *session = &s->base;
@@ -264,9 +276,10 @@ void dibs__memory_forget(struct dibs__dstore *store) {
   dibs__mutex_lock(&m->lock);
   forget_claims(m);
   for (size_t i = 0; i < DIBS__BUCKETS; i++) {
-    bool left = dibs__mem_next_epoch(&m->buckets[i]);
+    bool own = m->buckets[i].served == DIBS__MEM_OWN, left = !own || dibs__mem_next_epoch(&m->buckets[i]);
     assert(left);
     (void)left;
+    if (!own) m->buckets[i].served = DIBS__MEM_VOID;
     m->buckets[i].mandate.life = life;
   }
   dibs__mem_post_all(m, DIBS__EV_NEW_LIFE);

@@ -8,17 +8,23 @@
 typedef struct dibs__mem_claim claim;
 typedef struct dibs__mem_name name;
 
-/* Draws `want` fences for an exclusive grant.  false: the epoch had too few left, and another one began. */
+/* Draws `want` fences for an exclusive grant.  false: the epoch had too few left, and another one began, unless the
+ * bucket is served. */
 static bool draw(struct dibs__memory *m, struct dibs__lease_op *op, dibs__fence *first, uint32_t *block) {
   struct dibs__mem_bucket *bucket = &m->buckets[op->op.bucket];
   if (dibs__mem_draw(bucket, op->want_block, first, block)) return true;
-  op->op.status = dibs__mem_next_epoch(bucket) ? DIBS__MOVED : DIBS_UNAVAILABLE;
+  bool served = bucket->served != DIBS__MEM_OWN;
+  if (served) bucket->seq = DIBS__SEQ_MAX; /* for good */
+  op->op.status = served || dibs__mem_next_epoch(bucket) ? DIBS__MOVED : DIBS_UNAVAILABLE;
   op->op.has = bucket->mandate;
   return false;
 }
 
-static bool offered_with_fence(const claim *c) {
-  return c->state == DIBS__MEM_OFFERED && c->first.v != 0;
+/* A fence that was drawn for an offer under an earlier mandate of an anchor's counts no more: another tier may have
+ * granted larger ones since. */
+static bool offered_with_fence(const claim *c, const struct dibs__mem_bucket *bucket) {
+  if (c->state != DIBS__MEM_OFFERED || c->first.v == 0) return false;
+  return bucket->served == DIBS__MEM_OWN || dibs__fence_epoch(c->first) == bucket->mandate.epoch;
 }
 
 static void answer_holder(struct dibs__lease_op *op, const claim *c) {
@@ -31,7 +37,7 @@ static void answer_holder(struct dibs__lease_op *op, const claim *c) {
 
 /* Makes `c`, whose turn it is, a holder.  On a new epoch it stays what it was. */
 static bool grant(struct dibs__memory *m, claim *c, struct dibs__lease_op *op, int64_t now) {
-  bool drawn = offered_with_fence(c) && op->want_block <= 1;
+  bool drawn = offered_with_fence(c, &m->buckets[op->op.bucket]) && op->want_block <= 1;
   if (c->mode == DIBS_EXCLUSIVE && !drawn && !draw(m, op, &c->first, &c->block)) return false;
   if (c->mode == DIBS_COUNTED) c->slot = dibs__mem_free_slot(c->name, c->slots);
   c->granted = c->first;
@@ -112,8 +118,10 @@ static void acquire(struct dibs__memory *m, name *n, uint64_t session, struct di
 
 /* The holder with that id and a fence of its grant, or who is offered it under that fence; or NULL. */
 static claim *holder(const struct dibs__memory *m, const name *n, const struct dibs__lease_op *op) {
+  const struct dibs__mem_bucket *bucket = &m->buckets[op->op.bucket];
   claim *c = dibs__mem_claim_find(m, n, op->id);
-  if (!c || (c->state != DIBS__MEM_HOLDS && c->state != DIBS__MEM_BREAKING && !offered_with_fence(c))) return NULL;
+  if (!c || (c->state != DIBS__MEM_HOLDS && c->state != DIBS__MEM_BREAKING && !offered_with_fence(c, bucket)))
+    return NULL;
   if (c->mode != DIBS_EXCLUSIVE) return op->fence.v == 0 ? c : NULL;
   return op->fence.v >= c->granted.v && op->fence.v < c->first.v + c->block ? c : NULL;
 }
@@ -175,9 +183,9 @@ static bool record_break(name *n, const struct dibs__lease_op *op, int64_t now) 
 }
 
 /* Who is offered an exclusive name may have begun: it is broken like a holder. */
-static void hold_offered(name *n, int64_t now) {
+static void hold_offered(name *n, const struct dibs__mem_bucket *bucket, int64_t now) {
   claim *c = n->offered.first;
-  if (!c || c->mode != DIBS_EXCLUSIVE || !offered_with_fence(c)) return;
+  if (!c || c->mode != DIBS_EXCLUSIVE || !offered_with_fence(c, bucket)) return;
   c->since = now;
   dibs__mem_claim_become(c, DIBS__MEM_HOLDS, c->until);
 }
@@ -186,7 +194,7 @@ static void break_all(struct dibs__memory *m, name *n, struct dibs__lease_op *op
   int64_t last = now;
   bool fresh = op->now;
   claim *c, *next;
-  hold_offered(n, now);
+  hold_offered(n, &m->buckets[op->op.bucket], now);
   for (c = n->holders.first; c; c = c->after) {
     if (c->until > last) last = c->until;
     fresh = fresh || c->state == DIBS__MEM_HOLDS;
@@ -223,6 +231,28 @@ static void clear_answers(struct dibs__lease_op *op) {
   op->until = op->recheck = (dibs__when){0};
 }
 
+/* Of a bucket that is served, whether its epoch has as many fences as the operation may draw. */
+static bool used_up(const struct dibs__mem_bucket *bucket, const struct dibs__lease_op *op) {
+  uint32_t want = op->op.verb <= DIBS__RENEW ? op->want_block : 0;
+  if (want > DIBS__BLOCK_MAX) want = DIBS__BLOCK_MAX;
+  if (want == 0 && op->op.verb == DIBS__ACQUIRE && op->mode == DIBS_EXCLUSIVE) want = 1;
+  return want > DIBS__SEQ_MAX - bucket->seq;
+}
+
+/* R5, R35.  Else it is answered. */
+static bool stands(const struct dibs__mem_bucket *bucket, bool as_tier, struct dibs__lease_op *op) {
+  op->op.status = DIBS__MOVED;
+  op->op.has = bucket->mandate;
+  if (as_tier && bucket->served == DIBS__MEM_OWN) op->op.has.epoch = 0;
+  if (as_tier && bucket->served == DIBS__MEM_SERVED)
+    return dibs__mandate_equal(&op->op.mandate, &bucket->mandate) && !used_up(bucket, op);
+  if (as_tier) return false;
+  if (bucket->served == DIBS__MEM_OWN) return dibs__mandate_equal(&op->op.mandate, &bucket->mandate);
+  op->op.status = DIBS_DENIED;
+  op->op.has = (dibs__mandate){0};
+  return false;
+}
+
 void dibs__mem_lease(struct dibs__memory *m, const struct dibs__mem_open *from, struct dibs__lease_op *op,
                      int64_t now) {
   clear_answers(op);
@@ -230,12 +260,7 @@ void dibs__mem_lease(struct dibs__memory *m, const struct dibs__mem_open *from, 
     op->op.status = DIBS_INVALID;
     return;
   }
-  const struct dibs__mem_bucket *bucket = &m->buckets[op->op.bucket];
-  if (!dibs__mandate_equal(&op->op.mandate, &bucket->mandate)) {
-    op->op.status = DIBS__MOVED;
-    op->op.has = bucket->mandate;
-    return;
-  }
+  if (!stands(&m->buckets[op->op.bucket], from->as_tier, op)) return;
   name *n = dibs__mem_name_get(m, op->name);
   if (!n) {
     op->op.status = DIBS_NO_MEMORY;

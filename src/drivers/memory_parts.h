@@ -87,9 +87,21 @@ struct dibs__mem_once {
   char key[];
 };
 
+/* Under whose mandates a bucket is granted (R35); what was installed in another life is VOID. */
+enum dibs__mem_served { DIBS__MEM_OWN, DIBS__MEM_SERVED, DIBS__MEM_VOID };
+
 struct dibs__mem_bucket {
-  dibs__mandate mandate;
-  uint32_t seq; /* the last drawn */
+  dibs__mandate mandate; /* its life is always the memory's present one */
+  uint32_t seq;          /* the last drawn */
+  enum dibs__mem_served served;
+};
+
+struct dibs__mem_report {
+  struct dibs__map_node link; /* of memory.reports; first */
+  dibs__id id;
+  int64_t seen;
+  uint32_t len;
+  char data[DIBS__REPORT_MAX];
 };
 
 /* One open: a session store-wide.  Guarded by the memory's lock, but for `bell`. */
@@ -98,7 +110,8 @@ struct dibs__mem_open {
   struct dibs__memory *memory;
   struct dibs__mem_open *next;
   uint64_t session;
-  bool dead; /* killed by a test */
+  bool as_tier; /* immutable after open */
+  bool dead;    /* killed by a test */
   dibs__word bell;
   bool woken, overflow;
   uint32_t head, count; /* of the ring */
@@ -119,7 +132,8 @@ struct dibs__memory {
   size_t onces_swept;             /* how many were left when those that are over were last looked for */
   struct dibs__map stocks, taken; /* taken: by claim */
   size_t taken_swept;             /* as onces_swept */
-  bool hush;                      /* a group is being tried: events wait for its end, see held_events */
+  struct dibs__map reports;
+  bool hush; /* a group is being tried: events wait for its end, see held_events */
   struct dibs__mem_hushed {
     uint64_t session;
     struct dibs__event event;
@@ -133,7 +147,7 @@ static inline struct dibs__mem_open *dibs__mem_open_of(struct dibs__dstore *stor
 
 /* memory.c */
 int64_t dibs__mem_clock(const struct dibs__memory *memory);
-/* The next epoch of a bucket, its sequence anew.  false: there is none left. */
+/* The next epoch of a bucket, its sequence anew.  false: there is none left.  One that is served makes none. */
 bool dibs__mem_next_epoch(struct dibs__mem_bucket *bucket);
 /* All nodes of a map, in no order: NULL begins, NULL ends.  A node may be taken out once the next one is known. */
 struct dibs__map_node *dibs__mem_next(const struct dibs__map *map, const struct dibs__map_node *node);
@@ -193,6 +207,11 @@ void dibs__mem_record_remove(struct dibs__memory *memory, struct dibs__mem_recor
 void dibs__mem_once(struct dibs__memory *memory, struct dibs__once_op *op, int64_t now);
 /* Those that end before, or then. */
 void dibs__mem_onces_forget(struct dibs__memory *memory, int64_t before);
+
+/* memory_report.c */
+void dibs__mem_report(struct dibs__memory *memory, struct dibs__report_op *op, int64_t now);
+/* Those that are older. */
+void dibs__mem_reports_forget(struct dibs__memory *memory, int64_t now, int64_t keep_ms);
 
 /* memory_stock.c */
 void dibs__mem_stock(struct dibs__memory *memory, struct dibs__stock_op *op, int64_t now);

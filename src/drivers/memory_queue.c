@@ -200,7 +200,7 @@ uint32_t dibs__mem_free_slot(const name *n, uint32_t slots) {
 bool dibs__mem_draw(struct dibs__mem_bucket *bucket, uint32_t want, dibs__fence *first, uint32_t *block) {
   if (want == 0) want = 1;
   if (want > DIBS__BLOCK_MAX) want = DIBS__BLOCK_MAX;
-  if (want > DIBS__SEQ_MAX - bucket->seq) return false;
+  if (want > DIBS__SEQ_MAX - bucket->seq || bucket->served == DIBS__MEM_VOID) return false;
   *first = dibs__fence_make(bucket->mandate.epoch, bucket->seq + 1);
   *block = want;
   bucket->seq += want;

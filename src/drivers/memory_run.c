@@ -3,21 +3,40 @@
 #include "drivers/memory_parts.h"
 
 #include <stdlib.h>
+#include <string.h>
+
+static dibs__status next(struct dibs__mem_bucket *bucket, const dibs__mandate *from) {
+  if (bucket->served != DIBS__MEM_OWN || !dibs__mandate_equal(from, &bucket->mandate)) return DIBS_CONFLICT;
+  return dibs__mem_next_epoch(bucket) ? DIBS_OK : DIBS_UNAVAILABLE;
+}
+
+static dibs__status install(struct dibs__mem_bucket *bucket, const dibs__mandate *what) {
+  bool here = memcmp(what->life.b, bucket->mandate.life.b, sizeof what->life.b) == 0;
+  if (what->epoch > DIBS__EPOCH_MAX) return DIBS_INVALID;
+  if (!here || what->epoch <= bucket->mandate.epoch) return DIBS_CONFLICT;
+  *bucket = (struct dibs__mem_bucket){.mandate = *what, .served = DIBS__MEM_SERVED};
+  return DIBS_OK;
+}
+
+static dibs__status alone(struct dibs__mem_bucket *bucket) {
+  if (bucket->served == DIBS__MEM_OWN) return DIBS_OK;
+  if (bucket->mandate.epoch >= DIBS__EPOCH_MAX) return DIBS_UNAVAILABLE;
+  bucket->served = DIBS__MEM_OWN;
+  return dibs__mem_next_epoch(bucket) ? DIBS_OK : DIBS_UNAVAILABLE;
+}
 
 static void anchor(struct dibs__memory *m, struct dibs__anchor_op *op) {
-  if (op->op.bucket >= DIBS__BUCKETS || op->op.verb > DIBS__ANCHOR_NEXT) {
+  if (op->op.bucket >= DIBS__BUCKETS || op->op.verb > DIBS__ANCHOR_ALONE) {
     op->op.status = DIBS_INVALID;
     return;
   }
   struct dibs__mem_bucket *bucket = &m->buckets[op->op.bucket];
   op->op.status = DIBS_OK;
-  if (op->op.verb == DIBS__ANCHOR_NEXT) {
-    if (!dibs__mandate_equal(&op->op.mandate, &bucket->mandate))
-      op->op.status = DIBS_CONFLICT;
-    else if (!dibs__mem_next_epoch(bucket))
-      op->op.status = DIBS_UNAVAILABLE;
-  }
+  if (op->op.verb == DIBS__ANCHOR_NEXT) op->op.status = next(bucket, &op->op.mandate);
+  if (op->op.verb == DIBS__ANCHOR_INSTALL) op->op.status = install(bucket, &op->op.mandate);
+  if (op->op.verb == DIBS__ANCHOR_ALONE) op->op.status = alone(bucket);
   op->stands = bucket->mandate;
+  op->served = bucket->served != DIBS__MEM_OWN;
 }
 
 /* MOVED did nothing: when an epoch may turn out to be used up, what time did to the name meanwhile is undone as well.
@@ -53,6 +72,9 @@ static void run_one(struct dibs__memory *m, const struct dibs__mem_open *from, s
     break;
   case DIBS__FAM_STOCK:
     dibs__mem_stock(m, (struct dibs__stock_op *)op, now);
+    break;
+  case DIBS__FAM_REPORT:
+    dibs__mem_report(m, (struct dibs__report_op *)op, now);
     break;
   default:
     op->status = DIBS_UNSUPPORTED;
@@ -99,6 +121,13 @@ static bool first_of_its_group(struct dibs__op *const ops[], size_t at) {
   return true;
 }
 
+static void say_served(const struct dibs__memory *m, struct dibs__said *said) {
+  dibs__say(said,
+            "names of memory:%s are served under an anchor's mandates; open it with all its tiers, as in"
+            " --store redis://...,mysql://...",
+            m->called ? m->called : "");
+}
+
 dibs__status dibs__mem_run(struct dibs__session *session, struct dibs__op *const ops[], size_t count, dibs__tick by,
                            struct dibs__said *said) {
   struct dibs__mem_open *open = dibs__mem_open_of(session->store);
@@ -113,6 +142,7 @@ dibs__status dibs__mem_run(struct dibs__session *session, struct dibs__op *const
       run_one(m, open, ops[i], now);
     else if (first_of_its_group(ops, i))
       run_group(m, open, ops + i, count - i, now);
+    if (ops[i]->family == DIBS__FAM_LEASE && ops[i]->status == DIBS_DENIED) say_served(m, said);
   }
   dibs__mutex_unlock(&m->lock);
   said->now = (dibs__when){now};

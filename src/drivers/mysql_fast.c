@@ -118,7 +118,9 @@ static bool one_epoch(const struct set *set) {
   return true;
 }
 
-/* " name = '' AND place = 0 AND life = x'..' AND epoch = 1 AND bucket IN (2,3)" and how many they are. */
+/* " name = '' AND place = 0 AND life = x'..' AND epoch = 1 AND bucket IN (2,3) AND state IS NULL" and how many they
+ * are.
+ */
 static bool their_buckets(struct packet *p, const struct set *set, const dibs__life *life, int64_t *count) {
   buffer *b = &p->b;
   bool alike = one_epoch(set);
@@ -135,7 +137,7 @@ static bool their_buckets(struct packet *p, const struct set *set, const dibs__l
       fine = text(b, " AND epoch = ") && number(b, one.first->op.mandate.epoch) && text(b, " AND bucket IN (") &&
              number(b, one.first->op.bucket);
   }
-  return fine && text(b, ")");
+  return fine && text(b, p->store->as_tier ? ") AND state = 1" : ") AND state IS NULL");
 }
 
 /* ---- Acquires ---- */

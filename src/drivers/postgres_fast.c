@@ -26,14 +26,14 @@ enum { TAKE_COLUMNS = 8, KEEP_COLUMNS = 6, GIVE_COLUMNS = 5, COLUMNS_MOST = TAKE
   " WHERE d.bucket = r.bucket AND d.name = r.name AND d.place = 0 AND d.id = r.id AND d.until > @now"                  \
   " AND d.granted <= r.fence AND d.first + d.block > r.fence AND d.waiters = 0"                                        \
   " AND EXISTS (SELECT FROM dibs_name b WHERE b.bucket = r.bucket AND b.name = '' AND b.place = 0"                     \
-  " AND b.epoch = r.epoch AND b.life = $1)"
+  " AND b.epoch = r.epoch AND b.life = $1 AND b.state @ours)"
 
 /* Names that are held draw no fence: seen by the snapshot, so one that is taken at this moment does. */
 #define NOBODY_HAS(q)                                                                                                  \
   " NOT EXISTS (SELECT FROM dibs_name h WHERE h.bucket = " q ".bucket AND h.name = " q ".name AND h.place = 0)"
 #define DRAW(of, total)                                                                                                \
   "UPDATE dibs_name d SET seq = d.seq + " total " FROM " of " WHERE d.bucket = " of ".bucket AND d.name = ''"          \
-  " AND d.place = 0 AND d.epoch = " of ".epoch AND d.life = $1 AND d.seq <= 4294967295 - " total
+  " AND d.place = 0 AND d.epoch = " of ".epoch AND d.life = $1 AND d.seq <= 4294967295 - " total " AND d.state @ours"
 #define INSERT                                                                                                         \
   " INSERT INTO dibs_name (bucket, name, place, id, until, granted, first, block, broken, waiters, ttl, since,"        \
   " session, owner, mode, slots, holders)"                                                                             \

@@ -135,6 +135,7 @@ static dibs__status lite_open(const struct dibs__uri *uri, struct dibs__dstore *
     return DIBS_NO_MEMORY;
   }
   store->base.driver = &dibs__sqlite_driver;
+  store->as_tier = uri->as_tier;
   store->swept_ms = dibs__lite_clock(store);
   dibs__status status = open_place(store, uri, by, said);
   if (status != DIBS_OK) {
@@ -169,16 +170,16 @@ static void lite_disconnect(struct dibs__session *session) {
 }
 
 static void identify(lite *store, struct dibs__lite_link *link, struct dibs__identity *identity) {
-  *identity = (struct dibs__identity){.mandate = link->buckets[0].mandate,
-                                      .caps = DIBS__CAP_BRIEF | DIBS__CAP_SHARED | DIBS__CAP_COUNTED | DIBS__CAP_FIFO |
-                                              DIBS__CAP_GRANT_NEXT | DIBS__CAP_EVENTS | DIBS__CAP_ATOMIC |
-                                              DIBS__CAP_ANCHOR | DIBS__CAP_BLOCKS,
-                                      .families = 1u << DIBS__FAM_LEASE | 1u << DIBS__FAM_ANCHOR |
-                                                  1u << DIBS__FAM_RECORD | 1u << DIBS__FAM_STOCK | 1u << DIBS__FAM_ONCE,
-                                      .schema = DIBS__SQL_SCHEMA,
-                                      .max_batch = DIBS__LITE_BATCH,
-                                      .max_sessions = 1,
-                                      .session = dibs__side_session(store->side)};
+  *identity = (struct dibs__identity){
+      .mandate = dibs__sql_hint(store->as_tier, &link->buckets[0]),
+      .caps = DIBS__CAP_BRIEF | DIBS__CAP_SHARED | DIBS__CAP_COUNTED | DIBS__CAP_FIFO | DIBS__CAP_GRANT_NEXT |
+              DIBS__CAP_EVENTS | DIBS__CAP_ATOMIC | DIBS__CAP_ANCHOR | DIBS__CAP_BLOCKS,
+      .families = 1u << DIBS__FAM_LEASE | 1u << DIBS__FAM_ANCHOR | 1u << DIBS__FAM_RECORD | 1u << DIBS__FAM_STOCK |
+                  1u << DIBS__FAM_ONCE | 1u << DIBS__FAM_REPORT,
+      .schema = DIBS__SQL_SCHEMA,
+      .max_batch = DIBS__LITE_BATCH,
+      .max_sessions = 1,
+      .session = dibs__side_session(store->side)};
 }
 
 static dibs__status lite_connect(struct dibs__dstore *base, dibs__tick by, struct dibs__session **session,

@@ -87,7 +87,8 @@ step dibs__lite_fast(struct dibs__sql *s, struct dibs__lease_op *op, bool *done)
   if (!dibs__sql_lease_valid(op)) return DIBS__SQL_FINE;
   if (((link_t *)s->to)->crowded[op->op.bucket / 64] >> op->op.bucket % 64 & 1) return DIBS__SQL_FINE;
   step end = dibs__lite_bucket_get(s->to, op->op.bucket, &row);
-  if (end != DIBS__SQL_FINE || !dibs__mandate_equal(&op->op.mandate, &row->mandate)) return end;
+  if (end != DIBS__SQL_FINE || row->served != dibs__sql_answers(s->as_tier)) return end;
+  if (!dibs__mandate_equal(&op->op.mandate, &row->mandate)) return end;
   if (op->op.verb == DIBS__ACQUIRE && op->mode == DIBS_EXCLUSIVE && op->ticket == 0)
     end = take(s, row, op, done);
   else if (op->op.verb == DIBS__RENEW && op->want_block == 0 && op->fence.v != 0)

@@ -63,6 +63,13 @@ static bool reads_alone(struct dibs__op *const ops[], size_t count) {
   return true;
 }
 
+/* What clients report of themselves is as good as the latest second. */
+static bool reports_alone(struct dibs__op *const ops[], size_t count) {
+  for (size_t i = 0; i < count; i++)
+    if (ops[i]->family != DIBS__FAM_REPORT) return false;
+  return true;
+}
+
 dibs__status dibs__lite_run_guarded(link_t *l, struct dibs__op *const ops[], size_t count, dibs__tick by,
                                     struct dibs__said *said) {
   struct dibs__lite *store = l->store;
@@ -72,11 +79,12 @@ dibs__status dibs__lite_run_guarded(link_t *l, struct dibs__op *const ops[], siz
     return DIBS_UNAVAILABLE;
   }
   dibs__status status = DIBS_UNAVAILABLE;
-  if (!store->write_sync || dibs__lite_full(l, true) == DIBS__SQL_FINE)
+  bool presses = store->write_sync && !reports_alone(ops, count);
+  if (!presses || dibs__lite_full(l, true) == DIBS__SQL_FINE)
     status = through_the_wire(l, ops, count, said);
   else
     status = dibs__lite_excuse(l, "write to", said);
-  if (store->write_sync) (void)dibs__lite_full(l, false);
+  if (presses) (void)dibs__lite_full(l, false);
   dibs__side_write_end(store->side);
   said->untidy = atomic_load(&store->log_pages) >= DIBS__LITE_LOG_PAGES;
   return status;

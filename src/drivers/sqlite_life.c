@@ -5,7 +5,8 @@
  * A new one begins when the database may not be the one that granted last: another boot (the log is not pressed to
  * disk at each grant), another file or machine (a copy), or fences below those that the side file has seen (an older
  * file put back).  Then everything that was granted, waited for or broken is forgotten, since it was another time
- * line, and every bucket begins an epoch above all that anybody has seen.
+ * line, and every bucket begins an epoch above all that anybody has seen.  But one that is served for an anchor
+ * elsewhere begins none: what was installed in it is void, and the anchor's clients are told so.
  *
  * Order of writing: database (pressed to disk), then the side file.  A crash in between leaves a database whose life
  * the side file does not know, and the next opener begins one more.
@@ -73,6 +74,11 @@ static step largest_epoch(link_t *l, uint32_t *epoch) {
     if (end != DIBS__SQL_FINE && end != DIBS__SQL_OTHER) return end;
     if (row->mandate.epoch > *epoch) *epoch = row->mandate.epoch;
     uint32_t marked = dibs__fence_epoch(dibs__side_marked(l->store->side, bucket));
+    /* Of an older file: what was installed last is remembered all the same. */
+    if (row->served != DIBS__SQL_OWN && marked > row->mandate.epoch) {
+      row->mandate.epoch = marked;
+      (void)dibs__lite_bucket_put(l, bucket);
+    }
     if (marked > *epoch) *epoch = marked;
   }
   return DIBS__SQL_FINE;
@@ -124,7 +130,7 @@ step dibs__lite_next_epoch(link_t *l, uint16_t bucket) {
   if (end != DIBS__SQL_FINE) return end;
   if (!dibs__sql_next_epoch(row)) return dibs__lite_broke(l, SQLITE_RANGE);
   end = dibs__lite_bucket_put(l, bucket);
-  dibs__fence mark = dibs__fence_make(row->mandate.epoch, 0);
+  dibs__fence mark = dibs__fence_make(row->mandate.epoch, row->seq);
   if (end == DIBS__SQL_FINE) end = dibs__lite_commit(l, &unsure);
   if (end != DIBS__SQL_FINE) return end;
   dibs__side_mark(l->store->side, bucket, mark, (dibs__when){0});

@@ -69,6 +69,7 @@ enum dibs__lite_text {
   DIBS__LITE_BUCKET,
   DIBS__LITE_BUCKET_ADD,
   DIBS__LITE_BUCKET_SET,
+  DIBS__LITE_BUCKET_SERVE,
   DIBS__LITE_BUCKETS_SET,
   DIBS__LITE_TAKE,
   DIBS__LITE_KEPT,
@@ -160,6 +161,7 @@ struct dibs__lite {
   struct dibs__side *side;
   uint64_t device, inode;
   bool write_sync; /* guarded writes are pressed to disk at their commits */
+  bool as_tier;
   /* Any thread. */
   _Atomic int64_t skew_ms;
   _Atomic bool queued;   /* this store has had waiters */

@@ -35,8 +35,10 @@ step dibs__lite_bucket_get(void *to, uint16_t bucket, struct dibs__sql_bucket **
   dibs__lite_read_bytes(st, 0, b->mandate.life.b, sizeof b->mandate.life.b);
   b->mandate.epoch = dibs__lite_small(st, 1);
   b->seq = dibs__lite_small(st, 2);
+  b->served = (enum dibs__sql_served)dibs__lite_small(st, 3);
   bool whole = sqlite3_column_bytes(st, 0) == (int)sizeof b->mandate.life.b && b->mandate.epoch > 0 &&
-               b->mandate.epoch <= DIBS__EPOCH_MAX && sqlite3_column_int64(st, 1) <= DIBS__EPOCH_MAX;
+               b->mandate.epoch <= DIBS__EPOCH_MAX && sqlite3_column_int64(st, 1) <= DIBS__EPOCH_MAX &&
+               b->served <= DIBS__SQL_VOID;
   sqlite3_reset(st);
   if (!whole) return dibs__lite_wrong(l);
   l->known[bucket / 64] |= UINT64_C(1) << bucket % 64;
@@ -47,6 +49,15 @@ step dibs__lite_bucket_put(void *to, uint16_t bucket) {
   link_t *l = to;
   l->changed[bucket / 64] |= UINT64_C(1) << bucket % 64;
   return DIBS__SQL_FINE;
+}
+
+static step bucket_serve(void *to, uint16_t bucket) {
+  const link_t *l = to;
+  sqlite3_stmt *st = dibs__lite_ready(to, DIBS__LITE_BUCKET_SERVE);
+  if (!st) return DIBS__SQL_BROKE;
+  dibs__lite_bind_number(st, 1, bucket);
+  dibs__lite_bind_number(st, 2, l->buckets[bucket].served);
+  return dibs__lite_do(to, st);
 }
 
 /* ---- Heads ---- */
@@ -217,6 +228,7 @@ const struct dibs__sql_rows dibs__lite_rows = {
     .wrong = wrong,
     .bucket_get = dibs__lite_bucket_get,
     .bucket_put = dibs__lite_bucket_put,
+    .bucket_serve = bucket_serve,
     .head_load = head_load,
     .head_add = head_add,
     .head_set = head_set,

@@ -66,6 +66,7 @@ struct dibs__sql dibs__lite_sql(link_t *l, int64_t now) {
                             .to = l,
                             .now = now,
                             .session = dibs__side_session(l->store->side),
+                            .as_tier = l->store->as_tier,
                             .alive = alive,
                             .post = post,
                             .offer = offer};
@@ -149,7 +150,7 @@ static void begin_again(struct batch *b) {
 static bool presses(const struct batch *b) {
   for (size_t i = 0; i < b->count; i++) {
     const struct dibs__op *op = b->ops[i];
-    if (op->family == DIBS__FAM_ANCHOR && op->verb == DIBS__ANCHOR_NEXT) return true;
+    if (op->family == DIBS__FAM_ANCHOR && op->verb != DIBS__ANCHOR_READ) return true;
     if (op->family == DIBS__FAM_RECORD && op->verb >= DIBS__RECORD_SAVE) return true;
   }
   return false;
@@ -183,6 +184,7 @@ static step attempt(struct batch *b, struct dibs__said *said, bool *unsure) {
   end = dibs__lite_commit(l, unsure);
   if (end != DIBS__SQL_FINE) return end;
   if (sqlite3_total_changes(l->db) != before) said->commits++;
+  if (s.denied) dibs__sql_say_served(l->store->path, said);
   tell(l, changed);
   return end;
 }

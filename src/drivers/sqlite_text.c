@@ -32,11 +32,15 @@ const char *const dibs__lite_texts[DIBS__LITE_TEXTS] = {
     [DIBS__LITE_META] = "SELECT version, life, device, inode, boot FROM dibs_meta WHERE one = 1",
     [DIBS__LITE_META_SET] = "INSERT OR REPLACE INTO dibs_meta (one, version, life, device, inode, boot)"
                             " VALUES (1, ?1, ?2, ?3, ?4, ?5)",
-    [DIBS__LITE_BUCKET] = "SELECT life, epoch, seq FROM dibs_name WHERE bucket = ?1 AND name = '' AND place = 0",
+    [DIBS__LITE_BUCKET] = "SELECT life, epoch, seq, state FROM dibs_name WHERE bucket = ?1 AND name = '' AND place = 0",
     [DIBS__LITE_BUCKET_ADD] = "INSERT INTO dibs_name (bucket, name, place, life, epoch, seq)"
                               " VALUES (?1, '', 0, ?2, ?3, 0)",
     [DIBS__LITE_BUCKET_SET] = "UPDATE dibs_name SET epoch = ?2, seq = ?3 WHERE bucket = ?1 AND name = '' AND place = 0",
-    [DIBS__LITE_BUCKETS_SET] = "UPDATE dibs_name SET life = ?1, epoch = ?2, seq = 0 WHERE name = ''",
+    [DIBS__LITE_BUCKET_SERVE] =
+        "UPDATE dibs_name SET state = nullif(?2, 0) WHERE bucket = ?1 AND name = '' AND place = 0",
+    /* DIBS__SQL_VOID */
+    [DIBS__LITE_BUCKETS_SET] = "UPDATE dibs_name SET life = ?1, epoch = CASE WHEN state IS NULL THEN ?2 ELSE epoch END,"
+                               " seq = 0, state = CASE WHEN state IS NULL THEN NULL ELSE 2 END WHERE name = ''",
 
     /* One statement does it all, or nothing.  (Two for KEEP: RETURNING costs SQLite more than a second statement.) */
     [DIBS__LITE_TAKE] =

@@ -11,6 +11,8 @@ enum dibs__sql_guarded dibs__sql_kind_of(const struct dibs__op *op) {
     return DIBS__SQL_AS_STOCK;
   case DIBS__FAM_ONCE:
     return DIBS__SQL_AS_ONCE;
+  case DIBS__FAM_REPORT:
+    return DIBS__SQL_AS_REPORT;
   case DIBS__FAM_RECORD:
     return ((const struct dibs__record_op *)op)->table ? DIBS__SQL_AS_TABLE_RECORD : DIBS__SQL_ON_ROWS;
   default:
@@ -29,38 +31,41 @@ enum dibs__sql_step dibs__sql_guarded(struct dibs__sql_guard *guard, enum dibs__
     return dibs__sql_stock(guard, (struct dibs__stock_op *const *)all, count);
   case DIBS__SQL_AS_ONCE:
     return dibs__sql_once(guard, (struct dibs__once_op *const *)all, count);
+  case DIBS__SQL_AS_REPORT:
+    return dibs__sql_report(guard, (struct dibs__report_op *const *)all, count);
   default:
     return DIBS__SQL_FINE;
   }
 }
 
-static char **answer_of(struct dibs__op *op, uint32_t **len) {
+/* What the operation's answer points to is taken off it; to be freed. */
+static void *take_answer(struct dibs__op *op) {
+  void *got = NULL;
   if (op->family == DIBS__FAM_RECORD) {
     struct dibs__record_op *record = (struct dibs__record_op *)op;
-    *len = &record->got_len;
-    return &record->got;
-  }
-  if (op->family == DIBS__FAM_ONCE) {
+    got = record->got;
+    record->got = NULL;
+    record->got_len = 0;
+  } else if (op->family == DIBS__FAM_ONCE) {
     struct dibs__once_op *once = (struct dibs__once_op *)op;
-    *len = &once->got_len;
-    return &once->got;
+    got = once->got;
+    once->got = NULL;
+    once->got_len = 0;
+  } else if (op->family == DIBS__FAM_REPORT) {
+    struct dibs__report_op *report = (struct dibs__report_op *)op;
+    got = report->got;
+    report->got = NULL;
+    report->got_count = 0;
   }
-  return NULL;
+  return got;
 }
 
 void dibs__sql_begin_answer(struct dibs__op *op) {
-  uint32_t *len;
-  char **got = answer_of(op, &len);
-  if (!got) return;
-  *got = NULL;
-  *len = 0;
+  (void)take_answer(op);
 }
 
 void dibs__sql_unanswer(struct dibs__op *op, dibs__status status) {
-  uint32_t *len;
-  char **got = answer_of(op, &len);
-  if (got) free(*got);
-  dibs__sql_begin_answer(op);
+  free(take_answer(op));
   op->status = status;
 }
 

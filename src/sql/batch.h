@@ -10,6 +10,7 @@ enum dibs__sql_guarded {
   DIBS__SQL_AS_TABLE_RECORD,
   DIBS__SQL_AS_STOCK,
   DIBS__SQL_AS_ONCE,
+  DIBS__SQL_AS_REPORT,
   DIBS__SQL_GUARDED
 };
 enum dibs__sql_guarded dibs__sql_kind_of(const struct dibs__op *op);

@@ -141,6 +141,7 @@ struct dibs__far {
   char shown[256]; /* the URI without password, for messages */
   char **texts;    /* with the prefix put in; far_text.c */
   uint64_t session;
+  bool as_tier;
   struct dibs__far_inside *inside; /* what is far_*.c's alone */
   struct dibs__far_locks *locks;   /* far_lock.h; NULL: leases are rows */
 };
@@ -164,8 +165,9 @@ dibs__status dibs__far_list(struct dibs__session *session, const struct dibs__li
                             struct dibs__said *said);
 void dibs__far_tidy(struct dibs__dstore *store);
 
-/* A text with "dibs_" replaced by the prefix, @now by the clock, @lock by what locks rows; malloc'd, NULL: no memory.
- * For fast statements: once a store, in prepare. */
+/* A text with "dibs_" replaced by the prefix, @now by the clock, @lock by what locks rows, @ours by whether the `state`
+ * before it is that of a bucket that this open may be granted from; malloc'd, NULL: no memory.  For fast statements:
+ * once a store, in prepare. */
 char *dibs__far_text(struct dibs__far *store, const char *text);
 
 #endif

@@ -40,12 +40,17 @@ static step check_life(session *s, uint16_t bucket) {
 static void check_all(session *s, draw *draws, size_t count) {
   for (size_t i = 0; i < count; i++) {
     struct dibs__op *op = &draws[i].op->op;
-    const dibs__mandate *stands = &s->buckets[op->bucket].mandate;
-    draws[i].stands = dibs__mandate_equal(&op->mandate, stands);
-    if (draws[i].stands) continue;
-    op->status = DIBS__MOVED;
-    op->has = *stands;
+    const struct dibs__sql_bucket *row = &s->buckets[op->bucket];
+    draws[i].stands = dibs__sql_stands(s->store->as_tier, row, op);
+    if (draws[i].stands) op->status = DIBS_UNKNOWN;
   }
+}
+
+/* Of buckets that are served for an anchor elsewhere, which make no epoch. */
+static void check_left(session *s, draw *draws, size_t count) {
+  for (size_t i = 0; i < count; i++)
+    if (draws[i].stands && !draws[i].drawn && dibs__sql_used_up(&s->buckets[draws[i].op->op.bucket], draws[i].op))
+      draws[i].stands = false;
 }
 
 step dibs__lock_mandates(session *s, draw *draws, size_t count) {
@@ -66,6 +71,7 @@ step dibs__lock_mandates(session *s, draw *draws, size_t count) {
     if (end != DIBS__SQL_FINE) return end;
   }
   if (end == DIBS__SQL_FINE) check_all(s, draws, count);
+  if (end == DIBS__SQL_FINE) check_left(s, draws, count);
   return end;
 }
 
@@ -127,7 +133,8 @@ static bool again(session *s, int *clashes) {
   return passing && dibs__tick_before(dibs__tick_now(), s->wire->by);
 }
 
-/* What stood and was not drawn has an epoch that is used up: the next one is made, and told. */
+/* What stood and was not drawn has an epoch that is used up: the next one is made, unless the bucket is served, and
+ * told. */
 static step next_epochs(session *s, draw *draws, size_t count, struct dibs__said *said) {
   step end = DIBS__SQL_FINE;
   for (size_t i = 0; i < count && end == DIBS__SQL_FINE; i++) {
@@ -135,6 +142,7 @@ static step next_epochs(session *s, draw *draws, size_t count, struct dibs__said
     end = dibs__far_next_epoch(s, draws[i].op->op.bucket);
     said->commits++;
     check_all(s, draws, count);
+    check_left(s, draws, count);
   }
   return end;
 }

@@ -366,8 +366,10 @@ static void keep_mandates(struct stretch *b) {
     dibs__status status = dibs__far_excuse(b->s, "ask for a mandate in", b->said);
     b->all[i].op->op.status = status == DIBS_UNKNOWN ? DIBS_UNAVAILABLE : status;
   }
-  for (size_t i = 0; i < b->count && end == DIBS__SQL_FINE; i++)
+  for (size_t i = 0; i < b->count && end == DIBS__SQL_FINE; i++) {
+    if (to[i].op->op.status == DIBS_DENIED) dibs__sql_say_served(b->store->shown, b->said);
     if (to[i].stands) b->all[count++] = b->all[i];
+  }
   b->count = count;
 }
 

@@ -6,7 +6,8 @@
  * all is there.
  *
  * Incarnations: what the server says of its life is compared with what the store's rows remember whenever a connection
- * is made (a life can't change under one).  When it differs, every bucket begins an epoch above all that the rows know.
+ * is made (a life can't change under one).  When it differs, every bucket begins an epoch above all that the rows know,
+ * but for those that are served for an anchor elsewhere: what was installed in them is void.
  * Leases stay as they are until they end: the server's clock goes on, and who holds one should not be disturbed by
  * somebody new for as long as may be.  Its renewals are asked under the old mandate, and refused.
  */
@@ -261,7 +262,7 @@ step dibs__far_next_epoch(session *s, uint16_t bucket) {
   if (end != DIBS__SQL_FINE) return end;
   struct dibs__sql_bucket *b = &s->buckets[bucket];
   if (!dibs__sql_next_epoch(b)) return dibs__sql_broke(s->wire, DIBS__SQL_ODD, "its epochs are used up");
-  value v[] = {dibs__sql_number(bucket), dibs__sql_number(b->mandate.epoch), dibs__sql_number(0)};
+  value v[] = {dibs__sql_number(bucket), dibs__sql_number(b->mandate.epoch), dibs__sql_number(b->seq)};
   end = dibs__far_put(s, DIBS__FAR_BUCKET_SET, v, 3);
   if (end == DIBS__SQL_FINE) end = dibs__sql_commit(s->wire);
   return end == DIBS__SQL_FINE ? s->wire->engine->go(s->wire, true) : end;
@@ -306,15 +307,15 @@ static dibs__status settle(session *s, struct dibs__said *said) {
 }
 
 static void identify(session *s, struct dibs__identity *identity) {
-  *identity =
-      (struct dibs__identity){.caps = CAPS | s->store->engine->caps,
-                              .families = (1u << DIBS__FAM_LEASE) | (1u << DIBS__FAM_ANCHOR) |
-                                          (1u << DIBS__FAM_RECORD) | (1u << DIBS__FAM_STOCK) | (1u << DIBS__FAM_ONCE),
-                              .schema = DIBS__SQL_SCHEMA,
-                              .max_batch = DIBS__FAR_BATCH,
-                              .max_sessions = SESSIONS,
-                              .session = s->store->session};
-  if (s->known[0] & 1) identity->mandate = s->buckets[0].mandate;
+  *identity = (struct dibs__identity){.caps = CAPS | s->store->engine->caps,
+                                      .families = (1u << DIBS__FAM_LEASE) | (1u << DIBS__FAM_ANCHOR) |
+                                                  (1u << DIBS__FAM_RECORD) | (1u << DIBS__FAM_STOCK) |
+                                                  (1u << DIBS__FAM_ONCE) | (1u << DIBS__FAM_REPORT),
+                                      .schema = DIBS__SQL_SCHEMA,
+                                      .max_batch = DIBS__FAR_BATCH,
+                                      .max_sessions = SESSIONS,
+                                      .session = s->store->session};
+  if (s->known[0] & 1) identity->mandate = dibs__sql_hint(s->store->as_tier, &s->buckets[0]);
 }
 
 /* What buckets stand under, as a hint. */
@@ -365,7 +366,7 @@ DIBS__MODULE_API dibs__status dibs__far_attach(struct dibs__dstore *base, void *
     return status;
   }
   identify(s, identity);
-  identity->families &= ~((1u << DIBS__FAM_LEASE) | (1u << DIBS__FAM_ANCHOR));
+  identity->families &= ~((1u << DIBS__FAM_LEASE) | (1u << DIBS__FAM_ANCHOR) | (1u << DIBS__FAM_REPORT));
   identity->max_sessions = 1;
   *out = &s->base;
   return DIBS_OK;
@@ -407,6 +408,7 @@ DIBS__MODULE_API dibs__status dibs__far_open(const struct dibs__far_engine *engi
   *said = (struct dibs__said){.sent = dibs__tick_now()};
   if (!store) return DIBS_NO_MEMORY;
   store->engine = engine;
+  store->as_tier = uri->as_tier;
   snprintf(store->shown, sizeof store->shown, "%s", uri->shown);
   do dibs__random(&store->session, sizeof store->session);
   while ((store->session >>= 1) == 0); /* fits a signed number, is not 0 */

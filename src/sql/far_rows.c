@@ -96,7 +96,8 @@ step dibs__far_read_bucket(session *s, size_t nth, uint16_t bucket) {
   int64_t epoch = number(s, nth, 0, 1);
   b->mandate.epoch = (uint32_t)epoch;
   b->seq = small(s, nth, 0, 2);
-  if (epoch <= 0 || epoch > DIBS__EPOCH_MAX)
+  b->served = (enum dibs__sql_served)small(s, nth, 0, 3);
+  if (epoch <= 0 || epoch > DIBS__EPOCH_MAX || b->served > DIBS__SQL_VOID)
     return dibs__sql_broke(s->wire, DIBS__SQL_DAMAGED, "a bucket's row makes no sense");
   s->known[bucket / 64] |= UINT64_C(1) << bucket % 64;
   return DIBS__SQL_FINE;
@@ -117,6 +118,12 @@ static step bucket_put(void *to, uint16_t bucket) {
   session *s = to;
   s->changed[bucket / 64] |= UINT64_C(1) << bucket % 64;
   return DIBS__SQL_FINE;
+}
+
+static step bucket_serve(void *to, uint16_t bucket) {
+  session *s = to;
+  value v[] = {dibs__sql_number(bucket), dibs__sql_number(s->buckets[bucket].served)};
+  return dibs__far_put(s, DIBS__FAR_BUCKET_SERVE, v, 2);
 }
 
 /* ---- Heads ---- */
@@ -327,6 +334,7 @@ const struct dibs__sql_rows dibs__far_rows = {
     .wrong = wrong,
     .bucket_get = bucket_get,
     .bucket_put = bucket_put,
+    .bucket_serve = bucket_serve,
     .head_load = head_load,
     .head_add = head_add,
     .head_set = head_set,

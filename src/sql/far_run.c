@@ -60,6 +60,7 @@ struct dibs__sql dibs__far_sql(session *s) {
                             .to = s,
                             .now = s->now,
                             .session = s->store->session,
+                            .as_tier = s->store->as_tier,
                             .alive = alive,
                             .post = post,
                             .offer = offer};
@@ -236,6 +237,7 @@ static step attempt(struct batch *b, bool writes) {
   if (lazy && !s->wire->inside && nothing_to_keep(b)) end = s->wire->engine->put(s->wire, lazy, NULL, 0);
   if (end == DIBS__SQL_FINE) end = dibs__far_commit(s);
   if (end == DIBS__SQL_FINE && s->wrote) b->said->commits++;
+  if (end == DIBS__SQL_FINE && sql.denied) dibs__sql_say_served(s->store->shown, b->said);
   return end;
 }
 
@@ -407,8 +409,11 @@ static void settle(session *s, struct dibs__op *const ops[], size_t count) {
 
 static step run_guarded(session *s, struct dibs__op **ops, size_t count, enum dibs__sql_guarded kind,
                         struct dibs__said *said) {
-  struct dibs__sql_guard guard = {
-      .wire = s->wire, .prefix = s->store->options.prefix, .store = s->store->shown, .said = said};
+  struct dibs__sql_guard guard = {.wire = s->wire,
+                                  .prefix = s->store->options.prefix,
+                                  .store = s->store->shown,
+                                  .said = said,
+                                  .lazy = s->store->engine->lazy};
   if (count == 0) return DIBS__SQL_FINE;
   step end = dibs__sql_guarded(&guard, kind, ops, count);
   said->commits += guard.commits;

@@ -3,7 +3,8 @@
  * Every statement that servers share.  $1 is the bucket and $2 the name wherever both are asked for.
  *
  * What differs is put in when a store is opened: "dibs_" becomes the prefix, @lock what locks rows, @now the clock,
- * @alive whether the session of a row lives, @alive1 the same of $1, @leave what lets a row that is there already be.
+ * @alive whether the session of a row lives, @alive1 the same of $1, @leave what lets a row that is there already be,
+ * @ours whether a bucket's state is one under which this open may be granted.
  */
 #include "sql/far_parts.h"
 
@@ -29,14 +30,19 @@ static const char *const texts[DIBS__FAR_TEXTS] = {
     [DIBS__FAR_META_LIFE] = "UPDATE dibs_meta SET life = $1 WHERE one = 1",
     [DIBS__FAR_BUCKET_ADD] =
         "INSERT INTO dibs_name (bucket, name, place, life, epoch, seq) VALUES ($1, '', 0, $2, $3, 0)",
-    [DIBS__FAR_BUCKET] = "SELECT life, epoch, seq FROM dibs_name WHERE bucket = $1 AND name = '' AND place = 0",
+    [DIBS__FAR_BUCKET] = "SELECT life, epoch, seq, state FROM dibs_name WHERE bucket = $1 AND name = '' AND place = 0",
     [DIBS__FAR_BUCKET_LOCK] =
-        "SELECT life, epoch, seq FROM dibs_name WHERE bucket = $1 AND name = '' AND place = 0@lock",
+        "SELECT life, epoch, seq, state FROM dibs_name WHERE bucket = $1 AND name = '' AND place = 0@lock",
     [DIBS__FAR_BUCKET_SET] = "UPDATE dibs_name SET epoch = $2, seq = $3 WHERE bucket = $1 AND name = '' AND place = 0",
+    [DIBS__FAR_BUCKET_SERVE] =
+        "UPDATE dibs_name SET state = nullif($2, 0) WHERE bucket = $1 AND name = '' AND place = 0",
     [DIBS__FAR_BUCKET_DRAW] = "UPDATE dibs_name SET seq = seq + $2 WHERE bucket = $1 AND name = '' AND place = 0"
-                              " AND epoch = $3 AND life = $4 AND seq <= $5",
+                              " AND epoch = $3 AND life = $4 AND seq <= $5 AND state @ours",
     [DIBS__FAR_BUCKETS_LOCK] = "SELECT bucket, epoch FROM dibs_name WHERE name = '' AND place = 0 ORDER BY bucket@lock",
-    [DIBS__FAR_BUCKETS_SET] = "UPDATE dibs_name SET life = $1, epoch = $2, seq = 0 WHERE name = '' AND place = 0",
+    /* DIBS__SQL_VOID.  MariaDB evaluates from left to right, with what it has set: `state` comes last. */
+    [DIBS__FAR_BUCKETS_SET] = "UPDATE dibs_name SET life = $1, epoch = CASE WHEN state IS NULL THEN $2 ELSE epoch END,"
+                              " seq = 0, state = CASE WHEN state IS NULL THEN NULL ELSE 2 END"
+                              " WHERE name = '' AND place = 0",
     [DIBS__FAR_NOW] = "SELECT @now",
 
     [DIBS__FAR_AHEAD_OF] = "SELECT " SEEN " FROM dibs_name" OF_NAME " ORDER BY place LIMIT $3@lock",
@@ -169,6 +175,10 @@ static size_t replace(struct making *m, const char *at) {
   if (strncmp(at, "@alive", 6) == 0) {
     add_alive(m, "session");
     return 6;
+  }
+  if (strncmp(at, "@ours", 5) == 0) {
+    adds(m, m->store->as_tier ? "= 1" : "IS NULL");
+    return 5;
   }
   if (strncmp(at, "@leave", 6) == 0) {
     adds(m, sql->on_conflict ? " ON CONFLICT DO NOTHING" : " ON DUPLICATE KEY UPDATE name = VALUES(name)");

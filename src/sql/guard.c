@@ -73,23 +73,87 @@ step dibs__sql_record(struct dibs__sql *s, struct dibs__record_op *op) {
   return op->op.verb == DIBS__RECORD_SEAL ? seal(s, op, &r) : write(s, op, &r);
 }
 
+/* ---- The anchor: epochs ---- */
+
+bool dibs__sql_stands(bool as_tier, const struct dibs__sql_bucket *row, struct dibs__op *op) {
+  op->status = DIBS__MOVED;
+  op->has = row->mandate;
+  if (row->served == dibs__sql_answers(as_tier)) return dibs__mandate_equal(&op->mandate, &row->mandate);
+  if (!as_tier) {
+    op->status = DIBS_DENIED;
+    op->has = (dibs__mandate){0};
+  } else if (row->served == DIBS__SQL_OWN) {
+    op->has.epoch = 0;
+  }
+  return false;
+}
+
+bool dibs__sql_used_up(const struct dibs__sql_bucket *row, struct dibs__lease_op *op) {
+  bool draws = op->op.verb == DIBS__ACQUIRE && op->mode == DIBS_EXCLUSIVE;
+  uint32_t want = op->op.verb <= DIBS__RENEW ? op->want_block : 0;
+  if (want > DIBS__BLOCK_MAX) want = DIBS__BLOCK_MAX;
+  if (draws && want == 0) want = 1;
+  if (row->served == DIBS__SQL_OWN || want <= DIBS__SEQ_MAX - row->seq) return false;
+  op->op.status = DIBS__MOVED;
+  op->op.has = row->mandate;
+  return true;
+}
+
+void dibs__sql_say_served(const char *store, struct dibs__said *said) {
+  dibs__say(said,
+            "names of %s are served under an anchor's mandates; open it with all its tiers, as in"
+            " --store redis://...,mysql://...",
+            store);
+}
+
+static dibs__status next(struct dibs__sql_bucket *row, const dibs__mandate *from) {
+  if (row->served != DIBS__SQL_OWN || !dibs__mandate_equal(from, &row->mandate)) return DIBS_CONFLICT;
+  return dibs__sql_next_epoch(row) ? DIBS_OK : DIBS_UNAVAILABLE;
+}
+
+static dibs__status install(struct dibs__sql_bucket *row, const dibs__mandate *what) {
+  bool here = memcmp(what->life.b, row->mandate.life.b, sizeof what->life.b) == 0;
+  if (what->epoch > DIBS__EPOCH_MAX) return DIBS_INVALID;
+  if (!here || what->epoch <= row->mandate.epoch) return DIBS_CONFLICT;
+  row->mandate.epoch = what->epoch;
+  row->seq = 0;
+  row->served = DIBS__SQL_SERVED;
+  return DIBS_OK;
+}
+
+static dibs__status alone(struct dibs__sql_bucket *row) {
+  if (row->served == DIBS__SQL_OWN) return DIBS_OK;
+  if (row->mandate.epoch >= DIBS__EPOCH_MAX) return DIBS_UNAVAILABLE;
+  row->served = DIBS__SQL_OWN;
+  return dibs__sql_next_epoch(row) ? DIBS_OK : DIBS_UNAVAILABLE;
+}
+
+static dibs__status change(struct dibs__sql_bucket *row, const struct dibs__anchor_op *op) {
+  switch ((enum dibs__anchor_verb)op->op.verb) {
+  case DIBS__ANCHOR_NEXT:
+    return next(row, &op->op.mandate);
+  case DIBS__ANCHOR_INSTALL:
+    return install(row, &op->op.mandate);
+  case DIBS__ANCHOR_ALONE:
+    return alone(row);
+  default:
+    return DIBS_OK;
+  }
+}
+
 step dibs__sql_anchor(struct dibs__sql *s, struct dibs__anchor_op *op) {
   struct dibs__sql_bucket *row;
-  if (op->op.bucket >= DIBS__BUCKETS || op->op.verb > DIBS__ANCHOR_NEXT) {
+  if (op->op.bucket >= DIBS__BUCKETS || op->op.verb > DIBS__ANCHOR_ALONE) {
     op->op.status = DIBS_INVALID;
     return DIBS__SQL_FINE;
   }
   step st = s->rows->bucket_get(s->to, op->op.bucket, &row);
   if (st != DIBS__SQL_FINE) return st;
-  op->op.status = DIBS_OK;
-  if (op->op.verb == DIBS__ANCHOR_NEXT) {
-    if (!dibs__mandate_equal(&op->op.mandate, &row->mandate))
-      op->op.status = DIBS_CONFLICT;
-    else if (!dibs__sql_next_epoch(row))
-      op->op.status = DIBS_UNAVAILABLE;
-    else
-      st = s->rows->bucket_put(s->to, op->op.bucket);
-  }
+  struct dibs__sql_bucket was = *row;
+  op->op.status = change(row, op);
+  if (row->mandate.epoch != was.mandate.epoch) st = s->rows->bucket_put(s->to, op->op.bucket);
+  if (row->served != was.served && st == DIBS__SQL_FINE) st = s->rows->bucket_serve(s->to, op->op.bucket);
   op->stands = row->mandate;
+  op->served = row->served != DIBS__SQL_OWN;
   return st;
 }

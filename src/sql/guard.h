@@ -2,7 +2,7 @@
 #ifndef DIBS_SQL_GUARD_H
 #define DIBS_SQL_GUARD_H
 /*
- * Guarded writes on any SQL engine, over a wire: stock, once, and records in tables of the user's own.
+ * Guarded writes on any SQL engine, over a wire: stock, once, records in tables of the user's own, and reports.
  *
  * Each function answers all operations that it is given, each on its own, in as few transactions and packets as it can;
  * it begins and commits them itself (inside a user's transaction they are savepoints).  Deadlocks, serialization
@@ -21,6 +21,7 @@ struct dibs__sql_guard {
   struct dibs__sql_wire *wire;
   const char *prefix; /* of dibs' own tables: "dibs_" */
   uint32_t commits;   /* counted */
+  const char *lazy;   /* a statement before COMMIT: this transaction need not wait for the disk.  NULL: none */
   const char *store;  /* for messages: the URI without password */
   struct dibs__said *said;
   char *swept; /* DIBS__SQL_CLAIM_MAX + 1: how far the sweep of claims came; "" to begin with */
@@ -29,6 +30,8 @@ struct dibs__sql_guard {
 /* Coalesced takes and gives of one row are decided together, in order; rows in the order of their keys. */
 enum dibs__sql_step dibs__sql_stock(struct dibs__sql_guard *guard, struct dibs__stock_op *const ops[], size_t count);
 enum dibs__sql_step dibs__sql_once(struct dibs__sql_guard *guard, struct dibs__once_op *const ops[], size_t count);
+/* Each in a packet. */
+enum dibs__sql_step dibs__sql_report(struct dibs__sql_guard *guard, struct dibs__report_op *const ops[], size_t count);
 /* Those with a table. */
 enum dibs__sql_step dibs__sql_table_record(struct dibs__sql_guard *guard, struct dibs__record_op *const ops[],
                                            size_t count);

@@ -23,6 +23,10 @@ static void answer_holder(struct dibs__lease_op *op, const head *h, const holder
 }
 
 bool dibs__sql_next_epoch(struct dibs__sql_bucket *row) {
+  if (row->served != DIBS__SQL_OWN) {
+    row->seq = DIBS__SEQ_MAX;
+    return true;
+  }
   if (row->mandate.epoch >= DIBS__EPOCH_MAX) return false;
   row->mandate.epoch++;
   row->seq = 0;
@@ -32,7 +36,7 @@ bool dibs__sql_next_epoch(struct dibs__sql_bucket *row) {
 DIBS__MODULE_API step dibs__sql_draw(struct dibs__sql_bucket *row, uint32_t want, uint64_t *first, uint32_t *block) {
   if (want == 0) want = 1;
   if (want > DIBS__BLOCK_MAX) want = DIBS__BLOCK_MAX;
-  if (want > DIBS__SEQ_MAX - row->seq) return DIBS__SQL_SPENT;
+  if (want > DIBS__SEQ_MAX - row->seq || row->served == DIBS__SQL_VOID) return DIBS__SQL_SPENT;
   *first = dibs__fence_make(row->mandate.epoch, row->seq + 1).v;
   *block = want;
   row->seq += want;
@@ -150,10 +154,16 @@ static step acquire_new(struct dibs__sql *s, head *h, struct dibs__lease_op *op)
   return enqueue(s, h, op);
 }
 
+/* A fence that was drawn for an offer under an earlier mandate of an anchor's counts no more: another tier may have
+ * granted larger ones since. */
+static bool still_counts(const struct dibs__sql *s, uint64_t fence) {
+  return !s->served_under || dibs__fence_epoch((dibs__fence){fence}) == s->served_under;
+}
+
 /* It has a place in the queue, and asks again: that wakes it. */
 static step acquire_queued(struct dibs__sql *s, head *h, struct dibs__lease_op *op, waiter *w) {
   bool turn = w->state == DIBS__SQL_OFFERED;
-  uint64_t drawn = turn ? w->first : 0;
+  uint64_t drawn = turn && still_counts(s, w->first) ? w->first : 0;
   step st = DIBS__SQL_FINE;
   /* One that was awake has just been passed over by pass_on: nothing changed since. */
   if (w->state == DIBS__SQL_ASLEEP)
@@ -209,8 +219,9 @@ static step hold_offered(struct dibs__sql *s, head *h, waiter *w) {
   return st;
 }
 
-static bool offers_fence(const head *h, const waiter *w) {
-  return !h->holders && w->state == DIBS__SQL_OFFERED && w->mode == DIBS_EXCLUSIVE && w->first != 0;
+static bool offers_fence(const struct dibs__sql *s, const head *h, const waiter *w) {
+  return !h->holders && w->state == DIBS__SQL_OFFERED && w->mode == DIBS_EXCLUSIVE && w->first != 0 &&
+         still_counts(s, w->first);
 }
 
 /* The holder with that id and a fence of its grant. */
@@ -218,7 +229,8 @@ static step find_grant(struct dibs__sql *s, head *h, const struct dibs__lease_op
   waiter w;
   step st = DIBS__SQL_FINE;
   if (!h->holders && h->offers == 1) st = find_waiter(s, h, op, &w, found);
-  if (!h->holders && h->offers == 1 && st == DIBS__SQL_FINE && *found && offers_fence(h, &w) && w.first == op->fence.v)
+  if (!h->holders && h->offers == 1 && st == DIBS__SQL_FINE && *found && offers_fence(s, h, &w) &&
+      w.first == op->fence.v)
     st = hold_offered(s, h, &w);
   if (st == DIBS__SQL_FINE) st = find_holder(s, h, op->id, x, found);
   if (st != DIBS__SQL_FINE || !*found) return st;
@@ -317,7 +329,7 @@ static step hold_any_offered(struct dibs__sql *s, head *h) {
   bool found;
   if (h->holders || h->offers != 1) return DIBS__SQL_FINE;
   step st = s->rows->waiter_offered(s->to, h, &w, &found);
-  return st == DIBS__SQL_FINE && found && offers_fence(h, &w) ? hold_offered(s, h, &w) : st;
+  return st == DIBS__SQL_FINE && found && offers_fence(s, h, &w) ? hold_offered(s, h, &w) : st;
 }
 
 static step break_all(struct dibs__sql *s, head *h, struct dibs__lease_op *op) {
@@ -361,11 +373,11 @@ step dibs__sql_lease(struct dibs__sql *s, struct dibs__lease_op *op) {
   if (!dibs__sql_lease_valid(op)) return DIBS__SQL_FINE;
   step st = s->rows->bucket_get(s->to, op->op.bucket, &row);
   if (st != DIBS__SQL_FINE) return st;
-  if (!dibs__mandate_equal(&op->op.mandate, &row->mandate)) {
-    op->op.status = DIBS__MOVED;
-    op->op.has = row->mandate;
+  if (!dibs__sql_stands(s->as_tier, row, &op->op) || dibs__sql_used_up(row, op)) {
+    s->denied = s->denied || op->op.status == DIBS_DENIED;
     return DIBS__SQL_FINE;
   }
+  s->served_under = row->served == DIBS__SQL_OWN ? 0 : row->mandate.epoch;
   h.bucket = op->op.bucket;
   h.name = op->name;
   st = dibs__sql_enter(s, &h);

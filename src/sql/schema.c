@@ -15,7 +15,7 @@ static const char *const made[] = {
     "CREATE TABLE dibs_meta (one #n PRIMARY KEY, version #n, life #i, device #n, inode #n, boot #t)",
 
     "CREATE TABLE dibs_name (bucket #n NOT NULL, name #k NOT NULL, place #n NOT NULL,"
-    /* the bucket's own row */
+    /* the bucket's own row; its `state`: enum dibs__sql_served */
     " life #i, epoch #n, seq #n,"
     /* the exclusive holder, or a waiter; a head's `state` is 1 when new waiters go to the index */
     " id #i, until #n, granted #n, first #n, block #n, broken #n, waiters #n, state #n,"
@@ -51,8 +51,15 @@ static const char *const guarded[] = {
     "CREATE INDEX dibs_once_until ON dibs_once (until)",
 };
 
-static const char *const *const steps[DIBS__SQL_SCHEMA] = {made, guarded};
-static const size_t counts[DIBS__SQL_SCHEMA] = {sizeof made / sizeof made[0], sizeof guarded / sizeof guarded[0]};
+/* That a bucket is served for an anchor elsewhere is its row's `state`, which older programs do not look at: they are
+ * to refuse what has it. */
+static const char *const served[] = {
+    "CREATE TABLE dibs_report (id #i NOT NULL PRIMARY KEY, seen #n NOT NULL, data #b)#z",
+};
+
+static const char *const *const steps[DIBS__SQL_SCHEMA] = {made, guarded, served};
+static const size_t counts[DIBS__SQL_SCHEMA] = {sizeof made / sizeof made[0], sizeof guarded / sizeof guarded[0],
+                                                sizeof served / sizeof served[0]};
 
 static size_t add(char *to, size_t size, size_t len, const char *from, size_t n) {
   assert(len + n < size);

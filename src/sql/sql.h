@@ -11,7 +11,7 @@
  *
  * The rows:
  *
- *   dibs_name    (bucket, '', 0)         the bucket's own: life, epoch, the last seq drawn
+ *   dibs_name    (bucket, '', 0)         the bucket's own: life, epoch, the last seq drawn, for whom (its `state`)
  *                (bucket, name, 0)       the head of a name in use: its one exclusive holder inline, what its queue
  *                                        is like.  Gone when nobody is there.
  *                (bucket, name, ticket)  each waiter; an offer is a waiter with a state
@@ -20,7 +20,7 @@
  *   dibs_holder  (bucket, name, id)      each holder of a shared or counted name
  *   dibs_break   (bucket, name, nr)      recorded breaks
  *   dibs_record  (name)                  fence, digest, version, data.  Removed: the version is below 0, no data
- *   dibs_stock (name), dibs_claim (claim), dibs_once (name): see guard.h
+ *   dibs_stock (name), dibs_claim (claim), dibs_once (name), dibs_report (id): see guard.h
  *   dibs_meta                            one row: version, life, what file this is
  *
  * What keeps each step from growing with the queue are bounds kept in the head: `front` (nobody WAITING has a smaller
@@ -28,7 +28,7 @@
  */
 #include "store/store.h"
 
-enum { DIBS__SQL_SCHEMA = 2, DIBS__SQL_BREAKS = 16 };
+enum { DIBS__SQL_SCHEMA = 3, DIBS__SQL_BREAKS = 16 };
 /* Up to so many waiters a name's queue is searched for an id; those that come when it is longer are found by an
  * index, which costs each of them a page more. */
 enum { DIBS__SQL_SHALLOW = 32 };
@@ -96,8 +96,13 @@ struct dibs__sql_head {
   struct dibs__sql_holder x;
 };
 
+/* Under whose mandates a bucket is granted (R35).  In its row NULL stands for OWN.  `life` is always the store's
+ * present one: what was installed in another is VOID, and nothing is granted until something is installed again. */
+enum dibs__sql_served { DIBS__SQL_OWN, DIBS__SQL_SERVED, DIBS__SQL_VOID };
+
 struct dibs__sql_bucket {
   uint32_t seq;
+  enum dibs__sql_served served;
   dibs__mandate mandate;
 };
 
@@ -123,7 +128,8 @@ struct dibs__sql_rows {
 
   /* The pointer is good until the transaction ends. */
   enum dibs__sql_step (*bucket_get)(void *to, uint16_t bucket, struct dibs__sql_bucket **row);
-  enum dibs__sql_step (*bucket_put)(void *to, uint16_t bucket); /* what `row` points to was changed */
+  enum dibs__sql_step (*bucket_put)(void *to, uint16_t bucket); /* seq and epoch of what `row` points to were changed */
+  enum dibs__sql_step (*bucket_serve)(void *to, uint16_t bucket); /* `served` was */
 
   enum dibs__sql_step (*head_load)(void *to, struct dibs__sql_head *head); /* bucket and name are set */
   enum dibs__sql_step (*head_add)(void *to, const struct dibs__sql_head *head);
@@ -176,8 +182,11 @@ struct dibs__sql_rows {
 struct dibs__sql {
   const struct dibs__sql_rows *rows;
   void *to;
-  int64_t now;      /* the store's clock, read after other writers were shut out */
-  uint64_t session; /* who asks */
+  int64_t now;           /* the store's clock, read after other writers were shut out */
+  uint64_t session;      /* who asks */
+  bool as_tier;          /* the store was opened as one */
+  uint32_t served_under; /* of the lease operation that goes on: what was installed; 0: nothing */
+  bool denied;           /* told: some lease operation was, because it was not */
   /* Both about sessions of any process; `post` takes effect when the transaction is committed. */
   bool (*alive)(void *to, uint64_t session);
   void (*post)(void *to, uint64_t session, enum dibs__event_what what, dibs__id id);
@@ -197,8 +206,24 @@ enum dibs__sql_step dibs__sql_draw_put(struct dibs__sql *sql, uint16_t bucket, u
                                        uint32_t *block);
 /* Draws `want` fences.  FINE or SPENT; the row must be put afterwards. */
 enum dibs__sql_step dibs__sql_draw(struct dibs__sql_bucket *row, uint32_t want, uint64_t *first, uint32_t *block);
-/* The bucket's next epoch.  false: there is none. */
+/* The bucket's next epoch.  false: there is none.  Of one that is served it makes none: the epoch counts as used up. */
 bool dibs__sql_next_epoch(struct dibs__sql_bucket *row);
+/* What answers whom: a tier's operations what was installed, others' what the store has of its own. */
+static inline enum dibs__sql_served dibs__sql_answers(bool as_tier) {
+  return as_tier ? DIBS__SQL_SERVED : DIBS__SQL_OWN;
+}
+/* Does the operation stand under the bucket's mandate?  Else it is answered: MOVED, DENIED. */
+bool dibs__sql_stands(bool as_tier, const struct dibs__sql_bucket *row, struct dibs__op *op);
+/* Has a bucket that is served fewer fences left than the operation may draw?  Then it is answered MOVED. */
+bool dibs__sql_used_up(const struct dibs__sql_bucket *row, struct dibs__lease_op *op);
+/* What may be hinted to who connects. */
+static inline dibs__mandate dibs__sql_hint(bool as_tier, const struct dibs__sql_bucket *row) {
+  dibs__mandate hint = row->mandate;
+  if (as_tier == (row->served == DIBS__SQL_OWN)) hint.epoch = 0;
+  return hint;
+}
+/* Why some were denied. */
+void dibs__sql_say_served(const char *store, struct dibs__said *said);
 
 /* ---- Within the room (queue.c) ---- */
 
