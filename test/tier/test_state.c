@@ -80,7 +80,7 @@ static void any_state_comes_back(void **state) {
       uint32_t kind = (uint32_t)draw(&seed, kinds);
       if (kind == 0) continue; /* none made yet */
       s.mandates[b] = (struct dibs__tiers_mandate){DIBS__EPOCH_MAX - kind, kind % 3, life_of((uint8_t)kind), NOW + kind,
-                                                   kind % 2 ? NOW * 2 : 0};
+                                                   draw(&seed, 2) ? NOW * 2 : 0};
     }
     comes_back_the_same(&s);
   }
@@ -270,6 +270,7 @@ static void what_is_no_report_does_not_count(void **state) {
                                       "1 a-wc 0",
                                       "2 a-wc 0 x",
                                       "1 a-w 0 x",
+                                      "1 a-wcxa-wc 0 x",
                                       "1 a-wcc 0 x",
                                       "1 a-wc, 0 x",
                                       "1 a-wx 0 x",
