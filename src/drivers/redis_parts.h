@@ -94,7 +94,10 @@ struct dibs__redis_link {
   char *out; /* commands as they travel; they stay until they are answered */
   size_t out_used, out_room, out_sent;
   size_t wanted, got; /* replies */
-  dibs__tick heard;   /* when the latest go ended */
+  size_t end;         /* of the commands as they were put: behind it stand scripts that are told again */
+  size_t again;       /* where the replies of the latest telling begin; 0: nothing is told */
+  unsigned tellings;
+  dibs__tick heard; /* when the latest go ended */
   struct dibs__redis_room *reply_room;
   const struct dibs__redis_script *known[DIBS__REDIS_SCRIPTS]; /* told together */
   size_t known_count;

@@ -125,7 +125,9 @@ static void *make_integer(const redisReadTask *task, long long value) {
 }
 
 static void *make_nil(const redisReadTask *task) {
-  return made(task, 0);
+  redisReply *r = made(task, 0); /* the task says that it is a string, or an array */
+  if (r) r->type = REDIS_REPLY_NIL;
+  return r;
 }
 
 static void forget(void *reply) {

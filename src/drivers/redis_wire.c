@@ -23,9 +23,9 @@
 typedef struct dibs__redis_link link_t;
 
 /* READ: the reader moves what is left of a piece each time that it has parsed 1 KiB of it, so pieces are small.
- * IDLE_MS: behind such a silence it is worth asking whether the server has closed the connection.  ROUNDS: how often
+ * IDLE_MS: behind such a silence it is worth asking whether the server has closed the connection.  TELLINGS: how often
  * scripts are told in one go. */
-enum { READ = 16384, IDLE_MS = 5, ROUNDS = 3, OUT_KEEP = 1 << 20, NUMBER = 20 };
+enum { READ = 16384, IDLE_MS = 5, TELLINGS = 3, OUT_KEEP = 1 << 20, NUMBER = 20 };
 
 /* ---- What is put ---- */
 
@@ -133,6 +133,74 @@ void dibs__redis_drop(link_t *link) {
   link->out_used = link->out_sent = 0;
 }
 
+/* ---- Scripts that the server has forgotten ---- */
+
+static bool is_forgotten(const link_t *link, size_t nth) {
+  const redisReply *r = link->replies[nth];
+  return link->commands[nth].script && r && r->type == REDIS_REPLY_ERROR && strncmp(r->str, "NOSCRIPT", 8) == 0;
+}
+
+static size_t forgotten(const link_t *link) {
+  size_t count = 0;
+  for (size_t i = 0; i < link->put; i++) count += is_forgotten(link, i);
+  return count;
+}
+
+static size_t end_of(const link_t *link, size_t nth) {
+  return nth + 1 < link->put ? link->commands[nth + 1].start : link->end;
+}
+
+/* All scripts that this link has used, then once more the `count` commands that found none.  false: no memory. */
+static bool tell(link_t *link, size_t count) {
+  const char *words[] = {"SCRIPT", "LOAD", NULL};
+  size_t lengths[] = {6, 4, 0}, used = link->out_used;
+  bool fine = lists_fit(link, link->wanted + link->known_count + count);
+  for (size_t i = 0; fine && i < link->known_count; i++) {
+    words[2] = link->known[i]->text;
+    lengths[2] = strlen(words[2]);
+    fine = put_words(link, 3, words, lengths, 0, NULL, NULL);
+  }
+  for (size_t i = 0; fine && i < link->put; i++) {
+    if (!is_forgotten(link, i)) continue;
+    size_t start = link->commands[i].start, size = end_of(link, i) - start;
+    fine = out_fits(link, size);
+    if (!fine) break;
+    memcpy(link->out + link->out_used, link->out + start, size);
+    link->out_used += size;
+  }
+  if (!fine) {
+    link->out_used = used;
+    return false;
+  }
+  link->again = link->wanted;
+  link->wanted += link->known_count + count;
+  link->tellings++;
+  return true;
+}
+
+/* Puts the answers of the second asking, as far as they have arrived, in the places of those that found no script. */
+static void settle(link_t *link) {
+  redisReply *refused = NULL;
+  size_t next = link->again + link->known_count;
+  for (size_t i = link->again; i < next && i < link->got; i++)
+    if (!refused && link->replies[i]->type == REDIS_REPLY_ERROR) refused = link->replies[i];
+  for (size_t i = 0; i < link->put; i++) {
+    if (!is_forgotten(link, i)) continue;
+    redisReply *again = next < link->got ? link->replies[next] : NULL;
+    next++;
+    link->replies[i] = again;
+    if (again && refused && is_forgotten(link, i)) link->replies[i] = refused; /* why it is still not there */
+  }
+  link->again = 0;
+}
+
+/* All that was wanted has been answered.  true: and nothing more is wanted. */
+static bool is_done(link_t *link) {
+  if (link->again) settle(link);
+  size_t missing = link->known_count ? forgotten(link) : 0;
+  return missing == 0 || link->tellings == TELLINGS || !tell(link, missing);
+}
+
 /* ---- One step on a socket, none of which waits longer than its name says ---- */
 
 static void lose(link_t *link, int trouble) {
@@ -168,7 +236,7 @@ static void parse(link_t *link) {
     if (!reply) return;
     link->replies[link->got++] = reply;
   }
-  link->at = DIBS__REDIS_DONE;
+  if (is_done(link)) link->at = DIBS__REDIS_DONE;
 }
 
 /* flags: MSG_DONTWAIT, or 0: for as long as the socket is patient. */
@@ -239,67 +307,6 @@ static void talk_all(link_t *const links[], size_t count, dibs__tick by) {
   }
 }
 
-/* ---- Scripts that the server has forgotten ---- */
-
-static bool is_forgotten(const link_t *link, size_t nth) {
-  const redisReply *r = link->replies[nth];
-  return link->commands[nth].script && r && r->type == REDIS_REPLY_ERROR && strncmp(r->str, "NOSCRIPT", 8) == 0;
-}
-
-static size_t forgotten(const link_t *link) {
-  size_t count = 0;
-  for (size_t i = 0; i < link->put; i++) count += is_forgotten(link, i);
-  return count;
-}
-
-static size_t end_of(const link_t *link, size_t nth, size_t end) {
-  return nth + 1 < link->put ? link->commands[nth + 1].start : end;
-}
-
-/* All scripts that this link has used, then once more the commands that found none.  `end`: of the commands as they
- * were put.  false: no memory. */
-static bool tell(link_t *link, size_t count, size_t end) {
-  const char *words[] = {"SCRIPT", "LOAD", NULL};
-  size_t lengths[] = {6, 4, 0}, used = link->out_used;
-  bool fine = lists_fit(link, link->wanted + link->known_count + count);
-  for (size_t i = 0; fine && i < link->known_count; i++) {
-    words[2] = link->known[i]->text;
-    lengths[2] = strlen(words[2]);
-    fine = put_words(link, 3, words, lengths, 0, NULL, NULL);
-  }
-  for (size_t i = 0; fine && i < link->put; i++) {
-    if (!is_forgotten(link, i)) continue;
-    size_t start = link->commands[i].start, size = end_of(link, i, end) - start;
-    fine = out_fits(link, size);
-    if (!fine) break;
-    memcpy(link->out + link->out_used, link->out + start, size);
-    link->out_used += size;
-  }
-  if (!fine) {
-    link->out_used = used;
-    return false;
-  }
-  link->wanted += link->known_count + count;
-  link->at = DIBS__REDIS_TALKING;
-  return true;
-}
-
-/* Puts the answers of the second asking, of which `got` have arrived, in the places of those that found no script.
- * `base`: where the replies of this round begin. */
-static void settle(link_t *link, size_t base) {
-  redisReply *refused = NULL;
-  size_t next = base + link->known_count;
-  for (size_t i = base; i < next && i < link->got; i++)
-    if (!refused && link->replies[i]->type == REDIS_REPLY_ERROR) refused = link->replies[i];
-  for (size_t i = 0; i < link->put; i++) {
-    if (!is_forgotten(link, i)) continue;
-    redisReply *again = next < link->got ? link->replies[next] : NULL;
-    next++;
-    link->replies[i] = again;
-    if (again && refused && is_forgotten(link, i)) link->replies[i] = refused; /* why it is still not there */
-  }
-}
-
 /* ---- Going ---- */
 
 /* Has it been closed while nobody looked, or has something come that nobody asked for? */
@@ -319,6 +326,9 @@ static void begin(link_t *link, dibs__tick now, dibs__tick by) {
   link->wanted = link->put;
   link->got = 0;
   link->out_sent = 0;
+  link->end = link->out_used;
+  link->again = 0;
+  link->tellings = 0;
   link->at = link->put > 0 ? DIBS__REDIS_TALKING : DIBS__REDIS_DONE;
   if (link->put == 0) return;
   if (link->dead) {
@@ -330,12 +340,12 @@ static void begin(link_t *link, dibs__tick now, dibs__tick by) {
   }
 }
 
-/* What has become of it; `end`: of the commands as they were put.  A command of which the server has not all did
- * nothing. */
-static dibs__status finish(link_t *link, size_t end) {
+/* What has become of it.  A command of which the server has not all did nothing. */
+static dibs__status finish(link_t *link) {
   dibs__status status = DIBS_OK;
+  if (link->again) settle(link);
   if (link->at != DIBS__REDIS_DONE) {
-    bool any = link->put > 0 && link->out_sent >= end_of(link, 0, end);
+    bool any = link->put > 0 && link->out_sent >= end_of(link, 0);
     status = any ? DIBS_UNKNOWN : DIBS_UNAVAILABLE;
   }
   dibs__redis_drop(link);
@@ -346,30 +356,6 @@ static dibs__status finish(link_t *link, size_t end) {
   }
   link->heard = dibs__tick_now();
   return status;
-}
-
-static void tell_again(link_t *const links[], size_t count, dibs__tick by, const size_t ends[]) {
-  size_t bases[DIBS__REDIS_HOSTS];
-  for (int round = 0; round < ROUNDS; round++) {
-    bool any = false;
-    for (size_t i = 0; i < count; i++) {
-      link_t *link = links[i];
-      bases[i] = 0;
-      size_t missing = link && link->at == DIBS__REDIS_DONE ? forgotten(link) : 0;
-      if (missing == 0) continue;
-      size_t base = link->wanted;
-      if (!tell(link, missing, ends[i])) continue;
-      bases[i] = base;
-      any = true;
-    }
-    if (!any) return;
-    if (count == 1)
-      talk(links[0], by);
-    else
-      talk_all(links, count, by);
-    for (size_t i = 0; i < count; i++)
-      if (bases[i]) settle(links[i], bases[i]);
-  }
 }
 
 static void tell_why(const link_t *link, dibs__status status, struct dibs__said *said) {
@@ -388,26 +374,19 @@ static void tell_why(const link_t *link, dibs__status status, struct dibs__said 
 
 void dibs__redis_go_all(link_t *const links[], size_t count, dibs__tick by, dibs__status answers[],
                         struct dibs__said *said) {
-  size_t ends[DIBS__REDIS_HOSTS] = {0};
-  bool told = false, ask = false;
+  bool told = false;
   assert(count <= DIBS__REDIS_HOSTS);
   said->sent = dibs__tick_now();
   said->dead = false;
-  for (size_t i = 0; i < count; i++) {
-    if (!links[i]) continue;
-    ends[i] = links[i]->out_used;
-    begin(links[i], said->sent, by);
-  }
+  for (size_t i = 0; i < count; i++)
+    if (links[i]) begin(links[i], said->sent, by);
   if (count == 1 && links[0])
     talk(links[0], by);
   else
     talk_all(links, count, by);
-  for (size_t i = 0; i < count && !ask; i++)
-    ask = links[i] && links[i]->at == DIBS__REDIS_DONE && links[i]->known_count && forgotten(links[i]);
-  if (ask) tell_again(links, count, by, ends);
   for (size_t i = 0; i < count; i++) {
     if (!links[i]) continue;
-    answers[i] = finish(links[i], ends[i]);
+    answers[i] = finish(links[i]);
     if (answers[i] == DIBS_OK || told) continue;
     told = true;
     tell_why(links[i], answers[i], said);

@@ -1,0 +1,457 @@
+/* SPDX-License-Identifier: MIT */
+/* The wire against a real server, and against one of our own where a real one would not do as it is told. */
+#include "bed.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "fault/proxy.h"
+
+static struct dibs__redis_place *place;
+static struct dibs__redis_link *wire;
+
+enum { MANY = 20000, BIG = 6 << 20 };
+
+static int begin(void **state) {
+  (void)state;
+  place = bed_place(bed_uri);
+  wire = bed_connect(place);
+  return 0;
+}
+
+static int end(void **state) {
+  (void)state;
+  dibs__redis_disconnect(wire);
+  dibs__redis_place_free(place);
+  return 0;
+}
+
+static void is_text(const redisReply *reply, const char *text) {
+  assert_non_null(reply);
+  if (reply->type != REDIS_REPLY_STRING && reply->type != REDIS_REPLY_STATUS)
+    fail_msg("type %d: %s", reply->type, reply->str ? reply->str : "");
+  assert_string_equal(reply->str, text);
+}
+
+static struct dibs__redis_script script(const char *text) {
+  struct dibs__redis_script made = {.text = text};
+  dibs__redis_script_name(&made);
+  return made;
+}
+
+static void put_script(struct dibs__redis_link *on, const struct dibs__redis_script *asked, const char *arg) {
+  const char *words[] = {"dibs:{1}", arg};
+  const size_t lengths[] = {8, strlen(arg)};
+  assert_true(dibs__redis_put_script(on, asked, 1, 2, words, lengths));
+}
+
+/* ---- Pipelines ---- */
+
+static void thousands_are_answered_in_their_order(void **state) {
+  (void)state;
+  char text[24];
+  for (int round = 0; round < 2; round++) {
+    for (int i = 0; i < MANY; i++) {
+      snprintf(text, sizeof text, "%0*d", 1 + i % 20, i);
+      PUT(wire, "ECHO", text);
+    }
+    bed_go(wire);
+    for (int i = 0; i < MANY; i++) {
+      snprintf(text, sizeof text, "%0*d", 1 + i % 20, i);
+      is_text(dibs__redis_reply(wire, (size_t)i), text);
+    }
+    assert_null(dibs__redis_reply(wire, MANY));
+  }
+  is_text(RUN(wire, "PING"), "PONG");
+}
+
+/* Far more than sockets hold, in both directions. */
+static void big_words_travel_both_ways(void **state) {
+  (void)state;
+  char *big = malloc(BIG + 1);
+  assert_non_null(big);
+  for (size_t i = 0; i < BIG; i++) big[i] = (char)('a' + i % 23);
+  big[BIG] = '\0';
+  for (int i = 0; i < 3; i++) PUT(wire, "ECHO", big);
+  bed_go(wire);
+  for (size_t i = 0; i < 3; i++) assert_memory_equal(dibs__redis_reply(wire, i)->str, big, BIG);
+  free(big);
+  is_text(RUN(wire, "PING"), "PONG");
+}
+
+static void replies_of_all_kinds_are_read(void **state) {
+  (void)state;
+  const redisReply *r =
+      RUN(wire, "EVAL", "return {1, 'two', {3, {4, false, 'five'}}, {}, redis.error_reply('E six')}", "0");
+  assert_int_equal(r->elements, 5);
+  assert_int_equal(r->element[0]->integer, 1);
+  is_text(r->element[1], "two");
+  assert_int_equal(r->element[2]->element[1]->element[1]->type, REDIS_REPLY_NIL);
+  is_text(r->element[2]->element[1]->element[2], "five");
+  assert_int_equal(r->element[3]->elements, 0);
+  assert_int_equal(r->element[4]->type, REDIS_REPLY_ERROR);
+  assert_int_equal(RUN(wire, "GET", "dibs:none")->type, REDIS_REPLY_NIL);
+  PUT(wire, "EVAL", "return 1");
+  PUT(wire, "PING");
+  bed_go(wire);
+  assert_int_equal(dibs__redis_reply(wire, 0)->type, REDIS_REPLY_ERROR);
+  is_text(dibs__redis_reply(wire, 1), "PONG");
+}
+
+static void replies_may_come_byte_by_byte(void **state) {
+  (void)state;
+  struct fake fake = {.piece = 1};
+  fake_start(&fake);
+  struct dibs__redis_place *p = bed_place(fake_uri(&fake));
+  struct dibs__redis_link *l = bed_connect(p);
+  for (int i = 0; i < 100; i++) PUT(l, "INFO", "x");
+  bed_go(l);
+  for (size_t i = 0; i < 100; i++) assert_non_null(strstr(dibs__redis_reply(l, i)->str, "cluster_enabled:0\r\n"));
+  dibs__redis_disconnect(l);
+  dibs__redis_place_free(p);
+  fake_stop(&fake);
+}
+
+static void what_is_dropped_is_not_sent(void **state) {
+  (void)state;
+  PUT(wire, "SET", "dibs:x", "1");
+  dibs__redis_drop(wire);
+  assert_int_equal(RUN(wire, "EXISTS", "dibs:x")->integer, 0);
+  assert_null(dibs__redis_reply(wire, 1));
+  bed_go(wire); /* nothing */
+  assert_null(dibs__redis_reply(wire, 0));
+}
+
+/* ---- Deadlines and broken connections ---- */
+
+static dibs__status go(struct dibs__redis_link *on, int64_t ms, struct dibs__said *said) {
+  *said = (struct dibs__said){.text = ""};
+  return dibs__redis_go(on, within(ms), said);
+}
+
+static void a_server_that_stands_still_costs_no_more_than_the_deadline(void **state) {
+  (void)state;
+  struct dibs__said said;
+  static const int64_t waits[] = {10, 150};
+  bed_servers("pause");
+  for (size_t i = 0; i < COUNT_OF(waits); i++) {
+    dibs__tick from = dibs__tick_now();
+    PUT(wire, "PING");
+    PUT(wire, "PING");
+    dibs__status status = go(wire, waits[i], &said);
+    int64_t took = dibs__tick_left_ms(from, dibs__tick_now());
+    bool late = took < waits[i] || took > waits[i] + 100;
+    if (status != DIBS_UNKNOWN || late || !said.dead) {
+      bed_servers("resume");
+      fail_msg("%d after %d ms: %s", status, (int)took, said.text);
+    }
+    assert_null(dibs__redis_reply(wire, 0));
+    /* What comes late is nobody's answer any more. */
+    PUT(wire, "PING");
+    assert_int_equal(go(wire, LONG_MS, &said), DIBS_UNAVAILABLE);
+    assert_true(said.dead);
+    dibs__redis_disconnect(wire);
+    bed_servers("resume");
+    wire = bed_connect(place);
+    if (i + 1 < COUNT_OF(waits)) bed_servers("pause");
+  }
+  is_text(RUN(wire, "PING"), "PONG");
+  /* A connection is not waited for longer either. */
+  bed_servers("pause");
+  struct dibs__redis_link *other = NULL;
+  dibs__tick from = dibs__tick_now();
+  dibs__status status = dibs__redis_connect(place, 0, within(100), &other, &said);
+  int64_t took = dibs__tick_left_ms(from, dibs__tick_now());
+  bed_servers("resume");
+  assert_int_equal(status, DIBS_UNAVAILABLE);
+  assert_in_range(took, 100, 200);
+  assert_non_null(strstr(said.text, "deadline"));
+}
+
+static void without_time_nothing_is_asked(void **state) {
+  (void)state;
+  struct dibs__said said;
+  PUT(wire, "SET", "dibs:x", "1");
+  assert_int_equal(dibs__redis_go(wire, dibs__tick_now(), &said), DIBS_UNAVAILABLE);
+  assert_false(said.dead);
+  assert_int_equal(RUN(wire, "EXISTS", "dibs:x")->integer, 0);
+}
+
+/* That it was closed is seen before anything is sent, so that is known not to be done. */
+static void a_connection_that_was_closed_meanwhile_has_done_nothing(void **state) {
+  (void)state;
+  struct dibs__said said;
+  ADMIN("CLIENT", "KILL", "USER", "dibs", "SKIPME", "yes");
+  struct dibs__redis_link *other = bed_connect(place); /* by now the other end has been closed */
+  dibs__nap_ms(10);                                    /* the driver looks behind a silence */
+  PUT(wire, "SET", "dibs:x", "1");
+  assert_int_equal(go(wire, LONG_MS, &said), DIBS_UNAVAILABLE);
+  assert_true(said.dead);
+  assert_non_null(strstr(said.text, "closed the connection"));
+  assert_int_equal(RUN(other, "EXISTS", "dibs:x")->integer, 0);
+  dibs__redis_disconnect(wire);
+  wire = other;
+}
+
+static void a_broken_connection_ends_nobodys_process(void **state) {
+  (void)state;
+  struct dibs__said said;
+  struct sigaction before;
+  assert_int_equal(sigaction(SIGPIPE, &(struct sigaction){.sa_handler = SIG_DFL}, &before), 0);
+  assert_int_equal(shutdown(wire->context->fd, SHUT_WR), 0);
+  PUT(wire, "PING");
+  assert_int_equal(go(wire, LONG_MS, &said), DIBS_UNAVAILABLE);
+  assert_true(said.dead);
+  sigaction(SIGPIPE, &before, NULL);
+}
+
+static void what_was_answered_before_the_end_is_kept(void **state) {
+  (void)state;
+  struct dibs__said said;
+  struct fake fake = {.dies_after = 5 + 3}; /* the greeting is 5 */
+  fake_start(&fake);
+  struct dibs__redis_place *p = bed_place(fake_uri(&fake));
+  struct dibs__redis_link *l = bed_connect(p);
+  for (int i = 0; i < 5; i++) PUT(l, "PING");
+  assert_int_equal(go(l, LONG_MS, &said), DIBS_UNKNOWN);
+  for (size_t i = 0; i < 3; i++) is_text(dibs__redis_reply(l, i), "OK");
+  for (size_t i = 3; i < 5; i++) assert_null(dibs__redis_reply(l, i));
+  dibs__redis_disconnect(l);
+  dibs__redis_place_free(p);
+  fake_stop(&fake);
+}
+
+static void who_speaks_something_else_is_left(void **state) {
+  (void)state;
+  struct dibs__said said;
+  struct fake fake = {.error = NULL};
+  fake_start(&fake);
+  struct dibs__redis_place *p = bed_place(fake_uri(&fake));
+  struct dibs__redis_link *l = bed_connect(p);
+  fake.error = "HTTP/1.1 400 Bad Request\r\n";
+  PUT(l, "PING");
+  assert_int_equal(go(l, LONG_MS, &said), DIBS_UNKNOWN);
+  assert_non_null(strstr(said.text, "protocol"));
+  assert_true(l->dead);
+  dibs__redis_disconnect(l);
+  dibs__redis_place_free(p);
+  fake_stop(&fake);
+}
+
+/* ---- Behind the proxy ---- */
+
+static struct proxied *proxied;
+static struct dibs__redis_place *behind;
+
+static int begin_proxied(void **state) {
+  char where[300], why[PROXY_WHY], uri[600];
+  begin(state);
+  snprintf(where, sizeof where, "%s:%u", place->hosts[0].host, place->hosts[0].port);
+  proxied = proxied_start(&(struct proxy_options){.to = where, .protocol = FRAME_REDIS}, why);
+  if (!proxied) fail_msg("%s", why);
+  snprintf(uri, sizeof uri, "redis://%s:%s@127.0.0.1:%u/0", place->user, place->password, proxied_port(proxied));
+  behind = bed_place(uri);
+  return 0;
+}
+
+static int end_proxied(void **state) {
+  proxied_stop(proxied);
+  dibs__redis_place_free(behind);
+  return end(state);
+}
+
+static void tell(const char *line) {
+  char answer[PROXY_LINE];
+  if (!proxied_say(proxied, line, answer)) fail_msg("%s: %s", line, answer);
+}
+
+static void an_answer_that_was_lost_is_unknown(void **state) {
+  (void)state;
+  struct dibs__said said;
+  static const char *const triggers[] = {"cut-after-request dibs:lost", "cut-before-request dibs:lost"};
+  for (size_t i = 0; i < COUNT_OF(triggers); i++) {
+    RUN(wire, "DEL", "dibs:before", "dibs:lost");
+    struct dibs__redis_link *l = bed_connect(behind);
+    tell(triggers[i]);
+    PUT(l, "SET", "dibs:before", "1");
+    PUT(l, "SET", "dibs:lost", "1");
+    assert_int_equal(go(l, LONG_MS, &said), DIBS_UNKNOWN);
+    assert_true(said.dead);
+    assert_int_equal(RUN(wire, "EXISTS", "dibs:lost")->integer, i == 0);
+    dibs__redis_disconnect(l);
+  }
+  RUN(wire, "DEL", "dibs:before", "dibs:lost");
+}
+
+static void a_silent_network_keeps_nobody_past_the_deadline(void **state) {
+  (void)state;
+  struct dibs__said said;
+  struct dibs__redis_link *l = bed_connect(behind), *other = NULL;
+  tell("half-open");
+  PUT(l, "PING");
+  dibs__tick from = dibs__tick_now();
+  assert_int_equal(go(l, 100, &said), DIBS_UNKNOWN);
+  assert_int_equal(dibs__redis_connect(behind, 0, within(100), &other, &said), DIBS_UNAVAILABLE);
+  assert_in_range(dibs__tick_left_ms(from, dibs__tick_now()), 200, 400);
+  tell("pass");
+  dibs__redis_disconnect(l);
+}
+
+/* The server is another one behind the same address: its scripts are gone, its life is another. */
+static void scripts_survive_a_restart(void **state) {
+  (void)state;
+  struct dibs__said said;
+  struct dibs__redis_script s = script("return ARGV[1] .. '!'");
+  struct dibs__redis_link *l = bed_connect(behind);
+  dibs__life life = l->life;
+  put_script(l, &s, "one");
+  bed_go(l);
+  is_text(dibs__redis_reply(l, 0), "one!");
+  bed_servers("restart");
+  put_script(l, &s, "two");
+  dibs__status status = go(l, LONG_MS, &said);
+  assert_true(status == DIBS_UNAVAILABLE || status == DIBS_UNKNOWN);
+  dibs__redis_disconnect(l);
+  l = bed_connect(behind);
+  assert_memory_not_equal(&life, &l->life, sizeof life);
+  put_script(l, &s, "three");
+  bed_go(l);
+  is_text(dibs__redis_reply(l, 0), "three!");
+  dibs__redis_disconnect(l);
+  dibs__redis_disconnect(wire);
+  wire = bed_connect(place);
+}
+
+/* ---- Scripts ---- */
+
+static void scripts_have_the_names_that_the_server_gives(void **state) {
+  (void)state;
+  char text[200];
+  for (size_t len = 9; len < 140; len++) {
+    memset(text, ' ', len);
+    text[len] = '\0';
+    memcpy(text, "return 1", 8);
+    struct dibs__redis_script s = script(text);
+    is_text(RUN(wire, "SCRIPT", "LOAD", text), s.sha);
+  }
+}
+
+static int64_t loads(void) {
+  const redisReply *r = RUN(wire, "INFO", "commandstats");
+  const char *at = strstr(r->str, "cmdstat_script|load:calls=");
+  return at ? strtol(at + 26, NULL, 10) : 0;
+}
+
+static void forgotten_scripts_are_told_once_and_asked_again(void **state) {
+  (void)state;
+  struct dibs__redis_script s[] = {script("return {'a', ARGV[1]}"), script("return {'b', ARGV[1]}")};
+  char text[16];
+  put_script(wire, &s[0], "x");
+  put_script(wire, &s[1], "x");
+  bed_go(wire);
+  int64_t before = loads();
+  for (int i = 0; i < 300; i++) {
+    snprintf(text, sizeof text, "%d", i);
+    if (i == 100) PUT(wire, "SCRIPT", "FLUSH");
+    put_script(wire, &s[i % 2], text);
+    if (i % 7 == 0) PUT(wire, "ECHO", text);
+  }
+  bed_go(wire);
+  size_t nth = 0;
+  for (int i = 0; i < 300; i++) {
+    snprintf(text, sizeof text, "%d", i);
+    if (i == 100) is_text(dibs__redis_reply(wire, nth++), "OK");
+    const redisReply *r = dibs__redis_reply(wire, nth++);
+    assert_int_equal(r->type, REDIS_REPLY_ARRAY);
+    is_text(r->element[0], i % 2 ? "b" : "a");
+    is_text(r->element[1], text);
+    if (i % 7 == 0) is_text(dibs__redis_reply(wire, nth++), text);
+  }
+  assert_int_equal(loads() - before, 2);
+  put_script(wire, &s[0], "y");
+  bed_go(wire);
+  assert_int_equal(loads() - before, 2);
+}
+
+static void a_script_that_can_not_be_told_says_why(void **state) {
+  (void)state;
+  struct dibs__redis_script s = script("this is no Lua");
+  put_script(wire, &s, "x");
+  PUT(wire, "PING");
+  bed_go(wire);
+  const redisReply *r = dibs__redis_reply(wire, 0);
+  assert_int_equal(r->type, REDIS_REPLY_ERROR);
+  assert_non_null(strstr(r->str, "compiling"));
+  is_text(dibs__redis_reply(wire, 1), "PONG");
+}
+
+/* ---- Several at once ---- */
+
+static void one_that_is_silent_holds_up_no_other(void **state) {
+  (void)state;
+  struct fake silent = {.silent = true}, fine = {.piece = 3};
+  struct dibs__redis_link *links[4] = {NULL};
+  struct dibs__redis_place *places[2];
+  dibs__status answers[4] = {99, 99, 99, 99};
+  struct dibs__said said = {.text = ""};
+  fake_start(&silent);
+  fake_start(&fine);
+  places[0] = bed_place(fake_uri(&silent));
+  places[1] = bed_place(fake_uri(&fine));
+  silent.silent = false; /* CLIENT SETNAME */
+  links[0] = bed_connect(places[0]);
+  silent.silent = true;
+  links[1] = bed_connect(places[1]);
+  links[3] = bed_connect(place);
+  struct dibs__redis_script s = script("return 'told ' .. ARGV[1]");
+  PUT(wire, "SCRIPT", "FLUSH");
+  bed_go(wire);
+  for (size_t i = 0; i < 4; i++)
+    if (links[i]) PUT(links[i], "PING");
+  put_script(links[3], &s, "so");
+  dibs__tick from = dibs__tick_now();
+  dibs__redis_go_all(links, 4, within(120), answers, &said);
+  assert_in_range(dibs__tick_left_ms(from, dibs__tick_now()), 120, 250);
+  assert_int_equal(answers[0], DIBS_UNKNOWN);
+  assert_int_equal(answers[1], DIBS_OK);
+  assert_int_equal(answers[2], 99);
+  assert_int_equal(answers[3], DIBS_OK);
+  assert_non_null(strstr(said.text, "deadline"));
+  assert_true(links[0]->dead);
+  is_text(dibs__redis_reply(links[1], 0), "OK");
+  is_text(dibs__redis_reply(links[3], 1), "told so");
+  for (size_t i = 0; i < 4; i++)
+    if (links[i]) dibs__redis_disconnect(links[i]);
+  for (size_t i = 0; i < 2; i++) dibs__redis_place_free(places[i]);
+  fake_stop(&silent);
+  fake_stop(&fine);
+}
+
+int main(int argc, char **argv) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_setup_teardown(thousands_are_answered_in_their_order, begin, end),
+      cmocka_unit_test_setup_teardown(big_words_travel_both_ways, begin, end),
+      cmocka_unit_test_setup_teardown(replies_of_all_kinds_are_read, begin, end),
+      cmocka_unit_test_setup_teardown(replies_may_come_byte_by_byte, begin, end),
+      cmocka_unit_test_setup_teardown(what_is_dropped_is_not_sent, begin, end),
+      cmocka_unit_test_setup_teardown(a_server_that_stands_still_costs_no_more_than_the_deadline, begin, end),
+      cmocka_unit_test_setup_teardown(without_time_nothing_is_asked, begin, end),
+      cmocka_unit_test_setup_teardown(a_connection_that_was_closed_meanwhile_has_done_nothing, begin, end),
+      cmocka_unit_test_setup_teardown(a_broken_connection_ends_nobodys_process, begin, end),
+      cmocka_unit_test_setup_teardown(what_was_answered_before_the_end_is_kept, begin, end),
+      cmocka_unit_test_setup_teardown(who_speaks_something_else_is_left, begin, end),
+      cmocka_unit_test_setup_teardown(an_answer_that_was_lost_is_unknown, begin_proxied, end_proxied),
+      cmocka_unit_test_setup_teardown(a_silent_network_keeps_nobody_past_the_deadline, begin_proxied, end_proxied),
+      cmocka_unit_test_setup_teardown(scripts_survive_a_restart, begin_proxied, end_proxied),
+      cmocka_unit_test_setup_teardown(scripts_have_the_names_that_the_server_gives, begin, end),
+      cmocka_unit_test_setup_teardown(forgotten_scripts_are_told_once_and_asked_again, begin, end),
+      cmocka_unit_test_setup_teardown(a_script_that_can_not_be_told_says_why, begin, end),
+      cmocka_unit_test_setup_teardown(one_that_is_silent_holds_up_no_other, begin, end),
+  };
+  bed_args(argc, argv);
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
