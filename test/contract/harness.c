@@ -133,6 +133,10 @@ void needs(uint32_t cap) {
   if (!has_cap(cap)) skip();
 }
 
+void needs_family(struct party *p, enum dibs__family family) {
+  if (!(p->identity.families & 1u << family)) skip();
+}
+
 void needs_rows(void) {
   if (has_cap(DIBS__CAP_SESSION)) skip();
 }
@@ -416,6 +420,7 @@ struct dibs__record_op record_op(enum dibs__record_verb verb, const char *key, i
 }
 
 static struct dibs__record_op run_record(struct party *p, struct dibs__record_op op) {
+  needs_family(p, DIBS__FAM_RECORD);
   struct dibs__op *ops[] = {&op.op};
   run_batch(p, ops, 1);
   keep(op.got);

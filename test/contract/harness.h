@@ -26,6 +26,7 @@ struct contract_target {
   bool local;         /* no host */
   bool is_file;
   bool own_clocks; /* skew moves the clock of one open only: all are moved */
+  int64_t slack_ms; /* by so much at most a lease outlasts its `until` there */
   /* Moves its clock forward.  Without it time is waited for, with short ttls. */
   void (*skew)(struct dibs__dstore *store, int64_t ms);
   /* Its session is gone as after kill -9.  Without it a process is killed. */
@@ -50,6 +51,8 @@ const struct contract_target *target(void);
 bool has_cap(uint32_t cap);
 /* Skips the test when the driver does not promise this. */
 void needs(uint32_t cap);
+/* Skips it when its store serves no such operations. */
+void needs_family(struct party *p, enum dibs__family family);
 /* Skips it when leases are a connection's: they can't be found, taken over or undone by another. */
 void needs_rows(void);
 /* Who can ask the holder of a lease of `holder`'s to let go: of a connection's lease only the holder's own store. */

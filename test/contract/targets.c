@@ -98,6 +98,8 @@ static const struct contract_target targets[] = {
     {.scheme = "postgres", .use_up = far_use_up, .bury = far_bury},
     {.scheme = "postgresql", .use_up = far_use_up, .bury = far_bury, .skew = far_skew}, /* through skewed.sh */
     {.scheme = "mysql", .use_up = far_use_up, .bury = far_bury},
+    {.scheme = "redis"},
+    {.scheme = "redlock", .slack_ms = 100}, /* the clocks of nodes may run apart, and an answer takes its time */
     {.scheme = "mariadb", .use_up = far_use_up, .bury = far_bury, .skew = file_skew}, /* through skewed.sh */
 };
 
