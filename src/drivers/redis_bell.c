@@ -18,9 +18,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 /* How long the thread of events() may be kept by one attempt to connect, and rests behind it; both grow. */
 enum { TRY_MS = 250, TRY_MAX_MS = 1000, REST_MS = 100, REST_MAX_MS = 2000 };
+enum { PARTING_MS = 300 }; /* closing waits so long for a server that does not answer */
 
 struct dibs__redis_bell {
   int wake; /* immutable */
@@ -65,9 +67,21 @@ static void free_links(struct dibs__redis_link *link) {
   }
 }
 
+/* When the server has closed its end, too, nothing more is offered to us. */
+static void hang_up(const struct dibs__redis_link *link) {
+  char rest[256];
+  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), PARTING_MS);
+  if (!link || link->dead || shutdown(link->context->fd, SHUT_WR) != 0) return;
+  for (int64_t ms = PARTING_MS; ms > 0; ms = dibs__tick_left_ms(dibs__tick_now(), by)) {
+    struct pollfd end = {.fd = link->context->fd, .events = POLLIN};
+    if (poll(&end, 1, (int)ms) > 0 && recv(end.fd, rest, sizeof rest, MSG_DONTWAIT) <= 0) return;
+  }
+}
+
 void dibs__redis_bell_close(struct dibs__redis *store) {
   struct dibs__redis_bell *b = store->bell;
   if (!b) return;
+  hang_up(b->link);
   dibs__redis_disconnect(b->link);
   free_links(b->old);
   dibs__bell_close(b->wake);

@@ -109,12 +109,14 @@ static dibs__str name_at(const struct listing *g, size_t i) {
 /* The name in "dibs:{17}:n:NAME".  false: it is no key of ours. */
 static bool name_in(const struct listing *g, const redisReply *key, dibs__str *name) {
   size_t at = strlen(place_of(g)->prefix) + 2;
-  if (key->type != REDIS_REPLY_STRING) return false;
-  const char *end = at < key->len ? memchr(key->str + at, '}', key->len - at) : NULL;
-  size_t head = end ? (size_t)(end - key->str) + 4 : key->len; /* "}:n:" */
-  if (head >= key->len || key->len - head > DIBS_NAME_MAX) return false;
-  *name = dibs__str_of(key->str + head, key->len - head);
-  return dibs__str_is_number(dibs__str_of(key->str + at, (size_t)(end - key->str) - at), dibs__bucket(*name));
+  char head[KEY_MAX];
+  if (key->type != REDIS_REPLY_STRING || at >= key->len) return false;
+  const char *end = memchr(key->str + at, '}', key->len - at);
+  size_t len = end ? (size_t)(end - key->str) + 4 : key->len; /* "}:n:" */
+  if (len >= key->len || len >= sizeof head || key->len - len > DIBS_NAME_MAX) return false;
+  *name = dibs__str_of(key->str + len, key->len - len);
+  snprintf(head, sizeof head, "%s:{%u}:n:", place_of(g)->prefix, dibs__bucket(*name));
+  return strlen(head) == len && memcmp(head, key->str, len) == 0;
 }
 
 static bool take_names(struct listing *g, const redisReply *keys) {

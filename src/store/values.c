@@ -28,7 +28,7 @@ DIBS__MODULE_API bool dibs__mandate_equal(const dibs__mandate *a, const dibs__ma
   return a->epoch == b->epoch && memcmp(a->life.b, b->life.b, sizeof a->life.b) == 0;
 }
 
-uint16_t dibs__bucket(dibs__str name) {
+DIBS__MODULE_API uint16_t dibs__bucket(dibs__str name) {
   uint64_t hash = UINT64_C(0xcbf29ce484222325);
   for (uint32_t i = 0; i < name.len; i++) hash = (hash ^ (uint8_t)name.p[i]) * UINT64_C(0x100000001b3);
   return (uint16_t)((uint32_t)(hash ^ (hash >> 32)) % DIBS__BUCKETS);

@@ -108,6 +108,7 @@ static void R18_any_bytes(void **state) {
   struct dibs__lease_op held = acquire(p, "n", 1);
   struct dibs__record_op op = record_op(DIBS__RECORD_SAVE, "r", 1, held.fence, NULL);
   struct dibs__op *ops[] = {&op.op};
+  needs_family(p, DIBS__FAM_RECORD);
   op.data = dibs__str_of(bytes, 5);
   run_batch(p, ops, 1);
   expect(op, DIBS_OK);
@@ -135,6 +136,7 @@ static void R18_a_megabyte_and_no_more(void **state) {
   struct dibs__lease_op held = acquire(p, "n", 1);
   struct dibs__record_op op = record_op(DIBS__RECORD_SAVE, "r", 1, held.fence, NULL);
   struct dibs__op *ops[] = {&op.op};
+  needs_family(p, DIBS__FAM_RECORD);
   char *big = malloc(DIBS_RECORD_MAX + 1);
   assert_non_null(big);
   keep(big);
@@ -198,6 +200,7 @@ static struct dibs__record_op guarded_as(struct party *p, const char *key, struc
   enum dibs__record_verb verb = how.data ? DIBS__RECORD_PUT : DIBS__RECORD_DROP;
   struct dibs__record_op op = record_op(verb, key, how.id, how.fence, how.data);
   struct dibs__op *ops[] = {&op.op};
+  needs_family(p, DIBS__FAM_RECORD);
   if (how.version) op.guards |= DIBS__IF_VERSION;
   if (how.version) op.if_version = dibs__str_of(how.version, strlen(how.version));
   if (how.absent) op.guards |= DIBS__IF_ABSENT;
