@@ -69,7 +69,7 @@ struct change {
 
 static enum dibs__tiers_verdict make(struct dibs__tiers_mandate *m, const struct dibs__tiers_state *state,
                                      const struct change *change, int64_t now) {
-  uint32_t floor = dibs__tiers_first_epoch(now), behind = larger(m->epoch, floor);
+  uint32_t floor = dibs__tiers_first_epoch(now + state->wall_ahead_ms), behind = larger(m->epoch, floor);
   if (!change->by_hand && change->above > behind && change->above - behind > DIBS__TIERS_RAISE_MAX)
     return DIBS__TIERS_FAR;
   uint32_t seen = larger(m->epoch, change->above);

@@ -58,6 +58,9 @@ struct dibs__tiers_state {
   int64_t longest_ms; /* strict: no ttl is granted above it before it is recorded here */
   int64_t dwell_ms;   /* what a tier's dwell time begins with; DIBS__TIERS_DWELL_MS */
   struct dibs__tiers_mandate mandates[DIBS__BUCKETS];
+  /* Not in the record; set by who decides.  How much later it is for people than by the anchor's clock, which may begin
+   * at boot: first epochs must be above what a lone Redis gives by its own. */
+  int64_t wall_ahead_ms;
 };
 
 /* A set of buckets. */

@@ -49,8 +49,11 @@ static void read_tier(struct tiers *t, uint32_t nth, struct look *look, dibs__ti
       look->reached[nth] = false;
       break;
     }
+    /* Of one that is not served: made by the tier for itself, by its clock perhaps, as a lone Redis does; what an
+     * anchor makes is above it all the same. */
     dibs__mandate has = look->ops[i].stands;
-    if (!look->ops[i].served) has.epoch = 0; /* made by the tier for itself */
+    uint32_t by_clock = dibs__tiers_first_epoch(dibs__wall_ms());
+    if (!look->ops[i].served && has.epoch < by_clock) has.epoch = by_clock;
     look->has[nth][look->ops[i].op.bucket] = has;
     look->lives[nth] = has.life;
   }
@@ -96,9 +99,10 @@ static void vote(struct tiers *t, struct round *r, int64_t now) {
 static void mend(struct round *r, const struct look *look, const struct heal *why, int64_t now) {
   for (uint32_t b = 0; b < DIBS__BUCKETS; b++) {
     struct dibs__tiers_mandate *m = &r->state.mandates[b];
-    if (m->epoch == 0 || !look->reached[m->tier]) continue;
-    uint32_t above = why && why->above >= m->epoch ? why->above : 0;
-    bool spent = why && why->spent[b] == m->epoch;
+    if (!look->reached[m->tier]) continue;
+    if (m->epoch == 0 && dibs__tiers_wanted(&r->state, b) != m->tier) continue; /* place has it */
+    uint32_t above = why && why->above && why->above >= m->epoch ? why->above : 0;
+    bool spent = why && m->epoch && why->spent[b] == m->epoch;
     enum dibs__tiers_verdict verdict = spent || above
                                            ? dibs__tiers_next(&r->state, b, above, &look->lives[m->tier], now)
                                            : dibs__tiers_told(&r->state, b, &look->has[m->tier][b], now);
@@ -161,7 +165,8 @@ static dibs__status one_round(struct tiers *t, struct round *r, struct look *loo
     if (status != DIBS_OK) return status;
     r->changed = true;
   }
-  int64_t now = dibs__tiers_now(t);
+  int64_t now = dibs__tiers_now(t), wall = dibs__wall_ms();
+  r->state.wall_ahead_ms = wall > now ? wall - now : 0;
   vote(t, r, now);
   uint32_t set = concerned(t, &r->state);
   memset(look->reached, 0, sizeof look->reached);
