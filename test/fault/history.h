@@ -29,7 +29,13 @@ enum what {
   SAID_GO_ON,    /* the parent: let it go on (at: after) */
   SAID_KILL,     /* the parent: about to kill it */
   SAID_KILLED,   /* the parent: it is dead (at: after) */
-  SAID_OVER      /* the parent: the run is over; who waits then may go without a grant */
+  SAID_OVER,     /* the parent: the run is over; who waits then may go without a grant */
+  /* Of runs over tiers. */
+  SAID_SEALING, /* about to seal, or, where nobody seals, to read */
+  SAID_READ,    /* a plain counter was read (at: after); value: the number; extra: the status */
+  SAID_ADDING,  /* about to write a plain counter; value: the number */
+  SAID_ADDED,   /* (at: after) value: the number; extra: the status */
+  SAID_MARK     /* the parent: something was done; value: which, from 0 */
 };
 
 struct said {
@@ -57,6 +63,8 @@ static inline enum kind kind_of(uint16_t name) {
 
 /* FOLDER/party-N.history, made and mapped.  NULL and a word on stderr if that fails. */
 struct history *history_make(const char *folder, uint32_t party);
+/* One that somebody else makes or has made, to be read.  NULL: not there yet. */
+const struct history *history_look(const char *folder, uint32_t party);
 /* Appends; false when there is no more room. */
 bool history_say(struct history *history, struct said said);
 

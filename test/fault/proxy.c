@@ -143,7 +143,7 @@ void proxy_run(struct proxy *proxy) {
 
 /* ---- Opening and closing ---- */
 
-static bool resolve(struct proxy *proxy, const char *to, char why[PROXY_WHY]) {
+bool proxy_aim(struct proxy *proxy, const char *to, char why[PROXY_WHY]) {
   const char *colon = strrchr(to, ':');
   if (!colon || colon == to || !colon[1]) {
     snprintf(why, PROXY_WHY, "%s is not HOST:PORT", to);
@@ -200,7 +200,7 @@ struct proxy *proxy_open(const struct proxy_options *options, char why[PROXY_WHY
   proxy->control_source = (struct source){SOURCE_CONTROL_LISTENER, proxy};
   proxy->epoll = epoll_create1(EPOLL_CLOEXEC);
   if (proxy->epoll < 0) snprintf(why, PROXY_WHY, "epoll: %s", strerror(errno));
-  if (proxy->epoll < 0 || !resolve(proxy, options->to, why) || !take_port(proxy, options->port, why)) {
+  if (proxy->epoll < 0 || !proxy_aim(proxy, options->to, why) || !take_port(proxy, options->port, why)) {
     proxy_close(proxy);
     return NULL;
   }

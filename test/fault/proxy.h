@@ -13,6 +13,7 @@
  *   half-open                   takes connections and bytes and says nothing, as a machine that has vanished does.  The
  *                               server's side of older connections stays open, until `cut` or `pass`
  *   refuse                      connection refused, until `pass`; older connections go on
+ *   to HOST:PORT                new connections go there from now on, also after `pass`; older ones stay where they are
  *   cut-before-request PATTERN  the request is not forwarded; both sides are reset
  *   cut-after-request PATTERN   the request is forwarded; the server works it off, its answer is dropped, and when it
  *                               has ended the connection the client's is reset: done, and the client never hears of it

@@ -152,6 +152,7 @@ static bool obey(struct proxy *proxy, const char *verb, char *rest, char answer[
   for (size_t i = 0; i < sizeof triggers / sizeof *triggers; i++)
     if (strcmp(verb, triggers[i].name) == 0) return arm(proxy, triggers[i].kind, rest, answer);
   if (strcmp(verb, "delay") == 0) return set_delay(proxy, rest, answer);
+  if (strcmp(verb, "to") == 0) return proxy_aim(proxy, rest, answer);
   if (*rest) {
     snprintf(answer, PROXY_LINE, "%.32s: nothing was expected after it", verb);
     return false;

@@ -115,6 +115,8 @@ void control_accept(struct proxy *proxy);
 /* Watches fd for these events instead of `seen`; 0: not at all, so that an error on it does not spin the loop. */
 void proxy_watch(struct proxy *proxy, int fd, struct source *source, uint32_t *seen, uint32_t events);
 bool proxy_refuse(struct proxy *proxy, bool refuse);
+/* Where new connections go: "host:port". */
+bool proxy_aim(struct proxy *proxy, const char *to, char why[PROXY_WHY]);
 /* The trigger that this request of a client sets off, or NULL.  Counts. */
 const struct trigger *proxy_match(struct proxy *proxy, const uint8_t *request, size_t size, struct trigger *copy);
 

@@ -18,7 +18,7 @@ static const char usage[] =
     "Commands are lines of its input, each answered by a line `ok ...` or `error ...`; it quits at their end.\n"
     "With --control they come through connections to a Unix socket instead, and `quit` ends it.\n"
     "\n"
-    "  pass   delay MS   cut   stall   half-open   refuse   stats   quit\n"
+    "  pass   delay MS   cut   stall   half-open   refuse   to HOST:PORT   stats   quit\n"
     "  cut-before-request [nth=N] [times=N] PATTERN       cut-after-request [nth=N] [times=N] PATTERN\n"
     "  orphan-request [nth=N] [times=N] PATTERN MS        hold-request [nth=N] [times=N] PATTERN MS\n"
     "\n"

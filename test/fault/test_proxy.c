@@ -357,6 +357,29 @@ static void refuse_refuses_new_ones_until_pass(void **state) {
   bed_end(&bed);
 }
 
+static void new_ones_go_where_it_was_told(void **state) {
+  (void)state;
+  struct bed bed = bed_make(FRAME_RAW), other = bed_make(FRAME_RAW);
+  char line[64];
+  int old = client_connect(&bed);
+  client_say(old, "one\n");
+  client_hears(old, "one");
+  snprintf(line, sizeof line, "to 127.0.0.1:%u", (unsigned)proxied_port(other.proxied));
+  tell(&bed, line);
+  tell(&bed, "pass");
+  int new = client_connect(&bed);
+  client_say(new, "two\n");
+  client_hears(new, "two");
+  client_say(old, "three\n");
+  client_hears(old, "three");
+  assert_true(echo_heard(&other, "two") && echo_heard(&bed, "three"));
+  assert_false(echo_heard(&bed, "two") || echo_heard(&other, "three"));
+  close(old);
+  close(new);
+  bed_end(&bed);
+  bed_end(&other);
+}
+
 /* ---- Requests ---- */
 
 /* Where requests end must not depend on how the bytes come in. */
@@ -473,6 +496,9 @@ static void commands_that_are_wrong_are_refused_with_a_reason(void **state) {
                                       "delay -1",
                                       "delay 99999999999",
                                       "cut now",
+                                      "to",
+                                      "to nowhere",
+                                      "to 127.0.0.1:",
                                       "cut-after-request",
                                       "cut-after-request nth=1",
                                       "cut-after-request nth=x y",
@@ -608,6 +634,7 @@ int main(int argc, char *argv[]) {
       cmocka_unit_test(stall_loses_nothing),
       cmocka_unit_test(half_open_swallows_and_tells_nobody),
       cmocka_unit_test(refuse_refuses_new_ones_until_pass),
+      cmocka_unit_test(new_ones_go_where_it_was_told),
       cmocka_unit_test(requests_end_where_the_protocol_says),
       cmocka_unit_test(a_packet_that_is_full_goes_on_in_the_next),
       cmocka_unit_test(a_request_in_pieces_is_cut_as_a_whole),

@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: MIT */
+#include "tiers_scene.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Until somebody has a lease again: the breaker's window, the vote, and a machine that has other things to do. */
+enum { SOON_MS = 15000, POLL_MS = 20 };
+
+/* A time of load. */
+static bool load(struct run *run) {
+  dibs__nap_ms(run->phase_ms);
+  return !run->failed;
+}
+static bool granted(struct run *run) {
+  int64_t ms = bed_next_grant(run, SOON_MS);
+  if (ms >= 0) bed_tell(run, "somebody asked and had a lease after %lld ms", (long long)ms);
+  return ms >= 0;
+}
+
+static bool nothing(struct run *run) {
+  return load(run);
+}
+
+/* ---- Redis ---- */
+
+static bool redis_killed(struct run *run) {
+  bed_tell(run, "redis is killed");
+  if (!bed_redis(run, 0, "kill") || !granted(run) || !load(run)) return false;
+  bed_tell(run, "redis is started, empty");
+  return bed_redis(run, 0, "start") && load(run) && load(run);
+}
+
+static bool redis_empty(struct run *run) {
+  bed_tell(run, "redis is killed and started, empty");
+  return bed_redis(run, 0, "kill") && bed_redis(run, 0, "start") && granted(run) && load(run);
+}
+
+static bool redis_flushed(struct run *run) {
+  for (int i = 0; i < 12 && !run->failed; i++) {
+    if (!bed_redis_say(run, 0, "FLUSHALL")) return false;
+    dibs__nap_ms(run->phase_ms / 3);
+  }
+  return granted(run);
+}
+
+static bool redis_old_dump(struct run *run) {
+  const char *data = run->redis[0].dir;
+  bed_tell(run, "redis writes a dump");
+  if (!bed_redis_say(run, 0, "SAVE") ||
+      !bed_shell(run, "cp '%s/redis/data/dump.rdb' '%s/old.rdb'", data, run->folder) || !load(run))
+    return false;
+  bed_tell(run, "redis is killed, and started from it");
+  return bed_redis(run, 0, "kill") && bed_shell(run, "cp '%s/old.rdb' '%s/redis/data/dump.rdb'", run->folder, data) &&
+         bed_redis(run, 0, "start") && granted(run) && load(run) && bed_shell(run, "rm '%s/redis/data/dump.rdb'", data);
+}
+
+/* The second Redis follows the first one, through a proxy, and has all that it has. */
+static bool follow(struct run *run, struct proxied *between) {
+  char line[TEXT];
+  const char *word = strstr(run->redis[0].admin, "admin:") + strlen("admin:");
+  snprintf(line, sizeof line, "CONFIG SET masteruser admin masterauth '%.*s'", (int)strcspn(word, "@"), word);
+  if (!bed_redis_say(run, 1, line)) return false;
+  snprintf(line, sizeof line, "REPLICAOF 127.0.0.1 %u", (unsigned)proxied_port(between));
+  if (!bed_redis_say(run, 1, line)) return false;
+  snprintf(line, sizeof line,
+           "timeout 10 redis-cli -u '%.250s' --no-auth-warning INFO replication | grep -q master_link_status:up",
+           run->redis[1].admin);
+  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), SOON_MS);
+  while (system(line) != 0) {
+    if (!dibs__tick_before(dibs__tick_now(), by)) return bed_fail(run, "the replica does not follow");
+    dibs__nap_ms(POLL_MS);
+  }
+  return true;
+}
+
+static bool say(struct run *run, struct proxied *proxied, const char *line) {
+  char answer[PROXY_LINE];
+  return proxied_say(proxied, line, answer) || bed_fail(run, "the proxy does not know %s: %s", line, answer);
+}
+
+static bool fail_over(struct run *run, struct proxied *between) {
+  uint32_t half = run->workers / 2;
+  if (!say(run, between, "stall") || !load(run) || !say(run, between, "refuse") || !say(run, between, "cut"))
+    return false;
+  bed_tell(run, "the replica that lags is the master; workers 1 to %u go there, the others stay where they are", half);
+  if (!bed_redis_say(run, 1, "REPLICAOF NO ONE")) return false;
+  for (uint32_t p = 1; p <= run->workers; p++)
+    if (!bed_aim(run, p, 1, p <= half)) return false;
+  if (!granted(run) || !load(run)) return false;
+  bed_tell(run, "the others follow");
+  if (!bed_proxy(run, SIDE_REDIS, 0, "cut") || !granted(run) || !load(run)) return false;
+  bed_tell(run, "back to the old master, which was not restarted");
+  return bed_aim(run, 0, 0, true) && granted(run) && load(run);
+}
+
+static bool redis_failover(struct run *run) {
+  char to[64], why[PROXY_WHY];
+  if (!run->redis[1].dir[0] && !bed_redis_start(run, 1)) return false;
+  snprintf(to, sizeof to, "127.0.0.1:%u", (unsigned)run->redis[0].port);
+  struct proxied *between = proxied_start(&(struct proxy_options){.to = to}, why);
+  if (!between) return bed_fail(run, "%s", why);
+  bool fine = follow(run, between) && load(run) && fail_over(run, between);
+  proxied_stop(between);
+  return fine;
+}
+
+static bool redis_paused(struct run *run) {
+  bed_tell(run, "redis is stopped");
+  if (!bed_redis(run, 0, "pause") || !granted(run) || !load(run)) return false;
+  bed_tell(run, "redis goes on");
+  return bed_redis(run, 0, "resume") && granted(run) && load(run);
+}
+
+static bool redis_cut_one(struct run *run) {
+  bed_tell(run, "worker 1 does not reach redis");
+  if (!bed_proxy(run, SIDE_REDIS, 1, "half-open") || !granted(run) || !load(run) || !load(run)) return false;
+  bed_tell(run, "it does");
+  return bed_proxy(run, SIDE_REDIS, 1, "pass") && load(run);
+}
+
+static bool redis_cut_most(struct run *run) {
+  bed_tell(run, "worker 1 alone reaches redis");
+  for (uint32_t p = 2; p <= run->workers; p++) {
+    if (p % 2 == 0 && !bed_proxy(run, SIDE_REDIS, p, "half-open")) return false;
+    if (p % 2 == 1 && (!bed_proxy(run, SIDE_REDIS, p, "refuse") || !bed_proxy(run, SIDE_REDIS, p, "cut"))) return false;
+  }
+  uint64_t before = bed_grants(run, 2);
+  if (!granted(run) || !load(run)) return false;
+  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), SOON_MS);
+  while (bed_grants(run, 2) == before) {
+    if (!dibs__tick_before(dibs__tick_now(), by)) return bed_fail(run, "worker 2 had nothing while cut off");
+    dibs__nap_ms(POLL_MS);
+  }
+  bed_tell(run, "worker 2 had one too; all reach it again");
+  return bed_proxy(run, SIDE_REDIS, 0, "pass") && granted(run) && load(run);
+}
+
+static bool redis_password(struct run *run) {
+  bed_tell(run, "worker 1 has a wrong password of redis");
+  if (!bed_redis_say(run, 0, "ACL SETUSER odd resetpass '>another'") ||
+      !bed_redis_say(run, 0, "CLIENT KILL USER odd") || !granted(run) || !load(run) || !load(run) || !load(run))
+    return false;
+  bed_tell(run, "it has the right one");
+  return bed_redis_say(run, 0, "ACL SETUSER odd '>dibs-secret'") && load(run);
+}
+
+/* ---- The anchor ---- */
+
+static bool anchor_killed(struct run *run) {
+  bed_tell(run, "the anchor is killed");
+  bed_note(run, SAID_STOP, 0);
+  if (!bed_anchor(run, "kill") || !load(run)) return false;
+  if (!run->lone && !granted(run)) return false;
+  bool fine = bed_anchor(run, "start");
+  bed_note(run, SAID_GO_ON, 0);
+  bed_tell(run, "it is back");
+  return fine && granted(run) && load(run);
+}
+
+static bool anchor_paused(struct run *run) {
+  bed_tell(run, "the anchor is stopped");
+  bed_note(run, SAID_STOP, 0);
+  bool fine = bed_anchor(run, "pause") && load(run) && (run->lone || granted(run)) && load(run);
+  fine = bed_anchor(run, "resume") && fine;
+  bed_note(run, SAID_GO_ON, 0);
+  bed_tell(run, "it goes on");
+  return fine && granted(run) && load(run);
+}
+
+static bool anchor_cut(struct run *run) {
+  bool fine = true;
+  bed_tell(run, "worker 1 does not reach the anchor");
+  bed_note(run, SAID_STOP, 1);
+  fine = bed_proxy(run, SIDE_ANCHOR, 1, "half-open") && granted(run) && load(run);
+  bed_tell(run, "worker %u alone reaches it", run->workers);
+  for (uint32_t p = 2; fine && p < run->workers; p++) {
+    bed_note(run, SAID_STOP, p);
+    fine = bed_proxy(run, SIDE_ANCHOR, p, "refuse") && bed_proxy(run, SIDE_ANCHOR, p, "cut");
+  }
+  fine = fine && granted(run) && load(run);
+  bed_tell(run, "all reach it again");
+  fine = bed_proxy(run, SIDE_ANCHOR, 0, "pass") && fine;
+  for (uint32_t p = 1; p < run->workers; p++) bed_note(run, SAID_GO_ON, p);
+  return fine && granted(run) && load(run);
+}
+
+static bool anchor_password(struct run *run) {
+  bool mysql = strncmp(run->anchor, "mysql", 5) == 0;
+  bed_tell(run, "worker 1 has a wrong password of the anchor");
+  bed_note(run, SAID_STOP, 1);
+  bool fine = bed_anchor_say(run, mysql ? "ALTER USER odd@'127.0.0.1' IDENTIFIED BY 'another';"
+                                        : "ALTER ROLE odd PASSWORD 'another';") &&
+              bed_proxy(run, SIDE_ANCHOR, 1, "cut") && granted(run) && load(run) && load(run);
+  bed_tell(run, "it has the right one");
+  fine = bed_anchor_say(run, mysql ? "ALTER USER odd@'127.0.0.1' IDENTIFIED BY 'dibs-secret';"
+                                   : "ALTER ROLE odd PASSWORD 'dibs-secret';") &&
+         fine;
+  bed_note(run, SAID_GO_ON, 1);
+  return fine && load(run);
+}
+
+/* ---- Both, and what is between ---- */
+
+static bool both_killed(struct run *run) {
+  bed_tell(run, "redis and the anchor are killed");
+  bed_note(run, SAID_STOP, 0);
+  bool fine = bed_redis(run, 0, "kill") && bed_anchor(run, "kill") && load(run) && bed_anchor(run, "start");
+  bed_note(run, SAID_GO_ON, 0);
+  bed_tell(run, "the anchor is back");
+  if (!fine || !granted(run) || !load(run)) return false;
+  bed_tell(run, "redis is started, empty");
+  return bed_redis(run, 0, "start") && granted(run) && load(run);
+}
+
+static bool both_paused(struct run *run) {
+  bed_tell(run, "redis and the anchor are stopped");
+  bed_note(run, SAID_STOP, 0);
+  bool fine = bed_redis(run, 0, "pause") && bed_anchor(run, "pause") && load(run) && load(run);
+  bed_tell(run, "redis goes on, then the anchor");
+  fine = bed_redis(run, 0, "resume") && fine && load(run);
+  fine = bed_anchor(run, "resume") && fine;
+  bed_note(run, SAID_GO_ON, 0);
+  return fine && granted(run) && load(run);
+}
+
+/* Past the ttl, in the middle of whatever they do. */
+static bool holders_stopped(struct run *run) {
+  for (uint32_t p = 1; p <= run->workers; p++) {
+    bed_tell(run, "worker %u is stopped for %lld ms", p, (long long)(run->job.ttl_ms * 3 / 2));
+    if (!bed_stop(run, p, run->job.ttl_ms * 3 / 2) || !granted(run)) return false;
+  }
+  return true;
+}
+
+static bool network(struct run *run) {
+  static const struct {
+    enum side side;
+    const char *line;
+  } steps[] = {
+      {SIDE_REDIS, "delay 40"},
+      {SIDE_REDIS, "cut"},
+      {SIDE_REDIS, "cut-after-request times=8 EVALSHA"},
+      {SIDE_REDIS, "cut-before-request nth=20 times=4 EVALSHA"},
+      {SIDE_REDIS, "orphan-request nth=40 times=4 EVALSHA 300"},
+      {SIDE_REDIS, "hold-request nth=60 times=4 EVALSHA 700"},
+      {SIDE_ANCHOR, "delay 20"},
+      {SIDE_ANCHOR, "cut"},
+      {SIDE_ANCHOR, "cut-after-request nth=3 times=3 commit"},
+      {SIDE_ANCHOR, "cut-before-request nth=6 times=3 commit"},
+      {SIDE_ANCHOR, "orphan-request nth=9 times=3 commit 300"},
+      {SIDE_ANCHOR, "hold-request nth=12 times=3 commit 700"},
+  };
+  for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+    bed_tell(run, "%s: %s", steps[i].side == SIDE_REDIS ? "redis" : "anchor", steps[i].line);
+    for (uint32_t p = 1; p <= run->workers; p++)
+      if ((p + i) % 2 == 0 && !bed_proxy(run, steps[i].side, p, steps[i].line)) return false;
+    if (i % 2 == 1 && !load(run)) return false;
+  }
+  return bed_proxy(run, SIDE_REDIS, 0, "pass") && bed_proxy(run, SIDE_ANCHOR, 0, "pass") && granted(run) && load(run);
+}
+
+/* ---- All ---- */
+
+const struct scene scenes[] = {
+    {.name = "calm", .text = "nothing goes wrong", .act = nothing, .lone = true, .still = true},
+    {.name = "redis-killed", .text = "Redis is killed, and later started, empty", .act = redis_killed},
+    {.name = "redis-empty", .text = "Redis is killed and started at once, empty", .act = redis_empty},
+    {.name = "redis-flushed", .text = "Redis is flushed again and again", .act = redis_flushed, .bites = true},
+    {.name = "redis-old-dump", .text = "Redis is killed, and started from an old dump", .act = redis_old_dump},
+    {.name = "redis-failover",
+     .text = "a replica that lags becomes the master, some stay with the old one; then all go back to that",
+     .act = redis_failover},
+    {.name = "redis-paused", .text = "Redis is stopped and goes on", .act = redis_paused},
+    {.name = "redis-cut-one", .text = "one worker does not reach Redis", .act = redis_cut_one, .still = true},
+    {.name = "redis-cut-most", .text = "one worker alone reaches Redis", .act = redis_cut_most},
+    {.name = "redis-password",
+     .text = "one worker has a wrong password of Redis",
+     .act = redis_password,
+     .odd = 1u << SIDE_REDIS,
+     .still = true},
+    {.name = "redis-empty-strict",
+     .text = "Redis is killed and started at once, empty, and no two may hold",
+     .act = redis_empty,
+     .parameters = "&tiers.strictness=strict",
+     .strict = true,
+     .idle_ms = 10000},
+    {.name = "anchor-killed", .text = "the anchor is killed and started", .act = anchor_killed, .lone = true},
+    {.name = "anchor-paused", .text = "the anchor is stopped and goes on", .act = anchor_paused, .lone = true},
+    {.name = "anchor-cut", .text = "one worker, then all but one, do not reach the anchor", .act = anchor_cut},
+    {.name = "anchor-password",
+     .text = "one worker has a wrong password of the anchor",
+     .act = anchor_password,
+     .odd = 1u << SIDE_ANCHOR,
+     .still = true},
+    {.name = "both-killed", .text = "Redis and the anchor are killed and started", .act = both_killed},
+    {.name = "both-paused", .text = "Redis and the anchor are stopped and go on", .act = both_paused},
+    {.name = "holders-stopped",
+     .text = "workers are stopped past the ttl",
+     .act = holders_stopped,
+     .lone = true,
+     .bites = true},
+    {.name = "network", .text = "requests are late, cut, and cut after they were sent", .act = network},
+};
+const size_t scene_count = sizeof scenes / sizeof *scenes;

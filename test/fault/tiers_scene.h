@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef DIBS_TEST_FAULT_TIERS_SCENE_H
+#define DIBS_TEST_FAULT_TIERS_SCENE_H
+#include "tiers_bed.h"
+
+/* What goes wrong in a run.  All is well when it begins and when it ends; between them is load. */
+struct scene {
+  const char *name, *text;
+  bool (*act)(struct run *run);
+  const char *parameters; /* of the tiered store, beside the usual ones */
+  bool strict, still;     /* struct tiers_bounds */
+  uint32_t odd;           /* bit a side: there worker 1 is a user of its own */
+  bool bites;             /* what is left out, if something is, must be seen to lose increments */
+  bool lone;              /* also without tiers */
+  int64_t idle_ms;        /* beside what the act takes by itself */
+};
+
+extern const struct scene scenes[];
+extern const size_t scene_count;
+
+#endif
