@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: MIT */
+/* What is refused, and with which words: on a real server where it can be brought to it, else on one of our own. */
+#include "bed.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct dibs__redis_place *place;
+
+static int begin(void **state) {
+  (void)state;
+  place = bed_place(bed_uri);
+  return 0;
+}
+
+static int end(void **state) {
+  (void)state;
+  dibs__redis_place_free(place);
+  return 0;
+}
+
+/* The same server for somebody else; "secret" is in each password, and must not be said. */
+static const char *as(const char *who, const char *rest) {
+  static char uri[512];
+  snprintf(uri, sizeof uri, "redis://%s%s:%u%s", who, place->hosts[0].host, place->hosts[0].port, rest);
+  return uri;
+}
+
+/* ---- URIs ---- */
+
+static void uris_that_make_no_sense_are_refused(void **state) {
+  (void)state;
+  static const struct {
+    const char *uri, *words;
+  } cases[] = {
+      {"redis://u:secret@h1,h2/0", "sentinel=NAME"},
+      {"redis://h/0?evict=yes", "has no parameter evict"},
+      {"redis://h/zero", "is a number"},
+      {"redis://h/-1", "is a number"},
+      {"redis://h/0/1", "is a number"},
+      {"redis://h/99999999", "is a number"},
+      {"redis:0", "is a number"},
+      {"redis://h/0?socket=/tmp/s", "either a host or socket="},
+      {"redis:///0?socket=s", "absolute path"},
+      {"redis://h/0?prefix=", "prefix="},
+      {"redis://h/0?prefix=a{b}", "prefix="},
+      {"redis://h/0?prefix=a*", "prefix="},
+      {"redis://h/0?connect_timeout=1", "connect_timeout"},
+      {"redis://h/0?sentinel_password=secret", "sentinel=NAME"},
+      {"redis:///0?sentinel=m", "sentinels as hosts"},
+      {"redis:///0?sentinel=m&socket=/tmp/s", "sentinels as hosts"},
+      {"redis://user@h/0", "no password"},
+      {"redis://h1,h2/0?sentinel=m&sentinel_user=u", "no password"},
+      {"redis://1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17?sentinel=m", "more than 16 hosts"},
+  };
+  for (size_t i = 0; i < COUNT_OF(cases); i++) bed_refused(cases[i].uri, DIBS_INVALID, cases[i].words);
+}
+
+static void uris_are_read(void **state) {
+  (void)state;
+  struct dibs__redis_place *p = bed_place("redis://u%40:p%3A%2f@[::1],ho%73t:7000,c/12?sentinel=ma%20in&prefix=app.1"
+                                          "&sentinel_user=su&sentinel_password=sp&connect_timeout=250");
+  assert_string_equal(p->user, "u@");
+  assert_string_equal(p->password, "p:/");
+  assert_int_equal(p->host_count, 3);
+  assert_string_equal(p->hosts[0].host, "::1");
+  assert_int_equal(p->hosts[0].port, 26379);
+  assert_string_equal(p->hosts[1].host, "host");
+  assert_int_equal(p->hosts[1].port, 7000);
+  assert_string_equal(p->hosts[2].host, "c");
+  assert_int_equal(p->database, 12);
+  assert_string_equal(p->sentinel, "ma in");
+  assert_string_equal(p->sentinel_user, "su");
+  assert_string_equal(p->sentinel_password, "sp");
+  assert_string_equal(p->prefix, "app.1");
+  assert_int_equal(p->connect_timeout_ms, 250);
+  assert_null(strstr(p->shown, "p%3A"));
+  dibs__redis_place_free(p);
+  p = bed_place("redis://:p@");
+  assert_string_equal(p->hosts[0].host, "localhost");
+  assert_int_equal(p->hosts[0].port, 6379);
+  assert_string_equal(p->prefix, "dibs");
+  assert_int_equal(p->database, 0);
+  dibs__redis_place_free(p);
+}
+
+/* ---- Who we are ---- */
+
+static void who_is_not_let_in_is_told_why(void **state) {
+  (void)state;
+  bed_refused(as("", "/0"), DIBS_DENIED, "NOAUTH");
+  bed_refused(as("dibs:wrong-secret@", "/0"), DIBS_DENIED, "check the user and the password");
+  bed_refused(as("nobody:dibs-secret@", "/0"), DIBS_DENIED, "check the user and the password");
+  bed_refused(as(":dibs-secret@", "/0"), DIBS_DENIED, "check the user and the password");
+  bed_refused(as("dibs:dibs-secret@", "/4000"), DIBS_INVALID, "another database");
+}
+
+static void a_user_who_may_too_little_is_told_what(void **state) {
+  (void)state;
+  ADMIN("ACL", "SETUSER", "poor", "reset", "on", ">secret", "~dibs:*", "+ping");
+  bed_refused(as("poor:secret@", "/0"), DIBS_DENIED, "'info'");
+  bed_refused(as("poor:secret@", "/0"), DIBS_DENIED, "ACL SETUSER");
+  bed_refused(as("poor:secret@", "/1"), DIBS_DENIED, "'select'");
+  ADMIN("ACL", "DELUSER", "poor");
+}
+
+/* What doc/internals/redis.md says that a user needs. */
+static void a_user_who_may_what_is_documented_gets_in(void **state) {
+  (void)state;
+  ADMIN("ACL", "SETUSER", "lean", "reset", "on", ">secret", "~dibs:*", "&dibs:*", "+info", "+select");
+  struct dibs__redis_place *p = bed_place(as("lean:secret@", "/3"));
+  dibs__redis_disconnect(bed_connect(p));
+  dibs__redis_place_free(p);
+  ADMIN("ACL", "DELUSER", "lean");
+}
+
+static void a_password_without_need_is_refused(void **state) {
+  (void)state;
+  struct fake fake = {.error = "-ERR AUTH <password> called without any password configured for the default user.\r\n"};
+  char uri[128];
+  fake_start(&fake);
+  snprintf(uri, sizeof uri, "redis://:secret@127.0.0.1:%u/0", fake.port);
+  bed_refused(uri, DIBS_DENIED, "no password");
+  fake_stop(&fake);
+}
+
+/* ---- What it is ---- */
+
+static void a_server_that_may_evict_is_refused(void **state) {
+  (void)state;
+  static const char *const policies[] = {"allkeys-lru",  "allkeys-lfu",     "allkeys-random", "volatile-lru",
+                                         "volatile-lfu", "volatile-random", "volatile-ttl"};
+  for (size_t i = 0; i < COUNT_OF(policies); i++) {
+    ADMIN("CONFIG", "SET", "maxmemory-policy", policies[i]);
+    bed_refused(bed_uri, DIBS_UNSUPPORTED, policies[i]);
+    bed_refused(bed_uri, DIBS_UNSUPPORTED, "CONFIG SET maxmemory-policy noeviction");
+  }
+  ADMIN("CONFIG", "SET", "maxmemory-policy", "noeviction");
+  dibs__redis_disconnect(bed_connect(place));
+}
+
+static void a_replica_is_refused(void **state) {
+  (void)state;
+  ADMIN("REPLICAOF", "127.0.0.1", "1");
+  bed_refused(bed_uri, DIBS_UNAVAILABLE, "is a replica");
+  ADMIN("REPLICAOF", "NO", "ONE");
+  dibs__redis_disconnect(bed_connect(place));
+}
+
+static void one_that_was_demoted_ends_its_links(void **state) {
+  (void)state;
+  struct dibs__said said = {.text = ""};
+  struct dibs__redis_link *link = bed_connect(place);
+  ADMIN("REPLICAOF", "127.0.0.1", "1");
+  PUT(link, "SET", "dibs:x", "1");
+  bed_go(link);
+  assert_int_equal(dibs__redis_refused(link, dibs__redis_reply(link, 0), "take a lease in", &said), DIBS_UNAVAILABLE);
+  ADMIN("REPLICAOF", "NO", "ONE");
+  assert_true(link->dead && said.dead);
+  assert_non_null(strstr(said.text, "is a replica now"));
+  dibs__redis_disconnect(link);
+}
+
+static void a_full_server_is_told_apart(void **state) {
+  (void)state;
+  struct dibs__said said = {.text = ""};
+  struct dibs__redis_link *link = bed_connect(place);
+  ADMIN("CONFIG", "SET", "maxmemory", "1");
+  PUT(link, "SET", "dibs:x", "1");
+  bed_go(link);
+  assert_int_equal(dibs__redis_refused(link, dibs__redis_reply(link, 0), "take a lease in", &said), DIBS_NO_MEMORY);
+  ADMIN("CONFIG", "SET", "maxmemory", "0");
+  assert_false(said.dead);
+  assert_non_null(strstr(said.text, "raise maxmemory"));
+  dibs__redis_disconnect(link);
+}
+
+static void too_many_clients_are_told(void **state) {
+  (void)state;
+  struct fake fake = {.greets = "-ERR max number of clients reached\r\n"};
+  fake_start(&fake);
+  bed_refused(fake_uri(&fake), DIBS_UNAVAILABLE, "raise maxclients");
+  fake_stop(&fake);
+}
+
+static void others_are_refused_by_what_they_say_of_themselves(void **state) {
+  (void)state;
+  static const struct {
+    struct fake fake;
+    dibs__status status;
+    const char *words;
+  } cases[] = {
+      {{.version = "4.0.14"}, DIBS_UNSUPPORTED, "is version 4.0.14; dibs needs Redis 5"},
+      {{.version = "x"}, DIBS_UNSUPPORTED, "is version x"},
+      {{.cluster = "1"}, DIBS_UNSUPPORTED, "node of a Redis cluster"},
+      {{.role = "slave"}, DIBS_UNAVAILABLE, "is a replica"},
+      {{.error = "-LOADING Redis is loading the dataset in memory\r\n"}, DIBS_UNAVAILABLE, "LOADING"},
+      {{.error = "-BUSY Redis is busy running a script.\r\n"}, DIBS_UNAVAILABLE, "script runs too long"},
+      {{.error = "-NOAUTH Authentication required.\r\n"}, DIBS_DENIED, "redis://USER:PASSWORD@HOST"},
+      {{.error = "-DENIED Redis is running in protected mode\r\n"}, DIBS_DENIED, "protected mode"},
+      {{.error = "+what?\r\n"}, DIBS_UNSUPPORTED, "is version ?"},
+      {{.error = "HTTP/1.1 400 Bad Request\r\n"}, DIBS_UNAVAILABLE, "protocol"},
+      {{.greets = "220 mail.example\r\n"}, DIBS_UNAVAILABLE, "protocol"},
+      {{.greets = ""}, DIBS_UNAVAILABLE, "closed the connection"},
+  };
+  for (size_t i = 0; i < COUNT_OF(cases); i++) {
+    struct fake fake = cases[i].fake;
+    fake_start(&fake);
+    bed_refused(fake_uri(&fake), cases[i].status, cases[i].words);
+    fake_stop(&fake);
+  }
+}
+
+static void where_nobody_listens_is_told(void **state) {
+  (void)state;
+  bed_refused("redis://127.0.0.1:1/0", DIBS_UNAVAILABLE, "127.0.0.1:1: Connection refused");
+  bed_refused("redis:///0?socket=/nonexistent/redis.sock", DIBS_UNAVAILABLE, "/nonexistent/redis.sock: No such file");
+}
+
+static void a_socket_is_as_good(void **state) {
+  (void)state;
+  struct dibs__redis_place *p = bed_place(getenv("DIBS_TEST_REDIS_SOCKET"));
+  struct dibs__redis_link *link = bed_connect(p), *other = bed_connect(place);
+  assert_memory_equal(&link->life, &other->life, sizeof link->life);
+  assert_true(link->version >= 50000);
+  RUN(link, "SET", "dibs:x", "1");
+  assert_int_equal(RUN(other, "DEL", "dibs:x")->integer, 1);
+  dibs__redis_disconnect(link);
+  dibs__redis_disconnect(other);
+  dibs__redis_place_free(p);
+}
+
+static void databases_are_apart(void **state) {
+  (void)state;
+  struct dibs__redis_place *p = bed_place(as("dibs:dibs-secret@", "/5"));
+  struct dibs__redis_link *link = bed_connect(p), *other = bed_connect(place);
+  RUN(link, "SET", "dibs:x", "1");
+  assert_int_equal(RUN(other, "EXISTS", "dibs:x")->integer, 0);
+  assert_int_equal(RUN(link, "DEL", "dibs:x")->integer, 1);
+  dibs__redis_disconnect(link);
+  dibs__redis_disconnect(other);
+  dibs__redis_place_free(p);
+}
+
+int main(int argc, char **argv) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(uris_that_make_no_sense_are_refused),
+      cmocka_unit_test(uris_are_read),
+      cmocka_unit_test(who_is_not_let_in_is_told_why),
+      cmocka_unit_test(a_user_who_may_too_little_is_told_what),
+      cmocka_unit_test(a_user_who_may_what_is_documented_gets_in),
+      cmocka_unit_test(a_password_without_need_is_refused),
+      cmocka_unit_test(a_server_that_may_evict_is_refused),
+      cmocka_unit_test(a_replica_is_refused),
+      cmocka_unit_test(one_that_was_demoted_ends_its_links),
+      cmocka_unit_test(a_full_server_is_told_apart),
+      cmocka_unit_test(too_many_clients_are_told),
+      cmocka_unit_test(others_are_refused_by_what_they_say_of_themselves),
+      cmocka_unit_test(where_nobody_listens_is_told),
+      cmocka_unit_test(a_socket_is_as_good),
+      cmocka_unit_test(databases_are_apart),
+  };
+  bed_args(argc, argv);
+  return cmocka_run_group_tests(tests, begin, end);
+}
