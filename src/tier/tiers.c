@@ -79,14 +79,6 @@ static dibs__status settings(struct tiers *t, const struct dibs__uri *uri, struc
 
 /* ---- Opening ---- */
 
-/* The name under which the anchor knows it, whatever else it may be called. */
-static const char *scheme_of(const struct dibs__uri *uri) {
-  static const char *const same[][2] = {{"rediss", "redis"}, {"postgresql", "postgres"}, {"mariadb", "mysql"}};
-  for (size_t i = 0; i < sizeof same / sizeof same[0]; i++)
-    if (strcmp(uri->scheme, same[i][0]) == 0) return same[i][1];
-  return uri->scheme;
-}
-
 static void free_tiers(struct tiers *t) {
   for (uint32_t i = 0; i < TIERS_ALL; i++) {
     dibs__tier_close(&t->tiers[i]);
@@ -160,7 +152,7 @@ static dibs__status tiers_open(const struct dibs__uri *uri, struct dibs__dstore 
   dibs__status status = settings(t, &uri->members[t->last], &options, said);
   for (uint32_t i = 0; i < t->count && status == DIBS_OK; i++) {
     t->tiers[i].uri = &uri->members[i];
-    t->schemes[i] = scheme_of(&uri->members[i]);
+    t->schemes[i] = dibs__tiers_scheme(uri->members[i].scheme);
     dibs__breaker_begin(&t->tiers[i].breaker, &options, dibs__tick_now());
     status = open_member(&t->tiers[i], by, said);
   }

@@ -105,11 +105,8 @@ static dibs__status change(struct tiers *t, struct dibs__tiers_op *op, dibs__tic
   dibs__mutex_lock(&t->control);
   dibs__status status = DIBS_OK;
   if (op->op.verb == DIBS__TIERS_MOVE && op->tier >= 0) status = reach(t, (uint32_t)op->tier, by, said);
-  if (status == DIBS_OK && op->op.verb == DIBS__TIERS_BUMP) {
-    status = dibs__tiers_load(t, by, said);
-    dibs__mutex_lock(&t->lock);
-    for (uint32_t b = 0; b < DIBS__BUCKETS; b++) why->spent[b] = t->state.mandates[b].epoch;
-    dibs__mutex_unlock(&t->lock);
+  if (op->op.verb == DIBS__TIERS_BUMP) {
+    why->by_hand = true;
     why->above = op->above;
   }
   if (status == DIBS_OK) status = dibs__tiers_change(t, why, grant_wish, &wish, by, said);

@@ -79,7 +79,7 @@ static bool install(struct tiers *t, const struct dibs__tiers_state *state, cons
 struct round {
   struct dibs__tiers_state state;
   struct dibs__buckets made;
-  bool young, changed, saved;
+  bool young, changed, saved, far;
   uint32_t moves, epochs;
 };
 
@@ -143,7 +143,7 @@ static void begin_state(const struct tiers *t, struct dibs__tiers_state *state) 
     state->strictness = t->strictness ? DIBS__STRICT : DIBS__FENCED;
     state->least_strict = t->least_strict;
   }
-  for (uint32_t i = 0; i < t->count; i++) state->tiers[i].dwell_ms = t->dwell_ms;
+  state->dwell_ms = t->dwell_ms;
 }
 
 typedef dibs__status changer(struct dibs__tiers_state *state, void *arg, struct dibs__said *said);
@@ -174,7 +174,14 @@ static dibs__status one_round(struct tiers *t, struct round *r, struct look *loo
     if (set >> i & 1) read_tier(t, i, look, by, &aside);
   mend(r, look, why, now);
   place(t, r, look, now);
-  if (!r->changed && version) return r->young ? DIBS_CONFLICT : DIBS_OK;
+  if (!r->changed && version) {
+    if (r->far)
+      dibs__say(said,
+                "a tier of %s has seen epochs far above what its anchor remembers; was that restored from a "
+                "backup?  Raise it: dibs tier bump",
+                t->uri->shown);
+    return r->young ? DIBS_CONFLICT : r->far ? DIBS_UNAVAILABLE : DIBS_OK;
+  }
   status = dibs__tiers_save(t, &r->state, version, by, said);
   if (status != DIBS_OK) return status;
   r->saved = true;
@@ -192,7 +199,7 @@ dibs__status dibs__tiers_change(struct tiers *t, const struct heal *why, changer
   for (uint32_t round = 0; look && r && round < TIERS_HEAL_ROUNDS; round++) {
     status = one_round(t, r, look, why, change, arg, by, said);
     if (status != DIBS_CONFLICT && status != DIBS_UNKNOWN) break;
-    if (r->saved) change = NULL; /* it stands; what is left is to install */
+    if (r->saved) change = NULL, why = NULL; /* it stands; what is left is to install */
     dibs__tick now = dibs__tick_now();
     if (!dibs__tick_before(now, by)) break;
     if (r->saved || !r->young) continue;

@@ -158,6 +158,7 @@ struct heal {
   uint64_t version;              /* of the copy that was found wanting */
   uint32_t spent[DIBS__BUCKETS]; /* this epoch of the bucket is used up; 0: none */
   uint32_t above;                /* all epochs must be above this; 0: need not */
+  bool by_hand;                  /* the next epoch of all, however far above */
   bool force;                    /* look, whatever has changed meanwhile */
 };
 /* Looks what the tiers have, makes what mandates are needed, installs them.  Takes control.  OK: what stands is
