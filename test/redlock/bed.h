@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef DIBS_TEST_REDLOCK_BED_H
+#define DIBS_TEST_REDLOCK_BED_H
+/*
+ * What the tests of redlock:// stand on: several Redis of their own (nodes.sh), and the parties of the contract's
+ * tests.  Each case has keys of its own, so that nodes are new to it.
+ */
+#include "contract/harness.h"
+
+enum { NODES_MAX = 8 };
+
+void bed_begin(void);
+int bed_case(void **state); /* all nodes run */
+int bed_case_end(void **state);
+
+/* ---- Nodes ---- */
+
+void node_kill(size_t node);
+void node_start(size_t node); /* with an empty memory */
+void node_pause(size_t node);
+void node_resume(size_t node);
+uint16_t node_port(size_t node);
+/* A command to one node; its integer, or a string's as one; -1: nil or an error. */
+int64_t node_say(size_t node, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* The keys of this case, of a name. */
+const char *key_of(const char *name);
+const char *bucket_key_of(const char *name);
+
+/* ---- Stores ---- */
+
+/* Of the first `count` nodes, with these parameters ("&max_ttl=1000"), at these ports in place of theirs if not NULL.
+ */
+const char *quorum(size_t count, const char *params, const uint16_t ports[]);
+
+/* Asks once, whatever comes. */
+struct answer {
+  dibs__status run;
+  struct dibs__lease_op op;
+  struct dibs__said said;
+  int64_t took_ms;
+};
+struct answer ask(struct party *p, enum dibs__lease_verb verb, const char *name, int id, dibs__fence fence,
+                  struct how how);
+#define ask_for(p, name, id, ...)                                                                                      \
+  ask(p, DIBS__ACQUIRE, name, id, DIBS__FENCE_NONE, (struct how){.try_only = true, ##__VA_ARGS__})
+/* Asks again until it is granted. */
+struct dibs__lease_op granted_at_last(struct party *p, const char *name, int id, uint32_t ttl_ms);
+int64_t now_ms(void);
+
+#define NODE_CASE(f)                                                                                                   \
+  { #f, f, bed_case, bed_case_end, NULL }
+
+#endif
