@@ -249,6 +249,10 @@ static dibs__status check_server(link_t *link, const redisReply *server, const r
               version ? version : "?");
     return DIBS_UNSUPPORTED;
   }
+  if (field_is(server, "redis_mode", "sentinel")) {
+    dibs__say(said, "%s is a sentinel, which keeps nothing itself; add sentinel=NAME, the name of the master", shown);
+    return DIBS_INVALID;
+  }
   if (field_is(cluster, "cluster_enabled", "1") || field_is(server, "redis_mode", "cluster")) {
     dibs__say(said,
               "%s is a node of a Redis cluster, and dibs asks one server; name a Redis of its own"
@@ -365,6 +369,7 @@ static dibs__status ask_sentinel(place_t *place, size_t nth, dibs__tick by, char
 /* One turn round the sentinels: of each what it says, until one leads to a master. */
 static dibs__status try_sentinels(place_t *place, dibs__tick by, link_t **link, struct dibs__said *said) {
   dibs__status worst = DIBS_UNAVAILABLE;
+  bool asked = false; /* one has answered */
   for (size_t i = 0; i < place->host_count; i++) {
     struct dibs__said heard = {.text = ""};
     char host[256];
@@ -373,11 +378,14 @@ static dibs__status try_sentinels(place_t *place, dibs__tick by, link_t **link, 
     int64_t share = dibs__tick_left_ms(now, by) / (int64_t)(place->host_count - i);
     dibs__tick until = dibs__tick_min(by, dibs__tick_add_ms(now, share));
     dibs__status status = ask_sentinel(place, i, until, host, &port, &heard);
-    if (status == DIBS_OK) status = try_server(place, host, port, until, link, &heard);
+    bool knows = status == DIBS_OK;
+    if (knows) status = try_server(place, host, port, until, link, &heard);
     if (status == DIBS_OK) return DIBS_OK;
-    /* The most telling failure is told. */
-    if (i > 0 && (status == DIBS_UNAVAILABLE || worst != DIBS_UNAVAILABLE)) continue;
+    /* The most telling failure is told: a refusal, then what a master said, then what a sentinel did. */
+    bool more = worst == DIBS_UNAVAILABLE && (status != DIBS_UNAVAILABLE || (knows && !asked));
+    if (i > 0 && !more) continue;
     worst = status;
+    asked = knows;
     dibs__say(said, "%s", heard.text);
   }
   return worst;

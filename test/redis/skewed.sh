@@ -1,0 +1,29 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# Runs a test with a Redis of its own whose clock can be moved: skewed.sh LIBRARY PROGRAM [ARG]...; @@ becomes
+# the URI.  The clock stands in the file $DIBS_TEST_CLOCK; LIBRARY is put before the server and adds it.
+set -u
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+library=$(realpath "$1") || exit 1
+shift
+folder=$(mktemp -d /tmp/dibs-test-skewed.XXXXXX) || exit 1
+chmod 755 "$folder"
+trap '"$root/script/servers" remove --dir "$folder/servers" >/dev/null 2>&1; rm -rf "$folder"' EXIT
+trap 'exit 130' INT TERM
+export DIBS_TEST_CLOCK=$folder/clock
+head -c 8 /dev/zero >"$DIBS_TEST_CLOCK"
+chmod 644 "$DIBS_TEST_CLOCK"
+LD_PRELOAD=$library "$root/script/servers" start --dir "$folder/servers" --until $$ redis >&2
+case $? in
+  0) ;;
+  77)
+    [ "${DIBS_TEST_SERVERS:-}" = required ] && exit 1
+    exit 77
+    ;;
+  *) exit 1 ;;
+esac
+eval "$("$root/script/servers" env --dir "$folder/servers")"
+uri=$DIBS_TEST_REDIS
+args=()
+for arg; do args+=("${arg//@@/"$uri"}"); done
+"${args[@]}"

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: MIT */
+/* By way of a sentinel, across failovers: to another server, and back to the first one while all go on running. */
+#include "bed.h"
+
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+enum { FAILOVER_MS = 20000 };
+
+static unsigned first, second, sentinel;
+static struct dibs__redis_place *place;
+
+static unsigned number(const char *name) {
+  const char *text = getenv(name);
+  return text ? (unsigned)strtoul(text, NULL, 10) : 0;
+}
+
+/* Before it stands a sentinel that is not there: the next one is asked. */
+static const char *uri(const char *credentials, const char *more) {
+  static char text[512];
+  snprintf(text, sizeof text, "redis://%s127.0.0.1:1,127.0.0.1:%u/0?%s", credentials, sentinel, more);
+  return text;
+}
+
+static int begin(void **state) {
+  (void)state;
+  first = number("DIBS_TEST_FIRST_PORT");
+  second = number("DIBS_TEST_SECOND_PORT");
+  sentinel = number("DIBS_TEST_SENTINEL_PORT");
+  place = bed_place(uri(":data-secret@", "sentinel=main&sentinel_password=sentinel-secret&connect_timeout=20000"));
+  return 0;
+}
+
+static int end(void **state) {
+  (void)state;
+  dibs__redis_place_free(place);
+  return 0;
+}
+
+static unsigned port_of(const struct dibs__redis_link *link) {
+  struct sockaddr_in at;
+  socklen_t size = sizeof at;
+  assert_int_equal(getpeername(link->context->fd, (struct sockaddr *)&at, &size), 0);
+  return ntohs(at.sin_port);
+}
+
+static struct dibs__redis_link *connect_to(unsigned port) {
+  struct dibs__said said = {.text = ""};
+  dibs__tick by = within(FAILOVER_MS);
+  for (;;) {
+    struct dibs__redis_link *link = NULL;
+    dibs__status status = dibs__redis_connect(place, 0, by, &link, &said);
+    if (status != DIBS_OK) fail_msg("%s", said.text);
+    if (port_of(link) == port) return link;
+    dibs__redis_disconnect(link);
+    assert_true(dibs__tick_before(dibs__tick_now(), by));
+    dibs__nap_ms(20);
+  }
+}
+
+static void the_first(const char *verb) {
+  char command[256];
+  snprintf(command, sizeof command, "\"$DIBS_TEST_FIRST\" %s", verb);
+  assert_int_equal(system(command), 0);
+}
+
+static void tell_sentinel(const char *words, char line[64]) {
+  char text[160];
+  snprintf(text, sizeof text, "redis-cli -p %u -a sentinel-secret --no-auth-warning sentinel %s main", sentinel, words);
+  FILE *answer = popen(text, "r");
+  assert_non_null(answer);
+  if (!fgets(line, 64, answer)) line[0] = '\0';
+  pclose(answer);
+}
+
+/* The sentinel's own decision, at once: not when it has noticed.  It wants a replica that it knows to be well, and
+ * looks around each 10 s, unless it is told to forget what it knows. */
+static void fail_over(void) {
+  char line[64];
+  dibs__tick by = within(FAILOVER_MS);
+  for (;;) {
+    tell_sentinel("failover", line);
+    if (strncmp(line, "OK", 2) == 0) return;
+    if (!dibs__tick_before(dibs__tick_now(), by)) fail_msg("%s", line);
+    if (strncmp(line, "NOGOODSLAVE", 11) == 0) tell_sentinel("reset", line);
+    dibs__nap_ms(300);
+  }
+}
+
+static void who_asks_wrongly_is_told(void **state) {
+  (void)state;
+  char text[128];
+  bed_refused(uri(":data-secret@", "sentinel=other&sentinel_password=sentinel-secret"), DIBS_INVALID,
+              "knows no master \"other\"");
+  bed_refused(uri(":data-secret@", "sentinel=main&sentinel_password=no-secret"), DIBS_DENIED, "ask a sentinel");
+  bed_refused(uri(":data-secret@", "sentinel=main"), DIBS_DENIED, "ask a sentinel");
+  bed_refused(uri(":no-secret@", "sentinel=main&sentinel_password=sentinel-secret"), DIBS_DENIED,
+              "check the user and the password");
+  snprintf(text, sizeof text, "redis://:sentinel-secret@127.0.0.1:%u/0", sentinel);
+  bed_refused(text, DIBS_INVALID, "add sentinel=NAME");
+  snprintf(text, sizeof text, "redis://:data-secret@127.0.0.1:%u/0", second);
+  bed_refused(text, DIBS_UNAVAILABLE, "is a replica");
+}
+
+/* events() brings a new life, and a reason to look. */
+static void hear_of_it(struct dibs__redis *store) {
+  struct dibs__event events[4];
+  dibs__tick by = within(FAILOVER_MS);
+  bool recheck = false, new_life = false;
+  while (!recheck || !new_life) {
+    size_t count = 0;
+    assert_true(dibs__tick_before(dibs__tick_now(), by));
+    assert_int_equal(dibs__redis_bell_events(store, events, 4, &count, within(100)), DIBS_OK);
+    for (size_t i = 0; i < count; i++) {
+      recheck = recheck || events[i].what == DIBS__EV_RECHECK;
+      new_life = new_life || events[i].what == DIBS__EV_NEW_LIFE;
+    }
+  }
+}
+
+static void failovers_are_followed(void **state) {
+  (void)state;
+  struct dibs__redis store = {.place = place, .session = 77};
+  struct dibs__said said = {.text = ""};
+  char channel[DIBS__REDIS_CHANNEL];
+  struct dibs__redis_link *a = connect_to(first);
+  assert_int_equal(dibs__redis_bell_open(&store), DIBS_OK);
+  assert_int_equal(dibs__redis_bell_ready(&store, within(LONG_MS), &said), DIBS_OK);
+  dibs__redis_channel(place, store.session, channel);
+
+  the_first("kill");
+  fail_over();
+  PUT(a, "PING");
+  dibs__status status = dibs__redis_go(a, within(LONG_MS), &said);
+  assert_true(status == DIBS_UNAVAILABLE || status == DIBS_UNKNOWN);
+  struct dibs__redis_link *b = connect_to(second);
+  assert_memory_not_equal(&a->life, &b->life, sizeof a->life);
+  hear_of_it(&store);
+  assert_int_equal(RUN(b, "PUBSUB", "NUMSUB", channel)->element[1]->integer, 1);
+
+  /* And back, while both run: who was connected must not go on with one that has been demoted. */
+  the_first("start");
+  fail_over();
+  struct dibs__redis_link *c = connect_to(first);
+  assert_memory_not_equal(&a->life, &c->life, sizeof c->life);
+  assert_memory_not_equal(&b->life, &c->life, sizeof c->life);
+  /* For an instant both are masters. */
+  dibs__tick by = within(FAILOVER_MS);
+  while (!b->dead) {
+    assert_true(dibs__tick_before(dibs__tick_now(), by));
+    PUT(b, "SET", "dibs:x", "1");
+    status = dibs__redis_go(b, within(LONG_MS), &said);
+    const redisReply *reply = status == DIBS_OK ? dibs__redis_reply(b, 0) : NULL;
+    if (reply && reply->type == REDIS_REPLY_ERROR)
+      assert_int_equal(dibs__redis_refused(b, reply, "write to", &said), DIBS_UNAVAILABLE);
+  }
+  hear_of_it(&store);
+  assert_int_equal(RUN(c, "PUBSUB", "NUMSUB", channel)->element[1]->integer, 1);
+
+  dibs__redis_bell_close(&store);
+  dibs__redis_disconnect(a);
+  dibs__redis_disconnect(b);
+  dibs__redis_disconnect(c);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(who_asks_wrongly_is_told),
+      cmocka_unit_test(failovers_are_followed),
+  };
+  return cmocka_run_group_tests(tests, begin, end);
+}
