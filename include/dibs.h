@@ -593,10 +593,178 @@ typedef struct dibs_stats {
   uint64_t renewed;      /* renewals that succeeded */
   uint64_t waiting;      /* acquisitions waiting now */
   uint64_t held;         /* leases held now */
+  uint64_t busy;         /* acquisitions that somebody else's lease refused: HELD */
+  uint64_t timeouts;     /* acquisitions whose wait ended */
+  uint64_t failed;       /* acquisitions that the store did not answer: UNAVAILABLE, UNKNOWN */
+  uint64_t stale;        /* writes of records, stock and once that a newer fence refused */
 } dibs_stats;
 
 /* Counters of this handle since it was opened.  Set stats->size first.  Never blocks for I/O. */
 DIBS_EXPORT void dibs_store_stats(dibs_store *store, dibs_stats *stats);
+
+enum { DIBS_COUNTER = 0, DIBS_GAUGE = 1, DIBS_LATENCY = 2, DIBS_LATENCY_STEPS = 25 };
+
+/* How long something took, in ns.  steps[i] is how many took less than 2^(10+i): about 1 us, 2 us, ... 17 s. */
+typedef struct dibs_latency {
+  uint64_t count, sum, max;
+  uint64_t p50, p90, p99, p999;
+  uint64_t steps[DIBS_LATENCY_STEPS];
+} dibs_latency;
+
+typedef struct dibs_metric {
+  size_t size;
+  const char *name;            /* "acquired", "tier_failures": lower case, stable */
+  const char *help;            /* a line for people */
+  const char *tier;            /* which tier it is of: "redis"; NULL: of the store */
+  uint32_t kind;               /* DIBS_COUNTER, DIBS_GAUGE, DIBS_LATENCY */
+  uint64_t value;              /* not of a latency */
+  const dibs_latency *latency; /* of a latency; else NULL */
+} dibs_metric;
+
+/* Return 0 to go on, anything else to stop.  All that it points to is valid during the call. */
+typedef int (*dibs_metric_fn)(const dibs_metric *metric, void *user);
+
+/* Everything that this handle counts, one by one: of any store what dibs_stats has, and how long acquiring and
+ * releasing took; of a store of several tiers what each does.  There it asks the anchor how things stand, for half a
+ * second at most; else it does not block.  OK, INVALID, NO_MEMORY. */
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_metrics(dibs_store *store, dibs_metric_fn fn, void *user, dibs_error *error);
+
+/* ---- Several tiers ---------------------------------------------------------------------------------------------- */
+
+/* A store may be several: "redis://cache,mysql://db/app".  The first is preferred; the last, the anchor, remembers
+ * which of them serves which names, a hundredth of them (a bucket) at a time, and serves what no other does.  What is
+ * set here is kept at the anchor and followed by every client within a second.
+ *
+ * A tier is named as its scheme is: "redis" (also for rediss), "mysql" (also for mariadb), "postgres"; the second one
+ * of a scheme is "redis-2".  Its number, "0" for the first, is as good.
+ *
+ * All of these block for I/O, and answer UNSUPPORTED when the store is not of several tiers, unless they say otherwise;
+ * INVALID, UNAVAILABLE (the anchor, or the tier, can't be reached), UNKNOWN, CORRUPT, TOO_NEW, NO_MEMORY. */
+
+enum { DIBS_BUCKETS = 100, DIBS_TIERS_MAX = 4 };
+
+/* Whether it is asked; of a client, or by hand for all of them. */
+typedef enum dibs_breaker {
+  DIBS_BREAKER_CLOSED = 0,   /* it is */
+  DIBS_BREAKER_OPEN = 1,     /* it is not: too much failed, or was slow */
+  DIBS_BREAKER_HALF_OPEN = 2 /* it is tried */
+} dibs_breaker;
+
+typedef enum dibs_hand {
+  DIBS_HAND_AUTO = 0,  /* as the clients vote */
+  DIBS_HAND_OPEN = 1,  /* as if it were down */
+  DIBS_HAND_CLOSED = 2 /* never taken for down */
+} dibs_hand;
+
+typedef enum dibs_strictness {
+  DIBS_STRICTNESS_FENCED = 0, /* after a move it is granted at once; a late holder is kept out by fences */
+  DIBS_STRICTNESS_STRICT = 1, /* after a move nothing is granted until nobody can hold any more */
+  DIBS_STRICTNESS_LEAST = 2   /* fenced; and when every tier is down each process goes on alone, by its own memory */
+} dibs_strictness;
+
+/* What is counted of tiers, in this order; more may be added behind. */
+enum {
+  DIBS_TIERS_ACQUIRED,     /* leases granted */
+  DIBS_TIERS_BUSY,         /* asked for while somebody else had it */
+  DIBS_TIERS_LOST,         /* refused to be renewed or released */
+  DIBS_TIERS_FALLBACK,     /* granted by another tier than the first */
+  DIBS_TIERS_FAILED,       /* operations that a tier did not answer */
+  DIBS_TIERS_STALE,        /* writes that a newer fence refused */
+  DIBS_TIERS_MOVES,        /* buckets moved to another tier */
+  DIBS_TIERS_EPOCHS,       /* epochs made because a tier lost its memory or used one up */
+  DIBS_TIERS_TURNS,        /* times that a breaker opened */
+  DIBS_TIERS_LEAST_STRICT, /* granted by the memory of a process alone */
+  DIBS_TIERS_COUNTED,      /* how many there are in this version */
+  DIBS_TIERS_COUNTS = 16
+};
+
+/* How the whole stands. */
+typedef struct dibs_tiers_info {
+  size_t size;
+  uint32_t tiers;
+  uint32_t clients;      /* that have reported in the last 10 s; this one is one of them */
+  int32_t pinned;        /* the tier that all were moved to by hand; -1: none */
+  uint32_t on_their_own; /* 1: every tier is down, and this process goes on by its own memory */
+  dibs_strictness strictness;
+  uint32_t reserved;
+  int64_t confirmed_ms;             /* since the anchor last confirmed what is told here; -1: never */
+  uint64_t here[DIBS_TIERS_COUNTS]; /* DIBS_TIERS_ACQUIRED ...: counted by this handle, */
+  uint64_t all[DIBS_TIERS_COUNTS];  /* and by those clients together, since each began */
+} dibs_tiers_info;
+
+/* How one tier stands.  Strings are valid during the call that gives it. */
+typedef struct dibs_tier_info {
+  size_t size;
+  const char *name;    /* as in flags: "redis" */
+  const char *uri;     /* without password */
+  const char *trouble; /* of this process's latest call that was not well; "" */
+  uint32_t tier;       /* its place, from 0 */
+  uint32_t percent;    /* of buckets that it is rolled out to */
+  uint32_t buckets;    /* that it serves */
+  uint32_t wanted;     /* that it should serve */
+  dibs_hand hand;
+  dibs_breaker breaker;                         /* of this process */
+  uint32_t down;                                /* 1: voted down */
+  uint32_t reached;                             /* 1: this process's latest call reached it */
+  int64_t turned_ms;                            /* how long it has been down, or up again; -1: it never was down */
+  int64_t dwell_ms;                             /* how long it stays down at least */
+  uint32_t active, clients_down, clients_well;  /* clients that use it; of them, that it fails; that can reach it */
+  uint32_t calls, failed_percent, slow_percent; /* of this process, in its breaker's window */
+  uint64_t operations, failures;                /* of this process */
+  uint64_t p50_ns, p99_ns, max_ns;              /* how long its calls took */
+} dibs_tier_info;
+
+/* What one client last said of itself. */
+typedef struct dibs_tier_client {
+  size_t size;
+  const char *owner; /* "user@host:pid" */
+  uint32_t us;       /* 1: it is this handle */
+  uint32_t tiers;
+  int64_t age_ms;
+  uint32_t active[DIBS_TIERS_MAX], down[DIBS_TIERS_MAX], well[DIBS_TIERS_MAX]; /* 1: yes */
+  dibs_breaker breaker[DIBS_TIERS_MAX];
+  uint64_t counts[DIBS_TIERS_COUNTS];
+} dibs_tier_client;
+
+/* Return 0 to go on, anything else to stop. */
+typedef int (*dibs_tier_fn)(const dibs_tier_info *tier, void *user);
+typedef int (*dibs_tier_client_fn)(const dibs_tier_client *client, void *user);
+
+/* Looks at all of it once, and tells: the whole in *info (set its size first; NULL: not wanted), each tier by `tier`,
+ * each client by `client`; either may be NULL.  When the anchor can't be reached, what was known last: see
+ * confirmed_ms. */
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_tiers(dibs_store *store, dibs_tiers_info *info, dibs_tier_fn tier,
+                                                 dibs_tier_client_fn client, void *user, dibs_error *error);
+
+/* Moves everything to one tier, whatever flags and votes say, and keeps it there; NULL: where these say, again. */
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_tier_move(dibs_store *store, const char *tier, dibs_error *error);
+
+/* Opens or closes a tier's breaker by hand for all clients; AUTO takes the hand off. */
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_tier_switch(dibs_store *store, const char *tier, dibs_hand hand,
+                                                       dibs_error *error);
+
+/* Makes later fences of every name larger than `above`, a fence that was seen somewhere (0: than those up to now).  For
+ * an anchor that was restored from an old backup. */
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_tier_bump(dibs_store *store, uint64_t above, dibs_error *error);
+
+/* Makes each member a store of its own again, and forgets how they stood; also of one that was a tier and is opened by
+ * itself.  Only when nobody uses them as tiers any more.  UNSUPPORTED if the store never is a tier. */
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_tier_alone(dibs_store *store, dibs_error *error);
+
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_strictness_get(dibs_store *store, dibs_strictness *strictness,
+                                                          dibs_error *error);
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_strictness_set(dibs_store *store, dibs_strictness strictness,
+                                                          dibs_error *error);
+
+/* Flags are percents, 0 off and 100 on: "redis.enabled" (which part of the names may be there: always the same),
+ * "circuit-breaker.enabled", "mysql-fallback.enabled" (or "fallback.enabled"), "least-strict.enabled".  An unknown one
+ * is INVALID, and the text names those that there are. */
+typedef int (*dibs_flag_fn)(const char *name, uint32_t percent, void *user);
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_flags(dibs_store *store, dibs_flag_fn fn, void *user, dibs_error *error);
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_flag_get(dibs_store *store, const char *name, uint32_t *percent,
+                                                    dibs_error *error);
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_flag_set(dibs_store *store, const char *name, uint32_t percent,
+                                                    dibs_error *error);
 
 #ifdef __cplusplus
 }

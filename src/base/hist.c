@@ -63,3 +63,10 @@ uint64_t dibs__hist_percentile(const struct dibs__hist *hist, double percent) {
 uint64_t dibs__hist_mean(const struct dibs__hist *hist) {
   return hist->count ? hist->sum / hist->count : 0;
 }
+
+uint64_t dibs__hist_below(const struct dibs__hist *hist, unsigned power) {
+  assert(power < 64);
+  uint64_t sum = 0;
+  for (size_t i = 0; i < COUNT - 1 && top_of(i) < UINT64_C(1) << power; i++) sum += hist->steps[i];
+  return sum;
+}

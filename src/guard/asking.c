@@ -61,6 +61,14 @@ static dibs__str key_of(const asking_t *asking) {
   }
 }
 
+/* Inside a transaction it is the store's, which outlives it. */
+static void count_stale(dibs_store *store) {
+  if (store->outer) store = store->outer;
+  dibs__mutex_lock(&store->lock);
+  store->stale++;
+  dibs__mutex_unlock(&store->lock);
+}
+
 dibs_status dibs__asking_carry(asking_t *asking, uint16_t verb, uint16_t flags, uint32_t lane, dibs__tick by) {
   dibs_store *store = asking->store;
   struct dibs__op *op = &asking->op;
@@ -74,6 +82,7 @@ dibs_status dibs__asking_carry(asking_t *asking, uint16_t verb, uint16_t flags, 
   dibs__mutex_unlock(&store->lock);
   dibs__core_run(store->core, op, dibs__tick_add_ms(op->by, LEAVE_MS));
   dibs__status status = dibs__asking_is_answered(asking) ? op->status : DIBS_UNKNOWN;
+  if (status == DIBS_STALE) count_stale(store);
   return status == DIBS_TIMEOUT || status == DIBS__MOVED ? DIBS_UNAVAILABLE : (dibs_status)status;
 }
 

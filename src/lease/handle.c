@@ -141,7 +141,8 @@ dibs_status dibs__lease_make(dibs_store *store, const char *name, const dibs_lea
   lease->lost_user = o->user;
   lease->ttl_ms = o->ttl_ms;
   lease->tries = o->wait_ms == 0;
-  lease->wait.at = o->wait_ms > 0 ? dibs__tick_add_ms(dibs__tick_now(), o->wait_ms) : DIBS__TICK_NEVER;
+  lease->began = dibs__tick_now();
+  lease->wait.at = o->wait_ms > 0 ? dibs__tick_add_ms(lease->began, o->wait_ms) : DIBS__TICK_NEVER;
   status = register_lease(store, lease, grant, error);
   if (status != DIBS_OK) goto fail;
   *out = lease;

@@ -15,6 +15,7 @@
  * may carry operations, nor across a callback.  Order: store->lock before the core's own.
  */
 #include "base/heap.h"
+#include "base/hist.h"
 #include "base/map.h"
 #include "store/core.h"
 
@@ -104,6 +105,7 @@ struct dibs_lease {
   dibs_lease *next_local; /* in the cohort's line */
   dibs_lease *all_prev, *all_next;
   struct dibs__heap_node wait; /* in `waits`, if it completes later; `at`, when the wait ends, stands in any case */
+  dibs__tick began;            /* to be acquired, later to be released at the store */
   dibs__id id;
   uint32_t slot;
   uint32_t calls; /* due: CALL_* */
@@ -154,6 +156,8 @@ struct dibs_store {
   uint32_t flying;   /* questions that travel */
   dibs__word landed; /* goes up when one lands while closing */
   uint64_t granted, handed_off, lost, renewed, waiting, held;
+  uint64_t busy, timeouts, failed, stale;
+  struct dibs__hist acquiring, releasing; /* how long it took, of those that came to be OK */
 
   /* watch.c */
   dibs__thread *watchdog, *loss_timer;

@@ -272,7 +272,11 @@ void dibs_store_stats(dibs_store *store, dibs_stats *stats) {
                     .lost = store->lost,
                     .renewed = store->renewed,
                     .waiting = store->waiting,
-                    .held = store->held};
+                    .held = store->held,
+                    .busy = store->busy,
+                    .timeouts = store->timeouts,
+                    .failed = store->failed,
+                    .stale = store->stale};
   dibs__mutex_unlock(&store->lock);
   memcpy(stats, &all, size < sizeof all ? size : sizeof all);
   dibs__exit(store);

@@ -4,11 +4,24 @@
 
 #include <assert.h>
 
+static void count_wait_locked(const dibs_lease *lease, dibs_status status) {
+  dibs_store *store = lease->store;
+  if (status == DIBS_OK)
+    dibs__hist_add(&store->acquiring, dibs__tick_now().ns - lease->began.ns);
+  else if (status == DIBS_HELD)
+    store->busy++;
+  else if (status == DIBS_TIMEOUT)
+    store->timeouts++;
+  else if (status == DIBS_UNAVAILABLE || status == DIBS_UNKNOWN)
+    store->failed++;
+}
+
 void dibs__wait_over_locked(dibs_lease *lease, dibs_status status, struct after *after) {
   dibs_store *store = lease->store;
   assert(atomic_load(&lease->phase) < LEASE_HELD);
   if (lease->counted) store->waiting--;
   lease->counted = false;
+  count_wait_locked(lease, status);
   dibs__heap_remove(&store->waits, &lease->wait);
   lease->status = lease->waited = status;
   atomic_store(&lease->phase, status == DIBS_OK ? LEASE_HELD : LEASE_OVER);
@@ -87,6 +100,8 @@ void dibs__leave_locked(dibs_lease *lease, dibs_status status, struct after *aft
 
 void dibs__released_locked(dibs_lease *lease, dibs_status status, struct after *after) {
   if (lease->status == DIBS_LOST) status = DIBS_LOST;
+  if (status == DIBS_OK && atomic_load(&lease->phase) == LEASE_RELEASING)
+    dibs__hist_add(&lease->store->releasing, dibs__tick_now().ns - lease->began.ns);
   lease->released = status;
   atomic_store(&lease->phase, LEASE_OVER);
   if (lease->release_done) dibs__call_locked(lease, CALL_RELEASED);
@@ -104,6 +119,7 @@ void dibs__release_locked(dibs_lease *lease, struct after *after) {
     dibs__cohort_pass_locked(cohort, after);
     return;
   }
+  lease->began = dibs__tick_now();
   atomic_store(&lease->phase, LEASE_RELEASING);
   grant->held = true; /* also when lost: a broken one is acknowledged by its release */
   dibs__give_up_locked(grant, after, true);

@@ -24,6 +24,13 @@ static void call(const struct dibs__tiers_state *state, uint32_t tier, const cha
   dibs__text_adds(to, end);
 }
 
+const char *dibs__tiers_tier_name(const struct dibs__tiers_state *state, uint32_t tier, char *room, size_t size) {
+  struct dibs__text text;
+  dibs__text_begin(&text, room, size);
+  call(state, tier, "", &text);
+  return text.cut ? NULL : room;
+}
+
 static bool is_called(const struct dibs__tiers_state *state, uint32_t tier, const char *end, const char *name) {
   char room[NAME_MAX_HERE];
   struct dibs__text text;

@@ -173,6 +173,9 @@ bool dibs__tiers_vote(struct dibs__tiers_state *state, const struct dibs__tiers_
 
 /* ---- Flags ---- */
 
+/* What a tier is called by people: its scheme, with its number if there are several of that: redis, redis-2.  NULL: it
+ * does not fit. */
+const char *dibs__tiers_tier_name(const struct dibs__tiers_state *state, uint32_t tier, char *room, size_t size);
 /* redis.enabled, circuit-breaker.enabled, mysql-fallback.enabled (also fallback.enabled), least-strict.enabled, by the
  * schemes that the state has (rediss is redis; postgresql is postgres; mariadb is mysql; a second redis is redis-2).
  * X-fallback names the last tier, or any but the first: it is one number.  The nth one's name; NULL: no more, or it
