@@ -188,15 +188,15 @@ static void describe(struct tiers *t, struct dibs__identity *identity) {
     caps &= has;
     any |= has;
   }
-  uint32_t anchors = atomic_load(&t->tiers[t->last].caps), families = atomic_load(&t->tiers[t->last].families);
+  uint32_t families = atomic_load(&t->tiers[t->last].families);
   if (!families) families = GUARDS;
-  *identity = (struct dibs__identity){.caps = caps | (anchors & DIBS__CAP_ATOMIC) | (any & DIBS__CAP_VOLATILE) |
-                                              (any & DIBS__CAP_SESSION) | DIBS__CAP_PARALLEL | DIBS__CAP_ANCHOR,
-                                      .families = 1u << DIBS__FAM_LEASE | 1u << DIBS__FAM_ANCHOR |
-                                                  1u << DIBS__FAM_TIERS | (families & GUARDS),
-                                      .schema = DIBS__TIERS_FORMAT,
-                                      .max_batch = TIERS_BATCH,
-                                      .max_sessions = TIERS_SESSIONS};
+  *identity = (struct dibs__identity){
+      .caps = caps | (any & DIBS__CAP_VOLATILE) | (any & DIBS__CAP_SESSION) | DIBS__CAP_PARALLEL | DIBS__CAP_ANCHOR,
+      .families = 1u << DIBS__FAM_LEASE | 1u << DIBS__FAM_ANCHOR | 1u << DIBS__FAM_TIERS | (families & GUARDS),
+      .schema = DIBS__TIERS_FORMAT,
+      .max_batch = TIERS_BATCH,
+      .max_sessions = TIERS_SESSIONS};
+  memcpy(&identity->session, t->client.b, sizeof identity->session);
 }
 
 /* Those that serve something must be reached once, for what they can; if it is our own fault that they are not, that is

@@ -42,6 +42,8 @@ struct tier {
   uint64_t operations, failures;
   bool reached, ours;        /* the latest call; it failed for our own password or configuration */
   dibs__tick used, answered; /* by callers' operations; by anything */
+  bool timed;
+  int64_t ahead_ms; /* its clock, of ours */
   char trouble[TIERS_TROUBLE];
   /* tiers_events.c */
   dibs__thread *ear; /* guarded by ears until leaving */

@@ -11,7 +11,7 @@
  */
 #include "tier/tiers_parts.h"
 
-enum { ANSWERED = TIERS_ALL, TICKET_BITS = 3 };
+enum { ANSWERED = TIERS_ALL, TICKET_BITS = 3, ABOUT_MS = 20 };
 #define NO_TICKET (UINT64_C(1) << 63)
 
 struct batch {
@@ -90,6 +90,10 @@ static uint32_t route_lease_locked(struct batch *b, struct dibs__op *op) {
 static uint32_t route_locked(struct batch *b, struct dibs__op *op) {
   switch (op->family) {
   case DIBS__FAM_LEASE:
+    if (op->group != 0) { /* with what is at the anchor: that can't be one step */
+      op->status = DIBS_UNSUPPORTED;
+      return ANSWERED;
+    }
     return route_lease_locked(b, op);
   case DIBS__FAM_RECORD:
   case DIBS__FAM_STOCK:
@@ -154,6 +158,19 @@ static void failed(struct batch *b, struct dibs__op *op) {
   if (op->family == DIBS__FAM_LEASE && may_wait(op)) not_now(b, op, op->status, TIERS_RETRY_MS);
 }
 
+/* By how much the tier's clock is ahead of ours.  One answer a tier, as long as it is about right: an instant that is
+ * told twice is the same instant. */
+static int64_t ahead_of_us(struct tiers *t, struct tier *tier, int64_t theirs) {
+  int64_t ahead = theirs - tiers_ms(dibs__tick_now());
+  dibs__mutex_lock(&t->lock);
+  int64_t off = ahead - tier->ahead_ms;
+  if (!tier->timed || off > ABOUT_MS || off < -ABOUT_MS) tier->ahead_ms = ahead;
+  tier->timed = true;
+  ahead = tier->ahead_ms;
+  dibs__mutex_unlock(&t->lock);
+  return ahead;
+}
+
 static void run_tier(struct batch *b, uint32_t nth) {
   struct tier *tier = &b->t->tiers[nth];
   struct dibs__said said;
@@ -170,10 +187,12 @@ static void run_tier(struct batch *b, uint32_t nth) {
   if (said.text[0]) memcpy(b->said->text, said.text, sizeof b->said->text);
   if (status == DIBS_UNKNOWN) b->status = DIBS_UNKNOWN;
   bool hears = false;
+  int64_t ahead_ms = status == DIBS_OK ? ahead_of_us(b->t, tier, said.now.ms) : 0;
+  if (status == DIBS_OK) b->said->now.ms = said.now.ms - ahead_ms;
   for (size_t i = 0; i < b->count; i++) {
     if (b->s->where[i] != nth) continue;
     struct dibs__op *op = b->ops[i];
-    leave(b, i, nth, said.now.ms - tiers_ms(b->now));
+    leave(b, i, nth, ahead_ms);
     if (op->status == DIBS_UNKNOWN || op->status == DIBS_UNAVAILABLE)
       failed(b, op);
     else if (op->family == DIBS__FAM_LEASE)
@@ -187,32 +206,41 @@ static void run_tier(struct batch *b, uint32_t nth) {
 
 /* ---- Ours ---- */
 
-static void anchor(struct batch *b, struct dibs__anchor_op *op) {
+static dibs__mandate stands(struct tiers *t, uint32_t bucket) {
+  dibs__mutex_lock(&t->lock);
+  dibs__mandate mandate = t->here[bucket].mandate;
+  dibs__mutex_unlock(&t->lock);
+  return mandate;
+}
+
+static void anchor_next(struct batch *b, struct dibs__anchor_op *op) {
   struct tiers *t = b->t;
   struct dibs__said said;
-  if (op->op.bucket >= DIBS__BUCKETS || op->op.verb > DIBS__ANCHOR_NEXT) {
-    op->op.status = op->op.bucket >= DIBS__BUCKETS ? DIBS_INVALID : DIBS_UNSUPPORTED;
-    return;
-  }
-  dibs__mutex_lock(&t->lock);
-  op->stands = t->here[op->op.bucket].mandate;
-  uint64_t version = t->version;
-  dibs__mutex_unlock(&t->lock);
-  op->served = true;
-  op->op.status = DIBS_OK;
-  if (op->op.verb == DIBS__ANCHOR_READ) return;
-  op->op.status = DIBS_CONFLICT;
-  if (!dibs__mandate_equal(&op->op.mandate, &op->stands)) return;
   struct heal *why = calloc(1, sizeof *why);
   op->op.status = DIBS_NO_MEMORY;
   if (!why) return;
-  why->version = version;
+  dibs__mutex_lock(&t->control);
+  op->op.status = dibs__tiers_load(t, b->by, &said);
+  op->stands = stands(t, op->op.bucket);
+  bool same = dibs__mandate_equal(&op->op.mandate, &op->stands);
   why->spent[op->op.bucket] = op->stands.epoch;
-  op->op.status = dibs__tiers_heal(t, why, b->by, &said);
+  if (op->op.status == DIBS_OK && !same) op->op.status = DIBS_CONFLICT;
+  if (op->op.status == DIBS_OK) op->op.status = dibs__tiers_change(t, why, NULL, NULL, b->by, &said);
+  dibs__mutex_unlock(&t->control);
+  op->stands = stands(t, op->op.bucket);
   free(why);
-  dibs__mutex_lock(&t->lock);
-  op->stands = t->here[op->op.bucket].mandate;
-  dibs__mutex_unlock(&t->lock);
+}
+
+static void anchor(struct batch *b, struct dibs__anchor_op *op) {
+  op->served = true;
+  if (op->op.bucket >= DIBS__BUCKETS) {
+    op->op.status = DIBS_INVALID;
+  } else if (op->op.verb == DIBS__ANCHOR_NEXT) {
+    anchor_next(b, op);
+  } else {
+    op->stands = stands(b->t, op->op.bucket);
+    op->op.status = op->op.verb == DIBS__ANCHOR_READ ? DIBS_OK : DIBS_UNSUPPORTED;
+  }
 }
 
 static void ours(struct batch *b, struct dibs__op *op) {
