@@ -100,6 +100,7 @@ struct dibs__shim_before {
     struct dibs__record_op record;
     struct dibs__stock_op stock;
     struct dibs__once_op once;
+    struct dibs__report_op report;
   } op;
 };
 
@@ -116,6 +117,7 @@ struct dibs__shim_before *dibs__shim_remember(struct dibs__op *const ops[], size
       to->until = op->until, to->recheck = op->recheck;
     } else if (ops[i]->family == DIBS__FAM_ANCHOR) {
       before[i].op.anchor.stands = ((const struct dibs__anchor_op *)ops[i])->stands;
+      before[i].op.anchor.served = ((const struct dibs__anchor_op *)ops[i])->served;
     } else if (ops[i]->family == DIBS__FAM_RECORD) {
       const struct dibs__record_op *op = (const struct dibs__record_op *)ops[i];
       struct dibs__record_op *to = &before[i].op.record;
@@ -125,6 +127,9 @@ struct dibs__shim_before *dibs__shim_remember(struct dibs__op *const ops[], size
       before[i].op.stock = *(const struct dibs__stock_op *)ops[i];
     } else if (ops[i]->family == DIBS__FAM_ONCE) {
       before[i].op.once = *(const struct dibs__once_op *)ops[i];
+    } else if (ops[i]->family == DIBS__FAM_REPORT) {
+      before[i].op.report.got = ((const struct dibs__report_op *)ops[i])->got;
+      before[i].op.report.got_count = ((const struct dibs__report_op *)ops[i])->got_count;
     }
   }
   return before;
@@ -142,6 +147,7 @@ void dibs__shim_drop_answers(struct dibs__shim_before *before, struct dibs__op *
       op->until = from->until, op->recheck = from->recheck;
     } else if (ops[i]->family == DIBS__FAM_ANCHOR) {
       ((struct dibs__anchor_op *)ops[i])->stands = before[i].op.anchor.stands;
+      ((struct dibs__anchor_op *)ops[i])->served = before[i].op.anchor.served;
     } else if (ops[i]->family == DIBS__FAM_RECORD) {
       struct dibs__record_op *op = (struct dibs__record_op *)ops[i];
       const struct dibs__record_op *from = &before[i].op.record;
@@ -160,6 +166,11 @@ void dibs__shim_drop_answers(struct dibs__shim_before *before, struct dibs__op *
       if (op->got != from->got) free(op->got);
       op->got = from->got, op->got_len = from->got_len;
       op->age_ms = from->age_ms, op->left_ms = from->left_ms;
+    } else if (ops[i]->family == DIBS__FAM_REPORT) {
+      struct dibs__report_op *op = (struct dibs__report_op *)ops[i];
+      const struct dibs__report_op *from = &before[i].op.report;
+      if (op->got != from->got) free(op->got);
+      op->got = from->got, op->got_count = from->got_count;
     }
   }
 }

@@ -47,10 +47,12 @@ static const struct {
   const char *family;
   const char *verbs[VERBS];
 } names[DIBS__FAM_COUNT] = {[DIBS__FAM_LEASE] = {"lease", {"acquire", "renew", "release", "cancel", "break"}},
-                            [DIBS__FAM_ANCHOR] = {"anchor", {"read", "next"}},
+                            [DIBS__FAM_ANCHOR] = {"anchor", {"read", "next", "install", "alone"}},
                             [DIBS__FAM_RECORD] = {"record", {"load", "seal", "save", "put", "drop"}},
                             [DIBS__FAM_STOCK] = {"stock", {"take", "give", "read", "set"}},
-                            [DIBS__FAM_ONCE] = {"once", {"read", "store", "forget", "begin", "leave"}}};
+                            [DIBS__FAM_ONCE] = {"once", {"read", "store", "forget", "begin", "leave"}},
+                            [DIBS__FAM_REPORT] = {"report", {"put", "read", "drop"}},
+                            [DIBS__FAM_TIERS] = {"tiers", {NULL}}};
 
 static const char *family_name(const struct dibs__op *op) {
   return op->family < DIBS__FAM_COUNT ? names[op->family].family : "?";
@@ -137,6 +139,11 @@ static void add_once(struct dibs__text *text, const struct dibs__once_op *op) {
   dibs__text_addf(text, ",\"bytes\":%" PRIu32, op->data.len ? op->data.len : op->got_len);
 }
 
+static void add_report(struct dibs__text *text, const struct dibs__report_op *op) {
+  add_id(text, op->id);
+  dibs__text_addf(text, ",\"bytes\":%" PRIu32 ",\"got\":%" PRIu32, op->data.len, op->got_count);
+}
+
 static void add_op(struct dibs__text *text, const struct dibs__op *op) {
   dibs__text_addf(text, "{\"op\":\"%s.%s\"", family_name(op), verb_name(op));
   if (op->family == DIBS__FAM_LEASE)
@@ -147,6 +154,8 @@ static void add_op(struct dibs__text *text, const struct dibs__op *op) {
     add_stock(text, (const struct dibs__stock_op *)op);
   else if (op->family == DIBS__FAM_ONCE)
     add_once(text, (const struct dibs__once_op *)op);
+  else if (op->family == DIBS__FAM_REPORT)
+    add_report(text, (const struct dibs__report_op *)op);
   else
     dibs__text_addf(text, ",\"bucket\":%u", op->bucket);
   if (op->lane) dibs__text_addf(text, ",\"lane\":%" PRIu32, op->lane);

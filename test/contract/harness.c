@@ -44,7 +44,7 @@ void contract_begin(const char *uri) {
   snprintf(all.uri, sizeof all.uri, "%s", uri);
   snprintf(all.scheme, sizeof all.scheme, "%s", parsed.scheme);
   all.target = contract_target_of(all.scheme);
-  if (strcmp(all.scheme, "sqlite") == 0 && !*parsed.path) {
+  if ((strcmp(all.scheme, "sqlite") == 0 && !*parsed.path) || strstr(uri, "##")) {
     snprintf(all.folder, sizeof all.folder, "/tmp/dibs-contract-XXXXXX");
     if (!mkdtemp(all.folder)) {
       perror("contract: a temporary folder");
@@ -72,8 +72,26 @@ void contract_end(void) {
   rmdir(all.folder);
 }
 
+/* "sqlite:##1,sqlite:##2" -> "sqlite:/tmp/.../case1,sqlite:/tmp/.../case2" */
+static void case_tiers(void) {
+  size_t len = 0;
+  for (const char *at = all.uri; *at && len < sizeof all.opened - sizeof all.folder - 8;) {
+    bool mark = strncmp(at, "##", 2) == 0;
+    if (mark)
+      len += (size_t)snprintf(all.opened + len, sizeof all.opened - len, "%s/case", all.folder);
+    else
+      all.opened[len++] = *at;
+    at += mark ? 2 : 1;
+  }
+  all.opened[len] = '\0';
+}
+
 /* "fault+sqlite:?fault.x=1" -> "fault+sqlite:/tmp/.../case.db?fault.x=1" */
 static void case_uri(const char *path) {
+  if (strstr(all.uri, "##")) {
+    case_tiers();
+    return;
+  }
   size_t head = strcspn(all.uri, "?");
   snprintf(all.opened, sizeof all.opened, "%.*s%s%s", (int)head, all.uri, path, all.uri + head);
 }
@@ -91,7 +109,8 @@ int case_begin(void **state) {
   else if (*all.folder)
     snprintf(path, sizeof path, "%s/case.db", all.folder);
   case_uri(path);
-  if (!all.target->local && all.target->skew) { /* names are the same in each history: tables of its own */
+  if (!all.target->local &&
+      (all.target->skew || all.target->apart)) { /* names are the same in each history: tables of its own */
     size_t len = strlen(all.opened);
     snprintf(all.opened + len, sizeof all.opened - len, "%cprefix=c%08x_", strchr(all.opened, '?') ? '&' : '?',
              salt[2]);
@@ -166,7 +185,33 @@ static void connect_again(struct party *p) {
   if (status != DIBS_OK) fail_msg("connect: %s: %s", status_name(status), said.text);
 }
 
-struct party *party_at(const char *text) {
+bool open_as_tier(void) {
+  return getenv("DIBS_TEST_AS_TIER") != NULL;
+}
+
+/* All buckets of a tier are served under a mandate that was installed. */
+static void install_all(struct party *p) {
+  struct dibs__anchor_op ops[DIBS__BUCKETS];
+  struct dibs__op *batch[DIBS__BUCKETS];
+  size_t count = 0;
+  for (int verb = DIBS__ANCHOR_READ; verb <= DIBS__ANCHOR_INSTALL; verb += DIBS__ANCHOR_INSTALL) {
+    for (uint16_t i = 0; i < DIBS__BUCKETS; i++) {
+      dibs__mandate stands = verb == DIBS__ANCHOR_READ ? (dibs__mandate){0} : ops[i].stands;
+      if (verb == DIBS__ANCHOR_INSTALL && ops[i].served) continue;
+      stands.epoch++;
+      ops[i] = (struct dibs__anchor_op){.op = {.family = DIBS__FAM_ANCHOR, .verb = (uint16_t)verb, .bucket = i}};
+      ops[i].op.flags = verb == DIBS__ANCHOR_READ ? DIBS__OP_READS : 0;
+      ops[i].op.mandate = stands;
+      ops[i].op.by = soon(RUN_MS);
+      batch[count++] = &ops[i].op;
+    }
+    if (count) run_batch(p, batch, count);
+    count = 0;
+  }
+  for (size_t i = 0; i < DIBS__BUCKETS; i++) assert_true(ops[i].served);
+}
+
+static struct party *party_opened(const char *text, bool as_tier) {
   struct dibs__uri uri;
   struct dibs__said said = {0};
   dibs__status status = dibs__uri_parse(text, &uri, &said);
@@ -174,6 +219,7 @@ struct party *party_at(const char *text) {
   assert_true(all.party_count < PARTIES);
   struct party *p = calloc(1, sizeof *p);
   assert_non_null(p);
+  uri.as_tier = as_tier || open_as_tier();
   for (int i = 0; i < TRIES; i++) {
     status = dibs__chain_open(&uri, NULL, soon(RUN_MS), &p->chain, &said);
     if (status != DIBS_UNAVAILABLE && status != DIBS_UNKNOWN) break;
@@ -185,13 +231,27 @@ struct party *party_at(const char *text) {
   }
   all.parties[all.party_count++] = p;
   connect_again(p);
+  if (open_as_tier()) install_all(p);
+  return p;
+}
+
+struct party *party_at(const char *text) {
+  return party_opened(text, false);
+}
+
+static struct party *party_of_case(bool as_tier) {
+  struct party *p = party_opened(all.opened, as_tier);
+  if (all.target->own_clocks && all.passed) all.target->skew(innermost(p), all.passed);
   return p;
 }
 
 struct party *party(void) {
-  struct party *p = party_at(all.opened);
-  if (all.target->own_clocks && all.passed) all.target->skew(innermost(p), all.passed);
-  return p;
+  return party_of_case(false);
+}
+
+struct party *tier(void) {
+  if (strcmp(all.scheme, "tiers") == 0) skip(); /* it is none itself */
+  return party_of_case(true);
 }
 
 void leave(struct party *p) {
@@ -401,6 +461,14 @@ struct dibs__anchor_op anchor_next(struct party *p, uint16_t bucket, dibs__manda
   return anchor_op(p, DIBS__ANCHOR_NEXT, bucket, from);
 }
 
+struct dibs__anchor_op anchor_install(struct party *p, uint16_t bucket, dibs__mandate what) {
+  return anchor_op(p, DIBS__ANCHOR_INSTALL, bucket, what);
+}
+
+struct dibs__anchor_op anchor_alone(struct party *p, uint16_t bucket) {
+  return anchor_op(p, DIBS__ANCHOR_ALONE, bucket, (dibs__mandate){0});
+}
+
 void keep(char *got) {
   if (!got) return;
   assert_true(all.kept_count < KEPT);
@@ -449,7 +517,7 @@ const char *status_name(dibs__status status) {
 
 /* What a second time answers when the first, whose answer was lost, had answered `want`. */
 static dibs__status second_answer(const struct dibs__op *op, dibs__status want) {
-  if (op->family == DIBS__FAM_ANCHOR && op->verb == DIBS__ANCHOR_NEXT && want == DIBS_OK) return DIBS_CONFLICT;
+  if (op->family == DIBS__FAM_ANCHOR && op->verb != DIBS__ANCHOR_ALONE && want == DIBS_OK) return DIBS_CONFLICT;
   if (op->family != DIBS__FAM_LEASE || want != DIBS_OK) return want;
   if (op->verb == DIBS__RELEASE) return DIBS_LOST;
   return op->verb == DIBS__CANCEL || op->verb == DIBS__BREAK ? DIBS_NOT_FOUND : want;

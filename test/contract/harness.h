@@ -25,8 +25,10 @@ struct contract_target {
   const char *scheme; /* the innermost */
   bool local;         /* no host */
   bool is_file;
-  bool own_clocks; /* skew moves the clock of one open only: all are moved */
+  bool own_clocks;  /* skew moves the clock of one open only: all are moved */
   int64_t slack_ms; /* by so much at most a lease outlasts its `until` there */
+  bool apart;       /* on one server, a prefix of its own for each case costs nothing */
+  bool lazy_close;  /* what waits or is offered something goes with its session only when somebody meets it */
   /* Moves its clock forward.  Without it time is waited for, with short ttls. */
   void (*skew)(struct dibs__dstore *store, int64_t ms);
   /* Its session is gone as after kill -9.  Without it a process is killed. */
@@ -35,6 +37,8 @@ struct contract_target {
   void (*bury)(struct dibs__dstore *store, dibs__id id);
   /* A restart that lost leases, waiters and breaks; epochs and records stay. */
   void (*forget)(struct dibs__dstore *store);
+  /* Its memory is another's, as far as it can tell: a new life, in which leases may be remembered or not. */
+  void (*reborn)(struct party *p, uint16_t bucket);
   /* Leaves so many fences in the bucket's epoch. */
   void (*use_up)(struct party *p, uint16_t bucket, uint32_t left);
 };
@@ -70,9 +74,12 @@ struct party {
   dibs__mandate mandates[DIBS__BUCKETS]; /* as far as they were needed */
   bool gone;
 };
+/* With DIBS_TEST_AS_TIER stores are opened as tiers, and their buckets are served under mandates (R35). */
+bool open_as_tier(void);
 /* One more open of the case's store. */
 struct party *party(void);
 struct party *party_at(const char *uri);        /* of another store */
+struct party *tier(void);                       /* as a tier of it (R35) */
 void leave(struct party *p);                    /* an orderly close; the case's end closes who is left */
 struct dibs__dstore *store_of(struct party *p); /* what the core talks to */
 struct dibs__dstore *innermost(struct party *p);
@@ -111,6 +118,8 @@ struct dibs__lease_op cancel(struct party *p, const char *name, int id);
 struct dibs__lease_op break_it(struct party *p, const char *name, bool now);
 struct dibs__anchor_op anchor_read(struct party *p, uint16_t bucket);
 struct dibs__anchor_op anchor_next(struct party *p, uint16_t bucket, dibs__mandate from);
+struct dibs__anchor_op anchor_install(struct party *p, uint16_t bucket, dibs__mandate what);
+struct dibs__anchor_op anchor_alone(struct party *p, uint16_t bucket);
 /* `got` is freed at the end of the case. */
 struct dibs__record_op load(struct party *p, const char *key);
 struct dibs__record_op seal(struct party *p, const char *key, int id, dibs__fence fence);
@@ -172,6 +181,6 @@ struct contract_tests {
   const struct contract_tests name = {name##_cases, sizeof name##_cases / sizeof name##_cases[0]}
 extern const struct contract_tests contract_batches, contract_grants, contract_fences, contract_queue, contract_ends,
     contract_records, contract_events, contract_lists, contract_refusals, contract_crowds, contract_offers,
-    contract_races, contract_once, contract_stock;
+    contract_races, contract_once, contract_stock, contract_tiers;
 
 #endif

@@ -2,6 +2,7 @@
 /* The engines that the contract's tests know how to handle, by scheme. */
 #include "drivers/memory.h"
 #include "drivers/sqlite.h"
+#include "drivers/sqlite_parts.h"
 #include "harness.h"
 #include "sql/far.h"
 
@@ -24,6 +25,18 @@ static void sqlite_use_up(struct party *p, uint16_t bucket, uint32_t left) {
   dibs__status status = dibs__sqlite_use_up(session, bucket, left, by, &said);
   store->driver->disconnect(session);
   if (status != DIBS_OK) fail_msg("%s", said.text);
+}
+
+static void memory_reborn(struct party *p, uint16_t bucket) {
+  (void)bucket;
+  dibs__memory_forget(innermost(p));
+}
+
+/* The side file has seen a fence that the database does not know: somebody has put an older file in its place. */
+static void sqlite_reborn(struct party *p, uint16_t bucket) {
+  uint32_t epoch = anchor_read(p, bucket).stands.epoch;
+  dibs__side_mark(((struct dibs__lite *)innermost(p))->side, bucket, dibs__fence_make(epoch, DIBS__SEQ_MAX),
+                  (dibs__when){0});
 }
 
 /* Of a server: by hand, on a connection of its own.  The first cell of the answer, or 0. */
@@ -50,6 +63,15 @@ static void far_use_up(struct party *p, uint16_t bucket, uint32_t left) {
   struct dibs__sql_value v[] = {dibs__sql_number(bucket), dibs__sql_number((int64_t)(DIBS__SEQ_MAX - left))};
   far_say((struct dibs__far *)innermost(p),
           "UPDATE dibs_name SET seq = $2 WHERE bucket = $1 AND name = '' AND place = 0", v, 2);
+}
+
+/* As if another server had written the rows. */
+static void far_reborn(struct party *p, uint16_t bucket) {
+  static const uint8_t other[20] = "another server";
+  struct dibs__sql_value v = dibs__sql_bytes(other, sizeof other);
+  (void)bucket;
+  far_say((struct dibs__far *)innermost(p), "UPDATE dibs_name SET life = $1 WHERE name = '' AND place = 0", &v, 1);
+  far_say((struct dibs__far *)innermost(p), "UPDATE dibs_meta SET life = $1", &v, 1);
 }
 
 static void far_bury(struct dibs__dstore *store, dibs__id id) {
@@ -82,30 +104,51 @@ static void file_skew(struct dibs__dstore *store, int64_t ms) {
   assert_int_equal(fclose(file), 0);
 }
 
+/* The server hears of a death before it hears of whoever connects afterwards, as the party has that is given here. */
+static void redis_bury(struct dibs__dstore *store, dibs__id id) {
+  (void)store, (void)id;
+}
+
 static const struct contract_target targets[] = {
+    {.scheme = "tiers"},
     {.scheme = "memory",
      .local = true,
      .skew = dibs__memory_skew,
      .kill = dibs__memory_kill,
      .forget = dibs__memory_forget,
+     .reborn = memory_reborn,
      .use_up = memory_use_up},
     {.scheme = "sqlite",
      .local = true,
      .is_file = true,
      .own_clocks = true,
      .skew = dibs__sqlite_skew,
+     .reborn = sqlite_reborn,
      .use_up = sqlite_use_up},
-    {.scheme = "postgres", .use_up = far_use_up, .bury = far_bury},
-    {.scheme = "postgresql", .use_up = far_use_up, .bury = far_bury, .skew = far_skew}, /* through skewed.sh */
-    {.scheme = "mysql", .use_up = far_use_up, .bury = far_bury},
-    {.scheme = "redis"},
+    {.scheme = "postgres", .reborn = far_reborn, .use_up = far_use_up, .bury = far_bury},
+    {.scheme = "postgresql",
+     .reborn = far_reborn,
+     .use_up = far_use_up,
+     .bury = far_bury,
+     .skew = far_skew}, /* through skewed.sh */
+    {.scheme = "mysql", .reborn = far_reborn, .use_up = far_use_up, .bury = far_bury},
+    {.scheme = "redis", .apart = true, .lazy_close = true, .bury = redis_bury},
     {.scheme = "redlock", .slack_ms = 100}, /* the clocks of nodes may run apart, and an answer takes its time */
-    {.scheme = "mariadb", .use_up = far_use_up, .bury = far_bury, .skew = file_skew}, /* through skewed.sh */
+    {.scheme = "mariadb",
+     .reborn = far_reborn,
+     .use_up = far_use_up,
+     .bury = far_bury,
+     .skew = file_skew}, /* through skewed.sh */
 };
+
+/* Through test/redis/skewed.sh. */
+static const struct contract_target redis_skewed = {
+    .scheme = "redis", .lazy_close = true, .bury = redis_bury, .skew = file_skew};
 
 static const struct contract_target unknown = {.scheme = "?"};
 
 const struct contract_target *contract_target_of(const char *scheme) {
+  if (strcmp(scheme, redis_skewed.scheme) == 0 && getenv("DIBS_TEST_CLOCK")) return &redis_skewed;
   for (size_t i = 0; i < sizeof targets / sizeof targets[0]; i++)
     if (strcmp(targets[i].scheme, scheme) == 0) return &targets[i];
   return &unknown;

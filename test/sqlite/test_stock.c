@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Guarded writes on the embedded store: a file of schema 1 becomes one of schema 2 and keeps all that it has, also when
- * that is torn in the middle; every call to the files, and every allocation, fails in turn while batches are taken; and
- * a connection of the user's.
+ * Guarded writes on the embedded store: a file of an older schema becomes one of ours and keeps all that it has, also
+ * when that is torn in the middle; every call to the files, and every allocation, fails in turn while batches are
+ * taken; and a connection of the user's.
  */
 #include "base/text.h"
 #include "bed.h"
@@ -81,10 +81,10 @@ static int64_t number(const char *path, const char *text) {
   return got;
 }
 
-/* ---- A file of schema 1 ---- */
+/* ---- A file of an older schema ---- */
 
-/* What the schema's first step makes, as SQLite keeps it. */
-static void expect_first_step(const char *path) {
+/* What the schema's steps up to this version make, as SQLite keeps it. */
+static void expect_steps(const char *path, uint32_t version) {
   static const struct dibs__sql_words words = {.number = "INTEGER",
                                                .name = "TEXT",
                                                .text = "TEXT",
@@ -93,27 +93,31 @@ static void expect_first_step(const char *path) {
                                                .tail = " WITHOUT ROWID",
                                                .some = " WHERE "};
   char text[2048], query[4096];
-  size_t nth = 0;
-  for (; dibs__sql_schema(&words, 0, nth, text, sizeof text); nth++) {
-    snprintf(query, sizeof query, "SELECT count(*) FROM sqlite_master WHERE sql = '%s'", text);
-    if (strchr(text, '\'')) continue;
-    if (number(path, query) != 1) fail_msg("not there: %s", text);
-  }
-  assert_int_equal(number(path, "SELECT count(*) FROM sqlite_master WHERE sql IS NOT NULL"), nth);
+  size_t all = 0;
+  for (uint32_t step = 0; step < version; step++)
+    for (size_t nth = 0; dibs__sql_schema(&words, step, nth, text, sizeof text); nth++, all++) {
+      snprintf(query, sizeof query, "SELECT count(*) FROM sqlite_master WHERE sql = '%s'", text);
+      if (strchr(text, '\'')) continue;
+      if (number(path, query) != 1) fail_msg("not there: %s", text);
+    }
+  assert_int_equal(number(path, "SELECT count(*) FROM sqlite_master WHERE sql IS NOT NULL"), all);
 }
 
-/* With a lease that is held and a record, as the dibs before this one left it. */
-static dibs__fence make_version_1(struct bed *bed) {
+/* With a lease that is held and a record, as an older dibs left it. */
+static dibs__fence make_version(struct bed *bed, uint32_t version) {
+  char text[200];
   struct seat seat;
   seat_open(bed, &seat);
   struct dibs__lease_op held = seat_acquire(&seat, "n", 1);
   assert_int_equal(held.op.status, DIBS_OK);
   assert_int_equal(seat_save(&seat, "r", 1, held.fence, "kept").op.status, DIBS_OK);
   seat_close(&seat);
-  bed_sql(bed->path, "DROP TABLE dibs_stock; DROP TABLE dibs_claim; DROP TABLE dibs_once;"
-                     "UPDATE dibs_meta SET version = 1; PRAGMA user_version = 1");
+  bed_sql(bed->path, "DROP TABLE dibs_report");
+  if (version < 2) bed_sql(bed->path, "DROP TABLE dibs_stock; DROP TABLE dibs_claim; DROP TABLE dibs_once");
+  snprintf(text, sizeof text, "UPDATE dibs_meta SET version = %u; PRAGMA user_version = %u", version, version);
+  bed_sql(bed->path, text);
   bed_checkpoint(bed->path);
-  expect_first_step(bed->path);
+  expect_steps(bed->path, version);
   return held.fence;
 }
 
@@ -131,18 +135,24 @@ static void expect_all_there(struct bed *bed, struct seat *seat, dibs__fence fen
   assert_int_equal(one(seat, DIBS__STOCK_SET, 5, "").op.status, DIBS_OK);
   struct dibs__stock_op taken = one(seat, DIBS__STOCK_TAKE, 5, "c");
   assert_true(taken.op.status == DIBS_OK || taken.op.status == DIBS_REPLAY);
+  assert_int_equal(number(bed->path, "SELECT count(*) FROM dibs_report"), 0);
+  assert_int_equal(number(bed->path, "SELECT count(*) FROM dibs_name WHERE name = '' AND state IS NULL"),
+                   DIBS__BUCKETS);
 }
 
 static void an_older_file_goes_on_as_it_was(void **state) {
   struct bed *bed = *state;
   struct seat seat, second;
-  dibs__fence fence = make_version_1(bed);
-  seat_open(bed, &seat);
-  expect_all_there(bed, &seat, fence);
-  seat_open(bed, &second);
-  expect_all_there(bed, &second, fence);
-  seat_close(&second);
-  seat_close(&seat);
+  for (uint32_t version = 1; version < DIBS__SQL_SCHEMA; version++) {
+    dibs__fence fence = make_version(bed, version);
+    seat_open(bed, &seat);
+    expect_all_there(bed, &seat, fence);
+    seat_open(bed, &second);
+    expect_all_there(bed, &second, fence);
+    seat_close(&second);
+    assert_int_equal(seat_release(&seat, "n", 1, fence).op.status, DIBS_OK);
+    seat_close(&seat);
+  }
 }
 
 static void copy_all(struct bed *bed, const char *from, const char *to) {
@@ -159,7 +169,7 @@ static void copy_all(struct bed *bed, const char *from, const char *to) {
 static void torn_in_the_middle_it_is_one_or_the_other(void **state) {
   struct bed *bed = *state;
   struct seat seat;
-  dibs__fence fence = make_version_1(bed);
+  dibs__fence fence = make_version(bed, 1);
   copy_all(bed, "", ".v1");
   bool came_through = false;
   for (unsigned nth = 1; !came_through; nth++) {
@@ -179,8 +189,8 @@ static void torn_in_the_middle_it_is_one_or_the_other(void **state) {
     if (status == DIBS_OK) seat_close(&seat);
     int64_t version = number(bed->path, "PRAGMA user_version");
     int64_t tables = number(bed->path, "SELECT count(*) FROM sqlite_master WHERE name IN ('dibs_stock', 'dibs_claim',"
-                                       "'dibs_once')");
-    assert_true((version == 1 && tables == 0) || (version == DIBS__SQL_SCHEMA && tables == 3));
+                                       "'dibs_once', 'dibs_report')");
+    assert_true((version == 1 && tables == 0) || (version == DIBS__SQL_SCHEMA && tables == 4));
     seat_open(bed, &seat);
     expect_all_there(bed, &seat, fence);
     seat_close(&seat);
