@@ -5,12 +5,14 @@
  */
 #include "drivers/redlock_parts.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 
 typedef struct dibs__redlock_session session;
 
-enum { RETRY_MIN_MS = 100, RETRY_MAX_MS = 3000 };
+enum { RETRY_MIN_MS = 100, RETRY_MAX_MS = 3000, IDLE_MS = 20 };
 
 /* ---- Words of a command ---- */
 
@@ -94,6 +96,18 @@ static const char *reason(dibs__status status) {
   }
 }
 
+/* By another name or address it would have two votes. */
+static bool is_twin(session *s, size_t node) {
+  for (size_t i = 0; i < s->store->count; i++) {
+    if (i == node || !s->links[i] || memcmp(&s->links[i]->life, &s->links[node]->life, sizeof(dibs__life)) != 0)
+      continue;
+    s->twin = node;
+    s->twin_of = i;
+    return true;
+  }
+  return false;
+}
+
 /* A node may take twice as long to be connected as to answer: that is two trips. */
 static void link_node(session *s, size_t node, dibs__tick by) {
   int64_t most = s->store->node_timeout_ms * 2;
@@ -101,17 +115,29 @@ static void link_node(session *s, size_t node, dibs__tick by) {
   dibs__tick until = dibs__tick_min(by, dibs__tick_add_ms(dibs__tick_now(), most));
   struct dibs__said said = {0};
   dibs__status status = dibs__redis_connect(s->store->place, node, until, &s->links[node], &said);
-  if (status == DIBS_OK)
-    node_is_well(s, node);
-  else
+  if (status != DIBS_OK) {
     node_failed(s, node, reason(status));
+  } else if (is_twin(s, node)) {
+    dibs__redlock_unlink(s, node);
+    node_failed(s, node, "it is the same server as another");
+  } else {
+    node_is_well(s, node);
+  }
+}
+
+/* Closed by the other side while nobody looked: a node that was started again is linked anew at once. */
+static bool was_closed(const struct dibs__redis_link *link) {
+  char byte;
+  if (dibs__tick_before(dibs__tick_now(), dibs__tick_add_ms(link->heard, IDLE_MS))) return false;
+  return recv(link->context->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0 || (errno != EAGAIN && errno != EINTR);
 }
 
 size_t dibs__redlock_links(session *s, dibs__tick by) {
   size_t linked = 0;
   for (size_t i = 0; i < s->store->count; i++) {
-    if (s->links[i] && s->links[i]->dead) dibs__redlock_unlink(s, i);
-    if (!s->links[i] && may_try(s, i)) link_node(s, i, by);
+    bool closed = s->links[i] && !s->links[i]->dead && was_closed(s->links[i]);
+    if (closed || (s->links[i] && s->links[i]->dead)) dibs__redlock_unlink(s, i);
+    if (!s->links[i] && (closed || may_try(s, i))) link_node(s, i, by);
     linked += s->links[i] != NULL;
   }
   return linked;
