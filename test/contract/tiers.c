@@ -181,12 +181,15 @@ static void R35_also_in_a_batch_of_many(void **state) {
   struct dibs__lease_op ops[12];
   struct dibs__op *batch[12];
   char name[16];
+  for (size_t i = 1; i < 12; i += 2) {
+    snprintf(name, sizeof name, "m%zu", i);
+    struct dibs__anchor_op read = anchor_read(t, bucket_of(name));
+    if (!read.served) expect(anchor_install(t, bucket_of(name), above(read.stands, 1)), DIBS_OK);
+  }
   for (int round = 0; round < 2; round++) {
     for (size_t i = 0; i < 12; i++) {
       snprintf(name, sizeof name, "m%zu", i);
       uint16_t bucket = bucket_of(name);
-      if (round == 0 && i % 2 && !anchor_read(t, bucket).served)
-        expect(anchor_install(t, bucket, above(anchor_read(t, bucket).stands, 1)), DIBS_OK);
       t->mandates[bucket] = p->mandates[bucket] = anchor_read(t, bucket).stands;
       ops[i] = lease_op(round ? p : t, DIBS__ACQUIRE, name, (int)i, (struct how){.now = false});
       batch[i] = &ops[i].op;
@@ -323,7 +326,7 @@ static void R35_alone_again_it_goes_on_above(void **state) {
   struct dibs__anchor_op again = anchor_alone(t, bucket);
   expect(again, DIBS_OK);
   assert_true(dibs__mandate_equal(&again.stands, &op.stands));
-  expect(anchor_next(t, bucket, op.stands), DIBS_OK);
+  if (t->identity.caps & DIBS__CAP_ANCHOR) expect(anchor_next(t, bucket, op.stands), DIBS_OK);
 }
 
 static void R35_it_is_remembered(void **state) {
@@ -531,24 +534,40 @@ static void R36_many_in_one_batch(void **state) {
   for (int i = 0; i < 20; i++) says(&read, i, text[i]);
 }
 
+/* What a server keeps is the next case's too: its buckets are its own again. */
+static int all_alone(void **state) {
+  struct dibs__anchor_op ops[DIBS__BUCKETS];
+  struct dibs__op *batch[DIBS__BUCKETS];
+  struct party *t = tier();
+  for (uint16_t b = 0; b < DIBS__BUCKETS; b++) {
+    ops[b] = (struct dibs__anchor_op){.op = {.family = DIBS__FAM_ANCHOR, .verb = DIBS__ANCHOR_ALONE, .bucket = b}};
+    ops[b].op.by = dibs__tick_add_ms(dibs__tick_now(), PATIENCE_MS);
+    batch[b] = &ops[b].op;
+  }
+  if (t->identity.families & 1u << DIBS__FAM_ANCHOR) run_batch(t, batch, DIBS__BUCKETS);
+  return case_end(state);
+}
+
+#define SERVED(f)                                                                                                      \
+  { #f, f, case_begin, all_alone, NULL }
 static const struct CMUnitTest contract_tiers_cases[] = {
-    CASE(R34_a_mandate_is_installed_upwards),
-    CASE(R34_only_for_the_present_life),
-    CASE(R34_epochs_have_an_end),
-    CASE(R34_the_sequence_begins_anew),
-    CASE(R34_a_bucket_is_served_alone),
-    CASE(R35_a_tier_is_granted_nothing_of_the_stores_own),
-    CASE(R35_who_is_no_tier_is_refused),
-    CASE(R35_only_under_what_was_installed_last),
-    CASE(R35_also_in_a_batch_of_many),
-    CASE(R35_shared_and_counted_too),
-    CASE(R35_an_epoch_that_is_used_up_is_told),
-    CASE(R35_a_block_too_large_for_what_is_left),
-    CASE(R35_a_new_life_voids_what_was_installed),
-    CASE(R35_nobody_makes_the_next_epoch_there),
-    CASE(R35_alone_again_it_goes_on_above),
-    CASE(R35_it_is_remembered),
-    CASE(R35_an_offer_is_granted_under_what_stands),
+    SERVED(R34_a_mandate_is_installed_upwards),
+    SERVED(R34_only_for_the_present_life),
+    SERVED(R34_epochs_have_an_end),
+    SERVED(R34_the_sequence_begins_anew),
+    SERVED(R34_a_bucket_is_served_alone),
+    SERVED(R35_a_tier_is_granted_nothing_of_the_stores_own),
+    SERVED(R35_who_is_no_tier_is_refused),
+    SERVED(R35_only_under_what_was_installed_last),
+    SERVED(R35_also_in_a_batch_of_many),
+    SERVED(R35_shared_and_counted_too),
+    SERVED(R35_an_epoch_that_is_used_up_is_told),
+    SERVED(R35_a_block_too_large_for_what_is_left),
+    SERVED(R35_a_new_life_voids_what_was_installed),
+    SERVED(R35_nobody_makes_the_next_epoch_there),
+    SERVED(R35_alone_again_it_goes_on_above),
+    SERVED(R35_it_is_remembered),
+    SERVED(R35_an_offer_is_granted_under_what_stands),
     CASE(R21_the_key_of_the_tiers_is_like_any),
     CASE(R36_the_latest_of_each_is_read),
     CASE(R36_what_is_older_than_was_asked_is_not_read),
