@@ -92,7 +92,9 @@ dibs_status dibs__asking_check(dibs_store *store, uint16_t family, const char *w
   if (flaw != DIBS__NAME_FINE)
     return dibs__fail(error, DIBS_INVALID, "the key of the %s %s", what, dibs__name_flaw_text(flaw));
   if (!(dibs__core_families(store->core) & (1u << family)))
-    return dibs__fail(error, DIBS_UNSUPPORTED, "%s keeps no %ss", store->shown, what);
+    return dibs__fail(error, DIBS_UNSUPPORTED,
+                      "%s keeps leases and no %ss: name a database behind it as its last tier (STORE,DATABASE)",
+                      store->shown, what);
   return DIBS_OK;
 }
 

@@ -14,7 +14,8 @@
 static struct dibs__redis_place *place;
 static struct dibs__redis_link *wire;
 
-enum { MANY = 20000, BIG = 6 << 20 };
+/* SLACK_MS: how late a busy machine may be; far from what an answer would have taken. */
+enum { MANY = 20000, BIG = 6 << 20, SLACK_MS = 600 };
 
 static int begin(void **state) {
   (void)state;
@@ -144,7 +145,7 @@ static void a_server_that_stands_still_costs_no_more_than_the_deadline(void **st
     PUT(wire, "PING");
     dibs__status status = go(wire, waits[i], &said);
     int64_t took = dibs__tick_left_ms(from, dibs__tick_now());
-    bool late = took < waits[i] || took > waits[i] + 100;
+    bool late = took < waits[i] || took > waits[i] + SLACK_MS;
     if (status != DIBS_UNKNOWN || late || !said.dead) {
       bed_servers("resume");
       fail_msg("%d after %d ms: %s", status, (int)took, said.text);
@@ -168,7 +169,7 @@ static void a_server_that_stands_still_costs_no_more_than_the_deadline(void **st
   int64_t took = dibs__tick_left_ms(from, dibs__tick_now());
   bed_servers("resume");
   assert_int_equal(status, DIBS_UNAVAILABLE);
-  assert_in_range(took, 100, 200);
+  assert_in_range(took, 100, 100 + SLACK_MS);
   assert_non_null(strstr(said.text, "deadline"));
 }
 
@@ -296,7 +297,7 @@ static void a_silent_network_keeps_nobody_past_the_deadline(void **state) {
   dibs__tick from = dibs__tick_now();
   assert_int_equal(go(l, 100, &said), DIBS_UNKNOWN);
   assert_int_equal(dibs__redis_connect(behind, 0, within(100), &other, &said), DIBS_UNAVAILABLE);
-  assert_in_range(dibs__tick_left_ms(from, dibs__tick_now()), 200, 400);
+  assert_in_range(dibs__tick_left_ms(from, dibs__tick_now()), 200, 200 + SLACK_MS);
   tell("pass");
   dibs__redis_disconnect(l);
 }
@@ -415,7 +416,7 @@ static void one_that_is_silent_holds_up_no_other(void **state) {
   put_script(links[3], &s, "so");
   dibs__tick from = dibs__tick_now();
   dibs__redis_go_all(links, 4, within(120), answers, &said);
-  assert_in_range(dibs__tick_left_ms(from, dibs__tick_now()), 120, 250);
+  assert_in_range(dibs__tick_left_ms(from, dibs__tick_now()), 120, 120 + SLACK_MS);
   assert_int_equal(answers[0], DIBS_UNKNOWN);
   assert_int_equal(answers[1], DIBS_OK);
   assert_int_equal(answers[2], 99);
