@@ -18,7 +18,8 @@
  * At EMAX epochs a client gives up; a server's sequence is used up after SMAX.
  *
  * Rules to take out: JOINER_INSTALLS RETRY_INSTALL NO_NEW_EPOCH_ON_MISSING INSTALL_LOWERS NO_INCARNATION
- * EPOCH_AND_SEQ_APART SEQUENCE_WRAPS NO_SEAL, and with RESTORES: RAISE_ONLY_ABOVE NO_RAISE
+ * EPOCH_AND_SEQ_APART SEQUENCE_WRAPS NO_SEAL; with RESTORES, also NO_RAISE and RAISE_ONLY_ABOVE (only when a record's
+ * epoch is above the anchor's; not when it refuses what the same epoch grants)
  */
 #ifndef NC
 #define NC 2
