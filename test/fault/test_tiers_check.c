@@ -305,6 +305,20 @@ static void a_time_in_which_nobody_gets_one(void **state) {
   assert_int_equal(sums.idle_ms, 600);
 }
 
+static void a_time_in_which_the_anchor_is_away_does_not_count(void **state) {
+  (void)state;
+  bounds.idle_ms = 500;
+  turn(1, 5, 1, 100);
+  leases = 0;
+  say(0, SAID_STOP, 200, 0, 0, 0);
+  say(0, SAID_GO_ON, 400, 0, 0, 0);
+  leases = 1;
+  turn(2, 6, 2, 700);
+  finals[0] = 2;
+  expect(-1, 800);
+  assert_int_equal(sums.idle_ms, 600);
+}
+
 static void an_end_at_which_nobody_gets_one(void **state) {
   (void)state;
   bounds.idle_ms = 500;
@@ -386,6 +400,7 @@ int main(void) {
       CASE(a_number_that_nobody_wrote),
       CASE(without_seals_what_is_lost_is_counted),
       CASE(a_time_in_which_nobody_gets_one),
+      CASE(a_time_in_which_the_anchor_is_away_does_not_count),
       CASE(an_end_at_which_nobody_gets_one),
       CASE(somebody_who_never_goes_on),
       CASE(something_that_moves),

@@ -148,6 +148,15 @@ static bool add_proxy(struct run *run, struct worker *worker, enum side side, co
   return true;
 }
 
+dibs_store *bed_observer(struct run *run) {
+  char uri[1536];
+  dibs_error error;
+  snprintf(uri, sizeof uri, "redis://dibs:dibs-secret@127.0.0.1:%u/0,%s%s%s", (unsigned)run->redis[0].port, run->anchor,
+           strchr(run->anchor, '?') ? "&" : "?", run->parameters);
+  if (!run->observer && dibs_open(uri, NULL, &run->observer, &error) != DIBS_OK) bed_fail(run, "%s", error.text);
+  return run->observer;
+}
+
 static bool make_uri(struct run *run, uint32_t party) {
   struct worker *worker = &run->at[party];
   char redis[TEXT], through[SIDES][TEXT], anchor[TEXT];
@@ -199,6 +208,13 @@ bool bed_proxy(struct run *run, enum side side, uint32_t party, const char *line
   return true;
 }
 
+int64_t bed_fired(struct run *run, enum side side) {
+  int64_t all = 0;
+  for (uint32_t p = 1; p <= run->workers; p++)
+    if (run->at[p].proxied[side]) all += proxied_stat(run->at[p].proxied[side], "fired");
+  return all;
+}
+
 bool bed_aim(struct run *run, uint32_t party, size_t nth, bool cut) {
   char line[64];
   snprintf(line, sizeof line, "to 127.0.0.1:%u", (unsigned)run->redis[nth].port);
@@ -239,6 +255,7 @@ int bed_see_off(struct run *run) {
 }
 
 void bed_end(struct run *run, bool keep) {
+  dibs_close(run->observer);
   for (uint32_t p = 1; p <= run->workers; p++)
     for (int side = 0; side < SIDES; side++)
       if (run->at[p].proxied[side]) proxied_stop(run->at[p].proxied[side]);

@@ -5,6 +5,7 @@
  * What a run over tiers stands on: Redis servers of its own, the anchor's server that it was given, and workers, each
  * with a proxy of its own before each of them.
  */
+#include "dibs.h"
 #include "proxy.h"
 #include "tiers_worker.h"
 
@@ -50,6 +51,7 @@ struct run {
   } watched[TIERS_PARTIES];
   bool written[TIERS_NAMES][NUMBERS]; /* numbers of records that were acknowledged */
   uint64_t twice;                     /* and those that were so twice */
+  dibs_store *observer;               /* the tiered store, straight */
   dibs__tick began;
   bool failed; /* something that a scene wanted could not be done */
 };
@@ -68,12 +70,16 @@ bool bed_anchor(struct run *run, const char *verb);                 /* of with.s
 bool bed_anchor_say(struct run *run, const char *sql);              /* as administrator */
 bool bed_shell(struct run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* The tiered store, straight; closed by bed_end.  NULL: the run has failed. */
+dibs_store *bed_observer(struct run *run);
+
 /* ---- Workers ---- */
 
 bool bed_begin(struct run *run);
 bool bed_spawn(struct run *run);
 /* Tells the proxy of worker `party` (0: of all). */
 bool bed_proxy(struct run *run, enum side side, uint32_t party, const char *line);
+int64_t bed_fired(struct run *run, enum side side); /* requests that its proxies have broken */
 /* To the nth Redis go new connections; `cut`: and those that there are end. */
 bool bed_aim(struct run *run, uint32_t party, size_t nth, bool cut);
 /* In the parent's history. */

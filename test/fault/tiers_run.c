@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ADD_MS = 20000, IDLE_MS = 12000, BITE_MS = 60000 };
+enum { ADD_MS = 40000, IDLE_MS = 15000, BITE_MS = 60000 };
 
 static struct {
   uint32_t seconds, phase, workers, threads, names, ttl, hold, pause, seed;
@@ -28,13 +28,25 @@ static struct {
   const struct scene *scene;
 } plan = {.phase = 800, .workers = 4, .threads = 2, .names = 6, .ttl = 1000, .hold = 20, .pause = 10, .seed = 1};
 static struct run run;
+static uint64_t counts[DIBS_TIERS_COUNTS]; /* of all clients */
 
 /* ---- The anchor, seen straight ---- */
 
+/* Its tables.  A machine that is busy may take longer than one call waits. */
+static bool open_anchor(dibs_store **store) {
+  dibs_error error;
+  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), ADD_MS);
+  while (dibs_open(run.anchor, NULL, store, &error) != DIBS_OK) {
+    if (error.status != DIBS_UNAVAILABLE || !dibs__tick_before(dibs__tick_now(), by))
+      return bed_fail(&run, "%s", error.text);
+    dibs__nap_ms(50);
+  }
+  return true;
+}
+
 static bool prepare_anchor(void) {
   dibs_store *store = NULL;
-  dibs_error error;
-  if (dibs_open(run.anchor, NULL, &store, &error) != DIBS_OK) return bed_fail(&run, "%s", error.text);
+  if (!open_anchor(&store)) return false;
   dibs_close(store);
   return true;
 }
@@ -53,8 +65,7 @@ static int64_t number(dibs_store *store, const char *what, uint16_t name) {
 
 static bool read_finals(int64_t finals[TIERS_NAMES], int64_t plains[TIERS_NAMES]) {
   dibs_store *store = NULL;
-  dibs_error error;
-  if (dibs_open(run.anchor, NULL, &store, &error) != DIBS_OK) return bed_fail(&run, "%s", error.text);
+  if (!open_anchor(&store)) return false;
   for (uint16_t name = 0; name < TIERS_NAMES; name++) {
     finals[name] = number(store, "record", name);
     plains[name] = number(store, "plain", name);
@@ -97,6 +108,18 @@ static bool act(void) {
   return true;
 }
 
+/* What the clients counted, before they go. */
+static void count_moves(void) {
+  dibs_tiers_info info = {.size = sizeof info};
+  dibs_error error;
+  if (run.lone || !bed_observer(&run)) return;
+  if (dibs_tiers(run.observer, &info, NULL, NULL, NULL, &error) != DIBS_OK) {
+    bed_fail(&run, "%s", error.text);
+    return;
+  }
+  memcpy(counts, info.all, sizeof counts);
+}
+
 static bool go(void) {
   if (plan.scene->odd && !make_odd()) return false;
   if (!prepare_anchor() || !bed_spawn(&run)) return false;
@@ -105,6 +128,7 @@ static bool go(void) {
   bool fine = act();
   bed_note(&run, SAID_MARK, 0);
   fine = fine && bed_all_add(&run, 0, ADD_MS);
+  count_moves();
   bed_note(&run, SAID_OVER, 0);
   bed_tell(&run, "it is over");
   return fine;
@@ -121,6 +145,10 @@ static void report(const struct tiers_sums *sums) {
   printf("  highest fence %" PRIu64 ", of %u epochs; %" PRIu64
          " were granted under an older one after a newer was seen\n",
          sums->highest, sums->epochs, sums->behind);
+  if (!run.lone)
+    printf("  %" PRIu64 " moves of buckets, %" PRIu64 " epochs because a memory was lost, %" PRIu64
+           " breakers opened, %" PRIu64 " leases of another tier than the first\n",
+           counts[DIBS_TIERS_MOVES], counts[DIBS_TIERS_EPOCHS], counts[DIBS_TIERS_TURNS], counts[DIBS_TIERS_FALLBACK]);
   printf("  nobody could get a lease for %lld ms at most, from %.3f s on\n", (long long)sums->idle_ms,
          (double)sums->idle_at_ms / 1000.0);
   printf("  plain counters lost %" PRIu64 " of %" PRIu64, sums->plain_lost, sums->plain);

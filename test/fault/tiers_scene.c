@@ -6,7 +6,7 @@
 #include <string.h>
 
 /* Until somebody has a lease again: the breaker's window, the vote, and a machine that has other things to do. */
-enum { SOON_MS = 15000, POLL_MS = 20 };
+enum { SOON_MS = 30000, POLL_MS = 20 };
 
 /* A time of load. */
 static bool load(struct run *run) {
@@ -19,6 +19,17 @@ static bool granted(struct run *run) {
   return ms >= 0;
 }
 
+/* The tier that was left is returned to: leases are of a newer epoch than the ones that were. */
+static bool moved(struct run *run, uint32_t from) {
+  dibs__tick began = dibs__tick_now(), by = dibs__tick_add_ms(began, SOON_MS);
+  while (bed_epoch(run) <= from) {
+    if (!dibs__tick_before(dibs__tick_now(), by)) return bed_fail(run, "nothing moved, from epoch %u on", from);
+    dibs__nap_ms(POLL_MS);
+  }
+  bed_tell(run, "a newer epoch after %lld ms", (long long)dibs__tick_left_ms(began, dibs__tick_now()));
+  return true;
+}
+
 static bool nothing(struct run *run) {
   return load(run);
 }
@@ -28,13 +39,15 @@ static bool nothing(struct run *run) {
 static bool redis_killed(struct run *run) {
   bed_tell(run, "redis is killed");
   if (!bed_redis(run, 0, "kill") || !granted(run) || !load(run)) return false;
+  uint32_t epoch = bed_epoch(run);
   bed_tell(run, "redis is started, empty");
-  return bed_redis(run, 0, "start") && load(run) && load(run);
+  return bed_redis(run, 0, "start") && moved(run, epoch) && load(run);
 }
 
 static bool redis_empty(struct run *run) {
+  uint32_t epoch = bed_epoch(run);
   bed_tell(run, "redis is killed and started, empty");
-  return bed_redis(run, 0, "kill") && bed_redis(run, 0, "start") && granted(run) && load(run);
+  return bed_redis(run, 0, "kill") && bed_redis(run, 0, "start") && moved(run, epoch) && load(run);
 }
 
 static bool redis_flushed(struct run *run) {
@@ -51,9 +64,11 @@ static bool redis_old_dump(struct run *run) {
   if (!bed_redis_say(run, 0, "SAVE") ||
       !bed_shell(run, "cp '%s/redis/data/dump.rdb' '%s/old.rdb'", data, run->folder) || !load(run))
     return false;
+  uint32_t epoch = bed_epoch(run);
   bed_tell(run, "redis is killed, and started from it");
   return bed_redis(run, 0, "kill") && bed_shell(run, "cp '%s/old.rdb' '%s/redis/data/dump.rdb'", run->folder, data) &&
-         bed_redis(run, 0, "start") && granted(run) && load(run) && bed_shell(run, "rm '%s/redis/data/dump.rdb'", data);
+         bed_redis(run, 0, "start") && moved(run, epoch) && load(run) &&
+         bed_shell(run, "rm '%s/redis/data/dump.rdb'", data);
 }
 
 /* The second Redis follows the first one, through a proxy, and has all that it has. */
@@ -61,7 +76,7 @@ static bool follow(struct run *run, struct proxied *between) {
   char line[TEXT];
   const char *word = strstr(run->redis[0].admin, "admin:") + strlen("admin:");
   snprintf(line, sizeof line, "CONFIG SET masteruser admin masterauth '%.*s'", (int)strcspn(word, "@"), word);
-  if (!bed_redis_say(run, 1, line)) return false;
+  if (!bed_redis_say(run, 1, line) || !bed_redis_say(run, 0, "CONFIG SET repl-diskless-sync-delay 0")) return false;
   snprintf(line, sizeof line, "REPLICAOF 127.0.0.1 %u", (unsigned)proxied_port(between));
   if (!bed_redis_say(run, 1, line)) return false;
   snprintf(line, sizeof line,
@@ -109,8 +124,9 @@ static bool redis_failover(struct run *run) {
 static bool redis_paused(struct run *run) {
   bed_tell(run, "redis is stopped");
   if (!bed_redis(run, 0, "pause") || !granted(run) || !load(run)) return false;
+  uint32_t epoch = bed_epoch(run);
   bed_tell(run, "redis goes on");
-  return bed_redis(run, 0, "resume") && granted(run) && load(run);
+  return bed_redis(run, 0, "resume") && moved(run, epoch) && load(run);
 }
 
 static bool redis_cut_one(struct run *run) {
@@ -133,8 +149,9 @@ static bool redis_cut_most(struct run *run) {
     if (!dibs__tick_before(dibs__tick_now(), by)) return bed_fail(run, "worker 2 had nothing while cut off");
     dibs__nap_ms(POLL_MS);
   }
+  uint32_t epoch = bed_epoch(run);
   bed_tell(run, "worker 2 had one too; all reach it again");
-  return bed_proxy(run, SIDE_REDIS, 0, "pass") && granted(run) && load(run);
+  return bed_proxy(run, SIDE_REDIS, 0, "pass") && moved(run, epoch) && load(run);
 }
 
 static bool redis_password(struct run *run) {
@@ -210,8 +227,9 @@ static bool both_killed(struct run *run) {
   bed_note(run, SAID_GO_ON, 0);
   bed_tell(run, "the anchor is back");
   if (!fine || !granted(run) || !load(run)) return false;
+  uint32_t epoch = bed_epoch(run);
   bed_tell(run, "redis is started, empty");
-  return bed_redis(run, 0, "start") && granted(run) && load(run);
+  return bed_redis(run, 0, "start") && moved(run, epoch) && load(run);
 }
 
 static bool both_paused(struct run *run) {
@@ -242,15 +260,15 @@ static bool network(struct run *run) {
       {SIDE_REDIS, "delay 40"},
       {SIDE_REDIS, "cut"},
       {SIDE_REDIS, "cut-after-request times=8 EVALSHA"},
-      {SIDE_REDIS, "cut-before-request nth=20 times=4 EVALSHA"},
-      {SIDE_REDIS, "orphan-request nth=40 times=4 EVALSHA 300"},
-      {SIDE_REDIS, "hold-request nth=60 times=4 EVALSHA 700"},
+      {SIDE_REDIS, "cut-before-request nth=16 times=4 EVALSHA"},
+      {SIDE_REDIS, "orphan-request nth=8 times=4 EVALSHA 300"},
+      {SIDE_REDIS, "hold-request nth=16 times=4 EVALSHA 700"},
       {SIDE_ANCHOR, "delay 20"},
       {SIDE_ANCHOR, "cut"},
-      {SIDE_ANCHOR, "cut-after-request nth=3 times=3 commit"},
-      {SIDE_ANCHOR, "cut-before-request nth=6 times=3 commit"},
-      {SIDE_ANCHOR, "orphan-request nth=9 times=3 commit 300"},
-      {SIDE_ANCHOR, "hold-request nth=12 times=3 commit 700"},
+      {SIDE_ANCHOR, "cut-after-request nth=3 times=3 record-"},
+      {SIDE_ANCHOR, "cut-before-request nth=9 times=3 record-"},
+      {SIDE_ANCHOR, "orphan-request nth=3 times=3 record- 300"},
+      {SIDE_ANCHOR, "hold-request nth=9 times=3 record- 700"},
   };
   for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
     bed_tell(run, "%s: %s", steps[i].side == SIDE_REDIS ? "redis" : "anchor", steps[i].line);
@@ -258,7 +276,56 @@ static bool network(struct run *run) {
       if ((p + i) % 2 == 0 && !bed_proxy(run, steps[i].side, p, steps[i].line)) return false;
     if (i % 2 == 1 && !load(run)) return false;
   }
+  int64_t fired[SIDES] = {bed_fired(run, SIDE_REDIS), bed_fired(run, SIDE_ANCHOR)};
+  bed_tell(run, "%lld requests to redis were broken, and %lld to the anchor", (long long)fired[SIDE_REDIS],
+           (long long)fired[SIDE_ANCHOR]);
+  if (fired[SIDE_REDIS] == 0 || (run->at[1].proxied[SIDE_ANCHOR] && fired[SIDE_ANCHOR] == 0))
+    return bed_fail(run, "a side has met no broken request");
   return bed_proxy(run, SIDE_REDIS, 0, "pass") && bed_proxy(run, SIDE_ANCHOR, 0, "pass") && granted(run) && load(run);
+}
+
+/* ---- By hand ---- */
+
+static bool did(struct run *run, const char *what, dibs_status status, const dibs_error *error) {
+  bed_tell(run, "%s", what);
+  return status == DIBS_OK || bed_fail(run, "%s: %s", what, error->text);
+}
+
+/* Faster than anybody follows; in the end all is on Redis again. */
+static bool to_and_fro(struct run *run, dibs_store *store) {
+  static const uint32_t percents[] = {0, 30, 100, 50, 0, 100};
+  dibs_error error;
+  for (size_t i = 0; i < sizeof percents / sizeof *percents; i++) {
+    char what[64];
+    snprintf(what, sizeof what, "redis.enabled %u", percents[i]);
+    if (!did(run, what, dibs_flag_set(store, "redis.enabled", percents[i], &error), &error)) return false;
+    dibs__nap_ms(run->phase_ms / 6);
+  }
+  return granted(run);
+}
+
+static bool by_hand(struct run *run) {
+  static const char *const flags[] = {"redis.enabled", "fallback.enabled", "circuit-breaker.enabled"};
+  dibs_store *store = bed_observer(run);
+  dibs_error error;
+  bool fine = store != NULL;
+  uint32_t epoch = bed_epoch(run);
+  for (uint32_t percent = 0; fine && percent <= 100; percent += 50)
+    for (size_t i = 0; fine && i < sizeof flags / sizeof *flags; i++)
+      if (percent != 50 || i == 0) fine = did(run, flags[i], dibs_flag_set(store, flags[i], percent, &error), &error);
+  fine = fine && moved(run, epoch) && to_and_fro(run, store) && load(run);
+  epoch = bed_epoch(run);
+  fine = fine && did(run, "redis is opened", dibs_tier_switch(store, "redis", DIBS_HAND_OPEN, &error), &error) &&
+         moved(run, epoch) && load(run);
+  epoch = bed_epoch(run);
+  fine = fine && did(run, "and left alone", dibs_tier_switch(store, "redis", DIBS_HAND_AUTO, &error), &error) &&
+         moved(run, epoch) && load(run);
+  epoch = bed_epoch(run);
+  fine = fine && did(run, "all to the anchor", dibs_tier_move(store, "1", &error), &error) && moved(run, epoch) &&
+         load(run);
+  epoch = bed_epoch(run);
+  return fine && did(run, "and where they belong", dibs_tier_move(store, NULL, &error), &error) && moved(run, epoch) &&
+         load(run);
 }
 
 /* ---- All ---- */
@@ -301,6 +368,7 @@ const struct scene scenes[] = {
      .act = holders_stopped,
      .lone = true,
      .bites = true},
+    {.name = "flags", .text = "flags and tiers are switched by hand", .act = by_hand},
     {.name = "network", .text = "requests are late, cut, and cut after they were sent", .act = network},
 };
 const size_t scene_count = sizeof scenes / sizeof *scenes;
