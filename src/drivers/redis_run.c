@@ -21,6 +21,7 @@ enum {
   FIRST_ANCHOR = 16, /* verbs from here on are the anchor's */
   QUEUES = 1,
   AT_ONCE = 2,
+  HEARD = 4,
   KEY_MAX = 80
 };
 
@@ -124,11 +125,17 @@ static void pack_head(struct call *c, char **to, const struct dibs__op *op, uint
   put_number(to, op->mandate.epoch, 4);
 }
 
+/* Those are asked only when our subscription stands. */
+static bool queues(const struct dibs__op *op) {
+  const struct dibs__lease_op *lease = (const struct dibs__lease_op *)op;
+  return op->family == DIBS__FAM_LEASE && op->verb == DIBS__ACQUIRE && (lease->queue || lease->ticket);
+}
+
 static void pack_lease(struct call *c, const struct dibs__lease_op *op) {
   char *to = c->blob + c->used;
   bool owned = op->op.verb == DIBS__ACQUIRE || op->op.verb == DIBS__BREAK;
-  uint32_t flags =
-      (op->op.verb == DIBS__ACQUIRE && op->queue ? QUEUES : 0) | (op->op.verb == DIBS__BREAK && op->now ? AT_ONCE : 0);
+  uint32_t flags = (op->op.verb == DIBS__ACQUIRE && op->queue ? QUEUES : 0) |
+                   (op->op.verb == DIBS__BREAK && op->now ? AT_ONCE : 0) | (queues(&op->op) ? HEARD : 0);
   dibs__str owner = owned ? op->owner : (dibs__str){0};
   if (owner.len > DIBS_OWNER_MAX) owner.len = DIBS_OWNER_MAX;
   pack_head(c, &to, &op->op, (uint8_t)op->op.verb, op->mode);
@@ -242,11 +249,6 @@ static bool put_op(struct dibs__redis_session *session, struct dibs__op *op) {
   else
     pack_anchor(c, op);
   return c->count < CALL_OPS || put_call(session);
-}
-
-static bool queues(const struct dibs__op *op) {
-  const struct dibs__lease_op *lease = (const struct dibs__lease_op *)op;
-  return op->family == DIBS__FAM_LEASE && op->verb == DIBS__ACQUIRE && (lease->queue || lease->ticket);
 }
 
 /* Nobody is queued who can't be told: without the subscription those few are not asked. */

@@ -94,7 +94,9 @@ int ghost_main(int argc, char *argv[]) {
   struct dibs__identity identity;
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), 10000);
   if (argc != 8) return 2;
-  if (dibs__uri_parse(argv[1], &uri, &said) || dibs__chain_open(&uri, NULL, by, &chain, &said)) return 2;
+  if (dibs__uri_parse(argv[1], &uri, &said)) return 2;
+  uri.as_tier = open_as_tier();
+  if (dibs__chain_open(&uri, NULL, by, &chain, &said)) return 2;
   const struct dibs__driver *driver = chain.stores[0]->driver;
   const struct contract_target *t = contract_target_of(uri.scheme);
   if (t->own_clocks && atoll(argv[7])) t->skew(chain.stores[chain.count - 1], atoll(argv[7]));

@@ -13,7 +13,8 @@ struct run {
   uint64_t nr;
   struct side sides[2];
   struct verdict *verdict;
-  bool one_by_one; /* an epoch may end within a batch, and engines may begin the batch or its part anew */
+  bool one_by_one;      /* an epoch may end within a batch, and engines may begin the batch or its part anew */
+  bool records, groups; /* both sides know them */
   char names[NAMES][40];
   uint8_t offered_name, offered_id; /* the last that the reference told of */
 };
@@ -55,6 +56,15 @@ static void side_begin(struct run *r, struct side *s) {
     s->mandates[n] = anchor_read(s->parties[0], dibs__bucket(text_of(r, n))).stands;
     s->first_epoch[n] = s->mandates[n].epoch;
   }
+}
+
+static bool both(const struct run *r, uint32_t families, uint32_t caps) {
+  bool have = true;
+  for (int i = 0; i < 2; i++) {
+    const struct dibs__identity *identity = &r->sides[i].parties[0]->identity;
+    have = have && (identity->families & families) == families && (identity->caps & caps) == caps;
+  }
+  return have;
 }
 
 static void side_end(struct side *s) {
@@ -134,7 +144,7 @@ static void make(const struct run *r, const struct side *s, const struct step *s
   else
     make_record(r, s, step, &op->record);
   op->op.bucket = dibs__bucket(text_of(r, step->name));
-  op->op.group = step->group && !r->one_by_one ? BATCH_GROUP : 0;
+  op->op.group = step->group && r->groups && !r->one_by_one ? BATCH_GROUP : 0;
   op->op.by = dibs__tick_add_ms(dibs__tick_now(), 5000);
 }
 
@@ -142,7 +152,7 @@ static void learn(const struct run *r, struct side *s, const struct step *step, 
   dibs__fence *last = &s->grants[step->name][step->id].last;
   if (op->op.status == DIBS__MOVED) s->mandates[step->name] = op->op.has;
   if (op->op.family != DIBS__FAM_LEASE || step->kind > STEP_RENEW) return;
-  if (step->group && !r->one_by_one && op->op.status != DIBS_OK) return; /* undone */
+  if (step->group && r->groups && !r->one_by_one && op->op.status != DIBS_OK) return; /* undone */
   if (op->op.status == DIBS__QUEUED) s->grants[step->name][step->id].ticket = op->lease.ticket;
   if (op->op.status != DIBS_OK || op->lease.fence.v == last->v) return;
   s->grants[step->name][step->id].before = *last;
@@ -265,10 +275,19 @@ static struct step resolved(const struct run *r, const struct step *step) {
 
 /* ---- Steps ---- */
 
+/* Those that both sides can be asked. */
+static size_t resolve(const struct run *r, const struct step drawn[], size_t count, struct step steps[]) {
+  size_t kept = 0;
+  for (size_t k = 0; k < count; k++)
+    if (r->records || drawn[k].kind <= STEP_BREAK) steps[kept++] = resolved(r, &drawn[k]);
+  return kept;
+}
+
 static void run_joined(struct run *r, const struct step drawn[], size_t at, size_t count) {
   union any_op ops[2][JOINED_MAX];
   struct step steps[JOINED_MAX];
-  for (size_t k = 0; k < count; k++) steps[k] = resolved(r, &drawn[at + k]);
+  count = resolve(r, drawn + at, count, steps);
+  if (!count) return;
   for (int i = 0; i < 2; i++) {
     struct dibs__op *batch[JOINED_MAX];
     for (size_t k = 0; k < count; k++) {
@@ -382,6 +401,7 @@ static void run_one(struct run *r, const struct step *step, size_t at) {
     for (int i = 0; i < 2; i++) side_move(&s[i], step->ms);
     break;
   case STEP_CLOSE:
+    if (s[1].target->lazy_close) return;
     for (int i = 0; i < 2; i++) side_close(&s[i], step->party);
     break;
   case STEP_USE_UP:
@@ -410,6 +430,8 @@ void history_run(const char *reference, const char *other, uint64_t nr, const st
   r->sides[1].target = target();
   for (int n = 0; n < NAMES; n++) snprintf(r->names[n], sizeof r->names[n], "history.%" PRIu64 ".%d", nr, n);
   for (int i = 0; i < 2; i++) side_begin(r, &r->sides[i]);
+  r->records = both(r, 1u << DIBS__FAM_RECORD, 0);
+  r->groups = both(r, 0, DIBS__CAP_ATOMIC);
   dibs__tick began = dibs__tick_now();
   for (size_t at = 0, end; at < count && !verdict->differs; at = end) {
     for (end = at + 1; end < count && steps[end - 1].joins && !r->one_by_one;) end++;

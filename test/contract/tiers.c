@@ -377,6 +377,7 @@ static struct dibs__record_op reserved(struct party *p, enum dibs__record_verb v
   op.key = dibs__str_of(key, strlen(key));
   op.guards = guards;
   op.if_version = dibs__str_of(version, strlen(version));
+  needs_family(p, DIBS__FAM_RECORD);
   run_batch(p, ops, 1);
   keep(op.got);
   return op;

@@ -18,7 +18,7 @@
 --   dibs:{17}:a:NAME   sorted set, id -> when a waiter, or its process, was last seen
 --   dibs:{17}:b:NAME   list of recorded breaks, kept for a while
 -- All but the last end with the last holder or waiter, or, when nobody comes any more, at `keep` of the head.
-local OFFER_MS, BLOCK_MAX, SEQ_MAX, EPOCH = 500, 1024, 4294967295, 4294967296
+local OFFER_MS, BLOCK_MAX, SEQ_MAX, EPOCH, EPOCH_MAX = 500, 1024, 4294967295, 4294967296, 2097151
 local SLACK_MS = 50        -- a key outlives what it says: `till` decides, not the expiry
 local ORPHAN_MS = 600000   -- waiters whose processes all went, and who are asked for no more
 local SPARE_MS = 30000     -- so that not each renewal moves the end of all keys
@@ -28,6 +28,7 @@ local OK, HELD, LOST, CONFLICT, NOT_FOUND, INVALID, DENIED = 0, 1, 3, 5, 8, 9, 1
 local UNAVAILABLE, CORRUPT, QUEUED, MOVED = 13, 15, 100, 101
 local ACQUIRE, RENEW, RELEASE, CANCEL = 0, 1, 2, 3
 local READ, NEXT, INSTALL = 16, 17, 18
+local HEARD = 4 -- flags: 1 queue, 2 at once, 4 our subscription stands
 -- An operation: verb, bucket, life, mode, epoch, id, fence, ttl, slots, block, flags, name, owner.
 local OPERATION = '<BBBBI4c16dI4HHBBc0Bc0'
 local ANSWER = '<BBHHddd'  -- status, somebody waits, slot or was, block, and what redis_run.c reads by the status
@@ -95,7 +96,7 @@ end
 
 -- What it tells: to a tier only what was installed.
 local function told_epoch(b)
-  return tier and not b.served and b.epoch == 1 and 0 or b.epoch
+  return tier and not b.served and 0 or b.epoch
 end
 
 -- The first of `want` fences, and how many there are; nil: the epoch has too few left.  On its own a bucket's fences
@@ -115,6 +116,12 @@ local function draw(b, want)
   end
   b.dirty = true
   return first, want
+end
+
+-- A fence that was drawn for an offer under an earlier mandate counts no more: another tier may have granted larger
+-- ones since.
+local function counts(b, first)
+  return first > 0 and (not b.served or math.floor(first / EPOCH) == b.epoch)
 end
 
 local function last_drawn(b)
@@ -369,7 +376,7 @@ local function make_crowd()
     local x = {id = o[6], broken = 0, granted = 0, first = 0, block = 0, till = now + o[8], ttl = o[8], since = now,
       session = session, owner = w and w.owner or o[13]}
     local mode, slots = w and w.mode or o[4], w and w.slots or o[9]
-    if w and w.state == OFFERED and w.first > 0 then x.first, x.block = w.first, 1 end
+    if w and w.state == OFFERED and counts(h.bucket, w.first) then x.first, x.block = w.first, 1 end
     if mode == 0 and (x.first == 0 or o[10] > 1) then
       x.first, x.block = draw(h.bucket, o[10])
       if not x.first then return nil end
@@ -421,9 +428,10 @@ local function make_crowd()
       local x = grant(h, o, w)
       return x and answer_holder(h, x)
     end
-    if w.state == ASLEEP or w.session ~= session then
+    local taken = o[11] >= HEARD and w.session ~= session -- who asked last is told of its offer, if it can be
+    if w.state == ASLEEP or taken then
       if w.state == ASLEEP then stand(h, w) end
-      w.session = session -- who asked last is told of its offer
+      if taken then w.session = session end
       keep_waiter(h, w)
     end
     seen(h, w.id)
@@ -453,7 +461,7 @@ local function make_crowd()
       since = now, session = w.session, owner = w.owner}
   end
   local function offers_fence(h, w)
-    return w and h.holders == 0 and w.state == OFFERED and w.mode == 0 and w.first > 0
+    return w and h.holders == 0 and w.state == OFFERED and w.mode == 0 and counts(h.bucket, w.first)
   end
 
   -- The holder with that id and a fence of its grant.
@@ -530,7 +538,7 @@ local function make_crowd()
       if offers_fence(h, w) then hold_offered(h, w) end
     end
     if h.holders == 0 then return answer_plain(h, NOT_FOUND) end
-    local each, at_once = {h.x}, o[11] >= 2
+    local each, at_once = {h.x}, o[11] == 2
     if not h.x then
       local all = call('HKEYS', sub(h, 'h'))
       for i, id in ipairs(all) do each[i] = sharer(h, id) end
@@ -607,7 +615,7 @@ local function lease(o)
   return pack(ANSWER, OK, 0, 0, block, first, now + o[8], 0)
 end
 
--- Of a bucket's mandate.  A store of its own makes no epochs for others: NEXT answers CONFLICT.
+-- Of a bucket's mandate.  A Redis makes no epochs for others: NEXT answers CONFLICT.
 local function anchor(o)
   local b = bucket_of(o[2])
   local status, verb = OK, o[1]
@@ -615,17 +623,23 @@ local function anchor(o)
     status = CONFLICT
   elseif verb == INSTALL then
     -- Above what was granted without a mandate, too: else fences would fall.
-    if ARGV[o[3] + 2] == life and o[5] > told_epoch(b) and o[5] * EPOCH > last_drawn(b) then
+    if o[5] > EPOCH_MAX then
+      status = INVALID
+    elseif ARGV[o[3] + 2] == life and o[5] > b.epoch and o[5] * EPOCH > last_drawn(b) then
       b = {served = true, epoch = o[5], seq = 0, life = life, dirty = true}
       buckets[o[2]] = b
     else
       status = CONFLICT
     end
   elseif verb > INSTALL and b.served then
-    b = {last = b.epoch * EPOCH + SEQ_MAX, epoch = b.epoch + 1, dirty = true}
-    buckets[o[2]] = b
+    if b.epoch >= EPOCH_MAX then
+      status = UNAVAILABLE
+    else
+      b = {last = b.epoch * EPOCH + SEQ_MAX, epoch = b.epoch + 1, dirty = true}
+      buckets[o[2]] = b
+    end
   end
-  return pack(ANSWER, status, 0, b.served and 1 or 0, 0, told_epoch(b), 0, 0)
+  return pack(ANSWER, status, 0, b.served and 1 or 0, 0, b.epoch, 0, 0)
 end
 
 local out, words = {}, nil
