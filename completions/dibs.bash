@@ -28,7 +28,7 @@ _dibs() {
     case $word in
       --keep) [[ $command == lab ]] || ((i++)) ;; # a flag of the lab
       --claim | --strategy | --table | --if) ((i++)) ;;
-      --store | --owner | --ttl | --wait | --slots | --grace | --interval | --count | --rounds | --seconds | --calm | --only | --out | --users | --strategies | --seats | --rows | --processes | --floor | --html) ((i++)) ;;
+      --store | --owner | --ttl | --wait | --slots | --grace | --interval | --count | --rounds | --seconds | --calm | --only | --out | --users | --strategies | --seats | --rows | --processes | --floor | --upset | --html) ((i++)) ;;
       -*) ;;
       *)
         if [[ -z $command ]]; then command=$word; else ((before++)); fi
@@ -60,7 +60,7 @@ _dibs() {
     record) options='--table --if --create --force' ;;
     stock) options='--claim --partial --strategy --wait --table' ;;
     once) options='--keep --wait --try --ttl --grace --retry --forget --' ;;
-    bench) options='--rounds --seconds --calm --only --floor --smoke --out' ;;
+    bench) options='--rounds --seconds --calm --only --floor --upset --smoke --out' ;;
     lab) options='--users --strategies --seconds --seats --rows --rounds --processes --floor --ttl --html --keep --strict' ;;
   esac
   if [[ $cur == -* ]]; then

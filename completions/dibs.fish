@@ -54,6 +54,7 @@ complete -c dibs -n '__fish_seen_subcommand_from bench' -l rounds -x -d 'alterna
 complete -c dibs -n '__fish_seen_subcommand_from bench' -l seconds -x -d 'of each side in each round'
 complete -c dibs -n '__fish_seen_subcommand_from bench' -l calm -x -d 'run noisy rounds again'
 complete -c dibs -n '__fish_seen_subcommand_from bench' -l floor -r -d 'a bare client of the server'
+complete -c dibs -n '__fish_seen_subcommand_from bench' -l upset -x -d 'what takes the first tier away'
 complete -c dibs -n '__fish_seen_subcommand_from bench' -l only -x -d 'some of the cases'
 complete -c dibs -n '__fish_seen_subcommand_from bench' -l smoke -d 'everything very small'
 complete -c dibs -n '__fish_seen_subcommand_from bench' -l out -r -d 'the figures as JSON'

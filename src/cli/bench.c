@@ -182,7 +182,7 @@ static bool case_run(struct bench *b, struct bench_result *result) {
 struct asked {
   const char *only;
   const char *out;
-  const char *floor;
+  const char *floor, *upset;
   bool smoke, help;
   int64_t rounds, ms; /* 0: not given */
   double calm;
@@ -224,15 +224,12 @@ static bool cases_known(const char *only) {
 }
 
 static int parse(int argc, char **argv, struct asked *asked, const struct cli_globals *globals) {
-  static const struct option options[] = {{"rounds", required_argument, NULL, 'r'},
-                                          {"seconds", required_argument, NULL, 's'},
-                                          {"only", required_argument, NULL, 'o'},
-                                          {"out", required_argument, NULL, 'w'},
-                                          {"calm", required_argument, NULL, 'c'},
-                                          {"floor", required_argument, NULL, 'f'},
-                                          {"smoke", no_argument, NULL, 'k'},
-                                          {"help", no_argument, NULL, 'h'},
-                                          {NULL, 0, NULL, 0}};
+  static const struct option options[] = {
+      {"rounds", required_argument, NULL, 'r'}, {"seconds", required_argument, NULL, 's'},
+      {"only", required_argument, NULL, 'o'},   {"out", required_argument, NULL, 'w'},
+      {"calm", required_argument, NULL, 'c'},   {"floor", required_argument, NULL, 'f'},
+      {"upset", required_argument, NULL, 'u'},  {"smoke", no_argument, NULL, 'k'},
+      {"help", no_argument, NULL, 'h'},         {NULL, 0, NULL, 0}};
   opterr = 0;
   optind = 1;
   for (int got; (got = getopt_long(argc, argv, "", options, NULL)) != -1;) {
@@ -249,6 +246,8 @@ static int parse(int argc, char **argv, struct asked *asked, const struct cli_gl
       asked->out = optarg;
     else if (got == 'f')
       asked->floor = optarg;
+    else if (got == 'u')
+      asked->upset = optarg;
     else if (got == 'h')
       asked->help = true;
     else if (got == 'k')
@@ -305,7 +304,7 @@ static bool cases_run(struct bench *b, const struct asked *asked, bool json) {
 
 static int help(const struct cli_globals *globals) {
   puts("usage: dibs bench lease [--rounds N] [--seconds S] [--calm P] [--only CASE[,CASE]]\n"
-       "                        [--floor PROGRAM] [--smoke] [--out FILE] [--json]\n\n"
+       "                        [--floor PROGRAM] [--upset COMMAND] [--smoke] [--out FILE] [--json]\n\n"
        "Measures what leases cost on this machine, each case against a floor that is measured in the same\n"
        "rounds: the bare transactions, a mutex, flock(2).  Without --store in a folder of its own in $TMPDIR.\n\n"
        "  --rounds N    alternating rounds, of which the median counts (5)\n"
@@ -315,6 +314,7 @@ static int help(const struct cli_globals *globals) {
        "  --floor PROG  with --store of a server: a program that measures it without dibs, as bench/floors has them;\n"
        "                then the cases are those that begin with server-, or with redis- where that is the store.\n"
        "                With a --store of several tiers they are those that begin with tiers-\n"
+       "  --upset CMD   for tiers-fallback: what takes the first tier away\n"
        "  --smoke       everything very small: does it work at all?\n"
        "  --out FILE    the figures as JSON in FILE, beside the table\n"
        "  --json        the figures as JSON instead of the table\n\nCases:");
@@ -337,6 +337,7 @@ int dibs_cli_bench(int argc, char **argv, const struct cli_globals *globals) {
   if (asked.ms) b.size.ms = asked.ms;
   b.size.calm = asked.calm;
   b.floor = asked.floor;
+  b.upset = asked.upset;
   if (!folder_make(&b, globals)) return dibs__cli_fail(globals, CLI_FAILED, "", "bench: %s", b.why);
   b.store = globals->store_given ? globals->store : own;
   bool done = globals->store_given || dibs__bench_file_uri(&b, "lease.db", own, sizeof own) ||

@@ -39,6 +39,7 @@ enum bench_metric {
   BENCH_STORE,     /* bytes of the server's memory a lease */
   BENCH_KEYS,      /* keys that are left at the server after all was released */
   BENCH_OVERTAKEN, /* percent of grants that overtook somebody who had asked clearly before */
+  BENCH_GAP,       /* milliseconds, the longest, in which nobody was granted anything */
   BENCH_OTHERS,    /* percent of all processors that others used meanwhile */
   BENCH_METRICS
 };
@@ -62,6 +63,7 @@ struct bench {
   const char *store; /* the URI that is measured */
   char shown[4096];  /* the same without a password */
   const char *floor; /* a program that measures the store's server without dibs; NULL: none */
+  const char *upset; /* a command that does harm to the store; NULL: none */
   char folder[4000]; /* for the files of the floors: beside the store's own where it has any */
   struct bench_size size;
   char why[700]; /* what broke, for people */
@@ -181,6 +183,8 @@ enum { BENCH_COMMAND_DIBS, BENCH_COMMAND_FLOCK };
 
 bool dibs__bench_side_floor(struct bench *b, uint32_t arg, struct bench_sample *sample);
 enum { BENCH_FLOOR_OWN, BENCH_FLOOR_SHARED, BENCH_FLOOR_ONE, BENCH_FLOOR_16, BENCH_FLOOR_64 };
+/* While b->upset does harm. */
+bool dibs__bench_side_gap(struct bench *b, uint32_t arg, struct bench_sample *sample);
 bool dibs__bench_side_million(struct bench *b, uint32_t arg, struct bench_sample *sample);
 enum { BENCH_MILLION_DIBS, BENCH_MILLION_FLOOR };
 /* What the floor's program says about the server: memory and keys.  With `hold`, also what so many of its own leases

@@ -136,4 +136,10 @@ const struct bench_case dibs__bench_cases[] = {
                {"the first of them alone", dibs__bench_side_threads, BENCH_SAME_NAME | BENCH_FIRST_TIER}},
      .aims = {{"rate, of that without tiers", BENCH_RATIO, BENCH_RATE, 0, 1, false, 0.9, 1, "x"}},
      .where = BENCH_IN_TIERS},
+    {.key = "tiers-fallback",
+     .title = "20 clients, and the first tier goes away (from one grant to the next)",
+     .sides = {{"the tiers", dibs__bench_side_gap, 0}},
+     .aims = {{"nobody is granted anything for", BENCH_VALUE, BENCH_GAP, 0, 0, true, 1500, 1, "ms"}},
+     .where = BENCH_ASKED,
+     .once = true},
     {.key = NULL}};

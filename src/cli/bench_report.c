@@ -182,6 +182,7 @@ static void json_side(struct cli_json *json, const struct bench_result *result, 
                                                   [BENCH_STORE] = "server_bytes_each",
                                                   [BENCH_KEYS] = "server_keys_left",
                                                   [BENCH_OVERTAKEN] = "overtaken_percent",
+                                                  [BENCH_GAP] = "gap_ms",
                                                   [BENCH_OTHERS] = "others_percent"};
   dibs__cli_json_open(json, NULL, '{');
   dibs__cli_json_text(json, "name", result->test->sides[side].name);
