@@ -304,6 +304,12 @@ static void run_joined(struct run *r, const struct step drawn[], size_t at, size
     }
 }
 
+/* What an anchor elsewhere makes of it. */
+static struct dibs__anchor_op install_next(struct party *p, uint16_t bucket, dibs__mandate from) {
+  from.epoch++;
+  return anchor_install(p, bucket, from);
+}
+
 static void run_anchor(struct run *r, const struct step *step, size_t at) {
   struct dibs__anchor_op got[2];
   for (int i = 0; i < 2; i++) {
@@ -312,6 +318,8 @@ static void run_anchor(struct run *r, const struct step *step, size_t at) {
     struct party *p = s->parties[step->party];
     if (step->kind == STEP_ANCHOR_READ)
       got[i] = anchor_read(p, bucket);
+    else if (open_as_tier())
+      got[i] = install_next(p, bucket, pick_mandate(s, step));
     else
       got[i] = anchor_next(p, bucket, pick_mandate(s, step));
   }
@@ -319,6 +327,7 @@ static void run_anchor(struct run *r, const struct step *step, size_t at) {
   SAME("status", got[0].op.status, got[1].op.status);
   SAME("epoch", got[0].stands.epoch - r->sides[0].first_epoch[step->name],
        got[1].stands.epoch - r->sides[1].first_epoch[step->name]);
+  SAME("served", got[0].served, got[1].served);
 }
 
 struct lines {
