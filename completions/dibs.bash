@@ -8,11 +8,18 @@ _dibs_names() {
   done < <(dibs ls --json 2>/dev/null | sed 's/},{/}\n{/g' | sed -n 's/.*"name":"\([^"\\]*\)".*/\1/p' | sort -u)
 }
 
+_dibs_flags() {
+  mapfile -t COMPREPLY < <(compgen -W "$(dibs flag ls --json 2>/dev/null | grep -o '"name":"[^"]*"' | cut -d '"' -f 4)" -- "$cur")
+}
+_dibs_tiers() {
+  mapfile -t COMPREPLY < <(compgen -W "auto $(dibs tier status --json 2>/dev/null | grep -o '{"name":"[^"]*","store"' | cut -d '"' -f 4)" -- "$cur")
+}
+
 _dibs() {
   local cur prev word command='' before=0
   cur=${COMP_WORDS[COMP_CWORD]}
   prev=${COMP_WORDS[COMP_CWORD - 1]}
-  local commands='run lock unlock renew ls show break watch record stock once doctor bench lab help version'
+  local commands='run lock unlock renew ls show break watch record stock once flag tier stats doctor bench lab help version'
   local strategies='coalesced atomic pessimistic optimistic named fenced child-first none'
   local globals='--store --json --quiet --owner --help'
   local i
@@ -27,7 +34,7 @@ _dibs() {
     fi
     case $word in
       --keep) [[ $command == lab ]] || ((i++)) ;; # a flag of the lab
-      --claim | --strategy | --table | --if) ((i++)) ;;
+      --claim | --strategy | --table | --if | --percent) ((i++)) ;;
       --store | --owner | --ttl | --wait | --slots | --grace | --interval | --count | --rounds | --seconds | --calm | --only | --out | --users | --strategies | --seats | --rows | --processes | --floor | --upset | --html) ((i++)) ;;
       -*) ;;
       *)
@@ -48,6 +55,7 @@ _dibs() {
     --table) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
     --strategy) COMPREPLY=(); mapfile -t COMPREPLY < <(compgen -W 'coalesced atomic pessimistic optimistic named fenced unguarded' -- "$cur"); return ;;
     --claim) COMPREPLY=(); return ;;
+    --percent) mapfile -t COMPREPLY < <(compgen -W '0 1 10 50 100' -- "$cur"); return ;;
     --owner | --if | --slots | --count | --rounds | --seconds | --calm | --only) COMPREPLY=(); return ;;
   esac
   local options=''
@@ -59,6 +67,8 @@ _dibs() {
     watch) options='--interval --count' ;;
     record) options='--table --if --create --force' ;;
     stock) options='--claim --partial --strategy --wait --table' ;;
+    flag) options='--percent' ;;
+    tier) options='--force' ;;
     once) options='--keep --wait --try --ttl --grace --retry --forget --' ;;
     bench) options='--rounds --seconds --calm --only --floor --upset --smoke --out' ;;
     lab) options='--users --strategies --seconds --seats --rows --rounds --processes --floor --ttl --html --keep --strict' ;;
@@ -75,6 +85,15 @@ _dibs() {
     help:0) mapfile -t COMPREPLY < <(compgen -W "$commands exits" -- "$cur") ;;
     record:0) mapfile -t COMPREPLY < <(compgen -W 'get put seal rm save load' -- "$cur") ;;
     stock:0) mapfile -t COMPREPLY < <(compgen -W 'set take give show' -- "$cur") ;;
+    flag:0) mapfile -t COMPREPLY < <(compgen -W 'ls get set' -- "$cur") ;;
+    flag:1) _dibs_flags ;;
+    flag:2) mapfile -t COMPREPLY < <(compgen -W 'on off' -- "$cur") ;;
+    tier:0) mapfile -t COMPREPLY < <(compgen -W 'status move open close auto bump strictness alone' -- "$cur") ;;
+    tier:1) if [[ $prev == strictness ]]; then
+      mapfile -t COMPREPLY < <(compgen -W 'fenced strict least-strict' -- "$cur")
+    else
+      _dibs_tiers
+    fi ;;
     lab:0) mapfile -t COMPREPLY < <(compgen -W 'race throughput deadlock pause contend' -- "$cur") ;;
     bench:0) mapfile -t COMPREPLY < <(compgen -W 'lease' -- "$cur") ;;
     run:0 | lock:0 | unlock:0 | renew:0 | ls:0 | show:0 | break:0 | watch:0) _dibs_names ;;

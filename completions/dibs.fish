@@ -3,7 +3,7 @@
 function __dibs_names
     dibs ls --json 2>/dev/null | string replace -ra '\},\{' "}\n{" | string match -rg '"name":"([^"\\\\]*)"' | sort -u
 end
-set -l commands run lock unlock renew ls show break watch record stock once doctor bench lab help version
+set -l commands run lock unlock renew ls show break watch record stock once flag tier stats doctor bench lab help version
 set -l first "not __fish_seen_subcommand_from $commands"
 set -l times '500ms 10s 30s 2m 1h'
 
@@ -19,6 +19,9 @@ complete -c dibs -n $first -a watch -d 'follow what happens to names'
 complete -c dibs -n $first -a record -d 'read and write records that refuse whoever comes too late'
 complete -c dibs -n $first -a stock -d 'take and give back parts of a bounded quantity'
 complete -c dibs -n $first -a once -d 'run a command once for a key, and say the same again'
+complete -c dibs -n $first -a flag -d 'what a store of several tiers is allowed to do'
+complete -c dibs -n $first -a tier -d 'see and steer the tiers of a store'
+complete -c dibs -n $first -a stats -d 'what all clients count, and what a lease costs now'
 complete -c dibs -n $first -a doctor -d 'check the store and this machine'
 complete -c dibs -n $first -a bench -d 'measure what a lease costs here'
 complete -c dibs -n $first -a lab -d 'show every strategy on a row that many want'
@@ -44,6 +47,8 @@ complete -c dibs -n '__fish_seen_subcommand_from record stock' -l table -r -d 'a
 complete -c dibs -n '__fish_seen_subcommand_from record' -l if -x -d 'only if it still has this version'
 complete -c dibs -n '__fish_seen_subcommand_from record' -l create -d 'only if there is none'
 complete -c dibs -n '__fish_seen_subcommand_from record' -l force -d 'whatever is there: no guard'
+complete -c dibs -n '__fish_seen_subcommand_from tier' -l force -d 'also while others use the tiers'
+complete -c dibs -n '__fish_seen_subcommand_from flag' -l percent -x -a '0 1 10 50 100' -d 'for so many percent of the names'
 complete -c dibs -n '__fish_seen_subcommand_from stock' -l claim -x -d 'who repeats it finds what was taken'
 complete -c dibs -n '__fish_seen_subcommand_from stock' -l partial -d 'take what is left if it is less'
 complete -c dibs -n '__fish_seen_subcommand_from stock' -l strategy -x -a 'coalesced atomic pessimistic optimistic named fenced unguarded' -d 'how it is done'
@@ -85,6 +90,8 @@ function __dibs_command
     complete -C "$(string join ' ' -- (string escape -- $words[(math $at + 1)..-1]))"
 end
 complete -c dibs -n __dibs_behind_dashes -a '(__dibs_command)'
+complete -c dibs -n '__fish_seen_subcommand_from flag' -a 'ls get set'
+complete -c dibs -n '__fish_seen_subcommand_from tier' -a 'status move open close auto bump strictness alone'
 complete -c dibs -n '__fish_seen_subcommand_from record' -a 'get put seal rm save load'
 complete -c dibs -n '__fish_seen_subcommand_from stock' -a 'set take give show'
 complete -c dibs -n '__fish_seen_subcommand_from bench' -a lease

@@ -52,7 +52,8 @@ struct cli_globals {
   X(table, TEXT, "FILE#NAME", "a table of yours, as the INI file declares it", 0, 0, table)                            \
   X(if, TEXT, "VERSION", "only if it still has this version", 0, 0, if_version)                                        \
   X(create, FLAG, "", "only if there is none", 0, 0, create)                                                           \
-  X(force, FLAG, "", "whatever is there: no guard", 0, 0, force)
+  X(force, FLAG, "", "whatever is there: no guard", 0, 0, force)                                                       \
+  X(percent, COUNT, "N", "for so many percent of the names, always the same", 0, 100, percent)
 
 enum {
 #define CLI__OPTION_ENUM(name, kind, arg, help, least, most, field) CLI_OPT_##name,
@@ -76,7 +77,7 @@ extern const struct cli_option dibs__cli_options[CLI_OPT_COUNT];
 /* What was given; durations and numbers are CLI_UNSET unless given. */
 struct cli_values {
   struct cli_globals globals;
-  int64_t ttl_ms, wait_ms, grace_ms, interval_ms, slots, count, keep_ms;
+  int64_t ttl_ms, wait_ms, grace_ms, interval_ms, slots, count, keep_ms, percent;
   const char *claim, *strategy;
   const char *table, *if_version;
   bool create, force;
@@ -133,6 +134,9 @@ int dibs__cli_watch(struct cli_call *call);
 int dibs__cli_record(struct cli_call *call);
 int dibs__cli_stock(struct cli_call *call);
 int dibs__cli_once(struct cli_call *call);
+int dibs__cli_flag(struct cli_call *call);
+int dibs__cli_tier(struct cli_call *call);
+int dibs__cli_stats(struct cli_call *call);
 int dibs__cli_doctor(struct cli_call *call);
 int dibs__cli_lab(struct cli_call *call); /* raw */
 int dibs__cli_help(struct cli_call *call);

@@ -107,6 +107,37 @@ const struct cli_command dibs__cli_commands[] = {
      "At most 1 MiB of output is kept; more passes through, and is said to be\n"
      "missing when it is said again.\n",
      "dibs once deploy-v42 --keep 720h -- ./deploy.sh v42"},
+    {"flag", "ls|get|set [NAME] [VALUE]", "what a store of several tiers is allowed to do", CLI_TAKES(percent),
+     MAY_ALWAYS | CLI_MAY(UNKNOWN), 1, 3, false, false, dibs__cli_flag,
+     "ls               lists them all\n"
+     "get NAME         prints its percent: 0 is off, 100 is on\n"
+     "set NAME VALUE   on, off, or a percent; or --percent N\n"
+     "redis.enabled (as the tier is called): which part of the names may be there;\n"
+     "circuit-breaker.enabled: a tier that fails most clients is left;\n"
+     "mysql-fallback.enabled: for which part; least-strict.enabled: when every tier is\n"
+     "down, each process goes on by its own memory.  Kept at the last tier, and\n"
+     "followed by every client within a second.\n",
+     "dibs flag set redis.enabled --percent 10"},
+    {"tier", "status|move|open|close|auto|bump|strictness|alone [TIER|FENCE|WORD]",
+     "see and steer the tiers of a store", CLI_TAKES(force), MAY_ALWAYS | CLI_MAY(UNKNOWN) | CLI_MAY(BUSY), 1, 2, false,
+     false, dibs__cli_tier,
+     "status            how each stands, and which clients have trouble\n"
+     "move TIER|auto    everything to that tier, and keeps it there; auto ends that\n"
+     "open TIER         its breaker by hand: as if it were down\n"
+     "close TIER        its breaker by hand: never taken for down\n"
+     "auto TIER         takes the hand off its breaker\n"
+     "strictness [WORD] prints it, or sets it: fenced, strict, least-strict\n"
+     "bump [FENCE]      makes later fences larger than FENCE, of every name\n"
+     "alone             makes each member a store of its own again; refused while\n"
+     "                  others use the tiers, but for --force\n"
+     "A tier is called as its scheme is, redis or mysql, or by its number from 0.\n",
+     "dibs tier status"},
+    {"stats", "", "what all clients count, and what a lease costs now", 0,
+     MAY_ALWAYS | CLI_MAY(UNKNOWN) | CLI_MAY(BUSY) | CLI_MAY(LOST), 0, 0, false, false, dibs__cli_stats,
+     "Of a store of several tiers what its clients have reported at the anchor, and\n"
+     "how each tier stands.  Of any store what a lease costs: it takes and releases\n"
+     "some, of a name of its own.\n",
+     "dibs stats --json"},
     {"doctor", "", "check the store and this machine", 0, MAY_ALWAYS | CLI_MAY(TROUBLE), 0, 0, false, false,
      dibs__cli_doctor,
      "Opens the store and looks at its file, permissions, file system, free space,\n"
