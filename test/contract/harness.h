@@ -39,6 +39,8 @@ struct contract_target {
   void (*forget)(struct dibs__dstore *store);
   /* Its memory is another's, as far as it can tell: a new life, in which leases may be remembered or not. */
   void (*reborn)(struct party *p, uint16_t bucket);
+  /* Its tables are as the version before left them; nobody has it open but `p`. */
+  void (*aged)(struct party *p);
   /* Leaves so many fences in the bucket's epoch. */
   void (*use_up)(struct party *p, uint16_t bucket, uint32_t left);
 };

@@ -74,6 +74,11 @@ static void far_reborn(struct party *p, uint16_t bucket) {
   far_say((struct dibs__far *)innermost(p), "UPDATE dibs_meta SET life = $1", &v, 1);
 }
 
+static void far_aged(struct party *p) {
+  far_say((struct dibs__far *)innermost(p), "DROP TABLE dibs_report", NULL, 0);
+  far_say((struct dibs__far *)innermost(p), "UPDATE dibs_meta SET version = 2", NULL, 0);
+}
+
 static void far_bury(struct dibs__dstore *store, dibs__id id) {
   struct dibs__sql_value v = dibs__sql_bytes(id.b, sizeof id.b);
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), 10000);
@@ -125,16 +130,18 @@ static const struct contract_target targets[] = {
      .skew = dibs__sqlite_skew,
      .reborn = sqlite_reborn,
      .use_up = sqlite_use_up},
-    {.scheme = "postgres", .reborn = far_reborn, .use_up = far_use_up, .bury = far_bury},
+    {.scheme = "postgres", .aged = far_aged, .reborn = far_reborn, .use_up = far_use_up, .bury = far_bury},
     {.scheme = "postgresql",
+     .aged = far_aged,
      .reborn = far_reborn,
      .use_up = far_use_up,
      .bury = far_bury,
      .skew = far_skew}, /* through skewed.sh */
-    {.scheme = "mysql", .reborn = far_reborn, .use_up = far_use_up, .bury = far_bury},
+    {.scheme = "mysql", .aged = far_aged, .reborn = far_reborn, .use_up = far_use_up, .bury = far_bury},
     {.scheme = "redis", .apart = true, .lazy_close = true, .bury = redis_bury},
     {.scheme = "redlock", .slack_ms = 100}, /* the clocks of nodes may run apart, and an answer takes its time */
     {.scheme = "mariadb",
+     .aged = far_aged,
      .reborn = far_reborn,
      .use_up = far_use_up,
      .bury = far_bury,

@@ -518,6 +518,26 @@ static void R36_any_bytes_up_to_their_most(void **state) {
   expect(run(p, op), DIBS_INVALID);
 }
 
+static void R20_what_an_older_dibs_made_goes_on(void **state) {
+  (void)state;
+  if (!target()->aged) skip();
+  struct party *p = party();
+  struct dibs__lease_op held = acquire(p, "n", 1);
+  expect(held, DIBS_OK);
+  expect(save(p, "r", 1, held.fence, "kept"), DIBS_OK);
+  target()->aged(p);
+  struct party *q = party();
+  assert_int_equal(q->identity.schema, 3);
+  expect(put(q, 1, "one", false), DIBS_OK);
+  report read = run(p, report_op(DIBS__REPORT_READ, 0, NULL, KEEP_MS));
+  says(&read, 1, "one");
+  assert_string_equal(load(q, "r").got, "kept");
+  expect(renew(p, "n", 1, held.fence), DIBS_OK);
+  struct dibs__anchor_op bucket = anchor_read(q, bucket_of("n"));
+  expect(bucket, DIBS_OK);
+  assert_false(bucket.served);
+}
+
 static void R36_many_in_one_batch(void **state) {
   (void)state;
   struct party *p = reporter(), *t = tier();
@@ -574,5 +594,6 @@ static const struct CMUnitTest contract_tiers_cases[] = {
     CASE(R36_what_is_older_than_was_asked_is_not_read),
     CASE(R36_any_bytes_up_to_their_most),
     CASE(R36_many_in_one_batch),
+    CASE(R20_what_an_older_dibs_made_goes_on),
 };
 CONTRACT_TESTS(contract_tiers);
