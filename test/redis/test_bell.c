@@ -208,7 +208,7 @@ static void a_new_life_is_told_once(void **state) {
 
 /* ---- Many at once ---- */
 
-enum { THREADS = 4, TURNS = 100 };
+enum { THREADS = 4, TURNS = 100, KILLS = 5 };
 
 static void *be_ready(void *arg) {
   struct dibs__said said = {.text = ""};
@@ -224,14 +224,16 @@ static void one_subscription_is_enough_for_all(void **state) {
   size_t failed[THREADS] = {0};
   struct dibs__event events[4];
   for (size_t i = 0; i < THREADS; i++) assert_int_equal(pthread_create(&threads[i], NULL, be_ready, &failed[i]), 0);
-  for (int i = 0; i < 5; i++) {
+  for (int i = 0; i < KILLS; i++) {
     ADMIN("CLIENT", "KILL", "TYPE", "pubsub");
     (void)hear(events, 4, 5);
   }
+  size_t sum = 0;
   for (size_t i = 0; i < THREADS; i++) {
     assert_int_equal(pthread_join(threads[i], NULL), 0);
-    assert_int_equal(failed[i], 0);
+    sum += failed[i];
   }
+  assert_true(sum <= KILLS); /* one opens at a time, and may be cut off in the middle */
   dibs__tick by = within(LONG_MS);
   do {
     assert_true(dibs__tick_before(dibs__tick_now(), by));

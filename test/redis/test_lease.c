@@ -1,0 +1,447 @@
+/* SPDX-License-Identifier: MIT */
+/* What the contract's suite can't see: what a Redis keeps, forgets, and finds where its own should be. */
+#include "bed.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BATCH = 1000, NAMES = 200000, WAITED = 20000, HELD = 20000, LEASE_BYTES = 300, TTL_MS = 600000 };
+
+/* One open store with one session. */
+struct client {
+  struct dibs__dstore *store;
+  struct dibs__session *session;
+  struct dibs__identity identity;
+  struct dibs__said said;
+};
+
+static struct dibs__redis_link *by_hand;
+static struct dibs__redis_place *place;
+
+static struct client client_open(bool as_tier) {
+  struct client c = {.store = NULL};
+  struct dibs__uri uri;
+  assert_int_equal(dibs__uri_parse(bed_uri, &uri, &c.said), DIBS_OK);
+  uri.as_tier = as_tier;
+  dibs__status status = dibs__redis_driver.open(&uri, NULL, 0, within(LONG_MS), &c.store, &c.said);
+  dibs__uri_free(&uri);
+  if (status != DIBS_OK) fail_msg("%s", c.said.text);
+  status = dibs__redis_driver.connect(c.store, within(LONG_MS), &c.session, &c.identity, &c.said);
+  if (status != DIBS_OK) fail_msg("%s", c.said.text);
+  return c;
+}
+
+static void client_close(struct client *c) {
+  if (!c->store) return;
+  dibs__redis_driver.disconnect(c->session);
+  dibs__redis_driver.close(c->store);
+  c->store = NULL;
+}
+
+static void run(struct client *c, struct dibs__op *const ops[], size_t count) {
+  for (size_t i = 0; i < count; i++) ops[i]->status = DIBS_UNKNOWN;
+  dibs__status status = dibs__redis_driver.run(c->session, ops, count, within(LONG_MS), &c->said);
+  if (status != DIBS_OK) fail_msg("%s", c->said.text);
+}
+
+static dibs__id id_of(int n) {
+  dibs__id id = {"lease"};
+  memcpy(id.b + 8, &n, sizeof n);
+  return id;
+}
+
+static struct dibs__anchor_op anchor(struct client *c, enum dibs__anchor_verb verb, uint16_t bucket,
+                                     dibs__mandate what) {
+  struct dibs__anchor_op op = {.op = {.family = DIBS__FAM_ANCHOR, .verb = (uint16_t)verb, .bucket = bucket}};
+  struct dibs__op *ops[] = {&op.op};
+  op.op.mandate = what;
+  run(c, ops, 1);
+  return op;
+}
+
+static struct dibs__lease_op lease(struct client *c, enum dibs__lease_verb verb, const char *name, int id) {
+  struct dibs__lease_op op = {.name = dibs__str_of(name, strlen(name)), .owner = dibs__str_of("somebody", 8)};
+  (void)c;
+  op.id = id_of(id);
+  op.op.family = DIBS__FAM_LEASE;
+  op.op.verb = (uint16_t)verb;
+  op.op.bucket = dibs__bucket(op.name);
+  op.op.mandate = (dibs__mandate){1, c->identity.mandate.life};
+  op.ttl_ms = TTL_MS;
+  op.queue = true;
+  return op;
+}
+
+static void ask(struct client *c, struct dibs__lease_op *op, dibs__status want) {
+  struct dibs__op *ops[] = {&op->op};
+  run(c, ops, 1);
+  if (op->op.status != want) fail_msg("status %d where %d was expected: %s", op->op.status, want, c->said.text);
+}
+
+static struct dibs__lease_op acquire(struct client *c, const char *name, int id, dibs__status want) {
+  struct dibs__lease_op op = lease(c, DIBS__ACQUIRE, name, id);
+  ask(c, &op, want);
+  return op;
+}
+
+static void release(struct client *c, struct dibs__lease_op held) {
+  held.op.verb = DIBS__RELEASE;
+  ask(c, &held, DIBS_OK);
+}
+
+static long long keys(void) {
+  return RUN(by_hand, "DBSIZE")->integer;
+}
+
+static long long memory_used(void) {
+  const char *at = strstr(RUN(by_hand, "INFO", "memory")->str, "used_memory:");
+  return at ? atoll(at + strlen("used_memory:")) : 0;
+}
+
+static int begin(void **state) {
+  (void)state;
+  place = bed_place(bed_uri);
+  by_hand = bed_connect(place);
+  RUN(by_hand, "FLUSHDB");
+  return 0;
+}
+
+static int end(void **state) {
+  (void)state;
+  dibs__redis_disconnect(by_hand);
+  dibs__redis_place_free(place);
+  return 0;
+}
+
+/* ---- What it keeps ---- */
+
+/* One operation for each of `count` names from `first` on, in batches; all must answer so. */
+static void sweep(struct client *c, struct dibs__lease_op *ops, int verb, size_t count, int id, dibs__status want) {
+  struct dibs__op *batch[BATCH];
+  for (size_t at = 0; at < count; at += BATCH) {
+    size_t n = count - at < BATCH ? count - at : BATCH;
+    for (size_t i = 0; i < n; i++) {
+      ops[at + i].op.verb = (uint16_t)verb;
+      ops[at + i].id = id_of(id);
+      batch[i] = &ops[at + i].op;
+    }
+    run(c, batch, n);
+    for (size_t i = 0; i < n; i++) assert_int_equal(batch[i]->status, want);
+  }
+}
+
+static struct dibs__lease_op *crowd(struct client *c, size_t count) {
+  struct dibs__lease_op *ops = calloc(count, sizeof *ops);
+  char(*names)[16] = calloc(count, sizeof *names);
+  assert_true(ops && names);
+  for (size_t i = 0; i < count; i++) {
+    snprintf(names[i], sizeof names[i], "job-%zu", i);
+    ops[i] = lease(c, DIBS__ACQUIRE, names[i], 1);
+  }
+  return ops;
+}
+
+static void crowd_free(struct dibs__lease_op *ops) {
+  free((void *)(uintptr_t)ops[0].name.p);
+  free(ops);
+}
+
+static void nothing_is_left_of_many_names(void **state) {
+  (void)state;
+  struct client p = client_open(false), q = client_open(false);
+  struct dibs__lease_op *ops = crowd(&p, NAMES), *line = crowd(&q, WAITED);
+  sweep(&p, ops, DIBS__ACQUIRE, NAMES, 1, DIBS_OK);
+  assert_true(keys() >= NAMES);
+  sweep(&q, line, DIBS__ACQUIRE, WAITED, 2, DIBS__QUEUED);
+  sweep(&p, ops, DIBS__RELEASE, NAMES, 1, DIBS_OK);
+  sweep(&q, line, DIBS__ACQUIRE, WAITED, 2, DIBS_OK);
+  for (size_t i = 0; i < WAITED; i++) assert_int_equal(line[i].got_block, 1);
+  sweep(&q, line, DIBS__RELEASE, WAITED, 2, DIBS_OK);
+  assert_int_equal(keys(), DIBS__BUCKETS);
+  crowd_free(ops);
+  crowd_free(line);
+  client_close(&p);
+  client_close(&q);
+}
+
+static void a_held_lease_takes_little_memory(void **state) {
+  (void)state;
+  struct client p = client_open(false);
+  struct dibs__lease_op *ops = crowd(&p, HELD);
+  sweep(&p, ops, DIBS__ACQUIRE, 1, 1, DIBS_OK); /* the scripts are there */
+  long long before = memory_used();
+  sweep(&p, ops, DIBS__ACQUIRE, HELD, 1, DIBS_OK);
+  long long each = (memory_used() - before) / HELD;
+  sweep(&p, ops, DIBS__RELEASE, HELD, 1, DIBS_OK);
+  if (each < 50 || each > LEASE_BYTES) fail_msg("%lld bytes a lease", each);
+  crowd_free(ops);
+  client_close(&p);
+}
+
+static void every_key_of_a_line_ends_by_itself(void **state) {
+  (void)state;
+  struct client p = client_open(false), q = client_open(false);
+  struct dibs__lease_op shared = lease(&p, DIBS__ACQUIRE, "n", 1);
+  shared.mode = DIBS_COUNTED;
+  shared.slots = 1;
+  ask(&p, &shared, DIBS_OK);
+  acquire(&q, "n", 2, DIBS__QUEUED);
+  struct dibs__lease_op broken = lease(&p, DIBS__BREAK, "n", 0);
+  ask(&p, &broken, DIBS_OK);
+  const redisReply *all = RUN(by_hand, "KEYS", "dibs:{*}:*:n");
+  char *names[16] = {NULL};
+  size_t count = all->elements;
+  assert_int_equal(count, 8); /* n h u s w q a b */
+  for (size_t i = 0; i < count; i++) names[i] = strdup(all->element[i]->str);
+  for (size_t i = 0; i < count; i++) {
+    if (RUN(by_hand, "PTTL", names[i])->integer <= 0) fail_msg("%s is for ever", names[i]);
+    free(names[i]);
+  }
+  client_close(&p);
+  client_close(&q);
+}
+
+static void fences_do_not_run_ahead_of_the_clock(void **state) {
+  (void)state;
+  struct client p = client_open(false);
+  uint64_t last = 0;
+  for (int i = 0; i < 200; i++) {
+    struct dibs__lease_op op = lease(&p, DIBS__ACQUIRE, "n", i);
+    op.want_block = DIBS__BLOCK_MAX;
+    ask(&p, &op, DIBS_OK);
+    assert_true(op.fence.v > last && op.got_block >= 1);
+    last = op.fence.v + op.got_block - 1;
+    /* Else they would fall when the memory is lost.  Each grant has one, whatever the millisecond. */
+    assert_true(last < ((uint64_t)p.said.now.ms + 1) * 1024 + 200);
+    release(&p, op);
+  }
+  RUN(by_hand, "FLUSHDB");
+  struct dibs__lease_op op = acquire(&p, "n", 999, DIBS_OK);
+  assert_true(op.fence.v > last);
+  client_close(&p);
+}
+
+/* ---- Mandates ---- */
+
+static void an_epoch_that_is_used_up_grants_no_more(void **state) {
+  (void)state;
+  struct client t = client_open(true);
+  uint16_t bucket = dibs__bucket(dibs__str_of("n", 1));
+  dibs__mandate what = anchor(&t, DIBS__ANCHOR_READ, bucket, (dibs__mandate){0}).stands;
+  what.epoch = 70;
+  assert_true(anchor(&t, DIBS__ANCHOR_INSTALL, bucket, what).served);
+  char key[32];
+  snprintf(key, sizeof key, "dibs:{%u}", bucket);
+  RUN(by_hand, "SETRANGE", key, "5", "\xfd\xff\xff\xff"); /* two are left */
+  struct dibs__lease_op op = lease(&t, DIBS__ACQUIRE, "n", 1);
+  op.op.mandate = what;
+  op.want_block = 3;
+  ask(&t, &op, DIBS__MOVED);
+  assert_int_equal(op.op.has.epoch, 70);
+  op.want_block = 2;
+  ask(&t, &op, DIBS_OK);
+  struct dibs__lease_op again = op;
+  again.op.verb = DIBS__RENEW;
+  again.want_block = 1;
+  ask(&t, &again, DIBS__MOVED);
+  what.epoch++;
+  assert_int_equal(anchor(&t, DIBS__ANCHOR_INSTALL, bucket, what).op.status, DIBS_OK);
+  again.op.mandate = what;
+  ask(&t, &again, DIBS_OK);
+  assert_int_equal(again.fence.v, dibs__fence_make(71, 1).v);
+  client_close(&t);
+}
+
+static void a_flush_takes_the_mandate_along(void **state) {
+  (void)state;
+  struct client t = client_open(true), p = client_open(false);
+  uint16_t bucket = dibs__bucket(dibs__str_of("n", 1));
+  dibs__mandate what = {9, t.identity.mandate.life};
+  assert_true(anchor(&t, DIBS__ANCHOR_INSTALL, bucket, what).served);
+  struct dibs__lease_op op = acquire(&p, "n", 1, DIBS_DENIED);
+  assert_non_null(strstr(p.said.text, "anchor"));
+  RUN(by_hand, "FLUSHDB");
+  op.op.mandate = what;
+  ask(&t, &op, DIBS__MOVED);
+  assert_int_equal(op.op.has.epoch, 0);
+  acquire(&p, "n", 1, DIBS_OK);
+  client_close(&t);
+  client_close(&p);
+}
+
+/* What was granted without a mandate is above small epochs: a fence must not fall. */
+static void no_epoch_is_installed_below_what_was_granted(void **state) {
+  (void)state;
+  struct client t = client_open(true), p = client_open(false);
+  struct dibs__lease_op own = acquire(&p, "n", 1, DIBS_OK);
+  dibs__mandate what = {dibs__fence_epoch(own.fence), t.identity.mandate.life};
+  assert_int_equal(anchor(&t, DIBS__ANCHOR_INSTALL, own.op.bucket, what).op.status, DIBS_CONFLICT);
+  what.epoch++;
+  assert_int_equal(anchor(&t, DIBS__ANCHOR_INSTALL, own.op.bucket, what).op.status, DIBS_OK);
+  client_close(&t);
+  client_close(&p);
+}
+
+/* Its connections and its run_id stay: the script looks itself. */
+static void who_was_demoted_for_a_while_has_another_life(void **state) {
+  (void)state;
+  struct client p = client_open(false);
+  struct dibs__lease_op held = acquire(&p, "n", 1, DIBS_OK);
+  ADMIN("REPLICAOF", "127.0.0.1", "1");
+  ADMIN("REPLICAOF", "NO", "ONE");
+  held.op.verb = DIBS__RENEW;
+  ask(&p, &held, DIBS__MOVED);
+  assert_int_equal(held.op.has.epoch, 1);
+  assert_memory_not_equal(held.op.has.life.b, p.identity.mandate.life.b, sizeof held.op.has.life.b);
+  held.op.mandate = held.op.has;
+  ask(&p, &held, DIBS_OK);
+  client_close(&p);
+}
+
+static void a_replica_grants_nothing(void **state) {
+  (void)state;
+  struct client p = client_open(false);
+  struct dibs__lease_op op = lease(&p, DIBS__ACQUIRE, "n", 1);
+  struct dibs__op *ops[] = {&op.op};
+  acquire(&p, "other", 1, DIBS_OK);
+  op.op.status = DIBS_UNKNOWN;
+  ADMIN("REPLICAOF", "127.0.0.1", "1");
+  dibs__status status = dibs__redis_driver.run(p.session, ops, 1, within(LONG_MS), &p.said);
+  ADMIN("REPLICAOF", "NO", "ONE");
+  assert_int_equal(status, DIBS_UNAVAILABLE);
+  assert_true(p.said.dead);
+  client_close(&p);
+}
+
+/* ---- What it forgets ---- */
+
+static void scripts_that_were_forgotten_are_told_again(void **state) {
+  (void)state;
+  struct client p = client_open(false);
+  struct dibs__lease_op held = acquire(&p, "n", 1, DIBS_OK);
+  ADMIN("SCRIPT", "FLUSH");
+  release(&p, held);
+  client_close(&p);
+}
+
+/* PUBLISH would count who listens to everything. */
+static void a_monitor_is_nobodys_life(void **state) {
+  (void)state;
+  struct client p = client_open(false), q = client_open(false);
+  struct dibs__redis_link *monitor = bed_connect(place);
+  RUN(monitor, "PSUBSCRIBE", "*");
+  struct dibs__lease_op held = acquire(&p, "n", 1, DIBS_OK);
+  acquire(&q, "n", 2, DIBS__QUEUED);
+  client_close(&q);
+  release(&p, held);
+  acquire(&p, "n", 3, DIBS_OK);
+  dibs__redis_disconnect(monitor);
+  client_close(&p);
+}
+
+/* Who is gone stands behind who lives, where no offer comes by. */
+static void who_fell_silent_and_is_gone_is_forgotten(void **state) {
+  (void)state;
+  struct client p = client_open(false), q = client_open(false);
+  char key[32];
+  acquire(&p, "n", 1, DIBS_OK);
+  acquire(&p, "n", 2, DIBS__QUEUED);
+  acquire(&q, "n", 3, DIBS__QUEUED);
+  client_close(&q);
+  uint16_t bucket = dibs__bucket(dibs__str_of("n", 1));
+  snprintf(key, sizeof key, "dibs:{%u}:w:n", bucket);
+  assert_int_equal(RUN(by_hand, "HLEN", key)->integer, 2);
+  snprintf(key, sizeof key, "dibs:{%u}:a:n", bucket);
+  const redisReply *all = RUN(by_hand, "ZRANGE", key, "0", "-1");
+  char ids[2][16];
+  assert_int_equal(all->elements, 2);
+  for (int i = 0; i < 2; i++) memcpy(ids[i], all->element[i]->str, 16);
+  for (int i = 0; i < 2; i++) { /* a long time passes */
+    const char *words[] = {"ZADD", key, "1", ids[i]};
+    const size_t lengths[] = {4, strlen(key), 1, 16};
+    assert_true(dibs__redis_put(by_hand, 4, words, lengths));
+    bed_go(by_hand);
+  }
+  acquire(&p, "n", 2, DIBS__QUEUED); /* each look takes the most silent one */
+  acquire(&p, "n", 2, DIBS__QUEUED);
+  snprintf(key, sizeof key, "dibs:{%u}:w:n", bucket);
+  assert_int_equal(RUN(by_hand, "HLEN", key)->integer, 1);
+  client_close(&p);
+}
+
+/* ---- What it finds ---- */
+
+static void what_is_none_of_ours_is_left_as_it_is(void **state) {
+  (void)state;
+  struct client p = client_open(false);
+  uint16_t bucket = dibs__bucket(dibs__str_of("n", 1));
+  char key[32];
+  snprintf(key, sizeof key, "dibs:{%u}:n:n", bucket);
+  RUN(by_hand, "RPUSH", key, "x");
+  acquire(&p, "n", 1, DIBS_CORRUPT);
+  assert_non_null(strstr(p.said.text, "prefix"));
+  assert_int_equal(RUN(by_hand, "LLEN", key)->integer, 1);
+  const char *texts[] = {"", "hello", "Xhello", "Qhello"};
+  for (size_t i = 0; i < COUNT_OF(texts); i++) {
+    RUN(by_hand, "SET", key, texts[i]);
+    for (int verb = DIBS__ACQUIRE; verb <= DIBS__BREAK; verb++) {
+      struct dibs__lease_op op = lease(&p, (enum dibs__lease_verb)verb, "n", 1);
+      ask(&p, &op, DIBS_CORRUPT);
+    }
+    assert_string_equal(RUN(by_hand, "GET", key)->str, texts[i]);
+  }
+  RUN(by_hand, "DEL", key);
+  acquire(&p, "n", 1, DIBS_OK);
+  snprintf(key, sizeof key, "dibs:{%u}", bucket);
+  RUN(by_hand, "SET", key, "hello");
+  acquire(&p, "n", 1, DIBS_CORRUPT);
+  assert_string_equal(RUN(by_hand, "GET", key)->str, "hello");
+  RUN(by_hand, "DEL", key);
+  RUN(by_hand, "HSET", key, "a", "b");
+  acquire(&p, "n", 1, DIBS_CORRUPT);
+  assert_int_equal(RUN(by_hand, "HLEN", key)->integer, 1);
+  client_close(&p);
+}
+
+static void a_full_server_refuses_and_lets_go(void **state) {
+  (void)state;
+  struct client p = client_open(false);
+  struct dibs__lease_op held = acquire(&p, "n", 1, DIBS_OK), out = held, more = lease(&p, DIBS__ACQUIRE, "m", 2);
+  struct dibs__op *ops[] = {&out.op, &more.op};
+  out.op.verb = DIBS__RELEASE;
+  ADMIN("CONFIG", "SET", "maxmemory", "1");
+  out.op.status = more.op.status = DIBS_UNKNOWN;
+  dibs__status status = dibs__redis_driver.run(p.session, ops, 2, within(LONG_MS), &p.said);
+  ADMIN("CONFIG", "SET", "maxmemory", "0");
+  assert_int_equal(status, DIBS_OK);
+  assert_int_equal(out.op.status, DIBS_OK);
+  assert_int_equal(more.op.status, DIBS_UNAVAILABLE);
+  assert_non_null(strstr(p.said.text, "OOM"));
+  acquire(&p, "n", 3, DIBS_OK);
+  client_close(&p);
+}
+
+#define CASE(f)                                                                                                        \
+  { #f, f, begin, end, NULL }
+
+int main(int argc, char **argv) {
+  const struct CMUnitTest tests[] = {
+      CASE(nothing_is_left_of_many_names),
+      CASE(a_held_lease_takes_little_memory),
+      CASE(every_key_of_a_line_ends_by_itself),
+      CASE(fences_do_not_run_ahead_of_the_clock),
+      CASE(an_epoch_that_is_used_up_grants_no_more),
+      CASE(a_flush_takes_the_mandate_along),
+      CASE(no_epoch_is_installed_below_what_was_granted),
+      CASE(scripts_that_were_forgotten_are_told_again),
+      CASE(a_monitor_is_nobodys_life),
+      CASE(who_fell_silent_and_is_gone_is_forgotten),
+      CASE(what_is_none_of_ours_is_left_as_it_is),
+      CASE(a_full_server_refuses_and_lets_go),
+      CASE(who_was_demoted_for_a_while_has_another_life),
+      CASE(a_replica_grants_nothing),
+  };
+  bed_args(argc, argv);
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
