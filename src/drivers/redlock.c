@@ -78,6 +78,24 @@ static void identify(const struct dibs__redlock *store, struct dibs__identity *i
                                       .session = store->session};
 }
 
+/* A majority at least. */
+static dibs__status reach(struct dibs__redlock_session *s, dibs__tick by, struct dibs__said *said) {
+  const struct dibs__redlock *store = s->store;
+  size_t linked = dibs__redlock_links(s, by);
+  if (s->twin != s->twin_of) {
+    dibs__say(said, "%.80s:%u and %.80s:%u are the same server: it would have two votes",
+              store->place->hosts[s->twin].host, (unsigned)store->place->hosts[s->twin].port,
+              store->place->hosts[s->twin_of].host, (unsigned)store->place->hosts[s->twin_of].port);
+    return DIBS_INVALID;
+  }
+  if (linked >= store->majority) return DIBS_OK;
+  int64_t waits[DIBS__REDLOCK_NODES] = {0};
+  uint32_t there = 0;
+  for (size_t i = 0; i < store->count; i++) there |= (uint32_t)(s->links[i] != NULL) << i;
+  dibs__redlock_say_no_quorum(s, there, waits, said);
+  return DIBS_UNAVAILABLE;
+}
+
 static dibs__status redlock_connect(struct dibs__dstore *base, dibs__tick by, struct dibs__session **session,
                                     struct dibs__identity *identity, struct dibs__said *said) {
   struct dibs__redlock *store = (struct dibs__redlock *)base;
@@ -93,14 +111,10 @@ static dibs__status redlock_connect(struct dibs__dstore *base, dibs__tick by, st
     free(s);
     return DIBS_NO_MEMORY;
   }
-  size_t linked = dibs__redlock_links(s, by);
-  if (linked < store->majority) {
-    int64_t waits[DIBS__REDLOCK_NODES] = {0};
-    uint32_t there = 0;
-    for (size_t i = 0; i < store->count; i++) there |= (uint32_t)(s->links[i] != NULL) << i;
-    dibs__redlock_say_no_quorum(s, there, waits, said);
+  dibs__status status = reach(s, by, said);
+  if (status != DIBS_OK) {
     redlock_disconnect(&s->base);
-    return DIBS_UNAVAILABLE;
+    return status;
   }
   identify(store, identity);
   *session = &s->base;

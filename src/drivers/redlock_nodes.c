@@ -134,10 +134,20 @@ static bool was_closed(const struct dibs__redis_link *link) {
 
 size_t dibs__redlock_links(session *s, dibs__tick by) {
   size_t linked = 0;
+  uint32_t tried = 0;
   for (size_t i = 0; i < s->store->count; i++) {
     bool closed = s->links[i] && !s->links[i]->dead && was_closed(s->links[i]);
     if (closed || (s->links[i] && s->links[i]->dead)) dibs__redlock_unlink(s, i);
-    if (!s->links[i] && (closed || may_try(s, i))) link_node(s, i, by);
+    if (!s->links[i] && (closed || may_try(s, i))) {
+      link_node(s, i, by);
+      tried |= 1u << i;
+    }
+    linked += s->links[i] != NULL;
+  }
+  /* Without them nothing can be done: then nobody is let alone. */
+  for (size_t i = 0; i < s->store->count && linked < s->store->majority; i++) {
+    if (s->links[i] || (tried >> i & 1) || !dibs__tick_before(dibs__tick_now(), by)) continue;
+    link_node(s, i, by);
     linked += s->links[i] != NULL;
   }
   return linked;

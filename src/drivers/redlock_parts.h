@@ -62,7 +62,10 @@ struct dibs__redlock {
   struct dibs__redis_script scripts[DIBS__REDLOCK_SCRIPTS];
 
   dibs__mutex lock;
-  struct dibs__redlock_node nodes[DIBS__REDLOCK_NODES]; /* guarded by the lock */
+  /* Guarded by the lock. */
+  struct dibs__redlock_node nodes[DIBS__REDLOCK_NODES];
+  uint64_t highest, from; /* fences: seen of any node; by the nodes' clocks, */
+  dibs__tick from_at;     /* at this instant of ours */
 
   int bell;
   _Atomic bool woken;
@@ -75,6 +78,7 @@ struct dibs__redlock_session {
   struct dibs__redlock *store;
   struct dibs__redis_link *links[DIBS__REDLOCK_NODES]; /* NULL: none */
   struct dibs__redlock_doing *doing;                   /* room for a batch */
+  size_t twin, twin_of;                                /* two nodes that turned out to be one server; equal: none */
 };
 
 /* ---- redlock_uri.c ---- */
@@ -105,8 +109,8 @@ struct dibs__redlock_asked {
   uint16_t nth[DIBS__REDLOCK_NODES];
 };
 
-/* Links to all nodes that can be had; to those that failed lately only when their time has come.  How many there are.
- */
+/* Links to all nodes that can be had; to those that failed lately only when their time has come, or when there is no
+ * majority without them.  How many there are. */
 size_t dibs__redlock_links(struct dibs__redlock_session *s, dibs__tick by);
 void dibs__redlock_unlink(struct dibs__redlock_session *s, size_t node);
 /* Puts a command on every linked node whose bit is set. */
@@ -131,30 +135,35 @@ dibs__str dibs__redlock_text(const redisReply *reply, size_t nth);
 
 /* What the nodes said to the first round of an acquire, together. */
 struct dibs__redlock_votes {
-  uint32_t took;   /* nodes that gave the name now: a bit each */
-  uint32_t mine;   /* that the id was granted it before */
-  uint32_t counts; /* whose vote counts */
+  uint32_t took;    /* nodes that gave the name now: a bit each */
+  uint32_t written; /* of these, those that have the fence that was hoped for */
+  uint32_t mine;    /* that the id was granted it before */
+  uint32_t counts;  /* whose vote counts */
   uint32_t answered, held;
   int64_t wait[DIBS__REDLOCK_NODES]; /* of those that do not count */
   int64_t left[DIBS__REDLOCK_NODES]; /* of holders that are others */
   uint32_t left_count;
-  bool granted, broken; /* one of those was granted it; one of ours is broken */
-  uint64_t top;         /* the highest proposal */
+  bool broken;  /* one of ours is */
+  uint64_t top; /* the highest proposal */
   /* A grant of ours that stands on a majority. */
   bool found;
   uint64_t first, block;
   int64_t found_until; /* in our timeline */
 };
 enum dibs__redlock_verdict {
-  DIBS__REDLOCK_FOUND, /* it has it since before */
-  DIBS__REDLOCK_WON,   /* the second round may begin */
+  DIBS__REDLOCK_FOUND,   /* it has it since before */
+  DIBS__REDLOCK_GRANTED, /* the fence that was hoped for stands on a majority */
+  DIBS__REDLOCK_WON,     /* the second round may begin */
   DIBS__REDLOCK_BROKEN,
   DIBS__REDLOCK_BUSY,
-  DIBS__REDLOCK_SPLIT, /* nobody has been granted it, and nobody can be */
+  DIBS__REDLOCK_SPLIT, /* nobody can have a majority */
   DIBS__REDLOCK_NO_QUORUM
 };
 enum dibs__redlock_verdict dibs__redlock_count(struct dibs__redlock_session *s, const struct dibs__redlock_asked *asked,
                                                int64_t sent_ms, struct dibs__redlock_votes *votes);
+/* A fence that is likely above all that the nodes have seen; 0: nothing is known yet.  `many` of them are counted as
+ * used. */
+uint64_t dibs__redlock_hope(struct dibs__redlock *store, uint32_t many);
 /* When a majority may be free; in ms from now. */
 int64_t dibs__redlock_free_in(const struct dibs__redlock *store, const struct dibs__redlock_votes *votes);
 static inline size_t dibs__redlock_bits(uint32_t nodes) {

@@ -3,9 +3,10 @@
  * A batch of leases.  It is carried out in stretches in which no name comes twice, each of a few rounds with all nodes
  * side by side:
  *
- *   1  every acquire asks for the name; renewals, releases, cancels and breaks are done
- *   2  who was given a name by a majority has the fence written back there; who was not gives back what it was given;
- *      a renewal draws its fences, and teaches nodes that did not know of it
+ *   1  every acquire asks for the name, and hopes for a fence: where that is above all that was seen it is written with
+ *      the name, and where that is a majority, this is all; renewals, releases, cancels and breaks are done
+ *   2  who was given a name by a majority, but not the fence, has the highest that was proposed written back there; who
+ *      was not gives back what it was given; a renewal draws its fences, and teaches nodes that did not know of it
  *   3  who could not write back gives back, too
  *
  * A vote that was split is repeated after a while drawn by chance, a few times within the call.  `until` is counted
@@ -32,6 +33,8 @@ enum stage {
   STAGE_FIRST,   /* asked in the first round */
   STAGE_SEAL,    /* an acquire that won */
   STAGE_RETURN,  /* one that did not: what it was given is to be given back */
+  STAGE_TIDY,    /* one that was granted before: nodes that gave it anew just now are let go */
+  STAGE_UNDO,    /* one that won, and could not write back: the same */
   STAGE_RENEWED, /* a renewal that draws, or teaches */
 };
 
@@ -41,7 +44,7 @@ struct dibs__redlock_doing {
   enum dibs__redlock_verdict verdict;
   struct dibs__redlock_asked asked;
   struct dibs__redlock_votes votes;
-  uint64_t fence;
+  uint64_t fence, hoped;
   uint32_t renewed, behind; /* nodes */
   uint64_t first, granted, block;
   dibs__str owner, pid, since; /* as a node told; good until the next round */
@@ -129,7 +132,7 @@ static void answer_busy(struct batch *b, doing *d) {
   uint64_t times = op->ticket < POLL_DOUBLINGS ? op->ticket : POLL_DOUBLINGS;
   int64_t pause = (int64_t)POLL_MS << times;
   pause = pause / 2 + by_chance(pause) + 1;
-  if (d->votes.granted && free_in + POLL_MS < pause) pause = free_in + 1 + by_chance(POLL_MS);
+  if (free_in + POLL_MS < pause) pause = free_in + 1 + by_chance(POLL_MS);
   op->ticket++;
   op->fence = DIBS__FENCE_NONE;
   op->recheck.ms = now_ms() + pause;
@@ -159,6 +162,9 @@ static void put_take(struct batch *b, doing *d) {
   tag(b, &w, b->now + op->ttl_ms);
   dibs__redlock_number(&w, dibs__process_id());
   dibs__redlock_number(&w, (uint64_t)b->store->max_ttl_ms);
+  d->hoped = dibs__redlock_hope(b->store, wanted(op));
+  dibs__redlock_number(&w, d->hoped);
+  dibs__redlock_number(&w, wanted(op));
   dibs__redlock_put(b->s, all_nodes(b), DIBS__REDLOCK_TAKE, &w, &d->asked);
 }
 
@@ -176,7 +182,7 @@ static void put_renew(struct batch *b, doing *d) {
   dibs__redlock_put(b->s, all_nodes(b), DIBS__REDLOCK_RENEW, &w, &d->asked);
 }
 
-/* `which`: "all", "new", or NULL: the grant with this fence. */
+/* `which`: "all", or NULL: the grant with this fence, and what was not granted yet. */
 static void put_drop(struct batch *b, doing *d, uint32_t nodes, const char *which, uint64_t fence) {
   const struct dibs__lease_op *op = d->op;
   words_t w = {.count = 0};
@@ -238,10 +244,21 @@ static void judge_acquire(struct batch *b, doing *d) {
   case DIBS__REDLOCK_FOUND:
     if (d->votes.found_until > now_ms()) {
       answer_grant(d, d->votes.first, d->votes.block, d->votes.found_until);
+      d->fence = d->hoped;
+      if (d->votes.took) d->stage = STAGE_TIDY;
       return;
     }
     d->verdict = DIBS__REDLOCK_SPLIT; /* it is over, though the nodes do not know it yet */
     d->fence = d->votes.first;
+    d->stage = STAGE_RETURN;
+    return;
+  case DIBS__REDLOCK_GRANTED:
+    d->fence = d->hoped;
+    if (now_ms() < b->now + d->op->ttl_ms) {
+      answer_grant(d, d->fence, wanted(d->op), b->now + d->op->ttl_ms);
+      return;
+    }
+    d->verdict = DIBS__REDLOCK_NO_QUORUM; /* the answers took longer than the lease lasts */
     d->stage = STAGE_RETURN;
     return;
   case DIBS__REDLOCK_WON:
@@ -249,13 +266,13 @@ static void judge_acquire(struct batch *b, doing *d) {
     d->stage = STAGE_SEAL;
     if (d->fence < FENCES_END - DIBS__BLOCK_MAX) return;
     d->verdict = DIBS__REDLOCK_NO_QUORUM; /* a node's clock stands beyond the year 2248 */
-    d->fence = 0;
+    d->fence = d->hoped;
     d->stage = STAGE_RETURN;
     return;
   case DIBS__REDLOCK_BUSY:
   case DIBS__REDLOCK_SPLIT:
   case DIBS__REDLOCK_NO_QUORUM:
-    d->fence = 0;
+    d->fence = d->hoped; /* what was written of it goes, too */
     d->stage = STAGE_RETURN;
     return;
   }
@@ -419,23 +436,29 @@ static void put_heal(struct batch *b, doing *d) {
   dibs__redlock_put(b->s, d->behind, DIBS__REDLOCK_HEAL, &w, &unheard);
 }
 
+/* Where it may have the name under d->fence, or was not granted it yet. */
+static uint32_t given(const doing *d) {
+  return d->votes.found ? d->votes.took | d->votes.mine : d->votes.took;
+}
+
 static bool put_second(struct batch *b, doing *d) {
   switch (d->stage) {
   case STAGE_SEAL:
     put_seal(b, d, d->votes.took | d->votes.mine, false);
     return true;
   case STAGE_RETURN:
-    if (d->fence)
-      put_drop(b, d, d->votes.took | d->votes.mine, NULL, d->fence);
-    else if (d->votes.took)
-      put_drop(b, d, d->votes.took, "new", 0);
-    return d->fence || d->votes.took;
+    put_drop(b, d, given(d), NULL, d->fence);
+    return given(d) != 0;
+  case STAGE_TIDY:
+    put_drop(b, d, d->votes.took, NULL, d->fence);
+    return true;
   case STAGE_RENEWED:
     if (d->behind) put_heal(b, d);
     if (d->fence) put_seal(b, d, d->renewed, true);
     return true;
   case STAGE_DONE:
   case STAGE_FIRST:
+  case STAGE_UNDO:
     break;
   }
   return false;
@@ -450,11 +473,12 @@ static void judge_seal(struct batch *b, doing *d) {
   }
   d->verdict = is_majority(b, t.answered) ? DIBS__REDLOCK_SPLIT : DIBS__REDLOCK_NO_QUORUM;
   d->votes.answered = t.answered;
-  d->stage = STAGE_RETURN;
+  d->stage = STAGE_UNDO;
 }
 
 static void judge_second(struct batch *b, doing *d) {
   if (d->stage == STAGE_SEAL) judge_seal(b, d);
+  if (d->stage == STAGE_TIDY) d->stage = STAGE_DONE;
   if (d->stage != STAGE_RENEWED) return;
   if (d->fence && is_majority(b, tally(b, d).yes)) answer_grant(d, d->fence, wanted(d->op), d->op->until.ms);
   d->stage = STAGE_DONE;
@@ -483,11 +507,17 @@ static void round_third(struct batch *b) {
   bool put = false;
   for (size_t i = 0; i < b->count; i++) {
     doing *d = &b->all[i];
-    if (d->stage != STAGE_RETURN || d->verdict == DIBS__REDLOCK_BUSY || !d->fence) continue;
+    if (d->stage != STAGE_UNDO) continue;
     put_drop(b, d, d->votes.took | d->votes.mine, NULL, d->fence);
+    d->stage = STAGE_RETURN;
     put = true;
   }
   if (put) dibs__redlock_go(b->s, b->by);
+}
+
+/* A round that is cut short would cost the links. */
+static bool time_left(const struct batch *b) {
+  return dibs__tick_left_ms(dibs__tick_now(), b->by) > b->store->node_timeout_ms;
 }
 
 /* true: some ask again. */
@@ -497,7 +527,7 @@ static bool conclude(struct batch *b, int64_t round, bool founded) {
     doing *d = &b->all[i];
     if (d->stage != STAGE_RETURN) continue;
     bool retries = d->verdict == DIBS__REDLOCK_SPLIT || (d->verdict == DIBS__REDLOCK_NO_QUORUM && founded);
-    if (retries && round < b->store->retries && dibs__tick_before(dibs__tick_now(), b->by)) {
+    if (retries && round < b->store->retries && time_left(b)) {
       d->stage = STAGE_FIRST;
       again = true;
     } else if (d->verdict == DIBS__REDLOCK_NO_QUORUM) {

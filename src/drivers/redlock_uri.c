@@ -2,7 +2,7 @@
 /*
  *   redlock://[user[:password]@]host1[:port],host2[:port],host3[:port][,...][/database][?parameter=value&...]
  *
- *   node_timeout=MS     how long a node may take to answer (200)
+ *   node_timeout=MS     how long a node may take to answer (500)
  *   max_ttl=MS          no lease may be longer; a node that lost its memory does not count for so long (600000)
  *   drift=PERMILLE      by how much the clocks of nodes may run apart (10), to which 2 ms are added
  *   retries=N           how often a vote that was split is repeated in one call (4)
@@ -71,7 +71,7 @@ static dibs__status read_numbers(const struct dibs__uri *uri, struct dibs__redlo
     const char *key;
     int64_t min, max, otherwise;
     int64_t *to;
-  } all[] = {{"node_timeout", 10, 5000, 200, &store->node_timeout_ms},
+  } all[] = {{"node_timeout", 10, 5000, 500, &store->node_timeout_ms},
              {"max_ttl", 1000, INT64_C(86400000), 600000, &store->max_ttl_ms},
              {"drift", 0, 500, 10, &store->drift_permille},
              {"retries", 0, 100, 4, &store->retries}};

@@ -125,12 +125,15 @@ const char *quorum(size_t count, const char *params, const uint16_t ports[]) {
   for (size_t i = 0; i < count; i++)
     len += (size_t)snprintf(uri + len, sizeof uri - len, "%s127.0.0.1:%u", i ? "," : "",
                             (unsigned)(ports ? ports[i] : bed.ports[i]));
-  snprintf(uri + len, sizeof uri - len, "/0?prefix=%s%s", bed.prefix, params);
+  /* Long, because the machine may be busy; what is about pauses says less. */
+  snprintf(uri + len, sizeof uri - len, "/0?prefix=%s%s%s", bed.prefix, params,
+           strstr(params, "node_timeout") ? "" : "&node_timeout=4000");
   return uri;
 }
 
 struct answer ask(struct party *p, enum dibs__lease_verb verb, const char *name, int id, dibs__fence fence,
                   struct how how) {
+  if (how.ttl == 0) how.ttl = LONG_TTL;
   struct answer a = {.op = lease_op(p, verb, name, id, how)};
   struct dibs__op *ops[] = {&a.op.op};
   int64_t began = now_ms();

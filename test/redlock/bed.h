@@ -32,6 +32,11 @@ const char *bucket_key_of(const char *name);
  */
 const char *quorum(size_t count, const char *params, const uint16_t ports[]);
 
+/* Nothing of it ends while a case runs. */
+enum { LONG_TTL = 60000 };
+#define take(p, name, id, ...) acquire(p, name, id, .ttl = LONG_TTL, ##__VA_ARGS__)
+#define keep_on(p, name, id, fence, ...) renew(p, name, id, fence, .ttl = LONG_TTL, ##__VA_ARGS__)
+
 /* Asks once, whatever comes. */
 struct answer {
   dibs__status run;

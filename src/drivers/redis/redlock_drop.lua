@@ -1,12 +1,11 @@
 -- SPDX-License-Identifier: MIT
 -- Takes the name from the id.
 --   KEYS  the name
---   ARGV  id, and which grant: a fence of it, "all", or "new": only what was not granted yet
+--   ARGV  id, and which grant: a fence of it (what was not granted yet goes, too), or "all"
 --   gives 0: nothing was there; 1: it was not granted yet; 2: it was
 local h = redis.call('HMGET', KEYS[1], 'id', 'f', 'g', 'n')
 if h[1] ~= ARGV[1] then return 0 end
 if h[2] ~= '0' then
-  if ARGV[2] == 'new' then return 0 end
   local fence = tonumber(ARGV[2])
   if fence and (fence < tonumber(h[3]) or fence >= h[2] + h[4]) then return 0 end
 end

@@ -1,10 +1,10 @@
 -- SPDX-License-Identifier: MIT
 -- The first round of an acquire, on one node: has the name if nobody has it, or the same id.
 --   KEYS  the node's mark, the bucket's highest fence, the name
---   ARGV  id, ms to hold, owner, ttl, tag, pid, ms in quarantine
---   gives {0, standing, wait, proposed fence}                         had now
---         {1, standing, wait, ms left, 1: it was granted}             another's
---         {2, standing, wait, ms left, broken, f, g, n, tag, highest} its own, granted before
+--   ARGV  id, ms to hold, owner, ttl, tag, pid, ms in quarantine, the fence that is hoped for, how many of them
+--   gives {0, standing, wait, fence, 1: it was the one hoped for, and is written}  had now
+--         {1, standing, wait, ms left, digest of the id}                           another's
+--         {2, standing, wait, ms left, broken, f, g, n, tag, highest}              its own, granted before
 -- standing: 2 the node counts; 1 it lost its memory, and counts in `wait` ms; 0 the same, and it never had a mark
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
@@ -24,20 +24,28 @@ elseif mark[3] == '0' then
   end
 end
 
-local last = tonumber(redis.call('GET', KEYS[2]) or '0')
 local h = redis.call('HMGET', KEYS[3], 'id', 'f', 'g', 'n', 'x', 'u')
 if h[1] and h[1] ~= ARGV[1] then
-  return {1, standing, wait, redis.call('PTTL', KEYS[3]), h[2] == '0' and 0 or 1}
+  return {1, standing, wait, redis.call('PTTL', KEYS[3]), string.sub(redis.sha1hex(h[1]), 1, 16)}
 end
+local last = tonumber(redis.call('GET', KEYS[2]) or '0')
 if h[1] and h[2] ~= '0' then
   return {2, standing, wait, redis.call('PTTL', KEYS[3]), tonumber(h[5]), tonumber(h[2]), tonumber(h[3]),
           tonumber(h[4]), h[6], last}
 end
 
--- Above all that was seen here, and above what a node that lost its memory had seen, if clocks go on.
-local fence = math.max(last + 1, now * 1024)
-redis.call('SET', KEYS[2], string.format('%.0f', fence))
-redis.call('HSET', KEYS[3], 'id', ARGV[1], 'f', 0, 'g', 0, 'n', 0, 'x', 0, 'o', ARGV[3], 'l', ARGV[4], 'u', ARGV[5],
-           'p', ARGV[6], 's', string.format('%.0f', now))
+-- What is hoped for is above all that was seen here: then the second round's work is done.  Else a fence is proposed,
+-- above what a node that lost its memory had seen, too, if clocks go on; so nothing is taken from far ahead of them.
+local fence, block, written = tonumber(ARGV[8]), 0, 0
+if fence > last and fence <= (now + 1000) * 1024 then
+  block, written = tonumber(ARGV[9]), 1
+  redis.call('SET', KEYS[2], string.format('%.0f', fence + block - 1))
+else
+  fence = math.max(last + 1, now * 1024)
+  redis.call('SET', KEYS[2], string.format('%.0f', fence))
+end
+local first = written == 1 and ARGV[8] or 0
+redis.call('HSET', KEYS[3], 'id', ARGV[1], 'f', first, 'g', first, 'n', block, 'x', 0, 'o', ARGV[3], 'l', ARGV[4], 'u',
+           ARGV[5], 'p', ARGV[6], 's', string.format('%.0f', now))
 redis.call('PEXPIRE', KEYS[3], ARGV[2])
-return {0, standing, wait, fence}
+return {0, standing, wait, fence, written}
