@@ -37,8 +37,12 @@ static int show(const struct tier_call *c) {
     dibs__cli_tiers_troubled(&tiers, columns, stdout);
     printf("\nstrictness %s, clients %u\n", dibs__cli_strictness_name(tiers.info.strictness), tiers.info.clients);
   }
+  bool confirmed = dibs__cli_tiers_confirmed(&tiers);
   dibs__cli_tiers_free(&tiers);
-  return code == CLI_DONE ? dibs__cli_flush(g) : code;
+  if (code == CLI_DONE) code = dibs__cli_flush(g);
+  if (code != CLI_DONE || confirmed) return code;
+  return dibs__cli_fail(g, CLI_STORE, "UNAVAILABLE",
+                        "the anchor, the last tier, can't be reached: nothing can be moved or set until it is back");
 }
 
 /* ---- Changes ---- */

@@ -22,6 +22,8 @@ struct cli_tiers {
 /* For dibs__cli_tiers_free in any case. */
 dibs_status dibs__cli_tiers_look(dibs_store *store, struct cli_tiers *tiers, dibs_error *error);
 void dibs__cli_tiers_free(struct cli_tiers *tiers);
+/* Did the anchor say so just now? */
+bool dibs__cli_tiers_confirmed(const struct cli_tiers *tiers);
 /* A sentence or two on what matters, and the table. */
 void dibs__cli_tiers_say(const struct cli_tiers *tiers, FILE *out);
 void dibs__cli_tiers_table(const struct cli_tiers *tiers, size_t columns, FILE *out);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TROUBLED_MAX = 20 };
+enum { TROUBLED_MAX = 20, CONFIRMED_MS = 3000 };
 
 static const char *const breakers[] = {"closed", "open", "half-open"};
 static const char *const hands[] = {"auto", "open", "closed"};
@@ -77,6 +77,10 @@ void dibs__cli_tiers_free(struct cli_tiers *tiers) {
 
 /* ---- In words ---- */
 
+bool dibs__cli_tiers_confirmed(const struct cli_tiers *t) {
+  return t->info.confirmed_ms >= 0 && t->info.confirmed_ms <= CONFIRMED_MS;
+}
+
 static bool is_left(const struct cli_tiers *t, size_t nth) {
   const dibs_tier_info *tier = &t->tier[nth].info;
   return tier->hand == DIBS_HAND_OPEN || (tier->hand == DIBS_HAND_AUTO && tier->down);
@@ -123,7 +127,7 @@ static void say_tier(const struct cli_tiers *t, size_t nth, FILE *out) {
 }
 
 void dibs__cli_tiers_say(const struct cli_tiers *t, FILE *out) {
-  char since[24] = "never";
+  char since[24];
   if (t->info.on_their_own)
     fputs("EVERY TIER IS DOWN: processes go on by their own memory, and two may hold one name.\n", out);
   if (t->info.pinned >= 0 && (size_t)t->info.pinned < t->count)
@@ -131,10 +135,13 @@ void dibs__cli_tiers_say(const struct cli_tiers *t, FILE *out) {
             t->tier[t->info.pinned].info.name);
   say_served(t, out);
   for (size_t i = 0; i < t->count; i++) say_tier(t, i, out);
-  if (t->info.confirmed_ms >= 0) dibs__cli_span(since, sizeof since, t->info.confirmed_ms);
-  if (t->info.confirmed_ms < 0 || t->info.confirmed_ms > 3000)
-    fprintf(out, "THE ANCHOR CAN'T BE REACHED: this is how it stood %s%s.\n", since,
-            t->info.confirmed_ms < 0 ? " known" : " ago");
+  if (dibs__cli_tiers_confirmed(t)) return;
+  if (t->info.confirmed_ms < 0) {
+    fputs("THE ANCHOR CAN'T BE REACHED: this is what the tiers themselves remember.\n", out);
+    return;
+  }
+  dibs__cli_span(since, sizeof since, t->info.confirmed_ms);
+  fprintf(out, "THE ANCHOR CAN'T BE REACHED: this is how it stood %s ago.\n", since);
 }
 
 /* ---- As tables ---- */

@@ -103,10 +103,15 @@ static void mend(struct round *r, const struct look *look, const struct heal *wh
     if (m->epoch == 0 && dibs__tiers_wanted(&r->state, b) != m->tier) continue; /* place has it */
     uint32_t above = why && why->above && why->above >= m->epoch ? why->above : 0;
     bool spent = why && m->epoch && why->spent[b] == m->epoch;
-    enum dibs__tiers_verdict verdict = spent || above
-                                           ? dibs__tiers_next(&r->state, b, above, &look->lives[m->tier], now)
-                                           : dibs__tiers_told(&r->state, b, &look->has[m->tier][b], now);
+    bool by_hand = why && why->by_hand;
+    const dibs__life *life = &look->lives[m->tier];
+    uint32_t has = look->has[m->tier][b].epoch;
+    if (by_hand && has > above) above = has;
+    enum dibs__tiers_verdict verdict = by_hand          ? dibs__tiers_bump(&r->state, b, above, life, now)
+                                       : spent || above ? dibs__tiers_next(&r->state, b, above, life, now)
+                                                        : dibs__tiers_told(&r->state, b, &look->has[m->tier][b], now);
     if (verdict == DIBS__TIERS_YOUNG) r->young = true;
+    if (verdict == DIBS__TIERS_FAR) r->far = true;
     if (verdict != DIBS__TIERS_MADE) continue;
     mark(r, b);
     r->epochs++;
