@@ -33,6 +33,10 @@ bool case_in_memory(void) {
   return strstr(base, "memory:") != NULL;
 }
 
+bool case_keeps_records(void) {
+  return strncmp(base, "redis", 5) != 0;
+}
+
 bool case_at_server(void) {
   return strstr(base, "://") != NULL;
 }

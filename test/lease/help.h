@@ -46,6 +46,7 @@ int case_begin(void **state);
 int case_end(void **state);
 const char *case_uri(void);
 bool case_in_memory(void);
+bool case_keeps_records(void);
 bool case_at_server(void);
 const char *case_scheme(void); /* with its colon */ /* several processes can't share it */
 #define TEST(f) cmocka_unit_test_setup_teardown(f, case_begin, case_end)
