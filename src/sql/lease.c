@@ -24,7 +24,8 @@ static void answer_holder(struct dibs__lease_op *op, const head *h, const holder
 
 bool dibs__sql_next_epoch(struct dibs__sql_bucket *row) {
   if (row->served != DIBS__SQL_OWN) {
-    row->seq = DIBS__SEQ_MAX;
+    /* Unless another has been installed since somebody found it used up. */
+    if (row->seq > DIBS__SEQ_MAX / 2) row->seq = DIBS__SEQ_MAX;
     return true;
   }
   if (row->mandate.epoch >= DIBS__EPOCH_MAX) return false;

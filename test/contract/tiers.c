@@ -268,6 +268,58 @@ static void R35_a_block_too_large_for_what_is_left(void **state) {
   expect(renew(t, "n", 1, held.fence), DIBS_OK);
 }
 
+/* What is found free of waiters' claims may be used up by the offer to the very one who asks. */
+static void R35_an_offer_takes_the_last_but_one(void **state) {
+  (void)state;
+  needs(DIBS__CAP_GRANT_NEXT | DIBS__CAP_BLOCKS);
+  if (!target()->use_up) skip();
+  struct party *t = tier_with_anchor(), *u = tier();
+  uint16_t bucket = bucket_of("n");
+  dibs__mandate first = u->mandates[bucket] = serve(t, 1);
+  struct dibs__lease_op held = acquire(t, "n", 1);
+  expect(held, DIBS_OK);
+  expect(acquire(u, "n", 2), DIBS__QUEUED);
+  target()->use_up(t, bucket, 2);
+  pass_ttl(t);
+  struct dibs__lease_op op = lease_op(u, DIBS__ACQUIRE, "n", 2, (struct how){.block = 2});
+  struct dibs__op *ops[] = {&op.op};
+  run_batch(u, ops, 1);
+  assert_int_equal(op.op.status, DIBS__MOVED);
+  assert_true(dibs__mandate_equal(&op.op.has, &first));
+  dibs__mandate still = anchor_read(t, bucket).stands;
+  assert_true(dibs__mandate_equal(&first, &still));
+  serve(t, 1);
+  expect(acquire(u, "n", 2, .block = 2), DIBS_OK);
+}
+
+static void R35_two_ask_for_the_last_fence(void **state) {
+  (void)state;
+  if (!target()->use_up) skip();
+  struct party *t = tier_with_anchor();
+  uint16_t bucket = bucket_of("n");
+  char other[64];
+  dibs__str mine = name_of(""), found = mine;
+  dibs__mandate first = serve(t, 1);
+  for (int i = 0; found.len == mine.len || dibs__bucket(found) != bucket; i++)
+    found = dibs__str_of(other, (size_t)snprintf(other, sizeof other, "%.*s%d", (int)mine.len, mine.p, i));
+  target()->use_up(t, bucket, 1);
+  struct dibs__lease_op ops[2] = {lease_op(t, DIBS__ACQUIRE, "n", 1, (struct how){.now = false}),
+                                  lease_op(t, DIBS__ACQUIRE, "n", 2, (struct how){.now = false})};
+  ops[1].name = found;
+  struct dibs__op *batch[] = {&ops[0].op, &ops[1].op};
+  run_batch(t, batch, 2);
+  int granted = 0;
+  for (int i = 0; i < 2; i++) {
+    granted += ops[i].op.status == DIBS_OK;
+    if (ops[i].op.status == DIBS_OK) continue;
+    assert_int_equal(ops[i].op.status, DIBS__MOVED);
+    assert_true(dibs__mandate_equal(&ops[i].op.has, &first));
+  }
+  assert_true(granted < 2);
+  dibs__mandate still = anchor_read(t, bucket).stands;
+  assert_true(dibs__mandate_equal(&first, &still));
+}
+
 static void R35_a_new_life_voids_what_was_installed(void **state) {
   (void)state;
   if (!target()->reborn) skip();
@@ -559,6 +611,7 @@ static void R36_many_in_one_batch(void **state) {
 static int all_alone(void **state) {
   struct dibs__anchor_op ops[DIBS__BUCKETS];
   struct dibs__op *batch[DIBS__BUCKETS];
+  if (target()->no_tier) return case_end(state);
   struct party *t = tier();
   for (uint16_t b = 0; b < DIBS__BUCKETS; b++) {
     ops[b] = (struct dibs__anchor_op){.op = {.family = DIBS__FAM_ANCHOR, .verb = DIBS__ANCHOR_ALONE, .bucket = b}};
@@ -584,6 +637,8 @@ static const struct CMUnitTest contract_tiers_cases[] = {
     SERVED(R35_shared_and_counted_too),
     SERVED(R35_an_epoch_that_is_used_up_is_told),
     SERVED(R35_a_block_too_large_for_what_is_left),
+    SERVED(R35_an_offer_takes_the_last_but_one),
+    SERVED(R35_two_ask_for_the_last_fence),
     SERVED(R35_a_new_life_voids_what_was_installed),
     SERVED(R35_nobody_makes_the_next_epoch_there),
     SERVED(R35_alone_again_it_goes_on_above),

@@ -68,6 +68,8 @@ static void a_write_must_say_how_it_is_guarded(void **state) {
   assert_says("2 values were given and 1 are wanted");
   put(s, "doc", VALUES(NULL), DIBS_INVALID, .flags = DIBS_UNCHECKED);
   put(s, "", VALUES("x"), DIBS_INVALID, .flags = DIBS_UNCHECKED);
+  put(s, "\1tiers", VALUES("x"), DIBS_INVALID, .flags = DIBS_UNCHECKED); /* where tiers keep their state */
+  get(s, "\1tiers", DIBS_INVALID);
   get(s, "doc", DIBS_INVALID, .if_version = "1");
   get(s, "doc", DIBS_NOT_FOUND);
 }
