@@ -26,6 +26,7 @@ struct contract_target {
   bool local;         /* no host */
   bool is_file;
   bool own_clocks;  /* skew moves the clock of one open only: all are moved */
+  bool no_tier;     /* refuses to be one */
   int64_t slack_ms; /* by so much at most a lease outlasts its `until` there */
   bool apart;       /* on one server, a prefix of its own for each case costs nothing */
   bool lazy_close;  /* what waits or is offered something goes with its session only when somebody meets it */

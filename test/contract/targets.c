@@ -139,7 +139,9 @@ static const struct contract_target targets[] = {
      .skew = far_skew}, /* through skewed.sh */
     {.scheme = "mysql", .aged = far_aged, .reborn = far_reborn, .use_up = far_use_up, .bury = far_bury},
     {.scheme = "redis", .apart = true, .lazy_close = true, .bury = redis_bury},
-    {.scheme = "redlock", .slack_ms = 100}, /* the clocks of nodes may run apart, and an answer takes its time */
+    {.scheme = "redlock",
+     .no_tier = true,
+     .slack_ms = 100}, /* the clocks of nodes may run apart, and an answer takes its time */
     {.scheme = "mariadb",
      .aged = far_aged,
      .reborn = far_reborn,
