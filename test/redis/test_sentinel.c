@@ -41,7 +41,7 @@ static int end(void **state) {
 }
 
 static unsigned port_of(const struct dibs__redis_link *link) {
-  struct sockaddr_in at;
+  struct sockaddr_in at = {0};
   socklen_t size = sizeof at;
   assert_int_equal(getpeername(link->context->fd, (struct sockaddr *)&at, &size), 0);
   return ntohs(at.sin_port);

@@ -1,0 +1,75 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# What the command says of Redis, and the user that doc/internals/redis.md describes:  command_test.sh DIBS URI DOC
+set -u
+dibs=$1 uri=$2 doc=$3
+count=0 failures=0
+pass() { count=$((count + 1)) && echo "ok $count - $1"; }
+fail() {
+  count=$((count + 1)) failures=$((failures + 1))
+  echo "not ok $count - $1"
+  printf '%s\n' "${@:2}" | sed 's/^/#   /'
+}
+# says NAME CODE WORDS ARG...: dibs ends with CODE and says WORDS, and no password.
+says() {
+  local name=$1 code=$2 words=$3 got said
+  said=$(timeout 20 "$dibs" "${@:4}" 2>&1)
+  got=$?
+  if [ "$got" -ne "$code" ]; then
+    fail "$name" "exit $got, not $code: $said"
+  elif [[ $said != *"$words"* ]]; then
+    fail "$name" "it says: $said"
+  elif [[ $said == *secret* ]]; then
+    fail "$name" "the password is in: $said"
+  else
+    pass "$name"
+  fi
+}
+admin() {
+  local rest=${DIBS_TEST_REDIS_ADMIN#redis://admin:}
+  REDISCLI_AUTH=${rest%%@*} redis-cli --no-auth-warning --user admin -p "$port" "$@"
+}
+place=${uri#*@}
+place=${place%%/*}
+port=${place##*:}
+
+says 'a lease' 0 ran run --store "$uri" name -- echo ran
+says 'by the socket' 0 ran run --store "$DIBS_TEST_REDIS_SOCKET" name -- echo ran
+says 'TLS is refused, with what to do' 125 'has no TLS; use redis:// over a Unix socket' \
+  run --store "rediss://u:secret@$place/0" name -- echo ran
+says 'records live elsewhere' 125 'name a database behind it as its last tier' record get --store "$uri" key
+says 'a wrong password' 123 'check the user and the password' run --store "${uri/dibs-secret/no-secret}" name -- true
+says 'no such parameter' 125 'has no parameter evict' run --store "$uri?evict=1" name -- true
+
+# The rights that the page names suffice, also for who waits; the user is another one, so that none is missing by luck.
+line=$(sed -n 's/^ *ACL SETUSER app on >PASSWORD //p' "$doc")
+# shellcheck disable=SC2086  # words
+admin ACL SETUSER app reset on '>app-secret' $line >/dev/null
+admin ACL LOG RESET >/dev/null
+lean=redis://app:app-secret@$place/0
+says 'the documented rights suffice' 0 ran run --store "$lean" rights -- echo ran
+fifo=$(mktemp -u /tmp/dibs-test-redis.XXXXXX)
+mkfifo "$fifo"
+"$dibs" run --store "$lean" rights -- cat "$fifo" >/dev/null &
+holder=$!
+exec 3>"$fifo" # once it is held
+rm -f "$fifo"
+"$dibs" run --store "$lean" rights -- echo waited >/tmp/dibs-test-redis.$$ 2>&1 3>&- &
+waiter=$!
+seen=
+for _ in $(seq 200); do
+  seen=$("$dibs" show --store "$lean" rights 2>&1)
+  [[ $seen == *wait* ]] && break
+  sleep 0.05
+done
+exec 3>&-
+wait "$holder" "$waiter"
+said=$(cat /tmp/dibs-test-redis.$$)
+rm -f /tmp/dibs-test-redis.$$
+if [[ $seen == *wait* && $said == waited ]]; then pass 'and for who waits'; else fail 'and for who waits' "$seen" "$said"; fi
+missing=$(admin ACL LOG)
+if [ -z "$missing" ]; then pass 'nothing else was asked for'; else fail 'nothing else was asked for' "$missing"; fi
+admin ACL DELUSER app >/dev/null
+
+echo "1..$count"
+[ "$failures" -eq 0 ]
