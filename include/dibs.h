@@ -625,8 +625,8 @@ typedef struct dibs_metric {
 typedef int (*dibs_metric_fn)(const dibs_metric *metric, void *user);
 
 /* Everything that this handle counts, one by one: of any store what dibs_stats has, and how long acquiring and
- * releasing took; of a store of several tiers what each does.  There it asks the anchor how things stand, for half a
- * second at most; else it does not block.  OK, INVALID, NO_MEMORY. */
+ * releasing took; of a store of several tiers what each does.  There it asks the anchor how things stand, for two
+ * seconds at most; else it does not block.  OK, INVALID, NO_MEMORY. */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_metrics(dibs_store *store, dibs_metric_fn fn, void *user, dibs_error *error);
 
 /* ---- Several tiers ---------------------------------------------------------------------------------------------- */

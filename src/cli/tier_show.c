@@ -133,8 +133,8 @@ void dibs__cli_tiers_say(const struct cli_tiers *t, FILE *out) {
   if (t->info.pinned >= 0 && (size_t)t->info.pinned < t->count)
     fprintf(out, "Everything was moved to %s by hand; dibs tier move auto ends that.\n",
             t->tier[t->info.pinned].info.name);
-  say_served(t, out);
   for (size_t i = 0; i < t->count; i++) say_tier(t, i, out);
+  say_served(t, out);
   if (dibs__cli_tiers_confirmed(t)) return;
   if (t->info.confirmed_ms < 0) {
     fputs("THE ANCHOR CAN'T BE REACHED: this is what the tiers themselves remember.\n", out);
