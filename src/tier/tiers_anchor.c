@@ -2,8 +2,7 @@
 /*
  * The anchor's record of the tiers, and what clients tell each other.
  *
- * A copy is the newest that this process has seen: versions only grow, so an older answer that arrives late is passed
- * over.  `confirmed` is when the question left whose answer it was; the anchor's clock is taken to be what it said when
+ * `confirmed` is when the question left whose answer the copy is; the anchor's clock is taken to be what it said when
  * the answer arrived, so that it is never believed to be later than it is.
  */
 #include "tier/tiers_parts.h"
@@ -51,18 +50,15 @@ static void heard(struct tiers *t, const struct dibs__said *said) {
   dibs__mutex_unlock(&t->lock);
 }
 
+/* Whatever is read is what stands, also when its version is lower than what was known: then the anchor was restored
+ * from a backup.  Questions to the anchor go one at a time, so no older answer can come late. */
 static void adopt(struct tiers *t, const struct dibs__tiers_state *state, uint64_t version, dibs__tick sent) {
   dibs__mutex_lock(&t->lock);
-  bool newer = !t->known || version > t->version;
-  bool changed = false;
-  if (newer) {
-    t->state = *state;
-    t->version = version;
-    t->known = true;
-    changed = dibs__tiers_here_locked(t);
-  }
-  if (newer || version == t->version)
-    if (dibs__tick_before(t->confirmed, sent)) t->confirmed = sent;
+  t->state = *state;
+  t->version = version;
+  t->known = true;
+  t->confirmed = sent;
+  bool changed = dibs__tiers_here_locked(t);
   dibs__mutex_unlock(&t->lock);
   if (changed) dibs__tiers_ring(t, &(struct dibs__event){.what = DIBS__EV_RECHECK});
 }

@@ -49,17 +49,18 @@ static bool trouble_locked(const struct tiers *t) {
 /* What is to be mended: a vote that would turn something, a bucket that is astray, an anchor behind its records. */
 static bool due(struct tiers *t, struct heal *why) {
   struct dibs__tiers_state *copy = calloc(1, sizeof *copy);
-  uint32_t to, top = 0;
+  uint32_t to;
   if (!copy) return false;
   int64_t now = dibs__tiers_now(t);
   *why = (struct heal){.version = dibs__tiers_copy(t, copy), .force = true};
   dibs__mutex_lock(&t->lock);
   struct dibs__tiers_tally tally = t->tally;
-  uint32_t seen = t->seen_epoch;
+  uint32_t seen = t->seen_epoch, refused = t->refused_epoch;
+  t->seen_epoch = t->refused_epoch = 0;
   dibs__mutex_unlock(&t->lock);
-  for (uint32_t b = 0; b < DIBS__BUCKETS; b++)
-    if (copy->mandates[b].epoch > top) top = copy->mandates[b].epoch;
-  if (seen > top && seen - top <= DIBS__TIERS_RAISE_MAX) why->above = seen;
+  /* What was refused stands still: nobody is ahead of us but a record. */
+  for (uint32_t b = 0; b < DIBS__BUCKETS && refused; b++)
+    if (copy->mandates[b].epoch == refused) why->above = seen, why->only = refused;
   bool is = why->above || dibs__tiers_vote(copy, &tally, now) || dibs__tiers_astray(copy, &to);
   free(copy);
   return is;
@@ -86,10 +87,15 @@ static bool may_move(struct tiers *t) {
 static void look(struct tiers *t) {
   struct dibs__said said;
   struct heal why;
+  int64_t longest = 0;
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), TIERS_CONTROL_MS);
   if (atomic_load(&t->disbanded)) return;
   dibs__mutex_lock(&t->control);
   dibs__status status = dibs__tiers_sync(t, by, NULL, NULL, &said);
+  dibs__mutex_lock(&t->lock);
+  if (t->longest_ms > t->state.longest_ms) longest = t->longest_ms;
+  dibs__mutex_unlock(&t->lock);
+  if (status == DIBS_OK && longest) (void)dibs__tiers_change(t, NULL, dibs__tiers_raise_longest, &longest, by, &said);
   if (status == DIBS_NOT_FOUND || (status == DIBS_OK && due(t, &why) && may_move(t)))
     (void)dibs__tiers_change(t, status == DIBS_OK ? &why : NULL, NULL, NULL, by, &said);
   dibs__mutex_unlock(&t->control);

@@ -105,7 +105,10 @@ static dibs__status change(struct tiers *t, struct dibs__tiers_op *op, dibs__tic
   dibs__mutex_lock(&t->control);
   dibs__status status = DIBS_OK;
   if (op->op.verb == DIBS__TIERS_MOVE && op->tier >= 0) status = reach(t, (uint32_t)op->tier, by, said);
-  if (op->op.verb == DIBS__TIERS_BUMP) {
+  /* To become strict: whoever goes by an old copy, of a time when that was allowed for long, is turned away by the
+   * tiers themselves, and learns of it at the anchor. */
+  bool stricter = op->op.verb == DIBS__TIERS_STRICTNESS && op->value == DIBS__STRICT;
+  if (op->op.verb == DIBS__TIERS_BUMP || stricter) {
     why->by_hand = true;
     why->above = op->above;
   }

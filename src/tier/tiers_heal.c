@@ -59,6 +59,29 @@ static void read_tier(struct tiers *t, uint32_t nth, struct look *look, dibs__ti
   }
 }
 
+/* Buckets that moved get their new epoch at the tier that they left, too: it grants nothing under it, because the
+ * mandate names another life, and tells whoever still comes under the old one that it is over.  As far as it goes: a
+ * tier that can't be reached is left as it is. */
+static void retire(struct tiers *t, const struct dibs__tiers_state *before, const struct dibs__tiers_state *after,
+                   struct look *look, dibs__tick by) {
+  struct dibs__said aside;
+  for (uint32_t nth = 0; nth < t->count; nth++) {
+    size_t count = 0;
+    for (uint16_t b = 0; b < DIBS__BUCKETS && look->reached[nth]; b++) {
+      if (before->mandates[b].epoch == 0 || before->mandates[b].tier != nth || after->mandates[b].tier == nth) continue;
+      look->ops[count] = (struct dibs__anchor_op){.op = {.family = DIBS__FAM_ANCHOR,
+                                                         .verb = DIBS__ANCHOR_INSTALL,
+                                                         .bucket = b,
+                                                         .by = by,
+                                                         .status = DIBS_UNKNOWN,
+                                                         .mandate = {after->mandates[b].epoch, look->lives[nth]}}};
+      look->list[count] = &look->ops[count].op;
+      count++;
+    }
+    if (count) (void)dibs__tier_call(&t->tiers[nth], &t->own[nth], look->list, count, by, &aside);
+  }
+}
+
 /* Once, and never again, whatever becomes of it. */
 static bool install(struct tiers *t, const struct dibs__tiers_state *state, const struct dibs__buckets *made,
                     struct look *look, dibs__tick by, struct dibs__said *said) {
@@ -77,7 +100,7 @@ static bool install(struct tiers *t, const struct dibs__tiers_state *state, cons
 /* ---- One round ---- */
 
 struct round {
-  struct dibs__tiers_state state;
+  struct dibs__tiers_state state, before;
   struct dibs__buckets made;
   bool young, changed, saved, far;
   uint32_t moves, epochs;
@@ -101,7 +124,8 @@ static void mend(struct round *r, const struct look *look, const struct heal *wh
     struct dibs__tiers_mandate *m = &r->state.mandates[b];
     if (!look->reached[m->tier]) continue;
     if (m->epoch == 0 && dibs__tiers_wanted(&r->state, b) != m->tier) continue; /* place has it */
-    uint32_t above = why && why->above && why->above >= m->epoch ? why->above : 0;
+    bool behind = why && why->above && why->above >= m->epoch && (!why->only || why->only == m->epoch);
+    uint32_t above = behind ? why->above : 0;
     bool spent = why && m->epoch && why->spent[b] == m->epoch;
     bool by_hand = why && why->by_hand;
     const dibs__life *life = &look->lives[m->tier];
@@ -165,6 +189,7 @@ static dibs__status one_round(struct tiers *t, struct round *r, struct look *loo
     version = dibs__tiers_copy(t, &r->state);
   else
     begin_state(t, &r->state);
+  r->before = r->state;
   if (change) {
     status = change(&r->state, arg, said);
     if (status != DIBS_OK) return status;
@@ -192,6 +217,7 @@ static dibs__status one_round(struct tiers *t, struct round *r, struct look *loo
   r->saved = true;
   tiers_count(t, DIBS__M_MOVES, r->moves);
   tiers_count(t, DIBS__M_EPOCHS, r->epochs);
+  if (r->moves) retire(t, &r->before, &r->state, look, by);
   return install(t, &r->state, &r->made, look, by, &aside) ? DIBS_OK : DIBS_CONFLICT;
 }
 
@@ -231,4 +257,11 @@ dibs__status dibs__tiers_heal(struct tiers *t, const struct heal *why, dibs__tic
   dibs__status status = done ? DIBS_OK : dibs__tiers_change(t, why, NULL, NULL, by, said);
   dibs__mutex_unlock(&t->control);
   return status;
+}
+
+dibs__status dibs__tiers_raise_longest(struct dibs__tiers_state *state, void *arg, struct dibs__said *said) {
+  (void)said;
+  int64_t longest = *(const int64_t *)arg;
+  if (longest > state->longest_ms) state->longest_ms = longest;
+  return DIBS_OK;
 }

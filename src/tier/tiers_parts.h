@@ -88,7 +88,8 @@ struct tiers {
   dibs__mandate local_mandate;
   struct here here[DIBS__BUCKETS];
   struct dibs__tiers_tally tally;
-  uint32_t seen_epoch; /* a record remembers it: above what it should be */
+  uint32_t seen_epoch, refused_epoch; /* a record remembers the one, and refused the other */
+  int64_t longest_ms;                 /* that was asked for here */
   _Atomic uint64_t counts[DIBS__M_COUNT];
 
   /* The control thread. */
@@ -160,6 +161,7 @@ struct heal {
   uint64_t version;              /* of the copy that was found wanting */
   uint32_t spent[DIBS__BUCKETS]; /* this epoch of the bucket is used up; 0: none */
   uint32_t above;                /* all epochs must be above this; 0: need not */
+  uint32_t only;                 /* that is about buckets of this epoch; 0: about all */
   bool by_hand;                  /* the next epoch of all, however far above */
   bool force;                    /* look, whatever has changed meanwhile */
 };
@@ -172,6 +174,9 @@ dibs__status dibs__tiers_change(struct tiers *t, const struct heal *why,
                                 dibs__status (*change)(struct dibs__tiers_state *state, void *arg,
                                                        struct dibs__said *said),
                                 void *arg, dibs__tick by, struct dibs__said *said);
+
+/* A change: no shorter ttl than *arg (int64_t) is the longest. */
+dibs__status dibs__tiers_raise_longest(struct dibs__tiers_state *state, void *arg, struct dibs__said *said);
 
 /* ---- tiers_control.c ---- */
 bool dibs__tiers_control_start(struct tiers *t); /* false: no thread is to be had */

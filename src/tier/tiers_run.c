@@ -143,15 +143,19 @@ static void answered_lease(struct batch *b, struct dibs__op *op, uint32_t tier) 
   if (dibs__mandate_equal(&op->has, &op->mandate)) b->why.spent[op->bucket] = op->mandate.epoch;
 }
 
-/* A record that remembers more than we know of: the bucket has moved, or the anchor is behind its records. */
+/* A record remembers a later epoch than that of the lease: the bucket has moved, or the anchor is behind its records.
+ */
 static void answered_guard(struct batch *b, const struct dibs__op *op) {
   if (op->status != DIBS_STALE) return;
-  uint32_t epoch = op->family == DIBS__FAM_RECORD ? dibs__fence_epoch(((const struct dibs__record_op *)op)->seen) : 0;
   tiers_count(b->t, DIBS__M_STALE, 1);
-  dibs__mutex_lock(&b->t->lock);
-  if (epoch > b->t->seen_epoch) b->t->seen_epoch = epoch;
-  dibs__mutex_unlock(&b->t->lock);
   b->tells = true;
+  if (op->family != DIBS__FAM_RECORD) return;
+  const struct dibs__record_op *record = (const struct dibs__record_op *)op;
+  if (dibs__fence_epoch(record->seen) <= dibs__fence_epoch(record->fence)) return;
+  dibs__mutex_lock(&b->t->lock);
+  b->t->seen_epoch = dibs__fence_epoch(record->seen);
+  b->t->refused_epoch = dibs__fence_epoch(record->fence);
+  dibs__mutex_unlock(&b->t->lock);
 }
 
 static void failed(struct batch *b, struct dibs__op *op) {
@@ -277,14 +281,7 @@ static dibs__status run_inside(struct batch *b) {
 }
 
 /* Strict: the anchor has to know of the longest ttl, and to have confirmed the copy lately, before anything is asked.
- */
-static dibs__status raise_longest(struct dibs__tiers_state *state, void *arg, struct dibs__said *said) {
-  (void)said;
-  int64_t longest = *(const int64_t *)arg;
-  if (longest > state->longest_ms) state->longest_ms = longest;
-  return DIBS_OK;
-}
-
+ * Else it learns of it within a second, should it become strict. */
 static void confirm(struct batch *b) {
   struct tiers *t = b->t;
   struct dibs__said said;
@@ -299,11 +296,12 @@ static void confirm(struct batch *b) {
   bool strict = t->known && t->state.strictness == DIBS__STRICT && longest > 0;
   bool fresh = t->confirmed.ns && tiers_ms(b->now) - tiers_ms(t->confirmed) < DIBS__TIERS_CONFIRM_MS / 2;
   bool fits = longest <= t->state.longest_ms;
+  if (longest > t->longest_ms) t->longest_ms = longest;
   dibs__mutex_unlock(&t->lock);
   if (!strict || (fresh && fits)) return;
   dibs__mutex_lock(&t->control);
   if (!fits)
-    (void)dibs__tiers_change(t, NULL, raise_longest, &longest, b->by, &said);
+    (void)dibs__tiers_change(t, NULL, dibs__tiers_raise_longest, &longest, b->by, &said);
   else
     (void)dibs__tiers_load(t, b->by, &said);
   dibs__mutex_unlock(&t->control);
