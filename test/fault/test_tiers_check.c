@@ -107,7 +107,7 @@ static void expect(int rule, int64_t over_ms) {
 static void a_run_in_which_all_goes_well_is_well(void **state) {
   (void)state;
   bounds.excused = 0;
-  bounds.strict = bounds.still = true;
+  bounds.strict = bounds.plain = bounds.still = true;
   bounds.idle_ms = 50;
   for (int i = 0; i < 9; i++) turn(1 + (uint32_t)i % PARTIES, EPOCH(7) + 1 + (uint64_t)i, i + 1, 100 + 20 * i);
   finals[0] = 9;
@@ -370,7 +370,7 @@ static void a_plain_counter_that_loses(void **state) {
   expect(-1, 300);
   assert_int_equal(sums.plain, 2);
   assert_int_equal(sums.plain_lost, 1);
-  bounds.strict = true;
+  bounds.plain = true;
   expect(TIERS_PLAIN, 300);
 }
 

@@ -39,7 +39,8 @@ enum tiers_rule {
 /* What holds in a run beside what always does. */
 struct tiers_bounds {
   enum tiers_how how; /* what is left out is not checked, but counted */
-  bool strict;        /* EXCLUSION, PLAIN */
+  bool strict;        /* EXCLUSION */
+  bool plain;         /* PLAIN: nobody was stopped, and no write was late */
   bool still;         /* STILL */
   int64_t lag_ms;     /* FOLLOWS; 0: 3 s */
   int64_t idle_ms;    /* IDLE; 0: no bound */

@@ -35,6 +35,7 @@ struct run {
   bool lone;            /* the anchor alone, no tiers */
   uint32_t odd;         /* bit a side: there worker 1 is a user of its own, "odd" */
   int64_t phase_ms;     /* a time of load */
+  uint64_t chance;      /* of scenes that draw */
   uint32_t workers;
   struct tiers_job job; /* what they have in common */
   struct redis redis[REDIS_COUNT];

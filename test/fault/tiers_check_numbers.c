@@ -113,7 +113,7 @@ static void check_finals(struct tiers_check *check, struct write *writes, size_t
     *(plain ? &sums->plain : &sums->acknowledged) += tally.acknowledged;
     *(plain ? &sums->plain_lost : &sums->lost) += lost;
     if (!plain) sums->unknown += tally.unknown;
-    if (!(plain ? check->bounds->strict : check->bounds->how == HOW_FENCED)) continue;
+    if (!(plain ? check->bounds->plain : check->bounds->how == HOW_FENCED)) continue;
     if (lost > 0)
       tiers_broken(check, plain ? TIERS_PLAIN : TIERS_FINAL,
                    "%s-%u says %lld: of %llu that were acknowledged %llu are numbers that another one had, %llu above",

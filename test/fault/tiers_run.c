@@ -3,12 +3,11 @@
  * A run over tiers: workers at a tiered store of a Redis of its own and a database, while something goes wrong.
  *
  *   tiers SCENE ANCHOR [--seconds S] [--phase MS] [--workers N] [--threads N] [--names N] [--ttl MS] [--hold MS]
- *         [--pause MS] [--seed N] [--no-seal | --no-fence] [--lone] [--keep]
- *   tiers --list
+ *         [--pause MS] [--seed N] [--no-seal | --no-fence] [--strict] [--lone] [--keep]
  *
  * --seconds: the scene is repeated for so long.  --no-seal, --no-fence: what is left out must be seen to lose
- * increments.  --lone: the anchor alone, without tiers.  --keep: the histories stay.  Exit status 0: no rule was
- * broken.
+ * increments.  --strict: no two may hold.  --lone: the anchor alone, without tiers.  --keep: the histories stay.  Exit
+ * status 0: no rule was broken.
  */
 #include "dibs.h"
 #include "tiers_scene.h"
@@ -23,7 +22,7 @@ enum { ADD_MS = 40000, IDLE_MS = 15000, BITE_MS = 60000 };
 
 static struct {
   uint32_t seconds, phase, workers, threads, names, ttl, hold, pause, seed;
-  bool lone, keep;
+  bool lone, keep, strict;
   enum tiers_how how;
   const struct scene *scene;
 } plan = {.phase = 800, .workers = 4, .threads = 2, .names = 6, .ttl = 1000, .hold = 20, .pause = 10, .seed = 1};
@@ -160,9 +159,10 @@ static int judge(bool fine) {
   int64_t finals[TIERS_NAMES] = {0}, plains[TIERS_NAMES] = {0};
   struct tiers_sums sums;
   struct tiers_bounds bounds = {.how = plan.how,
-                                .strict = plan.scene->strict && plan.how == HOW_FENCED,
+                                .strict = plan.strict,
+                                .plain = plan.scene->plain && plan.how == HOW_FENCED,
                                 .still = plan.scene->still,
-                                .idle_ms = IDLE_MS + plan.scene->idle_ms,
+                                .idle_ms = plan.strict ? 2 * IDLE_MS : IDLE_MS,
                                 .parties = run.workers};
   if (!read_finals(finals, plains)) return 1;
   int broken = tiers_check(run.folder, &bounds, finals, plains, &sums);
@@ -202,6 +202,7 @@ static bool parse_option(const char *name, const char *value, bool *took) {
   if (strcmp(name, "--no-seal") == 0) return plan.how = HOW_NO_SEAL, true;
   if (strcmp(name, "--no-fence") == 0) return plan.how = HOW_NO_FENCE, true;
   if (strcmp(name, "--lone") == 0) return plan.lone = true;
+  if (strcmp(name, "--strict") == 0) return plan.strict = true;
   if (strcmp(name, "--keep") == 0) return plan.keep = true;
   *took = true;
   for (size_t o = 0; o < sizeof options / sizeof *options; o++)
@@ -224,6 +225,7 @@ static bool parse(int argc, char *argv[]) {
   run.odd = plan.scene->odd;
   run.workers = plan.workers;
   run.phase_ms = plan.phase;
+  run.chance = plan.seed;
   run.job = (struct tiers_job){.threads = plan.threads,
                                .names = plan.names,
                                .ttl_ms = plan.ttl,
@@ -232,8 +234,9 @@ static bool parse(int argc, char *argv[]) {
                                .how = plan.how,
                                .seed = plan.seed};
   /* A breaker that opens again soon, and a tier that is returned to soon: so that short runs see it. */
+  plan.strict = plan.strict || plan.scene->strict;
   snprintf(run.parameters, sizeof run.parameters, "tiers.wait=300&tiers.dwell=1000%s",
-           plan.scene->parameters ? plan.scene->parameters : "");
+           plan.strict ? "&tiers.strictness=strict" : "");
   return plan.workers > 0 && plan.names > 0 && plan.threads > 0 && (!plan.lone || plan.scene->lone);
 }
 
@@ -256,7 +259,8 @@ static int work(char *argv[]) {
 
 static int usage(void) {
   fputs("usage: tiers SCENE ANCHOR [--seconds S] [--phase MS] [--workers N] [--threads N] [--names N] [--ttl MS]\n"
-        "             [--hold MS] [--pause MS] [--seed N] [--no-seal | --no-fence] [--lone] [--keep]\n",
+        "             [--hold MS] [--pause MS] [--seed N] [--no-seal | --no-fence] [--strict]\n"
+        "             [--lone] [--keep]\n",
         stderr);
   for (size_t s = 0; s < scene_count; s++) fprintf(stderr, "  %-20s %s\n", scenes[s].name, scenes[s].text);
   return 2;

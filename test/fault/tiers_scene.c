@@ -284,6 +284,88 @@ static bool network(struct run *run) {
   return bed_proxy(run, SIDE_REDIS, 0, "pass") && bed_proxy(run, SIDE_ANCHOR, 0, "pass") && granted(run) && load(run);
 }
 
+/* ---- Anything ---- */
+
+/* What lasts for a while; off is well again. */
+static bool redis_away(struct run *run, uint32_t party, bool on) {
+  (void)party;
+  return bed_redis(run, 0, on ? "kill" : "start");
+}
+static bool redis_still(struct run *run, uint32_t party, bool on) {
+  (void)party;
+  return bed_redis(run, 0, on ? "pause" : "resume");
+}
+static bool redis_forgets(struct run *run, uint32_t party, bool on) {
+  (void)party;
+  return on || bed_redis_say(run, 0, "FLUSHALL");
+}
+static bool redis_silent(struct run *run, uint32_t party, bool on) {
+  return bed_proxy(run, SIDE_REDIS, party, on ? "half-open" : "pass");
+}
+static bool redis_refuses(struct run *run, uint32_t party, bool on) {
+  return bed_proxy(run, SIDE_REDIS, party, on ? "refuse" : "pass") && bed_proxy(run, SIDE_REDIS, party, "cut");
+}
+static bool redis_late(struct run *run, uint32_t party, bool on) {
+  if (!on) return bed_proxy(run, SIDE_REDIS, party, "pass");
+  return bed_proxy(run, SIDE_REDIS, party, "cut-after-request nth=2 times=3 EVALSHA") &&
+         bed_proxy(run, SIDE_REDIS, party, "orphan-request nth=4 times=3 EVALSHA 400") &&
+         bed_proxy(run, SIDE_REDIS, party, "hold-request nth=8 times=3 EVALSHA 1200");
+}
+static bool anchor_silent(struct run *run, uint32_t party, bool on) {
+  if (on) bed_note(run, SAID_STOP, party);
+  bool fine = bed_proxy(run, SIDE_ANCHOR, party, on ? "half-open" : "pass");
+  if (!on) bed_note(run, SAID_GO_ON, party);
+  return fine;
+}
+static bool anchor_late(struct run *run, uint32_t party, bool on) {
+  if (!on) return bed_proxy(run, SIDE_ANCHOR, party, "pass");
+  return bed_proxy(run, SIDE_ANCHOR, party, "cut-after-request nth=2 times=3 record-") &&
+         bed_proxy(run, SIDE_ANCHOR, party, "orphan-request nth=4 times=3 record- 400") &&
+         bed_proxy(run, SIDE_ANCHOR, party, "hold-request nth=8 times=3 record- 1200");
+}
+static bool worker_stopped(struct run *run, uint32_t party, bool on) {
+  return on || bed_stop(run, party ? party : 1, run->job.ttl_ms * 3 / 2);
+}
+
+static const struct {
+  const char *text;
+  bool (*turn)(struct run *run, uint32_t party, bool on);
+  bool server; /* not more than one of these at once */
+} faults[] = {{"redis is killed", redis_away, true},
+              {"redis is stopped", redis_still, true},
+              {"redis is flushed", redis_forgets, true},
+              {"redis is silent", redis_silent, false},
+              {"redis refuses", redis_refuses, false},
+              {"redis is late", redis_late, false},
+              {"the anchor is silent", anchor_silent, false},
+              {"the anchor is late", anchor_late, false},
+              {"stopped", worker_stopped, false}};
+enum { SERVER_FAULTS = 3, FAULTS = sizeof faults / sizeof *faults };
+
+static uint32_t drawn(struct run *run, uint32_t n) {
+  run->chance = run->chance * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+  return (uint32_t)(run->chance >> 33) % n;
+}
+
+/* One of a server and one of somebody's, of everybody's, each with a beginning and an end of its own. */
+static bool anything(struct run *run) {
+  for (int i = 0; i < 4 && !run->failed; i++) {
+    uint32_t server = drawn(run, SERVER_FAULTS), other = SERVER_FAULTS + drawn(run, FAULTS - SERVER_FAULTS);
+    uint32_t party = drawn(run, run->workers + 1), first = drawn(run, 2);
+    bed_tell(run, "%s; %s, of worker %u", faults[server].text, faults[other].text, party);
+    bool fine = faults[first ? server : other].turn(run, party, true);
+    dibs__nap_ms(drawn(run, (uint32_t)run->phase_ms));
+    fine = faults[first ? other : server].turn(run, party, true) && fine;
+    dibs__nap_ms(drawn(run, (uint32_t)run->phase_ms * 2));
+    fine = faults[server].turn(run, party, false) && fine;
+    dibs__nap_ms(drawn(run, (uint32_t)run->phase_ms));
+    fine = faults[other].turn(run, party, false) && fine;
+    if (!fine || !granted(run)) return false;
+    dibs__nap_ms(drawn(run, (uint32_t)run->phase_ms * 2));
+  }
+  return granted(run);
+}
+
 /* ---- By hand ---- */
 
 static bool did(struct run *run, const char *what, dibs_status status, const dibs_error *error) {
@@ -350,9 +432,8 @@ const struct scene scenes[] = {
     {.name = "redis-empty-strict",
      .text = "Redis is killed and started at once, empty, and no two may hold",
      .act = redis_empty,
-     .parameters = "&tiers.strictness=strict",
      .strict = true,
-     .idle_ms = 10000},
+     .plain = true},
     {.name = "anchor-killed", .text = "the anchor is killed and started", .act = anchor_killed, .lone = true},
     {.name = "anchor-paused", .text = "the anchor is stopped and goes on", .act = anchor_paused, .lone = true},
     {.name = "anchor-cut", .text = "one worker, then all but one, do not reach the anchor", .act = anchor_cut},
@@ -369,6 +450,7 @@ const struct scene scenes[] = {
      .lone = true,
      .bites = true},
     {.name = "flags", .text = "flags and tiers are switched by hand", .act = by_hand},
+    {.name = "storm", .text = "two things at once, drawn by the seed", .act = anything},
     {.name = "network", .text = "requests are late, cut, and cut after they were sent", .act = network},
 };
 const size_t scene_count = sizeof scenes / sizeof *scenes;

@@ -7,12 +7,11 @@
 struct scene {
   const char *name, *text;
   bool (*act)(struct run *run);
-  const char *parameters; /* of the tiered store, beside the usual ones */
-  bool strict, still;     /* struct tiers_bounds */
-  uint32_t odd;           /* bit a side: there worker 1 is a user of its own */
-  bool bites;             /* what is left out, if something is, must be seen to lose increments */
-  bool lone;              /* also without tiers */
-  int64_t idle_ms;        /* beside what the act takes by itself */
+  bool strict;       /* of a store in which no two may hold */
+  bool plain, still; /* struct tiers_bounds */
+  uint32_t odd;      /* bit a side: there worker 1 is a user of its own */
+  bool bites;        /* what is left out, if something is, must be seen to lose increments */
+  bool lone;         /* also without tiers */
 };
 
 extern const struct scene scenes[];

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 
-enum { WAIT_MS = 1500, TRIES = 4, AGAIN_MS = 2000, SPARE_MS = 300 };
+enum { WAIT_MS = 1500, TRIES = 4, AGAIN_MS = 2000 };
 
 static struct tiers_job job;
 static struct history *history;
@@ -133,7 +133,7 @@ static void save(struct turn *turn, int64_t number) {
 static void add_plain(struct turn *turn, int64_t number) {
   char text[24];
   snprintf(text, sizeof text, "%lld", (long long)number);
-  if (dibs_lease_left_ms(turn->lease) < SPARE_MS) return;
+  if (dibs_lease_left_ms(turn->lease) < job.ttl_ms / 2) return; /* it must land before somebody else may have it */
   say(turn, SAID_ADDING, number, 0);
   say(turn, SAID_ADDED, number, put_unchecked(turn->plain, text));
 }
