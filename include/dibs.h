@@ -227,6 +227,11 @@ DIBS_EXPORT uint64_t dibs_lease_fence(const dibs_lease *lease);
 /* The slot of a counted lease, from 0. */
 DIBS_EXPORT uint32_t dibs_lease_slot(const dibs_lease *lease);
 
+/* Which of the store's tiers granted it: its URI without password; the store's own URI where there is one only.
+ * "memory": the memory of this process alone, because every tier was down (least-strict): others may hold it too.
+ * Valid until dibs_close. */
+DIBS_EXPORT const char *dibs_lease_tier(const dibs_lease *lease);
+
 /* Valid as long as the handle. */
 DIBS_EXPORT const char *dibs_lease_name(const dibs_lease *lease);
 

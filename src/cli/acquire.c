@@ -177,6 +177,9 @@ int dibs__cli_acquire(const struct cli_globals *g, dibs_store *store, const char
     return dibs__cli_fail(g, CLI_SIGNAL + ended_by, "CANCELLED", "gave up waiting for '%s': %s", name,
                           strsignal(ended_by));
   }
+  if (status == DIBS_OK && strcmp(dibs_lease_tier(*lease), "memory") == 0)
+    dibs__cli_note(g, "every tier is down: '%s' is granted by this process's own memory alone, others may hold it too",
+                   name);
   if (status == DIBS_OK) return CLI_DONE;
   return say_why_not(g, name, options, status, &error);
 }

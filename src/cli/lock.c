@@ -42,6 +42,7 @@ static void print_json(const dibs_lease *lease, const char *id, const dibs_lease
     dibs__cli_json_uint(&j, "slot", dibs_lease_slot(lease));
   }
   dibs__cli_json_text(&j, "store", shown);
+  dibs__cli_json_text(&j, "tier", dibs_lease_tier(lease));
   dibs__cli_json_close(&j, '}');
 }
 

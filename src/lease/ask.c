@@ -88,6 +88,7 @@ static void granted_locked(struct grant *grant, struct after *after) {
   grant->waits = false;
   grant->op.ticket = 0;
   grant->slot = grant->op.slot;
+  grant->tier = grant->op.tier;
   if (atomic_load(&lease->phase) < LEASE_HELD) {
     dibs__hold_locked(grant, grant->op.fence, grant->op.got_block, sure_until(grant), after);
     return;

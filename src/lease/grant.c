@@ -75,6 +75,7 @@ void dibs__grant_give_locked(struct grant *grant, dibs_lease *lease) {
   }
   lease->id = grant->op.id;
   lease->slot = grant->slot;
+  atomic_store(&lease->tier, grant->tier);
   atomic_store(&lease->fence, grant->fence.v);
   atomic_store(&lease->until_ns, grant->until.ns);
 }

@@ -172,6 +172,10 @@ uint64_t dibs_lease_fence(const dibs_lease *lease) {
 uint32_t dibs_lease_slot(const dibs_lease *lease) {
   return lease ? lease->slot : 0;
 }
+const char *dibs_lease_tier(const dibs_lease *lease) {
+  const char *tier = lease && !atomic_load(&lease->store->closing) ? atomic_load(&lease->tier) : NULL;
+  return tier ? tier : lease ? lease->store->shown : "";
+}
 const char *dibs_lease_name(const dibs_lease *lease) {
   return lease ? lease->name : "";
 }

@@ -50,6 +50,7 @@ struct grant {
   struct dibs__map_node by_id;
   struct dibs__lease_op op; /* the carrier's while a question travels, but for op.id, which nobody changes */
   uint32_t slot;
+  const char *tier; /* NULL: the store itself */
   union {
     struct dibs__heap_node recheck; /* in `rechecks`, while it waits */
     struct dibs__heap_node loss;    /* in `losses`, while it is held */
@@ -91,6 +92,7 @@ struct dibs_lease {
   _Atomic uint32_t phase;
   _Atomic int64_t until_ns; /* alive before; 0: lost */
   _Atomic uint64_t fence;
+  const char *_Atomic tier;  /* NULL: the store itself */
   dibs__word word;           /* goes up when a blocked caller should look */
   _Atomic uint32_t sleepers; /* callers that sleep, or are about to, until the word differs from what they saw */
   /* Guarded by store->lock. */

@@ -202,8 +202,10 @@ struct dibs__lease_op {
   bool waiting;       /* somebody waits in the store's queue for this name */
   uint32_t got_block; /* fences drawn, from `fence` on; 0 for shared and counted */
   uint32_t slot;
-  uint32_t was;       /* CANCEL */
-  dibs__when until;   /* OK: when it is over.  BREAK: when it is free at the latest */
+  uint32_t was;     /* CANCEL */
+  dibs__when until; /* OK: when it is over.  BREAK: when it is free at the latest */
+  const char
+      *tier; /* OK: which of several tiers answered, for people; lives as long as the store.  NULL: there is one */
   dibs__when recheck; /* QUEUED, HELD: when a holder or an offer runs out, if nothing happens before */
 };
 

@@ -123,9 +123,10 @@ static void leave(struct batch *b, size_t i, uint32_t tier, int64_t ahead_ms) {
 
 /* ---- What a tier answered ---- */
 
-static void count_lease(struct batch *b, const struct dibs__op *op, uint32_t tier) {
+static void count_lease(struct batch *b, struct dibs__op *op, uint32_t tier) {
   struct tiers *t = b->t;
   if (op->verb == DIBS__ACQUIRE && op->status == DIBS_OK) {
+    lease_of(op)->tier = tier == DIBS__TIER_LOCAL ? "memory" : t->tiers[tier].uri->shown;
     tiers_count(t, DIBS__M_ACQUIRED, 1);
     if (tier != 0) tiers_count(t, DIBS__M_FALLBACK, 1);
     if (tier == DIBS__TIER_LOCAL) tiers_count(t, DIBS__M_LEAST_STRICT, 1);
