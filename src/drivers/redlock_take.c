@@ -160,7 +160,7 @@ enum dibs__redlock_verdict dibs__redlock_count(struct dibs__redlock_session *s, 
                                                int64_t sent_ms, votes_t *v) {
   struct dibs__redlock *store = s->store;
   struct grant grants[DIBS__REDLOCK_NODES];
-  dibs__str who[DIBS__REDLOCK_NODES];
+  dibs__str who[DIBS__REDLOCK_NODES] = {{0}};
   size_t grant_count = 0;
   *v = (votes_t){.top = 0};
   for (size_t i = 0; i < store->count; i++) {
