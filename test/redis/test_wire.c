@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "fault/proxy.h"
 
@@ -115,6 +116,33 @@ static void replies_may_come_byte_by_byte(void **state) {
   dibs__redis_disconnect(l);
   dibs__redis_place_free(p);
   fake_stop(&fake);
+}
+
+/* A subscription's, of which a part may have been read. */
+static void messages_may_come_byte_by_byte(void **state) {
+  (void)state;
+  static const char bytes[] = "*3\r\n$7\r\nmessage\r\n$7\r\nchannel\r\n$5\r\nfirst\r\n"
+                              "*3\r\n$7\r\nmessage\r\n$7\r\nchannel\r\n$5\r\nother\r\n";
+  static const char *const texts[] = {"first", "other"};
+  int ends[2];
+  size_t heard = 0;
+  assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  assert_int_equal(dup2(ends[0], wire->context->fd), wire->context->fd);
+  for (size_t i = 0; i + 1 < sizeof bytes; i++) {
+    assert_int_equal(send(ends[1], bytes + i, 1, MSG_NOSIGNAL), 1);
+    const redisReply *message = dibs__redis_message(wire);
+    assert_false(wire->dead);
+    if (!message) continue;
+    assert_int_equal(message->elements, 3);
+    is_text(message->element[0], "message");
+    is_text(message->element[1], "channel");
+    is_text(message->element[2], texts[heard++]);
+  }
+  assert_int_equal(heard, 2);
+  close(ends[0]);
+  close(ends[1]);
+  assert_null(dibs__redis_message(wire));
+  assert_true(wire->dead);
 }
 
 static void what_is_dropped_is_not_sent(void **state) {
@@ -438,6 +466,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test_setup_teardown(big_words_travel_both_ways, begin, end),
       cmocka_unit_test_setup_teardown(replies_of_all_kinds_are_read, begin, end),
       cmocka_unit_test_setup_teardown(replies_may_come_byte_by_byte, begin, end),
+      cmocka_unit_test_setup_teardown(messages_may_come_byte_by_byte, begin, end),
       cmocka_unit_test_setup_teardown(what_is_dropped_is_not_sent, begin, end),
       cmocka_unit_test_setup_teardown(a_server_that_stands_still_costs_no_more_than_the_deadline, begin, end),
       cmocka_unit_test_setup_teardown(without_time_nothing_is_asked, begin, end),
