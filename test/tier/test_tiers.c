@@ -4,40 +4,13 @@
  *
  * Runs by with.sh --private, which says how this Redis is killed and started again; the anchor is a file.
  */
-#include "base/port.h"
-#include "dibs.h"
-#include "store/store.h"
+#include "tiers_bed.h"
 
-#include <setjmp.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-#include <cmocka.h>
-
-enum { SOON_MS = 15000, TTL_MS = 5000, CLIENTS = 5 };
+enum { CLIENTS = 5 };
 
 static const char *redis_uri;
 static char folder[64], uri[1200];
 static int nth;
-static dibs_error error;
-
-/* ---- The bed ---- */
-
-static void command(const char *text) {
-  if (system(text) != 0) fail_msg("%s failed", text);
-}
-
-static void servers(const char *verb, const char *which) {
-  char text[512];
-  snprintf(text, sizeof text, "'%s' %s --dir '%s' %s >/dev/null", getenv("DIBS_TEST_SERVERS_SCRIPT"), verb,
-           getenv("DIBS_TEST_SERVERS_DIR"), which);
-  command(text);
-}
 
 static void redis_says(const char *words) {
   char text[512];
@@ -51,65 +24,6 @@ static int begin(void **state) {
            nth);
   nth++;
   return 0;
-}
-
-static dibs_store *open_at(const char *at) {
-  dibs_store *store;
-  if (dibs_open(at, NULL, &store, &error) != DIBS_OK) fail_msg("%s: %s", at, error.text);
-  return store;
-}
-
-static void fine_at(int line, dibs_status got) {
-  if (got != DIBS_OK) fail_msg("line %d: %s: %s", line, dibs_status_name(got), error.text);
-}
-#define FINE(call) fine_at(__LINE__, call)
-
-static dibs_status take(dibs_store *store, const char *name, int64_t wait_ms, dibs_lease **lease) {
-  dibs_lease_options o = {.size = sizeof o, .ttl_ms = TTL_MS, .wait_ms = wait_ms};
-  return dibs_acquire(store, name, &o, lease, &error);
-}
-
-/* Asks until it is granted, as a client does whose store is in trouble. */
-static dibs_lease *take_in_the_end(dibs_store *store, const char *name) {
-  dibs_lease *lease = NULL;
-  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), SOON_MS);
-  while (take(store, name, 0, &lease) != DIBS_OK) {
-    if (!dibs__tick_before(dibs__tick_now(), by)) fail_msg("\"%s\" was never granted: %s", name, error.text);
-    dibs__nap_ms(1);
-  }
-  return lease;
-}
-
-static void give(dibs_lease *lease) {
-  (void)dibs_release(lease, &error);
-  dibs_lease_free(lease);
-}
-
-struct seen {
-  uint32_t buckets[4];
-  int count;
-};
-static int see(const dibs_tier_info *tier, void *user) {
-  struct seen *seen = user;
-  seen->buckets[seen->count++] = tier->buckets;
-  return 0;
-}
-static struct seen look(dibs_store *store) {
-  struct seen seen = {.count = 0};
-  dibs_tiers_info info = {.size = sizeof info};
-  FINE(dibs_tiers(store, &info, see, NULL, &seen, &error));
-  assert_int_equal(seen.count, 2);
-  assert_int_equal(seen.buckets[0] + seen.buckets[1], DIBS__BUCKETS);
-  return seen;
-}
-
-static void until_on(dibs_store *store, int tier) {
-  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), SOON_MS);
-  while (look(store).buckets[tier] != DIBS__BUCKETS) {
-    if (!dibs__tick_before(dibs__tick_now(), by))
-      fail_msg("not all is on tier %d: %u", tier, look(store).buckets[tier]);
-    dibs__nap_ms(5);
-  }
 }
 
 static int lost_calls;
