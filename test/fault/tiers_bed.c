@@ -160,9 +160,10 @@ dibs_store *bed_observer(struct run *run) {
 static bool make_uri(struct run *run, uint32_t party) {
   struct worker *worker = &run->at[party];
   char redis[TEXT], through[SIDES][TEXT], anchor[TEXT];
-  const char *user = run->odd >> SIDE_REDIS & 1 && party == 1 ? "odd" : "dibs", *rest = strchr(run->anchor, '@');
+  bool odd = party == 1 || (run->most_odd && party < run->workers);
+  const char *user = run->odd >> SIDE_REDIS & 1 && odd ? "odd" : "dibs", *rest = strchr(run->anchor, '@');
   snprintf(anchor, sizeof anchor, "%s", run->anchor);
-  if (run->odd >> SIDE_ANCHOR & 1 && party == 1 && rest)
+  if (run->odd >> SIDE_ANCHOR & 1 && odd && rest)
     snprintf(anchor, sizeof anchor, "%.*s://odd:dibs-secret%s", (int)strcspn(run->anchor, ":"), run->anchor, rest);
   if (!add_proxy(run, worker, SIDE_ANCHOR, anchor, through[SIDE_ANCHOR])) return false;
   if (run->lone) {

@@ -34,6 +34,8 @@ struct run {
   char parameters[256]; /* "tiers.dwell=2000&..." */
   bool lone;            /* the anchor alone, no tiers */
   uint32_t odd;         /* bit a side: there worker 1 is a user of its own, "odd" */
+  bool most_odd;        /* so are all but the last */
+  int64_t soon_ms;      /* until what must come has come */
   int64_t phase_ms;     /* a time of load */
   uint64_t chance;      /* of scenes that draw */
   uint32_t workers;

@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ADD_MS = 40000, IDLE_MS = 15000, BITE_MS = 60000 };
+enum { ADD_MS = 40000, IDLE_MS = 15000, SOON_MS = 30000, BITE_MS = 60000 };
 
 static struct {
   uint32_t seconds, phase, workers, threads, names, ttl, hold, pause, seed;
@@ -223,6 +223,9 @@ static bool parse(int argc, char *argv[]) {
   }
   run.lone = plan.lone;
   run.odd = plan.scene->odd;
+  run.most_odd = plan.scene->most_odd;
+  /* A tier that was left again soon after its return stays away for twice as long. */
+  run.soon_ms = SOON_MS + plan.seconds * INT64_C(1000);
   run.workers = plan.workers;
   run.phase_ms = plan.phase;
   run.chance = plan.seed;

@@ -5,8 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Until somebody has a lease again: the breaker's window, the vote, and a machine that has other things to do. */
-enum { SOON_MS = 30000, POLL_MS = 20 };
+enum { POLL_MS = 20 };
 
 /* A time of load. */
 static bool load(struct run *run) {
@@ -14,14 +13,14 @@ static bool load(struct run *run) {
   return !run->failed;
 }
 static bool granted(struct run *run) {
-  int64_t ms = bed_next_grant(run, SOON_MS);
+  int64_t ms = bed_next_grant(run, run->soon_ms);
   if (ms >= 0) bed_tell(run, "somebody asked and had a lease after %lld ms", (long long)ms);
   return ms >= 0;
 }
 
 /* The tier that was left is returned to: leases are of a newer epoch than the ones that were. */
 static bool moved(struct run *run, uint32_t from) {
-  dibs__tick began = dibs__tick_now(), by = dibs__tick_add_ms(began, SOON_MS);
+  dibs__tick began = dibs__tick_now(), by = dibs__tick_add_ms(began, run->soon_ms);
   while (bed_epoch(run) <= from) {
     if (!dibs__tick_before(dibs__tick_now(), by)) return bed_fail(run, "nothing moved, from epoch %u on", from);
     dibs__nap_ms(POLL_MS);
@@ -82,7 +81,7 @@ static bool follow(struct run *run, struct proxied *between) {
   snprintf(line, sizeof line,
            "timeout 10 redis-cli -u '%.250s' --no-auth-warning INFO replication | grep -q master_link_status:up",
            run->redis[1].admin);
-  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), SOON_MS);
+  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), run->soon_ms);
   while (system(line) != 0) {
     if (!dibs__tick_before(dibs__tick_now(), by)) return bed_fail(run, "the replica does not follow");
     dibs__nap_ms(POLL_MS);
@@ -144,7 +143,7 @@ static bool redis_cut_most(struct run *run) {
   }
   uint64_t before = bed_grants(run, 2);
   if (!granted(run) || !load(run)) return false;
-  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), SOON_MS);
+  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), run->soon_ms);
   while (bed_grants(run, 2) == before) {
     if (!dibs__tick_before(dibs__tick_now(), by)) return bed_fail(run, "worker 2 had nothing while cut off");
     dibs__nap_ms(POLL_MS);
@@ -155,11 +154,11 @@ static bool redis_cut_most(struct run *run) {
 }
 
 static bool redis_password(struct run *run) {
-  bed_tell(run, "worker 1 has a wrong password of redis");
+  bed_tell(run, "%s a wrong password of redis", run->most_odd ? "all workers but the last have" : "worker 1 has");
   if (!bed_redis_say(run, 0, "ACL SETUSER odd resetpass '>another'") ||
       !bed_redis_say(run, 0, "CLIENT KILL USER odd") || !granted(run) || !load(run) || !load(run) || !load(run))
     return false;
-  bed_tell(run, "it has the right one");
+  bed_tell(run, "and the right one");
   return bed_redis_say(run, 0, "ACL SETUSER odd '>dibs-secret'") && load(run);
 }
 
@@ -428,6 +427,12 @@ const struct scene scenes[] = {
      .text = "one worker has a wrong password of Redis",
      .act = redis_password,
      .odd = 1u << SIDE_REDIS,
+     .still = true},
+    {.name = "redis-passwords",
+     .text = "all workers but one have a wrong password of Redis",
+     .act = redis_password,
+     .odd = 1u << SIDE_REDIS,
+     .most_odd = true,
      .still = true},
     {.name = "redis-empty-strict",
      .text = "Redis is killed and started at once, empty, and no two may hold",
