@@ -18,131 +18,73 @@
 --   dibs:{17}:a:NAME   sorted set, id -> when a waiter, or its process, was last seen
 --   dibs:{17}:b:NAME   list of recorded breaks, kept for a while
 -- All but the last end with the last holder or waiter, or, when nobody comes any more, at `keep` of the head.
-local OFFER_MS, BLOCK_MAX, SEQ_MAX, EPOCH, EPOCH_MAX = 500, 1024, 4294967295, 4294967296, 2097151
-local SLACK_MS = 50        -- a key outlives what it says: `till` decides, not the expiry
-local ORPHAN_MS = 600000   -- waiters whose processes all went, and who are asked for no more
-local SPARE_MS = 30000     -- so that not each renewal moves the end of all keys
-local SILENT_MS = 10000    -- a waiter unheard of for so long: does its process live?
-local BREAK_MS, BREAKS = 86400000, 16
-local OK, HELD, LOST, CONFLICT, NOT_FOUND, INVALID, DENIED = 0, 1, 3, 5, 8, 9, 10
-local UNAVAILABLE, CORRUPT, QUEUED, MOVED = 13, 15, 100, 101
-local ACQUIRE, RENEW, RELEASE, CANCEL = 0, 1, 2, 3
-local READ, NEXT, INSTALL = 16, 17, 18
-local HEARD = 4 -- flags: 1 queue, 2 at once, 4 our subscription stands
--- An operation: verb, bucket, life, mode, epoch, id, fence, ttl, slots, block, flags, name, owner.
-local OPERATION = '<BBBBI4c16dI4HHBBc0Bc0'
-local ANSWER = '<BBHHddd'  -- status, somebody waits, slot or was, block, and what redis_run.c reads by the status
-local HOLDER = '<BBc16ddHdI4dc8Bc0' -- kind, broken, id, granted, first, block, till, ttl, since, session, owner
-local HOLDER_HEAD = '<BBc16ddHd'
 
-local call, pack, cut = redis.call, struct.pack, struct.unpack
-if not redis.REDIS_VERSION_NUM then redis.replicate_commands() end -- before 7: effects, not the script, are replicated
-local info = call('INFO', 'replication')
-if not string.find(info, 'role:master', 1, true) then
-  return redis.error_reply('DIBS this server is a replica, not the master any more')
-end
--- master_replid2 is another one.
-local life = ARGV[3]
-if not life or not string.find(info, 'master_replid:' .. life, 1, true) then
-  life = string.match(info, 'master_replid:(%x+)')
-end
-local clock = call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local tier, session = string.sub(ARGV[1], 1, 1) == '1', string.sub(ARGV[1], 2)
-
--- Everything that is looked at first is read in one go.
-local ops, wanted, cache, gone = {}, {}, {}, {} -- gone: deleted at the end, all at once
-do
-  local blob, at, n, count = ARGV[2], 1, #KEYS, 0
-  for i = 1, n do wanted[i] = KEYS[i] end
-  while at <= #blob do
-    local o = {cut(OPERATION, blob, at)}
-    at = o[14]
-    count = count + 1
-    ops[count] = o
-    if o[1] < READ then
-      local key = KEYS[o[2]] .. ':n:' .. o[12]
-      o[14] = key
-      if cache[key] == nil then
-        n = n + 1
-        wanted[n] = key
-        cache[key] = false
-      end
-    end
-  end
-end
-local got = call('MGET', unpack(wanted))
-for i = #KEYS + 1, #wanted do cache[wanted[i]] = got[i] end
-
-local buckets = {}
-local function bucket_of(i)
-  local b, v = buckets[i], got[i]
-  if b then return b end
-  if not v then
-    if call('EXISTS', KEYS[i]) == 1 then error('CORRUPT') end
-    b = {last = 0, epoch = 1}
-  elseif #v == 13 and string.byte(v) == 76 then
-    b = {}
-    b.last, b.epoch = cut('<dI4', v, 2)
-  elseif #v == 49 and string.byte(v) == 83 then
-    b = {served = true}
-    b.epoch, b.seq, b.life = cut('<I4I4c40', v, 2)
-  else
-    error('CORRUPT')
-  end
-  buckets[i] = b
-  return b
-end
-
--- What it tells: to a tier only what was installed.
-local function told_epoch(b)
-  return tier and not b.served and 0 or b.epoch
-end
+-- Closures cost: what is made for each call stands here, before all locals, and has next to none of them in it.
 
 -- The first of `want` fences, and how many there are; nil: the epoch has too few left.  On its own a bucket's fences
 -- never run ahead of the clock, so that they grow also when `last` is forgotten: a block is cut short for that.
-local function draw(b, want)
+local function draw(b, want, now)
   local first
-  if want < 1 then want = 1 elseif want > BLOCK_MAX then want = BLOCK_MAX end
+  if want < 1 then want = 1 elseif want > 1024 then want = 1024 end -- DIBS__BLOCK_MAX
   if b.served then
-    if want > SEQ_MAX - b.seq then return nil end
-    first = b.epoch * EPOCH + b.seq + 1
+    if want > 4294967295 - b.seq then return nil end -- DIBS__SEQ_MAX
+    first = b.epoch * 4294967296 + b.seq + 1
     b.seq = b.seq + want
   else
-    first = math.max(b.last + 1, now * 1024)
+    first = b.last + 1
+    if first < now * 1024 then first = now * 1024 end
     local room = (now + 1) * 1024 - first
-    if want > room then want = math.max(room, 1) end
+    if want > room then want = room > 1 and room or 1 end
     b.last = first + want - 1
   end
   b.dirty = true
   return first, want
 end
 
--- A fence that was drawn for an offer under an earlier mandate counts no more: another tier may have granted larger
--- ones since.
-local function counts(b, first)
-  return first > 0 and (not b.served or math.floor(first / EPOCH) == b.epoch)
-end
-
 local function last_drawn(b)
-  return b.served and b.epoch * EPOCH + b.seq or b.last
+  return b.served and b.epoch * 4294967296 + b.seq or b.last
 end
 
-local function moved(b) return pack(ANSWER, MOVED, 0, 0, 0, told_epoch(b), 0, 0) end
-local function plain(status) return pack(ANSWER, status, 0, 0, 0, 0, 0, 0) end
-
-local function set_alone(key, value, ttl)
-  cache[key] = value
-  if gone[key] then
-    gone[key] = nil
-    call('SET', key, value, 'PX', ttl + SLACK_MS)
-  elseif not call('SET', key, value, 'PX', ttl + SLACK_MS, 'NX') then
-    error('CORRUPT') -- MGET saw no text, and yet there is something
+-- What an error means, as a status: UNAVAILABLE, DENIED, CORRUPT.
+local function excuse(e)
+  for word in string.gmatch('OOM MISCONF NOREPLICAS READONLY', '%u+') do
+    if string.find(e, word, 1, true) then return 13 end
   end
+  if string.find(e, 'NOPERM', 1, true) or string.find(e, 'ermission', 1, true) then return 10 end
+  return 15
+end
+
+-- Of a bucket's mandate: a status, and what the bucket is then.  A Redis makes no epochs for others: NEXT answers
+-- CONFLICT.
+local function anchor(verb, b, epoch, asked, life)
+  local OK, CONFLICT, INVALID, UNAVAILABLE = 0, 5, 9, 13
+  local SEQ_MAX, EPOCH, EPOCH_MAX = 4294967295, 4294967296, 2097151
+  if verb == 16 then return OK, b end -- READ
+  if verb == 17 then return CONFLICT, b end -- NEXT
+  if verb == 18 then -- INSTALL
+    if epoch > EPOCH_MAX then return INVALID, b end
+    -- Above what was granted without a mandate, too: else fences would fall.
+    if asked ~= life or epoch <= b.epoch or epoch * EPOCH <= last_drawn(b) then return CONFLICT, b end
+    return OK, {served = true, epoch = epoch, seq = 0, life = life, dirty = true}
+  end
+  if not b.served then return OK, b end -- ALONE
+  if b.epoch >= EPOCH_MAX then return UNAVAILABLE, b end
+  return OK, {last = b.epoch * EPOCH + SEQ_MAX, epoch = b.epoch + 1, dirty = true}
 end
 
 -- Names with a line, with several holders, and breaking.
-local function make_crowd()
+local function make_crowd(now, session, cache, gone, buckets)
+  local call, pack, cut = redis.call, struct.pack, struct.unpack
+  local OFFER_MS, EPOCH = 500, 4294967296 -- DIBS__OFFER_MS
+  local SLACK_MS = 50      -- a key outlives what it says: `till` decides, not the expiry
+  local ORPHAN_MS = 600000 -- waiters whose processes all went, and who are asked for no more
+  local SPARE_MS = 30000   -- so that not each renewal moves the end of all keys
+  local SILENT_MS = 10000  -- a waiter unheard of for so long: does its process live?
+  local BREAK_MS, BREAKS = 86400000, 16
+  local OK, HELD, LOST, NOT_FOUND, INVALID, QUEUED = 0, 1, 3, 8, 9, 100
+  local HEARD = 4 -- flags: 1 queue, 2 at once, 4 our subscription stands
+  local ANSWER = '<BBHHddd'                 -- status, somebody waits, slot or was, block; see redis_run.c
+  local HOLDER = '<BBc16ddHdI4dc8Bc0'       -- kind, broken, id, granted, first, block, till, ttl, since, session, owner
   local WAITING, ASLEEP, OFFERED = 0, 1, 2
   local HEAD = '<BBHI4I4I4dd'            -- kind, mode, slots, holders, offers, waiters, tickets, keep
   local SHARER = '<BHdI4dc8Bc0'          -- broken, slot, till, ttl, since, session, owner
@@ -160,6 +102,12 @@ local function make_crowd()
   -- A key that may be new ends with the others.
   local function grows(h, letter) h.new[letter] = true end
 
+  -- A fence that was drawn for an offer under an earlier mandate counts no more: another tier may have granted larger
+  -- ones since.
+  local function counts(b, first)
+    return first > 0 and (not b.served or math.floor(first / EPOCH) == b.epoch)
+  end
+
   local function holder_from(v, at)
     local x, _ = {}
     _, x.broken, x.id, x.granted, x.first, x.block, x.till, x.ttl, x.since, x.session, x.owner = cut(HOLDER, v, at)
@@ -171,7 +119,7 @@ local function make_crowd()
   end
 
   local function load(o)
-    local h = {key = o[14], base = KEYS[o[2]], name = o[12], bucket = bucket_of(o[2]), new = {},
+    local h = {key = o[14], base = KEYS[o[2]], name = o[12], bucket = buckets[o[2]], new = {},
       mode = 0, slots = 0, holders = 0, offers = 0, waiters = 0, tickets = 0, keep = 0, need = 0}
     local v = cache[h.key]
     if not v then return h end
@@ -211,12 +159,13 @@ local function make_crowd()
       value = pack(HEAD, 81, h.mode, h.slots, h.holders, h.offers, h.waiters, h.tickets, h.keep)
       if h.x then value = value .. holder_to(h.x) end
     end
-    if not cache[key] then
-      set_alone(key, value, h.keep - now)
+    if not cache[key] and not gone[key] then
+      -- MGET saw no text there; then there must be nothing.
+      if not call('SET', key, value, 'PX', h.keep - now + SLACK_MS, 'NX') then error('CORRUPT') end
     elseif cache[key] ~= value then
-      cache[key] = value
       call('SET', key, value, 'PX', h.keep - now + SLACK_MS)
     end
+    cache[key], gone[key] = value, nil
     for letter in pairs(h.new) do call('PEXPIREAT', sub(h, letter), h.keep + SLACK_MS) end
   end
 
@@ -294,7 +243,7 @@ local function make_crowd()
 
   -- With its fence, so that who is offered may begin at once; the last one of an epoch has none.
   local function offer(h, w)
-    local first = w.mode == 0 and draw(h.bucket, 1) or 0
+    local first = w.mode == 0 and draw(h.bucket, 1, now) or 0
     call('ZREM', sub(h, 'q'), w.id)
     w.state, w.first, w.till = OFFERED, first, now + OFFER_MS
     keep_waiter(h, w)
@@ -349,7 +298,8 @@ local function make_crowd()
       end
     end
     if h.waiters > 0 then look_after(h) end
-    pass_on(h)
+    -- Behind one exclusive holder or offer nobody fits, whoever is first; to look who is can wait until it ends.
+    if h.mode ~= 0 or h.holders + h.offers == 0 then pass_on(h) end
   end
 
   local function recheck(h)
@@ -378,7 +328,7 @@ local function make_crowd()
     local mode, slots = w and w.mode or o[4], w and w.slots or o[9]
     if w and w.state == OFFERED and counts(h.bucket, w.first) then x.first, x.block = w.first, 1 end
     if mode == 0 and (x.first == 0 or o[10] > 1) then
-      x.first, x.block = draw(h.bucket, o[10])
+      x.first, x.block = draw(h.bucket, o[10], now)
       if not x.first then return nil end
     end
     x.granted = x.first
@@ -411,12 +361,14 @@ local function make_crowd()
     h.tickets = h.tickets + 1
     local w = {id = o[6], mode = o[4], slots = o[9], ttl = o[8], ticket = h.tickets, till = 0, first = 0, since = now,
       session = session, owner = o[13]}
+    if h.waiters == 0 then
+      grows(h, 'w')
+      grows(h, 'a')
+    end
     h.waiters = h.waiters + 1
     stand(h, w)
     keep_waiter(h, w)
     seen(h, w.id)
-    grows(h, 'w')
-    grows(h, 'a')
     return answer_later(h, QUEUED, w.ticket)
   end
 
@@ -480,7 +432,7 @@ local function make_crowd()
     local x = find_grant(h, o)
     if not x or x.broken ~= 0 then return answer_plain(h, LOST) end
     if h.mode == 0 and o[10] > 0 then
-      local first, block = draw(h.bucket, o[10])
+      local first, block = draw(h.bucket, o[10], now)
       if not first then return nil end
       x.first, x.block = first, block
     end
@@ -554,111 +506,182 @@ local function make_crowd()
     settle(h)
     local said = verbs[o[1]](h, o)
     store(h)
-    return said or moved(h.bucket)
+    return said -- nil: the epoch is used up
   end
 end
 
-local crowd
-local function in_crowd(o)
-  crowd = crowd or make_crowd()
-  return crowd(o)
-end
+-- ---- A call ----
 
--- A name that is free, or has one exclusive holder and no line: most of what is asked.
-local function lease(o)
-  local b = bucket_of(o[2])
-  if b.served and not tier then return plain(DENIED) end
-  if b.served ~= (tier or nil) or o[5] ~= b.epoch or ARGV[o[3] + 2] ~= life or (b.served and b.life ~= life) then
-    return moved(b)
+local OK, HELD, LOST, NOT_FOUND, DENIED, CORRUPT, MOVED = 0, 1, 3, 8, 10, 15, 101
+local ACQUIRE, RENEW, RELEASE, CANCEL, READ = 0, 1, 2, 3, 16
+local SLACK_MS = 50
+-- An operation: verb, bucket, life, mode, epoch, id, fence, ttl, slots, block, flags, name, owner.
+local OPERATION = '<BBBBI4c16dI4HHBBc0Bc0'
+local ANSWER = '<BBHHddd'
+local HOLDER = '<BBc16ddHdI4dc8Bc0'
+local HOLDER_HEAD = '<BBc16ddHd'
+
+local call, pack, cut, byte = redis.call, struct.pack, struct.unpack, string.byte
+if not redis.REDIS_VERSION_NUM then redis.replicate_commands() end -- before 7: effects, not the script, are replicated
+local info = call('INFO', 'replication')
+if not string.find(info, 'role:master', 1, true) then
+  return redis.error_reply('DIBS this server is a replica, not the master any more')
+end
+-- master_replid2 is another one.
+local life = ARGV[3]
+if not life or not string.find(info, 'master_replid:' .. life, 1, true) then
+  life = string.match(info, 'master_replid:(%x+)')
+end
+local clock = call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local tier, session = byte(ARGV[1]) == 49, string.sub(ARGV[1], 2)
+
+-- Everything that is looked at first is read in one go.
+local ops, wanted, cache, gone = {}, {}, {}, {} -- gone: deleted at the end, all at once
+local blob, at, n, count = ARGV[2], 1, #KEYS, 0
+for i = 1, n do wanted[i] = KEYS[i] end
+while at <= #blob do
+  local o = {cut(OPERATION, blob, at)}
+  at = o[14]
+  count = count + 1
+  ops[count] = o
+  if o[1] < READ then
+    local key = KEYS[o[2]] .. ':n:' .. o[12]
+    o[14] = key
+    if cache[key] == nil then
+      n = n + 1
+      wanted[n] = key
+      cache[key] = false
+    end
   end
-  local verb, key = o[1], o[14]
-  local v = cache[key]
+end
+local got = call('MGET', unpack(wanted))
+for i = #KEYS + 1, n do cache[wanted[i]] = got[i] end
+
+local buckets = {}
+for i = 1, #KEYS do
+  local v, b = got[i], {}
   if not v then
-    if verb == ACQUIRE and o[4] == 0 then
-      local first, block = draw(b, o[10])
-      if not first then return moved(b) end
-      set_alone(key, pack(HOLDER, 88, 0, o[6], first, first, block, now + o[8], o[8], now, session, #o[13], o[13]), o[8])
-      return pack(ANSWER, OK, 0, 0, block, first, now + o[8], 0)
-    end
-    if verb == ACQUIRE then return in_crowd(o) end
-    return plain((verb == RENEW or verb == RELEASE) and LOST or NOT_FOUND)
+    b.last, b.epoch, b.bad = 0, 1, call('EXISTS', KEYS[i]) == 1
+  elseif #v == 13 and byte(v) == 76 then
+    b.last, b.epoch = cut('<dI4', v, 2)
+  elseif #v == 49 and byte(v) == 83 then
+    b.served = true
+    b.epoch, b.seq, b.life = cut('<I4I4c40', v, 2)
+  else
+    b.bad = true
   end
-  if string.byte(v) ~= 88 or verb > CANCEL then return in_crowd(o) end
-  local _, broken, id, granted, first, block, till, rest = cut(HOLDER_HEAD, v)
-  if verb == ACQUIRE then
-    if till > now and id ~= o[6] and o[11] % 2 == 0 then
-      return pack(ANSWER, HELD, 0, 0, 0, last_drawn(b), till, 0)
-    end
-    return in_crowd(o)
-  end
-  local ours = till > now and id == o[6]
-  if verb == CANCEL then
-    if not ours then return plain(NOT_FOUND) end
-    gone[key], cache[key] = true, false
-    return pack(ANSWER, OK, 0, 3, 0, 0, 0, 0)
-  end
-  if not ours or o[7] < granted or o[7] >= first + block then return plain(LOST) end
-  if verb == RELEASE then
-    gone[key], cache[key] = true, false
-    return plain(OK)
-  end
-  if broken ~= 0 then return plain(LOST) end
-  if o[10] > 0 then
-    first, block = draw(b, o[10])
-    if not first then return moved(b) end
-  end
-  local _, since, _, rest2 = cut('<I4dc8', v, rest)
-  v = pack(HOLDER_HEAD, 88, 0, id, granted, first, block, now + o[8]) .. pack('<I4dc8', o[8], since, session) ..
-    string.sub(v, rest2)
-  cache[key] = v
-  call('SET', key, v, 'PX', o[8] + SLACK_MS)
-  return pack(ANSWER, OK, 0, 0, block, first, now + o[8], 0)
+  buckets[i] = b
 end
 
--- Of a bucket's mandate.  A Redis makes no epochs for others: NEXT answers CONFLICT.
-local function anchor(o)
-  local b = bucket_of(o[2])
-  local status, verb = OK, o[1]
-  if verb == NEXT then
-    status = CONFLICT
-  elseif verb == INSTALL then
-    -- Above what was granted without a mandate, too: else fences would fall.
-    if o[5] > EPOCH_MAX then
-      status = INVALID
-    elseif ARGV[o[3] + 2] == life and o[5] > b.epoch and o[5] * EPOCH > last_drawn(b) then
-      b = {served = true, epoch = o[5], seq = 0, life = life, dirty = true}
-      buckets[o[2]] = b
-    else
-      status = CONFLICT
-    end
-  elseif verb > INSTALL and b.served then
-    if b.epoch >= EPOCH_MAX then
-      status = UNAVAILABLE
-    else
-      b = {last = b.epoch * EPOCH + SEQ_MAX, epoch = b.epoch + 1, dirty = true}
-      buckets[o[2]] = b
-    end
-  end
-  return pack(ANSWER, status, 0, b.served and 1 or 0, 0, b.epoch, 0, 0)
-end
-
-local out, words = {}, nil
-for i = 1, #ops do
+local out, crowd, words = {}, nil, nil
+local answers, lives = {}, {} -- made once: plain answers by status, and how long keys live by ttl, as text
+for i = 1, count do
   local o = ops[i]
-  local fine, said = pcall(o[1] < READ and lease or anchor, o)
-  if not fine then
-    local e = type(said) == 'table' and said.err or tostring(said)
-    local status = CORRUPT
-    if string.find(e, 'OOM', 1, true) or string.find(e, 'MISCONF', 1, true) or string.find(e, 'NOREPLICAS', 1, true) or
-      string.find(e, 'READONLY', 1, true) then
-      status = UNAVAILABLE
-    elseif string.find(e, 'NOPERM', 1, true) or string.find(e, 'ermission', 1, true) then
-      status = DENIED
+  local verb, b, key = o[1], buckets[o[2]], o[14]
+  local status, slot, block, first, till = nil, 0, 0, 0, 0 -- status nil: not a simple case
+  if b.bad then
+    status, words = CORRUPT, words or 'no bucket of dibs'
+  elseif verb >= READ then
+    status, b = anchor(verb, b, o[5], ARGV[o[3] + 2], life)
+    buckets[o[2]] = b
+    slot, first = b.served and 1 or 0, b.epoch
+  elseif b.served and not tier then
+    status = DENIED
+  elseif tier and not b.served then -- a tier is told what was installed
+    status = MOVED
+  elseif o[5] ~= b.epoch or ARGV[o[3] + 2] ~= life or (tier and b.life ~= life) then
+    status, first = MOVED, b.epoch
+  else
+    -- A name that is free, or has one exclusive holder and no line: most of what is asked.
+    local v = cache[key]
+    if not v then
+      if verb == ACQUIRE and o[4] == 0 then
+        first, block = draw(b, o[10], now)
+        if first then
+          till = now + o[8]
+          v = pack(HOLDER, 88, 0, o[6], first, first, block, till, o[8], now, session, #o[13], o[13])
+          -- MGET saw no text there; then there must be nothing.
+          local lives_ms = lives[o[8]]
+          if not lives_ms then
+            lives_ms = string.format('%d', o[8] + SLACK_MS)
+            lives[o[8]] = lives_ms
+          end
+          local done = gone[key] and redis.pcall('SET', key, v, 'PX', lives_ms) or
+            redis.pcall('SET', key, v, 'PX', lives_ms, 'NX')
+          if done and done.ok then
+            status, cache[key], gone[key] = OK, v, nil
+          else
+            words = words or done and done.err or 'CORRUPT'
+            status = excuse(done and done.err or '')
+          end
+        end
+      elseif verb ~= ACQUIRE then
+        status = (verb == RENEW or verb == RELEASE) and LOST or NOT_FOUND
+      end
+    elseif byte(v) == 88 and #v >= 65 and verb <= CANCEL then
+      local _, broken, id, granted, held, length, ends, rest = cut(HOLDER_HEAD, v)
+      local ours = ends > now and id == o[6]
+      if verb == ACQUIRE then
+        if ends > now and not ours and o[11] % 2 == 0 then status, first, till = HELD, last_drawn(b), ends end
+      elseif verb == CANCEL then
+        status = NOT_FOUND
+        if ours then status, slot, gone[key], cache[key] = OK, 3, true, false end
+      elseif not ours or o[7] < granted or o[7] >= held + length then
+        status = LOST
+      elseif verb == RELEASE then
+        status, gone[key], cache[key] = OK, true, false
+      elseif broken ~= 0 then
+        status = LOST
+      else
+        first, block = held, length
+        if o[10] > 0 then first, block = draw(b, o[10], now) end
+        if first then
+          local _, since, _, owner = cut('<I4dc8', v, rest)
+          till = now + o[8]
+          v = pack(HOLDER_HEAD, 88, 0, id, granted, first, block, till) .. pack('<I4dc8', o[8], since, session) ..
+            string.sub(v, owner)
+          local lives_ms = lives[o[8]]
+          if not lives_ms then
+            lives_ms = string.format('%d', o[8] + SLACK_MS)
+            lives[o[8]] = lives_ms
+          end
+          local done = redis.pcall('SET', key, v, 'PX', lives_ms)
+          if done.ok then
+            status, cache[key] = OK, v
+          else
+            words = words or done.err
+            status = excuse(done.err)
+          end
+        end
+      end
     end
-    words = words or e
-    said = plain(status)
+    if not first then
+      status, first, block = MOVED, b.epoch, 0
+    elseif not status then
+      crowd = crowd or make_crowd(now, session, cache, gone, buckets)
+      local fine, said = pcall(crowd, o)
+      if not fine then
+        local e = type(said) == 'table' and said.err or tostring(said)
+        words = words or e
+        status = excuse(e)
+      elseif said then
+        out[i] = said
+      else
+        status, first = MOVED, b.epoch
+      end
+    end
   end
-  out[i] = said
+  if status and verb < READ and (verb == RELEASE or status ~= OK) and status ~= HELD and status ~= MOVED then
+    local said = answers[status]
+    if not said then
+      said = pack(ANSWER, status, 0, 0, 0, 0, 0, 0)
+      answers[status] = said
+    end
+    out[i] = said
+  elseif status then
+    out[i] = pack(ANSWER, status, 0, slot, block, first, till, 0)
+  end
 end
 
 local free, kept = {}, {}
