@@ -26,7 +26,7 @@ typedef const struct dibs__redis_place place_t;
 
 /* OLDEST: 5.0.0, the first whose scripts may write after they asked the time.  SILENCE_S: a connection on which nothing
  * is heard that long is asked whether it lives. */
-enum { OLDEST = 50000, SILENCE_S = 10, ASK_S = 2, ASKS = 3, AGAIN_MS = 50, READER_KEEP = 1 << 18 };
+enum { OLDEST = 50000, SILENCE_S = 10, ASK_S = 2, ASKS = 3, AGAIN_MS = 50, SENTINEL_MS = 300, READER_KEEP = 1 << 18 };
 
 /* ---- Texts of INFO ---- */
 
@@ -201,6 +201,7 @@ static dibs__status reach(place_t *place, const char *host, uint16_t port, dibs_
     trouble = connected(link->context->fd, by);
     if (trouble == 0 && !tune(link)) trouble = errno;
     if (trouble == 0) {
+      link->heard = dibs__tick_now(); /* a greeting that turns us away is not to be taken for a broken connection */
       *out = link;
       return DIBS_OK;
     }
@@ -366,8 +367,10 @@ static dibs__status ask_sentinel(place_t *place, size_t nth, dibs__tick by, char
   return status;
 }
 
-/* One turn round the sentinels: of each what it says, until one leads to a master. */
-static dibs__status try_sentinels(place_t *place, dibs__tick by, link_t **link, struct dibs__said *said) {
+/* One turn round the sentinels: of each what it says, until one leads to a master.  One that is silent must not keep
+ * us from the others. */
+static dibs__status try_sentinels(place_t *place, int64_t patience_ms, dibs__tick by, link_t **link,
+                                  struct dibs__said *said) {
   dibs__status worst = DIBS_UNAVAILABLE;
   bool asked = false; /* one has answered */
   for (size_t i = 0; i < place->host_count; i++) {
@@ -377,7 +380,8 @@ static dibs__status try_sentinels(place_t *place, dibs__tick by, link_t **link, 
     dibs__tick now = dibs__tick_now();
     int64_t share = dibs__tick_left_ms(now, by) / (int64_t)(place->host_count - i);
     dibs__tick until = dibs__tick_min(by, dibs__tick_add_ms(now, share));
-    dibs__status status = ask_sentinel(place, i, until, host, &port, &heard);
+    dibs__tick patient = dibs__tick_min(until, dibs__tick_add_ms(now, patience_ms));
+    dibs__status status = ask_sentinel(place, i, patient, host, &port, &heard);
     bool knows = status == DIBS_OK;
     if (knows) status = try_server(place, host, port, until, link, &heard);
     if (status == DIBS_OK) return DIBS_OK;
@@ -393,18 +397,47 @@ static dibs__status try_sentinels(place_t *place, dibs__tick by, link_t **link, 
 
 /* ---- The whole ---- */
 
-dibs__status dibs__redis_connect(place_t *place, size_t nth, dibs__tick by, link_t **link, struct dibs__said *said) {
-  *link = NULL;
-  said->sent = dibs__tick_now();
-  by = dibs__tick_min(by, dibs__tick_add_ms(said->sent, place->connect_timeout_ms));
+static dibs__status connect_to(place_t *place, size_t nth, dibs__tick by, link_t **link, struct dibs__said *said) {
   if (place->socket) return try_server(place, NULL, 0, by, link, said);
   if (!place->sentinel) return try_server(place, place->hosts[nth].host, place->hosts[nth].port, by, link, said);
-  for (;;) {
-    dibs__status status = try_sentinels(place, by, link, said);
+  for (int64_t patience_ms = SENTINEL_MS;; patience_ms *= 2) {
+    dibs__status status = try_sentinels(place, patience_ms, by, link, said);
     if (status != DIBS_UNAVAILABLE) return status;
     if (dibs__tick_left_ms(dibs__tick_now(), by) <= AGAIN_MS) return status;
     dibs__nap_ms(AGAIN_MS);
   }
+}
+
+dibs__status dibs__redis_connect(place_t *place, size_t nth, dibs__tick by, link_t **link, struct dibs__said *said) {
+  *link = NULL;
+  said->sent = dibs__tick_now();
+  by = dibs__tick_min(by, dibs__tick_add_ms(said->sent, place->connect_timeout_ms));
+  dibs__status status = connect_to(place, nth, by, link, said);
+  if (status != DIBS_OK) return status;
+  (*link)->nth = nth;
+  (*link)->made = true;
+  return DIBS_OK;
+}
+
+bool dibs__redis_renew(link_t *link, dibs__tick by, struct dibs__said *said) {
+  link_t *made = NULL;
+  dibs__tick sent = said->sent;
+  dibs__status status = dibs__redis_connect(link->place, link->nth, by, &made, said);
+  said->sent = sent;
+  if (status != DIBS_OK) return false;
+  redisContext *context = link->context;
+  struct dibs__redis_room *room = link->reply_room;
+  link->context = made->context;
+  link->reply_room = made->reply_room;
+  link->life = made->life;
+  link->version = made->version;
+  link->heard = made->heard;
+  link->dead = false;
+  made->context = context;
+  made->reply_room = room;
+  free_link(made);
+  said->text[0] = '\0';
+  return true;
 }
 
 void dibs__redis_disconnect(link_t *link) {

@@ -103,6 +103,8 @@ struct dibs__redis_link {
   size_t known_count;
   enum { DIBS__REDIS_TALKING, DIBS__REDIS_DONE, DIBS__REDIS_LOST, DIBS__REDIS_LATE } at;
   int trouble;                   /* errno; 0: the server closed the connection */
+  size_t nth;                    /* what it was connected with */
+  bool made;                     /* connect gave it away */
   struct dibs__redis_link *next; /* the bell's */
 };
 
@@ -121,13 +123,14 @@ bool dibs__redis_put_script(struct dibs__redis_link *link, const struct dibs__re
                             size_t count, const char *const words[], const size_t lengths[]);
 /* Forgets what was put since the last go. */
 void dibs__redis_drop(struct dibs__redis_link *link);
-/* Sends what was put and waits for all replies; said gets sent, dead, text.  UNAVAILABLE: nothing was done; UNKNOWN:
+/* Sends what was put and waits for all replies; said gets sent, dead, text.  A connection that the server has closed
+ * meanwhile is made anew first; that may be another server (life, version).  UNAVAILABLE: nothing was done; UNKNOWN:
  * some replies are missing (dibs__redis_reply is NULL), and the link is dead.  A script that the server did not know is
  * told, and asked again, within the deadline: those put before all scripts were known again may be done behind those
  * that came after.  A NOSCRIPT that is left did nothing. */
 dibs__status dibs__redis_go(struct dibs__redis_link *link, dibs__tick by, struct dibs__said *said);
-/* The same on several at once; answers[i] is what go would have answered for links[i]; NULL links are passed over. said
- * tells of the first that failed. */
+/* The same on several at once, but that none is connected anew; answers[i] is what go would have answered for links[i];
+ * NULL links are passed over. said tells of the first that failed. */
 void dibs__redis_go_all(struct dibs__redis_link *const links[], size_t count, dibs__tick by, dibs__status answers[],
                         struct dibs__said *said);
 /* The nth reply of the latest go; valid until the next one.  NULL: it is missing. */

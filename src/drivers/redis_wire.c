@@ -318,6 +318,10 @@ static bool is_open(link_t *link) {
   return false;
 }
 
+static bool is_idle(const link_t *link, dibs__tick now) {
+  return dibs__tick_before(dibs__tick_add_ms(link->heard, IDLE_MS), now);
+}
+
 static void begin(link_t *link, dibs__tick now, dibs__tick by) {
   dibs__redis_room_clear(link->reply_room);
   if (link->put) memset(link->replies, 0, link->put * sizeof(redisReply *));
@@ -335,7 +339,7 @@ static void begin(link_t *link, dibs__tick now, dibs__tick by) {
     link->at = DIBS__REDIS_LOST;
   } else if (!dibs__tick_before(now, by)) {
     link->at = DIBS__REDIS_LATE;
-  } else if (dibs__tick_before(dibs__tick_add_ms(link->heard, IDLE_MS), now)) {
+  } else if (is_idle(link, now)) {
     (void)is_open(link);
   }
 }
@@ -396,6 +400,19 @@ void dibs__redis_go_all(link_t *const links[], size_t count, dibs__tick by, dibs
 
 dibs__status dibs__redis_go(link_t *link, dibs__tick by, struct dibs__said *said) {
   dibs__status status = DIBS_OK;
+  dibs__tick now = dibs__tick_now();
+  /* A server that was restarted, or ends idle connections, is no trouble of whoever comes next. */
+  if (link->made && !link->dead && link->put > 0 && is_idle(link, now) && dibs__tick_before(now, by)) {
+    said->sent = now;
+    if (is_open(link)) {
+      link->heard = now;
+    } else if (!dibs__redis_renew(link, by, said)) {
+      link->answered = 0;
+      said->dead = true;
+      dibs__redis_drop(link);
+      return DIBS_UNAVAILABLE;
+    }
+  }
   dibs__redis_go_all(&link, 1, by, &status, said);
   return status;
 }

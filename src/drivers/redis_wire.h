@@ -11,6 +11,9 @@ enum { DIBS__REDIS_PATIENCE_MS = 20 };
  * until the next call.  A message that was read in part stays in the reader. */
 const redisReply *dibs__redis_message(struct dibs__redis_link *link);
 
+/* Connects anew what was found closed before anything was sent; what was put stays.  false: said tells. */
+bool dibs__redis_renew(struct dibs__redis_link *link, dibs__tick by, struct dibs__said *said);
+
 extern const char *const dibs__redis_params[];
 
 #endif
