@@ -210,7 +210,9 @@ static void merge(session *s, const struct dibs__redlock_asked *asked, struct me
     if (dibs__redlock_int(all[i], 3)) m->row.state = DIBS_BREAKING;
   }
   qsort(left, same, sizeof left[0], downwards);
-  m->row.left_ms = left[same < majority ? same - 1 : majority - 1];
+  /* What was promised: a node holds for longer, by the drift. */
+  m->row.left_ms = left[same < majority ? same - 1 : majority - 1] - dibs__redlock_drift_ms(s->store, m->row.ttl_ms);
+  if (m->row.left_ms < 1) m->row.left_ms = 1;
 }
 
 static int show_breaks(struct merged *m, const struct dibs__list *list) {

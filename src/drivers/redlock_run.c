@@ -575,6 +575,7 @@ static void begin_answer(struct dibs__lease_op *op) {
   op->waiting = false;
   op->got_block = op->slot = op->was = 0;
   op->until = op->recheck = (dibs__when){0};
+  op->tier = NULL;
 }
 
 static void answer_anchor(const struct batch *b, struct dibs__op *op) {

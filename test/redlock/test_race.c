@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { RACERS = 4, TTL_MS = 3000, SURE_MS = 1000, PATIENCE_MS = 30000, TURNS = 25 };
+enum { RACERS = 4, TTL_MS = 1500, SURE_MS = 500, PATIENCE_MS = 30000, TURNS = 25 };
 
 struct track {
   _Atomic int inside, two_at_once, fences_fell, turns[RACERS];
@@ -127,7 +127,7 @@ static void clients_take_turns_while_one_of_three_is_in_trouble(void **state) {
   (void)state;
   struct track t;
   struct racer racers[RACERS];
-  begin(&t, racers, quorum(3, "&max_ttl=3000&node_timeout=200", NULL));
+  begin(&t, racers, quorum(3, "&max_ttl=1500&node_timeout=200", NULL));
   all_have_turns(&t, 1);
   pause_for(0, 500);
   all_have_turns(&t, 1);
@@ -143,7 +143,7 @@ static void clients_take_turns_while_two_of_five_are_in_trouble(void **state) {
   (void)state;
   struct track t;
   struct racer racers[RACERS];
-  begin(&t, racers, quorum(5, "&max_ttl=3000&node_timeout=200", NULL));
+  begin(&t, racers, quorum(5, "&max_ttl=1500&node_timeout=200", NULL));
   all_have_turns(&t, 1);
   node_kill(4);
   node_pause(1);
