@@ -637,10 +637,9 @@ for i = 1, count do
         first, block = held, length
         if o[10] > 0 then first, block = draw(b, o[10], now) end
         if first then
-          local _, since, _, owner = cut('<I4dc8', v, rest)
+          local _, since, _, owner = cut('<I4dc8Bc0', v, rest)
           till = now + o[8]
-          v = pack(HOLDER_HEAD, 88, 0, id, granted, first, block, till) .. pack('<I4dc8', o[8], since, session) ..
-            string.sub(v, owner)
+          v = pack(HOLDER, 88, 0, id, granted, first, block, till, o[8], since, session, #owner, owner)
           local lives_ms = lives[o[8]]
           if not lives_ms then
             lives_ms = string.format('%d', o[8] + SLACK_MS)
