@@ -119,8 +119,10 @@ typedef struct dibs_store_options {
   const char *module_path; /* folders of driver modules, ':' between; NULL: the installed one, or DIBS_MODULE_PATH */
 } dibs_store_options;
 
-/* Opens the store at `uri` ("sqlite:///var/lib/app/dibs.db", "sqlite:relative.db", "memory:"); NULL or "" means
- * $DIBS_STORE, else the embedded file: $XDG_STATE_HOME/dibs/dibs.db, or /var/lib/dibs/dibs.db for root.  Creates
+/* Opens the store at `uri` ("sqlite:///var/lib/app/dibs.db", "postgres://app@db/app", several tiers of one store
+ * "redis://cache,mysql://db/app", "memory:"), or the one that a section of an INI file names ("/etc/app/dibs.ini#live",
+ * where [live] has store = URI and, of tiers, tiers.strictness = strict and the like; without #: [store]); NULL or ""
+ * means $DIBS_STORE, else the embedded file: $XDG_STATE_HOME/dibs/dibs.db, or /var/lib/dibs/dibs.db for root.  Creates
  * what is not there.  Blocks for I/O.  *store is yours, for dibs_close; NULL unless DIBS_OK.
  * INVALID (the URI), DENIED, UNSUPPORTED (no such driver, a network file system), UNAVAILABLE, CORRUPT (also: not a
  * file of dibs), TOO_NEW, NO_MEMORY. */

@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* Declaring a table by a section of an INI file.  The whole file must be right, not only the section. */
-#include "guard/ini.h"
 #include "guard/table.h"
 
+#include "base/ini.h"
 #include "lease/room.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static const struct {
   const char *key;
@@ -52,23 +50,11 @@ static const char *entry(void *user, const char *section, const char *key, const
          "claims and claim...";
 }
 
-/* *text is malloc'd. */
 static dibs_status read_file(const char *file, char **text, size_t *len, dibs_error *error) {
-  int fd = open(file, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return dibs__fail(error, DIBS_UNAVAILABLE, "%.200s can't be opened: %s", file, strerror(errno));
-  dibs_status status = DIBS_OK;
-  *len = 0;
-  *text = malloc(DIBS__INI_MAX + 1);
-  if (!*text) status = dibs__fail(error, DIBS_NO_MEMORY, "out of memory for %.200s", file);
-  while (status == DIBS_OK && *len <= DIBS__INI_MAX) {
-    ssize_t got = read(fd, *text + *len, DIBS__INI_MAX + 1 - *len);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) status = dibs__fail(error, DIBS_UNAVAILABLE, "%.200s can't be read: %s", file, strerror(errno));
-    if (got <= 0) break;
-    *len += (size_t)got;
-  }
-  close(fd);
-  return status;
+  int wrong = dibs__ini_load(file, text, len);
+  if (wrong == 0) return DIBS_OK;
+  return dibs__fail(error, wrong == ENOMEM ? DIBS_NO_MEMORY : DIBS_UNAVAILABLE, "%.200s can't be read: %s", file,
+                    strerror(wrong));
 }
 
 static dibs_status declare(struct declaring *d, const char *file, dibs_table **table, dibs_error *error) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Opening and closing; words for people. */
 #include "lease/room.h"
+#include "store/locate.h"
 
 #include <pwd.h>
 #include <stdarg.h>
@@ -147,6 +148,7 @@ dibs_status dibs_open(const char *uri, const dibs_store_options *given, dibs_sto
     return dibs__fail(error, DIBS_INVALID, "the owner must be at most %d bytes", DIBS_OWNER_MAX);
   if (!uri || !*uri) uri = secure_getenv("DIBS_STORE");
   if (!uri || !*uri) uri = "sqlite:";
+  char *place = NULL;
   dibs_store *store = calloc(1, sizeof *store);
   if (!store) return dibs__fail(error, DIBS_NO_MEMORY, "out of memory for the store");
   struct dibs__said said = {0};
@@ -154,7 +156,10 @@ dibs_status dibs_open(const char *uri, const dibs_store_options *given, dibs_sto
   mine.room = store;
   dibs_status status = prepare(store, &options, error);
   if (status != DIBS_OK) goto fail;
-  status = (dibs_status)dibs__core_open(uri, options.module_path, &mine, &store->core, &said);
+  mine.owner = store->owner;
+  status = (dibs_status)dibs__locate(uri, &place, &said);
+  if (status == DIBS_OK) status = (dibs_status)dibs__core_open(place, options.module_path, &mine, &store->core, &said);
+  dibs__locate_free(place);
   if (status != DIBS_OK) {
     dibs__fail(error, status, "%s", said.text[0] ? said.text : dibs_status_text(status));
     goto fail;

@@ -68,6 +68,7 @@ dibs__status dibs__core_open(const char *uri, const char *module_path, const str
   dibs__status status = dibs__uri_parse(uri, &core->uri, said);
   if (status != DIBS_OK) goto no_uri;
   core->uri.module_path = module_path;
+  core->uri.owner = hooks->owner;
   status = dibs__chain_open(&core->uri, module_path, by, &core->chain, said);
   if (status != DIBS_OK) goto no_chain;
   core->store = core->chain.stores[0];

@@ -29,6 +29,7 @@ struct dibs__core;
 /* What the room above does when something happens.  Called by the receiver, no lock held. */
 struct dibs__core_hooks {
   void *room;
+  const char *owner; /* whose store it is, for people; NULL: nobody says */
   void (*event)(void *room, const struct dibs__event *event);
   dibs__tick (*timers)(void *room, dibs__tick now); /* does what is due; returns when to be called again */
   void (*handed)(void *room);                       /* a batch of answers was handed out; must be quick */

@@ -38,6 +38,7 @@ struct dibs__uri {
   size_t member_count;
   char *joined; /* what `shown` is then */
   /* Set by who opens. */
+  const char *owner;       /* "user@host:pid"; NULL */
   const char *module_path; /* where drivers of members are looked for */
   bool as_tier; /* the store is opened as a tier: what it serves is served under an anchor's mandates (R35) */
 };

@@ -140,7 +140,7 @@ static dibs__status tiers_open(const struct dibs__uri *uri, struct dibs__dstore 
   t->count = (uint32_t)uri->member_count;
   t->last = t->count - 1;
   dibs__random(t->client.b, sizeof t->client.b);
-  snprintf(t->owner, sizeof t->owner, "pid %u", dibs__process_id());
+  snprintf(t->owner, sizeof t->owner, "%.*s", DIBS_OWNER_MAX, uri->owner ? uri->owner : "");
   dibs__mutex_init(&t->control);
   dibs__mutex_init(&t->lock);
   dibs__mutex_init(&t->ears);

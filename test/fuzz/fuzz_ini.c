@@ -5,7 +5,7 @@
  */
 #include "base/text.h"
 #include "fuzz.h"
-#include "guard/ini.h"
+#include "base/ini.h"
 
 #include <stdio.h>
 #include <stdlib.h>

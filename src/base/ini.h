@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-#ifndef DIBS_GUARD_INI_H
-#define DIBS_GUARD_INI_H
+#ifndef DIBS_BASE_INI_H
+#define DIBS_BASE_INI_H
 /*
  * A small INI file, strictly:
  *
@@ -30,6 +30,8 @@ struct dibs__ini {
   unsigned line;
   char wrong[160];
 };
+/* Reads a file, whole up to a byte more than DIBS__INI_MAX; *text is malloc'd.  0, or errno. */
+int dibs__ini_load(const char *file, char **text, size_t *len);
 /* false: `line` and `wrong` say why. */
 bool dibs__ini_parse(struct dibs__ini *ini, const char *text, size_t len);
 

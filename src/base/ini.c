@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-#include "guard/ini.h"
+#include "base/ini.h"
 
 #include "base/text.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* The present section's keys and all sections so far, so that none comes twice. */
 struct reading {
@@ -128,4 +132,22 @@ bool dibs__ini_parse(struct dibs__ini *ini, const char *text, size_t len) {
     at += size + 1;
   }
   return true;
+}
+
+int dibs__ini_load(const char *file, char **text, size_t *len) {
+  int fd = open(file, O_RDONLY | O_CLOEXEC), error = 0;
+  *len = 0;
+  *text = NULL;
+  if (fd < 0) return errno;
+  *text = malloc(DIBS__INI_MAX + 1);
+  if (!*text) error = ENOMEM;
+  while (error == 0 && *len <= DIBS__INI_MAX) {
+    ssize_t got = read(fd, *text + *len, DIBS__INI_MAX + 1 - *len);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) error = errno;
+    if (got <= 0) break;
+    *len += (size_t)got;
+  }
+  close(fd);
+  return error;
 }
