@@ -8,8 +8,10 @@
  *   redlock.c        the store: opening, closing, sleeping; the table
  *   redlock_uri.c    what a URI says
  *   redlock_nodes.c  connections to the nodes, a round with all of them, who did not answer
- *   redlock_run.c    a batch: renew, release, cancel, break; and what an acquire needs around it
- *   redlock_take.c   an acquire: what the nodes said, and what that means
+ *   redlock_run.c    a batch, in rounds
+ *   redlock_ask.c    what is asked of the nodes
+ *   redlock_judge.c  what they said, and the answers
+ *   redlock_take.c   the votes of an acquire, counted
  *   redlock_list.c   listing
  *   redis/redlock_NAME.lua   what one node does
  *
