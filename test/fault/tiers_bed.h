@@ -98,7 +98,8 @@ void bed_end(struct run *run, bool keep);
 uint64_t bed_grants(struct run *run, uint32_t party); /* so far; 0: of all */
 uint64_t bed_saves(struct run *run, uint32_t party);
 uint64_t bed_twice(struct run *run); /* acknowledged numbers that another one had */
-uint32_t bed_epoch(struct run *run); /* the highest of the latest grants */
+/* Of the latest grant; of all, the highest of these. */
+uint32_t bed_epoch(struct run *run, uint32_t party);
 /* Until each worker but the excused has had another acknowledged increment. */
 bool bed_all_add(struct run *run, uint32_t excused, int64_t within_ms);
 /* Until somebody is granted something that was asked for from now on; ms that took, -1: it did not come. */

@@ -18,15 +18,20 @@ static bool granted(struct run *run) {
   return ms >= 0;
 }
 
-/* The tier that was left is returned to: leases are of a newer epoch than the ones that were. */
-static bool moved(struct run *run, uint32_t from) {
+/* Until leases of a newer epoch than that are had, by this worker (0: by any). */
+static bool newer(struct run *run, uint32_t party, uint32_t than) {
   dibs__tick began = dibs__tick_now(), by = dibs__tick_add_ms(began, run->soon_ms);
-  while (bed_epoch(run) <= from) {
-    if (!dibs__tick_before(dibs__tick_now(), by)) return bed_fail(run, "nothing moved, from epoch %u on", from);
+  char who[32] = "somebody";
+  if (party != 0) snprintf(who, sizeof who, "worker %u", party);
+  while (bed_epoch(run, party) <= than) {
+    if (!dibs__tick_before(dibs__tick_now(), by)) return bed_fail(run, "%s had no newer epoch than %u", who, than);
     dibs__nap_ms(POLL_MS);
   }
-  bed_tell(run, "a newer epoch after %lld ms", (long long)dibs__tick_left_ms(began, dibs__tick_now()));
+  bed_tell(run, "%s had a newer epoch after %lld ms", who, (long long)dibs__tick_left_ms(began, dibs__tick_now()));
   return true;
+}
+static bool moved(struct run *run, uint32_t from) {
+  return newer(run, 0, from);
 }
 
 static bool nothing(struct run *run) {
@@ -38,13 +43,13 @@ static bool nothing(struct run *run) {
 static bool redis_killed(struct run *run) {
   bed_tell(run, "redis is killed");
   if (!bed_redis(run, 0, "kill") || !granted(run) || !load(run)) return false;
-  uint32_t epoch = bed_epoch(run);
+  uint32_t epoch = bed_epoch(run, 0);
   bed_tell(run, "redis is started, empty");
   return bed_redis(run, 0, "start") && moved(run, epoch) && load(run);
 }
 
 static bool redis_empty(struct run *run) {
-  uint32_t epoch = bed_epoch(run);
+  uint32_t epoch = bed_epoch(run, 0);
   bed_tell(run, "redis is killed and started, empty");
   return bed_redis(run, 0, "kill") && bed_redis(run, 0, "start") && moved(run, epoch) && load(run);
 }
@@ -63,7 +68,7 @@ static bool redis_old_dump(struct run *run) {
   if (!bed_redis_say(run, 0, "SAVE") ||
       !bed_shell(run, "cp '%s/redis/data/dump.rdb' '%s/old.rdb'", data, run->folder) || !load(run))
     return false;
-  uint32_t epoch = bed_epoch(run);
+  uint32_t epoch = bed_epoch(run, 0);
   bed_tell(run, "redis is killed, and started from it");
   return bed_redis(run, 0, "kill") && bed_shell(run, "cp '%s/old.rdb' '%s/redis/data/dump.rdb'", run->folder, data) &&
          bed_redis(run, 0, "start") && moved(run, epoch) && load(run) &&
@@ -123,7 +128,7 @@ static bool redis_failover(struct run *run) {
 static bool redis_paused(struct run *run) {
   bed_tell(run, "redis is stopped");
   if (!bed_redis(run, 0, "pause") || !granted(run) || !load(run)) return false;
-  uint32_t epoch = bed_epoch(run);
+  uint32_t epoch = bed_epoch(run, 0);
   bed_tell(run, "redis goes on");
   return bed_redis(run, 0, "resume") && moved(run, epoch) && load(run);
 }
@@ -136,20 +141,17 @@ static bool redis_cut_one(struct run *run) {
 }
 
 static bool redis_cut_most(struct run *run) {
+  uint32_t epoch = bed_epoch(run, 0);
   bed_tell(run, "worker 1 alone reaches redis");
   for (uint32_t p = 2; p <= run->workers; p++) {
     if (p % 2 == 0 && !bed_proxy(run, SIDE_REDIS, p, "half-open")) return false;
     if (p % 2 == 1 && (!bed_proxy(run, SIDE_REDIS, p, "refuse") || !bed_proxy(run, SIDE_REDIS, p, "cut"))) return false;
   }
-  uint64_t before = bed_grants(run, 2);
-  if (!granted(run) || !load(run)) return false;
-  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), run->soon_ms);
-  while (bed_grants(run, 2) == before) {
-    if (!dibs__tick_before(dibs__tick_now(), by)) return bed_fail(run, "worker 2 had nothing while cut off");
-    dibs__nap_ms(POLL_MS);
-  }
-  uint32_t epoch = bed_epoch(run);
-  bed_tell(run, "worker 2 had one too; all reach it again");
+  for (uint32_t p = run->workers; p > 0; p--)
+    if (!newer(run, p, epoch)) return false;
+  if (!load(run)) return false;
+  epoch = bed_epoch(run, 0);
+  bed_tell(run, "all reach it again");
   return bed_proxy(run, SIDE_REDIS, 0, "pass") && moved(run, epoch) && load(run);
 }
 
@@ -226,7 +228,7 @@ static bool both_killed(struct run *run) {
   bed_note(run, SAID_GO_ON, 0);
   bed_tell(run, "the anchor is back");
   if (!fine || !granted(run) || !load(run)) return false;
-  uint32_t epoch = bed_epoch(run);
+  uint32_t epoch = bed_epoch(run, 0);
   bed_tell(run, "redis is started, empty");
   return bed_redis(run, 0, "start") && moved(run, epoch) && load(run);
 }
@@ -390,21 +392,21 @@ static bool by_hand(struct run *run) {
   dibs_store *store = bed_observer(run);
   dibs_error error;
   bool fine = store != NULL;
-  uint32_t epoch = bed_epoch(run);
+  uint32_t epoch = bed_epoch(run, 0);
   for (uint32_t percent = 0; fine && percent <= 100; percent += 50)
     for (size_t i = 0; fine && i < sizeof flags / sizeof *flags; i++)
       if (percent != 50 || i == 0) fine = did(run, flags[i], dibs_flag_set(store, flags[i], percent, &error), &error);
   fine = fine && moved(run, epoch) && to_and_fro(run, store) && load(run);
-  epoch = bed_epoch(run);
+  epoch = bed_epoch(run, 0);
   fine = fine && did(run, "redis is opened", dibs_tier_switch(store, "redis", DIBS_HAND_OPEN, &error), &error) &&
          moved(run, epoch) && load(run);
-  epoch = bed_epoch(run);
+  epoch = bed_epoch(run, 0);
   fine = fine && did(run, "and left alone", dibs_tier_switch(store, "redis", DIBS_HAND_AUTO, &error), &error) &&
          moved(run, epoch) && load(run);
-  epoch = bed_epoch(run);
+  epoch = bed_epoch(run, 0);
   fine = fine && did(run, "all to the anchor", dibs_tier_move(store, "1", &error), &error) && moved(run, epoch) &&
          load(run);
-  epoch = bed_epoch(run);
+  epoch = bed_epoch(run, 0);
   return fine && did(run, "and where they belong", dibs_tier_move(store, NULL, &error), &error) && moved(run, epoch) &&
          load(run);
 }

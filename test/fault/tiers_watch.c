@@ -69,11 +69,11 @@ uint64_t bed_twice(struct run *run) {
   return run->twice;
 }
 
-uint32_t bed_epoch(struct run *run) {
+uint32_t bed_epoch(struct run *run, uint32_t party) {
   uint32_t epoch = 0;
-  bed_grants(run, 0);
+  bed_grants(run, party);
   for (uint32_t p = 1; p <= run->workers; p++)
-    if (run->watched[p].epoch > epoch) epoch = run->watched[p].epoch;
+    if ((party == 0 || p == party) && run->watched[p].epoch > epoch) epoch = run->watched[p].epoch;
   return epoch;
 }
 
