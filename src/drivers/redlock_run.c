@@ -106,8 +106,9 @@ static bool conclude(struct dibs__redlock_batch *b, int64_t round, bool founded)
   for (size_t i = 0; i < b->count; i++) {
     doing *d = &b->all[i];
     if (d->stage != STAGE_RETURN) continue;
-    bool retries = d->verdict == DIBS__REDLOCK_SPLIT || (d->verdict == DIBS__REDLOCK_NO_QUORUM && founded);
-    if (retries && round < b->store->retries && time_left(b)) {
+    bool retries = (d->verdict == DIBS__REDLOCK_SPLIT && round < b->store->retries) ||
+                   (d->verdict == DIBS__REDLOCK_NO_QUORUM && founded);
+    if (retries && time_left(b)) {
       d->stage = STAGE_FIRST;
       again = true;
     } else if (d->verdict == DIBS__REDLOCK_NO_QUORUM) {

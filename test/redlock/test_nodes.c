@@ -336,6 +336,12 @@ static void an_answer_that_is_lost_is_found_again(void **state) {
 
 /* ---- Votes ---- */
 
+static void a_new_store_begins_at_once(void **state) {
+  (void)state;
+  struct answer a = ask_for(party_at(quorum(3, "&retries=0", NULL)), "n", 1);
+  expect(a.op, DIBS_OK);
+}
+
 static void begun_by(size_t node, const char *name, const char *id, int ms) {
   node_say(node, "HSET %s id %s f 0 g 0 n 0 x 0 o x l 1 u x p 1 s 1", key_of(name), id);
   node_say(node, "PEXPIRE %s %d", key_of(name), ms);
@@ -437,6 +443,7 @@ static const struct CMUnitTest cases[] = {
     NODE_CASE(a_grant_that_comes_too_late_is_none),
     NODE_CASE(a_slow_node_is_not_waited_for),
     NODE_CASE(an_answer_that_is_lost_is_found_again),
+    NODE_CASE(a_new_store_begins_at_once),
     NODE_CASE(a_split_vote_is_repeated),
     NODE_CASE(one_server_has_one_vote),
     NODE_CASE(what_can_not_be_is_refused),
