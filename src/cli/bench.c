@@ -72,6 +72,10 @@ bool dibs__bench_open_first(struct bench *b, uint32_t flags, dibs_store **store)
   char first[sizeof b->shown];
   const char *all = b->store;
   snprintf(first, sizeof first, "%.*s", (int)dibs__bench_first(all), all);
+  /* What serves for an anchor refuses who comes alone: beside it, under another prefix. */
+  size_t used = strlen(first);
+  if (!strncmp(first, "redis", 5))
+    snprintf(first + used, sizeof first - used, "%cprefix=bench-alone", strchr(first, '?') ? '&' : '?');
   b->store = first;
   bool opened = dibs__bench_open(b, flags, store);
   b->store = all;
