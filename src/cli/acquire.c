@@ -104,10 +104,11 @@ static void tell_whom(const struct cli_globals *g, dibs_store *store, const char
   dibs__cli_note(g, "waiting for '%s', held by %s%s for %s; %zu wait", name, whom.owner, process, span, whom.waiters);
 }
 
-/* Returns the signal that ended the wait, or 0; *status is the outcome in either case. */
+/* Returns the signal that ended the wait, or 0; *status is the outcome in either case.  `why`: what is waited for, if
+ * it is not a holder; "". */
 static int wait_for(const struct cli_globals *g, dibs_store *store, dibs_lease *lease, struct wait *wait,
-                    const struct cli_signals *signals, dibs_status *status) {
-  int ended_by = 0, patience_ms = isatty(STDERR_FILENO) ? PATIENCE_MS : -1;
+                    const struct cli_signals *signals, const char *why, dibs_status *status) {
+  int ended_by = 0, patience_ms = isatty(STDERR_FILENO) || *why != '\0' ? PATIENCE_MS : -1;
   struct pollfd fds[] = {{dibs_fd(store), POLLIN, 0}, {signals->fd, POLLIN, 0}};
   while (!wait->over) {
     /* The answer to a cancelled wait comes through the first descriptor alone. */
@@ -115,7 +116,10 @@ static int wait_for(const struct cli_globals *g, dibs_store *store, dibs_lease *
     if (ready < 0 && errno != EINTR) break;
     dibs_dispatch(store, 0);
     if (ready == 0) {
-      if (!wait->over) tell_whom(g, store, dibs_lease_name(lease));
+      if (!wait->over && *why != '\0')
+        dibs__cli_note(g, "waiting: %s", why);
+      else if (!wait->over)
+        tell_whom(g, store, dibs_lease_name(lease));
       patience_ms = -1;
     }
     if (ended_by == 0 && (fds[1].revents & POLLIN) != 0) {
@@ -133,16 +137,24 @@ static dibs_status ask(const struct cli_globals *g, dibs_store *store, const cha
   dibs_lease_options once = *options;
   once.wait_ms = 0;
   dibs_status status = dibs_acquire(store, name, &once, lease, error);
-  if (status != DIBS_HELD || options->wait_ms == 0) return status;
+  /* Of several tiers one that does not answer is waited for: the names may move to the next. */
+  bool away = status == DIBS_UNAVAILABLE;
+  if ((status != DIBS_HELD && !away) || options->wait_ms == 0) return status;
   struct wait wait = {false, DIBS_CANCELLED};
+  dibs_error why = *error;
   status = dibs_acquire_start(store, name, options, wait_over, &wait, lease, error);
   if (status != DIBS_OK) return status;
-  *ended_by = wait_for(g, store, *lease, &wait, signals, &status);
+  *ended_by = wait_for(g, store, *lease, &wait, signals, away ? why.text : "", &status);
   if (*ended_by != 0 && status == DIBS_OK) dibs_release(*lease, NULL);
   if (*ended_by == 0 && status == DIBS_OK) return status;
-  error->text[0] = '\0';
   dibs_lease_free(*lease);
   *lease = NULL;
+  error->text[0] = '\0';
+  /* A callback has no words; and whether it was held or away all that time, the store tells. */
+  if (*ended_by == 0 && away && (status == DIBS_UNAVAILABLE || status == DIBS_TIMEOUT)) {
+    status = dibs_acquire(store, name, &once, lease, error);
+    if (status == DIBS_HELD) status = DIBS_TIMEOUT;
+  }
   return status;
 }
 

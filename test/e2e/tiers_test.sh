@@ -132,7 +132,7 @@ for part in first anchor; do
   exits 0 "$part is a store of its own" "$DIBS" run job --store "sqlite://$dir/$part.db" -- sh -c 'echo $DIBS_FENCE'
   [ $part = first ] && ok 'and its fences still grow' test "$out" -gt "$last"
 done
-exits 123 'tiers again: their fences are far above what a new anchor knows' "$DIBS" run job -- true
+exits 123 'tiers again: their fences are far above what a new anchor knows' "$DIBS" run job --wait 1s -- true
 like 'and what to do' "$err" 'dibs tier bump$'
 exits 0 'bump' "$DIBS" tier bump
 exits 0 'they are tiers again' "$DIBS" run job -- sh -c 'echo $DIBS_FENCE'
