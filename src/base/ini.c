@@ -36,6 +36,11 @@ static bool blank(char c) {
   return c == ' ' || c == '\t';
 }
 
+/* Refuses with the words themselves, unless they may be a password, or half of one. */
+static bool refuse_word(struct reading *r, const char *quoted, const char *what) {
+  return r->ini->secret ? refuse(r, "what stands here %s", what) : refuse(r, "'%.40s' %s", quoted, what);
+}
+
 /* Without blanks around it, in place. */
 static char *trimmed(char *from) {
   while (blank(*from)) from++;
@@ -71,11 +76,11 @@ static bool tell(struct reading *r, const char *key, const char *value) {
 
 static bool begin_section(struct reading *r, char *line) {
   size_t len = strlen(line);
-  if (line[len - 1] != ']') return refuse(r, "'%.40s' begins a section but has no ']' at its end", line);
+  if (line[len - 1] != ']') return refuse_word(r, line, "begins a section but has no ']' at its end");
   line[len - 1] = '\0';
   char *name = trimmed(line + 1);
   if (!word(name))
-    return refuse(r, "'%.40s' is no name of a section: letters, digits, _ - . and at most 64 of them", name);
+    return refuse_word(r, name, "is no name of a section: letters, digits, _ - . and at most 64 of them");
   if (known(r->sections, r->section_count, name)) return refuse(r, "there is a section [%s] above already", name);
   if (r->section_count == DIBS__INI_SECTIONS) return refuse(r, "there are more than 256 sections");
   memcpy(r->sections[r->section_count++], name, strlen(name) + 1);
@@ -86,10 +91,10 @@ static bool begin_section(struct reading *r, char *line) {
 
 static bool take_entry(struct reading *r, char *line) {
   char *equals = strchr(line, '=');
-  if (!equals) return refuse(r, "'%.40s' is neither [section] nor key = value", line);
+  if (!equals) return refuse_word(r, line, "is neither [section] nor key = value");
   *equals = '\0';
   char *key = trimmed(line), *value = trimmed(equals + 1);
-  if (!word(key)) return refuse(r, "'%.40s' is no key", key);
+  if (!word(key)) return refuse_word(r, key, "is no key");
   if (!r->section[0]) return refuse(r, "'%.40s' stands in no section", key);
   if (known(r->keys, r->key_count, key)) return refuse(r, "'%.40s' is there twice in its section", key);
   if (r->key_count == DIBS__INI_KEYS) return refuse(r, "there are more than 32 keys in one section");

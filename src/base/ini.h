@@ -26,6 +26,8 @@ struct dibs__ini {
   /* A section begins (`key` NULL), or a key of it.  What is wrong with it, or NULL; good until the next call. */
   const char *(*entry)(void *user, const char *section, const char *key, const char *value, unsigned line);
   void *user;
+  /* There may be passwords in it: what is refused is not quoted. */
+  bool secret;
   /* Of what was refused. */
   unsigned line;
   char wrong[160];

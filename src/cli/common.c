@@ -3,6 +3,7 @@
 #include "base/port.h"
 #include "base/text.h"
 #include "cli/cli.h"
+#include "store/locate.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -36,43 +37,10 @@ int dibs__cli_table(const struct cli_call *call, dibs_table **table) {
   return dibs__cli_fail(&call->v.globals, code, dibs_status_name(status), "--table: %s", error.text);
 }
 
-/* Characters that mean something in the path of a URI. */
-static size_t escape(char *to, const char *from) {
-  static const char hex[] = "0123456789ABCDEF";
-  size_t n = 0;
-  for (; *from != '\0'; from++) {
-    unsigned char c = (unsigned char)*from;
-    if (strchr("%?#", c) != NULL || c < 0x20) {
-      to[n++] = '%';
-      to[n++] = hex[c >> 4];
-      to[n++] = hex[c & 15];
-    } else {
-      to[n++] = (char)c;
-    }
-  }
-  to[n] = '\0';
-  return n;
-}
-
 char *dibs__cli_store_uri(const struct cli_globals *globals, const dibs_store *store) {
   const char *uri = globals->store != NULL ? globals->store : dibs_store_uri(store);
-  const char *colon = strchr(uri, ':');
-  const char *scheme = uri;
-  for (const char *p = uri; colon != NULL && p < colon; p++)
-    if (*p == '+') scheme = p + 1;
-  bool relative = colon != NULL && colon - scheme == 6 && strncmp(scheme, "sqlite", 6) == 0 &&
-                  strchr("/?", colon[1]) == NULL; /* strchr finds the end as well: "sqlite:" is the default file */
   char cwd[CWD_MAX];
-  if (!relative || getcwd(cwd, sizeof cwd) == NULL) return strdup(uri);
-  size_t head = (size_t)(colon + 1 - uri);
-  char *whole = malloc(strlen(uri) + 3 * strlen(cwd) + 8);
-  if (whole == NULL) return NULL;
-  memcpy(whole, uri, head);
-  memcpy(whole + head, "//", 2);
-  size_t n = head + 2 + escape(whole + head + 2, cwd);
-  whole[n++] = '/';
-  memcpy(whole + n, colon + 1, strlen(colon + 1) + 1);
-  return whole;
+  return getcwd(cwd, sizeof cwd) != NULL ? dibs__locate_from(uri, cwd) : strdup(uri);
 }
 
 int dibs__cli_lease_options(const struct cli_values *values, dibs_lease_options *options) {

@@ -108,7 +108,7 @@ static dibs__status decode(struct parser *p, const char *from, const char *to, c
 static dibs__status schemes(struct parser *p) {
   const char *colon = find(p->at, p->end, ":/?@");
   if (colon == p->end || *colon != ':')
-    return wrong(p, p->text, "it does not begin with a scheme; for a file write sqlite:FILE");
+    return wrong(p, p->text, "it does not begin with a scheme; a file is sqlite:FILE, a section of settings FILE.ini#SECTION");
   show(p, p->at, colon + 1);
   for (;;) {
     const char *end = find(p->at, colon, "+");
@@ -326,7 +326,7 @@ static dibs__status parse_one(const char *text, size_t len, bool is_member, stru
 /* ---- Tiers ---- */
 
 /* Where a comma begins another URI: behind it come names of drivers, a colon, and no digit, which would be a port. */
-static const char *next_member(const char *at, const char *end) {
+const char *dibs__uri_next_member(const char *at, const char *end) {
   for (at = find(at, end, ","); at < end; at = find(at + 1, end, ",")) {
     const char *c = at + 1;
     while (c < end && (is_lower(to_lower(*c)) || is_digit(*c) || *c == '-' || *c == '+')) c++;
@@ -355,7 +355,7 @@ static dibs__status parse_members(const char *text, const char *end, struct dibs
   uri->members = calloc(DIBS__URI_TIERS, sizeof *uri->members);
   if (!uri->members) return DIBS_NO_MEMORY;
   for (const char *at = text; at <= end;) {
-    const char *comma = next_member(at, end);
+    const char *comma = dibs__uri_next_member(at, end);
     if (uri->member_count == DIBS__URI_TIERS) {
       dibs__say(said, "a store has at most %d tiers", DIBS__URI_TIERS);
       return DIBS_INVALID;
@@ -390,7 +390,7 @@ dibs__status dibs__uri_parse(const char *text, struct dibs__uri *uri, struct dib
     dibs__say(said, "the store URI is longer than %d bytes", DIBS__URI_MAX);
     return DIBS_INVALID;
   }
-  if (next_member(text, text + len) == text + len) return parse_one(text, len, false, uri, said);
+  if (dibs__uri_next_member(text, text + len) == text + len) return parse_one(text, len, false, uri, said);
   dibs__status status = parse_members(text, text + len, uri, said);
   if (status != DIBS_OK) dibs__uri_free(uri);
   return status;

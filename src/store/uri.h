@@ -48,6 +48,8 @@ dibs__status dibs__uri_parse(const char *text, struct dibs__uri *uri, struct dib
 void dibs__uri_free(struct dibs__uri *uri);
 /* For who needs it longer than the call that it was given for; module_path stays the same text.  OK, NO_MEMORY. */
 dibs__status dibs__uri_copy(const struct dibs__uri *from, struct dibs__uri *to);
+/* The comma behind which another member begins, or `end`. */
+const char *dibs__uri_next_member(const char *at, const char *end);
 /* The value, or NULL. */
 const char *dibs__uri_param(const struct dibs__uri *uri, const char *key);
 /* Parses a parameter as a number within [min, max]; `otherwise` when absent.  INVALID with what is wrong. */
