@@ -177,6 +177,7 @@ void dibs__cli_tiers_table(const struct cli_tiers *t, size_t columns, FILE *out)
   for (size_t i = 0; table != NULL && i < t->count; i++) {
     const dibs_tier_info *tier = &t->tier[i].info;
     char state[48], serves[24], rollout[16], active[16], failed[16], p50[24], p99[24];
+    bool idle = tier->calls == 0 && !tier->reached && tier->breaker == DIBS_BREAKER_CLOSED;
     state_cell(state, sizeof state, t, i);
     snprintf(serves, sizeof serves, tier->wanted == tier->buckets ? "%" PRIu32 : "%" PRIu32 " of %" PRIu32,
              tier->buckets, tier->wanted);
@@ -185,8 +186,9 @@ void dibs__cli_tiers_table(const struct cli_tiers *t, size_t columns, FILE *out)
     snprintf(failed, sizeof failed, "%" PRIu32, tier->clients_down);
     latency_cell(p50, sizeof p50, tier->p50_ns);
     latency_cell(p99, sizeof p99, tier->p99_ns);
-    const char *const cells[] = {tier->name, state, serves,   rollout, active, failed, breakers[tier->breaker],
-                                 p50,        p99,   tier->uri};
+    const char *const cells[] = {
+        tier->name, state, serves,   rollout, active, failed, idle ? "not asked" : breakers[tier->breaker],
+        p50,        p99,   tier->uri};
     for (size_t c = 0; c < sizeof cells / sizeof *cells; c++)
       if (!dibs__cli_table_add(table, cells[c])) break;
   }
