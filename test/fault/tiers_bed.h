@@ -11,7 +11,7 @@
 
 #include <sys/types.h>
 
-enum { REDIS_COUNT = 2, TEXT = 512, NUMBERS = 65536 };
+enum { REDIS_COUNT = 2, TEXT = 512, NUMBERS = 65536, TIERS_POLL_MS = 20 };
 
 /* Where a worker's connections go through a proxy of its own. */
 enum side { SIDE_REDIS, SIDE_ANCHOR, SIDES };
@@ -104,5 +104,9 @@ uint32_t bed_epoch(struct run *run, uint32_t party);
 bool bed_all_add(struct run *run, uint32_t excused, int64_t within_ms);
 /* Until somebody is granted something that was asked for from now on; ms that took, -1: it did not come. */
 int64_t bed_next_grant(struct run *run, int64_t within_ms);
+bool bed_load(struct run *run);    /* a time of load; false: the run has failed */
+bool bed_granted(struct run *run); /* somebody asks and is granted something; within soon_ms, and tells it */
+/* Until leases of a newer epoch than that are had, by this worker (0: by any). */
+bool bed_newer(struct run *run, uint32_t party, uint32_t than);
 
 #endif

@@ -5,53 +5,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { POLL_MS = 20 };
-
-/* A time of load. */
-static bool load(struct run *run) {
-  dibs__nap_ms(run->phase_ms);
-  return !run->failed;
-}
-static bool granted(struct run *run) {
-  int64_t ms = bed_next_grant(run, run->soon_ms);
-  if (ms >= 0) bed_tell(run, "somebody asked and had a lease after %lld ms", (long long)ms);
-  return ms >= 0;
-}
-
-/* Until leases of a newer epoch than that are had, by this worker (0: by any). */
-static bool newer(struct run *run, uint32_t party, uint32_t than) {
-  dibs__tick began = dibs__tick_now(), by = dibs__tick_add_ms(began, run->soon_ms);
-  char who[32] = "somebody";
-  if (party != 0) snprintf(who, sizeof who, "worker %u", party);
-  while (bed_epoch(run, party) <= than) {
-    if (!dibs__tick_before(dibs__tick_now(), by)) return bed_fail(run, "%s had no newer epoch than %u", who, than);
-    dibs__nap_ms(POLL_MS);
-  }
-  bed_tell(run, "%s had a newer epoch after %lld ms", who, (long long)dibs__tick_left_ms(began, dibs__tick_now()));
-  return true;
-}
-static bool moved(struct run *run, uint32_t from) {
-  return newer(run, 0, from);
-}
-
 static bool nothing(struct run *run) {
-  return load(run);
+  return bed_load(run);
 }
 
 /* ---- Redis ---- */
 
 static bool redis_killed(struct run *run) {
   bed_tell(run, "redis is killed");
-  if (!bed_redis(run, 0, "kill") || !granted(run) || !load(run)) return false;
+  if (!bed_redis(run, 0, "kill") || !bed_granted(run) || !bed_load(run)) return false;
   uint32_t epoch = bed_epoch(run, 0);
   bed_tell(run, "redis is started, empty");
-  return bed_redis(run, 0, "start") && moved(run, epoch) && load(run);
+  return bed_redis(run, 0, "start") && bed_newer(run, 0, epoch) && bed_load(run);
 }
 
 static bool redis_empty(struct run *run) {
   uint32_t epoch = bed_epoch(run, 0);
   bed_tell(run, "redis is killed and started, empty");
-  return bed_redis(run, 0, "kill") && bed_redis(run, 0, "start") && moved(run, epoch) && load(run);
+  return bed_redis(run, 0, "kill") && bed_redis(run, 0, "start") && bed_newer(run, 0, epoch) && bed_load(run);
 }
 
 static bool redis_flushed(struct run *run) {
@@ -59,19 +30,19 @@ static bool redis_flushed(struct run *run) {
     if (!bed_redis_say(run, 0, "FLUSHALL")) return false;
     dibs__nap_ms(run->phase_ms / 3);
   }
-  return granted(run);
+  return bed_granted(run);
 }
 
 static bool redis_old_dump(struct run *run) {
   const char *data = run->redis[0].dir;
   bed_tell(run, "redis writes a dump");
   if (!bed_redis_say(run, 0, "SAVE") ||
-      !bed_shell(run, "cp '%s/redis/data/dump.rdb' '%s/old.rdb'", data, run->folder) || !load(run))
+      !bed_shell(run, "cp '%s/redis/data/dump.rdb' '%s/old.rdb'", data, run->folder) || !bed_load(run))
     return false;
   uint32_t epoch = bed_epoch(run, 0);
   bed_tell(run, "redis is killed, and started from it");
   return bed_redis(run, 0, "kill") && bed_shell(run, "cp '%s/old.rdb' '%s/redis/data/dump.rdb'", run->folder, data) &&
-         bed_redis(run, 0, "start") && moved(run, epoch) && load(run) &&
+         bed_redis(run, 0, "start") && bed_newer(run, 0, epoch) && bed_load(run) &&
          bed_shell(run, "rm '%s/redis/data/dump.rdb'", data);
 }
 
@@ -89,7 +60,7 @@ static bool follow(struct run *run, struct proxied *between) {
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), run->soon_ms);
   while (system(line) != 0) {
     if (!dibs__tick_before(dibs__tick_now(), by)) return bed_fail(run, "the replica does not follow");
-    dibs__nap_ms(POLL_MS);
+    dibs__nap_ms(TIERS_POLL_MS);
   }
   return true;
 }
@@ -101,17 +72,17 @@ static bool say(struct run *run, struct proxied *proxied, const char *line) {
 
 static bool fail_over(struct run *run, struct proxied *between) {
   uint32_t half = run->workers / 2;
-  if (!say(run, between, "stall") || !load(run) || !say(run, between, "refuse") || !say(run, between, "cut"))
+  if (!say(run, between, "stall") || !bed_load(run) || !say(run, between, "refuse") || !say(run, between, "cut"))
     return false;
   bed_tell(run, "the replica that lags is the master; workers 1 to %u go there, the others stay where they are", half);
   if (!bed_redis_say(run, 1, "REPLICAOF NO ONE")) return false;
   for (uint32_t p = 1; p <= run->workers; p++)
     if (!bed_aim(run, p, 1, p <= half)) return false;
-  if (!granted(run) || !load(run)) return false;
+  if (!bed_granted(run) || !bed_load(run)) return false;
   bed_tell(run, "the others follow");
-  if (!bed_proxy(run, SIDE_REDIS, 0, "cut") || !granted(run) || !load(run)) return false;
+  if (!bed_proxy(run, SIDE_REDIS, 0, "cut") || !bed_granted(run) || !bed_load(run)) return false;
   bed_tell(run, "back to the old master, which was not restarted");
-  return bed_aim(run, 0, 0, true) && granted(run) && load(run);
+  return bed_aim(run, 0, 0, true) && bed_granted(run) && bed_load(run);
 }
 
 static bool redis_failover(struct run *run) {
@@ -120,24 +91,25 @@ static bool redis_failover(struct run *run) {
   snprintf(to, sizeof to, "127.0.0.1:%u", (unsigned)run->redis[0].port);
   struct proxied *between = proxied_start(&(struct proxy_options){.to = to}, why);
   if (!between) return bed_fail(run, "%s", why);
-  bool fine = follow(run, between) && load(run) && fail_over(run, between);
+  bool fine = follow(run, between) && bed_load(run) && fail_over(run, between);
   proxied_stop(between);
   return fine;
 }
 
 static bool redis_paused(struct run *run) {
   bed_tell(run, "redis is stopped");
-  if (!bed_redis(run, 0, "pause") || !granted(run) || !load(run)) return false;
+  if (!bed_redis(run, 0, "pause") || !bed_granted(run) || !bed_load(run)) return false;
   uint32_t epoch = bed_epoch(run, 0);
   bed_tell(run, "redis goes on");
-  return bed_redis(run, 0, "resume") && moved(run, epoch) && load(run);
+  return bed_redis(run, 0, "resume") && bed_newer(run, 0, epoch) && bed_load(run);
 }
 
 static bool redis_cut_one(struct run *run) {
   bed_tell(run, "worker 1 does not reach redis");
-  if (!bed_proxy(run, SIDE_REDIS, 1, "half-open") || !granted(run) || !load(run) || !load(run)) return false;
+  if (!bed_proxy(run, SIDE_REDIS, 1, "half-open") || !bed_granted(run) || !bed_load(run) || !bed_load(run))
+    return false;
   bed_tell(run, "it does");
-  return bed_proxy(run, SIDE_REDIS, 1, "pass") && load(run);
+  return bed_proxy(run, SIDE_REDIS, 1, "pass") && bed_load(run);
 }
 
 static bool redis_cut_most(struct run *run) {
@@ -148,20 +120,21 @@ static bool redis_cut_most(struct run *run) {
     if (p % 2 == 1 && (!bed_proxy(run, SIDE_REDIS, p, "refuse") || !bed_proxy(run, SIDE_REDIS, p, "cut"))) return false;
   }
   for (uint32_t p = run->workers; p > 0; p--)
-    if (!newer(run, p, epoch)) return false;
-  if (!load(run)) return false;
+    if (!bed_newer(run, p, epoch)) return false;
+  if (!bed_load(run)) return false;
   epoch = bed_epoch(run, 0);
   bed_tell(run, "all reach it again");
-  return bed_proxy(run, SIDE_REDIS, 0, "pass") && moved(run, epoch) && load(run);
+  return bed_proxy(run, SIDE_REDIS, 0, "pass") && bed_newer(run, 0, epoch) && bed_load(run);
 }
 
 static bool redis_password(struct run *run) {
   bed_tell(run, "%s a wrong password of redis", run->most_odd ? "all workers but the last have" : "worker 1 has");
   if (!bed_redis_say(run, 0, "ACL SETUSER odd resetpass '>another'") ||
-      !bed_redis_say(run, 0, "CLIENT KILL USER odd") || !granted(run) || !load(run) || !load(run) || !load(run))
+      !bed_redis_say(run, 0, "CLIENT KILL USER odd") || !bed_granted(run) || !bed_load(run) || !bed_load(run) ||
+      !bed_load(run))
     return false;
   bed_tell(run, "and the right one");
-  return bed_redis_say(run, 0, "ACL SETUSER odd '>dibs-secret'") && load(run);
+  return bed_redis_say(run, 0, "ACL SETUSER odd '>dibs-secret'") && bed_load(run);
 }
 
 /* ---- The anchor ---- */
@@ -169,39 +142,39 @@ static bool redis_password(struct run *run) {
 static bool anchor_killed(struct run *run) {
   bed_tell(run, "the anchor is killed");
   bed_note(run, SAID_STOP, 0);
-  if (!bed_anchor(run, "kill") || !load(run)) return false;
-  if (!run->lone && !granted(run)) return false;
+  if (!bed_anchor(run, "kill") || !bed_load(run)) return false;
+  if (!run->lone && !bed_granted(run)) return false;
   bool fine = bed_anchor(run, "start");
   bed_note(run, SAID_GO_ON, 0);
   bed_tell(run, "it is back");
-  return fine && granted(run) && load(run);
+  return fine && bed_granted(run) && bed_load(run);
 }
 
 static bool anchor_paused(struct run *run) {
   bed_tell(run, "the anchor is stopped");
   bed_note(run, SAID_STOP, 0);
-  bool fine = bed_anchor(run, "pause") && load(run) && (run->lone || granted(run)) && load(run);
+  bool fine = bed_anchor(run, "pause") && bed_load(run) && (run->lone || bed_granted(run)) && bed_load(run);
   fine = bed_anchor(run, "resume") && fine;
   bed_note(run, SAID_GO_ON, 0);
   bed_tell(run, "it goes on");
-  return fine && granted(run) && load(run);
+  return fine && bed_granted(run) && bed_load(run);
 }
 
 static bool anchor_cut(struct run *run) {
   bool fine = true;
   bed_tell(run, "worker 1 does not reach the anchor");
   bed_note(run, SAID_STOP, 1);
-  fine = bed_proxy(run, SIDE_ANCHOR, 1, "half-open") && granted(run) && load(run);
+  fine = bed_proxy(run, SIDE_ANCHOR, 1, "half-open") && bed_granted(run) && bed_load(run);
   bed_tell(run, "worker %u alone reaches it", run->workers);
   for (uint32_t p = 2; fine && p < run->workers; p++) {
     bed_note(run, SAID_STOP, p);
     fine = bed_proxy(run, SIDE_ANCHOR, p, "refuse") && bed_proxy(run, SIDE_ANCHOR, p, "cut");
   }
-  fine = fine && granted(run) && load(run);
+  fine = fine && bed_granted(run) && bed_load(run);
   bed_tell(run, "all reach it again");
   fine = bed_proxy(run, SIDE_ANCHOR, 0, "pass") && fine;
   for (uint32_t p = 1; p < run->workers; p++) bed_note(run, SAID_GO_ON, p);
-  return fine && granted(run) && load(run);
+  return fine && bed_granted(run) && bed_load(run);
 }
 
 static bool anchor_password(struct run *run) {
@@ -210,13 +183,13 @@ static bool anchor_password(struct run *run) {
   bed_note(run, SAID_STOP, 1);
   bool fine = bed_anchor_say(run, mysql ? "ALTER USER odd@'127.0.0.1' IDENTIFIED BY 'another';"
                                         : "ALTER ROLE odd PASSWORD 'another';") &&
-              bed_proxy(run, SIDE_ANCHOR, 1, "cut") && granted(run) && load(run) && load(run);
+              bed_proxy(run, SIDE_ANCHOR, 1, "cut") && bed_granted(run) && bed_load(run) && bed_load(run);
   bed_tell(run, "it has the right one");
   fine = bed_anchor_say(run, mysql ? "ALTER USER odd@'127.0.0.1' IDENTIFIED BY 'dibs-secret';"
                                    : "ALTER ROLE odd PASSWORD 'dibs-secret';") &&
          fine;
   bed_note(run, SAID_GO_ON, 1);
-  return fine && load(run);
+  return fine && bed_load(run);
 }
 
 /* ---- Both, and what is between ---- */
@@ -224,31 +197,31 @@ static bool anchor_password(struct run *run) {
 static bool both_killed(struct run *run) {
   bed_tell(run, "redis and the anchor are killed");
   bed_note(run, SAID_STOP, 0);
-  bool fine = bed_redis(run, 0, "kill") && bed_anchor(run, "kill") && load(run) && bed_anchor(run, "start");
+  bool fine = bed_redis(run, 0, "kill") && bed_anchor(run, "kill") && bed_load(run) && bed_anchor(run, "start");
   bed_note(run, SAID_GO_ON, 0);
   bed_tell(run, "the anchor is back");
-  if (!fine || !granted(run) || !load(run)) return false;
+  if (!fine || !bed_granted(run) || !bed_load(run)) return false;
   uint32_t epoch = bed_epoch(run, 0);
   bed_tell(run, "redis is started, empty");
-  return bed_redis(run, 0, "start") && moved(run, epoch) && load(run);
+  return bed_redis(run, 0, "start") && bed_newer(run, 0, epoch) && bed_load(run);
 }
 
 static bool both_paused(struct run *run) {
   bed_tell(run, "redis and the anchor are stopped");
   bed_note(run, SAID_STOP, 0);
-  bool fine = bed_redis(run, 0, "pause") && bed_anchor(run, "pause") && load(run) && load(run);
+  bool fine = bed_redis(run, 0, "pause") && bed_anchor(run, "pause") && bed_load(run) && bed_load(run);
   bed_tell(run, "redis goes on, then the anchor");
-  fine = bed_redis(run, 0, "resume") && fine && load(run);
+  fine = bed_redis(run, 0, "resume") && fine && bed_load(run);
   fine = bed_anchor(run, "resume") && fine;
   bed_note(run, SAID_GO_ON, 0);
-  return fine && granted(run) && load(run);
+  return fine && bed_granted(run) && bed_load(run);
 }
 
 /* Past the ttl, in the middle of whatever they do. */
 static bool holders_stopped(struct run *run) {
   for (uint32_t p = 1; p <= run->workers; p++) {
     bed_tell(run, "worker %u is stopped for %lld ms", p, (long long)(run->job.ttl_ms * 3 / 2));
-    if (!bed_stop(run, p, run->job.ttl_ms * 3 / 2) || !granted(run)) return false;
+    if (!bed_stop(run, p, run->job.ttl_ms * 3 / 2) || !bed_granted(run)) return false;
   }
   return true;
 }
@@ -275,96 +248,15 @@ static bool network(struct run *run) {
     bed_tell(run, "%s: %s", steps[i].side == SIDE_REDIS ? "redis" : "anchor", steps[i].line);
     for (uint32_t p = 1; p <= run->workers; p++)
       if ((p + i) % 2 == 0 && !bed_proxy(run, steps[i].side, p, steps[i].line)) return false;
-    if (i % 2 == 1 && !load(run)) return false;
+    if (i % 2 == 1 && !bed_load(run)) return false;
   }
   int64_t fired[SIDES] = {bed_fired(run, SIDE_REDIS), bed_fired(run, SIDE_ANCHOR)};
   bed_tell(run, "%lld requests to redis were broken, and %lld to the anchor", (long long)fired[SIDE_REDIS],
            (long long)fired[SIDE_ANCHOR]);
   if (fired[SIDE_REDIS] == 0 || (run->at[1].proxied[SIDE_ANCHOR] && fired[SIDE_ANCHOR] == 0))
     return bed_fail(run, "a side has met no broken request");
-  return bed_proxy(run, SIDE_REDIS, 0, "pass") && bed_proxy(run, SIDE_ANCHOR, 0, "pass") && granted(run) && load(run);
-}
-
-/* ---- Anything ---- */
-
-/* What lasts for a while; off is well again. */
-static bool redis_away(struct run *run, uint32_t party, bool on) {
-  (void)party;
-  return bed_redis(run, 0, on ? "kill" : "start");
-}
-static bool redis_still(struct run *run, uint32_t party, bool on) {
-  (void)party;
-  return bed_redis(run, 0, on ? "pause" : "resume");
-}
-static bool redis_forgets(struct run *run, uint32_t party, bool on) {
-  (void)party;
-  return on || bed_redis_say(run, 0, "FLUSHALL");
-}
-static bool redis_silent(struct run *run, uint32_t party, bool on) {
-  return bed_proxy(run, SIDE_REDIS, party, on ? "half-open" : "pass");
-}
-static bool redis_refuses(struct run *run, uint32_t party, bool on) {
-  return bed_proxy(run, SIDE_REDIS, party, on ? "refuse" : "pass") && bed_proxy(run, SIDE_REDIS, party, "cut");
-}
-static bool redis_late(struct run *run, uint32_t party, bool on) {
-  if (!on) return bed_proxy(run, SIDE_REDIS, party, "pass");
-  return bed_proxy(run, SIDE_REDIS, party, "cut-after-request nth=2 times=3 EVALSHA") &&
-         bed_proxy(run, SIDE_REDIS, party, "orphan-request nth=4 times=3 EVALSHA 400") &&
-         bed_proxy(run, SIDE_REDIS, party, "hold-request nth=8 times=3 EVALSHA 1200");
-}
-static bool anchor_silent(struct run *run, uint32_t party, bool on) {
-  if (on) bed_note(run, SAID_STOP, party);
-  bool fine = bed_proxy(run, SIDE_ANCHOR, party, on ? "half-open" : "pass");
-  if (!on) bed_note(run, SAID_GO_ON, party);
-  return fine;
-}
-static bool anchor_late(struct run *run, uint32_t party, bool on) {
-  if (!on) return bed_proxy(run, SIDE_ANCHOR, party, "pass");
-  return bed_proxy(run, SIDE_ANCHOR, party, "cut-after-request nth=2 times=3 record-") &&
-         bed_proxy(run, SIDE_ANCHOR, party, "orphan-request nth=4 times=3 record- 400") &&
-         bed_proxy(run, SIDE_ANCHOR, party, "hold-request nth=8 times=3 record- 1200");
-}
-static bool worker_stopped(struct run *run, uint32_t party, bool on) {
-  return on || bed_stop(run, party ? party : 1, run->job.ttl_ms * 3 / 2);
-}
-
-static const struct {
-  const char *text;
-  bool (*turn)(struct run *run, uint32_t party, bool on);
-  bool server; /* not more than one of these at once */
-} faults[] = {{"redis is killed", redis_away, true},
-              {"redis is stopped", redis_still, true},
-              {"redis is flushed", redis_forgets, true},
-              {"redis is silent", redis_silent, false},
-              {"redis refuses", redis_refuses, false},
-              {"redis is late", redis_late, false},
-              {"the anchor is silent", anchor_silent, false},
-              {"the anchor is late", anchor_late, false},
-              {"stopped", worker_stopped, false}};
-enum { SERVER_FAULTS = 3, FAULTS = sizeof faults / sizeof *faults };
-
-static uint32_t drawn(struct run *run, uint32_t n) {
-  run->chance = run->chance * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-  return (uint32_t)(run->chance >> 33) % n;
-}
-
-/* One of a server and one of somebody's, of everybody's, each with a beginning and an end of its own. */
-static bool anything(struct run *run) {
-  for (int i = 0; i < 4 && !run->failed; i++) {
-    uint32_t server = drawn(run, SERVER_FAULTS), other = SERVER_FAULTS + drawn(run, FAULTS - SERVER_FAULTS);
-    uint32_t party = drawn(run, run->workers + 1), first = drawn(run, 2);
-    bed_tell(run, "%s; %s, of worker %u", faults[server].text, faults[other].text, party);
-    bool fine = faults[first ? server : other].turn(run, party, true);
-    dibs__nap_ms(drawn(run, (uint32_t)run->phase_ms));
-    fine = faults[first ? other : server].turn(run, party, true) && fine;
-    dibs__nap_ms(drawn(run, (uint32_t)run->phase_ms * 2));
-    fine = faults[server].turn(run, party, false) && fine;
-    dibs__nap_ms(drawn(run, (uint32_t)run->phase_ms));
-    fine = faults[other].turn(run, party, false) && fine;
-    if (!fine || !granted(run)) return false;
-    dibs__nap_ms(drawn(run, (uint32_t)run->phase_ms * 2));
-  }
-  return granted(run);
+  return bed_proxy(run, SIDE_REDIS, 0, "pass") && bed_proxy(run, SIDE_ANCHOR, 0, "pass") && bed_granted(run) &&
+         bed_load(run);
 }
 
 /* ---- By hand ---- */
@@ -384,7 +276,7 @@ static bool to_and_fro(struct run *run, dibs_store *store) {
     if (!did(run, what, dibs_flag_set(store, "redis.enabled", percents[i], &error), &error)) return false;
     dibs__nap_ms(run->phase_ms / 6);
   }
-  return granted(run);
+  return bed_granted(run);
 }
 
 static bool by_hand(struct run *run) {
@@ -396,19 +288,19 @@ static bool by_hand(struct run *run) {
   for (uint32_t percent = 0; fine && percent <= 100; percent += 50)
     for (size_t i = 0; fine && i < sizeof flags / sizeof *flags; i++)
       if (percent != 50 || i == 0) fine = did(run, flags[i], dibs_flag_set(store, flags[i], percent, &error), &error);
-  fine = fine && moved(run, epoch) && to_and_fro(run, store) && load(run);
+  fine = fine && bed_newer(run, 0, epoch) && to_and_fro(run, store) && bed_load(run);
   epoch = bed_epoch(run, 0);
   fine = fine && did(run, "redis is opened", dibs_tier_switch(store, "redis", DIBS_HAND_OPEN, &error), &error) &&
-         moved(run, epoch) && load(run);
+         bed_newer(run, 0, epoch) && bed_load(run);
   epoch = bed_epoch(run, 0);
   fine = fine && did(run, "and left alone", dibs_tier_switch(store, "redis", DIBS_HAND_AUTO, &error), &error) &&
-         moved(run, epoch) && load(run);
+         bed_newer(run, 0, epoch) && bed_load(run);
   epoch = bed_epoch(run, 0);
-  fine = fine && did(run, "all to the anchor", dibs_tier_move(store, "1", &error), &error) && moved(run, epoch) &&
-         load(run);
+  fine = fine && did(run, "all to the anchor", dibs_tier_move(store, "1", &error), &error) &&
+         bed_newer(run, 0, epoch) && bed_load(run);
   epoch = bed_epoch(run, 0);
-  return fine && did(run, "and where they belong", dibs_tier_move(store, NULL, &error), &error) && moved(run, epoch) &&
-         load(run);
+  return fine && did(run, "and where they belong", dibs_tier_move(store, NULL, &error), &error) &&
+         bed_newer(run, 0, epoch) && bed_load(run);
 }
 
 /* ---- All ---- */
@@ -457,7 +349,7 @@ const struct scene scenes[] = {
      .lone = true,
      .bites = true},
     {.name = "flags", .text = "flags and tiers are switched by hand", .act = by_hand},
-    {.name = "storm", .text = "two things at once, drawn by the seed", .act = anything},
+    {.name = "storm", .text = "two things at once, drawn by the seed", .act = scene_anything},
     {.name = "network", .text = "requests are late, cut, and cut after they were sent", .act = network},
 };
 const size_t scene_count = sizeof scenes / sizeof *scenes;

@@ -15,6 +15,8 @@ struct scene {
   bool lone;         /* also without tiers */
 };
 
+bool scene_anything(struct run *run); /* tiers_storm.c */
+
 extern const struct scene scenes[];
 extern const size_t scene_count;
 

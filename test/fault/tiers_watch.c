@@ -5,6 +5,7 @@
 #include "tiers_bed.h"
 
 #include <stddef.h>
+#include <stdio.h>
 
 static void saved(struct run *run, struct watched *watched, const struct said *said) {
   if (said->extra != DIBS_OK) return;
@@ -103,4 +104,26 @@ int64_t bed_next_grant(struct run *run, int64_t within_ms) {
   }
   bed_fail(run, "nobody was granted anything for %lld ms", (long long)within_ms);
   return -1;
+}
+
+bool bed_load(struct run *run) {
+  dibs__nap_ms(run->phase_ms);
+  return !run->failed;
+}
+bool bed_granted(struct run *run) {
+  int64_t ms = bed_next_grant(run, run->soon_ms);
+  if (ms >= 0) bed_tell(run, "somebody asked and had a lease after %lld ms", (long long)ms);
+  return ms >= 0;
+}
+
+bool bed_newer(struct run *run, uint32_t party, uint32_t than) {
+  dibs__tick began = dibs__tick_now(), by = dibs__tick_add_ms(began, run->soon_ms);
+  char who[32] = "somebody";
+  if (party != 0) snprintf(who, sizeof who, "worker %u", party);
+  while (bed_epoch(run, party) <= than) {
+    if (!dibs__tick_before(dibs__tick_now(), by)) return bed_fail(run, "%s had no newer epoch than %u", who, than);
+    dibs__nap_ms(TIERS_POLL_MS);
+  }
+  bed_tell(run, "%s had a newer epoch after %lld ms", who, (long long)dibs__tick_left_ms(began, dibs__tick_now()));
+  return true;
 }
