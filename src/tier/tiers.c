@@ -82,9 +82,9 @@ static dibs__status settings(struct tiers *t, const struct dibs__uri *uri, struc
 static void free_tiers(struct tiers *t) {
   for (uint32_t i = 0; i < TIERS_ALL; i++) {
     dibs__tier_close(&t->tiers[i]);
-    dibs__mutex_destroy(&t->tiers[i].gate);
+    dibs__mutex_destroy(&t->tiers[i].gate.lock);
   }
-  dibs__mutex_destroy(&t->control);
+  dibs__mutex_destroy(&t->control.lock);
   dibs__mutex_destroy(&t->lock);
   dibs__mutex_destroy(&t->ears);
   dibs__uri_free(&t->kept_uri);
@@ -95,6 +95,8 @@ static void free_tiers(struct tiers *t) {
 /* What is wrong with a URI is said now; what is wrong with a server may pass. */
 static dibs__status open_member(struct tier *tier, dibs__tick by, struct dibs__said *said) {
   struct tiers *t = tier->all;
+  /* One that hangs must not keep us from the others. */
+  if (tier->nth < t->last) by = dibs__tick_min(by, dibs__tick_add_ms(dibs__tick_now(), t->timeout_ms));
   dibs__status status = dibs__chain_open(tier->uri, t->module_path, by, &tier->chain, said);
   if (status == DIBS_OK) tier->store = tier->chain.stores[0];
   if (status == DIBS_UNAVAILABLE || status == DIBS_UNKNOWN) return DIBS_OK;
@@ -141,11 +143,11 @@ static dibs__status tiers_open(const struct dibs__uri *uri, struct dibs__dstore 
   t->last = t->count - 1;
   dibs__random(t->client.b, sizeof t->client.b);
   snprintf(t->owner, sizeof t->owner, "%.*s", DIBS_OWNER_MAX, uri->owner ? uri->owner : "");
-  dibs__mutex_init(&t->control);
+  dibs__mutex_init(&t->control.lock);
   dibs__mutex_init(&t->lock);
   dibs__mutex_init(&t->ears);
   for (uint32_t i = 0; i < TIERS_ALL; i++) {
-    dibs__mutex_init(&t->tiers[i].gate);
+    dibs__mutex_init(&t->tiers[i].gate.lock);
     t->tiers[i].all = t;
     t->tiers[i].nth = i;
   }
@@ -169,7 +171,10 @@ static void tiers_close(struct dibs__dstore *store) {
   struct tiers *t = tiers_of(store);
   dibs__tiers_control_stop(t);
   dibs__tiers_listen_stop(t);
-  for (uint32_t i = 0; i < TIERS_ALL; i++) dibs__tier_hang_up(&t->tiers[i], &t->own[i]);
+  for (uint32_t i = 0; i < TIERS_ALL; i++) {
+    dibs__tier_hang_up(&t->tiers[i], &t->own[i]);
+    dibs__tier_hang_up(&t->tiers[i], &t->probes[i]);
+  }
   free_tiers(t);
 }
 
@@ -240,8 +245,10 @@ static dibs__status tiers_connect(struct dibs__dstore *store, dibs__tick by, str
   struct tiers_session *s = new_session(store, said);
   if (!s) return DIBS_NO_MEMORY;
   dibs__status status = dibs__tiers_ready(t, by, said);
-  if (status == DIBS_OK) status = reach_those_in_use(t, s, by, said);
-  if (status == DIBS_OK && !dibs__tiers_control_start(t)) {
+  /* The first one tells what is our own fault; later ones, which may be in a hurry, need not wait for that. */
+  bool first = !atomic_load(&t->runs);
+  if (status == DIBS_OK && first) status = reach_those_in_use(t, s, by, said);
+  if (status == DIBS_OK && first && !dibs__tiers_control_start(t, by)) {
     dibs__say(said, "no thread is to be had for %s", t->uri->shown);
     status = DIBS_UNAVAILABLE;
   }
@@ -263,13 +270,16 @@ static dibs__status tiers_attach(struct dibs__dstore *store, void *connection, s
   *session = NULL;
   struct tiers_session *s = new_session(store, said);
   if (!s) return DIBS_NO_MEMORY;
+  dibs__mutex_lock(&t->lock);
+  struct dibs__dstore *inner = anchor->store;
+  dibs__mutex_unlock(&t->lock);
   dibs__status status = DIBS_UNAVAILABLE;
-  if (!anchor->store)
+  if (!inner)
     dibs__say(said, "%s was never reached", anchor->uri->shown);
-  else if (!anchor->store->driver->attach)
+  else if (!inner->driver->attach)
     status = DIBS_UNSUPPORTED;
   else
-    status = anchor->store->driver->attach(anchor->store, connection, &s->inner[t->last], identity, said);
+    status = inner->driver->attach(inner, connection, &s->inner[t->last], identity, said);
   if (status != DIBS_OK) {
     free(s);
     return status;

@@ -158,7 +158,8 @@ static void describe_us(struct tiers *t, struct dibs__tiers_report *report) {
     bool lately = tier->used.ns && tiers_ms(now) - tiers_ms(tier->used) < DIBS__TIERS_ACTIVE_MS;
     bool closed = tier->breaker.state == DIBS__BREAKER_CLOSED;
     bool here = false;
-    for (uint32_t b = 0; b < DIBS__BUCKETS && !here; b++) here = t->here[b].tier == i && t->here[b].mandate.epoch;
+    /* Also where no mandate could be made yet: one that was never reached can be left, too. */
+    for (uint32_t b = 0; b < DIBS__BUCKETS && !here; b++) here = t->here[b].tier == i;
     report->tiers[i].active = lately && here;
     report->tiers[i].down = !closed && !tier->ours;
     report->tiers[i].well = closed && tier->reached && tiers_ms(now) - tiers_ms(tier->answered) < WELL_MS;

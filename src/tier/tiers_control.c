@@ -52,7 +52,8 @@ static bool due(struct tiers *t, struct heal *why) {
   uint32_t to;
   if (!copy) return false;
   int64_t now = dibs__tiers_now(t);
-  *why = (struct heal){.version = dibs__tiers_copy(t, copy), .force = true};
+  *why = (struct heal){0};
+  (void)dibs__tiers_copy(t, copy);
   dibs__mutex_lock(&t->lock);
   struct dibs__tiers_tally tally = t->tally;
   uint32_t seen = t->seen_epoch, refused = t->refused_epoch;
@@ -90,7 +91,7 @@ static void look(struct tiers *t) {
   int64_t longest = 0;
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), TIERS_CONTROL_MS);
   if (atomic_load(&t->disbanded)) return;
-  dibs__mutex_lock(&t->control);
+  if (!dibs__turn_take(&t->control, by)) return;
   dibs__status status = dibs__tiers_sync(t, by, NULL, NULL, &said);
   dibs__mutex_lock(&t->lock);
   if (t->longest_ms > t->state.longest_ms) longest = t->longest_ms;
@@ -98,7 +99,7 @@ static void look(struct tiers *t) {
   if (status == DIBS_OK && longest) (void)dibs__tiers_change(t, NULL, dibs__tiers_raise_longest, &longest, by, &said);
   if (status == DIBS_NOT_FOUND || (status == DIBS_OK && due(t, &why) && may_move(t)))
     (void)dibs__tiers_change(t, status == DIBS_OK ? &why : NULL, NULL, NULL, by, &said);
-  dibs__mutex_unlock(&t->control);
+  dibs__turn_end(&t->control);
 }
 
 /* Tiers that are not well, and those that serve nothing: whoever votes for their return must have seen them well. */
@@ -116,9 +117,8 @@ static void probe(struct tiers *t) {
     struct dibs__anchor_op op = {.op = {.family = DIBS__FAM_ANCHOR, .verb = DIBS__ANCHOR_READ, .status = DIBS_UNKNOWN}};
     struct dibs__op *ops[] = {&op.op};
     op.op.by = dibs__tick_add_ms(now, t->timeout_ms);
-    dibs__mutex_lock(&t->control);
-    (void)dibs__tier_call(tier, &t->own[i], ops, 1, op.op.by, &said);
-    dibs__mutex_unlock(&t->control);
+    /* Without control: who repairs a mandate need not wait for a tier that does not answer. */
+    (void)dibs__tier_call(tier, &t->probes[i], ops, 1, op.op.by, &said);
   }
 }
 
@@ -138,17 +138,27 @@ static void control(void *arg) {
     next = dibs__tick_add_ms(dibs__tick_now(), pause);
     if (!atomic_load(&t->stopping) && atomic_load(&t->kicked) != seen) dibs__nap_ms(GAP_MS);
   }
-  dibs__mutex_lock(&t->control);
-  dibs__tiers_leave(t, dibs__tick_add_ms(dibs__tick_now(), t->timeout_ms));
-  dibs__mutex_unlock(&t->control);
+  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), t->timeout_ms);
+  if (!dibs__turn_take(&t->control, by)) return;
+  dibs__tiers_leave(t, by);
+  dibs__turn_end(&t->control);
 }
 
-bool dibs__tiers_control_start(struct tiers *t) {
-  dibs__mutex_lock(&t->control);
+bool dibs__tiers_control_start(struct tiers *t, dibs__tick by) {
+  if (atomic_load(&t->runs)) return true;
+  if (!dibs__turn_take(&t->control, by)) return false;
   if (!t->thread) t->thread = dibs__thread_start("dibs-tiers", control, t);
   bool runs = t->thread != NULL;
-  dibs__mutex_unlock(&t->control);
+  atomic_store(&t->runs, runs);
+  dibs__turn_end(&t->control);
   return runs;
+}
+
+dibs__status dibs__tiers_control_take(struct tiers *t, dibs__tick by, struct dibs__said *said) {
+  if (dibs__turn_take(&t->control, by)) return DIBS_OK;
+  *said = (struct dibs__said){.sent = dibs__tick_now()};
+  dibs__say(said, "%s did not answer in time what stands", t->tiers[t->last].uri->shown);
+  return DIBS_UNAVAILABLE;
 }
 
 void dibs__tiers_control_stop(struct tiers *t) {
@@ -204,13 +214,18 @@ static dibs__status can_anchor(const struct tiers *t, struct dibs__said *said) {
   return DIBS_INVALID;
 }
 
-dibs__status dibs__tiers_ready(struct tiers *t, dibs__tick by, struct dibs__said *said) {
-  dibs__mutex_lock(&t->control);
+static bool is_known(struct tiers *t) {
   dibs__mutex_lock(&t->lock);
   bool known = t->known;
   dibs__mutex_unlock(&t->lock);
-  dibs__status status = DIBS_OK;
-  if (!known) {
+  return known;
+}
+
+dibs__status dibs__tiers_ready(struct tiers *t, dibs__tick by, struct dibs__said *said) {
+  if (is_known(t)) return DIBS_OK;
+  dibs__status status = dibs__tiers_control_take(t, by, said);
+  if (status != DIBS_OK) return status;
+  if (!is_known(t)) {
     struct tier *anchor = &t->tiers[t->last];
     status = dibs__tier_call(anchor, &t->own[t->last], NULL, 0, by, said);
     if (status == DIBS_OK) status = can_anchor(t, said);
@@ -219,6 +234,6 @@ dibs__status dibs__tiers_ready(struct tiers *t, dibs__tick by, struct dibs__said
     if ((status == DIBS_UNAVAILABLE || status == DIBS_UNKNOWN) && adopt_from_tiers(t, by)) status = DIBS_OK;
     if (status == DIBS_UNKNOWN) status = DIBS_UNAVAILABLE;
   }
-  dibs__mutex_unlock(&t->control);
+  dibs__turn_end(&t->control);
   return status;
 }

@@ -28,9 +28,11 @@ static void look(struct tiers *t, struct dibs__tiers_op *op, dibs__tick by) {
   struct dibs__tiers_client *clients = NULL;
   size_t count = 0;
   dibs__tick soon = dibs__tick_add_ms(dibs__tick_now(), TIERS_CONTROL_MS);
-  dibs__mutex_lock(&t->control);
-  (void)dibs__tiers_sync(t, dibs__tick_min(by, soon), &clients, &count, &said);
-  dibs__mutex_unlock(&t->control);
+  soon = dibs__tick_min(by, soon);
+  if (dibs__turn_take(&t->control, soon)) {
+    (void)dibs__tiers_sync(t, soon, &clients, &count, &said);
+    dibs__turn_end(&t->control);
+  }
   struct dibs__tiers_view *view = calloc(1, sizeof *view + count * sizeof *clients);
   op->op.status = view ? DIBS_OK : DIBS_NO_MEMORY;
   if (view) {
@@ -102,8 +104,11 @@ static dibs__status change(struct tiers *t, struct dibs__tiers_op *op, dibs__tic
   struct wish wish = {.op = op, .count = t->count};
   struct heal *why = calloc(1, sizeof *why);
   if (!why) return DIBS_NO_MEMORY;
-  dibs__mutex_lock(&t->control);
-  dibs__status status = DIBS_OK;
+  dibs__status status = dibs__tiers_control_take(t, by, said);
+  if (status != DIBS_OK) {
+    free(why);
+    return status;
+  }
   if (op->op.verb == DIBS__TIERS_MOVE && op->tier >= 0) status = reach(t, (uint32_t)op->tier, by, said);
   /* To become strict: whoever goes by an old copy, of a time when that was allowed for long, is turned away by the
    * tiers themselves, and learns of it at the anchor. */
@@ -113,7 +118,7 @@ static dibs__status change(struct tiers *t, struct dibs__tiers_op *op, dibs__tic
     why->above = op->above;
   }
   if (status == DIBS_OK) status = dibs__tiers_change(t, why, grant_wish, &wish, by, said);
-  dibs__mutex_unlock(&t->control);
+  dibs__turn_end(&t->control);
   free(why);
   return status;
 }
@@ -122,8 +127,11 @@ static dibs__status change(struct tiers *t, struct dibs__tiers_op *op, dibs__tic
 static dibs__status disband(struct tiers *t, dibs__tick by, struct dibs__said *said) {
   struct dibs__anchor_op *ops = calloc(DIBS__BUCKETS, sizeof *ops);
   struct dibs__op *list[DIBS__BUCKETS];
-  dibs__status status = ops ? DIBS_OK : DIBS_NO_MEMORY;
-  dibs__mutex_lock(&t->control);
+  dibs__status status = ops ? dibs__tiers_control_take(t, by, said) : DIBS_NO_MEMORY;
+  if (status != DIBS_OK) {
+    free(ops);
+    return status;
+  }
   for (uint32_t i = 0; i < t->count && status == DIBS_OK; i++) {
     for (uint16_t b = 0; b < DIBS__BUCKETS; b++) {
       ops[b] = (struct dibs__anchor_op){
@@ -142,7 +150,7 @@ static dibs__status disband(struct tiers *t, dibs__tick by, struct dibs__said *s
     if (status == DIBS_OK && drop.op.status != DIBS_NOT_FOUND) status = drop.op.status;
     atomic_store(&t->disbanded, status == DIBS_OK);
   }
-  dibs__mutex_unlock(&t->control);
+  dibs__turn_end(&t->control);
   free(ops);
   return status;
 }

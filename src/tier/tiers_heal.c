@@ -248,14 +248,22 @@ dibs__status dibs__tiers_change(struct tiers *t, const struct heal *why, changer
   return status;
 }
 
+/* Nobody was here while we waited, or it was about something else. */
+static bool is_wanting(struct tiers *t, const struct heal *why) {
+  bool is = false;
+  dibs__mutex_lock(&t->lock);
+  for (uint32_t b = 0; b < DIBS__BUCKETS && !is; b++)
+    is = why->found[b] != 0 && t->here[b].mandate.epoch == why->found[b] - 1;
+  dibs__mutex_unlock(&t->lock);
+  return is;
+}
+
 dibs__status dibs__tiers_heal(struct tiers *t, const struct heal *why, dibs__tick by, struct dibs__said *said) {
   *said = (struct dibs__said){.sent = dibs__tick_now()};
-  dibs__mutex_lock(&t->control);
-  dibs__mutex_lock(&t->lock);
-  bool done = why && !why->force && t->version > why->version; /* somebody was here while we waited */
-  dibs__mutex_unlock(&t->lock);
-  dibs__status status = done ? DIBS_OK : dibs__tiers_change(t, why, NULL, NULL, by, said);
-  dibs__mutex_unlock(&t->control);
+  dibs__status status = dibs__tiers_control_take(t, by, said);
+  if (status != DIBS_OK) return status;
+  if (is_wanting(t, why)) status = dibs__tiers_change(t, why, NULL, NULL, by, said);
+  dibs__turn_end(&t->control);
   return status;
 }
 

@@ -28,11 +28,18 @@ enum {
 
 struct tiers;
 
+/* tiers_turn.c: a lock that is held across calls to stores. */
+struct turn {
+  dibs__mutex lock; /* guards `taken` */
+  bool taken;
+  dibs__word word; /* goes up when it ends */
+};
+
 struct tier {
   struct tiers *all;
   uint32_t nth;
   const struct dibs__uri *uri; /* NULL: the memory of the process */
-  dibs__mutex gate;            /* guards opening and, for some drivers, connecting */
+  struct turn gate;            /* guards opening and, for some drivers, connecting */
   struct dibs__chain chain;
   struct dibs__dstore *store;      /* set once, under the gate and the lock */
   _Atomic uint32_t caps, families; /* 0: it was never reached */
@@ -73,9 +80,10 @@ struct tiers {
 
   struct tier tiers[TIERS_ALL];
 
-  dibs__mutex control;
+  struct turn control;
   /* Guarded by control: sessions of our own. */
   struct dibs__session *own[TIERS_ALL];
+  struct dibs__session *probes[TIERS_ALL]; /* the control thread's */
 
   dibs__mutex lock;
   /* Guarded by lock. */
@@ -95,7 +103,7 @@ struct tiers {
   /* The control thread. */
   dibs__thread *thread;
   dibs__word kicked;
-  _Atomic bool stopping, leaving, disbanded;
+  _Atomic bool runs, stopping, leaving, disbanded;
 
   /* What happened. */
   dibs__mutex ears;
@@ -126,6 +134,12 @@ static inline void tiers_count(struct tiers *t, enum dibs__tiers_metric what, ui
 static inline bool tiers_config_trouble(dibs__status status) {
   return status != DIBS_OK && status != DIBS_UNAVAILABLE && status != DIBS_UNKNOWN;
 }
+
+/* ---- tiers_turn.c ---- */
+
+/* false: it was not to be had until `by`. */
+bool dibs__turn_take(struct turn *turn, dibs__tick by);
+void dibs__turn_end(struct turn *turn);
 
 /* ---- tiers_reach.c ---- */
 
@@ -158,15 +172,14 @@ int64_t dibs__tiers_now(struct tiers *t);
 
 /* What makes it necessary. */
 struct heal {
-  uint64_t version;              /* of the copy that was found wanting */
+  uint32_t found[DIBS__BUCKETS]; /* the bucket was found wanting under this epoch, plus one; 0: it was not */
   uint32_t spent[DIBS__BUCKETS]; /* this epoch of the bucket is used up; 0: none */
   uint32_t above;                /* all epochs must be above this; 0: need not */
   uint32_t only;                 /* that is about buckets of this epoch; 0: about all */
   bool by_hand;                  /* the next epoch of all, however far above */
-  bool force;                    /* look, whatever has changed meanwhile */
 };
 /* Looks what the tiers have, makes what mandates are needed, installs them.  Takes control.  OK: what stands is
- * installed, as far as the tiers can be reached. */
+ * installed, as far as the tiers can be reached.  Nothing is done if all that was found wanting has changed since. */
 dibs__status dibs__tiers_heal(struct tiers *t, const struct heal *why, dibs__tick by, struct dibs__said *said);
 /* The same, control held; `change` (may be NULL) alters the state first, with `arg`; what it answers other than OK
  * ends it. */
@@ -179,7 +192,9 @@ dibs__status dibs__tiers_change(struct tiers *t, const struct heal *why,
 dibs__status dibs__tiers_raise_longest(struct dibs__tiers_state *state, void *arg, struct dibs__said *said);
 
 /* ---- tiers_control.c ---- */
-bool dibs__tiers_control_start(struct tiers *t); /* false: no thread is to be had */
+bool dibs__tiers_control_start(struct tiers *t, dibs__tick by); /* false: no thread is to be had */
+/* Control, for what may be asked until `by`; else UNAVAILABLE, with words. */
+dibs__status dibs__tiers_control_take(struct tiers *t, dibs__tick by, struct dibs__said *said);
 void dibs__tiers_control_stop(struct tiers *t);
 void dibs__tiers_kick(struct tiers *t); /* it looks now */
 /* Before the first use: the state is read, or begun.  OK, or why nothing can be served. */

@@ -70,10 +70,10 @@ static dibs__status connect_tier(struct tier *tier, struct dibs__session **sessi
                                  struct dibs__said *said) {
   struct dibs__identity identity;
   bool gated = !(atomic_load(&tier->caps) & DIBS__CAP_PARALLEL);
-  if (gated) dibs__mutex_lock(&tier->gate);
+  if (gated && !dibs__turn_take(&tier->gate, by)) return DIBS_UNAVAILABLE;
   dibs__status status = tier->store ? DIBS_OK : open_store(tier, by, said);
   if (status == DIBS_OK) status = tier->store->driver->connect(tier->store, by, session, &identity, said);
-  if (gated) dibs__mutex_unlock(&tier->gate);
+  if (gated) dibs__turn_end(&tier->gate);
   if (status != DIBS_OK) return status;
   atomic_store(&tier->families, identity.families);
   atomic_store(&tier->caps, identity.caps);
@@ -83,9 +83,9 @@ static dibs__status connect_tier(struct tier *tier, struct dibs__session **sessi
 void dibs__tier_hang_up(struct tier *tier, struct dibs__session **session) {
   if (!*session) return;
   bool gated = !(atomic_load(&tier->caps) & DIBS__CAP_PARALLEL);
-  if (gated) dibs__mutex_lock(&tier->gate);
+  if (gated) (void)dibs__turn_take(&tier->gate, DIBS__TICK_NEVER);
   tier->store->driver->disconnect(*session);
-  if (gated) dibs__mutex_unlock(&tier->gate);
+  if (gated) dibs__turn_end(&tier->gate);
   *session = NULL;
 }
 
@@ -126,6 +126,7 @@ dibs__status dibs__tier_call(struct tier *tier, struct dibs__session **session, 
   /* A connection that died while it was idle says nothing about the tier: one more try, on a new one. */
   if (sent && connected && status == DIBS_UNAVAILABLE && !*session) {
     status = connect_tier(tier, session, by, said);
+    for (size_t i = 0; i < count; i++) ops[i]->status = DIBS_UNKNOWN; /* as if they had never been asked */
     if (status == DIBS_OK) status = tier->store->driver->run(*session, ops, count, by, said);
     if (status != DIBS_OK && said->dead && *session) dibs__tier_hang_up(tier, session);
   }

@@ -22,7 +22,7 @@ struct batch {
   dibs__tick by, now;
   struct dibs__said *said;
   dibs__status status;
-  bool heals, tells;
+  bool heals, follows, tells;
   struct heal why;
 };
 
@@ -43,8 +43,10 @@ static void not_now(const struct batch *b, struct dibs__op *op, dibs__status sta
   lease->recheck.ms = tiers_ms(b->now) + again_ms;
   if (!lease->queue) return;
   op->status = DIBS__QUEUED;
-  lease->ticket = NO_TICKET;
+  if (lease->ticket == 0) lease->ticket = NO_TICKET; /* else it keeps its place there */
   lease->waiting = false;
+  /* No offer is known to have been made after this answer (CAP_OFFERS_LAST): who is told of one has to ask. */
+  lease->fence.v = UINT64_MAX;
 }
 
 /* ---- Which tier ---- */
@@ -74,6 +76,8 @@ static uint32_t route_lease_locked(struct batch *b, struct dibs__op *op) {
   const struct here *here = &b->t->here[op->bucket];
   if (here->mandate.epoch == 0) { /* nobody has made one: no tier could be reached until now */
     b->heals = true;
+    b->why.found[op->bucket] = 1;
+    b->t->tiers[here->tier].used = b->now; /* or would be: it may be voted down */
     op->status = DIBS__MOVED;
     op->has = here->mandate;
     return ANSWERED;
@@ -111,6 +115,7 @@ static void enter(struct batch *b, size_t i, uint32_t tier) {
   b->s->tickets[i] = op->ticket;
   bool theirs = op->ticket && !(op->ticket & NO_TICKET) && (op->ticket & ((1u << TICKET_BITS) - 1)) == tier;
   op->ticket = theirs ? op->ticket >> TICKET_BITS : 0;
+  if (op->op.verb == DIBS__ACQUIRE) op->fence.v = 0; /* what not_now left there */
 }
 
 static void leave(struct batch *b, size_t i, uint32_t tier, int64_t ahead_ms) {
@@ -140,7 +145,11 @@ static void count_lease(struct batch *b, struct dibs__op *op, uint32_t tier) {
 static void answered_lease(struct batch *b, struct dibs__op *op, uint32_t tier) {
   count_lease(b, op, tier);
   if (op->status != DIBS__MOVED || tier == DIBS__TIER_LOCAL) return;
+  b->follows = true;
+  /* A holder has lost it, whatever is mended: that must not make other renewals wait.  Who asks next mends. */
+  if (op->verb != DIBS__ACQUIRE) return;
   b->heals = true;
+  b->why.found[op->bucket] = op->mandate.epoch + 1;
   if (dibs__mandate_equal(&op->has, &op->mandate)) b->why.spent[op->bucket] = op->mandate.epoch;
 }
 
@@ -224,14 +233,18 @@ static void anchor_next(struct batch *b, struct dibs__anchor_op *op) {
   struct heal *why = calloc(1, sizeof *why);
   op->op.status = DIBS_NO_MEMORY;
   if (!why) return;
-  dibs__mutex_lock(&t->control);
+  op->op.status = dibs__tiers_control_take(t, b->by, &said);
+  if (op->op.status != DIBS_OK) {
+    free(why);
+    return;
+  }
   op->op.status = dibs__tiers_load(t, b->by, &said);
   op->stands = stands(t, op->op.bucket);
   bool same = dibs__mandate_equal(&op->op.mandate, &op->stands);
   why->spent[op->op.bucket] = op->stands.epoch;
   if (op->op.status == DIBS_OK && !same) op->op.status = DIBS_CONFLICT;
   if (op->op.status == DIBS_OK) op->op.status = dibs__tiers_change(t, why, NULL, NULL, b->by, &said);
-  dibs__mutex_unlock(&t->control);
+  dibs__turn_end(&t->control);
   op->stands = stands(t, op->op.bucket);
   free(why);
 }
@@ -262,7 +275,7 @@ static void ours(struct batch *b, struct dibs__op *op) {
 /* What the tiers had was not what stands.  Whoever is told now follows to what does. */
 static void heal(struct batch *b) {
   struct dibs__said said;
-  dibs__status status = dibs__tiers_heal(b->t, &b->why, b->by, &said);
+  dibs__status status = b->heals ? dibs__tiers_heal(b->t, &b->why, b->by, &said) : DIBS_OK;
   if (status != DIBS_OK && said.text[0]) memcpy(b->said->text, said.text, sizeof b->said->text);
   for (size_t i = 0; i < b->count; i++) {
     struct dibs__op *op = b->ops[i];
@@ -271,6 +284,7 @@ static void heal(struct batch *b) {
     op->has = b->t->here[op->bucket].mandate;
     dibs__mutex_unlock(&b->t->lock);
     /* Nothing better is known: to follow would be to go round. */
+    if (op->verb != DIBS__ACQUIRE) continue;
     if (dibs__mandate_equal(&op->has, &op->mandate) || op->has.epoch == 0)
       not_now(b, op, DIBS_UNAVAILABLE, TIERS_RETRY_MS);
   }
@@ -278,7 +292,10 @@ static void heal(struct batch *b) {
 
 static dibs__status run_inside(struct batch *b) {
   struct dibs__session *inner = b->s->inner[b->t->last];
-  return inner->store->driver->run(inner, b->ops, b->count, b->by, b->said);
+  dibs__status status = inner->store->driver->run(inner, b->ops, b->count, b->by, b->said);
+  for (size_t i = 0; i < b->count; i++) answered_guard(b, b->ops[i]);
+  if (b->tells) dibs__tiers_kick(b->t);
+  return status;
 }
 
 /* Strict: the anchor has to know of the longest ttl, and to have confirmed the copy lately, before anything is asked.
@@ -291,6 +308,7 @@ static void confirm(struct batch *b) {
     const struct dibs__op *op = b->ops[i];
     if (op->family != DIBS__FAM_LEASE || op->verb > DIBS__RENEW) continue;
     int64_t ttl = lease_of(b->ops[i])->ttl_ms;
+    if (ttl < DIBS__OFFER_MS) ttl = DIBS__OFFER_MS; /* so long an offer may be taken for a lease */
     if (ttl > longest) longest = ttl;
   }
   dibs__mutex_lock(&t->lock);
@@ -299,13 +317,12 @@ static void confirm(struct batch *b) {
   bool fits = longest <= t->state.longest_ms;
   if (longest > t->longest_ms) t->longest_ms = longest;
   dibs__mutex_unlock(&t->lock);
-  if (!strict || (fresh && fits)) return;
-  dibs__mutex_lock(&t->control);
+  if (!strict || (fresh && fits) || !dibs__turn_take(&t->control, b->by)) return;
   if (!fits)
     (void)dibs__tiers_change(t, NULL, dibs__tiers_raise_longest, &longest, b->by, &said);
   else
     (void)dibs__tiers_load(t, b->by, &said);
-  dibs__mutex_unlock(&t->control);
+  dibs__turn_end(&t->control);
 }
 
 dibs__status dibs__tiers_run(struct dibs__session *session, struct dibs__op *const ops[], size_t count, dibs__tick by,
@@ -319,7 +336,6 @@ dibs__status dibs__tiers_run(struct dibs__session *session, struct dibs__op *con
   confirm(&b);
   uint32_t used = 0;
   dibs__mutex_lock(&t->lock);
-  b.why.version = t->version;
   for (size_t i = 0; i < count; i++) {
     s->where[i] = route_locked(&b, ops[i]);
     if (s->where[i] != ANSWERED) used |= 1u << s->where[i];
@@ -329,7 +345,7 @@ dibs__status dibs__tiers_run(struct dibs__session *session, struct dibs__op *con
   dibs__mutex_unlock(&t->lock);
   for (uint32_t nth = 0; nth < TIERS_ALL; nth++)
     if (used >> nth & 1) run_tier(&b, nth);
-  if (b.heals) heal(&b);
+  if (b.heals || b.follows) heal(&b);
   for (size_t i = 0; i < count; i++)
     if (ops[i]->status == DIBS_UNKNOWN && s->where[i] == ANSWERED) ours(&b, ops[i]);
   if (b.tells) dibs__tiers_kick(t);
