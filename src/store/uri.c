@@ -108,7 +108,8 @@ static dibs__status decode(struct parser *p, const char *from, const char *to, c
 static dibs__status schemes(struct parser *p) {
   const char *colon = find(p->at, p->end, ":/?@");
   if (colon == p->end || *colon != ':')
-    return wrong(p, p->text, "it does not begin with a scheme; a file is sqlite:FILE, a section of settings FILE.ini#SECTION");
+    return wrong(p, p->text,
+                 "it does not begin with a scheme; a file is sqlite:FILE, a section of settings FILE.ini#SECTION");
   show(p, p->at, colon + 1);
   for (;;) {
     const char *end = find(p->at, colon, "+");

@@ -6,6 +6,23 @@
 
 /* ---- Looking ---- */
 
+static dibs__status reach(struct tiers *t, uint32_t nth, dibs__tick by, struct dibs__said *said) {
+  struct dibs__anchor_op read = {.op = {.family = DIBS__FAM_ANCHOR, .verb = DIBS__ANCHOR_READ, .by = by}};
+  struct dibs__op *ops[] = {&read.op};
+  return dibs__tier_call(&t->tiers[nth], &t->own[nth], ops, 1, by, said);
+}
+
+/* Who has just come knows nothing of tiers that serve nothing. */
+static void reach_unknown(struct tiers *t, dibs__tick by) {
+  struct dibs__said said;
+  for (uint32_t i = 0; i < t->last; i++) {
+    dibs__mutex_lock(&t->lock);
+    bool unknown = t->tiers[i].answered.ns == 0;
+    dibs__mutex_unlock(&t->lock);
+    if (unknown) (void)reach(t, i, by, &said);
+  }
+}
+
 static void view_tier(struct tiers *t, uint32_t nth, dibs__tick now, struct dibs__tiers_view *view) {
   const struct tier *tier = &t->tiers[nth];
   snprintf(view->tiers[nth].uri, sizeof view->tiers[nth].uri, "%s", tier->uri->shown);
@@ -30,6 +47,7 @@ static void look(struct tiers *t, struct dibs__tiers_op *op, dibs__tick by) {
   dibs__tick soon = dibs__tick_add_ms(dibs__tick_now(), TIERS_CONTROL_MS);
   soon = dibs__tick_min(by, soon);
   if (dibs__turn_take(&t->control, soon)) {
+    reach_unknown(t, soon);
     (void)dibs__tiers_sync(t, soon, &clients, &count, &said);
     dibs__turn_end(&t->control);
   }
@@ -92,12 +110,6 @@ static bool valid(const struct tiers *t, struct dibs__tiers_op *op) {
   if (op->op.verb == DIBS__TIERS_STRICTNESS) fine = fine && op->value <= DIBS__STRICT;
   if (!fine) snprintf(op->why, sizeof op->why, "%s has no such tier or setting", t->uri->shown);
   return fine;
-}
-
-static dibs__status reach(struct tiers *t, uint32_t nth, dibs__tick by, struct dibs__said *said) {
-  struct dibs__anchor_op read = {.op = {.family = DIBS__FAM_ANCHOR, .verb = DIBS__ANCHOR_READ, .by = by}};
-  struct dibs__op *ops[] = {&read.op};
-  return dibs__tier_call(&t->tiers[nth], &t->own[nth], ops, 1, by, said);
 }
 
 static dibs__status change(struct tiers *t, struct dibs__tiers_op *op, dibs__tick by, struct dibs__said *said) {
