@@ -98,6 +98,7 @@ static void try_words(char *text) {
   CHECK_RANGE(count, 1, 1000000000);
   CHECK_RANGE(interval_ms, 50, 60000);
   CHECK_RANGE(wait_ms, 0, INT64_C(31622400000));
+  CHECK_RANGE(percent, 0, 100);
   CHECK(call.npos >= 0 && call.npos <= CLI_POS_MAX && call.nrest >= 0 && call.nrest <= argc);
   if (!fine || call.command == NULL) return;
   CHECK(v->help || (call.npos >= call.command->pos_min && call.npos <= call.command->pos_max));
