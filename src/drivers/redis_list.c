@@ -138,7 +138,7 @@ static dibs__status find_names(struct listing *g) {
   pattern[len++] = '*';
   do {
     const redisReply *reply = NULL;
-    const char *words[] = {"SCAN", cursor, "MATCH", pattern, "COUNT", "1000"};
+    const char *words[] = {"SCAN", cursor, "MATCH", pattern, "COUNT", "4000"};
     const size_t lengths[] = {4, strlen(cursor), 5, len, 5, 4};
     if (!dibs__redis_put(g->session->link, 6, words, lengths)) return no_memory(g);
     dibs__status status = ask(g, &reply);
