@@ -115,7 +115,7 @@ static const char *entry(void *user, const char *section, const char *key, const
   if (!key) return NULL;
   if (strcmp(key, "store") == 0) {
     if (mine) memcpy(r->store, value, strlen(value) + 1);
-    return *value ? NULL : "store is a URI, as in store = redis://cache,mysql://db/app";
+    return *value ? NULL : "store is a URI, or several with commas between";
   }
   if (strncmp(key, "tiers.", 6) != 0) {
     snprintf(r->wrong, sizeof r->wrong, "there is no key '%.40s'; a store has store, and tiers.strictness and the like",

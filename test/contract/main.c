@@ -13,7 +13,7 @@
 static const struct contract_tests *const rooms[] = {
     &contract_batches, &contract_grants, &contract_fences, &contract_queue,    &contract_ends,
     &contract_records, &contract_events, &contract_lists,  &contract_refusals, &contract_crowds,
-    &contract_offers,  &contract_races,  &contract_once,   &contract_stock,   &contract_tiers,
+    &contract_offers,  &contract_races,  &contract_once,   &contract_stock,    &contract_tiers,
 };
 
 int main(int argc, char *argv[]) {

@@ -3,9 +3,9 @@
  * Any bytes as an INI file.  Either a line is refused with words, or what was told, written down again, reads as the
  * same.
  */
+#include "base/ini.h"
 #include "base/text.h"
 #include "fuzz.h"
-#include "base/ini.h"
 
 #include <stdio.h>
 #include <stdlib.h>
