@@ -43,10 +43,11 @@ int64_t dibs__tiers_now(struct tiers *t) {
 
 /* ---- Adopting ---- */
 
-static void heard(struct tiers *t, const struct dibs__said *said) {
+static void heard(struct tiers *t, dibs__tick sent, const struct dibs__said *said) {
   dibs__tick received = dibs__tick_now();
   dibs__mutex_lock(&t->lock);
   t->ahead_ms = said->now.ms - tiers_ms(received);
+  t->ahead_most_ms = said->now.ms + 1 - tiers_ms(sent);
   dibs__mutex_unlock(&t->lock);
 }
 
@@ -64,13 +65,16 @@ static void adopt(struct tiers *t, const struct dibs__tiers_state *state, uint64
 }
 
 /* The clients of an anchor must mean the same tiers by the same places. */
-static dibs__status fits(const struct tiers *t, const struct dibs__tiers_state *state, struct dibs__said *said) {
+static dibs__status fits(struct tiers *t, const struct dibs__tiers_state *state, struct dibs__said *said) {
   bool same = state->count == t->count;
   for (uint32_t i = 0; same && i < t->count; i++) same = strcmp(state->tiers[i].scheme, t->schemes[i]) == 0;
   if (same) {
     bool strict = state->strictness == DIBS__STRICT;
-    bool agrees =
-        t->strictness < 0 || (strict == (t->strictness == DIBS__STRICT) && t->least_strict == state->least_strict);
+    dibs__mutex_lock(&t->lock);
+    bool follows = t->version != 0; /* it was changed for all meanwhile */
+    dibs__mutex_unlock(&t->lock);
+    bool agrees = follows || t->strictness < 0 ||
+                  (strict == (t->strictness == DIBS__STRICT) && t->least_strict == state->least_strict);
     if (agrees) return DIBS_OK;
     dibs__say(said,
               "tiers.strictness says otherwise than the anchor, which has %s; leave it away, or change it for all: "
@@ -116,7 +120,7 @@ dibs__status dibs__tiers_load(struct tiers *t, dibs__tick by, struct dibs__said 
   dibs__tick sent = dibs__tick_now();
   dibs__status status = ask(t, ops, 1, by, said);
   if (status != DIBS_OK) return status;
-  heard(t, said);
+  heard(t, sent, said);
   return loaded(t, &op, sent, said);
 }
 
@@ -135,7 +139,7 @@ dibs__status dibs__tiers_save(struct tiers *t, const struct dibs__tiers_state *s
   dibs__tick sent = dibs__tick_now();
   dibs__status status = ask(t, ops, 1, by, said);
   if (status == DIBS_OK) {
-    heard(t, said);
+    heard(t, sent, said);
     status = op.op.status;
     if (status == DIBS_OK) adopt(t, state, op.version, sent);
     if (status == DIBS_NOT_FOUND) status = DIBS_CONFLICT; /* it was taken away meanwhile */
@@ -194,6 +198,7 @@ static void tally(struct tiers *t, const struct dibs__tiers_client *clients, siz
   free(reports);
   dibs__mutex_lock(&t->lock);
   t->tally = made;
+  t->tallied = dibs__tick_now();
   dibs__mutex_unlock(&t->lock);
 }
 
@@ -213,7 +218,7 @@ dibs__status dibs__tiers_sync(struct tiers *t, dibs__tick by, struct dibs__tiers
   dibs__tick sent = dibs__tick_now();
   if (clients) *clients = NULL;
   dibs__status status = ask(t, ops, 2, by, said);
-  if (status == DIBS_OK) heard(t, said);
+  if (status == DIBS_OK) heard(t, sent, said);
   if (status == DIBS_OK) status = loaded(t, &load, sent, said);
   if (put.op.status == DIBS_OK) {
     struct dibs__tiers_client *others = understand_reports(t, &put, &many);

@@ -122,10 +122,23 @@ static void probe(struct tiers *t) {
   }
 }
 
+/* A tier that was left waits for clients that find it well: also one that is there for a moment only has its say. */
+static bool left_one(struct tiers *t) {
+  bool left = false;
+  dibs__mutex_lock(&t->lock);
+  for (uint32_t i = 0; i < t->last && !left; i++) left = t->state.tiers[i].down;
+  dibs__mutex_unlock(&t->lock);
+  return left;
+}
+
 static void control(void *arg) {
   struct tiers *t = arg;
-  dibs__tick first = dibs__tick_add_ms(dibs__tick_now(), DIBS__TIERS_REPORT_MS), next = first;
   uint32_t seen = atomic_load(&t->kicked);
+  dibs__tick next = dibs__tick_add_ms(dibs__tick_now(), DIBS__TIERS_REPORT_MS);
+  if (left_one(t)) {
+    probe(t);
+    next = dibs__tick_now();
+  }
   while (!atomic_load(&t->stopping)) {
     if (dibs__word_wait(&t->kicked, seen, next, false) && atomic_load(&t->kicked) == seen) continue;
     if (atomic_load(&t->stopping)) break;
@@ -170,28 +183,43 @@ void dibs__tiers_control_stop(struct tiers *t) {
 
 /* ---- Beginning ---- */
 
-/* The anchor is away.  What a tier serves was installed there under somebody's mandate: with fences it is safe to go on
- * under that, and whoever asks later follows what stands. */
-static bool adopt_from_tiers(struct tiers *t, dibs__tick by) {
-  bool any = false;
-  struct dibs__tiers_state *state = calloc(1, sizeof *state);
+/* What a tier says of its buckets: the highest epoch of each, with its tier and life. */
+static bool hear_tier(struct tiers *t, uint32_t nth, struct dibs__tiers_state *state, dibs__tick by) {
   struct dibs__anchor_op *ops = calloc(DIBS__BUCKETS, sizeof *ops);
   struct dibs__op *list[DIBS__BUCKETS];
   struct dibs__said said;
-  if (state) dibs__tiers_begin(state, t->schemes, t->count);
-  for (uint32_t i = 0; state && ops && i < t->last && !any && t->strictness != DIBS__STRICT; i++) {
-    for (uint16_t b = 0; b < DIBS__BUCKETS; b++) {
-      ops[b] = (struct dibs__anchor_op){
-          .op = {.family = DIBS__FAM_ANCHOR, .verb = DIBS__ANCHOR_READ, .bucket = b, .by = by, .status = DIBS_UNKNOWN}};
-      list[b] = &ops[b].op;
-    }
-    if (dibs__tier_call(&t->tiers[i], &t->own[i], list, DIBS__BUCKETS, by, &said) != DIBS_OK) continue;
-    for (uint16_t b = 0; b < DIBS__BUCKETS; b++) {
-      if (ops[b].op.status != DIBS_OK || !ops[b].served || ops[b].stands.epoch == 0) continue;
-      state->mandates[b] =
-          (struct dibs__tiers_mandate){.epoch = ops[b].stands.epoch, .tier = i, .life = ops[b].stands.life};
-      any = true;
-    }
+  if (!ops) return false;
+  for (uint16_t b = 0; b < DIBS__BUCKETS; b++) {
+    ops[b] = (struct dibs__anchor_op){
+        .op = {.family = DIBS__FAM_ANCHOR, .verb = DIBS__ANCHOR_READ, .bucket = b, .by = by, .status = DIBS_UNKNOWN}};
+    list[b] = &ops[b].op;
+  }
+  bool reached = dibs__tier_call(&t->tiers[nth], &t->own[nth], list, DIBS__BUCKETS, by, &said) == DIBS_OK;
+  for (uint16_t b = 0; b < DIBS__BUCKETS && reached; b++) {
+    struct dibs__tiers_mandate *m = &state->mandates[b];
+    if (ops[b].op.status != DIBS_OK || !ops[b].served || ops[b].stands.epoch <= m->epoch) continue;
+    *m = (struct dibs__tiers_mandate){.epoch = ops[b].stands.epoch, .tier = nth, .life = ops[b].stands.life};
+  }
+  free(ops);
+  return reached;
+}
+
+/* The anchor is away.  What a tier serves was installed there under somebody's mandate: with fences it is safe to go on
+ * under that, and whoever asks later follows what stands.  Not where the epoch says that it was left, or is strict. */
+static bool adopt_from_tiers(struct tiers *t, dibs__tick by) {
+  bool any = false;
+  struct dibs__tiers_state *state = calloc(1, sizeof *state);
+  if (!state || t->strictness == DIBS__STRICT) {
+    free(state);
+    return false;
+  }
+  dibs__tiers_begin(state, t->schemes, t->count);
+  for (uint32_t i = 0; i < t->last; i++) (void)hear_tier(t, i, state, by);
+  for (uint32_t b = 0; b < DIBS__BUCKETS; b++) {
+    struct dibs__tiers_mandate *m = &state->mandates[b];
+    bool stands = m->epoch != 0 && m->epoch % 4 == DIBS__KIND_FENCED;
+    any = any || stands;
+    if (!stands) *m = (struct dibs__tiers_mandate){.epoch = 0};
   }
   if (any) {
     dibs__mutex_lock(&t->lock);
@@ -201,7 +229,6 @@ static bool adopt_from_tiers(struct tiers *t, dibs__tick by) {
     dibs__mutex_unlock(&t->lock);
   }
   free(state);
-  free(ops);
   return any;
 }
 

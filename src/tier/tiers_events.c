@@ -28,6 +28,25 @@ void dibs__tiers_ring(struct tiers *t, const struct dibs__event *event) {
   ring_all(t, event, 1);
 }
 
+/* What may be begun with before it is confirmed, without asking: an offer under a mandate that stands, by who promises
+ * so much.  Else the tier is asked.  Strict: always, because only who asks is told that he may. */
+static void weigh_offers(struct tier *tier, struct dibs__event *events, size_t count) {
+  struct tiers *t = tier->all;
+  bool lasts = (atomic_load(&tier->caps) & DIBS__CAP_OFFERS_LAST) != 0;
+  dibs__mutex_lock(&t->lock);
+  for (size_t i = 0; i < count; i++) {
+    struct dibs__event *event = &events[i];
+    if (event->what != DIBS__EV_OFFER) continue;
+    bool stands = false;
+    for (uint32_t b = 0; b < DIBS__BUCKETS && !stands; b++)
+      stands = t->here[b].tier == tier->nth && t->here[b].mandate.epoch == dibs__fence_epoch(event->fence);
+    if (stands && t->state.strictness != DIBS__STRICT && (lasts || event->held_until.ns != 0)) continue;
+    event->fence.v = 0;
+    event->held_until = DIBS__TICK_ZERO;
+  }
+  dibs__mutex_unlock(&t->lock);
+}
+
 static void listen_there(void *arg) {
   struct tier *tier = arg;
   struct tiers *t = tier->all;
@@ -36,6 +55,7 @@ static void listen_there(void *arg) {
     size_t count = 0;
     dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), LISTEN_MS);
     dibs__status status = tier->store->driver->events(tier->store, events, AT_ONCE, &count, by);
+    weigh_offers(tier, events, count);
     ring_all(t, events, count);
     if (status != DIBS_OK) dibs__nap_ms(TIERS_RETRY_MS);
   }

@@ -10,16 +10,22 @@
  *     loses, because the state's version is another.
  *   - The maker dies between writing and installing, or its installing has an unknown outcome: nobody installs that
  *     epoch again.  The tier goes on having another, and when the moment of grace is over the next epoch is made.
+ *   - Strict: somebody confirms the old copy while ours is on its way to the record.  What waits for leases to be over
+ *     counts from when our write was answered at the latest: an answer that took longer is as good as none.
  */
 #include "tier/tiers_parts.h"
 
-enum { NAP_MS = 5 }; /* and twice as long each time, until the moment of grace is over */
+enum {
+  NAP_MS = 5,    /* and twice as long each time, until the moment of grace is over */
+  SAVE_MS = 1000 /* strict: how long writing the state may take */
+};
 
 /* What the tiers have, as of one round. */
 struct look {
   bool reached[DIBS__URI_TIERS];
   dibs__life lives[DIBS__URI_TIERS];
   dibs__mandate has[DIBS__URI_TIERS][DIBS__BUCKETS];
+  struct dibs__buckets served[DIBS__URI_TIERS];
   struct dibs__anchor_op ops[DIBS__BUCKETS];
   struct dibs__op *list[DIBS__BUCKETS];
 };
@@ -44,6 +50,7 @@ static void read_tier(struct tiers *t, uint32_t nth, struct look *look, dibs__ti
   ask_all(look, DIBS__ANCHOR_READ, NULL, NULL, nth, &count);
   for (size_t i = 0; i < count; i++) look->list[i]->by = by;
   look->reached[nth] = dibs__tier_call(&t->tiers[nth], &t->own[nth], look->list, count, by, said) == DIBS_OK;
+  look->served[nth] = (struct dibs__buckets){{0}};
   for (size_t i = 0; i < count && look->reached[nth]; i++) {
     if (look->ops[i].op.status != DIBS_OK) {
       look->reached[nth] = false;
@@ -54,14 +61,16 @@ static void read_tier(struct tiers *t, uint32_t nth, struct look *look, dibs__ti
     dibs__mandate has = look->ops[i].stands;
     uint32_t by_clock = dibs__tiers_first_epoch(dibs__wall_ms());
     if (!look->ops[i].served && has.epoch < by_clock) has.epoch = by_clock;
+    if (look->ops[i].served) dibs__buckets_add(&look->served[nth], look->ops[i].op.bucket);
     look->has[nth][look->ops[i].op.bucket] = has;
     look->lives[nth] = has.life;
   }
 }
 
-/* Buckets that moved get their new epoch at the tier that they left, too: it grants nothing under it, because the
- * mandate names another life, and tells whoever still comes under the old one that it is over.  As far as it goes: a
- * tier that can't be reached is left as it is. */
+/* Buckets that moved get the epoch below their new one at the tier that they left: it is nobody's mandate, so nothing
+ * is granted under it, and whoever still comes under the old one is told that it is over.  Not the new one itself: two
+ * tiers would have it, and who begins while the anchor is away could take the wrong one for what stands.  As far as it
+ * goes: a tier that can't be reached is left as it is. */
 static void retire(struct tiers *t, const struct dibs__tiers_state *before, const struct dibs__tiers_state *after,
                    struct look *look, dibs__tick by) {
   struct dibs__said aside;
@@ -69,12 +78,14 @@ static void retire(struct tiers *t, const struct dibs__tiers_state *before, cons
     size_t count = 0;
     for (uint16_t b = 0; b < DIBS__BUCKETS && look->reached[nth]; b++) {
       if (before->mandates[b].epoch == 0 || before->mandates[b].tier != nth || after->mandates[b].tier == nth) continue;
+      uint32_t epoch = after->mandates[b].epoch - 1;
+      if (!(epoch & 1) || epoch <= before->mandates[b].epoch) continue;
       look->ops[count] = (struct dibs__anchor_op){.op = {.family = DIBS__FAM_ANCHOR,
                                                          .verb = DIBS__ANCHOR_INSTALL,
                                                          .bucket = b,
                                                          .by = by,
                                                          .status = DIBS_UNKNOWN,
-                                                         .mandate = {after->mandates[b].epoch, look->lives[nth]}}};
+                                                         .mandate = {epoch, look->lives[nth]}}};
       look->list[count] = &look->ops[count].op;
       count++;
     }
@@ -107,6 +118,10 @@ struct round {
 };
 
 static void mark(struct round *r, uint32_t bucket) {
+  struct dibs__tiers_mandate *m = &r->state.mandates[bucket];
+  uint32_t epoch = m->epoch, kind = r->state.strictness == DIBS__STRICT ? DIBS__KIND_STRICT : DIBS__KIND_FENCED;
+  while (epoch % 4 != kind) epoch++;
+  if (epoch <= DIBS__EPOCH_MAX) m->epoch = epoch; /* else of no kind: nobody takes it for one */
   dibs__buckets_add(&r->made, bucket);
   r->changed = true;
 }
@@ -114,7 +129,9 @@ static void mark(struct round *r, uint32_t bucket) {
 static void vote(struct tiers *t, struct round *r, int64_t now) {
   dibs__mutex_lock(&t->lock);
   struct dibs__tiers_tally tally = t->tally;
+  bool old = !dibs__tick_before(dibs__tick_now(), dibs__tick_add_ms(t->tallied, DIBS__TIERS_CONFIRM_MS));
   dibs__mutex_unlock(&t->lock);
+  if (old) return; /* the anchor was away: what was said before that is no vote any more */
   if (tally.clients && dibs__tiers_vote(&r->state, &tally, now)) r->changed = true;
 }
 
@@ -129,11 +146,13 @@ static void mend(struct round *r, const struct look *look, const struct heal *wh
     bool spent = why && m->epoch && why->spent[b] == m->epoch;
     bool by_hand = why && why->by_hand;
     const dibs__life *life = &look->lives[m->tier];
-    uint32_t has = look->has[m->tier][b].epoch;
-    if (by_hand && has > above) above = has;
+    dibs__mandate has = look->has[m->tier][b];
+    /* A tier that is not served for us has not what stands, whatever its own number is. */
+    if (m->epoch != 0 && has.epoch == m->epoch && !dibs__buckets_has(&look->served[m->tier], b)) has.epoch--;
+    if (by_hand && has.epoch > above) above = has.epoch;
     enum dibs__tiers_verdict verdict = by_hand          ? dibs__tiers_bump(&r->state, b, above, life, now)
                                        : spent || above ? dibs__tiers_next(&r->state, b, above, life, now)
-                                                        : dibs__tiers_told(&r->state, b, &look->has[m->tier][b], now);
+                                                        : dibs__tiers_told(&r->state, b, &has, now);
     if (verdict == DIBS__TIERS_YOUNG) r->young = true;
     if (verdict == DIBS__TIERS_FAR) r->far = true;
     if (verdict != DIBS__TIERS_MADE) continue;
@@ -175,6 +194,16 @@ static void begin_state(const struct tiers *t, struct dibs__tiers_state *state) 
   state->dwell_ms = t->dwell_ms;
 }
 
+/* Strict: `from` was reckoned from when the round began, by a clock that may be behind; who confirms the old copy until
+ * our write is done holds for so much longer. */
+static void wait_longer(struct tiers *t, struct round *r, int64_t now) {
+  dibs__mutex_lock(&t->lock);
+  int64_t late = tiers_ms(dibs__tick_now()) + t->ahead_most_ms + SAVE_MS;
+  dibs__mutex_unlock(&t->lock);
+  for (uint32_t b = 0; b < DIBS__BUCKETS; b++)
+    if (dibs__buckets_has(&r->made, b) && r->state.mandates[b].from > now) r->state.mandates[b].from += late - now;
+}
+
 typedef dibs__status changer(struct dibs__tiers_state *state, void *arg, struct dibs__said *said);
 
 /* OK: done.  CONFLICT: another round.  Else it can't be done. */
@@ -212,9 +241,14 @@ static dibs__status one_round(struct tiers *t, struct round *r, struct look *loo
                 t->uri->shown);
     return r->young ? DIBS_CONFLICT : r->far ? DIBS_UNAVAILABLE : DIBS_OK;
   }
-  status = dibs__tiers_save(t, &r->state, version, by, said);
+  bool strict = r->before.strictness == DIBS__STRICT || r->state.strictness == DIBS__STRICT;
+  dibs__tick saving = dibs__tick_now(), save_by = dibs__tick_add_ms(saving, SAVE_MS);
+  if (strict) wait_longer(t, r, now);
+  status = dibs__tiers_save(t, &r->state, version, strict ? dibs__tick_min(by, save_by) : by, said);
   if (status != DIBS_OK) return status;
   r->saved = true;
+  /* It stands, but it is not installed: when the moment of grace is over the next is made. */
+  if (strict && !dibs__tick_before(dibs__tick_now(), save_by)) return DIBS_CONFLICT;
   tiers_count(t, DIBS__M_MOVES, r->moves);
   tiers_count(t, DIBS__M_EPOCHS, r->epochs);
   if (r->moves) retire(t, &r->before, &r->state, look, by);

@@ -88,14 +88,16 @@ struct tiers {
   dibs__mutex lock;
   /* Guarded by lock. */
   struct dibs__tiers_state state;
-  bool known;           /* the state is there */
-  uint64_t version;     /* of the record; 0: not read yet */
-  dibs__tick confirmed; /* the copy was what stood, at least then; 0: never */
-  int64_t ahead_ms;     /* the anchor's clock, less ours, at least */
-  bool local;           /* all is on the memory of the process */
+  bool known;            /* the state is there */
+  uint64_t version;      /* of the record; 0: not read yet */
+  dibs__tick confirmed;  /* the copy was what stood, at least then; 0: never */
+  int64_t ahead_ms;      /* the anchor's clock, less ours, at least */
+  int64_t ahead_most_ms; /* and at most */
+  bool local;            /* all is on the memory of the process */
   dibs__mandate local_mandate;
   struct here here[DIBS__BUCKETS];
   struct dibs__tiers_tally tally;
+  dibs__tick tallied;
   uint32_t seen_epoch, refused_epoch; /* a record remembers the one, and refused the other */
   int64_t longest_ms;                 /* that was asked for here */
   _Atomic uint64_t counts[DIBS__M_COUNT];
@@ -169,6 +171,10 @@ uint64_t dibs__tiers_copy(struct tiers *t, struct dibs__tiers_state *state);
 int64_t dibs__tiers_now(struct tiers *t);
 
 /* ---- tiers_heal.c ---- */
+
+/* An epoch tells what it is, for who finds it at a tier while the anchor is away: a mandate, fenced or strict, by what
+ * is left when it is divided by 4; an odd one, that the bucket was moved away from there. */
+enum { DIBS__KIND_FENCED = 0, DIBS__KIND_STRICT = 2 };
 
 /* What makes it necessary. */
 struct heal {

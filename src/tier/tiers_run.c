@@ -185,6 +185,20 @@ static int64_t ahead_of_us(struct tiers *t, struct tier *tier, int64_t theirs) {
   return ahead;
 }
 
+/* Renewals of all tiers travel one batch at a time: those of the anchor, when it does not answer, must not keep those
+ * of a tier that does for longer than a lease can spare.  An anchor alone has all the time that there is. */
+static dibs__tick spare(const struct batch *b, uint32_t nth) {
+  struct tiers *t = b->t;
+  if (nth != t->last || !(b->ops[0]->flags & DIBS__OP_URGENT)) return b->by;
+  bool others = false;
+  dibs__mutex_lock(&t->lock);
+  for (uint32_t i = 0; i < DIBS__BUCKETS && !others; i++) others = t->here[i].tier != nth;
+  bool closed = t->tiers[nth].breaker.state == DIBS__BREAKER_CLOSED;
+  dibs__mutex_unlock(&t->lock);
+  if (!others) return b->by;
+  return dibs__tick_min(b->by, dibs__tick_add_ms(dibs__tick_now(), closed ? 2 * t->timeout_ms : t->timeout_ms));
+}
+
 static void run_tier(struct batch *b, uint32_t nth) {
   struct tier *tier = &b->t->tiers[nth];
   struct dibs__said said;
@@ -195,7 +209,7 @@ static void run_tier(struct batch *b, uint32_t nth) {
     b->s->ops[count++] = b->ops[i];
   }
   if (count == 0) return;
-  dibs__status status = dibs__tier_call(tier, &b->s->inner[nth], b->s->ops, count, b->by, &said);
+  dibs__status status = dibs__tier_call(tier, &b->s->inner[nth], b->s->ops, count, spare(b, nth), &said);
   b->said->commits += said.commits;
   b->said->untidy |= said.untidy;
   if (said.text[0]) memcpy(b->said->text, said.text, sizeof b->said->text);
