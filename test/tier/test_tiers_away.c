@@ -142,6 +142,91 @@ static void least_strict_goes_on_alone_and_says_so(void **state) {
   dibs_close(b);
 }
 
+/* A name that the first (or not) of two halves of the buckets has. */
+static const char *name_in(bool first, char *to, size_t size) {
+  for (int i = 0;; i++) {
+    int n = snprintf(to, size, "name %d", i);
+    if ((dibs__bucket(dibs__str_of(to, (size_t)n)) < DIBS__BUCKETS / 2) == first) return to;
+  }
+}
+
+static void a_paused_anchor_keeps_no_renewal_of_redis_waiting(void **state) {
+  (void)state;
+  char there[32], here[32];
+  dibs_store *a = open_at(uri);
+  FINE(dibs_flag_set(a, "redis.enabled", 50, &error));
+  dibs_lease_options slow = {.size = sizeof slow, .ttl_ms = 9000}, quick = {.size = sizeof quick, .ttl_ms = 2400};
+  dibs_lease *at_anchor, *at_redis;
+  FINE(dibs_acquire(a, name_in(false, there, sizeof there), &slow, &at_anchor, &error));
+  FINE(dibs_acquire(a, name_in(true, here, sizeof here), &quick, &at_redis, &error));
+  assert_string_not_equal(dibs_lease_tier(at_anchor), dibs_lease_tier(at_redis));
+  servers("pause", "mariadb");
+  /* Both are renewed several times; those at the anchor are not answered. */
+  dibs__tick until = dibs__tick_add_ms(dibs__tick_now(), 7000);
+  while (dibs__tick_before(dibs__tick_now(), until)) {
+    if (!dibs_lease_alive(at_redis)) break;
+    dibs__nap_ms(5);
+  }
+  int64_t short_of = dibs__tick_left_ms(dibs__tick_now(), until);
+  servers("resume", "mariadb");
+  if (short_of > 0) fail_msg("it was lost %lld ms too early", (long long)short_of);
+  give(at_redis);
+  give(at_anchor);
+  dibs_close(a);
+}
+
+/* Nothing is granted to one that opens now. */
+static void assert_late_one_gets_nothing(void) {
+  dibs_store *late = NULL;
+  dibs_lease *lease = NULL;
+  if (dibs_open(uri, NULL, &late, &error) != DIBS_OK) return;
+  for (int i = 0; i < 20; i++) {
+    if (take(late, "n", 0, &lease) == DIBS_OK) fail_msg("granted by %s", dibs_lease_tier(lease));
+    dibs__nap_ms(5);
+  }
+  dibs_close(late);
+}
+
+static void who_begins_without_the_anchor_grants_nothing_on_a_tier_that_was_left(void **state) {
+  (void)state;
+  dibs_store *a = open_at(uri);
+  give(take_in_the_end(a, "n"));
+  FINE(dibs_tier_move(a, "mysql", &error));
+  give(take_in_the_end(a, "n"));
+  servers("kill", "mariadb");
+  assert_late_one_gets_nothing();
+  servers("restart", "mariadb");
+  FINE(dibs_tier_move(a, "redis", &error));
+  give(take_in_the_end(a, "n"));
+  dibs_close(a);
+}
+
+static void who_begins_without_the_anchor_grants_nothing_where_it_was_strict(void **state) {
+  (void)state;
+  dibs_store *a = open_at(uri);
+  strictness(a, DIBS_STRICTNESS_STRICT);
+  give(take_in_the_end(a, "n"));
+  servers("kill", "mariadb");
+  assert_late_one_gets_nothing();
+  servers("restart", "mariadb");
+  dibs_close(a);
+}
+
+static void a_tier_that_was_never_reached_is_left(void **state) {
+  (void)state;
+  servers("kill", "redis");
+  dibs_store *a = open_at(uri);
+  dibs_lease *lease = take_in_the_end(a, "n");
+  uint64_t first = dibs_lease_fence(lease);
+  give(lease);
+  servers("restart", "redis");
+  until_on(a, 0);
+  lease = take_in_the_end(a, "n");
+  assert_true(dibs_lease_fence(lease) > first);
+  give(lease);
+  dibs_close(a);
+}
+
 int main(int argc, char **argv) {
   if (argc < 2) return 77;
   redis_uri = argv[1];
@@ -153,6 +238,10 @@ int main(int argc, char **argv) {
       CASE(strict_stops_without_the_anchor),
       CASE(nothing_is_granted_when_all_is_down),
       CASE(least_strict_goes_on_alone_and_says_so),
+      CASE(a_paused_anchor_keeps_no_renewal_of_redis_waiting),
+      CASE(who_begins_without_the_anchor_grants_nothing_on_a_tier_that_was_left),
+      CASE(who_begins_without_the_anchor_grants_nothing_where_it_was_strict),
+      CASE(a_tier_that_was_never_reached_is_left),
   };
   if (argc > 2) cmocka_set_test_filter(argv[2]);
   return cmocka_run_group_tests(tests, NULL, NULL);
