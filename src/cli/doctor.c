@@ -130,16 +130,16 @@ static void check_lease(struct doctor *d, dibs_store *store) {
                          "a lease costs %lld ms", (long long)(total / 1000));
 }
 
-static const char *next_for(dibs_status status) {
+const char *dibs__cli_doctor_next(dibs_status status) {
   switch (status) {
   case DIBS_INVALID:
     return "mend the URI: --store, or DIBS_STORE";
   case DIBS_DENIED:
-    return "run as the user who owns the file, or create the store with ?mode=0660 for a group";
+    return "see the message; of a file: run as who owns it, or create it with ?mode=0660 for a group";
   case DIBS_UNSUPPORTED:
-    return "choose a local file system, or a store that this dibs has a driver for";
+    return "see the message; of a file: choose a local file system";
   case DIBS_CORRUPT:
-    return "move the file away (it is left as it was) and let dibs create another";
+    return "see the message; of a file: move it away (it is left as it was) and let dibs create another";
   case DIBS_TOO_NEW:
     return "install the dibs that made it, or a later one";
   default:
@@ -156,12 +156,13 @@ static void check_store(struct doctor *d) {
   dibs_status status = dibs_open(g->store, &options, &store, &error);
   int64_t us = (dibs__tick_now().ns - before.ns) / 1000;
   if (status != DIBS_OK) {
-    dibs__cli_doctor_say(d, "store", next_for(status), "%s", error.text);
+    dibs__cli_doctor_say(d, "store", dibs__cli_doctor_next(status), "%s", error.text);
     return;
   }
   dibs__cli_doctor_say(d, "store", NULL, "%s, opened in %lld us", dibs_store_uri(store), (long long)us);
   check_lease(d, store);
   check_list(d, store);
+  dibs__cli_doctor_tiers(d, store);
   /* After the lease: by now the file is open. */
   dibs__cli_doctor_file(d);
   dibs_close(store);
@@ -178,6 +179,7 @@ int dibs__cli_doctor(struct cli_call *call) {
     dibs__cli_doctor_say(&d, "dibs", NULL, "version %s", dibs_version());
   }
   check_machine(&d);
+  dibs__cli_doctor_members(&d);
   check_store(&d);
   if (g->json) {
     dibs__cli_json_close(&d.json, ']');

@@ -124,7 +124,9 @@ dibs__status dibs__redis_refused(link_t *link, const redisReply *reply, const ch
   if (ends) link->dead = true;
   if (!said) return status;
   if (ends) said->dead = true;
-  dibs__say(said, "can't %s %s: %.120s%s", what, link->place->shown, words, next);
+  size_t len = strnlen(words, 120);
+  if (*next && len > 0 && words[len - 1] == '.') len--;
+  dibs__say(said, "can't %s %s: %.*s%s", what, link->place->shown, (int)len, words, next);
   return status;
 }
 

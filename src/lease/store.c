@@ -158,10 +158,14 @@ dibs_status dibs_open(const char *uri, const dibs_store_options *given, dibs_sto
   if (status != DIBS_OK) goto fail;
   mine.owner = store->owner;
   status = (dibs_status)dibs__locate(uri, &place, &said);
-  if (status == DIBS_OK) status = (dibs_status)dibs__core_open(place, options.module_path, &mine, &store->core, &said);
+  bool located = status == DIBS_OK;
+  if (located) status = (dibs_status)dibs__core_open(place, options.module_path, &mine, &store->core, &said);
   dibs__locate_free(place);
   if (status != DIBS_OK) {
-    dibs__fail(error, status, "%s", said.text[0] ? said.text : dibs_status_text(status));
+    /* Who named a section never saw the URI. */
+    bool named = status == DIBS_INVALID && located && dibs__locate_is_file(uri);
+    dibs__fail(error, status, "%s%s%s", named ? uri : "", named ? ": " : "",
+               said.text[0] ? said.text : dibs_status_text(status));
     goto fail;
   }
   store->shown = strdup(dibs__core_uri(store->core));

@@ -247,7 +247,8 @@ static dibs__status param(struct parser *p, const char *from, const char *to) {
   if (status != DIBS_OK) return status;
   if (dibs__uri_param(uri, made->key)) return wrong(p, from, "this parameter was given before");
   const char *dot = strchr(made->key, '.');
-  bool of_tiers = p->is_member && strncmp(made->key, "tiers.", 6) == 0;
+  bool tiers = strncmp(made->key, "tiers.", 6) == 0, of_tiers = p->is_member && tiers;
+  if (tiers && !of_tiers) return wrong(p, from, "tiers. is of several stores as one: write them with commas between");
   if (dot && !of_tiers && !is_shim(uri, made->key, (size_t)(dot - made->key)))
     return wrong(p, from, "this parameter belongs to a shim that is not in the URI: write SHIM+ at its beginning");
   uri->param_count++;

@@ -54,7 +54,10 @@ exits 125 'a URI without its key' "$DIBS" ls --store typo.ini#live
 is 'a URI without its key: no password' "$(printf '%s' "$err" | grep -c hunter2)" 0
 printf '[live]\nstore = sqlite:a.db,sqlite:b.db\ntiers.strictnes = strict\n' >"$dir/typo.ini"
 exits 125 'a key of tiers that is none' "$DIBS" ls --store typo.ini#live
-like 'a key of tiers that is none: said' "$err" '^dibs: .*tiers.strictnes\b'
+like 'a key of tiers that is none: said' "$err" '^dibs: typo.ini#live: .*tiers.strictnes\b'
+printf '[live]\nstore = sqlite:a.db\ntiers.wait = 3\n' >"$dir/typo.ini"
+exits 125 'a key of tiers for one store' "$DIBS" ls --store typo.ini#live
+like 'a key of tiers for one store: said' "$err" '^dibs: typo.ini#live: .*tiers\. is of several stores'
 exits 125 'neither a URI nor a file' "$DIBS" ls --store app.conf#live
 like 'neither: what may stand there is said' "$err" 'FILE\.ini#SECTION'
 done_testing
