@@ -374,6 +374,23 @@ static void a_plain_counter_that_loses(void **state) {
   expect(TIERS_PLAIN, 300);
 }
 
+static void who_goes_on_alone_has_no_order(void **state) {
+  (void)state;
+  turn(1, EPOCH(9) + 5, 1, 100);
+  granted(2, EPOCH(1) + 1, 200, 201);
+  granted(3, EPOCH(1) + 1, 210, 211);
+  granted(2, EPOCH(1) + 1, 220, 221);
+  finals[0] = 1;
+  bounds.least = true;
+  bounds.idle_ms = 120;
+  expect(-1, 300);
+  assert_int_equal(sums.alone, 3);
+  bounds.least = false;
+  leases = 0;
+  tiers_check(folder, &bounds, finals, plains, &sums);
+  assert_true(sums.broken[TIERS_TWICE] > 0 && sums.broken[TIERS_GROWS] > 0);
+}
+
 static void a_run_in_which_nothing_happened(void **state) {
   (void)state;
   expect(TIERS_HISTORY, 300);
@@ -406,6 +423,7 @@ int main(void) {
       CASE(something_that_moves),
       CASE(two_who_hold),
       CASE(a_plain_counter_that_loses),
+      CASE(who_goes_on_alone_has_no_order),
       CASE(a_run_in_which_nothing_happened),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -40,6 +40,7 @@ enum tiers_rule {
 struct tiers_bounds {
   enum tiers_how how; /* what is left out is not checked, but counted */
   bool strict;        /* EXCLUSION */
+  bool least;         /* least-strict: who goes on alone, by epoch 1, has no order */
   bool plain;         /* PLAIN: nobody was stopped, and no write was late */
   bool still;         /* STILL */
   int64_t lag_ms;     /* FOLLOWS; 0: 3 s */
@@ -52,6 +53,7 @@ struct tiers_sums {
   uint64_t asks, grants, acknowledged, unknown, refused; /* increments of records */
   uint64_t plain, plain_lost, lost;                      /* acknowledged, and those of them that are not there */
   uint64_t behind;                                       /* granted under an epoch that was not the newest any more */
+  uint64_t alone;                                        /* grants by the memory of a process alone */
   uint64_t stops;                                        /* of parties */
   uint64_t highest;                                      /* fence */
   uint32_t epochs;                                       /* that fences were seen of, at most of one name */

@@ -33,6 +33,7 @@ struct run {
   char anchor[TEXT];    /* its URI, straight */
   char parameters[256]; /* "tiers.dwell=2000&..." */
   bool lone;            /* the anchor alone, no tiers */
+  bool least;           /* each goes on alone when all is away */
   uint32_t odd;         /* bit a side: there worker 1 is a user of its own, "odd" */
   bool most_odd;        /* so are all but the last */
   int64_t soon_ms;      /* until what must come has come */

@@ -64,18 +64,19 @@ static int by_at(const void *a, const void *b) {
   return compare(x->at, y->at);
 }
 
-static const struct tiers_grant **sorted(const struct tiers_check *check, int (*by)(const void *, const void *)) {
-  const struct tiers_grant **grants = calloc(check->grant_count + 1, sizeof *grants);
+static const struct tiers_grant **sorted(const struct tiers_check *check, size_t count,
+                                         int (*by)(const void *, const void *)) {
+  const struct tiers_grant **grants = calloc(count + 1, sizeof *grants);
   if (!grants) abort();
-  for (size_t i = 0; i < check->grant_count; i++) grants[i] = &check->grants[i];
-  qsort(grants, check->grant_count, sizeof *grants, by);
+  for (size_t i = 0; i < count; i++) grants[i] = &check->grants[i];
+  qsort(grants, count, sizeof *grants, by);
   return grants;
 }
 
 static void check_twice(struct tiers_check *check) {
-  const struct tiers_grant **grants = sorted(check, by_name_and_fence), *before = NULL;
+  const struct tiers_grant **grants = sorted(check, check->fenced_count, by_name_and_fence), *before = NULL;
   uint32_t epochs = 0;
-  for (size_t i = 0; i < check->grant_count; i++) {
+  for (size_t i = 0; i < check->fenced_count; i++) {
     const struct tiers_grant *grant = grants[i];
     bool first = !before || before->name != grant->name;
     if (grant->fence == 0 || grant->fence >> 53 != 0)
@@ -143,21 +144,22 @@ static void check_asked(struct tiers_check *check, const struct seen *seen, size
 /* Walks along the asks of each name, with the grants that had been seen by then, and those that had been by a lag
  * earlier. */
 static void check_order(struct tiers_check *check) {
-  const struct tiers_grant **asks = sorted(check, by_name_and_ask), **grants = sorted(check, by_name_and_at);
+  const struct tiers_grant **asks = sorted(check, check->fenced_count, by_name_and_ask),
+                           **grants = sorted(check, check->fenced_count, by_name_and_at);
   int64_t lag = (check->bounds->lag_ms ? check->bounds->lag_ms : LAG_MS) * DIBS__NS_PER_MS;
   struct seen *seen = calloc(EPOCHS_MAX, sizeof *seen);
   size_t count = 0, now = 0, before = 0;
   uint32_t newest = 0;
   if (!seen) abort();
-  for (size_t i = 0; i < check->grant_count; i++) {
+  for (size_t i = 0; i < check->fenced_count; i++) {
     const struct tiers_grant *ask = asks[i];
     if (i > 0 && asks[i - 1]->name != ask->name) {
       count = newest = 0;
       now = before = i; /* both orders have the names in the same places */
     }
-    for (; now < check->grant_count && grants[now]->name == ask->name && grants[now]->at < ask->ask_at; now++)
+    for (; now < check->fenced_count && grants[now]->name == ask->name && grants[now]->at < ask->ask_at; now++)
       see(seen, &count, grants[now]->fence);
-    for (; before < check->grant_count && grants[before]->name == ask->name && grants[before]->at + lag < ask->ask_at;
+    for (; before < check->fenced_count && grants[before]->name == ask->name && grants[before]->at + lag < ask->ask_at;
          before++)
       if (tiers_epoch(grants[before]->fence) > newest) newest = tiers_epoch(grants[before]->fence);
     check_asked(check, seen, count, ask, newest, lag);
@@ -223,7 +225,7 @@ static int64_t served(const struct tiers_check *check, int64_t from, int64_t to)
 }
 
 static void check_idle(struct tiers_check *check) {
-  const struct tiers_grant **grants = sorted(check, by_at);
+  const struct tiers_grant **grants = sorted(check, check->grant_count, by_at);
   int64_t last = check->began, longest = 0, at = 0, idle = 0;
   for (size_t i = 0; i <= check->grant_count; i++) {
     int64_t now = i < check->grant_count ? grants[i]->at : check->over;
@@ -258,9 +260,9 @@ static void check_all(struct tiers_check *check) {
 
 /* A grant claims its name from when the caller had it until it was about to let go, or until what it was promised. */
 static void check_exclusion(struct tiers_check *check) {
-  const struct tiers_grant **grants = sorted(check, by_name_and_at), *latest = NULL;
+  const struct tiers_grant **grants = sorted(check, check->fenced_count, by_name_and_at), *latest = NULL;
   int64_t end = 0;
-  for (size_t i = 0; i < check->grant_count; i++) {
+  for (size_t i = 0; i < check->fenced_count; i++) {
     const struct tiers_grant *grant = grants[i];
     int64_t until = grant->letting_at != 0 && grant->letting_at < grant->until ? grant->letting_at : grant->until;
     if (latest && latest->name == grant->name && end > grant->at && until > grant->at)

@@ -40,6 +40,7 @@ struct tiers_check {
   struct tiers_step *steps;
   struct tiers_trouble *troubles;
   size_t grant_count, step_count, trouble_count;
+  size_t fenced_count; /* of the grants, those that have an order: they stand first */
   int64_t began, over, well;
   bool full; /* a history had no more room */
 };

@@ -109,6 +109,17 @@ static void read_parent(struct tiers_check *check, const struct said *said) {
   }
 }
 
+/* Epochs of an anchor are far above 1. */
+static void part(struct tiers_check *check) {
+  for (size_t i = 0; i < check->grant_count; i++) {
+    struct tiers_grant grant = check->grants[i];
+    if (check->bounds->least && tiers_epoch(grant.fence) == 1) continue;
+    check->grants[i] = check->grants[check->fenced_count];
+    check->grants[check->fenced_count++] = grant;
+  }
+  check->sums->alone = check->grant_count - check->fenced_count;
+}
+
 bool tiers_read(struct tiers_check *check, const char *folder) {
   for (uint32_t party = 0; party < TIERS_PARTIES; party++) {
     const struct history *history = history_look(folder, party);
@@ -127,6 +138,7 @@ bool tiers_read(struct tiers_check *check, const char *folder) {
     }
     munmap((void *)(uintptr_t)history, sizeof *history);
   }
+  part(check);
   return check->over != 0;
 }
 

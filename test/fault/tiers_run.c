@@ -3,11 +3,11 @@
  * A run over tiers: workers at a tiered store of a Redis of its own and a database, while something goes wrong.
  *
  *   tiers SCENE ANCHOR [--seconds S] [--phase MS] [--workers N] [--threads N] [--names N] [--ttl MS] [--hold MS]
- *         [--pause MS] [--seed N] [--no-seal | --no-fence] [--strict] [--lone] [--keep]
+ *         [--pause MS] [--seed N] [--no-seal | --no-fence] [--strict | --least-strict] [--lone] [--keep]
  *
  * --seconds: the scene is repeated for so long.  --no-seal, --no-fence: what is left out must be seen to lose
- * increments.  --strict: no two may hold.  --lone: the anchor alone, without tiers.  --keep: the histories stay.  Exit
- * status 0: no rule was broken.
+ * increments.  --strict: no two may hold; --least-strict: each goes on alone when all is away.  --lone: the anchor
+ * alone, without tiers.  --keep: the histories stay.  Exit status 0: no rule was broken.
  */
 #include "dibs.h"
 #include "tiers_scene.h"
@@ -22,7 +22,7 @@ enum { ADD_MS = 40000, IDLE_MS = 15000, SOON_MS = 30000, BITE_MS = 60000 };
 
 static struct {
   uint32_t seconds, phase, workers, threads, names, ttl, hold, pause, seed;
-  bool lone, keep, strict;
+  bool lone, keep, strict, least;
   enum tiers_how how;
   const struct scene *scene;
 } plan = {.phase = 800, .workers = 4, .threads = 2, .names = 6, .ttl = 1000, .hold = 20, .pause = 10, .seed = 1};
@@ -148,6 +148,7 @@ static void report(const struct tiers_sums *sums) {
     printf("  %" PRIu64 " moves of buckets, %" PRIu64 " epochs because a memory was lost, %" PRIu64
            " breakers opened, %" PRIu64 " leases of another tier than the first\n",
            counts[DIBS_TIERS_MOVES], counts[DIBS_TIERS_EPOCHS], counts[DIBS_TIERS_TURNS], counts[DIBS_TIERS_FALLBACK]);
+  if (plan.least) printf("  %" PRIu64 " leases by the memory of a process alone\n", sums->alone);
   printf("  nobody could get a lease for %lld ms at most, from %.3f s on\n", (long long)sums->idle_ms,
          (double)sums->idle_at_ms / 1000.0);
   printf("  plain counters lost %" PRIu64 " of %" PRIu64, sums->plain_lost, sums->plain);
@@ -160,6 +161,7 @@ static int judge(bool fine) {
   struct tiers_sums sums;
   struct tiers_bounds bounds = {.how = plan.how,
                                 .strict = plan.strict,
+                                .least = plan.least,
                                 .plain = plan.scene->plain && plan.how == HOW_FENCED,
                                 .still = plan.scene->still,
                                 .idle_ms = plan.strict ? 2 * IDLE_MS : IDLE_MS,
@@ -167,6 +169,10 @@ static int judge(bool fine) {
   if (!read_finals(finals, plains)) return 1;
   int broken = tiers_check(run.folder, &bounds, finals, plains, &sums);
   report(&sums);
+  if (plan.scene->least && sums.alone == 0) {
+    printf("BROKEN  nobody went on alone\n");
+    broken++;
+  }
   if (plan.how != HOW_FENCED && sums.lost == 0) {
     printf("BROKEN  nothing was lost: this run does not bite\n");
     broken++;
@@ -203,6 +209,7 @@ static bool parse_option(const char *name, const char *value, bool *took) {
   if (strcmp(name, "--no-fence") == 0) return plan.how = HOW_NO_FENCE, true;
   if (strcmp(name, "--lone") == 0) return plan.lone = true;
   if (strcmp(name, "--strict") == 0) return plan.strict = true;
+  if (strcmp(name, "--least-strict") == 0) return plan.least = true;
   if (strcmp(name, "--keep") == 0) return plan.keep = true;
   *took = true;
   for (size_t o = 0; o < sizeof options / sizeof *options; o++)
@@ -238,8 +245,11 @@ static bool parse(int argc, char *argv[]) {
                                .seed = plan.seed};
   /* A breaker that opens again soon, and a tier that is returned to soon: so that short runs see it. */
   plan.strict = plan.strict || plan.scene->strict;
+  plan.least = run.least = plan.least || plan.scene->least;
   snprintf(run.parameters, sizeof run.parameters, "tiers.wait=300&tiers.dwell=1000%s",
-           plan.strict ? "&tiers.strictness=strict" : "");
+           plan.strict  ? "&tiers.strictness=strict"
+           : plan.least ? "&tiers.strictness=least-strict"
+                        : "");
   return plan.workers > 0 && plan.names > 0 && plan.threads > 0 && (!plan.lone || plan.scene->lone);
 }
 
@@ -262,7 +272,7 @@ static int work(char *argv[]) {
 
 static int usage(void) {
   fputs("usage: tiers SCENE ANCHOR [--seconds S] [--phase MS] [--workers N] [--threads N] [--names N] [--ttl MS]\n"
-        "             [--hold MS] [--pause MS] [--seed N] [--no-seal | --no-fence] [--strict]\n"
+        "             [--hold MS] [--pause MS] [--seed N] [--no-seal | --no-fence] [--strict | --least-strict]\n"
         "             [--lone] [--keep]\n",
         stderr);
   for (size_t s = 0; s < scene_count; s++) fprintf(stderr, "  %-20s %s\n", scenes[s].name, scenes[s].text);

@@ -8,10 +8,10 @@ struct scene {
   const char *name, *text;
   bool (*act)(struct run *run);
   bool strict;       /* of a store in which no two may hold */
+  bool least;        /* of one where each goes on alone when all is away */
   bool plain, still; /* struct tiers_bounds */
   uint32_t odd;      /* bit a side: there worker 1 is a user of its own */
   bool most_odd;     /* and so are all but the last */
-  bool bites;        /* what is left out, if something is, must be seen to lose increments */
   bool lone;         /* also without tiers */
 };
 
