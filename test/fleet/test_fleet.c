@@ -303,6 +303,7 @@ static void what_is_wrong_is_refused_with_words(void **state) {
   assert_int_equal(flags, 4);
   assert_int_equal(dibs_flag_set(store, "redis.enabled", 1, &error), DIBS_INVALID);
   assert_non_null(strstr(error.text, "sqlite.enabled, circuit-breaker.enabled"));
+  assert_ptr_equal(strstr(error.text, "there is no flag"), error.text); /* nothing of the store, which is well */
   assert_int_equal(dibs_flag_get(store, "redis.enabled", &percent, &error), DIBS_INVALID);
   assert_int_equal(dibs_flag_set(store, "sqlite.enabled", 101, &error), DIBS_INVALID);
   assert_int_equal(dibs_tier_move(store, "redis", &error), DIBS_INVALID);
@@ -366,6 +367,7 @@ static void a_tier_that_fails_is_left_and_said_to_be_down(void **state) {
 static void tiers_are_made_stores_of_their_own_again(void **state) {
   (void)state;
   char first[128];
+  uint32_t percent;
   dibs_error error;
   dibs_lease *lease;
   dibs_lease_options options = {.size = sizeof options};
@@ -381,6 +383,7 @@ static void tiers_are_made_stores_of_their_own_again(void **state) {
   /* One member by itself, too. */
   store = opened(tiers);
   FINE(dibs_tier_bump(store, 0, &error));
+  FINE(dibs_flag_set(store, "fallback.enabled", 0, &error));
   fence = lease_once(store, "b");
   dibs_close(store);
   alone = opened(first);
@@ -388,6 +391,16 @@ static void tiers_are_made_stores_of_their_own_again(void **state) {
   FINE(dibs_tier_alone(alone, &error));
   assert_true(lease_once(alone, "b") > fence);
   dibs_close(alone);
+  /* The anchor by itself forgets how its tiers stood. */
+  snprintf(first, sizeof first, "sqlite:%s/b.db", folder);
+  alone = opened(first);
+  FINE(dibs_tier_alone(alone, &error));
+  FINE(dibs_tier_alone(alone, &error)); /* again is as good */
+  dibs_close(alone);
+  store = opened(tiers);
+  FINE(dibs_flag_get(store, "fallback.enabled", &percent, &error));
+  assert_int_equal(percent, 100);
+  dibs_close(store);
 }
 
 int main(void) {
