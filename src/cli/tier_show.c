@@ -208,7 +208,7 @@ static void trouble_cell(char *to, size_t size, const struct cli_tiers *t, const
   for (uint32_t i = 0; i < client->info.tiers && i < t->count; i++) {
     if (!client->info.down[i] && client->info.breaker[i] == DIBS_BREAKER_CLOSED) continue;
     /* Open, and no vote: its own password or configuration is the trouble. */
-    const char *vote = client->info.down[i] ? "down" : "not its fault";
+    const char *vote = client->info.down[i] ? "down" : "by its own fault: no vote";
     int n = snprintf(to + used, size - used, "%s%s: %s, %s", used ? "; " : "", t->tier[i].name,
                      breakers[client->info.breaker[i]], vote);
     if (n > 0) used = used + (size_t)n < size ? used + (size_t)n : size - 1;

@@ -106,6 +106,17 @@ exits 0 'stats of one store alone' "$DIBS" stats --store "$lone"
 like 'stats of one store: a lease' "$out" '^acquire +'
 ok 'stats of one store is JSON too' "$JSON_CHECK" <<<"$(json stats --store "$lone")"
 
+# ---- A first tier that forgets all between two processes: the memory of each ----
+forgets="memory:x,sqlite://$dir/memory-anchor.db"
+grows=yes last=0
+for _ in 1 2 3 4; do
+  got=$("$DIBS" run job --store "$forgets" -- sh -c 'echo $DIBS_FENCE')
+  [ "${got:-0}" -gt "$last" ] || grows=no
+  last=${got:-0}
+done
+is 'fences grow though the tier forgets' "$grows" yes
+like 'flags are named by the tiers' "$("$DIBS" flag ls --store "$forgets")" '^memory.enabled +on'
+
 # ---- One store alone ----
 for words in 'flag ls' 'flag get redis.enabled' 'flag set redis.enabled on' 'tier status' 'tier move redis' 'tier open redis' \
   'tier bump' 'tier strictness' 'tier strictness strict'; do
