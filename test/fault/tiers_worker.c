@@ -15,11 +15,11 @@ enum { WAIT_MS = 1500, TRIES = 4, AGAIN_MS = 2000 };
 static struct tiers_job job;
 static struct history *history;
 static dibs_store *store;
-static volatile sig_atomic_t stopped;
+static _Atomic bool stopped; /* by a signal; free of locks */
 
 static void stop(int signal) {
   (void)signal;
-  stopped = 1;
+  atomic_store(&stopped, true);
 }
 
 /* ---- Chance ---- */
