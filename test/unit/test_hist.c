@@ -110,6 +110,18 @@ static void merged_is_as_if_added_to_one(void **state) {
   assert_memory_equal(&other, &whole, sizeof whole);
 }
 
+static void below_a_power_is_exact(void **state) {
+  (void)state;
+  static const uint64_t values[] = {0, 1, 31, 32, 1023, 1024, 1025, 4095, 4096, 1u << 20, (1u << 20) - 1};
+  for (size_t i = 0; i < COUNT_OF(values); i++) dibs__hist_add(&hist, (int64_t)values[i]);
+  for (unsigned power = 5; power <= 40; power++) {
+    uint64_t exact = 0;
+    for (size_t i = 0; i < COUNT_OF(values); i++) exact += values[i] < UINT64_C(1) << power;
+    assert_int_equal(dibs__hist_below(&hist, power), exact);
+  }
+  assert_int_equal(dibs__hist_below(&hist, 0), 1);
+}
+
 #define CASE(f) cmocka_unit_test_setup(f, clear)
 int main(void) {
   const struct CMUnitTest tests[] = {
@@ -121,6 +133,7 @@ int main(void) {
       CASE(rank_of_999_in_1000_is_not_the_last),
       CASE(longest_durations_are_kept_in_max),
       CASE(merged_is_as_if_added_to_one),
+      CASE(below_a_power_is_exact),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
