@@ -20,6 +20,7 @@ struct batch {
   struct dibs__op *const *ops;
   size_t count;
   dibs__tick by, now;
+  dibs__tick mend_by; /* how long renewals may wait for what is not theirs */
   struct dibs__said *said;
   dibs__status status;
   bool heals, follows, tells;
@@ -172,15 +173,14 @@ static void failed(struct batch *b, struct dibs__op *op) {
   if (op->family == DIBS__FAM_LEASE && may_wait(op)) not_now(b, op, op->status, TIERS_RETRY_MS);
 }
 
-/* By how much the tier's clock is ahead of ours.  One answer a tier, as long as it is about right: an instant that is
- * told twice is the same instant. */
-static int64_t ahead_of_us(struct tiers *t, struct tier *tier, int64_t theirs) {
-  int64_t ahead = theirs - tiers_ms(dibs__tick_now());
+/* By how much the tier's clock is ahead of ours: it was read between asking and the answer.  One answer a tier, as long
+ * as it is about right: an instant that is told twice is the same instant. */
+static int64_t ahead_of_us(struct tiers *t, struct tier *tier, dibs__tick asked, int64_t theirs) {
+  int64_t least = theirs - tiers_ms(dibs__tick_now()), most = theirs - tiers_ms(asked);
   dibs__mutex_lock(&t->lock);
-  int64_t off = ahead - tier->ahead_ms;
-  if (!tier->timed || off > ABOUT_MS || off < -ABOUT_MS) tier->ahead_ms = ahead;
+  if (!tier->timed || tier->ahead_ms < least - ABOUT_MS || tier->ahead_ms > most + ABOUT_MS) tier->ahead_ms = least;
   tier->timed = true;
-  ahead = tier->ahead_ms;
+  int64_t ahead = tier->ahead_ms;
   dibs__mutex_unlock(&t->lock);
   return ahead;
 }
@@ -209,13 +209,14 @@ static void run_tier(struct batch *b, uint32_t nth) {
     b->s->ops[count++] = b->ops[i];
   }
   if (count == 0) return;
+  dibs__tick asked = dibs__tick_now();
   dibs__status status = dibs__tier_call(tier, &b->s->inner[nth], b->s->ops, count, spare(b, nth), &said);
   b->said->commits += said.commits;
   b->said->untidy |= said.untidy;
   if (said.text[0]) memcpy(b->said->text, said.text, sizeof b->said->text);
   if (status == DIBS_UNKNOWN) b->status = DIBS_UNKNOWN;
   bool hears = false;
-  int64_t ahead_ms = status == DIBS_OK ? ahead_of_us(b->t, tier, said.now.ms) : 0;
+  int64_t ahead_ms = status == DIBS_OK ? ahead_of_us(b->t, tier, asked, said.now.ms) : 0;
   if (status == DIBS_OK) b->said->now.ms = said.now.ms - ahead_ms;
   for (size_t i = 0; i < b->count; i++) {
     if (b->s->where[i] != nth) continue;
@@ -289,7 +290,7 @@ static void ours(struct batch *b, struct dibs__op *op) {
 /* What the tiers had was not what stands.  Whoever is told now follows to what does. */
 static void heal(struct batch *b) {
   struct dibs__said said;
-  dibs__status status = b->heals ? dibs__tiers_heal(b->t, &b->why, b->by, &said) : DIBS_OK;
+  dibs__status status = b->heals ? dibs__tiers_heal(b->t, &b->why, b->mend_by, &said) : DIBS_OK;
   if (status != DIBS_OK && said.text[0]) memcpy(b->said->text, said.text, sizeof b->said->text);
   for (size_t i = 0; i < b->count; i++) {
     struct dibs__op *op = b->ops[i];
@@ -331,11 +332,11 @@ static void confirm(struct batch *b) {
   bool fits = longest <= t->state.longest_ms;
   if (longest > t->longest_ms) t->longest_ms = longest;
   dibs__mutex_unlock(&t->lock);
-  if (!strict || (fresh && fits) || !dibs__turn_take(&t->control, b->by)) return;
+  if (!strict || (fresh && fits) || !dibs__turn_take(&t->control, b->mend_by)) return;
   if (!fits)
-    (void)dibs__tiers_change(t, NULL, dibs__tiers_raise_longest, &longest, b->by, &said);
+    (void)dibs__tiers_change(t, NULL, dibs__tiers_raise_longest, &longest, b->mend_by, &said);
   else
-    (void)dibs__tiers_load(t, b->by, &said);
+    (void)dibs__tiers_load(t, b->mend_by, &said);
   dibs__turn_end(&t->control);
 }
 
@@ -347,6 +348,8 @@ dibs__status dibs__tiers_run(struct dibs__session *session, struct dibs__op *con
   struct batch b = {.t = t, .s = s, .ops = ops, .count = count, .by = by, .now = now, .said = said};
   *said = (struct dibs__said){.sent = now, .now = {tiers_ms(now)}};
   if (s->inside) return run_inside(&b);
+  bool urgent = count > 0 && (ops[0]->flags & DIBS__OP_URGENT) != 0; /* confirms travel with renewals */
+  b.mend_by = urgent ? dibs__tick_min(by, dibs__tick_add_ms(now, 2 * t->timeout_ms)) : by;
   confirm(&b);
   uint32_t used = 0;
   dibs__mutex_lock(&t->lock);
