@@ -223,11 +223,29 @@ bool bed_aim(struct run *run, uint32_t party, size_t nth, bool cut) {
 }
 
 bool bed_stop(struct run *run, uint32_t party, int64_t ms) {
+  if (run->at[party].pid <= 0) return true; /* it was killed */
   bed_note(run, SAID_STOP, party);
   if (kill(run->at[party].pid, SIGSTOP) != 0) return bed_fail(run, "worker %u could not be stopped", party);
   dibs__nap_ms(ms);
   kill(run->at[party].pid, SIGCONT);
   bed_note(run, SAID_GO_ON, party);
+  return true;
+}
+
+bool bed_kill(struct run *run, uint32_t party) {
+  struct worker *worker = &run->at[party];
+  if (worker->pid <= 0 || run->workers + 1 == TIERS_PARTIES) return true;
+  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), run->soon_ms);
+  kill(worker->pid, SIGKILL);
+  waitpid(worker->pid, NULL, 0);
+  worker->pid = 0;
+  run->gone |= 1u << party;
+  uint32_t another = ++run->workers;
+  if (!spawn(run, another)) return false;
+  while (bed_grants(run, another), !run->seen[another]) {
+    if (!dibs__tick_before(dibs__tick_now(), by)) return bed_fail(run, "worker %u does not begin", another);
+    dibs__nap_ms(TIERS_POLL_MS);
+  }
   return true;
 }
 

@@ -39,7 +39,8 @@ struct run {
   int64_t soon_ms;      /* until what must come has come */
   int64_t phase_ms;     /* a time of load */
   uint64_t chance;      /* of scenes that draw */
-  uint32_t workers;
+  uint32_t workers;     /* those that were killed, too */
+  uint32_t gone;        /* bit a worker: it was killed */
   struct tiers_job job; /* what they have in common */
   struct redis redis[REDIS_COUNT];
   struct worker at[TIERS_PARTIES]; /* from 1 on */
@@ -90,6 +91,8 @@ bool bed_aim(struct run *run, uint32_t party, size_t nth, bool cut);
 void bed_note(struct run *run, enum what what, uint32_t party);
 /* Stops worker `party` for `ms`. */
 bool bed_stop(struct run *run, uint32_t party, int64_t ms);
+/* Kills it, and starts another, which is the last then.  Not when there have been too many. */
+bool bed_kill(struct run *run, uint32_t party);
 /* Ends them in order; how many did not end as they should. */
 int bed_see_off(struct run *run);
 void bed_end(struct run *run, bool keep);
@@ -101,8 +104,8 @@ uint64_t bed_saves(struct run *run, uint32_t party);
 uint64_t bed_twice(struct run *run); /* acknowledged numbers that another one had */
 /* Of the latest grant; of all, the highest of these. */
 uint32_t bed_epoch(struct run *run, uint32_t party);
-/* Until each worker but the excused has had another acknowledged increment. */
-bool bed_all_add(struct run *run, uint32_t excused, int64_t within_ms);
+/* Until each worker that was not killed has had another acknowledged increment. */
+bool bed_all_add(struct run *run, int64_t within_ms);
 /* Until somebody is granted something that was asked for from now on; ms that took, -1: it did not come. */
 int64_t bed_next_grant(struct run *run, int64_t within_ms);
 bool bed_load(struct run *run);    /* a time of load; false: the run has failed */

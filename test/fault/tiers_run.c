@@ -122,11 +122,11 @@ static void count_moves(void) {
 static bool go(void) {
   if (plan.scene->odd && !make_odd()) return false;
   if (!prepare_anchor() || !bed_spawn(&run)) return false;
-  if (!bed_all_add(&run, 0, ADD_MS)) return false;
+  if (!bed_all_add(&run, ADD_MS)) return false;
   bed_tell(&run, "all workers work");
   bool fine = act();
   bed_note(&run, SAID_MARK, 0);
-  fine = fine && bed_all_add(&run, 0, ADD_MS);
+  fine = fine && bed_all_add(&run, ADD_MS);
   count_moves();
   bed_note(&run, SAID_OVER, 0);
   bed_tell(&run, "it is over");
@@ -165,7 +165,8 @@ static int judge(bool fine) {
                                 .plain = plan.scene->plain && plan.how == HOW_FENCED,
                                 .still = plan.scene->still,
                                 .idle_ms = plan.strict ? 2 * IDLE_MS : IDLE_MS,
-                                .parties = run.workers};
+                                .parties = run.workers,
+                                .excused = run.gone};
   if (!read_finals(finals, plains)) return 1;
   int broken = tiers_check(run.folder, &bounds, finals, plains, &sums);
   report(&sums);

@@ -45,6 +45,9 @@ static bool worker_stopped(struct run *run, uint32_t party, bool on) {
   return on || bed_stop(run, party ? party : 1, run->job.ttl_ms * 3 / 2);
 }
 
+static bool worker_killed(struct run *run, uint32_t party, bool on) {
+  return !on || bed_kill(run, party ? party : 1);
+}
 static bool redis_unwanted(struct run *run, uint32_t party, bool on) {
   dibs_store *store = bed_observer(run);
   dibs_error error;
@@ -66,6 +69,7 @@ static const struct {
               {"the anchor is silent", anchor_silent, false},
               {"the anchor is late", anchor_late, false},
               {"stopped", worker_stopped, false},
+              {"killed", worker_killed, false},
               {"redis is switched off in part", redis_unwanted, false}};
 enum { SERVER_FAULTS = 3, FAULTS = sizeof faults / sizeof *faults };
 

@@ -78,12 +78,12 @@ uint32_t bed_epoch(struct run *run, uint32_t party) {
   return epoch;
 }
 
-bool bed_all_add(struct run *run, uint32_t excused, int64_t within_ms) {
+bool bed_all_add(struct run *run, int64_t within_ms) {
   uint64_t before[TIERS_PARTIES] = {0};
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), within_ms);
   for (uint32_t p = 1; p <= run->workers; p++) before[p] = bed_saves(run, p);
   for (uint32_t p = 1; p <= run->workers; p++) {
-    while (!(excused >> p & 1) && bed_saves(run, p) == before[p]) {
+    while (!(run->gone >> p & 1) && bed_saves(run, p) == before[p]) {
       if (!dibs__tick_before(dibs__tick_now(), by))
         return bed_fail(run, "worker %u added nothing for %lld ms", p, (long long)within_ms);
       dibs__nap_ms(5);
