@@ -95,8 +95,10 @@ static void free_tiers(struct tiers *t) {
 /* What is wrong with a URI is said now; what is wrong with a server may pass. */
 static dibs__status open_member(struct tier *tier, dibs__tick by, struct dibs__said *said) {
   struct tiers *t = tier->all;
-  /* One that hangs must not keep us from the others. */
-  if (tier->nth < t->last) by = dibs__tick_min(by, dibs__tick_add_ms(dibs__tick_now(), t->timeout_ms));
+  /* One that hangs must not keep us from the others; the anchor neither, they know enough to begin. */
+  dibs__tick now = dibs__tick_now();
+  int64_t for_ms = tier->nth < t->last ? t->timeout_ms : dibs__tick_left_ms(now, by) / 3;
+  by = dibs__tick_min(by, dibs__tick_add_ms(now, for_ms));
   dibs__status status = dibs__chain_open(tier->uri, t->module_path, by, &tier->chain, said);
   if (status == DIBS_OK) tier->store = tier->chain.stores[0];
   if (status == DIBS_UNAVAILABLE || status == DIBS_UNKNOWN) return DIBS_OK;

@@ -254,9 +254,11 @@ dibs__status dibs__tiers_ready(struct tiers *t, dibs__tick by, struct dibs__said
   if (status != DIBS_OK) return status;
   if (!is_known(t)) {
     struct tier *anchor = &t->tiers[t->last];
-    status = dibs__tier_call(anchor, &t->own[t->last], NULL, 0, by, said);
+    /* One that is silent leaves half of the time to ask the tiers instead. */
+    dibs__tick now = dibs__tick_now(), soon = dibs__tick_add_ms(now, dibs__tick_left_ms(now, by) / 2);
+    status = dibs__tier_call(anchor, &t->own[t->last], NULL, 0, soon, said);
     if (status == DIBS_OK) status = can_anchor(t, said);
-    if (status == DIBS_OK) status = dibs__tiers_load(t, by, said);
+    if (status == DIBS_OK) status = dibs__tiers_load(t, soon, said);
     if (status == DIBS_NOT_FOUND) status = dibs__tiers_change(t, NULL, NULL, NULL, by, said);
     if ((status == DIBS_UNAVAILABLE || status == DIBS_UNKNOWN) && adopt_from_tiers(t, by)) status = DIBS_OK;
     if (status == DIBS_UNKNOWN) status = DIBS_UNAVAILABLE;

@@ -70,16 +70,18 @@ static void read_tier(struct tiers *t, uint32_t nth, struct look *look, dibs__ti
 /* Buckets that moved get the epoch below their new one at the tier that they left: it is nobody's mandate, so nothing
  * is granted under it, and whoever still comes under the old one is told that it is over.  Not the new one itself: two
  * tiers would have it, and who begins while the anchor is away could take the wrong one for what stands.  As far as it
- * goes: a tier that can't be reached is left as it is. */
+ * goes: a tier that can't be reached is left as it is.  When tiers begin, all that serve nothing get it: whoever goes
+ * on opening the anchor alone, as before there were tiers, would hold what is held on another. */
 static void retire(struct tiers *t, const struct dibs__tiers_state *before, const struct dibs__tiers_state *after,
                    struct look *look, dibs__tick by) {
   struct dibs__said aside;
   for (uint32_t nth = 0; nth < t->count; nth++) {
     size_t count = 0;
     for (uint16_t b = 0; b < DIBS__BUCKETS && look->reached[nth]; b++) {
-      if (before->mandates[b].epoch == 0 || before->mandates[b].tier != nth || after->mandates[b].tier == nth) continue;
+      bool first = before->mandates[b].epoch == 0;
+      if (after->mandates[b].tier == nth || (!first && before->mandates[b].tier != nth)) continue;
       uint32_t epoch = after->mandates[b].epoch - 1;
-      if (!(epoch & 1) || epoch <= before->mandates[b].epoch) continue;
+      if (!(epoch & 1) || (!first && epoch <= before->mandates[b].epoch)) continue;
       look->ops[count] = (struct dibs__anchor_op){.op = {.family = DIBS__FAM_ANCHOR,
                                                          .verb = DIBS__ANCHOR_INSTALL,
                                                          .bucket = b,
@@ -227,7 +229,7 @@ static dibs__status one_round(struct tiers *t, struct round *r, struct look *loo
   int64_t now = dibs__tiers_now(t), wall = dibs__wall_ms();
   r->state.wall_ahead_ms = wall > now ? wall - now : 0;
   vote(t, r, now);
-  uint32_t set = concerned(t, &r->state);
+  uint32_t set = version ? concerned(t, &r->state) : (1u << t->count) - 1;
   memset(look->reached, 0, sizeof look->reached);
   for (uint32_t i = 0; i < t->count; i++)
     if (set >> i & 1) read_tier(t, i, look, by, &aside);
@@ -251,7 +253,7 @@ static dibs__status one_round(struct tiers *t, struct round *r, struct look *loo
   if (strict && !dibs__tick_before(dibs__tick_now(), save_by)) return DIBS_CONFLICT;
   tiers_count(t, DIBS__M_MOVES, r->moves);
   tiers_count(t, DIBS__M_EPOCHS, r->epochs);
-  if (r->moves) retire(t, &r->before, &r->state, look, by);
+  if (r->moves || !version) retire(t, &r->before, &r->state, look, by);
   return install(t, &r->state, &r->made, look, by, &aside) ? DIBS_OK : DIBS_CONFLICT;
 }
 

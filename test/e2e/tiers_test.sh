@@ -14,6 +14,16 @@ serves() { # serves N M: so many buckets on each
 # ---- Looking ----
 exits 0 'status before anything was leased' "$DIBS" tier status
 exits 0 'a lease over two tiers' "$DIBS" run job -- true
+for alone in first anchor; do # Also the one that serves nothing: its users of before would not see the other's leases.
+  exits 123 "the $alone alone grants nothing from then on" "$DIBS" run other --try --store "sqlite://$dir/$alone.db" -- true
+  like "the $alone alone: said" "$err" "served under an anchor's mandates"
+done
+exits 0 'doctor' "$DIBS" doctor
+like 'doctor: each member' "$out" "^fine +member +sqlite://$dir/anchor.db, opened"
+like 'doctor: each tier' "$out" '^fine +tier +sqlite-2 is up, the anchor, serves 0 of 100'
+exits 116 'doctor: a member that is wrong' "$DIBS" doctor --store "sqlite://$dir/no/such.db,sqlite://$dir/anchor.db?tiers.wait=300"
+like 'doctor: which one is said' "$out" "^TROUBLE +member .*$dir/no"
+like 'doctor: and that the other is not' "$out" "^fine +member +sqlite://$dir/anchor.db, opened"
 exits 0 'status' "$DIBS" tier status
 like 'status: in words' "$out" '^sqlite serves 100 of 100 buckets'
 like 'status: the first tier' "$out" '^sqlite +up +100 +100%'
