@@ -53,7 +53,7 @@ static const char *entry(void *user, const char *section, const char *key, const
 static dibs_status read_file(const char *file, char **text, size_t *len, dibs_error *error) {
   int wrong = dibs__ini_load(file, text, len);
   if (wrong == 0) return DIBS_OK;
-  return dibs__fail(error, wrong == ENOMEM ? DIBS_NO_MEMORY : DIBS_UNAVAILABLE, "%.200s can't be read: %s", file,
+  return dibs__fail(error, wrong == ENOMEM ? DIBS_NO_MEMORY : DIBS_UNAVAILABLE, "%.200s can't be opened: %s", file,
                     strerror(wrong));
 }
 

@@ -250,7 +250,7 @@ struct party *party(void) {
 }
 
 struct party *tier(void) {
-  if (strcmp(all.scheme, "tiers") == 0 || all.target->no_tier) skip(); /* it is none itself */
+  if (all.target->no_tier) skip();
   return party_of_case(true);
 }
 
