@@ -19,7 +19,7 @@ exits 0 'a lease' "$DIBS" run x --store conf/app.ini -- true
 ok 'its file is beside the INI file' test -s "$dir/conf/plain.db"
 exits 0 'tiers' "$DIBS" run x --store conf/app.ini#live -- true
 ok 'their files, too' test -s "$dir/conf/first.db" -a -s "$dir/conf/anchor.db"
-ok 'and nothing is in the working folder' [ "$(ls "$dir" | grep -c '\.db')" = 0 ]
+is 'and nothing is in the working folder' "$(compgen -G "$dir/*.db")" ''
 is 'a key of tiers is heard' "$(tells --store "$dir/conf/app.ini#live")" '"strictness":"strict"'
 is 'by the environment' "$(DIBS_STORE=conf/app.ini#live tells)" '"strictness":"strict"'
 
