@@ -52,7 +52,7 @@ struct cli_globals {
   X(table, TEXT, "FILE#NAME", "a table of yours, as the INI file declares it", 0, 0, table)                            \
   X(if, TEXT, "VERSION", "only if it still has this version", 0, 0, if_version)                                        \
   X(create, FLAG, "", "only if there is none", 0, 0, create)                                                           \
-  X(force, FLAG, "", "whatever is there: no guard", 0, 0, force)                                                       \
+  X(force, FLAG, "", "whatever is there, whoever uses it: no guard", 0, 0, force)                                      \
   X(percent, COUNT, "N", "for so many percent of the names, always the same", 0, 100, percent)
 
 enum {
