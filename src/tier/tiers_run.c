@@ -178,7 +178,8 @@ static void failed(struct batch *b, struct dibs__op *op) {
 static int64_t ahead_of_us(struct tiers *t, struct tier *tier, dibs__tick asked, int64_t theirs) {
   int64_t least = theirs - tiers_ms(dibs__tick_now()), most = theirs - tiers_ms(asked);
   dibs__mutex_lock(&t->lock);
-  if (!tier->timed || tier->ahead_ms < least - ABOUT_MS || tier->ahead_ms > most + ABOUT_MS) tier->ahead_ms = least;
+  if (!tier->timed || tier->ahead_ms < least - ABOUT_MS || tier->ahead_ms > most + ABOUT_MS)
+    tier->ahead_ms = least <= 0 && most >= 0 ? 0 : least; /* an embedded store has our own clock */
   tier->timed = true;
   int64_t ahead = tier->ahead_ms;
   dibs__mutex_unlock(&t->lock);
