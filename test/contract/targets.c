@@ -95,7 +95,7 @@ static void far_skew(struct dibs__dstore *store, int64_t ms) {
   far_say((struct dibs__far *)store, "UPDATE test_clock SET ms = ms + $1", &v, 1);
 }
 
-/* Where test/mysql/skewed.sh has put a clock of its own before the server's. */
+/* Where test/servers/skewed.sh has put a clock of its own before the server's. */
 static void file_skew(struct dibs__dstore *store, int64_t ms) {
   const char *path = getenv("DIBS_TEST_CLOCK");
   int64_t skew = 0;
@@ -152,7 +152,7 @@ static const struct contract_target targets[] = {
      .skew = file_skew}, /* through skewed.sh */
 };
 
-/* Through test/redis/skewed.sh. */
+/* Through test/servers/skewed.sh. */
 static const struct contract_target redis_skewed = {
     .scheme = "redis", .lazy_close = true, .bury = redis_bury, .skew = file_skew};
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Put before a Redis by LD_PRELOAD: its wall clock goes by as many milliseconds more as $DIBS_TEST_CLOCK, a file of
+/* Put before a server by LD_PRELOAD: its wall clock goes by as many milliseconds more as $DIBS_TEST_CLOCK, a file of
  * one number of 8 bytes, says. */
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/time.h>
+#include <time.h>
 #include <unistd.h>
 
 #define SHOWN __attribute__((visibility("default")))
@@ -23,12 +24,29 @@ __attribute__((constructor)) static void begin(void) {
   close(fd);
 }
 
+/* What the next function of that name does. */
+static void find_real(void *to, const char *name) {
+  void *found = dlsym(RTLD_NEXT, name);
+  memcpy(to, &found, sizeof found);
+}
+
+SHOWN int clock_gettime(clockid_t clock, struct timespec *to) {
+  static int (*real)(clockid_t, struct timespec *);
+  if (!real) find_real(&real, "clock_gettime");
+  int failed = real(clock, to);
+  int64_t ms = skew_ms ? *skew_ms : 0;
+  if (failed || !ms || clock != CLOCK_REALTIME) return failed;
+  to->tv_sec += ms / 1000;
+  to->tv_nsec += ms % 1000 * 1000000;
+  if (to->tv_nsec < 1000000000) return 0;
+  to->tv_nsec -= 1000000000;
+  to->tv_sec++;
+  return 0;
+}
+
 SHOWN int gettimeofday(struct timeval *restrict to, void *restrict zone) {
   static int (*real)(struct timeval *, void *);
-  if (!real) {
-    void *found = dlsym(RTLD_NEXT, "gettimeofday");
-    memcpy(&real, &found, sizeof real);
-  }
+  if (!real) find_real(&real, "gettimeofday");
   int failed = real(to, zone);
   int64_t ms = skew_ms ? *skew_ms : 0;
   if (failed || !ms) return failed;

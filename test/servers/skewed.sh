@@ -1,11 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# Runs a test with a MariaDB server of its own whose clock can be moved: skewed.sh LIBRARY PROGRAM [ARG]...; @@ becomes
-# the URI.  The clock stands in the file $DIBS_TEST_CLOCK; LIBRARY is put before the server and adds it.
+# Runs a test with a server of its own whose clock can be moved: skewed.sh redis|mariadb LIBRARY PROGRAM [ARG]...; @@
+# becomes the URI.  The clock stands in the file $DIBS_TEST_CLOCK; LIBRARY is put before the server and adds it.
 set -u
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-library=$(realpath "$1") || exit 1
-shift
+server=$1
+library=$(realpath "$2") || exit 1
+shift 2
 folder=$(mktemp -d /tmp/dibs-test-skewed.XXXXXX) || exit 1
 chmod 755 "$folder"
 trap '"$root/script/servers" remove --dir "$folder/servers" >/dev/null 2>&1; rm -rf "$folder"' EXIT
@@ -13,7 +14,7 @@ trap 'exit 130' INT TERM
 export DIBS_TEST_CLOCK=$folder/clock
 head -c 8 /dev/zero >"$DIBS_TEST_CLOCK"
 chmod 644 "$DIBS_TEST_CLOCK"
-LD_PRELOAD=$library "$root/script/servers" start --dir "$folder/servers" --until $$ mariadb >&2
+LD_PRELOAD=$library "$root/script/servers" start --dir "$folder/servers" --until $$ "$server" >&2
 case $? in
   0) ;;
   77)
@@ -23,7 +24,10 @@ case $? in
   *) exit 1 ;;
 esac
 eval "$("$root/script/servers" env --dir "$folder/servers")"
-uri=mariadb://${DIBS_TEST_MYSQL#*://}
+case $server in
+  redis) uri=$DIBS_TEST_REDIS ;;
+  *) uri=mariadb://${DIBS_TEST_MYSQL#*://} ;;
+esac
 args=()
 for arg; do args+=("${arg//@@/"$uri"}"); done
 "${args[@]}"
