@@ -101,8 +101,8 @@ static dibs__status open_member(struct tier *tier, dibs__tick by, struct dibs__s
   by = dibs__tick_min(by, dibs__tick_add_ms(now, for_ms));
   dibs__status status = dibs__chain_open(tier->uri, t->module_path, by, &tier->chain, said);
   if (status == DIBS_OK) tier->store = tier->chain.stores[0];
-  if (status == DIBS_UNAVAILABLE || status == DIBS_UNKNOWN) return DIBS_OK;
-  return status;
+  bool may_pass = status == DIBS_UNAVAILABLE || status == DIBS_UNKNOWN || status == DIBS_DENIED;
+  return may_pass ? DIBS_OK : status;
 }
 
 /* The memory of the process, for least-strict. */
@@ -206,21 +206,17 @@ static void describe(struct tiers *t, struct dibs__identity *identity) {
   memcpy(&identity->session, t->client.b, sizeof identity->session);
 }
 
-/* Those that serve something must be reached once, for what they can; if it is our own fault that they are not, that is
- * said now. */
-static dibs__status reach_those_in_use(struct tiers *t, struct tiers_session *s, dibs__tick by,
-                                       struct dibs__said *said) {
+/* Those that serve something must be reached once, for what they can.  One that can't is told of by what is asked of
+ * it; whoever comes to move names away from it must be let in. */
+static void reach_those_in_use(struct tiers *t, struct tiers_session *s, dibs__tick by, struct dibs__said *said) {
   uint32_t used = 0;
   dibs__mutex_lock(&t->lock);
   for (uint32_t b = 0; b < DIBS__BUCKETS; b++)
     if (t->here[b].mandate.epoch) used |= 1u << t->here[b].tier;
   dibs__mutex_unlock(&t->lock);
-  for (uint32_t i = 0; i < t->count; i++) {
-    if (!(used >> i & 1) || atomic_load(&t->tiers[i].caps)) continue;
-    dibs__status status = dibs__tier_call(&t->tiers[i], &s->inner[i], NULL, 0, by, said);
-    if (tiers_config_trouble(status)) return status;
-  }
-  return DIBS_OK;
+  for (uint32_t i = 0; i < t->count; i++)
+    if ((used >> i & 1) && !atomic_load(&t->tiers[i].caps))
+      (void)dibs__tier_call(&t->tiers[i], &s->inner[i], NULL, 0, by, said);
 }
 
 static void tiers_disconnect(struct dibs__session *session) {
@@ -247,9 +243,9 @@ static dibs__status tiers_connect(struct dibs__dstore *store, dibs__tick by, str
   struct tiers_session *s = new_session(store, said);
   if (!s) return DIBS_NO_MEMORY;
   dibs__status status = dibs__tiers_ready(t, by, said);
-  /* The first one tells what is our own fault; later ones, which may be in a hurry, need not wait for that. */
+  /* Later ones, which may be in a hurry, need not wait for that. */
   bool first = !atomic_load(&t->runs);
-  if (status == DIBS_OK && first) status = reach_those_in_use(t, s, by, said);
+  if (status == DIBS_OK && first) reach_those_in_use(t, s, by, said);
   if (status == DIBS_OK && first && !dibs__tiers_control_start(t, by)) {
     dibs__say(said, "no thread is to be had for %s", t->uri->shown);
     status = DIBS_UNAVAILABLE;

@@ -48,6 +48,7 @@ struct tier {
   struct dibs__hist took; /* of batches that were answered */
   uint64_t operations, failures;
   bool reached, ours;        /* the latest call; it failed for our own password or configuration */
+  dibs__status latest;       /* what that came to */
   dibs__tick used, answered; /* by callers' operations; by anything */
   bool timed;
   int64_t ahead_ms; /* its clock, of ours */

@@ -39,6 +39,7 @@ static void account(struct tier *tier, dibs__tick began, bool counted, dibs__sta
   tier->operations += operations;
   tier->reached = !failed;
   tier->ours = tiers_config_trouble(status);
+  tier->latest = status;
   if (failed) {
     tier->failures += operations;
     memcpy(tier->trouble, said->text, sizeof tier->trouble - 1);
@@ -105,16 +106,34 @@ static void name_it(const struct tier *tier, struct dibs__said *said) {
   dibs__say(said, "%.100s: %.140s", shown(tier), words);
 }
 
+/* Nothing was done.  What is our own fault (a password, a setting) is said as it is, so that nobody waits for it. */
+static dibs__status refuse(struct dibs__op *const ops[], size_t count, dibs__status status) {
+  for (size_t i = 0; i < count; i++) ops[i]->status = status;
+  return status;
+}
+
+/* The breaker is open: no call.  Why it is so may be our own fault. */
+static dibs__status not_asked(struct tier *tier, struct dibs__op *const ops[], size_t count, struct dibs__said *said) {
+  struct tiers *t = tier->all;
+  char why[TIERS_TROUBLE];
+  dibs__mutex_lock(&t->lock);
+  dibs__status status = tier->ours ? tier->latest : DIBS_UNAVAILABLE;
+  memcpy(why, tier->trouble, sizeof why);
+  dibs__mutex_unlock(&t->lock);
+  if (status == DIBS_UNAVAILABLE)
+    dibs__say(said, "%s is not asked now: its breaker is open", shown(tier));
+  else
+    dibs__say(said, "%s", why);
+  return refuse(ops, count, status);
+}
+
 dibs__status dibs__tier_call(struct tier *tier, struct dibs__session **session, struct dibs__op *const ops[],
                              size_t count, dibs__tick by, struct dibs__said *said) {
   struct tiers *t = tier->all;
   dibs__tick began = dibs__tick_now();
   bool counted = false;
   *said = (struct dibs__said){.sent = began};
-  if (tier->uri && !may(tier, began, &counted)) {
-    dibs__say(said, "%s is not asked now: its breaker is open", shown(tier));
-    return DIBS_UNAVAILABLE;
-  }
+  if (tier->uri && !may(tier, began, &counted)) return not_asked(tier, ops, count, said);
   if (tier->nth < t->last) by = dibs__tick_min(by, dibs__tick_add_ms(began, t->timeout_ms));
   bool connected = *session != NULL;
   dibs__status status = connected ? DIBS_OK : connect_tier(tier, session, by, said);
@@ -135,11 +154,7 @@ dibs__status dibs__tier_call(struct tier *tier, struct dibs__session **session, 
   bool cut = status != DIBS_OK && !dibs__tick_before(dibs__tick_now(), by) &&
              dibs__tick_before(by, dibs__tick_add_ms(began, t->timeout_ms / 5));
   account(tier, began, counted && !cut, status, count, said);
-  if (status != DIBS_OK && status != DIBS_UNKNOWN) {
-    for (size_t i = 0; i < count; i++) ops[i]->status = DIBS_UNAVAILABLE;
-    if (sent) return DIBS_UNAVAILABLE;
-  }
-  return status;
+  return status == DIBS_OK || status == DIBS_UNKNOWN ? status : refuse(ops, count, status);
 }
 
 void dibs__tier_close(struct tier *tier) {
