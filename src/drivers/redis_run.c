@@ -255,15 +255,16 @@ static bool put_op(struct dibs__redis_session *session, struct dibs__op *op) {
 static bool put_all(struct dibs__redis_session *session, struct dibs__op *const ops[], size_t count, dibs__tick by,
                     struct dibs__said *said) {
   struct dibs__redis *store = (struct dibs__redis *)session->base.store;
-  bool asked = false, ready = false;
+  bool asked = false;
+  dibs__status bell = DIBS_OK;
   for (size_t i = 0; i < count; i++) {
     if (!to_be_asked(ops[i])) continue;
     if (queues(ops[i]) && !asked) {
-      ready = dibs__redis_bell_ready(store, by, said) == DIBS_OK;
+      bell = dibs__redis_bell_ready(store, by, said);
       asked = true;
     }
-    if (queues(ops[i]) && !ready)
-      ops[i]->status = DIBS_UNAVAILABLE;
+    if (queues(ops[i]) && bell != DIBS_OK)
+      ops[i]->status = bell == DIBS_UNKNOWN ? DIBS_UNAVAILABLE : bell;
     else if (!put_op(session, ops[i]))
       return false;
   }
@@ -375,13 +376,16 @@ static void take_reply(struct dibs__redis_session *session, struct dibs__op *con
 }
 
 /* R6: what run() itself says. */
-static dibs__status verdict(struct dibs__op *const ops[], size_t count) {
-  size_t undone = 0, unknown = 0;
+static dibs__status verdict(struct dibs__op *const ops[], size_t count, bool called) {
+  size_t undone = 0, denied = 0, unknown = 0;
   for (size_t i = 0; i < count; i++) {
     undone += ops[i]->status == DIBS_UNAVAILABLE;
+    denied += ops[i]->status == DIBS_DENIED;
     unknown += ops[i]->status == DIBS_UNKNOWN;
   }
   if (unknown) return DIBS_UNKNOWN;
+  /* The server let nobody of us in. */
+  if (!called && denied == count) return DIBS_DENIED;
   return undone == count ? DIBS_UNAVAILABLE : DIBS_OK;
 }
 
@@ -396,11 +400,11 @@ dibs__status dibs__redis_run(struct dibs__session *base, struct dibs__op *const 
     return DIBS_UNAVAILABLE;
   }
   struct dibs__redis_scratch *s = session->scratch;
-  if (!s->calls) return verdict(ops, count);
+  if (!s->calls) return verdict(ops, count, false);
   dibs__status status = dibs__redis_go(session->link, by, said);
   if (status == DIBS_UNAVAILABLE) return status;
   said->commits = (uint32_t)s->calls;
   for (size_t i = 0, at = 0; i < s->calls; at += s->counts[i++])
     take_reply(session, s->asked + at, s->counts[i], dibs__redis_reply(session->link, i), said);
-  return verdict(ops, count);
+  return verdict(ops, count, true);
 }
