@@ -198,7 +198,7 @@ static void R16_a_broken_lease_is_kept_but_not_renewed(void **state) {
   struct dibs__lease_op held = acquire(p, "n", 1);
   struct dibs__lease_op broken = break_it(who_breaks(p, q), "n", false);
   expect(broken, DIBS_OK);
-  assert_in_range(broken.until.ms, held.until.ms - target()->slack_ms, held.until.ms + target()->slack_ms);
+  assert_in_range(broken.until.ms, held.until.ms - target()->told_ms, held.until.ms + target()->slack_ms);
   expect(renew(p, "n", 1, held.fence), DIBS_LOST);
   expect(acquire(p, "n", 1), DIBS_LOST);
   expect(acquire(q, "n", 2, .try_only = true), DIBS_HELD);

@@ -60,7 +60,10 @@ static void R5_the_next_epoch_shuts_out_the_last_one(void **state) {
   dibs__mandate before = anchor_read(p, bucket).stands;
   struct dibs__anchor_op next = anchor_next(p, bucket, before);
   expect(next, DIBS_OK);
-  assert_true(next.stands.epoch > before.epoch);
+  if (target()->strides)
+    assert_true(next.stands.epoch > before.epoch);
+  else
+    assert_int_equal(next.stands.epoch, before.epoch + 1);
   assert_memory_equal(next.stands.life.b, before.life.b, sizeof before.life.b);
   struct dibs__lease_op old = lease_op(p, DIBS__RENEW, "n", 1, (struct how){.mode = 0});
   old.fence = held.fence;

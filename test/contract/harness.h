@@ -28,6 +28,8 @@ struct contract_target {
   bool own_clocks;  /* skew moves the clock of one open only: all are moved */
   bool no_tier;     /* refuses to be one */
   int64_t slack_ms; /* by so much at most a lease outlasts its `until` there */
+  int64_t told_ms;  /* by so much at most two clients may be told one instant earlier or later */
+  bool strides;     /* the next epoch is above the last one, by how much is its own business */
   bool apart;       /* on one server, a prefix of its own for each case costs nothing */
   bool lazy_close;  /* what waits or is offered something goes with its session only when somebody meets it */
   /* Moves its clock forward.  Without it time is waited for, with short ttls. */

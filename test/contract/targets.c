@@ -117,7 +117,9 @@ static void redis_bury(struct dibs__dstore *store, dibs__id id) {
 static const struct contract_target targets[] = {
     {.scheme = "tiers",
      .no_tier = true,
-     .slack_ms = 1}, /* two clients of a tier do not read its clock in the same instant */
+     .slack_ms = 1,
+     .told_ms = 1, /* two clients of a tier do not read its clock in the same instant */
+     .strides = true},
     {.scheme = "memory",
      .local = true,
      .skew = dibs__memory_skew,

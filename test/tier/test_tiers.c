@@ -145,6 +145,19 @@ static void a_waiter_outlives_the_death_of_redis(void **state) {
   dibs_close(b);
 }
 
+static void who_begins_to_wait_while_redis_is_dead_is_served(void **state) {
+  (void)state;
+  dibs_store *a = open_at(uri);
+  dibs_lease *lease;
+  give(take_in_the_end(a, "n"));
+  servers("kill", "redis");
+  FINE(take(a, "n", SOON_MS, &lease)); /* one call, and no trouble of it: the names move while it waits */
+  assert_non_null(strstr(dibs_lease_tier(lease), "sqlite"));
+  give(lease);
+  servers("restart", "redis");
+  dibs_close(a);
+}
+
 /* ---- What is lost ---- */
 
 static void an_emptied_redis_gets_the_next_epoch(void **state) {
@@ -332,6 +345,7 @@ int main(int argc, char **argv) {
       CASE(a_waiter_goes_on_waiting_on_the_new_tier),
       CASE(redis_killed_the_anchor_takes_over_and_gives_back),
       CASE(a_waiter_outlives_the_death_of_redis),
+      CASE(who_begins_to_wait_while_redis_is_dead_is_served),
       CASE(an_emptied_redis_gets_the_next_epoch),
       CASE(an_old_dump_gets_the_next_epoch),
       CASE(one_with_a_wrong_password_moves_nothing),
