@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The statements of dibs itself, bare: what the driver runs for an exclusive lease that nobody else wants, in the order
- * in which it does.  The texts are the driver's own, so that the floor follows when they change; the tables are those
- * of a store that dibs made.
+ * The statements of dibs without dibs: those that the driver runs for an uncontended exclusive lease, in the same
+ * order. The texts are the driver's own, so that the floor follows changes; the tables are those of a store that dibs
+ * created.
  */
 #include "bench/floor_sqlite.h"
-#include "drivers/sqlite_parts.h"
+#include "drivers/sqlite/sqlite_impl.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -25,11 +25,11 @@ static bool dibs_open_floor(sqlite3 *db, void **to) {
   *to = own;
   if (!own) return false;
   own->bucket = dibs__bucket(dibs__str_of(NAME, strlen(NAME)));
-  own->fence = INT64_C(1) << 40; /* above what the store has granted; as many digits as a real one */
+  own->fence = INT64_C(1) << 40; /* above all granted fences, with as many digits as a real one */
   memset(own->id, 0x5a, sizeof own->id);
-  return dibs__floor_prepare(db, dibs__lite_texts[DIBS__LITE_TAKE], &own->take) &&
-         dibs__floor_prepare(db, dibs__lite_texts[DIBS__LITE_BUCKET_SET], &own->bucket_set) &&
-         dibs__floor_prepare(db, dibs__lite_texts[DIBS__LITE_GIVE], &own->give);
+  return dibs__floor_prepare(db, dibs__sqlite_texts[DIBS__SQLITE_TAKE], &own->take) &&
+         dibs__floor_prepare(db, dibs__sqlite_texts[DIBS__SQLITE_BUCKET_SET], &own->bucket_set) &&
+         dibs__floor_prepare(db, dibs__sqlite_texts[DIBS__SQLITE_GIVE], &own->give);
 }
 
 static void dibs_close_floor(void *from) {

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* A ticket queue: who comes waits at the end of the line on a condition variable of its own; who leaves hands the lock
- * to the first in line, so nobody overtakes.  The signal is sent after the mutex is left: otherwise the woken thread
- * runs into it, which costs a tenth of the rate. */
+/*
+ * A ticket queue: a thread waits at the end of the queue on a condition variable of its own; an unlock hands the lock
+ * to the first waiter, so no thread overtakes.  The signal is sent after the mutex is unlocked: otherwise the woken
+ * thread blocks on it, which costs a tenth of the rate.
+ */
 #include "bench/floor.h"
 
 #include <pthread.h>

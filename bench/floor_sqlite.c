@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What SQLite itself gives: prepared statements, one connection that nobody else uses, WAL with synchronous=NORMAL,
- * no busy handler, nothing around it.
+ * The rate of SQLite itself: prepared statements, one connection without other users, WAL with synchronous=NORMAL, no
+ * busy handler, nothing around it.
  */
 #include "floor_sqlite.h"
 #include "floor.h"
@@ -108,7 +108,7 @@ struct floor_sqlite *dibs__floor_sqlite_open(const char *path, enum floor_kind k
       dibs__floor_prepare(floor->db, "COMMIT", &floor->commit)) {
     return floor;
   }
-  snprintf(why, size, "the floor at %s can't be opened: %s", path, sqlite3_errmsg(floor->db));
+  snprintf(why, size, "cannot open the floor at %s: %s", path, sqlite3_errmsg(floor->db));
   dibs__floor_sqlite_close(floor);
   return NULL;
 }

@@ -35,7 +35,7 @@ _dibs() {
     case $word in
       --keep) [[ $command == lab ]] || ((i++)) ;; # a flag of the lab
       --claim | --strategy | --table | --if | --percent) ((i++)) ;;
-      --store | --owner | --ttl | --wait | --slots | --grace | --interval | --count | --rounds | --seconds | --calm | --only | --out | --users | --strategies | --seats | --rows | --processes | --floor | --upset | --html) ((i++)) ;;
+      --store | --owner | --ttl | --wait | --slots | --grace | --at-least | --interval | --count | --rounds | --seconds | --calm | --only | --out | --users | --strategies | --seats | --rows | --processes | --floor | --upset | --html) ((i++)) ;;
       -*) ;;
       *)
         if [[ -z $command ]]; then command=$word; else ((before++)); fi
@@ -48,19 +48,19 @@ _dibs() {
   fi
   case $prev in
     --store) COMPREPLY=(); mapfile -t COMPREPLY < <(compgen -W 'sqlite:/// memory:' -- "$cur"); return ;;
-    --ttl | --wait | --grace | --interval) mapfile -t COMPREPLY < <(compgen -W '500ms 10s 30s 2m 1h' -- "$cur"); return ;;
+    --ttl | --wait | --grace | --at-least | --interval) mapfile -t COMPREPLY < <(compgen -W '500ms 10s 30s 2m 1h' -- "$cur"); return ;;
     --out | --html | --floor) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
     --strategies) COMPREPLY=(); mapfile -t COMPREPLY < <(compgen -W "$strategies" -- "$cur"); return ;;
     --users | --seats | --rows | --processes) COMPREPLY=(); return ;;
     --table) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
-    --strategy) COMPREPLY=(); mapfile -t COMPREPLY < <(compgen -W 'coalesced atomic pessimistic optimistic named fenced unguarded' -- "$cur"); return ;;
+    --strategy) COMPREPLY=(); mapfile -t COMPREPLY < <(compgen -W 'coalesced atomic pessimistic optimistic named fenced' -- "$cur"); return ;;
     --claim) COMPREPLY=(); return ;;
     --percent) mapfile -t COMPREPLY < <(compgen -W '0 1 10 50 100' -- "$cur"); return ;;
     --owner | --if | --slots | --count | --rounds | --seconds | --calm | --only) COMPREPLY=(); return ;;
   esac
   local options=''
   case $command in
-    run) options='--ttl --wait --try --shared --slots --grace --' ;;
+    run) options='--ttl --wait --try --shared --slots --grace --at-least --reenter --' ;;
     lock) options='--ttl --wait --try --shared --slots' ;;
     renew) options='--ttl' ;;
     break) options='--now --wait' ;;
@@ -69,6 +69,7 @@ _dibs() {
     stock) options='--claim --partial --strategy --wait --table' ;;
     flag) options='--percent' ;;
     tier) options='--force' ;;
+    stats | doctor) options='--probe' ;;
     once) options='--keep --wait --try --ttl --grace --retry --forget --' ;;
     bench) options='--rounds --seconds --calm --only --floor --upset --smoke --out' ;;
     lab) options='--users --strategies --seconds --seats --rows --rounds --processes --floor --ttl --html --keep --strict' ;;
@@ -83,12 +84,13 @@ _dibs() {
   fi
   case $command:$before in
     help:0) mapfile -t COMPREPLY < <(compgen -W "$commands exits" -- "$cur") ;;
-    record:0) mapfile -t COMPREPLY < <(compgen -W 'get put seal rm save load' -- "$cur") ;;
-    stock:0) mapfile -t COMPREPLY < <(compgen -W 'set take give show' -- "$cur") ;;
+    record:0) mapfile -t COMPREPLY < <(compgen -W 'get put rm' -- "$cur") ;;
+    stock:1) [[ $prev == table ]] && mapfile -t COMPREPLY < <(compgen -W 'sqlite postgres mysql' -- "$cur") ;;
+    stock:0) mapfile -t COMPREPLY < <(compgen -W 'set take give show table' -- "$cur") ;;
     flag:0) mapfile -t COMPREPLY < <(compgen -W 'ls get set' -- "$cur") ;;
     flag:1) _dibs_flags ;;
     flag:2) mapfile -t COMPREPLY < <(compgen -W 'on off' -- "$cur") ;;
-    tier:0) mapfile -t COMPREPLY < <(compgen -W 'status move open close auto bump strictness alone' -- "$cur") ;;
+    tier:0) mapfile -t COMPREPLY < <(compgen -W 'status move open close auto bump strictness dissolve' -- "$cur") ;;
     tier:1) if [[ $prev == strictness ]]; then
       mapfile -t COMPREPLY < <(compgen -W 'fenced strict least-strict' -- "$cur")
     else

@@ -6,15 +6,16 @@
  *
  * Read this first:
  *
- * - A lease is a right that ends.  A process that is paused (a debugger, a swapped machine, SIGSTOP) may wake after
- *   its lease has passed to somebody else and not know it yet.  dibs_lease_alive() tells without I/O; but only a
- *   fence that the written thing itself checks (dibs_record_save, or a column of your own) keeps a late write out.
- * - A lost lease stays lost.  Its handle never becomes good again; ask for a new one.
- * - DIBS_UNKNOWN means: it may or may not have happened.  Asking again with the same lease id is safe.
- * - A handle belongs to the process that opened it.  After fork() the child's use of it answers DIBS_INVALID.
- * - All functions may be called from any thread unless they say otherwise.  The library's own threads block every
- *   signal.  Callbacks run with no lock held and may call any function of this header.
- * - What this header does not declare is not supported.
+ * - A lease is a right that ends.  A process that is paused (a debugger, a swapped machine, SIGSTOP) may wake up after
+ *   its lease has passed to another client, and not know it yet.  dibs_lease_alive() checks that without I/O.  Only a
+ *   fence that the data itself checks (dibs_record_put, or a column of your own) refuses a late write.
+ * - A lost lease stays lost.  Its handle never becomes valid again; acquire a new lease.
+ * - DIBS_UNKNOWN means: it may or may not have happened.  You can safely repeat the call with the same lease id or the
+ *   same claim.
+ * - A handle belongs to the process that opened it.  In a child after fork() its calls answer DIBS_INVALID.
+ * - You can call every function from any thread, unless its comment says otherwise.  The library's own threads block
+ *   all signals.  Callbacks run with no lock held, and may call any function of this header but dibs_close.
+ * - This header declares everything that is supported.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -37,32 +38,40 @@ extern "C" {
 #define DIBS_VERSION_MINOR 1
 #define DIBS_VERSION_PATCH 0
 
-/* The version of the library that is running, "0.1.0", and as a number, 0x000100.  Never fails. */
+/* The version of the library that is running: "0.1.0", and as a number, 0x000100.  They never fail. */
 DIBS_EXPORT const char *dibs_version(void);
 DIBS_EXPORT uint32_t dibs_version_number(void);
 
 /* ---- Statuses ----------------------------------------------------------------------------------------------- */
 
-/* One closed set for every call.  Numbers are stable and only appended.  The first ten are answers of a healthy
- * store; the rest are trouble.  X(name, number, text). */
+/* One closed set for all calls.  Numbers are stable, and new ones are only appended.  0 to 9 are answers of a healthy
+ * store, the others are failures.  X(name, number, text).
+ *
+ * The comment of each call lists its statuses.  Two groups are described only here:
+ *
+ * - INVALID, of every call: an argument is wrong, the store is closed, or it belongs to another process (fork).
+ * - "a failure of the store", of every call that reaches the store: DENIED (a right is missing; the schema has the
+ *   other kind of leases, see doc/internals/session-locks.md; or a name is served by a tier and the store was opened
+ *   alone), UNSUPPORTED (the store does not provide this, or cannot keep this text), UNAVAILABLE (nothing was changed),
+ *   UNKNOWN (also: no answer in time), CORRUPT, TOO_NEW (it was upgraded while you had it open), NO_MEMORY. */
 #define DIBS_STATUSES(X)                                                                                               \
   X(OK, 0, "done")                                                                                                     \
   X(HELD, 1, "somebody else holds it")                                                                                 \
-  X(TIMEOUT, 2, "the wait ended before it was free")                                                                   \
+  X(TIMEOUT, 2, "the wait ended before the name was free")                                                             \
   X(LOST, 3, "the lease is lost; somebody else may hold the name")                                                     \
-  X(STALE, 4, "a newer fence was seen; nothing was changed")                                                           \
-  X(CONFLICT, 5, "somebody changed it in between; nothing was changed")                                                \
-  X(FULL, 6, "there is not enough left")                                                                               \
-  X(REPLAY, 7, "this was done before; the stored answer is given")                                                     \
-  X(NOT_FOUND, 8, "there is no such thing")                                                                            \
-  X(INVALID, 9, "the call itself is wrong")                                                                            \
+  X(STALE, 4, "a newer fence was seen; nothing changed")                                                               \
+  X(CONFLICT, 5, "somebody else changed it since you read it; nothing changed")                                        \
+  X(FULL, 6, "too little is left")                                                                                     \
+  X(REPLAY, 7, "this was done before; the stored result is returned")                                                  \
+  X(NOT_FOUND, 8, "it does not exist")                                                                                 \
+  X(INVALID, 9, "an argument of the call is wrong")                                                                    \
   X(DENIED, 10, "not permitted")                                                                                       \
-  X(UNSUPPORTED, 11, "this store can't do that")                                                                       \
+  X(UNSUPPORTED, 11, "this store does not support it")                                                                 \
   X(CANCELLED, 12, "the call was cancelled")                                                                           \
-  X(UNAVAILABLE, 13, "the store can't be reached; nothing was done")                                                   \
-  X(UNKNOWN, 14, "it may or may not have happened; asking again with the same id is safe")                             \
+  X(UNAVAILABLE, 13, "the store is unreachable; nothing changed")                                                      \
+  X(UNKNOWN, 14, "the outcome is not known; repeating the call with the same id is safe")                              \
   X(CORRUPT, 15, "the store's data is damaged")                                                                        \
-  X(TOO_NEW, 16, "the store was made by a newer dibs")                                                                 \
+  X(TOO_NEW, 16, "a newer dibs created the store")                                                                     \
   X(NO_MEMORY, 17, "out of memory")
 
 typedef enum dibs_status {
@@ -75,9 +84,9 @@ typedef enum dibs_status {
 DIBS_EXPORT const char *dibs_status_name(dibs_status status);
 DIBS_EXPORT const char *dibs_status_text(dibs_status status);
 
-/* What went wrong, for people: names the store (no password), the name, the engine's own words and the next step.
- * The caller owns it; every `error` argument below may be NULL; it is written whenever the call does not answer
- * DIBS_OK, and cleared when it does. */
+/* What went wrong, for people: the store (without a password), the name, the engine's own message and the next step.
+ * The caller owns it.  Each `error` argument below may be NULL.  A call that answers DIBS_OK clears it, and every other
+ * call writes it. */
 typedef struct dibs_error {
   dibs_status status;
   char text[508];
@@ -86,18 +95,33 @@ typedef struct dibs_error {
 /* ---- Bounds ------------------------------------------------------------------------------------------------- */
 
 enum {
-  DIBS_NAME_MAX = 255,       /* bytes of a name: UTF-8, at least one, no control characters */
-  DIBS_OWNER_MAX = 127,      /* bytes of an owner: a label for people, proves nothing */
+  DIBS_NAME_MAX = 255,       /* bytes of a name, a key, a prefix: UTF-8, at least one, no control characters */
+  DIBS_OWNER_MAX = 127,      /* bytes of an owner, likewise: a label for people, which proves nothing */
   DIBS_SLOTS_MAX = 65535,    /* slots of a counted lease */
   DIBS_MANY_MAX = 1024,      /* names in one dibs_acquire_many */
   DIBS_RECORD_MAX = 1048576, /* bytes of a record: of all its values together */
   DIBS_VERSION_MAX = 127,    /* bytes of a version */
   DIBS_COLUMNS_MAX = 32      /* columns of a table of yours */
 };
+/* Names, keys, claims and owners are compared byte by byte: "a", "A" and "a " are three names, and the composed and the
+ * decomposed form of a letter with an accent are two.  The library refuses any other text (INVALID). */
 #define DIBS_TTL_MIN_MS INT64_C(100)
 #define DIBS_TTL_MAX_MS INT64_C(86400000) /* a day; longer work renews */
 #define DIBS_TTL_DEFAULT_MS INT64_C(30000)
 #define DIBS_FOREVER INT64_C(-1) /* as wait_ms: no limit */
+
+/* The fence of an exclusive grant: `value` is larger than that of every earlier grant of the name, and below 2^53.
+ * Compare values; they have no other meaning.  0: there is none.
+ *
+ * Exception: after names have moved to another tier in a store of several tiers, a client that has not noticed the move
+ * can still get a grant of the old tier, with a lower fence than those of the new one.  Records refuse that fence once
+ * a newer one was used there.  With the strictness `strict` (dibs/admin.h) this cannot happen. */
+typedef struct dibs_fence {
+  uint64_t value;
+} dibs_fence;
+
+#define DIBS__INIT(type)                                                                                               \
+  { .size = sizeof(type) }
 
 /* ---- Stores ------------------------------------------------------------------------------------------------- */
 
@@ -110,38 +134,56 @@ enum {
   DIBS_STORE_LOOP = 1
 };
 
-/* Zero means the default for every field but `size`, which is sizeof(dibs_store_options): write
- * `dibs_store_options o = {.size = sizeof o};`.  A NULL pointer means all defaults. */
+/* Each struct that you fill has a `size`: set it to the sizeof of the struct, or in C begin with its INIT macro:
+ * `dibs_store_options options = DIBS_STORE_OPTIONS_INIT;`.  In options, zero means the default of every other field,
+ * and a NULL pointer means all defaults. */
 typedef struct dibs_store_options {
   size_t size;
   uint32_t flags;          /* DIBS_STORE_LOOP */
-  const char *owner;       /* the owner of leases that name none; NULL: "user@host:pid" */
+  const char *owner;       /* of leases without one of their own; NULL: "user@host:pid", with '?' for other bytes */
   const char *module_path; /* folders of driver modules, ':' between; NULL: the installed one, or DIBS_MODULE_PATH */
 } dibs_store_options;
+#define DIBS_STORE_OPTIONS_INIT DIBS__INIT(dibs_store_options)
 
 /* Opens the store at `uri` ("sqlite:///var/lib/app/dibs.db", "postgres://app@db/app", several tiers of one store
- * "redis://cache,mysql://db/app", "memory:"), or the one that a section of an INI file names ("/etc/app/dibs.ini#live",
- * where [live] has store = URI and, of tiers, tiers.strictness = strict and the like; without #: [store]); NULL or ""
- * means $DIBS_STORE, else the embedded file: $XDG_STATE_HOME/dibs/dibs.db, or /var/lib/dibs/dibs.db for root.  Creates
- * what is not there.  Blocks for I/O.  *store is yours, for dibs_close; NULL unless DIBS_OK.
- * INVALID (the URI), DENIED, UNSUPPORTED (no such driver, a network file system), UNAVAILABLE, CORRUPT (also: not a
- * file of dibs), TOO_NEW, NO_MEMORY. */
+ * "redis://cache,mysql://db/app", "memory:"), or the store that a section of an INI file names
+ * ("/etc/app/dibs.ini#live", where [live] has store = URI and, of tiers, tiers.strictness = strict and the like;
+ * without #: [store]).
+ *
+ * NULL means the first of: $DIBS_STORE; the [store] of $XDG_CONFIG_HOME/dibs/dibs.ini (~/.config/dibs/dibs.ini; not for
+ * root); the [store] of /etc/dibs/dibs.ini; the embedded file $XDG_STATE_HOME/dibs/dibs.db, or /var/lib/dibs/dibs.db
+ * for root.  An empty URI or DIBS_STORE is INVALID.  An INI file that exists must be readable and correct.  A file
+ * that other users may have written, and a file of yours with a password that other users may read, is DENIED.
+ *
+ * Connections to a server: a handle uses one.  It opens a second one when a renewal, confirm or release has waited 10
+ * ms for the first, and closes it when it was not needed for 5 s; `?connections=N` in the URI allows up to 5.  A wait,
+ * and a lease with on_lost, open one more for notifications (on MariaDB two), and a listing may open one for its
+ * duration. Session locks (lock=) have connections of their own.  Each tier counts separately.
+ *
+ * Creates tables, files and folders that are missing.  Blocks for I/O.  *store is yours, for dibs_close; NULL unless
+ * DIBS_OK.
+ * OK; INVALID (the URI or the settings); DENIED; UNSUPPORTED (no such driver; a network file system; a server that is
+ * too old or has unfit settings); UNAVAILABLE (at once: it does not wait for a server that is unreachable or full);
+ * CORRUPT (also: not a file of dibs); TOO_NEW; NO_MEMORY. */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_open(const char *uri, const dibs_store_options *options, dibs_store **store,
                                                 dibs_error *error);
 
-/* Ends every wait (their callbacks get DIBS_CANCELLED first), releases every lease that is still held and not
- * detached, ends the store's threads.  Lease handles stay valid memory until dibs_lease_free and answer INVALID or
- * LOST.  Blocks for I/O, some seconds at most.  Not from inside a callback of this store.  NULL is fine. */
+/* Ends every wait (its callback gets DIBS_CANCELLED before this returns), releases every lease that is held and not
+ * detached, and ends the store's threads.  Lease handles stay valid memory until dibs_lease_free, and their calls
+ * answer INVALID.  Blocks for I/O, some seconds at most.  Do not call it from a callback of this store.  NULL is fine.
+ */
 DIBS_EXPORT void dibs_close(dibs_store *store);
 
 /* The store's URI without password, valid until dibs_close. */
 DIBS_EXPORT const char *dibs_store_uri(const dibs_store *store);
 
 /* For stores opened with DIBS_STORE_LOOP.  The descriptor is readable while callbacks wait; it belongs to the store.
- * -1 without DIBS_STORE_LOOP.  dibs_dispatch runs at most `max` of them (0: all that wait) in the calling thread and
- * returns how many.  What they began on an embedded store travels in one transaction at the end of the call, which is
- * tens of microseconds; if other writers are in the way for 2 ms, a thread of the library carries it instead.
- * Otherwise it does not block. */
+ * -1 without DIBS_STORE_LOOP.
+ *
+ * dibs_dispatch runs at most `max` callbacks (0: all that wait) in the calling thread, and returns how many it ran. The
+ * operations that they start on an embedded store are done in one transaction at the end of dibs_dispatch, which takes
+ * tens of microseconds; if other writers hold it up for 2 ms, a thread of the library does them.  Otherwise it does not
+ * block. */
 DIBS_EXPORT int dibs_fd(dibs_store *store);
 DIBS_EXPORT size_t dibs_dispatch(dibs_store *store, size_t max);
 
@@ -149,177 +191,207 @@ DIBS_EXPORT size_t dibs_dispatch(dibs_store *store, size_t max);
 
 typedef enum dibs_mode {
   DIBS_EXCLUSIVE = 0, /* one holder; the only mode whose fence can seal */
-  DIBS_SHARED = 1,    /* any number of readers, no exclusive holder beside them */
-  DIBS_COUNTED = 2    /* up to `slots` holders; the first one sets the number */
+  DIBS_SHARED = 1,    /* any number of readers, and no exclusive holder at the same time */
+  DIBS_COUNTED = 2    /* up to `slots` holders; the first holder sets the number */
 } dibs_mode;
 
 enum {
-  DIBS_NO_RENEW = 1 /* the library does not renew this lease by itself; dibs_renew does */
+  DIBS_NO_RENEW = 1 /* the library does not renew this lease; you call dibs_renew */
 };
 
-/* `status` is what the operation came to.  The handle is lent for the duration of the call. */
-typedef void (*dibs_lease_fn)(dibs_lease *lease, dibs_status status, void *user);
+/* `status` is the result of the operation, and `error` has its text for people, as the blocking call gives it (but
+ * never the number of slots of other holders).  `error` is never NULL.  The handle and the error are valid during the
+ * call. */
+typedef void (*dibs_lease_fn)(dibs_lease *lease, dibs_status status, const dibs_error *error, void *user);
 
 /* Zero means the default for every field but `size`. */
 typedef struct dibs_lease_options {
   size_t size;
   dibs_mode mode;
-  uint32_t slots;        /* DIBS_COUNTED only: how many may hold, 1 to DIBS_SLOTS_MAX */
-  uint32_t flags;        /* DIBS_NO_RENEW */
-  uint32_t reserved;     /* zero */
-  int64_t ttl_ms;        /* how long it lasts without renewal; 0: 30 s */
-  int64_t wait_ms;       /* how long to wait; 0: answer HELD at once; DIBS_FOREVER */
-  const char *owner;     /* a label for people; NULL: the store's */
-  const char *id;        /* 32 hex digits drawn by the caller, so that a repeat after UNKNOWN finds its own grant;
-                            NULL: drawn here.  Secret: who knows it can release the lease. */
-  dibs_lease_fn on_lost; /* called once if the lease is lost while held, before it can be somebody else's (LOST), or
-                            when somebody asks to break it (LOST: stop, then release) */
-  void *user;            /* handed to on_lost */
+  uint32_t slots;    /* DIBS_COUNTED only: how many may hold, 1 to DIBS_SLOTS_MAX */
+  uint32_t flags;    /* DIBS_NO_RENEW */
+  uint32_t reserved; /* zero */
+  int64_t ttl_ms;    /* how long it lasts without renewal; 0: 30 s */
+  int64_t wait_ms;   /* how long to wait for the name, and for a store that is unreachable or full; 0: answer HELD or
+                        UNAVAILABLE at once; DIBS_FOREVER: until the name is granted, also if the store is
+                        unreachable for hours: the request is repeated about each second until it answers */
+  const char *owner; /* a label for people; NULL: the store's */
+  const char *id;    /* 32 hex digits that you draw, so that a repeated call after UNKNOWN finds its own grant, with
+                        the remaining time; NULL: the library draws it.  Secret: a client that knows the id can
+                        release the lease.  See "Lease ids" below. */
+  dibs_lease_fn on_lost; /* called once, with LOST, if the lease is lost while it is held, before another client can
+                            hold the name; or if it is being broken: stop the work, then release */
+  void *user;            /* passed to on_lost */
 } dibs_lease_options;
+#define DIBS_LEASE_OPTIONS_INIT DIBS__INIT(dibs_lease_options)
 
-/* Acquires the lease of `name` and blocks until it is held, the wait ends, or something breaks.  First come, first
+/* Lease ids.  Draw one for each lease: an id belongs to one name, and has one handle at a time.
+ * - In one process (and one dibs_open), an id that waits, holds, or lost its lease and was not released or freed since,
+ *   is INVALID for another name and for a second handle.  You can use it again right after dibs_release,
+ *   dibs_lease_free, or a wait that ended: the new request waits until the store has answered the earlier one.
+ * - A request with the id of a grant that the store still has answers OK with the fence of that grant.  The end of the
+ *   grant does not move: dibs_lease_left_ms is its remaining time, or the ttl of this request if that is less.  If less
+ *   than the margin is left, the lease is renewed for the new ttl before the call answers.  mode, slots and owner stay
+ *   as granted.
+ * - Processes that share an id share the lease: a release by one of them ends it for all, and a renewal sets the ttl
+ *   for all.  To pass a lease on, detach it first (dibs_lease_detach), then adopt it. */
+
+/* Acquires the lease of `name`: blocks until it is held, the wait ends, or a failure ends the wait.  First come, first
  * served.  *lease is yours, for dibs_lease_free; NULL unless DIBS_OK.
- * OK, HELD (wait_ms 0), TIMEOUT, CANCELLED (dibs_close), INVALID (name, options, slots other than the holders'),
- * UNSUPPORTED (the mode), UNAVAILABLE, UNKNOWN (give the same options.id again), NO_MEMORY. */
+ *
+ * A grant that follows a wait may be an offer at first: it is valid for half a second from when it was made, and the
+ * library confirms it within some milliseconds for the whole ttl.  If the process is paused in between for longer than
+ * that, the lease is lost.  A lease with on_lost or DIBS_NO_RENEW, and every shared or counted one, is confirmed before
+ * the call returns.
+ *
+ * After TIMEOUT and CANCELLED, here and in `done` of dibs_acquire_start, the caller is in no queue any more, and an
+ * offer that it got in the meantime has passed to the next waiter.  If the store does not confirm that within 100 ms,
+ * the call returns, and this follows.
+ *
+ * OK; HELD (wait_ms 0); TIMEOUT; CANCELLED (dibs_close); LOST (options.id holds the name, and that lease is being
+ * broken); INVALID (the name, the options, slots other than the holders', an id in use); or a failure of the store:
+ * UNSUPPORTED (also: the mode), UNAVAILABLE (it was unreachable or full for the whole wait, or each answer took longer
+ * than the ttl), UNKNOWN (call again with the same options.id; without an id of yours, what was granted is given back).
+ * DENIED, UNSUPPORTED, CORRUPT, TOO_NEW and NO_MEMORY end a wait at once. */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_acquire(dibs_store *store, const char *name,
                                                    const dibs_lease_options *options, dibs_lease **lease,
                                                    dibs_error *error);
 
-/* Acquires all `count` names, or none.  Blocks like dibs_acquire; wait_ms bounds the whole.  The names are taken in
- * one fixed order, so that two such calls can't deadlock; a name given twice is INVALID, so is options.id.
- * leases[i] belongs to names[i]. */
+/* Acquires all `count` names, or none.  Blocks like dibs_acquire; wait_ms is the limit for the whole call.  The names
+ * are acquired in one fixed order, so that two such calls can't deadlock.  leases[i] belongs to names[i].
+ * Statuses as dibs_acquire; INVALID also if a name occurs twice, or options.id is given. */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_acquire_many(dibs_store *store, const char *const names[], size_t count,
                                                         const dibs_lease_options *options, dibs_lease *leases[],
                                                         dibs_error *error);
 
-/* Begins to acquire and returns at once; `done` is called exactly once, later, with what dibs_acquire would have
- * answered.  The handle is yours from now on in either case.  Needs no thread while it waits.
- * INVALID, NO_MEMORY at once, and then `done` is never called. */
+/* Begins to acquire and returns at once.  `done` is called exactly once, later, with the status that dibs_acquire would
+ * have answered.  The handle is yours from now on in either case.  Needs no thread while it waits.
+ * OK; INVALID, UNSUPPORTED (the mode) and NO_MEMORY at once, and then `done` is never called. */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_acquire_start(dibs_store *store, const char *name,
                                                          const dibs_lease_options *options, dibs_lease_fn done,
                                                          void *user, dibs_lease **lease, dibs_error *error);
 
-/* Ends a wait begun by dibs_acquire_start: `done` is called with CANCELLED, unless it was granted first.  Does not
- * block, never fails; without effect on a lease that does not wait. */
+/* Ends a wait that dibs_acquire_start began: `done` is called with CANCELLED, unless the lease was granted first.  Does
+ * not block and never fails.  It has no effect on a lease that does not wait. */
 DIBS_EXPORT void dibs_acquire_cancel(dibs_lease *lease);
 
-/* Releases the lease; the next in line gets it.  Blocks for I/O; the handle stays, for dibs_lease_free.
- * OK, LOST (it was not ours any more; it is released all the same), INVALID (never held, forked),
- * UNAVAILABLE (it will end by its ttl), UNKNOWN. */
+/* Releases the lease; the next waiter gets it.  Blocks for I/O.  The handle stays, for dibs_lease_free.
+ * OK; LOST (it was lost or released before, or has left this handle: in each case it is not held any more by it);
+ * INVALID (never held); or a failure of the store: UNAVAILABLE and UNKNOWN (the lease may be held until its ttl ends).
+ */
 DIBS_EXPORT dibs_status dibs_release(dibs_lease *lease, dibs_error *error);
 
-/* Begins to release and returns at once; `done` (may be NULL) is called exactly once, later. */
+/* Begins to release and returns at once.  `done` (may be NULL) is called exactly once, later, with the status that
+ * dibs_release would have answered.
+ * OK; LOST, INVALID and NO_MEMORY at once, and then `done` is never called. */
 DIBS_EXPORT dibs_status dibs_release_start(dibs_lease *lease, dibs_lease_fn done, void *user, dibs_error *error);
 
-/* Renews now, for `ttl_ms` (0: as acquired), and keeps that as its ttl.  Blocks for I/O.
- * OK, LOST, INVALID, UNAVAILABLE, UNKNOWN. */
+/* Keeps the name held for `keep_ms` from now on, without this process: for a job that must not run again within a
+ * minute although it took a second.  It renews the lease for exactly that time (at least DIBS_TTL_MIN_MS), also if the
+ * lease had more left, and then the lease leaves the handle: nothing renews it, dibs_lease_free and dibs_close do not
+ * release it, and on_lost is not called.  When the time is over, the name passes to the next waiter, of this process or
+ * of another; a waiter that expected a later end notices within a second.  keep_ms of 0 or less releases at once.
+ * Blocks for I/O.
+ * OK; LOST (also: another thread released it meanwhile); INVALID (not held, or keep_ms above DIBS_TTL_MAX_MS); or a
+ * failure of the store, after which the handle still holds the lease as before: UNSUPPORTED (session locks end with
+ * their connection), UNAVAILABLE (repeat it), UNKNOWN (repeat it; the time may be set already). */
+DIBS_EXPORT dibs_status dibs_release_after(dibs_lease *lease, int64_t keep_ms, dibs_error *error);
+
+/* Renews now, for `ttl_ms` (0: the present ttl), and makes that the lease's ttl.  Blocks for I/O.
+ * OK; LOST (also: another thread released it meanwhile); INVALID (not held, or the ttl); or a failure of the store: the
+ * lease is held as before, and with UNKNOWN the store may have renewed it. */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_renew(dibs_lease *lease, int64_t ttl_ms, dibs_error *error);
 
-/* 1 while the lease is surely ours, else 0: less than the margin is left by the local boot-time clock, counted from
- * before the last successful renewal was sent.  No I/O, no lock; for use in the middle of work. */
+/* Begins to renew and returns at once.  `done` (may be NULL) is called exactly once, later, with the status that
+ * dibs_renew would have answered; with LOST if the lease is released or the store is closed before.  Renewals that wait
+ * for an earlier request of this lease become one, with the ttl of the latest.
+ * OK; LOST, INVALID and NO_MEMORY at once, and then `done` is never called. */
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_renew_start(dibs_lease *lease, int64_t ttl_ms, dibs_lease_fn done,
+                                                       void *user, dibs_error *error);
+
+/* 1 while the lease is surely held by this handle, else 0: less than the margin is left by the local boot-time clock,
+ * counted from before the last successful renewal was sent.  The margin is a twentieth of the ttl, 5 to 500 ms, and a
+ * thousandth of it for the drift of two clocks: 530 ms of 30 s, 87 s of a day.  No I/O, no lock: call it in the middle
+ * of your work. */
 DIBS_EXPORT int dibs_lease_alive(const dibs_lease *lease);
 
-/* Milliseconds for which dibs_lease_alive will answer 1 if no renewal succeeds; 0 when lost.  No I/O. */
+/* Milliseconds for which dibs_lease_alive will answer 1 if no renewal succeeds; 0 when it is not held.  No I/O, no
+ * lock. */
 DIBS_EXPORT int64_t dibs_lease_left_ms(const dibs_lease *lease);
 
-/* The fence: larger than that of every earlier grant of this name; below 2^53.  Opaque but for its order.  0 for
- * shared and counted leases and before the grant. */
-DIBS_EXPORT uint64_t dibs_lease_fence(const dibs_lease *lease);
+/* Milliseconds for which the store may keep the name for this lease, if no renewal succeeds: the ttl counted from the
+ * store's last answer, without the margin.  So it is more than dibs_lease_left_ms.  Until then other clients may have
+ * to wait; from then on they need not, as far as this process knows.  Do not work by it: work by dibs_lease_alive.
+ * 0 when the lease is lost, was released, has left the handle or was never held.  No I/O, no lock. */
+DIBS_EXPORT int64_t dibs_lease_store_left_ms(const dibs_lease *lease);
+
+/* The fence (see dibs_fence).  0 for shared and counted leases, before the grant, and for a lease that was adopted
+ * without its fence, until its first renewal. */
+DIBS_EXPORT dibs_fence dibs_lease_fence(const dibs_lease *lease);
 
 /* The slot of a counted lease, from 0. */
 DIBS_EXPORT uint32_t dibs_lease_slot(const dibs_lease *lease);
 
-/* Which of the store's tiers granted it: its URI without password; the store's own URI where there is one only.
- * "memory": the memory of this process alone, because every tier was down (least-strict): others may hold it too.
+/* The URI of the tier that granted it, without a password; of a store without tiers its own URI.  "memory": the memory
+ * of this process alone, because every tier was down (least-strict); another process may hold the name, too.
  * Valid until dibs_close. */
 DIBS_EXPORT const char *dibs_lease_tier(const dibs_lease *lease);
 
-/* Valid as long as the handle. */
+/* The name; valid as long as the handle. */
 DIBS_EXPORT const char *dibs_lease_name(const dibs_lease *lease);
 
-/* Writes the 32 hex digits of the secret id and a NUL into `id`.  From then on the lease is never handed to another
- * waiter of this process without the store.  OK, or INVALID when the lease is not held. */
+/* Writes the 32 hex digits of the secret id and a NUL into `id`.  From then on, a release always goes to the store, and
+ * does not hand the lease to the next waiter of this process directly.
+ * OK; INVALID (not held). */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_lease_id(dibs_lease *lease, char id[33], dibs_error *error);
 
-/* One more owner of the same handle: re-entry is retaining it.  Each needs its own dibs_lease_free. */
+/* One more owner of the same handle, as for re-entry.  Each owner calls dibs_lease_free once.  Returns `lease`. */
 DIBS_EXPORT dibs_lease *dibs_lease_retain(dibs_lease *lease);
 
-/* Gives the handle back; with the last one a lease that is held is released in the background and a wait is
- * cancelled.  NULL is fine. */
+/* Gives the handle back.  When the last owner does, a lease that is held is released in the background, and a wait is
+ * cancelled.  Does not block.  NULL is fine. */
 DIBS_EXPORT void dibs_lease_free(dibs_lease *lease);
 
-/* Leaves the lease to whoever knows its id: no renewal, no release at free or close, on_lost is not called. */
+/* Leaves the lease to any process that knows its id: this handle does not renew it any more, dibs_lease_free and
+ * dibs_close do not release it, and on_lost is not called.  It may wait for a request in flight.
+ * OK; INVALID (not held); UNSUPPORTED (session locks belong to their connection). */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_lease_detach(dibs_lease *lease, dibs_error *error);
 
-/* A handle on a lease that was acquired elsewhere, by its name, id (32 hex digits) and fence.  Nothing is asked of
- * the store until dibs_renew or dibs_release.  The library does not renew it until the first dibs_renew succeeded. */
+/* Makes a handle for a lease that was acquired elsewhere, from its name, id (32 hex digits) and fence.  `fence` 0: the
+ * name and the id are enough; then the first successful renewal learns the fence.  (If the process that acquired the
+ * lease had got it from another lease of its own, the learned fence may be larger than the fence in that process.)
+ *
+ * Sends nothing to the store.  Call dibs_renew: until a renewal succeeds, dibs_lease_alive is 0 and the library does
+ * not renew the lease; if there is no lease with this name and id, the renewal answers LOST, and the store has not
+ * changed. dibs_release and dibs_release_after need no renewal before.  options.ttl_ms is the ttl of renewals.
+ * OK; INVALID (the name, the id, the options, or an id in use: "Lease ids", also while its release is in flight);
+ * UNSUPPORTED (the mode); NO_MEMORY. */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_lease_adopt(dibs_store *store, const char *name, const char *id,
-                                                       uint64_t fence, const dibs_lease_options *options,
+                                                       dibs_fence fence, const dibs_lease_options *options,
                                                        dibs_lease **lease, dibs_error *error);
-
-/* ---- Looking, and breaking ---------------------------------------------------------------------------------- */
-
-enum { DIBS_HOLDS = 0, DIBS_WAITS = 1, DIBS_OFFERED = 2, DIBS_BREAKING = 3, DIBS_BROKEN = 4 /* a recorded break */ };
-
-/* One holder, waiter or recorded break.  Strings are valid during the call that gives it. */
-typedef struct dibs_lease_info {
-  size_t size;
-  const char *name;
-  const char *owner; /* of a break: who broke it */
-  uint32_t state;    /* DIBS_HOLDS ... */
-  dibs_mode mode;
-  uint32_t slots;
-  uint32_t slot;
-  uint32_t ahead; /* waiters: how many are before it in line */
-  uint32_t pid;   /* of the holder's or waiter's process if the store knows it and it lives, else 0 */
-  uint64_t fence;
-  int64_t ttl_ms;
-  int64_t left_ms; /* until it ends by itself; 0 for waiters that are not offered */
-  int64_t age_ms;  /* since granted, asked or broken */
-} dibs_lease_info;
-
-/* Return 0 to go on, anything else to stop. */
-typedef int (*dibs_list_fn)(const dibs_lease_info *info, void *user);
-
-/* Lists holders and waiters, by name and then in line, of names that begin with `prefix` (NULL: all); or of the one
- * name in dibs_show, with the recorded breaks.  Blocks for I/O.  OK, NOT_FOUND (dibs_show: nobody holds or waits),
- * INVALID, UNAVAILABLE. */
-DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_list(dibs_store *store, const char *prefix, dibs_list_fn fn, void *user,
-                                                dibs_error *error);
-DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_show(dibs_store *store, const char *name, dibs_list_fn fn, void *user,
-                                                dibs_error *error);
-
-enum { DIBS_BREAK_NOW = 1 };
-
-typedef struct dibs_break_options {
-  size_t size;
-  uint32_t flags;    /* DIBS_BREAK_NOW: do not wait for the holder; two may hold until it notices, up to ttl/3 */
-  uint32_t reserved; /* zero */
-  int64_t wait_ms;   /* without NOW: how long to wait until the holder let go or expired; 0: do not wait */
-  const char *who;   /* recorded; NULL: the store's owner */
-} dibs_break_options;
-
-/* Takes the name from whoever holds it: the holder's next renewal is refused, it is told, and the name passes on
- * when it let go or when its ttl ends.  Who broke what is recorded.
- * OK, NOT_FOUND (nobody holds it), TIMEOUT (asked, but still held when wait_ms ended), INVALID, UNAVAILABLE. */
-DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_break(dibs_store *store, const char *name, const dibs_break_options *options,
-                                                 dibs_error *error);
 
 /* ---- Tables of your own --------------------------------------------------------------------------------------- */
 
-/* Which columns of a table of yours play which part; what you do not use may be missing.  Without a table (NULL) every
- * function below that takes one uses dibs' own.  SQL stores only. */
+/* The roles of the columns in a table of yours.  Leave out what you do not use.  Without a table (NULL), each
+ * function below that takes one uses dibs' own.  SQL stores only; the others answer UNSUPPORTED. */
 typedef struct dibs__table dibs_table;
+
+/* The kind of a row's version. */
+typedef enum dibs_version_kind {
+  DIBS_VERSION_NUMBER = 0, /* a whole number that each write counts up */
+  DIBS_VERSION_TIME = 1,   /* the time of the latest write */
+  DIBS_VERSION_HASH = 2    /* a hash of the row's `columns` */
+} dibs_version_kind;
 
 typedef struct dibs_table_options {
   size_t size;
-  const char *table;        /* "event", "booking.event" */
-  const char *key;          /* its unique key */
-  const char *version;      /* a number counted up, a timestamp, or a hash; NULL: none, or a hash that is not stored */
-  const char *version_kind; /* "number" (NULL), "time", "hash" */
+  const char *table;   /* "event", "booking.event" */
+  const char *key;     /* its unique key; calls write it as the engine does: "1", not "01" */
+  const char *version; /* its version; NULL: none, or a hash that is not stored */
+  dibs_version_kind version_kind;
   const char *fence;        /* a number of 64 bits: the largest fence seen */
   const char *owner;        /* a number of 64 bits: a digest of the lease that had it */
-  const char *columns;      /* "title, body": what is loaded and saved */
+  const char *columns;      /* "title, body": the values that are read and written */
   const char *used, *limit; /* numbers: of a stock */
   const char *claims;       /* the table of its claims */
   const char *claim;        /* its unique key: text of at least 36 bytes */
@@ -329,213 +401,186 @@ typedef struct dibs_table_options {
   const char *claim_owner;  /* text */
   const char *claim_time;   /* a number: ms since 1970 */
 } dibs_table_options;
+#define DIBS_TABLE_OPTIONS_INIT DIBS__INIT(dibs_table_options)
 
-/* Declares a table.  Nothing is asked of the store.  *table is yours, for dibs_table_free, which may be called as soon
- * as no call with it is about to begin.  INVALID says which name is not one. */
+/* Declares a table.  Sends nothing to the store: a connection checks the table when it first uses it, and then the call
+ * answers INVALID with the column that is missing or has the wrong type (doc/tables.md).  *table is yours, for
+ * dibs_table_free; free it when no later call will use it.
+ * OK; INVALID (the options; the text names the field); NO_MEMORY. */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_table_declare(const dibs_table_options *options, dibs_table **table,
                                                          dibs_error *error);
 DIBS_EXPORT void dibs_table_free(dibs_table *table);
 
-/* Declares the table that the section [section] of an INI file describes: keys are the fields above, values what they
- * would be.  `section` NULL: the file's only one.  INVALID says file, line and what is wrong; NOT_FOUND (the section),
- * UNAVAILABLE (the file can't be read), NO_MEMORY. */
+/* Declares the table that the section [section] of an INI file describes: its keys are the fields above, its values
+ * their content.  `section` NULL: the only section of the file.
+ * OK; INVALID (the text has the file, the line and the reason); NOT_FOUND (the section); UNAVAILABLE (the file can't be
+ * read); NO_MEMORY. */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_table_read(const char *file, const char *section, dibs_table **table,
                                                       dibs_error *error);
 
-/* ---- Records: writes that check the fence --------------------------------------------------------------------- */
+/* ---- Records ---------------------------------------------------------------------------------------------------- */
 
-/* A record remembers the largest fence that it has seen, with a digest of its lease.  Seal before you read, then a
- * holder that is late can't write any more:  seal, work, save.
+/* A record has a version and a fence.  Each write makes another version: an editor gets the record, and puts it back if
+ * it still has that version.  The fence refuses a late holder of a lease.  In dibs' own table a record is one value, of
+ * any bytes; in a table of yours it has one value for each column, as the engine's text.  Write each record in one way:
+ * by version, by fence, or by both.  A writer with one guard does not notice writers that use only the other.
  *
- * dibs_record_seal raises the record's fence to the lease's and reads it, in one step.  *data is malloc'd, NUL behind
- * the last byte, yours to free; NULL for a record that has never been saved (then *length is 0).
- * OK, STALE (a newer fence was there), LOST (the lease is), INVALID (not exclusive, key), UNAVAILABLE, UNKNOWN,
- * NO_MEMORY. */
-DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_record_seal(dibs_store *store, const char *key, dibs_lease *lease,
-                                                       char **data, size_t *length, dibs_error *error);
-
-/* Writes the record unless a newer fence was seen, or this one in another lease.  The lease may be dead by now; only
- * the fence decides.  OK, STALE, INVALID, UNAVAILABLE, UNKNOWN, NO_MEMORY. */
-DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_record_save(dibs_store *store, const char *key, dibs_lease *lease,
-                                                       const char *data, size_t length, dibs_error *error);
-
-/* Reads without a fence.  OK, NOT_FOUND, INVALID, UNAVAILABLE, NO_MEMORY. */
-DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_record_load(dibs_store *store, const char *key, char **data, size_t *length,
-                                                       uint64_t *fence, dibs_error *error);
-
-/* ---- Records by version ----------------------------------------------------------------------------------------- */
-
-/* A record has a version beside its fence: each write makes another.  Who edits it gets it, and puts it back if that
- * version still stands; who holds a lease is checked by the fence as well.  In dibs' own table a record is one value,
- * of any bytes, in a table of yours one value a column, as the engine's text.  Write one record in one way: by version,
- * by fence, or by both; a writer that is guarded by one knows nothing of those that are guarded by the other. */
+ * Records, stock and once need a database: sqlite:, postgres:, mysql:, memory:, or one of these as the last tier.  On
+ * redis: and redlock: alone every call of these three families answers UNSUPPORTED, with and without a lease. */
 typedef struct dibs_value {
-  const char *data; /* NULL: there is none (SQL's NULL) */
+  const char *data; /* NULL: no value (SQL's NULL) */
   size_t length;    /* in a put, with NULL: DIBS_KEEP leaves the column as it is */
 } dibs_value;
 #define DIBS_KEEP ((size_t)-1)
 
-/* A record that was read; for dibs_record_free.  More may be added behind. */
+/* A record that was read; for dibs_record_free.  Later versions may append fields. */
 typedef struct dibs_record {
-  const char *version;      /* as text; opaque.  "0" in dibs' own table: nothing was ever put, or it was removed */
-  uint64_t fence;           /* the largest that was seen; 0: none, or the table has no such column */
-  size_t count;             /* 1, or the table's columns */
-  const dibs_value *values; /* in the order of dibs_table_options.columns; a NUL behind the last byte of each */
+  const char *version; /* text without a meaning.  "0" in dibs' own table: nothing was put yet, or it was removed */
+  dibs_fence fence;    /* the largest fence that the record has seen; 0: none, or the table has no such column */
+  size_t count;        /* 1, or the number of the table's columns */
+  const dibs_value *values; /* in the order of dibs_table_options.columns; a NUL follows the last byte of each */
 } dibs_record;
 
 enum {
   DIBS_IF_ABSENT = 1, /* only if there is no such record */
-  DIBS_UNCHECKED = 2  /* no guard: the last one wins */
+  DIBS_UNCHECKED = 2  /* no guard: the last write wins */
 };
 
 typedef struct dibs_record_options {
   size_t size;
   const dibs_table *table; /* NULL: dibs' own */
-  const char *if_version;  /* only if this version stands; as text, of a record or of an earlier put */
+  const char *if_version;  /* only if the record has this version, which a record or an earlier put returned */
   uint32_t flags;          /* DIBS_IF_ABSENT, DIBS_UNCHECKED */
-  dibs_lease *lease;       /* only if no newer fence was seen, nor this one of another lease; exclusive */
-  int64_t wait_ms;         /* for all of it; 0: 5 s */
+  dibs_lease *lease;       /* an exclusive lease: only if the record has seen no larger fence, and not this fence from
+                              another lease */
+  int64_t wait_ms;         /* for the whole call, also for an unreachable or full store; 0: 5 s */
 } dibs_record_options;
+#define DIBS_RECORD_OPTIONS_INIT DIBS__INIT(dibs_record_options)
 
-/* What a put or removal met; all of it is also in the error's text.  The next call may be given its version. */
+/* The result of a put or removal; the error's text contains it, too.  You can pass its version to the next call. */
 typedef struct dibs_record_result {
   size_t size;
-  char version[DIBS_VERSION_MAX + 1]; /* OK: the new one; CONFLICT: the one that stands */
-  uint64_t fence;                     /* STALE: the one that stands; else 0 */
-  uint32_t tries;                     /* dibs_record_update: how often it was begun */
+  char version[DIBS_VERSION_MAX + 1]; /* after OK of a put: the new version; after CONFLICT: the record's; else "" */
+  dibs_fence fence;                   /* after STALE: the fence that the record has seen; else 0 */
+  uint32_t tries;                     /* of dibs_record_update: how often it has read the record */
 } dibs_record_result;
+#define DIBS_RECORD_RESULT_INIT DIBS__INIT(dibs_record_result)
 
-/* Reads.  With options.lease it seals in the same step: from then on nobody with an older fence can put, and what is
- * read can't be overtaken by them.  if_version and flags must not be given.  *record is yours; NULL unless DIBS_OK.
- * OK; NOT_FOUND (in dibs' own table never with a lease: that makes an empty one of version "0"); STALE; LOST (the lease
- * is); INVALID (key, lease, a table that the store's does not fit); UNSUPPORTED (tables, or a part that this one
- * lacks); DENIED, UNAVAILABLE, UNKNOWN (with a lease: it may be sealed), NO_MEMORY. */
+/* Reads a record.  With options.lease it also seals the record in the same step: from then on no client with an older
+ * fence can write it, so what you have read stays the latest.  Do not set if_version and flags.  *record is yours, for
+ * dibs_record_free; NULL unless DIBS_OK.  Blocks for I/O.
+ * OK; NOT_FOUND (in dibs' own table never with a lease: that creates an empty record of version "0"); STALE (with a
+ * lease: the record has seen a larger fence); LOST (the lease is lost); INVALID (the key, the options, a lease without
+ * a fence, a table that does not fit its declaration); or a failure of the store: UNSUPPORTED (see above; or the table
+ * has no fence column), UNKNOWN (with a lease: the record may be sealed). */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_record_get(dibs_store *store, const char *key,
                                                       const dibs_record_options *options, dibs_record **record,
                                                       dibs_error *error);
 DIBS_EXPORT void dibs_record_free(dibs_record *record); /* NULL is fine */
 
-/* Writes `count` values: 1 in dibs' own table, else one a column.  All guards that are given must hold, and one must be
- * given, or DIBS_UNCHECKED.  What is not there is made with DIBS_IF_ABSENT, and in dibs' own table also with a lease or
- * UNCHECKED alone.  One statement when the guards hold; why they do not is looked up only then.  `result` may be NULL.
- * OK; NOT_FOUND (there is nothing to change); STALE (a newer fence was seen); CONFLICT (another version stands, or,
- * IF_ABSENT, any); INVALID (also: the engine refuses the values); UNSUPPORTED, DENIED, UNAVAILABLE; UNKNOWN (it may be
- * written: get it and look); NO_MEMORY. */
+/* Writes `count` values: 1 in dibs' own table, otherwise one for each column.  You give one or more guards, and all of
+ * them must hold; or DIBS_UNCHECKED instead.  DIBS_IF_ABSENT creates the record; in dibs' own table a lease or
+ * UNCHECKED alone also creates it.  It is one statement when the guards hold; only when they do not, the reason is
+ * read in a second one.  `result` may be NULL.  Blocks for I/O.
+ * OK; NOT_FOUND (there is no record to change); STALE (the record has seen a larger fence); CONFLICT (it has another
+ * version, or with IF_ABSENT it exists); INVALID (the key, the options, a lease without a fence, the table; or the
+ * engine refuses the values); or a failure of the store: UNSUPPORTED (see above; or a column that the guard needs is
+ * missing), UNKNOWN (it may be written: get it, and compare). */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_record_put(dibs_store *store, const char *key, const dibs_value *values,
                                                       size_t count, const dibs_record_options *options,
                                                       dibs_record_result *result, dibs_error *error);
 
-/* Removes, under the same guards.  dibs' own table goes on to remember fence and version under the key, so that neither
- * a late holder nor an old version matches what is made anew; a row of yours is deleted.  Answers like a put. */
+/* Removes a record, under the same guards but IF_ABSENT.  dibs' own table still remembers the fence and the version of
+ * the key, so that a late holder or an old version never matches a record that is created later; a row of yours is
+ * deleted.  Statuses as dibs_record_put. */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_record_remove(dibs_store *store, const char *key,
                                                          const dibs_record_options *options, dibs_record_result *result,
                                                          dibs_error *error);
 
-/* Makes what is to be put of what is there.  `record` is NULL if nothing is.  values[i] begin as DIBS_KEEP; what they
- * are set to must stay until the next call or the end of dibs_record_update.  It may be called several times, so it
- * must have no other effect.  Any status but OK ends the update and is handed on. */
+/* Computes the new values from the present record; `record` is NULL if there is none.  values[i] are DIBS_KEEP at
+ * first. The memory that you let them point to must stay valid until the next call of this function, or the end of
+ * dibs_record_update.  It may be called several times, so it must have no other effect.  Any status but OK ends the
+ * update, which returns it. */
 typedef dibs_status (*dibs_record_fn)(const dibs_record *record, dibs_value *values, size_t count, void *user);
 
 typedef struct dibs_update_options {
   size_t size;
   const dibs_table *table;
-  dibs_lease *lease; /* seals when it reads, and puts under the fence too */
-  uint32_t tries;    /* at most so many; 0: as many as the time allows */
-  uint32_t flags;    /* DIBS_IF_ABSENT: also makes what is not there; else that is NOT_FOUND */
-  int64_t wait_ms;   /* for all of it; 0: 5 s */
+  dibs_lease *lease; /* reading seals, and the fence guards the write */
+  uint32_t tries;    /* at most this many; 0: as many as the time allows */
+  uint32_t flags;    /* DIBS_IF_ABSENT: also creates a record; without it a missing record is NOT_FOUND */
+  int64_t wait_ms;   /* for the whole call; 0: 5 s */
 } dibs_update_options;
+#define DIBS_UPDATE_OPTIONS_INIT DIBS__INIT(dibs_update_options)
 
-/* Gets, calls `fn`, puts if the version still stands; else again, after a pause that grows and differs between callers.
- * result->tries counts.  OK; CONFLICT (the tries are used up), TIMEOUT (the time is), what `fn` returned, and what get
- * and put answer. */
+/* Gets the record, calls `fn`, and puts the new values if the record still has that version; otherwise it repeats this
+ * after a random pause that grows.  result->tries counts.  Blocks for I/O.
+ * OK; CONFLICT (all tries were used); TIMEOUT (the time was over); the status that `fn` returned; and the other
+ * statuses of dibs_record_get and dibs_record_put. */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_record_update(dibs_store *store, const char *key,
                                                          const dibs_update_options *options, dibs_record_fn fn,
                                                          void *user, dibs_record_result *result, dibs_error *error);
 
-/* ---- Several writes without a transaction ---------------------------------------------------------------------- */
-
-/* One of several writes, anywhere, and what takes it back.  Either is given `user`; the text of a failure may be left
- * in `error` (never NULL). */
-typedef dibs_status (*dibs_step_fn)(void *user, dibs_error *error);
-typedef struct dibs_step {
-  const char *name;  /* for people: "charge the card" */
-  dibs_step_fn act;  /* OK or REPLAY: done */
-  dibs_step_fn undo; /* OK, REPLAY, NOT_FOUND: it is gone.  NULL: it can't be taken back: the last one that may fail */
-  void *user;
-} dibs_step;
-
-typedef struct dibs_steps_result {
-  size_t size;
-  size_t done;         /* how many acts were done, from the first on */
-  size_t left;         /* how many of these stand although they should not: 0 is all or nothing */
-  size_t first_left;   /* the first of them; meaningless when left is 0 */
-  dibs_status undo;    /* of the first undo that failed; OK if none did */
-  uint32_t undo_tries; /* calls of undo */
-} dibs_steps_result;
-
-/* Does the steps in order.  If one does not come to OK or REPLAY, those that were done are taken back, the last first,
- * each tried again after UNAVAILABLE and UNKNOWN until wait_ms (0: 5 s) is over.  A step that answered UNKNOWN may be
- * done: it is undone too, so undo must bear finding nothing.  All are tried, also when one of them fails.
- * OK; what the step that failed answered, and the text says which it was, and by name what remains to be undone by
- * hand; INVALID. */
-DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_steps(const dibs_step *steps, size_t count, int64_t wait_ms,
-                                                 dibs_steps_result *result, dibs_error *error);
-
 /* ---- Stock: a bounded quantity ----------------------------------------------------------------------------------- */
 
-/* A stock is a row with a limit and what is used of it; taking inserts a claim beside it, in the same transaction.  The
- * sum of claims never exceeds the limit, and a claim never counts twice: repeat a take or give with the same claim id
- * after UNKNOWN, and it finds its own effect. */
+/* A stock is a row with a limit and the used quantity.  A take inserts a claim in the same transaction.  The sum of the
+ * claims never exceeds the limit, and a claim never counts twice: after UNKNOWN, repeat the take or give with the same
+ * claim id, and it finds its own effect. */
 typedef enum dibs_strategy {
-  DIBS_COALESCED = 0,   /* all that wait for the row are decided together, first come first served: the default */
-  DIBS_ATOMIC = 1,      /* one conditional statement each */
-  DIBS_PESSIMISTIC = 2, /* the row is locked first, then read, then written */
-  DIBS_OPTIMISTIC = 3,  /* read; written if nobody did in between; else again */
+  DIBS_COALESCED = 0,   /* all requests that wait for the row are decided together, in their order: the default */
+  DIBS_ATOMIC = 1,      /* one conditional statement for each request */
+  DIBS_PESSIMISTIC = 2, /* locks the row first, then reads it, then writes it */
+  DIBS_OPTIMISTIC = 3,  /* reads the row, and writes it if it has not changed; otherwise again */
   DIBS_NAMED = 4,       /* a lease around the transaction, released after its commit */
-  DIBS_FENCED = 5,      /* the same, and the row refuses fences below the one it has seen */
-  DIBS_UNGUARDED = 6    /* read, then written as if alone: loses updates; for experiments */
+  DIBS_FENCED = 5       /* the same, and the row refuses fences below the largest that it has seen */
 } dibs_strategy;
 
-enum { DIBS_TAKE_PARTIAL = 1 /* take what is left if there is less than asked for */ };
+enum { DIBS_TAKE_PARTIAL = 1 /* take the rest if there is less than requested */ };
 
 typedef struct dibs_stock_options {
   size_t size;
   const dibs_table *table; /* NULL: dibs' own */
   dibs_strategy strategy;
   uint32_t flags;    /* DIBS_TAKE_PARTIAL */
-  const char *claim; /* drawn by the caller, 1 to 64 bytes; NULL: drawn here, see the result */
+  const char *claim; /* 1 to 64 bytes that you draw; NULL: the library draws it, see the result */
   const char *owner; /* a label for people; NULL: the store's */
-  int64_t wait_ms;   /* for all of it, retries included; 0: 5 s */
-  uint32_t tries;    /* OPTIMISTIC, and after deadlocks: at most so many; 0: as many as the time allows */
+  int64_t wait_ms;   /* for the whole call, retries included; 0: 5 s; DIBS_FOREVER */
+  uint32_t tries;    /* OPTIMISTIC, and after deadlocks: at most this many; 0: as many as the time allows */
 } dibs_stock_options;
+#define DIBS_STOCK_OPTIONS_INIT DIBS__INIT(dibs_stock_options)
 
 typedef struct dibs_stock_result {
   size_t size;
   char claim[65];
-  int64_t got;         /* taken or given by this claim, now or, with REPLAY, before */
-  int64_t used, limit; /* as this call left them, where it knows; else -1 */
-  uint32_t retries;    /* beginnings after the first: conflicts, deadlocks, lost connections */
+  int64_t got;         /* the quantity that this claim took or gave back: now, or with REPLAY before */
+  int64_t used, limit; /* after this call, if it knows them; else -1 */
+  uint32_t retries;    /* tries after the first: conflicts, deadlocks, lost connections */
   uint32_t deadlocks;
 } dibs_stock_result;
+#define DIBS_STOCK_RESULT_INIT DIBS__INIT(dibs_stock_result)
 
 /* Takes `amount` (1 or more) of the stock `key`.  `result` may be NULL.  Blocks for I/O.
- * OK; FULL (less than that is left); NOT_FOUND (no such stock); REPLAY (this claim took `got` before); CONFLICT
- * (OPTIMISTIC: the tries are used up; else the claim was given back or belongs to another stock); INVALID; STALE, LOST,
- * TIMEOUT (NAMED, FENCED); UNSUPPORTED; UNAVAILABLE; UNKNOWN (repeat with the same claim). */
+ * OK; FULL (less than that is left); NOT_FOUND (no such stock); REPLAY (this claim took `got` before); CONFLICT (the
+ * claim was given back, or belongs to another stock; OPTIMISTIC also: all tries were used); INVALID (the key, the
+ * options, the table; or the engine refuses the write); with NAMED and FENCED also HELD, TIMEOUT, CANCELLED, LOST and
+ * STALE, of the lease; or a failure of the store: UNSUPPORTED (see Records; or the strategy), UNKNOWN (repeat it with
+ * result->claim). */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_stock_take(dibs_store *store, const char *key, int64_t amount,
                                                       const dibs_stock_options *options, dibs_stock_result *result,
                                                       dibs_error *error);
-/* Gives back what `claim` took.  OK (`got`); REPLAY (given before); NOT_FOUND (no such claim: it is remembered as
- * given, and a take that comes late is refused); otherwise like dibs_stock_take. */
+/* Gives back what `claim` took.  OK (`got`); REPLAY (it was given back before); NOT_FOUND (no such stock; or no such
+ * claim: the store remembers it as given back, and refuses a take of it that comes later); otherwise like
+ * dibs_stock_take, but never FULL. */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_stock_give(dibs_store *store, const char *key, const char *claim,
                                                       const dibs_stock_options *options, dibs_stock_result *result,
                                                       dibs_error *error);
-/* Reads `used` and `limit`.  OK, NOT_FOUND, INVALID, UNSUPPORTED, UNAVAILABLE. */
+/* Reads `used` and `limit`.  OK; NOT_FOUND; INVALID; or a failure of the store. */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_stock_show(dibs_store *store, const char *key,
                                                       const dibs_stock_options *options, dibs_stock_result *result,
                                                       dibs_error *error);
-/* Makes the stock, or sets its limit.  OK; FULL: more than that is used (nothing was changed); INVALID (a table of
- * yours whose rows can't be made so), UNSUPPORTED, UNAVAILABLE, UNKNOWN. */
+/* Creates the stock, or sets its limit.
+ * OK; FULL (more than that is used; nothing was changed); INVALID (also: a table of yours in which the row can't be
+ * created); or a failure of the store: UNKNOWN (repeat it). */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_stock_set(dibs_store *store, const char *key, int64_t limit,
                                                      const dibs_stock_options *options, dibs_stock_result *result,
                                                      dibs_error *error);
@@ -546,232 +591,54 @@ DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_stock_set(dibs_store *store, const ch
 typedef struct dibs_once_options {
   size_t size;
   int64_t keep_ms;   /* how long the answer is kept; 0: a day */
-  int64_t wait_ms;   /* for somebody who is at it; 0: answer HELD; DIBS_FOREVER */
-  int64_t ttl_ms;    /* of the lease under which it runs; 0: 30 s.  Renewed while it runs */
-  const char *owner; /* a label for people */
+  int64_t wait_ms;   /* how long to wait for an attempt that runs, and for an unreachable or full store; 0: answer at
+                        once; DIBS_FOREVER */
+  int64_t ttl_ms;    /* of the lease that the attempt holds, which is renewed while it runs; 0: 30 s */
+  const char *owner; /* a label for people; NULL: the store's */
 } dibs_once_options;
+#define DIBS_ONCE_OPTIONS_INIT DIBS__INIT(dibs_once_options)
 
-/* Does the work: *answer is malloc'd by the function, for the library to free, and kept if it returns DIBS_OK (at most
- * DIBS_RECORD_MAX bytes; NULL is an empty one); any other status is handed on, and the key is free again.  The fence of
- * the lease grows with each attempt.  `lease` is NULL inside a transaction of yours. */
+/* Does the work.  You malloc *answer and the library frees it; it is kept if you return DIBS_OK (at most
+ * DIBS_RECORD_MAX bytes; NULL is an empty answer).  dibs_once returns any other status, and the key is free again.  The
+ * fence of `lease` grows with each attempt.  `lease` is NULL inside a transaction of yours. */
 typedef dibs_status (*dibs_once_fn)(dibs_lease *lease, char **answer, size_t *length, void *user);
 
-/* Runs `fn` once for `key` in the whole fleet, and keeps its answer; whoever comes later is given that (REPLAY).
- * Whoever comes in between waits.  *answer is malloc'd, yours to free, NUL behind the last byte; NULL unless the call
- * answers OK or REPLAY.
- * A crash in the middle frees the key when the lease ends: what `fn` did outside the store may then be done again,
- * under a larger fence.  To have the effect and the answer in one transaction, see dibs_inside: there who comes in
- * between waits until you commit (REPLAY) or roll back (it runs).  Use a key one way or the other: inside, an attempt
- * outside that has begun is HELD, for a day if it crashed.  Inside, how long they wait is said by your connection's own
- * lock timeout (then UNAVAILABLE, and your transaction can go on); wait_ms has no part in it.
- * OK (it ran now), REPLAY, HELD, TIMEOUT, LOST (the lease was, while it ran: the answer was not kept), STALE (a newer
- * attempt has begun: not kept), and what `fn` returned; CONFLICT (inside: your transaction can't go on), INVALID,
- * UNSUPPORTED, UNAVAILABLE (nothing was done), UNKNOWN (it may have run, the answer may be kept: ask again),
- * NO_MEMORY. */
+/* Runs `fn` once for `key` in the whole fleet, and keeps its answer.  Later calls get that answer (REPLAY).  A call
+ * that comes while it runs waits.  *answer is yours to free(), with a NUL after its last byte; NULL unless the call
+ * answers OK or REPLAY.  Blocks for I/O.
+ *
+ * If the process crashes in the middle, the key is free when the lease ends: then `fn` may repeat its effects outside
+ * the store, under a larger fence.  To have the effect and the answer in one transaction, use dibs_inside_...: then a
+ * call that comes in between waits until you commit (REPLAY) or roll back (it runs).  Use each key in one way only:
+ * inside a transaction, a key is HELD while an attempt outside of one runs, and for a day if that crashed.  Inside, the
+ * lock timeout of your connection decides how long a call waits (then UNAVAILABLE, and your transaction can continue),
+ * and wait_ms has no effect.
+ *
+ * OK (it ran now); REPLAY; HELD, TIMEOUT and CANCELLED (of the lease: another attempt runs); LOST (the lease was lost
+ * while it ran: the answer was not kept); STALE (a newer attempt has begun: the answer was not kept); the status that
+ * `fn` returned; CONFLICT (inside: your transaction can't continue); INVALID (also: the answer is too long); or a
+ * failure of the store: UNSUPPORTED (see Records), UNAVAILABLE (`fn` was not called), UNKNOWN (it may have run, and the
+ * answer may be kept: call again), NO_MEMORY (it may have run: call again). */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_once(dibs_store *store, const char *key, const dibs_once_options *options,
                                                 dibs_once_fn fn, void *user, char **answer, size_t *length,
                                                 dibs_error *error);
-/* Takes the answer away, so that the next dibs_once runs again.  OK, NOT_FOUND (there is none), INVALID, UNSUPPORTED,
- * UNAVAILABLE, UNKNOWN. */
+/* Deletes the answer, so that the next dibs_once runs again.
+ * OK; NOT_FOUND (there is none); INVALID; or a failure of the store. */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_once_forget(dibs_store *store, const char *key, dibs_error *error);
 
 /* ---- Inside a transaction of yours ---------------------------------------------------------------------------------
  */
 
-/* A handle whose calls take part in the transaction that stands open on your own connection: a PGconn *, MYSQL * or
- * sqlite3 *, by the store's scheme.  What they did stands when you commit.  Records, stock and once; no leases.  The
- * connection must not be used by anybody else during a call, the transaction must be open before the first, and the
- * tables of dibs must be there (open the store once before).  For dibs_close, which leaves the
- * connection as it is, and before the store is closed.
- * UNSUPPORTED (the store has no transactions of yours), INVALID (no connection), UNAVAILABLE. */
-DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_inside(dibs_store *store, void *connection, dibs_store **inside,
-                                                  dibs_error *error);
-
-/* ---- What it is doing ----------------------------------------------------------------------------------------- */
-
-typedef struct dibs_stats {
-  size_t size;
-  uint64_t batches;      /* driver calls that carried operations */
-  uint64_t operations;   /* operations carried */
-  uint64_t transactions; /* store transactions, as far as the driver counts them */
-  uint64_t granted;      /* grants given to callers, hand-offs included */
-  uint64_t handed_off;   /* grants passed on inside the process, without the store */
-  uint64_t lost;         /* leases lost */
-  uint64_t renewed;      /* renewals that succeeded */
-  uint64_t waiting;      /* acquisitions waiting now */
-  uint64_t held;         /* leases held now */
-  uint64_t busy;         /* acquisitions that somebody else's lease refused: HELD */
-  uint64_t timeouts;     /* acquisitions whose wait ended */
-  uint64_t failed;       /* acquisitions that the store did not answer: UNAVAILABLE, UNKNOWN */
-  uint64_t stale;        /* writes of records, stock and once that a newer fence refused */
-} dibs_stats;
-
-/* Counters of this handle since it was opened.  Set stats->size first.  Never blocks for I/O. */
-DIBS_EXPORT void dibs_store_stats(dibs_store *store, dibs_stats *stats);
-
-enum { DIBS_COUNTER = 0, DIBS_GAUGE = 1, DIBS_LATENCY = 2, DIBS_LATENCY_STEPS = 25 };
-
-/* How long something took, in ns.  steps[i] is how many took less than 2^(10+i): about 1 us, 2 us, ... 17 s. */
-typedef struct dibs_latency {
-  uint64_t count, sum, max;
-  uint64_t p50, p90, p99, p999;
-  uint64_t steps[DIBS_LATENCY_STEPS];
-} dibs_latency;
-
-typedef struct dibs_metric {
-  size_t size;
-  const char *name;            /* "acquired", "tier_failures": lower case, stable */
-  const char *help;            /* a line for people */
-  const char *tier;            /* which tier it is of: "redis"; NULL: of the store */
-  uint32_t kind;               /* DIBS_COUNTER, DIBS_GAUGE, DIBS_LATENCY */
-  uint64_t value;              /* not of a latency */
-  const dibs_latency *latency; /* of a latency; else NULL */
-} dibs_metric;
-
-/* Return 0 to go on, anything else to stop.  All that it points to is valid during the call. */
-typedef int (*dibs_metric_fn)(const dibs_metric *metric, void *user);
-
-/* Everything that this handle counts, one by one: of any store what dibs_stats has, and how long acquiring and
- * releasing took; of a store of several tiers what each does.  There it asks the anchor how things stand, for two
- * seconds at most; else it does not block.  OK, INVALID, NO_MEMORY. */
-DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_metrics(dibs_store *store, dibs_metric_fn fn, void *user, dibs_error *error);
-
-/* ---- Several tiers ---------------------------------------------------------------------------------------------- */
-
-/* A store may be several: "redis://cache,mysql://db/app".  The first is preferred; the last, the anchor, remembers
- * which of them serves which names, a hundredth of them (a bucket) at a time, and serves what no other does.  What is
- * set here is kept at the anchor and followed by every client within a second.
+/* dibs/postgres.h, dibs/mysql.h and dibs/sqlite.h declare dibs_inside_postgres, dibs_inside_mysql and
+ * dibs_inside_sqlite.  Each makes a handle whose calls run in the open transaction of your own connection to the
+ * store's database, and take effect when you commit: records, stock and once.  It has no leases: those calls answer
+ * INVALID, and a record call with a lease of the store itself is fine.
  *
- * A tier is named as its scheme is: "redis" (also for rediss), "mysql" (also for mariadb), "postgres"; the second one
- * of a scheme is "redis-2".  Its number, "0" for the first, is as good.
- *
- * All of these block for I/O, and answer UNSUPPORTED when the store is not of several tiers, unless they say otherwise;
- * INVALID, UNAVAILABLE (the anchor, or the tier, can't be reached), UNKNOWN, CORRUPT, TOO_NEW, NO_MEMORY. */
-
-enum { DIBS_BUCKETS = 100, DIBS_TIERS_MAX = 4 };
-
-/* Whether it is asked; of a client, or by hand for all of them. */
-typedef enum dibs_breaker {
-  DIBS_BREAKER_CLOSED = 0,   /* it is */
-  DIBS_BREAKER_OPEN = 1,     /* it is not: too much failed, or was slow */
-  DIBS_BREAKER_HALF_OPEN = 2 /* it is tried */
-} dibs_breaker;
-
-typedef enum dibs_hand {
-  DIBS_HAND_AUTO = 0,  /* as the clients vote */
-  DIBS_HAND_OPEN = 1,  /* as if it were down */
-  DIBS_HAND_CLOSED = 2 /* never taken for down */
-} dibs_hand;
-
-typedef enum dibs_strictness {
-  DIBS_STRICTNESS_FENCED = 0, /* after a move it is granted at once; a late holder is kept out by fences */
-  DIBS_STRICTNESS_STRICT = 1, /* after a move nothing is granted until nobody can hold any more */
-  DIBS_STRICTNESS_LEAST = 2   /* fenced; and when every tier is down each process goes on alone, by its own memory */
-} dibs_strictness;
-
-/* What is counted of tiers, in this order; more may be added behind. */
-enum {
-  DIBS_TIERS_ACQUIRED,     /* leases granted */
-  DIBS_TIERS_BUSY,         /* asked for while somebody else had it */
-  DIBS_TIERS_LOST,         /* refused to be renewed or released */
-  DIBS_TIERS_FALLBACK,     /* granted by another tier than the first */
-  DIBS_TIERS_FAILED,       /* operations that a tier did not answer */
-  DIBS_TIERS_STALE,        /* writes that a newer fence refused */
-  DIBS_TIERS_MOVES,        /* buckets moved to another tier */
-  DIBS_TIERS_EPOCHS,       /* epochs made because a tier lost its memory or used one up */
-  DIBS_TIERS_TURNS,        /* times that a breaker opened */
-  DIBS_TIERS_LEAST_STRICT, /* granted by the memory of a process alone */
-  DIBS_TIERS_COUNTED,      /* how many there are in this version */
-  DIBS_TIERS_COUNTS = 16
-};
-
-/* How the whole stands. */
-typedef struct dibs_tiers_info {
-  size_t size;
-  uint32_t tiers;
-  uint32_t clients;      /* that have reported in the last 10 s; this one is one of them */
-  int32_t pinned;        /* the tier that all were moved to by hand; -1: none */
-  uint32_t on_their_own; /* 1: every tier is down, and this process goes on by its own memory */
-  dibs_strictness strictness;
-  uint32_t reserved;
-  int64_t confirmed_ms;             /* since the anchor last confirmed what is told here; -1: never */
-  uint64_t here[DIBS_TIERS_COUNTS]; /* DIBS_TIERS_ACQUIRED ...: counted by this handle, */
-  uint64_t all[DIBS_TIERS_COUNTS];  /* and by those clients together, since each began */
-} dibs_tiers_info;
-
-/* How one tier stands.  Strings are valid during the call that gives it. */
-typedef struct dibs_tier_info {
-  size_t size;
-  const char *name;    /* as in flags: "redis" */
-  const char *uri;     /* without password */
-  const char *trouble; /* of this process's latest call that was not well; "" */
-  uint32_t tier;       /* its place, from 0 */
-  uint32_t percent;    /* of buckets that it is rolled out to */
-  uint32_t buckets;    /* that it serves */
-  uint32_t wanted;     /* that it should serve */
-  dibs_hand hand;
-  dibs_breaker breaker;                         /* of this process */
-  uint32_t down;                                /* 1: voted down */
-  uint32_t reached;                             /* 1: this process's latest call reached it */
-  int64_t turned_ms;                            /* how long it has been down, or up again; -1: it never was down */
-  int64_t dwell_ms;                             /* how long it stays down at least */
-  uint32_t active, clients_down, clients_well;  /* clients that use it; of them, that it fails; that can reach it */
-  uint32_t calls, failed_percent, slow_percent; /* of this process, in its breaker's window */
-  uint64_t operations, failures;                /* of this process */
-  uint64_t p50_ns, p99_ns, max_ns;              /* how long its calls took */
-} dibs_tier_info;
-
-/* What one client last said of itself. */
-typedef struct dibs_tier_client {
-  size_t size;
-  const char *owner; /* "user@host:pid" */
-  uint32_t us;       /* 1: it is this handle */
-  uint32_t tiers;
-  int64_t age_ms;
-  uint32_t active[DIBS_TIERS_MAX], down[DIBS_TIERS_MAX], well[DIBS_TIERS_MAX]; /* 1: yes */
-  dibs_breaker breaker[DIBS_TIERS_MAX];
-  uint64_t counts[DIBS_TIERS_COUNTS];
-} dibs_tier_client;
-
-/* Return 0 to go on, anything else to stop. */
-typedef int (*dibs_tier_fn)(const dibs_tier_info *tier, void *user);
-typedef int (*dibs_tier_client_fn)(const dibs_tier_client *client, void *user);
-
-/* Looks at all of it once, and tells: the whole in *info (set its size first; NULL: not wanted), each tier by `tier`,
- * each client by `client`; either may be NULL.  When the anchor can't be reached, what was known last: see
- * confirmed_ms. */
-DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_tiers(dibs_store *store, dibs_tiers_info *info, dibs_tier_fn tier,
-                                                 dibs_tier_client_fn client, void *user, dibs_error *error);
-
-/* Moves everything to one tier, whatever flags and votes say, and keeps it there; NULL: where these say, again. */
-DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_tier_move(dibs_store *store, const char *tier, dibs_error *error);
-
-/* Opens or closes a tier's breaker by hand for all clients; AUTO takes the hand off. */
-DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_tier_switch(dibs_store *store, const char *tier, dibs_hand hand,
-                                                       dibs_error *error);
-
-/* Makes later fences of every name larger than `above`, a fence that was seen somewhere (0: than those up to now).  For
- * an anchor that was restored from an old backup. */
-DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_tier_bump(dibs_store *store, uint64_t above, dibs_error *error);
-
-/* Makes each member a store of its own again, and forgets how they stood; also of one that was a tier and is opened by
- * itself.  Only when nobody uses them as tiers any more.  UNSUPPORTED if the store never is a tier. */
-DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_tier_alone(dibs_store *store, dibs_error *error);
-
-DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_strictness_get(dibs_store *store, dibs_strictness *strictness,
-                                                          dibs_error *error);
-DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_strictness_set(dibs_store *store, dibs_strictness strictness,
-                                                          dibs_error *error);
-
-/* Flags are percents, 0 off and 100 on: "redis.enabled" (which part of the names may be there: always the same),
- * "circuit-breaker.enabled", "mysql-fallback.enabled" (or "fallback.enabled"), "least-strict.enabled".  An unknown one
- * is INVALID, and the text names those that there are. */
-typedef int (*dibs_flag_fn)(const char *name, uint32_t percent, void *user);
-DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_flags(dibs_store *store, dibs_flag_fn fn, void *user, dibs_error *error);
-DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_flag_get(dibs_store *store, const char *name, uint32_t *percent,
-                                                    dibs_error *error);
-DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_flag_set(dibs_store *store, const char *name, uint32_t percent,
-                                                    dibs_error *error);
+ * Before the first call the transaction must be open and the tables of dibs must exist (open the store once before).
+ * No other thread may use the connection during a call.  *inside is yours, for dibs_close, which leaves the connection
+ * as it is; close it before the store.
+ * OK; INVALID (no connection, a store of another engine, a handle that is inside already); UNSUPPORTED (the store has
+ * no transactions of yours); DENIED, UNAVAILABLE, CORRUPT, TOO_NEW, NO_MEMORY. */
 
 #ifdef __cplusplus
 }

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Fences and seals: NC clients each change all of NR records (read, add one, save) under TURNS leases of one name.
+ * Fences and seals: each of NC clients changes all of NR records (read, add one, save) under TURNS leases of one name.
  *
- * Claimed: no acknowledged increment is lost; what a client decides on from several records stands when it saves; the
- * fences that a record accepts never fall.
+ * Claimed: no acknowledged increment is lost; the content of several records on which a client bases a decision is
+ * unchanged when it saves; the fences that a record accepts never decrease.
  *
- * Abstracted: a lease may expire at any moment, and a holder be paused for ever, so leases keep nobody out here: all
- * rests on the records.  The store is a lone volatile one, which forgets its sequence FLUSHES times and then hands out
- * the same fences to others.  A digest of a lease's id is the id itself: collisions are left out.  The order of records
- * is the same for everybody.
+ * Abstracted: a lease may expire at any moment, and a holder may be paused for ever, so leases exclude no client here:
+ * only the records protect themselves.  The store is a single volatile one, which forgets its sequence FLUSHES times and
+ * then grants the same fences to other clients.  The digest of a lease's id is the id itself: collisions are not modelled.
+ * All clients use the same order of records.
  *
- * READ_AFTER_SEALS reads when all are sealed; else each seal reads its own record.  Both hold.
- * Rules to take out: NO_SEAL SEAL_AFTER_READ READ_BEFORE_ALL_SEALED NO_OWNER_DIGEST FENCE_NOT_COMPARED
+ * READ_AFTER_SEALS reads when all records are sealed; otherwise each seal reads its own record.  Both hold.
+ * Rules to remove: NO_SEAL SEAL_AFTER_READ READ_BEFORE_ALL_SEALED NO_OWNER_DIGEST FENCE_NOT_COMPARED
  */
 #ifndef NC
 #define NC 2
@@ -94,7 +94,7 @@ again:
        :: refused(i, f, lease_of(me, turn)) -> goto over
        :: else -> assert(fence_never_falls(i, f))
        fi;
-       /* All that it has read, at the first save: what it saves may come from any of them. */
+       /* All records that it has read, at the first save: the saved content may depend on any of them. */
        j = i;
        do
        :: j < NR -> assert(read_still_stands(j)); j = (i == 0 -> j + 1 : NR)

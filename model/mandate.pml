@@ -1,25 +1,29 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Mandates over two tiers.  Tier 1 is volatile: two servers, of which one is the master and the other may be promoted
- * beside it.  The anchor is durable, and is tier 2 as well.  NC clients change one record under TURNS leases each.
+ * Mandates over two tiers.  Tier 1 is volatile: two servers, one of which is the master, and the other may be promoted
+ * beside it.  The anchor is durable, and is also tier 2.  Each of NC clients changes one record under TURNS leases.
  *
- * Claimed: no two grants share a fence; a grant under the standing mandate has the largest fence so far; the fences
- * that the record accepts never fall, and no acknowledged increment is lost; who asks under the standing mandate, where
- * it has arrived and nothing was forgotten since, is not sent away.
- * After the anchor came back from a backup (RESTORES) the first two are claimed again for epochs above all that it had
- * made before; the others all the time; and who was refused by a record and told the anchor so is not given a fence
- * under the standing mandate again that the record will refuse.
+ * Claimed: no two grants share a fence; a grant under the current mandate has the largest fence so far; the fences that
+ * the record accepts never decrease, and no acknowledged increment is lost; a client that requests under the current
+ * mandate is not refused if the mandate has arrived and nothing was forgotten since then.
  *
- * Abstracted: any lease may expire at any moment, so exclusion is not claimed here.  Everything that is sent may arrive
- * at any later time, at any server that serves as a master; an answer may be lost only where that matters: between
- * making an epoch and installing it.  MISHAPS: a flush, a restart empty or from an old dump, a failover to a lagging
- * replica (the old master goes on for those who still reach it, and may be come back to at any time).  A dump and a
- * replica are one copy, made at any earlier moment.  MOVES: votes are left out, a move may come at any time.  One bucket.
- * At EMAX epochs a client gives up; a server's sequence is used up after SMAX.
+ * After the anchor was restored from a backup (RESTORES), the first two claims hold again for epochs above all that it
+ * had created before; the others always hold; and a client that a record refused, and that reported this to the anchor,
+ * never again gets a fence under the current mandate that the record refuses.  NOTICED: the first client that asks the
+ * restored anchor notices the restore (another incarnation, a newer copy or a newer mark) and skips all epochs that the
+ * anchor may have created since the backup.  Then the first two claims hold without exception.
  *
- * Rules to take out: JOINER_INSTALLS RETRY_INSTALL NO_NEW_EPOCH_ON_MISSING INSTALL_LOWERS NO_INCARNATION
- * EPOCH_AND_SEQ_APART SEQUENCE_WRAPS NO_SEAL; with RESTORES, also NO_RAISE and RAISE_ONLY_ABOVE (only when a record's
- * epoch is above the anchor's; not when it refuses what the same epoch grants)
+ * Abstracted: any lease may expire at any moment, so exclusion is not claimed here.  Every message may arrive at any
+ * later time, at any server that acts as a master; an answer may be lost only where that matters: between creating an
+ * epoch and installing it.  MISHAPS: a flush, a restart that is empty or from an old dump, a failover to a lagging
+ * replica (the old master still serves the clients that reach it, and clients may return to it at any time).  A dump
+ * and a replica are one copy, made at any earlier moment.  MOVES: votes are not modelled, a move may happen at any
+ * time.  One bucket.  At EMAX epochs a client stops; a server's sequence is used up after SMAX.
+ *
+ * Rules to remove: JOINER_INSTALLS RETRY_INSTALL NO_NEW_EPOCH_ON_MISSING INSTALL_LOWERS NO_INCARNATION
+ * EPOCH_AND_SEQ_APART SEQUENCE_WRAPS NO_SEAL; with RESTORES, also NO_RAISE and RAISE_ONLY_ABOVE (raises only if a
+ * record's epoch is above the anchor's, not if the record refuses a grant of the same epoch); with NOTICED, also
+ * PASS_OVER_NOTHING
  */
 #ifndef NC
 #define NC 2
@@ -50,31 +54,36 @@
 /* The anchor. */
 byte a_epoch = 1, a_tier = 1, a_life, a_seq;
 
-/* The servers of tier 1.  `life` is the incarnation that runs; the key holds epoch, sequence and the incarnation that it
- * was installed in.  kept: the last epoch that arrived, if nothing was forgotten since (only for a property). */
+/* The servers of tier 1.  `life` is the current incarnation; the key contains epoch, sequence and the incarnation in which it was installed.  kept: the last epoch that arrived, if nothing was forgotten since then (only for a property). */
 typedef server {
   bit master;
   byte life, epoch, epoch_life, seq, kept
 };
 server s[2];
 byte lives = 1;
-byte copy_epoch, copy_life, copy_seq; /* an old dump, or what a lagging replica has */
+byte copy_epoch, copy_life, copy_seq; /* an old dump, or the state of a lagging replica */
 bit copied;
 
 byte mishaps, moves;
 byte r_fence, r_lease, r_value;
 
-/* What was granted so far: only for properties. */
-byte granted[EMAX + 1]; /* a bit for each sequence number */
+/* The grants so far: only for properties. */
+byte granted[EMAX + 1]; /* one bit for each sequence number */
 byte largest;
-byte doubt; /* the anchor may have made epochs up to this, and forgotten them */
+bit behind; /* the record was restored to an older state, and no client has noticed */
+byte doubt; /* the anchor may have created epochs up to this one, and forgotten them */
 #if RESTORES
 byte backup_epoch, backup_tier, backup_life, backup_seq, restores;
 bit backed_up;
 #endif
 
+#ifdef NOTICED
+#define no_two_share_a_fence(e, q) (!(granted[e] & (1 << (q))))
+#define standing_is_largest(f, e) (behind || (e) != a_epoch || (f) > largest)
+#else
 #define no_two_share_a_fence(e, q) ((e) <= doubt || !(granted[e] & (1 << (q))))
 #define standing_is_largest(f, e) ((e) != a_epoch || (e) <= doubt || (f) > largest)
+#endif
 #define fence_never_falls(f) ((f) >= r_fence)
 #define read_still_stands (v == r_value)
 #define refused(f, lease) ((f) < r_fence || ((f) == r_fence && (lease) != r_lease))
@@ -102,7 +111,7 @@ inline grant(e, q) {
 #define arrived_is_granted(n) \
   (!(ep == a_epoch && a_tier == 1 && life == a_life && s[n].life == life && s[n].kept == ep && s[n].seq < SMAX))
 
-/* The grant script; what it answers when it does nothing: its incarnation, and the epoch that was installed in it. */
+/* The grant script; if it does nothing, it answers its incarnation and the epoch that was installed in it. */
 inline ask_server(n) {
   if
   :: installed_here(n, ep, life) && ep > 0 && s[n].seq < SMAX -> s[n].seq++; grant(ep, s[n].seq)
@@ -134,13 +143,30 @@ inline arrive(n) {
 
 inline follow() { ep = a_epoch; life = a_life; tier = a_tier }
 
+#ifdef NOTICED
+#ifdef PASS_OVER_NOTHING
+#define passed_over a_epoch
+#else
+#define passed_over doubt
+#endif
+inline notice() {
+  if
+  :: behind && passed_over < EMAX -> a_epoch = passed_over + 1; a_life = 0; a_seq = 0; behind = 0
+  :: behind && passed_over == EMAX -> turn = TURNS; goto ask
+  :: else
+  fi
+}
+#else
+inline notice() { skip }
+#endif
+
 inline next_epoch(to, in_life) { a_epoch++; a_tier = to; a_life = in_life; a_seq = 0; follow() }
 
 proctype client(byte me) {
   byte ep, life, f, v, turn, told_epoch, told_life;
   byte tier = 1;
 #if RESTORES
-  byte seen, judged; /* the fence that refused it; after how many restores the anchor heard of that, plus one */
+  byte seen, judged; /* the fence that refused it; after how many restores the anchor learned of that, plus one */
 #endif
 
 ask:
@@ -156,6 +182,7 @@ ask:
        :: else
        fi }
   :: atomic { turn < TURNS && tier == 2 -> /* tier 2 is the anchor: mandate and grant in one transaction */
+       notice();
        if
        :: mine_stands ->
           if
@@ -166,7 +193,11 @@ ask:
           a_seq++; grant(ep, a_seq); goto holds
        :: else -> follow(); goto ask
        fi }
-  :: atomic { turn < TURNS && moves < MOVES && a_epoch < EMAX -> moves++;
+  :: atomic { turn < TURNS && moves < MOVES && a_epoch < EMAX -> notice();
+       if
+       :: a_epoch == EMAX -> turn = TURNS; goto ask
+       :: else -> moves++
+       fi;
        if
        :: a_tier == 1 -> next_epoch(2, 0); goto ask
        :: a_tier == 2 -> next_epoch(1, s[0].life); goto install
@@ -174,14 +205,15 @@ ask:
        fi }
   fi;
 
-  atomic { /* to the anchor, with what the tier told */
+  atomic { /* to the anchor, with the tier's answer */
+    notice();
     if
     :: a_tier == 2 -> follow()
     :: a_tier == 1 && tier_has_standing -> follow();
 #ifdef JOINER_INSTALLS
        told_epoch = 0; told_life = 0; goto install
 #endif
-    :: a_tier == 1 && !tier_has_standing && !mine_stands -> follow(); /* ask again under what stands */
+    :: a_tier == 1 && !tier_has_standing && !mine_stands -> follow(); /* repeat the request under the current mandate */
 #ifdef JOINER_INSTALLS
        told_epoch = 0; told_life = 0; goto install
 #endif
@@ -195,7 +227,7 @@ ask:
     fi;
     told_epoch = 0; told_life = 0; goto ask }
 
-install: /* by its maker, once; or the maker dies and begins anew, knowing nothing */
+install: /* by its creator, once; or the creator dies and restarts without knowledge */
   atomic {
     if
     :: arrive(0)
@@ -213,7 +245,8 @@ install: /* by its maker, once; or the maker dies and begins anew, knowing nothi
 holds:
 #if RESTORES
   if
-  :: f <= seen -> atomic { /* drawn after the record was seen to remember more: does the anchor know less? */
+  :: f <= seen -> atomic { /* drawn after the record was seen with a larger fence: does the anchor have a lower epoch? */
+       notice();
        assert(!(ep == a_epoch && judged == restores + 1)); /* raised_means_above */
        if
 #if defined(NO_RAISE)
@@ -276,7 +309,7 @@ inline copy(n) { copied = true; copy_epoch = s[n].epoch; copy_life = s[n].epoch_
 init {
   byte i;
   atomic {
-    s[0].master = true; s[0].life = 1; /* empty: the first client makes the first epoch of it */
+    s[0].master = true; s[0].life = 1; /* empty: the first client creates the first epoch */
     do
     :: i < NC -> run client(i); i++
     :: else -> i = 0; break
@@ -290,7 +323,7 @@ end:
        :: forget(0); new_life(0)
        :: s[1].master -> forget(1); new_life(1)
        :: copied -> come_back(0)
-       :: copied -> come_back(1) /* a restart, or the failover to it */
+       :: copied -> come_back(1) /* a restart from it, or the failover to it */
 #ifdef EPOCH_AND_SEQ_APART
        :: s[0].seq = 0; s[0].kept = 0
 #endif
@@ -305,7 +338,7 @@ end:
        backup_epoch = a_epoch; backup_tier = a_tier; backup_life = a_life; backup_seq = a_seq }
   :: atomic { backed_up && restores < RESTORES -> restores++;
        doubt = (a_epoch > doubt -> a_epoch : doubt);
-       a_epoch = backup_epoch; a_tier = backup_tier; a_life = backup_life; a_seq = backup_seq }
+       a_epoch = backup_epoch; a_tier = backup_tier; a_life = backup_life; a_seq = backup_seq; behind = 1 }
 #endif
   od
 }

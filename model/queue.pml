@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Waiting for one name, with offers: NC clients ask for it, TURNS times each; they may die, leave, be told or not.
+ * Waiting for one name, with offers: each of NC clients requests it TURNS times; clients may die, leave, and receive
+ * events or not.
  *
- * Claimed: never two holders, nor a holder and an offer; who left has nothing in the store; nobody is granted or offered
- * what an earlier waiter, alive and awake, waits for; a late release changes nothing of what another has; and everybody
- * who neither died nor left gets the name: there is no state in which somebody waits and nothing will happen any more,
- * and (checked for cycles, as every run is finite) none in which things happen for ever.
+ * Claimed: never two holders, nor a holder and an offer; a client that left has nothing in the store; no client is
+ * granted or offered what an earlier waiter, live and awake, waits for; a late release changes nothing of another
+ * client's lease; and every client that neither died nor left gets the name: there is no state in which a client waits
+ * and nothing can happen any more, and (checked for cycles, because every run is finite) no endless run.
  *
- * Abstracted: each script of the store is one step.  Time: an offer may run out at any moment after it was made, a lease at
- * any moment (EXPIRIES times while its holder lives).  Nothing happens in the store by itself: what has run out is seen
- * when somebody asks next.  A re-check that would change nothing is left out, so that a waiter whom nothing will wake is
- * seen as the end of a run.  A waiter's session dies with it.
+ * Abstracted: each script of the store is one step.  Time: an offer may expire at any moment after its creation, a
+ * lease at any moment (EXPIRIES times while its holder lives).  The store does nothing by itself: the next request
+ * notices what has expired.  A re-check that would change nothing is not modelled, so that a waiter that no event will
+ * wake appears as the end of a run.  A waiter's session dies with it.
  *
- * Rules to take out: CANCEL_NOT_ATOMIC OFFER_NEVER_EXPIRES NO_RECHECK ANY_WAITER OFFER_NOT_HEEDED RELEASE_OF_ANYBODY
+ * Rules to remove: CANCEL_NOT_ATOMIC OFFER_NEVER_EXPIRES NO_RECHECK ANY_WAITER OFFER_NOT_HEEDED RELEASE_OF_ANYBODY
  */
 #ifndef NC
 #define NC 3
@@ -37,15 +38,15 @@
 /* The store. */
 byte holder = NONE, offered = NONE;
 bit lease_over, offer_over;
-byte ticket[NC];   /* of who waits, also while it is offered the name; 0: does not wait */
+byte ticket[NC];   /* of a waiter, also while it has an offer; 0: does not wait */
 byte tickets;
-bit asleep[NC];    /* an offer to it was not confirmed: passed over until it asks again */
-bit dead[NC];      /* its session is gone */
+bit asleep[NC];    /* an offer to it was not confirmed: skipped until it asks again */
+bit dead[NC];      /* its session has ended */
 
-bit told[NC];      /* a message on its way */
+bit told[NC];      /* a message in flight */
 byte deaths, losses, leaves, expiries;
 
-/* What clients believe; only for properties. */
+/* The beliefs of clients; only for properties. */
 byte believers;
 
 #define one_at_a_time (holder == NONE || offered == NONE)
@@ -64,7 +65,7 @@ byte believers;
 #define first_waits(w) (waits(w) && !somebody_before(ticket[w]))
 #endif
 
-/* The name is free: to the first waiter, alive and awake. */
+/* The name is free: offers it to the first waiter, live and awake. */
 inline pass_on() {
   holder = NONE; offered = NONE; lease_over = false; offer_over = false; i = 0;
   do
@@ -83,7 +84,7 @@ inline pass_on() {
   od
 }
 
-/* What ran out since somebody asked last. */
+/* Removes what expired since the last request. */
 inline tidy() {
   if
   :: holder != NONE && lease_over -> pass_on()
@@ -161,7 +162,7 @@ waiting:
   fi;
 holds:
   if
-  :: atomic { /* a lease that is over was lost before: its holder knows */
+  :: atomic { /* a lease that ended was lost before: its holder knows */
        if
        :: holder == me && !lease_over -> believers--
        :: else
@@ -189,7 +190,7 @@ init {
     :: i < NC -> run client(i); i++
     :: else -> break
     od;
-    /* Nobody need die or leave, nor a message be lost: that one still may is no reason for another not to wait. */
+    /* No client must die or leave, and no message must be lost: that this is still possible is no reason to end a wait. */
     if
     :: true
     :: deaths = DEATHS

@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Strict moves: NC clients want one name while its bucket moves between two tiers and a tier loses its memory.
+ * Strict moves: NC clients request one name while its bucket moves between two tiers and a tier loses its memory.
  *
- * Claimed: at no time do two clients believe that they hold.
+ * Claimed: at no time do two clients believe that they hold the name.
  *
- * Abstracted: time is a counter up to TMAX that may stand still or go on between any two steps; everybody's clock runs at
- * the same rate (the margin is for what remains).  What is sent arrives at any later time.  A client believes that it
- * holds for the ttl from before it asked; it may renew, and release.  T is how long a confirmed copy of the mandate may be
- * used.  The first tier has a server that loses its memory, or another one that is promoted beside it (LOSSES); the
- * second tier has one.  Votes, and who makes the next epoch first, are left out.
+ * Abstracted: time is a counter up to TMAX that may stay or advance between any two steps; all clocks run at the same
+ * rate (the margin covers the remaining drift).  Every message arrives at any later time.  A client believes that it
+ * holds for the ttl from before its request; it may renew, and release.  T is how long a confirmed copy of the mandate
+ * may be used.  The first tier has a server that loses its memory, or a second server that is promoted beside it (LOSSES); the second tier has one server.  Votes, and which client creates the next epoch first, are not modelled.
  *
- * Rules to take out: MOVE_AT_ONCE LOSS_AT_ONCE LONGER_TTL_NOT_RECORDED RECORDED_UNDER_ANY_MANDATE LONGEST_FORGOTTEN
+ * Rules to remove: MOVE_AT_ONCE LOSS_AT_ONCE LONGER_TTL_NOT_RECORDED RECORDED_UNDER_ANY_MANDATE LONGEST_FORGOTTEN
  * COPY_USED_FOR_EVER DEADLINE_FROM_ANSWER
  */
 #ifndef NC
@@ -32,7 +31,7 @@
 
 byte now, moves, losses;
 
-/* The anchor: nothing is granted under the standing epoch before a_since. */
+/* The anchor: nothing is granted under the current epoch before a_since. */
 byte a_epoch = 1, a_tier, a_since, a_longest = SHORT;
 
 typedef server { /* 0 and 1: the first tier; 2: the second */
@@ -41,7 +40,7 @@ typedef server { /* 0 and 1: the first tier; 2: the second */
 server s[3];
 bit promoted;
 
-byte until[NC]; /* who believes that it holds, and to when; what a property looks at */
+byte until[NC]; /* which clients believe that they hold, and until when; only for a property */
 
 #define others_hold_nothing (until[1 - me] <= now)
 
@@ -122,7 +121,7 @@ again:
        :: copy_is_fresh -> asked = now; ttl = LONG
        :: else -> goto confirm
        fi }
-  :: atomic { until[me] > now -> until[me] = 0; /* first forgotten, then said */
+  :: atomic { until[me] > now -> until[me] = 0; /* first forgets the lease, then sends the release */
        if
        :: tier == 0 -> release(0); release(1)
        :: else -> release(2)
@@ -143,7 +142,7 @@ again:
     :: answer == 1 -> answer = 0
     :: else -> answer = 0; goto again
     fi };
-  /* The tier has another epoch, or nothing: if this one still stands, the next. */
+  /* The tier has another epoch, or none: creates the next if this one is still current. */
   atomic {
     if
     :: epoch == a_epoch && a_tier == 0 && a_epoch < EMAX ->
@@ -175,7 +174,7 @@ proctype clock() {
 end:
   do
   :: d_step { now < TMAX -> now++;
-       /* What is over is forgotten: fewer states. */
+       /* Ended leases are forgotten: fewer states. */
        over(until[0], until[0]); over(until[1], until[1]); over(a_since, a_since);
        over(s[0].ends, s[0].holder); over(s[1].ends, s[1].holder); over(s[2].ends, s[2].holder) }
   od
@@ -198,7 +197,7 @@ end:
        :: a_tier == 0 -> arrive(0, epoch)
        :: a_tier == 0 && promoted -> arrive(1, epoch)
        :: a_tier == 1 -> arrive(2, epoch)
-       :: true /* it died */
+       :: true /* the client died */
        fi;
        epoch = 0 }
   :: d_step { losses < LOSSES -> losses++; s[0].epoch = 0; s[0].holder = 0; s[0].ends = 0 }

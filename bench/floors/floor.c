@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The command line of the floors, what they print, and their smoke size. */
+/* The command line of the floors, their output, and their smoke size. */
 #include "floor.h"
 
 #include <errno.h>
@@ -21,7 +21,7 @@ struct options {
   uint32_t users[LIST_MOST];
   size_t users_count;
   double seconds;
-  int64_t limit, hold; /* hold: -1: not asked for */
+  int64_t limit, hold; /* hold: -1: not requested */
   bool json, smoke;
 };
 
@@ -32,10 +32,10 @@ static void help(const struct floor_engine *engine, FILE *to) {
           "usage: floor-%s --uri URI [--strategy S,...|all] [--users N,...] [--seconds T] [--limit N] [--json]\n"
           "       floor-%s --smoke [--uri URI]\n"
           "%s%s%s"
-          "URI: %s.  The tables floor_* in it are dropped and made anew.\n"
-          "Defaults: all strategies, 20 users, 2 seconds, a limit that nobody reaches.\n\nStrategies:\n",
+          "URI: %s.  The tables floor_* in it are dropped and created again.\n"
+          "Defaults: all strategies, 20 users, 2 seconds, a limit that no run reaches.\n\nStrategies:\n",
           engine->name, engine->name, engine->weigh ? "       floor-" : "", engine->weigh ? engine->name : "",
-          engine->weigh ? " --uri URI --hold N   (what N held leases add to the server's memory)\n" : "",
+          engine->weigh ? " --uri URI --hold N   (prints how much N held leases add to the server's memory)\n" : "",
           engine->example);
   for (const struct floor_strategy *s = engine->strategies; s->name; s++) fprintf(to, "  %-14s %s\n", s->name, s->what);
 }
@@ -66,7 +66,7 @@ static bool chosen(const char *list, const char *name) {
   return false;
 }
 
-/* NULL, or the first part of the list that is no strategy. */
+/* NULL, or the first part of the list that is not a strategy. */
 static const char *unknown(const struct floor_engine *engine, const char *list) {
   if (strcmp(list, "all") == 0) return NULL;
   for (const char *at = list; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
@@ -102,7 +102,7 @@ static bool value_read(struct options *o, const char *option, const char *value)
   return true;
 }
 
-/* -1: go on; else the status to exit with. */
+/* -1: continue; otherwise the exit status. */
 static int options_read(const struct floor_engine *engine, int argc, char **argv, struct options *o) {
   for (int i = 1; i < argc; i++) {
     const char *option = argv[i];
@@ -116,7 +116,7 @@ static int options_read(const struct floor_engine *engine, int argc, char **argv
       o->smoke = true;
     } else if (!wants_value(option) || i + 1 == argc || !value_read(o, option, argv[i + 1])) {
       fprintf(stderr, "floor-%s: %s: %s; see floor-%s --help\n", engine->name, option,
-              !wants_value(option) ? "no such option" : "a fitting value must follow", engine->name);
+              !wants_value(option) ? "unknown option" : "needs a valid value", engine->name);
       return EXIT_USAGE;
     } else {
       i++;
@@ -124,8 +124,8 @@ static int options_read(const struct floor_engine *engine, int argc, char **argv
   }
   const char *wrong = unknown(engine, o->strategies);
   if (wrong) {
-    fprintf(stderr, "floor-%s: no strategy %.*s; see floor-%s --help\n", engine->name, (int)strcspn(wrong, ","), wrong,
-            engine->name);
+    fprintf(stderr, "floor-%s: unknown strategy %.*s; see floor-%s --help\n", engine->name, (int)strcspn(wrong, ","),
+            wrong, engine->name);
     return EXIT_USAGE;
   }
   return -1;
@@ -186,7 +186,7 @@ static void print_line(const struct floor_run *run, const struct floor_result *r
 
 /* ---- Running ---- */
 
-/* Broken calls and a wrong end of a safe strategy fail; a wrong end of an unsafe one is what it is shown for. */
+/* Failed calls and wrong tables after a safe strategy fail; wrong tables are expected after an unsafe one. */
 static bool run_one(const struct floor_run *run, bool json, bool quiet, struct floor_result *result) {
   if (!floor_run(run, result)) {
     fprintf(stderr, "floor-%s: %s, %" PRIu32 " users: %s\n", run->engine->name, run->strategy->name, run->users,
@@ -197,7 +197,7 @@ static bool run_one(const struct floor_run *run, bool json, bool quiet, struct f
   return result->right || run->strategy->unsafe;
 }
 
-/* Each strategy twice, as TAP: without a limit to reach, and with one that is reached. */
+/* Each strategy twice, as TAP: without a limit to reach, and with a limit that is reached. */
 static int smoke(const struct floor_engine *engine, const struct options *o) {
   char folder[] = "/tmp/floor-XXXXXX", uri[64];
   struct floor_run run = {.engine = engine, .uri = o->uri, .users = SMOKE_USERS, .seconds = SMOKE_SECONDS};
@@ -213,7 +213,7 @@ static int smoke(const struct floor_engine *engine, const struct options *o) {
   }
   if (!run.uri || !*run.uri) {
     printf("1..0 # SKIP %s is not set\n", engine->variable);
-    return 0; /* TAP has a word for it */
+    return 0; /* TAP has a directive for it */
   }
   static struct floor_result result;
   unsigned count = 0;
@@ -260,7 +260,7 @@ int floor_main(const struct floor_engine *engine, int argc, char **argv) {
       if (!chosen(o.strategies, s->name)) continue;
       struct floor_run run = {engine, s, o.uri, o.users[i], o.seconds, o.limit};
       if (!run_one(&run, o.json, false, &result)) all = false;
-      if (!result.reached) return EXIT_WRONG; /* the next one would say the same */
+      if (!result.reached) return EXIT_WRONG; /* the next one would fail in the same way */
     }
   return all ? 0 : EXIT_WRONG;
 }

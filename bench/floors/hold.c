@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What held leases add to the memory of a server, by its own word. */
+/* How much held leases add to the memory of a server, as the server reports it. */
 #include "floor.h"
 
 #include <inttypes.h>

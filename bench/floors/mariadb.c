@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * MariaDB through Connector/C.  Text queries: a prepared statement can't hold several, and a whole transaction in one
- * packet is worth more than what parsing costs.
+ * MariaDB through Connector/C.  Text queries: a prepared statement cannot contain several statements, and a whole
+ * transaction in one packet gains more than parsing costs.
  */
 #include "floor.h"
 
@@ -24,7 +24,7 @@ struct link {
 #define UP_BY_1 "UPDATE floor_row SET used=used+1, version=version+1 WHERE id=1 "
 #define WRITE_BACK "UPDATE floor_row SET used=%" PRId64 ", version=version+1 WHERE id=1 "
 #define CLAIM "INSERT INTO floor_claim(claim, row_id, amount, owner) "
-/* Right behind the UPDATE: inserts only if that one counted. */
+/* Directly after the UPDATE: inserts only if that one counted. */
 #define CLAIM_IF_COUNTED CLAIM "SELECT x'%s', 1, 1, %" PRId32 " FROM DUAL WHERE ROW_COUNT()=1"
 
 /* ---- Sending ---- */
@@ -57,7 +57,7 @@ static enum floor_answer send(struct link *l, const char *text, size_t length, i
   }
 }
 
-/* Takes an open transaction back; the answer stays as it was. */
+/* Rolls an open transaction back; keeps the answer. */
 static enum floor_answer back(struct link *l, enum floor_answer answer) {
   if (answer != FLOOR_BROKEN) {
     enum floor_answer got = send(l, "ROLLBACK", 8, NULL, NULL);
@@ -86,7 +86,7 @@ static enum floor_answer read_row(struct link *l, const char *text, struct row *
   return answer;
 }
 
-/* ---- A packet a statement ---- */
+/* ---- One packet for each statement ---- */
 
 static enum floor_answer insert(struct link *l, const struct floor_claim *claim) {
   char text[TEXT_MOST], hex[33];
@@ -169,9 +169,9 @@ static enum floor_answer book_getlock(struct floor_link *link, const struct floo
   return answer == FLOOR_DONE ? unlocked : answer;
 }
 
-/* ---- A transaction a packet ---- */
+/* ---- One packet for each transaction ---- */
 
-/* `counting` is the number of the statement that counts; otherwise: what it means when it did not. */
+/* `counting` is the number of the statement that counts; `otherwise` is the result if it did not count. */
 static enum floor_answer whole(struct link *l, const char *text, int length, size_t counting,
                                enum floor_answer otherwise) {
   int64_t rows[STATEMENTS_MOST] = {0};
@@ -231,11 +231,11 @@ static enum floor_answer book_atomic1c(struct floor_link *link, const struct flo
   return whole((struct link *)link, text, n, 1, FLOOR_BROKEN);
 }
 
-/* The UPDATE decides in the engine, so a lock that was not granted in time can't break the count. */
+/* The UPDATE decides in the engine, so a lock that is not granted in time cannot break the count. */
 static enum floor_answer book_getlock1(struct floor_link *link, const struct floor_claim *claim) {
   struct link *l = (struct link *)link;
   enum floor_answer answer = conditional(l, LOCK ";BEGIN;", ";" UNLOCK, 2, claim);
-  /* A failed statement ends the packet, and the lock is still ours. */
+  /* A failed statement ends the packet, and this connection still has the lock. */
   if (answer != FLOOR_DONE && answer != FLOOR_FULL) say(l, UNLOCK);
   return answer;
 }
@@ -327,7 +327,7 @@ static enum floor_answer release(struct floor_link *link, int32_t name, int32_t 
                    name, owner);
   enum floor_answer answer = send(l, text, (size_t)n, rows, NULL);
   if (answer != FLOOR_DONE || rows[0] == 1) return answer;
-  snprintf(l->base.why, sizeof l->base.why, "the lease was not held any more");
+  snprintf(l->base.why, sizeof l->base.why, "the lease was no longer held");
   return FLOOR_BROKEN;
 }
 
@@ -359,15 +359,17 @@ static const struct floor_strategy strategies[] = {
      .book = book_getlock},
     {.name = "getlock1", .what = "GET_LOCK, atomic1, RELEASE_LOCK; one packet", .book = book_getlock1},
     {.name = "coalesced",
-     .what = "one writer books for all who wait; a packet a statement",
+     .what = "one writer books for all waiting users; a packet for each statement",
      .kind = FLOOR_TOGETHER,
      .book_all = book_coalesced},
     {.name = "coalesced1", .what = "the same in one packet", .kind = FLOOR_TOGETHER, .book_all = book_coalesced1},
     {.name = "coalesced1c",
-     .what = "the same in one packet, where a CHECK refuses what is too many",
+     .what = "the same in one packet, where a CHECK refuses bookings above the limit",
      .kind = FLOOR_TOGETHER,
      .book_all = book_coalesced1c},
-    {.name = "lease-own", .what = "acquire and release a name of one's own, an UPDATE each", .kind = FLOOR_LEASE_OWN},
+    {.name = "lease-own",
+     .what = "acquire and release a name of the user's own, one UPDATE each",
+     .kind = FLOOR_LEASE_OWN},
     {.name = "lease-shared", .what = "the same on one name, tried until it is granted", .kind = FLOOR_LEASE_SHARED},
     {.name = NULL},
 };
@@ -390,7 +392,7 @@ static struct floor_link *link_open(const char *text, const struct floor_strateg
   struct link *l = calloc(1, sizeof *l);
   if (!l) return NULL;
   l->my = mysql_init(NULL);
-  /* CLIENT_FOUND_ROWS is left out: rows that changed are what the statements ask for. */
+  /* Without CLIENT_FOUND_ROWS, because the statements need the number of changed rows. */
   if (!l->my || !mysql_real_connect(l->my,
                                     *socket     ? NULL
                                     : *uri.host ? uri.host
@@ -438,7 +440,7 @@ static bool audit(struct floor_link *link, struct floor_audit *a) {
   return true;
 }
 
-static bool room(struct floor_link *link, int64_t *out) {
+static bool capacity(struct floor_link *link, int64_t *out) {
   static const char text[] = "SELECT lim - used FROM floor_row WHERE id=1";
   int64_t cells[COLUMNS_MOST] = {0};
   if (send((struct link *)link, text, sizeof text - 1, NULL, cells) != FLOOR_DONE) return false;
@@ -459,7 +461,7 @@ static const struct floor_engine engine = {
     .close = link_close,
     .setup = setup,
     .audit = audit,
-    .room = room,
+    .capacity = capacity,
     .acquire = acquire,
     .release = release,
     .version = version,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * PostgreSQL through libpq: prepared statements, parameters and answers in binary.  A packet a statement, or what a
- * name with a number says: pipeline mode sends several statements at once, and without BEGIN they are one transaction
- * up to the next sync.
+ * PostgreSQL through libpq: prepared statements, parameters and answers in binary.  One packet for each statement, or
+ * as many as the digit in a strategy's name says: pipeline mode sends several statements at once, and without BEGIN
+ * they are one transaction up to the next sync.
  */
 #include "postgres.h"
 
@@ -80,7 +80,8 @@ bool floor_pg_fine(const PGresult *got) {
   return status == PGRES_COMMAND_OK || status == PGRES_TUPLES_OK;
 }
 
-enum floor_answer floor_pg_ask(struct link *l, enum statement s, const struct params *p, long *rows, PGresult **got) {
+enum floor_answer floor_pg_request(struct link *l, enum statement s, const struct params *p, long *rows,
+                                   PGresult **got) {
   char name[8];
   PGresult *result = PQexecPrepared(l->pg, floor_pg_name(s, name), p->count, p->values, p->lengths, floor_pg_binary, 1);
   enum floor_answer answer = floor_pg_fine(result) ? FLOOR_DONE : floor_pg_failed(l, result);
@@ -106,7 +107,7 @@ static enum floor_answer acquire(struct floor_link *link, int32_t name, int32_t 
   struct params p = floor_pg_none;
   add_lease(&p, &n, &o);
   PGresult *got;
-  enum floor_answer answer = floor_pg_ask((struct link *)link, ACQUIRE, &p, NULL, &got);
+  enum floor_answer answer = floor_pg_request((struct link *)link, ACQUIRE, &p, NULL, &got);
   if (answer == FLOOR_DONE && PQntuples(got) == 0) answer = FLOOR_CONFLICT;
   if (answer == FLOOR_DONE) *fence = floor_pg_number(got, 0);
   PQclear(got);
@@ -118,9 +119,9 @@ static enum floor_answer release(struct floor_link *link, int32_t name, int32_t 
   struct params p = floor_pg_none;
   add_lease(&p, &n, &o);
   long rows;
-  enum floor_answer answer = floor_pg_ask((struct link *)link, RELEASE, &p, &rows, NULL);
+  enum floor_answer answer = floor_pg_request((struct link *)link, RELEASE, &p, &rows, NULL);
   if (answer != FLOOR_DONE || rows == 1) return answer;
-  snprintf(link->why, sizeof link->why, "the lease was not held any more");
+  snprintf(link->why, sizeof link->why, "the lease was no longer held");
   return FLOOR_BROKEN;
 }
 
@@ -203,7 +204,7 @@ static bool audit(struct floor_link *link, struct floor_audit *a) {
   return ok;
 }
 
-static bool room(struct floor_link *link, int64_t *out) {
+static bool capacity(struct floor_link *link, int64_t *out) {
   struct link *l = (struct link *)link;
   PGresult *got = PQexecParams(l->pg, "SELECT lim - used FROM floor_row WHERE id = 1", 0, NULL, NULL, NULL, NULL, 1);
   bool ok = floor_pg_fine(got) && PQntuples(got) == 1;
@@ -231,7 +232,7 @@ static const struct floor_engine engine = {
     .close = link_close,
     .setup = setup,
     .audit = audit,
-    .room = room,
+    .capacity = capacity,
     .acquire = acquire,
     .release = release,
     .version = version,

@@ -29,7 +29,7 @@ enum statement {
   STATEMENTS
 };
 
-/* The head of a one-dimensional array in binary; then its elements, each behind its length. */
+/* The head of a one-dimensional array in binary; then its elements, each after its length. */
 enum { ARRAY_HEAD = 20, UUID_OID = 2950, INT4_OID = 23, UUID_SIZE = 16, INT4_SIZE = 4, LENGTH_SIZE = 4 };
 
 struct link {
@@ -46,23 +46,24 @@ struct params {
   const char *values[PARAMS_MOST];
   int lengths[PARAMS_MOST];
 };
-/* Of the statement in floor_strategy.prepared. */
+/* The bit of the statement in floor_strategy.prepared. */
 #define FLOOR_PG_BIT(s) (1u << (s))
 
 extern const int floor_pg_binary[PARAMS_MOST];
 extern const struct params floor_pg_none;
 
 void floor_pg_add(struct params *p, const void *value, size_t size);
-/* An int8 of the first row, in binary. */
+/* Reads an int8 of the first row, in binary. */
 int64_t floor_pg_number(const PGresult *got, int column);
-/* How many rows came or changed. */
+/* How many rows were returned or changed. */
 long floor_pg_changed(PGresult *got);
 const char *floor_pg_name(enum statement s, char name[8]);
 bool floor_pg_fine(const PGresult *got);
-/* What a failed result means; NULL: the connection failed. */
+/* The meaning of a failed result; NULL: the connection failed. */
 enum floor_answer floor_pg_failed(struct link *l, const PGresult *got);
-/* FLOOR_DONE, and *rows: how many came or changed.  *got, if wanted, is to be cleared also after a failure. */
-enum floor_answer floor_pg_ask(struct link *l, enum statement s, const struct params *p, long *rows, PGresult **got);
+/* FLOOR_DONE, and *rows: how many were returned or changed. The caller clears *got, if wanted, also after a failure. */
+enum floor_answer floor_pg_request(struct link *l, enum statement s, const struct params *p, long *rows,
+                                   PGresult **got);
 
 extern const struct floor_strategy floor_pg_strategies[]; /* up to one without a name */
 bool floor_pg_pipelined(const struct floor_strategy *strategy);

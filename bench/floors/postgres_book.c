@@ -6,13 +6,13 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- A packet a statement ---- */
+/* ---- One packet for each statement ---- */
 
 static enum floor_answer say(struct link *l, enum statement s) {
-  return floor_pg_ask(l, s, &floor_pg_none, NULL, NULL);
+  return floor_pg_request(l, s, &floor_pg_none, NULL, NULL);
 }
 
-/* Ends the transaction: COMMIT, or ROLLBACK and the answer as it was. */
+/* Ends the transaction: COMMIT, or ROLLBACK and the same answer. */
 static enum floor_answer end(struct link *l, enum floor_answer answer) {
   if (answer == FLOOR_DONE) return say(l, COMMIT);
   if (PQtransactionStatus(l->pg) != PQTRANS_IDLE) {
@@ -30,7 +30,7 @@ struct row {
 
 static enum floor_answer row_of(struct link *l, const PGresult *got, struct row *row) {
   if (PQntuples(got) != 1) {
-    snprintf(l->base.why, sizeof l->base.why, "the counted row is gone");
+    snprintf(l->base.why, sizeof l->base.why, "the counted row is missing");
     return FLOOR_BROKEN;
   }
   *row = (struct row){floor_pg_number(got, 0), floor_pg_number(got, 1), floor_pg_number(got, 2)};
@@ -39,7 +39,7 @@ static enum floor_answer row_of(struct link *l, const PGresult *got, struct row 
 
 static enum floor_answer read_row(struct link *l, enum statement s, struct row *row) {
   PGresult *got;
-  enum floor_answer answer = floor_pg_ask(l, s, &floor_pg_none, NULL, &got);
+  enum floor_answer answer = floor_pg_request(l, s, &floor_pg_none, NULL, &got);
   if (answer == FLOOR_DONE) answer = row_of(l, got, row);
   PQclear(got);
   return answer;
@@ -55,14 +55,14 @@ static enum floor_answer insert(struct link *l, const struct floor_claim *claim)
   uint32_t owner;
   struct params p = floor_pg_none;
   add_claim(&p, claim, &owner);
-  return floor_pg_ask(l, INSERT, &p, NULL, NULL);
+  return floor_pg_request(l, INSERT, &p, NULL, NULL);
 }
 
 static enum floor_answer write_back(struct link *l, int64_t used) {
   uint64_t big = htobe64((uint64_t)used);
   struct params p = floor_pg_none;
   floor_pg_add(&p, &big, sizeof big);
-  return floor_pg_ask(l, WRITE, &p, NULL, NULL);
+  return floor_pg_request(l, WRITE, &p, NULL, NULL);
 }
 
 static enum floor_answer read_and_write(struct link *l, enum statement read, const struct floor_claim *claim) {
@@ -94,7 +94,7 @@ static enum floor_answer book_optimistic(struct floor_link *link, const struct f
   floor_pg_add(&p, &used, sizeof used);
   floor_pg_add(&p, &version, sizeof version);
   long rows;
-  answer = floor_pg_ask(l, WRITE_IF_VERSION, &p, &rows, NULL);
+  answer = floor_pg_request(l, WRITE_IF_VERSION, &p, &rows, NULL);
   if (answer == FLOOR_DONE && rows == 0) answer = FLOOR_CONFLICT;
   if (answer == FLOOR_DONE) answer = insert(l, claim);
   return end(l, answer);
@@ -112,7 +112,7 @@ static enum floor_answer book_optimistic1(struct floor_link *link, const struct 
   floor_pg_add(&p, &used, sizeof used);
   floor_pg_add(&p, &version, sizeof version);
   long rows;
-  answer = floor_pg_ask(l, BOOK_IF_VERSION, &p, &rows, NULL);
+  answer = floor_pg_request(l, BOOK_IF_VERSION, &p, &rows, NULL);
   return answer == FLOOR_DONE && rows == 0 ? FLOOR_CONFLICT : answer;
 }
 
@@ -121,7 +121,7 @@ static enum floor_answer book_atomic(struct floor_link *link, const struct floor
   enum floor_answer answer = say(l, BEGIN);
   if (answer != FLOOR_DONE) return answer;
   long rows;
-  answer = floor_pg_ask(l, COUNT_UP, &floor_pg_none, &rows, NULL);
+  answer = floor_pg_request(l, COUNT_UP, &floor_pg_none, &rows, NULL);
   if (answer == FLOOR_DONE && rows == 0) answer = FLOOR_FULL;
   if (answer == FLOOR_DONE) answer = insert(l, claim);
   return end(l, answer);
@@ -132,7 +132,7 @@ static enum floor_answer book_atomic1(struct floor_link *link, const struct floo
   struct params p = floor_pg_none;
   add_claim(&p, claim, &owner);
   long rows;
-  enum floor_answer answer = floor_pg_ask((struct link *)link, BOOK, &p, &rows, NULL);
+  enum floor_answer answer = floor_pg_request((struct link *)link, BOOK, &p, &rows, NULL);
   return answer == FLOOR_DONE && rows == 0 ? FLOOR_FULL : answer;
 }
 
@@ -152,7 +152,7 @@ static bool put(struct link *l, enum statement s, const struct params *p) {
   return PQsendQueryPrepared(l->pg, floor_pg_name(s, name), p->count, p->values, p->lengths, floor_pg_binary, 1) == 1;
 }
 
-/* The answer to the next statement of the pipeline; one that was passed over after a failure counts as done. */
+/* The answer to the next statement of the pipeline; a statement that was skipped after a failure counts as done. */
 static enum floor_answer next(struct link *l, long *rows, struct row *row) {
   PGresult *got = PQgetResult(l->pg);
   enum floor_answer answer = FLOOR_DONE;
@@ -164,11 +164,11 @@ static enum floor_answer next(struct link *l, long *rows, struct row *row) {
     if (answer == FLOOR_DONE && row) answer = row_of(l, got, row);
   }
   PQclear(got);
-  if (got) PQclear(PQgetResult(l->pg)); /* the NULL behind each */
+  if (got) PQclear(PQgetResult(l->pg)); /* the NULL after each */
   return answer;
 }
 
-/* The first failure of `count` statements and the sync behind them; *rows is the last one's. */
+/* The first failure of `count` statements and the sync after them; *rows is that of the last statement. */
 static enum floor_answer drain(struct link *l, unsigned count, long *rows) {
   enum floor_answer answer = FLOOR_DONE;
   for (unsigned i = 0; i < count; i++) {
@@ -235,7 +235,7 @@ static enum floor_answer book_atomic1p(struct floor_link *link, const struct flo
   return drain(l, 2, NULL);
 }
 
-/* The lock must outlive the commit, so the unlocking stands behind a sync of its own. */
+/* The lock must outlive the commit, so the unlock follows a sync of its own. */
 static enum floor_answer book_getlock1(struct floor_link *link, const struct floor_claim *claim) {
   struct link *l = (struct link *)link;
   uint32_t owner;
@@ -288,9 +288,9 @@ static enum floor_answer book_coalesced(struct floor_link *link, const struct fl
   floor_pg_add(&up, &amount, sizeof amount);
   add_claims(l, &insertion, claims, count);
   long rows;
-  answer = floor_pg_ask(l, COUNT_MANY, &up, &rows, NULL);
+  answer = floor_pg_request(l, COUNT_MANY, &up, &rows, NULL);
   if (answer == FLOOR_DONE && rows == 0) answer = FLOOR_FULL;
-  if (answer == FLOOR_DONE) answer = floor_pg_ask(l, INSERT_MANY, &insertion, NULL, NULL);
+  if (answer == FLOOR_DONE) answer = floor_pg_request(l, INSERT_MANY, &insertion, NULL, NULL);
   return end(l, answer);
 }
 
@@ -302,7 +302,7 @@ static enum floor_answer book_coalesced1(struct floor_link *link, const struct f
   floor_pg_add(&p, &amount, sizeof amount);
   add_claims(l, &p, claims, count);
   long rows;
-  enum floor_answer answer = floor_pg_ask(l, BOOK_MANY, &p, &rows, NULL);
+  enum floor_answer answer = floor_pg_request(l, BOOK_MANY, &p, &rows, NULL);
   return answer == FLOOR_DONE && rows == 0 ? FLOOR_FULL : answer;
 }
 
@@ -357,7 +357,7 @@ const struct floor_strategy floor_pg_strategies[] = {
      .book = book_getlock1,
      .prepared = FLOOR_PG_BIT(LOCK) | FLOOR_PG_BIT(BOOK) | FLOOR_PG_BIT(UNLOCK)},
     {.name = "coalesced",
-     .what = "one writer books for all who wait; a packet a statement",
+     .what = "one writer books for all waiting users; a packet for each statement",
      .kind = FLOOR_TOGETHER,
      .book_all = book_coalesced,
      .prepared = TRANSACTION | FLOOR_PG_BIT(COUNT_MANY) | FLOOR_PG_BIT(INSERT_MANY)},
@@ -367,7 +367,7 @@ const struct floor_strategy floor_pg_strategies[] = {
      .book_all = book_coalesced1,
      .prepared = FLOOR_PG_BIT(BOOK_MANY)},
     {.name = "lease-own",
-     .what = "acquire and release a name of one's own, an UPDATE each",
+     .what = "acquire and release a name of the user's own, one UPDATE each",
      .kind = FLOOR_LEASE_OWN,
      .prepared = FLOOR_PG_BIT(ACQUIRE) | FLOOR_PG_BIT(RELEASE)},
     {.name = "lease-shared",

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Redis through hiredis: leases alone, since what it is told is not durable.  The least that could be called a fenced
- * lease: SET NX PX and a counter in one script, compare and delete in another, each called by its SHA with its words
- * ready.  The pairs of one trip are sent at once and answered at once.
+ * Redis through hiredis: only leases, because its writes are not durable.  The simplest fenced lease: SET NX PX and a
+ * counter in one script, compare and delete in another, each called by its SHA with its words ready.  The pairs of one
+ * round trip are sent at once and answered at once.
  */
 #include "floor.h"
 
@@ -17,19 +17,25 @@ static const char acquire_text[] =
 static const char release_text[] =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
 
-enum { SHA = 41, CONNECT_S = 5, PAIRS_MOST = 64, SWEEP = 500 /* keys looked at in a trip, outside of what is timed */ };
+enum {
+  SHA = 41,
+  CONNECT_S = 5,
+  PAIRS_MOST = 64,
+  SWEEP = 500 /* keys read in one round trip, outside of the measured
+               * time */
+};
 #define TTL_MS "10000"
-#define TTL_LONG_MS "600000" /* of what is held to be weighed */
+#define TTL_LONG_MS "600000" /* ttl of the leases whose memory is measured */
 
 struct link {
   struct floor_link base;
   redisContext *redis;
   char acquire[SHA], release[SHA];
-  int32_t names; /* that setup made; 0: this link is another's */
+  int32_t names; /* names that setup created; 0: this link belongs to another user */
   char version[64];
 };
 
-/* The words of a call, and the room that its numbers stand in. */
+/* The words of a call, and the buffers of its numbers. */
 struct words {
   char key[32], fence[36], owner[24];
   const char *argv[7];
@@ -77,7 +83,7 @@ static bool put(struct link *l, struct words *w) {
   return redisAppendCommandArgv(l->redis, w->count, w->argv, w->length) == REDIS_OK;
 }
 
-/* The next answer, which is to be a number. */
+/* The next answer, which must be a number. */
 static enum floor_answer number(struct link *l, int64_t *to) {
   void *got = NULL;
   enum floor_answer answer = FLOOR_DONE;
@@ -92,7 +98,7 @@ static enum floor_answer number(struct link *l, int64_t *to) {
 }
 
 static enum floor_answer not_held(struct link *l) {
-  snprintf(l->base.why, sizeof l->base.why, "the lease was not held any more");
+  snprintf(l->base.why, sizeof l->base.why, "the lease was no longer held");
   return FLOOR_BROKEN;
 }
 
@@ -150,8 +156,8 @@ static bool hold(struct floor_link *link, int32_t name, uint32_t count, int32_t 
 
 /* ---- Keys and connections ---- */
 
-/* A command that is not timed.  NULL: it failed, and why is told. */
-__attribute__((format(printf, 2, 3))) static redisReply *ask(struct link *l, const char *format, ...) {
+/* A command outside of the measured time.  NULL: it failed, and `why` has the reason. */
+__attribute__((format(printf, 2, 3))) static redisReply *send_request(struct link *l, const char *format, ...) {
   va_list list;
   va_start(list, format);
   redisReply *got = redisvCommand(l->redis, format, list);
@@ -163,7 +169,7 @@ __attribute__((format(printf, 2, 3))) static redisReply *ask(struct link *l, con
 }
 
 static bool load(struct link *l, const char *text, char sha[SHA]) {
-  redisReply *got = ask(l, "SCRIPT LOAD %s", text);
+  redisReply *got = send_request(l, "SCRIPT LOAD %s", text);
   if (got) snprintf(sha, SHA, "%s", got->str);
   freeReplyObject(got);
   return got != NULL;
@@ -175,17 +181,18 @@ static void link_close(struct floor_link *link) {
   free(l);
 }
 
-/* Signs in, and goes to the database that the path names. */
+/* Signs in, and selects the database of the path. */
 static bool enter(struct link *l, const struct floor_uri *at) {
   redisReply *got = NULL;
   if (at->password[0]) {
-    got = at->user[0] ? ask(l, "AUTH %s %s", at->user, at->password) : ask(l, "AUTH %s", at->password);
+    got =
+        at->user[0] ? send_request(l, "AUTH %s %s", at->user, at->password) : send_request(l, "AUTH %s", at->password);
     if (!got) return false;
     freeReplyObject(got);
   }
   const char *database = at->path[0] == '/' ? at->path + 1 : at->path;
   if (database[0] && strcmp(database, "0") != 0) {
-    if (!(got = ask(l, "SELECT %s", database))) return false;
+    if (!(got = send_request(l, "SELECT %s", database))) return false;
     freeReplyObject(got);
   }
   return load(l, acquire_text, l->acquire) && load(l, release_text, l->release);
@@ -198,7 +205,7 @@ static struct floor_link *link_open(const char *uri, const struct floor_strategy
   char socket[512];
   struct link *l = floor_uri_cut(uri, &at) ? calloc(1, sizeof *l) : NULL;
   if (!l) {
-    snprintf(why, FLOOR_WHY, "no URI of a Redis, or out of memory");
+    snprintf(why, FLOOR_WHY, "not a URI of a Redis, or out of memory");
     return NULL;
   }
   if (floor_uri_param(&at, "socket", socket, sizeof socket))
@@ -213,7 +220,7 @@ static struct floor_link *link_open(const char *uri, const struct floor_strategy
   return NULL;
 }
 
-/* Sends `command` for the keys of all names, a few hundred a trip; *sum of what comes back as numbers. */
+/* Sends `command` for the keys of all names, a few hundred in each round trip; *sum adds the numbers of the answers. */
 static bool sweep(struct link *l, const char *command, int64_t *sum) {
   *sum = 0;
   for (int32_t from = 0; from < l->names; from += SWEEP) {
@@ -243,7 +250,7 @@ static bool setup(struct floor_link *link, int64_t limit, int32_t names) {
   return sweep(l, "DEL floor:%d floor:%d:f", &gone);
 }
 
-/* Also takes away what the run left. */
+/* Also removes the keys that the run left. */
 static bool audit(struct floor_link *link, struct floor_audit *a) {
   struct link *l = (struct link *)link;
   int64_t gone;
@@ -252,7 +259,7 @@ static bool audit(struct floor_link *link, struct floor_audit *a) {
          sweep(l, "DEL floor:%d floor:%d:f", &gone);
 }
 
-/* The text behind `key` in what INFO said. */
+/* The text after `key` in the answer of INFO. */
 static void field(const char *info, const char *key, char *to, size_t size) {
   const char *at = strstr(info, key);
   size_t length = at ? strcspn(at + strlen(key), "\r\n") : 0;
@@ -261,7 +268,7 @@ static void field(const char *info, const char *key, char *to, size_t size) {
 
 static const char *version(struct floor_link *link) {
   struct link *l = (struct link *)link;
-  redisReply *got = ask(l, "INFO server");
+  redisReply *got = send_request(l, "INFO server");
   if (got) field(got->str, "redis_version:", l->version, sizeof l->version);
   freeReplyObject(got);
   return l->version;
@@ -270,7 +277,8 @@ static const char *version(struct floor_link *link) {
 static bool weigh(struct floor_link *link, struct floor_weight *weight) {
   struct link *l = (struct link *)link;
   char text[32];
-  redisReply *memory = ask(l, "INFO memory"), *stats = ask(l, "INFO stats"), *size = ask(l, "DBSIZE");
+  redisReply *memory = send_request(l, "INFO memory"), *stats = send_request(l, "INFO stats"),
+             *size = send_request(l, "DBSIZE");
   bool fine = memory && stats && size;
   if (fine) {
     field(memory->str, "used_memory:", text, sizeof text);
@@ -286,10 +294,11 @@ static bool weigh(struct floor_link *link, struct floor_weight *weight) {
 }
 
 static const struct floor_strategy strategies[] = {
-    {"lease-own", "acquire and release a name of one's own", .kind = FLOOR_LEASE_OWN},
-    {"lease-16", "16 names of one's own: 16 acquires and 16 releases a trip", .kind = FLOOR_LEASE_OWN, .pairs = 16},
-    {"lease-64", "64 names of one's own a trip", .kind = FLOOR_LEASE_OWN, .pairs = PAIRS_MOST},
-    {"lease-shared", "all users for one name, tried until had", .kind = FLOOR_LEASE_SHARED},
+    {"lease-own", "acquire and release a name of the user's own", .kind = FLOOR_LEASE_OWN},
+    {"lease-16", "16 names of the user's own: 16 acquires and 16 releases in a round trip", .kind = FLOOR_LEASE_OWN,
+     .pairs = 16},
+    {"lease-64", "64 names of the user's own in a round trip", .kind = FLOOR_LEASE_OWN, .pairs = PAIRS_MOST},
+    {"lease-shared", "all users try to acquire one name until they have it", .kind = FLOOR_LEASE_SHARED},
     {.name = NULL}};
 
 static const struct floor_engine engine = {.name = "redis",

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * One run: users as threads in a closed loop, each with a connection of its own unless one writer books for all.
- * Connections are opened one after the other before the gate opens: a thousand at once overrun a listen queue.
+ * One run: users are threads in a closed loop, each with a connection of its own unless one writer books for all.
+ * Connections are opened one after the other before the gate opens: a thousand at once overflow a listen queue.
  */
 #include "floor.h"
 
@@ -15,15 +15,15 @@
 /* A refused try sleeps for a random time below a bound that doubles with each try, between these. */
 enum { BACKOFF_FIRST_US = 500, BACKOFF_MOST_US = 512000, BACKOFF_DOUBLES = 10 };
 
-struct crowd;
+struct waiters;
 
 struct user {
-  struct crowd *crowd;
+  struct waiters *waiters;
   dibs__thread *thread;
   struct floor_link *link; /* NULL when a writer books */
   int32_t number;          /* from 0 */
-  /* the thread's, until it is joined */
-  struct floor_ask ask;
+  /* belongs to the thread until it is joined */
+  struct floor_request request;
   uint64_t seed;
   struct dibs__hist times;
   uint64_t full, conflicts, deadlocks, errors;
@@ -31,13 +31,13 @@ struct user {
   char why[FLOOR_WHY];
 };
 
-struct crowd {
+struct waiters {
   const struct floor_run *run;
   struct floor_batch *batch; /* NULL unless a writer books */
   dibs__word gate;           /* 1: open */
   dibs__tick end;            /* written before the gate opens */
   _Atomic uint32_t inside;   /* holders of the shared name */
-  _Atomic bool shared;       /* there were two */
+  _Atomic bool shared;       /* two users held it at once */
   struct user *users;
 };
 
@@ -56,7 +56,7 @@ static void back_off(struct user *u, unsigned tries) {
   if (most_us > BACKOFF_MOST_US) most_us = BACKOFF_MOST_US;
   dibs__tick by = dibs__tick_now();
   by.ns += (int64_t)(draw(&u->seed) % (most_us * 1000));
-  by = dibs__tick_min(by, u->crowd->end);
+  by = dibs__tick_min(by, u->waiters->end);
   dibs__word never = 0;
   while (dibs__word_wait(&never, 0, by, false)) continue;
 }
@@ -64,20 +64,21 @@ static void back_off(struct user *u, unsigned tries) {
 /* ---- What a user does ---- */
 
 static enum floor_answer book(struct user *u) {
-  const struct floor_run *run = u->crowd->run;
-  dibs__random(u->ask.claim.id, sizeof u->ask.claim.id);
+  const struct floor_run *run = u->waiters->run;
+  dibs__random(u->request.claim.id, sizeof u->request.claim.id);
   for (unsigned tries = 0;; tries++) {
-    enum floor_answer got =
-        u->crowd->batch ? floor_batch_book(u->crowd->batch, &u->ask) : run->strategy->book(u->link, &u->ask.claim);
+    enum floor_answer got = u->waiters->batch ? floor_batch_book(u->waiters->batch, &u->request)
+                                              : run->strategy->book(u->link, &u->request.claim);
     if (got != FLOOR_CONFLICT && got != FLOOR_DEADLOCK) return got;
     *(got == FLOOR_CONFLICT ? &u->conflicts : &u->deadlocks) += 1;
     back_off(u, tries);
-    if (!dibs__tick_before(dibs__tick_now(), u->crowd->end)) return got; /* given up: nothing of it is in the tables */
+    if (!dibs__tick_before(dibs__tick_now(), u->waiters->end))
+      return got; /* given up: the tables contain nothing of it */
   }
 }
 
 static enum floor_answer lease(struct user *u, bool shared) {
-  struct crowd *c = u->crowd;
+  struct waiters *c = u->waiters;
   const struct floor_engine *engine = c->run->engine;
   int32_t name = shared ? 0 : u->number;
   int64_t fence = 0;
@@ -99,14 +100,14 @@ static uint32_t pairs_of(const struct floor_run *run) {
 }
 
 static enum floor_answer once(struct user *u) {
-  switch (u->crowd->run->strategy->kind) {
+  switch (u->waiters->run->strategy->kind) {
   case FLOOR_ALONE:
   case FLOOR_TOGETHER:
     return book(u);
   case FLOOR_LEASE_OWN:
-    if (pairs_of(u->crowd->run) == 1) return lease(u, false);
-    return u->crowd->run->engine->pairs(u->link, u->number * (int32_t)pairs_of(u->crowd->run), pairs_of(u->crowd->run),
-                                        u->number + 1);
+    if (pairs_of(u->waiters->run) == 1) return lease(u, false);
+    return u->waiters->run->engine->pairs(u->link, u->number * (int32_t)pairs_of(u->waiters->run),
+                                          pairs_of(u->waiters->run), u->number + 1);
   case FLOOR_LEASE_SHARED:
     return lease(u, true);
   }
@@ -116,7 +117,7 @@ static enum floor_answer once(struct user *u) {
 
 static void user_main(void *arg) {
   struct user *u = arg;
-  struct crowd *c = u->crowd;
+  struct waiters *c = u->waiters;
   while (!atomic_load(&c->gate)) dibs__word_wait(&c->gate, 0, DIBS__TICK_NEVER, false);
   for (dibs__tick now = dibs__tick_now(); dibs__tick_before(now, c->end);) {
     dibs__tick before = now;
@@ -131,20 +132,20 @@ static void user_main(void *arg) {
       u->errors++;
       if (u->link) memcpy(u->why, u->link->why, sizeof u->why);
     }
-    if (got == FLOOR_FULL || got == FLOOR_BROKEN) break; /* nobody gives back: full stays full */
+    if (got == FLOOR_FULL || got == FLOOR_BROKEN) break; /* no user gives back: full stays full */
   }
   u->ended = dibs__tick_now();
 }
 
 /* ---- The run ---- */
 
-static bool users_open(struct crowd *c, struct floor_result *result) {
+static bool users_open(struct waiters *c, struct floor_result *result) {
   const struct floor_run *run = c->run;
   for (uint32_t i = 0; i < run->users; i++) {
     struct user *u = &c->users[i];
-    u->crowd = c;
+    u->waiters = c;
     u->number = (int32_t)i;
-    u->ask.claim.owner = u->number + 1;
+    u->request.claim.owner = u->number + 1;
     dibs__random(&u->seed, sizeof u->seed);
     u->seed |= 1; /* the generator stays at 0 for ever */
     if (run->strategy->kind == FLOOR_TOGETHER) continue;
@@ -164,8 +165,8 @@ static double cpu_seconds(void) {
          (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1e6;
 }
 
-/* Ends when all users have; seconds from the gate's opening to the last one's end. */
-static bool users_run(struct crowd *c, struct floor_result *result) {
+/* Ends when all users have ended; returns the seconds from the opening of the gate to the end of the last user. */
+static bool users_run(struct waiters *c, struct floor_result *result) {
   uint32_t started = 0;
   for (; started < c->run->users; started++) {
     struct user *u = &c->users[started];
@@ -201,24 +202,24 @@ static bool users_run(struct crowd *c, struct floor_result *result) {
 
 static bool users_all(const struct floor_run *run, struct floor_link *writer, struct floor_result *result) {
   bool ok = false;
-  struct crowd crowd = {.run = run, .users = calloc(run->users, sizeof *crowd.users)};
-  if (!crowd.users) {
+  struct waiters waiters = {.run = run, .users = calloc(run->users, sizeof *waiters.users)};
+  if (!waiters.users) {
     snprintf(result->why, sizeof result->why, "out of memory");
     return false;
   }
-  if (!users_open(&crowd, result)) goto out;
-  if (writer && !(crowd.batch = floor_batch_start(run, writer))) goto out;
-  ok = users_run(&crowd, result);
-  if (crowd.batch) result->batches = floor_batch_stop(crowd.batch);
+  if (!users_open(&waiters, result)) goto out;
+  if (writer && !(waiters.batch = floor_batch_start(run, writer))) goto out;
+  ok = users_run(&waiters, result);
+  if (waiters.batch) result->batches = floor_batch_stop(waiters.batch);
   if (result->errors > 0 && !result->why[0] && writer) memcpy(result->why, writer->why, sizeof result->why);
 out:
   for (uint32_t i = 0; i < run->users; i++)
-    if (crowd.users[i].link) run->engine->close(crowd.users[i].link);
-  free(crowd.users);
+    if (waiters.users[i].link) run->engine->close(waiters.users[i].link);
+  free(waiters.users);
   return ok && result->errors == 0;
 }
 
-/* Everything that was answered is in the tables, once, and nothing else. */
+/* The tables contain each answered booking once, and nothing else. */
 static bool look(const struct floor_run *run, struct floor_result *r) {
   const struct floor_audit *a = &r->audit;
   const int64_t done = (int64_t)r->done;
@@ -228,7 +229,7 @@ static bool look(const struct floor_run *run, struct floor_result *r) {
              done, a->fences, a->held, r->shared ? ", two held one name at once" : "");
     return false;
   }
-  /* Nobody gives back, so whoever was refused was refused by a full row. */
+  /* No user gives back, so a full row caused each refusal. */
   const bool refused_early = r->full > 0 && a->used < a->limit;
   if (a->used == done && a->claims == done && a->amount == done && a->used <= a->limit && !refused_early) return true;
   snprintf(r->why, sizeof r->why, "%" PRId64 " granted, counted %" PRId64 " of %" PRId64 ", claims %" PRId64 "%s", done,
@@ -236,7 +237,7 @@ static bool look(const struct floor_run *run, struct floor_result *r) {
   return false;
 }
 
-/* The engines' words end in a line break, some of them. */
+/* The messages of some engines end in a line break. */
 static void trim(char *text) {
   for (size_t n = strlen(text); n > 0 && text[n - 1] == '\n'; n--) text[n - 1] = '\0';
 }
@@ -253,15 +254,15 @@ bool floor_run(const struct floor_run *run, struct floor_result *result) {
   }
   result->reached = true;
   snprintf(result->version, sizeof result->version, "%s", engine->version(link));
-  if (!engine->setup(link, run->limit, (int32_t)(run->users * pairs_of(run)))) goto said;
+  if (!engine->setup(link, run->limit, (int32_t)(run->users * pairs_of(run)))) goto result;
   if (run->strategy->kind == FLOOR_TOGETHER && !(writer = engine->open(run->uri, run->strategy, result->why))) goto out;
   ok = users_all(run, writer, result);
   if (!ok) goto out;
   ok = engine->audit(link, &result->audit);
-  if (!ok) goto said;
+  if (!ok) goto result;
   result->right = look(run, result);
   goto out;
-said:
+result:
   memcpy(result->why, link->why, sizeof result->why);
 out:
   if (writer) engine->close(writer);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * SQLite in one process: a connection a user, prepared statements, WAL, and foreign keys.  synchronous=FULL makes each
- * commit durable; ?synchronous=normal in the URI leaves the flush to checkpoints.  There are no packets, so no strategy
- * has a variant with fewer of them.
+ * SQLite in one process: a connection for each user, prepared statements, WAL, and foreign keys.  synchronous=FULL
+ * makes each commit durable; ?synchronous=normal in the URI leaves the flush to checkpoints.  There are no packets, so
+ * no strategy has a variant with fewer of them.
  */
 #include "floor.h"
 
@@ -12,8 +12,8 @@
 #include <string.h>
 #include <strings.h>
 
-/* Who finds the file locked tries again after up to NAP_MOST_US, for PATIENCE tries: SQLite's own handler sleeps up to
- * 100 ms and starves who has waited longest. */
+/* A user that finds the file locked tries again after up to NAP_MOST_US, for PATIENCE tries: SQLite's own handler
+ * sleeps up to 100 ms and starves the longest waiter. */
 enum { NAP_LEAST_US = 50, NAP_MOST_US = 1000, PATIENCE = 20000 };
 
 enum statement {
@@ -53,7 +53,7 @@ struct link {
   sqlite3_stmt *statements[STATEMENTS];
 };
 
-static dibs__mutex mutex; /* the lock of the strategy that has it */
+static dibs__mutex mutex; /* the lock of the strategy `mutex` */
 
 static int wait_a_little(void *arg, int tries) {
   (void)arg;
@@ -74,7 +74,7 @@ static enum floor_answer failed(struct link *l, int code) {
   return FLOOR_BROKEN;
 }
 
-/* Runs to the end; columns: those of the first row, *found whether there was one. */
+/* Runs to the end; `columns` are those of the first row, *found whether it exists. */
 static enum floor_answer step(struct link *l, enum statement which, int64_t *columns, int count, bool *found) {
   sqlite3_stmt *s = l->statements[which];
   int code = sqlite3_step(s);
@@ -112,7 +112,7 @@ static enum floor_answer end(struct link *l, enum floor_answer answer) {
   return answer;
 }
 
-/* What must have changed one row, or it means `otherwise`. */
+/* A statement that must change one row; otherwise the result is `otherwise`. */
 static enum floor_answer must_change(struct link *l, enum floor_answer answer, enum floor_answer otherwise) {
   return answer == FLOOR_DONE && sqlite3_changes(l->db) != 1 ? otherwise : answer;
 }
@@ -207,7 +207,7 @@ static enum floor_answer release(struct floor_link *link, int32_t name, int32_t 
   sqlite3_bind_int(l->statements[RELEASE], 2, owner);
   enum floor_answer answer = say(l, RELEASE);
   if (answer != FLOOR_DONE || sqlite3_changes(l->db) == 1) return answer;
-  snprintf(l->base.why, sizeof l->base.why, "the lease was not held any more");
+  snprintf(l->base.why, sizeof l->base.why, "the lease was no longer held");
   return FLOOR_BROKEN;
 }
 
@@ -224,13 +224,15 @@ static const struct floor_strategy strategies[] = {
     {.name = "pessimistic", .what = "BEGIN IMMEDIATE, read, write, claim, commit", .book = book_pessimistic},
     {.name = "atomic", .what = "BEGIN IMMEDIATE, UPDATE .. WHERE used < lim, claim, commit", .book = book_atomic},
     {.name = "mutex",
-     .what = "the same inside a mutex of the process, so that nobody polls the file",
+     .what = "the same inside a mutex of the process, so that no user polls the file",
      .book = book_mutex},
     {.name = "coalesced",
-     .what = "one writer books for all who wait",
+     .what = "one writer books for all waiting users",
      .kind = FLOOR_TOGETHER,
      .book_all = book_coalesced},
-    {.name = "lease-own", .what = "acquire and release a name of one's own, an UPDATE each", .kind = FLOOR_LEASE_OWN},
+    {.name = "lease-own",
+     .what = "acquire and release a name of the user's own, one UPDATE each",
+     .kind = FLOOR_LEASE_OWN},
     {.name = "lease-shared", .what = "the same on one name, tried until it is granted", .kind = FLOOR_LEASE_SHARED},
     {.name = NULL},
 };
@@ -323,7 +325,7 @@ static bool audit(struct floor_link *link, struct floor_audit *a) {
   return true;
 }
 
-static bool room(struct floor_link *link, int64_t *out) {
+static bool capacity(struct floor_link *link, int64_t *out) {
   return numbers((struct link *)link, "SELECT lim - used FROM floor_row WHERE id = 1", out, 1);
 }
 
@@ -340,7 +342,7 @@ static const struct floor_engine engine = {
     .close = link_close,
     .setup = setup,
     .audit = audit,
-    .room = room,
+    .capacity = capacity,
     .acquire = acquire,
     .release = release,
     .version = version,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* As much of a store's URI as the floors need. */
+/* The part of a store's URI that the floors need. */
 #include "floor.h"
 
 #include <stdio.h>

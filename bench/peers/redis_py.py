@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: MIT
-"""redis-py's Lock as a peer; README.md says what a peer is asked and what it answers.
+"""redis-py's Lock as a peer; README.md describes the arguments and the output of a peer.
 
-Lock kinds: "default" sleeps 0.1 s between tries, as it comes; "1ms" a hundredth of that.
+Lock kinds: "default" sleeps 0.1 s between tries, the library's setting; "1ms" a hundredth of that.
 """
 import json
 import os

@@ -5,9 +5,9 @@
 #include <string.h>
 
 enum { STEP_BITS = 5, COUNT = DIBS__HIST_STEPS * DIBS__HIST_OCTAVES };
-_Static_assert(1 << STEP_BITS == DIBS__HIST_STEPS, "steps are told apart by the bits below the highest");
+_Static_assert(1 << STEP_BITS == DIBS__HIST_STEPS, "the bits below the highest one select the step");
 
-/* Octave 0 is 0..31, a step a value; octave n is 2^(n+4)..2^(n+5), a step 2^(n-1) values. */
+/* Octave 0 is 0..31, one value for each step; octave n is 2^(n+4)..2^(n+5), 2^(n-1) values for each step. */
 static size_t step_of(uint64_t value) {
   if (value < DIBS__HIST_STEPS) return (size_t)value;
   unsigned shift = 63u - (unsigned)__builtin_clzll(value) - STEP_BITS;
@@ -15,7 +15,7 @@ static size_t step_of(uint64_t value) {
   return step < COUNT ? step : COUNT - 1;
 }
 
-/* The largest value that counts there. */
+/* The largest value that counts in this step. */
 static uint64_t top_of(size_t step) {
   if (step < DIBS__HIST_STEPS) return step;
   unsigned shift = (unsigned)(step / DIBS__HIST_STEPS) - 1;
@@ -47,7 +47,7 @@ void dibs__hist_merge(struct dibs__hist *into, const struct dibs__hist *from) {
 uint64_t dibs__hist_percentile(const struct dibs__hist *hist, double percent) {
   assert(percent >= 0 && percent <= 100);
   if (hist->count == 0) return 0;
-  /* The least rank that covers the percentage; a hair less, so that 99.9% of 1000 is 999 however it is rounded. */
+  /* The least rank that covers the percentage.  The small subtraction makes 99.9% of 1000 be 999 with any rounding. */
   double exact = (double)hist->count * percent / 100.0 - 1e-6;
   uint64_t rank = exact > 0 ? (uint64_t)exact + 1 : 1;
   uint64_t seen = 0;
@@ -58,10 +58,6 @@ uint64_t dibs__hist_percentile(const struct dibs__hist *hist, double percent) {
     return top < hist->max ? top : hist->max;
   }
   return hist->max;
-}
-
-uint64_t dibs__hist_mean(const struct dibs__hist *hist) {
-  return hist->count ? hist->sum / hist->count : 0;
 }
 
 uint64_t dibs__hist_below(const struct dibs__hist *hist, unsigned power) {

@@ -23,7 +23,6 @@ void dibs__hist_add(struct dibs__hist *hist, int64_t ns); /* a negative one coun
 void dibs__hist_merge(struct dibs__hist *into, const struct dibs__hist *from);
 /* The value that `percent` of all values (0 to 100, 99.9 too) do not exceed; 0 without values. */
 uint64_t dibs__hist_percentile(const struct dibs__hist *hist, double percent);
-uint64_t dibs__hist_mean(const struct dibs__hist *hist);
 /* How many are below 2^power ns; exact for power 0 and from 5 on. */
 uint64_t dibs__hist_below(const struct dibs__hist *hist, unsigned power);
 

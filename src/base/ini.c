@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The present section's keys and all sections so far, so that none comes twice. */
+/* The keys of the present section and the names of all sections so far, to detect duplicates. */
 struct reading {
   struct dibs__ini *ini;
   char section[DIBS__INI_WORD + 1];
@@ -21,57 +21,57 @@ struct reading {
   size_t key_count, section_count;
 };
 
-static bool refuse(struct reading *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static bool refuse(struct reading *r, const char *format, ...) {
+static bool refuse_line(struct reading *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static bool refuse_line(struct reading *r, const char *format, ...) {
   va_list args;
   va_start(args, format);
   vsnprintf(r->ini->wrong, sizeof r->ini->wrong, format, args);
   va_end(args);
-  /* What was cut may end within a sequence. */
+  /* The cut may be inside a UTF-8 sequence. */
   r->ini->wrong[dibs__utf8_cut(r->ini->wrong, strlen(r->ini->wrong))] = '\0';
   return false;
 }
 
-static bool blank(char c) {
+static bool is_blank(char c) {
   return c == ' ' || c == '\t';
 }
 
-/* Refuses with the words themselves, unless they may be a password, or half of one. */
+/* Quotes the text in the message, unless it may be a password or a part of one. */
 static bool refuse_word(struct reading *r, const char *quoted, const char *what) {
-  return r->ini->secret ? refuse(r, "what stands here %s", what) : refuse(r, "'%.40s' %s", quoted, what);
+  return r->ini->secret ? refuse_line(r, "the text on this line %s", what) : refuse_line(r, "'%.40s' %s", quoted, what);
 }
 
-/* Without blanks around it, in place. */
+/* Removes the blanks around the text, in place. */
 static char *trimmed(char *from) {
-  while (blank(*from)) from++;
+  while (is_blank(*from)) from++;
   size_t len = strlen(from);
-  while (len > 0 && blank(from[len - 1])) len--;
+  while (len > 0 && is_blank(from[len - 1])) len--;
   from[len] = '\0';
   return from;
 }
 
 static void cut_comment(char *line) {
   for (char *at = line; *at; at++) {
-    if ((*at != '#' && *at != ';') || (at > line && !blank(at[-1]))) continue;
+    if ((*at != '#' && *at != ';') || (at > line && !is_blank(at[-1]))) continue;
     *at = '\0';
     return;
   }
 }
 
-static bool word(const char *text) {
+static bool is_word(const char *text) {
   size_t len = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.");
   return len > 0 && len <= DIBS__INI_WORD && text[len] == '\0';
 }
 
-static bool known(char (*words)[DIBS__INI_WORD + 1], size_t count, const char *wanted) {
+static bool is_listed(char (*words)[DIBS__INI_WORD + 1], size_t count, const char *wanted) {
   for (size_t i = 0; i < count; i++)
     if (strcmp(words[i], wanted) == 0) return true;
   return false;
 }
 
-static bool tell(struct reading *r, const char *key, const char *value) {
+static bool call_entry(struct reading *r, const char *key, const char *value) {
   const char *wrong = r->ini->entry(r->ini->user, r->section, key, value, r->ini->line);
-  return wrong ? refuse(r, "%s", wrong) : true;
+  return wrong ? refuse_line(r, "%s", wrong) : true;
 }
 
 static bool begin_section(struct reading *r, char *line) {
@@ -79,14 +79,14 @@ static bool begin_section(struct reading *r, char *line) {
   if (line[len - 1] != ']') return refuse_word(r, line, "begins a section but has no ']' at its end");
   line[len - 1] = '\0';
   char *name = trimmed(line + 1);
-  if (!word(name))
-    return refuse_word(r, name, "is no name of a section: letters, digits, _ - . and at most 64 of them");
-  if (known(r->sections, r->section_count, name)) return refuse(r, "there is a section [%s] above already", name);
-  if (r->section_count == DIBS__INI_SECTIONS) return refuse(r, "there are more than 256 sections");
+  if (!is_word(name)) return refuse_word(r, name, "is not a section name: use at most 64 letters, digits, _ - .");
+  if (is_listed(r->sections, r->section_count, name))
+    return refuse_line(r, "the section [%s] already exists above", name);
+  if (r->section_count == DIBS__INI_SECTIONS) return refuse_line(r, "there are more than 256 sections");
   memcpy(r->sections[r->section_count++], name, strlen(name) + 1);
   memcpy(r->section, name, strlen(name) + 1);
   r->key_count = 0;
-  return tell(r, NULL, NULL);
+  return call_entry(r, NULL, NULL);
 }
 
 static bool take_entry(struct reading *r, char *line) {
@@ -94,23 +94,23 @@ static bool take_entry(struct reading *r, char *line) {
   if (!equals) return refuse_word(r, line, "is neither [section] nor key = value");
   *equals = '\0';
   char *key = trimmed(line), *value = trimmed(equals + 1);
-  if (!word(key)) return refuse_word(r, key, "is no key");
-  if (!r->section[0]) return refuse(r, "'%.40s' stands in no section", key);
-  if (known(r->keys, r->key_count, key)) return refuse(r, "'%.40s' is there twice in its section", key);
-  if (r->key_count == DIBS__INI_KEYS) return refuse(r, "there are more than 32 keys in one section");
+  if (!is_word(key)) return refuse_word(r, key, "is not a key");
+  if (!r->section[0]) return refuse_line(r, "'%.40s' is outside of a section", key);
+  if (is_listed(r->keys, r->key_count, key)) return refuse_line(r, "'%.40s' occurs twice in its section", key);
+  if (r->key_count == DIBS__INI_KEYS) return refuse_line(r, "there are more than 32 keys in one section");
   memcpy(r->keys[r->key_count++], key, strlen(key) + 1);
-  return tell(r, key, value);
+  return call_entry(r, key, value);
 }
 
 static bool take_line(struct reading *r, const char *from, size_t len) {
   char line[DIBS__INI_LINE + 1];
   uint32_t code;
   if (len > 0 && from[len - 1] == '\r') len--;
-  if (len > DIBS__INI_LINE) return refuse(r, "the line is longer than 1024 bytes");
+  if (len > DIBS__INI_LINE) return refuse_line(r, "the line is longer than 1024 bytes");
   for (size_t i = 0, n; i < len; i += n) {
     n = dibs__utf8_next(from + i, len - i, &code);
-    if (n == 0) return refuse(r, "the line is no UTF-8");
-    if (code < ' ' && code != '\t') return refuse(r, "there is a control character in the line");
+    if (n == 0) return refuse_line(r, "the line is not UTF-8");
+    if (code < ' ' && code != '\t') return refuse_line(r, "the line contains a control character");
   }
   memcpy(line, from, len);
   line[len] = '\0';
@@ -128,7 +128,7 @@ bool dibs__ini_parse(struct dibs__ini *ini, const char *text, size_t len) {
   r.key_count = r.section_count = 0;
   ini->line = 1;
   ini->wrong[0] = '\0';
-  if (len > DIBS__INI_MAX) return refuse(&r, "the file is larger than 64 KiB");
+  if (len > DIBS__INI_MAX) return refuse_line(&r, "the file is larger than 64 KiB");
   size_t at = len >= 3 && memcmp(text, mark, 3) == 0 ? 3 : 0;
   for (; at < len; ini->line++) {
     const char *end = memchr(text + at, '\n', len - at);

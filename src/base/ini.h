@@ -2,14 +2,14 @@
 #ifndef DIBS_BASE_INI_H
 #define DIBS_BASE_INI_H
 /*
- * A small INI file, strictly:
+ * A parser of small INI files, strict:
  *
- *   [section]            letters, digits, _ - . ; each once
- *   key = value          # a comment: behind a blank, or alone on its line; ; does the same
+ *     [section]            letters, digits, _ - . ; each section once
+ *     key = value          # a comment: after a blank, or alone on its line; ; begins one, too
  *
- * UTF-8, lines of at most DIBS__INI_LINE bytes that end with LF or CRLF; a byte order mark is passed over.  Values have
- * no quotes, no escapes and do not go on in the next line; blanks around them are not theirs.  A key stands in a
- * section, once.
+ * UTF-8, lines of at most DIBS__INI_LINE bytes that end with LF or CRLF; a byte order mark is ignored.  A value has no
+ * quotes and no escapes, does not continue on the next line, and does not include the blanks around it.  Each key is in
+ * a section, and once in it.
  */
 #include <stdbool.h>
 #include <stddef.h>
@@ -23,18 +23,19 @@ enum {
 };
 
 struct dibs__ini {
-  /* A section begins (`key` NULL), or a key of it.  What is wrong with it, or NULL; good until the next call. */
+  /* Called when a section begins (`key` NULL), and for each of its keys.  Returns what is wrong, or NULL; the text is
+   * valid until the next call. */
   const char *(*entry)(void *user, const char *section, const char *key, const char *value, unsigned line);
   void *user;
-  /* There may be passwords in it: what is refused is not quoted. */
+  /* The file may contain passwords: messages do not quote it. */
   bool secret;
-  /* Of what was refused. */
+  /* The position of the error and its message. */
   unsigned line;
   char wrong[160];
 };
-/* Reads a file, whole up to a byte more than DIBS__INI_MAX; *text is malloc'd.  0, or errno. */
+/* Reads a file, at most one byte more than DIBS__INI_MAX; *text is malloc'd.  Returns 0, or errno. */
 int dibs__ini_load(const char *file, char **text, size_t *len);
-/* false: `line` and `wrong` say why. */
+/* false: `line` and `wrong` have the position and the reason. */
 bool dibs__ini_parse(struct dibs__ini *ini, const char *text, size_t len);
 
 #endif

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 
 bool dibs__map_init(struct dibs__map *map) {
-  *map = (struct dibs__map){.room = 64};
-  map->heads = calloc(map->room, sizeof(*map->heads));
+  *map = (struct dibs__map){.capacity = 64};
+  map->heads = calloc(map->capacity, sizeof(*map->heads));
   return map->heads != NULL;
 }
 
@@ -16,31 +16,31 @@ void dibs__map_free(struct dibs__map *map) {
 }
 
 static void grow(struct dibs__map *map) {
-  size_t room = map->room * 2;
-  struct dibs__map_node **heads = calloc(room, sizeof(*heads));
+  size_t capacity = map->capacity * 2;
+  struct dibs__map_node **heads = calloc(capacity, sizeof(*heads));
   if (!heads) return;
-  for (size_t i = 0; i < map->room; i++) {
+  for (size_t i = 0; i < map->capacity; i++) {
     for (struct dibs__map_node *node = map->heads[i], *next; node; node = next) {
       next = node->next;
-      node->next = heads[node->hash & (room - 1)];
-      heads[node->hash & (room - 1)] = node;
+      node->next = heads[node->hash & (capacity - 1)];
+      heads[node->hash & (capacity - 1)] = node;
     }
   }
   free(map->heads);
   map->heads = heads;
-  map->room = room;
+  map->capacity = capacity;
 }
 
 void dibs__map_add(struct dibs__map *map, struct dibs__map_node *node, uint64_t hash) {
-  if (map->count >= map->room) grow(map);
+  if (map->count >= map->capacity) grow(map);
   node->hash = hash;
-  node->next = map->heads[hash & (map->room - 1)];
-  map->heads[hash & (map->room - 1)] = node;
+  node->next = map->heads[hash & (map->capacity - 1)];
+  map->heads[hash & (map->capacity - 1)] = node;
   map->count++;
 }
 
 void dibs__map_remove(struct dibs__map *map, struct dibs__map_node *node) {
-  struct dibs__map_node **at = &map->heads[node->hash & (map->room - 1)];
+  struct dibs__map_node **at = &map->heads[node->hash & (map->capacity - 1)];
   while (*at != node) {
     assert(*at);
     at = &(*at)->next;

@@ -2,8 +2,9 @@
 #ifndef DIBS_BASE_PORT_H
 #define DIBS_BASE_PORT_H
 /*
- * The only door to the clock, to random bytes, to threads and to waiting.  port_linux.c stands behind it; a simulator
- * takes its place at link time.  Nothing outside src/base calls the system for any of these (script/lint checks it).
+ * The only interface to the clock, to random bytes, to threads and to waiting.  port_linux.c implements it; a simulator
+ * replaces that file at link time.  No file outside src/base calls the system for any of these (script/lint checks
+ * this).
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -11,13 +12,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Marks the definition of what driver modules may call: exported by libdibs in the version DIBS_MODULE_1, so listed in
- * src/libdibs.map too. */
+/* Marks the definition of a function that driver modules may call: libdibs exports it in the version DIBS_MODULE_1, so
+ * src/libdibs.map lists it, too. */
 #define DIBS__MODULE_API __attribute__((visibility("default")))
 
 /* ---- Time ---- */
 
-/* An instant of the local boot-time clock, which goes on while the machine is suspended.  Deadlines and loss. */
+/* An instant of the local boot-time clock, which continues while the machine is suspended.  Used for deadlines and for
+ * the loss of leases. */
 typedef struct {
   int64_t ns;
 } dibs__tick;
@@ -27,7 +29,7 @@ typedef struct {
 #define DIBS__TICK_ZERO ((dibs__tick){0})
 
 dibs__tick dibs__tick_now(void);
-int64_t dibs__wall_ms(void); /* for people only: nothing is ever decided by it */
+int64_t dibs__wall_ms(void); /* for people only: no decision depends on it */
 
 static inline dibs__tick dibs__tick_add_ms(dibs__tick at, int64_t ms) {
   if (ms < 0 || at.ns > INT64_MAX - ms * DIBS__NS_PER_MS) return DIBS__TICK_NEVER;
@@ -42,30 +44,34 @@ static inline dibs__tick dibs__tick_min(dibs__tick a, dibs__tick b) {
 /* Whole milliseconds from a to b, rounded up; 0 when b is not after a; INT64_MAX for never. */
 int64_t dibs__tick_left_ms(dibs__tick a, dibs__tick b);
 
-/* ---- What tells one boot and one clock from another ---- */
+/* ---- Identity of a boot and of a clock ---- */
 
-/* The kernel's boot id, 36 characters and a NUL.  false if the system does not tell. */
+/* The kernel's boot id, 36 characters and a NUL.  false if the system does not provide it. */
 bool dibs__boot_id(char id[37]);
-/* Offset of this process's boot-time clock (time namespaces), in ns; 0 where there is none. */
+/* The offset of this process's boot-time clock (time namespaces), in ns; 0 if there is none. */
 int64_t dibs__boot_clock_offset_ns(void);
 
 /* ---- Random bytes ---- */
 
-/* Fills `to` with bytes nobody can guess.  Thread-safe, fork-safe; ends the process only if the kernel has none. */
+/* Fills `to` with bytes that cannot be guessed.  Thread-safe, fork-safe; ends the process only if the kernel has none.
+ */
 void dibs__random(void *to, size_t size);
 
 /* ---- Threads ---- */
 
 typedef struct dibs__thread dibs__thread;
-/* Starts a thread that blocks every signal.  NULL if the system has none left.  `name`: 15 characters at most. */
+/* Starts a thread that blocks every signal.  NULL if the system can start no more.  `name`: 15 characters at most. */
 dibs__thread *dibs__thread_start(const char *name, void (*body)(void *), void *arg);
-void dibs__thread_join(dibs__thread *thread); /* waits for its end and frees it; NULL is fine */
+void dibs__thread_join(dibs__thread *thread); /* waits for its end and frees it; accepts NULL */
 /* A number that differs between threads that live at the same time; never 0. */
 uintptr_t dibs__thread_self(void);
 
-/* Changes in a child after fork(): what was opened under another number must not be used. */
+/* Changes in a child after fork(): an object that was opened under another number must not be used. */
 uint64_t dibs__process_generation(void);
 uint32_t dibs__process_id(void);
+/* The home folder of the user as which this process acts: $HOME (not when setuid), else the system's record of the
+ * user, which `memory` then contains.  An absolute path, or NULL. */
+const char *dibs__home_folder(char *memory, size_t size);
 
 /* A mutex, not recursive. */
 typedef struct {
@@ -78,27 +84,27 @@ void dibs__mutex_unlock(dibs__mutex *mutex);
 
 /* ---- Waiting ---- */
 
-/* Sleeps while *word == seen, until woken or `by`.  May return early.  true unless `by` has passed.  `across`: the
- * word is in memory shared between processes. */
+/* Sleeps while *word == seen, until a wake or `by`.  May return early.  true unless `by` has passed.  `across`: the
+ * word is in memory that processes share. */
 typedef _Atomic uint32_t dibs__word;
 bool dibs__word_wait(dibs__word *word, uint32_t seen, dibs__tick by, bool across);
 /* Wakes up to `count` sleepers. */
 void dibs__word_wake(dibs__word *word, uint32_t count, bool across);
 /* Sleeps for about `ms` (nothing can wake it). */
 void dibs__nap_ms(int64_t ms);
-/* Gives the processor to somebody else, or pauses for an instant: one turn of a short spin. */
+/* Yields the processor, or pauses for an instant: one step of a short spin. */
 void dibs__spin_pause(void);
-/* Lets other threads that can run go first, once. */
+/* Yields once to other threads that can run. */
 void dibs__yield(void);
 
-/* A descriptor that can be polled: readable after raise, until lower. -1 and errno when there is none. */
-int dibs__bell_open(void);
-void dibs__bell_raise(int fd);
-void dibs__bell_lower(int fd);
-void dibs__bell_close(int fd);
+/* A descriptor to poll: readable from raise until lower.  -1 and errno when the system has none left. */
+int dibs__notifier_open(void);
+void dibs__notifier_raise(int fd);
+void dibs__notifier_lower(int fd);
+void dibs__notifier_close(int fd);
 
 /* Blocks every signal and thread cancellation in the calling thread; restore undoes it.  A thread that leads a batch
- * carries other people's operations and must not be torn away. */
+ * carries other callers' operations and must not be interrupted. */
 typedef struct {
   unsigned char opaque[160];
 } dibs__shield;

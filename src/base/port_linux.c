@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <pwd.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +30,8 @@
 /* Sixteen lease ids: the call into the kernel costs more than all the rest of drawing an id. */
 enum { STOCK_SIZE = 256 };
 
-/* Longest uninterrupted sleep of a nap: futexes sleep by the monotonic clock, which stands still while suspended. */
+/* The longest uninterrupted sleep of a nap: a futex sleeps by the monotonic clock, which does not run while the machine
+ * is suspended. */
 #define SLICE_MS INT64_C(1000)
 
 /* ---- Time ---- */
@@ -58,9 +60,9 @@ DIBS__MODULE_API int64_t dibs__tick_left_ms(dibs__tick a, dibs__tick b) {
   return left / DIBS__NS_PER_MS + (left % DIBS__NS_PER_MS != 0);
 }
 
-/* ---- What tells one boot and one clock from another ---- */
+/* ---- Identity of a boot and of a clock ---- */
 
-/* Up to size - 1 bytes of a small file of the kernel's, and a NUL.  Bytes read, or -1. */
+/* Reads up to size - 1 bytes of a small kernel file, and adds a NUL.  Returns the number of bytes, or -1. */
 static ssize_t read_small(const char *path, char *to, size_t size) {
   int fd = open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0) return -1;
@@ -82,8 +84,8 @@ bool dibs__boot_id(char id[37]) {
 }
 
 int64_t dibs__boot_clock_offset_ns(void) {
-  /* timens_offsets tells of the namespace that children will be born into.  After unshare(CLONE_NEWTIME) this is not
-   * ours; then no number is right, and one that nobody else has keeps two clocks from being taken for one. */
+  /* timens_offsets describes the namespace of future children.  After unshare(CLONE_NEWTIME) it is not this process's;
+   * then no number is right, and a number that no other process has keeps two clocks from being treated as one. */
   char ours[64], born[64];
   ssize_t a = readlink("/proc/self/ns/time", ours, sizeof ours);
   ssize_t b = readlink("/proc/self/ns/time_for_children", born, sizeof born);
@@ -108,8 +110,9 @@ int64_t dibs__boot_clock_offset_ns(void) {
 static _Atomic uint64_t generation = 1;
 
 static _Thread_local struct {
-  uint64_t generation; /* the process that filled it: a child must not hand out what its parent will */
-  size_t left;         /* bytes not handed out yet, at the end */
+  uint64_t
+      generation; /* of the process that filled it: a child must not return the bytes that its parent will return */
+  size_t left;    /* bytes that are still unused, at the end */
   uint8_t bytes[STOCK_SIZE];
 } stock;
 
@@ -118,7 +121,7 @@ static void in_child(void) {
   explicit_bzero(&stock, sizeof stock);
 }
 
-/* Before any constructor of a program that links us statically: what it opens there has a generation already. */
+/* Runs before any constructor of a program that links us statically, so that what this opens has a generation. */
 __attribute__((constructor(101))) static void watch_forks(void) {
   int r = pthread_atfork(NULL, NULL, in_child);
   assert(r == 0);
@@ -133,6 +136,15 @@ DIBS__MODULE_API uint32_t dibs__process_id(void) {
   return (uint32_t)getpid();
 }
 
+const char *dibs__home_folder(char *memory, size_t size) {
+  const char *home = secure_getenv("HOME");
+  if (home && home[0] == '/') return home;
+  struct passwd entry, *found = NULL;
+  if (getpwuid_r(geteuid(), &entry, memory, size, &found) != 0 || !found || !found->pw_dir || found->pw_dir[0] != '/')
+    return NULL;
+  return found->pw_dir;
+}
+
 /* ---- Random bytes ---- */
 
 static void draw(uint8_t *to, size_t size) {
@@ -140,7 +152,7 @@ static void draw(uint8_t *to, size_t size) {
     ssize_t n = getrandom(to, size, 0);
     if (n < 0) {
       if (errno == EINTR) continue;
-      /* No kernel that we run on lacks it; ids that somebody can guess would be worse than no process. */
+      /* No kernel that we support lacks it.  Ids that can be guessed would be worse than no process. */
       abort();
     }
     to += n;
@@ -189,7 +201,7 @@ dibs__thread *dibs__thread_start(const char *name, void (*body)(void *), void *a
   thread->arg = arg;
   snprintf(thread->name, sizeof thread->name, "%s", name);
 
-  /* Born with the creator's mask: no instant in which a signal could be delivered to it. */
+  /* It starts with the creator's mask: at no instant can a signal be delivered to it. */
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -242,8 +254,8 @@ DIBS__MODULE_API void dibs__mutex_unlock(dibs__mutex *mutex) {
 
 _Static_assert(sizeof(dibs__word) == 4, "a futex is a 32-bit word");
 
-/* The monotonic instant at which the boot-time clock will read `by`, if the machine is not suspended meanwhile.  The
- * boot-time clock is read first, so that the sleep ends after `by` and never a hair before. */
+/* The monotonic instant at which the boot-time clock will read `by`, if the machine is not suspended until then.  The
+ * boot-time clock is read first, so that the sleep never ends before `by`. */
 static struct timespec monotonic_at(dibs__tick by) {
   int64_t left = by.ns - clock_ns(CLOCK_BOOTTIME);
   int64_t at = clock_ns(CLOCK_MONOTONIC);
@@ -253,7 +265,7 @@ static struct timespec monotonic_at(dibs__tick by) {
 
 bool dibs__word_wait(dibs__word *word, uint32_t seen, dibs__tick by, bool across) {
   bool never = by.ns == INT64_MAX;
-  if (!never && !dibs__tick_before(dibs__tick_now(), by)) return false; /* the kernel would sleep its slack */
+  if (!never && !dibs__tick_before(dibs__tick_now(), by)) return false; /* the kernel would add its timer slack */
   if (atomic_load_explicit(word, memory_order_acquire) == seen) {
     struct timespec at = {0, 0};
     if (!never) at = monotonic_at(by);
@@ -294,28 +306,28 @@ void dibs__spin_pause(void) {
 #endif
 }
 
-/* ---- Bells ---- */
+/* ---- Notifiers ---- */
 
-DIBS__MODULE_API int dibs__bell_open(void) {
+DIBS__MODULE_API int dibs__notifier_open(void) {
   return eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
 }
 
-DIBS__MODULE_API void dibs__bell_raise(int fd) {
+DIBS__MODULE_API void dibs__notifier_raise(int fd) {
   uint64_t one = 1;
   ssize_t r;
   do r = write(fd, &one, sizeof one);
   while (r < 0 && errno == EINTR);
-  /* EAGAIN: it has been raised 2^64 - 2 times, and is. */
+  /* EAGAIN: it was raised 2^64 - 2 times, and is readable. */
 }
 
-DIBS__MODULE_API void dibs__bell_lower(int fd) {
+DIBS__MODULE_API void dibs__notifier_lower(int fd) {
   uint64_t count;
   ssize_t r;
   do r = read(fd, &count, sizeof count);
   while (r < 0 && errno == EINTR);
 }
 
-DIBS__MODULE_API void dibs__bell_close(int fd) {
+DIBS__MODULE_API void dibs__notifier_close(int fd) {
   if (fd >= 0) close(fd);
 }
 

@@ -29,7 +29,7 @@ static int hex_digit(char c) {
 bool dibs__hex_read(const char *from, uint8_t to[16]) {
   uint8_t bytes[16];
   for (size_t i = 0; i < 32; i++) {
-    int digit = hex_digit(from[i]); /* a NUL is no digit: nothing behind it is read */
+    int digit = hex_digit(from[i]); /* a NUL is not a digit: no byte after it is read */
     if (digit < 0) return false;
     bytes[i / 2] = (uint8_t)(i % 2 ? bytes[i / 2] << 4 | digit : digit);
   }
@@ -40,7 +40,7 @@ bool dibs__hex_read(const char *from, uint8_t to[16]) {
 
 /* ---- UTF-8 ---- */
 
-/* Bytes that a sequence has by its first byte; 0 for one that begins none. */
+/* The length of a sequence by its first byte; 0 if the byte begins none. */
 static size_t utf8_size(uint8_t first) {
   if (first < 0x80) return 1;
   if (first < 0xc2) return 0;
@@ -69,7 +69,7 @@ DIBS__MODULE_API size_t dibs__utf8_next(const char *p, size_t len, uint32_t *cod
 }
 
 size_t dibs__utf8_cut(const char *p, size_t len) {
-  /* Back over continuation bytes, at most three, to where the last sequence begins. */
+  /* Goes back over continuation bytes, at most three, to the beginning of the last sequence. */
   for (size_t back = 1; back <= 4 && back <= len; back++) {
     uint8_t byte = (uint8_t)p[len - back];
     if ((byte & 0xc0) == 0x80) continue;
@@ -94,12 +94,12 @@ enum dibs__name_flaw dibs__name_check(const char *p, size_t len, size_t max, siz
     i += size;
   }
   if (at) *at = 0;
-  return DIBS__NAME_FINE;
+  return DIBS__NAME_OK;
 }
 
 const char *dibs__name_flaw_text(enum dibs__name_flaw flaw) {
   switch (flaw) {
-  case DIBS__NAME_FINE:
+  case DIBS__NAME_OK:
     return "is fine";
   case DIBS__NAME_EMPTY:
     return "is empty";
@@ -124,11 +124,11 @@ DIBS__MODULE_API void dibs__text_begin(struct dibs__text *text, char *to, size_t
 void dibs__text_add(struct dibs__text *text, const char *p, size_t len) {
   assert(text->len < text->size);
   if (text->cut || len == 0) return;
-  size_t room = text->size - 1 - text->len;
+  size_t capacity = text->size - 1 - text->len;
   size_t keep = len;
-  if (len > room) {
+  if (len > capacity) {
     text->cut = true;
-    keep = dibs__utf8_cut(p, room);
+    keep = dibs__utf8_cut(p, capacity);
   }
   memcpy(text->to + text->len, p, keep);
   text->len += keep;
@@ -142,25 +142,25 @@ DIBS__MODULE_API void dibs__text_adds(struct dibs__text *text, const char *s) {
 DIBS__MODULE_API void dibs__text_addf(struct dibs__text *text, const char *format, ...) {
   assert(text->len < text->size);
   if (text->cut) return;
-  size_t room = text->size - text->len;
+  size_t capacity = text->size - text->len;
   char *to = text->to + text->len;
   va_list args;
   va_start(args, format);
-  int n = vsnprintf(to, room, format, args);
+  int n = vsnprintf(to, capacity, format, args);
   va_end(args);
   if (n < 0) {
     to[0] = '\0';
     text->cut = true;
-  } else if ((size_t)n >= room) {
+  } else if ((size_t)n >= capacity) {
     text->cut = true;
-    text->len += dibs__utf8_cut(to, room - 1);
+    text->len += dibs__utf8_cut(to, capacity - 1);
     text->to[text->len] = '\0';
   } else {
     text->len += (size_t)n;
   }
 }
 
-/* One character in the notation of JSON; false if it needs none. */
+/* The JSON escape of one character; false if it needs none. */
 static bool json_escape(uint32_t code, char to[8]) {
   switch (code) {
   case '"':
@@ -206,4 +206,45 @@ DIBS__MODULE_API void dibs__text_add_json(struct dibs__text *text, const char *p
     text->len = begin;
     text->to[begin] = '\0';
   }
+}
+
+/* ---- Misspelt words ---- */
+
+/* A longer word is not treated as misspelt. */
+enum { WORD_MAX = 24 };
+
+/* Edits between two words: change, insert, delete, swap of neighbours. */
+static size_t distance(const char *a, const char *b) {
+  size_t rows = strlen(a), columns = strlen(b);
+  if (rows > WORD_MAX || columns > WORD_MAX) return WORD_MAX;
+  size_t d[WORD_MAX + 1][WORD_MAX + 1];
+  for (size_t i = 0; i <= rows; i++) d[i][0] = i;
+  for (size_t j = 0; j <= columns; j++) d[0][j] = j;
+  for (size_t i = 1; i <= rows; i++)
+    for (size_t j = 1; j <= columns; j++) {
+      size_t best = d[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
+      if (d[i - 1][j] + 1 < best) best = d[i - 1][j] + 1;
+      if (d[i][j - 1] + 1 < best) best = d[i][j - 1] + 1;
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && d[i - 2][j - 2] + 1 < best)
+        best = d[i - 2][j - 2] + 1;
+      d[i][j] = best;
+    }
+  return d[rows][columns];
+}
+
+const char *dibs__nearest(const char *wrong, const char *(*nth)(size_t i, const void *arg), const void *arg) {
+  const char *near = NULL;
+  size_t least = strlen(wrong) / 2 < 3 ? strlen(wrong) / 2 + 1 : 4;
+  const char *word;
+  for (size_t i = 0; (word = nth(i, arg)) != NULL; i++) {
+    size_t d = distance(wrong, word);
+    size_t length = strlen(wrong);
+    /* "own" for "owner": a prefix is a good guess, too. */
+    if (near == NULL && d >= least && length >= 2 && strncmp(wrong, word, length) == 0) d = least - 1;
+    if (d < least) {
+      least = d;
+      near = word;
+    }
+  }
+  return near;
 }

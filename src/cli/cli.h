@@ -2,21 +2,23 @@
 #ifndef DIBS_CLI_CLI_H
 #define DIBS_CLI_CLI_H
 /*
- * What the commands of `dibs` share.  One file a command; each gets a call that is parsed already and returns an exit
- * code of exits.h.  Options, commands, help, man pages and completions follow two tables: options.c and commands.c.
+ * Shared by the commands of `dibs`.  Each command has a file; its function gets a parsed call and returns an exit code
+ * of cli.h.  Options, commands, help, man pages and completions follow two tables, in options.c and commands.c.
  */
-#include "cli/exits.h"
-#include "dibs.h"
+#include "dibs/admin.h"
 
+#include <poll.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <sys/types.h>
 
 /* Options of every command. */
 struct cli_globals {
   const char *command; /* for messages; "" before it is known */
-  const char *store;   /* --store, else DIBS_STORE, else NULL: the default store */
+  const char *store;   /* --store, else DIBS_STORE, else NULL: what dibs_open(NULL) opens */
   const char *owner;   /* --owner, else NULL */
   bool store_given;    /* by --store, not by the environment */
   bool json, quiet;
@@ -27,36 +29,43 @@ struct cli_globals {
 #define CLI_KEEP_MAX_MS (INT64_C(3653) * 86400000) /* ten years */
 #define CLI_UNSET INT64_C(-2)                      /* a duration or number that was not given */
 
-/* X(name, kind, argument, help, least, most, field) */
+/* X(word of the enum, name, kind, argument, help, least, most, field) */
 #define CLI_OPTIONS(X)                                                                                                 \
-  X(store, TEXT, "URI", "the store; else $DIBS_STORE, else the default file", 0, 0, globals.store)                     \
-  X(json, FLAG, "", "print JSON for programs", 0, 0, globals.json)                                                     \
-  X(quiet, FLAG, "", "say nothing of plain answers (busy, timed out, absent, stale)", 0, 0, globals.quiet)             \
-  X(owner, TEXT, "LABEL", "who acts, for people to read (user@host:pid)", 0, 0, globals.owner)                         \
-  X(help, FLAG, "", "print the help of the command", 0, 0, help)                                                       \
-  X(ttl, DURATION, "TIME", "how long the lease lasts without renewal (30s)", DIBS_TTL_MIN_MS, DIBS_TTL_MAX_MS, ttl_ms) \
-  X(wait, DURATION, "TIME", "how long to wait (for ever)", 0, INT64_C(31622400000), wait_ms)                           \
-  X(try, FLAG, "", "do not wait at all", 0, 0, try_once)                                                               \
-  X(shared, FLAG, "", "as one of many readers", 0, 0, shared)                                                          \
-  X(slots, COUNT, "N", "as one of at most N holders", 1, DIBS_SLOTS_MAX, slots)                                        \
-  X(grace, DURATION, "TIME", "between TERM and KILL (2s or ttl/4, the shorter)", 0, DIBS_TTL_MAX_MS, grace_ms)         \
-  X(now, FLAG, "", "do not wait for the holder; two may hold for up to ttl/3", 0, 0, now)                              \
-  X(interval, DURATION, "TIME", "how often to look (500ms)", 50, INT64_C(60000), interval_ms)                          \
-  X(count, COUNT, "N", "end after N changes", 1, INT64_C(1000000000), count)                                           \
-  X(keep, DURATION, "TIME", "how long the answer is kept (24h)", 1, CLI_KEEP_MAX_MS, keep_ms)                          \
-  X(retry, FLAG, "", "keep no failure, and take none: run it again", 0, 0, retry)                                      \
-  X(forget, FLAG, "", "forget the answer; run nothing", 0, 0, forget)                                                  \
-  X(claim, TEXT, "ID", "who repeats it finds what was taken (drawn)", 0, 0, claim)                                     \
-  X(partial, FLAG, "", "take what is left if it is less", 0, 0, partial)                                               \
-  X(strategy, TEXT, "S", "how it is done (coalesced)", 0, 0, strategy)                                                 \
-  X(table, TEXT, "FILE#NAME", "a table of yours, as the INI file declares it", 0, 0, table)                            \
-  X(if, TEXT, "VERSION", "only if it still has this version", 0, 0, if_version)                                        \
-  X(create, FLAG, "", "only if there is none", 0, 0, create)                                                           \
-  X(force, FLAG, "", "whatever is there, whoever uses it: no guard", 0, 0, force)                                      \
-  X(percent, COUNT, "N", "for so many percent of the names, always the same", 0, 100, percent)
+  X(store, "store", TEXT, "URI", "the store; else $DIBS_STORE, else dibs.ini, else a file", 0, 0, globals.store)       \
+  X(json, "json", FLAG, "", "print JSON for programs", 0, 0, globals.json)                                             \
+  X(quiet, "quiet", FLAG, "", "no message for plain answers (busy, timed out, absent, stale)", 0, 0, globals.quiet)    \
+  X(owner, "owner", TEXT, "LABEL", "the owner that other people see (user@host:pid)", 0, 0, globals.owner)             \
+  X(help, "help", FLAG, "", "print the help of the command", 0, 0, help)                                               \
+  X(ttl, "ttl", DURATION, "TIME", "how long the lease lasts without renewal (30s)", DIBS_TTL_MIN_MS, DIBS_TTL_MAX_MS,  \
+    ttl_ms)                                                                                                            \
+  X(wait, "wait", DURATION, "TIME", "how long to wait (for ever)", 0, INT64_C(31622400000), wait_ms)                   \
+  X(try, "try", FLAG, "", "do not wait", 0, 0, try_once)                                                               \
+  X(shared, "shared", FLAG, "", "acquire as one of many readers", 0, 0, shared)                                        \
+  X(slots, "slots", COUNT, "N", "acquire as one of at most N holders", 1, DIBS_SLOTS_MAX, slots)                       \
+  X(grace, "grace", DURATION, "TIME", "time between TERM and KILL (2s or ttl/4, the shorter)", 0, DIBS_TTL_MAX_MS,     \
+    grace_ms)                                                                                                          \
+  X(at_least, "at-least", DURATION, "TIME", "how long the name stays held from the start on, at least", 0,             \
+    DIBS_TTL_MAX_MS, at_least_ms)                                                                                      \
+  X(now, "now", FLAG, "", "do not wait for the holder; two may hold for up to ttl/3", 0, 0, now)                       \
+  X(interval, "interval", DURATION, "TIME", "time between two reads of the store (500ms)", 50, INT64_C(60000),         \
+    interval_ms)                                                                                                       \
+  X(count, "count", COUNT, "N", "end after N changes", 1, INT64_C(1000000000), count)                                  \
+  X(keep, "keep", DURATION, "TIME", "how long the result is kept (24h)", 1, CLI_KEEP_MAX_MS, keep_ms)                  \
+  X(retry, "retry", FLAG, "", "do not keep a failure; run the command again after one", 0, 0, retry)                   \
+  X(forget, "forget", FLAG, "", "delete the result; run nothing", 0, 0, forget)                                        \
+  X(claim, "claim", TEXT, "ID", "the id of the claim, for repeating the call (random)", 0, 0, claim)                   \
+  X(partial, "partial", FLAG, "", "take the rest if it is less than N", 0, 0, partial)                                 \
+  X(strategy, "strategy", TEXT, "S", "the method (coalesced)", 0, 0, strategy)                                         \
+  X(table, "table", TEXT, "FILE#NAME", "your own table, as the INI file declares it", 0, 0, table)                     \
+  X(if, "if", TEXT, "VERSION", "only if the record has this version", 0, 0, if_version)                                \
+  X(create, "create", FLAG, "", "only if the record does not exist", 0, 0, create)                                     \
+  X(force, "force", FLAG, "", "write without a guard", 0, 0, force)                                                    \
+  X(probe, "probe", FLAG, "", "also acquire leases, which writes to the store", 0, 0, probe)                           \
+  X(percent, "percent", COUNT, "N", "on for N percent of the names, always the same ones", 0, 100, percent)            \
+  X(reenter, "reenter", FLAG, "", "run under the lease of an outer dibs, if it has one", 0, 0, reenter)
 
 enum {
-#define CLI__OPTION_ENUM(name, kind, arg, help, least, most, field) CLI_OPT_##name,
+#define CLI__OPTION_ENUM(word, name, kind, arg, help, least, most, field) CLI_OPT_##word,
   CLI_OPTIONS(CLI__OPTION_ENUM)
 #undef CLI__OPTION_ENUM
       CLI_OPT_COUNT
@@ -74,14 +83,14 @@ struct cli_option {
 };
 extern const struct cli_option dibs__cli_options[CLI_OPT_COUNT];
 
-/* What was given; durations and numbers are CLI_UNSET unless given. */
+/* The options of a call; durations and numbers are CLI_UNSET if they are missing. */
 struct cli_values {
   struct cli_globals globals;
-  int64_t ttl_ms, wait_ms, grace_ms, interval_ms, slots, count, keep_ms, percent;
+  int64_t ttl_ms, wait_ms, grace_ms, at_least_ms, interval_ms, slots, count, keep_ms, percent;
   const char *claim, *strategy;
   const char *table, *if_version;
-  bool create, force;
-  bool help, try_once, shared, now, retry, forget, partial;
+  bool create, force, probe;
+  bool help, try_once, shared, now, retry, forget, partial, reenter;
 };
 
 enum { CLI_POS_MAX = 2 + DIBS_COLUMNS_MAX };
@@ -91,19 +100,19 @@ struct cli_call {
   struct cli_values v;
   const char *pos[CLI_POS_MAX];
   int npos;
-  char **rest; /* what stands behind "--", or what a raw command shall parse itself; NULL at the end */
+  char **rest; /* the words after "--", or those that a raw command parses itself; ends with NULL */
   int nrest;
 };
 
-/* Parses argv (argv[0] is skipped); a refused one is described in `wrong`.  `rest` points into argv, whose order may
- * be changed. */
+/* Parses argv (argv[0] is skipped); false: `wrong` has the reason.  `rest` points into argv, whose order may change. */
 bool dibs__cli_parse(int argc, char **argv, struct cli_call *call, char *wrong, size_t wrong_size);
 
-/* "500ms" "30s" "2m" "1h" to milliseconds.  false, with what is wrong behind `option`. */
+/* "500ms" "30s" "29.1s" "2m05s" "1d00h" to milliseconds: all that dibs__cli_span prints.  false: `wrong` has the
+ * reason, without the option's name. */
 bool dibs__cli_duration(const char *text, int64_t *ms, char *wrong, size_t wrong_size);
 bool dibs__cli_number(const char *text, uint64_t most, uint64_t *out);
 
-/* ---- Commands (commands.c, help.c) ---- */
+/* ---- Commands (commands.c, program.c; those of dibs-lab: lab/command.c) ---- */
 
 struct cli_command {
   const char *name, *args, *summary;
@@ -115,16 +124,19 @@ struct cli_command {
   int (*main)(struct cli_call *call);
   const char *text, *example;
 };
+/* dibs and dibs-lab share the code of options.c, output.c, program.c and table.c.  Each defines these two: */
 extern const struct cli_command dibs__cli_commands[]; /* name NULL at the end */
+extern const struct cli_program {
+  const char *name, *summary;
+  void (*refused)(const struct cli_call *call); /* before the message about a wrong command line; may be NULL */
+} dibs__cli_program;
 const struct cli_command *dibs__cli_command_find(const char *name);
-/* The entry nearest to a misspelt one, or NULL when none is near. */
-const char *dibs__cli_nearest(const char *wrong, const char *(*nth)(size_t i, const void *arg), const void *arg);
-
-void dibs__cli_help_command(const struct cli_command *command, FILE *out);
-void dibs__cli_help_all(FILE *out);
+int dibs__cli_main(int argc, char **argv);
 
 int dibs__cli_run(struct cli_call *call);
 int dibs__cli_lock(struct cli_call *call);
+/* Prints a line that makes `eval "$(dibs lock ...)"` fail with that code, because eval of an empty text succeeds. */
+void dibs__cli_lock_failed(const struct cli_globals *globals, int code);
 int dibs__cli_unlock(struct cli_call *call);
 int dibs__cli_renew(struct cli_call *call);
 int dibs__cli_ls(struct cli_call *call);
@@ -138,64 +150,102 @@ int dibs__cli_flag(struct cli_call *call);
 int dibs__cli_tier(struct cli_call *call);
 int dibs__cli_stats(struct cli_call *call);
 int dibs__cli_doctor(struct cli_call *call);
-int dibs__cli_lab(struct cli_call *call); /* raw */
+int dibs__cli_start_lab(struct cli_call *call); /* lab and bench: becomes dibs-lab */
 int dibs__cli_help(struct cli_call *call);
 int dibs__cli_version(struct cli_call *call);
-/* bench.c; argv[0] is "bench", the globals are taken out. */
-int dibs_cli_bench(int argc, char **argv, const struct cli_globals *globals);
 
-/* ---- Messages (say.c) ---- */
+/* The program of that name in the folder of the running one; otherwise the name itself, which execvp finds in PATH. */
+const char *dibs__cli_find_program(const char *name, char *path, size_t size);
+
+/* ---- Messages (output.c) ---- */
 
 /* One line on standard error, `dibs: ...`, or with --json an object; returns `code`.  `status` is "" or a status's
  * name.  --quiet silences plain answers only. */
 int dibs__cli_fail(const struct cli_globals *globals, int code, const char *status, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
-/* The same for what the library answered; `what` is said when it gave no text. */
+/* The same for a status of the library; `what` is the message if the library gave no text. */
 int dibs__cli_fail_status(const struct cli_globals *globals, dibs_status status, const dibs_error *error,
                           const char *what);
 int dibs__cli_exit_of(dibs_status status);
-/* A remark that is no failure: `dibs: ...`; not with --quiet or --json. */
+/* A note, not a failure: `dibs: ...`; not with --quiet or --json. */
 void dibs__cli_note(const struct cli_globals *globals, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* How long an error waits for a reader that has stopped reading; a note is dropped sooner. */
+enum { CLI_ERROR_MS = 2000, CLI_NOTE_MS = 50 };
+/* A line, a few, or a JSON object, written at once. */
+struct cli_line {
+  FILE *out;
+  char *text;
+  size_t length;
+};
+bool dibs__cli_line_open(struct cli_line *line); /* false: no memory */
+/* Writes it to standard output or error within `ms`.  false: not all of it, with errno. */
+bool dibs__cli_line_send(struct cli_line *line, int fd, int64_t ms);
+/* Prints a note of `doing` (a participle), the name, and its holder; prints nothing if there is no holder. */
+void dibs__cli_note_holder(const struct cli_globals *globals, dibs_store *store, const char *name, const char *doing);
 /* Flushes standard output: CLI_DONE, or CLI_FAILED and a line when it can't be written. */
 int dibs__cli_flush(const struct cli_globals *globals);
 
-/* ---- Stores and leases (common.c) ---- */
+/* ---- Writing without waiting (output.c) ---- */
 
-/* Opens the store of the globals; CLI_DONE, else an exit code, said. */
+/* write(), but neither waits for a reader (EAGAIN) nor raises SIGPIPE (EPIPE). */
+ssize_t dibs__cli_write_now(int fd, const char *bytes, size_t length);
+
+/* ---- Stores and leases (acquire.c) ---- */
+
+/* Opens the store of the globals; CLI_DONE, otherwise an exit code, after a message. */
 int dibs__cli_open(const struct cli_globals *globals, uint32_t flags, dibs_store **store);
-/* The store's URI for another process: what was given, relative files made absolute.  malloc'd; NULL: no memory. */
+/* The store's URI for another process: relative file names are made absolute.  malloc'd; NULL: no memory. */
 char *dibs__cli_store_uri(const struct cli_globals *globals, const dibs_store *store);
-/* mode, slots, ttl, wait and owner as given.  CLI_DONE or CLI_USAGE, said. */
+/* mode, slots, ttl, wait and owner of the options.  CLI_DONE, or CLI_USAGE after a message. */
 int dibs__cli_lease_options(const struct cli_values *values, dibs_lease_options *options);
-/* Draws an id, so that asking again after UNKNOWN finds its own grant. */
+/* Draws an id, so that a repeated request after UNKNOWN finds its own grant. */
 void dibs__cli_draw_id(char id[33]);
 
-/* The lease that lock, or run, told about: from the environment or standard input, never from arguments. */
+/* A lease that lock or run acquired: from the environment or standard input, never from arguments. */
 struct cli_lease_in {
-  char name[DIBS_NAME_MAX + 1]; /* "" when not told */
+  char name[DIBS_NAME_MAX + 1]; /* "" if missing */
   char id[33];
   uint64_t fence;
-  int64_t ttl_ms; /* CLI_UNSET when not told */
+  int64_t ttl_ms; /* CLI_UNSET if missing */
   bool has_id, has_fence;
 };
 enum { CLI_LEASE_IN_MAX = 8192 };
-/* Lines as lock prints them, its JSON, or "ID FENCE".  false with what is wrong. */
+/* Lines as lock prints them, its JSON, or "ID FENCE".  false: `wrong` has the reason. */
 bool dibs__cli_lease_parse(const char *text, size_t length, struct cli_lease_in *in, char *wrong, size_t wrong_size);
-/* One of DIBS_NAME, DIBS_LEASE, DIBS_FENCE, DIBS_TTL; other keys are passed over. */
+/* One of DIBS_NAME, DIBS_LEASE, DIBS_FENCE, DIBS_TTL; it ignores other keys. */
 bool dibs__cli_lease_keep(const char *key, const char *value, struct cli_lease_in *in, char *wrong, size_t wrong_size);
-/* Name, id and fence of a call: NAME from arguments or DIBS_NAME, the rest by DIBS_LEASE and DIBS_FENCE, or from
- * standard input when an argument is "-".  CLI_DONE or CLI_USAGE, said. */
+/* Name, id and fence of a call: NAME from arguments or DIBS_NAME, the rest from DIBS_LEASE and DIBS_FENCE, or from
+ * standard input if an argument is "-".  CLI_DONE, or CLI_USAGE after a message. */
 int dibs__cli_lease_in(const struct cli_call *call, int first_pos, struct cli_lease_in *in);
 int dibs__cli_lease_adopt(const struct cli_call *call, dibs_store *store, const struct cli_lease_in *in,
                           dibs_lease **lease);
-/* The table of --table, FILE or FILE#SECTION; NULL if none was given.  CLI_DONE, else an exit code, said. */
+/* The table of --table, FILE or FILE#SECTION; NULL without --table.  CLI_DONE, otherwise an exit code, after a message.
+ */
 int dibs__cli_table(const struct cli_call *call, dibs_table **table);
 /* 32 hexadecimal digits. */
 bool dibs__cli_is_id(const char *text);
 
-/* ---- Output (json.c, table.c, rows.c) ---- */
+/* ---- The leases that this process runs under (acquire.c) ---- */
 
-/* Writes JSON; commas by itself.  A key is given for members of an object, NULL for elements of an array. */
+/* A lease of an outer `dibs run` or `dibs lock`.  DIBS_NAME, DIBS_LEASE, DIBS_FENCE, DIBS_SLOT describe the innermost
+ * one, DIBS_HELD the others. */
+struct cli_outer {
+  char name[DIBS_NAME_MAX + 1];
+  char id[33];
+  uint64_t fence;
+  dibs_mode mode;
+};
+/* The innermost lease of that name.  false: there is none. */
+bool dibs__cli_outer_find(const char *name, struct cli_outer *outer);
+/* Does it still hold its name in this store? */
+bool dibs__cli_outer_holds(const struct cli_globals *globals, dibs_store *store, const struct cli_outer *outer);
+/* DIBS_HELD for a command under a further lease; "" without an outer lease.  It drops the oldest if they do not fit. */
+enum { CLI_HELD_MAX = 4096 };
+void dibs__cli_outer_list(char held[CLI_HELD_MAX]);
+
+/* ---- Output (output.c, table.c) ---- */
+
+/* Writes JSON, with commas.  Members of an object have a key, elements of an array NULL. */
 struct cli_json {
   FILE *out;
   bool comma;
@@ -204,8 +254,12 @@ struct cli_json {
 void dibs__cli_json_open(struct cli_json *json, const char *key, char bracket);
 void dibs__cli_json_close(struct cli_json *json, char bracket);
 void dibs__cli_json_text(struct cli_json *json, const char *key, const char *text); /* NULL: null */
+/* The same with a length: a NUL byte becomes \u0000, bytes that are not UTF-8 become \ufffd. */
+void dibs__cli_json_bytes(struct cli_json *json, const char *key, const char *text, size_t length);
 void dibs__cli_json_int(struct cli_json *json, const char *key, int64_t number);
 void dibs__cli_json_uint(struct cli_json *json, const char *key, uint64_t number);
+/* null unless it is known, because 0 would be a value. */
+void dibs__cli_json_known(struct cli_json *json, const char *key, int64_t number, bool known);
 void dibs__cli_json_real(struct cli_json *json, const char *key, double number);
 void dibs__cli_json_bool(struct cli_json *json, const char *key, bool yes);
 
@@ -220,31 +274,193 @@ size_t dibs__cli_columns(int fd);
 
 enum { CLI_CELLS_MAX = 12 };
 struct cli_table;
-/* `heads` are the columns, ended by NULL; a head that begins with '>' is set to the right, one that begins with '*'
- * is the first to be cut when the terminal is narrow, one with '-' is left out when that is not enough. */
+/* `heads` are the columns, ended by NULL.  Marks before a head: '>' aligns the column to the right, '*' is cut first if
+ * the terminal is narrow, '-' is then left out, '--' is left out last, '=' is never cut. */
 struct cli_table *dibs__cli_table_new(const char *const *heads);
 /* Adds the next cell of the current row; copies it.  false: no memory. */
 bool dibs__cli_table_add(struct cli_table *table, const char *text);
 void dibs__cli_table_print(const struct cli_table *table, size_t columns, FILE *out);
 void dibs__cli_table_free(struct cli_table *table);
 
-/* A kept copy of what dibs_list tells. */
-struct cli_row {
-  dibs_lease_info info;
-  char *name, *owner;
-};
-struct cli_rows {
-  struct cli_row *row;
-  size_t count, room;
-  bool full; /* no memory was left */
-};
-int dibs__cli_rows_add(const dibs_lease_info *info, void *rows); /* a dibs_list_fn */
-void dibs__cli_rows_free(struct cli_rows *rows);
-void dibs__cli_rows_table(const struct cli_rows *rows, size_t columns, FILE *out);
-void dibs__cli_row_json(struct cli_json *json, const struct cli_row *row, const char *event, int64_t at_ms);
-const char *dibs__cli_state_name(uint32_t state);
+/* Its leases are session locks (lock= in the URI): the server keeps neither their names nor a ttl. */
+bool dibs__cli_has_session_locks(const dibs_store *store);
 const char *dibs__cli_mode_name(dibs_mode mode);
 /* "29.1s", "2m05s", "450ms". */
 void dibs__cli_span(char *to, size_t size, int64_t ms);
+
+/*
+ * The one table of exit codes.  `dibs help exits`, the help of each command and dibs(1) are generated from it or
+ * checked against it.  The codes are above those that commands commonly use and below those of a shell, and with each
+ * dibs prints a line to standard error, so that a child's own status cannot be confused with one of dibs.
+ *
+ * X(name, number, statuses, text)
+ */
+#define CLI_EXITS(X)                                                                                                   \
+  X(DONE, 0, "OK REPLAY", "done, now or before; run, once: the command's own status")                                  \
+  X(CONFLICT, 115, "CONFLICT", "another client changed it since you read it; nothing changed")                         \
+  X(TROUBLE, 116, "", "doctor, lab: something needs attention")                                                        \
+  X(ABSENT, 117, "NOT_FOUND", "no holder and no waiter, or it does not exist")                                         \
+  X(STALE, 118, "STALE", "a newer fence was seen; nothing changed")                                                    \
+  X(FAILED, 119, "NO_MEMORY CANCELLED", "no memory, process or output, or the minder was killed")                      \
+  X(BUSY, 120, "HELD FULL", "another client holds it (--try), or too little is left (stock)")                          \
+  X(TIMEOUT, 121, "TIMEOUT", "still held at the end of --wait")                                                        \
+  X(LOST, 122, "LOST", "the lease was lost or broken; run, once: dibs ended the command")                              \
+  X(STORE, 123, "UNAVAILABLE DENIED CORRUPT TOO_NEW", "the store is unusable: down, not permitted, damaged, newer")    \
+  X(UNKNOWN, 124, "UNKNOWN", "the outcome is not known; repeating the call is safe")                                   \
+  X(USAGE, 125, "INVALID UNSUPPORTED", "the command line is wrong, or the store does not support it")                  \
+  X(NOEXEC, 126, "", "run, once: cannot execute the command (lab, bench: dibs-lab)")                                   \
+  X(NOCMD, 127, "", "run, once: the command (lab, bench: dibs-lab) was not found")                                     \
+  X(SIGNAL, 128, "", "128+N: signal N ended the command, or dibs while it waited")
+
+enum cli_exit {
+#define CLI__EXIT_ENUM(name, number, statuses, text) CLI_##name = number,
+  CLI_EXITS(CLI__EXIT_ENUM)
+#undef CLI__EXIT_ENUM
+};
+
+/* As bits, for the exit codes of a command. */
+enum {
+  CLI__BIT_BEFORE = -1,
+#define CLI__EXIT_INDEX(name, number, statuses, text) CLI__BIT_##name,
+  CLI_EXITS(CLI__EXIT_INDEX)
+#undef CLI__EXIT_INDEX
+};
+#define CLI_MAY(name) (1u << CLI__BIT_##name)
+
+/* Waiting for a lease while dibs handles signals: shared by lock and run. */
+
+/* Signals are read from a descriptor and interrupt nothing.  Signals that were ignored when dibs started stay ignored.
+ */
+struct cli_signals {
+  int fd;
+  sigset_t before; /* the mask at the start of dibs, for its child */
+};
+int dibs__cli_signals_open(const struct cli_globals *globals, struct cli_signals *signals);
+void dibs__cli_signals_close(struct cli_signals *signals);
+/* The next signal, or 0. */
+int dibs__cli_signals_next(const struct cli_signals *signals);
+
+/* Opens the store with DIBS_STORE_LOOP.  It tries an unreachable server again during wait_ms, and reduces wait_ms by
+ * the time that this took.  CLI_DONE, or an exit code after a message; 128 + N when signal N ended it. */
+int dibs__cli_reach(const struct cli_globals *globals, dibs_lease_options *options, const struct cli_signals *signals,
+                    dibs_store **store);
+
+/* Acquires with these options; the store is open with DIBS_STORE_LOOP.  CLI_DONE, or an exit code after a message; 128
+ * + N when signal N ended the wait. */
+int dibs__cli_acquire(const struct cli_globals *globals, dibs_store *store, const char *name,
+                      dibs_lease_options *options, const struct cli_signals *signals, dibs_lease **lease);
+
+/* What the files of `dibs record` share. */
+
+struct record_call {
+  const struct cli_call *call;
+  const struct cli_globals *globals;
+  const char *key;
+  dibs_table *table; /* NULL: dibs' own */
+  dibs_store *store;
+  dibs_lease *lease; /* NULL: none */
+  char *data;        /* standard input, where it is the value */
+  size_t length;
+  bool given; /* the values are among the arguments */
+};
+
+/* A copy of the state of a store's tiers, and its output for people and programs.  For tier and stats. */
+
+struct cli_tiers {
+  dibs_tiers_info info;
+  struct {
+    dibs_tier_info info;
+    char name[64], uri[256], trouble[200];
+  } tier[DIBS_TIERS_MAX];
+  size_t count;
+  struct cli_tier_client {
+    dibs_tier_client info;
+    char owner[DIBS_OWNER_MAX + 1];
+  } * client;
+  size_t clients, capacity;
+  bool full; /* no memory was left */
+};
+
+/* Free the result with dibs__cli_tiers_free also after a failure. */
+dibs_status dibs__cli_tiers_read(dibs_store *store, struct cli_tiers *tiers, dibs_error *error);
+void dibs__cli_tiers_free(struct cli_tiers *tiers);
+/* So few epochs are left that an operator must find out what uses them. */
+bool dibs__cli_tiers_few_epochs(const struct cli_tiers *tiers);
+/* Did the anchor confirm this state just now? */
+bool dibs__cli_tiers_confirmed(const struct cli_tiers *tiers);
+/* A summary in one or two sentences, and the table. */
+void dibs__cli_tiers_table(const struct cli_tiers *tiers, size_t columns, FILE *out);
+/* As the members of an object. */
+void dibs__cli_tiers_json(const struct cli_tiers *tiers, struct cli_json *json);
+const char *dibs__cli_tiers_count_name(size_t nth);
+const char *dibs__cli_strictness_name(dibs_strictness strictness);
+
+/* The parts of doctor.c share this. */
+
+/* One finding: printed at once, or added to the JSON. */
+struct doctor {
+  const struct cli_globals *globals;
+  struct cli_json json;
+  bool trouble;
+};
+
+/*
+ * The result of a command that `dibs once` keeps: its status, and its output, in order.
+ */
+
+enum { CAPTURED_OUT, CAPTURED_ERR, CAPTURED_STREAMS };
+
+/* While the command runs. */
+struct captured {
+  char *parts;
+  size_t len, capacity;
+  size_t latest; /* where the latest part begins; its stream is `stream` */
+  int stream;    /* -1: none */
+  bool cut;      /* some output did not fit; all later output is dropped, too */
+  uint64_t written[CAPTURED_STREAMS], left_out;
+};
+void dibs__cli_captured_begin(struct captured *captured);
+void dibs__cli_captured_add(struct captured *captured, int stream, const char *bytes, size_t len);
+/* malloc'd; NULL: no memory. */
+char *dibs__cli_captured_whole(const struct captured *captured, int status, int64_t took_ms, size_t *length);
+void dibs__cli_captured_free(struct captured *captured);
+
+/* A kept result. */
+struct captured_result {
+  int status;
+  int64_t took_ms;
+  uint64_t written[CAPTURED_STREAMS], left_out; /* bytes */
+  const char *parts;                            /* points into the text that was read */
+  size_t len;
+};
+/* false: the text is not a result of dibs once. */
+bool dibs__cli_captured_read(const char *text, size_t length, struct captured_result *result);
+/* The next part; *at begins with 0.  false: that was the last. */
+bool dibs__cli_captured_next(const struct captured_result *result, size_t *at, int *stream, const char **bytes,
+                             size_t *len);
+
+/*
+ * The output of a command, on its way to dibs' standard output and error, and a copy of it (cli.h).
+ *
+ * Nothing blocks while the command runs: a slow reader makes the command wait, as without dibs, and never the loop that
+ * renews the lease.  If there is no reader any more, the output is still kept.
+ */
+
+struct tee_stream {
+  int from, to;
+  char *pending; /* read and not yet written: [at, at + len) */
+  size_t at, len, capacity;
+  int broken; /* errno of writing */
+};
+
+struct tee {
+  struct tee_stream stream[CAPTURED_STREAMS];
+  struct captured captured;
+};
+
+/* The descriptors to poll, and the work to do then. */
+enum { TEE_POLLS = 4 };
+void dibs__cli_tee_request(const struct tee *tee, struct pollfd polls[TEE_POLLS]);
+void dibs__cli_tee_step(struct tee *tee, const struct pollfd polls[TEE_POLLS]);
 
 #endif

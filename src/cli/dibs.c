@@ -1,46 +1,65 @@
 /* SPDX-License-Identifier: MIT */
-/* The command `dibs`: parses, and hands the call to its command. */
+/* The program dibs, and how it becomes dibs-lab. */
 #include "cli/cli.h"
 
 #include <errno.h>
-#include <fcntl.h>
+#include <limits.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-/* A store's file that got the number of a standard stream would be written into by the first message. */
-static void fill_standard_streams(void) {
-  int fd;
-  do fd = open("/dev/null", O_RDWR);
-  while (fd >= 0 && fd <= STDERR_FILENO);
-  if (fd >= 0) close(fd);
+static int cannot_start(const struct cli_call *call, const char *program, int error) {
+  const struct cli_globals *g = &call->v.globals;
+  if (error == ENOENT)
+    return dibs__cli_fail(g, CLI_NOCMD, "",
+                          "dibs %s needs the program dibs-lab, which is neither beside dibs nor in PATH: install the "
+                          "package dibs-lab",
+                          call->command->name);
+  return dibs__cli_fail(g, error == ENOMEM ? CLI_FAILED : CLI_NOEXEC, "", "cannot start %s: %s", program,
+                        strerror(error));
 }
 
-/* How to say that the rest can't be read, when that rest asks for JSON. */
-static bool wants_json(char **argv) {
-  for (char **word = argv + 1; *word != NULL && strcmp(*word, "--") != 0; word++)
-    if (strcmp(*word, "--json") == 0) return true;
-  return false;
+/* The experiments and the benchmark are a separate program with the same arguments, because most users of dibs never
+ * need them. */
+int dibs__cli_start_lab(struct cli_call *call) {
+  const struct cli_globals *g = &call->v.globals;
+  char path[PATH_MAX], name[] = "dibs-lab", json[] = "--json", quiet[] = "--quiet", dashes[] = "--";
+  char *store = NULL, *owner = NULL;
+  const char *program = dibs__cli_find_program(name, path, sizeof path);
+  char **argv = calloc((size_t)call->nrest + 7, sizeof *argv);
+  int error = ENOMEM, n = 0;
+  if (argv == NULL) goto out;
+  argv[n++] = name;
+  argv[n++] = call->rest[0]; /* lab or bench */
+  if (g->store_given) {
+    if (asprintf(&store, "--store=%s", g->store) < 0) goto out;
+    argv[n++] = store;
+  }
+  if (g->owner != NULL) {
+    if (asprintf(&owner, "--owner=%s", g->owner) < 0) goto out;
+    argv[n++] = owner;
+  }
+  if (g->json) argv[n++] = json;
+  if (g->quiet) argv[n++] = quiet;
+  argv[n++] = dashes; /* the words after it have no options of every command */
+  for (int i = 1; i < call->nrest; i++) argv[n++] = call->rest[i];
+  execvp(program, argv);
+  error = errno;
+out:
+  free(store);
+  free(owner);
+  free(argv);
+  return cannot_start(call, program, error);
 }
+
+/* `eval` of nothing succeeds: what `dibs lock` prints must fail. */
+static void report_refused(const struct cli_call *call) {
+  if (call->command != NULL && call->command->main == dibs__cli_lock)
+    dibs__cli_lock_failed(&call->v.globals, CLI_USAGE);
+}
+
+const struct cli_program dibs__cli_program = {"dibs", "one holder, one write", report_refused};
 
 int main(int argc, char **argv) {
-  struct cli_call call;
-  char wrong[600];
-  fill_standard_streams();
-  bool fine = dibs__cli_parse(argc, argv, &call, wrong, sizeof wrong);
-  const struct cli_globals *g = &call.v.globals;
-  if (!fine && argc > 0) call.v.globals.json = wants_json(argv);
-  if (!fine) return dibs__cli_fail(g, CLI_USAGE, "INVALID", "%s", wrong);
-  if (call.v.help) {
-    if (call.command != NULL)
-      dibs__cli_help_command(call.command, stdout);
-    else
-      dibs__cli_help_all(stdout);
-    return dibs__cli_flush(g);
-  }
-  if (call.command == NULL) {
-    dibs__cli_help_all(stderr);
-    return dibs__cli_fail(g, CLI_USAGE, "INVALID", "which command? dibs help lists them");
-  }
-  if (call.command->main == NULL) return dibs_cli_bench(call.nrest, call.rest, g);
-  return call.command->main(&call);
+  return dibs__cli_main(argc, argv);
 }

@@ -1,10 +1,129 @@
 /* SPDX-License-Identifier: MIT */
-/* `dibs flag`: what a store of several tiers is allowed to do. */
+/* `dibs stats`: the counts of all clients, the state of the tiers, and the cost of a lease. */
 #include "cli/cli.h"
 
 #include <inttypes.h>
 #include <string.h>
 #include <unistd.h>
+
+enum { ROUNDS = 20 };
+
+struct stats {
+  const struct cli_globals *globals;
+  struct cli_json json;
+  size_t held, waiting;
+};
+
+/* ---- A lease of our own ---- */
+
+/* The library times it; the counts from before these rounds belong to opening the store. */
+static dibs_status probe_lease_cost(dibs_store *store, dibs_error *error) {
+  dibs_lease_options options = {.size = sizeof options, .flags = DIBS_NO_RENEW};
+  char id[33], name[64];
+  dibs_status status = DIBS_OK;
+  dibs__cli_draw_id(id);
+  snprintf(name, sizeof name, "dibs.stats.%s", id);
+  for (int i = 0; i < ROUNDS && status == DIBS_OK; i++) {
+    dibs_lease *lease = NULL;
+    status = dibs_acquire(store, name, &options, &lease, error);
+    if (status == DIBS_OK) status = dibs_release(lease, error);
+    dibs_lease_free(lease);
+  }
+  return status;
+}
+
+static int tell_latency(const dibs_metric *metric, void *user) {
+  struct stats *s = user;
+  const dibs_latency *l = metric->latency;
+  if (metric->kind != DIBS_LATENCY) return 0;
+  if (!s->globals->json) {
+    printf("%-8s %8.3f ms, p99 %.3f ms, max %.3f ms of %" PRIu64 "\n", metric->name, (double)l->p50 / 1e6,
+           (double)l->p99 / 1e6, (double)l->max / 1e6, l->count);
+    return 0;
+  }
+  dibs__cli_json_open(&s->json, metric->name, '{');
+  dibs__cli_json_uint(&s->json, "count", l->count);
+  dibs__cli_json_uint(&s->json, "p50_ns", l->p50);
+  dibs__cli_json_uint(&s->json, "p90_ns", l->p90);
+  dibs__cli_json_uint(&s->json, "p99_ns", l->p99);
+  dibs__cli_json_uint(&s->json, "max_ns", l->max);
+  dibs__cli_json_close(&s->json, '}');
+  return 0;
+}
+
+static int count_row(const dibs_lease_info *info, void *user) {
+  struct stats *s = user;
+  if (info->state == DIBS_WAITS || info->state == DIBS_OFFERED)
+    s->waiting++;
+  else
+    s->held++;
+  return 0;
+}
+
+/* ---- Printing ---- */
+
+static void print_tiers(struct stats *s, const struct cli_tiers *tiers) {
+  if (s->globals->json) {
+    dibs__cli_tiers_json(tiers, &s->json);
+    return;
+  }
+  dibs__cli_tiers_table(tiers, dibs__cli_columns(STDOUT_FILENO), stdout);
+  printf("\nclients %u, counts since each one started\n", tiers->info.clients);
+  for (size_t i = 0; i < DIBS_TIERS_COUNTED; i++)
+    printf("%-14s %12" PRIu64 "\n", dibs__cli_tiers_count_name(i), tiers->info.all[i]);
+  putchar('\n');
+}
+
+static dibs_status print_lease(struct stats *s, dibs_store *store, dibs_error *error) {
+  if (s->globals->json)
+    dibs__cli_json_open(&s->json, "lease", '{');
+  else
+    printf("a lease, from this machine\n");
+  dibs_status status = dibs_metrics(store, tell_latency, s, error);
+  if (s->globals->json) dibs__cli_json_close(&s->json, '}');
+  return status;
+}
+
+static int print_stats(struct stats *s, dibs_store *store, const struct cli_tiers *tiers, bool probed) {
+  dibs_error error = {0};
+  bool json = s->globals->json;
+  if (json) {
+    dibs__cli_json_open(&s->json, NULL, '{');
+    dibs__cli_json_text(&s->json, "store", dibs_store_uri(store));
+    dibs__cli_json_uint(&s->json, "held", s->held);
+    dibs__cli_json_uint(&s->json, "waiting", s->waiting);
+  } else {
+    printf("%s\n%zu held, %zu waiting\n\n", dibs_store_uri(store), s->held, s->waiting);
+  }
+  if (tiers->count > 0) print_tiers(s, tiers);
+  dibs_status status = probed ? print_lease(s, store, &error) : DIBS_OK;
+  if (json) dibs__cli_json_close(&s->json, '}');
+  if (status != DIBS_OK) return dibs__cli_fail_status(s->globals, status, &error, "stats");
+  return dibs__cli_flush(s->globals);
+}
+
+int dibs__cli_stats(struct cli_call *call) {
+  struct stats s = {.globals = &call->v.globals, .json = {.out = stdout}};
+  struct cli_tiers tiers = {0};
+  dibs_store *store = NULL;
+  dibs_error error = {0};
+  int code = dibs__cli_open(s.globals, 0, &store);
+  if (code != CLI_DONE) return code;
+  dibs_status status = dibs_list(store, NULL, count_row, &s, &error);
+  if (status == DIBS_OK && call->v.probe) status = probe_lease_cost(store, &error);
+  if (status == DIBS_OK) {
+    status = dibs__cli_tiers_read(store, &tiers, &error);
+    if (status == DIBS_UNSUPPORTED) status = DIBS_OK; /* one store alone */
+  }
+  if (status == DIBS_OK && tiers.full) status = DIBS_NO_MEMORY;
+  code = status == DIBS_OK ? print_stats(&s, store, &tiers, call->v.probe)
+                           : dibs__cli_fail_status(s.globals, status, &error, "stats");
+  dibs__cli_tiers_free(&tiers);
+  dibs_close(store);
+  return code;
+}
+
+/* `dibs flag`: controls how a store of several tiers uses them. */
 
 struct flags {
   const struct cli_globals *globals;
@@ -26,34 +145,41 @@ static void flag_json(struct cli_json *j, const char *key, const char *name, uin
   dibs__cli_json_close(j, '}');
 }
 
+/* Opened with the first flag, so that an error prints no list. */
+static void list_open(struct flags *f) {
+  if (f->json.depth == 0) dibs__cli_json_open(&f->json, NULL, '[');
+}
+
 static int list_one(const char *name, uint32_t percent, void *user) {
   struct flags *f = user;
   char value[16];
   value_text(percent, value, sizeof value);
-  if (f->globals->json)
+  if (f->globals->json) {
+    list_open(f);
     flag_json(&f->json, NULL, name, percent);
-  else if (f->table != NULL && dibs__cli_table_add(f->table, name))
+  } else if (f->table != NULL && dibs__cli_table_add(f->table, name)) {
     (void)dibs__cli_table_add(f->table, value);
+  }
   return 0;
 }
 
-static int list(const struct cli_globals *g, dibs_store *store) {
+static int list_flags(const struct cli_globals *g, dibs_store *store) {
   static const char *const heads[] = {"FLAG", "VALUE", NULL};
   struct flags f = {.globals = g, .json = {.out = stdout}};
   dibs_error error = {0};
-  if (g->json)
-    dibs__cli_json_open(&f.json, NULL, '[');
-  else
-    f.table = dibs__cli_table_new(heads);
+  if (!g->json) f.table = dibs__cli_table_new(heads);
   dibs_status status = dibs_flags(store, list_one, &f, &error);
   if (status == DIBS_OK && f.table != NULL) dibs__cli_table_print(f.table, dibs__cli_columns(STDOUT_FILENO), stdout);
-  if (g->json) dibs__cli_json_close(&f.json, ']');
+  if (status == DIBS_OK && g->json) {
+    list_open(&f);
+    dibs__cli_json_close(&f.json, ']');
+  }
   dibs__cli_table_free(f.table);
   if (status != DIBS_OK) return dibs__cli_fail_status(g, status, &error, "flag ls");
   return dibs__cli_flush(g);
 }
 
-static int get(const struct cli_globals *g, dibs_store *store, const char *name) {
+static int get_flag(const struct cli_globals *g, dibs_store *store, const char *name) {
   dibs_error error = {0};
   uint32_t percent = 0;
   dibs_status status = dibs_flag_get(store, name, &percent, &error);
@@ -78,7 +204,7 @@ static bool read_value(const char *word, int64_t option, uint32_t *percent) {
   }
   for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
     if (strcmp(word, words[i].word) != 0) continue;
-    /* On for some: that is what a percent is.  Off for some is not. */
+    /* --percent means "on for some"; "off for some" does not exist. */
     *percent = words[i].percent > 0 && option != CLI_UNSET ? (uint32_t)option : words[i].percent;
     return words[i].percent > 0 || option == CLI_UNSET;
   }
@@ -92,10 +218,13 @@ static bool read_value(const char *word, int64_t option, uint32_t *percent) {
   return true;
 }
 
-static int set(const struct cli_globals *g, dibs_store *store, const char *name, uint32_t percent) {
+static int set_flag(const struct cli_globals *g, dibs_store *store, const char *name, uint32_t percent) {
   dibs_error error = {0};
   dibs_status status = dibs_flag_set(store, name, percent, &error);
-  return status == DIBS_OK ? CLI_DONE : dibs__cli_fail_status(g, status, &error, name);
+  if (status != DIBS_OK) return dibs__cli_fail_status(g, status, &error, name);
+  struct cli_json j = {.out = stdout};
+  if (g->json) flag_json(&j, NULL, name, percent);
+  return dibs__cli_flush(g);
 }
 
 int dibs__cli_flag(struct cli_call *call) {
@@ -105,17 +234,20 @@ int dibs__cli_flag(struct cli_call *call) {
   bool lists = strcmp(verb, "ls") == 0, gets = strcmp(verb, "get") == 0, sets = strcmp(verb, "set") == 0;
   uint32_t percent = 0;
   if (!lists && !gets && !sets)
-    return dibs__cli_fail(g, CLI_USAGE, "INVALID", "'%.40s' is none of ls, get, set; see dibs help flag", verb);
+    return dibs__cli_fail(g, CLI_USAGE, "INVALID", "'%.40s' is not ls, get or set; see dibs help flag", verb);
   if ((lists && name != NULL) || (gets && value != NULL) || (!sets && call->v.percent != CLI_UNSET))
-    return dibs__cli_fail(g, CLI_USAGE, "INVALID", "a value goes with dibs flag set, a name with get and set");
-  if (!lists && name == NULL)
-    return dibs__cli_fail(g, CLI_USAGE, "INVALID", "which flag? dibs flag %s NAME; dibs flag ls names them", verb);
-  if (sets && !read_value(value, call->v.percent, &percent))
     return dibs__cli_fail(g, CLI_USAGE, "INVALID",
-                          "to what? dibs flag set %.60s on, off, or a percent from 0 to 100 (--percent N)", name);
+                          "only dibs flag set takes a value, and only get and set take a name");
+  if (!lists && name == NULL)
+    return dibs__cli_fail(g, CLI_USAGE, "INVALID", "which flag? dibs flag %s NAME; dibs flag ls lists them", verb);
+  if (sets && !read_value(value, call->v.percent, &percent))
+    return dibs__cli_fail(
+        g, CLI_USAGE, "INVALID",
+        "the value is missing: dibs flag set %.60s on, off, or a percentage from 0 to 100 (--percent N)", name);
   dibs_store *store = NULL;
   int code = dibs__cli_open(g, 0, &store);
-  if (code == CLI_DONE) code = lists ? list(g, store) : gets ? get(g, store, name) : set(g, store, name, percent);
+  if (code == CLI_DONE)
+    code = lists ? list_flags(g, store) : gets ? get_flag(g, store, name) : set_flag(g, store, name, percent);
   dibs_close(store);
   return code;
 }

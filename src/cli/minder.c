@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The minder's side.  See minder.h.  One loop over three descriptors: dibs, SIGCHLD, an alarm. */
-#include "cli/minder.h"
-#include "cli/process.h"
+/* The minder's side.  See run.h.  One loop over three descriptors: dibs, SIGCHLD, an alarm. */
+#include "cli/run.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -20,29 +19,30 @@ struct mind {
   int children, alarm;
   pid_t command;              /* 0: not started, or reaped */
   bool started, ended, alone; /* alone: no child is left */
+  bool orphaned;              /* dibs was gone before the command was over */
   int status;                 /* wait status once ended */
   dibs__tick deadline;
   struct ending ending;
 };
 
-bool dibs__cli_minder_tell(int fd, const struct minder_head *head, const char *text, size_t length) {
+bool dibs__cli_minder_send(int fd, const struct minder_head *head, const char *text, size_t length) {
   struct iovec parts[] = {{.iov_base = (void *)(uintptr_t)head, .iov_len = sizeof *head},
                           {.iov_base = (void *)(uintptr_t)text, .iov_len = length}};
   struct msghdr message = {.msg_iov = parts, .msg_iovlen = length > 0 ? 2 : 1};
   ssize_t sent;
   do sent = sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
   while (sent < 0 && errno == EINTR);
-  /* Whoever does not read for so long that the buffer is full is stopped: not gone. */
+  /* A reader that has let the buffer fill up is stopped, not gone. */
   return sent >= 0 || errno == EAGAIN;
 }
 
-int dibs__cli_minder_hear(int fd, struct minder_head *head, char *text, size_t *length) {
+int dibs__cli_minder_receive(int fd, struct minder_head *head, char *text, size_t *length) {
   struct iovec parts[] = {{.iov_base = head, .iov_len = sizeof *head},
                           {.iov_base = text, .iov_len = text != NULL ? MINDER_TEXT_MAX : 0}};
   struct msghdr message = {.msg_iov = parts, .msg_iovlen = text != NULL ? 2 : 1};
   for (;;) {
     ssize_t got = recvmsg(fd, &message, MSG_DONTWAIT);
-    /* The other side ended with something of ours unread; what it said before is still there. */
+    /* The other side ended before it read all of our messages; its own messages are still readable. */
     if (got < 0 && (errno == EINTR || errno == ECONNRESET)) continue;
     if (got < 0) return errno == EAGAIN ? 0 : -1;
     if (got < (ssize_t)sizeof *head) return -1;
@@ -51,9 +51,20 @@ int dibs__cli_minder_hear(int fd, struct minder_head *head, char *text, size_t *
   }
 }
 
-static void tell(const struct mind *m, enum minder_word word, int number, uint64_t left) {
+static void tell_dibs(const struct mind *m, enum minder_word word, int number, uint64_t left) {
   struct minder_head head = {.word = word, .number = number, .left = left};
-  if (m->dibs >= 0) dibs__cli_minder_tell(m->dibs, &head, NULL, 0);
+  if (m->dibs >= 0) dibs__cli_minder_send(m->dibs, &head, NULL, 0);
+}
+
+/* Nothing is left to be ended, so now there is time to report. */
+static _Noreturn void report_and_exit(const struct mind *m, int status) {
+  tell_dibs(m, MINDER_ENDED, status, m->ending.left.alive);
+  if (m->orphaned)
+    dibs__cli_fail(m->plan->globals, CLI_LOST, "LOST",
+                   "dibs was killed while its command held '%s'; the minder ended the command, and the lease expires "
+                   "after its ttl",
+                   m->plan->name);
+  _exit(0);
 }
 
 /* Standard input and output are the command's; a pipe must end when the command ends.  Standard error stays, for the
@@ -73,7 +84,7 @@ static void let_go_of_files(struct mind *m) {
   close_range((unsigned)highest + 1, ~0U, 0);
 }
 
-/* "K=V" sets, "K=" takes away what an outer run may have set. */
+/* "K=V" sets, "K=" removes a variable that an outer run may have set. */
 static void set_environment(const char *text, size_t length) {
   for (size_t at = 0; at < length; at += strlen(text + at) + 1) {
     const char *equals = strchr(text + at, '=');
@@ -89,35 +100,39 @@ static void set_environment(const char *text, size_t length) {
   }
 }
 
-static void start(struct mind *m, const struct minder_head *head, const char *text, size_t length) {
+static void start_deadline(struct mind *m, const struct minder_head *head, const char *text, size_t length) {
   set_environment(text, length);
   m->deadline = (dibs__tick){head->ns};
+  /* This process may have been stopped since then, and the lease may already belong to somebody else. */
+  if (!dibs__tick_before(dibs__tick_now(), m->deadline)) {
+    tell_dibs(m, MINDER_ENDING, true, 0);
+    report_and_exit(m, SIGKILL);
+  }
   struct cli_spawn spawn = {m->plan->argv, &m->plan->mask, head->number != 0 ? m->plan->tty : -1, m->plan->out,
                             m->plan->err};
   int error = dibs__cli_spawn(&spawn, &m->command);
   if (error != 0) {
-    tell(m, MINDER_NOT_STARTED, error, 0);
+    tell_dibs(m, MINDER_NOT_STARTED, error, 0);
     _exit(0);
   }
   m->started = true;
-  tell(m, MINDER_STARTED, m->command, 0);
+  tell_dibs(m, MINDER_STARTED, m->command, 0);
   let_go_of_files(m);
 }
 
-static void begin_ending(struct mind *m) {
+static void begin_ending(struct mind *m, bool by_itself) {
   if (m->ending.began) return;
   dibs__tick kill_at = dibs__tick_min(m->deadline, dibs__tick_add_ms(dibs__tick_now(), m->plan->grace_ms));
-  dibs__cli_ending_begin(&m->ending, m->command, kill_at);
+  dibs__cli_ending_begin(&m->ending, getpid(), m->command, kill_at);
+  tell_dibs(m, MINDER_ENDING, by_itself, 0);
 }
 
 static void dibs_is_gone(struct mind *m) {
   close(m->dibs);
   m->dibs = -1;
   if (!m->started) _exit(0);
-  dibs__cli_fail(m->plan->globals, CLI_LOST, "LOST",
-                 "dibs was killed while its command held '%s'; the command is ended, and the lease ends with its ttl",
-                 m->plan->name);
-  begin_ending(m);
+  m->orphaned = true;
+  begin_ending(m, false);
 }
 
 static void hear(struct mind *m) {
@@ -125,7 +140,7 @@ static void hear(struct mind *m) {
   struct minder_head head;
   size_t length;
   int heard;
-  while (m->dibs >= 0 && (heard = dibs__cli_minder_hear(m->dibs, &head, text, &length)) != 0) {
+  while (m->dibs >= 0 && (heard = dibs__cli_minder_receive(m->dibs, &head, text, &length)) != 0) {
     if (heard < 0) {
       dibs_is_gone(m);
       return;
@@ -133,17 +148,17 @@ static void hear(struct mind *m) {
     text[length] = '\0';
     switch (head.word) {
     case MINDER_START:
-      start(m, &head, text, length);
+      start_deadline(m, &head, text, length);
       break;
     case MINDER_DEADLINE:
       m->deadline = (dibs__tick){head.ns};
       break;
     case MINDER_SIGNAL:
-      /* Alone, if it has left the group that it was started in. */
+      /* The command alone, if it has left the group in which it started. */
       if (m->command > 0 && kill(-m->command, head.number) != 0) kill(m->command, head.number);
       break;
     case MINDER_END:
-      begin_ending(m);
+      begin_ending(m, false);
       break;
     default:
       break;
@@ -151,7 +166,7 @@ static void hear(struct mind *m) {
   }
 }
 
-/* Reaps what ended: the command, and orphans that became ours. */
+/* Reaps ended children: the command, and orphans that this process adopted. */
 static void reap(struct mind *m) {
   struct signalfd_siginfo ignored;
   while (read(m->children, &ignored, sizeof ignored) > 0) continue;
@@ -164,12 +179,12 @@ static void reap(struct mind *m) {
     if (pid <= 0) return;
     if (pid != m->command) continue;
     if (WIFSTOPPED(status)) {
-      tell(m, MINDER_STOPPED, WSTOPSIG(status), 0);
+      tell_dibs(m, MINDER_STOPPED, WSTOPSIG(status), 0);
       continue;
     }
     m->ended = true;
     m->status = status;
-    /* From here on its pid, and so its group, may be somebody else's. */
+    /* From here on its pid and group may belong to another process. */
     m->command = 0;
     m->ending.group = 0;
   }
@@ -181,20 +196,12 @@ static dibs__tick next_look(const struct mind *m) {
   return (dibs__tick){m->deadline.ns - m->plan->grace_ms * DIBS__NS_PER_MS};
 }
 
-static void look(struct mind *m) {
+static void read_events(struct mind *m) {
   if (!m->started) return;
-  if (!m->ending.began && m->ended) {
-    tell(m, MINDER_ENDED, m->status, 0);
-    _exit(0);
-  }
-  if (!m->ending.began && !dibs__tick_before(dibs__tick_now(), next_look(m))) {
-    tell(m, MINDER_ENDING, 0, 0);
-    begin_ending(m);
-  }
-  if (m->ending.began && dibs__cli_ending_step(&m->ending, m->alone)) {
-    tell(m, MINDER_ENDED, m->ended ? m->status : SIGKILL, m->ending.left.alive);
-    _exit(0);
-  }
+  if (!m->ending.began && m->ended) report_and_exit(m, m->status);
+  if (!m->ending.began && !dibs__tick_before(dibs__tick_now(), next_look(m))) begin_ending(m, true);
+  if (m->ending.began && dibs__cli_ending_step(&m->ending, m->alone))
+    report_and_exit(m, m->ended ? m->status : SIGKILL);
 }
 
 static _Noreturn void mind(const struct minder_plan *plan, int dibs) {
@@ -219,7 +226,7 @@ static _Noreturn void mind(const struct minder_plan *plan, int dibs) {
     dibs__cli_alarm_clear(m.alarm);
     hear(&m);
     reap(&m);
-    look(&m);
+    read_events(&m);
   }
 }
 
@@ -240,5 +247,5 @@ int dibs__cli_minder_start(const struct minder_plan *plan, struct minder *minder
   int error = errno;
   if (ends[0] >= 0) close(ends[0]);
   if (ends[1] >= 0) close(ends[1]);
-  return dibs__cli_fail(plan->globals, CLI_FAILED, "", "the minder can't be started: %s", strerror(error));
+  return dibs__cli_fail(plan->globals, CLI_FAILED, "", "cannot start the minder: %s", strerror(error));
 }

@@ -1,24 +1,156 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * `dibs once KEY -- CMD...`: runs CMD once in the fleet, and says the same again to whoever asks later: what it wrote,
- * on the same streams, and its status.
- *
- * What is an answer: a command that came to its end by itself, with whatever status.  One that was killed, or that we
- * were asked to end, has not answered: it is as if it had crashed, and the next call runs it again.
- */
-#include "guard/once.h"
+/* See cli.h. */
+#include "cli/cli.h"
 #include "cli/run.h"
-#include "cli/tee.h"
+#include "guard/guard.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* What a shell makes of a command in it that was killed by signal N: 128 + N. */
+enum {
+  AHEAD = 65536,     /* read before it is written: a pipe's worth */
+  READ_ONCE = 16384, /* in one call */
+  LAST_READS = 128   /* after the command's end; any process that still writes then was left running by it */
+};
+
+/* `ends` are for the command; close them once it has them.  CLI_DONE, or CLI_FAILED after a message. */
+static int tee_open(struct tee *tee, const struct cli_globals *g, int ends[CAPTURED_STREAMS]) {
+  *tee = (struct tee){.stream = {{.from = -1, .to = STDOUT_FILENO}, {.from = -1, .to = STDERR_FILENO}}};
+  dibs__cli_captured_begin(&tee->captured);
+  ends[CAPTURED_OUT] = ends[CAPTURED_ERR] = -1;
+  for (int i = 0; i < CAPTURED_STREAMS; i++) {
+    int both[2];
+    if (pipe2(both, O_CLOEXEC) != 0)
+      return dibs__cli_fail(g, CLI_FAILED, "", "cannot create a pipe for the command's output: %s", strerror(errno));
+    fcntl(both[0], F_SETFL, O_NONBLOCK);
+    tee->stream[i].from = both[0];
+    ends[i] = both[1];
+  }
+  return CLI_DONE;
+}
+
+static void end_reading(struct tee_stream *s) {
+  if (s->from >= 0) close(s->from);
+  s->from = -1;
+}
+
+static void tee_close(struct tee *tee) {
+  for (int i = 0; i < CAPTURED_STREAMS; i++) {
+    end_reading(&tee->stream[i]);
+    free(tee->stream[i].pending);
+    tee->stream[i].pending = NULL;
+  }
+  dibs__cli_captured_free(&tee->captured);
+}
+
+/* ---- Reading ---- */
+
+/* false: out of memory; the output is kept, but not passed on. */
+static bool append(struct tee_stream *s, const char *bytes, size_t len) {
+  if (s->at > 0) {
+    memmove(s->pending, s->pending + s->at, s->len);
+    s->at = 0;
+  }
+  if (s->len + len > s->capacity) {
+    size_t capacity = s->capacity * 2 + len;
+    char *pending = realloc(s->pending, capacity);
+    if (pending == NULL) return false;
+    s->pending = pending;
+    s->capacity = capacity;
+  }
+  memcpy(s->pending + s->len, bytes, len);
+  s->len += len;
+  return true;
+}
+
+/* false: there is no more output for now, or at all. */
+static bool read_some(struct tee *tee, int nr) {
+  struct tee_stream *s = &tee->stream[nr];
+  char bytes[READ_ONCE];
+  ssize_t got;
+  if (s->from < 0) return false;
+  do got = read(s->from, bytes, sizeof bytes);
+  while (got < 0 && errno == EINTR);
+  if (got < 0 && errno == EAGAIN) return false;
+  if (got <= 0) {
+    end_reading(s);
+    return false;
+  }
+  dibs__cli_captured_add(&tee->captured, nr, bytes, (size_t)got);
+  if (s->broken == 0 && !append(s, bytes, (size_t)got)) s->broken = ENOMEM;
+  return true;
+}
+
+/* ---- Writing ---- */
+
+static void write_some(struct tee_stream *s, size_t most) {
+  ssize_t sent = dibs__cli_write_now(s->to, s->pending + s->at, s->len < most ? s->len : most);
+  if (sent < 0 && errno == EAGAIN) return;
+  if (sent < 0) {
+    s->broken = errno;
+    s->len = 0;
+    return;
+  }
+  s->at += (size_t)sent;
+  s->len -= (size_t)sent;
+}
+
+void dibs__cli_tee_request(const struct tee *tee, struct pollfd polls[TEE_POLLS]) {
+  for (int i = 0; i < CAPTURED_STREAMS; i++) {
+    const struct tee_stream *s = &tee->stream[i];
+    polls[2 * i] = (struct pollfd){.fd = s->len < AHEAD ? s->from : -1, .events = POLLIN};
+    polls[2 * i + 1] = (struct pollfd){.fd = s->len > 0 ? s->to : -1, .events = POLLOUT};
+  }
+}
+
+void dibs__cli_tee_step(struct tee *tee, const struct pollfd polls[TEE_POLLS]) {
+  for (int i = 0; i < CAPTURED_STREAMS; i++) {
+    struct tee_stream *s = &tee->stream[i];
+    if (polls[2 * i].revents != 0) read_some(tee, i);
+    /* A writable pipe takes so much; if both streams are one pipe, the second write may find it full. */
+    if (polls[2 * i + 1].revents != 0 && s->len > 0) write_some(s, PIPE_BUF);
+  }
+}
+
+/* The command has ended: reads its remaining output. */
+static void tee_finish(struct tee *tee) {
+  for (int i = 0; i < CAPTURED_STREAMS; i++)
+    for (int reads = 0; reads < LAST_READS && read_some(tee, i); reads++) continue;
+}
+
+/* Writes the pending output; may block.  CLI_DONE; or CLI_FAILED, after a message, if it could not be written.  A
+ * missing reader, or a stream that was closed at the start of dibs, is not a failure. */
+static int tee_flush(struct tee *tee, const struct cli_globals *g) {
+  int error = 0;
+  for (int i = 0; i < CAPTURED_STREAMS; i++) {
+    struct tee_stream *s = &tee->stream[i];
+    while (s->len > 0) {
+      struct pollfd ready = {.fd = s->to, .events = POLLOUT};
+      if (poll(&ready, 1, -1) < 0 && errno != EINTR) break;
+      write_some(s, PIPE_BUF);
+    }
+    if (s->broken != 0 && s->broken != EPIPE && s->broken != EBADF) error = s->broken;
+  }
+  if (error == 0) return CLI_DONE;
+  return dibs__cli_fail(g, CLI_FAILED, "", "cannot pass on the command's output: %s", strerror(error));
+}
+
+/*
+ * `dibs once KEY -- CMD...`: runs CMD once in the fleet, and repeats its result to later callers: its output, on the
+ * same streams, and its status.
+ *
+ * A command has a result if it ended by itself, with any status.  If it was killed, or if a signal asked dibs to end
+ * it, it has none, as after a crash, and the next call runs it again.
+ */
+
+/* A shell's status for a command that signal N killed: 128 + N. */
 enum { SHELL_SIGNAL_FIRST = 129, SHELL_SIGNAL_LAST = 192 };
 
 struct once {
@@ -30,7 +162,7 @@ struct once {
   struct dibs__once_answer answer;
 };
 
-/* ---- Saying it again ---- */
+/* ---- Repeating a result ---- */
 
 static bool write_all(int fd, const char *bytes, size_t len) {
   while (len > 0) {
@@ -53,27 +185,29 @@ struct report {
   const char *status;
   uint64_t fence; /* 0: none */
   int64_t took_ms, age_ms, left_ms;
-  uint64_t written[KEPT_STREAMS], left_out;
-  bool kept;
+  uint64_t written[CAPTURED_STREAMS], left_out;
+  bool captured;
 };
 
-static void report(const struct once *once, const struct report *r) {
-  struct cli_json j = {.out = stderr};
-  if (!once->run.globals->json) return;
+static void report_json(const struct once *once, const struct report *r) {
+  struct cli_line line;
+  if (!once->run.globals->json || !dibs__cli_line_open(&line)) return;
+  struct cli_json j = {.out = line.out};
   dibs__cli_json_open(&j, NULL, '{');
   dibs__cli_json_text(&j, "command", "once");
   dibs__cli_json_int(&j, "exit", r->code);
   dibs__cli_json_text(&j, "status", r->status);
   dibs__cli_json_text(&j, "key", once->key);
-  dibs__cli_json_bool(&j, "kept", r->kept);
+  dibs__cli_json_bool(&j, "kept", r->captured);
   if (r->fence != 0) dibs__cli_json_uint(&j, "fence", r->fence);
   dibs__cli_json_int(&j, "took_ms", r->took_ms);
   dibs__cli_json_int(&j, "age_ms", r->age_ms);
   dibs__cli_json_int(&j, "left_ms", r->left_ms);
-  dibs__cli_json_uint(&j, "stdout", r->written[KEPT_OUT]);
-  dibs__cli_json_uint(&j, "stderr", r->written[KEPT_ERR]);
+  dibs__cli_json_uint(&j, "stdout", r->written[CAPTURED_OUT]);
+  dibs__cli_json_uint(&j, "stderr", r->written[CAPTURED_ERR]);
   dibs__cli_json_uint(&j, "left_out", r->left_out);
   dibs__cli_json_close(&j, '}');
+  (void)dibs__cli_line_send(&line, STDERR_FILENO, CLI_ERROR_MS);
 }
 
 static void note_left_out(const struct once *once, uint64_t left_out, const char *when) {
@@ -82,43 +216,43 @@ static void note_left_out(const struct once *once, uint64_t left_out, const char
                  once->key, DIBS_RECORD_MAX, left_out, when);
 }
 
-static int not_ours(const struct once *once) {
-  return dibs__cli_fail(once->run.globals, CLI_FAILED, "",
-                        "the answer of '%s' was not kept by dibs once: it can't be said again; take another key, or "
-                        "--forget it",
-                        once->key);
+static int fail_foreign_result(const struct once *once) {
+  return dibs__cli_fail(
+      once->run.globals, CLI_FAILED, "",
+      "cannot repeat the result of '%s', because dibs once did not store it; use another key, or --forget", once->key);
 }
 
 static int replay(const struct once *once) {
   const struct cli_globals *g = once->run.globals;
-  struct told told;
-  if (!dibs__cli_told_read(once->answer.data, once->answer.length, &told)) return not_ours(once);
+  struct captured_result result;
+  if (!dibs__cli_captured_read(once->answer.data, once->answer.length, &result)) return fail_foreign_result(once);
   size_t at = 0, len;
   int stream;
   const char *bytes;
-  bool gone[KEPT_STREAMS] = {false, false};
-  while (dibs__cli_told_next(&told, &at, &stream, &bytes, &len)) {
-    if (gone[stream] || write_all(stream == KEPT_OUT ? STDOUT_FILENO : STDERR_FILENO, bytes, len)) continue;
-    if (errno != EPIPE)
-      return dibs__cli_fail(g, CLI_FAILED, "", "what '%s' wrote can't be written: %s", once->key, strerror(errno));
-    gone[stream] = true; /* nobody reads it */
+  bool gone[CAPTURED_STREAMS] = {false, false};
+  while (dibs__cli_captured_next(&result, &at, &stream, &bytes, &len)) {
+    if (gone[stream] || write_all(stream == CAPTURED_OUT ? STDOUT_FILENO : STDERR_FILENO, bytes, len)) continue;
+    if (errno != EPIPE && errno != EBADF)
+      return dibs__cli_fail(g, CLI_FAILED, "", "cannot write the output of '%s': %s", once->key, strerror(errno));
+    gone[stream] = true; /* it has no reader */
   }
-  note_left_out(once, told.left_out, "are not here");
-  report(once, &(struct report){.code = told.status,
-                                .status = "REPLAY",
-                                .took_ms = told.took_ms,
-                                .age_ms = once->answer.age_ms,
-                                .left_ms = once->answer.left_ms,
-                                .written = {told.written[KEPT_OUT], told.written[KEPT_ERR]},
-                                .left_out = told.left_out,
-                                .kept = true});
-  return told.status;
+  note_left_out(once, result.left_out, "are missing");
+  report_json(once, &(struct report){.code = result.status,
+                                     .status = "REPLAY",
+                                     .took_ms = result.took_ms,
+                                     .age_ms = once->answer.age_ms,
+                                     .left_ms = once->answer.left_ms,
+                                     .written = {result.written[CAPTURED_OUT], result.written[CAPTURED_ERR]},
+                                     .left_out = result.left_out,
+                                     .captured = true});
+  return result.status;
 }
 
-/* It failed, and is to be tried again. */
-static bool again(const struct once *once) {
-  struct told told;
-  return once->values->retry && dibs__cli_told_read(once->answer.data, once->answer.length, &told) && told.status != 0;
+/* It failed, and --retry runs it again. */
+static bool should_retry(const struct once *once) {
+  struct captured_result result;
+  return once->values->retry && dibs__cli_captured_read(once->answer.data, once->answer.length, &result) &&
+         result.status != 0;
 }
 
 static void drop_answer(struct once *once) {
@@ -126,83 +260,83 @@ static void drop_answer(struct once *once) {
   once->answer = (struct dibs__once_answer){0};
 }
 
-/* ---- What came of it ---- */
+/* ---- The outcome ---- */
 
-/* Why it is no answer; NULL: it is one. */
+/* The reason why there is no result; NULL: there is one. */
 static const char *no_answer(const struct once *once) {
   int status = once->run.status;
   int code = dibs__cli_run_code(status);
-  if (WIFSIGNALED(status)) return "it was killed";
-  if (code >= SHELL_SIGNAL_FIRST && code <= SHELL_SIGNAL_LAST) return "something in it was killed";
-  if (once->run.ended_by != 0 && code != 0) return "it was asked to end";
+  if (WIFSIGNALED(status)) return "a signal killed it";
+  if (code >= SHELL_SIGNAL_FIRST && code <= SHELL_SIGNAL_LAST) return "a signal killed a process in it";
+  if (once->run.ended_by != 0 && code != 0) return "a signal asked it to end";
   if (once->values->retry && code != 0) return "it failed";
   return NULL;
 }
 
-static int keep(struct once *once, int code, struct report *r) {
+static int store_result(struct once *once, int code, struct report *r) {
   const struct cli_globals *g = once->run.globals;
   size_t length = 0;
   dibs_error error = {0};
   dibs_status status = DIBS_NO_MEMORY;
-  char *whole = dibs__cli_kept_whole(&once->tee.kept, code, r->took_ms, &length);
+  char *whole = dibs__cli_captured_whole(&once->tee.captured, code, r->took_ms, &length);
   if (whole != NULL)
     status = dibs__once_store(once->run.store, once->key, once->run.lease, once->keep_ms, whole, length, &once->answer,
                               &error);
   free(whole);
-  r->kept = status == DIBS_OK;
+  r->captured = status == DIBS_OK;
   r->left_ms = once->keep_ms;
   if (status == DIBS_OK) return code;
   return dibs__cli_fail(g, dibs__cli_exit_of(status), dibs_status_name(status),
-                        "'%s' ran and exited with %d, but its answer %s: %s", once->key, code,
-                        status == DIBS_UNKNOWN ? "may not be kept" : "is not kept",
+                        "'%s' ran and exited with %d, but its result %s: %s", once->key, code,
+                        status == DIBS_UNKNOWN ? "may not be stored" : "is not stored",
                         error.text[0] != '\0' ? error.text : dibs_status_text(status));
 }
 
-static int finish(struct once *once) {
+static int finish_once(struct once *once) {
   struct run *run = &once->run;
   const struct cli_globals *g = run->globals;
   struct report r = {.status = "OK",
-                     .fence = dibs_lease_fence(run->lease),
+                     .fence = dibs_lease_fence(run->lease).value,
                      .took_ms = dibs__tick_left_ms(run->began, dibs__tick_now())};
   bool ran = run->start_error == 0 && !run->orphaned && !run->lost && !run->late;
   int code = ran ? dibs__cli_run_code(run->status) : CLI_DONE;
   const char *why_not = ran ? no_answer(once) : NULL;
-  dibs__cli_tee_finish(&once->tee);
+  tee_finish(&once->tee);
   bool keeps = ran && why_not == NULL;
-  r.code = keeps ? keep(once, code, &r) : code;
+  r.code = keeps ? store_result(once, code, &r) : code;
   if (!keeps) dibs__once_leave(run->store, once->key, run->lease);
   dibs_status released = dibs_release(run->lease, NULL);
-  /* From here on a signal may end us: whoever reads what we write may be slow. */
+  /* From here on a signal may end dibs, because the reader of its output may be slow. */
   sigprocmask(SIG_SETMASK, &run->signals.before, NULL);
-  int flushed = dibs__cli_tee_flush(&once->tee, g);
+  int flushed = tee_flush(&once->tee, g);
   int trouble = dibs__cli_run_trouble(run, keeps ? DIBS_OK : released);
   if (trouble != CLI_DONE) return trouble;
-  for (int i = 0; i < KEPT_STREAMS; i++) r.written[i] = once->tee.kept.written[i];
+  for (int i = 0; i < CAPTURED_STREAMS; i++) r.written[i] = once->tee.captured.written[i];
   if (why_not != NULL)
     dibs__cli_note(g, "'%s': %s; nothing is kept, and the next call runs it again", once->key, why_not);
-  if (r.kept) {
-    r.left_out = once->tee.kept.left_out;
-    note_left_out(once, r.left_out, "will be missing when it is said again");
+  if (r.captured) {
+    r.left_out = once->tee.captured.left_out;
+    note_left_out(once, r.left_out, "will be missing when it is repeated");
   }
   if (flushed != CLI_DONE) return flushed;
-  if (keeps == r.kept) report(once, &r);
+  if (keeps == r.captured) report_json(once, &r);
   return r.code;
 }
 
-/* ---- The way there ---- */
+/* ---- Acquiring and running ---- */
 
 static int under_lease(struct once *once) {
   struct run *run = &once->run;
   dibs_error error = {0};
   dibs_status status = dibs__once_begin(run->store, once->key, run->lease, &once->answer, &error);
-  if (status == DIBS_REPLAY && again(once)) {
+  if (status == DIBS_REPLAY && should_retry(once)) {
     drop_answer(once);
     status = dibs_once_forget(run->store, once->key, &error);
     if (status == DIBS_OK || status == DIBS_NOT_FOUND)
       status = dibs__once_begin(run->store, once->key, run->lease, &once->answer, &error);
   }
   int code = status == DIBS_OK ? dibs__cli_run_command(run) : CLI_DONE;
-  if (status == DIBS_OK && code == CLI_DONE) return finish(once);
+  if (status == DIBS_OK && code == CLI_DONE) return finish_once(once);
   dibs_release(run->lease, NULL);
   if (status == DIBS_REPLAY) return replay(once);
   return status == DIBS_OK ? code : dibs__cli_fail_status(run->globals, status, &error, once->key);
@@ -211,11 +345,11 @@ static int under_lease(struct once *once) {
 static int in_store(struct once *once) {
   struct run *run = &once->run;
   dibs_error error = {0};
-  int code = dibs__cli_open(run->globals, DIBS_STORE_LOOP, &run->store);
+  int code = dibs__cli_reach(run->globals, &run->options, &run->signals, &run->store);
   if (code != CLI_DONE) return code;
   dibs_status status = dibs__once_check(run->store, once->key, &error);
   if (status == DIBS_OK) status = dibs__once_read(run->store, once->key, &once->answer, &error);
-  if (status == DIBS_OK && !again(once)) {
+  if (status == DIBS_OK && !should_retry(once)) {
     code = replay(once);
   } else if (status == DIBS_OK || status == DIBS_NOT_FOUND) {
     drop_answer(once);
@@ -230,7 +364,7 @@ static int in_store(struct once *once) {
   return code;
 }
 
-static int forget(const struct cli_call *call) {
+static int forget_key(const struct cli_call *call) {
   const struct cli_globals *g = &call->v.globals;
   const char *key = call->pos[0];
   dibs_store *store = NULL;
@@ -255,32 +389,32 @@ int dibs__cli_once(struct cli_call *call) {
   const struct cli_values *v = &call->v;
   const char *key = call->pos[0];
   if (v->forget && call->nrest > 0)
-    return dibs__cli_fail(&v->globals, CLI_USAGE, "INVALID", "--forget runs nothing; leave the command out");
-  if (v->forget) return forget(call);
+    return dibs__cli_fail(&v->globals, CLI_USAGE, "INVALID", "--forget runs nothing; omit the command");
+  if (v->forget) return forget_key(call);
   struct once once = {.values = v, .key = key, .keep_ms = v->keep_ms == CLI_UNSET ? DIBS__ONCE_KEEP_MS : v->keep_ms};
   char name[DIBS_NAME_MAX + 1];
-  int ends[KEPT_STREAMS];
-  int code = dibs__cli_tee_open(&once.tee, &v->globals, ends);
-  if (strlen(key) <= DIBS_NAME_MAX) /* else it is refused by whom it is given to */
+  int ends[CAPTURED_STREAMS];
+  int code = tee_open(&once.tee, &v->globals, ends);
+  if (strlen(key) <= DIBS_NAME_MAX) /* otherwise the library refuses it */
     dibs__once_name(key, name);
   else
     snprintf(name, sizeof name, "%.*s", DIBS_NAME_MAX, key);
   once.run = (struct run){.globals = &v->globals,
                           .name = name,
                           .argv = call->rest,
-                          .out = ends[KEPT_OUT],
-                          .err = ends[KEPT_ERR],
+                          .out = ends[CAPTURED_OUT],
+                          .err = ends[CAPTURED_ERR],
                           .tee = &once.tee};
   if (code == CLI_DONE) {
     code = dibs__cli_run_begin(&once.run, v);
-    for (int i = 0; i < KEPT_STREAMS; i++) close(ends[i]);
-    /* Whoever reads our output may be gone before the command is done; it is kept all the same. */
+    for (int i = 0; i < CAPTURED_STREAMS; i++) close(ends[i]);
+    /* The reader of the output may disappear before the command ends; the output is still kept. */
     struct sigaction ignore = {.sa_handler = SIG_IGN}, before;
     sigaction(SIGPIPE, &ignore, &before);
     if (code == CLI_DONE) code = in_store(&once);
     sigaction(SIGPIPE, &before, NULL);
     dibs__cli_run_end(&once.run);
   }
-  dibs__cli_tee_close(&once.tee);
+  tee_close(&once.tee);
   return code;
 }

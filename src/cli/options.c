@@ -1,19 +1,327 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * The one option parser.  Options may stand anywhere before "--", as `--name value` or `--name=value`.  The command is
- * the first word that is no option; which options it takes is checked when all are read, so that they may come first.
- */
+/* Words of the command line to values.  Fuzzed by test/fuzz/fuzz_cli.c. */
 #include "base/text.h"
 #include "cli/cli.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
+static const struct {
+  const char *unit;
+  int64_t ms;
+} units[] = {{"ms", 1}, {"s", 1000}, {"m", 60000}, {"h", 3600000}, {"d", 86400000}};
+enum { UNITS = sizeof units / sizeof *units };
+
+static bool refuse_text(char *wrong, size_t wrong_size, const char *text, const char *why) {
+  struct dibs__text t;
+  dibs__text_begin(&t, wrong, wrong_size);
+  dibs__text_addf(&t, "'%.40s' %s", text, why);
+  return false;
+}
+
+bool dibs__cli_number(const char *text, uint64_t most, uint64_t *out) {
+  *out = 0;
+  if (*text == '\0') return false;
+  uint64_t n = 0;
+  for (; *text != '\0'; text++) {
+    if (*text < '0' || *text > '9') return false;
+    uint64_t digit = (uint64_t)(*text - '0');
+    if (n > (UINT64_MAX - digit) / 10) return false;
+    n = n * 10 + digit;
+  }
+  if (n > most) return false;
+  *out = n;
+  return true;
+}
+
+/* "29.1" with a unit of 1000 ms: 29100.  *text moves past the number.  false: there is none, or it is too large. */
+static bool parse_decimal(const char **text, int64_t *whole, int64_t *thousandths) {
+  *whole = *thousandths = 0;
+  const char *at = *text;
+  for (; *at >= '0' && *at <= '9'; at++)
+    if (__builtin_mul_overflow(*whole, 10, whole) || __builtin_add_overflow(*whole, *at - '0', whole)) return false;
+  if (*at == '.') {
+    int64_t scale = 100;
+    for (at++; *at >= '0' && *at <= '9'; at++, scale /= 10) *thousandths += (*at - '0') * scale;
+  }
+  *text = at;
+  return true;
+}
+
+bool dibs__cli_duration(const char *text, int64_t *ms, char *wrong, size_t wrong_size) {
+  *ms = 0;
+  int64_t sum = 0;
+  size_t last = UNITS; /* units come from long to short, each once, as dibs__cli_span prints them */
+  for (const char *at = text; at == text || *at != '\0';) {
+    if (*at < '0' || *at > '9')
+      return refuse_text(wrong, wrong_size, text, "is not a duration; write 500ms, 30s, 2m05s, 1h or 7d");
+    int64_t whole, thousandths, part;
+    if (!parse_decimal(&at, &whole, &thousandths)) return refuse_text(wrong, wrong_size, text, "is too long");
+    size_t length = strspn(at, "abcdefghijklmnopqrstuvwxyz"), unit = 0;
+    if (length == 0) {
+      struct dibs__text t;
+      dibs__text_begin(&t, wrong, wrong_size);
+      dibs__text_addf(&t, "'%.40s' has no unit; write %.20ss for seconds, %.20sms for milliseconds", text, text, text);
+      return false;
+    }
+    while (unit < UNITS && (strlen(units[unit].unit) != length || strncmp(at, units[unit].unit, length) != 0)) unit++;
+    if (unit == UNITS)
+      return refuse_text(wrong, wrong_size, text, "has an unknown unit; write 500ms, 30s, 2m05s, 1h or 7d");
+    if (unit >= last)
+      return refuse_text(wrong, wrong_size, text, "has its units in the wrong order; write the longest first");
+    last = unit;
+    at += length;
+    if (__builtin_mul_overflow(whole, units[unit].ms, &part) || __builtin_add_overflow(sum, part, &sum) ||
+        __builtin_add_overflow(sum, units[unit].ms * thousandths / 1000, &sum))
+      return refuse_text(wrong, wrong_size, text, "is too long");
+  }
+  *ms = sum;
+  return true;
+}
+
+void dibs__cli_span(char *to, size_t size, int64_t ms) {
+  if (ms < 0) ms = 0;
+  if (ms < 1000)
+    snprintf(to, size, "%" PRId64 "ms", ms);
+  else if (ms < 60000 && ms % 1000 == 0)
+    snprintf(to, size, "%" PRId64 "s", ms / 1000);
+  else if (ms < 60000)
+    snprintf(to, size, "%" PRId64 ".%" PRId64 "s", ms / 1000, ms % 1000 / 100);
+  else if (ms < 3600000)
+    snprintf(to, size, "%" PRId64 "m%02" PRId64 "s", ms / 60000, ms / 1000 % 60);
+  else if (ms < 86400000)
+    snprintf(to, size, "%" PRId64 "h%02" PRId64 "m", ms / 3600000, ms / 60000 % 60);
+  else
+    snprintf(to, size, "%" PRId64 "d%02" PRId64 "h", ms / 86400000, ms / 3600000 % 24);
+}
+
+bool dibs__cli_is_id(const char *text) {
+  uint8_t id[16];
+  return dibs__hex_read(text, id);
+}
+
+/*
+ * Reads a lease in the three forms that standard input may have.  Fuzzed by test/fuzz/fuzz_cli.c.
+ */
+
+#define FENCE_MAX ((UINT64_C(1) << 53) - 1)
+
+/* The longest value is that of DIBS_HELD. */
+enum { VALUE_MAX = CLI_HELD_MAX };
+
+struct input {
+  const char *at, *end;
+  char *wrong;
+  size_t wrong_size;
+};
+
+static bool wrong_lease(struct input *in, const char *what) {
+  struct dibs__text t;
+  dibs__text_begin(&t, in->wrong, in->wrong_size);
+  dibs__text_adds(&t, what);
+  return false;
+}
+
+static bool blank(char c) {
+  return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
+
+static void skip_blanks(struct input *in) {
+  while (in->at < in->end && blank(*in->at)) in->at++;
+}
+
+static bool keep_name(struct input *in, struct cli_lease_in *lease, const char *name) {
+  size_t length = strlen(name);
+  enum dibs__name_flaw flaw = dibs__name_check(name, length, DIBS_NAME_MAX, NULL);
+  if (flaw != DIBS__NAME_OK) {
+    char text[80];
+    snprintf(text, sizeof text, "the name %s", dibs__name_flaw_text(flaw));
+    return wrong_lease(in, text);
+  }
+  memcpy(lease->name, name, length + 1);
+  return true;
+}
+
+static bool keep_id(struct input *in, struct cli_lease_in *lease, const char *id) {
+  if (!dibs__cli_is_id(id)) return wrong_lease(in, "the id of the lease is not 32 hexadecimal digits");
+  memcpy(lease->id, id, sizeof lease->id);
+  lease->has_id = true;
+  return true;
+}
+
+static bool keep_fence(struct input *in, struct cli_lease_in *lease, const char *fence) {
+  if (!dibs__cli_number(fence, FENCE_MAX, &lease->fence))
+    return wrong_lease(in, "the fence is not a number below 2^53");
+  lease->has_fence = true;
+  return true;
+}
+
+static bool keep_ttl(struct input *in, struct cli_lease_in *lease, const char *ttl) {
+  char why[160];
+  if (!dibs__cli_duration(ttl, &lease->ttl_ms, why, sizeof why))
+    return wrong_lease(in, "DIBS_TTL is not a duration like 30s");
+  return true;
+}
+
+static bool keep_pair(struct input *in, struct cli_lease_in *lease, const char *key, const char *value) {
+  if (strcmp(key, "DIBS_NAME") == 0) return keep_name(in, lease, value);
+  if (strcmp(key, "DIBS_LEASE") == 0) return keep_id(in, lease, value);
+  if (strcmp(key, "DIBS_FENCE") == 0) return keep_fence(in, lease, value);
+  if (strcmp(key, "DIBS_TTL") == 0) return keep_ttl(in, lease, value);
+  return true;
+}
+
+/* One word as a shell reads it: it removes quotes and backslashes. */
+static bool shell_word(struct input *in, char word[VALUE_MAX]) {
+  size_t n = 0;
+  char quote = '\0';
+  for (; in->at < in->end; in->at++) {
+    char c = *in->at;
+    if (c == '\0') return wrong_lease(in, "it contains a zero byte");
+    if (quote == '\0' && (blank(c) || c == ';')) break;
+    if (quote == '\0' && (c == '\'' || c == '"')) {
+      quote = c;
+      continue;
+    }
+    if (quote != '\0' && c == quote) {
+      quote = '\0';
+      continue;
+    }
+    if (c == '\\' && quote != '\'' && in->at + 1 < in->end) c = *++in->at;
+    if (n + 1 >= VALUE_MAX) return wrong_lease(in, "a word in it is too long");
+    word[n++] = c;
+  }
+  word[n] = '\0';
+  return quote == '\0' || wrong_lease(in, "a quote is not closed");
+}
+
+static bool parse_words(struct input *in, struct cli_lease_in *lease) {
+  char word[VALUE_MAX];
+  for (;;) {
+    while (in->at < in->end && (blank(*in->at) || *in->at == ';')) in->at++;
+    if (in->at == in->end) return true;
+    if (!shell_word(in, word)) return false;
+    char *equals = strchr(word, '=');
+    bool fine = true;
+    if (equals != NULL) {
+      *equals = '\0';
+      fine = keep_pair(in, lease, word, equals + 1);
+    } else if (dibs__cli_is_id(word)) {
+      fine = keep_id(in, lease, word);
+    } else if (lease->has_id && !lease->has_fence && word[0] >= '0' && word[0] <= '9') {
+      fine = keep_fence(in, lease, word);
+    }
+    if (!fine) return false;
+  }
+}
+
+static int hex_digit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return -1;
+}
+
+/* A string as dibs prints it: \" \\ \n \t, and \uXXXX for controls, which no value of a lease may contain. */
+static bool json_string(struct input *in, char text[VALUE_MAX]) {
+  size_t n = 0;
+  for (in->at++; in->at < in->end && *in->at != '"'; in->at++) {
+    char c = *in->at;
+    if ((unsigned char)c < 0x20) return wrong_lease(in, "a string of the JSON has a control character");
+    if (c == '\\') {
+      if (++in->at == in->end) break;
+      c = *in->at;
+      if (c == 'u') {
+        int code = 0;
+        for (int i = 0; i < 4; i++) {
+          int digit = ++in->at < in->end ? hex_digit(*in->at) : -1;
+          if (digit < 0) return wrong_lease(in, "the JSON is damaged");
+          code = code * 16 + digit;
+        }
+        if (code < 0x20 || code > 0x7e) return wrong_lease(in, "the JSON has an escape that dibs lock does not print");
+        c = (char)code;
+      } else if (strchr("\"\\/", c) == NULL || c == '\0') {
+        return wrong_lease(in, "a string of the JSON has a control character");
+      }
+    }
+    if (n + 1 >= VALUE_MAX) return wrong_lease(in, "a string of the JSON is too long");
+    text[n++] = c;
+  }
+  if (in->at >= in->end) return wrong_lease(in, "the JSON ends inside a string");
+  in->at++;
+  text[n] = '\0';
+  return true;
+}
+
+static bool json_value(struct input *in, char text[VALUE_MAX]) {
+  skip_blanks(in);
+  if (in->at < in->end && *in->at == '"') return json_string(in, text);
+  size_t n = 0;
+  while (in->at < in->end && !blank(*in->at) && *in->at != ',' && *in->at != '}' && n + 1 < VALUE_MAX)
+    text[n++] = *in->at++;
+  text[n] = '\0';
+  if (n == 0 || strchr("{[", text[0]) != NULL) return wrong_lease(in, "the JSON is not the output of dibs lock");
+  return true;
+}
+
+static bool json_member(struct input *in, struct cli_lease_in *lease) {
+  char key[VALUE_MAX], value[VALUE_MAX];
+  skip_blanks(in);
+  if (in->at == in->end || *in->at != '"' || !json_string(in, key)) return wrong_lease(in, "the JSON is damaged");
+  skip_blanks(in);
+  if (in->at == in->end || *in->at++ != ':') return wrong_lease(in, "the JSON is damaged");
+  if (!json_value(in, value)) return false;
+  if (strcmp(key, "name") == 0) return keep_name(in, lease, value);
+  if (strcmp(key, "lease") == 0) return keep_id(in, lease, value);
+  if (strcmp(key, "fence") == 0) return keep_fence(in, lease, value);
+  uint64_t ttl;
+  if (strcmp(key, "ttl_ms") == 0) {
+    if (!dibs__cli_number(value, (uint64_t)DIBS_TTL_MAX_MS, &ttl)) return wrong_lease(in, "ttl_ms is not a number");
+    lease->ttl_ms = (int64_t)ttl;
+  }
+  return true;
+}
+
+static bool parse_json(struct input *in, struct cli_lease_in *lease) {
+  in->at++;
+  for (;;) {
+    if (!json_member(in, lease)) return false;
+    skip_blanks(in);
+    if (in->at == in->end) return wrong_lease(in, "the JSON ends too early");
+    char c = *in->at++;
+    if (c == '}') break;
+    if (c != ',') return wrong_lease(in, "the JSON is damaged");
+  }
+  skip_blanks(in);
+  return in->at == in->end || wrong_lease(in, "there is text after the JSON");
+}
+
+bool dibs__cli_lease_parse(const char *text, size_t length, struct cli_lease_in *lease, char *why, size_t why_size) {
+  *lease = (struct cli_lease_in){.ttl_ms = CLI_UNSET};
+  struct input in = {text, text + length, why, why_size};
+  *why = '\0';
+  skip_blanks(&in);
+  bool fine = in.at < in.end && *in.at == '{' ? parse_json(&in, lease) : parse_words(&in, lease);
+  if (fine && !lease->has_id) return wrong_lease(&in, "it contains no id of a lease");
+  return fine;
+}
+
+bool dibs__cli_lease_keep(const char *key, const char *value, struct cli_lease_in *lease, char *why, size_t why_size) {
+  struct input in = {NULL, NULL, why, why_size};
+  return keep_pair(&in, lease, key, value);
+}
+
+/*
+ * The one option parser.  Options may occur anywhere before "--", as `--name value` or `--name=value`.  The command is
+ * the first word that is not an option; its options are checked after all words are read, so that they may come first.
+ */
+
 const struct cli_option dibs__cli_options[CLI_OPT_COUNT] = {
-#define CLI__OPTION_ROW(name, kind, arg, help, least, most, field)                                                     \
-  {#name, CLI_##kind, arg, help, least, most, offsetof(struct cli_values, field)},
+#define CLI__OPTION_ROW(word, name, kind, arg, help, least, most, field)                                               \
+  {name, CLI_##kind, arg, help, least, most, offsetof(struct cli_values, field)},
     CLI_OPTIONS(CLI__OPTION_ROW)
 #undef CLI__OPTION_ROW
 };
@@ -26,8 +334,8 @@ struct parse {
   struct dibs__text wrong;
 };
 
-static bool wrong(struct parse *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static bool wrong(struct parse *p, const char *format, ...) {
+static bool wrong_option(struct parse *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static bool wrong_option(struct parse *p, const char *format, ...) {
   char text[400];
   va_list args;
   va_start(args, format);
@@ -35,6 +343,12 @@ static bool wrong(struct parse *p, const char *format, ...) {
   va_end(args);
   dibs__text_adds(&p->wrong, text);
   return false;
+}
+
+const struct cli_command *dibs__cli_command_find(const char *name) {
+  for (const struct cli_command *c = dibs__cli_commands; c->name != NULL; c++)
+    if (strcmp(c->name, name) == 0) return c;
+  return NULL;
 }
 
 static const char *nth_option(size_t i, const void *arg) {
@@ -57,16 +371,16 @@ static bool unknown_option(struct parse *p, const char *name) {
   static const char *const secrets[] = {"id", "lease", "fence"};
   for (size_t i = 0; i < sizeof secrets / sizeof *secrets; i++)
     if (strcmp(name, secrets[i]) == 0)
-      return wrong(p,
-                   "there is no --%s: what stands in arguments, ps shows to everybody; hand it over as DIBS_%s in "
-                   "the environment, or on standard input with '-'",
-                   name, strcmp(name, "fence") == 0 ? "FENCE" : "LEASE");
+      return wrong_option(p,
+                          "there is no --%s, because ps shows arguments to every user; pass it as DIBS_%s in the "
+                          "environment, or on standard input with '-'",
+                          name, strcmp(name, "fence") == 0 ? "FENCE" : "LEASE");
   const struct cli_command *command = p->call->command;
   uint32_t may = takes(command);
-  const char *near = dibs__cli_nearest(name, nth_option, &may);
-  wrong(p, "there is no option --%.40s", name);
-  if (near != NULL) return wrong(p, "; did you mean --%s?", near);
-  return wrong(p, "; see dibs help%s%s", command != NULL ? " " : "", command != NULL ? command->name : "");
+  const char *near = dibs__nearest(name, nth_option, &may);
+  wrong_option(p, "there is no option --%.40s", name);
+  if (near != NULL) return wrong_option(p, "; did you mean --%s?", near);
+  return wrong_option(p, "; see dibs help%s%s", command != NULL ? " " : "", command != NULL ? command->name : "");
 }
 
 static bool set_value(struct parse *p, const struct cli_option *option, const char *value) {
@@ -82,19 +396,19 @@ static bool set_value(struct parse *p, const struct cli_option *option, const ch
   case CLI_COUNT: {
     uint64_t n;
     if (!dibs__cli_number(value, (uint64_t)option->most, &n) || (int64_t)n < option->least)
-      return wrong(p, "--%s: '%.40s' is no number from %lld to %lld", option->name, value, (long long)option->least,
-                   (long long)option->most);
+      return wrong_option(p, "--%s: '%.40s' is not a number from %lld to %lld", option->name, value,
+                          (long long)option->least, (long long)option->most);
     *(int64_t *)(void *)field = (int64_t)n;
     return true;
   }
   case CLI_DURATION: {
     int64_t ms;
-    if (!dibs__cli_duration(value, &ms, why, sizeof why)) return wrong(p, "--%s: %s", option->name, why);
+    if (!dibs__cli_duration(value, &ms, why, sizeof why)) return wrong_option(p, "--%s: %s", option->name, why);
     char least[24], most[24];
     dibs__cli_span(least, sizeof least, option->least);
     dibs__cli_span(most, sizeof most, option->most);
     if (ms < option->least || ms > option->most)
-      return wrong(p, "--%s: '%.40s' is not from %s to %s", option->name, value, least, most);
+      return wrong_option(p, "--%s: '%.40s' is not between %s and %s", option->name, value, least, most);
     *(int64_t *)(void *)field = ms;
     return true;
   }
@@ -109,7 +423,7 @@ static const struct cli_option *find_option(const char *name, size_t length) {
   return NULL;
 }
 
-/* `word` begins with "--" and more.  A raw command keeps what it does not share. */
+/* `word` begins with "--" and has more.  A raw command keeps the options that are its own. */
 static bool long_option(struct parse *p, char *word) {
   const char *name = word + 2;
   size_t length = strcspn(name, "=");
@@ -132,11 +446,11 @@ static bool long_option(struct parse *p, char *word) {
   p->seen |= 1u << (option - dibs__cli_options);
   const char *value = name[length] == '=' ? name + length + 1 : NULL;
   if (option->kind == CLI_FLAG) {
-    if (value != NULL) return wrong(p, "--%s takes no value", option->name);
+    if (value != NULL) return wrong_option(p, "--%s takes no value", option->name);
     return set_value(p, option, "");
   }
   if (value == NULL && p->at < p->argc && strcmp(p->argv[p->at], "--") != 0) value = p->argv[p->at++];
-  if (value == NULL) return wrong(p, "--%s needs a value: --%s %s", option->name, option->name, option->arg);
+  if (value == NULL) return wrong_option(p, "--%s needs a value: --%s %s", option->name, option->name, option->arg);
   return set_value(p, option, value);
 }
 
@@ -148,10 +462,10 @@ static bool command_word(struct parse *p, char *word) {
     if (call->command->raw) call->rest[call->nrest++] = word;
     return true;
   }
-  const char *near = dibs__cli_nearest(word, nth_command, NULL);
-  wrong(p, "there is no command '%.40s'", word);
-  if (near != NULL) return wrong(p, "; did you mean '%s'?", near);
-  return wrong(p, "; see dibs help");
+  const char *near = dibs__nearest(word, nth_command, NULL);
+  wrong_option(p, "there is no command '%.40s'", word);
+  if (near != NULL) return wrong_option(p, "; did you mean '%s'?", near);
+  return wrong_option(p, "; see dibs help");
 }
 
 static bool position(struct parse *p, char *word) {
@@ -163,18 +477,30 @@ static bool position(struct parse *p, char *word) {
   }
   if (call->npos == call->command->pos_max || call->npos == CLI_POS_MAX) {
     if (call->command->rest)
-      return wrong(p, "'%.40s': put -- before the command: dibs %s NAME -- %.40s", word, call->command->name, word);
+      return wrong_option(p, "'%.40s': put -- before the command: dibs %s NAME -- %.40s", word, call->command->name,
+                          word);
     if (dibs__cli_is_id(word))
-      return wrong(p, "an id among the arguments: ps shows those to everybody; hand it over as DIBS_LEASE in the "
-                      "environment, or on standard input with '-'");
-    return wrong(p, "'%.40s' is one word too many: dibs %s %s", word, call->command->name, call->command->args);
+      return wrong_option(p, "do not pass the id of a lease as an argument, because ps shows arguments to every user: "
+                             "pass it as DIBS_LEASE in the environment, or on standard input with '-'");
+    return wrong_option(p, "unexpected argument '%.40s': dibs %s %s", word, call->command->name, call->command->args);
   }
   call->pos[call->npos++] = word;
   return true;
 }
 
+/* "run -- -name -- CMD": a name that looks like an option is between the two dashes. */
+static bool named_between(struct parse *p) {
+  struct cli_call *call = p->call;
+  if (call->command == NULL || !call->command->rest || call->npos + 1 != call->command->pos_min) return true;
+  if (p->at + 1 >= p->argc || strcmp(p->argv[p->at + 1], "--") != 0) return true;
+  bool fine = position(p, p->argv[p->at]);
+  p->at += 2;
+  return fine;
+}
+
 static bool behind_dashes(struct parse *p) {
   struct cli_call *call = p->call;
+  if (!named_between(p)) return false;
   if (call->command != NULL && call->command->rest) {
     call->rest = p->argv + p->at;
     call->nrest = p->argc - p->at;
@@ -186,27 +512,29 @@ static bool behind_dashes(struct parse *p) {
   return true;
 }
 
-static bool check(struct parse *p) {
+static bool check_call(struct parse *p) {
   struct cli_call *call = p->call;
   const struct cli_command *command = call->command;
   if (command == NULL || call->v.help) return true;
   uint32_t stray = p->seen & ~takes(command);
   if (stray != 0) {
     const char *name = dibs__cli_options[__builtin_ctz(stray)].name;
-    return wrong(p, "dibs %s takes no --%s; see dibs help %s", command->name, name, command->name);
+    return wrong_option(p, "dibs %s does not take --%s; see dibs help %s", command->name, name, command->name);
   }
   if (call->npos < command->pos_min)
-    return wrong(p, "something is missing: dibs %s %s; see dibs help %s", command->name, command->args, command->name);
+    return wrong_option(p, "an argument is missing: dibs %s %s; see dibs help %s", command->name, command->args,
+                        command->name);
   if (command->rest && call->nrest == 0 && !call->v.forget)
-    return wrong(p, "the command to run is missing: dibs %s %s; see dibs help %s", command->name, command->args,
-                 command->name);
+    return wrong_option(p, "the command to run is missing: dibs %s %s; see dibs help %s", command->name, command->args,
+                        command->name);
   return true;
 }
 
 bool dibs__cli_parse(int argc, char **argv, struct cli_call *call, char *wrong_text, size_t wrong_size) {
   *call = (struct cli_call){.rest = argv};
   struct cli_values *v = &call->v;
-  v->ttl_ms = v->wait_ms = v->grace_ms = v->interval_ms = v->slots = v->count = v->keep_ms = v->percent = CLI_UNSET;
+  v->ttl_ms = v->wait_ms = v->grace_ms = v->at_least_ms = v->interval_ms = v->slots = v->count = v->keep_ms =
+      v->percent = CLI_UNSET;
   v->globals.command = "";
   struct parse p = {call, argc, 1, argv, 0, {0}};
   dibs__text_begin(&p.wrong, wrong_text, wrong_size);
@@ -215,6 +543,8 @@ bool dibs__cli_parse(int argc, char **argv, struct cli_call *call, char *wrong_t
     char *word = argv[p.at++];
     if (strcmp(word, "--") == 0) {
       fine = behind_dashes(&p);
+    } else if (call->command == NULL && strcmp(word, "--version") == 0) {
+      fine = command_word(&p, word + 2);
     } else if (strncmp(word, "--", 2) == 0) {
       fine = long_option(&p, word);
     } else if (call->command != NULL && call->command->raw) {
@@ -222,15 +552,16 @@ bool dibs__cli_parse(int argc, char **argv, struct cli_call *call, char *wrong_t
     } else if (strcmp(word, "-h") == 0) {
       v->help = true;
     } else if (word[0] == '-' && word[1] != '\0') {
-      fine = wrong(&p, "there is no option %.40s; options have two dashes and a name, see dibs help", word);
+      fine = wrong_option(&p, "there is no option %.40s; options have two dashes and a name; see dibs help", word);
     } else {
       fine = position(&p, word);
     }
   }
   v->globals.store_given = v->globals.store != NULL;
-  if (v->globals.store == NULL) v->globals.store = getenv("DIBS_STORE");
-  if (v->globals.store != NULL && *v->globals.store == '\0') v->globals.store = NULL;
-  fine = fine && check(&p);
+  /* The library refuses an empty one; a command that opens no store does not need it. */
+  const char *named = getenv("DIBS_STORE");
+  if (v->globals.store == NULL && named != NULL && *named != '\0') v->globals.store = named;
+  fine = fine && check_call(&p);
   if (!fine || call->command == NULL || !(call->command->rest || call->command->raw)) {
     call->rest = NULL;
     call->nrest = 0;

@@ -2,12 +2,152 @@
 #ifndef DIBS_CLI_RUN_H
 #define DIBS_CLI_RUN_H
 /*
- * A command under a lease: what run.c and once.c (before and after) and run_loop.c (while it runs) share.
- *
- *   begin -> open the store, acquire run->lease -> command -> release -> lost? not started? else run->status -> end
+ * Processes, their trees, signals as descriptors, the terminal: the parts of Linux that only `dibs run` needs.
  */
-#include "cli/acquire.h"
-#include "cli/minder.h"
+#include "base/port.h"
+#include "cli/cli.h"
+
+#include <signal.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+/* ---- Starting (process.c) ---- */
+
+/* fork() of a process that has one thread.  -1 and errno. */
+pid_t dibs__cli_fork(void);
+
+struct cli_spawn {
+  char *const *argv;
+  const sigset_t *mask; /* of the child */
+  int tty;              /* given to the child before it runs; -1: not */
+  int out, err;         /* its standard output and error; -1: ours */
+};
+/* Starts argv in a process group of its own, found by PATH as execvp does.  0 and *pid, or the errno of exec.  The
+ * kernel kills the started process (SIGKILL) when the calling thread ends; a set-user-ID or set-capability program and
+ * the processes that it starts are exempt from that.  The caller has one thread. */
+int dibs__cli_spawn(const struct cli_spawn *spawn, pid_t *pid);
+
+/* A descriptor that is readable from an instant of the boot-time clock on, also if the machine slept meanwhile; poll's
+ * own timeout does not count that.  -1 and errno. */
+int dibs__cli_alarm_open(void);
+void dibs__cli_alarm_set(int fd, dibs__tick at); /* DIBS__TICK_NEVER: off */
+void dibs__cli_alarm_clear(int fd);
+
+/* ---- Trees (process.c) ---- */
+
+/* The result of a walk over a tree. */
+struct cli_tree {
+  size_t alive;   /* processes below the root that have not ended */
+  size_t refused; /* of those, processes that could not be signalled */
+};
+/* Sends `signo` to every process below `root` but those of process group `except` (0: none).  Processes that are
+ * started during the walk may be missed: walk again. */
+struct cli_tree dibs__cli_tree_signal(pid_t root, int signo, pid_t except);
+
+/* ---- The terminal (process.c) ---- */
+
+int dibs__cli_tty_open(void);       /* the controlling terminal; -1: none */
+bool dibs__cli_tty_is_ours(int fd); /* our process group is in the foreground */
+void dibs__cli_tty_give(int fd, pid_t group);
+/* Takes it back if `group` has it. */
+void dibs__cli_tty_take(int fd, pid_t group);
+/* Stops our process group as the terminal would.  false: it could not be stopped (nobody could continue it). */
+bool dibs__cli_stop_self(void);
+
+/*
+ * The minder: a small process between `dibs run` and its command.
+ *
+ *   shell -- dibs -- minder -- command -- the processes that the command starts
+ *
+ * It starts the command, and ends it and all its descendants before the lease can be somebody else's: on an order from
+ * dibs, when the last deadline from dibs passes (dibs is stopped, or could not renew), and when dibs is gone.  It is
+ * forked before the store is opened, so it has one thread and nothing of the store; it has its own process group, so
+ * that signals to dibs' group do not reach it; it is a subreaper, so that no descendant leaves its tree.  dibs is a
+ * subreaper as well, and ends the tree itself if the minder is killed, or does not act in time (stopped, frozen).  If
+ * both are killed together, the kernel kills the command: SIGKILL is its parent-death signal.  While all of them are
+ * stopped, none can act; then only the fence refuses a late write.
+ *
+ * Ending comes first.  Neither dibs nor the minder writes anything before the command is over: the reader of standard
+ * error may have stopped reading.
+ *
+ * They talk over a socket pair that keeps messages whole.  As long as the minder acts, it alone signals the command: as
+ * its parent it knows whether the command's pid is still the command's.  dibs walks over the tree below the minder.
+ */
+
+enum minder_word {
+  /* dibs to minder */
+  MINDER_START = 1, /* number: make the terminal the command's; ns: the deadline; text: environment, K=V\0... */
+  MINDER_DEADLINE,  /* ns */
+  MINDER_SIGNAL,    /* number: for the command's group */
+  MINDER_END,       /* TERM now, KILL after the grace, or at the deadline if that is earlier */
+  /* minder to dibs */
+  MINDER_STARTED,     /* number: the command's pid */
+  MINDER_NOT_STARTED, /* number: errno */
+  MINDER_STOPPED,     /* number: the signal that stopped the command */
+  MINDER_ENDING,      /* it began to end the command; number: 0 after dibs' order, 1 because the deadline was near */
+  MINDER_ENDED        /* number: wait status; left: processes that could not be ended */
+};
+
+struct minder_head {
+  uint32_t word;
+  int32_t number;
+  int64_t ns; /* of a dibs__tick */
+  uint64_t left;
+};
+
+enum { MINDER_TEXT_MAX = 16384 };
+struct minder_message {
+  struct minder_head head;
+  char text[MINDER_TEXT_MAX];
+};
+
+struct minder_plan {
+  const struct cli_globals *globals;
+  const char *name; /* for messages */
+  char *const *argv;
+  sigset_t mask; /* the command's */
+  int64_t grace_ms;
+  int tty;      /* -1: none */
+  int out, err; /* the command's standard output and error; -1: as dibs' */
+};
+
+struct minder {
+  pid_t pid;
+  int fd;
+};
+
+/* Forks the minder; the process must have one thread.  CLI_DONE, or CLI_FAILED, said. */
+int dibs__cli_minder_start(const struct minder_plan *plan, struct minder *minder);
+
+/* false: it is gone. */
+bool dibs__cli_minder_send(int fd, const struct minder_head *head, const char *text, size_t length);
+/* The next message, without waiting: 1, 0 for none, -1 when the other side is gone. */
+int dibs__cli_minder_receive(int fd, struct minder_head *head, char *text, size_t *length);
+
+/* ---- Ending a tree (run.c) ---- */
+
+/* Ends everything below process `root`: TERM at the beginning, KILL at `kill_at`, and again until nothing is left, for
+ * a bounded time.  The polling loop takes the steps. */
+struct ending {
+  bool began;
+  pid_t root;
+  pid_t group; /* the command's group while its leader is not reaped, else 0 */
+  dibs__tick kill_at, give_up_at, look_at;
+  struct cli_tree_left {
+    size_t alive, refused;
+  } left;
+};
+void dibs__cli_ending_begin(struct ending *ending, pid_t root, pid_t group, dibs__tick kill_at);
+/* Does what is due.  true when nothing is left, or nothing more can be done; otherwise outer_grants_at is when to call
+ * again. */
+bool dibs__cli_ending_step(struct ending *ending, bool none_left);
+
+/*
+ * A command under a lease: shared by run.c and once.c.
+ *
+ * begin -> open the store, acquire run->lease -> command -> release -> lost? not started? else run->status -> end
+ */
 
 struct tee;
 
@@ -17,42 +157,45 @@ struct run {
   char *const *argv;
   dibs_lease_options options;
   int64_t grace_ms;
+  int64_t at_least_ms; /* how long the name stays held from `began` on; CLI_UNSET or 0: as long as the command runs */
   struct cli_signals signals;
   struct minder minder;
   dibs_store *store;
   dibs_lease *lease;
   int alarm, tty;  /* tty: -1 when there is none */
   int out, err;    /* the command's; -1: ours.  Set before begin */
-  struct tee *tee; /* reads the other ends; NULL: nobody does */
+  struct tee *tee; /* reads the other ends; NULL: they have no reader */
   dibs__tick began;
 
   /* While it runs. */
-  pid_t command; /* its pid, which is its group as well; 0 before it is started */
+  pid_t command; /* its pid and its group; 0 before it starts */
   bool had_tty;  /* the command was given the terminal */
-  bool lost;     /* the library said so, or no time is left */
-  bool told;     /* the minder was told to end the command */
+  bool lost;     /* the library reported it, or no time is left */
+  bool end_sent; /* dibs sent the minder an order to end the command, or the minder began by itself */
+  bool acting;   /* the minder has sent TERM; else dibs does, at act_at */
   bool late;     /* the minder ended it by itself, at the deadline */
   bool orphaned; /* the minder was killed */
   int ended_by;  /* a signal that was passed on and asks to end; 0: none */
   bool over;
-  int status;      /* wait status, once over */
-  int start_error; /* errno of exec, if it was not started */
-  uint64_t left;   /* processes that could not be ended */
+  int status;                 /* wait status, once over */
+  int start_error;            /* errno of exec, if it was not started */
+  uint64_t left;              /* processes that could not be ended */
+  dibs__tick deadline;        /* the latest that the minder knows: KILL is due */
+  dibs__tick tell_at;         /* when to send the next one */
+  dibs__tick kill_at, act_at; /* while it is ended: when KILL is due; when dibs acts if the minder has not ended it */
+  struct ending ending;       /* by dibs, because the minder does not act */
 };
 
-/* Options, grace, signals, the terminal, and the minder's process; one thread only, no store yet.  An exit code, said.
- * `end` follows in either case. */
+/* Options, grace, signals, the terminal, and the minder's process; one thread only, no store yet.  CLI_DONE, or an exit
+ * code after a message.  `end` follows in either case. */
 int dibs__cli_run_begin(struct run *run, const struct cli_values *values);
 void dibs__cli_run_end(struct run *run);
-/* Runs it to its end, under the lease that is held.  CLI_DONE, or an exit code, said, and nothing was run. */
+/* Runs it to its end, under the held lease.  CLI_DONE; or an exit code after a message, and nothing was run. */
 int dibs__cli_run_command(struct run *run);
-/* Whether something else came of it than a status: an exit code, said.  CLI_DONE: run->status tells.  The lease was
- * released, which answered `released`. */
+/* Whether the outcome is more than a status: an exit code, after a message.  CLI_DONE: run->status has it.  `released`
+ * is the answer to the release of the lease. */
 int dibs__cli_run_trouble(struct run *run, dibs_status released);
-/* As a shell tells it. */
+/* As a shell reports it. */
 int dibs__cli_run_code(int status);
-
-/* Starts the command through the minder, and returns when it is over: run->over, or start_error. */
-void dibs__cli_run_loop(struct run *run, const char *environment, size_t length);
 
 #endif

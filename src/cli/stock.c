@@ -1,17 +1,187 @@
 /* SPDX-License-Identifier: MIT */
-/* `dibs stock`: a bounded quantity, taken and given back under claim ids. */
+/*
+ * `dibs stock table`: the SQL of tables for a stock, for an engine's own client.  With --table the tables have the
+ * names that the section declares, and a record's columns are in them, too.
+ */
 #include "base/text.h"
 #include "cli/cli.h"
+#include "store/values.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
+
+struct engine {
+  const char *name, *schemes[3];
+  char quote;
+  const char *number, *small, *key, *claim, *text, *long_text, *instant, *hash, *tail;
+};
+
+/* A claim and a key are compared by their bytes; MariaDB's collations take different ones for equal. */
+static const struct engine engines[] = {
+    {"sqlite", {"sqlite:"}, '"', "INTEGER", "INTEGER", "TEXT", "TEXT", "TEXT", "TEXT", "TEXT", "TEXT", ""},
+    {"postgres",
+     {"postgres:", "postgresql:"},
+     '"',
+     "bigint",
+     "smallint",
+     "text",
+     "text",
+     "text",
+     "text",
+     "timestamptz",
+     "text",
+     ""},
+    {"mysql",
+     {"mysql:", "mariadb:"},
+     '`',
+     "BIGINT",
+     "SMALLINT",
+     "VARBINARY(255)",
+     "VARBINARY(64)",
+     "VARCHAR(127) CHARACTER SET utf8mb4",
+     "LONGTEXT CHARACTER SET utf8mb4",
+     "DATETIME(6)",
+     "CHAR(64) CHARACTER SET ascii",
+     " ENGINE=InnoDB"},
+};
+enum { ENGINES = sizeof engines / sizeof engines[0] };
+
+/* By its name, or by the scheme of a store's URI; a path is SQLite's.  NULL: no such engine. */
+static const struct engine *find_engine(const char *word) {
+  const char *colon = strchr(word, ':');
+  for (size_t i = 0; i < ENGINES; i++) {
+    if (strcmp(engines[i].name, word) == 0) return &engines[i];
+    for (size_t k = 0; k < 3 && engines[i].schemes[k] != NULL; k++)
+      if (strncmp(engines[i].schemes[k], word, strlen(engines[i].schemes[k])) == 0) return &engines[i];
+  }
+  return colon == NULL && strchr(word, '/') != NULL ? &engines[0] : NULL;
+}
+
+/* ---- Printing ---- */
+
+static void print_name(const struct engine *e, const char *name) {
+  putchar(e->quote);
+  for (; *name != '\0'; name++) {
+    if (*name == '.')
+      printf("%c.%c", e->quote, e->quote);
+    else
+      putchar(*name);
+  }
+  putchar(e->quote);
+}
+
+/* A column, unless the table has none for this; `last` is NULL in the first line. */
+static void print_column(const struct engine *e, const char *name, const char *type, const char *more) {
+  if (name == NULL) return;
+  fputs(",\n  ", stdout);
+  print_name(e, name);
+  printf(" %s%s", type, more);
+}
+
+static void print_number(const struct engine *e, const char *name, const char *more) {
+  if (name == NULL) return;
+  print_column(e, name, e->number, more);
+  fputs(" CHECK (", stdout);
+  print_name(e, name);
+  fputs(" >= 0)", stdout);
+}
+
+static void begin_table(const struct engine *e, const char *table, const char *key, const char *type) {
+  fputs("CREATE TABLE ", stdout);
+  print_name(e, table);
+  fputs(" (\n  ", stdout);
+  print_name(e, key);
+  printf(" %s NOT NULL PRIMARY KEY", type);
+}
+
+static void print_version(const struct engine *e, const struct dibs__table *t) {
+  if (t->version_kind == DIBS__VERSION_NUMBER) print_column(e, t->version, e->number, " NOT NULL DEFAULT 1");
+  if (t->version_kind == DIBS__VERSION_TIME) print_column(e, t->version, e->instant, "");
+  if (t->version_kind == DIBS__VERSION_HASH) print_column(e, t->version, e->hash, "");
+}
+
+static void print_tables(const struct engine *e, const struct dibs__table *t) {
+  begin_table(e, t->table, t->key, e->key);
+  print_number(e, t->used, " NOT NULL DEFAULT 0");
+  print_number(e, t->limit, " NOT NULL");
+  for (size_t i = 0; i < t->column_count; i++) print_column(e, t->columns[i], e->long_text, "");
+  print_version(e, t);
+  print_column(e, t->fence, e->number, "");
+  print_column(e, t->owner, e->number, "");
+  printf("\n)%s;\n", e->tail);
+  if (t->claims == NULL) return;
+  begin_table(e, t->claims, t->claim, e->claim);
+  print_column(e, t->stock, e->key, " NOT NULL");
+  print_number(e, t->amount, " NOT NULL");
+  print_column(e, t->given, e->small, " NOT NULL DEFAULT 0");
+  print_column(e, t->taker, e->text, "");
+  print_column(e, t->taken, e->number, "");
+  fputs(",\n  FOREIGN KEY (", stdout);
+  print_name(e, t->stock);
+  fputs(") REFERENCES ", stdout);
+  print_name(e, t->table);
+  fputs(" (", stdout);
+  print_name(e, t->key);
+  printf(")\n)%s;\n", e->tail);
+}
+
+static const char declaration[] = "-- As a section of an INI file, for --table FILE#seats:\n"
+                                  "--   [seats]\n"
+                                  "--   table        = seats\n"
+                                  "--   key          = name\n"
+                                  "--   used         = used\n"
+                                  "--   limit        = capacity\n"
+                                  "--   fence        = fence\n"
+                                  "--   owner        = fence_owner\n"
+                                  "--   claims       = seat_claims\n"
+                                  "--   claim        = claim\n"
+                                  "--   claim_stock  = seats\n"
+                                  "--   claim_amount = amount\n"
+                                  "--   claim_given  = given\n"
+                                  "--   claim_owner  = taker\n"
+                                  "--   claim_time   = taken_ms\n";
+
+static const struct dibs__table example = {.table = "seats",
+                                           .key = "name",
+                                           .used = "used",
+                                           .limit = "capacity",
+                                           .fence = "fence",
+                                           .owner = "fence_owner",
+                                           .claims = "seat_claims",
+                                           .claim = "claim",
+                                           .stock = "seats",
+                                           .amount = "amount",
+                                           .given = "given",
+                                           .taker = "taker",
+                                           .taken = "taken_ms"};
+
+static int stock_table(struct cli_call *call) {
+  const struct cli_globals *g = &call->v.globals;
+  const char *word = call->npos > 1 ? call->pos[1] : g->store != NULL ? g->store : getenv("DIBS_STORE");
+  const struct engine *engine = find_engine(word != NULL && *word != '\0' ? word : "sqlite");
+  dibs_table *table = NULL;
+  if (call->npos > 2)
+    return dibs__cli_fail(g, CLI_USAGE, "INVALID", "unexpected argument '%.40s': dibs stock table [ENGINE]",
+                          call->pos[2]);
+  if (engine == NULL)
+    return dibs__cli_fail(g, CLI_USAGE, "INVALID",
+                          "only SQL stores have tables; name the engine: dibs stock table sqlite, postgres or mysql");
+  int code = dibs__cli_table(call, &table);
+  if (code != CLI_DONE) return code;
+  if (table == NULL) fputs(declaration, stdout);
+  print_tables(engine, table == NULL ? &example : (const struct dibs__table *)table);
+  dibs_table_free(table);
+  return dibs__cli_flush(g);
+}
+
+/* `dibs stock`: a bounded quantity, taken and given back under claim ids. */
 
 static const struct {
   const char *name;
   dibs_strategy strategy;
 } strategies[] = {{"coalesced", DIBS_COALESCED},   {"atomic", DIBS_ATOMIC}, {"pessimistic", DIBS_PESSIMISTIC},
-                  {"optimistic", DIBS_OPTIMISTIC}, {"named", DIBS_NAMED},   {"fenced", DIBS_FENCED},
-                  {"unguarded", DIBS_UNGUARDED}};
+                  {"optimistic", DIBS_OPTIMISTIC}, {"named", DIBS_NAMED},   {"fenced", DIBS_FENCED}};
 enum { STRATEGIES = sizeof strategies / sizeof *strategies };
 
 struct stock {
@@ -24,7 +194,7 @@ struct stock {
   dibs_stock_result result;
 };
 
-/* ---- What was asked ---- */
+/* ---- The request ---- */
 
 static const char *nth_strategy(size_t i, const void *arg) {
   (void)arg;
@@ -39,7 +209,7 @@ static int set_strategy(struct stock *s) {
     s->options.strategy = strategies[i].strategy;
     return CLI_DONE;
   }
-  const char *near = dibs__cli_nearest(word, nth_strategy, NULL);
+  const char *near = dibs__nearest(word, nth_strategy, NULL);
   return dibs__cli_fail(s->globals, CLI_USAGE, "INVALID", "--strategy: there is no '%.40s'%s%s%s", word,
                         near != NULL ? "; did you mean " : "; see dibs help stock", near != NULL ? near : "",
                         near != NULL ? "?" : "");
@@ -48,7 +218,7 @@ static int set_strategy(struct stock *s) {
 static int set_amount(struct stock *s, uint64_t least) {
   uint64_t n = 1;
   if (s->third != NULL && (!dibs__cli_number(s->third, INT64_MAX, &n) || n < least))
-    return dibs__cli_fail(s->globals, CLI_USAGE, "INVALID", "'%.40s' is no number from %" PRIu64 " on", s->third,
+    return dibs__cli_fail(s->globals, CLI_USAGE, "INVALID", "'%.40s' is not a number from %" PRIu64 " on", s->third,
                           least);
   s->amount = (int64_t)n;
   return CLI_DONE;
@@ -62,18 +232,18 @@ static int check_options(const struct stock *s, bool takes, bool gives) {
   if (!takes && v->partial) stray = "--partial";
   if (!takes && !gives && v->strategy != NULL) stray = "--strategy";
   if (stray == NULL) return CLI_DONE;
-  return dibs__cli_fail(s->globals, CLI_USAGE, "INVALID", "%s goes with %s, not with stock %s", stray,
+  return dibs__cli_fail(s->globals, CLI_USAGE, "INVALID", "%s is an option of %s, not of stock %s", stray,
                         strcmp(stray, "--strategy") == 0 ? "stock take and give" : "stock take", s->verb);
 }
 
-static int missing(const struct stock *s, const char *what) {
-  return dibs__cli_fail(s->globals, CLI_USAGE, "INVALID", "something is missing: dibs stock %s %s; see dibs help stock",
-                        s->verb, what);
+static int fail_missing(const struct stock *s, const char *what) {
+  return dibs__cli_fail(s->globals, CLI_USAGE, "INVALID",
+                        "an argument is missing: dibs stock %s %s; see dibs help stock", s->verb, what);
 }
 
-/* ---- What came of it ---- */
+/* ---- The outcome ---- */
 
-static int print(const struct stock *s, dibs_status status) {
+static int print_result(const struct stock *s, dibs_status status) {
   const dibs_stock_result *r = &s->result;
   bool moves = strcmp(s->verb, "take") == 0 || strcmp(s->verb, "give") == 0;
   bool known = r->used >= 0 && r->limit >= 0;
@@ -97,7 +267,7 @@ static int print(const struct stock *s, dibs_status status) {
   return dibs__cli_flush(s->globals);
 }
 
-static int act(struct stock *s, dibs_store *store) {
+static int run_verb(struct stock *s, dibs_store *store) {
   dibs_error error = {0};
   dibs_status status;
   s->result.size = sizeof s->result;
@@ -110,29 +280,31 @@ static int act(struct stock *s, dibs_store *store) {
     status = dibs_stock_set(store, s->key, s->amount, &s->options, &s->result, &error);
   else
     status = dibs_stock_show(store, s->key, &s->options, &s->result, &error);
-  /* Who repeats a call finds what it came to: that is what claims are for, and no failure. */
-  if (status == DIBS_OK || status == DIBS_REPLAY) return print(s, status);
+  /* A repeated call finds the first result: that is the purpose of claims, and not a failure. */
+  if (status == DIBS_OK || status == DIBS_REPLAY) return print_result(s, status);
   int code = dibs__cli_fail_status(s->globals, status, &error, s->key);
   if (status == DIBS_UNKNOWN && strcmp(s->verb, "take") == 0 && s->values->claim == NULL && s->result.claim[0] != '\0')
-    dibs__cli_note(s->globals, "ask again with --claim %s to learn what came of it", s->result.claim);
+    dibs__cli_note(s->globals, "repeat the call with --claim %s to learn the outcome", s->result.claim);
   return code;
 }
 
 int dibs__cli_stock(struct cli_call *call) {
+  if (strcmp(call->pos[0], "table") == 0) return stock_table(call);
   struct stock s = {.globals = &call->v.globals,
                     .values = &call->v,
                     .verb = call->pos[0],
-                    .key = call->pos[1],
+                    .key = call->npos > 1 ? call->pos[1] : NULL,
                     .third = call->npos > 2 ? call->pos[2] : NULL};
   const struct cli_globals *g = s.globals;
   bool sets = strcmp(s.verb, "set") == 0, takes = strcmp(s.verb, "take") == 0, gives = strcmp(s.verb, "give") == 0;
   if (!sets && !takes && !gives && strcmp(s.verb, "show") != 0)
-    return dibs__cli_fail(g, CLI_USAGE, "INVALID", "'%.40s' is none of set, take, give, show; see dibs help stock",
+    return dibs__cli_fail(g, CLI_USAGE, "INVALID", "'%.40s' is not set, take, give, show or table; see dibs help stock",
                           s.verb);
-  if (sets && s.third == NULL) return missing(&s, "KEY LIMIT");
-  if (gives && s.third == NULL) return missing(&s, "KEY CLAIM");
+  if (s.key == NULL) return fail_missing(&s, sets ? "KEY LIMIT" : gives ? "KEY CLAIM" : "KEY");
+  if (sets && s.third == NULL) return fail_missing(&s, "KEY LIMIT");
+  if (gives && s.third == NULL) return fail_missing(&s, "KEY CLAIM");
   if (!sets && !takes && !gives && s.third != NULL)
-    return dibs__cli_fail(g, CLI_USAGE, "INVALID", "'%.40s' is one word too many: dibs stock show KEY", s.third);
+    return dibs__cli_fail(g, CLI_USAGE, "INVALID", "unexpected argument '%.40s': dibs stock show KEY", s.third);
   s.options = (dibs_stock_options){.size = sizeof s.options, .owner = g->owner, .claim = call->v.claim};
   if (call->v.wait_ms != CLI_UNSET) s.options.wait_ms = call->v.wait_ms > 0 ? call->v.wait_ms : 1;
   if (call->v.partial) s.options.flags |= DIBS_TAKE_PARTIAL;
@@ -144,7 +316,7 @@ int dibs__cli_stock(struct cli_call *call) {
   if (code == CLI_DONE) code = dibs__cli_table(call, &table);
   s.options.table = table;
   if (code == CLI_DONE) code = dibs__cli_open(g, 0, &store);
-  if (code == CLI_DONE) code = act(&s, store);
+  if (code == CLI_DONE) code = run_verb(&s, store);
   dibs_close(store);
   dibs_table_free(table);
   return code;

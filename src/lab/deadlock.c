@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Deadlock: two sessions, one statement at a time.  The row of an applicant takes a shared lock on the counted row that
- * it refers to; two that have it, and both want to count, wait for each other.  Then the orders that can't.
+ * Deadlock: two sessions, one statement at a time.  An applicant's row takes a shared lock on the counted row to which
+ * it refers; two sessions that have it, and both want to count, wait for each other.  Then the orders that can't
+ * deadlock.
  *
- * A statement that has no answer within a moment is taken for one that waits; what happens next shows that it did.
+ * A statement without an answer after a moment counts as waiting; the next steps show whether it does.
  */
-#include "lab/session.h"
+#include "lab/lab.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -22,7 +23,7 @@ enum { MOMENT_MS = 400, STEPS_MAX = 16 };
 struct act {
   int side;
   const char *sql;
-  const char *fine; /* what it means when it went through */
+  const char *fine; /* its meaning if it succeeded */
 };
 enum engine_bits { ON_MARIA = 1, ON_POSTGRES = 2, ON_LITE = 4, ON_SERVERS = 3, ON_ALL = 7 };
 struct play {
@@ -35,8 +36,8 @@ struct play {
 static const struct play plays[] = {
     {"child_first",
      "The applicant's row first",
-     "Each inserts its row, then counts. The foreign key takes a shared lock on the counted row for the rest of the "
-     "transaction; to count, it has to become exclusive.",
+     "Each session inserts its row, then counts. The foreign key takes a shared lock on the counted row until the end "
+     "of the transaction; counting needs an exclusive lock.",
      ON_SERVERS,
      ON_MARIA,
      {{0, "{begin}", ""},
@@ -50,7 +51,8 @@ static const struct play plays[] = {
       {0}}},
     {"share_first",
      "Read with a shared lock, then written",
-     "The same trap without a foreign key: both read the row so that nobody can change it, then both want to.",
+     "The same trap without a foreign key: both sessions lock the row against changes when they read it, then both "
+     "change it.",
      ON_SERVERS,
      ON_SERVERS,
      {{0, "{begin}", ""},
@@ -66,7 +68,7 @@ static const struct play plays[] = {
       {0}}},
     {"read_first",
      "Read, then written",
-     "A transaction that begins with a read and then wants to write can't, once somebody else has written.",
+     "A transaction that begins with a read can't write any more once another session has written.",
      ON_LITE,
      ON_LITE,
      {{0, "BEGIN", ""},
@@ -82,9 +84,8 @@ static const struct play plays[] = {
       {0}}},
     {"counted_first",
      "The counted row first",
-     "Who counts first has the exclusive lock before the foreign key asks for the shared one. The other waits its "
-     "turn, "
-     "and both get in. It is the order of every strategy of dibs.",
+     "The session that counts first has the exclusive lock before the foreign key requests the shared one. The other "
+     "session waits, and both succeed. Every strategy of dibs uses this order.",
      ON_ALL,
      0,
      {{0, "{begin}", ""},
@@ -98,7 +99,7 @@ static const struct play plays[] = {
       {0}}},
     {"locked_first",
      "Locked first, then read, then written",
-     "What a program does that decides by what it has read: the lock is exclusive from the beginning.",
+     "For a program that decides by what it has read: the lock is exclusive from the beginning.",
      ON_SERVERS,
      0,
      {{0, "{begin}", ""},
@@ -125,10 +126,10 @@ struct stage {
   const struct play *play;
   unsigned engine;
   struct lab_session session[2];
-  bool waits[2]; /* its statement goes on */
-  bool out[2];   /* was undone: plays no more until it tries again */
+  bool waits[2]; /* its statement is in progress */
+  bool out[2];   /* was undone: does nothing until it tries again */
   size_t pending[2];
-  size_t later[2][STEPS_MAX], later_count[2]; /* what it does once its wait ends */
+  size_t later[2][STEPS_MAX], later_count[2]; /* its steps after its wait */
   uint32_t claim;
   uint32_t deadlocks, retries;
   struct lab_timeline *timeline;
@@ -185,11 +186,11 @@ static void spell(struct stage *s, int side, const char *text, char *sql, char *
 
 /* ---- Playing ---- */
 
-static void told(struct stage *s, int side, const char *does, const char *fine) {
+static void add_step(struct stage *s, int side, const char *does, const char *fine) {
   struct lab_session *session = &s->session[side];
   char gets[300];
   enum lab_mood mood = LAB_PLAIN;
-  if (session->step == DIBS__SQL_FINE) {
+  if (session->step == DIBS__SQL_OK) {
     snprintf(gets, sizeof gets, "%s", fine);
     if (strcmp(fine, "in") == 0) mood = LAB_GOOD;
   } else {
@@ -201,29 +202,29 @@ static void told(struct stage *s, int side, const char *does, const char *fine) 
     mood = dead && meant ? LAB_EXPECTED : LAB_BAD;
     if (!meant || !dead) s->lab->sheet.broken = true;
     snprintf(gets, sizeof gets, "%s%s",
-             dead && s->engine != ON_LITE ? "chosen as the victim: " : "refused: ", session->words);
+             dead && s->engine != ON_LITE ? "chosen as the victim: " : "refused: ", session->message);
   }
   dibs__lab_step(&s->lab->sheet, s->timeline, side, mood, does, gets);
-  if (session->step == DIBS__SQL_FINE) return;
-  dibs__lab_session_ask(session, "ROLLBACK");
+  if (session->step == DIBS__SQL_OK) return;
+  dibs__lab_session_request(session, "ROLLBACK");
   (void)dibs__lab_session_wait(session, LAB_LINE_MS);
-  dibs__lab_step(&s->lab->sheet, s->timeline, side, LAB_PLAIN, "ROLLBACK", "all of it is undone");
+  dibs__lab_step(&s->lab->sheet, s->timeline, side, LAB_PLAIN, "ROLLBACK", "the whole transaction is undone");
 }
 
-static void act(struct stage *s, size_t nth);
+static void play_act(struct stage *s, size_t nth);
 
-/* Has somebody who waited been let go?  `ms`: how long to look.  Then it goes on with what it would have done. */
-static void look(struct stage *s, int side, int64_t ms) {
+/* Has the waiting side got its answer?  `ms`: how long to wait for it.  Then it continues with its next steps. */
+static void check_waiting_side(struct stage *s, int side, int64_t ms) {
   if (!s->waits[side] || !dibs__lab_session_wait(&s->session[side], ms)) return;
   s->waits[side] = false;
-  told(s, side, "(the wait ends)", s->play->act[s->pending[side]].fine);
+  add_step(s, side, "(the wait ends)", s->play->act[s->pending[side]].fine);
   size_t count = s->later_count[side], later[STEPS_MAX];
   memcpy(later, s->later[side], sizeof later);
   s->later_count[side] = 0;
-  for (size_t i = 0; i < count; i++) act(s, later[i]);
+  for (size_t i = 0; i < count; i++) play_act(s, later[i]);
 }
 
-static void act(struct stage *s, size_t nth) {
+static void play_act(struct stage *s, size_t nth) {
   const struct act *a = &s->play->act[nth];
   char sql[LAB_SQL_MAX], shown[LAB_SQL_MAX];
   int side = a->side;
@@ -233,24 +234,24 @@ static void act(struct stage *s, size_t nth) {
   }
   if (s->out[side]) return;
   spell(s, side, a->sql, sql, shown);
-  dibs__lab_session_ask(&s->session[side], sql);
+  dibs__lab_session_request(&s->session[side], sql);
   if (dibs__lab_session_wait(&s->session[side], MOMENT_MS)) {
-    told(s, side, shown, a->fine);
+    add_step(s, side, shown, a->fine);
   } else {
     s->waits[side] = true;
     s->pending[side] = nth;
     dibs__lab_step(&s->lab->sheet, s->timeline, side, LAB_PLAIN, shown, "waits...");
   }
-  /* What this one did may have let the other one go, or made a victim of it. */
+  /* This step may have ended the other side's wait, or made it a victim. */
   bool ended = strcmp(a->sql, "COMMIT") == 0 || s->out[side];
-  look(s, 1 - side, ended ? LAB_LINE_MS : 0);
-  if (s->waits[0] && s->waits[1]) { /* one of them will be chosen */
-    look(s, side, LAB_LINE_MS);
-    look(s, 1 - side, LAB_LINE_MS);
+  check_waiting_side(s, 1 - side, ended ? LAB_LINE_MS : 0);
+  if (s->waits[0] && s->waits[1]) { /* the engine will choose one of them */
+    check_waiting_side(s, side, LAB_LINE_MS);
+    check_waiting_side(s, 1 - side, LAB_LINE_MS);
   }
 }
 
-/* Who was undone tries again, now that the other one has ended. */
+/* The side that was undone tries again, after the other one has ended. */
 static void try_again(struct stage *s) {
   for (int side = 0; side < 2; side++) {
     if (!s->out[side]) continue;
@@ -258,14 +259,14 @@ static void try_again(struct stage *s) {
     s->retries++;
     s->claim++;
     dibs__lab_step(&s->lab->sheet, s->timeline, -1, LAB_PLAIN,
-                   "The one that was undone tries again, counting first:", "");
+                   "The session that was undone tries again, and counts first:", "");
     static const struct act again[] = {
         {0, "{begin}", ""}, {0, SQL_COUNT, "counted"}, {0, SQL_INSERT, "its row"}, {0, "COMMIT", "in"}};
     for (size_t i = 0; i < sizeof again / sizeof *again && !s->out[side]; i++) {
       char sql[LAB_SQL_MAX], shown[LAB_SQL_MAX];
       spell(s, side, again[i].sql, sql, shown);
-      dibs__lab_session_ask(&s->session[side], sql);
-      if (dibs__lab_session_wait(&s->session[side], LAB_LINE_MS)) told(s, side, shown, again[i].fine);
+      dibs__lab_session_request(&s->session[side], sql);
+      if (dibs__lab_session_wait(&s->session[side], LAB_LINE_MS)) add_step(s, side, shown, again[i].fine);
     }
   }
 }
@@ -296,11 +297,11 @@ static bool row(struct stage *s, struct lab_table *table) {
 static bool perform(struct lab *lab, const struct play *play, unsigned engine, struct lab_table *table) {
   struct stage s = {.lab = lab, .play = play, .engine = engine};
   if (!dibs__lab_tables_make(lab, 1, 10)) return false;
-  dibs__lab_tell(lab, play->title, 2, 0, 0, 0, 0);
+  dibs__lab_report_progress(lab, play->title, 2, 0, 0, 0, 0);
   s.timeline = dibs__lab_timeline(&lab->sheet, play->key, play->title, play->text, "session A", "session B");
   bool fine = dibs__lab_session_open(lab, &s.session[0]) && dibs__lab_session_open(lab, &s.session[1]);
-  for (size_t i = 0; fine && i < STEPS_MAX && play->act[i].sql && !dibs__lab_ended(lab); i++) act(&s, i);
-  for (int side = 0; fine && side < 2; side++) look(&s, side, LAB_LINE_MS);
+  for (size_t i = 0; fine && i < STEPS_MAX && play->act[i].sql && !dibs__lab_ended(lab); i++) play_act(&s, i);
+  for (int side = 0; fine && side < 2; side++) check_waiting_side(&s, side, LAB_LINE_MS);
   if (fine) try_again(&s);
   dibs__lab_session_close(&s.session[0]);
   dibs__lab_session_close(&s.session[1]);
@@ -310,11 +311,10 @@ static bool perform(struct lab *lab, const struct play *play, unsigned engine, s
 bool dibs__lab_deadlock(struct lab *lab) {
   struct lab_sheet *s = &lab->sheet;
   s->experiment = "deadlock";
-  if (!lab->door) return dibs__lab_fail(lab, "this store has no SQL, so there is no foreign key to lock");
-  dibs__lab_title(
-      s, "The deadlock of a foreign key",
-      "Two sessions book a seat of the same show, one statement at a time. First the orders in which they can "
-      "end up waiting for each other, then those in which they can't.");
+  if (!lab->connection) return dibs__lab_fail(lab, "this store has no SQL, so it has no foreign key");
+  dibs__lab_title(s, "The deadlock of a foreign key",
+                  "Two sessions book a seat of the same show, one statement at a time. First the orders in which they "
+                  "can wait for each other, then those in which they can't.");
   struct lab_table *table = dibs__lab_table(s, "orders", "Orders", "", columns, sizeof columns / sizeof *columns);
   unsigned engine = engine_of(lab);
   for (size_t i = 0; i < sizeof plays / sizeof *plays; i++) lab->steps += (plays[i].on & engine) != 0;
@@ -324,11 +324,10 @@ bool dibs__lab_deadlock(struct lab *lab) {
     if (!perform(lab, &plays[i], engine, table)) return dibs__lab_ended(lab);
   }
   if (engine == ON_POSTGRES)
-    dibs__lab_note(s,
-                   "PostgreSQL's foreign keys take a lock that lets others count (KEY SHARE beside NO KEY UPDATE), so "
-                   "the first order does not deadlock there; a shared lock taken by hand does.");
+    dibs__lab_note(s, "The lock of PostgreSQL's foreign keys does not block counting (KEY SHARE, NO KEY UPDATE), so "
+                      "the first order does not deadlock there; an explicit shared lock does.");
   if (engine == ON_LITE)
-    dibs__lab_note(s, "SQLite has one writer at a time and no locks on rows: who asks to write later than it read is "
-                      "refused instead. BEGIN IMMEDIATE is the order that can't be refused.");
+    dibs__lab_note(s, "SQLite has one writer at a time and no row locks: it refuses a transaction that reads before it "
+                      "writes. BEGIN IMMEDIATE is the order that it can't refuse.");
   return true;
 }

@@ -2,22 +2,57 @@
 #ifndef DIBS_LAB_LAB_H
 #define DIBS_LAB_LAB_H
 /*
- * The lab: classic experiments with a row that many want, every strategy beside the others, the broken ones shown
- * broken.
- *
- *   sheet.c       what came of it, as data          report.c, plot.c   the same as a page
- *   door.c        plain SQL on the store's engine   tables.c           the lab's tables
- *   ways.c        the strategies                    crew.c, user.c     users: threads or processes
- *   race.c throughput.c contend.c deadlock.c pause.c                   the experiments
- *
- * A user books: it takes one of a counted row's seats, which inserts its own row beside it, with a foreign key to the
- * counted one.  What is promised and breaks makes lab->sheet.broken true; what is expected to break is only shown.
+ * Plain SQL on the engine of a store, beside dibs: the lab creates its own tables, counts their rows, and runs what
+ * people write without dibs.  It uses the wires of the drivers; a store without SQL has no lines.
  */
 #include "base/hist.h"
 #include "base/port.h"
 #include "dibs.h"
-#include "lab/door.h"
 #include "lab/sheet.h"
+#include "sql/wire.h"
+
+enum { LAB_LINE_MS = 15000 }; /* for a statement: longer than a server needs to find a deadlock */
+
+struct lab_connection;
+/* Opens another connection to the engine at `uri`.  OK; NOT_FOUND: it has no SQL.  Close *connection. */
+dibs__status dibs__lab_connection_open(const char *uri, struct lab_connection **connection,
+                                       struct dibs__result *result);
+void dibs__lab_connection_close(struct lab_connection *connection);              /* after its lines; NULL is allowed */
+const char *dibs__lab_connection_shown(const struct lab_connection *connection); /* the URI without password */
+
+/* A connection.  One thread at a time. */
+struct lab_line {
+  struct lab_connection *connection;
+  struct dibs__sql_wire *wire;
+  void *own; /* the engine's */
+};
+dibs__status dibs__lab_line_open(struct lab_connection *connection, struct lab_line *line, struct dibs__result *result);
+void dibs__lab_line_close(struct lab_line *line); /* also a line that was not opened */
+
+/* One statement in one packet.  Its answer is number 0.  DIBS__SQL_FAILED: line->wire has the reason; a transaction
+ * remains open. */
+enum dibs__sql_rc dibs__lab_run_sql(struct lab_line *line, const char *text, const struct dibs__sql_value *values,
+                                    size_t count);
+/* The same, with deadline and `commits`. */
+enum dibs__sql_rc dibs__lab_run_sql_by(struct lab_line *line, const char *text, const struct dibs__sql_value *values,
+                                       size_t count, dibs__tick by, bool commits);
+/* A statement that gives one number; `otherwise` without a row. */
+enum dibs__sql_rc dibs__lab_number(struct lab_line *line, const char *text, int64_t otherwise, int64_t *number);
+/* The engine's own: "MariaDB 10.11.6". */
+void dibs__lab_version(struct lab_line *line, char *to, size_t size);
+
+/*
+ * The lab: classic experiments with a row that many clients change, with every strategy, also with those that break.
+ *
+ *   tables.c      the results as data, the strategies, and the lab's tables
+ *   page.c        the results as a page
+ *   connection.c  plain SQL on the store's engine; a user
+ *   race.c        crews of users, in threads or processes
+ *   race.c throughput.c deadlock.c pause.c    the experiments
+ *
+ * A user books: it takes one of a counted row's seats, which inserts its own row beside it, with a foreign key to the
+ * counted one.  A broken promise sets lab->sheet.broken; a strategy that breaks as expected is only shown.
+ */
 
 enum {
   LAB_USERS_MAX = 4096,
@@ -30,12 +65,12 @@ enum {
   LAB_WHY_MAX = 640
 };
 
-/* ---- What is asked for ---- */
+/* ---- The request ---- */
 
 struct lab_progress {
-  const char *experiment, *what; /* the strategy, or what else is going on */
+  const char *experiment, *what; /* the strategy, or another activity */
   uint32_t users, step, steps;
-  int64_t ms, of_ms; /* of this step; of_ms 0: it takes as long as it takes */
+  int64_t ms, of_ms; /* of this step; of_ms 0: its duration is not known */
   uint64_t done;
   double rate;
 };
@@ -49,24 +84,26 @@ struct lab {
   size_t users_count, rows_count;
   uint32_t seats, rounds, processes; /* processes 0: threads of this one */
   int64_t ms, ttl_ms;
-  bool keep;                                                         /* the tables */
-  bool strict;                                                       /* what is expected to break fails as well */
-  atomic_int *interrupted;                                           /* the signal that ends it; 0: go on */
+  bool keep;               /* the tables */
+  bool strict;             /* a strategy that breaks as expected fails the lab, too */
+  atomic_int *interrupted; /* the signal that ends it; 0: go on */
   void (*progress)(const struct lab_progress *progress, void *user); /* NULL: none */
   void *user;
 
   /* The lab's own. */
-  struct lab_door *door; /* NULL: the store speaks no SQL */
-  struct lab_line line;  /* for making and counting */
+  struct lab_connection *connection; /* NULL: the store has no SQL */
+  struct lab_line line;              /* for making and counting */
   char event[LAB_TABLE_MAX], applicant[LAB_TABLE_MAX];
-  bool tables;  /* are there */
+  bool tables;  /* exist */
   uint32_t run; /* counted */
   uint32_t step, steps;
   struct lab_sheet sheet;
-  char why[LAB_WHY_MAX]; /* what kept an experiment from being done */
+  char why[LAB_WHY_MAX]; /* the reason why an experiment could not run, */
+  dibs_status trouble;   /* and its status */
 };
 
-/* Each runs to its end, or until *interrupted.  false: lab->why tells.  The sheet holds what there is in any case. */
+/* Each runs to its end, or until *interrupted.  false: lab->why has the reason.  The sheet has the results so far in
+ * any case. */
 bool dibs__lab_race(struct lab *lab);
 bool dibs__lab_throughput(struct lab *lab);
 bool dibs__lab_deadlock(struct lab *lab);
@@ -77,7 +114,7 @@ bool dibs__lab_contend(struct lab *lab);
 bool dibs__lab_open(struct lab *lab);
 /* Drops the tables unless they are kept. */
 void dibs__lab_close(struct lab *lab);
-/* What a helper process of the lab runs: `dibs lab helper ARG...`.  Returns its exit status. */
+/* The main function of a helper process: `dibs lab helper ARG...`.  Returns its exit status. */
 int dibs__lab_helper(int argc, char **argv);
 int dibs__lab_pause_helper(int argc, char **argv);
 
@@ -86,49 +123,52 @@ static inline bool dibs__lab_ended(const struct lab *lab) {
 }
 /* Keeps the text and returns false. */
 bool dibs__lab_fail(struct lab *lab, const char *format, ...) __attribute__((format(printf, 2, 3)));
-bool dibs__lab_fail_line(struct lab *lab, const struct lab_line *line, const char *doing);
 
-/* ---- The strategies (ways.c) ---- */
+/* ---- The strategies (tables.c) ---- */
 
 enum lab_way_kind {
-  LAB_OWN_STORE,   /* each user has a store, so a connection, of its own */
-  LAB_ONE_STORE,   /* all users of a process share one */
-  LAB_CHILD_FIRST, /* by hand: the applicant's row before the counted one */
+  LAB_OWN_STORE, /* each user has its own store, so its own connection */
+  LAB_ONE_STORE, /* all users of a process share one */
+  /* Plain SQL on the user's own connection: */
+  LAB_CHILD_FIRST, /* the applicant's row before the counted one */
+  LAB_UNGUARDED,   /* reads, then writes as if alone */
 };
 struct lab_way {
   const char *name, *what;
   enum lab_way_kind kind;
-  dibs_strategy strategy;
-  bool promised; /* to count right */
+  dibs_strategy strategy; /* of the first two kinds */
+  bool promised;          /* to count right */
 };
 extern const struct lab_way dibs__lab_ways[];
 extern const size_t dibs__lab_way_count;
-/* Every word of the list is a way. */
+static inline bool dibs__lab_by_hand(const struct lab_way *way) {
+  return way->kind == LAB_CHILD_FIRST || way->kind == LAB_UNGUARDED;
+}
+/* Every word of the list is a strategy. */
 bool dibs__lab_ways_known(const char *list, char *wrong, size_t size);
-/* Is it asked for, and can it be done on this store? */
+/* Does the request include it, and does this store support it? */
 bool dibs__lab_way_wanted(const struct lab *lab, const struct lab_way *way);
 
 /* ---- The tables (tables.c) ---- */
 
-/* Makes the tables anew: `rows` counted rows of `seats` seats, the nth (from 1) called dibs__lab_key(n).  Without SQL:
- * stocks of dibs' own, under a new name for each run. */
+/* Creates the tables: `rows` counted rows of `seats` seats, the nth (from 1) with the key dibs__lab_key(n).  Without
+ * SQL: stocks of dibs, under a new name for each run. */
 bool dibs__lab_tables_make(struct lab *lab, uint32_t rows, int64_t seats);
-bool dibs__lab_tables_drop(struct lab *lab);
 void dibs__lab_key(char key[LAB_KEY_MAX], uint32_t run, uint32_t nth);
-/* The tables of that name as dibs knows them; NULL and `error` when it does not take them. */
+/* The tables of that name as dibs knows them; NULL and `error` if dibs does not accept them. */
 dibs_table *dibs__lab_declare(const char *event, const char *applicant, dibs_error *error);
 
 struct lab_audit {
   int64_t counted; /* the sum of `used` */
-  int64_t claims;  /* -1: the store does not tell */
+  int64_t claims;  /* -1: the store does not report it */
   int64_t over;    /* claims beyond the seats, over all rows */
   int64_t off;     /* rows whose count is not that of their claims */
 };
 bool dibs__lab_audit(struct lab *lab, uint32_t rows, int64_t seats, struct lab_audit *audit);
 
-/* ---- Users (crew.c, user.c) ---- */
+/* ---- Users (race.c, connection.c) ---- */
 
-/* One user's; written by it alone, and read by others when it has ended, but for `done`. */
+/* Of one user, which alone writes it; others read it after the user's end, except `done`. */
 struct lab_user {
   _Alignas(64) _Atomic uint64_t done; /* acknowledged */
   uint64_t full, conflicts, deadlocks, given_up, unknown;
@@ -145,24 +185,24 @@ struct lab_board {
   int64_t wait_ms;
   char event[LAB_TABLE_MAX], applicant[LAB_TABLE_MAX];
   /* Any user. */
-  dibs__word ready;  /* how many are, or will never be */
-  dibs__word absent; /* of those: could not connect */
+  dibs__word ready;  /* users that are ready, or can't become ready */
+  dibs__word absent; /* of those, users that could not connect */
   dibs__word go, ended;
   _Atomic bool stop;
-  _Atomic uint32_t troubled; /* who says `why`, is the first: 1 */
-  _Atomic bool unsupported;  /* the store can't do it so */
+  _Atomic uint32_t troubled; /* 1: a user has set `why`; only the first one does */
+  _Atomic bool unsupported;  /* the store does not support this strategy */
   char why[LAB_WHY_MAX];
   struct lab_user user[];
 };
 
 enum { LAB_SAMPLES = 120 };
 struct lab_crew {
-  /* Asked. */
+  /* The request. */
   const struct lab_way *way;
   uint32_t users, rows;
   bool once;
-  int64_t ms; /* how long; not with `once` */
-  /* Answered. */
+  int64_t ms; /* duration; not with `once` */
+  /* The result. */
   double seconds;
   uint64_t done, full, conflicts, deadlocks, given_up, unknown;
   uint32_t absent;
@@ -172,35 +212,68 @@ struct lab_crew {
   size_t samples;
   char why[LAB_WHY_MAX]; /* the first trouble of a user; "" */
 };
-/* Users stand ready, start at once, book.  false: lab->why. */
-bool dibs__lab_crew_run(struct lab *lab, struct lab_crew *crew);
 
-/* user.c: users `from` to `to` - 1 of the board, in this process, until they have ended.  The store is $DIBS_STORE, or
- * `uri`. */
+/* connection.c: runs the users `from` to `to` - 1 of the board, in this process, until they have ended.  The store is
+ * $DIBS_STORE, or `uri`. */
 void dibs__lab_users_run(struct lab_board *board, const char *uri, uint32_t from, uint32_t to);
-void dibs__lab_trouble(struct lab_board *board, const char *text);
 
-/* ---- Processes (spawn.c) ---- */
+/* ---- Processes (pause.c) ---- */
 
 /* `dibs lab helper ARG...` with $DIBS_STORE set.  false: `why`. */
 bool dibs__lab_spawn(const char *uri, char *const args[], int *pid, char *why, size_t size);
-/* Runs a program to its end; what it printed is in `out`, cut to its size.  false: `why`. */
+/* Runs a program to its end; its output is in `out`, cut to its size.  false: `why`. */
 bool dibs__lab_capture(char *const argv[], char *out, size_t size, char *why, size_t why_size);
 
-/* ---- For experiments (judge.c) ---- */
+/* ---- For experiments (race.c) ---- */
 
 struct lab_verdict {
   enum lab_mood mood;
   const char *text;
 };
-/* What the crew did and what the tables say. */
+/* Compares the results of the crew with the tables. */
 struct lab_verdict dibs__lab_judge(struct lab *lab, const struct lab_crew *crew, const struct lab_audit *audit);
-/* Runs one crew on fresh tables and counts after it. */
+/* Runs one crew on new tables, and counts afterwards. */
 bool dibs__lab_try(struct lab *lab, struct lab_crew *crew, int64_t seats, struct lab_audit *audit);
-void dibs__lab_tell(struct lab *lab, const char *what, uint32_t users, int64_t ms, int64_t of_ms, uint64_t done,
-                    double rate);
+void dibs__lab_report_progress(struct lab *lab, const char *what, uint32_t users, int64_t ms, int64_t of_ms,
+                               uint64_t done, double rate);
 /* The hill of a histogram: bookings by latency in ms, on a logarithmic axis. */
 void dibs__lab_hill(struct lab *lab, struct lab_plot *plot, const char *name, enum lab_mood mood,
                     const struct dibs__hist *hist);
+
+/* A bare client (bench/floors) as a further member of a round: run as a process, its figures read from its JSON. */
+
+struct lab_floor_result {
+  double per_second, p50_ns, p99_ns, max_ns, conflicts, deadlocks;
+  bool correct, expected; /* it counted right; or wrong, as expected */
+};
+/* The program's name for the strategy that corresponds to `way`; NULL: it has none. */
+const char *dibs__lab_floor_name(const char *program, const char *way);
+bool dibs__lab_floor_run(struct lab *lab, const char *strategy, uint32_t users, struct lab_floor_result *result);
+
+/* A database session with its own thread, so that its statement may wait while another session continues. */
+
+enum { LAB_SQL_MAX = 512 };
+
+struct lab_session {
+  struct lab_line line;
+  dibs__thread *thread;
+  /* Request and answer: the session's thread may read the request once `requested` has grown; the other side may read
+   * the answer when `answered` is equal to it. */
+  dibs__word requested, answered;
+  char text[LAB_SQL_MAX];
+  bool leave;
+  enum dibs__sql_rc step;
+  enum dibs__sql_trouble trouble;
+  uint64_t changed;
+  int64_t number; /* the first cell, for a statement that gives a number */
+  char message[200];
+};
+bool dibs__lab_session_open(struct lab *lab, struct lab_session *session);
+void dibs__lab_session_close(
+    struct lab_session *session); /* waits for a statement in progress; also for a session that was not opened */
+/* Sends a statement; none may be in progress. */
+void dibs__lab_session_request(struct lab_session *session, const char *text);
+/* true: the answer is here and may be read. */
+bool dibs__lab_session_wait(struct lab_session *session, int64_t ms);
 
 #endif

@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Pause: a holder is stopped (SIGSTOP, as a debugger, a hypervisor or a full swap would) past its ttl, wakes, and
- * writes what it had worked out before.  The holder adds 1 to a number, the one after it adds 5.
- *
- * The holder is a process of its own; what it does is said over a page of shared memory.
- */
+/* Processes that the lab starts: helpers, which are this program with special arguments, and bare clients. */
 #include "lab/lab.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +14,75 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+enum { ARGS_MAX = 12 };
+
+bool dibs__lab_spawn(const char *uri, char *const args[], int *pid, char *why, size_t size) {
+  char program[] = "dibs", verb[] = "lab", helper[] = "helper";
+  char *argv[ARGS_MAX + 4] = {program, verb, helper};
+  for (size_t i = 0; i < ARGS_MAX && args[i]; i++) argv[i + 3] = args[i];
+  *pid = 0;
+  /* In the environment, because every user can see arguments, and the URI may contain a password. */
+  pid_t made = 0;
+  int failed = uri && setenv("DIBS_STORE", uri, 1) ? ENOMEM : 0;
+  if (!failed) failed = posix_spawn(&made, "/proc/self/exe", NULL, NULL, argv, environ);
+  if (failed) {
+    snprintf(why, size, "cannot start a helper of the lab: %s", strerror(failed));
+    return false;
+  }
+  *pid = made;
+  return true;
+}
+
+/* Reads all output; what does not fit is dropped. */
+static void drain(int fd, char *out, size_t size) {
+  char spare[4096] = "";
+  size_t len = 0;
+  for (;;) {
+    bool capacity = len + 1 < size;
+    ssize_t got = read(fd, capacity ? out + len : spare, capacity ? size - 1 - len : sizeof spare);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;
+    if (capacity) len += (size_t)got;
+  }
+  out[len] = '\0';
+}
+
+bool dibs__lab_capture(char *const argv[], char *out, size_t size, char *why, size_t why_size) {
+  int ends[2], status = 0;
+  pid_t pid = 0;
+  posix_spawn_file_actions_t actions;
+  out[0] = '\0';
+  if (pipe2(ends, O_CLOEXEC)) {
+    snprintf(why, why_size, "%s", strerror(errno));
+    return false;
+  }
+  int failed = posix_spawn_file_actions_init(&actions);
+  if (!failed) {
+    failed = posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+    if (!failed) failed = posix_spawnp(&pid, argv[0], &actions, NULL, argv, environ);
+    posix_spawn_file_actions_destroy(&actions);
+  }
+  close(ends[1]);
+  if (!failed) drain(ends[0], out, size);
+  close(ends[0]);
+  if (failed) {
+    snprintf(why, why_size, "cannot start %s: %s", argv[0], strerror(failed));
+    return false;
+  }
+  while (waitpid(pid, &status, 0) < 0 && errno == EINTR) continue;
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return true;
+  snprintf(why, why_size, "%s ended with %s %d", argv[0], WIFSIGNALED(status) ? "signal" : "status",
+           WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+  return false;
+}
+
+/*
+ * Pause: a holder is stopped (SIGSTOP, as by a debugger, a hypervisor or a full swap) past its ttl, wakes, and writes
+ * the result that it computed before.  The holder adds 1 to a number, the next one adds 5.
+ *
+ * The holder is a separate process; it reports its steps in a page of shared memory.
+ */
+
 enum { ADDS_LATE = 1, ADDS_NEXT = 5, STEP_MS = 30000, TEXT_MAX = 400 };
 
 struct guard {
@@ -24,19 +90,19 @@ struct guard {
   bool fenced;   /* writes carry the lease's fence */
   bool sealed;   /* reads raise the record's */
   bool between;  /* the late write comes between the other's read and write */
-  bool promised; /* nothing is lost */
+  bool promised; /* no addition is lost */
 };
 static const struct guard guards[] = {
-    {"plain", "A plain lease", "The lease says who may write; nothing checks it when the write arrives.", false, false,
-     false, false},
-    {"fenced", "A fence", "The record remembers the largest fence that it has seen, and refuses older ones.", true,
+    {"plain", "A plain lease", "The lease names the only writer; nothing checks that when the write arrives.", false,
+     false, false, false},
+    {"fenced", "A fence", "The record stores the largest fence that it has seen, and refuses smaller ones.", true,
      false, false, true},
-    {"unsealed", "A fence, but the new holder has only read so far",
-     "The record has not seen the new fence yet: the late write slips in between the other's read and write.", true,
+    {"unsealed", "A fence, but the new holder has only read",
+     "The record has not seen the new fence yet: it accepts the late write between the other's read and write.", true,
      false, true, false},
     {"sealed", "Sealed before reading",
-     "Reading raises the record's fence in the same step, so the door is shut before anything is read.", true, true,
-     true, true},
+     "Reading raises the record's fence in the same step, so the record refuses older writers before anything is read.",
+     true, true, true, true},
 };
 enum { GUARDS = sizeof guards / sizeof *guards };
 
@@ -57,7 +123,7 @@ struct page {
   uint64_t fence;
   int64_t read;
   int32_t answer; /* of the late write */
-  bool alive;     /* what dibs_lease_alive said when it woke */
+  bool alive;     /* the answer of dibs_lease_alive when it woke */
   char why[512];
   /* The lab's. */
   dibs__word go;
@@ -74,7 +140,7 @@ struct scene {
   bool wrote; /* the next holder's write was acknowledged */
 };
 
-/* ---- What both do ---- */
+/* ---- Both sides ---- */
 
 static dibs_status read_value(dibs_store *store, const struct guard *guard, const char *key, dibs_lease *lease,
                               int64_t *value, dibs_error *error) {
@@ -108,13 +174,13 @@ static void say_state(struct page *page, uint32_t state) {
   dibs__word_wake(&page->state, 1, true);
 }
 
-static bool hold(struct page *page, dibs_store **store, dibs_lease **lease) {
+static bool hold_lease(struct page *page, dibs_store **store, dibs_lease **lease) {
   dibs_error error = {0};
   dibs_lease_options options = {.size = sizeof options, .ttl_ms = page->ttl_ms, .wait_ms = 0, .owner = "lab: stopped"};
   dibs_status status = dibs_open(secure_getenv("DIBS_STORE"), NULL, store, &error);
   if (status == DIBS_OK) status = dibs_acquire(*store, page->name, &options, lease, &error);
   if (status == DIBS_OK) {
-    page->fence = dibs_lease_fence(*lease);
+    page->fence = dibs_lease_fence(*lease).value;
     status = read_value(*store, &guards[page->guard], page->key, *lease, &page->read, &error);
   }
   snprintf(page->why, sizeof page->why, "%s", error.text);
@@ -124,7 +190,7 @@ static bool hold(struct page *page, dibs_store **store, dibs_lease **lease) {
 static int holder(struct page *page) {
   dibs_store *store = NULL;
   dibs_lease *lease = NULL;
-  bool fine = hold(page, &store, &lease);
+  bool fine = hold_lease(page, &store, &lease);
   say_state(page, fine ? HOLDS : FAILED);
   while (fine && atomic_load(&page->go) == 0) dibs__word_wait(&page->go, 0, DIBS__TICK_NEVER, true);
   if (fine) {
@@ -153,17 +219,17 @@ int dibs__lab_pause_helper(int argc, char **argv) {
 
 /* ---- The lab's side ---- */
 
-static void told(struct scene *s, int side, enum lab_mood mood, const char *does, const char *gets) {
+static void add_step(struct scene *s, int side, enum lab_mood mood, const char *does, const char *gets) {
   dibs__lab_step(&s->lab->sheet, s->timeline, side, mood, does, gets);
 }
 
-static bool begin(struct scene *s) {
+static bool start_holder(struct scene *s) {
   struct lab *lab = s->lab;
   char verb[] = "pause", fd[16];
   s->fd = memfd_create("dibs-lab-pause", 0); /* the helper inherits it */
-  if (s->fd < 0 || ftruncate(s->fd, sizeof *s->page)) return dibs__lab_fail(lab, "no memory: %s", strerror(errno));
+  if (s->fd < 0 || ftruncate(s->fd, sizeof *s->page)) return dibs__lab_fail(lab, "out of memory: %s", strerror(errno));
   void *at = mmap(NULL, sizeof *s->page, PROT_READ | PROT_WRITE, MAP_SHARED, s->fd, 0);
-  if (at == MAP_FAILED) return dibs__lab_fail(lab, "no memory: %s", strerror(errno));
+  if (at == MAP_FAILED) return dibs__lab_fail(lab, "out of memory: %s", strerror(errno));
   s->page = at;
   s->page->guard = (uint32_t)(s->guard - guards);
   s->page->ttl_ms = lab->ttl_ms;
@@ -176,7 +242,7 @@ static bool begin(struct scene *s) {
   return dibs__lab_spawn(lab->uri, (char *[]){verb, fd, NULL}, &s->pid, lab->why, sizeof lab->why);
 }
 
-static bool await(struct scene *s, uint32_t wanted) {
+static bool await_holder(struct scene *s, uint32_t wanted) {
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), STEP_MS);
   struct page *page = s->page;
   for (;;) {
@@ -185,7 +251,8 @@ static bool await(struct scene *s, uint32_t wanted) {
     dibs__tick now = dibs__tick_now();
     if (dibs__lab_ended(s->lab)) return false;
     if (state == FAILED) return dibs__lab_fail(s->lab, "the holder: %s", page->why);
-    if (!dibs__tick_before(now, by)) return dibs__lab_fail(s->lab, "the holder said nothing for %d s", STEP_MS / 1000);
+    if (!dibs__tick_before(now, by))
+      return dibs__lab_fail(s->lab, "the holder did not report for %d s", STEP_MS / 1000);
     if (waitpid(s->pid, NULL, WNOHANG) == s->pid) {
       s->pid = 0;
       return dibs__lab_fail(s->lab, "the holder ended too early");
@@ -194,20 +261,20 @@ static bool await(struct scene *s, uint32_t wanted) {
   }
 }
 
-static bool stop(struct scene *s) {
+static bool stop_holder(struct scene *s) {
   char text[TEXT_MAX];
   int status = 0;
-  if (!await(s, HOLDS)) return false;
+  if (!await_holder(s, HOLDS)) return false;
   snprintf(text, sizeof text, "holds the lease, fence %llu; reads %lld", (unsigned long long)s->page->fence,
            (long long)s->page->read);
-  told(s, 0, LAB_PLAIN, text, s->guard->sealed ? "sealed by the read" : "");
-  if (kill(s->pid, SIGSTOP)) return dibs__lab_fail(s->lab, "the holder could not be stopped: %s", strerror(errno));
+  add_step(s, 0, LAB_PLAIN, text, s->guard->sealed ? "sealed by the read" : "");
+  if (kill(s->pid, SIGSTOP)) return dibs__lab_fail(s->lab, "cannot stop the holder: %s", strerror(errno));
   while (waitpid(s->pid, &status, WUNTRACED) < 0 && errno == EINTR) continue;
   if (!WIFSTOPPED(status)) {
     s->pid = 0;
     return dibs__lab_fail(s->lab, "the holder ended instead of stopping");
   }
-  told(s, 0, LAB_PLAIN, "SIGSTOP", "sleeps, and knows nothing");
+  add_step(s, 0, LAB_PLAIN, "SIGSTOP", "is stopped, and notices nothing");
   return true;
 }
 
@@ -221,12 +288,12 @@ static bool take_over(struct scene *s) {
   if (dibs_acquire(s->store, s->page->name, &options, &s->lease, &error) != DIBS_OK)
     return dibs__lab_fail(lab, "%s", error.text);
   int64_t waited = (dibs__tick_now().ns - from.ns) / DIBS__NS_PER_MS;
-  snprintf(text, sizeof text, "waits %.1f s until the lease has ended, then holds it, fence %llu",
-           (double)waited / 1000, (unsigned long long)dibs_lease_fence(s->lease));
-  told(s, 1, LAB_PLAIN, text, "");
-  if (dibs_lease_fence(s->lease) <= s->page->fence) {
+  snprintf(text, sizeof text, "waits %.1f s until the lease has expired, then holds the name, fence %llu",
+           (double)waited / 1000, (unsigned long long)dibs_lease_fence(s->lease).value);
+  add_step(s, 1, LAB_PLAIN, text, "");
+  if (dibs_lease_fence(s->lease).value <= s->page->fence) {
     lab->sheet.broken = true;
-    told(s, 1, LAB_BAD, "", "the fence has not grown");
+    add_step(s, 1, LAB_BAD, "", "the fence has not grown");
   }
   return true;
 }
@@ -237,7 +304,7 @@ static bool next_reads(struct scene *s, int64_t *value) {
   if (read_value(s->store, s->guard, s->page->key, s->lease, value, &error) != DIBS_OK)
     return dibs__lab_fail(s->lab, "%s", error.text);
   snprintf(text, sizeof text, "reads %lld", (long long)*value);
-  told(s, 1, LAB_PLAIN, text, s->guard->sealed ? "sealed by the read" : "");
+  add_step(s, 1, LAB_PLAIN, text, s->guard->sealed ? "sealed by the read" : "");
   return true;
 }
 
@@ -247,7 +314,7 @@ static bool next_writes(struct scene *s, int64_t value) {
   dibs_status status = write_value(s->store, s->guard, s->page->key, s->lease, value + ADDS_NEXT, &error);
   s->wrote = status == DIBS_OK;
   snprintf(text, sizeof text, "adds %d: writes %lld", ADDS_NEXT, (long long)value + ADDS_NEXT);
-  told(s, 1, s->wrote ? LAB_PLAIN : LAB_BAD, text, s->wrote ? "OK" : error.text);
+  add_step(s, 1, s->wrote ? LAB_PLAIN : LAB_BAD, text, s->wrote ? "OK" : error.text);
   return true;
 }
 
@@ -256,26 +323,26 @@ static bool late_write(struct scene *s) {
   char text[TEXT_MAX], gets[sizeof page->why + 32];
   atomic_store(&page->go, 1);
   dibs__word_wake(&page->go, 1, true);
-  if (kill(s->pid, SIGCONT)) return dibs__lab_fail(s->lab, "the holder could not be woken: %s", strerror(errno));
-  told(s, 0, LAB_PLAIN, "SIGCONT", "wakes, and goes on");
-  if (!await(s, WROTE)) return false;
+  if (kill(s->pid, SIGCONT)) return dibs__lab_fail(s->lab, "cannot continue the holder: %s", strerror(errno));
+  add_step(s, 0, LAB_PLAIN, "SIGCONT", "wakes, and continues");
+  if (!await_holder(s, WROTE)) return false;
   bool done = page->answer == DIBS_OK, meant = !s->guard->promised;
   snprintf(text, sizeof text, "adds %d: writes %lld", ADDS_LATE, (long long)page->read + ADDS_LATE);
   if (done)
-    snprintf(gets, sizeof gets, "OK; it could have known: dibs_lease_alive() says %d", page->alive);
+    snprintf(gets, sizeof gets, "OK; dibs_lease_alive() would have answered %d", page->alive);
   else
     snprintf(gets, sizeof gets, "%s: %s", dibs_status_name((dibs_status)page->answer), page->why);
-  told(s, 0, done ? (meant ? LAB_EXPECTED : LAB_BAD) : LAB_GOOD, text, gets);
+  add_step(s, 0, done ? (meant ? LAB_EXPECTED : LAB_BAD) : LAB_GOOD, text, gets);
   return true;
 }
 
 static bool perform(struct scene *s) {
   int64_t value = 0;
-  if (!begin(s) || !stop(s) || !take_over(s) || !next_reads(s, &value)) return false;
+  if (!start_holder(s) || !stop_holder(s) || !take_over(s) || !next_reads(s, &value)) return false;
   return s->guard->between ? late_write(s) && next_writes(s, value) : next_writes(s, value) && late_write(s);
 }
 
-static void end(struct scene *s) {
+static void end_scene(struct scene *s) {
   dibs_lease_free(s->lease);
   if (s->pid) {
     kill(s->pid, SIGKILL);
@@ -285,13 +352,13 @@ static void end(struct scene *s) {
     dibs_record_options options = {.size = sizeof options, .flags = DIBS_UNCHECKED};
     dibs_error error;
     if (dibs_record_remove(s->store, s->page->key, &options, NULL, &error) != DIBS_OK)
-      dibs__lab_note(&s->lab->sheet, "The record %s was left behind: %s", s->page->key, error.text);
+      dibs__lab_note(&s->lab->sheet, "The record %s could not be removed: %s", s->page->key, error.text);
     munmap(s->page, sizeof *s->page);
   }
   if (s->fd >= 0) close(s->fd);
 }
 
-static bool judge(struct scene *s, struct lab_table *table) {
+static bool judge_writes(struct scene *s, struct lab_table *table) {
   struct lab_sheet *sheet = &s->lab->sheet;
   const struct guard plain = {0};
   dibs_error error = {0};
@@ -304,9 +371,9 @@ static bool judge(struct scene *s, struct lab_table *table) {
   bool fine = lost == 0 && s->wrote && !late && s->page->answer == DIBS_STALE;
   enum lab_mood mood = fine ? LAB_GOOD : s->guard->promised || s->lab->strict ? LAB_BAD : LAB_EXPECTED;
   if (mood == LAB_BAD) sheet->broken = true;
-  snprintf(text, sizeof text, "The value is %lld; what was acknowledged adds up to %lld.", (long long)value,
+  snprintf(text, sizeof text, "The value is %lld; the acknowledged additions make %lld.", (long long)value,
            (long long)should);
-  told(s, -1, mood == LAB_GOOD ? LAB_PLAIN : mood, text, "");
+  add_step(s, -1, mood == LAB_GOOD ? LAB_PLAIN : mood, text, "");
   dibs__lab_put_text(sheet, table, LAB_PLAIN, s->guard->title);
   dibs__lab_put_text(sheet, table, late ? mood : LAB_PLAIN, late ? "accepted" : "refused");
   dibs__lab_put(sheet, table, (double)value);
@@ -327,12 +394,12 @@ bool dibs__lab_pause(struct lab *lab) {
   bool fine = true;
   s->experiment = "pause";
   if (strncmp(lab->uri, "memory:", 7) == 0)
-    return dibs__lab_fail(lab, "a store in memory is its process's own; pause needs one that processes share");
+    return dibs__lab_fail(lab, "a store in memory belongs to its process; pause needs a store that processes share");
   dibs__lab_title(
-      s, "A holder that was asleep",
-      "A process holds a lease, reads a number, and is stopped for longer than its lease lasts. Somebody else "
-      "gets the lease and changes the number. Then the first one wakes and writes what it had worked out.");
-  dibs__lab_fact(s, "ttl", "The lease lasts", "%g s", (double)lab->ttl_ms / 1000);
+      s, "A holder that was stopped",
+      "A process holds a lease, reads a number, and is stopped for longer than its ttl. Another process gets the lease "
+      "and changes the number. Then the first process wakes and writes the result that it computed before.");
+  dibs__lab_fact(s, "ttl", "The ttl of the lease", "%g s", (double)lab->ttl_ms / 1000);
   if (dibs_open(lab->uri, NULL, &store, &error) != DIBS_OK) return dibs__lab_fail(lab, "%s", error.text);
   struct lab_table *table = dibs__lab_table(s, "guards", "Guards", "", columns, sizeof columns / sizeof *columns);
   lab->steps = GUARDS;
@@ -340,11 +407,11 @@ bool dibs__lab_pause(struct lab *lab) {
     struct scene scene = {.lab = lab, .guard = &guards[i], .fd = -1, .store = store};
     lab->step++;
     lab->run++;
-    dibs__lab_tell(lab, guards[i].title, 2, 0, 0, 0, 0);
-    scene.timeline = dibs__lab_timeline(s, guards[i].key, guards[i].title, guards[i].text, "the one that is stopped",
-                                        "the next one");
-    fine = (perform(&scene) && judge(&scene, table)) || dibs__lab_ended(lab);
-    end(&scene);
+    dibs__lab_report_progress(lab, guards[i].title, 2, 0, 0, 0, 0);
+    scene.timeline = dibs__lab_timeline(s, guards[i].key, guards[i].title, guards[i].text,
+                                        "the process that is stopped", "the next process");
+    fine = (perform(&scene) && judge_writes(&scene, table)) || dibs__lab_ended(lab);
+    end_scene(&scene);
   }
   dibs_close(store);
   return fine;

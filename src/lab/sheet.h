@@ -2,22 +2,23 @@
 #ifndef DIBS_LAB_SHEET_H
 #define DIBS_LAB_SHEET_H
 /*
- * What came of an experiment: tables, plots, timelines, and words around them.  Experiments fill it and know no format;
- * the command prints it as a table or as JSON, report.c as a page.  Texts are copied.  When memory runs out the sheet
- * says so (`full`) and drops what is added from then on.
+ * The results of an experiment: tables, plots, timelines, and texts.  Experiments fill it and know no format; the
+ * command prints it as a table or as JSON, page.c as a page.  Texts are copied.  When memory runs out, the sheet sets
+ * `full` and drops everything that is added later.
  */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 enum lab_kind {
   LAB_TEXT,
   LAB_COUNT, /* a whole number */
   LAB_RATE,  /* a second */
   LAB_MS,    /* milliseconds */
-  LAB_TIMES  /* how many times as much */
+  LAB_TIMES  /* a ratio */
 };
-enum lab_mood { LAB_PLAIN, LAB_GOOD, LAB_EXPECTED /* broke, as it was meant to */, LAB_BAD };
+enum lab_mood { LAB_PLAIN, LAB_GOOD, LAB_EXPECTED /* LAB_EXPECTED: broke, as expected */, LAB_BAD };
 
 /* A table's column: immutable, not copied. */
 struct lab_column {
@@ -36,22 +37,22 @@ struct lab_table {
   const struct lab_column *columns;
   size_t column_count;
   struct lab_cell *cells; /* row by row */
-  size_t count, room;
+  size_t count, capacity;
 };
 
 struct lab_series {
   char *name;
-  enum lab_mood mood; /* LAB_EXPECTED and LAB_BAD are drawn as what is wrong */
+  enum lab_mood mood; /* LAB_EXPECTED and LAB_BAD are drawn as failures */
   unsigned hue; /* the same for the same name in all plots of a sheet: up to a comma, without "bare " and digits at the
                    end */
-  bool faint;   /* something to compare with */
+  bool faint;   /* only for comparison */
   double *x, *y;
-  size_t count, room;
+  size_t count, capacity;
 };
 enum lab_shape {
-  LAB_BARS,  /* a bar a series: its first y */
+  LAB_BARS,  /* one bar for each series: its first y */
   LAB_LINES, /* y over x */
-  LAB_HILLS  /* a strip a series: y, a density, over x; marks at what `mark` says */
+  LAB_HILLS  /* one strip for each series: y, a density, over x; marks at `mark` */
 };
 enum { LAB_SERIES_MAX = 24 };
 struct lab_plot {
@@ -75,7 +76,7 @@ struct lab_timeline {
   const char *key; /* not copied */
   char *title, *text, *heads[2];
   struct lab_step *steps;
-  size_t count, room;
+  size_t count, capacity;
 };
 
 enum lab_part_kind { LAB_PART_TABLE, LAB_PART_PLOT, LAB_PART_TIMELINE };
@@ -98,13 +99,13 @@ struct lab_sheet {
   } facts[LAB_FACTS_MAX];
   size_t fact_count;
   struct lab_part **parts;
-  size_t part_count, part_room;
+  size_t part_count, part_capacity;
   char *hues[LAB_HUES_MAX];
   unsigned hue_count;
   char *notes[LAB_NOTES_MAX];
   size_t note_count;
-  bool broken;      /* a promise was */
-  bool interrupted; /* it is not all that was asked for */
+  bool broken;      /* a promise was broken */
+  bool interrupted; /* the experiment is incomplete */
   bool full;
 };
 
@@ -114,7 +115,7 @@ void dibs__lab_fact(struct lab_sheet *sheet, const char *key, const char *head, 
     __attribute__((format(printf, 4, 5)));
 void dibs__lab_note(struct lab_sheet *sheet, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Each adds a part at the end; NULL when memory ran out, which all functions below take. */
+/* Each adds a part at the end; NULL when memory ran out, which all functions below accept. */
 struct lab_table *dibs__lab_table(struct lab_sheet *sheet, const char *key, const char *title, const char *text,
                                   const struct lab_column *columns, size_t count);
 struct lab_plot *dibs__lab_plot(struct lab_sheet *sheet, const char *key, enum lab_shape shape, const char *title,
@@ -124,9 +125,8 @@ struct lab_timeline *dibs__lab_timeline(struct lab_sheet *sheet, const char *key
 
 /* The next cell of the row. */
 void dibs__lab_put(struct lab_sheet *sheet, struct lab_table *table, double number);
-void dibs__lab_put_none(struct lab_sheet *sheet, struct lab_table *table);
 void dibs__lab_put_text(struct lab_sheet *sheet, struct lab_table *table, enum lab_mood mood, const char *text);
-/* The cell that was put last. */
+/* The mood of the last cell. */
 void dibs__lab_mood(struct lab_table *table, enum lab_mood mood);
 
 /* NULL when there are LAB_SERIES_MAX. */
@@ -139,5 +139,15 @@ void dibs__lab_step(struct lab_sheet *sheet, struct lab_timeline *timeline, int 
 
 /* A number as people read it: "12,345", "3.2", "1.4x"; "-" for none. */
 void dibs__lab_figure(char *to, size_t size, enum lab_kind kind, const struct lab_cell *cell);
+
+/* A sheet as one self-contained page: it loads nothing, plots are SVG, and each has a table. */
+
+/* ferror(out) tells whether it was written. */
+void dibs__lab_report(const struct lab_sheet *sheet, FILE *out);
+
+/* ---- Inside the writer ---- */
+
+/* Text in HTML or an attribute: escaped; invalid UTF-8 and control characters are replaced. */
+void dibs__lab_escape(FILE *out, const char *text);
 
 #endif

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Throughput: users book on one row for some time.  With several rounds, all strategies (and the bare client beside
- * them) run in each round, one after the other, and medians count: what a machine gives drifts by a third within an
- * hour, the ratios of neighbours do not.
+ * Throughput: users book on one row for some time.  With several rounds, all strategies (and the bare client) run in
+ * each round, one after the other, and medians count: the speed of a machine drifts by a third within an hour, the
+ * ratios of neighbours do not.
  */
-#include "lab/floor.h"
 #include "lab/lab.h"
 
 #include <inttypes.h>
@@ -28,8 +27,8 @@ static const struct lab_column range_columns[] = {
     {"median", "median", LAB_RATE},
     {"low", "lowest", LAB_RATE},
     {"high", "highest", LAB_RATE},
-    {"to_floor", "of the bare client", LAB_TIMES},
-    {"to_best", "of the best other", LAB_TIMES},
+    {"to_floor", "divided by the bare client's", LAB_TIMES},
+    {"to_best", "divided by the best other's", LAB_TIMES},
 };
 
 /* A strategy, or one of the bare client, at one number of users. */
@@ -87,9 +86,9 @@ static double ratio(const struct member *of, const struct member *by) {
   return median(values, count);
 }
 
-/* ---- Who takes part ---- */
+/* ---- The members ---- */
 
-static struct member *add(struct throughput *t, const struct lab_way *way, uint32_t users) {
+static struct member *add_member(struct throughput *t, const struct lab_way *way, uint32_t users) {
   struct member *m = &t->member[t->count++];
   m->way = way;
   m->users = users;
@@ -103,19 +102,19 @@ static void invite(struct throughput *t) {
   for (size_t n = 0; n < lab->users_count; n++)
     for (size_t i = 0; i < dibs__lab_way_count; i++) {
       const struct lab_way *way = &dibs__lab_ways[i];
-      /* By hand is for the race; here it would measure the lab's own way of sending it. */
+      /* Plain SQL is for the race; here it would measure how the lab sends it. */
       if (!dibs__lab_way_wanted(lab, way) || (way->kind == LAB_CHILD_FIRST && !lab->strategies)) continue;
-      struct member *m = add(t, way, lab->users[n]);
+      struct member *m = add_member(t, way, lab->users[n]);
       const char *bare = lab->floor ? dibs__lab_floor_name(lab->floor, way->name) : NULL;
       if (!bare) continue;
-      m->floor = add(t, NULL, lab->users[n]);
+      m->floor = add_member(t, NULL, lab->users[n]);
       snprintf(m->floor->name, sizeof m->floor->name, "bare %s", bare);
     }
 }
 
 /* ---- A round ---- */
 
-static void worst(struct member *m, struct lab_verdict verdict) {
+static void keep_worst(struct member *m, struct lab_verdict verdict) {
   if (verdict.mood == LAB_BAD || (m->verdict.mood != LAB_BAD && verdict.mood != LAB_GOOD)) m->verdict = verdict;
 }
 
@@ -142,10 +141,10 @@ static bool run_way(struct lab *lab, struct member *m) {
     memcpy(m->at, crew->at, sizeof m->at);
     memcpy(m->over_time, crew->rate, sizeof m->over_time);
     m->samples = crew->samples;
-    worst(m, dibs__lab_judge(lab, crew, &audit));
+    keep_worst(m, dibs__lab_judge(lab, crew, &audit));
     if (crew->absent) {
       dibs__lab_note(&lab->sheet, "%s, %u users: %u could not connect: %s", m->name, m->users, crew->absent, crew->why);
-      worst(m, (struct lab_verdict){LAB_BAD, "not all connected"});
+      keep_worst(m, (struct lab_verdict){LAB_BAD, "not all connected"});
     } else if (crew->why[0]) {
       dibs__lab_note(&lab->sheet, "%s, %u users: %s", m->name, m->users, crew->why);
     }
@@ -156,7 +155,7 @@ static bool run_way(struct lab *lab, struct member *m) {
 
 static bool run_floor(struct lab *lab, struct member *m) {
   struct lab_floor_result result;
-  dibs__lab_tell(lab, m->name, m->users, 0, lab->ms, 0, 0);
+  dibs__lab_report_progress(lab, m->name, m->users, 0, lab->ms, 0, 0);
   if (!dibs__lab_floor_run(lab, m->name + strlen("bare "), m->users, &result)) return false;
   size_t n = m->rounds++;
   m->rate[n] = result.per_second;
@@ -165,8 +164,9 @@ static bool run_floor(struct lab *lab, struct member *m) {
   m->max[n] = result.max_ns / 1e6;
   m->conflicts += (uint64_t)result.conflicts;
   m->deadlocks += (uint64_t)result.deadlocks;
-  if (!result.correct && result.expected) worst(m, (struct lab_verdict){LAB_EXPECTED, "broken, as expected"});
-  if (!result.correct && !result.expected) worst(m, (struct lab_verdict){LAB_BAD, "wrong"}); /* no promise of ours */
+  if (!result.correct && result.expected) keep_worst(m, (struct lab_verdict){LAB_EXPECTED, "broken, as expected"});
+  if (!result.correct && !result.expected)
+    keep_worst(m, (struct lab_verdict){LAB_BAD, "wrong"}); /* not a promise of dibs */
   return true;
 }
 
@@ -184,9 +184,9 @@ static bool run_rounds(struct throughput *t) {
   return true;
 }
 
-/* ---- What came of it ---- */
+/* ---- The results ---- */
 
-static const struct member *best_other(const struct throughput *t, const struct member *of) {
+static const struct member *best_other_member(const struct throughput *t, const struct member *of) {
   const struct member *best = NULL;
   for (size_t i = 0; i < t->count; i++) {
     const struct member *m = &t->member[i];
@@ -219,11 +219,11 @@ static void tables(struct throughput *t) {
     dibs__lab_put_text(s, table, m->verdict.mood, m->verdict.text);
   }
   if (t->lab->rounds < 2 && !t->lab->floor) return;
-  table = dibs__lab_table(s, "rounds", "Bookings a second over the rounds",
-                          "Ratios are medians of the ratios within each round.", range_columns,
+  table = dibs__lab_table(s, "rounds", "Bookings per second over the rounds",
+                          "Each ratio is the median of the ratios within each round.", range_columns,
                           sizeof range_columns / sizeof *range_columns);
   for (size_t i = 0; i < t->count; i++) {
-    const struct member *m = &t->member[i], *other = best_other(t, m);
+    const struct member *m = &t->member[i], *other = best_other_member(t, m);
     if (!m->rounds) continue;
     dibs__lab_put_text(s, table, LAB_PLAIN, m->name);
     dibs__lab_put(s, table, m->users);
@@ -243,9 +243,9 @@ static void plots_of(struct throughput *t, uint32_t users) {
   if (*many) snprintf(count, sizeof count, "%u users", users);
   snprintf(title, sizeof title, "How long a booking takes%s%s", many, count);
   struct lab_plot *hills = dibs__lab_plot(&lab->sheet, "latency", LAB_HILLS, title,
-                                          "Each hill is as high as bookings took so long; further left is better. "
-                                          "The marks are the median and the 99th percentile.");
-  snprintf(title, sizeof title, "Bookings a second over time%s%s", many, count);
+                                          "The height of a hill is the number of bookings that took so long; further "
+                                          "left is better. The marks are the median and the 99th percentile.");
+  snprintf(title, sizeof title, "Bookings per second over time%s%s", many, count);
   struct lab_plot *lines = dibs__lab_plot(&lab->sheet, "over_time", LAB_LINES, title, "");
   if (!hills || !lines) return;
   hills->x_title = "milliseconds";
@@ -265,8 +265,8 @@ static void plots_of(struct throughput *t, uint32_t users) {
 
 static void bars_of(struct throughput *t, uint32_t users) {
   struct lab *lab = t->lab;
-  char title[64] = "Bookings a second";
-  if (lab->users_count > 1) snprintf(title, sizeof title, "Bookings a second, %u users", users);
+  char title[64] = "Bookings per second";
+  if (lab->users_count > 1) snprintf(title, sizeof title, "Bookings per second, %u users", users);
   struct lab_plot *bars = dibs__lab_plot(&lab->sheet, "rate", LAB_BARS, title, "Longer is better.");
   for (size_t i = 0; bars && i < t->count; i++) {
     const struct member *m = &t->member[i];
@@ -279,8 +279,9 @@ static void bars_of(struct throughput *t, uint32_t users) {
 
 static void by_users(struct throughput *t) {
   struct lab *lab = t->lab;
-  struct lab_plot *plot = dibs__lab_plot(&lab->sheet, "by_users", LAB_LINES, "Bookings a second, by how many book",
-                                         "What waits together is decided together: only that grows with the users.");
+  struct lab_plot *plot = dibs__lab_plot(
+      &lab->sheet, "by_users", LAB_LINES, "Bookings per second, by the number of users",
+      "Requests that wait together are decided together: only this strategy gets faster with more users.");
   if (!plot) return;
   plot->x_title = "users";
   plot->y_title = "bookings/s";
@@ -314,9 +315,8 @@ bool dibs__lab_throughput(struct lab *lab) {
     snprintf(users + strlen(users), sizeof users - strlen(users), "%s%u", n ? ", " : "", lab->users[n]);
   dibs__lab_title(
       s, "Throughput on one row",
-      "All users book seats of the same row, as fast as they can. A booking is acknowledged when it is "
-      "durable; afterwards the row's count, the rows of those who booked and the acknowledged bookings must "
-      "be the same number.");
+      "All users book seats of the same row, as fast as they can. A booking is acknowledged when it is durable; at the "
+      "end the row's count, the number of booked rows and the number of acknowledged bookings must be equal.");
   dibs__lab_fact(s, "users", "Users", "%s", users);
   dibs__lab_fact(s, "seconds", "Seconds each", "%g", (double)lab->ms / 1000);
   dibs__lab_fact(s, "rounds", "Rounds", "%u", lab->rounds);

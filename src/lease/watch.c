@@ -1,56 +1,307 @@
 /* SPDX-License-Identifier: MIT */
+/* Work that a decision under the lock leaves for later: requests to carry, threads to wake.  Callbacks.  The threads
+ * that renew, and that notice losses. */
+#include "lease/lease_impl.h"
+
+#include <stdlib.h>
+
+static void append_op(struct dibs__op **first, struct dibs__op **last, struct dibs__op *op) {
+  op->next = NULL;
+  if (*last)
+    (*last)->next = op;
+  else
+    *first = op;
+  *last = op;
+}
+
+void dibs__deferred_mine(struct deferred *deferred, struct dibs__op *op) {
+  append_op(&deferred->mine, &deferred->mine_last, op);
+}
+
+void dibs__deferred_finish(struct deferred *deferred, struct dibs__op *op) {
+  append_op(&deferred->rest, &deferred->rest_last, op);
+}
+
+void dibs__deferred_wake(dibs_store *store, struct deferred *deferred, dibs__word *word) {
+  atomic_fetch_add(word, 1);
+  if (deferred->wake_count < WAKES_MAX)
+    deferred->wakes[deferred->wake_count++] = word;
+  else
+    dibs__core_wake(store->core, word); /* too many to note: wake under the lock, which is slower but correct */
+}
+
+void dibs__deferred_tell(struct deferred *deferred, dibs_lease *lease) {
+  /* Race: a caller reads the lease, this thread raises the word, the caller goes to sleep.  Closed by the order: the
+   * caller counts itself before the kernel compares the word, and the word is raised before the count is read. */
+  atomic_fetch_add(&lease->word, 1);
+  if (atomic_load(&lease->sleepers) > 0) dibs__deferred_wake(lease->store, deferred, &lease->word);
+}
+
+bool dibs__lease_sleep(dibs_lease *lease, uint32_t seen, dibs__tick by) {
+  atomic_fetch_add(&lease->sleepers, 1);
+  bool in_time = dibs__word_wait(&lease->word, seen, by, false);
+  atomic_fetch_sub(&lease->sleepers, 1);
+  return in_time;
+}
+
+static void start_ops(dibs_store *store, struct dibs__op *list) {
+  if (!list) return;
+  if (atomic_load_explicit(&store->leases->lender, memory_order_relaxed) == dibs__thread_self())
+    dibs__core_leave(store->core, list);
+  else
+    dibs__core_start(store->core, list);
+}
+
+bool dibs__deferred(dibs_store *store, struct deferred *deferred, dibs__tick by) {
+  bool answered = true;
+  for (uint32_t i = 0; i < deferred->wake_count; i++) dibs__core_wake(store->core, deferred->wakes[i]);
+  start_ops(store, deferred->rest);
+  dibs__lease_handed(store);
+  if (deferred->mine) answered = dibs__core_run(store->core, deferred->mine, by);
+  *deferred = (struct deferred){0};
+  return answered;
+}
+
+void dibs__deferred_start(dibs_store *store, struct deferred *deferred) {
+  dibs__deferred_answer(store, deferred);
+  dibs__lease_handed(store);
+}
+
+void dibs__deferred_answer(dibs_store *store, struct deferred *deferred) {
+  for (uint32_t i = 0; i < deferred->wake_count; i++) dibs__core_wake(store->core, deferred->wakes[i]);
+  start_ops(store, deferred->mine);
+  start_ops(store, deferred->rest);
+  if (deferred->due.ns != 0) dibs__core_rouse(store->core, deferred->due);
+  *deferred = (struct deferred){0};
+}
+
+/*
+ * Callbacks.  A lease whose callbacks are due is queued once, with a bit for each; they are called with no lock held,
+ * by dibs_dispatch in the caller's own loop or by a thread of the library.
+ */
+
+static void run_dispatcher(void *arg);
+
+static void watch_help_locked(dibs_store *store);
+
+void dibs__call_queue_locked(dibs_store *store, struct due_call *due) {
+  struct dibs__leases *leases = store->leases;
+  due->next = NULL;
+  bool first = !leases->first_call;
+  if (leases->last_call)
+    leases->last_call->next = due;
+  else
+    leases->first_call = due;
+  leases->last_call = due;
+  if (!first) return;
+  if (!dibs__calls_ready_locked(store)) watch_help_locked(store); /* it tries again */
+  atomic_store(&leases->calls_due, true);
+}
+
+/* A started renewal that is done, taken out of its list; NULL: there is none. */
+static struct renewal *take_done_renewal_locked(dibs_lease *lease) {
+  for (struct renewal **at = &lease->renewals; *at; at = &(*at)->next) {
+    struct renewal *renewal = *at;
+    if (renewal->state != RENEWAL_DONE || renewal->blocking) continue;
+    *at = renewal->next;
+    return renewal;
+  }
+  return NULL;
+}
+
+/* The text is that of the blocking call, except what that call would read from the store. */
+static void call_with_error(dibs_lease *lease, dibs_lease_fn fn, dibs_status status, const char *doing, void *user) {
+  dibs_error error;
+  if (status == DIBS_OK)
+    dibs__fine(&error);
+  else if (status == DIBS_INVALID)
+    dibs__held_otherwise(lease, 0, &error);
+  else
+    dibs__explain(lease->store, status, doing, lease->name, &error);
+  fn(lease, status, &error, user);
+}
+
+static void call_renewed_locked(dibs_lease *lease) {
+  dibs_store *store = lease->store;
+  struct renewal *renewal;
+  while ((renewal = take_done_renewal_locked(lease))) {
+    dibs__mutex_unlock(&store->lock);
+    if (renewal->done) call_with_error(lease, renewal->done, renewal->status, "renewing", renewal->user);
+    free(renewal);
+    dibs__mutex_lock(&store->lock);
+  }
+}
+
+static void call_lease_locked(dibs_store *store, struct due_call *due) {
+  dibs_lease *lease = (dibs_lease *)((char *)due - offsetof(dibs_lease, due));
+  uint32_t calls = lease->calls;
+  lease->calls = 0;
+  dibs_status granted = lease->waited, released = lease->released; /* granted first, also when lost since */
+  if (calls & CALL_GRANTED) {
+    dibs__mutex_unlock(&store->lock);
+    call_with_error(lease, lease->done, granted, "acquiring", lease->done_user);
+    dibs__mutex_lock(&store->lock);
+  }
+  if (calls & CALL_RENEWED) call_renewed_locked(lease);
+  dibs__mutex_unlock(&store->lock);
+  /* Checked as late as here: one of the callbacks above may have freed the last handle, and with it what on_lost uses.
+   */
+  bool has_handle = atomic_load(&lease->handles) > 0;
+  if ((calls & CALL_LOST) && has_handle) call_with_error(lease, lease->on_lost, DIBS_LOST, "holding", lease->lost_user);
+  if (calls & CALL_RELEASED) call_with_error(lease, lease->release_done, released, "releasing", lease->release_user);
+  dibs__mutex_lock(&store->lock);
+  dibs__lease_drop_locked(lease);
+}
+
+void dibs__call_locked(dibs_lease *lease, uint32_t call) {
+  bool queued = lease->calls != 0;
+  lease->calls |= call;
+  if (queued) return;
+  dibs__lease_hold(lease);
+  lease->due.run_locked = call_lease_locked;
+  dibs__call_queue_locked(lease->store, &lease->due);
+}
+
+bool dibs__calls_ready_locked(dibs_store *store) {
+  if (store->flags & DIBS_STORE_LOOP) return true;
+  if (!store->leases->dispatcher) store->leases->dispatcher = dibs__thread_start("dibs-calls", run_dispatcher, store);
+  return store->leases->dispatcher != NULL;
+}
+
+/* Once for a batch of answers, not for each callback: the thread that wakes finds all of them. */
+void dibs__lease_handed(void *context) {
+  dibs_store *store = context;
+  if (!atomic_load_explicit(&store->leases->calls_due, memory_order_relaxed) ||
+      !atomic_exchange(&store->leases->calls_due, false))
+    return;
+  if (store->flags & DIBS_STORE_LOOP) {
+    dibs__notifier_raise(store->notifier);
+    return;
+  }
+  atomic_fetch_add(&store->leases->dispatch_word, 1);
+  dibs__word_wake(&store->leases->dispatch_word, 1, false);
+}
+
+/* Lock held on entry and on return, not while calling. */
+static void call_first_locked(dibs_store *store) {
+  struct due_call *due = store->leases->first_call;
+  store->leases->first_call = due->next;
+  if (!store->leases->first_call) store->leases->last_call = NULL;
+  due->run_locked(store, due);
+}
+
+/* The operations that the callbacks start are sent in one batch at the end, by this thread if the engine is brief: two
+ * threads that wake each other for each operation would spend more time on that than on the operations. */
+static size_t run_due_calls(dibs_store *store, size_t max) {
+  size_t count = 0;
+  uintptr_t nobody = 0;
+  bool lends = !store->closing && atomic_compare_exchange_strong(&store->leases->lender, &nobody, dibs__thread_self());
+  dibs__mutex_lock(&store->lock);
+  /* Lowered before the queue is read: a callback that is queued from here on raises it again, or is found below. */
+  dibs__notifier_lower(store->notifier);
+  while (store->leases->first_call && (max == 0 || count < max)) {
+    call_first_locked(store);
+    count++;
+  }
+  if (store->leases->first_call) dibs__notifier_raise(store->notifier);
+  dibs__mutex_unlock(&store->lock);
+  if (lends) {
+    atomic_store(&store->leases->lender, 0);
+    dibs__core_lend(store->core);
+  }
+  return count;
+}
+
+size_t dibs_dispatch(dibs_store *store, size_t max) {
+  if (dibs__enter(store, "dibs_dispatch", NULL) != DIBS_OK) return 0;
+  size_t count = store->flags & DIBS_STORE_LOOP ? run_due_calls(store, max) : 0;
+  dibs__exit(store);
+  return count;
+}
+
+static void run_dispatcher(void *arg) {
+  dibs_store *store = arg;
+  dibs__mutex_lock(&store->lock);
+  for (;;) {
+    while (store->leases->first_call) call_first_locked(store);
+    if (store->leases->stopping) break;
+    uint32_t seen = atomic_load(&store->leases->dispatch_word);
+    dibs__mutex_unlock(&store->lock);
+    dibs__word_wait(&store->leases->dispatch_word, seen, DIBS__TICK_NEVER, false);
+    dibs__mutex_lock(&store->lock);
+  }
+  dibs__mutex_unlock(&store->lock);
+}
+
+/* After watch_stop: `stopping` is set.  What waits is called first. */
+void dibs__dispatch_stop(dibs_store *store) {
+  if (store->flags & DIBS_STORE_LOOP) {
+    run_due_calls(store, 0);
+    return;
+  }
+  atomic_fetch_add(&store->leases->dispatch_word, 1);
+  dibs__word_wake(&store->leases->dispatch_word, 1, false);
+  dibs__thread_join(store->leases->dispatcher);
+  store->leases->dispatcher = NULL;
+}
+
 /*
  * Two threads a store, started with its first held lease.  The watchdog renews everything that is due in one batch, at
- * a third of the ttl, and does the engine's housekeeping.  The loss timer does nothing but look at the clock, so that a
- * watchdog stuck in a dead network can't hide a loss.
+ * a third of the ttl, and does the engine's housekeeping.  The loss timer only reads the clock, so that a
+ * watchdog that is stuck in a dead network can't hide a loss.
  *
  * A lease that is over in a moment costs one thread, not three: the loss timer starts the watchdog when the first
- * renewal is due, and has the store served when somebody who wants to be told of a break has held for SERVE_MS.
+ * renewal is due, and has the store served when a lease with on_lost has been held for SERVE_MS.
  *
- * Both sleep at most a second while there is anything to watch: a futex sleeps by a clock that stops while the machine
+ * Both sleep at most a second while a lease is held: a futex sleeps by a clock that stops while the machine
  * is suspended, and new leases, which end later than that, need not wake them.
  */
-#include "lease/room.h"
 
 enum { LOOK_MS = 1000, SERVE_MS = 20, AGAIN_MS = 20 };
 
-static void watch(void *arg);
+static void run_watchdog(void *arg);
 
 static dibs__thread *start_watchdog_locked(dibs_store *store) {
-  if (!store->watchdog) store->watchdog = dibs__thread_start("dibs-watchdog", watch, store);
-  return store->watchdog;
+  if (!store->leases->watchdog) store->leases->watchdog = dibs__thread_start("dibs-watchdog", run_watchdog, store);
+  return store->leases->watchdog;
 }
 
-/* When the loss timer must start somebody. */
+/* When the loss timer must start another thread. */
 static dibs__tick helpers_due_locked(dibs_store *store, dibs__tick now) {
-  struct dibs__heap_node *renewal = dibs__heap_first(&store->renewals);
-  dibs__tick due = store->serve_at.ns ? store->serve_at : DIBS__TICK_NEVER;
-  if (renewal && !store->watchdog) due = dibs__tick_min(due, renewal->at);
-  if (store->first_call && !dibs__calls_ready_locked(store)) due = DIBS__TICK_ZERO;
-  /* If there was no thread to be had just now: not at once again. */
+  struct dibs__heap_node *renewal = dibs__heap_first(&store->leases->renewals);
+  dibs__tick due = store->leases->serve_at.ns ? store->leases->serve_at : DIBS__TICK_NEVER;
+  if (renewal && !store->leases->watchdog) due = dibs__tick_min(due, renewal->at);
+  if (store->leases->first_call && !dibs__calls_ready_locked(store)) due = DIBS__TICK_ZERO;
+  struct dibs__heap_node *wait = store->leases->leaving ? dibs__heap_first(&store->leases->waits) : NULL;
+  if (wait) due = dibs__tick_min(due, wait->at);
+  if (store->leases->lines_at.ns) due = dibs__tick_min(due, store->leases->lines_at);
+  /* If no thread could be started just now: not again at once. */
   return dibs__tick_before(due, now) ? dibs__tick_add_ms(now, AGAIN_MS) : due;
 }
 
 static void start_helpers_locked(dibs_store *store, dibs__tick now) {
-  struct dibs__heap_node *renewal = dibs__heap_first(&store->renewals);
+  struct dibs__heap_node *renewal = dibs__heap_first(&store->leases->renewals);
   if (renewal && !dibs__tick_before(now, renewal->at)) start_watchdog_locked(store);
-  if (store->serve_at.ns == 0 || dibs__tick_before(now, store->serve_at)) return;
-  store->serve_at = DIBS__TICK_ZERO;
+  if (store->leases->serve_at.ns == 0 || dibs__tick_before(now, store->leases->serve_at)) return;
+  store->leases->serve_at = DIBS__TICK_ZERO;
   dibs__core_serve(store->core);
 }
 
-static void lose_due(dibs_store *store, dibs__tick now) {
-  struct after after = {0};
+static void do_due_of_loss_timer(dibs_store *store, dibs__tick now) {
+  struct deferred deferred = {0};
   struct dibs__heap_node *node;
-  while ((node = dibs__heap_first(&store->losses)) && !dibs__tick_before(now, node->at))
-    dibs__lose_locked((struct grant *)((char *)node - offsetof(struct grant, loss)), &after);
+  while ((node = dibs__heap_first(&store->leases->losses)) && !dibs__tick_before(now, node->at))
+    dibs__lose_locked((struct grant *)((char *)node - offsetof(struct grant, loss)), &deferred);
+  if (store->leases->leaving) dibs__end_waits_locked(store, now, &deferred);
+  if (store->leases->lines_at.ns && !dibs__tick_before(now, store->leases->lines_at))
+    dibs__lines_publish_locked(store, now, &deferred);
   dibs__mutex_unlock(&store->lock);
-  dibs__after_start(store, &after);
+  dibs__deferred_start(store, &deferred);
   dibs__mutex_lock(&store->lock);
 }
 
 /* How long to sleep: to the first in the heap, a second at most; for ever if the last second was idle too. */
-static dibs__tick look_again(const struct dibs__heap *heap, dibs__tick now, bool *idle) {
+static dibs__tick next_check(const struct dibs__heap *heap, dibs__tick now, bool *idle) {
   struct dibs__heap_node *first = dibs__heap_first(heap);
   dibs__tick at = dibs__tick_add_ms(now, LOOK_MS);
   if (first) {
@@ -62,19 +313,20 @@ static dibs__tick look_again(const struct dibs__heap *heap, dibs__tick now, bool
   return at;
 }
 
-static void time_losses(void *arg) {
+static void run_loss_timer(void *arg) {
   dibs_store *store = arg;
   bool idle = false;
   dibs__mutex_lock(&store->lock);
-  while (!store->stopping) {
+  while (!store->leases->stopping) {
     dibs__tick now = dibs__tick_now();
-    uint32_t seen = atomic_load(&store->loss_word); /* before the lock is let go: whoever stops us may come there */
-    lose_due(store, now);
+    uint32_t seen =
+        atomic_load(&store->leases->loss_word); /* before the lock is released: dibs__watch_stop may run there */
+    do_due_of_loss_timer(store, now);
     start_helpers_locked(store, now);
-    dibs__tick until = dibs__tick_min(look_again(&store->losses, now, &idle), helpers_due_locked(store, now));
-    store->loss_until = until;
+    dibs__tick until = dibs__tick_min(next_check(&store->leases->losses, now, &idle), helpers_due_locked(store, now));
+    store->leases->loss_until = until;
     dibs__mutex_unlock(&store->lock);
-    dibs__word_wait(&store->loss_word, seen, until, false);
+    dibs__word_wait(&store->leases->loss_word, seen, until, false);
     dibs__mutex_lock(&store->lock);
   }
   dibs__mutex_unlock(&store->lock);
@@ -86,67 +338,75 @@ static struct dibs__op *due_renewals_locked(dibs_store *store, dibs__tick now, d
   struct dibs__heap_node *node;
   *by = DIBS__TICK_NEVER;
   bool any = false;
-  while ((node = dibs__heap_first(&store->renewals))) {
+  while ((node = dibs__heap_first(&store->leases->renewals))) {
     struct grant *grant = (struct grant *)((char *)node - offsetof(struct grant, renewal));
     dibs__tick from = any ? dibs__tick_add_ms(now, grant->ttl_ms / 12) : now;
     if (dibs__tick_before(from, node->at)) break;
-    dibs__heap_remove(&store->renewals, node);
-    if (grant->asked != ASK_NOTHING) continue; /* its answer sets the timer again */
+    dibs__heap_remove(&store->leases->renewals, node);
+    if (grant->requested != REQUEST_NOTHING) continue; /* its answer sets the timer again */
     any = true;
     bool line = grant->cohort && grant->cohort->first && !grant->shown;
-    *end = dibs__ask_renew_locked(grant, grant->lease->ttl_ms, line ? RUN_MAX : 0);
+    *end = dibs__send_renew_locked(grant, grant->lease->ttl_ms, line ? RUN_MAX : 0);
     *by = dibs__tick_min(*by, (*end)->by);
     end = &(*end)->next;
   }
   return first;
 }
 
-static void watch(void *arg) {
+static void run_watchdog(void *arg) {
   dibs_store *store = arg;
   bool idle = false;
   dibs__mutex_lock(&store->lock);
-  while (!store->stopping) {
+  while (!store->leases->stopping) {
     dibs__tick now = dibs__tick_now(), by;
     struct dibs__op *due = due_renewals_locked(store, now, &by);
-    bool untidy = store->untidy;
-    store->untidy = false;
+    bool untidy = store->leases->untidy;
+    store->leases->untidy = false;
     if (due || untidy) {
       dibs__mutex_unlock(&store->lock);
       if (due) dibs__core_run(store->core, due, dibs__tick_add_ms(by, 5));
-      if (untidy) dibs__core_tidy(store->core);
+      if (untidy && dibs__core_tidy(store->core)) idle = false;
       dibs__mutex_lock(&store->lock);
       continue;
     }
-    uint32_t seen = atomic_load(&store->watchdog_word);
-    dibs__tick until = store->watchdog_until = look_again(&store->renewals, now, &idle);
+    uint32_t seen = atomic_load(&store->leases->watchdog_word);
+    dibs__tick until = store->leases->watchdog_until = next_check(&store->leases->renewals, now, &idle);
     dibs__mutex_unlock(&store->lock);
-    if (!dibs__word_wait(&store->watchdog_word, seen, until, false)) dibs__core_tidy(store->core);
+    bool roused = dibs__word_wait(&store->leases->watchdog_word, seen, until, false);
+    if (!roused && dibs__core_tidy(store->core)) idle = false;
     dibs__mutex_lock(&store->lock);
   }
   dibs__mutex_unlock(&store->lock);
 }
 
-static void rouse(dibs__word *word) {
+static void rouse_thread(dibs__word *word) {
   atomic_fetch_add(word, 1);
   dibs__word_wake(word, 1, false);
 }
 
 bool dibs__watch_ready_locked(dibs_store *store) {
-  if (!store->loss_timer) store->loss_timer = dibs__thread_start("dibs-loss", time_losses, store);
-  return store->loss_timer != NULL;
+  if (!store->leases->loss_timer) store->leases->loss_timer = dibs__thread_start("dibs-loss", run_loss_timer, store);
+  return store->leases->loss_timer != NULL;
 }
 
-void dibs__watch_help_locked(dibs_store *store) {
-  rouse(&store->loss_word);
+/* a thread could not be started */
+static void watch_help_locked(dibs_store *store) {
+  rouse_thread(&store->leases->loss_word);
 }
 
 void dibs__watch_loss_locked(struct grant *grant) {
   dibs_store *store = grant->store;
-  dibs__heap_set(&store->losses, &grant->loss, grant->until);
-  if (dibs__tick_before(grant->until, store->loss_until)) {
-    store->loss_until = grant->until;
-    rouse(&store->loss_word);
+  dibs__heap_set(&store->leases->losses, &grant->loss, grant->until);
+  if (dibs__tick_before(grant->until, store->leases->loss_until)) {
+    store->leases->loss_until = grant->until;
+    rouse_thread(&store->leases->loss_word);
   }
+}
+
+void dibs__watch_by_locked(dibs_store *store, dibs__tick by) {
+  if (!dibs__tick_before(by, store->leases->loss_until)) return;
+  store->leases->loss_until = by;
+  rouse_thread(&store->leases->loss_word);
 }
 
 void dibs__watch_locked(struct grant *grant) {
@@ -154,48 +414,48 @@ void dibs__watch_locked(struct grant *grant) {
   dibs_lease *lease = grant->lease;
   dibs__watch_loss_locked(grant);
   bool told = lease->on_lost && (dibs__core_caps(store->core) & DIBS__CAP_EVENTS);
-  if (told && !store->served) {
-    store->served = true;
-    store->serve_at = dibs__tick_add_ms(dibs__tick_now(), SERVE_MS);
-    rouse(&store->loss_word);
+  if (told && !store->leases->served) {
+    store->leases->served = true;
+    store->leases->serve_at = dibs__tick_add_ms(dibs__tick_now(), SERVE_MS);
+    rouse_thread(&store->leases->loss_word);
   }
   if (lease->flags & DIBS_NO_RENEW) return;
   int64_t pause = grant->unconfirmed ? CONFIRM_MS : grant->ttl_ms / 3;
   dibs__tick at = dibs__tick_add_ms(grant->unconfirmed ? dibs__tick_now() : grant->op.op.sent, pause);
   if (grant->fails > 0) at = dibs__tick_add_ms(dibs__tick_now(), grant->ttl_ms / 12 > 20 ? grant->ttl_ms / 12 : 20);
-  dibs__heap_set(&store->renewals, &grant->renewal, at);
-  if (!store->watchdog && dibs__tick_before(at, store->loss_until)) {
-    store->loss_until = at;
-    rouse(&store->loss_word);
+  dibs__heap_set(&store->leases->renewals, &grant->renewal, at);
+  if (!store->leases->watchdog && dibs__tick_before(at, store->leases->loss_until)) {
+    store->leases->loss_until = at;
+    rouse_thread(&store->leases->loss_word);
   }
-  if (store->watchdog && dibs__tick_before(at, store->watchdog_until)) {
-    store->watchdog_until = at;
-    rouse(&store->watchdog_word);
+  if (store->leases->watchdog && dibs__tick_before(at, store->leases->watchdog_until)) {
+    store->leases->watchdog_until = at;
+    rouse_thread(&store->leases->watchdog_word);
   }
 }
 
 void dibs__unwatch_locked(struct grant *grant) {
-  dibs__heap_remove(&grant->store->losses, &grant->loss);
-  dibs__heap_remove(&grant->store->renewals, &grant->renewal);
+  dibs__heap_remove(&grant->store->leases->losses, &grant->loss);
+  dibs__heap_remove(&grant->store->leases->renewals, &grant->renewal);
 }
 
-void dibs__room_untidy(void *room) {
-  dibs_store *store = room;
+void dibs__lease_untidy(void *context) {
+  dibs_store *store = context;
   dibs__mutex_lock(&store->lock);
-  bool first = !store->untidy;
-  store->untidy = true;
-  if (!store->stopping) start_watchdog_locked(store);
+  bool first = !store->leases->untidy;
+  store->leases->untidy = true;
+  if (!store->leases->stopping) start_watchdog_locked(store);
   dibs__mutex_unlock(&store->lock);
-  if (first) rouse(&store->watchdog_word);
+  if (first) rouse_thread(&store->leases->watchdog_word);
 }
 
 void dibs__watch_stop(dibs_store *store) {
   dibs__mutex_lock(&store->lock);
-  store->stopping = true;
+  store->leases->stopping = true;
   dibs__mutex_unlock(&store->lock);
-  rouse(&store->watchdog_word);
-  rouse(&store->loss_word);
-  dibs__thread_join(store->watchdog);
-  dibs__thread_join(store->loss_timer);
-  store->watchdog = store->loss_timer = NULL;
+  rouse_thread(&store->leases->watchdog_word);
+  rouse_thread(&store->leases->loss_word);
+  dibs__thread_join(store->leases->watchdog);
+  dibs__thread_join(store->leases->loss_timer);
+  store->leases->watchdog = store->leases->loss_timer = NULL;
 }

@@ -2,16 +2,16 @@
 /*
  * Once keys: a row a key, with the latest attempt and perhaps an answer.
  *
- * No operation needs to see anything before it writes: a conditional update says what it wants, and the row, read
- * behind it under its lock, what came of it.  So any number of them is one transaction in one packet, in the order of
- * their keys; the same key comes once in each.  A packet that broke is sent again in single steps, so that a row which
- * somebody locks for long fails nobody but its own.
+ * No operation reads before it writes: a conditional update has the conditions, and a read of the row after it, under
+ * its lock, shows the result.  So any number of them is one transaction in one packet, in the order of their keys;
+ * each key comes once in it.  A packet that failed is sent again in single steps, so that a row which another client
+ * locks for long fails only its own operations.
  *
- * Inside a transaction of the user's the new row is what keeps others out: INSERT waits for whoever inserted the same
- * key until they commit or roll back.  It is never a plain INSERT: one that fails because of another's row leaves a
- * shared lock on that in MariaDB, and two who then both want to write it are a deadlock.
+ * Inside a user's transaction the new row keeps others out: INSERT waits for the transaction that inserted the same
+ * key until it commits or rolls back.  It is never a plain INSERT: an INSERT that fails because of another's row
+ * leaves a shared lock on that row in MariaDB, and two transactions that then both write it are a deadlock.
  */
-#include "sql/guard.h"
+#include "sql/wire.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -19,30 +19,30 @@
 #include <string.h>
 
 enum {
-  TOGETHER = 64,            /* operations a transaction */
+  TOGETHER = 64,            /* operations in a transaction */
   BYTES_TOGETHER = 2 << 20, /* of answers in one packet */
-  SWEPT = 100,              /* rows a sweep */
+  SWEPT = 100,              /* rows in a sweep */
   TEXT_MAX = 1200,
   TRIES_INSIDE = 8,
   NAP_MS = 2,
   NAP_MAX_MS = 50
 };
 
-typedef enum dibs__sql_step step;
+typedef enum dibs__sql_rc sql_rc;
 typedef struct dibs__sql_value value;
 typedef struct dibs__once_op once;
 
-/* One that travels. */
+/* One operation of a packet. */
 struct item {
   once *op;
-  size_t order;  /* as it was given */
+  size_t order;  /* as the caller gave it */
   bool insert;   /* the row may be missing */
-  size_t answer; /* the statement that tells what came of it */
+  size_t answer; /* the statement that shows the result */
 };
 
 /* ---- Texts ---- */
 
-/* Whether this attempt may have the row, which has no answer that counts.  $2 fence, $3 owner. */
+/* Whether this attempt may have the row, which has no valid answer.  $2 fence, $3 owner. */
 static const char *may_begin(const once *op) {
   return op->fence.v ? "(fence < $2 OR (fence = $2 AND owner = $3))"
                      : "(fence <= $2 OR owner = 0 OR owner = $3 OR data IS NOT NULL)";
@@ -51,7 +51,7 @@ static const char *may_store(const once *op) {
   return op->fence.v ? "(fence < $2 OR (fence = $2 AND owner = $3))" : "(fence >= $2 AND owner = $3)";
 }
 
-static step put(const struct dibs__sql_guard *g, const char *text, const value *values, size_t count) {
+static sql_rc put_text(const struct dibs__sql_guard *g, const char *text, const value *values, size_t count) {
   return g->wire->engine->put(g->wire, text, values, count);
 }
 
@@ -59,26 +59,26 @@ static value key_of(const once *op) {
   return dibs__sql_text(op->key.p, op->key.len);
 }
 
-static step put_read(const struct dibs__sql_guard *g, const once *op) {
+static sql_rc put_read(const struct dibs__sql_guard *g, const once *op) {
   const char *now = g->wire->engine->now_ms;
   char text[TEXT_MAX];
   value values[] = {key_of(op)};
   snprintf(text, sizeof text,
            "SELECT data, %s - made, until - %s FROM %sonce WHERE name = $1 AND until > %s AND data IS NOT NULL", now,
            now, g->prefix, now);
-  return put(g, text, values, 1);
+  return put_text(g, text, values, 1);
 }
 
-static step put_insert(const struct dibs__sql_guard *g, const value values[4]) {
+static sql_rc put_insert(const struct dibs__sql_guard *g, const value values[4]) {
   const struct dibs__sql_engine *e = g->wire->engine;
   char text[TEXT_MAX];
   snprintf(text, sizeof text,
            "INSERT INTO %sonce (name, fence, owner, made, until) VALUES ($1, $2, $3, %s, %s + $4) %s", g->prefix,
            e->now_ms, e->now_ms, e->on_conflict ? "ON CONFLICT DO NOTHING" : "ON DUPLICATE KEY UPDATE name = name");
-  return put(g, text, values, 4);
+  return put_text(g, text, values, 4);
 }
 
-static step put_update(const struct dibs__sql_guard *g, const once *op, const value values[5]) {
+static sql_rc put_update(const struct dibs__sql_guard *g, const once *op, const value values[5]) {
   bool stores = op->op.verb == DIBS__ONCE_STORE;
   const char *now = g->wire->engine->now_ms;
   char text[TEXT_MAX];
@@ -86,11 +86,11 @@ static step put_update(const struct dibs__sql_guard *g, const once *op, const va
            "UPDATE %sonce SET fence = CASE WHEN fence < $2 THEN $2 ELSE fence END, owner = $3, made = %s,"
            " until = %s + $4, data = %s WHERE name = $1 AND (data IS NULL OR until <= %s) AND %s",
            g->prefix, now, now, stores ? "$5" : "NULL", now, stores ? may_store(op) : may_begin(op));
-  return put(g, text, values, stores ? 5 : 4);
+  return put_text(g, text, values, stores ? 5 : 4);
 }
 
-/* An answer that we have stored is not carried back. */
-static step put_look(const struct dibs__sql_guard *g, const once *op, const value values[3]) {
+/* An answer that this operation stores is not read back. */
+static sql_rc put_lookup(const struct dibs__sql_guard *g, const once *op, const value values[3]) {
   const struct dibs__sql_engine *e = g->wire->engine;
   bool stores = op->op.verb == DIBS__ONCE_STORE;
   char text[TEXT_MAX];
@@ -99,22 +99,22 @@ static step put_look(const struct dibs__sql_guard *g, const once *op, const valu
            " FROM %sonce WHERE name = $1%s",
            stores ? "CASE WHEN owner = $3 AND fence >= $2 THEN NULL ELSE data END" : "data", e->now_ms, e->now_ms,
            e->now_ms, g->prefix, e->for_update);
-  return put(g, text, values, stores ? 3 : 1);
+  return put_text(g, text, values, stores ? 3 : 1);
 }
 
-static step put_attempt(const struct dibs__sql_guard *g, struct item *item) {
+static sql_rc put_attempt(const struct dibs__sql_guard *g, struct item *item) {
   const once *op = item->op;
   value values[] = {key_of(op), dibs__sql_number((int64_t)op->fence.v),
                     dibs__sql_number((int64_t)dibs__id_digest(op->id)), dibs__sql_number(op->keep_ms),
                     dibs__sql_bytes(op->data.p, op->data.len)};
-  step end = item->insert ? put_insert(g, values) : DIBS__SQL_FINE;
-  if (end == DIBS__SQL_FINE) end = put_update(g, op, values);
+  sql_rc end = item->insert ? put_insert(g, values) : DIBS__SQL_OK;
+  if (end == DIBS__SQL_OK) end = put_update(g, op, values);
   item->answer = g->wire->put;
-  if (end == DIBS__SQL_FINE) end = put_look(g, op, values);
+  if (end == DIBS__SQL_OK) end = put_lookup(g, op, values);
   return end;
 }
 
-static step put_ending(const struct dibs__sql_guard *g, struct item *item) {
+static sql_rc put_ending(const struct dibs__sql_guard *g, struct item *item) {
   const once *op = item->op;
   bool forgets = op->op.verb == DIBS__ONCE_FORGET;
   value values[] = {key_of(op), dibs__sql_number((int64_t)dibs__id_digest(op->id))};
@@ -127,19 +127,19 @@ static step put_ending(const struct dibs__sql_guard *g, struct item *item) {
     snprintf(text, sizeof text, "UPDATE %sonce SET owner = 0 WHERE name = $1 AND owner = $2 AND data IS NULL",
              g->prefix);
   item->answer = g->wire->put;
-  return put(g, text, values, forgets ? 1 : 2);
+  return put_text(g, text, values, forgets ? 1 : 2);
 }
 
-static bool attempts(const once *op) {
+static bool is_attempt(const once *op) {
   return op->op.verb == DIBS__ONCE_BEGIN || op->op.verb == DIBS__ONCE_STORE;
 }
 
-static step put_item(const struct dibs__sql_guard *g, struct item *item) {
+static sql_rc put_item(const struct dibs__sql_guard *g, struct item *item) {
   if (item->op->op.verb == DIBS__ONCE_READ) {
     item->answer = g->wire->put;
     return put_read(g, item->op);
   }
-  return attempts(item->op) ? put_attempt(g, item) : put_ending(g, item);
+  return is_attempt(item->op) ? put_attempt(g, item) : put_ending(g, item);
 }
 
 /* ---- Answers ---- */
@@ -159,7 +159,7 @@ static void hand_out(once *op, dibs__status status, value data, int64_t age_ms, 
   op->got_len = data.len;
 }
 
-static void answer_read(const struct dibs__sql_wire *w, const struct item *item) {
+static void read_answer(const struct dibs__sql_wire *w, const struct item *item) {
   item->op->op.status = DIBS_NOT_FOUND;
   if (w->engine->rows(w, item->answer) == 0) return;
   hand_out(item->op, DIBS_OK, w->engine->cell(w, item->answer, 0, 0, DIBS__SQL_BYTES),
@@ -176,7 +176,7 @@ static bool answer_attempt(const struct dibs__sql_wire *w, const struct item *it
   bool mine = owner == dibs__id_digest(op->id) && (op->fence.v == 0 || fence == op->fence.v);
   bool has_answer = good_for.kind != DIBS__SQL_NULL;
   dibs__status status = op->fence.v || op->op.verb == DIBS__ONCE_STORE ? DIBS_STALE : DIBS_HELD;
-  /* An answer of no time left is as good as any: this very statement may have stored it. */
+  /* An answer with 0 ms left is valid, too: this very statement may have stored it. */
   if (mine && has_answer == (op->op.verb == DIBS__ONCE_STORE))
     status = DIBS_OK;
   else if (has_answer && good_for.number > 0)
@@ -186,87 +186,87 @@ static bool answer_attempt(const struct dibs__sql_wire *w, const struct item *it
   return true;
 }
 
-/* false: to be asked again, with its row made first. */
-static bool answer(const struct dibs__sql_wire *w, struct item *item) {
+/* false: run it again, and insert its row first. */
+static bool read_item(const struct dibs__sql_wire *w, struct item *item) {
   once *op = item->op;
   if (op->op.verb == DIBS__ONCE_READ) {
-    answer_read(w, item);
+    read_answer(w, item);
     return true;
   }
-  if (attempts(op)) return answer_attempt(w, item);
+  if (is_attempt(op)) return answer_attempt(w, item);
   op->op.status = w->engine->changed(w, item->answer) > 0 ? DIBS_OK : DIBS_NOT_FOUND;
   return true;
 }
 
 /* ---- A packet ---- */
 
-/* All of it, as one transaction unless it only reads.  FINE: each is answered, or its `insert` is set. */
-static step travel(struct dibs__sql_guard *g, struct item *items, size_t count, bool reads) {
+/* All of it, as one transaction unless it only reads.  OK: each is answered, or its `insert` is set. */
+static sql_rc send_items(struct dibs__sql_guard *g, struct item *items, size_t count, bool reads) {
   struct dibs__sql_wire *w = g->wire;
-  step end = reads ? DIBS__SQL_FINE : dibs__sql_begin(w);
-  for (size_t i = 0; i < count && end == DIBS__SQL_FINE; i++) end = put_item(g, &items[i]);
-  if (!reads && end == DIBS__SQL_FINE) end = dibs__sql_commit(w);
-  if (end == DIBS__SQL_FINE) end = w->engine->go(w, !reads && !w->inside);
-  if (end != DIBS__SQL_FINE) {
+  sql_rc end = reads ? DIBS__SQL_OK : dibs__sql_begin(w);
+  for (size_t i = 0; i < count && end == DIBS__SQL_OK; i++) end = put_item(g, &items[i]);
+  if (!reads && end == DIBS__SQL_OK) end = dibs__sql_commit(w);
+  if (end == DIBS__SQL_OK) end = w->engine->go(w, !reads && !w->inside);
+  if (end != DIBS__SQL_OK) {
     if (!reads && !dibs__sql_dead(w) && !w->unsure) dibs__sql_rollback(w);
     return end;
   }
   if (!reads && !w->inside) g->commits++;
   for (size_t i = 0; i < count; i++)
-    if (!answer(w, &items[i])) items[i].insert = true;
+    if (!read_item(w, &items[i])) items[i].insert = true;
   return end;
 }
 
-static bool hopeless(const struct dibs__sql_wire *w) {
+static bool is_hopeless(const struct dibs__sql_wire *w) {
   return dibs__sql_dead(w) || w->unsure || w->trouble == DIBS__SQL_NO_SPACE;
 }
 
-/* What a step that broke, and will not be tried again, came to. */
-static void refuse(struct dibs__sql_guard *g, once *op) {
+/* Answers a step that failed and is not tried again. */
+static void answer_refused(struct dibs__sql_guard *g, once *op) {
   const struct dibs__sql_wire *w = g->wire;
-  op->op.status = dibs__sql_excuse(w, "keep a once key in", g->store, g->said);
+  op->op.status = dibs__sql_explain(w, "store a once key in", g->store, g->result);
   if (!w->inside || w->trouble != DIBS__SQL_DEADLOCK) return;
   op->op.status = DIBS_CONFLICT;
-  dibs__say(g->said, "the transaction can't go on: %s; roll it back and begin again", w->words);
+  dibs__set_message(g->result, "the transaction can't continue: %s; roll it back and begin again", w->message);
 }
 
-/* One alone, until it is answered or there is no time left. */
-static step alone(struct dibs__sql_guard *g, struct item *item) {
+/* Runs one by itself, until it is answered or its time is over. */
+static sql_rc run_item(struct dibs__sql_guard *g, struct item *item) {
   struct dibs__sql_wire *w = g->wire;
   bool reads = item->op->op.verb == DIBS__ONCE_READ;
   int beginnings = 0;
   for (int64_t nap_ms = NAP_MS;; nap_ms = nap_ms * 2 < NAP_MAX_MS ? nap_ms * 2 : NAP_MAX_MS) {
-    step end = travel(g, item, 1, reads);
-    if (end == DIBS__SQL_FINE && item->op->op.status != DIBS_UNKNOWN) return end;
-    if (end != DIBS__SQL_FINE && hopeless(w)) return end;
-    bool again = end == DIBS__SQL_FINE || w->trouble == DIBS__SQL_DEADLOCK;
-    if (w->inside) again = end == DIBS__SQL_FINE && ++beginnings < TRIES_INSIDE;
+    sql_rc end = send_items(g, item, 1, reads);
+    if (end == DIBS__SQL_OK && item->op->op.status != DIBS_UNKNOWN) return end;
+    if (end != DIBS__SQL_OK && is_hopeless(w)) return end;
+    bool again = end == DIBS__SQL_OK || w->trouble == DIBS__SQL_DEADLOCK;
+    if (w->inside) again = end == DIBS__SQL_OK && ++beginnings < TRIES_INSIDE;
     if (again && dibs__tick_left_ms(dibs__tick_now(), w->by) > nap_ms) {
-      if (end != DIBS__SQL_FINE) dibs__nap_ms(nap_ms);
+      if (end != DIBS__SQL_OK) dibs__nap_ms(nap_ms);
       continue;
     }
-    if (end == DIBS__SQL_FINE) /* the row comes and goes */
-      dibs__sql_broke(w, DIBS__SQL_LOCKED, "others made and removed the row until the deadline");
-    refuse(g, item->op);
-    return DIBS__SQL_FINE;
+    if (end == DIBS__SQL_OK) /* the row is inserted and deleted repeatedly */
+      dibs__sql_fail(w, DIBS__SQL_LOCKED, "other clients created and removed the row until the deadline");
+    answer_refused(g, item->op);
+    return DIBS__SQL_OK;
   }
 }
 
-static step together(struct dibs__sql_guard *g, struct item *items, size_t count) {
+static sql_rc run_items(struct dibs__sql_guard *g, struct item *items, size_t count) {
   bool reads = items[0].op->op.verb == DIBS__ONCE_READ;
-  step end = count > 1 ? travel(g, items, count, reads) : DIBS__SQL_BROKE;
-  if (count > 1 && end != DIBS__SQL_FINE && hopeless(g->wire)) return end;
-  end = DIBS__SQL_FINE;
-  for (size_t i = 0; i < count && end == DIBS__SQL_FINE; i++)
-    if (items[i].op->op.status == DIBS_UNKNOWN) end = alone(g, &items[i]);
+  sql_rc end = count > 1 ? send_items(g, items, count, reads) : DIBS__SQL_FAILED;
+  if (count > 1 && end != DIBS__SQL_OK && is_hopeless(g->wire)) return end;
+  end = DIBS__SQL_OK;
+  for (size_t i = 0; i < count && end == DIBS__SQL_OK; i++)
+    if (items[i].op->op.status == DIBS_UNKNOWN) end = run_item(g, &items[i]);
   return end;
 }
 
 /* ---- A batch ---- */
 
-static bool valid(const once *op) {
+static bool once_valid(const once *op) {
   if (op->op.verb > DIBS__ONCE_LEAVE || op->key.len < 1 || op->key.len > DIBS_NAME_MAX) return false;
-  return !attempts(op) || (op->keep_ms > 0 && op->data.len <= DIBS_RECORD_MAX);
+  return !is_attempt(op) || (op->keep_ms > 0 && op->data.len <= DIBS_RECORD_MAX);
 }
 
 static int by_key(const void *left, const void *right) {
@@ -283,8 +283,8 @@ static bool has_key(const struct item *items, size_t count, dibs__str key) {
   return false;
 }
 
-/* How many of them, from the first on, may travel together: reads alone, and no key twice, which keeps the order. */
-static size_t gather(struct item items[TOGETHER], once *const ops[], size_t count) {
+/* How many of the first may travel together: only reads or only writes, and no key twice, which keeps the order. */
+static size_t gather_items(struct item items[TOGETHER], once *const ops[], size_t count) {
   size_t taken = 0, bytes = 0;
   bool reads = ops[0]->op.verb == DIBS__ONCE_READ;
   for (; taken < count && taken < TOGETHER; taken++) {
@@ -298,15 +298,15 @@ static size_t gather(struct item items[TOGETHER], once *const ops[], size_t coun
   return taken;
 }
 
-static step run_batch(struct dibs__sql_guard *g, once *const ops[], size_t count) {
-  step end = DIBS__SQL_FINE;
+static sql_rc run_batch(struct dibs__sql_guard *g, once *const ops[], size_t count) {
+  sql_rc end = DIBS__SQL_OK;
   for (size_t i = 0; i < count; i++) {
     ops[i]->got = NULL;
     ops[i]->got_len = 0;
     ops[i]->age_ms = ops[i]->left_ms = 0;
-    ops[i]->op.status = valid(ops[i]) ? DIBS_UNKNOWN : DIBS_INVALID;
+    ops[i]->op.status = once_valid(ops[i]) ? DIBS_UNKNOWN : DIBS_INVALID;
   }
-  for (size_t at = 0; at < count && end == DIBS__SQL_FINE;) {
+  for (size_t at = 0; at < count && end == DIBS__SQL_OK;) {
     struct item items[TOGETHER];
     size_t run = 0;
     if (ops[at]->op.status == DIBS_INVALID) {
@@ -314,38 +314,38 @@ static step run_batch(struct dibs__sql_guard *g, once *const ops[], size_t count
       continue;
     }
     while (at + run < count && ops[at + run]->op.status != DIBS_INVALID) run++;
-    size_t taken = gather(items, ops + at, run);
+    size_t taken = gather_items(items, ops + at, run);
     assert(taken > 0);
-    end = together(g, items, taken);
+    end = run_items(g, items, taken);
     at += taken;
   }
   return end;
 }
 
-/* Inside a transaction of the user's a row may be another's for as long as that one likes.  To give up would be to
- * break their connection, and with it all that they have done: how long they wait is said by their own lock timeout. */
-step dibs__sql_once(struct dibs__sql_guard *g, once *const ops[], size_t count) {
+/* Inside a user's transaction another transaction may lock the row for as long as it likes.  Giving up would break the
+ * user's connection, and lose all that they have done: their own lock timeout limits the wait. */
+sql_rc dibs__sql_once(struct dibs__sql_guard *g, once *const ops[], size_t count) {
   struct dibs__sql_wire *w = g->wire;
   dibs__tick by = w->by;
   if (w->inside) w->by = DIBS__TICK_NEVER;
-  step end = run_batch(g, ops, count);
+  sql_rc end = run_batch(g, ops, count);
   w->by = by;
   return end;
 }
 
-step dibs__sql_once_sweep(struct dibs__sql_guard *g, bool *more) {
+sql_rc dibs__sql_once_sweep(struct dibs__sql_guard *g, bool *more) {
   struct dibs__sql_wire *w = g->wire;
   char text[TEXT_MAX];
-  /* The clock as a subquery is read once and lets the index be used; the table in a table is for engines that know no
-   * LIMIT within IN. */
+  /* The clock as a subquery is evaluated once and allows the index; the table within a table is for engines without
+   * LIMIT inside IN. */
   *more = false;
   snprintf(text, sizeof text,
            "DELETE FROM %sonce WHERE name IN (SELECT name FROM (SELECT name FROM %sonce WHERE until <= (SELECT %s)"
            " ORDER BY until LIMIT %d) AS old)",
            g->prefix, g->prefix, w->engine->now_ms, SWEPT);
-  step end = put(g, text, NULL, 0);
-  if (end == DIBS__SQL_FINE) end = w->engine->go(w, true);
-  if (end != DIBS__SQL_FINE) return end;
+  sql_rc end = put_text(g, text, NULL, 0);
+  if (end == DIBS__SQL_OK) end = w->engine->go(w, true);
+  if (end != DIBS__SQL_OK) return end;
   uint64_t gone = w->engine->changed(w, 0);
   if (gone > 0) g->commits++;
   *more = gone >= SWEPT;

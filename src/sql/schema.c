@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Columns that are compared come first: an engine reads a row from its beginning.  Numbers that are mostly 0 cost a
- * byte or none.  NULL never means anything but "no such thing here".
+ * The schema, step by step, and the statements about its rows that are the same on every engine.  Columns that are
+ * compared come first: an engine reads a row from its beginning.  Numbers that are mostly 0 cost a byte or none.  NULL
+ * always means "none".
  */
-#include "sql/schema.h"
 #include "sql/sql.h"
+#include "sql/wire.h"
 
 #include <assert.h>
 #include <string.h>
 
 /* #n number, #k name, #t text, #i up to 64 bytes, fit for a key, #b bytes, #z the tail of a table */
 static const char *const made[] = {
-    /* One row.  `device`, `inode`: of the file; `boot`: of the machine it was last begun on. */
+    /* One row.  `device`, `inode`: of the file; `boot`: of the machine it was last begun on, and in a server the kind
+     * of its leases: rows, locks, NULL before the first one. */
     "CREATE TABLE dibs_meta (one #n PRIMARY KEY, version #n, life #i, device #n, inode #n, boot #t)",
 
     "CREATE TABLE dibs_name (bucket #n NOT NULL, name #k NOT NULL, place #n NOT NULL,"
@@ -25,8 +27,8 @@ static const char *const made[] = {
     /* a waiter */
     " deep #n,"
     " PRIMARY KEY (bucket, name, place))#z",
-    /* Where a deep waiter stands: a table, not an index on some rows, because every write to dibs_name would look at
-     * that (and not every engine has them). */
+    /* The position of a deep waiter: a table, not an index on some rows, because every write to dibs_name would have to
+     * check that (and some engines have none). */
     "CREATE TABLE dibs_deep (bucket #n NOT NULL, name #k NOT NULL, id #i NOT NULL, place #n,"
     " PRIMARY KEY (bucket, name, id))#z",
 
@@ -51,8 +53,8 @@ static const char *const guarded[] = {
     "CREATE INDEX dibs_once_until ON dibs_once (until)",
 };
 
-/* That a bucket is served for an anchor elsewhere is its row's `state`, which older programs do not look at: they are
- * to refuse what has it. */
+/* A bucket that is served for an anchor elsewhere has that in its row's `state`, which older programs do not read: a
+ * new version makes them refuse the store. */
 static const char *const served[] = {
     "CREATE TABLE dibs_report (id #i NOT NULL PRIMARY KEY, seen #n NOT NULL, data #b)#z",
 };
@@ -61,13 +63,13 @@ static const char *const *const steps[DIBS__SQL_SCHEMA] = {made, guarded, served
 static const size_t counts[DIBS__SQL_SCHEMA] = {sizeof made / sizeof made[0], sizeof guarded / sizeof guarded[0],
                                                 sizeof served / sizeof served[0]};
 
-static size_t add(char *to, size_t size, size_t len, const char *from, size_t n) {
+static size_t append(char *to, size_t size, size_t len, const char *from, size_t n) {
   assert(len + n < size);
   memcpy(to + len, from, n);
   return len + n;
 }
 
-static const char *word(const struct dibs__sql_words *words, char which) {
+static const char *word_of_mark(const struct dibs__sql_words *words, char which) {
   switch (which) {
   case 'n':
     return words->number;
@@ -90,21 +92,100 @@ bool dibs__sql_schema(const struct dibs__sql_words *words, uint32_t version, siz
   size_t len = 0;
   const char *at = steps[version][nth];
   for (const char *mark; (mark = strchr(at, '#')); at = mark + 2) {
-    len = add(to, size, len, at, (size_t)(mark - at));
+    len = append(to, size, len, at, (size_t)(mark - at));
     if (mark[1] != '(') {
-      const char *w = word(words, mark[1]);
-      len = add(to, size, len, w, strlen(w));
+      const char *w = word_of_mark(words, mark[1]);
+      len = append(to, size, len, w, strlen(w));
       continue;
     }
     /* The rest is a condition for an index on some rows. */
     if (words->some) {
-      len = add(to, size, len, words->some, strlen(words->some));
-      len = add(to, size, len, mark + 1, strlen(mark + 1));
+      len = append(to, size, len, words->some, strlen(words->some));
+      len = append(to, size, len, mark + 1, strlen(mark + 1));
     }
     at = "";
     break;
   }
-  len = add(to, size, len, at, strlen(at));
+  len = append(to, size, len, at, strlen(at));
   to[len] = '\0';
   return true;
 }
+
+/* ---- Statements ---- */
+
+#define SHALLOW 32
+#define PAGE 64
+static_assert(SHALLOW == DIBS__SQL_SHALLOW && PAGE == DIBS__SQL_PAGE, "one number, written twice");
+#define QUOTE(x) #x
+#define QUOTED(x) QUOTE(x)
+#define OF_NAME " WHERE bucket = $1 AND name = $2"
+#define OF_HEAD OF_NAME " AND place = 0"
+#define HOLDER "id, slot, until, broken, ttl, since, session, owner"
+
+const char *const dibs__rows_texts[DIBS__ROWS_TEXTS] = {
+    [DIBS__ROWS_BUCKET_ADD] =
+        "INSERT INTO dibs_name (bucket, name, place, life, epoch, seq) VALUES ($1, '', 0, $2, $3, 0)",
+    [DIBS__ROWS_BUCKET_SERVE] =
+        "UPDATE dibs_name SET state = nullif($2, 0) WHERE bucket = $1 AND name = '' AND place = 0",
+
+    [DIBS__ROWS_HEAD] = "SELECT " DIBS__ROWS_WAITER ", NULL, " DIBS__ROWS_ONLY_HEAD " FROM dibs_name" OF_HEAD,
+    [DIBS__ROWS_HEAD_ADD] =
+        "INSERT INTO dibs_name (bucket, name, place, id, until, granted, first, block, broken, waiters, ttl, since,"
+        " session, owner, mode, slots, holders, offers, tickets, front, reach, low_slot, state, due)"
+        " VALUES ($1, $2, 0, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21,"
+        " $22, $23)",
+    [DIBS__ROWS_HEAD_SET] = "UPDATE dibs_name SET id = $3, until = $4, granted = $5, first = $6, block = $7,"
+                            " broken = $8, waiters = $9, ttl = $10, since = $11, session = $12, owner = $13,"
+                            " mode = $14, slots = $15, holders = $16, offers = $17, tickets = $18, front = $19,"
+                            " reach = $20, low_slot = $21, state = $22, due = $23" OF_HEAD,
+    [DIBS__ROWS_HEAD_QUEUE] = "UPDATE dibs_name SET waiters = $3, mode = $4, slots = $5, holders = $6, offers = $7,"
+                              " tickets = $8, front = $9, reach = $10, low_slot = $11, state = $12, due = $13" OF_HEAD,
+    [DIBS__ROWS_HEAD_DROP] = "DELETE FROM dibs_name" OF_HEAD,
+
+    [DIBS__ROWS_HOLDER] = "SELECT " HOLDER " FROM dibs_holder" OF_NAME " AND id = $3",
+    [DIBS__ROWS_HOLDER_ADD] =
+        "INSERT INTO dibs_holder (bucket, name, " HOLDER ") VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+    [DIBS__ROWS_HOLDER_SET] = "UPDATE dibs_holder SET until = $4, ttl = $5, session = $6" OF_NAME " AND id = $3",
+    [DIBS__ROWS_HOLDER_DROP] = "DELETE FROM dibs_holder" OF_NAME " AND id = $3",
+    [DIBS__ROWS_HOLDERS] = "SELECT " HOLDER " FROM dibs_holder" OF_NAME " ORDER BY slot, since, id",
+    [DIBS__ROWS_HOLDERS_EXPIRE] = "DELETE FROM dibs_holder" OF_NAME " AND until <= $3",
+    [DIBS__ROWS_HOLDERS_BREAK] = "UPDATE dibs_holder SET broken = 1" OF_NAME,
+    [DIBS__ROWS_HOLDERS_DROP] = "DELETE FROM dibs_holder" OF_NAME,
+    [DIBS__ROWS_HOLDERS_UNTIL] = "SELECT min(until) FROM dibs_holder" OF_NAME,
+
+    [DIBS__ROWS_SLOTS] = "SELECT slot FROM dibs_holder@{by_slot}" OF_NAME " AND slot >= $3 ORDER BY slot",
+
+    [DIBS__ROWS_WAITER_AT] = "SELECT " DIBS__ROWS_WAITER "@{seen} FROM dibs_name" OF_NAME " AND place = $4 AND id = $3",
+    [DIBS__ROWS_WAITER_SHALLOW] =
+        "SELECT " DIBS__ROWS_WAITER "@{seen} FROM (SELECT " DIBS__ROWS_WAITER " FROM dibs_name" OF_NAME
+        " AND place > 0 ORDER BY place LIMIT " QUOTED(SHALLOW) ") w WHERE id = $3",
+    [DIBS__ROWS_WAITER_NEXT] = "SELECT " DIBS__ROWS_WAITER "@{seen} FROM dibs_name" OF_NAME
+                               " AND place >= $3 AND state = 0 ORDER BY place LIMIT 1",
+    [DIBS__ROWS_WAITER_OFFERED] = "SELECT " DIBS__ROWS_WAITER "@{seen} FROM dibs_name" OF_NAME
+                                  " AND place BETWEEN 1 AND $3 AND state = 1 ORDER BY place LIMIT 1",
+    [DIBS__ROWS_WAITERS] = "SELECT " DIBS__ROWS_WAITER "@{seen} FROM dibs_name" OF_NAME
+                           " AND place > $3 ORDER BY place LIMIT " QUOTED(PAGE),
+    [DIBS__ROWS_DEEP] = "SELECT place FROM dibs_deep" OF_NAME " AND id = $3",
+    [DIBS__ROWS_DEEP_ADD] = "INSERT INTO dibs_deep (bucket, name, id, place) VALUES ($1, $2, $3, $4)",
+    [DIBS__ROWS_DEEP_DROP] = "DELETE FROM dibs_deep" OF_NAME " AND id = $3",
+    [DIBS__ROWS_WAITER_ADD] =
+        "INSERT INTO dibs_name (bucket, name, place, state, id, session, mode, slots, until, deep, ttl, since, owner,"
+        " first) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, 0)",
+    [DIBS__ROWS_WAITER_SET] =
+        "UPDATE dibs_name SET state = $4, until = $5, session = $6, first = $7" OF_NAME " AND place = $3",
+    [DIBS__ROWS_WAITER_DROP] = "DELETE FROM dibs_name" OF_NAME " AND place = $3",
+    [DIBS__ROWS_OFFERS_EXPIRE] =
+        "UPDATE dibs_name SET state = 2, until = 0" OF_NAME " AND place BETWEEN 1 AND $3 AND state = 1 AND until <= $4",
+    [DIBS__ROWS_OFFERS_UNTIL] = "SELECT min(until) FROM dibs_name" OF_NAME " AND place BETWEEN 1 AND $3 AND state = 1",
+
+    [DIBS__ROWS_BREAK_ADD] = "INSERT INTO dibs_break (bucket, name, nr, at, fence, mode, owner)"
+                             " SELECT $1, $2, coalesce(max(nr), 0) + 1, $3, $4, $5, $6 FROM dibs_break" OF_NAME,
+    /* (In two layers, or MariaDB would not read the table that it deletes from.) */
+    [DIBS__ROWS_BREAK_TRIM] =
+        "DELETE FROM dibs_break" OF_NAME " AND nr <= (SELECT last FROM (SELECT max(nr) AS last FROM dibs_break" OF_NAME
+        ") b) - $3",
+    [DIBS__ROWS_BREAKS] = "SELECT at, fence, mode, owner FROM dibs_break" OF_NAME " ORDER BY nr",
+    [DIBS__ROWS_BREAKS_OLD] = "DELETE FROM dibs_break WHERE at < $1",
+
+    [DIBS__ROWS_RECORD] = "SELECT fence, digest, version, data FROM dibs_record WHERE name = $1",
+};

@@ -2,8 +2,8 @@
 #ifndef DIBS_STORE_FENCE_H
 #define DIBS_STORE_FENCE_H
 /*
- * The one place that knows what a fence is made of: epoch (21 bits) over seq (32 bits), 53 bits in all, so that JSON,
- * JavaScript and Lua doubles hold it exactly.  Everybody else only compares.
+ * The one file that knows the parts of a fence: epoch (21 bits) over seq (32 bits), 53 bits in total, so that JSON,
+ * JavaScript and Lua doubles represent it exactly.  All other code only compares fences.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -14,6 +14,7 @@ typedef struct {
 
 #define DIBS__EPOCH_MAX UINT32_C(0x1fffff)
 #define DIBS__SEQ_MAX UINT32_C(0xffffffff)
+#define DIBS__FENCE_MAX ((UINT64_C(1) << 53) - 1)
 #define DIBS__FENCE_NONE ((dibs__fence){0})
 
 static inline dibs__fence dibs__fence_make(uint32_t epoch, uint32_t seq) {

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Drivers by their scheme.  The list of loaded modules is process-wide, because dlopen is; it only grows, and a driver
- * that was found is never taken away.  Lock: `list_lock`, held while a module is loaded so that two threads do not
- * load it at once; nothing but the dynamic linker and the module's one function runs under it.
+ * in it is never removed.  Lock: `list_lock`, held while a module is loaded so that two threads do not load it at once;
+ * only the dynamic linker and the module's one function run under it.
  */
 #include "store/registry.h"
+#include "base/text.h"
 
 #include <assert.h>
 #include <dlfcn.h>
@@ -14,10 +15,11 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SCHEME_MAX = 32 };
-
-extern const struct dibs__driver dibs__sqlite_driver, dibs__memory_driver, dibs__tiers_driver;
-static const struct dibs__driver *const built_in[] = {&dibs__sqlite_driver, &dibs__memory_driver, &dibs__tiers_driver};
+enum {
+  SCHEME_MAX = 32,
+  LINKER = 2 /* one of the locations of a module: where the dynamic linker finds it.  In a build tree that is the folder
+                of its own modules (build_rpath of meson, which installing removes) */
+};
 
 struct entry {
   const struct dibs__driver *driver;
@@ -25,9 +27,9 @@ struct entry {
 };
 
 static dibs__mutex list_lock = {PTHREAD_MUTEX_INITIALIZER};
-static struct entry *loaded; /* guarded by list_lock; entries are immutable and stay */
+static struct entry *loaded; /* guarded by list_lock; entries are immutable and are never freed */
 
-/* ---- What is there already ---- */
+/* ---- Built-in and loaded drivers ---- */
 
 static bool serves(const struct dibs__driver *driver, const char *scheme) {
   for (const char *const *s = driver->schemes; *s; s++)
@@ -36,9 +38,13 @@ static bool serves(const struct dibs__driver *driver, const char *scheme) {
 }
 
 static const struct dibs__driver *find_built_in(const char *scheme) {
-  for (size_t i = 0; i < sizeof built_in / sizeof built_in[0]; i++)
-    if (serves(built_in[i], scheme)) return built_in[i];
+  for (const struct dibs__driver *const *each = dibs__built_in_drivers; *each; each++)
+    if (serves(*each, scheme)) return *each;
   return NULL;
+}
+
+bool dibs__driver_built_in(const char *scheme) {
+  return find_built_in(scheme) != NULL;
 }
 
 static const struct dibs__driver *find_loaded_locked(const char *scheme) {
@@ -67,47 +73,50 @@ bool dibs__driver_add(const struct dibs__driver *driver) {
 
 /* ---- Modules ---- */
 
-/* Of another size or abi nothing behind these two numbers may be looked at. */
+/* If the size or abi differs, only these two numbers may be read. */
 static dibs__status check_module(const struct dibs__driver *driver, const char *file, const char *scheme,
-                                 struct dibs__said *said) {
+                                 struct dibs__result *result) {
   if (!driver) {
-    dibs__say(said, "%s is no driver module: its %s gives nothing", file, DIBS__MODULE_SYMBOL);
+    dibs__set_message(result, "%s is not a driver module: its %s returns NULL", file, DIBS__MODULE_SYMBOL);
     return DIBS_UNSUPPORTED;
   }
   if (driver->size != sizeof *driver || driver->abi != DIBS__DRIVER_ABI) {
-    dibs__say(said,
-              "%s has driver abi %u of size %u, this libdibs %s wants abi %u of size %zu; install the module that "
-              "belongs to it",
-              file, driver->abi, driver->size, dibs_version(), DIBS__DRIVER_ABI, sizeof *driver);
+    dibs__set_message(result,
+                      "%s has driver abi %u of size %u, this libdibs %s needs abi %u of size %zu; install the module "
+                      "of the same version",
+                      file, driver->abi, driver->size, dibs_version(), DIBS__DRIVER_ABI, sizeof *driver);
     return DIBS_UNSUPPORTED;
   }
   bool whole = driver->name && driver->schemes && driver->open && driver->close && driver->connect &&
                driver->disconnect && driver->run && driver->events && driver->wake && driver->list;
   if (!whole || !serves(driver, scheme)) {
-    dibs__say(said, "%s is not a driver for \"%s\"; reinstall it", file, scheme);
+    dibs__set_message(result, "%s is not a driver for \"%s\"; reinstall it", file, scheme);
     return DIBS_UNSUPPORTED;
   }
   return DIBS_OK;
 }
 
-static dibs__status load_locked(const char *file, const char *scheme, const struct dibs__driver **driver,
-                                struct dibs__said *said) {
+/* `file` has no folder: the linker searches for it, first in the build tree's folder if this program runs there. */
+static dibs__status load_locked(const char *file, const char *scheme, const struct dibs__driver **driver, bool *found,
+                                struct dibs__result *result) {
   void *handle = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+  *found = true;
   if (!handle) {
     const char *why = dlerror();
-    dibs__say(said, "can't load the driver module: %s", why ? why : file);
+    *found = strchr(file, '/') || (why && strncmp(why, file, strlen(file)) != 0);
+    dibs__set_message(result, "can't load the driver module: %s", why ? why : file);
     return DIBS_UNSUPPORTED;
   }
   void *symbol = dlsym(handle, DIBS__MODULE_SYMBOL);
   dibs__module_fn *module = NULL;
-  if (symbol) memcpy(&module, &symbol, sizeof module); /* ISO C has no cast from one to the other */
+  if (symbol) memcpy(&module, &symbol, sizeof module); /* ISO C has no cast from an object to a function */
   dibs__status status = DIBS_UNSUPPORTED;
   if (module)
-    status = check_module(module(), file, scheme, said);
+    status = check_module(module(), file, scheme, result);
   else
-    dibs__say(said, "%s is no driver module: it has no %s", file, DIBS__MODULE_SYMBOL);
+    dibs__set_message(result, "%s is not a driver module: it has no %s", file, DIBS__MODULE_SYMBOL);
   if (status == DIBS_OK && !remember_locked(module())) {
-    dibs__say(said, "no memory for the driver module %s", file);
+    dibs__set_message(result, "out of memory for the driver module %s", file);
     status = DIBS_NO_MEMORY;
   }
   if (status == DIBS_OK)
@@ -117,7 +126,7 @@ static dibs__status load_locked(const char *file, const char *scheme, const stru
   return status;
 }
 
-/* Looks for the module in the folders of `path`, ':' between.  true: it is there, as `file`. */
+/* Searches for the module in the folders of `path`, which ':' separates.  true: `file` is its name. */
 static bool find_in(const char *path, const char *scheme, char *file, size_t size) {
   while (path && *path) {
     size_t len = strcspn(path, ":");
@@ -128,38 +137,61 @@ static bool find_in(const char *path, const char *scheme, char *file, size_t siz
   return false;
 }
 
-static dibs__status find_module_locked(const char *scheme, const char *module_path, const struct dibs__driver **driver,
-                                       struct dibs__said *said) {
-  const char *places[] = {module_path, secure_getenv("DIBS_MODULE_PATH"), DIBS__MODULE_DIR};
-  char file[PATH_MAX];
-  for (size_t i = 0; i < sizeof places / sizeof places[0]; i++)
-    if (find_in(places[i], scheme, file, sizeof file)) return load_locked(file, scheme, driver, said);
+static const char *nth_scheme(size_t i, const void *arg) {
+  static const char *const schemes[] = {DIBS__SCHEMES};
+  (void)arg;
+  return i < sizeof schemes / sizeof schemes[0] ? schemes[i] : NULL;
+}
 
+static dibs__status find_module_locked(const char *scheme, const char *module_path, const struct dibs__driver **driver,
+                                       struct dibs__result *result) {
+  const char *places[] = {module_path, secure_getenv("DIBS_MODULE_PATH"), NULL, DIBS__MODULE_DIR};
+  char file[PATH_MAX];
+  bool found = false;
+  for (size_t i = 0; i < sizeof places / sizeof places[0] && !found; i++) {
+    dibs__status status = DIBS_UNSUPPORTED;
+    if (i == LINKER) {
+      snprintf(file, sizeof file, "dibs-driver-%s.so", scheme);
+      status = load_locked(file, scheme, driver, &found, result);
+    } else if (find_in(places[i], scheme, file, sizeof file)) {
+      status = load_locked(file, scheme, driver, &found, result);
+    }
+    if (found) return status;
+  }
+
+  const char *near = dibs__nearest(scheme, nth_scheme, NULL);
+  if (near && strcmp(near, scheme) != 0) {
+    dibs__set_message(result, "no driver for \"%s:\"; did you mean \"%s:\"?", scheme, near);
+    return DIBS_UNSUPPORTED;
+  }
   const char *first = places[0] && *places[0] ? places[0] : "";
   const char *second = places[1] && *places[1] ? places[1] : "";
-  dibs__say(said, "no driver for \"%s\": dibs-driver-%s.so is not in %s%s%s%s%s", scheme, scheme, first,
-            *first ? ", " : "", second, *second ? ", " : "", DIBS__MODULE_DIR);
+  dibs__set_message(
+      result,
+      "no driver for \"%s\": dibs-driver-%s.so is not in %s%s%s%s%s; install its package (libdibs-...), or "
+      "name its folder in DIBS_MODULE_PATH",
+      scheme, scheme, first, *first ? ", " : "", second, *second ? ", " : "", DIBS__MODULE_DIR);
   return DIBS_UNSUPPORTED;
 }
 
-/* A scheme becomes part of a file's name: nothing in it may lead elsewhere. */
+/* A scheme becomes part of a file's name: it must contain nothing that leads to another folder. */
 static bool is_scheme(const char *scheme) {
   size_t len = strlen(scheme);
   return len > 0 && len <= SCHEME_MAX && strspn(scheme, "abcdefghijklmnopqrstuvwxyz0123456789-") == len;
 }
 
 dibs__status dibs__driver_find(const char *scheme, const char *module_path, const struct dibs__driver **driver,
-                               struct dibs__said *said) {
+                               struct dibs__result *result) {
   *driver = NULL;
   if (!is_scheme(scheme)) {
-    dibs__say(said, "\"%.40s\" can't be the name of a driver", scheme);
+    dibs__set_message(result, "\"%.40s\" can't be the name of a driver", scheme);
     return DIBS_UNSUPPORTED;
   }
   *driver = find_built_in(scheme);
   if (*driver) return DIBS_OK;
   dibs__mutex_lock(&list_lock);
   *driver = find_loaded_locked(scheme);
-  dibs__status status = *driver ? DIBS_OK : find_module_locked(scheme, module_path, driver, said);
+  dibs__status status = *driver ? DIBS_OK : find_module_locked(scheme, module_path, driver, result);
   dibs__mutex_unlock(&list_lock);
   return status;
 }
@@ -168,18 +200,18 @@ dibs__status dibs__driver_find(const char *scheme, const char *module_path, cons
 
 /* drivers[0] is the outermost, drivers[shim_count] the engine. */
 static dibs__status find_chain(const struct dibs__uri *uri, const char *module_path,
-                               const struct dibs__driver *drivers[], struct dibs__said *said) {
+                               const struct dibs__driver *drivers[], struct dibs__result *result) {
   for (size_t i = 0; i <= uri->shim_count; i++) {
     bool engine = i == uri->shim_count;
     const char *scheme = engine ? uri->scheme : uri->shims[i];
-    dibs__status status = dibs__driver_find(scheme, module_path, &drivers[i], said);
+    dibs__status status = dibs__driver_find(scheme, module_path, &drivers[i], result);
     if (status != DIBS_OK) return status;
     if (engine && drivers[i]->inner_min > 0) {
-      dibs__say(said, "%s wraps another store: write %s+SCHEME:", scheme, scheme);
+      dibs__set_message(result, "%s wraps another store: write %s+SCHEME:", scheme, scheme);
       return DIBS_INVALID;
     }
     if (!engine && (drivers[i]->inner_min > 1 || drivers[i]->inner_max < 1)) {
-      dibs__say(said, "%s can't wrap another store: nothing comes behind it with +", scheme);
+      dibs__set_message(result, "%s can't wrap another store: remove the + after it", scheme);
       return DIBS_INVALID;
     }
   }
@@ -187,22 +219,22 @@ static dibs__status find_chain(const struct dibs__uri *uri, const char *module_p
 }
 
 dibs__status dibs__chain_open(const struct dibs__uri *uri, const char *module_path, dibs__tick by,
-                              struct dibs__chain *chain, struct dibs__said *said) {
+                              struct dibs__chain *chain, struct dibs__result *result) {
   const struct dibs__driver *drivers[DIBS__URI_SHIMS + 1];
   struct dibs__dstore *opened[DIBS__URI_SHIMS + 1] = {NULL};
   *chain = (struct dibs__chain){.count = 0};
-  *said = (struct dibs__said){.text = ""};
+  *result = (struct dibs__result){.text = ""};
   assert(uri->shim_count <= DIBS__URI_SHIMS);
-  dibs__status status = find_chain(uri, module_path, drivers, said);
+  dibs__status status = find_chain(uri, module_path, drivers, result);
   if (status != DIBS_OK) return status;
 
   size_t at = uri->shim_count + 1;
   while (status == DIBS_OK && at > 0) {
     at--;
     bool engine = at == uri->shim_count;
-    status = drivers[at]->open(uri, engine ? NULL : &opened[at + 1], engine ? 0 : 1, by, &opened[at], said);
+    status = drivers[at]->open(uri, engine ? NULL : &opened[at + 1], engine ? 0 : 1, by, &opened[at], result);
     assert(status != DIBS_OK || opened[at]);
-    /* A driver may have chosen another table for what the URI asks. */
+    /* A driver may have chosen another table for this URI. */
     if (status == DIBS_OK && !opened[at]->driver) opened[at]->driver = drivers[at];
   }
   if (status != DIBS_OK) {

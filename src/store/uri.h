@@ -4,15 +4,16 @@
 /*
  * Store URIs:  [shim+]...scheme:[//[user[:password]@]host[:port][,host[:port]]...][/path][?key=value[&key=value]...]
  *
- *   sqlite:///abs/path  sqlite:rel/path  memory:  memory:name  trace+sqlite:///x?trace.file=/tmp/t
+ *     sqlite:///abs/path  sqlite:rel/path  memory:  memory:name  trace+sqlite:///x?trace.file=/tmp/t
  *
- * Several with commas between are tiers of one store (tier/tiers.h), the first preferred, the last the anchor:
+ * Several URIs with commas between are the tiers of one store (tier/tiers.h): the first is preferred, the last is the
+ * anchor:
  *
- *   redis://cache,mysql://db/app     a comma, a scheme, a colon, and no digit behind it begin the next one
+ *     redis://cache,mysql://db/app     the next URI begins after a comma with a scheme, a colon, and no digit
  *
- * Parameters of the whole stand in the last one, as tiers.KEY=VALUE.
+ * Parameters of the tiered store are in the last URI, as tiers.KEY=VALUE.
  *
- * %xx is decoded in user, password, path and values.  The text of an error never shows a password.
+ * %xx is decoded in user, password, path and values.  An error message never contains a password.
  */
 #include "store/store.h"
 
@@ -31,33 +32,34 @@ struct dibs__uri {
   const char *path;            /* decoded; "sqlite:///a" -> "/a", "sqlite:a" -> "a"; "" when absent */
   struct dibs__uri_param params[DIBS__URI_PARAMS];
   size_t param_count;
-  const char *shown; /* the whole without password */
-  char *memory;      /* all of the above lives here */
-  /* Of tiers: scheme is "tiers", the members are whole URIs of their own, and params are those of the whole. */
+  const char *shown; /* the whole URI without its password */
+  char *memory;      /* contains all texts above */
+  /* Of a tiered store: scheme is "tiers", each member is a whole URI, and params are those of the tiered store. */
   struct dibs__uri *members;
   size_t member_count;
-  char *joined; /* what `shown` is then */
-  /* Set by who opens. */
+  char *joined; /* then the memory of `shown` */
+  /* Set by the caller that opens the store. */
   const char *owner;       /* "user@host:pid"; NULL */
-  const char *module_path; /* where drivers of members are looked for */
-  bool as_tier; /* the store is opened as a tier: what it serves is served under an anchor's mandates (R35) */
+  const char *module_path; /* where modules for the members' drivers are searched */
+  bool as_tier;   /* the store is opened as a tier: what it serves, it serves under an anchor's mandates (R35) */
+  bool as_anchor; /* it is the last of several tiers, and also serves them in the buckets that are its own (R45) */
 };
 
-/* INVALID (said tells what and where), NO_MEMORY.  On OK the uri is for dibs__uri_free. */
-dibs__status dibs__uri_parse(const char *text, struct dibs__uri *uri, struct dibs__said *said);
+/* INVALID (result.text has the reason and the position), NO_MEMORY.  On OK free the uri with dibs__uri_free. */
+dibs__status dibs__uri_parse(const char *text, struct dibs__uri *uri, struct dibs__result *result);
 void dibs__uri_free(struct dibs__uri *uri);
-/* For who needs it longer than the call that it was given for; module_path stays the same text.  OK, NO_MEMORY. */
+/* For a driver that needs it after the call that it was given to; module_path stays the same text.  OK, NO_MEMORY. */
 dibs__status dibs__uri_copy(const struct dibs__uri *from, struct dibs__uri *to);
-/* The comma behind which another member begins, or `end`. */
+/* The comma after which another member begins, or `end`. */
 const char *dibs__uri_next_member(const char *at, const char *end);
 /* The value, or NULL. */
 const char *dibs__uri_param(const struct dibs__uri *uri, const char *key);
-/* Parses a parameter as a number within [min, max]; `otherwise` when absent.  INVALID with what is wrong. */
+/* Parses a parameter as a number within [min, max]; `otherwise` if it is absent.  INVALID with the reason. */
 dibs__status dibs__uri_number(const struct dibs__uri *uri, const char *key, int64_t min, int64_t max, int64_t otherwise,
-                              int64_t *out, struct dibs__said *said);
-/* INVALID, naming the first parameter that is not in `known` (NULL at its end; a key with a dot belongs to a shim
- * and is passed over unless `shim` is that shim's name). */
+                              int64_t *out, struct dibs__result *result);
+/* INVALID, with the name of the first parameter that is not in `known` (which ends with NULL).  A key with a dot
+ * belongs to a shim, and is ignored unless `shim` is this shim's name. */
 dibs__status dibs__uri_only(const struct dibs__uri *uri, const char *shim, const char *const known[],
-                            struct dibs__said *said);
+                            struct dibs__result *result);
 
 #endif

@@ -1,12 +1,83 @@
 /* SPDX-License-Identifier: MIT */
-/* The small things of store.h that every side needs, and the names of statuses and of the version. */
+/* The helpers of store.h: users' tables, which are reference-counted; decisions on a record; comparisons and digests;
+ * the names of statuses and of the version. */
+#include "store/values.h"
 #include "base/text.h"
 #include "store/store.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+const struct dibs__table *dibs__table_hold(const struct dibs__table *table) {
+  /* The count is the one field that changes. */
+  if (table) atomic_fetch_add(&((struct dibs__table *)(uintptr_t)table)->refs, 1);
+  return table;
+}
+
+void dibs__table_drop(const struct dibs__table *table) {
+  struct dibs__table *mine = (struct dibs__table *)(uintptr_t)table;
+  if (mine && atomic_fetch_sub(&mine->refs, 1) == 1) free(mine);
+}
+
+/* ---- Decisions on a record of dibs' own table, the same for every store ---- */
+
+DIBS__MODULE_API bool dibs__record_valid(struct dibs__record_op *op) {
+  const uint32_t known = DIBS__IF_VERSION | DIBS__IF_ABSENT | DIBS__IF_FENCE;
+  uint32_t guards = dibs__record_guards(op);
+  bool writes = op->op.verb == DIBS__RECORD_PUT;
+  op->got = NULL;
+  op->got_len = 0;
+  op->version = 0;
+  op->seen = DIBS__FENCE_NONE;
+  op->version_text[0] = '\0';
+  op->why[0] = '\0';
+  op->op.status = op->table ? DIBS_UNSUPPORTED : DIBS_INVALID;
+  if (op->table || op->op.verb > DIBS__RECORD_DROP || (guards & ~known)) return false;
+  if (op->key.len < 1 || op->key.len > DIBS_NAME_MAX) return false;
+  if ((guards & DIBS__IF_FENCE) && op->fence.v == 0) return false;
+  if ((guards & DIBS__IF_ABSENT) && ((guards & DIBS__IF_VERSION) || op->op.verb == DIBS__RECORD_DROP)) return false;
+  return !writes || op->data.len <= DIBS_RECORD_MAX;
+}
+
+DIBS__MODULE_API bool dibs__record_admits(struct dibs__record_op *op, dibs__fence fence, uint64_t digest,
+                                          uint64_t version) {
+  uint32_t guards = dibs__record_guards(op);
+  bool versioned = (guards & DIBS__IF_VERSION) != 0;
+  bool empty = versioned && dibs__str_is_number(op->if_version, 0);
+  op->op.status = DIBS_NOT_FOUND;
+  if (version == 0 && (op->op.verb == DIBS__RECORD_DROP || (versioned && !empty))) return false;
+  op->seen = fence;
+  op->op.status = DIBS_STALE;
+  if ((guards & DIBS__IF_FENCE) && dibs__fence_below(op->fence, fence)) return false;
+  if ((guards & DIBS__IF_FENCE) && op->fence.v == fence.v && digest != dibs__id_digest(op->id)) return false;
+  op->seen = DIBS__FENCE_NONE;
+  op->version = version;
+  op->op.status = DIBS_CONFLICT;
+  if ((guards & DIBS__IF_ABSENT) && version != 0) return false;
+  if (versioned && !dibs__str_is_number(op->if_version, version)) return false;
+  op->version = 0;
+  return true;
+}
+
+/* ---- Comparisons, buckets and digests ---- */
+
+DIBS__MODULE_API dibs__str dibs__break_owner(char to[DIBS__BREAK_OWNER_MAX], dibs__str who, dibs__str holder) {
+  if (who.len > DIBS_OWNER_MAX) who.len = DIBS_OWNER_MAX;
+  if (holder.len > DIBS_OWNER_MAX) holder.len = DIBS_OWNER_MAX;
+  if (who.len) memcpy(to, who.p, who.len);
+  to[who.len] = DIBS__BREAK_FROM;
+  if (holder.len) memcpy(to + who.len + 1, holder.p, holder.len);
+  return dibs__str_of(to, (size_t)who.len + 1 + holder.len);
+}
+
+DIBS__MODULE_API bool dibs__str_before(dibs__str a, dibs__str b) {
+  uint32_t least = a.len < b.len ? a.len : b.len;
+  int order = least ? memcmp(a.p, b.p, least) : 0;
+  return order < 0 || (order == 0 && a.len < b.len);
+}
 
 DIBS__MODULE_API bool dibs__str_equal(dibs__str a, dibs__str b) {
   return a.len == b.len && (a.len == 0 || memcmp(a.p, b.p, a.len) == 0);
@@ -25,7 +96,7 @@ DIBS__MODULE_API bool dibs__id_equal(dibs__id a, dibs__id b) {
 }
 
 DIBS__MODULE_API bool dibs__mandate_equal(const dibs__mandate *a, const dibs__mandate *b) {
-  return a->epoch == b->epoch && memcmp(a->life.b, b->life.b, sizeof a->life.b) == 0;
+  return a->epoch == b->epoch && memcmp(a->incarnation.b, b->incarnation.b, sizeof a->incarnation.b) == 0;
 }
 
 DIBS__MODULE_API uint16_t dibs__bucket(dibs__str name) {
@@ -54,14 +125,14 @@ static void sip_take(uint64_t v[4], uint64_t word) {
   v[0] ^= word;
 }
 
-/* The same number on every machine: records travel. */
+/* The same number on every machine: records move between machines. */
 static uint64_t little_endian(const uint8_t *p) {
   uint64_t word = 0;
   for (unsigned i = 0; i < 8; i++) word |= (uint64_t)p[i] << (8 * i);
   return word;
 }
 
-/* The key is no secret.  128 random bits can't be found from 64, whatever the key. */
+/* The key is no secret.  64 bits do not determine 128 random bits, with any key. */
 DIBS__MODULE_API uint64_t dibs__id_digest(dibs__id id) {
   const uint64_t k0 = UINT64_C(0x6469627320726563), k1 = UINT64_C(0x6f72642064696773);
   uint64_t v[4] = {k0 ^ UINT64_C(0x736f6d6570736575), k1 ^ UINT64_C(0x646f72616e646f6d),
@@ -74,17 +145,17 @@ DIBS__MODULE_API uint64_t dibs__id_digest(dibs__id id) {
   return v[0] ^ v[1] ^ v[2] ^ v[3];
 }
 
-DIBS__MODULE_API void dibs__say(struct dibs__said *said, const char *format, ...) {
-  if (!said) return;
+DIBS__MODULE_API void dibs__set_message(struct dibs__result *result, const char *format, ...) {
+  if (!result) return;
   va_list args;
   va_start(args, format);
-  int n = vsnprintf(said->text, sizeof said->text, format, args);
+  int n = vsnprintf(result->text, sizeof result->text, format, args);
   va_end(args);
-  if (n < 0) said->text[0] = '\0';
-  if (n >= (int)sizeof said->text) said->text[dibs__utf8_cut(said->text, sizeof said->text - 1)] = '\0';
+  if (n < 0) result->text[0] = '\0';
+  if (n >= (int)sizeof result->text) result->text[dibs__utf8_cut(result->text, sizeof result->text - 1)] = '\0';
 }
 
-/* ---- Of dibs.h ---- */
+/* ---- Functions of dibs.h ---- */
 
 #define QUOTE(x) #x
 #define QUOTED(x) QUOTE(x)
@@ -117,6 +188,6 @@ const char *dibs_status_text(dibs_status status) {
     DIBS_STATUSES(STATUS_TEXT)
 #undef STATUS_TEXT
   default:
-    return "no such status";
+    return "unknown status";
   }
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The breaker's ring holds the latest calls in the order in which they ended; a call is in it as often as it weighs.
+ * The breaker's ring holds the latest calls in the order in which they ended; a call is in it as often as its weight.
  *
- * What began before the latest turn is of another time and says nothing: an answer that took long must neither open a
- * breaker that has just closed, nor be taken for a probe's.
+ * A call that began before the latest change of state is ignored: an answer that took long must neither open a breaker
+ * that has just closed, nor count as a probe's.
  */
 #include "tier/breaker.h"
 
@@ -21,18 +21,18 @@ static uint32_t at_most(uint32_t value, uint32_t most) {
   return value < most ? value : most;
 }
 
-static void turn(struct dibs__breaker *breaker, enum dibs__breaker_state state, dibs__tick now) {
+static void transition(struct dibs__breaker *breaker, enum dibs__breaker_state state, dibs__tick now) {
   breaker->state = state;
-  breaker->turned = now;
-  breaker->asked = breaker->well = 0;
-  /* What was before is forgotten when it closes: it would open again by old failures. */
+  breaker->changed = now;
+  breaker->requested = breaker->well = 0;
+  /* Closing clears the ring: old failures would open it again. */
   if (state == DIBS__BREAKER_CLOSED) breaker->first = breaker->count = 0;
 }
 
 void dibs__breaker_begin(struct dibs__breaker *breaker, const struct dibs__breaker_options *options, dibs__tick now) {
   struct dibs__breaker_options o = options ? *options : (struct dibs__breaker_options){0};
   o.window = at_most(or_else(o.window, 20), DIBS__BREAKER_WINDOW);
-  o.min_calls = at_most(or_else(o.min_calls, 5), o.window); /* else it could never turn */
+  o.min_calls = at_most(or_else(o.min_calls, 5), o.window); /* otherwise it could never open */
   o.failure_percent = at_most(or_else(o.failure_percent, 50), 100);
   o.slow_percent = at_most(or_else(o.slow_percent, 80), 100);
   o.probes = or_else(o.probes, 3);
@@ -40,11 +40,11 @@ void dibs__breaker_begin(struct dibs__breaker *breaker, const struct dibs__break
   o.slow_ms = or_else_ms(o.slow_ms, 1000);
   o.wait_ms = or_else_ms(o.wait_ms, 2000);
   *breaker = (struct dibs__breaker){.options = o};
-  turn(breaker, DIBS__BREAKER_CLOSED, now);
+  transition(breaker, DIBS__BREAKER_CLOSED, now);
 }
 
-static bool waited(const struct dibs__breaker *breaker, dibs__tick now) {
-  return !dibs__tick_before(now, dibs__tick_add_ms(breaker->turned, breaker->options.wait_ms));
+static bool wait_is_over(const struct dibs__breaker *breaker, dibs__tick now) {
+  return !dibs__tick_before(now, dibs__tick_add_ms(breaker->changed, breaker->options.wait_ms));
 }
 
 bool dibs__breaker_may(struct dibs__breaker *breaker, dibs__tick now) {
@@ -52,16 +52,17 @@ bool dibs__breaker_may(struct dibs__breaker *breaker, dibs__tick now) {
   case DIBS__BREAKER_CLOSED:
     return true;
   case DIBS__BREAKER_OPEN:
-    if (!waited(breaker, now)) return false;
-    turn(breaker, DIBS__BREAKER_HALF_OPEN, now);
+    if (!wait_is_over(breaker, now)) return false;
+    transition(breaker, DIBS__BREAKER_HALF_OPEN, now);
     break;
   case DIBS__BREAKER_HALF_OPEN:
-    /* A probe that never came back (its caller is gone) would keep it half-open for ever: another round. */
-    if (breaker->asked == breaker->options.probes && waited(breaker, now)) turn(breaker, DIBS__BREAKER_HALF_OPEN, now);
+    /* A probe that never ends (its caller is gone) would keep it half-open for ever: start another round. */
+    if (breaker->requested == breaker->options.probes && wait_is_over(breaker, now))
+      transition(breaker, DIBS__BREAKER_HALF_OPEN, now);
     break;
   }
-  if (breaker->asked == breaker->options.probes) return false;
-  breaker->asked++;
+  if (breaker->requested == breaker->options.probes) return false;
+  breaker->requested++;
   return true;
 }
 
@@ -81,7 +82,7 @@ struct seen {
   uint32_t calls, failed, slow;
 };
 
-static struct seen look(const struct dibs__breaker *breaker, dibs__tick now) {
+static struct seen count_window(const struct dibs__breaker *breaker, dibs__tick now) {
   struct seen seen = {0};
   for (uint32_t i = 0; i < breaker->count; i++) {
     uint32_t at = (breaker->first + i) % breaker->options.window;
@@ -93,40 +94,40 @@ static struct seen look(const struct dibs__breaker *breaker, dibs__tick now) {
   return seen;
 }
 
-static bool too_much(const struct dibs__breaker *breaker, dibs__tick now) {
+static bool exceeds_limit(const struct dibs__breaker *breaker, dibs__tick now) {
   const struct dibs__breaker_options *o = &breaker->options;
-  struct seen seen = look(breaker, now);
+  struct seen seen = count_window(breaker, now);
   return seen.calls >= o->min_calls &&
          (seen.failed * 100 >= o->failure_percent * seen.calls || seen.slow * 100 >= o->slow_percent * seen.calls);
 }
 
 static bool probe_done(struct dibs__breaker *breaker, dibs__tick now, bool fine) {
   if (!fine) {
-    turn(breaker, DIBS__BREAKER_OPEN, now);
+    transition(breaker, DIBS__BREAKER_OPEN, now);
     return true;
   }
   if (++breaker->well < breaker->options.probes) return false;
-  turn(breaker, DIBS__BREAKER_CLOSED, now);
+  transition(breaker, DIBS__BREAKER_CLOSED, now);
   return true;
 }
 
 bool dibs__breaker_done(struct dibs__breaker *breaker, dibs__tick began, dibs__tick now, uint32_t operations,
                         bool failed) {
   assert(breaker->options.window > 0);
-  if (dibs__tick_before(began, breaker->turned) || breaker->state == DIBS__BREAKER_OPEN) return false;
+  if (dibs__tick_before(began, breaker->changed) || breaker->state == DIBS__BREAKER_OPEN) return false;
   bool slow = !dibs__tick_before(now, dibs__tick_add_ms(began, breaker->options.slow_ms));
   if (breaker->state == DIBS__BREAKER_HALF_OPEN) return probe_done(breaker, now, !failed && !slow);
   uint32_t weight = at_most(or_else(operations, 1), DIBS__BREAKER_WEIGHT);
   while (weight-- > 0) remember(breaker, now, failed, slow);
-  /* A good call can't be what makes it too much: the healthy path counts nothing. */
-  if ((!failed && !slow) || !too_much(breaker, now)) return false;
-  turn(breaker, DIBS__BREAKER_OPEN, now);
+  /* A good call cannot exceed a limit: the healthy path counts nothing. */
+  if ((!failed && !slow) || !exceeds_limit(breaker, now)) return false;
+  transition(breaker, DIBS__BREAKER_OPEN, now);
   return true;
 }
 
 void dibs__breaker_rates(const struct dibs__breaker *breaker, dibs__tick now, uint32_t *calls, uint32_t *failed_percent,
                          uint32_t *slow_percent) {
-  struct seen seen = look(breaker, now);
+  struct seen seen = count_window(breaker, now);
   *calls = seen.calls;
   *failed_percent = seen.calls ? seen.failed * 100 / seen.calls : 0;
   *slow_percent = seen.calls ? seen.slow * 100 / seen.calls : 0;

@@ -2,13 +2,13 @@
 #ifndef DIBS_TIER_BREAKER_H
 #define DIBS_TIER_BREAKER_H
 /*
- * Whether this process should go on asking a tier.  Closed: it asks.  Open: it does not, for wait_ms.  Half-open: a few
- * probes are let through; all of them well: closed; one of them not: open again.
+ * Decides whether this process calls a tier.  Closed: it calls.  Open: it does not, for wait_ms.  Half-open: it allows
+ * a few probes; if all of them succeed it closes, if one fails it opens again.
  *
- * It turns on the latest `window` calls that are not older than window_ms, when there are at least min_calls: when the
- * part that failed reaches failure_percent, or the part that took slow_ms or longer reaches slow_percent.  A call
- * counts as many times as it had operations, at most WEIGHT_MAX.  Only a tier that does not answer fails (UNAVAILABLE,
- * UNKNOWN of a whole run); what a healthy store answers (HELD, STALE, MOVED, ...) never does.
+ * The decision uses the latest `window` calls that are not older than window_ms, if there are at least min_calls: it
+ * opens when the failed part reaches failure_percent, or the part that took slow_ms or longer reaches slow_percent.  A
+ * call counts as many times as it had operations, at most WEIGHT_MAX.  Only a tier that does not answer fails
+ * (UNAVAILABLE, UNKNOWN of a whole run); the answers of a healthy store (HELD, STALE, MOVED, ...) are no failures.
  *
  * Pure: no clock, no lock; the caller has both.
  */
@@ -30,11 +30,11 @@ struct dibs__breaker_options {
 enum { DIBS__BREAKER_WINDOW = 128, DIBS__BREAKER_WEIGHT = 8 };
 
 struct dibs__breaker {
-  struct dibs__breaker_options options; /* defaults filled in */
+  struct dibs__breaker_options options; /* with the defaults */
   enum dibs__breaker_state state;
-  dibs__tick turned;     /* into this state */
-  uint32_t asked, well;  /* probes: let through, answered well, since half-open */
-  uint32_t first, count; /* the ring */
+  dibs__tick changed;       /* when it entered this state */
+  uint32_t requested, well; /* probes since half-open: allowed; successful */
+  uint32_t first, count;    /* the ring */
   struct {
     dibs__tick at;
     bool failed, slow;
@@ -42,14 +42,14 @@ struct dibs__breaker {
 };
 
 void dibs__breaker_begin(struct dibs__breaker *breaker, const struct dibs__breaker_options *options, dibs__tick now);
-/* May a call be made?  One that may must be followed by `done`, with this `now` as `began`.  (Half-open, a probe that
- * does not come back in wait_ms is given up, and other ones are let through.) */
+/* Is a call allowed?  After such a call you must call `done`, with this `now` as `began`.  (Half-open: a probe that
+ * does not end within wait_ms is ignored, and others are allowed.) */
 bool dibs__breaker_may(struct dibs__breaker *breaker, dibs__tick now);
-/* How it went.  A call that began before the latest turn says nothing, and is forgotten.  A probe is well if it neither
- * failed nor was slow.  true: the state turned. */
+/* The result of a call.  A call that began before the latest change of state is ignored.  A probe succeeds if it
+ * neither failed nor was slow.  true: the state changed. */
 bool dibs__breaker_done(struct dibs__breaker *breaker, dibs__tick began, dibs__tick now, uint32_t operations,
                         bool failed);
-/* The part of the window that failed, and was slow, in percent; *calls: how many there are. */
+/* The failed and slow parts of the window, in percent; *calls: the number of calls in it. */
 void dibs__breaker_rates(const struct dibs__breaker *breaker, dibs__tick now, uint32_t *calls, uint32_t *failed_percent,
                          uint32_t *slow_percent);
 

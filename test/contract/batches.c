@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Batches: each element its own answer (R1, R3), groups (R4), what run() says (R6), deadlines (R7). */
+/* Batches: each element has its own answer (R1, R3), groups (R4), the answer of run() (R6), deadlines (R7). */
 #include "harness.h"
 
 #include <stdio.h>
@@ -35,7 +35,7 @@ static void R1_each_element_is_answered_on_its_own(void **state) {
   expect(nothing, p->identity.families & 1u << DIBS__FAM_RECORD ? DIBS_NOT_FOUND : DIBS_UNSUPPORTED);
 }
 
-static void R1_the_order_in_a_batch_is_the_order_in_line(void **state) {
+static void R1_the_order_in_a_batch_is_the_order_in_the_queue(void **state) {
   (void)state;
   needs(DIBS__CAP_FIFO | DIBS__CAP_GRANT_NEXT);
   struct party *p = party();
@@ -57,7 +57,7 @@ static void R1_the_order_in_a_batch_is_the_order_in_line(void **state) {
   }
 }
 
-static void R1_a_release_and_the_next_acquire_in_one_batch(void **state) {
+static void R1_a_batch_may_contain_a_release_and_the_next_acquire(void **state) {
   (void)state;
   struct party *p = party();
   struct dibs__lease_op held = acquire(p, "n", 1);
@@ -71,7 +71,7 @@ static void R1_a_release_and_the_next_acquire_in_one_batch(void **state) {
   assert_true(dibs__fence_below(held.fence, in.fence));
 }
 
-static void R1_as_large_a_batch_as_it_promises(void **state) {
+static void R1_a_batch_may_be_as_large_as_promised(void **state) {
   (void)state;
   struct party *p = party();
   uint32_t count = p->identity.max_batch < 5000 ? p->identity.max_batch : 5000;
@@ -80,7 +80,7 @@ static void R1_as_large_a_batch_as_it_promises(void **state) {
   struct dibs__op **batch = calloc(count, sizeof *batch);
   char(*names)[32] = calloc(count, sizeof *names);
   assert_true(ops && batch && names);
-  keep((char *)ops), keep((char *)batch), keep((char *)names);
+  free_at_end((char *)ops), free_at_end((char *)batch), free_at_end((char *)names);
   dibs__str prefix = name_of("many.");
   for (uint32_t i = 0; i < count; i++) {
     int len = snprintf(names[i], sizeof names[i], "%.*s%u", (int)prefix.len, prefix.p, i);
@@ -112,7 +112,7 @@ static void R1_an_unknown_family_is_refused_alone(void **state) {
   expect(good, DIBS_OK);
 }
 
-static void R3_lanes_are_for_the_core_to_keep(void **state) {
+static void R3_a_driver_accepts_equal_lanes_in_one_batch(void **state) {
   (void)state;
   struct party *p = party();
   struct dibs__lease_op ops[3];
@@ -136,8 +136,8 @@ static void R4_a_group_commits_together(void **state) {
   needs_rows();
   struct party *p = party(), *q = party();
   struct dibs__lease_op held = acquire(p, "n", 1);
-  struct dibs__record_op one = record_op(DIBS__RECORD_SAVE, "one", 1, held.fence, "1");
-  struct dibs__record_op two = record_op(DIBS__RECORD_SAVE, "two", 1, held.fence, "2");
+  struct dibs__record_op one = save_op("one", 1, held.fence, "1");
+  struct dibs__record_op two = save_op("two", 1, held.fence, "2");
   struct dibs__lease_op out = lease_op(p, DIBS__RELEASE, "n", 1, (struct how){.mode = 0});
   struct dibs__op *ops[] = {&one.op, &two.op, &out.op};
   out.fence = held.fence;
@@ -158,7 +158,7 @@ static void R4_a_group_fails_as_one(void **state) {
   struct dibs__lease_op held = acquire(p, "n", 1, .block = 4);
   expect(save(p, "r", 1, held.fence, "before"), DIBS_OK);
   expect(acquire(p, "n", 2), DIBS__QUEUED);
-  struct dibs__record_op better = record_op(DIBS__RECORD_SAVE, "r", 1, (dibs__fence){held.fence.v + 1}, "after");
+  struct dibs__record_op better = save_op("r", 1, (dibs__fence){held.fence.v + 1}, "after");
   struct dibs__record_op fresh = record_op(DIBS__RECORD_SEAL, "fresh", 1, held.fence, NULL);
   struct dibs__lease_op out = lease_op(p, DIBS__RELEASE, "n", 1, (struct how){.mode = 0});
   struct dibs__lease_op in = lease_op(p, DIBS__ACQUIRE, "free", 3, (struct how){.mode = 0});
@@ -184,7 +184,7 @@ static void R4_a_group_fails_as_one(void **state) {
   expect(acquire(p, "n", 2), DIBS_OK);
 }
 
-static void R4_the_first_to_fail_decides_wherever_it_stands(void **state) {
+static void R4_the_first_failure_decides_at_any_position(void **state) {
   (void)state;
   needs(DIBS__CAP_ATOMIC);
   struct party *p = party();
@@ -194,8 +194,8 @@ static void R4_the_first_to_fail_decides_wherever_it_stands(void **state) {
     struct dibs__record_op ops[3];
     struct dibs__op *batch[3];
     for (int i = 0; i < 3; i++) {
-      ops[i] = record_op(DIBS__RECORD_SAVE, i == 0 ? "a" : i == 1 ? "b" : "c", 1, held.fence, "x");
-      if (i == at) ops[i] = record_op(DIBS__RECORD_SAVE, "r", 2, held.fence, "x"); /* another lease's */
+      ops[i] = save_op(i == 0 ? "a" : i == 1 ? "b" : "c", 1, held.fence, "x");
+      if (i == at) ops[i] = save_op("r", 2, held.fence, "x"); /* the fence of another lease */
       ops[i].op.group = 1;
       batch[i] = &ops[i].op;
     }
@@ -207,17 +207,17 @@ static void R4_the_first_to_fail_decides_wherever_it_stands(void **state) {
   }
 }
 
-static void R4_other_elements_of_the_batch_go_their_way(void **state) {
+static void R4_other_elements_of_the_batch_are_unaffected(void **state) {
   (void)state;
   needs(DIBS__CAP_ATOMIC);
   needs_rows();
   struct party *p = party();
   struct dibs__lease_op held = acquire(p, "n", 1);
-  struct dibs__record_op before = record_op(DIBS__RECORD_SAVE, "before", 1, held.fence, "1");
-  struct dibs__record_op failed = record_op(DIBS__RECORD_SAVE, "failed", 1, held.fence, "2");
+  struct dibs__record_op before = save_op("before", 1, held.fence, "1");
+  struct dibs__record_op failed = save_op("failed", 1, held.fence, "2");
   struct dibs__lease_op lost = lease_op(p, DIBS__RENEW, "n", 2, (struct how){.mode = 0});
-  struct dibs__record_op good = record_op(DIBS__RECORD_SAVE, "good", 1, held.fence, "3");
-  struct dibs__record_op after = record_op(DIBS__RECORD_SAVE, "after", 1, held.fence, "4");
+  struct dibs__record_op good = save_op("good", 1, held.fence, "3");
+  struct dibs__record_op after = save_op("after", 1, held.fence, "4");
   struct dibs__op *ops[] = {&before.op, &failed.op, &lost.op, &good.op, &after.op};
   failed.op.group = lost.op.group = 1;
   good.op.group = 2;
@@ -235,18 +235,18 @@ static void R4_other_elements_of_the_batch_go_their_way(void **state) {
 
 /* ---- R6, R7 ---- */
 
-static void R6_run_says_when_and_how(void **state) {
+static void R6_run_reports_the_time_and_its_status(void **state) {
   (void)state;
   struct party *p = party();
   dibs__tick before = dibs__tick_now();
   struct dibs__lease_op held = acquire(p, "n", 1);
   dibs__tick after = dibs__tick_now();
   expect(held, DIBS_OK);
-  assert_false(dibs__tick_before(p->said.sent, before));
-  assert_false(dibs__tick_before(after, p->said.sent));
-  assert_string_equal(p->said.text, "");
-  assert_true(p->said.commits >= 1);
-  assert_true(p->said.now.ms > 0);
+  assert_false(dibs__tick_before(p->reported.sent, before));
+  assert_false(dibs__tick_before(after, p->reported.sent));
+  assert_string_equal(p->reported.text, "");
+  assert_true(p->reported.commits >= 1);
+  assert_true(p->reported.now.ms > 0);
 }
 
 static void R7_run_returns_by_its_deadline(void **state) {
@@ -254,10 +254,10 @@ static void R7_run_returns_by_its_deadline(void **state) {
   struct party *p = party();
   struct dibs__lease_op op = lease_op(p, DIBS__ACQUIRE, "n", 1, (struct how){.mode = 0});
   struct dibs__op *ops[] = {&op.op};
-  struct dibs__said said = {0};
+  struct dibs__result reported = {0};
   op.op.status = DIBS_UNKNOWN;
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), 100);
-  dibs__status status = store_of(p)->driver->run(p->session, ops, 1, by, &said);
+  dibs__status status = store_of(p)->driver->run(p->session, ops, 1, by, &reported);
   assert_true(dibs__tick_left_ms(by, dibs__tick_now()) < 1000);
   if (status == DIBS_OK)
     assert_true(op.op.status == DIBS_OK || op.op.status == DIBS_UNAVAILABLE);
@@ -265,19 +265,19 @@ static void R7_run_returns_by_its_deadline(void **state) {
     assert_true(status == DIBS_UNAVAILABLE || status == DIBS_UNKNOWN);
 }
 
-static void R7_a_deadline_that_has_passed_is_no_reason_to_wait(void **state) {
+static void R7_a_passed_deadline_is_not_waited_for(void **state) {
   (void)state;
   struct party *p = party();
   struct dibs__lease_op op = lease_op(p, DIBS__ACQUIRE, "n", 1, (struct how){.mode = 0});
   struct dibs__op *ops[] = {&op.op};
-  struct dibs__said said = {0};
+  struct dibs__result reported = {0};
   op.op.status = DIBS_UNKNOWN;
   dibs__tick began = dibs__tick_now();
-  dibs__status status = store_of(p)->driver->run(p->session, ops, 1, DIBS__TICK_ZERO, &said);
+  dibs__status status = store_of(p)->driver->run(p->session, ops, 1, DIBS__TICK_ZERO, &reported);
   assert_true(dibs__tick_left_ms(began, dibs__tick_now()) < 1000);
-  if (status == DIBS_UNAVAILABLE || op.op.status == DIBS_UNAVAILABLE) /* then nothing was done */
+  if (status == DIBS_UNAVAILABLE || op.op.status == DIBS_UNAVAILABLE) /* run() did nothing */
     expect(cancel(p, "n", 1), DIBS_NOT_FOUND);
-  else if (op.op.status == DIBS__QUEUED) /* tiers: whoever waits is told to come again */
+  else if (op.op.status == DIBS__QUEUED) /* tiers: a waiter is asked to retry */
     assert_string_equal(store_of(p)->driver->name, "tiers");
   else if (status == DIBS_OK)
     expect(op, DIBS_OK);
@@ -285,17 +285,17 @@ static void R7_a_deadline_that_has_passed_is_no_reason_to_wait(void **state) {
 
 static const struct CMUnitTest contract_batches_cases[] = {
     CASE(R1_each_element_is_answered_on_its_own),
-    CASE(R1_the_order_in_a_batch_is_the_order_in_line),
-    CASE(R1_a_release_and_the_next_acquire_in_one_batch),
-    CASE(R1_as_large_a_batch_as_it_promises),
+    CASE(R1_the_order_in_a_batch_is_the_order_in_the_queue),
+    CASE(R1_a_batch_may_contain_a_release_and_the_next_acquire),
+    CASE(R1_a_batch_may_be_as_large_as_promised),
     CASE(R1_an_unknown_family_is_refused_alone),
-    CASE(R3_lanes_are_for_the_core_to_keep),
+    CASE(R3_a_driver_accepts_equal_lanes_in_one_batch),
     CASE(R4_a_group_commits_together),
     CASE(R4_a_group_fails_as_one),
-    CASE(R4_the_first_to_fail_decides_wherever_it_stands),
-    CASE(R4_other_elements_of_the_batch_go_their_way),
-    CASE(R6_run_says_when_and_how),
+    CASE(R4_the_first_failure_decides_at_any_position),
+    CASE(R4_other_elements_of_the_batch_are_unaffected),
+    CASE(R6_run_reports_the_time_and_its_status),
     CASE(R7_run_returns_by_its_deadline),
-    CASE(R7_a_deadline_that_has_passed_is_no_reason_to_wait),
+    CASE(R7_a_passed_deadline_is_not_waited_for),
 };
 CONTRACT_TESTS(contract_batches);

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* How a lease ends: late and foreign renewals and releases (R14), cancel (R15), breaking (R16). */
+/* How a lease ends: late renewals and releases, and those of other leases (R14), cancel (R15), breaking (R16). */
 #include "harness.h"
 
 #include <string.h>
 
 /* ---- R14 ---- */
 
-static void R14_an_ended_lease_can_not_be_renewed_or_released(void **state) {
+static void R14_an_ended_lease_cannot_be_renewed_or_released(void **state) {
   (void)state;
   struct party *p = party();
   struct dibs__lease_op held = acquire(p, "n", 1);
-  pass_ttl(p);
+  advance_past_ttl(p);
   expect(renew(p, "n", 1, held.fence), DIBS_LOST);
   expect(release(p, "n", 1, held.fence), DIBS_LOST);
   expect(acquire(p, "n", 2, .try_only = true), DIBS_OK);
@@ -20,7 +20,7 @@ static void R14_a_late_release_does_not_touch_the_next_holder(void **state) {
   (void)state;
   struct party *p = party(), *q = party();
   struct dibs__lease_op old = acquire(p, "n", 1);
-  pass_ttl(p);
+  advance_past_ttl(p);
   struct dibs__lease_op held = acquire(q, "n", 2);
   expect(held, DIBS_OK);
   expect(release(p, "n", 1, old.fence), DIBS_LOST);
@@ -46,17 +46,16 @@ static void R14_another_fence_is_refused(void **state) {
   struct party *p = party();
   struct dibs__lease_op first = acquire(p, "n", 1);
   expect(release(p, "n", 1, first.fence), DIBS_OK);
-  /* The same id again: another grant. */
+  /* The same id again is another grant. */
   struct dibs__lease_op held = acquire(p, "n", 1);
   expect(renew(p, "n", 1, first.fence), DIBS_LOST);
   expect(release(p, "n", 1, first.fence), DIBS_LOST);
-  expect(renew(p, "n", 1, DIBS__FENCE_NONE), DIBS_LOST);
   expect(release(p, "n", 1, DIBS__FENCE_NONE), DIBS_LOST);
   expect(renew(p, "n", 1, (dibs__fence){held.fence.v + 1}), DIBS_LOST);
   expect(release(p, "n", 1, held.fence), DIBS_OK);
 }
 
-static void R14_shared_and_counted_have_fence_0_only(void **state) {
+static void R14_shared_and_counted_leases_have_only_fence_0(void **state) {
   (void)state;
   needs(DIBS__CAP_SHARED);
   struct party *p = party();
@@ -80,7 +79,7 @@ static void R14_a_waiter_has_nothing_to_renew(void **state) {
   expect(acquire(p, "n", 2), DIBS_OK);
 }
 
-static void R14_the_same_lease_may_be_had_again(void **state) {
+static void R14_an_ended_lease_may_be_acquired_again(void **state) {
   (void)state;
   struct party *p = party();
   struct dibs__lease_op held = acquire(p, "n", 1);
@@ -97,10 +96,65 @@ static void R14_each_shared_holder_ends_by_itself(void **state) {
   struct party *p = party();
   expect(acquire(p, "n", 1, .mode = DIBS_SHARED, .ttl = ttl() / 2), DIBS_OK);
   expect(acquire(p, "n", 2, .mode = DIBS_SHARED, .ttl = ttl() * 2), DIBS_OK);
-  pass(p, ttl() / 2 + 1);
+  advance_time(p, ttl() / 2 + 1);
   expect(renew(p, "n", 1, DIBS__FENCE_NONE), DIBS_LOST);
   expect(renew(p, "n", 2, DIBS__FENCE_NONE, .ttl = ttl() * 2), DIBS_OK);
   expect(acquire(p, "n", 3, .try_only = true), DIBS_HELD);
+}
+
+/* ---- R39 ---- */
+
+/* A session lock belongs to its session. */
+static struct party *who_adopts(struct party *holder) {
+  return holder->identity.caps & DIBS__CAP_SESSION ? holder : party();
+}
+
+static void R39_the_id_alone_renews(void **state) {
+  (void)state;
+  struct party *p = party(), *q = who_adopts(p);
+  struct dibs__lease_op held = acquire(p, "n", 1);
+  struct dibs__lease_op renewed = renew(q, "n", 1, DIBS__FENCE_NONE, .ttl = ttl() * 2);
+  expect(renewed, DIBS_OK);
+  assert_int_equal(renewed.fence.v, held.fence.v);
+  assert_int_equal(renewed.got_block, 1);
+  advance_time(p, ttl() + 1);
+  expect(acquire(q, "n", 2, .try_only = true), DIBS_HELD);
+  expect(renew(p, "n", 1, held.fence), DIBS_OK);
+  expect(renew(p, "n", 2, DIBS__FENCE_NONE), DIBS_LOST);
+  expect(renew(p, "m", 1, DIBS__FENCE_NONE), DIBS_LOST);
+  expect(cancel(p, "m", 1), DIBS_NOT_FOUND); /* it was granted nothing */
+  expect(release(p, "n", 1, held.fence), DIBS_OK);
+  expect(renew(p, "n", 1, DIBS__FENCE_NONE), DIBS_LOST);
+}
+
+static void R39_the_id_alone_learns_the_latest_block(void **state) {
+  (void)state;
+  needs(DIBS__CAP_BLOCKS);
+  struct party *p = party(), *q = who_adopts(p);
+  struct dibs__lease_op held = acquire(p, "n", 1, .block = 8);
+  expect(held, DIBS_OK);
+  struct dibs__lease_op renewed = renew(q, "n", 1, DIBS__FENCE_NONE);
+  expect(renewed, DIBS_OK);
+  assert_int_equal(renewed.fence.v, held.fence.v);
+  assert_int_equal(renewed.got_block, held.got_block);
+  struct dibs__lease_op drawn = renew(p, "n", 1, held.fence, .block = 4);
+  expect(drawn, DIBS_OK);
+  renewed = renew(q, "n", 1, DIBS__FENCE_NONE);
+  expect(renewed, DIBS_OK);
+  assert_int_equal(renewed.fence.v, drawn.fence.v);
+  assert_int_equal(renewed.got_block, drawn.got_block);
+  assert_true(dibs__fence_below(held.fence, renewed.fence));
+}
+
+static void R39_the_id_alone_renews_no_broken_one(void **state) {
+  (void)state;
+  struct party *p = party();
+  expect(acquire(p, "n", 1), DIBS_OK);
+  expect(break_it(p, "n", false), DIBS_OK);
+  expect(renew(p, "n", 1, DIBS__FENCE_NONE), DIBS_LOST);
+  expect(acquire(p, "m", 2), DIBS_OK);
+  advance_past_ttl(p);
+  expect(renew(p, "m", 2, DIBS__FENCE_NONE), DIBS_LOST);
 }
 
 /* ---- R15 ---- */
@@ -135,7 +189,7 @@ static void R15_cancel_of_a_sleeper(void **state) {
   struct dibs__lease_op held = acquire(p, "n", 1);
   expect(acquire(p, "n", 2), DIBS__QUEUED);
   expect(release(p, "n", 1, held.fence), DIBS_OK);
-  pass_offer(p);
+  advance_past_offer(p);
   expect_was(cancel(p, "n", 2), DIBS__WAS_WAITING);
 }
 
@@ -166,7 +220,7 @@ static void R15_cancel_of_an_ended_lease(void **state) {
   (void)state;
   struct party *p = party();
   expect(acquire(p, "n", 1), DIBS_OK);
-  pass_ttl(p);
+  advance_past_ttl(p);
   expect(cancel(p, "n", 1), DIBS_NOT_FOUND);
 }
 
@@ -196,9 +250,10 @@ static void R16_a_broken_lease_is_kept_but_not_renewed(void **state) {
   (void)state;
   struct party *p = party(), *q = party();
   struct dibs__lease_op held = acquire(p, "n", 1);
-  struct dibs__lease_op broken = break_it(who_breaks(p, q), "n", false);
+  struct dibs__lease_op broken = break_it(breaking_party(p, q), "n", false);
   expect(broken, DIBS_OK);
-  assert_in_range(broken.until.ms, held.until.ms - target()->told_ms, held.until.ms + target()->slack_ms);
+  int64_t later_ms = told_ms() > target()->slack_ms ? told_ms() : target()->slack_ms;
+  assert_in_range(broken.until.ms, held.until.ms - told_ms(), held.until.ms + later_ms);
   expect(renew(p, "n", 1, held.fence), DIBS_LOST);
   expect(acquire(p, "n", 1), DIBS_LOST);
   expect(acquire(q, "n", 2, .try_only = true), DIBS_HELD);
@@ -210,15 +265,15 @@ static void R16_a_broken_lease_ends_at_its_ttl(void **state) {
   (void)state;
   struct party *p = party(), *q = party();
   struct dibs__lease_op held = acquire(p, "n", 1);
-  expect(break_it(who_breaks(p, q), "n", false), DIBS_OK);
-  pass_ttl(p);
+  expect(break_it(breaking_party(p, q), "n", false), DIBS_OK);
+  advance_past_ttl(p);
   expect(release(p, "n", 1, held.fence), DIBS_LOST);
   struct dibs__lease_op next = acquire(p, "n", 1, .try_only = true);
   expect(next, DIBS_OK);
   assert_true(dibs__fence_below(held.fence, next.fence));
 }
 
-static void R16_broken_at_once_is_free_at_once(void **state) {
+static void R16_a_name_broken_with_now_is_free_at_once(void **state) {
   (void)state;
   struct party *p = party(), *q = party();
   struct dibs__lease_op held = acquire(p, "n", 1);
@@ -230,7 +285,7 @@ static void R16_broken_at_once_is_free_at_once(void **state) {
   assert_true(dibs__fence_below(held.fence, next.fence));
 }
 
-static void R16_broken_at_once_goes_to_the_next_in_line(void **state) {
+static void R16_a_name_broken_with_now_goes_to_the_next_waiter(void **state) {
   (void)state;
   needs(DIBS__CAP_FIFO | DIBS__CAP_GRANT_NEXT);
   struct party *p = party(), *q = party();
@@ -241,7 +296,7 @@ static void R16_broken_at_once_goes_to_the_next_in_line(void **state) {
   expect(acquire(q, "n", 2), DIBS_OK);
 }
 
-static void R16_asked_first_then_at_once(void **state) {
+static void R16_a_break_may_be_followed_by_a_break_with_now(void **state) {
   (void)state;
   struct party *p = party();
   struct dibs__lease_op held = acquire(p, "n", 1);
@@ -252,13 +307,13 @@ static void R16_asked_first_then_at_once(void **state) {
   expect(release(p, "n", 1, held.fence), DIBS_LOST);
 }
 
-static void R16_there_is_nothing_to_break(void **state) {
+static void R16_a_free_name_cannot_be_broken(void **state) {
   (void)state;
   struct party *p = party();
   expect(break_it(p, "n", false), DIBS_NOT_FOUND);
   expect(break_it(p, "n", true), DIBS_NOT_FOUND);
   expect(acquire(p, "n", 1), DIBS_OK);
-  pass_ttl(p);
+  advance_past_ttl(p);
   expect(break_it(p, "n", false), DIBS_NOT_FOUND);
 }
 
@@ -273,7 +328,7 @@ static void R16_all_shared_holders_are_broken(void **state) {
   assert_int_equal(broken.until.ms, last.until.ms);
   expect(renew(p, "n", 1, DIBS__FENCE_NONE), DIBS_LOST);
   expect(renew(p, "n", 2, DIBS__FENCE_NONE), DIBS_LOST);
-  /* They still hold, so another reader may join them. */
+  /* The readers still hold the name, so another reader may join them. */
   expect(acquire(p, "n", 3, .mode = DIBS_SHARED, .try_only = true), DIBS_OK);
   expect(renew(p, "n", 3, DIBS__FENCE_NONE), DIBS_OK);
   expect(break_it(p, "n", true), DIBS_OK);
@@ -281,20 +336,21 @@ static void R16_all_shared_holders_are_broken(void **state) {
   expect(acquire(p, "n", 4, .try_only = true), DIBS_OK);
 }
 
-static void R16_who_broke_it_is_recorded(void **state) {
+static void R16_the_author_of_a_break_is_recorded(void **state) {
   (void)state;
   struct party *p = party();
   struct dibs__lease_op held = acquire(p, "n", 1);
   expect(break_it(p, "n", false), DIBS_OK);
   struct seen seen = list_name(p, "n");
-  const struct seen_row *row = find_row(&seen, DIBS_BROKEN, "breaker");
+  const struct seen_row *row = find_row(&seen, DIBS__BROKEN, "breaker");
   assert_non_null(row);
   assert_int_equal(row->row.fence.v, held.fence.v);
-  assert_non_null(find_row(&seen, DIBS_BREAKING, "somebody"));
+  assert_string_equal(row->from, "somebody");
+  assert_non_null(find_row(&seen, DIBS__BREAKING, "somebody"));
   expect(release(p, "n", 1, held.fence), DIBS_OK);
   seen = list_name(p, "n");
   assert_int_equal(seen.count, 1);
-  assert_non_null(find_row(&seen, DIBS_BROKEN, "breaker"));
+  assert_non_null(find_row(&seen, DIBS__BROKEN, "breaker"));
 }
 
 static void R16_the_last_sixteen_breaks_are_kept(void **state) {
@@ -309,19 +365,22 @@ static void R16_the_last_sixteen_breaks_are_kept(void **state) {
   }
   struct seen seen = list_name(p, "n");
   assert_int_equal(seen.count, 16);
-  for (size_t i = 0; i < seen.count; i++) assert_int_equal(seen.rows[i].row.state, DIBS_BROKEN);
+  for (size_t i = 0; i < seen.count; i++) assert_int_equal(seen.rows[i].row.state, DIBS__BROKEN);
   assert_int_equal(seen.rows[15].row.fence.v, last.v);
 }
 
 static const struct CMUnitTest contract_ends_cases[] = {
-    CASE(R14_an_ended_lease_can_not_be_renewed_or_released),
+    CASE(R14_an_ended_lease_cannot_be_renewed_or_released),
     CASE(R14_a_late_release_does_not_touch_the_next_holder),
     CASE(R14_another_id_is_refused),
     CASE(R14_another_fence_is_refused),
-    CASE(R14_shared_and_counted_have_fence_0_only),
+    CASE(R14_shared_and_counted_leases_have_only_fence_0),
     CASE(R14_a_waiter_has_nothing_to_renew),
-    CASE(R14_the_same_lease_may_be_had_again),
+    CASE(R14_an_ended_lease_may_be_acquired_again),
     CASE(R14_each_shared_holder_ends_by_itself),
+    CASE(R39_the_id_alone_renews),
+    CASE(R39_the_id_alone_learns_the_latest_block),
+    CASE(R39_the_id_alone_renews_no_broken_one),
     CASE(R15_cancel_of_nothing),
     CASE(R15_cancel_of_a_waiter),
     CASE(R15_cancel_of_a_sleeper),
@@ -332,12 +391,12 @@ static const struct CMUnitTest contract_ends_cases[] = {
     CASE(R15_cancel_of_one_shared_holder_leaves_the_others),
     CASE(R16_a_broken_lease_is_kept_but_not_renewed),
     CASE(R16_a_broken_lease_ends_at_its_ttl),
-    CASE(R16_broken_at_once_is_free_at_once),
-    CASE(R16_broken_at_once_goes_to_the_next_in_line),
-    CASE(R16_asked_first_then_at_once),
-    CASE(R16_there_is_nothing_to_break),
+    CASE(R16_a_name_broken_with_now_is_free_at_once),
+    CASE(R16_a_name_broken_with_now_goes_to_the_next_waiter),
+    CASE(R16_a_break_may_be_followed_by_a_break_with_now),
+    CASE(R16_a_free_name_cannot_be_broken),
     CASE(R16_all_shared_holders_are_broken),
-    CASE(R16_who_broke_it_is_recorded),
+    CASE(R16_the_author_of_a_break_is_recorded),
     CASE(R16_the_last_sixteen_breaks_are_kept),
 };
 CONTRACT_TESTS(contract_ends);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* What happened (R17): told soon, never misleading; and ways to end the sleep. */
+/* Events (R17): they arrive soon, never mislead, and there are ways to end the sleep of a receiver. */
 #include "harness.h"
 
 #include <string.h>
 
 enum { SEEN_MAX = 256, PATIENCE_MS = 5000 };
 
-/* A thread in events() of one party, as the core's receiver is. */
+/* A thread in events() of one party, like the core's receiver. */
 struct listener {
   struct party *p;
   dibs__thread *thread;
@@ -14,11 +14,11 @@ struct listener {
   struct dibs__event seen[SEEN_MAX]; /* guarded by lock */
   size_t count;                      /* guarded by lock */
   bool failed;                       /* guarded by lock */
-  dibs__word bell;
+  dibs__word arrivals;
   _Atomic bool stop;
 };
 
-static void hear_once(struct listener *l) {
+static void receive_once(struct listener *l) {
   struct dibs__event events[8];
   size_t count = 0;
   dibs__status status = store_of(l->p)->driver->events(store_of(l->p), events, 8, &count,
@@ -27,22 +27,22 @@ static void hear_once(struct listener *l) {
   if ((status != DIBS_OK && status != DIBS_UNAVAILABLE) || count > 8) l->failed = true;
   for (size_t i = 0; i < count && l->count < SEEN_MAX; i++) l->seen[l->count++] = events[i];
   dibs__mutex_unlock(&l->lock);
-  atomic_fetch_add(&l->bell, 1);
-  dibs__word_wake(&l->bell, 1, false);
+  atomic_fetch_add(&l->arrivals, 1);
+  dibs__word_wake(&l->arrivals, 1, false);
 }
 
 static void listen_body(void *arg) {
   struct listener *l = arg;
-  while (!atomic_load(&l->stop)) hear_once(l);
+  while (!atomic_load(&l->stop)) receive_once(l);
 }
 
 static void listen_to(struct listener *l, struct party *p) {
   memset(l, 0, sizeof *l);
   l->p = p;
   dibs__mutex_init(&l->lock);
-  /* A store may hear from its first call on only. */
+  /* A store may receive events only from its first call on. */
   store_of(p)->driver->wake(store_of(p));
-  hear_once(l);
+  receive_once(l);
   l->thread = dibs__thread_start("listener", listen_body, l);
   assert_non_null(l->thread);
 }
@@ -55,7 +55,7 @@ static void stop_listening(struct listener *l) {
   assert_false(l->failed);
 }
 
-static bool told(struct listener *l, enum dibs__event_what what, int id) {
+static bool received(struct listener *l, enum dibs__event_what what, int id) {
   bool found = false;
   dibs__id want = id_of(id);
   dibs__mutex_lock(&l->lock);
@@ -66,17 +66,17 @@ static bool told(struct listener *l, enum dibs__event_what what, int id) {
   return found;
 }
 
-/* Milliseconds until it was told, -1 when it never was. */
-static int64_t wait_until_told(struct listener *l, enum dibs__event_what what, int id) {
+/* Milliseconds until the event arrived; -1 if it did not. */
+static int64_t wait_until_received(struct listener *l, enum dibs__event_what what, int id) {
   dibs__tick began = dibs__tick_now(), by = dibs__tick_add_ms(began, PATIENCE_MS);
   for (;;) {
-    uint32_t seen = atomic_load(&l->bell);
-    if (told(l, what, id)) return dibs__tick_left_ms(began, dibs__tick_now());
-    if (!dibs__word_wait(&l->bell, seen, by, false)) return -1;
+    uint32_t seen = atomic_load(&l->arrivals);
+    if (received(l, what, id)) return dibs__tick_left_ms(began, dibs__tick_now());
+    if (!dibs__word_wait(&l->arrivals, seen, by, false)) return -1;
   }
 }
 
-static void R17_the_next_in_line_is_told_of_a_release(void **state) {
+static void R17_the_next_waiter_learns_of_a_release(void **state) {
   (void)state;
   needs(DIBS__CAP_EVENTS | DIBS__CAP_FIFO | DIBS__CAP_GRANT_NEXT);
   struct party *p = party(), *q = party();
@@ -85,13 +85,13 @@ static void R17_the_next_in_line_is_told_of_a_release(void **state) {
   expect(acquire(q, "n", 2), DIBS__QUEUED);
   listen_to(&l, q);
   expect(release(p, "n", 1, held.fence), DIBS_OK);
-  int64_t ms = wait_until_told(&l, DIBS__EV_OFFER, 2);
+  int64_t ms = wait_until_received(&l, DIBS__EV_OFFER, 2);
   stop_listening(&l);
   assert_in_range(ms, 0, 1000);
   expect(acquire(q, "n", 2), DIBS_OK);
 }
 
-static void R17_who_was_away_finds_the_event_later(void **state) {
+static void R17_a_late_listener_finds_the_event(void **state) {
   (void)state;
   needs(DIBS__CAP_EVENTS | DIBS__CAP_FIFO | DIBS__CAP_GRANT_NEXT);
   struct party *p = party(), *q = party();
@@ -100,12 +100,12 @@ static void R17_who_was_away_finds_the_event_later(void **state) {
   expect(acquire(q, "n", 2), DIBS__QUEUED);
   expect(release(p, "n", 1, held.fence), DIBS_OK);
   listen_to(&l, q);
-  int64_t ms = wait_until_told(&l, DIBS__EV_OFFER, 2);
+  int64_t ms = wait_until_received(&l, DIBS__EV_OFFER, 2);
   stop_listening(&l);
   assert_in_range(ms, 0, 1000);
 }
 
-static void R17_a_session_hears_of_its_own(void **state) {
+static void R17_a_session_receives_its_own_events(void **state) {
   (void)state;
   needs(DIBS__CAP_EVENTS | DIBS__CAP_FIFO | DIBS__CAP_GRANT_NEXT);
   struct party *p = party();
@@ -114,12 +114,12 @@ static void R17_a_session_hears_of_its_own(void **state) {
   expect(acquire(p, "n", 2), DIBS__QUEUED);
   listen_to(&l, p);
   expect(release(p, "n", 1, held.fence), DIBS_OK);
-  int64_t ms = wait_until_told(&l, DIBS__EV_OFFER, 2);
+  int64_t ms = wait_until_received(&l, DIBS__EV_OFFER, 2);
   stop_listening(&l);
   assert_in_range(ms, 0, 1000);
 }
 
-static void R17_all_readers_that_are_let_in_are_told(void **state) {
+static void R17_all_granted_readers_receive_an_event(void **state) {
   (void)state;
   needs(DIBS__CAP_EVENTS | DIBS__CAP_FIFO | DIBS__CAP_GRANT_NEXT | DIBS__CAP_SHARED);
   struct party *p = party(), *q = party();
@@ -129,12 +129,12 @@ static void R17_all_readers_that_are_let_in_are_told(void **state) {
   listen_to(&l, q);
   expect(release(p, "n", 1, held.fence), DIBS_OK);
   int64_t ms = 0;
-  for (int i = 2; i < 30 && ms >= 0; i++) ms = wait_until_told(&l, DIBS__EV_OFFER, i);
+  for (int i = 2; i < 30 && ms >= 0; i++) ms = wait_until_received(&l, DIBS__EV_OFFER, i);
   stop_listening(&l);
   assert_true(ms >= 0);
 }
 
-static void R17_a_broken_holder_is_told(void **state) {
+static void R17_a_broken_holder_receives_an_event(void **state) {
   (void)state;
   needs(DIBS__CAP_EVENTS);
   for (int now = 0; now < 2; now++) {
@@ -142,16 +142,16 @@ static void R17_a_broken_holder_is_told(void **state) {
     struct listener l;
     expect(acquire(p, now ? "now" : "later", 1 + now), DIBS_OK);
     listen_to(&l, p);
-    expect(break_it(now ? q : who_breaks(p, q), now ? "now" : "later", now == 1), DIBS_OK);
-    int64_t ms = wait_until_told(&l, DIBS__EV_LOST, 1 + now);
+    expect(break_it(now ? q : breaking_party(p, q), now ? "now" : "later", now == 1), DIBS_OK);
+    int64_t ms = wait_until_received(&l, DIBS__EV_LOST, 1 + now);
     stop_listening(&l);
     assert_in_range(ms, 0, 1000);
-    leave(p);
-    leave(q);
+    close_party(p);
+    close_party(q);
   }
 }
 
-static void R17_the_next_is_told_when_an_offered_session_closes(void **state) {
+static void R17_the_next_waiter_learns_that_an_offered_session_closed(void **state) {
   (void)state;
   needs(DIBS__CAP_EVENTS | DIBS__CAP_FIFO | DIBS__CAP_GRANT_NEXT);
   struct party *p = party(), *q = party(), *r = party();
@@ -161,16 +161,16 @@ static void R17_the_next_is_told_when_an_offered_session_closes(void **state) {
   expect(acquire(r, "n", 3), DIBS__QUEUED);
   expect(release(p, "n", 1, held.fence), DIBS_OK);
   listen_to(&l, r);
-  leave(q);
-  pass_offer(p); /* at the latest */
+  close_party(q);
+  advance_past_offer(p); /* at the latest */
   expect(cancel(p, "n", 99), DIBS_NOT_FOUND);
-  int64_t ms = wait_until_told(&l, DIBS__EV_OFFER, 3);
+  int64_t ms = wait_until_received(&l, DIBS__EV_OFFER, 3);
   stop_listening(&l);
   assert_in_range(ms, 0, 1000);
   expect(acquire(r, "n", 3), DIBS_OK);
 }
 
-static void R17_those_behind_who_leaves_the_line_are_told(void **state) {
+static void R17_waiters_behind_a_cancelled_one_receive_an_event(void **state) {
   (void)state;
   needs(DIBS__CAP_EVENTS | DIBS__CAP_FIFO | DIBS__CAP_GRANT_NEXT | DIBS__CAP_SHARED);
   struct party *p = party(), *q = party();
@@ -180,12 +180,12 @@ static void R17_those_behind_who_leaves_the_line_are_told(void **state) {
   expect(acquire(q, "n", 3, .mode = DIBS_SHARED), DIBS__QUEUED);
   listen_to(&l, q);
   expect_was(cancel(p, "n", 2), DIBS__WAS_WAITING);
-  int64_t ms = wait_until_told(&l, DIBS__EV_OFFER, 3);
+  int64_t ms = wait_until_received(&l, DIBS__EV_OFFER, 3);
   stop_listening(&l);
   assert_in_range(ms, 0, 1000);
 }
 
-static void R17_the_next_is_told_when_a_lease_or_an_offer_is_given_back(void **state) {
+static void R17_the_next_waiter_learns_of_a_cancelled_lease_or_offer(void **state) {
   (void)state;
   needs(DIBS__CAP_EVENTS | DIBS__CAP_FIFO | DIBS__CAP_GRANT_NEXT);
   struct party *p = party(), *q = party();
@@ -196,12 +196,12 @@ static void R17_the_next_is_told_when_a_lease_or_an_offer_is_given_back(void **s
   listen_to(&l, q);
   expect_was(cancel(p, "n", 1), DIBS__WAS_HELD);
   expect_was(cancel(p, "n", 2), DIBS__WAS_OFFERED);
-  int64_t ms = wait_until_told(&l, DIBS__EV_OFFER, 3);
+  int64_t ms = wait_until_received(&l, DIBS__EV_OFFER, 3);
   stop_listening(&l);
   assert_in_range(ms, 0, 1000);
 }
 
-static void R17_the_next_is_told_when_a_holder_is_broken_at_once(void **state) {
+static void R17_the_next_waiter_learns_of_a_break_with_now(void **state) {
   (void)state;
   needs(DIBS__CAP_EVENTS | DIBS__CAP_FIFO | DIBS__CAP_GRANT_NEXT);
   struct party *p = party(), *q = party();
@@ -210,13 +210,13 @@ static void R17_the_next_is_told_when_a_holder_is_broken_at_once(void **state) {
   expect(acquire(q, "n", 2), DIBS__QUEUED);
   listen_to(&l, q);
   expect(break_it(p, "n", true), DIBS_OK);
-  int64_t ms = wait_until_told(&l, DIBS__EV_OFFER, 2);
+  int64_t ms = wait_until_received(&l, DIBS__EV_OFFER, 2);
   stop_listening(&l);
   assert_in_range(ms, 0, 1000);
 }
 
-/* What opening left behind.  The last call slept until its deadline. */
-static void hear_it_out(struct party *p, int64_t ms) {
+/* Discards the events of opening the store.  The last call slept until its deadline. */
+static void discard_events(struct party *p, int64_t ms) {
   size_t count = 1;
   for (int i = 0; i < 10 && count; i++) {
     struct dibs__event events[4];
@@ -239,13 +239,13 @@ static void R17_wake_ends_the_sleep(void **state) {
   assert_true(dibs__tick_left_ms(began, dibs__tick_now()) < PATIENCE_MS - 1000);
 }
 
-static void R17_wake_before_the_sleep_counts(void **state) {
+static void R17_a_wake_before_the_sleep_ends_it(void **state) {
   (void)state;
   struct party *p = party();
   struct dibs__event events[4];
   size_t count = 99;
   const struct dibs__driver *driver = store_of(p)->driver;
-  hear_it_out(p, 20);
+  discard_events(p, 20);
   driver->wake(store_of(p));
   dibs__tick began = dibs__tick_now();
   assert_int_equal(driver->events(store_of(p), events, 4, &count, dibs__tick_add_ms(began, PATIENCE_MS)), DIBS_OK);
@@ -255,10 +255,10 @@ static void R17_wake_before_the_sleep_counts(void **state) {
 
 static void R17_the_sleep_ends_at_its_deadline(void **state) {
   (void)state;
-  hear_it_out(party(), 100);
+  discard_events(party(), 100);
 }
 
-static void R17_a_small_buffer_gets_the_rest_later(void **state) {
+static void R17_a_small_buffer_receives_the_rest_later(void **state) {
   (void)state;
   needs(DIBS__CAP_EVENTS | DIBS__CAP_FIFO | DIBS__CAP_GRANT_NEXT | DIBS__CAP_SHARED);
   struct party *p = party(), *q = party();
@@ -283,18 +283,18 @@ static void R17_a_small_buffer_gets_the_rest_later(void **state) {
 }
 
 static const struct CMUnitTest contract_events_cases[] = {
-    CASE(R17_the_next_in_line_is_told_of_a_release),
-    CASE(R17_who_was_away_finds_the_event_later),
-    CASE(R17_a_session_hears_of_its_own),
-    CASE(R17_all_readers_that_are_let_in_are_told),
-    CASE(R17_a_broken_holder_is_told),
-    CASE(R17_the_next_is_told_when_an_offered_session_closes),
-    CASE(R17_those_behind_who_leaves_the_line_are_told),
-    CASE(R17_the_next_is_told_when_a_lease_or_an_offer_is_given_back),
-    CASE(R17_the_next_is_told_when_a_holder_is_broken_at_once),
+    CASE(R17_the_next_waiter_learns_of_a_release),
+    CASE(R17_a_late_listener_finds_the_event),
+    CASE(R17_a_session_receives_its_own_events),
+    CASE(R17_all_granted_readers_receive_an_event),
+    CASE(R17_a_broken_holder_receives_an_event),
+    CASE(R17_the_next_waiter_learns_that_an_offered_session_closed),
+    CASE(R17_waiters_behind_a_cancelled_one_receive_an_event),
+    CASE(R17_the_next_waiter_learns_of_a_cancelled_lease_or_offer),
+    CASE(R17_the_next_waiter_learns_of_a_break_with_now),
     CASE(R17_wake_ends_the_sleep),
-    CASE(R17_wake_before_the_sleep_counts),
+    CASE(R17_a_wake_before_the_sleep_ends_it),
     CASE(R17_the_sleep_ends_at_its_deadline),
-    CASE(R17_a_small_buffer_gets_the_rest_later),
+    CASE(R17_a_small_buffer_receives_the_rest_later),
 };
 CONTRACT_TESTS(contract_events);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Sessions that die without a word.  Where the driver has a hook for it that is used; else another process opens the
- * store, asks, and is killed.
+ * Ghosts: clients that die without closing their session. A driver's own hook is used if it has one; otherwise another
+ * process opens the store, sends its request, and is killed.
  */
 #include "harness.h"
 
@@ -33,14 +33,14 @@ static dibs__id id_from(const char *hex) {
 }
 
 /* Reads the child's one answer and kills it. */
-static struct answer hear_and_kill(pid_t child, int from) {
+static struct answer read_answer_and_kill(pid_t child, int from) {
   struct answer answer = {.status = DIBS_UNKNOWN};
   ssize_t n = read(from, &answer, sizeof answer);
   int status;
   close(from);
   kill(child, SIGKILL);
   waitpid(child, &status, 0);
-  if (n != (ssize_t)sizeof answer) fail_msg("the process that was to ask for it said nothing");
+  if (n != (ssize_t)sizeof answer) fail_msg("the process that should send the request printed no answer");
   return answer;
 }
 
@@ -58,10 +58,10 @@ static struct dibs__lease_op ghost_process(struct dibs__lease_op op) {
   snprintf(mode, sizeof mode, "%u", op.mode);
   snprintf(slots, sizeof slots, "%u", op.slots);
   snprintf(ms, sizeof ms, "%u", op.ttl_ms);
-  snprintf(skew, sizeof skew, "%lld", (long long)passed());
+  snprintf(skew, sizeof skew, "%lld", (long long)time_advanced());
   assert_int_equal(posix_spawn(&child, self, NULL, NULL, argv, environ), 0);
   close(ends[1]);
-  struct answer answer = hear_and_kill(child, ends[0]);
+  struct answer answer = read_answer_and_kill(child, ends[0]);
   op.op.status = answer.status;
   op.fence.v = answer.fence;
   op.ticket = answer.ticket;
@@ -76,12 +76,12 @@ struct dibs__lease_op ghost_as(const char *name, int id, struct how how) {
     return op;
   }
   struct dibs__lease_op op = lease_op(p, DIBS__ACQUIRE, name, id, how);
-  leave(p);
+  close_party(p);
   op = ghost_process(op);
   if (target()->bury) {
     p = party();
     target()->bury(innermost(p), op.id);
-    leave(p);
+    close_party(p);
   }
   return op;
 }
@@ -89,18 +89,18 @@ struct dibs__lease_op ghost_as(const char *name, int id, struct how how) {
 int ghost_main(int argc, char *argv[]) {
   struct dibs__uri uri;
   struct dibs__chain chain;
-  struct dibs__said said = {0};
+  struct dibs__result reported = {0};
   struct dibs__session *session;
   struct dibs__identity identity;
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), 10000);
   if (argc != 8) return 2;
-  if (dibs__uri_parse(argv[1], &uri, &said)) return 2;
+  if (dibs__uri_parse(argv[1], &uri, &reported)) return 2;
   uri.as_tier = open_as_tier();
-  if (dibs__chain_open(&uri, NULL, by, &chain, &said)) return 2;
+  if (dibs__chain_open(&uri, NULL, by, &chain, &reported)) return 2;
   const struct dibs__driver *driver = chain.stores[0]->driver;
   const struct contract_target *t = contract_target_of(uri.scheme);
   if (t->own_clocks && atoll(argv[7])) t->skew(chain.stores[chain.count - 1], atoll(argv[7]));
-  if (driver->connect(chain.stores[0], by, &session, &identity, &said)) return 2;
+  if (driver->connect(chain.stores[0], by, &session, &identity, &reported)) return 2;
   struct dibs__lease_op op = {.name = dibs__str_of(argv[2], strlen(argv[2])), .id = id_from(argv[3])};
   struct dibs__op *ops[] = {&op.op};
   op.op.family = DIBS__FAM_LEASE;
@@ -114,10 +114,10 @@ int ghost_main(int argc, char *argv[]) {
   op.queue = true;
   for (int i = 0; i < 3; i++) {
     op.op.status = DIBS_UNKNOWN;
-    if (driver->run(session, ops, 1, by, &said) || op.op.status != DIBS__MOVED) break;
+    if (driver->run(session, ops, 1, by, &reported) || op.op.status != DIBS__MOVED) break;
     op.op.mandate = op.op.has;
   }
   struct answer answer = {op.op.status, op.fence.v, op.ticket};
   if (write(atoi(argv[0]), &answer, sizeof answer) != (ssize_t)sizeof answer) return 2;
-  for (;;) dibs__nap_ms(1000); /* until it is killed */
+  for (;;) dibs__nap_ms(1000); /* until the parent kills this process */
 }

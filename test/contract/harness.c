@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Parties, one-line operations, and time, for the contract's tests. */
 #include "harness.h"
+#include "tier/tiers.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -8,14 +9,14 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { IN_DOUBT = 1 }; /* kept in `state`, which is the core's; here we are the core */
-enum { PARTIES = 1024, KEPT = 64, NAMES = 256, RUN_MS = 5000, TRIES = 500 };
+enum { IN_DOUBT = 1 }; /* stored in `state`, which belongs to the core; here the test is the core */
+enum { PARTIES = 1024, KEPT = 4096, NAMES = 4096, RUN_MS = 5000, TRIES = 500 };
 
 static struct {
   char uri[1024];    /* as given */
   char scheme[32];   /* innermost */
-  char folder[64];   /* of sqlite's files */
-  char opened[1400]; /* the case's */
+  char folder[64];   /* of SQLite's files */
+  char opened[1400]; /* by the parties of this case */
   char prefix[24];
   uint8_t salt[12]; /* of the case's ids */
   const struct contract_target *target;
@@ -25,10 +26,11 @@ static struct {
   size_t kept_count;
   char *names[NAMES];
   size_t name_count;
-  int64_t passed;
+  int64_t time_advanced;
+  _Atomic int64_t slowest_ms; /* the longest run of this case */
 } all;
 
-static dibs__tick soon(int64_t ms) {
+static dibs__tick ms_from_now(int64_t ms) {
   return dibs__tick_add_ms(dibs__tick_now(), ms);
 }
 
@@ -36,9 +38,9 @@ static dibs__tick soon(int64_t ms) {
 
 void contract_begin(const char *uri) {
   struct dibs__uri parsed;
-  struct dibs__said said = {0};
-  if (dibs__uri_parse(uri, &parsed, &said) != DIBS_OK) {
-    fprintf(stderr, "contract: %s\n", said.text);
+  struct dibs__result reported = {0};
+  if (dibs__uri_parse(uri, &parsed, &reported) != DIBS_OK) {
+    fprintf(stderr, "contract: %s\n", reported.text);
     exit(2);
   }
   snprintf(all.uri, sizeof all.uri, "%s", uri);
@@ -100,7 +102,8 @@ int case_begin(void **state) {
   char path[128] = "";
   uint32_t salt[4];
   (void)state;
-  all.passed = 0;
+  all.time_advanced = 0;
+  atomic_store(&all.slowest_ms, 0);
   dibs__random(salt, sizeof salt);
   memcpy(all.salt, salt, sizeof all.salt);
   snprintf(all.prefix, sizeof all.prefix, "%08x%04x.", salt[3], salt[2] & 0xffff);
@@ -109,8 +112,8 @@ int case_begin(void **state) {
   else if (*all.folder)
     snprintf(path, sizeof path, "%s/case.db", all.folder);
   case_uri(path);
-  if (!all.target->local &&
-      (all.target->skew || all.target->apart)) { /* names are the same in each history: tables of its own */
+  if (!all.target->local && (all.target->skew || all.target->apart)) { /* names are the same in each history, so each
+                                                                        * case has tables of its own */
     size_t len = strlen(all.opened);
     snprintf(all.opened + len, sizeof all.opened - len, "%cprefix=c%08x_", strchr(all.opened, '?') ? '&' : '?',
              salt[2]);
@@ -121,7 +124,7 @@ int case_begin(void **state) {
 int case_end(void **state) {
   (void)state;
   for (size_t i = 0; i < all.party_count; i++) {
-    leave(all.parties[i]);
+    close_party(all.parties[i]);
     free(all.parties[i]);
   }
   all.party_count = 0;
@@ -144,7 +147,7 @@ const char *case_store_uri(void) {
 bool has_cap(uint32_t cap) {
   struct party *p = party();
   bool has = (p->identity.caps & cap) == cap;
-  leave(p);
+  close_party(p);
   return has;
 }
 
@@ -160,7 +163,7 @@ void needs_rows(void) {
   if (has_cap(DIBS__CAP_SESSION)) skip();
 }
 
-struct party *who_breaks(struct party *holder, struct party *other) {
+struct party *breaking_party(struct party *holder, struct party *other) {
   return holder->identity.caps & DIBS__CAP_SESSION ? holder : other;
 }
 
@@ -176,33 +179,33 @@ struct dibs__dstore *innermost(struct party *p) {
 
 static void connect_again(struct party *p) {
   const struct dibs__driver *driver = store_of(p)->driver;
-  struct dibs__said said = {0};
+  struct dibs__result reported = {0};
   dibs__status status = DIBS_UNAVAILABLE;
   if (p->session) driver->disconnect(p->session);
   p->session = NULL;
   for (int i = 0; i < TRIES && status != DIBS_OK; i++)
-    status = driver->connect(store_of(p), soon(RUN_MS), &p->session, &p->identity, &said);
-  if (status != DIBS_OK) fail_msg("connect: %s: %s", status_name(status), said.text);
+    status = driver->connect(store_of(p), ms_from_now(RUN_MS), &p->session, &p->identity, &reported);
+  if (status != DIBS_OK) fail_msg("connect: %s: %s", status_name(status), reported.text);
 }
 
 bool open_as_tier(void) {
   return getenv("DIBS_TEST_AS_TIER") != NULL;
 }
 
-/* All buckets of a tier are served under a mandate that was installed. */
+/* Installs a mandate in all buckets of a tier. */
 static void install_all(struct party *p) {
   struct dibs__anchor_op ops[DIBS__BUCKETS];
   struct dibs__op *batch[DIBS__BUCKETS];
   size_t count = 0;
   for (int verb = DIBS__ANCHOR_READ; verb <= DIBS__ANCHOR_INSTALL; verb += DIBS__ANCHOR_INSTALL) {
     for (uint16_t i = 0; i < DIBS__BUCKETS; i++) {
-      dibs__mandate stands = verb == DIBS__ANCHOR_READ ? (dibs__mandate){0} : ops[i].stands;
+      dibs__mandate stands = verb == DIBS__ANCHOR_READ ? (dibs__mandate){0} : ops[i].current;
       if (verb == DIBS__ANCHOR_INSTALL && ops[i].served) continue;
       stands.epoch++;
       ops[i] = (struct dibs__anchor_op){.op = {.family = DIBS__FAM_ANCHOR, .verb = (uint16_t)verb, .bucket = i}};
       ops[i].op.flags = verb == DIBS__ANCHOR_READ ? DIBS__OP_READS : 0;
       ops[i].op.mandate = stands;
-      ops[i].op.by = soon(RUN_MS);
+      ops[i].op.by = ms_from_now(RUN_MS);
       batch[count++] = &ops[i].op;
     }
     if (count) run_batch(p, batch, count);
@@ -211,50 +214,69 @@ static void install_all(struct party *p) {
   for (size_t i = 0; i < DIBS__BUCKETS; i++) assert_true(ops[i].served);
 }
 
-static struct party *party_opened(const char *text, bool as_tier) {
+/* Several tiers: the first change makes the stores tiers. */
+static void begin_tiers(struct party *p) {
+  if (!(p->identity.families & 1u << DIBS__FAM_TIERS) || anchor_read(p, 0).current.epoch) return;
+  struct dibs__tiers_op op = {.op = {.family = DIBS__FAM_TIERS, .verb = DIBS__TIERS_SWITCH, .by = ms_from_now(RUN_MS)}};
+  struct dibs__op *ops[] = {&op.op};
+  run_batch(p, ops, 1);
+  expect(op, DIBS_OK);
+}
+
+static struct party *party_opened(const char *text, bool as_tier, bool as_anchor) {
   struct dibs__uri uri;
-  struct dibs__said said = {0};
-  dibs__status status = dibs__uri_parse(text, &uri, &said);
-  if (status != DIBS_OK) fail_msg("%s: %s", text, said.text);
+  struct dibs__result reported = {0};
+  dibs__status status = dibs__uri_parse(text, &uri, &reported);
+  if (status != DIBS_OK) fail_msg("%s: %s", text, reported.text);
   assert_true(all.party_count < PARTIES);
   struct party *p = calloc(1, sizeof *p);
   assert_non_null(p);
   uri.as_tier = as_tier || open_as_tier();
+  uri.as_anchor = as_anchor;
   for (int i = 0; i < TRIES; i++) {
-    status = dibs__chain_open(&uri, NULL, soon(RUN_MS), &p->chain, &said);
+    status = dibs__chain_open(&uri, NULL, ms_from_now(RUN_MS), &p->chain, &reported);
     if (status != DIBS_UNAVAILABLE && status != DIBS_UNKNOWN) break;
   }
   dibs__uri_free(&uri);
   if (status != DIBS_OK) {
     free(p);
-    fail_msg("%s: %s: %s", text, status_name(status), said.text);
+    fail_msg("%s: %s: %s", text, status_name(status), reported.text);
   }
   all.parties[all.party_count++] = p;
   connect_again(p);
   if (open_as_tier()) install_all(p);
+  begin_tiers(p);
   return p;
 }
 
 struct party *party_at(const char *text) {
-  return party_opened(text, false);
+  return party_opened(text, false, false);
 }
 
-static struct party *party_of_case(bool as_tier) {
-  struct party *p = party_opened(all.opened, as_tier);
-  if (all.target->own_clocks && all.passed) all.target->skew(innermost(p), all.passed);
+static struct party *party_of_case(bool as_tier, bool as_anchor) {
+  struct party *p = party_opened(all.opened, as_tier, as_anchor);
+  if (all.target->own_clocks && all.time_advanced) all.target->skew(innermost(p), all.time_advanced);
   return p;
 }
 
 struct party *party(void) {
-  return party_of_case(false);
+  return party_of_case(false, false);
 }
 
 struct party *tier(void) {
   if (all.target->no_tier) skip();
-  return party_of_case(true);
+  return party_of_case(true, false);
 }
 
-void leave(struct party *p) {
+struct party *anchor_of_tiers(void) {
+  if (all.target->no_tier || open_as_tier()) skip();
+  struct party *p = party_of_case(true, true);
+  uint32_t needs = 1u << DIBS__FAM_ANCHOR | 1u << DIBS__FAM_REPORT;
+  if ((p->identity.families & needs) != needs || !(p->identity.caps & DIBS__CAP_ANCHOR)) skip();
+  return p;
+}
+
+void close_party(struct party *p) {
   if (p->gone) return;
   if (p->session) store_of(p)->driver->disconnect(p->session);
   p->session = NULL;
@@ -291,46 +313,46 @@ uint32_t ttl(void) {
   return all.target->skew ? 20000 : 1000;
 }
 
-/* Where leases are a connection's, each process ends its own. */
-static void keep_house(void) {
+/* If a lease belongs to a connection, each process ends its own expired leases. */
+static void do_housekeeping(void) {
   for (size_t i = 0; i < all.party_count; i++) {
     struct party *p = all.parties[i];
     if (!p->gone && (p->identity.caps & DIBS__CAP_SESSION)) store_of(p)->driver->tidy(store_of(p));
   }
 }
 
-void pass(struct party *p, int64_t ms) {
+void advance_time(struct party *p, int64_t ms) {
   if (!all.target->skew) {
     dibs__nap_ms(ms);
-    keep_house();
+    do_housekeeping();
     return;
   }
-  all.passed += ms;
+  all.time_advanced += ms;
   if (!all.target->own_clocks) all.target->skew(innermost(p), ms);
   for (size_t i = 0; all.target->own_clocks && i < all.party_count; i++)
     if (!all.parties[i]->gone) all.target->skew(innermost(all.parties[i]), ms);
 }
 
-int64_t passed(void) {
-  return all.passed;
+int64_t time_advanced(void) {
+  return all.time_advanced;
 }
 
-void pass_ttl(struct party *p) {
-  pass(p, ttl() + 50);
+void advance_past_ttl(struct party *p) {
+  advance_time(p, ttl() + 50);
 }
 
-void pass_offer(struct party *p) {
-  pass(p, DIBS__OFFER_MS + 50);
+void advance_past_offer(struct party *p) {
+  advance_time(p, DIBS__OFFER_MS + 50);
 }
 
 int64_t store_now(struct party *p) {
   (void)anchor_read(p, 0);
-  return p->said.now.ms;
+  return p->reported.now.ms;
 }
 
 /* ---- Running ---- */
 
-static bool open_question(const struct dibs__op *op, dibs__status run) {
+static bool is_unanswered(const struct dibs__op *op, dibs__status run) {
   return op->status == DIBS_UNKNOWN || op->status == DIBS_UNAVAILABLE || run == DIBS_UNAVAILABLE;
 }
 
@@ -346,19 +368,28 @@ void run_batch(struct party *p, struct dibs__op *const ops[], size_t count) {
     size_t still = 0;
     for (size_t i = 0; i < left_count; i++) left[i]->status = DIBS_UNKNOWN;
     if (!p->session) connect_again(p);
-    p->said = (struct dibs__said){0};
-    status = driver->run(p->session, left, left_count, soon(RUN_MS), &p->said);
-    if (status == DIBS_OK && p->said.dead) fail_msg("a session that answered says it is dead: %s", p->said.text);
+    p->reported = (struct dibs__result){0};
+    dibs__tick began = dibs__tick_now();
+    status = driver->run(p->session, left, left_count, ms_from_now(RUN_MS), &p->reported);
+    int64_t took_ms = (dibs__tick_now().ns - began.ns) / DIBS__NS_PER_MS;
+    if (took_ms > atomic_load(&all.slowest_ms))
+      atomic_store(&all.slowest_ms, took_ms); /* threads may race; a bound is enough */
+    if (status == DIBS_OK && p->reported.dead)
+      fail_msg("a session that answered reports that it is dead: %s", p->reported.text);
     for (size_t i = 0; i < left_count; i++) {
-      if (!open_question(left[i], status)) continue;
+      if (!is_unanswered(left[i], status)) continue;
       if (status != DIBS_UNAVAILABLE && left[i]->status == DIBS_UNKNOWN) left[i]->state = IN_DOUBT;
       left[still++] = left[i];
     }
     left_count = still;
-    if (p->said.dead) connect_again(p);
+    if (p->reported.dead) connect_again(p);
   }
   free(left);
-  if (left_count) fail_msg("run: %s: %s", status_name(status), p->said.text);
+  if (left_count) fail_msg("run: %s: %s", status_name(status), p->reported.text);
+}
+
+int64_t told_ms(void) {
+  return target()->told_ms ? target()->told_ms + 2 * atomic_load(&all.slowest_ms) : 0;
 }
 
 bool in_doubt(const struct dibs__op *op) {
@@ -370,7 +401,7 @@ static uint32_t flags_of(enum dibs__lease_verb verb) {
 }
 
 dibs__mandate mandate_for(struct party *p, uint16_t bucket) {
-  if (p->mandates[bucket].epoch == 0) p->mandates[bucket] = anchor_read(p, bucket).stands;
+  if (p->mandates[bucket].epoch == 0) p->mandates[bucket] = anchor_read(p, bucket).current;
   return p->mandates[bucket];
 }
 
@@ -382,7 +413,7 @@ struct dibs__lease_op lease_op(struct party *p, enum dibs__lease_verb verb, cons
   op.op.flags = (uint16_t)flags_of(verb);
   op.op.bucket = dibs__bucket(op.name);
   op.op.mandate = mandate_for(p, op.op.bucket);
-  op.op.by = soon(RUN_MS);
+  op.op.by = ms_from_now(RUN_MS);
   op.owner = dibs__str_of(owner, strlen(owner));
   op.ttl_ms = how.ttl ? how.ttl : ttl();
   op.want_block = how.block;
@@ -392,19 +423,19 @@ struct dibs__lease_op lease_op(struct party *p, enum dibs__lease_verb verb, cons
   return op;
 }
 
-/* Follows the mandate like a caller, a few times. */
+/* Follows the mandate a few times, as a caller does. */
 static void run_lease(struct party *p, struct dibs__lease_op *op) {
-  struct dibs__lease_op asked = *op;
+  struct dibs__lease_op requested = *op;
   for (int i = 0; i < 5; i++) {
     struct dibs__op *ops[] = {&op->op};
     run_batch(p, ops, 1);
     if (op->op.status != DIBS__MOVED) return;
     dibs__mandate has = op->op.has;
     p->mandates[op->op.bucket] = has;
-    *op = asked;
+    *op = requested;
     op->op.mandate = has;
   }
-  fail_msg("MOVED, again and again");
+  fail_msg("MOVED too many times");
 }
 
 struct dibs__lease_op acquire_as(struct party *p, const char *name, int id, struct how how) {
@@ -448,7 +479,7 @@ static struct dibs__anchor_op anchor_op(struct party *p, enum dibs__anchor_verb 
   struct dibs__op *ops[] = {&op.op};
   op.op.flags = verb == DIBS__ANCHOR_READ ? DIBS__OP_READS : 0;
   op.op.mandate = from;
-  op.op.by = soon(RUN_MS);
+  op.op.by = ms_from_now(RUN_MS);
   run_batch(p, ops, 1);
   return op;
 }
@@ -469,7 +500,31 @@ struct dibs__anchor_op anchor_alone(struct party *p, uint16_t bucket) {
   return anchor_op(p, DIBS__ANCHOR_ALONE, bucket, (dibs__mandate){0});
 }
 
-void keep(char *got) {
+struct dibs__anchor_op anchor_run(struct party *p, enum dibs__anchor_verb verb, uint16_t bucket, dibs__mandate about) {
+  return anchor_op(p, verb, bucket, about);
+}
+
+dibs__mandate anchor_has(struct party *p, uint16_t bucket) {
+  struct dibs__anchor_op read = anchor_read(p, bucket);
+  if (dibs__fence_epoch(read.last) > read.current.epoch) read.current.epoch = dibs__fence_epoch(read.last);
+  return read.current;
+}
+
+int case_end_alone(void **state) {
+  struct dibs__anchor_op ops[DIBS__BUCKETS];
+  struct dibs__op *batch[DIBS__BUCKETS];
+  if (target()->no_tier) return case_end(state);
+  struct party *t = tier();
+  for (uint16_t b = 0; b < DIBS__BUCKETS; b++) {
+    ops[b] = (struct dibs__anchor_op){.op = {.family = DIBS__FAM_ANCHOR, .verb = DIBS__ANCHOR_ALONE, .bucket = b}};
+    ops[b].op.by = ms_from_now(RUN_MS);
+    batch[b] = &ops[b].op;
+  }
+  if (t->identity.families & 1u << DIBS__FAM_ANCHOR) run_batch(t, batch, DIBS__BUCKETS);
+  return case_end(state);
+}
+
+void free_at_end(char *got) {
   if (!got) return;
   assert_true(all.kept_count < KEPT);
   all.kept[all.kept_count++] = got;
@@ -480,7 +535,7 @@ struct dibs__record_op record_op(enum dibs__record_verb verb, const char *key, i
   struct dibs__record_op op = {.op = {.family = DIBS__FAM_RECORD, .verb = (uint16_t)verb}, .key = name_of(key)};
   op.op.flags = verb == DIBS__RECORD_LOAD ? DIBS__OP_READS : 0;
   op.op.bucket = dibs__bucket(op.key);
-  op.op.by = soon(RUN_MS);
+  op.op.by = ms_from_now(RUN_MS);
   op.id = id_of(id);
   op.fence = fence;
   op.data = data ? dibs__str_of(data, strlen(data)) : (dibs__str){0};
@@ -491,7 +546,7 @@ static struct dibs__record_op run_record(struct party *p, struct dibs__record_op
   needs_family(p, DIBS__FAM_RECORD);
   struct dibs__op *ops[] = {&op.op};
   run_batch(p, ops, 1);
-  keep(op.got);
+  free_at_end(op.got);
   return op;
 }
 
@@ -503,8 +558,14 @@ struct dibs__record_op seal(struct party *p, const char *key, int id, dibs__fenc
   return run_record(p, record_op(DIBS__RECORD_SEAL, key, id, fence, NULL));
 }
 
+struct dibs__record_op save_op(const char *key, int id, dibs__fence fence, const char *data) {
+  struct dibs__record_op op = record_op(DIBS__RECORD_PUT, key, id, fence, data);
+  op.guards = DIBS__IF_FENCE;
+  return op;
+}
+
 struct dibs__record_op save(struct party *p, const char *key, int id, dibs__fence fence, const char *data) {
-  return run_record(p, record_op(DIBS__RECORD_SAVE, key, id, fence, data));
+  return run_record(p, save_op(key, id, fence, data));
 }
 
 /* ---- Expectations ---- */
@@ -515,7 +576,7 @@ const char *status_name(dibs__status status) {
   return dibs_status_name((dibs_status)status);
 }
 
-/* What a second time answers when the first, whose answer was lost, had answered `want`. */
+/* The answer of a repetition if the first attempt, whose answer was lost, answered `want`. */
 static dibs__status second_answer(const struct dibs__op *op, dibs__status want) {
   if (op->family == DIBS__FAM_ANCHOR && op->verb != DIBS__ANCHOR_ALONE && want == DIBS_OK) return DIBS_CONFLICT;
   if (op->family != DIBS__FAM_LEASE || want != DIBS_OK) return want;
@@ -525,67 +586,72 @@ static dibs__status second_answer(const struct dibs__op *op, dibs__status want) 
 
 void expect_at(const char *file, int line, struct dibs__op got, dibs__status want) {
   if (got.status == want || (in_doubt(&got) && got.status == second_answer(&got, want))) return;
-  print_error("%s where %s was expected\n", status_name(got.status), status_name(want));
+  print_error("the answer is %s, expected %s\n", status_name(got.status), status_name(want));
   _fail(file, line);
 }
 
 void expect_until(const struct party *p, const struct dibs__lease_op *op, int64_t ttl_ms) {
-  int64_t late = p->said.now.ms + ttl_ms - op->until.ms;
+  int64_t late = p->reported.now.ms + ttl_ms - op->until.ms;
   if (late == 0 || (late > 0 && in_doubt(&op->op))) return;
-  fail_msg("it ends %lld ms off", (long long)late);
+  fail_msg("the lease ends %lld ms earlier than expected", (long long)late);
 }
 
 void expect_was(struct dibs__lease_op got, uint32_t was) {
   if (in_doubt(&got.op) && got.op.status == DIBS_NOT_FOUND) return;
   if (got.op.status != DIBS_OK || got.was != was)
-    fail_msg("cancel: %s, it was %u where %u was expected", status_name(got.op.status), got.was, was);
+    fail_msg("cancel: %s, removed %u, expected %u", status_name(got.op.status), got.was, was);
 }
 
 struct dibs__lease_op granted_after_wait(struct party *p, const char *name, int id, struct how how) {
   struct dibs__lease_op op = acquire_as(p, name, id, how);
-  if (op.op.status != DIBS_OK) fail_msg("id %d of %s: %s, though it is its turn", id, name, status_name(op.op.status));
+  if (op.op.status != DIBS_OK)
+    fail_msg("id %d of %s: %s, although it is next in the queue", id, name, status_name(op.op.status));
   return op;
 }
 
 /* ---- Lists ---- */
 
-static int see(const struct dibs__lease_row *row, void *user) {
+static int add_row(const struct dibs__lease_row *row, void *user) {
   struct seen *seen = user;
   if ((seen->count & (seen->count - 1)) == 0) {
-    size_t room = seen->count ? seen->count * 2 : 1;
-    struct seen_row *rows = realloc(seen->rows, room * sizeof *rows);
+    size_t capacity = seen->count ? seen->count * 2 : 1;
+    struct seen_row *rows = realloc(seen->rows, capacity * sizeof *rows);
     assert_non_null(rows);
     seen->rows = rows;
   }
   struct seen_row *to = &seen->rows[seen->count++];
   to->row = *row;
   snprintf(to->name, sizeof to->name, "%.*s", (int)row->name.len, row->name.p);
-  snprintf(to->owner, sizeof to->owner, "%.*s", (int)row->owner.len, row->owner.p);
+  dibs__str owner = row->owner;
+  const char *mark = row->state == DIBS__BROKEN ? memchr(owner.p, DIBS__BREAK_FROM, owner.len) : NULL;
+  if (mark) snprintf(to->from, sizeof to->from, "%.*s", (int)(owner.p + owner.len - mark - 1), mark + 1);
+  if (mark) owner.len = (uint32_t)(mark - owner.p);
+  snprintf(to->owner, sizeof to->owner, "%.*s", (int)owner.len, owner.p);
   return 0;
 }
 
-static struct seen list(struct party *p, struct dibs__list how) {
+struct seen list_how(struct party *p, struct dibs__list how) {
   struct seen seen = {0};
   dibs__status status = DIBS_UNAVAILABLE;
-  struct dibs__said said = {0};
-  how.row = see;
+  struct dibs__result reported = {0};
+  how.row = add_row;
   how.user = &seen;
   for (int i = 0; i < TRIES && status == DIBS_UNAVAILABLE; i++) {
     seen.count = 0;
-    status = store_of(p)->driver->list(p->session, &how, soon(RUN_MS), &said);
-    if (said.dead) connect_again(p);
+    status = store_of(p)->driver->list(p->session, &how, ms_from_now(RUN_MS), &reported);
+    if (reported.dead) connect_again(p);
   }
-  keep((char *)seen.rows);
-  if (status != DIBS_OK) fail_msg("list: %s: %s", status_name(status), said.text);
+  free_at_end((char *)seen.rows);
+  if (status != DIBS_OK) fail_msg("list: %s: %s", status_name(status), reported.text);
   return seen;
 }
 
 struct seen list_name(struct party *p, const char *name) {
-  return list(p, (struct dibs__list){.name = name_of(name)});
+  return list_how(p, (struct dibs__list){.name = name_of(name)});
 }
 
 struct seen list_prefix(struct party *p, const char *prefix) {
-  return list(p, (struct dibs__list){.prefix = name_of(prefix)});
+  return list_how(p, (struct dibs__list){.prefix = name_of(prefix)});
 }
 
 const struct seen_row *find_row(const struct seen *seen, uint32_t state, const char *owner) {

@@ -2,11 +2,11 @@
 #ifndef DIBS_TEST_CONTRACT_HARNESS_H
 #define DIBS_TEST_CONTRACT_HARNESS_H
 /*
- * What the contract's tests stand on: parties (opens of one store), one-line operations, and time.
+ * Helpers of the contract's tests: parties (a party is one open handle of the store), one-line operations, and time.
  *
- * A case has names, ids and, where the engine makes that cheap, a store of its own.  A party asks again after
- * UNAVAILABLE and UNKNOWN as any caller would (a shim may make trouble).  After UNKNOWN the last answer may be that of
- * a second time, see in_doubt().
+ * A case has names, ids and, where the engine makes that cheap, a store of its own.  A party repeats an operation after
+ * UNAVAILABLE and UNKNOWN, as every caller does (a shim may inject failures). After UNKNOWN the last answer may be that
+ * of a repetition, see in_doubt().
  */
 #include "base/port.h"
 #include "store/registry.h"
@@ -20,53 +20,57 @@
 
 struct party;
 
-/* What a test may do to a store of a target that no caller can.  NULL: can't. */
+/* What a test can do to a store of this kind and a caller cannot.  NULL: not possible. */
 struct contract_target {
-  const char *scheme; /* the innermost */
-  bool local;         /* no host */
+  const char *scheme; /* of the innermost driver */
+  bool local;         /* the URI has no host */
   bool is_file;
-  bool own_clocks;  /* skew moves the clock of one open only: all are moved */
-  bool no_tier;     /* refuses to be one */
-  int64_t slack_ms; /* by so much at most a lease outlasts its `until` there */
-  int64_t told_ms;  /* by so much at most two clients may be told one instant earlier or later */
-  bool strides;     /* the next epoch is above the last one, by how much is its own business */
-  bool apart;       /* on one server, a prefix of its own for each case costs nothing */
-  bool lazy_close;  /* what waits or is offered something goes with its session only when somebody meets it */
-  /* Moves its clock forward.  Without it time is waited for, with short ttls. */
+  bool own_clocks;  /* skew moves the clock of one party only, so the harness moves all */
+  bool no_tier;     /* the store cannot be a tier */
+  int64_t slack_ms; /* a lease may last this much longer than `until` */
+  int64_t told_ms;  /* two clients may receive one instant with this difference */
+  bool strides;     /* the next epoch may be more than one above the last */
+  bool clocked;     /* its own buckets draw fences by a wall clock: they never run out */
+  bool apart;       /* all cases share one server, where a prefix for each case costs nothing */
+  bool lazy_close;  /* a closed session's waiters and offers disappear only when an operation meets them */
+  /* Moves its clock forward.  Without it the test waits, with short ttls. */
   void (*skew)(struct dibs__dstore *store, int64_t ms);
-  /* Its session is gone as after kill -9.  Without it a process is killed. */
+  /* Ends its session as kill -9 does.  Without it the test kills a process. */
   void (*kill)(struct dibs__dstore *store);
-  /* Waits until a server has noticed that the process whose waiter has this id was killed. */
+  /* Waits until the server has noticed that the process of the waiter with this id was killed. */
   void (*bury)(struct dibs__dstore *store, dibs__id id);
-  /* A restart that lost leases, waiters and breaks; epochs and records stay. */
+  /* A restart that loses leases, waiters and breaks; epochs and records stay. */
   void (*forget)(struct dibs__dstore *store);
-  /* Its memory is another's, as far as it can tell: a new life, in which leases may be remembered or not. */
+  /* The store finds the memory of another store: a new incarnation, which may remember leases or not. */
   void (*reborn)(struct party *p, uint16_t bucket);
-  /* Its tables are as the version before left them; nobody has it open but `p`. */
+  /* Its tables are as the previous version left them; only `p` has it open. */
   void (*aged)(struct party *p);
-  /* Leaves so many fences in the bucket's epoch. */
+  /* Remembers the bucket's row, or restores it: a restored backup that nothing else reveals. */
+  void (*restore)(struct party *p, uint16_t bucket, bool back);
+  /* Leaves so many fences in the bucket's epoch; on a clocked store only in a tier's bucket. */
   void (*use_up)(struct party *p, uint16_t bucket, uint32_t left);
 };
 const struct contract_target *contract_target_of(const char *scheme);
 
 /* ---- The case ---- */
 
-/* `uri` as given on the command line; sqlite: and memory: get a path of their own for each case. */
+/* `uri` is that of the command line; sqlite: and memory: get a path of their own for each case. */
 void contract_begin(const char *uri);
 void contract_end(void);
 int case_begin(void **state);
 int case_end(void **state);
+int case_end_alone(void **state); /* also makes the store leave its tiers, because the next case uses the same server */
 const struct contract_target *target(void);
 bool has_cap(uint32_t cap);
-/* Skips the test when the driver does not promise this. */
+/* Skips the test if the driver does not promise this capability. */
 void needs(uint32_t cap);
-/* Skips it when its store serves no such operations. */
+/* Skips the test if its store does not serve this family. */
 void needs_family(struct party *p, enum dibs__family family);
-/* Skips it when leases are a connection's: they can't be found, taken over or undone by another. */
+/* Skips the test if leases belong to a connection: another one cannot find, adopt or undo them. */
 void needs_rows(void);
-/* Who can ask the holder of a lease of `holder`'s to let go: of a connection's lease only the holder's own store. */
-struct party *who_breaks(struct party *holder, struct party *other);
-/* What parties of this case open. */
+/* The party that can break a lease of `holder`: if leases belong to a connection, only the holder's own store can. */
+struct party *breaking_party(struct party *holder, struct party *other);
+/* The URI that the parties of this case open. */
 const char *case_store_uri(void);
 
 /* ---- Parties ---- */
@@ -75,18 +79,20 @@ struct party {
   struct dibs__chain chain;
   struct dibs__session *session;
   struct dibs__identity identity;
-  struct dibs__said said;                /* of the last run */
-  dibs__mandate mandates[DIBS__BUCKETS]; /* as far as they were needed */
+  struct dibs__result reported;          /* of the last run */
+  dibs__mandate mandates[DIBS__BUCKETS]; /* those that were needed so far */
   bool gone;
 };
-/* With DIBS_TEST_AS_TIER stores are opened as tiers, and their buckets are served under mandates (R35). */
+/* With DIBS_TEST_AS_TIER the tests open stores as tiers and serve their buckets under mandates (R35). */
 bool open_as_tier(void);
-/* One more open of the case's store. */
+/* One more handle of the case's store. */
 struct party *party(void);
 struct party *party_at(const char *uri);        /* of another store */
 struct party *tier(void);                       /* as a tier of it (R35) */
-void leave(struct party *p);                    /* an orderly close; the case's end closes who is left */
-struct dibs__dstore *store_of(struct party *p); /* what the core talks to */
+struct party *anchor_of_tiers(void);            /* as the last of several (R45) */
+void close_party(struct party *p);              /* an orderly close; the end of the case closes the other
+                                                 * parties */
+struct dibs__dstore *store_of(struct party *p); /* the driver that the core calls */
 struct dibs__dstore *innermost(struct party *p);
 
 /* ---- Names, ids, time ---- */
@@ -94,14 +100,14 @@ struct dibs__dstore *innermost(struct party *p);
 dibs__str name_of(const char *text);  /* of this case; good until its end */
 uint16_t bucket_of(const char *text); /* of name_of(text) */
 dibs__id id_of(int n);                /* of this case */
-/* A ttl that is long beside what a test takes, and short enough to wait for where the clock can't be moved. */
+/* A ttl that is long compared with a test, and short enough to wait for if the clock cannot be moved. */
 uint32_t ttl(void);
-/* Lets time pass at the store. */
-void pass(struct party *p, int64_t ms);
-int64_t passed(void); /* in this case, by moving the clock */
-/* Past a ttl, past an offer's time. */
-void pass_ttl(struct party *p);
-void pass_offer(struct party *p);
+/* Lets time pass at the store: moves its clock, or waits. */
+void advance_time(struct party *p, int64_t ms);
+int64_t time_advanced(void); /* how far this case has moved the clock */
+/* Past a ttl; past the time of an offer. */
+void advance_past_ttl(struct party *p);
+void advance_past_offer(struct party *p);
 /* The store's clock. */
 int64_t store_now(struct party *p);
 
@@ -125,51 +131,61 @@ struct dibs__anchor_op anchor_read(struct party *p, uint16_t bucket);
 struct dibs__anchor_op anchor_next(struct party *p, uint16_t bucket, dibs__mandate from);
 struct dibs__anchor_op anchor_install(struct party *p, uint16_t bucket, dibs__mandate what);
 struct dibs__anchor_op anchor_alone(struct party *p, uint16_t bucket);
-/* `got` is freed at the end of the case. */
+struct dibs__anchor_op anchor_run(struct party *p, enum dibs__anchor_verb verb, uint16_t bucket, dibs__mandate about);
+/* The bucket's epoch, or the epoch of the last fence that it drew by its clock, if that is higher. */
+dibs__mandate anchor_has(struct party *p, uint16_t bucket);
+/* The end of the case frees `got`. */
 struct dibs__record_op load(struct party *p, const char *key);
 struct dibs__record_op seal(struct party *p, const char *key, int id, dibs__fence fence);
+/* A put that the fence alone guards. */
+struct dibs__record_op save_op(const char *key, int id, dibs__fence fence, const char *data);
 struct dibs__record_op save(struct party *p, const char *key, int id, dibs__fence fence, const char *data);
 
-/* As the party knows it; asked for when it knows none. */
+/* As the party knows it; the party reads it if it knows none. */
 dibs__mandate mandate_for(struct party *p, uint16_t bucket);
-/* The same, not yet run, under the standing mandate; for batches. */
+/* The same operation, not yet run, under the current mandate; for batches. */
 struct dibs__lease_op lease_op(struct party *p, enum dibs__lease_verb verb, const char *name, int id, struct how how);
 struct dibs__record_op record_op(enum dibs__record_verb verb, const char *key, int id, dibs__fence fence,
                                  const char *data);
-/* Somebody in a session of its own acquires or queues, then is gone as after kill -9. */
+/* A client with a session of its own acquires or queues, then disappears as after kill -9. */
 struct dibs__lease_op ghost_as(const char *name, int id, struct how how);
 #define ghost(name, id, ...) ghost_as(name, id, (struct how){.now = false, ##__VA_ARGS__})
-/* The other end of a ghost that needs a process: argv of --ghost. */
+/* The main function of a ghost that needs a process: argv after --ghost. */
 int ghost_main(int argc, char *argv[]);
-/* Runs a batch, again while it answers UNAVAILABLE or UNKNOWN.  Fails the test if it does not come through. */
+/* Runs a batch, and repeats it while it answers UNAVAILABLE or UNKNOWN.  Fails the test after too many attempts. */
+/* By how much the answers of this case to two clients may differ: 0 unless a client converts the store's clock, and can
+ * be wrong by as long as its request took. */
+int64_t told_ms(void);
 void run_batch(struct party *p, struct dibs__op *const ops[], size_t count);
-/* Frees what records answered, at the end of the case. */
-void keep(char *got);
+/* Frees this memory (an answer of a record) at the end of the case. */
+void free_at_end(char *got);
 
 /* ---- Expectations ---- */
 
-/* Of an operation in doubt also what a second time answers: LOST for a release, NOT_FOUND for cancel and break. */
+/* For an operation in doubt, also accepts the answer of a repetition: LOST for a release, NOT_FOUND for cancel and
+ * break. */
 #define expect(answer, want) expect_at(__FILE__, __LINE__, (answer).op, want)
 void expect_at(const char *file, int line, struct dibs__op got, dibs__status want);
-/* It was answered after an UNKNOWN: it may have been done before. */
+/* The answer follows an UNKNOWN: an earlier attempt may have done the operation. */
 bool in_doubt(const struct dibs__op *op);
-/* The lease was granted or renewed at the time of the last run, for so long. */
+/* The last run granted or renewed the lease for this ttl. */
 void expect_until(const struct party *p, const struct dibs__lease_op *op, int64_t ttl_ms);
-/* CANCEL answered OK, and it was that. */
+/* CANCEL answered OK and removed this. */
 void expect_was(struct dibs__lease_op got, uint32_t was);
 const char *status_name(dibs__status status);
 
-/* Asks again for a waiter that has been told it may be its turn; its grant. */
+/* Repeats the request of a waiter that may be next; returns its grant. */
 struct dibs__lease_op granted_after_wait(struct party *p, const char *name, int id, struct how how);
 
-/* What list shows. */
+/* The rows of a listing. */
 struct seen {
   size_t count;
   struct seen_row {
-    char name[256], owner[128];
+    char name[256], owner[128], from[128]; /* from: of a break */
     struct dibs__lease_row row;
   } * rows;
 };
+struct seen list_how(struct party *p, struct dibs__list how); /* uses the name or prefix unchanged */
 struct seen list_name(struct party *p, const char *name);
 struct seen list_prefix(struct party *p, const char *prefix); /* of name_of(prefix) */
 const struct seen_row *find_row(const struct seen *seen, uint32_t state, const char *owner);
@@ -182,10 +198,13 @@ struct contract_tests {
 };
 #define CASE(f)                                                                                                        \
   { #f, f, case_begin, case_end, NULL }
+/* A case that installs a mandate. */
+#define SERVED(f)                                                                                                      \
+  { #f, f, case_begin, case_end_alone, NULL }
 #define CONTRACT_TESTS(name)                                                                                           \
   const struct contract_tests name = {name##_cases, sizeof name##_cases / sizeof name##_cases[0]}
 extern const struct contract_tests contract_batches, contract_grants, contract_fences, contract_queue, contract_ends,
-    contract_records, contract_events, contract_lists, contract_refusals, contract_crowds, contract_offers,
-    contract_races, contract_once, contract_stock, contract_tiers;
+    contract_records, contract_events, contract_lists, contract_refusals, contract_many_waiters, contract_offers,
+    contract_races, contract_once, contract_stock, contract_texts, contract_tiers, contract_clock, contract_reports;
 
 #endif

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * history URI [--seed N] [--runs N] [--steps N] [--seconds N]: random histories of the store at URI compared with the
- * memory driver, from the seed on (drawn if not given; it is printed).  When they differ, the shortest history that
- * was found to differ is printed, and how to see it again.
+ * memory driver, from the seed on (drawn if not given; it is printed).  If they differ, it prints the shortest
+ * differing history that it found, and the command that repeats it.
  */
 #include "history.h"
-#include "drivers/shim.h"
+#include "drivers/wrap/shim.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Runs that share a pair of stores: opening new ones costs more than a history. */
+/* Number of runs that share a pair of stores: opening new stores costs more than a history. */
 enum { RUNS_A_STORE = 20, RETRIES = 5, SHRINKS_MAX = 400 };
 
 static struct {
@@ -41,7 +41,7 @@ static bool still_differs(const struct step steps[], size_t count, struct verdic
   return differs;
 }
 
-/* Without steps [from, to): batches that were torn are mended. */
+/* Removes the steps [from, to) and joins the batches that this divides. */
 static size_t without(const struct step steps[], size_t count, size_t from, size_t to, struct step out[]) {
   size_t n = 0;
   for (size_t i = 0; i < count; i++)
@@ -65,7 +65,7 @@ static void shrink_and_print(struct step steps[], size_t count, struct verdict f
   if (still_differs(steps, count, &tried))
     verdict = tried;
   else
-    printf("(on fresh stores it does not differ: something before this history matters)\n");
+    printf("(on new stores it does not differ: earlier histories matter)\n");
   for (size_t chunk = count / 2; chunk > 0 && tries < SHRINKS_MAX; chunk /= 2)
     for (size_t at = 0; at < count && tries < SHRINKS_MAX; tries++) {
       size_t end = at + chunk < count ? at + chunk : count;
@@ -80,12 +80,12 @@ static void shrink_and_print(struct step steps[], size_t count, struct verdict f
     }
   for (size_t i = 0; i < count; i++) history_print_step(&steps[i], i);
   printf("step %zu: memory and the other: %s\n", verdict.at, verdict.text);
-  printf("see it again: history '%s' --seed %" PRIu64 " --steps %" PRIu64 " --runs 1\n", args.uri, args.seed,
+  printf("repeat it with: history '%s' --seed %" PRIu64 " --steps %" PRIu64 " --runs 1\n", args.uri, args.seed,
          args.steps);
   free(fewer);
 }
 
-/* true: they agree.  *vain: it could not be told in time. */
+/* true: they agree.  *vain: the run took too long to compare. */
 static bool one_history(struct step steps[], struct verdict *verdict, bool *vain) {
   history_draw(args.seed, steps, args.steps);
   for (uint64_t i = 0; i < RETRIES; i++) {
@@ -96,7 +96,7 @@ static bool one_history(struct step steps[], struct verdict *verdict, bool *vain
   return true;
 }
 
-/* An epoch that is nearly used up would trouble the next history. */
+/* An epoch that is nearly used up would disturb the next history. */
 static bool uses_up(const struct step steps[]) {
   for (size_t i = 0; i < args.steps; i++)
     if (steps[i].kind == STEP_USE_UP) return true;
@@ -145,7 +145,7 @@ int main(int argc, char *argv[]) {
   }
   contract_begin(args.uri);
   if (!target()->skew) {
-    printf("the clock of %s can't be moved: nothing to compare\n", args.uri);
+    printf("cannot move the clock of %s: nothing to compare\n", args.uri);
     return 77;
   }
   struct step *steps = calloc(args.steps, sizeof *steps);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* Drawing the steps of a history from a seed, and showing them. */
+/* Draws the steps of a history from a seed, and prints them. */
 #include "history.h"
 
 #include <stdio.h>
 
-/* splitmix64: small, and the same everywhere. */
+/* splitmix64: small, and the same on every platform. */
 static uint64_t draw(uint64_t *state) {
   uint64_t x = *state += UINT64_C(0x9e3779b97f4a7c15);
   x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
@@ -44,7 +44,7 @@ static bool may_join(enum step_kind kind) {
   return kind <= STEP_SAVE;
 }
 
-/* Mostly an id keeps to its mode, so that there is something to wait for together. */
+/* An id usually keeps its mode, so that several ids wait for compatible leases. */
 static void draw_mode(uint64_t *state, uint64_t seed, struct step *step) {
   static const uint8_t slots[] = {1, 2, 2, 3};
   uint32_t flavour = (uint32_t)(seed % 4);
@@ -85,8 +85,8 @@ static struct step draw_step(uint64_t *state, uint64_t seed) {
   return step;
 }
 
-/* What ends a lease is mostly about one that was asked for a short while ago; so is who asks again. */
-static void follow(uint64_t *state, struct step steps[], size_t at) {
+/* A step that ends a lease, or repeats a request, usually concerns a lease that was requested a few steps earlier. */
+static void choose_recent_lease(uint64_t *state, struct step steps[], size_t at) {
   static const uint8_t keep_out_of[] = {2, 8, 8, 3, 2};
   struct step *step = &steps[at];
   if (step->kind > STEP_BREAK && step->kind != STEP_SEAL && step->kind != STEP_SAVE) return;
@@ -107,7 +107,7 @@ void history_draw(uint64_t seed, struct step steps[], size_t count) {
   uint64_t state = seed * UINT64_C(0x2545f4914f6cdd1d) + 1;
   for (size_t i = 0; i < count; i++) {
     steps[i] = draw_step(&state, seed);
-    follow(&state, steps, i);
+    choose_recent_lease(&state, steps, i);
   }
   for (size_t i = 0; i + 1 < count; i++) steps[i].joins = one_in(&state, 5);
   for (size_t i = 0; i < count;) {
@@ -119,7 +119,7 @@ void history_draw(uint64_t seed, struct step steps[], size_t count) {
     bool group = end > i && one_in(&state, 3);
     for (; i <= end; i++) {
       steps[i].group = group;
-      if (i > 0 && steps[i - 1].joins) steps[i].party = steps[i - 1].party; /* a batch goes in one session */
+      if (i > 0 && steps[i - 1].joins) steps[i].party = steps[i - 1].party; /* a batch uses one session */
     }
   }
 }
@@ -137,7 +137,7 @@ void history_print_step(const struct step *s, size_t nr) {
   else if (s->kind == STEP_USE_UP)
     printf(" name %u, %u left", s->name, s->fence_plus);
   else if (s->to_offered)
-    printf(" whoever was offered last");
+    printf(" the last offered waiter");
   else if (s->kind != STEP_CLOSE)
     printf(" name %u id %u", s->name, s->id);
   if (s->kind == STEP_ACQUIRE) printf(" %s", modes[s->mode]);

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * contract URI [PATTERN]: the suite that every driver must pass, against the store at URI; only the cases that match
- * PATTERN (with * and ?).  "memory:" and "sqlite:" without a path get a store of their own for each case.
+ * contract URI [PATTERN]: the suite that every driver must pass, against the store at URI; only the cases that
+ * match PATTERN (with * and ?).  "memory:" and "sqlite:" without a path get a store of their own for each case.
  */
-#include "drivers/shim.h"
+#include "drivers/wrap/shim.h"
 #include "harness.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const struct contract_tests *const rooms[] = {
-    &contract_batches, &contract_grants, &contract_fences, &contract_queue,    &contract_ends,
-    &contract_records, &contract_events, &contract_lists,  &contract_refusals, &contract_crowds,
-    &contract_offers,  &contract_races,  &contract_once,   &contract_stock,    &contract_tiers,
+static const struct contract_tests *const suites[] = {
+    &contract_batches, &contract_grants, &contract_fences,  &contract_queue,    &contract_ends,
+    &contract_records, &contract_events, &contract_lists,   &contract_refusals, &contract_many_waiters,
+    &contract_offers,  &contract_races,  &contract_once,    &contract_stock,    &contract_texts,
+    &contract_tiers,   &contract_clock,  &contract_reports,
 };
 
 int main(int argc, char *argv[]) {
@@ -28,13 +29,13 @@ int main(int argc, char *argv[]) {
   if (argc == 3) cmocka_set_test_filter(argv[2]);
   contract_begin(argv[1]);
   size_t count = 0;
-  for (size_t i = 0; i < sizeof rooms / sizeof rooms[0]; i++) count += rooms[i]->count;
+  for (size_t i = 0; i < sizeof suites / sizeof suites[0]; i++) count += suites[i]->count;
   struct CMUnitTest *tests = calloc(count, sizeof *tests);
   if (!tests) return 2;
   count = 0;
-  for (size_t i = 0; i < sizeof rooms / sizeof rooms[0]; i++) {
-    memcpy(tests + count, rooms[i]->tests, rooms[i]->count * sizeof *tests);
-    count += rooms[i]->count;
+  for (size_t i = 0; i < sizeof suites / sizeof suites[0]; i++) {
+    memcpy(tests + count, suites[i]->tests, suites[i]->count * sizeof *tests);
+    count += suites[i]->count;
   }
   int failed = _cmocka_run_group_tests("contract", tests, count, NULL, NULL);
   free(tests);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Offers that carry their fence (R13): who hears of one may begin, and confirms it by renewing. */
+/* Offers that carry their fence (R13): the waiter that receives one may begin its work, and a renewal confirms it. */
 #include "harness.h"
 
 enum { PATIENCE_MS = 3000 };
 
-/* The offer that this party is told of. */
-static struct dibs__event hear_offer(struct party *p, int id) {
+/* The offer that this party receives. */
+static struct dibs__event receive_offer(struct party *p, int id) {
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), PATIENCE_MS);
   dibs__id want = id_of(id);
   while (dibs__tick_before(dibs__tick_now(), by)) {
@@ -14,16 +14,16 @@ static struct dibs__event hear_offer(struct party *p, int id) {
     assert_int_equal(store_of(p)->driver->events(store_of(p), &event, 1, &count, by), DIBS_OK);
     if (count && event.what == DIBS__EV_OFFER && dibs__id_equal(event.id, want)) return event;
   }
-  fail_msg("nobody told id %d of its offer", id);
+  fail_msg("id %d received no offer", id);
   return (struct dibs__event){.what = DIBS__EV_RECHECK};
 }
 
-/* q waits with id 2 behind p's id 1, which is released: what q hears.  Skips where offers carry no fence. */
+/* q waits with id 2 behind id 1 of p, which is released: the offer that q receives.  Skips if offers carry no fence. */
 static struct dibs__event offered(struct party *p, struct party *q) {
   struct dibs__lease_op held = acquire(p, "n", 1);
   expect(acquire(q, "n", 2), DIBS__QUEUED);
   expect(release(p, "n", 1, held.fence), DIBS_OK);
-  struct dibs__event event = hear_offer(q, 2);
+  struct dibs__event event = receive_offer(q, 2);
   if (event.fence.v == 0) skip();
   assert_true(dibs__fence_below(held.fence, event.fence));
   return event;
@@ -45,7 +45,7 @@ static void R13_an_offers_fence_holds_until_the_offers_end(void **state) {
   expect(acquire(p, "n", 3, .try_only = true), DIBS_HELD);
 }
 
-/* Whose clock is not ours: what QUEUED said is what an offer is known by. */
+/* The store's clock is not ours: the answer QUEUED identifies the offer. */
 static void R13_an_offer_outlasts_the_wait_it_ended(void **state) {
   offers_or_skip(state);
   needs(DIBS__CAP_OFFERS_LAST);
@@ -54,21 +54,21 @@ static void R13_an_offer_outlasts_the_wait_it_ended(void **state) {
   struct dibs__lease_op first = acquire(q, "n", 2);
   expect(first, DIBS__QUEUED);
   expect(release(p, "n", 1, held.fence), DIBS_OK);
-  struct dibs__event early = hear_offer(q, 2);
+  struct dibs__event early = receive_offer(q, 2);
   assert_true(dibs__fence_below(first.fence, early.fence));
-  /* It passes on; told to wait once more, the message of before is known to be old. */
-  pass_offer(p);
+  /* The offer passes to the next waiter; after another QUEUED the waiter recognises the earlier message as old. */
+  advance_past_offer(p);
   struct dibs__lease_op other = acquire(p, "n", 3, .ttl = 60000);
   expect(other, DIBS_OK);
   struct dibs__lease_op second = acquire(q, "n", 2);
   expect(second, DIBS__QUEUED);
   assert_false(dibs__fence_below(second.fence, early.fence));
-  dibs__tick asked = dibs__tick_now();
+  dibs__tick requested = dibs__tick_now();
   expect(acquire(q, "n", 2), DIBS__QUEUED);
   expect(release(p, "n", 3, other.fence), DIBS_OK);
-  struct dibs__event late = hear_offer(q, 2);
+  struct dibs__event late = receive_offer(q, 2);
   assert_true(dibs__fence_below(second.fence, late.fence));
-  while (dibs__tick_left_ms(dibs__tick_now(), dibs__tick_add_ms(asked, DIBS__OFFER_MS)) > 50)
+  while (dibs__tick_left_ms(dibs__tick_now(), dibs__tick_add_ms(requested, DIBS__OFFER_MS)) > 50)
     expect(acquire(p, "n", 4, .try_only = true), DIBS_HELD);
   expect(renew(q, "n", 2, late.fence), DIBS_OK);
 }
@@ -82,7 +82,7 @@ static void R13_a_renewal_under_its_fence_confirms_an_offer(void **state) {
   assert_int_equal(renewed.fence.v, event.fence.v);
   assert_int_equal(renewed.got_block, 1);
   expect_until(q, &renewed, ttl());
-  pass_offer(p);
+  advance_past_offer(p);
   struct dibs__lease_op again = acquire(q, "n", 2);
   expect(again, DIBS_OK);
   assert_int_equal(again.fence.v, event.fence.v);
@@ -99,7 +99,7 @@ static void R13_a_renewal_that_confirms_may_draw_a_block(void **state) {
   expect(renewed, DIBS_OK);
   assert_int_equal(renewed.got_block, 8);
   assert_true(dibs__fence_below(event.fence, renewed.fence));
-  /* What was begun under the offer's fence goes on. */
+  /* Work that began under the offer's fence continues. */
   expect(renew(q, "n", 2, event.fence), DIBS_OK);
   expect(release(q, "n", 2, renewed.fence), DIBS_OK);
 }
@@ -126,18 +126,18 @@ static void R13_a_release_under_its_fence_ends_an_offer(void **state) {
   assert_true(dibs__fence_below(event.fence, next.fence));
 }
 
-static void R13_the_fence_of_an_offer_that_lapsed_is_lost(void **state) {
+static void R13_the_fence_of_a_lapsed_offer_is_lost(void **state) {
   offers_or_skip(state);
   struct party *p = party(), *q = party();
   struct dibs__event event = offered(p, q);
-  pass_offer(p);
+  advance_past_offer(p);
   expect(renew(q, "n", 2, event.fence), DIBS_LOST);
   expect(release(q, "n", 2, event.fence), DIBS_LOST);
   struct dibs__lease_op other = acquire(p, "n", 3, .try_only = true);
   expect(other, DIBS_OK);
   assert_true(dibs__fence_below(event.fence, other.fence));
   expect(release(p, "n", 3, other.fence), DIBS_OK);
-  /* It kept its place; its next offer is another one. */
+  /* The waiter kept its position; its next offer is a new one. */
   struct dibs__lease_op got = acquire(q, "n", 2);
   expect(got, DIBS_OK);
   assert_true(dibs__fence_below(other.fence, got.fence));
@@ -148,18 +148,18 @@ static void R10_each_offer_has_a_fence_of_its_own(void **state) {
   offers_or_skip(state);
   struct party *p = party(), *q = party();
   struct dibs__event first = offered(p, q);
-  pass_offer(p);
+  advance_past_offer(p);
   struct dibs__lease_op other = acquire(p, "n", 3, .try_only = true);
   expect(other, DIBS_OK);
   expect(acquire(q, "n", 2), DIBS__QUEUED);
   expect(release(p, "n", 3, other.fence), DIBS_OK);
-  struct dibs__event second = hear_offer(q, 2);
+  struct dibs__event second = receive_offer(q, 2);
   assert_true(dibs__fence_below(other.fence, second.fence));
   expect(renew(q, "n", 2, first.fence), DIBS_LOST);
   expect(renew(q, "n", 2, second.fence), DIBS_OK);
 }
 
-static void R14_the_fence_of_an_offer_is_for_its_id_alone(void **state) {
+static void R14_the_fence_of_an_offer_is_valid_only_with_its_id(void **state) {
   offers_or_skip(state);
   struct party *p = party(), *q = party();
   struct dibs__event event = offered(p, q);
@@ -169,7 +169,7 @@ static void R14_the_fence_of_an_offer_is_for_its_id_alone(void **state) {
   expect(renew(q, "n", 2, event.fence), DIBS_OK);
 }
 
-static void R16_an_offer_that_may_have_been_begun_is_broken(void **state) {
+static void R16_a_fenced_offer_is_broken(void **state) {
   offers_or_skip(state);
   struct party *p = party(), *q = party();
   struct dibs__event event = offered(p, q);
@@ -178,12 +178,12 @@ static void R16_an_offer_that_may_have_been_begun_is_broken(void **state) {
   expect(acquire(q, "n", 2), DIBS_LOST);
   expect(acquire(p, "n", 3, .try_only = true), DIBS_HELD);
   struct seen seen = list_name(p, "n");
-  assert_non_null(find_row(&seen, DIBS_BROKEN, "breaker"));
-  pass_offer(p);
+  assert_non_null(find_row(&seen, DIBS__BROKEN, "breaker"));
+  advance_past_offer(p);
   expect(acquire(p, "n", 3, .try_only = true), DIBS_OK);
 }
 
-static void R16_an_offer_that_may_have_been_begun_is_broken_at_once(void **state) {
+static void R16_a_fenced_offer_is_broken_with_now(void **state) {
   offers_or_skip(state);
   struct party *p = party(), *q = party();
   struct dibs__event event = offered(p, q);
@@ -201,7 +201,7 @@ static void R16_an_offer_without_a_fence_is_not_broken(void **state) {
   struct dibs__lease_op held = acquire(p, "n", 1);
   expect(acquire(p, "n", 2, .mode = DIBS_SHARED), DIBS__QUEUED);
   expect(release(p, "n", 1, held.fence), DIBS_OK);
-  assert_int_equal(hear_offer(p, 2).fence.v, 0);
+  assert_int_equal(receive_offer(p, 2).fence.v, 0);
   expect(break_it(p, "n", true), DIBS_NOT_FOUND);
   expect(acquire(p, "n", 2, .mode = DIBS_SHARED), DIBS_OK);
 }
@@ -213,11 +213,11 @@ static const struct CMUnitTest contract_offers_cases[] = {
     CASE(R13_a_renewal_that_confirms_may_draw_a_block),
     CASE(R13_an_acquire_that_confirms_gets_the_offers_fence),
     CASE(R13_a_release_under_its_fence_ends_an_offer),
-    CASE(R13_the_fence_of_an_offer_that_lapsed_is_lost),
+    CASE(R13_the_fence_of_a_lapsed_offer_is_lost),
     CASE(R10_each_offer_has_a_fence_of_its_own),
-    CASE(R14_the_fence_of_an_offer_is_for_its_id_alone),
-    CASE(R16_an_offer_that_may_have_been_begun_is_broken),
-    CASE(R16_an_offer_that_may_have_been_begun_is_broken_at_once),
+    CASE(R14_the_fence_of_an_offer_is_valid_only_with_its_id),
+    CASE(R16_a_fenced_offer_is_broken),
+    CASE(R16_a_fenced_offer_is_broken_with_now),
     CASE(R16_an_offer_without_a_fence_is_not_broken),
 };
 CONTRACT_TESTS(contract_offers);

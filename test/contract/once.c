@@ -32,7 +32,7 @@ static once once_op(enum dibs__once_verb verb, const char *key, int id, uint64_t
 static once run(struct party *p, once op) {
   struct dibs__op *ops[] = {&op.op};
   run_batch(p, ops, 1);
-  if (op.got) keep(op.got);
+  if (op.got) free_at_end(op.got);
   return op;
 }
 
@@ -57,7 +57,7 @@ static once leave_key(struct party *p, const char *key, int id, uint64_t fence) 
   return run(p, once_op(DIBS__ONCE_LEAVE, key, id, fence, NULL));
 }
 
-/* Of forget and leave, which find nothing the second time. */
+/* For forget and leave: a repetition finds nothing. */
 static void expect_ended(once got) {
   if (in_doubt(&got.op) && got.op.status == DIBS_NOT_FOUND) return;
   expect(got, DIBS_OK);
@@ -78,7 +78,7 @@ static void expect_none(once got) {
 
 /* ---- R30 ---- */
 
-static void R30_nothing_is_there_at_first(void **state) {
+static void R30_a_new_key_has_no_answer(void **state) {
   (void)state;
   struct party *p = once_party();
   expect_none(read_key(p, "k"));
@@ -87,7 +87,7 @@ static void R30_nothing_is_there_at_first(void **state) {
   expect_none(read_key(p, "k"));
 }
 
-static void R30_an_attempt_is_no_answer(void **state) {
+static void R30_an_attempt_is_not_an_answer(void **state) {
   (void)state;
   struct party *p = once_party();
   once got = begin(p, "k", 1, 5);
@@ -97,7 +97,7 @@ static void R30_an_attempt_is_no_answer(void **state) {
   expect_none(forget(p, "k"));
 }
 
-static void R30_an_answer_is_given_to_all(void **state) {
+static void R30_all_clients_get_the_answer(void **state) {
   (void)state;
   struct party *p = once_party(), *q = party();
   expect(begin(p, "k", 1, 5), DIBS_OK);
@@ -107,27 +107,27 @@ static void R30_an_answer_is_given_to_all(void **state) {
   expect_answer(store(q, "k", 2, 6, "second"), DIBS_REPLAY, "first");
   expect_answer(begin(q, "k", 3, 0), DIBS_REPLAY, "first");
   expect_answer(store(q, "k", 3, 0, "third"), DIBS_REPLAY, "first");
-  expect_answer(begin(q, "k", 4, 4), DIBS_REPLAY, "first"); /* also to one that is late */
+  expect_answer(begin(q, "k", 4, 4), DIBS_REPLAY, "first"); /* also to a late client */
   expect_answer(store(q, "k", 4, 4, "fourth"), DIBS_REPLAY, "first");
   expect_none(leave_key(p, "k", 1, 5));
   once got = read_key(q, "k");
   expect_answer(got, DIBS_OK, "first");
-  assert_true(got.age_ms >= 0 && got.age_ms < PATIENCE_MS + passed());
+  assert_true(got.age_ms >= 0 && got.age_ms < PATIENCE_MS + time_advanced());
   assert_true(got.left_ms > 0 && got.left_ms <= DAY_MS);
 }
 
-static void R30_an_answer_without_a_beginning(void **state) {
+static void R30_an_answer_may_be_stored_without_begin(void **state) {
   (void)state;
   struct party *p = once_party();
   expect(store(p, "k", 1, 5, "x"), DIBS_OK);
   expect_answer(read_key(p, "k"), DIBS_OK, "x");
 }
 
-/* Not every engine keeps answers by a clock that a test can move. */
+/* Some engines expire answers by a clock that a test cannot move. */
 static void wait_until_over(struct party *p, const char *key) {
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), PATIENCE_MS);
   while (read_key(p, key).op.status == DIBS_OK) {
-    if (!dibs__tick_before(dibs__tick_now(), by)) fail_msg("it is kept for longer than was asked");
+    if (!dibs__tick_before(dibs__tick_now(), by)) fail_msg("the answer is still stored after its time");
     dibs__nap_ms(5);
   }
 }
@@ -146,7 +146,7 @@ static void R30_an_answer_ends_with_its_time(void **state) {
   expect_answer(read_key(p, "other"), DIBS_OK, "stays");
 }
 
-static void R30_what_is_over_may_be_stored_anew_without_a_beginning(void **state) {
+static void R30_an_expired_answer_may_be_replaced_without_begin(void **state) {
   (void)state;
   struct party *p = once_party();
   expect(store_for(p, "k", 1, 5, "old", 30), DIBS_OK);
@@ -155,7 +155,7 @@ static void R30_what_is_over_may_be_stored_anew_without_a_beginning(void **state
   expect_answer(read_key(p, "k"), DIBS_OK, "new");
 }
 
-static void R30_what_is_forgotten_may_be_done_again(void **state) {
+static void R30_a_forgotten_key_may_be_done_again(void **state) {
   (void)state;
   struct party *p = once_party(), *q = party();
   expect(store(p, "k", 1, 5, "old"), DIBS_OK);
@@ -199,11 +199,11 @@ static void R31_a_forgotten_answer_leaves_its_fence(void **state) {
   expect_ended(forget(p, "k"));
   expect(begin(p, "k", 1, 5), DIBS_STALE);
   expect(store(p, "k", 1, 5, "late"), DIBS_STALE);
-  expect(store(p, "k", 2, 6, "again"), DIBS_STALE); /* it was forgotten for all */
+  expect(store(p, "k", 2, 6, "again"), DIBS_STALE); /* the key was forgotten for all clients */
   expect_none(read_key(p, "k"));
 }
 
-static void R31_who_has_left_is_out(void **state) {
+static void R31_an_attempt_that_left_is_refused(void **state) {
   (void)state;
   struct party *p = once_party();
   expect(begin(p, "k", 1, 5), DIBS_OK);
@@ -215,7 +215,7 @@ static void R31_who_has_left_is_out(void **state) {
   expect(store(p, "k", 2, 6, "mine"), DIBS_OK);
 }
 
-static void R31_without_a_fence_an_attempt_of_a_lease_is_left_alone(void **state) {
+static void R31_without_a_fence_a_fenced_attempt_is_not_replaced(void **state) {
   (void)state;
   struct party *p = once_party();
   expect(begin(p, "k", 1, 5), DIBS_OK);
@@ -226,10 +226,10 @@ static void R31_without_a_fence_an_attempt_of_a_lease_is_left_alone(void **state
   expect(store(p, "k", 2, 0, "mine"), DIBS_OK);
   expect_answer(read_key(p, "k"), DIBS_OK, "mine");
   expect_ended(forget(p, "k"));
-  expect(begin(p, "k", 1, 5), DIBS_STALE); /* the fence is remembered through it all */
+  expect(begin(p, "k", 1, 5), DIBS_STALE); /* the fence is still remembered */
 }
 
-static void R31_without_a_fence_nobody_is_kept_out(void **state) {
+static void R31_without_a_fence_every_attempt_is_accepted(void **state) {
   (void)state;
   struct party *p = once_party();
   expect(begin(p, "k", 1, 0), DIBS_OK);
@@ -240,7 +240,7 @@ static void R31_without_a_fence_nobody_is_kept_out(void **state) {
   expect(store(p, "k", 3, 7, "mine"), DIBS_OK);
 }
 
-static void R31_without_a_fence_what_is_over_may_be_taken(void **state) {
+static void R31_without_a_fence_an_expired_key_may_be_taken(void **state) {
   (void)state;
   struct party *p = once_party();
   expect(store_for(p, "k", 1, 5, "old", 30), DIBS_OK);
@@ -252,7 +252,7 @@ static void R31_without_a_fence_what_is_over_may_be_taken(void **state) {
 
 /* ---- R32 ---- */
 
-static void R32_asked_again_it_finds_what_it_did(void **state) {
+static void R32_a_repetition_finds_its_own_effect(void **state) {
   (void)state;
   struct party *p = once_party();
   for (int i = 0; i < 2; i++) expect(begin(p, "k", 1, 5), DIBS_OK);
@@ -268,7 +268,7 @@ static void R32_asked_again_it_finds_what_it_did(void **state) {
 
 /* ---- R33 ---- */
 
-static void R33_keys_know_nothing_of_each_other(void **state) {
+static void R33_keys_are_independent(void **state) {
   (void)state;
   struct party *p = once_party();
   expect(store(p, "k", 9, 9, "k"), DIBS_OK);
@@ -280,7 +280,7 @@ static void R33_keys_know_nothing_of_each_other(void **state) {
   expect_none(read_key(p, "k "));
 }
 
-static void R33_any_bytes(void **state) {
+static void R33_an_answer_may_contain_any_bytes(void **state) {
   (void)state;
   struct party *p = once_party();
   char bytes[] = "a\0b\xff\x01'\\";
@@ -296,12 +296,12 @@ static void R33_any_bytes(void **state) {
   expect_answer(read_key(p, "empty"), DIBS_OK, "");
 }
 
-static void R33_a_megabyte_and_no_more(void **state) {
+static void R33_an_answer_has_at_most_a_megabyte(void **state) {
   (void)state;
   struct party *p = once_party(), *q = party();
   char *big = malloc(DIBS_RECORD_MAX + 1);
   assert_non_null(big);
-  keep(big);
+  free_at_end(big);
   for (size_t i = 0; i <= DIBS_RECORD_MAX; i++) big[i] = (char)(i * 7 + i / 251);
   once op = once_op(DIBS__ONCE_STORE, "k", 1, 5, NULL);
   op.data = dibs__str_of(big, DIBS_RECORD_MAX + 1);
@@ -318,7 +318,7 @@ static void R33_a_megabyte_and_no_more(void **state) {
   assert_int_equal(got.got_len, DIBS_RECORD_MAX);
 }
 
-static void R33_what_is_not_well_formed(void **state) {
+static void R33_malformed_operations_are_invalid(void **state) {
   (void)state;
   struct party *p = once_party();
   once op = once_op(DIBS__ONCE_STORE, "k", 1, 5, "x");
@@ -336,7 +336,7 @@ static void R33_what_is_not_well_formed(void **state) {
 
 /* ---- Batches ---- */
 
-static void R1_many_keys_in_a_batch(void **state) {
+static void R1_a_batch_may_contain_many_keys(void **state) {
   (void)state;
   struct party *p = once_party();
   enum { KEYS = 150 };
@@ -363,7 +363,7 @@ static void R1_many_keys_in_a_batch(void **state) {
   }
 }
 
-static void R1_one_key_in_the_order_of_the_batch(void **state) {
+static void R1_operations_on_one_key_keep_the_batch_order(void **state) {
   (void)state;
   struct party *p = once_party();
   once op[] = {once_op(DIBS__ONCE_READ, "k", 1, 5, NULL),      once_op(DIBS__ONCE_BEGIN, "k", 1, 5, NULL),
@@ -375,9 +375,9 @@ static void R1_one_key_in_the_order_of_the_batch(void **state) {
   for (size_t i = 0; i < COUNT; i++) ops[i] = &op[i].op;
   run_batch(p, ops, COUNT);
   for (size_t i = 0; i < COUNT; i++)
-    if (op[i].got) keep(op[i].got);
+    if (op[i].got) free_at_end(op[i].got);
   for (size_t i = 0; i < COUNT; i++)
-    if (in_doubt(&op[i].op)) return; /* asked again, it finds what came after */
+    if (in_doubt(&op[i].op)) return; /* a repetition finds the later state */
   expect(op[0], DIBS_NOT_FOUND);
   expect(op[1], DIBS_OK);
   expect(op[2], DIBS_OK);
@@ -387,14 +387,14 @@ static void R1_one_key_in_the_order_of_the_batch(void **state) {
   expect_answer(op[6], DIBS_OK, "mine");
 }
 
-/* One whose row has yet to be made is not overtaken by the next. */
-static void R1_one_key_that_was_not_there(void **state) {
+/* The next operation does not overtake one whose row does not exist yet. */
+static void R1_operations_on_one_new_key_keep_the_batch_order(void **state) {
   (void)state;
   struct party *p = once_party();
   once op[] = {once_op(DIBS__ONCE_STORE, "k", 1, 5, "mine"), once_op(DIBS__ONCE_BEGIN, "k", 2, 6, NULL)};
   struct dibs__op *ops[] = {&op[0].op, &op[1].op};
   run_batch(p, ops, 2);
-  if (op[1].got) keep(op[1].got);
+  if (op[1].got) free_at_end(op[1].got);
   if (in_doubt(&op[0].op) || in_doubt(&op[1].op)) return;
   expect(op[0], DIBS_OK);
   expect_answer(op[1], DIBS_REPLAY, "mine");
@@ -409,16 +409,17 @@ struct racer {
   int stored, other;
 };
 
-static dibs__status ask(struct racer *r, once *op) {
+static dibs__status send_request(struct racer *r, once *op) {
   const struct dibs__driver *driver = store_of(r->p)->driver;
   struct dibs__op *ops[] = {&op->op};
   while (dibs__tick_before(dibs__tick_now(), op->op.by)) {
     op->op.status = DIBS_UNKNOWN;
-    dibs__status status = r->p->session ? driver->run(r->p->session, ops, 1, op->op.by, &r->p->said) : DIBS_UNAVAILABLE;
-    if (r->p->said.dead || !r->p->session) {
+    dibs__status status =
+        r->p->session ? driver->run(r->p->session, ops, 1, op->op.by, &r->p->reported) : DIBS_UNAVAILABLE;
+    if (r->p->reported.dead || !r->p->session) {
       if (r->p->session) driver->disconnect(r->p->session);
       r->p->session = NULL;
-      (void)driver->connect(store_of(r->p), op->op.by, &r->p->session, &r->p->identity, &r->p->said);
+      (void)driver->connect(store_of(r->p), op->op.by, &r->p->session, &r->p->identity, &r->p->reported);
     }
     if (status == DIBS_OK && op->op.status != DIBS_UNKNOWN && op->op.status != DIBS_UNAVAILABLE) return op->op.status;
   }
@@ -428,10 +429,10 @@ static dibs__status ask(struct racer *r, once *op) {
 static void race(void *arg) {
   struct racer *r = arg;
   for (int i = 0; i < RACE_KEYS; i++) {
-    dibs__status status = ask(r, &r->op[i]);
+    dibs__status status = send_request(r, &r->op[i]);
     if (status == DIBS_OK) {
       r->op[i].op.verb = DIBS__ONCE_STORE;
-      status = ask(r, &r->op[i]);
+      status = send_request(r, &r->op[i]);
       if (status == DIBS_OK) r->stored++;
     }
     free(r->op[i].got);
@@ -439,7 +440,7 @@ static void race(void *arg) {
   }
 }
 
-/* Whoever stores is the only one, whatever begins at the same time. */
+/* Exactly one thread stores an answer, whatever begins at the same time. */
 static void R30_threads_store_one_answer(void **state) {
   (void)state;
   static struct racer racers[RACERS];
@@ -463,32 +464,32 @@ static void R30_threads_store_one_answer(void **state) {
     assert_int_equal(racers[r].other, 0);
     stored += racers[r].stored;
   }
-  assert_int_equal(stored, RACE_KEYS); /* the largest fence of a key is refused by nobody */
+  assert_int_equal(stored, RACE_KEYS); /* no key refuses its largest fence */
 }
 
 static const struct CMUnitTest contract_once_cases[] = {
-    CASE(R30_nothing_is_there_at_first),
-    CASE(R30_an_attempt_is_no_answer),
-    CASE(R30_an_answer_is_given_to_all),
-    CASE(R30_an_answer_without_a_beginning),
+    CASE(R30_a_new_key_has_no_answer),
+    CASE(R30_an_attempt_is_not_an_answer),
+    CASE(R30_all_clients_get_the_answer),
+    CASE(R30_an_answer_may_be_stored_without_begin),
     CASE(R30_an_answer_ends_with_its_time),
-    CASE(R30_what_is_over_may_be_stored_anew_without_a_beginning),
-    CASE(R30_what_is_forgotten_may_be_done_again),
+    CASE(R30_an_expired_answer_may_be_replaced_without_begin),
+    CASE(R30_a_forgotten_key_may_be_done_again),
     CASE(R31_a_newer_attempt_shuts_older_ones_out),
     CASE(R31_the_same_fence_of_another_id_is_refused),
     CASE(R31_a_forgotten_answer_leaves_its_fence),
-    CASE(R31_who_has_left_is_out),
-    CASE(R31_without_a_fence_an_attempt_of_a_lease_is_left_alone),
-    CASE(R31_without_a_fence_nobody_is_kept_out),
-    CASE(R31_without_a_fence_what_is_over_may_be_taken),
-    CASE(R32_asked_again_it_finds_what_it_did),
-    CASE(R33_keys_know_nothing_of_each_other),
-    CASE(R33_any_bytes),
-    CASE(R33_a_megabyte_and_no_more),
-    CASE(R33_what_is_not_well_formed),
-    CASE(R1_many_keys_in_a_batch),
-    CASE(R1_one_key_in_the_order_of_the_batch),
-    CASE(R1_one_key_that_was_not_there),
+    CASE(R31_an_attempt_that_left_is_refused),
+    CASE(R31_without_a_fence_a_fenced_attempt_is_not_replaced),
+    CASE(R31_without_a_fence_every_attempt_is_accepted),
+    CASE(R31_without_a_fence_an_expired_key_may_be_taken),
+    CASE(R32_a_repetition_finds_its_own_effect),
+    CASE(R33_keys_are_independent),
+    CASE(R33_an_answer_may_contain_any_bytes),
+    CASE(R33_an_answer_has_at_most_a_megabyte),
+    CASE(R33_malformed_operations_are_invalid),
+    CASE(R1_a_batch_may_contain_many_keys),
+    CASE(R1_operations_on_one_key_keep_the_batch_order),
+    CASE(R1_operations_on_one_new_key_keep_the_batch_order),
     CASE(R30_threads_store_one_answer),
 };
 CONTRACT_TESTS(contract_once);

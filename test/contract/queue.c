@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-/* The line: first come first served (R11), absent sessions (R12), offers that nobody confirms (R13). */
+/* The queue: first come, first served (R11), sessions that ended (R12), offers that are not confirmed (R13). */
 #include "harness.h"
 
-/* Every case begins so: without a line that passes on by itself there is nothing to see. */
-static void line_or_skip(void **state) {
+/* Every case begins with this: it needs a queue in which the store grants the next waiter. */
+static void queue_or_skip(void **state) {
   (void)state;
   needs(DIBS__CAP_FIFO | DIBS__CAP_GRANT_NEXT);
 }
 
 /* ---- R11 ---- */
 
-static void R11_waiters_get_it_in_the_order_they_came(void **state) {
-  line_or_skip(state);
+static void R11_waiters_are_granted_in_their_order(void **state) {
+  queue_or_skip(state);
   struct party *parties[] = {party(), party(), party()};
   struct dibs__lease_op held = acquire(parties[0], "n", 0);
   uint64_t tickets[10] = {0};
@@ -31,8 +31,8 @@ static void R11_waiters_get_it_in_the_order_they_came(void **state) {
   }
 }
 
-static void R11_nobody_new_overtakes_the_line(void **state) {
-  line_or_skip(state);
+static void R11_a_new_client_does_not_overtake_the_queue(void **state) {
+  queue_or_skip(state);
   needs(DIBS__CAP_SHARED);
   struct party *p = party();
   expect(acquire(p, "n", 1, .mode = DIBS_SHARED), DIBS_OK);
@@ -45,8 +45,8 @@ static void R11_nobody_new_overtakes_the_line(void **state) {
   expect(acquire(p, "n", 2), DIBS_OK);
 }
 
-static void R11_readers_that_come_and_go_do_not_starve_a_writer(void **state) {
-  line_or_skip(state);
+static void R11_changing_readers_do_not_starve_a_writer(void **state) {
+  queue_or_skip(state);
   needs(DIBS__CAP_SHARED);
   struct party *p = party();
   expect(acquire(p, "n", 100, .mode = DIBS_SHARED), DIBS_OK);
@@ -58,8 +58,8 @@ static void R11_readers_that_come_and_go_do_not_starve_a_writer(void **state) {
   expect(acquire(p, "n", 1), DIBS_OK);
 }
 
-static void R11_readers_in_line_are_let_in_together(void **state) {
-  line_or_skip(state);
+static void R11_waiting_readers_are_granted_together(void **state) {
+  queue_or_skip(state);
   needs(DIBS__CAP_SHARED);
   struct party *p = party();
   struct dibs__lease_op held = acquire(p, "n", 1);
@@ -76,8 +76,8 @@ static void R11_readers_in_line_are_let_in_together(void **state) {
   expect(acquire(p, "n", 7, .mode = DIBS_SHARED), DIBS_OK);
 }
 
-static void R11_as_many_as_there_are_slots_are_offered(void **state) {
-  line_or_skip(state);
+static void R11_as_many_waiters_as_slots_get_offers(void **state) {
+  queue_or_skip(state);
   needs(DIBS__CAP_COUNTED);
   struct party *p = party();
   struct dibs__lease_op held = acquire(p, "n", 1);
@@ -95,8 +95,8 @@ static void R11_as_many_as_there_are_slots_are_offered(void **state) {
   assert_int_equal(op.slot, 1);
 }
 
-static void R11_another_number_of_slots_waits_its_turn(void **state) {
-  line_or_skip(state);
+static void R11_another_number_of_slots_waits(void **state) {
+  queue_or_skip(state);
   needs(DIBS__CAP_COUNTED);
   struct party *p = party();
   struct dibs__lease_op held = acquire(p, "n", 1);
@@ -105,7 +105,7 @@ static void R11_another_number_of_slots_waits_its_turn(void **state) {
   expect(acquire(p, "n", 4, .mode = DIBS_COUNTED, .slots = 2), DIBS__QUEUED);
   expect(release(p, "n", 1, held.fence), DIBS_OK);
   expect(acquire(p, "n", 2, .mode = DIBS_COUNTED, .slots = 2), DIBS_OK);
-  /* There is room for 4, but 3 came before. */
+  /* 4 slots are free, but a waiter for 3 slots came first. */
   expect(acquire(p, "n", 4, .mode = DIBS_COUNTED, .slots = 2), DIBS__QUEUED);
   expect(acquire(p, "n", 3, .mode = DIBS_COUNTED, .slots = 5), DIBS__QUEUED);
   expect(release(p, "n", 2, DIBS__FENCE_NONE), DIBS_OK);
@@ -113,8 +113,8 @@ static void R11_another_number_of_slots_waits_its_turn(void **state) {
   expect(acquire(p, "n", 4, .mode = DIBS_COUNTED, .slots = 2), DIBS__QUEUED);
 }
 
-static void R11_who_leaves_the_front_lets_the_others_go(void **state) {
-  line_or_skip(state);
+static void R11_cancelling_the_first_waiter_serves_the_others(void **state) {
+  queue_or_skip(state);
   needs(DIBS__CAP_SHARED);
   struct party *p = party();
   expect(acquire(p, "n", 1, .mode = DIBS_SHARED), DIBS_OK);
@@ -124,20 +124,20 @@ static void R11_who_leaves_the_front_lets_the_others_go(void **state) {
   expect(acquire(p, "n", 3, .mode = DIBS_SHARED), DIBS_OK);
 }
 
-static void R11_expiry_passes_it_on_like_a_release(void **state) {
-  line_or_skip(state);
+static void R11_expiry_serves_the_next_waiter_like_a_release(void **state) {
+  queue_or_skip(state);
   struct party *p = party(), *q = party();
   expect(acquire(p, "n", 1), DIBS_OK);
   expect(acquire(q, "n", 2), DIBS__QUEUED);
   expect(acquire(p, "n", 3), DIBS__QUEUED);
-  pass_ttl(p);
+  advance_past_ttl(p);
   expect(acquire(p, "n", 4, .try_only = true), DIBS_HELD);
   expect(acquire(p, "n", 3), DIBS__QUEUED);
   expect(acquire(q, "n", 2), DIBS_OK);
 }
 
-static void R11_somebody_waits_is_told_to_holders(void **state) {
-  line_or_skip(state);
+static void R11_a_holder_learns_that_a_client_waits(void **state) {
+  queue_or_skip(state);
   struct party *p = party(), *q = party();
   struct dibs__lease_op held = acquire(p, "n", 1);
   assert_false(held.waiting);
@@ -148,15 +148,15 @@ static void R11_somebody_waits_is_told_to_holders(void **state) {
   assert_false(renew(p, "n", 1, held.fence).waiting);
 }
 
-static void R11_an_offer_that_is_out_is_told_to_holders(void **state) {
-  line_or_skip(state);
+static void R11_a_holder_learns_of_an_open_offer(void **state) {
+  queue_or_skip(state);
   needs(DIBS__CAP_COUNTED);
   struct party *p = party();
   for (int i = 1; i <= 2; i++) expect(acquire(p, "n", i, .mode = DIBS_COUNTED, .slots = 2), DIBS_OK);
   expect(acquire(p, "n", 3, .mode = DIBS_COUNTED, .slots = 2), DIBS__QUEUED);
   expect(release(p, "n", 2, DIBS__FENCE_NONE), DIBS_OK);
   assert_true(renew(p, "n", 1, DIBS__FENCE_NONE).waiting);
-  pass_offer(p);
+  advance_past_offer(p);
   assert_true(renew(p, "n", 1, DIBS__FENCE_NONE).waiting);
   expect_was(cancel(p, "n", 3), DIBS__WAS_WAITING);
   assert_false(renew(p, "n", 1, DIBS__FENCE_NONE).waiting);
@@ -164,29 +164,29 @@ static void R11_an_offer_that_is_out_is_told_to_holders(void **state) {
 
 /* ---- R12 ---- */
 
-static void R12_a_closed_session_leaves_the_line(void **state) {
-  line_or_skip(state);
+static void R12_a_closed_session_leaves_the_queue(void **state) {
+  queue_or_skip(state);
   struct party *p = party(), *q = party();
   struct dibs__lease_op held = acquire(p, "n", 1);
   expect(acquire(q, "n", 2), DIBS__QUEUED);
   expect(acquire(p, "n", 3), DIBS__QUEUED);
-  leave(q);
+  close_party(q);
   expect(release(p, "n", 1, held.fence), DIBS_OK);
   expect(acquire(p, "n", 3), DIBS_OK);
   assert_false(acquire(p, "n", 3).waiting);
 }
 
 static void R12_the_offer_of_a_closed_session_passes_on(void **state) {
-  line_or_skip(state);
+  queue_or_skip(state);
   struct party *p = party(), *q = party();
   struct dibs__lease_op held = acquire(p, "n", 1);
   expect(acquire(q, "n", 2), DIBS__QUEUED);
   expect(acquire(p, "n", 3), DIBS__QUEUED);
   expect(release(p, "n", 1, held.fence), DIBS_OK);
-  leave(q);
-  pass_offer(p); /* at the latest */
+  close_party(q);
+  advance_past_offer(p); /* at the latest */
   expect(acquire(p, "n", 3), DIBS_OK);
-  pass_ttl(p);
+  advance_past_ttl(p);
   expect(acquire(p, "n", 4, .try_only = true), DIBS_OK);
 }
 
@@ -195,16 +195,16 @@ static void R12_the_lease_of_a_closed_session_stays_until_its_end(void **state) 
   struct party *p = party(), *q = party();
   struct dibs__lease_op held = acquire(q, "n", 1);
   if (q->identity.caps & DIBS__CAP_SESSION) skip();
-  leave(q);
+  close_party(q);
   struct dibs__lease_op refused = acquire(p, "n", 2, .try_only = true);
   expect(refused, DIBS_HELD);
   expect(renew(p, "n", 1, held.fence), DIBS_OK);
-  pass_ttl(p);
+  advance_past_ttl(p);
   expect(acquire(p, "n", 2, .try_only = true), DIBS_OK);
 }
 
-static void R12_a_killed_waiter_is_passed_over(void **state) {
-  line_or_skip(state);
+static void R12_a_killed_waiter_is_skipped(void **state) {
+  queue_or_skip(state);
   struct party *p = party();
   struct dibs__lease_op held = acquire(p, "n", 1);
   expect(ghost("n", 2), DIBS__QUEUED);
@@ -217,8 +217,8 @@ static void R12_a_killed_waiter_is_passed_over(void **state) {
   expect(acquire(p, "n", 5, .try_only = true), DIBS_OK);
 }
 
-static void R12_a_killed_waiter_holds_up_nobody_who_is_new(void **state) {
-  line_or_skip(state);
+static void R12_a_killed_waiter_does_not_delay_new_clients(void **state) {
+  queue_or_skip(state);
   needs(DIBS__CAP_SHARED);
   struct party *p = party();
   expect(acquire(p, "n", 1, .mode = DIBS_SHARED), DIBS_OK);
@@ -227,32 +227,32 @@ static void R12_a_killed_waiter_holds_up_nobody_who_is_new(void **state) {
 }
 
 static void R12_the_lease_of_a_killed_holder_stays_until_its_end(void **state) {
-  line_or_skip(state);
+  queue_or_skip(state);
   struct party *p = party();
   expect(ghost("n", 1), DIBS_OK);
   expect(acquire(p, "n", 2), DIBS__QUEUED);
-  if (target()->skew) pass(p, ttl() / 2);
+  if (target()->skew) advance_time(p, ttl() / 2);
   expect(acquire(p, "n", 2), DIBS__QUEUED);
-  pass_ttl(p);
+  advance_past_ttl(p);
   expect(acquire(p, "n", 2), DIBS_OK);
 }
 
-static void R12_another_session_may_take_a_waiter_over(void **state) {
-  line_or_skip(state);
+static void R12_another_session_may_adopt_a_waiter(void **state) {
+  queue_or_skip(state);
   struct party *p = party(), *q = party();
   struct dibs__lease_op held = acquire(p, "n", 1), waits = acquire(q, "n", 2), again;
   expect(waits, DIBS__QUEUED);
   again = acquire(p, "n", 2);
   expect(again, DIBS__QUEUED);
   assert_int_equal(again.ticket, waits.ticket);
-  leave(q);
+  close_party(q);
   expect(release(p, "n", 1, held.fence), DIBS_OK);
   expect(acquire(p, "n", 3, .try_only = true), DIBS_HELD);
   expect(acquire(p, "n", 2), DIBS_OK);
 }
 
-static void R12_housekeeping_leaves_the_living_alone(void **state) {
-  line_or_skip(state);
+static void R12_housekeeping_keeps_live_waiters(void **state) {
+  queue_or_skip(state);
   struct party *p = party(), *q = party();
   if (!store_of(p)->driver->tidy) skip();
   struct dibs__lease_op held = acquire(p, "n", 1), waits = acquire(q, "n", 2);
@@ -270,7 +270,7 @@ static void R12_housekeeping_leaves_the_living_alone(void **state) {
   expect(next, DIBS_OK);
   expect(release(q, "n", 2, next.fence), DIBS_OK);
   expect(acquire(q, "n", 5), DIBS_OK);
-  pass_ttl(p);
+  advance_past_ttl(p);
   store_of(p)->driver->tidy(store_of(p));
   expect(acquire(p, "m", 6, .try_only = true), DIBS_OK);
   expect(acquire(p, "n", 7, .try_only = true), DIBS_OK);
@@ -278,26 +278,26 @@ static void R12_housekeeping_leaves_the_living_alone(void **state) {
 
 /* ---- R13 ---- */
 
-static void R13_an_offer_that_nobody_confirms_passes_on(void **state) {
-  line_or_skip(state);
+static void R13_an_unconfirmed_offer_passes_on(void **state) {
+  queue_or_skip(state);
   struct party *p = party();
   struct dibs__lease_op held = acquire(p, "n", 1);
   expect(acquire(p, "n", 2), DIBS__QUEUED);
   expect(acquire(p, "n", 3), DIBS__QUEUED);
   expect(release(p, "n", 1, held.fence), DIBS_OK);
-  pass_offer(p);
+  advance_past_offer(p);
   expect(acquire(p, "n", 3), DIBS_OK);
 }
 
-static void R13_a_sleeper_keeps_its_place(void **state) {
-  line_or_skip(state);
+static void R13_a_sleeper_keeps_its_position(void **state) {
+  queue_or_skip(state);
   struct party *p = party();
   struct dibs__lease_op held = acquire(p, "n", 1);
   struct dibs__lease_op sleeper = acquire(p, "n", 2);
   expect(acquire(p, "n", 3), DIBS__QUEUED);
   expect(acquire(p, "n", 4), DIBS__QUEUED);
   expect(release(p, "n", 1, held.fence), DIBS_OK);
-  pass_offer(p);
+  advance_past_offer(p);
   struct dibs__lease_op got = acquire(p, "n", 3);
   expect(got, DIBS_OK);
   struct dibs__lease_op awake = acquire(p, "n", 2);
@@ -309,12 +309,12 @@ static void R13_a_sleeper_keeps_its_place(void **state) {
 }
 
 static void R13_a_sleeper_blocks_nobody(void **state) {
-  line_or_skip(state);
+  queue_or_skip(state);
   struct party *p = party();
   struct dibs__lease_op held = acquire(p, "n", 1);
   expect(acquire(p, "n", 2), DIBS__QUEUED);
   expect(release(p, "n", 1, held.fence), DIBS_OK);
-  pass_offer(p);
+  advance_past_offer(p);
   struct dibs__lease_op fresh = acquire(p, "n", 3, .try_only = true);
   expect(fresh, DIBS_OK);
   assert_true(fresh.waiting);
@@ -324,42 +324,42 @@ static void R13_a_sleeper_blocks_nobody(void **state) {
   expect(acquire(p, "n", 2), DIBS_OK);
 }
 
-static void R13_a_sleeper_that_wakes_to_a_free_name_has_it(void **state) {
-  line_or_skip(state);
+static void R13_a_sleeper_that_wakes_gets_a_free_name(void **state) {
+  queue_or_skip(state);
   struct party *p = party();
   struct dibs__lease_op held = acquire(p, "n", 1);
   expect(acquire(p, "n", 2), DIBS__QUEUED);
   expect(release(p, "n", 1, held.fence), DIBS_OK);
-  pass_offer(p);
+  advance_past_offer(p);
   expect(acquire(p, "n", 2), DIBS_OK);
 }
 
 static void R13_a_sleeper_does_not_take_what_is_offered(void **state) {
-  line_or_skip(state);
+  queue_or_skip(state);
   struct party *p = party();
   struct dibs__lease_op held = acquire(p, "n", 1);
   expect(acquire(p, "n", 2), DIBS__QUEUED);
   expect(acquire(p, "n", 3), DIBS__QUEUED);
   expect(release(p, "n", 1, held.fence), DIBS_OK);
-  pass_offer(p);
+  advance_past_offer(p);
   expect(acquire(p, "n", 9, .try_only = true), DIBS_HELD);
   expect(acquire(p, "n", 2), DIBS__QUEUED);
   expect(acquire(p, "n", 3), DIBS_OK);
 }
 
 static void R13_several_sleepers_wake_in_their_order(void **state) {
-  line_or_skip(state);
+  queue_or_skip(state);
   struct party *p = party();
   struct dibs__lease_op held = acquire(p, "n", 1), got;
   for (int i = 2; i <= 5; i++) expect(acquire(p, "n", i), DIBS__QUEUED);
   expect(release(p, "n", 1, held.fence), DIBS_OK);
   for (int i = 2; i <= 4; i++) {
-    pass_offer(p);
-    expect(cancel(p, "n", 100), DIBS_NOT_FOUND); /* any operation lets the offer pass on */
+    advance_past_offer(p);
+    expect(cancel(p, "n", 100), DIBS_NOT_FOUND); /* any operation passes the offer on */
   }
   got = acquire(p, "n", 5);
   expect(got, DIBS_OK);
-  /* They wake last first. */
+  /* The last waiter wakes first. */
   for (int i = 4; i >= 2; i--) expect(acquire(p, "n", i), DIBS__QUEUED);
   for (int i = 2; i <= 4; i++) {
     expect(release(p, "n", i == 2 ? 5 : i - 1, got.fence), DIBS_OK);
@@ -370,40 +370,40 @@ static void R13_several_sleepers_wake_in_their_order(void **state) {
 }
 
 static void R13_the_ttl_counts_from_the_confirm(void **state) {
-  line_or_skip(state);
+  queue_or_skip(state);
   struct party *p = party();
   struct dibs__lease_op held = acquire(p, "n", 1);
   expect(acquire(p, "n", 2), DIBS__QUEUED);
   expect(release(p, "n", 1, held.fence), DIBS_OK);
-  pass(p, DIBS__OFFER_MS / 4);
+  advance_time(p, DIBS__OFFER_MS / 4);
   struct dibs__lease_op got = acquire(p, "n", 2);
   expect(got, DIBS_OK);
   expect_until(p, &got, ttl());
 }
 
 static const struct CMUnitTest contract_queue_cases[] = {
-    CASE(R11_waiters_get_it_in_the_order_they_came),
-    CASE(R11_nobody_new_overtakes_the_line),
-    CASE(R11_readers_that_come_and_go_do_not_starve_a_writer),
-    CASE(R11_readers_in_line_are_let_in_together),
-    CASE(R11_as_many_as_there_are_slots_are_offered),
-    CASE(R11_another_number_of_slots_waits_its_turn),
-    CASE(R11_who_leaves_the_front_lets_the_others_go),
-    CASE(R11_expiry_passes_it_on_like_a_release),
-    CASE(R11_somebody_waits_is_told_to_holders),
-    CASE(R11_an_offer_that_is_out_is_told_to_holders),
-    CASE(R12_a_closed_session_leaves_the_line),
+    CASE(R11_waiters_are_granted_in_their_order),
+    CASE(R11_a_new_client_does_not_overtake_the_queue),
+    CASE(R11_changing_readers_do_not_starve_a_writer),
+    CASE(R11_waiting_readers_are_granted_together),
+    CASE(R11_as_many_waiters_as_slots_get_offers),
+    CASE(R11_another_number_of_slots_waits),
+    CASE(R11_cancelling_the_first_waiter_serves_the_others),
+    CASE(R11_expiry_serves_the_next_waiter_like_a_release),
+    CASE(R11_a_holder_learns_that_a_client_waits),
+    CASE(R11_a_holder_learns_of_an_open_offer),
+    CASE(R12_a_closed_session_leaves_the_queue),
     CASE(R12_the_offer_of_a_closed_session_passes_on),
     CASE(R12_the_lease_of_a_closed_session_stays_until_its_end),
-    CASE(R12_a_killed_waiter_is_passed_over),
-    CASE(R12_a_killed_waiter_holds_up_nobody_who_is_new),
+    CASE(R12_a_killed_waiter_is_skipped),
+    CASE(R12_a_killed_waiter_does_not_delay_new_clients),
     CASE(R12_the_lease_of_a_killed_holder_stays_until_its_end),
-    CASE(R12_another_session_may_take_a_waiter_over),
-    CASE(R12_housekeeping_leaves_the_living_alone),
-    CASE(R13_an_offer_that_nobody_confirms_passes_on),
-    CASE(R13_a_sleeper_keeps_its_place),
+    CASE(R12_another_session_may_adopt_a_waiter),
+    CASE(R12_housekeeping_keeps_live_waiters),
+    CASE(R13_an_unconfirmed_offer_passes_on),
+    CASE(R13_a_sleeper_keeps_its_position),
     CASE(R13_a_sleeper_blocks_nobody),
-    CASE(R13_a_sleeper_that_wakes_to_a_free_name_has_it),
+    CASE(R13_a_sleeper_that_wakes_gets_a_free_name),
     CASE(R13_a_sleeper_does_not_take_what_is_offered),
     CASE(R13_several_sleepers_wake_in_their_order),
     CASE(R13_the_ttl_counts_from_the_confirm),

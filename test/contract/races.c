@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Threads with a session each want one name at once (R9, R10, R11): who holds it keeps a tally, which tells when two
- * hold that may not.  Nothing of cmocka runs in them; what went wrong is counted and looked at in the end.
+ * Threads, each with its own session, request one name at the same time (R9, R10, R11). Holders update a tally that
+ * shows when two of them hold the name and must not. The threads call nothing of cmocka: they count failures, and the
+ * test checks the counts at the end.
  */
 #include "harness.h"
 
@@ -12,12 +13,12 @@ enum { RACERS = 4, TURNS = 150, PATIENCE_MS = 60000 };
 
 struct track {
   uint32_t mode[RACERS], slots;
-  /* Touched by holders. */
+  /* Changed by holders. */
   _Atomic int exclusive, others;
   _Atomic uint64_t slots_taken;
   _Atomic uint64_t last_fence;
   uint64_t tally; /* not atomic: exclusive holders alone */
-  /* What went wrong. */
+  /* Failures. */
   _Atomic int two_at_once, fences_fell, gave_up;
 };
 
@@ -25,36 +26,36 @@ struct racer {
   struct track *track;
   struct party *p;
   dibs__thread *thread;
-  struct dibs__lease_op op; /* as first asked */
+  struct dibs__lease_op op; /* as first requested */
   dibs__tick by;
   int nr;
 };
 
-/* Asks until it is answered. */
-static dibs__status ask(struct racer *r, struct dibs__lease_op *op) {
+/* Repeats the request until it is answered. */
+static dibs__status send_request(struct racer *r, struct dibs__lease_op *op) {
   const struct dibs__driver *driver = store_of(r->p)->driver;
   struct dibs__op *ops[] = {&op->op};
   while (dibs__tick_before(dibs__tick_now(), r->by)) {
     op->op.status = DIBS_UNKNOWN;
-    dibs__status run = r->p->session ? driver->run(r->p->session, ops, 1, r->by, &r->p->said) : DIBS_UNAVAILABLE;
-    if (r->p->said.dead || !r->p->session) {
+    dibs__status run = r->p->session ? driver->run(r->p->session, ops, 1, r->by, &r->p->reported) : DIBS_UNAVAILABLE;
+    if (r->p->reported.dead || !r->p->session) {
       if (r->p->session) driver->disconnect(r->p->session);
       r->p->session = NULL;
-      (void)driver->connect(store_of(r->p), r->by, &r->p->session, &r->p->identity, &r->p->said);
+      (void)driver->connect(store_of(r->p), r->by, &r->p->session, &r->p->identity, &r->p->reported);
     }
     if (run == DIBS_OK && op->op.status != DIBS_UNKNOWN && op->op.status != DIBS_UNAVAILABLE) return op->op.status;
   }
   return DIBS_TIMEOUT;
 }
 
-static bool get(struct racer *r, struct dibs__lease_op *op) {
+static bool acquire_and_wait(struct racer *r, struct dibs__lease_op *op) {
   const struct dibs__driver *driver = store_of(r->p)->driver;
   *op = r->op;
-  while (ask(r, op) == DIBS__QUEUED) {
+  while (send_request(r, op) == DIBS__QUEUED) {
     struct dibs__event events[4];
     size_t count;
     uint64_t ticket = op->ticket;
-    /* A lost event costs this much. */
+    /* A lost event causes this delay. */
     (void)driver->events(store_of(r->p), events, 4, &count, dibs__tick_add_ms(dibs__tick_now(), 20));
     *op = r->op;
     op->ticket = ticket;
@@ -89,7 +90,7 @@ static void race(void *arg) {
   struct track *t = r->track;
   for (int turn = 0; turn < TURNS; turn++) {
     struct dibs__lease_op op;
-    if (!get(r, &op)) {
+    if (!acquire_and_wait(r, &op)) {
       t->gave_up++;
       return;
     }
@@ -98,7 +99,7 @@ static void race(void *arg) {
     else
       hold_with_others(t, &op);
     op.op.verb = DIBS__RELEASE;
-    if (ask(r, &op) == DIBS_TIMEOUT) {
+    if (send_request(r, &op) == DIBS_TIMEOUT) {
       t->gave_up++;
       return;
     }
@@ -130,13 +131,13 @@ static void run_race(struct track *t) {
   assert_int_equal(t->tally, exclusive);
 }
 
-static void R9_threads_take_turns(void **state) {
+static void R9_threads_hold_one_after_another(void **state) {
   (void)state;
   if (!has_cap(DIBS__CAP_SESSION)) needs(DIBS__CAP_FIFO);
   run_race(&(struct track){.slots = 0});
 }
 
-static void R9_threads_read_and_write(void **state) {
+static void R9_reader_and_writer_threads_exclude_each_other(void **state) {
   (void)state;
   needs(DIBS__CAP_SHARED);
   if (!has_cap(DIBS__CAP_SESSION)) needs(DIBS__CAP_FIFO);
@@ -156,8 +157,8 @@ static void R9_threads_of_all_modes(void **state) {
 }
 
 static const struct CMUnitTest contract_races_cases[] = {
-    CASE(R9_threads_take_turns),
-    CASE(R9_threads_read_and_write),
+    CASE(R9_threads_hold_one_after_another),
+    CASE(R9_reader_and_writer_threads_exclude_each_other),
     CASE(R9_threads_fill_the_slots),
     CASE(R9_threads_of_all_modes),
 };

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void R18_a_record_that_was_never_there(void **state) {
+static void R18_a_record_that_never_existed_is_empty(void **state) {
   (void)state;
   struct party *p = party();
   struct dibs__record_op got = load(p, "r");
@@ -14,7 +14,7 @@ static void R18_a_record_that_was_never_there(void **state) {
   assert_null(got.got);
 }
 
-static void R18_sealed_but_never_saved(void **state) {
+static void R18_a_sealed_record_may_be_empty(void **state) {
   (void)state;
   struct party *p = party();
   struct dibs__lease_op held = acquire(p, "n", 1);
@@ -30,7 +30,7 @@ static void R18_sealed_but_never_saved(void **state) {
   assert_null(got.got);
 }
 
-static void R18_saved_is_what_others_read(void **state) {
+static void R18_other_clients_read_the_saved_data(void **state) {
   (void)state;
   struct party *p = party(), *q = party();
   struct dibs__lease_op held = acquire(p, "n", 1);
@@ -53,9 +53,9 @@ static void R18_an_older_fence_is_refused(void **state) {
   struct party *p = party(), *q = party();
   struct dibs__lease_op old = acquire(p, "n", 1);
   expect(save(p, "r", 1, old.fence, "old"), DIBS_OK);
-  pass_ttl(p);
+  advance_past_ttl(p);
   struct dibs__lease_op held = acquire(q, "n", 2);
-  /* The door closes before the read. */
+  /* The seal takes effect before the read. */
   struct dibs__record_op got = seal(q, "r", 2, held.fence);
   expect(got, DIBS_OK);
   assert_string_equal(got.got, "old");
@@ -92,21 +92,21 @@ static void R18_a_save_raises_the_fence_too(void **state) {
   assert_string_equal(load(p, "r").got, "five");
 }
 
-static void R18_a_dead_lease_may_save_while_nobody_was_there_since(void **state) {
+static void R18_an_ended_lease_may_save_if_nothing_newer_sealed(void **state) {
   (void)state;
   struct party *p = party();
   struct dibs__lease_op held = acquire(p, "n", 1);
   expect(seal(p, "r", 1, held.fence), DIBS_OK);
-  pass_ttl(p);
+  advance_past_ttl(p);
   expect(save(p, "r", 1, held.fence, "late but first"), DIBS_OK);
 }
 
-static void R18_any_bytes(void **state) {
+static void R18_a_record_may_contain_any_bytes(void **state) {
   (void)state;
   struct party *p = party();
   char bytes[] = "a\0b\xff\x01";
   struct dibs__lease_op held = acquire(p, "n", 1);
-  struct dibs__record_op op = record_op(DIBS__RECORD_SAVE, "r", 1, held.fence, NULL);
+  struct dibs__record_op op = save_op("r", 1, held.fence, NULL);
   struct dibs__op *ops[] = {&op.op};
   needs_family(p, DIBS__FAM_RECORD);
   op.data = dibs__str_of(bytes, 5);
@@ -118,7 +118,7 @@ static void R18_any_bytes(void **state) {
   assert_int_equal(got.got[5], 0);
 }
 
-static void R18_nothing_is_something(void **state) {
+static void R18_empty_data_is_a_record(void **state) {
   (void)state;
   struct party *p = party();
   struct dibs__lease_op held = acquire(p, "n", 1);
@@ -130,16 +130,16 @@ static void R18_nothing_is_something(void **state) {
   assert_int_equal(got.got[0], 0);
 }
 
-static void R18_a_megabyte_and_no_more(void **state) {
+static void R18_a_record_has_at_most_a_megabyte(void **state) {
   (void)state;
   struct party *p = party();
   struct dibs__lease_op held = acquire(p, "n", 1);
-  struct dibs__record_op op = record_op(DIBS__RECORD_SAVE, "r", 1, held.fence, NULL);
+  struct dibs__record_op op = save_op("r", 1, held.fence, NULL);
   struct dibs__op *ops[] = {&op.op};
   needs_family(p, DIBS__FAM_RECORD);
   char *big = malloc(DIBS_RECORD_MAX + 1);
   assert_non_null(big);
-  keep(big);
+  free_at_end(big);
   memset(big, 'x', DIBS_RECORD_MAX + 1);
   op.data = dibs__str_of(big, DIBS_RECORD_MAX + 1);
   run_batch(p, ops, 1);
@@ -166,16 +166,18 @@ static void R18_records_outlive_the_session_and_lost_leases(void **state) {
   struct dibs__lease_op held = acquire(p, "n", 1);
   expect(save(p, "r", 1, held.fence, "kept"), DIBS_OK);
   if (target()->forget) target()->forget(innermost(q));
-  leave(p);
+  close_party(p);
   assert_string_equal(load(q, "r").got, "kept");
   struct dibs__lease_op next = acquire(q, "n", 2);
-  if (next.op.status == DIBS_HELD || next.op.status == DIBS__QUEUED) return; /* nothing was lost: it is still held */
+  if (next.op.status == DIBS_HELD || next.op.status == DIBS__QUEUED)
+    return; /* this store lost nothing: the lease is
+             * still held */
   struct dibs__record_op got = seal(q, "r", 2, next.fence);
   expect(got, DIBS_OK);
   assert_string_equal(got.got, "kept");
 }
 
-static void R18_two_records_know_nothing_of_each_other(void **state) {
+static void R18_two_records_are_independent(void **state) {
   (void)state;
   struct party *p = party();
   struct dibs__lease_op first = acquire(p, "n", 1);
@@ -191,9 +193,9 @@ static void R18_two_records_know_nothing_of_each_other(void **state) {
 struct guarding {
   const char *version; /* IF_VERSION */
   bool absent;
-  int id; /* not 0: IF_FENCE, with the fence */
+  int id; /* not 0: IF_FENCE with this fence */
   dibs__fence fence;
-  const char *data; /* NULL: it is a removal */
+  const char *data; /* NULL: a removal */
 };
 
 static struct dibs__record_op guarded_as(struct party *p, const char *key, struct guarding how) {
@@ -211,7 +213,7 @@ static struct dibs__record_op guarded_as(struct party *p, const char *key, struc
 #define put(p, key, text, ...) guarded_as(p, key, (struct guarding){.data = text, ##__VA_ARGS__})
 #define drop(p, key, ...) guarded_as(p, key, (struct guarding){.data = NULL, ##__VA_ARGS__})
 
-/* Done; when an answer got lost on the way, what a second time says. */
+/* OK, or, if an answer was lost, the answer of the repetition. */
 static void expect_done(struct dibs__record_op op) {
   if (in_doubt(&op.op) && (op.op.status == DIBS_CONFLICT || op.op.status == DIBS_NOT_FOUND)) return;
   expect(op, DIBS_OK);
@@ -223,7 +225,7 @@ static const char *version_of(struct party *p, const char *key) {
   return text;
 }
 
-static void R21_a_version_that_stands_is_replaced(void **state) {
+static void R21_the_current_version_is_replaced(void **state) {
   (void)state;
   struct party *p = party(), *q = party();
   expect_done(put(p, "r", "one", .absent = true));
@@ -235,7 +237,7 @@ static void R21_a_version_that_stands_is_replaced(void **state) {
   assert_true(second.op.status != DIBS_OK || second.version == got.version);
 }
 
-static void R21_another_version_is_a_conflict_and_is_told(void **state) {
+static void R21_another_version_is_a_conflict_and_is_reported(void **state) {
   (void)state;
   struct party *p = party();
   expect_done(put(p, "r", "one", .absent = true));
@@ -254,7 +256,7 @@ static void R21_another_version_is_a_conflict_and_is_told(void **state) {
   assert_string_equal(load(p, "r").got, "two");
 }
 
-static void R21_only_what_is_absent_is_made(void **state) {
+static void R21_only_an_absent_record_is_created(void **state) {
   (void)state;
   struct party *p = party();
   expect(put(p, "r", "x", .version = "1"), DIBS_NOT_FOUND);
@@ -267,14 +269,14 @@ static void R21_only_what_is_absent_is_made(void **state) {
   assert_int_equal(late.version, load(p, "r").version);
   expect(put(p, "r", "late", .version = "0"), DIBS_CONFLICT);
   assert_string_equal(load(p, "r").got, "mine");
-  expect_done(put(p, "s", "nothing there is version 0", .version = "0"));
+  expect_done(put(p, "s", "a missing record has version 0", .version = "0"));
 }
 
 static void R21_version_and_fence_must_both_hold(void **state) {
   (void)state;
   struct party *p = party();
   struct dibs__lease_op old = acquire(p, "n", 1);
-  pass_ttl(p);
+  advance_past_ttl(p);
   struct dibs__lease_op held = acquire(p, "n", 2);
   expect_done(put(p, "r", "one", .absent = true, .id = 2, .fence = held.fence));
   char version[24];
@@ -299,13 +301,13 @@ static void R21_a_put_under_a_fence_raises_it(void **state) {
   expect_done(put(p, "r", "two", .id = 1, .fence = (dibs__fence){held.fence.v + 3}));
   assert_int_equal(load(p, "r").seen.v, held.fence.v + 3);
   expect(put(p, "r", "late", .id = 1, .fence = held.fence), DIBS_STALE);
-  /* Without a fence the remembered one stays. */
+  /* A write without a fence keeps the remembered fence. */
   expect_done(put(p, "r", "three", .version = version_of(p, "r")));
   assert_int_equal(load(p, "r").seen.v, held.fence.v + 3);
   assert_string_equal(load(p, "r").got, "three");
 }
 
-static void R21_guards_that_make_no_sense(void **state) {
+static void R21_contradictory_guards_are_invalid(void **state) {
   (void)state;
   struct party *p = party();
   expect(put(p, "r", "x", .version = "1", .absent = true), DIBS_INVALID);
@@ -319,7 +321,7 @@ static void R21_guards_that_make_no_sense(void **state) {
   expect(load(p, "r"), DIBS_NOT_FOUND);
 }
 
-static void R22_what_was_removed_and_made_anew_has_another_version(void **state) {
+static void R22_a_record_created_after_removal_has_a_new_version(void **state) {
   (void)state;
   struct party *p = party();
   expect_done(put(p, "r", "one", .absent = true));
@@ -330,7 +332,7 @@ static void R22_what_was_removed_and_made_anew_has_another_version(void **state)
   expect(got, DIBS_NOT_FOUND);
   assert_null(got.got);
   expect(put(p, "r", "late", .version = old), DIBS_NOT_FOUND);
-  expect_done(put(p, "r", "anew", .absent = true));
+  expect_done(put(p, "r", "again", .absent = true));
   expect(put(p, "r", "late", .version = old), DIBS_CONFLICT);
   expect_done(drop(p, "r", .version = version_of(p, "r")));
   expect(drop(p, "r"), DIBS_NOT_FOUND);
@@ -343,7 +345,7 @@ static void R23_a_removed_record_remembers_its_fence(void **state) {
   (void)state;
   struct party *p = party();
   struct dibs__lease_op old = acquire(p, "n", 1);
-  pass_ttl(p);
+  advance_past_ttl(p);
   struct dibs__lease_op held = acquire(p, "n", 2);
   expect(save(p, "r", 2, held.fence, "one"), DIBS_OK);
   expect_done(drop(p, "r", .id = 2, .fence = held.fence));
@@ -356,31 +358,31 @@ static void R23_a_removed_record_remembers_its_fence(void **state) {
   expect(got, DIBS_OK);
   assert_int_equal(got.version, 0);
   assert_null(got.got);
-  expect(save(p, "r", 2, held.fence, "anew"), DIBS_OK);
-  assert_string_equal(load(p, "r").got, "anew");
+  expect(save(p, "r", 2, held.fence, "again"), DIBS_OK);
+  assert_string_equal(load(p, "r").got, "again");
 }
 
 static const struct CMUnitTest contract_records_cases[] = {
-    CASE(R18_a_record_that_was_never_there),
-    CASE(R18_sealed_but_never_saved),
-    CASE(R18_saved_is_what_others_read),
+    CASE(R18_a_record_that_never_existed_is_empty),
+    CASE(R18_a_sealed_record_may_be_empty),
+    CASE(R18_other_clients_read_the_saved_data),
     CASE(R18_an_older_fence_is_refused),
     CASE(R18_the_same_fence_of_another_lease_is_refused),
     CASE(R18_a_save_raises_the_fence_too),
-    CASE(R18_a_dead_lease_may_save_while_nobody_was_there_since),
-    CASE(R18_any_bytes),
-    CASE(R18_nothing_is_something),
-    CASE(R18_a_megabyte_and_no_more),
+    CASE(R18_an_ended_lease_may_save_if_nothing_newer_sealed),
+    CASE(R18_a_record_may_contain_any_bytes),
+    CASE(R18_empty_data_is_a_record),
+    CASE(R18_a_record_has_at_most_a_megabyte),
     CASE(R18_a_fence_of_0_seals_nothing),
     CASE(R18_records_outlive_the_session_and_lost_leases),
-    CASE(R18_two_records_know_nothing_of_each_other),
-    CASE(R21_a_version_that_stands_is_replaced),
-    CASE(R21_another_version_is_a_conflict_and_is_told),
-    CASE(R21_only_what_is_absent_is_made),
+    CASE(R18_two_records_are_independent),
+    CASE(R21_the_current_version_is_replaced),
+    CASE(R21_another_version_is_a_conflict_and_is_reported),
+    CASE(R21_only_an_absent_record_is_created),
     CASE(R21_version_and_fence_must_both_hold),
     CASE(R21_a_put_under_a_fence_raises_it),
-    CASE(R21_guards_that_make_no_sense),
-    CASE(R22_what_was_removed_and_made_anew_has_another_version),
+    CASE(R21_contradictory_guards_are_invalid),
+    CASE(R22_a_record_created_after_removal_has_a_new_version),
     CASE(R23_a_removed_record_remembers_its_fence),
 };
 CONTRACT_TESTS(contract_records);

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: MIT */
-/* What a driver can't serve it refuses, says why, and leaves as it was (R20). */
+/* A driver refuses what it cannot serve, gives the reason, and changes nothing (R20). */
 #include "harness.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-static dibs__status try_open(const char *text, struct dibs__said *said) {
+static dibs__status try_open(const char *text, struct dibs__result *reported) {
   struct dibs__uri uri;
   struct dibs__chain chain;
-  dibs__status status = dibs__uri_parse(text, &uri, said);
+  dibs__status status = dibs__uri_parse(text, &uri, reported);
   if (status != DIBS_OK) return status;
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), 5000);
   for (int i = 0; i < 100; i++) {
-    status = dibs__chain_open(&uri, NULL, by, &chain, said);
+    status = dibs__chain_open(&uri, NULL, by, &chain, reported);
     if (status != DIBS_UNAVAILABLE) break;
   }
   dibs__uri_free(&uri);
@@ -21,23 +21,23 @@ static dibs__status try_open(const char *text, struct dibs__said *said) {
   return status;
 }
 
-static void R20_a_parameter_that_is_none_is_refused(void **state) {
+static void R20_an_unknown_parameter_is_refused(void **state) {
   (void)state;
   char text[1500];
-  struct dibs__said said = {0};
+  struct dibs__result reported = {0};
   snprintf(text, sizeof text, "%s%cnonsense=1", case_store_uri(), strchr(case_store_uri(), '?') ? '&' : '?');
-  assert_int_equal(try_open(text, &said), DIBS_INVALID);
-  assert_non_null(strstr(said.text, "nonsense"));
+  assert_int_equal(try_open(text, &reported), DIBS_INVALID);
+  assert_non_null(strstr(reported.text, "nonsense"));
 }
 
-static void R20_a_host_where_there_can_be_none_is_refused(void **state) {
+static void R20_a_host_is_refused_if_the_engine_has_none(void **state) {
   (void)state;
-  struct dibs__said said = {0};
+  struct dibs__result reported = {0};
   if (!target()->local) skip();
   char text[64];
   snprintf(text, sizeof text, "%s://somewhere/x", target()->scheme);
-  assert_int_equal(try_open(text, &said), DIBS_INVALID);
-  assert_string_not_equal(said.text, "");
+  assert_int_equal(try_open(text, &reported), DIBS_INVALID);
+  assert_string_not_equal(reported.text, "");
 }
 
 static void write_file(const char *path, const char *bytes, size_t size) {
@@ -55,30 +55,30 @@ static size_t read_file(const char *path, char *bytes, size_t size) {
   return n;
 }
 
-static void R20_a_file_that_is_something_else_is_left_as_it_was(void **state) {
+static void R20_a_foreign_file_is_unchanged(void **state) {
   (void)state;
-  struct dibs__said said = {0};
+  struct dibs__result reported = {0};
   const char *colon = strrchr(case_store_uri(), ':');
   char path[1400], beside[1450], bytes[8192], after[sizeof bytes + 1];
   if (!target()->is_file) skip();
   snprintf(path, sizeof path, "%.*s", (int)strcspn(colon + 1, "?"), colon + 1);
   for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = (char)('a' + i % 23);
   write_file(path, bytes, sizeof bytes);
-  dibs__status status = try_open(case_store_uri(), &said);
+  dibs__status status = try_open(case_store_uri(), &reported);
   assert_int_equal(status, DIBS_CORRUPT);
-  assert_non_null(strstr(said.text, path));
+  assert_non_null(strstr(reported.text, path));
   assert_int_equal(read_file(path, after, sizeof after), sizeof bytes);
   assert_memory_equal(after, bytes, sizeof bytes);
   const char *ends[] = {"-wal", "-shm", "-journal", "-dibs"};
   for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
     snprintf(beside, sizeof beside, "%s%s", path, ends[i]);
-    if (access(beside, F_OK) == 0) fail_msg("%s was left behind", beside);
+    if (access(beside, F_OK) == 0) fail_msg("opening left the file %s", beside);
   }
 }
 
-static void R20_a_file_is_no_folder(void **state) {
+static void R20_a_file_is_not_a_folder(void **state) {
   (void)state;
-  struct dibs__said said = {0};
+  struct dibs__result reported = {0};
   char text[1500];
   if (!target()->is_file) skip();
   size_t head = strcspn(case_store_uri(), "?");
@@ -87,9 +87,9 @@ static void R20_a_file_is_no_folder(void **state) {
   char path[1400];
   snprintf(path, sizeof path, "%.*s", (int)strcspn(colon + 1, "?"), colon + 1);
   write_file(path, "x", 1);
-  dibs__status status = try_open(text, &said);
+  dibs__status status = try_open(text, &reported);
   assert_true(status == DIBS_UNAVAILABLE || status == DIBS_DENIED || status == DIBS_INVALID || status == DIBS_CORRUPT);
-  assert_string_not_equal(said.text, "");
+  assert_string_not_equal(reported.text, "");
 }
 
 static void R20_two_opens_at_once_are_two_sessions(void **state) {
@@ -102,10 +102,8 @@ static void R20_two_opens_at_once_are_two_sessions(void **state) {
 }
 
 static const struct CMUnitTest contract_refusals_cases[] = {
-    CASE(R20_a_parameter_that_is_none_is_refused),
-    CASE(R20_a_host_where_there_can_be_none_is_refused),
-    CASE(R20_a_file_that_is_something_else_is_left_as_it_was),
-    CASE(R20_a_file_is_no_folder),
+    CASE(R20_an_unknown_parameter_is_refused),    CASE(R20_a_host_is_refused_if_the_engine_has_none),
+    CASE(R20_a_foreign_file_is_unchanged),        CASE(R20_a_file_is_not_a_folder),
     CASE(R20_two_opens_at_once_are_two_sessions),
 };
 CONTRACT_TESTS(contract_refusals);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* The engines that the contract's tests know how to handle, by scheme. */
-#include "drivers/memory.h"
-#include "drivers/sqlite.h"
-#include "drivers/sqlite_parts.h"
+/* The engines whose clock, sessions and memory the contract's tests can manipulate, by scheme. */
+#include "drivers/memory/memory.h"
+#include "drivers/server/server.h"
+#include "drivers/sqlite/sqlite.h"
+#include "drivers/sqlite/sqlite_impl.h"
 #include "harness.h"
-#include "sql/far.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,17 +14,17 @@ static void memory_use_up(struct party *p, uint16_t bucket, uint32_t left) {
   dibs__memory_use_up(innermost(p), bucket, left);
 }
 
-/* On a session of its own: `p` may talk through shims. */
+/* On a session of its own, because `p` may use shims. */
 static void sqlite_use_up(struct party *p, uint16_t bucket, uint32_t left) {
   struct dibs__dstore *store = innermost(p);
   struct dibs__session *session;
   struct dibs__identity identity;
-  struct dibs__said said = {0};
+  struct dibs__result reported = {0};
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), 5000);
-  assert_int_equal(store->driver->connect(store, by, &session, &identity, &said), DIBS_OK);
-  dibs__status status = dibs__sqlite_use_up(session, bucket, left, by, &said);
+  assert_int_equal(store->driver->connect(store, by, &session, &identity, &reported), DIBS_OK);
+  dibs__status status = dibs__sqlite_use_up(session, bucket, left, by, &reported);
   store->driver->disconnect(session);
-  if (status != DIBS_OK) fail_msg("%s", said.text);
+  if (status != DIBS_OK) fail_msg("%s", reported.text);
 }
 
 static void memory_reborn(struct party *p, uint16_t bucket) {
@@ -32,26 +32,26 @@ static void memory_reborn(struct party *p, uint16_t bucket) {
   dibs__memory_forget(innermost(p));
 }
 
-/* The side file has seen a fence that the database does not know: somebody has put an older file in its place. */
+/* The side file has seen a fence that the database does not know, as after an older file was restored. */
 static void sqlite_reborn(struct party *p, uint16_t bucket) {
-  uint32_t epoch = anchor_read(p, bucket).stands.epoch;
+  uint32_t epoch = anchor_read(p, bucket).current.epoch;
   dibs__side_mark(((struct dibs__lite *)innermost(p))->side, bucket, dibs__fence_make(epoch, DIBS__SEQ_MAX),
                   (dibs__when){0});
 }
 
-/* Of a server: by hand, on a connection of its own.  The first cell of the answer, or 0. */
-static int64_t far_say(struct dibs__far *store, const char *text, const struct dibs__sql_value *values, size_t count) {
-  const struct dibs__far_engine *engine = store->engine;
+/* For a server: runs SQL on a connection of its own.  Returns the first cell of the answer, or 0. */
+static int64_t server_run_sql(struct dibs__server *store, const char *text, const struct dibs__sql_value *values,
+                              size_t count) {
+  const struct dibs__server_engine *engine = store->engine;
   struct dibs__sql_wire *wire;
-  struct dibs__said said = {0};
+  struct dibs__result reported = {0};
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), 5000);
-  char *made = dibs__far_text(store, text);
+  char *made = dibs__server_text(store, text);
   assert_non_null(made);
-  if (engine->connect(store, by, &wire, &said) != DIBS_OK) fail_msg("%s", said.text);
+  if (engine->connect(store, by, &wire, &reported) != DIBS_OK) fail_msg("%s", reported.text);
   wire->by = by;
-  bool done =
-      engine->sql.put(wire, made, values, count) == DIBS__SQL_FINE && engine->sql.go(wire, true) == DIBS__SQL_FINE;
-  if (!done) print_error("%s\n", wire->words);
+  bool done = engine->sql.put(wire, made, values, count) == DIBS__SQL_OK && engine->sql.go(wire, true) == DIBS__SQL_OK;
+  if (!done) print_error("%s\n", wire->message);
   int64_t cell = done && engine->sql.rows(wire, 0) ? dibs__sql_cell_number(wire, 0, 0, 0) : 0;
   engine->close(wire);
   free(made);
@@ -59,43 +59,58 @@ static int64_t far_say(struct dibs__far *store, const char *text, const struct d
   return cell;
 }
 
-static void far_use_up(struct party *p, uint16_t bucket, uint32_t left) {
+static void server_use_up(struct party *p, uint16_t bucket, uint32_t left) {
   struct dibs__sql_value v[] = {dibs__sql_number(bucket), dibs__sql_number((int64_t)(DIBS__SEQ_MAX - left))};
-  far_say((struct dibs__far *)innermost(p),
-          "UPDATE dibs_name SET seq = $2 WHERE bucket = $1 AND name = '' AND place = 0", v, 2);
+  server_run_sql((struct dibs__server *)innermost(p),
+                 "UPDATE dibs_name SET seq = $2 WHERE bucket = $1 AND name = '' AND place = 0", v, 2);
+}
+
+static void server_restore(struct party *p, uint16_t bucket, bool back) {
+  static const char *const columns[] = {"SELECT epoch FROM dibs_name WHERE bucket = $1 AND name = ''",
+                                        "SELECT seq FROM dibs_name WHERE bucket = $1 AND name = ''",
+                                        "SELECT coalesce(since, 0) FROM dibs_name WHERE bucket = $1 AND name = ''"};
+  static struct dibs__sql_value kept[4];
+  struct dibs__server *store = (struct dibs__server *)innermost(p);
+  kept[0] = dibs__sql_number(bucket);
+  for (int i = 0; i < 3 && !back; i++) kept[i + 1] = dibs__sql_number(server_run_sql(store, columns[i], kept, 1));
+  if (!back) return;
+  server_run_sql(store,
+                 "UPDATE dibs_name SET epoch = $2, seq = $3, since = nullif($4, 0) WHERE bucket = $1 AND name = ''",
+                 kept, 4);
 }
 
 /* As if another server had written the rows. */
-static void far_reborn(struct party *p, uint16_t bucket) {
+static void server_reborn(struct party *p, uint16_t bucket) {
   static const uint8_t other[20] = "another server";
   struct dibs__sql_value v = dibs__sql_bytes(other, sizeof other);
   (void)bucket;
-  far_say((struct dibs__far *)innermost(p), "UPDATE dibs_name SET life = $1 WHERE name = '' AND place = 0", &v, 1);
-  far_say((struct dibs__far *)innermost(p), "UPDATE dibs_meta SET life = $1", &v, 1);
+  server_run_sql((struct dibs__server *)innermost(p), "UPDATE dibs_name SET life = $1 WHERE name = '' AND place = 0",
+                 &v, 1);
+  server_run_sql((struct dibs__server *)innermost(p), "UPDATE dibs_meta SET life = $1", &v, 1);
 }
 
-static void far_aged(struct party *p) {
-  far_say((struct dibs__far *)innermost(p), "DROP TABLE dibs_report", NULL, 0);
-  far_say((struct dibs__far *)innermost(p), "UPDATE dibs_meta SET version = 2", NULL, 0);
+static void server_aged(struct party *p) {
+  server_run_sql((struct dibs__server *)innermost(p), "DROP TABLE dibs_report", NULL, 0);
+  server_run_sql((struct dibs__server *)innermost(p), "UPDATE dibs_meta SET version = 2", NULL, 0);
 }
 
-static void far_bury(struct dibs__dstore *store, dibs__id id) {
+static void server_bury(struct dibs__dstore *store, dibs__id id) {
   struct dibs__sql_value v = dibs__sql_bytes(id.b, sizeof id.b);
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), 10000);
-  while (far_say((struct dibs__far *)store, "SELECT max(@alive) FROM dibs_name WHERE id = $1 AND place > 0", &v, 1) >
-         0) {
+  while (server_run_sql((struct dibs__server *)store, "SELECT max(@{alive}) FROM dibs_name WHERE id = $1 AND place > 0",
+                        &v, 1) > 0) {
     assert_true(dibs__tick_before(dibs__tick_now(), by));
     dibs__nap_ms(1);
   }
 }
 
-/* Where test/postgres/skewed.sh has put a clock of its own before the server's. */
-static void far_skew(struct dibs__dstore *store, int64_t ms) {
+/* For a server whose clock test/postgres/skewed.sh has replaced. */
+static void server_skew(struct dibs__dstore *store, int64_t ms) {
   struct dibs__sql_value v = dibs__sql_number(ms);
-  far_say((struct dibs__far *)store, "UPDATE test_clock SET ms = ms + $1", &v, 1);
+  server_run_sql((struct dibs__server *)store, "UPDATE test_clock SET ms = ms + $1", &v, 1);
 }
 
-/* Where test/servers/skewed.sh has put a clock of its own before the server's. */
+/* For a server whose clock test/servers/skewed.sh has replaced. */
 static void file_skew(struct dibs__dstore *store, int64_t ms) {
   const char *path = getenv("DIBS_TEST_CLOCK");
   int64_t skew = 0;
@@ -109,7 +124,7 @@ static void file_skew(struct dibs__dstore *store, int64_t ms) {
   assert_int_equal(fclose(file), 0);
 }
 
-/* The server hears of a death before it hears of whoever connects afterwards, as the party has that is given here. */
+/* The server notices a closed connection before it accepts later ones, such as that of the party given here. */
 static void redis_bury(struct dibs__dstore *store, dibs__id id) {
   (void)store, (void)id;
 }
@@ -118,7 +133,7 @@ static const struct contract_target targets[] = {
     {.scheme = "tiers",
      .no_tier = true,
      .slack_ms = 1,
-     .told_ms = 1, /* two clients of a tier do not read its clock in the same instant */
+     .told_ms = 1, /* two clients of a tier read its clock at different instants */
      .strides = true},
     {.scheme = "memory",
      .local = true,
@@ -134,23 +149,40 @@ static const struct contract_target targets[] = {
      .skew = dibs__sqlite_skew,
      .reborn = sqlite_reborn,
      .use_up = sqlite_use_up},
-    {.scheme = "postgres", .aged = far_aged, .reborn = far_reborn, .use_up = far_use_up, .bury = far_bury},
+    {.scheme = "postgres",
+     .clocked = true,
+     .aged = server_aged,
+     .reborn = server_reborn,
+     .use_up = server_use_up,
+     .restore = server_restore,
+     .bury = server_bury},
     {.scheme = "postgresql",
-     .aged = far_aged,
-     .reborn = far_reborn,
-     .use_up = far_use_up,
-     .bury = far_bury,
-     .skew = far_skew}, /* through skewed.sh */
-    {.scheme = "mysql", .aged = far_aged, .reborn = far_reborn, .use_up = far_use_up, .bury = far_bury},
+     .clocked = true,
+     .aged = server_aged,
+     .reborn = server_reborn,
+     .use_up = server_use_up,
+     .restore = server_restore,
+     .bury = server_bury,
+     .skew = server_skew}, /* through skewed.sh */
+    {.scheme = "mysql",
+     .clocked = true,
+     .aged = server_aged,
+     .reborn = server_reborn,
+     .use_up = server_use_up,
+     .restore = server_restore,
+     .bury = server_bury},
     {.scheme = "redis", .apart = true, .lazy_close = true, .bury = redis_bury},
     {.scheme = "redlock",
      .no_tier = true,
-     .slack_ms = 100}, /* the clocks of nodes may run apart, and an answer takes its time */
+     .told_ms = 20,    /* a client that has not asked the nodes itself allows for less drift if less time is left */
+     .slack_ms = 100}, /* the clocks of nodes may differ, and an answer takes time */
     {.scheme = "mariadb",
-     .aged = far_aged,
-     .reborn = far_reborn,
-     .use_up = far_use_up,
-     .bury = far_bury,
+     .clocked = true,
+     .aged = server_aged,
+     .reborn = server_reborn,
+     .use_up = server_use_up,
+     .restore = server_restore,
+     .bury = server_bury,
      .skew = file_skew}, /* through skewed.sh */
 };
 

@@ -1,40 +1,41 @@
 /* SPDX-License-Identifier: MIT */
-/* Stores that serve for an anchor elsewhere: what is installed (R34), what is granted (R35); reports (R36). */
+/* Stores that serve for an anchor elsewhere: installing mandates (R34), grants (R35), and buckets that open, leave and
+ * are only read (R45 to R47). */
 #include "harness.h"
+#include "tier/tiers_impl.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { PATIENCE_MS = 5000, KEEP_MS = 60000 };
+enum { PATIENCE_MS = 5000 };
 
-static dibs__mandate above(dibs__mandate mandate, uint32_t by) {
-  mandate.epoch += by;
-  return mandate;
+static dibs__mandate above(dibs__mandate m, uint32_t by) {
+  return (dibs__mandate){m.epoch + by, m.incarnation};
 }
 
-/* A tier of a store that keeps what is installed. */
+/* A tier of a store that keeps an installed mandate. */
 static struct party *tier_with_anchor(void) {
-  if (open_as_tier()) skip(); /* nobody is no tier then */
+  if (open_as_tier()) skip(); /* then every party is a tier */
   struct party *t = tier();
   if (!(t->identity.families & 1u << DIBS__FAM_ANCHOR)) skip();
   return t;
 }
 
-/* Installs an epoch so far above what the bucket of "n" has; the party goes by it. */
+/* Installs an epoch this far above that of the bucket of "n"; the party uses it. */
 static dibs__mandate serve(struct party *t, uint32_t by) {
   uint16_t bucket = bucket_of("n");
-  dibs__mandate what = above(anchor_read(t, bucket).stands, by);
+  dibs__mandate what = above(anchor_has(t, bucket), by);
   struct dibs__anchor_op op = anchor_install(t, bucket, what);
   expect(op, DIBS_OK);
-  assert_true(dibs__mandate_equal(&op.stands, &what));
+  assert_true(dibs__mandate_equal(&op.current, &what));
   assert_true(op.served);
   t->mandates[bucket] = what;
   return what;
 }
 
-/* One question about "n", without following the mandate. */
-static struct dibs__lease_op ask(struct party *p, enum dibs__lease_verb verb, int id, dibs__fence fence,
-                                 dibs__mandate under) {
+/* One request for "n", without following the mandate. */
+static struct dibs__lease_op send_request(struct party *p, enum dibs__lease_verb verb, int id, dibs__fence fence,
+                                          dibs__mandate under) {
   struct dibs__lease_op op = lease_op(p, verb, "n", id, (struct how){.now = true, .try_only = true});
   struct dibs__op *ops[] = {&op.op};
   op.op.mandate = under;
@@ -43,12 +44,12 @@ static struct dibs__lease_op ask(struct party *p, enum dibs__lease_verb verb, in
   return op;
 }
 
-/* All that could take or change what id 1 holds under `fence`. */
-static void nothing_is_done(struct party *p, dibs__mandate under, dibs__fence fence, dibs__status want,
+/* No operation can take or change what id 1 holds under `fence`. */
+static void nothing_changes(struct party *p, dibs__mandate under, dibs__fence fence, dibs__status want,
                             const dibs__mandate *has) {
   for (int verb = DIBS__ACQUIRE; verb <= DIBS__BREAK; verb++)
     for (int id = 1; id <= 2; id++) {
-      struct dibs__lease_op op = ask(p, (enum dibs__lease_verb)verb, id, fence, under);
+      struct dibs__lease_op op = send_request(p, (enum dibs__lease_verb)verb, id, fence, under);
       assert_int_equal(op.op.status, want);
       if (has) assert_true(dibs__mandate_equal(&op.op.has, has));
     }
@@ -61,42 +62,42 @@ static void R34_a_mandate_is_installed_upwards(void **state) {
   struct party *t = tier_with_anchor(), *u = tier();
   uint16_t bucket = bucket_of("n");
   assert_false(anchor_read(t, bucket).served);
-  dibs__mandate first = serve(t, 5), found = anchor_read(u, bucket).stands;
+  dibs__mandate first = serve(t, 5), found = anchor_read(u, bucket).current;
   assert_true(dibs__mandate_equal(&first, &found));
   for (uint32_t below = 0; below < 3; below++) {
     dibs__mandate what = first;
     what.epoch -= below;
     struct dibs__anchor_op op = anchor_install(u, bucket, what);
     expect(op, DIBS_CONFLICT);
-    assert_true(dibs__mandate_equal(&op.stands, &first));
+    assert_true(dibs__mandate_equal(&op.current, &first));
   }
   dibs__mandate second = serve(u, 1000);
   expect(anchor_install(t, bucket, above(first, 1)), DIBS_CONFLICT);
-  found = anchor_read(t, bucket).stands;
+  found = anchor_read(t, bucket).current;
   assert_true(dibs__mandate_equal(&second, &found));
 }
 
-static void R34_only_for_the_present_life(void **state) {
+static void R34_only_for_the_present_incarnation(void **state) {
   (void)state;
   struct party *t = tier_with_anchor();
   dibs__mandate first = serve(t, 1), other = above(first, 1);
-  other.life.b[7] ^= 1;
+  other.incarnation.b[7] ^= 1;
   struct dibs__anchor_op op = anchor_install(t, bucket_of("n"), other);
   expect(op, DIBS_CONFLICT);
-  assert_true(dibs__mandate_equal(&op.stands, &first));
+  assert_true(dibs__mandate_equal(&op.current, &first));
 }
 
 static void R34_epochs_have_an_end(void **state) {
   (void)state;
   struct party *t = tier_with_anchor();
-  dibs__mandate last = anchor_read(t, 9).stands;
+  dibs__mandate last = anchor_read(t, 9).current;
   last.epoch = DIBS__EPOCH_MAX + 1;
   expect(anchor_install(t, 9, last), DIBS_INVALID);
   assert_false(anchor_read(t, 9).served);
   expect(anchor_install(t, DIBS__BUCKETS, last), DIBS_INVALID);
 }
 
-static void R34_the_sequence_begins_anew(void **state) {
+static void R34_the_sequence_restarts(void **state) {
   (void)state;
   struct party *t = tier_with_anchor();
   dibs__mandate first = serve(t, 1);
@@ -112,70 +113,70 @@ static void R34_the_sequence_begins_anew(void **state) {
   assert_true(dibs__fence_below(held.fence, later.fence));
 }
 
-static void R34_a_bucket_is_served_alone(void **state) {
+static void R34_other_buckets_are_unaffected(void **state) {
   (void)state;
   struct party *t = tier_with_anchor();
   uint16_t other = (uint16_t)((bucket_of("n") + 1) % DIBS__BUCKETS);
-  dibs__mandate before = anchor_read(t, other).stands;
+  dibs__mandate before = anchor_read(t, other).current;
   serve(t, 1);
   struct dibs__anchor_op read = anchor_read(t, other);
   assert_false(read.served);
-  assert_true(dibs__mandate_equal(&read.stands, &before));
+  assert_true(dibs__mandate_equal(&read.current, &before));
 }
 
 /* ---- R35 ---- */
 
-static void R35_a_tier_is_granted_nothing_of_the_stores_own(void **state) {
+static void R35_a_tier_gets_no_grant_from_the_stores_own_bucket(void **state) {
   (void)state;
   struct party *t = tier_with_anchor(), *p = party();
-  dibs__mandate own = anchor_read(p, bucket_of("n")).stands, none = {.life = own.life};
+  dibs__mandate own = anchor_read(p, bucket_of("n")).current, none = {.incarnation = own.incarnation};
   struct dibs__lease_op held = acquire(p, "n", 1);
   expect(held, DIBS_OK);
-  nothing_is_done(t, own, held.fence, DIBS__MOVED, &none);
-  nothing_is_done(t, none, held.fence, DIBS__MOVED, &none);
+  nothing_changes(t, own, held.fence, DIBS__MOVED, &none);
+  nothing_changes(t, none, held.fence, DIBS__MOVED, &none);
   expect(acquire(p, "n", 2, .try_only = true), DIBS_HELD);
   expect(renew(p, "n", 1, held.fence), DIBS_OK);
-  dibs__mandate still = anchor_read(t, bucket_of("n")).stands;
+  dibs__mandate still = anchor_read(t, bucket_of("n")).current;
   assert_true(dibs__mandate_equal(&own, &still));
 }
 
-static void R35_who_is_no_tier_is_refused(void **state) {
+static void R35_a_client_that_opened_the_store_alone_is_refused(void **state) {
   (void)state;
   struct party *t = tier_with_anchor(), *p = party();
-  dibs__mandate own = anchor_read(p, bucket_of("n")).stands, what = serve(t, 1);
+  dibs__mandate own = anchor_read(p, bucket_of("n")).current, what = serve(t, 1);
   struct dibs__lease_op held = acquire(t, "n", 1);
   expect(held, DIBS_OK);
-  nothing_is_done(p, what, held.fence, DIBS_DENIED, NULL);
-  assert_non_null(strstr(p->said.text, "with all its tiers"));
-  nothing_is_done(p, own, held.fence, DIBS_DENIED, NULL);
-  nothing_is_done(p, (dibs__mandate){0}, held.fence, DIBS_DENIED, NULL);
-  /* Nor what nobody holds. */
+  nothing_changes(p, what, held.fence, DIBS_DENIED, NULL);
+  assert_non_null(strstr(p->reported.text, "with all its tiers"));
+  nothing_changes(p, own, held.fence, DIBS_DENIED, NULL);
+  nothing_changes(p, (dibs__mandate){0}, held.fence, DIBS_DENIED, NULL);
+  /* Nor a free name. */
   expect(release(t, "n", 1, held.fence), DIBS_OK);
-  assert_int_equal(ask(p, DIBS__ACQUIRE, 3, DIBS__FENCE_NONE, what).op.status, DIBS_DENIED);
+  assert_int_equal(send_request(p, DIBS__ACQUIRE, 3, DIBS__FENCE_NONE, what).op.status, DIBS_DENIED);
   expect(cancel(t, "n", 3), DIBS_NOT_FOUND);
-  /* All else is as ever. */
+  /* Everything else works as before. */
   expect(save(p, "r", 1, held.fence, "kept"), DIBS_OK);
   assert_string_equal(load(p, "r").got, "kept");
   assert_true(anchor_read(p, bucket_of("n")).served);
 }
 
-static void R35_only_under_what_was_installed_last(void **state) {
+static void R35_only_the_last_installed_mandate_grants(void **state) {
   (void)state;
   struct party *t = tier_with_anchor();
   dibs__mandate first = serve(t, 1), second = serve(t, 1), stranger = second;
-  stranger.life.b[0] ^= 0x10;
+  stranger.incarnation.b[0] ^= 0x10;
   struct dibs__lease_op held = acquire(t, "n", 1);
   expect(held, DIBS_OK);
-  nothing_is_done(t, first, held.fence, DIBS__MOVED, &second);
-  nothing_is_done(t, above(second, 1), held.fence, DIBS__MOVED, &second);
-  nothing_is_done(t, stranger, held.fence, DIBS__MOVED, &second);
+  nothing_changes(t, first, held.fence, DIBS__MOVED, &second);
+  nothing_changes(t, above(second, 1), held.fence, DIBS__MOVED, &second);
+  nothing_changes(t, stranger, held.fence, DIBS__MOVED, &second);
   expect(acquire(t, "n", 2, .try_only = true), DIBS_HELD);
   expect(renew(t, "n", 1, held.fence), DIBS_OK);
   expect(release(t, "n", 1, held.fence), DIBS_OK);
 }
 
-/* As the one packet of a server and the one transaction of a file carry them. */
-static void R35_also_in_a_batch_of_many(void **state) {
+/* One packet of a server and one transaction of a file carry all of them. */
+static void R35_a_batch_may_mix_served_and_other_buckets(void **state) {
   (void)state;
   struct party *t = tier_with_anchor(), *p = party();
   struct dibs__lease_op ops[12];
@@ -183,14 +184,14 @@ static void R35_also_in_a_batch_of_many(void **state) {
   char name[16];
   for (size_t i = 1; i < 12; i += 2) {
     snprintf(name, sizeof name, "m%zu", i);
-    struct dibs__anchor_op read = anchor_read(t, bucket_of(name));
-    if (!read.served) expect(anchor_install(t, bucket_of(name), above(read.stands, 1)), DIBS_OK);
+    dibs__mandate has = anchor_has(t, bucket_of(name));
+    if (!anchor_read(t, bucket_of(name)).served) expect(anchor_install(t, bucket_of(name), above(has, 1)), DIBS_OK);
   }
   for (int round = 0; round < 2; round++) {
     for (size_t i = 0; i < 12; i++) {
       snprintf(name, sizeof name, "m%zu", i);
       uint16_t bucket = bucket_of(name);
-      t->mandates[bucket] = p->mandates[bucket] = anchor_read(t, bucket).stands;
+      t->mandates[bucket] = p->mandates[bucket] = anchor_read(t, bucket).current;
       ops[i] = lease_op(round ? p : t, DIBS__ACQUIRE, name, (int)i, (struct how){.now = false});
       batch[i] = &ops[i].op;
     }
@@ -205,11 +206,11 @@ static void R35_also_in_a_batch_of_many(void **state) {
   }
 }
 
-static void R35_shared_and_counted_too(void **state) {
+static void R35_shared_and_counted_grants_need_the_mandate(void **state) {
   (void)state;
   struct party *t = tier_with_anchor();
   if ((t->identity.caps & DIBS__CAP_SHARED) == 0) skip();
-  dibs__mandate own = anchor_read(t, bucket_of("n")).stands, first = serve(t, 1);
+  dibs__mandate own = anchor_read(t, bucket_of("n")).current, first = serve(t, 1);
   uint32_t modes = t->identity.caps & DIBS__CAP_COUNTED ? DIBS_COUNTED : DIBS_SHARED;
   for (uint32_t mode = DIBS_SHARED; mode <= modes; mode++) {
     struct how how = {.mode = mode, .slots = mode == DIBS_COUNTED ? 2 : 0};
@@ -225,7 +226,7 @@ static void R35_shared_and_counted_too(void **state) {
   }
 }
 
-static void R35_an_epoch_that_is_used_up_is_told(void **state) {
+static void R35_a_used_up_epoch_is_reported(void **state) {
   (void)state;
   if (!target()->use_up) skip();
   struct party *t = tier_with_anchor();
@@ -236,11 +237,11 @@ static void R35_an_epoch_that_is_used_up_is_told(void **state) {
   expect(last, DIBS_OK);
   expect(release(t, "n", 1, last.fence), DIBS_OK);
   for (int i = 0; i < 3; i++) {
-    struct dibs__lease_op op = ask(t, DIBS__ACQUIRE, 2 + i, DIBS__FENCE_NONE, first);
+    struct dibs__lease_op op = send_request(t, DIBS__ACQUIRE, 2 + i, DIBS__FENCE_NONE, first);
     assert_int_equal(op.op.status, DIBS__MOVED);
     assert_true(dibs__mandate_equal(&op.op.has, &first));
   }
-  dibs__mandate still = anchor_read(t, bucket).stands;
+  dibs__mandate still = anchor_read(t, bucket).current;
   assert_true(dibs__mandate_equal(&first, &still));
   dibs__mandate second = serve(t, 1);
   struct dibs__lease_op next = acquire(t, "n", 2);
@@ -248,7 +249,7 @@ static void R35_an_epoch_that_is_used_up_is_told(void **state) {
   assert_int_equal(dibs__fence_epoch(next.fence), second.epoch);
 }
 
-static void R35_a_block_too_large_for_what_is_left(void **state) {
+static void R35_a_block_larger_than_the_rest_of_the_epoch(void **state) {
   (void)state;
   needs(DIBS__CAP_BLOCKS);
   if (!target()->use_up) skip();
@@ -268,7 +269,7 @@ static void R35_a_block_too_large_for_what_is_left(void **state) {
   expect(renew(t, "n", 1, held.fence), DIBS_OK);
 }
 
-/* What is found free of waiters' claims may be used up by the offer to the very one who asks. */
+/* A name may be free although waiters exist; the offer to the requesting waiter itself may use the last fence. */
 static void R35_an_offer_takes_the_last_but_one(void **state) {
   (void)state;
   needs(DIBS__CAP_GRANT_NEXT | DIBS__CAP_BLOCKS);
@@ -280,19 +281,19 @@ static void R35_an_offer_takes_the_last_but_one(void **state) {
   expect(held, DIBS_OK);
   expect(acquire(u, "n", 2), DIBS__QUEUED);
   target()->use_up(t, bucket, 2);
-  pass_ttl(t);
+  advance_past_ttl(t);
   struct dibs__lease_op op = lease_op(u, DIBS__ACQUIRE, "n", 2, (struct how){.block = 2});
   struct dibs__op *ops[] = {&op.op};
   run_batch(u, ops, 1);
   assert_int_equal(op.op.status, DIBS__MOVED);
   assert_true(dibs__mandate_equal(&op.op.has, &first));
-  dibs__mandate still = anchor_read(t, bucket).stands;
+  dibs__mandate still = anchor_read(t, bucket).current;
   assert_true(dibs__mandate_equal(&first, &still));
   serve(t, 1);
   expect(acquire(u, "n", 2, .block = 2), DIBS_OK);
 }
 
-static void R35_two_ask_for_the_last_fence(void **state) {
+static void R35_two_requests_compete_for_the_last_fence(void **state) {
   (void)state;
   if (!target()->use_up) skip();
   struct party *t = tier_with_anchor();
@@ -316,11 +317,11 @@ static void R35_two_ask_for_the_last_fence(void **state) {
     assert_true(dibs__mandate_equal(&ops[i].op.has, &first));
   }
   assert_true(granted < 2);
-  dibs__mandate still = anchor_read(t, bucket).stands;
+  dibs__mandate still = anchor_read(t, bucket).current;
   assert_true(dibs__mandate_equal(&first, &still));
 }
 
-static void R35_a_new_life_voids_what_was_installed(void **state) {
+static void R35_a_new_incarnation_voids_the_mandate(void **state) {
   (void)state;
   if (!target()->reborn) skip();
   struct party *t = tier_with_anchor(), *p = party();
@@ -329,38 +330,38 @@ static void R35_a_new_life_voids_what_was_installed(void **state) {
   struct dibs__lease_op held = acquire(t, "n", 1);
   expect(held, DIBS_OK);
   target()->reborn(t, bucket);
-  struct dibs__lease_op old = ask(t, DIBS__RENEW, 1, held.fence, first);
+  struct dibs__lease_op old = send_request(t, DIBS__RENEW, 1, held.fence, first);
   assert_int_equal(old.op.status, DIBS__MOVED);
   assert_int_equal(old.op.has.epoch, first.epoch);
   dibs__mandate now = old.op.has;
-  nothing_is_done(t, now, held.fence, DIBS__MOVED, &now);
-  nothing_is_done(p, now, held.fence, DIBS_DENIED, NULL);
+  nothing_changes(t, now, held.fence, DIBS__MOVED, &now);
+  nothing_changes(p, now, held.fence, DIBS_DENIED, NULL);
   struct dibs__anchor_op read = anchor_read(t, bucket);
   assert_true(read.served);
-  assert_true(dibs__mandate_equal(&read.stands, &now));
+  assert_true(dibs__mandate_equal(&read.current, &now));
   expect(anchor_install(t, bucket, now), DIBS_CONFLICT);
   dibs__mandate stranger = above(first, 1);
-  stranger.life.b[3] ^= 1;
+  stranger.incarnation.b[3] ^= 1;
   expect(anchor_install(t, bucket, stranger), DIBS_CONFLICT);
   dibs__mandate second = serve(t, 1);
   assert_int_equal(second.epoch, first.epoch + 1);
-  (void)cancel(t, "n", 1); /* it may be remembered or not */
+  (void)cancel(t, "n", 1); /* the new incarnation may remember the lease or not */
   struct dibs__lease_op later = acquire(t, "n", 2);
   expect(later, DIBS_OK);
   assert_int_equal(dibs__fence_epoch(later.fence), second.epoch);
 }
 
-static void R35_nobody_makes_the_next_epoch_there(void **state) {
+static void R35_a_served_bucket_refuses_next(void **state) {
   (void)state;
   struct party *t = tier_with_anchor();
   dibs__mandate first = serve(t, 1);
   struct dibs__anchor_op op = anchor_next(t, bucket_of("n"), first);
   expect(op, DIBS_CONFLICT);
   assert_true(op.served);
-  assert_true(dibs__mandate_equal(&op.stands, &first));
+  assert_true(dibs__mandate_equal(&op.current, &first));
 }
 
-static void R35_alone_again_it_goes_on_above(void **state) {
+static void R35_a_bucket_alone_again_continues_above(void **state) {
   (void)state;
   struct party *t = tier_with_anchor(), *p = party();
   uint16_t bucket = bucket_of("n");
@@ -370,38 +371,38 @@ static void R35_alone_again_it_goes_on_above(void **state) {
   struct dibs__anchor_op op = anchor_alone(t, bucket);
   expect(op, DIBS_OK);
   assert_false(op.served);
-  assert_true(op.stands.epoch > first.epoch);
-  nothing_is_done(t, first, held.fence, DIBS__MOVED, &(dibs__mandate){.life = op.stands.life});
+  assert_true(op.current.epoch > first.epoch);
+  nothing_changes(t, first, held.fence, DIBS__MOVED, &(dibs__mandate){.incarnation = op.current.incarnation});
   struct dibs__lease_op own = acquire(p, "n", 2);
   expect(own, DIBS_OK);
   assert_true(dibs__fence_below(held.fence, own.fence));
   struct dibs__anchor_op again = anchor_alone(t, bucket);
   expect(again, DIBS_OK);
-  assert_true(dibs__mandate_equal(&again.stands, &op.stands));
-  if (t->identity.caps & DIBS__CAP_ANCHOR) expect(anchor_next(t, bucket, op.stands), DIBS_OK);
+  assert_true(dibs__mandate_equal(&again.current, &op.current));
+  if (t->identity.caps & DIBS__CAP_ANCHOR) expect(anchor_next(t, bucket, op.current), DIBS_OK);
 }
 
-static void R35_it_is_remembered(void **state) {
+static void R35_the_mandate_is_remembered(void **state) {
   (void)state;
   struct party *t = tier_with_anchor();
   uint16_t bucket = bucket_of("n");
-  if (strcmp(store_of(t)->driver->name, "memory") == 0) (void)party(); /* which ends with its last user */
+  if (strcmp(store_of(t)->driver->name, "memory") == 0) (void)party(); /* whose content ends with its last user */
   dibs__mandate what = serve(t, 2);
   struct dibs__lease_op held = acquire(t, "n", 1);
-  leave(t);
+  close_party(t);
   struct party *u = tier(), *p = party();
   struct dibs__anchor_op read = anchor_read(u, bucket);
   assert_true(read.served);
-  assert_true(dibs__mandate_equal(&read.stands, &what));
-  assert_int_equal(ask(p, DIBS__ACQUIRE, 2, DIBS__FENCE_NONE, what).op.status, DIBS_DENIED);
+  assert_true(dibs__mandate_equal(&read.current, &what));
+  assert_int_equal(send_request(p, DIBS__ACQUIRE, 2, DIBS__FENCE_NONE, what).op.status, DIBS_DENIED);
   struct dibs__lease_op more = acquire(u, "n", (u->identity.caps & DIBS__CAP_SESSION) ? 2 : 1);
   expect(more, DIBS_OK);
   assert_true(more.fence.v >= held.fence.v);
   assert_int_equal(dibs__fence_epoch(more.fence), what.epoch);
 }
 
-/* An offer has its fence when it is made; what was installed since decides which fence the grant has. */
-static void R35_an_offer_is_granted_under_what_stands(void **state) {
+/* An offer draws its fence when it is created; a mandate that is installed later decides the fence of the grant. */
+static void R35_an_offer_is_granted_under_the_current_mandate(void **state) {
   (void)state;
   needs(DIBS__CAP_GRANT_NEXT);
   needs_rows();
@@ -414,13 +415,13 @@ static void R35_an_offer_is_granted_under_what_stands(void **state) {
   expect(release(t, "n", 1, held.fence), DIBS_OK);
   dibs__mandate second = u->mandates[bucket_of("n")] = serve(t, 1);
   dibs__fence offered = dibs__fence_nth(held.fence, 1);
-  assert_int_equal(ask(u, DIBS__RENEW, 2, offered, second).op.status, DIBS_LOST);
+  assert_int_equal(send_request(u, DIBS__RENEW, 2, offered, second).op.status, DIBS_LOST);
   struct dibs__lease_op granted = acquire(u, "n", 2);
   expect(granted, DIBS_OK);
   assert_int_equal(dibs__fence_epoch(granted.fence), second.epoch);
 }
 
-/* ---- Where tiers keep their state: a record that no user can name ---- */
+/* ---- The record of the tiers' state, which users cannot name ---- */
 
 static struct dibs__record_op reserved(struct party *p, enum dibs__record_verb verb, const char *key, uint32_t guards,
                                        const char *version, const char *data) {
@@ -431,11 +432,11 @@ static struct dibs__record_op reserved(struct party *p, enum dibs__record_verb v
   op.if_version = dibs__str_of(version, strlen(version));
   needs_family(p, DIBS__FAM_RECORD);
   run_batch(p, ops, 1);
-  keep(op.got);
+  free_at_end(op.got);
   return op;
 }
 
-static void R21_the_key_of_the_tiers_is_like_any(void **state) {
+static void R21_the_record_of_the_tiers_obeys_guards(void **state) {
   (void)state;
   struct party *p = party(), *t = tier();
   char key[64], version[24];
@@ -452,7 +453,7 @@ static void R21_the_key_of_the_tiers_is_like_any(void **state) {
   struct dibs__record_op next = reserved(p, DIBS__RECORD_PUT, key, DIBS__IF_VERSION, version, "two");
   if (!in_doubt(&next.op)) expect(next, DIBS_OK);
   expect(reserved(t, DIBS__RECORD_PUT, key, DIBS__IF_VERSION, version, "no"), DIBS_CONFLICT);
-  leave(t);
+  close_party(t);
   struct party *u = party();
   struct dibs__record_op got = reserved(u, DIBS__RECORD_LOAD, key, 0, "", NULL);
   expect(got, DIBS_OK);
@@ -460,195 +461,231 @@ static void R21_the_key_of_the_tiers_is_like_any(void **state) {
   assert_int_equal(list_prefix(u, "").count, 0);
 }
 
-/* ---- R36 ---- */
+/* ---- R45, R46 ---- */
 
-typedef struct dibs__report_op report;
-
-static struct party *reporter(void) {
-  struct party *p = party();
-  if (!(p->identity.families & 1u << DIBS__FAM_REPORT)) skip();
-  return p;
-}
-
-static report report_op(enum dibs__report_verb verb, int id, const char *data, int64_t keep_ms) {
-  report op = {.op = {.family = DIBS__FAM_REPORT, .verb = (uint16_t)verb}, .id = id_of(id), .keep_ms = keep_ms};
-  op.op.flags = verb == DIBS__REPORT_READ ? DIBS__OP_READS : 0;
-  op.op.by = dibs__tick_add_ms(dibs__tick_now(), PATIENCE_MS);
-  if (data) op.data = dibs__str_of(data, strlen(data));
-  return op;
-}
-
-static report run(struct party *p, report op) {
-  struct dibs__op *ops[] = {&op.op};
-  run_batch(p, ops, 1);
-  keep((char *)op.got);
-  return op;
-}
-
-static report put(struct party *p, int id, const char *data, bool want) {
-  report op = report_op(DIBS__REPORT_PUT, id, data, KEEP_MS);
-  op.want = want;
-  return run(p, op);
-}
-
-static const struct dibs__report *from(const report *op, int id) {
-  for (uint32_t i = 0; i < op->got_count; i++)
-    if (dibs__id_equal(op->got[i].id, id_of(id))) return &op->got[i];
-  return NULL;
-}
-
-static void says(const report *op, int id, const char *data) {
-  const struct dibs__report *r = from(op, id);
-  if (!data) {
-    assert_null(r);
-    return;
-  }
-  assert_non_null(r);
-  assert_int_equal(r->data.len, strlen(data));
-  assert_memory_equal(r->data.p, data, r->data.len);
-  assert_in_range(r->age_ms, 0, PATIENCE_MS);
-}
-
-static void R36_the_latest_of_each_is_read(void **state) {
+static void R45_the_anchors_own_bucket_serves_both_kinds_of_clients(void **state) {
   (void)state;
-  struct party *p = reporter(), *q = party();
-  report read = run(q, report_op(DIBS__REPORT_READ, 0, NULL, KEEP_MS));
-  expect(read, DIBS_OK);
-  says(&read, 1, NULL);
-  report first = put(p, 1, "one", false);
+  struct party *a = anchor_of_tiers(), *p = party();
+  dibs__mandate own = anchor_read(p, bucket_of("n")).current;
+  a->mandates[bucket_of("n")] = own;
+  struct dibs__lease_op first = send_request(a, DIBS__ACQUIRE, 1, DIBS__FENCE_NONE, own);
   expect(first, DIBS_OK);
-  assert_int_equal(first.got_count, 0);
-  report second = put(q, 2, "", true);
+  expect(acquire(p, "n", 2, .try_only = true), DIBS_HELD);
+  assert_int_equal(send_request(a, DIBS__RENEW, 1, first.fence, own).op.status, DIBS_OK);
+  assert_int_equal(send_request(a, DIBS__RELEASE, 1, first.fence, own).op.status, DIBS_OK);
+  struct dibs__lease_op second = acquire(p, "n", 2, .try_only = true);
   expect(second, DIBS_OK);
-  says(&second, 1, "one");
-  says(&second, 2, "");
-  report third = put(p, 1, "one, later", true);
-  says(&third, 1, "one, later");
-  says(&third, 2, "");
-  read = run(q, report_op(DIBS__REPORT_READ, 0, NULL, KEEP_MS));
-  says(&read, 1, "one, later");
-  expect(run(q, report_op(DIBS__REPORT_DROP, 1, NULL, 0)), DIBS_OK);
-  expect(run(q, report_op(DIBS__REPORT_DROP, 1, NULL, 0)), DIBS_OK);
-  read = run(p, report_op(DIBS__REPORT_READ, 0, NULL, KEEP_MS));
-  says(&read, 1, NULL);
-  says(&read, 2, "");
+  assert_true(dibs__fence_below(first.fence, second.fence));
+  assert_int_equal(dibs__fence_epoch(first.fence), dibs__fence_epoch(second.fence));
+  assert_int_equal(send_request(a, DIBS__ACQUIRE, 3, DIBS__FENCE_NONE, own).op.status, DIBS_HELD);
+  assert_false(anchor_read(a, bucket_of("n")).served);
+  assert_true(anchor_read(a, bucket_of("n")).used);
 }
 
-static void R36_what_is_older_than_was_asked_is_not_read(void **state) {
+static void R45_an_installed_bucket_opens_under_its_epoch(void **state) {
   (void)state;
-  struct party *p = reporter();
-  enum { SHORT_MS = 300 };
-  expect(put(p, 1, "old", false), DIBS_OK);
-  dibs__nap_ms(SHORT_MS + 50); /* by whichever clock: not all of them can be moved */
-  report read = run(p, report_op(DIBS__REPORT_READ, 0, NULL, SHORT_MS));
-  says(&read, 1, NULL);
-  read = run(p, report_op(DIBS__REPORT_READ, 0, NULL, KEEP_MS)); /* reading takes nothing away */
-  says(&read, 1, "old");
-  report op = report_op(DIBS__REPORT_PUT, 2, "new", SHORT_MS);
-  expect(run(p, op), DIBS_OK);
-  read = run(p, report_op(DIBS__REPORT_READ, 0, NULL, KEEP_MS)); /* putting does */
-  says(&read, 1, NULL);
-  says(&read, 2, "new");
+  struct party *a = anchor_of_tiers(), *p = party();
+  dibs__mandate what = serve(a, 4);
+  assert_int_equal(send_request(p, DIBS__ACQUIRE, 1, DIBS__FENCE_NONE, what).op.status, DIBS_DENIED);
+  assert_int_equal(anchor_run(a, DIBS__ANCHOR_OPEN, bucket_of("n"), above(what, 1)).op.status, DIBS_CONFLICT);
+  struct dibs__anchor_op opened = anchor_run(a, DIBS__ANCHOR_OPEN, bucket_of("n"), what);
+  expect(opened, DIBS_OK);
+  assert_false(opened.served);
+  assert_true(dibs__mandate_equal(&opened.current, &what));
+  expect(anchor_run(a, DIBS__ANCHOR_OPEN, bucket_of("n"), what), DIBS_OK);
+  struct dibs__lease_op held = send_request(p, DIBS__ACQUIRE, 1, DIBS__FENCE_NONE, what);
+  expect(held, DIBS_OK);
+  assert_true(dibs__fence_epoch(held.fence) >= what.epoch); /* if it uses its clock (R43) */
+  assert_int_equal(send_request(a, DIBS__ACQUIRE, 2, DIBS__FENCE_NONE, what).op.status, DIBS_HELD);
 }
 
-static void R36_any_bytes_up_to_their_most(void **state) {
-  (void)state;
-  struct party *p = reporter();
-  char data[DIBS__REPORT_MAX + 1];
-  for (size_t i = 0; i < sizeof data; i++) data[i] = (char)(i * 7);
-  report op = report_op(DIBS__REPORT_PUT, 1, NULL, KEEP_MS);
-  op.want = true;
-  op.data = dibs__str_of(data, DIBS__REPORT_MAX);
-  report all = run(p, op);
-  expect(all, DIBS_OK);
-  const struct dibs__report *r = from(&all, 1);
-  assert_true(r && r->data.len == DIBS__REPORT_MAX && memcmp(r->data.p, data, DIBS__REPORT_MAX) == 0);
-  op.data.len++;
-  expect(run(p, op), DIBS_INVALID);
-  expect(run(p, report_op(DIBS__REPORT_READ, 0, NULL, 0)), DIBS_INVALID);
-  op.op.verb = DIBS__REPORT_DROP + 1;
-  expect(run(p, op), DIBS_INVALID);
+/* For a client that opened the store alone, and for a client that opened it as a tier. */
+static void left_keeps(struct party *holder, struct party *a, struct party *p, dibs__mandate what) {
+  struct dibs__lease_op held = send_request(holder, DIBS__ACQUIRE, 1, DIBS__FENCE_NONE, what);
+  expect(held, DIBS_OK);
+  assert_int_equal(anchor_run(a, DIBS__ANCHOR_LEAVE, bucket_of("n"), above(what, 1)).op.status, DIBS_CONFLICT);
+  struct dibs__anchor_op left = anchor_run(a, DIBS__ANCHOR_LEAVE, bucket_of("n"), what);
+  expect(left, DIBS_OK);
+  assert_true(left.left && left.served);
+  assert_true(left.last.v == 0 || !dibs__fence_below(left.last, held.fence));
+  expect(anchor_run(a, DIBS__ANCHOR_LEAVE, bucket_of("n"), what), DIBS_OK);
+  assert_true(anchor_read(a, bucket_of("n")).left);
+  assert_int_equal(anchor_run(a, DIBS__ANCHOR_OPEN, bucket_of("n"), what).op.status, DIBS_CONFLICT);
+  assert_int_equal(send_request(a, DIBS__ACQUIRE, 2, DIBS__FENCE_NONE, what).op.status, DIBS_HELD);
+  dibs__status lone = send_request(p, DIBS__ACQUIRE, 3, DIBS__FENCE_NONE, what).op.status;
+  assert_true(lone == DIBS_DENIED || lone == DIBS_HELD); /* a session lock is requested first */
+  struct dibs__lease_op again = send_request(holder, DIBS__ACQUIRE, 1, DIBS__FENCE_NONE, what);
+  expect(again, DIBS_OK);
+  assert_true(again.fence.v == held.fence.v);
+  assert_int_equal(send_request(holder, DIBS__RENEW, 1, held.fence, what).op.status, DIBS_OK);
+  assert_int_equal(send_request(holder, DIBS__RELEASE, 1, held.fence, what).op.status, DIBS_OK);
+  struct dibs__lease_op free_now = send_request(a, DIBS__ACQUIRE, 2, DIBS__FENCE_NONE, what);
+  assert_int_equal(free_now.op.status, DIBS__MOVED);
+  assert_true(dibs__mandate_equal(&free_now.op.has, &what));
+  assert_int_equal(send_request(p, DIBS__ACQUIRE, 3, DIBS__FENCE_NONE, what).op.status, DIBS_DENIED);
+  /* A mandate that is installed later grants next, above all drawn fences. */
+  dibs__mandate next = {dibs__fence_epoch(held.fence), what.incarnation};
+  if (next.epoch > what.epoch)
+    assert_int_equal(anchor_run(a, DIBS__ANCHOR_INSTALL, bucket_of("n"), next).op.status, DIBS_CONFLICT);
+  struct dibs__anchor_op back = anchor_run(a, DIBS__ANCHOR_INSTALL, bucket_of("n"), above(next, 3));
+  expect(back, DIBS_OK);
+  assert_false(back.left);
 }
 
-static void R20_what_an_older_dibs_made_goes_on(void **state) {
+static void R46_a_left_bucket_keeps_its_holders(void **state) {
   (void)state;
-  if (!target()->aged) skip();
-  struct party *p = party();
+  struct party *a = anchor_of_tiers(), *p = party();
+  dibs__mandate own = anchor_read(p, bucket_of("n")).current;
+  left_keeps(p, a, p, own);
+  left_keeps(a, a, p, anchor_read(a, bucket_of("n")).current);
+}
+
+static void R46_a_left_tier_keeps_its_holders(void **state) {
+  (void)state;
+  struct party *t = tier_with_anchor(), *p = party();
+  left_keeps(t, t, p, serve(t, 1));
+}
+
+static void R46_waiters_of_a_left_bucket_get_no_offer(void **state) {
+  (void)state;
+  struct party *t = tier_with_anchor();
+  needs(DIBS__CAP_FIFO);
+  dibs__mandate what = serve(t, 1);
+  struct dibs__lease_op held = acquire(t, "n", 1);
+  expect(held, DIBS_OK);
+  expect(acquire(t, "n", 2), DIBS__QUEUED);
+  expect(anchor_run(t, DIBS__ANCHOR_LEAVE, bucket_of("n"), what), DIBS_OK);
+  assert_int_equal(send_request(t, DIBS__ACQUIRE, 3, DIBS__FENCE_NONE, what).op.status, DIBS_HELD);
+  expect(release(t, "n", 1, held.fence), DIBS_OK);
+  assert_int_equal(send_request(t, DIBS__ACQUIRE, 3, DIBS__FENCE_NONE, what).op.status, DIBS__MOVED);
+  assert_int_equal(send_request(t, DIBS__ACQUIRE, 2, DIBS__FENCE_NONE, what).op.status, DIBS__MOVED);
+  assert_int_equal(send_request(t, DIBS__CANCEL, 2, DIBS__FENCE_NONE, what).op.status, DIBS_NOT_FOUND);
+}
+
+/* The offered waiter may have begun its work: its confirmation arrives after LEAVE. */
+static void R46_an_offer_is_confirmed_under_its_fence(void **state) {
+  (void)state;
+  needs(DIBS__CAP_FIFO);
+  needs(DIBS__CAP_GRANT_NEXT);
+  struct party *a = anchor_of_tiers(), *p = party(), *q = party();
+  dibs__mandate own = anchor_read(p, bucket_of("n")).current;
   struct dibs__lease_op held = acquire(p, "n", 1);
   expect(held, DIBS_OK);
-  expect(save(p, "r", 1, held.fence, "kept"), DIBS_OK);
-  target()->aged(p);
-  struct party *q = party();
-  assert_int_equal(q->identity.schema, 3);
-  expect(put(q, 1, "one", false), DIBS_OK);
-  report read = run(p, report_op(DIBS__REPORT_READ, 0, NULL, KEEP_MS));
-  says(&read, 1, "one");
-  assert_string_equal(load(q, "r").got, "kept");
-  expect(renew(p, "n", 1, held.fence), DIBS_OK);
-  struct dibs__anchor_op bucket = anchor_read(q, bucket_of("n"));
-  expect(bucket, DIBS_OK);
-  assert_false(bucket.served);
+  expect(acquire(q, "n", 2), DIBS__QUEUED);
+  expect(release(p, "n", 1, held.fence), DIBS_OK);
+  dibs__fence offered = anchor_read(p, bucket_of("n")).last; /* its fence is the last drawn one */
+  assert_true(dibs__fence_below(held.fence, offered));
+  expect(anchor_run(a, DIBS__ANCHOR_LEAVE, bucket_of("n"), own), DIBS_OK);
+  assert_int_equal(send_request(q, DIBS__RENEW, 2, offered, own).op.status, DIBS_OK);
+  assert_int_equal(send_request(q, DIBS__RELEASE, 2, offered, own).op.status, DIBS_OK);
 }
 
-static void R36_many_in_one_batch(void **state) {
+static void R46_readers_may_join_readers_of_a_left_bucket(void **state) {
   (void)state;
-  struct party *p = reporter(), *t = tier();
-  report ops[20];
-  struct dibs__op *batch[20];
-  char text[20][8];
-  for (int i = 0; i < 20; i++) {
-    snprintf(text[i], sizeof text[i], "%d", i);
-    ops[i] = report_op(DIBS__REPORT_PUT, i, text[i], KEEP_MS);
-    batch[i] = &ops[i].op;
-  }
-  run_batch(p, batch, 20);
-  for (int i = 0; i < 20; i++) expect(ops[i], DIBS_OK);
-  report read = run(t, report_op(DIBS__REPORT_READ, 0, NULL, KEEP_MS));
-  for (int i = 0; i < 20; i++) says(&read, i, text[i]);
+  struct party *t = tier_with_anchor();
+  needs(DIBS__CAP_SHARED);
+  dibs__mandate what = serve(t, 1);
+  expect(acquire(t, "n", 1, .mode = DIBS_SHARED), DIBS_OK);
+  expect(anchor_run(t, DIBS__ANCHOR_LEAVE, bucket_of("n"), what), DIBS_OK);
+  struct dibs__lease_op join = lease_op(t, DIBS__ACQUIRE, "n", 2, (struct how){.mode = DIBS_SHARED});
+  struct dibs__op *ops[] = {&join.op};
+  join.op.mandate = what;
+  run_batch(t, ops, 1);
+  expect(join, DIBS_OK);
+  assert_int_equal(send_request(t, DIBS__ACQUIRE, 3, DIBS__FENCE_NONE, what).op.status, DIBS_HELD);
+  expect(release(t, "n", 1, DIBS__FENCE_NONE), DIBS_OK);
+  assert_int_equal(send_request(t, DIBS__ACQUIRE, 3, DIBS__FENCE_NONE, what).op.status, DIBS_HELD);
+  expect(release(t, "n", 2, DIBS__FENCE_NONE), DIBS_OK);
+  assert_int_equal(send_request(t, DIBS__ACQUIRE, 3, DIBS__FENCE_NONE, what).op.status, DIBS__MOVED);
 }
 
-/* What a server keeps is the next case's too: its buckets are its own again. */
-static int all_alone(void **state) {
-  struct dibs__anchor_op ops[DIBS__BUCKETS];
-  struct dibs__op *batch[DIBS__BUCKETS];
-  if (target()->no_tier) return case_end(state);
-  struct party *t = tier();
-  for (uint16_t b = 0; b < DIBS__BUCKETS; b++) {
-    ops[b] = (struct dibs__anchor_op){.op = {.family = DIBS__FAM_ANCHOR, .verb = DIBS__ANCHOR_ALONE, .bucket = b}};
-    ops[b].op.by = dibs__tick_add_ms(dibs__tick_now(), PATIENCE_MS);
-    batch[b] = &ops[b].op;
-  }
-  if (t->identity.families & 1u << DIBS__FAM_ANCHOR) run_batch(t, batch, DIBS__BUCKETS);
-  return case_end(state);
+static void move_all(struct party *p, int32_t tier) {
+  struct dibs__tiers_op op = {.op = {.family = DIBS__FAM_TIERS, .verb = DIBS__TIERS_MOVE}, .tier = tier};
+  struct dibs__op *ops[] = {&op.op};
+  op.op.by = dibs__tick_add_ms(dibs__tick_now(), PATIENCE_MS);
+  run_batch(p, ops, 1);
+  if (op.op.status != DIBS_OK) fail_msg("move to %d: %s", (int)tier, op.why);
 }
 
-#define SERVED(f)                                                                                                      \
-  { #f, f, case_begin, all_alone, NULL }
+/* Another name of the bucket of "n". */
+static const char *neighbour(char capacity[16]) {
+  int i = 0;
+  do snprintf(capacity, 16, "b%d", i++);
+  while (bucket_of(capacity) != bucket_of("n"));
+  return capacity;
+}
+
+/* A client of tiers knows a move that has ended, but not the move back that is in progress. */
+static void R46_a_client_with_an_old_copy_finds_its_lease(void **state) {
+  (void)state;
+  if (strcmp(target()->scheme, "tiers") != 0) skip();
+  struct party *p = party(), *q = party();
+  struct tiers *copy = tiers_of(store_of(p));
+  char capacity[16];
+  const char *other = neighbour(capacity);
+  struct dibs__lease_op stays = acquire(q, other, 1, .ttl = 30000);
+  expect(stays, DIBS_OK);
+  move_all(q, 1);
+  struct dibs__lease_op held = acquire(p, "n", 2, .ttl = 30000);
+  expect(held, DIBS_OK);
+  /* Only the client that holds this lock reads the record. */
+  assert_true(dibs__timed_lock_take(&copy->control, dibs__tick_add_ms(dibs__tick_now(), PATIENCE_MS)));
+  uint16_t bucket = bucket_of("n");
+  bool under_way = copy->here[bucket].left.epoch != 0;
+  expect(release(q, other, 1, stays.fence), DIBS_OK);
+  move_all(q, 0);
+  dibs__status renewed = send_request(p, DIBS__RENEW, 2, held.fence, p->mandates[bucket]).op.status;
+  dibs__status released = send_request(p, DIBS__RELEASE, 2, held.fence, p->mandates[bucket]).op.status;
+  dibs__timed_lock_release(&copy->control);
+  assert_true(under_way);
+  assert_int_equal(renewed, DIBS_OK);
+  assert_int_equal(released, DIBS_OK);
+}
+
+/* ---- R47 ---- */
+
+static void R47_reading_changes_nothing(void **state) {
+  (void)state;
+  struct party *a = anchor_of_tiers();
+  struct dibs__anchor_op before = anchor_read(a, bucket_of("n"));
+  assert_false(before.served || before.left);
+  (void)list_prefix(a, "");
+  expect(load(a, "r"), DIBS_NOT_FOUND);
+  struct dibs__anchor_op after = anchor_read(a, bucket_of("n"));
+  assert_false(after.served || after.left);
+  assert_int_equal(after.used, before.used); /* a server remembers earlier cases */
+  assert_true(dibs__mandate_equal(&before.current, &after.current));
+}
+
 static const struct CMUnitTest contract_tiers_cases[] = {
     SERVED(R34_a_mandate_is_installed_upwards),
-    SERVED(R34_only_for_the_present_life),
+    SERVED(R34_only_for_the_present_incarnation),
     SERVED(R34_epochs_have_an_end),
-    SERVED(R34_the_sequence_begins_anew),
-    SERVED(R34_a_bucket_is_served_alone),
-    SERVED(R35_a_tier_is_granted_nothing_of_the_stores_own),
-    SERVED(R35_who_is_no_tier_is_refused),
-    SERVED(R35_only_under_what_was_installed_last),
-    SERVED(R35_also_in_a_batch_of_many),
-    SERVED(R35_shared_and_counted_too),
-    SERVED(R35_an_epoch_that_is_used_up_is_told),
-    SERVED(R35_a_block_too_large_for_what_is_left),
+    SERVED(R34_the_sequence_restarts),
+    SERVED(R34_other_buckets_are_unaffected),
+    SERVED(R35_a_tier_gets_no_grant_from_the_stores_own_bucket),
+    SERVED(R35_a_client_that_opened_the_store_alone_is_refused),
+    SERVED(R35_only_the_last_installed_mandate_grants),
+    SERVED(R35_a_batch_may_mix_served_and_other_buckets),
+    SERVED(R35_shared_and_counted_grants_need_the_mandate),
+    SERVED(R35_a_used_up_epoch_is_reported),
+    SERVED(R35_a_block_larger_than_the_rest_of_the_epoch),
     SERVED(R35_an_offer_takes_the_last_but_one),
-    SERVED(R35_two_ask_for_the_last_fence),
-    SERVED(R35_a_new_life_voids_what_was_installed),
-    SERVED(R35_nobody_makes_the_next_epoch_there),
-    SERVED(R35_alone_again_it_goes_on_above),
-    SERVED(R35_it_is_remembered),
-    SERVED(R35_an_offer_is_granted_under_what_stands),
-    CASE(R21_the_key_of_the_tiers_is_like_any),
-    CASE(R36_the_latest_of_each_is_read),
-    CASE(R36_what_is_older_than_was_asked_is_not_read),
-    CASE(R36_any_bytes_up_to_their_most),
-    CASE(R36_many_in_one_batch),
-    CASE(R20_what_an_older_dibs_made_goes_on),
+    SERVED(R35_two_requests_compete_for_the_last_fence),
+    SERVED(R35_a_new_incarnation_voids_the_mandate),
+    SERVED(R35_a_served_bucket_refuses_next),
+    SERVED(R35_a_bucket_alone_again_continues_above),
+    SERVED(R35_the_mandate_is_remembered),
+    SERVED(R35_an_offer_is_granted_under_the_current_mandate),
+    SERVED(R45_the_anchors_own_bucket_serves_both_kinds_of_clients),
+    SERVED(R45_an_installed_bucket_opens_under_its_epoch),
+    SERVED(R46_a_left_bucket_keeps_its_holders),
+    SERVED(R46_a_left_tier_keeps_its_holders),
+    SERVED(R46_a_client_with_an_old_copy_finds_its_lease),
+    SERVED(R46_waiters_of_a_left_bucket_get_no_offer),
+    SERVED(R46_an_offer_is_confirmed_under_its_fence),
+    SERVED(R46_readers_may_join_readers_of_a_left_bucket),
+    SERVED(R47_reading_changes_nothing),
+    CASE(R21_the_record_of_the_tiers_obeys_guards),
 };
 CONTRACT_TESTS(contract_tiers);

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The actors of script/demo: each run of this program is one process that uses a store through dibs.h, as any program
- * would.  The store is $DIBS_STORE.  What an actor says goes to standard output, a line at a time; the script reads it.
+ * The actors of script/demo: each run of this program is one process that uses a store through dibs.h, like any
+ * program. The store is $DIBS_STORE.  An actor writes lines to standard output, which the script reads.
  *
- *   turns NAME LABEL PLACE OF ROUNDS GO   take the name ROUNDS times; ask first when PLACE others are in line
+ *   turns NAME LABEL PLACE OF ROUNDS GO   acquire the name ROUNDS times; begin when PLACE others are in the queue
  *   await NAME COUNT                      wait until COUNT processes hold or wait for the name
- *   write NAME LABEL TTL_MS               hold, seal a record, wait; when the lease is lost, save all the same
+ *   write NAME LABEL TTL_MS               hold, seal a record, wait; when the lease is lost, save nevertheless
  *   take NAME LABEL TTL_MS TEXT           hold, seal the record, save it, release
  *   read NAME                             print the record
- *   hold NAME TTL_MS                      hold without renewing until killed; tells when it asked and was granted
- *   next NAME                             wait for the name; tells when it was granted
+ *   hold NAME TTL_MS                      hold without renewing until killed; print when it requested and was granted
+ *   next NAME                             wait for the name; print when it was granted
  *   count FILE TURNS NAME                 add one to the number in FILE, TURNS times, each under the lease of NAME
  *   count FILE TURNS -                    the same without a lease
  */
-#include "dibs.h"
+#include "dibs/admin.h"
+#include "support/records.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -25,7 +26,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Long enough for a busy machine; who waits longer than this has been forgotten. */
+/* Long enough for a busy machine; a longer wait is a lost wake-up. */
 enum { PATIENCE_MS = 20000, LOOK_EVERY_MS = 2 };
 
 static dibs_store *store;
@@ -54,7 +55,7 @@ static int64_t number(const char *text) {
   return n;
 }
 
-/* Says what went wrong and leaves, unless the status is the one that was wanted. */
+/* Prints the failure and exits, unless the status is the expected one. */
 static void want(dibs_status got, dibs_status wanted, const char *what) {
   if (got == wanted) return;
   fprintf(stderr, "demo: %s: %s, not %s: %s\n", what, dibs_status_name(got), dibs_status_name(wanted), error.text);
@@ -90,24 +91,25 @@ static void await_line(const char *name, int count) {
     if (status != DIBS_NOT_FOUND) want(status, DIBS_OK, "show");
     if (seen >= count) return;
     if (boot_ms() > until) {
-      fprintf(stderr, "demo: %d were expected in line for %s, %d came\n", count, name, seen);
+      fprintf(stderr, "demo: %d processes were expected for %s, %d are present\n", count, name, seen);
       exit(1);
     }
     nap_us(LOOK_EVERY_MS * 1000L);
   }
 }
 
-/* Each turn lasts until everybody who will come again has asked again, so that the order of asking is known. */
+/* Each turn lasts until all processes that will acquire again have requested, so that the order of requests is
+ * known. */
 static int turns(char **arg) {
   const char *name = arg[0], *label = arg[1], *go = arg[5];
-  int place = (int)number(arg[2]), of = (int)number(arg[3]), rounds = (int)number(arg[4]);
-  if (place > 0) await_line(name, place);
+  int position = (int)number(arg[2]), of = (int)number(arg[3]), rounds = (int)number(arg[4]);
+  if (position > 0) await_line(name, position);
   for (int round = 0; round < rounds; round++) {
     dibs_lease *lease = acquire(name, label, 0, 0);
-    printf("%s %" PRIu64 "\n", label, dibs_lease_fence(lease));
-    await_line(name, round < rounds - 1 ? of : of - place);
-    for (int i = 0; round == 0 && place == 0 && access(go, F_OK) != 0 && i < PATIENCE_MS; i++) nap_us(1000);
-    nap_us(100000); /* for who watches */
+    printf("%s %" PRIu64 "\n", label, dibs_lease_fence(lease).value);
+    await_line(name, round < rounds - 1 ? of : of - position);
+    for (int i = 0; round == 0 && position == 0 && access(go, F_OK) != 0 && i < PATIENCE_MS; i++) nap_us(1000);
+    nap_us(100000); /* so that a viewer can follow */
     release(lease);
   }
   return 0;
@@ -123,14 +125,14 @@ static int write_late(char **arg) {
   dibs_lease *lease = acquire(name, label, number(arg[2]), 0);
   char *data;
   size_t length;
-  want(dibs_record_seal(store, name, lease, &data, &length, &error), DIBS_OK, "seal");
+  want(record_seal(store, name, lease, &data, &length, &error), DIBS_OK, "seal");
   free(data);
-  printf("holds %" PRIu64 "\n", dibs_lease_fence(lease));
+  printf("holds %" PRIu64 "\n", dibs_lease_fence(lease).value);
   while (dibs_lease_alive(lease)) nap_us(LOOK_EVERY_MS * 1000L);
   char text[100];
   int n = snprintf(text, sizeof text, "written late by %s", label);
   printf("alive %d\n", dibs_lease_alive(lease));
-  printf("save %s\n", dibs_status_name(dibs_record_save(store, name, lease, text, (size_t)n, &error)));
+  printf("save %s\n", dibs_status_name(record_save(store, name, lease, text, (size_t)n, &error)));
   printf("release %s\n", dibs_status_name(dibs_release(lease, &error)));
   dibs_lease_free(lease);
   return 0;
@@ -138,14 +140,14 @@ static int write_late(char **arg) {
 
 static int take(char **arg) {
   const char *name = arg[0], *label = arg[1], *text = arg[3];
-  int64_t asked = boot_ms();
+  int64_t requested = boot_ms();
   dibs_lease *lease = acquire(name, label, number(arg[2]), 0);
-  printf("holds %" PRIu64 " after %" PRId64 "\n", dibs_lease_fence(lease), boot_ms() - asked);
+  printf("holds %" PRIu64 " after %" PRId64 "\n", dibs_lease_fence(lease).value, boot_ms() - requested);
   char *data;
   size_t length;
-  want(dibs_record_seal(store, name, lease, &data, &length, &error), DIBS_OK, "seal");
+  want(record_seal(store, name, lease, &data, &length, &error), DIBS_OK, "seal");
   free(data);
-  want(dibs_record_save(store, name, lease, text, strlen(text), &error), DIBS_OK, "save");
+  want(record_save(store, name, lease, text, strlen(text), &error), DIBS_OK, "save");
   release(lease);
   return 0;
 }
@@ -154,16 +156,17 @@ static int read_record(char **arg) {
   char *data;
   size_t length;
   uint64_t fence;
-  want(dibs_record_load(store, arg[0], &data, &length, &fence, &error), DIBS_OK, "load");
+  want(record_load(store, arg[0], &data, &length, &fence, &error), DIBS_OK, "load");
   printf("%s\n", data);
   free(data);
   return 0;
 }
 
 static int hold(char **arg) {
-  int64_t asked = boot_ms();
+  int64_t requested = boot_ms();
   dibs_lease *lease = acquire(arg[0], "holder", number(arg[1]), DIBS_NO_RENEW);
-  printf("asked %" PRId64 " granted %" PRId64 " fence %" PRIu64 "\n", asked, boot_ms(), dibs_lease_fence(lease));
+  printf("asked %" PRId64 " granted %" PRId64 " fence %" PRIu64 "\n", requested, boot_ms(),
+         dibs_lease_fence(lease).value);
   for (int i = 0; i < PATIENCE_MS; i++) nap_us(1000);
   fprintf(stderr, "demo: the holder was not killed\n");
   return 1;
@@ -171,12 +174,12 @@ static int hold(char **arg) {
 
 static int next(char **arg) {
   dibs_lease *lease = acquire(arg[0], "next", 0, 0);
-  printf("granted %" PRId64 " fence %" PRIu64 "\n", boot_ms(), dibs_lease_fence(lease));
+  printf("granted %" PRId64 " fence %" PRIu64 "\n", boot_ms(), dibs_lease_fence(lease).value);
   release(lease);
   return 0;
 }
 
-/* Reads the number, thinks for a moment, writes one more: what loses counts when two do it at once. */
+/* Reads the number, waits for a moment, writes one more: this loses counts if two processes do it at once. */
 static void add_one(int fd) {
   char text[32] = "";
   if (pread(fd, text, sizeof text - 1, 0) < 0) exit(1);
@@ -217,6 +220,6 @@ int main(int argc, char **argv) {
     dibs_close(store);
     return code;
   }
-  fprintf(stderr, "demo: see the head of demo_worker.c\n");
+  fprintf(stderr, "demo: unknown arguments; demo_worker.c lists them\n");
   return 2;
 }

@@ -1,31 +1,31 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# The manual pages and the completions name what the option tables name, no more and no less.
+# The manual pages and the completions name exactly the options and commands of the option tables.
 #   docs_test.sh ROOT
 . "$(dirname "$0")/tap.sh"
 root=$1
 man=$root/doc/man
 
-commands=$("$DIBS" help | sed -n '/^Commands:/,/^$/s/^  \([a-z]*\) .*/\1/p' | sort)
-globals=$("$DIBS" help | sed -n '/^Options/,/^$/s/^  --\([a-z]*\).*/\1/p' | sort)
+commands=$("$DIBS" help | sed -n '/^Commands:/,/^$/s/^  \([a-z-]*\) .*/\1/p' | sort)
+globals=$("$DIBS" help | sed -n '/^Options/,/^$/s/^  --\([a-z-]*\).*/\1/p' | sort)
 like 'there are commands' "$(echo $commands)" 'break .* run .* watch'
 is 'there are options of every command' "$(echo $globals)" 'help json owner quiet store'
 
-# Options of a command beside those of every one.
+# Options of a command in addition to the common ones.
 own_options() {
   if [ "$1" = bench ]; then
-    "$DIBS" bench lease --help | sed -n 's/^  --\([a-z]*\) .*/\1/p'
+    "$DIBS" bench lease --help | sed -n 's/^  --\([a-z-]*\) .*/\1/p'
   elif [ "$1" = lab ]; then
-    "$DIBS" lab --help | sed -n 's/^  --\([a-z]*\) .*/\1/p'
+    "$DIBS" lab --help | sed -n 's/^  --\([a-z-]*\) .*/\1/p'
   else
-    "$DIBS" help "$1" | sed -n '/^Options/,/^$/s/^  --\([a-z]*\).*/\1/p'
+    "$DIBS" help "$1" | sed -n '/^Options/,/^$/s/^  --\([a-z-]*\).*/\1/p'
   fi | sort | comm -23 - <(echo "$globals")
 }
-page_options() { sed -n '/^\.Sh OPTIONS/,/^\.Sh [^O]/s/^\.It Fl Fl \([a-z]*\).*/\1/p' "$1" | sort; }
-synopsis_options() { sed -n '/^\.Sh SYNOPSIS/,/^\.Sh D/p' "$1" | grep -o 'Fl Fl [a-z]\+' | sed 's/Fl Fl //' | sort -u; }
+page_options() { sed -n '/^\.Sh OPTIONS/,/^\.Sh [^O]/s/^\.It Fl Fl \([a-z-]*\).*/\1/p' "$1" | sort; }
+synopsis_options() { sed -n '/^\.Sh SYNOPSIS/,/^\.Sh D/p' "$1" | grep -o 'Fl Fl [a-z-]\+' | sed 's/Fl Fl //' | sort -u; }
 
-is 'dibs(1) tells of every common option' "$(page_options "$man/dibs.1")" "$globals"
-is 'dibs(1) names every command' "$(sed -n 's/^\.Xr dibs-\([a-z]*\) 1$/\1/p' "$man/dibs.1" | sort)" "$commands"
+is 'dibs(1) describes every common option' "$(page_options "$man/dibs.1")" "$globals"
+is 'dibs(1) names every command' "$(sed -n 's/^\.Xr dibs-\([a-z-]*\) 1$/\1/p' "$man/dibs.1" | sort)" "$commands"
 is 'dibs(1) has the table of exit codes' "$(sed -n '/^\.Sh EXIT/,/^\.Sh EXAM/s/^\.It \([0-9]*\).*/\1/p' "$man/dibs.1")" \
   "$("$DIBS" help exits | awk '{ print $1 }')"
 for status in $("$DIBS" help exits | sed -n 's/.*\[\(.*\)\]$/\1/p'); do
@@ -36,16 +36,23 @@ for command in $commands; do
   ok "dibs-$command(1) is there" test -f "$page"
   ok "dibs-$command(1) is installed" grep -q "'dibs-$command.1'" "$man/meson.build"
   own=$(own_options "$command")
-  is "dibs-$command(1) tells of its options" "$(page_options "$page")" "$own"
-  is "dibs-$command(1) has them in its synopsis" "$(synopsis_options "$page" | comm -23 - <(echo "$globals"))" "$own"
-  like "dibs-$command(1) says what the command is" "$(grep '^\.Nd' "$page")" '^.Nd [a-z]'
+  is "dibs-$command(1) describes its options" "$(page_options "$page")" "$own"
+  is "dibs-$command(1) has its options in the synopsis" "$(synopsis_options "$page" | comm -23 - <(echo "$globals"))" "$own"
+  # Word for word: help, the page and the completions.
+  summary=$(sed -n 's/^\.Nd //p' "$page")
+  is "dibs-$command(1) has the summary of dibs help" "$summary" "$("$DIBS" help | sed -n "s/^  $command  *//p")"
+  ok "zsh: the summary of $command" grep -qF "'$command:$summary'" "$root/completions/_dibs"
+  ok "fish: the summary of $command" grep -qF -- "-a $command -d '$summary'" "$root/completions/dibs.fish"
   ok "dibs-$command(1) has an example" grep -q '^\.Sh EXAMPLES' "$page"
   codes=$("$DIBS" help "$command" | sed -n '/^Exit codes/,/^$/s/^ *\([0-9][0-9]*\) .*/\1/p')
   section=$(sed -n '/^\.Sh EXIT/,/^\.Sh EXAM/p' "$page")
   for code in $codes; do
-    [ "$command:$code" = run:0 ] || like "dibs-$command(1) tells of exit $code" "$section" "(^|[^0-9])$code([^0-9]|$)"
+    [ "$command:$code" = run:0 ] || like "dibs-$command(1) describes exit code $code" "$section" "(^|[^0-9])$code([^0-9]|$)"
   done
 done
+like 'help tier: its own --force' "$("$DIBS" help tier)" '--force .*other clients use the tiers'
+like 'help stock: its own --wait' "$("$DIBS" help stock)" '--wait TIME .*\(5s\)'
+
 if command -v mandoc >/dev/null; then
   for page in "$man"/dibs*.1; do
     is "${page##*/} is well formed" "$(mandoc -T lint -W style "$page" 2>/dev/null | grep -v 'referenced manual not found')" ''
@@ -71,10 +78,10 @@ for command in $commands; do
 done
 "$DIBS" lock 'some name' --ttl 1h >/dev/null
 is 'bash: names that are held' "$(completes show so)" 'some\ name'
-is 'bash: verbs of record' "$(echo $(completes record ''))" 'get load put rm save seal'
-like 'bash: behind -- a command' "$(completes run x -- ech)" '^echo$'
+is 'bash: verbs of record' "$(echo $(completes record ''))" 'get put rm'
+like 'bash: a command after --' "$(completes run x -- ech)" '^echo$'
 
-# ---- zsh, fish: what they name ----
+# ---- zsh, fish: the completed words ----
 for command in $commands; do
   for option in $(own_options "$command"); do
     like "zsh: $command --$option" "$(grep -E "^ +($command)\) |^  lease=|^    '.*--" "$root/completions/_dibs" | cat - \
@@ -92,7 +99,7 @@ if command -v fish >/dev/null; then
   {
     echo "source '$root/completions/dibs.fish'"
     for command in '' $commands; do echo "echo '== $command'; complete -C 'dibs $command${command:+ --}'"; done
-    echo "echo '== behind'; complete -C 'dibs run x -- ech'"
+    echo "echo '== after'; complete -C 'dibs run x -- ech'"
   } >"$dir/ask.fish"
   HOME=$dir XDG_CONFIG_HOME=$dir XDG_DATA_HOME=$dir fish --no-config "$dir/ask.fish" | cut -f 1 >"$dir/told"
   fished() { awk -v want="== $1" '/^== / { on = $0 == want; next } on' "$dir/told" | sort -u; }

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* Is standard input JSON?  One value a line with --lines.  Strict: RFC 8259 and UTF-8.  Exit 1 says where it is not. */
+/* Checks that standard input is JSON; with --lines, one value in each line. Strict: RFC 8259 and UTF-8. Prints the
+ * position of an error and exits with 1. */
 #include "base/text.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { ROOM = 1 << 20, DEEP = 64 };
+enum { CAPACITY = 1 << 20, DEEP = 64 };
 
 struct text {
   const char *at, *end;
@@ -126,12 +127,12 @@ static bool whole(const char *at, const char *end) {
   bool fine = value(&t);
   if (fine) blanks(&t);
   if (fine && t.at == t.end) return true;
-  fprintf(stderr, "no JSON from byte %td on: %.*s\n", t.at - at, (int)(end - at > 200 ? 200 : end - at), at);
+  fprintf(stderr, "not JSON from byte %td on: %.*s\n", t.at - at, (int)(end - at > 200 ? 200 : end - at), at);
   return false;
 }
 
 int main(int argc, char **argv) {
-  static char text[ROOM];
+  static char text[CAPACITY];
   size_t n = fread(text, 1, sizeof text, stdin);
   if (n == sizeof text) return 2;
   if (argc < 2 || strcmp(argv[1], "--lines") != 0) return whole(text, text + n) ? 0 : 1;

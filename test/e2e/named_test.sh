@@ -20,44 +20,44 @@ ok 'its file is beside the INI file' test -s "$dir/conf/plain.db"
 exits 0 'tiers' "$DIBS" run x --store conf/app.ini#live -- true
 ok 'their files, too' test -s "$dir/conf/first.db" -a -s "$dir/conf/anchor.db"
 is 'and nothing is in the working folder' "$(compgen -G "$dir/*.db")" ''
-is 'a key of tiers is heard' "$(tells --store "$dir/conf/app.ini#live")" '"strictness":"strict"'
-is 'by the environment' "$(DIBS_STORE=conf/app.ini#live tells)" '"strictness":"strict"'
+is 'a key of tiers has effect' "$(tells --store "$dir/conf/app.ini#live")" '"strictness":"strict"'
+is 'by DIBS_STORE' "$(DIBS_STORE=conf/app.ini#live tells)" '"strictness":"strict"'
 
 # ---- In another folder ----
 looks='cd "$0" && "$DIBS" show y --json | grep -o "\"state\":\"holds\""; echo "$DIBS_STORE"'
 for where in conf/app.ini conf/app.ini#live; do
-  exits 0 "$where: the command goes elsewhere" "$DIBS" run y --store "$where" -- sh -c "$looks" "$dir/away"
+  exits 0 "$where: the command changes its folder" "$DIBS" run y --store "$where" -- sh -c "$looks" "$dir/away"
   is "$where: and finds the lease and its store" "$out" "\"state\":\"holds\"
 $dir/$where"
-  exits 0 "$where: and by the environment" env "DIBS_STORE=$where" "$DIBS" run y -- sh -c "$looks" "$dir/away"
-  is "$where: it finds it, too" "$out" "\"state\":\"holds\"
+  exits 0 "$where: also by DIBS_STORE" env "DIBS_STORE=$where" "$DIBS" run y -- sh -c "$looks" "$dir/away"
+  is "$where: it finds the lease, too" "$out" "\"state\":\"holds\"
 $dir/$where"
 done
 exits 0 'tiers of files without a folder' "$DIBS" run y --store sqlite:one.db,sqlite:two.db -- sh -c "$looks" "$dir/away"
-is 'tiers of files: named whole' "$out" "\"state\":\"holds\"
+is 'tiers of files: absolute paths' "$out" "\"state\":\"holds\"
 sqlite://$dir/one.db,sqlite://$dir/two.db"
 lease=$("$DIBS" lock z --ttl 1h --store conf/app.ini#live)
-like 'lock names it whole' "$lease" "^DIBS_STORE='?$dir/conf/app.ini#live"
-exits 0 'and unlock finds it from elsewhere' bash -c 'eval "$1"; cd "$0" && exec "$DIBS" unlock' "$dir/away" "$lease"
+like 'lock prints an absolute path' "$lease" "^DIBS_STORE='?$dir/conf/app.ini#live"
+exits 0 'and unlock finds it from another folder' bash -c 'eval "$1"; cd "$0" && exec "$DIBS" unlock' "$dir/away" "$lease"
 
-# ---- What is wrong ----
+# ---- Mistakes ----
 exits 125 'no such section' "$DIBS" ls --store conf/app.ini#nowhere
-like 'no such section: said' "$err" '^dibs: .*conf/app.ini has no section \[nowhere\]'
+like 'no such section: the message' "$err" '^dibs: .*conf/app.ini has no section \[nowhere\]'
 exits 123 'no such file' "$DIBS" ls --store conf/none.ini#live
-like 'no such file: said' "$err" "^dibs: .*conf/none.ini can't be read: No such file"
+like 'no such file: the message' "$err" "^dibs: can't read .*conf/none.ini: No such file"
 printf '[live]\nstroe = mysql://app:hunter2@db/app\n' >"$dir/typo.ini"
-exits 125 'a key that is none' "$DIBS" ls --json --store typo.ini#live
-like 'a key that is none: said' "$err" '"status":"INVALID".*typo.ini:2: there is no key .stroe.'
-is 'a key that is none: no password' "$(printf '%s' "$err" | grep -c hunter2)" 0
+exits 125 'an unknown key' "$DIBS" ls --json --store typo.ini#live
+like 'an unknown key: the message' "$err" '"status":"INVALID".*typo.ini:2: the key .stroe. is unknown'
+is 'an unknown key: no password' "$(printf '%s' "$err" | grep -c hunter2)" 0
 printf '[live]\nmysql://app:hunter2@db/app\n' >"$dir/typo.ini"
-exits 125 'a URI without its key' "$DIBS" ls --store typo.ini#live
-is 'a URI without its key: no password' "$(printf '%s' "$err" | grep -c hunter2)" 0
+exits 125 'a value without its key' "$DIBS" ls --store typo.ini#live
+is 'a value without its key: no password' "$(printf '%s' "$err" | grep -c hunter2)" 0
 printf '[live]\nstore = sqlite:a.db,sqlite:b.db\ntiers.strictnes = strict\n' >"$dir/typo.ini"
-exits 125 'a key of tiers that is none' "$DIBS" ls --store typo.ini#live
-like 'a key of tiers that is none: said' "$err" '^dibs: typo.ini#live: .*tiers.strictnes\b'
+exits 125 'an unknown key of tiers' "$DIBS" ls --store typo.ini#live
+like 'an unknown key of tiers: the message' "$err" '^dibs: typo.ini#live: .*tiers.strictnes\b'
 printf '[live]\nstore = sqlite:a.db\ntiers.wait = 3\n' >"$dir/typo.ini"
 exits 125 'a key of tiers for one store' "$DIBS" ls --store typo.ini#live
-like 'a key of tiers for one store: said' "$err" '^dibs: typo.ini#live: .*tiers\. is of several stores'
+like 'a key of tiers for one store: the message' "$err" '^dibs: typo.ini#live: .*tiers\. parameters need several stores'
 exits 125 'neither a URI nor a file' "$DIBS" ls --store app.conf#live
-like 'neither: what may stand there is said' "$err" 'FILE\.ini#SECTION'
+like 'neither: the message shows the form' "$err" 'FILE\.ini#SECTION'
 done_testing

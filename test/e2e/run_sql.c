@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* run_sql FILE STATEMENT...: what a user's own program does beside dibs, on the same file.  Prints each row's first
+/* run_sql FILE STATEMENT...: a user's own program, which uses the same file without dibs. Prints each row's first
  * cell. */
 #include <sqlite3.h>
 #include <stdio.h>

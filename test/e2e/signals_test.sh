@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# Signals reach the command, its status comes back, and dibs that waits can be interrupted.
+# Signals reach the command, dibs returns its status, and a signal interrupts a waiting dibs.
 . "$(dirname "$0")/tap.sh"
 
-# Says which signal came.
+# Prints the signal that it received.
 cat >"$dir/listen" <<'SH'
 for s in TERM INT HUP QUIT USR1 USR2 WINCH; do trap "echo $s >\"$1/got\"; exit 40" "$s"; done
 echo up >"$1/up"
@@ -11,7 +11,7 @@ while :; do sleep 0.05; done
 SH
 for s in TERM INT HUP QUIT USR1 USR2 WINCH; do
   rm -f "$dir/up" "$dir/got"
-  # A shell without job control starts what is in the background with INT and QUIT ignored, and dibs leaves it so.
+  # A shell without job control starts background commands with INT and QUIT ignored, and dibs keeps that.
   (
     trap - INT QUIT
     exec env --default-signal=INT,QUIT "$DIBS" run sig -- bash "$dir/listen" "$dir"
@@ -34,7 +34,7 @@ wait $run
 is 'a command that TERM ends: 128 + 15' $? 143
 ok 'the lease is released then' free sig
 
-# What was ignored stays so (nohup).
+# Ignored signals stay ignored (nohup).
 (
   trap '' HUP
   exec "$DIBS" run sig -- sh -c 'kill -HUP $$; echo survived'
@@ -55,12 +55,12 @@ is 'an ignored signal stays ignored, the others not' "$(
   trap '' USR1
   signals_of SigIgn "$DIBS" run sig --
 )" 200
-is 'and no descriptor beside those of dibs' "$("$DIBS" run sig -- sh -c 'ls /proc/self/fd' | wc -l)" \
+is 'and no descriptor except those of dibs' "$("$DIBS" run sig -- sh -c 'ls /proc/self/fd' | wc -l)" \
   "$(sh -c 'ls /proc/self/fd' | wc -l)"
-is 'but those that dibs was given' "$("$DIBS" run sig -- sh -c 'echo through >&7' 7>&1)" through
-is 'standard input goes through' "$(echo words | "$DIBS" run sig -- cat)" words
+is 'but the descriptors that dibs inherited' "$("$DIBS" run sig -- sh -c 'echo through >&7' 7>&1)" through
+is 'standard input passes through' "$(echo words | "$DIBS" run sig -- cat)" words
 
-# Waiting ends with a signal, and the place in line is given up at once.
+# A signal ends the wait, and the waiter leaves the queue at once.
 "$DIBS" lock busy --ttl 1h >"$dir/lease"
 for s in TERM INT HUP QUIT USR1; do
   env --default-signal=INT,QUIT "$DIBS" run busy -- true 2>"$dir/err" &
@@ -70,11 +70,11 @@ for s in TERM INT HUP QUIT USR1; do
   kill -"$s" $run
   wait $run
   is "$s while waiting: 128 + it" $? $((128 + $(kill -l "$s")))
-  like "$s while waiting: said" "$(cat "$dir/err")" "^dibs: gave up waiting for 'busy'"
-  ok "$s while waiting: nobody waits any more" waits busy 0
+  like "$s while waiting: the message" "$(cat "$dir/err")" "^dibs: gave up waiting for 'busy'"
+  ok "$s while waiting: no waiter remains" waits busy 0
 done
 
-# Stopped and continued while it waits, it still gets its turn.
+# A waiter that is stopped and continued is still granted the name.
 "$DIBS" run busy -- true &
 run=$!
 later $run
@@ -84,7 +84,7 @@ until_true 10 is_stopped $run
 kill -CONT $run
 "$DIBS" unlock - <"$dir/lease"
 wait $run
-is 'stopped and continued while waiting: it gets its turn' $? 0
+is 'stopped and continued while waiting: it is granted the name' $? 0
 
 # kill of the process group of dibs does not reach the minder.
 setsid "$DIBS" run sig --ttl 2s -- sh -c 'echo $$ >"$0/pid"; while :; do sleep 1; done' "$dir" 2>/dev/null &

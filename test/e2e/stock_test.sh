@@ -4,33 +4,33 @@
 . "$(dirname "$0")/tap.sh"
 word() { printf '%s\n' "$out" | sed -n "s/^$1 //p"; }
 
-exits 0 'set makes it' "$DIBS" stock set seats 5
-is 'set says nothing' "$out$err" ''
+exits 0 'set creates the stock' "$DIBS" stock set seats 5
+is 'set prints nothing' "$out$err" ''
 exits 0 'show' "$DIBS" stock show seats
 is 'show: used and limit' "$out" "$(printf 'used 0\nlimit 5')"
 exits 0 'take' "$DIBS" stock take seats
 like 'take: the claim' "$(word claim)" '^[0-9a-f-]{32,36}$'
 claim=$(word claim)
-is 'take: one unless told otherwise' "$(word got) $(word used) $(word limit)" '1 1 5'
-exits 0 'take of several, under a claim of ours' "$DIBS" stock take seats 3 --claim order-1
-is 'take of several: what it came to' "$(word claim) $(word got) $(word used)" 'order-1 3 4'
+is 'take: one unit by default' "$(word got) $(word used) $(word limit)" '1 1 5'
+exits 0 'take of several, under a given claim' "$DIBS" stock take seats 3 --claim order-1
+is 'take of several: the result' "$(word claim) $(word got) $(word used)" 'order-1 3 4'
 exits 0 'the same claim again' "$DIBS" stock take seats 3 --claim order-1
 is 'finds what it took' "$(word claim) $(word got)" 'order-1 3'
-exits 120 'not enough is left: 120' "$DIBS" stock take seats 2
-like 'and says so' "$err" '^dibs: .*seats.*4 of 5'
+exits 120 'not enough units are left: 120' "$DIBS" stock take seats 2
+like 'and the message' "$err" '^dibs: .*seats.*4 of 5'
 exits 0 '--partial takes what is left' "$DIBS" stock take seats 2 --partial --claim rest
 is '--partial: so much' "$(word got) $(word used)" '1 5'
 exits 120 'nothing is left for --partial either' "$DIBS" stock take seats 2 --partial
 exits 0 'give' "$DIBS" stock give seats order-1
-is 'give: what it gave back' "$(word got) $(word used)" '3 2'
+is 'give: the amount' "$(word got) $(word used)" '3 2'
 exits 0 'give again' "$DIBS" stock give seats order-1
 is 'give again counts once' "$("$DIBS" stock show seats | sed -n 's/^used //p')" 2
-exits 0 'a drawn claim can be given back' "$DIBS" stock give seats "$claim"
+exits 0 'a generated claim can be given back' "$DIBS" stock give seats "$claim"
 exits 115 'a claim that was given back takes nothing' "$DIBS" stock take seats --claim order-1
 exits 117 'no such claim: 117' "$DIBS" stock give seats never
-exits 115 'which is remembered: the late take is refused' "$DIBS" stock take seats --claim never
+exits 115 'the give is remembered: the late take is refused' "$DIBS" stock take seats --claim never
 for verb in show take; do exits 117 "no such stock: 117, $verb" "$DIBS" stock $verb nowhere; done
-exits 120 'a limit below what is used' "$DIBS" stock set seats 0
+exits 120 'a limit below the used amount' "$DIBS" stock set seats 0
 exits 0 'a larger limit' "$DIBS" stock set seats 9
 is 'is the limit' "$("$DIBS" stock show seats | sed -n 's/^limit //p')" 9
 
@@ -41,7 +41,7 @@ for words in 'set j 5' 'take j 2 --claim c' 'take j 2 --claim c' 'show j' 'give 
   ok "$words --json is JSON" "$JSON_CHECK" <"$dir/out"
 done
 like 'give --json' "$out" '"key":"j","status":"OK","claim":"c","got":2,"used":0,"limit":5'
-like 'a repeated take is told' "$("$DIBS" stock take seats --claim rest --json)" '"status":"REPLAY","claim":"rest","got":1'
+like 'a repeated take is reported' "$("$DIBS" stock take seats --claim rest --json)" '"status":"REPLAY","claim":"rest","got":1'
 "$DIBS" stock take j 99 --json 2>"$dir/err"
 like 'FULL --json' "$(cat "$dir/err")" '"exit":120,"status":"FULL"'
 
@@ -61,7 +61,7 @@ for strategy in coalesced atomic pessimistic optimistic named fenced; do
   is "$strategy: six want three" "$taken $full" '3 3'
   is "$strategy: three are used" "$("$DIBS" stock show "s-$strategy" | sed -n 's/^used //p')" 3
 done
-exits 0 'unguarded' "$DIBS" stock take seats --strategy unguarded
+exits 125 'only the lab has unguarded writes' "$DIBS" stock take seats --strategy unguarded
 
 # ---- Wrong words ----
 for words in 'set seats' 'set seats x' 'set seats -1' 'take seats 0' 'take seats 1x' 'give seats' 'show seats 1' \
@@ -69,7 +69,7 @@ for words in 'set seats' 'set seats x' 'set seats -1' 'take seats 0' 'take seats
   'take' 'take seats 1 2'; do
   # shellcheck disable=SC2086  # words are meant
   exits 125 "125: $words" "$DIBS" stock $words
-  like "125: $words says why" "$err" '^dibs: .{12}'
+  like "125: $words: the message" "$err" '^dibs: .{12}'
 done
 exits 125 'an empty key' "$DIBS" stock show ''
 done_testing

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: MIT
-# What the end-to-end tests share; sourced with DIBS set to the command under test.  Each test has a folder and a store
-# of its own, both gone at the end.  Nothing sleeps for luck: until_true looks again and again, up to a deadline.
+# The functions of the end-to-end tests; source it with DIBS set to the command under test. Each test has a folder and a
+# store of its own, which are removed at the end. No test sleeps and hopes: until_true checks repeatedly up to a
+# deadline.
 set -u
-: "${DIBS:?is the dibs under test}"
+: "${DIBS:?names the command under test}"
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 dir=$(mktemp -d "${TMPDIR:-/tmp}/dibs-e2e.XXXXXX") || exit 1
 export DIBS_STORE=sqlite://$dir/dibs.db
-unset DIBS_NAME DIBS_LEASE DIBS_FENCE DIBS_TTL DIBS_SLOT
+unset DIBS_NAME DIBS_LEASE DIBS_FENCE DIBS_TTL DIBS_SLOT DIBS_HELD
+export XDG_CONFIG_HOME=$dir/config # an empty folder
 export LC_ALL=C.UTF-8
 count=0 failures=0
 leftovers=()
@@ -19,7 +21,7 @@ finish() {
 }
 trap finish EXIT
 
-# Kill these at the end, if they are still there.
+# Kill these at the end if they still run.
 later() { leftovers+=("$@"); }
 
 report() { # report OK WHAT
@@ -33,7 +35,7 @@ report() { # report OK WHAT
 }
 say() { printf '%s\n' "$@" | sed 's/^/#   /'; }
 
-# ok WHAT COMMAND...: passes when the command does.
+# ok WHAT COMMAND...: passes if the command succeeds.
 ok() {
   local what=$1
   shift
@@ -72,7 +74,7 @@ done_testing() {
   [ "$failures" = 0 ]
 }
 
-# until_true SECONDS COMMAND...: looks until it is true; false when the time is over.
+# until_true SECONDS COMMAND...: runs it until it succeeds; false after the time.
 until_true() {
   local by=$(($(now_ms) + $1 * 1000))
   shift
@@ -81,7 +83,7 @@ until_true() {
     sleep 0.02
   done
 }
-# The boot-time clock is not for shells; the wall clock does for measuring a few seconds.
+# Shells cannot read the boot-time clock; the wall clock is sufficient for a few seconds.
 now_ms() { echo $((${EPOCHREALTIME/[.,]/} / 1000)); }
 
 alive() { # A process that runs: not a zombie.
@@ -92,7 +94,7 @@ alive() { # A process that runs: not a zombie.
 }
 gone() { ! alive "$1"; }
 is_stopped() { [[ $(<"/proc/$1/stat") == *") T "* ]]; }
-# The file has something in it.
+# The file is not empty.
 filled() { [ -s "$1" ]; }
 holds() { "$DIBS" ls --json "$1" | grep -q '"state":"holds"'; }
 waits() { [ "$("$DIBS" ls --json "$1" | grep -o '"state":"waits"' | wc -l)" = "${2:-1}" ]; }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * `dibs run` on a terminal, under a shell with job control.  Each scenario is a process of its own that plays the
- * shell: leader of a session whose terminal is a pseudo-terminal, with dibs as a job in a process group of its own.
- * What a person would type goes into the master side.  TAP.
+ * `dibs run` on a terminal, under a shell with job control.  Each scenario is a process that acts as the shell: the
+ * leader of a session on a pseudo-terminal, with dibs as a job in a process group of its own. The test writes
+ * keystrokes to the master side. TAP.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -72,7 +72,7 @@ static void begin_shell(void) {
   slave = open(ptsname(master), O_RDWR | O_CLOEXEC);
   if (slave < 0 || tcgetpgrp(slave) != getpgrp()) fail("no controlling terminal: %s", strerror(errno));
   ioctl(master, TIOCSWINSZ, &size);
-  /* As an interactive shell does. */
+  /* As in an interactive shell. */
   struct sigaction ignore = {.sa_handler = SIG_IGN};
   sigaction(SIGTTOU, &ignore, NULL);
   sigaction(SIGTTIN, &ignore, NULL);
@@ -101,7 +101,7 @@ static pid_t start(bool foreground, int out, const char *const *words) {
   return pid;
 }
 
-/* Waits until the job stops or ends; takes the terminal back, as shells do. */
+/* Waits until the job stops or ends, and takes the terminal back, as shells do. */
 static int wait_job(pid_t job) {
   int status;
   for (int ms = 0;; ms += STEP_MS) {
@@ -122,7 +122,7 @@ static void continue_job(pid_t job, bool foreground) {
 
 static void wait_foreground(pid_t not_this) {
   for (int ms = 0; tcgetpgrp(slave) == not_this; ms += STEP_MS) {
-    if (ms > DEADLINE_MS) fail("the terminal stayed with %d", (int)not_this);
+    if (ms > DEADLINE_MS) fail("the terminal still belongs to %d", (int)not_this);
     read_master(STEP_MS);
   }
 }
@@ -149,9 +149,9 @@ static void command_has_the_terminal(void) {
 static void terminal_is_taken_back(void) {
   pid_t job = start(true, -1, DIBS_RUN("exit 3"));
   int status;
-  /* Not by wait_job, which takes it back itself. */
+  /* Does not use wait_job, which takes the terminal back itself. */
   while (waitpid(job, &status, 0) < 0 && errno == EINTR) continue;
-  if (tcgetpgrp(slave) != job) fail("the terminal is with %d, not with the job", (int)tcgetpgrp(slave));
+  if (tcgetpgrp(slave) != job) fail("the terminal belongs to %d, not to the job", (int)tcgetpgrp(slave));
   expect_exit(status, 3);
 }
 
@@ -163,7 +163,7 @@ static void interrupt_ends_command_and_dibs(void) {
   if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGINT) fail("status %#x, not ended by INT", (unsigned)status);
 }
 
-static void interrupt_that_is_handled_is_the_commands_own(void) {
+static void an_interrupt_that_the_command_handles_does_not_end_it(void) {
   pid_t job = start(true, -1, DIBS_RUN("trap 'exit 5' INT; echo ready; while :; do sleep 0.05; done"));
   wait_for("ready");
   type("\x03");
@@ -184,7 +184,7 @@ static void stopped_by_the_terminal_and_continued(void) {
 }
 
 static void stopped_and_continued_in_the_background(void) {
-  /* No loop of short commands: a shell that is just starting one when it is told to stop may be unable to. */
+  /* Not a loop of short commands: a shell that is just starting a command may be unable to stop. */
   if (mkfifo("go", 0600) != 0) fail("no pipe: %s", strerror(errno));
   pid_t job = start(true, -1, DIBS_RUN("echo ready; read -r line < go; exit 6"));
   wait_for("ready");
@@ -197,7 +197,7 @@ static void stopped_and_continued_in_the_background(void) {
   unlink("go");
 }
 
-static void background_command_that_reads_stops_until_it_is_in_front(void) {
+static void a_background_command_that_reads_stops_until_it_is_in_the_foreground(void) {
   pid_t job = start(false, -1, DIBS_RUN("read -r line; echo \"got $line\""));
   int status = wait_job(job);
   if (!WIFSTOPPED(status)) fail("status %#x, not stopped", (unsigned)status);
@@ -207,7 +207,7 @@ static void background_command_that_reads_stops_until_it_is_in_front(void) {
   expect_exit(wait_job(job), 0);
 }
 
-static void in_a_pipeline_the_terminal_comes_when_it_is_asked_for(void) {
+static void in_a_pipeline_the_command_gets_the_terminal_when_it_reads(void) {
   int ends[2];
   if (pipe(ends) != 0) fail("pipe: %s", strerror(errno));
   pid_t job = start(true, ends[1], DIBS_RUN("echo begun >&2; read -r line; echo \"got $line\" >&2"));
@@ -217,7 +217,7 @@ static void in_a_pipeline_the_terminal_comes_when_it_is_asked_for(void) {
   expect_exit(wait_job(job), 0);
 }
 
-static void stopped_past_its_ttl_it_is_ended(void) {
+static void a_command_that_is_stopped_past_its_ttl_ends(void) {
   const char *const words[] = {dibs, "run", "name", "--ttl", "1s", "--", "/bin/sh", "-c", "echo ready; exec sleep 60",
                                NULL};
   pid_t job = start(true, -1, words);
@@ -229,14 +229,14 @@ static void stopped_past_its_ttl_it_is_ended(void) {
   expect_exit(wait_job(next), 0);
   continue_job(job, true);
   expect_exit(wait_job(job), 122);
-  wait_for("not renewed in time");
+  wait_for("could not renew it in time");
 }
 
-static void who_waits_at_a_terminal_is_told_for_whom(void) {
+static void a_waiter_at_a_terminal_sees_the_holder(void) {
   pid_t first = start(false, -1, DIBS_RUN("while [ ! -e free ]; do sleep 0.05; done"));
   const char *const words[] = {dibs, "ls", NULL};
   for (int tries = 0; strstr(seen, "holds") == NULL; tries++) {
-    if (tries > 100) fail("the first never held it");
+    if (tries > 100) fail("the first never held the name");
     expect_exit(wait_job(start(true, -1, words)), 0);
   }
   pid_t second = start(true, -1, DIBS_RUN("echo my turn"));
@@ -248,11 +248,11 @@ static void who_waits_at_a_terminal_is_told_for_whom(void) {
   unlink("free");
 }
 
-static void watch_draws_anew_what_changes(void) {
+static void watch_redraws_changes(void) {
   const char *const watch[] = {dibs, "watch", "--interval", "50ms", NULL};
   const char *const lock[] = {dibs, "lock", "seen", "--ttl", "1m", "--owner", "the owner", NULL};
   pid_t job = start(true, -1, watch);
-  wait_for("nobody holds anything");
+  wait_for("no name is held");
   pid_t other = fork();
   if (other == 0) {
     dup2(open("/dev/null", O_WRONLY), 1);
@@ -260,6 +260,8 @@ static void watch_draws_anew_what_changes(void) {
     _exit(127);
   }
   wait_for("the owner");
+  wait_for("59."); /* the remaining time is updated while nothing else changes */
+  wait_for("58.");
   type("\x03");
   expect_exit(wait_job(job), 128 + SIGINT);
 }
@@ -284,14 +286,14 @@ static const struct {
     SCENARIO(command_has_the_terminal),
     SCENARIO(terminal_is_taken_back),
     SCENARIO(interrupt_ends_command_and_dibs),
-    SCENARIO(interrupt_that_is_handled_is_the_commands_own),
+    SCENARIO(an_interrupt_that_the_command_handles_does_not_end_it),
     SCENARIO(stopped_by_the_terminal_and_continued),
     SCENARIO(stopped_and_continued_in_the_background),
-    SCENARIO(background_command_that_reads_stops_until_it_is_in_front),
-    SCENARIO(in_a_pipeline_the_terminal_comes_when_it_is_asked_for),
-    SCENARIO(stopped_past_its_ttl_it_is_ended),
-    SCENARIO(who_waits_at_a_terminal_is_told_for_whom),
-    SCENARIO(watch_draws_anew_what_changes),
+    SCENARIO(a_background_command_that_reads_stops_until_it_is_in_the_foreground),
+    SCENARIO(in_a_pipeline_the_command_gets_the_terminal_when_it_reads),
+    SCENARIO(a_command_that_is_stopped_past_its_ttl_ends),
+    SCENARIO(a_waiter_at_a_terminal_sees_the_holder),
+    SCENARIO(watch_redraws_changes),
     SCENARIO(hang_up_reaches_the_command),
 };
 enum { SCENARIOS = sizeof scenarios / sizeof *scenarios };

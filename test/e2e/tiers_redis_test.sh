@@ -1,10 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# What people see of tiers while a Redis of our own is killed, comes back empty, and is paused.
-#   DIBS_TEST_REDIS and the server's script and folder: of with.sh --private
-#   DIBS_ANCHOR: the anchor; else a file
+# The commands for tiers while the test's own Redis is killed, returns empty, and is paused.
+#   with.sh --private sets DIBS_TEST_REDIS and the server's script and folder
+#   DIBS_ANCHOR: the anchor; without it a file
 . "$(dirname "$0")/tap.sh"
-: "${DIBS_TEST_REDIS:?is a private Redis}" "${DIBS_TEST_SERVERS_SCRIPT:?starts and kills it}"
+: "${DIBS_TEST_REDIS:?names a private Redis}" "${DIBS_TEST_SERVERS_SCRIPT:?names the script that starts and kills it}"
 
 anchor=${DIBS_ANCHOR:-sqlite://$dir/anchor.db}
 case $anchor in *\?*) join='&' ;; *) join='?' ;; esac
@@ -17,7 +17,7 @@ serves() { # serves N M: so many buckets on each
 name=$("$DIBS" flag ls --json | grep -o '[a-z]*-fallback' | cut -d- -f1)
 
 exits 0 'a lease on Redis' "$DIBS" run job -- true
-ok 'Redis serves all' serves 100 0
+ok 'Redis serves all buckets' serves 100 0
 like 'status' "$("$DIBS" tier status)" '^redis +up +100 +100% .* redis://'
 like 'flags are named by the tiers' "$("$DIBS" flag ls)" "^$name-fallback.enabled +on"
 is 'no password is shown' "$("$DIBS" tier status --json | grep -c 'secret')" 0
@@ -27,27 +27,27 @@ before=$(fence job)
 "$DIBS" run keep --ttl 3s -- sleep 120 2>/dev/null &
 keeper=$!
 later $keeper
-ok 'a client that stays' until_true 5 holds keep
+ok 'a client that keeps running' until_true 5 holds keep
 ok 'Redis is killed' server kill
 began=$(now_ms)
 killed=$(fence job)
 took=$(($(now_ms) - began))
 ok "the anchor grants it, in $took ms, with a larger fence" test "${killed:-0}" -gt "$before"
-ok 'and has everything' until_true 10 serves 0 100
+ok 'and serves all buckets' until_true 10 serves 0 100
 exits 0 'status' "$DIBS" tier status
-like 'status says that Redis is down' "$out" '^redis is DOWN for '
+like 'status shows that Redis is down' "$out" '^redis has been DOWN for '
 like 'status: the row' "$out" '^redis +DOWN [0-9]'
-like 'stats counts who fell back' "$("$DIBS" stats --json)" '"fallback":[1-9]'
+like 'stats counts fallback leases' "$("$DIBS" stats --probe --json)" '"fallback":[1-9]'
 wait $keeper
-is 'who held a lease on Redis was told' "$?" 122
+is 'the holder of a lease on Redis learns of its loss' "$?" 122
 
 # ---- Back, and empty ----
 "$DIBS" run keep --wait 20s -- sleep 120 2>/dev/null &
 keeper=$!
 later $keeper
-ok 'another client that stays' until_true 5 holds keep
-ok 'Redis is there again' server restart
-ok 'it is returned to, when its dwell time is over' until_true 20 serves 100 0
+ok 'another client that keeps running' until_true 5 holds keep
+ok 'Redis is started' server restart
+ok 'clients return to Redis after its dwell time' until_true 20 serves 100 0
 back=$(fence job)
 ok 'with a larger fence' test "${back:-0}" -gt "$killed"
 like 'status: up' "$("$DIBS" tier status)" '^redis +up '
@@ -56,17 +56,17 @@ wait $keeper 2>/dev/null
 
 # ---- Paused ----
 exits 0 'a move by hand, before it is paused' "$DIBS" tier move "$name"
-ok 'all has moved' until_true 5 serves 0 100
+ok 'all buckets have moved' until_true 5 serves 0 100
 ok 'Redis is paused' server pause
 exits 0 'status, while Redis is paused' "$DIBS" tier status
-exits 0 'leases go on' "$DIBS" run job --wait 5s -- true
-exits 123 'what is paused can not be moved to' "$DIBS" tier move redis
+exits 0 'leases are still granted' "$DIBS" run job --wait 5s -- true
+exits 123 'buckets cannot move to a paused tier' "$DIBS" tier move redis
 like 'and why' "$err" '^dibs: .*redis'
-ok 'Redis goes on' server resume
-exits 0 'now it can' "$DIBS" tier move redis
-ok 'and has everything' until_true 5 serves 100 0
+ok 'Redis continues' server resume
+exits 0 'now they can' "$DIBS" tier move redis
+ok 'and serves all buckets' until_true 5 serves 100 0
 ok 'fences grew all the time' test "$(fence job)" -gt "$back"
-exits 0 'as flags and votes say, again' "$DIBS" tier move auto
+exits 0 'flags and votes decide again' "$DIBS" tier move auto
 
 # ---- Rolled out by percent ----
 exits 0 'a tenth on Redis' "$DIBS" flag set redis.enabled --percent 10

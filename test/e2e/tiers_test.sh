@@ -11,26 +11,33 @@ serves() { # serves N M: so many buckets on each
   [ "$(json tier status | grep -o '"buckets":[0-9]*' | tr -dc '0-9\n' | paste -sd' ')" = "$1 $2" ]
 }
 
-# ---- Looking ----
+# ---- Status ----
 exits 0 'status before anything was leased' "$DIBS" tier status
 exits 0 'a lease over two tiers' "$DIBS" run job -- true
-for alone in first anchor; do # Also the one that serves nothing: its users of before would not see the other's leases.
+for alone in first anchor; do # Also the tier that serves nothing: its earlier users would not see the other's leases.
   exits 123 "the $alone alone grants nothing from then on" "$DIBS" run other --try --store "sqlite://$dir/$alone.db" -- true
-  like "the $alone alone: said" "$err" "served under an anchor's mandates"
+  like "the $alone alone: the message" "$err" 'with all its tiers'
 done
-exits 0 'doctor' "$DIBS" doctor
+like 'the message of the anchor names the serving tier' "$err" 'sqlite serves this name' 
+exits 0 'doctor' "$DIBS" doctor --probe
 like 'doctor: each member' "$out" "^fine +member +sqlite://$dir/anchor.db, opened"
 like 'doctor: each tier' "$out" '^fine +tier +sqlite-2 is up, the anchor, serves 0 of 100'
-exits 116 'doctor: a member that is wrong' "$DIBS" doctor --store "sqlite://$dir/no/such.db,sqlite://$dir/anchor.db?tiers.wait=300"
-like 'doctor: which one is said' "$out" "^TROUBLE +member .*$dir/no"
-like 'doctor: and that the other is not' "$out" "^fine +member +sqlite://$dir/anchor.db, opened"
+exits 116 'doctor: an unusable member' "$DIBS" doctor --store "sqlite://$dir/no/such.db,sqlite://$dir/anchor.db?tiers.wait=300"
+like 'doctor: names it' "$out" "^TROUBLE +member .*$dir/no"
+like 'doctor: and the good member' "$out" "^fine +member +sqlite://$dir/anchor.db, opened"
 exits 0 'status' "$DIBS" tier status
 like 'status: in words' "$out" '^sqlite serves 100 of 100 buckets'
 like 'status: the first tier' "$out" '^sqlite +up +100 +100%'
 like 'status: the anchor' "$out" '^sqlite-2 +up, anchor +0 '
 ok 'status --json is JSON' "$JSON_CHECK" <<<"$(json tier status)"
+"$DIBS" run seen -- sleep 60 &
+seen=$!
+later $seen
+until_true 5 eval 'json tier status | grep -q owner'
 like 'status --json: tiers and clients' "$(json tier status)" \
   '"strictness":"fenced","pinned":null,.*"name":"sqlite",.*"anchor":true,.*"clients":\[\{"owner":'
+kill $seen
+wait $seen 2>/dev/null
 before=$(fence job)
 
 # ---- Flags ----
@@ -45,7 +52,7 @@ for words in '10%:10' '10:10' 'off:0' 'on:100' '--percent=25:25' 'on --percent 3
 done
 is 'flag get --json' "$(json flag get sqlite.enabled)" '{"name":"sqlite.enabled","percent":30}'
 exits 0 'rolled out to ten of a hundred' "$DIBS" flag set sqlite.enabled --percent 10
-ok 'rolled out: they are there, the others at the anchor' until_true 5 serves 10 90
+ok 'rolled out: ten are there, the others on the anchor' until_true 5 serves 10 90
 exits 0 'the alias of the fallback' "$DIBS" flag set fallback.enabled off
 is 'is the same flag' "$("$DIBS" flag get sqlite-2-fallback.enabled)" 0
 "$DIBS" flag set fallback.enabled on
@@ -56,20 +63,20 @@ ok 'fences only grow through all of it' test "$after" -gt "$before"
 
 # ---- Moves by hand ----
 exits 0 'move' "$DIBS" tier move sqlite-2
-ok 'everything is there' until_true 5 serves 0 100
-like 'and said to be by hand' "$("$DIBS" tier status)" '^Everything was moved to sqlite-2 by hand'
+ok 'all buckets are there' until_true 5 serves 0 100
+like 'and status shows that it was by hand' "$("$DIBS" tier status)" '^All names were moved to sqlite-2 by hand'
 like 'pinned, as JSON' "$(json tier status)" '"pinned":"sqlite-2"'
 moved=$(fence job)
 ok 'its fence is larger' test "$moved" -gt "$after"
-exits 0 'move back to where it should be' "$DIBS" tier move auto
+exits 0 'move back' "$DIBS" tier move auto
 ok 'it is' until_true 5 serves 100 0
 exits 0 'open by hand' "$DIBS" tier open sqlite
 ok 'is left' until_true 5 serves 0 100
-like 'and said' "$("$DIBS" tier status)" '^sqlite is switched off by hand; dibs tier auto sqlite'
+like 'and status shows it' "$("$DIBS" tier status)" '^sqlite is switched off by hand; dibs tier auto sqlite'
 exits 0 'by its number' "$DIBS" tier close 0
 ok 'comes back' until_true 5 serves 100 0
-like 'close is said' "$("$DIBS" tier status)" '^sqlite +on by hand'
-exits 0 'the hand off' "$DIBS" tier auto sqlite
+like 'status shows close' "$("$DIBS" tier status)" '^sqlite +on by hand'
+exits 0 'auto again' "$DIBS" tier auto sqlite
 back=$(fence job)
 ok 'fences grow back on the first' test "$back" -gt "$moved"
 
@@ -79,11 +86,31 @@ holder=$!
 later $holder
 until_true 5 holds held
 "$DIBS" tier move sqlite-2
-ok 'another client gets it at once: fenced' "$DIBS" run held --wait 3s -- true
+ok 'the other buckets have moved' until_true 5 serves 0 100
+exits 120 'a move keeps the holder' "$DIBS" run held --try -- true
+like 'status shows that a holder remains there' "$("$DIBS" tier status)" '^1 buckets are moving away from sqlite;'
+like 'and listed' "$("$DIBS" ls held)" '^held +holds'
+"$DIBS" tier move auto
+ok 'the other buckets are back' until_true 5 eval '"$DIBS" tier status | grep -q "^[0-9]* buckets are not yet"'
+like 'status shows the bucket that waits for that move' "$("$DIBS" tier status)" '^1 buckets are not yet on their tier: they wait for a move'
+"$DIBS" tier move sqlite-2
+ok 'they have moved again' until_true 5 serves 0 100
+exits 0 'the lease can be broken there' "$DIBS" break held --now
 wait $holder
-is 'the holder is told that it lost it' "$?" 122
+is 'the holder learns of the break' "$?" 122
+ok 'the last bucket has moved' "$DIBS" run held --wait 5s -- true
 "$DIBS" tier move auto
 ok 'all back' until_true 5 serves 100 0
+"$DIBS" run held --ttl 3s -- sleep 60 2>"$dir/held" &
+holder=$!
+later $holder
+until_true 5 holds held
+"$DIBS" tier open sqlite
+ok 'a tier that is down: another client gets it at once: fenced' "$DIBS" run held --wait 3s -- true
+wait $holder
+is 'the holder learns of the loss' "$?" 122
+"$DIBS" tier auto sqlite
+ok 'all buckets are back' until_true 5 serves 100 0
 
 # ---- Strictness ----
 is 'strictness' "$("$DIBS" tier strictness)" fenced
@@ -103,20 +130,58 @@ far=$((bumped + 5000 * 4294967296))
 exits 0 'bump above a fence that was seen' "$DIBS" tier bump "$far"
 ok 'bump: above it' test "$(fence job)" -gt "$far"
 
+# ---- Changes as JSON ----
+says() { # says OBJECT WORDS...: the command prints exactly that
+  local wanted=$1
+  shift
+  exits 0 "$* --json" "$DIBS" "$@" --json
+  is "$* --json" "$out" "$wanted"
+}
+says '{"verb":"bump","above":null}' tier bump
+says '{"verb":"bump","above":4294967296}' tier bump 4294967296
+says '{"verb":"move","tier":"sqlite"}' tier move sqlite
+says '{"verb":"move","tier":"auto"}' tier move auto
+says '{"verb":"close","tier":"sqlite"}' tier close sqlite
+says '{"verb":"auto","tier":"sqlite"}' tier auto sqlite
+says '{"verb":"strictness","strictness":"fenced"}' tier strictness fenced
+says '{"name":"circuit-breaker.enabled","percent":100}' flag set circuit-breaker.enabled on
+
+# ---- The anchor's own names ----
+two="sqlite://$dir/own-first.db,trace+sqlite://$dir/own.db?trace.file=$dir/trace"
+exits 0 'a lease of a store alone' "$DIBS" run job --store "sqlite://$dir/own.db" -- true
+exits 0 'the store becomes an anchor' "$DIBS" run job --store "$two" -- true
+like 'it keeps serving its names' "$("$DIBS" tier status --store "$two")" '^sqlite-2 serves 100 of 100 buckets'
+: >"$dir/trace"
+exits 0 'bump of its own names' "$DIBS" tier bump --store "$two"
+like 'the buckets are raised' "$(cat "$dir/trace")" '"anchor.raise":100'
+is 'clients that opened it alone are not refused meanwhile' "$(grep -c '"anchor.install"\|"anchor.open"' "$dir/trace")" 0
+exits 0 'a lease alone' "$DIBS" run job --try --store "sqlite://$dir/own.db" -- true
+exits 0 'a lease through the tiers' "$DIBS" run job --try --store "$two" -- true
+
+# ---- Epochs ----
+exits 0 'doctor: epochs' "$DIBS" doctor --store "$two"
+like 'doctor: how many epochs are left' "$out" '^fine +epochs +[5-9][0-9]% of the epochs are left'
+like 'status: how many epochs are left' "$("$DIBS" tier status --store "$two")" ', epochs left [5-9][0-9]%$'
+like 'status --json: how many epochs are left' "$(json tier status --store "$two")" '"epochs_left_percent":[5-9][0-9],'
+exits 0 'most epochs are used' "$DIBS" tier bump $((1600000 * 4294967296)) --store "$two"
+exits 116 'doctor: few epochs' "$DIBS" doctor --store "$two"
+like 'doctor: few epochs are left' "$out" '^TROUBLE +epochs +2[0-4]% of the epochs are left'
+like 'status: few epochs are left' "$("$DIBS" tier status --store "$two")" '^ONLY 2[0-4]% OF THE EPOCHS ARE LEFT'
+
 # ---- Stats ----
-ok 'what the holder had has ended' until_true 5 free held
-exits 0 'stats' "$DIBS" stats
-like 'stats: what clients counted' "$out" '^acquired +[0-9]+$'
-like 'stats: what a lease costs' "$out" '^acquire +[0-9.]+ ms, p99 [0-9.]+ ms, at most [0-9.]+ ms of 20$'
+ok 'the lease of the holder has ended' until_true 5 free held
+exits 0 'stats' "$DIBS" stats --probe
+like 'stats: the counts of the clients' "$out" '^acquired +[0-9]+$'
+like 'stats: the time of a lease' "$out" '^acquire +[0-9.]+ ms, p99 [0-9.]+ ms, max [0-9.]+ ms of 20$'
 like 'stats: and its release' "$out" '^release +[0-9.]+ ms'
 ok 'stats --json is JSON' "$JSON_CHECK" <<<"$(json stats)"
-like 'stats --json' "$(json stats)" '"counts":\{"acquired":[0-9]+.*"lease":\{"acquire":\{"count":20,"p50_ns":[1-9]'
-is 'stats leaves nothing behind' "$("$DIBS" ls)" ''
-exits 0 'stats of one store alone' "$DIBS" stats --store "$lone"
+like 'stats --json' "$(json stats --probe)" '"counts":\{"acquired":[0-9]+.*"lease":\{"acquire":\{"count":20,"p50_ns":[1-9]'
+is 'stats leaves no lease' "$("$DIBS" ls)" ''
+exits 0 'stats of one store alone' "$DIBS" stats --probe --store "$lone"
 like 'stats of one store: a lease' "$out" '^acquire +'
 ok 'stats of one store is JSON too' "$JSON_CHECK" <<<"$(json stats --store "$lone")"
 
-# ---- A first tier that forgets all between two processes: the memory of each ----
+# ---- A first tier that forgets everything between two processes: the memory of each ----
 forgets="memory:x,sqlite://$dir/memory-anchor.db"
 grows=yes last=0
 for _ in 1 2 3 4; do
@@ -124,40 +189,49 @@ for _ in 1 2 3 4; do
   [ "${got:-0}" -gt "$last" ] || grows=no
   last=${got:-0}
 done
-is 'fences grow though the tier forgets' "$grows" yes
+is 'fences grow although the tier forgets' "$grows" yes
 like 'flags are named by the tiers' "$("$DIBS" flag ls --store "$forgets")" '^memory.enabled +on'
 
 # ---- One store alone ----
+exits 0 'tier bump of one store' "$DIBS" tier bump --store "$lone"
 for words in 'flag ls' 'flag get redis.enabled' 'flag set redis.enabled on' 'tier status' 'tier move redis' 'tier open redis' \
-  'tier bump' 'tier strictness' 'tier strictness strict'; do
+  'tier strictness' 'tier strictness strict'; do
   # shellcheck disable=SC2086  # words are meant
   exits 125 "$words of one store" "$DIBS" $words --store "$lone"
-  like "$words of one store: what to do" "$err" '^dibs: .*is one store, not several tiers; .*comma'
+  like "$words of one store: the message" "$err" '^dibs: .*is one store, not several tiers; .*comma'
 done
 
-# ---- A tier that is opened by itself is refused, until the tiers are no more ----
-exits 123 'a tier by itself' "$DIBS" run job --store "sqlite://$dir/first.db" -- true
-like 'a tier by itself: why, and what to do' "$err" 'with all its tiers'
+last=$("$DIBS" run job --store "$lone" -- sh -c 'echo $DIBS_FENCE')
+exits 0 'tier bump of one store' "$DIBS" tier bump --store "$lone"
+exits 0 'and a lease there' "$DIBS" run job --store "$lone" -- sh -c 'echo $DIBS_FENCE'
+ok 'tier bump of one store: its fences grow' test "$out" -gt "$((last + 2147483648))"
+
+# ---- A tier that is opened alone is refused until the tiers are dissolved ----
+exits 123 'a tier alone' "$DIBS" run job --store "sqlite://$dir/first.db" -- true
+like 'a tier alone: the message' "$err" 'with all its tiers'
 "$DIBS" run busy -- sleep 60 &
 other=$!
 later $other
-ok 'it is seen' until_true 5 eval '"$DIBS" tier status | grep -q "clients 2"'
-exits 120 'alone while others use the tiers' "$DIBS" tier alone
-like 'alone: who' "$err" '^dibs: [0-9]+ other clients? used the tiers'
-exits 120 'alone, of one that is opened by itself' "$DIBS" tier alone --store "sqlite://$dir/first.db"
+ok 'the client is listed' until_true 5 eval '"$DIBS" tier status | grep -q "clients 1"'
+exits 120 'dissolve while others use the tiers' "$DIBS" tier dissolve
+like 'dissolve: the message' "$err" '^dibs: [0-9]+ other clients? used the tiers'
+exits 120 'dissolve of a tier that is opened alone' "$DIBS" tier dissolve --store "sqlite://$dir/first.db"
 kill $other
 wait $other 2>/dev/null
 last=$(fence job)
-exits 0 'alone --force' "$DIBS" tier alone --force
+exits 0 'dissolve --force' "$DIBS" tier dissolve --force
 for part in first anchor; do
   exits 0 "$part is a store of its own" "$DIBS" run job --store "sqlite://$dir/$part.db" -- sh -c 'echo $DIBS_FENCE'
   [ $part = first ] && ok 'and its fences still grow' test "$out" -gt "$last"
 done
-exits 123 'tiers again: their fences are far above what a new anchor knows' "$DIBS" run job --wait 1s -- true
-like 'and what to do' "$err" 'dibs tier bump$'
-exits 0 'bump' "$DIBS" tier bump
-exits 0 'they are tiers again' "$DIBS" run job -- sh -c 'echo $DIBS_FENCE'
-ok 'above all that was' test "$out" -gt "$last"
+exits 0 'a lease does not make a store a tier again' "$DIBS" run job -- true
+ok 'the anchor serves it, also alone' "$DIBS" run job --store "sqlite://$dir/anchor.db" -- true
+like 'no tier is rolled out' "$("$DIBS" flag ls)" '^sqlite.enabled +off'
+exits 0 'bump: the fences of the first tier are far above' "$DIBS" tier bump
+exits 0 'a flag makes them tiers again' "$DIBS" flag set sqlite.enabled on
+ok 'all buckets are on the first' until_true 5 serves 100 0
+exits 0 'a lease' "$DIBS" run job -- sh -c 'echo $DIBS_FENCE'
+ok 'above all earlier fences' test "$out" -gt "$last"
 
 # ---- Wrong words ----
 for words in 'flag' 'flag list' 'flag ls x' 'flag get' 'flag get a b' 'flag set a' 'flag set a maybe' 'flag set a 101' \
@@ -167,14 +241,14 @@ for words in 'flag' 'flag list' 'flag ls x' 'flag get' 'flag get a b' 'flag set 
   'tier status --force' 'stats x'; do
   # shellcheck disable=SC2086  # words are meant
   exits 125 "125: $words" "$DIBS" $words
-  like "125: $words says why" "$err" '^dibs: .{12}'
+  like "125: $words: the message" "$err" '^dibs: .{12}'
 done
-like 'an unknown flag: which there are' "$("$DIBS" flag set nope on 2>&1)" \
+like 'an unknown flag: the message lists the flags' "$("$DIBS" flag set nope on 2>&1)" \
   'nope.*sqlite.enabled, circuit-breaker.enabled, sqlite-2-fallback.enabled, least-strict.enabled'
-like 'an unknown tier: which there are' "$("$DIBS" tier move redis 2>&1)" 'redis.*sqlite, sqlite-2'
-exits 123 'an anchor that is not there' "$DIBS" tier status --store "sqlite://$dir/first.db,sqlite:///nowhere/at/all.db"
-like 'an anchor that is not there: what the tiers remember is shown' "$out" "^THE ANCHOR CAN'T BE REACHED"
-like 'an anchor that is not there: why' "$out" '/nowhere/at'
-exits 123 'nothing can be set then' "$DIBS" flag set sqlite.enabled off --store \
+like 'an unknown tier: the message lists the tiers' "$("$DIBS" tier move redis 2>&1)" 'redis.*sqlite, sqlite-2'
+exits 123 'an unreachable anchor' "$DIBS" tier status --store "sqlite://$dir/first.db,sqlite:///nowhere/at/all.db"
+like 'an unreachable anchor: status shows what the tiers remember' "$out" "^THE ANCHOR IS UNREACHABLE"
+like 'an unreachable anchor: the reason' "$out" '/nowhere/at'
+exits 123 'no flag can be set then' "$DIBS" flag set sqlite.enabled off --store \
   "sqlite://$dir/first.db,sqlite:///nowhere/at/all.db"
 done_testing

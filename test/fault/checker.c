@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Reads what all parties saw and looks for broken rules.
- *
- * A grant claims its name from when the caller had it until it was about to let go, or until the last instant that
- * alive() had promised, whichever came first; nothing after that is its claim, so who was stopped or killed claims what
- * it was promised and no more.
+ * Reads what all parties saw and looks for broken rules: fences, wake-ups, fairness, records, answers.  The check that
+ * no two clients hold one name uses beliefs (belief.h).
  */
 #include "checker.h"
 
@@ -14,7 +11,7 @@
 
 int broken(struct check *check, const char *rule, const char *format, ...) {
   va_list args;
-  if (++check->broken > 20) return check->broken; /* the first ones tell */
+  if (++check->broken > 20) return check->broken; /* the first ones are enough */
   printf("BROKEN  %s: ", rule);
   va_start(args, format);
   vprintf(format, args);
@@ -23,101 +20,67 @@ int broken(struct check *check, const char *rule, const char *format, ...) {
   return check->broken;
 }
 
-/* ---- Exclusion, fences ---- */
+/* ---- Fences ---- */
 
 static int by_grant(const void *a, const void *b) {
-  const struct life *x = *(struct life *const *)a, *y = *(struct life *const *)b;
+  const struct incarnation *x = *(struct incarnation *const *)a, *y = *(struct incarnation *const *)b;
   return x->grant_at < y->grant_at ? -1 : x->grant_at > y->grant_at;
 }
 static int by_fence(const void *a, const void *b) {
-  const struct life *x = *(struct life *const *)a, *y = *(struct life *const *)b;
+  const struct incarnation *x = *(struct incarnation *const *)a, *y = *(struct incarnation *const *)b;
   return x->fence < y->fence ? -1 : x->fence > y->fence;
 }
-static int by_ask(const void *a, const void *b) {
-  const struct life *x = *(struct life *const *)a, *y = *(struct life *const *)b;
-  return x->ask_at < y->ask_at ? -1 : x->ask_at > y->ask_at;
+static int by_request(const void *a, const void *b) {
+  const struct incarnation *x = *(struct incarnation *const *)a, *y = *(struct incarnation *const *)b;
+  return x->request_at < y->request_at ? -1 : x->request_at > y->request_at;
 }
 
-static bool claims(const struct life *life) {
-  return life->grant_at != 0 && life->claim_end > life->grant_at;
-}
-
-static void overlap(struct check *check, uint16_t name, const struct life *first, const struct life *second) {
-  broken(check, "exclusion",
-         "name-%u: party %u lease %u (mode %u, fence %llu) was promised it until %.3f ms, party %u lease %u (mode %u, "
-         "fence %llu) had it at %.3f ms",
-         name, first->party, first->number, first->mode, (unsigned long long)first->fence,
-         check_ms(check, first->claim_end), second->party, second->number, second->mode,
-         (unsigned long long)second->fence, check_ms(check, second->grant_at));
-}
-
-/* `lives` in the order of their grants. */
-static void check_exclusion(struct check *check, uint16_t name, struct life **lives, size_t count) {
-  const struct life *exclusive = NULL, *any = NULL, *slots[SLOTS] = {NULL};
-  for (size_t i = 0; i < count; i++) {
-    struct life *life = lives[i];
-    if (!claims(life)) continue;
-    const struct life *before = life->mode == DIBS_EXCLUSIVE ? any : exclusive;
-    if (before && before->claim_end > life->grant_at) overlap(check, name, before, life);
-    if (life->mode == DIBS_COUNTED) {
-      if (life->slot < 0 || life->slot >= SLOTS) {
-        broken(check, "slots", "name-%u: slot %lld", name, (long long)life->slot);
-        continue;
-      }
-      const struct life **slot = &slots[life->slot];
-      if (*slot && (*slot)->claim_end > life->grant_at) overlap(check, name, *slot, life);
-      if (!*slot || (*slot)->claim_end < life->claim_end) *slot = life;
-    }
-    if (life->mode == DIBS_EXCLUSIVE && (!exclusive || exclusive->claim_end < life->claim_end)) exclusive = life;
-    if (!any || any->claim_end < life->claim_end) any = life;
-  }
-}
-
-static void check_fences(struct check *check, uint16_t name, struct life **lives, size_t count) {
-  struct life **byfence = check_copy(lives, count), **byask = check_copy(lives, count);
+static void check_fences(struct check *check, uint16_t name, struct incarnation **lives, size_t count) {
+  struct incarnation **byfence = check_copy(lives, count), **byask = check_copy(lives, count);
   qsort(byfence, count, sizeof *byfence, by_fence);
-  qsort(byask, count, sizeof *byask, by_ask);
-  const struct life *before = NULL, *claimed = NULL;
+  qsort(byask, count, sizeof *byask, by_request);
+  const struct incarnation *before = NULL;
   for (size_t i = 0; i < count; i++) {
-    struct life *life = byfence[i];
-    if (life->grant_at == 0 || life->mode != DIBS_EXCLUSIVE) continue;
-    if (life->fence == 0 || life->fence >= UINT64_C(1) << 53 || (before && before->fence == life->fence))
-      broken(check, "fences", "name-%u: fence %llu given twice, or none", name, (unsigned long long)life->fence);
-    before = life;
-    if (!claims(life)) continue;
-    if (claimed && claimed->claim_end > life->grant_at) overlap(check, name, claimed, life);
-    claimed = life;
+    struct incarnation *incarnation = byfence[i];
+    if (incarnation->grant_at == 0 || incarnation->mode != DIBS_EXCLUSIVE) continue;
+    if (incarnation->fence == 0 || incarnation->fence >= UINT64_C(1) << 53 ||
+        (before && before->fence == incarnation->fence))
+      broken(check, "fences", "name-%u: fence %llu granted twice, or none", name,
+             (unsigned long long)incarnation->fence);
+    before = incarnation;
   }
-  /* Whoever asks after a grant was seen gets a larger one. */
+  /* A request that begins after a grant was seen gets a larger fence. */
   uint64_t largest = 0;
   for (size_t a = 0, g = 0; a < count; a++) {
-    for (; g < count && lives[g]->grant_at < byask[a]->ask_at; g++)
+    for (; g < count && lives[g]->grant_at < byask[a]->request_at; g++)
       if (lives[g]->mode == DIBS_EXCLUSIVE && lives[g]->grant_at != 0 && lives[g]->fence > largest)
         largest = lives[g]->fence;
     if (byask[a]->grant_at != 0 && byask[a]->mode == DIBS_EXCLUSIVE && byask[a]->fence <= largest)
-      broken(check, "fences", "name-%u: fence %llu was given to who asked after %llu was seen", name,
+      broken(check, "fences", "name-%u: fence %llu was granted to a request that began after %llu was seen", name,
              (unsigned long long)byask[a]->fence, (unsigned long long)largest);
   }
   free(byfence);
   free(byask);
 }
 
-/* ---- Waking, turns ---- */
+/* ---- Wake-ups, fairness ---- */
 
-/* Records how often others who asked later were served before: the line inside a process and its runs allow some. */
-static void count_overtakes(struct check *check, struct life **lives, size_t count) {
+/* Counts for each request how many later requests were served first: the queue inside a process and its runs allow
+ * some. */
+static void count_overtakes(struct check *check, struct incarnation **lives, size_t count) {
   for (size_t i = 0; i < count; i++) {
-    const struct life *life = lives[i];
-    if (life->grant_at == 0 || life->mode != DIBS_EXCLUSIVE || check_disturbed(check, life)) continue;
+    const struct incarnation *incarnation = lives[i];
+    if (incarnation->grant_at == 0 || incarnation->mode != DIBS_EXCLUSIVE || check_disturbed(check, incarnation))
+      continue;
     uint32_t overtaken = 0;
-    for (size_t j = i; j-- > 0 && lives[j]->grant_at > life->ask_at;)
-      overtaken += lives[j]->grant_at != 0 && lives[j]->party != life->party &&
-                   lives[j]->ask_at > life->ask_at + 50 * DIBS__NS_PER_MS;
+    for (size_t j = i; j-- > 0 && lives[j]->grant_at > incarnation->request_at;)
+      overtaken += lives[j]->grant_at != 0 && lives[j]->party != incarnation->party &&
+                   lives[j]->request_at > incarnation->request_at + 50 * DIBS__NS_PER_MS;
     if (overtaken > check->overtaken) check->overtaken = overtaken;
   }
 }
 
-static void check_shares(struct check *check, uint16_t name, struct life **lives, size_t count) {
+static void check_shares(struct check *check, uint16_t name, struct incarnation **lives, size_t count) {
   enum { PARTIES = 64 };
   int64_t first[PARTIES] = {0}, last[PARTIES] = {0}, from = 0, to = INT64_MAX;
   uint32_t turns[PARTIES] = {0}, all = 0, parties = check->bounds->parties;
@@ -137,7 +100,7 @@ static void check_shares(struct check *check, uint16_t name, struct life **lives
   }
   for (uint32_t p = 1; p <= parties; p++) {
     double share = all ? (double)turns[p] * parties / all : 0;
-    printf("        party %u had %.1f %% of %u turns\n", p, share * 100 / parties, all);
+    printf("        party %u had %.1f %% of %u grants\n", p, share * 100 / parties, all);
     if (share < check->bounds->share_least)
       broken(check, "shares", "name-%u: party %u had %.2f of an even share", name, p, share);
   }
@@ -145,22 +108,25 @@ static void check_shares(struct check *check, uint16_t name, struct life **lives
 
 /* ---- One lease ---- */
 
-static void check_life(struct check *check, const struct life *life) {
-  bool quiet = !check_disturbed(check, life);
-  int64_t took_ms = (life->gone_at - life->ask_at) / DIBS__NS_PER_MS;
-  if (life->losses > 1) broken(check, "loss", "party %u lease %u was told twice", life->party, life->number);
-  if (life->losses && life->letting_at && life->lost_at < life->letting_at && life->released_at &&
-      life->release_status == DIBS_OK)
-    broken(check, "loss", "party %u lease %u was lost, and released as if it were not", life->party, life->number);
-  if (life->gone_at == 0) return;
-  switch (life->gone_status) {
+static void check_incarnation(struct check *check, const struct incarnation *incarnation) {
+  bool quiet = !check_disturbed(check, incarnation);
+  int64_t took_ms = (incarnation->gone_at - incarnation->request_at) / DIBS__NS_PER_MS;
+  if (incarnation->losses > 1)
+    broken(check, "loss", "party %u lease %u: the loss was reported twice", incarnation->party, incarnation->number);
+  if (incarnation->losses && incarnation->letting_at && incarnation->lost_at < incarnation->letting_at &&
+      incarnation->released_at && incarnation->release_status == DIBS_OK)
+    broken(check, "loss", "party %u lease %u was lost, and its release succeeded", incarnation->party,
+           incarnation->number);
+  if (incarnation->gone_at == 0) return;
+  switch (incarnation->gone_status) {
   case DIBS_HELD:
-    if (life->wait_ms != 0) broken(check, "waits", "party %u lease %u: HELD", life->party, life->number);
+    if (incarnation->wait_ms != 0)
+      broken(check, "waits", "party %u lease %u: HELD", incarnation->party, incarnation->number);
     break;
   case DIBS_TIMEOUT:
-    if (took_ms < life->wait_ms || life->wait_ms == 0)
-      broken(check, "waits", "party %u lease %u gave up after %lld of %lld ms", life->party, life->number,
-             (long long)took_ms, (long long)life->wait_ms);
+    if (took_ms < incarnation->wait_ms || incarnation->wait_ms == 0)
+      broken(check, "waits", "party %u lease %u gave up after %lld of %lld ms", incarnation->party, incarnation->number,
+             (long long)took_ms, (long long)incarnation->wait_ms);
     break;
   case DIBS_CANCELLED:
     break;
@@ -169,21 +135,21 @@ static void check_life(struct check *check, const struct life *life) {
     check->troubles++;
     break;
   default:
-    broken(check, "answers", "party %u lease %u: status %lld", life->party, life->number, (long long)life->gone_status);
+    broken(check, "answers", "party %u lease %u: status %lld", incarnation->party, incarnation->number,
+           (long long)incarnation->gone_status);
   }
-  if (quiet && took_ms > life->wait_ms + check->bounds->wake_ms + 5000)
-    broken(check, "waits", "party %u lease %u waited for %lld instead of %lld ms", life->party, life->number,
-           (long long)took_ms, (long long)life->wait_ms);
+  if (quiet && took_ms > incarnation->wait_ms + check->bounds->wake_ms + 5000)
+    broken(check, "waits", "party %u lease %u waited %lld ms instead of %lld ms", incarnation->party,
+           incarnation->number, (long long)took_ms, (long long)incarnation->wait_ms);
 }
 
 /* ---- All ---- */
 
 static void check_name(struct check *check, uint16_t name) {
   size_t count = 0;
-  struct life **lives = check_lives_of(check, name, &count);
+  struct incarnation **lives = check_lives_of(check, name, &count);
   if (count > 0) {
     qsort(lives, count, sizeof *lives, by_grant);
-    check_exclusion(check, name, lives, count);
     check_fences(check, name, lives, count);
     check_wakes(check, name, lives, count);
     count_overtakes(check, lives, count);
@@ -192,7 +158,7 @@ static void check_name(struct check *check, uint16_t name) {
   free(lives);
 }
 
-/* Somebody is served soon after the server was back, unless it went away again. */
+/* A client gets a grant soon after the server returned, unless the server disappeared again. */
 static void check_returns(struct check *check) {
   enum { RETURN_MS = 5000 };
   for (size_t i = 0; i < check->disturbance_count; i++) {
@@ -203,37 +169,38 @@ static void check_returns(struct check *check) {
       const struct disturbance *next = &check->disturbances[j];
       if (next->party == 0 && next->from > d->to && next->from < until) until = next->from;
     }
-    for (size_t j = 0; j < check->life_count; j++)
+    for (size_t j = 0; j < check->incarnation_count; j++)
       if (check->lives[j].grant_at > d->to && check->lives[j].grant_at < first) first = check->lives[j].grant_at;
     int64_t took = (first < until ? first : until) - d->to;
     if (took > check->longest_return) check->longest_return = took;
     if (took > RETURN_MS * DIBS__NS_PER_MS || d->to >= check->over)
-      broken(check, "going on", "the server was back at %.3f ms, and nobody had anything before %.3f ms",
+      broken(check, "progress", "the server returned at %.3f ms, and no client had a grant before %.3f ms",
              check_ms(check, d->to), check_ms(check, first < until ? first : until));
   }
 }
 
 static void summary(const struct check *check) {
   uint64_t granted = 0, saved = 0, stale = 0, lost = 0, timeouts = 0;
-  for (size_t i = 0; i < check->life_count; i++) {
-    const struct life *life = &check->lives[i];
-    granted += life->grant_at != 0;
-    lost += life->losses > 0;
-    timeouts += life->gone_status == DIBS_TIMEOUT && life->gone_at != 0;
+  for (size_t i = 0; i < check->incarnation_count; i++) {
+    const struct incarnation *incarnation = &check->lives[i];
+    granted += incarnation->grant_at != 0;
+    lost += incarnation->losses > 0;
+    timeouts += incarnation->gone_status == DIBS_TIMEOUT && incarnation->gone_at != 0;
   }
   for (size_t i = 0; i < check->write_count; i++) {
     saved += check->writes[i].status == DIBS_OK;
     stale += check->writes[i].status == DIBS_STALE;
   }
-  printf("checked: %zu asks of %u parties, %llu grants, %llu timed out, %llu lost, %u troubles; %u stops, %u kills\n",
-         check->life_count, check->party_count, (unsigned long long)granted, (unsigned long long)timeouts,
+  printf("checked: %zu requests of %u parties, %llu grants, %llu timed out, %llu lost, %u disturbances; %u stops, %u "
+         "kills\n",
+         check->incarnation_count, check->party_count, (unsigned long long)granted, (unsigned long long)timeouts,
          (unsigned long long)lost, check->troubles, check->stops, check->kills);
   if (check->outages > 0)
-    printf("         %u times without the server; then it took %.0f ms at most until somebody had a lease\n",
+    printf("         %u times without the server; the first grant after its return took at most %.0f ms\n",
            check->outages, (double)check->longest_return / (double)DIBS__NS_PER_MS);
   printf("         %llu increments saved, %llu refused as stale, %zu looks; longest sleep while free %.1f ms (bound "
          "%lld); "
-         "overtaken %u times at most (bound %u)\n",
+         "overtaken at most %u times (bound %u)\n",
          (unsigned long long)saved, (unsigned long long)stale, check->look_count,
          (double)check->longest_sleep / (double)DIBS__NS_PER_MS, (long long)check->bounds->wake_ms, check->overtaken,
          check_overtake_bound(check));
@@ -242,18 +209,18 @@ static void summary(const struct check *check) {
 int check_histories(const char *folder, const struct bounds *bounds, const int64_t finals[HISTORY_NAMES]) {
   struct check check = {.bounds = bounds, .finals = finals};
   if (!check_read(&check, folder)) {
-    printf("BROKEN  the histories in %s can't be read\n", folder);
+    printf("BROKEN  cannot read the histories in %s\n", folder);
     check_free(&check);
     return -1;
   }
   for (uint16_t name = 0; name < HISTORY_NAMES; name++) check_name(&check, name);
-  for (size_t i = 0; i < check.life_count; i++) check_life(&check, &check.lives[i]);
+  for (size_t i = 0; i < check.incarnation_count; i++) check_incarnation(&check, &check.lives[i]);
   check_records(&check);
   check_returns(&check);
   if (check.overtaken > check_overtake_bound(&check))
-    broken(&check, "fairness", "somebody was overtaken %u times", check.overtaken);
+    broken(&check, "fairness", "a request was overtaken %u times", check.overtaken);
   summary(&check);
-  if (check.life_count == 0) broken(&check, "histories", "nothing happened");
+  if (check.incarnation_count == 0) broken(&check, "histories", "nothing happened");
   int result = check.broken;
   check_free(&check);
   return result;

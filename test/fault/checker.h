@@ -7,24 +7,23 @@
 
 #include <stdarg.h>
 
-/* One ask, and what became of it.  0: that did not happen, or nobody lived to tell. */
-struct life {
+/* One request and its outcome.  0: it did not happen, or no process survived to record it. */
+struct incarnation {
   uint32_t party, number;
   uint16_t name;
   uint8_t mode;
-  int64_t ask_at, wait_ms, ttl_ms;
-  int64_t grant_at, until, slot;
+  int64_t request_at, wait_ms, ttl_ms;
+  int64_t grant_at, until;
   uint64_t fence;
   int64_t letting_at, released_at, release_status;
   int64_t gone_at, gone_status;
   int64_t lost_at;
   uint32_t losses;
-  int64_t claim_end; /* grant_at on: nobody else may have it before */
 };
 
 struct write {
   uint16_t name;
-  int64_t number, began, ended; /* ended 0: nobody lived to tell */
+  int64_t number, began, ended; /* ended 0: no process survived to record it */
   int64_t status;
   uint64_t fence;
 };
@@ -33,9 +32,9 @@ struct look {
   int64_t number, began, ended;
 };
 
-/* A time in which a party was stopped, or from which on it is dead. */
+/* A period in which a party was stopped, or from which on it is dead. */
 struct disturbance {
-  uint32_t party;   /* 0: the server was stopped or dead, and everybody with it */
+  uint32_t party;   /* 0: the server was stopped or dead, which affects all parties */
   int64_t from, to; /* INT64_MAX: dead */
 };
 
@@ -43,13 +42,13 @@ struct check {
   const struct bounds *bounds;
   const int64_t *finals;
   int64_t began, over;
-  struct life *lives;
+  struct incarnation *lives;
   struct write *writes;
   struct look *looks;
   struct disturbance *disturbances;
-  size_t life_count, write_count, look_count, disturbance_count;
+  size_t incarnation_count, write_count, look_count, disturbance_count;
   uint32_t party_count, stops, kills, outages, troubles, overtaken;
-  int64_t longest_sleep, longest_return; /* until somebody was granted something after the server was back */
+  int64_t longest_sleep, longest_return; /* until the first grant after the server returned */
   int broken;
 };
 
@@ -59,19 +58,19 @@ int broken(struct check *check, const char *rule, const char *format, ...) __att
 bool check_read(struct check *check, const char *folder);
 void check_free(struct check *check);
 double check_ms(const struct check *check, int64_t at); /* since the beginning of the run */
-struct life **check_lives_of(struct check *check, uint16_t name, size_t *count);
-struct life **check_copy(struct life **lives, size_t count);
-static inline bool check_concerns(const struct disturbance *d, const struct life *life) {
-  return d->party == 0 || d->party == life->party;
+struct incarnation **check_lives_of(struct check *check, uint16_t name, size_t *count);
+struct incarnation **check_copy(struct incarnation **lives, size_t count);
+static inline bool check_concerns(const struct disturbance *d, const struct incarnation *incarnation) {
+  return d->party == 0 || d->party == incarnation->party;
 }
-/* Its party was stopped or killed between its ask and its end. */
-bool check_disturbed(const struct check *check, const struct life *life);
+/* Its party was stopped or killed between its request and its end. */
+bool check_disturbed(const struct check *check, const struct incarnation *incarnation);
 uint32_t check_overtake_bound(const struct check *check);
 
-/* checker_wake.c: nobody sleeps while the name is free.  `lives` in the order of their grants. */
-void check_wakes(struct check *check, uint16_t name, struct life **lives, size_t count);
+/* checker_wake.c: no waiter sleeps while the name is free.  `lives` in the order of their grants. */
+void check_wakes(struct check *check, uint16_t name, struct incarnation **lives, size_t count);
 
-/* checker_record.c: no acknowledged increment is lost, and nothing that was seen goes back. */
+/* checker_record.c: no acknowledged increment is lost, and no number that was read decreases. */
 void check_records(struct check *check);
 
 #endif

@@ -10,10 +10,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { RUN_MAX = 64 /* hand-offs inside a process before others get their turn */ };
+enum { RUN_MAX = 64 /* hand-offs inside a process before other processes are served */ };
 
 static void *grow(void *all, size_t count, size_t size) {
-  if (count & (count - 1)) return all; /* room is the next power of two */
+  if (count & (count - 1)) return all; /* the capacity is the next power of two */
   void *more = realloc(all, (count ? count * 2 : 1) * size);
   if (!more) abort();
   return more;
@@ -31,129 +31,131 @@ uint32_t check_overtake_bound(const struct check *check) {
 
 /* ---- One record ---- */
 
-static struct write *last_write(struct check *check, size_t from, const struct said *said) {
+static struct write *last_write(struct check *check, size_t from, const struct reported *reported) {
   for (size_t i = check->write_count; i-- > from;)
-    if (check->writes[i].name == said->name && check->writes[i].fence == said->fence && check->writes[i].ended == 0)
+    if (check->writes[i].name == reported->name && check->writes[i].fence == reported->fence &&
+        check->writes[i].ended == 0)
       return &check->writes[i];
   return NULL;
 }
 
-static void tell_life(struct life *life, const struct said *said, enum what what) {
+static void tell_incarnation(struct incarnation *incarnation, const struct reported *reported, enum what what) {
   switch (what) {
-  case SAID_GRANT:
-    life->grant_at = said->at;
-    life->until = said->value;
-    life->slot = said->extra;
-    life->fence = said->fence;
+  case REPORTED_GRANT:
+    incarnation->grant_at = reported->at;
+    incarnation->until = reported->value;
+    incarnation->fence = reported->fence;
     break;
-  case SAID_ALIVE:
-    if (said->value > life->until) life->until = said->value;
+  case REPORTED_ALIVE:
+    if (reported->value > incarnation->until) incarnation->until = reported->value;
     break;
-  case SAID_GONE:
-    life->gone_at = said->at;
-    life->gone_status = said->value;
+  case REPORTED_GONE:
+    incarnation->gone_at = reported->at;
+    incarnation->gone_status = reported->value;
     break;
-  case SAID_LETTING:
-    life->letting_at = said->at;
+  case REPORTED_LETTING:
+    incarnation->letting_at = reported->at;
     break;
-  case SAID_RELEASED:
-    life->released_at = said->at;
-    life->release_status = said->value;
+  case REPORTED_RELEASED:
+    incarnation->released_at = reported->at;
+    incarnation->release_status = reported->value;
     break;
-  case SAID_LOST:
-    life->lost_at = said->at;
-    life->losses++;
+  case REPORTED_LOST:
+    incarnation->lost_at = reported->at;
+    incarnation->losses++;
     break;
   default:
     break;
   }
 }
 
-/* Looks of one thread follow each other. */
+/* The looks of one thread follow each other. */
 struct looking {
   uint32_t thread;
   int64_t began;
 };
 
-static void read_said(struct check *check, const size_t *by_number, uint32_t asks, size_t first_write,
-                      struct looking looking[64], const struct said *said) {
-  enum what what = (enum what)atomic_load(&said->what);
+static void read_reported(struct check *check, const size_t *by_number, uint32_t requests, size_t first_write,
+                          struct looking looking[64], const struct reported *reported) {
+  enum what what = (enum what)atomic_load(&reported->what);
   struct write *write;
   switch (what) {
-  case SAID_NOTHING:
+  case REPORTED_NOTHING:
     return;
-  case SAID_SAVING:
+  case REPORTED_SAVING:
     write = ADD(check->writes, check->write_count);
-    *write = (struct write){.name = said->name, .number = said->value, .began = said->at, .fence = said->fence};
+    *write = (struct write){
+        .name = reported->name, .number = reported->value, .began = reported->at, .fence = reported->fence};
     write->status = DIBS_UNKNOWN;
     return;
-  case SAID_SAVED:
-    write = last_write(check, first_write, said);
+  case REPORTED_SAVED:
+    write = last_write(check, first_write, reported);
     if (!write) return;
-    write->ended = said->at;
-    write->status = said->extra;
+    write->ended = reported->at;
+    write->status = reported->extra;
     return;
-  case SAID_LOOKING:
-    looking[said->thread % 64] = (struct looking){said->thread, said->at};
+  case REPORTED_LOOKING:
+    looking[reported->thread % 64] = (struct looking){reported->thread, reported->at};
     return;
-  case SAID_LOOKED:
+  case REPORTED_LOOKED:
     *ADD(check->looks, check->look_count) =
-        (struct look){said->name, said->value, looking[said->thread % 64].began, said->at};
+        (struct look){reported->name, reported->value, looking[reported->thread % 64].began, reported->at};
     return;
   default:
     break;
   }
-  size_t life = said->lease <= asks ? by_number[said->lease] : 0;
-  if (life > 0) tell_life(&check->lives[life - 1], said, what);
+  size_t incarnation = reported->lease <= requests ? by_number[reported->lease] : 0;
+  if (incarnation > 0) tell_incarnation(&check->lives[incarnation - 1], reported, what);
 }
 
 static void read_party(struct check *check, const struct history *history) {
   struct looking looking[64] = {{0, 0}};
-  uint32_t count = atomic_load(&history->count), asks = atomic_load(&history->asks);
-  if (count > HISTORY_ROOM) count = HISTORY_ROOM;
+  uint32_t count = atomic_load(&history->count), requests = atomic_load(&history->requests);
+  if (count > HISTORY_CAPACITY) count = HISTORY_CAPACITY;
   size_t first_write = check->write_count;
-  size_t *by_number = calloc((size_t)asks + 1, sizeof *by_number); /* of a lease: its place in lives, from 1 */
+  size_t *by_number = calloc((size_t)requests + 1, sizeof *by_number); /* of a lease: its index in lives, from 1 */
   if (!by_number) abort();
   check->party_count++;
-  for (uint32_t i = 0; i < count; i++) { /* asks first: a callback may have overtaken the record of its own ask */
-    const struct said *said = &history->said[i];
-    if (atomic_load(&said->what) != SAID_ASK || said->lease > asks) continue;
-    struct life *life = ADD(check->lives, check->life_count);
-    *life = (struct life){.party = history->party,
-                          .number = said->lease,
-                          .name = said->name,
-                          .mode = said->mode,
-                          .ask_at = said->at,
-                          .wait_ms = said->value,
-                          .ttl_ms = said->extra};
-    by_number[said->lease] = check->life_count;
-    if (check->began == 0 || said->at < check->began) check->began = said->at;
+  for (uint32_t i = 0; i < count; i++) { /* requests first: a callback may precede the record of its own request */
+    const struct reported *reported = &history->reported[i];
+    if (atomic_load(&reported->what) != REPORTED_REQUEST || reported->lease > requests) continue;
+    struct incarnation *incarnation = ADD(check->lives, check->incarnation_count);
+    *incarnation = (struct incarnation){.party = history->party,
+                                        .number = reported->lease,
+                                        .name = reported->name,
+                                        .mode = reported->mode,
+                                        .request_at = reported->at,
+                                        .wait_ms = reported->value,
+                                        .ttl_ms = reported->extra};
+    by_number[reported->lease] = check->incarnation_count;
+    if (check->began == 0 || reported->at < check->began) check->began = reported->at;
   }
-  for (uint32_t i = 0; i < count; i++) read_said(check, by_number, asks, first_write, looking, &history->said[i]);
+  for (uint32_t i = 0; i < count; i++)
+    read_reported(check, by_number, requests, first_write, looking, &history->reported[i]);
   free(by_number);
 }
 
-static void disturb(struct check *check, const struct said *said, enum what what) {
+static void disturb(struct check *check, const struct reported *reported, enum what what) {
   struct disturbance *d = NULL;
-  if (what == SAID_STOP || what == SAID_KILL) {
+  if (what == REPORTED_STOP || what == REPORTED_KILL) {
     d = ADD(check->disturbances, check->disturbance_count);
-    *d = (struct disturbance){said->lease, said->at, INT64_MAX};
-    *(said->lease == 0 ? &check->outages : what == SAID_STOP ? &check->stops : &check->kills) += 1;
+    *d = (struct disturbance){reported->lease, reported->at, INT64_MAX};
+    *(reported->lease == 0 ? &check->outages : what == REPORTED_STOP ? &check->stops : &check->kills) += 1;
     return;
   }
-  for (size_t i = check->disturbance_count; what == SAID_GO_ON && i-- > 0;) {
-    if (check->disturbances[i].party != said->lease) continue;
-    check->disturbances[i].to = said->at;
+  for (size_t i = check->disturbance_count; what == REPORTED_GO_ON && i-- > 0;) {
+    if (check->disturbances[i].party != reported->lease) continue;
+    check->disturbances[i].to = reported->at;
     return;
   }
 }
 
 static void read_parent(struct check *check, const struct history *history) {
   uint32_t count = atomic_load(&history->count);
-  for (uint32_t i = 0; i < count && i < HISTORY_ROOM; i++) {
-    enum what what = (enum what)atomic_load(&history->said[i].what);
-    disturb(check, &history->said[i], what);
-    if (what == SAID_OVER) check->over = history->said[i].at;
+  for (uint32_t i = 0; i < count && i < HISTORY_CAPACITY; i++) {
+    enum what what = (enum what)atomic_load(&history->reported[i].what);
+    disturb(check, &history->reported[i], what);
+    if (what == REPORTED_OVER) check->over = history->reported[i].at;
   }
 }
 
@@ -173,10 +175,6 @@ static bool read_file(struct check *check, const char *path) {
 
 /* ---- All ---- */
 
-static int64_t claim_end(const struct life *life) {
-  return life->letting_at != 0 && life->letting_at < life->until ? life->letting_at : life->until;
-}
-
 bool check_read(struct check *check, const char *folder) {
   DIR *dir = opendir(folder);
   bool fine = dir != NULL;
@@ -188,7 +186,6 @@ bool check_read(struct check *check, const char *folder) {
     fine = read_file(check, path);
   }
   if (dir) closedir(dir);
-  for (size_t i = 0; i < check->life_count; i++) check->lives[i].claim_end = claim_end(&check->lives[i]);
   return fine && check->over != 0;
 }
 
@@ -199,36 +196,36 @@ void check_free(struct check *check) {
   free(check->disturbances);
 }
 
-struct life **check_copy(struct life **lives, size_t count) {
-  struct life **copy = malloc((count ? count : 1) * sizeof(struct life *));
+struct incarnation **check_copy(struct incarnation **lives, size_t count) {
+  struct incarnation **copy = malloc((count ? count : 1) * sizeof(struct incarnation *));
   if (!copy) abort();
-  memcpy(copy, lives, count * sizeof(struct life *));
+  memcpy(copy, lives, count * sizeof(struct incarnation *));
   return copy;
 }
 
-struct life **check_lives_of(struct check *check, uint16_t name, size_t *count) {
-  struct life **lives = NULL;
+struct incarnation **check_lives_of(struct check *check, uint16_t name, size_t *count) {
+  struct incarnation **lives = NULL;
   *count = 0;
-  for (size_t i = 0; i < check->life_count; i++)
+  for (size_t i = 0; i < check->incarnation_count; i++)
     if (check->lives[i].name == name) {
-      lives = grow(lives, *count, sizeof(struct life *));
+      lives = grow(lives, *count, sizeof(struct incarnation *));
       lives[(*count)++] = &check->lives[i];
     }
   return lives;
 }
 
-static int64_t end_of(const struct check *check, const struct life *life) {
-  if (life->gone_at) return life->gone_at;
-  if (life->released_at) return life->released_at;
-  if (life->letting_at) return life->letting_at;
+static int64_t end_of(const struct check *check, const struct incarnation *incarnation) {
+  if (incarnation->gone_at) return incarnation->gone_at;
+  if (incarnation->released_at) return incarnation->released_at;
+  if (incarnation->letting_at) return incarnation->letting_at;
   return check->over;
 }
 
-bool check_disturbed(const struct check *check, const struct life *life) {
-  int64_t end = end_of(check, life);
+bool check_disturbed(const struct check *check, const struct incarnation *incarnation) {
+  int64_t end = end_of(check, incarnation);
   for (size_t i = 0; i < check->disturbance_count; i++) {
     const struct disturbance *d = &check->disturbances[i];
-    if (check_concerns(d, life) && d->from < end && d->to > life->ask_at) return true;
+    if (check_concerns(d, incarnation) && d->from < end && d->to > incarnation->request_at) return true;
   }
   return false;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Fenced increments.  Each writer sealed the record, read it, and saved one more.  Acknowledged ones never repeat a
- * number, grow as their fences do, and are all in the final number; who looks without a fence sees no less than what
- * was acknowledged before it looked, and no more than what somebody had begun to save.
+ * Fenced increments.  Each writer seals the record, reads it, and saves the next number.  Acknowledged numbers never
+ * repeat, grow with their fences, and are all in the final number.  A read without a fence returns no less than the
+ * numbers that were acknowledged before it began, and no more than the numbers whose save had begun.
  */
 #include "checker.h"
 
@@ -41,8 +41,9 @@ static void check_finals(struct check *check) {
   for (uint16_t name = 0; name < HISTORY_NAMES; name++) {
     int64_t final = check->finals[name];
     if (final < largest[name] || final < saved[name] || final > saved[name] + unsure[name])
-      broken(check, "records", "record-%u says %lld: %lld increments were acknowledged, up to %lld, %lld may have been",
-             name, (long long) final, (long long)saved[name], (long long)largest[name], (long long)unsure[name]);
+      broken(check, "records",
+             "record-%u is %lld: %lld increments were acknowledged, up to %lld, %lld may have happened", name,
+             (long long) final, (long long)saved[name], (long long)largest[name], (long long)unsure[name]);
   }
 }
 
@@ -55,7 +56,7 @@ static void check_look(struct check *check, const struct look *look) {
     if (write->began < look->ended && write->status != DIBS_STALE && write->number > most) most = write->number;
   }
   if (look->number < least || look->number > most)
-    broken(check, "looks", "record-%u showed %lld at %.3f ms: %lld was acknowledged, %lld begun", look->name,
+    broken(check, "looks", "record-%u was %lld at %.3f ms: %lld was acknowledged, %lld begun", look->name,
            (long long)look->number, check_ms(check, look->ended), (long long)least, (long long)most);
 }
 

@@ -39,7 +39,7 @@ const char *own_table(const char *name) {
   return table;
 }
 
-/* "postgres://user:word@host:port/db": its server, and the same behind the proxy. */
+/* Splits "postgres://user:password@host:port/db": the server's address, and the same URI through the proxy. */
 static void split(char to[128], char behind[512], uint16_t port) {
   const char *uri = case_uri(), *at = strchr(uri, '@'), *path = at ? strchr(at, '/') : NULL;
   assert_non_null(path);
@@ -49,7 +49,7 @@ static void split(char to[128], char behind[512], uint16_t port) {
 
 static dibs_store *open_one(const char *uri) {
   dibs_store *store = NULL;
-  if (dibs_open(uri, NULL, &store, &said) != DIBS_OK) fail_msg("%s", said.text);
+  if (dibs_open(uri, NULL, &store, &reported) != DIBS_OK) fail_msg("%s", reported.text);
   return store;
 }
 
@@ -86,7 +86,7 @@ void breaks(const char *how, unsigned nth, const char *words, int ms) {
 
 void fired(void) {
   if (proxied_stat(proxy, "fired") != fired_before + 1)
-    fail_msg("%lld instead of 1 request was broken", (long long)(proxied_stat(proxy, "fired") - fired_before));
+    fail_msg("%lld requests were broken instead of 1", (long long)(proxied_stat(proxy, "fired") - fired_before));
 }
 
 void landed(void) {

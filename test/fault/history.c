@@ -39,19 +39,19 @@ const struct history *history_look(const char *folder, uint32_t party) {
   return history == MAP_FAILED ? NULL : history;
 }
 
-bool history_say(struct history *history, struct said said) {
+bool history_say(struct history *history, struct reported reported) {
   uint32_t at = atomic_fetch_add(&history->count, 1);
-  if (at >= HISTORY_ROOM) return false;
-  struct said *to = &history->said[at];
-  uint8_t what = said.what;
-  to->at = said.at;
-  to->value = said.value;
-  to->extra = said.extra;
-  to->fence = said.fence;
-  to->lease = said.lease;
-  to->thread = said.thread;
-  to->name = said.name;
-  to->mode = said.mode;
-  atomic_store(&to->what, what); /* last: who is killed before leaves nothing */
+  if (at >= HISTORY_CAPACITY) return false;
+  struct reported *to = &history->reported[at];
+  uint8_t what = reported.what;
+  to->at = reported.at;
+  to->value = reported.value;
+  to->extra = reported.extra;
+  to->fence = reported.fence;
+  to->lease = reported.lease;
+  to->thread = reported.thread;
+  to->name = reported.name;
+  to->mode = reported.mode;
+  atomic_store(&to->what, what); /* last: a process that is killed before this leaves no record */
   return true;
 }

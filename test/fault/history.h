@@ -2,43 +2,43 @@
 #ifndef DIBS_TEST_FAULT_HISTORY_H
 #define DIBS_TEST_FAULT_HISTORY_H
 /*
- * What each process saw, in a file of its own that is mapped and only appended to: what was written survives kill -9.
- * Stamps are of the boot-time clock, the same for all processes of the machine.
+ * What each process saw, in a mapped file of its own that is only appended to: its content survives kill -9.  Stamps
+ * are of the boot-time clock, which all processes of the machine share.
  */
 #include "base/port.h"
 
-enum { HISTORY_ROOM = 1000000, HISTORY_NAMES = 64 };
+enum { HISTORY_CAPACITY = 1000000, HISTORY_NAMES = 64 };
 
-/* What a record says.  `at` is the stamp before the call unless it says otherwise; `lease` numbers the asks of a
- * process from 1. */
+/* The kind of a record. `at` is the stamp before the call unless noted; `lease` numbers the requests of a process from
+ * 1. */
 enum what {
-  SAID_NOTHING,  /* not completely written */
-  SAID_ASK,      /* about to acquire; value: wait in ms; extra: ttl in ms */
-  SAID_GRANT,    /* it was granted (at: after the call); fence; value: surely alive until, ns; extra: the slot */
-  SAID_ALIVE,    /* alive() said yes; value: until, ns */
-  SAID_GONE,     /* the wait ended without a grant (at: after); value: the status */
-  SAID_LETTING,  /* about to release */
-  SAID_RELEASED, /* (at: after) value: the status */
-  SAID_LOST,     /* on_lost was called (at: in it) */
-  SAID_SEALED,   /* (at: after) value: the number read; extra: the status */
-  SAID_SAVING,   /* about to save; value: the number */
-  SAID_SAVED,    /* (at: after) value: the number; extra: the status */
-  SAID_LOOKING,  /* about to load without a fence */
-  SAID_LOOKED,   /* (at: after) value: the number */
-  SAID_STOP,     /* the parent: about to stop the party; lease: which one, 0: the server (to kill it, too) */
-  SAID_GO_ON,    /* the parent: let it go on (at: after) */
-  SAID_KILL,     /* the parent: about to kill it */
-  SAID_KILLED,   /* the parent: it is dead (at: after) */
-  SAID_OVER,     /* the parent: the run is over; who waits then may go without a grant */
-  /* Of runs over tiers. */
-  SAID_SEALING, /* about to seal, or, where nobody seals, to read */
-  SAID_READ,    /* a plain counter was read (at: after); value: the number; extra: the status */
-  SAID_ADDING,  /* about to write a plain counter; value: the number */
-  SAID_ADDED,   /* (at: after) value: the number; extra: the status */
-  SAID_MARK     /* the parent: something was done; value: which, from 0 */
+  REPORTED_NOTHING,  /* not completely written */
+  REPORTED_REQUEST,  /* about to acquire; value: wait in ms; extra: ttl in ms */
+  REPORTED_GRANT,    /* the request was granted (at: after the call); fence; value: certainly alive until, ns */
+  REPORTED_ALIVE,    /* alive() returned true; value: until, ns */
+  REPORTED_GONE,     /* the wait ended without a grant (at: after); value: the status */
+  REPORTED_LETTING,  /* about to release */
+  REPORTED_RELEASED, /* (at: after) value: the status */
+  REPORTED_LOST,     /* on_lost was called (at: in it) */
+  REPORTED_SEALED,   /* (at: after) value: the number read; extra: the status */
+  REPORTED_SAVING,   /* about to save; value: the number */
+  REPORTED_SAVED,    /* (at: after) value: the number; extra: the status */
+  REPORTED_LOOKING,  /* about to load without a fence */
+  REPORTED_LOOKED,   /* (at: after) value: the number */
+  REPORTED_STOP,     /* the parent: about to stop the party; lease: which one, 0: the server (to kill it, too) */
+  REPORTED_GO_ON,    /* the parent: continued it (at: after) */
+  REPORTED_KILL,     /* the parent: about to kill it */
+  REPORTED_KILLED,   /* the parent: the process is dead (at: after) */
+  REPORTED_OVER,     /* the parent: the run is over; later waits may end without a grant */
+  /* For runs over tiers. */
+  REPORTED_SEALING, /* about to seal, or, in runs without seals, to read */
+  REPORTED_READ,    /* a plain counter was read (at: after); value: the number; extra: the status */
+  REPORTED_ADDING,  /* about to write a plain counter; value: the number */
+  REPORTED_ADDED,   /* (at: after) value: the number; extra: the status */
+  REPORTED_MARK     /* the parent: an action of the scene; value: which one, from 0 */
 };
 
-struct said {
+struct reported {
   int64_t at, value, extra;
   uint64_t fence;
   uint32_t lease, thread;
@@ -50,33 +50,33 @@ struct said {
 struct history {
   uint32_t party; /* 0: the parent */
   _Atomic uint32_t count;
-  _Atomic uint32_t asks;
-  struct said said[HISTORY_ROOM];
+  _Atomic uint32_t requests;
+  struct reported reported[HISTORY_CAPACITY];
 };
 
-/* Of a run, the same for all: how names are used. */
+/* How names are used; the same in all processes of a run. */
 enum kind { KIND_EXCLUSIVE, KIND_READERS, KIND_COUNTED };
 enum { SLOTS = 3 };
 static inline enum kind kind_of(uint16_t name) {
   return name % 4 == 1 ? KIND_READERS : name % 4 == 3 ? KIND_COUNTED : KIND_EXCLUSIVE;
 }
 
-/* FOLDER/party-N.history, made and mapped.  NULL and a word on stderr if that fails. */
+/* Creates and maps FOLDER/party-N.history.  NULL and a message on stderr if that fails. */
 struct history *history_make(const char *folder, uint32_t party);
-/* One that somebody else makes or has made, to be read.  NULL: not there yet. */
+/* Maps the history of another process for reading.  NULL: it does not exist yet. */
 const struct history *history_look(const char *folder, uint32_t party);
-/* Appends; false when there is no more room. */
-bool history_say(struct history *history, struct said said);
+/* Appends; false if the history is full. */
+bool history_say(struct history *history, struct reported reported);
 
 /* ---- The checker ---- */
 
 struct bounds {
-  int64_t wake_ms;           /* nobody who is awake waits for longer while the name is free */
-  uint32_t parties, threads; /* at once, and of each */
-  double share_least;        /* the part of an even share of the turns that each party gets; 0: no matter */
+  int64_t wake_ms;           /* the longest time that an active waiter may wait while the name is free */
+  uint32_t parties, threads; /* at once, and in each process */
+  double share_least;        /* the fraction of an even share of the grants that each party must get; 0: no check */
 };
-/* Reads all histories of the folder, prints what it found, returns how many rules were broken; -1: unreadable.
- * `finals`: what the records said at the end, by name; -1: not known. */
+/* Reads all histories of the folder, prints what it found, and returns how many rules were broken; -1: unreadable.
+ * `finals`: the records at the end, by name; -1: not known. */
 int check_histories(const char *folder, const struct bounds *bounds, const int64_t finals[HISTORY_NAMES]);
 
 #endif

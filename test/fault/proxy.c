@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The proxy's loop: waits for what comes first of an event and an instant, then looks at all connections. */
+/* The proxy's loop: waits for an event or for the next instant, then serves all connections. */
 #include "proxy.h"
 
 #include <assert.h>
@@ -60,7 +60,7 @@ void proxy_watch(struct proxy *proxy, int fd, struct source *source, uint32_t *s
   *seen = events;
 }
 
-/* A bound socket that does not listen refuses, and nobody else gets the port. */
+/* A bound socket that does not listen refuses connections, and keeps the port from other programs. */
 bool proxy_refuse(struct proxy *proxy, bool refuse) {
   if (refuse != proxy->listening) return true;
   int r = refuse ? shutdown(proxy->listener, SHUT_RDWR) : listen(proxy->listener, BACKLOG);
@@ -96,7 +96,7 @@ static void dispatch(struct proxy *proxy, const struct epoll_event *event) {
   }
 }
 
-/* Looks at all connections; the next instant at which one must be looked at. */
+/* Serves all connections; returns the next instant at which one must be served. */
 static dibs__tick serve(struct proxy *proxy) {
   dibs__tick now = dibs__tick_now(), next = DIBS__TICK_NEVER;
   for (struct link **at = &proxy->links; *at;) {
@@ -105,7 +105,7 @@ static dibs__tick serve(struct proxy *proxy) {
     if (link->dead) {
       *at = link->next;
       link_free(link);
-      proxy->full = false; /* there is a descriptor again */
+      proxy->full = false; /* a descriptor is available again */
     } else
       at = &link->next;
   }
@@ -163,7 +163,7 @@ bool proxy_aim(struct proxy *proxy, const char *to, char why[PROXY_WHY]) {
   return true;
 }
 
-/* A socket on 127.0.0.1 that has the port, which it keeps while it does not listen; 0 takes any. */
+/* A socket bound to the port on 127.0.0.1; it keeps the port while it does not listen.  0 takes any port. */
 static int bound(uint16_t *port) {
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd < 0) return -1;
@@ -179,8 +179,8 @@ static int bound(uint16_t *port) {
 }
 
 static bool take_port(struct proxy *proxy, uint16_t wanted, char why[PROXY_WHY]) {
-  /* A port that the kernel chose is given up when a socket stops to listen, one that was asked for is kept: so it is
-   * asked for while the socket that it was chosen for is still there. */
+  /* When a socket stops listening, it loses a port that the kernel chose and keeps a port that was requested. So a
+   * second socket requests the chosen port while the first one still exists. */
   int chosen = -1;
   proxy->port = wanted;
   if (wanted == 0) chosen = bound(&proxy->port);
@@ -214,7 +214,7 @@ uint16_t proxy_port(const struct proxy *proxy) {
 bool proxy_listen_at(struct proxy *proxy, const char *path, char why[PROXY_WHY]) {
   struct sockaddr_un at = {.sun_family = AF_UNIX};
   if (strlen(path) >= sizeof at.sun_path) {
-    snprintf(why, PROXY_WHY, "%.100s...: a socket's name has at most %zu bytes", path, sizeof at.sun_path - 1);
+    snprintf(why, PROXY_WHY, "%.100s...: the path of a socket has at most %zu bytes", path, sizeof at.sun_path - 1);
     return false;
   }
   memcpy(at.sun_path, path, strlen(path));

@@ -22,10 +22,10 @@ struct peer {
 };
 
 struct echo {
-  int listener, bell; /* the bell: look at `stop` and `hang_up` */
+  int listener, notifier; /* the notifier: check `stop` and `hang_up` */
   uint16_t port;
   dibs__thread *thread;
-  dibs__mutex lock; /* guards what follows */
+  dibs__mutex lock; /* guards the members below */
   bool stop, hang_up;
   struct peer peers[CLIENTS];
   size_t count, lines, ends, resets;
@@ -41,7 +41,7 @@ static void take_line(struct echo *echo, const char *line) {
   dibs__mutex_unlock(&echo->lock);
 }
 
-/* All of it goes back as it came; while the client does not read, the server does not either. */
+/* Sends everything back unchanged; while the client does not read, the server does not read either. */
 static void say_again(int fd, const char *bytes, size_t size) {
   while (size > 0) {
     ssize_t n = send(fd, bytes, size, MSG_NOSIGNAL);
@@ -99,11 +99,12 @@ static void accept_peer(struct echo *echo) {
 static void serve(void *arg) {
   struct echo *echo = arg;
   for (;;) {
-    struct pollfd ready[CLIENTS + 2] = {{.fd = echo->listener, .events = POLLIN}, {.fd = echo->bell, .events = POLLIN}};
+    struct pollfd ready[CLIENTS + 2] = {{.fd = echo->listener, .events = POLLIN},
+                                        {.fd = echo->notifier, .events = POLLIN}};
     size_t count = echo->count; /* only this thread changes it */
     for (size_t i = 0; i < count; i++) ready[i + 2] = (struct pollfd){.fd = echo->peers[i].fd, .events = POLLIN};
     if (poll(ready, count + 2, -1) < 0) continue;
-    dibs__bell_lower(echo->bell);
+    dibs__notifier_lower(echo->notifier);
     dibs__mutex_lock(&echo->lock);
     bool stop = echo->stop, hang_up = echo->hang_up;
     echo->hang_up = false;
@@ -125,18 +126,18 @@ static struct echo *echo_start(void) {
   assert_int_equal(listen(echo->listener, CLIENTS), 0);
   assert_int_equal(getsockname(echo->listener, (struct sockaddr *)&at, &size), 0);
   echo->port = ntohs(at.sin_port);
-  echo->bell = dibs__bell_open();
+  echo->notifier = dibs__notifier_open();
   dibs__mutex_init(&echo->lock);
   echo->thread = dibs__thread_start("test-echo", serve, echo);
   assert_non_null(echo->thread);
   return echo;
 }
 
-static void echo_ask(struct echo *echo, bool *what) {
+static void echo_request(struct echo *echo, bool *what) {
   dibs__mutex_lock(&echo->lock);
   *what = true;
   dibs__mutex_unlock(&echo->lock);
-  dibs__bell_raise(echo->bell);
+  dibs__notifier_raise(echo->notifier);
 }
 
 struct bed bed_make(enum frame_protocol protocol) {
@@ -150,10 +151,10 @@ struct bed bed_make(enum frame_protocol protocol) {
 
 void bed_end(struct bed *bed) {
   proxied_stop(bed->proxied);
-  echo_ask(bed->echo, &bed->echo->stop);
+  echo_request(bed->echo, &bed->echo->stop);
   dibs__thread_join(bed->echo->thread);
   close(bed->echo->listener);
-  dibs__bell_close(bed->echo->bell);
+  dibs__notifier_close(bed->echo->notifier);
   dibs__mutex_destroy(&bed->echo->lock);
   free(bed->echo);
 }
@@ -163,7 +164,7 @@ void tell(struct bed *bed, const char *line) {
   if (!proxied_say(bed->proxied, line, answer)) fail_msg("%s: %s", line, answer);
 }
 
-/* ---- What it saw ---- */
+/* ---- What the server saw ---- */
 
 bool echo_heard(struct bed *bed, const char *line) {
   bool heard = false;
@@ -207,7 +208,7 @@ bool echo_sees_ends(struct bed *bed, size_t ends, size_t resets) {
 }
 
 void echo_hang_up(struct bed *bed) {
-  echo_ask(bed->echo, &bed->echo->hang_up);
+  echo_request(bed->echo, &bed->echo->hang_up);
 }
 
 /* ---- Clients ---- */
@@ -240,7 +241,7 @@ void client_hears(int fd, const char *line) {
   size_t have = 0;
   do {
     assert_true(have < sizeof got);
-    if (!readable(fd, LONG_MS)) fail_msg("%s was not heard", line);
+    if (!readable(fd, LONG_MS)) fail_msg("the server did not receive %s", line);
     assert_int_equal(recv(fd, got + have, 1, 0), 1);
   } while (got[have++] != '\n');
   got[have - 1] = '\0';

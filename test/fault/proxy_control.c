@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The lines that tell the proxy what to do; proxy.h lists them. */
+/* The commands of the proxy; proxy.h lists them. */
 #include "proxy_inside.h"
 
 #include <ctype.h>
@@ -51,7 +51,7 @@ static bool unescape(const char *text, struct trigger *trigger) {
   return trigger->size > 0;
 }
 
-/* Takes `name=N ` from the begin of the line, if it is there.  false: N is no number. */
+/* Removes `name=N ` from the beginning of the line, if present.  false: N is not a number. */
 static bool option(char **rest, const char *name, uint32_t *out) {
   size_t length = strlen(name);
   if (strncmp(*rest, name, length) != 0 || (*rest)[length] != '=') return true;
@@ -65,16 +65,16 @@ static bool option(char **rest, const char *name, uint32_t *out) {
   return true;
 }
 
-/* ---- Commands: each answers with a text after `ok` or, returning false, after `error` ---- */
+/* ---- Commands: each writes the text after `ok`, or returns false and writes the text after `error` ---- */
 
 static bool arm(struct proxy *proxy, enum trigger_kind kind, char *rest, char answer[PROXY_LINE]) {
   struct trigger trigger = {.kind = kind, .nth = 1, .times = 1};
   if (proxy->trigger_count == TRIGGERS_MAX) {
-    snprintf(answer, PROXY_LINE, "%d triggers are armed already; pass forgets them", TRIGGERS_MAX);
+    snprintf(answer, PROXY_LINE, "%d triggers are already armed; `pass` removes them", TRIGGERS_MAX);
     return false;
   }
   if (!option(&rest, "nth", &trigger.nth) || !option(&rest, "times", &trigger.times)) {
-    snprintf(answer, PROXY_LINE, "nth= and times= want a number");
+    snprintf(answer, PROXY_LINE, "nth= and times= need a number");
     return false;
   }
   if (trigger.times == 0) trigger.times = TIMES_ALWAYS;
@@ -82,14 +82,14 @@ static bool arm(struct proxy *proxy, enum trigger_kind kind, char *rest, char an
     uint64_t ms = 0;
     char *last = strrchr(rest, ' ');
     if (!last || !number(last + 1, MS_MAX, &ms)) {
-      snprintf(answer, PROXY_LINE, "wants PATTERN MS");
+      snprintf(answer, PROXY_LINE, "needs PATTERN MS");
       return false;
     }
     trigger.ms = (int64_t)ms;
     *last = '\0';
   }
   if (!unescape(rest, &trigger)) {
-    snprintf(answer, PROXY_LINE, "wants a PATTERN of 1 to %d bytes; \\xNN, \\s and \\\\ are understood", PATTERN_MAX);
+    snprintf(answer, PROXY_LINE, "needs a PATTERN of 1 to %d bytes; it may contain \\xNN, \\s and \\\\", PATTERN_MAX);
     return false;
   }
   proxy->triggers[proxy->trigger_count++] = trigger;
@@ -134,7 +134,7 @@ static bool listen_again(struct proxy *proxy, bool refuse, char answer[PROXY_LIN
 static bool set_delay(struct proxy *proxy, const char *rest, char answer[PROXY_LINE]) {
   uint64_t ms = 0;
   if (!number(rest, MS_MAX, &ms)) {
-    snprintf(answer, PROXY_LINE, "delay wants milliseconds, at most %d", MS_MAX);
+    snprintf(answer, PROXY_LINE, "delay needs milliseconds, at most %d", MS_MAX);
     return false;
   }
   proxy->delay_ms = (int64_t)ms;
@@ -154,7 +154,7 @@ static bool obey(struct proxy *proxy, const char *verb, char *rest, char answer[
   if (strcmp(verb, "delay") == 0) return set_delay(proxy, rest, answer);
   if (strcmp(verb, "to") == 0) return proxy_aim(proxy, rest, answer);
   if (*rest) {
-    snprintf(answer, PROXY_LINE, "%.32s: nothing was expected after it", verb);
+    snprintf(answer, PROXY_LINE, "%.32s takes no argument", verb);
     return false;
   }
   if (strcmp(verb, "pass") == 0) {
@@ -187,7 +187,7 @@ static void answer_with(struct control *control, bool ok, const char *text) {
   for (int at = 0; at < size;) {
     ssize_t n = write(control->out, line + at, (size_t)(size - at));
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return; /* who asked does not listen any more */
+    if (n < 0) return; /* the client of this command has closed its connection */
     at += (int)n;
   }
 }
@@ -206,7 +206,7 @@ static void take_line(struct control *control, char *line) {
   answer_with(control, ok, answer);
 }
 
-/* Takes the whole lines out of what is there. */
+/* Takes the complete lines from the buffer. */
 static void take_lines(struct control *control) {
   char *from = control->line, *end = NULL;
   size_t left = control->have;
@@ -223,7 +223,7 @@ static void take_lines(struct control *control) {
   control->have = 0;
 }
 
-/* false: there are no more. */
+/* false: the commands have ended. */
 static bool read_lines(struct control *control) {
   ssize_t n = read(control->in, control->line + control->have, sizeof control->line - 1 - control->have);
   if (n < 0) return errno == EINTR || errno == EAGAIN;
@@ -239,7 +239,7 @@ void control_event(struct control *control) {
   control->dead = true;
 }
 
-/* ---- Where lines come from ---- */
+/* ---- Sources of commands ---- */
 
 static bool add(struct proxy *proxy, int in, int out, bool owned, bool last) {
   struct control *control = calloc(1, sizeof *control);
@@ -254,7 +254,7 @@ static bool add(struct proxy *proxy, int in, int out, bool owned, bool last) {
   }
   control->owned = owned;
   proxy->controls = control;
-  /* A plain file can't be watched: its lines are there already. */
+  /* epoll cannot watch a plain file: its lines are available at once. */
   while (!watched && !control->dead && !proxy->quit) control_event(control);
   return true;
 }

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Each protocol is a head that tells how long the body is; a machine that takes a byte at a time where heads are, and
- * bodies at once. */
+/*
+ * The head of each message of a protocol gives the length of its body; this state machine reads heads byte by byte and
+ * bodies at once.
+ */
 #include "proxy_frame.h"
 
 #include <assert.h>
@@ -13,17 +15,17 @@ static uint32_t big_endian(const uint8_t *at) {
 
 /* ---- PostgreSQL ---- */
 
-/* Asks for TLS or GSS come before the start-up packet, and look like it. */
+/* Requests for TLS or GSS precede the start-up packet and have its form. */
 enum { CODE_TLS = 80877103, CODE_GSS = 80877104 };
 
-/* The server works on these only when a Sync or Flush follows. */
+/* The server processes these only after a Sync or Flush. */
 static bool waits_for_sync(uint8_t type) {
   return strchr("PBDEC", type) != NULL && type != 0;
 }
 
 static bool postgres_head(struct framer *framer) {
   size_t lead = framer->started ? 1 : 0;
-  /* Before the start the code is part of the head, so that we can look at it. */
+  /* Before the start-up the code counts as part of the head, because this function reads it. */
   if (framer->have < (framer->started ? 5 : 8)) return false;
   uint32_t length = big_endian(framer->head + lead);
   framer->type = framer->started ? framer->head[0] : 0;
@@ -38,7 +40,7 @@ static bool postgres_head(struct framer *framer) {
 
 /* ---- MySQL ---- */
 
-/* A packet that is full is continued by the next. */
+/* The next packet continues a full packet. */
 enum { MYSQL_FULL = 0xffffff };
 
 static bool mysql_head(struct framer *framer) {
@@ -56,7 +58,7 @@ static uint64_t number_of(const struct framer *framer) {
   return strtoull(digits, NULL, 10);
 }
 
-/* A line, which may be longer than what is kept of it. */
+/* A line, which may be longer than the stored part. */
 static bool redis_head(struct framer *framer) {
   if (framer->head[framer->have - 1] != '\n') {
     if (framer->have == sizeof framer->head) framer->have--;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 #ifndef DIBS_TEST_PROXY_INSIDE_H
 #define DIBS_TEST_PROXY_INSIDE_H
-/* What the parts of the proxy share.  All of it belongs to the one thread that runs it. */
+/* What the files of the proxy share.  All of it belongs to the one thread that runs the proxy. */
 #include "base/port.h"
 #include "proxy.h"
 
 #include <sys/socket.h>
 
-/* Who an event of epoll is for. */
+/* The receiver of an epoll event. */
 enum source_kind { SOURCE_LISTENER, SOURCE_CONTROL_LISTENER, SOURCE_CONTROL, SOURCE_CLIENT, SOURCE_SERVER };
 struct source {
   enum source_kind kind;
@@ -21,31 +21,31 @@ struct chunk {
   uint8_t bytes[];
 };
 
-/* One direction of a connection.  Only the first chunk's due counts: order is kept. */
+/* One direction of a connection.  Only the first chunk's `due` counts: the order is kept. */
 struct flow {
   struct chunk *first, *last;
   size_t queued;
-  bool ended;   /* who sends has said that no more comes */
-  bool passed;  /* and who receives has been told */
-  bool blocked; /* who receives takes no more now */
+  bool ended;   /* the sender has ended its side */
+  bool passed;  /* and the receiver has seen that */
+  bool blocked; /* the receiver accepts no more now */
 };
 
-/* A client's connection and the server's that belongs to it. */
+/* A client's connection and its connection to the server. */
 struct link {
   struct link *next;
   struct proxy *proxy;
   struct source client_source, server_source;
   int client, server;                    /* -1: closed */
-  uint32_t client_events, server_events; /* what epoll watches for; 0: it is not asked */
+  uint32_t client_events, server_events; /* what epoll watches for; 0: nothing */
   struct flow up, down;
   struct framer framer;
-  uint8_t *pending; /* a request that has not ended, kept back because it may be a trigger's */
-  size_t pending_size, pending_room;
-  dibs__tick doom_by; /* of a doomed one: how long its server may take */
+  uint8_t *pending; /* an incomplete request, held because a trigger may match it */
+  size_t pending_size, pending_capacity;
+  dibs__tick doom_by; /* if doomed: how long the server may take */
   bool connecting;
-  bool lost;   /* bytes were swallowed: this connection can't go on */
-  bool doomed; /* what is queued for the server still goes there; nobody hears the answer */
-  bool dead;   /* closed; freed at the end of the turn */
+  bool lost;   /* bytes were dropped: this connection cannot continue */
+  bool doomed; /* the queue to the server is still sent; the answer is dropped */
+  bool dead;   /* closed; freed at the end of the loop's pass */
 };
 
 enum trigger_kind { CUT_BEFORE, CUT_AFTER, ORPHAN, HOLD };
@@ -56,7 +56,7 @@ struct trigger {
   size_t size;
   int64_t ms;
   uint32_t nth;   /* matches until it fires; 0: it fires from now on */
-  uint32_t times; /* that it fires */
+  uint32_t times; /* how often it fires */
 };
 #define TIMES_ALWAYS UINT32_MAX
 
@@ -67,7 +67,7 @@ struct control {
   struct proxy *proxy;
   struct source source;
   int in, out;
-  bool owned; /* in is a socket of ours, closed at the end */
+  bool owned; /* `in` is the proxy's own socket, closed at the end */
   bool last;
   bool dead;
   size_t have;
@@ -78,7 +78,7 @@ struct proxy {
   int epoll, listener, control_listener;
   uint16_t port;
   bool listening, hears; /* epoll watches the listener */
-  bool full;             /* no descriptor was left for the last one that came */
+  bool full;             /* no descriptor was available for the last connection */
   struct source listener_source, control_source;
   struct sockaddr_storage to;
   socklen_t to_size;
@@ -98,10 +98,10 @@ struct proxy {
 
 void link_accept(struct proxy *proxy);
 void link_event(struct link *link, bool client, uint32_t events);
-/* Moves what is due, ends what has ended; when it must be looked at again. */
+/* Moves the bytes that are due and closes finished sides; returns when to call it again. */
 dibs__tick link_serve(struct link *link, dibs__tick now);
 void link_reset(struct link *link);
-/* Back to normal: what was held is let go, what has lost bytes is reset. */
+/* Back to normal: forwards the bytes that were held, resets a connection that lost bytes. */
 void link_pass(struct link *link);
 void link_free(struct link *link);
 
@@ -112,12 +112,12 @@ void control_accept(struct proxy *proxy);
 
 /* ---- The loop: proxy.c ---- */
 
-/* Watches fd for these events instead of `seen`; 0: not at all, so that an error on it does not spin the loop. */
+/* Watches fd for these events instead of `seen`; 0: not at all, so that an error on it does not make the loop spin. */
 void proxy_watch(struct proxy *proxy, int fd, struct source *source, uint32_t *seen, uint32_t events);
 bool proxy_refuse(struct proxy *proxy, bool refuse);
 /* Where new connections go: "host:port". */
 bool proxy_aim(struct proxy *proxy, const char *to, char why[PROXY_WHY]);
-/* The trigger that this request of a client sets off, or NULL.  Counts. */
+/* The trigger that this request fires, or NULL.  Counts the match. */
 const struct trigger *proxy_match(struct proxy *proxy, const uint8_t *request, size_t size, struct trigger *copy);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * One connection of the proxy.  Bytes go through a queue in each direction, where each chunk has an instant before
- * which it does not go on.  Where a trigger is armed, a request is kept back until its end is there, because what
- * becomes of it is decided by all of it.
+ * One connection of the proxy.  Bytes pass through a queue in each direction; each chunk has an instant before which it
+ * is not forwarded.  While a trigger is armed, a request is kept until it is complete, because the whole request
+ * decides whether the trigger fires.
  */
 #include "proxy_inside.h"
 
@@ -17,9 +17,9 @@
 
 enum {
   READ_SIZE = 64 * 1024,
-  QUEUE_MAX = 1024 * 1024,        /* from there on who sends is not listened to */
-  PENDING_MAX = 64 * 1024 * 1024, /* a request that is longer is not one; four times MariaDB's largest packet */
-  DOOM_MS = 10000                 /* a server that has not ended a connection by then won't */
+  QUEUE_MAX = 1024 * 1024,        /* beyond this, the proxy does not read from the sender */
+  PENDING_MAX = 64 * 1024 * 1024, /* longer data is not a request; four times MariaDB's largest packet */
+  DOOM_MS = 10000                 /* a server that has not closed a connection by then never will */
 };
 
 /* ---- Flows ---- */
@@ -49,7 +49,7 @@ static void flow_drop(struct flow *flow) {
   flow->queued = 0;
 }
 
-/* Sends what is due; false when the connection is broken. */
+/* Sends the bytes that are due; false if the connection is broken. */
 static bool flow_send(struct flow *flow, int fd, dibs__tick now, uint64_t *sent) {
   while (flow->first && !flow->blocked && !dibs__tick_before(now, flow->first->due)) {
     struct chunk *chunk = flow->first;
@@ -102,22 +102,22 @@ void link_free(struct link *link) {
   free(link);
 }
 
-/* ---- What the client says ---- */
+/* ---- Bytes from the client ---- */
 
 static dibs__tick due_after(const struct link *link, int64_t ms) {
   if (link->proxy->delay_ms + ms == 0) return DIBS__TICK_ZERO;
   return dibs__tick_add_ms(dibs__tick_now(), link->proxy->delay_ms + ms);
 }
 
-static bool keep(struct link *link, const uint8_t *bytes, size_t size) {
+static bool append_pending(struct link *link, const uint8_t *bytes, size_t size) {
   size_t wanted = link->pending_size + size;
   if (wanted > PENDING_MAX) return false;
-  if (wanted > link->pending_room) {
-    size_t room = wanted * 2;
-    uint8_t *more = realloc(link->pending, room);
+  if (wanted > link->pending_capacity) {
+    size_t capacity = wanted * 2;
+    uint8_t *more = realloc(link->pending, capacity);
     if (!more) return false;
     link->pending = more;
-    link->pending_room = room;
+    link->pending_capacity = capacity;
   }
   if (size > 0) memcpy(link->pending + link->pending_size, bytes, size);
   link->pending_size = wanted;
@@ -130,7 +130,7 @@ static bool forward_pending(struct link *link, int64_t extra_ms) {
   return ok;
 }
 
-/* A whole request is pending; decides what becomes of it.  false: the link is done for. */
+/* A complete request is pending: decides its fate.  false: the link must end. */
 static bool decide(struct link *link) {
   struct trigger copy;
   const struct trigger *trigger = proxy_match(link->proxy, link->pending, link->pending_size, &copy);
@@ -156,10 +156,10 @@ static bool client_says(struct link *link, const uint8_t *bytes, size_t size) {
     bool whole = link->proxy->trigger_count > 0 || link->pending_size > 0, ended = false;
     size_t took = frame_take(&link->framer, bytes, size, &ended);
     if (whole) {
-      if (!keep(link, bytes, took)) return false;
+      if (!append_pending(link, bytes, took)) return false;
       if (ended && !decide(link)) return false;
     } else {
-      /* Nobody waits for a request: all goes on as it came, and only where one ends is kept in mind. */
+      /* No trigger is armed: forwards everything and only tracks where requests end. */
       while (took < size) took += frame_take(&link->framer, bytes + took, size - took, &ended);
       if (!flow_push(&link->up, bytes, took, due_after(link, 0))) return false;
     }
@@ -179,10 +179,10 @@ static bool took_bytes(struct link *link, bool client, const uint8_t *bytes, siz
   return flow_push(&link->down, bytes, size, due_after(link, 0));
 }
 
-/* One side has ended, in order or not. */
+/* One side has ended, cleanly or not. */
 static void side_ended(struct link *link, bool client, bool broken) {
   if (link->proxy->mode == MODE_HALF_OPEN || link->lost) {
-    /* The other side does not hear of it. */
+    /* The other side must not see it. */
     link->lost = true;
     if (client)
       close_client(link, false);
@@ -200,7 +200,7 @@ static void side_ended(struct link *link, bool client, bool broken) {
 
 static void read_side(struct link *link, bool client) {
   static _Thread_local uint8_t bytes[READ_SIZE];
-  /* What comes in one piece may be longer than one read; the other connections' turn comes after some. */
+  /* One piece may be longer than one read; after a few reads the other connections are served. */
   for (int turn = 0; turn < 16 && !link->dead; turn++) {
     int fd = client ? link->client : link->server;
     if (fd < 0) return;
@@ -238,7 +238,7 @@ void link_event(struct link *link, bool client, uint32_t events) {
   if (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) read_side(link, client);
 }
 
-/* ---- A turn ---- */
+/* ---- One pass of the loop ---- */
 
 static void pass_end(struct flow *flow, int fd) {
   if (!flow->ended || flow->passed || flow->first || fd < 0) return;
@@ -246,7 +246,7 @@ static void pass_end(struct flow *flow, int fd) {
   flow->passed = true;
 }
 
-/* What was queued is with the server: it sees the end of the connection, and is given time to work. */
+/* The server has all queued bytes: it sees the end of the connection and gets time to process them. */
 static void serve_doomed(struct link *link, dibs__tick now) {
   if (!link->up.first && !link->up.passed) {
     shutdown(link->server, SHUT_WR);

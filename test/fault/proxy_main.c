@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* dibs-test-proxy: the proxy as a program of its own, told what to do by its input or through a socket. */
+/* dibs-test-proxy: the proxy as a program, controlled by its standard input or through a socket. */
 #include <errno.h>
 #include <getopt.h>
 #include <signal.h>
@@ -14,22 +14,22 @@
 static const char usage[] =
     "usage: dibs-test-proxy [--listen PORT] [--protocol raw|postgres|mysql|redis] [--control SOCKET] HOST:PORT\n"
     "\n"
-    "Forwards 127.0.0.1:PORT (default: one that is free) to HOST:PORT, and first prints `listening PORT`.\n"
-    "Commands are lines of its input, each answered by a line `ok ...` or `error ...`; it quits at their end.\n"
-    "With --control they come through connections to a Unix socket instead, and `quit` ends it.\n"
+    "Prints `listening PORT`, then forwards 127.0.0.1:PORT (default: a free port) to HOST:PORT.\n"
+    "Commands are lines of its standard input; it answers each with `ok ...` or `error ...` and quits at their end.\n"
+    "With --control they arrive through connections to a Unix socket instead, and `quit` ends it.\n"
     "\n"
     "  pass   delay MS   cut   stall   half-open   refuse   to HOST:PORT   stats   quit\n"
     "  cut-before-request [nth=N] [times=N] PATTERN       cut-after-request [nth=N] [times=N] PATTERN\n"
     "  orphan-request [nth=N] [times=N] PATTERN MS        hold-request [nth=N] [times=N] PATTERN MS\n"
     "\n"
-    "test/fault/proxy.h says what each does.\n";
+    "test/fault/proxy.h describes each command.\n";
 
 struct arguments {
   struct proxy_options options;
   const char *control;
 };
 
-/* -1: go on; else the exit status. */
+/* -1: continue; otherwise the exit status. */
 static int parse(int argc, char *argv[], struct arguments *out) {
   static const struct option options[] = {{"listen", required_argument, NULL, 'l'},
                                           {"protocol", required_argument, NULL, 'p'},
@@ -43,14 +43,14 @@ static int parse(int argc, char *argv[], struct arguments *out) {
     case 'l':
       port = strtoul(optarg, &end, 10);
       if (*end || end == optarg || port > 65535) {
-        fprintf(stderr, "dibs-test-proxy: no port: %s\n", optarg);
+        fprintf(stderr, "dibs-test-proxy: not a port: %s\n", optarg);
         return 2;
       }
       out->options.port = (uint16_t)port;
       break;
     case 'p':
       if (!frame_protocol_named(optarg, &out->options.protocol)) {
-        fprintf(stderr, "dibs-test-proxy: no such protocol: %s (raw, postgres, mysql, redis)\n", optarg);
+        fprintf(stderr, "dibs-test-proxy: unknown protocol: %s (use raw, postgres, mysql or redis)\n", optarg);
         return 2;
       }
       break;
@@ -78,7 +78,7 @@ int main(int argc, char *argv[]) {
   int code = parse(argc, argv, &arguments);
   if (code >= 0) return code;
 
-  /* Who reads our answers may be gone; that ends the answer, not us. */
+  /* The reader of the answers may have gone; that ends the answer, not the proxy. */
   sigaction(SIGPIPE, &(struct sigaction){.sa_handler = SIG_IGN}, NULL);
   struct rlimit files;
   if (getrlimit(RLIMIT_NOFILE, &files) == 0) {

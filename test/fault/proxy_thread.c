@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The proxy in a thread of the test, which talks to it through a pair of sockets as through a terminal. */
+/* The proxy in a thread of the test, which talks to it through a pair of sockets. */
 #include "proxy.h"
 
 #include <assert.h>
@@ -13,7 +13,7 @@
 
 #include "base/port.h"
 
-/* The loop answers at once; who waits that long has found a defect. */
+/* The loop answers at once; a longer wait is a defect. */
 enum { ANSWER_MS = 20000 };
 
 struct proxied {
@@ -46,8 +46,8 @@ uint16_t proxied_port(const struct proxied *proxied) {
   return proxy_port(proxied->proxy);
 }
 
-/* One line of the answer; false when it does not come. */
-static bool hear(struct proxied *proxied, char answer[PROXY_LINE]) {
+/* Reads one line of the answer; false if none arrives. */
+static bool read_answer(struct proxied *proxied, char answer[PROXY_LINE]) {
   size_t have = 0;
   while (have < PROXY_LINE - 1) {
     struct pollfd ready = {.fd = proxied->ours, .events = POLLIN};
@@ -68,7 +68,7 @@ bool proxied_say(struct proxied *proxied, const char *line, char answer[PROXY_LI
   int size = snprintf(whole, sizeof whole, "%s\n", line);
   answer[0] = '\0';
   if (size < 0 || (size_t)size >= sizeof whole) return false;
-  if (send(proxied->ours, whole, (size_t)size, MSG_NOSIGNAL) != size || !hear(proxied, answer)) return false;
+  if (send(proxied->ours, whole, (size_t)size, MSG_NOSIGNAL) != size || !read_answer(proxied, answer)) return false;
   return strcmp(answer, "ok") == 0 || strncmp(answer, "ok ", 3) == 0;
 }
 
@@ -82,7 +82,7 @@ int64_t proxied_stat(struct proxied *proxied, const char *name) {
 
 void proxied_stop(struct proxied *proxied) {
   if (!proxied) return;
-  if (proxied->ours >= 0) close(proxied->ours); /* the end of the lines: it quits */
+  if (proxied->ours >= 0) close(proxied->ours); /* the end of the commands: the proxy quits */
   dibs__thread_join(proxied->thread);
   proxy_close(proxied->proxy);
   if (proxied->theirs >= 0) close(proxied->theirs);

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Clients with many threads take and give on a hot row and some others, while a parent kills clients and the server,
- * kill -9, in the middle of their batches (and stops the server, in order or not).  Afterwards every claim is accounted
- * for: tally_check.c has the rules.
+ * Clients with many threads take and give on a hot row and some others, while a parent kills clients and the server
+ * with kill -9 in the middle of their batches (and also stops the server, cleanly or not).  Afterwards every claim is
+ * accounted for: tally_check.c has the rules.
  *
  *   tally URI [--clients N] [--threads N] [--client-kills N] [--server-kills N] [--cuts N] [--seed N] [--fault HOW]
  *
- * A server is killed by script/servers (with.sh --private).  --cuts: the clients come through a
- * proxy that cuts requests off, before, after, or before they land late.  --fault: their driver fails so
- * (drivers/fault.h).
+ * script/servers kills a server (with.sh --private).  --cuts: the clients connect through a proxy that cuts connections
+ * before a request, after it, or before it lands late.  --fault: failures of the driver (drivers/wrap/fault.h).
  * Exit status 0: no rule was broken.
  */
 #include "tally.h"
+#include "support/stats.h"
 
 #include "base/port.h"
-#include "drivers/shim.h"
+#include "drivers/wrap/shim.h"
 #include "fault/proxy.h"
 #include "guard/record_bed.h"
 #include "store/registry.h"
@@ -32,14 +32,14 @@
 
 enum {
   CLIENTS_MAX = 16,
-  PARTIES_MAX = 256, /* clients, and those that came in the place of killed ones */
+  PARTIES_MAX = 256, /* clients, including those that replaced killed ones */
   THREADS_MAX = 64,
-  OWNED_MAX = 8,   /* claims that a thread keeps at a time */
-  WAIT_MS = 1000,  /* of a call: shorter than a server is away */
-  WARM = 150,      /* takes of a client before anything is done to it */
-  BACK_MS = 10000, /* by then everybody goes on */
-  WARM_MS = 40000, /* on a machine that has other things to do */
-  LATE_MS = 200,   /* of what lands late */
+  OWNED_MAX = 8,   /* claims that a thread holds at a time */
+  WAIT_MS = 1000,  /* of a call: shorter than a server is unreachable */
+  WARM = 150,      /* takes of a client before it is disturbed */
+  BACK_MS = 10000, /* every client makes progress within this time */
+  WARM_MS = 40000, /* on a busy machine */
+  LATE_MS = 200,   /* delay of a late request */
   END_MS = 30000
 };
 
@@ -78,15 +78,15 @@ struct owned {
 
 struct thread {
   dibs_store *store;
-  uint32_t party, number, asked;
+  uint32_t party, number, requested;
   uint64_t seed;
   int log;
   struct owned owned[OWNED_MAX];
   size_t owned_count;
 };
 
-static void say(const struct thread *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void say(const struct thread *t, const char *format, ...) {
+static void write_line(const struct thread *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void write_line(const struct thread *t, const char *format, ...) {
   char line[160];
   va_list args;
   va_start(args, format);
@@ -98,16 +98,16 @@ static void say(const struct thread *t, const char *format, ...) {
 static void give(struct thread *t, const struct owned *owned) {
   dibs_stock_options how = {.size = sizeof how, .wait_ms = WAIT_MS};
   dibs_stock_result came = {.size = sizeof came};
-  say(t, "G %s %s 0\n", owned->stock, owned->claim);
+  write_line(t, "G %s %s 0\n", owned->stock, owned->claim);
   dibs_status status = dibs_stock_give(t->store, owned->stock, owned->claim, &how, &came, NULL);
-  say(t, "g %s %d %lld\n", owned->claim, (int)status, (long long)came.got);
+  write_line(t, "g %s %d %lld\n", owned->claim, (int)status, (long long)came.got);
 }
 
 static dibs_status take(struct thread *t, const struct owned *owned, int64_t amount) {
   dibs_stock_options how = {.size = sizeof how, .claim = owned->claim, .wait_ms = WAIT_MS};
   dibs_stock_result came = {.size = sizeof came};
   dibs_status status = dibs_stock_take(t->store, owned->stock, amount, &how, &came, NULL);
-  say(t, "t %s %d %lld\n", owned->claim, (int)status, (long long)came.got);
+  write_line(t, "t %s %d %lld\n", owned->claim, (int)status, (long long)came.got);
   if (status == DIBS_OK) atomic_fetch_add(&shared->acknowledged[t->party], 1);
   return status;
 }
@@ -120,10 +120,10 @@ static const char *some_stock(uint64_t *seed) {
 static void look(struct thread *t, const char *stock) {
   dibs_stock_result seen = {.size = sizeof seen};
   if (dibs_stock_show(t->store, stock, NULL, &seen, NULL) == DIBS_OK)
-    say(t, "S %s %lld %lld\n", stock, (long long)seen.used, (long long)seen.limit);
+    write_line(t, "S %s %lld %lld\n", stock, (long long)seen.used, (long long)seen.limit);
 }
 
-static void turn(struct thread *t) {
+static void do_something(struct thread *t) {
   struct owned one = {.stock = some_stock(&t->seed)};
   if (below(&t->seed, 100) < 15) {
     look(t, one.stock);
@@ -136,20 +136,20 @@ static void turn(struct thread *t) {
     return;
   }
   int64_t amount = 1 + below(&t->seed, 3);
-  snprintf(one.claim, sizeof one.claim, "p%03u-%02u-%u", t->party, t->number, ++t->asked);
-  say(t, "T %s %s %lld\n", one.stock, one.claim, (long long)amount);
+  snprintf(one.claim, sizeof one.claim, "p%03u-%02u-%u", t->party, t->number, ++t->requested);
+  write_line(t, "T %s %s %lld\n", one.stock, one.claim, (long long)amount);
   dibs_status status = take(t, &one, amount);
   for (uint32_t again = 0; status == DIBS_UNKNOWN && again < below(&t->seed, 6); again++)
     status = take(t, &one, amount);
   bool kept = status == DIBS_OK || status == DIBS_REPLAY;
   if (kept && strcmp(one.stock, stocks[1].name) != 0) t->owned[t->owned_count++] = one;
-  /* Given without knowing whether it was taken. */
+  /* Gives without knowing whether the take happened. */
   if (status == DIBS_UNKNOWN && below(&t->seed, 100) < 50) give(t, &one);
 }
 
 static void run_thread(void *arg) {
   struct thread *t = arg;
-  while (!atomic_load(&shared->stop)) turn(t);
+  while (!atomic_load(&shared->stop)) do_something(t);
 }
 
 static int run_client(uint32_t party) {
@@ -165,7 +165,7 @@ static int run_client(uint32_t party) {
   snprintf(uri, sizeof uri, "%s", client_uri);
   if (plan.fault)
     snprintf(uri, sizeof uri, "fault+%s?fault.rate=50&fault.how=%s&fault.seed=%u", client_uri, plan.fault, party);
-  /* A server that is away is not refused for good. */
+  /* A client retries while the server is unreachable. */
   while (dibs_open(uri, NULL, &store, &error) != DIBS_OK) {
     if (error.status != DIBS_UNAVAILABLE || atomic_load(&shared->stop)) {
       fprintf(stderr, "tally: client %u: %s: %s\n", party, dibs_status_name(error.status), error.text);
@@ -180,8 +180,7 @@ static int run_client(uint32_t party) {
     if (!running[i]) return 2;
   }
   for (uint32_t i = 0; i < plan.threads; i++) dibs__thread_join(running[i]);
-  dibs_stats stats = {.size = sizeof stats};
-  dibs_store_stats(store, &stats);
+  struct stats stats = stats_of(store);
   atomic_fetch_add(&shared->batches, stats.batches);
   atomic_fetch_add(&shared->operations, stats.operations);
   dibs_close(store);
@@ -205,8 +204,8 @@ static bool spawn(struct client *client) {
   return client->pid > 0;
 }
 
-/* Until each client that runs has `more` takes more than it had: in how many ms; -1: they have not. */
-static int64_t all_go_on(uint64_t more, int64_t by_ms) {
+/* Waits until each running client has `more` additional takes. Returns the ms that this took; -1: it did not happen. */
+static int64_t all_make_progress(uint64_t more, int64_t by_ms) {
   uint64_t had[CLIENTS_MAX];
   dibs__tick from = dibs__tick_now(), by = dibs__tick_add_ms(from, by_ms);
   for (uint32_t c = 0; c < plan.clients; c++) had[c] = atomic_load(&shared->acknowledged[clients[c].party]);
@@ -221,12 +220,12 @@ static int64_t all_go_on(uint64_t more, int64_t by_ms) {
   return (dibs__tick_now().ns - from.ns) / DIBS__NS_PER_MS;
 }
 
-static bool go_on(const char *after) {
-  int64_t ms = all_go_on(1, BACK_MS);
+static bool expect_progress(const char *after) {
+  int64_t ms = all_make_progress(1, BACK_MS);
   if (ms < 0)
-    printf("BROKEN  going on: after %s, somebody took nothing for %d ms\n", after, BACK_MS);
+    printf("BROKEN  progress: after %s, a client took nothing for %d ms\n", after, BACK_MS);
   else
-    printf("        after %s everybody goes on within %lld ms\n", after, (long long)ms);
+    printf("        after %s all clients make progress within %lld ms\n", after, (long long)ms);
   return ms >= 0;
 }
 
@@ -234,10 +233,10 @@ static bool kill_client(uint64_t *seed) {
   struct client *client = &clients[below(seed, plan.clients)];
   kill(client->pid, SIGKILL);
   waitpid(client->pid, NULL, 0);
-  return spawn(client) && go_on("the death of a client");
+  return spawn(client) && expect_progress("the death of a client");
 }
 
-static bool servers(const char *verb) {
+static bool control_server(const char *verb) {
   const char *script = getenv("DIBS_TEST_SERVERS_SCRIPT"), *at = getenv("DIBS_TEST_SERVERS_DIR");
   char command[512];
   if (!script || !at) {
@@ -248,19 +247,19 @@ static bool servers(const char *verb) {
   return system(command) == 0;
 }
 
-/* Killed; ended in order; stopped, so that what was sent lands when nobody waits for it any more. */
+/* Kills the server, ends it cleanly, or stops it, so that requests land when their clients no longer wait. */
 static bool kill_server(uint64_t *seed) {
-  static const char *const hows[][3] = {{"kill", "start", "the return of the killed server"},
-                                        {"pause", "resume", "the waking of the paused server"},
-                                        {"stop", "start", "the return of the stopped server"}};
+  static const char *const hows[][3] = {{"kill", "start", "the start of the killed server"},
+                                        {"pause", "resume", "the resume of the paused server"},
+                                        {"stop", "start", "the start of the stopped server"}};
   static size_t turns;
   const char *const *how = hows[turns++ % 3];
-  if (!servers(how[0])) return false;
-  dibs__nap_ms(below(seed, 2 * WAIT_MS)); /* shorter and longer than a call waits */
-  return servers(how[1]) && go_on(how[2]);
+  if (!control_server(how[0])) return false;
+  dibs__nap_ms(below(seed, 2 * WAIT_MS)); /* shorter and longer than the time limit of a call */
+  return control_server(how[1]) && expect_progress(how[2]);
 }
 
-/* The proxy stands where the clients look for the server. */
+/* The clients connect to the proxy instead of the server. */
 static struct proxied *proxy;
 static bool begin_proxy(void) {
   char to[128], why[PROXY_WHY];
@@ -276,7 +275,7 @@ static bool begin_proxy(void) {
   return true;
 }
 
-/* One request of some batch on the hot row or the wide one. */
+/* Cuts one request of a batch on the hot row or the wide row. */
 static bool cut(uint64_t *seed) {
   static const char *const hows[] = {"cut-before-request", "cut-after-request", "orphan-request"};
   char line[128], late[16] = "", answer[PROXY_LINE];
@@ -287,7 +286,7 @@ static bool cut(uint64_t *seed) {
   if (!proxied_say(proxy, line, answer)) return printf("BROKEN  the proxy: %s: %s\n", line, answer), false;
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), WARM_MS);
   while (proxied_stat(proxy, "fired") == fired && dibs__tick_before(dibs__tick_now(), by)) dibs__nap_ms(1);
-  return proxied_stat(proxy, "fired") > fired && all_go_on(1, BACK_MS) >= 0;
+  return proxied_stat(proxy, "fired") > fired && all_make_progress(1, BACK_MS) >= 0;
 }
 
 static bool end_proxy(void) {
@@ -303,10 +302,10 @@ static bool disturb(void) {
   uint64_t seed = plan.seed;
   uint32_t client_kills = plan.client_kills, server_kills = plan.server_kills;
   for (uint32_t c = 0; c < plan.cuts; c++)
-    if (!cut(&seed)) return printf("BROKEN  going on: cut %u\n", c), false;
+    if (!cut(&seed)) return printf("BROKEN  progress: after cut %u\n", c), false;
   while (client_kills + server_kills > 0) {
-    if (all_go_on(WARM, WARM_MS) < 0) {
-      printf("BROKEN  going on: less than %d takes of a client within %d ms\n", WARM, WARM_MS);
+    if (all_make_progress(WARM, WARM_MS) < 0) {
+      printf("BROKEN  progress: a client has fewer than %d takes after %d ms\n", WARM, WARM_MS);
       return false;
     }
     dibs__nap_ms(below(&seed, 100));
@@ -314,11 +313,11 @@ static bool disturb(void) {
     *(server ? &server_kills : &client_kills) -= 1;
     if (!(server ? kill_server(&seed) : kill_client(&seed))) return false;
   }
-  return all_go_on(WARM, WARM_MS) >= 0;
+  return all_make_progress(WARM, WARM_MS) >= 0;
 }
 
-/* How many did not end as they should. */
-static int see_off(void) {
+/* Returns how many did not end with status 0. */
+static int end_clients(void) {
   int bad = 0;
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), END_MS);
   for (uint32_t c = 0; c < plan.clients; c++) {
@@ -334,7 +333,7 @@ static int see_off(void) {
   return bad;
 }
 
-/* ---- What the database has ---- */
+/* ---- The rows of the database ---- */
 
 static const char *table(const char *name) {
   static char text[64];
@@ -342,8 +341,8 @@ static const char *table(const char *name) {
   return text;
 }
 
-/* The claims of one party, in one cell. */
-static size_t read_party(uint32_t party, struct tally_row *rows, size_t room) {
+/* Reads the claims of one party from one cell. */
+static size_t read_party(uint32_t party, struct tally_row *rows, size_t capacity) {
   bool mysql = strcmp(engine->scheme, "mysql") == 0, postgres = strcmp(engine->scheme, "postgres") == 0;
   const char *list = mysql      ? "GROUP_CONCAT(claim, ' ', stock, ' ', amount, ' ', given)"
                      : postgres ? "string_agg(claim || ' ' || stock || ' ' || amount || ' ' || given, ',')"
@@ -351,11 +350,11 @@ static size_t read_party(uint32_t party, struct tally_row *rows, size_t room) {
   if (mysql) sql("SET SESSION group_concat_max_len = 1 << 30");
   const char *text = cell("SELECT COALESCE(%s, '') FROM %s WHERE claim LIKE 'p%03u-%%'", list, table("claim"), party);
   size_t count = 0;
-  for (const char *at = text; *at && count < room; count++) {
+  for (const char *at = text; *at && count < capacity; count++) {
     struct tally_row *row = &rows[count];
     int given = 0, length = 0;
     if (sscanf(at, "%39s %23s %ld %d%n", row->claim, row->stock, &row->amount, &given, &length) != 4) {
-      printf("BROKEN  a claim can't be read: %.60s\n", at);
+      printf("BROKEN  cannot read the claim %.60s\n", at);
       exit(1);
     }
     row->given = given != 0;
@@ -378,7 +377,7 @@ static int compare(void) {
     now[i].used = atoll(cell("SELECT used FROM %s WHERE name = '%s'", table("stock"), stocks[i].name));
   }
   int broken = tally_check(folder, rows, count, now, STOCKS, &sums);
-  if (count != all) printf("BROKEN  strangers: %zu of %zu claims are of no client\n", all - count, all);
+  if (count != all) printf("BROKEN  strangers: %zu of %zu claims belong to no client\n", all - count, all);
   broken += count != all;
   free(rows);
   printf("tally: %llu looks, %llu takes: %llu taken, %llu full, %llu unavailable, %llu unknown (%llu of them in), %llu "
@@ -422,10 +421,10 @@ static bool parse(int argc, char *argv[]) {
 
 static bool set_limits(void) {
   dibs_store *store = NULL;
-  bool fine = dibs_open(case_uri(), NULL, &store, &said) == DIBS_OK;
+  bool fine = dibs_open(case_uri(), NULL, &store, &reported) == DIBS_OK;
   for (size_t i = 0; fine && i < STOCKS; i++)
-    fine = dibs_stock_set(store, stocks[i].name, stocks[i].limit, NULL, NULL, &said) == DIBS_OK;
-  if (!fine) printf("BROKEN  %s\n", said.text);
+    fine = dibs_stock_set(store, stocks[i].name, stocks[i].limit, NULL, NULL, &reported) == DIBS_OK;
+  if (!fine) printf("BROKEN  %s\n", reported.text);
   dibs_close(store);
   return fine;
 }
@@ -434,13 +433,13 @@ static int run(void) {
   snprintf(folder, sizeof folder, "/tmp/dibs-tally-XXXXXX");
   shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (shared == MAP_FAILED || !mkdtemp(folder) || !set_limits() || !begin_proxy()) return 1;
-  printf("tally: %u clients x %u threads, %u clients and %u servers to be killed, %u cuts, seed %llu\n", plan.clients,
+  printf("tally: %u clients x %u threads, kills %u clients and %u servers, %u cuts, seed %llu\n", plan.clients,
          plan.threads, plan.client_kills, plan.server_kills, plan.cuts, (unsigned long long)plan.seed);
   for (uint32_t c = 0; c < plan.clients; c++)
     if (!spawn(&clients[c])) return 1;
   int bad = !disturb();
   atomic_store(&shared->stop, 1);
-  bad += see_off();
+  bad += end_clients();
   bad += !end_proxy();
   return bad ? bad : compare();
 }
@@ -457,7 +456,7 @@ int main(int argc, char *argv[]) {
   case_begin(NULL);
   int broken = run();
   if (broken) {
-    printf("tally: %d rules broken; what the clients wrote is in %s, seed %llu\n", broken, folder,
+    printf("tally: %d rules broken; the clients' logs are in %s, seed %llu\n", broken, folder,
            (unsigned long long)plan.seed);
     return 1;
   }

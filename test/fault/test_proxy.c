@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The proxy does to connections what it was told, and nothing else.  Its argument: the proxy as a program. */
+/* The proxy does to connections what its commands say, and nothing else.  Its argument: the proxy as a program. */
 #include "proxy_bed.h"
 
 #include <errno.h>
@@ -21,7 +21,7 @@ static const char *program;
 
 /* ---- Passing ---- */
 
-static void what_is_said_arrives_and_is_counted(void **state) {
+static void bytes_arrive_and_are_counted(void **state) {
   (void)state;
   struct bed bed = bed_make(FRAME_RAW);
   int fd = client_connect(&bed);
@@ -35,7 +35,8 @@ static void what_is_said_arrives_and_is_counted(void **state) {
   bed_end(&bed);
 }
 
-/* More than all buffers on the way hold, while nobody reads at first: it must stop and go on, and stay in order. */
+/* More bytes than all buffers on the way hold, while the reader waits at first: the flow must stop, continue, and stay
+ * in order. */
 static void a_flood_arrives_whole_and_in_order(void **state) {
   (void)state;
   enum { FLOOD = 24 * 1024 * 1024, PIECE = 64 * 1024 };
@@ -55,20 +56,20 @@ static void a_flood_arrives_whole_and_in_order(void **state) {
         sent += (size_t)n;
       else
         assert_int_equal(errno, EAGAIN);
-      /* Writing first fills everything. */
+      /* Writing fills all buffers first. */
       if (n > 0) continue;
     }
     ssize_t n = recv(fd, piece, PIECE, 0);
     if (n < 0) assert_int_equal(errno, EAGAIN);
     assert_int_not_equal(n, 0);
     for (ssize_t i = 0; i < n; i++, got++)
-      if (piece[i] != (uint8_t)(got * 2654435761u >> 24 | 0x80)) fail_msg("byte %zu is another", got);
+      if (piece[i] != (uint8_t)(got * 2654435761u >> 24 | 0x80)) fail_msg("byte %zu differs", got);
   }
   close(fd);
   bed_end(&bed);
 }
 
-static void ends_pass_on_in_order(void **state) {
+static void ends_pass_after_the_bytes_before_them(void **state) {
   (void)state;
   struct bed bed = bed_make(FRAME_RAW);
   int one = client_connect(&bed), two = client_connect(&bed);
@@ -103,7 +104,7 @@ static void a_server_that_is_down_resets_the_client(void **state) {
   char why[PROXY_WHY], to[32];
   struct bed bed = bed_make(FRAME_RAW), behind = {0};
   snprintf(to, sizeof to, "127.0.0.1:%u", (unsigned)proxied_port(bed.proxied));
-  tell(&bed, "refuse"); /* so nobody listens there, and nobody else can */
+  tell(&bed, "refuse"); /* so that the port refuses, and no other program can take it */
   behind.proxied = proxied_start(&(struct proxy_options){.to = to}, why);
   assert_non_null(behind.proxied);
   int fd = client_connect(&behind);
@@ -115,26 +116,26 @@ static void a_server_that_is_down_resets_the_client(void **state) {
 
 /* ---- Delay ---- */
 
-static void delay_holds_up_each_direction_and_keeps_the_order(void **state) {
+static void delay_applies_to_each_direction_and_keeps_the_order(void **state) {
   (void)state;
-  enum { MS = 60, SAID = 20 };
+  enum { MS = 60, REPORTED = 20 };
   struct bed bed = bed_make(FRAME_RAW);
   int fd = client_connect(&bed);
   tell(&bed, "delay 60");
   dibs__tick began = dibs__tick_now();
   char line[16];
-  for (int i = 0; i < SAID; i++) {
+  for (int i = 0; i < REPORTED; i++) {
     snprintf(line, sizeof line, "line %d\n", i);
     client_say(fd, line);
   }
-  for (int i = 0; i < SAID; i++) {
+  for (int i = 0; i < REPORTED; i++) {
     snprintf(line, sizeof line, "line %d", i);
     client_hears(fd, line);
   }
   int64_t took = dibs__tick_left_ms(began, dibs__tick_now());
   assert_in_range(took, 2 * MS, LONG_MS);
-  /* Not one after the other. */
-  assert_true(took < MS * SAID);
+  /* The delays overlap. */
+  assert_true(took < MS * REPORTED);
   tell(&bed, "pass");
   began = dibs__tick_now();
   client_say(fd, "soon\n");
@@ -182,7 +183,7 @@ static void a_request_cut_before_never_reaches_the_server(void **state) {
   assert_int_equal(echo_lines(&bed), 1);
   assert_int_equal(proxied_stat(bed.proxied, "fired"), 1);
   close(fd);
-  /* It fired once. */
+  /* The trigger fired once. */
   fd = client_connect(&bed);
   client_say(fd, "commit\n");
   client_hears(fd, "commit");
@@ -190,7 +191,7 @@ static void a_request_cut_before_never_reaches_the_server(void **state) {
   bed_end(&bed);
 }
 
-static void a_request_cut_after_is_done_and_never_answered(void **state) {
+static void a_request_cut_after_is_done_and_not_answered(void **state) {
   (void)state;
   struct bed bed = bed_make(FRAME_RAW);
   int fd = client_connect(&bed);
@@ -198,7 +199,7 @@ static void a_request_cut_after_is_done_and_never_answered(void **state) {
   client_say(fd, "begin\n");
   client_hears(fd, "begin");
   client_say(fd, "slow commit\n");
-  /* The server takes its time; the client hears of the end only when that is done. */
+  /* The server is slow; the client sees the end only after the server has finished. */
   assert_int_equal(client_end(fd), CLIENT_RESET);
   assert_true(echo_heard(&bed, "slow commit"));
   assert_true(echo_sees_ends(&bed, 1, 0));
@@ -206,7 +207,7 @@ static void a_request_cut_after_is_done_and_never_answered(void **state) {
   bed_end(&bed);
 }
 
-static void what_follows_a_request_cut_after_is_not_forwarded(void **state) {
+static void bytes_after_a_request_cut_after_are_not_forwarded(void **state) {
   (void)state;
   struct bed bed = bed_make(FRAME_REDIS);
   int fd = client_connect(&bed);
@@ -256,7 +257,7 @@ static void hold_delays_one_request_and_what_follows_it(void **state) {
   bed_end(&bed);
 }
 
-static void a_trigger_waits_for_the_nth_and_fires_so_many_times(void **state) {
+static void a_trigger_waits_for_the_nth_match_and_fires_several_times(void **state) {
   (void)state;
   struct bed bed = bed_make(FRAME_RAW);
   tell(&bed, "cut-before-request nth=3 times=2 x\\x79\\sz\\\\");
@@ -306,7 +307,7 @@ static void stall_loses_nothing(void **state) {
   bed_end(&bed);
 }
 
-static void half_open_swallows_and_tells_nobody(void **state) {
+static void half_open_drops_bytes_silently(void **state) {
   (void)state;
   struct bed bed = bed_make(FRAME_RAW);
   int gone = client_connect(&bed), old = client_connect(&bed);
@@ -322,7 +323,7 @@ static void half_open_swallows_and_tells_nobody(void **state) {
   close(gone);
   client_hears_nothing(old);
   client_hears_nothing(new);
-  /* The server believes both of its clients to be there. */
+  /* The server still has both connections. */
   assert_int_equal(echo_open(&bed), 2);
   assert_int_equal(echo_lines(&bed), 2);
   tell(&bed, "pass");
@@ -334,7 +335,7 @@ static void half_open_swallows_and_tells_nobody(void **state) {
   bed_end(&bed);
 }
 
-static void refuse_refuses_new_ones_until_pass(void **state) {
+static void refuse_refuses_new_connections_until_pass(void **state) {
   (void)state;
   struct bed bed = bed_make(FRAME_RAW);
   int old = client_connect(&bed);
@@ -357,7 +358,7 @@ static void refuse_refuses_new_ones_until_pass(void **state) {
   bed_end(&bed);
 }
 
-static void new_ones_go_where_it_was_told(void **state) {
+static void new_connections_go_to_the_new_address(void **state) {
   (void)state;
   struct bed bed = bed_make(FRAME_RAW), other = bed_make(FRAME_RAW);
   char line[64];
@@ -382,7 +383,7 @@ static void new_ones_go_where_it_was_told(void **state) {
 
 /* ---- Requests ---- */
 
-/* Where requests end must not depend on how the bytes come in. */
+/* The ends of requests must not depend on how the bytes are split. */
 static void ends_at(enum frame_protocol protocol, const char *bytes, size_t size, const size_t *ends, size_t count) {
   for (size_t step = 1; step <= size; step++) {
     struct framer framer = {.protocol = protocol};
@@ -401,9 +402,10 @@ static void ends_at(enum frame_protocol protocol, const char *bytes, size_t size
 #define ENDS_AT(protocol, bytes, ...)                                                                                  \
   ends_at(protocol, bytes, sizeof(bytes) - 1, (const size_t[]){__VA_ARGS__}, COUNT_OF(((const size_t[]){__VA_ARGS__})))
 
-static void requests_end_where_the_protocol_says(void **state) {
+static void requests_end_as_the_protocol_defines(void **state) {
   (void)state;
-  /* Asks for TLS, starts, a query, then parse + bind + execute + sync as one, then bind + flush, then goodbye. */
+  /* A request for TLS, start-up, a query, then parse + bind + execute + sync as one, then bind + flush, then
+   * terminate. */
   ENDS_AT(FRAME_POSTGRES,
           "\0\0\0\x08\x04\xd2\x16\x2f"
           "\0\0\0\x0b\0\x03\0\0u\0\0"
@@ -431,7 +433,7 @@ static void requests_end_where_the_protocol_says(void **state) {
           23, 29, 43, 53, 115);
 }
 
-static void a_packet_that_is_full_goes_on_in_the_next(void **state) {
+static void a_full_packet_continues_in_the_next(void **state) {
   (void)state;
   enum { FULL = 0xffffff };
   uint8_t *bytes = calloc(1, FULL + 4 + 5);
@@ -465,8 +467,8 @@ static void a_request_in_pieces_is_cut_as_a_whole(void **state) {
   bed_end(&bed);
 }
 
-/* Armed in the middle of a request of which a part is gone already; then forgotten in the middle of the next. */
-static void what_was_kept_back_goes_on_at_pass(void **state) {
+/* The trigger is armed in the middle of a request that is partly forwarded, and removed in the middle of the next. */
+static void held_bytes_are_forwarded_at_pass(void **state) {
   (void)state;
   struct bed bed = bed_make(FRAME_REDIS);
   int fd = client_connect(&bed);
@@ -488,7 +490,7 @@ static void what_was_kept_back_goes_on_at_pass(void **state) {
 
 /* ---- Lines ---- */
 
-static void commands_that_are_wrong_are_refused_with_a_reason(void **state) {
+static void wrong_commands_are_refused_with_a_reason(void **state) {
   (void)state;
   static const char *const wrong[] = {"nonsense",
                                       "delay",
@@ -531,8 +533,8 @@ static void commands_that_are_wrong_are_refused_with_a_reason(void **state) {
   bed_end(&bed);
 }
 
-/* A line of what the program says. */
-static void hear_line(int fd, char *line, size_t size) {
+/* Reads a line of the program's output. */
+static void read_line(int fd, char *line, size_t size) {
   size_t have = 0;
   do {
     assert_true(have < size);
@@ -561,23 +563,23 @@ static pid_t start_program(int *in, int *out, char *const argv[]) {
   return pid;
 }
 
-static void the_program_obeys_its_input_and_ends_with_it(void **state) {
+static void the_program_obeys_its_input_and_ends_at_its_end(void **state) {
   (void)state;
   struct bed bed = bed_make(FRAME_RAW);
   char to[32], line[128], *path = strdup(program);
   snprintf(to, sizeof to, "127.0.0.1:%u", (unsigned)proxied_port(bed.proxied));
   int in, out, status;
   pid_t pid = start_program(&in, &out, (char *[]){path, to, NULL});
-  hear_line(out, line, sizeof line);
+  read_line(out, line, sizeof line);
   assert_true(strncmp(line, "listening ", 10) == 0);
   assert_in_range(atoi(line + 10), 1, 65535);
   assert_int_equal(write(in, "delay 5\nsta", 11), 11);
-  hear_line(out, line, sizeof line);
+  read_line(out, line, sizeof line);
   assert_string_equal(line, "ok");
   assert_int_equal(write(in, "ts\nx\n", 5), 5);
-  hear_line(out, line, sizeof line);
+  read_line(out, line, sizeof line);
   assert_string_equal(line, "ok accepted=0 open=0 doomed=0 up=0 down=0 fired=0");
-  hear_line(out, line, sizeof line);
+  read_line(out, line, sizeof line);
   assert_string_equal(line, "error no such command: x");
   close(in);
   assert_int_equal(waitpid(pid, &status, 0), pid);
@@ -596,19 +598,19 @@ static void the_program_obeys_a_socket(void **state) {
   char *path = strdup(program);
   int in, out, status;
   pid_t pid = start_program(&in, &out, (char *[]){path, control, at.sun_path, quiet, NULL});
-  hear_line(out, line, sizeof line); /* from now on the socket is there */
+  read_line(out, line, sizeof line); /* the socket exists from now on */
   for (int i = 0; i < 3; i++) {
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_int_equal(connect(fd, (struct sockaddr *)&at, sizeof at), 0);
     const char *command = i < 2 ? "half-open\n" : "quit\n";
     assert_int_equal(write(fd, command, strlen(command)), strlen(command));
-    hear_line(fd, line, sizeof line);
+    read_line(fd, line, sizeof line);
     assert_string_equal(line, "ok");
     close(fd);
   }
   assert_int_equal(waitpid(pid, &status, 0), pid);
   assert_int_equal(status, 0);
-  assert_int_equal(rmdir(folder), 0); /* its socket is gone */
+  assert_int_equal(rmdir(folder), 0); /* its socket is removed */
   close(in);
   close(out);
   free(path);
@@ -618,29 +620,29 @@ int main(int argc, char *argv[]) {
   if (argc != 2) return 2;
   program = argv[1];
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(what_is_said_arrives_and_is_counted),
+      cmocka_unit_test(bytes_arrive_and_are_counted),
       cmocka_unit_test(a_flood_arrives_whole_and_in_order),
-      cmocka_unit_test(ends_pass_on_in_order),
+      cmocka_unit_test(ends_pass_after_the_bytes_before_them),
       cmocka_unit_test(a_reset_of_the_client_reaches_the_server),
       cmocka_unit_test(a_server_that_is_down_resets_the_client),
-      cmocka_unit_test(delay_holds_up_each_direction_and_keeps_the_order),
+      cmocka_unit_test(delay_applies_to_each_direction_and_keeps_the_order),
       cmocka_unit_test(cut_resets_all_and_new_ones_pass),
       cmocka_unit_test(a_request_cut_before_never_reaches_the_server),
-      cmocka_unit_test(a_request_cut_after_is_done_and_never_answered),
-      cmocka_unit_test(what_follows_a_request_cut_after_is_not_forwarded),
+      cmocka_unit_test(a_request_cut_after_is_done_and_not_answered),
+      cmocka_unit_test(bytes_after_a_request_cut_after_are_not_forwarded),
       cmocka_unit_test(an_orphan_lands_after_its_client_was_cut),
       cmocka_unit_test(hold_delays_one_request_and_what_follows_it),
-      cmocka_unit_test(a_trigger_waits_for_the_nth_and_fires_so_many_times),
+      cmocka_unit_test(a_trigger_waits_for_the_nth_match_and_fires_several_times),
       cmocka_unit_test(stall_loses_nothing),
-      cmocka_unit_test(half_open_swallows_and_tells_nobody),
-      cmocka_unit_test(refuse_refuses_new_ones_until_pass),
-      cmocka_unit_test(new_ones_go_where_it_was_told),
-      cmocka_unit_test(requests_end_where_the_protocol_says),
-      cmocka_unit_test(a_packet_that_is_full_goes_on_in_the_next),
+      cmocka_unit_test(half_open_drops_bytes_silently),
+      cmocka_unit_test(refuse_refuses_new_connections_until_pass),
+      cmocka_unit_test(new_connections_go_to_the_new_address),
+      cmocka_unit_test(requests_end_as_the_protocol_defines),
+      cmocka_unit_test(a_full_packet_continues_in_the_next),
       cmocka_unit_test(a_request_in_pieces_is_cut_as_a_whole),
-      cmocka_unit_test(what_was_kept_back_goes_on_at_pass),
-      cmocka_unit_test(commands_that_are_wrong_are_refused_with_a_reason),
-      cmocka_unit_test(the_program_obeys_its_input_and_ends_with_it),
+      cmocka_unit_test(held_bytes_are_forwarded_at_pass),
+      cmocka_unit_test(wrong_commands_are_refused_with_a_reason),
+      cmocka_unit_test(the_program_obeys_its_input_and_ends_at_its_end),
       cmocka_unit_test(the_program_obeys_a_socket),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

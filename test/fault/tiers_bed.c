@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "tiers_bed.h"
+#include "belief.h"
 
 #include <inttypes.h>
 #include <signal.h>
@@ -23,7 +24,7 @@ bool bed_fail(struct run *run, const char *format, ...) {
   return false;
 }
 
-void bed_tell(const struct run *run, const char *format, ...) {
+void bed_print(const struct run *run, const char *format, ...) {
   va_list args;
   printf("%8.3f  ", (double)(dibs__tick_now().ns - run->began.ns) / 1e9);
   va_start(args, format);
@@ -50,8 +51,8 @@ static const char *script(struct run *run) {
   return at;
 }
 
-/* What script/servers env says of one variable. */
-static bool ask_env(struct run *run, const char *dir, const char *variable, char to[TEXT]) {
+/* The value of one variable of script/servers env. */
+static bool request_env(struct run *run, const char *dir, const char *variable, char to[TEXT]) {
   char command[TEXT], line[TEXT], head[64];
   snprintf(command, sizeof command, "'%s' env --dir '%s'", script(run), dir);
   snprintf(head, sizeof head, "export %s='", variable);
@@ -79,8 +80,8 @@ bool bed_redis_start(struct run *run, size_t nth) {
   if (!script(run) || !bed_shell(run, "'%s' start --dir '%s' --until %d redis >'%s/redis-%zu.log' 2>&1", script(run),
                                  redis->dir, (int)getpid(), run->folder, nth))
     return false;
-  if (!ask_env(run, redis->dir, "DIBS_TEST_REDIS_ADMIN", redis->admin))
-    return bed_fail(run, "%s does not say where its Redis is", redis->dir);
+  if (!request_env(run, redis->dir, "DIBS_TEST_REDIS_ADMIN", redis->admin))
+    return bed_fail(run, "%s does not print the address of its Redis", redis->dir);
   redis->port = port_of(redis->admin);
   return true;
 }
@@ -90,7 +91,7 @@ bool bed_redis(struct run *run, size_t nth, const char *verb) {
                    run->folder, nth);
 }
 
-bool bed_redis_say(struct run *run, size_t nth, const char *words) {
+bool bed_redis_cli(struct run *run, size_t nth, const char *words) {
   return bed_shell(run, "timeout 10 redis-cli -e -u '%s' --no-auth-warning %s >>'%s/redis-%zu.log' 2>&1",
                    run->redis[nth].admin, words, run->folder, nth);
 }
@@ -101,10 +102,11 @@ bool bed_anchor(struct run *run, const char *verb) {
                    run->folder);
 }
 
-bool bed_anchor_say(struct run *run, const char *sql) {
+bool bed_anchor_sql(struct run *run, const char *sql) {
   bool mysql = strncmp(run->anchor, "mysql", 5) == 0;
   const char *admin = getenv(mysql ? "DIBS_TEST_MYSQL_ADMIN" : "DIBS_TEST_POSTGRES_ADMIN"), *word;
-  if (!admin || !(word = strstr(admin, "://admin:"))) return bed_fail(run, "the anchor's administrator is not known");
+  if (!admin || !(word = strstr(admin, "://admin:")))
+    return bed_fail(run, "the URI of the anchor's administrator is not set");
   word += strlen("://admin:");
   if (mysql)
     return bed_shell(run,
@@ -118,19 +120,20 @@ bool bed_anchor_say(struct run *run, const char *sql) {
 /* ---- Workers ---- */
 
 void bed_note(struct run *run, enum what what, uint32_t party) {
-  history_say(run->mine, (struct said){.what = what, .at = dibs__tick_now().ns, .lease = party});
+  history_say(run->mine, (struct reported){.what = what, .at = dibs__tick_now().ns, .lease = party});
 }
 
 bool bed_begin(struct run *run) {
   snprintf(run->folder, sizeof run->folder, "/tmp/dibs-tiers-XXXXXX");
-  if (!mkdtemp(run->folder)) return bed_fail(run, "no folder could be made in /tmp");
+  if (!mkdtemp(run->folder)) return bed_fail(run, "cannot create a folder in /tmp");
   run->mine = history_make(run->folder, 0);
+  run->notes = beliefs_open(run->folder, 0, false);
   if (strcmp(run->anchor, "sqlite:") == 0) snprintf(run->anchor, sizeof run->anchor, "sqlite:%s/x.db", run->folder);
   run->began = dibs__tick_now();
-  return run->mine && (run->lone || bed_redis_start(run, 0));
+  return run->mine && run->notes && (run->lone || bed_redis_start(run, 0));
 }
 
-/* A proxy before what stands behind the @ of a URI, and the URI through it. */
+/* Adds a proxy before the server after the @ of a URI, and makes the URI through it. */
 static bool add_proxy(struct run *run, struct worker *worker, enum side side, const char *uri, char through[TEXT]) {
   const char *at = strrchr(uri, '@'), *path = at ? strchr(at, '/') : NULL;
   char to[128], why[PROXY_WHY];
@@ -190,7 +193,7 @@ static bool spawn(struct run *run, uint32_t party) {
     execl("/proc/self/exe", "tiers", "--worker", worker->uri, run->folder, numbers, (char *)NULL);
     _exit(127);
   }
-  return worker->pid > 0 || bed_fail(run, "no process could be made");
+  return worker->pid > 0 || bed_fail(run, "cannot start a process");
 }
 
 bool bed_spawn(struct run *run) {
@@ -204,7 +207,7 @@ bool bed_proxy(struct run *run, enum side side, uint32_t party, const char *line
   for (uint32_t p = 1; p <= run->workers; p++) {
     struct proxied *proxied = run->at[p].proxied[side];
     if ((party != 0 && p != party) || !proxied) continue;
-    if (!proxied_say(proxied, line, answer)) return bed_fail(run, "the proxy does not know %s: %s", line, answer);
+    if (!proxied_say(proxied, line, answer)) return bed_fail(run, "the proxy refused %s: %s", line, answer);
   }
   return true;
 }
@@ -223,12 +226,12 @@ bool bed_aim(struct run *run, uint32_t party, size_t nth, bool cut) {
 }
 
 bool bed_stop(struct run *run, uint32_t party, int64_t ms) {
-  if (run->at[party].pid <= 0) return true; /* it was killed */
-  bed_note(run, SAID_STOP, party);
-  if (kill(run->at[party].pid, SIGSTOP) != 0) return bed_fail(run, "worker %u could not be stopped", party);
+  if (run->at[party].pid <= 0) return true; /* the worker was killed */
+  bed_note(run, REPORTED_STOP, party);
+  if (kill(run->at[party].pid, SIGSTOP) != 0) return bed_fail(run, "cannot stop worker %u", party);
   dibs__nap_ms(ms);
   kill(run->at[party].pid, SIGCONT);
-  bed_note(run, SAID_GO_ON, party);
+  bed_note(run, REPORTED_GO_ON, party);
   return true;
 }
 
@@ -243,13 +246,13 @@ bool bed_kill(struct run *run, uint32_t party) {
   uint32_t another = ++run->workers;
   if (!spawn(run, another)) return false;
   while (bed_grants(run, another), !run->seen[another]) {
-    if (!dibs__tick_before(dibs__tick_now(), by)) return bed_fail(run, "worker %u does not begin", another);
+    if (!dibs__tick_before(dibs__tick_now(), by)) return bed_fail(run, "worker %u does not start", another);
     dibs__nap_ms(TIERS_POLL_MS);
   }
   return true;
 }
 
-int bed_see_off(struct run *run) {
+int bed_end_workers(struct run *run) {
   int bad = 0;
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), ENDS_MS);
   for (uint32_t p = 1; p <= run->workers; p++)
@@ -260,8 +263,8 @@ int bed_see_off(struct run *run) {
     if (pid <= 0) continue;
     while ((gone = waitpid(pid, &status, WNOHANG)) == 0 && dibs__tick_before(dibs__tick_now(), by)) dibs__nap_ms(5);
     if (gone == 0) {
-      printf("BROKEN  worker %u does not end; it is killed\n", p);
-      kill(pid, SIGABRT); /* leaves a core where that is wanted */
+      printf("BROKEN  worker %u does not end; killing it\n", p);
+      kill(pid, SIGABRT); /* leaves a core file if the system is configured for it */
       waitpid(pid, &status, 0);
     } else if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
       printf("BROKEN  worker %u ended with status %#x\n", p, (unsigned)status);
@@ -275,6 +278,7 @@ int bed_see_off(struct run *run) {
 
 void bed_end(struct run *run, bool keep) {
   dibs_close(run->observer);
+  beliefs_close(run->notes);
   for (uint32_t p = 1; p <= run->workers; p++)
     for (int side = 0; side < SIDES; side++)
       if (run->at[p].proxied[side]) proxied_stop(run->at[p].proxied[side]);

@@ -2,10 +2,11 @@
 /*
  * Reads what all workers saw and looks for broken rules (tiers.h lists them).
  *
- * The clock of the histories is one for the machine, so that "before" is certain where one call had returned when
- * another had not begun; what overlapped may have happened in either order, and proves nothing.
+ * The histories share the machine's clock, so "before" is certain if one call had returned when another began; calls
+ * that overlap may have happened in either order, and prove nothing.
  */
 #include "tiers_check.h"
+#include "belief.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -34,7 +35,7 @@ const char *tiers_rule_text(enum tiers_rule rule) {
 
 void tiers_broken(struct tiers_check *check, enum tiers_rule rule, const char *format, ...) {
   va_list args;
-  if (++check->sums->broken[rule] > SHOWN_MAX) return; /* the first ones tell */
+  if (++check->sums->broken[rule] > SHOWN_MAX) return; /* the first ones are enough */
   printf("BROKEN  %s: ", tiers_rule_text(rule));
   va_start(args, format);
   vprintf(format, args);
@@ -51,9 +52,9 @@ static int by_name_and_fence(const void *a, const void *b) {
   const struct tiers_grant *x = *(struct tiers_grant *const *)a, *y = *(struct tiers_grant *const *)b;
   return x->name != y->name ? compare(x->name, y->name) : x->fence < y->fence ? -1 : x->fence > y->fence;
 }
-static int by_name_and_ask(const void *a, const void *b) {
+static int by_name_and_request(const void *a, const void *b) {
   const struct tiers_grant *x = *(struct tiers_grant *const *)a, *y = *(struct tiers_grant *const *)b;
-  return x->name != y->name ? compare(x->name, y->name) : compare(x->ask_at, y->ask_at);
+  return x->name != y->name ? compare(x->name, y->name) : compare(x->request_at, y->request_at);
 }
 static int by_name_and_at(const void *a, const void *b) {
   const struct tiers_grant *x = *(struct tiers_grant *const *)a, *y = *(struct tiers_grant *const *)b;
@@ -83,37 +84,37 @@ static void check_twice(struct tiers_check *check) {
       tiers_broken(check, TIERS_TWICE, "name-%u: fence %llu", grant->name, (unsigned long long)grant->fence);
     if (!first && before->fence == grant->fence)
       tiers_broken(check, TIERS_TWICE,
-                   "name-%u: fence %llu was given to party %u at %.3f ms and to party %u at %.3f ms", grant->name,
+                   "name-%u: fence %llu was granted to party %u at %.3f ms and to party %u at %.3f ms", grant->name,
                    (unsigned long long)grant->fence, before->party, tiers_ms(check, before->at), grant->party,
                    tiers_ms(check, grant->at));
     epochs = first ? 1 : epochs + (tiers_epoch(before->fence) != tiers_epoch(grant->fence));
     if (epochs > check->sums->epochs) check->sums->epochs = epochs;
     if (grant->fence > check->sums->highest) check->sums->highest = grant->fence;
     if (check->bounds->still && !first && tiers_epoch(before->fence) != tiers_epoch(grant->fence))
-      tiers_broken(check, TIERS_STILL, "name-%u: fence %llu is of another epoch than %llu", grant->name,
+      tiers_broken(check, TIERS_STILL, "name-%u: fence %llu has another epoch than %llu", grant->name,
                    (unsigned long long)grant->fence, (unsigned long long)before->fence);
     before = grant;
   }
   free(grants);
 }
 
-static bool troubled(const struct tiers_check *check, const struct tiers_grant *grant, int64_t lag) {
+static bool was_disturbed(const struct tiers_check *check, const struct tiers_grant *grant, int64_t lag) {
   for (size_t i = 0; i < check->trouble_count; i++) {
     const struct tiers_trouble *trouble = &check->troubles[i];
     if (trouble->party != 0 && trouble->party != grant->party) continue;
-    if (trouble->from <= grant->at && (trouble->to == INT64_MAX || trouble->to + lag >= grant->ask_at)) return true;
+    if (trouble->from <= grant->at && (trouble->to == INT64_MAX || trouble->to + lag >= grant->request_at)) return true;
   }
   return false;
 }
 
-/* The largest fence of each epoch that was seen of a name so far: few. */
+/* The largest fence of each epoch that was seen for a name so far: there are few epochs. */
 struct seen {
   uint32_t epoch;
   uint64_t fence;
 };
 enum { EPOCHS_MAX = 4096 };
 
-static void see(struct seen seen[EPOCHS_MAX], size_t *count, uint64_t fence) {
+static void note_fence(struct seen seen[EPOCHS_MAX], size_t *count, uint64_t fence) {
   uint32_t epoch = tiers_epoch(fence);
   size_t i = 0;
   while (i < *count && seen[i].epoch != epoch) i++;
@@ -121,30 +122,30 @@ static void see(struct seen seen[EPOCHS_MAX], size_t *count, uint64_t fence) {
   if (i < *count && seen[i].fence < fence) seen[i].fence = fence;
 }
 
-static void check_asked(struct tiers_check *check, const struct seen *seen, size_t count,
-                        const struct tiers_grant *grant, uint32_t newest_before_lag, int64_t lag) {
+static void check_requested(struct tiers_check *check, const struct seen *seen, size_t count,
+                            const struct tiers_grant *grant, uint32_t newest_before_lag, int64_t lag) {
   uint32_t epoch = tiers_epoch(grant->fence), newest = 0;
   for (size_t i = 0; i < count; i++) {
     if (seen[i].epoch > newest) newest = seen[i].epoch;
     if (seen[i].epoch == epoch && seen[i].fence >= grant->fence)
-      tiers_broken(check, TIERS_GROWS,
-                   "name-%u: fence %llu was given to party %u, who asked at %.3f ms, when %llu was seen", grant->name,
-                   (unsigned long long)grant->fence, grant->party, tiers_ms(check, grant->ask_at),
-                   (unsigned long long)seen[i].fence);
+      tiers_broken(
+          check, TIERS_GROWS,
+          "name-%u: fence %llu was granted to party %u, which requested it at %.3f ms, when %llu had been seen",
+          grant->name, (unsigned long long)grant->fence, grant->party, tiers_ms(check, grant->request_at),
+          (unsigned long long)seen[i].fence);
   }
   check->sums->behind += epoch < newest;
-  if (epoch < newest_before_lag && !troubled(check, grant, lag))
-    tiers_broken(
-        check, TIERS_FOLLOWS,
-        "name-%u: party %u asked at %.3f ms and got fence %llu of epoch %u; %u was seen more than %lld ms before",
-        grant->name, grant->party, tiers_ms(check, grant->ask_at), (unsigned long long)grant->fence, epoch,
-        newest_before_lag, (long long)(lag / DIBS__NS_PER_MS));
+  if (epoch < newest_before_lag && !was_disturbed(check, grant, lag))
+    tiers_broken(check, TIERS_FOLLOWS,
+                 "name-%u: party %u made a request at %.3f ms and got fence %llu of epoch %u; epoch %u was seen more "
+                 "than %lld ms before",
+                 grant->name, grant->party, tiers_ms(check, grant->request_at), (unsigned long long)grant->fence, epoch,
+                 newest_before_lag, (long long)(lag / DIBS__NS_PER_MS));
 }
 
-/* Walks along the asks of each name, with the grants that had been seen by then, and those that had been by a lag
- * earlier. */
+/* Walks through the requests of each name, with the grants seen before each request, and those seen a lag earlier. */
 static void check_order(struct tiers_check *check) {
-  const struct tiers_grant **asks = sorted(check, check->fenced_count, by_name_and_ask),
+  const struct tiers_grant **requests = sorted(check, check->fenced_count, by_name_and_request),
                            **grants = sorted(check, check->fenced_count, by_name_and_at);
   int64_t lag = (check->bounds->lag_ms ? check->bounds->lag_ms : LAG_MS) * DIBS__NS_PER_MS;
   struct seen *seen = calloc(EPOCHS_MAX, sizeof *seen);
@@ -152,20 +153,22 @@ static void check_order(struct tiers_check *check) {
   uint32_t newest = 0;
   if (!seen) abort();
   for (size_t i = 0; i < check->fenced_count; i++) {
-    const struct tiers_grant *ask = asks[i];
-    if (i > 0 && asks[i - 1]->name != ask->name) {
+    const struct tiers_grant *request = requests[i];
+    if (i > 0 && requests[i - 1]->name != request->name) {
       count = newest = 0;
-      now = before = i; /* both orders have the names in the same places */
+      now = before = i; /* both orders have the names at the same positions */
     }
-    for (; now < check->fenced_count && grants[now]->name == ask->name && grants[now]->at < ask->ask_at; now++)
-      see(seen, &count, grants[now]->fence);
-    for (; before < check->fenced_count && grants[before]->name == ask->name && grants[before]->at + lag < ask->ask_at;
+    for (; now < check->fenced_count && grants[now]->name == request->name && grants[now]->at < request->request_at;
+         now++)
+      note_fence(seen, &count, grants[now]->fence);
+    for (; before < check->fenced_count && grants[before]->name == request->name &&
+           grants[before]->at + lag < request->request_at;
          before++)
       if (tiers_epoch(grants[before]->fence) > newest) newest = tiers_epoch(grants[before]->fence);
-    check_asked(check, seen, count, ask, newest, lag);
+    check_requested(check, seen, count, request, newest, lag);
   }
   free(seen);
-  free(asks);
+  free(requests);
   free(grants);
 }
 
@@ -202,10 +205,11 @@ static void check_accepts(struct tiers_check *check) {
     for (; now < count && ended[now]->name == step->name && ended[now]->ended < step->began; now++)
       if (!highest || ended[now]->fence > highest->fence) highest = ended[now];
     if (highest && step->fence < highest->fence)
-      tiers_broken(check, TIERS_ACCEPTS,
-                   "record-%u took fence %llu of party %u at %.3f ms, and had taken %llu of party %u by %.3f ms",
-                   step->name, (unsigned long long)step->fence, step->party, tiers_ms(check, step->began),
-                   (unsigned long long)highest->fence, highest->party, tiers_ms(check, highest->ended));
+      tiers_broken(
+          check, TIERS_ACCEPTS,
+          "record-%u accepted fence %llu of party %u at %.3f ms, although it had accepted %llu of party %u by %.3f ms",
+          step->name, (unsigned long long)step->fence, step->party, tiers_ms(check, step->began),
+          (unsigned long long)highest->fence, highest->party, tiers_ms(check, highest->ended));
   }
   free(began);
   free(ended);
@@ -213,7 +217,7 @@ static void check_accepts(struct tiers_check *check) {
 
 /* ---- Time ---- */
 
-/* How much of it the anchor was not away. */
+/* How much of this period the anchor was reachable. */
 static int64_t served(const struct tiers_check *check, int64_t from, int64_t to) {
   int64_t away = 0;
   for (size_t i = 0; i < check->trouble_count; i++) {
@@ -242,8 +246,8 @@ static void check_idle(struct tiers_check *check) {
   check->sums->idle_at_ms = (int64_t)tiers_ms(check, at);
   if (check->bounds->idle_ms > 0 && idle > check->bounds->idle_ms)
     tiers_broken(check, TIERS_IDLE,
-                 "nobody got one for %lld ms, the time that the anchor was away not counted; the bound is %lld",
-                 (long long)idle, (long long)check->bounds->idle_ms);
+                 "no worker got a lease for %lld ms while the anchor was reachable; the bound is %lld", (long long)idle,
+                 (long long)check->bounds->idle_ms);
   free(grants);
 }
 
@@ -258,24 +262,15 @@ static void check_all(struct tiers_check *check) {
       tiers_broken(check, TIERS_ALL, "party %u added nothing after %.3f ms", party, tiers_ms(check, check->well));
 }
 
-/* A grant claims its name from when the caller had it until it was about to let go, or until what it was promised. */
-static void check_exclusion(struct tiers_check *check) {
-  const struct tiers_grant **grants = sorted(check, check->fenced_count, by_name_and_at), *latest = NULL;
-  int64_t end = 0;
-  for (size_t i = 0; i < check->fenced_count; i++) {
-    const struct tiers_grant *grant = grants[i];
-    int64_t until = grant->letting_at != 0 && grant->letting_at < grant->until ? grant->letting_at : grant->until;
-    if (latest && latest->name == grant->name && end > grant->at && until > grant->at)
-      tiers_broken(
-          check, TIERS_EXCLUSION,
-          "name-%u: party %u (fence %llu) was promised it until %.3f ms, party %u (fence %llu) had it at %.3f ms",
-          grant->name, latest->party, (unsigned long long)latest->fence, tiers_ms(check, end), grant->party,
-          (unsigned long long)grant->fence, tiers_ms(check, grant->at));
-    if (latest && latest->name == grant->name && end >= until) continue;
-    latest = grant;
-    end = until;
-  }
-  free(grants);
+/* What the workers believed: belief.h. The scene counts as a period with an unreachable server. */
+static void check_beliefs(struct tiers_check *check, const char *folder) {
+  const struct tiers_bounds *bounds = check->bounds;
+  struct belief_rules rules = {
+      .session = bounds->session, .moves = !bounds->strict, .forgets = true, .alone = bounds->least};
+  struct belief_sums sums;
+  if (beliefs_check(folder, &rules, &sums) != 0) check->sums->broken[TIERS_BELIEFS]++;
+  check->sums->believed = sums.believed;
+  check->sums->followed = sums.followed;
 }
 
 /* ---- All ---- */
@@ -286,15 +281,15 @@ int tiers_check(const char *folder, const struct tiers_bounds *bounds, const int
   int broken = 0;
   *sums = (struct tiers_sums){0};
   if (!tiers_read(&check, folder))
-    tiers_broken(&check, TIERS_HISTORY, "those in %s can't be read, or have no end", folder);
-  if (check.full) tiers_broken(&check, TIERS_HISTORY, "one had no more room");
+    tiers_broken(&check, TIERS_HISTORY, "the histories in %s are unreadable or incomplete", folder);
+  if (check.full) tiers_broken(&check, TIERS_HISTORY, "a history is full");
   sums->grants = check.grant_count;
   check_twice(&check);
   check_order(&check);
   check_accepts(&check);
   check_idle(&check);
   check_all(&check);
-  if (bounds->strict) check_exclusion(&check);
+  check_beliefs(&check, folder);
   tiers_check_numbers(&check);
   if (sums->acknowledged == 0) tiers_broken(&check, TIERS_HISTORY, "no increment was acknowledged");
   tiers_free(&check);

@@ -8,11 +8,11 @@
 
 #include <stddef.h>
 
-/* One ask, and what became of it.  0: that did not happen, or nobody lived to tell. */
+/* One request and its outcome.  0: it did not happen, or no process survived to record it. */
 struct tiers_grant {
   uint32_t party;
   uint16_t name;
-  int64_t ask_at, at, until, letting_at;
+  int64_t request_at, at;
   uint64_t fence;
 };
 
@@ -22,11 +22,11 @@ struct tiers_step {
   uint32_t party, lease;
   uint16_t name;
   uint64_t fence;
-  int64_t number, began, ended; /* ended INT64_MAX: nobody lived to tell */
+  int64_t number, began, ended; /* ended INT64_MAX: no process survived to record it */
   int64_t status;
 };
 
-/* A time in which a party was stopped, or cut off from the anchor, or, of party 0, the anchor was away. */
+/* A period in which a party was stopped or cut off from the anchor; party 0: the anchor was unreachable. */
 struct tiers_trouble {
   uint32_t party;
   int64_t from, to;
@@ -40,9 +40,9 @@ struct tiers_check {
   struct tiers_step *steps;
   struct tiers_trouble *troubles;
   size_t grant_count, step_count, trouble_count;
-  size_t fenced_count; /* of the grants, those that have an order: they stand first */
+  size_t fenced_count; /* how many grants have an order: they come first */
   int64_t began, over, well;
-  bool full; /* a history had no more room */
+  bool full; /* a history was full */
 };
 
 void tiers_broken(struct tiers_check *check, enum tiers_rule rule, const char *format, ...)
@@ -54,7 +54,7 @@ static inline uint32_t tiers_epoch(uint64_t fence) {
   return dibs__fence_epoch((dibs__fence){fence});
 }
 
-/* tiers_read.c.  What was not granted is not in grants. */
+/* tiers_read.c.  `grants` contains only granted requests. */
 bool tiers_read(struct tiers_check *check, const char *folder);
 void tiers_free(struct tiers_check *check);
 

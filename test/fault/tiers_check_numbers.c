@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Increments.  Each writer read a number and wrote one more.  What was acknowledged stands under a number of its own; a
- * number up to the final one that nobody was acknowledged is one that was written with an unknown outcome.  A lost
- * increment is a number that was acknowledged twice, or is above the final one.
+ * Increments.  Each writer reads a number and writes the next.  Every acknowledged write has a number of its own; a
+ * number up to the final number without an acknowledgement was written with an unknown outcome. A lost increment is a
+ * number that was acknowledged twice or exceeds the final number.
  */
 #include "tiers_check.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* All that was tried under one lease: it wrote one number, perhaps several times. */
+/* All attempts under one lease: it wrote one number, perhaps several times. */
 struct write {
   uint16_t name;
   uint32_t party, lease;
   uint64_t fence;
   int64_t number;
-  int64_t status; /* OK: one was acknowledged; UNKNOWN: none, and one may have happened */
+  int64_t status; /* OK: a write was acknowledged; UNKNOWN: none was, but one may have happened */
 };
 
 static int by_lease(const void *a, const void *b) {
@@ -57,7 +57,7 @@ static struct write *collect(struct tiers_check *check, enum tiers_step_kind kin
   return writes;
 }
 
-/* A later fence has the larger number. */
+/* A larger fence has the larger number. */
 static void check_order(struct tiers_check *check, struct write *writes, size_t count) {
   const struct write *before = NULL;
   if (count > 0) qsort(writes, count, sizeof *writes, by_fence);
@@ -75,11 +75,11 @@ static void check_order(struct tiers_check *check, struct write *writes, size_t 
 
 struct tally {
   uint64_t acknowledged, unknown, twice, above;
-  int64_t unexplained; /* the first number that nobody can have written; 0: none */
+  int64_t unexplained; /* the first number that no worker can have written; 0: none */
 };
 
 /* `writes` of one name, by number. */
-static struct tally tally_up(const struct write *writes, size_t count, int64_t final) {
+static struct tally count_numbers(const struct write *writes, size_t count, int64_t final) {
   struct tally tally = {0};
   int64_t next = 1;
   const struct write *before = NULL; /* acknowledged */
@@ -107,7 +107,7 @@ static void check_finals(struct tiers_check *check, struct write *writes, size_t
     int64_t final = (plain ? check->plains : check->finals)[name];
     size_t to = from;
     while (to < count && writes[to].name == name) to++;
-    struct tally tally = tally_up(writes + from, to - from, final);
+    struct tally tally = count_numbers(writes + from, to - from, final);
     uint64_t lost = tally.twice + tally.above;
     from = to;
     *(plain ? &sums->plain : &sums->acknowledged) += tally.acknowledged;
@@ -115,12 +115,13 @@ static void check_finals(struct tiers_check *check, struct write *writes, size_t
     if (!plain) sums->unknown += tally.unknown;
     if (!(plain ? check->bounds->plain : check->bounds->how == HOW_FENCED)) continue;
     if (lost > 0)
-      tiers_broken(check, plain ? TIERS_PLAIN : TIERS_FINAL,
-                   "%s-%u says %lld: of %llu that were acknowledged %llu are numbers that another one had, %llu above",
-                   plain ? "plain" : "record", name, (long long) final, (unsigned long long)tally.acknowledged,
-                   (unsigned long long)tally.twice, (unsigned long long)tally.above);
+      tiers_broken(
+          check, plain ? TIERS_PLAIN : TIERS_FINAL,
+          "%s-%u is %lld: of %llu acknowledged increments %llu have a number that another one has, too, %llu are above",
+          plain ? "plain" : "record", name, (long long) final, (unsigned long long)tally.acknowledged,
+          (unsigned long long)tally.twice, (unsigned long long)tally.above);
     if (tally.unexplained != 0)
-      tiers_broken(check, plain ? TIERS_PLAIN : TIERS_FINAL, "%s-%u says %lld, and nobody has written %lld",
+      tiers_broken(check, plain ? TIERS_PLAIN : TIERS_FINAL, "%s-%u is %lld, and no worker has written %lld",
                    plain ? "plain" : "record", name, (long long) final, (long long)tally.unexplained);
   }
 }

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A run over tiers: workers at a tiered store of a Redis of its own and a database, while something goes wrong.
+ * A run over tiers: workers use a tiered store of its own Redis and a database, while failures are injected.
  *
  *   tiers SCENE ANCHOR [--seconds S] [--phase MS] [--workers N] [--threads N] [--names N] [--ttl MS] [--hold MS]
  *         [--pause MS] [--seed N] [--no-seal | --no-fence] [--strict | --least-strict] [--lone] [--keep]
  *
- * --seconds: the scene is repeated for so long.  --no-seal, --no-fence: what is left out must be seen to lose
- * increments.  --strict: no two may hold; --least-strict: each goes on alone when all is away.  --lone: the anchor
- * alone, without tiers.  --keep: the histories stay.  Exit status 0: no rule was broken.
+ * --seconds: repeats the scene for this time.  --no-seal, --no-fence: the run must lose increments without these.
+ * --strict: no two may hold; --least-strict: each worker continues alone while all servers are unreachable.  --lone:
+ * the anchor alone, without tiers.  --keep: keeps the histories.  Exit status 0: no rule was broken.
  */
+#include "belief.h"
 #include "dibs.h"
+#include "support/records.h"
 #include "tiers_scene.h"
 
 #include <errno.h>
@@ -29,9 +31,9 @@ static struct {
 static struct run run;
 static uint64_t counts[DIBS_TIERS_COUNTS]; /* of all clients */
 
-/* ---- The anchor, seen straight ---- */
+/* ---- The anchor, without a proxy ---- */
 
-/* Its tables.  A machine that is busy may take longer than one call waits. */
+/* Creates its tables.  On a busy machine this may take longer than one call waits. */
 static bool open_anchor(dibs_store **store) {
   dibs_error error;
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), ADD_MS);
@@ -55,7 +57,7 @@ static int64_t number(dibs_store *store, const char *what, uint16_t name) {
   size_t length;
   dibs_error error;
   tiers_key(key, what, run.folder, name);
-  dibs_status status = dibs_record_load(store, key, &data, &length, NULL, &error);
+  dibs_status status = record_load(store, key, &data, &length, NULL, &error);
   int64_t n = data ? strtoll(data, NULL, 10) : 0;
   free(data);
   if (status != DIBS_OK && status != DIBS_NOT_FOUND) bed_fail(&run, "%s", error.text);
@@ -73,14 +75,14 @@ static bool read_finals(int64_t finals[TIERS_NAMES], int64_t plains[TIERS_NAMES]
   return true;
 }
 
-/* A user that one worker alone is, with the same rights. */
+/* A user with the same rights for one worker alone. */
 static bool make_odd(void) {
   bool mysql = strncmp(run.anchor, "mysql", 5) == 0;
   char sql[TEXT];
   const char *slash = strrchr(run.anchor, '/'), *name = slash ? slash + 1 : "";
   int length = (int)strcspn(name, "?");
   if (run.odd >> SIDE_REDIS & 1)
-    return bed_redis_say(&run, 0, "ACL SETUSER odd on '>dibs-secret' '~*' '&*' +@all -@dangerous +info +client +keys");
+    return bed_redis_cli(&run, 0, "ACL SETUSER odd on '>dibs-secret' '~*' '&*' +@all -@dangerous +info +client +keys");
   if (mysql)
     snprintf(sql, sizeof sql,
              "CREATE USER IF NOT EXISTS odd@'127.0.0.1' IDENTIFIED BY 'dibs-secret';\n"
@@ -88,12 +90,12 @@ static bool make_odd(void) {
              length, name);
   else
     snprintf(sql, sizeof sql, "CREATE ROLE odd LOGIN PASSWORD 'dibs-secret' IN ROLE dibs;");
-  return bed_anchor_say(&run, sql);
+  return bed_anchor_sql(&run, sql);
 }
 
 /* ---- The run ---- */
 
-/* Again and again for as long as was asked for; of what is to bite, until it did. */
+/* Repeats the scene for the requested time; a run that must lose increments ends after the first loss. */
 static bool act(void) {
   dibs__tick now = dibs__tick_now(), until = dibs__tick_add_ms(now, plan.seconds * INT64_C(1000));
   dibs__tick bitten_by = dibs__tick_add_ms(now, plan.how == HOW_FENCED ? 0 : BITE_MS);
@@ -107,7 +109,7 @@ static bool act(void) {
   return true;
 }
 
-/* What the clients counted, before they go. */
+/* Reads the clients' counts before they end. */
 static void count_moves(void) {
   dibs_tiers_info info = {.size = sizeof info};
   dibs_error error;
@@ -123,33 +125,35 @@ static bool go(void) {
   if (plan.scene->odd && !make_odd()) return false;
   if (!prepare_anchor() || !bed_spawn(&run)) return false;
   if (!bed_all_add(&run, ADD_MS)) return false;
-  bed_tell(&run, "all workers work");
+  bed_print(&run, "all workers are running");
+  if (!plan.scene->still && !belief_event(run.notes, BELIEF_AWAY, 0, 0)) return false;
   bool fine = act();
-  bed_note(&run, SAID_MARK, 0);
+  bed_note(&run, REPORTED_MARK, 0);
   fine = fine && bed_all_add(&run, ADD_MS);
   count_moves();
-  bed_note(&run, SAID_OVER, 0);
-  bed_tell(&run, "it is over");
+  bed_note(&run, REPORTED_OVER, 0);
+  bed_print(&run, "the run is over");
   return fine;
 }
 
 static void report(const struct tiers_sums *sums) {
   printf("tiers %s%s: %" PRIu64 " increments acknowledged, %" PRIu64 " unknown, %" PRIu64 " refused; %" PRIu64
-         " leases of %" PRIu64 " asked for\n",
+         " leases of %" PRIu64 " requested\n",
          plan.scene->name,
          plan.how == HOW_NO_SEAL    ? ", no seals"
          : plan.how == HOW_NO_FENCE ? ", no fences"
                                     : "",
-         sums->acknowledged, sums->unknown, sums->refused, sums->grants, sums->asks);
+         sums->acknowledged, sums->unknown, sums->refused, sums->grants, sums->requests);
   printf("  highest fence %" PRIu64 ", of %u epochs; %" PRIu64
-         " were granted under an older one after a newer was seen\n",
+         " were granted under an older epoch after a newer one was seen\n",
          sums->highest, sums->epochs, sums->behind);
   if (!run.lone)
-    printf("  %" PRIu64 " moves of buckets, %" PRIu64 " epochs because a memory was lost, %" PRIu64
-           " breakers opened, %" PRIu64 " leases of another tier than the first\n",
+    printf("  %" PRIu64 " moves of buckets, %" PRIu64 " epochs after a lost memory, %" PRIu64
+           " breakers opened, %" PRIu64 " leases of a tier other than the first\n",
            counts[DIBS_TIERS_MOVES], counts[DIBS_TIERS_EPOCHS], counts[DIBS_TIERS_TURNS], counts[DIBS_TIERS_FALLBACK]);
   if (plan.least) printf("  %" PRIu64 " leases by the memory of a process alone\n", sums->alone);
-  printf("  nobody could get a lease for %lld ms at most, from %.3f s on\n", (long long)sums->idle_ms,
+  printf("  %" PRIu64 " beliefs, %" PRIu64 " of them soon after another one ended\n", sums->believed, sums->followed);
+  printf("  the longest time without a grant was %lld ms, from %.3f s on\n", (long long)sums->idle_ms,
          (double)sums->idle_at_ms / 1000.0);
   printf("  plain counters lost %" PRIu64 " of %" PRIu64, sums->plain_lost, sums->plain);
   if (plan.how != HOW_FENCED) printf("; records lost %" PRIu64, sums->lost);
@@ -161,6 +165,7 @@ static int judge(bool fine) {
   struct tiers_sums sums;
   struct tiers_bounds bounds = {.how = plan.how,
                                 .strict = plan.strict,
+                                .session = strstr(run.anchor, "lock=named") || strstr(run.anchor, "lock=advisory"),
                                 .least = plan.least,
                                 .plain = plan.scene->plain && plan.how == HOW_FENCED,
                                 .still = plan.scene->still,
@@ -170,12 +175,16 @@ static int judge(bool fine) {
   if (!read_finals(finals, plains)) return 1;
   int broken = tiers_check(run.folder, &bounds, finals, plains, &sums);
   report(&sums);
+  if (sums.believed == 0) {
+    printf("BROKEN  no worker believed to hold a lease\n");
+    broken++;
+  }
   if (plan.scene->least && sums.alone == 0) {
-    printf("BROKEN  nobody went on alone\n");
+    printf("BROKEN  no worker continued alone\n");
     broken++;
   }
   if (plan.how != HOW_FENCED && sums.lost == 0) {
-    printf("BROKEN  nothing was lost: this run does not bite\n");
+    printf("BROKEN  nothing was lost: this run cannot detect a loss\n");
     broken++;
   }
   return broken + !fine + run.failed;
@@ -232,7 +241,7 @@ static bool parse(int argc, char *argv[]) {
   run.lone = plan.lone;
   run.odd = plan.scene->odd;
   run.most_odd = plan.scene->most_odd;
-  /* A tier that was left again soon after its return stays away for twice as long. */
+  /* A tier that is left again soon after its return stays unused for twice as long. */
   run.soon_ms = SOON_MS + plan.seconds * INT64_C(1000);
   run.workers = plan.workers;
   run.phase_ms = plan.phase;
@@ -244,7 +253,7 @@ static bool parse(int argc, char *argv[]) {
                                .pause_ms = plan.pause,
                                .how = plan.how,
                                .seed = plan.seed};
-  /* A breaker that opens again soon, and a tier that is returned to soon: so that short runs see it. */
+  /* The breaker opens soon and the client returns to a tier soon, so that short runs see both. */
   plan.strict = plan.strict || plan.scene->strict;
   plan.least = run.least = plan.least || plan.scene->least;
   snprintf(run.parameters, sizeof run.parameters, "tiers.wait=300&tiers.dwell=1000%s",
@@ -288,7 +297,7 @@ int main(int argc, char *argv[]) {
          plan.threads, plan.names, plan.seed);
   bool begun = bed_begin(&run);
   int bad = !begun || !go();
-  bad += bed_see_off(&run);
+  bad += bed_end_workers(&run);
   if (begun) bad = judge(bad == 0);
   if (bad && begun) printf("tiers: something is broken; histories in %s, seed %u\n", run.folder, plan.seed);
   bed_end(&run, bad || plan.keep);

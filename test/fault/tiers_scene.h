@@ -3,15 +3,15 @@
 #define DIBS_TEST_FAULT_TIERS_SCENE_H
 #include "tiers_bed.h"
 
-/* What goes wrong in a run.  All is well when it begins and when it ends; between them is load. */
+/* The failures of a run.  Everything works when a scene begins and when it ends; between scenes there is load. */
 struct scene {
   const char *name, *text;
   bool (*act)(struct run *run);
-  bool strict;       /* of a store in which no two may hold */
-  bool least;        /* of one where each goes on alone when all is away */
+  bool strict;       /* for a store in which no two may hold */
+  bool least;        /* for a store whose clients continue alone while all servers are unreachable */
   bool plain, still; /* struct tiers_bounds */
-  uint32_t odd;      /* bit a side: there worker 1 is a user of its own */
-  bool most_odd;     /* and so are all but the last */
+  uint32_t odd;      /* one bit for each side on which worker 1 has a user of its own */
+  bool most_odd;     /* and so have all workers but the last */
   bool lone;         /* also without tiers */
 };
 

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Whatever can go wrong, two at once, drawn. */
+/* Random failures, two at once. */
+#include "dibs/admin.h"
 #include "tiers_scene.h"
 
 #include <stddef.h>
 
-/* What lasts for a while; off is well again. */
+/* Each failure lasts for a while; `off` ends it. */
 static bool redis_away(struct run *run, uint32_t party, bool on) {
   (void)party;
   return bed_redis(run, 0, on ? "kill" : "start");
@@ -15,7 +16,7 @@ static bool redis_still(struct run *run, uint32_t party, bool on) {
 }
 static bool redis_forgets(struct run *run, uint32_t party, bool on) {
   (void)party;
-  return on || bed_redis_say(run, 0, "FLUSHALL");
+  return on || bed_redis_cli(run, 0, "FLUSHALL");
 }
 static bool redis_silent(struct run *run, uint32_t party, bool on) {
   return bed_proxy(run, SIDE_REDIS, party, on ? "half-open" : "pass");
@@ -30,9 +31,9 @@ static bool redis_late(struct run *run, uint32_t party, bool on) {
          bed_proxy(run, SIDE_REDIS, party, "hold-request nth=8 times=3 EVALSHA 1200");
 }
 static bool anchor_silent(struct run *run, uint32_t party, bool on) {
-  if (on) bed_note(run, SAID_STOP, party);
+  if (on) bed_note(run, REPORTED_STOP, party);
   bool fine = bed_proxy(run, SIDE_ANCHOR, party, on ? "half-open" : "pass");
-  if (!on) bed_note(run, SAID_GO_ON, party);
+  if (!on) bed_note(run, REPORTED_GO_ON, party);
   return fine;
 }
 static bool anchor_late(struct run *run, uint32_t party, bool on) {
@@ -59,15 +60,15 @@ static bool redis_unwanted(struct run *run, uint32_t party, bool on) {
 static const struct {
   const char *text;
   bool (*turn)(struct run *run, uint32_t party, bool on);
-  bool server; /* not more than one of these at once */
+  bool server; /* at most one of these at once */
 } faults[] = {{"redis is killed", redis_away, true},
               {"redis is stopped", redis_still, true},
               {"redis is flushed", redis_forgets, true},
               {"redis is silent", redis_silent, false},
               {"redis refuses", redis_refuses, false},
-              {"redis is late", redis_late, false},
+              {"redis answers late", redis_late, false},
               {"the anchor is silent", anchor_silent, false},
-              {"the anchor is late", anchor_late, false},
+              {"the anchor answers late", anchor_late, false},
               {"stopped", worker_stopped, false},
               {"killed", worker_killed, false},
               {"redis is switched off in part", redis_unwanted, false}};
@@ -78,12 +79,12 @@ static uint32_t drawn(struct run *run, uint32_t n) {
   return (uint32_t)(run->chance >> 33) % n;
 }
 
-/* One of a server and one of somebody's, of everybody's, each with a beginning and an end of its own. */
+/* One failure of a server and one of any kind, each with a beginning and an end of its own. */
 bool scene_anything(struct run *run) {
   for (int i = 0; i < 4 && !run->failed; i++) {
     uint32_t server = drawn(run, SERVER_FAULTS), other = SERVER_FAULTS + drawn(run, FAULTS - SERVER_FAULTS);
     uint32_t party = drawn(run, run->workers + 1), first = drawn(run, 2);
-    bed_tell(run, "%s; %s, of worker %u", faults[server].text, faults[other].text, party);
+    bed_print(run, "%s; %s, of worker %u", faults[server].text, faults[other].text, party);
     bool fine = faults[first ? server : other].turn(run, party, true);
     dibs__nap_ms(drawn(run, (uint32_t)run->phase_ms));
     fine = faults[first ? other : server].turn(run, party, true) && fine;

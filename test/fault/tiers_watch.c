@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the workers do while they do it: scenes wait for it instead of for a while. */
+/* Watches the workers: scenes wait for their progress instead of for a fixed time. */
 #include "dibs.h"
 #include "store/fence.h"
 #include "tiers_bed.h"
@@ -7,44 +7,43 @@
 #include <stddef.h>
 #include <stdio.h>
 
-static void saved(struct run *run, struct watched *watched, const struct said *said) {
-  if (said->extra != DIBS_OK) return;
-  bool *written = &run->written[said->name % TIERS_NAMES][(uint64_t)said->value % NUMBERS];
+static void saved(struct run *run, struct watched *watched, const struct reported *reported) {
+  if (reported->extra != DIBS_OK) return;
+  bool *written = &run->written[reported->name % TIERS_NAMES][(uint64_t)reported->value % NUMBERS];
   watched->saves++;
-  /* What is asked again is said by the same worker and lease; only runs without fences, which ask nothing again, look
-   * at this. */
+  /* A repeated save has the same worker and lease; only runs without fences, which repeat nothing, use this. */
   run->twice += *written;
   *written = true;
 }
 
-static void look_at(struct run *run, struct watched *watched, const struct said *said) {
-  switch ((enum what)atomic_load(&said->what)) {
-  case SAID_ASK:
-    watched->asked[said->thread % (TIERS_THREADS + 1)] = said->at;
+static void look_at(struct run *run, struct watched *watched, const struct reported *reported) {
+  switch ((enum what)atomic_load(&reported->what)) {
+  case REPORTED_REQUEST:
+    watched->requested[reported->thread % (TIERS_THREADS + 1)] = reported->at;
     break;
-  case SAID_GRANT:
+  case REPORTED_GRANT:
     watched->grants++;
-    watched->epoch = dibs__fence_epoch((dibs__fence){said->fence});
-    watched->granted_at = said->at;
-    watched->granted_ask = watched->asked[said->thread % (TIERS_THREADS + 1)];
+    watched->epoch = dibs__fence_epoch((dibs__fence){reported->fence});
+    watched->granted_at = reported->at;
+    watched->granted_request = watched->requested[reported->thread % (TIERS_THREADS + 1)];
     break;
-  case SAID_SAVED:
-    saved(run, watched, said);
+  case REPORTED_SAVED:
+    saved(run, watched, reported);
     break;
   default:
     break;
   }
 }
 
-/* One record on.  false: there is none yet. */
+/* Reads one more record.  false: there is none yet. */
 static bool look_on(struct run *run, uint32_t party) {
   struct watched *watched = &run->watched[party];
   if (!run->seen[party]) run->seen[party] = history_look(run->folder, party);
   const struct history *history = run->seen[party];
-  if (!history || watched->from >= atomic_load(&history->count) || watched->from >= HISTORY_ROOM) return false;
-  const struct said *said = &history->said[watched->from];
-  if (atomic_load(&said->what) == SAID_NOTHING) return false; /* it is being written */
-  look_at(run, watched, said);
+  if (!history || watched->from >= atomic_load(&history->count) || watched->from >= HISTORY_CAPACITY) return false;
+  const struct reported *reported = &history->reported[watched->from];
+  if (atomic_load(&reported->what) == REPORTED_NOTHING) return false; /* a worker is writing it */
+  look_at(run, watched, reported);
   watched->from++;
   return true;
 }
@@ -85,7 +84,7 @@ bool bed_all_add(struct run *run, int64_t within_ms) {
   for (uint32_t p = 1; p <= run->workers; p++) {
     while (!(run->gone >> p & 1) && bed_saves(run, p) == before[p]) {
       if (!dibs__tick_before(dibs__tick_now(), by))
-        return bed_fail(run, "worker %u added nothing for %lld ms", p, (long long)within_ms);
+        return bed_fail(run, "worker %u added nothing within %lld ms", p, (long long)within_ms);
       dibs__nap_ms(5);
     }
   }
@@ -98,11 +97,11 @@ int64_t bed_next_grant(struct run *run, int64_t within_ms) {
     for (uint32_t p = 1; p <= run->workers; p++)
       while (look_on(run, p)) {
         const struct watched *watched = &run->watched[p];
-        if (watched->granted_ask > now.ns) return (watched->granted_at - now.ns) / DIBS__NS_PER_MS;
+        if (watched->granted_request > now.ns) return (watched->granted_at - now.ns) / DIBS__NS_PER_MS;
       }
     dibs__nap_ms(2);
   }
-  bed_fail(run, "nobody was granted anything for %lld ms", (long long)within_ms);
+  bed_fail(run, "no request was granted within %lld ms", (long long)within_ms);
   return -1;
 }
 
@@ -112,7 +111,7 @@ bool bed_load(struct run *run) {
 }
 bool bed_granted(struct run *run) {
   int64_t ms = bed_next_grant(run, run->soon_ms);
-  if (ms >= 0) bed_tell(run, "somebody asked and had a lease after %lld ms", (long long)ms);
+  if (ms >= 0) bed_print(run, "a new request was granted after %lld ms", (long long)ms);
   return ms >= 0;
 }
 
@@ -121,9 +120,9 @@ bool bed_newer(struct run *run, uint32_t party, uint32_t than) {
   char who[32] = "somebody";
   if (party != 0) snprintf(who, sizeof who, "worker %u", party);
   while (bed_epoch(run, party) <= than) {
-    if (!dibs__tick_before(dibs__tick_now(), by)) return bed_fail(run, "%s had no newer epoch than %u", who, than);
+    if (!dibs__tick_before(dibs__tick_now(), by)) return bed_fail(run, "%s got no newer epoch than %u", who, than);
     dibs__nap_ms(TIERS_POLL_MS);
   }
-  bed_tell(run, "%s had a newer epoch after %lld ms", who, (long long)dibs__tick_left_ms(began, dibs__tick_now()));
+  bed_print(run, "%s got a newer epoch after %lld ms", who, (long long)dibs__tick_left_ms(began, dibs__tick_now()));
   return true;
 }

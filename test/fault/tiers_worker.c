@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* One of several workers, a process with a few threads.  What it does is in tiers.h; it goes on until SIGTERM. */
+/* One of several workers, a process with a few threads.  tiers.h describes its work; it runs until SIGTERM. */
 #include "tiers_worker.h"
+#include "belief.h"
 #include "dibs.h"
+#include "support/records.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -14,8 +16,9 @@ enum { WAIT_MS = 1500, TRIES = 4, AGAIN_MS = 2000 };
 
 static struct tiers_job job;
 static struct history *history;
+static struct beliefs *beliefs;
 static dibs_store *store;
-static _Atomic bool stopped; /* by a signal; free of locks */
+static _Atomic bool stopped; /* by a signal; lock-free */
 
 static void stop(int signal) {
   (void)signal;
@@ -39,37 +42,46 @@ void tiers_key(char key[TIERS_KEY], const char *what, const char *folder, uint16
   snprintf(key, TIERS_KEY, "%s%.16s-%u", what, tag ? tag : "", name);
 }
 
-/* ---- One turn ---- */
+/* ---- One round ---- */
 
 struct turn {
   uint64_t *seed;
-  struct said said; /* what all records of this turn have in common */
+  struct reported reported; /* the fields that all records of this round share */
   char name[TIERS_KEY], record[TIERS_KEY], plain[TIERS_KEY];
   dibs_lease *lease;
+  struct belief *belief; /* NULL: the file was full */
 };
 
-static void say(const struct turn *turn, enum what what, int64_t value, int64_t extra) {
-  struct said said = turn->said;
-  said.what = what;
-  said.at = dibs__tick_now().ns;
-  said.value = value;
-  said.extra = extra;
-  history_say(history, said);
+static void append(const struct turn *turn, enum what what, int64_t value, int64_t extra) {
+  struct reported reported = turn->reported;
+  reported.what = what;
+  reported.at = dibs__tick_now().ns;
+  reported.value = value;
+  reported.extra = extra;
+  history_say(history, reported);
 }
 
 static dibs_status acquire(struct turn *turn) {
   static const char digits[] = "0123456789abcdef";
   char id[33] = "";
   dibs_lease_options how = {.size = sizeof how, .ttl_ms = job.ttl_ms, .wait_ms = WAIT_MS};
-  /* With an id of its own it is never handed to another thread of this process without the store. */
+  /* A lease with its own id is never handed to another thread of this process without the store. */
   if (below(turn->seed, 2) == 0) {
     for (size_t i = 0; i < 32; i++) id[i] = digits[below(turn->seed, 16)];
     how.id = id;
   }
   dibs_status status = DIBS_UNKNOWN;
+  struct belief request = {
+      .name = turn->reported.name, .renews = 1, .ttl_ms = (uint32_t)job.ttl_ms, .handle = job.party};
+  request.mode = turn->reported.mode;
+  dibs__random(request.id,
+               sizeof request.id); /* the checker identifies the request by this id; the store may have another */
   for (int i = 0; i < TRIES && status == DIBS_UNKNOWN && !stopped; i++) {
+    turn->belief = belief_request(beliefs, &request);
     status = dibs_acquire(store, turn->name, &how, &turn->lease, NULL);
-    if (!how.id) break; /* asked again, it would be another ask */
+    if (turn->belief && status == DIBS_OK) belief_granted(beliefs, turn->belief, turn->lease);
+    if (turn->belief && status != DIBS_OK) belief_refused(turn->belief, true);
+    if (!how.id) break; /* a repetition would be another request */
   }
   return status;
 }
@@ -83,7 +95,7 @@ static int64_t number_of(char *data) {
 static dibs_status load(const char *key, int64_t *number) {
   char *data = NULL;
   size_t length;
-  dibs_status status = dibs_record_load(store, key, &data, &length, NULL, NULL);
+  dibs_status status = record_load(store, key, &data, &length, NULL, NULL);
   *number = number_of(data);
   return status == DIBS_NOT_FOUND ? DIBS_OK : status;
 }
@@ -98,32 +110,32 @@ static dibs_status open_record(struct turn *turn, int64_t *number) {
   char *data = NULL;
   size_t length;
   dibs_status status;
-  say(turn, SAID_SEALING, 0, 0);
+  append(turn, REPORTED_SEALING, 0, 0);
   if (job.how == HOW_FENCED) {
-    status = dibs_record_seal(store, turn->record, turn->lease, &data, &length, NULL);
+    status = record_seal(store, turn->record, turn->lease, &data, &length, NULL);
     *number = number_of(data);
   } else {
     status = load(turn->record, number);
   }
-  say(turn, SAID_SEALED, *number, status);
+  append(turn, REPORTED_SEALED, *number, status);
   return status;
 }
 
 static dibs_status write_record(struct turn *turn, const char *text) {
   if (job.how == HOW_NO_FENCE) return put_unchecked(turn->record, text);
-  return dibs_record_save(store, turn->record, turn->lease, text, strlen(text), NULL);
+  return record_save(store, turn->record, turn->lease, text, strlen(text), NULL);
 }
 
-/* Also when the lease was lost meanwhile: the fence must keep it out.  What may have happened is asked again. */
+/* Saves also if the lease was lost meanwhile: the fence must refuse it.  Repeats a save with an unknown outcome. */
 static void save(struct turn *turn, int64_t number) {
   char text[24];
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), AGAIN_MS);
   dibs_status status;
   snprintf(text, sizeof text, "%lld", (long long)number);
   do {
-    say(turn, SAID_SAVING, number, 0);
+    append(turn, REPORTED_SAVING, number, 0);
     status = write_record(turn, text);
-    say(turn, SAID_SAVED, number, status);
+    append(turn, REPORTED_SAVED, number, status);
     bool again = job.how == HOW_FENCED && (status == DIBS_UNKNOWN || status == DIBS_UNAVAILABLE);
     if (!again || stopped) return;
     dibs__nap_ms(20);
@@ -133,47 +145,58 @@ static void save(struct turn *turn, int64_t number) {
 static void add_plain(struct turn *turn, int64_t number) {
   char text[24];
   snprintf(text, sizeof text, "%lld", (long long)number);
-  if (dibs_lease_left_ms(turn->lease) < job.ttl_ms / 2) return; /* it must land before somebody else may have it */
-  say(turn, SAID_ADDING, number, 0);
-  say(turn, SAID_ADDED, number, put_unchecked(turn->plain, text));
+  if (dibs_lease_left_ms(turn->lease) < job.ttl_ms / 2)
+    return; /* the write must land before another client may have
+             * the lease */
+  append(turn, REPORTED_ADDING, number, 0);
+  append(turn, REPORTED_ADDED, number, put_unchecked(turn->plain, text));
+}
+
+/* Occasionally so long that the lease must be renewed; this tests beliefs after a renewal, too. */
+static void hold(struct turn *turn) {
+  int64_t kind = below(turn->seed, 100);
+  if (kind < 2)
+    dibs__nap_ms(job.ttl_ms * 5 / 4);
+  else if (kind < 50)
+    dibs__nap_ms(1 + below(turn->seed, job.hold_ms));
 }
 
 static void work(struct turn *turn) {
   int64_t number = 0, plain = 0;
   if (open_record(turn, &number) != DIBS_OK) return;
   dibs_status status = load(turn->plain, &plain);
-  say(turn, SAID_READ, plain, status);
+  append(turn, REPORTED_READ, plain, status);
   if (job.how != HOW_FENCED)
-    dibs__nap_ms(job.hold_ms / 2 + below(turn->seed, job.hold_ms / 2)); /* so that two are at it where that can be */
-  else if (below(turn->seed, 100) < 50)
-    dibs__nap_ms(1 + below(turn->seed, job.hold_ms));
+    dibs__nap_ms(job.hold_ms / 2 + below(turn->seed, job.hold_ms / 2)); /* so that two workers do this at once if that
+                                                                         * is possible */
+  else
+    hold(turn);
   save(turn, number + 1);
   if (status == DIBS_OK) add_plain(turn, plain + 1);
 }
 
-static void take_turn(uint32_t thread, uint64_t *seed) {
+static void run_round(uint32_t thread, uint64_t *seed) {
   struct turn turn = {.seed = seed};
   uint16_t name = (uint16_t)below(seed, job.names);
-  turn.said = (struct said){
-      .name = name, .thread = thread, .lease = atomic_fetch_add(&history->asks, 1) + 1, .mode = DIBS_EXCLUSIVE};
+  turn.reported = (struct reported){
+      .name = name, .thread = thread, .lease = atomic_fetch_add(&history->requests, 1) + 1, .mode = DIBS_EXCLUSIVE};
   tiers_key(turn.name, "name", job.folder, name);
   tiers_key(turn.record, "record", job.folder, name);
   tiers_key(turn.plain, "plain", job.folder, name);
-  say(&turn, SAID_ASK, WAIT_MS, job.ttl_ms);
+  append(&turn, REPORTED_REQUEST, WAIT_MS, job.ttl_ms);
   dibs_status status = acquire(&turn);
   if (status != DIBS_OK) {
-    say(&turn, SAID_GONE, status, 0);
+    append(&turn, REPORTED_GONE, status, 0);
     dibs__nap_ms(20);
     return;
   }
-  turn.said.fence = dibs_lease_fence(turn.lease);
-  dibs__tick at = dibs__tick_now();
-  int64_t left = dibs_lease_left_ms(turn.lease); /* rounded up */
-  say(&turn, SAID_GRANT, left > 0 ? at.ns + (left - 1) * DIBS__NS_PER_MS : at.ns, 0);
+  turn.reported.fence = dibs_lease_fence(turn.lease).value;
+  append(&turn, REPORTED_GRANT, 0, 0);
   work(&turn);
-  say(&turn, SAID_LETTING, 0, 0);
+  if (turn.belief) belief_end(beliefs, turn.belief, turn.lease, true);
   status = dibs_release(turn.lease, NULL);
-  say(&turn, SAID_RELEASED, status, 0);
+  if (turn.belief && (status == DIBS_OK || status == DIBS_LOST)) belief_given(turn.belief);
+  append(&turn, REPORTED_RELEASED, status, 0);
   dibs_lease_free(turn.lease);
 }
 
@@ -181,7 +204,7 @@ static void *run_thread(void *arg) {
   uint32_t thread = *(const uint32_t *)arg;
   uint64_t seed = job.seed * 1000003 + job.party * 101 + thread;
   while (!stopped) {
-    take_turn(thread, &seed);
+    run_round(thread, &seed);
     dibs__nap_ms(below(&seed, job.pause_ms + 1));
   }
   return NULL;
@@ -189,7 +212,7 @@ static void *run_thread(void *arg) {
 
 /* ---- The process ---- */
 
-/* A server that is away comes back, a password that is wrong may be set right. */
+/* An unreachable server returns, and a wrong password may be corrected. */
 static bool open_store(void) {
   dibs_error error, told = {.status = DIBS_OK};
   while (!stopped && dibs_open(job.uri, NULL, &store, &error) != DIBS_OK) {
@@ -208,12 +231,14 @@ int tiers_worker(const struct tiers_job *given) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   sigaction(SIGTERM, &(struct sigaction){.sa_handler = stop}, NULL);
   history = history_make(job.folder, job.party);
-  if (!history || !open_store()) return 2;
+  beliefs = beliefs_open(job.folder, job.party, true);
+  if (!history || !beliefs || !open_store()) return 2;
   for (; store && started < job.threads; started++) {
     numbers[started] = started + 1;
     if (pthread_create(&threads[started], NULL, run_thread, &numbers[started]) != 0) return 2;
   }
   for (uint32_t t = 0; t < started; t++) pthread_join(threads[t], NULL);
   dibs_close(store);
+  beliefs_close(beliefs);
   return 0;
 }

@@ -14,11 +14,11 @@ struct tiers_job {
   uint64_t seed;
 };
 
-/* What is called so in this run alone: the database may have served others. */
+/* A key that is unique to this run: the database may have served others. */
 enum { TIERS_KEY = 48 };
 void tiers_key(char key[TIERS_KEY], const char *what, const char *folder, uint16_t name);
 
-/* Until SIGTERM; the process's exit status. */
+/* Runs until SIGTERM; returns the process's exit status. */
 int tiers_worker(const struct tiers_job *job);
 
 #endif

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a program sees of tiers and of what is counted.  The tiers are files of a folder of its own; the first one is
- * made to fail by the fault shim where a tier is to be down.
+ * Tiers and metrics as a program sees them. The tiers are files in a folder of the test's own; the fault shim makes the
+ * first tier fail where a case needs that.
  */
-#include "dibs.h"
+#include "dibs/admin.h"
+#include "support/records.h"
 #include "unit.h"
 
 #include <stdio.h>
@@ -48,17 +49,17 @@ static uint64_t lease_once(dibs_store *store, const char *name) {
   dibs_error error;
   dibs_lease_options options = {.size = sizeof options, .wait_ms = LONG_MS};
   FINE(dibs_acquire(store, name, &options, &lease, &error));
-  uint64_t fence = dibs_lease_fence(lease);
+  uint64_t fence = dibs_lease_fence(lease).value;
   FINE(dibs_release(lease, &error));
   dibs_lease_free(lease);
   return fence;
 }
 
-/* ---- What is counted ---- */
+/* ---- Metrics ---- */
 
 struct metrics {
   size_t count, tiers;
-  uint64_t value[32]; /* of those that are looked for */
+  uint64_t value[32]; /* of the metrics that are searched */
   dibs_latency acquire, release;
 };
 
@@ -87,7 +88,7 @@ static struct metrics metrics_of(dibs_store *store) {
   return m;
 }
 
-static void a_lone_store_counts_what_came_of_its_leases(void **state) {
+static void a_single_store_counts_the_outcomes_of_leases(void **state) {
   (void)state;
   dibs_error error;
   dibs_store *store = opened(lone), *other = opened(lone);
@@ -126,20 +127,10 @@ static void writes_that_are_too_late_are_counted(void **state) {
   FINE(dibs_acquire(store, "work", &options, &old, &error));
   FINE(dibs_release(old, &error));
   FINE(dibs_acquire(store, "work", &options, &young, &error));
-  FINE(dibs_record_seal(store, "row", young, &data, &length, &error));
+  FINE(record_seal(store, "row", young, &data, &length, &error));
   free(data);
-  for (int i = 0; i < 2; i++) assert_int_equal(dibs_record_save(store, "row", old, "x", 1, &error), DIBS_STALE);
+  for (int i = 0; i < 2; i++) assert_int_equal(record_save(store, "row", old, "x", 1, &error), DIBS_STALE);
   assert_int_equal(metrics_of(store).value[STALE], 2);
-  dibs_stats stats = {.size = sizeof stats};
-  dibs_store_stats(store, &stats);
-  assert_int_equal(stats.stale, 2);
-  /* Who was built before these counters came is given what it knows. */
-  dibs_stats before;
-  memset(&before, 0x55, sizeof before);
-  before.size = offsetof(dibs_stats, busy);
-  dibs_store_stats(store, &before);
-  assert_int_equal(before.held, 1);
-  assert_true(before.busy == UINT64_C(0x5555555555555555));
   dibs_lease_free(old);
   dibs_lease_free(young);
   dibs_close(store);
@@ -152,7 +143,7 @@ static void waiting_is_part_of_acquiring(void **state) {
   dibs_lease *first;
   dibs_lease_options options = {.size = sizeof options, .ttl_ms = 200, .flags = DIBS_NO_RENEW};
   FINE(dibs_acquire(store, "slow", &options, &first, &error));
-  lease_once(store, "slow"); /* when the ttl is over */
+  lease_once(store, "slow"); /* when the ttl ends */
   struct metrics m = metrics_of(store);
   assert_true(m.acquire.count == 2 && m.acquire.max >= 150000000 && m.acquire.steps[17] == 1);
   dibs_lease_free(first);
@@ -198,19 +189,19 @@ static int64_t now_ms(void) {
   return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* Looks until the second tier serves so many buckets. */
+/* Polls until the second tier serves this many buckets. */
 static struct seen until_anchor_serves(dibs_store *store, uint32_t buckets) {
   dibs_tiers_info info;
   int64_t by = now_ms() + LONG_MS;
   for (;;) {
     struct seen seen = look(store, &info);
     if (seen.tier[1].buckets == buckets) return seen;
-    if (now_ms() > by) fail_msg("the anchor serves %u, not %u", seen.tier[1].buckets, buckets);
+    if (now_ms() > by) fail_msg("the anchor serves %u buckets, expected %u", seen.tier[1].buckets, buckets);
     usleep(20000);
   }
 }
 
-static void a_store_of_tiers_is_looked_at(void **state) {
+static void the_tiers_of_a_store_are_listed(void **state) {
   (void)state;
   dibs_tiers_info info;
   dibs_store *store = opened(tiers);
@@ -237,8 +228,8 @@ static void a_store_of_tiers_is_looked_at(void **state) {
   assert_int_equal(seen.us.active[0], 1);
   struct metrics m = metrics_of(store);
   assert_int_equal(m.value[ACQUIRED], 1);
-  assert_true(m.tiers >= 20); /* as many of each of the two */
-  /* An older program's struct, and nothing at all. */
+  assert_true(m.tiers >= 20); /* the same number on each of the two */
+  /* The struct of an older program, and NULL. */
   dibs_error error;
   dibs_tiers_info small;
   memset(&small, 0x55, sizeof small);
@@ -274,7 +265,7 @@ static void moves_and_flags_are_followed(void **state) {
   FINE(dibs_tier_switch(store, "sqlite", DIBS_HAND_AUTO, &error));
   until_anchor_serves(store, 0);
   fence = lease_once(store, "a");
-  FINE(dibs_tier_bump(store, 0, &error));
+  FINE(dibs_tier_bump(store, (dibs_fence){0}, &error));
   assert_true(lease_once(store, "a") > fence);
   dibs_strictness strictness;
   for (int s = DIBS_STRICTNESS_LEAST; s >= 0; s--) {
@@ -292,7 +283,7 @@ static int count_flag(const char *name, uint32_t percent, void *user) {
   return 0;
 }
 
-static void what_is_wrong_is_refused_with_words(void **state) {
+static void mistakes_are_refused_with_a_message(void **state) {
   (void)state;
   int flags = 0;
   uint32_t percent;
@@ -303,18 +294,18 @@ static void what_is_wrong_is_refused_with_words(void **state) {
   assert_int_equal(flags, 4);
   assert_int_equal(dibs_flag_set(store, "redis.enabled", 1, &error), DIBS_INVALID);
   assert_non_null(strstr(error.text, "sqlite.enabled, circuit-breaker.enabled"));
-  assert_ptr_equal(strstr(error.text, "there is no flag"), error.text); /* nothing of the store, which is well */
+  assert_ptr_equal(strstr(error.text, "there is no flag"), error.text); /* not about the store, which works */
   assert_int_equal(dibs_flag_get(store, "redis.enabled", &percent, &error), DIBS_INVALID);
   assert_int_equal(dibs_flag_set(store, "sqlite.enabled", 101, &error), DIBS_INVALID);
   assert_int_equal(dibs_tier_move(store, "redis", &error), DIBS_INVALID);
   assert_non_null(strstr(error.text, "sqlite, sqlite-2"));
   assert_int_equal(dibs_tier_switch(store, "2", DIBS_HAND_OPEN, &error), DIBS_INVALID);
   assert_int_equal(dibs_tier_switch(store, "0", (dibs_hand)3, &error), DIBS_INVALID);
-  assert_int_equal(dibs_tier_bump(store, UINT64_C(1) << 53, &error), DIBS_INVALID);
+  assert_int_equal(dibs_tier_bump(store, (dibs_fence){UINT64_C(1) << 53}, &error), DIBS_INVALID);
   assert_int_equal(dibs_strictness_set(store, (dibs_strictness)3, &error), DIBS_INVALID);
   dibs_tiers_info bad = {0};
   assert_int_equal(dibs_tiers(store, &bad, NULL, NULL, NULL, &error), DIBS_INVALID);
-  /* Of one store. */
+  /* On one store. */
   assert_int_equal(dibs_tiers(alone, NULL, NULL, NULL, NULL, &error), DIBS_UNSUPPORTED);
   assert_non_null(strstr(error.text, "comma"));
   assert_int_equal(dibs_flags(alone, count_flag, &flags, &error), DIBS_UNSUPPORTED);
@@ -322,15 +313,15 @@ static void what_is_wrong_is_refused_with_words(void **state) {
   assert_int_equal(dibs_flag_set(alone, "x", 0, &error), DIBS_UNSUPPORTED);
   assert_int_equal(dibs_tier_move(alone, NULL, &error), DIBS_UNSUPPORTED);
   assert_int_equal(dibs_tier_switch(alone, "0", DIBS_HAND_OPEN, &error), DIBS_UNSUPPORTED);
-  assert_int_equal(dibs_tier_bump(alone, 0, &error), DIBS_UNSUPPORTED);
+  assert_int_equal(dibs_tier_bump(alone, (dibs_fence){0}, &error), DIBS_OK);
   assert_int_equal(dibs_strictness_get(alone, &strictness, &error), DIBS_UNSUPPORTED);
   assert_int_equal(dibs_strictness_set(alone, DIBS_STRICTNESS_STRICT, &error), DIBS_UNSUPPORTED);
   dibs_close(alone);
   dibs_close(store);
 }
 
-/* The breaker needs some failures, and the only client is the majority. */
-static void a_tier_that_fails_is_left_and_said_to_be_down(void **state) {
+/* The breaker needs some failures, and the only client is the majority of the fleet. */
+static void a_tier_that_fails_is_left_and_reported_to_be_down(void **state) {
   (void)state;
   char uri[512];
   dibs_error error;
@@ -340,7 +331,7 @@ static void a_tier_that_fails_is_left_and_said_to_be_down(void **state) {
            "sqlite:%s/fault-b.db?tiers.wait=100&tiers.min_calls=3",
            folder, folder);
   dibs_store *store = opened(uri);
-  for (int i = 0; i < 30; i++) { /* what it can't release ends by its ttl */
+  for (int i = 0; i < 30; i++) { /* a lease that it cannot release ends with its ttl */
     char name[16];
     dibs_lease *lease;
     dibs_lease_options options = {.size = sizeof options, .wait_ms = LONG_MS};
@@ -357,7 +348,7 @@ static void a_tier_that_fails_is_left_and_said_to_be_down(void **state) {
   assert_true(info.here[DIBS_TIERS_TURNS] >= 1 && info.here[DIBS_TIERS_FALLBACK] >= 1 &&
               info.here[DIBS_TIERS_MOVES] == 100);
   assert_true(metrics_of(store).value[FALLBACK] >= 1);
-  /* By hand it is on again, whatever it does. */
+  /* Closed by hand, the tier is used again although it fails. */
   FINE(dibs_tier_switch(store, "sqlite", DIBS_HAND_CLOSED, &error));
   look(store, &info);
   assert_int_equal(info.strictness, DIBS_STRICTNESS_FENCED);
@@ -376,26 +367,31 @@ static void tiers_are_made_stores_of_their_own_again(void **state) {
   uint64_t fence = lease_once(store, "a");
   dibs_store *alone = opened(first);
   assert_int_equal(dibs_acquire(alone, "a", &options, &lease, &error), DIBS_DENIED);
-  FINE(dibs_tier_alone(store, &error));
+  FINE(dibs_tier_dissolve(store, &error));
   dibs_close(store);
   assert_true(lease_once(alone, "a") > fence);
   dibs_close(alone);
-  /* One member by itself, too. */
+  /* This also works for one member alone. */
   store = opened(tiers);
-  FINE(dibs_tier_bump(store, 0, &error));
+  FINE(dibs_tier_bump(store, (dibs_fence){0}, &error));
   FINE(dibs_flag_set(store, "fallback.enabled", 0, &error));
+  /* A client used the anchor alone meanwhile: names stay on the anchor until a flag changes that. */
+  FINE(dibs_flag_get(store, "sqlite.enabled", &percent, &error));
+  assert_int_equal(percent, 0);
+  FINE(dibs_flag_set(store, "sqlite.enabled", 100, &error));
+  until_anchor_serves(store, 0);
   fence = lease_once(store, "b");
   dibs_close(store);
   alone = opened(first);
   assert_int_equal(dibs_acquire(alone, "b", &options, &lease, &error), DIBS_DENIED);
-  FINE(dibs_tier_alone(alone, &error));
+  FINE(dibs_tier_dissolve(alone, &error));
   assert_true(lease_once(alone, "b") > fence);
   dibs_close(alone);
-  /* The anchor by itself forgets how its tiers stood. */
+  /* Dissolving the anchor alone forgets the state of its tiers. */
   snprintf(first, sizeof first, "sqlite:%s/b.db", folder);
   alone = opened(first);
-  FINE(dibs_tier_alone(alone, &error));
-  FINE(dibs_tier_alone(alone, &error)); /* again is as good */
+  FINE(dibs_tier_dissolve(alone, &error));
+  FINE(dibs_tier_dissolve(alone, &error)); /* a repetition also succeeds */
   dibs_close(alone);
   store = opened(tiers);
   FINE(dibs_flag_get(store, "fallback.enabled", &percent, &error));
@@ -405,13 +401,13 @@ static void tiers_are_made_stores_of_their_own_again(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_lone_store_counts_what_came_of_its_leases),
+      cmocka_unit_test(a_single_store_counts_the_outcomes_of_leases),
       cmocka_unit_test(writes_that_are_too_late_are_counted),
       cmocka_unit_test(waiting_is_part_of_acquiring),
-      cmocka_unit_test(a_store_of_tiers_is_looked_at),
+      cmocka_unit_test(the_tiers_of_a_store_are_listed),
       cmocka_unit_test(moves_and_flags_are_followed),
-      cmocka_unit_test(what_is_wrong_is_refused_with_words),
-      cmocka_unit_test(a_tier_that_fails_is_left_and_said_to_be_down),
+      cmocka_unit_test(mistakes_are_refused_with_a_message),
+      cmocka_unit_test(a_tier_that_fails_is_left_and_reported_to_be_down),
       cmocka_unit_test(tiers_are_made_stores_of_their_own_again),
   };
   return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #ifndef DIBS_TEST_FUZZ_H
 #define DIBS_TEST_FUZZ_H
-/* A fuzz target is this function, in libFuzzer's words; replay.c calls it when there is no fuzzer. */
+/* A fuzz target is this function, as libFuzzer defines it; replay.c calls it without a fuzzer. */
 #include <stddef.h>
 #include <stdint.h>
 

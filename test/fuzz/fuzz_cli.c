@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Any bytes as a duration, as a number, as a command line, and as what tells of a lease.  Either they are refused with
- * words, or what comes out is what was meant and within its bounds.
+ * Any bytes as a duration, a number, a command line, and a printed lease.  Either they are refused with a message, or
+ * the result is correct and within its bounds.
  */
 #include "base/text.h"
 #include "cli/cli.h"
@@ -18,11 +18,11 @@ enum { WORDS_MAX = 64 };
   while (0)
 
 static void wrong(const char *what, const char *text) {
-  fprintf(stderr, "not so: %s\nfor: %s\n", what, text);
+  fprintf(stderr, "failed: %s\nfor: %s\n", what, text);
   abort();
 }
 
-/* The table of commands names them; none is called here. */
+/* The table of commands refers to these functions; none is called here. */
 #define STAND_IN(name)                                                                                                 \
   int dibs__cli_##name(struct cli_call *call) {                                                                        \
     (void)call;                                                                                                        \
@@ -39,7 +39,7 @@ STAND_IN(watch)
 STAND_IN(record)
 STAND_IN(stock)
 STAND_IN(once)
-STAND_IN(lab)
+STAND_IN(start_lab)
 STAND_IN(doctor)
 STAND_IN(flag)
 STAND_IN(tier)
@@ -54,15 +54,26 @@ static void try_duration(const char *text) {
     CHECK(why[0] != '\0' && memchr(why, '\0', sizeof why) != NULL && ms == 0);
     return;
   }
+  CHECK(ms >= 0);
   size_t digits = strspn(text, "0123456789");
   const char *unit = text + digits;
-  __extension__ __int128 wanted = 0;
-  for (size_t i = 0; i < digits; i++) wanted = wanted * 10 + (text[i] - '0');
-  wanted *= strcmp(unit, "ms") == 0 ? 1 : strcmp(unit, "s") == 0 ? 1000 : strcmp(unit, "m") == 0 ? 60000 : 3600000;
-  CHECK(digits > 0 && strlen(unit) <= 2 && ms >= 0 && wanted == ms);
-  char span[24];
+  static const struct {
+    const char *unit;
+    int64_t ms;
+  } plain[] = {{"ms", 1}, {"s", 1000}, {"m", 60000}, {"h", 3600000}, {"d", 86400000}};
+  for (size_t k = 0; k < sizeof plain / sizeof *plain; k++) {
+    if (strcmp(unit, plain[k].unit) != 0) continue;
+    __extension__ __int128 wanted = 0;
+    for (size_t i = 0; i < digits; i++) wanted = wanted * 10 + (text[i] - '0');
+    CHECK(digits > 0 && wanted * plain[k].ms == ms);
+  }
+  /* The printed form is accepted, and printed the same again. */
+  char span[24], again[24];
+  int64_t read;
   dibs__cli_span(span, sizeof span, ms);
-  CHECK(span[0] != '\0');
+  CHECK(dibs__cli_duration(span, &read, why, sizeof why) && read <= ms);
+  dibs__cli_span(again, sizeof again, read);
+  CHECK(strcmp(span, again) == 0);
 }
 
 static void try_number(const char *text) {
@@ -81,7 +92,7 @@ static void check_option(const struct cli_values *v, int64_t value, int64_t leas
   CHECK(value == CLI_UNSET || (value >= least && value <= most));
 }
 
-/* Words end at line ends. */
+/* Each line is one word. */
 static void try_words(char *text) {
   char *argv[WORDS_MAX + 2] = {(char *)(uintptr_t) "dibs"};
   char why[600] = "", *save = NULL;
@@ -106,7 +117,7 @@ static void try_words(char *text) {
   CHECK(!call.command->raw || (call.nrest > 0 && strcmp(call.rest[0], call.command->name) == 0));
 }
 
-/* As lock prints it. */
+/* Prints a lease as dibs lock does. */
 static void print_lease(const struct cli_lease_in *in, char *to, size_t size) {
   struct dibs__text t;
   dibs__text_begin(&t, to, size);
@@ -134,7 +145,7 @@ static void try_lease(const char *text, size_t size) {
     return;
   }
   CHECK(in.has_id && dibs__cli_is_id(in.id) && in.fence < (UINT64_C(1) << 53));
-  CHECK(in.name[0] == '\0' || dibs__name_check(in.name, strlen(in.name), DIBS_NAME_MAX, NULL) == DIBS__NAME_FINE);
+  CHECK(in.name[0] == '\0' || dibs__name_check(in.name, strlen(in.name), DIBS_NAME_MAX, NULL) == DIBS__NAME_OK);
   CHECK(in.ttl_ms == CLI_UNSET || in.ttl_ms >= 0);
   char printed[4 * DIBS_NAME_MAX + 512];
   print_lease(&in, printed, sizeof printed);
@@ -143,7 +154,7 @@ static void try_lease(const char *text, size_t size) {
   CHECK(in.has_fence == again.has_fence && in.ttl_ms == again.ttl_ms);
 }
 
-/* The first byte says what the rest is taken for. */
+/* The first byte selects how the rest is used. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   if (size == 0) return 0;
   char *text = malloc(size);

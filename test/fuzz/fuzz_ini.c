@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Any bytes as an INI file.  Either a line is refused with words, or what was told, written down again, reads as the
+ * Any bytes as an INI file.  Either a line is refused with a message, or the entries, written down again, read the
  * same.
  */
 #include "base/ini.h"
@@ -19,16 +19,16 @@
     }                                                                                                                  \
   while (0)
 
-/* What was told, as a file. */
+/* The entries, written as a file. */
 struct told {
   char *text;
-  size_t len, room;
+  size_t len, capacity;
   unsigned line;
 };
 
 static void add(struct told *t, const char *from) {
   size_t len = strlen(from);
-  CHECK(t->len + len < t->room);
+  CHECK(t->len + len < t->capacity);
   memcpy(t->text + t->len, from, len);
   t->len += len;
 }
@@ -60,8 +60,8 @@ static const char *entry(void *user, const char *section, const char *key, const
 }
 
 static bool parse(const char *text, size_t len, struct told *told) {
-  *told = (struct told){.room = 2 * len + 64};
-  told->text = malloc(told->room);
+  *told = (struct told){.capacity = 2 * len + 64};
+  told->text = malloc(told->capacity);
   CHECK(told->text);
   struct dibs__ini ini = {.entry = entry, .user = told};
   bool fine = dibs__ini_parse(&ini, text, len);

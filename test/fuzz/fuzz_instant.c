@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* Any text as what a version column of instants holds.  Either it is no instant, or the next one reads as later. */
+/*
+ * Any text as the content of a version column of instants.  Either it is not an instant, or the next one reads as
+ * later.
+ */
 #include "fuzz.h"
-#include "sql/table_record.h"
+#include "sql/sql_impl.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +13,7 @@
 #define CHECK(what)                                                                                                    \
   do                                                                                                                   \
     if (!(what)) {                                                                                                     \
-      fprintf(stderr, "not so: %s\nfor: %s\n", #what, old);                                                            \
+      fprintf(stderr, "failed: %s\nfor: %s\n", #what, old);                                                            \
       abort();                                                                                                         \
     }                                                                                                                  \
   while (0)
@@ -25,7 +28,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     memset(next, 'x', sizeof next);
     if (!dibs__table_instant(old, INT64_C(1763749000123), steps[i], next, sizeof next)) continue;
     CHECK(memchr(next, '\0', sizeof next) && strlen(next) >= 26);
-    /* Of one zone: as texts they are in the order of time. */
+    /* In one time zone, texts sort in the order of time. */
     CHECK(strncmp(next, "2025-11-2", 9) >= 0);
     CHECK(dibs__table_instant(next, 0, 1, later, sizeof later) || strncmp(next, "9999", 4) == 0);
     if (dibs__table_instant(next, 0, 1, later, sizeof later)) CHECK(strncmp(next, later, 26) < 0);

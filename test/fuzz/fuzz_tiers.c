@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Any bytes as what the anchor remembers of its tiers, as they are and with a right sum behind them: refused, or a
- * state that can be decided on and comes back the same.  And any bytes as a client's report.
+ * Any bytes as the anchor's record of its tiers, unchanged and with a correct checksum: refused, or a state that
+ * supports decisions and is written the same again.  And any bytes as a client's report.
  */
 #include "fuzz.h"
 #include "tier/state.h"
@@ -18,31 +18,31 @@
 
 static void read_state(const char *text, size_t len) {
   static struct dibs__tiers_state state, again;
-  struct dibs__said said = {0};
-  char room[64];
-  dibs__status status = dibs__tiers_read(text, len, &state, &said);
+  struct dibs__result reported = {0};
+  char capacity[64];
+  dibs__status status = dibs__tiers_read(text, len, &state, &reported);
   CHECK(status == DIBS_OK || status == DIBS_CORRUPT || status == DIBS_TOO_NEW);
   if (status != DIBS_OK) {
-    CHECK(said.text[0] != '\0');
+    CHECK(reported.text[0] != '\0');
     return;
   }
   size_t written, rewritten;
   char *first = dibs__tiers_write(&state, &written);
-  CHECK(first && dibs__tiers_read(first, written, &again, &said) == DIBS_OK);
+  CHECK(first && dibs__tiers_read(first, written, &again, &reported) == DIBS_OK);
   char *second = dibs__tiers_write(&again, &rewritten);
   CHECK(second && written == rewritten && memcmp(first, second, written) == 0);
   uint32_t to;
   dibs__tiers_astray(&state, &to);
   for (uint32_t b = 0; b < DIBS__BUCKETS; b++) CHECK(dibs__tiers_wanted(&state, b) < state.count);
-  for (size_t n = 0; dibs__tiers_flag_name(&state, n, room, sizeof room); n++) {
+  for (size_t n = 0; dibs__tiers_flag_name(&state, n, capacity, sizeof capacity); n++) {
     uint32_t percent;
-    CHECK(dibs__tiers_flag_get(&state, room, &percent, &said) == DIBS_OK && percent <= 100);
+    CHECK(dibs__tiers_flag_get(&state, capacity, &percent, &reported) == DIBS_OK && percent <= 100);
   }
   free(first);
   free(second);
 }
 
-/* A sum that is right lets changes through to what reads the lines. */
+/* A correct checksum lets changed lines reach the parser. */
 static void read_summed(const char *text, size_t len) {
   size_t lines = len;
   for (const char *end = text; (end = memchr(end, '\n', (size_t)(text + len - end))); end++)
@@ -75,7 +75,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   char *text = malloc(size + 1);
   CHECK(text);
   if (size > 0) memcpy(text, data, size);
-  char *exact = size > 0 ? realloc(text, size) : text; /* of just this size, so that a step beyond is seen */
+  char *exact = size > 0 ? realloc(text, size) : text; /* of exactly this size, so that a sanitizer reports reads beyond
+                                                        * it */
   CHECK(exact);
   read_state(exact, size);
   read_summed(exact, size);

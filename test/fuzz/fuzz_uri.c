@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Any bytes as a store URI.  Either it is refused with words, or what comes out is whole: what is shown parses again to
- * the same parts, but for the secrets, which are gone from it.
+ * Any bytes as a store URI.  Either it is refused with a message, or the result is complete: its printed form parses to
+ * the same parts, except for the secrets, which are removed from it.
  */
 #include "base/text.h"
 #include "fuzz.h"
@@ -18,7 +18,7 @@
   while (0)
 
 static void wrong(const char *what, const char *text) {
-  fprintf(stderr, "not so: %s\nfor: %s\n", what, text);
+  fprintf(stderr, "failed: %s\nfor: %s\n", what, text);
   abort();
 }
 
@@ -43,9 +43,9 @@ static void check_whole(const struct dibs__uri *uri, const char *text) {
 
 static void check_shown(const struct dibs__uri *uri, const char *text) {
   struct dibs__uri shown;
-  struct dibs__said said = {.text = ""};
-  if (strlen(uri->shown) > DIBS__URI_MAX) return; /* a short secret became longer stars */
-  CHECK(dibs__uri_parse(uri->shown, &shown, &said) == DIBS_OK);
+  struct dibs__result reported = {.text = ""};
+  if (strlen(uri->shown) > DIBS__URI_MAX) return; /* the stars are longer than a short secret */
+  CHECK(dibs__uri_parse(uri->shown, &shown, &reported) == DIBS_OK);
   CHECK(same(shown.shown, uri->shown));
   CHECK(same(shown.scheme, uri->scheme) && same(shown.user, uri->user) && same(shown.hosts, uri->hosts) &&
         same(shown.path, uri->path));
@@ -60,16 +60,16 @@ static void check_shown(const struct dibs__uri *uri, const char *text) {
 }
 
 static void check_numbers(const struct dibs__uri *uri, const char *text) {
-  struct dibs__said said = {.text = ""};
+  struct dibs__result reported = {.text = ""};
   static const char *const known[] = {"mode", "trace.file", NULL};
   for (size_t i = 0; i < uri->param_count; i++) {
     int64_t number = 0;
-    dibs__status status = dibs__uri_number(uri, uri->params[i].key, -1000, 1000, 7, &number, &said);
-    CHECK(status == DIBS_OK ? number >= -1000 && number <= 1000 : number == 7 && said.text[0]);
+    dibs__status status = dibs__uri_number(uri, uri->params[i].key, -1000, 1000, 7, &number, &reported);
+    CHECK(status == DIBS_OK ? number >= -1000 && number <= 1000 : number == 7 && reported.text[0]);
   }
-  said.text[0] = '\0';
-  if (dibs__uri_only(uri, NULL, known, &said) != DIBS_OK) CHECK(said.text[0]);
-  for (size_t i = 0; i < uri->shim_count; i++) dibs__uri_only(uri, uri->shims[i], known, &said);
+  reported.text[0] = '\0';
+  if (dibs__uri_only(uri, NULL, known, &reported) != DIBS_OK) CHECK(reported.text[0]);
+  for (size_t i = 0; i < uri->shim_count; i++) dibs__uri_only(uri, uri->shims[i], known, &reported);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -78,15 +78,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   if (size) memcpy(text, data, size);
   text[size] = '\0';
   struct dibs__uri uri;
-  struct dibs__said said = {.text = ""};
-  dibs__status status = dibs__uri_parse(text, &uri, &said);
+  struct dibs__result reported = {.text = ""};
+  dibs__status status = dibs__uri_parse(text, &uri, &reported);
   if (status == DIBS_OK) {
     check_whole(&uri, text);
     check_shown(&uri, text);
     check_numbers(&uri, text);
   } else {
-    CHECK(status == DIBS_INVALID && said.text[0] && !uri.memory);
-    CHECK(memchr(said.text, '\0', sizeof said.text));
+    CHECK(status == DIBS_INVALID && reported.text[0] && !uri.memory);
+    CHECK(memchr(reported.text, '\0', sizeof reported.text));
   }
   dibs__uri_free(&uri);
   free(text);

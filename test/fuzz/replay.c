@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Gives a fuzz target the files of a folder, and each of them changed in small ways, always the same: so that what a
- * fuzzer once found is tried in every test run, with any compiler.
+ * Gives a fuzz target the files of a folder, and each of them with small changes, which are always the same: so every
+ * test run, with any compiler, repeats what a fuzzer once found.
  *
- *   fuzz_NAME FOLDER [CHANGES]     changes of each file, 200 if not given
+ *   fuzz_NAME FOLDER [CHANGES]     changes of each file, 200 by default
  */
 #include "fuzz.h"
 
@@ -22,27 +22,27 @@ static uint64_t draw(uint64_t below) {
   return drawn % below;
 }
 
-/* One small change; the size after it. */
+/* Makes one small change; returns the new size. */
 static size_t change(uint8_t *input, size_t size) {
   static const char likely[] = ":/?@&=%+,.[]*#0a \n\x7f\xc3\xa9";
   size_t at = (size_t)draw(size + 1);
   switch (draw(5)) {
-  case 0: /* another byte */
+  case 0: /* replaces a byte */
     if (at < size) input[at] = (uint8_t)draw(256);
     return size;
-  case 1: /* one that means something */
+  case 1: /* replaces a byte by a special one */
     if (at < size) input[at] = (uint8_t)likely[draw(sizeof likely - 1)];
     return size;
-  case 2: /* one more */
+  case 2: /* inserts a byte */
     if (size == INPUT_MAX) return size;
     memmove(input + at + 1, input + at, size - at);
     input[at] = (uint8_t)likely[draw(sizeof likely - 1)];
     return size + 1;
-  case 3: /* one less */
+  case 3: /* removes a byte */
     if (at == size) return size;
     memmove(input + at, input + at + 1, size - at - 1);
     return size - 1;
-  default: /* cut off */
+  default: /* truncates */
     return draw(4) ? size : at;
   }
 }
@@ -62,7 +62,7 @@ static bool replay(const char *folder, const char *name, long changes) {
     size_t now = size;
     memcpy(changed, input, size);
     for (uint64_t times = 1 + draw(4); times > 0; times--) now = change(changed, now);
-    /* In memory of just its size, so that a sanitizer sees whoever reads on. */
+    /* In memory of exactly its size, so that a sanitizer reports reads beyond it. */
     uint8_t *exact = malloc(now + 1);
     if (!exact) return false;
     memcpy(exact, changed, now);
@@ -83,7 +83,7 @@ int main(int argc, char **argv) {
   for (struct dirent *entry; (entry = readdir(folder));) {
     if (entry->d_name[0] == '.') continue;
     if (!replay(argv[1], entry->d_name, changes)) {
-      fprintf(stderr, "%s/%s can't be read\n", argv[1], entry->d_name);
+      fprintf(stderr, "cannot read %s/%s\n", argv[1], entry->d_name);
       return 1;
     }
     files++;

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+#include "dibs/mysql.h"
 #include "record_bed.h"
 
 #include <mysql.h>
@@ -33,6 +34,10 @@ static void run(void *connection, const char *text, char **cell) {
   mysql_free_result(answer);
 }
 
+static dibs_status inside(dibs_store *store, void *connection, dibs_store **out, dibs_error *error) {
+  return dibs_inside_mysql(store, connection, out, error);
+}
+
 const struct engine engine_mysql = {
     "mysql",  "BIGINT", "VARCHAR(100)", "LONGTEXT", "UUID", {"DATETIME(6)", "DATETIME(3)", "DATETIME"},
-    database, open_it,  close_it,       run};
+    database, open_it,  close_it,       run,        inside};

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+#include "dibs/postgres.h"
 #include "record_bed.h"
 
 #include <libpq-fe.h>
@@ -24,6 +25,10 @@ static void run(void *connection, const char *text, char **cell) {
   PQclear(answer);
 }
 
+static dibs_status inside(dibs_store *store, void *connection, dibs_store **out, dibs_error *error) {
+  return dibs_inside_postgres(store, connection, out, error);
+}
+
 const struct engine engine_postgres = {
     "postgres", "bigint", "text",   "text", "uuid", {"timestamptz", "timestamp(3)", "timestamp(0)"},
-    "public",   open_it,  close_it, run};
+    "public",   open_it,  close_it, run,    inside};

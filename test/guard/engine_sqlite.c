@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+#include "dibs/sqlite.h"
 #include "record_bed.h"
 
 #include <sqlite3.h>
@@ -32,5 +33,9 @@ static void run(void *connection, const char *text, char **cell) {
   sqlite3_finalize(st);
 }
 
+static dibs_status inside(dibs_store *store, void *connection, dibs_store **out, dibs_error *error) {
+  return dibs_inside_sqlite(store, connection, out, error);
+}
+
 const struct engine engine_sqlite = {"sqlite", "INTEGER", "TEXT",   "TEXT", "TEXT", {"DATETIME", "TIMESTAMP", "TEXT"},
-                                     "main",   open_it,   close_it, run};
+                                     "main",   open_it,   close_it, run,    inside};

@@ -10,7 +10,7 @@ enum { MANY = 64 };
 
 const struct engine *engine;
 const char KEEP[] = "(kept)";
-dibs_error said;
+dibs_error reported;
 dibs_record_result result;
 
 static const char *given_uri;
@@ -18,7 +18,7 @@ static char uri[512], folder[64];
 static dibs_store *stores[MANY];
 static dibs_lease *leases[MANY];
 static dibs_table *tables[MANY];
-static dibs_record *records[1024];
+static dibs_record *records[4096];
 static char names[MANY][64];
 static void *connections[MANY];
 static size_t store_count, lease_count, table_count, record_count, name_count, connection_count;
@@ -37,7 +37,7 @@ void bed_begin(int argc, char *argv[]) {
   for (size_t i = 0; engines[i]; i++)
     if (strncmp(given_uri, engines[i]->scheme, strlen(engines[i]->scheme)) == 0) engine = engines[i];
   if (!engine) {
-    fprintf(stderr, "no client of %s is built in\n", given_uri);
+    fprintf(stderr, "this build has no client for %s\n", given_uri);
     exit(77);
   }
   if (argc > 2) cmocka_set_test_filter(argv[2]);
@@ -75,8 +75,8 @@ int case_end(void **state) {
 
 static dibs_store *open_at(const char *at) {
   assert_true(store_count < MANY);
-  dibs_status status = dibs_open(at, NULL, &stores[store_count], &said);
-  if (status != DIBS_OK) fail_msg("%s", said.text);
+  dibs_status status = dibs_open(at, NULL, &stores[store_count], &reported);
+  if (status != DIBS_OK) fail_msg("%s", reported.text);
   return stores[store_count++];
 }
 
@@ -93,7 +93,7 @@ dibs_store *memory_open(void) {
 }
 
 void *another_connection(void) {
-  if (connection_count == 0 && folder[0]) store_open(); /* the file is made by dibs, with its own rights */
+  if (connection_count == 0 && folder[0]) store_open(); /* dibs creates the file with its own permissions */
   assert_true(connection_count < MANY);
   connections[connection_count] = engine->open(uri);
   return connections[connection_count++];
@@ -142,21 +142,21 @@ void make_table(const char *name, const char *format, ...) {
 
 dibs_table *declare(const dibs_table_options *options) {
   assert_true(table_count < MANY);
-  if (dibs_table_declare(options, &tables[table_count], &said) != DIBS_OK) fail_msg("%s", said.text);
+  if (dibs_table_declare(options, &tables[table_count], &reported) != DIBS_OK) fail_msg("%s", reported.text);
   return tables[table_count++];
 }
 
 dibs_lease *lease_of(dibs_store *store, const char *name) {
   assert_true(lease_count < MANY);
   dibs_lease_options o = {.size = sizeof o, .wait_ms = 10000};
-  if (dibs_acquire(store, name, &o, &leases[lease_count], &said) != DIBS_OK) fail_msg("%s", said.text);
+  if (dibs_acquire(store, name, &o, &leases[lease_count], &reported) != DIBS_OK) fail_msg("%s", reported.text);
   return leases[lease_count++];
 }
 
 static void expect(const char *what, const char *key, dibs_status got, dibs_status want) {
   if (got != want)
-    fail_msg("%s \"%s\": %s, not %s: %s", what, key, dibs_status_name(got), dibs_status_name(want), said.text);
-  if ((got == DIBS_OK) != (said.text[0] == '\0')) fail_msg("%s \"%s\": said \"%s\"", what, key, said.text);
+    fail_msg("%s \"%s\": %s, not %s: %s", what, key, dibs_status_name(got), dibs_status_name(want), reported.text);
+  if ((got == DIBS_OK) != (reported.text[0] == '\0')) fail_msg("%s \"%s\": said \"%s\"", what, key, reported.text);
 }
 
 static dibs_record_options options_of(struct how how) {
@@ -170,7 +170,7 @@ static dibs_record_options options_of(struct how how) {
 const dibs_record *get_as(dibs_store *store, const char *key, struct how how, dibs_status want) {
   dibs_record_options o = options_of(how);
   dibs_record *record = NULL;
-  expect("get", key, dibs_record_get(store, key, &o, &record, &said), want);
+  expect("get", key, dibs_record_get(store, key, &o, &record, &reported), want);
   assert_true((record != NULL) == (want == DIBS_OK));
   assert_true(record_count < sizeof records / sizeof records[0]);
   if (record) records[record_count++] = record;
@@ -186,15 +186,15 @@ void put_as(dibs_store *store, const char *key, const char *const *texts, size_t
     if (texts[i] == KEEP) values[i] = (dibs_value){NULL, DIBS_KEEP};
   }
   result.size = sizeof result;
-  expect("put", key, dibs_record_put(store, key, values, count, &o, &result, &said), want);
+  expect("put", key, dibs_record_put(store, key, values, count, &o, &result, &reported), want);
 }
 
 void remove_as(dibs_store *store, const char *key, struct how how, dibs_status want) {
   dibs_record_options o = options_of(how);
   result.size = sizeof result;
-  expect("remove", key, dibs_record_remove(store, key, &o, &result, &said), want);
+  expect("remove", key, dibs_record_remove(store, key, &o, &result, &reported), want);
 }
 
-void assert_says(const char *words) {
-  if (!strstr(said.text, words)) fail_msg("\"%s\" is not in \"%s\"", words, said.text);
+void assert_message(const char *words) {
+  if (!strstr(reported.text, words)) fail_msg("\"%s\" is not in \"%s\"", words, reported.text);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Once, as a user of dibs.h sees it: callers in threads and processes, crashes in the middle, losses, and inside
- * transactions of the user's own.
+ * Once through dibs.h: callers in threads and processes, crashes in the middle, lost leases, and calls inside the
+ * user's own transactions.
  */
 #include "record_bed.h"
 
@@ -32,12 +32,12 @@ static long now_ms(void) {
   do {                                                                                                                 \
     long until_by = now_ms() + LONG_MS;                                                                                \
     while (!(condition)) {                                                                                             \
-      if (now_ms() > until_by) fail_msg("never came true: %s", #condition);                                            \
+      if (now_ms() > until_by) fail_msg("this never became true: %s", #condition);                                     \
       nap_ms(1);                                                                                                       \
     }                                                                                                                  \
   } while (0)
 
-/* A server keeps what other cases did. */
+/* Makes the key unique, because a server keeps the rows of other cases. */
 static const char *key_of(const char *name) {
   static _Atomic unsigned last;
   static char keys[64][96];
@@ -52,16 +52,16 @@ struct work {
   const char *answer; /* NULL: none */
   dibs_status status;
   _Atomic int ran;
-  _Atomic int may_end; /* it goes on until then, if `waits` */
+  _Atomic int may_end; /* the work lasts until then, if `waits` */
   bool waits;
   uint64_t fence;
-  dibs_store *breaker; /* takes its own lease away */
-  void *connection;    /* where it puts a row */
+  dibs_store *breaker; /* removes its own lease */
+  void *connection;    /* the connection on which it inserts a row */
 };
 
 static dibs_status do_work(dibs_lease *lease, char **answer, size_t *length, void *user) {
   struct work *work = user;
-  work->fence = dibs_lease_fence(lease);
+  work->fence = dibs_lease_fence(lease).value;
   if (work->connection) engine->run(work->connection, "INSERT INTO effect (n) VALUES (1)", NULL);
   work->ran++;
   long by = now_ms() + LONG_MS;
@@ -88,7 +88,7 @@ struct outcome {
 };
 
 static struct outcome once_as(dibs_store *store, const char *key, struct work *work, dibs_once_options how) {
-  static char not_set[] = "not set"; /* it is cleared */
+  static char not_set[] = "not set"; /* the call clears it */
   struct outcome out = {.answer = not_set, .length = 1};
   how.size = sizeof how;
   out.status = dibs_once(store, key, &how, do_work, work, &out.answer, &out.length, &out.error);
@@ -98,7 +98,7 @@ static struct outcome once_as(dibs_store *store, const char *key, struct work *w
 
 static void expect_at(int line, struct outcome out, dibs_status status, const char *answer) {
   if (out.status != status)
-    fail_msg("line %d: %s where %s was expected: %s", line, dibs_status_name(out.status), dibs_status_name(status),
+    fail_msg("line %d: %s, expected %s: %s", line, dibs_status_name(out.status), dibs_status_name(status),
              out.error.text);
   assert_int_equal(out.error.status, status == DIBS_REPLAY ? DIBS_OK : status);
   if (!answer) {
@@ -116,7 +116,7 @@ static void expect_at(int line, struct outcome out, dibs_status status, const ch
 
 /* ---- One caller ---- */
 
-static void the_first_runs_and_the_others_are_told(void **state) {
+static void the_first_runs_and_the_others_get_its_answer(void **state) {
   (void)state;
   dibs_store *store = store_open(), *other = store_open();
   const char *key = key_of("k");
@@ -129,7 +129,7 @@ static void the_first_runs_and_the_others_are_told(void **state) {
   assert_true(work.fence > 0);
 }
 
-static void no_answer_is_an_empty_one(void **state) {
+static void an_answer_may_be_empty(void **state) {
   (void)state;
   dibs_store *store = store_open();
   const char *key = key_of("k");
@@ -139,7 +139,7 @@ static void no_answer_is_an_empty_one(void **state) {
   assert_int_equal(work.ran, 1);
 }
 
-static void who_fails_leaves_the_key_free(void **state) {
+static void a_failure_leaves_the_key_free(void **state) {
   (void)state;
   dibs_store *store = store_open();
   const char *key = key_of("k");
@@ -153,7 +153,7 @@ static void who_fails_leaves_the_key_free(void **state) {
   assert_int_equal(bad.ran, 2);
 }
 
-static void what_is_forgotten_runs_again(void **state) {
+static void a_forgotten_key_runs_again(void **state) {
   (void)state;
   dibs_store *store = store_open();
   const char *key = key_of("k");
@@ -182,7 +182,7 @@ static void an_answer_is_kept_for_its_time(void **state) {
   EXPECT(once(store, key, &first), DIBS_REPLAY, "two");
 }
 
-static void a_megabyte_is_kept_and_no_more(void **state) {
+static void an_answer_has_at_most_a_megabyte(void **state) {
   (void)state;
   dibs_store *store = store_open();
   const char *key = key_of("k");
@@ -221,7 +221,7 @@ static void long_keys_differ_to_their_last_byte(void **state) {
   EXPECT(once(store, a, &inner), DIBS_REPLAY, "x");
 }
 
-static void wrong_calls(void **state) {
+static void invalid_calls_are_refused(void **state) {
   (void)state;
   dibs_store *store = store_open();
   struct work work = {.answer = "x"};
@@ -259,7 +259,7 @@ static void begin_call(struct caller *caller) {
   assert_int_equal(pthread_create(&caller->thread, NULL, call, caller), 0);
 }
 
-static void who_comes_in_between_is_told_or_waits(void **state) {
+static void a_concurrent_caller_waits_or_learns_that_it_runs(void **state) {
   (void)state;
   dibs_store *store = store_open(), *other = store_open();
   const char *key = key_of("k");
@@ -280,7 +280,7 @@ static void who_comes_in_between_is_told_or_waits(void **state) {
   assert_int_equal(never.ran, 0);
 }
 
-static void of_many_threads_one_runs(void **state) {
+static void one_of_many_threads_runs(void **state) {
   (void)state;
   dibs_store *stores[] = {store_open(), store_open()};
   const char *key = key_of("k");
@@ -300,7 +300,7 @@ static void of_many_threads_one_runs(void **state) {
   assert_int_equal(work.ran, 1);
 }
 
-/* In a child, with a store of its own: 0 it ran, 1 it was told. */
+/* In a child with a store of its own: 0 if the work ran, 1 if it got the stored answer. */
 static int child(const char *key, struct work *work, dibs_once_options how) {
   dibs_store *store = NULL;
   if (dibs_open(case_uri(), NULL, &store, NULL) != DIBS_OK) return 10;
@@ -310,9 +310,9 @@ static int child(const char *key, struct work *work, dibs_once_options how) {
   return !right ? 11 : out.status == DIBS_REPLAY;
 }
 
-static void of_many_processes_one_runs(void **state) {
+static void one_of_many_processes_runs(void **state) {
   (void)state;
-  (void)store_open(); /* the tables are there */
+  (void)store_open(); /* the tables exist by now */
   const char *key = key_of("k");
   pid_t children[PROCESSES];
   int told = 0;
@@ -333,7 +333,7 @@ static void of_many_processes_one_runs(void **state) {
 }
 
 static dibs_status tell_and_stand_still(dibs_lease *lease, char **answer, size_t *length, void *user) {
-  uint64_t fence = dibs_lease_fence(lease);
+  uint64_t fence = dibs_lease_fence(lease).value;
   (void)answer, (void)length;
   if (write(*(int *)user, &fence, sizeof fence) == (ssize_t)sizeof fence)
     for (;;) pause();
@@ -369,7 +369,7 @@ static void after_a_crash_in_the_middle_another_runs(void **state) {
   EXPECT(once(store, key, &work), DIBS_REPLAY, "after");
 }
 
-static void what_ran_under_a_lost_lease_is_not_kept(void **state) {
+static void the_answer_of_a_lost_lease_is_not_kept(void **state) {
   (void)state;
   dibs_store *store = store_open(), *other = store_open();
   const char *key = key_of("k");
@@ -396,14 +396,14 @@ struct transaction {
   void *connection;
   const char *key;
   struct work *work;
-  _Atomic int asked;
+  _Atomic int requested;
   struct outcome out;
 };
 
 static struct outcome inside_once(dibs_store *store, void *connection, const char *key, struct work *work) {
   struct outcome out = {.status = DIBS_CORRUPT};
   dibs_store *inside = NULL;
-  out.status = dibs_inside(store, connection, &inside, &out.error);
+  out.status = engine->inside(store, connection, &inside, &out.error);
   if (out.status == DIBS_OK) out = once(inside, key, work);
   dibs_close(inside);
   return out;
@@ -411,14 +411,14 @@ static struct outcome inside_once(dibs_store *store, void *connection, const cha
 
 static void *transact(void *arg) {
   struct transaction *t = arg;
-  t->asked = 1;
-  begin_on(t->connection); /* in SQLite it waits here */
+  t->requested = 1;
+  begin_on(t->connection); /* SQLite waits here */
   t->out = inside_once(t->store, t->connection, t->key, t->work);
   engine->run(t->connection, "COMMIT", NULL);
   return NULL;
 }
 
-/* Two transactions; the first ends with `word`. */
+/* Two transactions; the first ends with `word` (COMMIT or ROLLBACK). */
 static void two_inside(const char *word, long ms, struct work *first, struct work *second, struct transaction *t) {
   make_effect();
   dibs_store *store = store_open();
@@ -430,14 +430,14 @@ static void two_inside(const char *word, long ms, struct work *first, struct wor
   begin_on(mine);
   EXPECT(inside_once(store, mine, key, first), DIBS_OK, "first");
   assert_int_equal(pthread_create(&t->thread, NULL, transact, t), 0);
-  UNTIL(t->asked);
-  nap_ms(ms); /* not needed for the outcome: so that it mostly waits */
+  UNTIL(t->requested);
+  nap_ms(ms); /* so that the second usually waits; the outcome does not depend on it */
   assert_int_equal(second->ran, 0);
   engine->run(mine, word, NULL);
   pthread_join(t->thread, NULL);
 }
 
-static void inside_the_answer_stands_with_the_effect(void **state) {
+static void inside_the_answer_commits_with_the_effect(void **state) {
   (void)state;
   struct work first = {.answer = "first"}, second = {.answer = "second"};
   struct transaction t;
@@ -449,7 +449,7 @@ static void inside_the_answer_stands_with_the_effect(void **state) {
   assert_int_equal(first.fence, 0);
 }
 
-static void inside_a_rollback_takes_both_away(void **state) {
+static void inside_a_rollback_removes_both(void **state) {
   (void)state;
   struct work first = {.answer = "first"}, second = {.answer = "second"};
   struct transaction t;
@@ -460,8 +460,8 @@ static void inside_a_rollback_takes_both_away(void **state) {
   EXPECT(once(t.store, t.key, &second), DIBS_REPLAY, "second");
 }
 
-/* Longer than any call of ours may take: to cut the wait short would break their connection. */
-static void inside_the_wait_is_as_long_as_theirs(void **state) {
+/* Longer than a call of dibs may take: ending the wait early would break the user's connection. */
+static void inside_the_wait_lasts_as_long_as_the_transaction(void **state) {
   (void)state;
   struct work first = {.answer = "first"}, second = {.answer = "second"};
   struct transaction t;
@@ -470,9 +470,9 @@ static void inside_the_wait_is_as_long_as_theirs(void **state) {
   assert_string_equal(cell("SELECT count(*) FROM effect"), "1");
 }
 
-static void inside_their_lock_timeout_leaves_the_transaction_whole(void **state) {
+static void inside_a_lock_timeout_keeps_the_transaction(void **state) {
   (void)state;
-  if (engine == &engine_sqlite) skip(); /* there BEGIN waits */
+  if (engine == &engine_sqlite) skip(); /* BEGIN waits there */
   make_effect();
   dibs_store *store = store_open();
   void *mine = connection(), *other = another_connection();
@@ -511,7 +511,7 @@ static void inside_a_failure_leaves_the_key_free(void **state) {
   assert_string_equal(cell("SELECT count(*) FROM effect"), "1");
 }
 
-/* Both ways in turn: who has failed is not taken for one who is at it. */
+/* Alternates between both: a failed attempt does not count as a running one. */
 static void inside_and_outside_failures_leave_the_key_free(void **state) {
   (void)state;
   dibs_store *store = store_open();
@@ -551,23 +551,23 @@ static void inside_an_attempt_outside_is_seen(void **state) {
 
 int main(int argc, char *argv[]) {
   const struct CMUnitTest tests[] = {
-      TEST(the_first_runs_and_the_others_are_told),
-      TEST(no_answer_is_an_empty_one),
-      TEST(who_fails_leaves_the_key_free),
-      TEST(what_is_forgotten_runs_again),
+      TEST(the_first_runs_and_the_others_get_its_answer),
+      TEST(an_answer_may_be_empty),
+      TEST(a_failure_leaves_the_key_free),
+      TEST(a_forgotten_key_runs_again),
       TEST(an_answer_is_kept_for_its_time),
-      TEST(a_megabyte_is_kept_and_no_more),
+      TEST(an_answer_has_at_most_a_megabyte),
       TEST(long_keys_differ_to_their_last_byte),
-      TEST(wrong_calls),
-      TEST(who_comes_in_between_is_told_or_waits),
-      TEST(of_many_threads_one_runs),
-      TEST(of_many_processes_one_runs),
+      TEST(invalid_calls_are_refused),
+      TEST(a_concurrent_caller_waits_or_learns_that_it_runs),
+      TEST(one_of_many_threads_runs),
+      TEST(one_of_many_processes_runs),
       TEST(after_a_crash_in_the_middle_another_runs),
-      TEST(what_ran_under_a_lost_lease_is_not_kept),
-      TEST(inside_the_answer_stands_with_the_effect),
-      TEST(inside_a_rollback_takes_both_away),
-      TEST(inside_the_wait_is_as_long_as_theirs),
-      TEST(inside_their_lock_timeout_leaves_the_transaction_whole),
+      TEST(the_answer_of_a_lost_lease_is_not_kept),
+      TEST(inside_the_answer_commits_with_the_effect),
+      TEST(inside_a_rollback_removes_both),
+      TEST(inside_the_wait_lasts_as_long_as_the_transaction),
+      TEST(inside_a_lock_timeout_keeps_the_transaction),
       TEST(inside_a_failure_leaves_the_key_free),
       TEST(inside_and_outside_failures_leave_the_key_free),
       TEST(inside_an_attempt_outside_is_seen),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A server that is killed in the middle of writes by version.  Each writer has a row of its own, so it knows what must
- * stand: after OK the new version, after UNAVAILABLE the old one, after UNKNOWN one of the two.
+ * A server that is killed in the middle of writes by version.  Each writer has a row of its own, so it knows the
+ * correct version: the new one after OK, the old one after UNAVAILABLE, one of the two after UNKNOWN.
  */
 #include "record_bed.h"
 
@@ -23,19 +23,19 @@ struct writer {
 };
 static _Atomic long written;
 static _Atomic bool over;
-static char broken[512]; /* what a writer saw that must not be; of the first */
+static char broken[512]; /* the first wrong state that a writer saw */
 static _Atomic bool is_broken;
 
 static void breaks(const struct writer *w, const char *what, long got) {
   if (atomic_exchange(&is_broken, true)) return;
-  snprintf(broken, sizeof broken, "row %s: %s: version %ld is there, %ld was known", w->key, what, got, w->stands);
+  snprintf(broken, sizeof broken, "row %s: %s: version %ld exists, expected %ld", w->key, what, got, w->stands);
 }
 
 static void nap(void) {
   nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
 }
 
-/* Asks until it is answered.  -1: the time is over. */
+/* Reads until it gets an answer.  -1: no answer in time. */
 static long look(const struct writer *w) {
   dibs_record_options o = {.size = sizeof o, .table = w->table};
   for (time_t end = time(NULL) + LONG_S; time(NULL) < end; nap()) {
@@ -100,7 +100,7 @@ static void wait_for(long more) {
     if (time(NULL) >= end) fail_msg("only %ld of %ld were written", (long)written, until);
 }
 
-static void what_was_acknowledged_stands(void **state) {
+static void acknowledged_writes_are_durable(void **state) {
   (void)state;
   struct writer writers[WRITERS];
   pthread_t threads[WRITERS];
@@ -128,12 +128,12 @@ static void what_was_acknowledged_stands(void **state) {
   }
   print_message("%ld written, %ld unknown, %ld unavailable\n", (long)written, unknown, unavailable);
   if (is_broken) fail_msg("%s", broken);
-  assert_true(unknown + unavailable > 0); /* the kills were felt */
+  assert_true(unknown + unavailable > 0); /* the kills had an effect */
   bed_reconnect();
 }
 
 int main(int argc, char *argv[]) {
   bed_begin(argc, argv);
-  const struct CMUnitTest tests[] = {TEST(what_was_acknowledged_stands)};
+  const struct CMUnitTest tests[] = {TEST(acknowledged_writes_are_durable)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* What stands around records: the retry, several writes with their undo, declared tables, transactions of the user's.
- */
+/* The retry of dibs_record_update, declared tables, and records in the user's transactions. */
+#include "dibs/mysql.h"
+#include "dibs/postgres.h"
+#include "dibs/sqlite.h"
 #include "record_bed.h"
 
 #include <pthread.h>
@@ -38,7 +40,7 @@ static dibs_status leave_it(const dibs_record *record, dibs_value *values, size_
 static dibs_status update(dibs_store *s, const char *key, dibs_update_options o, dibs_record_fn fn, void *user) {
   o.size = sizeof o;
   result.size = sizeof result;
-  return dibs_record_update(s, key, &o, fn, user, &result, &said);
+  return dibs_record_update(s, key, &o, fn, user, &result, &reported);
 }
 
 static dibs_table *counters(void) {
@@ -48,14 +50,14 @@ static dibs_table *counters(void) {
                .columns = "n");
 }
 
-enum { CROWD = 4, EACH = 25 };
+enum { WAITERS = 4, EACH = 25 };
 struct member {
   dibs_store *store;
   dibs_table *table;
   uint32_t tries;
 };
 
-static void *count_in_a_crowd(void *arg) {
+static void *count_in_a_waiters(void *arg) {
   struct member *m = arg;
   for (int i = 0; i < EACH; i++) {
     struct counting c = {.end = DIBS_OK};
@@ -71,30 +73,30 @@ static void *count_in_a_crowd(void *arg) {
   return NULL;
 }
 
-static void crowd(dibs_store *s, dibs_table *t) {
-  pthread_t threads[CROWD];
-  struct member members[CROWD];
+static void waiters(dibs_store *s, dibs_table *t) {
+  pthread_t threads[WAITERS];
+  struct member members[WAITERS];
   uint32_t tries = 0;
-  for (int i = 0; i < CROWD; i++) {
+  for (int i = 0; i < WAITERS; i++) {
     members[i] = (struct member){s, t, 0};
-    assert_int_equal(pthread_create(&threads[i], NULL, count_in_a_crowd, &members[i]), 0);
+    assert_int_equal(pthread_create(&threads[i], NULL, count_in_a_waiters, &members[i]), 0);
   }
-  for (int i = 0; i < CROWD; i++) {
+  for (int i = 0; i < WAITERS; i++) {
     pthread_join(threads[i], NULL);
     tries += members[i].tries;
   }
   const dibs_record *got = get(s, "hits", DIBS_OK, .table = t);
-  assert_int_equal(atoi(got->values[0].data), CROWD * EACH);
-  assert_int_equal(atoi(got->version), CROWD * EACH);
-  assert_true(tries >= CROWD * EACH);
+  assert_int_equal(atoi(got->values[0].data), WAITERS * EACH);
+  assert_int_equal(atoi(got->version), WAITERS * EACH);
+  assert_true(tries >= WAITERS * EACH);
 }
 
-static void a_crowd_loses_no_update(void **state) {
+static void concurrent_updates_lose_nothing(void **state) {
   (void)state;
   dibs_store *s = store_open();
   dibs_table *t = counters();
-  crowd(s, t);
-  crowd(s, NULL);
+  waiters(s, t);
+  waiters(s, NULL);
 }
 
 static void somebody_else(void) {
@@ -114,7 +116,7 @@ static void an_update_is_bounded_and_counted(void **state) {
   assert_int_equal(update(s, "a", (dibs_update_options){.table = t, .tries = 3}, count_up, &c), DIBS_CONFLICT);
   assert_int_equal(result.tries, 3);
   assert_int_equal(c.calls, 3);
-  assert_says("each of 3 times");
+  assert_message("each of 3 times");
   assert_string_equal(cell("SELECT n FROM counter"), "301");
   c = (struct counting){.between = somebody_else};
   assert_int_equal(update(s, "a", (dibs_update_options){.table = t, .wait_ms = 50}, count_up, &c), DIBS_TIMEOUT);
@@ -134,7 +136,7 @@ static void an_update_under_a_lease_seals(void **state) {
   dibs_store *s = store_open();
   dibs_table *t = counters();
   dibs_lease *old = lease_of(s, "counting");
-  assert_int_equal(dibs_release(old, &said), DIBS_OK);
+  assert_int_equal(dibs_release(old, &reported), DIBS_OK);
   dibs_lease *held = lease_of(s, "counting");
   struct counting c = {.between = NULL};
   for (int own = 0; own < 2; own++) {
@@ -149,128 +151,45 @@ static void an_update_under_a_lease_seals(void **state) {
   assert_int_equal(c.calls, 4);
 }
 
-/* ---- dibs_steps ---- */
-
-struct act {
-  const char *name;
-  dibs_status does, undoes;
-  int undo_fails; /* UNAVAILABLE so often first */
-};
-static char story[256];
-
-static void tell(char sign, const char *name) {
-  size_t len = strlen(story);
-  snprintf(story + len, sizeof story - len, "%c%s", sign, name);
-}
-
-static dibs_status act(void *user, dibs_error *error) {
-  const struct act *a = user;
-  tell('+', a->name);
-  if (a->does != DIBS_OK) snprintf(error->text, sizeof error->text, "%s does not work", a->name);
-  return a->does;
-}
-
-static dibs_status undo(void *user, dibs_error *error) {
-  struct act *a = user;
-  tell('-', a->name);
-  if (a->undo_fails-- > 0) return DIBS_UNAVAILABLE;
-  if (a->undoes != DIBS_OK) snprintf(error->text, sizeof error->text, "%s stays", a->name);
-  return a->undoes;
-}
-
-static dibs_steps_result in_steps(struct act *acts, size_t count, dibs_status want) {
-  dibs_step steps[8];
-  dibs_steps_result r = {.size = sizeof r};
-  story[0] = '\0';
-  for (size_t i = 0; i < count; i++)
-    steps[i] = (dibs_step){acts[i].name, act, acts[i].undoes == DIBS_UNSUPPORTED ? NULL : undo, &acts[i]};
-  dibs_status got = dibs_steps(steps, count, 100, &r, &said);
-  if (got != want) fail_msg("%s: %s", dibs_status_name(got), said.text);
-  return r;
-}
-
-static void steps_are_done_or_taken_back(void **state) {
-  (void)state;
-  struct act all[] = {{.name = "a"}, {.name = "b", .does = DIBS_REPLAY}, {.name = "c"}};
-  dibs_steps_result r = in_steps(all, 3, DIBS_OK);
-  assert_string_equal(story, "+a+b+c");
-  assert_int_equal(r.done, 3);
-  struct act fails[] = {
-      {.name = "a"}, {.name = "b", .undo_fails = 2, .undoes = DIBS_NOT_FOUND}, {"c", DIBS_CONFLICT, 0, 0}};
-  r = in_steps(fails, 3, DIBS_CONFLICT);
-  assert_string_equal(story, "+a+b+c-b-b-b-a");
-  assert_int_equal(r.done, 2);
-  assert_int_equal(r.left, 0);
-  assert_int_equal(r.undo_tries, 4);
-  assert_says("step 3, \"c\", failed: CONFLICT: c does not work");
-  assert_says("all that was done before is undone");
-}
-
-static void what_remains_is_said(void **state) {
-  (void)state;
-  struct act acts[] = {{"a", DIBS_OK, DIBS_DENIED, 0},
-                       {"b", DIBS_OK, DIBS_OK, 0},
-                       {"c", DIBS_OK, DIBS_UNSUPPORTED, 0},
-                       {"d", DIBS_FULL, DIBS_OK, 0}};
-  dibs_steps_result r = in_steps(acts, 4, DIBS_FULL);
-  assert_string_equal(story, "+a+b+c+d-b-a");
-  assert_int_equal(r.left, 2);
-  assert_int_equal(r.first_left, 0);
-  assert_int_equal(r.undo, DIBS_DENIED);
-  assert_says("by hand: \"c\" (it has no undo), \"a\" (DENIED: a stays)");
-  struct act down[] = {{"a", DIBS_OK, DIBS_OK, 1000}, {"b", DIBS_CONFLICT, DIBS_OK, 0}};
-  r = in_steps(down, 2, DIBS_CONFLICT);
-  assert_int_equal(r.left, 1);
-  assert_int_equal(r.undo, DIBS_UNAVAILABLE);
-  assert_true(r.undo_tries > 2);
-}
-
-static void a_step_of_unknown_outcome_is_taken_back_too(void **state) {
-  (void)state;
-  struct act acts[] = {{"a", DIBS_OK, DIBS_OK, 0}, {"b", DIBS_UNKNOWN, DIBS_NOT_FOUND, 0}};
-  dibs_steps_result r = in_steps(acts, 2, DIBS_UNKNOWN);
-  assert_string_equal(story, "+a+b-b-a");
-  assert_int_equal(r.left, 0);
-}
-
 /* ---- Declaring ---- */
 
 static void declares(dibs_status want, const char *words, const dibs_table_options *o) {
   dibs_table *t = NULL;
-  dibs_status got = dibs_table_declare(o, &t, &said);
-  if (got != want) fail_msg("%s: %s", dibs_status_name(got), said.text);
+  dibs_status got = dibs_table_declare(o, &t, &reported);
+  if (got != want) fail_msg("%s: %s", dibs_status_name(got), reported.text);
   assert_true((t != NULL) == (want == DIBS_OK));
-  if (words) assert_says(words);
+  if (words) assert_message(words);
   dibs_table_free(t);
 }
 #define DECLARES(want, words, ...)                                                                                     \
   declares(want, words, &(dibs_table_options){.size = sizeof(dibs_table_options), __VA_ARGS__})
 
-static void only_names_are_names(void **state) {
+static void only_identifiers_are_accepted(void **state) {
   (void)state;
   DECLARES(DIBS_OK, NULL, .table = "event", .key = "id");
   DECLARES(DIBS_OK, NULL, .table = "a.b", .key = "_$", .columns = " a,b c ,, d ");
-  DECLARES(DIBS_INVALID, "table and its key", .table = "event");
-  DECLARES(DIBS_INVALID, "table and its key", .table = "event", .key = "");
-  DECLARES(DIBS_INVALID, "table \"a b\" has something else", .table = "a b", .key = "id");
-  DECLARES(DIBS_INVALID, "\"x\"\" has something else", .table = "x\"", .key = "id");
-  DECLARES(DIBS_INVALID, "has something else", .table = "a.b.c", .key = "id");
+  DECLARES(DIBS_INVALID, "table and key are missing", .table = "event");
+  DECLARES(DIBS_INVALID, "table and key are missing", .table = "event", .key = "");
+  DECLARES(DIBS_INVALID, "table \"a b\" has other characters", .table = "a b", .key = "id");
+  DECLARES(DIBS_INVALID, "\"x\"\" has other characters", .table = "x\"", .key = "id");
+  DECLARES(DIBS_INVALID, "has other characters", .table = "a.b.c", .key = "id");
   DECLARES(DIBS_INVALID, "is empty", .table = "a.", .key = "id");
   DECLARES(DIBS_INVALID, "is empty", .table = ".a", .key = "id");
-  DECLARES(DIBS_INVALID, "key \"a.b\" has something else", .table = "event", .key = "a.b");
+  DECLARES(DIBS_INVALID, "key \"a.b\" has other characters", .table = "event", .key = "a.b");
   DECLARES(DIBS_INVALID, "before a letter or digit", .table = "event", .key = "a$1");
   DECLARES(DIBS_INVALID, "before a letter or digit", .table = "event", .key = "$rows");
   DECLARES(DIBS_INVALID, "longer than 64", .table = "event",
            .key = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa");
-  DECLARES(DIBS_INVALID, "has something else", .table = "event", .key = "id", .columns = "a, `b`");
+  DECLARES(DIBS_INVALID, "has other characters", .table = "event", .key = "id", .columns = "a, `b`");
   DECLARES(DIBS_INVALID, "\"A\" is named twice", .table = "event", .key = "id", .version = "a", .columns = "b, A");
-  DECLARES(DIBS_INVALID, "none of number, time, hash", .table = "event", .key = "id", .version_kind = "uuid");
-  DECLARES(DIBS_INVALID, "without a version column", .table = "event", .key = "id", .version_kind = "time");
-  DECLARES(DIBS_INVALID, "a hash is one of columns", .table = "event", .key = "id", .version_kind = "hash");
-  DECLARES(DIBS_INVALID, "no fence column", .table = "event", .key = "id", .owner = "o");
-  DECLARES(DIBS_INVALID, "go together", .table = "event", .key = "id", .used = "u");
+  DECLARES(DIBS_INVALID, "version_kind 3 does not exist", .table = "event", .key = "id",
+           .version_kind = (dibs_version_kind)3);
+  DECLARES(DIBS_INVALID, "needs a version column", .table = "event", .key = "id", .version_kind = DIBS_VERSION_TIME);
+  DECLARES(DIBS_INVALID, "hash needs columns", .table = "event", .key = "id", .version_kind = DIBS_VERSION_HASH);
+  DECLARES(DIBS_INVALID, "needs a fence column", .table = "event", .key = "id", .owner = "o");
+  DECLARES(DIBS_INVALID, "need each other", .table = "event", .key = "id", .used = "u");
   DECLARES(DIBS_INVALID, "need claim and", .table = "event", .key = "id", .claims = "c");
-  DECLARES(DIBS_INVALID, "without claims", .table = "event", .key = "id", .claim = "c");
+  DECLARES(DIBS_INVALID, "need claims", .table = "event", .key = "id", .claim = "c");
   DECLARES(DIBS_OK, NULL, .table = "event", .key = "id", .used = "u", .limit = "l", .claims = "c", .claim = "id",
            .claim_stock = "event");
   char many[33 * 4 + 1] = "";
@@ -287,11 +206,11 @@ static void reads(const char *text, const char *section, dibs_status want, const
   assert_int_equal(write(fd, text, strlen(text)), (ssize_t)strlen(text));
   close(fd);
   dibs_table *t = NULL;
-  dibs_status got = dibs_table_read(file, section, &t, &said);
+  dibs_status got = dibs_table_read(file, section, &t, &reported);
   unlink(file);
-  if (got != want) fail_msg("%s: %s", dibs_status_name(got), said.text);
+  if (got != want) fail_msg("%s: %s", dibs_status_name(got), reported.text);
   assert_true((t != NULL) == (want == DIBS_OK));
-  if (words) assert_says(words);
+  if (words) assert_message(words);
   dibs_table_free(t);
 }
 
@@ -301,35 +220,39 @@ static void a_file_declares_tables(void **state) {
                             "version = version\nversion_kind = number\ncolumns = title, body\n\n[b]\ntable=b\nkey=k";
   reads(two, "event", DIBS_OK, NULL);
   reads(two, "b", DIBS_OK, NULL);
-  reads(two, NULL, DIBS_INVALID, "has 2 sections: say which");
+  reads(two, NULL, DIBS_INVALID, "has 2 sections: name the section");
   reads(two, "c", DIBS_NOT_FOUND, "no section [c]");
   reads("\xef\xbb\xbf[a]\ntable=a\nkey=b\n", NULL, DIBS_OK, NULL);
   reads("", NULL, DIBS_INVALID, "has 0 sections");
-  reads("[a]\ntable = x y\nkey = k\n", "a", DIBS_INVALID, ":1: table \"x y\" has something else");
-  reads("[a]\ntable = x\nkey = a#b;c\n", "a", DIBS_INVALID, ":1: key \"a#b;c\" has something else");
-  reads("[a]\ntable = x\nky = k\n", "a", DIBS_INVALID, ":3: there is no such key");
-  reads("[a]\ntable = x\ntable = y\n", "a", DIBS_INVALID, ":3: 'table' is there twice");
-  reads("[a]\ntable = x\n[b]\n[a]\n", "a", DIBS_INVALID, ":4: there is a section [a] above");
+  reads("[a]\ntable = x y\nkey = k\n", "a", DIBS_INVALID, ":1: table \"x y\" has other characters");
+  reads("[a]\ntable = x\nkey = a#b;c\n", "a", DIBS_INVALID, ":1: key \"a#b;c\" has other characters");
+  reads("[a]\ntable = x\nky = k\n", "a", DIBS_INVALID, ":3: the key is unknown");
+  reads("[a]\ntable = x\ntable = y\n", "a", DIBS_INVALID, ":3: 'table' occurs twice");
+  reads("[a]\ntable = x\n[b]\n[a]\n", "a", DIBS_INVALID, ":4: the section [a] already exists above");
   reads("[a]\ntable\n", "a", DIBS_INVALID, ":2: 'table' is neither");
-  reads("table = x\n", "a", DIBS_INVALID, ":1: 'table' stands in no section");
+  reads("table = x\n", "a", DIBS_INVALID, ":1: 'table' is outside of a section");
   reads("[a\n", "a", DIBS_INVALID, ":1: '[a' begins a section but");
-  reads("[]\n", "a", DIBS_INVALID, ":1: '' is no name of a section");
-  reads("[a]\nkey =\n", "a", DIBS_INVALID, ":2: a key without a value");
-  reads("[a]\nkey = \xff\n", "a", DIBS_INVALID, ":2: the line is no UTF-8");
-  reads("[a]\nkey = \x01\n", "a", DIBS_INVALID, ":2: there is a control character");
-  assert_int_equal(dibs_table_read("/nowhere/at.all", NULL, &(dibs_table *){NULL}, &said), DIBS_UNAVAILABLE);
-  assert_says("/nowhere/at.all can't be opened");
+  reads("[]\n", "a", DIBS_INVALID, ":1: '' is not a section name");
+  reads("[a]\ntable = a\nkey = b\nversion = v\nversion_kind = time\n", "a", DIBS_OK, NULL);
+  reads("[a]\ntable = a\nkey = b\nversion_kind = time\n", "a", DIBS_INVALID, "needs a version column");
+  reads("[a]\nversion_kind = uuid\n", "b", DIBS_INVALID, ":2: version_kind is number, time or hash");
+  reads("[a]\nversion_kind =\n", "a", DIBS_INVALID, ":2: a key has no value");
+  reads("[a]\nkey =\n", "a", DIBS_INVALID, ":2: a key has no value");
+  reads("[a]\nkey = \xff\n", "a", DIBS_INVALID, ":2: the line is not UTF-8");
+  reads("[a]\nkey = \x01\n", "a", DIBS_INVALID, ":2: the line contains a control character");
+  assert_int_equal(dibs_table_read("/nowhere/at.all", NULL, &(dibs_table *){NULL}, &reported), DIBS_UNAVAILABLE);
+  assert_message("can't open /nowhere/at.all");
 }
 
 /* ---- In a transaction of the user's ---- */
 
 static dibs_store *inside_of(dibs_store *s, void *connection) {
   dibs_store *inside = NULL;
-  if (dibs_inside(s, connection, &inside, &said) != DIBS_OK) fail_msg("%s", said.text);
+  if (engine->inside(s, connection, &inside, &reported) != DIBS_OK) fail_msg("%s", reported.text);
   return inside;
 }
 
-static void what_is_done_inside_stands_when_it_commits(void **state) {
+static void a_write_inside_commits_with_the_transaction(void **state) {
   (void)state;
   dibs_store *s = store_open();
   dibs_table *t = counters();
@@ -346,7 +269,7 @@ static void what_is_done_inside_stands_when_it_commits(void **state) {
     put(inside, "j", VALUES("1"), DIBS_OK, .table = t, .flags = DIBS_IF_ABSENT);
     assert_string_equal(get(inside, "i", DIBS_OK, .table = t)->values[0].data, "5");
     assert_string_equal(get(inside, "doc-inside", DIBS_OK)->values[0].data, "two");
-    /* The transaction is theirs, and unharmed. */
+    /* The user's transaction is intact. */
     sql("UPDATE counter SET n = n + 1 WHERE id = 'i'");
     dibs_close(inside);
     sql(commits ? "COMMIT" : "ROLLBACK");
@@ -362,7 +285,7 @@ static void a_fence_holds_inside_too(void **state) {
   dibs_store *s = store_open();
   dibs_table *t = counters();
   dibs_lease *old = lease_of(s, "inside");
-  assert_int_equal(dibs_release(old, &said), DIBS_OK);
+  assert_int_equal(dibs_release(old, &reported), DIBS_OK);
   dibs_lease *held = lease_of(s, "inside");
   sql("BEGIN");
   dibs_store *inside = inside_of(s, connection());
@@ -375,39 +298,56 @@ static void a_fence_holds_inside_too(void **state) {
   put(s, "doc-fence", VALUES("late"), DIBS_STALE, .lease = old);
 }
 
-static void there_are_no_leases_inside(void **state) {
+static void a_handle_inside_has_no_leases(void **state) {
   (void)state;
   dibs_store *s = store_open();
   sql("BEGIN");
   dibs_store *inside = inside_of(s, connection()), *twice = NULL;
   dibs_lease *lease = NULL;
-  assert_int_equal(dibs_acquire(inside, "n", NULL, &lease, &said), DIBS_INVALID);
-  assert_says("inside a transaction of yours there are no leases");
+  assert_int_equal(dibs_acquire(inside, "n", NULL, &lease, &reported), DIBS_INVALID);
+  assert_message("a handle inside a transaction has no leases");
   assert_null(lease);
-  assert_int_equal(dibs_break(inside, "n", NULL, &said), DIBS_INVALID);
-  assert_int_equal(dibs_inside(inside, connection(), &twice, &said), DIBS_INVALID);
+  assert_int_equal(dibs_break(inside, "n", NULL, &reported), DIBS_INVALID);
+  assert_int_equal(engine->inside(inside, connection(), &twice, &reported), DIBS_INVALID);
   assert_null(twice);
   dibs_close(inside);
   sql("ROLLBACK");
-  assert_int_equal(dibs_inside(s, NULL, &twice, &said), DIBS_INVALID);
+  assert_int_equal(engine->inside(s, NULL, &twice, &reported), DIBS_INVALID);
   dibs_store *m = memory_open();
-  assert_int_equal(dibs_inside(m, connection(), &twice, &said), DIBS_UNSUPPORTED);
+  assert_int_equal(engine->inside(m, connection(), &twice, &reported), DIBS_UNSUPPORTED);
+}
+
+/* A wrong call would hand the connection of one engine to the client library of another. */
+static void a_connection_of_another_engine_is_refused(void **state) {
+  (void)state;
+  dibs_store *s = store_open(), *inside = s;
+  static const char *const engines[] = {"postgres", "mysql", "sqlite"};
+  for (size_t i = 0; i < 3; i++) {
+    const char *driver = engines[i];
+    if (strcmp(driver, engine->scheme) == 0) continue;
+    dibs_status status = i == 0   ? dibs_inside_postgres(s, connection(), &inside, &reported)
+                         : i == 1 ? dibs_inside_mysql(s, connection(), &inside, &reported)
+                                  : dibs_inside_sqlite(s, connection(), &inside, &reported);
+    assert_int_equal(status, DIBS_INVALID);
+    assert_null(inside);
+    char wanted[64];
+    snprintf(wanted, sizeof wanted, "the connection is one of %s, and the store one of %s", driver, engine->scheme);
+    assert_message(wanted);
+  }
 }
 
 int main(int argc, char *argv[]) {
   bed_begin(argc, argv);
   const struct CMUnitTest tests[] = {
-      TEST(a_crowd_loses_no_update),
+      TEST(concurrent_updates_lose_nothing),
       TEST(an_update_is_bounded_and_counted),
       TEST(an_update_under_a_lease_seals),
-      TEST(steps_are_done_or_taken_back),
-      TEST(what_remains_is_said),
-      TEST(a_step_of_unknown_outcome_is_taken_back_too),
-      TEST(only_names_are_names),
+      TEST(only_identifiers_are_accepted),
       TEST(a_file_declares_tables),
-      TEST(what_is_done_inside_stands_when_it_commits),
+      TEST(a_write_inside_commits_with_the_transaction),
       TEST(a_fence_holds_inside_too),
-      TEST(there_are_no_leases_inside),
+      TEST(a_handle_inside_has_no_leases),
+      TEST(a_connection_of_another_engine_is_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,7 +8,7 @@
 
 /* ---- dibs' own table ---- */
 
-static void a_version_that_stands_is_replaced(void **state) {
+static void the_current_version_is_replaced(void **state) {
   (void)state;
   dibs_store *s = store_open();
   put(s, "doc", VALUES("one"), DIBS_OK, .flags = DIBS_IF_ABSENT);
@@ -21,31 +21,31 @@ static void a_version_that_stands_is_replaced(void **state) {
   assert_string_equal(result.version, "2");
   put(s, "doc", VALUES("late"), DIBS_CONFLICT, .if_version = was->version);
   assert_string_equal(result.version, "2");
-  assert_says("at version \"2\", not \"1\"");
+  assert_message("at version \"2\", not \"1\"");
   put(s, "doc", VALUES("late"), DIBS_CONFLICT, .flags = DIBS_IF_ABSENT);
-  assert_says("is there already, at version \"2\"");
+  assert_message("is there already, at version \"2\"");
   assert_string_equal(get(s, "doc", DIBS_OK)->values[0].data, "two");
   put(s, "none", VALUES("x"), DIBS_NOT_FOUND, .if_version = "1");
   take_away(s, "doc", DIBS_CONFLICT, .if_version = "1");
   take_away(s, "doc", DIBS_OK, .if_version = "2");
   get(s, "doc", DIBS_NOT_FOUND);
   take_away(s, "doc", DIBS_NOT_FOUND, .flags = DIBS_UNCHECKED);
-  put(s, "doc", VALUES("anew"), DIBS_OK, .flags = DIBS_UNCHECKED);
+  put(s, "doc", VALUES("again"), DIBS_OK, .flags = DIBS_UNCHECKED);
   put(s, "doc", VALUES("late"), DIBS_CONFLICT, .if_version = "1");
 }
 
-static void who_is_late_is_told_the_fence(void **state) {
+static void a_late_writer_gets_the_fence_in_the_message(void **state) {
   (void)state;
   dibs_store *s = store_open();
   dibs_lease *old = lease_of(s, "job");
   put(s, "doc", VALUES("one"), DIBS_OK, .lease = old);
-  assert_int_equal(dibs_release(old, &said), DIBS_OK);
+  assert_int_equal(dibs_release(old, &reported), DIBS_OK);
   dibs_lease *held = lease_of(s, "job");
   const dibs_record *sealed = get(s, "doc", DIBS_OK, .lease = held);
-  assert_int_equal(sealed->fence, dibs_lease_fence(held));
+  assert_int_equal(sealed->fence.value, dibs_lease_fence(held).value);
   put(s, "doc", VALUES("late"), DIBS_STALE, .lease = old);
-  assert_int_equal(result.fence, dibs_lease_fence(held));
-  assert_says("somebody newer holds the lease");
+  assert_int_equal(result.fence.value, dibs_lease_fence(held).value);
+  assert_message("somebody newer holds the lease");
   put(s, "doc", VALUES("late"), DIBS_STALE, .lease = old, .if_version = sealed->version);
   take_away(s, "doc", DIBS_STALE, .lease = old);
   put(s, "doc", VALUES("two"), DIBS_OK, .lease = held, .if_version = sealed->version);
@@ -55,31 +55,31 @@ static void who_is_late_is_told_the_fence(void **state) {
   assert_null(get(s, "doc", DIBS_OK, .lease = held)->values[0].data);
 }
 
-static void a_write_must_say_how_it_is_guarded(void **state) {
+static void a_write_needs_a_guard(void **state) {
   (void)state;
   dibs_store *s = store_open();
   put(s, "doc", VALUES("x"), DIBS_INVALID);
-  assert_says("say how it is guarded");
+  assert_message("say how it is guarded");
   put(s, "doc", VALUES("x"), DIBS_INVALID, .if_version = "1", .flags = DIBS_IF_ABSENT);
   put(s, "doc", VALUES("x"), DIBS_INVALID, .if_version = "1", .flags = DIBS_UNCHECKED);
   take_away(s, "doc", DIBS_INVALID, .flags = DIBS_IF_ABSENT);
   take_away(s, "doc", DIBS_INVALID);
   put(s, "doc", VALUES("x", "y"), DIBS_INVALID, .flags = DIBS_UNCHECKED);
-  assert_says("2 values were given and 1 are wanted");
+  assert_message("2 values were given and 1 are wanted");
   put(s, "doc", VALUES(NULL), DIBS_INVALID, .flags = DIBS_UNCHECKED);
   put(s, "", VALUES("x"), DIBS_INVALID, .flags = DIBS_UNCHECKED);
-  put(s, "\1tiers", VALUES("x"), DIBS_INVALID, .flags = DIBS_UNCHECKED); /* where tiers keep their state */
+  put(s, "\1tiers", VALUES("x"), DIBS_INVALID, .flags = DIBS_UNCHECKED); /* the record of the tiers' state */
   get(s, "\1tiers", DIBS_INVALID);
   get(s, "doc", DIBS_INVALID, .if_version = "1");
   get(s, "doc", DIBS_NOT_FOUND);
 }
 
-static void memory_has_no_tables_of_yours(void **state) {
+static void the_memory_store_has_no_users_tables(void **state) {
   (void)state;
   dibs_store *s = memory_open();
   dibs_table *t = TABLE(.table = "event", .key = "id", .columns = "title");
   get(s, "1", DIBS_UNSUPPORTED, .table = t);
-  assert_says("use a SQL store");
+  assert_message("use a SQL store");
   put(s, "doc", VALUES("one"), DIBS_OK, .flags = DIBS_IF_ABSENT);
   put(s, "doc", VALUES("two"), DIBS_CONFLICT, .if_version = "7");
 }
@@ -93,7 +93,7 @@ static dibs_table *events(void) {
                .columns = "title, body");
 }
 
-static void a_number_is_counted_up(void **state) {
+static void a_number_version_is_incremented(void **state) {
   (void)state;
   dibs_store *s = store_open();
   dibs_table *t = events();
@@ -103,16 +103,16 @@ static void a_number_is_counted_up(void **state) {
   assert_string_equal(was->values[0].data, "Ball");
   assert_null(was->values[1].data);
   assert_string_equal(was->version, "3");
-  assert_int_equal(was->fence, 0);
+  assert_int_equal(was->fence.value, 0);
   put(s, "7", VALUES(KEEP, "long"), DIBS_OK, .table = t, .if_version = "3");
   assert_string_equal(result.version, "4");
   assert_string_equal(cell("SELECT title FROM event WHERE id = 7 AND version = 4 AND body = 'long'"), "Ball");
   put(s, "7", VALUES("late", "late"), DIBS_CONFLICT, .table = t, .if_version = "3");
   assert_string_equal(result.version, "4");
-  assert_says("at version \"4\", not \"3\"");
+  assert_message("at version \"4\", not \"3\"");
   put(s, "7", VALUES("odd", "odd"), DIBS_CONFLICT, .table = t, .if_version = "abc");
   put(s, "8", VALUES("x", "y"), DIBS_NOT_FOUND, .table = t, .if_version = "3");
-  assert_says("in table event");
+  assert_message("in table event");
   put(s, "7", VALUES(NULL, ""), DIBS_OK, .table = t, .if_version = "4");
   assert_null(get(s, "7", DIBS_OK, .table = t)->values[0].data);
   assert_string_equal(get(s, "7", DIBS_OK, .table = t)->values[1].data, "");
@@ -135,7 +135,7 @@ static void a_row_without_a_version_has_version_0(void **state) {
   assert_string_equal(cell("SELECT version FROM event"), "1");
 }
 
-static void only_what_is_absent_is_made(void **state) {
+static void only_an_absent_row_is_created(void **state) {
   (void)state;
   dibs_store *s = store_open();
   dibs_table *t = events();
@@ -144,13 +144,13 @@ static void only_what_is_absent_is_made(void **state) {
   put(s, "7", VALUES("late", NULL), DIBS_CONFLICT, .table = t, .flags = DIBS_IF_ABSENT);
   assert_string_equal(result.version, "1");
   assert_string_equal(cell("SELECT title FROM event WHERE version = 1 AND body IS NULL"), "Ball");
-  /* Nothing is made by the way. */
+  /* The refused write creates no row. */
   dibs_lease *lease = lease_of(s, "event/8");
   put(s, "8", VALUES("x", NULL), DIBS_NOT_FOUND, .table = t, .lease = lease);
   put(s, "8", VALUES("x", NULL), DIBS_NOT_FOUND, .table = t, .flags = DIBS_UNCHECKED);
   get(s, "8", DIBS_NOT_FOUND, .table = t, .lease = lease);
   put(s, "8", VALUES("x", NULL), DIBS_OK, .table = t, .lease = lease, .flags = DIBS_IF_ABSENT);
-  assert_int_equal(get(s, "8", DIBS_OK, .table = t)->fence, dibs_lease_fence(lease));
+  assert_int_equal(get(s, "8", DIBS_OK, .table = t)->fence.value, dibs_lease_fence(lease).value);
 }
 
 static void another_unique_key_is_not_the_key(void **state) {
@@ -173,20 +173,20 @@ static void the_row_remembers_the_fence(void **state) {
   dibs_lease *old = lease_of(s, "event/7");
   put(s, "7", VALUES("one", KEEP), DIBS_OK, .table = t, .lease = old);
   assert_string_equal(result.version, "4");
-  assert_int_equal(dibs_release(old, &said), DIBS_OK);
+  assert_int_equal(dibs_release(old, &reported), DIBS_OK);
   dibs_lease *held = lease_of(s, "event/7");
   const dibs_record *sealed = get(s, "7", DIBS_OK, .table = t, .lease = held);
   assert_string_equal(sealed->values[0].data, "one");
   assert_string_equal(sealed->version, "4");
-  assert_int_equal(sealed->fence, dibs_lease_fence(held));
+  assert_int_equal(sealed->fence.value, dibs_lease_fence(held).value);
   put(s, "7", VALUES("late", KEEP), DIBS_STALE, .table = t, .lease = old);
-  assert_int_equal(result.fence, dibs_lease_fence(held));
+  assert_int_equal(result.fence.value, dibs_lease_fence(held).value);
   put(s, "7", VALUES("late", KEEP), DIBS_STALE, .table = t, .lease = old, .if_version = "4");
   take_away(s, "7", DIBS_STALE, .table = t, .lease = old);
   assert_string_equal(cell("SELECT title FROM event"), "one");
   put(s, "7", VALUES("late", KEEP), DIBS_CONFLICT, .table = t, .lease = held, .if_version = "3");
   put(s, "7", VALUES("two", KEEP), DIBS_OK, .table = t, .lease = held, .if_version = "4");
-  /* The same number from another lease: the owner tells. */
+  /* The same number from another lease: the owner column decides. */
   sql("UPDATE event SET holder = holder + 1");
   put(s, "7", VALUES("other", KEEP), DIBS_STALE, .table = t, .lease = held);
   get(s, "7", DIBS_STALE, .table = t, .lease = held);
@@ -200,24 +200,24 @@ static void a_lost_lease_reads_nothing(void **state) {
   sql("INSERT INTO event (id, title, version) VALUES (7, 'Ball', 3)");
   dibs_lease_options o = {.size = sizeof o, .ttl_ms = 200, .flags = DIBS_NO_RENEW};
   dibs_lease *lease = NULL;
-  assert_int_equal(dibs_acquire(s, "short", &o, &lease, &said), DIBS_OK);
+  assert_int_equal(dibs_acquire(s, "short", &o, &lease, &reported), DIBS_OK);
   dibs_break_options now = {.size = sizeof now, .flags = DIBS_BREAK_NOW};
-  assert_int_equal(dibs_break(s, "short", &now, &said), DIBS_OK);
-  assert_int_equal(dibs_renew(lease, 0, &said), DIBS_LOST);
+  assert_int_equal(dibs_break(s, "short", &now, &reported), DIBS_OK);
+  assert_int_equal(dibs_renew(lease, 0, &reported), DIBS_LOST);
   get(s, "7", DIBS_LOST, .table = t, .lease = lease);
   dibs_lease_free(lease);
 }
 
 /* ---- Instants and hashes ---- */
 
-static void instants_grow_whatever_the_column_keeps(void **state) {
+static void instants_grow_at_any_column_precision(void **state) {
   (void)state;
   dibs_store *s = store_open();
   for (size_t i = 0; i < 3; i++) {
     static const char *const docs[] = {"doc_us", "doc_ms", "doc_s"};
     make_table(docs[i], "id %s PRIMARY KEY, body %s, changed %s", engine->text, engine->text, engine->instants[i]);
-    dibs_table *t =
-        TABLE(.table = docs[i], .key = "id", .version = "changed", .version_kind = "time", .columns = "body");
+    dibs_table *t = TABLE(.table = docs[i], .key = "id", .version = "changed", .version_kind = DIBS_VERSION_TIME,
+                          .columns = "body");
     char was[DIBS_VERSION_MAX + 1] = "";
     put(s, "a", VALUES("0"), DIBS_OK, .table = t, .flags = DIBS_IF_ABSENT);
     for (int n = 0; n < 5; n++) {
@@ -234,11 +234,12 @@ static void instants_grow_whatever_the_column_keeps(void **state) {
   }
 }
 
-static void an_instant_that_is_ahead_goes_on(void **state) {
+static void an_instant_in_the_future_still_grows(void **state) {
   (void)state;
   dibs_store *s = store_open();
   make_table("doc", "id %s PRIMARY KEY, body %s, changed %s", engine->text, engine->text, engine->instants[0]);
-  dibs_table *t = TABLE(.table = "doc", .key = "id", .version = "changed", .version_kind = "time", .columns = "body");
+  dibs_table *t =
+      TABLE(.table = "doc", .key = "id", .version = "changed", .version_kind = DIBS_VERSION_TIME, .columns = "body");
   sql("INSERT INTO doc VALUES ('a', 'x', '2099-12-31 23:59:59.999999')");
   sql("INSERT INTO doc VALUES ('b', 'x', NULL)");
   const char *was = get(s, "a", DIBS_OK, .table = t)->version;
@@ -249,15 +250,15 @@ static void an_instant_that_is_ahead_goes_on(void **state) {
   assert_true(strlen(result.version) >= 19);
 }
 
-static void a_hash_tells_contents_apart(void **state) {
+static void a_hash_distinguishes_contents(void **state) {
   (void)state;
   dibs_store *s = store_open();
   make_table("page", "id %s PRIMARY KEY, a %s, b %s, tag %s", engine->text, engine->text, engine->text, engine->text);
   for (int stored = 0; stored < 2; stored++) {
     sql("DELETE FROM page");
     sql("INSERT INTO page (id, a, b) VALUES ('x', 'one', NULL)");
-    dibs_table *t =
-        TABLE(.table = "page", .key = "id", .version = stored ? "tag" : NULL, .version_kind = "hash", .columns = "a b");
+    dibs_table *t = TABLE(.table = "page", .key = "id", .version = stored ? "tag" : NULL,
+                          .version_kind = DIBS_VERSION_HASH, .columns = "a b");
     const dibs_record *was = get(s, "x", DIBS_OK, .table = t);
     assert_int_equal(strlen(was->version), stored ? 0 : 64);
     put(s, "x", VALUES("two", KEEP), DIBS_OK, .table = t, .if_version = was->version);
@@ -280,9 +281,9 @@ static void a_hash_tells_contents_apart(void **state) {
   assert_string_equal(result.version, "36fe11a811dc08fb1c6206377c9ba7a0237592b3181d981f7560f39a0c4baf70");
 }
 
-/* ---- What a table may lack ---- */
+/* ---- Tables without some columns ---- */
 
-static void a_part_that_is_missing_is_named(void **state) {
+static void a_missing_column_is_named(void **state) {
   (void)state;
   dibs_store *s = store_open();
   dibs_lease *lease = lease_of(s, "x");
@@ -291,16 +292,16 @@ static void a_part_that_is_missing_is_named(void **state) {
   dibs_table *t = TABLE(.table = "bare", .key = "id", .columns = "a");
   assert_string_equal(get(s, "x", DIBS_OK, .table = t)->version, "");
   put(s, "x", VALUES("two"), DIBS_UNSUPPORTED, .table = t, .if_version = "1");
-  assert_says("bare was declared without a version column");
+  assert_message("bare was declared without a version column");
   put(s, "x", VALUES("two"), DIBS_UNSUPPORTED, .table = t, .lease = lease);
-  assert_says("bare was declared without a fence column");
+  assert_message("bare was declared without a fence column");
   get(s, "x", DIBS_UNSUPPORTED, .table = t, .lease = lease);
   put(s, "x", VALUES("two"), DIBS_OK, .table = t, .flags = DIBS_UNCHECKED);
   put(s, "y", VALUES("two"), DIBS_OK, .table = t, .flags = DIBS_IF_ABSENT);
   assert_string_equal(cell("SELECT COUNT(*) FROM bare WHERE a = 'two'"), "2");
 }
 
-static void a_name_that_is_wrong_is_named(void **state) {
+static void a_wrong_name_is_named(void **state) {
   (void)state;
   dibs_store *s = store_open();
   (void)events();
@@ -309,18 +310,18 @@ static void a_name_that_is_wrong_is_named(void **state) {
   dibs_table *column = TABLE(.table = "event", .key = "id", .version = "version", .columns = "titel");
   dibs_table *table = TABLE(.table = "evnt", .key = "id", .version = "version", .columns = "title");
   put(s, "7", VALUES("x"), DIBS_INVALID, .table = version, .if_version = "3");
-  assert_says("versoin");
-  assert_says("event");
+  assert_message("versoin");
+  assert_message("event");
   get(s, "7", DIBS_INVALID, .table = version);
-  assert_says("versoin");
+  assert_message("versoin");
   get(s, "7", DIBS_INVALID, .table = column);
-  assert_says("titel");
+  assert_message("titel");
   put(s, "7", VALUES("x"), DIBS_INVALID, .table = column, .if_version = "3");
   put(s, "8", VALUES("x"), DIBS_INVALID, .table = column, .flags = DIBS_IF_ABSENT);
-  assert_says("titel");
+  assert_message("titel");
   take_away(s, "7", DIBS_INVALID, .table = version, .if_version = "3");
   get(s, "7", DIBS_INVALID, .table = table);
-  assert_says("evnt");
+  assert_message("evnt");
   assert_string_equal(cell("SELECT title FROM event WHERE id = 7"), "Ball");
 }
 
@@ -338,20 +339,20 @@ static void a_table_may_be_altered_while_it_is_used(void **state) {
   sql("CREATE TABLE altered (id %s PRIMARY KEY, a %s, version %s)", engine->text, engine->text, engine->number);
   sql("INSERT INTO altered VALUES ('1', 'text', 1)");
   assert_string_equal(get(s, "1", DIBS_OK, .table = t)->values[0].data, "text");
-  /* The first one may fail, as prepared for the table that was; not for ever. */
+  /* The first call may fail, because its statement was prepared for the old table; later ones succeed. */
   dibs_record_options o = {.size = sizeof o, .table = t, .if_version = "1"};
   dibs_value value = {"x", 1};
-  if (dibs_record_put(s, "1", &value, 1, &o, NULL, &said) != DIBS_OK)
+  if (dibs_record_put(s, "1", &value, 1, &o, NULL, &reported) != DIBS_OK)
     put(s, "1", VALUES("x"), DIBS_OK, .table = t, .if_version = "1");
   put(s, "1", VALUES("y"), DIBS_OK, .table = t, .if_version = "2");
 }
 
 /* ---- Names and keys ---- */
 
-static void a_table_may_stand_in_a_schema(void **state) {
+static void a_table_may_be_in_a_schema(void **state) {
   (void)state;
   dibs_store *s = store_open();
-  (void)connection(); /* it knows the schema */
+  (void)connection(); /* this engine has schemas */
   char name[100];
   snprintf(name, sizeof name, "%s.event_2", engine->schema);
   make_table(name, "id %s PRIMARY KEY, title %s, version %s", engine->number, engine->text, engine->number);
@@ -380,7 +381,7 @@ static void keys_of_each_kind(void **state) {
   }
 }
 
-static void a_key_that_is_no_number_is_no_row(void **state) {
+static void a_key_that_is_not_a_number_matches_no_row(void **state) {
   (void)state;
   dibs_store *s = store_open();
   dibs_table *t = events();
@@ -390,19 +391,19 @@ static void a_key_that_is_no_number_is_no_row(void **state) {
   for (size_t i = 0; i < 3; i++) {
     dibs_record_options o = {.size = sizeof o, .table = t};
     dibs_record *record = NULL;
-    dibs_status status = dibs_record_get(s, wrong[i], &o, &record, &said);
+    dibs_status status = dibs_record_get(s, wrong[i], &o, &record, &reported);
     assert_true(status == DIBS_NOT_FOUND || status == DIBS_INVALID);
     o.if_version = "1";
     dibs_value values[2] = {{"x", 1}, {"y", 1}};
-    status = dibs_record_put(s, wrong[i], values, 2, &o, NULL, &said);
+    status = dibs_record_put(s, wrong[i], values, 2, &o, NULL, &reported);
     assert_true(status == DIBS_NOT_FOUND || status == DIBS_INVALID);
-    status = dibs_record_remove(s, wrong[i], &o, NULL, &said);
+    status = dibs_record_remove(s, wrong[i], &o, NULL, &reported);
     assert_true(status == DIBS_NOT_FOUND || status == DIBS_INVALID);
   }
   assert_string_equal(cell("SELECT COUNT(*) FROM event WHERE version = 1 AND title IN ('twelve', 'zero')"), "2");
 }
 
-static void a_megabyte_and_no_more(void **state) {
+static void a_value_has_at_most_a_megabyte(void **state) {
   (void)state;
   dibs_store *s = store_open();
   dibs_table *t = events();
@@ -425,26 +426,26 @@ static void a_megabyte_and_no_more(void **state) {
 int main(int argc, char *argv[]) {
   bed_begin(argc, argv);
   const struct CMUnitTest tests[] = {
-      TEST(a_version_that_stands_is_replaced),
-      TEST(who_is_late_is_told_the_fence),
-      TEST(a_write_must_say_how_it_is_guarded),
-      TEST(memory_has_no_tables_of_yours),
-      TEST(a_number_is_counted_up),
+      TEST(the_current_version_is_replaced),
+      TEST(a_late_writer_gets_the_fence_in_the_message),
+      TEST(a_write_needs_a_guard),
+      TEST(the_memory_store_has_no_users_tables),
+      TEST(a_number_version_is_incremented),
       TEST(a_row_without_a_version_has_version_0),
-      TEST(only_what_is_absent_is_made),
+      TEST(only_an_absent_row_is_created),
       TEST(another_unique_key_is_not_the_key),
       TEST(the_row_remembers_the_fence),
       TEST(a_lost_lease_reads_nothing),
-      TEST(instants_grow_whatever_the_column_keeps),
-      TEST(an_instant_that_is_ahead_goes_on),
-      TEST(a_hash_tells_contents_apart),
-      TEST(a_part_that_is_missing_is_named),
-      TEST(a_name_that_is_wrong_is_named),
+      TEST(instants_grow_at_any_column_precision),
+      TEST(an_instant_in_the_future_still_grows),
+      TEST(a_hash_distinguishes_contents),
+      TEST(a_missing_column_is_named),
+      TEST(a_wrong_name_is_named),
       TEST(a_table_may_be_altered_while_it_is_used),
-      TEST(a_table_may_stand_in_a_schema),
+      TEST(a_table_may_be_in_a_schema),
       TEST(keys_of_each_kind),
-      TEST(a_key_that_is_no_number_is_no_row),
-      TEST(a_megabyte_and_no_more),
+      TEST(a_key_that_is_not_a_number_matches_no_row),
+      TEST(a_value_has_at_most_a_megabyte),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Stock as a user of dibs.h sees it, in dibs' own table and in tables of the user's with foreign keys: every strategy,
- * every answer; takers that race; one bad claim among many; and processes that are killed while they take.
+ * Stock through dibs.h, in dibs' own table and in users' tables with foreign keys: every strategy, every answer, takers
+ * that race, one bad claim among many, and processes that are killed while they take.
  */
 #include "record_bed.h"
 
@@ -16,13 +16,13 @@
 #include <unistd.h>
 
 enum {
-  STRATEGIES = 7,
+  STRATEGIES = 6,
   SEATS = 50,
   APPLICANTS = 100,
   CREW = 24,
-  KILLED = 3, /* processes at once */
+  KILLED = 3, /* processes at the same time */
   KILL_ROUNDS = 4,
-  KILL_USERS = 8 /* threads of each */
+  KILL_USERS = 8 /* threads of each process */
 };
 
 static const char *program;
@@ -31,23 +31,23 @@ static dibs_stock_result r;
 static dibs_status took(dibs_store *s, const char *key, int64_t amount, dibs_stock_options o) {
   o.size = sizeof o;
   r.size = sizeof r;
-  return dibs_stock_take(s, key, amount, &o, &r, &said);
+  return dibs_stock_take(s, key, amount, &o, &r, &reported);
 }
 static dibs_status gave(dibs_store *s, const char *key, const char *claim, dibs_stock_options o) {
   o.size = sizeof o;
   r.size = sizeof r;
-  return dibs_stock_give(s, key, claim, &o, &r, &said);
+  return dibs_stock_give(s, key, claim, &o, &r, &reported);
 }
 static dibs_status shown(dibs_store *s, const char *key, const dibs_table *table) {
   dibs_stock_options o = {.size = sizeof o, .table = table};
   r.size = sizeof r;
-  return dibs_stock_show(s, key, &o, &r, &said);
+  return dibs_stock_show(s, key, &o, &r, &reported);
 }
 
 #define EXPECT(call, want)                                                                                             \
   do {                                                                                                                 \
     dibs_status expect_got = (call);                                                                                   \
-    if (expect_got != (want)) fail_msg("%s: %s: %s", #call, dibs_status_name(expect_got), said.text);                  \
+    if (expect_got != (want)) fail_msg("%s: %s: %s", #call, dibs_status_name(expect_got), reported.text);              \
   } while (0)
 
 static const char *own_key(void) {
@@ -77,7 +77,7 @@ static dibs_table *booking(void) {
                .claim_amount = "amount", .claim_given = "gone", .claim_owner = "person", .claim_time = "came");
 }
 
-/* One statement: who was killed may have left a commit that still lands. */
+/* One statement, because a commit of a killed process may still land. */
 static void expect_count(const char *id) {
   assert_string_equal(
       cell("SELECT seats_taken - (SELECT COALESCE(SUM(amount), 0) FROM applicant WHERE event_id = %s AND "
@@ -95,15 +95,15 @@ static void each_answer(dibs_store *s, const char *key, dibs_stock_options o, co
   assert_int_equal(strlen(claim), 32);
   assert_int_equal(r.got, 2);
   assert_true(r.used == 2 || r.used == -1);
-  assert_int_equal(said.text[0], '\0');
+  assert_int_equal(reported.text[0], '\0');
   o.claim = claim;
   EXPECT(took(s, key, 2, o), DIBS_REPLAY);
   assert_int_equal(r.got, 2);
   EXPECT(took(s, other, 2, o), DIBS_CONFLICT);
-  assert_says(claim);
+  assert_message(claim);
   o.claim = NULL;
   EXPECT(took(s, key, 4, o), DIBS_FULL);
-  assert_says("left");
+  assert_message("left");
   o.flags = DIBS_TAKE_PARTIAL;
   EXPECT(took(s, key, 4, o), DIBS_OK);
   assert_int_equal(r.got, 3);
@@ -113,7 +113,7 @@ static void each_answer(dibs_store *s, const char *key, dibs_stock_options o, co
   assert_int_equal(r.got, 2);
   EXPECT(gave(s, key, claim, o), DIBS_REPLAY);
   EXPECT(gave(s, key, "nobody", o), DIBS_NOT_FOUND);
-  assert_says("nobody");
+  assert_message("nobody");
   o.claim = "nobody";
   EXPECT(took(s, key, 1, o), DIBS_CONFLICT);
   o.claim = claim;
@@ -133,19 +133,21 @@ static void every_strategy_gives_every_answer(void **state) {
     snprintf(other, sizeof other, "%s", own_key());
     dibs_stock_options o = {.strategy = (dibs_strategy)strategy};
     EXPECT(took(s, key, 1, o), DIBS_NOT_FOUND);
-    assert_says("set its limit first");
+    assert_message("set its limit first");
     r.size = sizeof r;
-    EXPECT(dibs_stock_set(s, key, 5, NULL, &r, &said), DIBS_OK);
-    EXPECT(dibs_stock_set(s, other, 5, NULL, &r, &said), DIBS_OK);
+    EXPECT(dibs_stock_set(s, key, 5, NULL, &r, &reported), DIBS_OK);
+    EXPECT(dibs_stock_set(s, other, 5, NULL, &r, &reported), DIBS_OK);
     each_answer(s, key, o, other);
-    EXPECT(dibs_stock_set(s, key, 2, NULL, &r, &said), DIBS_FULL);
-    assert_says("3 are used");
+    EXPECT(dibs_stock_set(s, key, 2, NULL, &r, &reported), DIBS_FULL);
+    assert_message("3 are used");
     sql("DELETE FROM %s WHERE claim = 'nobody'",
         strcmp(engine->scheme, "postgres") == 0 ? "dibs.dibs_claim" : "dibs_claim");
   }
+  EXPECT(took(s, own_key(), 1, (dibs_stock_options){.strategy = (dibs_strategy)STRATEGIES}), DIBS_INVALID);
+  assert_message("there is no strategy 6");
 }
 
-static void every_strategy_on_tables_of_yours(void **state) {
+static void every_strategy_works_on_users_tables(void **state) {
   (void)state;
   dibs_store *s = store_open();
   dibs_table *t = booking();
@@ -160,18 +162,18 @@ static void every_strategy_on_tables_of_yours(void **state) {
   }
 }
 
-static void a_limit_of_yours_is_set(void **state) {
+static void the_limit_of_a_users_table_is_set(void **state) {
   (void)state;
   dibs_store *s = store_open();
   dibs_table *t = booking();
   dibs_stock_options o = {.size = sizeof o, .table = t};
-  EXPECT(dibs_stock_set(s, "2", 9, &o, NULL, &said), DIBS_OK);
+  EXPECT(dibs_stock_set(s, "2", 9, &o, NULL, &reported), DIBS_OK);
   assert_string_equal(cell("SELECT seats FROM event WHERE id = 2"), "9");
-  EXPECT(dibs_stock_set(s, "3", 4, &o, NULL, &said), DIBS_OK);
+  EXPECT(dibs_stock_set(s, "3", 4, &o, NULL, &reported), DIBS_OK);
   assert_string_equal(cell("SELECT seats - seats_taken FROM event WHERE id = 3"), "4");
 }
 
-/* Only what a claim can't do without. */
+/* Only the columns that a claim needs. */
 static void claims_without_amounts(void **state) {
   (void)state;
   dibs_store *s = store_open();
@@ -187,7 +189,7 @@ static void claims_without_amounts(void **state) {
     o.strategy = (dibs_strategy)strategy;
     if (strategy == DIBS_FENCED) {
       EXPECT(took(s, "blue", 1, o), DIBS_INVALID);
-      assert_says("without fence");
+      assert_message("without fence");
       continue;
     }
     sql("DELETE FROM guest");
@@ -201,7 +203,7 @@ static void claims_without_amounts(void **state) {
     assert_int_equal(r.got, 1);
     EXPECT(took(s, "blue", 2, o), DIBS_INVALID);
     EXPECT(gave(s, "blue", claim, o), DIBS_INVALID);
-    assert_says("claim_given");
+    assert_message("claim_given");
     EXPECT(took(s, "blue", 1, o), DIBS_OK);
     EXPECT(took(s, "blue", 1, o), DIBS_OK);
     EXPECT(took(s, "blue", 1, o), DIBS_FULL);
@@ -246,7 +248,7 @@ static void apply_all(struct applicant *applicants, size_t count) {
   pthread_barrier_destroy(&start);
 }
 
-/* Two handles, as of two processes. */
+/* Two handles act as two processes. */
 static void no_seat_is_sold_twice(void **state) {
   (void)state;
   dibs_store *stores[] = {store_open(), store_open()};
@@ -275,8 +277,8 @@ static void no_seat_is_sold_twice(void **state) {
   }
 }
 
-/* One has no parent, one is refused by a constraint, one repeats, one was another stock's: all others are in. */
-static void one_bad_claim_poisons_nobody(void **state) {
+/* One has no parent, one violates a constraint, one repeats, one belongs to another stock: all others are accepted. */
+static void one_bad_claim_does_not_harm_others(void **state) {
   (void)state;
   dibs_store *s = store_open();
   dibs_table *t = booking();
@@ -302,8 +304,7 @@ static void one_bad_claim_poisons_nobody(void **state) {
                          : i == 15         ? DIBS_CONFLICT
                                            : DIBS_OK;
       if (a[i].status != want)
-        fail_msg("%d: %s where it should be %s: %s", i, dibs_status_name(a[i].status), dibs_status_name(want),
-                 a[i].error.text);
+        fail_msg("%d: %s, expected %s: %s", i, dibs_status_name(a[i].status), dibs_status_name(want), a[i].error.text);
     }
     assert_string_equal(cell("SELECT COUNT(*) FROM applicant WHERE event_id = 1"), "20");
     expect_count("1");
@@ -313,18 +314,20 @@ static void one_bad_claim_poisons_nobody(void **state) {
 
 /* ---- Inside a transaction ---- */
 
-static void inside_it_stands_with_their_commit(void **state) {
+static void inside_a_take_commits_with_the_transaction(void **state) {
   (void)state;
   dibs_store *s = store_open(), *inside = NULL;
   dibs_table *t = booking();
   dibs_stock_options o = {.table = t, .owner = "ann"};
   void *mine = another_connection();
-  if (strcmp(engine->scheme, "sqlite") == 0) engine->run(mine, "PRAGMA foreign_keys = ON", NULL); /* theirs to choose */
+  if (strcmp(engine->scheme, "sqlite") == 0)
+    engine->run(mine, "PRAGMA foreign_keys = ON", NULL); /* the user's
+                                                          * choice */
   engine->run(mine, "BEGIN", NULL);
-  EXPECT(dibs_inside(s, mine, &inside, &said), DIBS_OK);
+  EXPECT(engine->inside(s, mine, &inside, &reported), DIBS_OK);
   EXPECT(took(inside, "1", 3, o), DIBS_OK);
   EXPECT(took(inside, "1", 100, o), DIBS_FULL);
-  o.owner = "stranger"; /* refused by a foreign key: their transaction goes on */
+  o.owner = "stranger"; /* refused by a foreign key: the user's transaction continues */
   EXPECT(took(inside, "1", 1, o), DIBS_NOT_FOUND);
   o.owner = "ann";
   EXPECT(took(inside, "1", 1, o), DIBS_OK);
@@ -336,7 +339,7 @@ static void inside_it_stands_with_their_commit(void **state) {
   expect_count("1");
   o.strategy = DIBS_COALESCED;
   engine->run(mine, "BEGIN", NULL);
-  EXPECT(dibs_inside(s, mine, &inside, &said), DIBS_OK);
+  EXPECT(engine->inside(s, mine, &inside, &reported), DIBS_OK);
   EXPECT(took(inside, "1", 3, o), DIBS_OK);
   dibs_close(inside);
   engine->run(mine, "ROLLBACK", NULL);
@@ -374,7 +377,7 @@ static void *take_on(void *arg) {
   return NULL;
 }
 
-/* The other end of the test below: takes until it is killed. */
+/* The child process of the test below: takes until it is killed. */
 static int taker_main(const char *uri, const char *path) {
   dibs_error error;
   dibs_store *store;
@@ -421,7 +424,7 @@ static size_t count_of(const char *path, const char *what) {
   return n;
 }
 
-/* Everyone's acknowledged claims are there: the primary key sees to "once". */
+/* All acknowledged claims exist; the primary key ensures that each exists once. */
 static void expect_all_claims(const char *path) {
   FILE *f = fopen(path, "r");
   char line[200], claim[100];
@@ -438,7 +441,7 @@ static void expect_all_claims(const char *path) {
   assert_int_equal(listed, has);
 }
 
-static void nothing_is_lost_or_counted_twice_when_takers_are_killed(void **state) {
+static void killed_takers_lose_nothing_and_count_nothing_twice(void **state) {
   (void)state;
   (void)booking();
   make_table("has", "ticket VARCHAR(64) PRIMARY KEY");
@@ -464,8 +467,8 @@ static void nothing_is_lost_or_counted_twice_when_takers_are_killed(void **state
   }
   expect_count("1");
   expect_all_claims(path);
-  size_t asked = count_of(path, "ask");
-  assert_true(strtoul(cell("SELECT COUNT(*) FROM applicant"), NULL, 10) <= asked);
+  size_t requested = count_of(path, "ask");
+  assert_true(strtoul(cell("SELECT COUNT(*) FROM applicant"), NULL, 10) <= requested);
   unlink(path);
 }
 
@@ -475,13 +478,13 @@ int main(int argc, char *argv[]) {
   bed_begin(argc, argv);
   const struct CMUnitTest tests[] = {
       TEST(every_strategy_gives_every_answer),
-      TEST(every_strategy_on_tables_of_yours),
-      TEST(a_limit_of_yours_is_set),
+      TEST(every_strategy_works_on_users_tables),
+      TEST(the_limit_of_a_users_table_is_set),
       TEST(claims_without_amounts),
       TEST(no_seat_is_sold_twice),
-      TEST(one_bad_claim_poisons_nobody),
-      TEST(inside_it_stands_with_their_commit),
-      TEST(nothing_is_lost_or_counted_twice_when_takers_are_killed),
+      TEST(one_bad_claim_does_not_harm_others),
+      TEST(inside_a_take_commits_with_the_transaction),
+      TEST(killed_takers_lose_nothing_and_count_nothing_twice),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# dibs.h is enough by itself, twice included, for old and new C and C++, with every warning an error.
+# Each public header compiles alone, and all of them together, included twice, in old and new C and C++, with every
+# warning an error.
 #   header_test.sh INCLUDE_DIR
 set -u
 include=$1
@@ -9,10 +10,16 @@ trap 'rm -rf "$tmp"' EXIT
 n=0
 
 cat >"$tmp/use.c" <<'C'
+#include "dibs/admin.h"
 #include "dibs.h"
 #include "dibs.h"
+#include "dibs/admin.h"
+#include "dibs/mysql.h"
+#include "dibs/postgres.h"
+#include "dibs/sqlite.h"
 
-static void done(dibs_lease *lease, dibs_status status, void *user) {
+static void done(dibs_lease *lease, dibs_status status, const dibs_error *error, void *user) {
+  (void)error;
   (void)lease;
   (void)status;
   (void)user;
@@ -29,7 +36,25 @@ dibs_status use(dibs_store *store, dibs_lease **lease, dibs_error *error) {
 }
 C
 cp "$tmp/use.c" "$tmp/use.cc"
-# A C++ compiler is asked for what C can't say: that nothing here is a keyword of its own.
+cat >>"$tmp/use.c" <<'C'
+size_t sizes(void);
+size_t sizes(void) {
+  dibs_store_options store = DIBS_STORE_OPTIONS_INIT;
+  dibs_lease_options lease = DIBS_LEASE_OPTIONS_INIT;
+  dibs_break_options breaking = DIBS_BREAK_OPTIONS_INIT;
+  dibs_table_options table = DIBS_TABLE_OPTIONS_INIT;
+  dibs_record_options record = DIBS_RECORD_OPTIONS_INIT;
+  dibs_record_result written = DIBS_RECORD_RESULT_INIT;
+  dibs_update_options update = DIBS_UPDATE_OPTIONS_INIT;
+  dibs_stock_options stock = DIBS_STOCK_OPTIONS_INIT;
+  dibs_stock_result taken = DIBS_STOCK_RESULT_INIT;
+  dibs_once_options once = DIBS_ONCE_OPTIONS_INIT;
+  dibs_tiers_info tiers = DIBS_TIERS_INFO_INIT;
+  return store.size + lease.size + breaking.size + table.size + record.size + written.size + update.size + stock.size +
+         taken.size + once.size + tiers.size;
+}
+C
+# The C++ compiler also checks that no name is a keyword of C++.
 cat >>"$tmp/use.cc" <<'C'
 namespace {
 struct guard {
@@ -59,7 +84,13 @@ try() {
   fi
 }
 
-echo 1..7
+echo 1..17
+for header in dibs.h dibs/admin.h dibs/postgres.h dibs/mysql.h dibs/sqlite.h; do
+  printf '#include "%s"\n' "$header" >"$tmp/alone.c"
+  cp "$tmp/alone.c" "$tmp/alone.cc"
+  try "$header alone, C99" gcc -std=c99 "$tmp/alone.c"
+  try "$header alone, C++11" g++ -std=c++11 "$tmp/alone.cc"
+done
 try 'C99, gcc' gcc -std=c99 "$tmp/use.c"
 try 'C17, gcc, conversions' gcc -std=c17 -Wconversion -Wshadow -Wundef "$tmp/use.c"
 try 'C99, clang' clang -std=c99 "$tmp/use.c"

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# What `meson install` lays down is enough for a stranger: pkg-config, header, library, command, pages, completions.
+# `meson install` installs everything that a program needs: pkg-config, headers, library, command, pages, completions.
 #   install_test.sh BUILD_DIR PREFIX LIBDIR [ASAN?]
 set -u
 build=$1
@@ -23,7 +23,7 @@ ok() { # ok NAME COMMAND...
   fi
 }
 
-# The program opens a store in memory, takes a lease and looks at its fence.
+# The program opens a store in memory, acquires a lease and checks its fence.
 cat >"$tmp/use.c" <<'C'
 #include <dibs.h>
 #include <stdio.h>
@@ -37,7 +37,7 @@ int main(void) {
   if (strcmp(dibs_version(), EXPECTED) != 0) return 1;
   if (dibs_open("memory:", NULL, &store, &error) != DIBS_OK) return puts(error.text), 2;
   if (dibs_acquire(store, "name", NULL, &lease, &error) != DIBS_OK) return puts(error.text), 3;
-  if (dibs_lease_fence(lease) == 0 || !dibs_lease_alive(lease)) return 4;
+  if (dibs_lease_fence(lease).value == 0 || !dibs_lease_alive(lease)) return 4;
   if (dibs_release(lease, &error) != DIBS_OK) return puts(error.text), 5;
   dibs_lease_free(lease);
   dibs_close(store);
@@ -62,21 +62,28 @@ compile() { # compile COMPILER SOURCE OUT
   "$1" -Wall -Wextra -Werror -DEXPECTED="\"$(pkg-config --modversion dibs)\"" -o "$3" "$2" $(flags)
 }
 same_soname() { objdump -p "$dest$prefix/$libdir/libdibs.so" | grep 'SONAME.*libdibs\.so\.0$'; }
+# The program of EXAMPLES in dibs.h(3), as a reader copies it.
+example() {
+  sed -n '/^\.Sh EXAMPLES/,/^\.Ed/p' "$dest$prefix/share/man/man3/dibs.h.3" | sed '1,/^\.Bd/d;/^\.Ed/d;s/\\-/-/g;s/\\e/\\/g' >"$tmp/page.c"
+  grep -q dibs_record_put "$tmp/page.c" && compile gcc "$tmp/page.c" "$tmp/page" && DIBS_STORE="sqlite://$tmp/page.db" "$tmp/page"
+}
 answers() { "$dest$prefix/bin/dibs" version | grep -F "$(pkg-config --modversion dibs)"; }
-clean() { # nothing that only a build needs
+clean() { # no file that only a build needs
   ! find "$dest" -name '*.a' -o -name 'store.h' | grep .
 }
 
-echo 1..11
+echo 1..13
 ok 'installs' meson install -C "$build" --no-rebuild --destdir "$dest" --quiet
-ok 'header, library, pkg-config file' there include/dibs.h "$libdir/libdibs.so" "$libdir/pkgconfig/dibs.pc"
+ok 'header, library, pkg-config file' there include/dibs.h include/dibs/admin.h include/dibs/postgres.h include/dibs/mysql.h include/dibs/sqlite.h "$libdir/libdibs.so" "$libdir/pkgconfig/dibs.pc"
 ok 'the soname is libdibs.so.0' same_soname
 ok 'nothing internal is installed' clean
 ok 'manual pages' there share/man/man3/dibs.h.3 share/man/man1/dibs.1
 ok 'completions' there share/bash-completion/completions/dibs share/zsh/site-functions/_dibs \
   share/fish/vendor_completions.d/dibs.fish
 ok 'the command answers' answers
+ok 'and finds dibs-lab' "$dest$prefix/bin/dibs" lab --help
 ok 'a C program compiles' compile gcc "$tmp/use.c" "$tmp/c"
 ok 'and runs' "$tmp/c"
 ok 'a C++ program compiles' compile g++ "$tmp/use.cc" "$tmp/cc"
 ok 'and runs' "$tmp/cc"
+ok 'the example of dibs.h(3) compiles and runs' example

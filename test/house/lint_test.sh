@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# The style linter goes red on a bad sample of each rule, and stays green on what looks like one but is not.
+# The linters of style and of words report a bad sample of each rule, and accept samples that only look bad.
 #   lint_test.sh SOURCE_DIR
 set -u
 top=$1
@@ -21,12 +21,14 @@ verdict() { # verdict GOOD? NAME
 
 fresh() {
   rm -rf "$tmp/tree"
-  mkdir -p "$tmp/tree/src/base" "$tmp/tree/src/lease" "$tmp/tree/src/store" "$tmp/tree/src/drivers" \
-    "$tmp/tree/src/cli" "$tmp/tree/test/contract" "$tmp/tree/script"
+  for folder in base lease store drivers drivers/sqlite drivers/mysql tier cli unheard; do
+    mkdir -p "$tmp/tree/src/$folder"
+  done
+  mkdir -p "$tmp/tree/test/contract" "$tmp/tree/script" "$tmp/tree/model" "$tmp/tree/doc/decisions"
   printf '%s\nint dibs__one(void);\n' "$spdx" >"$tmp/tree/src/base/one.h"
 }
 
-# red RULE FILE [LINE...]: the sample makes just this rule fire, on this file.
+# red RULE FILE [LINE...]: the sample makes exactly this rule fire, in this file.
 red() {
   rule=$1
   file=$2
@@ -60,7 +62,7 @@ body() { # a function of N lines in all
   echo '}'
 }
 
-echo 1..38
+echo 1..93
 red banned-call src/base/x.c 'void f(void) { strcpy(a, b); }'
 red banned-call src/cli/x.c 'void f(void) { sprintf(a, "x"); }'
 red banned-call src/cli/x.c 'void f(void) { signal(SIGINT, g); }'
@@ -83,12 +85,22 @@ green src/lease/x.c 'void f(void) { uptime(1); int time = 2; }'
 red own-room src/cli/x.c 'void f(void) { sqlite3_step(s); }'
 red arrow src/base/x.c '#include "store/store.h"'
 red arrow src/drivers/x.c '#include "lease/lease.h"'
-red arrow src/lease/x.c '#include "drivers/sqlite_side.h"'
+red arrow src/lease/x.c '#include "drivers/sqlite/side.h"'
 red arrow src/store/x.c '#include "../lease/lease.h"'
-green src/cli/x.c '#include "drivers/x.h"' '#include "lease/x.h"'
+red arrow src/cli/x.c '#include "drivers/x.h"'
+red arrow src/cli/x.c '#include "guard/guard_impl.h"'
+red arrow src/tier/x.c '#include "lease/lease.h"'
+red arrow src/unheard/x.c '#include "base/port.h"'
+red arrow src/drivers/sqlite/x.c '#include "drivers/memory/memory.h"'
+red arrow src/drivers/mysql/x.c '#include "drivers/server/server_impl.h"'
+green src/drivers/mysql/x.c '#include "drivers/server/server.h"' '#include "drivers/mysql/mysql_impl.h"' '#include "sql/wire.h"'
+green src/cli/x.c '#include "guard/guard.h"' '#include "store/uri.h"' '#include "cli/cli.h"'
 green src/lease/x.c '#include "store/store.h"' '#include "base/port.h"' '#include "dibs.h"' '#include "near.h"'
 red engine-name src/lease/x.c 'int f(void) { return g("sqlite"); }'
 red engine-name src/store/x.c 'int dibs__Redis_driver;'
+red engine-name src/tier/x.c 'int f(void) { return g("redis"); }'
+red engine-name src/drivers/sqlite/x.c 'int f(void) { return g("sqlite", "mysql"); }'
+green src/drivers/sqlite/x.c 'int f(void) { return g("sqlite"); }'
 green src/lease/x.c '/* as PostgreSQL does */' 'int x;'
 red reserved src/base/x.c 'int __mine;'
 red reserved src/base/x.c '#define _MINE 1'
@@ -109,3 +121,48 @@ fresh
 printf '%s\n' "$spdx" '/*' ' *  R1  one' ' *  R2  two' ' */' >"$tmp/tree/src/store/store.h"
 printf '%s\n' "$spdx" '/* R1, R22 */' >"$tmp/tree/test/contract/x.c"
 red_now contract src/store/store.h 'contract: a requirement without a test'
+
+# ---- Words ----
+
+words() { # words CODE NAME FILE TEXT: the text as that file
+  fresh
+  mkdir -p "$tmp/tree/doc/man"
+  printf "$4\n" >"$tmp/tree/$3"
+  case $3 in src/*) set -- "$@" "$3" ;; *) set -- "$1" "$2" "$3" "$4" ;; esac
+  code=$1 name=$2 file=$3
+  shift 4
+  "$top/script/lint-words" "$tmp/tree" "$@" >"$tmp/out" 2>&1
+  [ $? = "$code" ] && { [ "$code" = 0 ] || { [ "$(wc -l <"$tmp/out")" = 1 ] && grep -q "^$file:[0-9]*: words: " "$tmp/out"; }; }
+  verdict $? "words: $name"
+}
+for phrase in 'the holder is told' 'it is said' 'is as good' 'begins anew' 'the version that stands' 'leave it away' \
+  'there are no 3 left' 'of its own accord' 'the one behind it' 'it came to nothing' 'takes part' 'this goes by time' \
+  'asks for it' 'it lets go' 'it is away' 'one that waits' 'see what is there' 'for whoever comes' 'works as ever' \
+  'found by the way' 'it is kept back' 'it lets in two' "it is nobody's lease" 'a waiter is passed over' 'two ids told apart' \
+  'a server being away'; do
+  words 1 "$phrase" README.md "A text: $phrase."
+done
+words 1 'across a line' doc/x.md 'The holder is\ntold.'
+words 1 'first word' README.md 'Leases end. Who holds one, hurries.'
+words 0 'a question' README.md 'Who holds it?'
+words 0 'across a paragraph' README.md 'This holder is\n\ntold.'
+words 0 'across a sentence' README.md 'The file is behind. It grows.'
+words 0 'stands for' README.md 'A dash stands for standard input.'
+words 0 'code' README.md 'See `is told`.\n\n```\nit stands\n```'
+words 1 'a manual page' doc/man/x.1 '.Sh NAME\nWhoever comes.'
+words 0 'a literal block' doc/man/x.1 '.Bd -literal\nit stands\n.Ed'
+words 1 'a string of C' src/base/x.c 'f("it stands");'
+words 1 'a comment of C' src/base/x.c '/* The holder\n * is told. */'
+words 0 'code of C' src/base/x.c 'int stands = is(told);'
+# The paths that are checked by default.
+words 1 'a decision' doc/decisions/1.md 'A lease begins anew.'
+words 1 'a comment of a test' test/contract/x.c '/* It stands. */'
+words 1 'a comment of a test script' test/contract/x.sh '#!/bin/sh\n# It stands.'
+words 1 'a comment of a script' script/test '#!/bin/sh\n# It stands.'
+words 1 'a comment of a model' model/x.pml '/* It stands. */'
+words 0 'code of a model' model/x.pml 'bool stands = true;'
+fresh
+rm -r "$tmp/tree/src"
+"$top/script/lint-words" "$tmp/tree" >"$tmp/out" 2>&1
+[ $? = 2 ]
+verdict $? 'words: no file is an error'

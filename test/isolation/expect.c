@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What a spec promises of a permutation that was run. */
+/* Checks the expectations of a spec for a permutation that was run. */
 #include "isolation.h"
 
 #include <stdlib.h>
@@ -10,7 +10,7 @@ static bool wrong(char *why, size_t size, const char *expectation, const char *s
   return false;
 }
 
-/* DEADLOCK is a status here: of a statement that the engine ended for it. */
+/* DEADLOCK is a status here: of a statement that the engine ended because of a deadlock. */
 static bool answers(const struct step *step, const char *status, size_t len) {
   const char *name = step->deadlock ? "DEADLOCK" : dibs_status_name(step->status);
   return strlen(name) == len && strncmp(name, status, len) == 0;
@@ -42,7 +42,7 @@ static int count_of(struct spec *spec, const char *status, const char *names, bo
   return count;
 }
 
-/* $ok(a,b) and $got(a) in what is expected. */
+/* Replaces $ok(a,b) and $got(a) in an expectation. */
 static bool fill_in(struct spec *spec, const char *from, char *to, size_t size) {
   size_t len = 0;
   while (*from && len + TEXT_MAX < size) {
@@ -72,15 +72,15 @@ static bool fill_in(struct spec *spec, const char *from, char *to, size_t size) 
 
 static bool value_holds(struct play *play, struct spec *spec, const char *rest, const char *all, char *why,
                         size_t size) {
-  char asked[TEXT_MAX], sql[4 * TEXT_MAX], want[4 * TEXT_MAX], have[TEXT_MAX], saw[3 * TEXT_MAX];
+  char requested[TEXT_MAX], sql[4 * TEXT_MAX], want[4 * TEXT_MAX], have[TEXT_MAX], saw[3 * TEXT_MAX];
   const char *equals = NULL;
   for (const char *at = rest; (at = strstr(at, " = ")); at++) equals = at; /* the last one */
   if (!equals || !fill_in(spec, equals + 3, want, sizeof want)) return wrong(why, size, all, "makes no sense");
-  snprintf(asked, sizeof asked, "%.*s", (int)(equals - rest), rest);
-  if (!fill_in(spec, asked, sql, sizeof sql)) return wrong(why, size, all, "makes no sense");
+  snprintf(requested, sizeof requested, "%.*s", (int)(equals - rest), rest);
+  if (!fill_in(spec, requested, sql, sizeof sql)) return wrong(why, size, all, "makes no sense");
   if (!play_value(play, sql, have, sizeof have)) return wrong(why, size, all, have);
   if (strcmp(want, have) == 0) return true;
-  snprintf(saw, sizeof saw, "it is \"%s\", not \"%.300s\"", have, want);
+  snprintf(saw, sizeof saw, "it is \"%s\", expected \"%.300s\"", have, want);
   return wrong(why, size, all, saw);
 }
 

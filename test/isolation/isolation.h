@@ -2,40 +2,43 @@
 #ifndef DIBS_TEST_ISOLATION_H
 #define DIBS_TEST_ISOLATION_H
 /*
- * Interleavings: a few sessions, each with its steps in order, are run in every order in which their steps can be
- * mixed. What each step answers, and what the tables say in the end, must be what the spec promises.
+ * Interleavings: a few sessions, each with ordered steps, run in every order in which their steps can be mixed.  The
+ * answers of the steps, and the tables at the end, must be what the spec promises.
  *
- *   on sqlite postgres mysql          engines; without it all
- *   setup SQL                         before each permutation, one statement a line; `@text` is a key type of the
- * engine's teardown SQL                      and after table KEY=VALUE ...               declares the table of `record`
- * and `stock` steps (as dibs_table_options has it) session NAME                      the steps that follow are its
+ *   on sqlite postgres mysql          engines; default: all
+ *   setup SQL                         before each permutation, one statement in each line; `@text` is a key type of the
+ *                                     engine
+ *   teardown SQL                      and after each permutation
+ *   table KEY=VALUE ...               declares the table of `record` and `stock` steps, as in dibs_table_options
+ *   session NAME                      the following steps belong to it
  *   NAME: WORDS                       a step, see below
- *   only NAME NAME ...                these permutations alone; without it all
+ *   only NAME NAME ...                only these permutations; default: all
  *   expect ...                        in every permutation, see below
- *   some STATUS of STEP ...           in some permutation of the spec one of them answers that
+ *   some STATUS of STEP ...           in at least one permutation of the spec one of these steps answers that
  *
  * Steps:
  *   sql STATEMENT                     on a connection of the session's own
- *   get KEY                           reads the record; put and what follows know its version
- *   put KEY VALUE                     if that version stands; every `*` in VALUE is what was read
+ *   get KEY                           reads the record; put and later steps know its version
+ *   put KEY VALUE                     if that version is current; every `*` in VALUE becomes the content that was read
  *   seal KEY LEASE                    reads under the lease's fence
  *   save KEY LEASE VALUE              writes under it
  *   take KEY AMOUNT CLAIM [STRATEGY]  give KEY CLAIM
- *   once KEY                          begins: OK when it runs here, REPLAY with the answer of who ran it
+ *   once KEY                          begins: OK if it runs here, REPLAY with the answer of another session's run
  *   answer TEXT | fail                ends what `once` began; NOT_FOUND if nothing runs here
  *   lease NAME FENCE                  (outside of sessions) a lease that was granted under this fence
  *
  * Expectations:
  *   STEP is STATUS|STATUS...
- *   N STATUS of STEP STEP ...         exactly so many of them answer that; `N` may be <=N or >=N
- *   value SQL = TEXT                  what one cell holds; $ok(STEP,STEP) is how many of them answered OK, $got(STEP)
- * what the step read or was given if STEP STATUS then EXPECTATION
+ *   N STATUS of STEP STEP ...         exactly N of these steps answer that; `N` may be <=N or >=N
+ *   value SQL = TEXT                  the content of one cell; $ok(STEP,STEP) is how many of these steps answered OK,
+ *                                     $got(STEP) the result of the step
+ *   if STEP STATUS then EXPECTATION
  *
- * A step that has not answered after a while waits for another session: the next due step of another is begun
- * meanwhile, and its own session's when it has answered.
+ * A step that does not answer for a while waits for another session: meanwhile the next due step of another session
+ * begins, and the next one of its own session after it has answered.
  */
 #include "base/port.h"
-#include "lab/door.h"
+#include "lab/lab.h"
 
 #include <stdio.h>
 
@@ -45,9 +48,9 @@ struct step {
   char name[WORD_MAX];
   char words[TEXT_MAX];
   int session;
-  /* Of the permutation that runs. */
+  /* State of the running permutation. */
   _Atomic bool begun;
-  dibs__word done; /* 1: it has answered */
+  dibs__word done; /* 1: the step has answered */
   dibs_status status;
   bool deadlock;
   char got[TEXT_MAX];
@@ -75,9 +78,9 @@ struct spec {
 };
 
 /* ---- spec.c ---- */
-/* As much as fits. */
+/* Copies as much as fits. */
 void spec_copy(char *to, size_t size, const char *from);
-/* false: said where and what. */
+/* false: it printed the place and the mistake. */
 bool spec_read(const char *path, struct spec *spec);
 struct step *spec_step(struct spec *spec, const char *name, size_t len);
 
@@ -85,15 +88,15 @@ struct step *spec_step(struct spec *spec, const char *name, size_t len);
 struct play;
 struct play *play_new(struct spec *spec, const char *uri);
 void play_free(struct play *play);
-/* Runs the steps in this order; afterwards each has its answer.  false: it could not be set up, or never came to rest.
+/* Runs the steps in this order; afterwards each has its answer.  false: the setup failed, or the steps did not end.
  */
 bool play_run(struct play *play, const int order[], size_t count);
-/* One cell; false with words. */
+/* Reads one cell; false: `why` has the reason. */
 bool play_value(struct play *play, const char *sql, char *to, size_t size);
 const char *play_engine(const struct play *play);
 
 /* ---- expect.c ---- */
-/* false: `why` says what is not as promised. */
+/* false: `why` names the broken expectation. */
 bool expect_holds(struct play *play, struct spec *spec, const char *expectation, char *why, size_t size);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * isolation URI SPEC...      TAP: a case a permutation
+ * isolation URI SPEC...      TAP: one case for each permutation
  *
- * URI: a SQLite file that may be made, or a server's.
+ * URI: a SQLite file, which is created if necessary, or a server's.
  */
 #include "isolation.h"
 
@@ -13,7 +13,7 @@ struct run {
   struct spec *spec;
   struct play *play;
   int cases, failed;
-  bool some[LINES_MAX]; /* of spec->some: seen */
+  bool some[LINES_MAX]; /* which of spec->some have occurred */
 };
 
 static void name_order(const struct run *run, const int order[], char *to, size_t size) {
@@ -31,7 +31,7 @@ static void tell_answers(const struct run *run, const int order[]) {
   }
 }
 
-/* STATUS of STEP ...: as an expectation it is ">=1 STATUS of ...". */
+/* STATUS of STEP ... is the expectation ">=1 STATUS of ...". */
 static void look_for_some(struct run *run) {
   char text[TEXT_MAX + 8], why[3 * TEXT_MAX];
   for (size_t i = 0; i < run->spec->some.count; i++) {
@@ -54,7 +54,7 @@ static void run_order(struct run *run, const int order[]) {
   fflush(stdout);
 }
 
-/* All ways to mix the sessions' steps, each session's in order. */
+/* All orders that mix the sessions' steps and keep each session's own order. */
 static void mix(struct run *run, int order[], size_t at, size_t taken[]) {
   if (at == run->spec->step_count) {
     run_order(run, order);
@@ -107,7 +107,7 @@ static void run_spec(struct run *run, const char *uri) {
   size_t taken[SESSIONS_MAX] = {0};
   run->play = play_new(run->spec, uri);
   if (!run->play) {
-    printf("not ok %d - %s can't be set up\n", ++run->cases, run->spec->path);
+    printf("not ok %d - %s: the setup failed\n", ++run->cases, run->spec->path);
     run->failed++;
     return;
   }
@@ -134,7 +134,7 @@ int main(int argc, char **argv) {
     if (serves(run.spec, argv[1]))
       run_spec(&run, argv[1]);
     else
-      printf("ok %d - %s # SKIP not of this engine\n", ++run.cases, argv[i]);
+      printf("ok %d - %s # SKIP not for this engine\n", ++run.cases, argv[i]);
     free(run.spec);
   }
   printf("1..%d\n", run.cases);

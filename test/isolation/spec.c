@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Reading a spec. */
+/* Reads a spec. */
 #include "isolation.h"
 
 #include <ctype.h>
@@ -97,9 +97,9 @@ bool spec_read(const char *path, struct spec *spec) {
     fine = read_line(spec, from);
   }
   if (file) fclose(file);
-  if (!fine) printf("Bail out! %s:%d: this is no line of a spec\n", path, nr);
+  if (!fine) printf("Bail out! %s:%d: unknown line in a spec\n", path, nr);
   if (fine && spec->expect.count == 0) {
-    printf("Bail out! %s expects nothing\n", path);
+    printf("Bail out! %s has no expectation\n", path);
     return false;
   }
   return fine;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Sessions and what their steps do.  Each session is a thread with a store handle and a connection of its own. */
+/* Sessions and their steps.  Each session is a thread with a store handle and a connection of its own. */
 #include "isolation.h"
 
 #include "dibs.h"
@@ -7,19 +7,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How long a step may take before it counts as waiting for another; how long all of it may take. */
+/* How long a step may take before it counts as waiting for another; how long the whole permutation may take. */
 enum { WAITS_MS = 120, STUCK_MS = 20000, ONCE_MS = 15000 };
 
 struct session {
   struct play *play;
   int nr;
   dibs__thread *thread;
-  dibs__word told; /* goes up when there is a step, or the end */
+  dibs__word told; /* increases for each step, and at the end */
   struct step *next;
   bool ending;
   dibs_store *store;
   struct lab_line line;
-  dibs_lease *leases[SESSIONS_MAX]; /* of the permutation, as they were needed */
+  dibs_lease *leases[SESSIONS_MAX]; /* of the permutation, created as needed */
   char version[DIBS_VERSION_MAX + 1], read[TEXT_MAX];
   struct step *ends_once; /* the step that ended what `once` began */
   bool runs_once;
@@ -28,9 +28,9 @@ struct session {
 struct play {
   struct spec *spec;
   const char *uri;
-  struct lab_door *door;
+  struct lab_connection *connection;
   struct lab_line line;
-  dibs_store *store; /* made dibs' own tables */
+  dibs_store *store; /* created dibs' own tables */
   dibs_table *table;
   char own[8][TEXT_MAX]; /* of the table's declaration */
   struct session sessions[SESSIONS_MAX];
@@ -49,7 +49,7 @@ static size_t split(char *text, char *words[], size_t max) {
   return count;
 }
 
-/* Keys of dibs' own tables outlive a permutation, so each has its own. */
+/* Keys of dibs' own tables outlive a permutation, so each permutation has its own. */
 static void key_of(const struct session *s, const char *word, char *to, size_t size) {
   if (s->play->table)
     snprintf(to, size, "%s", word);
@@ -71,16 +71,16 @@ static void answer(struct step *step, dibs_status status, const char *why) {
 }
 
 static void do_sql(struct session *s, struct step *step, const char *text) {
-  enum dibs__sql_step end = dibs__lab_say(&s->line, text, NULL, 0);
+  enum dibs__sql_rc end = dibs__lab_run_sql(&s->line, text, NULL, 0);
   const struct dibs__sql_wire *wire = s->line.wire;
   dibs_status status = DIBS_OK;
-  step->deadlock = end != DIBS__SQL_FINE && wire->trouble == DIBS__SQL_DEADLOCK;
-  if (end != DIBS__SQL_FINE) status = wire->trouble == DIBS__SQL_TWICE ? DIBS_REPLAY : DIBS_CONFLICT;
-  if (end == DIBS__SQL_FINE && wire->engine->rows(wire, 0) > 0) {
+  step->deadlock = end != DIBS__SQL_OK && wire->trouble == DIBS__SQL_DEADLOCK;
+  if (end != DIBS__SQL_OK) status = wire->trouble == DIBS__SQL_TWICE ? DIBS_REPLAY : DIBS_CONFLICT;
+  if (end == DIBS__SQL_OK && wire->engine->rows(wire, 0) > 0) {
     struct dibs__sql_value cell = wire->engine->cell(wire, 0, 0, 0, DIBS__SQL_TEXT);
     if (cell.kind == DIBS__SQL_TEXT) snprintf(step->got, sizeof step->got, "%.*s", (int)cell.len, cell.p);
   }
-  answer(step, status, wire->words);
+  answer(step, status, wire->message);
 }
 
 static dibs_lease *lease_of(struct session *s, const char *name, dibs_error *error) {
@@ -91,7 +91,8 @@ static dibs_lease *lease_of(struct session *s, const char *name, dibs_error *err
     if (strcmp(known->name, name) != 0) continue;
     error->status = DIBS_OK;
     snprintf(id, sizeof id, "%016x%016x", s->play->nr, (unsigned)(i + 1));
-    if (!s->leases[i] && dibs_lease_adopt(s->store, "iso", id, known->fence, NULL, &s->leases[i], error) != DIBS_OK)
+    if (!s->leases[i] &&
+        dibs_lease_adopt(s->store, "iso", id, (dibs_fence){known->fence}, NULL, &s->leases[i], error) != DIBS_OK)
       return NULL;
     return s->leases[i];
   }
@@ -100,7 +101,7 @@ static dibs_lease *lease_of(struct session *s, const char *name, dibs_error *err
 
 static void drop_leases(struct session *s) {
   for (size_t i = 0; i < SESSIONS_MAX; i++) {
-    if (s->leases[i] && dibs_lease_detach(s->leases[i], NULL) != DIBS_OK) printf("# a lease was not let go\n");
+    if (s->leases[i] && dibs_lease_detach(s->leases[i], NULL) != DIBS_OK) printf("# a lease was not released\n");
     dibs_lease_free(s->leases[i]);
     s->leases[i] = NULL;
   }
@@ -125,7 +126,7 @@ static void do_get(struct session *s, struct step *step, const char *key, const 
   answer(step, status, error.text);
 }
 
-/* `*` stands for what was read. */
+/* `*` means the content that was read. */
 static void value_of(const struct session *s, const char *from, char *to, size_t size) {
   size_t len = 0;
   for (; *from && len + 1 < size; from++) {
@@ -180,7 +181,7 @@ static void do_stock(struct session *s, struct step *step, const char *key, cons
   answer(step, status, error.text);
 }
 
-/* ---- Once: its work is the steps that follow ---- */
+/* ---- Once: its work is the following steps ---- */
 
 static struct step *next_step(struct session *s);
 static void do_step(struct session *s, struct step *step);
@@ -252,7 +253,7 @@ static void do_step(struct session *s, struct step *step) {
   else if (strcmp(verb, "once") == 0 && count == 2)
     do_once(s, step, key);
   else if ((strcmp(verb, "answer") == 0 || strcmp(verb, "fail") == 0) && s->runs_once)
-    s->ends_once = step; /* answered when the call that runs has ended */
+    s->ends_once = step; /* answered when the running call has ended */
   else
     answer(step, strcmp(verb, "answer") == 0 || strcmp(verb, "fail") == 0 ? DIBS_NOT_FOUND : DIBS_INVALID,
            "no such step");
@@ -260,7 +261,7 @@ static void do_step(struct session *s, struct step *step) {
 
 /* ---- Sessions ---- */
 
-/* NULL: it is over. */
+/* NULL: the permutation is over. */
 static struct step *next_step(struct session *s) {
   for (;;) {
     uint32_t seen = atomic_load(&s->told);
@@ -279,8 +280,8 @@ static void serve(void *arg) {
   for (struct step *step; (step = next_step(s));) do_step(s, step);
 }
 
-/* The step of this session before this one has answered, or there is none: nobody else writes `next`. */
-static void tell(struct session *s, struct step *step) {
+/* The previous step of this session has answered, or this is the first: no other thread writes `next`. */
+static void hand_over_step(struct session *s, struct step *step) {
   s->next = step;
   atomic_fetch_add(&s->told, 1);
   dibs__word_wake(&s->told, 1, false);
@@ -293,24 +294,24 @@ static bool wait_for(struct step *step, int64_t ms) {
   return true;
 }
 
-static bool say_all(struct play *play, const struct lines *lines, bool must) {
+static bool run_setup(struct play *play, const struct lines *lines, bool must) {
   for (size_t i = 0; i < lines->count; i++) {
-    if (dibs__lab_say(&play->line, lines->text[i], NULL, 0) == DIBS__SQL_FINE) continue;
-    if (must) printf("# %s: %s\n", lines->text[i], play->line.wire->words);
+    if (dibs__lab_run_sql(&play->line, lines->text[i], NULL, 0) == DIBS__SQL_OK) continue;
+    if (must) printf("# %s: %s\n", lines->text[i], play->line.wire->message);
     if (must) return false;
   }
   return true;
 }
 
 static bool open_session(struct session *s) {
-  struct dibs__said said;
+  struct dibs__result reported;
   dibs_error error;
   if (dibs_open(s->play->uri, NULL, &s->store, &error) != DIBS_OK) {
     printf("# %s\n", error.text);
     return false;
   }
-  if (dibs__lab_line_open(s->play->door, &s->line, &said) != DIBS_OK) {
-    printf("# %s\n", said.text);
+  if (dibs__lab_line_open(s->play->connection, &s->line, &reported) != DIBS_OK) {
+    printf("# %s\n", reported.text);
     return false;
   }
   s->thread = dibs__thread_start("session", serve, s);
@@ -366,7 +367,7 @@ static bool declare(struct play *play) {
 
 struct play *play_new(struct spec *spec, const char *uri) {
   struct play *play = calloc(1, sizeof *play);
-  struct dibs__said said;
+  struct dibs__result reported;
   dibs_error error = {.text = ""};
   if (!play) return NULL;
   play->spec = spec;
@@ -374,8 +375,8 @@ struct play *play_new(struct spec *spec, const char *uri) {
   bool fine = dibs_open(uri, NULL, &play->store, &error) == DIBS_OK;
   if (!fine) printf("# %s\n", error.text);
   fine = fine && declare(play);
-  if (fine && dibs__lab_door_open(uri, &play->door, &said) != DIBS_OK) fine = false;
-  if (fine && dibs__lab_line_open(play->door, &play->line, &said) != DIBS_OK) fine = false;
+  if (fine && dibs__lab_connection_open(uri, &play->connection, &reported) != DIBS_OK) fine = false;
+  if (fine && dibs__lab_line_open(play->connection, &play->line, &reported) != DIBS_OK) fine = false;
   for (size_t i = 0; i < spec->session_count && fine; i++) {
     play->sessions[i].play = play;
     play->sessions[i].nr = (int)i;
@@ -389,9 +390,9 @@ struct play *play_new(struct spec *spec, const char *uri) {
 void play_free(struct play *play) {
   for (size_t i = 0; i < SESSIONS_MAX; i++)
     if (play->sessions[i].store) close_session(&play->sessions[i]);
-  if (play->line.wire) (void)say_all(play, &play->spec->teardown, false);
+  if (play->line.wire) (void)run_setup(play, &play->spec->teardown, false);
   dibs__lab_line_close(&play->line);
-  dibs__lab_door_close(play->door);
+  dibs__lab_connection_close(play->connection);
   dibs_table_free(play->table);
   dibs_close(play->store);
   free(play);
@@ -402,15 +403,15 @@ const char *play_engine(const struct play *play) {
 }
 
 bool play_value(struct play *play, const char *sql, char *to, size_t size) {
-  bool fine = dibs__lab_say(&play->line, sql, NULL, 0) == DIBS__SQL_FINE;
-  snprintf(to, size, "%s", fine ? "" : play->line.wire->words);
+  bool fine = dibs__lab_run_sql(&play->line, sql, NULL, 0) == DIBS__SQL_OK;
+  snprintf(to, size, "%s", fine ? "" : play->line.wire->message);
   if (!fine || play->line.wire->engine->rows(play->line.wire, 0) == 0) return fine;
   struct dibs__sql_value cell = play->line.wire->engine->cell(play->line.wire, 0, 0, 0, DIBS__SQL_TEXT);
   if (cell.kind == DIBS__SQL_TEXT) snprintf(to, size, "%.*s", (int)cell.len, cell.p);
   return true;
 }
 
-/* The first that is due and whose session does not wait; -1: all of them do. */
+/* The first due step whose session does not wait; -1: all sessions wait. */
 static int next_due(const struct play *play, const int order[], size_t count, const bool taken[]) {
   bool blocked[SESSIONS_MAX] = {false};
   for (size_t i = 0; i < count; i++) {
@@ -440,7 +441,7 @@ static bool run_steps(struct play *play, const int order[], size_t count) {
     }
     struct step *step = &play->spec->steps[order[at]];
     taken[at] = true;
-    tell(&play->sessions[step->session], step);
+    hand_over_step(&play->sessions[step->session], step);
     (void)wait_for(step, WAITS_MS);
   }
   for (size_t i = 0; i < count; i++) {
@@ -466,6 +467,6 @@ bool play_run(struct play *play, const int order[], size_t count) {
     play->sessions[i].next = NULL;
     play->sessions[i].version[0] = play->sessions[i].read[0] = '\0';
   }
-  (void)say_all(play, &play->spec->teardown, false);
-  return say_all(play, &play->spec->setup, true) && run_steps(play, order, count);
+  (void)run_setup(play, &play->spec->teardown, false);
+  return run_setup(play, &play->spec->setup, true) && run_steps(play, order, count);
 }

@@ -52,7 +52,7 @@ static bool text(struct page *p, const char *ends) {
     uint32_t code;
     size_t took = dibs__utf8_next(p->at, (size_t)(p->end - p->at), &code);
     if (took == 0 || (code < 0x20 && code != '\n' && code != '\t') || (code >= 0x7f && code < 0xa0))
-      return wrong(p, "not fit to print");
+      return wrong(p, "a control character");
     if (*p->at != '&')
       p->at += took;
     else if (!entity(p))
@@ -68,7 +68,7 @@ static size_t name(struct page *p, char *to) {
   return n;
 }
 
-static bool keep_id(struct page *p, const char *value, size_t length) {
+static bool add_id(struct page *p, const char *value, size_t length) {
   if (p->id_count == IDS || length >= NAME) return wrong(p, "too many ids, or too long");
   char *id = p->ids[p->id_count++];
   memcpy(id, value, length);
@@ -87,14 +87,14 @@ static bool attribute(struct page *p, const char *tag) {
   p->at += 2;
   const char *value = p->at;
   if (!text(p, "\"<")) return false;
-  if (*p->at != '"') return wrong(p, "< within an attribute");
+  if (*p->at != '"') return wrong(p, "a < within an attribute");
   size_t length = (size_t)(p->at - value);
-  if (strcmp(key, "id") == 0 && !keep_id(p, value, length)) return false;
+  if (strcmp(key, "id") == 0 && !add_id(p, value, length)) return false;
   p->at++;
   return true;
 }
 
-/* What stands in style and script is no markup; it must not reach out either. */
+/* The content of style and script is not markup; it must not load anything either. */
 static bool raw(struct page *p, const char *tag) {
   static const char *const reach[] = {"url(", "@import", "http:", "https:", "//", "import(", "fetch(", "XMLHttp", "<"};
   char close[NAME + 4];
@@ -123,7 +123,7 @@ static bool open_tag(struct page *p) {
   p->at++;
   if (!name(p, tag)) return wrong(p, "not a tag");
   for (size_t i = 0; i < sizeof banned / sizeof *banned; i++)
-    if (strcmp(banned[i], tag) == 0) return wrong(p, "<%s> is not for a page that fetches nothing", tag);
+    if (strcmp(banned[i], tag) == 0) return wrong(p, "<%s> is not allowed in a page that loads nothing", tag);
   while (begins(p, " ")) {
     p->at += strspn(p->at, " ");
     if (!attribute(p, tag)) return false;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* page_check FILE: exits 1, and says why, unless page.h finds nothing wrong with it. */
+/* page_check FILE: prints the mistake that page.h finds in the page and exits with 1, or exits with 0. */
 #include "page.h"
 
 #include <stdio.h>
@@ -11,7 +11,7 @@ int main(int argc, char **argv) {
   FILE *file = argc > 1 ? fopen(argv[1], "re") : NULL;
   char *html = malloc(MOST + 1);
   if (!file || !html) {
-    fprintf(stderr, "page_check: %s can't be read\n", argc > 1 ? argv[1] : "(no file)");
+    fprintf(stderr, "page_check: cannot read %s\n", argc > 1 ? argv[1] : "(no file)");
     free(html);
     return 1;
   }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The page of a sheet: well-formed and self-contained whatever the sheet holds. */
-#include "lab/report.h"
+/* The page of a sheet: well-formed and self-contained for any content. */
+#include "lab/sheet.h"
 #include "page.h"
 
 #include <math.h>
@@ -30,8 +30,8 @@ static char *page_of(const struct lab_sheet *sheet) {
   return html;
 }
 
-/* Text that would be read backwards from there on. */
-static void no_text_turns_the_page_around(void **state) {
+/* Text with a character that reverses the rest. */
+static void no_text_reverses_the_page(void **state) {
   (void)state;
   static const unsigned char bytes[] = {'a', 0xe2, 0x80, 0xae, 'b', 0xe2, 0x81, 0xa6, 'c', 0};
   char *html = NULL;
@@ -50,7 +50,7 @@ static void an_empty_sheet_is_a_page(void **state) {
   free(page_of(&sheet));
 }
 
-static void nothing_that_a_store_says_becomes_markup(void **state) {
+static void no_text_of_a_store_becomes_markup(void **state) {
   (void)state;
   struct lab_sheet s = {.experiment = "race"};
   dibs__lab_title(&s, NASTY, NASTY);
@@ -79,7 +79,7 @@ static void nothing_that_a_store_says_becomes_markup(void **state) {
   dibs__lab_sheet_free(&s);
 }
 
-/* Axes of what is hardly there, or far apart. */
+/* Axes of tiny values, and of values that are far apart. */
 static void any_figures_can_be_drawn(void **state) {
   (void)state;
   static const double values[][2] = {{0, 0}, {1, 1}, {1e-9, 1e-9}, {1, 1e12}, {-5, 7}, {1e300, 2e300}, {0, 1e-300}};
@@ -104,17 +104,17 @@ static void any_figures_can_be_drawn(void **state) {
   }
 }
 
-static void a_broken_promise_is_said_first(void **state) {
+static void a_broken_promise_is_reported_first(void **state) {
   (void)state;
   struct lab_sheet s = {.experiment = "race"};
   dibs__lab_title(&s, "title", "");
   char *html = page_of(&s);
-  assert_non_null(strstr(html, "What was promised held."));
+  assert_non_null(strstr(html, "Every promise held."));
   free(html);
   s.broken = true;
   html = page_of(&s);
   assert_non_null(strstr(html, "A promise was broken"));
-  assert_null(strstr(html, "What was promised held."));
+  assert_null(strstr(html, "Every promise held."));
   free(html);
   s.broken = false;
   s.interrupted = true;
@@ -124,7 +124,7 @@ static void a_broken_promise_is_said_first(void **state) {
   dibs__lab_sheet_free(&s);
 }
 
-static void figures_are_read_by_people(void **state) {
+static void figures_are_readable(void **state) {
   (void)state;
   static const struct {
     enum lab_kind kind;
@@ -163,10 +163,10 @@ static void the_checker_finds_faults(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(an_empty_sheet_is_a_page),      cmocka_unit_test(nothing_that_a_store_says_becomes_markup),
-      cmocka_unit_test(any_figures_can_be_drawn),      cmocka_unit_test(a_broken_promise_is_said_first),
-      cmocka_unit_test(figures_are_read_by_people),    cmocka_unit_test(the_checker_finds_faults),
-      cmocka_unit_test(no_text_turns_the_page_around),
+      cmocka_unit_test(an_empty_sheet_is_a_page),  cmocka_unit_test(no_text_of_a_store_becomes_markup),
+      cmocka_unit_test(any_figures_can_be_drawn),  cmocka_unit_test(a_broken_promise_is_reported_first),
+      cmocka_unit_test(figures_are_readable),      cmocka_unit_test(the_checker_finds_faults),
+      cmocka_unit_test(no_text_reverses_the_page),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

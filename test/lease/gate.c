@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 #include "gate.h"
 
-#include "store/core_inside.h"
+#include "store/combiner_impl.h"
 
 struct gate_store {
   struct dibs__dstore base;
-  dibs__word bell;
+  dibs__word notifier;
 };
 struct gate_session {
   struct dibs__session base;
@@ -21,9 +21,9 @@ static uint32_t connects;
 /* ---- The driver ---- */
 
 static dibs__status gate_run(struct dibs__session *session, struct dibs__op *const ops[], size_t count, dibs__tick by,
-                             struct dibs__said *said) {
+                             struct dibs__result *reported) {
   (void)by;
-  *said = (struct dibs__said){.sent = dibs__tick_now(), .commits = 1};
+  *reported = (struct dibs__result){.sent = dibs__tick_now(), .commits = 1};
   pthread_mutex_lock(&lock);
   assert_true(seen < GATE_BATCHES && count <= GATE_OPS);
   struct gate_batch *batch = &batches[seen++];
@@ -33,7 +33,7 @@ static dibs__status gate_run(struct dibs__session *session, struct dibs__op *con
   batch->left = true;
   struct gate_plan now = plan;
   pthread_mutex_unlock(&lock);
-  said->dead = now.dead;
+  reported->dead = now.dead;
   if (now.run != DIBS_OK && now.run != DIBS_UNKNOWN) return now.run;
   for (size_t i = 0; i < count; i++) {
     if (now.answer)
@@ -45,16 +45,16 @@ static dibs__status gate_run(struct dibs__session *session, struct dibs__op *con
 }
 
 static dibs__status gate_opens(const struct dibs__uri *uri, struct dibs__dstore *const inner[], size_t count,
-                               dibs__tick by, struct dibs__dstore **store, struct dibs__said *said);
+                               dibs__tick by, struct dibs__dstore **store, struct dibs__result *reported);
 
 static void gate_closes(struct dibs__dstore *store) {
   free(store);
 }
 
 static dibs__status gate_connect(struct dibs__dstore *store, dibs__tick by, struct dibs__session **session,
-                                 struct dibs__identity *identity, struct dibs__said *said) {
+                                 struct dibs__identity *identity, struct dibs__result *reported) {
   (void)by;
-  *said = (struct dibs__said){.sent = dibs__tick_now()};
+  *reported = (struct dibs__result){.sent = dibs__tick_now()};
   pthread_mutex_lock(&lock);
   connects++;
   bool refused = plan.refuse_connects > 0;
@@ -82,19 +82,19 @@ static dibs__status gate_events(struct dibs__dstore *base, struct dibs__event *e
   struct gate_store *store = (struct gate_store *)base;
   (void)events, (void)cap;
   *count = 0;
-  if (atomic_exchange(&store->bell, 0) == 0) dibs__word_wait(&store->bell, 0, by, false);
+  if (atomic_exchange(&store->notifier, 0) == 0) dibs__word_wait(&store->notifier, 0, by, false);
   return DIBS_OK;
 }
 
 static void gate_wake(struct dibs__dstore *base) {
   struct gate_store *store = (struct gate_store *)base;
-  atomic_store(&store->bell, 1);
-  dibs__word_wake(&store->bell, 1, false);
+  atomic_store(&store->notifier, 1);
+  dibs__word_wake(&store->notifier, 1, false);
 }
 
 static dibs__status gate_list(struct dibs__session *session, const struct dibs__list *list, dibs__tick by,
-                              struct dibs__said *said) {
-  (void)session, (void)list, (void)by, (void)said;
+                              struct dibs__result *reported) {
+  (void)session, (void)list, (void)by, (void)reported;
   return DIBS_OK;
 }
 
@@ -113,9 +113,9 @@ static const struct dibs__driver driver = {.size = sizeof(struct dibs__driver),
                                            .list = gate_list};
 
 static dibs__status gate_opens(const struct dibs__uri *uri, struct dibs__dstore *const inner[], size_t count,
-                               dibs__tick by, struct dibs__dstore **store, struct dibs__said *said) {
+                               dibs__tick by, struct dibs__dstore **store, struct dibs__result *reported) {
   (void)uri, (void)inner, (void)count, (void)by;
-  *said = (struct dibs__said){.sent = dibs__tick_now()};
+  *reported = (struct dibs__result){.sent = dibs__tick_now()};
   struct gate_store *made = calloc(1, sizeof *made);
   if (!made) return DIBS_NO_MEMORY;
   made->base.driver = &driver;
@@ -123,7 +123,7 @@ static dibs__status gate_opens(const struct dibs__uri *uri, struct dibs__dstore 
   return DIBS_OK;
 }
 
-/* ---- What the test does to it ---- */
+/* ---- Controls of the test ---- */
 
 void gate_change(struct gate_plan to) {
   pthread_mutex_lock(&lock);
@@ -226,22 +226,22 @@ bool runner_join(struct runner *runner) {
 
 /* ---- A core with nothing above it ---- */
 
-static void no_event(void *room, const struct dibs__event *event) {
-  (void)room, (void)event;
+static void no_event(void *capacity, const struct dibs__event *event) {
+  (void)capacity, (void)event;
 }
-static dibs__tick no_timers(void *room, dibs__tick now) {
-  (void)room, (void)now;
+static dibs__tick no_timers(void *capacity, dibs__tick now) {
+  (void)capacity, (void)now;
   return DIBS__TICK_NEVER;
 }
-static void no_hand(void *room) {
-  (void)room;
+static void no_hand(void *capacity) {
+  (void)capacity;
 }
 
 struct dibs__core *gate_core(void) {
   static const struct dibs__core_hooks hooks = {.event = no_event, .timers = no_timers, .handed = no_hand};
   struct dibs__core *core = NULL;
-  struct dibs__said said = {0};
-  assert_int_equal(dibs__core_open("gate:", NULL, &hooks, &core, &said), DIBS_OK);
+  struct dibs__result reported = {0};
+  assert_int_equal(dibs__core_open("gate:", NULL, &hooks, &core, &reported), DIBS_OK);
   return core;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "help.h"
 
-#include "drivers/shim.h"
+#include "drivers/wrap/shim.h"
 #include "store/registry.h"
 
 #include <dirent.h>
@@ -41,6 +41,10 @@ bool case_at_server(void) {
   return strstr(base, "://") != NULL;
 }
 
+bool case_by_majority(void) {
+  return strncmp(base, "redlock", 7) == 0;
+}
+
 const char *case_scheme(void) {
   static char scheme[32];
   snprintf(scheme, sizeof scheme, "%.*s", (int)(strcspn(base, ":") + 1), base);
@@ -54,7 +58,7 @@ int case_begin(void **state) {
     snprintf(bed.uri, sizeof bed.uri, "%scase-%u", base, ++cases);
     return 0;
   }
-  if (case_at_server()) { /* tables of its own; the database is dropped by whoever made it */
+  if (case_at_server()) { /* tables of its own; the caller that created the database drops it */
     const char *word = strncmp(base, "postgres", 8) == 0 ? "schema" : "prefix";
     snprintf(bed.uri, sizeof bed.uri, "%s%c%s=l%u_%u_", base, strchr(base, '?') ? '&' : '?', word, dibs__process_id(),
              ++cases);
@@ -62,7 +66,14 @@ int case_begin(void **state) {
   }
   snprintf(bed.folder, sizeof bed.folder, "/tmp/dibs-lease-XXXXXX");
   if (!mkdtemp(bed.folder)) return -1;
-  snprintf(bed.uri, sizeof bed.uri, "%s%s/x.db", base, bed.folder);
+  /* "sqlite:##1,sqlite:##2": several tiers, one file for each */
+  size_t len = 0, end = strcspn(base, "#");
+  if (!base[end]) len = (size_t)snprintf(bed.uri, sizeof bed.uri, "%s%s/x.db", base, bed.folder);
+  for (const char *at = base; base[end] && *at && len + sizeof bed.folder < sizeof bed.uri; at++)
+    if (*at != '#')
+      bed.uri[len++] = *at;
+    else if (at[1] != '#')
+      len += (size_t)snprintf(bed.uri + len, sizeof bed.uri - len, "%s/x", bed.folder);
   return 0;
 }
 
@@ -81,7 +92,10 @@ const char *case_uri(void) {
 }
 
 const char *shimmed(const char *shim, const char *params) {
-  snprintf(bed.shimmed, sizeof bed.shimmed, "%s+%s%s%s", shim, bed.uri, strchr(bed.uri, '?') ? "&" : "?", params);
+  /* With several tiers: before the first, which has these parameters. */
+  int head = (int)(strchr(base, '#') ? strcspn(bed.uri, ",") : strlen(bed.uri));
+  const char *between = !*params ? "" : memchr(bed.uri, '?', (size_t)head) ? "&" : "?";
+  snprintf(bed.shimmed, sizeof bed.shimmed, "%s+%.*s%s%s%s", shim, head, bed.uri, between, params, bed.uri + head);
   return bed.shimmed;
 }
 
@@ -107,12 +121,6 @@ void close_store(dibs_store *store) {
   dibs_close(store);
 }
 
-dibs_stats stats_of(dibs_store *store) {
-  dibs_stats stats = {.size = sizeof stats};
-  dibs_store_stats(store, &stats);
-  return stats;
-}
-
 /* ---- Leases ---- */
 
 dibs_lease *take_as(dibs_store *store, const char *name, options how) {
@@ -123,7 +131,7 @@ dibs_lease *take_as(dibs_store *store, const char *name, options how) {
   return lease;
 }
 
-dibs_status ask_as(dibs_store *store, const char *name, options how) {
+dibs_status request_as(dibs_store *store, const char *name, options how) {
   dibs_lease *lease = NULL;
   dibs_status status = dibs_acquire(store, name, &how, &lease, NULL);
   if (status == DIBS_OK)
@@ -163,9 +171,12 @@ dibs_status caller_join(struct caller *caller) {
 
 /* ---- Acquisitions that complete later ---- */
 
-void later_done(dibs_lease *lease, dibs_status status, void *user) {
+void later_done(dibs_lease *lease, dibs_status status, const dibs_error *error, void *user) {
   struct later *later = user;
   (void)lease;
+  later->error = *error;
+  assert_int_equal(error->status, status);
+  assert_int_equal(error->text[0] == '\0', status == DIBS_OK);
   atomic_store(&later->status, (int)status);
   atomic_store(&later->over, atomic_fetch_add(&overs, 1) + 1);
   atomic_fetch_add(&later->calls, 1);
@@ -184,7 +195,8 @@ dibs_status later_wait(struct later *later) {
   return (dibs_status)atomic_load(&later->status);
 }
 
-void told_lost(dibs_lease *lease, dibs_status status, void *user) {
+void count_loss(dibs_lease *lease, dibs_status status, const dibs_error *error, void *user) {
+  assert_non_null(strstr(error->text, dibs_lease_name(lease)));
   struct told *told = user;
   atomic_store(&told->status, (int)status);
   atomic_store(&told->lease, lease);
@@ -197,7 +209,7 @@ int64_t ms_since(dibs__tick then) {
   return (dibs__tick_now().ns - then.ns) / DIBS__NS_PER_MS;
 }
 
-/* ---- Looking ---- */
+/* ---- Inspection ---- */
 
 struct tally {
   uint32_t state, count;

@@ -3,14 +3,14 @@
 
 #include "hold.h"
 
-#include "drivers/shim.h"
-#include "lease/room.h"
-#include "store/core_inside.h"
+#include "drivers/wrap/shim.h"
+#include "lease/lease_impl.h"
+#include "store/combiner_impl.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t moved = PTHREAD_COND_INITIALIZER;
 static char wanted[64];
-static uint32_t held, era; /* what was held in an earlier era goes on */
+static uint32_t held, era; /* batches that were held in an earlier era continue */
 
 static bool carries(struct dibs__op *const ops[], size_t count) {
   size_t length = strlen(wanted);
@@ -23,7 +23,7 @@ static bool carries(struct dibs__op *const ops[], size_t count) {
 }
 
 static dibs__status hold_run(struct dibs__session *session, struct dibs__op *const ops[], size_t count, dibs__tick by,
-                             struct dibs__said *said) {
+                             struct dibs__result *reported) {
   pthread_mutex_lock(&lock);
   if (carries(ops, count)) {
     uint32_t mine = era;
@@ -32,17 +32,17 @@ static dibs__status hold_run(struct dibs__session *session, struct dibs__op *con
     held--;
   }
   pthread_mutex_unlock(&lock);
-  /* However long that took: the test decides what is late. */
+  /* Any delay is fine: the test decides what is late. */
   if (!dibs__tick_before(dibs__tick_now(), by)) by = dibs__tick_add_ms(dibs__tick_now(), DIBS__IO_MS);
-  return dibs__shim_run(session, ops, count, by, said);
+  return dibs__shim_run(session, ops, count, by, reported);
 }
 
 static const struct dibs__driver driver;
 static dibs__status hold_open(const struct dibs__uri *uri, struct dibs__dstore *const inner[], size_t count,
-                              dibs__tick by, struct dibs__dstore **store, struct dibs__said *said) {
+                              dibs__tick by, struct dibs__dstore **store, struct dibs__result *reported) {
   (void)uri, (void)count, (void)by;
-  *said = (struct dibs__said){.sent = dibs__tick_now()};
-  struct dibs__shim *shim = dibs__shim_new(sizeof *shim, &driver, inner[0], said);
+  *reported = (struct dibs__result){.sent = dibs__tick_now()};
+  struct dibs__shim *shim = dibs__shim_new(sizeof *shim, &driver, inner[0], reported);
   if (!shim) return DIBS_NO_MEMORY;
   *store = &shim->base;
   return DIBS_OK;
@@ -78,7 +78,7 @@ void hold_name(const char *name) {
   pthread_mutex_unlock(&lock);
 }
 
-void hold_on(void) {
+void hold_continue(void) {
   pthread_mutex_lock(&lock);
   era++;
   pthread_cond_broadcast(&moved);

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Every allocation fails in turn, once, and from there on for ever: a clear status, nothing lost that could not be
- * helped, no name held twice, no leak (the address sanitizer looks), no wait without an end.
+ * Every allocation fails in turn, once, and then from there on for ever: the status is clear, nothing is lost that
+ * could be kept, no name has two holders, no memory leaks (the address sanitizer checks), no wait hangs.
  *
- * The linker puts our malloc between the library and the C library's; what the C library and the engines allocate for
- * themselves is not touched.
+ * The linker puts our malloc between the library and the C library; allocations of the C library and the engines
+ * themselves are not affected.
  */
 #include "help.h"
+#include "support/records.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -15,11 +16,11 @@
 /* ---- Allocations ---- */
 
 static _Atomic bool armed, for_ever;
-static _Atomic uint64_t asked, fails_at, failed;
+static _Atomic uint64_t requested, fails_at, failed;
 
 static bool fails(void) {
   if (!atomic_load(&armed)) return false;
-  uint64_t n = atomic_fetch_add(&asked, 1) + 1;
+  uint64_t n = atomic_fetch_add(&requested, 1) + 1;
   bool strike = n == atomic_load(&fails_at) || (n > atomic_load(&fails_at) && atomic_load(&for_ever));
   if (strike) atomic_fetch_add(&failed, 1);
   return strike;
@@ -48,7 +49,7 @@ char *__wrap_strdup(const char *text) {
 }
 
 static void arm(uint64_t at, bool ever) {
-  atomic_store(&asked, 0);
+  atomic_store(&requested, 0);
   atomic_store(&failed, 0);
   atomic_store(&fails_at, at);
   atomic_store(&for_ever, ever);
@@ -72,20 +73,20 @@ static void hung(int number) {
   if (write(2, text, sizeof text - 1) > 0) abort();
 }
 
-/* Nobody is left behind: each name is to be had again, once. */
+/* Nothing remains: each name can be acquired again, once. */
 static void names_are_free(void) {
   dibs_store *store = open_store();
   for (int i = 0; i < 3; i++) {
     dibs_lease *lease = take(store, names[i], .wait_ms = LONG_MS);
     dibs_store *other = open_store();
-    assert_int_equal(ask(other, names[i]), DIBS_HELD);
+    assert_int_equal(send_request(other, names[i]), DIBS_HELD);
     close_store(other);
     give(lease);
   }
   close_store(store);
 }
 
-/* Runs the scene with the first, second, ... allocation failing until none fails any more. */
+/* Runs the scene with the first, second, ... allocation failing, until no allocation fails. */
 static void fail_each(void (*scene)(void)) {
   signal(SIGALRM, hung);
   for (int ever = 0; ever < 2; ever++) {
@@ -111,8 +112,8 @@ static dibs_status expect(dibs_status status, dibs_status fine) {
   return status;
 }
 
-/* Ours needs no memory for it; a driver that has to connect may, and then the lease ends with its ttl. */
-static void let_go(dibs_lease *lease) {
+/* The library needs no memory for a release; a driver that must connect may, and then the lease ends with its ttl. */
+static void release_quietly(dibs_lease *lease) {
   dibs_status status = dibs_release(lease, NULL);
   if (status != DIBS_LOST) expect(status, DIBS_OK);
 }
@@ -145,17 +146,17 @@ static void take_renew_release(void) {
   dibs_store *store = open_quietly(0);
   if (!store) return;
   struct told told = {.calls = 0};
-  dibs_lease *lease = take_quietly(store, "a", HOW(.on_lost = told_lost, .user = &told, .owner = "somebody"));
+  dibs_lease *lease = take_quietly(store, "a", HOW(.on_lost = count_loss, .user = &told, .owner = "somebody"));
   if (lease) {
     assert_int_equal(dibs_lease_alive(lease), 1);
     expect(dibs_renew(lease, 0, NULL), DIBS_OK);
-    let_go(lease);
+    release_quietly(lease);
     dibs_lease_free(lease);
   }
   lease = take_quietly(store, "b", HOW(.mode = DIBS_COUNTED, .slots = 2));
   dibs_lease_free(lease);
   lease = take_quietly(store, "c", HOW());
-  dibs_close(store); /* releases it */
+  dibs_close(store); /* also releases it */
   dibs_lease_free(lease);
 }
 
@@ -172,11 +173,11 @@ static void wait_and_complete_later(uint32_t flags) {
     assert_int_equal(started[i], line[i].lease != NULL);
   }
   if (two && started[1]) dibs_acquire_cancel(line[1].lease);
-  if (lease) let_go(lease);
+  if (lease) release_quietly(lease);
   dibs_lease_free(lease);
   for (int i = 0; i < 3; i++) {
     if (!two || !started[i]) continue;
-    while (line[i].calls == 0) { /* exactly once, whatever is short of memory */
+    while (line[i].calls == 0) { /* exactly once, for every failing allocation */
       dibs_dispatch(two, 0);
       dibs__nap_ms(1);
     }
@@ -198,7 +199,7 @@ static void wait_with_an_event_loop(void) {
   wait_and_complete_later(DIBS_STORE_LOOP);
 }
 
-static int go_on(const dibs_lease_info *info, void *user) {
+static int keep_listing(const dibs_lease_info *info, void *user) {
   (void)info, (void)user;
   return 0;
 }
@@ -207,13 +208,49 @@ static void look_and_break(void) {
   dibs_store *store = open_quietly(0);
   if (!store) return;
   dibs_lease *lease = take_quietly(store, "a", HOW());
-  expect(dibs_list(store, NULL, go_on, NULL, NULL), DIBS_OK);
-  dibs_status status = dibs_show(store, "a", go_on, NULL, NULL);
+  expect(dibs_list(store, NULL, keep_listing, NULL, NULL), DIBS_OK);
+  dibs_status status = dibs_show(store, "a", keep_listing, NULL, NULL);
   if (status != DIBS_NOT_FOUND || lease) expect(status, DIBS_OK);
   status = dibs_break(store, "a", NULL, NULL);
   if (status != DIBS_NOT_FOUND || lease) expect(status, DIBS_OK);
   dibs_lease_free(lease);
   dibs_close(store);
+}
+
+static void ended(dibs_status status, const dibs_error *error, void *user) {
+  assert_int_equal(error->status, status);
+  atomic_fetch_add((_Atomic uint32_t *)user, 1);
+}
+
+/* Each that began is called back once. */
+static void look_break_and_renew_later(uint32_t flags) {
+  dibs_store *store = open_quietly(flags);
+  if (!store) return;
+  dibs_lease *lease = take_quietly(store, "a", HOW(.ttl_ms = TTL_MS));
+  struct later renewed = {.status = -1};
+  _Atomic uint32_t calls = 0;
+  uint32_t begun = 0;
+  if (lease) {
+    dibs_status status = dibs_renew_start(lease, 0, later_done, &renewed, NULL);
+    bool begins = expect(status, DIBS_OK) == DIBS_OK;
+    begun += expect(dibs_show_start(store, "a", keep_listing, ended, &calls, NULL), DIBS_OK) == DIBS_OK;
+    begun += expect(dibs_break_start(store, "other", NULL, ended, &calls, NULL), DIBS_OK) == DIBS_OK;
+    while (renewed.calls < begins || calls < begun) {
+      dibs_dispatch(store, 0);
+      dibs__nap_ms(1);
+    }
+    expect(dibs_release_after(lease, DIBS_TTL_MIN_MS, NULL), DIBS_OK);
+    dibs_lease_free(lease);
+  }
+  dibs_close(store);
+  assert_int_equal(calls, begun);
+}
+
+static void complete_later_with_threads(void) {
+  look_break_and_renew_later(0);
+}
+static void complete_later_with_an_event_loop(void) {
+  look_break_and_renew_later(DIBS_STORE_LOOP);
 }
 
 static void seal_and_save(void) {
@@ -222,11 +259,11 @@ static void seal_and_save(void) {
   char *data = NULL;
   size_t length;
   if (lease) {
-    expect(dibs_record_seal(store, "r", lease, &data, &length, NULL), DIBS_OK);
+    expect(record_seal(store, "r", lease, &data, &length, NULL), DIBS_OK);
     free(data);
-    dibs_status saved = dibs_record_save(store, "r", lease, "text", 4, NULL);
+    dibs_status saved = record_save(store, "r", lease, "text", 4, NULL);
     expect(saved, DIBS_OK);
-    dibs_status status = dibs_record_load(store, "r", &data, &length, NULL, NULL);
+    dibs_status status = record_load(store, "r", &data, &length, NULL, NULL);
     if (status != DIBS_NOT_FOUND || saved == DIBS_OK) expect(status, DIBS_OK);
     if (status == DIBS_OK && saved == DIBS_OK) assert_string_equal(data, "text");
     free(data);
@@ -235,7 +272,7 @@ static void seal_and_save(void) {
   dibs_close(store);
 }
 
-/* A table that is there in every SQL store, taken for one of the user's. */
+/* A table that exists in every SQL store, used as a user's table. */
 static void in_a_table(dibs_store *store) {
   dibs_table_options columns = {.size = sizeof columns, .table = "dibs_stock", .key = "name", .columns = "used, most"};
   dibs_table *table = NULL;
@@ -282,9 +319,9 @@ static void many_and_adopted(void) {
   if (expect(dibs_acquire_many(store, names, 3, &how, leases, NULL), DIBS_OK) == DIBS_OK) {
     for (int i = 0; i < 3; i++) assert_int_equal(dibs_lease_alive(leases[i]), 1);
     assert_int_equal(dibs_lease_id(leases[0], id, NULL), DIBS_OK);
-    uint64_t fence = dibs_lease_fence(leases[0]);
+    uint64_t fence = dibs_lease_fence(leases[0]).value;
     assert_int_equal(dibs_lease_detach(leases[0], NULL), DIBS_OK);
-    if (expect(dibs_lease_adopt(store, "a", id, fence, NULL, &adopted, NULL), DIBS_OK) == DIBS_OK)
+    if (expect(dibs_lease_adopt(store, "a", id, (dibs_fence){fence}, NULL, &adopted, NULL), DIBS_OK) == DIBS_OK)
       expect(dibs_renew(adopted, 0, NULL), DIBS_OK);
     dibs_lease_free(adopted);
     for (int i = 0; i < 3; i++) dibs_lease_free(leases[i]);
@@ -292,22 +329,22 @@ static void many_and_adopted(void) {
   dibs_close(store);
 }
 
-/* A waiting thread is there before memory gets short. */
+/* A thread waits before allocations fail. */
 static void thread_waits(void) {
   dibs_store *one = open_quietly(0), *two = open_quietly(0);
   if (one && two) {
     dibs_lease *lease = take_quietly(one, "a", HOW(.ttl_ms = TTL_MS));
-    struct caller near, far;
+    struct caller near, server;
     caller_start(&near, one, "a", HOW(.wait_ms = LONG_MS, .ttl_ms = TTL_MS));
-    caller_start(&far, two, "a", HOW(.wait_ms = LONG_MS, .ttl_ms = TTL_MS));
-    dibs__nap_ms(5); /* whether they wait by now or not */
-    if (lease) let_go(lease);
+    caller_start(&server, two, "a", HOW(.wait_ms = LONG_MS, .ttl_ms = TTL_MS));
+    dibs__nap_ms(5); /* whether they already wait or not */
+    if (lease) release_quietly(lease);
     dibs_lease_free(lease);
-    struct caller *callers[] = {&near, &far};
+    struct caller *callers[] = {&near, &server};
     for (int done = 0; done < 2;) {
       for (int i = 0; i < 2; i++) {
         if (!callers[i] || callers[i]->over == 0) continue;
-        if (expect(caller_join(callers[i]), DIBS_OK) == DIBS_OK) let_go(callers[i]->lease);
+        if (expect(caller_join(callers[i]), DIBS_OK) == DIBS_OK) release_quietly(callers[i]->lease);
         dibs_lease_free(callers[i]->lease);
         callers[i] = NULL;
         done++;
@@ -328,6 +365,8 @@ SCENE(take_renew_release)
 SCENE(wait_with_a_thread_for_callbacks)
 SCENE(wait_with_an_event_loop)
 SCENE(look_and_break)
+SCENE(complete_later_with_threads)
+SCENE(complete_later_with_an_event_loop)
 SCENE(seal_and_save)
 SCENE(put_by_version)
 SCENE(many_and_adopted)
@@ -335,10 +374,16 @@ SCENE(thread_waits)
 
 int main(int argc, char *argv[]) {
   const struct CMUnitTest tests[] = {
-      TEST(take_renew_release_without_memory),      TEST(wait_with_a_thread_for_callbacks_without_memory),
-      TEST(wait_with_an_event_loop_without_memory), TEST(look_and_break_without_memory),
-      TEST(seal_and_save_without_memory),           TEST(put_by_version_without_memory),
-      TEST(many_and_adopted_without_memory),        TEST(thread_waits_without_memory),
+      TEST(take_renew_release_without_memory),
+      TEST(wait_with_a_thread_for_callbacks_without_memory),
+      TEST(wait_with_an_event_loop_without_memory),
+      TEST(look_and_break_without_memory),
+      TEST(complete_later_with_threads_without_memory),
+      TEST(complete_later_with_an_event_loop_without_memory),
+      TEST(seal_and_save_without_memory),
+      TEST(put_by_version_without_memory),
+      TEST(many_and_adopted_without_memory),
+      TEST(thread_waits_without_memory),
   };
   lease_begin(argc, argv);
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* The combiner alone, above a driver that is watched: what travels with what, who leads, who leaves. */
+/*
+ * The combiner alone, above a driver that the test controls: which operations share a batch, which caller leads, and
+ * what happens when a caller leaves.
+ */
 #include "gate.h"
 
-enum { CROWD = 6 };
+enum { CALLERS = 6 };
 #define ALONE ((struct gate_plan){.max_batch = 16, .shut = true})
 #define PARALLEL ((struct gate_plan){.caps = DIBS__CAP_PARALLEL, .max_sessions = 3, .max_batch = 16, .shut = true})
 
-/* Whether the batch carried exactly these, in this order. */
+/* Whether the batch contained exactly these, in this order. */
 static void carried(size_t at, struct probe *probes[], size_t count) {
   struct gate_batch batch = gate_batch(at);
   assert_int_equal(batch.count, count);
@@ -28,9 +31,9 @@ static void start_group(struct dibs__core *core, struct probe *a, struct probe *
   dibs__core_start(core, probe_list(both, 2));
 }
 
-/* ---- Who carries ---- */
+/* ---- Leaders ---- */
 
-static void caller_alone_carries_its_own(void **state) {
+static void a_single_caller_leads_its_own_batch(void **state) {
   (void)state;
   gate_begin((struct gate_plan){.max_batch = 16});
   struct dibs__core *core = gate_core();
@@ -47,33 +50,33 @@ static void caller_alone_carries_its_own(void **state) {
   gate_close(core);
 }
 
-static void who_comes_meanwhile_travels_together(void **state) {
+static void operations_that_arrive_meanwhile_share_a_batch(void **state) {
   (void)state;
   gate_begin(ALONE);
   struct dibs__core *core = gate_core();
-  struct probe probes[CROWD];
-  struct runner runners[CROWD];
-  for (int i = 0; i < CROWD; i++) {
+  struct probe probes[CALLERS];
+  struct runner runners[CALLERS];
+  for (int i = 0; i < CALLERS; i++) {
     probe_make(&probes[i], core, 0);
     runner_start(&runners[i], core, &probes[i].op, LONG_MS);
     if (i == 0) UNTIL(gate_seen() == 1);
   }
-  UNTIL(gate_pending(core) == CROWD - 1);
+  UNTIL(gate_pending(core) == CALLERS - 1);
   gate_let(0);
   UNTIL(gate_seen() == 2);
-  assert_int_equal(gate_batch(1).count, CROWD - 1);
+  assert_int_equal(gate_batch(1).count, CALLERS - 1);
   gate_open();
-  for (int i = 0; i < CROWD; i++) assert_true(runner_join(&runners[i]));
-  for (int i = 0; i < CROWD; i++) assert_int_equal(probes[i].dones, 1);
+  for (int i = 0; i < CALLERS; i++) assert_true(runner_join(&runners[i]));
+  for (int i = 0; i < CALLERS; i++) assert_int_equal(probes[i].dones, 1);
   struct dibs__core_counts counts;
   dibs__core_count(core, &counts);
-  assert_int_equal(counts.operations, CROWD);
+  assert_int_equal(counts.operations, CALLERS);
   assert_int_equal(counts.batches, 2);
   assert_int_equal(counts.transactions, 2);
   gate_close(core);
 }
 
-static void successor_is_named_before_answers_are_handed_out(void **state) {
+static void the_successor_is_named_before_answers_are_delivered(void **state) {
   (void)state;
   gate_begin(ALONE);
   struct dibs__core *core = gate_core();
@@ -118,7 +121,7 @@ static void full_batches_follow_each_other_in_order(void **state) {
   gate_close(core);
 }
 
-static void done_may_hand_in_more(void **state) {
+static void done_may_submit_more(void **state) {
   (void)state;
   gate_begin((struct gate_plan){.max_batch = 16});
   struct dibs__core *core = gate_core();
@@ -129,7 +132,7 @@ static void done_may_hand_in_more(void **state) {
   assert_true(dibs__core_run(core, &probes[0].op, DIBS__TICK_NEVER));
   UNTIL(probes[2].dones == 1);
   assert_int_equal(probes[1].dones, 1);
-  /* The same one again, from its own callback. */
+  /* Submits the same operation again, from its own callback. */
   probe_make(&probes[0], core, 0);
   probes[0].hand_in = &probes[0].op;
   start(core, &probes[0]);
@@ -156,7 +159,7 @@ static void lane_is_never_in_two_batches(void **state) {
   runner_start(&runners[0], core, &again.op, LONG_MS);
   runner_start(&runners[1], core, &eight.op, LONG_MS);
   runner_start(&runners[2], core, &last.op, LONG_MS);
-  UNTIL(gate_seen() == 2); /* another lane goes on another session */
+  UNTIL(gate_seen() == 2); /* another lane uses another session */
   CARRIED(1, &eight);
   assert_ptr_not_equal(gate_batch(0).session, gate_batch(1).session);
   UNTIL(gate_pending(core) == 2);
@@ -171,8 +174,8 @@ static void lane_is_never_in_two_batches(void **state) {
   gate_close(core);
 }
 
-/* The lane travels on the session for what is urgent; who waits for it may not use that session. */
-static void lane_that_comes_back_is_followed_on_another_session(void **state) {
+/* The lane is in a batch on the session for urgent operations; a waiter for the lane may not use that session. */
+static void a_lane_that_becomes_free_continues_on_another_session(void **state) {
   (void)state;
   gate_begin(PARALLEL);
   struct dibs__core *core = gate_core();
@@ -190,7 +193,7 @@ static void lane_that_comes_back_is_followed_on_another_session(void **state) {
   gate_close(core);
 }
 
-static void group_waits_for_the_lanes_of_all(void **state) {
+static void a_group_waits_for_the_lanes_of_all_its_operations(void **state) {
   (void)state;
   for (int which = 0; which < 2; which++) { /* the lane is the first's, the second's */
     gate_begin(PARALLEL);
@@ -247,7 +250,7 @@ static void group_that_does_not_fit_waits_for_the_next_batch(void **state) {
   gate_close(core);
 }
 
-static void groups_of_two_callers_stay_two(void **state) {
+static void groups_of_two_callers_stay_separate(void **state) {
   (void)state;
   gate_begin(ALONE);
   struct dibs__core *core = gate_core();
@@ -267,12 +270,12 @@ static void groups_of_two_callers_stay_two(void **state) {
   gate_close(core);
 }
 
-static void urgent_is_never_behind_what_is_not(void **state) {
+static void urgent_operations_never_wait_for_others(void **state) {
   (void)state;
   gate_begin(PARALLEL);
   struct dibs__core *core = gate_core();
   struct probe slow[2], ordinary, urgent;
-  for (int i = 0; i < 2; i++) { /* every session that it could use is busy */
+  for (int i = 0; i < 2; i++) { /* all sessions that it could use are busy */
     probe_make(&slow[i], core, 0);
     start(core, &slow[i]);
     UNTIL(gate_seen() == (size_t)i + 1);
@@ -294,7 +297,7 @@ static void urgent_is_never_behind_what_is_not(void **state) {
 
 /* ---- Leaving ---- */
 
-static void who_leaves_before_it_is_sent_takes_it_back(void **state) {
+static void leaving_before_sending_removes_the_operation(void **state) {
   (void)state;
   gate_begin(ALONE);
   struct dibs__core *core = gate_core();
@@ -318,7 +321,7 @@ static void who_leaves_before_it_is_sent_takes_it_back(void **state) {
   gate_close(core);
 }
 
-static void what_was_sent_goes_on_without_its_caller(void **state) {
+static void a_sent_operation_continues_without_its_caller(void **state) {
   (void)state;
   gate_begin(ALONE);
   struct dibs__core *core = gate_core();
@@ -346,7 +349,7 @@ static void what_was_sent_goes_on_without_its_caller(void **state) {
   gate_close(core);
 }
 
-/* ---- Trouble ---- */
+/* ---- Failures ---- */
 
 static dibs__mandate stands;
 static void moved(struct dibs__op *op) {
@@ -362,7 +365,7 @@ static void always_moved(struct dibs__op *op) {
 
 static void mandate_is_followed_in_order(void **state) {
   (void)state;
-  stands = (dibs__mandate){.epoch = 9, .life = {{1, 2, 3}}};
+  stands = (dibs__mandate){.epoch = 9, .incarnation = {{1, 2, 3}}};
   gate_begin((struct gate_plan){.max_batch = 16, .answer = moved});
   struct dibs__core *core = gate_core();
   struct probe probes[4], *all[4];
@@ -373,7 +376,7 @@ static void mandate_is_followed_in_order(void **state) {
   assert_true(dibs__core_run(core, probe_list(all, 4), DIBS__TICK_NEVER));
   for (int i = 0; i < 4; i++) assert_int_equal(probes[i].status, i == 1 ? DIBS__MOVED : DIBS_OK);
   CARRIED(1, &probes[0], &probes[2], &probes[3]);
-  /* What was learnt is used from now on. */
+  /* The new mandate is used from now on. */
   struct probe next;
   probe_make(&next, core, 0);
   assert_true(dibs__core_run(core, &next.op, DIBS__TICK_NEVER));
@@ -381,7 +384,7 @@ static void mandate_is_followed_in_order(void **state) {
   gate_close(core);
 }
 
-static void mandate_is_not_followed_for_ever(void **state) {
+static void a_moving_mandate_is_not_followed_for_ever(void **state) {
   (void)state;
   gate_begin((struct gate_plan){.max_batch = 16, .answer = always_moved});
   struct dibs__core *core = gate_core();
@@ -397,7 +400,7 @@ static void answer_first_only(struct dibs__op *op) {
   if (op == gate_batch(gate_seen() - 1).ops[0]) op->status = DIBS_HELD;
 }
 
-static void what_run_could_not_tell_is_unknown(void **state) {
+static void operations_without_an_answer_are_unknown(void **state) {
   (void)state;
   gate_begin((struct gate_plan){.max_batch = 16, .run = DIBS_UNKNOWN, .answer = answer_first_only});
   struct dibs__core *core = gate_core();
@@ -435,22 +438,22 @@ static void dead_session_is_replaced(void **state) {
 
 int main(int argc, char *argv[]) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(caller_alone_carries_its_own),
-      cmocka_unit_test(who_comes_meanwhile_travels_together),
-      cmocka_unit_test(successor_is_named_before_answers_are_handed_out),
+      cmocka_unit_test(a_single_caller_leads_its_own_batch),
+      cmocka_unit_test(operations_that_arrive_meanwhile_share_a_batch),
+      cmocka_unit_test(the_successor_is_named_before_answers_are_delivered),
       cmocka_unit_test(full_batches_follow_each_other_in_order),
-      cmocka_unit_test(done_may_hand_in_more),
+      cmocka_unit_test(done_may_submit_more),
       cmocka_unit_test(lane_is_never_in_two_batches),
-      cmocka_unit_test(lane_that_comes_back_is_followed_on_another_session),
-      cmocka_unit_test(group_waits_for_the_lanes_of_all),
+      cmocka_unit_test(a_lane_that_becomes_free_continues_on_another_session),
+      cmocka_unit_test(a_group_waits_for_the_lanes_of_all_its_operations),
       cmocka_unit_test(group_that_does_not_fit_waits_for_the_next_batch),
-      cmocka_unit_test(groups_of_two_callers_stay_two),
-      cmocka_unit_test(urgent_is_never_behind_what_is_not),
-      cmocka_unit_test(who_leaves_before_it_is_sent_takes_it_back),
-      cmocka_unit_test(what_was_sent_goes_on_without_its_caller),
+      cmocka_unit_test(groups_of_two_callers_stay_separate),
+      cmocka_unit_test(urgent_operations_never_wait_for_others),
+      cmocka_unit_test(leaving_before_sending_removes_the_operation),
+      cmocka_unit_test(a_sent_operation_continues_without_its_caller),
       cmocka_unit_test(mandate_is_followed_in_order),
-      cmocka_unit_test(mandate_is_not_followed_for_ever),
-      cmocka_unit_test(what_run_could_not_tell_is_unknown),
+      cmocka_unit_test(a_moving_mandate_is_not_followed_for_ever),
+      cmocka_unit_test(operations_without_an_answer_are_unknown),
       cmocka_unit_test(dead_session_is_replaced),
   };
   lease_begin(argc, argv);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* What processes and threads see: fork, signals, several processes on one store. */
+/* Processes and threads: fork, signals, several processes on one store. */
 #include "help.h"
+#include "support/records.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -11,8 +12,8 @@
 
 /* ---- Fork ---- */
 
-/* In the child: 0, or the number of the check that failed.  Nothing here may hang or allocate much: other threads of
- * the parent held locks, it may be. */
+/* Runs in the child: returns 0, or the number of the check that failed. It must not hang or allocate much, because
+ * other threads of the parent may have held locks. */
 static int child_is_refused(dibs_store *store, dibs_lease *lease, struct later *waits) {
   options how = HOW();
   dibs_lease *mine = NULL;
@@ -27,8 +28,8 @@ static int child_is_refused(dibs_store *store, dibs_lease *lease, struct later *
   if (dibs_release_start(lease, NULL, NULL, NULL) != DIBS_INVALID) return 6;
   if (dibs_lease_detach(lease, NULL) != DIBS_INVALID) return 7;
   if (dibs_break(store, "n", NULL, NULL) != DIBS_INVALID) return 8;
-  if (dibs_record_save(store, "r", lease, "x", 1, NULL) != DIBS_INVALID) return 9;
-  if (dibs_record_load(store, "r", &data, &length, NULL, NULL) != DIBS_INVALID) return 10;
+  if (record_save(store, "r", lease, "x", 1, NULL) != DIBS_INVALID) return 9;
+  if (record_load(store, "r", &data, &length, NULL, NULL) != DIBS_INVALID) return 10;
   if (dibs_dispatch(store, 0) != 0) return 11;
   dibs_acquire_cancel(waits->lease);
   dibs_lease_free(lease);
@@ -42,7 +43,7 @@ static void child_is_refused_and_the_parent_goes_on(void **state) {
   dibs_store *store = open_store(), *two = open_store();
   struct told told = {.calls = 0};
   struct later waits;
-  dibs_lease *lease = take(store, "n", .ttl_ms = 1500, .on_lost = told_lost, .user = &told);
+  dibs_lease *lease = take(store, "n", .ttl_ms = 1500, .on_lost = count_loss, .user = &told);
   dibs_lease *other = take(two, "w");
   later_start(&waits, store, "w", HOW(.wait_ms = DIBS_FOREVER));
   UNTIL(rows_of(two, "w", DIBS_WAITS) == 1);
@@ -56,7 +57,7 @@ static void child_is_refused_and_the_parent_goes_on(void **state) {
   uint64_t renewed = stats_of(store).renewed;
   UNTIL(stats_of(store).renewed >= renewed + 4); /* longer than its ttl after the child closed */
   assert_int_equal(dibs_lease_alive(lease), 1);
-  assert_int_equal(ask(two, "n"), DIBS_HELD);
+  assert_int_equal(send_request(two, "n"), DIBS_HELD);
   assert_int_equal(told.calls, 0);
   assert_int_equal(waits.calls, 0);
   give(other);
@@ -65,7 +66,7 @@ static void child_is_refused_and_the_parent_goes_on(void **state) {
   give(lease);
 }
 
-/* What it inherited is of no use to it, what it opens is. */
+/* The child cannot use inherited handles; it can use handles that it opens. */
 static void child_may_open_its_own(void **state) {
   (void)state;
   if (THREAD_SANITIZED) skip();
@@ -116,10 +117,10 @@ static void threads_of_the_library_block_every_signal(void **state) {
   dibs_store *store = open_store(), *two = open_store();
   struct told told = {.calls = 0};
   struct later later;
-  dibs_lease *lease = take(store, "n", .ttl_ms = 300, .on_lost = told_lost, .user = &told);
+  dibs_lease *lease = take(store, "n", .ttl_ms = 300, .on_lost = count_loss, .user = &told);
   later_start(&later, two, "n", HOW(.wait_ms = DIBS_FOREVER));
   UNTIL(stats_of(store).renewed >= 1);
-  /* All but the two that can't be blocked, and the two that the C library keeps for itself. */
+  /* All except the two that cannot be blocked and the two that the C library reserves. */
   uint64_t all = ~UINT64_C(0);
   const int not [] = {SIGKILL, SIGSTOP, 32, 33};
   for (int i = 0; i < 4; i++) all &= ~(UINT64_C(1) << (not [i] - 1));
@@ -232,14 +233,14 @@ static void wait_byte(int from) {
   assert_int_equal(read(from, &byte, 1), 1);
 }
 
-static void processes_take_turns(void **state) {
+static void processes_hold_one_after_another(void **state) {
   (void)state;
   if (case_in_memory()) skip();
   int to, from;
   pid_t child = spawn(hold_until_told, &to, &from);
   wait_byte(from);
   dibs_store *store = open_store();
-  assert_int_equal(ask(store, "n"), DIBS_HELD);
+  assert_int_equal(send_request(store, "n"), DIBS_HELD);
   struct caller caller;
   caller_start(&caller, store, "n", HOW(.wait_ms = DIBS_FOREVER));
   UNTIL(rows_of(store, "n", DIBS_WAITS) == 1);
@@ -251,7 +252,7 @@ static void processes_take_turns(void **state) {
   close(from);
 }
 
-static void killed_holder_is_followed_after_its_ttl(void **state) {
+static void a_killed_holders_name_is_granted_after_its_ttl(void **state) {
   (void)state;
   if (case_in_memory()) skip();
   int to, from;
@@ -271,7 +272,7 @@ static void killed_holder_is_followed_after_its_ttl(void **state) {
   close(from);
 }
 
-static void stopped_holder_wakes_to_a_lost_lease(void **state) {
+static void a_stopped_holder_finds_its_lease_lost(void **state) {
   (void)state;
   if (case_in_memory()) skip();
   int to, from;
@@ -282,7 +283,7 @@ static void stopped_holder_wakes_to_a_lost_lease(void **state) {
   dibs_lease *lease = take(store, "n", .wait_ms = DIBS_FOREVER);
   assert_int_equal(kill(child, SIGCONT), 0);
   assert_int_equal(write(to, "x", 1), 1);
-  assert_int_equal(join(child), 40); /* not alive, and its release says LOST */
+  assert_int_equal(join(child), 40); /* not alive, and its release answers LOST */
   assert_int_equal(dibs_lease_alive(lease), 1);
   assert_int_equal(dibs_renew(lease, 0, NULL), DIBS_OK);
   give(lease);
@@ -290,11 +291,11 @@ static void stopped_holder_wakes_to_a_lost_lease(void **state) {
   close(from);
 }
 
-static void killed_waiter_is_passed_over(void **state) {
+static void a_killed_waiter_is_skipped(void **state) {
   (void)state;
   if (case_in_memory()) skip();
   int to, from;
-  pid_t child = spawn(hold_when_told, &to, &from); /* before there are threads */
+  pid_t child = spawn(hold_when_told, &to, &from); /* before this process has threads */
   dibs_store *store = open_store();
   dibs_lease *lease = take(store, "n");
   assert_int_equal(write(to, "x", 1), 1);
@@ -315,14 +316,10 @@ static void killed_waiter_is_passed_over(void **state) {
 
 int main(int argc, char *argv[]) {
   const struct CMUnitTest tests[] = {
-      TEST(child_is_refused_and_the_parent_goes_on),
-      TEST(child_may_open_its_own),
-      TEST(threads_of_the_library_block_every_signal),
-      TEST(signals_do_not_end_a_wait),
-      TEST(processes_take_turns),
-      TEST(killed_holder_is_followed_after_its_ttl),
-      TEST(stopped_holder_wakes_to_a_lost_lease),
-      TEST(killed_waiter_is_passed_over),
+      TEST(child_is_refused_and_the_parent_goes_on),   TEST(child_may_open_its_own),
+      TEST(threads_of_the_library_block_every_signal), TEST(signals_do_not_end_a_wait),
+      TEST(processes_hold_one_after_another),          TEST(a_killed_holders_name_is_granted_after_its_ttl),
+      TEST(a_stopped_holder_finds_its_lease_lost),     TEST(a_killed_waiter_is_skipped),
   };
   lease_begin(argc, argv);
   return cmocka_run_group_tests(tests, NULL, NULL);

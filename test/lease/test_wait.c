@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Waiting: for how long, in which order, and leaving. */
+/* Waiting: for how long, in which order, and how a waiter leaves. */
 #include "help.h"
 
 enum { LINE = 6 };
@@ -10,43 +10,44 @@ static void bounded_wait_ends_in_time(void **state) {
   (void)state;
   dibs_store *one = open_store(), *two = open_store();
   dibs_lease *lease = take(one, "n");
-  dibs_store *from[] = {one, two}; /* in line inside the process, and in the store */
+  dibs_store *from[] = {one, two}; /* in the queue of the process, and in that of the store */
   for (int i = 0; i < 2; i++) {
     dibs__tick began = dibs__tick_now();
-    assert_int_equal(ask(from[i], "n", .wait_ms = 200), DIBS_TIMEOUT);
+    assert_int_equal(send_request(from[i], "n", .wait_ms = 200), DIBS_TIMEOUT);
     assert_true(ms_since(began) >= 200 && ms_since(began) < LONG_MS / 3);
     assert_int_equal(stats_of(from[i]).waiting, 0);
   }
   UNTIL(rows_of(two, "n", DIBS_WAITS) == 0);
   give(lease);
-  assert_int_equal(ask(two, "n"), DIBS_OK);
-  assert_int_equal(ask(one, "n"), DIBS_OK);
+  assert_int_equal(send_request(two, "n"), DIBS_OK);
+  assert_int_equal(send_request(one, "n"), DIBS_OK);
 }
 
 static void endless_wait_ends_with_the_release(void **state) {
   (void)state;
   dibs_store *one = open_store(), *two = open_store();
   dibs_lease *lease = take(one, "n");
-  struct caller near, far;
+  struct caller near, server;
   caller_start(&near, one, "n", HOW(.wait_ms = DIBS_FOREVER));
-  caller_start(&far, two, "n", HOW(.wait_ms = DIBS_FOREVER));
+  caller_start(&server, two, "n", HOW(.wait_ms = DIBS_FOREVER));
   UNTIL(stats_of(one).waiting == 1 && rows_of(two, "n", DIBS_WAITS) == 1);
-  uint64_t first = dibs_lease_fence(lease);
+  uint64_t first = dibs_lease_fence(lease).value;
   give(lease);
-  struct caller *callers[] = {&near, &far};
-  UNTIL(near.over || far.over);
+  struct caller *callers[] = {&near, &server};
+  UNTIL(near.over || server.over);
   int winner = near.over ? 0 : 1;
   assert_int_equal(caller_join(callers[winner]), DIBS_OK);
-  uint64_t second = dibs_lease_fence(callers[winner]->lease);
+  uint64_t second = dibs_lease_fence(callers[winner]->lease).value;
   assert_true(second > first);
   assert_int_equal(callers[!winner]->over, 0);
   give(callers[winner]->lease);
   assert_int_equal(caller_join(callers[!winner]), DIBS_OK);
-  assert_true(dibs_lease_fence(callers[!winner]->lease) > second);
+  assert_true(dibs_lease_fence(callers[!winner]->lease).value > second);
   give(callers[!winner]->lease);
 }
 
-static void told(dibs_lease *lease, dibs_status status, void *user) {
+static void count_end(dibs_lease *lease, dibs_status status, const dibs_error *error, void *user) {
+  (void)error;
   (void)lease;
   (void)status;
   (void)user;
@@ -55,21 +56,21 @@ static void told(dibs_lease *lease, dibs_status status, void *user) {
 static int64_t waits_for_an_end(dibs_store *holder, dibs_store *waiter) {
   dibs_lease *held = take(holder, "n", .ttl_ms = 300, .flags = DIBS_NO_RENEW);
   dibs__tick began = dibs__tick_now();
-  assert_int_equal(ask(waiter, "n", .wait_ms = LONG_MS), DIBS_OK);
+  assert_int_equal(send_request(waiter, "n", .wait_ms = LONG_MS), DIBS_OK);
   dibs_lease_free(held);
   return dibs__tick_left_ms(began, dibs__tick_now());
 }
 
-/* Nobody tells a waiter that a lease has ended by itself: it must look at that time, also when the receiver is another
- * thread that went to sleep before there was anything to look for.  Housekeeping would find it too, once a second: so
- * one of a few must come before that. */
-static void sleeping_receiver_hears_of_a_waiters_timer(void **state) {
+/* No event reports that a lease expired: a waiter must re-check at that time, also if the receiver is another thread
+ * that went to sleep before the waiter existed. Housekeeping would find it, too, once a second: so one of several
+ * attempts must be faster than that. */
+static void a_sleeping_receiver_serves_a_waiters_timer(void **state) {
   (void)state;
   dibs_store *holder = open_store(), *waiter = open_store();
-  dibs_lease *served = take(waiter, "served", .on_lost = told); /* from now on a service thread receives */
+  dibs_lease *served = take(waiter, "served", .on_lost = count_end); /* from now on a service thread receives events */
   int64_t soonest = INT64_MAX;
   for (int i = 0; i < 8 && soonest > 700; i++) {
-    dibs__nap_ms(50); /* it is asleep, or this turn proves nothing */
+    dibs__nap_ms(50); /* it is asleep, or this attempt proves nothing */
     int64_t ms = waits_for_an_end(holder, waiter);
     assert_true(ms >= 250);
     if (ms < soonest) soonest = ms;
@@ -78,7 +79,7 @@ static void sleeping_receiver_hears_of_a_waiters_timer(void **state) {
   give(served);
 }
 
-static void waiter_gets_what_expires(void **state) {
+static void a_waiter_gets_an_expired_name(void **state) {
   (void)state;
   dibs_store *one = open_store(), *two = open_store();
   struct caller waiter;
@@ -86,7 +87,7 @@ static void waiter_gets_what_expires(void **state) {
   caller_start(&waiter, two, "n", HOW(.wait_ms = DIBS_FOREVER));
   assert_int_equal(caller_join(&waiter), DIBS_OK);
   assert_int_equal(dibs_lease_alive(lease), 0);
-  assert_true(dibs_lease_fence(waiter.lease) > dibs_lease_fence(lease));
+  assert_true(dibs_lease_fence(waiter.lease).value > dibs_lease_fence(lease).value);
   assert_int_equal(dibs_release(lease, NULL), DIBS_LOST);
   assert_int_equal(dibs_lease_alive(waiter.lease), 1);
   dibs_lease_free(lease);
@@ -95,7 +96,7 @@ static void waiter_gets_what_expires(void **state) {
 
 /* ---- In which order ---- */
 
-/* All wait before the first is served; they come back in the order in which they came. */
+/* All wait before the first is served; they return in the order of their arrival. */
 static void served_in_order(dibs_store *holder, dibs_store *stores[], bool queued) {
   struct caller line[LINE];
   dibs_lease *lease = take(holder, "n");
@@ -106,14 +107,14 @@ static void served_in_order(dibs_store *holder, dibs_store *stores[], bool queue
     else
       UNTIL(stats_of(holder).waiting == i + 1);
   }
-  uint64_t fence = dibs_lease_fence(lease);
+  uint64_t fence = dibs_lease_fence(lease).value;
   for (int i = 0; i < LINE; i++) {
     give(lease);
     assert_int_equal(caller_join(&line[i]), DIBS_OK);
     for (int later = i + 1; later < LINE; later++) assert_int_equal(line[later].over, 0);
     lease = line[i].lease;
-    assert_true(dibs_lease_fence(lease) > fence);
-    fence = dibs_lease_fence(lease);
+    assert_true(dibs_lease_fence(lease).value > fence);
+    fence = dibs_lease_fence(lease).value;
   }
   give(lease);
 }
@@ -132,7 +133,7 @@ static void handles_are_served_in_order(void **state) {
   served_in_order(open_store(), stores, true);
 }
 
-static void started_ones_are_served_in_order(void **state) {
+static void started_requests_are_served_in_order(void **state) {
   (void)state;
   dibs_store *stores[2] = {open_store(), open_store()};
   for (int s = 0; s < 2; s++) {
@@ -156,8 +157,8 @@ static void writer_is_not_starved_by_readers(void **state) {
   struct later writer, behind[2];
   later_start(&writer, two, "n", HOW(.wait_ms = DIBS_FOREVER));
   UNTIL(rows_of(one, "n", DIBS_WAITS) == 1);
-  /* The name could be shared once more, but not past the writer. */
-  assert_int_equal(ask(one, "n", .mode = DIBS_SHARED), DIBS_HELD);
+  /* Another reader could share the name, but it must not pass the writer. */
+  assert_int_equal(send_request(one, "n", .mode = DIBS_SHARED), DIBS_HELD);
   for (int i = 0; i < 2; i++)
     later_start(&behind[i], i ? one : two, "n", HOW(.mode = DIBS_SHARED, .wait_ms = DIBS_FOREVER));
   UNTIL(rows_of(one, "n", DIBS_WAITS) == 3);
@@ -196,7 +197,7 @@ static void counted_waiters_follow_each_other(void **state) {
 
 /* ---- Leaving ---- */
 
-static void who_leaves_the_line_leaves_it_whole(void **state) {
+static void leaving_the_queue_keeps_the_other_waiters(void **state) {
   (void)state;
   dibs_store *one = open_store(), *two = open_store();
   dibs_lease *lease = take(one, "n");
@@ -217,33 +218,33 @@ static void who_leaves_the_line_leaves_it_whole(void **state) {
   give(lease);
 }
 
-static void cancelled_in_line_and_in_the_store(void **state) {
+static void a_request_is_cancelled_in_the_process_and_in_the_store(void **state) {
   (void)state;
   dibs_store *one = open_store(), *two = open_store();
   dibs_lease *lease = take(one, "n");
-  struct later near, far, stays;
+  struct later near, server, stays;
   later_start(&near, one, "n", HOW(.wait_ms = DIBS_FOREVER));
-  later_start(&far, two, "n", HOW(.wait_ms = DIBS_FOREVER));
-  UNTIL(rows_of(one, "n", DIBS_WAITS) == 1);
+  later_start(&server, two, "n", HOW(.wait_ms = DIBS_FOREVER));
+  UNTIL(rows_of(one, "n", DIBS_WAITS) == 2); /* one waits in the process, one in the store */
   later_start(&stays, two, "n", HOW(.wait_ms = DIBS_FOREVER));
   dibs_acquire_cancel(near.lease);
-  dibs_acquire_cancel(far.lease);
+  dibs_acquire_cancel(server.lease);
   assert_int_equal(later_wait(&near), DIBS_CANCELLED);
-  assert_int_equal(later_wait(&far), DIBS_CANCELLED);
-  dibs_acquire_cancel(far.lease);
+  assert_int_equal(later_wait(&server), DIBS_CANCELLED);
+  dibs_acquire_cancel(server.lease);
   assert_int_equal(dibs_release(near.lease, NULL), DIBS_INVALID);
   dibs_lease_free(near.lease);
-  dibs_lease_free(far.lease);
-  dibs_acquire_cancel(lease); /* holds: without effect */
+  dibs_lease_free(server.lease);
+  dibs_acquire_cancel(lease); /* already holds: without effect */
   assert_int_equal(dibs_lease_alive(lease), 1);
   dibs_acquire_cancel(NULL);
   give(lease);
   assert_int_equal(later_wait(&stays), DIBS_OK);
-  assert_int_equal(near.calls + far.calls, 2);
+  assert_int_equal(near.calls + server.calls, 2);
   give(stays.lease);
 }
 
-static void freed_while_it_waits_is_cancelled(void **state) {
+static void freeing_a_waiting_lease_cancels_it(void **state) {
   (void)state;
   dibs_store *one = open_store(), *two = open_store();
   dibs_lease *lease = take(one, "n");
@@ -263,7 +264,7 @@ static void cancel_races_with_the_grant(void **state) {
   dibs_store *one = open_store(), *two = open_store();
   for (int round = 0; round < 50; round++) {
     struct later waits;
-    /* A question that was cancelled on its way may be granted after that, and is given back. */
+    /* A request that is cancelled in flight may still be granted, and is then released. */
     dibs_lease *lease = take(one, "n", .wait_ms = LONG_MS);
     later_start(&waits, two, "n", HOW(.wait_ms = DIBS_FOREVER));
     if (round % 2) UNTIL(rows_of(one, "n", DIBS_WAITS) == 1);
@@ -274,25 +275,42 @@ static void cancel_races_with_the_grant(void **state) {
     assert_int_equal(dibs_lease_alive(waits.lease), status == DIBS_OK);
     dibs_lease_free(waits.lease);
     dibs_lease_free(lease);
-    /* Whatever came of it, the name is free again. */
-    assert_int_equal(ask(one, "n", .wait_ms = LONG_MS), DIBS_OK);
+    /* In every case the name is free again. */
+    assert_int_equal(send_request(one, "n", .wait_ms = LONG_MS), DIBS_OK);
   }
+}
+
+/* A caller that gets TIMEOUT no longer waits anywhere. */
+static void a_waiter_that_timed_out_is_not_listed(void **state) {
+  (void)state;
+  dibs_store *one = open_store(), *two = open_store();
+  dibs_lease *held = take(one, "n");
+  for (int i = 0; i < 20; i++) {
+    dibs__tick requested = dibs__tick_now();
+    assert_int_equal(send_request(two, "n", .wait_ms = 10 + i), DIBS_TIMEOUT);
+    /* The caller does not wait for a store that takes longer than 100 ms to answer. */
+    if (ms_since(requested) >= 100) UNTIL(rows_of(two, "n", DIBS_WAITS) == 0);
+    assert_int_equal(rows_of(two, "n", DIBS_WAITS), 0);
+  }
+  assert_int_equal(stats_of(two).waiting, 0);
+  give(held);
 }
 
 int main(int argc, char *argv[]) {
   const struct CMUnitTest tests[] = {
+      TEST(a_waiter_that_timed_out_is_not_listed),
       TEST(bounded_wait_ends_in_time),
       TEST(endless_wait_ends_with_the_release),
-      TEST(waiter_gets_what_expires),
-      TEST(sleeping_receiver_hears_of_a_waiters_timer),
+      TEST(a_waiter_gets_an_expired_name),
+      TEST(a_sleeping_receiver_serves_a_waiters_timer),
       TEST(threads_of_one_handle_are_served_in_order),
       TEST(handles_are_served_in_order),
-      TEST(started_ones_are_served_in_order),
+      TEST(started_requests_are_served_in_order),
       TEST(writer_is_not_starved_by_readers),
       TEST(counted_waiters_follow_each_other),
-      TEST(who_leaves_the_line_leaves_it_whole),
-      TEST(cancelled_in_line_and_in_the_store),
-      TEST(freed_while_it_waits_is_cancelled),
+      TEST(leaving_the_queue_keeps_the_other_waiters),
+      TEST(a_request_is_cancelled_in_the_process_and_in_the_store),
+      TEST(freeing_a_waiting_lease_cancels_it),
       TEST(cancel_races_with_the_grant),
   };
   lease_begin(argc, argv);

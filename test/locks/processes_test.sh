@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# Session locks between processes, and what happens to them: processes_test.sh DIBS postgres|mariadb URI
-# The server is this test's own ($DIBS_TEST_SERVERS_SCRIPT), since it is restarted.
+# Session locks between processes: processes_test.sh DIBS postgres|mariadb URI
+# The server is this test's own ($DIBS_TEST_SERVERS_SCRIPT), because the test restarts it.
 set -u
 dibs=$1 engine=$2 uri=$3
 count=0 failures=0
@@ -26,7 +26,7 @@ until_true() {
   local by=$((SECONDS + 20))
   until "${@:2}"; do
     if [ "$SECONDS" -ge "$by" ]; then
-      fail "$1" 'it never came true'
+      fail "$1" 'it never became true'
       return 1
     fi
     sleep 0.01
@@ -45,12 +45,12 @@ admin() {
   fi
 }
 store=$uri
-# Connections that have locks of dibs, and how each program makes the key of a name.
+# Connections that have locks of dibs, and the key of a name as each program computes it.
 if [ "$engine" = postgres ]; then
   store="$uri?lock=advisory"
   key() { echo "('x' || left(encode(sha256('dibs.dibs_:$1'), 'hex'), 16))::bit(64)::bigint"; }
   take() { echo "SELECT pg_try_advisory_lock($(key "$1"))::int"; }
-  # The bell's lock is one too, but none of a session store listens.
+  # A notifier's lock would count, too, but no client of a session store listens.
   end_holders() { echo "SELECT count(pg_terminate_backend(pid)) FROM pg_locks WHERE locktype = 'advisory'" | admin; }
   connections() { echo "SELECT count(*) FROM pg_stat_activity WHERE usename = 'dibs'" | admin; }
 else
@@ -78,22 +78,22 @@ try() { "$dibs" run --store "$store" --try --quiet "$1" -- true >"$folder/tried"
 
 begin n
 try n
-check 'another process is kept out' $? 120
+check 'another process is refused' $? 120
 try N
-check 'names that differ only in case are apart' $? 0
+check 'names that differ only in case are distinct' $? 0
 check 'another program sees it by the documented key' "$(take n | admin)" 0
 long=$(printf 'x%.0s' $(seq 254))
 begin "${long}a"
 try "${long}b"
-check 'names of 255 bytes are apart to the last' $? 0
+check 'names of 255 bytes are distinct to the last byte' $? 0
 try "${long}a"
 check 'and kept' $? 120
 
-# ---- A process that is killed, one that stands still ----
+# ---- A killed process, a stopped process ----
 
 kill -STOP "$held"
 try "${long}a"
-check 'a process that stands still keeps its lock' $? 120
+check 'a stopped process keeps its lock' $? 120
 kill -CONT "$held"
 began=$(now_ms)
 kill -KILL "$held"
@@ -110,7 +110,7 @@ first=$(cat "$folder/fence")
 began=$(now_ms)
 end_holders m >/dev/null
 wait "$held"
-check 'whose connection is ended has lost' $? 122
+check 'the holder of an ended connection has lost its lease' $? 122
 took=$(($(now_ms) - began))
 if [ "$took" -lt 2000 ]; then pass "at once, and not at the end of its ttl of 10 s ($took ms)"; else
   fail 'at once' "$took ms"
@@ -120,20 +120,20 @@ if [ "$(cat "$folder/fence")" -gt "$first" ]; then pass 'the next fence is large
   fail 'the next fence is larger' "$(cat "$folder/fence") after $first"
 fi
 
-# ---- Breaking, looking ----
+# ---- Breaking, listing ----
 
 "$dibs" show --store "$store" m >"$folder/shown" 2>&1
-if grep -q 'connection' "$folder/shown"; then pass 'who holds it is shown by its connection'; else
-  fail 'who holds it is shown by its connection' "$(cat "$folder/shown")"
+if grep -q 'connection' "$folder/shown"; then pass 'show names the connection of the holder'; else
+  fail 'show names the connection of the holder' "$(cat "$folder/shown")"
 fi
 "$dibs" break --store "$store" --now m >"$folder/broke" 2>&1
 check 'a lock can be broken at once' $? 0
 wait "$held"
 check 'its holder has lost' $? 122
 "$dibs" lock --store "$store" m >"$folder/locked" 2>&1
-check 'a lock that nobody would hold is refused' $? 125
+check 'dibs lock is refused, because no process would hold the lock' $? 125
 
-# ---- Another program takes part ----
+# ---- Another program uses the same locks ----
 
 mkfifo "$folder/statements"
 admin <"$folder/statements" >"$folder/took" &
@@ -142,7 +142,7 @@ exec 7>"$folder/statements"
 echo "$(take other);" >&7
 until_true 'the program has it' grep -q 1 "$folder/took"
 try other
-check 'what another program has taken is kept out of' $? 120
+check 'a lock of another program is respected' $? 120
 "$dibs" run --store "$store" --wait 20s other -- true >"$folder/said" 2>&1 7>&- &
 waiter=$!
 until_true 'dibs waits' sh -c "'$dibs' show --store '$store' other 2>/dev/null | grep -qi wait"
@@ -155,12 +155,12 @@ check 'and waited for' $? 0
 begin r
 first=$(cat "$folder/fence")
 "$DIBS_TEST_SERVERS_SCRIPT" restart --dir "$DIBS_TEST_SERVERS_DIR" "$engine" >/dev/null 2>&1
-check 'the server is back' $? 0
+check 'the server runs again' $? 0
 wait "$held"
-check 'a restart ends what was held' $? 122
+check 'a restart ends held leases' $? 122
 begin r
-if [ "$(cat "$folder/fence")" -gt "$first" ]; then pass 'fences go on growing'; else
-  fail 'fences go on growing' "$(cat "$folder/fence") after $first"
+if [ "$(cat "$folder/fence")" -gt "$first" ]; then pass 'fences keep growing'; else
+  fail 'fences keep growing' "$(cat "$folder/fence") after $first"
 fi
 kill -TERM "$held"
 wait "$held"

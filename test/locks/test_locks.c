@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Session locks, as callers of dibs.h see them: what ends with a connection, what is kept apart, what is bounded.
- * Breaking a lease at once ends the connection that has it, as an administrator's KILL does.
+ * Session locks through dibs.h: leases that end with a connection, separate name spaces, bounds.  DIBS_BREAK_NOW ends
+ * the connection that holds the lock, like an administrator's KILL.
  */
 #include "lease/help.h"
 
@@ -21,57 +21,57 @@ static dibs_status break_now(dibs_store *store, const char *name) {
   return dibs_break(store, name, &how, NULL);
 }
 
-/* All that stands on a connection ends with it, and is told at once: nobody waits for a ttl. */
-static void connection_death_is_told_at_once(void **state) {
+/* All leases of a connection end with it, and their holders learn it at once, without waiting for a ttl. */
+static void the_end_of_a_connection_is_reported_at_once(void **state) {
   (void)state;
   dibs_store *one = open_store(), *two = open_store();
   struct told told[3] = {{.calls = 0}};
   dibs_lease *leases[3];
   const char *names[] = {"a", "b", "c"};
-  for (int i = 0; i < 3; i++) leases[i] = take(one, names[i], .on_lost = told_lost, .user = &told[i]);
-  dibs__nap_ms(300); /* the listener is there by now, or it only finds it later */
+  for (int i = 0; i < 3; i++) leases[i] = take(one, names[i], .on_lost = count_loss, .user = &told[i]);
+  dibs__nap_ms(300); /* the listener runs by now, or it notices the loss only later */
   dibs__tick began = dibs__tick_now();
   assert_int_equal(break_now(two, "b"), DIBS_OK);
   for (int i = 0; i < 3; i++) UNTIL(told[i].calls == 1);
   int64_t ms = ms_since(began);
-  print_message("told after %lld ms\n", (long long)ms);
+  print_message("reported after %lld ms\n", (long long)ms);
   assert_true(ms < SOON_MS);
   for (int i = 0; i < 3; i++) {
     assert_int_equal(told[i].status, DIBS_LOST);
     assert_int_equal(dibs_lease_alive(leases[i]), 0);
     assert_int_equal(dibs_renew(leases[i], 0, NULL), DIBS_LOST);
-    uint64_t fence = dibs_lease_fence(leases[i]);
-    dibs_lease *next = take(i % 2 ? one : two, names[i]); /* also where it was lost */
-    assert_true(dibs_lease_fence(next) > fence);
+    uint64_t fence = dibs_lease_fence(leases[i]).value;
+    dibs_lease *next = take(i % 2 ? one : two, names[i]); /* also for the lost lease */
+    assert_true(dibs_lease_fence(next).value > fence);
     assert_int_equal(dibs_release(leases[i], NULL), DIBS_LOST);
     dibs_lease_free(leases[i]);
-    assert_int_equal(ask(i % 2 ? two : one, names[i]), DIBS_HELD);
+    assert_int_equal(send_request(i % 2 ? two : one, names[i]), DIBS_HELD);
     give(next);
   }
 }
 
-/* Nobody listens: the next renewal finds it. */
-static void connection_death_is_found_by_a_renewal(void **state) {
+/* No listener runs: the next renewal notices the loss. */
+static void a_renewal_notices_the_end_of_a_connection(void **state) {
   (void)state;
   dibs_store *one = open_store(), *two = open_store();
   dibs_lease *lease = take(one, "n", .ttl_ms = 60000, .flags = DIBS_NO_RENEW);
   assert_int_equal(break_now(two, "n"), DIBS_OK);
-  assert_int_equal(ask(two, "n"), DIBS_OK);
+  assert_int_equal(send_request(two, "n"), DIBS_OK);
   assert_int_equal(dibs_renew(lease, 0, NULL), DIBS_LOST);
   dibs_lease_free(lease);
 }
 
-static void names_that_differ_only_in_case_are_apart(void **state) {
+static void names_that_differ_only_in_case_are_distinct(void **state) {
   (void)state;
   const char *names[] = {"n", "N", "n ", " n", "\xc3\xb1", "\xc3\x91", "o\xcc\x88", "\xc3\xb6"};
   dibs_lease *leases[8];
   dibs_store *one = open_store(), *two = open_store();
   for (int i = 0; i < 8; i++) leases[i] = take(i % 2 ? one : two, names[i]);
-  for (int i = 0; i < 8; i++) assert_int_equal(ask(i % 2 ? two : one, names[i]), DIBS_HELD);
+  for (int i = 0; i < 8; i++) assert_int_equal(send_request(i % 2 ? two : one, names[i]), DIBS_HELD);
   for (int i = 0; i < 8; i++) give(leases[i]);
 }
 
-static void long_names_are_apart_to_the_last_byte(void **state) {
+static void long_names_are_distinct_to_the_last_byte(void **state) {
   (void)state;
   char a[256], b[256];
   memset(a, 'x', 255);
@@ -80,25 +80,25 @@ static void long_names_are_apart_to_the_last_byte(void **state) {
   b[254] = 'y';
   dibs_store *one = open_store(), *two = open_store();
   dibs_lease *x = take(one, a), *y = take(two, b);
-  assert_int_equal(ask(two, a), DIBS_HELD);
-  assert_int_equal(ask(one, b), DIBS_HELD);
+  assert_int_equal(send_request(two, a), DIBS_HELD);
+  assert_int_equal(send_request(one, b), DIBS_HELD);
   give(x);
   give(y);
 }
 
-/* Tables apart, locks apart, though the server may have one name space for all. */
+/* Other tables have other locks, although the server may have one name space for all. */
 static void other_tables_have_other_locks(void **state) {
   (void)state;
   dibs_store *one = open_store(), *same = open_store();
-  snprintf(text, sizeof text, "%sx", case_uri()); /* it ends with the schema or the prefix */
+  snprintf(text, sizeof text, "%sx", case_uri()); /* it ends with the name of the schema or the prefix */
   dibs_store *other = open_uri(text, 0);
   dibs_lease *lease = take(one, "n");
-  assert_int_equal(ask(same, "n"), DIBS_HELD);
-  assert_int_equal(ask(other, "n"), DIBS_OK);
+  assert_int_equal(send_request(same, "n"), DIBS_HELD);
+  assert_int_equal(send_request(other, "n"), DIBS_OK);
   give(lease);
 }
 
-static void who_waits_costs_a_connection_and_they_are_bounded(void **state) {
+static void each_waiter_needs_a_connection_and_their_number_is_bounded(void **state) {
   (void)state;
   dibs_store *one = open_store(), *two = open_uri(with("lock_waiters=2"), 0);
   dibs_lease *held[3];
@@ -112,13 +112,13 @@ static void who_waits_costs_a_connection_and_they_are_bounded(void **state) {
   options how = HOW(.wait_ms = LONG_MS);
   assert_int_equal(dibs_acquire(two, "c", &how, &lease, &error), DIBS_UNAVAILABLE);
   assert_non_null(strstr(error.text, "lock_waiters=2"));
-  assert_int_equal(ask(two, "d"), DIBS_OK); /* what is free needs none */
+  assert_int_equal(send_request(two, "d"), DIBS_OK); /* a free name needs no connection to wait on */
   for (int i = 0; i < 3; i++) give(held[i]);
   for (int i = 0; i < 2; i++) {
     assert_int_equal(caller_join(&callers[i]), DIBS_OK);
     give(callers[i].lease);
   }
-  /* They are used again. */
+  /* The connections are used again. */
   dibs_lease *again = take(one, "c");
   struct caller caller;
   caller_start(&caller, two, "c", HOW(.wait_ms = DIBS_FOREVER));
@@ -133,14 +133,14 @@ static void who_waits_costs_a_connection_and_they_are_bounded(void **state) {
 
 enum { MANY = 10 };
 
-/* One that has come back and was not joined yet; MANY: none. */
-static int back(const struct caller callers[MANY], const bool joined[MANY]) {
+/* The index of a caller that has returned and was not joined yet; MANY: none. */
+static int returned_caller(const struct caller callers[MANY], const bool joined[MANY]) {
   int i = 0;
   while (i < MANY && (!callers[i].over || joined[i])) i++;
   return i;
 }
 
-/* Callers of one process hand it on among themselves, and wait on one connection. */
+/* Callers of one process hand the lease on among themselves, and wait on one connection. */
 static void callers_of_one_process_need_one_connection(void **state) {
   (void)state;
   dibs_store *one = open_store(), *two = open_uri(with("lock_waiters=1"), 0);
@@ -152,29 +152,29 @@ static void callers_of_one_process_need_one_connection(void **state) {
   give(held);
   uint64_t last = 0;
   for (int turn = 0; turn < MANY; turn++) {
-    UNTIL(back(callers, joined) < MANY);
-    int nth = back(callers, joined);
+    UNTIL(returned_caller(callers, joined) < MANY);
+    int nth = returned_caller(callers, joined);
     struct caller *next = &callers[nth];
     joined[nth] = true;
     assert_int_equal(caller_join(next), DIBS_OK);
-    assert_true(dibs_lease_fence(next->lease) > last);
-    last = dibs_lease_fence(next->lease);
+    assert_true(dibs_lease_fence(next->lease).value > last);
+    last = dibs_lease_fence(next->lease).value;
     give(next->lease);
   }
 }
 
-/* (The server may give it to a connection that is just being ended: for an instant.) */
-static void who_stops_waiting_leaves_nothing_behind(void **state) {
+/* (For an instant the server may grant the lock to a connection that is just ending.) */
+static void a_cancelled_wait_leaves_no_lock(void **state) {
   (void)state;
   dibs_store *one = open_store(), *two = open_store();
   dibs_lease *held = take(one, "n");
-  for (int i = 0; i < 5; i++) assert_int_equal(ask(two, "n", .wait_ms = 20), DIBS_TIMEOUT);
+  for (int i = 0; i < 5; i++) assert_int_equal(send_request(two, "n", .wait_ms = 20), DIBS_TIMEOUT);
   UNTIL(rows_of(one, "n", DIBS_WAITS) == 0);
   give(held);
-  assert_int_equal(ask(one, "n"), DIBS_OK);
+  assert_int_equal(send_request(one, "n"), DIBS_OK);
 }
 
-static void what_a_store_held_is_free_when_it_is_closed(void **state) {
+static void closing_a_store_frees_its_locks(void **state) {
   (void)state;
   dibs_store *two = open_store();
   for (int i = 0; i < 10; i++) {
@@ -183,30 +183,30 @@ static void what_a_store_held_is_free_when_it_is_closed(void **state) {
     dibs_lease_free(lease);
     lease = take(one, "m");
     close_store(one);
-    assert_int_equal(ask(two, "n"), DIBS_OK);
-    assert_int_equal(ask(two, "m"), DIBS_OK);
+    assert_int_equal(send_request(two, "n"), DIBS_OK);
+    assert_int_equal(send_request(two, "m"), DIBS_OK);
     dibs_lease_free(lease);
   }
 }
 
-static void modes_that_the_server_has_not_are_refused(void **state) {
+static void modes_that_the_server_lacks_are_refused(void **state) {
   (void)state;
   dibs_store *one = open_store(), *two = open_store();
-  assert_int_equal(ask(one, "n", .mode = DIBS_COUNTED, .slots = 2), DIBS_UNSUPPORTED);
-  dibs_status shared = ask(one, "n", .mode = DIBS_SHARED);
+  assert_int_equal(send_request(one, "n", .mode = DIBS_COUNTED, .slots = 2), DIBS_UNSUPPORTED);
+  dibs_status shared = send_request(one, "n", .mode = DIBS_SHARED);
   assert_int_equal(shared, strstr(case_uri(), "advisory") ? DIBS_OK : DIBS_UNSUPPORTED);
   if (shared != DIBS_OK) return;
   dibs_lease *a = take(one, "n", .mode = DIBS_SHARED), *b = take(two, "n", .mode = DIBS_SHARED),
              *c = take(one, "n", .mode = DIBS_SHARED);
-  assert_int_equal(ask(one, "n"), DIBS_HELD);
+  assert_int_equal(send_request(one, "n"), DIBS_HELD);
   give(a);
   give(b);
-  assert_int_equal(ask(two, "n"), DIBS_HELD); /* the server counts what one connection has twice */
+  assert_int_equal(send_request(two, "n"), DIBS_HELD); /* the server counts repeated locks of one connection */
   give(c);
-  assert_int_equal(ask(two, "n"), DIBS_OK);
+  assert_int_equal(send_request(two, "n"), DIBS_OK);
 }
 
-static void nobody_else_can_take_it_over(void **state) {
+static void no_other_handle_can_adopt_a_session_lock(void **state) {
   (void)state;
   dibs_store *one = open_store();
   dibs_lease *lease = take(one, "n");
@@ -217,8 +217,8 @@ static void nobody_else_can_take_it_over(void **state) {
   give(lease);
 }
 
-/* Asking another process's holder to let go is not possible; taking it is. */
-static void breaking_later_is_refused_for_others(void **state) {
+/* It is not possible to request a release from a holder in another process; DIBS_BREAK_NOW is possible. */
+static void breaking_without_now_is_refused_for_other_processes(void **state) {
   (void)state;
   dibs_store *one = open_store(), *two = open_store();
   dibs_lease *lease = take(one, "n");
@@ -230,18 +230,18 @@ static void breaking_later_is_refused_for_others(void **state) {
 
 int main(int argc, char *argv[]) {
   const struct CMUnitTest tests[] = {
-      TEST(connection_death_is_told_at_once),
-      TEST(connection_death_is_found_by_a_renewal),
-      TEST(names_that_differ_only_in_case_are_apart),
-      TEST(long_names_are_apart_to_the_last_byte),
+      TEST(the_end_of_a_connection_is_reported_at_once),
+      TEST(a_renewal_notices_the_end_of_a_connection),
+      TEST(names_that_differ_only_in_case_are_distinct),
+      TEST(long_names_are_distinct_to_the_last_byte),
       TEST(other_tables_have_other_locks),
-      TEST(who_waits_costs_a_connection_and_they_are_bounded),
+      TEST(each_waiter_needs_a_connection_and_their_number_is_bounded),
       TEST(callers_of_one_process_need_one_connection),
-      TEST(who_stops_waiting_leaves_nothing_behind),
-      TEST(what_a_store_held_is_free_when_it_is_closed),
-      TEST(modes_that_the_server_has_not_are_refused),
-      TEST(nobody_else_can_take_it_over),
-      TEST(breaking_later_is_refused_for_others),
+      TEST(a_cancelled_wait_leaves_no_lock),
+      TEST(closing_a_store_frees_its_locks),
+      TEST(modes_that_the_server_lacks_are_refused),
+      TEST(no_other_handle_can_adopt_a_session_lock),
+      TEST(breaking_without_now_is_refused_for_other_processes),
   };
   lease_begin(argc, argv);
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,19 +8,19 @@ const char *bed_uri;
 
 void bed_make(struct bed *b, const char *uri) {
   memset(b, 0, sizeof *b);
-  assert_int_equal(dibs__uri_parse(uri, &b->uri, &b->said), DIBS_OK);
-  b->store.engine = &dibs__my_engine;
+  assert_int_equal(dibs__uri_parse(uri, &b->uri, &b->reported), DIBS_OK);
+  b->store.engine = &dibs__mysql_engine;
   b->store.options.lock_timeout_ms = 1000;
   b->store.options.connect_timeout_ms = LONG_MS;
   snprintf(b->store.options.prefix, sizeof b->store.options.prefix, "dibs_");
   snprintf(b->store.shown, sizeof b->store.shown, "%s", b->uri.shown);
-  dibs__status status = dibs__my_prepare(&b->uri, &b->store, &b->store.place, &b->said);
-  if (status != DIBS_OK) print_error("%s\n", b->said.text);
+  dibs__status status = dibs__mysql_prepare(&b->uri, &b->store, &b->store.location, &b->reported);
+  if (status != DIBS_OK) print_error("%s\n", b->reported.text);
   assert_int_equal(status, DIBS_OK);
 }
 
 void bed_drop(struct bed *b) {
-  dibs__my_forget(b->store.place);
+  dibs__mysql_forget(b->store.location);
   dibs__uri_free(&b->uri);
 }
 
@@ -32,27 +32,28 @@ const char *bed_with(const char *more) {
 
 struct dibs__sql_wire *bed_connect(struct bed *b) {
   struct dibs__sql_wire *wire;
-  dibs__status status = dibs__my_connect(&b->store, dibs__tick_add_ms(dibs__tick_now(), LONG_MS), &wire, &b->said);
-  if (status != DIBS_OK) print_error("%s\n", b->said.text);
+  dibs__status status =
+      dibs__mysql_connect(&b->store, dibs__tick_add_ms(dibs__tick_now(), LONG_MS), &wire, &b->reported);
+  if (status != DIBS_OK) print_error("%s\n", b->reported.text);
   assert_int_equal(status, DIBS_OK);
   wire->by = dibs__tick_add_ms(dibs__tick_now(), LONG_MS);
   return wire;
 }
 
 void put(struct dibs__sql_wire *w, const char *text) {
-  assert_int_equal(w->engine->put(w, text, NULL, 0), DIBS__SQL_FINE);
+  assert_int_equal(w->engine->put(w, text, NULL, 0), DIBS__SQL_OK);
 }
 
 void run(struct dibs__sql_wire *w, const char *text) {
   put(w, text);
-  enum dibs__sql_step end = w->engine->go(w, false);
-  if (end != DIBS__SQL_FINE) print_error("%s: %s\n", text, w->words);
-  assert_int_equal(end, DIBS__SQL_FINE);
+  enum dibs__sql_rc end = w->engine->go(w, false);
+  if (end != DIBS__SQL_OK) print_error("%s: %s\n", text, w->message);
+  assert_int_equal(end, DIBS__SQL_OK);
 }
 
 void breaks(struct dibs__sql_wire *w, enum dibs__sql_trouble trouble) {
-  assert_int_equal(w->engine->go(w, false), DIBS__SQL_BROKE);
-  if (w->trouble != trouble) print_error("%s\n", w->words);
+  assert_int_equal(w->engine->go(w, false), DIBS__SQL_FAILED);
+  if (w->trouble != trouble) print_error("%s\n", w->message);
   assert_int_equal(w->trouble, trouble);
 }
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# A server that is restarted, killed and started again, and whose processes are ended one by one, in the middle of load:
-# callers get UNAVAILABLE or UNKNOWN, never a wrong answer, and go on when it is back.
+# A server is restarted, killed and started again, and its processes are ended one by one, in the middle of load:
+# callers get UNAVAILABLE or UNKNOWN, never a wrong answer, and continue when it runs again.
 #   restart_test.sh SERVERS STRESS
 set -u
 servers=$1 stress=$2
@@ -20,17 +20,17 @@ trap 'exit 130' INT TERM
 variables=$("$servers" env --dir "$dir") && eval "$variables"
 uri=$DIBS_TEST_POSTGRES
 
-# during WHAT: the checker finds nothing wrong after a load in whose middle that was done, but for waiters that slept while
-# the server was away.  How long it lasts is the load's; what is done meanwhile has no moment to wait for.
+# during WHAT: runs WHAT in the middle of a load; afterwards the checker finds nothing wrong, except waiters that slept
+# while the server was unreachable. The load decides the duration, and WHAT does not wait for a moment in it.
 during() {
   local trouble
   ("$1" >/dev/null 2>&1) &
   trouble=$!
-  "$stress" "$uri?schema=$1" --calm --seconds 8 >"$dir/said" 2>&1 # records of its own
+  "$stress" "$uri?schema=$1" --calm --seconds 8 >"$dir/said" 2>&1 # it has records of its own
   wait "$trouble"
   cat "$dir/said"
   if ! grep -q '^checked: ' "$dir/said" || grep '^BROKEN' "$dir/said" | grep -qv '^BROKEN  waking'; then
-    echo "restart_test: $1: the checker has something to say (above)" >&2
+    echo "restart_test: $1: the checker found broken rules (above)" >&2
     exit 1
   fi
 }

@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# Runs a test with a PostgreSQL store whose clock can be moved: skewed.sh URI PROGRAM [ARG]...; @@ becomes the URI.
-# A clock_timestamp() of our own stands before the server's, because the search path names pg_catalog behind our schema.
+# Runs a test with a PostgreSQL store whose clock the test can move: skewed.sh URI PROGRAM [ARG]...; @@ becomes the URI.
+# The test's own clock_timestamp() precedes the server's, because the search path names pg_catalog after the test's
+# schema.
 set -u
 uri=$1
 shift

@@ -22,40 +22,40 @@ const char *bed_with(const char *uri, const char *more) {
   return text;
 }
 
-struct dibs__redis_place *bed_place(const char *text) {
+struct dibs__redis_location *bed_location(const char *text) {
   struct dibs__uri uri;
-  struct dibs__said said = {.text = ""};
-  struct dibs__redis_place *place = NULL;
-  assert_int_equal(dibs__uri_parse(text, &uri, &said), DIBS_OK);
-  dibs__status status = dibs__redis_place(&uri, &place, &said);
+  struct dibs__result reported = {.text = ""};
+  struct dibs__redis_location *location = NULL;
+  assert_int_equal(dibs__uri_parse(text, &uri, &reported), DIBS_OK);
+  dibs__status status = dibs__redis_location(&uri, &location, &reported);
   dibs__uri_free(&uri);
-  if (status != DIBS_OK) fail_msg("%s: %s", text, said.text);
-  return place;
+  if (status != DIBS_OK) fail_msg("%s: %s", text, reported.text);
+  return location;
 }
 
-struct dibs__redis_link *bed_connect(const struct dibs__redis_place *place) {
-  struct dibs__said said = {.text = ""};
+struct dibs__redis_link *bed_connect(const struct dibs__redis_location *location) {
+  struct dibs__result reported = {.text = ""};
   struct dibs__redis_link *link = NULL;
-  dibs__status status = dibs__redis_connect(place, 0, within(LONG_MS), &link, &said);
-  if (status != DIBS_OK) fail_msg("%s", said.text);
+  dibs__status status = dibs__redis_connect(location, 0, within(LONG_MS), &link, &reported);
+  if (status != DIBS_OK) fail_msg("%s", reported.text);
   return link;
 }
 
 void bed_refused(const char *text, dibs__status wanted, const char *words) {
   struct dibs__uri uri;
-  struct dibs__said said = {.text = ""};
-  struct dibs__redis_place *place = NULL;
+  struct dibs__result reported = {.text = ""};
+  struct dibs__redis_location *location = NULL;
   struct dibs__redis_link *link = NULL;
-  dibs__status status = dibs__uri_parse(text, &uri, &said);
+  dibs__status status = dibs__uri_parse(text, &uri, &reported);
   if (status == DIBS_OK) {
-    status = dibs__redis_place(&uri, &place, &said);
-    if (status == DIBS_OK) status = dibs__redis_connect(place, 0, within(LONG_MS), &link, &said);
+    status = dibs__redis_location(&uri, &location, &reported);
+    if (status == DIBS_OK) status = dibs__redis_connect(location, 0, within(LONG_MS), &link, &reported);
     dibs__uri_free(&uri);
   }
-  if (status != wanted || !strstr(said.text, words)) fail_msg("%s: %d, \"%s\"", text, status, said.text);
-  assert_null(strstr(said.text, "secret"));
+  if (status != wanted || !strstr(reported.text, words)) fail_msg("%s: %d, \"%s\"", text, status, reported.text);
+  assert_null(strstr(reported.text, "secret"));
   assert_null(link);
-  dibs__redis_place_free(place);
+  dibs__redis_location_free(location);
 }
 
 void bed_put(struct dibs__redis_link *link, const char *const words[]) {
@@ -65,9 +65,9 @@ void bed_put(struct dibs__redis_link *link, const char *const words[]) {
 }
 
 void bed_go(struct dibs__redis_link *link) {
-  struct dibs__said said = {.text = ""};
-  dibs__status status = dibs__redis_go(link, within(LONG_MS), &said);
-  if (status != DIBS_OK) fail_msg("%s", said.text);
+  struct dibs__result reported = {.text = ""};
+  dibs__status status = dibs__redis_go(link, within(LONG_MS), &reported);
+  if (status != DIBS_OK) fail_msg("%s", reported.text);
 }
 
 const redisReply *bed_run(struct dibs__redis_link *link, const char *const words[]) {
@@ -79,15 +79,15 @@ const redisReply *bed_run(struct dibs__redis_link *link, const char *const words
   return reply;
 }
 
-/* Without the driver's own connecting: the server may be one that it refuses. */
+/* Does not use the driver to connect, because the driver may refuse the server. */
 void bed_admin(const char *const words[]) {
-  static struct dibs__redis_place *place;
+  static struct dibs__redis_location *location;
   size_t lengths[32], count = 0;
-  if (!place) place = bed_place(bed_admin_uri);
+  if (!location) location = bed_location(bed_admin_uri);
   for (; words[count]; count++) lengths[count] = strlen(words[count]);
-  redisContext *context = redisConnect(place->hosts[0].host, place->hosts[0].port);
+  redisContext *context = redisConnect(location->hosts[0].host, location->hosts[0].port);
   assert_true(context && context->err == 0);
-  redisReply *reply = redisCommand(context, "AUTH %s %s", place->user, place->password);
+  redisReply *reply = redisCommand(context, "AUTH %s %s", location->user, location->password);
   assert_true(reply && reply->type != REDIS_REPLY_ERROR);
   freeReplyObject(reply);
   const char *copy[32];

@@ -1,6 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# What the command says of Redis, and the user that doc/internals/redis.md describes:  command_test.sh DIBS URI DOC
+# The messages of the command about Redis, and the user that doc/internals/redis.md describes: command_test.sh DIBS URI
+# DOC
 set -u
 dibs=$1 uri=$2 doc=$3
 count=0 failures=0
@@ -10,7 +11,7 @@ fail() {
   echo "not ok $count - $1"
   printf '%s\n' "${@:2}" | sed 's/^/#   /'
 }
-# says NAME CODE WORDS ARG...: dibs ends with CODE and says WORDS, and no password.
+# says NAME CODE WORDS ARG...: dibs ends with CODE and prints WORDS, and no password.
 says() {
   local name=$1 code=$2 words=$3 got said
   said=$(timeout 20 "$dibs" "${@:4}" 2>&1)
@@ -35,13 +36,13 @@ port=${place##*:}
 
 says 'a lease' 0 ran run --store "$uri" name -- echo ran
 says 'by the socket' 0 ran run --store "$DIBS_TEST_REDIS_SOCKET" name -- echo ran
-says 'TLS is refused, with what to do' 125 'has no TLS; use redis:// over a Unix socket' \
+says 'TLS is refused, with the next step' 125 'has no TLS; use redis:// over a Unix socket' \
   run --store "rediss://u:secret@$place/0" name -- echo ran
-says 'records live elsewhere' 125 'name a database behind it as its last tier' record get --store "$uri" key
+says 'records need a database' 125 'add a database as its last tier' record get --store "$uri" key
 says 'a wrong password' 123 'check the user and the password' run --store "${uri/dibs-secret/no-secret}" name -- true
 says 'no such parameter' 125 'has no parameter evict' run --store "$uri?evict=1" name -- true
 
-# The rights that the page names suffice, also for who waits; the user is another one, so that none is missing by luck.
+# The rights that the page names suffice, also for waiters; the test uses a new user, so that it has no other rights.
 line=$(sed -n 's/^ *ACL SETUSER app on >PASSWORD //p' "$doc")
 # shellcheck disable=SC2086  # words
 admin ACL SETUSER app reset on '>app-secret' $line >/dev/null
@@ -52,7 +53,7 @@ fifo=$(mktemp -u /tmp/dibs-test-redis.XXXXXX)
 mkfifo "$fifo"
 "$dibs" run --store "$lean" rights -- cat "$fifo" >/dev/null &
 holder=$!
-exec 3>"$fifo" # once it is held
+exec 3>"$fifo" # after the name is held
 rm -f "$fifo"
 "$dibs" run --store "$lean" rights -- echo waited >/tmp/dibs-test-redis.$$ 2>&1 3>&- &
 waiter=$!
@@ -66,9 +67,10 @@ exec 3>&-
 wait "$holder" "$waiter"
 said=$(cat /tmp/dibs-test-redis.$$)
 rm -f /tmp/dibs-test-redis.$$
-if [[ $seen == *wait* && $said == waited ]]; then pass 'and for who waits'; else fail 'and for who waits' "$seen" "$said"; fi
+if [[ $seen == *wait* && $said == waited ]]; then pass 'and for waiters'; else fail 'and for who waits' "$seen" "$said"; fi
 missing=$(admin ACL LOG)
 if [ -z "$missing" ]; then pass 'nothing else was asked for'; else fail 'nothing else was asked for' "$missing"; fi
+says 'the lab needs rows, and otherwise runs nothing' 125 'stores only leases' lab race --store "$lean"
 admin ACL DELUSER app >/dev/null
 
 echo "1..$count"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A server that answers INFO as it is told, and other commands with +OK, or as it is told. */
+/* A server that answers INFO and other commands as the test chooses; +OK by default. */
 #include "bed.h"
 
 #include <arpa/inet.h>
@@ -30,7 +30,7 @@ static bool say(const struct fake *fake, int fd, const char *text) {
     if (n <= 0) return false;
     text += n;
     left -= (size_t)n;
-    /* So that each piece is read by itself, as a rule. */
+    /* A pause, so that the client usually reads each piece separately. */
     if (fake->piece) dibs__yield();
   }
   return true;
@@ -38,10 +38,10 @@ static bool say(const struct fake *fake, int fd, const char *text) {
 
 static bool answer(const struct fake *fake, struct client *client, const redisReply *command) {
   char info[512], text[600];
-  bool asks = command->elements > 0 && strcasecmp(command->element[0]->str, "INFO") == 0;
+  bool requests = command->elements > 0 && strcasecmp(command->element[0]->str, "INFO") == 0;
   if (fake->error) return say(fake, client->fd, fake->error);
-  if (!asks && fake->silent) return true;
-  if (!asks) return say(fake, client->fd, "+OK\r\n");
+  if (!requests && fake->silent) return true;
+  if (!requests) return say(fake, client->fd, "+OK\r\n");
   snprintf(info, sizeof info,
            "# All\r\nredis_version:%s\r\nmaxmemory_policy:%s\r\nrole:%s\r\n"
            "master_replid:0123456789abcdef0123456789abcdef01234567\r\ncluster_enabled:%s\r\n",
@@ -51,7 +51,7 @@ static bool answer(const struct fake *fake, struct client *client, const redisRe
   return say(fake, client->fd, text);
 }
 
-/* false: the connection is over. */
+/* false: the connection has ended. */
 static bool serve(struct fake *fake, struct client *client) {
   char bytes[4096];
   void *command;
@@ -65,7 +65,7 @@ static bool serve(struct fake *fake, struct client *client) {
   return true;
 }
 
-static void leave(struct client *client) {
+static void close_connection(struct client *client) {
   close(client->fd);
   redisReaderFree(client->reader);
   client->fd = -1;
@@ -80,7 +80,7 @@ static void run(void *arg) {
     for (size_t i = 0; i < CLIENTS; i++) fds[i + 1] = (struct pollfd){.fd = clients[i].fd, .events = POLLIN};
     if (poll(fds, CLIENTS + 1, LOOK_MS) <= 0) continue;
     for (size_t i = 0; i < CLIENTS; i++)
-      if (clients[i].fd >= 0 && fds[i + 1].revents && !serve(fake, &clients[i])) leave(&clients[i]);
+      if (clients[i].fd >= 0 && fds[i + 1].revents && !serve(fake, &clients[i])) close_connection(&clients[i]);
     if (!fds[0].revents) continue;
     int fd = accept4(fake->listens, NULL, NULL, SOCK_CLOEXEC);
     size_t at = 0;
@@ -97,7 +97,7 @@ static void run(void *arg) {
     clients[at] = (struct client){.fd = fd, .reader = redisReaderCreate()};
   }
   for (size_t i = 0; i < CLIENTS; i++)
-    if (clients[i].fd >= 0) leave(&clients[i]);
+    if (clients[i].fd >= 0) close_connection(&clients[i]);
 }
 
 void fake_start(struct fake *fake) {

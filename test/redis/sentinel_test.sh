@@ -1,12 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# A master, a replica and a sentinel of our own, for test_redis_sentinel:  sentinel_test.sh PROGRAM
+# Starts a master, a replica and a sentinel for test_redis_sentinel:  sentinel_test.sh PROGRAM
 #
 # The program may kill the first master, and start it again as a replica: "$DIBS_TEST_FIRST" kill|start.
 set -u
 server=$(command -v redis-server) || {
-  [ "${DIBS_TEST_SERVERS:-}" = required ] && { echo 'sentinel_test: there is no redis-server' >&2; exit 1; }
-  echo 'sentinel_test: there is no redis-server: skipped' >&2
+  [ "${DIBS_TEST_SERVERS:-}" = required ] && { echo 'sentinel_test: redis-server is not installed' >&2; exit 1; }
+  echo 'sentinel_test: redis-server is not installed: skipped' >&2
   exit 77
 }
 base=$(mktemp -d /tmp/dibs-test-sentinel.XXXXXX) || exit 1
@@ -26,12 +26,12 @@ until_true() {
   local what=$1 end=$((SECONDS + 20))
   shift
   until "$@" >/dev/null 2>&1; do
-    [ "$SECONDS" -lt "$end" ] || { echo "sentinel_test: $what in vain" >&2; tail -n 20 "$base"/*.log >&2; exit 1; }
+    [ "$SECONDS" -lt "$end" ] || { echo "sentinel_test: timeout: $what" >&2; tail -n 20 "$base"/*.log >&2; exit 1; }
     sleep 0.02
   done
 }
 
-# Takes a port that nobody listens on; asked again if somebody was quicker.
+# Chooses a free port; the caller repeats it if another process was faster.
 port() {
   local p
   while :; do
@@ -49,7 +49,7 @@ data() { # data NAME PORT [LINE]...
       "logfile $base/$name.log" 'daemonize yes' "$@"
   } >"$base/$name.conf"
   "$server" "$base/$name.conf" >/dev/null || exit 1
-  until_true "$name was waited for" redis-cli -p "$at" ping
+  until_true "$name did not answer" redis-cli -p "$at" ping
 }
 
 first=$(port)
@@ -57,7 +57,7 @@ data first "$first"
 second=$(port)
 data second "$second" "replicaof 127.0.0.1 $first"
 linked() { redis-cli -p "$second" info replication | grep -q 'master_link_status:up'; }
-until_true 'the replica was waited for' linked
+until_true 'the replica did not connect' linked
 
 sentinel=$(port)
 mkdir "$base/sentinel"
@@ -76,7 +76,7 @@ sentinel failover-timeout main 1000
 END
 "$server" "$base/sentinel.conf" --sentinel >/dev/null || exit 1
 knows() { redis-cli -a sentinel-secret -p "$sentinel" sentinel replicas main | grep -q "127.0.0.1:$second"; }
-until_true 'the sentinel was waited for' knows
+until_true 'the sentinel did not find the replica' knows
 
 cat >"$base/first.sh" <<END
 #!/bin/sh

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the contract's suite can't see: what a Redis keeps, forgets, and finds where its own should be. */
+/* What the contract's suite cannot see: the keys that a Redis keeps and forgets, and foreign keys in their place. */
 #include "bed.h"
 
 #include <stdio.h>
@@ -13,22 +13,22 @@ struct client {
   struct dibs__dstore *store;
   struct dibs__session *session;
   struct dibs__identity identity;
-  struct dibs__said said;
+  struct dibs__result reported;
 };
 
 static struct dibs__redis_link *by_hand;
-static struct dibs__redis_place *place;
+static struct dibs__redis_location *location;
 
 static struct client client_open(bool as_tier) {
   struct client c = {.store = NULL};
   struct dibs__uri uri;
-  assert_int_equal(dibs__uri_parse(bed_uri, &uri, &c.said), DIBS_OK);
+  assert_int_equal(dibs__uri_parse(bed_uri, &uri, &c.reported), DIBS_OK);
   uri.as_tier = as_tier;
-  dibs__status status = dibs__redis_driver.open(&uri, NULL, 0, within(LONG_MS), &c.store, &c.said);
+  dibs__status status = dibs__redis_driver.open(&uri, NULL, 0, within(LONG_MS), &c.store, &c.reported);
   dibs__uri_free(&uri);
-  if (status != DIBS_OK) fail_msg("%s", c.said.text);
-  status = dibs__redis_driver.connect(c.store, within(LONG_MS), &c.session, &c.identity, &c.said);
-  if (status != DIBS_OK) fail_msg("%s", c.said.text);
+  if (status != DIBS_OK) fail_msg("%s", c.reported.text);
+  status = dibs__redis_driver.connect(c.store, within(LONG_MS), &c.session, &c.identity, &c.reported);
+  if (status != DIBS_OK) fail_msg("%s", c.reported.text);
   return c;
 }
 
@@ -41,8 +41,8 @@ static void client_close(struct client *c) {
 
 static void run(struct client *c, struct dibs__op *const ops[], size_t count) {
   for (size_t i = 0; i < count; i++) ops[i]->status = DIBS_UNKNOWN;
-  dibs__status status = dibs__redis_driver.run(c->session, ops, count, within(LONG_MS), &c->said);
-  if (status != DIBS_OK) fail_msg("%s", c->said.text);
+  dibs__status status = dibs__redis_driver.run(c->session, ops, count, within(LONG_MS), &c->reported);
+  if (status != DIBS_OK) fail_msg("%s", c->reported.text);
 }
 
 static dibs__id id_of(int n) {
@@ -67,27 +67,27 @@ static struct dibs__lease_op lease(struct client *c, enum dibs__lease_verb verb,
   op.op.family = DIBS__FAM_LEASE;
   op.op.verb = (uint16_t)verb;
   op.op.bucket = dibs__bucket(op.name);
-  op.op.mandate = (dibs__mandate){1, c->identity.mandate.life};
+  op.op.mandate = (dibs__mandate){1, c->identity.mandate.incarnation};
   op.ttl_ms = TTL_MS;
   op.queue = true;
   return op;
 }
 
-static void ask(struct client *c, struct dibs__lease_op *op, dibs__status want) {
+static void send_request(struct client *c, struct dibs__lease_op *op, dibs__status want) {
   struct dibs__op *ops[] = {&op->op};
   run(c, ops, 1);
-  if (op->op.status != want) fail_msg("status %d where %d was expected: %s", op->op.status, want, c->said.text);
+  if (op->op.status != want) fail_msg("status %d, expected %d: %s", op->op.status, want, c->reported.text);
 }
 
 static struct dibs__lease_op acquire(struct client *c, const char *name, int id, dibs__status want) {
   struct dibs__lease_op op = lease(c, DIBS__ACQUIRE, name, id);
-  ask(c, &op, want);
+  send_request(c, &op, want);
   return op;
 }
 
 static void release(struct client *c, struct dibs__lease_op held) {
   held.op.verb = DIBS__RELEASE;
-  ask(c, &held, DIBS_OK);
+  send_request(c, &held, DIBS_OK);
 }
 
 static long long keys(void) {
@@ -101,8 +101,8 @@ static long long memory_used(void) {
 
 static int begin(void **state) {
   (void)state;
-  place = bed_place(bed_uri);
-  by_hand = bed_connect(place);
+  location = bed_location(bed_uri);
+  by_hand = bed_connect(location);
   RUN(by_hand, "FLUSHDB");
   return 0;
 }
@@ -110,13 +110,13 @@ static int begin(void **state) {
 static int end(void **state) {
   (void)state;
   dibs__redis_disconnect(by_hand);
-  dibs__redis_place_free(place);
+  dibs__redis_location_free(location);
   return 0;
 }
 
-/* ---- What it keeps ---- */
+/* ---- Keys that it keeps ---- */
 
-/* One operation for each of `count` names from `first` on, in batches; all must answer so. */
+/* One operation for each of `count` names from `first` on, in batches; all must answer this. */
 static void sweep(struct client *c, struct dibs__lease_op *ops, int verb, size_t count, int id, dibs__status want) {
   struct dibs__op *batch[BATCH];
   for (size_t at = 0; at < count; at += BATCH) {
@@ -131,7 +131,7 @@ static void sweep(struct client *c, struct dibs__lease_op *ops, int verb, size_t
   }
 }
 
-static struct dibs__lease_op *crowd(struct client *c, size_t count) {
+static struct dibs__lease_op *waiters(struct client *c, size_t count) {
   struct dibs__lease_op *ops = calloc(count, sizeof *ops);
   char(*names)[16] = calloc(count, sizeof *names);
   assert_true(ops && names);
@@ -142,15 +142,15 @@ static struct dibs__lease_op *crowd(struct client *c, size_t count) {
   return ops;
 }
 
-static void crowd_free(struct dibs__lease_op *ops) {
+static void waiters_free(struct dibs__lease_op *ops) {
   free((void *)(uintptr_t)ops[0].name.p);
   free(ops);
 }
 
-static void nothing_is_left_of_many_names(void **state) {
+static void many_names_leave_no_keys(void **state) {
   (void)state;
   struct client p = client_open(false), q = client_open(false);
-  struct dibs__lease_op *ops = crowd(&p, NAMES), *line = crowd(&q, WAITED);
+  struct dibs__lease_op *ops = waiters(&p, NAMES), *line = waiters(&q, WAITED);
   sweep(&p, ops, DIBS__ACQUIRE, NAMES, 1, DIBS_OK);
   assert_true(keys() >= NAMES);
   sweep(&q, line, DIBS__ACQUIRE, WAITED, 2, DIBS__QUEUED);
@@ -159,8 +159,8 @@ static void nothing_is_left_of_many_names(void **state) {
   for (size_t i = 0; i < WAITED; i++) assert_int_equal(line[i].got_block, 1);
   sweep(&q, line, DIBS__RELEASE, WAITED, 2, DIBS_OK);
   assert_int_equal(keys(), DIBS__BUCKETS);
-  crowd_free(ops);
-  crowd_free(line);
+  waiters_free(ops);
+  waiters_free(line);
   client_close(&p);
   client_close(&q);
 }
@@ -168,34 +168,34 @@ static void nothing_is_left_of_many_names(void **state) {
 static void a_held_lease_takes_little_memory(void **state) {
   (void)state;
   struct client p = client_open(false);
-  struct dibs__lease_op *ops = crowd(&p, HELD);
-  sweep(&p, ops, DIBS__ACQUIRE, 1, 1, DIBS_OK); /* the scripts are there */
+  struct dibs__lease_op *ops = waiters(&p, HELD);
+  sweep(&p, ops, DIBS__ACQUIRE, 1, 1, DIBS_OK); /* the scripts are loaded */
   long long before = memory_used();
   sweep(&p, ops, DIBS__ACQUIRE, HELD, 1, DIBS_OK);
   long long each = (memory_used() - before) / HELD;
   sweep(&p, ops, DIBS__RELEASE, HELD, 1, DIBS_OK);
   if (each < 50 || each > LEASE_BYTES) fail_msg("%lld bytes a lease", each);
-  crowd_free(ops);
+  waiters_free(ops);
   client_close(&p);
 }
 
-static void every_key_of_a_line_ends_by_itself(void **state) {
+static void every_key_of_a_queue_expires(void **state) {
   (void)state;
   struct client p = client_open(false), q = client_open(false);
   struct dibs__lease_op shared = lease(&p, DIBS__ACQUIRE, "n", 1);
   shared.mode = DIBS_COUNTED;
   shared.slots = 1;
-  ask(&p, &shared, DIBS_OK);
+  send_request(&p, &shared, DIBS_OK);
   acquire(&q, "n", 2, DIBS__QUEUED);
   struct dibs__lease_op broken = lease(&p, DIBS__BREAK, "n", 0);
-  ask(&p, &broken, DIBS_OK);
+  send_request(&p, &broken, DIBS_OK);
   const redisReply *all = RUN(by_hand, "KEYS", "dibs:{*}:*:n");
   char *names[16] = {NULL};
   size_t count = all->elements;
   assert_int_equal(count, 8); /* n h u s w q a b */
   for (size_t i = 0; i < count; i++) names[i] = strdup(all->element[i]->str);
   for (size_t i = 0; i < count; i++) {
-    if (RUN(by_hand, "PTTL", names[i])->integer <= 0) fail_msg("%s is for ever", names[i]);
+    if (RUN(by_hand, "PTTL", names[i])->integer <= 0) fail_msg("%s has no expiry", names[i]);
     free(names[i]);
   }
   client_close(&p);
@@ -209,15 +209,16 @@ static void fences_do_not_run_ahead_of_the_clock(void **state) {
   for (int i = 0; i < 200; i++) {
     struct dibs__lease_op op = lease(&p, DIBS__ACQUIRE, "n", i);
     op.want_block = DIBS__BLOCK_MAX;
-    ask(&p, &op, DIBS_OK);
+    send_request(&p, &op, DIBS_OK);
     assert_true(op.fence.v > last && op.got_block >= 1);
     last = op.fence.v + op.got_block - 1;
-    /* Else they would fall when the memory is lost.  Each grant has one, whatever the millisecond. */
-    assert_true(last < ((uint64_t)p.said.now.ms + 1) * 1024 + 200);
+    /* Otherwise they would decrease when the memory is lost.  Each grant has a fence, in any millisecond. */
+    assert_true(last < ((uint64_t)p.reported.now.ms + 1) * 1024 + 200);
     release(&p, op);
   }
   RUN(by_hand, "FLUSHDB");
-  for (int64_t then = p.said.now.ms; p.said.now.ms <= then + 1;) /* who loses its memory takes longer than that */
+  for (int64_t then = p.reported.now.ms;
+       p.reported.now.ms <= then + 1;) /* a server that loses its memory needs longer than that */
     (void)anchor(&p, DIBS__ANCHOR_READ, 0, (dibs__mandate){0});
   struct dibs__lease_op op = acquire(&p, "n", 999, DIBS_OK);
   assert_true(op.fence.v > last);
@@ -226,58 +227,58 @@ static void fences_do_not_run_ahead_of_the_clock(void **state) {
 
 /* ---- Mandates ---- */
 
-static void an_epoch_that_is_used_up_grants_no_more(void **state) {
+static void a_used_up_epoch_grants_nothing(void **state) {
   (void)state;
   struct client t = client_open(true);
   uint16_t bucket = dibs__bucket(dibs__str_of("n", 1));
-  dibs__mandate what = anchor(&t, DIBS__ANCHOR_READ, bucket, (dibs__mandate){0}).stands;
+  dibs__mandate what = anchor(&t, DIBS__ANCHOR_READ, bucket, (dibs__mandate){0}).current;
   what.epoch = 70;
   assert_true(anchor(&t, DIBS__ANCHOR_INSTALL, bucket, what).served);
   char key[32];
   snprintf(key, sizeof key, "dibs:{%u}", bucket);
-  RUN(by_hand, "SETRANGE", key, "5", "\xfd\xff\xff\xff"); /* two are left */
+  RUN(by_hand, "SETRANGE", key, "5", "\xfd\xff\xff\xff"); /* two fences remain */
   struct dibs__lease_op op = lease(&t, DIBS__ACQUIRE, "n", 1);
   op.op.mandate = what;
   op.want_block = 3;
-  ask(&t, &op, DIBS__MOVED);
+  send_request(&t, &op, DIBS__MOVED);
   assert_int_equal(op.op.has.epoch, 70);
   op.want_block = 2;
-  ask(&t, &op, DIBS_OK);
+  send_request(&t, &op, DIBS_OK);
   struct dibs__lease_op again = op;
   again.op.verb = DIBS__RENEW;
   again.want_block = 1;
-  ask(&t, &again, DIBS__MOVED);
+  send_request(&t, &again, DIBS__MOVED);
   what.epoch++;
   assert_int_equal(anchor(&t, DIBS__ANCHOR_INSTALL, bucket, what).op.status, DIBS_OK);
   again.op.mandate = what;
-  ask(&t, &again, DIBS_OK);
+  send_request(&t, &again, DIBS_OK);
   assert_int_equal(again.fence.v, dibs__fence_make(71, 1).v);
   client_close(&t);
 }
 
-static void a_flush_takes_the_mandate_along(void **state) {
+static void a_flush_removes_the_mandate(void **state) {
   (void)state;
   struct client t = client_open(true), p = client_open(false);
   uint16_t bucket = dibs__bucket(dibs__str_of("n", 1));
-  dibs__mandate what = {9, t.identity.mandate.life};
+  dibs__mandate what = {9, t.identity.mandate.incarnation};
   assert_true(anchor(&t, DIBS__ANCHOR_INSTALL, bucket, what).served);
   struct dibs__lease_op op = acquire(&p, "n", 1, DIBS_DENIED);
-  assert_non_null(strstr(p.said.text, "anchor"));
+  assert_non_null(strstr(p.reported.text, "is a tier"));
   RUN(by_hand, "FLUSHDB");
   op.op.mandate = what;
-  ask(&t, &op, DIBS__MOVED);
+  send_request(&t, &op, DIBS__MOVED);
   assert_int_equal(op.op.has.epoch, 0);
   acquire(&p, "n", 1, DIBS_OK);
   client_close(&t);
   client_close(&p);
 }
 
-/* What was granted without a mandate is above small epochs: a fence must not fall. */
-static void no_epoch_is_installed_below_what_was_granted(void **state) {
+/* Grants without a mandate are above small epochs: a fence must not decrease. */
+static void no_epoch_is_installed_below_a_granted_fence(void **state) {
   (void)state;
   struct client t = client_open(true), p = client_open(false);
   struct dibs__lease_op own = acquire(&p, "n", 1, DIBS_OK);
-  dibs__mandate what = {dibs__fence_epoch(own.fence), t.identity.mandate.life};
+  dibs__mandate what = {dibs__fence_epoch(own.fence), t.identity.mandate.incarnation};
   assert_int_equal(anchor(&t, DIBS__ANCHOR_INSTALL, own.op.bucket, what).op.status, DIBS_CONFLICT);
   what.epoch++;
   assert_int_equal(anchor(&t, DIBS__ANCHOR_INSTALL, own.op.bucket, what).op.status, DIBS_OK);
@@ -285,19 +286,20 @@ static void no_epoch_is_installed_below_what_was_granted(void **state) {
   client_close(&p);
 }
 
-/* Its connections and its run_id stay: the script looks itself. */
-static void who_was_demoted_for_a_while_has_another_life(void **state) {
+/* Its connections and its run_id stay: the script itself checks the role. */
+static void a_server_that_was_demoted_has_another_incarnation(void **state) {
   (void)state;
   struct client p = client_open(false);
   struct dibs__lease_op held = acquire(&p, "n", 1, DIBS_OK);
   ADMIN("REPLICAOF", "127.0.0.1", "1");
   ADMIN("REPLICAOF", "NO", "ONE");
   held.op.verb = DIBS__RENEW;
-  ask(&p, &held, DIBS__MOVED);
+  send_request(&p, &held, DIBS__MOVED);
   assert_int_equal(held.op.has.epoch, 1);
-  assert_memory_not_equal(held.op.has.life.b, p.identity.mandate.life.b, sizeof held.op.has.life.b);
+  assert_memory_not_equal(held.op.has.incarnation.b, p.identity.mandate.incarnation.b,
+                          sizeof held.op.has.incarnation.b);
   held.op.mandate = held.op.has;
-  ask(&p, &held, DIBS_OK);
+  send_request(&p, &held, DIBS_OK);
   client_close(&p);
 }
 
@@ -309,16 +311,16 @@ static void a_replica_grants_nothing(void **state) {
   acquire(&p, "other", 1, DIBS_OK);
   op.op.status = DIBS_UNKNOWN;
   ADMIN("REPLICAOF", "127.0.0.1", "1");
-  dibs__status status = dibs__redis_driver.run(p.session, ops, 1, within(LONG_MS), &p.said);
+  dibs__status status = dibs__redis_driver.run(p.session, ops, 1, within(LONG_MS), &p.reported);
   ADMIN("REPLICAOF", "NO", "ONE");
   assert_int_equal(status, DIBS_UNAVAILABLE);
-  assert_true(p.said.dead);
+  assert_true(p.reported.dead);
   client_close(&p);
 }
 
-/* ---- What it forgets ---- */
+/* ---- Keys that it forgets ---- */
 
-static void scripts_that_were_forgotten_are_told_again(void **state) {
+static void forgotten_scripts_are_loaded_again(void **state) {
   (void)state;
   struct client p = client_open(false);
   struct dibs__lease_op held = acquire(&p, "n", 1, DIBS_OK);
@@ -327,11 +329,11 @@ static void scripts_that_were_forgotten_are_told_again(void **state) {
   client_close(&p);
 }
 
-/* PUBLISH would count who listens to everything. */
-static void a_monitor_is_nobodys_life(void **state) {
+/* PUBLISH would count a client that listens to everything. */
+static void a_client_that_monitors_is_not_a_live_waiter(void **state) {
   (void)state;
   struct client p = client_open(false), q = client_open(false);
-  struct dibs__redis_link *monitor = bed_connect(place);
+  struct dibs__redis_link *monitor = bed_connect(location);
   RUN(monitor, "PSUBSCRIBE", "*");
   struct dibs__lease_op held = acquire(&p, "n", 1, DIBS_OK);
   acquire(&q, "n", 2, DIBS__QUEUED);
@@ -342,8 +344,8 @@ static void a_monitor_is_nobodys_life(void **state) {
   client_close(&p);
 }
 
-/* Who is gone stands behind who lives, where no offer comes by. */
-static void who_fell_silent_and_is_gone_is_forgotten(void **state) {
+/* The dead waiter is behind a live one, where no offer reaches it. */
+static void a_dead_silent_waiter_is_removed(void **state) {
   (void)state;
   struct client p = client_open(false), q = client_open(false);
   char key[32];
@@ -365,16 +367,16 @@ static void who_fell_silent_and_is_gone_is_forgotten(void **state) {
     assert_true(dibs__redis_put(by_hand, 4, words, lengths));
     bed_go(by_hand);
   }
-  acquire(&p, "n", 2, DIBS__QUEUED); /* each look takes the most silent one */
+  acquire(&p, "n", 2, DIBS__QUEUED); /* each check removes the waiter with the oldest sign of life */
   acquire(&p, "n", 2, DIBS__QUEUED);
   snprintf(key, sizeof key, "dibs:{%u}:w:n", bucket);
   assert_int_equal(RUN(by_hand, "HLEN", key)->integer, 1);
   client_close(&p);
 }
 
-/* ---- What it finds ---- */
+/* ---- Foreign keys ---- */
 
-static void what_is_none_of_ours_is_left_as_it_is(void **state) {
+static void foreign_keys_are_unchanged(void **state) {
   (void)state;
   struct client p = client_open(false);
   uint16_t bucket = dibs__bucket(dibs__str_of("n", 1));
@@ -382,14 +384,14 @@ static void what_is_none_of_ours_is_left_as_it_is(void **state) {
   snprintf(key, sizeof key, "dibs:{%u}:n:n", bucket);
   RUN(by_hand, "RPUSH", key, "x");
   acquire(&p, "n", 1, DIBS_CORRUPT);
-  assert_non_null(strstr(p.said.text, "prefix"));
+  assert_non_null(strstr(p.reported.text, "prefix"));
   assert_int_equal(RUN(by_hand, "LLEN", key)->integer, 1);
   const char *texts[] = {"", "hello", "Xhello", "Qhello"};
   for (size_t i = 0; i < COUNT_OF(texts); i++) {
     RUN(by_hand, "SET", key, texts[i]);
     for (int verb = DIBS__ACQUIRE; verb <= DIBS__BREAK; verb++) {
       struct dibs__lease_op op = lease(&p, (enum dibs__lease_verb)verb, "n", 1);
-      ask(&p, &op, DIBS_CORRUPT);
+      send_request(&p, &op, DIBS_CORRUPT);
     }
     assert_string_equal(RUN(by_hand, "GET", key)->str, texts[i]);
   }
@@ -406,7 +408,7 @@ static void what_is_none_of_ours_is_left_as_it_is(void **state) {
   client_close(&p);
 }
 
-static void a_full_server_refuses_and_lets_go(void **state) {
+static void a_full_server_refuses_grants_and_accepts_releases(void **state) {
   (void)state;
   struct client p = client_open(false);
   struct dibs__lease_op held = acquire(&p, "n", 1, DIBS_OK), out = held, more = lease(&p, DIBS__ACQUIRE, "m", 2);
@@ -414,12 +416,12 @@ static void a_full_server_refuses_and_lets_go(void **state) {
   out.op.verb = DIBS__RELEASE;
   ADMIN("CONFIG", "SET", "maxmemory", "1");
   out.op.status = more.op.status = DIBS_UNKNOWN;
-  dibs__status status = dibs__redis_driver.run(p.session, ops, 2, within(LONG_MS), &p.said);
+  dibs__status status = dibs__redis_driver.run(p.session, ops, 2, within(LONG_MS), &p.reported);
   ADMIN("CONFIG", "SET", "maxmemory", "0");
   assert_int_equal(status, DIBS_OK);
   assert_int_equal(out.op.status, DIBS_OK);
   assert_int_equal(more.op.status, DIBS_UNAVAILABLE);
-  assert_non_null(strstr(p.said.text, "OOM"));
+  assert_non_null(strstr(p.reported.text, "OOM"));
   acquire(&p, "n", 3, DIBS_OK);
   client_close(&p);
 }
@@ -429,19 +431,19 @@ static void a_full_server_refuses_and_lets_go(void **state) {
 
 int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
-      CASE(nothing_is_left_of_many_names),
+      CASE(many_names_leave_no_keys),
       CASE(a_held_lease_takes_little_memory),
-      CASE(every_key_of_a_line_ends_by_itself),
+      CASE(every_key_of_a_queue_expires),
       CASE(fences_do_not_run_ahead_of_the_clock),
-      CASE(an_epoch_that_is_used_up_grants_no_more),
-      CASE(a_flush_takes_the_mandate_along),
-      CASE(no_epoch_is_installed_below_what_was_granted),
-      CASE(scripts_that_were_forgotten_are_told_again),
-      CASE(a_monitor_is_nobodys_life),
-      CASE(who_fell_silent_and_is_gone_is_forgotten),
-      CASE(what_is_none_of_ours_is_left_as_it_is),
-      CASE(a_full_server_refuses_and_lets_go),
-      CASE(who_was_demoted_for_a_while_has_another_life),
+      CASE(a_used_up_epoch_grants_nothing),
+      CASE(a_flush_removes_the_mandate),
+      CASE(no_epoch_is_installed_below_a_granted_fence),
+      CASE(forgotten_scripts_are_loaded_again),
+      CASE(a_client_that_monitors_is_not_a_live_waiter),
+      CASE(a_dead_silent_waiter_is_removed),
+      CASE(foreign_keys_are_unchanged),
+      CASE(a_full_server_refuses_grants_and_accepts_releases),
+      CASE(a_server_that_was_demoted_has_another_incarnation),
       CASE(a_replica_grants_nothing),
   };
   bed_args(argc, argv);

@@ -1,35 +1,38 @@
 /* SPDX-License-Identifier: MIT */
-/* What is refused, and with which words: on a real server where it can be brought to it, else on one of our own. */
+/*
+ * Refusals and their messages: on a real server if it can be brought into the state, otherwise on a server of the
+ * test's own.
+ */
 #include "bed.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static struct dibs__redis_place *place;
+static struct dibs__redis_location *location;
 
 static int begin(void **state) {
   (void)state;
-  place = bed_place(bed_uri);
+  location = bed_location(bed_uri);
   return 0;
 }
 
 static int end(void **state) {
   (void)state;
-  dibs__redis_place_free(place);
+  dibs__redis_location_free(location);
   return 0;
 }
 
-/* The same server for somebody else; "secret" is in each password, and must not be said. */
+/* The same server with another user; "secret" is in each password, and must not be printed. */
 static const char *as(const char *who, const char *rest) {
   static char uri[512];
-  snprintf(uri, sizeof uri, "redis://%s%s:%u%s", who, place->hosts[0].host, place->hosts[0].port, rest);
+  snprintf(uri, sizeof uri, "redis://%s%s:%u%s", who, location->hosts[0].host, location->hosts[0].port, rest);
   return uri;
 }
 
 /* ---- URIs ---- */
 
-static void uris_that_make_no_sense_are_refused(void **state) {
+static void invalid_uris_are_refused(void **state) {
   (void)state;
   static const struct {
     const char *uri, *words;
@@ -59,8 +62,9 @@ static void uris_that_make_no_sense_are_refused(void **state) {
 
 static void uris_are_read(void **state) {
   (void)state;
-  struct dibs__redis_place *p = bed_place("redis://u%40:p%3A%2f@[::1],ho%73t:7000,c/12?sentinel=ma%20in&prefix=app.1"
-                                          "&sentinel_user=su&sentinel_password=sp&connect_timeout=250");
+  struct dibs__redis_location *p =
+      bed_location("redis://u%40:p%3A%2f@[::1],ho%73t:7000,c/12?sentinel=ma%20in&prefix=app.1"
+                   "&sentinel_user=su&sentinel_password=sp&connect_timeout=250");
   assert_string_equal(p->user, "u@");
   assert_string_equal(p->password, "p:/");
   assert_int_equal(p->host_count, 3);
@@ -76,18 +80,18 @@ static void uris_are_read(void **state) {
   assert_string_equal(p->prefix, "app.1");
   assert_int_equal(p->connect_timeout_ms, 250);
   assert_null(strstr(p->shown, "p%3A"));
-  dibs__redis_place_free(p);
-  p = bed_place("redis://:p@");
+  dibs__redis_location_free(p);
+  p = bed_location("redis://:p@");
   assert_string_equal(p->hosts[0].host, "localhost");
   assert_int_equal(p->hosts[0].port, 6379);
   assert_string_equal(p->prefix, "dibs");
   assert_int_equal(p->database, 0);
-  dibs__redis_place_free(p);
+  dibs__redis_location_free(p);
 }
 
-/* ---- Who we are ---- */
+/* ---- Users ---- */
 
-static void who_is_not_let_in_is_told_why(void **state) {
+static void a_rejected_login_has_a_message(void **state) {
   (void)state;
   bed_refused(as("", "/0"), DIBS_DENIED, "NOAUTH");
   bed_refused(as("dibs:wrong-secret@", "/0"), DIBS_DENIED, "check the user and the password");
@@ -96,7 +100,7 @@ static void who_is_not_let_in_is_told_why(void **state) {
   bed_refused(as("dibs:dibs-secret@", "/4000"), DIBS_INVALID, "another database");
 }
 
-static void a_user_who_may_too_little_is_told_what(void **state) {
+static void a_missing_right_is_named(void **state) {
   (void)state;
   ADMIN("ACL", "SETUSER", "poor", "reset", "on", ">secret", "~dibs:*", "+ping");
   bed_refused(as("poor:secret@", "/0"), DIBS_DENIED, "'info'");
@@ -105,13 +109,13 @@ static void a_user_who_may_too_little_is_told_what(void **state) {
   ADMIN("ACL", "DELUSER", "poor");
 }
 
-/* What doc/internals/redis.md says that a user needs. */
-static void a_user_who_may_what_is_documented_gets_in(void **state) {
+/* The rights that doc/internals/redis.md lists. */
+static void a_user_with_the_documented_rights_is_accepted(void **state) {
   (void)state;
   ADMIN("ACL", "SETUSER", "lean", "reset", "on", ">secret", "~dibs:*", "&dibs:*", "+info", "+select");
-  struct dibs__redis_place *p = bed_place(as("lean:secret@", "/3"));
+  struct dibs__redis_location *p = bed_location(as("lean:secret@", "/3"));
   dibs__redis_disconnect(bed_connect(p));
-  dibs__redis_place_free(p);
+  dibs__redis_location_free(p);
   ADMIN("ACL", "DELUSER", "lean");
 }
 
@@ -125,7 +129,7 @@ static void a_password_without_need_is_refused(void **state) {
   fake_stop(&fake);
 }
 
-/* ---- What it is ---- */
+/* ---- Servers ---- */
 
 static void a_server_that_may_evict_is_refused(void **state) {
   (void)state;
@@ -137,7 +141,7 @@ static void a_server_that_may_evict_is_refused(void **state) {
     bed_refused(bed_uri, DIBS_UNSUPPORTED, "CONFIG SET maxmemory-policy noeviction");
   }
   ADMIN("CONFIG", "SET", "maxmemory-policy", "noeviction");
-  dibs__redis_disconnect(bed_connect(place));
+  dibs__redis_disconnect(bed_connect(location));
 }
 
 static void a_replica_is_refused(void **state) {
@@ -145,38 +149,39 @@ static void a_replica_is_refused(void **state) {
   ADMIN("REPLICAOF", "127.0.0.1", "1");
   bed_refused(bed_uri, DIBS_UNAVAILABLE, "is a replica");
   ADMIN("REPLICAOF", "NO", "ONE");
-  dibs__redis_disconnect(bed_connect(place));
+  dibs__redis_disconnect(bed_connect(location));
 }
 
-static void one_that_was_demoted_ends_its_links(void **state) {
+static void a_demoted_server_ends_its_links(void **state) {
   (void)state;
-  struct dibs__said said = {.text = ""};
-  struct dibs__redis_link *link = bed_connect(place);
+  struct dibs__result reported = {.text = ""};
+  struct dibs__redis_link *link = bed_connect(location);
   ADMIN("REPLICAOF", "127.0.0.1", "1");
   PUT(link, "SET", "dibs:x", "1");
   bed_go(link);
-  assert_int_equal(dibs__redis_refused(link, dibs__redis_reply(link, 0), "take a lease in", &said), DIBS_UNAVAILABLE);
+  assert_int_equal(dibs__redis_refused(link, dibs__redis_reply(link, 0), "take a lease in", &reported),
+                   DIBS_UNAVAILABLE);
   ADMIN("REPLICAOF", "NO", "ONE");
-  assert_true(link->dead && said.dead);
-  assert_non_null(strstr(said.text, "is a replica now"));
+  assert_true(link->dead && reported.dead);
+  assert_non_null(strstr(reported.text, "is a replica now"));
   dibs__redis_disconnect(link);
 }
 
-static void a_full_server_is_told_apart(void **state) {
+static void a_full_server_has_its_own_message(void **state) {
   (void)state;
-  struct dibs__said said = {.text = ""};
-  struct dibs__redis_link *link = bed_connect(place);
+  struct dibs__result reported = {.text = ""};
+  struct dibs__redis_link *link = bed_connect(location);
   ADMIN("CONFIG", "SET", "maxmemory", "1");
   PUT(link, "SET", "dibs:x", "1");
   bed_go(link);
-  assert_int_equal(dibs__redis_refused(link, dibs__redis_reply(link, 0), "take a lease in", &said), DIBS_NO_MEMORY);
+  assert_int_equal(dibs__redis_refused(link, dibs__redis_reply(link, 0), "take a lease in", &reported), DIBS_NO_MEMORY);
   ADMIN("CONFIG", "SET", "maxmemory", "0");
-  assert_false(said.dead);
-  assert_non_null(strstr(said.text, "raise maxmemory"));
+  assert_false(reported.dead);
+  assert_non_null(strstr(reported.text, "raise maxmemory"));
   dibs__redis_disconnect(link);
 }
 
-static void too_many_clients_are_told(void **state) {
+static void too_many_clients_have_a_message(void **state) {
   (void)state;
   struct fake fake = {.greets = "-ERR max number of clients reached\r\n"};
   fake_start(&fake);
@@ -184,7 +189,7 @@ static void too_many_clients_are_told(void **state) {
   fake_stop(&fake);
 }
 
-static void others_are_refused_by_what_they_say_of_themselves(void **state) {
+static void other_servers_are_refused_by_their_answers(void **state) {
   (void)state;
   static const struct {
     struct fake fake;
@@ -196,7 +201,9 @@ static void others_are_refused_by_what_they_say_of_themselves(void **state) {
       {{.cluster = "1"}, DIBS_UNSUPPORTED, "node of a Redis cluster"},
       {{.role = "slave"}, DIBS_UNAVAILABLE, "is a replica"},
       {{.error = "-LOADING Redis is loading the dataset in memory\r\n"}, DIBS_UNAVAILABLE, "LOADING"},
-      {{.error = "-BUSY Redis is busy running a script.\r\n"}, DIBS_UNAVAILABLE, "script runs too long"},
+      {{.error = "-BUSY Redis is busy running a script.\r\n"},
+       DIBS_UNAVAILABLE,
+       "script of another client runs too long"},
       {{.error = "-NOAUTH Authentication required.\r\n"}, DIBS_DENIED, "redis://USER:PASSWORD@HOST"},
       {{.error = "-DENIED Redis is running in protected mode\r\n"}, DIBS_DENIED, "protected mode"},
       {{.error = "+what?\r\n"}, DIBS_UNSUPPORTED, "is version ?"},
@@ -212,54 +219,54 @@ static void others_are_refused_by_what_they_say_of_themselves(void **state) {
   }
 }
 
-static void where_nobody_listens_is_told(void **state) {
+static void an_unreachable_server_has_a_message(void **state) {
   (void)state;
   bed_refused("redis://127.0.0.1:1/0", DIBS_UNAVAILABLE, "127.0.0.1:1: Connection refused");
   bed_refused("redis:///0?socket=/nonexistent/redis.sock", DIBS_UNAVAILABLE, "/nonexistent/redis.sock: No such file");
 }
 
-static void a_socket_is_as_good(void **state) {
+static void a_socket_works_too(void **state) {
   (void)state;
-  struct dibs__redis_place *p = bed_place(getenv("DIBS_TEST_REDIS_SOCKET"));
-  struct dibs__redis_link *link = bed_connect(p), *other = bed_connect(place);
-  assert_memory_equal(&link->life, &other->life, sizeof link->life);
+  struct dibs__redis_location *p = bed_location(getenv("DIBS_TEST_REDIS_SOCKET"));
+  struct dibs__redis_link *link = bed_connect(p), *other = bed_connect(location);
+  assert_memory_equal(&link->incarnation, &other->incarnation, sizeof link->incarnation);
   assert_true(link->version >= 50000);
   RUN(link, "SET", "dibs:x", "1");
   assert_int_equal(RUN(other, "DEL", "dibs:x")->integer, 1);
   dibs__redis_disconnect(link);
   dibs__redis_disconnect(other);
-  dibs__redis_place_free(p);
+  dibs__redis_location_free(p);
 }
 
-static void databases_are_apart(void **state) {
+static void databases_are_separate(void **state) {
   (void)state;
-  struct dibs__redis_place *p = bed_place(as("dibs:dibs-secret@", "/5"));
-  struct dibs__redis_link *link = bed_connect(p), *other = bed_connect(place);
+  struct dibs__redis_location *p = bed_location(as("dibs:dibs-secret@", "/5"));
+  struct dibs__redis_link *link = bed_connect(p), *other = bed_connect(location);
   RUN(link, "SET", "dibs:x", "1");
   assert_int_equal(RUN(other, "EXISTS", "dibs:x")->integer, 0);
   assert_int_equal(RUN(link, "DEL", "dibs:x")->integer, 1);
   dibs__redis_disconnect(link);
   dibs__redis_disconnect(other);
-  dibs__redis_place_free(p);
+  dibs__redis_location_free(p);
 }
 
 int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(uris_that_make_no_sense_are_refused),
+      cmocka_unit_test(invalid_uris_are_refused),
       cmocka_unit_test(uris_are_read),
-      cmocka_unit_test(who_is_not_let_in_is_told_why),
-      cmocka_unit_test(a_user_who_may_too_little_is_told_what),
-      cmocka_unit_test(a_user_who_may_what_is_documented_gets_in),
+      cmocka_unit_test(a_rejected_login_has_a_message),
+      cmocka_unit_test(a_missing_right_is_named),
+      cmocka_unit_test(a_user_with_the_documented_rights_is_accepted),
       cmocka_unit_test(a_password_without_need_is_refused),
       cmocka_unit_test(a_server_that_may_evict_is_refused),
       cmocka_unit_test(a_replica_is_refused),
-      cmocka_unit_test(one_that_was_demoted_ends_its_links),
-      cmocka_unit_test(a_full_server_is_told_apart),
-      cmocka_unit_test(too_many_clients_are_told),
-      cmocka_unit_test(others_are_refused_by_what_they_say_of_themselves),
-      cmocka_unit_test(where_nobody_listens_is_told),
-      cmocka_unit_test(a_socket_is_as_good),
-      cmocka_unit_test(databases_are_apart),
+      cmocka_unit_test(a_demoted_server_ends_its_links),
+      cmocka_unit_test(a_full_server_has_its_own_message),
+      cmocka_unit_test(too_many_clients_have_a_message),
+      cmocka_unit_test(other_servers_are_refused_by_their_answers),
+      cmocka_unit_test(an_unreachable_server_has_a_message),
+      cmocka_unit_test(a_socket_works_too),
+      cmocka_unit_test(databases_are_separate),
   };
   bed_args(argc, argv);
   return cmocka_run_group_tests(tests, begin, end);

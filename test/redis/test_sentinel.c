@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* By way of a sentinel, across failovers: to another server, and back to the first one while all go on running. */
+/* Connecting through a sentinel across failovers: to another server, and back to the first, while both run. */
 #include "bed.h"
 
 #include <arpa/inet.h>
@@ -11,14 +11,14 @@
 enum { FAILOVER_MS = 20000 };
 
 static unsigned first, second, sentinel;
-static struct dibs__redis_place *place;
+static struct dibs__redis_location *location;
 
 static unsigned number(const char *name) {
   const char *text = getenv(name);
   return text ? (unsigned)strtoul(text, NULL, 10) : 0;
 }
 
-/* Before it stands a sentinel that is not there: the next one is asked. */
+/* The first sentinel of the list does not exist: the driver asks the next one. */
 static const char *uri(const char *credentials, const char *more) {
   static char text[512];
   snprintf(text, sizeof text, "redis://%s127.0.0.1:1,127.0.0.1:%u/0?%s", credentials, sentinel, more);
@@ -30,13 +30,14 @@ static int begin(void **state) {
   first = number("DIBS_TEST_FIRST_PORT");
   second = number("DIBS_TEST_SECOND_PORT");
   sentinel = number("DIBS_TEST_SENTINEL_PORT");
-  place = bed_place(uri(":data-secret@", "sentinel=main&sentinel_password=sentinel-secret&connect_timeout=20000"));
+  location =
+      bed_location(uri(":data-secret@", "sentinel=main&sentinel_password=sentinel-secret&connect_timeout=20000"));
   return 0;
 }
 
 static int end(void **state) {
   (void)state;
-  dibs__redis_place_free(place);
+  dibs__redis_location_free(location);
   return 0;
 }
 
@@ -48,12 +49,12 @@ static unsigned port_of(const struct dibs__redis_link *link) {
 }
 
 static struct dibs__redis_link *connect_to(unsigned port) {
-  struct dibs__said said = {.text = ""};
+  struct dibs__result reported = {.text = ""};
   dibs__tick by = within(FAILOVER_MS);
   for (;;) {
     struct dibs__redis_link *link = NULL;
-    dibs__status status = dibs__redis_connect(place, 0, by, &link, &said);
-    if (status != DIBS_OK) fail_msg("%s", said.text);
+    dibs__status status = dibs__redis_connect(location, 0, by, &link, &reported);
+    if (status != DIBS_OK) fail_msg("%s", reported.text);
     if (port_of(link) == port) return link;
     dibs__redis_disconnect(link);
     assert_true(dibs__tick_before(dibs__tick_now(), by));
@@ -67,7 +68,7 @@ static void the_first(const char *verb) {
   assert_int_equal(system(command), 0);
 }
 
-static void tell_sentinel(const char *words, char line[64]) {
+static void sentinel_command(const char *words, char line[64]) {
   char text[160];
   snprintf(text, sizeof text, "redis-cli -p %u -a sentinel-secret --no-auth-warning sentinel %s main", sentinel, words);
   FILE *answer = popen(text, "r");
@@ -76,20 +77,20 @@ static void tell_sentinel(const char *words, char line[64]) {
   pclose(answer);
 }
 
-/* The sentinel's own decision, at once: not when it has noticed.  It wants a replica that it knows to be well, and
- * looks around each 10 s, unless it is told to forget what it knows. */
+/* Makes the sentinel fail over at once, without waiting until it notices a failure. It needs a replica that it knows to
+ * be healthy, and checks every 10 s, unless a reset makes it discard its state. */
 static void fail_over(void) {
   char line[64];
   dibs__tick by = within(FAILOVER_MS);
   for (;;) {
-    tell_sentinel("failover", line);
+    sentinel_command("failover", line);
     if (strncmp(line, "OK", 2) == 0) return;
     if (!dibs__tick_before(dibs__tick_now(), by)) fail_msg("%s", line);
     dibs__nap_ms(100);
   }
 }
 
-static void who_asks_wrongly_is_told(void **state) {
+static void wrong_requests_have_a_message(void **state) {
   (void)state;
   char text[128];
   bed_refused(uri(":data-secret@", "sentinel=other&sentinel_password=sentinel-secret"), DIBS_INVALID,
@@ -104,68 +105,68 @@ static void who_asks_wrongly_is_told(void **state) {
   bed_refused(text, DIBS_UNAVAILABLE, "is a replica");
 }
 
-/* events() brings a new life, and a reason to look. */
-static void hear_of_it(struct dibs__redis *store) {
+/* events() reports a new incarnation and a re-check. */
+static void receive_failover(struct dibs__redis *store) {
   struct dibs__event events[4];
   dibs__tick by = within(FAILOVER_MS);
-  bool recheck = false, new_life = false;
-  while (!recheck || !new_life) {
+  bool recheck = false, new_incarnation = false;
+  while (!recheck || !new_incarnation) {
     size_t count = 0;
     assert_true(dibs__tick_before(dibs__tick_now(), by));
-    assert_int_equal(dibs__redis_bell_events(store, events, 4, &count, within(100)), DIBS_OK);
+    assert_int_equal(dibs__redis_notifier_events(store, events, 4, &count, within(100)), DIBS_OK);
     for (size_t i = 0; i < count; i++) {
       recheck = recheck || events[i].what == DIBS__EV_RECHECK;
-      new_life = new_life || events[i].what == DIBS__EV_NEW_LIFE;
+      new_incarnation = new_incarnation || events[i].what == DIBS__EV_NEW_INCARNATION;
     }
   }
 }
 
 static void failovers_are_followed(void **state) {
   (void)state;
-  struct dibs__redis store = {.place = place, .session = 77};
-  struct dibs__said said = {.text = ""};
+  struct dibs__redis store = {.location = location, .session = 77};
+  struct dibs__result reported = {.text = ""};
   char channel[DIBS__REDIS_CHANNEL], port[8];
   struct dibs__redis_link *a = connect_to(first);
-  assert_int_equal(dibs__redis_bell_open(&store), DIBS_OK);
-  assert_int_equal(dibs__redis_bell_ready(&store, within(LONG_MS), &said), DIBS_OK);
-  dibs__redis_channel(place, store.session, channel);
+  assert_int_equal(dibs__redis_notifier_open(&store), DIBS_OK);
+  assert_int_equal(dibs__redis_notifier_ready(&store, within(LONG_MS), &reported), DIBS_OK);
+  dibs__redis_channel(location, store.session, channel);
 
   the_first("kill");
   fail_over();
-  dibs__life life = a->life;
+  dibs__incarnation incarnation = a->incarnation;
   PUT(a, "PING");
-  dibs__status status = dibs__redis_go(a, within(FAILOVER_MS), &said);
-  if (status != DIBS_OK) fail_msg("%s", said.text);
-  assert_int_equal(port_of(a), second); /* by way of the sentinel, once there was a master again */
+  dibs__status status = dibs__redis_go(a, within(FAILOVER_MS), &reported);
+  if (status != DIBS_OK) fail_msg("%s", reported.text);
+  assert_int_equal(port_of(a), second); /* through the sentinel, once there was a master again */
   struct dibs__redis_link *b = connect_to(second);
-  assert_memory_not_equal(&life, &b->life, sizeof life);
-  assert_memory_equal(&a->life, &b->life, sizeof life);
-  hear_of_it(&store);
+  assert_memory_not_equal(&incarnation, &b->incarnation, sizeof incarnation);
+  assert_memory_equal(&a->incarnation, &b->incarnation, sizeof incarnation);
+  receive_failover(&store);
   assert_int_equal(RUN(b, "PUBSUB", "NUMSUB", channel)->element[1]->integer, 1);
 
-  /* And back, while both run: who was connected must not go on with one that has been demoted. */
+  /* And back, while both run: a connected client must not keep using a demoted master. */
   the_first("start");
   fail_over();
   struct dibs__redis_link *c = connect_to(first);
-  assert_memory_not_equal(&life, &c->life, sizeof c->life);
-  assert_memory_not_equal(&b->life, &c->life, sizeof c->life);
-  /* Both are masters, for 10 s as a rule; then the sentinel does this. */
+  assert_memory_not_equal(&incarnation, &c->incarnation, sizeof c->incarnation);
+  assert_memory_not_equal(&b->incarnation, &c->incarnation, sizeof c->incarnation);
+  /* Both are masters, usually for 10 s; then the sentinel does this. */
   snprintf(port, sizeof port, "%u", first);
   RUN(b, "REPLICAOF", "127.0.0.1", port);
   dibs__tick by = within(FAILOVER_MS);
   while (!b->dead) {
     assert_true(dibs__tick_before(dibs__tick_now(), by));
     PUT(b, "SET", "dibs:x", "1");
-    status = dibs__redis_go(b, within(LONG_MS), &said);
+    status = dibs__redis_go(b, within(LONG_MS), &reported);
     const redisReply *reply = status == DIBS_OK ? dibs__redis_reply(b, 0) : NULL;
     if (reply && reply->type == REDIS_REPLY_ERROR)
-      assert_int_equal(dibs__redis_refused(b, reply, "write to", &said), DIBS_UNAVAILABLE);
+      assert_int_equal(dibs__redis_refused(b, reply, "write to", &reported), DIBS_UNAVAILABLE);
   }
-  dibs__redis_bell_life(&store, &c->life); /* of a session; the bell itself hears of nothing */
-  hear_of_it(&store);
+  dibs__redis_notifier_incarnation(&store, &c->incarnation); /* on a session; the notifier itself receives nothing */
+  receive_failover(&store);
   assert_int_equal(RUN(c, "PUBSUB", "NUMSUB", channel)->element[1]->integer, 1);
 
-  dibs__redis_bell_close(&store);
+  dibs__redis_notifier_close(&store);
   dibs__redis_disconnect(a);
   dibs__redis_disconnect(b);
   dibs__redis_disconnect(c);
@@ -173,7 +174,7 @@ static void failovers_are_followed(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(who_asks_wrongly_is_told),
+      cmocka_unit_test(wrong_requests_have_a_message),
       cmocka_unit_test(failovers_are_followed),
   };
   return cmocka_run_group_tests(tests, begin, end);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The wire against a real server, and against one of our own where a real one would not do as it is told. */
+/* The wire on a real server, and on a server of the test's own for states that a real one does not reach. */
 #include "bed.h"
 
 #include <errno.h>
@@ -12,23 +12,23 @@
 
 #include "fault/proxy.h"
 
-static struct dibs__redis_place *place;
+static struct dibs__redis_location *location;
 static struct dibs__redis_link *wire;
 
-/* SLACK_MS: how late a busy machine may be; far from what an answer would have taken. */
+/* SLACK_MS: how late a busy machine may be; far less than an answer would need. */
 enum { MANY = 20000, BIG = 6 << 20, SLACK_MS = 600 };
 
 static int begin(void **state) {
   (void)state;
-  place = bed_place(bed_uri);
-  wire = bed_connect(place);
+  location = bed_location(bed_uri);
+  wire = bed_connect(location);
   return 0;
 }
 
 static int end(void **state) {
   (void)state;
   dibs__redis_disconnect(wire);
-  dibs__redis_place_free(place);
+  dibs__redis_location_free(location);
   return 0;
 }
 
@@ -45,15 +45,15 @@ static struct dibs__redis_script script(const char *text) {
   return made;
 }
 
-static void put_script(struct dibs__redis_link *on, const struct dibs__redis_script *asked, const char *arg) {
+static void put_script(struct dibs__redis_link *on, const struct dibs__redis_script *requested, const char *arg) {
   const char *words[] = {"dibs:{1}", arg};
   const size_t lengths[] = {8, strlen(arg)};
-  assert_true(dibs__redis_put_script(on, asked, 1, 2, words, lengths));
+  assert_true(dibs__redis_put_script(on, requested, 1, 2, words, lengths));
 }
 
 /* ---- Pipelines ---- */
 
-static void thousands_are_answered_in_their_order(void **state) {
+static void thousands_of_commands_are_answered_in_order(void **state) {
   (void)state;
   char text[24];
   for (int round = 0; round < 2; round++) {
@@ -71,8 +71,8 @@ static void thousands_are_answered_in_their_order(void **state) {
   is_text(RUN(wire, "PING"), "PONG");
 }
 
-/* Far more than sockets hold, in both directions. */
-static void big_words_travel_both_ways(void **state) {
+/* Far more bytes than sockets hold, in both directions. */
+static void large_values_pass_both_ways(void **state) {
   (void)state;
   char *big = malloc(BIG + 1);
   assert_non_null(big);
@@ -108,17 +108,17 @@ static void replies_may_come_byte_by_byte(void **state) {
   (void)state;
   struct fake fake = {.piece = 1};
   fake_start(&fake);
-  struct dibs__redis_place *p = bed_place(fake_uri(&fake));
+  struct dibs__redis_location *p = bed_location(fake_uri(&fake));
   struct dibs__redis_link *l = bed_connect(p);
   for (int i = 0; i < 100; i++) PUT(l, "INFO", "x");
   bed_go(l);
   for (size_t i = 0; i < 100; i++) assert_non_null(strstr(dibs__redis_reply(l, i)->str, "cluster_enabled:0\r\n"));
   dibs__redis_disconnect(l);
-  dibs__redis_place_free(p);
+  dibs__redis_location_free(p);
   fake_stop(&fake);
 }
 
-/* A subscription's, of which a part may have been read. */
+/* Messages of a subscription, which may have been read partly. */
 static void messages_may_come_byte_by_byte(void **state) {
   (void)state;
   static const char bytes[] = "*3\r\n$7\r\nmessage\r\n$7\r\nchannel\r\n$5\r\nfirst\r\n"
@@ -145,7 +145,7 @@ static void messages_may_come_byte_by_byte(void **state) {
   assert_true(wire->dead);
 }
 
-static void what_is_dropped_is_not_sent(void **state) {
+static void dropped_commands_are_not_sent(void **state) {
   (void)state;
   PUT(wire, "SET", "dibs:x", "1");
   dibs__redis_drop(wire);
@@ -157,210 +157,211 @@ static void what_is_dropped_is_not_sent(void **state) {
 
 /* ---- Deadlines and broken connections ---- */
 
-static dibs__status go(struct dibs__redis_link *on, int64_t ms, struct dibs__said *said) {
-  *said = (struct dibs__said){.text = ""};
-  return dibs__redis_go(on, within(ms), said);
+static dibs__status go(struct dibs__redis_link *on, int64_t ms, struct dibs__result *reported) {
+  *reported = (struct dibs__result){.text = ""};
+  return dibs__redis_go(on, within(ms), reported);
 }
 
-static void a_server_that_stands_still_costs_no_more_than_the_deadline(void **state) {
+static void a_stopped_server_delays_no_longer_than_the_deadline(void **state) {
   (void)state;
-  struct dibs__said said;
+  struct dibs__result reported;
   static const int64_t waits[] = {10, 150};
   bed_servers("pause");
   for (size_t i = 0; i < COUNT_OF(waits); i++) {
     dibs__tick from = dibs__tick_now();
     PUT(wire, "PING");
     PUT(wire, "PING");
-    dibs__status status = go(wire, waits[i], &said);
+    dibs__status status = go(wire, waits[i], &reported);
     int64_t took = dibs__tick_left_ms(from, dibs__tick_now());
     bool late = took < waits[i] || took > waits[i] + SLACK_MS;
-    if (status != DIBS_UNKNOWN || late || !said.dead) {
+    if (status != DIBS_UNKNOWN || late || !reported.dead) {
       bed_servers("resume");
-      fail_msg("%d after %d ms: %s", status, (int)took, said.text);
+      fail_msg("%d after %d ms: %s", status, (int)took, reported.text);
     }
     assert_null(dibs__redis_reply(wire, 0));
-    /* What comes late is nobody's answer any more. */
+    /* A late answer belongs to no request any more. */
     PUT(wire, "PING");
-    assert_int_equal(go(wire, LONG_MS, &said), DIBS_UNAVAILABLE);
-    assert_true(said.dead);
+    assert_int_equal(go(wire, LONG_MS, &reported), DIBS_UNAVAILABLE);
+    assert_true(reported.dead);
     dibs__redis_disconnect(wire);
     bed_servers("resume");
-    wire = bed_connect(place);
+    wire = bed_connect(location);
     if (i + 1 < COUNT_OF(waits)) bed_servers("pause");
   }
   is_text(RUN(wire, "PING"), "PONG");
-  /* A connection is not waited for longer either. */
+  /* Connecting does not take longer either. */
   bed_servers("pause");
   struct dibs__redis_link *other = NULL;
   dibs__tick from = dibs__tick_now();
-  dibs__status status = dibs__redis_connect(place, 0, within(100), &other, &said);
+  dibs__status status = dibs__redis_connect(location, 0, within(100), &other, &reported);
   int64_t took = dibs__tick_left_ms(from, dibs__tick_now());
   bed_servers("resume");
   assert_int_equal(status, DIBS_UNAVAILABLE);
   assert_in_range(took, 100, 100 + SLACK_MS);
-  assert_non_null(strstr(said.text, "deadline"));
+  assert_non_null(strstr(reported.text, "deadline"));
 }
 
-static void without_time_nothing_is_asked(void **state) {
+static void without_time_nothing_is_requested(void **state) {
   (void)state;
-  struct dibs__said said;
+  struct dibs__result reported;
   PUT(wire, "SET", "dibs:x", "1");
-  assert_int_equal(dibs__redis_go(wire, dibs__tick_now(), &said), DIBS_UNAVAILABLE);
-  assert_false(said.dead);
+  assert_int_equal(dibs__redis_go(wire, dibs__tick_now(), &reported), DIBS_UNAVAILABLE);
+  assert_false(reported.dead);
   assert_int_equal(RUN(wire, "EXISTS", "dibs:x")->integer, 0);
 }
 
 static void close_it(void) {
   ADMIN("CLIENT", "KILL", "USER", "dibs", "SKIPME", "yes");
-  dibs__redis_disconnect(bed_connect(place)); /* by now the other end has been closed */
-  dibs__nap_ms(10);                           /* the driver looks behind a silence */
+  dibs__redis_disconnect(bed_connect(location)); /* the other end is closed by now */
+  dibs__nap_ms(10);                              /* the driver checks the connection after a silence */
 }
 
-/* That it was closed is seen before anything is sent, so that is known not to be done, and done on another. */
-static void a_connection_that_was_closed_meanwhile_is_made_anew(void **state) {
+/* The driver sees the closed connection before it sends anything, so the request was not done and uses another
+ * connection. */
+static void a_connection_that_was_closed_meanwhile_is_replaced(void **state) {
   (void)state;
-  struct dibs__said said = {.text = ""};
+  struct dibs__result reported = {.text = ""};
   dibs__status status = DIBS_OK;
   close_it();
   RUN(wire, "SET", "dibs:x", "1");
   assert_false(wire->dead);
   assert_int_equal(RUN(wire, "DEL", "dibs:x")->integer, 1);
-  /* Of several none is: whoever asks them all has their own ways. */
+  /* With several servers this does not happen: the code that asks them all handles it itself. */
   close_it();
   PUT(wire, "SET", "dibs:x", "1");
-  dibs__redis_go_all(&wire, 1, within(LONG_MS), &status, &said);
+  dibs__redis_go_all(&wire, 1, within(LONG_MS), &status, &reported);
   assert_int_equal(status, DIBS_UNAVAILABLE);
-  assert_true(said.dead && wire->dead);
-  assert_non_null(strstr(said.text, "closed the connection"));
+  assert_true(reported.dead && wire->dead);
+  assert_non_null(strstr(reported.text, "closed the connection"));
   dibs__redis_disconnect(wire);
-  wire = bed_connect(place);
+  wire = bed_connect(location);
   assert_int_equal(RUN(wire, "EXISTS", "dibs:x")->integer, 0);
 }
 
-static void where_there_is_no_other_nothing_was_done(void **state) {
+static void without_another_connection_the_answer_is_unavailable(void **state) {
   (void)state;
-  struct dibs__said said;
+  struct dibs__result reported;
   bed_servers("kill");
   dibs__nap_ms(10);
   PUT(wire, "SET", "dibs:x", "1");
-  dibs__status status = go(wire, LONG_MS, &said);
+  dibs__status status = go(wire, LONG_MS, &reported);
   bed_servers("start");
   assert_int_equal(status, DIBS_UNAVAILABLE);
-  assert_true(said.dead && wire->dead);
-  assert_non_null(strstr(said.text, "Connection refused"));
+  assert_true(reported.dead && wire->dead);
+  assert_non_null(strstr(reported.text, "Connection refused"));
   assert_null(dibs__redis_reply(wire, 0));
 }
 
-static void a_broken_connection_ends_nobodys_process(void **state) {
+static void a_broken_connection_does_not_end_the_process(void **state) {
   (void)state;
-  struct dibs__said said;
+  struct dibs__result reported;
   struct sigaction before;
   assert_int_equal(sigaction(SIGPIPE, &(struct sigaction){.sa_handler = SIG_DFL}, &before), 0);
   assert_int_equal(shutdown(wire->context->fd, SHUT_WR), 0);
   PUT(wire, "PING");
-  assert_int_equal(go(wire, LONG_MS, &said), DIBS_UNAVAILABLE);
-  assert_true(said.dead);
+  assert_int_equal(go(wire, LONG_MS, &reported), DIBS_UNAVAILABLE);
+  assert_true(reported.dead);
   sigaction(SIGPIPE, &before, NULL);
 }
 
-static void what_was_answered_before_the_end_is_kept(void **state) {
+static void answers_before_the_end_are_kept(void **state) {
   (void)state;
-  struct dibs__said said;
-  struct fake fake = {.dies_after = 5 + 3}; /* the greeting is 5 */
+  struct dibs__result reported;
+  struct fake fake = {.dies_after = 5 + 3}; /* the greeting has 5 commands */
   fake_start(&fake);
-  struct dibs__redis_place *p = bed_place(fake_uri(&fake));
+  struct dibs__redis_location *p = bed_location(fake_uri(&fake));
   struct dibs__redis_link *l = bed_connect(p);
   for (int i = 0; i < 5; i++) PUT(l, "PING");
-  assert_int_equal(go(l, LONG_MS, &said), DIBS_UNKNOWN);
+  assert_int_equal(go(l, LONG_MS, &reported), DIBS_UNKNOWN);
   for (size_t i = 0; i < 3; i++) is_text(dibs__redis_reply(l, i), "OK");
   for (size_t i = 3; i < 5; i++) assert_null(dibs__redis_reply(l, i));
   dibs__redis_disconnect(l);
-  dibs__redis_place_free(p);
+  dibs__redis_location_free(p);
   fake_stop(&fake);
 }
 
-static void who_speaks_something_else_is_left(void **state) {
+static void a_server_with_another_protocol_is_refused(void **state) {
   (void)state;
-  struct dibs__said said;
+  struct dibs__result reported;
   struct fake fake = {.error = NULL};
   fake_start(&fake);
-  struct dibs__redis_place *p = bed_place(fake_uri(&fake));
+  struct dibs__redis_location *p = bed_location(fake_uri(&fake));
   struct dibs__redis_link *l = bed_connect(p);
   fake.error = "HTTP/1.1 400 Bad Request\r\n";
   PUT(l, "PING");
-  assert_int_equal(go(l, LONG_MS, &said), DIBS_UNKNOWN);
-  assert_non_null(strstr(said.text, "protocol"));
+  assert_int_equal(go(l, LONG_MS, &reported), DIBS_UNKNOWN);
+  assert_non_null(strstr(reported.text, "protocol"));
   assert_true(l->dead);
   dibs__redis_disconnect(l);
-  dibs__redis_place_free(p);
+  dibs__redis_location_free(p);
   fake_stop(&fake);
 }
 
 /* ---- Behind the proxy ---- */
 
 static struct proxied *proxied;
-static struct dibs__redis_place *behind;
+static struct dibs__redis_location *behind;
 
 static int begin_proxied(void **state) {
   char where[300], why[PROXY_WHY], uri[600];
   begin(state);
-  snprintf(where, sizeof where, "%s:%u", place->hosts[0].host, place->hosts[0].port);
+  snprintf(where, sizeof where, "%s:%u", location->hosts[0].host, location->hosts[0].port);
   proxied = proxied_start(&(struct proxy_options){.to = where, .protocol = FRAME_REDIS}, why);
   if (!proxied) fail_msg("%s", why);
-  snprintf(uri, sizeof uri, "redis://%s:%s@127.0.0.1:%u/0", place->user, place->password, proxied_port(proxied));
-  behind = bed_place(uri);
+  snprintf(uri, sizeof uri, "redis://%s:%s@127.0.0.1:%u/0", location->user, location->password, proxied_port(proxied));
+  behind = bed_location(uri);
   return 0;
 }
 
 static int end_proxied(void **state) {
   proxied_stop(proxied);
-  dibs__redis_place_free(behind);
+  dibs__redis_location_free(behind);
   return end(state);
 }
 
-static void tell(const char *line) {
+static void proxy_command(const char *line) {
   char answer[PROXY_LINE];
   if (!proxied_say(proxied, line, answer)) fail_msg("%s: %s", line, answer);
 }
 
 static void an_answer_that_was_lost_is_unknown(void **state) {
   (void)state;
-  struct dibs__said said;
+  struct dibs__result reported;
   static const char *const triggers[] = {"cut-after-request dibs:lost", "cut-before-request dibs:lost"};
   for (size_t i = 0; i < COUNT_OF(triggers); i++) {
     RUN(wire, "DEL", "dibs:before", "dibs:lost");
     struct dibs__redis_link *l = bed_connect(behind);
-    tell(triggers[i]);
+    proxy_command(triggers[i]);
     PUT(l, "SET", "dibs:before", "1");
     PUT(l, "SET", "dibs:lost", "1");
-    assert_int_equal(go(l, LONG_MS, &said), DIBS_UNKNOWN);
-    assert_true(said.dead);
+    assert_int_equal(go(l, LONG_MS, &reported), DIBS_UNKNOWN);
+    assert_true(reported.dead);
     assert_int_equal(RUN(wire, "EXISTS", "dibs:lost")->integer, i == 0);
     dibs__redis_disconnect(l);
   }
   RUN(wire, "DEL", "dibs:before", "dibs:lost");
 }
 
-static void a_silent_network_keeps_nobody_past_the_deadline(void **state) {
+static void a_silent_network_delays_no_longer_than_the_deadline(void **state) {
   (void)state;
-  struct dibs__said said;
+  struct dibs__result reported;
   struct dibs__redis_link *l = bed_connect(behind), *other = NULL;
-  tell("half-open");
+  proxy_command("half-open");
   PUT(l, "PING");
   dibs__tick from = dibs__tick_now();
-  assert_int_equal(go(l, 100, &said), DIBS_UNKNOWN);
-  assert_int_equal(dibs__redis_connect(behind, 0, within(100), &other, &said), DIBS_UNAVAILABLE);
+  assert_int_equal(go(l, 100, &reported), DIBS_UNKNOWN);
+  assert_int_equal(dibs__redis_connect(behind, 0, within(100), &other, &reported), DIBS_UNAVAILABLE);
   assert_in_range(dibs__tick_left_ms(from, dibs__tick_now()), 200, 200 + SLACK_MS);
-  tell("pass");
+  proxy_command("pass");
   dibs__redis_disconnect(l);
 }
 
-/* The server is another one behind the same address: its scripts are gone, its life is another. */
+/* Another server at the same address: it has no scripts and another incarnation. */
 static void scripts_survive_a_restart(void **state) {
   (void)state;
   struct dibs__redis_script s = script("return ARGV[1] .. '!'");
   struct dibs__redis_link *l = bed_connect(behind);
-  dibs__life life = l->life;
+  dibs__incarnation incarnation = l->incarnation;
   put_script(l, &s, "one");
   bed_go(l);
   is_text(dibs__redis_reply(l, 0), "one!");
@@ -369,7 +370,7 @@ static void scripts_survive_a_restart(void **state) {
   put_script(l, &s, "two");
   bed_go(l);
   is_text(dibs__redis_reply(l, 0), "two!");
-  assert_memory_not_equal(&life, &l->life, sizeof life);
+  assert_memory_not_equal(&incarnation, &l->incarnation, sizeof incarnation);
   dibs__redis_disconnect(l);
   l = bed_connect(behind);
   put_script(l, &s, "three");
@@ -377,7 +378,7 @@ static void scripts_survive_a_restart(void **state) {
   is_text(dibs__redis_reply(l, 0), "three!");
   dibs__redis_disconnect(l);
   dibs__redis_disconnect(wire);
-  wire = bed_connect(place);
+  wire = bed_connect(location);
 }
 
 /* ---- Scripts ---- */
@@ -400,7 +401,7 @@ static int64_t loads(void) {
   return at ? strtol(at + 26, NULL, 10) : 0;
 }
 
-static void forgotten_scripts_are_told_once_and_asked_again(void **state) {
+static void forgotten_scripts_are_loaded_once_and_repeated(void **state) {
   (void)state;
   struct dibs__redis_script s[] = {script("return {'a', ARGV[1]}"), script("return {'b', ARGV[1]}")};
   char text[16];
@@ -431,7 +432,7 @@ static void forgotten_scripts_are_told_once_and_asked_again(void **state) {
   assert_int_equal(loads() - before, 2);
 }
 
-static void a_script_that_can_not_be_told_says_why(void **state) {
+static void a_script_that_cannot_be_loaded_has_a_message(void **state) {
   (void)state;
   struct dibs__redis_script s = script("this is no Lua");
   put_script(wire, &s, "x");
@@ -445,22 +446,22 @@ static void a_script_that_can_not_be_told_says_why(void **state) {
 
 /* ---- Several at once ---- */
 
-static void one_that_is_silent_holds_up_no_other(void **state) {
+static void a_silent_server_does_not_delay_others(void **state) {
   (void)state;
   struct fake silent = {.silent = true}, fine = {.piece = 3};
   struct dibs__redis_link *links[4] = {NULL};
-  struct dibs__redis_place *places[2];
+  struct dibs__redis_location *places[2];
   dibs__status answers[4] = {99, 99, 99, 99};
-  struct dibs__said said = {.text = ""};
+  struct dibs__result reported = {.text = ""};
   fake_start(&silent);
   fake_start(&fine);
-  places[0] = bed_place(fake_uri(&silent));
-  places[1] = bed_place(fake_uri(&fine));
+  places[0] = bed_location(fake_uri(&silent));
+  places[1] = bed_location(fake_uri(&fine));
   silent.silent = false; /* CLIENT SETNAME */
   links[0] = bed_connect(places[0]);
   silent.silent = true;
   links[1] = bed_connect(places[1]);
-  links[3] = bed_connect(place);
+  links[3] = bed_connect(location);
   struct dibs__redis_script s = script("return 'told ' .. ARGV[1]");
   PUT(wire, "SCRIPT", "FLUSH");
   bed_go(wire);
@@ -468,45 +469,45 @@ static void one_that_is_silent_holds_up_no_other(void **state) {
     if (links[i]) PUT(links[i], "PING");
   put_script(links[3], &s, "so");
   dibs__tick from = dibs__tick_now();
-  dibs__redis_go_all(links, 4, within(120), answers, &said);
+  dibs__redis_go_all(links, 4, within(120), answers, &reported);
   assert_in_range(dibs__tick_left_ms(from, dibs__tick_now()), 120, 120 + SLACK_MS);
   assert_int_equal(answers[0], DIBS_UNKNOWN);
   assert_int_equal(answers[1], DIBS_OK);
   assert_int_equal(answers[2], 99);
   assert_int_equal(answers[3], DIBS_OK);
-  assert_non_null(strstr(said.text, "deadline"));
+  assert_non_null(strstr(reported.text, "deadline"));
   assert_true(links[0]->dead);
   is_text(dibs__redis_reply(links[1], 0), "OK");
   is_text(dibs__redis_reply(links[3], 1), "told so");
   for (size_t i = 0; i < 4; i++)
     if (links[i]) dibs__redis_disconnect(links[i]);
-  for (size_t i = 0; i < 2; i++) dibs__redis_place_free(places[i]);
+  for (size_t i = 0; i < 2; i++) dibs__redis_location_free(places[i]);
   fake_stop(&silent);
   fake_stop(&fine);
 }
 
 int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup_teardown(thousands_are_answered_in_their_order, begin, end),
-      cmocka_unit_test_setup_teardown(big_words_travel_both_ways, begin, end),
+      cmocka_unit_test_setup_teardown(thousands_of_commands_are_answered_in_order, begin, end),
+      cmocka_unit_test_setup_teardown(large_values_pass_both_ways, begin, end),
       cmocka_unit_test_setup_teardown(replies_of_all_kinds_are_read, begin, end),
       cmocka_unit_test_setup_teardown(replies_may_come_byte_by_byte, begin, end),
       cmocka_unit_test_setup_teardown(messages_may_come_byte_by_byte, begin, end),
-      cmocka_unit_test_setup_teardown(what_is_dropped_is_not_sent, begin, end),
-      cmocka_unit_test_setup_teardown(a_server_that_stands_still_costs_no_more_than_the_deadline, begin, end),
-      cmocka_unit_test_setup_teardown(without_time_nothing_is_asked, begin, end),
-      cmocka_unit_test_setup_teardown(a_connection_that_was_closed_meanwhile_is_made_anew, begin, end),
-      cmocka_unit_test_setup_teardown(where_there_is_no_other_nothing_was_done, begin, end),
-      cmocka_unit_test_setup_teardown(a_broken_connection_ends_nobodys_process, begin, end),
-      cmocka_unit_test_setup_teardown(what_was_answered_before_the_end_is_kept, begin, end),
-      cmocka_unit_test_setup_teardown(who_speaks_something_else_is_left, begin, end),
+      cmocka_unit_test_setup_teardown(dropped_commands_are_not_sent, begin, end),
+      cmocka_unit_test_setup_teardown(a_stopped_server_delays_no_longer_than_the_deadline, begin, end),
+      cmocka_unit_test_setup_teardown(without_time_nothing_is_requested, begin, end),
+      cmocka_unit_test_setup_teardown(a_connection_that_was_closed_meanwhile_is_replaced, begin, end),
+      cmocka_unit_test_setup_teardown(without_another_connection_the_answer_is_unavailable, begin, end),
+      cmocka_unit_test_setup_teardown(a_broken_connection_does_not_end_the_process, begin, end),
+      cmocka_unit_test_setup_teardown(answers_before_the_end_are_kept, begin, end),
+      cmocka_unit_test_setup_teardown(a_server_with_another_protocol_is_refused, begin, end),
       cmocka_unit_test_setup_teardown(an_answer_that_was_lost_is_unknown, begin_proxied, end_proxied),
-      cmocka_unit_test_setup_teardown(a_silent_network_keeps_nobody_past_the_deadline, begin_proxied, end_proxied),
+      cmocka_unit_test_setup_teardown(a_silent_network_delays_no_longer_than_the_deadline, begin_proxied, end_proxied),
       cmocka_unit_test_setup_teardown(scripts_survive_a_restart, begin_proxied, end_proxied),
       cmocka_unit_test_setup_teardown(scripts_have_the_names_that_the_server_gives, begin, end),
-      cmocka_unit_test_setup_teardown(forgotten_scripts_are_told_once_and_asked_again, begin, end),
-      cmocka_unit_test_setup_teardown(a_script_that_can_not_be_told_says_why, begin, end),
-      cmocka_unit_test_setup_teardown(one_that_is_silent_holds_up_no_other, begin, end),
+      cmocka_unit_test_setup_teardown(forgotten_scripts_are_loaded_once_and_repeated, begin, end),
+      cmocka_unit_test_setup_teardown(a_script_that_cannot_be_loaded_has_a_message, begin, end),
+      cmocka_unit_test_setup_teardown(a_silent_server_does_not_delay_others, begin, end),
   };
   bed_args(argc, argv);
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -24,7 +24,7 @@ void bed_begin(void) {
   int used;
   bed.servers = getenv("DIBS_REDLOCK_SERVERS");
   if (!at || !bed.servers) {
-    fprintf(stderr, "run it with nodes.sh\n");
+    fprintf(stderr, "run this through nodes.sh\n");
     exit(2);
   }
   while (bed.count < NODES_MAX && sscanf(at, "%159s %u %n", bed.dirs[bed.count], &port, &used) == 2) {
@@ -126,21 +126,21 @@ const char *quorum(size_t count, const char *params, const uint16_t ports[]) {
   for (size_t i = 0; i < count; i++)
     len += (size_t)snprintf(uri + len, sizeof uri - len, "%s127.0.0.1:%u", i ? "," : "",
                             (unsigned)(ports ? ports[i] : bed.ports[i]));
-  /* Long, because the machine may be busy; what is about pauses says less. */
+  /* Long, because the machine may be busy; cases about pauses use a shorter one. */
   snprintf(uri + len, sizeof uri - len, "/0?prefix=%s%s%s", bed.prefix, params,
            strstr(params, "node_timeout") ? "" : "&node_timeout=4000");
   return uri;
 }
 
-struct answer ask(struct party *p, enum dibs__lease_verb verb, const char *name, int id, dibs__fence fence,
-                  struct how how) {
+struct answer send_request(struct party *p, enum dibs__lease_verb verb, const char *name, int id, dibs__fence fence,
+                           struct how how) {
   if (how.ttl == 0) how.ttl = LONG_TTL;
   struct answer a = {.op = lease_op(p, verb, name, id, how)};
   struct dibs__op *ops[] = {&a.op.op};
   int64_t began = now_ms();
   a.op.fence = fence;
   a.op.op.status = DIBS_UNKNOWN;
-  a.run = store_of(p)->driver->run(p->session, ops, 1, dibs__tick_add_ms(dibs__tick_now(), 5000), &a.said);
+  a.run = store_of(p)->driver->run(p->session, ops, 1, dibs__tick_add_ms(dibs__tick_now(), 5000), &a.reported);
   a.took_ms = now_ms() - began;
   return a;
 }
@@ -148,9 +148,9 @@ struct answer ask(struct party *p, enum dibs__lease_verb verb, const char *name,
 struct dibs__lease_op granted_at_last(struct party *p, const char *name, int id, uint32_t ttl_ms) {
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), LONG_MS);
   for (;;) {
-    struct answer a = ask_for(p, name, id, .ttl = ttl_ms);
+    struct answer a = request_for(p, name, id, .ttl = ttl_ms);
     if (a.op.op.status == DIBS_OK) return a.op;
-    if (!dibs__tick_before(dibs__tick_now(), by)) fail_msg("%s: %s", status_name(a.op.op.status), a.said.text);
+    if (!dibs__tick_before(dibs__tick_now(), by)) fail_msg("%s: %s", status_name(a.op.op.status), a.reported.text);
     dibs__nap_ms(5);
   }
 }

@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# Runs a program with several Redis of its own, which it may kill, pause and start again.
+# Runs a program with several Redis servers of its own, which it may kill, pause and start again.
 #   nodes.sh COUNT PROGRAM [ARG]...
-# DIBS_REDLOCK_NODES has "FOLDER PORT" of each, a line a node; {} in an ARG becomes redlock:// of all of them.
-# Without DIBS_TEST_REDIS it is skipped (77); with DIBS_TEST_SERVERS=required it fails then.
+# DIBS_REDLOCK_NODES has a line "FOLDER PORT" for each node; {} in an ARG becomes redlock:// of all of them.
+# Without DIBS_TEST_REDIS the test is skipped (77); with DIBS_TEST_SERVERS=required it fails.
 set -u
 count=$1
 shift

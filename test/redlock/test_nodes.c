@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Nodes that are killed, paused, emptied, late or apart, one or two of three: what is granted, and what is not. */
+/* Nodes that are killed, paused, emptied, slow or skewed, one or two of three: what is granted and what is not. */
 #include "bed.h"
 #include "fault/proxy.h"
 
@@ -11,19 +11,19 @@ enum { LONG_MS = 20000 };
 static void expect_no_quorum(const struct answer *a, const char *how_many) {
   assert_string_equal(status_name(a->op.op.status), status_name(DIBS_UNAVAILABLE));
   assert_int_equal(a->run, DIBS_UNAVAILABLE);
-  if (!strstr(a->said.text, how_many)) fail_msg("\"%s\" does not say %s", a->said.text, how_many);
-  assert_null(strstr(a->said.text, "dibs-secret"));
+  if (!strstr(a->reported.text, how_many)) fail_msg("\"%s\" does not say %s", a->reported.text, how_many);
+  assert_null(strstr(a->reported.text, "dibs-secret"));
 }
 
 static bool names_node(const struct answer *a, size_t node) {
   char port[16];
   snprintf(port, sizeof port, ":%u", (unsigned)node_port(node));
-  return strstr(a->said.text, port) != NULL;
+  return strstr(a->reported.text, port) != NULL;
 }
 
-/* ---- Who is away ---- */
+/* ---- Unreachable nodes ---- */
 
-static void a_node_that_is_gone_changes_nothing(void **state) {
+static void a_missing_node_changes_nothing(void **state) {
   (void)state;
   struct party *p = party_at(quorum(3, "", NULL)), *q = party_at(quorum(3, "", NULL));
   struct dibs__lease_op held = take(p, "n", 1);
@@ -37,7 +37,7 @@ static void a_node_that_is_gone_changes_nothing(void **state) {
   assert_true(dibs__fence_below(held.fence, next.fence));
 }
 
-static void two_of_five_may_be_gone(void **state) {
+static void two_of_five_nodes_may_be_missing(void **state) {
   (void)state;
   struct party *p = party_at(quorum(5, "", NULL)), *q = party_at(quorum(5, "", NULL));
   struct dibs__lease_op held = take(p, "n", 1);
@@ -46,32 +46,33 @@ static void two_of_five_may_be_gone(void **state) {
   expect(keep_on(p, "n", 1, held.fence), DIBS_OK);
   expect(take(q, "n", 2, .try_only = true), DIBS_HELD);
   node_kill(4);
-  struct answer a = ask_for(q, "n", 2);
+  struct answer a = request_for(q, "n", 2);
   expect_no_quorum(&a, "no quorum: 2 of 5");
 }
 
-static void busy_is_told_from_no_quorum(void **state) {
+static void busy_differs_from_no_quorum(void **state) {
   (void)state;
   struct party *p = party_at(quorum(3, "", NULL)), *q = party_at(quorum(3, "", NULL));
   struct dibs__lease_op held = take(p, "n", 1);
-  struct answer a = ask_for(q, "n", 2);
+  struct answer a = request_for(q, "n", 2);
   assert_int_equal(a.run, DIBS_OK);
   expect(a.op, DIBS_HELD);
   node_kill(2);
-  a = ask_for(q, "n", 2);
+  a = request_for(q, "n", 2);
   assert_int_equal(a.run, DIBS_OK);
   expect(a.op, DIBS_HELD);
   node_kill(1);
   const char *names[] = {"n", "other"};
   for (size_t i = 0; i < 2; i++) {
-    a = ask_for(q, names[i], 2);
+    a = request_for(q, names[i], 2);
     expect_no_quorum(&a, "no quorum: 1 of 3");
     assert_true(names_node(&a, 1) && names_node(&a, 2) && !names_node(&a, 0));
   }
-  a = ask(p, DIBS__RENEW, "n", 1, held.fence, (struct how){.mode = 0});
-  expect_no_quorum(&a, "no quorum: 1 of 3");
-  /* It may have been given back: who can't know says so. */
-  a = ask(p, DIBS__RELEASE, "n", 1, held.fence, (struct how){.mode = 0});
+  a = send_request(p, DIBS__RENEW, "n", 1, held.fence, (struct how){.mode = 0});
+  /* They may have happened: the answer is UNKNOWN. */
+  assert_int_equal(a.run, DIBS_UNKNOWN);
+  expect(a.op, DIBS_UNKNOWN);
+  a = send_request(p, DIBS__RELEASE, "n", 1, held.fence, (struct how){.mode = 0});
   assert_int_equal(a.run, DIBS_UNKNOWN);
   expect(a.op, DIBS_UNKNOWN);
 }
@@ -80,20 +81,20 @@ static void a_store_without_a_quorum_does_not_open(void **state) {
   (void)state;
   struct dibs__uri uri;
   struct dibs__chain chain;
-  struct dibs__said said = {0};
+  struct dibs__result reported = {0};
   struct dibs__session *session;
   struct dibs__identity identity;
   node_kill(0);
   node_kill(1);
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), 5000);
-  assert_int_equal(dibs__uri_parse(quorum(3, "", NULL), &uri, &said), DIBS_OK);
-  assert_int_equal(dibs__chain_open(&uri, NULL, by, &chain, &said), DIBS_OK);
+  assert_int_equal(dibs__uri_parse(quorum(3, "", NULL), &uri, &reported), DIBS_OK);
+  assert_int_equal(dibs__chain_open(&uri, NULL, by, &chain, &reported), DIBS_OK);
   const struct dibs__driver *driver = chain.stores[0]->driver;
-  assert_int_equal(driver->connect(chain.stores[0], by, &session, &identity, &said), DIBS_UNAVAILABLE);
-  assert_non_null(strstr(said.text, "no quorum: 1 of 3"));
+  assert_int_equal(driver->connect(chain.stores[0], by, &session, &identity, &reported), DIBS_UNAVAILABLE);
+  assert_non_null(strstr(reported.text, "no quorum: 1 of 3"));
   node_start(0);
   dibs__tick until = dibs__tick_add_ms(dibs__tick_now(), LONG_MS);
-  while (driver->connect(chain.stores[0], until, &session, &identity, &said) != DIBS_OK) {
+  while (driver->connect(chain.stores[0], until, &session, &identity, &reported) != DIBS_OK) {
     assert_true(dibs__tick_before(dibs__tick_now(), until));
     dibs__nap_ms(5);
   }
@@ -108,37 +109,48 @@ static void a_paused_node_costs_one_timeout(void **state) {
   struct dibs__lease_op held = take(p, "n", 1);
   expect(release(p, "n", 1, held.fence), DIBS_OK);
   node_pause(1);
-  struct answer a = ask_for(p, "n", 2);
+  struct answer a = request_for(p, "n", 2);
   expect(a.op, DIBS_OK);
   assert_true(a.took_ms >= 290);
-  struct answer b = ask_for(p, "m", 2);
+  struct answer b = request_for(p, "m", 2);
   expect(b.op, DIBS_OK);
   assert_true(b.took_ms < 290);
   expect(release(p, "n", 2, a.op.fence), DIBS_OK);
-  /* It is taken in again when it goes on: without it there would be no majority. */
+  /* The node counts again when it continues: without it there would be no majority. */
   node_resume(1);
   node_pause(2);
   held = granted_at_last(p, "o", 3, 60000);
   assert_true(node_say(1, "EXISTS %s", key_of("o")) == 1);
 }
 
-static void who_was_refused_leaves_nothing(void **state) {
+/* All nodes have the request, and carry it out when they continue. */
+static void what_no_node_answers_is_unknown(void **state) {
+  (void)state;
+  struct party *p = party_at(quorum(3, "", NULL));
+  struct dibs__lease_op held = take(p, "n", 1);
+  for (size_t node = 0; node < 3; node++) node_pause(node);
+  struct answer a = send_request(p, DIBS__RENEW, "n", 1, held.fence, (struct how){.ttl = 1000});
+  for (size_t node = 0; node < 3; node++) node_resume(node);
+  assert_string_equal(status_name(a.op.op.status), status_name(DIBS_UNKNOWN));
+}
+
+static void a_refused_request_leaves_nothing(void **state) {
   (void)state;
   struct party *p = party_at(quorum(3, "&node_timeout=300", NULL));
   expect(take(p, "warm", 9), DIBS_OK);
   node_pause(2);
   expect(take(p, "n", 1), DIBS_OK);
   node_resume(2);
-  node_say(2, "DEL %s", key_of("n")); /* asked while it was paused */
+  node_say(2, "DEL %s", key_of("n")); /* sent while it was paused */
   struct party *q = party_at(quorum(3, "&node_timeout=300", NULL));
   for (int i = 0; i < 3; i++) expect(take(q, "n", 2, .try_only = true), DIBS_HELD);
   assert_int_equal(node_say(2, "EXISTS %s", key_of("n")), 0);
   expect(keep_on(p, "n", 1, take(p, "n", 1).fence), DIBS_OK);
 }
 
-/* ---- Who lost its memory ---- */
+/* ---- Nodes that lost their memory ---- */
 
-static void an_emptied_node_has_no_vote_while_leases_of_before_may_live(void **state) {
+static void an_emptied_node_does_not_count_while_earlier_leases_may_live(void **state) {
   (void)state;
   const char *uri = "&max_ttl=2500";
   struct party *p = party_at(quorum(3, uri, NULL));
@@ -147,11 +159,11 @@ static void an_emptied_node_has_no_vote_while_leases_of_before_may_live(void **s
   node_kill(2);
   struct dibs__lease_op held = acquire(p, "n", 1, .ttl = 2000);
   expect(held, DIBS_OK);
-  node_start(2); /* never knew of it */
+  node_start(2); /* never had the lease */
   node_kill(0);
-  node_start(0); /* has forgotten it */
+  node_start(0); /* has forgotten the lease */
   struct party *q = party_at(quorum(3, uri, NULL));
-  struct answer a = ask_for(q, "n", 2, .ttl = 1000);
+  struct answer a = request_for(q, "n", 2, .ttl = 1000);
   expect_no_quorum(&a, "lost its memory");
   assert_true(names_node(&a, 0) && names_node(&a, 2) && !names_node(&a, 1));
   struct dibs__lease_op next = granted_at_last(q, "n", 2, 1000);
@@ -159,20 +171,20 @@ static void an_emptied_node_has_no_vote_while_leases_of_before_may_live(void **s
   assert_true(dibs__fence_below(held.fence, next.fence));
 }
 
-static void flushed_is_emptied(void **state) {
+static void a_flushed_node_counts_as_emptied(void **state) {
   (void)state;
   struct party *p = party_at(quorum(3, "&max_ttl=1000", NULL));
   expect(acquire(p, "n", 1, .ttl = 800), DIBS_OK);
   node_say(0, "FLUSHDB");
   node_say(1, "FLUSHDB");
   int64_t began = now_ms();
-  struct answer a = ask_for(p, "n", 2, .ttl = 100);
+  struct answer a = request_for(p, "n", 2, .ttl = 100);
   assert_int_not_equal(a.op.op.status, DIBS_OK);
   granted_at_last(p, "m", 3, 1000);
   assert_true(now_ms() - began >= 1000);
 }
 
-static void a_renewal_teaches_nodes_that_forgot(void **state) {
+static void a_renewal_restores_the_lease_on_emptied_nodes(void **state) {
   (void)state;
   struct party *p = party_at(quorum(3, "&max_ttl=60000", NULL)), *q = party_at(quorum(3, "&max_ttl=60000", NULL));
   struct dibs__lease_op held = acquire(p, "n", 1, .ttl = 30000, .owner = "anna");
@@ -194,8 +206,8 @@ static void a_renewal_teaches_nodes_that_forgot(void **state) {
   for (size_t i = 0; i < 3; i++) assert_int_equal(node_say(i, "EXISTS %s", key_of("n")), 0);
 }
 
-/* A node that missed a draw still knows the lease, and one of an older block does not speak for the newer. */
-static void blocks_drawn_while_a_node_is_away(void **state) {
+/* A node that missed a draw still knows the lease, and a node with an older block does not confirm the newer one. */
+static void blocks_drawn_while_a_node_is_unreachable(void **state) {
   (void)state;
   struct party *p = party_at(quorum(3, "&node_timeout=300", NULL));
   struct dibs__lease_op held = take(p, "n", 1, .block = 4);
@@ -231,19 +243,19 @@ static void fences_grow_across_majorities_that_share_one_node(void **state) {
   dibs__fence last = op.fence;
   for (size_t round = 0; round < 3; round++) {
     size_t ahead = round % 3, away = (round + 1) % 3;
-    /* One node has seen far more than the others: only what is written back tells them. */
-    uint64_t far = last.v + UINT64_C(1000000000000);
-    node_say(ahead, "SET %s %llu", bucket_key_of("n"), (unsigned long long)far);
+    /* One node has seen larger fences than the others: they learn them only when the fence is written back. */
+    uint64_t server = last.v + UINT64_C(1000000000000);
+    node_say(ahead, "SET %s %llu", bucket_key_of("n"), (unsigned long long)server);
     node_pause(away);
     op = granted_at_last(p, "n", 1, 60000);
-    assert_true(op.fence.v > far);
+    assert_true(op.fence.v > server);
     expect(release(p, "n", 1, op.fence), DIBS_OK);
     last = op.fence;
     node_resume(away);
     node_say(away, "DEL %s", key_of("n"));
     node_pause(ahead);
     op = granted_at_last(p, "n", 2, 60000);
-    if (!dibs__fence_below(last, op.fence)) fail_msg("round %zu: the fence fell", round);
+    if (!dibs__fence_below(last, op.fence)) fail_msg("round %zu: the fence decreased", round);
     expect(release(p, "n", 2, op.fence), DIBS_OK);
     last = op.fence;
     node_resume(ahead);
@@ -253,7 +265,7 @@ static void fences_grow_across_majorities_that_share_one_node(void **state) {
 
 /* ---- Time ---- */
 
-static void nodes_hold_for_longer_than_was_promised(void **state) {
+static void nodes_hold_a_lease_longer_than_the_client(void **state) {
   (void)state;
   enum { TTL = 20000, DRIFT = 200 };
   struct party *p = party_at(quorum(3, "", NULL));
@@ -262,7 +274,7 @@ static void nodes_hold_for_longer_than_was_promised(void **state) {
     for (size_t i = 0; i < 3; i++) {
       int64_t left = node_say(i, "PTTL %s", key_of("n"));
       if (left + now_ms() < held.until.ms + DRIFT)
-        fail_msg("node %zu ends it %lld ms after we do", i, (long long)(left + now_ms() - held.until.ms));
+        fail_msg("node %zu ends the lease %lld ms after the client", i, (long long)(left + now_ms() - held.until.ms));
     }
     held = renew(p, "n", 1, held.fence, .ttl = TTL);
     expect(held, DIBS_OK);
@@ -283,7 +295,7 @@ static void say(struct proxied *proxied, const char *line) {
   if (!proxied_say(proxied, line, answer)) fail_msg("%s: %s", line, answer);
 }
 
-static void a_grant_that_comes_too_late_is_none(void **state) {
+static void a_grant_that_arrives_too_late_is_not_used(void **state) {
   (void)state;
   uint16_t ports[3];
   struct proxied *proxies[3];
@@ -291,14 +303,14 @@ static void a_grant_that_comes_too_late_is_none(void **state) {
   struct party *p = party_at(quorum(3, "", ports));
   expect(take(p, "warm", 1), DIBS_OK);
   for (size_t i = 0; i < 3; i++) say(proxies[i], "delay 60"); /* a round takes 120 ms */
-  struct answer a = ask_for(p, "n", 1, .ttl = 100);
+  struct answer a = request_for(p, "n", 1, .ttl = 100);
   assert_int_not_equal(a.op.op.status, DIBS_OK);
-  a = ask_for(p, "m", 1, .ttl = 5000);
+  a = request_for(p, "m", 1, .ttl = 5000);
   expect(a.op, DIBS_OK);
-  /* Counted from before it was asked. */
-  assert_int_equal(a.op.until.ms, a.said.now.ms + 5000);
-  assert_true(now_ms() - a.said.now.ms >= 120);
-  leave(p);
+  /* Counted from before the request. */
+  assert_int_equal(a.op.until.ms, a.reported.now.ms + 5000);
+  assert_true(now_ms() - a.reported.now.ms >= 120);
+  close_party(p);
   for (size_t i = 0; i < 3; i++) proxied_stop(proxies[i]);
 }
 
@@ -309,36 +321,36 @@ static void a_slow_node_is_not_waited_for(void **state) {
   struct party *p = party_at(quorum(3, "&node_timeout=300", ports));
   expect(take(p, "warm", 1), DIBS_OK);
   say(slow, "delay 2000");
-  struct answer a = ask_for(p, "n", 1);
+  struct answer a = request_for(p, "n", 1);
   expect(a.op, DIBS_OK);
   assert_true(a.took_ms < 2000);
   say(slow, "pass");
-  leave(p);
+  close_party(p);
   proxied_stop(slow);
 }
 
-/* The answer of one node is lost with the connection, behind what it did. */
-static void an_answer_that_is_lost_is_found_again(void **state) {
+/* The answer of one node is lost with the connection, after the node did the request. */
+static void the_effect_of_a_lost_answer_is_found(void **state) {
   (void)state;
   uint16_t ports[3] = {0, 0, node_port(2)};
   struct proxied *proxies[2] = {before(0, &ports[0]), before(1, &ports[1])};
   struct party *p = party_at(quorum(3, "", ports));
   expect(take(p, "warm", 1), DIBS_OK);
   for (size_t i = 0; i < 2; i++) say(proxies[i], "cut-after-request n:");
-  struct answer a = ask_for(p, "n", 1);
+  struct answer a = request_for(p, "n", 1);
   expect_no_quorum(&a, "no quorum: 1 of 3");
   struct dibs__lease_op got = granted_at_last(p, "n", 1, LONG_TTL), again = granted_at_last(p, "n", 1, LONG_TTL);
   assert_int_equal(got.fence.v, again.fence.v);
   expect(release(p, "n", 1, got.fence), DIBS_OK);
-  leave(p);
+  close_party(p);
   for (size_t i = 0; i < 2; i++) proxied_stop(proxies[i]);
 }
 
-/* ---- Votes ---- */
+/* ---- The mandate of the nodes ---- */
 
 static void a_new_store_begins_at_once(void **state) {
   (void)state;
-  struct answer a = ask_for(party_at(quorum(3, "&retries=0", NULL)), "n", 1);
+  struct answer a = request_for(party_at(quorum(3, "&retries=0", NULL)), "n", 1);
   expect(a.op, DIBS_OK);
 }
 
@@ -353,33 +365,33 @@ static void a_split_vote_is_repeated(void **state) {
   expect(take(p, "warm", 9), DIBS_OK);
   begun_by(0, "n", "aaaaaaaaaaaaaaaa", 40);
   begun_by(1, "n", "bbbbbbbbbbbbbbbb", 40);
-  struct answer a = ask_for(p, "n", 1);
+  struct answer a = request_for(p, "n", 1);
   expect(a.op, DIBS_OK);
-  /* Those who do not come to an end are busy, not down. */
+  /* Nodes that do not agree are busy, not unreachable. */
   begun_by(0, "m", "aaaaaaaaaaaaaaaa", 60000);
   begun_by(1, "m", "bbbbbbbbbbbbbbbb", 60000);
-  a = ask_for(p, "m", 1);
+  a = request_for(p, "m", 1);
   assert_int_equal(a.run, DIBS_OK);
   expect(a.op, DIBS_HELD);
   assert_int_equal(node_say(2, "EXISTS %s", key_of("m")), 0);
 }
 
-/* ---- What is refused ---- */
+/* ---- Refusals ---- */
 
-static dibs__status try_open(const char *text, bool as_tier, struct dibs__said *said) {
+static dibs__status try_open(const char *text, bool as_tier, struct dibs__result *reported) {
   struct dibs__uri uri;
   struct dibs__chain chain;
   struct dibs__session *session;
   struct dibs__identity identity;
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), 5000);
-  dibs__status status = dibs__uri_parse(text, &uri, said);
+  dibs__status status = dibs__uri_parse(text, &uri, reported);
   if (status != DIBS_OK) return status;
   uri.as_tier = as_tier;
-  status = dibs__chain_open(&uri, NULL, by, &chain, said);
+  status = dibs__chain_open(&uri, NULL, by, &chain, reported);
   dibs__uri_free(&uri);
   if (status != DIBS_OK) return status;
   const struct dibs__driver *driver = chain.stores[0]->driver;
-  status = driver->connect(chain.stores[0], by, &session, &identity, said);
+  status = driver->connect(chain.stores[0], by, &session, &identity, reported);
   if (status == DIBS_OK) driver->disconnect(session);
   dibs__chain_close(&chain);
   return status;
@@ -387,35 +399,35 @@ static dibs__status try_open(const char *text, bool as_tier, struct dibs__said *
 
 static void one_server_has_one_vote(void **state) {
   (void)state;
-  struct dibs__said said = {0};
+  struct dibs__result reported = {0};
   uint16_t twice[] = {node_port(0), node_port(1), node_port(0)};
-  assert_int_equal(try_open(quorum(3, "", twice), false, &said), DIBS_INVALID);
-  assert_non_null(strstr(said.text, "twice"));
+  assert_int_equal(try_open(quorum(3, "", twice), false, &reported), DIBS_INVALID);
+  assert_non_null(strstr(reported.text, "twice"));
   char text[256];
   snprintf(text, sizeof text, "redlock://dibs:dibs-secret@127.0.0.1:%u,localhost:%u,127.0.0.1:%u/0",
            (unsigned)node_port(0), (unsigned)node_port(0), (unsigned)node_port(1));
-  assert_int_equal(try_open(text, false, &said), DIBS_INVALID);
-  assert_non_null(strstr(said.text, "same server"));
+  assert_int_equal(try_open(text, false, &reported), DIBS_INVALID);
+  assert_non_null(strstr(reported.text, "same server"));
 }
 
-static void what_can_not_be_is_refused(void **state) {
+static void impossible_uris_are_refused(void **state) {
   (void)state;
-  struct dibs__said said = {0};
-  assert_int_equal(try_open(quorum(2, "", NULL), false, &said), DIBS_INVALID);
-  assert_non_null(strstr(said.text, "at least 3"));
-  assert_int_equal(try_open(quorum(3, "", NULL), true, &said), DIBS_UNSUPPORTED);
-  assert_non_null(strstr(said.text, "tier"));
-  assert_null(strstr(said.text, "dibs-secret"));
-  assert_int_equal(try_open(quorum(3, "&drift=x", NULL), false, &said), DIBS_INVALID);
+  struct dibs__result reported = {0};
+  assert_int_equal(try_open(quorum(2, "", NULL), false, &reported), DIBS_INVALID);
+  assert_non_null(strstr(reported.text, "at least 3"));
+  assert_int_equal(try_open(quorum(3, "", NULL), true, &reported), DIBS_UNSUPPORTED);
+  assert_non_null(strstr(reported.text, "tier"));
+  assert_null(strstr(reported.text, "dibs-secret"));
+  assert_int_equal(try_open(quorum(3, "&drift=x", NULL), false, &reported), DIBS_INVALID);
   struct party *p = party_at(quorum(3, "&max_ttl=5000", NULL));
-  struct answer a = ask_for(p, "n", 1, .ttl = 5001);
+  struct answer a = request_for(p, "n", 1, .ttl = 5001);
   expect(a.op, DIBS_UNSUPPORTED);
-  assert_non_null(strstr(a.said.text, "max_ttl=5000"));
-  a = ask_for(p, "n", 1, .mode = DIBS_SHARED);
+  assert_non_null(strstr(a.reported.text, "max_ttl=5000"));
+  a = request_for(p, "n", 1, .mode = DIBS_SHARED);
   expect(a.op, DIBS_UNSUPPORTED);
 }
 
-/* Another list of nodes is another store, in whatever order it is written. */
+/* Another list of nodes is another store; the order of the list does not matter. */
 static void the_mandate_is_that_of_the_nodes(void **state) {
   (void)state;
   uint16_t turned[] = {node_port(2), node_port(0), node_port(1)}, others[] = {node_port(2), node_port(0), node_port(3)};
@@ -428,25 +440,26 @@ static void the_mandate_is_that_of_the_nodes(void **state) {
 }
 
 static const struct CMUnitTest cases[] = {
-    NODE_CASE(a_node_that_is_gone_changes_nothing),
-    NODE_CASE(two_of_five_may_be_gone),
-    NODE_CASE(busy_is_told_from_no_quorum),
+    NODE_CASE(a_missing_node_changes_nothing),
+    NODE_CASE(two_of_five_nodes_may_be_missing),
+    NODE_CASE(busy_differs_from_no_quorum),
     NODE_CASE(a_store_without_a_quorum_does_not_open),
     NODE_CASE(a_paused_node_costs_one_timeout),
-    NODE_CASE(who_was_refused_leaves_nothing),
-    NODE_CASE(an_emptied_node_has_no_vote_while_leases_of_before_may_live),
-    NODE_CASE(flushed_is_emptied),
-    NODE_CASE(a_renewal_teaches_nodes_that_forgot),
-    NODE_CASE(blocks_drawn_while_a_node_is_away),
+    NODE_CASE(what_no_node_answers_is_unknown),
+    NODE_CASE(a_refused_request_leaves_nothing),
+    NODE_CASE(an_emptied_node_does_not_count_while_earlier_leases_may_live),
+    NODE_CASE(a_flushed_node_counts_as_emptied),
+    NODE_CASE(a_renewal_restores_the_lease_on_emptied_nodes),
+    NODE_CASE(blocks_drawn_while_a_node_is_unreachable),
     NODE_CASE(fences_grow_across_majorities_that_share_one_node),
-    NODE_CASE(nodes_hold_for_longer_than_was_promised),
-    NODE_CASE(a_grant_that_comes_too_late_is_none),
+    NODE_CASE(nodes_hold_a_lease_longer_than_the_client),
+    NODE_CASE(a_grant_that_arrives_too_late_is_not_used),
     NODE_CASE(a_slow_node_is_not_waited_for),
-    NODE_CASE(an_answer_that_is_lost_is_found_again),
+    NODE_CASE(the_effect_of_a_lost_answer_is_found),
     NODE_CASE(a_new_store_begins_at_once),
     NODE_CASE(a_split_vote_is_repeated),
     NODE_CASE(one_server_has_one_vote),
-    NODE_CASE(what_can_not_be_is_refused),
+    NODE_CASE(impossible_uris_are_refused),
     NODE_CASE(the_mandate_is_that_of_the_nodes),
 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Several clients want one name, at quiet and while nodes are paused, killed and emptied under them: two never hold it
- * while each has reason to believe so, fences grow, and when the trouble is over everybody comes to have it.
+ * Several clients acquire one name, undisturbed and while nodes are paused, killed and emptied: two never hold it while
+ * each has reason to believe that it does, fences grow, and after the disturbance every client acquires it again.
  */
 #include "bed.h"
 
@@ -26,22 +26,22 @@ struct racer {
   int nr;
 };
 
-/* Its own status; UNAVAILABLE if run failed. */
-static dibs__status run_once(struct racer *r, struct dibs__lease_op *op, struct dibs__said *said) {
+/* The status of the operation; UNAVAILABLE if run() failed. */
+static dibs__status run_once(struct racer *r, struct dibs__lease_op *op, struct dibs__result *reported) {
   struct dibs__op *ops[] = {&op->op};
   op->op.status = DIBS_UNKNOWN;
-  store_of(r->p)->driver->run(r->p->session, ops, 1, dibs__tick_add_ms(dibs__tick_now(), 2000), said);
+  store_of(r->p)->driver->run(r->p->session, ops, 1, dibs__tick_add_ms(dibs__tick_now(), 2000), reported);
   return op->op.status;
 }
 
 static void hold(struct track *t, int nr, const struct dibs__lease_op *op) {
-  if (now_ms() + SURE_MS > op->until.ms) return; /* too little is left to be sure of */
+  if (now_ms() + SURE_MS > op->until.ms) return; /* too little time remains to rely on */
   if (atomic_fetch_add(&t->inside, 1) != 0) t->two_at_once++;
   if (op->fence.v <= atomic_load(&t->last_fence)) t->fences_fell++;
   atomic_store(&t->last_fence, op->fence.v);
   uint64_t before = t->tally;
   dibs__yield();
-  /* Kept from running beyond its time: what two do then is not what is tested. */
+  /* The thread was delayed beyond its lease: this run does not test what two holders do then. */
   bool in_time = now_ms() < op->until.ms;
   if (in_time) {
     t->tally = before + 1;
@@ -56,16 +56,16 @@ static void race(void *arg) {
   struct track *t = r->track;
   uint64_t ticket = 0;
   for (uint64_t turn = 1; !atomic_load(&t->stop); turn++) {
-    struct dibs__said said;
+    struct dibs__result reported;
     struct dibs__lease_op op = r->first;
     op.ticket = ticket;
-    memcpy(op.id.b + 4, &turn, sizeof turn); /* each turn is a lease of its own */
-    dibs__status status = run_once(r, &op, &said);
+    memcpy(op.id.b + 4, &turn, sizeof turn); /* each turn uses a new lease id */
+    dibs__status status = run_once(r, &op, &reported);
     ticket = status == DIBS__QUEUED ? op.ticket : 0;
     if (status == DIBS_OK) {
       hold(t, r->nr, &op);
       op.op.verb = DIBS__RELEASE;
-      run_once(r, &op, &said);
+      run_once(r, &op, &reported);
     }
     int64_t pause = status == DIBS__QUEUED ? op.recheck.ms - now_ms() : status == DIBS_OK ? 0 : 5;
     if (pause > 0) dibs__nap_ms(pause);
@@ -85,7 +85,7 @@ static void begin(struct track *t, struct racer racers[RACERS], const char *uri)
   }
 }
 
-/* Until each had so many turns from now on. */
+/* Waits until each racer has had this many turns from now on. */
 static void all_have_turns(struct track *t, int turns) {
   int from[RACERS];
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), PATIENCE_MS);
@@ -123,7 +123,7 @@ static void pause_for(size_t node, int64_t ms) {
   node_resume(node);
 }
 
-static void clients_take_turns_while_one_of_three_is_in_trouble(void **state) {
+static void clients_take_turns_while_one_of_three_nodes_fails(void **state) {
   (void)state;
   struct track t;
   struct racer racers[RACERS];
@@ -134,12 +134,12 @@ static void clients_take_turns_while_one_of_three_is_in_trouble(void **state) {
   node_kill(1);
   all_have_turns(&t, 1);
   node_start(1);
-  pause_for(2, 300); /* and the one that was emptied does not count yet */
+  pause_for(2, 300); /* and the emptied node does not count yet */
   all_have_turns(&t, 3);
   end(&t, racers);
 }
 
-static void clients_take_turns_while_two_of_five_are_in_trouble(void **state) {
+static void clients_take_turns_while_two_of_five_nodes_fail(void **state) {
   (void)state;
   struct track t;
   struct racer racers[RACERS];
@@ -159,8 +159,8 @@ static void clients_take_turns_while_two_of_five_are_in_trouble(void **state) {
 
 static const struct CMUnitTest cases[] = {
     NODE_CASE(clients_take_turns),
-    NODE_CASE(clients_take_turns_while_one_of_three_is_in_trouble),
-    NODE_CASE(clients_take_turns_while_two_of_five_are_in_trouble),
+    NODE_CASE(clients_take_turns_while_one_of_three_nodes_fails),
+    NODE_CASE(clients_take_turns_while_two_of_five_nodes_fail),
 };
 
 int main(int argc, char *argv[]) {

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# dibs-test-proxy before real servers: what it cuts is done, or is not, or lands late; as each protocol has it.
+# dibs-test-proxy before real servers: a cut request is done, is not done, or lands late, in each protocol.
 #   proxy_test.sh PROXY
 # shellcheck disable=SC2317  # functions are called by name
 set -u
@@ -52,13 +52,13 @@ tell() { # tell LINE...
   case $said in ok*) answer=${said#ok} ;; *) echo "# $*: $said"; false ;; esac
 }
 after() {
-  # bash takes the names away when the process ends.
+  # bash removes the descriptors when the process ends.
   local pid=$PROXY_PID
   echo quit >&"${PROXY[1]}"
   wait "$pid"
 }
 
-# Each engine's client; through the proxy when there is a port.
+# Each engine's client; it uses the proxy if there is a port.
 pg() { PGCONNECT_TIMEOUT=5 psql -X -At -q -v ON_ERROR_STOP=1 "${DIBS_TEST_POSTGRES/@*\//@127.0.0.1:$port/}" "$@" 2>&1; }
 my() {
   MYSQL_PWD=dibs-secret mariadb --no-defaults --skip-reconnect -N -h 127.0.0.1 -P "$port" -u dibs dibs "$@" 2>&1
@@ -76,15 +76,15 @@ has() { is "$(rows)" "$1"; }
 insert() { pg -c begin -c "insert into $table values ($1)" -c "${2:-commit}"; }
 check 'postgres: a table, through the proxy' pg -c "create table $table (a int)"
 tell cut-before-request COMMIT
-check 'a commit cut before: the client hears nothing' not insert 1
+check 'a commit cut before: the client gets no answer' not insert 1
 check 'and it is not done' has -
 tell cut-after-request COMMIT
-check 'a commit cut after: the client hears nothing' not insert 2
+check 'a commit cut after: the client gets no answer' not insert 2
 check 'and it is done' has 2
 # psql waits for each answer; a slow COMMIT is still done before the client knows.
 tell cut-after-request COMMIT
-check 'one packet, worked off slowly' not pg -c "begin; insert into $table values (3); select pg_sleep(0.2); commit"
-check 'is done when the client hears of the end' has '2 3'
+check 'one packet that takes a while' not pg -c "begin; insert into $table values (3); select pg_sleep(0.2); commit"
+check 'is done when the client sees the end' has '2 3'
 tell orphan-request COMMIT 500
 check 'an orphaned commit' not insert 4
 check 'is not done when its client is cut' has '2 3'
@@ -93,7 +93,7 @@ tell hold-request COMMIT 300
 check 'a commit that is held' insert 5
 check 'is done' has '2 3 4 5'
 tell stats
-check 'all of them fired' is "${answer##*fired=}" 5
+check 'all triggers fired' is "${answer##*fired=}" 5
 directly pg -c "drop table $table"
 after
 
@@ -105,17 +105,17 @@ rows() { directly my -e "select ifnull(group_concat(a order by a separator ' '),
 insert() { my -e "begin; insert into $table values ($1); commit"; }
 check 'mariadb: a table, through the proxy' my -e "create table $table (a int) engine = innodb"
 tell cut-before-request commit
-check 'a commit cut before: the client hears nothing' not insert 1
+check 'a commit cut before: the client gets no answer' not insert 1
 check 'and it is not done' has -
 tell cut-after-request commit
-check 'a commit cut after: the client hears nothing' not insert 2
+check 'a commit cut after: the client gets no answer' not insert 2
 check 'and it is done' has 2
 tell orphan-request commit 500
 check 'an orphaned commit' not insert 3
 check 'is not done when its client is cut' has 2
 check 'and lands later' until_true 10 has '2 3'
 tell cut-after-request '\x03insert\sinto'
-check 'a packet known by its first byte' not insert 4
+check 'a packet identified by its first byte' not insert 4
 check 'is rolled back without its commit' has '2 3'
 directly my -e "drop table $table"
 after

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Put before a server by LD_PRELOAD: its wall clock goes by as many milliseconds more as $DIBS_TEST_CLOCK, a file of
- * one number of 8 bytes, says. */
+/* Loaded into a server by LD_PRELOAD: adds to its wall clock the milliseconds of the file $DIBS_TEST_CLOCK, one number
+ * of 8 bytes. */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdint.h>
@@ -24,7 +24,7 @@ __attribute__((constructor)) static void begin(void) {
   close(fd);
 }
 
-/* What the next function of that name does. */
+/* The next function of that name. */
 static void find_real(void *to, const char *name) {
   void *found = dlsym(RTLD_NEXT, name);
   memcpy(to, &found, sizeof found);

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# Runs a test with a server of its own whose clock can be moved: skewed.sh redis|mariadb LIBRARY PROGRAM [ARG]...; @@
-# becomes the URI.  The clock stands in the file $DIBS_TEST_CLOCK; LIBRARY is put before the server and adds it.
+# Runs a test with a server of its own whose clock the test can move: skewed.sh redis|mariadb LIBRARY PROGRAM [ARG]...;
+# @@ becomes the URI. The offset is in the file $DIBS_TEST_CLOCK; LIBRARY is loaded into the server and adds it.
 set -u
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 server=$1

@@ -5,11 +5,11 @@
 #   with.sh [--own|--private [--tls]] [--tap] VARIABLE PROGRAM [ARG]...
 #
 #   VARIABLE   DIBS_TEST_POSTGRES, DIBS_TEST_MYSQL, DIBS_TEST_REDIS, ..._SOCKET; {} in an ARG becomes its value
-#   --own      a fresh database for this run alone, dropped afterwards (PostgreSQL and MariaDB)
-#   --private  a server for this run alone, which it may kill, pause and restart:
+#   --own      a new database for this run, dropped afterwards (PostgreSQL and MariaDB)
+#   --private  a server for this run, which it may kill, pause and restart:
 #              "$DIBS_TEST_SERVERS_SCRIPT" kill postgres, in the folder $DIBS_TEST_SERVERS_DIR
-#   --tls      one that knows TLS, certified by $DIBS_TEST_SERVERS_CA
-#   --tap      a skip is said in TAP
+#   --tls      a private server with TLS, whose certificate $DIBS_TEST_SERVERS_CA signed
+#   --tap      prints a skip as TAP
 #
 # Without the variable the test is skipped (77); with DIBS_TEST_SERVERS=required, as in script/test, it fails.
 set -u
@@ -32,7 +32,7 @@ fi
 variable=$1
 shift
 
-# skip WHY: where servers are required that is a failure.
+# skip WHY: if servers are required, this is a failure.
 skip() {
   if [ "${DIBS_TEST_SERVERS:-}" = required ]; then
     echo "with.sh: $1, though servers are required here" >&2
@@ -53,7 +53,7 @@ if [ "$private" ]; then
     DIBS_TEST_MYSQL*) servers=(mariadb) ;;
     DIBS_TEST_REDIS*) servers=(redis) ;;
     DIBS_TEST_PGBOUNCER) servers=(postgres pgbouncer) ;;
-    *) echo "with.sh: no server is known for $variable" >&2; exit 2 ;;
+    *) echo "with.sh: unknown variable $variable" >&2; exit 2 ;;
   esac
   folder=$(mktemp -d /tmp/dibs-test-private.XXXXXX) || exit 1
   trap '"$script" remove --dir "$folder" >/dev/null 2>&1; rm -rf "$folder"' EXIT
@@ -61,16 +61,16 @@ if [ "$private" ]; then
   "$script" start --dir "$folder" --until $$ "${options[@]}" "${servers[@]}" >&2
   case $? in
     0) eval "$("$script" env --dir "$folder")" ;;
-    77) skip 'there is no server to start' ;;
+    77) skip 'the server is not installed' ;;
     *) exit 1 ;;
   esac
 fi
 
 uri=${!variable:-}
-# shellcheck disable=SC2016  # people type it so
+# shellcheck disable=SC2016  # the user types it like this
 [ -n "$uri" ] || skip "$variable is not set (script/servers start, then: eval \"\$(script/servers env)\")"
 
-# The administrator's statements, on the server that the variable is about.
+# Runs the administrator's statements on the server of the variable.
 admin() {
   local rest=${admin_uri#*://*:} password
   password=${rest%%@*}

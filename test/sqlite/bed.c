@@ -60,71 +60,72 @@ dibs__id bed_id(int n) {
   return id;
 }
 
-bool seat_renewed(struct seat *seat) {
-  if (seat->session && !seat->said.dead) return true;
-  if (seat->session) seat->store->driver->disconnect(seat->session);
-  seat->session = NULL;
-  return seat->store->driver->connect(seat->store, bed_by(), &seat->session, &seat->identity, &seat->said) == DIBS_OK;
+bool slot_mandate_followed(struct slot *slot) {
+  if (slot->session && !slot->reported.dead) return true;
+  if (slot->session) slot->store->driver->disconnect(slot->session);
+  slot->session = NULL;
+  return slot->store->driver->connect(slot->store, bed_by(), &slot->session, &slot->identity, &slot->reported) ==
+         DIBS_OK;
 }
 
-dibs__status seat_try_at(struct bed *bed, const char *path, struct seat *seat) {
+dibs__status slot_try_at(struct bed *bed, const char *path, struct slot *slot) {
   const struct dibs__driver *driver = &dibs__sqlite_driver;
   struct dibs__uri uri;
   char text[300];
-  memset(seat, 0, sizeof *seat);
-  seat->bed = bed;
+  memset(slot, 0, sizeof *slot);
+  slot->bed = bed;
   snprintf(text, sizeof text, "sqlite://%s", path);
-  assert_int_equal(dibs__uri_parse(text, &uri, &seat->said), DIBS_OK);
-  dibs__status status = driver->open(&uri, NULL, 0, bed_by(), &seat->store, &seat->said);
+  assert_int_equal(dibs__uri_parse(text, &uri, &slot->reported), DIBS_OK);
+  dibs__status status = driver->open(&uri, NULL, 0, bed_by(), &slot->store, &slot->reported);
   dibs__uri_free(&uri);
   if (status == DIBS_OK) {
-    status = driver->connect(seat->store, bed_by(), &seat->session, &seat->identity, &seat->said);
-    if (status != DIBS_OK) driver->close(seat->store);
+    status = driver->connect(slot->store, bed_by(), &slot->session, &slot->identity, &slot->reported);
+    if (status != DIBS_OK) driver->close(slot->store);
   } else {
-    assert_null(seat->store);
+    assert_null(slot->store);
   }
-  bed->said = seat->said;
+  bed->reported = slot->reported;
   if (status != DIBS_OK) {
-    assert_true(strlen(bed->said.text) > 0);
-    memset(seat, 0, sizeof *seat);
+    assert_true(strlen(bed->reported.text) > 0);
+    memset(slot, 0, sizeof *slot);
   }
   return status;
 }
 
-dibs__status seat_try(struct bed *bed, struct seat *seat) {
-  return seat_try_at(bed, bed->path, seat);
+dibs__status slot_try(struct bed *bed, struct slot *slot) {
+  return slot_try_at(bed, bed->path, slot);
 }
 
-void seat_open(struct bed *bed, struct seat *seat) {
-  if (seat_try(bed, seat) != DIBS_OK) fail_msg("%s", bed->said.text);
+void slot_open(struct bed *bed, struct slot *slot) {
+  if (slot_try(bed, slot) != DIBS_OK) fail_msg("%s", bed->reported.text);
 }
 
-void seat_close(struct seat *seat) {
-  if (seat->session) seat->store->driver->disconnect(seat->session);
-  if (seat->store) seat->store->driver->close(seat->store);
-  memset(seat, 0, sizeof *seat);
+void slot_close(struct slot *slot) {
+  if (slot->session) slot->store->driver->disconnect(slot->session);
+  if (slot->store) slot->store->driver->close(slot->store);
+  memset(slot, 0, sizeof *slot);
 }
 
 /* ---- Operations ---- */
 
-dibs__status seat_run(struct seat *seat, struct dibs__op *op) {
+dibs__status slot_run(struct slot *slot, struct dibs__op *op) {
   struct dibs__op *ops[1] = {op};
   op->status = DIBS_UNKNOWN;
-  dibs__status status = seat->store->driver->run(seat->session, ops, 1, bed_by(), &seat->said);
-  if (status != DIBS_OK) assert_true(strlen(seat->said.text) > 0);
+  dibs__status status = slot->store->driver->run(slot->session, ops, 1, bed_by(), &slot->reported);
+  if (status != DIBS_OK) assert_true(strlen(slot->reported.text) > 0);
   return status;
 }
 
-/* Asked again under the mandate that stands, when it is told. */
-static struct dibs__lease_op run_lease(struct seat *seat, struct dibs__lease_op op) {
+/* Repeats the operation under the current mandate after MOVED. */
+static struct dibs__lease_op run_lease(struct slot *slot, struct dibs__lease_op op) {
   op.op.family = DIBS__FAM_LEASE;
   op.op.bucket = dibs__bucket(op.name);
   for (int i = 0; i < 2; i++) {
-    op.op.mandate = seat->mandates[op.op.bucket];
-    dibs__status status = seat_run(seat, &op.op);
+    op.op.mandate = slot->mandates[op.op.bucket];
+    dibs__status status = slot_run(slot, &op.op);
     if (status != DIBS_OK) op.op.status = status;
     if (op.op.status != DIBS__MOVED) break;
-    seat->mandates[op.op.bucket] = op.op.has;
+    slot->mandates[op.op.bucket] = op.op.has;
   }
   return op;
 }
@@ -138,53 +139,53 @@ static struct dibs__lease_op lease(const char *name, int id, uint16_t verb) {
   return op;
 }
 
-struct dibs__lease_op seat_acquire(struct seat *seat, const char *name, int id) {
-  return run_lease(seat, lease(name, id, DIBS__ACQUIRE));
+struct dibs__lease_op slot_acquire(struct slot *slot, const char *name, int id) {
+  return run_lease(slot, lease(name, id, DIBS__ACQUIRE));
 }
 
-struct dibs__lease_op seat_queue(struct seat *seat, const char *name, int id) {
+struct dibs__lease_op slot_queue(struct slot *slot, const char *name, int id) {
   struct dibs__lease_op op = lease(name, id, DIBS__ACQUIRE);
   op.queue = true;
-  return run_lease(seat, op);
+  return run_lease(slot, op);
 }
 
-struct dibs__lease_op seat_renew(struct seat *seat, const char *name, int id, dibs__fence fence) {
+struct dibs__lease_op slot_renew(struct slot *slot, const char *name, int id, dibs__fence fence) {
   struct dibs__lease_op op = lease(name, id, DIBS__RENEW);
   op.fence = fence;
-  return run_lease(seat, op);
+  return run_lease(slot, op);
 }
 
-struct dibs__lease_op seat_release(struct seat *seat, const char *name, int id, dibs__fence fence) {
+struct dibs__lease_op slot_release(struct slot *slot, const char *name, int id, dibs__fence fence) {
   struct dibs__lease_op op = lease(name, id, DIBS__RELEASE);
   op.fence = fence;
-  return run_lease(seat, op);
+  return run_lease(slot, op);
 }
 
-static struct dibs__record_op run_record(struct seat *seat, struct dibs__record_op op, const char *key) {
+static struct dibs__record_op run_record(struct slot *slot, struct dibs__record_op op, const char *key) {
   op.op.family = DIBS__FAM_RECORD;
   op.key = dibs__str_of(key, strlen(key));
   op.op.bucket = dibs__bucket(op.key);
-  dibs__status status = seat_run(seat, &op.op);
+  dibs__status status = slot_run(slot, &op.op);
   if (status != DIBS_OK) op.op.status = status;
   return op;
 }
 
-struct dibs__record_op seat_save(struct seat *seat, const char *key, int id, dibs__fence fence, const char *data) {
-  struct dibs__record_op op = {.op.verb = DIBS__RECORD_SAVE, .id = bed_id(id), .fence = fence};
+struct dibs__record_op slot_save(struct slot *slot, const char *key, int id, dibs__fence fence, const char *data) {
+  struct dibs__record_op op = {.op.verb = DIBS__RECORD_PUT, .guards = DIBS__IF_FENCE, .id = bed_id(id), .fence = fence};
   op.data = dibs__str_of(data, strlen(data));
-  return run_record(seat, op, key);
+  return run_record(slot, op, key);
 }
 
-struct dibs__record_op seat_load(struct seat *seat, const char *key) {
-  return run_record(seat, (struct dibs__record_op){.op.verb = DIBS__RECORD_LOAD, .op.flags = DIBS__OP_READS}, key);
+struct dibs__record_op slot_load(struct slot *slot, const char *key) {
+  return run_record(slot, (struct dibs__record_op){.op.verb = DIBS__RECORD_LOAD, .op.flags = DIBS__OP_READS}, key);
 }
 
-dibs__mandate seat_mandate(struct seat *seat, const char *name) {
+dibs__mandate slot_mandate(struct slot *slot, const char *name) {
   struct dibs__anchor_op op = {.op.family = DIBS__FAM_ANCHOR, .op.verb = DIBS__ANCHOR_READ};
   op.op.bucket = dibs__bucket(dibs__str_of(name, strlen(name)));
-  assert_int_equal(seat_run(seat, &op.op), DIBS_OK);
+  assert_int_equal(slot_run(slot, &op.op), DIBS_OK);
   assert_int_equal(op.op.status, DIBS_OK);
-  return op.stands;
+  return op.current;
 }
 
 /* ---- Files ---- */

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 #ifndef DIBS_TEST_SQLITE_BED_H
 #define DIBS_TEST_SQLITE_BED_H
-/* What the tests of the SQLite driver stand on: a folder of its own for each, stores opened in it, one-line operations,
- * and files as bytes. */
-#include "drivers/sqlite.h"
+/*
+ * Helpers of the tests of the SQLite driver: a folder for each test, stores in it, one-line operations, and files as
+ * bytes.
+ */
+#include "drivers/sqlite/sqlite.h"
 #include "store/uri.h"
 
 #include <setjmp.h>
@@ -14,52 +16,52 @@
 #include <cmocka.h>
 
 enum { BED_MS = 10000 };
-extern int bed_ms; /* how long a call may take; BED_MS if a test does not say otherwise */
+extern int bed_ms; /* how long a call may take; BED_MS by default */
 
 struct bed {
   char folder[128];
-  char path[160]; /* of the database */
-  struct dibs__said said;
+  char path[160]; /* the path of the database */
+  struct dibs__result reported;
 };
 int bed_begin(void **state);
 int bed_end(void **state);
-/* The same for those who need it once more within a test. */
+/* The same for tests that need another folder. */
 void bed_make(struct bed *bed, const char *within);
 void bed_remove(struct bed *bed);
 
 /* An open store with one session. */
-struct seat {
+struct slot {
   struct bed *bed;
   struct dibs__dstore *store;
   struct dibs__session *session;
   struct dibs__identity identity;
-  struct dibs__said said;
+  struct dibs__result reported;
   dibs__mandate mandates[DIBS__BUCKETS];
 };
-/* As the driver answers; all is cleared unless OK. */
-dibs__status seat_try(struct bed *bed, struct seat *seat);
-dibs__status seat_try_at(struct bed *bed, const char *path, struct seat *seat);
-void seat_open(struct bed *bed, struct seat *seat); /* fails the test if it can't */
-void seat_close(struct seat *seat);
-/* Disconnects and connects when the last call said that the session is dead.  false: can't connect. */
-bool seat_renewed(struct seat *seat);
+/* The driver's answer; clears everything unless OK. */
+dibs__status slot_try(struct bed *bed, struct slot *slot);
+dibs__status slot_try_at(struct bed *bed, const char *path, struct slot *slot);
+void slot_open(struct bed *bed, struct slot *slot); /* fails the test if it cannot open */
+void slot_close(struct slot *slot);
+/* Reconnects if the last call reported a dead session.  false: cannot connect. */
+bool slot_mandate_followed(struct slot *slot);
 
 dibs__id bed_id(int n);
 dibs__tick bed_by(void);
 
-/* One operation, under the mandate that the seat knows; follows MOVED once when `follow`. */
-dibs__status seat_run(struct seat *seat, struct dibs__op *op);
-struct dibs__lease_op seat_acquire(struct seat *seat, const char *name, int id);
-struct dibs__lease_op seat_queue(struct seat *seat, const char *name, int id);
-struct dibs__lease_op seat_renew(struct seat *seat, const char *name, int id, dibs__fence fence);
-struct dibs__lease_op seat_release(struct seat *seat, const char *name, int id, dibs__fence fence);
-struct dibs__record_op seat_save(struct seat *seat, const char *key, int id, dibs__fence fence, const char *data);
-struct dibs__record_op seat_load(struct seat *seat, const char *key); /* free(got) is the caller's */
-dibs__mandate seat_mandate(struct seat *seat, const char *name);      /* as the store has it */
+/* One operation under the mandate that the slot knows; follows MOVED once if `follow`. */
+dibs__status slot_run(struct slot *slot, struct dibs__op *op);
+struct dibs__lease_op slot_acquire(struct slot *slot, const char *name, int id);
+struct dibs__lease_op slot_queue(struct slot *slot, const char *name, int id);
+struct dibs__lease_op slot_renew(struct slot *slot, const char *name, int id, dibs__fence fence);
+struct dibs__lease_op slot_release(struct slot *slot, const char *name, int id, dibs__fence fence);
+struct dibs__record_op slot_save(struct slot *slot, const char *key, int id, dibs__fence fence, const char *data);
+struct dibs__record_op slot_load(struct slot *slot, const char *key); /* the caller frees `got` */
+dibs__mandate slot_mandate(struct slot *slot, const char *name);      /* the current mandate of the store */
 
 /* ---- Files ---- */
 
-/* All files of a folder, with what is in them, as one sum and a list of names. */
+/* All files of a folder with their content, as one checksum and a list of names. */
 struct sight {
   uint64_t sum;
   size_t files;
@@ -69,9 +71,9 @@ struct sight bed_sight(const struct bed *bed);
 void expect_same_sight(const struct bed *bed, const struct sight *before);
 void bed_write(const char *path, const void *data, size_t size);
 void bed_copy(const char *from, const char *to);
-/* Runs SQL on the database as a stranger would. */
+/* Runs SQL on the database as another program does. */
 void bed_sql(const char *path, const char *text);
-/* All in the one file, nothing in the log. */
+/* Moves everything from the log to the one file. */
 void bed_checkpoint(const char *path);
 
 #endif

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Locks of the database fail as if somebody else had them (BUSY), all else as the disk would; unlocking and closing
- * never fail, as they do not with SQLite's own. */
+/*
+ * Locks of the database fail as if another process held them (BUSY), other calls fail as a disk does; unlocking and
+ * closing never fail, as with SQLite's own layer.
+ */
 #include "faultvfs.h"
 
 #include <sqlite3.h>
@@ -9,7 +11,7 @@
 
 struct file {
   sqlite3_file base;
-  sqlite3_file *real; /* lies behind this */
+  sqlite3_file *real; /* follows this struct in memory */
 };
 
 static sqlite3_vfs *real_vfs;
@@ -95,7 +97,9 @@ static int file_shm_map(sqlite3_file *file, int page, int size, int extend, void
   return real_of(file)->pMethods->xShmMap(real_of(file), page, size, extend, to);
 }
 static int file_shm_lock(sqlite3_file *file, int from, int count, int flags) {
-  if (!(flags & SQLITE_SHM_UNLOCK) && fails()) return SQLITE_IOERR_SHMLOCK; /* BUSY would be tried for ten seconds */
+  if (!(flags & SQLITE_SHM_UNLOCK) && fails())
+    return SQLITE_IOERR_SHMLOCK; /* SQLite would retry BUSY for ten
+                                  * seconds */
   return real_of(file)->pMethods->xShmLock(real_of(file), from, count, flags);
 }
 static void file_shm_barrier(sqlite3_file *file) {
@@ -158,7 +162,7 @@ static sqlite3_vfs vfs_fault;
 
 void faultvfs_install(void) {
   real_vfs = sqlite3_vfs_find(NULL);
-  vfs_fault = *real_vfs; /* clock, randomness: its own */
+  vfs_fault = *real_vfs; /* clock and randomness: those of SQLite's layer */
   vfs_fault.zName = "dibs-fault";
   vfs_fault.pNext = NULL;
   vfs_fault.szOsFile = (int)sizeof(struct file) + real_vfs->szOsFile;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Every call that SQLite makes to its files, and every allocation that it makes, fails in turn, once and for ever
- * after, until all comes through: a clear status, nothing leaked (the sanitizer looks), nothing granted twice, and a
- * healthy file afterwards.
+ * Every call that SQLite makes to its files, and every allocation, fails in turn, once and then for ever after, until a
+ * round has no failure: the status is clear, nothing leaks (the sanitizer checks), no name has two holders, and the
+ * file is intact afterwards.
  */
 #include "bed.h"
 #include "faultmem.h"
@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SHORT_MS = 5 }; /* who waits for a lock that fails for ever waits so long */
+enum { SHORT_MS = 5 }; /* the time that a call waits for a lock that always fails */
 enum { MOST_CALLS = 5000 };
 
 static int begin(void **state) {
@@ -28,7 +28,7 @@ static int end(void **state) {
   return result;
 }
 
-static bool of_memory; /* else of files */
+static bool of_memory; /* otherwise of files */
 
 static void arm(unsigned nth, bool for_ever) {
   bed_ms = SHORT_MS;
@@ -38,7 +38,7 @@ static void arm(unsigned nth, bool for_ever) {
     faultvfs_arm(nth, for_ever);
 }
 
-/* True when none failed: that was the last round. */
+/* True if no call failed: that was the last round. */
 static bool disarm(void) {
   bool none = (of_memory ? faultmem_failed() : faultvfs_failed()) == 0;
   faultvfs_arm(0, false);
@@ -81,20 +81,20 @@ static bool has(const struct bed *bed, const char *part) {
 }
 
 static bool make_with(struct bed *bed, unsigned nth, bool for_ever) {
-  struct seat seat;
+  struct slot slot;
   empty(bed);
   arm(nth, for_ever);
-  dibs__status status = seat_try(bed, &seat);
+  dibs__status status = slot_try(bed, &slot);
   bool last = disarm();
   if (status != DIBS_OK) {
-    expect_trouble(status, bed->said.text);
-    /* Connecting may fail after opening came through: then there is a store, whole. */
+    expect_trouble(status, bed->reported.text);
+    /* Connecting may fail after opening succeeded: then the store exists and is intact. */
     assert_int_equal(has(bed, "-new"), false);
     if (!has(bed, "")) assert_int_equal(bed_sight(bed).files, 0);
-    seat_open(bed, &seat);
+    slot_open(bed, &slot);
   }
-  assert_int_equal(seat_acquire(&seat, "n", 1).op.status, DIBS_OK);
-  seat_close(&seat);
+  assert_int_equal(slot_acquire(&slot, "n", 1).op.status, DIBS_OK);
+  slot_close(&slot);
   expect_whole(bed);
   return last;
 }
@@ -102,161 +102,161 @@ static bool make_with(struct bed *bed, unsigned nth, bool for_ever) {
 static bool fill_with(struct bed *bed, unsigned nth, bool for_ever) {
   empty(bed);
   bed_write(bed->path, "", 0);
-  struct seat seat;
+  struct slot slot;
   arm(nth, for_ever);
-  dibs__status status = seat_try(bed, &seat);
+  dibs__status status = slot_try(bed, &slot);
   bool last = disarm();
   if (status != DIBS_OK) {
-    expect_trouble(status, bed->said.text);
-    seat_open(bed, &seat);
+    expect_trouble(status, bed->reported.text);
+    slot_open(bed, &slot);
   }
-  assert_int_equal(seat_acquire(&seat, "n", 1).op.status, DIBS_OK);
-  seat_close(&seat);
+  assert_int_equal(slot_acquire(&slot, "n", 1).op.status, DIBS_OK);
+  slot_close(&slot);
   expect_whole(bed);
   return last;
 }
 
 static bool reopen_with(struct bed *bed, unsigned nth, bool for_ever) {
-  struct seat seat;
+  struct slot slot;
   empty(bed);
-  seat_open(bed, &seat);
-  dibs__fence fence = seat_acquire(&seat, "n", 1).fence;
-  seat_close(&seat);
+  slot_open(bed, &slot);
+  dibs__fence fence = slot_acquire(&slot, "n", 1).fence;
+  slot_close(&slot);
   arm(nth, for_ever);
-  dibs__status status = seat_try(bed, &seat);
+  dibs__status status = slot_try(bed, &slot);
   bool last = disarm();
   if (status != DIBS_OK) {
-    expect_trouble(status, bed->said.text);
-    seat_open(bed, &seat);
+    expect_trouble(status, bed->reported.text);
+    slot_open(bed, &slot);
   }
-  struct dibs__lease_op again = seat_acquire(&seat, "n", 1);
+  struct dibs__lease_op again = slot_acquire(&slot, "n", 1);
   assert_int_equal(again.op.status, DIBS_OK);
-  assert_true(again.fence.v == fence.v); /* trouble with reading is no new life */
-  assert_int_equal(seat_acquire(&seat, "n", 2).op.status, DIBS_HELD);
-  seat_close(&seat);
+  assert_true(again.fence.v == fence.v); /* a failed read is not a new incarnation */
+  assert_int_equal(slot_acquire(&slot, "n", 2).op.status, DIBS_HELD);
+  slot_close(&slot);
   return last;
 }
 
-static bool new_life_with(struct bed *bed, unsigned nth, bool for_ever) {
-  struct seat seat;
+static bool new_incarnation_with(struct bed *bed, unsigned nth, bool for_ever) {
+  struct slot slot;
   empty(bed);
-  seat_open(bed, &seat);
-  dibs__fence fence = seat_acquire(&seat, "n", 1).fence;
-  seat_close(&seat);
+  slot_open(bed, &slot);
+  dibs__fence fence = slot_acquire(&slot, "n", 1).fence;
+  slot_close(&slot);
   bed_sql(bed->path, "UPDATE dibs_meta SET boot = 'another'");
   arm(nth, for_ever);
-  dibs__status status = seat_try(bed, &seat);
+  dibs__status status = slot_try(bed, &slot);
   bool last = disarm();
   if (status != DIBS_OK) {
-    expect_trouble(status, bed->said.text);
-    seat_open(bed, &seat);
+    expect_trouble(status, bed->reported.text);
+    slot_open(bed, &slot);
   }
-  struct dibs__lease_op next = seat_acquire(&seat, "n", 2);
+  struct dibs__lease_op next = slot_acquire(&slot, "n", 2);
   assert_int_equal(next.op.status, DIBS_OK);
   assert_true(next.fence.v > fence.v);
-  seat_close(&seat);
+  slot_close(&slot);
   expect_whole(bed);
   return last;
 }
 
 /* ---- Operations ---- */
 
-/* What one that is certain of its own state may say of another's trouble: OK means held, UNAVAILABLE means not. */
-static void expect_seen(struct seat *other, const char *name, dibs__status said) {
-  struct dibs__lease_op look = seat_acquire(other, name, 77);
-  if (said == DIBS_OK) assert_int_equal(look.op.status, DIBS_HELD);
-  if (said == DIBS_UNAVAILABLE || said == DIBS_NO_MEMORY) assert_int_equal(look.op.status, DIBS_OK);
+/* A session that knows its own state observes another's failure: OK means held, UNAVAILABLE means not held. */
+static void expect_seen(struct slot *other, const char *name, dibs__status reported) {
+  struct dibs__lease_op look = slot_acquire(other, name, 77);
+  if (reported == DIBS_OK) assert_int_equal(look.op.status, DIBS_HELD);
+  if (reported == DIBS_UNAVAILABLE || reported == DIBS_NO_MEMORY) assert_int_equal(look.op.status, DIBS_OK);
   if (look.op.status == DIBS_OK)
-    assert_int_equal(seat_release(other, name, 77, look.fence).op.status, DIBS_OK);
+    assert_int_equal(slot_release(other, name, 77, look.fence).op.status, DIBS_OK);
   else
     assert_int_equal(look.op.status, DIBS_HELD);
 }
 
 struct play {
-  struct seat *seat, *other;
+  struct slot *slot, *other;
   struct dibs__lease_op held, waits;
   dibs__status first, record, end;
 };
 
 static void act(struct play *p) {
-  struct seat *s = p->seat;
-  p->held = seat_acquire(s, "n", 1);
+  struct slot *s = p->slot;
+  p->held = slot_acquire(s, "n", 1);
   p->first = p->held.op.status;
   if (p->first != DIBS_OK) return;
-  struct dibs__lease_op renewed = seat_renew(s, "n", 1, p->held.fence);
-  if (renewed.op.status != DIBS_OK) expect_trouble(renewed.op.status, s->said.text);
-  if (!seat_renewed(s)) return;
-  p->waits = seat_queue(s, "n", 2);
-  if (p->waits.op.status != DIBS__QUEUED) expect_trouble(p->waits.op.status, s->said.text);
-  if (!seat_renewed(s)) return;
-  p->record = seat_save(s, "r", 1, p->held.fence, "new").op.status;
-  if (p->record != DIBS_OK) expect_trouble(p->record, s->said.text);
-  if (!seat_renewed(s)) return;
-  p->end = seat_release(s, "n", 1, p->held.fence).op.status;
-  if (p->end != DIBS_OK) expect_trouble(p->end, s->said.text);
+  struct dibs__lease_op renewed = slot_renew(s, "n", 1, p->held.fence);
+  if (renewed.op.status != DIBS_OK) expect_trouble(renewed.op.status, s->reported.text);
+  if (!slot_mandate_followed(s)) return;
+  p->waits = slot_queue(s, "n", 2);
+  if (p->waits.op.status != DIBS__QUEUED) expect_trouble(p->waits.op.status, s->reported.text);
+  if (!slot_mandate_followed(s)) return;
+  p->record = slot_save(s, "r", 1, p->held.fence, "new").op.status;
+  if (p->record != DIBS_OK) expect_trouble(p->record, s->reported.text);
+  if (!slot_mandate_followed(s)) return;
+  p->end = slot_release(s, "n", 1, p->held.fence).op.status;
+  if (p->end != DIBS_OK) expect_trouble(p->end, s->reported.text);
 }
 
 static void reckon(struct play *p) {
-  struct seat *s = p->seat;
-  assert_true(seat_renewed(s));
+  struct slot *s = p->slot;
+  assert_true(slot_mandate_followed(s));
   if (p->first != DIBS_OK) {
-    expect_trouble(p->first, s->said.text);
+    expect_trouble(p->first, s->reported.text);
     expect_seen(p->other, "n", p->first);
-    assert_int_equal(seat_acquire(s, "n", 1).op.status, DIBS_OK);
+    assert_int_equal(slot_acquire(s, "n", 1).op.status, DIBS_OK);
     return;
   }
-  struct dibs__record_op record = seat_load(s, "r");
+  struct dibs__record_op record = slot_load(s, "r");
   assert_int_equal(record.op.status, DIBS_OK);
   if (p->record == DIBS_OK) assert_string_equal(record.got, "new");
   if (p->record == DIBS_UNAVAILABLE || p->record == DIBS_NO_MEMORY || p->record == -1)
     assert_string_equal(record.got, "old");
   free(record.got);
   if (p->end == DIBS_OK) {
-    assert_int_equal(seat_release(s, "n", 1, p->held.fence).op.status, DIBS_LOST);
-  } else if (p->end != DIBS_UNKNOWN) { /* nothing was done, or it was not asked */
-    assert_int_equal(seat_acquire(p->other, "n", 77).op.status, DIBS_HELD);
-    struct dibs__lease_op again = seat_acquire(s, "n", 1);
+    assert_int_equal(slot_release(s, "n", 1, p->held.fence).op.status, DIBS_LOST);
+  } else if (p->end != DIBS_UNKNOWN) { /* nothing was done, or the request was not sent */
+    assert_int_equal(slot_acquire(p->other, "n", 77).op.status, DIBS_HELD);
+    struct dibs__lease_op again = slot_acquire(s, "n", 1);
     assert_int_equal(again.op.status, DIBS_OK);
     assert_true(again.fence.v == p->held.fence.v);
-    assert_int_equal(seat_release(s, "n", 1, p->held.fence).op.status, DIBS_OK);
+    assert_int_equal(slot_release(s, "n", 1, p->held.fence).op.status, DIBS_OK);
   } else {
-    (void)seat_release(s, "n", 1, p->held.fence);
+    (void)slot_release(s, "n", 1, p->held.fence);
   }
-  /* Whether or not it had come into the queue. */
-  struct dibs__lease_op next = seat_queue(s, "n", 2);
+  /* In both cases: it entered the queue, or it did not. */
+  struct dibs__lease_op next = slot_queue(s, "n", 2);
   assert_int_equal(next.op.status, DIBS_OK);
   assert_true(next.fence.v > p->held.fence.v);
-  assert_int_equal(seat_acquire(p->other, "n", 77).op.status, DIBS_HELD);
+  assert_int_equal(slot_acquire(p->other, "n", 77).op.status, DIBS_HELD);
 }
 
-/* Everybody dies, and the machine's index of the log with them: what is in the log is found again. */
-static void recover(struct bed *bed, struct seat *seat) {
+/* All processes die, and with them the shared index of the log: the content of the log is recovered. */
+static void recover(struct bed *bed, struct slot *slot) {
   char path[200];
   snprintf(path, sizeof path, "%s-shm", bed->path);
-  seat_close(seat);
+  slot_close(slot);
   unlink(path);
-  seat_open(bed, seat);
+  slot_open(bed, slot);
 }
 
 static bool operate(struct bed *bed, unsigned nth, bool for_ever, bool recovers) {
-  struct seat seat, other;
-  struct play p = {.seat = &seat, .other = &other, .record = -1, .end = -1};
+  struct slot slot, other;
+  struct play p = {.slot = &slot, .other = &other, .record = -1, .end = -1};
   empty(bed);
-  seat_open(bed, &seat);
-  dibs__fence before = seat_acquire(&seat, "n", 5).fence;
-  assert_int_equal(seat_save(&seat, "r", 5, before, "old").op.status, DIBS_OK);
-  assert_int_equal(seat_release(&seat, "n", 5, before).op.status, DIBS_OK);
-  if (!recovers) seat_open(bed, &other);
+  slot_open(bed, &slot);
+  dibs__fence before = slot_acquire(&slot, "n", 5).fence;
+  assert_int_equal(slot_save(&slot, "r", 5, before, "old").op.status, DIBS_OK);
+  assert_int_equal(slot_release(&slot, "n", 5, before).op.status, DIBS_OK);
+  if (!recovers) slot_open(bed, &other);
   arm(nth, for_ever);
   act(&p);
   bool last = disarm();
   if (recovers) {
-    recover(bed, &seat);
-    seat_open(bed, &other);
+    recover(bed, &slot);
+    slot_open(bed, &other);
   }
   reckon(&p);
-  seat_close(&seat);
-  seat_close(&other);
+  slot_close(&slot);
+  slot_close(&other);
   expect_whole(bed);
   return last;
 }
@@ -271,34 +271,34 @@ static bool operate_and_recover_with(struct bed *bed, unsigned nth, bool for_eve
 /* ---- Housekeeping ---- */
 
 static bool tidy_with(struct bed *bed, unsigned nth, bool for_ever) {
-  struct seat seat;
+  struct slot slot;
   dibs__fence fence = {0};
   empty(bed);
-  seat_open(bed, &seat);
-  /* Enough for a checkpoint; one row a transaction would take too long. */
+  slot_open(bed, &slot);
+  /* Enough rows for a checkpoint; one transaction for each row would take too long. */
   static char data[DIBS_RECORD_MAX];
-  fence = seat_acquire(&seat, "n", 1).fence;
+  fence = slot_acquire(&slot, "n", 1).fence;
   for (int i = 0; i < 9; i++) {
     memset(data, 'a' + i, sizeof data - 1);
-    assert_int_equal(seat_save(&seat, "r", 1, fence, data).op.status, DIBS_OK);
+    assert_int_equal(slot_save(&slot, "r", 1, fence, data).op.status, DIBS_OK);
   }
-  assert_true(seat.said.untidy);
+  assert_true(slot.reported.untidy);
   arm(nth, for_ever);
-  dibs__sqlite_driver.tidy(seat.store);
-  seat_close(&seat);
+  dibs__sqlite_driver.tidy(slot.store);
+  slot_close(&slot);
   bool last = disarm();
-  seat_open(bed, &seat);
-  assert_int_equal(seat_acquire(&seat, "n", 2).op.status, DIBS_HELD);
-  struct dibs__record_op record = seat_load(&seat, "r");
+  slot_open(bed, &slot);
+  assert_int_equal(slot_acquire(&slot, "n", 2).op.status, DIBS_HELD);
+  struct dibs__record_op record = slot_load(&slot, "r");
   assert_int_equal(record.op.status, DIBS_OK);
   assert_int_equal(record.got_len, sizeof data - 1);
   free(record.got);
-  seat_close(&seat);
+  slot_close(&slot);
   expect_whole(bed);
   return last;
 }
 
-/* ---- Until all comes through ---- */
+/* ---- Rounds until no call fails ---- */
 
 static void until_ok(struct bed *bed, bool (*round)(struct bed *bed, unsigned nth, bool for_ever), unsigned step) {
   for (int for_ever = 0; for_ever < 2; for_ever++) {
@@ -307,7 +307,7 @@ static void until_ok(struct bed *bed, bool (*round)(struct bed *bed, unsigned nt
       nth += step;
       assert_true(nth < MOST_CALLS);
     }
-    assert_true(nth > 1); /* something did fail */
+    assert_true(nth > 1); /* a call did fail */
   }
 }
 
@@ -321,7 +321,7 @@ static void memory(struct bed *bed, bool (*round)(struct bed *bed, unsigned nth,
   until_ok(bed, round, step);
 }
 
-static void making_a_store(void **state) {
+static void creating_a_store(void **state) {
   files(*state, make_with, 1);
 }
 static void filling_an_empty_file(void **state) {
@@ -330,19 +330,19 @@ static void filling_an_empty_file(void **state) {
 static void opening_a_store(void **state) {
   files(*state, reopen_with, 1);
 }
-static void beginning_a_life(void **state) {
-  files(*state, new_life_with, 1);
+static void beginning_an_incarnation(void **state) {
+  files(*state, new_incarnation_with, 1);
 }
 static void operating(void **state) {
   files(*state, operate_with, 1);
 }
-static void operating_before_all_die(void **state) {
+static void operating_before_all_processes_die(void **state) {
   files(*state, operate_and_recover_with, 1);
 }
 static void tidying(void **state) {
   files(*state, tidy_with, 211);
 }
-static void making_a_store_without_memory(void **state) {
+static void creating_a_store_without_memory(void **state) {
   memory(*state, make_with, 37);
 }
 static void opening_a_store_without_memory(void **state) {
@@ -356,14 +356,14 @@ static void operating_without_memory(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      CASE(making_a_store),
+      CASE(creating_a_store),
       CASE(filling_an_empty_file),
       CASE(opening_a_store),
-      CASE(beginning_a_life),
+      CASE(beginning_an_incarnation),
       CASE(operating),
-      CASE(operating_before_all_die),
+      CASE(operating_before_all_processes_die),
       CASE(tidying),
-      CASE(making_a_store_without_memory),
+      CASE(creating_a_store_without_memory),
       CASE(opening_a_store_without_memory),
       CASE(operating_without_memory),
   };

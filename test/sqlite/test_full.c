@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* A full disk: nothing is done, it is said, nothing is lost, and with room again all goes on. */
+/*
+ * A full disk: operations change nothing and report it, nothing is lost, and all work again once there is free space.
+ */
 #include "bed.h"
 
 #include <fcntl.h>
@@ -13,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Root gets a small file system of its own; others a limit on what a file may grow to. */
+/* Root gets a small file system of its own; other users a limit on the size of a file. */
 static bool own_mounts;
 
 static void ballast_path(const struct bed *bed, char path[200]) {
@@ -37,14 +39,14 @@ static void limit_files(rlim_t size) {
   assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
 }
 
-static void no_more_room(const struct bed *bed, off_t file_may_have) {
+static void no_more_capacity(const struct bed *bed, off_t file_may_have) {
   if (own_mounts)
     fill_up(bed);
   else
     limit_files((rlim_t)file_may_have);
 }
 
-static void room_again(const struct bed *bed) {
+static void capacity_again(const struct bed *bed) {
   char path[200];
   ballast_path(bed, path);
   if (own_mounts)
@@ -77,55 +79,55 @@ static off_t log_size(const struct bed *bed) {
 
 static void full_disk_refuses_and_nothing_is_lost(void **state) {
   struct bed *bed = *state;
-  struct seat seat;
+  struct slot slot;
   dibs__fence fences[4000], last = {0};
   char name[16];
   int held = 0;
-  seat_open(bed, &seat);
-  no_more_room(bed, log_size(bed) + 200000);
+  slot_open(bed, &slot);
+  no_more_capacity(bed, log_size(bed) + 200000);
   struct dibs__lease_op op = {.op.status = DIBS_OK};
   for (; held < 4000; held++) {
     snprintf(name, sizeof name, "n%d", held);
-    op = seat_acquire(&seat, name, held);
+    op = slot_acquire(&slot, name, held);
     if (op.op.status != DIBS_OK) break;
     fences[held] = op.fence;
   }
   assert_int_equal(op.op.status, DIBS_UNAVAILABLE);
-  assert_non_null(strstr(seat.said.text, bed->path));
-  assert_true(seat_renewed(&seat));
-  assert_int_equal(seat_acquire(&seat, name, held).op.status, DIBS_UNAVAILABLE); /* still */
-  assert_true(seat_renewed(&seat));
-  room_again(bed);
+  assert_non_null(strstr(slot.reported.text, bed->path));
+  assert_true(slot_mandate_followed(&slot));
+  assert_int_equal(slot_acquire(&slot, name, held).op.status, DIBS_UNAVAILABLE); /* the lease is still held */
+  assert_true(slot_mandate_followed(&slot));
+  capacity_again(bed);
 
-  op = seat_acquire(&seat, name, held);
+  op = slot_acquire(&slot, name, held);
   assert_int_equal(op.op.status, DIBS_OK);
   fences[held++] = op.fence;
   for (int i = 0; i < held; i++) {
     snprintf(name, sizeof name, "n%d", i);
-    assert_int_equal(seat_acquire(&seat, name, 9999).op.status, DIBS_HELD);
-    assert_int_equal(seat_release(&seat, name, i, fences[i]).op.status, DIBS_OK);
-    op = seat_acquire(&seat, name, 9999);
+    assert_int_equal(slot_acquire(&slot, name, 9999).op.status, DIBS_HELD);
+    assert_int_equal(slot_release(&slot, name, i, fences[i]).op.status, DIBS_OK);
+    op = slot_acquire(&slot, name, 9999);
     assert_int_equal(op.op.status, DIBS_OK);
     assert_true(op.fence.v > fences[i].v);
     if (op.fence.v > last.v) last = op.fence;
   }
-  seat_close(&seat);
-  seat_open(bed, &seat);
-  assert_int_equal(seat_acquire(&seat, name, 1).op.status, DIBS_HELD);
-  seat_close(&seat);
+  slot_close(&slot);
+  slot_open(bed, &slot);
+  assert_int_equal(slot_acquire(&slot, name, 1).op.status, DIBS_HELD);
+  slot_close(&slot);
 }
 
-static void full_disk_makes_no_store(void **state) {
+static void a_full_disk_creates_no_store(void **state) {
   struct bed *bed = *state;
-  struct seat seat;
-  no_more_room(bed, 8192);
+  struct slot slot;
+  no_more_capacity(bed, 8192);
   struct sight before = bed_sight(bed);
-  assert_int_equal(seat_try(bed, &seat), DIBS_UNAVAILABLE);
+  assert_int_equal(slot_try(bed, &slot), DIBS_UNAVAILABLE);
   expect_same_sight(bed, &before);
-  room_again(bed);
-  seat_open(bed, &seat);
-  assert_int_equal(seat_acquire(&seat, "n", 1).op.status, DIBS_OK);
-  seat_close(&seat);
+  capacity_again(bed);
+  slot_open(bed, &slot);
+  assert_int_equal(slot_acquire(&slot, "n", 1).op.status, DIBS_OK);
+  slot_close(&slot);
 }
 
 #define CASE(f) cmocka_unit_test_setup_teardown(f, begin, end)
@@ -133,7 +135,7 @@ static void full_disk_makes_no_store(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       CASE(full_disk_refuses_and_nothing_is_lost),
-      CASE(full_disk_makes_no_store),
+      CASE(a_full_disk_creates_no_store),
   };
   signal(SIGXFSZ, SIG_IGN);
   own_mounts = geteuid() == 0 && unshare(CLONE_NEWNS) == 0 && mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0;

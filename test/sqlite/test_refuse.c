@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* R20: what the driver can't serve it refuses, says why, and leaves as it was, with nothing beside it. */
+/* R20: the driver refuses what it cannot serve, gives the reason, and changes nothing; it leaves no other file. */
 #include "bed.h"
 
 #include <sqlite3.h>
@@ -11,24 +11,25 @@
 #include <unistd.h>
 
 static void expect_refused(struct bed *bed, dibs__status want, const char *words) {
-  struct seat seat;
+  struct slot slot;
   struct sight before = bed_sight(bed);
   for (int i = 0; i < 2; i++) {
-    assert_int_equal(seat_try(bed, &seat), want);
-    if (!strstr(bed->said.text, bed->path) && !strstr(bed->said.text, bed->folder)) fail_msg("%s", bed->said.text);
-    if (!strstr(bed->said.text, words)) fail_msg("%s", bed->said.text);
+    assert_int_equal(slot_try(bed, &slot), want);
+    if (!strstr(bed->reported.text, bed->path) && !strstr(bed->reported.text, bed->folder))
+      fail_msg("%s", bed->reported.text);
+    if (!strstr(bed->reported.text, words)) fail_msg("%s", bed->reported.text);
     expect_same_sight(bed, &before);
   }
 }
 
 static void make_store(struct bed *bed) {
-  struct seat seat;
-  seat_open(bed, &seat);
-  assert_int_equal(seat_acquire(&seat, "n", 1).op.status, DIBS_OK);
-  seat_close(&seat);
+  struct slot slot;
+  slot_open(bed, &slot);
+  assert_int_equal(slot_acquire(&slot, "n", 1).op.status, DIBS_OK);
+  slot_close(&slot);
 }
 
-/* Only the one file of it is left, as if it had been sent by mail. */
+/* Keeps only the database file, without log and side file, as after a copy by mail. */
 static void make_lone_file(struct bed *bed) {
   char other[200];
   make_store(bed);
@@ -54,7 +55,7 @@ static void short_file_is_not_a_database(void **state) {
 static void foreign_database_is_refused(void **state) {
   struct bed *bed = *state;
   bed_sql(bed->path, "CREATE TABLE accounts (id INTEGER PRIMARY KEY, name TEXT); INSERT INTO accounts VALUES (1, 'a')");
-  expect_refused(bed, DIBS_CORRUPT, "another program's");
+  expect_refused(bed, DIBS_CORRUPT, "of another program");
 }
 
 static void foreign_database_with_a_log_is_refused(void **state) {
@@ -63,7 +64,7 @@ static void foreign_database_with_a_log_is_refused(void **state) {
   assert_int_equal(sqlite3_open(bed->path, &db), SQLITE_OK);
   assert_int_equal(sqlite3_exec(db, "PRAGMA journal_mode=WAL; CREATE TABLE t (a); INSERT INTO t VALUES (1)", 0, 0, 0),
                    0);
-  expect_refused(bed, DIBS_CORRUPT, "another program's");
+  expect_refused(bed, DIBS_CORRUPT, "of another program");
   sqlite3_close(db);
 }
 
@@ -72,7 +73,7 @@ static void foreign_database_of_the_same_shape_is_refused(void **state) {
   make_lone_file(bed);
   bed_sql(bed->path, "PRAGMA application_id=1");
   bed_checkpoint(bed->path);
-  expect_refused(bed, DIBS_CORRUPT, "another program's");
+  expect_refused(bed, DIBS_CORRUPT, "of another program");
 }
 
 static void newer_schema_is_refused(void **state) {
@@ -112,7 +113,7 @@ static void missing_bucket_is_refused(void **state) {
   expect_refused(bed, DIBS_CORRUPT, "contradict");
 }
 
-/* Root may write everywhere, so this is somebody else's process. */
+/* Root may write everywhere, so this runs in a process of another user. */
 static void in_a_child(struct bed *bed, void (*what)(struct bed *bed)) {
   pid_t child = fork();
   assert_true(child >= 0);
@@ -127,12 +128,12 @@ static void in_a_child(struct bed *bed, void (*what)(struct bed *bed)) {
   assert_true(WIFEXITED(how) && WEXITSTATUS(how) == 0);
 }
 
-/* No cmocka in a child: it says what is wrong by its status. */
+/* A child does not use cmocka: its exit status reports the failure. */
 static void expect_denied(struct bed *bed) {
-  struct seat seat;
-  dibs__status status = seat_try(bed, &seat);
-  if (status != DIBS_DENIED || !strstr(bed->said.text, bed->folder)) {
-    fprintf(stderr, "status %d: %s\n", status, bed->said.text);
+  struct slot slot;
+  dibs__status status = slot_try(bed, &slot);
+  if (status != DIBS_DENIED || !strstr(bed->reported.text, bed->folder)) {
+    fprintf(stderr, "status %d: %s\n", status, bed->reported.text);
     _exit(1);
   }
 }
@@ -156,9 +157,9 @@ static void read_only_folder_is_denied(void **state) {
   assert_int_equal(chmod(bed->folder, 0755), 0);
 }
 
-/* ---- And what it takes ---- */
+/* ---- Accepted files ---- */
 
-static void empty_file_is_taken_and_keeps_its_mode(void **state) {
+static void an_empty_file_is_accepted_and_keeps_its_mode(void **state) {
   struct bed *bed = *state;
   struct stat before, after;
   bed_write(bed->path, "", 0);
@@ -167,10 +168,10 @@ static void empty_file_is_taken_and_keeps_its_mode(void **state) {
   make_store(bed);
   assert_int_equal(stat(bed->path, &after), 0);
   assert_true(before.st_ino == after.st_ino && before.st_mode == after.st_mode);
-  make_store(bed); /* the same again: the lease is still there */
+  make_store(bed); /* the same again: the lease still exists */
 }
 
-static void log_that_was_switched_off_is_switched_on(void **state) {
+static void a_disabled_log_is_enabled(void **state) {
   struct bed *bed = *state;
   unsigned char header[100];
   make_store(bed);
@@ -183,7 +184,7 @@ static void log_that_was_switched_off_is_switched_on(void **state) {
   assert_int_equal(header[18], 2);
 }
 
-static void what_a_killed_maker_left_is_no_hindrance(void **state) {
+static void the_files_of_a_killed_creator_do_not_prevent_opening(void **state) {
   struct bed *bed = *state;
   char other[200];
   snprintf(other, sizeof other, "%s-new", bed->path);
@@ -207,9 +208,9 @@ int main(void) {
       CASE(missing_bucket_is_refused),
       CASE(read_only_file_is_denied),
       CASE(read_only_folder_is_denied),
-      CASE(empty_file_is_taken_and_keeps_its_mode),
-      CASE(log_that_was_switched_off_is_switched_on),
-      CASE(what_a_killed_maker_left_is_no_hindrance),
+      CASE(an_empty_file_is_accepted_and_keeps_its_mode),
+      CASE(a_disabled_log_is_enabled),
+      CASE(the_files_of_a_killed_creator_do_not_prevent_opening),
   };
   return cmocka_run_group_tests_name("sqlite refuses", tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Housekeeping: what nobody asks for any more goes, what somebody has stays; the log does not grow for ever. */
+/* Housekeeping: rows that no client needs are removed, others stay; the log does not grow for ever. */
 #include "bed.h"
 
 #include <signal.h>
@@ -27,27 +27,27 @@ static int rows(const struct bed *bed, const char *where) {
   return count;
 }
 
-static void later(struct seat *seat, int64_t ms) {
-  dibs__sqlite_skew(seat->store, ms);
+static void later(struct slot *slot, int64_t ms) {
+  dibs__sqlite_skew(slot->store, ms);
 }
 
-static void what_ended_long_ago_goes(void **state) {
+static void leases_that_ended_long_ago_are_removed(void **state) {
   struct bed *bed = *state;
-  struct seat seat;
+  struct slot slot;
   char name[16];
-  seat_open(bed, &seat);
+  slot_open(bed, &slot);
   for (int i = 0; i < NAMES; i++) {
     snprintf(name, sizeof name, "n%d", i);
-    assert_int_equal(seat_acquire(&seat, name, i).op.status, DIBS_OK);
+    assert_int_equal(slot_acquire(&slot, name, i).op.status, DIBS_OK);
   }
-  later(&seat, LATER_MS);
-  struct dibs__lease_op kept = seat_acquire(&seat, "kept", 1);
+  later(&slot, LATER_MS);
+  struct dibs__lease_op kept = slot_acquire(&slot, "kept", 1);
   assert_int_equal(rows(bed, "dibs_name WHERE name <> ''"), NAMES + 1);
-  seat.store->driver->tidy(seat.store);
+  slot.store->driver->tidy(slot.store);
   assert_int_equal(rows(bed, "dibs_name WHERE name <> ''"), 1);
-  assert_int_equal(seat_renew(&seat, "kept", 1, kept.fence).op.status, DIBS_OK);
+  assert_int_equal(slot_renew(&slot, "kept", 1, kept.fence).op.status, DIBS_OK);
   assert_int_equal(rows(bed, "dibs_name WHERE name = ''"), DIBS__BUCKETS);
-  seat_close(&seat);
+  slot_close(&slot);
 }
 
 static void fill(const struct bed *bed, const char *text) {
@@ -58,22 +58,22 @@ static void fill(const struct bed *bed, const char *text) {
   assert_int_equal(sqlite3_close(db), SQLITE_OK);
 }
 
-/* More than one step takes; those that are kept stand among them. */
-static void answers_whose_time_is_over_go(void **state) {
+/* More rows than one step removes, mixed with rows that are kept. */
+static void expired_answers_are_removed(void **state) {
   struct bed *bed = *state;
-  struct seat seat;
-  seat_open(bed, &seat);
+  struct slot slot;
+  slot_open(bed, &slot);
   fill(bed, "WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 350) INSERT INTO dibs_once"
             " (name, fence, owner, made, until, data) SELECT 'k' || n, 1, 1, 0,"
             " (CAST(strftime('%s', 'now') AS INTEGER) + CASE WHEN n % 7 = 0 THEN 3600 ELSE -5 END) * 1000, 'x' FROM n");
   assert_int_equal(rows(bed, "dibs_once"), 350);
-  later(&seat, LATER_MS);
-  seat.store->driver->tidy(seat.store);
+  later(&slot, LATER_MS);
+  slot.store->driver->tidy(slot.store);
   assert_int_equal(rows(bed, "dibs_once"), 50);
-  seat_close(&seat);
+  slot_close(&slot);
 }
 
-/* A process that queues, says so, and stands still. */
+/* A process that queues, reports it, and waits. */
 static pid_t queue_in_a_child(struct bed *bed, const char *name, int id) {
   int told[2];
   char byte;
@@ -81,8 +81,8 @@ static pid_t queue_in_a_child(struct bed *bed, const char *name, int id) {
   pid_t child = fork();
   assert_true(child >= 0);
   if (child == 0) {
-    struct seat seat;
-    byte = seat_try(bed, &seat) == DIBS_OK && seat_queue(&seat, name, id).op.status == DIBS__QUEUED ? 'q' : 'x';
+    struct slot slot;
+    byte = slot_try(bed, &slot) == DIBS_OK && slot_queue(&slot, name, id).op.status == DIBS__QUEUED ? 'q' : 'x';
     if (write(told[1], &byte, 1) != 1) _exit(1);
     for (;;) pause();
   }
@@ -98,104 +98,108 @@ static void end_child(pid_t child) {
   assert_int_equal(waitpid(child, NULL, 0), child);
 }
 
-static void sleeper_of_a_dead_process_goes(void **state) {
+static void the_sleeper_of_a_dead_process_is_removed(void **state) {
   struct bed *bed = *state;
-  struct seat seat;
-  seat_open(bed, &seat);
-  dibs__fence fence = seat_acquire(&seat, "n", 1).fence;
+  struct slot slot;
+  slot_open(bed, &slot);
+  dibs__fence fence = slot_acquire(&slot, "n", 1).fence;
   pid_t child = queue_in_a_child(bed, "n", 2);
-  assert_int_equal(seat_release(&seat, "n", 1, fence).op.status, DIBS_OK); /* it is offered now */
-  assert_int_equal(seat_acquire(&seat, "n", 3).op.status, DIBS_HELD);
+  assert_int_equal(slot_release(&slot, "n", 1, fence).op.status, DIBS_OK); /* the name is offered to it now */
+  assert_int_equal(slot_acquire(&slot, "n", 3).op.status, DIBS_HELD);
   end_child(child);
-  later(&seat, DIBS__OFFER_MS + 1);
-  assert_int_equal(seat_acquire(&seat, "n", 3).op.status, DIBS_OK);
+  later(&slot, DIBS__OFFER_MS + 1);
+  assert_int_equal(slot_acquire(&slot, "n", 3).op.status, DIBS_OK);
   assert_int_equal(rows(bed, "dibs_name WHERE name = 'n' AND place > 0"), 1);
-  later(&seat, LATER_MS);
-  assert_int_equal(seat_acquire(&seat, "n", 4).op.status, DIBS_OK);
-  seat.store->driver->tidy(seat.store);
+  later(&slot, LATER_MS);
+  assert_int_equal(slot_acquire(&slot, "n", 4).op.status, DIBS_OK);
+  slot.store->driver->tidy(slot.store);
   assert_int_equal(rows(bed, "dibs_name WHERE name = 'n' AND place > 0"), 0);
   assert_int_equal(rows(bed, "dibs_name WHERE name = 'n' AND place = 0 AND waiters = 0"), 1);
-  seat_close(&seat);
+  slot_close(&slot);
 }
 
-static void deep_queue_leaves_nothing_behind(void **state) {
-  enum { CROWD = 100 };
+static void a_long_queue_leaves_no_rows(void **state) {
+  enum { WAITERS = 100 };
   struct bed *bed = *state;
-  struct seat seat;
-  seat_open(bed, &seat);
-  struct dibs__lease_op held = seat_acquire(&seat, "n", 0);
-  uint64_t tickets[CROWD];
-  for (int i = 1; i < CROWD; i++) {
-    struct dibs__lease_op op = seat_queue(&seat, "n", i);
+  struct slot slot;
+  slot_open(bed, &slot);
+  struct dibs__lease_op held = slot_acquire(&slot, "n", 0);
+  uint64_t tickets[WAITERS];
+  for (int i = 1; i < WAITERS; i++) {
+    struct dibs__lease_op op = slot_queue(&slot, "n", i);
     assert_int_equal(op.op.status, DIBS__QUEUED);
     tickets[i] = op.ticket;
   }
   assert_true(rows(bed, "dibs_deep") > 0);
-  for (int i = 1; i < CROWD; i++) { /* asked again by id alone, the same place is found */
-    struct dibs__lease_op op = seat_queue(&seat, "n", i);
+  for (int i = 1; i < WAITERS; i++) { /* a repetition with only the id finds the same position */
+    struct dibs__lease_op op = slot_queue(&slot, "n", i);
     assert_int_equal(op.op.status, DIBS__QUEUED);
     assert_true(op.ticket == tickets[i]);
   }
-  for (int i = 1; i < CROWD; i++) {
-    assert_int_equal(seat_release(&seat, "n", i - 1, held.fence).op.status, DIBS_OK);
-    held = seat_queue(&seat, "n", i);
+  for (int i = 1; i < WAITERS; i++) {
+    assert_int_equal(slot_release(&slot, "n", i - 1, held.fence).op.status, DIBS_OK);
+    held = slot_queue(&slot, "n", i);
     assert_int_equal(held.op.status, DIBS_OK);
   }
-  assert_int_equal(seat_release(&seat, "n", CROWD - 1, held.fence).op.status, DIBS_OK);
+  assert_int_equal(slot_release(&slot, "n", WAITERS - 1, held.fence).op.status, DIBS_OK);
   assert_int_equal(rows(bed, "dibs_deep"), 0);
   assert_int_equal(rows(bed, "dibs_name WHERE name <> ''"), 0);
-  seat_close(&seat);
+  slot_close(&slot);
 }
 
-static void old_breaks_are_forgotten(void **state) {
+static void old_breaks_are_removed(void **state) {
   struct bed *bed = *state;
-  struct seat seat;
-  seat_open(bed, &seat);
-  assert_int_equal(seat_acquire(&seat, "n", 1).op.status, DIBS_OK);
+  struct slot slot;
+  slot_open(bed, &slot);
+  assert_int_equal(slot_acquire(&slot, "n", 1).op.status, DIBS_OK);
   struct dibs__lease_op op = {.op.family = DIBS__FAM_LEASE, .op.verb = DIBS__BREAK, .now = true};
   op.name = dibs__str_of("n", 1);
   op.owner = dibs__str_of("me", 2);
   op.op.bucket = dibs__bucket(op.name);
-  op.op.mandate = seat_mandate(&seat, "n");
-  assert_int_equal(seat_run(&seat, &op.op), DIBS_OK);
+  op.op.mandate = slot_mandate(&slot, "n");
+  assert_int_equal(slot_run(&slot, &op.op), DIBS_OK);
   assert_int_equal(op.op.status, DIBS_OK);
-  later(&seat, LATER_MS);
-  seat.store->driver->tidy(seat.store);
+  later(&slot, LATER_MS);
+  slot.store->driver->tidy(slot.store);
   assert_int_equal(rows(bed, "dibs_break"), 1);
-  later(&seat, INT64_C(8) * 86400000);
-  seat.store->driver->tidy(seat.store);
+  later(&slot, INT64_C(8) * 86400000);
+  slot.store->driver->tidy(slot.store);
   assert_int_equal(rows(bed, "dibs_break"), 0);
-  seat_close(&seat);
+  slot_close(&slot);
 }
 
-static void log_begins_anew(void **state) {
+static void the_log_is_reused(void **state) {
   enum { TURNS = 30000, MOST_BYTES = 32 << 20 };
   struct bed *bed = *state;
-  struct seat seat;
+  struct slot slot;
   struct stat st;
   char log[200];
-  seat_open(bed, &seat);
+  slot_open(bed, &slot);
   snprintf(log, sizeof log, "%s-wal", bed->path);
   int told = 0;
   for (int i = 0; i < TURNS; i++) {
-    struct dibs__lease_op op = seat_acquire(&seat, "n", i);
-    assert_int_equal(seat_release(&seat, "n", i, op.fence).op.status, DIBS_OK);
-    if (!seat.said.untidy) continue;
+    struct dibs__lease_op op = slot_acquire(&slot, "n", i);
+    assert_int_equal(slot_release(&slot, "n", i, op.fence).op.status, DIBS_OK);
+    if (!slot.reported.untidy) continue;
     told++;
-    seat.store->driver->tidy(seat.store);
+    slot.store->driver->tidy(slot.store);
   }
   assert_true(told > 1);
   assert_int_equal(stat(log, &st), 0);
   assert_true(st.st_size < MOST_BYTES);
-  seat_close(&seat);
+  slot_close(&slot);
 }
 
 #define CASE(f) cmocka_unit_test_setup_teardown(f, bed_begin, bed_end)
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      CASE(what_ended_long_ago_goes),         CASE(answers_whose_time_is_over_go), CASE(sleeper_of_a_dead_process_goes),
-      CASE(deep_queue_leaves_nothing_behind), CASE(old_breaks_are_forgotten),      CASE(log_begins_anew),
+      CASE(leases_that_ended_long_ago_are_removed),
+      CASE(expired_answers_are_removed),
+      CASE(the_sleeper_of_a_dead_process_is_removed),
+      CASE(a_long_queue_leaves_no_rows),
+      CASE(old_breaks_are_removed),
+      CASE(the_log_is_reused),
   };
   return cmocka_run_group_tests_name("sqlite housekeeping", tests, NULL, NULL);
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 #ifndef DIBS_TEST_TIER_BED_H
 #define DIBS_TEST_TIER_BED_H
-/* States to decide on, and random steps that are always the same. */
+/* States for decisions, and random steps that are the same in each run. */
 #include "tier/state.h"
 
 enum { EPOCH_BITS_MS = 1 << 22 };
-#define NOW INT64_C(1795300000000) /* an instant of 2026 */
+#define NOW INT64_C(1795300000000) /* an instant in 2026 */
 
 static inline struct dibs__tiers_state two_tiers(void) {
   struct dibs__tiers_state state;
@@ -19,8 +19,8 @@ static inline struct dibs__tiers_state three_tiers(void) {
   return state;
 }
 
-static inline dibs__life life_of(uint8_t which) {
-  return (dibs__life){{which, 0xfe}};
+static inline dibs__incarnation incarnation_of(uint8_t which) {
+  return (dibs__incarnation){{which, 0xfe}};
 }
 
 static inline uint64_t draw(uint64_t *seed, uint64_t below) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The breaker, on a clock that the tests turn. */
+/* The breaker, on a clock that the tests set. */
 #include "tier/breaker.h"
 #include "unit.h"
 
@@ -9,7 +9,7 @@ static dibs__tick at_ms(int64_t ms) {
   return (dibs__tick){ms * DIBS__NS_PER_MS};
 }
 
-/* Everything that is not told is the default. */
+/* A closed breaker with the default parameters except the given ones. */
 static struct dibs__breaker closed(struct dibs__breaker_options options) {
   struct dibs__breaker b;
   dibs__breaker_begin(&b, &options, at_ms(0));
@@ -56,11 +56,11 @@ static void too_few_calls_open_nothing(void **state) {
   assert_int_equal(b.state, DIBS__BREAKER_OPEN);
 }
 
-static void it_opens_at_the_rate_and_not_below(void **state) {
+static void it_opens_at_the_rate_and_not_below_it(void **state) {
   (void)state;
   struct dibs__breaker b = closed((struct dibs__breaker_options){.window = 20});
   for (int i = 0; i < 11; i++) assert_false(call(&b, i, false));
-  for (int i = 11; i < 21; i++) assert_int_equal(call(&b, i, true), i == 20); /* the first one has left the ring */
+  for (int i = 11; i < 21; i++) assert_int_equal(call(&b, i, true), i == 20); /* the first one has left the window */
   assert_int_equal(b.state, DIBS__BREAKER_OPEN);
 
   b = closed((struct dibs__breaker_options){.failure_percent = 60});
@@ -68,7 +68,7 @@ static void it_opens_at_the_rate_and_not_below(void **state) {
   assert_int_equal(b.state, DIBS__BREAKER_CLOSED);
 }
 
-static void what_is_old_counts_no_more(void **state) {
+static void old_calls_do_not_count(void **state) {
   (void)state;
   struct dibs__breaker b = closed((struct dibs__breaker_options){.window_ms = 1000});
   uint32_t calls, failed, slow;
@@ -76,7 +76,7 @@ static void what_is_old_counts_no_more(void **state) {
   dibs__breaker_rates(&b, at_ms(500), &calls, &failed, &slow);
   assert_int_equal(calls, 4);
   assert_int_equal(failed, 100);
-  /* Seen to end at 1, 2, 3 and 4 ms: at 1003 the last two are within the second. */
+  /* Calls that ended at 1, 2, 3 and 4 ms: at 1003 ms the last two are within the second. */
   dibs__breaker_rates(&b, at_ms(1003), &calls, &failed, &slow);
   assert_int_equal(calls, 2);
   assert_false(call(&b, 1100, true));
@@ -85,7 +85,7 @@ static void what_is_old_counts_no_more(void **state) {
   assert_int_equal(b.state, DIBS__BREAKER_CLOSED);
 }
 
-static void slow_calls_open_it_too(void **state) {
+static void slow_calls_open_it(void **state) {
   (void)state;
   struct dibs__breaker b = closed((struct dibs__breaker_options){.slow_ms = 100});
   for (int i = 0; i < 5; i++) {
@@ -94,7 +94,7 @@ static void slow_calls_open_it_too(void **state) {
     assert_int_equal(dibs__breaker_done(&b, at_ms(ms), at_ms(ms + 100), 1, false), i == 4);
   }
   assert_int_equal(b.state, DIBS__BREAKER_OPEN);
-  /* 99 ms is not slow; and 79% would not be enough. */
+  /* 99 ms is not slow; and 79% is not enough. */
   b = closed((struct dibs__breaker_options){.slow_ms = 100, .window = 5});
   for (int i = 0; i < 50; i++) {
     assert_true(dibs__breaker_may(&b, at_ms(i * 200)));
@@ -107,21 +107,21 @@ static void slow_calls_open_it_too(void **state) {
   assert_int_equal(slow, 60);
 }
 
-static void a_call_weighs_what_it_carried(void **state) {
+static void a_call_counts_its_operations(void **state) {
   (void)state;
   struct dibs__breaker b = closed((struct dibs__breaker_options){0});
   uint32_t calls, failed, slow;
   assert_false(dibs__breaker_done(&b, at_ms(1), at_ms(2), 3, false));
   assert_false(dibs__breaker_done(&b, at_ms(3), at_ms(4), 1000, false));
-  assert_false(dibs__breaker_done(&b, at_ms(4), at_ms(5), 0, false)); /* a look: one */
+  assert_false(dibs__breaker_done(&b, at_ms(4), at_ms(5), 0, false)); /* a listing counts as one */
   dibs__breaker_rates(&b, at_ms(5), &calls, &failed, &slow);
   assert_int_equal(calls, 3 + DIBS__BREAKER_WEIGHT + 1);
-  /* 12 well; 8 of 20 are not enough, and 16 of 20 are. */
+  /* 12 succeed; 8 failures of 20 are not enough, and 16 of 20 are. */
   assert_false(dibs__breaker_done(&b, at_ms(5), at_ms(6), 8, true));
   assert_true(dibs__breaker_done(&b, at_ms(6), at_ms(7), 8, true));
 }
 
-static void open_asks_nothing_until_the_wait_is_over(void **state) {
+static void an_open_breaker_allows_no_call_until_the_wait_ends(void **state) {
   (void)state;
   struct dibs__breaker b = opened();
   assert_false(dibs__breaker_may(&b, at_ms(5)));
@@ -131,17 +131,18 @@ static void open_asks_nothing_until_the_wait_is_over(void **state) {
   assert_int_equal(b.state, DIBS__BREAKER_HALF_OPEN);
 }
 
-static void as_many_probes_as_there_may_be_then_closed(void **state) {
+static void it_closes_after_the_permitted_number_of_probes(void **state) {
   (void)state;
   struct dibs__breaker b = opened();
   for (int i = 0; i < 3; i++) assert_true(dibs__breaker_may(&b, at_ms(2005)));
   assert_false(dibs__breaker_may(&b, at_ms(2005)));
   assert_false(dibs__breaker_done(&b, at_ms(2005), at_ms(2006), 1, false));
   assert_false(dibs__breaker_may(&b, at_ms(2006)));
-  assert_false(dibs__breaker_done(&b, at_ms(2005), at_ms(2007), 8, false)); /* a probe is one, whatever it carried */
+  assert_false(dibs__breaker_done(&b, at_ms(2005), at_ms(2007), 8, false)); /* a probe counts as one, for any number of
+                                                                             * operations */
   assert_true(dibs__breaker_done(&b, at_ms(2005), at_ms(2008), 1, false));
   assert_int_equal(b.state, DIBS__BREAKER_CLOSED);
-  /* It has forgotten what was: five more are needed to open it. */
+  /* It has forgotten earlier calls: five more failures are needed to open it. */
   for (int i = 0; i < 5; i++) assert_int_equal(call(&b, 2010 + i, true), i == 4);
 }
 
@@ -152,13 +153,13 @@ static void one_bad_probe_opens_it_again(void **state) {
   assert_false(dibs__breaker_done(&b, at_ms(3000), at_ms(3001), 1, false));
   assert_true(dibs__breaker_done(&b, at_ms(3000), at_ms(3002), 1, true));
   assert_int_equal(b.state, DIBS__BREAKER_OPEN);
-  /* The wait begins anew, and the third probe's answer is of another time. */
+  /* The wait begins again, and the third probe's answer belongs to the time before. */
   assert_false(dibs__breaker_done(&b, at_ms(3000), at_ms(3003), 1, false));
   assert_false(dibs__breaker_may(&b, at_ms(5001)));
   assert_true(dibs__breaker_may(&b, at_ms(5002)));
 }
 
-static void a_slow_probe_is_not_well(void **state) {
+static void a_slow_probe_fails(void **state) {
   (void)state;
   struct dibs__breaker b = opened();
   assert_true(dibs__breaker_may(&b, at_ms(3000)));
@@ -178,10 +179,10 @@ static void a_probe_that_never_came_back_does_not_keep_it_half_open(void **state
   assert_int_equal(b.state, DIBS__BREAKER_CLOSED);
 }
 
-static void answers_of_another_time_say_nothing(void **state) {
+static void answers_to_earlier_calls_are_ignored(void **state) {
   (void)state;
   struct dibs__breaker b = opened();
-  /* Calls that hung since before it opened fail while it is open, half-open and closed again. */
+  /* Calls that began before it opened fail while it is open, half-open and closed again. */
   for (int i = 0; i < 20; i++) assert_false(dibs__breaker_done(&b, at_ms(1), at_ms(100), 1, true));
   for (int i = 0; i < 3; i++) assert_true(dibs__breaker_may(&b, at_ms(3000)));
   assert_false(dibs__breaker_done(&b, at_ms(1), at_ms(3000), 1, true));
@@ -199,16 +200,16 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(defaults_are_those_of_the_page),
       cmocka_unit_test(too_few_calls_open_nothing),
-      cmocka_unit_test(it_opens_at_the_rate_and_not_below),
-      cmocka_unit_test(what_is_old_counts_no_more),
-      cmocka_unit_test(slow_calls_open_it_too),
-      cmocka_unit_test(a_call_weighs_what_it_carried),
-      cmocka_unit_test(open_asks_nothing_until_the_wait_is_over),
-      cmocka_unit_test(as_many_probes_as_there_may_be_then_closed),
+      cmocka_unit_test(it_opens_at_the_rate_and_not_below_it),
+      cmocka_unit_test(old_calls_do_not_count),
+      cmocka_unit_test(slow_calls_open_it),
+      cmocka_unit_test(a_call_counts_its_operations),
+      cmocka_unit_test(an_open_breaker_allows_no_call_until_the_wait_ends),
+      cmocka_unit_test(it_closes_after_the_permitted_number_of_probes),
       cmocka_unit_test(one_bad_probe_opens_it_again),
-      cmocka_unit_test(a_slow_probe_is_not_well),
+      cmocka_unit_test(a_slow_probe_fails),
       cmocka_unit_test(a_probe_that_never_came_back_does_not_keep_it_half_open),
-      cmocka_unit_test(answers_of_another_time_say_nothing),
+      cmocka_unit_test(answers_to_earlier_calls_are_ignored),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A Redis before an embedded anchor: what holders, waiters and clients see when mandates move.
+ * A Redis before an embedded anchor: holders, waiters and clients while mandates move.
  *
- * Runs by with.sh --private, which says how this Redis is killed and started again; the anchor is a file.
+ * with.sh --private runs it and tells it how this Redis is killed and started again; the anchor is a file.
  */
 #include "tiers_bed.h"
 
@@ -27,7 +27,8 @@ static int begin(void **state) {
 }
 
 static _Atomic int lost_calls;
-static void lost(dibs_lease *lease, dibs_status status, void *user) {
+static void lost(dibs_lease *lease, dibs_status status, const dibs_error *why, void *user) {
+  (void)why;
   (void)lease, (void)user;
   assert_int_equal(status, DIBS_LOST);
   lost_calls++;
@@ -35,18 +36,53 @@ static void lost(dibs_lease *lease, dibs_status status, void *user) {
 
 /* ---- Moves ---- */
 
-static void a_holder_whose_bucket_moved_learns_it(void **state) {
+static void a_holder_keeps_its_lease_when_its_bucket_moves(void **state) {
   (void)state;
   dibs_store *a = open_at(uri), *b = open_at(uri);
   dibs_lease_options o = {.size = sizeof o, .ttl_ms = 900, .on_lost = lost};
   dibs_lease *held, *next;
   lost_calls = 0;
   FINE(dibs_acquire(a, "n", &o, &held, &error));
-  uint64_t first = dibs_lease_fence(held);
+  uint64_t first = dibs_lease_fence(held).value;
   FINE(dibs_tier_move(b, "sqlite", &error));
   assert_int_equal(look(b).buckets[1], DIBS__BUCKETS);
+  /* It is renewed on its old tier, and no other client is granted the name. */
+  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), 2000);
+  while (dibs__tick_before(dibs__tick_now(), by)) {
+    assert_int_equal(take(b, "n", 0, &next), DIBS_HELD);
+    dibs__nap_ms(50);
+  }
+  assert_int_equal(lost_calls, 0);
+  assert_int_equal(dibs_lease_alive(held), 1);
+  FINE(dibs_release(held, &error));
+  dibs_lease_free(held);
   next = take_in_the_end(b, "n");
-  assert_true(dibs_lease_fence(next) > first);
+  assert_ptr_equal(strstr(dibs_lease_tier(next), "sqlite:"), dibs_lease_tier(next));
+  assert_true(dibs_lease_fence(next).value > first);
+  first = dibs_lease_fence(next).value;
+  give(next);
+  /* And back, still with larger fences. */
+  FINE(dibs_tier_move(a, "redis", &error));
+  until_on(a, 0);
+  held = take_in_the_end(a, "n");
+  assert_true(dibs_lease_fence(held).value > first);
+  give(held);
+  dibs_close(a);
+  dibs_close(b);
+}
+
+static void a_holder_learns_that_its_tier_was_opened_by_hand(void **state) {
+  (void)state;
+  dibs_store *a = open_at(uri), *b = open_at(uri);
+  dibs_lease_options o = {.size = sizeof o, .ttl_ms = 900, .on_lost = lost};
+  dibs_lease *held, *next;
+  lost_calls = 0;
+  FINE(dibs_acquire(a, "n", &o, &held, &error));
+  uint64_t first = dibs_lease_fence(held).value;
+  FINE(dibs_tier_switch(b, "redis", DIBS_HAND_OPEN, &error));
+  assert_int_equal(look(b).buckets[1], DIBS__BUCKETS);
+  next = take_in_the_end(b, "n");
+  assert_true(dibs_lease_fence(next).value > first);
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), 2000);
   while (!lost_calls && dibs__tick_before(dibs__tick_now(), by)) dibs__nap_ms(1);
   assert_int_equal(lost_calls, 1);
@@ -54,13 +90,7 @@ static void a_holder_whose_bucket_moved_learns_it(void **state) {
   assert_int_equal(dibs_release(held, &error), DIBS_LOST);
   dibs_lease_free(held);
   assert_int_equal(dibs_lease_alive(next), 1);
-  FINE(dibs_release(next, &error));
-  dibs_lease_free(next);
-  /* And back, still upwards. */
-  FINE(dibs_tier_move(a, "redis", &error));
-  held = take_in_the_end(b, "n");
-  assert_true(dibs_lease_fence(held) > first);
-  give(held);
+  give(next);
   dibs_close(a);
   dibs_close(b);
 }
@@ -69,67 +99,70 @@ struct wait {
   _Atomic int over;
   dibs_status status;
 };
-static void waited(dibs_lease *lease, dibs_status status, void *user) {
+static void waited(dibs_lease *lease, dibs_status status, const dibs_error *why, void *user) {
+  (void)why;
   struct wait *wait = user;
   (void)lease;
   wait->status = status;
   wait->over = 1;
 }
 
-static void a_waiter_goes_on_waiting_on_the_new_tier(void **state) {
+static void a_waiter_keeps_waiting_on_the_new_tier(void **state) {
   (void)state;
   dibs_store *a = open_at(uri), *b = open_at(uri);
   dibs_lease_options o = {.size = sizeof o, .ttl_ms = TTL_MS, .wait_ms = SOON_MS};
   dibs_lease *held, *waits, *again;
   struct wait wait = {.status = DIBS_UNKNOWN};
   FINE(take(a, "n", 0, &held));
-  uint64_t first = dibs_lease_fence(held);
+  uint64_t first = dibs_lease_fence(held).value;
   FINE(dibs_acquire_start(b, "n", &o, waited, &wait, &waits, &error));
   dibs__nap_ms(50);
   assert_int_equal(wait.over, 0);
   FINE(dibs_tier_move(a, "sqlite", &error));
-  /* Nobody holds it on the new tier: it is the waiter's at once, or behind who was quicker. */
+  dibs__nap_ms(300);
+  assert_int_equal(wait.over, 0);
+  give(held);
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), 3000);
   while (!wait.over && dibs__tick_before(dibs__tick_now(), by)) dibs__nap_ms(1);
   assert_int_equal(wait.over, 1);
   assert_int_equal(wait.status, DIBS_OK);
-  assert_true(dibs_lease_fence(waits) > first);
+  assert_true(dibs_lease_fence(waits).value > first);
+  assert_ptr_equal(strstr(dibs_lease_tier(waits), "sqlite:"), dibs_lease_tier(waits));
   assert_int_equal(take(a, "n", 0, &again), DIBS_HELD);
   give(waits);
-  give(held);
   dibs_close(a);
   dibs_close(b);
 }
 
-static void redis_killed_the_anchor_takes_over_and_gives_back(void **state) {
+static void the_anchor_replaces_a_killed_redis_and_returns_the_buckets(void **state) {
   (void)state;
   dibs_store *a = open_at(uri);
   dibs_lease *lease = take_in_the_end(a, "n");
-  uint64_t first = dibs_lease_fence(lease);
+  uint64_t first = dibs_lease_fence(lease).value;
   assert_int_equal(look(a).buckets[0], DIBS__BUCKETS);
   servers("kill", "redis");
   dibs__tick from = dibs__tick_now();
   give(take_in_the_end(a, "other"));
   print_message("# the anchor granted after %lld ms\n", (long long)((dibs__tick_now().ns - from.ns) / 1000000));
-  dibs_lease *second = take_in_the_end(a, "n"); /* when the holder in this process knows that it is none any more */
-  assert_true(dibs_lease_fence(second) > first);
+  dibs_lease *second = take_in_the_end(a, "n"); /* when the holder in this process knows that it has lost the lease */
+  assert_true(dibs_lease_fence(second).value > first);
   assert_int_equal(look(a).buckets[1], DIBS__BUCKETS);
   give(lease);
   give(second);
   servers("restart", "redis");
   until_on(a, 0);
   second = take_in_the_end(a, "n");
-  assert_true(dibs_lease_fence(second) > first);
+  assert_true(dibs_lease_fence(second).value > first);
   give(second);
   dibs_close(a);
 }
 
-static void a_waiter_outlives_the_death_of_redis(void **state) {
+static void a_waiter_survives_the_death_of_redis(void **state) {
   (void)state;
   dibs_store *a = open_at(uri), *b = open_at(uri);
   dibs_lease_options o = {.size = sizeof o, .ttl_ms = TTL_MS, .wait_ms = SOON_MS};
   dibs_lease *held = take_in_the_end(a, "n"), *waits;
-  uint64_t first = dibs_lease_fence(held);
+  uint64_t first = dibs_lease_fence(held).value;
   struct wait wait = {.status = DIBS_UNKNOWN};
   FINE(dibs_acquire_start(b, "n", &o, waited, &wait, &waits, &error));
   servers("kill", "redis");
@@ -137,7 +170,7 @@ static void a_waiter_outlives_the_death_of_redis(void **state) {
   while (!wait.over && dibs__tick_before(dibs__tick_now(), by)) give(take_in_the_end(a, "other"));
   assert_int_equal(wait.over, 1);
   assert_int_equal(wait.status, DIBS_OK);
-  assert_true(dibs_lease_fence(waits) > first);
+  assert_true(dibs_lease_fence(waits).value > first);
   give(waits);
   give(held);
   servers("restart", "redis");
@@ -145,20 +178,20 @@ static void a_waiter_outlives_the_death_of_redis(void **state) {
   dibs_close(b);
 }
 
-static void who_begins_to_wait_while_redis_is_dead_is_served(void **state) {
+static void a_wait_that_begins_while_redis_is_dead_is_served(void **state) {
   (void)state;
   dibs_store *a = open_at(uri);
   dibs_lease *lease;
   give(take_in_the_end(a, "n"));
   servers("kill", "redis");
-  FINE(take(a, "n", SOON_MS, &lease)); /* one call, and no trouble of it: the names move while it waits */
+  FINE(take(a, "n", SOON_MS, &lease)); /* one call without a failure: the names move while it waits */
   assert_non_null(strstr(dibs_lease_tier(lease), "sqlite"));
   give(lease);
   servers("restart", "redis");
   dibs_close(a);
 }
 
-/* ---- What is lost ---- */
+/* ---- Lost memory ---- */
 
 static void an_emptied_redis_gets_the_next_epoch(void **state) {
   (void)state;
@@ -167,13 +200,13 @@ static void an_emptied_redis_gets_the_next_epoch(void **state) {
   uint64_t last = 0;
   for (int i = 0; i < 3; i++) {
     lease = take_in_the_end(i % 2 ? a : b, "n");
-    assert_true(dibs_lease_fence(lease) > last);
-    last = dibs_lease_fence(lease);
+    assert_true(dibs_lease_fence(lease).value > last);
+    last = dibs_lease_fence(lease).value;
     redis_says("FLUSHALL");
     dibs_lease *other = take_in_the_end(i % 2 ? b : a, "n");
-    assert_true(dibs_lease_fence(other) > last);
-    last = dibs_lease_fence(other);
-    /* What was held before the memory was lost is not ours any more. */
+    assert_true(dibs_lease_fence(other).value > last);
+    last = dibs_lease_fence(other).value;
+    /* A lease from before the memory was lost is lost, too. */
     assert_int_equal(dibs_renew(lease, 0, &error), DIBS_LOST);
     dibs_lease_free(lease);
     give(other);
@@ -194,8 +227,8 @@ static void an_old_dump_gets_the_next_epoch(void **state) {
   uint64_t last = 0;
   for (int i = 0; i < 20; i++) {
     dibs_lease *lease = take_in_the_end(a, "n");
-    assert_true(dibs_lease_fence(lease) > last);
-    last = dibs_lease_fence(lease);
+    assert_true(dibs_lease_fence(lease).value > last);
+    last = dibs_lease_fence(lease).value;
     give(lease);
   }
   servers("kill", "redis");
@@ -204,16 +237,16 @@ static void an_old_dump_gets_the_next_epoch(void **state) {
   servers("restart", "redis");
   for (int i = 0; i < 20; i++) {
     dibs_lease *lease = take_in_the_end(a, "n");
-    assert_true(dibs_lease_fence(lease) > last);
-    last = dibs_lease_fence(lease);
+    assert_true(dibs_lease_fence(lease).value > last);
+    last = dibs_lease_fence(lease).value;
     give(lease);
   }
   dibs_close(a);
 }
 
-/* ---- Who decides ---- */
+/* ---- Decisions ---- */
 
-static void one_with_a_wrong_password_moves_nothing(void **state) {
+static void a_client_with_a_wrong_password_moves_nothing(void **state) {
   (void)state;
   char wrong[1200];
   const char *colon = strchr(redis_uri + strlen("redis://"), ':'), *sign = strchr(redis_uri, '@');
@@ -222,7 +255,7 @@ static void one_with_a_wrong_password_moves_nothing(void **state) {
   dibs_store *a = open_at(uri), *denied;
   dibs_lease *lease = take_in_the_end(a, "n"), *theirs;
   denied = open_at(wrong);
-  /* Neither at once, nor by waiting: that would be for ever. */
+  /* Neither at once nor after waiting, which would last for ever. */
   for (int i = 0; i < 20; i++) {
     assert_int_equal(take(denied, "other", i % 2 ? SOON_MS : 0, &theirs), DIBS_DENIED);
     assert_non_null(strstr(error.text, "redis://"));
@@ -230,7 +263,7 @@ static void one_with_a_wrong_password_moves_nothing(void **state) {
   }
   FINE(dibs_renew(lease, 0, &error));
   assert_int_equal(look(a).buckets[0], DIBS__BUCKETS);
-  /* Who is let in nowhere else can still move the names. */
+  /* A client that only the anchor accepts can still move the names. */
   FINE(dibs_tier_move(denied, "sqlite", &error));
   give(take_in_the_end(denied, "other"));
   give(lease);
@@ -238,7 +271,7 @@ static void one_with_a_wrong_password_moves_nothing(void **state) {
   dibs_close(a);
 }
 
-static void whoever_opens_one_tier_alone_is_refused(void **state) {
+static void a_client_that_opens_one_tier_alone_is_refused(void **state) {
   (void)state;
   char alone[1200];
   dibs_lease *lease;
@@ -271,7 +304,7 @@ static void a_tenth_of_the_buckets_is_rolled_out(void **state) {
 
 /* ---- Strictness ---- */
 
-static void strict_lets_no_two_hold(void **state) {
+static void strict_never_has_two_holders(void **state) {
   (void)state;
   dibs_store *a = open_at(uri), *b = open_at(uri);
   dibs_lease_options o = {.size = sizeof o, .ttl_ms = 1000, .flags = DIBS_NO_RENEW};
@@ -291,9 +324,9 @@ static void strict_lets_no_two_hold(void **state) {
     assert_true(dibs__tick_before(dibs__tick_now(), by));
     dibs__nap_ms(2);
   }
-  assert_true(alive_then); /* it did wait */
+  assert_true(alive_then); /* the grant waited */
   assert_int_equal(dibs_lease_alive(held), 0);
-  assert_true(dibs_lease_fence(next) > dibs_lease_fence(held));
+  assert_true(dibs_lease_fence(next).value > dibs_lease_fence(held).value);
   dibs_lease_free(held);
   give(next);
   dibs_close(a);
@@ -319,16 +352,16 @@ static void many_clients_move_together(void **state) {
   }
   for (int i = 0; i < CLIENTS; i++) {
     dibs_lease *lease = take_in_the_end(all[i], "n");
-    assert_true(dibs_lease_fence(lease) > last);
-    last = dibs_lease_fence(lease);
+    assert_true(dibs_lease_fence(lease).value > last);
+    last = dibs_lease_fence(lease).value;
     give(lease);
   }
   servers("resume", "redis");
   until_on(all[0], 0);
   for (int i = 0; i < CLIENTS; i++) {
     dibs_lease *lease = take_in_the_end(all[i], "n");
-    assert_true(dibs_lease_fence(lease) > last);
-    last = dibs_lease_fence(lease);
+    assert_true(dibs_lease_fence(lease).value > last);
+    last = dibs_lease_fence(lease).value;
     give(lease);
     dibs_close(all[i]);
   }
@@ -341,17 +374,18 @@ int main(int argc, char **argv) {
   if (!mkdtemp(folder)) return 1;
 #define CASE(f) cmocka_unit_test_setup(f, begin)
   const struct CMUnitTest tests[] = {
-      CASE(a_holder_whose_bucket_moved_learns_it),
-      CASE(a_waiter_goes_on_waiting_on_the_new_tier),
-      CASE(redis_killed_the_anchor_takes_over_and_gives_back),
-      CASE(a_waiter_outlives_the_death_of_redis),
-      CASE(who_begins_to_wait_while_redis_is_dead_is_served),
+      CASE(a_holder_keeps_its_lease_when_its_bucket_moves),
+      CASE(a_holder_learns_that_its_tier_was_opened_by_hand),
+      CASE(a_waiter_keeps_waiting_on_the_new_tier),
+      CASE(the_anchor_replaces_a_killed_redis_and_returns_the_buckets),
+      CASE(a_waiter_survives_the_death_of_redis),
+      CASE(a_wait_that_begins_while_redis_is_dead_is_served),
       CASE(an_emptied_redis_gets_the_next_epoch),
       CASE(an_old_dump_gets_the_next_epoch),
-      CASE(one_with_a_wrong_password_moves_nothing),
-      CASE(whoever_opens_one_tier_alone_is_refused),
+      CASE(a_client_with_a_wrong_password_moves_nothing),
+      CASE(a_client_that_opens_one_tier_alone_is_refused),
       CASE(a_tenth_of_the_buckets_is_rolled_out),
-      CASE(strict_lets_no_two_hold),
+      CASE(strict_never_has_two_holders),
       CASE(many_clients_move_together),
   };
   if (argc > 2) cmocka_set_test_filter(argv[2]);

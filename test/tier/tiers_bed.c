@@ -28,7 +28,7 @@ void server_uri(const char *variable, char *to, size_t size) {
     snprintf(to, size, "%.*s", (int)strcspn(at, "'"), at);
   }
   assert_int_equal(pclose(from), 0);
-  if (!*to) fail_msg("%s is not to be had", variable);
+  if (!*to) fail_msg("script/servers env does not print %s", variable);
 }
 
 dibs_store *open_at(const char *at) {
@@ -79,7 +79,7 @@ void until_on(dibs_store *store, int tier) {
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), SOON_MS);
   while (look(store).buckets[tier] != DIBS__BUCKETS) {
     if (!dibs__tick_before(dibs__tick_now(), by))
-      fail_msg("not all is on tier %d: %u", tier, look(store).buckets[tier]);
+      fail_msg("not all buckets are on tier %d: %u", tier, look(store).buckets[tier]);
     dibs__nap_ms(5);
   }
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 #ifndef DIBS_TEST_TIER_TIERS_BED_H
 #define DIBS_TEST_TIER_TIERS_BED_H
-/* Servers of a test's own, stores over them, and clients that ask until they are granted. */
+/* Servers of the test's own, stores over them, and clients that repeat a request until it is granted. */
 #include "base/port.h"
-#include "dibs.h"
+#include "dibs/admin.h"
 #include "store/store.h"
 
 #include <setjmp.h>
@@ -18,12 +18,12 @@
 
 enum { SOON_MS = 15000, TTL_MS = 5000 };
 
-extern dibs_error error; /* of the latest call */
+extern dibs_error error; /* message of the latest call */
 
 void command(const char *text);
-/* script/servers VERB WHICH, in the folder of with.sh --private. */
+/* Runs script/servers VERB WHICH in the folder of with.sh --private. */
 void servers(const char *verb, const char *which);
-/* What script/servers env says of a variable. */
+/* The value of a variable of script/servers env. */
 void server_uri(const char *variable, char *to, size_t size);
 
 dibs_store *open_at(const char *uri);
@@ -31,7 +31,7 @@ void fine_at(int line, dibs_status got);
 #define FINE(call) fine_at(__LINE__, call)
 
 dibs_status take(dibs_store *store, const char *name, int64_t wait_ms, dibs_lease **lease);
-/* Asks until it is granted, as a client does whose store is in trouble. */
+/* Repeats the request until it is granted, as a client does while its store fails. */
 dibs_lease *take_in_the_end(dibs_store *store, const char *name);
 void give(dibs_lease *lease);
 

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* A module that is not what it should be, in the way that DIBS__ODD tells; built once for each. */
+/* A module with a defect, which DIBS__ODD selects; built once for each defect. */
 #include "store/registry.h"
 
 enum { ODD_FINE, ODD_ABI, ODD_SIZE, ODD_NOTHING, ODD_OTHER_SCHEME, ODD_NOT_WHOLE };
 
 static dibs__status odd_open(const struct dibs__uri *uri, struct dibs__dstore *const inner[], size_t count,
-                             dibs__tick by, struct dibs__dstore **store, struct dibs__said *said) {
+                             dibs__tick by, struct dibs__dstore **store, struct dibs__result *reported) {
   (void)inner, (void)count, (void)by;
   *store = NULL;
-  dibs__say(said, "odd was opened as %s", uri->shown); /* of libdibs: the module found it */
+  dibs__set_message(reported, "odd was opened as %s", uri->shown); /* a function of libdibs: the module found it */
   return DIBS_UNAVAILABLE;
 }
 
@@ -17,8 +17,8 @@ static void odd_close(struct dibs__dstore *store) {
 }
 
 static dibs__status odd_connect(struct dibs__dstore *store, dibs__tick by, struct dibs__session **session,
-                                struct dibs__identity *identity, struct dibs__said *said) {
-  (void)store, (void)by, (void)session, (void)identity, (void)said;
+                                struct dibs__identity *identity, struct dibs__result *reported) {
+  (void)store, (void)by, (void)session, (void)identity, (void)reported;
   return DIBS_UNAVAILABLE;
 }
 
@@ -27,8 +27,8 @@ static void odd_disconnect(struct dibs__session *session) {
 }
 
 static dibs__status odd_run(struct dibs__session *session, struct dibs__op *const ops[], size_t count, dibs__tick by,
-                            struct dibs__said *said) {
-  (void)session, (void)ops, (void)count, (void)by, (void)said;
+                            struct dibs__result *reported) {
+  (void)session, (void)ops, (void)count, (void)by, (void)reported;
   return DIBS_UNAVAILABLE;
 }
 
@@ -39,8 +39,8 @@ static dibs__status odd_events(struct dibs__dstore *store, struct dibs__event *e
 }
 
 static dibs__status odd_list(struct dibs__session *session, const struct dibs__list *list, dibs__tick by,
-                             struct dibs__said *said) {
-  (void)session, (void)list, (void)by, (void)said;
+                             struct dibs__result *reported) {
+  (void)session, (void)list, (void)by, (void)reported;
   return DIBS_UNAVAILABLE;
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #ifndef DIBS_TEST_SIDE_HELP_H
 #define DIBS_TEST_SIDE_HELP_H
-/* What the tests of the side file share: a folder of their own, sides on a database in it, and real processes. */
-#include "drivers/sqlite_side_page.h"
+/* Helpers of the tests of the side file: a folder, sides of a database in it, and real processes. */
+#include "drivers/sqlite/side_impl.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,11 +20,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { LONG_MS = 10000 }; /* no test waits for longer than this for what must come */
+enum { LONG_MS = 10000 }; /* no test waits longer than this for a condition */
 
 struct bed {
   char folder[64], database[80], page[88];
-  struct dibs__said said;
+  struct dibs__result reported;
   struct dibs__side_memory memory;
 };
 
@@ -59,36 +59,37 @@ static inline int bed_clear(void **state) {
   return r;
 }
 
-/* One that is in the middle of opening: it holds the gate. */
+/* A side in the middle of opening: it holds the gate. */
 static inline struct dibs__side *side_at_gate(struct bed *bed) {
   struct dibs__side *side;
-  dibs__status status = dibs__side_open(bed->database, 0600, in_ms(LONG_MS), &side, &bed->memory, &bed->said);
-  if (status != DIBS_OK) fprintf(stderr, "open: %d %s\n", status, bed->said.text);
+  dibs__status status = dibs__side_open(bed->database, 0600, in_ms(LONG_MS), &side, &bed->memory, &bed->reported);
+  if (status != DIBS_OK) fprintf(stderr, "open: %d %s\n", status, bed->reported.text);
   return status == DIBS_OK ? side : NULL;
 }
 
-static const dibs__life life_one = {{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20}};
+static const dibs__incarnation incarnation_one = {
+    {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20}};
 
-/* As a driver opens: the database is there, an incarnation stands. */
+/* Opens as a driver does: the database exists and has an incarnation. */
 static inline struct dibs__side *side_open(struct bed *bed) {
   struct dibs__side *side = side_at_gate(bed);
-  if (!side) abort(); /* it said why */
+  if (!side) abort(); /* the message names the reason */
   if (access(bed->database, F_OK) != 0) write_file(bed->database, "db", 2, 0);
-  if (dibs__side_match_file(side, bed->database, &bed->memory, &bed->said) != DIBS_OK) {
-    fprintf(stderr, "match: %s\n", bed->said.text);
+  if (dibs__side_match_file(side, bed->database, &bed->memory, &bed->reported) != DIBS_OK) {
+    fprintf(stderr, "match: %s\n", bed->reported.text);
     abort();
   }
-  if (bed->memory.life == DIBS__SIDE_NEW) dibs__side_begin(side, &life_one, bed->memory.epoch + 1);
+  if (bed->memory.state == DIBS__SIDE_NEW) dibs__side_begin(side, &incarnation_one, bed->memory.epoch + 1);
   dibs__side_gate_leave(side);
   return side;
 }
 
 static inline dibs__status try_open(struct bed *bed, int64_t ms, struct dibs__side **side) {
-  memset(&bed->said, 0, sizeof bed->said);
-  return dibs__side_open(bed->database, 0600, in_ms(ms), side, &bed->memory, &bed->said);
+  memset(&bed->reported, 0, sizeof bed->reported);
+  return dibs__side_open(bed->database, 0600, in_ms(ms), side, &bed->memory, &bed->reported);
 }
 
-/* Memory that a test's processes share beside the page. */
+/* Memory that the processes of a test share in addition to the page. */
 static inline void *shared(size_t size) {
   void *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   assert_true(at != MAP_FAILED);
@@ -100,7 +101,7 @@ static inline pid_t child(int (*body)(struct bed *bed, void *arg), struct bed *b
   fflush(NULL);
   pid_t pid = fork();
   if (pid == 0) {
-    alarm(60); /* a child that nobody ends any more ends itself */
+    alarm(60); /* a child ends itself if its parent does not */
     _exit(body(bed, arg));
   }
   assert_true(pid > 0);

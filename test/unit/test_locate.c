@@ -21,28 +21,28 @@ static void put(const char *text, size_t len) {
 /* The section of a file with that text means that URI. */
 static void means(const char *text, const char *section, const char *want) {
   char name[160], *uri;
-  struct dibs__said said = {.text = ""};
+  struct dibs__result reported = {.text = ""};
   put(text, strlen(text));
   snprintf(name, sizeof name, "%s%s", file, section);
-  if (dibs__locate(name, &uri, &said) != DIBS_OK) fail_msg("%s: %s", section, said.text);
+  if (dibs__locate(name, &uri, &reported) != DIBS_OK) fail_msg("%s: %s", section, reported.text);
   assert_string_equal(uri, want);
   dibs__locate_free(uri);
 }
 
-/* It is refused, in words that have `say` in them and no secret. */
+/* It is refused with a message that contains `say` and no secret. */
 static void refuses(const char *text, const char *section, const char *say) {
   char name[160], *uri = name;
-  struct dibs__said said = {.text = ""};
+  struct dibs__result reported = {.text = ""};
   put(text, strlen(text));
   snprintf(name, sizeof name, "%s%s", file, section);
-  assert_int_equal(dibs__locate(name, &uri, &said), DIBS_INVALID);
+  assert_int_equal(dibs__locate(name, &uri, &reported), DIBS_INVALID);
   assert_null(uri);
-  if (!strstr(said.text, say)) fail_msg("'%s' is not in '%s'", say, said.text);
-  if (!strstr(said.text, "app.ini")) fail_msg("no file is named in '%s'", said.text);
-  if (strstr(said.text, "hunter") || strstr(said.text, "app:")) fail_msg("a password: %s", said.text);
+  if (!strstr(reported.text, say)) fail_msg("'%s' is not in '%s'", say, reported.text);
+  if (!strstr(reported.text, "app.ini")) fail_msg("no file is named in '%s'", reported.text);
+  if (strstr(reported.text, "hunter") || strstr(reported.text, "app:")) fail_msg("a password: %s", reported.text);
 }
 
-static void a_name_is_told_from_a_uri(void **state) {
+static void a_name_differs_from_a_uri(void **state) {
   static const char *const files[] = {"app.ini",        "app.ini#live",     "./app.ini",     "/etc/x/app.ini#a.b",
                                       "a#b/app.ini",    "a#b/app.ini#live", "app.ini#x.ini", "/srv/a:b/app.ini",
                                       "./a:b/app.ini#", "redis://is/an.ini"};
@@ -50,7 +50,7 @@ static void a_name_is_told_from_a_uri(void **state) {
                                      "redis://h/0",   "sqlite:a.db#x.ini", "app.INI", "",         "redis://h:1/app.ini",
                                      "memory:a.ini#x"};
   (void)state;
-  /* The last of the files has a colon and is none. */
+  /* The last of these has a colon and is not a URI. */
   for (size_t i = 0; i < COUNT_OF(files); i++) {
     bool is = dibs__locate_is_file(files[i]);
     if (is != (i + 1 < COUNT_OF(files))) fail_msg("%s", files[i]);
@@ -59,14 +59,54 @@ static void a_name_is_told_from_a_uri(void **state) {
     if (dibs__locate_is_file(uris[i])) fail_msg("%s", uris[i]);
   for (size_t i = 0; i < COUNT_OF(uris); i++) {
     char *uri;
-    struct dibs__said said = {.text = ""};
-    assert_int_equal(dibs__locate(uris[i], &uri, &said), DIBS_OK);
+    struct dibs__result reported = {.text = ""};
+    assert_int_equal(dibs__locate(uris[i], &uri, &reported), DIBS_OK);
     assert_string_equal(uri, uris[i]);
     dibs__locate_free(uri);
   }
 }
 
-static void a_section_says_which_store(void **state) {
+static void the_printed_form_of_a_name(void **state) {
+  static const char *const secret[] = {"postgres://app:hunter2@db/app", "redis://:hunter2@cache,sqlite:x.db",
+                                       "redis://h,h2/0?sentinel=x&sentinel_password=hunter2", "hunter2"};
+  static const char *const open[] = {"postgres://app@db/app", "sqlite:x.db", "/etc/x/app.ini#live",
+                                     "memory:", "redis://cache,mysql://db/app"};
+  (void)state;
+  for (size_t i = 0; i < COUNT_OF(secret); i++)
+    if (!dibs__locate_has_secret(secret[i])) fail_msg("%s has a secret", secret[i]);
+  for (size_t i = 0; i < COUNT_OF(open); i++)
+    if (dibs__locate_has_secret(open[i])) fail_msg("%s has no secret", open[i]);
+}
+
+static void stores_with_a_server(void **state) {
+  static const char *const server[] = {"postgres://db/app", "mysql:///app?socket=/run/x", "trace+redis://h/0",
+                                       "redis://h/0,sqlite:x.db"};
+  static const char *const none[] = {"sqlite:x.db", "memory:", "fault+sqlite:x.db", "sqlite:a.db,sqlite:b.db", "what"};
+  (void)state;
+  for (size_t i = 0; i < COUNT_OF(server); i++)
+    if (!dibs__locate_has_server(server[i])) fail_msg("%s has a server", server[i]);
+  for (size_t i = 0; i < COUNT_OF(none); i++)
+    if (dibs__locate_has_server(none[i])) fail_msg("%s has no server", none[i]);
+}
+
+static void an_unnamed_store(void **state) {
+  struct dibs__result reported = {.text = ""};
+  enum dibs__named_by by;
+  char *name;
+  (void)state;
+  assert_int_equal(setenv("DIBS_STORE", "", 1), 0);
+  assert_int_equal(dibs__locate_default(&name, &by, &reported), DIBS_INVALID);
+  assert_null(name);
+  assert_non_null(strstr(reported.text, "DIBS_STORE is empty"));
+  assert_int_equal(setenv("DIBS_STORE", "memory:x", 1), 0);
+  assert_int_equal(dibs__locate_default(&name, &by, &reported), DIBS_OK);
+  assert_int_equal(by, DIBS__BY_ENVIRONMENT);
+  assert_string_equal(name, "memory:x");
+  dibs__locate_free(name);
+  assert_int_equal(unsetenv("DIBS_STORE"), 0);
+}
+
+static void a_section_names_a_store(void **state) {
   (void)state;
   const char *two = "\xef\xbb\xbf# ours\r\n[store]\r\nstore = memory:\r\n[live]\r\n"
                     "store=redis://cache,mysql://app:hunter2@db/app # both\r\n";
@@ -78,7 +118,7 @@ static void a_section_says_which_store(void **state) {
   means("[a]\ntiers.x = 1\n[b]\nstore = memory:\n", "#b", "memory:");
 }
 
-static void parameters_of_tiers_come_to_the_last_member(void **state) {
+static void parameters_of_tiers_go_to_the_last_member(void **state) {
   (void)state;
   means("[a]\ntiers.strictness = strict\nstore = redis://c,mysql://d/app\ntiers.timeout = 300\n[b]\ntiers.wait=9\n",
         "#a", "redis://c,mysql://d/app?tiers.strictness=strict&tiers.timeout=300");
@@ -86,7 +126,7 @@ static void parameters_of_tiers_come_to_the_last_member(void **state) {
         "redis://c?prefix=q,mysql://d/app?tiers.timeout=300");
   means("[a]\nstore = redis://c,mysql://d/app?prefix=q\ntiers.timeout = 300\n", "#a",
         "redis://c,mysql://d/app?prefix=q&tiers.timeout=300");
-  /* A comma within what the last member's own parameters say begins no other. */
+  /* A comma within a parameter of the last member does not begin another member. */
   means("[a]\nstore = redis://c,postgres:///app?host=a,b\ntiers.timeout = 300\n", "#a",
         "redis://c,postgres:///app?host=a,b&tiers.timeout=300");
   means("[a]\nstore = redis://c,postgres://a:1,b:2/app\ntiers.timeout = 300\n", "#a",
@@ -102,15 +142,15 @@ static void files_are_in_the_folder_of_the_ini_file(void **state) {
   char here[200];
   assert_non_null(getcwd(here, sizeof here));
   assert_int_equal(chdir(folder), 0);
-  struct dibs__said said = {.text = ""};
+  struct dibs__result reported = {.text = ""};
   char *uri;
   assert_int_equal(mkdir("sub%", 0700), 0);
   assert_int_equal(rename("app.ini", "sub%/x.ini"), 0);
-  assert_int_equal(dibs__locate("sub%/x.ini#a", &uri, &said), DIBS_OK);
+  assert_int_equal(dibs__locate("sub%/x.ini#a", &uri, &reported), DIBS_OK);
   assert_string_equal(uri, "sqlite:sub%25/a.db?mode=0660,SQLite:///b.db,trace+sqlite:sub%25/c/d.db,sqlite:");
   dibs__locate_free(uri);
   assert_int_equal(rename("sub%/x.ini", "x.ini"), 0);
-  assert_int_equal(dibs__locate("x.ini#a", &uri, &said), DIBS_OK);
+  assert_int_equal(dibs__locate("x.ini#a", &uri, &reported), DIBS_OK);
   assert_string_equal(uri, "sqlite:a.db?mode=0660,SQLite:///b.db,trace+sqlite:c/d.db,sqlite:");
   dibs__locate_free(uri);
   assert_int_equal(unlink("x.ini") | rmdir("sub%") | chdir(here), 0);
@@ -142,29 +182,30 @@ static void a_name_is_found_from_another_folder(void **state) {
   }
 }
 
-static void what_is_wrong_is_said_and_no_password(void **state) {
+static void mistakes_are_reported_without_passwords(void **state) {
   (void)state;
   refuses("", "#live", "has no section [live]");
   refuses("[a]\nstore = memory:\n", "", "has no section [store]");
   refuses("[a]\nstore = memory:\n", "#A", "has no section [A]");
   refuses("[live]\n", "#live", "[live] has no store: write store = URI");
   refuses("[live]\ntiers.wait = 3\n", "#live", "[live] has no store");
-  refuses("[live]\nstore =\n", "#live", ":2: store is a URI");
-  refuses("[live]\nstore = memory:\nstore = mysql://app:hunter2@db/app\n", "#live", ":3: 'store' is there twice");
-  refuses("[live]\nstor = mysql://app:hunter2@db/app\n", "#live", ":2: there is no key 'stor'");
-  refuses("[live]\nstore = memory:\ntier.wait = 3\n", "#live", ":3: there is no key 'tier.wait'");
-  refuses("[live]\nstore = memory:\ntiers.wait = a&b=hunter2\n", "#live", ":3: the value of tiers.wait has letters");
+  refuses("[live]\nstore =\n", "#live", ":2: store is not a URI");
+  refuses("[live]\nstore = memory:\nstore = mysql://app:hunter2@db/app\n", "#live", ":3: 'store' occurs twice");
+  refuses("[live]\nstor = mysql://app:hunter2@db/app\n", "#live", ":2: the key 'stor' is unknown");
+  refuses("[live]\nstore = memory:\ntier.wait = 3\n", "#live", ":3: the key 'tier.wait' is unknown");
+  refuses("[live]\nstore = memory:\ntiers.wait = a&b=hunter2\n", "#live", ":3: the value of tiers.wait has other");
   refuses("[live]\nstore = memory:\ntiers.wait =\n", "#live", ":3: the value of tiers.wait");
-  /* Also in a section that is not asked for. */
-  refuses("[live]\nstore = memory:\n[old]\ncolour = red\n", "#live", ":4: there is no key 'colour'");
-  refuses("[live]\nstore = memory:\n[old]\nstore =\n", "#live", ":4: store is a URI");
-  refuses("store = memory:\n[live]\n", "#live", ":1: 'store' stands in no section");
-  refuses("[live]\nstore = memory:\n[live]\n", "#live", ":3: there is a section [live] above");
+  /* Also in a section that is not used. */
+  refuses("[live]\nstore = memory:\n[old]\ncolour = red\n", "#live", ":4: the key 'colour' is unknown");
+  refuses("[live]\nstore = memory:\n[old]\nstore =\n", "#live", ":4: store is not a URI");
+  refuses("store = memory:\n[live]\n", "#live", ":1: 'store' is outside of a section");
+  refuses("[live]\nstore = memory:\n[live]\n", "#live", ":3: the section [live] already exists above");
   /* A password without its key. */
-  refuses("[live]\nmysql://app:hunter2@db/app\n", "#live", ":2: what stands here is neither [section] nor key = value");
-  refuses("[live]\nstore mysql://app:hunter2@db/app?x=1\n", "#live", ":2: what stands here is no key");
-  refuses("[live]\n[mysql://app:hunter2@db/app\n", "#live", ":2: what stands here begins a section");
-  refuses("[mysql://app:hunter2@db/app]\n", "#live", ":1: what stands here is no name of a section");
+  refuses("[live]\nmysql://app:hunter2@db/app\n", "#live",
+          ":2: the text on this line is neither [section] nor key = value");
+  refuses("[live]\nstore mysql://app:hunter2@db/app?x=1\n", "#live", ":2: the text on this line is not a key");
+  refuses("[live]\n[mysql://app:hunter2@db/app\n", "#live", ":2: the text on this line begins a section");
+  refuses("[mysql://app:hunter2@db/app]\n", "#live", ":1: the text on this line is not a section name");
   char text[4000] = "[live]\nstore = memory:\n", value[DIBS_NAME_MAX];
   memset(value, 'x', sizeof value - 1);
   value[sizeof value - 1] = '\0';
@@ -172,33 +213,33 @@ static void what_is_wrong_is_said_and_no_password(void **state) {
   refuses(text, "#live", "too many parameters");
 }
 
-static void a_file_that_can_not_be_read(void **state) {
+static void an_unreadable_file_is_reported(void **state) {
   char name[160], *uri;
-  struct dibs__said said = {.text = ""};
+  struct dibs__result reported = {.text = ""};
   (void)state;
   snprintf(name, sizeof name, "%s/none.ini#live", folder);
-  assert_int_equal(dibs__locate(name, &uri, &said), DIBS_UNAVAILABLE);
-  assert_non_null(strstr(said.text, "none.ini can't be read: No such file"));
+  assert_int_equal(dibs__locate(name, &uri, &reported), DIBS_UNAVAILABLE);
+  assert_non_null(strstr(reported.text, "none.ini: No such file"));
   snprintf(name, sizeof name, "%s/dir.ini", folder);
   assert_int_equal(mkdir(name, 0700), 0);
-  assert_int_equal(dibs__locate(name, &uri, &said), DIBS_UNAVAILABLE);
+  assert_int_equal(dibs__locate(name, &uri, &reported), DIBS_UNAVAILABLE);
   assert_int_equal(rmdir(name), 0);
-  assert_non_null(strstr(said.text, "dir.ini can't be read: Is a directory"));
+  assert_non_null(strstr(reported.text, "dir.ini: Is a directory"));
   if (geteuid() != 0) {
     put("[live]\nstore = memory:\n", 22);
     assert_int_equal(chmod(file, 0), 0);
-    assert_int_equal(dibs__locate(file, &uri, &said), DIBS_DENIED);
+    assert_int_equal(dibs__locate(file, &uri, &reported), DIBS_DENIED);
     assert_int_equal(unlink(file), 0);
   }
   char longer[6000];
   memset(longer, 'x', sizeof longer);
   memcpy(longer + sizeof longer - 5, ".ini", 5);
-  assert_int_equal(dibs__locate(longer, &uri, &said), DIBS_INVALID);
-  assert_non_null(strstr(said.text, "too long"));
+  assert_int_equal(dibs__locate(longer, &uri, &reported), DIBS_INVALID);
+  assert_non_null(strstr(reported.text, "too long"));
   char nul[] = "[live]\nstore = mem\0ory:\n";
   put(nul, sizeof nul - 1);
   snprintf(name, sizeof name, "%s#live", file);
-  assert_int_equal(dibs__locate(name, &uri, &said), DIBS_INVALID);
+  assert_int_equal(dibs__locate(name, &uri, &reported), DIBS_INVALID);
 }
 
 static int make_folder(void **state) {
@@ -218,13 +259,16 @@ static int remove_folder(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_name_is_told_from_a_uri),
-      cmocka_unit_test(a_section_says_which_store),
-      cmocka_unit_test(parameters_of_tiers_come_to_the_last_member),
+      cmocka_unit_test(a_name_differs_from_a_uri),
+      cmocka_unit_test(the_printed_form_of_a_name),
+      cmocka_unit_test(stores_with_a_server),
+      cmocka_unit_test(an_unnamed_store),
+      cmocka_unit_test(a_section_names_a_store),
+      cmocka_unit_test(parameters_of_tiers_go_to_the_last_member),
       cmocka_unit_test(files_are_in_the_folder_of_the_ini_file),
       cmocka_unit_test(a_name_is_found_from_another_folder),
-      cmocka_unit_test(what_is_wrong_is_said_and_no_password),
-      cmocka_unit_test(a_file_that_can_not_be_read),
+      cmocka_unit_test(mistakes_are_reported_without_passwords),
+      cmocka_unit_test(an_unreadable_file_is_reported),
   };
   return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

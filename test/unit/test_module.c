@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Modules as users meet them: through libdibs.so and through the command.  This program is linked to libdibs.so and
- * knows nothing of its inside.  Arguments: the folder of the modules, the command.
+ * Modules through libdibs.so and through the command, as users load them.  This program is linked to libdibs.so and
+ * knows nothing of its internals.  Arguments: the folder of the modules, the command.
  */
 #include "dibs.h"
 #include "unit.h"
@@ -63,6 +63,35 @@ static void command_loads_modules(void **state) {
   assert_non_null(strstr(traced, "\"op\":\"lease.acquire\",\"name\":\"nightly\""));
 }
 
+/* Without DIBS_MODULE_PATH, and without an installed dibs. */
+static void build_tree_finds_its_own_modules(void **state) {
+  (void)state;
+  char line[1024], uri[128];
+  snprintf(line, sizeof line, "%s run --store 'trace+memory:?trace.file=%s' nightly -- true", command, file);
+  assert_int_equal(system(line), 0);
+  read_trace();
+  assert_non_null(strstr(traced, "\"op\":\"lease.acquire\",\"name\":\"nightly\""));
+  dibs_error error = {DIBS_OK, ""};
+  dibs_store *store;
+  snprintf(uri, sizeof uri, "trace+memory:?trace.file=%s", file);
+  if (dibs_open(uri, NULL, &store, &error) != DIBS_OK) fail_msg("%s", error.text);
+  dibs_close(store);
+}
+
+static void misspelt_scheme_names_the_near_one(void **state) {
+  (void)state;
+  static const char *const pairs[][2] = {{"postgre://h/d", "\"postgres:\""},
+                                         {"mysq://h/d", "\"mysql:\""},
+                                         {"sqlit:x", "\"sqlite:\""},
+                                         {"reddis:", "\"redis:\""}};
+  for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+    dibs_error error;
+    dibs_store *store;
+    assert_int_equal(dibs_open(pairs[i][0], NULL, &store, &error), DIBS_UNSUPPORTED);
+    if (!strstr(error.text, pairs[i][1]) || !strstr(error.text, "did you mean")) fail_msg("%s", error.text);
+  }
+}
+
 static void missing_module_is_an_answer(void **state) {
   (void)state;
   dibs_error error;
@@ -80,6 +109,8 @@ int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(library_loads_modules, make_file, remove_file),
       cmocka_unit_test_setup_teardown(command_loads_modules, make_file, remove_file),
+      cmocka_unit_test_setup_teardown(build_tree_finds_its_own_modules, make_file, remove_file),
+      cmocka_unit_test(misspelt_scheme_names_the_near_one),
       cmocka_unit_test(missing_module_is_an_answer),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

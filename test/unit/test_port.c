@@ -18,7 +18,7 @@ static dibs__tick in_ms(int64_t ms) {
   return dibs__tick_add_ms(dibs__tick_now(), ms);
 }
 
-/* Waits until the word is `wanted`; fails when it does not come. */
+/* Waits until the word is `wanted`; fails the test if that does not happen. */
 static void await(dibs__word *word, uint32_t wanted) {
   dibs__tick by = in_ms(LONG_MS);
   for (uint32_t seen; (seen = atomic_load(word)) != wanted;)
@@ -32,7 +32,7 @@ static void set(dibs__word *word, uint32_t value) {
 
 /* ---- Time ---- */
 
-static void ticks_go_on_and_are_rounded_up(void **state) {
+static void ticks_advance_and_are_rounded_up(void **state) {
   (void)state;
   dibs__tick a = dibs__tick_now(), b = dibs__tick_now();
   assert_false(dibs__tick_before(b, a));
@@ -47,7 +47,7 @@ static void ticks_go_on_and_are_rounded_up(void **state) {
   assert_true(dibs__tick_add_ms(at, -1).ns == INT64_MAX);
 }
 
-static void boot_and_clock_are_told_apart(void **state) {
+static void boots_and_clocks_are_distinguished(void **state) {
   (void)state;
   char id[37], again[37];
   assert_true(dibs__boot_id(id));
@@ -58,7 +58,7 @@ static void boot_and_clock_are_told_apart(void **state) {
   assert_true(dibs__boot_clock_offset_ns() == dibs__boot_clock_offset_ns());
 }
 
-static void nap_lasts_as_long_as_it_is_said(void **state) {
+static void nap_lasts_as_long_as_it_is_reported(void **state) {
   (void)state;
   dibs__tick since = dibs__tick_now();
   dibs__nap_ms(30);
@@ -99,7 +99,7 @@ static struct drawn draw(void) {
   return drawn;
 }
 
-/* What a child sees, and its child. */
+/* Draws in a child, and in its child. */
 static void draw_after_forks(int to, int depth) {
   pid_t child = fork();
   if (child == 0) {
@@ -116,7 +116,7 @@ static void child_has_another_generation_and_other_random_bytes(void **state) {
   (void)state;
   int ends[2];
   struct drawn drawn[3];
-  draw(); /* there is a stock that could be handed out twice */
+  draw(); /* a buffer exists that could be returned twice */
   assert_int_equal(pipe(ends), 0);
   draw_after_forks(ends[1], 2);
   assert_int_equal(read(ends[0], &drawn[1], sizeof drawn[1]), sizeof drawn[1]);
@@ -162,17 +162,17 @@ static void thread_blocks_signals_and_has_its_name(void **state) {
   assert_int_not_equal(seen.self, 0);
   assert_int_not_equal(seen.self, dibs__thread_self());
   pthread_sigmask(SIG_SETMASK, NULL, &after);
-  for (int i = 1; i <= SIGRTMAX; i++) /* ours are as they were */
+  for (int i = 1; i <= SIGRTMAX; i++) /* this thread's signals are unchanged */
     assert_int_equal(sigismember(&before, i), sigismember(&after, i));
   dibs__thread_join(NULL);
 }
 
-static void thread_that_can_not_be_had_is_said(void **state) {
+static void a_thread_that_cannot_start_is_reported(void **state) {
   (void)state;
   fflush(NULL);
   pid_t child = fork();
   if (child == 0) {
-    pthread_attr_t large; /* a stack that has no room anywhere */
+    pthread_attr_t large; /* a stack larger than the address space */
     struct seen seen;
     if (pthread_attr_init(&large) || pthread_attr_setstacksize(&large, (size_t)1 << 50) ||
         pthread_setattr_default_np(&large))
@@ -198,7 +198,7 @@ static void count(void *arg) {
   }
 }
 
-static void mutex_lets_one_in(void **state) {
+static void a_mutex_admits_one_thread(void **state) {
   (void)state;
   struct counter counter = {.count = 0};
   dibs__thread *threads[4];
@@ -221,14 +221,14 @@ static void wait_ends_at_its_deadline(void **state) {
   }
 }
 
-static void wait_with_a_deadline_in_the_past_only_looks(void **state) {
+static void a_wait_with_a_past_deadline_only_checks(void **state) {
   (void)state;
   dibs__word word = 7;
   assert_false(dibs__word_wait(&word, 7, DIBS__TICK_ZERO, false));
   assert_false(dibs__word_wait(&word, 8, dibs__tick_now(), false));
 }
 
-static void wait_does_not_begin_when_the_word_differs(void **state) {
+static void a_wait_ends_at_once_if_the_word_differs(void **state) {
   (void)state;
   dibs__word word = 8;
   errno = 77;
@@ -289,30 +289,30 @@ static void words_wake_other_processes(void **state) {
   munmap(pair, sizeof *pair);
 }
 
-/* ---- Bells and shields ---- */
+/* ---- Notifiers and shields ---- */
 
-static bool rings(int fd) {
+static bool notices(int fd) {
   struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
   return poll(&poll_fd, 1, 0) == 1;
 }
 
-static void bell_rings_until_lowered(void **state) {
+static void a_notifier_is_readable_until_lowered(void **state) {
   (void)state;
-  int bell = dibs__bell_open();
-  assert_true(bell >= 0);
-  assert_true(fcntl(bell, F_GETFD) & FD_CLOEXEC);
-  assert_false(rings(bell));
-  dibs__bell_raise(bell);
-  dibs__bell_raise(bell);
-  assert_true(rings(bell));
-  assert_true(rings(bell));
-  dibs__bell_lower(bell);
-  assert_false(rings(bell));
-  dibs__bell_lower(bell); /* does not block */
-  dibs__bell_raise(bell);
-  assert_true(rings(bell));
-  dibs__bell_close(bell);
-  dibs__bell_close(-1);
+  int notifier = dibs__notifier_open();
+  assert_true(notifier >= 0);
+  assert_true(fcntl(notifier, F_GETFD) & FD_CLOEXEC);
+  assert_false(notices(notifier));
+  dibs__notifier_raise(notifier);
+  dibs__notifier_raise(notifier);
+  assert_true(notices(notifier));
+  assert_true(notices(notifier));
+  dibs__notifier_lower(notifier);
+  assert_false(notices(notifier));
+  dibs__notifier_lower(notifier); /* does not block */
+  dibs__notifier_raise(notifier);
+  assert_true(notices(notifier));
+  dibs__notifier_close(notifier);
+  dibs__notifier_close(-1);
 }
 
 static volatile sig_atomic_t caught;
@@ -322,7 +322,7 @@ static void on_signal(int number) {
   caught++;
 }
 
-static void shield_keeps_signals_off_until_lowered(void **state) {
+static void a_shield_blocks_signals_until_lowered(void **state) {
   (void)state;
   struct sigaction action = {.sa_handler = on_signal}, before;
   sigaction(SIGUSR1, &action, &before);
@@ -349,7 +349,7 @@ static void *under_shield(void *arg) {
   dibs__shield_raise(&shield);
   set(&torn->inside, 1);
   await(&torn->cancelled, 1);
-  pthread_testcancel(); /* would end it here */
+  pthread_testcancel(); /* would end it here without the shield */
   set(&torn->left, 1);
   dibs__shield_lower(&shield);
   pthread_testcancel();
@@ -357,7 +357,7 @@ static void *under_shield(void *arg) {
   return NULL;
 }
 
-static void shield_keeps_cancellation_off_until_lowered(void **state) {
+static void a_shield_blocks_cancellation_until_lowered(void **state) {
   (void)state;
   struct torn torn = {0, 0, 0};
   pthread_t thread;
@@ -373,22 +373,22 @@ static void shield_keeps_cancellation_off_until_lowered(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(ticks_go_on_and_are_rounded_up),
-      cmocka_unit_test(boot_and_clock_are_told_apart),
-      cmocka_unit_test(nap_lasts_as_long_as_it_is_said),
+      cmocka_unit_test(ticks_advance_and_are_rounded_up),
+      cmocka_unit_test(boots_and_clocks_are_distinguished),
+      cmocka_unit_test(nap_lasts_as_long_as_it_is_reported),
       cmocka_unit_test(random_bytes_differ),
       cmocka_unit_test(child_has_another_generation_and_other_random_bytes),
       cmocka_unit_test(thread_blocks_signals_and_has_its_name),
-      cmocka_unit_test(thread_that_can_not_be_had_is_said),
-      cmocka_unit_test(mutex_lets_one_in),
+      cmocka_unit_test(a_thread_that_cannot_start_is_reported),
+      cmocka_unit_test(a_mutex_admits_one_thread),
       cmocka_unit_test(wait_ends_at_its_deadline),
-      cmocka_unit_test(wait_with_a_deadline_in_the_past_only_looks),
-      cmocka_unit_test(wait_does_not_begin_when_the_word_differs),
+      cmocka_unit_test(a_wait_with_a_past_deadline_only_checks),
+      cmocka_unit_test(a_wait_ends_at_once_if_the_word_differs),
       cmocka_unit_test(no_wake_up_is_lost),
       cmocka_unit_test(words_wake_other_processes),
-      cmocka_unit_test(bell_rings_until_lowered),
-      cmocka_unit_test(shield_keeps_signals_off_until_lowered),
-      cmocka_unit_test(shield_keeps_cancellation_off_until_lowered),
+      cmocka_unit_test(a_notifier_is_readable_until_lowered),
+      cmocka_unit_test(a_shield_blocks_signals_until_lowered),
+      cmocka_unit_test(a_shield_blocks_cancellation_until_lowered),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

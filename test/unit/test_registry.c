@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Arguments: the folder of the odd modules, the folder of the real ones. */
-#include "drivers/memory.h"
+#include "drivers/memory/memory.h"
 #include "store/registry.h"
 #include "unit.h"
 
@@ -13,16 +13,17 @@
 static const char *odd_folder, *real_folder;
 
 static dibs__status find(const char *scheme, const char *path, const struct dibs__driver **driver,
-                         struct dibs__said *said) {
-  *said = (struct dibs__said){.text = ""};
-  return dibs__driver_find(scheme, path, driver, said);
+                         struct dibs__result *reported) {
+  *reported = (struct dibs__result){.text = ""};
+  return dibs__driver_find(scheme, path, driver, reported);
 }
 
-static dibs__status open_uri(const char *text, const char *path, struct dibs__chain *chain, struct dibs__said *said) {
+static dibs__status open_uri(const char *text, const char *path, struct dibs__chain *chain,
+                             struct dibs__result *reported) {
   struct dibs__uri uri;
-  *said = (struct dibs__said){.text = ""};
-  assert_int_equal(dibs__uri_parse(text, &uri, said), DIBS_OK);
-  dibs__status status = dibs__chain_open(&uri, path, dibs__tick_add_ms(dibs__tick_now(), LONG_MS), chain, said);
+  *reported = (struct dibs__result){.text = ""};
+  assert_int_equal(dibs__uri_parse(text, &uri, reported), DIBS_OK);
+  dibs__status status = dibs__chain_open(&uri, path, dibs__tick_add_ms(dibs__tick_now(), LONG_MS), chain, reported);
   dibs__uri_free(&uri);
   return status;
 }
@@ -30,35 +31,38 @@ static dibs__status open_uri(const char *text, const char *path, struct dibs__ch
 static void built_in_drivers_need_no_file(void **state) {
   (void)state;
   const struct dibs__driver *driver;
-  struct dibs__said said;
-  assert_int_equal(find("memory", "/nowhere", &driver, &said), DIBS_OK);
+  struct dibs__result reported;
+  assert_int_equal(find("memory", "/nowhere", &driver, &reported), DIBS_OK);
   assert_ptr_equal(driver, &dibs__memory_driver);
-  assert_int_equal(find("sqlite", NULL, &driver, &said), DIBS_OK);
+  assert_int_equal(find("sqlite", NULL, &driver, &reported), DIBS_OK);
   assert_string_equal(driver->name, "sqlite");
 }
 
-static void unknown_scheme_says_which_file_and_where(void **state) {
+#define NEXT_STEP "; install its package (libdibs-...), or name its folder in DIBS_MODULE_PATH"
+
+static void an_unknown_scheme_names_the_file_and_the_folders(void **state) {
   (void)state;
   const struct dibs__driver *driver = &dibs__memory_driver;
-  struct dibs__said said;
+  struct dibs__result reported;
   setenv("DIBS_MODULE_PATH", "/by/environment:/and/more", 1);
-  assert_int_equal(find("oracle", "/given", &driver, &said), DIBS_UNSUPPORTED);
+  assert_int_equal(find("oracle", "/given", &driver, &reported), DIBS_UNSUPPORTED);
   assert_null(driver);
-  assert_string_equal(said.text, "no driver for \"oracle\": dibs-driver-oracle.so is not in "
-                                 "/given, /by/environment:/and/more, " DIBS__MODULE_DIR);
+  assert_string_equal(reported.text, "no driver for \"oracle\": dibs-driver-oracle.so is not in "
+                                     "/given, /by/environment:/and/more, " DIBS__MODULE_DIR NEXT_STEP);
   unsetenv("DIBS_MODULE_PATH");
-  assert_int_equal(find("oracle", NULL, &driver, &said), DIBS_UNSUPPORTED);
-  assert_string_equal(said.text, "no driver for \"oracle\": dibs-driver-oracle.so is not in " DIBS__MODULE_DIR);
+  assert_int_equal(find("oracle", NULL, &driver, &reported), DIBS_UNSUPPORTED);
+  assert_string_equal(reported.text,
+                      "no driver for \"oracle\": dibs-driver-oracle.so is not in " DIBS__MODULE_DIR NEXT_STEP);
 }
 
-static void scheme_can_not_lead_out_of_the_folder(void **state) {
+static void a_scheme_cannot_leave_the_folder(void **state) {
   (void)state;
   const struct dibs__driver *driver;
-  struct dibs__said said;
+  struct dibs__result reported;
   static const char *const bad[] = {"", "../x", "a/b", "A", "a.b", "a b", "abcdefghijklmnopqrstuvwxyz1234567"};
   for (size_t i = 0; i < COUNT_OF(bad); i++) {
-    assert_int_equal(find(bad[i], "/tmp", &driver, &said), DIBS_UNSUPPORTED);
-    assert_non_null(strstr(said.text, "can't be the name of a driver"));
+    assert_int_equal(find(bad[i], "/tmp", &driver, &reported), DIBS_UNSUPPORTED);
+    assert_non_null(strstr(reported.text, "can't be the name of a driver"));
   }
 }
 
@@ -69,22 +73,22 @@ static void odd_modules_are_refused_with_the_reason(void **state) {
   snprintf(abi, sizeof abi, "driver abi %u ", DIBS__DRIVER_ABI + 1);
   const char *const cases[][2] = {{"odd-abi", abi},
                                   {"odd-size", size},
-                                  {"odd-nothing", "gives nothing"},
+                                  {"odd-nothing", "returns NULL"},
                                   {"odd-scheme", "is not a driver for \"odd-scheme\""},
                                   {"odd-part", "is not a driver for \"odd-part\""},
                                   {"odd-symbol", "it has no dibs__module"}};
   for (int round = 0; round < 2; round++) /* refused again, not remembered */
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
       const struct dibs__driver *driver;
-      struct dibs__said said;
-      assert_int_equal(find(cases[i][0], odd_folder, &driver, &said), DIBS_UNSUPPORTED);
+      struct dibs__result reported;
+      assert_int_equal(find(cases[i][0], odd_folder, &driver, &reported), DIBS_UNSUPPORTED);
       assert_null(driver);
-      if (!strstr(said.text, cases[i][1])) fail_msg("%s: %s", cases[i][0], said.text);
-      assert_non_null(strstr(said.text, cases[i][0]));
+      if (!strstr(reported.text, cases[i][1])) fail_msg("%s: %s", cases[i][0], reported.text);
+      assert_non_null(strstr(reported.text, cases[i][0]));
     }
 }
 
-static void what_is_no_library_is_refused(void **state) {
+static void a_file_that_is_not_a_library_is_refused(void **state) {
   (void)state;
   char folder[] = "/tmp/dibs-registry-XXXXXX", file[64];
   assert_non_null(mkdtemp(folder));
@@ -94,9 +98,9 @@ static void what_is_no_library_is_refused(void **state) {
   fputs("junk", junk);
   fclose(junk);
   const struct dibs__driver *driver;
-  struct dibs__said said;
-  assert_int_equal(find("junk", folder, &driver, &said), DIBS_UNSUPPORTED);
-  assert_non_null(strstr(said.text, file));
+  struct dibs__result reported;
+  assert_int_equal(find("junk", folder, &driver, &reported), DIBS_UNSUPPORTED);
+  assert_non_null(strstr(reported.text, file));
   unlink(file);
   rmdir(folder);
 }
@@ -105,21 +109,21 @@ static void module_is_found_in_the_first_folder_that_has_it(void **state) {
   (void)state;
   char path[1024];
   const struct dibs__driver *driver, *again;
-  struct dibs__said said;
+  struct dibs__result reported;
   snprintf(path, sizeof path, "/nowhere::%s:/tmp", odd_folder);
-  assert_int_equal(find("odd-fine", path, &driver, &said), DIBS_OK);
+  assert_int_equal(find("odd-fine", path, &driver, &reported), DIBS_OK);
   assert_string_equal(driver->name, "odd");
-  /* Once loaded it stays, wherever the next one would look. */
-  assert_int_equal(find("odd-fine", "/nowhere", &again, &said), DIBS_OK);
+  /* A loaded driver stays, for any later search path. */
+  assert_int_equal(find("odd-fine", "/nowhere", &again, &reported), DIBS_OK);
   assert_ptr_equal(driver, again);
 }
 
-static void environment_leads_to_modules_too(void **state) {
+static void the_environment_names_a_folder_of_modules(void **state) {
   (void)state;
   const struct dibs__driver *driver;
-  struct dibs__said said;
+  struct dibs__result reported;
   setenv("DIBS_MODULE_PATH", real_folder, 1);
-  assert_int_equal(find("fault", "/nowhere", &driver, &said), DIBS_OK);
+  assert_int_equal(find("fault", "/nowhere", &driver, &reported), DIBS_OK);
   unsetenv("DIBS_MODULE_PATH");
   assert_string_equal(driver->name, "fault");
   assert_int_equal(driver->inner_min, 1);
@@ -132,8 +136,8 @@ struct finder {
 
 static void find_latency(void *arg) {
   struct finder *finder = arg;
-  struct dibs__said said;
-  find("latency", real_folder, &finder->driver, &said);
+  struct dibs__result reported;
+  find("latency", real_folder, &finder->driver, &reported);
 }
 
 static void threads_that_load_one_module_find_one_driver(void **state) {
@@ -151,39 +155,40 @@ static void threads_that_load_one_module_find_one_driver(void **state) {
 static void chain_opens_inside_out(void **state) {
   (void)state;
   struct dibs__chain chain;
-  struct dibs__said said;
-  assert_int_equal(open_uri("fault+latency+memory:", real_folder, &chain, &said), DIBS_OK);
+  struct dibs__result reported;
+  assert_int_equal(open_uri("fault+latency+memory:", real_folder, &chain, &reported), DIBS_OK);
   assert_int_equal(chain.count, 3);
   assert_string_equal(chain.stores[0]->driver->name, "fault");
   assert_string_equal(chain.stores[1]->driver->name, "latency");
   assert_ptr_equal(chain.stores[2]->driver, &dibs__memory_driver);
   dibs__chain_close(&chain);
   assert_int_equal(chain.count, 0);
-  dibs__chain_close(&chain); /* harmless */
+  dibs__chain_close(&chain); /* closing twice is harmless */
 }
 
 static void failing_chain_leaves_nothing_open(void **state) {
   (void)state;
   struct dibs__chain chain = {.count = 9};
-  struct dibs__said said;
-  /* Innermost, in the middle, outermost; leak checkers see what stays open. */
-  assert_int_equal(open_uri("fault+odd-fine:", real_folder, &chain, &said), DIBS_UNAVAILABLE);
-  assert_string_equal(said.text, "odd was opened as fault+odd-fine:");
+  struct dibs__result reported;
+  /* Fails innermost, in the middle, outermost; leak checkers report stores that stay open. */
+  assert_int_equal(open_uri("fault+odd-fine:", real_folder, &chain, &reported), DIBS_UNAVAILABLE);
+  assert_string_equal(reported.text, "odd was opened as fault+odd-fine:");
   assert_int_equal(chain.count, 0);
-  assert_int_equal(open_uri("latency+fault+memory:?fault.x=1", real_folder, &chain, &said), DIBS_INVALID);
+  assert_int_equal(open_uri("latency+fault+memory:?fault.x=1", real_folder, &chain, &reported), DIBS_INVALID);
   assert_int_equal(chain.count, 0);
-  assert_int_equal(open_uri("fault+memory:?fault.nth=1&fault.on=open", real_folder, &chain, &said), DIBS_UNAVAILABLE);
+  assert_int_equal(open_uri("fault+memory:?fault.nth=1&fault.on=open", real_folder, &chain, &reported),
+                   DIBS_UNAVAILABLE);
   assert_int_equal(chain.count, 0);
 }
 
 static void shims_wrap_and_engines_do_not(void **state) {
   (void)state;
   struct dibs__chain chain;
-  struct dibs__said said;
-  assert_int_equal(open_uri("fault:", real_folder, &chain, &said), DIBS_INVALID);
-  assert_string_equal(said.text, "fault wraps another store: write fault+SCHEME:");
-  assert_int_equal(open_uri("memory+memory:", real_folder, &chain, &said), DIBS_INVALID);
-  assert_string_equal(said.text, "memory can't wrap another store: nothing comes behind it with +");
+  struct dibs__result reported;
+  assert_int_equal(open_uri("fault:", real_folder, &chain, &reported), DIBS_INVALID);
+  assert_string_equal(reported.text, "fault wraps another store: write fault+SCHEME:");
+  assert_int_equal(open_uri("memory+memory:", real_folder, &chain, &reported), DIBS_INVALID);
+  assert_string_equal(reported.text, "memory can't wrap another store: remove the + after it");
 }
 
 int main(int argc, char **argv) {
@@ -193,12 +198,12 @@ int main(int argc, char **argv) {
   unsetenv("DIBS_MODULE_PATH");
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(built_in_drivers_need_no_file),
-      cmocka_unit_test(unknown_scheme_says_which_file_and_where),
-      cmocka_unit_test(scheme_can_not_lead_out_of_the_folder),
+      cmocka_unit_test(an_unknown_scheme_names_the_file_and_the_folders),
+      cmocka_unit_test(a_scheme_cannot_leave_the_folder),
       cmocka_unit_test(odd_modules_are_refused_with_the_reason),
-      cmocka_unit_test(what_is_no_library_is_refused),
+      cmocka_unit_test(a_file_that_is_not_a_library_is_refused),
       cmocka_unit_test(module_is_found_in_the_first_folder_that_has_it),
-      cmocka_unit_test(environment_leads_to_modules_too),
+      cmocka_unit_test(the_environment_names_a_folder_of_modules),
       cmocka_unit_test(threads_that_load_one_module_find_one_driver),
       cmocka_unit_test(chain_opens_inside_out),
       cmocka_unit_test(failing_chain_leaves_nothing_open),

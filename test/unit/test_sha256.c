@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* SHA-256 by the vectors of FIPS 180-4 and its neighbours, and the hash of a row that stands for its version. */
+/* SHA-256 with the vectors of FIPS 180-4 and neighbouring lengths, and the hash of a row that serves as its version. */
 #include "base/sha256.h"
-#include "sql/table_record.h"
+#include "sql/sql_impl.h"
 #include "unit.h"
 
 #include <stdlib.h>
@@ -40,7 +40,7 @@ static void known_texts_have_known_hashes(void **state) {
   free(million);
 }
 
-static void pieces_make_no_difference(void **state) {
+static void hashing_in_pieces_gives_the_same_hash(void **state) {
   (void)state;
   char bytes[300], whole[65], hex[65];
   for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = (char)(i * 7);
@@ -53,7 +53,7 @@ static void pieces_make_no_difference(void **state) {
   }
 }
 
-static void a_row_is_hashed_in_one_form_for_ever(void **state) {
+static void a_row_has_one_fixed_hash_form(void **state) {
   (void)state;
   const struct dibs__table table = {.columns = {"a", "b"}, .column_count = 2};
   const dibs_value null = {NULL, 0}, empty = {"", 0}, x = {"x", 1}, xb = {"xb", 2};
@@ -113,8 +113,8 @@ static void the_next_instant_has_the_form_of_the_old(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(known_texts_have_known_hashes),
-      cmocka_unit_test(pieces_make_no_difference),
-      cmocka_unit_test(a_row_is_hashed_in_one_form_for_ever),
+      cmocka_unit_test(hashing_in_pieces_gives_the_same_hash),
+      cmocka_unit_test(a_row_has_one_fixed_hash_form),
       cmocka_unit_test(the_next_instant_has_the_form_of_the_old),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The shims, linked in, over the memory driver. */
-#include "drivers/fault.h"
-#include "drivers/memory.h"
+#include "drivers/memory/memory.h"
+#include "drivers/wrap/fault.h"
 #include "store/registry.h"
 #include "unit.h"
 
@@ -17,7 +17,7 @@ struct bed {
   struct dibs__chain chain;
   struct dibs__session *session;
   struct dibs__identity identity;
-  struct dibs__said said;
+  struct dibs__result reported;
 };
 
 static dibs__tick in_ms(int64_t ms) {
@@ -27,20 +27,20 @@ static dibs__tick in_ms(int64_t ms) {
 static dibs__status try_open(struct bed *bed, const char *text) {
   struct dibs__uri uri;
   *bed = (struct bed){.session = NULL};
-  assert_int_equal(dibs__uri_parse(text, &uri, &bed->said), DIBS_OK);
-  dibs__status status = dibs__chain_open(&uri, "/nowhere", in_ms(LONG_MS), &bed->chain, &bed->said);
+  assert_int_equal(dibs__uri_parse(text, &uri, &bed->reported), DIBS_OK);
+  dibs__status status = dibs__chain_open(&uri, "/nowhere", in_ms(LONG_MS), &bed->chain, &bed->reported);
   dibs__uri_free(&uri);
   return status;
 }
 
 static dibs__status try_connect(struct bed *bed, struct dibs__session **session, dibs__tick by) {
   struct dibs__dstore *store = bed->chain.stores[0];
-  return store->driver->connect(store, by, session, &bed->identity, &bed->said);
+  return store->driver->connect(store, by, session, &bed->identity, &bed->reported);
 }
 
 static void open_bed(struct bed *bed, const char *text) {
   dibs__status status = try_open(bed, text);
-  if (status != DIBS_OK) fail_msg("%s: %s", text, bed->said.text);
+  if (status != DIBS_OK) fail_msg("%s: %s", text, bed->reported.text);
   assert_int_equal(try_connect(bed, &bed->session, in_ms(LONG_MS)), DIBS_OK);
 }
 
@@ -53,22 +53,23 @@ static void close_bed(struct bed *bed) {
   dibs__chain_close(&bed->chain);
 }
 
-static dibs__status run_on(struct dibs__session *session, struct dibs__op *op, dibs__tick by, struct dibs__said *said) {
-  return session->store->driver->run(session, &op, 1, by, said);
+static dibs__status run_on(struct dibs__session *session, struct dibs__op *op, dibs__tick by,
+                           struct dibs__result *reported) {
+  return session->store->driver->run(session, &op, 1, by, reported);
 }
 
 static dibs__status run(struct bed *bed, struct dibs__op *op) {
-  return run_on(bed->session, op, in_ms(LONG_MS), &bed->said);
+  return run_on(bed->session, op, in_ms(LONG_MS), &bed->reported);
 }
 
-/* The store under the shims, straight. */
+/* Calls the store under the shims directly. */
 static dibs__status run_inside(struct bed *bed, struct dibs__op *op) {
   struct dibs__dstore *store = bed->chain.stores[bed->chain.count - 1];
   struct dibs__session *session;
   struct dibs__identity identity;
-  struct dibs__said said;
-  assert_int_equal(store->driver->connect(store, in_ms(LONG_MS), &session, &identity, &said), DIBS_OK);
-  dibs__status status = run_on(session, op, in_ms(LONG_MS), &said);
+  struct dibs__result reported;
+  assert_int_equal(store->driver->connect(store, in_ms(LONG_MS), &session, &identity, &reported), DIBS_OK);
+  dibs__status status = run_on(session, op, in_ms(LONG_MS), &reported);
   disconnect(session);
   return status;
 }
@@ -85,7 +86,7 @@ static struct dibs__lease_op lease_op(struct bed *bed, enum dibs__lease_verb ver
   return op;
 }
 
-/* 1 while somebody holds it in the store. */
+/* 1 while a client holds it in the store. */
 static bool held_inside(struct bed *bed, const char *name) {
   struct dibs__lease_op op = lease_op(bed, DIBS__BREAK, name, 0);
   assert_int_equal(run_inside(bed, &op.op), DIBS_OK);
@@ -102,7 +103,7 @@ static void shims_pass_everything_through(void **state) {
   assert_int_equal(wrapped.identity.caps, plain.identity.caps);
   close_bed(&wrapped);
   open_bed(&wrapped, "fault+latency+trace+memory:?trace.file=/dev/null");
-  assert_int_equal(wrapped.identity.caps, plain.identity.caps & ~(uint32_t)DIBS__CAP_BRIEF); /* far away */
+  assert_int_equal(wrapped.identity.caps, plain.identity.caps & ~(uint32_t)DIBS__CAP_BRIEF); /* far in the future */
   assert_int_equal(wrapped.identity.families, plain.identity.families);
   assert_int_equal(wrapped.identity.max_batch, plain.identity.max_batch);
   assert_int_equal(wrapped.identity.max_sessions, plain.identity.max_sessions);
@@ -111,8 +112,8 @@ static void shims_pass_everything_through(void **state) {
   assert_int_equal(run(&wrapped, &op.op), DIBS_OK);
   assert_int_equal(op.op.status, DIBS_OK);
   assert_true(op.fence.v != 0);
-  assert_int_equal(wrapped.said.commits, 1);
-  assert_true(wrapped.said.now.ms != 0);
+  assert_int_equal(wrapped.reported.commits, 1);
+  assert_true(wrapped.reported.now.ms != 0);
   wrapped.chain.stores[0]->driver->tidy(wrapped.chain.stores[0]);
   close_bed(&plain);
   close_bed(&wrapped);
@@ -140,8 +141,8 @@ static void parameters_are_checked(void **state) {
       "latency+memory:?latency.s=1",   "trace+memory:?trace.path=/dev/null"};
   for (size_t i = 0; i < COUNT_OF(bad); i++) {
     struct bed bed;
-    if (try_open(&bed, bad[i]) != DIBS_INVALID) fail_msg("%s: %s", bad[i], bed.said.text);
-    assert_non_null(strstr(bed.said.text, "."));
+    if (try_open(&bed, bad[i]) != DIBS_INVALID) fail_msg("%s: %s", bad[i], bed.reported.text);
+    assert_non_null(strstr(bed.reported.text, "."));
   }
 }
 
@@ -155,13 +156,13 @@ static void nth_call_fails_once(void **state) {
     struct dibs__lease_op op = lease_op(&bed, DIBS__ACQUIRE, "a", 1);
     assert_int_equal(run(&bed, &op.op), i == 2 ? DIBS_UNAVAILABLE : DIBS_OK);
     assert_int_equal(op.op.status, i == 2 ? DIBS_UNKNOWN : DIBS_OK);
-    assert_false(bed.said.dead);
-    assert_int_equal(bed.said.text[0] != '\0', i == 2);
+    assert_false(bed.reported.dead);
+    assert_int_equal(bed.reported.text[0] != '\0', i == 2);
   }
   close_bed(&bed);
 }
 
-static void nth_call_and_all_after_it_fail(void **state) {
+static void the_nth_call_and_all_later_ones_fail(void **state) {
   (void)state;
   struct bed bed;
   open_bed(&bed, "fault+memory:?fault.nth=2&fault.forever=1");
@@ -178,7 +179,7 @@ struct how_case {
   bool done, dead;
 };
 
-static void each_way_to_fail_does_what_it_says(void **state) {
+static void each_kind_of_failure_does_what_it_promises(void **state) {
   (void)state;
   static const struct how_case cases[] = {{"unavailable", DIBS_UNAVAILABLE, false, false},
                                           {"unknown-before", DIBS_UNKNOWN, false, false},
@@ -196,10 +197,10 @@ static void each_way_to_fail_does_what_it_says(void **state) {
     assert_true(op.fence.v == 0);
     assert_int_equal(op.got_block, 0);
     assert_true(op.until.ms == 0);
-    assert_int_equal(bed.said.dead, cases[i].dead);
-    if (cases[i].dead) { /* and stays so; another session is fine */
+    assert_int_equal(bed.reported.dead, cases[i].dead);
+    if (cases[i].dead) { /* and stays dead; another session works */
       assert_int_equal(run(&bed, &op.op), DIBS_UNAVAILABLE);
-      assert_true(bed.said.dead);
+      assert_true(bed.reported.dead);
       disconnect(bed.session);
       assert_int_equal(try_connect(&bed, &bed.session, in_ms(LONG_MS)), DIBS_OK);
     }
@@ -208,7 +209,7 @@ static void each_way_to_fail_does_what_it_says(void **state) {
   }
 }
 
-static void lost_answers_give_back_what_they_held(void **state) {
+static void lost_answers_free_their_memory(void **state) {
   (void)state;
   struct bed bed;
   open_bed(&bed, "fault+memory:?fault.nth=3&fault.how=unknown-after");
@@ -216,7 +217,8 @@ static void lost_answers_give_back_what_they_held(void **state) {
   assert_int_equal(run(&bed, &grant.op), DIBS_OK);
   struct dibs__record_op op = {.key = {"k", 1}, .id = grant.id, .fence = grant.fence, .data = {"text", 4}};
   op.op.family = DIBS__FAM_RECORD;
-  op.op.verb = DIBS__RECORD_SAVE;
+  op.op.verb = DIBS__RECORD_PUT;
+  op.guards = DIBS__IF_FENCE;
   op.op.status = DIBS_UNKNOWN;
   assert_int_equal(run(&bed, &op.op), DIBS_OK);
   assert_int_equal(op.op.status, DIBS_OK);
@@ -226,16 +228,16 @@ static void lost_answers_give_back_what_they_held(void **state) {
   load.op.status = DIBS_UNKNOWN;
   assert_int_equal(run(&bed, &load.op), DIBS_UNKNOWN);
   assert_int_equal(load.op.status, DIBS_UNKNOWN);
-  assert_null(load.got); /* what it pointed to is freed: leak checkers look */
+  assert_null(load.got); /* its memory is freed: leak checkers verify that */
   assert_int_equal(load.version, 0);
   assert_int_equal(load.got_len, 0);
   struct dibs__anchor_op anchor = {.op = {.family = DIBS__FAM_ANCHOR, .verb = DIBS__ANCHOR_READ}};
   assert_int_equal(run(&bed, &anchor.op), DIBS_OK);
-  assert_true(dibs__mandate_equal(&anchor.stands, &bed.identity.mandate));
+  assert_true(dibs__mandate_equal(&anchor.current, &bed.identity.mandate));
   close_bed(&bed);
 }
 
-static void same_seed_makes_the_same_trouble(void **state) {
+static void the_same_seed_causes_the_same_failures(void **state) {
   (void)state;
   enum { CALLS = 1000 };
   static const char *const uris[] = {"fault+memory:?fault.rate=250&fault.seed=5",
@@ -264,7 +266,7 @@ static int count_row(const struct dibs__lease_row *row, void *user) {
   return 0;
 }
 
-static void other_calls_fail_when_told(void **state) {
+static void other_calls_fail_on_request(void **state) {
   (void)state;
   struct bed bed;
   assert_int_equal(try_open(&bed, "fault+memory:?fault.on=open&fault.nth=1"), DIBS_UNAVAILABLE);
@@ -278,14 +280,15 @@ static void other_calls_fail_when_told(void **state) {
   assert_int_equal(run(&bed, &op.op), DIBS_OK);
   int rows = 0;
   struct dibs__list list = {.row = count_row, .user = &rows};
-  assert_int_equal(bed.session->store->driver->list(bed.session, &list, in_ms(LONG_MS), &bed.said), DIBS_UNAVAILABLE);
+  assert_int_equal(bed.session->store->driver->list(bed.session, &list, in_ms(LONG_MS), &bed.reported),
+                   DIBS_UNAVAILABLE);
   assert_int_equal(rows, 0);
-  assert_int_equal(bed.session->store->driver->list(bed.session, &list, in_ms(LONG_MS), &bed.said), DIBS_OK);
+  assert_int_equal(bed.session->store->driver->list(bed.session, &list, in_ms(LONG_MS), &bed.reported), DIBS_OK);
   assert_int_equal(rows, 1);
   close_bed(&bed);
 }
 
-/* The loop that a fail-until-ok test is: each call in turn, once and for ever, until a round has none to fail. */
+/* The loop of a fail-until-ok test: each call fails in turn, once and for ever, until a round has no call to fail. */
 static void armed_plan_fails_each_call_in_turn(void **state) {
   (void)state;
   for (int forever = 0; forever < 2; forever++) {
@@ -332,7 +335,7 @@ static size_t all_events(struct bed *bed, size_t cap) {
   }
 }
 
-static void events_are_lost_or_come_twice(void **state) {
+static void events_are_lost_or_arrive_twice(void **state) {
   (void)state;
   size_t heard = 0, lost = 0, twice = 0;
   struct bed bed;
@@ -351,7 +354,7 @@ static void events_are_lost_or_come_twice(void **state) {
   close_bed(&bed);
   open_bed(&bed, "fault+memory:?fault.events=1000");
   for (int i = 0; i < 64; i++) dibs__memory_skew(bed.chain.stores[1], 0);
-  assert_in_range(all_events(&bed, 64), 1, 63); /* no more is owed than there is room for */
+  assert_in_range(all_events(&bed, 64), 1, 63); /* no more is pending than the buffer can hold */
   close_bed(&bed);
 }
 
@@ -368,7 +371,7 @@ static void latency_is_on_every_call(void **state) {
   assert_int_equal(run(&bed, &op.op), DIBS_OK);
   assert_true(dibs__tick_now().ns - since.ns >= 31 * DIBS__NS_PER_MS);
   /* A lease's local deadline counts from here. */
-  assert_true(bed.said.sent.ns - since.ns < 15 * DIBS__NS_PER_MS);
+  assert_true(bed.reported.sent.ns - since.ns < 15 * DIBS__NS_PER_MS);
   close_bed(&bed);
 }
 
@@ -378,14 +381,14 @@ static void latency_beyond_the_deadline_is_unavailable_or_unknown(void **state) 
   open_bed(&bed, "latency+memory:?latency.ms=200");
   struct dibs__lease_op op = lease_op(&bed, DIBS__ACQUIRE, "before", 1);
   dibs__tick by = in_ms(20);
-  assert_int_equal(run_on(bed.session, &op.op, by, &bed.said), DIBS_UNAVAILABLE);
+  assert_int_equal(run_on(bed.session, &op.op, by, &bed.reported), DIBS_UNAVAILABLE);
   assert_false(dibs__tick_before(dibs__tick_now(), by));
   assert_int_equal(op.op.status, DIBS_UNKNOWN);
   assert_false(held_inside(&bed, "before"));
 
   op = lease_op(&bed, DIBS__ACQUIRE, "after", 1);
   by = in_ms(150);
-  assert_int_equal(run_on(bed.session, &op.op, by, &bed.said), DIBS_UNKNOWN);
+  assert_int_equal(run_on(bed.session, &op.op, by, &bed.reported), DIBS_UNKNOWN);
   assert_false(dibs__tick_before(dibs__tick_now(), by));
   assert_int_equal(op.op.status, DIBS_UNKNOWN);
   assert_true(op.fence.v == 0);
@@ -408,12 +411,12 @@ struct traveller {
 
 static void travel(void *arg) {
   struct traveller *traveller = arg;
-  struct dibs__said said;
+  struct dibs__result reported;
   struct dibs__lease_op op = lease_op(traveller->bed, DIBS__ACQUIRE, "a", (uint8_t)(uintptr_t)traveller->session);
-  traveller->status = run_on(traveller->session, &op.op, in_ms(LONG_MS), &said);
+  traveller->status = run_on(traveller->session, &op.op, in_ms(LONG_MS), &reported);
 }
 
-static void sessions_travel_side_by_side(void **state) {
+static void sessions_are_delayed_in_parallel(void **state) {
   (void)state;
   struct bed bed;
   struct traveller travellers[8];
@@ -429,13 +432,13 @@ static void sessions_travel_side_by_side(void **state) {
     dibs__thread_join(travellers[i].thread);
     assert_int_equal(travellers[i].status, DIBS_OK);
   }
-  /* One behind the other would be 800 ms. */
+  /* One after the other would be 800 ms. */
   assert_in_range((dibs__tick_now().ns - since.ns) / DIBS__NS_PER_MS, 100, 700);
   for (size_t i = 0; i < COUNT_OF(travellers); i++) disconnect(travellers[i].session);
   close_bed(&bed);
 }
 
-static void events_come_later_and_in_order(void **state) {
+static void events_arrive_later_and_in_order(void **state) {
   (void)state;
   struct bed bed;
   struct dibs__event events[4];
@@ -444,9 +447,9 @@ static void events_come_later_and_in_order(void **state) {
   struct dibs__dstore *store = bed.chain.stores[0], *inner = bed.chain.stores[1];
   dibs__tick since = dibs__tick_now();
   dibs__memory_skew(inner, 0); /* a re-check, */
-  dibs__memory_forget(inner);  /* then a new life */
+  dibs__memory_forget(inner);  /* then a new incarnation */
   assert_int_equal(store->driver->events(store, events, 4, &count, in_ms(10)), DIBS_OK);
-  assert_int_equal(count, 0); /* still under way */
+  assert_int_equal(count, 0); /* still in flight */
   dibs__tick by = in_ms(LONG_MS);
   size_t all = 0;
   while (all < 2) {
@@ -456,12 +459,12 @@ static void events_come_later_and_in_order(void **state) {
   }
   assert_true(dibs__tick_now().ns - since.ns >= 60 * DIBS__NS_PER_MS);
   assert_int_equal(events[0].what, DIBS__EV_RECHECK);
-  assert_int_equal(events[1].what, DIBS__EV_NEW_LIFE);
+  assert_int_equal(events[1].what, DIBS__EV_NEW_INCARNATION);
   close_bed(&bed);
 }
 
-/* Sets out more events than can be under way, all before the first arrives.  false: this machine is too slow. */
-static bool set_out_many(struct bed *bed, int64_t latency_ms) {
+/* Sends more events than can be in flight, all before the first arrives.  false: this machine is too slow. */
+static bool send_many(struct bed *bed, int64_t latency_ms) {
   char uri[96];
   struct dibs__event events[8];
   size_t count;
@@ -471,25 +474,25 @@ static bool set_out_many(struct bed *bed, int64_t latency_ms) {
   dibs__tick first = in_ms(latency_ms);
   for (int i = 0; i < 40; i++) {
     for (int k = 0; k < 8; k++) dibs__memory_forget(bed->chain.stores[1]);
-    store->driver->wake(store); /* look, and do not sleep */
+    store->driver->wake(store); /* so that events() does not sleep */
     assert_int_equal(store->driver->events(store, events, COUNT_OF(events), &count, in_ms(LONG_MS)), DIBS_OK);
   }
   return dibs__tick_before(dibs__tick_now(), first);
 }
 
-static void more_events_than_there_is_room_for_become_look_at_all(void **state) {
+static void more_events_than_the_buffer_holds_become_a_recheck(void **state) {
   (void)state;
   struct bed bed;
   struct dibs__event events[512];
   size_t count = 0, all = 0;
   int64_t latency_ms = 300;
-  for (; !set_out_many(&bed, latency_ms); latency_ms *= 2) close_bed(&bed);
+  for (; !send_many(&bed, latency_ms); latency_ms *= 2) close_bed(&bed);
   struct dibs__dstore *store = bed.chain.stores[0];
   dibs__tick by = in_ms(latency_ms + LONG_MS);
-  enum dibs__event_what last = DIBS__EV_NEW_LIFE;
+  enum dibs__event_what last = DIBS__EV_NEW_INCARNATION;
   while (last != DIBS__EV_RECHECK) {
     assert_int_equal(store->driver->events(store, events, COUNT_OF(events), &count, by), DIBS_OK);
-    if (!dibs__tick_before(dibs__tick_now(), by)) fail_msg("%zu came, and no re-check", all);
+    if (!dibs__tick_before(dibs__tick_now(), by)) fail_msg("%zu events arrived, and no re-check", all);
     all += count;
     if (count) last = events[count - 1].what;
   }
@@ -501,7 +504,7 @@ static void more_events_than_there_is_room_for_become_look_at_all(void **state) 
 
 static char traced[1 << 18];
 
-/* What stands in the file now. */
+/* The content of the file. */
 static void read_trace(const char *file) {
   FILE *f = fopen(file, "r");
   assert_non_null(f);
@@ -514,7 +517,7 @@ static void assert_traced(const char *part) {
   if (!strstr(traced, part)) fail_msg("no %s in:\n%s", part, traced);
 }
 
-static void trace_tells_each_call(void **state) {
+static void the_trace_has_each_call(void **state) {
   (void)state;
   char file[] = "/tmp/dibs-trace-XXXXXX", uri[128];
   int fd = mkstemp(file);
@@ -531,15 +534,16 @@ static void trace_tells_each_call(void **state) {
   struct dibs__lease_op first = lease_op(&bed, DIBS__ACQUIRE, "odd \"name\"", 1);
   struct dibs__lease_op second = lease_op(&bed, DIBS__ACQUIRE, "odd \"name\"", 2);
   struct dibs__op *ops[] = {&first.op, &second.op};
-  assert_int_equal(bed.session->store->driver->run(bed.session, ops, 2, in_ms(LONG_MS), &bed.said), DIBS_OK);
+  assert_int_equal(bed.session->store->driver->run(bed.session, ops, 2, in_ms(LONG_MS), &bed.reported), DIBS_OK);
   struct dibs__record_op save = {.key = {"k", 1}, .id = first.id, .fence = first.fence, .data = {"text", 4}};
   save.op.family = DIBS__FAM_RECORD;
-  save.op.verb = DIBS__RECORD_SAVE;
+  save.op.verb = DIBS__RECORD_PUT;
+  save.guards = DIBS__IF_FENCE;
   assert_int_equal(run(&bed, &save.op), DIBS_OK);
   assert_int_equal(run(&bed, &save.op), DIBS_UNAVAILABLE);
   int rows = 0;
   struct dibs__list list = {.prefix = {"o", 1}, .row = count_row, .user = &rows};
-  bed.session->store->driver->list(bed.session, &list, in_ms(LONG_MS), &bed.said);
+  bed.session->store->driver->list(bed.session, &list, in_ms(LONG_MS), &bed.reported);
   dibs__memory_skew(bed.chain.stores[2], 0);
   all_events(&bed, 4);
   bed.chain.stores[0]->driver->tidy(bed.chain.stores[0]);
@@ -555,7 +559,7 @@ static void trace_tells_each_call(void **state) {
   assert_traced("\"inner\":\"fault\"}\n{\"what\":\"connect\"");
   assert_traced("\"status\":\"OK\",\"ops\":2,\"commits\":1,\"kinds\":{\"lease.acquire\":2},\"each\":[{\"op\":");
   assert_traced("\"status\":\"QUEUED\"}]}\n");
-  assert_traced("{\"op\":\"record.save\",\"key\":\"k\"");
+  assert_traced("{\"op\":\"record.put\",\"key\":\"k\"");
   assert_traced("\"bytes\":4,\"epoch\":0,\"status\":\"OK\"}");
   assert_traced("\"status\":\"UNAVAILABLE\",\"ops\":1,\"commits\":0");
   assert_traced("\"said\":\"the fault shim made this run fail\"}\n");
@@ -585,7 +589,7 @@ static void trace_of_a_large_batch_is_one_line_of_bounded_length(void **state) {
     ops[i] = lease_op(&bed, DIBS__ACQUIRE, name, (uint8_t)i);
     batch[i] = &ops[i].op;
   }
-  assert_int_equal(bed.session->store->driver->run(bed.session, batch, MANY, in_ms(LONG_MS), &bed.said), DIBS_OK);
+  assert_int_equal(bed.session->store->driver->run(bed.session, batch, MANY, in_ms(LONG_MS), &bed.reported), DIBS_OK);
   free(ops);
   free(batch);
   close_bed(&bed);
@@ -602,11 +606,11 @@ static void trace_of_a_large_batch_is_one_line_of_bounded_length(void **state) {
   assert_in_range(left_out, 800, 950);
 }
 
-static void trace_that_can_not_be_written_is_said(void **state) {
+static void a_trace_that_cannot_be_written_is_reported(void **state) {
   (void)state;
   struct bed bed;
   assert_int_equal(try_open(&bed, "trace+memory:?trace.file=/nowhere/at/all"), DIBS_UNAVAILABLE);
-  assert_string_equal(bed.said.text, "trace.file /nowhere/at/all can't be written: No such file or directory");
+  assert_string_equal(bed.reported.text, "can't write trace.file /nowhere/at/all: No such file or directory");
 }
 
 int main(void) {
@@ -618,21 +622,21 @@ int main(void) {
       cmocka_unit_test(waking_reaches_the_innermost),
       cmocka_unit_test(parameters_are_checked),
       cmocka_unit_test(nth_call_fails_once),
-      cmocka_unit_test(nth_call_and_all_after_it_fail),
-      cmocka_unit_test(each_way_to_fail_does_what_it_says),
-      cmocka_unit_test(lost_answers_give_back_what_they_held),
-      cmocka_unit_test(same_seed_makes_the_same_trouble),
-      cmocka_unit_test(other_calls_fail_when_told),
+      cmocka_unit_test(the_nth_call_and_all_later_ones_fail),
+      cmocka_unit_test(each_kind_of_failure_does_what_it_promises),
+      cmocka_unit_test(lost_answers_free_their_memory),
+      cmocka_unit_test(the_same_seed_causes_the_same_failures),
+      cmocka_unit_test(other_calls_fail_on_request),
       cmocka_unit_test(armed_plan_fails_each_call_in_turn),
-      cmocka_unit_test(events_are_lost_or_come_twice),
+      cmocka_unit_test(events_are_lost_or_arrive_twice),
       cmocka_unit_test(latency_is_on_every_call),
       cmocka_unit_test(latency_beyond_the_deadline_is_unavailable_or_unknown),
-      cmocka_unit_test(sessions_travel_side_by_side),
-      cmocka_unit_test(events_come_later_and_in_order),
-      cmocka_unit_test(more_events_than_there_is_room_for_become_look_at_all),
-      cmocka_unit_test(trace_tells_each_call),
+      cmocka_unit_test(sessions_are_delayed_in_parallel),
+      cmocka_unit_test(events_arrive_later_and_in_order),
+      cmocka_unit_test(more_events_than_the_buffer_holds_become_a_recheck),
+      cmocka_unit_test(the_trace_has_each_call),
       cmocka_unit_test(trace_of_a_large_batch_is_one_line_of_bounded_length),
-      cmocka_unit_test(trace_that_can_not_be_written_is_said),
+      cmocka_unit_test(a_trace_that_cannot_be_written_is_reported),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The side file as a file: who may open it, whose life it remembers, who is alive. */
+/* The side file as a file: which processes may open it, which incarnation it remembers, which sessions are alive. */
 #include "side_help.h"
 
 #define AT(field) ((off_t)offsetof(struct dibs__page_head, field))
@@ -15,19 +15,19 @@ static void patch_u32(struct bed *bed, off_t at, uint32_t value) {
 static void is_new(struct bed *bed, uint32_t epoch) {
   struct dibs__side *side = side_at_gate(bed);
   assert_non_null(side);
-  assert_int_equal(dibs__side_match_file(side, bed->database, &bed->memory, &bed->said), DIBS_OK);
-  assert_int_equal(bed->memory.life, DIBS__SIDE_NEW);
+  assert_int_equal(dibs__side_match_file(side, bed->database, &bed->memory, &bed->reported), DIBS_OK);
+  assert_int_equal(bed->memory.state, DIBS__SIDE_NEW);
   assert_int_equal(bed->memory.epoch, epoch);
   dibs__side_close(side);
 }
 
-/* ---- A life goes on, or begins ---- */
+/* ---- An incarnation continues, or begins ---- */
 
-static void first_open_is_a_new_life_and_the_next_is_the_same(void **state) {
+static void first_open_is_a_new_incarnation_and_the_next_is_the_same(void **state) {
   struct bed *bed = *state;
   struct dibs__side *side = side_at_gate(bed);
   assert_non_null(side);
-  assert_int_equal(bed->memory.life, DIBS__SIDE_NEW);
+  assert_int_equal(bed->memory.state, DIBS__SIDE_NEW);
   assert_int_equal(bed->memory.epoch, 0);
   dibs__side_close(side);
 
@@ -39,49 +39,49 @@ static void first_open_is_a_new_life_and_the_next_is_the_same(void **state) {
 
   side = side_at_gate(bed);
   assert_non_null(side);
-  assert_int_equal(dibs__side_match_file(side, bed->database, &bed->memory, &bed->said), DIBS_OK);
-  assert_int_equal(bed->memory.life, DIBS__SIDE_SAME);
+  assert_int_equal(dibs__side_match_file(side, bed->database, &bed->memory, &bed->reported), DIBS_OK);
+  assert_int_equal(bed->memory.state, DIBS__SIDE_SAME);
   assert_int_equal(bed->memory.epoch, 1);
-  assert_memory_equal(bed->memory.incarnation.b, life_one.b, sizeof life_one.b);
+  assert_memory_equal(bed->memory.incarnation.b, incarnation_one.b, sizeof incarnation_one.b);
   assert_int_equal(dibs__side_marked(side, 3).v, dibs__fence_make(1, 9).v);
   dibs__side_close(side);
 }
 
-static void life_that_was_not_begun_is_new_again(void **state) {
+static void an_incarnation_that_did_not_begin_is_new_again(void **state) {
   struct bed *bed = *state;
   struct dibs__side *side = side_at_gate(bed);
   assert_non_null(side);
-  dibs__side_gate_leave(side); /* its driver failed after that */
+  dibs__side_gate_leave(side); /* its driver failed afterwards */
   dibs__side_close(side);
   write_file(bed->database, "db", 2, 0);
   is_new(bed, 0);
 }
 
-static void begin_that_was_killed_half_way_is_a_new_life(void **state) {
+static void a_begin_that_was_killed_midway_is_a_new_incarnation(void **state) {
   struct bed *bed = *state;
   dibs__side_close(side_open(bed));
   patch_u32(bed, AT(standing), 3);
   is_new(bed, 1);
 }
 
-static void other_boot_is_refused_while_somebody_lives_and_new_when_nobody_does(void **state) {
+static void another_boot_is_refused_while_a_session_lives_and_new_otherwise(void **state) {
   struct bed *bed = *state;
   struct dibs__side *alive = side_open(bed), *side;
   assert_non_null(alive);
   patch_u64(bed, AT(boot), 42);
   assert_int_equal(try_open(bed, LONG_MS, &side), DIBS_UNSUPPORTED);
   assert_null(side);
-  assert_non_null(strstr(bed->said.text, bed->page));
+  assert_non_null(strstr(bed->reported.text, bed->page));
   char pid[32];
   snprintf(pid, sizeof pid, "process %u", dibs__process_id());
-  assert_non_null(strstr(bed->said.text, pid));
+  assert_non_null(strstr(bed->reported.text, pid));
   dibs__side_close(alive);
   is_new(bed, 1);
-  /* The new life was written down, but not begun: still no old incarnation may come back. */
+  /* The new incarnation was recorded, but has not begun: the old incarnation must not return. */
   is_new(bed, 1);
 }
 
-static void other_clock_offset_is_refused_while_somebody_lives_and_new_when_nobody_does(void **state) {
+static void another_clock_offset_is_refused_while_a_session_lives_and_new_otherwise(void **state) {
   struct bed *bed = *state;
   struct dibs__side *alive = side_open(bed), *side;
   assert_non_null(alive);
@@ -91,7 +91,7 @@ static void other_clock_offset_is_refused_while_somebody_lives_and_new_when_nobo
   is_new(bed, 1);
 }
 
-static void clock_that_stands_before_what_it_has_shown_is_another_life(void **state) {
+static void a_clock_before_an_instant_that_it_has_shown_is_another_incarnation(void **state) {
   struct bed *bed = *state;
   struct dibs__side *side = side_open(bed);
   assert_non_null(side);
@@ -99,13 +99,13 @@ static void clock_that_stands_before_what_it_has_shown_is_another_life(void **st
   dibs__side_mark(side, 0, DIBS__FENCE_NONE, (dibs__when){now_ms});
   dibs__side_close(side);
   side = side_open(bed);
-  assert_int_equal(bed->memory.life, DIBS__SIDE_SAME);
+  assert_int_equal(bed->memory.state, DIBS__SIDE_SAME);
   dibs__side_mark(side, 0, DIBS__FENCE_NONE, (dibs__when){now_ms + 3600000});
   dibs__side_close(side);
   is_new(bed, 1);
 }
 
-static void copied_page_is_a_new_life(void **state) {
+static void copied_page_is_a_new_incarnation(void **state) {
   struct bed *bed = *state;
   dibs__side_close(side_open(bed));
   char command[512];
@@ -114,7 +114,7 @@ static void copied_page_is_a_new_life(void **state) {
   is_new(bed, 1);
 }
 
-static void replaced_database_is_a_new_life_but_not_while_the_former_is_open(void **state) {
+static void a_replaced_database_is_a_new_incarnation_unless_the_former_is_open(void **state) {
   struct bed *bed = *state;
   struct dibs__side *alive = side_open(bed), *side;
   assert_non_null(alive);
@@ -124,24 +124,24 @@ static void replaced_database_is_a_new_life_but_not_while_the_former_is_open(voi
   assert_int_equal(rename(other, bed->database), 0);
 
   assert_int_equal(try_open(bed, LONG_MS, &side), DIBS_OK);
-  assert_int_equal(dibs__side_match_file(side, bed->database, &bed->memory, &bed->said), DIBS_UNAVAILABLE);
-  assert_non_null(strstr(bed->said.text, bed->database));
+  assert_int_equal(dibs__side_match_file(side, bed->database, &bed->memory, &bed->reported), DIBS_UNAVAILABLE);
+  assert_non_null(strstr(bed->reported.text, bed->database));
   dibs__side_close(side);
   dibs__side_close(alive);
   is_new(bed, 1);
 }
 
-static void missing_database_can_not_be_matched(void **state) {
+static void a_missing_database_cannot_be_matched(void **state) {
   struct bed *bed = *state;
   struct dibs__side *side = side_at_gate(bed);
   assert_non_null(side);
-  assert_int_equal(dibs__side_match_file(side, bed->database, &bed->memory, &bed->said), DIBS_UNAVAILABLE);
+  assert_int_equal(dibs__side_match_file(side, bed->database, &bed->memory, &bed->reported), DIBS_UNAVAILABLE);
   dibs__side_close(side);
 }
 
 /* ---- Foreign, damaged, newer ---- */
 
-static void newer_layout_is_refused_and_left_as_it_is(void **state) {
+static void a_newer_layout_is_refused_and_unchanged(void **state) {
   struct bed *bed = *state;
   struct dibs__side *side;
   dibs__side_close(side_open(bed));
@@ -159,7 +159,7 @@ static void newer_layout_is_refused_and_left_as_it_is(void **state) {
   assert_int_equal(layout, DIBS__PAGE_LAYOUT + 1);
 }
 
-static void garbage_is_no_page(void **state) {
+static void garbage_is_refused(void **state) {
   struct bed *bed = *state;
   write_file(bed->database, "db", 2, 0);
   write_file(bed->page, "what is this", 12, 0);
@@ -178,7 +178,7 @@ static void garbage_is_no_page(void **state) {
   assert_int_equal(s.st_size, sizeof(struct dibs__page));
 }
 
-static void damage_while_somebody_lives_is_corrupt(void **state) {
+static void damage_while_a_session_lives_is_corrupt(void **state) {
   struct bed *bed = *state;
   struct dibs__side *alive = side_open(bed), *side;
   assert_non_null(alive);
@@ -205,19 +205,19 @@ static void holes_are_filled_before_the_page_is_mapped(void **state) {
   assert_true(s.st_blocks * 512 >= s.st_size);
 }
 
-static int open_without_room(struct bed *bed, void *arg) {
+static int open_without_capacity(struct bed *bed, void *arg) {
   (void)arg;
   struct dibs__side *side;
   signal(SIGXFSZ, SIG_IGN);
   struct rlimit limit = {4096, 4096};
   if (setrlimit(RLIMIT_FSIZE, &limit) != 0) return 1;
   dibs__status status = try_open(bed, LONG_MS, &side);
-  return status == DIBS_UNAVAILABLE && strstr(bed->said.text, bed->page) ? 0 : 2;
+  return status == DIBS_UNAVAILABLE && strstr(bed->reported.text, bed->page) ? 0 : 2;
 }
 
-static void no_room_is_said_and_leaves_no_file(void **state) {
+static void no_capacity_is_reported_and_leaves_no_file(void **state) {
   struct bed *bed = *state;
-  assert_int_equal(result_of(child(open_without_room, bed, NULL)), 0);
+  assert_int_equal(result_of(child(open_without_capacity, bed, NULL)), 0);
   assert_int_equal(access(bed->page, F_OK), -1);
 }
 
@@ -237,12 +237,12 @@ static void links_and_folders_are_refused(void **state) {
   assert_int_equal(try_open(bed, LONG_MS, &side), DIBS_CORRUPT);
 }
 
-static void missing_folder_is_said(void **state) {
+static void missing_folder_is_reported(void **state) {
   struct bed *bed = *state;
   struct dibs__side *side;
   snprintf(bed->database, sizeof bed->database, "%s/no/such", bed->folder);
   assert_int_equal(try_open(bed, LONG_MS, &side), DIBS_UNAVAILABLE);
-  assert_non_null(strstr(bed->said.text, "does not exist"));
+  assert_non_null(strstr(bed->reported.text, "does not exist"));
 }
 
 /* ---- Permissions, and what a failed open leaves ---- */
@@ -253,11 +253,11 @@ static uint32_t mode_of(const char *path) {
   return s.st_mode & 07777;
 }
 
-static void mode_is_exact_whatever_the_umask(void **state) {
+static void the_mode_is_exact_under_any_umask(void **state) {
   struct bed *bed = *state;
   struct dibs__side *side;
   mode_t before = umask(0077);
-  assert_int_equal(dibs__side_open(bed->database, 0660, in_ms(LONG_MS), &side, &bed->memory, &bed->said), DIBS_OK);
+  assert_int_equal(dibs__side_open(bed->database, 0660, in_ms(LONG_MS), &side, &bed->memory, &bed->reported), DIBS_OK);
   assert_int_equal(mode_of(bed->page), 0660);
   dibs__side_close(side);
   umask(0);
@@ -267,7 +267,7 @@ static void mode_is_exact_whatever_the_umask(void **state) {
   umask(before);
 }
 
-static void page_is_made_like_the_database_that_is_there(void **state) {
+static void the_page_gets_the_owner_and_mode_of_the_database(void **state) {
   struct bed *bed = *state;
   write_file(bed->database, "db", 2, 0);
   assert_int_equal(chmod(bed->database, 0664), 0);
@@ -279,13 +279,13 @@ static void page_is_made_like_the_database_that_is_there(void **state) {
   if (geteuid() == 0) assert_true(s.st_uid == 12345 && s.st_gid == 23456);
 }
 
-static void open_that_comes_to_nothing_leaves_no_file(void **state) {
+static void a_failed_open_leaves_no_file(void **state) {
   struct bed *bed = *state;
   dibs__side_close(side_at_gate(bed));
   assert_int_equal(access(bed->page, F_OK), -1);
-  dibs__side_close(side_open(bed)); /* this one did use it */
+  dibs__side_close(side_open(bed)); /* this open did use it */
   assert_int_equal(access(bed->page, F_OK), 0);
-  dibs__side_close(side_at_gate(bed)); /* and this one found it */
+  dibs__side_close(side_at_gate(bed)); /* and this open found it */
   assert_int_equal(access(bed->page, F_OK), 0);
 }
 
@@ -307,14 +307,14 @@ static int open_once(struct bed *bed, void *arg) {
   return 0;
 }
 
-static void who_waits_at_the_gate_of_a_file_that_is_taken_away_makes_another(void **state) {
+static void a_waiter_at_the_gate_of_a_removed_file_creates_another(void **state) {
   struct bed *bed = *state;
   struct gated *gated = shared(sizeof *gated);
   struct dibs__side *side = side_at_gate(bed);
   assert_non_null(side);
   pid_t pid = child(open_once, bed, gated);
   assert_true(reached(&gated->ready, 1));
-  dibs__nap_ms(20); /* likely at the gate now; whichever way it goes, it must come out right */
+  dibs__nap_ms(20); /* it is probably at the gate now; the result must be correct in any order */
   assert_int_equal(atomic_load(&gated->done), 0);
   dibs__side_close(side);
   assert_int_equal(result_of(pid), 0);
@@ -323,7 +323,7 @@ static void who_waits_at_the_gate_of_a_file_that_is_taken_away_makes_another(voi
 
 /* ---- The gate ---- */
 
-static void gate_lets_one_in_and_says_when_the_wait_ends(void **state) {
+static void the_gate_admits_one_and_reports_the_end_of_the_wait(void **state) {
   struct bed *bed = *state;
   struct dibs__side *side = side_at_gate(bed), *other;
   assert_non_null(side);
@@ -331,7 +331,7 @@ static void gate_lets_one_in_and_says_when_the_wait_ends(void **state) {
   assert_int_equal(try_open(bed, 30, &other), DIBS_UNAVAILABLE);
   int64_t waited = dibs__tick_left_ms(before, dibs__tick_now());
   assert_true(waited >= 30 && waited < 5000);
-  assert_non_null(strstr(bed->said.text, bed->page));
+  assert_non_null(strstr(bed->reported.text, bed->page));
   dibs__side_gate_leave(side);
   assert_int_equal(try_open(bed, LONG_MS, &other), DIBS_OK);
   dibs__side_close(other);
@@ -345,7 +345,7 @@ static int hold_the_gate(struct bed *bed, void *arg) {
   for (;;) pause();
 }
 
-static void gate_of_a_killed_process_is_open(void **state) {
+static void the_gate_of_a_killed_process_is_open(void **state) {
   struct bed *bed = *state;
   struct gated *gated = shared(sizeof *gated);
   pid_t pid = child(hold_the_gate, bed, gated);
@@ -354,7 +354,7 @@ static void gate_of_a_killed_process_is_open(void **state) {
   assert_int_equal(try_open(bed, 5, &side), DIBS_UNAVAILABLE);
   kill_it(pid);
   assert_int_equal(try_open(bed, LONG_MS, &side), DIBS_OK);
-  assert_int_equal(bed->memory.life, DIBS__SIDE_NEW);
+  assert_int_equal(bed->memory.state, DIBS__SIDE_NEW);
   dibs__side_close(side);
 }
 
@@ -366,13 +366,13 @@ static int through_the_gate(struct bed *bed, void *arg) {
     uint64_t inside = atomic_fetch_add(&gated->inside, 1) + 1;
     if (inside > atomic_load(&gated->worst)) atomic_store(&gated->worst, inside);
     atomic_fetch_sub(&gated->inside, 1);
-    if (i % 2) dibs__side_gate_leave(side); /* else it takes away what it made, if it made it */
+    if (i % 2) dibs__side_gate_leave(side); /* otherwise it removes the file if it created it */
     dibs__side_close(side);
   }
   return 0;
 }
 
-static void gate_lets_one_in_at_a_time(void **state) {
+static void the_gate_admits_one_at_a_time(void **state) {
   struct bed *bed = *state;
   struct gated *gated = shared(sizeof *gated);
   pid_t pids[4];
@@ -408,7 +408,7 @@ static void two_opens_in_one_process_are_two_sessions(void **state) {
   dibs__side_close(NULL);
 }
 
-static void numbers_that_are_no_session_are_not_alive(void **state) {
+static void numbers_that_are_not_sessions_are_not_alive(void **state) {
   struct dibs__side *side = side_open(*state);
   assert_non_null(side);
   uint64_t ours = dibs__side_session(side);
@@ -435,7 +435,7 @@ static int live(struct bed *bed, void *arg) {
   for (;;) pause();
 }
 
-static void killed_process_is_not_alive_and_its_slot_is_given_anew(void **state) {
+static void a_killed_process_is_not_alive_and_its_slot_is_reused(void **state) {
   struct bed *bed = *state;
   struct told *told = shared(sizeof *told);
   struct dibs__side *side = side_open(bed);
@@ -463,7 +463,7 @@ static int live_and_leave_a_child(struct bed *bed, void *arg) {
   pid_t pid = fork();
   if (pid == 0) {
     alarm(60);
-    dibs__side_close(side); /* a child may: it gives nothing back that is its parent's */
+    dibs__side_close(side); /* a child may close: it frees nothing of its parent */
     atomic_store(&told->ready, 1);
     for (;;) pause();
   }
@@ -478,7 +478,7 @@ static void forked_child_does_not_keep_a_killed_parent_alive(void **state) {
   pid_t pid = child(live_and_leave_a_child, bed, told);
   assert_true(reached(&told->ready, 1) && reached(&told->pid, 1));
   uint64_t session = atomic_load(&told->session);
-  assert_true(dibs__side_alive(side, session)); /* the child's close took nothing away */
+  assert_true(dibs__side_alive(side, session)); /* the child's close removed nothing */
   assert_false(dibs__side_write_begin(side, in_ms(50)));
   kill_it(pid);
   pid_t orphan = (pid_t)atomic_load(&told->pid);
@@ -490,14 +490,14 @@ static void forked_child_does_not_keep_a_killed_parent_alive(void **state) {
   dibs__side_close(side);
 }
 
-static void full_house_is_said(void **state) {
+static void full_slots_are_reported(void **state) {
   struct bed *bed = *state;
   struct dibs__side *side = side_open(bed), *other;
   int fd = open(bed->page, O_RDWR | O_CLOEXEC);
   struct flock rest = {.l_type = F_WRLCK, .l_start = DIBS__LOCK_SLOTS + 1, .l_len = DIBS__SIDE_SLOTS - 1};
   assert_int_equal(fcntl(fd, F_OFD_SETLK, &rest), 0);
   assert_int_equal(try_open(bed, LONG_MS, &other), DIBS_UNAVAILABLE);
-  assert_non_null(strstr(bed->said.text, "1024"));
+  assert_non_null(strstr(bed->reported.text, "1024"));
   close(fd);
   assert_int_equal(try_open(bed, LONG_MS, &other), DIBS_OK);
   dibs__side_close(other);
@@ -506,7 +506,7 @@ static void full_house_is_said(void **state) {
 
 /* ---- Marks ---- */
 
-static void marks_only_grow_and_begin_anew_with_an_incarnation(void **state) {
+static void marks_only_grow_and_restart_with_an_incarnation(void **state) {
   struct bed *bed = *state;
   struct dibs__side *a = side_open(bed), *b = side_open(bed);
   dibs__side_mark(a, 5, dibs__fence_make(1, 10), (dibs__when){100});
@@ -517,14 +517,14 @@ static void marks_only_grow_and_begin_anew_with_an_incarnation(void **state) {
   assert_int_equal(dibs__side_marked(a, 5).v, dibs__fence_make(1, 11).v);
   dibs__side_mark(a, 6, DIBS__FENCE_NONE, (dibs__when){120});
   assert_int_equal(dibs__side_marked(b, 6).v, 0);
-  dibs__side_mark(a, DIBS__BUCKETS, dibs__fence_make(9, 9), (dibs__when){120}); /* no such bucket: nothing */
+  dibs__side_mark(a, DIBS__BUCKETS, dibs__fence_make(9, 9), (dibs__when){120}); /* no such bucket: no effect */
   assert_int_equal(dibs__side_marked(b, DIBS__BUCKETS).v, 0);
 
-  dibs__life two = {{9}};
+  dibs__incarnation two = {{9}};
   dibs__side_begin(b, &two, 2);
   assert_int_equal(dibs__side_marked(a, 5).v, 0);
   assert_int_equal(dibs__side_epoch(a), 2);
-  dibs__side_begin(a, &life_one, 1); /* one who is late does not take the epoch back */
+  dibs__side_begin(a, &incarnation_one, 1); /* a late client does not lower the epoch */
   assert_int_equal(dibs__side_epoch(a), 2);
   dibs__side_close(a);
   dibs__side_close(b);
@@ -534,35 +534,35 @@ static void marks_only_grow_and_begin_anew_with_an_incarnation(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      CASE(first_open_is_a_new_life_and_the_next_is_the_same),
-      CASE(life_that_was_not_begun_is_new_again),
-      CASE(begin_that_was_killed_half_way_is_a_new_life),
-      CASE(other_boot_is_refused_while_somebody_lives_and_new_when_nobody_does),
-      CASE(other_clock_offset_is_refused_while_somebody_lives_and_new_when_nobody_does),
-      CASE(clock_that_stands_before_what_it_has_shown_is_another_life),
-      CASE(copied_page_is_a_new_life),
-      CASE(replaced_database_is_a_new_life_but_not_while_the_former_is_open),
-      CASE(missing_database_can_not_be_matched),
-      CASE(newer_layout_is_refused_and_left_as_it_is),
-      CASE(garbage_is_no_page),
-      CASE(damage_while_somebody_lives_is_corrupt),
+      CASE(first_open_is_a_new_incarnation_and_the_next_is_the_same),
+      CASE(an_incarnation_that_did_not_begin_is_new_again),
+      CASE(a_begin_that_was_killed_midway_is_a_new_incarnation),
+      CASE(another_boot_is_refused_while_a_session_lives_and_new_otherwise),
+      CASE(another_clock_offset_is_refused_while_a_session_lives_and_new_otherwise),
+      CASE(a_clock_before_an_instant_that_it_has_shown_is_another_incarnation),
+      CASE(copied_page_is_a_new_incarnation),
+      CASE(a_replaced_database_is_a_new_incarnation_unless_the_former_is_open),
+      CASE(a_missing_database_cannot_be_matched),
+      CASE(a_newer_layout_is_refused_and_unchanged),
+      CASE(garbage_is_refused),
+      CASE(damage_while_a_session_lives_is_corrupt),
       CASE(holes_are_filled_before_the_page_is_mapped),
-      CASE(no_room_is_said_and_leaves_no_file),
+      CASE(no_capacity_is_reported_and_leaves_no_file),
       CASE(links_and_folders_are_refused),
-      CASE(missing_folder_is_said),
-      CASE(mode_is_exact_whatever_the_umask),
-      CASE(page_is_made_like_the_database_that_is_there),
-      CASE(open_that_comes_to_nothing_leaves_no_file),
-      CASE(who_waits_at_the_gate_of_a_file_that_is_taken_away_makes_another),
-      CASE(gate_lets_one_in_and_says_when_the_wait_ends),
-      CASE(gate_of_a_killed_process_is_open),
-      CASE(gate_lets_one_in_at_a_time),
+      CASE(missing_folder_is_reported),
+      CASE(the_mode_is_exact_under_any_umask),
+      CASE(the_page_gets_the_owner_and_mode_of_the_database),
+      CASE(a_failed_open_leaves_no_file),
+      CASE(a_waiter_at_the_gate_of_a_removed_file_creates_another),
+      CASE(the_gate_admits_one_and_reports_the_end_of_the_wait),
+      CASE(the_gate_of_a_killed_process_is_open),
+      CASE(the_gate_admits_one_at_a_time),
       CASE(two_opens_in_one_process_are_two_sessions),
-      CASE(numbers_that_are_no_session_are_not_alive),
-      CASE(killed_process_is_not_alive_and_its_slot_is_given_anew),
+      CASE(numbers_that_are_not_sessions_are_not_alive),
+      CASE(a_killed_process_is_not_alive_and_its_slot_is_reused),
       CASE(forked_child_does_not_keep_a_killed_parent_alive),
-      CASE(full_house_is_said),
-      CASE(marks_only_grow_and_begin_anew_with_an_incarnation),
+      CASE(full_slots_are_reported),
+      CASE(marks_only_grow_and_restart_with_an_incarnation),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

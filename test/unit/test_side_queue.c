@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The side file between processes: the queue of writers, under kill -9 too; hints and bells. */
+/* The side file between processes: the queue of writers, also under kill -9; hints and notifiers. */
 #include "side_help.h"
 
 enum { WORKERS = 4, ROUNDS = 2000 };
@@ -30,7 +30,7 @@ static void writer_waits_until_its_deadline_and_no_longer(void **state) {
   assert_true(waited >= 90 && waited < 5000);
   assert_false(dibs__side_write_begin(b, DIBS__TICK_ZERO));
   dibs__side_write_end(a);
-  assert_true(dibs__side_write_begin(b, DIBS__TICK_ZERO)); /* free: no need to wait */
+  assert_true(dibs__side_write_begin(b, DIBS__TICK_ZERO)); /* the lock is free: no wait */
   dibs__side_write_end(b);
   dibs__side_close(a);
   dibs__side_close(b);
@@ -46,7 +46,7 @@ static void lock_of_a_killed_writer_is_taken_over_within_100_ms(void **state) {
     atomic_store(&arena->ready, 0);
     pid_t pid = child(hold_for_ever, bed, arena);
     assert_true(reached(&arena->ready, 1));
-    assert_false(dibs__side_write_begin(side, in_ms(45))); /* it lives: nobody takes it away */
+    assert_false(dibs__side_write_begin(side, in_ms(45))); /* the owner lives: no process takes the lock over */
     kill_it(pid);
     dibs__tick before = dibs__tick_now();
     assert_true(dibs__side_write_begin(side, in_ms(LONG_MS)));
@@ -56,11 +56,11 @@ static void lock_of_a_killed_writer_is_taken_over_within_100_ms(void **state) {
     dibs__side_write_end(side);
   }
   print_message("takeover after kill -9: at most %.1f ms\n", (double)worst / 1e6);
-  assert_true(late <= 2 && worst < 2000 * DIBS__NS_PER_MS); /* a busy machine may be late now and then */
+  assert_true(late <= 2 && worst < 2000 * DIBS__NS_PER_MS); /* a busy machine may sometimes be late */
   dibs__side_close(side);
 }
 
-static void lock_of_a_killed_writer_is_freed_by_who_takes_its_slot(void **state) {
+static void the_lock_of_a_killed_writer_is_freed_by_the_next_user_of_its_slot(void **state) {
   struct bed *bed = *state;
   struct arena *arena = shared(sizeof *arena);
   struct dibs__side *side = side_open(bed);
@@ -69,19 +69,19 @@ static void lock_of_a_killed_writer_is_freed_by_who_takes_its_slot(void **state)
   kill_it(pid);
   struct dibs__side *next = side_open(bed);
   assert_int_equal(dibs__side_session(next) & 0xffff, atomic_load(&arena->session) & 0xffff);
-  assert_true(dibs__side_write_begin(side, DIBS__TICK_ZERO)); /* no waiting, no looking */
+  assert_true(dibs__side_write_begin(side, DIBS__TICK_ZERO)); /* without waiting and without a check */
   dibs__side_write_end(side);
   struct dibs__event got[4];
   bool all;
   dibs__side_wait(side, in_ms(LONG_MS));
   assert_int_equal(dibs__side_take(side, got, 4, &all), 0);
-  assert_true(all); /* what the dead one did and did not tell */
+  assert_true(all); /* changes that the dead writer did not report */
   dibs__side_close(next);
   dibs__side_close(side);
 }
 
-/* The word still says the former owner while its slot belongs to somebody else who holds it in turn. */
-static void new_owner_of_a_slot_is_not_taken_for_the_dead_one(void **state) {
+/* The lock word still names the former owner while its slot belongs to another process, which then holds the lock. */
+static void the_new_owner_of_a_slot_is_not_confused_with_the_dead_one(void **state) {
   struct bed *bed = *state;
   struct dibs__side *side = side_open(bed), *other = side_open(bed);
   assert_true(dibs__side_write_begin(other, in_ms(LONG_MS)));
@@ -91,14 +91,14 @@ static void new_owner_of_a_slot_is_not_taken_for_the_dead_one(void **state) {
   assert_false(dibs__side_write_begin(side, in_ms(60)));
   atomic_store(word, dead);
   assert_true(dibs__side_write_begin(side, in_ms(LONG_MS)));
-  dibs__side_write_end(other); /* frees nothing that is not its own */
+  dibs__side_write_end(other); /* does not free another owner's lock */
   assert_false(dibs__side_write_begin(other, in_ms(5)));
   dibs__side_write_end(side);
   dibs__side_close(side);
   dibs__side_close(other);
 }
 
-static void nonsense_in_the_word_wedges_nobody(void **state) {
+static void an_invalid_lock_word_blocks_no_process(void **state) {
   struct bed *bed = *state;
   struct dibs__side *side = side_open(bed);
   const uint32_t nonsense[] = {1U << 31, 0x7ff, 1025, 0x7fffffff, 0xffffffff, 1024, 1};
@@ -121,8 +121,9 @@ static void work_a_while(void) {
   for (int i = 0; i < 200; i++) dibs__spin_pause();
 }
 
-/* In the section: `inside` is ours from beginning to end; whoever else is named there is doomed or was killed. */
-static void one_turn(struct arena *arena, uint64_t id) {
+/* In the critical section `inside` names this process from beginning to end; any other process named there is about to
+ * end or was killed. */
+static void enter_once(struct arena *arena, uint64_t id) {
   uint64_t before = atomic_load(&arena->inside);
   if (before != 0 && !atomic_load(&arena->doomed[before])) atomic_fetch_add(&arena->wrong, 1);
   atomic_store(&arena->inside, id);
@@ -141,7 +142,7 @@ static int hammer(struct bed *bed, void *arg) {
   while (!atomic_load(&arena->stop)) {
     dibs__tick before = dibs__tick_now();
     if (!dibs__side_write_begin(side, in_ms(LONG_MS))) return 2;
-    one_turn(arena, worker.id);
+    enter_once(arena, worker.id);
     dibs__side_write_end(side);
     uint64_t took = (uint64_t)(dibs__tick_now().ns - before.ns), slowest = atomic_load(&arena->slowest_ns);
     while (took > slowest && !atomic_compare_exchange_weak(&arena->slowest_ns, &slowest, took)) {
@@ -168,27 +169,27 @@ static void writers_exclude_each_other_while_some_are_killed(void **state) {
     int who = dice[0] % WORKERS;
     assert_true(reached(&arena->turns[ids[who]], 1));
     dibs__tick until = dibs__tick_add_ms(dibs__tick_now(), dice[1] % 20);
-    /* Most often in the middle of its turn, where it hurts. */
+    /* Usually in the middle of its critical section, the worst moment. */
     while (dibs__tick_before(dibs__tick_now(), until) && atomic_load(&arena->inside) != ids[who]) {
     }
     atomic_store(&arena->doomed[ids[who]], 1);
     kill_it(pids[who]);
     inside += atomic_load(&arena->inside) == ids[who];
-    assert_true(reached(&arena->entries, atomic_load(&arena->entries) + 100)); /* the others go on */
+    assert_true(reached(&arena->entries, atomic_load(&arena->entries) + 100)); /* the others continue */
     ids[who] = next++;
     pids[who] = child(hammer, bed, &(struct worker){arena, ids[who]});
   }
   for (int i = 0; i < WORKERS; i++) assert_true(reached(&arena->turns[ids[i]], 1));
   atomic_store(&arena->stop, 1);
   for (int i = 0; i < WORKERS; i++) assert_int_equal(result_of(pids[i]), 0);
-  print_message("%llu turns, 60 kills (%d died as owners), slowest turn %.1f ms\n",
+  print_message("%llu sections, 60 kills (%d died as owners), slowest section %.1f ms\n",
                 (unsigned long long)atomic_load(&arena->entries), inside,
                 (double)atomic_load(&arena->slowest_ns) / 1e6);
   assert_int_equal(atomic_load(&arena->wrong), 0);
-  assert_true(inside > 0); /* else this run has not tried what it is for */
+  assert_true(inside > 0); /* otherwise this run has not tested a dead owner */
 }
 
-static int ask_once(struct bed *bed, void *arg) {
+static int request_once(struct bed *bed, void *arg) {
   struct arena *arena = arg;
   struct dibs__side *side = side_open(bed);
   if (!side) return 1;
@@ -205,14 +206,15 @@ static void writer_without_a_pause_does_not_shut_out_the_others(void **state) {
   struct arena *arena = shared(sizeof *arena);
   struct dibs__side *side = side_open(bed);
   assert_true(dibs__side_write_begin(side, in_ms(LONG_MS)));
-  pid_t pid = child(ask_once, bed, arena);
+  pid_t pid = child(request_once, bed, arena);
   assert_true(reached(&arena->ready, 1));
   dibs__tick by = in_ms(LONG_MS);
   while (!(atomic_load(&side->page->head.writer) & DIBS__QUEUE_STARVING)) {
     assert_true(dibs__tick_before(dibs__tick_now(), by));
     dibs__nap_ms(1);
   }
-  /* We free it only to ask for it again, long before the other one can wake: it is kept, and not for us. */
+  /* This process frees the lock and requests it again before the other one can wake: the lock is reserved, and not for
+   * this process. */
   dibs__side_write_end(side);
   uint64_t ours = 0;
   while (!atomic_load(&arena->entries)) {
@@ -228,12 +230,12 @@ static void writer_without_a_pause_does_not_shut_out_the_others(void **state) {
   dibs__side_close(side);
 }
 
-static void lock_that_is_kept_for_one_who_was_killed_is_had_by_anybody(void **state) {
+static void a_lock_reserved_for_a_killed_process_is_available_to_all(void **state) {
   struct bed *bed = *state;
   struct dibs__side *side = side_open(bed);
   atomic_store(&side->page->head.writer, DIBS__QUEUE_STARVING | DIBS__QUEUE_SLEEPERS);
   assert_true(dibs__side_write_begin(side, in_ms(LONG_MS)));
-  assert_int_equal(atomic_load(&side->page->head.writer) & DIBS__QUEUE_STARVING, 0); /* it is not kept again */
+  assert_int_equal(atomic_load(&side->page->head.writer) & DIBS__QUEUE_STARVING, 0); /* it is not reserved again */
   dibs__side_write_end(side);
   assert_int_equal(atomic_load(&side->page->head.writer), 0);
   dibs__side_close(side);
@@ -261,8 +263,8 @@ static int count_shortly(struct bed *bed, void *arg) {
   return 0;
 }
 
-/* Turns as short as can be, so that two often find it free in the same instant. */
-static void two_that_find_it_free_in_the_same_instant_do_not_both_get_it(void **state) {
+/* Very short sections, so that two often find the lock free at the same instant. */
+static void two_that_find_the_lock_free_at_once_do_not_both_get_it(void **state) {
   struct bed *bed = *state;
   struct short_turns *turns = shared(sizeof *turns);
   pid_t pids[2];
@@ -273,32 +275,32 @@ static void two_that_find_it_free_in_the_same_instant_do_not_both_get_it(void **
 
 struct relay {
   struct dibs__side *side;
-  _Atomic uint64_t asking, done;
+  _Atomic uint64_t request, done;
 };
 
-static void ask_for_one_turn(void *arg) {
+static void enter_section_once(void *arg) {
   struct relay *relay = arg;
-  atomic_fetch_add(&relay->asking, 1);
+  atomic_fetch_add(&relay->request, 1);
   if (!dibs__side_write_begin(relay->side, in_ms(LONG_MS))) return;
   atomic_fetch_add(&relay->done, 1);
   dibs__side_write_end(relay->side);
 }
 
-/* By a wake from the one before, not by the slice of 20 ms in which they look for themselves.  A busy machine may be as
- * slow as that in most rounds, but not in all. */
-static void those_that_sleep_are_woken_one_after_the_other(void **state) {
+/* The previous owner wakes the next, which therefore does not wait for its own check every 20 ms. A busy machine may
+ * need that long in most rounds, but not in all. */
+static void sleepers_are_woken_one_after_the_other(void **state) {
   struct bed *bed = *state;
   enum { TIMES = 60, QUICK = 3, WAITERS = 3 };
   struct relay relay = {.side = side_open(bed)};
   int quick = 0;
   for (int i = 0; i < TIMES && quick < QUICK; i++) {
     dibs__thread *threads[WAITERS];
-    atomic_store(&relay.asking, 0);
+    atomic_store(&relay.request, 0);
     atomic_store(&relay.done, 0);
     assert_true(dibs__side_write_begin(relay.side, in_ms(LONG_MS)));
-    for (int k = 0; k < WAITERS; k++) threads[k] = dibs__thread_start("ask", ask_for_one_turn, &relay);
-    assert_true(reached(&relay.asking, WAITERS));
-    dibs__nap_ms(2); /* asleep by now, or nearly; before they starve */
+    for (int k = 0; k < WAITERS; k++) threads[k] = dibs__thread_start("ask", enter_section_once, &relay);
+    assert_true(reached(&relay.request, WAITERS));
+    dibs__nap_ms(2); /* they are asleep by now, or nearly, and do not starve yet */
     dibs__tick before = dibs__tick_now();
     dibs__side_write_end(relay.side);
     for (int k = 0; k < WAITERS; k++) dibs__thread_join(threads[k]);
@@ -318,7 +320,7 @@ static void count_up(void *arg) {
   struct counter *counter = arg;
   for (int i = 0; i < ROUNDS; i++) {
     if (!dibs__side_write_begin(counter->side, in_ms(LONG_MS))) return;
-    *counter->number += 1; /* not atomic: a thread that is let in beside another loses one (and TSan sees it) */
+    *counter->number += 1; /* not atomic: two threads in the section at once lose a count (and TSan reports it) */
     dibs__side_write_end(counter->side);
   }
 }
@@ -334,7 +336,7 @@ static void threads_of_one_open_store_exclude_each_other(void **state) {
   dibs__side_close(counter.side);
 }
 
-/* ---- Hints and bells ---- */
+/* ---- Hints and notifiers ---- */
 
 static struct dibs__event hint(uint8_t number) {
   return (struct dibs__event){.what = DIBS__EV_OFFER,
@@ -358,7 +360,7 @@ static void hints_arrive_in_order_and_whole(void **state) {
   assert_int_equal(dibs__side_take(b, got, 40, &all), 0);
   assert_false(all);
   uint8_t next = 0, expect = 0;
-  for (int round = 0; round < 10; round++) { /* over the end of the ring */
+  for (int round = 0; round < 10; round++) { /* across the end of the ring buffer */
     for (int i = 0; i < 7; i++) post(a, dibs__side_session(b), next++);
     dibs__side_wait(b, in_ms(LONG_MS));
     assert_int_equal(dibs__side_take(b, got, 40, &all), 7);
@@ -371,27 +373,27 @@ static void hints_arrive_in_order_and_whole(void **state) {
       assert_int_equal(got[i].held_until.ns, want.held_until.ns);
     }
   }
-  uint32_t bell = atomic_load(&a->page->slots[b->slot].bell);
-  post(a, dibs__side_session(a), 9); /* to ourselves, too, and to nobody else */
-  assert_int_equal(atomic_load(&a->page->slots[b->slot].bell), bell);
+  uint32_t notifier = atomic_load(&a->page->slots[b->slot].notifier);
+  post(a, dibs__side_session(a), 9); /* also to this session itself, and to no other */
+  assert_int_equal(atomic_load(&a->page->slots[b->slot].notifier), notifier);
   assert_int_equal(dibs__side_take(a, got, 40, &all), 1);
   dibs__side_close(a);
   dibs__side_close(b);
 }
 
-static void full_ring_means_look_at_all(void **state) {
+static void a_full_ring_buffer_means_a_recheck(void **state) {
   struct bed *bed = *state;
   struct dibs__side *a = side_open(bed), *b = side_open(bed);
   struct dibs__event got[40];
   bool all;
   for (uint8_t i = 0; i < DIBS__SIDE_RING; i++) post(a, dibs__side_session(b), i);
   assert_int_equal(dibs__side_take(b, got, 40, &all), DIBS__SIDE_RING);
-  assert_false(all); /* just full is not too full */
+  assert_false(all); /* exactly full is not an overflow */
   for (uint8_t i = 0; i <= DIBS__SIDE_RING; i++) post(a, dibs__side_session(b), i);
   assert_int_equal(dibs__side_take(b, got, 40, &all), DIBS__SIDE_RING);
   assert_true(all);
   assert_int_equal(dibs__side_take(b, got, 40, &all), 0);
-  assert_false(all); /* said once */
+  assert_false(all); /* reported once */
   post(a, dibs__side_session(b), 77);
   assert_int_equal(dibs__side_take(b, got, 40, &all), 1);
   assert_int_equal(got[0].id.b[0], 77);
@@ -399,7 +401,7 @@ static void full_ring_means_look_at_all(void **state) {
   dibs__side_close(b);
 }
 
-static void what_did_not_fit_into_one_take_is_not_slept_upon(void **state) {
+static void hints_that_do_not_fit_into_one_read_end_the_next_sleep(void **state) {
   struct bed *bed = *state;
   struct dibs__side *a = side_open(bed), *b = side_open(bed);
   struct dibs__event got[2];
@@ -418,7 +420,7 @@ static void what_did_not_fit_into_one_take_is_not_slept_upon(void **state) {
   dibs__side_close(b);
 }
 
-static void hint_for_a_session_that_is_gone_goes_nowhere(void **state) {
+static void a_hint_for_an_ended_session_is_dropped(void **state) {
   struct bed *bed = *state;
   struct dibs__side *a = side_open(bed), *b = side_open(bed);
   struct dibs__event got[4];
@@ -451,7 +453,7 @@ static void hints_of_the_former_owner_are_not_read_by_the_next(void **state) {
   dibs__side_close(b);
 }
 
-static void nonsense_in_the_ring_means_look_at_all(void **state) {
+static void an_invalid_ring_buffer_means_a_recheck(void **state) {
   struct bed *bed = *state;
   struct dibs__side *a = side_open(bed), *b = side_open(bed);
   struct dibs__page_slot *slot = &a->page->slots[b->slot];
@@ -471,7 +473,7 @@ static void nonsense_in_the_ring_means_look_at_all(void **state) {
   dibs__side_close(b);
 }
 
-static void dead_writer_makes_everybody_look_at_all(void **state) {
+static void a_dead_writer_causes_a_recheck_by_all(void **state) {
   struct bed *bed = *state;
   struct arena *arena = shared(sizeof *arena);
   struct dibs__side *a = side_open(bed), *b = side_open(bed);
@@ -482,7 +484,7 @@ static void dead_writer_makes_everybody_look_at_all(void **state) {
   kill_it(pid);
   assert_true(dibs__side_write_begin(a, in_ms(LONG_MS)));
   assert_int_equal(dibs__side_take(b, got, 4, &all), 0);
-  assert_false(all); /* not before the lock is free again */
+  assert_false(all); /* only after the lock is free again */
   dibs__side_write_end(a);
   dibs__tick by = in_ms(LONG_MS);
   dibs__side_wait(b, by);
@@ -502,14 +504,14 @@ static void wait_ends_at_its_deadline_or_when_woken(void **state) {
   dibs__tick before = dibs__tick_now();
   dibs__side_wait(side, in_ms(30));
   assert_true(dibs__tick_left_ms(before, dibs__tick_now()) >= 30);
-  dibs__side_wake(side); /* also before anybody waits */
+  dibs__side_wake(side); /* also before a wait begins */
   dibs__tick by = in_ms(LONG_MS);
   dibs__side_wait(side, by);
   assert_true(dibs__tick_before(dibs__tick_now(), by));
   dibs__side_close(side);
 }
 
-/* ---- How fast ---- */
+/* ---- Latency ---- */
 
 struct duel {
   _Atomic uint64_t sessions[2], sent_ns, wrong;
@@ -555,8 +557,8 @@ static int by_size(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Each waits for the other's hint: one lost wake-up and it takes ten seconds. */
-static void bell_wakes_the_other_process_at_once(void **state) {
+/* Each waits for the other's hint: one lost wake-up would take ten seconds. */
+static void notifier_wakes_the_other_process_at_once(void **state) {
   struct bed *bed = *state;
   struct duel *duel = shared(sizeof *duel);
   struct dibs__side *side = side_open(bed);
@@ -570,9 +572,9 @@ static void bell_wakes_the_other_process_at_once(void **state) {
   assert_int_equal(result_of(pid), 0);
   qsort(duel->took_ns, ROUNDS, sizeof duel->took_ns[0], by_size);
   double p50 = (double)duel->took_ns[ROUNDS / 2] / 1e3, p99 = (double)duel->took_ns[ROUNDS * 99 / 100] / 1e3;
-  print_message("bell between processes, %d rounds: p50 %.1f us, p99 %.1f us, max %.1f us\n", ROUNDS, p50, p99,
+  print_message("wake-up between processes, %d rounds: p50 %.1f us, p99 %.1f us, max %.1f us\n", ROUNDS, p50, p99,
                 (double)duel->took_ns[ROUNDS - 1] / 1e3);
-  assert_true(p50 < 1000); /* generous: the machine may be busy; it is some tens */
+  assert_true(p50 < 1000); /* generous, because the machine may be busy; usually some tens */
   dibs__side_close(side);
 }
 
@@ -582,24 +584,24 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       CASE(writer_waits_until_its_deadline_and_no_longer),
       CASE(lock_of_a_killed_writer_is_taken_over_within_100_ms),
-      CASE(lock_of_a_killed_writer_is_freed_by_who_takes_its_slot),
-      CASE(new_owner_of_a_slot_is_not_taken_for_the_dead_one),
-      CASE(nonsense_in_the_word_wedges_nobody),
+      CASE(the_lock_of_a_killed_writer_is_freed_by_the_next_user_of_its_slot),
+      CASE(the_new_owner_of_a_slot_is_not_confused_with_the_dead_one),
+      CASE(an_invalid_lock_word_blocks_no_process),
       CASE(writers_exclude_each_other_while_some_are_killed),
       CASE(writer_without_a_pause_does_not_shut_out_the_others),
-      CASE(lock_that_is_kept_for_one_who_was_killed_is_had_by_anybody),
-      CASE(two_that_find_it_free_in_the_same_instant_do_not_both_get_it),
-      CASE(those_that_sleep_are_woken_one_after_the_other),
+      CASE(a_lock_reserved_for_a_killed_process_is_available_to_all),
+      CASE(two_that_find_the_lock_free_at_once_do_not_both_get_it),
+      CASE(sleepers_are_woken_one_after_the_other),
       CASE(threads_of_one_open_store_exclude_each_other),
       CASE(hints_arrive_in_order_and_whole),
-      CASE(full_ring_means_look_at_all),
-      CASE(what_did_not_fit_into_one_take_is_not_slept_upon),
-      CASE(hint_for_a_session_that_is_gone_goes_nowhere),
+      CASE(a_full_ring_buffer_means_a_recheck),
+      CASE(hints_that_do_not_fit_into_one_read_end_the_next_sleep),
+      CASE(a_hint_for_an_ended_session_is_dropped),
       CASE(hints_of_the_former_owner_are_not_read_by_the_next),
-      CASE(nonsense_in_the_ring_means_look_at_all),
-      CASE(dead_writer_makes_everybody_look_at_all),
+      CASE(an_invalid_ring_buffer_means_a_recheck),
+      CASE(a_dead_writer_causes_a_recheck_by_all),
       CASE(wait_ends_at_its_deadline_or_when_woken),
-      CASE(bell_wakes_the_other_process_at_once),
+      CASE(notifier_wakes_the_other_process_at_once),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

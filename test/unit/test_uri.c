@@ -8,7 +8,7 @@
 
 struct good {
   const char *text;
-  const char *shims, *scheme, *user, *password, *hosts, *path, *shown; /* shown NULL: as text */
+  const char *shims, *scheme, *user, *password, *hosts, *path, *shown; /* shown NULL: the same as text */
   const char *key, *value;
 };
 
@@ -50,14 +50,14 @@ static void same(const char *got, const char *want) {
     assert_string_equal(got, want);
 }
 
-static void good_ones_come_apart(void **state) {
+static void valid_uris_are_parsed(void **state) {
   (void)state;
   for (size_t i = 0; i < COUNT_OF(goods); i++) {
     const struct good *g = &goods[i];
     struct dibs__uri uri;
-    struct dibs__said said = {.text = ""};
-    dibs__status status = dibs__uri_parse(g->text, &uri, &said);
-    if (status != DIBS_OK) fail_msg("%s: %s", g->text, said.text);
+    struct dibs__result reported = {.text = ""};
+    dibs__status status = dibs__uri_parse(g->text, &uri, &reported);
+    if (status != DIBS_OK) fail_msg("%s: %s", g->text, reported.text);
     char shims[128] = "";
     for (size_t s = 0; s < uri.shim_count; s++)
       snprintf(shims + strlen(shims), sizeof shims - strlen(shims), "%s ", uri.shims[s]);
@@ -77,7 +77,7 @@ static void good_ones_come_apart(void **state) {
 
 struct bad {
   const char *text;
-  size_t at; /* from 1; 0: no position is told */
+  size_t at; /* from 1; 0: the message has no position */
   const char *what;
 };
 
@@ -102,9 +102,9 @@ static const struct bad bads[] = {
     {"sqlite:a%00b", 9, "%00"},
     {"redis:me:hidden@host", 16, "//"},
     {"me:hidden@host", 10, "//"},
-    {"redis://me:hid/den@host", 19, "too late"},
-    {"redis://me:hid?den=1@host", 21, "too late"},
-    {"redis://me:12/hidden@host", 21, "too late"},
+    {"redis://me:hid/den@host", 19, "can't occur here"},
+    {"redis://me:hid?den=1@host", 21, "can't occur here"},
+    {"redis://me:12/hidden@host", 21, "can't occur here"},
     {"redis://me:hidden", 12, "port"},
     {"redis://me:%zz@h", 12, "hex"},
     {"redis://h:", 11, "port"},
@@ -116,61 +116,63 @@ static const struct bad bads[] = {
     {"redis://,h", 9, "host is missing"},
     {"redis://h,,g", 11, "host is missing"},
     {"redis://h,", 10, "comma"},
+    {"redis://h/0,", 12, "no tier follows"},
+    {"sqlite:x,", 9, "no tier follows"},
     {"redis://[::1", 9, "no ]"},
     {"redis://[]", 9, "no address"},
     {"redis://[::g]", 12, "IPv6"},
-    {"redis://[::1]6379", 14, "after ]"},
-    {"redis://h h", 10, "can't stand"},
+    {"redis://[::1]6379", 14, "follow ]"},
+    {"redis://h h", 10, "can't contain"},
     {"redis://h%2", 10, "hex"},
     {"sqlite:x?a", 10, "no value"},
     {"sqlite:x?=b", 10, "no name"},
-    {"sqlite:x?a=1&", 13, "missing behind"},
+    {"sqlite:x?a=1&", 13, "missing after"},
     {"sqlite:x?&a=1", 10, "missing"},
     {"sqlite:x?a=1&&b=1", 14, "missing"},
-    {"sqlite:x?a b=1", 11, "names of parameters"},
-    {"sqlite:x?a%20b=1", 11, "names of parameters"},
-    {"sqlite:x?a=1&b=2&a=3", 18, "before"},
+    {"sqlite:x?a b=1", 11, "a parameter's name"},
+    {"sqlite:x?a%20b=1", 11, "a parameter's name"},
+    {"sqlite:x?a=1&b=2&a=3", 18, "occurs twice"},
     {"sqlite:x?a=%0", 12, "hex"},
     {"sqlite:x?trace.file=y", 10, "shim that is not in the URI"},
     {"trace+sqlite:x?tracer.file=y", 16, "shim that is not in the URI"},
 };
 
-static void bad_ones_are_refused_where_they_are_bad(void **state) {
+static void invalid_uris_are_refused_with_the_position(void **state) {
   (void)state;
   for (size_t i = 0; i < COUNT_OF(bads); i++) {
     struct dibs__uri uri;
-    struct dibs__said said = {.text = ""};
+    struct dibs__result reported = {.text = ""};
     char position[48] = "";
-    assert_int_equal(dibs__uri_parse(bads[i].text, &uri, &said), DIBS_INVALID);
+    assert_int_equal(dibs__uri_parse(bads[i].text, &uri, &reported), DIBS_INVALID);
     assert_null(uri.memory);
     assert_int_equal(uri.param_count, 0);
     if (bads[i].at) snprintf(position, sizeof position, "character %zu: ", bads[i].at);
-    if (!strstr(said.text, position) || !strstr(said.text, bads[i].what))
-      fail_msg("%s: said \"%s\", not %s%s", bads[i].text, said.text, position, bads[i].what);
-    assert_null(strstr(said.text, "hid"));
-    dibs__uri_free(&uri); /* harmless */
+    if (!strstr(reported.text, position) || !strstr(reported.text, bads[i].what))
+      fail_msg("%s: said \"%s\", not %s%s", bads[i].text, reported.text, position, bads[i].what);
+    assert_null(strstr(reported.text, "hid"));
+    dibs__uri_free(&uri); /* freeing twice is harmless */
   }
 }
 
-static void bounds_hold_to_the_byte(void **state) {
+static void bounds_are_exact(void **state) {
   (void)state;
   struct dibs__uri uri;
-  struct dibs__said said;
+  struct dibs__result reported;
   char *text = malloc(DIBS__URI_MAX + 2);
   memset(text, 'x', DIBS__URI_MAX + 1);
   memcpy(text, "sqlite:", 7);
   text[DIBS__URI_MAX + 1] = '\0';
-  assert_int_equal(dibs__uri_parse(text, &uri, &said), DIBS_INVALID);
-  assert_non_null(strstr(said.text, "4096"));
+  assert_int_equal(dibs__uri_parse(text, &uri, &reported), DIBS_INVALID);
+  assert_non_null(strstr(reported.text, "4096"));
   text[DIBS__URI_MAX] = '\0';
-  assert_int_equal(dibs__uri_parse(text, &uri, &said), DIBS_OK);
+  assert_int_equal(dibs__uri_parse(text, &uri, &reported), DIBS_OK);
   assert_int_equal(strlen(uri.path), DIBS__URI_MAX - 7);
   dibs__uri_free(&uri);
 
   for (int count = DIBS__URI_PARAMS; count <= DIBS__URI_PARAMS + 1; count++) {
     int n = snprintf(text, DIBS__URI_MAX, "a+b+c+d+e://u:p@h/p?");
     for (int i = 0; i < count; i++) n += snprintf(text + n, (size_t)(DIBS__URI_MAX - n), "%spass%d=", i ? "&" : "", i);
-    dibs__status status = dibs__uri_parse(text, &uri, &said);
+    dibs__status status = dibs__uri_parse(text, &uri, &reported);
     assert_int_equal(status, count > DIBS__URI_PARAMS ? DIBS_INVALID : DIBS_OK);
     if (status == DIBS_OK) assert_non_null(strstr(uri.shown, "&pass31=***"));
     dibs__uri_free(&uri);
@@ -181,53 +183,54 @@ static void bounds_hold_to_the_byte(void **state) {
 static void numbers_are_within_their_bounds(void **state) {
   (void)state;
   struct dibs__uri uri;
-  struct dibs__said said = {.text = ""};
+  struct dibs__result reported = {.text = ""};
   int64_t number;
   assert_int_equal(
-      dibs__uri_parse("m:?a=42&b=-7&c=x&d=&e=1e3&f=%201&g=+1&h=99999999999999999999&i=-&j=1%20", &uri, &said), DIBS_OK);
-  assert_int_equal(dibs__uri_number(&uri, "a", 0, 42, 5, &number, &said), DIBS_OK);
+      dibs__uri_parse("m:?a=42&b=-7&c=x&d=&e=1e3&f=%201&g=+1&h=99999999999999999999&i=-&j=1%20", &uri, &reported),
+      DIBS_OK);
+  assert_int_equal(dibs__uri_number(&uri, "a", 0, 42, 5, &number, &reported), DIBS_OK);
   assert_int_equal(number, 42);
-  assert_int_equal(dibs__uri_number(&uri, "b", -7, 42, 5, &number, &said), DIBS_OK);
+  assert_int_equal(dibs__uri_number(&uri, "b", -7, 42, 5, &number, &reported), DIBS_OK);
   assert_int_equal(number, -7);
-  assert_int_equal(dibs__uri_number(&uri, "z", 0, 42, 5, &number, &said), DIBS_OK);
+  assert_int_equal(dibs__uri_number(&uri, "z", 0, 42, 5, &number, &reported), DIBS_OK);
   assert_int_equal(number, 5);
-  assert_int_equal(dibs__uri_number(&uri, "a", 0, 41, 5, &number, &said), DIBS_INVALID);
+  assert_int_equal(dibs__uri_number(&uri, "a", 0, 41, 5, &number, &reported), DIBS_INVALID);
   assert_int_equal(number, 5);
-  assert_string_equal(said.text, "a of the store URI is a number from 0 to 41");
-  assert_int_equal(dibs__uri_number(&uri, "a", 43, 50, 5, &number, &said), DIBS_INVALID);
+  assert_string_equal(reported.text, "a of the store URI is not a number from 0 to 41");
+  assert_int_equal(dibs__uri_number(&uri, "a", 43, 50, 5, &number, &reported), DIBS_INVALID);
   for (const char *key = "cdefghij"; *key; key++)
-    assert_int_equal(dibs__uri_number(&uri, (char[]){*key, '\0'}, INT64_MIN, INT64_MAX, 0, &number, &said),
+    assert_int_equal(dibs__uri_number(&uri, (char[]){*key, '\0'}, INT64_MIN, INT64_MAX, 0, &number, &reported),
                      DIBS_INVALID);
   dibs__uri_free(&uri);
 }
 
-static void unknown_parameters_are_named_to_their_owner(void **state) {
+static void an_unknown_parameter_lists_the_known_ones(void **state) {
   (void)state;
   static const char *const engine[] = {"mode", "cache", NULL}, *const trace[] = {"trace.file", NULL};
   static const char *const none[] = {NULL};
   struct dibs__uri uri;
-  struct dibs__said said = {.text = ""};
-  assert_int_equal(dibs__uri_parse("trace+fault+m:?mode=1&trace.file=f&fault.x=1", &uri, &said), DIBS_OK);
-  assert_int_equal(dibs__uri_only(&uri, NULL, engine, &said), DIBS_OK);
-  assert_int_equal(dibs__uri_only(&uri, "trace", trace, &said), DIBS_OK);
-  assert_int_equal(dibs__uri_only(&uri, "fault", trace, &said), DIBS_INVALID);
-  assert_string_equal(said.text, "fault has no parameter fault.x; it has trace.file");
-  assert_int_equal(dibs__uri_only(&uri, "trace", none, &said), DIBS_INVALID);
-  assert_string_equal(said.text, "trace has no parameters, and trace.file was given");
+  struct dibs__result reported = {.text = ""};
+  assert_int_equal(dibs__uri_parse("trace+fault+m:?mode=1&trace.file=f&fault.x=1", &uri, &reported), DIBS_OK);
+  assert_int_equal(dibs__uri_only(&uri, NULL, engine, &reported), DIBS_OK);
+  assert_int_equal(dibs__uri_only(&uri, "trace", trace, &reported), DIBS_OK);
+  assert_int_equal(dibs__uri_only(&uri, "fault", trace, &reported), DIBS_INVALID);
+  assert_string_equal(reported.text, "fault has no parameter fault.x; it has trace.file");
+  assert_int_equal(dibs__uri_only(&uri, "trace", none, &reported), DIBS_INVALID);
+  assert_string_equal(reported.text, "trace has no parameters, and trace.file was given");
   dibs__uri_free(&uri);
-  assert_int_equal(dibs__uri_parse("m:?mode=1&moed=2", &uri, &said), DIBS_OK);
-  assert_int_equal(dibs__uri_only(&uri, NULL, engine, &said), DIBS_INVALID);
-  assert_string_equal(said.text, "m has no parameter moed; it has mode, cache");
+  assert_int_equal(dibs__uri_parse("m:?mode=1&moed=2", &uri, &reported), DIBS_OK);
+  assert_int_equal(dibs__uri_only(&uri, NULL, engine, &reported), DIBS_INVALID);
+  assert_string_equal(reported.text, "m has no parameter moed; it has mode, cache");
   dibs__uri_free(&uri);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(good_ones_come_apart),
-      cmocka_unit_test(bad_ones_are_refused_where_they_are_bad),
-      cmocka_unit_test(bounds_hold_to_the_byte),
+      cmocka_unit_test(valid_uris_are_parsed),
+      cmocka_unit_test(invalid_uris_are_refused_with_the_position),
+      cmocka_unit_test(bounds_are_exact),
       cmocka_unit_test(numbers_are_within_their_bounds),
-      cmocka_unit_test(unknown_parameters_are_named_to_their_owner),
+      cmocka_unit_test(an_unknown_parameter_lists_the_known_ones),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Numbers that are fixed for ever stand here as numbers, found by another program: a change of any is a broken store.
+/*
+ * Numbers that are fixed for ever, as numbers that another program computed: changing any of them breaks existing
+ * stores.
  */
 #include "store/store.h"
 #include "unit.h"
@@ -29,16 +31,16 @@ static void ids_and_mandates_are_equal_in_every_byte(void **state) {
     b.b[i] = 0x80;
     assert_false(dibs__id_equal(a, b));
   }
-  for (size_t i = 0; i < sizeof(dibs__life); i++) {
+  for (size_t i = 0; i < sizeof(dibs__incarnation); i++) {
     dibs__mandate a = {7, {{0}}}, b = {7, {{0}}};
     assert_true(dibs__mandate_equal(&a, &b));
-    b.life.b[i] = 1;
+    b.incarnation.b[i] = 1;
     assert_false(dibs__mandate_equal(&a, &b));
   }
   assert_false(dibs__mandate_equal(&(dibs__mandate){7, {{0}}}, &(dibs__mandate){8, {{0}}}));
 }
 
-static void buckets_of_names_stay(void **state) {
+static void buckets_of_names_are_fixed(void **state) {
   (void)state;
   char longest[256];
   memset(longest, 'x', 255);
@@ -63,7 +65,7 @@ static void buckets_are_all_used(void **state) {
   for (size_t i = 0; i < DIBS__BUCKETS; i++) assert_in_range(used[i], 50, 200);
 }
 
-static void digests_of_ids_stay(void **state) {
+static void digests_of_ids_are_fixed(void **state) {
   (void)state;
   dibs__id zero = {{0}}, counted, full;
   for (size_t i = 0; i < sizeof counted.b; i++) counted.b[i] = (uint8_t)i;
@@ -73,21 +75,21 @@ static void digests_of_ids_stay(void **state) {
   assert_true(dibs__id_digest(full) == UINT64_C(0x6d005060bde369f9));
 }
 
-static void said_is_cut_between_characters(void **state) {
+static void a_message_is_cut_between_characters(void **state) {
   (void)state;
-  struct dibs__said said;
+  struct dibs__result reported;
   char text[300];
-  dibs__say(&said, "%s at %d", "here", 7);
-  assert_string_equal(said.text, "here at 7");
+  dibs__set_message(&reported, "%s at %d", "here", 7);
+  assert_string_equal(reported.text, "here at 7");
   for (size_t lead = 0; lead < 3; lead++) {
     memset(text, 'a', lead);
     for (size_t i = lead; i + 3 < sizeof text; i += 3) memcpy(text + i, "\xe2\x82\xac", 4);
-    dibs__say(&said, "%s", text);
-    size_t len = strlen(said.text);
-    assert_in_range(len, sizeof said.text - 3, sizeof said.text - 1);
+    dibs__set_message(&reported, "%s", text);
+    size_t len = strlen(reported.text);
+    assert_in_range(len, sizeof reported.text - 3, sizeof reported.text - 1);
     assert_int_equal((len - lead) % 3, 0);
   }
-  dibs__say(NULL, "nobody listens");
+  dibs__set_message(NULL, "nobody listens");
 }
 
 static void version_is_that_of_the_header(void **state) {
@@ -105,17 +107,17 @@ static void statuses_have_names_and_texts(void **state) {
   assert_string_equal(dibs_status_text(DIBS_HELD), "somebody else holds it");
   for (int i = 0; i <= 17; i++) {
     assert_string_not_equal(dibs_status_name((dibs_status)i), "?");
-    assert_string_not_equal(dibs_status_text((dibs_status)i), "no such status");
+    assert_string_not_equal(dibs_status_text((dibs_status)i), "unknown status");
   }
   assert_string_equal(dibs_status_name((dibs_status)18), "?");
-  assert_string_equal(dibs_status_text((dibs_status)DIBS__QUEUED), "no such status");
+  assert_string_equal(dibs_status_text((dibs_status)DIBS__QUEUED), "unknown status");
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(strings_are_equal_by_content),  cmocka_unit_test(ids_and_mandates_are_equal_in_every_byte),
-      cmocka_unit_test(buckets_of_names_stay),         cmocka_unit_test(buckets_are_all_used),
-      cmocka_unit_test(digests_of_ids_stay),           cmocka_unit_test(said_is_cut_between_characters),
+      cmocka_unit_test(buckets_of_names_are_fixed),    cmocka_unit_test(buckets_are_all_used),
+      cmocka_unit_test(digests_of_ids_are_fixed),      cmocka_unit_test(a_message_is_cut_between_characters),
       cmocka_unit_test(version_is_that_of_the_header), cmocka_unit_test(statuses_have_names_and_texts),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #ifndef DIBS_TEST_UNIT_H
 #define DIBS_TEST_UNIT_H
-/* What cmocka.h wants to be included before it, and a name for its tests. */
+/* The headers that cmocka.h needs before it, and a name for its tests. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-/* No test waits for longer than this for what must come. */
+/* No test waits longer than this for a condition. */
 enum { LONG_MS = 10000 };
 
 #define COUNT_OF(array) (sizeof(array) / sizeof(array)[0])

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT
-// npm's redlock as a peer; ../README.md says what a peer is asked and what it answers.  Lock kinds: "default" has the
-// settings that it comes with (200 ms between tries, up to 100 more), but never gives up; "1ms" tries each millisecond.
+// npm's redlock as a peer; ../README.md describes the arguments and the output of a peer.  Lock kinds: "default" has the library's settings (200 ms between tries, up to 100 more), but never gives up; "1ms" tries every millisecond.
 import { closeSync, openSync, readFileSync, writeSync } from "node:fs";
 import { createRequire } from "node:module";
 import process from "node:process";
 
-// What is installed stands beside the build, not beside this file.
+// The installed modules are beside the build, not beside this file.
 const require = createRequire(process.env.DIBS_PEER_MODULES + "/");
 const { Redis } = require("ioredis");
 const { default: Redlock } = require("redlock");
@@ -32,7 +31,7 @@ const redlock = new Redlock(
   [client],
   asked.lock === "1ms" ? { ...settings, retryDelay: 1, retryJitter: 1 } : { ...settings, retryDelay: 200, retryJitter: 100 },
 );
-redlock.on("error", () => {}); // each refused try says so
+redlock.on("error", () => {}); // each refused try emits an error
 
 async function turns(name, until, log) {
   do {

@@ -1,12 +1,12 @@
 -- SPDX-License-Identifier: MIT
--- Who holds and waits for some names, and their recorded breaks: each call is one instant.  Changes nothing: what time
--- ended is left out, whether or not somebody has swept it yet, and so are waiters whose process is gone.
+-- The holders, waiters and recorded breaks of some names: each call is one instant.  It changes nothing, and leaves out
+-- expired leases, swept or not, and waiters whose process is gone.
 --
 --   KEYS     the bucket of each name
 --   ARGV     '1' for breaks too, else '0'; the names
---   answers  the clock in ms (a double), then for each name its rows as redis_list.c reads them
+--   answers  the clock in ms (a double), then for each name its rows as list.c reads them
 --
--- What the keys hold is said in lease.lua.
+-- lease.lua describes the keys.
 local HOLDS, WAITS, OFFERED, BREAKING, BROKEN = 0, 1, 2, 3, 4
 local HOLDER, SHARER = '<BBc16ddHdI4dc8Bc0', '<BHdI4dc8Bc0'
 local HEAD, WAITER = '<BBHI4I4I4dd', '<BBHI4ddddc8Bc0'
@@ -15,55 +15,55 @@ local ROW = '<BBHHI4ddddBc0' -- state, mode, slots, slot, ttl, fence, left, age,
 local call, pack, cut = redis.call, struct.pack, struct.unpack
 local clock = call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local known = {}
+local live_sessions = {}
 
 local function alive(base, session)
-  if known[session] == nil then
-    local word = string.match(base, '^(.*):{%d+}$') .. ':s:'
-    local channel = word .. string.format(string.rep('%02x', 8), string.byte(session, 1, 8))
-    known[session] = tonumber(call('PUBSUB', 'NUMSUB', channel)[2]) > 0
+  if live_sessions[session] == nil then
+    local channel_prefix = string.match(base, '^(.*):{%d+}$') .. ':s:'
+    local channel = channel_prefix .. string.format(string.rep('%02x', 8), string.byte(session, 1, 8))
+    live_sessions[session] = tonumber(call('PUBSUB', 'NUMSUB', channel)[2]) > 0
   end
-  return known[session]
+  return live_sessions[session]
 end
 
-local function row(state, mode, slots, slot, ttl, fence, left, since, order, owner)
+local function pack_row(state, mode, slots, slot, ttl, fence, left, since, order, owner)
   return pack(ROW, state, mode, slots, slot, ttl, fence, left, now - since, order, #owner, owner)
 end
 
-local function exclusive(rows, v, at)
+local function add_exclusive(rows, v, at)
   local _, broken, _, _, first, _, till, ttl, since, _, owner = cut(HOLDER, v, at)
   if till <= now then return end
-  rows[#rows + 1] = row(broken == 0 and HOLDS or BREAKING, 0, 0, 0, ttl, first, till - now, since, since, owner)
+  rows[#rows + 1] = pack_row(broken == 0 and HOLDS or BREAKING, 0, 0, 0, ttl, first, till - now, since, since, owner)
 end
 
-local function sharers(rows, key, mode, slots)
+local function add_sharers(rows, key, mode, slots)
   local all = call('HVALS', key)
   for i = 1, #all do
     local broken, slot, till, ttl, since, _, owner = cut(SHARER, all[i])
     if till > now then
-      rows[#rows + 1] = row(broken == 0 and HOLDS or BREAKING, mode, slots, slot, ttl, 0, till - now, since, since,
+      rows[#rows + 1] = pack_row(broken == 0 and HOLDS or BREAKING, mode, slots, slot, ttl, 0, till - now, since, since,
         owner)
     end
   end
 end
 
-local function waiters(rows, key, base)
+local function add_waiters(rows, key, base)
   local all = call('HVALS', key)
   for i = 1, #all do
     local state, mode, slots, ttl, ticket, till, _, since, session, owner = cut(WAITER, all[i])
     local offered = state == 2 and till > now
     if alive(base, session) then
-      rows[#rows + 1] = row(offered and OFFERED or WAITS, mode, slots, 0, ttl, 0, offered and till - now or 0, since,
+      rows[#rows + 1] = pack_row(offered and OFFERED or WAITS, mode, slots, 0, ttl, 0, offered and till - now or 0, since,
         ticket, owner)
     end
   end
 end
 
-local function breaks(rows, key)
+local function add_breaks(rows, key)
   local all = call('LRANGE', key, 0, -1)
   for i = 1, #all do
     local at, fence, mode, owner = cut('<ddBBc0', all[i])
-    rows[#rows + 1] = row(BROKEN, mode, 0, 0, 0, fence, 0, at, i, owner)
+    rows[#rows + 1] = pack_row(BROKEN, mode, 0, 0, 0, fence, 0, at, i, owner)
   end
 end
 
@@ -72,19 +72,19 @@ for i = 1, #KEYS do
   local name, rows = ARGV[i + 1], {}
   local v = call('GET', KEYS[i] .. ':n:' .. name)
   if v and string.byte(v) == 88 then
-    exclusive(rows, v, 1)
+    add_exclusive(rows, v, 1)
   elseif v and string.byte(v) == 81 then
     local _, mode, slots, holders, _, waiting, _, _, at = cut(HEAD, v)
     if at <= #v then
-      exclusive(rows, v, at)
+      add_exclusive(rows, v, at)
     elseif holders > 0 then
-      sharers(rows, KEYS[i] .. ':h:' .. name, mode, slots)
+      add_sharers(rows, KEYS[i] .. ':h:' .. name, mode, slots)
     end
-    if waiting > 0 then waiters(rows, KEYS[i] .. ':w:' .. name, KEYS[i]) end
+    if waiting > 0 then add_waiters(rows, KEYS[i] .. ':w:' .. name, KEYS[i]) end
   elseif v then
     return redis.error_reply('CORRUPT ' .. KEYS[i] .. ':n:' .. name .. " is none of dibs'")
   end
-  if ARGV[1] == '1' then breaks(rows, KEYS[i] .. ':b:' .. name) end
+  if ARGV[1] == '1' then add_breaks(rows, KEYS[i] .. ':b:' .. name) end
   out[i + 1] = table.concat(rows)
 end
 return out

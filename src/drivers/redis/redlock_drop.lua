@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: MIT
--- Takes the name from the id.
+-- Releases the id's grant of the name.
 --   KEYS  the name
---   ARGV  id, and which grant: a fence of it (what was not granted yet goes, too), or "all"
---   gives 0: nothing was there; 1: it was not granted yet; 2: it was
+--   ARGV  id, and which grant: a fence of it (a vote that is not a grant yet is dropped, too), or "all"
+--   gives 0: no grant; 1: it was not granted yet; 2: it was
 local h = redis.call('HMGET', KEYS[1], 'id', 'f', 'g', 'n')
 if h[1] ~= ARGV[1] then return 0 end
 if h[2] ~= '0' then

@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: MIT
--- Behind a renewal that a majority has: a node that did not know of the grant, or of an older one, learns it.
+-- After a renewal on a majority: a node that has no grant of the id, or an older one, learns it.
 --   KEYS  the bucket's highest fence, the name
 --   ARGV  id, f, g, n, ms to hold, ttl, tag, owner, pid, since
---   gives 1: done; 0: somebody else has the name
+--   gives 1: done; 0: another id has the name
 local h = redis.call('HMGET', KEYS[2], 'id', 'x')
 if h[1] and (h[1] ~= ARGV[1] or h[2] ~= '0') then return 0 end
 local top = ARGV[2] + ARGV[4] - 1

@@ -1,14 +1,14 @@
 -- SPDX-License-Identifier: MIT
--- The mark of a node, which goes with its memory.
+-- The mark of a node, which vanishes with its memory.
 --   KEYS  the mark
---   ARGV  nothing: looks.  Else the life and the instant that a look gave: from now on the node counts, if it is as
---         fresh as it was then.
---   gives {standing as in redlock_take, life, since}
-local life = string.match(redis.call('INFO', 'replication'), 'master_replid:(%w+)')
+--   ARGV  nothing: reads.  Otherwise the incarnation and the instant of a read: from now on the node counts, if it is
+--         still as fresh as then.
+--   gives {standing as in redlock_take, incarnation, since}
+local incarnation = string.match(redis.call('INFO', 'replication'), 'master_replid:(%w+)')
 local mark = redis.call('HMGET', KEYS[1], 'life', 'since', 'in', 'fresh')
-if mark[1] ~= life then
+if mark[1] ~= incarnation then
   local t = redis.call('TIME')
-  mark = {life, string.format('%.0f', t[1] * 1000 + math.floor(t[2] / 1000)), '0', mark[1] and '0' or '1'}
+  mark = {incarnation, string.format('%.0f', t[1] * 1000 + math.floor(t[2] / 1000)), '0', mark[1] and '0' or '1'}
   redis.call('HSET', KEYS[1], 'life', mark[1], 'since', mark[2], 'in', mark[3], 'fresh', mark[4])
 end
 if ARGV[1] == mark[1] and ARGV[2] == mark[2] and mark[4] == '1' then

@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: MIT
--- The second round: the fence is written back where the id still has the name.
+-- The second round: writes the fence back if the id still has the name.
 --   KEYS  the bucket's highest fence, the name
---   ARGV  id, the first fence, how many, "1": what was granted first stays (a renewal that draws)
---   gives 1: done; 0: the id does not have it any more
+--   ARGV  id, the first fence, how many, "1": the first grant stays (a renewal that draws)
+--   gives 1: done; 0: the id no longer has it
 local h = redis.call('HMGET', KEYS[2], 'id', 'x')
 if h[1] ~= ARGV[1] or h[2] ~= '0' then return 0 end
 local top = ARGV[2] + ARGV[3] - 1

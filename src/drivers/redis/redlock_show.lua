@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: MIT
--- What one node knows of a name.
+-- One node's state of a name.
 --   KEYS  the name, its breaks
 --   gives {ms left, digest of the id, f, broken, owner, ttl, pid, age in ms, now, break, ...}; ms left < 0: not granted
 local t = redis.call('TIME')

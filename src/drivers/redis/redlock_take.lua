@@ -1,19 +1,19 @@
 -- SPDX-License-Identifier: MIT
--- The first round of an acquire, on one node: has the name if nobody has it, or the same id.
+-- The first round of an acquire, on one node: grants the name if it is free, or has the same id.
 --   KEYS  the node's mark, the bucket's highest fence, the name
---   ARGV  id, ms to hold, owner, ttl, tag, pid, ms in quarantine, the fence that is hoped for, how many of them
---   gives {0, standing, wait, fence, 1: it was the one hoped for, and is written}  had now
---         {1, standing, wait, ms left, digest of the id}                           another's
---         {2, standing, wait, ms left, broken, f, g, n, tag, highest}              its own, granted before
+--   ARGV  id, ms to hold, owner, ttl, tag, pid, ms in quarantine, the proposed fence, how many of them
+--   gives {0, standing, wait, fence, 1: it is the proposed one, and is written}    granted now
+--         {1, standing, wait, ms left, digest of the id}                           another id has it
+--         {2, standing, wait, ms left, broken, f, g, n, tag, highest}              granted before
 -- standing: 2 the node counts; 1 it lost its memory, and counts in `wait` ms; 0 the same, and it never had a mark
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
-local life = string.match(redis.call('INFO', 'replication'), 'master_replid:(%w+)')
+local incarnation = string.match(redis.call('INFO', 'replication'), 'master_replid:(%w+)')
 local mark = redis.call('HMGET', KEYS[1], 'life', 'since', 'in', 'fresh')
 local standing, wait = 2, 0
-if mark[1] ~= life then
+if mark[1] ~= incarnation then
   local fresh = mark[1] and 0 or 1
-  redis.call('HSET', KEYS[1], 'life', life, 'since', string.format('%.0f', now), 'in', 0, 'fresh', fresh)
+  redis.call('HSET', KEYS[1], 'life', incarnation, 'since', string.format('%.0f', now), 'in', 0, 'fresh', fresh)
   standing, wait = 1 - fresh, tonumber(ARGV[7])
 elseif mark[3] == '0' then
   wait = mark[2] + ARGV[7] - now
@@ -34,8 +34,9 @@ if h[1] and h[2] ~= '0' then
           tonumber(h[4]), h[6], last}
 end
 
--- What is hoped for is above all that was seen here: then the second round's work is done.  Else a fence is proposed,
--- above what a node that lost its memory had seen, too, if clocks go on; so nothing is taken from far ahead of them.
+-- If the proposed fence is above all that was seen here, the second round is not needed.  Otherwise the node proposes a
+-- fence, above the fences from before a loss of its memory, too, if clocks go on; so fences far ahead of clocks are
+-- refused.
 local fence, block, written = tonumber(ARGV[8]), 0, 0
 if fence > last and fence <= (now + 1000) * 1024 then
   block, written = tonumber(ARGV[9]), 1

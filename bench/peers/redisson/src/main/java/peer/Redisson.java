@@ -17,7 +17,7 @@ import org.redisson.client.codec.StringCodec;
 import org.redisson.config.Config;
 import org.redisson.config.TransportMode;
 
-/** Redisson's RLock and RFencedLock as a peer; ../../../../README.md says what a peer is asked and what it answers. */
+/** Redisson's RLock and RFencedLock as a peer; ../../../../README.md describes the arguments and the output of a peer. */
 public final class Redisson {
   /** Without a watchdog: the cheapest way to lock that Redisson documents. */
   private static final long LEASE_S = 30;
@@ -40,7 +40,7 @@ public final class Redisson {
     Config config = new Config();
     config.setCodec(StringCodec.INSTANCE);
     config.setTransportMode(TransportMode.EPOLL);
-    // The defaults, 32 and 16, are for larger machines and one process; few serve few workers faster.
+    // The defaults, 32 and 16, are for larger machines and one process; few threads serve few workers faster.
     config.setNettyThreads(workers == 1 ? 2 : 8);
     config.setThreads(workers == 1 ? 2 : 16);
     String user = asked.get("user");

@@ -1,0 +1,470 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A batch: operations as redis/lease.lua reads them, many in a script call, all calls in one round trip; its replies
+ * as answers.  A call is an atomic step of the server, and bounded, so that other clients get their turn in between.
+ */
+#include "drivers/redis/redis_impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+extern const char dibs__redis_lua_lease[];
+
+/* The form of an operation for lease.lua: HEAD bytes, then name and owner, each after its length. */
+enum {
+  CALL_OPS = 64, /* operations in a call: about a fifth of a millisecond of the server */
+  HEAD = 41,
+  OP_MAX = HEAD + 1 + DIBS_NAME_MAX + 1 + DIBS_OWNER_MAX,
+  ANSWER = 30,
+  INCARNATION_HEX = 40,
+  REPLY_HEAD = INCARNATION_HEX + 8,
+  FIRST_ANCHOR = 16, /* later verbs are the anchor's */
+  QUEUES = 1,
+  AT_ONCE = 2,
+  SUBSCRIBED = 4,
+  KEY_MAX = 80
+};
+
+/* One script call. */
+struct call {
+  struct dibs__op *ops[CALL_OPS];
+  size_t count;
+  uint8_t buckets[CALL_OPS], bucket_count; /* its keys */
+  dibs__incarnation incarnations[CALL_OPS];
+  uint8_t incarnation_count;
+  size_t used;
+  char blob[CALL_OPS * OP_MAX];
+};
+
+/* Of a session. */
+struct dibs__redis_scratch {
+  struct call call; /* the call that is being filled */
+  struct dibs__op **requested;
+  size_t capacity, count; /* used bytes of `asked`: all operations that were put, in order */
+  uint8_t *counts;        /* operations of each call; `capacity` of them */
+  size_t calls;
+  struct dibs__report_op **reports; /* one call each, after those; `capacity` of them */
+  size_t report_count;
+};
+
+static dibs__mutex naming = {PTHREAD_MUTEX_INITIALIZER};
+static struct dibs__redis_script lease_script;
+
+/* The script's SHA-1 is computed once, by the first caller. */
+static const struct dibs__redis_script *script(void) {
+  dibs__mutex_lock(&naming);
+  if (!lease_script.text) {
+    lease_script.text = dibs__redis_lua_lease;
+    dibs__redis_script_name(&lease_script);
+  }
+  dibs__mutex_unlock(&naming);
+  return &lease_script;
+}
+
+void dibs__redis_scratch_free(struct dibs__redis_scratch *scratch) {
+  if (!scratch) return;
+  free(scratch->requested);
+  free(scratch->counts);
+  free(scratch->reports);
+  free(scratch);
+}
+
+static bool scratch_for(struct dibs__redis_session *session, size_t count) {
+  struct dibs__redis_scratch *s = session->scratch;
+  if (!s) s = session->scratch = calloc(1, sizeof *s);
+  if (!s) return false;
+  s->count = s->calls = s->report_count = 0;
+  s->call.count = s->call.bucket_count = s->call.incarnation_count = 0;
+  s->call.used = 0;
+  if (s->capacity >= count) return true;
+  struct dibs__op **requested = realloc(s->requested, count * sizeof *requested);
+  if (requested) s->requested = requested;
+  uint8_t *counts = realloc(s->counts, count);
+  if (counts) s->counts = counts;
+  struct dibs__report_op **reports = realloc(s->reports, count * sizeof *reports);
+  if (reports) s->reports = reports;
+  if (!requested || !counts || !reports) return false;
+  s->capacity = count;
+  return true;
+}
+
+/* ---- Operations, packed ---- */
+
+static void put_number(char **to, uint64_t number, size_t bytes) {
+  for (size_t i = 0; i < bytes; i++) *(*to)++ = (char)(uint8_t)(number >> 8 * i);
+}
+
+static void put_text(char **to, dibs__str text) {
+  put_number(to, text.len, 1);
+  if (text.len) memcpy(*to, text.p, text.len);
+  *to += text.len;
+}
+
+/* A number as Lua has it: the bytes of a double. */
+static uint64_t double_bits(uint64_t whole) {
+  double number = (double)whole;
+  uint64_t bits;
+  memcpy(&bits, &number, sizeof bits);
+  return bits;
+}
+
+static uint8_t key_of(struct call *c, uint16_t bucket) {
+  uint8_t i = 0;
+  while (i < c->bucket_count && c->buckets[i] != bucket) i++;
+  if (i == c->bucket_count) c->buckets[c->bucket_count++] = (uint8_t)bucket;
+  return (uint8_t)(i + 1);
+}
+
+static uint8_t incarnation_of(struct call *c, const dibs__incarnation *incarnation) {
+  uint8_t i = 0;
+  while (i < c->incarnation_count && memcmp(&c->incarnations[i], incarnation, sizeof *incarnation) != 0) i++;
+  if (i == c->incarnation_count) c->incarnations[c->incarnation_count++] = *incarnation;
+  return (uint8_t)(i + 1);
+}
+
+static void pack_head(struct call *c, char **to, const struct dibs__op *op, uint8_t verb, uint32_t mode) {
+  put_number(to, verb, 1);
+  put_number(to, key_of(c, op->bucket), 1);
+  put_number(to, incarnation_of(c, &op->mandate.incarnation), 1);
+  put_number(to, mode, 1);
+  put_number(to, op->mandate.epoch, 4);
+}
+
+/* Whether the operation may be queued. */
+static bool may_be_queued(const struct dibs__op *op) {
+  const struct dibs__lease_op *lease = (const struct dibs__lease_op *)op;
+  return op->family == DIBS__FAM_LEASE && op->verb == DIBS__ACQUIRE && (lease->queue || lease->ticket);
+}
+
+static void pack_lease(struct call *c, const struct dibs__lease_op *op, bool subscribed) {
+  char *to = c->blob + c->used;
+  bool owned = op->op.verb == DIBS__ACQUIRE || op->op.verb == DIBS__BREAK;
+  uint32_t flags = (op->op.verb == DIBS__ACQUIRE && op->queue && subscribed ? QUEUES : 0) |
+                   (op->op.verb == DIBS__BREAK && op->now ? AT_ONCE : 0) |
+                   (may_be_queued(&op->op) && subscribed ? SUBSCRIBED : 0);
+  dibs__str owner = owned ? op->owner : (dibs__str){0};
+  if (owner.len > DIBS_OWNER_MAX) owner.len = DIBS_OWNER_MAX;
+  pack_head(c, &to, &op->op, (uint8_t)op->op.verb, op->mode);
+  memcpy(to, op->id.b, sizeof op->id.b);
+  to += sizeof op->id.b;
+  put_number(&to, double_bits(op->fence.v), 8);
+  put_number(&to, op->ttl_ms, 4);
+  put_number(&to, op->mode == DIBS_COUNTED ? op->slots : 0, 2);
+  put_number(&to, op->want_block > UINT16_MAX ? UINT16_MAX : op->want_block, 2);
+  put_number(&to, flags, 1);
+  put_text(&to, op->name);
+  put_text(&to, owner);
+  c->used = (size_t)(to - c->blob);
+}
+
+static void pack_anchor(struct call *c, const struct dibs__op *op) {
+  char *to = c->blob + c->used, *head = to;
+  pack_head(c, &to, op, (uint8_t)(FIRST_ANCHOR + op->verb), 0);
+  memset(to, 0, HEAD - 8);
+  to += sizeof(dibs__id);
+  put_number(&to, double_bits(((const struct dibs__anchor_op *)op)->above.v), 8);
+  to = head + HEAD;
+  put_text(&to, (dibs__str){0});
+  put_text(&to, (dibs__str){0});
+  c->used = (size_t)(to - c->blob);
+}
+
+/* Answers what needs no server.  false: its answer is set. */
+static bool lease_valid(struct dibs__lease_op *op) {
+  bool valid = op->op.bucket < DIBS__BUCKETS && op->name.len >= 1 && op->name.len <= DIBS_NAME_MAX;
+  if (op->op.verb == DIBS__ACQUIRE) {
+    valid = valid && op->mode <= DIBS_COUNTED && op->ttl_ms > 0 && op->owner.len <= DIBS_OWNER_MAX;
+    if (op->mode == DIBS_COUNTED) valid = valid && op->slots >= 1 && op->slots <= DIBS_SLOTS_MAX;
+    op->fence = DIBS__FENCE_NONE;
+  }
+  if (op->op.verb == DIBS__RENEW) valid = valid && op->ttl_ms > 0;
+  if (op->op.verb > DIBS__BREAK) valid = false;
+  op->waiting = false;
+  op->got_block = op->slot = 0;
+  op->was = DIBS__WAS_NOTHING;
+  op->until = op->recheck = (dibs__when){0};
+  if (!valid) op->op.status = DIBS_INVALID;
+  return valid;
+}
+
+static bool needs_server(struct dibs__op *op) {
+  bool known = op->family == DIBS__FAM_LEASE || op->family == DIBS__FAM_ANCHOR || op->family == DIBS__FAM_REPORT;
+  if (!known || op->group) {
+    op->status = DIBS_UNSUPPORTED;
+    return false;
+  }
+  if (op->family == DIBS__FAM_LEASE) return lease_valid((struct dibs__lease_op *)op);
+  if (op->family == DIBS__FAM_REPORT) return dibs__redis_report_valid((struct dibs__report_op *)op);
+  const struct dibs__anchor_op *anchor = (const struct dibs__anchor_op *)op;
+  bool valid = op->bucket < DIBS__BUCKETS && op->verb <= DIBS__ANCHOR_OPEN && anchor->above.v <= DIBS__FENCE_MAX;
+  if (!valid) op->status = DIBS_INVALID;
+  return valid;
+}
+
+/* ---- Sending ---- */
+
+static void incarnation_hex(const dibs__incarnation *incarnation, char to[INCARNATION_HEX]) {
+  static const char digits[] = "0123456789abcdef";
+  for (size_t i = 0; i < sizeof incarnation->b; i++) {
+    to[2 * i] = digits[incarnation->b[i] >> 4];
+    to[2 * i + 1] = digits[incarnation->b[i] & 15];
+  }
+}
+
+/* "dibs:{17}" */
+static size_t bucket_key(const char *prefix, uint8_t bucket, char key[KEY_MAX]) {
+  size_t len = strlen(prefix);
+  memcpy(key, prefix, len);
+  key[len++] = ':';
+  key[len++] = '{';
+  if (bucket >= 10) key[len++] = (char)('0' + bucket / 10);
+  key[len++] = (char)('0' + bucket % 10);
+  key[len++] = '}';
+  return len;
+}
+
+static bool put_call(struct dibs__redis_session *session) {
+  const struct dibs__redis *store = (const struct dibs__redis *)session->base.store;
+  struct dibs__redis_scratch *s = session->scratch;
+  struct call *c = &s->call;
+  const char *words[2 * CALL_OPS + 2];
+  size_t lengths[2 * CALL_OPS + 2], n = 0;
+  char keys[CALL_OPS][KEY_MAX], incarnations[CALL_OPS][INCARNATION_HEX], us[9] = {store->as_tier ? '1' : '0'};
+  if (!c->count) return true;
+  for (; n < c->bucket_count; n++) {
+    lengths[n] = bucket_key(store->location->prefix, c->buckets[n], keys[n]);
+    words[n] = keys[n];
+  }
+  for (size_t i = 0; i < 8; i++) us[1 + i] = (char)(uint8_t)(store->session >> (56 - 8 * i));
+  words[n] = us, lengths[n++] = sizeof us;
+  words[n] = c->blob, lengths[n++] = c->used;
+  for (size_t i = 0; i < c->incarnation_count; i++) {
+    incarnation_hex(&c->incarnations[i], incarnations[i]);
+    words[n] = incarnations[i], lengths[n++] = INCARNATION_HEX;
+  }
+  if (!dibs__redis_put_script(session->link, script(), c->bucket_count, n, words, lengths)) return false;
+  memcpy(s->requested + s->count, c->ops, c->count * sizeof *s->requested);
+  s->count += c->count;
+  s->counts[s->calls++] = (uint8_t)c->count;
+  c->count = c->bucket_count = c->incarnation_count = 0;
+  c->used = 0;
+  return true;
+}
+
+static bool put_op(struct dibs__redis_session *session, struct dibs__op *op, bool subscribed) {
+  struct call *c = &session->scratch->call;
+  c->ops[c->count++] = op;
+  if (op->family == DIBS__FAM_LEASE)
+    pack_lease(c, (const struct dibs__lease_op *)op, subscribed);
+  else
+    pack_anchor(c, op);
+  return c->count < CALL_OPS || put_call(session);
+}
+
+/* A failure of the subscription's connection does not concern this session's connection. */
+static dibs__status ensure_subscribed(struct dibs__redis *store, dibs__tick by, struct dibs__result *result) {
+  struct dibs__result own = {.dead = false};
+  dibs__status status = dibs__redis_notifier_ready(store, by, &own);
+  if (status != DIBS_OK) dibs__set_message(result, "%s", own.text);
+  return status == DIBS_UNKNOWN ? DIBS_UNAVAILABLE : status;
+}
+
+/* A waiter is queued only if it can be notified.  A process without a subscription first requests its leases without
+ * being queued: a free name needs no queue.  A waiter that is in a queue already keeps its position, and is sent only
+ * with a subscription. */
+static bool put_operations(struct dibs__redis_session *session, struct dibs__op *const ops[], size_t count,
+                           dibs__tick by, struct dibs__result *result) {
+  struct dibs__redis *store = (struct dibs__redis *)session->base.store;
+  struct dibs__redis_scratch *s = session->scratch;
+  bool subscribed = dibs__redis_notifier_is_open(store), requested = false;
+  dibs__status notifier = DIBS_OK;
+  for (size_t i = 0; i < count; i++) {
+    if (!needs_server(ops[i])) continue;
+    if (ops[i]->family == DIBS__FAM_REPORT) {
+      s->reports[s->report_count++] = (struct dibs__report_op *)ops[i];
+      continue;
+    }
+    bool waits = may_be_queued(ops[i]) && ((const struct dibs__lease_op *)ops[i])->ticket;
+    if (waits && !subscribed && !requested) {
+      notifier = ensure_subscribed(store, by, result);
+      requested = true;
+      subscribed = notifier == DIBS_OK;
+    }
+    if (waits && !subscribed)
+      ops[i]->status = notifier;
+    else if (!put_op(session, ops[i], subscribed))
+      return false;
+  }
+  session->subscribed = subscribed;
+  bool enough = put_call(session);
+  for (size_t i = 0; i < s->report_count && enough; i++) enough = dibs__redis_report_put(session, s->reports[i]);
+  return enough;
+}
+
+/* ---- Answers ---- */
+
+static double number_at(const char *from) {
+  double number;
+  memcpy(&number, from, sizeof number);
+  return number;
+}
+
+static uint32_t short_at(const char *from) {
+  return (uint32_t)(uint8_t)from[0] | (uint32_t)(uint8_t)from[1] << 8;
+}
+
+static void answer_lease(struct dibs__lease_op *op, const char *from) {
+  int64_t second = (int64_t)number_at(from + 14);
+  op->waiting = from[1] != 0;
+  if (op->op.status == DIBS_OK && op->op.verb == DIBS__CANCEL) op->was = short_at(from + 2);
+  if (op->op.status == DIBS_OK && op->op.verb == DIBS__BREAK) op->until.ms = second;
+  if (op->op.status == DIBS_OK && op->op.verb <= DIBS__RENEW) {
+    op->slot = short_at(from + 2);
+    op->got_block = short_at(from + 4);
+    op->fence.v = (uint64_t)number_at(from + 6);
+    op->until.ms = second;
+  }
+  if (op->op.status == DIBS__QUEUED || op->op.status == DIBS_HELD) {
+    op->fence.v = (uint64_t)number_at(from + 6);
+    op->recheck.ms = second > 0 ? second : INT64_MAX;
+    op->ticket = (uint64_t)number_at(from + 22);
+  }
+}
+
+static void read_answer(struct dibs__op *op, const char *from, const dibs__incarnation *incarnation) {
+  dibs__mandate current = {(uint32_t)number_at(from + 6), *incarnation};
+  op->status = (uint8_t)from[0];
+  if (op->family == DIBS__FAM_ANCHOR) {
+    struct dibs__anchor_op *anchor = (struct dibs__anchor_op *)op;
+    anchor->current = current;
+    anchor->served = short_at(from + 2) == 1 || short_at(from + 2) == 2;
+    anchor->left = short_at(from + 2) == 2;
+    anchor->used = short_at(from + 2) == 3;
+    anchor->last = DIBS__FENCE_NONE; /* after its clock, or above its epoch by less than one */
+    return;
+  }
+  if (op->status == DIBS__MOVED)
+    op->has = current;
+  else
+    answer_lease((struct dibs__lease_op *)op, from);
+}
+
+/* Messages for the answers that somebody must act on. */
+static void explain_error(const struct dibs__redis *store, const struct dibs__op *op, const redisReply *words,
+                          struct dibs__result *result) {
+  const struct dibs__redis_location *location = store->location;
+  if (result->text[0]) return;
+  if (op->status == DIBS_DENIED && !words)
+    dibs__set_message(result, "%s is a tier; open it with all its tiers: --store FIRST,SECOND", location->shown);
+  else if (op->status == DIBS_CORRUPT)
+    dibs__set_message(
+        result,
+        "%s: a key of %s:{%u} belongs to another program, or is damaged (%.60s); choose another prefix, or delete it",
+        location->shown, location->prefix, op->bucket, words && words->str ? words->str : "");
+  else if (words && words->str)
+    dibs__set_message(result, "%s: %.150s", location->shown, words->str);
+}
+
+static void all_are(struct dibs__op *const ops[], size_t count, dibs__status status) {
+  for (size_t i = 0; i < count; i++) ops[i]->status = status;
+}
+
+/* An error from inside a script may follow a write. */
+static bool from_inside(const redisReply *r) {
+  return r->str && strncmp(r->str, "DIBS ", 5) != 0 &&
+         (strstr(r->str, "user_script") || strstr(r->str, "running script"));
+}
+
+static void take_error(struct dibs__redis_session *session, struct dibs__op *const ops[], size_t count,
+                       const redisReply *r, struct dibs__result *result) {
+  dibs__status status = dibs__redis_refused(session->link, r, "ask", result);
+  all_are(ops, count, from_inside(r) ? DIBS_UNKNOWN : status);
+  if (r->str && strncmp(r->str, "DIBS ", 5) == 0) result->dead = session->link->dead = true; /* no longer a master */
+}
+
+static void take_reply(struct dibs__redis_session *session, struct dibs__op *const ops[], size_t count,
+                       const redisReply *r, struct dibs__result *result) {
+  struct dibs__redis *store = (struct dibs__redis *)session->base.store;
+  const redisReply *words = NULL;
+  if (!r) return; /* missing: they stay UNKNOWN */
+  if (r->type == REDIS_REPLY_ERROR) {
+    take_error(session, ops, count, r, result);
+    return;
+  }
+  if (r->type == REDIS_REPLY_ARRAY && r->elements == 2) {
+    words = r->element[1];
+    r = r->element[0];
+  }
+  if (r->type != REDIS_REPLY_STRING || r->len != REPLY_HEAD + ANSWER * count ||
+      !dibs__redis_incarnation(r->str, INCARNATION_HEX, &session->incarnation)) {
+    dibs__set_message(result, "%s gave an answer that dibs' script does not give", store->location->shown);
+    return;
+  }
+  result->now.ms = (int64_t)number_at(r->str + INCARNATION_HEX);
+  for (size_t i = 0; i < count; i++) {
+    ops[i]->at = result->now;
+    read_answer(ops[i], r->str + REPLY_HEAD + ANSWER * i, &session->incarnation);
+    if (words || ops[i]->status == DIBS_DENIED) explain_error(store, ops[i], words, result);
+  }
+  dibs__redis_notifier_incarnation(store, &session->incarnation);
+}
+
+/* R6: the status of run() itself. */
+static dibs__status status_of_batch(struct dibs__op *const ops[], size_t count, bool called) {
+  size_t undone = 0, denied = 0, unknown = 0;
+  for (size_t i = 0; i < count; i++) {
+    undone += ops[i]->status == DIBS_UNAVAILABLE;
+    denied += ops[i]->status == DIBS_DENIED;
+    unknown += ops[i]->status == DIBS_UNKNOWN;
+  }
+  if (unknown) return DIBS_UNKNOWN;
+  /* The server refused all of our operations. */
+  if (!called && denied == count) return DIBS_DENIED;
+  return undone == count ? DIBS_UNAVAILABLE : DIBS_OK;
+}
+
+static dibs__status run_once(struct dibs__redis_session *session, struct dibs__op *const ops[], size_t count,
+                             dibs__tick by, struct dibs__result *result) {
+  const struct dibs__redis *store = (const struct dibs__redis *)session->base.store;
+  if (!scratch_for(session, count) || !put_operations(session, ops, count, by, result)) {
+    if (session->link) dibs__redis_drop(session->link);
+    dibs__set_message(result, "out of memory for a request to %s", store->location->shown);
+    return DIBS_UNAVAILABLE;
+  }
+  struct dibs__redis_scratch *s = session->scratch;
+  if (!s->calls && !s->report_count) return status_of_batch(ops, count, false);
+  dibs__status status = dibs__redis_go(session->link, by, result);
+  if (status == DIBS_UNAVAILABLE) return status;
+  result->commits += (uint32_t)(s->calls + s->report_count);
+  for (size_t i = 0, at = 0; i < s->calls; at += s->counts[i++])
+    take_reply(session, s->requested + at, s->counts[i], dibs__redis_reply(session->link, i), result);
+  for (size_t i = 0; i < s->report_count; i++)
+    dibs__redis_report_answer(session, s->reports[i], dibs__redis_reply(session->link, s->calls + i), result);
+  return status_of_batch(ops, count, true);
+}
+
+/* The operations that would wait, and were sent without a subscription, move to `to`. */
+static size_t select_to_queue(const struct dibs__redis_session *session, struct dibs__op *const ops[], size_t count,
+                              struct dibs__op **to) {
+  size_t some = 0;
+  for (size_t i = 0; i < count && !session->subscribed; i++)
+    if ((ops[i]->status == DIBS_HELD || ops[i]->status == DIBS__QUEUED) && may_be_queued(ops[i])) to[some++] = ops[i];
+  return some;
+}
+
+dibs__status dibs__redis_run(struct dibs__session *base, struct dibs__op *const ops[], size_t count, dibs__tick by,
+                             struct dibs__result *result) {
+  struct dibs__redis_session *session = (struct dibs__redis_session *)base;
+  struct dibs__redis *store = (struct dibs__redis *)base->store;
+  struct dibs__op *again[DIBS__REDIS_BATCH];
+  *result = (struct dibs__result){.sent = dibs__tick_now()};
+  dibs__status status = run_once(session, ops, count, by, result);
+  size_t some = status == DIBS_OK && count <= DIBS__REDIS_BATCH ? select_to_queue(session, ops, count, again) : 0;
+  if (some == 0) return status;
+  dibs__status notifier = ensure_subscribed(store, by, result);
+  for (size_t i = 0; i < some; i++) again[i]->status = notifier == DIBS_OK ? DIBS_UNKNOWN : notifier;
+  status = notifier == DIBS_OK ? run_once(session, again, some, by, result) : DIBS_OK;
+  for (size_t i = 0; i < some; i++) /* the second time did nothing */
+    if (status == DIBS_UNAVAILABLE && again[i]->status == DIBS_UNKNOWN) again[i]->status = status;
+  return status_of_batch(ops, count, true);
+}

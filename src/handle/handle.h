@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef DIBS_HANDLE_HANDLE_H
+#define DIBS_HANDLE_HANDLE_H
+/*
+ * An open store as every feature sees it: leases, guarded writes, tiers and flags, and what comes later.  It contains
+ * what they share; a feature keeps its own state behind a pointer, and no feature includes another's private header.
+ *
+ * A call of the public header begins with dibs__enter and ends with dibs__exit: dibs_close waits for those that are
+ * between the two.  An operation in flight is counted in `in_flight`: dibs_close waits for it, too.
+ *
+ * Order of locks: store->lock before the core's own.  It is never held across a call of the core that may carry
+ * operations, nor across a callback.
+ */
+#include "store/combiner.h"
+
+enum { LEAVE_MS = 100 }; /* how much later than requested a wait may end when the store does not answer */
+
+struct dibs__leases; /* lease/lease_impl.h */
+
+struct dibs_store {
+  /* Immutable after open. */
+  struct dibs__core *core;
+  dibs_store *outer; /* of dibs_inside: the store that it belongs to; NULL otherwise */
+  char *owner;
+  char *shown; /* the URI */
+  uint32_t flags;
+  uint64_t generation;
+  int notifier; /* DIBS_STORE_LOOP */
+  struct dibs__leases *leases;
+
+  _Atomic uint32_t refs;
+  dibs__word callers;        /* threads inside a call that needs the core: dibs_close waits for them */
+  _Atomic bool closing;      /* set under the lock */
+  dibs__mutex lock;          /* guards what follows, and *leases */
+  uint32_t in_flight;        /* operations */
+  dibs__word none_in_flight; /* goes up when the last one is answered while closing */
+  uint64_t stale;            /* guarded writes that were refused */
+};
+
+/* What the lease layer does when a store opens and closes.  It is above this folder, which knows it by this table
+ * alone. */
+struct dibs__store_part {
+  struct dibs__core_hooks hooks;   /* but for `capacity` and `owner`: those are the store's */
+  bool (*open)(dibs_store *store); /* makes store->leases.  false: out of memory */
+  /* Ends every wait, starts to release what is held, and sets `closing` before others have the lock again. */
+  void (*close)(dibs_store *store);
+  void (*stop)(dibs_store *store);   /* its timers; no caller is inside any more */
+  void (*finish)(dibs_store *store); /* ends what points at the core, which is stopped; then the callbacks */
+  void (*free)(dibs_store *store);   /* store->leases, NULL if `open` failed; no lease is left */
+};
+extern const struct dibs__store_part dibs__lease_part;
+
+dibs_status dibs__fail(dibs_error *error, dibs_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+dibs_status dibs__fine(dibs_error *error);
+/* INVALID if the store can't be used here: NULL, closed, or of another process.  Until dibs__exit the store is not
+ * taken away: dibs_close waits. */
+dibs_status dibs__enter(dibs_store *store, const char *call, dibs_error *error);
+void dibs__exit(dibs_store *store); /* the store may be gone after it */
+void dibs__store_drop(dibs_store *store);
+/* Is it fit to be a name, key or label of at most `most` bytes?  Else INVALID; `what` is the subject: "the name". Every
+ * text of the caller's that reaches a store passes here. */
+dibs_status dibs__check_text(const char *text, size_t most, const char *what, dibs_error *error);
+/* The text for a status that came from the store, about a name. */
+dibs_status dibs__explain(dibs_store *store, dibs_status status, const char *what, const char *name, dibs_error *error);
+
+#endif

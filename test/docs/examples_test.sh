@@ -1,0 +1,253 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# Runs every shell example of README, guides and manual pages exactly as printed, once unchanged and once under set -e.
+#   examples_test.sh ROOT      with DIBS, the command; as root, in a network and a mount namespace of its own
+#
+# In the namespaces the hosts `db` and `cache` are this machine, PostgreSQL, MariaDB and Redis listen on their usual
+# ports with the user and the password of the examples (app, secret), /etc and /usr/local/bin are copies and /var/lib is
+# empty.  The commands that examples run (./deploy.sh and so on) are stubs in the example's own folder.  A wrapper records
+# how each dibs ended.
+#
+# An example passes if each dibs in it and the example itself ended with 0, and as many ran under set -e.  facts() lists
+# the exceptions.
+set -u
+root=$1
+if [ "${2:-}" != inside ]; then
+  if [ "$(id -u)" != 0 ] || ! unshare -mn true 2>/dev/null; then
+    echo '1..0 # SKIP namespaces need root'
+    exit 0
+  fi
+  exec unshare -mn --propagation private bash "$0" "$root" inside
+fi
+. "$root/test/e2e/tap.sh"
+leave() {
+  "$root/script/servers" remove --dir "$dir/servers" >/dev/null 2>&1
+  cd / && umount /etc 2>/dev/null
+  finish
+}
+trap leave EXIT
+unset DIBS_STORE XDG_STATE_HOME XDG_CONFIG_HOME DIBS_MODULE_PATH
+real=$DIBS
+
+# ---- The environment of the examples ----
+
+stage() {
+  ip link set lo up || return 1
+  mkdir "$dir/etc" "$dir/bin" "$dir/blocks" && cp -a /etc/. "$dir/etc" && mount --bind "$dir/etc" /etc &&
+    cp -a /usr/local/bin "$dir/local" && mount --bind "$dir/local" /usr/local/bin &&
+    mount -t tmpfs tmpfs /var/lib && mkdir -p /etc/app && printf '127.0.0.1 localhost db cache\n' >/etc/hosts || return 1
+  local server
+  for server in postgres:5432 mariadb:3306 redis:6379; do
+    (umask 077 && mkdir -p "$dir/servers/${server%:*}" && echo "${server#*:}" >"$dir/servers/${server%:*}/port")
+  done
+  chmod a+x "$dir" "$dir/servers"
+  chown postgres "$dir/servers/postgres" && chown mysql "$dir/servers/mariadb" && chown redis "$dir/servers/redis"
+  "$root/script/servers" start --dir "$dir/servers" --until $$ postgres mariadb redis >"$dir/servers.log" 2>&1 || {
+    sed 's/^/# /' "$dir/servers.log"
+    return 1
+  }
+  eval "$("$root/script/servers" env --dir "$dir/servers")"
+  cat >"$dir/bin/dibs" <<END
+#!/bin/bash
+"$real" "\$@"
+code=\$?
+[ -z "\${EXAMPLE_CALLS:-}" ] || echo "\$code dibs \$*" >>"\$EXAMPLE_CALLS"
+exit \$code
+END
+  local stub
+  for stub in ffmpeg rsync make-page; do printf '#!/bin/sh\necho "%s $*"\n' $stub >"$dir/bin/$stub"; done
+  chmod +x "$dir/bin"/*
+  cp "$dir/bin/rsync" /usr/local/bin/report
+  export PATH=$dir/bin:$PATH
+  admin_redis ACL SETUSER default on nopass '~*' '&*' +@all
+  admin_redis ACL SETUSER app on '>secret' '~*' '&*' +@all
+  sql_postgres postgres "CREATE ROLE app LOGIN PASSWORD 'secret'"
+  sql_mysql "CREATE USER app@'%' IDENTIFIED BY 'secret'; CREATE USER app@localhost IDENTIFIED BY 'secret'"
+}
+password() { local rest=${1#*://admin:}; echo "${rest%%@*}"; }
+sql_postgres() { PGPASSWORD=$(password "$DIBS_TEST_POSTGRES_ADMIN") psql -qh 127.0.0.1 -U admin -d "$1" -c "$2" >/dev/null; }
+sql_mysql() { mariadb -h 127.0.0.1 -u admin "-p$(password "$DIBS_TEST_MYSQL_ADMIN")" -e "$1"; }
+admin_redis() { REDISCLI_AUTH=$(password "$DIBS_TEST_REDIS_ADMIN") redis-cli --no-auth-warning --user admin "$@" >/dev/null; }
+
+# New databases.
+fresh_servers() {
+  sql_postgres postgres 'DROP DATABASE IF EXISTS app WITH (FORCE)' 2>/dev/null
+  sql_postgres postgres 'CREATE DATABASE app OWNER app'
+  sql_mysql "DROP DATABASE IF EXISTS app; CREATE DATABASE app; GRANT ALL ON app.* TO app@'%'; GRANT ALL ON app.* TO app@localhost"
+  admin_redis FLUSHALL
+}
+
+# A folder for one example, with the files that examples use.
+fresh_folder() {
+  cd / && rm -rf "$dir/work" "$dir/home" && mkdir "$dir/work" "$dir/home" && cd "$dir/work" || exit 1
+  rm -rf /etc/app /etc/dibs /var/lib/dibs /var/lib/app && mkdir /etc/app
+  local stub
+  for stub in deploy.sh backup.sh report.sh rebuild-index report job step1 step2 migrate train work edit-for-ten-minutes; do
+    printf '#!/bin/sh\necho "%s $*"\n' $stub >$stub
+  done
+  chmod +x ./*
+  export HOME=$dir/home
+  # The files that database clients find in a user's home.
+  export PGHOST=db PGUSER=app PGPASSWORD=secret PGDATABASE=app
+  printf '[client]\nhost=db\nuser=app\npassword=secret\n' >"$HOME/.my.cnf"
+}
+
+# The NTH block of a LANGUAGE in PAGE.
+code() { # code PAGE LANGUAGE NTH
+  awk -v language="$2" -v nth="$3" '/^```/ { inside = !inside && substr($0, 4) == language && ++n == nth; next } inside' "$root/$1"
+}
+sql_app() { PGPASSWORD=secret psql -qh 127.0.0.1 -U app -d app -v ON_ERROR_STOP=1 -c "$1"; }
+
+# ---- Exceptions ----
+
+# facts WHERE FIRST: the exceptions of one example.
+#   given   commands that run before it, in its folder
+#   codes   exit codes of a dibs in it that are also expected
+#   ends    the exit code of the example: "unchanged/under set -e"
+#   serves  the example runs until it is ended, which happens after this many seconds; it must not fail before
+#   skipped the reason for not running it
+#   store   its $DIBS_STORE
+#   limit   how many seconds it may take
+facts() {
+  given='' codes='' ends=0/0 serves='' limit=60 skipped='' servers='' store=''
+  case "$1 $2" in
+    'doc/man/dibs-lab.1'*) servers=1 serves=20 ;;
+    *'dibs lab race'*) limit=240 ;; # a hundred applicants, eight strategies
+    *'git clone '*) skipped='it is the first step of a test run' ;;
+    *"export DIBS_STORE='postgres"*) limit=240 ;;
+    'README.md'*'dibs run --ttl 30s --wait 5m deploy'*) codes=117 ends=117/117 ;; # the name is free at the end
+    'doc/coming-from-select-for-update.md'*'dibs stock take'*)
+      store=postgres://app:secret@db/app
+      given='code doc/coming-from-select-for-update.md ini 1 >tables.ini
+             sql_app "CREATE TABLE event (id bigint PRIMARY KEY, taken bigint NOT NULL DEFAULT 0, seats bigint NOT NULL);
+             CREATE TABLE applicant (claim_id text PRIMARY KEY, event_id bigint REFERENCES event, given bigint NOT NULL);
+             INSERT INTO event VALUES (7, 0, 50)"' ;;
+    'doc/coming-from-version-columns.md'*'dibs record get'* | 'doc/tables.md'*'dibs record get'* | 'doc/man/dibs-record.1'*)
+      store=postgres://app:secret@db/app
+      given='code doc/tables.md ini 2 >tables.ini; sql_app "$(code doc/tables.md sql 1)"
+             sql_app "INSERT INTO event (id, title, version) VALUES (7, '"'Gala'"', 3)"'
+      # The last put is too late and fails.
+      [[ $1 != doc/tables.md* ]] || codes=115 ends=0/115 ;;
+    'doc/tiers.md'*'dibs flag ls'* | 'doc/man/dibs-flag.1'* | 'doc/man/dibs-tier.1'*)
+      store=redis://cache,mysql://app:secret@db/app
+      given='dibs run begin -- true' ;;
+    'doc/backups.md'*pg_dump*) store=postgres://app:secret@db/app given='dibs run begin -- true' ;;
+    'doc/backups.md'*'script/servers start'*) skipped='the test of replicas runs these commands' ;;
+    'doc/backups.md'*mariadb-dump*) store=mysql://app:secret@db/app given='dibs run begin -- true' ;;
+    'doc/tables.md'*'dibs stock table'* | 'doc/man/dibs-stock.1'*) servers=1 given='code doc/tables.md ini 1 >tables.ini' ;;
+    'doc/tiers.md'*'dibs tier status') skipped='it needs a fleet with a failure' ;;
+    'doc/man/dibs-break.1'*) given='dibs lock nightly --ttl 2s' ;;
+    'doc/man/dibs-show.1'*) given='dibs lock nightly' ;;
+    'doc/man/dibs-doctor.1'*)
+      servers=1
+      given='mkdir -p /var/lib/app; printf "[live]\nstore = postgres://app:secret@db/app\n" >/etc/app/dibs.ini; chmod 600 /etc/app/dibs.ini' ;;
+    'doc/man/dibs-bench.1'* | 'doc/man/dibs-watch.1'*) serves=5 ;;
+    'doc/man/dibs-renew.1'*) serves=3 ;;
+    'doc/man/dibs-unlock.1'*) given='dibs lock job >lease' ;;
+  esac
+}
+
+# ---- Running ----
+
+# run_example FILE FLAGS: sets code, calls.
+run_example() {
+  fresh_folder
+  [ -z "$servers" ] || fresh_servers
+  if ! (
+    [ -z "$store" ] || export DIBS_STORE=$store
+    set -e
+    eval "$given"
+  ) >"$dir/given" 2>&1; then say "given: $(cat "$dir/given")"; fi
+  : >"$dir/calls"
+  [ -z "$store" ] || export DIBS_STORE=$store
+  EXAMPLE_CALLS=$dir/calls timeout -k 5 "${serves:-$limit}" bash $2 "$1" >"$dir/out" 2>"$dir/err" </dev/null
+  code=$?
+  if [ -n "$serves" ] && [ "$code" = 124 ]; then code=0; fi
+  unset DIBS_STORE
+  calls=$(cat "$dir/calls")
+  # Processes that the example left running.
+  jobs -p | xargs -r kill 2>/dev/null
+}
+
+complains() { # what of $calls ended otherwise than it may
+  local got what allowed
+  while read -r got what; do
+    [ -n "$got" ] || continue
+    allowed=" 0 $codes "
+    [ -z "$serves" ] || allowed="$allowed 143 "
+    [[ $allowed == *" $got "* ]] || echo "exit $got: $what"
+  done <<<"$calls"
+}
+
+try_example() {
+  local file=$1 where=$2 first=$3 plain wrong
+  facts "$where" "$first"
+  [[ $(cat "$file")$store =~ (postgres|mysql|redis):// ]] && servers=1
+  if [ -n "$skipped" ]; then
+    count=$((count + 1))
+    echo "ok $count - $where # SKIP $skipped"
+    return
+  fi
+  run_example "$file" ''
+  wrong=$(complains)
+  plain=$(wc -l <<<"$calls")
+  if [ "$code" = "${ends%/*}" ] && [ -z "$wrong" ] && [ -n "$calls$serves" ]; then report 0 "$where: $first"; else
+    report 1 "$where: $first"
+    say "ended with $code, wanted ${ends%/*}" "$wrong" "$(cat "$dir/err")"
+  fi
+  if [ -f "$file.seen" ]; then is "$where: prints the documented output" "$(cat "$dir/out" "$dir/err" | shown | sort)" "$(shown <"$file.seen" | sort)"; fi
+  run_example "$file" -e
+  wrong=$(complains)
+  if [ "$code" = "${ends#*/}" ] && [ -z "$wrong" ] && { [ "${ends#*/}" != 0 ] || [ "$(wc -l <<<"$calls")" = "$plain" ]; }; then
+    report 0 "$where under set -e"
+  else
+    report 1 "$where under set -e"
+    say "ended with $code, wanted ${ends#*/}; $(wc -l <<<"$calls") of $plain dibs ran" "$wrong" "$(cat "$dir/err")"
+  fi
+}
+# The output without parts that differ from run to run.
+shown() { sed 's/[0-9.]*[0-9]\(ms\|us\|s\)/TIME/g; s/  */ /g'; }
+
+# The examples of a manual page, as mandoc prints them: consecutive lines of .Dl are one example, a literal block is
+# one.
+# A block that is an INI file is skipped; of a crontab line the command runs, with each \% as cron reads it.
+man_examples() {
+  local page n=0 number text file
+  for page in "$root"/doc/man/*.1; do
+    while IFS=$'\t' read -r number text; do
+      n=$((n + 1))
+      file=$dir/blocks/man-$n
+      printf '.Dd x\n.Dt X 1\n.Os OSOSOS\n.Sh X\n%b' "$text" | mandoc -T ascii -O width=300 2>/dev/null |
+        sed 's/.\x08//g; s/ *$//' | sed -n '/^X$/,/^OSOSOS/{/^X$/d;/^OSOSOS/d;s/^           //;s/^     //;p;}' | grep . |
+        sed -E '/^([0-9*]+ ){5}/{s///;s/\\%/%/g;}' >"$file"
+      ! grep -q '^\[' "$file" || continue
+      printf '%s\t%s\t%s\n' "$file" "${page#"$root"/}:$number" "$(head -n 1 "$file")"
+    done < <(awk '
+      function out() { if (text != "") print at "\t" text; text = "" }
+      function add(line) { if (text == "") at = FNR; gsub(/\\/, "\\\\", line); text = text line "\\n" }
+      FNR == 1 { inside = literal = 0 }
+      /^\.Sh / { out(); inside = /EXAMPLES/; next }
+      !inside { next }
+      /^\.Bd/ { out(); literal = 1 }
+      literal { add($0); if (/^\.Ed/) { literal = 0; out() } next }
+      /^\.Dl/ { add($0); next }
+      { out() }
+      END { out() }' "$page")
+  done
+}
+
+stage || {
+  echo 'not ok 1 - the stage'
+  echo '1..1'
+  exit 1
+}
+cd "$root" || exit 1
+{
+  awk -v to="$dir/blocks" -f test/docs/blocks.awk README.md doc/*.md
+  man_examples
+} >"$dir/list"
+while IFS=$'\t' read -r file where first <&3; do
+  [ -z "${ONLY:-}" ] || [[ $where == *$ONLY* ]] || continue
+  try_example "$file" "$where" "$first"
+done 3<"$dir/list"
+done_testing

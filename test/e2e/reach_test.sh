@@ -1,0 +1,65 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# --wait also limits the time for reaching the server.
+#   reach_test.sh VARIABLE KIND: with.sh --private has started the server of that kind
+. "$(dirname "$0")/tap.sh"
+store=${!1} kind=$2
+: "${DIBS_TEST_SERVERS_SCRIPT:?names the script that starts and kills it}"
+server() { "$DIBS_TEST_SERVERS_SCRIPT" "$1" --dir "$DIBS_TEST_SERVERS_DIR" "$kind" >/dev/null 2>&1; }
+export DIBS_STORE=$store
+waits_for_it() { grep -q 'trying again' "$dir/err.$1"; }
+
+exits 0 'the server runs' "$DIBS" run n --try -- true
+ok 'the server is killed' server kill
+began=$(now_ms)
+exits 123 '--wait 1s ends' "$DIBS" run n --wait 1s -- true
+took=$(($(now_ms) - began))
+ok "--wait 1s: not before ($took ms)" [ "$took" -ge 900 ]
+ok "--wait 1s: nor long after ($took ms)" [ "$took" -lt 8000 ]
+like '--wait 1s: the message' "$err" 'trying again for 1s'
+is '--wait 1s: no password' "$(printf '%s' "$err" | grep -c secret)" 0
+exits 123 '--try does not wait' "$DIBS" run n --try -- true
+is '--try does not wait: one line' "$(printf '%s\n' "$err" | wc -l)" 1
+exits 123 'a command that does not wait for a name does not wait for the store' "$DIBS" ls
+exits 123 'lock' "$DIBS" lock n --wait 100ms
+is 'lock: it fails in eval' "$out" '(exit 123)'
+
+for how in '--wait 60s' ''; do
+  # shellcheck disable=SC2086  # words are meant
+  "$DIBS" run n $how -- sh -c 'echo ran' >"$dir/out.$kind" 2>"$dir/err.$kind" &
+  run=$!
+  later $run
+  ok "run $how: it waits for the server" until_true 10 waits_for_it "$kind"
+  ok "run $how: the server is started" server restart
+  wait $run
+  is "run $how: it runs" "$?$(cat "$dir/out.$kind")" 0ran
+  ok 'the server is killed' server kill
+done
+"$DIBS" run n -- true 2>"$dir/err.$kind" &
+run=$!
+later $run
+until_true 10 waits_for_it "$kind"
+kill -TERM $run
+wait $run
+is 'a signal ends the wait for the server' $? 143
+like 'a signal ends the wait for the server: the message' "$(cat "$dir/err.$kind")" 'gave up waiting for the store'
+
+# ---- Session locks, which belong to the process that holds them ----
+if [ "$kind" = redis ]; then
+  done_testing
+  exit
+fi
+ok 'the server is started' server restart
+case $store in *\?*) join='&' ;; *) join='?' ;; esac
+[ "$kind" = postgres ] && word=advisory || word=named
+# In a schema or under a prefix of their own, because the cases before use rows.
+export DIBS_STORE="$store${join}lock=$word&$([ "$word" = named ] && echo prefix=locks_ || echo schema=locks)"
+exits 125 'lock of a session lock is refused' "$DIBS" lock n --wait 20s
+is 'lock of a session lock: only the failure is printed' "$out" '(exit 125)'
+like 'lock of a session lock: the message' "$err" "session lock belongs to the connection of this process"
+exits 0 'and nothing remains held' "$DIBS" run n --wait 10s -- true
+exits 125 'a session lock within itself' timeout 20 "$DIBS" run n -- "$DIBS" run n -- true
+exits 125 'a session lock, --at-least' "$DIBS" run n --at-least 1s -- true
+like 'a session lock, --at-least: the message' "$err" '^dibs: --at-least needs leases that stay'
+exits 0 'a session lock, --reenter' timeout 20 "$DIBS" run n -- "$DIBS" run n --reenter -- true
+done_testing

@@ -1,0 +1,352 @@
+/* SPDX-License-Identifier: MIT */
+/* Slow and failing stores: behind the latency shim and the fault shim. */
+#include "hold.h"
+
+#include "drivers/wrap/fault.h"
+
+#include <stdio.h>
+
+#define ID_A "00112233445566778899aabbccddeeff"
+
+/* With one session, all operations wait for the batch in flight. */
+static bool one_session(void) {
+  return !case_in_memory();
+}
+
+static dibs_store *slow_store(void) {
+  return open_uri(shimmed("hold", ""), 0);
+}
+
+/* ---- Slow ---- */
+
+static void slow_batch_does_not_block_other_sessions(void **state) {
+  (void)state;
+  if (one_session()) skip();
+  dibs_store *store = slow_store();
+  struct caller slow;
+  hold_name("slow");
+  caller_start(&slow, store, "slow", HOW());
+  UNTIL(held_now() == 1);
+  assert_int_equal(send_request(store, "other"), DIBS_OK);
+  struct later later;
+  later_start(&later, store, "another", HOW());
+  assert_int_equal(later_wait(&later), DIBS_OK);
+  give(later.lease);
+  assert_int_equal(slow.over, 0);
+  hold_name(NULL);
+  assert_int_equal(caller_join(&slow), DIBS_OK);
+  give(slow.lease);
+}
+
+static void slow_batch_does_not_block_what_completes_later(void **state) {
+  (void)state;
+  if (one_session()) skip();
+  dibs_store *store = slow_store();
+  struct later slow, other, timed;
+  hold_name("slow");
+  later_start(&slow, store, "slow", HOW(.wait_ms = LONG_MS)); /* the two held batches may be served in either order */
+  UNTIL(held_now() == 1);
+  later_start(&other, store, "other", HOW());
+  assert_int_equal(later_wait(&other), DIBS_OK);
+  give(other.lease);
+  /* Nor does it block timers: the request of this one is held, too. */
+  later_start(&timed, store, "slow", HOW(.mode = DIBS_SHARED, .wait_ms = 200));
+  assert_int_equal(later_wait(&timed), DIBS_UNKNOWN);
+  assert_int_equal(slow.calls, 0);
+  hold_name(NULL);
+  assert_int_equal(later_wait(&slow), DIBS_OK);
+  dibs_lease_free(timed.lease);
+  give(slow.lease);
+  assert_int_equal(send_request(store, "slow", .wait_ms = LONG_MS), DIBS_OK);
+}
+
+static void renewals_are_not_behind_a_slow_batch(void **state) {
+  (void)state;
+  if (one_session()) skip();
+  dibs_store *store = slow_store();
+  struct later slow[3];
+  dibs_lease *lease = take(store, "n", .ttl_ms = 900);
+  hold_name("slow");
+  for (uint32_t i = 0; i < 3; i++) { /* more than one session is blocked */
+    later_start(&slow[i], store, "slow", HOW(.mode = DIBS_SHARED));
+    UNTIL(held_now() == i + 1);
+  }
+  uint64_t renewed = stats_of(store).renewed;
+  UNTIL(stats_of(store).renewed >= renewed + 4); /* more than its ttl */
+  assert_int_equal(dibs_lease_alive(lease), 1);
+  assert_int_equal(dibs_release(lease, NULL), DIBS_OK);
+  assert_int_equal(held_now(), 3);
+  hold_name(NULL);
+  dibs_lease_free(lease);
+  for (int i = 0; i < 3; i++) {
+    assert_int_equal(later_wait(&slow[i]), DIBS_OK);
+    give(slow[i].lease);
+  }
+}
+
+static void queued_behind_a_slow_batch_times_out_unsent(void **state) {
+  (void)state;
+  if (!one_session()) skip();
+  dibs_store *store = slow_store();
+  struct caller slow;
+  hold_name("slow");
+  caller_start(&slow, store, "slow", HOW());
+  UNTIL(held_now() == 1);
+  assert_int_equal(send_request(store, "second", .wait_ms = 100), DIBS_TIMEOUT);
+  hold_name(NULL);
+  assert_int_equal(caller_join(&slow), DIBS_OK);
+  assert_int_equal(stats_of(store).operations, 1);
+  give(slow.lease);
+}
+
+/* Three callers of one session: the second leads a batch with the third, which leaves while its request is in
+ * flight. */
+static void leave_the_third(const char *id, dibs_store *store) {
+  static const char *const names[] = {"slow", "second", "third"};
+  struct caller callers[3];
+  hold_name("slow");
+  for (uint32_t i = 0; i < 3; i++) {
+    caller_start(&callers[i], store, names[i], HOW(.wait_ms = i == 2 ? 2500 : LONG_MS, .id = i == 2 ? id : NULL));
+    UNTIL(i == 0 ? held_now() == 1 : pending_in(store) == i);
+  }
+  hold_name("third");
+  hold_continue();
+  UNTIL(held_now() == 1 && pending_in(store) == 0);
+  assert_int_equal(caller_join(&callers[2]), DIBS_UNKNOWN);
+  assert_int_equal(held_now(), 1);
+  hold_name(NULL);
+  for (int i = 0; i < 2; i++) {
+    assert_int_equal(caller_join(&callers[i]), DIBS_OK);
+    give(callers[i].lease);
+  }
+}
+
+static void a_late_grant_is_released(void **state) {
+  (void)state;
+  if (!one_session()) skip();
+  dibs_store *near = open_store();
+  leave_the_third(NULL, slow_store());
+  assert_int_equal(send_request(near, "third", .wait_ms = LONG_MS), DIBS_OK);
+}
+
+static void a_late_grant_is_found_by_its_id(void **state) {
+  (void)state;
+  if (!one_session()) skip();
+  dibs_store *near = open_store(), *store = slow_store();
+  leave_the_third(ID_A, store);
+  assert_int_equal(send_request(near, "third"), DIBS_HELD);
+  dibs_lease *lease = take(store, "third", .id = ID_A);
+  assert_int_equal(dibs_lease_alive(lease), 1);
+  give(lease);
+  assert_int_equal(send_request(near, "third"), DIBS_OK);
+}
+
+static void a_request_cancelled_in_flight_is_released(void **state) {
+  (void)state;
+  dibs_store *near = open_store(), *store = slow_store();
+  struct later later;
+  hold_name("n");
+  later_start(&later, store, "n", HOW(.wait_ms = DIBS_FOREVER));
+  UNTIL(held_now() == 1);
+  dibs_acquire_cancel(later.lease);
+  assert_int_equal(later_wait(&later), DIBS_CANCELLED);
+  dibs_lease_free(later.lease);
+  hold_name(NULL);
+  UNTIL(stats_of(store).operations >= 2); /* requested, and released */
+  assert_int_equal(send_request(near, "n", .wait_ms = LONG_MS), DIBS_OK);
+}
+
+/* The store shortens the lease after 800 ms, and its answer would come after the deadline, half of what remains. */
+static void a_renewal_for_less_counts_from_its_sending(void **state) {
+  (void)state;
+  dibs_store *near = open_store(), *store = open_uri(shimmed("latency", "latency.ms=1600"), 0);
+  struct told told = {.calls = 0};
+  dibs_lease *lease = take(store, "n", .ttl_ms = 30000, .flags = DIBS_NO_RENEW, .on_lost = count_loss, .user = &told);
+  dibs_error error;
+  struct caller next;
+  caller_start(&next, near, "n", HOW(.wait_ms = DIBS_FOREVER));
+  UNTIL(rows_of(near, "n", DIBS_WAITS) == 1);
+  assert_int_equal(dibs_renew(lease, 0, &error), DIBS_OK); /* its session is connected by now */
+  dibs__tick began = dibs__tick_now();
+  assert_int_equal(dibs_renew(lease, 3000, &error), DIBS_UNKNOWN);
+  UNTIL(told.calls == 1);
+  assert_int_equal(dibs_lease_alive(lease), 0);
+  assert_true(ms_since(began) < 3000);
+  assert_int_equal(dibs_release(lease, NULL), DIBS_LOST);
+  assert_int_equal(caller_join(&next), DIBS_OK);
+  dibs_lease_free(lease);
+  give(next.lease);
+}
+
+/* ---- Failing ---- */
+
+static dibs_store *failing(const char *params) {
+  return open_uri(shimmed("fault", params), 0);
+}
+
+static void unknown_acquire_is_cleaned_up(void **state) {
+  (void)state;
+  dibs_store *near = open_store(), *store = failing("fault.nth=1&fault.how=unknown-after");
+  dibs_error error;
+  dibs_lease *lease = NULL;
+  assert_int_equal(dibs_acquire(store, "n", NULL, &lease, &error), DIBS_UNKNOWN);
+  assert_null(lease);
+  assert_non_null(strstr(error.text, "\"n\""));
+  assert_int_equal(send_request(near, "n", .wait_ms = LONG_MS), DIBS_OK);
+}
+
+static void unknown_acquire_with_an_id_is_found_again(void **state) {
+  (void)state;
+  dibs_store *near = open_store(), *store = failing("fault.nth=1&fault.how=unknown-after");
+  assert_int_equal(send_request(store, "n", .id = ID_A), DIBS_UNKNOWN);
+  assert_int_equal(send_request(near, "n"), DIBS_HELD);
+  dibs_lease *lease = take(store, "n", .id = ID_A);
+  give(lease);
+  assert_int_equal(send_request(near, "n"), DIBS_OK);
+}
+
+static void after_an_unknown_release_the_lease_ends_with_its_ttl_at_the_latest(void **state) {
+  (void)state;
+  dibs_store *near = open_store(), *store = failing("fault.nth=2&fault.how=unknown-before");
+  dibs_lease *lease = take(store, "n", .ttl_ms = 700);
+  assert_int_equal(dibs_release(lease, NULL), DIBS_UNKNOWN);
+  assert_int_equal(dibs_lease_alive(lease), 0);
+  dibs_lease_free(lease);
+  assert_int_equal(send_request(near, "n", .wait_ms = LONG_MS), DIBS_OK);
+}
+
+static void failed_renewal_is_tried_again(void **state) {
+  (void)state;
+  dibs_store *store = failing("fault.nth=2");
+  struct told told = {.calls = 0};
+  dibs_lease *lease = take(store, "n", .ttl_ms = 1500, .on_lost = count_loss, .user = &told);
+  UNTIL(stats_of(store).renewed >= 2);
+  assert_int_equal(dibs_lease_alive(lease), 1);
+  assert_int_equal(told.calls, 0);
+  give(lease);
+}
+
+static void a_lease_is_lost_when_the_store_is_unreachable(void **state) {
+  (void)state;
+  dibs_store *near = open_store(), *store = failing("fault.nth=2&fault.forever=1");
+  struct told told = {.calls = 0};
+  dibs_lease *lease = take(store, "n", .ttl_ms = 800, .on_lost = count_loss, .user = &told);
+  struct caller next;
+  caller_start(&next, near, "n", HOW(.wait_ms = DIBS_FOREVER));
+  UNTIL(told.calls == 1);
+  assert_int_equal(dibs_lease_alive(lease), 0);
+  assert_int_equal(caller_join(&next), DIBS_OK);
+  assert_int_equal(dibs_release(lease, NULL), DIBS_LOST);
+  dibs_lease_free(lease);
+  give(next.lease);
+}
+
+/* The dead session did nothing: its operations use another one, and their callers do not notice. */
+static void dead_session_is_connected_again(void **state) {
+  (void)state;
+  dibs_store *store = failing("fault.nth=2&fault.how=dead");
+  dibs_lease *lease = take(store, "a");
+  assert_int_equal(dibs_release(lease, NULL), DIBS_OK);
+  dibs_lease_free(lease);
+  assert_int_equal(send_request(store, "b"), DIBS_OK);
+}
+
+static void the_death_of_all_sessions_is_reported(void **state) {
+  (void)state;
+  dibs_store *store = failing("fault.nth=2&fault.how=dead&fault.forever=1");
+  dibs_lease *lease = take(store, "a", .ttl_ms = 700);
+  assert_int_equal(dibs_release(lease, NULL), DIBS_UNAVAILABLE);
+  dibs_lease_free(lease);
+}
+
+static void waiters_survive_failures_and_lost_events(void **state) {
+  (void)state;
+  dibs_store *near = open_store();
+  dibs_store *store = failing("fault.events=800");
+  dibs_lease *lease = take(near, "n");
+  struct later line[4];
+  for (int i = 0; i < 4; i++) later_start(&line[i], store, "n", HOW(.mode = DIBS_SHARED, .wait_ms = DIBS_FOREVER));
+  UNTIL(rows_of(near, "n", DIBS_WAITS) == 4);
+  struct dibs__fault_plan plan = {.on = DIBS__FAULT_RUN, .rate = 500, .seed = 7};
+  dibs__fault_arm(&plan);
+  UNTIL(dibs__fault_struck() >= 2); /* they re-check nevertheless */
+  give(lease);
+  for (int i = 0; i < 4; i++) assert_int_equal(later_wait(&line[i]), DIBS_OK);
+  dibs__fault_arm(NULL);
+  for (int i = 0; i < 4; i++) give(line[i].lease);
+  assert_int_equal(send_request(near, "n", .wait_ms = LONG_MS), DIBS_OK);
+}
+
+/* ---- Many, with failures of every kind ---- */
+
+enum { WORKERS = 4, TURNS = 15 };
+struct worker {
+  pthread_t thread;
+  dibs_store *store;
+  _Atomic int *inside;
+  _Atomic uint32_t *held, *doubles;
+};
+
+static void *work(void *arg) {
+  struct worker *w = arg;
+  options how = HOW(.wait_ms = 3000, .ttl_ms = 600);
+  for (int i = 0; i < TURNS; i++) {
+    dibs_lease *lease = NULL;
+    if (dibs_acquire(w->store, "n", &how, &lease, NULL) != DIBS_OK) continue;
+    int before = atomic_fetch_add(w->inside, 1);
+    if (before != 0) atomic_fetch_add(w->doubles, 1);
+    atomic_fetch_add(w->held, 1);
+    atomic_fetch_sub(w->inside, 1);
+    (void)dibs_release(lease, NULL);
+    dibs_lease_free(lease);
+  }
+  return NULL;
+}
+
+static void failures_never_grant_a_name_twice(void **state) {
+  (void)state;
+  static const char *const hows[] = {"unavailable", "unknown-before", "unknown-after", "dead", "dead-after"};
+  for (size_t h = 0; h < sizeof hows / sizeof hows[0]; h++) {
+    char params[128];
+    snprintf(params, sizeof params, "fault.on=run,connect&fault.rate=60&fault.seed=%zu&fault.how=%s", h + 1, hows[h]);
+    dibs_store *stores[2] = {failing(params), open_store()};
+    struct worker workers[WORKERS];
+    _Atomic int inside = 0;
+    _Atomic uint32_t held = 0, doubles = 0;
+    for (int i = 0; i < WORKERS; i++) {
+      workers[i] = (struct worker){.store = stores[i % 2], .inside = &inside, .held = &held, .doubles = &doubles};
+      assert_int_equal(pthread_create(&workers[i].thread, NULL, work, &workers[i]), 0);
+    }
+    for (int i = 0; i < WORKERS; i++) pthread_join(workers[i].thread, NULL);
+    assert_int_equal(doubles, 0);
+    assert_true(held >= TURNS); /* the store without failures was used, too */
+    close_store(stores[0]);
+    assert_int_equal(send_request(stores[1], "n", .wait_ms = LONG_MS), DIBS_OK);
+    close_store(stores[1]);
+  }
+}
+
+int main(int argc, char *argv[]) {
+  const struct CMUnitTest tests[] = {
+      TEST(slow_batch_does_not_block_other_sessions),
+      TEST(slow_batch_does_not_block_what_completes_later),
+      TEST(renewals_are_not_behind_a_slow_batch),
+      TEST(queued_behind_a_slow_batch_times_out_unsent),
+      TEST(a_late_grant_is_released),
+      TEST(a_late_grant_is_found_by_its_id),
+      TEST(a_request_cancelled_in_flight_is_released),
+      TEST(a_renewal_for_less_counts_from_its_sending),
+      TEST(unknown_acquire_is_cleaned_up),
+      TEST(unknown_acquire_with_an_id_is_found_again),
+      TEST(after_an_unknown_release_the_lease_ends_with_its_ttl_at_the_latest),
+      TEST(failed_renewal_is_tried_again),
+      TEST(a_lease_is_lost_when_the_store_is_unreachable),
+      TEST(dead_session_is_connected_again),
+      TEST(the_death_of_all_sessions_is_reported),
+      TEST(waiters_survive_failures_and_lost_events),
+      TEST(failures_never_grant_a_name_twice),
+  };
+  lease_begin(argc, argv);
+  hold_begin();
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: MIT
+"""dibs.h and dibs/admin.h for ctypes: the same names, fields and functions, and nothing more.
+
+layout_test.py compares all of it with what a C compiler makes of the headers.  dibs.py is the client that is made of this.
+"""
+import ctypes
+import enum
+import os
+from ctypes import (CFUNCTYPE, POINTER, c_char, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64,
+                    c_void_p)
+
+# ---- Constants ----
+
+
+class Status(enum.IntEnum):
+    """dibs_status: how a call ended.  Numbers are only appended: treat one that you do not know as trouble."""
+
+    OK = 0
+    HELD = 1
+    TIMEOUT = 2
+    LOST = 3
+    STALE = 4
+    CONFLICT = 5
+    FULL = 6
+    REPLAY = 7
+    NOT_FOUND = 8
+    INVALID = 9
+    DENIED = 10
+    UNSUPPORTED = 11
+    CANCELLED = 12
+    UNAVAILABLE = 13
+    UNKNOWN = 14
+    CORRUPT = 15
+    TOO_NEW = 16
+    NO_MEMORY = 17
+
+
+VERSION_MAJOR, VERSION_MINOR, VERSION_PATCH = 0, 1, 0
+NAME_MAX, OWNER_MAX, SLOTS_MAX, MANY_MAX = 255, 127, 65535, 1024
+RECORD_MAX, VERSION_MAX, COLUMNS_MAX = 1048576, 127, 32
+TTL_MIN_MS, TTL_MAX_MS, TTL_DEFAULT_MS = 100, 86400000, 30000
+FOREVER = -1
+STORE_LOOP = 1
+EXCLUSIVE, SHARED, COUNTED = 0, 1, 2
+NO_RENEW = 1
+VERSION_NUMBER, VERSION_TIME, VERSION_HASH = 0, 1, 2
+KEEP = c_size_t(-1).value
+IF_ABSENT, UNCHECKED = 1, 2
+COALESCED, ATOMIC, PESSIMISTIC, OPTIMISTIC, NAMED, FENCED = range(6)
+TAKE_PARTIAL = 1
+
+# Of dibs/admin.h.
+HOLDS, WAITS, OFFERED, BREAKING, BROKEN = range(5)
+BREAK_NOW = 1
+COUNTER, GAUGE, LATENCY = 0, 1, 2
+LATENCY_STEPS = 25
+BUCKETS, TIERS_MAX = 100, 4
+BREAKER_CLOSED, BREAKER_OPEN, BREAKER_HALF_OPEN = 0, 1, 2
+HAND_AUTO, HAND_OPEN, HAND_CLOSED = 0, 1, 2
+STRICTNESS_FENCED, STRICTNESS_STRICT, STRICTNESS_LEAST = 0, 1, 2
+(TIERS_ACQUIRED, TIERS_BUSY, TIERS_LOST, TIERS_FALLBACK, TIERS_FAILED, TIERS_STALE, TIERS_MOVES, TIERS_EPOCHS, TIERS_TURNS,
+ TIERS_LEAST_STRICT, TIERS_WENT_BACK, TIERS_COUNTED) = range(12)
+TIERS_COUNTS = 16
+
+# ---- Structs ----
+
+
+class Sized(ctypes.Structure):
+    """A struct whose first field is its own size; every other field is zero, the default, unless it is given."""
+
+    def __init__(self, **fields):
+        super().__init__(ctypes.sizeof(self), **fields)
+
+
+class dibs_error(ctypes.Structure):
+    _fields_ = [("status", c_int), ("text", c_char * 508)]
+
+
+class dibs_fence(ctypes.Structure):
+    _fields_ = [("value", c_uint64)]
+
+
+dibs_lease_fn = CFUNCTYPE(None, c_void_p, c_int, POINTER(dibs_error), c_void_p)
+
+
+class dibs_store_options(Sized):
+    _fields_ = [("size", c_size_t), ("flags", c_uint32), ("owner", c_char_p), ("module_path", c_char_p)]
+
+
+class dibs_lease_options(Sized):
+    _fields_ = [
+        ("size", c_size_t), ("mode", c_int), ("slots", c_uint32), ("flags", c_uint32), ("reserved", c_uint32),
+        ("ttl_ms", c_int64), ("wait_ms", c_int64), ("owner", c_char_p), ("id", c_char_p), ("on_lost", dibs_lease_fn),
+        ("user", c_void_p)]
+
+
+class dibs_table_options(Sized):
+    _fields_ = [
+        ("size", c_size_t), ("table", c_char_p), ("key", c_char_p), ("version", c_char_p), ("version_kind", c_int),
+        ("fence", c_char_p), ("owner", c_char_p), ("columns", c_char_p), ("used", c_char_p), ("limit", c_char_p),
+        ("claims", c_char_p), ("claim", c_char_p), ("claim_stock", c_char_p), ("claim_amount", c_char_p),
+        ("claim_given", c_char_p), ("claim_owner", c_char_p), ("claim_time", c_char_p)]
+
+
+class dibs_value(ctypes.Structure):
+    """Bytes with their length: `data` is a pointer, not c_char_p, which would end at the first NUL."""
+
+    _fields_ = [("data", c_void_p), ("length", c_size_t)]
+
+
+class dibs_record(ctypes.Structure):
+    _fields_ = [("version", c_char_p), ("fence", dibs_fence), ("count", c_size_t), ("values", POINTER(dibs_value))]
+
+
+class dibs_record_options(Sized):
+    _fields_ = [
+        ("size", c_size_t), ("table", c_void_p), ("if_version", c_char_p), ("flags", c_uint32), ("lease", c_void_p),
+        ("wait_ms", c_int64)]
+
+
+class dibs_record_result(Sized):
+    _fields_ = [("size", c_size_t), ("version", c_char * (VERSION_MAX + 1)), ("fence", dibs_fence), ("tries", c_uint32)]
+
+
+class dibs_update_options(Sized):
+    _fields_ = [
+        ("size", c_size_t), ("table", c_void_p), ("lease", c_void_p), ("tries", c_uint32), ("flags", c_uint32),
+        ("wait_ms", c_int64)]
+
+
+class dibs_stock_options(Sized):
+    _fields_ = [
+        ("size", c_size_t), ("table", c_void_p), ("strategy", c_int), ("flags", c_uint32), ("claim", c_char_p),
+        ("owner", c_char_p), ("wait_ms", c_int64), ("tries", c_uint32)]
+
+
+class dibs_stock_result(Sized):
+    _fields_ = [
+        ("size", c_size_t), ("claim", c_char * 65), ("got", c_int64), ("used", c_int64), ("limit", c_int64),
+        ("retries", c_uint32), ("deadlocks", c_uint32)]
+
+
+class dibs_once_options(Sized):
+    _fields_ = [("size", c_size_t), ("keep_ms", c_int64), ("wait_ms", c_int64), ("ttl_ms", c_int64), ("owner", c_char_p)]
+
+
+class dibs_lease_info(Sized):
+    _fields_ = [
+        ("size", c_size_t), ("name", c_char_p), ("owner", c_char_p), ("state", c_uint32), ("mode", c_int),
+        ("slots", c_uint32), ("slot", c_uint32), ("ahead", c_uint32), ("pid", c_uint32), ("fence", dibs_fence),
+        ("ttl_ms", c_int64), ("left_ms", c_int64), ("age_ms", c_int64), ("from", c_char_p)]
+
+
+class dibs_break_options(Sized):
+    _fields_ = [("size", c_size_t), ("flags", c_uint32), ("reserved", c_uint32), ("wait_ms", c_int64), ("who", c_char_p)]
+
+
+class dibs_latency(ctypes.Structure):
+    _fields_ = [
+        ("count", c_uint64), ("sum", c_uint64), ("max", c_uint64), ("p50", c_uint64), ("p90", c_uint64),
+        ("p99", c_uint64), ("p999", c_uint64), ("steps", c_uint64 * LATENCY_STEPS)]
+
+
+class dibs_metric(Sized):
+    _fields_ = [
+        ("size", c_size_t), ("name", c_char_p), ("help", c_char_p), ("tier", c_char_p), ("kind", c_uint32),
+        ("value", c_uint64), ("latency", POINTER(dibs_latency))]
+
+
+class dibs_tiers_info(Sized):
+    _fields_ = [
+        ("size", c_size_t), ("tiers", c_uint32), ("clients", c_uint32), ("pinned", c_int32), ("on_their_own", c_uint32),
+        ("strictness", c_int), ("reserved", c_uint32), ("confirmed_ms", c_int64), ("here", c_uint64 * TIERS_COUNTS),
+        ("all", c_uint64 * TIERS_COUNTS), ("restored_ms", c_int64), ("epochs_left_percent", c_uint32)]
+
+
+class dibs_tier_info(Sized):
+    _fields_ = [
+        ("size", c_size_t), ("name", c_char_p), ("uri", c_char_p), ("trouble", c_char_p), ("tier", c_uint32),
+        ("percent", c_uint32), ("buckets", c_uint32), ("wanted", c_uint32), ("hand", c_int), ("breaker", c_int),
+        ("down", c_uint32), ("reached", c_uint32), ("turned_ms", c_int64), ("dwell_ms", c_int64), ("active", c_uint32),
+        ("clients_down", c_uint32), ("clients_well", c_uint32), ("calls", c_uint32), ("failed_percent", c_uint32),
+        ("slow_percent", c_uint32), ("operations", c_uint64), ("failures", c_uint64), ("p50_ns", c_uint64),
+        ("p99_ns", c_uint64), ("max_ns", c_uint64), ("leaving", c_uint32)]
+
+
+class dibs_tier_client(Sized):
+    _fields_ = [
+        ("size", c_size_t), ("owner", c_char_p), ("us", c_uint32), ("tiers", c_uint32), ("age_ms", c_int64),
+        ("active", c_uint32 * TIERS_MAX), ("down", c_uint32 * TIERS_MAX), ("well", c_uint32 * TIERS_MAX),
+        ("breaker", c_int * TIERS_MAX), ("counts", c_uint64 * TIERS_COUNTS)]
+
+
+# ---- Callbacks: what they return, and their arguments ----
+
+dibs_record_fn = CFUNCTYPE(c_int, POINTER(dibs_record), POINTER(dibs_value), c_size_t, c_void_p)
+dibs_once_fn = CFUNCTYPE(c_int, c_void_p, POINTER(c_void_p), POINTER(c_size_t), c_void_p)
+dibs_done_fn = CFUNCTYPE(None, c_int, POINTER(dibs_error), c_void_p)
+dibs_list_fn = CFUNCTYPE(c_int, POINTER(dibs_lease_info), c_void_p)
+dibs_metric_fn = CFUNCTYPE(c_int, POINTER(dibs_metric), c_void_p)
+dibs_tier_fn = CFUNCTYPE(c_int, POINTER(dibs_tier_info), c_void_p)
+dibs_tier_client_fn = CFUNCTYPE(c_int, POINTER(dibs_tier_client), c_void_p)
+dibs_flag_fn = CFUNCTYPE(c_int, c_char_p, c_uint32, c_void_p)
+
+# ---- Functions: what they return, and their arguments ----
+
+# Handles (dibs_store, dibs_lease, dibs_table) are pointers to what only the library knows.
+handle, handles = c_void_p, POINTER(c_void_p)
+error = POINTER(dibs_error)
+record_options, record_result = POINTER(dibs_record_options), POINTER(dibs_record_result)
+stock_options, stock_result = POINTER(dibs_stock_options), POINTER(dibs_stock_result)
+lease_options = POINTER(dibs_lease_options)
+
+FUNCTIONS = {
+    "dibs_version": (c_char_p, []),
+    "dibs_version_number": (c_uint32, []),
+    "dibs_status_name": (c_char_p, [c_int]),
+    "dibs_status_text": (c_char_p, [c_int]),
+    "dibs_open": (c_int, [c_char_p, POINTER(dibs_store_options), handles, error]),
+    "dibs_close": (None, [handle]),
+    "dibs_store_uri": (c_char_p, [handle]),
+    "dibs_fd": (c_int, [handle]),
+    "dibs_dispatch": (c_size_t, [handle, c_size_t]),
+    "dibs_acquire": (c_int, [handle, c_char_p, lease_options, handles, error]),
+    "dibs_acquire_many": (c_int, [handle, POINTER(c_char_p), c_size_t, lease_options, handles, error]),
+    "dibs_acquire_start": (c_int, [handle, c_char_p, lease_options, dibs_lease_fn, c_void_p, handles, error]),
+    "dibs_acquire_cancel": (None, [handle]),
+    "dibs_release": (c_int, [handle, error]),
+    "dibs_release_start": (c_int, [handle, dibs_lease_fn, c_void_p, error]),
+    "dibs_renew": (c_int, [handle, c_int64, error]),
+    "dibs_renew_start": (c_int, [handle, c_int64, dibs_lease_fn, c_void_p, error]),
+    "dibs_release_after": (c_int, [handle, c_int64, error]),
+    "dibs_lease_alive": (c_int, [handle]),
+    "dibs_lease_left_ms": (c_int64, [handle]),
+    "dibs_lease_store_left_ms": (c_int64, [handle]),
+    "dibs_lease_fence": (dibs_fence, [handle]),
+    "dibs_lease_slot": (c_uint32, [handle]),
+    "dibs_lease_tier": (c_char_p, [handle]),
+    "dibs_lease_name": (c_char_p, [handle]),
+    "dibs_lease_id": (c_int, [handle, c_char_p, error]),
+    "dibs_lease_retain": (handle, [handle]),
+    "dibs_lease_free": (None, [handle]),
+    "dibs_lease_detach": (c_int, [handle, error]),
+    "dibs_lease_adopt": (c_int, [handle, c_char_p, c_char_p, dibs_fence, lease_options, handles, error]),
+    "dibs_table_declare": (c_int, [POINTER(dibs_table_options), handles, error]),
+    "dibs_table_free": (None, [handle]),
+    "dibs_table_read": (c_int, [c_char_p, c_char_p, handles, error]),
+    "dibs_record_get": (c_int, [handle, c_char_p, record_options, POINTER(POINTER(dibs_record)), error]),
+    "dibs_record_free": (None, [POINTER(dibs_record)]),
+    "dibs_record_put": (c_int, [handle, c_char_p, POINTER(dibs_value), c_size_t, record_options, record_result, error]),
+    "dibs_record_remove": (c_int, [handle, c_char_p, record_options, record_result, error]),
+    "dibs_record_update": (
+        c_int, [handle, c_char_p, POINTER(dibs_update_options), dibs_record_fn, c_void_p, record_result, error]),
+    "dibs_stock_take": (c_int, [handle, c_char_p, c_int64, stock_options, stock_result, error]),
+    "dibs_stock_give": (c_int, [handle, c_char_p, c_char_p, stock_options, stock_result, error]),
+    "dibs_stock_show": (c_int, [handle, c_char_p, stock_options, stock_result, error]),
+    "dibs_stock_set": (c_int, [handle, c_char_p, c_int64, stock_options, stock_result, error]),
+    "dibs_once": (
+        c_int,
+        [handle, c_char_p, POINTER(dibs_once_options), dibs_once_fn, c_void_p, POINTER(c_void_p), POINTER(c_size_t), error]),
+    "dibs_once_forget": (c_int, [handle, c_char_p, error]),
+    # dibs/admin.h
+    "dibs_list": (c_int, [handle, c_char_p, dibs_list_fn, c_void_p, error]),
+    "dibs_show": (c_int, [handle, c_char_p, dibs_list_fn, c_void_p, error]),
+    "dibs_show_start": (c_int, [handle, c_char_p, dibs_list_fn, dibs_done_fn, c_void_p, error]),
+    "dibs_break_start": (c_int, [handle, c_char_p, POINTER(dibs_break_options), dibs_done_fn, c_void_p, error]),
+    "dibs_break": (c_int, [handle, c_char_p, POINTER(dibs_break_options), error]),
+    "dibs_metrics": (c_int, [handle, dibs_metric_fn, c_void_p, error]),
+    "dibs_tiers": (c_int, [handle, POINTER(dibs_tiers_info), dibs_tier_fn, dibs_tier_client_fn, c_void_p, error]),
+    "dibs_tier_move": (c_int, [handle, c_char_p, error]),
+    "dibs_tier_switch": (c_int, [handle, c_char_p, c_int, error]),
+    "dibs_tier_bump": (c_int, [handle, dibs_fence, error]),
+    "dibs_tier_dissolve": (c_int, [handle, error]),
+    "dibs_strictness_get": (c_int, [handle, POINTER(c_int), error]),
+    "dibs_strictness_set": (c_int, [handle, c_int, error]),
+    "dibs_flags": (c_int, [handle, dibs_flag_fn, c_void_p, error]),
+    "dibs_flag_get": (c_int, [handle, c_char_p, POINTER(c_uint32), error]),
+    "dibs_flag_set": (c_int, [handle, c_char_p, c_uint32, error]),
+}
+
+
+def load(path=None):
+    """The library, with all functions typed.  ctypes gives up Python's lock while a function of it blocks."""
+    library = ctypes.CDLL(path or os.environ.get("DIBS_LIBRARY", "libdibs.so.0"))
+    for name, (result, arguments) in FUNCTIONS.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
