@@ -49,16 +49,23 @@ enum column {
 /* ---- Statements ---- */
 
 sql_rc dibs__rows_put(rows_t *r, unsigned text, const value *values, size_t count) {
-  const struct dibs__sql_engine *engine = r->wire->engine;
+  if (r->run) return r->run(r, text, values, count, false);
   r->wrote = r->wrote || r->texts[text][0] != 'S';
-  sql_rc end = engine->put(r->wire, r->texts[text], values, count);
-  return end == DIBS__SQL_OK && r->at_once ? engine->go(r->wire, false) : end;
+  return r->wire->engine->put(r->wire, r->texts[text], values, count);
 }
 
-sql_rc dibs__rows_request(rows_t *r, unsigned text, const value *values, size_t count, size_t *nth) {
+static sql_rc request(rows_t *r, unsigned text, const value *values, size_t count, bool first, size_t *nth) {
+  *nth = 0;
+  if (r->run) return r->run(r, text, values, count, first);
   *nth = r->wire->put;
   sql_rc end = dibs__rows_put(r, text, values, count);
-  return end == DIBS__SQL_OK && !r->at_once ? r->wire->engine->go(r->wire, false) : end;
+  return end == DIBS__SQL_OK ? r->wire->engine->go(r->wire, false) : end;
+}
+sql_rc dibs__rows_request(rows_t *r, unsigned text, const value *values, size_t count, size_t *nth) {
+  return request(r, text, values, count, false, nth);
+}
+sql_rc dibs__rows_request_first(rows_t *r, unsigned text, const value *values, size_t count, size_t *nth) {
+  return request(r, text, values, count, true, nth);
 }
 
 static size_t row_count(const rows_t *r, size_t nth) {
@@ -207,7 +214,7 @@ void dibs__rows_read_holder(const rows_t *r, size_t nth, size_t row, holder *x) 
 sql_rc dibs__rows_holder_find(void *to, const head *h, dibs__id id, holder *x, bool *found) {
   value v[] = ABOUT(h, bytes_of(&id));
   size_t nth;
-  sql_rc end = dibs__rows_request(to, DIBS__ROWS_HOLDER, v, 3, &nth);
+  sql_rc end = dibs__rows_request_first(to, DIBS__ROWS_HOLDER, v, 3, &nth);
   *found = end == DIBS__SQL_OK && row_count(to, nth) > 0;
   if (*found) dibs__rows_read_holder(to, nth, 0, x);
   return end;
@@ -266,7 +273,7 @@ sql_rc dibs__rows_holders_drop(void *to, const head *h) {
 static sql_rc first_until(rows_t *r, unsigned text, const value *v, size_t count, int64_t *until) {
   size_t nth;
   *until = INT64_MAX;
-  sql_rc end = dibs__rows_request(r, text, v, count, &nth);
+  sql_rc end = dibs__rows_request_first(r, text, v, count, &nth);
   if (end != DIBS__SQL_OK || row_count(r, nth) == 0) return end;
   value cell = r->wire->engine->cell(r->wire, nth, 0, 0, DIBS__SQL_NUMBER);
   if (cell.kind == DIBS__SQL_NUMBER) *until = cell.number;
@@ -310,7 +317,7 @@ void dibs__rows_read_waiter(rows_t *r, size_t nth, size_t row, waiter *w) {
 
 static sql_rc one_waiter(rows_t *r, unsigned text, const value *v, size_t count, waiter *w, bool *found) {
   size_t nth;
-  sql_rc end = dibs__rows_request(r, text, v, count, &nth);
+  sql_rc end = dibs__rows_request_first(r, text, v, count, &nth);
   *found = end == DIBS__SQL_OK && row_count(r, nth) > 0;
   if (*found) dibs__rows_read_waiter(r, nth, 0, w);
   return end;
@@ -325,7 +332,7 @@ static sql_rc waiter_deep(rows_t *r, const head *h, const dibs__id *id, waiter *
   value v[] = ABOUT(h, bytes_of(id));
   size_t nth;
   *found = false;
-  sql_rc end = dibs__rows_request(r, DIBS__ROWS_DEEP, v, 3, &nth);
+  sql_rc end = dibs__rows_request_first(r, DIBS__ROWS_DEEP, v, 3, &nth);
   if (end != DIBS__SQL_OK || row_count(r, nth) == 0) return end;
   return waiter_at(r, h, id, (uint64_t)dibs__sql_cell_number(r->wire, nth, 0, 0), w, found);
 }

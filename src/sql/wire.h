@@ -190,8 +190,11 @@ static inline int64_t dibs__sql_cell_number(const struct dibs__sql_wire *wire, s
 struct dibs__rows {
   struct dibs__sql_wire *wire;
   char *const *texts; /* the dialect's: dibs__rows_texts for this store, then its own */
-  bool at_once;       /* a statement runs when it is put, and fails there */
   bool wrote;         /* a statement that was put changes rows; the dialect clears it */
+  /* Where nothing travels: runs a statement at once, with a prepared one for each text; then `texts` is NULL.  Its
+   * answers have the number 0.  `first`: only the first row is wanted, until the next statement. */
+  enum dibs__sql_rc (*run)(struct dibs__rows *rows, unsigned text, const struct dibs__sql_value *values, size_t count,
+                           bool first);
   /* A waiter of this session was read, with the number that @{seen} gave.  NULL: there is no such column. */
   void (*seen)(struct dibs__rows *rows, uint64_t session, int64_t where);
 };
@@ -202,6 +205,9 @@ enum dibs__sql_rc dibs__rows_put(struct dibs__rows *rows, unsigned text, const s
 /* Queues it, and sends everything that is queued; its answers have the number *nth. */
 enum dibs__sql_rc dibs__rows_request(struct dibs__rows *rows, unsigned text, const struct dibs__sql_value *values,
                                      size_t count, size_t *nth);
+/* The same, if the first row is sufficient: it can be read until the next statement. */
+enum dibs__sql_rc dibs__rows_request_first(struct dibs__rows *rows, unsigned text, const struct dibs__sql_value *values,
+                                           size_t count, size_t *nth);
 
 /* Row `row` of answer `nth`, with the columns of a head or a waiter.  false: it contradicts itself. */
 bool dibs__rows_read_head(const struct dibs__rows *rows, size_t nth, size_t row, struct dibs__sql_head *head);

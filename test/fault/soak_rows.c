@@ -5,6 +5,7 @@
 #include <sqlite3.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { TEXT = 4096 };
 
@@ -39,11 +40,13 @@ static int add_query(void *user, int columns, char **values, char **names) {
 static bool count_sqlite(const char *path, struct soak_rows *rows) {
   sqlite3 *db = NULL;
   char text[TEXT] = "";
+  if (access(path, F_OK) != 0) return true; /* no process has opened the store so far */
   bool fine = sqlite3_open_v2(path, &db, SQLITE_OPEN_READONLY, NULL) == SQLITE_OK;
   sqlite3_busy_timeout(db, 2000);
   fine = fine && sqlite3_exec(db, "SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'dibs%'",
                               add_query, text, NULL) == SQLITE_OK;
   fine = fine && (!text[0] || sqlite3_exec(db, text, add_row, rows, NULL) == SQLITE_OK);
+  if (!fine) fprintf(stderr, "%s: %s (%d)\n", path, sqlite3_errmsg(db), sqlite3_extended_errcode(db));
   sqlite3_close(db);
   return fine;
 }

@@ -170,7 +170,7 @@ static sql_rc head_load(void *to, head *h) {
   struct dibs__sql_value v[] = {dibs__sql_number(h->bucket), dibs__sql_text(h->name.p, h->name.len)};
   uint16_t bucket = h->bucket;
   dibs__str name = h->name;
-  sql_rc end = dibs__rows_request(&l->rows, DIBS__ROWS_HEAD, v, 2, &nth);
+  sql_rc end = dibs__rows_request_first(&l->rows, DIBS__ROWS_HEAD, v, 2, &nth);
   if (end != DIBS__SQL_OK) return end;
   *h = (head){.bucket = bucket, .name = name, .exists = l->rows.wire->engine->rows(l->rows.wire, nth) > 0};
   return !h->exists || dibs__rows_read_head(&l->rows, nth, 0, h) ? DIBS__SQL_OK : dibs__sqlite_wrong(l);

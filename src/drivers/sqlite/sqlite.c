@@ -12,6 +12,7 @@
  */
 #include "drivers/sqlite/path.h"
 #include "drivers/sqlite/sqlite_impl.h"
+#include "sql/text.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -23,8 +24,6 @@ typedef struct dibs__sqlite_link link_t;
 
 /* After a burst the log's file is cut to this size when the log starts again. */
 #define LOG_MOST "67108864"
-
-enum { SHARED_TEXT = 512 };
 
 /* ---- Errors ---- */
 
@@ -78,23 +77,29 @@ dibs__status dibs__sqlite_excuse(const link_t *l, const char *doing, struct dibs
 
 /* ---- Statements ---- */
 
-/* A text of every engine as SQLite wants it: there $1 would be a name, not a number. */
-static const char *own_text(unsigned text, char to[SHARED_TEXT]) {
+/* A text of every engine as SQLite wants it: there $1 would be a name, not a number.  malloc'd. */
+static char *own_text(unsigned text) {
+  static const struct dibs__sql_word words[] = {
+      {"seen", ""}, {"by_slot", " INDEXED BY dibs_holder_slot"}, {NULL, NULL}};
+  struct dibs__sql_names names = {.engine = &dibs__sqlite_engine, .prefix = "dibs_", .words = words};
+  char *own = dibs__sql_composed(&names, dibs__rows_texts[text]);
+  for (char *at = own; at && (at = strchr(at, '$'));) *at = '?';
+  return own;
+}
+
+static void prepare_kept(link_t *l, unsigned text) {
+  char *own = text < DIBS__ROWS_TEXTS ? own_text(text) : NULL;
   /* cppcheck-suppress arrayIndexOutOfBoundsCond ; it takes the first own text for the last one */
-  if (text >= DIBS__ROWS_TEXTS) return dibs__sqlite_texts[text];
-  size_t len = strlen(dibs__rows_texts[text]);
-  assert(len < SHARED_TEXT);
-  for (size_t i = 0; i <= len; i++) to[i] = dibs__rows_texts[text][i] == '$' ? '?' : dibs__rows_texts[text][i];
-  return to;
+  const char *sql = text < DIBS__ROWS_TEXTS ? own : dibs__sqlite_texts[text];
+  int code =
+      sql ? sqlite3_prepare_v3(l->db, sql, -1, SQLITE_PREPARE_PERSISTENT, &l->statements[text], NULL) : SQLITE_NOMEM;
+  free(own);
+  if (code != SQLITE_OK) dibs__sqlite_broke(l, code);
 }
 
 sqlite3_stmt *dibs__sqlite_ready(link_t *l, unsigned text) {
-  char own[SHARED_TEXT];
-  if (!l->statements[text]) {
-    int code =
-        sqlite3_prepare_v3(l->db, own_text(text, own), -1, SQLITE_PREPARE_PERSISTENT, &l->statements[text], NULL);
-    if (code != SQLITE_OK) dibs__sqlite_broke(l, code);
-  }
+  dibs__sqlite_let_go(l);
+  if (!l->statements[text]) prepare_kept(l, text);
   return l->statements[text];
 }
 
@@ -152,6 +157,7 @@ sql_rc dibs__sqlite_begin(link_t *l) {
 
 /* Prepared at opening: the end of a transaction must not need memory. */
 void dibs__sqlite_rollback(link_t *l) {
+  dibs__sqlite_let_go(l);
   sqlite3_reset(l->statements[DIBS__ROWS_RECORD]);
   if (!sqlite3_get_autocommit(l->db)) {
     sqlite3_step(l->statements[DIBS__SQLITE_ROLLBACK]);

@@ -91,6 +91,7 @@ struct dibs__sqlite_link {
   struct dibs__lite *store;
   sqlite3 *db;
   sqlite3_stmt *statements[DIBS__SQLITE_TEXTS];
+  sqlite3_stmt *at_row;           /* the one whose first row is being read over the wire */
   struct dibs__sqlite_wire *wire; /* NULL until first used */
   bool inside;                    /* the user's own connection, in a transaction of theirs */
   dibs__tick by;                  /* of the current call: the busy handler gives up then */
@@ -147,7 +148,8 @@ struct dibs__sqlite_session {
 dibs__status dibs__sqlite_link_open(struct dibs__lite *store, const char *path, dibs__tick by,
                                     struct dibs__sqlite_link **link, struct dibs__result *result);
 void dibs__sqlite_link_close(struct dibs__sqlite_link *link); /* NULL is fine */
-/* The statement (DIBS__ROWS_... or DIBS__SQLITE_...), ready to be bound; NULL: see link->failed. */
+/* The statement (DIBS__ROWS_... or DIBS__SQLITE_...), ready to be bound; NULL: see link->failed.  Ends the reading of a
+ * first row. */
 sqlite3_stmt *dibs__sqlite_ready(struct dibs__sqlite_link *link, unsigned text);
 /* One step of a statement that gives rows.  *row: there is one; else it is reset. */
 enum dibs__sql_rc dibs__sqlite_row(struct dibs__sqlite_link *link, sqlite3_stmt *statement, bool *row);
@@ -187,7 +189,7 @@ dibs__str dibs__sqlite_read_text(sqlite3_stmt *st, int column);
 
 /* ---- wire.c ---- */
 
-struct dibs__sql_wire;
+extern const struct dibs__sql_engine dibs__sqlite_engine;
 /* The link's connection as a wire, for the current call (link->by).  Writes happen under the writer queue.  NULL: see
  * link->failed. */
 struct dibs__sql_wire *dibs__sqlite_wire(struct dibs__sqlite_link *link);
@@ -282,6 +284,12 @@ static inline void dibs__sqlite_read_label(sqlite3_stmt *st, int column, struct 
   dibs__str text = dibs__sqlite_read_text(st, column);
   label->len = text.len <= DIBS_OWNER_MAX ? text.len : DIBS_OWNER_MAX;
   memcpy(label->text, text.p, label->len);
+}
+
+/* Nobody reads the first row any more. */
+static inline void dibs__sqlite_let_go(struct dibs__sqlite_link *l) {
+  if (l->at_row) sqlite3_reset(l->at_row);
+  l->at_row = NULL;
 }
 
 /* A statement about a name, with bucket and name bound. */

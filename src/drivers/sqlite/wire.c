@@ -3,7 +3,8 @@
  * A connection to SQLite as a wire.
  *
  * Nothing travels, so a statement is executed when it is put, and its rows are kept in memory until the first put
- * after a go.  Statements after an error are skipped, and go reports it.
+ * after a go.  Statements after an error are skipped, and go reports it.  Only a first row (see run_kept) is read where
+ * SQLite has it.
  *
  * $rows is a table that reads the caller's memory: a virtual one, with a name that differs for each wire.  So a
  * statement is prepared once, however many rows it gets, and none of them is bound.
@@ -55,7 +56,6 @@ struct dibs__sqlite_wire {
   struct dibs__sql_wire base;
   sqlite3 *db;
   struct dibs__sqlite_link *link;
-  char *texts[DIBS__ROWS_TEXTS]; /* of link->rows */
   char rows_name[ROWS_NAME];
   struct kept kept[KEPT];
   uint64_t uses;
@@ -439,6 +439,7 @@ static int run_statement(wire_t *w, sqlite3_stmt *st, struct answer *answer) {
 }
 
 static void begin_packet(wire_t *w) {
+  dibs__sqlite_let_go(w->link);
   if (!w->gone) return;
   w->gone = w->failed = false;
   w->answer_count = w->cell_count = w->memory_used = 0;
@@ -495,7 +496,8 @@ static const struct answer *answer_at(const wire_t *w, size_t nth) {
 }
 
 static size_t wire_rows(const struct dibs__sql_wire *base, size_t nth) {
-  return answer_at((const wire_t *)base, nth)->rows;
+  const wire_t *w = (const wire_t *)base;
+  return w->link->at_row ? 1 : answer_at(w, nth)->rows;
 }
 
 static uint64_t wire_changed(const struct dibs__sql_wire *base, size_t nth) {
@@ -507,8 +509,17 @@ static value cell_as_number(const wire_t *w, const struct cell *cell) {
   return dibs__sql_number(strtoll(w->memory + cell->at, NULL, 10));
 }
 
+/* Of the first row, which the statement still has. */
+static value cell_of(sqlite3_stmt *st, int column, enum dibs__sql_kind as) {
+  if (sqlite3_column_type(st, column) == SQLITE_NULL) return dibs__sql_null();
+  if (as == DIBS__SQL_NUMBER) return dibs__sql_number(sqlite3_column_int64(st, column));
+  const char *p = sqlite3_column_blob(st, column); /* of a text, too: it needs no memory */
+  return (value){.kind = as, .p = p ? p : "", .len = (uint32_t)sqlite3_column_bytes(st, column)};
+}
+
 static value cell_at(const struct dibs__sql_wire *base, size_t nth, size_t row, size_t column, enum dibs__sql_kind as) {
   const wire_t *w = (const wire_t *)base;
+  if (w->link->at_row) return cell_of(w->link->at_row, (int)column, as);
   const struct answer *answer = answer_at(w, nth);
   if (row >= answer->rows || column >= answer->columns) return dibs__sql_null();
   struct cell *cell = &w->cells[answer->first + row * answer->columns + column];
@@ -538,46 +549,65 @@ static value cell_at(const struct dibs__sql_wire *base, size_t nth, size_t row, 
   " WHERE l.\"unique\" AND NOT l.partial GROUP BY l.name HAVING count(*) = 1 AND max(i.cid) >= 0 UNION ALL"            \
   " SELECT max(c.name) FROM pragma_table_xinfo($2, NULLIF($1, '')) c WHERE c.pk > 0 HAVING count(*) = 1"
 
-static const struct dibs__sql_engine engine = {.name = "SQLite",
-                                               .words = DIBS__SQLITE_WORDS,
-                                               .quote = '"',
-                                               .begin = "BEGIN IMMEDIATE",
-                                               .for_update = "",
-                                               .now_ms =
-                                                   "CAST((julianday('now') - 2440587.5) * 86400000.0 + 0.5 AS INTEGER)",
-                                               .returning = true,
-                                               .update_returning = true,
-                                               .on_conflict = true,
-                                               .sessions = false,
-                                               .columns = COLUMNS_OF,
-                                               .unique = UNIQUE_OF,
-                                               .fold = true,
-                                               .exact = {"CAST(", " AS TEXT) COLLATE BINARY"},
-                                               .whole = {"typeof(", ") = 'integer'"},
-                                               .as_is = {"quote(", ")"},
-                                               .put = wire_put,
-                                               .put_rows = wire_put_rows,
-                                               .go = wire_go,
-                                               .rows = wire_rows,
-                                               .changed = wire_changed,
-                                               .cell = cell_at};
+const struct dibs__sql_engine dibs__sqlite_engine = {
+    .name = "SQLite",
+    .words = DIBS__SQLITE_WORDS,
+    .quote = '"',
+    .begin = "BEGIN IMMEDIATE",
+    .for_update = "",
+    .now_ms = "CAST((julianday('now') - 2440587.5) * 86400000.0 + 0.5 AS INTEGER)",
+    .returning = true,
+    .update_returning = true,
+    .on_conflict = true,
+    .sessions = false,
+    .columns = COLUMNS_OF,
+    .unique = UNIQUE_OF,
+    .fold = true,
+    .exact = {"CAST(", " AS TEXT) COLLATE BINARY"},
+    .whole = {"typeof(", ") = 'integer'"},
+    .as_is = {"quote(", ")"},
+    .put = wire_put,
+    .put_rows = wire_put_rows,
+    .go = wire_go,
+    .rows = wire_rows,
+    .changed = wire_changed,
+    .cell = cell_at};
+
+/* ---- Statements of the rows ---- */
+
+/* With the link's own prepared statements.  A first row is read where it is: copying its cells would cost more than
+ * reading them. */
+static sql_rc run_kept(struct dibs__rows *rows, unsigned text, const value *values, size_t count, bool first) {
+  struct dibs__sqlite_link *l = (struct dibs__sqlite_link *)rows;
+  wire_t *w = l->wire;
+  sqlite3_stmt *st = dibs__sqlite_ready(l, text);
+  w->answer_count = w->cell_count = w->memory_used = 0;
+  w->gone = true;
+  w->failed = false;
+  if (!st) return DIBS__SQL_FAILED;
+  struct answer *answer = first ? NULL : next_answer(w);
+  int code = first || answer ? bind_values(st, values, count) : SQLITE_NOMEM;
+  if (code == SQLITE_OK && first) {
+    code = sqlite3_step(st);
+    if (code == SQLITE_ROW) {
+      l->at_row = st;
+      return DIBS__SQL_OK;
+    }
+    code = code == SQLITE_DONE ? SQLITE_OK : sqlite3_extended_errcode(w->db);
+  } else if (code == SQLITE_OK) {
+    code = run_statement(w, st, answer);
+  }
+  if (code != SQLITE_OK) dibs__sqlite_broke(l, code);
+  sqlite3_reset(st);
+  return code == SQLITE_OK ? DIBS__SQL_OK : DIBS__SQL_FAILED;
+}
 
 /* ---- Opening and closing ---- */
-
-static bool make_texts(wire_t *w) {
-  static const struct dibs__sql_word words[] = {
-      {"seen", ""}, {"by_slot", " INDEXED BY dibs_holder_slot"}, {NULL, NULL}};
-  struct dibs__sql_names names = {.engine = &engine, .prefix = "dibs_", .words = words};
-  for (size_t i = 0; i < DIBS__ROWS_TEXTS; i++)
-    if (!(w->texts[i] = dibs__sql_composed(&names, dibs__rows_texts[i]))) return false;
-  return true;
-}
 
 void dibs__sqlite_wire_close(wire_t *w) {
   if (!w) return;
   for (size_t i = 0; i < KEPT; i++) close_kept(&w->kept[i]);
   (void)sqlite3_create_module_v2(w->db, w->rows_name, NULL, NULL, NULL);
-  for (size_t i = 0; i < DIBS__ROWS_TEXTS; i++) free(w->texts[i]);
   free(w->answers);
   free(w->cells);
   free(w->memory);
@@ -590,11 +620,11 @@ static wire_t *open_wire(struct dibs__sqlite_link *l) {
   if (!w) return NULL;
   w->db = l->db;
   w->link = l;
-  w->base.engine = &engine;
+  w->base.engine = &dibs__sqlite_engine;
   w->base.inside = l->inside;
   snprintf(w->rows_name, sizeof w->rows_name, "dibs_rows_%u", atomic_fetch_add(&last, 1) + 1);
   int code = sqlite3_create_module_v2(w->db, w->rows_name, &rows_module, w, NULL);
-  if (code == SQLITE_OK && make_texts(w)) return w;
+  if (code == SQLITE_OK) return w;
   dibs__sqlite_wire_close(w);
   return NULL;
 }
@@ -605,7 +635,7 @@ struct dibs__sql_wire *dibs__sqlite_wire(struct dibs__sqlite_link *l) {
     dibs__sqlite_broke(l, SQLITE_NOMEM);
     return NULL;
   }
-  l->rows = (struct dibs__rows){.wire = &l->wire->base, .texts = l->wire->texts, .at_once = true};
+  l->rows = (struct dibs__rows){.wire = &l->wire->base, .run = run_kept};
   l->wire->base.by = l->by;
   return &l->wire->base;
 }
