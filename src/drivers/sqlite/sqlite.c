@@ -14,7 +14,6 @@
 #include "drivers/sqlite/sqlite_impl.h"
 #include "sql/text.h"
 
-#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

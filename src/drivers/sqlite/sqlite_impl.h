@@ -248,8 +248,8 @@ enum dibs__sql_rc dibs__sqlite_new_incarnation(struct dibs__sqlite_link *link);
 enum dibs__sql_rc dibs__sqlite_next_epoch(struct dibs__sqlite_link *link, uint16_t bucket);
 
 /*
- * Values into statements and out of rows.  Texts and ids are bound without a copy: every statement has ended before
- * its caller's memory can change.
+ * Values into statements and out of rows.  Texts and ids are bound without a copy: nothing reads a parameter again
+ * once a statement is at its first row, and it is bound again before it runs again.
  */
 
 static inline void dibs__sqlite_bind_number(sqlite3_stmt *st, int at, uint64_t value) {

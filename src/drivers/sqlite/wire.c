@@ -11,7 +11,6 @@
  */
 #include "sql/wire.h"
 #include "drivers/sqlite/sqlite_impl.h"
-#include "sql/text.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -593,7 +592,7 @@ static sql_rc run_kept(struct dibs__rows *rows, unsigned text, const value *valu
       l->at_row = st;
       return DIBS__SQL_OK;
     }
-    code = code == SQLITE_DONE ? SQLITE_OK : sqlite3_extended_errcode(w->db);
+    if (code == SQLITE_DONE) code = SQLITE_OK;
   } else if (code == SQLITE_OK) {
     code = run_statement(w, st, answer);
   }
