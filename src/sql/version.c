@@ -4,6 +4,7 @@
  * separator, the same zone.  So an engine's handling of zones does not matter, only that a later instant compares as
  * later.
  */
+#include "base/date.h"
 #include "base/sha256.h"
 #include "sql/sql_impl.h"
 
@@ -11,7 +12,7 @@
 #include <string.h>
 
 #define US_PER_S INT64_C(1000000)
-enum { DAY_S = 86400, ZONE_MAX = 7 };
+enum { ZONE_MAX = 7 };
 
 void dibs__table_hash(const struct dibs__table *table, const dibs_value *values, char hex[65]) {
   struct dibs__sha256 hash;
@@ -28,24 +29,6 @@ void dibs__table_hash(const struct dibs__table *table, const dibs_value *values,
     dibs__sha256_add(&hash, values[i].data, values[i].length);
   }
   dibs__sha256_end(&hash, hex);
-}
-
-/* Days since 1970-01-01 of a date of the Gregorian calendar, and back. */
-static int64_t days_of(int64_t year, int64_t month, int64_t day) {
-  year -= month <= 2;
-  int64_t era = year / 400, of_era = year - era * 400;
-  int64_t of_year = (153 * (month + (month > 2 ? -3 : 9)) + 2) / 5 + day - 1;
-  return era * 146097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719468;
-}
-
-static void date_of(int64_t days, int64_t *year, int64_t *month, int64_t *day) {
-  days += 719468;
-  int64_t era = days / 146097, of_era = days - era * 146097;
-  int64_t years = (of_era - of_era / 1460 + of_era / 36524 - of_era / 146096) / 365;
-  int64_t of_year = of_era - (365 * years + years / 4 - years / 100), m = (5 * of_year + 2) / 153;
-  *day = of_year - (153 * m + 2) / 5 + 1;
-  *month = m < 10 ? m + 3 : m - 9;
-  *year = years + era * 400 + (*month <= 2);
 }
 
 struct instant {
@@ -104,7 +87,7 @@ static bool read_instant(const char *at, struct instant *to) {
   if (*at == '.')
     for (at++; *at >= '0' && *at <= '9'; at++) fraction += (unit /= 10) * (*at - '0');
   if (month < 1 || month > 12 || day < 1 || day > 31 || hour > 23 || minute > 59 || second > 60) return false;
-  to->us = ((days_of(year, month, day) * DAY_S) + hour * 3600 + minute * 60 + second) * US_PER_S + fraction;
+  to->us = ((dibs__days_of(year, month, day) * DIBS__DAY_S) + hour * 3600 + minute * 60 + second) * US_PER_S + fraction;
   return read_zone(at, to);
 }
 
@@ -117,8 +100,8 @@ bool dibs__table_instant(const char *old, int64_t now_ms, int64_t step_us, char 
     if (us < from.us + step_us) us = from.us + step_us;
   }
   if (us < 0) return false;
-  date_of(us / US_PER_S / DAY_S, &year, &month, &day);
-  int64_t left = us % (DAY_S * US_PER_S), seconds = left / US_PER_S;
+  dibs__date_of(us / US_PER_S / DIBS__DAY_S, &year, &month, &day);
+  int64_t left = us % (DIBS__DAY_S * US_PER_S), seconds = left / US_PER_S;
   if (year > 9999) return false;
   snprintf(to, size, "%04lld-%02lld-%02lld%c%02lld:%02lld:%02lld.%06lld%s", (long long)year, (long long)month,
            (long long)day, from.separator, (long long)(seconds / 3600), (long long)(seconds / 60 % 60),
