@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Opening the store, and turning options into those of the library. */
+#include "base/duration.h"
 #include "base/port.h"
 #include "base/text.h"
 #include "cli/cli.h"
@@ -418,7 +419,7 @@ static bool try_again(const struct cli_globals *g, struct retry *retry, const st
   if (status != DIBS_UNAVAILABLE || retry->wait_ms == 0 || left_ms == 1 || !dibs__locate_has_server(g->store))
     return false;
   char span[24] = "until it answers";
-  if (retry->wait_ms != DIBS_FOREVER) dibs__cli_span(span, sizeof span, retry->wait_ms);
+  if (retry->wait_ms != DIBS_FOREVER) dibs__duration_write(span, sizeof span, retry->wait_ms);
   if (retry->pause_ms == 0)
     dibs__cli_note(g, "%s; trying again%s %s", error->text, retry->wait_ms != DIBS_FOREVER ? " for" : "", span);
   retry->pause_ms = retry->pause_ms == 0 ? RETRY_MS : retry->pause_ms * 2;
@@ -484,7 +485,7 @@ static bool describe_holder(dibs_store *store, const char *name, char *to, size_
   *whom = (struct whom){.pid = 0};
   if (dibs_show(store, name, count_whom, whom, NULL) != DIBS_OK || whom->holders == 0) return false;
   char span[24], process[24] = "", others[40] = "";
-  dibs__cli_span(span, sizeof span, whom->age_ms);
+  dibs__duration_write(span, sizeof span, whom->age_ms);
   if (whom->pid != 0) snprintf(process, sizeof process, ", pid %lu,", (unsigned long)whom->pid);
   if (whom->holders > 1) snprintf(others, sizeof others, " and %zu more", whom->holders - 1);
   snprintf(to, size, "held by %s%s for %s%s", whom->owner, process, span, others);
@@ -584,7 +585,7 @@ static int fail_acquire(const struct cli_globals *g, dibs_store *store, const ch
   int code = dibs__cli_exit_of(status);
   struct whom whom;
   char span[24], holder[HOLDER_TEXT];
-  dibs__cli_span(span, sizeof span, options->wait_ms);
+  dibs__duration_write(span, sizeof span, options->wait_ms);
   if (status != DIBS_HELD && status != DIBS_TIMEOUT) return dibs__cli_fail_status(g, status, error, name);
   if (!describe_holder(store, name, holder, sizeof holder, &whom))
     snprintf(holder, sizeof holder, "held by another owner");

@@ -107,9 +107,6 @@ struct cli_call {
 /* Parses argv (argv[0] is skipped); false: `wrong` has the reason.  `rest` points into argv, whose order may change. */
 bool dibs__cli_parse(int argc, char **argv, struct cli_call *call, char *wrong, size_t wrong_size);
 
-/* "500ms" "30s" "29.1s" "2m05s" "1d00h" to milliseconds: all that dibs__cli_span prints.  false: `wrong` has the
- * reason, without the option's name. */
-bool dibs__cli_duration(const char *text, int64_t *ms, char *wrong, size_t wrong_size);
 bool dibs__cli_number(const char *text, uint64_t most, uint64_t *out);
 
 /* ---- Commands (commands.c, program.c; those of dibs-lab: lab/command.c) ---- */
@@ -285,8 +282,6 @@ void dibs__cli_table_free(struct cli_table *table);
 /* Its leases are session locks (lock= in the URI): the server keeps neither their names nor a ttl. */
 bool dibs__cli_has_session_locks(const dibs_store *store);
 const char *dibs__cli_mode_name(dibs_mode mode);
-/* "29.1s", "2m05s", "450ms". */
-void dibs__cli_span(char *to, size_t size, int64_t ms);
 
 /*
  * The one table of exit codes.  `dibs help exits`, the help of each command and dibs(1) are generated from it or

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* `dibs ls` and `dibs show`: holders, waiters, breaks. */
+#include "base/duration.h"
 #include "base/port.h"
 #include "cli/cli.h"
 #include "cli/run.h"
@@ -116,9 +117,9 @@ static bool add_row(struct cli_table *table, const dibs_lease_info *info) {
   mode_cell(mode, sizeof mode, info);
   if (info->pid != 0) snprintf(pid, sizeof pid, "%" PRIu32, info->pid);
   if (info->fence.value != 0) snprintf(fence, sizeof fence, "%" PRIu64, info->fence.value);
-  if (info->ttl_ms > 0) dibs__cli_span(ttl, sizeof ttl, info->ttl_ms);
-  if (has_end(info)) dibs__cli_span(left, sizeof left, info->left_ms);
-  if (info->age_ms >= 0) dibs__cli_span(age, sizeof age, info->age_ms);
+  if (info->ttl_ms > 0) dibs__duration_write(ttl, sizeof ttl, info->ttl_ms);
+  if (has_end(info)) dibs__duration_write(left, sizeof left, info->left_ms);
+  if (info->age_ms >= 0) dibs__duration_write(age, sizeof age, info->age_ms);
   /* A break: its owner, and the owner of the broken lease. */
   snprintf(owner, sizeof owner, info->from[0] != '\0' ? "%s, from %s" : "%s", info->owner, info->from);
   const char *const cells[] = {info->name, state, mode, owner, pid, fence, ttl, left, age};

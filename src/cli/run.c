@@ -4,6 +4,7 @@
  * start others, and the next walk finds those that were started during this one.
  */
 #include "cli/run.h"
+#include "base/duration.h"
 #include "base/text.h"
 #include "cli/cli.h"
 #include "store/locate.h"
@@ -312,9 +313,9 @@ static int set_grace(struct run *run, const struct cli_values *v) {
   run->grace_ms = v->grace_ms;
   if (v->grace_ms <= most) return CLI_DONE;
   char grace[24], ttl[24], capacity[24];
-  dibs__cli_span(grace, sizeof grace, v->grace_ms);
-  dibs__cli_span(ttl, sizeof ttl, ttl_ms);
-  dibs__cli_span(capacity, sizeof capacity, most);
+  dibs__duration_write(grace, sizeof grace, v->grace_ms);
+  dibs__duration_write(ttl, sizeof ttl, ttl_ms);
+  dibs__duration_write(capacity, sizeof capacity, most);
   return dibs__cli_fail(
       run->globals, CLI_USAGE, "INVALID",
       "--grace %s is too long for a ttl of %s: a grace is at most a third of the ttl, %s; give a longer --ttl", grace,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The state of a store's tiers, as a table and as JSON. */
+#include "base/duration.h"
 #include "base/text.h"
 #include "cli/cli.h"
 
@@ -120,7 +121,7 @@ static void print_served(const struct cli_tiers *t, FILE *out) {
 static void print_tier(const struct cli_tiers *t, size_t nth, FILE *out) {
   const dibs_tier_info *tier = &t->tier[nth].info;
   char since[24];
-  dibs__cli_span(since, sizeof since, tier->turned_ms > 0 ? tier->turned_ms : 0);
+  dibs__duration_write(since, sizeof since, tier->turned_ms > 0 ? tier->turned_ms : 0);
   if (tier->hand == DIBS_HAND_OPEN)
     fprintf(out, "%s is switched off by hand; dibs tier auto %s removes that setting.\n", tier->name, tier->name);
   else if (tier->hand == DIBS_HAND_CLOSED)
@@ -151,7 +152,7 @@ static void print_summary(const struct cli_tiers *t, FILE *out) {
     fprintf(out, "All names were moved to %s by hand; dibs tier move auto ends that.\n",
             t->tier[t->info.pinned].info.name);
   if (t->info.restored_ms >= 0) {
-    dibs__cli_span(since, sizeof since, t->info.restored_ms);
+    dibs__duration_write(since, sizeof since, t->info.restored_ms);
     fprintf(out,
             "THE ANCHOR WENT BACK %s ago: a backup was restored, or another server replaced it.  New fences are larger "
             "than\nall that clients and tiers had seen.  Check dibs flag ls and dibs tier strictness, then confirm "
@@ -171,7 +172,7 @@ static void print_summary(const struct cli_tiers *t, FILE *out) {
     fputs("THE ANCHOR IS UNREACHABLE: this is what the tiers themselves remember.\n", out);
     return;
   }
-  dibs__cli_span(since, sizeof since, t->info.confirmed_ms);
+  dibs__duration_write(since, sizeof since, t->info.confirmed_ms);
   fprintf(out, "THE ANCHOR IS UNREACHABLE: this is its state of %s ago.\n", since);
 }
 
@@ -181,7 +182,7 @@ static void state_cell(char *to, size_t size, const struct cli_tiers *t, size_t 
   const dibs_tier_info *tier = &t->tier[nth].info;
   char since[24];
   if (tier->hand == DIBS_HAND_AUTO && tier->down) {
-    dibs__cli_span(since, sizeof since, tier->turned_ms > 0 ? tier->turned_ms : 0);
+    dibs__duration_write(since, sizeof since, tier->turned_ms > 0 ? tier->turned_ms : 0);
     snprintf(to, size, "DOWN %s", since);
   } else {
     const char *word = tier->hand == DIBS_HAND_OPEN     ? "off by hand"
@@ -198,7 +199,7 @@ static void latency_cell(char *to, size_t size, uint64_t ns) {
   else if (ns < 10000000)
     snprintf(to, size, "%" PRIu64 "us", ns / 1000);
   else
-    dibs__cli_span(to, size, (int64_t)(ns / 1000000));
+    dibs__duration_write(to, size, (int64_t)(ns / 1000000));
 }
 
 void dibs__cli_tiers_table(const struct cli_tiers *t, size_t columns, FILE *out) {
@@ -260,7 +261,7 @@ static void tiers_troubled(const struct cli_tiers *t, size_t columns, FILE *out)
       continue;
     }
     trouble_cell(trouble, sizeof trouble, t, client);
-    dibs__cli_span(age, sizeof age, client->info.age_ms);
+    dibs__duration_write(age, sizeof age, client->info.age_ms);
     if (!dibs__cli_table_add(table, client->owner) || !dibs__cli_table_add(table, trouble) ||
         !dibs__cli_table_add(table, age))
       break;

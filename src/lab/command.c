@@ -3,6 +3,7 @@
  * The program dibs-lab, which `dibs lab` and `dibs bench` become, with the same arguments (dibs-lab lab race); and the
  * options of `dibs lab`.
  */
+#include "base/duration.h"
 #include "cli/cli.h"
 #include "lab/bench.h"
 #include "lab/lab.h"
@@ -76,7 +77,7 @@ static bool numbers(const char *text, uint64_t most, uint32_t *list, size_t *cou
 /* "2", "0.5", or with a unit, like other durations. */
 static bool parse_seconds(const char *text, int64_t *ms) {
   char *end, why[160];
-  if (dibs__cli_duration(text, ms, why, sizeof why)) return *ms >= 50 && *ms <= 86400000;
+  if (dibs__duration_read(text, ms, why, sizeof why)) return *ms >= 50 && *ms <= 86400000;
   double value = strtod(text, &end);
   if (end == text || *end || !(value >= 0.05 && value <= 86400)) return false;
   *ms = (int64_t)(value * 1000 + 0.5);
@@ -112,7 +113,7 @@ static int set_option(const struct cli_globals *g, int option, const char *name,
                ? CLI_DONE
                : fail_option(g, name, value, "from 1 to 64");
   case 't':
-    if (dibs__cli_duration(value, &lab->ttl_ms, why, sizeof why) && lab->ttl_ms >= 500 && lab->ttl_ms <= 60000)
+    if (dibs__duration_read(value, &lab->ttl_ms, why, sizeof why) && lab->ttl_ms >= 500 && lab->ttl_ms <= 60000)
       return CLI_DONE;
     return fail_option(g, name, value, "from 500ms to 60s");
   case 'f':
@@ -360,8 +361,8 @@ static void cli_lab_progress(const struct lab_progress *p, void *user) {
   int full = (int)(share * BAR + 0.5);
   for (int i = 0; i < BAR; i++) bar[i] = i < full ? '#' : '.';
   bar[BAR] = '\0';
-  dibs__cli_span(span, sizeof span, p->ms);
-  dibs__cli_span(of, sizeof of, p->of_ms);
+  dibs__duration_write(span, sizeof span, p->ms);
+  dibs__duration_write(of, sizeof of, p->of_ms);
   if (p->users) snprintf(users, sizeof users, ", %u users", p->users);
   int length = snprintf(line, sizeof line, "%s [%s] %u/%u %s%s  %s%s%s", p->experiment, bar, p->step, p->steps, p->what,
                         users, span, p->of_ms ? "/" : "", p->of_ms ? of : "");

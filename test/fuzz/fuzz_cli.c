@@ -3,6 +3,7 @@
  * Any bytes as a duration, a number, a command line, and a printed lease.  Either they are refused with a message, or
  * the result is correct and within its bounds.
  */
+#include "base/duration.h"
 #include "base/text.h"
 #include "cli/cli.h"
 #include "fuzz.h"
@@ -50,7 +51,7 @@ STAND_IN(version)
 static void try_duration(const char *text) {
   char why[160] = "";
   int64_t ms;
-  if (!dibs__cli_duration(text, &ms, why, sizeof why)) {
+  if (!dibs__duration_read(text, &ms, why, sizeof why)) {
     CHECK(why[0] != '\0' && memchr(why, '\0', sizeof why) != NULL && ms == 0);
     return;
   }
@@ -70,9 +71,9 @@ static void try_duration(const char *text) {
   /* The printed form is accepted, and printed the same again. */
   char span[24], again[24];
   int64_t read;
-  dibs__cli_span(span, sizeof span, ms);
-  CHECK(dibs__cli_duration(span, &read, why, sizeof why) && read <= ms);
-  dibs__cli_span(again, sizeof again, read);
+  dibs__duration_write(span, sizeof span, ms);
+  CHECK(dibs__duration_read(span, &read, why, sizeof why) && read <= ms);
+  dibs__duration_write(again, sizeof again, read);
   CHECK(strcmp(span, again) == 0);
 }
 
