@@ -35,7 +35,7 @@ _dibs() {
     case $word in
       --keep) [[ $command == lab ]] || ((i++)) ;; # a flag of the lab
       --claim | --strategy | --table | --if | --percent) ((i++)) ;;
-      --store | --owner | --ttl | --wait | --slots | --grace | --at-least | --interval | --count | --rounds | --seconds | --calm | --only | --out | --users | --strategies | --seats | --rows | --processes | --floor | --upset | --html) ((i++)) ;;
+      --store | --owner | --ttl | --wait | --slots | --grace | --at-least | --max | --interval | --count | --rounds | --seconds | --calm | --only | --out | --users | --strategies | --seats | --rows | --processes | --floor | --upset | --html) ((i++)) ;;
       -*) ;;
       *)
         if [[ -z $command ]]; then command=$word; else ((before++)); fi
@@ -48,7 +48,7 @@ _dibs() {
   fi
   case $prev in
     --store) COMPREPLY=(); mapfile -t COMPREPLY < <(compgen -W 'sqlite:/// memory:' -- "$cur"); return ;;
-    --ttl | --wait | --grace | --at-least | --interval) mapfile -t COMPREPLY < <(compgen -W '500ms 10s 30s 2m 1h' -- "$cur"); return ;;
+    --ttl | --wait | --grace | --at-least | --max | --interval) mapfile -t COMPREPLY < <(compgen -W '500ms 10s 30s 2m 1h' -- "$cur"); return ;;
     --out | --html | --floor) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
     --strategies) COMPREPLY=(); mapfile -t COMPREPLY < <(compgen -W "$strategies" -- "$cur"); return ;;
     --users | --seats | --rows | --processes) COMPREPLY=(); return ;;
@@ -60,7 +60,7 @@ _dibs() {
   esac
   local options=''
   case $command in
-    run) options='--ttl --wait --try --shared --slots --grace --at-least --reenter --' ;;
+    run) options='--ttl --wait --try --shared --slots --grace --at-least --max --reenter --' ;;
     lock) options='--ttl --wait --try --shared --slots' ;;
     renew) options='--ttl' ;;
     break) options='--now --wait' ;;

@@ -46,6 +46,7 @@ struct cli_globals {
     grace_ms)                                                                                                          \
   X(at_least, "at-least", DURATION, "TIME", "how long the name stays held from the start on, at least", 0,             \
     DIBS_TTL_MAX_MS, at_least_ms)                                                                                      \
+  X(max, "max", DURATION, "TIME", "then dibs ends the command", 1, CLI_KEEP_MAX_MS, max_ms)                            \
   X(now, "now", FLAG, "", "do not wait for the holder; two may hold for up to ttl/3", 0, 0, now)                       \
   X(interval, "interval", DURATION, "TIME", "time between two reads of the store (500ms)", 50, INT64_C(60000),         \
     interval_ms)                                                                                                       \
@@ -86,7 +87,7 @@ extern const struct cli_option dibs__cli_options[CLI_OPT_COUNT];
 /* The options of a call; durations and numbers are CLI_UNSET if they are missing. */
 struct cli_values {
   struct cli_globals globals;
-  int64_t ttl_ms, wait_ms, grace_ms, at_least_ms, interval_ms, slots, count, keep_ms, percent;
+  int64_t ttl_ms, wait_ms, grace_ms, at_least_ms, max_ms, interval_ms, slots, count, keep_ms, percent;
   const char *claim, *strategy;
   const char *table, *if_version;
   bool create, force, probe;
@@ -292,6 +293,7 @@ const char *dibs__cli_mode_name(dibs_mode mode);
  */
 #define CLI_EXITS(X)                                                                                                   \
   X(DONE, 0, "OK REPLAY", "done, now or before; run, once: the command's own status")                                  \
+  X(OVERTIME, 114, "", "run: the command ran longer than --max; dibs ended it")                                        \
   X(CONFLICT, 115, "CONFLICT", "another client changed it since you read it; nothing changed")                         \
   X(TROUBLE, 116, "", "doctor, lab: something needs attention")                                                        \
   X(ABSENT, 117, "NOT_FOUND", "no holder and no waiter, or it does not exist")                                         \

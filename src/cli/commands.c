@@ -9,8 +9,9 @@
 /* flat: the table of commands */
 const struct cli_command dibs__cli_commands[] = {
     {"run", "NAME -- CMD [ARG...]", "run a command while holding a lease",
-     TAKES_LEASE | CLI_TAKES(grace) | CLI_TAKES(at_least) | CLI_TAKES(reenter),
-     MAY_ALWAYS | MAY_WAIT | CLI_MAY(LOST) | CLI_MAY(NOEXEC) | CLI_MAY(NOCMD), 1, 1, true, false, dibs__cli_run,
+     TAKES_LEASE | CLI_TAKES(grace) | CLI_TAKES(at_least) | CLI_TAKES(max) | CLI_TAKES(reenter),
+     MAY_ALWAYS | MAY_WAIT | CLI_MAY(OVERTIME) | CLI_MAY(LOST) | CLI_MAY(NOEXEC) | CLI_MAY(NOCMD), 1, 1, true, false,
+     dibs__cli_run,
      "Waits in the queue for the lease, runs the command, renews the lease while it\n"
      "runs, releases it when the command ends, and returns the command's status.  The\n"
      "command gets DIBS_NAME, DIBS_FENCE, DIBS_LEASE, DIBS_STORE, DIBS_TTL and with\n"
@@ -20,7 +21,8 @@ const struct cli_command dibs__cli_commands[] = {
      "another client can hold the name.  A minder process does the same if dibs itself\n"
      "is stopped or killed.  With --at-least the name stays held until that time has\n"
      "passed since the command started, also if the command ends sooner; dibs itself\n"
-     "ends with the command.\n",
+     "ends with the command.  With --max dibs ends a command that takes longer than\n"
+     "that, in the same way as for a lost lease, and releases the lease.\n",
      "dibs run nightly --wait 10m -- ./backup.sh"},
     {"lock", "NAME", "acquire a lease, for unlock and renew to use", TAKES_LEASE, MAY_ALWAYS | MAY_WAIT | CLI_MAY(LOST),
      1, 1, false, false, dibs__cli_lock,

@@ -137,19 +137,24 @@ static void begin_ending(struct run *run) {
   wake_minder(run);
 }
 
-/* When the next step is due: a message to the minder; TERM, because the deadline is near and no renewal succeeds;
- * ending the tree from dibs. */
+static dibs__tick term_due(const struct run *run) {
+  return (dibs__tick){run->deadline.ns - run->grace_ms * DIBS__NS_PER_MS};
+}
+
+/* When the next step is due: a message to the minder; TERM, because the deadline is near and no renewal succeeds, or
+ * because the command has run for its longest time; ending the tree from dibs. */
 static dibs__tick next_due(const struct run *run) {
   if (run->ending.began) return dibs__tick_min(run->tell_at, run->ending.look_at);
   if (run->end_sent) return dibs__tick_min(run->tell_at, run->act_at);
-  return dibs__tick_min(run->tell_at, (dibs__tick){run->deadline.ns - run->grace_ms * DIBS__NS_PER_MS});
+  return dibs__tick_min(dibs__tick_min(run->tell_at, run->max_at), term_due(run));
 }
 
 static void do_due(struct run *run) {
   dibs__tick now = dibs__tick_now();
   if (!dibs__tick_before(now, run->tell_at)) tell_deadline(run);
-  if (!run->end_sent && !dibs__tick_before(now, next_due(run))) run->lost = run->late = true;
-  if (run->lost) begin_ending(run);
+  if (!run->end_sent && !dibs__tick_before(now, term_due(run))) run->lost = run->late = true;
+  if (!run->end_sent && !run->lost && !dibs__tick_before(now, run->max_at)) run->overtime = true;
+  if (run->lost || run->overtime) begin_ending(run);
   if (run->end_sent && !run->ending.began && !dibs__tick_before(now, run->act_at))
     dibs__cli_ending_begin(&run->ending, run->minder.pid, 0, run->kill_at);
   if (!run->ending.began || !dibs__cli_ending_step(&run->ending, false)) return;
@@ -265,6 +270,7 @@ static void run_loop(struct run *run, const char *environment, size_t length) {
   run->deadline = deadline(run);
   tell_minder(run, MINDER_START, give, run->deadline, environment, length);
   set_next_telling(run);
+  run->max_at = run->max_ms > 0 ? dibs__tick_add_ms(dibs__tick_now(), run->max_ms) : DIBS__TICK_NEVER;
   while (!run->over) {
     dibs__cli_alarm_set(run->alarm, next_due(run));
     struct pollfd fds[] = {{run->minder.fd, POLLIN, 0},
@@ -429,6 +435,16 @@ static void report_json(const struct run *run, int code) {
   (void)dibs__cli_line_send(&line, STDERR_FILENO, CLI_ERROR_MS);
 }
 
+static int fail_overtime(const struct run *run) {
+  char max[24], end[80], left[80] = "";
+  dibs__duration_write(max, sizeof max, run->max_ms);
+  describe_status(end, sizeof end, run->status);
+  if (run->left > 0) snprintf(left, sizeof left, "; %" PRIu64 " processes could not be ended", run->left);
+  return dibs__cli_fail(run->globals, CLI_OVERTIME, "",
+                        "the command of '%s' ran longer than --max %s, and dibs ended it; %s%s", run->name, max, end,
+                        left);
+}
+
 int dibs__cli_run_trouble(struct run *run, dibs_status released) {
   if (run->start_error != 0) return fail_not_started(run);
   if (run->orphaned)
@@ -438,6 +454,7 @@ int dibs__cli_run_trouble(struct run *run, dibs_status released) {
                           run->name);
   if (run->lost || run->late) return fail_lost(run, "and dibs ended the command");
   if (released == DIBS_LOST) return fail_lost(run, "before the command ended; another client may have held the name");
+  if (run->overtime) return fail_overtime(run);
   return CLI_DONE;
 }
 
@@ -612,10 +629,15 @@ int dibs__cli_run(struct cli_call *call) {
     return dibs__cli_fail(&call->v.globals, CLI_USAGE, "INVALID",
                           "--reenter and --at-least do not go together: under the lease of an outer dibs, that dibs "
                           "decides how long the name stays held; give --at-least to it");
+  if (call->v.reenter && call->v.max_ms > 0)
+    return dibs__cli_fail(&call->v.globals, CLI_USAGE, "INVALID",
+                          "--reenter and --max do not go together: under the lease of an outer dibs the command "
+                          "replaces dibs; give --max to the outer dibs");
   int reentered = call->v.reenter ? run_under_outer(call) : CLI_DONE;
   if (reentered != CLI_DONE) return reentered;
   struct run run = {.globals = &call->v.globals, .name = call->pos[0], .argv = call->rest, .out = -1, .err = -1};
   run.at_least_ms = call->v.at_least_ms;
+  run.max_ms = call->v.max_ms;
   int code = dibs__cli_run_begin(&run, &call->v);
   if (code == CLI_DONE) code = hold_and_run(&run);
   dibs__cli_run_end(&run);

@@ -158,6 +158,7 @@ struct run {
   dibs_lease_options options;
   int64_t grace_ms;
   int64_t at_least_ms; /* how long the name stays held from `began` on; CLI_UNSET or 0: as long as the command runs */
+  int64_t max_ms;      /* how long the command may run; CLI_UNSET or 0: as long as it likes */
   struct cli_signals signals;
   struct minder minder;
   dibs_store *store;
@@ -174,6 +175,7 @@ struct run {
   bool end_sent; /* dibs sent the minder an order to end the command, or the minder began by itself */
   bool acting;   /* the minder has sent TERM; else dibs does, at act_at */
   bool late;     /* the minder ended it by itself, at the deadline */
+  bool overtime; /* it ran longer than max_ms, and dibs gave the order to end it */
   bool orphaned; /* the minder was killed */
   int ended_by;  /* a signal that was passed on and asks to end; 0: none */
   bool over;
@@ -182,6 +184,7 @@ struct run {
   uint64_t left;              /* processes that could not be ended */
   dibs__tick deadline;        /* the latest that the minder knows: KILL is due */
   dibs__tick tell_at;         /* when to send the next one */
+  dibs__tick max_at;          /* when it has run for max_ms; DIBS__TICK_NEVER: no limit */
   dibs__tick kill_at, act_at; /* while it is ended: when KILL is due; when dibs acts if the minder has not ended it */
   struct ending ending;       /* by dibs, because the minder does not act */
 };

@@ -125,7 +125,7 @@ is 'and no waiter' "$out" ''
 
 # The table and the documentation agree.
 exits 0 'help exits' "$DIBS" help exits
-for code in 0 115 116 117 118 119 120 121 122 123 124 125 126 127 128; do
+for code in 0 114 115 116 117 118 119 120 121 122 123 124 125 126 127 128; do
   like "help exits lists $code" "$out" "^ *$code  "
 done
 done_testing
