@@ -308,7 +308,8 @@ enum {
   GRACE_DEFAULT_PART = 4,
   GRACE_MOST_PART = 3, /* the most that run.c allows */
   MINDER_ENDS_MS = 1000,
-  KEEP_TRIES = 3, /* a connection that broke is another one for the second try */
+  KEEP_TRIES = 3,      /* a connection that broke is another one for the second try */
+  KEEP_PAUSE_MS = 100, /* before another try: a server that restarts refuses at once */
   COMMAND_SHOWN = 60
 };
 
@@ -465,6 +466,7 @@ static dibs_status release_after_rest(struct run *run, int64_t rest_ms, dibs_err
   for (int i = 0; i < KEEP_TRIES && again; i++) {
     status = dibs_release_after(run->lease, rest_ms, error);
     again = (status == DIBS_UNKNOWN || status == DIBS_UNAVAILABLE) && dibs_lease_alive(run->lease);
+    if (again) dibs__nap_ms(KEEP_PAUSE_MS);
   }
   if (status == DIBS_OK) return status;
   if (status == DIBS_LOST) return dibs_release(run->lease, error); /* which tells the store that the holder has ended */
