@@ -57,7 +57,11 @@ static void *keep(struct reading *r, void *memory) {
 }
 
 static char *keep_text(struct reading *r, const char *from, size_t length) {
-  return keep(r, strndup(from, length));
+  char *text = keep(r, malloc(length + 1));
+  if (!text) return NULL;
+  memcpy(text, from, length);
+  text[length] = '\0';
+  return text;
 }
 
 /* One more element of an array.  NULL: no memory. */

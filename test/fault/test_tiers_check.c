@@ -352,6 +352,17 @@ static void a_bucket_that_moves(void **state) {
   expect(TIERS_STILL, 300);
 }
 
+static void a_bucket_that_moved_before_all_were_running(void **state) {
+  (void)state;
+  bounds.still = true;
+  bounds.still_from = 130 * DIBS__NS_PER_MS;
+  complete_round(1, EPOCH(1) + 5, 1, 100);
+  complete_round(2, EPOCH(2) + 1, 2, 120);
+  complete_round(1, EPOCH(2) + 2, 3, 140);
+  finals[0] = 3;
+  expect(-1, 300);
+}
+
 static void believes(uint32_t party, uint64_t fence, int64_t from_ms) {
   struct beliefs *beliefs = beliefs_open(folder, party, false);
   struct belief request = {.id = {party, fence}, .ttl_ms = 1000, .handle = party};
@@ -449,6 +460,7 @@ int main(void) {
       CASE(a_run_that_ends_without_grants),
       CASE(a_party_that_never_continues),
       CASE(a_bucket_that_moves),
+      CASE(a_bucket_that_moved_before_all_were_running),
       CASE(two_beliefs_at_once),
       CASE(two_beliefs_under_two_epochs),
       CASE(a_plain_counter_that_loses_increments),

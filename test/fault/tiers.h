@@ -44,6 +44,7 @@ struct tiers_bounds {
   bool least;         /* least-strict: grants of a process alone, under epoch 1, have no order */
   bool plain;         /* PLAIN: no worker was stopped, and no write was late */
   bool still;         /* STILL */
+  int64_t still_from; /* an instant (ns): before it, a worker that starts may find a tier too slow, and leave it */
   int64_t lag_ms;     /* FOLLOWS; 0: 3 s */
   int64_t idle_ms;    /* IDLE; 0: no bound */
   uint32_t parties;   /* ALL: parties 1 to this number */

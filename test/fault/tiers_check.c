@@ -90,7 +90,8 @@ static void check_twice(struct tiers_check *check) {
     epochs = first ? 1 : epochs + (tiers_epoch(before->fence) != tiers_epoch(grant->fence));
     if (epochs > check->sums->epochs) check->sums->epochs = epochs;
     if (grant->fence > check->sums->highest) check->sums->highest = grant->fence;
-    if (check->bounds->still && !first && tiers_epoch(before->fence) != tiers_epoch(grant->fence))
+    if (check->bounds->still && !first && grant->at >= check->bounds->still_from &&
+        tiers_epoch(before->fence) != tiers_epoch(grant->fence))
       tiers_broken(check, TIERS_STILL, "name-%u: fence %llu has another epoch than %llu", grant->name,
                    (unsigned long long)grant->fence, (unsigned long long)before->fence);
     before = grant;

@@ -121,11 +121,14 @@ static void count_moves(void) {
   memcpy(counts, info.all, sizeof counts);
 }
 
+static dibs__tick running_at; /* all workers are running */
+
 static bool go(void) {
   if (plan.scene->odd && !make_odd()) return false;
   if (!prepare_anchor() || !bed_spawn(&run)) return false;
   if (!bed_all_add(&run, ADD_MS)) return false;
   bed_print(&run, "all workers are running");
+  running_at = dibs__tick_now();
   if (!plan.scene->still && !belief_event(run.notes, BELIEF_AWAY, 0, 0)) return false;
   bool fine = act();
   bed_note(&run, REPORTED_MARK, 0);
@@ -169,6 +172,7 @@ static int judge(bool fine) {
                                 .least = plan.least,
                                 .plain = plan.scene->plain && plan.how == HOW_FENCED,
                                 .still = plan.scene->still,
+                                .still_from = running_at.ns,
                                 .idle_ms = plan.strict ? 2 * IDLE_MS : IDLE_MS,
                                 .parties = run.workers,
                                 .excused = run.gone};

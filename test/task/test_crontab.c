@@ -18,11 +18,9 @@ static bool spent(void) {
 void *__real_malloc(size_t size);
 void *__real_calloc(size_t count, size_t size);
 void *__real_realloc(void *p, size_t size);
-char *__real_strndup(const char *from, size_t length);
 void *__wrap_malloc(size_t size);
 void *__wrap_calloc(size_t count, size_t size);
 void *__wrap_realloc(void *p, size_t size);
-char *__wrap_strndup(const char *from, size_t length);
 void *__wrap_malloc(size_t size) {
   return spent() ? NULL : __real_malloc(size);
 }
@@ -31,9 +29,6 @@ void *__wrap_calloc(size_t count, size_t size) {
 }
 void *__wrap_realloc(void *p, size_t size) {
   return spent() ? NULL : __real_realloc(p, size);
-}
-char *__wrap_strndup(const char *from, size_t length) {
-  return spent() ? NULL : __real_strndup(from, length);
 }
 
 /* ---- Files ---- */
