@@ -46,7 +46,7 @@ struct cli_globals {
     grace_ms)                                                                                                          \
   X(at_least, "at-least", DURATION, "TIME", "how long the name stays held from the start on, at least", 0,             \
     DIBS_TTL_MAX_MS, at_least_ms)                                                                                      \
-  X(max, "max", DURATION, "TIME", "then dibs ends the command", 1, CLI_KEEP_MAX_MS, max_ms)                            \
+  X(max, "max", DURATION, "TIME", "how long the command may run; then dibs ends it", 1, CLI_KEEP_MAX_MS, max_ms)       \
   X(now, "now", FLAG, "", "do not wait for the holder; two may hold for up to ttl/3", 0, 0, now)                       \
   X(interval, "interval", DURATION, "TIME", "time between two reads of the store (500ms)", 50, INT64_C(60000),         \
     interval_ms)                                                                                                       \

@@ -436,16 +436,6 @@ static void report_json(const struct run *run, int code) {
   (void)dibs__cli_line_send(&line, STDERR_FILENO, CLI_ERROR_MS);
 }
 
-static int fail_overtime(const struct run *run) {
-  char max[24], end[80], left[80] = "";
-  dibs__duration_write(max, sizeof max, run->max_ms);
-  describe_status(end, sizeof end, run->status);
-  if (run->left > 0) snprintf(left, sizeof left, "; %" PRIu64 " processes could not be ended", run->left);
-  return dibs__cli_fail(run->globals, CLI_OVERTIME, "",
-                        "the command of '%s' ran longer than --max %s, and dibs ended it; %s%s", run->name, max, end,
-                        left);
-}
-
 int dibs__cli_run_trouble(struct run *run, dibs_status released) {
   if (run->start_error != 0) return fail_not_started(run);
   if (run->orphaned)
@@ -455,7 +445,6 @@ int dibs__cli_run_trouble(struct run *run, dibs_status released) {
                           run->name);
   if (run->lost || run->late) return fail_lost(run, "and dibs ended the command");
   if (released == DIBS_LOST) return fail_lost(run, "before the command ended; another client may have held the name");
-  if (run->overtime) return fail_overtime(run);
   return CLI_DONE;
 }
 
@@ -484,16 +473,30 @@ static dibs_status end_lease(struct run *run, const char **what, dibs_error *err
   return release_after_rest(run, rest_ms, error);
 }
 
+/* `kept`: why the store still has the name, or "". */
+static int fail_overtime(const struct run *run, const char *kept) {
+  char max[24], end[80], left[80] = "";
+  dibs__duration_write(max, sizeof max, run->max_ms);
+  describe_status(end, sizeof end, run->status);
+  if (run->left > 0) snprintf(left, sizeof left, "; %" PRIu64 " processes could not be ended", run->left);
+  return dibs__cli_fail(run->globals, CLI_OVERTIME, "",
+                        "the command of '%s' ran longer than --max %s, and dibs ended it; %s%s%s", run->name, max, end,
+                        left, kept);
+}
+
 static int finish_run(struct run *run) {
   dibs_error error = {0};
   const char *what;
   dibs_status released = end_lease(run, &what, &error);
   int code = dibs__cli_run_trouble(run, released);
   if (code != CLI_DONE) return code;
+  const char *why = error.text[0] != '\0' ? error.text : dibs_status_text(released);
+  char kept[sizeof error.text + 120] = "";
+  if (released != DIBS_OK) snprintf(kept, sizeof kept, "; %s: %s", what, why);
+  if (run->overtime) return fail_overtime(run, kept);
   code = dibs__cli_run_code(run->status);
   if (released != DIBS_OK)
-    dibs__cli_fail(run->globals, dibs__cli_exit_of(released), dibs_status_name(released), "%s: %s", what,
-                   error.text[0] != '\0' ? error.text : dibs_status_text(released));
+    dibs__cli_fail(run->globals, dibs__cli_exit_of(released), dibs_status_name(released), "%s", kept + 2);
   report_json(run, code);
   return code;
 }

@@ -7,8 +7,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
-enum { VARIABLES_MAX = 256 };
+enum { VARIABLES_MAX = 256, ZONES_MAX = 64 };
+#define DURATION_MAX_MS (INT64_C(366) * 86400000)
 
 #define DIGITS "0123456789"
 #define SMALL "abcdefghijklmnopqrstuvwxyz"
@@ -30,6 +32,7 @@ struct reading {
   size_t zone_count;
   const char **variables; /* of the lines below, NULL at the end */
   size_t variable_count;
+  bool variables_used;   /* by a job above: its list does not change any more */
   const char *zone_name; /* of the lines below */
   unsigned line;
   bool no_memory;
@@ -82,14 +85,24 @@ static void *grow(struct reading *r, void *array, size_t *count, size_t size) {
 
 static bool flaw(struct reading *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static bool flaw(struct reading *r, const char *format, ...) {
+  if (r->tab.flaw_count == DIBS__CRONTAB_FLAWS) return false;
   struct dibs__cron_flaw *f = grow(r, &r->tab.flaws, &r->tab.flaw_count, sizeof *f);
   va_list args;
+  uint32_t code;
   if (!f) return false;
   f->line = r->line;
   va_start(args, format);
   vsnprintf(f->message, sizeof f->message, format, args);
   va_end(args);
-  f->message[dibs__utf8_cut(f->message, strlen(f->message))] = '\0';
+  if (r->tab.flaw_count == DIBS__CRONTAB_FLAWS)
+    snprintf(f->message, sizeof f->message, "this line and others below it are wrong, too");
+  /* A quoted word may be cut within a character, or not be UTF-8 at all. */
+  for (size_t at = 0, n; f->message[at]; at += n) {
+    n = dibs__utf8_next(f->message + at, strlen(f->message + at), &code);
+    if (n > 0) continue;
+    f->message[at] = '?';
+    n = 1;
+  }
   return false;
 }
 
@@ -100,6 +113,10 @@ static const struct dibs__zone *find_zone(struct reading *r, const char *name) {
   for (size_t i = 0; i < r->zone_count && !found; i++)
     if (strcmp(r->zones[i].name, name) == 0) found = &r->zones[i];
   if (!found) {
+    if (r->zone_count == ZONES_MAX) {
+      (void)flaw(r, "there are more than %d time zones", ZONES_MAX);
+      return NULL;
+    }
     const char *own = keep_text(r, name, strlen(name));
     if (!own || !(found = grow(r, &r->zones, &r->zone_count, sizeof *found))) return NULL;
     found->name = own;
@@ -120,13 +137,15 @@ static bool set_variable(struct reading *r, const char *name, size_t length, con
   size_t at = 0;
   while (at < r->variable_count && strncmp(r->variables[at], text, length + 1) != 0) at++;
   if (at == VARIABLES_MAX) return flaw(r, "there are more than %d variables", VARIABLES_MAX);
-  /* The jobs above keep the list that they have. */
-  const char **list = keep(r, calloc(r->variable_count + 2, sizeof *list));
-  if (!list) return false;
-  if (r->variable_count) memcpy(list, r->variables, r->variable_count * sizeof *list);
-  list[at] = text;
+  if (!r->variables || r->variables_used) {
+    const char **list = keep(r, calloc(VARIABLES_MAX + 1, sizeof *list));
+    if (!list) return false;
+    if (r->variable_count) memcpy(list, r->variables, r->variable_count * sizeof *list);
+    r->variables = list;
+    r->variables_used = false;
+  }
+  r->variables[at] = text;
   r->variable_count += at == r->variable_count;
-  r->variables = list;
   return true;
 }
 
@@ -144,9 +163,10 @@ static bool read_variable(struct reading *r, char *line) {
   }
   line[length] = '\0';
   if (strcmp(line, "CRON_TZ") == 0) {
-    if (!find_zone(r, value)) return false;
-    r->zone_name = keep_text(r, value, strlen(value));
-    return r->zone_name != NULL;
+    /* The jobs below must not fire by another zone. */
+    const char *zone = keep_text(r, value, strlen(value));
+    if (zone) r->zone_name = zone;
+    return zone && find_zone(r, value);
   }
   if (strcmp(line, "RANDOM_DELAY") == 0)
     return flaw(r, "RANDOM_DELAY is not supported; write jitter=5m before the command of a job");
@@ -157,14 +177,17 @@ static bool read_variable(struct reading *r, char *line) {
 
 static const char *const settings[] = {"name", "zone", "catch-up", "overlap", "timeout", "jitter", NULL};
 
-static const char *nth_setting(size_t i, const void *arg) {
-  (void)arg;
-  return settings[i];
+/* Does one letter make the difference? */
+static bool is_near(const char *wrong, const char *right) {
+  while (*wrong && *wrong == *right) wrong++, right++;
+  if (*wrong && *right && strcmp(wrong + 1, right + 1) == 0) return true;
+  return (*right && strcmp(wrong, right + 1) == 0) || (*wrong && strcmp(wrong + 1, right) == 0);
 }
 
 static bool set_duration(struct reading *r, const char *setting, const char *value, int64_t *to) {
   char why[120];
   if (!dibs__duration_read(value, to, why, sizeof why)) return flaw(r, "%s=: %s", setting, why);
+  if (*to > DURATION_MAX_MS) return flaw(r, "%s=%.40s is longer than 366d", setting, value);
   return *to > 0 || flaw(r, "%s=%s has to be longer than 0", setting, value);
 }
 
@@ -200,52 +223,67 @@ static bool set_name(struct reading *r, struct dibs__cron_job *job, const char *
   return (job->name = keep_text(r, value, strlen(value))) != NULL;
 }
 
-/* "timeout=2h".  *is_setting is false if the word begins the command. */
-static bool read_setting(struct reading *r, struct dibs__cron_job *job, char *word, bool *is_setting) {
+static bool set_one(struct reading *r, struct dibs__cron_job *job, size_t which, const char *value) {
+  switch (which) {
+  case 0:
+    return set_name(r, job, value);
+  case 1:
+    return (job->zone_name = keep_text(r, value, strlen(value))) != NULL;
+  case 2:
+    return set_catch_up(r, job, value);
+  case 3:
+    return set_overlap(r, job, value);
+  case 4:
+    return set_duration(r, settings[which], value, &job->timeout_ms);
+  default:
+    return set_duration(r, settings[which], value, &job->jitter_ms);
+  }
+}
+
+/* "timeout=2h".  *is_setting is false if the word begins the command.  `seen`: one bit for each setting. */
+static bool read_setting(struct reading *r, struct dibs__cron_job *job, char *word, unsigned *seen, bool *is_setting) {
   char *equals = strchr(word, '=');
   size_t i = 0;
   *is_setting = equals && strspn(word, SMALL "-_") == (size_t)(equals - word) && equals > word;
   if (!*is_setting) return true;
   *equals = '\0';
   while (settings[i] && strcmp(settings[i], word) != 0) i++;
-  const char *near = settings[i] ? NULL : dibs__nearest(word, nth_setting, NULL);
-  *is_setting = settings[i] || near;
-  bool fine = true;
-  if (near)
-    fine = flaw(r, "'%.40s=' is not a setting; did you mean %s=?", word, near);
-  else if (i == 0)
-    fine = set_name(r, job, equals + 1);
-  else if (i == 1)
-    fine = (job->zone_name = keep_text(r, equals + 1, strlen(equals + 1))) != NULL;
-  else if (i == 2)
-    fine = set_catch_up(r, job, equals + 1);
-  else if (i == 3)
-    fine = set_overlap(r, job, equals + 1);
-  else if (settings[i])
-    fine = set_duration(r, word, equals + 1, i == 4 ? &job->timeout_ms : &job->jitter_ms);
+  for (size_t near = 0; !settings[i] && settings[near]; near++)
+    if (is_near(word, settings[near]))
+      return flaw(r, "'%.40s=' is not a setting; did you mean %s=? A command may begin with env, then %.40s=", word,
+                  settings[near], word);
   *equals = '=';
-  return fine;
+  *is_setting = settings[i] != NULL;
+  if (!*is_setting) return true;
+  if (*seen >> i & 1) return flaw(r, "%s= occurs twice", settings[i]);
+  *seen |= 1U << i;
+  if (strpbrk(equals + 1, "\"'$;`\\"))
+    return flaw(r, "'%.60s' is a setting, not for the shell: its value is one word without quotes", word);
+  return set_one(r, job, i, equals + 1);
 }
 
 /* ---- Jobs ---- */
 
-/* Could the word be a field of a schedule: "*", "1-5", "mon-fri", "jan,jul"? */
-static bool is_field(const char *word, size_t length) {
+/* Could the word be the weekdays of a schedule: "*", "1-5", "mon-fri"?  "php" and "apt-get" are commands. */
+static bool is_weekdays(const char *word, size_t length) {
+  static const char days[] = "sunmontuewedthufrisat";
   for (size_t i = 0; i < length;) {
     size_t letters = strspn(word + i, SMALL LARGE), others = strspn(word + i + letters, DIGITS "*,-/");
-    if ((letters != 0 && letters != 3) || letters + others == 0) return false;
+    bool day = false;
+    for (const char *at = days; *at && letters == 3; at += 3) day = day || strncasecmp(word + i, at, 3) == 0;
+    if ((letters != 0 && !day) || letters + others == 0) return false;
     i += letters + others;
   }
   return length > 0;
 }
 
-/* How much of the line is the schedule: @daily, five fields, or six if the sixth word looks like one. */
+/* How much of the line is the schedule: @daily, five fields, or six if the sixth word could be weekdays. */
 static size_t schedule_length(const char *line) {
   size_t end = 0;
   if (*line == '@') return strcspn(line, BLANKS);
   for (size_t fields = 0, at = 0; fields < 6 && line[at]; fields++) {
     size_t length = strcspn(line + at, BLANKS);
-    if (fields == 5 && !is_field(line + at, length)) break;
+    if (fields == 5 && !is_weekdays(line + at, length)) break;
     end = at + length;
     at = end + strspn(line + end, BLANKS);
   }
@@ -254,7 +292,7 @@ static size_t schedule_length(const char *line) {
 
 /* Separates the command from its input: % is a new line, \% a percent sign. */
 static bool read_command(struct reading *r, struct dibs__cron_job *job, const char *from) {
-  char *to = keep(r, malloc(strlen(from) + 1));
+  char *to = keep(r, malloc(strlen(from) + 2));
   if (!to) return false;
   job->command = to;
   for (; *from; from++) {
@@ -269,16 +307,17 @@ static bool read_command(struct reading *r, struct dibs__cron_job *job, const ch
       job->input = to;
     }
   }
+  if (job->input && (to == job->input || to[-1] != '\n')) *to++ = '\n';
   *to = '\0';
   return true;
 }
 
 static bool take_job(struct reading *r, const struct dibs__cron_job *job) {
+  if (r->tab.job_count == DIBS__CRONTAB_JOBS) return flaw(r, "there are more than %d jobs", DIBS__CRONTAB_JOBS);
   for (size_t i = 0; i < r->tab.job_count; i++)
     if (strcmp(r->tab.jobs[i].name, job->name) == 0)
       return flaw(r, "the job '%.60s' already exists on line %u; give one of them another name=", job->name,
                   r->tab.jobs[i].line);
-  if (r->tab.job_count == DIBS__CRONTAB_JOBS) return flaw(r, "there are more than %d jobs", DIBS__CRONTAB_JOBS);
   struct dibs__cron_job *to = grow(r, &r->tab.jobs, &r->tab.job_count, sizeof *to);
   if (to) *to = *job;
   return to != NULL;
@@ -291,10 +330,11 @@ static bool read_job(struct reading *r, char *line) {
   char *rest = line + length + strspn(line + length, BLANKS);
   if (!(job.text = keep_text(r, line, length))) return false;
   if (!dibs__schedule_read(job.text, &job.schedule, wrong, sizeof wrong)) return flaw(r, "%s", wrong);
+  unsigned seen = 0;
   for (bool is_setting = true; *rest;) {
     size_t n = strcspn(rest, BLANKS);
     char *word = keep_text(r, rest, n);
-    if (!word || !read_setting(r, &job, word, &is_setting)) return false;
+    if (!word || !read_setting(r, &job, word, &seen, &is_setting)) return false;
     if (!is_setting) break;
     rest += n + strspn(rest + n, BLANKS);
   }
@@ -306,6 +346,7 @@ static bool read_job(struct reading *r, char *line) {
   if (!(job.zone = find_zone(r, job.zone_name))) return false;
   if (!r->variables && !(r->variables = keep(r, calloc(1, sizeof *r->variables)))) return false;
   job.environment = r->variables;
+  r->variables_used = true;
   return take_job(r, &job);
 }
 

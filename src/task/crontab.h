@@ -13,9 +13,10 @@
  *
  * A line is a variable (NAME=VALUE, for the environment of the jobs below), or a schedule (schedule.h), settings, and
  * a command for the shell.  In the command % begins a new line, and the text behind the first one is its standard
- * input; \% is a percent sign.  This is what cron does, so that its files can be used unchanged.
+ * input, which ends with a new line; \% is a percent sign.  This is what cron does.  Most crontabs of users can be
+ * used unchanged; /etc/crontab can't: its lines have a user before the command.
  *
- *     name=NAME            the job's identity; without it, its command
+ *     name=NAME            the job's identity; without it, its command, of at most 128 bytes
  *     zone=ZONE            the time zone, for this job
  *     catch-up=none        a firing that no process could carry out in time is dropped
  *     catch-up=last:6h     the last of them is made up for, if it is not older than 6 hours
@@ -24,8 +25,9 @@
  *     timeout=2h           then the command is ended
  *     jitter=5m            the command begins up to 5 minutes later, by a time that is fixed for each firing
  *
- * The first word that is not a setting begins the command.  A sixth word that looks like a field belongs to the
- * schedule: a command of that name is written ./mon.  A bad line is reported, and all others are read.
+ * The first word that is not a setting begins the command.  A sixth word of digits, "*,-/" and names of weekdays
+ * belongs to the schedule: a command named sun is written ./sun.  A bad line is reported, and all others are read; a
+ * bad CRON_TZ makes the jobs below it bad, too.
  */
 #include "task/schedule.h"
 #include "task/zone.h"
@@ -37,6 +39,7 @@ enum {
   DIBS__CRONTAB_MAX = 1 << 20, /* bytes */
   DIBS__CRONTAB_LINE = 8192,
   DIBS__CRONTAB_JOBS = 10000,
+  DIBS__CRONTAB_FLAWS = 1000,
   DIBS__CRONTAB_NAME = 128,
   DIBS__CRONTAB_WINDOW_MS = 3600000 /* of catch-up, if the line has none */
 };
@@ -68,7 +71,8 @@ struct dibs__crontab {
   struct dibs__cron_flaw *flaws;
 };
 
-/* `zone` is that of jobs without one.  NULL: no memory. */
+/* `zone` is that of jobs without one.  NULL: no memory.  There are at most DIBS__CRONTAB_FLAWS flaws; the last one says
+ * that there are more. */
 struct dibs__crontab *dibs__crontab_read(const char *text, size_t length, const char *zone);
 void dibs__crontab_free(struct dibs__crontab *tab); /* NULL is fine */
 

@@ -81,6 +81,7 @@ static bool read_part(const struct reading *r, const char **at, uint64_t *bits) 
       (*at)++;
       if (!read_value(r, at, &to)) return false;
       range = true;
+      if (f == &fields[WEEKDAY] && from == 7 && to < 7) from = 0;
       if (f == &fields[WEEKDAY] && to == 0 && from > 0) to = 7; /* fri-sun */
       if (to < from)
         return refuse(r, "goes backwards; write %u-%u,%u-%u", from, f == &fields[WEEKDAY] ? 6 : f->most, f->least, to);
@@ -189,6 +190,7 @@ bool dibs__schedule_read(const char *text, struct dibs__schedule *to, char *wron
 
 /* ---- The next instant ---- */
 
+#define EARLIEST (INT64_C(1) << 59)
 #define YEARS_100 (INT64_C(36525) * DIBS__DAY_S)
 
 /* The first bit at or above `from`; -1: none. */
@@ -231,6 +233,8 @@ static int64_t next_local(const struct dibs__schedule *s, int64_t from, int64_t 
 }
 
 int64_t dibs__schedule_next(const struct dibs__schedule *s, const struct dibs__zone *zone, int64_t after) {
+  if (after > INT64_MAX - YEARS_100) return INT64_MAX;
+  if (after < -EARLIEST) after = -EARLIEST;
   int64_t at = after + 1, limit = after + YEARS_100;
   while (at < limit) {
     struct dibs__zone_span span = dibs__zone_at(zone, at);

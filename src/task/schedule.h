@@ -9,12 +9,12 @@
  *     @yearly @annually @monthly @weekly @daily @midnight @hourly
  *
  * A field is *, a number, a range 1-5, a step of one (asterisk/10, 8-18/2), or a list of these; months and weekdays
- * have names (jan, mon-fri).  If both DAY and WEEKDAY are restricted, the job fires on days that match either of them;
- * a field that begins with * is not restricted.  This is what cron does.
+ * have names (jan, mon-fri).  If neither DAY nor WEEKDAY begins with *, the job fires on days that match either of
+ * them; otherwise both have to match.  This is what cron does.
  *
- * When clocks change, as in Debian's cron:
- * - A job at a fixed time (neither its hour, its minute nor its second begins with *) fires once for each time of the
- *   day: where its time is skipped, at the first instant afterwards; where its time comes twice, the first time.
+ * When clocks change, as Debian's cron does for changes of less than three hours:
+ * - A job at a fixed time (neither its hour, its minute nor its second begins with *) fires once at the first instant
+ *   afterwards if one or more of its times are skipped.  Of a time that comes twice, it takes the first.
  * - Any other job follows the clock: nothing at times that are skipped, twice at times that come twice.
  */
 #include "task/zone.h"

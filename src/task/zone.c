@@ -24,6 +24,9 @@ enum {
   AHEAD_MAX = 26 * 3600 /* RFC 9636: more than -25 h and less than 26 h */
 };
 
+/* zic writes -2^59, the Big Bang, for "always". */
+#define CHANGE_MOST (INT64_C(1) << 59)
+
 /* The day and the time of a change in each year. */
 struct change_rule {
   enum { JULIAN, DAY, MONTH } form; /* Jn: 1-365 without leap days; n: 0-365; Mm.w.d */
@@ -184,7 +187,7 @@ static struct dibs__zone_span span_by_rule(const struct dibs__zone *zone, int64_
       span.end = changes[i].at;
       break;
     }
-    span.before_s = i > 0 && changes[i - 1].at > from ? changes[i - 1].ahead_s : span.ahead_s;
+    if (changes[i].at != span.begin) span.before_s = span.ahead_s; /* else both changes are one */
     span.begin = changes[i].at;
     span.ahead_s = changes[i].ahead_s;
   }
@@ -246,6 +249,7 @@ static bool read_changes(const struct table *table, size_t width, struct dibs__z
     if (kinds[i] >= table->types) return false;
     zone->changes[i].at = read_big(table->at + i * width, width);
     zone->changes[i].ahead_s = (int32_t)read_big(types + (size_t)kinds[i] * TYPE, 4);
+    if (zone->changes[i].at < -CHANGE_MOST || zone->changes[i].at > CHANGE_MOST) return false;
     if (i > 0 && zone->changes[i].at <= zone->changes[i - 1].at) return false;
   }
   return true;

@@ -56,6 +56,18 @@ ok 'not before its time' passed "$from" 3000 12000
 exits 114 'with --at-least' "$DIBS" run m --max 300ms --at-least 60s -- sleep 60
 exits 120 'the name stays held' "$DIBS" run m --try -- true
 
+# ---- A store that does not answer at the end ----
+sqlite3 "${DIBS_STORE#sqlite://}" >/dev/null 2>&1 < <(
+  until [ -e "$dir/go" ]; do sleep 0.02; done
+  echo 'BEGIN EXCLUSIVE;'
+  until [ -e "$dir/over" ]; do sleep 0.05; done
+) &
+later $!
+exits 114 'the store is locked when the command is over' "$DIBS" run g --max 500ms --ttl 6s --grace 2s -- \
+  bash -c 'trap "touch \"$0\"; sleep 0.8; exit 0" TERM; sleep 9 & wait' "$dir/go"
+like 'the lease stays, and the message says it' "$err" 'dibs ended it; .*; the lease was not released and expires after its ttl: '
+touch "$dir/over"
+
 # ---- What does not go together ----
 exits 125 'with --reenter' "$DIBS" run n --max 1s --reenter -- true
 like 'with --reenter: the message' "$err" '^dibs: --reenter and --max do not go together'

@@ -112,9 +112,41 @@ static void lines_become_jobs(void **state) {
   job = job_of(tab, "./with-seconds");
   assert_string_equal(job->text, "*/5 0 12 * * sun");
   job = job_of(tab, "mail -s 100% root");
-  assert_string_equal(job->input, "Dear root,\nall is well");
+  assert_string_equal(job->input, "Dear root,\nall is well\n");
   job = job_of(tab, "LANG=C ./rotate");
   assert_string_equal(job->text, "0 4 * * *");
+  dibs__crontab_free(tab);
+}
+
+static void commands_that_look_like_more(void **state) {
+  (void)state;
+  static const char *const commands[] = {
+      "php /var/www/cron.php", "git gc",     "apt-get update", "tar cf x y", "date=$(date) echo", "home=/ ./x",
+      "mode=fast ./x",         "time=5 ./x", "./sun",          "name",       "_x=1 ./x",          "./x name=y"};
+  char text[128];
+  for (size_t i = 0; i < COUNT_OF(commands); i++) {
+    snprintf(text, sizeof text, "*/5 * * * 1-5 %s\n", commands[i]);
+    struct dibs__crontab *tab = read_tab(text);
+    if (tab->flaw_count) fail_msg("%s: %s", commands[i], tab->flaws[0].message);
+    assert_string_equal(tab->jobs[0].command, commands[i]);
+    assert_string_equal(tab->jobs[0].text, "*/5 * * * 1-5");
+    dibs__crontab_free(tab);
+  }
+}
+
+static void a_bad_zone_makes_the_jobs_below_bad(void **state) {
+  (void)state;
+  struct dibs__crontab *tab = read_tab("@daily above\nCRON_TZ=Europe/Berln\n@daily below\n@daily zone=UTC name=own x\n"
+                                       "CRON_TZ=UTC\n@daily last\nCRON_TZ=\n");
+  assert_int_equal(tab->flaw_count, 3);
+  assert_int_equal(tab->flaws[0].line, 2);
+  assert_non_null(strstr(tab->flaws[0].message, "there is no time zone 'Europe/Berln'"));
+  assert_int_equal(tab->flaws[1].line, 3);
+  assert_int_equal(tab->flaws[2].line, 7);
+  assert_non_null(strstr(tab->flaws[2].message, "is not the name of a time zone"));
+  assert_int_equal(tab->job_count, 3);
+  assert_string_equal(tab->jobs[1].name, "own");
+  assert_string_equal(tab->jobs[2].name, "last");
   dibs__crontab_free(tab);
 }
 
@@ -142,8 +174,6 @@ static void a_bad_line_is_reported_and_the_rest_is_read(void **state) {
       {"* * * * * name=x", "the job has no command"},
       {"* * * * * name=x %input", "the job has no command"},
       {"report at noon", "is neither a schedule nor NAME=VALUE"},
-      {"CRON_TZ=Europe/Berlim", "there is no time zone 'Europe/Berlim'"},
-      {"CRON_TZ=", "is not the name of a time zone"},
       {"RANDOM_DELAY=5", "write jitter=5m"},
       {"* * * * * zone=/etc/passwd ./x", "is not the name of a time zone"},
       {"* * * * * name= ./x", "the job's name '' is empty"},
@@ -157,6 +187,12 @@ static void a_bad_line_is_reported_and_the_rest_is_read(void **state) {
       {"* * * * * catch-up=last:1h:2h ./x", "is not a duration"},
       {"* * * * * overlap=maybe ./x", "overlap=maybe is not known"},
       {"* * * * * timout=2h ./x", "did you mean timeout=?"},
+      {"* * * * * names=x ./x", "did you mean name=?"},
+      {"* * * * * name=x name=y ./x", "name= occurs twice"},
+      {"* * * * * name=\"a b\" ./x", "without quotes"},
+      {"* * * * * name=$(hostname) ./x", "not for the shell"},
+      {"* * * * * timeout=367d ./x", "is longer than 366d"},
+      {"* * * * * name=\xff\xff ./x", "is not UTF-8"},
       {"* * * * * catchup=none ./x", "did you mean catch-up=?"},
       {"* * * * * ./good", "the job './good' already exists on line 1"},
       {"* * * * * %s%n%s", "the job has no command"},
@@ -233,6 +269,13 @@ static void many_lines_have_a_bound(void **state) {
   assert_int_equal(tab->flaw_count, LINES - 256);
   assert_non_null(strstr(tab->flaws[0].message, "more than 256 variables"));
   dibs__crontab_free(tab);
+  /* Flaws, too. */
+  for (size_t n = 0; n < LINES * 16; n++) memcpy(text + 2 * n, "a\n", 2);
+  tab = dibs__crontab_read(text, LINES * 32, "UTC");
+  assert_non_null(tab);
+  assert_int_equal(tab->flaw_count, DIBS__CRONTAB_FLAWS);
+  assert_string_equal(tab->flaws[DIBS__CRONTAB_FLAWS - 1].message, "this line and others below it are wrong, too");
+  dibs__crontab_free(tab);
   free(text);
 }
 
@@ -254,6 +297,8 @@ static void every_allocation_may_fail(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(lines_become_jobs),
+      cmocka_unit_test(commands_that_look_like_more),
+      cmocka_unit_test(a_bad_zone_makes_the_jobs_below_bad),
       cmocka_unit_test(a_job_uses_its_own_zone),
       cmocka_unit_test(a_bad_line_is_reported_and_the_rest_is_read),
       cmocka_unit_test(odd_files),

@@ -94,6 +94,7 @@ static void fields_are_those_of_cron(void **state) {
        "0 0 * * FRI-7",
        "2026-11-22 00:00:00 +0000",
        {"2026-11-27 00:00:00 +0000", "2026-11-28 00:00:00 +0000", "2026-11-29 00:00:00 +0000"}},
+      {"UTC", "0 0 * * 7-1", "2026-11-22 00:00:00 +0000", {"2026-11-23 00:00:00 +0000", "2026-11-29 00:00:00 +0000"}},
       {"UTC",
        "0 12 1 jan,Jul *",
        "2026-01-01 12:00:00 +0000",
@@ -342,6 +343,8 @@ static void next_does_not_depend_on_the_step(void **state) {
   for (int64_t after = gap - 80000; after < gap; after += 61)
     assert_int_equal(dibs__schedule_next(&s, zone, after), gap);
   assert_true(dibs__schedule_next(&s, zone, gap) > gap);
+  assert_true(dibs__schedule_next(&s, zone, INT64_MAX) == INT64_MAX);
+  assert_true(dibs__schedule_next(&s, zone, INT64_MIN) > INT64_MIN);
   dibs__zone_free(zone);
 }
 

@@ -179,6 +179,21 @@ static void rules_are_those_of_the_c_library(void **state) {
   }
 }
 
+/* Both changes come at one instant: there is none. */
+static void summer_time_all_year(void **state) {
+  (void)state;
+  uint8_t bytes[512];
+  struct dibs__zone *zone;
+  size_t size = write_file(bytes, "EST5EDT,0/0,J365/25");
+  assert_true(dibs__zone_read(bytes, size, &zone, wrong, sizeof wrong));
+  for (int64_t at = 0; at < TO; at += 2000000) {
+    struct dibs__zone_span span = dibs__zone_at(zone, at);
+    assert_int_equal(span.ahead_s, -4 * 3600);
+    assert_int_equal(span.before_s, -4 * 3600);
+  }
+  dibs__zone_free(zone);
+}
+
 static void damaged_files_are_refused(void **state) {
   (void)state;
   static const char *const rules[] = {"CET",
@@ -214,6 +229,7 @@ int main(void) {
       cmocka_unit_test(utc_needs_no_file),
       cmocka_unit_test(names_that_lead_elsewhere_are_refused),
       cmocka_unit_test(rules_are_those_of_the_c_library),
+      cmocka_unit_test(summer_time_all_year),
       cmocka_unit_test(damaged_files_are_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
