@@ -385,8 +385,10 @@ static bool write_by(int fd, const char *bytes, size_t length, int64_t ms) {
 
 bool dibs__cli_line_open(struct cli_line *line) {
   *line = (struct cli_line){.length = 0};
-  line->out = open_memstream(&line->text, &line->length);
-  return line->out != NULL;
+  FILE *out = open_memstream(&line->text, &line->length);
+  if (out == NULL) return false;
+  line->out = out;
+  return true;
 }
 
 bool dibs__cli_line_send(struct cli_line *line, int fd, int64_t ms) {

@@ -82,7 +82,7 @@ static char *own_text(unsigned text) {
       {"seen", ""}, {"by_slot", " INDEXED BY dibs_holder_slot"}, {NULL, NULL}};
   struct dibs__sql_names names = {.engine = &dibs__sqlite_engine, .prefix = "dibs_", .words = words};
   char *own = dibs__sql_composed(&names, dibs__rows_texts[text]);
-  for (char *at = own; at && (at = strchr(at, '$'));) *at = '?';
+  for (char *at = own ? strchr(own, '$') : NULL; at; at = strchr(at, '$')) *at = '?';
   return own;
 }
 
