@@ -107,9 +107,11 @@ static dibs__status load_locked(const char *file, const char *scheme, const stru
     dibs__set_message(result, "can't load the driver module: %s", why ? why : file);
     return DIBS_UNSUPPORTED;
   }
-  void *symbol = dlsym(handle, DIBS__MODULE_SYMBOL);
-  dibs__module_fn *module = NULL;
-  if (symbol) memcpy(&module, &symbol, sizeof module); /* ISO C has no cast from an object to a function */
+  union {
+    void *object;
+    dibs__module_fn *function;
+  } symbol = {dlsym(handle, DIBS__MODULE_SYMBOL)}; /* ISO C has no cast from an object to a function */
+  dibs__module_fn *module = symbol.function;
   dibs__status status = DIBS_UNSUPPORTED;
   if (module)
     status = check_module(module(), file, scheme, result);

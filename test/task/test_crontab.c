@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "task/crontab.h"
-#include "unit.h"
+#include "unit/unit.h"
 
 #include <stdio.h>
 #include <stdlib.h>

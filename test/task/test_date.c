@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "base/date.h"
-#include "unit.h"
+#include "unit/unit.h"
 
 #include <time.h>
 

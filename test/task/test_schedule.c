@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "base/date.h"
 #include "task/schedule.h"
-#include "unit.h"
+#include "unit/unit.h"
 
 #include <stdio.h>
 #include <stdlib.h>

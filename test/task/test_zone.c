@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Every zone of the system's database, compared with the C library. */
 #include "task/zone.h"
-#include "unit.h"
+#include "unit/unit.h"
 
 #include <dirent.h>
 #include <errno.h>
