@@ -11,6 +11,8 @@
  * A request that was carried is not carried again: make another.
  */
 #include "handle/handle.h"
+#include "store/run.h"
+#include "store/task.h"
 #include "store/values.h"
 
 struct dibs__request {
@@ -22,6 +24,8 @@ struct dibs__request {
     struct dibs__stock_op stock;
     struct dibs__once_op once;
     struct dibs__tiers_op tiers;
+    struct dibs__task_op task;
+    struct dibs__run_op run;
   };
   dibs_store *store;
   const struct dibs__table *table; /* held; NULL: dibs' own */

@@ -10,7 +10,8 @@
 #include <assert.h>
 #include <string.h>
 
-/* #n number, #k name, #t text, #i up to 64 bytes, fit for a key, #b bytes, #z the tail of a table */
+/* #n number, #k name, #t text, #i up to 64 bytes, fit for a key, #b bytes, #z the tail of a table, #a a key that counts
+ * up, #d the default of a number: now */
 static const char *const made[] = {
     /* One row.  `device`, `inode`: of the file; `boot`: of the machine it was last begun on, and in a server the kind
      * of its leases: rows, locks, NULL before the first one. */
@@ -59,9 +60,52 @@ static const char *const served[] = {
     "CREATE TABLE dibs_report (id #i NOT NULL PRIMARY KEY, seen #n NOT NULL, data #b)#z",
 };
 
-static const char *const *const steps[DIBS__SQL_SCHEMA] = {made, guarded, served};
-static const size_t counts[DIBS__SQL_SCHEMA] = {sizeof made / sizeof made[0], sizeof guarded / sizeof guarded[0],
-                                                sizeof served / sizeof served[0]};
+/* People insert into dibs_task by statements of their own: what has a default, or may be NULL, they need not name. */
+static const char *const tasks[] = {
+    /* `state`: enum dibs__task_state.  `rank`: of a ready one its negative priority, else 0.  `due`: since when it is
+     * ready; of others until when it is claimed or waits.  `queue`: of a ready one its phase (if it has any), of a
+     * blocked one its serial text, else NULL.  `claim`: a digest of the id of the claim.  `ended`: the last fence that
+     * ended by a verdict, `verdict` this verdict. */
+    "CREATE TABLE dibs_task (nr #a, kind #k NOT NULL, state #n NOT NULL DEFAULT 0, rank #n NOT NULL DEFAULT 0,"
+    " due #n NOT NULL#d, queue #k, fence #n NOT NULL DEFAULT 0, claim #n, ended #n, verdict #n,"
+    " attempts #n NOT NULL DEFAULT 0, fails #n NOT NULL DEFAULT 0, tries #n NOT NULL DEFAULT 0,"
+    " priority #n NOT NULL DEFAULT 0, made #n NOT NULL#d, at #n NOT NULL#d, began #n, phase #k NOT NULL DEFAULT '',"
+    " serial #k, uniq #k, owner #t, payload #b)",
+    "CREATE INDEX dibs_task_ready ON dibs_task (kind, state, rank, due, nr)",
+    "CREATE INDEX dibs_task_queue ON dibs_task (kind, queue, state, rank, due, nr)#(queue IS NOT NULL)",
+    "CREATE UNIQUE INDEX dibs_task_uniq ON dibs_task (kind, uniq)#(uniq IS NOT NULL)",
+    /* Of each serial text with unfinished tasks: which one runs, or runs next. */
+    "CREATE TABLE dibs_task_serial (kind #k NOT NULL, serial #k NOT NULL, nr #n NOT NULL, PRIMARY KEY (kind, "
+    "serial))#z",
+    /* `until`: NULL for a dead one, which is kept until a person purges it. */
+    "CREATE TABLE dibs_task_done (nr #n NOT NULL PRIMARY KEY, kind #k NOT NULL, state #n NOT NULL, until #n,"
+    " fence #n NOT NULL, verdict #n, attempts #n NOT NULL, fails #n NOT NULL, tries #n NOT NULL, priority #n NOT NULL,"
+    " made #n NOT NULL, at #n NOT NULL, began #n, phase #k NOT NULL, serial #k, uniq #k, owner #t, text #b,"
+    " payload #b)",
+    "CREATE INDEX dibs_task_done_until ON dibs_task_done (until)#(until IS NOT NULL)",
+    "CREATE INDEX dibs_task_done_bad ON dibs_task_done (kind, nr)#(state > 6)",
+    "CREATE TABLE dibs_task_error (nr #n NOT NULL, fence #n NOT NULL, at #n NOT NULL, owner #t, text #b,"
+    " PRIMARY KEY (nr, fence))#z",
+    "CREATE TABLE dibs_task_kind (kind #k NOT NULL PRIMARY KEY, running #n NOT NULL, paused #n NOT NULL, keep #n)",
+    /* What was added under a token: the numbers, as text. */
+    "CREATE TABLE dibs_task_token (token #i NOT NULL PRIMARY KEY, until #n NOT NULL, nrs #b)",
+    "CREATE INDEX dibs_task_token_until ON dibs_task_token (until)",
+    "CREATE TABLE dibs_run (id #i NOT NULL PRIMARY KEY, ended #n NOT NULL, began #n NOT NULL, until #n NOT NULL,"
+    " name #k NOT NULL, kind #k NOT NULL, host #t, fence #n, nr #n, how #n NOT NULL, code #n NOT NULL, command #b,"
+    " output #b)",
+    "CREATE INDEX dibs_run_ended ON dibs_run (ended)",
+    "CREATE INDEX dibs_run_name ON dibs_run (name, ended)",
+    "CREATE INDEX dibs_run_until ON dibs_run (until)",
+    "CREATE TABLE dibs_setting (name #k NOT NULL PRIMARY KEY, number #n)",
+};
+
+static const struct {
+  const char *const *texts;
+  size_t count;
+} steps[DIBS__SQL_SCHEMA] = {{made, sizeof made / sizeof made[0]},
+                             {guarded, sizeof guarded / sizeof guarded[0]},
+                             {served, sizeof served / sizeof served[0]},
+                             {tasks, sizeof tasks / sizeof tasks[0]}};
 
 static size_t append(char *to, size_t size, size_t len, const char *from, size_t n) {
   assert(len + n < size);
@@ -81,6 +125,10 @@ static const char *word_of_mark(const struct dibs__sql_words *words, char which)
     return words->id;
   case 'b':
     return words->bytes;
+  case 'a':
+    return words->counted;
+  case 'd':
+    return words->now;
   default:
     return words->tail;
   }
@@ -88,9 +136,9 @@ static const char *word_of_mark(const struct dibs__sql_words *words, char which)
 
 bool dibs__sql_schema(const struct dibs__sql_words *words, uint32_t version, size_t nth, char *to, size_t size) {
   assert(version < DIBS__SQL_SCHEMA && size > 0);
-  if (nth >= counts[version]) return false;
+  if (nth >= steps[version].count) return false;
   size_t len = 0;
-  const char *at = steps[version][nth];
+  const char *at = steps[version].texts[nth];
   for (const char *mark; (mark = strchr(at, '#')); at = mark + 2) {
     len = append(to, size, len, at, (size_t)(mark - at));
     if (mark[1] != '(') {

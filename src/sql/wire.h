@@ -19,8 +19,10 @@ struct dibs__sql_words {
   const char *text;   /* up to 127 characters */
   const char *id;     /* up to 64 bytes, fit for a key */
   const char *bytes;
-  const char *tail; /* after a table that is stored in the order of its key */
-  const char *some; /* before the condition of an index on some rows: " WHERE "; NULL where the engine has none */
+  const char *tail;    /* after a table that is stored in the order of its key */
+  const char *some;    /* before the condition of an index on some rows: " WHERE "; NULL where the engine has none */
+  const char *counted; /* a key that the engine counts up, never giving a number twice */
+  const char *now;     /* for a default: the engine's clock at the insertion, in ms since 1970, UTC */
 };
 
 /* The nth statement of the step from `version` on; false after the last one.  `to` gets it, terminated. */

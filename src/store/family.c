@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* The table of the families of operations. */
 #include "store/family.h"
+#include "store/run.h"
+#include "store/task.h"
 
 #define VERB(verb) (1u << (verb))
 
@@ -52,6 +54,21 @@ static const struct dibs__family_info families[DIBS__FAM_COUNT] = {
                          .reads = VERB(DIBS__TIERS_VIEW),
                          .size = sizeof(struct dibs__tiers_op),
                          .got = offsetof(struct dibs__tiers_op, got)},
+    [DIBS__FAM_TASK] = {.name = "task",
+                        .verbs = {"add", "claim", "extend", "end", "change", "list", "count", "kind"},
+                        .served = DIBS__SERVED_BY_LAST,
+                        .reads = VERB(DIBS__TASK_LIST) | VERB(DIBS__TASK_COUNT),
+                        .size = sizeof(struct dibs__task_op),
+                        .key = offsetof(struct dibs__task_op, kind),
+                        .got = offsetof(struct dibs__task_op, got),
+                        .got_count = offsetof(struct dibs__task_op, got_count)},
+    [DIBS__FAM_RUN] = {.name = "run",
+                       .verbs = {"put", "list", "set"},
+                       .served = DIBS__SERVED_BY_LAST,
+                       .reads = VERB(DIBS__RUN_LIST),
+                       .size = sizeof(struct dibs__run_op),
+                       .got = offsetof(struct dibs__run_op, got),
+                       .got_count = offsetof(struct dibs__run_op, got_count)},
 };
 
 DIBS__MODULE_API const struct dibs__family_info *dibs__family_of(const struct dibs__op *op) {

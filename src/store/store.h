@@ -180,6 +180,8 @@ enum dibs__family { /* appended only; what is true of each is in family.c */
                     DIBS__FAM_ONCE,
                     DIBS__FAM_REPORT,
                     DIBS__FAM_TIERS, /* of a tiered store only */
+                    DIBS__FAM_TASK,  /* store/task.h */
+                    DIBS__FAM_RUN,   /* store/run.h */
                     DIBS__FAM_COUNT
 };
 

@@ -397,7 +397,9 @@ static enum dibs__sql_rc lock_schema(struct dibs__sql_wire *wire, bool lock) {
               .text = "VARBINARY(255)",                                                                                \
               .id = "VARBINARY(64)",                                                                                   \
               .bytes = "LONGBLOB",                                                                                     \
-              .tail = ""},                                                                                             \
+              .tail = "",                                                                                              \
+              .counted = "BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY",                                                 \
+              .now = " DEFAULT (FLOOR(UNIX_TIMESTAMP(NOW(6)) * 1000))"},                                               \
     .quote = '`', .begin = "START TRANSACTION", .for_update = " FOR UPDATE",                                           \
     .now_ms = "FLOOR(UNIX_TIMESTAMP(SYSDATE(6)) * 1000)", .returning = (returns), .sessions = true, .fold = true,      \
     .columns = COLUMNS, .unique = UNIQUE, .exact = {"CAST(CONVERT(", " USING utf8mb4) AS BINARY)"},                    \

@@ -200,7 +200,7 @@ sql_rc dibs__sqlite_settle_incarnation(link_t *l, bool made, const struct dibs__
 
 /* ---- The file ---- */
 
-enum { HEADER = 100, SCHEMA_TEXT = 1024, PATH_CAPACITY = 4200 };
+enum { HEADER = 100, SCHEMA_TEXT = 2048, PATH_CAPACITY = 4200 };
 
 /* DIBS__SQLITE_PAGE, in a text.  Every transaction writes at least one page and its checksum, so a page of SQLite's
  * usual 4096 bytes costs a single acquire 10% more; one of 1024 costs a batch of 64 10% more, since it touches more of

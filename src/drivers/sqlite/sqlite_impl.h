@@ -27,10 +27,11 @@
 #define DIBS__SQLITE_APPLICATION 0x64696273
 
 /* SQLite's names of the types of the schema. */
+#define DIBS__SQLITE_NOW_MS "CAST((julianday('now') - 2440587.5) * 86400000.0 + 0.5 AS INTEGER)"
 #define DIBS__SQLITE_WORDS                                                                                             \
   {                                                                                                                    \
     .number = "INTEGER", .name = "TEXT", .text = "TEXT", .id = "TEXT", .bytes = "BLOB", .tail = " WITHOUT ROWID",      \
-    .some = " WHERE "                                                                                                  \
+    .some = " WHERE ", .counted = "INTEGER PRIMARY KEY AUTOINCREMENT", .now = " DEFAULT (" DIBS__SQLITE_NOW_MS ")"     \
   }
 
 enum {

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef DIBS_STORE_TASK_H
+#define DIBS_STORE_TASK_H
+/* clang-format off */
+/*
+ * Tasks: the operations of DIBS__FAM_TASK.  A task is a row of work of one kind.  A client claims it, works, extends its
+ * claim, and ends it with a verdict.  Each claim has the next fence of its task, and every later transition names it.
+ *
+ * Times are ms since 1970 by the store's clock (a server's, or this machine's for a file), which is read in the
+ * operation itself.
+ *
+ *  R60  A task is claimed by one claim at a time: until this ends, is given back, or its time is over.
+ *  R61  The fence of a task grows by one with each claim and never decreases: also after a retry by hand, and after its
+ *       row was moved to the finished ones and back.
+ *  R62  EXTEND and END take effect only under the fence of the present claim, and before its time is over or before
+ *       another claim was made; otherwise STALE, and nothing is changed.  NOT_FOUND: there is no such task.
+ *  R63  An END that is repeated with the same fence and verdict answers OK and changes nothing, until the task is ended
+ *       under a later fence.
+ *  R64  A CLAIM that is repeated (`again`) with its id answers the tasks that the first claimed and still has, and claims
+ *       no others if it finds any.
+ *  R65  An ADD with a token is done once: a repeat adds nothing and answers the same numbers, with REPLAY if `wants_new`,
+ *       for `token_ms` after the first.
+ *  R66  Of unfinished tasks of one kind at most one has a `unique` text: ADD of a second one adds nothing and answers
+ *       its item REPLAY with the number of the first.
+ *  R67  CLAIM takes ready tasks by their priority, the largest first; then by the instant from which they were ready;
+ *       then by their number.  A task is ready when its time has come, and again when the time of its claim is over.
+ *  R68  Tasks of one kind with the same `serial` text run one at a time, in the order of their numbers: a later one is
+ *       not claimed before the earlier ones have finished, whatever their times and priorities.  Others are not
+ *       affected.
+ *  R69  Of a kind with a limit at most that many tasks are claimed at one instant.  A paused kind gives none.
+ *  R70  The verdict FAIL, and a claim whose time is over, count as failed tries.  When a task has failed as often as it may, it
+ *       is dead; if it has a `serial` text it is parked instead, and its key with it: nothing of this key is claimed
+ *       until a person retries, cancels or purges it.
+ *  R71  The text of each failed try is kept with the task, the last DIBS__TASK_ERRORS of them, until it is purged.
+ *  R72  A finished task (done, dead, cancelled) leaves the claimable rows in the step that finishes it.  It is kept for keep_ms of its
+ *       kind; a dead one until it is purged by hand.
+ *  R73  Each item of ADD, EXTEND and END has an answer of its own, and a bad one does not harm the others.
+ *  R74  The cost of a claim does not grow with the number of finished, waiting, blocked or claimed tasks.
+ *  R75  A payload is any sequence of bytes, up to DIBS_RECORD_MAX.  Kinds, phases, serial and unique texts are bytes, compared
+ *       byte by byte (R48, R49).
+ *  R76  LIST and COUNT change nothing (R47).  LIST has each task that exists from the beginning to the end of the
+ *       listing once.
+ *  R77  In the user's own table: a row is free when locked_at <= now - timeout, the oldest locked_at first, then the oldest
+ *       updated_at.  A claim sets locked_at to now.  END and EXTEND also need the locked_at that the claim set, so that
+ *       a client without fences that took the row over is not overruled.  NEXT sets 1970, WAIT sets now + delay - timeout.
+ */
+/* clang-format on */
+#include "store/store.h"
+
+enum dibs__task_verb {
+  /* Adds items[].  OK: each item has its answer: OK or REPLAY with `nr`, or INVALID. */
+  DIBS__TASK_ADD,
+  /* Claims up to `most` tasks of `kind`, in one of `phases` if any are given, for `timeout_ms`.  OK, also with none:
+   * `got`, and with none `next_ms`. */
+  DIBS__TASK_CLAIM,
+  /* The claims of items[] end `timeout_ms` from now; with a phase, the task is in this phase from now on.  OK: each
+   * item has OK (`due_ms`), STALE or NOT_FOUND. */
+  DIBS__TASK_EXTEND,
+  DIBS__TASK_END, /* Ends the claims of items[] by their verdicts.  OK: each item has OK, STALE, NOT_FOUND or INVALID */
+  /* By hand: changes up to `most` tasks that match `filter`, the smallest numbers first (with `dry`, only counts them).
+   * OK: `changed`, and the largest number in `last`. */
+  DIBS__TASK_CHANGE,
+  DIBS__TASK_LIST,  /* Up to `most` tasks that match `filter`, by number.  OK: `got` */
+  DIBS__TASK_COUNT, /* OK: `counts`, for each kind, and its settings; `kind` empty: all kinds */
+  DIBS__TASK_KIND   /* Sets what `set` names of the settings of `kind`.  OK */
+};
+
+/* The states.  The public header has the same numbers. */
+enum dibs__task_state {
+  DIBS__TASK_ARRIVED = 0, /* inserted, and not looked at since: becomes one of the next three */
+  DIBS__TASK_READY = 1,
+  DIBS__TASK_CLAIMED = 2, /* until due_ms */
+  DIBS__TASK_WAITING = 3, /* until due_ms */
+  DIBS__TASK_BLOCKED = 4, /* an earlier task has its serial text */
+  DIBS__TASK_PARKED = 5,
+  DIBS__TASK_DONE = 6,
+  DIBS__TASK_DEAD = 7,
+  DIBS__TASK_CANCELLED = 8
+};
+#define DIBS__TASK_UNFINISHED 0x3fu /* as bits of a filter */
+#define DIBS__TASK_FINISHED 0x1c0u
+
+enum {
+  DIBS__TASK_ERRORS = 32,     /* kept of each task */
+  DIBS__TASK_TEXT_MAX = 4096, /* of an error or a result; longer ones are cut at the beginning, their end says more */
+  DIBS__TASK_TRIES = 10,      /* of a task that does not say how often it may fail */
+  DIBS__TASK_ITEMS = 1000,    /* items, or rows of an answer, of one operation */
+  DIBS__TASK_PHASES = 16,
+  DIBS__TASK_PRIORITY = 1000 /* from -1000 to 1000 */
+};
+#define DIBS__TASK_KEEP_MS (INT64_C(7) * 86400000) /* finished tasks of a kind without settings */
+#define DIBS__TASK_TOKEN_MS (INT64_C(3600000))     /* token_ms of a random token */
+
+struct dibs__task_new {
+  dibs__str phase, serial, unique, payload; /* "": no phase, no serial text, no unique text */
+  int64_t at_ms;                            /* from when it is ready; 0: from now */
+  int64_t delay_ms;                         /* added to that */
+  int32_t priority;
+  uint32_t tries; /* 0: DIBS__TASK_TRIES */
+  /* Answers. */
+  dibs__status status;
+  uint64_t nr;
+};
+
+enum dibs__task_verdict {
+  DIBS__TASK_END_DONE, /* finished; `text` is its result */
+  DIBS__TASK_END_NEXT, /* free at once; with a phase, in this phase */
+  DIBS__TASK_END_WAIT, /* free after delay_ms; not a failed try */
+  DIBS__TASK_END_FAIL, /* a failed try; free after delay_ms, unless it has failed too often (R70) */
+  DIBS__TASK_END_DEAD, /* dead at once; with a serial text parked */
+  DIBS__TASK_END_GIVE  /* given back before it began: free at once, and this claim does not count as an attempt */
+};
+
+struct dibs__task_item {
+  uint64_t nr;
+  dibs__fence fence;
+  dibs__str phase; /* "": unchanged */
+  dibs__str text;  /* of DONE, FAIL, DEAD */
+  uint32_t verdict;
+  uint32_t tries; /* FAIL: how often it may fail; 0: as its row says */
+  int64_t delay_ms;
+  dibs__str key, locked; /* in the user's table: instead of nr; the locked_at of the claim */
+  /* Answers. */
+  dibs__status status;
+  int64_t due_ms;
+  char locked_now[40]; /* EXTEND in the user's table: the new locked_at */
+};
+
+/* A task as CLAIM and LIST answer it.  The texts are in the memory of the answer, each with a NUL behind it. */
+struct dibs__task_row {
+  uint64_t nr;
+  dibs__fence fence; /* of its latest claim; 0: never claimed */
+  dibs__str kind, phase, serial, unique, payload;
+  dibs__str by;   /* who claimed it last */
+  dibs__str text; /* the latest error, or the result */
+  uint32_t state, attempts, fails, tries;
+  int32_t priority;
+  int64_t made_ms, due_ms; /* since when it exists; until when it is claimed, waits or is kept (0: no end) */
+  int64_t began_ms, at_ms; /* its latest claim; its latest change */
+  dibs__str key, locked;   /* in the user's table */
+};
+
+/* The tasks of a kind.  In the same memory as the others. */
+struct dibs__task_kind {
+  dibs__str kind;
+  uint64_t states[9]; /* how many tasks are in each state */
+  int64_t oldest_ms;  /* for how long the oldest ready one has been ready; -1: none */
+  uint32_t running;   /* the limit; 0: none */
+  bool paused;
+  int64_t keep_ms; /* -1: the default */
+};
+
+enum { DIBS__TASK_SET_RUNNING = 1, DIBS__TASK_SET_PAUSED = 2, DIBS__TASK_SET_KEEP = 4 };
+
+enum dibs__task_change {
+  DIBS__TASK_RETRY,  /* parked, waiting, dead and cancelled ones are ready again, with no failed tries */
+  DIBS__TASK_CANCEL, /* unfinished and unclaimed ones; claimed ones too: their claims are refused from now on */
+  DIBS__TASK_PURGE   /* finished and parked ones are deleted, with their errors */
+};
+
+/* What is empty or 0 does not limit it. */
+struct dibs__task_filter {
+  uint64_t nr, after; /* only this one; only larger ones */
+  dibs__str kind, phase, serial;
+  uint32_t states;  /* a bit for each */
+  int64_t older_ms; /* unchanged for so long */
+  dibs__str text;   /* part of the latest error */
+};
+
+struct dibs__task_op {
+  struct dibs__op op;              /* tasks do not check the mandate: their fences guard them */
+  const struct dibs__table *table; /* the user's; NULL: dibs' own.  ADD, CHANGE, COUNT and KIND: UNSUPPORTED there, and
+                                      the verdicts DONE and DEAD */
+  dibs__str kind;
+  /* ADD, EXTEND, END */
+  union {
+    struct dibs__task_new *news;
+    struct dibs__task_item *items;
+  };
+  uint32_t count;
+  /* ADD */
+  dibs__str token; /* up to 64 bytes; "": none, as inside a transaction of the user's */
+  int64_t token_ms;
+  bool wants_new;
+  /* CLAIM */
+  dibs__id id;
+  bool again;
+  const dibs__str *phases;
+  uint32_t phase_count;
+  dibs__str by;
+  int64_t timeout_ms; /* and of EXTEND */
+  uint32_t most;      /* and of CHANGE, LIST */
+  /* CHANGE, LIST */
+  struct dibs__task_filter filter;
+  uint32_t change;
+  bool dry;
+  bool errors;   /* LIST: the errors of filter.nr instead, the oldest first: rows with fence, by, text, at_ms */
+  bool payloads; /* LIST: with payloads */
+  /* KIND */
+  uint32_t set, running;
+  bool paused;
+  int64_t keep_ms; /* -1: the default */
+  /* Answers. */
+  void *got; /* malloc'd, one allocation: dibs__task_row (CLAIM, LIST), dibs__task_kind (COUNT) */
+  uint32_t got_count;
+  int64_t next_ms; /* CLAIM with no task: when one may be ready, from now; -1: no task waits */
+  uint64_t changed, last;
+  char why[200]; /* for people, with INVALID and UNSUPPORTED: the table, column or kind */
+};
+
+#endif
