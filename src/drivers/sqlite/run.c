@@ -232,6 +232,9 @@ bool dibs__sqlite_sweep_guarded(link_t *l) {
     if (sweep_step(l, dibs__sql_once_sweep, &more) != DIBS__SQL_OK) return false;
   for (int i = 0; i < SWEEP_STEPS && claims; i++)
     if (sweep_step(l, dibs__sql_claims_sweep, &claims) != DIBS__SQL_OK) return false;
+  bool runs = true;
+  for (int i = 0; i < SWEEP_STEPS && runs; i++)
+    if (sweep_step(l, dibs__sql_run_sweep, &runs) != DIBS__SQL_OK) return false;
   return more;
 }
 
