@@ -6,6 +6,7 @@
  * of cli.h.  Options, commands, help, man pages and completions follow two tables, in options.c and commands.c.
  */
 #include "dibs/admin.h"
+#include "store/run.h"
 
 #include <poll.h>
 #include <signal.h>
@@ -63,7 +64,17 @@ struct cli_globals {
   X(force, "force", FLAG, "", "write without a guard", 0, 0, force)                                                    \
   X(probe, "probe", FLAG, "", "also acquire leases, which writes to the store", 0, 0, probe)                           \
   X(percent, "percent", COUNT, "N", "on for N percent of the names, always the same ones", 0, 100, percent)            \
-  X(reenter, "reenter", FLAG, "", "run under the lease of an outer dibs, if it has one", 0, 0, reenter)
+  X(reenter, "reenter", FLAG, "", "run under the lease of an outer dibs, if it has one", 0, 0, reenter)                \
+  X(no_history, "no-history", FLAG, "", "leave no row in the history", 0, 0, no_history)                               \
+  X(keep_output, "keep-output", FLAG, "", "pass the output on through dibs, and keep its end", 0, 0, keep_output)      \
+  X(failed, "failed", FLAG, "", "only runs that did not end well", 0, 0, failed)                                       \
+  X(kind, "kind", TEXT, "KIND", "only of this kind: run, once, cron", 0, 0, kind)                                      \
+  X(prefix, "prefix", TEXT, "TEXT", "only of names that begin with it", 0, 0, prefix)                                  \
+  X(since, "since", TEXT, "WHEN", "only those that ended since then: 24h, or a date", 0, 0, since)                     \
+  X(until, "until", TEXT, "WHEN", "only those that ended before", 0, 0, until)                                         \
+  X(last, "last", COUNT, "N", "the last N of them (50)", 1, INT64_C(1000000), last)                                    \
+  X(output, "output", FLAG, "", "with the last lines of their output", 0, 0, output)                                   \
+  X(keep_for, "keep-for", TEXT, "TIME", "how long the store keeps a run from now on, or off", 0, 0, keep_for)
 
 enum {
 #define CLI__OPTION_ENUM(word, name, kind, arg, help, least, most, field) CLI_OPT_##word,
@@ -71,7 +82,7 @@ enum {
 #undef CLI__OPTION_ENUM
       CLI_OPT_COUNT
 };
-#define CLI_TAKES(name) (1u << CLI_OPT_##name)
+#define CLI_TAKES(name) (UINT64_C(1) << CLI_OPT_##name)
 #define CLI_TAKES_GLOBALS (CLI_TAKES(store) | CLI_TAKES(json) | CLI_TAKES(quiet) | CLI_TAKES(owner) | CLI_TAKES(help))
 
 enum cli_kind { CLI_FLAG, CLI_TEXT, CLI_DURATION, CLI_COUNT };
@@ -87,11 +98,13 @@ extern const struct cli_option dibs__cli_options[CLI_OPT_COUNT];
 /* The options of a call; durations and numbers are CLI_UNSET if they are missing. */
 struct cli_values {
   struct cli_globals globals;
-  int64_t ttl_ms, wait_ms, grace_ms, at_least_ms, max_ms, interval_ms, slots, count, keep_ms, percent;
+  int64_t ttl_ms, wait_ms, grace_ms, at_least_ms, max_ms, interval_ms, slots, count, keep_ms, percent, last;
   const char *claim, *strategy;
   const char *table, *if_version;
+  const char *kind, *prefix, *since, *until, *keep_for;
   bool create, force, probe;
   bool help, try_once, shared, now, retry, forget, partial, reenter;
+  bool no_history, keep_output, failed, output;
 };
 
 enum { CLI_POS_MAX = 2 + DIBS_COLUMNS_MAX };
@@ -114,7 +127,7 @@ bool dibs__cli_number(const char *text, uint64_t most, uint64_t *out);
 
 struct cli_command {
   const char *name, *args, *summary;
-  uint32_t options; /* CLI_TAKES bits beside the globals */
+  uint64_t options; /* CLI_TAKES bits beside the globals */
   uint32_t exits;   /* CLI_MAY bits */
   uint8_t pos_min, pos_max;
   bool rest; /* a command line behind "--" is needed */
@@ -147,6 +160,7 @@ int dibs__cli_once(struct cli_call *call);
 int dibs__cli_flag(struct cli_call *call);
 int dibs__cli_tier(struct cli_call *call);
 int dibs__cli_stats(struct cli_call *call);
+int dibs__cli_history(struct cli_call *call);
 int dibs__cli_doctor(struct cli_call *call);
 int dibs__cli_start_lab(struct cli_call *call); /* lab and bench: becomes dibs-lab */
 int dibs__cli_help(struct cli_call *call);
@@ -450,10 +464,29 @@ struct tee_stream {
   int broken; /* errno of writing */
 };
 
+/* The last bytes of an output. */
+struct cli_tail {
+  char bytes[DIBS__RUN_OUTPUT_MAX];
+  uint64_t seen; /* all bytes so far */
+};
+void dibs__cli_tail_add(struct cli_tail *tail, const char *bytes, size_t len);
+/* How many there are. */
+size_t dibs__cli_tail_read(const struct cli_tail *tail, char to[DIBS__RUN_OUTPUT_MAX]);
+
 struct tee {
   struct tee_stream stream[CAPTURED_STREAMS];
-  struct captured captured;
+  struct captured captured; /* empty if `tail_only` */
+  struct cli_tail tail;
+  bool tail_only;
 };
+/* `ends` are for the command; close them once it has them.  CLI_DONE, or CLI_FAILED after a message. */
+int dibs__cli_tee_open(struct tee *tee, const struct cli_globals *globals, int ends[CAPTURED_STREAMS]);
+void dibs__cli_tee_close(struct tee *tee);
+/* The command has ended: reads its remaining output. */
+void dibs__cli_tee_finish(struct tee *tee);
+/* Writes the pending output; may block.  CLI_DONE; or CLI_FAILED, after a message, if it could not be written.  A
+ * missing reader, or a stream that was closed at the start of dibs, is not a failure. */
+int dibs__cli_tee_flush(struct tee *tee, const struct cli_globals *globals);
 
 /* The descriptors to poll, and the work to do then. */
 enum { TEE_POLLS = 4 };

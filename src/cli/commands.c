@@ -9,7 +9,8 @@
 /* flat: the table of commands */
 const struct cli_command dibs__cli_commands[] = {
     {"run", "NAME -- CMD [ARG...]", "run a command while holding a lease",
-     TAKES_LEASE | CLI_TAKES(grace) | CLI_TAKES(at_least) | CLI_TAKES(max) | CLI_TAKES(reenter),
+     TAKES_LEASE | CLI_TAKES(grace) | CLI_TAKES(at_least) | CLI_TAKES(max) | CLI_TAKES(reenter) |
+         CLI_TAKES(no_history) | CLI_TAKES(keep_output),
      MAY_ALWAYS | MAY_WAIT | CLI_MAY(OVERTIME) | CLI_MAY(LOST) | CLI_MAY(NOEXEC) | CLI_MAY(NOCMD), 1, 1, true, false,
      dibs__cli_run,
      "Waits in the queue for the lease, runs the command, renews the lease while it\n"
@@ -22,7 +23,8 @@ const struct cli_command dibs__cli_commands[] = {
      "is stopped or killed.  With --at-least the name stays held until that time has\n"
      "passed since the command started, also if the command ends sooner; dibs itself\n"
      "ends with the command.  With --max dibs ends a command that takes longer than\n"
-     "that, in the same way as for a lost lease, and releases the lease.\n",
+     "that, in the same way as for a lost lease, and releases the lease.\n"
+     "The run is kept in the store's history: see dibs history.\n",
      "dibs run nightly --wait 10m -- ./backup.sh"},
     {"lock", "NAME", "acquire a lease, for unlock and renew to use", TAKES_LEASE, MAY_ALWAYS | MAY_WAIT | CLI_MAY(LOST),
      1, 1, false, false, dibs__cli_lock,
@@ -100,7 +102,7 @@ const struct cli_command dibs__cli_commands[] = {
      "dibs stock set seats 50; dibs stock take seats 2 --claim order-4711"},
     {"once", "KEY -- CMD [ARG...]", "run a command once for a key, and repeat its result",
      CLI_TAKES(keep) | CLI_TAKES(wait) | CLI_TAKES(try) | CLI_TAKES(ttl) | CLI_TAKES(grace) | CLI_TAKES(retry) |
-         CLI_TAKES(forget),
+         CLI_TAKES(forget) | CLI_TAKES(no_history),
      MAY_ALWAYS | MAY_WAIT | CLI_MAY(ABSENT) | CLI_MAY(STALE) | CLI_MAY(LOST) | CLI_MAY(NOEXEC) | CLI_MAY(NOCMD), 1, 1,
      true, false, dibs__cli_once,
      "The first caller runs the command under a lease, as `dibs run` does.  Its output\n"
@@ -114,6 +116,20 @@ const struct cli_command dibs__cli_commands[] = {
      "At most 1 MiB of output is kept; the rest only passes through, and dibs prints\n"
      "how much a repetition lacks.\n",
      "dibs once deploy-v42 --keep 720h -- ./deploy.sh v42"},
+    {"history", "[NAME]", "list what ran, and how it ended",
+     CLI_TAKES(failed) | CLI_TAKES(kind) | CLI_TAKES(prefix) | CLI_TAKES(since) | CLI_TAKES(until) | CLI_TAKES(last) |
+         CLI_TAKES(output) | CLI_TAKES(keep_for),
+     MAY_ALWAYS | CLI_MAY(UNKNOWN), 0, 1, false, false, dibs__cli_history,
+     "Each `dibs run`, `once` and `cron` leaves a row in the store when it has ended:\n"
+     "when, where and how long it ran, its fence, and whether it is done, failed, lost,\n"
+     "overtime, killed or not run.  Lists them, the latest end first.  --since and\n"
+     "--until take a duration before now, or a date and time of your time zone:\n"
+     "2026-11-22, \"2026-11-22 02:30\".  With --output each run has the last lines of\n"
+     "its output, where they were kept.\n"
+     "Rows are kept for 30 days; --keep-for sets that for the whole store, and off\n"
+     "keeps no runs from now on.  One run leaves none with --no-history, or with\n"
+     "DIBS_HISTORY=off in the environment.  Redis alone keeps no history.\n",
+     "dibs history nightly --since 7d"},
     {"flag", "ls|get|set [NAME] [VALUE]", "control how a store of several tiers uses them", CLI_TAKES(percent),
      MAY_ALWAYS | CLI_MAY(UNKNOWN), 1, 3, false, false, dibs__cli_flag,
      "ls               lists the flags\n"

@@ -44,10 +44,10 @@ static const char *help_of(const char *command, int option) {
   return dibs__cli_options[option].help;
 }
 
-static void print_options(const char *command, uint32_t takes, FILE *out) {
+static void print_options(const char *command, uint64_t takes, FILE *out) {
   for (int i = 0; i < CLI_OPT_COUNT; i++) {
     const struct cli_option *o = &dibs__cli_options[i];
-    if (!(takes & (1u << i))) continue;
+    if (!(takes & (UINT64_C(1) << i))) continue;
     char left[32];
     snprintf(left, sizeof left, "--%s%s%s", o->name, *o->arg != '\0' ? " " : "", o->arg);
     fprintf(out, "  %-17s %s\n", left, help_of(command, i));

@@ -292,6 +292,7 @@ static void run_loop(struct run *run, const char *environment, size_t length) {
     do_due(run);
   }
   if (run->orphaned) end_orphans(run);
+  run->ended = dibs__tick_now();
   if (run->command > 0) dibs__cli_tty_take(run->tty, run->command);
 }
 
@@ -487,7 +488,11 @@ static int fail_overtime(const struct run *run, const char *kept) {
 static int finish_run(struct run *run) {
   dibs_error error = {0};
   const char *what;
-  dibs_status released = end_lease(run, &what, &error);
+  if (run->tee != NULL) dibs__cli_tee_finish(run->tee);
+  dibs_status released = run->released = end_lease(run, &what, &error);
+  /* From here on a signal may end dibs, because the reader of its output may be slow. */
+  if (run->tee != NULL) sigprocmask(SIG_SETMASK, &run->signals.before, NULL);
+  int flushed = run->tee != NULL ? dibs__cli_tee_flush(run->tee, run->globals) : CLI_DONE;
   int code = dibs__cli_run_trouble(run, released);
   if (code != CLI_DONE) return code;
   const char *why = error.text[0] != '\0' ? error.text : dibs_status_text(released);
@@ -497,6 +502,7 @@ static int finish_run(struct run *run) {
   code = dibs__cli_run_code(run->status);
   if (released != DIBS_OK)
     dibs__cli_fail(run->globals, dibs__cli_exit_of(released), dibs_status_name(released), "%s", kept + 2);
+  if (flushed != CLI_DONE) return flushed;
   report_json(run, code);
   return code;
 }
@@ -530,10 +536,12 @@ static int hold_and_run(struct run *run) {
     code = dibs__cli_acquire(run->globals, run->store, run->name, &run->options, &run->signals, &run->lease);
   if (code == CLI_DONE) {
     code = dibs__cli_run_command(run);
-    if (code == CLI_DONE)
+    bool ran = code == CLI_DONE;
+    if (ran)
       code = finish_run(run);
     else
       dibs_release(run->lease, NULL);
+    if (ran) dibs__cli_run_keep(run, run->name);
   }
   dibs_lease_free(run->lease);
   dibs_close(run->store);
@@ -629,6 +637,36 @@ static int run_under_outer(const struct cli_call *call) {
   return fail_not_started(&run);
 }
 
+static int run_plainly(struct run *run, const struct cli_values *values) {
+  int code = dibs__cli_run_begin(run, values);
+  if (code == CLI_DONE) code = hold_and_run(run);
+  dibs__cli_run_end(run);
+  return code;
+}
+
+/* Through pipes, which the loop reads; so the command's output is no terminal. */
+static int run_with_output(struct run *run, const struct cli_values *values) {
+  struct tee tee;
+  int ends[CAPTURED_STREAMS];
+  int code = dibs__cli_tee_open(&tee, &values->globals, ends);
+  tee.tail_only = true;
+  run->out = ends[CAPTURED_OUT];
+  run->err = ends[CAPTURED_ERR];
+  run->tee = &tee;
+  if (code == CLI_DONE) {
+    code = dibs__cli_run_begin(run, values);
+    for (int i = 0; i < CAPTURED_STREAMS; i++) close(ends[i]);
+    /* The reader of the output may disappear before the command ends. */
+    struct sigaction ignore = {.sa_handler = SIG_IGN}, before;
+    sigaction(SIGPIPE, &ignore, &before);
+    if (code == CLI_DONE) code = hold_and_run(run);
+    sigaction(SIGPIPE, &before, NULL);
+    dibs__cli_run_end(run);
+  }
+  dibs__cli_tee_close(&tee);
+  return code;
+}
+
 int dibs__cli_run(struct cli_call *call) {
   if (call->v.reenter && call->v.at_least_ms > 0)
     return dibs__cli_fail(&call->v.globals, CLI_USAGE, "INVALID",
@@ -643,8 +681,6 @@ int dibs__cli_run(struct cli_call *call) {
   struct run run = {.globals = &call->v.globals, .name = call->pos[0], .argv = call->rest, .out = -1, .err = -1};
   run.at_least_ms = call->v.at_least_ms;
   run.max_ms = call->v.max_ms;
-  int code = dibs__cli_run_begin(&run, &call->v);
-  if (code == CLI_DONE) code = hold_and_run(&run);
-  dibs__cli_run_end(&run);
-  return code;
+  run.kind = dibs__cli_history_is_off(&call->v) ? NULL : "run";
+  return call->v.keep_output ? run_with_output(&run, &call->v) : run_plainly(&run, &call->v);
 }

@@ -166,7 +166,9 @@ struct run {
   int alarm, tty;  /* tty: -1 when there is none */
   int out, err;    /* the command's; -1: ours.  Set before begin */
   struct tee *tee; /* reads the other ends; NULL: they have no reader */
-  dibs__tick began;
+  dibs__tick began, ended;
+  const char *kind;     /* for the history; NULL: it is not kept */
+  dibs_status released; /* the answer to the release of the lease */
 
   /* While it runs. */
   pid_t command; /* its pid and its group; 0 before it starts */
@@ -200,5 +202,10 @@ int dibs__cli_run_command(struct run *run);
 int dibs__cli_run_trouble(struct run *run, dibs_status released);
 /* As a shell reports it. */
 int dibs__cli_run_code(int status);
+/* Keeps the run in the history of its store, which is open: after the release of the lease, and for a second at most.
+ */
+void dibs__cli_run_keep(const struct run *run, const char *name);
+/* By --no-history or DIBS_HISTORY=off. */
+bool dibs__cli_history_is_off(const struct cli_values *values);
 
 #endif

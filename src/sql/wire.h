@@ -308,6 +308,12 @@ void dibs__sql_add_name(struct dibs__text *to, const struct dibs__sql_engine *en
 void dibs__sql_add_column(struct dibs__text *to, const struct dibs__sql_engine *engine, const char *table,
                           const char *column);
 
+/* What ran: run.c. */
+struct dibs__run_op;
+enum dibs__sql_rc dibs__sql_run(struct dibs__sql_guard *guard, struct dibs__run_op *const ops[], size_t count);
+/* Deletes runs past their time, some at a time.  *more: there may be more. */
+enum dibs__sql_rc dibs__sql_run_sweep(struct dibs__sql_guard *guard, bool *more);
+
 /* Deletes expired answers, some at a time.  *more: there may be more. */
 enum dibs__sql_rc dibs__sql_once_sweep(struct dibs__sql_guard *guard, bool *more);
 /* Deletes claims of dibs' own stock past their time, some at a time, from guard->swept on.  Does nothing without
@@ -323,6 +329,7 @@ enum dibs__sql_guarded {
   DIBS__SQL_AS_STOCK,
   DIBS__SQL_AS_ONCE,
   DIBS__SQL_AS_REPORT,
+  DIBS__SQL_AS_RUN,
   DIBS__SQL_GUARDED
 };
 enum dibs__sql_guarded dibs__sql_kind_of(const struct dibs__op *op);

@@ -135,7 +135,10 @@ struct dibs__memory {
   size_t taken_swept;             /* as onces_swept */
   struct dibs__map reports;
   struct dibs__mem_tasks *tasks;
-  bool hush; /* a group is being tried: events wait for its end, see held_events */
+  struct dibs__map runs;
+  int64_t run_keep_ms; /* the setting of the store; -1: the default */
+  int64_t run_wall_ms; /* ms since 1970, less the store's clock */
+  bool hush;           /* a group is being tried: events wait for its end, see held_events */
   struct dibs__mem_hushed {
     uint64_t session;
     struct dibs__event event;
@@ -184,6 +187,12 @@ void dibs__mem_onces_forget(struct dibs__memory *memory, int64_t before);
 void dibs__mem_report(struct dibs__memory *memory, struct dibs__report_op *op, int64_t now);
 /* Deletes those that are older. */
 void dibs__mem_reports_forget(struct dibs__memory *memory, int64_t now, int64_t keep_ms);
+
+/* run_rows.c */
+struct dibs__run_op;
+void dibs__mem_run(struct dibs__memory *memory, struct dibs__run_op *op, int64_t now);
+/* Deletes those whose time is over before, or then. */
+void dibs__mem_runs_forget(struct dibs__memory *memory, int64_t before);
 
 /* guarded.c */
 void dibs__mem_stock(struct dibs__memory *memory, struct dibs__stock_op *op, int64_t now);

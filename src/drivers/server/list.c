@@ -306,6 +306,11 @@ static sql_rc forget_old(session *s, bool *more) {
     set_step_deadline(s);
     end = dibs__sql_claims_sweep(&guard, &claims);
   }
+  bool runs = true;
+  for (int i = 0; i < SWEEP_STEPS && runs && end == DIBS__SQL_OK; i++) {
+    set_step_deadline(s);
+    end = dibs__sql_run_sweep(&guard, &runs);
+  }
   return end;
 }
 
