@@ -137,7 +137,8 @@ struct dibs__memory {
   struct dibs__map runs;
   int64_t run_keep_ms; /* the setting of the store; -1: the default */
   int64_t run_wall_ms; /* ms since 1970, less the store's clock */
-  bool hush;           /* a group is being tried: events wait for its end, see held_events */
+  struct dibs__mem_tasks *tasks;
+  bool hush; /* a group is being tried: events wait for its end, see held_events */
   struct dibs__mem_hushed {
     uint64_t session;
     struct dibs__event event;
@@ -196,6 +197,14 @@ void dibs__mem_runs_forget(struct dibs__memory *memory, int64_t before);
 /* guarded.c */
 void dibs__mem_stock(struct dibs__memory *memory, struct dibs__stock_op *op, int64_t now);
 void dibs__mem_stocks_forget(struct dibs__memory *memory); /* all of them */
+
+/* task.c */
+struct dibs__task_op;
+struct dibs__mem_tasks *dibs__mem_tasks_new(int64_t now); /* NULL: no memory */
+void dibs__mem_tasks_free(struct dibs__mem_tasks *tasks); /* accepts NULL */
+void dibs__mem_task(struct dibs__mem_tasks *tasks, struct dibs__task_op *op, int64_t now);
+/* Deletes the finished tasks and the tokens whose time is over. */
+void dibs__mem_tasks_sweep(struct dibs__mem_tasks *tasks, int64_t now);
 
 /* guarded.c: the state of a name or a record before a group began */
 struct dibs__mem_saved;
