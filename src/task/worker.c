@@ -207,7 +207,9 @@ static void take_claimed_locked(worker_t *w, dibs_task **tasks, size_t count) {
       push_ready_locked(w, held);
   }
   w->counts.claimed += count;
-  if (count > 0) rouse(w->stopping ? &w->keep_word : &w->work_word, count < UINT32_MAX ? (uint32_t)count : UINT32_MAX);
+  if (count == 0) return;
+  rouse(&w->work_word, (uint32_t)count);
+  rouse(&w->keep_word, 1); /* it extends them, or gives them back */
 }
 
 /* When to look again after a claim that got fewer tasks than it wanted: a random part before and after poll_ms, so that
