@@ -265,6 +265,31 @@ dibs_status dibs_runs(dibs_store *store, const dibs_runs_options *options, dibs_
   return dibs__history_list(store, options, fn, user, &off, error);
 }
 
+/* ---- The clock ---- */
+
+static dibs_status read_clock(dibs_store *store, struct dibs__store_clock *clock, dibs__tick by, dibs_error *error) {
+  const dibs_runs_options none = {.size = sizeof none, .until_ms = 1};
+  dibs_status status = check_family(store, error);
+  if (status != DIBS_OK) return status;
+  struct dibs__request *request = make_list(store, &none, 1, NULL);
+  if (!request) return dibs__fail(error, DIBS_NO_MEMORY, "out of memory for a request");
+  clock->before = dibs__tick_now();
+  status = dibs__request_carry(request, DIBS__RUN_LIST, by);
+  clock->after = dibs__tick_now();
+  if (status == DIBS_OK) clock->ms = request->run.now_ms;
+  dibs__request_drop(request);
+  return explain(store, status, "reading the clock of", store->shown, error);
+}
+
+dibs_status dibs__history_clock(dibs_store *store, struct dibs__store_clock *clock, dibs__tick by, dibs_error *error) {
+  *clock = (struct dibs__store_clock){0};
+  dibs_status status = dibs__enter(store, "dibs_runs", error);
+  if (status != DIBS_OK) return status;
+  status = read_clock(store, clock, by, error);
+  dibs__exit(store);
+  return status;
+}
+
 /* ---- The setting ---- */
 
 dibs_status dibs_runs_keep(dibs_store *store, int64_t keep_ms, dibs_error *error) {

@@ -132,7 +132,8 @@ static sql_rc put_list(const struct dibs__sql_guard *g, const run_op *op) {
   add_conditions(&l, op);
   dibs__text_addf(&l.text, " ORDER BY ended DESC, id DESC LIMIT %" PRIu32, op->most);
   sql_rc end = put_text(g, l.memory, l.values, l.count);
-  if (end == DIBS__SQL_OK) end = put_text(g, "SELECT number FROM dibs_setting WHERE name = $1", &name, 1);
+  if (end == DIBS__SQL_OK)
+    end = put_text(g, "SELECT @{now}, (SELECT number FROM dibs_setting WHERE name = $1)", &name, 1);
   return end;
 }
 
@@ -179,7 +180,8 @@ static void answer_list(const struct dibs__sql_wire *w, run_op *op) {
   dibs__run_answer(op, rows, count);
   free(rows);
   if (w->engine->rows(w, 1) == 0) return;
-  value keeps = w->engine->cell(w, 1, 0, 0, DIBS__SQL_NUMBER);
+  op->now_ms = dibs__sql_cell_number(w, 1, 0, 0);
+  value keeps = w->engine->cell(w, 1, 0, 1, DIBS__SQL_NUMBER);
   op->off = keeps.kind == DIBS__SQL_NUMBER && keeps.number == 0;
 }
 

@@ -17,6 +17,7 @@ bool dibs__run_valid(struct dibs__run_op *op) {
   op->got = NULL;
   op->got_count = 0;
   op->off = false;
+  op->now_ms = 0;
   op->op.status = DIBS_INVALID;
   switch (op->op.verb) {
   case DIBS__RUN_PUT:

@@ -134,11 +134,11 @@ struct dibs__memory {
   struct dibs__map stocks, taken; /* taken: by claim */
   size_t taken_swept;             /* as onces_swept */
   struct dibs__map reports;
-  struct dibs__mem_tasks *tasks;
   struct dibs__map runs;
   int64_t run_keep_ms; /* the setting of the store; -1: the default */
   int64_t run_wall_ms; /* ms since 1970, less the store's clock */
-  bool hush;           /* a group is being tried: events wait for its end, see held_events */
+  struct dibs__mem_tasks *tasks;
+  bool hush; /* a group is being tried: events wait for its end, see held_events */
   struct dibs__mem_hushed {
     uint64_t session;
     struct dibs__event event;

@@ -103,6 +103,7 @@ static bool matches(const struct dibs__run_op *op, const struct dibs__run_row *r
 
 static void list_runs(const struct dibs__memory *m, struct dibs__run_op *op, int64_t now) {
   op->off = m->run_keep_ms == 0;
+  op->now_ms = now + m->run_wall_ms;
   op->op.status = DIBS_OK;
   if (m->runs.count == 0) return;
   struct dibs__run_row *rows = malloc(m->runs.count * sizeof *rows);
