@@ -204,7 +204,7 @@ static void read_events(struct mind *m) {
     report_and_exit(m, m->ended ? m->status : SIGKILL);
 }
 
-static _Noreturn void mind(const struct minder_plan *plan, int dibs) {
+_Noreturn void dibs__cli_mind(const struct minder_plan *plan, int dibs) {
   static struct mind m;
   m = (struct mind){.plan = plan, .dibs = dibs, .deadline = DIBS__TICK_NEVER};
   sigset_t all;
@@ -237,7 +237,7 @@ int dibs__cli_minder_start(const struct minder_plan *plan, struct minder *minder
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0) minder->pid = dibs__cli_fork();
   if (minder->pid == 0) {
     close(ends[0]);
-    mind(plan, ends[1]);
+    dibs__cli_mind(plan, ends[1]);
   }
   if (minder->pid > 0) {
     close(ends[1]);

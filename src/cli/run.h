@@ -120,6 +120,39 @@ struct minder {
 /* Forks the minder; the process must have one thread.  CLI_DONE, or CLI_FAILED, said. */
 int dibs__cli_minder_start(const struct minder_plan *plan, struct minder *minder);
 
+/* The minder itself, in a process of one thread that was forked for it; `dibs` is its end of the socket. */
+_Noreturn void dibs__cli_mind(const struct minder_plan *plan, int dibs);
+
+/*
+ * The launcher: a small process that forks minders for a process that has several threads by then (launch.c).
+ *
+ *   dibs -- launcher -- minder -- command
+ *
+ * It is forked before the store is opened.  For each command it gets one message, and the minder's end of a socket
+ * pair: from then on dibs and the minder talk to each other, as above.  It ends when dibs is gone; minders end their
+ * commands by themselves.
+ */
+struct launcher {
+  pid_t pid;
+  int fd;
+};
+
+enum { LAUNCH_TEXT_MAX = 131072 };
+
+struct launch {
+  const char *name;               /* for messages */
+  const char *const *argv;        /* NULL at the end */
+  const char *const *environment; /* "K=V", added to that of dibs; NULL at the end */
+  int64_t grace_ms;
+  int in, out; /* standard input; standard output and error */
+};
+
+/* CLI_DONE, or CLI_FAILED after a message.  The process has one thread; `mask` is that of the commands. */
+int dibs__cli_launcher_start(const struct cli_globals *globals, const sigset_t *mask, struct launcher *launcher);
+/* Makes a minder, which waits for MINDER_START.  Its socket, to be closed; -1 and errno. */
+int dibs__cli_launch(const struct launcher *launcher, const struct launch *launch);
+void dibs__cli_launcher_end(struct launcher *launcher);
+
 /* false: it is gone. */
 bool dibs__cli_minder_send(int fd, const struct minder_head *head, const char *text, size_t length);
 /* The next message, without waiting: 1, 0 for none, -1 when the other side is gone. */
