@@ -179,12 +179,12 @@ static bool start_minder(struct job *job) {
 static dibs_verdict run_job(struct job *job, dibs_work_reply *reply) {
   char environment[MINDER_TEXT_MAX];
   struct run *run = &job->run;
+  run->began = dibs__tick_now();
   if (run->alarm < 0 || !start_minder(job)) {
     dibs__cli_note(run->globals, "cannot start a command for task %" PRIu64 ": %s; the task is given back",
                    job->task->nr, strerror(errno));
     return DIBS_END_RELEASE;
   }
-  run->began = dibs__tick_now();
   size_t length = job_environment(job, environment);
   dibs__cli_run_loop(run, environment, length);
   dibs__cli_tail_pipe_read(&job->tail);
