@@ -33,14 +33,15 @@
 enum {
   NODES_MAX = 16,
   TASKS_MAX = 5000,
-  THREADS = 4,    /* of a node that is a worker */
-  SERIALS = 5,    /* every third task has one of so many serial texts */
-  CLAIM_MS = 600, /* how long a claim lasts */
-  WORK_MS = 12,   /* at most, of most steps */
-  TOGETHER = 8,   /* tasks that a node claims at once */
-  HARM_MS = 150,  /* between two kills or stops, on average */
-  REST_S = 90,    /* for the rest, after the harm */
-  TRIES = 100000, /* no task dies */
+  THREADS = 4,      /* of a node that is a worker */
+  SERIALS = 5,      /* every third task has one of so many serial texts */
+  CLAIM_MS = 600,   /* how long a claim lasts */
+  WORK_MS = 12,     /* at most, of most steps */
+  TOGETHER = 8,     /* tasks that a node claims at once */
+  RESTART_EACH = 8, /* of --server: every eighth harm */
+  HARM_MS = 150,    /* between two kills or stops, on average */
+  REST_S = 90,      /* for the rest, after the harm */
+  TRIES = 100000,   /* no task dies */
   PATIENCE_MS = 60000
 };
 static const char *const steps[] = {"trigger", "function", "stage", "domain", "database"};
@@ -142,7 +143,7 @@ static void begin_task(const dibs_task *task, uint32_t number) {
 static dibs_verdict decide(const dibs_task *task, uint32_t step, bool worker, int64_t *delay_ms) {
   uint32_t dice = chance(100);
   *delay_ms = 40;
-  if (dice < 2) {
+  if (dice < (worker ? 2 : 4)) {
     atomic_fetch_add(&notes->slow, 1);
     dibs__nap_ms(worker ? WORK_MS : 3 * CLAIM_MS / 2); /* a worker extends its claims meanwhile */
   } else {
@@ -319,7 +320,8 @@ static struct { uint32_t kills, stops, restarts; } harm;
 
 static void do_harm(pid_t *nodes, uint64_t *seed) {
   uint32_t node = below(seed, plan.nodes), dice = below(seed, 100);
-  if (plan.server && dice < 4) {
+  uint32_t nth = harm.kills + harm.stops + harm.restarts;
+  if (plan.server && nth % RESTART_EACH == RESTART_EACH / 2) {
     harm.restarts++;
     if (!server("kill") || !server("start")) breaks("the server can't be restarted");
   } else if (dice < 50) {
@@ -346,7 +348,9 @@ static int wait_for_all(void) {
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), INT64_C(1000) * REST_S);
   while (store && counts[0] < plan.tasks && !notes->broken) {
     counts[1] = 0;
-    dibs_tasks_count(store, kind, count_done, counts, NULL);
+    /* (After a failure: once more.) */
+    dibs_status ignored = dibs_tasks_count(store, kind, count_done, counts, NULL);
+    (void)ignored;
     if (!dibs__tick_before(dibs__tick_now(), by))
       breaks("only %" PRIu64 " of %u tasks are done, %" PRIu64 " are not", counts[0], plan.tasks, counts[1]);
     dibs__nap_ms(100);
