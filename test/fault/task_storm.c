@@ -9,7 +9,8 @@
  * The rules:
  *
  *   - no step of a task is accepted twice, and each is accepted once, but for those whose answer nobody received;
- *   - each claim of a task that begins has a larger fence than all before it;
+ *   - each claim of a task that begins has a larger fence than all before it, and from then on no verdict with a
+ *     smaller one is accepted;
  *   - a task with a serial text does not begin before all earlier ones with this text have finished;
  *   - at the end every task is done, once.
  *
@@ -140,16 +141,15 @@ static void begin_task(const dibs_task *task, uint32_t number) {
   }
 }
 
-static dibs_verdict decide(const dibs_task *task, uint32_t step, bool worker, int64_t *delay_ms) {
+static dibs_verdict decide(uint32_t step, int64_t *delay_ms) {
   uint32_t dice = chance(100);
   *delay_ms = 40;
-  if (dice < (worker ? 2 : 4)) {
+  if (dice < 3) {
     atomic_fetch_add(&notes->slow, 1);
-    dibs__nap_ms(worker ? WORK_MS : 3 * CLAIM_MS / 2); /* a worker extends its claims meanwhile */
+    dibs__nap_ms(CLAIM_MS + chance(CLAIM_MS / 2)); /* a worker extends its claims meanwhile */
   } else {
     dibs__nap_ms(chance(WORK_MS));
   }
-  (void)task;
   if (dice < 7) return DIBS_END_WAIT;
   if (dice < 12) return DIBS_END_FAIL;
   if (dice < 14) return DIBS_END_RELEASE;
@@ -181,7 +181,7 @@ static void end_task(dibs_task *task, struct sending *sending) {
   uint32_t number = number_of(task), step = step_of(task);
   dibs_task_end end = {.size = sizeof end, .task = task};
   begin_task(task, number);
-  end.verdict = decide(task, step, false, &end.delay_ms);
+  end.verdict = decide(step, &end.delay_ms);
   if (end.verdict == DIBS_END_NEXT) end.phase = steps[step + 1];
   if (end.verdict == DIBS_END_FAIL) end.text = "as planned";
   bool ends_step = end.verdict == DIBS_END_DONE || end.verdict == DIBS_END_NEXT;
@@ -190,11 +190,15 @@ static void end_task(dibs_task *task, struct sending *sending) {
     atomic_store(&sending->step, step);
     atomic_store(&sending->task, number);
   }
+  uint64_t newest = atomic_load(&notes->tasks[number - 1].fence);
   dibs_status status = DIBS_UNKNOWN;
-  while ((status == DIBS_UNKNOWN || status == DIBS_UNAVAILABLE) && dibs_task_left_ms(task) > 0) {
+  do {
     status = dibs_task_end_many(NULL, &end, 1, NULL);
     if (status == DIBS_OK) status = end.status;
-  }
+  } while ((status == DIBS_UNKNOWN || status == DIBS_UNAVAILABLE) && dibs_task_left_ms(task) > 0);
+  if (status == DIBS_OK && newest > task->fence.value)
+    breaks("a verdict of task %u was accepted with the fence %" PRIu64 ", though %" PRIu64 " had begun", number,
+           task->fence.value, newest);
   count_answer(status, end.verdict, number, step);
   atomic_store(&sending->task, 0);
 }
