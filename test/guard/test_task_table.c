@@ -3,196 +3,13 @@
  * Tasks in the user's own table (R77): every verb, every type of column, wrong content and wrong tables, and programs
  * without dibs that claim the same rows by statements of their own.
  */
-#include "handle/request.h"
-#include "record_bed.h"
+#include "task_bed.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { LONG_MS = 30000, REQUESTS = 4096 };
-
-static struct dibs__request *requests[REQUESTS];
-static size_t request_count;
-
-static int tasks_end(void **state) {
-  while (request_count > 0) dibs__request_drop(requests[--request_count]);
-  return case_end(state);
-}
-#define CASE(f) cmocka_unit_test_setup_teardown(f, case_begin, tasks_end)
-
-static bool on(const char *scheme) {
-  return strcmp(engine->scheme, scheme) == 0;
-}
-
-/* ---- Types of columns ---- */
-
-/* How a program without dibs writes an instant some seconds ago, whose number is between the two texts, and 1970. */
-struct type {
-  const char *scheme, *name;
-  dibs_time_unit unit;
-  bool coarse; /* whole seconds */
-  const char *ago[2], *never;
-};
-#define SQLITE_AT(form)                                                                                                \
-  { "strftime('" form "', 'now', '", " seconds')" }
-#define SQLITE_NOW "strftime('%s', 'now') - "
-#define PG_NOW "clock_timestamp() - interval '"
-#define PG_EPOCH "floor(extract(epoch FROM clock_timestamp()) - "
-#define UTC "UTC_TIMESTAMP(6) - INTERVAL "
-#define EPOCH_Z "1970-01-01T00:00:00.000Z"
-static const struct type all_types[] = {
-    {"sqlite", "TEXT", DIBS_TIME_MS, false, SQLITE_AT("%Y-%m-%d %H:%M:%f"), "'1970-01-01 00:00:00.000'"},
-    {"sqlite", "DATETIME", DIBS_TIME_MS, false, SQLITE_AT("%Y-%m-%dT%H:%M:%fZ"), "'" EPOCH_Z "'"},
-    {"sqlite", "TIMESTAMP", DIBS_TIME_MS, true, SQLITE_AT("%Y-%m-%d %H:%M:%S"), "'1970-01-01 00:00:00'"},
-    {"sqlite", "INTEGER", DIBS_TIME_MS, false, {"1000 * (" SQLITE_NOW, ")"}, "0"},
-    {"sqlite", "INTEGER", DIBS_TIME_S, true, {SQLITE_NOW, ""}, "0"},
-    {"postgres", "timestamptz", DIBS_TIME_MS, false, {PG_NOW, " s'"}, "to_timestamp(0)"},
-    {"postgres", "timestamp(3)", DIBS_TIME_MS, false, {"(" PG_NOW, " s') AT TIME ZONE 'UTC'"}, "'1970-01-01'"},
-    {"postgres", "timestamptz(0)", DIBS_TIME_MS, true, {PG_NOW, " s'"}, "to_timestamp(0)"},
-    {"postgres", "bigint", DIBS_TIME_MS, false, {"1000 * " PG_EPOCH, ")"}, "0"},
-    {"postgres", "integer", DIBS_TIME_S, true, {PG_EPOCH, ")"}, "0"},
-    {"mysql", "DATETIME(6)", DIBS_TIME_MS, false, {UTC, " SECOND"}, "'1970-01-01'"},
-    {"mysql", "DATETIME", DIBS_TIME_MS, true, {UTC, " SECOND"}, "'1970-01-01'"},
-    {"mysql", "TIMESTAMP(3) NULL", DIBS_TIME_MS, false, {"NOW(6) - INTERVAL ", " SECOND"}, "FROM_UNIXTIME(1)"},
-    {"mysql",
-     "TIMESTAMP NOT NULL DEFAULT NOW() ON UPDATE NOW()",
-     DIBS_TIME_MS,
-     true,
-     {"NOW() - INTERVAL ", " SECOND"},
-     "FROM_UNIXTIME(1)"},
-    {"mysql", "BIGINT UNSIGNED", DIBS_TIME_MS, false, {"1000 * (UNIX_TIMESTAMP() - ", ")"}, "0"},
-    {"mysql", "INT", DIBS_TIME_S, true, {"UNIX_TIMESTAMP() - ", ""}, "0"},
-};
-enum { TYPES = sizeof all_types / sizeof all_types[0] };
-
-static const struct type *type; /* of this table */
-
-/* Valid until the fourth call after this one. */
-static const char *ago(int seconds) {
-  static char texts[4][128];
-  static size_t at;
-  char *to = texts[at++ % 4];
-  bool text = on("sqlite") && type->never[0] == '\''; /* it takes what is to be added */
-  snprintf(to, sizeof texts[0], text ? "%s%+d%s" : "%s%d%s", type->ago[0], text ? -seconds : seconds, type->ago[1]);
-  return to;
-}
-
-static dibs_table *gateway_with(const char *key) {
-  make_table("gateway",
-             "id %s, name VARCHAR(80), phase VARCHAR(20), locked_at %s, updated_at %s, fence %s, step VARCHAR(20)", key,
-             type->name, type->name, engine->number);
-  return TABLE(.table = "gateway", .key = "id", .phase = "phase", .locked_at = "locked_at", .updated_at = "updated_at",
-               .fence = "fence", .time_unit = type->unit);
-}
-
-static dibs_table *gateway(void) {
-  return gateway_with(on("sqlite") ? "INTEGER PRIMARY KEY" : "BIGINT PRIMARY KEY");
-}
-
-/* With the engine's finest type. */
-static dibs_table *plain_gateway(void) {
-  for (type = all_types; strcmp(type->scheme, engine->scheme) != 0;) type++;
-  return gateway();
-}
-
-static void add(int id, const char *phase, const char *locked, const char *updated) {
-  sql("INSERT INTO gateway (id, name, phase, locked_at, updated_at, step) VALUES (%d, 'n', '%s', %s, %s, 's')", id,
-      phase, locked, updated);
-}
-
-#define FOR_EACH_TYPE                                                                                                  \
-  for (type = all_types; type < all_types + TYPES; type++)                                                             \
-    if (strcmp(type->scheme, engine->scheme) == 0)
-
-/* ---- Operations ---- */
-
-static struct dibs__task_op *make(dibs_store *s, dibs_table *t) {
-  struct dibs__request *r = dibs__request_make(s, DIBS__FAM_TASK, t, 4096);
-  assert_non_null(r);
-  assert_true(request_count < REQUESTS);
-  requests[request_count++] = r;
-  r->task.table = t;
-  r->task.kind = dibs__request_keep(r, "gateway", 7);
-  r->task.timeout_ms = LONG_MS;
-  r->task.most = 1;
-  return &r->task;
-}
-
-static struct dibs__task_op *carry(struct dibs__task_op *op, enum dibs__task_verb verb, dibs_status want) {
-  dibs_status got =
-      dibs__request_carry((struct dibs__request *)op, (uint16_t)verb, dibs__tick_add_ms(dibs__tick_now(), 20000));
-  if (got != want) fail_msg("verb %d: %s, not %s: %s", verb, dibs_status_name(got), dibs_status_name(want), op->why);
-  return op;
-}
-
-/* Phases: up to two, NULL: none. */
-static struct dibs__task_op *claim_for(dibs_store *s, dibs_table *t, uint32_t most, int64_t timeout_ms, const char *one,
-                                       const char *two) {
-  static dibs__str phases[2];
-  struct dibs__task_op *op = make(s, t);
-  op->most = most;
-  op->timeout_ms = timeout_ms;
-  phases[0] = dibs__str_of(one, one ? strlen(one) : 0);
-  phases[1] = dibs__str_of(two, two ? strlen(two) : 0);
-  op->phases = phases;
-  op->phase_count = (uint32_t)(one != NULL) + (two != NULL);
-  return carry(op, DIBS__TASK_CLAIM, DIBS_OK);
-}
-
-static const struct dibs__task_row *row_of(const struct dibs__task_op *op, uint32_t i) {
-  if (i >= op->got_count) fail_msg("%u tasks, not %u: %s", op->got_count, i + 1, op->why);
-  return &((const struct dibs__task_row *)op->got)[i];
-}
-
-/* Claims exactly this row. */
-static const struct dibs__task_row *claim_row(dibs_store *s, dibs_table *t, const char *key) {
-  const struct dibs__task_op *op = claim_for(s, t, 1, LONG_MS, NULL, NULL);
-  const struct dibs__task_row *row = row_of(op, 0);
-  assert_string_equal(row->key.p, key);
-  return row;
-}
-
-static void claim_none(dibs_store *s, dibs_table *t) {
-  assert_int_equal(claim_for(s, t, 10, LONG_MS, NULL, NULL)->got_count, 0);
-}
-
-static struct dibs__task_item item_of(const struct dibs__task_row *row) {
-  return (struct dibs__task_item){.key = row->key, .fence = row->fence, .locked = row->locked};
-}
-
-static void change(dibs_store *s, dibs_table *t, enum dibs__task_verb verb, struct dibs__task_item *item,
-                   dibs_status want) {
-  struct dibs__task_op *op = make(s, t);
-  op->items = item;
-  op->count = 1;
-  carry(op, verb, DIBS_OK);
-  if (item->status != (dibs__status)want)
-    fail_msg("verb %d: item: %s, not %s: %s", verb, dibs_status_name((dibs_status)item->status), dibs_status_name(want),
-             op->why);
-}
-
-static void end_with(dibs_store *s, dibs_table *t, const struct dibs__task_row *row, enum dibs__task_verdict verdict,
-                     const char *phase, int64_t delay_ms, dibs_status want) {
-  struct dibs__task_item item = item_of(row);
-  item.verdict = verdict;
-  item.phase = dibs__str_of(phase, strlen(phase));
-  item.delay_ms = delay_ms;
-  change(s, t, DIBS__TASK_END, &item, want);
-}
-
-static bool is_never(int id) {
-  return strcmp(cell("SELECT COUNT(*) FROM gateway WHERE id = %d AND locked_at = %s", id, type->never), "1") == 0;
-}
-
-/* Is locked_at of this row between so many seconds ago, as a program without dibs compares it? */
-static bool locked_between(int id, int from_ago, int to_ago) {
-  return strcmp(cell("SELECT COUNT(*) FROM gateway WHERE id = %d AND locked_at >= %s AND locked_at <= %s", id,
-                     ago(from_ago), ago(to_ago)),
-                "1") == 0;
-}
 
 /* ---- Claims ---- */
 
@@ -299,9 +116,9 @@ static void a_repeated_claim_claims_nothing(void **state) {
   dibs_store *s = store_open();
   dibs_table *t = plain_gateway();
   add(1, "a", type->never, type->never);
-  struct dibs__task_op *op = make(s, t);
+  struct dibs__task_op *op = task_make(s, t);
   op->again = true;
-  assert_int_equal(carry(op, DIBS__TASK_CLAIM, DIBS_OK)->got_count, 0);
+  assert_int_equal(task_carry(op, DIBS__TASK_CLAIM, DIBS_OK)->got_count, 0);
   claim_row(s, t, "1");
 }
 
@@ -450,7 +267,7 @@ static void a_bad_item_does_not_harm_the_others(void **state) {
   dibs_store *s = store_open();
   dibs_table *t = plain_gateway();
   for (int i = 1; i <= 5; i++) add(i, "a", type->never, ago(100 - i));
-  if (on("sqlite"))
+  if (on_engine("sqlite"))
     sql("CREATE TRIGGER short BEFORE UPDATE ON gateway WHEN length(new.phase) > 20 BEGIN"
         " SELECT RAISE(ABORT, 'the phase is too long'); END");
   const struct dibs__task_op *claimed = claim_for(s, t, 5, LONG_MS, NULL, NULL);
@@ -462,10 +279,10 @@ static void a_bad_item_does_not_harm_the_others(void **state) {
   items[1].phase = dibs__str_of("longer than twenty bytes", 24);
   items[2].fence.v++;
   items[3].verdict = DIBS__TASK_END_DONE;
-  struct dibs__task_op *op = make(s, t);
+  struct dibs__task_op *op = task_make(s, t);
   op->items = items;
   op->count = 5;
-  carry(op, DIBS__TASK_END, DIBS_OK);
+  task_carry(op, DIBS__TASK_END, DIBS_OK);
   static const dibs_status want[] = {DIBS_OK, DIBS_INVALID, DIBS_STALE, DIBS_UNSUPPORTED, DIBS_OK};
   for (int i = 0; i < 5; i++) assert_int_equal(items[i].status, want[i]);
   assert_true(is_never(1) && is_never(5) && !is_never(2) && !is_never(3) && !is_never(4));
@@ -488,10 +305,10 @@ static void a_thousand_rows_are_claimed_extended_and_ended_at_once(void **state)
   assert_int_equal(claimed->got_count, 1000);
   struct dibs__task_item *items = calloc(1000, sizeof *items);
   for (uint32_t i = 0; i < 1000; i++) items[i] = item_of(row_of(claimed, i));
-  struct dibs__task_op *op = make(s, t);
+  struct dibs__task_op *op = task_make(s, t);
   op->items = items;
   op->count = 1000;
-  carry(op, DIBS__TASK_EXTEND, DIBS_OK);
+  task_carry(op, DIBS__TASK_EXTEND, DIBS_OK);
   char(*locked)[40] = calloc(1000, sizeof *locked);
   for (uint32_t i = 0; i < 1000; i++) {
     assert_int_equal(items[i].status, DIBS_OK);
@@ -500,10 +317,10 @@ static void a_thousand_rows_are_claimed_extended_and_ended_at_once(void **state)
     items[i].verdict = DIBS__TASK_END_NEXT;
     items[i].phase = dibs__str_of("b", 1);
   }
-  op = make(s, t);
+  op = task_make(s, t);
   op->items = items;
   op->count = 1000;
-  carry(op, DIBS__TASK_END, DIBS_OK);
+  task_carry(op, DIBS__TASK_END, DIBS_OK);
   for (uint32_t i = 0; i < 1000; i++) assert_int_equal(items[i].status, DIBS_OK);
   assert_string_equal(
       cell("SELECT COUNT(*) FROM gateway WHERE phase = 'b' AND fence = 1 AND locked_at = %s", type->never), "1000");
@@ -558,7 +375,7 @@ static void of_many_claimers_one_gets_each_row(void **state) {
 /* A row that another session has locked is skipped, without waiting. */
 static void a_locked_row_is_skipped(void **state) {
   (void)state;
-  if (on("sqlite")) return;
+  if (on_engine("sqlite")) return;
   dibs_store *s = store_open();
   dibs_table *t = plain_gateway();
   sql("CREATE INDEX oldest ON gateway (phase, locked_at, updated_at)");
@@ -584,9 +401,10 @@ static void keys_are_their_bytes(void **state) {
   enum { KEYS = sizeof keys / sizeof keys[0] };
   dibs_store *s = store_open();
   for (type = all_types; strcmp(type->scheme, engine->scheme) != 0;) type++;
-  dibs_table *t = gateway_with(on("mysql") ? "VARCHAR(40) COLLATE utf8mb4_bin PRIMARY KEY" : "VARCHAR(40) PRIMARY KEY");
-  if (on("mysql")) sql("SET sql_mode = 'NO_BACKSLASH_ESCAPES'");
-  if (on("mysql")) sql("SET NAMES utf8mb4");
+  dibs_table *t =
+      gateway_with(on_engine("mysql") ? "VARCHAR(40) COLLATE utf8mb4_bin PRIMARY KEY" : "VARCHAR(40) PRIMARY KEY");
+  if (on_engine("mysql")) sql("SET sql_mode = 'NO_BACKSLASH_ESCAPES'");
+  if (on_engine("mysql")) sql("SET NAMES utf8mb4");
   for (size_t i = 0; i < KEYS; i++)
     sql("INSERT INTO gateway (id, phase, locked_at, updated_at) VALUES ('%s', 'a', %s, %s)", i == 0 ? "it''s" : keys[i],
         type->never, ago(500 - (int)i));
@@ -602,10 +420,10 @@ static void keys_are_their_bytes(void **state) {
 
 static void a_uuid_may_be_the_key(void **state) {
   (void)state;
-  if (on("sqlite")) return;
+  if (on_engine("sqlite")) return;
   dibs_store *s = store_open();
   for (type = all_types; strcmp(type->scheme, engine->scheme) != 0;) type++;
-  dibs_table *t = gateway_with(on("mysql") ? "UUID PRIMARY KEY" : "uuid PRIMARY KEY");
+  dibs_table *t = gateway_with(on_engine("mysql") ? "UUID PRIMARY KEY" : "uuid PRIMARY KEY");
   static const char id[] = "6ccd780c-baba-1026-9564-5b8c656024db";
   sql("INSERT INTO gateway (id, phase, locked_at, updated_at) VALUES ('%s', 'a', %s, %s)", id, type->never, ago(5));
   end_with(s, t, claim_row(s, t, id), DIBS__TASK_END_NEXT, "b", 0, DIBS_OK);
@@ -614,10 +432,10 @@ static void a_uuid_may_be_the_key(void **state) {
 /* ---- Listing ---- */
 
 static struct dibs__task_op *list(dibs_store *s, dibs_table *t, struct dibs__task_filter filter, uint32_t most) {
-  struct dibs__task_op *op = make(s, t);
+  struct dibs__task_op *op = task_make(s, t);
   op->filter = filter;
   op->most = most;
-  return carry(op, DIBS__TASK_LIST, DIBS_OK);
+  return task_carry(op, DIBS__TASK_LIST, DIBS_OK);
 }
 
 static void a_list_has_each_row_once(void **state) {
@@ -659,16 +477,17 @@ static void verbs_of_dibs_own_table_are_unsupported(void **state) {
   dibs_store *s = store_open();
   dibs_table *t = plain_gateway();
   static const enum dibs__task_verb verbs[] = {DIBS__TASK_ADD, DIBS__TASK_CHANGE, DIBS__TASK_COUNT, DIBS__TASK_KIND};
-  for (size_t i = 0; i < 4; i++) assert_non_null(strstr(carry(make(s, t), verbs[i], DIBS_UNSUPPORTED)->why, "gateway"));
-  struct dibs__task_op *op = make(s, t);
+  for (size_t i = 0; i < 4; i++)
+    assert_non_null(strstr(task_carry(task_make(s, t), verbs[i], DIBS_UNSUPPORTED)->why, "gateway"));
+  struct dibs__task_op *op = task_make(s, t);
   op->errors = true;
-  carry(op, DIBS__TASK_LIST, DIBS_UNSUPPORTED);
+  task_carry(op, DIBS__TASK_LIST, DIBS_UNSUPPORTED);
   t = TABLE(.table = "gateway", .key = "id", .fence = "fence");
-  assert_non_null(strstr(carry(make(s, t), DIBS__TASK_CLAIM, DIBS_UNSUPPORTED)->why, "locked_at"));
+  assert_non_null(strstr(task_carry(task_make(s, t), DIBS__TASK_CLAIM, DIBS_UNSUPPORTED)->why, "locked_at"));
 }
 
 static void refuses(dibs_store *s, dibs_table *t, const char *words) {
-  const char *why = carry(make(s, t), DIBS__TASK_CLAIM, DIBS_INVALID)->why;
+  const char *why = task_carry(task_make(s, t), DIBS__TASK_CLAIM, DIBS_INVALID)->why;
   if (!strstr(why, words)) fail_msg("\"%s\" is not in \"%s\"", words, why);
 }
 
@@ -695,7 +514,7 @@ static void a_table_that_does_not_fit_is_refused_with_its_column(void **state) {
   fine.fence = "step";
   refuses(s, declare(&fine), "step");
   fine.fence = "fence";
-  fine.locked_at = on("sqlite") ? "amount" : "step"; /* text has no order there */
+  fine.locked_at = on_engine("sqlite") ? "amount" : "step"; /* text has no order there */
   sql("ALTER TABLE gateway ADD COLUMN amount REAL");
   refuses(s, declare(&fine), fine.locked_at);
   fine.locked_at = "locked_at";
@@ -703,7 +522,7 @@ static void a_table_that_does_not_fit_is_refused_with_its_column(void **state) {
   gateway_with(engine->number);
   refuses(s, declare(&fine), "unique");
   sql("DROP TABLE gateway");
-  if (on("sqlite")) return;
+  if (on_engine("sqlite")) return;
   make_table("gateway", "id BIGINT PRIMARY KEY, phase VARCHAR(20), locked_at date, updated_at integer, fence BIGINT");
   refuses(s, declare(&fine), "locked_at");
   fine.locked_at = "updated_at"; /* 32 bits do not hold ms */
@@ -735,15 +554,15 @@ static void wrong_arguments_are_invalid(void **state) {
   (void)state;
   dibs_store *s = store_open();
   dibs_table *t = plain_gateway();
-  struct dibs__task_op *op = make(s, t);
+  struct dibs__task_op *op = task_make(s, t);
   op->timeout_ms = 0;
-  carry(op, DIBS__TASK_CLAIM, DIBS_INVALID);
-  op = make(s, t);
+  task_carry(op, DIBS__TASK_CLAIM, DIBS_INVALID);
+  op = task_make(s, t);
   op->most = 1001;
-  carry(op, DIBS__TASK_CLAIM, DIBS_INVALID);
-  op = make(s, t);
+  task_carry(op, DIBS__TASK_CLAIM, DIBS_INVALID);
+  op = task_make(s, t);
   op->timeout_ms = INT64_MAX;
-  carry(op, DIBS__TASK_EXTEND, DIBS_INVALID);
+  task_carry(op, DIBS__TASK_EXTEND, DIBS_INVALID);
   struct dibs__task_item item = {.key = dibs__str_of("1", 1), .fence = {1}};
   item.verdict = DIBS__TASK_END_NEXT;
   change(s, t, DIBS__TASK_END, &item, DIBS_INVALID); /* without locked_at */
@@ -757,7 +576,7 @@ static void wrong_arguments_are_invalid(void **state) {
 
 static void values_that_are_no_instant_are_never_claimed_and_named(void **state) {
   (void)state;
-  if (!on("sqlite")) return;
+  if (!on_engine("sqlite")) return;
   dibs_store *s = store_open();
   static const char *const odd[] = {"'soon'", "''", "x'00'", "'now'", "2460000.5"};
   FOR_EACH_TYPE {
@@ -781,7 +600,7 @@ static void values_that_are_no_instant_are_never_claimed_and_named(void **state)
 
 static void texts_keep_their_form(void **state) {
   (void)state;
-  if (!on("sqlite")) return;
+  if (!on_engine("sqlite")) return;
   static const struct {
     const char *was, *pattern, *never;
   } forms[] = {
