@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- Claims ---- */
 
@@ -550,6 +551,31 @@ static void a_declaration_needs_all_roles_of_tasks(void **state) {
   assert_message("time_unit");
 }
 
+static void read_ini(const char *text, dibs_status want) {
+  char path[] = "/tmp/dibs-tasks-XXXXXX";
+  int fd = mkstemp(path);
+  dibs_table *t = NULL;
+  assert_true(fd >= 0);
+  assert_int_equal(write(fd, text, strlen(text)), strlen(text));
+  close(fd);
+  dibs_status got = dibs_table_read(path, NULL, &t, &reported);
+  unlink(path);
+  if (got != want) fail_msg("%s: %s", dibs_status_name(got), reported.text);
+  if (t) assert_int_equal(t->time_unit, DIBS__TIME_S);
+  if (t) assert_string_equal(t->updated_at, "u");
+  dibs_table_free(t);
+}
+
+static void a_file_declares_the_roles_of_tasks(void **state) {
+  (void)state;
+  read_ini("[t]\ntable = t\nkey = id\nfence = f\nphase = p\nlocked_at = l\nupdated_at = u\ntime_unit = s\n", DIBS_OK);
+  read_ini("[t]\ntable = t\nkey = id\nfence = f\nphase = p\nlocked_at = l\nupdated_at = u\ntime_unit = min\n",
+           DIBS_INVALID);
+  assert_message("time_unit is ms or s");
+  read_ini("[t]\ntable = t\nkey = id\ntime_unit = s\n", DIBS_INVALID);
+  assert_message("locked_at");
+}
+
 static void wrong_arguments_are_invalid(void **state) {
   (void)state;
   dibs_store *s = store_open();
@@ -675,6 +701,7 @@ int main(int argc, char *argv[]) {
       CASE(verbs_of_dibs_own_table_are_unsupported),
       CASE(a_table_that_does_not_fit_is_refused_with_its_column),
       CASE(a_declaration_needs_all_roles_of_tasks),
+      CASE(a_file_declares_the_roles_of_tasks),
       CASE(wrong_arguments_are_invalid),
       CASE(values_that_are_no_instant_are_never_claimed_and_named),
       CASE(texts_keep_their_form),
