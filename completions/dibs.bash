@@ -19,7 +19,7 @@ _dibs() {
   local cur prev word command='' before=0
   cur=${COMP_WORDS[COMP_CWORD]}
   prev=${COMP_WORDS[COMP_CWORD - 1]}
-  local commands='run lock unlock renew ls show break watch record stock once flag tier stats doctor bench lab help version'
+  local commands='run lock unlock renew ls show break watch record stock once history flag tier stats doctor bench lab help version'
   local strategies='coalesced atomic pessimistic optimistic named fenced child-first none'
   local globals='--store --json --quiet --owner --help'
   local i
@@ -35,6 +35,7 @@ _dibs() {
     case $word in
       --keep) [[ $command == lab ]] || ((i++)) ;; # a flag of the lab
       --claim | --strategy | --table | --if | --percent) ((i++)) ;;
+      --kind | --prefix | --since | --until | --last | --keep-for) ((i++)) ;;
       --store | --owner | --ttl | --wait | --slots | --grace | --at-least | --max | --interval | --count | --rounds | --seconds | --calm | --only | --out | --users | --strategies | --seats | --rows | --processes | --floor | --upset | --html) ((i++)) ;;
       -*) ;;
       *)
@@ -55,22 +56,27 @@ _dibs() {
     --table) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
     --strategy) COMPREPLY=(); mapfile -t COMPREPLY < <(compgen -W 'coalesced atomic pessimistic optimistic named fenced' -- "$cur"); return ;;
     --claim) COMPREPLY=(); return ;;
+    --kind) mapfile -t COMPREPLY < <(compgen -W 'run once cron' -- "$cur"); return ;;
+    --since | --until) mapfile -t COMPREPLY < <(compgen -W '1h 24h 7d' -- "$cur"); return ;;
+    --keep-for) mapfile -t COMPREPLY < <(compgen -W '7d 30d 365d off' -- "$cur"); return ;;
+    --prefix | --last) COMPREPLY=(); return ;;
     --percent) mapfile -t COMPREPLY < <(compgen -W '0 1 10 50 100' -- "$cur"); return ;;
     --owner | --if | --slots | --count | --rounds | --seconds | --calm | --only) COMPREPLY=(); return ;;
   esac
   local options=''
   case $command in
-    run) options='--ttl --wait --try --shared --slots --grace --at-least --max --reenter --' ;;
+    run) options='--ttl --wait --try --shared --slots --grace --at-least --max --reenter --no-history --keep-output --' ;;
     lock) options='--ttl --wait --try --shared --slots' ;;
     renew) options='--ttl' ;;
     break) options='--now --wait' ;;
     watch) options='--interval --count' ;;
     record) options='--table --if --create --force' ;;
     stock) options='--claim --partial --strategy --wait --table' ;;
+    history) options='--failed --kind --prefix --since --until --last --output --keep-for' ;;
     flag) options='--percent' ;;
     tier) options='--force' ;;
     stats | doctor) options='--probe' ;;
-    once) options='--keep --wait --try --ttl --grace --retry --forget --' ;;
+    once) options='--keep --wait --try --ttl --grace --retry --forget --no-history --' ;;
     bench) options='--rounds --seconds --calm --only --floor --upset --smoke --out' ;;
     lab) options='--users --strategies --seconds --seats --rows --rounds --processes --floor --ttl --html --keep --strict' ;;
   esac

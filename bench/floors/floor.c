@@ -219,8 +219,8 @@ static int smoke(const struct floor_engine *engine, const struct options *o) {
   unsigned count = 0;
   bool all = true;
   for (run.strategy = engine->strategies; run.strategy->name; run.strategy++) {
-    const bool lease = run.strategy->kind == FLOOR_LEASE_OWN || run.strategy->kind == FLOOR_LEASE_SHARED;
-    for (int small = 0; small <= (lease || run.strategy->unsafe ? 0 : 1); small++) {
+    const bool books = run.strategy->kind == FLOOR_ALONE || run.strategy->kind == FLOOR_TOGETHER;
+    for (int small = 0; small <= (books && !run.strategy->unsafe ? 1 : 0); small++) {
       run.limit = small ? SMOKE_LIMIT : INT64_C(1000000000000);
       bool ok = run_one(&run, false, true, &result) && result.done > 0 && (!small || result.done <= SMOKE_LIMIT);
       printf("%sok %u - %s%s\n", ok ? "" : "not ", ++count, run.strategy->name, small ? " up to the limit" : "");

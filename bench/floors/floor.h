@@ -39,10 +39,11 @@ struct floor_link {
 };
 
 enum floor_kind {
-  FLOOR_ALONE,       /* each user books on a connection of its own */
-  FLOOR_TOGETHER,    /* one writer books for all waiting users */
-  FLOOR_LEASE_OWN,   /* each user acquires and releases a name of its own */
-  FLOOR_LEASE_SHARED /* all users try to acquire one name until they have it, and release it at once */
+  FLOOR_ALONE,        /* each user books on a connection of its own */
+  FLOOR_TOGETHER,     /* one writer books for all waiting users */
+  FLOOR_LEASE_OWN,    /* each user acquires and releases a name of its own */
+  FLOOR_LEASE_SHARED, /* all users try to acquire one name until they have it, and release it at once */
+  FLOOR_TASKS         /* the users drain a queue, `pairs` tasks at a time: claimed, then deleted */
 };
 
 struct floor_strategy {
@@ -50,7 +51,7 @@ struct floor_strategy {
   enum floor_kind kind;
   bool unsafe;       /* loses updates: the strategy shows that */
   unsigned prepared; /* for the engine: a bit for each statement that a connection prepares */
-  uint32_t pairs;    /* FLOOR_LEASE_OWN: this many pairs share a round trip; 0: each operation alone */
+  uint32_t pairs;    /* FLOOR_LEASE_OWN: this many pairs share a round trip; 0: each operation alone.  FLOOR_TASKS */
   enum floor_answer (*book)(struct floor_link *link, const struct floor_claim *claim); /* FLOOR_ALONE */
   /* FLOOR_TOGETHER: all of them, or FLOOR_FULL and none if they do not all fit. */
   enum floor_answer (*book_all)(struct floor_link *link, const struct floor_claim *const claims[], size_t count);
@@ -82,6 +83,11 @@ struct floor_engine {
   enum floor_answer (*release)(struct floor_link *link, int32_t name, int32_t owner);
   /* For strategies with pairs: acquires and releases `count` names from `name` on, in one round trip. */
   enum floor_answer (*pairs)(struct floor_link *link, int32_t name, uint32_t count, int32_t owner);
+  /* For FLOOR_TASKS: creates a queue with so many tasks; claims and deletes `count` of them, FLOOR_FULL: there are
+   * fewer (which are left claimed). */
+  bool (*fill)(struct floor_link *link, int64_t tasks);
+  enum floor_answer (*drain)(struct floor_link *link, uint32_t count);
+  bool (*tasks)(struct floor_link *link, int64_t *left);
   /* An engine has both or none. Acquires `count` names from `name` on for ten minutes, in one round trip; reports the
    * memory of the server. */
   bool (*hold)(struct floor_link *link, int32_t name, uint32_t count, int32_t owner);

@@ -41,6 +41,10 @@ static const char *const texts[STATEMENTS] = {
     [ACQUIRE] = ("UPDATE floor_lease SET owner = $2::int4, fence = fence + 1, until = now() + interval '10 s' "
                  "WHERE name = $1::int4 AND (owner IS NULL OR until < now()) RETURNING fence"),
     [RELEASE] = "UPDATE floor_lease SET owner = NULL WHERE name = $1::int4 AND owner = $2::int4",
+    [CLAIM_TASKS] = ("WITH c AS (UPDATE floor_task SET state = 1, fence = fence + 1 WHERE id IN"
+                     " (SELECT id FROM floor_task WHERE state = 0 ORDER BY id LIMIT $1::int8 FOR UPDATE SKIP LOCKED)"
+                     " RETURNING id) SELECT count(*), coalesce(array_agg(id), '{}') FROM c"),
+    [DELETE_TASKS] = "DELETE FROM floor_task WHERE id = ANY($1::int8[]) AND state = 1",
 };
 
 const int floor_pg_binary[PARAMS_MOST] = {1, 1, 1, 1};
@@ -125,6 +129,28 @@ static enum floor_answer release(struct floor_link *link, int32_t name, int32_t 
   return FLOOR_BROKEN;
 }
 
+/* ---- Tasks ---- */
+
+static enum floor_answer drain(struct floor_link *link, uint32_t count) {
+  uint64_t most = htobe64(count);
+  struct params p = floor_pg_none, ids = floor_pg_none;
+  PGresult *got;
+  floor_pg_add(&p, &most, sizeof most);
+  enum floor_answer answer = floor_pg_request((struct link *)link, CLAIM_TASKS, &p, NULL, &got);
+  if (answer == FLOOR_DONE && floor_pg_number(got, 0) < (int64_t)count) answer = FLOOR_FULL;
+  if (answer == FLOOR_DONE) {
+    long rows;
+    floor_pg_add(&ids, PQgetvalue(got, 0, 1), (size_t)PQgetlength(got, 0, 1)); /* the array as it came */
+    answer = floor_pg_request((struct link *)link, DELETE_TASKS, &ids, &rows, NULL);
+    if (answer == FLOOR_DONE && rows != (long)count) {
+      snprintf(link->why, sizeof link->why, "%ld of %u claimed tasks were there", rows, count);
+      answer = FLOOR_BROKEN;
+    }
+  }
+  PQclear(got);
+  return answer;
+}
+
 /* ---- Tables and connections ---- */
 
 static bool run(struct link *l, const char *text) {
@@ -186,6 +212,31 @@ static bool setup(struct floor_link *link, int64_t limit, int32_t names) {
   return run((struct link *)link, text);
 }
 
+static bool fill(struct floor_link *link, int64_t tasks) {
+  char text[800];
+  snprintf(text, sizeof text,
+           "DROP TABLE IF EXISTS floor_task;"
+           "CREATE TABLE floor_task(id bigserial PRIMARY KEY, state smallint NOT NULL DEFAULT 0,"
+           " fence int NOT NULL DEFAULT 0, payload text) WITH (fillfactor = 70);"
+           "CREATE INDEX floor_task_ready ON floor_task(id) WHERE state = 0;"
+           "INSERT INTO floor_task(payload) SELECT 'payload ' || n FROM generate_series(1, %lld) AS n;"
+           "ANALYZE floor_task",
+           (long long)tasks);
+  return run((struct link *)link, text);
+}
+
+static bool count_tasks(struct floor_link *link, int64_t *left) {
+  struct link *l = (struct link *)link;
+  PGresult *got = PQexecParams(l->pg, "SELECT count(*) FROM floor_task", 0, NULL, NULL, NULL, NULL, 1);
+  bool ok = floor_pg_fine(got);
+  if (ok)
+    *left = floor_pg_number(got, 0);
+  else
+    floor_pg_failed(l, got);
+  PQclear(got);
+  return ok;
+}
+
 static bool audit(struct floor_link *link, struct floor_audit *a) {
   struct link *l = (struct link *)link;
   PGresult *got = PQexecParams(l->pg,
@@ -235,6 +286,9 @@ static const struct floor_engine engine = {
     .capacity = capacity,
     .acquire = acquire,
     .release = release,
+    .fill = fill,
+    .drain = drain,
+    .tasks = count_tasks,
     .version = version,
 };
 

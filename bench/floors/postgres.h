@@ -26,6 +26,8 @@ enum statement {
   UNLOCK,
   ACQUIRE,
   RELEASE,
+  CLAIM_TASKS,
+  DELETE_TASKS,
   STATEMENTS
 };
 

@@ -309,6 +309,7 @@ static enum floor_answer book_coalesced1(struct floor_link *link, const struct f
 /* ---- All of them ---- */
 
 #define TRANSACTION (FLOOR_PG_BIT(BEGIN) | FLOOR_PG_BIT(COMMIT) | FLOOR_PG_BIT(ROLLBACK))
+#define TASKS (FLOOR_PG_BIT(CLAIM_TASKS) | FLOOR_PG_BIT(DELETE_TASKS))
 const struct floor_strategy floor_pg_strategies[] = {
     {.name = "none",
      .what = "read, write back, claim, commit, with no lock: loses updates",
@@ -374,6 +375,18 @@ const struct floor_strategy floor_pg_strategies[] = {
      .what = "the same on one name, tried until it is granted",
      .kind = FLOOR_LEASE_SHARED,
      .prepared = FLOOR_PG_BIT(ACQUIRE) | FLOOR_PG_BIT(RELEASE)},
+    {.name = "task-1",
+     .what = "drains a queue: claims a task by SKIP LOCKED, then deletes it",
+     .kind = FLOOR_TASKS,
+     .pairs = 1,
+     .prepared = TASKS},
+    {.name = "task-10",
+     .what = "the same with 10 tasks at a time",
+     .kind = FLOOR_TASKS,
+     .pairs = 10,
+     .prepared = TASKS},
+    {.name = "task-100", .what = "with 100", .kind = FLOOR_TASKS, .pairs = 100, .prepared = TASKS},
+    {.name = "task-1000", .what = "with 1000", .kind = FLOOR_TASKS, .pairs = 1000, .prepared = TASKS},
     {.name = NULL},
 };
 

@@ -13,6 +13,7 @@
 #include <sys/resource.h>
 
 /* A refused try sleeps for a random time below a bound that doubles with each try, between these. */
+enum { TASKS_A_SECOND = 20000 /* of one in each batch */, TASKS_A_SECOND_MOST = 500000 };
 enum { BACKOFF_FIRST_US = 500, BACKOFF_MOST_US = 512000, BACKOFF_DOUBLES = 10 };
 
 struct waiters;
@@ -110,6 +111,8 @@ static enum floor_answer once(struct user *u) {
                                           pairs_of(u->waiters->run), u->number + 1);
   case FLOOR_LEASE_SHARED:
     return lease(u, true);
+  case FLOOR_TASKS:
+    return u->waiters->run->engine->drain(u->link, pairs_of(u->waiters->run));
   }
   assert(!"a kind");
   return FLOOR_BROKEN;
@@ -219,6 +222,20 @@ out:
   return ok && result->errors == 0;
 }
 
+/* More tasks than the users can drain in this time, as far as that can be known; else the run ends earlier. */
+static int64_t tasks_of(const struct floor_run *run) {
+  int64_t a_second = (int64_t)pairs_of(run) * TASKS_A_SECOND;
+  if (a_second > TASKS_A_SECOND_MOST) a_second = TASKS_A_SECOND_MOST;
+  return (int64_t)((double)a_second * (run->seconds < 0.2 ? 0.2 : run->seconds));
+}
+
+static bool look_tasks(const struct floor_run *run, int64_t left, struct floor_result *r) {
+  int64_t done = (int64_t)r->done, all = tasks_of(run);
+  if (done + left == all) return true;
+  snprintf(r->why, sizeof r->why, "%" PRId64 " tasks of %" PRId64 " were done, %" PRId64 " remain", done, all, left);
+  return false;
+}
+
 /* The tables contain each answered booking once, and nothing else. */
 static bool look(const struct floor_run *run, struct floor_result *r) {
   const struct floor_audit *a = &r->audit;
@@ -255,12 +272,15 @@ bool floor_run(const struct floor_run *run, struct floor_result *result) {
   result->reached = true;
   snprintf(result->version, sizeof result->version, "%s", engine->version(link));
   if (!engine->setup(link, run->limit, (int32_t)(run->users * pairs_of(run)))) goto result;
+  if (run->strategy->kind == FLOOR_TASKS && !engine->fill(link, tasks_of(run))) goto result;
   if (run->strategy->kind == FLOOR_TOGETHER && !(writer = engine->open(run->uri, run->strategy, result->why))) goto out;
   ok = users_all(run, writer, result);
   if (!ok) goto out;
-  ok = engine->audit(link, &result->audit);
+  int64_t left = 0;
+  bool tasks = run->strategy->kind == FLOOR_TASKS;
+  ok = engine->audit(link, &result->audit) && (!tasks || engine->tasks(link, &left));
   if (!ok) goto result;
-  result->right = look(run, result);
+  result->right = tasks ? look_tasks(run, left, result) : look(run, result);
   goto out;
 result:
   memcpy(result->why, link->why, sizeof result->why);

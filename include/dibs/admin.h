@@ -128,6 +128,75 @@ typedef int (*dibs_metric_fn)(const dibs_metric *metric, void *user);
  * OK, also if `fn` stopped it; INVALID; NO_MEMORY. */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_metrics(dibs_store *store, dibs_metric_fn fn, void *user, dibs_error *error);
 
+/* ---- What ran ------------------------------------------------------------------------------------------------------
+ */
+
+/* `dibs run`, `dibs once` and `dibs cron` leave a row for each run in the store: in SQLite, PostgreSQL and MariaDB, and
+ * of several tiers at the anchor.  Redis alone keeps none.  A row is written after the run, and no lease depends on
+ * it: if the store does not answer then, the row is lost. */
+
+typedef enum dibs_run_end {
+  DIBS_RUN_DONE = 0,     /* exit status 0 */
+  DIBS_RUN_FAILED = 1,   /* another exit status: `code` */
+  DIBS_RUN_LOST = 2,     /* the lease was lost */
+  DIBS_RUN_OVERTIME = 3, /* it was ended because it took longer than it may */
+  DIBS_RUN_KILLED = 4,   /* by the signal `code` */
+  DIBS_RUN_NOT_RUN = 5   /* the command could not be started */
+} dibs_run_end;
+
+/* Instants are in ms since 1970: by the store's clock in a listing, by this machine's clock in dibs_runs_add. */
+typedef struct dibs_run_info {
+  size_t size;
+  const char *name;    /* of the lease, key or job */
+  const char *kind;    /* "run", "once", "cron", or a word of yours */
+  const char *host;    /* where it ran: "user@host:pid" */
+  const char *command; /* up to 512 bytes; a longer one is cut at its end.  NULL: none */
+  const char *output;  /* the last bytes, 4096 at most, any bytes; in a listing with a NUL after them.  NULL: none */
+  size_t output_length;
+  dibs_fence fence; /* 0: none */
+  uint64_t task;    /* 0: none */
+  dibs_run_end how;
+  int32_t code;     /* the exit status or the signal */
+  int64_t began_ms; /* dibs_runs_add: 0: as ended_ms */
+  int64_t ended_ms; /* dibs_runs_add: 0: now */
+} dibs_run_info;
+#define DIBS_RUN_INFO_INIT DIBS__INIT(dibs_run_info)
+
+enum { DIBS_RUNS_FAILED = 1 };
+#define DIBS_RUNS_KEEP_DEFAULT INT64_C(-1) /* 30 days */
+#define DIBS_RUNS_KEEP_MAX_MS INT64_C(315619200000)
+
+/* A member that is 0 or NULL does not limit the listing. */
+typedef struct dibs_runs_options {
+  size_t size;
+  const char *name;           /* runs of this name */
+  const char *prefix;         /* of names that begin so */
+  const char *kind;           /* of this kind */
+  uint32_t flags;             /* DIBS_RUNS_FAILED: only those that did not end DONE */
+  uint32_t most;              /* so many */
+  int64_t since_ms, until_ms; /* that ended at or after since_ms, and before until_ms: ms since 1970, store's clock */
+} dibs_runs_options;
+#define DIBS_RUNS_OPTIONS_INIT DIBS__INIT(dibs_runs_options)
+
+/* Return 0 to continue, anything else to stop.  The run and its strings are valid during the call. */
+typedef int (*dibs_run_fn)(const dibs_run_info *run, void *user);
+
+/* Calls `fn` for each kept run that `options` (NULL: all) choose, the latest end first.  Blocks for I/O.
+ * OK, also if `fn` stopped it or there are none; INVALID; or a failure of the store: UNSUPPORTED (it keeps no
+ * history). */
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_runs(dibs_store *store, const dibs_runs_options *options, dibs_run_fn fn,
+                                                void *user, dibs_error *error);
+
+/* Keeps a run of your own; all that it points to is copied.  host NULL: the owner of the store.  Blocks for I/O.
+ * OK, also if the store is set to keep none; INVALID; or a failure of the store: UNSUPPORTED, UNKNOWN (it may be
+ * kept). */
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_runs_add(dibs_store *store, const dibs_run_info *run, dibs_error *error);
+
+/* Sets for how long the store keeps each run that ends from now on: 0 keeps none, DIBS_RUNS_KEEP_DEFAULT 30 days.  The
+ * setting is the store's, for all clients.  Blocks for I/O.
+ * OK; INVALID; or a failure of the store: UNSUPPORTED. */
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_runs_keep(dibs_store *store, int64_t keep_ms, dibs_error *error);
+
 /* ---- Several tiers ---------------------------------------------------------------------------------------------- */
 
 /* A store may consist of several tiers: "redis://cache,mysql://db/app".  The first is the preferred one.  The last is

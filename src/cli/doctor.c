@@ -235,7 +235,9 @@ static void check_tier(struct doctor *d, const dibs_tier_info *tier, bool anchor
                   "see dibs tier status for the clients that can reach it; dibs returns to the tier by itself",
                   "%s is down by the vote of its clients; it serves %u of 100 buckets", tier->name, tier->buckets);
   else if (tier->buckets < tier->wanted)
-    doctor_report(d, "tier", "the rest follows as soon as the tiers that serve them are reachable",
+    doctor_report(d, "tier",
+                  "a running client moves the rest as soon as their tiers are reachable and earlier moves have ended; "
+                  "without one, dibs tier move moves them",
                   "%s serves %u of the %u buckets that it should serve", tier->name, tier->buckets, tier->wanted);
   else
     doctor_report(d, "tier", NULL, "%s is %s%s, serves %u of 100 buckets, is rolled out to %u%%", tier->name,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* See cli.h. */
+/* `dibs once`: see below. */
 #include "cli/cli.h"
 #include "cli/run.h"
 #include "guard/guard.h"
@@ -13,134 +13,6 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-enum {
-  AHEAD = 65536,     /* read before it is written: a pipe's worth */
-  READ_ONCE = 16384, /* in one call */
-  LAST_READS = 128   /* after the command's end; any process that still writes then was left running by it */
-};
-
-/* `ends` are for the command; close them once it has them.  CLI_DONE, or CLI_FAILED after a message. */
-static int tee_open(struct tee *tee, const struct cli_globals *g, int ends[CAPTURED_STREAMS]) {
-  *tee = (struct tee){.stream = {{.from = -1, .to = STDOUT_FILENO}, {.from = -1, .to = STDERR_FILENO}}};
-  dibs__cli_captured_begin(&tee->captured);
-  ends[CAPTURED_OUT] = ends[CAPTURED_ERR] = -1;
-  for (int i = 0; i < CAPTURED_STREAMS; i++) {
-    int both[2];
-    if (pipe2(both, O_CLOEXEC) != 0)
-      return dibs__cli_fail(g, CLI_FAILED, "", "cannot create a pipe for the command's output: %s", strerror(errno));
-    fcntl(both[0], F_SETFL, O_NONBLOCK);
-    tee->stream[i].from = both[0];
-    ends[i] = both[1];
-  }
-  return CLI_DONE;
-}
-
-static void end_reading(struct tee_stream *s) {
-  if (s->from >= 0) close(s->from);
-  s->from = -1;
-}
-
-static void tee_close(struct tee *tee) {
-  for (int i = 0; i < CAPTURED_STREAMS; i++) {
-    end_reading(&tee->stream[i]);
-    free(tee->stream[i].pending);
-    tee->stream[i].pending = NULL;
-  }
-  dibs__cli_captured_free(&tee->captured);
-}
-
-/* ---- Reading ---- */
-
-/* false: out of memory; the output is kept, but not passed on. */
-static bool append(struct tee_stream *s, const char *bytes, size_t len) {
-  if (s->at > 0) {
-    memmove(s->pending, s->pending + s->at, s->len);
-    s->at = 0;
-  }
-  if (s->len + len > s->capacity) {
-    size_t capacity = s->capacity * 2 + len;
-    char *pending = realloc(s->pending, capacity);
-    if (pending == NULL) return false;
-    s->pending = pending;
-    s->capacity = capacity;
-  }
-  memcpy(s->pending + s->len, bytes, len);
-  s->len += len;
-  return true;
-}
-
-/* false: there is no more output for now, or at all. */
-static bool read_some(struct tee *tee, int nr) {
-  struct tee_stream *s = &tee->stream[nr];
-  char bytes[READ_ONCE];
-  ssize_t got;
-  if (s->from < 0) return false;
-  do got = read(s->from, bytes, sizeof bytes);
-  while (got < 0 && errno == EINTR);
-  if (got < 0 && errno == EAGAIN) return false;
-  if (got <= 0) {
-    end_reading(s);
-    return false;
-  }
-  dibs__cli_captured_add(&tee->captured, nr, bytes, (size_t)got);
-  if (s->broken == 0 && !append(s, bytes, (size_t)got)) s->broken = ENOMEM;
-  return true;
-}
-
-/* ---- Writing ---- */
-
-static void write_some(struct tee_stream *s, size_t most) {
-  ssize_t sent = dibs__cli_write_now(s->to, s->pending + s->at, s->len < most ? s->len : most);
-  if (sent < 0 && errno == EAGAIN) return;
-  if (sent < 0) {
-    s->broken = errno;
-    s->len = 0;
-    return;
-  }
-  s->at += (size_t)sent;
-  s->len -= (size_t)sent;
-}
-
-void dibs__cli_tee_request(const struct tee *tee, struct pollfd polls[TEE_POLLS]) {
-  for (int i = 0; i < CAPTURED_STREAMS; i++) {
-    const struct tee_stream *s = &tee->stream[i];
-    polls[2 * i] = (struct pollfd){.fd = s->len < AHEAD ? s->from : -1, .events = POLLIN};
-    polls[2 * i + 1] = (struct pollfd){.fd = s->len > 0 ? s->to : -1, .events = POLLOUT};
-  }
-}
-
-void dibs__cli_tee_step(struct tee *tee, const struct pollfd polls[TEE_POLLS]) {
-  for (int i = 0; i < CAPTURED_STREAMS; i++) {
-    struct tee_stream *s = &tee->stream[i];
-    if (polls[2 * i].revents != 0) read_some(tee, i);
-    /* A writable pipe takes so much; if both streams are one pipe, the second write may find it full. */
-    if (polls[2 * i + 1].revents != 0 && s->len > 0) write_some(s, PIPE_BUF);
-  }
-}
-
-/* The command has ended: reads its remaining output. */
-static void tee_finish(struct tee *tee) {
-  for (int i = 0; i < CAPTURED_STREAMS; i++)
-    for (int reads = 0; reads < LAST_READS && read_some(tee, i); reads++) continue;
-}
-
-/* Writes the pending output; may block.  CLI_DONE; or CLI_FAILED, after a message, if it could not be written.  A
- * missing reader, or a stream that was closed at the start of dibs, is not a failure. */
-static int tee_flush(struct tee *tee, const struct cli_globals *g) {
-  int error = 0;
-  for (int i = 0; i < CAPTURED_STREAMS; i++) {
-    struct tee_stream *s = &tee->stream[i];
-    while (s->len > 0) {
-      struct pollfd ready = {.fd = s->to, .events = POLLOUT};
-      if (poll(&ready, 1, -1) < 0 && errno != EINTR) break;
-      write_some(s, PIPE_BUF);
-    }
-    if (s->broken != 0 && s->broken != EPIPE && s->broken != EBADF) error = s->broken;
-  }
-  if (error == 0) return CLI_DONE;
-  return dibs__cli_fail(g, CLI_FAILED, "", "cannot pass on the command's output: %s", strerror(error));
-}
 
 /*
  * `dibs once KEY -- CMD...`: runs CMD once in the fleet, and repeats its result to later callers: its output, on the
@@ -301,14 +173,14 @@ static int finish_once(struct once *once) {
   bool ran = run->start_error == 0 && !run->orphaned && !run->lost && !run->late;
   int code = ran ? dibs__cli_run_code(run->status) : CLI_DONE;
   const char *why_not = ran ? no_answer(once) : NULL;
-  tee_finish(&once->tee);
+  dibs__cli_tee_finish(&once->tee);
   bool keeps = ran && why_not == NULL;
   r.code = keeps ? store_result(once, code, &r) : code;
   if (!keeps) dibs__once_leave(run->store, once->key, run->lease);
-  dibs_status released = dibs_release(run->lease, NULL);
+  dibs_status released = run->released = dibs_release(run->lease, NULL);
   /* From here on a signal may end dibs, because the reader of its output may be slow. */
   sigprocmask(SIG_SETMASK, &run->signals.before, NULL);
-  int flushed = tee_flush(&once->tee, g);
+  int flushed = dibs__cli_tee_flush(&once->tee, g);
   int trouble = dibs__cli_run_trouble(run, keeps ? DIBS_OK : released);
   if (trouble != CLI_DONE) return trouble;
   for (int i = 0; i < CAPTURED_STREAMS; i++) r.written[i] = once->tee.captured.written[i];
@@ -336,7 +208,11 @@ static int under_lease(struct once *once) {
       status = dibs__once_begin(run->store, once->key, run->lease, &once->answer, &error);
   }
   int code = status == DIBS_OK ? dibs__cli_run_command(run) : CLI_DONE;
-  if (status == DIBS_OK && code == CLI_DONE) return finish_once(once);
+  if (status == DIBS_OK && code == CLI_DONE) {
+    code = finish_once(once);
+    dibs__cli_run_keep(run, once->key);
+    return code;
+  }
   dibs_release(run->lease, NULL);
   if (status == DIBS_REPLAY) return replay(once);
   return status == DIBS_OK ? code : dibs__cli_fail_status(run->globals, status, &error, once->key);
@@ -394,7 +270,7 @@ int dibs__cli_once(struct cli_call *call) {
   struct once once = {.values = v, .key = key, .keep_ms = v->keep_ms == CLI_UNSET ? DIBS__ONCE_KEEP_MS : v->keep_ms};
   char name[DIBS_NAME_MAX + 1];
   int ends[CAPTURED_STREAMS];
-  int code = tee_open(&once.tee, &v->globals, ends);
+  int code = dibs__cli_tee_open(&once.tee, &v->globals, ends);
   if (strlen(key) <= DIBS_NAME_MAX) /* otherwise the library refuses it */
     dibs__once_name(key, name);
   else
@@ -404,7 +280,8 @@ int dibs__cli_once(struct cli_call *call) {
                           .argv = call->rest,
                           .out = ends[CAPTURED_OUT],
                           .err = ends[CAPTURED_ERR],
-                          .tee = &once.tee};
+                          .tee = &once.tee,
+                          .kind = dibs__cli_history_is_off(v) ? NULL : "once"};
   if (code == CLI_DONE) {
     code = dibs__cli_run_begin(&once.run, v);
     for (int i = 0; i < CAPTURED_STREAMS; i++) close(ends[i]);
@@ -415,6 +292,6 @@ int dibs__cli_once(struct cli_call *call) {
     sigaction(SIGPIPE, &before, NULL);
     dibs__cli_run_end(&once.run);
   }
-  tee_close(&once.tee);
+  dibs__cli_tee_close(&once.tee);
   return code;
 }

@@ -21,7 +21,7 @@ struct cli_spawn {
   char *const *argv;
   const sigset_t *mask; /* of the child */
   int tty;              /* given to the child before it runs; -1: not */
-  int out, err;         /* its standard output and error; -1: ours */
+  int in, out, err;     /* its standard streams; -1: ours */
 };
 /* Starts argv in a process group of its own, found by PATH as execvp does.  0 and *pid, or the errno of exec.  The
  * kernel kills the started process (SIGKILL) when the calling thread ends; a set-user-ID or set-capability program and
@@ -108,8 +108,9 @@ struct minder_plan {
   char *const *argv;
   sigset_t mask; /* the command's */
   int64_t grace_ms;
-  int tty;      /* -1: none */
-  int out, err; /* the command's standard output and error; -1: as dibs' */
+  int tty;          /* -1: none */
+  int in, out, err; /* the command's standard streams; -1: as dibs' */
+  bool task;        /* `name` is the kind of a task, and not a lease */
 };
 
 struct minder {
@@ -119,6 +120,54 @@ struct minder {
 
 /* Forks the minder; the process must have one thread.  CLI_DONE, or CLI_FAILED, said. */
 int dibs__cli_minder_start(const struct minder_plan *plan, struct minder *minder);
+
+/* The minder itself, in a process of one thread that was forked for it; `dibs` is its end of the socket. */
+_Noreturn void dibs__cli_mind(const struct minder_plan *plan, int dibs);
+
+/*
+ * The launcher: a small process that forks minders for a process that has several threads by then (launch.c).
+ *
+ *   dibs -- launcher -- minder -- command
+ *
+ * It is forked before the store is opened.  For each command it gets one message, and the minder's end of a socket
+ * pair: from then on dibs and the minder talk to each other, as above.  It ends when dibs is gone; minders end their
+ * commands by themselves.
+ */
+struct launcher {
+  pid_t pid;
+  int fd;
+};
+
+enum { LAUNCH_TEXT_MAX = 131072 };
+
+struct launch {
+  const char *name;               /* for messages */
+  const char *const *argv;        /* NULL at the end */
+  const char *const *environment; /* "K=V", added to that of dibs; NULL at the end */
+  int64_t grace_ms;
+  int in, out; /* standard input; standard output and error */
+};
+
+/* CLI_DONE, or CLI_FAILED after a message.  The process has one thread; `mask` is that of the commands. */
+int dibs__cli_launcher_start(const struct cli_globals *globals, const sigset_t *mask, struct launcher *launcher);
+/* Makes a minder, which waits for MINDER_START.  Its socket, to be closed; -1 and errno. */
+int dibs__cli_launch(const struct launcher *launcher, const struct launch *launch);
+void dibs__cli_launcher_end(struct launcher *launcher);
+/*
+ * A starter forks minders on request: `dibs worker` has threads and can't.  It is forked before the store is opened,
+ * has one thread, and ends with dibs.
+ *
+ *   dibs -- starter -- minder -- command
+ */
+struct starter {
+  pid_t pid;
+  int fd;
+};
+/* Forks it; the process must have one thread.  CLI_DONE, or CLI_FAILED after a message. */
+int dibs__cli_starter_start(const struct minder_plan *plan, struct starter *starter);
+/* A minder for one command with these standard streams: `in`, and `out` for both others.  The caller closes them.
+ * false, and errno. */
+bool dibs__cli_starter_request(const struct starter *starter, int in, int out, struct minder *minder);
 
 /* false: it is gone. */
 bool dibs__cli_minder_send(int fd, const struct minder_head *head, const char *text, size_t length);
@@ -151,6 +200,14 @@ bool dibs__cli_ending_step(struct ending *ending, bool none_left);
 
 struct tee;
 
+/* A command's output, whose last bytes are kept. */
+struct tail_pipe {
+  int from; /* does not block; -1: at its end */
+  struct cli_tail tail;
+};
+/* Reads what is there. */
+void dibs__cli_tail_pipe_read(struct tail_pipe *pipe);
+
 struct run {
   const struct cli_globals *globals;
   const char *name;
@@ -166,7 +223,14 @@ struct run {
   int alarm, tty;  /* tty: -1 when there is none */
   int out, err;    /* the command's; -1: ours.  Set before begin */
   struct tee *tee; /* reads the other ends; NULL: they have no reader */
-  dibs__tick began;
+  dibs__tick began, ended;
+  const char *kind;     /* for the history; NULL: it is not kept */
+  dibs_status released; /* the answer to the release of the lease */
+  /* Of a task: */
+  int64_t (*left_ms)(const struct run *run); /* how long its claim certainly lasts.  NULL: `lease` says it */
+  struct tail_pipe *tail;                    /* NULL: none */
+  pid_t orphans;                             /* orphans are below it when the minder is killed; 0: below dibs */
+  int end_fd;                                /* readable: end the command now; -1: none */
 
   /* While it runs. */
   pid_t command; /* its pid and its group; 0 before it starts */
@@ -176,6 +240,7 @@ struct run {
   bool acting;   /* the minder has sent TERM; else dibs does, at act_at */
   bool late;     /* the minder ended it by itself, at the deadline */
   bool overtime; /* it ran longer than max_ms, and dibs gave the order to end it */
+  bool stopped;  /* end_fd was readable, and dibs gave the order to end it */
   bool orphaned; /* the minder was killed */
   int ended_by;  /* a signal that was passed on and asks to end; 0: none */
   bool over;
@@ -195,10 +260,24 @@ int dibs__cli_run_begin(struct run *run, const struct cli_values *values);
 void dibs__cli_run_end(struct run *run);
 /* Runs it to its end, under the held lease.  CLI_DONE; or an exit code after a message, and nothing was run. */
 int dibs__cli_run_command(struct run *run);
+/* The same with an environment of the caller's: "K=V" and "K=" (remove K), each with its NUL.  run->minder, alarm and
+ * began are set. */
+void dibs__cli_run_loop(struct run *run, const char *environment, size_t length);
+/* Appends a string to such an environment; one that does not fit is left out. */
+void dibs__cli_run_variable(char to[MINDER_TEXT_MAX], size_t *length, const char *key, const char *value);
+/* "the command exited with 3". */
+void dibs__cli_run_describe(char *to, size_t size, int status);
+/* A time between TERM and KILL that suits a lease, or a claim, of so long. */
+int64_t dibs__cli_run_grace(int64_t ttl_ms);
 /* Whether the outcome is more than a status: an exit code, after a message.  CLI_DONE: run->status has it.  `released`
  * is the answer to the release of the lease. */
 int dibs__cli_run_trouble(struct run *run, dibs_status released);
 /* As a shell reports it. */
 int dibs__cli_run_code(int status);
+/* Keeps the run in the history of its store, which is open: after the release of the lease, and for a second at most.
+ */
+void dibs__cli_run_keep(const struct run *run, const char *name);
+/* By --no-history or DIBS_HISTORY=off. */
+bool dibs__cli_history_is_off(const struct cli_values *values);
 
 #endif

@@ -255,10 +255,12 @@ enum dibs__sql_guarded dibs__sql_kind_of(const struct dibs__op *op) {
     return DIBS__SQL_AS_ONCE;
   case DIBS__FAM_REPORT:
     return DIBS__SQL_AS_REPORT;
+  case DIBS__FAM_RUN:
+    return DIBS__SQL_AS_RUN;
   case DIBS__FAM_RECORD:
     return ((const struct dibs__record_op *)op)->table ? DIBS__SQL_AS_TABLE_RECORD : DIBS__SQL_ON_ROWS;
   case DIBS__FAM_TASK:
-    return ((const struct dibs__task_op *)op)->table ? DIBS__SQL_AS_TABLE_TASK : DIBS__SQL_ON_ROWS;
+    return ((const struct dibs__task_op *)op)->table ? DIBS__SQL_AS_TABLE_TASK : DIBS__SQL_AS_TASK;
   default:
     return DIBS__SQL_ON_ROWS;
   }
@@ -279,6 +281,10 @@ enum dibs__sql_rc dibs__sql_guarded(struct dibs__sql_guard *guard, enum dibs__sq
     return dibs__sql_once(guard, (struct dibs__once_op *const *)all, count);
   case DIBS__SQL_AS_REPORT:
     return sql_report(guard, (struct dibs__report_op *const *)all, count);
+  case DIBS__SQL_AS_RUN:
+    return dibs__sql_run(guard, (struct dibs__run_op *const *)all, count);
+  case DIBS__SQL_AS_TASK:
+    return dibs__sql_task(guard, (struct dibs__task_op *const *)all, count);
   default:
     return DIBS__SQL_OK;
   }

@@ -57,9 +57,15 @@ struct dibs__run_op {
   dibs__id before_id;
   uint32_t most;
   /* Answers. */
-  struct dibs__run_row *got; /* malloc'd, one allocation, with the texts behind it */
+  struct dibs__run_row *got; /* malloc'd, one allocation, and the texts after it */
   uint32_t got_count;
-  bool off; /* LIST: the store keeps no runs */
+  bool off;       /* LIST: the store keeps no runs */
+  int64_t now_ms; /* LIST: the store's clock, since 1970 */
 };
+
+/* Clears the answers; false: the operation is not well-formed, and its status is INVALID. */
+bool dibs__run_valid(struct dibs__run_op *op);
+/* LIST: answers copies of these rows.  The status is OK, or NO_MEMORY. */
+void dibs__run_answer(struct dibs__run_op *op, const struct dibs__run_row *rows, size_t count);
 
 #endif

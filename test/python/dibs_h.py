@@ -51,6 +51,9 @@ COALESCED, ATOMIC, PESSIMISTIC, OPTIMISTIC, NAMED, FENCED = range(6)
 TAKE_PARTIAL = 1
 
 # Of dibs/admin.h.
+RUN_DONE, RUN_FAILED, RUN_LOST, RUN_OVERTIME, RUN_KILLED, RUN_NOT_RUN = range(6)
+RUNS_FAILED = 1
+RUNS_KEEP_DEFAULT, RUNS_KEEP_MAX_MS = -1, 315619200000
 HOLDS, WAITS, OFFERED, BREAKING, BROKEN = range(5)
 BREAK_NOW = 1
 COUNTER, GAUGE, LATENCY = 0, 1, 2
@@ -202,6 +205,22 @@ dibs_list_fn = CFUNCTYPE(c_int, POINTER(dibs_lease_info), c_void_p)
 dibs_metric_fn = CFUNCTYPE(c_int, POINTER(dibs_metric), c_void_p)
 dibs_tier_fn = CFUNCTYPE(c_int, POINTER(dibs_tier_info), c_void_p)
 dibs_tier_client_fn = CFUNCTYPE(c_int, POINTER(dibs_tier_client), c_void_p)
+
+
+class dibs_run_info(Sized):
+    _fields_ = [
+        ("size", c_size_t), ("name", c_char_p), ("kind", c_char_p), ("host", c_char_p), ("command", c_char_p),
+        ("output", c_char_p), ("output_length", c_size_t), ("fence", dibs_fence), ("task", c_uint64), ("how", c_int),
+        ("code", c_int32), ("began_ms", c_int64), ("ended_ms", c_int64)]
+
+
+class dibs_runs_options(Sized):
+    _fields_ = [
+        ("size", c_size_t), ("name", c_char_p), ("prefix", c_char_p), ("kind", c_char_p), ("flags", c_uint32),
+        ("most", c_uint32), ("since_ms", c_int64), ("until_ms", c_int64)]
+
+
+dibs_run_fn = CFUNCTYPE(c_int, POINTER(dibs_run_info), c_void_p)
 dibs_flag_fn = CFUNCTYPE(c_int, c_char_p, c_uint32, c_void_p)
 
 # ---- Functions: what they return, and their arguments ----
@@ -275,6 +294,9 @@ FUNCTIONS = {
     "dibs_tier_dissolve": (c_int, [handle, error]),
     "dibs_strictness_get": (c_int, [handle, POINTER(c_int), error]),
     "dibs_strictness_set": (c_int, [handle, c_int, error]),
+    "dibs_runs": (c_int, [handle, POINTER(dibs_runs_options), dibs_run_fn, c_void_p, error]),
+    "dibs_runs_add": (c_int, [handle, POINTER(dibs_run_info), error]),
+    "dibs_runs_keep": (c_int, [handle, c_int64, error]),
     "dibs_flags": (c_int, [handle, dibs_flag_fn, c_void_p, error]),
     "dibs_flag_get": (c_int, [handle, c_char_p, POINTER(c_uint32), error]),
     "dibs_flag_set": (c_int, [handle, c_char_p, c_uint32, error]),

@@ -172,11 +172,13 @@ put_right() {
 }
 
 # The buckets moved to the anchor while the replica lagged; for the replica, Redis serves them.
+# (A bucket whose move to Redis has not ended yet moves back after that; a client that keeps running does this by itself,
+# and here none runs.)
+all_moved() { "$DIBS" tier move "$anchor" && serves 0 100; }
 moved_since() {
   tiers 'moved since'
   before
-  "$DIBS" tier move "$anchor"
-  ok "$scene: all buckets are on the anchor" until_true 10 serves 0 100
+  ok "$scene: all buckets are on the anchor" until_true 10 all_moved
   lagging
   fail_over
   settled

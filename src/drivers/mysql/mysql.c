@@ -418,8 +418,9 @@ static const struct dibs__sql_instant instants[] = {
               .now = " DEFAULT (FLOOR(UNIX_TIMESTAMP(NOW(6)) * 1000))"},                                               \
     .quote = '`', .begin = "START TRANSACTION", .for_update = " FOR UPDATE",                                           \
     .now_ms = "FLOOR(UNIX_TIMESTAMP(SYSDATE(6)) * 1000)", .start_ms = "FLOOR(UNIX_TIMESTAMP(NOW(6)) * 1000)",          \
-    .instants = instants, .returning = (returns), .sessions = true, .fold = true, .columns = COLUMNS,                  \
-    .unique = UNIQUE, .exact = {"CAST(CONVERT(", " USING utf8mb4) AS BINARY)"}, .put = dibs__mysql_put,                \
+    .instants = instants, .joins = true, .by = {" FORCE INDEX (", ")"}, .any = {" IN (", ")"}, .returning = (returns), \
+    .sessions = true, .fold = true, .columns = COLUMNS, .unique = UNIQUE,                                              \
+    .exact = {"CAST(CONVERT(", " USING utf8mb4) AS BINARY)"}, .put = dibs__mysql_put,                                  \
     .put_rows = dibs__mysql_put_rows, .go = dibs__mysql_go, .rows = dibs__mysql_rows, .changed = dibs__mysql_changed,  \
     .cell = dibs__mysql_cell                                                                                           \
   }

@@ -19,6 +19,7 @@
  * The user's own connection: everything happens in their transaction, which has SQLite's lock already or gets it in
  * its own way; the queue is not used.
  */
+#include "store/run.h"
 #include "drivers/sqlite/sqlite_impl.h"
 #include "sql/wire.h"
 #include "store/family.h"
@@ -176,10 +177,14 @@ static bool only_reads(struct dibs__op *const ops[], size_t count) {
   return true;
 }
 
-/* A report may be lost if it is a second old: reports are not synced. */
-static bool reports_alone(struct dibs__op *const ops[], size_t count) {
+/* What nothing depends on need not be on the disk when it is answered: a machine that goes down may lose it. */
+static bool may_be_lost(const struct dibs__op *op) {
+  return op->family == DIBS__FAM_REPORT || (op->family == DIBS__FAM_RUN && op->verb == DIBS__RUN_PUT);
+}
+
+static bool may_all_be_lost(struct dibs__op *const ops[], size_t count) {
   for (size_t i = 0; i < count; i++)
-    if (ops[i]->family != DIBS__FAM_REPORT) return false;
+    if (!may_be_lost(ops[i])) return false;
   return true;
 }
 
@@ -193,7 +198,7 @@ static dibs__status run_guarded(link_t *l, struct dibs__op *const ops[], size_t 
     return DIBS_UNAVAILABLE;
   }
   dibs__status status = DIBS_UNAVAILABLE;
-  bool presses = store->write_sync && !reports_alone(ops, count);
+  bool presses = store->write_sync && !may_all_be_lost(ops, count);
   if (!presses || dibs__sqlite_full(l, true) == DIBS__SQL_OK)
     status = run_on_wire(l, ops, count, result);
   else
@@ -227,12 +232,17 @@ static sql_rc sweep_step(link_t *l, enum dibs__sql_rc (*what)(struct dibs__sql_g
 }
 
 bool dibs__sqlite_sweep_guarded(link_t *l) {
-  bool more = true, claims = true;
+  bool more = true, claims = true, tasks = true;
   for (int i = 0; i < SWEEP_STEPS && more; i++)
     if (sweep_step(l, dibs__sql_once_sweep, &more) != DIBS__SQL_OK) return false;
+  for (int i = 0; i < SWEEP_STEPS && tasks; i++)
+    if (sweep_step(l, dibs__sql_task_sweep, &tasks) != DIBS__SQL_OK) return false;
   for (int i = 0; i < SWEEP_STEPS && claims; i++)
     if (sweep_step(l, dibs__sql_claims_sweep, &claims) != DIBS__SQL_OK) return false;
-  return more;
+  bool runs = true;
+  for (int i = 0; i < SWEEP_STEPS && runs; i++)
+    if (sweep_step(l, dibs__sql_run_sweep, &runs) != DIBS__SQL_OK) return false;
+  return more || tasks;
 }
 
 /* ---- Inside the user's transaction ---- */
@@ -305,7 +315,8 @@ dibs__status dibs__sqlite_attach(struct dibs__dstore *base, void *connection, st
   s->base.store = base;
   s->link = l;
   *identity = (struct dibs__identity){.caps = DIBS__CAP_ATOMIC,
-                                      .families = 1u << DIBS__FAM_RECORD | 1u << DIBS__FAM_STOCK | 1u << DIBS__FAM_ONCE,
+                                      .families = 1u << DIBS__FAM_RECORD | 1u << DIBS__FAM_STOCK |
+                                                  1u << DIBS__FAM_ONCE | 1u << DIBS__FAM_TASK,
                                       .max_batch = DIBS__SQLITE_BATCH,
                                       .max_sessions = 1};
   *session = &s->base;

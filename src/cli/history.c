@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The history: `dibs history`, and the row that each run leaves.
+ *
+ * A row is written when the lease is released and everything was reported.  If the store does not take it within a
+ * second it is dropped, with a note, and the exit status does not change.
+ */
+#include "history/history.h"
+#include "base/duration.h"
+#include "base/text.h"
+#include "cli/cli.h"
+#include "cli/run.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { KEEP_MS = 1000, LAST = 50 };
+
+/* ---- The row of a run ---- */
+
+bool dibs__cli_history_is_off(const struct cli_values *values) {
+  const char *word = getenv("DIBS_HISTORY");
+  return values->no_history || (word != NULL && strcmp(word, "off") == 0);
+}
+
+static void describe_end(const struct run *run, struct dibs__run_row *row) {
+  int status = run->status;
+  row->code = WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status);
+  if (run->start_error != 0) {
+    row->how = DIBS__RUN_NOT_RUN;
+    row->code = run->start_error == ENOENT ? CLI_NOCMD : CLI_NOEXEC;
+  } else if (run->lost || run->late || run->released == DIBS_LOST) {
+    row->how = DIBS__RUN_LOST;
+  } else if (run->overtime) {
+    row->how = DIBS__RUN_OVERTIME;
+  } else if (run->orphaned || WIFSIGNALED(status)) {
+    row->how = DIBS__RUN_KILLED;
+    if (!WIFSIGNALED(status)) row->code = SIGKILL;
+  } else {
+    row->how = row->code == 0 ? DIBS__RUN_DONE : DIBS__RUN_FAILED;
+  }
+}
+
+static dibs__str join_words(char to[DIBS__RUN_COMMAND_MAX + 1], char *const *argv) {
+  size_t len = 0;
+  for (; *argv != NULL && len < DIBS__RUN_COMMAND_MAX; argv++) {
+    int n = snprintf(to + len, DIBS__RUN_COMMAND_MAX + 1 - len, "%s%s", len > 0 ? " " : "", *argv);
+    len += n > 0 ? (size_t)n : 0;
+  }
+  if (len > DIBS__RUN_COMMAND_MAX) len = dibs__utf8_cut(to, DIBS__RUN_COMMAND_MAX);
+  return dibs__str_of(to, len);
+}
+
+void dibs__cli_run_keep(const struct run *run, const char *name) {
+  char command[DIBS__RUN_COMMAND_MAX + 1], output[DIBS__RUN_OUTPUT_MAX];
+  dibs__tick now = dibs__tick_now();
+  dibs_error error = {0};
+  if (run->kind == NULL) return;
+  struct dibs__run_row row = {.name = dibs__str_of(name, strlen(name)),
+                              .kind = dibs__str_of(run->kind, strlen(run->kind)),
+                              .command = join_words(command, run->argv),
+                              .fence = {dibs_lease_fence(run->lease).value},
+                              .began_ms = dibs__tick_left_ms(run->began, now),
+                              .ended_ms = dibs__tick_left_ms(run->ended, now)};
+  describe_end(run, &row);
+  if (run->tee != NULL) row.output = dibs__str_of(output, dibs__cli_tail_read(&run->tee->tail, output));
+  dibs_status status = dibs__history_put(run->store, &row, dibs__tick_add_ms(now, KEEP_MS), &error);
+  if (status == DIBS_OK || status == DIBS_UNSUPPORTED) return;
+  dibs__cli_note(run->globals, "this run is not in the history: %s",
+                 error.text[0] != '\0' ? error.text : dibs_status_text(status));
+}
+
+/* ---- Instants ---- */
+
+/* "2026-11-22", "2026-11-22 02:30", "2026-11-22T02:30:05", in the time zone of the reader. */
+static bool read_date(const char *text, int64_t *ms) {
+  static const char *const forms[] = {"%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M",
+                                      "%Y-%m-%dT%H:%M:%S"};
+  for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+    struct tm local = {.tm_isdst = -1};
+    const char *end = strptime(text, forms[i], &local);
+    if (end == NULL || *end != '\0') continue;
+    local.tm_isdst = -1;
+    *ms = (int64_t)mktime(&local) * 1000;
+    return *ms > 0;
+  }
+  return false;
+}
+
+/* A duration before now, or a date.  CLI_DONE, or CLI_USAGE after a message. */
+static int read_when(const struct cli_globals *g, const char *option, const char *text, int64_t *ms) {
+  char wrong[160];
+  *ms = 0;
+  if (text == NULL) return CLI_DONE;
+  int64_t now_ms = dibs__wall_ms();
+  if (dibs__duration_read(text, ms, wrong, sizeof wrong)) {
+    *ms = *ms < now_ms ? now_ms - *ms : 1;
+    return CLI_DONE;
+  }
+  if (read_date(text, ms)) return CLI_DONE;
+  return dibs__cli_fail(g, CLI_USAGE, "INVALID",
+                        "--%s: '%.40s' is neither a duration like 24h nor a date like 2026-11-22 or '2026-11-22 02:30'",
+                        option, text);
+}
+
+static void write_when(char *to, size_t size, int64_t ms) {
+  time_t at = (time_t)(ms / 1000);
+  struct tm local;
+  if (localtime_r(&at, &local) == NULL || strftime(to, size, "%d %b %H:%M:%S", &local) == 0) snprintf(to, size, "?");
+}
+
+/* ---- Output ---- */
+
+static void write_end(char *to, size_t size, const dibs_run_info *run) {
+  const char *name = dibs__history_end_name(run->how);
+  bool numbered = run->how == DIBS_RUN_FAILED || run->how == DIBS_RUN_KILLED;
+  if (name == NULL)
+    snprintf(to, size, "?");
+  else if (numbered)
+    snprintf(to, size, "%s %" PRId32, name, run->code);
+  else
+    snprintf(to, size, "%s", name);
+}
+
+struct printing {
+  struct cli_table *table; /* NULL: as JSON, or with the output */
+  struct cli_json json;
+  size_t count;
+  bool full; /* out of memory */
+};
+
+struct cells {
+  char when[40], how[32], took[24], fence[24];
+};
+
+static void write_cells(struct cells *cells, const dibs_run_info *run) {
+  write_when(cells->when, sizeof cells->when, run->began_ms);
+  write_end(cells->how, sizeof cells->how, run);
+  dibs__duration_write(cells->took, sizeof cells->took, run->ended_ms - run->began_ms);
+  snprintf(cells->fence, sizeof cells->fence, "-");
+  if (run->fence.value != 0) snprintf(cells->fence, sizeof cells->fence, "%" PRIu64, run->fence.value);
+}
+
+static int add_row(const dibs_run_info *run, void *user) {
+  struct printing *p = user;
+  struct cells c;
+  write_cells(&c, run);
+  const char *const cells[] = {c.when, run->name, run->kind, c.how, c.took, run->host, c.fence};
+  for (size_t i = 0; i < sizeof cells / sizeof *cells; i++)
+    if (!dibs__cli_table_add(p->table, cells[i])) p->full = true;
+  p->count++;
+  return p->full;
+}
+
+/* Each line of the output after two blanks. */
+static void print_output(const char *output, size_t length) {
+  for (const char *at = output, *end = output + length; at < end;) {
+    const char *newline = memchr(at, '\n', (size_t)(end - at));
+    size_t len = (size_t)((newline != NULL ? newline : end) - at);
+    char line[DIBS__RUN_OUTPUT_MAX + 1];
+    memcpy(line, at, len);
+    line[len] = '\0';
+    fputs("  ", stdout);
+    dibs__cli_put(stdout, line, 0);
+    fputc('\n', stdout);
+    at += len + 1;
+  }
+}
+
+static int print_run(const dibs_run_info *run, void *user) {
+  struct printing *p = user;
+  struct cells c;
+  write_cells(&c, run);
+  printf("%s  %s  %s  %s  %s  %s  fence %s\n", c.when, run->name, run->kind, c.how, c.took, run->host, c.fence);
+  fputs("  $ ", stdout);
+  dibs__cli_put(stdout, run->command, 0);
+  fputc('\n', stdout);
+  print_output(run->output, run->output_length);
+  p->count++;
+  return 0;
+}
+
+static int json_run(const dibs_run_info *run, void *user) {
+  struct printing *p = user;
+  struct cli_json *j = &p->json;
+  dibs__cli_json_open(j, NULL, '{');
+  dibs__cli_json_text(j, "name", run->name);
+  dibs__cli_json_text(j, "kind", run->kind);
+  dibs__cli_json_text(j, "how", dibs__history_end_name(run->how));
+  dibs__cli_json_int(j, "code", run->code);
+  dibs__cli_json_int(j, "began_ms", run->began_ms);
+  dibs__cli_json_int(j, "ended_ms", run->ended_ms);
+  dibs__cli_json_int(j, "took_ms", run->ended_ms - run->began_ms);
+  dibs__cli_json_text(j, "host", run->host);
+  dibs__cli_json_known(j, "fence", (int64_t)run->fence.value, run->fence.value != 0);
+  dibs__cli_json_known(j, "task", (int64_t)run->task, run->task != 0);
+  dibs__cli_json_text(j, "command", run->command);
+  dibs__cli_json_bytes(j, "output", run->output, run->output_length);
+  dibs__cli_json_close(j, '}');
+  p->count++;
+  return 0;
+}
+
+/* ---- dibs history ---- */
+
+static int list_runs(const struct cli_call *call, dibs_store *store, const dibs_runs_options *options) {
+  static const char *const heads[] = {"=WHEN", "NAME", "-KIND", "=HOW", ">=TOOK", "*--WHERE", ">--FENCE", NULL};
+  const struct cli_globals *g = &call->v.globals;
+  struct printing p = {.json = {.out = stdout}};
+  dibs_run_fn fn = g->json ? json_run : call->v.output ? print_run : add_row;
+  dibs_error error = {0};
+  bool off = false;
+  if (fn == add_row && (p.table = dibs__cli_table_new(heads)) == NULL)
+    return dibs__cli_fail(g, CLI_FAILED, "NO_MEMORY", "out of memory");
+  if (g->json) dibs__cli_json_open(&p.json, NULL, '[');
+  dibs_status status = dibs__history_list(store, options, fn, &p, &off, &error);
+  if (g->json && status == DIBS_OK) dibs__cli_json_close(&p.json, ']');
+  if (p.table != NULL && p.count > 0) dibs__cli_table_print(p.table, dibs__cli_columns(STDOUT_FILENO), stdout);
+  dibs__cli_table_free(p.table);
+  if (status != DIBS_OK) return dibs__cli_fail_status(g, status, &error, "cannot read the history");
+  if (p.full) return dibs__cli_fail(g, CLI_FAILED, "NO_MEMORY", "out of memory; the list is incomplete");
+  if (off) dibs__cli_note(g, "the store keeps no runs since its history was switched off; see --keep-for");
+  return dibs__cli_flush(g);
+}
+
+static int set_keep(const struct cli_call *call, dibs_store *store) {
+  const struct cli_globals *g = &call->v.globals;
+  const char *text = call->v.keep_for;
+  dibs_error error = {0};
+  char wrong[160];
+  int64_t keep_ms = 0;
+  bool off = strcmp(text, "off") == 0;
+  if (!off && (!dibs__duration_read(text, &keep_ms, wrong, sizeof wrong) || keep_ms <= 0))
+    return dibs__cli_fail(g, CLI_USAGE, "INVALID", "--keep-for: '%.40s' is neither a duration like 30d nor off", text);
+  dibs_status status = dibs_runs_keep(store, keep_ms, &error);
+  return status == DIBS_OK ? CLI_DONE : dibs__cli_fail_status(g, status, &error, "cannot set the history");
+}
+
+static bool lists(const struct cli_values *v) {
+  return v->failed || v->output || v->kind != NULL || v->prefix != NULL || v->since != NULL || v->until != NULL ||
+         v->last != CLI_UNSET;
+}
+
+int dibs__cli_history(struct cli_call *call) {
+  const struct cli_values *v = &call->v;
+  const struct cli_globals *g = &v->globals;
+  dibs_runs_options options = {.size = sizeof options,
+                               .name = call->npos > 0 ? call->pos[0] : NULL,
+                               .prefix = v->prefix,
+                               .kind = v->kind,
+                               .flags = v->failed ? DIBS_RUNS_FAILED : 0,
+                               .most = v->last != CLI_UNSET ? (uint32_t)v->last : LAST};
+  if (v->keep_for != NULL && (call->npos > 0 || lists(v)))
+    return dibs__cli_fail(g, CLI_USAGE, "INVALID", "--keep-for sets how long the store keeps runs; give it alone");
+  int code = read_when(g, "since", v->since, &options.since_ms);
+  if (code == CLI_DONE) code = read_when(g, "until", v->until, &options.until_ms);
+  dibs_store *store = NULL;
+  if (code == CLI_DONE) code = dibs__cli_open(g, 0, &store);
+  if (code != CLI_DONE) return code;
+  code = v->keep_for != NULL ? set_keep(call, store) : list_runs(call, store, &options);
+  dibs_close(store);
+  return code;
+}
