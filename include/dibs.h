@@ -383,6 +383,12 @@ typedef enum dibs_version_kind {
   DIBS_VERSION_HASH = 2    /* a hash of the row's `columns` */
 } dibs_version_kind;
 
+/* What numbers in columns of instants count since 1970, UTC. */
+typedef enum dibs_time_unit {
+  DIBS_TIME_MS = 0, /* milliseconds */
+  DIBS_TIME_S = 1   /* seconds */
+} dibs_time_unit;
+
 typedef struct dibs_table_options {
   size_t size;
   const char *table;   /* "event", "booking.event" */
@@ -400,6 +406,11 @@ typedef struct dibs_table_options {
   const char *claim_given;  /* a number: 0 taken, 1 given back; NULL: nothing is ever given back */
   const char *claim_owner;  /* text */
   const char *claim_time;   /* a number: ms since 1970 */
+  /* Tasks: rows of work, with `key` and `fence`.  Each a date with a time, or a number (doc/tables.md). */
+  const char *phase;        /* text: the step that comes next; NULL in a row: it is not a task */
+  const char *locked_at;    /* when the row was claimed; 1970 or NULL in a row: it is free */
+  const char *updated_at;   /* when its phase changed; of rows with one locked_at, the oldest is claimed first */
+  dibs_time_unit time_unit; /* of locked_at and updated_at, where they are numbers */
 } dibs_table_options;
 #define DIBS_TABLE_OPTIONS_INIT DIBS__INIT(dibs_table_options)
 

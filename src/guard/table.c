@@ -14,9 +14,9 @@ static const struct {
 } fields[] = {
 #define FIELD(name)                                                                                                    \
   { #name, offsetof(dibs_table_options, name) }
-    FIELD(table),       FIELD(key),          FIELD(version),     FIELD(fence),       FIELD(owner),
-    FIELD(columns),     FIELD(used),         FIELD(limit),       FIELD(claims),      FIELD(claim),
-    FIELD(claim_stock), FIELD(claim_amount), FIELD(claim_given), FIELD(claim_owner), FIELD(claim_time),
+    FIELD(table),       FIELD(key),         FIELD(version),    FIELD(fence), FIELD(owner),       FIELD(columns),
+    FIELD(used),        FIELD(limit),       FIELD(claims),     FIELD(claim), FIELD(claim_stock), FIELD(claim_amount),
+    FIELD(claim_given), FIELD(claim_owner), FIELD(claim_time), FIELD(phase), FIELD(locked_at),   FIELD(updated_at),
 #undef FIELD
 };
 enum { FIELDS = sizeof fields / sizeof fields[0] };
@@ -40,6 +40,14 @@ static const char *read_kind(const char *value, struct declaring *d) {
   return "version_kind is number, time or hash";
 }
 
+/* The same. */
+static const char *read_unit(const char *value, struct declaring *d) {
+  bool seconds = strcmp(value, "s") == 0;
+  if (!seconds && strcmp(value, "ms") != 0) return "time_unit is ms or s";
+  if (d) d->options.time_unit = seconds ? DIBS_TIME_S : DIBS_TIME_MS;
+  return NULL;
+}
+
 static const char *entry(void *user, const char *section, const char *key, const char *value, unsigned line) {
   struct declaring *d = user;
   bool mine = !d->wanted || strcmp(section, d->wanted) == 0;
@@ -48,10 +56,11 @@ static const char *entry(void *user, const char *section, const char *key, const
     if (mine && d->line == 0) d->line = line;
     return NULL;
   }
-  bool kind = strcmp(key, "version_kind") == 0;
+  bool kind = strcmp(key, "version_kind") == 0, unit = strcmp(key, "time_unit") == 0;
   if (kind && *value) return read_kind(value, mine ? d : NULL);
+  if (unit && *value) return read_unit(value, mine ? d : NULL);
   for (size_t i = 0; i < FIELDS; i++) {
-    if (!kind && strcmp(key, fields[i].key) != 0) continue;
+    if (!kind && !unit && strcmp(key, fields[i].key) != 0) continue;
     if (*value == '\0') return "a key has no value: omit it";
     if (!mine) return NULL;
     memcpy(d->values[i], value, strlen(value) + 1);
@@ -59,7 +68,7 @@ static const char *entry(void *user, const char *section, const char *key, const
     return NULL;
   }
   return "the key is unknown; a table has table, key, version, version_kind, fence, owner, columns, used, limit, "
-         "claims and claim...";
+         "claims, claim..., phase, locked_at, updated_at and time_unit";
 }
 
 static dibs_status read_file(const char *file, char **text, size_t *len, dibs_error *error) {
@@ -127,6 +136,8 @@ static const struct part parts[] = {
     PART(claim, claim, CLAIM),         PART(claim_stock, stock, CLAIM),
     PART(claim_amount, amount, CLAIM), PART(claim_given, given, CLAIM),
     PART(claim_owner, taker, CLAIM),   PART(claim_time, taken, CLAIM),
+    PART(phase, phase, ROW),           PART(locked_at, locked_at, ROW),
+    PART(updated_at, updated_at, ROW),
 };
 enum { PARTS = sizeof parts / sizeof parts[0] };
 
@@ -196,12 +207,17 @@ _Static_assert((int)DIBS_VERSION_NUMBER == (int)DIBS__VERSION_NUMBER &&
                    (int)DIBS_VERSION_TIME == (int)DIBS__VERSION_TIME &&
                    (int)DIBS_VERSION_HASH == (int)DIBS__VERSION_HASH,
                "converted by a cast");
+_Static_assert((int)DIBS_TIME_MS == (int)DIBS__TIME_MS && (int)DIBS_TIME_S == (int)DIBS__TIME_S, "converted by a cast");
 
 static dibs_status check_kind(table_t *table, const dibs_table_options *o, dibs_error *error) {
   if ((uint32_t)o->version_kind > DIBS_VERSION_HASH)
     return dibs__fail(error, DIBS_INVALID, "version_kind %u does not exist: use a DIBS_VERSION_ constant",
                       (unsigned)o->version_kind);
   table->version_kind = (enum dibs__version_kind)o->version_kind;
+  if ((uint32_t)o->time_unit > DIBS_TIME_S)
+    return dibs__fail(error, DIBS_INVALID, "time_unit %u does not exist: use a DIBS_TIME_ constant",
+                      (unsigned)o->time_unit);
+  table->time_unit = (enum dibs__time_unit)o->time_unit;
   return DIBS_OK;
 }
 
@@ -221,6 +237,10 @@ static dibs_status check_sense(const table_t *t, dibs_error *error) {
     wrong = "claims need claim and claim_stock";
   else if (!t->claims && (t->claim || t->stock || t->amount || t->given || t->taker || t->taken))
     wrong = "claim columns need claims, the table that has them";
+  else if ((t->phase || t->locked_at || t->updated_at) && !(t->phase && t->locked_at && t->updated_at && t->fence))
+    wrong = "tasks need phase, locked_at, updated_at and fence: give all four";
+  else if (t->time_unit && !t->locked_at)
+    wrong = "time_unit needs locked_at";
   return wrong ? dibs__fail(error, DIBS_INVALID, "%s", wrong) : DIBS_OK;
 }
 

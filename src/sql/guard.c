@@ -257,10 +257,10 @@ enum dibs__sql_guarded dibs__sql_kind_of(const struct dibs__op *op) {
     return DIBS__SQL_AS_REPORT;
   case DIBS__FAM_RUN:
     return DIBS__SQL_AS_RUN;
-  case DIBS__FAM_TASK:
-    return DIBS__SQL_AS_TASK;
   case DIBS__FAM_RECORD:
     return ((const struct dibs__record_op *)op)->table ? DIBS__SQL_AS_TABLE_RECORD : DIBS__SQL_ON_ROWS;
+  case DIBS__FAM_TASK:
+    return ((const struct dibs__task_op *)op)->table ? DIBS__SQL_AS_TABLE_TASK : DIBS__SQL_AS_TASK;
   default:
     return DIBS__SQL_ON_ROWS;
   }
@@ -273,6 +273,8 @@ enum dibs__sql_rc dibs__sql_guarded(struct dibs__sql_guard *guard, enum dibs__sq
   switch (kind) {
   case DIBS__SQL_AS_TABLE_RECORD:
     return dibs__sql_table_record(guard, (struct dibs__record_op *const *)all, count);
+  case DIBS__SQL_AS_TABLE_TASK:
+    return dibs__sql_table_task(guard, (struct dibs__task_op *const *)all, count);
   case DIBS__SQL_AS_STOCK:
     return dibs__sql_stock(guard, (struct dibs__stock_op *const *)all, count);
   case DIBS__SQL_AS_ONCE:

@@ -196,6 +196,9 @@ void dibs__table_insert(struct dibs__table_text *t, const char *version);
 void dibs__table_delete(struct dibs__table_text *t, bool guarded);
 enum dibs__sql_rc dibs__table_put(struct dibs__table_text *t, struct dibs__sql_wire *wire);
 
+/* The status of a failed statement that is the request's own. */
+dibs__status dibs__table_status(enum dibs__sql_trouble trouble);
+
 /* ---- Versions ---- */
 
 static inline bool dibs__table_hashes(const struct dibs__table *table) {
@@ -213,5 +216,55 @@ void dibs__table_hash(const struct dibs__table *table, const dibs_value *values,
 /* The server's clock (ms since 1970, UTC) as an instant, but at least `step_us` after `old`, in the form of `old` ("":
  * none; then in UTC).  false: `old` is not an instant in a known form. */
 bool dibs__table_instant(const char *old, int64_t now_ms, int64_t step_us, char *to, size_t size);
+
+/*
+ * ---- Tasks in the user's tables ----
+ *
+ *   task_table.c        which statements, and the meaning of their answers
+ *   task_table_text.c   the statements, with their values
+ *
+ * A claim is one statement on an engine whose UPDATE returns rows and whose rows can be locked one by one; elsewhere it
+ * selects and locks the rows first, and writes them in a second packet of the same transaction.  What ends or extends a
+ * claim is one UPDATE for each, all in one packet; only for those that matched nothing, the row is looked up.
+ */
+
+enum { DIBS__TASK_VALUES = 2 * DIBS__TASK_PHASES + 16 };
+
+struct dibs__task_text {
+  const struct dibs__sql_engine *engine;
+  const struct dibs__table *table;
+  const struct dibs__sql_shape *shape;
+  struct dibs__text text;
+  struct dibs__sql_value values[DIBS__TASK_VALUES];
+  size_t count;
+  char memory[DIBS__TABLE_TEXT];
+};
+
+/* The columns of an answer with tasks. */
+enum {
+  DIBS__TT_KEY,
+  DIBS__TT_PHASE,
+  DIBS__TT_FENCE,
+  DIBS__TT_LOCKED,
+  DIBS__TT_LOCKED_MS,
+  DIBS__TT_UPDATED_MS,
+  DIBS__TT_FREE /* of a listing */
+};
+
+/* Each begins the text from the start. */
+/* Claims, in one statement. */
+void dibs__tt_claim(struct dibs__task_text *t, const struct dibs__task_op *op);
+/* The keys of rows to claim, locked; then claims one of them. */
+void dibs__tt_free(struct dibs__task_text *t, const struct dibs__task_op *op);
+void dibs__tt_take(struct dibs__task_text *t, dibs__str key);
+void dibs__tt_row(struct dibs__task_text *t, dibs__str key);
+/* The row that is free first: its ms, NULL if it always was, and the clock. */
+void dibs__tt_next(struct dibs__task_text *t, const struct dibs__task_op *op);
+/* The key of a row that can't be claimed, because the engine stores any value in any column.  false: there is none. */
+bool dibs__tt_unusable(struct dibs__task_text *t, const struct dibs__task_op *op);
+/* Ends or extends a claim. */
+void dibs__tt_change(struct dibs__task_text *t, const struct dibs__task_op *op, const struct dibs__task_item *item);
+void dibs__tt_list(struct dibs__task_text *t, const struct dibs__task_op *op);
+enum dibs__sql_rc dibs__tt_put(struct dibs__task_text *t, struct dibs__sql_wire *wire);
 
 #endif

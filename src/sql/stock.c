@@ -527,7 +527,7 @@ static bool stock_valid(const stock_op *op) {
 static sql_rc check_table(struct dibs__sql_guard *g, stock_op *op) {
   const struct dibs__sql_shape *shape;
   if (!op->table) return DIBS__SQL_OK;
-  sql_rc end = dibs__sql_table_check(g, op->table, true, &shape, op->why, sizeof op->why);
+  sql_rc end = dibs__sql_table_check(g, op->table, DIBS__SQL_FOR_STOCK, &shape, op->why, sizeof op->why);
   if (end != DIBS__SQL_OK) return end;
   if (!shape) {
     op->op.status = DIBS_INVALID;

@@ -23,6 +23,9 @@ typedef struct dibs__sql_shape shape_t;
 typedef struct dibs__sql_value value;
 typedef struct dibs__table table_t;
 
+#define ANY DIBS__SQL_FOR_RECORDS
+#define STOCK DIBS__SQL_FOR_STOCK
+#define TASKS DIBS__SQL_FOR_TASKS
 #define WHOLE "NUn*"
 #define WIDE "NU*"
 
@@ -30,28 +33,33 @@ typedef struct dibs__table table_t;
 struct role {
   const char *field;
   size_t at;
-  bool of_claims, stock_only, written;
+  bool of_claims;
+  enum dibs__sql_use use; /* FOR_RECORDS: any */
+  bool written;
   const char *fits, *needs;
 };
 #define ROLE(field, member, ...)                                                                                       \
   { field, offsetof(table_t, member), __VA_ARGS__ }
 static const struct role roles[] = {
-    ROLE("key", key, false, false, false, NULL, NULL),
-    ROLE("fence", fence, false, false, true, WIDE, "a whole number of 64 bits"),
-    ROLE("owner", owner, false, false, true, "N*", "a whole number of 64 bits with a sign"),
-    ROLE("used", used, false, true, true, WHOLE, "a whole number"),
-    ROLE("limit", limit, false, true, false, WHOLE, "a whole number"),
-    ROLE("claim", claim, true, true, true, "t*", "text of any length, with a collation that distinguishes all texts"),
-    ROLE("claim_stock", stock, true, true, true, NULL, NULL),
-    ROLE("claim_amount", amount, true, true, true, WHOLE, "a whole number"),
-    ROLE("claim_given", given, true, true, true, WHOLE, "a whole number, 0 or 1"),
-    ROLE("claim_owner", taker, true, true, true, "tc*", "text"),
-    ROLE("claim_time", taken, true, true, true, WIDE, "a whole number of 64 bits, for milliseconds"),
+    ROLE("key", key, false, ANY, false, NULL, NULL),
+    ROLE("fence", fence, false, ANY, true, WIDE, "a whole number of 64 bits"),
+    ROLE("owner", owner, false, ANY, true, "N*", "a whole number of 64 bits with a sign"),
+    ROLE("used", used, false, STOCK, true, WHOLE, "a whole number"),
+    ROLE("limit", limit, false, STOCK, false, WHOLE, "a whole number"),
+    ROLE("claim", claim, true, STOCK, true, "t*", "text of any length, with a collation that distinguishes all texts"),
+    ROLE("claim_stock", stock, true, STOCK, true, NULL, NULL),
+    ROLE("claim_amount", amount, true, STOCK, true, WHOLE, "a whole number"),
+    ROLE("claim_given", given, true, STOCK, true, WHOLE, "a whole number, 0 or 1"),
+    ROLE("claim_owner", taker, true, STOCK, true, "tc*", "text"),
+    ROLE("claim_time", taken, true, STOCK, true, WIDE, "a whole number of 64 bits, for milliseconds"),
+    ROLE("phase", phase, false, TASKS, true, NULL, NULL),
 };
+static const struct role locked_at = ROLE("locked_at", locked_at, false, TASKS, true, NULL, NULL);
+static const struct role updated_at = ROLE("updated_at", updated_at, false, TASKS, true, NULL, NULL);
 static const struct role versions[] = {
-    [DIBS__VERSION_NUMBER] = ROLE("version", version, false, false, true, WHOLE, "a whole number"),
-    [DIBS__VERSION_TIME] = ROLE("version", version, false, false, true, "it*", "a date with a time"),
-    [DIBS__VERSION_HASH] = ROLE("version", version, false, false, true, "tc*", "text"),
+    [DIBS__VERSION_NUMBER] = ROLE("version", version, false, ANY, true, WHOLE, "a whole number"),
+    [DIBS__VERSION_TIME] = ROLE("version", version, false, ANY, true, "it*", "a date with a time"),
+    [DIBS__VERSION_HASH] = ROLE("version", version, false, ANY, true, "tc*", "text"),
 };
 enum { ROLES = sizeof roles / sizeof roles[0] };
 
@@ -61,7 +69,7 @@ struct check {
   struct dibs__sql_guard *guard;
   const struct dibs__sql_engine *engine;
   const table_t *table;
-  bool for_stock;
+  enum dibs__sql_use use;
   size_t columns[2], unique[2]; /* statements: of the table, of its claims */
   char *why;
   size_t size;
@@ -144,11 +152,11 @@ static bool column_fits_role(const struct check *c, const struct role *role) {
 
 static bool fits_all(const struct check *c) {
   for (size_t i = 0; i < ROLES; i++) {
-    if (roles[i].stock_only && !c->for_stock) continue;
+    if (roles[i].use != ANY && roles[i].use != c->use) continue;
     if (!column_fits_role(c, &roles[i])) return false;
   }
   if (!column_fits_role(c, &versions[c->table->version_kind])) return false;
-  static const struct role listed = {"columns", 0, false, false, false, NULL, NULL};
+  static const struct role listed = {"columns", 0, false, ANY, false, NULL, NULL};
   for (size_t i = 0; i < c->table->column_count; i++)
     if (!has_column(c, &listed, c->table->columns[i])) return false;
   return true;
@@ -169,7 +177,7 @@ static bool is_number_kind(char kind) {
 
 static bool fits_stock(const struct check *c) {
   const table_t *t = c->table;
-  if (!c->for_stock) return true;
+  if (c->use != STOCK) return true;
   if (!unique_or_says(c, false, t->key)) return false;
   if (!t->claims) return true;
   if (!unique_or_says(c, true, t->claim)) return false;
@@ -179,6 +187,44 @@ static bool fits_stock(const struct check *c) {
            "(key)",
            t->stock, t->claims, t->key, t->table);
   return false;
+}
+
+/* ---- Tasks ---- */
+
+static const struct dibs__sql_instant *instant_of(const struct check *c, const char *name) {
+  size_t nth = c->columns[false];
+  value kind = cell_text(c, nth, find_column(c, nth, name), 1), form = cell_text(c, nth, find_column(c, nth, name), 4);
+  char letter = form.len ? *form.p : '\0', number = kind.len ? *kind.p : DIBS__COLUMN_OTHER;
+  bool seconds = c->table->time_unit == DIBS__TIME_S;
+  if (letter == '\0' && is_number_kind(number) && (seconds || number != DIBS__COLUMN_WHOLE))
+    letter = seconds ? DIBS__INSTANT_S : DIBS__INSTANT_MS;
+  for (const struct dibs__sql_instant *i = c->engine->instants; letter && i->letter; i++)
+    if (i->letter == letter) return i;
+  return NULL;
+}
+
+static bool may_be_null(const struct check *c, const char *name) {
+  size_t nth = c->columns[false];
+  return dibs__sql_cell_number(c->guard->wire, nth, find_column(c, nth, name), 5) == 0;
+}
+
+static bool is_instant(const struct check *c, const struct role *role) {
+  const char *name = *(const char *const *)((const char *)c->table + role->at);
+  if (!column_fits_role(c, role)) return false;
+  if (instant_of(c, name)) return true;
+  size_t nth = c->columns[false];
+  value type = cell_text(c, nth, find_column(c, nth, name), 2);
+  snprintf(c->why, c->size,
+           "the column \"%.40s\" of the table \"%.40s\" (%s) is %.*s: it must be a date with a time, or a whole number "
+           "of %s",
+           name, c->table->table, role->field, type.len < 40 ? (int)type.len : 40, type.p ? type.p : "",
+           c->table->time_unit == DIBS__TIME_S ? "seconds" : "64 bits, for milliseconds");
+  return false;
+}
+
+static bool fits_tasks(const struct check *c) {
+  if (c->use != TASKS) return true;
+  return unique_or_says(c, false, c->table->key) && is_instant(c, &locked_at) && is_instant(c, &updated_at);
 }
 
 /* ---- One check for each connection ---- */
@@ -194,25 +240,28 @@ static shape_t *remember_shape(struct check *c) {
   shape_t *s = known_shape(w, c->table->nr);
   if (!s) s = &w->shapes[w->next_shape++ % DIBS__SQL_SHAPES];
   if (s->nr != c->table->nr) *s = (shape_t){.nr = c->table->nr};
-  s->for_records = s->for_records || !c->for_stock;
-  s->for_stock = s->for_stock || c->for_stock;
+  s->fits |= 1u << c->use;
   s->key_is_number = is_number_kind(kind_of(c, false, c->table->key));
   s->key_is_unique = is_unique(c, false, c->table->key);
+  if (c->use != TASKS) return s;
+  s->locked = instant_of(c, c->table->locked_at);
+  s->updated = instant_of(c, c->table->updated_at);
+  s->locked_may_be_null = may_be_null(c, c->table->locked_at);
+  s->updated_may_be_null = may_be_null(c, c->table->updated_at);
   return s;
 }
 
-sql_rc dibs__sql_table_check(struct dibs__sql_guard *g, const table_t *table, bool for_stock, const shape_t **shape,
-                             char *why, size_t size) {
-  struct check c = {
-      .guard = g, .engine = g->wire->engine, .table = table, .for_stock = for_stock, .why = why, .size = size};
+sql_rc dibs__sql_table_check(struct dibs__sql_guard *g, const table_t *table, enum dibs__sql_use use,
+                             const shape_t **shape, char *why, size_t size) {
+  struct check c = {.guard = g, .engine = g->wire->engine, .table = table, .use = use, .why = why, .size = size};
   const shape_t *s = known_shape(g->wire, table->nr);
   *shape = s;
-  if (s && (for_stock ? s->for_stock : s->for_records)) return DIBS__SQL_OK;
+  if (s && (s->fits & 1u << use)) return DIBS__SQL_OK;
   *shape = NULL;
   sql_rc end = put_lookups(&c, false);
-  if (end == DIBS__SQL_OK && for_stock && table->claims) end = put_lookups(&c, true);
+  if (end == DIBS__SQL_OK && use == STOCK && table->claims) end = put_lookups(&c, true);
   if (end == DIBS__SQL_OK) end = c.engine->go(g->wire, false);
-  if (end == DIBS__SQL_OK && fits_all(&c) && fits_stock(&c)) *shape = remember_shape(&c);
+  if (end == DIBS__SQL_OK && fits_all(&c) && fits_stock(&c) && fits_tasks(&c)) *shape = remember_shape(&c);
   return end;
 }
 

@@ -533,7 +533,7 @@ static bool table_fits(struct run *r, sql_rc *end) {
   struct dibs__record_op *op = r->op;
   const struct dibs__sql_shape *shape;
   char why[sizeof op->why];
-  *end = dibs__sql_table_check(r->guard, r->table, false, &shape, why, sizeof why);
+  *end = dibs__sql_table_check(r->guard, r->table, DIBS__SQL_FOR_RECORDS, &shape, why, sizeof why);
   if (*end != DIBS__SQL_OK) return false;
   r->key_is_unique = shape && shape->key_is_unique;
   if (shape && (!shape->key_is_number || dibs__sql_is_number(op->key))) return true;
@@ -559,7 +559,7 @@ static sql_rc run_verb(struct run *r) {
   }
 }
 
-static dibs__status status_of(enum dibs__sql_trouble trouble) {
+dibs__status dibs__table_status(enum dibs__sql_trouble trouble) {
   switch (trouble) {
   case DIBS__SQL_DENIED:
     return DIBS_DENIED;
@@ -593,7 +593,7 @@ static sql_rc answer_failure(struct run *r) {
     return end;
   }
   if (trouble == DIBS__SQL_DEADLOCK) trouble = DIBS__SQL_LOCKED; /* the user must start their transaction again */
-  set_answer(r, status_of(trouble), "");
+  set_answer(r, dibs__table_status(trouble), "");
   snprintf(r->op->why, sizeof r->op->why,
            trouble == DIBS__SQL_MISSING ? "the table as declared does not exist: %s" : "%s", message);
   return end;

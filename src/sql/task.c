@@ -201,11 +201,6 @@ static bool is_valid(task_op *op) {
   bool has_items = verb == DIBS__TASK_ADD || verb == DIBS__TASK_EXTEND || verb == DIBS__TASK_END;
   bool has_most = verb == DIBS__TASK_CLAIM || verb == DIBS__TASK_CHANGE || verb == DIBS__TASK_LIST;
   bool has_timeout = verb == DIBS__TASK_CLAIM || verb == DIBS__TASK_EXTEND;
-  if (op->table) {
-    op->op.status = DIBS_UNSUPPORTED;
-    snprintf(op->why, sizeof op->why, "this store does not serve tasks in a user's table");
-    return false;
-  }
   if (op->kind.len > DIBS_NAME_MAX || (of_a_kind && op->kind.len < 1)) return say(op, "the kind has no valid name");
   if (has_items && op->count > DIBS__TASK_ITEMS) return say(op, "more than 1000 tasks");
   if (op->token.len > DIBS__TASK_TOKEN_MAX) return say(op, "the token is longer than 64 bytes");

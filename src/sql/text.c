@@ -44,13 +44,19 @@ static const char *column_of(const struct dibs__table *t, char which) {
     return t->taker;
   case 'w':
     return t->taken;
+  case 'P':
+    return t->phase;
+  case 'L':
+    return t->locked_at;
+  case 'U':
+    return t->updated_at;
   default:
     return NULL;
   }
 }
 
 static bool is_column(char which) {
-  return which && strchr("kvfoumcsagtw", which) != NULL;
+  return which && strchr("kvfoumcsagtwPLU", which) != NULL;
 }
 
 static bool is_of_claims(char which) {

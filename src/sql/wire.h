@@ -7,6 +7,7 @@
  */
 #include "base/text.h"
 #include "sql/sql.h"
+#include "store/task.h"
 #include "store/values.h"
 
 #include <stdbool.h>
@@ -83,11 +84,36 @@ enum dibs__sql_column_kind {
   DIBS__COLUMN_OTHER = 'o'
 };
 
+/* How a column of the user's stores instants.  In the texts, @c is the column and @x a number of ms since 1970, UTC, in
+ * parentheses; in `value` @c is its old value, and @o that of the table's other instant: a text keeps its form. */
+struct dibs__sql_instant {
+  char letter;        /* as the catalogue names it: DIBS__INSTANT_... */
+  const char *value;  /* what to write for @x */
+  const char *ms;     /* its ms, NULL where it is no instant */
+  const char *text;   /* its exact value, the same in each session */
+  const char *usable; /* a condition that it is an instant; NULL: its type ensures it */
+  bool by_ms;         /* compared and sorted by its ms, because values in different forms do not compare */
+  int64_t least_ms;   /* the smallest instant that it can store */
+};
+enum dibs__sql_instant_letter {
+  DIBS__INSTANT_ZONED = 'z', /* a date with a time that the engine relates to UTC */
+  DIBS__INSTANT_PLAIN = 'p', /* without a zone: taken as UTC */
+  DIBS__INSTANT_TEXT = 't',  /* YYYY-MM-DD HH:MM:SS, with a T, a fraction and a zone or without */
+  DIBS__INSTANT_MS = 'm',    /* a number of ms since 1970 */
+  DIBS__INSTANT_S = 's'      /* a number of seconds */
+};
+
+/* What a table is used for. */
+enum dibs__sql_use { DIBS__SQL_FOR_RECORDS, DIBS__SQL_FOR_STOCK, DIBS__SQL_FOR_TASKS };
+
 /* What a connection knows of a user's table that it has checked: see table.c. */
 struct dibs__sql_shape {
-  uint64_t nr;                 /* the table's; 0: none */
-  bool for_records, for_stock; /* the use that it fits */
+  uint64_t nr;   /* the table's; 0: none */
+  uint32_t fits; /* a bit for each use */
   bool key_is_number, key_is_unique;
+  /* FOR_TASKS */
+  const struct dibs__sql_instant *locked, *updated;
+  bool locked_may_be_null, updated_may_be_null;
 };
 enum { DIBS__SQL_SHAPES = 16 };
 
@@ -99,6 +125,7 @@ struct dibs__sql_engine {
   const char *begin;      /* READ COMMITTED, and for writing */
   const char *for_update; /* " FOR UPDATE", or "" */
   const char *now_ms;     /* an expression: the server's clock at evaluation, in ms since 1970, UTC */
+  const char *start_ms;   /* the same, evaluated once in a statement, so that an index can be searched with it */
   bool on_conflict;       /* INSERT ... ON CONFLICT; else ON DUPLICATE KEY UPDATE */
   bool returning;         /* INSERT, DELETE ... RETURNING */
   bool update_returning;
@@ -112,13 +139,15 @@ struct dibs__sql_engine {
   const char *any[2]; /* around a subquery of which a column is one of the values; it is evaluated once */
   /* ---- The user's tables: table.c ---- */
   /* $1 is the schema, or '', and $2 the table.  A row for each column: its name, its kind (DIBS__COLUMN_...), its type
-   * in the engine's words, and 1 if the engine computes it. */
+   * in the engine's words, 1 if the engine computes it, the letter of its instants ('' for a number, and where it has
+   * none), and 1 if it is never NULL. */
   const char *columns;
   const char *unique;   /* the same; a row for each column that alone has a unique index: its name */
   bool fold;            /* names of columns that differ in case alone are the same */
   const char *exact[2]; /* before and after a column: its text, compared byte by byte */
   const char *whole[2]; /* before and after a column: a condition that it has a whole number; NULL: it always has */
   const char *as_is[2]; /* before and after a column: read so that a text differs from a number; NULL: not needed */
+  const struct dibs__sql_instant *instants; /* ended by one without a letter; those of numbers are among them */
 
   /* Both never block.  Values are copied at once.  OK, or FAILED (no memory). */
   enum dibs__sql_rc (*put)(struct dibs__sql_wire *wire, const char *text, const struct dibs__sql_value *values,
@@ -302,10 +331,12 @@ enum dibs__sql_rc dibs__sql_once(struct dibs__sql_guard *guard, struct dibs__onc
 /* Those in a user's table. */
 enum dibs__sql_rc dibs__sql_table_record(struct dibs__sql_guard *guard, struct dibs__record_op *const ops[],
                                          size_t count);
+enum dibs__sql_rc dibs__sql_table_task(struct dibs__sql_guard *guard, struct dibs__task_op *const ops[], size_t count);
 /* What the connection knows of the table: read from the engine's catalogue at the first use on it.  *shape is NULL if
  * the table does not fit its declaration, with the reason in `why`.  FAILED: the catalogue can't be read. */
-enum dibs__sql_rc dibs__sql_table_check(struct dibs__sql_guard *guard, const struct dibs__table *table, bool for_stock,
-                                        const struct dibs__sql_shape **shape, char *why, size_t size);
+enum dibs__sql_rc dibs__sql_table_check(struct dibs__sql_guard *guard, const struct dibs__table *table,
+                                        enum dibs__sql_use use, const struct dibs__sql_shape **shape, char *why,
+                                        size_t size);
 /* Is it a number as engines write it, of at most 18 digits? */
 bool dibs__sql_is_number(dibs__str text);
 /* Reads a cell of a user's table that must be a whole number from 0 on: NULL, or what is wrong with it. */
@@ -337,6 +368,7 @@ enum dibs__sql_rc dibs__sql_claims_sweep(struct dibs__sql_guard *guard, bool *mo
 enum dibs__sql_guarded {
   DIBS__SQL_ON_ROWS, /* decided here, on rows: leases, epochs, records of dibs' own */
   DIBS__SQL_AS_TABLE_RECORD,
+  DIBS__SQL_AS_TABLE_TASK,
   DIBS__SQL_AS_STOCK,
   DIBS__SQL_AS_ONCE,
   DIBS__SQL_AS_REPORT,

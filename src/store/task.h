@@ -48,6 +48,8 @@
  *  R77  In the user's own table: a row is free when locked_at <= now - timeout, the oldest locked_at first, then the oldest
  *       updated_at.  A claim sets locked_at to now.  END and EXTEND also need the locked_at that the claim set, so that
  *       a client without fences that took the row over is not overruled.  NEXT sets 1970, WAIT sets now + delay - timeout.
+ *       The table has no place for the id of a claim and for verdicts: a CLAIM that is repeated (`again`) claims nothing,
+ *       and an END that is repeated answers STALE.
  */
 /* clang-format on */
 #include "store/store.h"
@@ -173,9 +175,10 @@ enum dibs__task_change {
 struct dibs__task_filter {
   uint64_t nr, after; /* only this one; only larger ones */
   dibs__str kind, phase, serial;
-  uint32_t states;  /* a bit for each */
-  int64_t older_ms; /* unchanged for so long */
-  dibs__str text;   /* part of the latest error */
+  uint32_t states;          /* a bit for each */
+  int64_t older_ms;         /* unchanged for so long */
+  dibs__str text;           /* part of the latest error */
+  dibs__str key, after_key; /* in the user's table, instead of nr and after */
 };
 
 struct dibs__task_op {
@@ -218,7 +221,8 @@ struct dibs__task_op {
   int64_t next_ms; /* CLAIM with no task: in how many ms the next time of a waiting or claimed task of the kind comes;
                       -1: there is none */
   uint64_t changed, last;
-  char why[200]; /* for people, with INVALID and UNSUPPORTED: the table, column or kind */
+  char why[200]; /* for people, with INVALID and UNSUPPORTED: the table, column or kind; with an OK of CLAIM without
+                    tasks: a row of the user's that can't be claimed */
 };
 
 #endif

@@ -19,6 +19,8 @@ enum dibs__version_kind {
   DIBS__VERSION_HASH    /* of the content: the client computes it from the columns when there is no version column */
 };
 
+enum dibs__time_unit { DIBS__TIME_MS, DIBS__TIME_S };
+
 struct dibs__table {
   _Atomic uint32_t refs;
   uint64_t nr;       /* differs for each table declared in this process: for caches of statements */
@@ -39,6 +41,9 @@ struct dibs__table {
   const char *given;  /* a mark, a number: 0 taken, 1 given back; NULL: dibs_stock_give is refused */
   const char *taker;  /* text: the client that took it */
   const char *taken;  /* a number: the time of the take, ms since 1970 */
+  /* Tasks: all three, with a fence, or none. */
+  const char *phase, *locked_at, *updated_at;
+  enum dibs__time_unit time_unit; /* of instants that are numbers */
 };
 
 const struct dibs__table *dibs__table_hold(const struct dibs__table *table);

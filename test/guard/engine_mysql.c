@@ -25,13 +25,14 @@ static void close_it(void *connection) {
   mysql_close(connection);
 }
 
-static void run(void *connection, const char *text, char **cell) {
+static long run(void *connection, const char *text, char **cell) {
   if (mysql_query(connection, text) != 0) fail_msg("%s: %s", text, mysql_error(connection));
   MYSQL_RES *answer = mysql_store_result(connection);
-  if (!answer) return;
+  if (!answer) return (long)mysql_affected_rows(connection);
   MYSQL_ROW row = mysql_fetch_row(answer);
   if (cell && row && row[0]) *cell = strdup(row[0]);
   mysql_free_result(answer);
+  return 0;
 }
 
 static dibs_status inside(dibs_store *store, void *connection, dibs_store **out, dibs_error *error) {

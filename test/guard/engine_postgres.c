@@ -17,12 +17,14 @@ static void close_it(void *connection) {
   PQfinish(connection);
 }
 
-static void run(void *connection, const char *text, char **cell) {
+static long run(void *connection, const char *text, char **cell) {
   PGresult *answer = PQexec(connection, text);
   ExecStatusType status = PQresultStatus(answer);
   if (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK) fail_msg("%s: %s", text, PQerrorMessage(connection));
   if (cell && PQntuples(answer) > 0 && !PQgetisnull(answer, 0, 0)) *cell = strdup(PQgetvalue(answer, 0, 0));
+  long changed = strtol(PQcmdTuples(answer), NULL, 10);
   PQclear(answer);
+  return changed;
 }
 
 static dibs_status inside(dibs_store *store, void *connection, dibs_store **out, dibs_error *error) {

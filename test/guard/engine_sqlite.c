@@ -17,7 +17,7 @@ static void close_it(void *connection) {
   assert_int_equal(sqlite3_close(connection), SQLITE_OK);
 }
 
-static void run(void *connection, const char *text, char **cell) {
+static long run(void *connection, const char *text, char **cell) {
   sqlite3 *db = connection;
   sqlite3_stmt *st = NULL;
   if (sqlite3_prepare_v2(db, text, -1, &st, NULL) != SQLITE_OK) fail_msg("%s: %s", text, sqlite3_errmsg(db));
@@ -31,6 +31,7 @@ static void run(void *connection, const char *text, char **cell) {
   while (code == SQLITE_ROW) code = sqlite3_step(st);
   if (code != SQLITE_DONE) fail_msg("%s: %s", text, sqlite3_errmsg(db));
   sqlite3_finalize(st);
+  return sqlite3_changes(db);
 }
 
 static dibs_status inside(dibs_store *store, void *connection, dibs_store **out, dibs_error *error) {

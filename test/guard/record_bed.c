@@ -107,13 +107,13 @@ void bed_reconnect(void) {
   while (connection_count > 0) engine->close(connections[--connection_count]);
 }
 
-void sql(const char *format, ...) {
+long sql(const char *format, ...) {
   char text[4096];
   va_list args;
   va_start(args, format);
   vsnprintf(text, sizeof text, format, args);
   va_end(args);
-  engine->run(connection(), text, NULL);
+  return engine->run(connection(), text, NULL);
 }
 
 const char *cell(const char *format, ...) {

@@ -27,8 +27,8 @@ struct engine {
   void *(*open)(const char *uri);
   void (*close)(void *connection);
   /* Runs SQL, and fails the test if it fails. `cell` receives the first cell of the first row (malloc'd); NULL:
-   * none. */
-  void (*run)(void *connection, const char *text, char **cell);
+   * none.  Returns how many rows it changed. */
+  long (*run)(void *connection, const char *text, char **cell);
   dibs_status (*inside)(dibs_store *store, void *connection, dibs_store **inside, dibs_error *error);
 };
 extern const struct engine engine_sqlite, engine_postgres, engine_mysql;
@@ -45,7 +45,7 @@ const char *case_uri(void); /* the URI that store_open opens, for processes that
 void *connection(void);     /* of the case */
 void *another_connection(void);
 void bed_reconnect(void); /* after the server was unreachable: reconnects the case's own connection */
-void sql(const char *format, ...) __attribute__((format(printf, 1, 2)));
+long sql(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Valid until the next call. */
 const char *cell(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* A table of the case, dropped at its end: CREATE TABLE name (columns). */

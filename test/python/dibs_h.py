@@ -44,6 +44,7 @@ STORE_LOOP = 1
 EXCLUSIVE, SHARED, COUNTED = 0, 1, 2
 NO_RENEW = 1
 VERSION_NUMBER, VERSION_TIME, VERSION_HASH = 0, 1, 2
+TIME_MS, TIME_S = 0, 1
 KEEP = c_size_t(-1).value
 IF_ABSENT, UNCHECKED = 1, 2
 COALESCED, ATOMIC, PESSIMISTIC, OPTIMISTIC, NAMED, FENCED = range(6)
@@ -102,7 +103,8 @@ class dibs_table_options(Sized):
         ("size", c_size_t), ("table", c_char_p), ("key", c_char_p), ("version", c_char_p), ("version_kind", c_int),
         ("fence", c_char_p), ("owner", c_char_p), ("columns", c_char_p), ("used", c_char_p), ("limit", c_char_p),
         ("claims", c_char_p), ("claim", c_char_p), ("claim_stock", c_char_p), ("claim_amount", c_char_p),
-        ("claim_given", c_char_p), ("claim_owner", c_char_p), ("claim_time", c_char_p)]
+        ("claim_given", c_char_p), ("claim_owner", c_char_p), ("claim_time", c_char_p), ("phase", c_char_p),
+        ("locked_at", c_char_p), ("updated_at", c_char_p), ("time_unit", c_int)]
 
 
 class dibs_value(ctypes.Structure):

@@ -381,11 +381,27 @@ static enum dibs__sql_rc lock_schema(struct dibs__sql_wire *wire, bool lock) {
   " WHEN c.DATA_TYPE = 'decimal' AND c.NUMERIC_SCALE = 0 AND c.NUMERIC_PRECISION <= 18 THEN 'n'"                       \
   " WHEN c.DATA_TYPE IN ('varchar', 'char', 'varbinary', 'tinytext', 'text', 'mediumtext', 'longtext') THEN 't'"       \
   " WHEN c.DATA_TYPE IN ('enum', 'set') THEN 'c' WHEN c.DATA_TYPE IN ('datetime', 'timestamp', 'date') THEN 'i'"       \
-  " ELSE 'o' END, c.COLUMN_TYPE, c.EXTRA LIKE '%GENERATED%' FROM information_schema.COLUMNS c WHERE " OF_THE_TABLE(    \
-      "c")
+  " ELSE 'o' END, c.COLUMN_TYPE, c.EXTRA LIKE '%GENERATED%', CASE c.DATA_TYPE WHEN 'datetime' THEN 'p'"                \
+  " WHEN 'timestamp' THEN 'z' ELSE '' END, c.IS_NULLABLE = 'NO'"                                                       \
+  " FROM information_schema.COLUMNS c WHERE " OF_THE_TABLE("c")
 #define UNIQUE                                                                                                         \
   "SELECT MAX(s.COLUMN_NAME) FROM information_schema.STATISTICS s WHERE s.NON_UNIQUE = 0 AND " OF_THE_TABLE(           \
       "s") " GROUP BY s.INDEX_NAME HAVING COUNT(*) = 1 AND MAX(s.SUB_PART) IS NULL"
+
+/* A TIMESTAMP has no instant 0, which is its way to say that it has none. */
+static const struct dibs__sql_instant instants[] = {
+    {.letter = DIBS__INSTANT_ZONED,
+     .value = "FROM_UNIXTIME(@x / 1000)",
+     .ms = "FLOOR(UNIX_TIMESTAMP(@c) * 1000)",
+     .text = "CAST(UNIX_TIMESTAMP(@c) AS CHAR)",
+     .least_ms = 1000},
+    {.letter = DIBS__INSTANT_PLAIN,
+     .value = "(TIMESTAMP '1970-01-01 00:00:00' + INTERVAL @x * 1000 MICROSECOND)",
+     .ms = "(TIMESTAMPDIFF(MICROSECOND, TIMESTAMP '1970-01-01 00:00:00', @c) DIV 1000)",
+     .text = "CAST(@c AS CHAR)"},
+    {.letter = DIBS__INSTANT_MS, .value = "@x", .ms = "@c", .text = "@c"},
+    {.letter = DIBS__INSTANT_S, .value = "(@x DIV 1000)", .ms = "(@c * 1000)", .text = "@c"},
+    {.letter = '\0'}};
 
 /* The clock at the time of evaluation, not at the start of the statement: a statement that waited for a row must not
  * use a clock from before. */
@@ -401,8 +417,9 @@ static enum dibs__sql_rc lock_schema(struct dibs__sql_wire *wire, bool lock) {
               .counted = "BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY",                                                 \
               .now = " DEFAULT (FLOOR(UNIX_TIMESTAMP(NOW(6)) * 1000))"},                                               \
     .quote = '`', .begin = "START TRANSACTION", .for_update = " FOR UPDATE",                                           \
-    .now_ms = "FLOOR(UNIX_TIMESTAMP(SYSDATE(6)) * 1000)", .returning = (returns), .sessions = true, .fold = true,      \
-    .joins = true, .by = {" FORCE INDEX (", ")"}, .any = {" IN (", ")"}, .columns = COLUMNS, .unique = UNIQUE,         \
+    .now_ms = "FLOOR(UNIX_TIMESTAMP(SYSDATE(6)) * 1000)", .start_ms = "FLOOR(UNIX_TIMESTAMP(NOW(6)) * 1000)",          \
+    .instants = instants, .joins = true, .by = {" FORCE INDEX (", ")"}, .any = {" IN (", ")"}, .returning = (returns), \
+    .sessions = true, .fold = true, .columns = COLUMNS, .unique = UNIQUE,                                              \
     .exact = {"CAST(CONVERT(", " USING utf8mb4) AS BINARY)"}, .put = dibs__mysql_put,                                  \
     .put_rows = dibs__mysql_put_rows, .go = dibs__mysql_go, .rows = dibs__mysql_rows, .changed = dibs__mysql_changed,  \
     .cell = dibs__mysql_cell                                                                                           \

@@ -220,7 +220,9 @@ static const char columns[] =
     " WHEN b.typname IN ('timestamp', 'timestamptz', 'date') THEN 'i' ELSE 'o' END,"
     " format_type(a.atttypid, a.atttypmod) || CASE WHEN COALESCE(l.collisdeterministic, true) THEN '' ELSE"
     " ' COLLATE ' || l.collname || ', which takes different texts for the same' END,"
-    " CASE WHEN a.attgenerated <> '' OR a.attidentity = 'a' THEN 1 ELSE 0 END"
+    " CASE WHEN a.attgenerated <> '' OR a.attidentity = 'a' THEN 1 ELSE 0 END,"
+    " CASE b.typname WHEN 'timestamptz' THEN 'z' WHEN 'timestamp' THEN 'p' ELSE '' END,"
+    " CASE WHEN a.attnotnull THEN 1 ELSE 0 END"
     " FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid"
     " JOIN pg_catalog.pg_type b ON b.oid = CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END"
     " LEFT JOIN pg_catalog.pg_collation l ON l.oid = a.attcollation"
@@ -231,6 +233,21 @@ static const char unique[] =
     " AND i.indpred IS NULL AND i.indnkeyatts = 1";
 
 #define NOW_MS "floor(date_part('epoch', clock_timestamp()) * 1000)::bigint"
+
+/* In microseconds first: 0.123 of a second may be less than 123 ms. */
+#define MS_OF "CASE WHEN isfinite(@c) THEN floor(round((date_part('epoch', @c) * 1000000)::numeric) / 1000)::bigint END"
+static const struct dibs__sql_instant instants[] = {
+    {.letter = DIBS__INSTANT_ZONED,
+     .value = "to_timestamp(@x / 1000.0)",
+     .ms = MS_OF,
+     .text = "to_char(@c AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.US')"},
+    {.letter = DIBS__INSTANT_PLAIN,
+     .value = "(to_timestamp(@x / 1000.0) AT TIME ZONE 'UTC')",
+     .ms = MS_OF,
+     .text = "to_char(@c, 'YYYY-MM-DD HH24:MI:SS.US')"},
+    {.letter = DIBS__INSTANT_MS, .value = "@x", .ms = "@c", .text = "@c"},
+    {.letter = DIBS__INSTANT_S, .value = "(@x / 1000)", .ms = "(@c * 1000::bigint)", .text = "@c"},
+    {.letter = '\0'}};
 
 const struct dibs__server_engine dibs__pg_engine = {
     .sql =
@@ -251,6 +268,7 @@ const struct dibs__server_engine dibs__pg_engine = {
             .begin = "BEGIN",
             .for_update = " FOR UPDATE",
             .now_ms = NOW_MS,
+            .start_ms = "(SELECT " NOW_MS ")",
             .on_conflict = true,
             .returning = true,
             .update_returning = true,
@@ -261,6 +279,7 @@ const struct dibs__server_engine dibs__pg_engine = {
             .columns = columns,
             .unique = unique,
             .exact = {"CAST(", " AS text) COLLATE \"C\""},
+            .instants = instants,
             .put = dibs__pg_put,
             .put_rows = dibs__pg_put_rows,
             .go = dibs__pg_go,

@@ -542,37 +542,69 @@ static value cell_at(const struct dibs__sql_wire *base, size_t nth, size_t row, 
   " WHEN c.type LIKE '%REAL%' OR c.type LIKE '%FLOA%' OR c.type LIKE '%DOUB%' OR c.type LIKE '%,%' THEN 'o'"           \
   " WHEN c.type LIKE '%DATE%' OR c.type LIKE '%TIME%' THEN 'i'"                                                        \
   " WHEN c.type LIKE 'NUM%' OR c.type LIKE 'DEC%' OR c.type LIKE 'BOOL%' THEN 'N' ELSE 'o' END"
-#define COLUMNS_OF "SELECT c.name, " KIND ", c.type, c.hidden > 1 FROM pragma_table_xinfo($2, NULLIF($1, '')) c"
+/* A column of numbers may have instants as texts if it is called a date or a time. */
+#define COLUMNS_OF                                                                                                     \
+  "SELECT c.name, " KIND ", c.type, c.hidden > 1, CASE WHEN " KIND " IN ('t', 'i', '*') THEN 't' ELSE '' END,"         \
+  " c.\"notnull\" FROM pragma_table_xinfo($2, NULLIF($1, '')) c"
 #define UNIQUE_OF                                                                                                      \
   "SELECT max(i.name) FROM pragma_index_list($2, NULLIF($1, '')) l, pragma_index_info(l.name, NULLIF($1, '')) i"       \
   " WHERE l.\"unique\" AND NOT l.partial GROUP BY l.name HAVING count(*) = 1 AND max(i.cid) >= 0 UNION ALL"            \
   " SELECT max(c.name) FROM pragma_table_xinfo($2, NULLIF($1, '')) c WHERE c.pk > 0 HAVING count(*) = 1"
 
-const struct dibs__sql_engine dibs__sqlite_engine = {.name = "SQLite",
-                                                     .words = DIBS__SQLITE_WORDS,
-                                                     .quote = '"',
-                                                     .begin = "BEGIN IMMEDIATE",
-                                                     .for_update = "",
-                                                     .now_ms = DIBS__SQLITE_NOW_MS,
-                                                     .returning = true,
-                                                     .update_returning = true,
-                                                     .on_conflict = true,
-                                                     .sessions = false,
-                                                     .instr = true,
-                                                     .by = {" INDEXED BY ", ""},
-                                                     .any = {" IN (", ")"},
-                                                     .columns = COLUMNS_OF,
-                                                     .unique = UNIQUE_OF,
-                                                     .fold = true,
-                                                     .exact = {"CAST(", " AS TEXT) COLLATE BINARY"},
-                                                     .whole = {"typeof(", ") = 'integer'"},
-                                                     .as_is = {"quote(", ")"},
-                                                     .put = wire_put,
-                                                     .put_rows = wire_put_rows,
-                                                     .go = wire_go,
-                                                     .rows = wire_rows,
-                                                     .changed = wire_changed,
-                                                     .cell = cell_at};
+/* An instant keeps the form of the old one, as other programs compare the texts: its separator, the digits of its
+ * fraction, and whether it names its zone, which is then UTC.  A NULL has the form of the other column. */
+#define OLD "COALESCE(@c, @o, '')"
+#define TEXT_OF_MS                                                                                                     \
+  "strftime('%Y-%m-%d', @x / 1000, 'unixepoch') || CASE WHEN substr(" OLD ", 11, 1) = 'T' THEN 'T' ELSE ' ' END"       \
+  " || strftime('%H:%M:%S', @x / 1000, 'unixepoch') || CASE WHEN " OLD " = '' THEN printf('.%03d', @x % 1000)"         \
+  " WHEN substr(" OLD ", 20, 1) = '.' THEN substr(printf('.%03d000000', @x % 1000), 1,"                                \
+  " 1 + length(substr(" OLD ", 21)) - length(ltrim(substr(" OLD ", 21), '0123456789'))) ELSE '' END"                   \
+  " || CASE ltrim(substr(" OLD ", 20), '.0123456789') WHEN '' THEN '' WHEN 'Z' THEN 'Z' ELSE '+00:00' END"
+static const struct dibs__sql_instant instants[] = {
+    {.letter = DIBS__INSTANT_TEXT,
+     .value = TEXT_OF_MS,
+     .ms = "CAST(round((julianday(@c) - 2440587.5) * 86400000.0) AS INTEGER)",
+     .text = "@c",
+     .usable = "(typeof(@c) = 'text' AND @c GLOB '[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]*'"
+               " AND julianday(@c) IS NOT NULL)",
+     .by_ms = true},
+    {.letter = DIBS__INSTANT_MS, .value = "@x", .ms = "@c", .text = "@c", .usable = "typeof(@c) = 'integer'"},
+    {.letter = DIBS__INSTANT_S,
+     .value = "(@x / 1000)",
+     .ms = "(@c * 1000)",
+     .text = "@c",
+     .usable = "typeof(@c) = 'integer'"},
+    {.letter = '\0'}};
+
+const struct dibs__sql_engine dibs__sqlite_engine = {
+    .name = "SQLite",
+    .words = DIBS__SQLITE_WORDS,
+    .quote = '"',
+    .begin = "BEGIN IMMEDIATE",
+    .for_update = "",
+    .now_ms = DIBS__SQLITE_NOW_MS,
+    .start_ms = DIBS__SQLITE_NOW_MS,
+    .returning = true,
+    .update_returning = true,
+    .on_conflict = true,
+    .sessions = false,
+    .instr = true,
+    .by = {" INDEXED BY ", ""},
+    .any = {" IN (", ")"},
+    .columns = COLUMNS_OF,
+    .unique = UNIQUE_OF,
+    .fold = true,
+    .exact = {"CAST(", " AS TEXT) COLLATE BINARY"},
+    .whole = {"typeof(", ") = 'integer'"},
+    .as_is = {"quote(", ")"},
+    .instants = instants,
+    .put = wire_put,
+    .put_rows = wire_put_rows,
+    .go = wire_go,
+    .rows = wire_rows,
+    .changed = wire_changed,
+    .cell = cell_at,
+};
 
 /* ---- Statements of the rows ---- */
 
