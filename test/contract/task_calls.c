@@ -39,11 +39,11 @@ task_op run_task(struct party *p, task_op op) {
   return op;
 }
 
-bool sent_task(struct party *p, task_op *op, bool keeps) {
+uint32_t sent_task(struct party *p, task_op *op, bool keeps) {
   const struct dibs__driver *driver = store_of(p)->driver;
   struct dibs__op *ops[] = {&op->op};
   dibs__tick by = patience();
-  while (dibs__tick_before(dibs__tick_now(), by)) {
+  for (uint32_t sent = 1; dibs__tick_before(dibs__tick_now(), by); sent++) {
     op->op.status = DIBS_UNKNOWN;
     op->got = NULL;
     op->op.by = by;
@@ -51,14 +51,14 @@ bool sent_task(struct party *p, task_op *op, bool keeps) {
     dibs__status run = p->session ? driver->run(p->session, ops, 1, by, &p->reported) : DIBS_UNAVAILABLE;
     if (run == DIBS_OK && op->op.status != DIBS_UNKNOWN && op->op.status != DIBS_UNAVAILABLE) {
       if (!keeps) dibs__op_free_answer(&op->op);
-      return true;
+      return sent;
     }
     if (!p->reported.dead && p->session) continue;
     if (p->session) driver->disconnect(p->session);
     p->session = NULL;
     (void)driver->connect(store_of(p), by, &p->session, &p->identity, &p->reported);
   }
-  return false;
+  return 0;
 }
 
 /* ---- ADD ---- */
@@ -117,6 +117,10 @@ struct claimed claimed_as(struct party *p, const char *kind, struct claim_how ho
   if (op.why[0]) print_error("%s\n", op.why);
   expect(op, DIBS_OK);
   return (struct claimed){op.got_count, op.got, op.next_ms, in_doubt(&op.op)};
+}
+
+void admit(struct party *p, const char *kind) {
+  expect_none_claimed(claimed(p, kind, .phases = {"no task has this phase"}));
 }
 
 task_row claimed_in_time(struct party *p, const char *kind, uint64_t nr) {

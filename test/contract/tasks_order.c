@@ -39,6 +39,7 @@ static void R67_claims_go_by_the_instant_from_which_they_were_ready(void **state
   uint64_t c = added(p, "k", .priority = -1);
   dibs__nap_ms(3 * TASK_SHORT_MS + 5);
   uint64_t d = added(p, "k");
+  dibs__nap_ms(2); /* so that the claim is at a later instant */
   expect_claimed(claimed(p, "k", .most = 9), 3, (const uint64_t[]){a, d, c});
 }
 
@@ -49,6 +50,7 @@ static void R67_a_late_claim_is_ready_since_its_end(void **state) {
   expect_one(claimed(p, "k", .timeout_ms = TASK_SHORT_MS), late);
   dibs__nap_ms(TASK_SHORT_MS + 5);
   uint64_t other = added(p, "k");
+  dibs__nap_ms(2); /* so that the claim is at a later instant */
   expect_claimed(claimed(p, "k", .most = 2), 2, (const uint64_t[]){late, other});
 }
 
@@ -115,6 +117,7 @@ static void R68_tasks_with_one_serial_text_run_in_order(void **state) {
   uint64_t first = added(p, "k", .serial = serial), second = added(p, "k", .serial = serial, .priority = 9),
            other = added(p, "k", .serial = str_of("S")), free_one = added(p, "k"),
            third = added(p, "k", .serial = serial), kind = added(p, "other", .serial = serial);
+  admit(p, "k");
   assert_int_equal(state_of(p, second), DIBS__TASK_BLOCKED);
   struct claimed got = claimed(p, "k", .most = 10);
   expect_claimed(got, 3, (const uint64_t[]){first, other, free_one});
@@ -136,6 +139,7 @@ static void R68_a_waiting_task_keeps_the_later_ones_waiting(void **state) {
   uint64_t first = added(p, "k", .serial = str_of("s"), .delay_ms = TASK_LONG_MS),
            second = added(p, "k", .serial = str_of("s")),
            third = added(p, "k", .serial = str_of("s"), .delay_ms = TASK_LONG_MS);
+  admit(p, "k");
   assert_int_equal(state_of(p, first), DIBS__TASK_WAITING);
   expect_none_claimed(claimed(p, "k", .most = 10));
   changed(p, DIBS__TASK_CANCEL, only(first));
@@ -169,6 +173,7 @@ static void R68_a_retried_task_goes_by_its_number(void **state) {
   struct party *p = task_party();
   uint64_t nrs[3];
   added_many(p, "k", 3, (task_new){.serial = str_of("s")}, nrs);
+  admit(p, "k");
   changed(p, DIBS__TASK_CANCEL, only(nrs[0]));
   assert_int_equal(state_of(p, nrs[1]), DIBS__TASK_READY);
   changed(p, DIBS__TASK_RETRY, only(nrs[0]));
@@ -240,6 +245,19 @@ static void R69_a_paused_kind_gives_nothing(void **state) {
   expect_one(claimed(q, "k"), nr);
 }
 
+/* A person who looks at the paused kind sees which claims were lost. */
+static void R69_claims_of_a_paused_kind_end(void **state) {
+  (void)state;
+  struct party *p = task_party();
+  uint64_t nr = added(p, "k");
+  expect_one(claimed(p, "k", .timeout_ms = TASK_SHORT_MS), nr);
+  set_kind(p, "k", 0, true, -1);
+  dibs__nap_ms(TASK_SHORT_MS + 5);
+  expect_none_claimed(claimed(p, "k"));
+  assert_int_equal(state_of(p, nr), DIBS__TASK_READY);
+  assert_int_equal(row_of(p, nr).fails, 1);
+}
+
 /* ---- R74 ---- */
 
 enum { CROWD = 1000, MEASURED = 60 };
@@ -284,6 +302,7 @@ static void R74_a_claim_costs_the_same_beside_many_others(void **state) {
   assert_int_equal(claimed(p, "k", .most = CROWD).count, CROWD);
   added_many(p, "k", CROWD, (task_new){.delay_ms = TASK_LONG_MS}, NULL);
   added_many(p, "k", CROWD, (task_new){.serial = str_of("s"), .delay_ms = TASK_LONG_MS}, NULL);
+  admit(p, "k");
   struct dibs__task_kind count = count_of(p, "k");
   assert_int_equal(count.states[DIBS__TASK_DONE], CROWD);
   assert_int_equal(count.states[DIBS__TASK_CLAIMED], CROWD);
@@ -309,6 +328,7 @@ static const struct CMUnitTest contract_tasks_order_cases[] = {
     CASE(R69_a_kind_has_at_most_as_many_claims_as_its_limit),
     CASE(R69_a_claim_whose_time_is_over_does_not_count),
     CASE(R69_a_paused_kind_gives_nothing),
+    CASE(R69_claims_of_a_paused_kind_end),
     CASE(R74_a_claim_costs_the_same_beside_many_others),
 };
 CONTRACT_TESTS(contract_tasks_order);
