@@ -74,7 +74,9 @@ struct cli_globals {
   X(until, "until", TEXT, "WHEN", "only those that ended before", 0, 0, until)                                         \
   X(last, "last", COUNT, "N", "the last N of them (50)", 1, INT64_C(1000000), last)                                    \
   X(output, "output", FLAG, "", "with the last lines of their output", 0, 0, output)                                   \
-  X(keep_for, "keep-for", TEXT, "TIME", "how long the store keeps a run from now on, or off", 0, 0, keep_for)
+  X(keep_for, "keep-for", TEXT, "TIME", "how long the store keeps a run from now on, or off", 0, 0, keep_for)          \
+  X(name, "name", TEXT, "NAME", "what the nodes of a crontab share (the name of its file)", 0, 0, name)                \
+  X(jobs, "jobs", COUNT, "N", "how many commands run at one time (16)", 1, 1000, jobs)
 
 enum {
 #define CLI__OPTION_ENUM(word, name, kind, arg, help, least, most, field) CLI_OPT_##word,
@@ -98,10 +100,10 @@ extern const struct cli_option dibs__cli_options[CLI_OPT_COUNT];
 /* The options of a call; durations and numbers are CLI_UNSET if they are missing. */
 struct cli_values {
   struct cli_globals globals;
-  int64_t ttl_ms, wait_ms, grace_ms, at_least_ms, max_ms, interval_ms, slots, count, keep_ms, percent, last;
+  int64_t ttl_ms, wait_ms, grace_ms, at_least_ms, max_ms, interval_ms, slots, count, keep_ms, percent, last, jobs;
   const char *claim, *strategy;
   const char *table, *if_version;
-  const char *kind, *prefix, *since, *until, *keep_for;
+  const char *kind, *prefix, *since, *until, *keep_for, *name;
   bool create, force, probe;
   bool help, try_once, shared, now, retry, forget, partial, reenter;
   bool no_history, keep_output, failed, output;
@@ -161,6 +163,7 @@ int dibs__cli_flag(struct cli_call *call);
 int dibs__cli_tier(struct cli_call *call);
 int dibs__cli_stats(struct cli_call *call);
 int dibs__cli_history(struct cli_call *call);
+int dibs__cli_cron(struct cli_call *call);
 int dibs__cli_doctor(struct cli_call *call);
 int dibs__cli_start_lab(struct cli_call *call); /* lab and bench: becomes dibs-lab */
 int dibs__cli_help(struct cli_call *call);

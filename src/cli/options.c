@@ -461,7 +461,7 @@ bool dibs__cli_parse(int argc, char **argv, struct cli_call *call, char *wrong_t
   *call = (struct cli_call){.rest = argv};
   struct cli_values *v = &call->v;
   v->ttl_ms = v->wait_ms = v->grace_ms = v->at_least_ms = v->max_ms = v->interval_ms = v->slots = v->count =
-      v->keep_ms = v->percent = v->last = CLI_UNSET;
+      v->keep_ms = v->percent = v->last = v->jobs = CLI_UNSET;
   v->globals.command = "";
   struct parse p = {call, argc, 1, argv, 0, {0}};
   dibs__text_begin(&p.wrong, wrong_text, wrong_size);
