@@ -49,8 +49,9 @@ struct node {
   struct cli_signals signals;
   struct dibs__cron_state known;
   dibs_store *store;
-  bool has_clock, follows, draining, in_trouble;
-  int64_t offset_ms; /* the store's clock, less the tick's */
+  bool has_clock, follows, draining;
+  const char *trouble; /* what failed the last time that it was tried; NULL: nothing */
+  int64_t offset_ms;   /* the store's clock, less the tick's */
   dibs__tick clock_at, look_at, claim_at, decide_at;
 };
 
@@ -155,15 +156,20 @@ static int64_t offset_of(const struct dibs__store_clock *clock) {
   return clock->ms - clock->after.ns / DIBS__NS_PER_MS - 1;
 }
 
+/* Once for each kind of trouble, until that succeeds again. */
 static void note_trouble(struct node *n, const char *what, const dibs_error *error) {
-  if (!n->in_trouble) dibs__cli_note(n->globals, "cannot %s: %s; dibs cron tries again", what, error->text);
-  n->in_trouble = true;
+  if (n->trouble == NULL) dibs__cli_note(n->globals, "cannot %s: %s; dibs cron tries again", what, error->text);
+  if (n->trouble == NULL) n->trouble = what;
 }
 
-static void note_calm(struct node *n) {
-  if (n->in_trouble) dibs__cli_note(n->globals, "the store answers again");
-  n->in_trouble = false;
+static void note_calm(struct node *n, const char *what) {
+  if (n->trouble != what) return;
+  dibs__cli_note(n->globals, "can %s again", what);
+  n->trouble = NULL;
 }
+
+static const char reading[] = "read the store's clock", adding[] = "add the firings that are due",
+                  claiming[] = "claim firings";
 
 static void read_clock(struct node *n) {
   struct dibs__store_clock clock;
@@ -172,9 +178,10 @@ static void read_clock(struct node *n) {
   dibs_status status = dibs__history_clock(n->store, &clock, dibs__tick_add_ms(now, CLOCK_BY_MS), &error);
   n->clock_at = dibs__tick_add_ms(dibs__tick_now(), status == DIBS_OK ? CLOCK_MS : AGAIN_MS);
   if (status != DIBS_OK) {
-    note_trouble(n, "read the store's clock", &error);
+    note_trouble(n, reading, &error);
     return;
   }
+  note_calm(n, reading);
   n->offset_ms = offset_of(&clock);
   n->has_clock = true;
 }
@@ -288,10 +295,10 @@ static void decide(struct node *n) {
   free(d.changes);
   n->claim_at = dibs__tick_now();
   if (fired) {
-    note_calm(n);
+    note_calm(n, adding);
     return;
   }
-  note_trouble(n, "add the firings that are due", &d.error);
+  note_trouble(n, adding, &d.error);
   n->decide_at = dibs__tick_add_ms(dibs__tick_now(), AGAIN_MS);
 }
 
@@ -325,7 +332,10 @@ static void claim(struct node *n) {
   bool more;
   dibs_status status = dibs__cli_cron_claim(&n->works, n->source.tab, &more, &error);
   n->claim_at = dibs__tick_add_ms(dibs__tick_now(), more ? 0 : LOOK_MS);
-  if (status != DIBS_OK) note_trouble(n, "claim firings", &error);
+  if (status != DIBS_OK)
+    note_trouble(n, claiming, &error);
+  else
+    note_calm(n, claiming);
 }
 
 static void do_due(struct node *n) {
