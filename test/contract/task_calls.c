@@ -119,6 +119,10 @@ struct claimed claimed_as(struct party *p, const char *kind, struct claim_how ho
   return (struct claimed){op.got_count, op.got, op.next_ms, in_doubt(&op.op)};
 }
 
+void admit(struct party *p, const char *kind) {
+  expect_none_claimed(claimed(p, kind, .phases = {"no task has this phase"}));
+}
+
 task_row claimed_in_time(struct party *p, const char *kind, uint64_t nr) {
   dibs__tick by = patience();
   for (;;) {

@@ -47,6 +47,8 @@ struct claimed {
 };
 struct claimed claimed_as(struct party *p, const char *kind, struct claim_how how);
 #define claimed(p, kind, ...) claimed_as(p, kind, (struct claim_how){.unused = false, ##__VA_ARGS__})
+/* A CLAIM that takes nothing: of a phase that no task has.  After it no task of the kind is ARRIVED. */
+void admit(struct party *p, const char *kind);
 /* Claims until it got this one, whose time has to come. */
 task_row claimed_in_time(struct party *p, const char *kind, uint64_t nr);
 /* The claim took exactly these, in this order. */

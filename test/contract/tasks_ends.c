@@ -303,6 +303,7 @@ static void R73_a_bad_item_of_add_is_refused_alone(void **state) {
   assert_int_equal(row.phase.len, DIBS_NAME_MAX);
   assert_int_equal(row.serial.len, DIBS_NAME_MAX);
   assert_int_equal(row.unique.len, DIBS_NAME_MAX);
+  admit(p, "k");
   struct dibs__task_kind count = count_of(p, "k");
   assert_int_equal(count.states[DIBS__TASK_READY], 1);
   assert_int_equal(count.states[DIBS__TASK_WAITING], 1);

@@ -211,6 +211,7 @@ static void R76_count_has_every_state(void **state) {
   expect_status(ended(p, claimed_in_time(p, "k", done), DIBS__TASK_END_DONE), DIBS_OK);
   expect_status(ended(p, claimed_in_time(p, "k", parked), DIBS__TASK_END_DEAD), DIBS_OK);
   added_many(p, "k", 2, (task_new){.serial = str_of("s")}, NULL);
+  admit(p, "k");
   changed(p, DIBS__TASK_CANCEL, only(added(p, "k")));
   assert_int_equal(count_of(p, "k").oldest_ms, -1);
   added_many(p, "k", 3, (task_new){.delay_ms = TASK_LONG_MS}, NULL);

@@ -115,6 +115,7 @@ static void R68_tasks_with_one_serial_text_run_in_order(void **state) {
   uint64_t first = added(p, "k", .serial = serial), second = added(p, "k", .serial = serial, .priority = 9),
            other = added(p, "k", .serial = str_of("S")), free_one = added(p, "k"),
            third = added(p, "k", .serial = serial), kind = added(p, "other", .serial = serial);
+  admit(p, "k");
   assert_int_equal(state_of(p, second), DIBS__TASK_BLOCKED);
   struct claimed got = claimed(p, "k", .most = 10);
   expect_claimed(got, 3, (const uint64_t[]){first, other, free_one});
@@ -136,6 +137,7 @@ static void R68_a_waiting_task_keeps_the_later_ones_waiting(void **state) {
   uint64_t first = added(p, "k", .serial = str_of("s"), .delay_ms = TASK_LONG_MS),
            second = added(p, "k", .serial = str_of("s")),
            third = added(p, "k", .serial = str_of("s"), .delay_ms = TASK_LONG_MS);
+  admit(p, "k");
   assert_int_equal(state_of(p, first), DIBS__TASK_WAITING);
   expect_none_claimed(claimed(p, "k", .most = 10));
   changed(p, DIBS__TASK_CANCEL, only(first));
@@ -169,6 +171,7 @@ static void R68_a_retried_task_goes_by_its_number(void **state) {
   struct party *p = task_party();
   uint64_t nrs[3];
   added_many(p, "k", 3, (task_new){.serial = str_of("s")}, nrs);
+  admit(p, "k");
   changed(p, DIBS__TASK_CANCEL, only(nrs[0]));
   assert_int_equal(state_of(p, nrs[1]), DIBS__TASK_READY);
   changed(p, DIBS__TASK_RETRY, only(nrs[0]));
@@ -284,6 +287,7 @@ static void R74_a_claim_costs_the_same_beside_many_others(void **state) {
   assert_int_equal(claimed(p, "k", .most = CROWD).count, CROWD);
   added_many(p, "k", CROWD, (task_new){.delay_ms = TASK_LONG_MS}, NULL);
   added_many(p, "k", CROWD, (task_new){.serial = str_of("s"), .delay_ms = TASK_LONG_MS}, NULL);
+  admit(p, "k");
   struct dibs__task_kind count = count_of(p, "k");
   assert_int_equal(count.states[DIBS__TASK_DONE], CROWD);
   assert_int_equal(count.states[DIBS__TASK_CLAIMED], CROWD);
