@@ -19,7 +19,7 @@ _dibs() {
   local cur prev word command='' before=0
   cur=${COMP_WORDS[COMP_CWORD]}
   prev=${COMP_WORDS[COMP_CWORD - 1]}
-  local commands='run lock unlock renew ls show break watch record stock once history flag tier stats doctor bench lab help version'
+  local commands='run lock unlock renew ls show break watch record stock once cron history flag tier stats doctor bench lab help version'
   local strategies='coalesced atomic pessimistic optimistic named fenced child-first none'
   local globals='--store --json --quiet --owner --help'
   local i
@@ -35,7 +35,7 @@ _dibs() {
     case $word in
       --keep) [[ $command == lab ]] || ((i++)) ;; # a flag of the lab
       --claim | --strategy | --table | --if | --percent) ((i++)) ;;
-      --kind | --prefix | --since | --until | --last | --keep-for) ((i++)) ;;
+      --kind | --prefix | --since | --until | --last | --keep-for | --name | --jobs) ((i++)) ;;
       --store | --owner | --ttl | --wait | --slots | --grace | --at-least | --max | --interval | --count | --rounds | --seconds | --calm | --only | --out | --users | --strategies | --seats | --rows | --processes | --floor | --upset | --html) ((i++)) ;;
       -*) ;;
       *)
@@ -59,7 +59,7 @@ _dibs() {
     --kind) mapfile -t COMPREPLY < <(compgen -W 'run once cron' -- "$cur"); return ;;
     --since | --until) mapfile -t COMPREPLY < <(compgen -W '1h 24h 7d' -- "$cur"); return ;;
     --keep-for) mapfile -t COMPREPLY < <(compgen -W '7d 30d 365d off' -- "$cur"); return ;;
-    --prefix | --last) COMPREPLY=(); return ;;
+    --prefix | --last | --name | --jobs) COMPREPLY=(); return ;;
     --percent) mapfile -t COMPREPLY < <(compgen -W '0 1 10 50 100' -- "$cur"); return ;;
     --owner | --if | --slots | --count | --rounds | --seconds | --calm | --only) COMPREPLY=(); return ;;
   esac
@@ -72,6 +72,7 @@ _dibs() {
     watch) options='--interval --count' ;;
     record) options='--table --if --create --force' ;;
     stock) options='--claim --partial --strategy --wait --table' ;;
+    cron) options='--name --jobs --no-history' ;;
     history) options='--failed --kind --prefix --since --until --last --output --keep-for' ;;
     flag) options='--percent' ;;
     tier) options='--force' ;;
@@ -91,6 +92,8 @@ _dibs() {
   case $command:$before in
     help:0) mapfile -t COMPREPLY < <(compgen -W "$commands exits" -- "$cur") ;;
     record:0) mapfile -t COMPREPLY < <(compgen -W 'get put rm' -- "$cur") ;;
+    cron:0) mapfile -t COMPREPLY < <(compgen -f -W 'ls run' -- "$cur") ;;
+    cron:1 | cron:2) mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
     stock:1) [[ $prev == table ]] && mapfile -t COMPREPLY < <(compgen -W 'sqlite postgres mysql' -- "$cur") ;;
     stock:0) mapfile -t COMPREPLY < <(compgen -W 'set take give show table' -- "$cur") ;;
     flag:0) mapfile -t COMPREPLY < <(compgen -W 'ls get set' -- "$cur") ;;

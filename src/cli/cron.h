@@ -25,7 +25,7 @@ struct cron_work {
   int64_t timeout_ms;
   int status, start_error;
   bool over;     /* the command has ended */
-  bool end_sent; /* the minder was told to end it */
+  bool end_sent; /* dibs sent the minder the order to end it */
   bool overtime, lost, killed;
   struct cli_tail tail;
 };
