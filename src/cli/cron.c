@@ -389,10 +389,13 @@ static int run_node(struct node *n) {
     if (poll(polls, 2 + n->works.count * CRON_POLLS, -1) < 0 && errno != EINTR) break;
     dibs__cli_alarm_clear(alarm);
     heed_signals(n);
+    n->draining = n->draining || n->works.broken;
   }
   if (alarm >= 0) close(alarm);
   free(polls);
-  return code;
+  if (!n->works.broken) return code;
+  return dibs__cli_fail(n->globals, CLI_FAILED, "",
+                        "the process that starts commands was killed; the node has ended, start it again");
 }
 
 static int open_node(struct node *n, const struct cli_call *call) {

@@ -37,6 +37,7 @@ struct cron_works {
   char kind[DIBS_NAME_MAX + 1];
   char *store_uri;
   bool no_history;
+  bool broken; /* the launcher is gone: this node can start no commands */
   struct cron_work *first;
   size_t count, most;
 };

@@ -137,6 +137,7 @@ static void start(works_t *works, work_t *w, const struct dibs__cron_job *job, i
     w->start_error = launch(works, w, job, v->list);
   if (v != NULL) free(v->list);
   free(v);
+  works->broken = works->broken || w->start_error == EPIPE || w->start_error == ECONNRESET;
   if (w->start_error == 0) return;
   w->over = true;
   w->ended = w->began;
@@ -301,7 +302,7 @@ static void keep_history(const works_t *works, const work_t *w) {
                               .began_ms = dibs__tick_left_ms(w->began, now),
                               .ended_ms = dibs__tick_left_ms(w->ended, now)};
   dibs_error error = {0};
-  if (works->no_history) return;
+  if (works->no_history || (works->broken && w->start_error != 0)) return;
   describe(w, &row);
   row.output = dibs__str_of(output, dibs__cli_tail_read(&w->tail, output));
   dibs_status status = dibs__history_put(works->store, &row, dibs__tick_add_ms(now, HISTORY_MS), &error);
@@ -310,10 +311,11 @@ static void keep_history(const works_t *works, const work_t *w) {
 
 /* A firing that ran is done, however its command ended: a schedule is no retry.  Only a node that dies in the middle
  * leaves it to another one.  true: it is settled. */
-static bool report(const work_t *w) {
+static bool report(const works_t *works, const work_t *w) {
   char result[80];
   struct dibs__run_row row = {.how = 0};
   if (w->lost || dibs_task_left_ms(w->task) == 0) return true; /* it is another node's */
+  if (works->broken && w->start_error != 0) return dibs_task_release(w->task, NULL) != DIBS_UNAVAILABLE;
   describe(w, &row);
   snprintf(result, sizeof result, "%s %" PRId32, dibs__history_end_name(row.how), row.code);
   dibs_status status = dibs_task_done(w->task, result, NULL);
@@ -324,7 +326,7 @@ static bool report(const work_t *w) {
 static bool settle(const works_t *works, work_t *w) {
   dibs__tick now = dibs__tick_now();
   if (!w->over || dibs__tick_before(now, w->report_at)) return false;
-  if (!report(w)) {
+  if (!report(works, w)) {
     w->report_at = dibs__tick_add_ms(now, REPORT_AGAIN_MS);
     return false;
   }

@@ -159,6 +159,21 @@ like 'as the second attempt, with a larger fence' "$(sed -n 2p "$dir/crash")" '^
 kill -TERM "$node"
 ok 'the last node ends' ends "$node"
 
+# ---- The launcher is killed ----
+cat >"$dir/launch.cron" <<END
+DIR=$dir
+* * * * * *  name=launch overlap=allow  echo x >>"\$DIR/launch"
+END
+node o "$dir/launch.cron"
+ok 'it fires' until_true 15 filled "$dir/launch"
+for child in $(cat "/proc/$node/task/$node/children"); do
+  [ "$(cat "/proc/$child/comm")" = dibs-launcher ] && kill -KILL "$child"
+done
+ends "$node"
+is 'the node ends' $? 119
+like 'and says why' "$(tail -n 1 "$dir/o.err")" '^dibs: the process that starts commands was killed'
+is 'no firing failed by that' "$("$DIBS" history launch --failed)" ''
+
 # ---- Without a node for some time ----
 cat >"$dir/gap.cron" <<END
 DIR=$dir
