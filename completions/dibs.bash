@@ -19,7 +19,7 @@ _dibs() {
   local cur prev word command='' before=0
   cur=${COMP_WORDS[COMP_CWORD]}
   prev=${COMP_WORDS[COMP_CWORD - 1]}
-  local commands='run lock unlock renew ls show break watch record stock once history task dead worker flag tier stats doctor bench lab help version'
+  local commands='run lock unlock renew ls show break watch record stock once history task dead worker cron flag tier stats doctor bench lab help version'
   local strategies='coalesced atomic pessimistic optimistic named fenced child-first none'
   local states='ready claimed waiting blocked parked done dead cancelled arrived unfinished finished'
   local globals='--store --json --quiet --owner --help'
@@ -37,7 +37,7 @@ _dibs() {
       --keep) [[ $command == lab ]] || ((i++)) ;; # a flag of the lab
       --kind | --phase | --key | --unique | --delay | --priority | --tries | --state | --older | --error | --rate | --running | --paused | --jobs | --exec | --timeout | --drain | --max-tasks) ((i++)) ;;
       --claim | --strategy | --table | --if | --percent) ((i++)) ;;
-      --kind | --prefix | --since | --until | --last | --keep-for) ((i++)) ;;
+      --prefix | --since | --until | --last | --keep-for | --name) ((i++)) ;;
       --store | --owner | --ttl | --wait | --slots | --grace | --at-least | --max | --interval | --count | --rounds | --seconds | --calm | --only | --out | --users | --strategies | --seats | --rows | --processes | --floor | --upset | --html) ((i++)) ;;
       -*) ;;
       *)
@@ -61,11 +61,11 @@ _dibs() {
     --kind) mapfile -t COMPREPLY < <(compgen -W 'run once cron' -- "$cur"); return ;;
     --since | --until) mapfile -t COMPREPLY < <(compgen -W '1h 24h 7d' -- "$cur"); return ;;
     --keep-for) mapfile -t COMPREPLY < <(compgen -W '7d 30d 365d off' -- "$cur"); return ;;
-    --prefix | --last) COMPREPLY=(); return ;;
+    --prefix | --last | --name) COMPREPLY=(); return ;;
     --state) mapfile -t COMPREPLY < <(compgen -W "$states" -- "$cur"); return ;;
     --paused) mapfile -t COMPREPLY < <(compgen -W 'on off' -- "$cur"); return ;;
     --exec) mapfile -t COMPREPLY < <(compgen -c -- "$cur"); return ;;
-    --kind | --phase | --key | --unique | --priority | --tries | --error | --rate | --running | --jobs | --max-tasks) COMPREPLY=(); return ;;
+    --phase | --key | --unique | --priority | --tries | --error | --rate | --running | --jobs | --max-tasks) COMPREPLY=(); return ;;
     --percent) mapfile -t COMPREPLY < <(compgen -W '0 1 10 50 100' -- "$cur"); return ;;
     --owner | --if | --slots | --count | --rounds | --seconds | --calm | --only) COMPREPLY=(); return ;;
   esac
@@ -78,6 +78,7 @@ _dibs() {
     watch) options='--interval --count' ;;
     record) options='--table --if --create --force' ;;
     stock) options='--claim --partial --strategy --wait --table' ;;
+    cron) options='--name --jobs --no-history' ;;
     history) options='--failed --kind --prefix --since --until --last --output --keep-for' ;;
     task) options='--kind --phase --key --unique --delay --priority --tries --state --older --error --dry-run --rate --count --running --paused --keep --wait' ;;
     dead) options='--kind --phase --key --older --error --dry-run --rate --count' ;;
@@ -100,6 +101,8 @@ _dibs() {
   case $command:$before in
     help:0) mapfile -t COMPREPLY < <(compgen -W "$commands exits" -- "$cur") ;;
     record:0) mapfile -t COMPREPLY < <(compgen -W 'get put rm' -- "$cur") ;;
+    cron:0) mapfile -t COMPREPLY < <(compgen -f -W 'ls run' -- "$cur") ;;
+    cron:1 | cron:2) mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
     stock:1) [[ $prev == table ]] && mapfile -t COMPREPLY < <(compgen -W 'sqlite postgres mysql' -- "$cur") ;;
     stock:0) mapfile -t COMPREPLY < <(compgen -W 'set take give show table' -- "$cur") ;;
     task:0) mapfile -t COMPREPLY < <(compgen -W 'add ls show retry cancel purge counts kind' -- "$cur") ;;

@@ -3,7 +3,7 @@
 function __dibs_names
     dibs ls --json 2>/dev/null | string replace -ra '\},\{' "}\n{" | string match -rg '"name":"([^"\\\\]*)"' | sort -u
 end
-set -l commands run lock unlock renew ls show break watch record stock once history task dead worker flag tier stats doctor bench lab help version
+set -l commands run lock unlock renew ls show break watch record stock once history task dead worker cron flag tier stats doctor bench lab help version
 set -l first "not __fish_seen_subcommand_from $commands"
 set -l times '500ms 10s 30s 2m 1h'
 
@@ -19,6 +19,7 @@ complete -c dibs -n $first -a watch -d 'print events of names as they happen'
 complete -c dibs -n $first -a record -d 'read and write records that refuse late writers'
 complete -c dibs -n $first -a stock -d 'take and give back parts of a bounded quantity'
 complete -c dibs -n $first -a once -d 'run a command once for a key, and repeat its result'
+complete -c dibs -n $first -a cron -d 'fire the jobs of a crontab once in the fleet'
 complete -c dibs -n $first -a history -d 'list what ran, and how it ended'
 complete -c dibs -n $first -a task -d 'add, list and change tasks'
 complete -c dibs -n $first -a dead -d 'list, retry and purge tasks that failed for good'
@@ -44,8 +45,10 @@ complete -c dibs -n '__fish_seen_subcommand_from run lock once' -l try -d 'do no
 complete -c dibs -n '__fish_seen_subcommand_from run lock' -l shared -d 'acquire as one of many readers'
 complete -c dibs -n '__fish_seen_subcommand_from run lock' -l slots -x -d 'acquire as one of at most N holders'
 complete -c dibs -n '__fish_seen_subcommand_from run' -l at-least -x -a "$times" -d 'how long the name stays held, at least'
-complete -c dibs -n '__fish_seen_subcommand_from run once' -l no-history -d 'leave no row in the history'
+complete -c dibs -n '__fish_seen_subcommand_from run once cron' -l no-history -d 'leave no row in the history'
 complete -c dibs -n '__fish_seen_subcommand_from run' -l keep-output -d 'pass the output on through dibs, and keep its end'
+complete -c dibs -n '__fish_seen_subcommand_from cron' -l name -x -d 'what the nodes of a crontab share'
+complete -c dibs -n '__fish_seen_subcommand_from cron' -l jobs -x -d 'how many commands run at one time'
 complete -c dibs -n '__fish_seen_subcommand_from history' -l failed -d 'only runs that did not end well'
 complete -c dibs -n '__fish_seen_subcommand_from history' -l kind -x -a 'run once cron' -d 'only of this kind'
 complete -c dibs -n '__fish_seen_subcommand_from history' -l prefix -x -d 'only of names that begin with it'
@@ -139,3 +142,4 @@ complete -c dibs -n '__fish_seen_subcommand_from stock; and __fish_seen_subcomma
 complete -c dibs -n '__fish_seen_subcommand_from bench' -a lease
 complete -c dibs -n '__fish_seen_subcommand_from lab' -a 'race throughput deadlock pause contend'
 complete -c dibs -n '__fish_seen_subcommand_from help' -a "$commands exits"
+complete -c dibs -n '__fish_seen_subcommand_from cron' -F -a 'ls run'

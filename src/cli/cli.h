@@ -89,14 +89,15 @@ struct cli_globals {
   X(rate, "rate", COUNT, "N", "change at most N tasks a second", 1, 1000000, rate)                                     \
   X(running, "running", COUNT, "N", "at most N of the kind run at one time (0: no limit)", 0, 1000000, running)        \
   X(paused, "paused", TEXT, "on|off", "on: no task of the kind is begun", 0, 0, paused)                                \
-  X(jobs, "jobs", COUNT, "N", "how many tasks run at one time (1)", 1, 256, jobs)                                      \
+  X(jobs, "jobs", COUNT, "N", "how many run at one time (1; cron: 16)", 1, 1000, jobs)                                 \
   X(exec, "exec", TEXT, "CMD", "the command, for sh -c", 0, 0, exec)                                                   \
   X(timeout, "timeout", DURATION, "TIME", "how long a claim lasts without extension (30s)", 1000, DIBS_TTL_MAX_MS,     \
     timeout_ms)                                                                                                        \
   X(drain, "drain", DURATION, "TIME", "how long running commands may take to end (30s)", 0, CLI_KEEP_MAX_MS, drain_ms) \
   X(once, "once", FLAG, "", "do what is ready, then end", 0, 0, once)                                                  \
   X(max_tasks, "max-tasks", COUNT, "N", "end after N tasks", 1, INT64_C(1000000000), max_tasks)                        \
-  X(verbose, "verbose", FLAG, "", "a line for each task, also if standard error is no terminal", 0, 0, verbose)
+  X(verbose, "verbose", FLAG, "", "a line for each task, also if standard error is no terminal", 0, 0, verbose)        \
+  X(name, "name", TEXT, "NAME", "what the nodes of a crontab share (the name of its file)", 0, 0, name)
 
 enum {
 #define CLI__OPTION_ENUM(word, name, kind, arg, help, least, most, field) CLI_OPT_##word,
@@ -129,7 +130,7 @@ struct cli_values {
   bool create, force, probe;
   bool help, try_once, shared, now, retry, forget, partial, reenter;
   bool dry_run, once, verbose;
-  const char *prefix, *since, *until, *keep_for;
+  const char *prefix, *since, *until, *keep_for, *name;
   bool no_history, keep_output, failed, output;
 };
 
@@ -191,6 +192,7 @@ int dibs__cli_flag(struct cli_call *call);
 int dibs__cli_tier(struct cli_call *call);
 int dibs__cli_stats(struct cli_call *call);
 int dibs__cli_history(struct cli_call *call);
+int dibs__cli_cron(struct cli_call *call);
 int dibs__cli_doctor(struct cli_call *call);
 int dibs__cli_start_lab(struct cli_call *call); /* lab and bench: becomes dibs-lab */
 int dibs__cli_help(struct cli_call *call);

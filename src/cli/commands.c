@@ -120,6 +120,21 @@ const struct cli_command dibs__cli_commands[] = {
      "At most 1 MiB of output is kept; the rest only passes through, and dibs prints\n"
      "how much a repetition lacks.\n",
      "dibs once deploy-v42 --keep 720h -- ./deploy.sh v42"},
+    {"cron", "FILE | ls FILE | run JOB FILE", "fire the jobs of a crontab once in the fleet",
+     CLI_TAKES(name) | CLI_TAKES(jobs) | CLI_TAKES(no_history),
+     MAY_ALWAYS | CLI_MAY(ABSENT) | CLI_MAY(BUSY) | CLI_MAY(UNKNOWN) | CLI_MAY(SIGNAL), 1, 3, false, false,
+     dibs__cli_cron,
+     "FILE          runs as a node: fires the jobs when they are due, and runs them.\n"
+     "              Start it on any number of machines with the same file and store:\n"
+     "              each firing runs on one of them, and they need no leader\n"
+     "ls FILE       prints the next and the last run of each job, and how many\n"
+     "              firings were missed or skipped\n"
+     "run JOB FILE  fires a job by hand, for the nodes to run\n"
+     "The time is the store's.  A node reads the file again when it changes, reports\n"
+     "bad lines, and continues with the others.  TERM waits for the commands that\n"
+     "run; a second one ends them.  Before the command dibs reads settings:\n"
+     "name= zone= catch-up=none|last:1h|all:1h overlap=skip|queue|allow timeout= jitter=\n",
+     "dibs cron /etc/app/jobs.cron"},
     {"history", "[NAME]", "list what ran, and how it ended",
      CLI_TAKES(failed) | CLI_TAKES(kind) | CLI_TAKES(prefix) | CLI_TAKES(since) | CLI_TAKES(until) | CLI_TAKES(last) |
          CLI_TAKES(output) | CLI_TAKES(keep_for),

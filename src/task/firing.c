@@ -22,7 +22,7 @@ struct firing {
   char kind[DIBS_NAME_MAX + 1], token[65], payload[DIBS__CRON_PAYLOAD_MAX];
   int64_t start_ms, token_ms;
   dibs__tick by;
-  enum dibs__fired how;
+  bool skipped;
   uint64_t nr;
 };
 
@@ -63,30 +63,25 @@ static dibs_status fire_once(void *arg) {
   op->kind = dibs__request_keep(request, f->kind, kind);
   op->token = dibs__request_keep(request, f->token, 64);
   op->token_ms = f->token_ms;
-  op->wants_new = true;
   op->news[0].payload = dibs__request_keep(request, f->payload, payload);
   if (f->job->overlap == DIBS__OVERLAP_SKIP) op->news[0].unique = dibs__request_keep(request, f->job->name, name);
   if (f->job->overlap == DIBS__OVERLAP_QUEUE) op->news[0].serial = dibs__request_keep(request, f->job->name, name);
   op->news[0].at_ms = f->start_ms;
   dibs_status status = dibs__request_carry(request, DIBS__TASK_ADD, f->by);
-  if (status == DIBS_OK || status == DIBS_REPLAY) {
+  if (status == DIBS_OK) {
     f->nr = op->news[0].nr;
-    f->how = DIBS__FIRED_NEW;
-    if (status == DIBS_REPLAY)
-      f->how = DIBS__FIRED_BEFORE;
-    else if (op->news[0].status == DIBS_REPLAY)
-      f->how = DIBS__FIRED_SKIPPED;
-    status = op->news[0].status == DIBS_INVALID ? DIBS_INVALID : DIBS_OK;
+    f->skipped = op->news[0].status == DIBS_REPLAY;
+    if (op->news[0].status == DIBS_INVALID) status = DIBS_INVALID;
   }
   dibs__request_drop(request);
   return status;
 }
 
 dibs_status dibs__cron_fire(dibs_store *store, const char *space, const struct dibs__cron_job *job,
-                            const struct dibs__cron_due *due, bool by_hand, enum dibs__fired *how, uint64_t *nr,
+                            const struct dibs__cron_due *due, bool by_hand, bool *skipped, uint64_t *nr,
                             dibs_error *error) {
   struct firing f = {.store = store, .job = job, .start_ms = due->start_ms};
-  *how = DIBS__FIRED_BEFORE;
+  *skipped = false;
   *nr = 0;
   dibs_status status = dibs__enter(store, "dibs cron", error);
   if (status != DIBS_OK) return status;
@@ -112,7 +107,7 @@ dibs_status dibs__cron_fire(dibs_store *store, const char *space, const struct d
       dibs__explain(store, status, "adding a firing of", job->name, error);
   }
   dibs__exit(store);
-  *how = f.how;
+  *skipped = f.skipped;
   *nr = f.nr;
   return status;
 }
@@ -145,16 +140,18 @@ dibs_status dibs__cron_load(dibs_store *store, const char *space, struct dibs__c
 }
 
 /* false: no memory. */
-static bool apply(struct dibs__cron_state *state, const struct dibs__cron_line *changes, size_t count) {
+static bool apply(struct dibs__cron_state *state, const struct dibs__cron_line *changes, size_t count, size_t *kept) {
+  *kept = 0;
   for (size_t i = 0; i < count; i++) {
     const struct dibs__cron_line *c = &changes[i];
     bool known = dibs__cron_state_find(state, c->job) != NULL;
     struct dibs__cron_line *line = dibs__cron_state_add(state, c->job, c->decided_ms);
     if (!line) return false;
-    line->skipped += c->skipped;
     if (known && line->decided_ms >= c->decided_ms) continue;
     line->decided_ms = c->decided_ms;
     line->missed += c->missed;
+    line->skipped += c->skipped;
+    ++*kept;
     if (c->missed) line->last_missed = c->last_missed;
   }
   return true;
@@ -177,17 +174,18 @@ static dibs_status put(dibs_store *store, const char *key, const struct dibs__cr
 }
 
 dibs_status dibs__cron_save(dibs_store *store, const char *space, const struct dibs__cron_line *changes, size_t count,
-                            int64_t now_ms, struct dibs__cron_state *state, dibs_error *error) {
+                            int64_t now_ms, struct dibs__cron_state *state, size_t *kept, dibs_error *error) {
   char key[DIBS_NAME_MAX + 1], version[DIBS_VERSION_MAX + 1];
   dibs_status status = DIBS_CONFLICT;
+  *kept = 0;
   dibs__cron_kind(space, key);
   /* NOT_FOUND: it was removed in between. */
   for (int i = 0; i < SAVE_TRIES && (status == DIBS_CONFLICT || status == DIBS_NOT_FOUND); i++) {
     dibs__cron_state_free(state);
     status = load(store, key, state, version, sizeof version, error);
-    if (status == DIBS_OK && !apply(state, changes, count))
+    if (status == DIBS_OK && !apply(state, changes, count, kept))
       status = dibs__fail(error, DIBS_NO_MEMORY, "out of memory for the state of \"%s\"", key);
-    if (status == DIBS_OK) status = put(store, key, state, version, now_ms, error);
+    if (status == DIBS_OK && *kept > 0) status = put(store, key, state, version, now_ms, error);
   }
   return status;
 }

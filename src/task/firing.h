@@ -13,26 +13,22 @@
 
 enum { DIBS__CRON_SPACE_MAX = 128, DIBS__CRON_PAYLOAD_MAX = DIBS__CRONTAB_NAME + 64 };
 
-enum dibs__fired {
-  DIBS__FIRED_NEW,    /* the task is there now */
-  DIBS__FIRED_BEFORE, /* another node added it */
-  DIBS__FIRED_SKIPPED /* the job was still running, and its firings do not overlap */
-};
-
 void dibs__cron_kind(const char *space, char kind[DIBS_NAME_MAX + 1]);
-/* Adds a firing.  By hand: it has no instant, and is added again with each call.  Blocks for I/O.  OK with *how; or a
- * failure of the store, which may have added it: repeat the call. */
+/* Adds a firing, unless a node has added it.  *skipped: there is none, because the job was still running and its
+ * firings do not overlap; each node gets the same answer.  By hand: it has no instant, and each call adds one.  Blocks
+ * for I/O. OK; or a failure of the store, which may have added it: repeat the call. */
 dibs_status dibs__cron_fire(dibs_store *store, const char *space, const struct dibs__cron_job *job,
-                            const struct dibs__cron_due *due, bool by_hand, enum dibs__fired *how, uint64_t *nr,
+                            const struct dibs__cron_due *due, bool by_hand, bool *skipped, uint64_t *nr,
                             dibs_error *error);
 /* The job and the instant of a task.  false: it is not a firing. */
 bool dibs__cron_read_payload(const char *payload, size_t length, char job[DIBS__CRONTAB_NAME + 1], int64_t *at_ms);
 
 /* Reads what the nodes know; nothing yet is OK.  Free the state in any case. */
 dibs_status dibs__cron_load(dibs_store *store, const char *space, struct dibs__cron_state *state, dibs_error *error);
-/* Adds decisions: a later decided_ms replaces an earlier one and adds its `missed`; `skipped` is always added.  *state
- * (empty, or from a load) is what all know now; free it in any case.  now_ms: the store's clock. */
+/* Adds decisions: a later decided_ms replaces an earlier one, and its counts are added; an earlier one is dropped, for
+ * another node has kept it.  *kept: how many were the first.  *state (empty, or from a load) is what all know now; free
+ * it in any case.  now_ms: the store's clock. */
 dibs_status dibs__cron_save(dibs_store *store, const char *space, const struct dibs__cron_line *changes, size_t count,
-                            int64_t now_ms, struct dibs__cron_state *state, dibs_error *error);
+                            int64_t now_ms, struct dibs__cron_state *state, size_t *kept, dibs_error *error);
 
 #endif
