@@ -43,7 +43,7 @@ static const char *const serials[] = {"", "", "s", "t"};
 static const char *const uniques[] = {"", "", "", "", "u", "v"};
 static const char *const texts[] = {"", "it failed", "no disk", "late"};
 static const char *const payloads[] = {"", "one", "two"};
-static const char *const parties[PARTIES] = {"first", "second"};
+static const char *const owners[] = {"first", "second"};
 static const char *const verdicts[] = {"done", "next", "wait", "fail", "dead", "give"};
 
 #define PICK(from, drawn) str_of((from)[(drawn) % (sizeof(from) / sizeof((from)[0]))])
@@ -125,7 +125,7 @@ static void make_claim(struct run *r, const struct task_step *s, struct pair *pa
     op->most = s->drawn[0] % 3 ? 1 : 1 + s->drawn[0] / 3 % HISTORY_ITEMS;
     op->id = id_of((int)(s->drawn[1] % IDS) + s->of * IDS);
     op->again = s->drawn[4] % 3 == 0;
-    op->by = str_of(parties[s->party]);
+    op->by = str_of(owners[s->drawn[1] % IDS % 2]); /* a repeat has the same */
     op->timeout_ms = s->drawn[5] % 6 == 0 ? SOON_MS : 3600000;
     op->phases = pair->phases;
     op->phase_count = count;
@@ -346,7 +346,8 @@ static void compare(struct run *r, const struct task_step *s, struct pair *pair)
 
 /* ---- A run ---- */
 
-/* What this step did is later than what the steps before did, in the ms of both stores. */
+/* New tasks are admitted soon, because they may be ARRIVED on one side only.  What this step did is later than what
+ * the steps before did, in the ms of both stores. */
 static void run_step(struct run *r, const struct task_step *s) {
   struct pair pair;
   make(r, s, &pair);
@@ -358,6 +359,9 @@ static void run_step(struct run *r, const struct task_step *s) {
   compare(r, s, &pair);
   for (int i = 0; i < 2; i++) dibs__op_free_answer(&pair.ops[i].op);
   if (s->kind < STEP_LIST) dibs__nap_ms(PAUSE_MS);
+  if (s->kind != STEP_ADD) return;
+  for (int i = 0; i < 2; i++) admit(r->sides[i].parties[s->party], r->kinds[s->of]);
+  dibs__nap_ms(PAUSE_MS);
 }
 
 /* In the end the stores have the same tasks. */
