@@ -84,7 +84,8 @@ static bool end_claims(struct racer *r, const task_row *rows, uint32_t count) {
   }
   if (!sent_task(r->p, &op, false) || op.op.status != DIBS_OK) return false;
   for (uint32_t k = 0; k < count; k++) {
-    bool late = race->some_vanish && items[k].status == DIBS_STALE;
+    /* A repeated NEXT may come after the next claimant's DONE. */
+    bool late = items[k].status == DIBS_STALE && (race->some_vanish || items[k].verdict == DIBS__TASK_END_NEXT);
     if (items[k].status != DIBS_OK && !late) race->refused++;
     if (items[k].status != DIBS_OK || items[k].verdict != DIBS__TASK_END_DONE) continue;
     race->done[index_of(rows[k])]++;
