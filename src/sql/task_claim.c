@@ -506,8 +506,9 @@ static int by_number(const void *x, const void *y) {
 /* The tasks that an earlier request with this id claimed and still has. */
 static sql_rc find_repeat(struct claiming *c) {
   value values[] = {dibs__task_text(c->op->kind), dibs__sql_number((int64_t)dibs__id_digest(c->op->id))};
-  sql_rc end = dibs__task_put(c->g, "SELECT " DIBS__TASK_COLUMNS ", payload" LAST_ERROR OF_STATE("2") " AND claim = $2",
-                              values, 2);
+  sql_rc end = dibs__task_put(
+      c->g, "SELECT " DIBS__TASK_COLUMNS ", payload" LAST_ERROR OF_STATE("2") " AND claim = $2 AND due > " NOW, values,
+      2);
   if (end == DIBS__SQL_OK) end = dibs__task_go(c->g);
   row_t *rows;
   if (end != DIBS__SQL_OK) return end;

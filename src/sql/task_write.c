@@ -384,8 +384,8 @@ static sql_rc pass_on(struct dibs__sql_guard *g, const struct passing *p, size_t
   return end;
 }
 
-sql_rc dibs__task_write(struct dibs__sql_guard *g, const locked_t *locked) {
-  if (locked->count == 0) return dibs__task_commit(g);
+sql_rc dibs__task_write_open(struct dibs__sql_guard *g, const locked_t *locked) {
+  if (locked->count == 0) return DIBS__SQL_OK;
   struct passing *passing = malloc(locked->count * sizeof *passing);
   if (!passing) return dibs__task_no_memory(g);
   size_t count = find_passing(locked, passing);
@@ -398,5 +398,10 @@ sql_rc dibs__task_write(struct dibs__sql_guard *g, const locked_t *locked) {
     if (end == DIBS__SQL_OK) end = pass_on(g, passing, count);
   }
   free(passing);
+  return end;
+}
+
+sql_rc dibs__task_write(struct dibs__sql_guard *g, const locked_t *locked) {
+  sql_rc end = dibs__task_write_open(g, locked);
   return end == DIBS__SQL_OK ? dibs__task_commit(g) : end;
 }
