@@ -19,7 +19,7 @@ _dibs() {
   local cur prev word command='' before=0
   cur=${COMP_WORDS[COMP_CWORD]}
   prev=${COMP_WORDS[COMP_CWORD - 1]}
-  local commands='run lock unlock renew ls show break watch record stock once flag tier stats doctor bench lab help version'
+  local commands='run lock unlock renew ls show break watch record stock once relay flag tier stats doctor bench lab help version'
   local strategies='coalesced atomic pessimistic optimistic named fenced child-first none'
   local globals='--store --json --quiet --owner --help'
   local i
@@ -35,6 +35,7 @@ _dibs() {
     case $word in
       --keep) [[ $command == lab ]] || ((i++)) ;; # a flag of the lab
       --claim | --strategy | --table | --if | --percent) ((i++)) ;;
+      --to | --header | --ca | --jobs | --timeout | --tries | --batch) ((i++)) ;;
       --store | --owner | --ttl | --wait | --slots | --grace | --at-least | --max | --interval | --count | --rounds | --seconds | --calm | --only | --out | --users | --strategies | --seats | --rows | --processes | --floor | --upset | --html) ((i++)) ;;
       -*) ;;
       *)
@@ -55,6 +56,9 @@ _dibs() {
     --table) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
     --strategy) COMPREPLY=(); mapfile -t COMPREPLY < <(compgen -W 'coalesced atomic pessimistic optimistic named fenced' -- "$cur"); return ;;
     --claim) COMPREPLY=(); return ;;
+    --ca) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
+    --timeout) mapfile -t COMPREPLY < <(compgen -W '2s 10s 30s' -- "$cur"); return ;;
+    --to | --header | --jobs | --tries | --batch) COMPREPLY=(); return ;;
     --percent) mapfile -t COMPREPLY < <(compgen -W '0 1 10 50 100' -- "$cur"); return ;;
     --owner | --if | --slots | --count | --rounds | --seconds | --calm | --only) COMPREPLY=(); return ;;
   esac
@@ -71,6 +75,7 @@ _dibs() {
     tier) options='--force' ;;
     stats | doctor) options='--probe' ;;
     once) options='--keep --wait --try --ttl --grace --retry --forget --' ;;
+    relay) options='--to --stdout --header --ca --jobs --timeout --tries --batch --once' ;;
     bench) options='--rounds --seconds --calm --only --floor --upset --smoke --out' ;;
     lab) options='--users --strategies --seconds --seats --rows --rounds --processes --floor --ttl --html --keep --strict' ;;
   esac

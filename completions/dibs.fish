@@ -3,7 +3,7 @@
 function __dibs_names
     dibs ls --json 2>/dev/null | string replace -ra '\},\{' "}\n{" | string match -rg '"name":"([^"\\\\]*)"' | sort -u
 end
-set -l commands run lock unlock renew ls show break watch record stock once flag tier stats doctor bench lab help version
+set -l commands run lock unlock renew ls show break watch record stock once relay flag tier stats doctor bench lab help version
 set -l first "not __fish_seen_subcommand_from $commands"
 set -l times '500ms 10s 30s 2m 1h'
 
@@ -19,6 +19,7 @@ complete -c dibs -n $first -a watch -d 'print events of names as they happen'
 complete -c dibs -n $first -a record -d 'read and write records that refuse late writers'
 complete -c dibs -n $first -a stock -d 'take and give back parts of a bounded quantity'
 complete -c dibs -n $first -a once -d 'run a command once for a key, and repeat its result'
+complete -c dibs -n $first -a relay -d 'deliver the messages of an outbox'
 complete -c dibs -n $first -a flag -d 'control how a store of several tiers uses them'
 complete -c dibs -n $first -a tier -d 'show and control the tiers of a store'
 complete -c dibs -n $first -a stats -d 'print the counts of all clients, and the cost of a lease'
@@ -58,6 +59,15 @@ complete -c dibs -n '__fish_seen_subcommand_from stock' -l strategy -x -a 'coale
 complete -c dibs -n '__fish_seen_subcommand_from once' -l keep -x -a '1h 24h 168h 720h' -d 'how long the result is kept'
 complete -c dibs -n '__fish_seen_subcommand_from once' -l retry -d 'keep no failure; run the command again after one'
 complete -c dibs -n '__fish_seen_subcommand_from once' -l forget -d 'delete the result; run nothing'
+complete -c dibs -n '__fish_seen_subcommand_from relay' -l to -x -d 'send each message to this URL, by POST'
+complete -c dibs -n '__fish_seen_subcommand_from relay' -l stdout -d 'print each message as a line of JSON'
+complete -c dibs -n '__fish_seen_subcommand_from relay' -l header -r -d 'a header line, or @FILE with such lines'
+complete -c dibs -n '__fish_seen_subcommand_from relay' -l ca -r -d 'the certificates that sign the receiver\'s'
+complete -c dibs -n '__fish_seen_subcommand_from relay' -l jobs -x -d 'how many requests at one time'
+complete -c dibs -n '__fish_seen_subcommand_from relay' -l timeout -x -a '2s 10s 30s' -d 'how long one request may take'
+complete -c dibs -n '__fish_seen_subcommand_from relay' -l tries -x -d 'how often one may fail'
+complete -c dibs -n '__fish_seen_subcommand_from relay' -l batch -x -d 'how many to claim in advance'
+complete -c dibs -n '__fish_seen_subcommand_from relay' -l once -d 'end when no message is ready'
 complete -c dibs -n '__fish_seen_subcommand_from bench' -l rounds -x -d 'alternating rounds'
 complete -c dibs -n '__fish_seen_subcommand_from bench' -l seconds -x -d 'of each side in each round'
 complete -c dibs -n '__fish_seen_subcommand_from bench' -l calm -x -d 'run noisy rounds again'

@@ -6,6 +6,7 @@
  * of cli.h.  Options, commands, help, man pages and completions follow two tables, in options.c and commands.c.
  */
 #include "dibs/admin.h"
+#include "dibs/task.h"
 
 #include <poll.h>
 #include <signal.h>
@@ -63,7 +64,17 @@ struct cli_globals {
   X(force, "force", FLAG, "", "write without a guard", 0, 0, force)                                                    \
   X(probe, "probe", FLAG, "", "also acquire leases, which writes to the store", 0, 0, probe)                           \
   X(percent, "percent", COUNT, "N", "on for N percent of the names, always the same ones", 0, 100, percent)            \
-  X(reenter, "reenter", FLAG, "", "run under the lease of an outer dibs, if it has one", 0, 0, reenter)
+  X(reenter, "reenter", FLAG, "", "run under the lease of an outer dibs, if it has one", 0, 0, reenter)                \
+  X(to, "to", TEXT, "URL", "send each message to this URL, by POST", 0, 0, to)                                         \
+  X(lines, "stdout", FLAG, "", "print each message as a line of JSON", 0, 0, lines)                                    \
+  X(header, "header", LIST, "TEXT", "a header line for --to, or @FILE with such lines; may be repeated", 0, 0,         \
+    headers)                                                                                                           \
+  X(ca, "ca", TEXT, "FILE", "the certificates that sign the receiver's (those of the system)", 0, 0, ca)               \
+  X(jobs, "jobs", COUNT, "N", "how many run at one time", 1, DIBS_WORKER_THREADS, jobs)                                \
+  X(batch, "batch", COUNT, "N", "how many to claim in advance", 1, DIBS_TASKS_MAX, batch)                              \
+  X(tries, "tries", COUNT, "N", "how often one may fail (as it says, else 10)", 1, INT64_C(1000000), tries)            \
+  X(timeout, "timeout", DURATION, "TIME", "how long one try may take", 10, INT64_C(86400000), timeout_ms)              \
+  X(once, "once", FLAG, "", "end when none is ready", 0, 0, once)
 
 enum {
 #define CLI__OPTION_ENUM(word, name, kind, arg, help, least, most, field) CLI_OPT_##word,
@@ -71,10 +82,10 @@ enum {
 #undef CLI__OPTION_ENUM
       CLI_OPT_COUNT
 };
-#define CLI_TAKES(name) (1u << CLI_OPT_##name)
+#define CLI_TAKES(name) (UINT64_C(1) << CLI_OPT_##name)
 #define CLI_TAKES_GLOBALS (CLI_TAKES(store) | CLI_TAKES(json) | CLI_TAKES(quiet) | CLI_TAKES(owner) | CLI_TAKES(help))
 
-enum cli_kind { CLI_FLAG, CLI_TEXT, CLI_DURATION, CLI_COUNT };
+enum cli_kind { CLI_FLAG, CLI_TEXT, CLI_DURATION, CLI_COUNT, CLI_LIST };
 struct cli_option {
   const char *name; /* without the dashes */
   enum cli_kind kind;
@@ -84,13 +95,23 @@ struct cli_option {
 };
 extern const struct cli_option dibs__cli_options[CLI_OPT_COUNT];
 
+/* The words of an option that may be repeated, NULL at the end. */
+enum { CLI_WORDS_MAX = 32 };
+struct cli_words {
+  const char *word[CLI_WORDS_MAX + 1];
+};
+
 /* The options of a call; durations and numbers are CLI_UNSET if they are missing. */
 struct cli_values {
   struct cli_globals globals;
   int64_t ttl_ms, wait_ms, grace_ms, at_least_ms, max_ms, interval_ms, slots, count, keep_ms, percent;
+  int64_t jobs, batch, tries, timeout_ms;
   const char *claim, *strategy;
   const char *table, *if_version;
+  const char *to, *ca;
+  struct cli_words headers;
   bool create, force, probe;
+  bool lines, once;
   bool help, try_once, shared, now, retry, forget, partial, reenter;
 };
 
@@ -114,7 +135,7 @@ bool dibs__cli_number(const char *text, uint64_t most, uint64_t *out);
 
 struct cli_command {
   const char *name, *args, *summary;
-  uint32_t options; /* CLI_TAKES bits beside the globals */
+  uint64_t options; /* CLI_TAKES bits beside the globals */
   uint32_t exits;   /* CLI_MAY bits */
   uint8_t pos_min, pos_max;
   bool rest; /* a command line behind "--" is needed */
@@ -144,6 +165,7 @@ int dibs__cli_watch(struct cli_call *call);
 int dibs__cli_record(struct cli_call *call);
 int dibs__cli_stock(struct cli_call *call);
 int dibs__cli_once(struct cli_call *call);
+int dibs__cli_relay(struct cli_call *call);
 int dibs__cli_flag(struct cli_call *call);
 int dibs__cli_tier(struct cli_call *call);
 int dibs__cli_stats(struct cli_call *call);
@@ -254,6 +276,7 @@ void dibs__cli_json_close(struct cli_json *json, char bracket);
 void dibs__cli_json_text(struct cli_json *json, const char *key, const char *text); /* NULL: null */
 /* The same with a length: a NUL byte becomes \u0000, bytes that are not UTF-8 become \ufffd. */
 void dibs__cli_json_bytes(struct cli_json *json, const char *key, const char *text, size_t length);
+void dibs__cli_json_base64(struct cli_json *json, const char *key, const char *bytes, size_t length);
 void dibs__cli_json_int(struct cli_json *json, const char *key, int64_t number);
 void dibs__cli_json_uint(struct cli_json *json, const char *key, uint64_t number);
 /* null unless it is known, because 0 would be a value. */

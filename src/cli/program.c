@@ -35,6 +35,10 @@ static const struct {
   const char *help;
 } own_help[] = {
     {"stock", CLI_OPT_wait, "the longest duration, retries included (5s)"},
+    {"relay", CLI_OPT_jobs, "how many requests at one time (16)"},
+    {"relay", CLI_OPT_batch, "how many messages to claim in advance (--jobs; --stdout: 1000)"},
+    {"relay", CLI_OPT_timeout, "how long one request may take (10s)"},
+    {"relay", CLI_OPT_once, "end when no message is ready"},
     {"tier", CLI_OPT_force, "dissolve although other clients use the tiers"},
 };
 
@@ -44,10 +48,10 @@ static const char *help_of(const char *command, int option) {
   return dibs__cli_options[option].help;
 }
 
-static void print_options(const char *command, uint32_t takes, FILE *out) {
+static void print_options(const char *command, uint64_t takes, FILE *out) {
   for (int i = 0; i < CLI_OPT_COUNT; i++) {
     const struct cli_option *o = &dibs__cli_options[i];
-    if (!(takes & (1u << i))) continue;
+    if (!(takes & (UINT64_C(1) << i))) continue;
     char left[32];
     snprintf(left, sizeof left, "--%s%s%s", o->name, *o->arg != '\0' ? " " : "", o->arg);
     fprintf(out, "  %-17s %s\n", left, help_of(command, i));
@@ -113,7 +117,7 @@ static void json_command(struct cli_json *j, const struct cli_command *command) 
   dibs__cli_json_open(j, "options", '[');
   for (int i = 0; i < CLI_OPT_COUNT; i++) {
     const struct cli_option *o = &dibs__cli_options[i];
-    if (!((command->options | CLI_TAKES_GLOBALS) & (1u << i))) continue;
+    if (!((command->options | CLI_TAKES_GLOBALS) & (UINT64_C(1) << i))) continue;
     dibs__cli_json_open(j, NULL, '{');
     dibs__cli_json_text(j, "name", o->name);
     dibs__cli_json_text(j, "argument", o->arg);
