@@ -75,7 +75,7 @@ _dibs() {
     tier) options='--force' ;;
     stats | doctor) options='--probe' ;;
     once) options='--keep --wait --try --ttl --grace --retry --forget --' ;;
-    relay) options='--to --stdout --header --ca --jobs --timeout --tries --batch --once' ;;
+    relay) options='--to --stdout --header --ca --jobs --timeout --tries --batch --ttl --once' ;;
     bench) options='--rounds --seconds --calm --only --floor --upset --smoke --out' ;;
     lab) options='--users --strategies --seconds --seats --rows --rounds --processes --floor --ttl --html --keep --strict' ;;
   esac

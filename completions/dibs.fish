@@ -35,7 +35,7 @@ complete -c dibs -l quiet -d 'no message for plain answers'
 complete -c dibs -l owner -x -d 'the owner that other people see'
 complete -c dibs -s h -l help -d 'print the help of the command'
 
-complete -c dibs -n '__fish_seen_subcommand_from run lock renew once' -l ttl -x -a "$times" -d 'how long the lease lasts'
+complete -c dibs -n '__fish_seen_subcommand_from run lock renew once relay' -l ttl -x -a "$times" -d 'how long the lease lasts'
 complete -c dibs -n '__fish_seen_subcommand_from run lock break stock once' -l wait -x -a "$times" -d 'how long to wait'
 complete -c dibs -n '__fish_seen_subcommand_from run lock once' -l try -d 'do not wait'
 complete -c dibs -n '__fish_seen_subcommand_from run lock' -l shared -d 'acquire as one of many readers'

@@ -116,7 +116,7 @@ const struct cli_command dibs__cli_commands[] = {
      "dibs once deploy-v42 --keep 720h -- ./deploy.sh v42"},
     {"relay", "KIND", "deliver the messages of an outbox",
      CLI_TAKES(to) | CLI_TAKES(lines) | CLI_TAKES(header) | CLI_TAKES(ca) | CLI_TAKES(jobs) | CLI_TAKES(batch) |
-         CLI_TAKES(tries) | CLI_TAKES(timeout) | CLI_TAKES(once),
+         CLI_TAKES(tries) | CLI_TAKES(timeout) | CLI_TAKES(ttl) | CLI_TAKES(once),
      MAY_ALWAYS, 1, 1, false, false, dibs__cli_relay,
      "A message is a task of the kind KIND, which a program added in a transaction of\n"
      "its own.  Delivers each at least once; those with the same key in their order.\n"

@@ -38,6 +38,7 @@ static const struct {
     {"relay", CLI_OPT_jobs, "how many requests at one time (16)"},
     {"relay", CLI_OPT_batch, "how many messages to claim in advance (--jobs; --stdout: 1000)"},
     {"relay", CLI_OPT_timeout, "how long one request may take (10s)"},
+    {"relay", CLI_OPT_ttl, "how long a claim lasts without renewal (30s)"},
     {"relay", CLI_OPT_once, "end when no message is ready"},
     {"tier", CLI_OPT_force, "dissolve although other clients use the tiers"},
 };

@@ -77,7 +77,7 @@ static void add_number(struct own_headers *h, const char *name, uint64_t number)
   h->count++;
 }
 
-/* "NAME: TEXT", with "-NR" behind it unless nr is 0. */
+/* "NAME: TEXT", or "NAME: TEXT-NR" unless nr is 0. */
 static void add_text(struct own_headers *h, const char *name, const char *text, uint64_t nr) {
   struct dibs__text line;
   dibs__text_begin(&line, h->memory[h->count], OWN_HEADER_SIZE);
@@ -162,8 +162,8 @@ static void await_reader(const struct relay *r) {
   if (poll(fds, 2, LOOK_MS) > 0 && fds[0].revents != 0) dibs__nap_ms(1); /* a pipe may be too full for all of it */
 }
 
-/* Writes a whole line.  It waits for a reader as long as the relay runs; then it begins no line, and waits for the rest
- * of one that it has begun until `hurry`.  false: the line is not written, or not all of it. */
+/* Writes a whole line.  It waits for a reader as long as the relay runs; then it begins no line, and waits until
+ * `hurry` for the rest of a line that it has begun.  false: the line is not written, or not all of it. */
 static bool write_line(struct relay *r, const char *bytes, size_t length) {
   for (size_t at = 0; at < length;) {
     ssize_t sent = dibs__cli_write_now(STDOUT_FILENO, bytes + at, length - at);
@@ -285,8 +285,11 @@ static int check_options(const struct relay *r) {
 
 static int start_worker(struct relay *r) {
   const struct cli_values *v = r->values;
-  dibs_worker_options options = {
-      .size = sizeof options, .owner = r->globals->owner, .poll_ms = v->once ? LOOK_MS : 0, .user = r};
+  dibs_worker_options options = {.size = sizeof options,
+                                 .owner = r->globals->owner,
+                                 .timeout_ms = v->ttl_ms != CLI_UNSET ? v->ttl_ms : 0,
+                                 .poll_ms = v->once ? LOOK_MS : 0,
+                                 .user = r};
   if (v->lines) {
     /* One thread: lines are not mixed.  Twice the batch: one is written while the next is claimed. */
     options.work = write_message;

@@ -3,8 +3,8 @@
 """A receiver of messages that behaves as the path of each request says: http_server.py LOG [CERTIFICATE KEY]
 
 Listens on a free port of 127.0.0.1, prints the port, and ends when its standard input ends.  Each request that came
-whole becomes a line of LOG before it is answered: {"path", "headers" (names in lower case), "body" (one character for
-each byte), "connection" (a number)}.
+whole becomes a line of LOG before it is answered: {"at" (milliseconds), "path", "headers" (names in lower case), "body" (one
+character for each byte), "connection" (a number)}.
 """
 import itertools
 import json
@@ -76,7 +76,8 @@ class Receiver:
             return False
         with lock:
             nth = seen[headers.get("idempotency-key", "")] = seen.get(headers.get("idempotency-key", ""), 0) + 1
-            entry = {"path": url.path, "headers": headers, "body": body.decode("latin-1"), "connection": self.number}
+            entry = {"at": time.monotonic_ns() // 1000000, "path": url.path, "headers": headers,
+                     "body": body.decode("latin-1"), "connection": self.number}
             self.log.write(json.dumps(entry) + "\n")
             self.log.flush()
         return getattr(self, "do_" + word)(rest, query, nth) is not False
