@@ -12,8 +12,8 @@ case $uri in
     ;;
   mysql:*)
     parts='s|mysql://([^:]*):([^@]*)@([^:]*):([0-9]*)/([^?]*).*|\1 \2 \3 \4 \5|'
-    read -r user password host port database < <(sed -E "$parts" <<<"$uri")
-    sql() { MYSQL_PWD=$password mariadb -N -h "$host" -P "$port" -u "$user" "$database" -e "$1"; }
+    read -r user password host server_port database < <(sed -E "$parts" <<<"$uri")
+    sql() { MYSQL_PWD=$password mariadb -N -h "$host" -P "$server_port" -u "$user" "$database" -e "$1"; }
     bytes() { echo "'$1'"; }
     hex() { echo "x'$1'"; }
     ;;
@@ -36,8 +36,11 @@ add_many() { # add_many KIND COUNT [KEYS]: payloads from 1 to COUNT, with keys k
   local i values=''
   for ((i = 1; i <= $2; i++)); do
     values+="${values:+,}('$1', $(bytes "$i"), $([ -n "${3:-}" ] && echo "'k$((i % $3))'" || echo NULL))"
+    if ((i % 500 == 0 || i == $2)); then
+      sql "INSERT INTO dibs_task (kind, payload, serial) VALUES $values"
+      values=''
+    fi
   done
-  sql "INSERT INTO dibs_task (kind, payload, serial) VALUES $values"
 }
 states() { # of a kind, by number: 6 is done, 7 dead, 5 parked
   sql "SELECT state FROM (SELECT nr, state FROM dibs_task WHERE kind = '$1' UNION ALL SELECT nr, state FROM dibs_task_done WHERE kind = '$1') t ORDER BY nr" | xargs
@@ -121,7 +124,7 @@ is 'TERM while the reader does not read' $? 0
 written=$(timeout 1 cat <&8 | wc -l)
 exec 8>&-
 is 'what was written is done' "$(count_state stopped 6)" "$written"
-is 'the rest was given back' "$(sql "SELECT count(*) FROM dibs_task WHERE kind = 'stopped' AND state = 1 AND fails = 0")" "$((3000 - written))"
+is 'the rest was given back' "$(sql "SELECT count(*) FROM dibs_task WHERE kind = 'stopped' AND state < 2 AND fails = 0")" "$((3000 - written))"
 
 # ---- By HTTP ----
 
@@ -242,7 +245,7 @@ kill -TERM $pid
 wait $pid
 is 'TERM' $? 0
 is 'finishes what has begun' "$(count_state drained 6)" "$(requests drained 1 | wc -l)"
-is 'gives the rest back' "$(sql "SELECT count(*) FROM dibs_task WHERE kind = 'drained' AND state = 1 AND fails = 0")" "$((40 - $(count_state drained 6)))"
+is 'gives the rest back' "$(sql "SELECT count(*) FROM dibs_task WHERE kind = 'drained' AND state < 2 AND fails = 0")" "$((40 - $(count_state drained 6)))"
 
 # ---- TLS ----
 
