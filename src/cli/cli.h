@@ -65,16 +65,35 @@ struct cli_globals {
   X(probe, "probe", FLAG, "", "also acquire leases, which writes to the store", 0, 0, probe)                           \
   X(percent, "percent", COUNT, "N", "on for N percent of the names, always the same ones", 0, 100, percent)            \
   X(reenter, "reenter", FLAG, "", "run under the lease of an outer dibs, if it has one", 0, 0, reenter)                \
+  X(kind, "kind", TEXT, "KIND", "of this kind", 0, 0, kind)                                                            \
+  X(phase, "phase", TEXT, "PHASE", "in this phase", 0, 0, phase)                                                       \
+  X(key, "key", TEXT, "KEY", "with this key; tasks of one key run one at a time, in their order", 0, 0, key)           \
+  X(unique, "unique", TEXT, "TEXT", "add nothing while an unfinished task has this text", 0, 0, unique)                \
+  X(delay, "delay", DURATION, "TIME", "when it may run, from now", 0, CLI_KEEP_MAX_MS, delay_ms)                       \
+  X(priority, "priority", TEXT, "N", "the largest first, from -1000 to 1000 (0)", 0, 0, priority)                      \
+  X(tries, "tries", COUNT, "N", "how often it may fail (10)", 1, 1000000, tries)                                       \
+  X(state, "state", TEXT, "STATE", "in this state; or several, with commas between", 0, 0, state)                      \
+  X(older, "older", DURATION, "TIME", "unchanged for so long", 0, CLI_KEEP_MAX_MS, older_ms)                           \
+  X(error, "error", TEXT, "TEXT", "with this text in its latest error", 0, 0, error)                                   \
+  X(dry_run, "dry-run", FLAG, "", "only count the tasks", 0, 0, dry_run)                                               \
+  X(rate, "rate", COUNT, "N", "change at most N tasks a second", 1, 1000000, rate)                                     \
+  X(running, "running", COUNT, "N", "at most N of the kind run at one time (0: no limit)", 0, 1000000, running)        \
+  X(paused, "paused", TEXT, "on|off", "on: no task of the kind is begun", 0, 0, paused)                                \
+  X(jobs, "jobs", COUNT, "N", "how many tasks run at one time (1)", 1, 256, jobs)                                      \
+  X(exec, "exec", TEXT, "CMD", "the command, for sh -c", 0, 0, exec)                                                   \
+  X(timeout, "timeout", DURATION, "TIME", "how long a claim lasts without extension (30s)", 1000, DIBS_TTL_MAX_MS,     \
+    timeout_ms)                                                                                                        \
+  X(drain, "drain", DURATION, "TIME", "how long running commands may take to end (30s)", 0, CLI_KEEP_MAX_MS, drain_ms) \
+  X(once, "once", FLAG, "", "do what is ready, then end", 0, 0, once)                                                  \
+  X(max_tasks, "max-tasks", COUNT, "N", "end after N tasks", 1, INT64_C(1000000000), max_tasks)                        \
+  X(verbose, "verbose", FLAG, "", "a line for each task, also if standard error is no terminal", 0, 0, verbose)        \
   X(to, "to", TEXT, "URL", "send each message to this URL, by POST", 0, 0, to)                                         \
   X(lines, "stdout", FLAG, "", "print each message as a line of JSON", 0, 0, lines)                                    \
   X(header, "header", LIST, "TEXT", "a header line for --to, or @FILE with such lines; may be repeated", 0, 0,         \
     headers)                                                                                                           \
   X(ca, "ca", TEXT, "FILE", "the certificates that sign the receiver's (those of the system)", 0, 0, ca)               \
-  X(jobs, "jobs", COUNT, "N", "how many run at one time", 1, DIBS_WORKER_THREADS, jobs)                                \
-  X(batch, "batch", COUNT, "N", "how many to claim in advance", 1, DIBS_TASKS_MAX, batch)                              \
-  X(tries, "tries", COUNT, "N", "how often one may fail (as it says, else 10)", 1, INT64_C(1000000), tries)            \
-  X(timeout, "timeout", DURATION, "TIME", "how long one try may take", 10, INT64_C(86400000), timeout_ms)              \
-  X(once, "once", FLAG, "", "end when none is ready", 0, 0, once)
+  X(batch, "batch", COUNT, "N", "how many messages to claim in advance (--jobs; --stdout: 1000)", 1, DIBS_TASKS_MAX,   \
+    batch)
 
 enum {
 #define CLI__OPTION_ENUM(word, name, kind, arg, help, least, most, field) CLI_OPT_##word,
@@ -83,6 +102,7 @@ enum {
       CLI_OPT_COUNT
 };
 #define CLI_TAKES(name) (UINT64_C(1) << CLI_OPT_##name)
+_Static_assert(CLI_OPT_COUNT <= 64, "the options of a command are bits");
 #define CLI_TAKES_GLOBALS (CLI_TAKES(store) | CLI_TAKES(json) | CLI_TAKES(quiet) | CLI_TAKES(owner) | CLI_TAKES(help))
 
 enum cli_kind { CLI_FLAG, CLI_TEXT, CLI_DURATION, CLI_COUNT, CLI_LIST };
@@ -105,14 +125,15 @@ struct cli_words {
 struct cli_values {
   struct cli_globals globals;
   int64_t ttl_ms, wait_ms, grace_ms, at_least_ms, max_ms, interval_ms, slots, count, keep_ms, percent;
-  int64_t jobs, batch, tries, timeout_ms;
+  int64_t delay_ms, tries, older_ms, rate, running, jobs, timeout_ms, drain_ms, max_tasks, batch;
   const char *claim, *strategy;
   const char *table, *if_version;
+  const char *kind, *phase, *key, *unique, *priority, *state, *error, *paused, *exec;
   const char *to, *ca;
   struct cli_words headers;
   bool create, force, probe;
-  bool lines, once;
   bool help, try_once, shared, now, retry, forget, partial, reenter;
+  bool dry_run, once, verbose, lines;
 };
 
 enum { CLI_POS_MAX = 2 + DIBS_COLUMNS_MAX };
@@ -120,6 +141,7 @@ struct cli_command;
 struct cli_call {
   const struct cli_command *command;
   struct cli_values v;
+  uint64_t given; /* CLI_TAKES bits of the options that were given */
   const char *pos[CLI_POS_MAX];
   int npos;
   char **rest; /* the words after "--", or those that a raw command parses itself; ends with NULL */
@@ -165,6 +187,9 @@ int dibs__cli_watch(struct cli_call *call);
 int dibs__cli_record(struct cli_call *call);
 int dibs__cli_stock(struct cli_call *call);
 int dibs__cli_once(struct cli_call *call);
+int dibs__cli_task(struct cli_call *call);
+int dibs__cli_dead(struct cli_call *call);
+int dibs__cli_worker(struct cli_call *call);
 int dibs__cli_relay(struct cli_call *call);
 int dibs__cli_flag(struct cli_call *call);
 int dibs__cli_tier(struct cli_call *call);

@@ -35,9 +35,15 @@ static const struct {
   const char *help;
 } own_help[] = {
     {"stock", CLI_OPT_wait, "the longest duration, retries included (5s)"},
-    {"relay", CLI_OPT_jobs, "how many requests at one time (16)"},
-    {"relay", CLI_OPT_batch, "how many messages to claim in advance (--jobs; --stdout: 1000)"},
-    {"relay", CLI_OPT_timeout, "how long one request may take (10s)"},
+    {"task", CLI_OPT_count, "list or change at most N tasks"},
+    {"task", CLI_OPT_wait, "how long to try if the store does not answer (5s)"},
+    {"task", CLI_OPT_keep, "how long finished tasks of the kind are kept (7d)"},
+    {"dead", CLI_OPT_count, "list or change at most N tasks"},
+    {"worker", CLI_OPT_max, "how long a command may run; then dibs ends it, and the try has failed"},
+    {"relay", CLI_OPT_jobs, "how many at one time (16; --exec: 1)"},
+    {"relay", CLI_OPT_exec, "run this command for each message, by sh -c"},
+    {"relay", CLI_OPT_tries, "how often a message may fail (as it says, else 10)"},
+    {"relay", CLI_OPT_timeout, "how long one may take (10s; --exec: for ever)"},
     {"relay", CLI_OPT_ttl, "how long a claim lasts without renewal (30s)"},
     {"relay", CLI_OPT_once, "end when no message is ready"},
     {"tier", CLI_OPT_force, "dissolve although other clients use the tiers"},
@@ -122,7 +128,7 @@ static void json_command(struct cli_json *j, const struct cli_command *command) 
     dibs__cli_json_open(j, NULL, '{');
     dibs__cli_json_text(j, "name", o->name);
     dibs__cli_json_text(j, "argument", o->arg);
-    dibs__cli_json_text(j, "help", o->help);
+    dibs__cli_json_text(j, "help", help_of(command->name, i));
     dibs__cli_json_close(j, '}');
   }
   dibs__cli_json_close(j, ']');

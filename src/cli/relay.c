@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * `dibs relay KIND`: a worker (dibs/task.h) whose work is to deliver a message.
+ * `dibs relay KIND`: a worker (dibs/task.h) whose work is to deliver a message.  With --exec it is `dibs worker`.
  *
  * The main thread waits for signals and looks at the worker; the worker's threads deliver.  `ending` tells them to
  * begin nothing that can wait, `hurry` to give up what they have begun.
  */
 #include "base/date.h"
 #include "base/text.h"
-#include "cli/cli.h"
+#include "cli/job.h"
 #include "task/http.h"
 
 #include <ctype.h>
@@ -270,8 +270,13 @@ static int open_http(struct relay *r) {
 static int check_options(const struct relay *r) {
   const struct cli_values *v = r->values;
   const struct cli_globals *g = r->globals;
-  if ((v->to != NULL) + v->lines != 1)
-    return dibs__cli_fail(g, CLI_USAGE, "INVALID", "where to deliver the messages? give one of --to URL and --stdout");
+  if ((v->to != NULL) + (v->exec != NULL) + v->lines != 1)
+    return dibs__cli_fail(g, CLI_USAGE, "INVALID",
+                          "where are the messages delivered? give one of --to URL, --exec CMD and --stdout");
+  if (v->exec != NULL && (v->ca != NULL || v->headers.word[0] != NULL))
+    return dibs__cli_fail(g, CLI_USAGE, "INVALID", "%s is an option of --to", v->ca != NULL ? "--ca" : "--header");
+  if (v->exec != NULL && v->batch != CLI_UNSET)
+    return dibs__cli_fail(g, CLI_USAGE, "INVALID", "--batch: with --exec no message is claimed in advance");
   const char *stray = v->ca != NULL                ? "--ca"
                       : v->headers.word[0] != NULL ? "--header"
                       : v->timeout_ms != CLI_UNSET ? "--timeout"
@@ -400,9 +405,20 @@ static int relay_messages(struct relay *r) {
   return code;
 }
 
+/* As `dibs worker` does it, but each exit status other than 0 is a failed try. */
+static int run_commands(const struct relay *r) {
+  const struct cli_values *v = r->values;
+  char shell[] = "sh", option[] = "-c";
+  char *argv[] = {shell, option, (char *)(uintptr_t)v->exec, NULL};
+  struct work_plan plan = {
+      .kind = r->kind, .timeout_ms = v->ttl_ms, .max_ms = v->timeout_ms, .tries = v->tries, .plain = true};
+  return dibs__cli_work(v, &plan, argv);
+}
+
 int dibs__cli_relay(struct cli_call *call) {
   struct relay r = {.globals = &call->v.globals, .values = &call->v, .kind = call->pos[0], .notifier = -1};
   int code = check_options(&r);
+  if (code == CLI_DONE && call->v.exec != NULL) return run_commands(&r);
   if (code == CLI_DONE) code = dibs__cli_signals_open(r.globals, &r.signals);
   if (code != CLI_DONE) return code;
   r.notifier = dibs__notifier_open();

@@ -74,7 +74,7 @@ url() { echo "http://127.0.0.1:$port/$1"; }
 relay() { # relay KIND PATH [OPTION...]
   local kind=$1 path=$2
   shift 2
-  d relay "$kind" --to "$(url "$path")" --once --timeout 500ms "$@"
+  d relay "$kind" --to "$(url "$path")" --once --timeout 1s "$@"
 }
 
 exits 0 'the store is created' d relay nothing --stdout --once
@@ -184,6 +184,21 @@ exits 0 'a parked key' relay keyed status/500 --tries 1
 exits 0 'its later messages wait' relay keyed status/200
 is 'for a person' "$(states keyed)" '5 5 4 4'
 
+# ---- To a command ----
+
+add command 'for a command' key-9
+exits 0 'a command gets a message' d relay command --once --exec "cat >'$dir/payload'; env >'$dir/env'"
+is 'on its standard input' "$(cat "$dir/payload")" 'for a command'
+is 'with its environment' "$(grep -E '^DIBS_(KIND|KEY|FENCE|ATTEMPT)=' "$dir/env" | sort | xargs)" \
+  'DIBS_ATTEMPT=1 DIBS_FENCE=1 DIBS_KEY=key-9 DIBS_KIND=command'
+is 'and it is delivered' "$(states command)" 6
+for code in 1 75 85 86 87 255; do
+  add "exit$code" x
+  exits 0 "a command that exits with $code" d relay "exit$code" --once --tries 1 --exec "echo no luck; exit $code"
+  is 'is a failed try' "$(states "exit$code")" 7
+  like 'with its output' "$(errors "exit$code" | xargs)" 'no luck'
+done
+
 # ---- Order, and two relays ----
 
 add_many ordered 24 4
@@ -271,8 +286,10 @@ wrong() { # wrong PATTERN WORD...
   exits 125 "dibs relay $*" "$DIBS" relay "$@"
   like 'and why' "$err" "$pattern"
 }
-wrong 'give one of --to URL and --stdout' x
-wrong 'give one of --to URL and --stdout' x --stdout --to http://localhost/
+wrong 'give one of --to URL, --exec CMD and --stdout' x
+wrong 'give one of --to URL, --exec CMD and --stdout' x --stdout --to http://localhost/
+wrong '--header is an option of --to' x --exec true --header 'A: b'
+wrong '--batch: with --exec' x --exec true --batch 3
 wrong '--jobs is an option of --to' x --stdout --jobs 2
 wrong 'the URL can.t be used' x --to ftp://localhost/
 wrong "cannot read the certificates in '/no/file'" x --to https://localhost/ --ca /no/file
