@@ -278,10 +278,10 @@ const struct cli_command *dibs__cli_command_find(const char *name) {
 }
 
 static const char *nth_option(size_t i, const void *arg) {
-  const uint64_t *takes = arg;
+  const cli_option_set *takes = arg;
   /* Skipped ones must not end the list. */
   if (i >= CLI_OPT_COUNT) return NULL;
-  return *takes & (UINT64_C(1) << i) ? dibs__cli_options[i].name : "";
+  return *takes & CLI_BIT(i) ? dibs__cli_options[i].name : "";
 }
 
 static const char *nth_command(size_t i, const void *arg) {
@@ -289,7 +289,7 @@ static const char *nth_command(size_t i, const void *arg) {
   return dibs__cli_commands[i].name;
 }
 
-static uint64_t takes(const struct cli_command *command) {
+static cli_option_set takes(const struct cli_command *command) {
   return CLI_TAKES_GLOBALS | (command != NULL ? command->options : UINT64_MAX);
 }
 
@@ -302,7 +302,7 @@ static bool unknown_option(struct parse *p, const char *name) {
                           "environment, or on standard input with '-'",
                           name, strcmp(name, "fence") == 0 ? "FENCE" : "LEASE");
   const struct cli_command *command = p->call->command;
-  uint64_t may = takes(command);
+  cli_option_set may = takes(command);
   const char *near = dibs__nearest(name, nth_option, &may);
   wrong_option(p, "there is no option --%.40s", name);
   if (near != NULL) return wrong_option(p, "; did you mean --%s?", near);
@@ -319,6 +319,14 @@ static bool set_value(struct parse *p, const struct cli_option *option, const ch
   case CLI_TEXT:
     *(const char **)field = value;
     return true;
+  case CLI_LIST: {
+    const char **word = ((struct cli_words *)(void *)field)->word;
+    size_t count = 0;
+    while (word[count] != NULL) count++;
+    if (count == CLI_WORDS_MAX) return wrong_option(p, "--%s: at most %d times", option->name, CLI_WORDS_MAX);
+    word[count] = value;
+    return true;
+  }
   case CLI_COUNT: {
     uint64_t n;
     if (!dibs__cli_number(value, (uint64_t)option->most, &n) || (int64_t)n < option->least)
@@ -356,8 +364,8 @@ static bool long_option(struct parse *p, char *word) {
   const struct cli_option *option = find_option(name, length);
   const struct cli_command *command = p->call->command;
   bool raw = command != NULL && command->raw;
-  uint64_t ours = CLI_TAKES_GLOBALS & ~CLI_TAKES(help);
-  if (option != NULL && raw && !(ours & (UINT64_C(1) << (option - dibs__cli_options)))) option = NULL;
+  cli_option_set ours = CLI_TAKES_GLOBALS & ~CLI_TAKES(help);
+  if (option != NULL && raw && !(ours & CLI_BIT(option - dibs__cli_options))) option = NULL;
   if (option == NULL) {
     if (raw) {
       p->call->rest[p->call->nrest++] = word;
@@ -369,7 +377,7 @@ static bool long_option(struct parse *p, char *word) {
     dibs__text_add(&t, name, length);
     return unknown_option(p, shown);
   }
-  p->call->given |= UINT64_C(1) << (option - dibs__cli_options);
+  p->call->given |= CLI_BIT(option - dibs__cli_options);
   const char *value = name[length] == '=' ? name + length + 1 : NULL;
   if (option->kind == CLI_FLAG) {
     if (value != NULL) return wrong_option(p, "--%s takes no value", option->name);
@@ -438,13 +446,19 @@ static bool behind_dashes(struct parse *p) {
   return true;
 }
 
+const char *dibs__cli_first_option(cli_option_set set) {
+  size_t first = 0;
+  while (!(set & CLI_BIT(first))) first++;
+  return dibs__cli_options[first].name;
+}
+
 static bool check_call(struct parse *p) {
   struct cli_call *call = p->call;
   const struct cli_command *command = call->command;
   if (command == NULL || call->v.help) return true;
-  uint64_t stray = call->given & ~takes(command);
+  cli_option_set stray = call->given & ~takes(command);
   if (stray != 0) {
-    const char *name = dibs__cli_options[__builtin_ctzll(stray)].name;
+    const char *name = dibs__cli_first_option(stray);
     return wrong_option(p, "dibs %s does not take --%s; see dibs help %s", command->name, name, command->name);
   }
   if (call->npos < command->pos_min)
@@ -462,7 +476,7 @@ bool dibs__cli_parse(int argc, char **argv, struct cli_call *call, char *wrong_t
   v->ttl_ms = v->wait_ms = v->grace_ms = v->at_least_ms = v->max_ms = v->interval_ms = v->slots = v->count =
       v->keep_ms = v->percent = v->last = CLI_UNSET;
   v->delay_ms = v->tries = v->older_ms = v->rate = v->running = v->jobs = v->timeout_ms = v->drain_ms = v->max_tasks =
-      CLI_UNSET;
+      v->batch = CLI_UNSET;
   v->globals.command = "";
   struct parse p = {call, argc, 1, argv, {0}};
   dibs__text_begin(&p.wrong, wrong_text, wrong_size);

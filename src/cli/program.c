@@ -40,6 +40,12 @@ static const struct {
     {"task", CLI_OPT_keep, "how long finished tasks of the kind are kept (7d)"},
     {"dead", CLI_OPT_count, "list or change at most N tasks"},
     {"worker", CLI_OPT_max, "how long a command may run; then dibs ends it, and the try has failed"},
+    {"relay", CLI_OPT_jobs, "how many at one time (16; --exec: 1)"},
+    {"relay", CLI_OPT_exec, "run this command for each message, by sh -c"},
+    {"relay", CLI_OPT_tries, "how often a message may fail (as it says, else 10)"},
+    {"relay", CLI_OPT_timeout, "how long one may take (10s; --exec: for ever)"},
+    {"relay", CLI_OPT_ttl, "how long a claim lasts without renewal (30s)"},
+    {"relay", CLI_OPT_once, "end when no message is ready"},
     {"tier", CLI_OPT_force, "dissolve although other clients use the tiers"},
 };
 
@@ -49,10 +55,10 @@ static const char *help_of(const char *command, int option) {
   return dibs__cli_options[option].help;
 }
 
-static void print_options(const char *command, uint64_t takes, FILE *out) {
+static void print_options(const char *command, cli_option_set takes, FILE *out) {
   for (int i = 0; i < CLI_OPT_COUNT; i++) {
     const struct cli_option *o = &dibs__cli_options[i];
-    if (!(takes & (UINT64_C(1) << i))) continue;
+    if (!(takes & CLI_BIT(i))) continue;
     char left[32];
     snprintf(left, sizeof left, "--%s%s%s", o->name, *o->arg != '\0' ? " " : "", o->arg);
     fprintf(out, "  %-17s %s\n", left, help_of(command, i));
@@ -118,7 +124,7 @@ static void json_command(struct cli_json *j, const struct cli_command *command) 
   dibs__cli_json_open(j, "options", '[');
   for (int i = 0; i < CLI_OPT_COUNT; i++) {
     const struct cli_option *o = &dibs__cli_options[i];
-    if (!((command->options | CLI_TAKES_GLOBALS) & (UINT64_C(1) << i))) continue;
+    if (!((command->options | CLI_TAKES_GLOBALS) & CLI_BIT(i))) continue;
     dibs__cli_json_open(j, NULL, '{');
     dibs__cli_json_text(j, "name", o->name);
     dibs__cli_json_text(j, "argument", o->arg);

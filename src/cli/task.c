@@ -578,7 +578,7 @@ static int task_kind(struct task_call *t) {
 struct task_verb {
   const char *name, *args;
   int least, most; /* positions after the verb */
-  uint64_t takes;
+  cli_option_set takes;
   int (*act)(struct task_call *t);
 };
 
@@ -612,10 +612,10 @@ static const char *nth_verb(size_t i, const void *arg) {
 static int check_verb(const struct cli_call *call, const struct task_verb *verb) {
   const struct cli_globals *g = &call->v.globals;
   const char *command = call->command->name;
-  uint64_t stray = call->given & ~CLI_TAKES_GLOBALS & ~verb->takes;
+  cli_option_set stray = call->given & ~CLI_TAKES_GLOBALS & ~verb->takes;
   if (stray != 0)
     return dibs__cli_fail(g, CLI_USAGE, "INVALID", "dibs %s %s does not take --%s", command, verb->name,
-                          dibs__cli_options[__builtin_ctzll(stray)].name);
+                          dibs__cli_first_option(stray));
   if (call->npos - 1 < verb->least)
     return dibs__cli_fail(g, CLI_USAGE, "INVALID", "an argument is missing: dibs %s %s %s", command, verb->name,
                           verb->args);
