@@ -20,7 +20,8 @@
  *  R64  A CLAIM that is repeated (`again`) with its id answers the tasks that the first claimed and still has, and claims
  *       no others if it finds any.
  *  R65  An ADD with a token is done once: a repeat adds nothing and answers the same numbers, with REPLAY if `wants_new`,
- *       for `token_ms` after the first.  Its items answer REPLAY if `wants_new`, else as they did first.
+ *       for `token_ms` after the first.  Its items answer REPLAY if `wants_new`, else as they did first.  An
+ *       ADD without a valid item does not use its token.
  *  R66  Of unfinished tasks of one kind at most one has a `unique` text: ADD of a second one adds nothing and answers
  *       its item REPLAY with the number of the first.
  *  R67  CLAIM takes ready tasks by their priority, the largest first; then by the instant from which they were ready;
