@@ -6,6 +6,7 @@
  * of cli.h.  Options, commands, help, man pages and completions follow two tables, in options.c and commands.c.
  */
 #include "dibs/admin.h"
+#include "dibs/task.h"
 #include "store/run.h"
 
 #include <poll.h>
@@ -65,18 +66,38 @@ struct cli_globals {
   X(probe, "probe", FLAG, "", "also acquire leases, which writes to the store", 0, 0, probe)                           \
   X(percent, "percent", COUNT, "N", "on for N percent of the names, always the same ones", 0, 100, percent)            \
   X(reenter, "reenter", FLAG, "", "run under the lease of an outer dibs, if it has one", 0, 0, reenter)                \
+  X(kind, "kind", TEXT, "KIND", "of this kind", 0, 0, kind)                                                            \
+  X(phase, "phase", TEXT, "PHASE", "in this phase", 0, 0, phase)                                                       \
+  X(key, "key", TEXT, "KEY", "with this key; tasks of one key run one at a time, in their order", 0, 0, key)           \
+  X(unique, "unique", TEXT, "TEXT", "add nothing while an unfinished task has this text", 0, 0, unique)                \
+  X(delay, "delay", DURATION, "TIME", "when it may run, from now", 0, CLI_KEEP_MAX_MS, delay_ms)                       \
+  X(priority, "priority", TEXT, "N", "the largest first, from -1000 to 1000 (0)", 0, 0, priority)                      \
+  X(tries, "tries", COUNT, "N", "how often it may fail (10)", 1, 1000000, tries)                                       \
+  X(state, "state", TEXT, "STATE", "in this state; or several, with commas between", 0, 0, state)                      \
+  X(older, "older", DURATION, "TIME", "unchanged for so long", 0, CLI_KEEP_MAX_MS, older_ms)                           \
+  X(error, "error", TEXT, "TEXT", "with this text in its latest error", 0, 0, error)                                   \
+  X(dry_run, "dry-run", FLAG, "", "only count the tasks", 0, 0, dry_run)                                               \
+  X(rate, "rate", COUNT, "N", "change at most N tasks a second", 1, 1000000, rate)                                     \
+  X(running, "running", COUNT, "N", "at most N of the kind run at one time (0: no limit)", 0, 1000000, running)        \
+  X(paused, "paused", TEXT, "on|off", "on: no task of the kind is begun", 0, 0, paused)                                \
+  X(jobs, "jobs", COUNT, "N", "how many tasks run at one time (1)", 1, 256, jobs)                                      \
+  X(exec, "exec", TEXT, "CMD", "the command, for sh -c", 0, 0, exec)                                                   \
+  X(timeout, "timeout", DURATION, "TIME", "how long a claim lasts without extension (30s)", 1000, DIBS_TTL_MAX_MS,     \
+    timeout_ms)                                                                                                        \
+  X(drain, "drain", DURATION, "TIME", "how long running commands may take to end (30s)", 0, CLI_KEEP_MAX_MS, drain_ms) \
+  X(once, "once", FLAG, "", "do what is ready, then end", 0, 0, once)                                                  \
+  X(max_tasks, "max-tasks", COUNT, "N", "end after N tasks", 1, INT64_C(1000000000), max_tasks)                        \
+  X(verbose, "verbose", FLAG, "", "a line for each task, also if standard error is no terminal", 0, 0, verbose)        \
   X(no_history, "no-history", FLAG, "", "leave no row in the history", 0, 0, no_history)                               \
   X(keep_output, "keep-output", FLAG, "", "pass the output on through dibs, and keep its end", 0, 0, keep_output)      \
   X(failed, "failed", FLAG, "", "only runs that did not end well", 0, 0, failed)                                       \
-  X(kind, "kind", TEXT, "KIND", "only of this kind: run, once, cron", 0, 0, kind)                                      \
   X(prefix, "prefix", TEXT, "TEXT", "only of names that begin with it", 0, 0, prefix)                                  \
   X(since, "since", TEXT, "WHEN", "only those that ended since then: 24h, or a date", 0, 0, since)                     \
   X(until, "until", TEXT, "WHEN", "only those that ended before", 0, 0, until)                                         \
   X(last, "last", COUNT, "N", "the last N of them (50)", 1, INT64_C(1000000), last)                                    \
   X(output, "output", FLAG, "", "with the last lines of their output", 0, 0, output)                                   \
   X(keep_for, "keep-for", TEXT, "TIME", "how long the store keeps a run from now on, or off", 0, 0, keep_for)          \
-  X(name, "name", TEXT, "NAME", "what the nodes of a crontab share (the name of its file)", 0, 0, name)                \
-  X(jobs, "jobs", COUNT, "N", "how many commands run at one time (16)", 1, 1000, jobs)
+  X(name, "name", TEXT, "NAME", "what the nodes of a crontab share (the name of its file)", 0, 0, name)
 
 enum {
 #define CLI__OPTION_ENUM(word, name, kind, arg, help, least, most, field) CLI_OPT_##word,
@@ -85,6 +106,7 @@ enum {
       CLI_OPT_COUNT
 };
 #define CLI_TAKES(name) (UINT64_C(1) << CLI_OPT_##name)
+_Static_assert(CLI_OPT_COUNT <= 64, "the options of a command are bits");
 #define CLI_TAKES_GLOBALS (CLI_TAKES(store) | CLI_TAKES(json) | CLI_TAKES(quiet) | CLI_TAKES(owner) | CLI_TAKES(help))
 
 enum cli_kind { CLI_FLAG, CLI_TEXT, CLI_DURATION, CLI_COUNT };
@@ -100,12 +122,16 @@ extern const struct cli_option dibs__cli_options[CLI_OPT_COUNT];
 /* The options of a call; durations and numbers are CLI_UNSET if they are missing. */
 struct cli_values {
   struct cli_globals globals;
-  int64_t ttl_ms, wait_ms, grace_ms, at_least_ms, max_ms, interval_ms, slots, count, keep_ms, percent, last, jobs;
+  int64_t ttl_ms, wait_ms, grace_ms, at_least_ms, max_ms, interval_ms, slots, count, keep_ms, percent;
+  int64_t delay_ms, tries, older_ms, rate, running, jobs, timeout_ms, drain_ms, max_tasks;
   const char *claim, *strategy;
   const char *table, *if_version;
-  const char *kind, *prefix, *since, *until, *keep_for, *name;
+  const char *kind, *phase, *key, *unique, *priority, *state, *error, *paused, *exec;
+  const char *prefix, *since, *until, *keep_for, *name;
+  int64_t last;
   bool create, force, probe;
   bool help, try_once, shared, now, retry, forget, partial, reenter;
+  bool dry_run, once, verbose;
   bool no_history, keep_output, failed, output;
 };
 
@@ -114,6 +140,7 @@ struct cli_command;
 struct cli_call {
   const struct cli_command *command;
   struct cli_values v;
+  uint64_t given; /* CLI_TAKES bits of the options that were given */
   const char *pos[CLI_POS_MAX];
   int npos;
   char **rest; /* the words after "--", or those that a raw command parses itself; ends with NULL */
@@ -159,6 +186,9 @@ int dibs__cli_watch(struct cli_call *call);
 int dibs__cli_record(struct cli_call *call);
 int dibs__cli_stock(struct cli_call *call);
 int dibs__cli_once(struct cli_call *call);
+int dibs__cli_task(struct cli_call *call);
+int dibs__cli_dead(struct cli_call *call);
+int dibs__cli_worker(struct cli_call *call);
 int dibs__cli_flag(struct cli_call *call);
 int dibs__cli_tier(struct cli_call *call);
 int dibs__cli_stats(struct cli_call *call);
@@ -468,18 +498,18 @@ struct tee_stream {
 };
 
 /* The last bytes of an output. */
-struct cli_tail {
+struct cli_last {
   char bytes[DIBS__RUN_OUTPUT_MAX];
   uint64_t seen; /* all bytes so far */
 };
-void dibs__cli_tail_add(struct cli_tail *tail, const char *bytes, size_t len);
+void dibs__cli_last_add(struct cli_last *tail, const char *bytes, size_t len);
 /* How many there are. */
-size_t dibs__cli_tail_read(const struct cli_tail *tail, char to[DIBS__RUN_OUTPUT_MAX]);
+size_t dibs__cli_last_read(const struct cli_last *tail, char to[DIBS__RUN_OUTPUT_MAX]);
 
 struct tee {
   struct tee_stream stream[CAPTURED_STREAMS];
   struct captured captured; /* empty if `tail_only` */
-  struct cli_tail tail;
+  struct cli_last tail;
   bool tail_only;
 };
 /* `ends` are for the command; close them once it has them.  CLI_DONE, or CLI_FAILED after a message. */

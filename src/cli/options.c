@@ -257,7 +257,6 @@ struct parse {
   struct cli_call *call;
   int argc, at; /* the next word */
   char **argv;
-  uint64_t seen; /* CLI_TAKES bits of options that were given */
   struct dibs__text wrong;
 };
 
@@ -370,7 +369,7 @@ static bool long_option(struct parse *p, char *word) {
     dibs__text_add(&t, name, length);
     return unknown_option(p, shown);
   }
-  p->seen |= UINT64_C(1) << (option - dibs__cli_options);
+  p->call->given |= UINT64_C(1) << (option - dibs__cli_options);
   const char *value = name[length] == '=' ? name + length + 1 : NULL;
   if (option->kind == CLI_FLAG) {
     if (value != NULL) return wrong_option(p, "--%s takes no value", option->name);
@@ -443,7 +442,7 @@ static bool check_call(struct parse *p) {
   struct cli_call *call = p->call;
   const struct cli_command *command = call->command;
   if (command == NULL || call->v.help) return true;
-  uint64_t stray = p->seen & ~takes(command);
+  uint64_t stray = call->given & ~takes(command);
   if (stray != 0) {
     const char *name = dibs__cli_options[__builtin_ctzll(stray)].name;
     return wrong_option(p, "dibs %s does not take --%s; see dibs help %s", command->name, name, command->name);
@@ -451,7 +450,7 @@ static bool check_call(struct parse *p) {
   if (call->npos < command->pos_min)
     return wrong_option(p, "an argument is missing: dibs %s %s; see dibs help %s", command->name, command->args,
                         command->name);
-  if (command->rest && call->nrest == 0 && !call->v.forget)
+  if (command->rest && call->nrest == 0 && !call->v.forget && call->v.exec == NULL)
     return wrong_option(p, "the command to run is missing: dibs %s %s; see dibs help %s", command->name, command->args,
                         command->name);
   return true;
@@ -461,9 +460,11 @@ bool dibs__cli_parse(int argc, char **argv, struct cli_call *call, char *wrong_t
   *call = (struct cli_call){.rest = argv};
   struct cli_values *v = &call->v;
   v->ttl_ms = v->wait_ms = v->grace_ms = v->at_least_ms = v->max_ms = v->interval_ms = v->slots = v->count =
-      v->keep_ms = v->percent = v->last = v->jobs = CLI_UNSET;
+      v->keep_ms = v->percent = CLI_UNSET;
+  v->delay_ms = v->tries = v->older_ms = v->rate = v->running = v->jobs = v->timeout_ms = v->drain_ms = v->max_tasks =
+      v->last = CLI_UNSET;
   v->globals.command = "";
-  struct parse p = {call, argc, 1, argv, 0, {0}};
+  struct parse p = {call, argc, 1, argv, {0}};
   dibs__text_begin(&p.wrong, wrong_text, wrong_size);
   bool fine = true;
   while (fine && p.at < argc) {
