@@ -59,7 +59,7 @@ _dibs() {
     --table) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
     --strategy) COMPREPLY=(); mapfile -t COMPREPLY < <(compgen -W 'coalesced atomic pessimistic optimistic named fenced' -- "$cur"); return ;;
     --claim) COMPREPLY=(); return ;;
-    --kind) mapfile -t COMPREPLY < <(compgen -W 'run once cron' -- "$cur"); return ;;
+    --kind) [[ $command == history ]] && mapfile -t COMPREPLY < <(compgen -W 'run once cron' -- "$cur") || COMPREPLY=(); return ;;
     --since | --until) mapfile -t COMPREPLY < <(compgen -W '1h 24h 7d' -- "$cur"); return ;;
     --keep-for) mapfile -t COMPREPLY < <(compgen -W '7d 30d 365d off' -- "$cur"); return ;;
     --prefix | --last | --name) COMPREPLY=(); return ;;

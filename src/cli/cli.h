@@ -89,7 +89,7 @@ struct cli_globals {
   X(rate, "rate", COUNT, "N", "change at most N tasks a second", 1, 1000000, rate)                                     \
   X(running, "running", COUNT, "N", "at most N of the kind run at one time (0: no limit)", 0, 1000000, running)        \
   X(paused, "paused", TEXT, "on|off", "on: no task of the kind is begun", 0, 0, paused)                                \
-  X(jobs, "jobs", COUNT, "N", "how many run at one time (1; cron: 16)", 1, 1000, jobs)                                 \
+  X(jobs, "jobs", COUNT, "N", "how many tasks run at one time (1)", 1, 1000, jobs)                                     \
   X(exec, "exec", TEXT, "CMD", "the command, for sh -c", 0, 0, exec)                                                   \
   X(timeout, "timeout", DURATION, "TIME", "how long a claim lasts without extension (30s)", 1000, DIBS_TTL_MAX_MS,     \
     timeout_ms)                                                                                                        \
@@ -520,18 +520,18 @@ struct tee_stream {
 };
 
 /* The last bytes of an output. */
-struct cli_tail {
+struct cli_last {
   char bytes[DIBS__RUN_OUTPUT_MAX];
   uint64_t seen; /* all bytes so far */
 };
-void dibs__cli_tail_add(struct cli_tail *tail, const char *bytes, size_t len);
+void dibs__cli_last_add(struct cli_last *tail, const char *bytes, size_t len);
 /* How many there are. */
-size_t dibs__cli_tail_read(const struct cli_tail *tail, char to[DIBS__RUN_OUTPUT_MAX]);
+size_t dibs__cli_last_read(const struct cli_last *tail, char to[DIBS__RUN_OUTPUT_MAX]);
 
 struct tee {
   struct tee_stream stream[CAPTURED_STREAMS];
   struct captured captured; /* empty if `tail_only` */
-  struct cli_tail tail;
+  struct cli_last tail;
   bool tail_only;
 };
 /* `ends` are for the command; close them once it has them.  CLI_DONE, or CLI_FAILED after a message. */

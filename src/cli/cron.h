@@ -27,7 +27,7 @@ struct cron_work {
   bool over;     /* the command has ended */
   bool end_sent; /* dibs sent the minder the order to end it */
   bool overtime, lost, killed;
-  struct cli_tail tail;
+  struct cli_last tail;
 };
 
 struct cron_works {

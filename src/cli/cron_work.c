@@ -201,7 +201,7 @@ static void read_output(work_t *w) {
       w->output = -1;
       return;
     }
-    dibs__cli_tail_add(&w->tail, bytes, (size_t)got);
+    dibs__cli_last_add(&w->tail, bytes, (size_t)got);
   }
 }
 
@@ -304,7 +304,7 @@ static void keep_history(const works_t *works, const work_t *w) {
   dibs_error error = {0};
   if (works->no_history || (works->broken && w->start_error != 0)) return;
   describe(w, &row);
-  row.output = dibs__str_of(output, dibs__cli_tail_read(&w->tail, output));
+  row.output = dibs__str_of(output, dibs__cli_last_read(&w->tail, output));
   dibs_status status = dibs__history_put(works->store, &row, dibs__tick_add_ms(now, HISTORY_MS), &error);
   if (status != DIBS_OK) dibs__cli_note(works->globals, "a run of '%s' is not in the history: %s", w->job, error.text);
 }

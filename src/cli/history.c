@@ -68,7 +68,7 @@ void dibs__cli_run_keep(const struct run *run, const char *name) {
                               .began_ms = dibs__tick_left_ms(run->began, now),
                               .ended_ms = dibs__tick_left_ms(run->ended, now)};
   describe_end(run, &row);
-  if (run->tee != NULL) row.output = dibs__str_of(output, dibs__cli_tail_read(&run->tee->tail, output));
+  if (run->tee != NULL) row.output = dibs__str_of(output, dibs__cli_last_read(&run->tee->tail, output));
   dibs_status status = dibs__history_put(run->store, &row, dibs__tick_add_ms(now, KEEP_MS), &error);
   if (status == DIBS_OK || status == DIBS_UNSUPPORTED) return;
   dibs__cli_note(run->globals, "this run is not in the history: %s",

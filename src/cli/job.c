@@ -68,7 +68,7 @@ static size_t job_environment(const struct job *job, char to[MINDER_TEXT_MAX]) {
 /* The end of the output, below a line about the end of the command ("": none). */
 static void write_text(const struct job *job, const char *line, char to[DIBS_TASK_TEXT_MAX + 1]) {
   char output[DIBS__RUN_OUTPUT_MAX];
-  size_t length = dibs__cli_tail_read(&job->tail.tail, output);
+  size_t length = dibs__cli_last_read(&job->tail.tail, output);
   size_t at = strlen(line), capacity = DIBS_TASK_TEXT_MAX - at - 1, from = length > capacity ? length - capacity : 0;
   bool whole = from == 0 && job->tail.tail.seen == length;
   /* Not from the middle of a character on. */

@@ -40,6 +40,8 @@ static const struct {
     {"task", CLI_OPT_keep, "how long finished tasks of the kind are kept (7d)"},
     {"dead", CLI_OPT_count, "list or change at most N tasks"},
     {"worker", CLI_OPT_max, "how long a command may run; then dibs ends it, and the try has failed"},
+    {"history", CLI_OPT_kind, "only of this kind: run, once, cron"},
+    {"cron", CLI_OPT_jobs, "how many commands run at one time (16)"},
     {"relay", CLI_OPT_jobs, "how many at one time (16; --exec: 1)"},
     {"relay", CLI_OPT_exec, "run this command for each message, by sh -c"},
     {"relay", CLI_OPT_tries, "how often a message may fail (as it says, else 10)"},

@@ -279,7 +279,7 @@ void dibs__cli_tail_pipe_read(struct tail_pipe *pipe) {
       pipe->from = -1;
       return;
     }
-    dibs__cli_tail_add(&pipe->tail, bytes, (size_t)got);
+    dibs__cli_last_add(&pipe->tail, bytes, (size_t)got);
     if (got < (ssize_t)sizeof bytes) return;
   }
 }

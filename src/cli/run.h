@@ -203,7 +203,7 @@ struct tee;
 /* A command's output, whose last bytes are kept. */
 struct tail_pipe {
   int from; /* does not block; -1: at its end */
-  struct cli_tail tail;
+  struct cli_last tail;
 };
 /* Reads what has arrived. */
 void dibs__cli_tail_pipe_read(struct tail_pipe *pipe);

@@ -78,7 +78,7 @@ static bool read_some(struct tee *tee, int nr) {
     end_reading(s);
     return false;
   }
-  dibs__cli_tail_add(&tee->tail, bytes, (size_t)got);
+  dibs__cli_last_add(&tee->tail, bytes, (size_t)got);
   if (!tee->tail_only) dibs__cli_captured_add(&tee->captured, nr, bytes, (size_t)got);
   if (s->broken == 0 && !append(s, bytes, (size_t)got)) s->broken = ENOMEM;
   return true;
@@ -137,13 +137,13 @@ int dibs__cli_tee_flush(struct tee *tee, const struct cli_globals *g) {
 
 /* ---- The last bytes ---- */
 
-void dibs__cli_tail_add(struct cli_tail *tail, const char *bytes, size_t len) {
+void dibs__cli_last_add(struct cli_last *tail, const char *bytes, size_t len) {
   for (size_t i = len > sizeof tail->bytes ? len - sizeof tail->bytes : 0; i < len; i++)
     tail->bytes[(tail->seen + i) % sizeof tail->bytes] = bytes[i];
   tail->seen += len;
 }
 
-size_t dibs__cli_tail_read(const struct cli_tail *tail, char to[DIBS__RUN_OUTPUT_MAX]) {
+size_t dibs__cli_last_read(const struct cli_last *tail, char to[DIBS__RUN_OUTPUT_MAX]) {
   size_t len = tail->seen < sizeof tail->bytes ? (size_t)tail->seen : sizeof tail->bytes;
   for (size_t i = 0; i < len; i++) to[i] = tail->bytes[(tail->seen - len + i) % sizeof tail->bytes];
   return len;

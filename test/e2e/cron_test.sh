@@ -68,7 +68,7 @@ GREETING=hello
 * * * * * *  name=third  cat >>"\$DIR/third"; echo "\$GREETING \$DIBS_JOB" >>"\$DIR/third"%some%input
 END
 mv "$dir/new" "$dir/change.cron"
-ok 'a new job runs' until_true 15 filled "$dir/third"
+ok 'a new job runs' until_true 15 lines "$dir/third" 3
 is 'with its input and its variables' "$(head -n 3 "$dir/third")" "$(printf 'some\ninput\nhello third')"
 ok 'and others' until_true 15 filled "$dir/second"
 like 'a bad line is reported' "$(cat "$dir/d.err")" "^dibs: $dir/change.cron:2: 'this is no job' is neither"

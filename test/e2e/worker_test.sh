@@ -174,6 +174,33 @@ is 'and changed nothing' "$(state "$nr") $(field "$nr" fails)" 'done 1'
 kill -TERM $worker
 wait $worker
 
+# ---- Its helpers die ----
+nr=$("$DIBS" task add minded x --tries 1)
+worker minded "setsid sleep 60 & echo \$\$ >$dir/minded.pid; sleep 60"
+ok 'it runs' until_true 10 filled "$dir/minded.pid"
+# shellcheck disable=SC2046  # pids are meant
+kill -KILL $(minders $worker)
+ok 'kill -9 of the minder: the command is ended' until_true 10 gone "$(cat "$dir/minded.pid")"
+ok 'and the try has failed' until_true 10 is_state "$nr" dead
+like 'with the reason' "$("$DIBS" task show "$nr")" 'minder of the command was killed'
+ok 'nothing that it started is left' until_true 10 eval '[ -z "$(minders $worker)" ]'
+nr=$("$DIBS" task add minded x)
+ok 'the worker goes on' until_true 10 is_state "$nr" claimed
+kill -TERM $worker
+sleep 0.2
+kill -TERM $worker
+wait $worker
+is 'a second signal ends the command at once' "$? $(state "$nr")" '0 ready'
+worker minded true
+ok 'the next worker' until_true 10 is_state "$nr" done
+# shellcheck disable=SC2046  # pids are meant
+kill -KILL $(cat "/proc/$worker/task/$worker/children")
+nr=$("$DIBS" task add minded x)
+wait $worker
+is 'kill -9 of the process that starts commands: 119' $? 119
+like 'with a message' "$(cat "$dir/worker.err")" 'was killed; the worker ends'
+like 'the task is given back' "$(state "$nr") $(field "$nr" fails)" '^ready 0$'
+
 # ---- A person cancels ----
 nr=$("$DIBS" task add cancelled x)
 worker cancelled "echo \$\$ >$dir/cancelled.pid; sleep 60" --timeout 2s
