@@ -343,7 +343,7 @@ static sql_rc add_items(struct adding *a) {
     collect_items(a);
     know_columns(a);
     a->op->op.status = DIBS_OK;
-    if (a->count == 0) return DIBS__SQL_OK;
+    if (a->count == 0 && !a->op->token.len) return DIBS__SQL_OK;
     sql_rc end = try_all(a);
     if (end == DIBS__SQL_OK) return end;
     a->op->op.status = DIBS_UNKNOWN;
@@ -353,7 +353,10 @@ static sql_rc add_items(struct adding *a) {
     dibs__sql_rollback(w);
     if (dibs__sql_dead(w)) return DIBS__SQL_FAILED;
     collect_items(a);
-    end = repeated ? read_repeat(a, &again) : mark_refused(a, a->items, a->count);
+    if (repeated)
+      end = read_repeat(a, &again);
+    else if (a->count)
+      end = mark_refused(a, a->items, a->count);
     if (end != DIBS__SQL_OK) return end;
   }
   return DIBS__SQL_OK;

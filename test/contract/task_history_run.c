@@ -346,6 +346,12 @@ static void compare(struct run *r, const struct task_step *s, struct pair *pair)
 
 /* ---- A run ---- */
 
+static bool has_serial(const task_op *op) {
+  for (uint32_t n = 0; n < op->count; n++)
+    if (op->news[n].serial.len) return true;
+  return false;
+}
+
 /* What this step did is later than what the steps before did, in the ms of both stores. */
 static void run_step(struct run *r, const struct task_step *s) {
   struct pair pair;
@@ -356,6 +362,10 @@ static void run_step(struct run *r, const struct task_step *s) {
     run_batch(r->sides[i].parties[s->party], ops, 1);
   }
   compare(r, s, &pair);
+  if (s->kind == STEP_ADD && has_serial(&pair.ops[0])) { /* the reference never has ARRIVED tasks */
+    dibs__nap_ms(PAUSE_MS);
+    for (int i = 0; i < 2; i++) admit(r->sides[i].parties[s->party], r->kinds[s->of]);
+  }
   for (int i = 0; i < 2; i++) dibs__op_free_answer(&pair.ops[i].op);
   if (s->kind < STEP_LIST) dibs__nap_ms(PAUSE_MS);
 }
