@@ -343,7 +343,7 @@ static sql_rc add_items(struct adding *a) {
     collect_items(a);
     know_columns(a);
     a->op->op.status = DIBS_OK;
-    if (a->count == 0 && !a->op->token.len) return DIBS__SQL_OK;
+    if (a->count == 0) return DIBS__SQL_OK;
     sql_rc end = try_all(a);
     if (end == DIBS__SQL_OK) return end;
     a->op->op.status = DIBS_UNKNOWN;
@@ -355,7 +355,7 @@ static sql_rc add_items(struct adding *a) {
     collect_items(a);
     if (repeated)
       end = read_repeat(a, &again);
-    else if (a->count)
+    else
       end = mark_refused(a, a->items, a->count);
     if (end != DIBS__SQL_OK) return end;
   }

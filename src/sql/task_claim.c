@@ -45,15 +45,14 @@ enum { SOON_MS = 10 };
 #define PLAIN                                                                                                          \
   " AND NOT EXISTS (" LIMITED ") AND NOT EXISTS (" ARRIVED                                                             \
   ") AND NOT EXISTS (" OVER("2") ") AND NOT EXISTS (" OVER("3") ")"
-/* Only a task that was claimed before has errors. */
-#define LAST_ERROR(before)                                                                                             \
-  ", CASE WHEN fence > " before " THEN (SELECT e.text FROM dibs_task_error e WHERE e.nr = dibs_task.nr"                \
+#define LAST_ERROR                                                                                                     \
+  ", CASE WHEN fails > 0 THEN (SELECT e.text FROM dibs_task_error e WHERE e.nr = dibs_task.nr"                         \
   " ORDER BY e.fence DESC LIMIT 1) END"
 #define READY " FROM dibs_task%s WHERE " OF_KIND "%s AND state = 1%s ORDER BY rank, due, nr LIMIT $%d@{skip}"
 #define TAKE                                                                                                           \
   "UPDATE dibs_task SET since = due, state = 2, rank = 0, queue = NULL, fence = fence + 1, attempts = attempts + 1,"   \
   " claim = $2, due = n.t + $3, began = n.t, at = n.t, owner = $4 FROM (SELECT @{now} AS t) n"                         \
-  " WHERE nr@{any}SELECT nr" READY "@{none} RETURNING " DIBS__TASK_COLUMNS ", payload" LAST_ERROR("1") ", since"
+  " WHERE nr@{any}SELECT nr" READY "@{none} RETURNING " DIBS__TASK_COLUMNS ", payload" LAST_ERROR ", since"
 
 struct claiming {
   struct dibs__sql_guard *g;
@@ -119,7 +118,7 @@ static sql_rc put_ready(struct claiming *c, const dibs__str *of) {
   char text[DIBS__TASK_TEXT / 2];
   value values[] = {dibs__task_text(c->op->kind), dibs__sql_number(c->most),
                     phase ? dibs__task_text(*phase) : dibs__sql_null()};
-  snprintf(text, sizeof text, "SELECT " DIBS__TASK_COLUMNS ", payload" LAST_ERROR("0") ", @{now}" READY,
+  snprintf(text, sizeof text, "SELECT " DIBS__TASK_COLUMNS ", payload" LAST_ERROR ", @{now}" READY,
            phase ? "@{queue}" : "@{ready}",
            phase ? " AND queue = $3"
            : of  ? " AND queue IS NULL"
@@ -508,8 +507,8 @@ static int by_number(const void *x, const void *y) {
 static sql_rc find_repeat(struct claiming *c) {
   value values[] = {dibs__task_text(c->op->kind), dibs__sql_number((int64_t)dibs__id_digest(c->op->id))};
   sql_rc end = dibs__task_put(c->g,
-                              "SELECT " DIBS__TASK_COLUMNS
-                              ", payload" LAST_ERROR("1") ", state, kind, owner" OF_STATE("2") " AND claim = $2",
+                              "SELECT " DIBS__TASK_COLUMNS ", payload" LAST_ERROR
+                              ", state, kind, owner" OF_STATE("2") " AND claim = $2 AND due > " NOW,
                               values, 2);
   if (end == DIBS__SQL_OK) end = dibs__task_go(c->g);
   row_t *rows;
@@ -520,26 +519,17 @@ static sql_rc find_repeat(struct claiming *c) {
   return end;
 }
 
-/* Promotes what can be promoted, if there is something. */
-static sql_rc look_and_promote(struct claiming *c, struct looked *l, bool *promoted) {
-  sql_rc end = look(c, l);
-  *promoted = end == DIBS__SQL_OK && (l->arrived || l->is_over || l->waited);
-  return *promoted ? promote(c, l) : end;
-}
-
 static sql_rc claim(struct claiming *c) {
   struct looked l;
-  bool promoted = false;
-  sql_rc end = DIBS__SQL_OK;
-  if (c->op->again) { /* also what it claimed may be over */
-    end = look_and_promote(c, &l, &promoted);
-    if (end == DIBS__SQL_OK) end = find_repeat(c);
-  }
+  sql_rc end = c->op->again ? find_repeat(c) : DIBS__SQL_OK;
   if (end == DIBS__SQL_OK && !c->op->got_count) end = take(c);
   if (end != DIBS__SQL_OK || c->op->got_count) return end;
-  end = look_and_promote(c, &l, &promoted);
-  if (end == DIBS__SQL_OK && (promoted || l.ready)) end = take_carefully(c, &l);
-  if (end == DIBS__SQL_OK && !c->op->got_count && promoted) end = look(c, &l);
+  end = look(c, &l);
+  if (end != DIBS__SQL_OK) return end;
+  bool promotes = l.arrived || l.is_over || l.waited;
+  if (promotes) end = promote(c, &l);
+  if (end == DIBS__SQL_OK && (promotes || l.ready)) end = take_carefully(c, &l);
+  if (end == DIBS__SQL_OK && !c->op->got_count && promotes) end = look(c, &l);
   if (end == DIBS__SQL_OK) say_next(c, &l);
   return end;
 }
