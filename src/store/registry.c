@@ -114,7 +114,7 @@ static const char *nth_scheme(size_t i, const void *arg) {
 static dibs__status find_module_locked(const char *scheme, const char *module_path, const struct dibs__driver **driver,
                                        struct dibs__result *result) {
   char file[SCHEME_MAX + sizeof "dibs-driver-.so"], why[sizeof result->text];
-  struct dibs__module module;
+  struct dibs__module module = {.handle = NULL};
   snprintf(file, sizeof file, "dibs-driver-%s.so", scheme);
   switch (dibs__module_load(file, DIBS__MODULE_SYMBOL, module_path, &module, why, sizeof why)) {
   case DIBS__MODULE_LOADED:

@@ -248,7 +248,8 @@ class dibs_task(Sized):
     _fields_ = [
         ("size", c_size_t), ("nr", c_uint64), ("fence", dibs_fence), ("kind", c_char_p), ("phase", c_char_p),
         ("serial", c_char_p), ("unique", c_char_p), ("payload", c_char_p), ("length", c_size_t), ("error", c_char_p),
-        ("attempt", c_uint32), ("fails", c_uint32), ("tries", c_uint32), ("priority", c_int32), ("age_ms", c_int64)]
+        ("attempt", c_uint32), ("fails", c_uint32), ("tries", c_uint32), ("priority", c_int32), ("age_ms", c_int64),
+        ("made_ms", c_int64)]
 
 
 class dibs_claim_options(Sized):
@@ -259,14 +260,14 @@ class dibs_claim_options(Sized):
 
 class dibs_task_end(Sized):
     _fields_ = [
-        ("size", c_size_t), ("task", POINTER(dibs_task)), ("verdict", c_int), ("reserved", c_uint32),
-        ("phase", c_char_p), ("text", c_char_p), ("delay_ms", c_int64), ("status", c_int)]
+        ("size", c_size_t), ("task", POINTER(dibs_task)), ("verdict", c_int), ("tries", c_uint32),
+        ("phase", c_char_p), ("text", c_char_p), ("delay_ms", c_int64), ("least_ms", c_int64), ("status", c_int)]
 
 
 class dibs_work_reply(Sized):
     _fields_ = [
-        ("size", c_size_t), ("delay_ms", c_int64), ("phase", c_char * (NAME_MAX + 1)),
-        ("text", c_char * (TASK_TEXT_MAX + 1))]
+        ("size", c_size_t), ("delay_ms", c_int64), ("least_ms", c_int64), ("tries", c_uint32), ("reserved", c_uint32),
+        ("phase", c_char * (NAME_MAX + 1)), ("text", c_char * (TASK_TEXT_MAX + 1))]
 
 
 dibs_work_fn = CFUNCTYPE(c_int, POINTER(dibs_task), POINTER(dibs_work_reply), c_void_p)
