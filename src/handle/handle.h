@@ -17,6 +17,14 @@ enum { LEAVE_MS = 100 }; /* how much later than requested a wait may end when th
 
 struct dibs__leases; /* lease/lease_impl.h */
 
+/* Waits for tasks of a kind to become ready: `word` goes up and its sleepers are woken when this process adds some,
+ * when the store reports some, and when the store closes. */
+struct dibs__listener {
+  struct dibs__listener *next;
+  const char *kind;
+  dibs__word word;
+};
+
 struct dibs_store {
   /* Immutable after open. */
   struct dibs__core *core;
@@ -35,6 +43,7 @@ struct dibs_store {
   uint32_t in_flight;        /* operations */
   dibs__word none_in_flight; /* goes up when the last one is answered while closing */
   uint64_t stale;            /* guarded writes that were refused */
+  struct dibs__listener *listeners;
 };
 
 /* What the lease layer does when a store opens and closes.  It is above this folder, which knows it by this table
@@ -58,6 +67,13 @@ dibs_status dibs__fine(dibs_error *error);
 dibs_status dibs__enter(dibs_store *store, const char *call, dibs_error *error);
 void dibs__exit(dibs_store *store); /* the store may be gone after it */
 void dibs__store_drop(dibs_store *store);
+void dibs__listen(dibs_store *store, struct dibs__listener *listener);
+void dibs__listen_no_more(dibs_store *store, struct dibs__listener *listener);
+/* Tasks of `kind` may be ready; NULL: of any kind. */
+void dibs__rouse_listeners(dibs_store *store, const char *kind);
+/* INVALID unless `size`, that of a struct of the caller's, is from that of its `size` field to `most`; `type` is its
+ * name. */
+dibs_status dibs__check_size(size_t size, size_t most, const char *type, dibs_error *error);
 /* Is it fit to be a name, key or label of at most `most` bytes?  Else INVALID; `what` is the subject: "the name". Every
  * text of the caller's that reaches a store passes here. */
 dibs_status dibs__check_text(const char *text, size_t most, const char *what, dibs_error *error);

@@ -10,6 +10,7 @@
 
 enum {
   TEXTS = 8,
+  ALIGN = _Alignof(max_align_t),
   PAUSE_MS = 5,      /* before the second try, doubled before each further one */
   PAUSE_MAX_MS = 320 /* so that a server that comes back is noticed soon */
 };
@@ -17,12 +18,12 @@ enum {
 typedef struct dibs__request request_t;
 
 request_t *dibs__request_make(dibs_store *store, uint16_t family, const struct dibs__table *table, size_t capacity) {
-  request_t *request = calloc(1, sizeof *request + capacity + TEXTS);
+  request_t *request = calloc(1, sizeof *request + capacity + TEXTS + ALIGN);
   if (!request) return NULL;
   request->store = store;
   request->op.family = family;
   request->refs = 1;
-  request->capacity = capacity + TEXTS;
+  request->capacity = capacity + TEXTS + ALIGN;
   if (table) request->table = dibs__table_hold(table);
   return request;
 }
@@ -41,6 +42,14 @@ void dibs__request_drop(request_t *request) {
   dibs__op_free_answer(&request->op);
   dibs__table_drop(request->table);
   free(request);
+}
+
+void *dibs__request_array(request_t *request, size_t size) {
+  request->used = (request->used + ALIGN - 1) / ALIGN * ALIGN;
+  assert(request->used + size <= request->capacity);
+  void *array = request->memory + request->used;
+  request->used += size;
+  return array;
 }
 
 static void request_answered(struct dibs__op *op) {

@@ -32,7 +32,7 @@ struct dibs__request {
   _Atomic uint32_t refs;
   dibs__word answered;
   size_t used, capacity;
-  char memory[]; /* of the texts */
+  _Alignas(max_align_t) char memory[]; /* of arrays and texts */
 };
 
 /* For an operation of `family`, with `capacity` bytes for texts and a NUL behind each of at most 8.  NULL: no memory.
@@ -41,6 +41,8 @@ struct dibs__request *dibs__request_make(dibs_store *store, uint16_t family, con
                                          size_t capacity);
 /* What the operation points to from now on. */
 dibs__str dibs__request_keep(struct dibs__request *request, const char *p, size_t len);
+/* Zeroed memory for an array to which the operation points: count it into `capacity`. */
+void *dibs__request_array(struct dibs__request *request, size_t size);
 /* Frees what an answer had allocated, unless it was taken over (got = NULL).  NULL is fine. */
 void dibs__request_drop(struct dibs__request *request);
 

@@ -87,6 +87,11 @@ dibs_status dibs__check_text(const char *text, size_t most, const char *what, di
                     dibs__name_flaw_text(flaw), where, most);
 }
 
+dibs_status dibs__check_size(size_t size, size_t most, const char *type, dibs_error *error) {
+  if (size >= sizeof(size_t) && size <= most) return DIBS_OK;
+  return dibs__fail(error, DIBS_INVALID, "the size in a %s is %zu: set it to sizeof(%s)", type, size, type);
+}
+
 dibs_status dibs__explain(dibs_store *store, dibs_status status, const char *what, const char *name,
                           dibs_error *error) {
   char trouble[256] = "";
@@ -145,6 +150,32 @@ void dibs__store_drop(dibs_store *store) {
   dibs_store *outer = store->outer;
   free(store);
   if (outer) dibs__store_drop(outer);
+}
+
+void dibs__listen(dibs_store *store, struct dibs__listener *listener) {
+  dibs__mutex_lock(&store->lock);
+  listener->next = store->listeners;
+  store->listeners = listener;
+  dibs__mutex_unlock(&store->lock);
+}
+
+void dibs__listen_no_more(dibs_store *store, struct dibs__listener *listener) {
+  dibs__mutex_lock(&store->lock);
+  struct dibs__listener **at = &store->listeners;
+  while (*at != listener) at = &(*at)->next;
+  *at = listener->next;
+  dibs__mutex_unlock(&store->lock);
+}
+
+/* Under the lock, so that no listener is gone before it was woken. */
+void dibs__rouse_listeners(dibs_store *store, const char *kind) {
+  dibs__mutex_lock(&store->lock);
+  for (struct dibs__listener *l = store->listeners; l; l = l->next) {
+    if (kind && strcmp(kind, l->kind) != 0) continue;
+    atomic_fetch_add(&l->word, 1);
+    dibs__word_wake(&l->word, 1, false);
+  }
+  dibs__mutex_unlock(&store->lock);
 }
 
 /* At most so many bytes of it; what no label may hold becomes '?': a strange environment must not keep a program from
@@ -281,6 +312,7 @@ void dibs_close(dibs_store *store) {
   if (!store) return;
   if (store->generation != dibs__process_generation()) return; /* the parent's: nothing here is ours to end */
   dibs__lease_part.close(store);
+  dibs__rouse_listeners(store, NULL);
   wait_none_in_flight(store);
   see_callers_out(store);
   dibs__lease_part.stop(store);

@@ -273,8 +273,6 @@ void dibs__lease_hold(dibs_lease *lease); /* one more reference from inside */
 void dibs__lease_drop_locked(dibs_lease *lease);
 dibs_status dibs__lease_enter(dibs_lease *lease, const char *call, dibs_error *error);
 int64_t dibs__margin_ms(int64_t ttl_ms);
-/* Until when a lease is surely ours that lasts for so long from then on; `from` itself if nothing is left. */
-dibs__tick dibs__sure_until(dibs__tick from, int64_t lasts_ms);
 
 /* ---- cohort.c ---- */
 struct grant *dibs__grant_take_locked(dibs_lease *lease);

@@ -57,7 +57,7 @@ struct dibs__run_op {
   dibs__id before_id;
   uint32_t most;
   /* Answers. */
-  struct dibs__run_row *got; /* malloc'd, one allocation, with the texts behind it */
+  struct dibs__run_row *got; /* malloc'd, one allocation, and the texts after it */
   uint32_t got_count;
   bool off; /* LIST: the store keeps no runs */
 };

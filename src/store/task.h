@@ -13,33 +13,37 @@
  *  R61  The fence of a task grows by one with each claim and never decreases: also after a retry by hand, and after its
  *       row was moved to the finished ones and back.
  *  R62  EXTEND and END take effect only under the fence of the present claim, and before its time is over or before
- *       another claim was made; otherwise STALE, and nothing is changed.  NOT_FOUND: there is no such task.
+ *       another claim was made; otherwise STALE, and nothing is changed.  NOT_FOUND: there is no such task.  (A CLAIM of
+ *       its kind ends a claim whose time is over, whether it takes this task or not.)
  *  R63  An END that is repeated with the same fence and verdict answers OK and changes nothing, until the task is ended
  *       under a later fence.
  *  R64  A CLAIM that is repeated (`again`) with its id answers the tasks that the first claimed and still has, and claims
  *       no others if it finds any.
  *  R65  An ADD with a token is done once: a repeat adds nothing and answers the same numbers, with REPLAY if `wants_new`,
- *       for `token_ms` after the first.
+ *       for `token_ms` after the first.  Its items answer REPLAY if `wants_new`, else as they did first.
  *  R66  Of unfinished tasks of one kind at most one has a `unique` text: ADD of a second one adds nothing and answers
  *       its item REPLAY with the number of the first.
  *  R67  CLAIM takes ready tasks by their priority, the largest first; then by the instant from which they were ready;
  *       then by their number.  A task is ready when its time has come, and again when the time of its claim is over.
+ *       (After NEXT, GIVE, RETRY and the end of an earlier one with its serial text it is ready from that instant on.)
  *  R68  Tasks of one kind with the same `serial` text run one at a time, in the order of their numbers: a later one is
  *       not claimed before the earlier ones have finished, whatever their times and priorities.  Others are not
- *       affected.
+ *       affected.  (A retried task waits for a later one only if this is claimed or parked.)
  *  R69  Of a kind with a limit at most that many tasks are claimed at one instant.  A paused kind gives none.
  *  R70  The verdict FAIL, and a claim whose time is over, count as failed tries.  When a task has failed as often as it may, it
  *       is dead; if it has a `serial` text it is parked instead, and its key with it: nothing of this key is claimed
- *       until a person retries, cancels or purges it.
- *  R71  The text of each failed try is kept with the task, the last DIBS__TASK_ERRORS of them, until it is purged.
+ *       until a person retries, cancels or purges it.  The verdict DEAD does the same at once, and counts no try.
+ *  R71  The text of each failed try, and of DEAD, is kept with the task, the last DIBS__TASK_ERRORS of them, until it is
+ *       purged.  That of a claim whose time is over is "the claim of OWNER ended without an answer".
  *  R72  A finished task (done, dead, cancelled) leaves the claimable rows in the step that finishes it.  It is kept for keep_ms of its
- *       kind; a dead one until it is purged by hand.
+ *       kind, as it is then; a dead one until it is purged by hand.
  *  R73  Each item of ADD, EXTEND and END has an answer of its own, and a bad one does not harm the others.
  *  R74  The cost of a claim does not grow with the number of finished, waiting, blocked or claimed tasks.
  *  R75  A payload is any sequence of bytes, up to DIBS_RECORD_MAX.  Kinds, phases, serial and unique texts are bytes, compared
  *       byte by byte (R48, R49).
  *  R76  LIST and COUNT change nothing (R47).  LIST has each task that exists from the beginning to the end of the
- *       listing once.
+ *       listing once.  They answer the state that the latest change left: a task whose time has come since is WAITING or
+ *       CLAIMED until a CLAIM of its kind, and a finished one may remain until a sweep deletes it.
  *  R77  In the user's own table: a row is free when locked_at <= now - timeout, the oldest locked_at first, then the oldest
  *       updated_at.  A claim sets locked_at to now.  END and EXTEND also need the locked_at that the claim set, so that
  *       a client without fences that took the row over is not overruled.  NEXT sets 1970, WAIT sets now + delay - timeout.
@@ -50,18 +54,20 @@
 enum dibs__task_verb {
   /* Adds items[].  OK: each item has its answer: OK or REPLAY with `nr`, or INVALID. */
   DIBS__TASK_ADD,
-  /* Claims up to `most` tasks of `kind`, in one of `phases` if any are given, for `timeout_ms`.  OK, also with none:
-   * `got`, and with none `next_ms`. */
+  /* First ends the claims of `kind` whose time is over, also if it is paused; they are failed tries.  Then claims up to
+   * `most` tasks of `kind`, in one of `phases` if any are given, for `timeout_ms`.  OK, also with none: `got`, in the
+   * order of R67 (with `again` by number), and with none `next_ms`. */
   DIBS__TASK_CLAIM,
   /* The claims of items[] end `timeout_ms` from now; with a phase, the task is in this phase from now on.  OK: each
    * item has OK (`due_ms`), STALE or NOT_FOUND. */
   DIBS__TASK_EXTEND,
   DIBS__TASK_END, /* Ends the claims of items[] by their verdicts.  OK: each item has OK, STALE, NOT_FOUND or INVALID */
   /* By hand: changes up to `most` tasks that match `filter`, the smallest numbers first (with `dry`, only counts them).
-   * OK: `changed`, and the largest number in `last`. */
+   * OK: `changed`, and the largest number in `last`.  A change leaves out the states that it does not name, and RETRY
+   * a finished task whose `unique` text an unfinished one has. */
   DIBS__TASK_CHANGE,
   DIBS__TASK_LIST,  /* Up to `most` tasks that match `filter`, by number.  OK: `got` */
-  DIBS__TASK_COUNT, /* OK: `counts`, for each kind, and its settings; `kind` empty: all kinds */
+  DIBS__TASK_COUNT, /* OK: `got`, for each kind with tasks or settings, in byte order; `kind` empty: all kinds */
   DIBS__TASK_KIND   /* Sets what `set` names of the settings of `kind`.  OK */
 };
 
@@ -90,10 +96,12 @@ enum {
 };
 #define DIBS__TASK_KEEP_MS (INT64_C(7) * 86400000) /* finished tasks of a kind without settings */
 #define DIBS__TASK_TOKEN_MS (INT64_C(3600000))     /* token_ms of a random token */
+#define DIBS__TASK_MS_MAX (INT64_C(1) << 48)       /* of times, delays and timeouts: sums of them fit */
+enum { DIBS__TASK_TOKEN_MAX = 64 };
 
 struct dibs__task_new {
   dibs__str phase, serial, unique, payload; /* "": no phase, no serial text, no unique text */
-  int64_t at_ms;                            /* from when it is ready; 0: from now */
+  int64_t at_ms;                            /* from when it is ready; 0, or in the past: from now */
   int64_t delay_ms;                         /* added to that */
   int32_t priority;
   uint32_t tries; /* 0: DIBS__TASK_TRIES */
@@ -115,9 +123,9 @@ struct dibs__task_item {
   uint64_t nr;
   dibs__fence fence;
   dibs__str phase; /* "": unchanged */
-  dibs__str text;  /* of DONE, FAIL, DEAD */
+  dibs__str text;  /* of DONE, FAIL, DEAD: any bytes */
   uint32_t verdict;
-  uint32_t tries; /* FAIL: how often it may fail; 0: as its row says */
+  uint32_t tries; /* FAIL: how often it may fail, for this decision; 0: as its row says */
   int64_t delay_ms;
   dibs__str key, locked; /* in the user's table: instead of nr; the locked_at of the claim */
   /* Answers. */
@@ -126,7 +134,7 @@ struct dibs__task_item {
   char locked_now[40]; /* EXTEND in the user's table: the new locked_at */
 };
 
-/* A task as CLAIM and LIST answer it.  The texts are in the memory of the answer, each with a NUL behind it. */
+/* A task as CLAIM and LIST answer it.  The texts are in the memory of the answer, each followed by a NUL. */
 struct dibs__task_row {
   uint64_t nr;
   dibs__fence fence; /* of its latest claim; 0: never claimed */
@@ -135,7 +143,8 @@ struct dibs__task_row {
   dibs__str text; /* the latest error, or the result */
   uint32_t state, attempts, fails, tries;
   int32_t priority;
-  int64_t made_ms, due_ms; /* since when it exists; until when it is claimed, waits or is kept (0: no end) */
+  /* Since when it exists; until when it is claimed, waits or is kept (0: no end, and in another state). */
+  int64_t made_ms, due_ms;
   int64_t began_ms, at_ms; /* its latest claim; its latest change */
   dibs__str key, locked;   /* in the user's table */
 };
@@ -144,7 +153,8 @@ struct dibs__task_row {
 struct dibs__task_kind {
   dibs__str kind;
   uint64_t states[9]; /* how many tasks are in each state */
-  int64_t oldest_ms;  /* for how long the oldest ready one has been ready; -1: none */
+  int64_t oldest_ms;  /* for how long the oldest ready one has been ready, also if it is still ARRIVED or WAITING (R76);
+                         -1: none */
   uint32_t running;   /* the limit; 0: none */
   bool paused;
   int64_t keep_ms; /* -1: the default */
@@ -158,7 +168,7 @@ enum dibs__task_change {
   DIBS__TASK_PURGE   /* finished and parked ones are deleted, with their errors */
 };
 
-/* What is empty or 0 does not limit it. */
+/* A member that is empty or 0 does not limit it. */
 struct dibs__task_filter {
   uint64_t nr, after; /* only this one; only larger ones */
   dibs__str kind, phase, serial;
@@ -179,7 +189,8 @@ struct dibs__task_op {
   };
   uint32_t count;
   /* ADD */
-  dibs__str token; /* up to 64 bytes; "": none, as inside a transaction of the user's */
+  dibs__str token; /* up to DIBS__TASK_TOKEN_MAX bytes, for this kind and as many items; "": none, as inside a
+                      transaction of the user's */
   int64_t token_ms;
   bool wants_new;
   /* CLAIM */
@@ -203,7 +214,8 @@ struct dibs__task_op {
   /* Answers. */
   void *got; /* malloc'd, one allocation: dibs__task_row (CLAIM, LIST), dibs__task_kind (COUNT) */
   uint32_t got_count;
-  int64_t next_ms; /* CLAIM with no task: when one may be ready, from now; -1: no task waits */
+  int64_t next_ms; /* CLAIM with no task: in how many ms the next time of a waiting or claimed task of the kind comes;
+                      -1: there is none */
   uint64_t changed, last;
   char why[200]; /* for people, with INVALID and UNSUPPORTED: the table, column or kind */
 };

@@ -17,6 +17,7 @@ cat >"$tmp/use.c" <<'C'
 #include "dibs/mysql.h"
 #include "dibs/postgres.h"
 #include "dibs/sqlite.h"
+#include "dibs/task.h"
 
 static void done(dibs_lease *lease, dibs_status status, const dibs_error *error, void *user) {
   (void)error;
@@ -50,8 +51,17 @@ size_t sizes(void) {
   dibs_stock_result taken = DIBS_STOCK_RESULT_INIT;
   dibs_once_options once = DIBS_ONCE_OPTIONS_INIT;
   dibs_tiers_info tiers = DIBS_TIERS_INFO_INIT;
+  dibs_task_options task = DIBS_TASK_OPTIONS_INIT;
+  dibs_task_new new_task = DIBS_TASK_NEW_INIT;
+  dibs_claim_options claim = DIBS_CLAIM_OPTIONS_INIT;
+  dibs_task_end end = DIBS_TASK_END_INIT;
+  dibs_worker_options worker = DIBS_WORKER_OPTIONS_INIT;
+  dibs_worker_counts counts = DIBS_WORKER_COUNTS_INIT;
+  dibs_task_filter filter = DIBS_TASK_FILTER_INIT;
+  dibs_kind_options of_kind = DIBS_KIND_OPTIONS_INIT;
   return store.size + lease.size + breaking.size + table.size + record.size + written.size + update.size + stock.size +
-         taken.size + once.size + tiers.size;
+         taken.size + once.size + tiers.size + task.size + new_task.size + claim.size + end.size + worker.size +
+         counts.size + filter.size + of_kind.size;
 }
 C
 # The C++ compiler also checks that no name is a keyword of C++.
@@ -84,8 +94,8 @@ try() {
   fi
 }
 
-echo 1..17
-for header in dibs.h dibs/admin.h dibs/postgres.h dibs/mysql.h dibs/sqlite.h; do
+echo 1..19
+for header in dibs.h dibs/admin.h dibs/postgres.h dibs/mysql.h dibs/sqlite.h dibs/task.h; do
   printf '#include "%s"\n' "$header" >"$tmp/alone.c"
   cp "$tmp/alone.c" "$tmp/alone.cc"
   try "$header alone, C99" gcc -std=c99 "$tmp/alone.c"

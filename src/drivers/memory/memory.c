@@ -4,7 +4,7 @@
  * lock, so that what SQL and Lua decide can be compared with it.
  *
  * A memory is what opens of one name share: buckets with their mandates, names with their holders and waiters,
- * records.  An open is a session of the store: its waiters live as long as it does, its leases until their ttl.
+ * records, tasks.  An open is a session of the store: its waiters live as long as it does, its leases until their ttl.
  *
  * A batch runs each operation in its order, at one instant, under the lock; groups as one.
  *
@@ -52,6 +52,7 @@ static void memory_free(struct dibs__memory *m) {
   dibs__map_free(&m->stocks);
   dibs__map_free(&m->taken);
   dibs__map_free(&m->reports);
+  dibs__mem_tasks_free(m->tasks);
   dibs__mutex_destroy(&m->lock);
   free(m->called);
   free(m);
@@ -74,6 +75,11 @@ static struct dibs__memory *memory_new(const char *called) {
   dibs__random(&server, sizeof server);
   dibs__random(&incarnation, sizeof incarnation);
   m->origin = server; /* a caller that takes the store's clock for another one must notice */
+  m->tasks = dibs__mem_tasks_new(mem_clock(m));
+  if (!m->tasks) {
+    memory_free(m);
+    return NULL;
+  }
   for (size_t i = 0; i < DIBS__BUCKETS; i++) m->buckets[i].mandate = (dibs__mandate){1, incarnation};
   return m;
 }
@@ -444,6 +450,9 @@ static void run_one(struct dibs__memory *m, const struct dibs__mem_open *from, s
   case DIBS__FAM_REPORT:
     dibs__mem_report(m, (struct dibs__report_op *)op, now);
     break;
+  case DIBS__FAM_TASK:
+    dibs__mem_task(m->tasks, (struct dibs__task_op *)op, now);
+    break;
   default:
     op->status = DIBS_UNSUPPORTED;
   }
@@ -631,7 +640,7 @@ static dibs__status memory_connect(struct dibs__dstore *store, dibs__tick by, st
       .caps = DIBS__CAP_BRIEF | DIBS__CAP_SHARED | DIBS__CAP_COUNTED | DIBS__CAP_FIFO | DIBS__CAP_GRANT_NEXT |
               DIBS__CAP_EVENTS | DIBS__CAP_ATOMIC | DIBS__CAP_ANCHOR | DIBS__CAP_PARALLEL | DIBS__CAP_BLOCKS,
       .families = 1u << DIBS__FAM_LEASE | 1u << DIBS__FAM_ANCHOR | 1u << DIBS__FAM_RECORD | 1u << DIBS__FAM_ONCE |
-                  1u << DIBS__FAM_STOCK | 1u << DIBS__FAM_REPORT,
+                  1u << DIBS__FAM_STOCK | 1u << DIBS__FAM_REPORT | 1u << DIBS__FAM_TASK,
       .max_batch = DIBS__MEM_BATCH,
       .max_sessions = DIBS__MEM_SESSIONS,
       .session = open->session};
@@ -657,6 +666,7 @@ static void memory_tidy(struct dibs__dstore *store) {
   dibs__mutex_lock(&m->lock);
   sweep(m, 0);
   dibs__mem_onces_forget(m, mem_clock(m));
+  dibs__mem_tasks_sweep(m->tasks, mem_clock(m));
   dibs__mutex_unlock(&m->lock);
 }
 

@@ -134,6 +134,7 @@ struct dibs__memory {
   struct dibs__map stocks, taken; /* taken: by claim */
   size_t taken_swept;             /* as onces_swept */
   struct dibs__map reports;
+  struct dibs__mem_tasks *tasks;
   bool hush; /* a group is being tried: events wait for its end, see held_events */
   struct dibs__mem_hushed {
     uint64_t session;
@@ -187,6 +188,14 @@ void dibs__mem_reports_forget(struct dibs__memory *memory, int64_t now, int64_t 
 /* guarded.c */
 void dibs__mem_stock(struct dibs__memory *memory, struct dibs__stock_op *op, int64_t now);
 void dibs__mem_stocks_forget(struct dibs__memory *memory); /* all of them */
+
+/* task.c */
+struct dibs__task_op;
+struct dibs__mem_tasks *dibs__mem_tasks_new(int64_t now); /* NULL: no memory */
+void dibs__mem_tasks_free(struct dibs__mem_tasks *tasks); /* accepts NULL */
+void dibs__mem_task(struct dibs__mem_tasks *tasks, struct dibs__task_op *op, int64_t now);
+/* Deletes the finished tasks and the tokens whose time is over. */
+void dibs__mem_tasks_sweep(struct dibs__mem_tasks *tasks, int64_t now);
 
 /* guarded.c: the state of a name or a record before a group began */
 struct dibs__mem_saved;

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Adding tasks.  Outside of a transaction of the user's each call draws a token, so that a request that is repeated
+ * after UNKNOWN adds nothing a second time.  Inside there is none: the transaction itself says what was added.
+ */
+#include "base/text.h"
+#include "task/task_impl.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TOKEN_BYTES = 16, PAYLOADS_MAX = 16 * 1024 * 1024 };
+
+struct adding {
+  dibs_store *store;
+  const char *kind;
+  dibs_task_new *tasks;
+  size_t count;
+  dibs_error flaw; /* of the first task that is not fit */
+  uint8_t token[TOKEN_BYTES];
+  dibs__tick by;
+};
+
+dibs_status dibs__task_served(dibs_store *store, dibs_error *error) {
+  if (dibs__core_families(store->core) & (1u << DIBS__FAM_TASK)) return DIBS_OK;
+  return dibs__fail(error, DIBS_UNSUPPORTED,
+                    "%s keeps no tasks: use a database, or add one as its last tier (STORE,DATABASE)", store->shown);
+}
+
+dibs_status dibs__task_check_text(const char *text, const char *what, dibs_error *error) {
+  return text ? dibs__check_text(text, DIBS_NAME_MAX, what, error) : DIBS_OK;
+}
+
+dibs_status dibs__task_repeat(dibs_store *store, dibs__tick by, dibs_status (*once)(void *arg), void *arg) {
+  bool unsure = false;
+  for (uint32_t tries = 1;; tries++) {
+    dibs_status status = once(arg);
+    if (status != DIBS_UNKNOWN && status != DIBS_UNAVAILABLE) return status;
+    unsure = unsure || status == DIBS_UNKNOWN;
+    bool over = store->outer || store->closing || !dibs__tick_before(dibs__tick_now(), by);
+    if (over) return unsure ? DIBS_UNKNOWN : DIBS_UNAVAILABLE;
+    dibs__request_pause(tries, by);
+  }
+}
+
+/* ---- Checks ---- */
+
+static dibs_status check_task(const dibs_task_new *t, dibs_error *error) {
+  dibs_status status = dibs__task_check_text(t->phase, "the phase of the task", error);
+  if (status == DIBS_OK) status = dibs__task_check_text(t->serial, "the serial text of the task", error);
+  if (status == DIBS_OK) status = dibs__task_check_text(t->unique, "the unique text of the task", error);
+  if (status != DIBS_OK) return status;
+  if (t->length > DIBS_RECORD_MAX)
+    return dibs__fail(error, DIBS_INVALID, "the payload has %zu bytes; give at most %d", t->length, DIBS_RECORD_MAX);
+  if (t->length > 0 && !t->payload)
+    return dibs__fail(error, DIBS_INVALID, "the payload is NULL, and its length is not 0");
+  if (t->at_ms < 0 || t->delay_ms < 0)
+    return dibs__fail(error, DIBS_INVALID, "at_ms and delay_ms of a task can't be negative");
+  if (t->priority < -DIBS_TASK_PRIORITY || t->priority > DIBS_TASK_PRIORITY)
+    return dibs__fail(error, DIBS_INVALID, "the priority is %" PRId32 "; give one from -%d to %d", t->priority,
+                      DIBS_TASK_PRIORITY, DIBS_TASK_PRIORITY);
+  return DIBS_OK;
+}
+
+/* ---- The request ---- */
+
+static size_t memory_of(const struct adding *a) {
+  size_t size = strlen(a->kind) + TOKEN_BYTES + a->count * sizeof(struct dibs__task_new);
+  for (size_t i = 0; i < a->count; i++) {
+    const dibs_task_new *t = &a->tasks[i];
+    size += t->length + dibs__length(t->phase) + dibs__length(t->serial) + dibs__length(t->unique) + 4;
+  }
+  return size;
+}
+
+static void fill(struct dibs__request *request, struct dibs__task_new *to, const dibs_task_new *t) {
+  *to = (struct dibs__task_new){.at_ms = t->at_ms, .delay_ms = t->delay_ms, .priority = t->priority, .tries = t->tries};
+  to->phase = dibs__request_keep(request, t->phase, dibs__length(t->phase));
+  to->serial = dibs__request_keep(request, t->serial, dibs__length(t->serial));
+  to->unique = dibs__request_keep(request, t->unique, dibs__length(t->unique));
+  to->payload = dibs__request_keep(request, t->payload, t->length);
+}
+
+/* Those that were INVALID here are not sent. */
+static dibs_status add_once(void *arg) {
+  struct adding *a = arg;
+  struct dibs__request *request = dibs__request_make(a->store, DIBS__FAM_TASK, NULL, memory_of(a));
+  if (!request) return DIBS_NO_MEMORY;
+  struct dibs__task_op *op = &request->task;
+  op->news = dibs__request_array(request, a->count * sizeof *op->news);
+  op->kind = dibs__request_keep(request, a->kind, strlen(a->kind));
+  if (!a->store->outer) op->token = dibs__request_keep(request, (const char *)a->token, TOKEN_BYTES);
+  op->token_ms = DIBS__TASK_TOKEN_MS;
+  for (size_t i = 0; i < a->count; i++)
+    if (a->tasks[i].status != DIBS_INVALID) fill(request, &op->news[op->count++], &a->tasks[i]);
+  dibs_status status = dibs__request_carry(request, DIBS__TASK_ADD, a->by);
+  uint32_t at = 0;
+  for (size_t i = 0; i < a->count && status == DIBS_OK; i++) {
+    if (a->tasks[i].status == DIBS_INVALID) continue;
+    a->tasks[i].status = (dibs_status)op->news[at].status;
+    a->tasks[i].nr = op->news[at++].nr;
+  }
+  dibs__request_drop(request);
+  return status;
+}
+
+/* Each task that is fit; the others have INVALID. */
+static dibs_status add_tasks(struct adding *a, int64_t wait_ms, dibs_error *error) {
+  size_t bytes = 0, fit = 0;
+  dibs_status status = dibs__task_served(a->store, error);
+  if (status == DIBS_OK) status = dibs__check_text(a->kind, DIBS_NAME_MAX, "the kind of the task", error);
+  if (status != DIBS_OK) return status;
+  for (size_t i = 0; i < a->count; i++) {
+    dibs_task_new *t = &a->tasks[i];
+    t->nr = 0;
+    t->status = check_task(t, fit == i ? &a->flaw : NULL); /* all before it are fit */
+    fit += t->status == DIBS_OK;
+    if (t->status == DIBS_OK) bytes += t->length;
+  }
+  if (bytes > PAYLOADS_MAX)
+    return dibs__fail(error, DIBS_INVALID, "the payloads have %zu bytes together; give at most %d in one call", bytes,
+                      PAYLOADS_MAX);
+  if (fit > 0) {
+    int64_t most = wait_ms ? wait_ms : DIBS__TASK_WAIT_MS;
+    a->by = most == DIBS_FOREVER ? DIBS__TICK_NEVER : dibs__tick_add_ms(dibs__tick_now(), most);
+    dibs__random(a->token, sizeof a->token);
+    status = dibs__task_repeat(a->store, a->by, add_once, a);
+    if (status != DIBS_OK) return dibs__explain(a->store, status, "adding tasks of kind", a->kind, error);
+    if (!a->store->outer) dibs__rouse_listeners(a->store, a->kind);
+  }
+  return dibs__fine(error);
+}
+
+static dibs_status add_to(struct adding *a, const char *call, int64_t wait_ms, dibs_error *error) {
+  if (wait_ms < DIBS_FOREVER)
+    return dibs__fail(error, DIBS_INVALID, "wait_ms is %lld: give 0, a positive time or DIBS_FOREVER",
+                      (long long)wait_ms);
+  dibs_status status = dibs__enter(a->store, call, error);
+  if (status != DIBS_OK) return status;
+  status = add_tasks(a, wait_ms, error);
+  dibs__exit(a->store);
+  return status;
+}
+
+dibs_status dibs_task_add_many(dibs_store *store, const char *kind, dibs_task_new *tasks, size_t count, int64_t wait_ms,
+                               dibs_error *error) {
+  if (!tasks || count == 0 || count > DIBS_TASKS_MAX)
+    return dibs__fail(error, DIBS_INVALID, "dibs_task_add_many: give 1 to %d tasks", DIBS_TASKS_MAX);
+  for (size_t i = 0; i < count; i++)
+    if (tasks[i].size != sizeof *tasks)
+      return dibs__fail(error, DIBS_INVALID, "the size of tasks[%zu] is %zu: set it to sizeof(dibs_task_new)", i,
+                        tasks[i].size);
+  struct adding a = {.store = store, .kind = kind, .tasks = tasks, .count = count};
+  return add_to(&a, "dibs_task_add_many", wait_ms, error);
+}
+
+dibs_status dibs_task_add(dibs_store *store, const char *kind, const void *payload, size_t length,
+                          const dibs_task_options *given, uint64_t *nr, dibs_error *error) {
+  if (nr) *nr = 0;
+  dibs_task_options o = DIBS_TASK_OPTIONS_INIT;
+  if (given && dibs__check_size(given->size, sizeof o, "dibs_task_options", error) != DIBS_OK) return DIBS_INVALID;
+  if (given) memcpy(&o, given, given->size);
+  dibs_task_new task = {.size = sizeof task,
+                        .payload = payload,
+                        .length = length,
+                        .phase = o.phase,
+                        .serial = o.serial,
+                        .unique = o.unique,
+                        .at_ms = o.at_ms,
+                        .delay_ms = o.delay_ms,
+                        .priority = o.priority,
+                        .tries = o.tries};
+  struct adding a = {.store = store, .kind = kind, .tasks = &task, .count = 1};
+  dibs_status status = add_to(&a, "dibs_task_add", o.wait_ms, error);
+  if (status != DIBS_OK) return status;
+  if (nr) *nr = task.nr;
+  if (task.status == DIBS_REPLAY)
+    return dibs__fail(error, DIBS_REPLAY,
+                      "task %" PRIu64 " of kind \"%s\" has the unique text \"%s\" and is not finished", task.nr, kind,
+                      o.unique ? o.unique : "");
+  if (task.status == DIBS_OK) return DIBS_OK;
+  if (a.flaw.text[0]) return dibs__fail(error, task.status, "%s", a.flaw.text);
+  return dibs__fail(error, task.status, "%s refused the task: it can't keep one of its texts", store->shown);
+}

@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Claiming.  A claim has an id.  When its outcome is not known, the next request repeats it with this id and gets the
+ * tasks that the first one claimed: none of them is lost to a client that nobody listens to any more.
+ */
+#include "lease/lease.h"
+#include "task/task_impl.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LOOK_MS = 1000 }; /* a claim that waits looks for tasks at least so often */
+
+/* ---- Checks ---- */
+
+static dibs_status check_phases(const dibs_claim_options *o, dibs_error *error) {
+  if (o->phase_count > DIBS_TASK_PHASES_MAX || (o->phase_count > 0 && !o->phases))
+    return dibs__fail(error, DIBS_INVALID, "phase_count is %" PRIu32 ": give up to %d phases", o->phase_count,
+                      DIBS_TASK_PHASES_MAX);
+  for (uint32_t i = 0; i < o->phase_count; i++)
+    if (dibs__check_text(o->phases[i], DIBS_NAME_MAX, "a phase", error) != DIBS_OK) return DIBS_INVALID;
+  return DIBS_OK;
+}
+
+dibs_status dibs__claim_check(dibs_store *store, const char *kind, const dibs_claim_options *o, dibs_error *error) {
+  dibs_status status = dibs__task_served(store, error);
+  if (status == DIBS_OK) status = dibs__check_text(kind, DIBS_NAME_MAX, "the kind of the tasks", error);
+  if (status == DIBS_OK) status = check_phases(o, error);
+  if (status == DIBS_OK && o->owner) status = dibs__check_text(o->owner, DIBS_OWNER_MAX, "the owner", error);
+  if (status != DIBS_OK) return status;
+  if (o->timeout_ms < DIBS_TTL_MIN_MS || o->timeout_ms > DIBS_TTL_MAX_MS)
+    return dibs__fail(error, DIBS_INVALID, "timeout_ms is %" PRId64 ": give 100 ms to a day", o->timeout_ms);
+  if (o->most < 1 || o->most > DIBS_TASKS_MAX)
+    return dibs__fail(error, DIBS_INVALID, "most is %" PRIu32 ": give 1 to %d", o->most, DIBS_TASKS_MAX);
+  return DIBS_OK;
+}
+
+/* ---- The tasks of an answer ---- */
+
+static void fill_held(struct dibs__held *held, const struct dibs__task_row *row, const struct dibs__claim *claim) {
+  size_t phase = row->phase.len < sizeof held->phase ? row->phase.len : sizeof held->phase - 1;
+  memcpy(held->phase, row->phase.p, phase);
+  held->timeout_ms = claim->timeout_ms;
+  held->began = claim->first;
+  held->until_ns = dibs__sure_until(claim->first, claim->timeout_ms).ns;
+  held->task = (dibs_task){.size = sizeof held->task,
+                           .nr = row->nr,
+                           .fence = {row->fence.v},
+                           .kind = row->kind.p,
+                           .phase = held->phase,
+                           .serial = row->serial.p,
+                           .unique = row->unique.p,
+                           .payload = row->payload.p,
+                           .length = row->payload.len,
+                           .error = row->text.p,
+                           .attempt = row->attempts,
+                           .fails = row->fails,
+                           .tries = row->tries,
+                           .priority = row->priority,
+                           .age_ms = row->began_ms > row->made_ms ? row->began_ms - row->made_ms : 0};
+}
+
+/* Takes over the memory of the answer. */
+static dibs_status take_tasks(const struct dibs__claim *claim, struct dibs__task_op *op, dibs_task **tasks,
+                              size_t *count) {
+  uint32_t n = op->got_count;
+  if (n == 0) return DIBS_OK;
+  struct dibs__task_batch *batch = calloc(1, sizeof *batch + n * sizeof batch->held[0]);
+  if (!batch) return DIBS_NO_MEMORY;
+  const struct dibs__task_row *rows = op->got;
+  batch->refs = n;
+  batch->store = claim->store;
+  batch->got = op->got;
+  op->got = NULL;
+  op->got_count = 0;
+  atomic_fetch_add(&batch->store->refs, 1);
+  for (uint32_t i = 0; i < n; i++) {
+    struct dibs__held *held = &batch->held[i];
+    held->batch = batch;
+    fill_held(held, &rows[i], claim);
+    tasks[(*count)++] = &held->task;
+  }
+  return DIBS_OK;
+}
+
+void dibs_task_free(dibs_task *task) {
+  if (!task) return;
+  struct dibs__task_batch *batch = dibs__held_of(task)->batch;
+  if (atomic_fetch_sub(&batch->refs, 1) != 1) return;
+  dibs__store_drop(batch->store);
+  free(batch->got);
+  free(batch);
+}
+
+/* ---- The request ---- */
+
+static struct dibs__request *claim_request(const struct dibs__claim *claim, uint32_t most) {
+  const char *by = claim->owner ? claim->owner : claim->store->owner;
+  size_t size = strlen(claim->kind) + strlen(by) + claim->phase_count * (sizeof(dibs__str) + 1);
+  for (uint32_t i = 0; i < claim->phase_count; i++) size += strlen(claim->phases[i]);
+  struct dibs__request *request = dibs__request_make(claim->store, DIBS__FAM_TASK, NULL, size);
+  if (!request) return NULL;
+  struct dibs__task_op *op = &request->task;
+  dibs__str *phases = dibs__request_array(request, claim->phase_count * sizeof *phases);
+  for (uint32_t i = 0; i < claim->phase_count; i++)
+    phases[i] = dibs__request_keep(request, claim->phases[i], strlen(claim->phases[i]));
+  op->phases = phases;
+  op->phase_count = claim->phase_count;
+  op->kind = dibs__request_keep(request, claim->kind, strlen(claim->kind));
+  op->by = dibs__request_keep(request, by, strlen(by));
+  op->timeout_ms = claim->timeout_ms;
+  op->most = most;
+  op->id = claim->id;
+  op->again = claim->unsure;
+  return request;
+}
+
+/* An id whose first request was sent so long ago has nothing any more. */
+static void draw_id(struct dibs__claim *claim) {
+  dibs__tick now = dibs__tick_now();
+  if (claim->unsure && dibs__tick_before(now, dibs__sure_until(claim->first, claim->timeout_ms))) return;
+  dibs__random(&claim->id, sizeof claim->id);
+  claim->first = now;
+  claim->unsure = false;
+}
+
+dibs_status dibs__claim_once(struct dibs__claim *claim, uint32_t most, dibs_task **tasks, size_t *count,
+                             dibs__tick by) {
+  *count = 0;
+  draw_id(claim);
+  struct dibs__request *request = claim_request(claim, most);
+  if (!request) return DIBS_NO_MEMORY;
+  dibs_status status = dibs__request_carry(request, DIBS__TASK_CLAIM, by);
+  if (status == DIBS_OK) {
+    claim->next_ms = request->task.next_ms;
+    status = take_tasks(claim, &request->task, tasks, count);
+  }
+  if (status == DIBS_OK)
+    claim->unsure = false;
+  else if (status == DIBS_UNKNOWN || status == DIBS_NO_MEMORY)
+    claim->unsure = true;
+  dibs__request_drop(request);
+  return status;
+}
+
+/* ---- Waiting for tasks ---- */
+
+/* Sleeps until a task may be ready.  false: the time is over. */
+static bool wait_for_tasks(struct dibs__listener *listener, uint32_t seen, int64_t next_ms, dibs__tick by) {
+  dibs__tick now = dibs__tick_now();
+  int64_t ms = next_ms >= 0 && next_ms < LOOK_MS ? next_ms : LOOK_MS;
+  if (!dibs__tick_before(now, by)) return false;
+  (void)dibs__word_wait(&listener->word, seen, dibs__tick_min(by, dibs__tick_add_ms(now, ms)), false);
+  return true;
+}
+
+static dibs_status claim_until(struct dibs__claim *claim, uint32_t most, dibs_task **tasks, size_t *count,
+                               int64_t wait_ms) {
+  dibs_store *store = claim->store;
+  struct dibs__listener listener = {.kind = claim->kind};
+  dibs__tick now = dibs__tick_now();
+  dibs__tick by = wait_ms == DIBS_FOREVER ? DIBS__TICK_NEVER : dibs__tick_add_ms(now, wait_ms);
+  dibs_status status;
+  uint32_t failed = 0;
+  dibs__listen(store, &listener);
+  for (;;) {
+    uint32_t seen = atomic_load(&listener.word);
+    dibs__tick answer_by = dibs__tick_add_ms(dibs__tick_now(), DIBS__TASK_WAIT_MS);
+    status = dibs__claim_once(claim, most, tasks, count, answer_by);
+    if (*count > 0 || store->outer) break;
+    if (store->closing) {
+      status = DIBS_CANCELLED;
+    } else if (status == DIBS_OK) {
+      failed = 0;
+      if (wait_for_tasks(&listener, seen, claim->next_ms, by)) continue;
+    } else if (status == DIBS_UNKNOWN || status == DIBS_UNAVAILABLE) {
+      /* What may be claimed is looked for once more, also after the time. */
+      dibs__tick until = claim->unsure && failed == 0 ? answer_by : by;
+      if (dibs__tick_before(dibs__tick_now(), until)) {
+        dibs__request_pause(++failed, until);
+        continue;
+      }
+    }
+    break;
+  }
+  dibs__listen_no_more(store, &listener);
+  if (status == DIBS_UNAVAILABLE && claim->unsure) status = DIBS_UNKNOWN;
+  return status;
+}
+
+static dibs_status claim_tasks(dibs_store *store, const char *kind, const dibs_claim_options *o, dibs_task **tasks,
+                               size_t *count, dibs_error *error) {
+  dibs_status status = dibs__claim_check(store, kind, o, error);
+  if (status != DIBS_OK) return status;
+  struct dibs__claim claim = {.store = store,
+                              .kind = kind,
+                              .owner = o->owner,
+                              .phases = o->phases,
+                              .phase_count = o->phase_count,
+                              .timeout_ms = o->timeout_ms};
+  status = claim_until(&claim, o->most, tasks, count, o->wait_ms);
+  if (status == DIBS_OK && *count > 0) return dibs__fine(error);
+  if (status == DIBS_OK) return dibs__fail(error, DIBS_NOT_FOUND, "no task of kind \"%s\" is ready", kind);
+  return dibs__explain(store, status, "claiming tasks of kind", kind, error);
+}
+
+dibs_status dibs_tasks_claim(dibs_store *store, const char *kind, const dibs_claim_options *given, dibs_task **tasks,
+                             size_t *count, dibs_error *error) {
+  dibs_claim_options o = DIBS_CLAIM_OPTIONS_INIT;
+  if (!tasks || !count) return dibs__fail(error, DIBS_INVALID, "dibs_tasks_claim: tasks or count is NULL");
+  *count = 0;
+  if (given && dibs__check_size(given->size, sizeof o, "dibs_claim_options", error) != DIBS_OK) return DIBS_INVALID;
+  if (given) memcpy(&o, given, given->size);
+  if (o.most == 0) o.most = 1;
+  if (o.timeout_ms == 0) o.timeout_ms = DIBS__TASK_TIMEOUT_MS;
+  if (o.wait_ms < DIBS_FOREVER)
+    return dibs__fail(error, DIBS_INVALID, "wait_ms is %lld: give 0, a positive time or DIBS_FOREVER",
+                      (long long)o.wait_ms);
+  dibs_status status = dibs__enter(store, "dibs_tasks_claim", error);
+  if (status != DIBS_OK) return status;
+  status = claim_tasks(store, kind, &o, tasks, count, error);
+  dibs__exit(store);
+  return status;
+}
