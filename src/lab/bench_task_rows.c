@@ -107,14 +107,16 @@ static bool rows_close(struct rows *r, bool done) {
 /* ---- Claims beside them ---- */
 
 static bool make_dead(struct rows *r, uint32_t count) {
-  struct bench_sample ignored;
-  struct bench_drain drain = {.queue = &r->queue, .clients = 1, .batch = BENCH_BATCH_MAX};
-  int64_t ms = r->queue.b->size.ms;
-  r->queue.b->size.ms = SQL_MS; /* until none is left */
-  bool done =
-      hold_snapshot(r) && dibs__bench_queue_add(&r->queue, count, NULL, 0) && dibs__bench_drain(&drain, &ignored);
-  r->queue.b->size.ms = ms;
-  return done && (drain.done == count || dibs__bench_fail(r->queue.b, "%u dead rows were not made", count));
+  struct bench_queue *q = &r->queue;
+  char why[640];
+  if (!hold_snapshot(r) || !dibs__bench_queue_add(q, count, NULL, 0)) return false;
+  for (size_t some = 1; some > 0;) {
+    dibs__tick claimed;
+    some = 0;
+    if (!dibs__bench_batch(q->store, q->kind, BENCH_BATCH_MAX, 0, &some, &claimed, NULL, NULL, why, sizeof why))
+      return dibs__bench_fail(q->b, "%s", why);
+  }
+  return true;
 }
 
 static bool prepare(struct rows *r, uint32_t arg) {
