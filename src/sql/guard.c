@@ -255,6 +255,8 @@ enum dibs__sql_guarded dibs__sql_kind_of(const struct dibs__op *op) {
     return DIBS__SQL_AS_ONCE;
   case DIBS__FAM_REPORT:
     return DIBS__SQL_AS_REPORT;
+  case DIBS__FAM_TASK:
+    return DIBS__SQL_AS_TASK;
   case DIBS__FAM_RECORD:
     return ((const struct dibs__record_op *)op)->table ? DIBS__SQL_AS_TABLE_RECORD : DIBS__SQL_ON_ROWS;
   default:
@@ -275,6 +277,8 @@ enum dibs__sql_rc dibs__sql_guarded(struct dibs__sql_guard *guard, enum dibs__sq
     return dibs__sql_once(guard, (struct dibs__once_op *const *)all, count);
   case DIBS__SQL_AS_REPORT:
     return sql_report(guard, (struct dibs__report_op *const *)all, count);
+  case DIBS__SQL_AS_TASK:
+    return dibs__sql_task(guard, (struct dibs__task_op *const *)all, count);
   default:
     return DIBS__SQL_OK;
   }

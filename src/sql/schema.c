@@ -63,23 +63,26 @@ static const char *const served[] = {
 /* People insert into dibs_task by statements of their own: what has a default, or may be NULL, they need not name. */
 static const char *const tasks[] = {
     /* `state`: enum dibs__task_state.  `rank`: of a ready one its negative priority, else 0.  `due`: since when it is
-     * ready; of others until when it is claimed or waits.  `queue`: of a ready one its phase (if it has any), of a
-     * blocked one its serial text, else NULL.  `claim`: a digest of the id of the claim.  `ended`: the last fence that
-     * ended by a verdict, `verdict` this verdict. */
+     * ready; until when it is claimed or waits; of a blocked one 0.  `since`: of a claimed one since when it was ready;
+     * of a blocked one when it wants to run.  `queue`: of a ready one its phase (if it has any), of a blocked one its
+     * serial text, else NULL.  `claim`: a digest of the id of the claim.  `ended`: the last fence that ended by a
+     * verdict, `verdict` this verdict. */
     "CREATE TABLE dibs_task (nr #a, kind #k NOT NULL, state #n NOT NULL DEFAULT 0, rank #n NOT NULL DEFAULT 0,"
-    " due #n NOT NULL#d, queue #k, fence #n NOT NULL DEFAULT 0, claim #n, ended #n, verdict #n,"
+    " due #n NOT NULL#d, since #n, queue #k, fence #n NOT NULL DEFAULT 0, claim #n, ended #n, verdict #n,"
     " attempts #n NOT NULL DEFAULT 0, fails #n NOT NULL DEFAULT 0, tries #n NOT NULL DEFAULT 0,"
     " priority #n NOT NULL DEFAULT 0, made #n NOT NULL#d, at #n NOT NULL#d, began #n, phase #k NOT NULL DEFAULT '',"
     " serial #k, uniq #k, owner #t, payload #b)",
     "CREATE INDEX dibs_task_ready ON dibs_task (kind, state, rank, due, nr)",
     "CREATE INDEX dibs_task_queue ON dibs_task (kind, queue, state, rank, due, nr)#(queue IS NOT NULL)",
     "CREATE UNIQUE INDEX dibs_task_uniq ON dibs_task (kind, uniq)#(uniq IS NOT NULL)",
-    /* Of each serial text with unfinished tasks: which one runs, or runs next. */
+    /* Of each serial text with unfinished tasks: which one runs, or runs next.  The row with serial '' is locked while
+     * arrived tasks of its kind are admitted to their serial texts. */
     "CREATE TABLE dibs_task_serial (kind #k NOT NULL, serial #k NOT NULL, nr #n NOT NULL, PRIMARY KEY (kind, "
     "serial))#z",
     /* `until`: NULL for a dead one, which is kept until a person purges it. */
     "CREATE TABLE dibs_task_done (nr #n NOT NULL PRIMARY KEY, kind #k NOT NULL, state #n NOT NULL, until #n,"
-    " fence #n NOT NULL, verdict #n, attempts #n NOT NULL, fails #n NOT NULL, tries #n NOT NULL, priority #n NOT NULL,"
+    " fence #n NOT NULL, ended #n, verdict #n, attempts #n NOT NULL, fails #n NOT NULL, tries #n NOT NULL, priority #n "
+    "NOT NULL,"
     " made #n NOT NULL, at #n NOT NULL, began #n, phase #k NOT NULL, serial #k, uniq #k, owner #t, text #b,"
     " payload #b)",
     "CREATE INDEX dibs_task_done_until ON dibs_task_done (until)#(until IS NOT NULL)",

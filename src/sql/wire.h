@@ -104,6 +104,12 @@ struct dibs__sql_engine {
   bool update_returning;
   bool sessions; /* statements wait for other sessions; false where one writer locks everything */
   bool typed;    /* a value has one type at all its positions in a statement */
+  /* UPDATE r JOIN t ON ... SET, DELETE t FROM r JOIN t ON; else UPDATE t SET ... FROM r WHERE, DELETE FROM t WHERE IN
+   */
+  bool joins;
+  bool instr;         /* instr(text, part); else position(part IN text) */
+  const char *by[2];  /* after a table, around the name of the index to use */
+  const char *any[2]; /* around a subquery of which a column is one of the values; it is evaluated once */
   /* ---- The user's tables: table.c ---- */
   /* $1 is the schema, or '', and $2 the table.  A row for each column: its name, its kind (DIBS__COLUMN_...), its type
    * in the engine's words, and 1 if the engine computes it. */
@@ -265,7 +271,7 @@ enum dibs__sql_rc dibs__rows_drop_dead(struct dibs__sql *sql, struct dibs__sql_h
 /*
  * ---- Guarded writes ----
  *
- * On any SQL engine, over a wire: stock, once, records in the user's own tables, and reports.
+ * On any SQL engine, over a wire: stock, once, tasks, records in the user's own tables, and reports.
  *
  * Each function answers all operations that it is given, each on its own, in as few transactions and packets as
  * possible; it begins and commits them itself (inside a user's transaction they are savepoints).  Deadlocks,
@@ -277,6 +283,8 @@ enum dibs__sql_rc dibs__rows_drop_dead(struct dibs__sql *sql, struct dibs__sql_h
  */
 
 enum { DIBS__SQL_CLAIM_MAX = 64 };
+
+struct dibs__task_op;
 
 struct dibs__sql_guard {
   struct dibs__sql_wire *wire;
@@ -308,6 +316,9 @@ void dibs__sql_add_name(struct dibs__text *to, const struct dibs__sql_engine *en
 void dibs__sql_add_column(struct dibs__text *to, const struct dibs__sql_engine *engine, const char *table,
                           const char *column);
 
+enum dibs__sql_rc dibs__sql_task(struct dibs__sql_guard *guard, struct dibs__task_op *const ops[], size_t count);
+/* Deletes finished tasks and tokens past their time, some at a time.  *more: there may be more. */
+enum dibs__sql_rc dibs__sql_task_sweep(struct dibs__sql_guard *guard, bool *more);
 /* Deletes expired answers, some at a time.  *more: there may be more. */
 enum dibs__sql_rc dibs__sql_once_sweep(struct dibs__sql_guard *guard, bool *more);
 /* Deletes claims of dibs' own stock past their time, some at a time, from guard->swept on.  Does nothing without
@@ -323,6 +334,7 @@ enum dibs__sql_guarded {
   DIBS__SQL_AS_STOCK,
   DIBS__SQL_AS_ONCE,
   DIBS__SQL_AS_REPORT,
+  DIBS__SQL_AS_TASK,
   DIBS__SQL_GUARDED
 };
 enum dibs__sql_guarded dibs__sql_kind_of(const struct dibs__op *op);

@@ -43,7 +43,8 @@
  *       byte by byte (R48, R49).
  *  R76  LIST and COUNT change nothing (R47).  LIST has each task that exists from the beginning to the end of the
  *       listing once.  They answer the state that the latest change left: a task whose time has come since is WAITING or
- *       CLAIMED until a CLAIM of its kind, and a finished one may remain until a sweep deletes it.
+ *       CLAIMED until a CLAIM of its kind, one with a serial text may be ARRIVED until then, and a finished one may
+ *       remain until a sweep deletes it.
  *  R77  In the user's own table: a row is free when locked_at <= now - timeout, the oldest locked_at first, then the oldest
  *       updated_at.  A claim sets locked_at to now.  END and EXTEND also need the locked_at that the claim set, so that
  *       a client without fences that took the row over is not overruled.  NEXT sets 1970, WAIT sets now + delay - timeout.

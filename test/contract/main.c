@@ -11,10 +11,11 @@
 #include <string.h>
 
 static const struct contract_tests *const suites[] = {
-    &contract_batches, &contract_grants, &contract_fences,  &contract_queue,    &contract_ends,
-    &contract_records, &contract_events, &contract_lists,   &contract_refusals, &contract_many_waiters,
-    &contract_offers,  &contract_races,  &contract_once,    &contract_stock,    &contract_texts,
-    &contract_tiers,   &contract_clock,  &contract_reports,
+    &contract_batches,    &contract_grants,      &contract_fences,      &contract_queue,    &contract_ends,
+    &contract_records,    &contract_events,      &contract_lists,       &contract_refusals, &contract_many_waiters,
+    &contract_offers,     &contract_races,       &contract_once,        &contract_stock,    &contract_texts,
+    &contract_tiers,      &contract_clock,       &contract_reports,     &contract_tasks,    &contract_tasks_order,
+    &contract_tasks_ends, &contract_tasks_lists, &contract_tasks_races,
 };
 
 int main(int argc, char *argv[]) {

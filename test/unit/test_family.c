@@ -16,6 +16,8 @@ union any {
   struct dibs__once_op once;
   struct dibs__report_op report;
   struct dibs__tiers_op tiers;
+  struct dibs__task_op task;
+  struct dibs__run_op run;
 };
 
 static void every_family_has_a_name_and_verbs_of_its_own(void **state) {
@@ -52,7 +54,9 @@ static void keys_are_at_the_offset_of_the_table(void **state) {
   assert_true(dibs__str_equal(dibs__op_key(&lease.op), key));
   assert_true(dibs__str_equal(dibs__op_key(&record.op), key));
   assert_true(dibs__str_equal(dibs__op_key(&stock.op), key));
+  union any task = {.task = {.op = {.family = DIBS__FAM_TASK}, .kind = key}};
   assert_true(dibs__str_equal(dibs__op_key(&once.op), key));
+  assert_true(dibs__str_equal(dibs__op_key(&task.op), key));
 }
 
 static void only_read_verbs_change_nothing(void **state) {
@@ -79,13 +83,17 @@ static void answers_are_freed_once(void **state) {
   union any once = {.once = {.op = {.family = DIBS__FAM_ONCE}, .got = malloc(8), .got_len = 7}};
   union any report = {.report = {.op = {.family = DIBS__FAM_REPORT}, .got = malloc(8), .got_count = 1}};
   union any tiers = {.tiers = {.op = {.family = DIBS__FAM_TIERS}, .got = malloc(8)}};
-  union any *all[] = {&record, &once, &report, &tiers};
+  union any task = {.task = {.op = {.family = DIBS__FAM_TASK}, .got = malloc(8), .got_count = 1}};
+  union any run = {.run = {.op = {.family = DIBS__FAM_RUN}, .got = malloc(8), .got_count = 1}};
+  union any *all[] = {&record, &once, &report, &tiers, &task, &run};
   for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
     for (int twice = 0; twice < 2; twice++) dibs__op_free_answer(&all[i]->op);
   assert_true(!record.record.got && record.record.got_len == 0);
   assert_true(!once.once.got && once.once.got_len == 0);
   assert_true(!report.report.got && report.report.got_count == 0);
   assert_null(tiers.tiers.got);
+  assert_true(!task.task.got && task.task.got_count == 0);
+  assert_true(!run.run.got && run.run.got_count == 0);
 }
 
 int main(void) {

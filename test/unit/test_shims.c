@@ -2,7 +2,9 @@
 /* The shims, linked in, over the memory driver. */
 #include "drivers/memory/memory.h"
 #include "drivers/wrap/fault.h"
+#include "store/family.h"
 #include "store/registry.h"
+#include "store/task.h"
 #include "unit.h"
 
 #include <errno.h>
@@ -572,6 +574,42 @@ static void the_trace_has_each_call(void **state) {
   assert_null(strstr(traced, "text"));       /* so may be data */
 }
 
+static void the_trace_has_kinds_and_verdicts_of_tasks(void **state) {
+  (void)state;
+  char file[] = "/tmp/dibs-trace-XXXXXX", uri[128];
+  int fd = mkstemp(file);
+  close(fd);
+  snprintf(uri, sizeof uri, "trace+memory:?trace.file=%s", file);
+  struct bed bed;
+  open_bed(&bed, uri);
+  struct dibs__task_new news[2] = {{.payload = {"secret", 6}}, {.payload = {"secret", 6}}};
+  struct dibs__task_item items[2];
+  struct dibs__task_op op = {.kind = {"mail", 4}, .news = news, .count = 2, .timeout_ms = 1000, .most = 5};
+  op.op.family = DIBS__FAM_TASK;
+  assert_int_equal(run(&bed, &op.op), DIBS_OK);
+  op.op.verb = DIBS__TASK_CLAIM;
+  assert_int_equal(run(&bed, &op.op), DIBS_OK);
+  dibs__op_free_answer(&op.op);
+  op.op.verb = DIBS__TASK_END;
+  op.items = items;
+  for (int i = 0; i < 2; i++) items[i] = (struct dibs__task_item){.nr = news[i].nr, .verdict = DIBS__TASK_END_FAIL};
+  assert_int_equal(run(&bed, &op.op), DIBS_OK);
+  items[1].verdict = DIBS__TASK_END_DONE;
+  assert_int_equal(run(&bed, &op.op), DIBS_OK);
+  op.op.verb = DIBS__TASK_CHANGE;
+  op.change = DIBS__TASK_CANCEL;
+  assert_int_equal(run(&bed, &op.op), DIBS_OK);
+  close_bed(&bed);
+  read_trace(file);
+  unlink(file);
+  assert_traced("{\"op\":\"task.add\",\"kind\":\"mail\",\"count\":2,");
+  assert_traced("{\"op\":\"task.claim\",\"kind\":\"mail\",\"count\":2,");
+  assert_traced("{\"op\":\"task.end\",\"kind\":\"mail\",\"count\":2,\"verdict\":\"fail\",");
+  assert_traced("{\"op\":\"task.end\",\"kind\":\"mail\",\"count\":2,\"verdict\":\"various\",");
+  assert_traced("{\"op\":\"task.change\",\"kind\":\"mail\",\"changed\":2,");
+  assert_null(strstr(traced, "secret"));
+}
+
 static void trace_of_a_large_batch_is_one_line_of_bounded_length(void **state) {
   (void)state;
   enum { MANY = 1000 };
@@ -634,6 +672,7 @@ int main(void) {
       cmocka_unit_test(sessions_are_delayed_in_parallel),
       cmocka_unit_test(events_arrive_later_and_in_order),
       cmocka_unit_test(more_events_than_the_buffer_holds_become_a_recheck),
+      cmocka_unit_test(the_trace_has_kinds_and_verdicts_of_tasks),
       cmocka_unit_test(the_trace_has_each_call),
       cmocka_unit_test(trace_of_a_large_batch_is_one_line_of_bounded_length),
       cmocka_unit_test(a_trace_that_cannot_be_written_is_reported),

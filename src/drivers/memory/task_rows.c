@@ -346,6 +346,7 @@ void dibs__mem_task_claim(tasks *all, task *t, const struct dibs__task_op *op, i
 void dibs__mem_task_finish(tasks *all, task *t, uint32_t state, int64_t now) {
   assert(!finished(t->state) && finished(state));
   int64_t keep_ms = t->kind->keep_ms < 0 ? DIBS__TASK_KEEP_MS : t->kind->keep_ms;
+  t->at = now;
   leave_unfinished(all, t, now);
   change_state(all, t, state, state == DIBS__TASK_DEAD ? 0 : now + keep_ms);
 }

@@ -402,9 +402,10 @@ static enum dibs__sql_rc lock_schema(struct dibs__sql_wire *wire, bool lock) {
               .now = " DEFAULT (FLOOR(UNIX_TIMESTAMP(NOW(6)) * 1000))"},                                               \
     .quote = '`', .begin = "START TRANSACTION", .for_update = " FOR UPDATE",                                           \
     .now_ms = "FLOOR(UNIX_TIMESTAMP(SYSDATE(6)) * 1000)", .returning = (returns), .sessions = true, .fold = true,      \
-    .columns = COLUMNS, .unique = UNIQUE, .exact = {"CAST(CONVERT(", " USING utf8mb4) AS BINARY)"},                    \
-    .put = dibs__mysql_put, .put_rows = dibs__mysql_put_rows, .go = dibs__mysql_go, .rows = dibs__mysql_rows,          \
-    .changed = dibs__mysql_changed, .cell = dibs__mysql_cell                                                           \
+    .joins = true, .by = {" FORCE INDEX (", ")"}, .any = {" IN (", ")"}, .columns = COLUMNS, .unique = UNIQUE,         \
+    .exact = {"CAST(CONVERT(", " USING utf8mb4) AS BINARY)"}, .put = dibs__mysql_put,                                  \
+    .put_rows = dibs__mysql_put_rows, .go = dibs__mysql_go, .rows = dibs__mysql_rows, .changed = dibs__mysql_changed,  \
+    .cell = dibs__mysql_cell                                                                                           \
   }
 
 const struct dibs__sql_engine dibs__mysql_mysql = ENGINE("MySQL", false);

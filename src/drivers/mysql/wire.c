@@ -246,13 +246,23 @@ struct table {
   const char *row; /* the beginning of a row */
 };
 
+/* In a table MariaDB takes the length of a longer hex literal modulo 65536, and silently cuts it. */
+enum { HEX_MAX = 65535 };
+
+static bool add_cell(buffer *b, const value *v) {
+  static const char before[] = "CAST(", after[] = " AS BINARY)";
+  if (v->kind != DIBS__SQL_BYTES || v->len <= HEX_MAX) return dibs__mysql_add_value(b, v);
+  return dibs__mysql_add(b, before, sizeof before - 1) && dibs__mysql_add_value(b, v) &&
+         dibs__mysql_add(b, after, sizeof after - 1);
+}
+
 static bool add_table(buffer *b, const struct table *t) {
   if (!dibs__mysql_add(b, "VALUES ", 7)) return false;
   for (size_t i = 0; i < t->rows; i++) {
     if ((i && !dibs__mysql_add(b, ",", 1)) || !dibs__mysql_add(b, t->row, strlen(t->row))) return false;
     for (size_t j = 0; j < t->columns; j++) {
       if (j && !dibs__mysql_add(b, ",", 1)) return false;
-      if (!dibs__mysql_add_value(b, &t->cells[i * t->columns + j])) return false;
+      if (!add_cell(b, &t->cells[i * t->columns + j])) return false;
     }
     if (!dibs__mysql_add(b, ")", 1)) return false;
   }

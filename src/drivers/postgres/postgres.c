@@ -256,6 +256,8 @@ const struct dibs__server_engine dibs__pg_engine = {
             .update_returning = true,
             .sessions = true,
             .typed = true,
+            .by = {NULL, NULL},
+            .any = {" = ANY (ARRAY(", "))"},
             .columns = columns,
             .unique = unique,
             .exact = {"CAST(", " AS text) COLLATE \"C\""},

@@ -292,7 +292,7 @@ static sql_rc forget_old(session *s, bool *more) {
                                   .store = s->store->shown,
                                   .result = &result,
                                   .swept = s->store->inside->swept_claim};
-  bool claims = true;
+  bool claims = true, tasks = true;
   value v = dibs__sql_number(s->now - DIBS__SQL_BREAK_KEEP_MS);
   set_step_deadline(s);
   sql_rc end = dibs__rows_put(&s->rows, DIBS__ROWS_BREAKS_OLD, &v, 1);
@@ -302,10 +302,15 @@ static sql_rc forget_old(session *s, bool *more) {
     set_step_deadline(s);
     end = dibs__sql_once_sweep(&guard, more);
   }
+  for (int i = 0; i < SWEEP_STEPS && tasks && end == DIBS__SQL_OK; i++) {
+    set_step_deadline(s);
+    end = dibs__sql_task_sweep(&guard, &tasks);
+  }
   for (int i = 0; i < SWEEP_STEPS && claims && end == DIBS__SQL_OK; i++) {
     set_step_deadline(s);
     end = dibs__sql_claims_sweep(&guard, &claims);
   }
+  *more = *more || tasks;
   return end;
 }
 

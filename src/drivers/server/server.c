@@ -354,7 +354,7 @@ static dibs__status read_incarnation(session *s, struct dibs__result *result) {
 
 /* The statement can run again after it was interrupted. */
 static void if_not_there(char *text, size_t size) {
-  static const char *const heads[] = {"CREATE TABLE ", "CREATE INDEX "};
+  static const char *const heads[] = {"CREATE TABLE ", "CREATE INDEX ", "CREATE UNIQUE INDEX "};
   static const char added[] = "IF NOT EXISTS ";
   for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++) {
     size_t head = strlen(heads[i]), len = strlen(text), more = sizeof added - 1;
@@ -573,13 +573,13 @@ static dibs__status settle_store(session *s, struct dibs__result *result) {
 }
 
 static void identify(session *s, struct dibs__identity *identity) {
-  *identity = (struct dibs__identity){.caps = CAPS | s->store->engine->caps,
-                                      .families = (1u << DIBS__FAM_LEASE) | (1u << DIBS__FAM_ANCHOR) |
-                                                  (1u << DIBS__FAM_RECORD) | (1u << DIBS__FAM_STOCK) |
-                                                  (1u << DIBS__FAM_ONCE) | (1u << DIBS__FAM_REPORT),
-                                      .max_batch = DIBS__SERVER_BATCH,
-                                      .max_sessions = s->store->options.connections,
-                                      .session = s->store->session};
+  *identity = (struct dibs__identity){
+      .caps = CAPS | s->store->engine->caps,
+      .families = (1u << DIBS__FAM_LEASE) | (1u << DIBS__FAM_ANCHOR) | (1u << DIBS__FAM_RECORD) |
+                  (1u << DIBS__FAM_STOCK) | (1u << DIBS__FAM_ONCE) | (1u << DIBS__FAM_REPORT) | (1u << DIBS__FAM_TASK),
+      .max_batch = DIBS__SERVER_BATCH,
+      .max_sessions = s->store->options.connections,
+      .session = s->store->session};
   if (s->known[0] & 1) identity->mandate = dibs__sql_hint(s->store->opened, &s->buckets[0]);
 }
 

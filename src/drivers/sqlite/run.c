@@ -227,12 +227,14 @@ static sql_rc sweep_step(link_t *l, enum dibs__sql_rc (*what)(struct dibs__sql_g
 }
 
 bool dibs__sqlite_sweep_guarded(link_t *l) {
-  bool more = true, claims = true;
+  bool more = true, claims = true, tasks = true;
   for (int i = 0; i < SWEEP_STEPS && more; i++)
     if (sweep_step(l, dibs__sql_once_sweep, &more) != DIBS__SQL_OK) return false;
+  for (int i = 0; i < SWEEP_STEPS && tasks; i++)
+    if (sweep_step(l, dibs__sql_task_sweep, &tasks) != DIBS__SQL_OK) return false;
   for (int i = 0; i < SWEEP_STEPS && claims; i++)
     if (sweep_step(l, dibs__sql_claims_sweep, &claims) != DIBS__SQL_OK) return false;
-  return more;
+  return more || tasks;
 }
 
 /* ---- Inside the user's transaction ---- */
@@ -305,7 +307,8 @@ dibs__status dibs__sqlite_attach(struct dibs__dstore *base, void *connection, st
   s->base.store = base;
   s->link = l;
   *identity = (struct dibs__identity){.caps = DIBS__CAP_ATOMIC,
-                                      .families = 1u << DIBS__FAM_RECORD | 1u << DIBS__FAM_STOCK | 1u << DIBS__FAM_ONCE,
+                                      .families = 1u << DIBS__FAM_RECORD | 1u << DIBS__FAM_STOCK |
+                                                  1u << DIBS__FAM_ONCE | 1u << DIBS__FAM_TASK,
                                       .max_batch = DIBS__SQLITE_BATCH,
                                       .max_sessions = 1};
   *session = &s->base;

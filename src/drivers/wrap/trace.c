@@ -14,6 +14,7 @@
 #include "base/text.h"
 #include "drivers/wrap/shim.h"
 #include "store/family.h"
+#include "store/task.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -123,6 +124,23 @@ static void add_report(struct dibs__text *text, const struct dibs__report_op *op
   dibs__text_addf(text, ",\"bytes\":%" PRIu32 ",\"got\":%" PRIu32, op->data.len, op->got_count);
 }
 
+/* `count`: of the items, or of the rows that an answer has; `verdict`: of all items, unless they differ. */
+static void add_task(struct dibs__text *text, const struct dibs__task_op *op) {
+  static const char *const verdicts[] = {"done", "next", "wait", "fail", "dead", "give"};
+  uint16_t verb = op->op.verb;
+  bool lists = verb == DIBS__TASK_ADD || verb == DIBS__TASK_EXTEND || verb == DIBS__TASK_END;
+  if (op->kind.len) add_string(text, "kind", op->kind.p, op->kind.len);
+  if (verb == DIBS__TASK_CHANGE)
+    dibs__text_addf(text, ",\"changed\":%" PRIu64, op->changed);
+  else if (verb != DIBS__TASK_KIND)
+    dibs__text_addf(text, ",\"count\":%" PRIu32, lists ? op->count : op->got_count);
+  if (verb != DIBS__TASK_END || op->count == 0) return;
+  uint32_t verdict = op->items[0].verdict;
+  bool same = verdict < sizeof verdicts / sizeof verdicts[0];
+  for (uint32_t i = 1; i < op->count; i++) same = same && op->items[i].verdict == verdict;
+  dibs__text_addf(text, ",\"verdict\":\"%s\"", same ? verdicts[verdict] : "various");
+}
+
 static void add_op(struct dibs__text *text, const struct dibs__op *op) {
   dibs__text_addf(text, "{\"op\":\"%s.%s\"", dibs__family_of(op)->name, dibs__verb_name(op));
   if (op->family == DIBS__FAM_LEASE)
@@ -135,6 +153,8 @@ static void add_op(struct dibs__text *text, const struct dibs__op *op) {
     add_once(text, (const struct dibs__once_op *)op);
   else if (op->family == DIBS__FAM_REPORT)
     add_report(text, (const struct dibs__report_op *)op);
+  else if (op->family == DIBS__FAM_TASK)
+    add_task(text, (const struct dibs__task_op *)op);
   else
     dibs__text_addf(text, ",\"bucket\":%u", op->bucket);
   if (op->lane) dibs__text_addf(text, ",\"lane\":%" PRIu32, op->lane);

@@ -1,0 +1,542 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Claiming tasks.
+ *
+ * The common case is one statement, which takes the first ready tasks of the index; without UPDATE ... RETURNING it is
+ * two packets: a SELECT that locks them, then the UPDATE.  That statement takes nothing if the kind has a limit or is
+ * paused, or if there is something to promote: then, and if nothing is ready, a second packet looks for the reason.
+ *
+ * Promotion makes ready, by up to DIBS__TASK_STEP rows of each:
+ *
+ *   WAITING tasks whose time has come
+ *   ARRIVED tasks: READY or WAITING; with a serial text, BLOCKED if another task has it.  One client at a time admits
+ *           tasks of a kind to serial texts, in the order of their numbers.  If a session has locked one of them, the
+ *           later ones with its text stay where they are.
+ *   CLAIMED tasks whose time is over: a failed try
+ *
+ * After it the claim takes what is ready, even if others have more to promote.
+ *
+ * A kind with a limit: its row is locked, the claimed tasks are counted, and at most the difference is claimed.
+ */
+#include "sql/task_impl.h"
+#include "store/family.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum dibs__sql_rc sql_rc;
+typedef struct dibs__sql_value value;
+typedef struct dibs__task_op task_op;
+typedef struct dibs__task_row row_t;
+typedef struct dibs__task_locked locked_t;
+
+/* When a task could not be claimed now, but perhaps at once: others hold it for a moment. */
+enum { SOON_MS = 10 };
+
+/* ---- Taking ---- */
+
+#define OF_KIND "kind = $1"
+#define NOW "(SELECT @{now})"
+#define LIMITED "SELECT 1 FROM dibs_task_kind k WHERE k.kind = $1 AND (running > 0 OR paused > 0)"
+#define ARRIVED "SELECT 1 FROM dibs_task@{ready} WHERE " OF_KIND " AND state = 0"
+#define OVER(of) "SELECT 1 FROM dibs_task@{ready} WHERE " OF_KIND " AND state = " of " AND rank = 0 AND due <= " NOW
+/* Nothing prevents a claim without a look. */
+#define PLAIN                                                                                                          \
+  " AND NOT EXISTS (" LIMITED ") AND NOT EXISTS (" ARRIVED                                                             \
+  ") AND NOT EXISTS (" OVER("2") ") AND NOT EXISTS (" OVER("3") ")"
+#define LAST_ERROR                                                                                                     \
+  ", CASE WHEN fails > 0 THEN (SELECT e.text FROM dibs_task_error e WHERE e.nr = dibs_task.nr"                         \
+  " ORDER BY e.fence DESC LIMIT 1) END"
+#define READY " FROM dibs_task%s WHERE " OF_KIND "%s AND state = 1%s ORDER BY rank, due, nr LIMIT $%d@{skip}"
+#define TAKE                                                                                                           \
+  "UPDATE dibs_task SET since = due, state = 2, rank = 0, queue = NULL, fence = fence + 1, attempts = attempts + 1,"   \
+  " claim = $2, due = n.t + $3, began = n.t, at = n.t, owner = $4 FROM (SELECT @{now} AS t) n"                         \
+  " WHERE nr@{any}SELECT nr" READY "@{none} RETURNING " DIBS__TASK_COLUMNS ", payload" LAST_ERROR ", since"
+
+struct claiming {
+  struct dibs__sql_guard *g;
+  task_op *op;
+  uint32_t most; /* fewer than the operation's, of a kind with a limit */
+  bool plain;    /* only if nothing prevents it */
+  bool open;     /* in a transaction */
+};
+
+static int by_order(const void *x, const void *y) {
+  const row_t *a = x, *b = y;
+  if (a->priority != b->priority) return a->priority > b->priority ? -1 : 1;
+  if (a->due_ms != b->due_ms) return a->due_ms < b->due_ms ? -1 : 1;
+  return (a->nr > b->nr) - (a->nr < b->nr);
+}
+
+/* `since`: the column from when each was ready. */
+static bool read_rows(struct claiming *c, size_t nth, size_t since) {
+  const struct dibs__sql_wire *w = c->g->wire;
+  row_t *rows;
+  if (!dibs__task_read_rows(w, nth, 1, false, c->op, &rows, &c->op->got_count)) return false;
+  c->op->got = rows;
+  int64_t due = c->op->got_count ? rows[0].due_ms : 0;
+  for (uint32_t i = 0; i < c->op->got_count; i++) {
+    rows[i].state = DIBS__TASK_CLAIMED;
+    rows[i].due_ms = dibs__sql_cell_number(w, nth, i, since);
+  }
+  if (c->op->got_count > 1) qsort(rows, c->op->got_count, sizeof *rows, by_order);
+  for (uint32_t i = 0; i < c->op->got_count; i++) rows[i].due_ms = due;
+  return true;
+}
+
+/* By one statement: any phase, or one. */
+static sql_rc take_at_once(struct claiming *c) {
+  struct dibs__sql_wire *w = c->g->wire;
+  const task_op *op = c->op;
+  char text[DIBS__TASK_TEXT / 2];
+  value values[] = {
+      dibs__task_text(op->kind),        dibs__sql_number((int64_t)dibs__id_digest(op->id)),
+      dibs__sql_number(op->timeout_ms), dibs__task_text(op->by),
+      dibs__sql_number(c->most),        op->phase_count ? dibs__task_text(op->phases[0]) : dibs__sql_null()};
+  bool phase = op->phase_count > 0 && op->phases[0].len;
+  snprintf(text, sizeof text, TAKE, phase ? "@{queue}" : "@{ready}",
+           phase             ? " AND queue = $6"
+           : op->phase_count ? " AND queue IS NULL"
+                             : "",
+           c->plain ? PLAIN : "", 5);
+  size_t nth = w->put;
+  sql_rc end = dibs__task_put(c->g, text, values, phase ? 6 : 5);
+  if (end == DIBS__SQL_OK && c->open) end = dibs__sql_commit(w);
+  if (end == DIBS__SQL_OK) end = w->engine->go(w, !w->inside);
+  if (end != DIBS__SQL_OK) return end;
+  c->open = false;
+  if (!read_rows(c, nth, 15)) return dibs__task_no_memory(c->g);
+  if (c->op->got_count && !w->inside) c->g->commits++;
+  return end;
+}
+
+/* ---- Taking by steps ---- */
+
+static sql_rc put_ready(struct claiming *c, const dibs__str *of) {
+  const dibs__str *phase = of && of->len ? of : NULL;
+  char text[DIBS__TASK_TEXT / 2];
+  value values[] = {dibs__task_text(c->op->kind), dibs__sql_number(c->most),
+                    phase ? dibs__task_text(*phase) : dibs__sql_null()};
+  snprintf(text, sizeof text, "SELECT " DIBS__TASK_COLUMNS ", payload" LAST_ERROR ", @{now}" READY,
+           phase ? "@{queue}" : "@{ready}",
+           phase ? " AND queue = $3"
+           : of  ? " AND queue IS NULL"
+                 : "",
+           c->plain ? PLAIN : "", 2);
+  return dibs__task_put(c->g, text, values, phase ? 3 : 2);
+}
+
+static bool is_named_before(const task_op *op, uint32_t at) {
+  for (uint32_t i = 0; i < at; i++)
+    if (dibs__str_equal(op->phases[i], op->phases[at])) return true;
+  return false;
+}
+
+static sql_rc lock_ready(struct claiming *c, size_t *first, size_t *answers) {
+  struct dibs__sql_wire *w = c->g->wire;
+  sql_rc end = c->open ? DIBS__SQL_OK : dibs__sql_begin(w);
+  c->open = true;
+  *first = w->put;
+  if (end == DIBS__SQL_OK && c->op->phase_count == 0) end = put_ready(c, NULL);
+  for (uint32_t i = 0; i < c->op->phase_count && end == DIBS__SQL_OK; i++)
+    if (!is_named_before(c->op, i)) end = put_ready(c, &c->op->phases[i]);
+  *answers = w->put - *first;
+  return end == DIBS__SQL_OK ? dibs__task_go(c->g) : end;
+}
+
+static sql_rc take_locked(struct claiming *c, int64_t now) {
+  const task_op *op = c->op;
+  const row_t *rows = op->got;
+  value values[] = {dibs__sql_number((int64_t)dibs__id_digest(op->id)), dibs__sql_number(now + op->timeout_ms),
+                    dibs__sql_number(now), dibs__task_text(op->by)};
+  value *numbers = malloc(op->got_count * sizeof *numbers);
+  if (!numbers) return dibs__task_no_memory(c->g);
+  for (uint32_t i = 0; i < op->got_count; i++) numbers[i] = dibs__sql_number((int64_t)rows[i].nr);
+  sql_rc end = dibs__task_put_update(c->g, "r_nr",
+                                     "since = due, state = 2, rank = 0, queue = NULL, fence = fence + 1, attempts ="
+                                     " attempts + 1, claim = $1, due = $2, began = $3, at = $3, owner = $4",
+                                     "", values, 4, numbers, 1, op->got_count);
+  free(numbers);
+  if (end == DIBS__SQL_OK) end = dibs__task_commit(c->g);
+  c->open = false;
+  return end;
+}
+
+/* As they are from now on. */
+static void set_claimed(task_op *op, int64_t now) {
+  row_t *rows = op->got;
+  for (uint32_t i = 0; i < op->got_count; i++) {
+    rows[i].fence.v++;
+    rows[i].attempts++;
+    rows[i].state = DIBS__TASK_CLAIMED;
+    rows[i].due_ms = now + op->timeout_ms;
+    rows[i].began_ms = rows[i].at_ms = now;
+  }
+}
+
+static sql_rc take_by_steps(struct claiming *c) {
+  struct dibs__sql_wire *w = c->g->wire;
+  size_t first, answers;
+  int64_t now = 0;
+  sql_rc end = lock_ready(c, &first, &answers);
+  if (end != DIBS__SQL_OK) return end;
+  for (size_t i = 0; i < answers && !now; i++)
+    if (w->engine->rows(w, first + i)) now = dibs__sql_cell_number(w, first + i, 0, 15);
+  row_t *rows;
+  if (!dibs__task_read_rows(w, first, answers, false, c->op, &rows, &c->op->got_count))
+    return dibs__task_no_memory(c->g);
+  c->op->got = rows;
+  if (c->op->got_count > 1) qsort(c->op->got, c->op->got_count, sizeof(row_t), by_order);
+  if (c->op->got_count > c->most) c->op->got_count = c->most;
+  if (c->op->got_count == 0) {
+    c->open = false;
+    dibs__sql_rollback(w);
+    return dibs__sql_dead(w) ? DIBS__SQL_FAILED : DIBS__SQL_OK;
+  }
+  end = take_locked(c, now);
+  if (end == DIBS__SQL_OK) set_claimed(c->op, now);
+  return end;
+}
+
+static sql_rc take(struct claiming *c) {
+  dibs__op_free_answer(&c->op->op);
+  c->op->got_count = 0;
+  if (c->g->wire->engine->update_returning && c->op->phase_count <= 1 && !c->g->wire->inside) return take_at_once(c);
+  return take_by_steps(c);
+}
+
+/* ---- Looking ---- */
+
+struct looked {
+  int64_t now;
+  bool arrived, is_over, waited; /* there is something to promote */
+  int64_t next;                  /* when a claim is over or a task has waited; 0: never */
+  bool ready;                    /* some task is ready */
+  int64_t running;               /* the limit; 0: none */
+  bool paused;
+};
+
+#define FIRST_DUE(of)                                                                                                  \
+  "(SELECT due FROM dibs_task@{ready} WHERE " OF_KIND " AND state = " of " AND rank = 0 ORDER BY due LIMIT 1)"
+
+static sql_rc look(struct claiming *c, struct looked *l) {
+  struct dibs__sql_wire *w = c->g->wire;
+  value kind = dibs__task_text(c->op->kind);
+  sql_rc end = dibs__task_put(c->g,
+                              "SELECT @{now}, (" ARRIVED " LIMIT 1), " FIRST_DUE("2") ", " FIRST_DUE(
+                                  "3") ", (SELECT 1 FROM dibs_task@{ready} WHERE " OF_KIND
+                                       " AND state = 1 LIMIT 1), (SELECT running FROM dibs_task_kind WHERE " OF_KIND
+                                       "), (SELECT paused FROM dibs_task_kind WHERE " OF_KIND ")",
+                              &kind, 1);
+  if (end == DIBS__SQL_OK) end = dibs__task_go(c->g);
+  if (end != DIBS__SQL_OK) return end;
+  int64_t over = dibs__sql_cell_number(w, 0, 0, 2), waited = dibs__sql_cell_number(w, 0, 0, 3);
+  bool claimed = !dibs__task_cell_is_null(w, 0, 0, 2), waits = !dibs__task_cell_is_null(w, 0, 0, 3);
+  *l = (struct looked){.now = dibs__sql_cell_number(w, 0, 0, 0),
+                       .arrived = !dibs__task_cell_is_null(w, 0, 0, 1),
+                       .ready = !dibs__task_cell_is_null(w, 0, 0, 4),
+                       .running = dibs__sql_cell_number(w, 0, 0, 5),
+                       .paused = dibs__sql_cell_number(w, 0, 0, 6) != 0};
+  l->is_over = claimed && over <= l->now;
+  l->waited = waits && waited <= l->now;
+  if (claimed) l->next = over;
+  if (waits && (!claimed || waited < over)) l->next = waited;
+  return end;
+}
+
+/* ---- Promotion ---- */
+
+/* An arrived task with a serial text. */
+struct arrived {
+  uint64_t nr;
+  dibs__str serial;
+  bool locked;
+};
+
+struct promotion {
+  struct dibs__sql_guard *g;
+  dibs__str kind;
+  struct looked found;
+  uint64_t *waited, *plain; /* numbers of locked tasks */
+  size_t waited_count, plain_count;
+  locked_t over;
+  struct arrived *serial; /* by number; malloc'd, with their texts */
+  size_t serial_count;
+};
+
+static void free_promotion(struct promotion *p) {
+  free(p->waited);
+  free(p->plain);
+  free(p->serial);
+  dibs__task_locked_free(&p->over);
+}
+
+#define OF_STATE(of) " FROM dibs_task@{ready} WHERE " OF_KIND " AND state = " of " AND rank = 0"
+#define IN_ORDER " ORDER BY rank, due, nr LIMIT 1000@{skip}"
+_Static_assert(DIBS__TASK_STEP == 1000, "one number, written twice");
+
+static sql_rc put_finds(struct promotion *p) {
+  value kind = dibs__task_text(p->kind);
+  sql_rc end = dibs__sql_begin(p->g->wire);
+  if (end == DIBS__SQL_OK && p->found.waited)
+    end = dibs__task_put(p->g, "SELECT nr" OF_STATE("3") " AND due <= " NOW IN_ORDER, &kind, 1);
+  if (end == DIBS__SQL_OK && p->found.is_over)
+    end = dibs__task_put(p->g, "SELECT " DIBS__TASK_LOCKED OF_STATE("2") " AND due <= " NOW IN_ORDER, &kind, 1);
+  if (end != DIBS__SQL_OK || !p->found.arrived) return end;
+  end = dibs__task_put(p->g, "SELECT nr" OF_STATE("0") " AND (serial IS NULL OR serial = '')" IN_ORDER, &kind, 1);
+  /* Only the client that has locked the row with an empty text admits tasks. */
+  if (end == DIBS__SQL_OK)
+    end = dibs__task_put(p->g,
+                         "INSERT INTO dibs_task_serial (kind, serial, nr) SELECT v.kind, '', 0 FROM (SELECT $1 AS kind)"
+                         " v WHERE NOT EXISTS (SELECT 1 FROM dibs_task_serial s WHERE s.kind = $1 AND s.serial = '')",
+                         &kind, 1);
+  if (end == DIBS__SQL_OK)
+    end = dibs__task_put(p->g, "SELECT nr FROM dibs_task_serial WHERE " OF_KIND " AND serial = ''@{skip}", &kind, 1);
+  if (end == DIBS__SQL_OK)
+    end = dibs__task_put(p->g, "SELECT nr, serial" OF_STATE("0") " AND serial <> '' ORDER BY nr LIMIT 1000", &kind, 1);
+  if (end == DIBS__SQL_OK)
+    end = dibs__task_put(p->g, "SELECT nr" OF_STATE("0") " AND serial <> '' ORDER BY nr LIMIT 1000@{skip}", &kind, 1);
+  return end;
+}
+
+static bool read_numbers(const struct dibs__sql_wire *w, size_t nth, uint64_t **numbers, size_t *count) {
+  *count = w->engine->rows(w, nth);
+  *numbers = malloc((*count + 1) * sizeof **numbers);
+  for (size_t i = 0; *numbers && i < *count; i++) (*numbers)[i] = (uint64_t)dibs__sql_cell_number(w, nth, i, 0);
+  return *numbers != NULL;
+}
+
+static bool read_serial(const struct dibs__sql_wire *w, size_t nth, struct promotion *p) {
+  size_t count = w->engine->rows(w, nth), size = 0, locked = 0, locks = w->engine->rows(w, nth + 1);
+  for (size_t i = 0; i < count; i++) size += dibs__task_cell_text(w, nth, i, 1).len;
+  p->serial = malloc((count + 1) * sizeof *p->serial + size);
+  if (!p->serial) return false;
+  char *texts = (char *)(p->serial + count + 1);
+  for (size_t i = 0; i < count; i++) {
+    dibs__str text = dibs__task_cell_text(w, nth, i, 1);
+    struct arrived *a = &p->serial[i];
+    *a = (struct arrived){.nr = (uint64_t)dibs__sql_cell_number(w, nth, i, 0), .serial = {texts, text.len}};
+    memcpy(texts, text.p, text.len);
+    texts += text.len;
+    while (locked < locks && (uint64_t)dibs__sql_cell_number(w, nth + 1, locked, 0) < a->nr) locked++;
+    a->locked = locked < locks && (uint64_t)dibs__sql_cell_number(w, nth + 1, locked, 0) == a->nr;
+  }
+  p->serial_count = count;
+  return true;
+}
+
+static bool read_finds(struct promotion *p) {
+  const struct dibs__sql_wire *w = p->g->wire;
+  size_t nth = 1; /* after BEGIN */
+  if (p->found.waited && !read_numbers(w, nth++, &p->waited, &p->waited_count)) return false;
+  if (p->found.is_over && !dibs__task_read_locked(w, nth++, &p->over)) return false;
+  if (!p->found.arrived) return true;
+  if (!read_numbers(w, nth, &p->plain, &p->plain_count)) return false;
+  return w->engine->rows(w, nth + 2) == 0 || read_serial(w, nth + 3, p);
+}
+
+/* ---- Admission to serial texts ---- */
+
+static int by_serial(const void *x, const void *y) {
+  const struct arrived *a = x, *b = y;
+  if (!dibs__str_equal(a->serial, b->serial)) return dibs__str_before(a->serial, b->serial) ? -1 : 1;
+  return (a->nr > b->nr) - (a->nr < b->nr);
+}
+
+/* Leaves those that may be admitted, by text: not those behind one that is not locked. */
+static void choose_serial(struct promotion *p) {
+  size_t left = 0;
+  if (p->serial_count > 1) qsort(p->serial, p->serial_count, sizeof *p->serial, by_serial);
+  for (size_t i = 0, first = 0; i < p->serial_count; i++) {
+    if (!dibs__str_equal(p->serial[i].serial, p->serial[first].serial)) first = i;
+    if (i > first && !p->serial[i - 1].locked) p->serial[i].locked = false;
+  }
+  for (size_t i = 0; i < p->serial_count; i++)
+    if (p->serial[i].locked) p->serial[left++] = p->serial[i];
+  p->serial_count = left;
+}
+
+static sql_rc put_heads(struct promotion *p) {
+  const struct dibs__sql_engine *e = p->g->wire->engine;
+  char text[DIBS__TASK_TEXT / 4];
+  value kind = dibs__task_text(p->kind), *rows = malloc(2 * p->serial_count * sizeof *rows);
+  size_t count = 0;
+  if (!rows) return dibs__task_no_memory(p->g);
+  for (size_t i = 0; i < p->serial_count; i++) {
+    if (i && dibs__str_equal(p->serial[i].serial, p->serial[i - 1].serial)) continue;
+    rows[2 * count] = dibs__task_text(p->serial[i].serial);
+    rows[2 * count++ + 1] = dibs__sql_number((int64_t)p->serial[i].nr);
+  }
+  snprintf(text, sizeof text,
+           "INSERT INTO dibs_task_serial (kind, serial, nr) WITH r(r_serial, r_nr) AS ($rows)"
+           " SELECT $1, r_serial, r_nr FROM r WHERE true %s",
+           e->on_conflict ? "ON CONFLICT (kind, serial) DO UPDATE SET nr = dibs_task_serial.nr"
+                          : "ON DUPLICATE KEY UPDATE nr = dibs_task_serial.nr");
+  sql_rc end = dibs__task_put_rows(p->g, text, &kind, 1, rows, 2, count);
+  free(rows);
+  return end;
+}
+
+/* The row of its text is locked, and has the number of the task that runs. */
+static sql_rc put_admission(struct promotion *p) {
+  const struct dibs__sql_engine *e = p->g->wire->engine;
+  char text[DIBS__TASK_TEXT / 2];
+  value *rows = malloc(p->serial_count * sizeof *rows), now = dibs__sql_number(p->found.now);
+  if (!rows) return dibs__task_no_memory(p->g);
+  for (size_t i = 0; i < p->serial_count; i++) rows[i] = dibs__sql_number((int64_t)p->serial[i].nr);
+  /* First `since`, last `due`: MariaDB sets the columns one after the other. */
+  static const char set[] =
+      "since = CASE WHEN head = nr THEN NULL ELSE due END, state = CASE WHEN head <> nr THEN 4 WHEN due <= $1 THEN 1"
+      " ELSE 3 END, rank = CASE WHEN head = nr AND due <= $1 THEN 0 - priority ELSE 0 END, queue = CASE WHEN head <> nr"
+      " THEN serial WHEN due <= $1 THEN nullif(phase, '') END, due = CASE WHEN head = nr THEN due ELSE 0 END";
+#define HEADS                                                                                                          \
+  "(WITH r(r_nr) AS ($rows) SELECT r_nr, s.nr AS head FROM r JOIN dibs_task t ON t.nr = r_nr JOIN dibs_task_serial s"  \
+  " ON s.kind = t.kind AND s.serial = t.serial) r"
+  if (e->joins)
+    snprintf(text, sizeof text, "UPDATE " HEADS " STRAIGHT_JOIN dibs_task ON nr = r.r_nr SET %s", set);
+  else
+    snprintf(text, sizeof text, "UPDATE dibs_task SET %s FROM " HEADS " WHERE nr = r.r_nr", set);
+  sql_rc end = dibs__task_put_rows(p->g, text, &now, 1, rows, 1, p->serial_count);
+  free(rows);
+  return end;
+}
+
+/* ---- Writing ---- */
+
+static sql_rc put_numbers(struct promotion *p, const uint64_t *numbers, size_t count, const char *set) {
+  value *rows = malloc((count + 1) * sizeof *rows), now = dibs__sql_number(p->found.now);
+  if (!rows) return dibs__task_no_memory(p->g);
+  for (size_t i = 0; i < count; i++) rows[i] = dibs__sql_number((int64_t)numbers[i]);
+  sql_rc end = count ? dibs__task_put_update(p->g, "r_nr", set, "", &now, 1, rows, 1, count) : DIBS__SQL_OK;
+  free(rows);
+  return end;
+}
+
+/* Claims without an answer until their time was over. */
+static bool end_late_claims(struct promotion *p, char **texts) {
+  enum { SIZE = DIBS_OWNER_MAX + 64 };
+  *texts = malloc(p->over.count * SIZE + 1);
+  for (size_t i = 0; *texts && i < p->over.count; i++) {
+    struct dibs__task_transition *t = &p->over.rows[i];
+    char *text = *texts + i * SIZE;
+    int len = t->owner.len < DIBS_OWNER_MAX ? (int)t->owner.len : DIBS_OWNER_MAX;
+    len = snprintf(text, SIZE, "the claim of %.*s ended without an answer", len, t->owner.p);
+    t->text = dibs__str_of(text, (size_t)len);
+    dibs__task_fails(t, 0, t->due, p->over.now);
+  }
+  return *texts != NULL;
+}
+
+static sql_rc write_promotion(struct promotion *p) {
+  static const char when_due[] = "state = CASE WHEN due <= $1 THEN 1 ELSE 3 END, rank = CASE WHEN due <= $1 THEN"
+                                 " 0 - priority ELSE 0 END, queue = CASE WHEN due <= $1 THEN nullif(phase, '') END";
+  char *texts = NULL;
+  if (!end_late_claims(p, &texts)) return dibs__task_no_memory(p->g);
+  sql_rc end = put_numbers(p, p->waited, p->waited_count, when_due);
+  if (end == DIBS__SQL_OK) end = put_numbers(p, p->plain, p->plain_count, when_due);
+  choose_serial(p);
+  if (end == DIBS__SQL_OK && p->serial_count) end = put_heads(p);
+  if (end == DIBS__SQL_OK && p->serial_count) end = put_admission(p);
+  if (end == DIBS__SQL_OK) end = dibs__task_write(p->g, &p->over);
+  free(texts);
+  return end;
+}
+
+static sql_rc promote(struct claiming *c, const struct looked *found) {
+  struct promotion p = {.g = c->g, .kind = c->op->kind, .found = *found};
+  sql_rc end = put_finds(&p);
+  if (end == DIBS__SQL_OK) end = dibs__task_go(p.g);
+  if (end == DIBS__SQL_OK && !read_finds(&p)) end = dibs__task_no_memory(p.g);
+  if (end == DIBS__SQL_OK) end = write_promotion(&p);
+  free_promotion(&p);
+  return end;
+}
+
+/* ---- All of it ---- */
+
+/* The kind's row stays locked until the claim is committed.  *none: the limit is reached. */
+static sql_rc lock_limit(struct claiming *c, bool *none) {
+  struct dibs__sql_wire *w = c->g->wire;
+  value kind = dibs__task_text(c->op->kind);
+  sql_rc end = dibs__sql_begin(w);
+  size_t nth = w->put;
+  if (end == DIBS__SQL_OK)
+    end = dibs__task_put(c->g, "SELECT running, paused FROM dibs_task_kind WHERE " OF_KIND "@{lock}", &kind, 1);
+  if (end == DIBS__SQL_OK)
+    end = dibs__task_put(
+        c->g, "SELECT count(*) FROM dibs_task@{ready} WHERE " OF_KIND " AND state = 2 AND rank = 0 AND due > " NOW,
+        &kind, 1);
+  if (end == DIBS__SQL_OK) end = dibs__task_go(c->g);
+  if (end != DIBS__SQL_OK) return end;
+  int64_t running = dibs__sql_cell_number(w, nth, 0, 0), has = dibs__sql_cell_number(w, nth + 1, 0, 0);
+  bool paused = w->engine->rows(w, nth) && dibs__sql_cell_number(w, nth, 0, 1) != 0;
+  bool limited = w->engine->rows(w, nth) && running > 0;
+  *none = paused || (limited && has >= running);
+  if (limited && !*none && running - has < c->most) c->most = (uint32_t)(running - has);
+  if (!*none) {
+    c->open = true;
+    return end;
+  }
+  dibs__sql_rollback(w);
+  return dibs__sql_dead(w) ? DIBS__SQL_FAILED : DIBS__SQL_OK;
+}
+
+static sql_rc take_carefully(struct claiming *c, const struct looked *l) {
+  bool none = l->paused;
+  sql_rc end = DIBS__SQL_OK;
+  if (l->running > 0 && !none) end = lock_limit(c, &none);
+  if (end != DIBS__SQL_OK || none) return end;
+  c->plain = false;
+  return take(c);
+}
+
+static void say_next(struct claiming *c, const struct looked *l) {
+  bool ready = l->ready && !l->paused && l->running == 0 && c->op->phase_count == 0;
+  if (c->op->got_count) return;
+  if (l->next) c->op->next_ms = l->next > l->now ? l->next - l->now : SOON_MS;
+  if (ready && (c->op->next_ms < 0 || c->op->next_ms > SOON_MS)) c->op->next_ms = SOON_MS;
+}
+
+static int by_number(const void *x, const void *y) {
+  const row_t *a = x, *b = y;
+  return (a->nr > b->nr) - (a->nr < b->nr);
+}
+
+/* The tasks that an earlier request with this id claimed and still has. */
+static sql_rc find_repeat(struct claiming *c) {
+  value values[] = {dibs__task_text(c->op->kind), dibs__sql_number((int64_t)dibs__id_digest(c->op->id))};
+  sql_rc end = dibs__task_put(c->g, "SELECT " DIBS__TASK_COLUMNS ", payload" LAST_ERROR OF_STATE("2") " AND claim = $2",
+                              values, 2);
+  if (end == DIBS__SQL_OK) end = dibs__task_go(c->g);
+  row_t *rows;
+  if (end != DIBS__SQL_OK) return end;
+  if (!dibs__task_read_rows(c->g->wire, 0, 1, false, c->op, &rows, &c->op->got_count))
+    return dibs__task_no_memory(c->g);
+  c->op->got = rows;
+  for (uint32_t i = 0; i < c->op->got_count; i++) rows[i].state = DIBS__TASK_CLAIMED;
+  if (c->op->got_count > 1) qsort(rows, c->op->got_count, sizeof *rows, by_number);
+  return end;
+}
+
+static sql_rc claim(struct claiming *c) {
+  struct looked l;
+  sql_rc end = c->op->again ? find_repeat(c) : DIBS__SQL_OK;
+  if (end == DIBS__SQL_OK && !c->op->got_count) end = take(c);
+  if (end != DIBS__SQL_OK || c->op->got_count) return end;
+  end = look(c, &l);
+  if (end != DIBS__SQL_OK) return end;
+  bool promotes = l.arrived || l.is_over || l.waited;
+  if (promotes) end = promote(c, &l);
+  if (end == DIBS__SQL_OK && (promotes || l.ready)) end = take_carefully(c, &l);
+  if (end == DIBS__SQL_OK && !c->op->got_count && promotes) end = look(c, &l);
+  if (end == DIBS__SQL_OK) say_next(c, &l);
+  return end;
+}
+
+sql_rc dibs__task_claim(struct dibs__sql_guard *g, task_op *op) {
+  struct claiming c = {.g = g, .op = op, .most = op->most, .plain = true};
+  sql_rc end = claim(&c);
+  if (end == DIBS__SQL_OK) op->op.status = DIBS_OK;
+  return end;
+}

@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Reading tasks: LIST, COUNT, rows as answers.
+ *
+ * Unfinished and finished tasks are in two tables.  Both are read by one statement, which sees one state of them: a
+ * task that finishes at this moment is in exactly one of them.
+ */
+#include "sql/task_impl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum dibs__sql_rc sql_rc;
+typedef struct dibs__sql_value value;
+typedef struct dibs__text text_t;
+typedef struct dibs__task_op task_op;
+typedef struct dibs__task_row row_t;
+typedef struct dibs__task_kind kind_t;
+
+/* ---- Rows ---- */
+
+enum {
+  NR,
+  FENCE,
+  PHASE,
+  SERIAL,
+  UNIQUE,
+  ATTEMPTS,
+  FAILS,
+  TRIES,
+  PRIORITY,
+  MADE,
+  DUE,
+  BEGAN,
+  AT,
+  PAYLOAD,
+  TEXT,
+  STATE,
+  KIND,
+  OWNER
+};
+
+static const size_t texts[] = {PHASE, SERIAL, UNIQUE, PAYLOAD, TEXT, KIND, OWNER};
+
+/* A cell that the answer does not have is empty. */
+static dibs__str bytes_at(const struct dibs__sql_wire *w, size_t nth, size_t row, size_t column) {
+  bool as_bytes = column == PAYLOAD || column == TEXT;
+  value cell = w->engine->cell(w, nth, row, column, as_bytes ? DIBS__SQL_BYTES : DIBS__SQL_TEXT);
+  return cell.kind == DIBS__SQL_NULL ? (dibs__str){"", 0} : (dibs__str){cell.p, cell.len};
+}
+
+static dibs__str append(char **at, dibs__str text) {
+  char *to = *at;
+  if (text.len) memcpy(to, text.p, text.len);
+  to[text.len] = '\0';
+  *at = to + text.len + 1;
+  return dibs__str_of(to, text.len);
+}
+
+static size_t measure_row(const struct dibs__sql_wire *w, size_t nth, size_t row, bool more) {
+  size_t size = sizeof texts / sizeof texts[0];
+  for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
+    if (more || texts[i] < STATE) size += bytes_at(w, nth, row, texts[i]).len;
+  return size;
+}
+
+static bool has_end(uint32_t state) {
+  uint32_t states = 1u << DIBS__TASK_CLAIMED | 1u << DIBS__TASK_WAITING | DIBS__TASK_FINISHED;
+  return states >> state & 1;
+}
+
+static void read_row(const struct dibs__sql_wire *w, size_t nth, size_t row, bool more, row_t *to, char **at) {
+  int64_t n[AT + 1];
+  for (size_t i = 0; i <= AT; i++) n[i] = i >= PHASE && i <= UNIQUE ? 0 : dibs__sql_cell_number(w, nth, row, i);
+  *to = (row_t){.nr = (uint64_t)n[NR],
+                .fence = {(uint64_t)n[FENCE]},
+                .attempts = (uint32_t)n[ATTEMPTS],
+                .fails = (uint32_t)n[FAILS],
+                .tries = n[TRIES] ? (uint32_t)n[TRIES] : DIBS__TASK_TRIES,
+                .priority = (int32_t)n[PRIORITY],
+                .made_ms = n[MADE],
+                .due_ms = n[DUE],
+                .began_ms = n[BEGAN],
+                .at_ms = n[AT]};
+  to->phase = append(at, bytes_at(w, nth, row, PHASE));
+  to->serial = append(at, bytes_at(w, nth, row, SERIAL));
+  to->unique = append(at, bytes_at(w, nth, row, UNIQUE));
+  to->payload = append(at, bytes_at(w, nth, row, PAYLOAD));
+  to->text = append(at, bytes_at(w, nth, row, TEXT));
+  to->key = to->locked = dibs__str_of("", 0);
+  if (!more) return;
+  to->state = (uint32_t)dibs__sql_cell_number(w, nth, row, STATE);
+  to->kind = append(at, bytes_at(w, nth, row, KIND));
+  to->by = append(at, bytes_at(w, nth, row, OWNER));
+  if (!has_end(to->state)) to->due_ms = 0;
+}
+
+bool dibs__task_read_rows(const struct dibs__sql_wire *w, size_t first, size_t answers, bool more, const task_op *op,
+                          row_t **rows, uint32_t *count) {
+  size_t all = 0, size = (size_t)op->kind.len + op->by.len + 2;
+  *rows = NULL;
+  *count = 0;
+  for (size_t i = first; i < first + answers; i++)
+    for (size_t row = 0; row < w->engine->rows(w, i); row++, all++) size += measure_row(w, i, row, more);
+  if (all == 0) return true;
+  *rows = malloc(all * sizeof **rows + size);
+  if (!*rows) return false;
+  char *at = (char *)(*rows + all);
+  dibs__str kind = append(&at, op->kind), by = append(&at, op->by);
+  for (size_t i = first; i < first + answers; i++)
+    for (size_t row = 0; row < w->engine->rows(w, i); row++) {
+      row_t *to = &(*rows)[(*count)++];
+      read_row(w, i, row, more, to, &at);
+      if (more) continue;
+      to->kind = kind;
+      to->by = by;
+    }
+  return true;
+}
+
+/* ---- The filter ---- */
+
+#define LAST_ERROR "(SELECT e.text FROM dibs_task_error e WHERE e.nr = t.nr ORDER BY e.fence DESC LIMIT 1)"
+
+static void add_condition(text_t *to, const char *condition, value v, value *values, size_t *count) {
+  values[(*count)++] = v;
+  dibs__text_addf(to, " AND t.%s$%zu", condition, *count);
+}
+
+static void add_states(text_t *to, uint32_t states) {
+  const char *before = " AND t.state IN (";
+  for (uint32_t state = 0; state <= DIBS__TASK_CANCELLED; state++) {
+    if (!(states >> state & 1)) continue;
+    dibs__text_addf(to, "%s%u", before, state);
+    before = ", ";
+  }
+  dibs__text_adds(to, before[1] == ' ' ? ")" : " AND false");
+}
+
+void dibs__task_filter(text_t *to, const struct dibs__sql_engine *e, const struct dibs__task_filter *f, bool finished,
+                       value *values, size_t *count) {
+  add_condition(to, "nr > ", dibs__sql_number((int64_t)f->after), values, count);
+  if (f->nr) add_condition(to, "nr = ", dibs__sql_number((int64_t)f->nr), values, count);
+  if (f->kind.len) add_condition(to, "kind = ", dibs__task_text(f->kind), values, count);
+  if (f->phase.len) add_condition(to, "phase = ", dibs__task_text(f->phase), values, count);
+  if (f->serial.len) add_condition(to, "serial = ", dibs__task_text(f->serial), values, count);
+  if (finished) dibs__text_adds(to, " AND (t.until IS NULL OR t.until > (SELECT @{now}))"); /* not swept yet */
+  if (f->older_ms) add_condition(to, "at <= (SELECT @{now}) - ", dibs__sql_number(f->older_ms), values, count);
+  add_states(to, f->states ? f->states : DIBS__TASK_UNFINISHED | DIBS__TASK_FINISHED);
+  if (!f->text.len) return;
+  values[(*count)++] = dibs__sql_bytes(f->text.p, f->text.len);
+  if (finished) dibs__text_adds(to, " AND t.state <> 6");
+  if (e->instr)
+    dibs__text_addf(to, " AND instr(" LAST_ERROR ", $%zu) > 0", *count);
+  else
+    dibs__text_addf(to, " AND position($%zu IN " LAST_ERROR ") > 0", *count);
+}
+
+/* ---- LIST ---- */
+
+#define T_COLUMNS                                                                                                      \
+  "t.nr, t.fence, t.phase, t.serial, t.uniq, t.attempts, t.fails, t.tries, t.priority, t.made, %s AS due, t.began,"    \
+  " t.at, %s AS payload, %s AS text, t.state, t.kind, t.owner FROM %s t WHERE true"
+
+/* One of the two tables; as a table of its own, because SQLite limits no part of a UNION. */
+static void add_half(text_t *to, const struct dibs__sql_guard *g, const task_op *op, bool finished, value *values,
+                     size_t *count) {
+  dibs__text_addf(to, "SELECT * FROM (SELECT " T_COLUMNS, finished ? "t.until" : "t.due",
+                  op->payloads ? "t.payload" : "NULL",
+                  finished ? "CASE WHEN t.state = 6 THEN t.text ELSE " LAST_ERROR " END" : LAST_ERROR,
+                  finished ? "dibs_task_done" : "dibs_task");
+  dibs__task_filter(to, g->wire->engine, &op->filter, finished, values, count);
+  dibs__text_addf(to, " ORDER BY t.nr LIMIT $1) %s", finished ? "b" : "a");
+}
+
+static sql_rc put_list(struct dibs__sql_guard *g, const task_op *op) {
+  char memory[DIBS__TASK_TEXT / 2];
+  value values[DIBS__TASK_FILTER_VALUES + 1] = {dibs__sql_number(op->most)};
+  size_t first = 1, count = 1;
+  text_t text;
+  dibs__text_begin(&text, memory, sizeof memory);
+  dibs__text_adds(&text, "SELECT * FROM (");
+  add_half(&text, g, op, false, values, &first);
+  dibs__text_adds(&text, " UNION ALL ");
+  add_half(&text, g, op, true, values, &count);
+  dibs__text_adds(&text, ") x ORDER BY nr LIMIT $1");
+  return dibs__task_put(g, memory, values, count);
+}
+
+static sql_rc put_errors(struct dibs__sql_guard *g, const task_op *op) {
+  value values[] = {dibs__sql_number((int64_t)op->filter.nr), dibs__sql_number(op->most)};
+  return dibs__task_put(g,
+                        "SELECT nr, fence, '', NULL, NULL, 0, 0, 0, 0, 0, 0, 0, at, NULL, text, 0, '', owner"
+                        " FROM dibs_task_error WHERE nr = $1 ORDER BY fence LIMIT $2",
+                        values, 2);
+}
+
+sql_rc dibs__task_list(struct dibs__sql_guard *g, task_op *op) {
+  row_t *rows;
+  sql_rc end = op->errors ? put_errors(g, op) : put_list(g, op);
+  if (end == DIBS__SQL_OK) end = dibs__task_go(g);
+  if (end != DIBS__SQL_OK) return end;
+  if (!dibs__task_read_rows(g->wire, 0, 1, true, op, &rows, &op->got_count)) return dibs__task_no_memory(g);
+  op->got = rows;
+  for (uint32_t i = 0; i < op->got_count && op->errors; i++) rows[i].tries = 0;
+  op->op.status = DIBS_OK;
+  return end;
+}
+
+/* ---- COUNT ---- */
+
+/* Kinds in byte order. */
+struct counted {
+  kind_t *kinds;
+  size_t count;
+  char *texts;
+};
+
+static kind_t *kind_of(struct counted *c, dibs__str text) {
+  size_t at = 0;
+  while (at < c->count && dibs__str_before(c->kinds[at].kind, text)) at++;
+  if (at < c->count && dibs__str_equal(c->kinds[at].kind, text)) return &c->kinds[at];
+  memmove(&c->kinds[at + 1], &c->kinds[at], (c->count - at) * sizeof *c->kinds);
+  c->count++;
+  c->kinds[at] = (kind_t){.kind = append(&c->texts, text), .oldest_ms = -1, .keep_ms = -1};
+  return &c->kinds[at];
+}
+
+static void read_counts(const struct dibs__sql_wire *w, size_t nth, struct counted *c) {
+  for (size_t row = 0; row < w->engine->rows(w, nth); row++) {
+    kind_t *k = kind_of(c, dibs__task_cell_text(w, nth, row, 0));
+    int64_t state = dibs__sql_cell_number(w, nth, row, 1);
+    if (state < 0 || state > DIBS__TASK_CANCELLED) continue;
+    k->states[state] = (uint64_t)dibs__sql_cell_number(w, nth, row, 2);
+    if (dibs__task_cell_is_null(w, nth, row, 3)) continue;
+    int64_t age_ms = dibs__sql_cell_number(w, nth, row, 3);
+    if (age_ms > k->oldest_ms) k->oldest_ms = age_ms;
+  }
+}
+
+static void read_settings(const struct dibs__sql_wire *w, size_t nth, struct counted *c) {
+  for (size_t row = 0; row < w->engine->rows(w, nth); row++) {
+    kind_t *k = kind_of(c, dibs__task_cell_text(w, nth, row, 0));
+    k->running = (uint32_t)dibs__sql_cell_number(w, nth, row, 1);
+    k->paused = dibs__sql_cell_number(w, nth, row, 2) != 0;
+    k->keep_ms = dibs__task_cell_is_null(w, nth, row, 3) ? -1 : dibs__sql_cell_number(w, nth, row, 3);
+  }
+}
+
+static sql_rc put_counts(struct dibs__sql_guard *g, const task_op *op) {
+  char text[DIBS__TASK_TEXT / 4];
+  const char *where = op->kind.len ? " WHERE kind = $1" : "";
+  value kind = dibs__task_text(op->kind);
+  size_t count = op->kind.len ? 1 : 0;
+  snprintf(text, sizeof text,
+           "SELECT kind, state, count(*), (SELECT @{now}) - min(CASE WHEN state = 1 OR (state IN (0, 3)"
+           " AND due <= (SELECT @{now})) THEN due END) FROM dibs_task%s GROUP BY kind, state UNION ALL"
+           " SELECT kind, state, count(*), NULL FROM dibs_task_done%s %s (until IS NULL OR until >"
+           " (SELECT @{now})) GROUP BY kind, state",
+           where, where, op->kind.len ? "AND" : "WHERE");
+  sql_rc end = dibs__task_put(g, text, &kind, count);
+  snprintf(text, sizeof text, "SELECT kind, running, paused, keep FROM dibs_task_kind%s", where);
+  return end == DIBS__SQL_OK ? dibs__task_put(g, text, &kind, count) : end;
+}
+
+sql_rc dibs__task_count(struct dibs__sql_guard *g, task_op *op) {
+  const struct dibs__sql_wire *w = g->wire;
+  size_t size = 1, rows = 0;
+  sql_rc end = put_counts(g, op);
+  if (end == DIBS__SQL_OK) end = dibs__task_go(g);
+  if (end != DIBS__SQL_OK) return end;
+  for (size_t nth = 0; nth < 2; nth++)
+    for (size_t row = 0; row < w->engine->rows(w, nth); row++, rows++)
+      size += sizeof(kind_t) + dibs__task_cell_text(w, nth, row, 0).len + 1;
+  op->op.status = DIBS_OK;
+  if (rows == 0) return end;
+  struct counted c = {.kinds = malloc(size)};
+  if (!c.kinds) return dibs__task_no_memory(g);
+  c.texts = (char *)(c.kinds + rows);
+  read_counts(w, 0, &c);
+  read_settings(w, 1, &c);
+  op->got = c.kinds;
+  op->got_count = c.count < DIBS__TASK_ITEMS ? (uint32_t)c.count : DIBS__TASK_ITEMS;
+  return end;
+}

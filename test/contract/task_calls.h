@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef DIBS_TEST_CONTRACT_TASK_CALLS_H
+#define DIBS_TEST_CONTRACT_TASK_CALLS_H
+/*
+ * One-line operations on tasks, for the contract's tests.  Kinds belong to the case: name_of(kind).  ADD has a token
+ * and CLAIM is `again`, so that they can be repeated after UNKNOWN.
+ *
+ * The clock of tasks cannot be moved on every engine, so these tests wait, some ten milliseconds at a time.
+ */
+#include "harness.h"
+#include "store/task.h"
+
+typedef struct dibs__task_op task_op;
+typedef struct dibs__task_row task_row;
+typedef struct dibs__task_new task_new;
+typedef struct dibs__task_item task_item;
+
+enum { TASK_LONG_MS = 600000, TASK_SHORT_MS = 30, TASK_PATIENCE_MS = 30000 };
+#define BIT(state) (1u << (state))
+
+struct party *task_party(void); /* skips the test if the store has no tasks */
+dibs__str str_of(const char *text);
+task_op task_call(enum dibs__task_verb verb, const char *kind); /* not yet run; "" for no kind */
+task_op run_task(struct party *p, task_op op);                  /* its answer is freed at the end of the case */
+/* As run_task, but without a check of cmocka, for threads; frees the answer unless `keeps`.  false: not answered. */
+bool sent_task(struct party *p, task_op *op, bool keeps);
+
+/* ADD of one task; its number. */
+uint64_t added_as(struct party *p, const char *kind, task_new n);
+#define added(p, kind, ...) added_as(p, kind, (task_new){.status = 0, ##__VA_ARGS__})
+/* ADD of many equal ones, at most DIBS__TASK_ITEMS at a time. */
+void added_many(struct party *p, const char *kind, uint32_t count, task_new n, uint64_t nrs[]);
+
+struct claim_how {
+  bool unused;   /* what the macro names before the arguments */
+  uint32_t most; /* 0: 1 */
+  int64_t timeout_ms;
+  const char *phases[4];
+  int id; /* 0: a new one */
+  const char *by;
+};
+struct claimed {
+  uint32_t count;
+  const task_row *rows;
+  int64_t next_ms;
+  bool in_doubt; /* it answers a repetition: by number */
+};
+struct claimed claimed_as(struct party *p, const char *kind, struct claim_how how);
+#define claimed(p, kind, ...) claimed_as(p, kind, (struct claim_how){.unused = false, ##__VA_ARGS__})
+/* A CLAIM that takes nothing: of a phase that no task has.  After it no task of the kind is ARRIVED. */
+void admit(struct party *p, const char *kind);
+/* Claims until it got this one, whose time has to come. */
+task_row claimed_in_time(struct party *p, const char *kind, uint64_t nr);
+/* The claim took exactly these, in this order. */
+void expect_claimed(struct claimed got, uint32_t count, const uint64_t nrs[]);
+#define expect_one(got, nr) expect_claimed(got, 1, (const uint64_t[]){nr})
+#define expect_none_claimed(got) expect_claimed(got, 0, NULL)
+
+struct end_how {
+  bool unused; /* likewise */
+  const char *phase, *text;
+  uint32_t tries;
+  int64_t delay_ms;
+};
+dibs__status ended_as(struct party *p, task_row row, enum dibs__task_verdict verdict, struct end_how how);
+#define ended(p, row, verdict, ...) ended_as(p, row, verdict, (struct end_how){.unused = false, ##__VA_ARGS__})
+dibs__status extended(struct party *p, task_row row, int64_t timeout_ms, const char *phase);
+
+static inline struct dibs__task_filter only(uint64_t nr) {
+  return (struct dibs__task_filter){.nr = nr};
+}
+
+/* By LIST. */
+bool task_exists(struct party *p, uint64_t nr);
+task_row row_of(struct party *p, uint64_t nr);
+uint32_t state_of(struct party *p, uint64_t nr);
+task_op errors_of(struct party *p, uint64_t nr);
+struct dibs__task_kind count_of(struct party *p, const char *kind);
+task_op changed(struct party *p, enum dibs__task_change change, struct dibs__task_filter filter);
+void set_kind(struct party *p, const char *kind, uint32_t running, bool paused, int64_t keep_ms);
+
+#define expect_status(got, want) assert_string_equal(status_name(got), status_name(want))
+
+#endif
