@@ -6,6 +6,7 @@
  * of cli.h.  Options, commands, help, man pages and completions follow two tables, in options.c and commands.c.
  */
 #include "dibs/admin.h"
+#include "dibs/task.h"
 
 #include <poll.h>
 #include <signal.h>
@@ -63,7 +64,29 @@ struct cli_globals {
   X(force, "force", FLAG, "", "write without a guard", 0, 0, force)                                                    \
   X(probe, "probe", FLAG, "", "also acquire leases, which writes to the store", 0, 0, probe)                           \
   X(percent, "percent", COUNT, "N", "on for N percent of the names, always the same ones", 0, 100, percent)            \
-  X(reenter, "reenter", FLAG, "", "run under the lease of an outer dibs, if it has one", 0, 0, reenter)
+  X(reenter, "reenter", FLAG, "", "run under the lease of an outer dibs, if it has one", 0, 0, reenter)                \
+  X(kind, "kind", TEXT, "KIND", "of this kind", 0, 0, kind)                                                            \
+  X(phase, "phase", TEXT, "PHASE", "in this phase", 0, 0, phase)                                                       \
+  X(key, "key", TEXT, "KEY", "with this key; tasks of one key run one at a time, in their order", 0, 0, key)           \
+  X(unique, "unique", TEXT, "TEXT", "add nothing while an unfinished task has this text", 0, 0, unique)                \
+  X(delay, "delay", DURATION, "TIME", "when it may run, from now", 0, CLI_KEEP_MAX_MS, delay_ms)                       \
+  X(priority, "priority", TEXT, "N", "the largest first, from -1000 to 1000 (0)", 0, 0, priority)                      \
+  X(tries, "tries", COUNT, "N", "how often it may fail (10)", 1, 1000000, tries)                                       \
+  X(state, "state", TEXT, "STATE", "in this state; or several, with commas between", 0, 0, state)                      \
+  X(older, "older", DURATION, "TIME", "unchanged for so long", 0, CLI_KEEP_MAX_MS, older_ms)                           \
+  X(error, "error", TEXT, "TEXT", "with this text in its latest error", 0, 0, error)                                   \
+  X(dry_run, "dry-run", FLAG, "", "only count the tasks", 0, 0, dry_run)                                               \
+  X(rate, "rate", COUNT, "N", "change at most N tasks a second", 1, 1000000, rate)                                     \
+  X(running, "running", COUNT, "N", "at most N of the kind run at one time (0: no limit)", 0, 1000000, running)        \
+  X(paused, "paused", TEXT, "on|off", "on: no task of the kind is begun", 0, 0, paused)                                \
+  X(jobs, "jobs", COUNT, "N", "how many tasks run at one time (1)", 1, 256, jobs)                                      \
+  X(exec, "exec", TEXT, "CMD", "the command, for sh -c", 0, 0, exec)                                                   \
+  X(timeout, "timeout", DURATION, "TIME", "how long a claim lasts without extension (30s)", 1000, DIBS_TTL_MAX_MS,     \
+    timeout_ms)                                                                                                        \
+  X(drain, "drain", DURATION, "TIME", "how long running commands may take to end (30s)", 0, CLI_KEEP_MAX_MS, drain_ms) \
+  X(once, "once", FLAG, "", "do what is ready, then end", 0, 0, once)                                                  \
+  X(max_tasks, "max-tasks", COUNT, "N", "end after N tasks", 1, INT64_C(1000000000), max_tasks)                        \
+  X(verbose, "verbose", FLAG, "", "a line for each task, also if standard error is no terminal", 0, 0, verbose)
 
 enum {
 #define CLI__OPTION_ENUM(word, name, kind, arg, help, least, most, field) CLI_OPT_##word,
@@ -71,7 +94,8 @@ enum {
 #undef CLI__OPTION_ENUM
       CLI_OPT_COUNT
 };
-#define CLI_TAKES(name) (1u << CLI_OPT_##name)
+#define CLI_TAKES(name) (UINT64_C(1) << CLI_OPT_##name)
+_Static_assert(CLI_OPT_COUNT <= 64, "the options of a command are bits");
 #define CLI_TAKES_GLOBALS (CLI_TAKES(store) | CLI_TAKES(json) | CLI_TAKES(quiet) | CLI_TAKES(owner) | CLI_TAKES(help))
 
 enum cli_kind { CLI_FLAG, CLI_TEXT, CLI_DURATION, CLI_COUNT };
@@ -88,10 +112,13 @@ extern const struct cli_option dibs__cli_options[CLI_OPT_COUNT];
 struct cli_values {
   struct cli_globals globals;
   int64_t ttl_ms, wait_ms, grace_ms, at_least_ms, max_ms, interval_ms, slots, count, keep_ms, percent;
+  int64_t delay_ms, tries, older_ms, rate, running, jobs, timeout_ms, drain_ms, max_tasks;
   const char *claim, *strategy;
   const char *table, *if_version;
+  const char *kind, *phase, *key, *unique, *priority, *state, *error, *paused, *exec;
   bool create, force, probe;
   bool help, try_once, shared, now, retry, forget, partial, reenter;
+  bool dry_run, once, verbose;
 };
 
 enum { CLI_POS_MAX = 2 + DIBS_COLUMNS_MAX };
@@ -99,6 +126,7 @@ struct cli_command;
 struct cli_call {
   const struct cli_command *command;
   struct cli_values v;
+  uint64_t given; /* CLI_TAKES bits of the options that were given */
   const char *pos[CLI_POS_MAX];
   int npos;
   char **rest; /* the words after "--", or those that a raw command parses itself; ends with NULL */
@@ -114,7 +142,7 @@ bool dibs__cli_number(const char *text, uint64_t most, uint64_t *out);
 
 struct cli_command {
   const char *name, *args, *summary;
-  uint32_t options; /* CLI_TAKES bits beside the globals */
+  uint64_t options; /* CLI_TAKES bits beside the globals */
   uint32_t exits;   /* CLI_MAY bits */
   uint8_t pos_min, pos_max;
   bool rest; /* a command line behind "--" is needed */
@@ -144,6 +172,9 @@ int dibs__cli_watch(struct cli_call *call);
 int dibs__cli_record(struct cli_call *call);
 int dibs__cli_stock(struct cli_call *call);
 int dibs__cli_once(struct cli_call *call);
+int dibs__cli_task(struct cli_call *call);
+int dibs__cli_dead(struct cli_call *call);
+int dibs__cli_worker(struct cli_call *call);
 int dibs__cli_flag(struct cli_call *call);
 int dibs__cli_tier(struct cli_call *call);
 int dibs__cli_stats(struct cli_call *call);

@@ -6,6 +6,10 @@
 #define MAY_WAIT (CLI_MAY(BUSY) | CLI_MAY(TIMEOUT) | CLI_MAY(UNKNOWN) | CLI_MAY(SIGNAL))
 #define TAKES_LEASE (CLI_TAKES(ttl) | CLI_TAKES(wait) | CLI_TAKES(try) | CLI_TAKES(shared) | CLI_TAKES(slots))
 
+#define TAKES_FILTER                                                                                                   \
+  (CLI_TAKES(kind) | CLI_TAKES(phase) | CLI_TAKES(key) | CLI_TAKES(older) | CLI_TAKES(error) | CLI_TAKES(dry_run) |    \
+   CLI_TAKES(rate) | CLI_TAKES(count))
+
 /* flat: the table of commands */
 const struct cli_command dibs__cli_commands[] = {
     {"run", "NAME -- CMD [ARG...]", "run a command while holding a lease",
@@ -114,6 +118,51 @@ const struct cli_command dibs__cli_commands[] = {
      "At most 1 MiB of output is kept; the rest only passes through, and dibs prints\n"
      "how much a repetition lacks.\n",
      "dibs once deploy-v42 --keep 720h -- ./deploy.sh v42"},
+    {"task", "add|ls|show|retry|cancel|purge|counts|kind [KIND|NR...] [PAYLOAD]", "add, list and change tasks",
+     TAKES_FILTER | CLI_TAKES(unique) | CLI_TAKES(delay) | CLI_TAKES(priority) | CLI_TAKES(tries) | CLI_TAKES(state) |
+         CLI_TAKES(running) | CLI_TAKES(paused) | CLI_TAKES(keep) | CLI_TAKES(wait),
+     MAY_ALWAYS | CLI_MAY(ABSENT) | CLI_MAY(UNKNOWN), 1, CLI_POS_MAX, false, false, dibs__cli_task,
+     "add KIND [PAYLOAD]  adds a task and prints its number; - is standard input,\n"
+     "                    @FILE the bytes of a file.  With --unique, the number of\n"
+     "                    the unfinished task that has the text already\n"
+     "ls                  lists tasks, by number\n"
+     "show NR             prints one with its payload and its errors\n"
+     "retry               makes parked, waiting, dead and cancelled tasks ready\n"
+     "cancel              ends unfinished tasks; a claim of one is refused from then on\n"
+     "purge               deletes finished and parked tasks, with their errors\n"
+     "counts [KIND]       prints how many tasks of each kind are in each state\n"
+     "kind KIND           prints the settings of a kind, or sets them\n"
+     "ls, retry, cancel and purge take numbers, or --kind, --phase, --key, --state,\n"
+     "--older, --error: the tasks that match all of these.\n"
+     "States: ready, claimed, waiting, blocked, parked, done, dead, cancelled;\n"
+     "arrived: inserted by a statement of yours; also unfinished and finished.\n",
+     "dibs task add mail '{\"to\":\"ann\"}' --key ann --delay 10m"},
+    {"dead", "ls|show|requeue|purge [NR...]", "list, retry and purge tasks that failed for good", TAKES_FILTER,
+     MAY_ALWAYS | CLI_MAY(ABSENT) | CLI_MAY(UNKNOWN), 1, CLI_POS_MAX, false, false, dibs__cli_dead,
+     "The same as dibs task ls, show, retry and purge with --state dead,parked.  A task\n"
+     "is dead when it has failed as often as it may; with a key it is parked, and the\n"
+     "later tasks of this key wait.\n",
+     "dibs dead requeue --kind mail --error 'connection refused' --rate 50"},
+    {"worker", "--kind KIND [-- CMD [ARG...]]", "run a command for each task of a kind",
+     CLI_TAKES(kind) | CLI_TAKES(phase) | CLI_TAKES(jobs) | CLI_TAKES(exec) | CLI_TAKES(timeout) | CLI_TAKES(max) |
+         CLI_TAKES(drain) | CLI_TAKES(once) | CLI_TAKES(max_tasks) | CLI_TAKES(verbose),
+     MAY_ALWAYS, 0, 0, true, false, dibs__cli_worker,
+     "The command gets the payload on standard input, and DIBS_TASK, DIBS_KIND,\n"
+     "DIBS_PHASE, DIBS_KEY, DIBS_FENCE, DIBS_ATTEMPT and DIBS_STORE.  Its exit status is\n"
+     "the verdict:\n"
+     "  0      done\n"
+     "  75     wait: not a failure; again after a tenth of its age, at most 30s\n"
+     "  85     again: ready at once\n"
+     "  86     next phase: the last line of the file that DIBS_NEXT_PHASE names\n"
+     "  87     dead: it can never succeed\n"
+     "  other  failed: again after a random time of up to 1s, 2s, 4s, ... 1h\n"
+     "The last 4 KiB of its output are kept with the task.  dibs extends the claim while\n"
+     "the command runs.  If that fails, dibs ends the command and all processes that it\n"
+     "started before another worker can claim the task; a minder process does the same\n"
+     "if dibs itself is stopped or killed.  On TERM or INT dibs claims no more, waits for\n"
+     "running commands for --drain, ends the others and gives their tasks back, and exits\n"
+     "with 0.\n",
+     "dibs worker --kind mail --jobs 4 --exec ./send-mail"},
     {"flag", "ls|get|set [NAME] [VALUE]", "control how a store of several tiers uses them", CLI_TAKES(percent),
      MAY_ALWAYS | CLI_MAY(UNKNOWN), 1, 3, false, false, dibs__cli_flag,
      "ls               lists the flags\n"

@@ -59,7 +59,12 @@ static void tell_dibs(const struct mind *m, enum minder_word word, int number, u
 /* Nothing is left to be ended, so now there is time to report. */
 static _Noreturn void report_and_exit(const struct mind *m, int status) {
   tell_dibs(m, MINDER_ENDED, status, m->ending.left.alive);
-  if (m->orphaned)
+  if (m->orphaned && m->plan->task)
+    dibs__cli_fail(m->plan->globals, CLI_LOST, "LOST",
+                   "dibs was killed while its command worked on a task of kind '%s'; the minder ended the command, and "
+                   "the claim ends after its timeout",
+                   m->plan->name);
+  else if (m->orphaned)
     dibs__cli_fail(m->plan->globals, CLI_LOST, "LOST",
                    "dibs was killed while its command held '%s'; the minder ended the command, and the lease expires "
                    "after its ttl",
@@ -108,8 +113,12 @@ static void start_deadline(struct mind *m, const struct minder_head *head, const
     tell_dibs(m, MINDER_ENDING, true, 0);
     report_and_exit(m, SIGKILL);
   }
-  struct cli_spawn spawn = {m->plan->argv, &m->plan->mask, head->number != 0 ? m->plan->tty : -1, m->plan->out,
-                            m->plan->err};
+  struct cli_spawn spawn = {.argv = m->plan->argv,
+                            .mask = &m->plan->mask,
+                            .tty = head->number != 0 ? m->plan->tty : -1,
+                            .in = m->plan->in,
+                            .out = m->plan->out,
+                            .err = m->plan->err};
   int error = dibs__cli_spawn(&spawn, &m->command);
   if (error != 0) {
     tell_dibs(m, MINDER_NOT_STARTED, error, 0);
@@ -248,4 +257,124 @@ int dibs__cli_minder_start(const struct minder_plan *plan, struct minder *minder
   if (ends[0] >= 0) close(ends[0]);
   if (ends[1] >= 0) close(ends[1]);
   return dibs__cli_fail(plan->globals, CLI_FAILED, "", "cannot start the minder: %s", strerror(error));
+}
+
+/* ---- The starter ---- */
+
+enum { STARTER_DIBS, STARTER_IN, STARTER_OUT, STARTER_FDS };
+
+/* `fds` with the message; errno of fork, 0, and the pid come back. */
+struct starter_answer {
+  int error;
+  pid_t pid;
+};
+
+static bool send_descriptors(int fd, const int fds[STARTER_FDS]) {
+  char byte = 0;
+  union {
+    struct cmsghdr head;
+    char space[CMSG_SPACE(STARTER_FDS * sizeof(int))];
+  } control = {0};
+  struct iovec part = {&byte, 1};
+  struct msghdr message = {
+      .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control.space};
+  struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+  *head = (struct cmsghdr){
+      .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(STARTER_FDS * sizeof(int))};
+  memcpy(CMSG_DATA(head), fds, STARTER_FDS * sizeof(int));
+  ssize_t sent;
+  do sent = sendmsg(fd, &message, MSG_NOSIGNAL);
+  while (sent < 0 && errno == EINTR);
+  return sent == 1;
+}
+
+/* false: dibs is gone. */
+static bool receive_descriptors(int fd, int fds[STARTER_FDS]) {
+  char byte;
+  union {
+    struct cmsghdr head;
+    char space[CMSG_SPACE(STARTER_FDS * sizeof(int))];
+  } control;
+  struct iovec part = {&byte, 1};
+  struct msghdr message = {
+      .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control.space};
+  ssize_t got;
+  do got = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+  while (got < 0 && errno == EINTR);
+  const struct cmsghdr *head = got == 1 ? CMSG_FIRSTHDR(&message) : NULL;
+  if (head == NULL || head->cmsg_len != CMSG_LEN(STARTER_FDS * sizeof(int))) return false;
+  memcpy(fds, CMSG_DATA(head), STARTER_FDS * sizeof(int));
+  return true;
+}
+
+/* The kernel reaps the minders: nobody asks for their status.  It adopts what a killed minder leaves, so that dibs
+ * finds that below it. */
+static _Noreturn void start_minders(const struct minder_plan *plan, int from) {
+  int fds[STARTER_FDS], dibs = STDERR_FILENO + 1;
+  struct sigaction ignore = {.sa_handler = SIG_IGN}, plain = {.sa_handler = SIG_DFL};
+  sigset_t all;
+  sigfillset(&all);
+  sigprocmask(SIG_BLOCK, &all, NULL);
+  sigaction(SIGCHLD, &ignore, NULL);
+  setpgid(0, 0);
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+  prctl(PR_SET_NAME, "dibs-starter");
+  /* The sockets of the starters before it are dibs' alone. */
+  if (from != dibs && dup3(from, dibs, O_CLOEXEC) < 0) _exit(0);
+  close_range((unsigned)dibs + 1, ~0U, 0);
+  while (receive_descriptors(dibs, fds)) {
+    struct starter_answer answer = {.pid = dibs__cli_fork()};
+    if (answer.pid < 0) answer.error = errno;
+    if (answer.pid == 0) {
+      struct minder_plan own = *plan;
+      own.in = fds[STARTER_IN];
+      own.out = own.err = fds[STARTER_OUT];
+      sigaction(SIGCHLD, &plain, NULL);
+      close(dibs);
+      mind(&own, fds[STARTER_DIBS]);
+    }
+    for (int i = 0; i < STARTER_FDS; i++) close(fds[i]);
+    ssize_t sent;
+    do sent = send(dibs, &answer, sizeof answer, MSG_NOSIGNAL);
+    while (sent < 0 && errno == EINTR);
+  }
+  _exit(0);
+}
+
+int dibs__cli_starter_start(const struct minder_plan *plan, struct starter *starter) {
+  int ends[2] = {-1, -1};
+  *starter = (struct starter){-1, -1};
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0) starter->pid = dibs__cli_fork();
+  if (starter->pid == 0) {
+    close(ends[0]);
+    start_minders(plan, ends[1]);
+  }
+  int error = errno;
+  if (ends[1] >= 0) close(ends[1]);
+  if (starter->pid > 0) {
+    starter->fd = ends[0];
+    return CLI_DONE;
+  }
+  if (ends[0] >= 0) close(ends[0]);
+  return dibs__cli_fail(plan->globals, CLI_FAILED, "", "cannot start a process for commands: %s", strerror(error));
+}
+
+bool dibs__cli_starter_request(const struct starter *starter, int in, int out, struct minder *minder) {
+  int ends[2];
+  struct starter_answer answer = {.error = EPIPE};
+  *minder = (struct minder){-1, -1};
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return false;
+  const int fds[STARTER_FDS] = {[STARTER_DIBS] = ends[1], [STARTER_IN] = in, [STARTER_OUT] = out};
+  bool sent = send_descriptors(starter->fd, fds);
+  close(ends[1]);
+  ssize_t got = -1;
+  while (sent && (got = recv(starter->fd, &answer, sizeof answer, 0)) < 0 && errno == EINTR) continue;
+  if (sent && got != (ssize_t)sizeof answer) answer.error = EPIPE;
+  if (answer.error == 0) {
+    *minder = (struct minder){.pid = answer.pid, .fd = ends[0]};
+    return true;
+  }
+  close(ends[0]);
+  errno = answer.error;
+  return false;
 }

@@ -257,7 +257,6 @@ struct parse {
   struct cli_call *call;
   int argc, at; /* the next word */
   char **argv;
-  uint32_t seen; /* CLI_TAKES bits of options that were given */
   struct dibs__text wrong;
 };
 
@@ -279,10 +278,10 @@ const struct cli_command *dibs__cli_command_find(const char *name) {
 }
 
 static const char *nth_option(size_t i, const void *arg) {
-  const uint32_t *takes = arg;
+  const uint64_t *takes = arg;
   /* Skipped ones must not end the list. */
   if (i >= CLI_OPT_COUNT) return NULL;
-  return *takes & (1u << i) ? dibs__cli_options[i].name : "";
+  return *takes & (UINT64_C(1) << i) ? dibs__cli_options[i].name : "";
 }
 
 static const char *nth_command(size_t i, const void *arg) {
@@ -290,8 +289,8 @@ static const char *nth_command(size_t i, const void *arg) {
   return dibs__cli_commands[i].name;
 }
 
-static uint32_t takes(const struct cli_command *command) {
-  return CLI_TAKES_GLOBALS | (command != NULL ? command->options : UINT32_MAX);
+static uint64_t takes(const struct cli_command *command) {
+  return CLI_TAKES_GLOBALS | (command != NULL ? command->options : UINT64_MAX);
 }
 
 static bool unknown_option(struct parse *p, const char *name) {
@@ -303,7 +302,7 @@ static bool unknown_option(struct parse *p, const char *name) {
                           "environment, or on standard input with '-'",
                           name, strcmp(name, "fence") == 0 ? "FENCE" : "LEASE");
   const struct cli_command *command = p->call->command;
-  uint32_t may = takes(command);
+  uint64_t may = takes(command);
   const char *near = dibs__nearest(name, nth_option, &may);
   wrong_option(p, "there is no option --%.40s", name);
   if (near != NULL) return wrong_option(p, "; did you mean --%s?", near);
@@ -357,8 +356,8 @@ static bool long_option(struct parse *p, char *word) {
   const struct cli_option *option = find_option(name, length);
   const struct cli_command *command = p->call->command;
   bool raw = command != NULL && command->raw;
-  uint32_t ours = CLI_TAKES_GLOBALS & ~CLI_TAKES(help);
-  if (option != NULL && raw && !(ours & (1u << (option - dibs__cli_options)))) option = NULL;
+  uint64_t ours = CLI_TAKES_GLOBALS & ~CLI_TAKES(help);
+  if (option != NULL && raw && !(ours & (UINT64_C(1) << (option - dibs__cli_options)))) option = NULL;
   if (option == NULL) {
     if (raw) {
       p->call->rest[p->call->nrest++] = word;
@@ -370,7 +369,7 @@ static bool long_option(struct parse *p, char *word) {
     dibs__text_add(&t, name, length);
     return unknown_option(p, shown);
   }
-  p->seen |= 1u << (option - dibs__cli_options);
+  p->call->given |= UINT64_C(1) << (option - dibs__cli_options);
   const char *value = name[length] == '=' ? name + length + 1 : NULL;
   if (option->kind == CLI_FLAG) {
     if (value != NULL) return wrong_option(p, "--%s takes no value", option->name);
@@ -443,15 +442,15 @@ static bool check_call(struct parse *p) {
   struct cli_call *call = p->call;
   const struct cli_command *command = call->command;
   if (command == NULL || call->v.help) return true;
-  uint32_t stray = p->seen & ~takes(command);
+  uint64_t stray = call->given & ~takes(command);
   if (stray != 0) {
-    const char *name = dibs__cli_options[__builtin_ctz(stray)].name;
+    const char *name = dibs__cli_options[__builtin_ctzll(stray)].name;
     return wrong_option(p, "dibs %s does not take --%s; see dibs help %s", command->name, name, command->name);
   }
   if (call->npos < command->pos_min)
     return wrong_option(p, "an argument is missing: dibs %s %s; see dibs help %s", command->name, command->args,
                         command->name);
-  if (command->rest && call->nrest == 0 && !call->v.forget)
+  if (command->rest && call->nrest == 0 && !call->v.forget && call->v.exec == NULL)
     return wrong_option(p, "the command to run is missing: dibs %s %s; see dibs help %s", command->name, command->args,
                         command->name);
   return true;
@@ -462,8 +461,10 @@ bool dibs__cli_parse(int argc, char **argv, struct cli_call *call, char *wrong_t
   struct cli_values *v = &call->v;
   v->ttl_ms = v->wait_ms = v->grace_ms = v->at_least_ms = v->max_ms = v->interval_ms = v->slots = v->count =
       v->keep_ms = v->percent = CLI_UNSET;
+  v->delay_ms = v->tries = v->older_ms = v->rate = v->running = v->jobs = v->timeout_ms = v->drain_ms = v->max_tasks =
+      CLI_UNSET;
   v->globals.command = "";
-  struct parse p = {call, argc, 1, argv, 0, {0}};
+  struct parse p = {call, argc, 1, argv, {0}};
   dibs__text_begin(&p.wrong, wrong_text, wrong_size);
   bool fine = true;
   while (fine && p.at < argc) {

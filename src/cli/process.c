@@ -170,6 +170,7 @@ pid_t dibs__cli_fork(void) {
 static _Noreturn void exec_child(const struct cli_spawn *spawn, pid_t parent, int report) {
   setpgid(0, 0);
   if (spawn->tty >= 0) tcsetpgrp(spawn->tty, getpid());
+  if (spawn->in >= 0) dup2(spawn->in, STDIN_FILENO);
   if (spawn->out >= 0) dup2(spawn->out, STDOUT_FILENO);
   if (spawn->err >= 0) dup2(spawn->err, STDERR_FILENO);
   /* The kernel kills this process when the thread that forked it ends.  If that happened before this call, no signal

@@ -35,6 +35,11 @@ static const struct {
   const char *help;
 } own_help[] = {
     {"stock", CLI_OPT_wait, "the longest duration, retries included (5s)"},
+    {"task", CLI_OPT_count, "list or change at most N tasks"},
+    {"task", CLI_OPT_wait, "how long to try if the store does not answer (5s)"},
+    {"task", CLI_OPT_keep, "how long finished tasks of the kind are kept (7d)"},
+    {"dead", CLI_OPT_count, "list or change at most N tasks"},
+    {"worker", CLI_OPT_max, "how long a command may run; then dibs ends it, and the try has failed"},
     {"tier", CLI_OPT_force, "dissolve although other clients use the tiers"},
 };
 
@@ -44,10 +49,10 @@ static const char *help_of(const char *command, int option) {
   return dibs__cli_options[option].help;
 }
 
-static void print_options(const char *command, uint32_t takes, FILE *out) {
+static void print_options(const char *command, uint64_t takes, FILE *out) {
   for (int i = 0; i < CLI_OPT_COUNT; i++) {
     const struct cli_option *o = &dibs__cli_options[i];
-    if (!(takes & (1u << i))) continue;
+    if (!(takes & (UINT64_C(1) << i))) continue;
     char left[32];
     snprintf(left, sizeof left, "--%s%s%s", o->name, *o->arg != '\0' ? " " : "", o->arg);
     fprintf(out, "  %-17s %s\n", left, help_of(command, i));
@@ -113,11 +118,11 @@ static void json_command(struct cli_json *j, const struct cli_command *command) 
   dibs__cli_json_open(j, "options", '[');
   for (int i = 0; i < CLI_OPT_COUNT; i++) {
     const struct cli_option *o = &dibs__cli_options[i];
-    if (!((command->options | CLI_TAKES_GLOBALS) & (1u << i))) continue;
+    if (!((command->options | CLI_TAKES_GLOBALS) & (UINT64_C(1) << i))) continue;
     dibs__cli_json_open(j, NULL, '{');
     dibs__cli_json_text(j, "name", o->name);
     dibs__cli_json_text(j, "argument", o->arg);
-    dibs__cli_json_text(j, "help", o->help);
+    dibs__cli_json_text(j, "help", help_of(command->name, i));
     dibs__cli_json_close(j, '}');
   }
   dibs__cli_json_close(j, ']');

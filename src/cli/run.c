@@ -84,7 +84,8 @@ enum { DYING_PART = 20 };
 /* Counted from before the request, less the millisecond that left_ms rounds up. */
 static dibs__tick deadline(const struct run *run) {
   dibs__tick now = dibs__tick_now();
-  int64_t left_ms = dibs_lease_left_ms(run->lease) - 1 - run->options.ttl_ms / DYING_PART;
+  int64_t left_ms = (run->left_ms != NULL ? run->left_ms(run) : dibs_lease_left_ms(run->lease)) - 1 -
+                    run->options.ttl_ms / DYING_PART;
   return dibs__tick_add_ms(now, left_ms > 0 ? left_ms : 0);
 }
 
@@ -106,8 +107,12 @@ static void wake_minder(const struct run *run) {
     kill(run->minder.pid, SIGCONT);
 }
 
+static bool alive(const struct run *run) {
+  return run->left_ms != NULL ? run->left_ms(run) > 0 : dibs_lease_alive(run->lease) != 0;
+}
+
 static void tell_deadline(struct run *run) {
-  if (!dibs_lease_alive(run->lease)) {
+  if (!alive(run)) {
     run->lost = true;
   } else if (!run->end_sent) {
     run->deadline = deadline(run);
@@ -154,7 +159,7 @@ static void do_due(struct run *run) {
   if (!dibs__tick_before(now, run->tell_at)) tell_deadline(run);
   if (!run->end_sent && !dibs__tick_before(now, term_due(run))) run->lost = run->late = true;
   if (!run->end_sent && !run->lost && !dibs__tick_before(now, run->max_at)) run->overtime = true;
-  if (run->lost || run->overtime) begin_ending(run);
+  if (run->lost || run->overtime || run->stopped) begin_ending(run);
   if (run->end_sent && !run->ending.began && !dibs__tick_before(now, run->act_at))
     dibs__cli_ending_begin(&run->ending, run->minder.pid, 0, run->kill_at);
   if (!run->ending.began || !dibs__cli_ending_step(&run->ending, false)) return;
@@ -242,16 +247,17 @@ static void hear_minder(struct run *run) {
   }
 }
 
-/* The minder is dead.  Its processes are now children of dibs, a subreaper; end them here, as the minder would: nothing
- * else would end them if dibs were stopped or killed. */
+/* The minder is dead.  Its processes are now children of a subreaper, dibs or the starter; end them here, as the minder
+ * would: nothing else would end them if dibs were stopped or killed. */
 static void end_orphans(struct run *run) {
   struct ending ending;
   dibs__tick kill_at = dibs__tick_min(deadline(run), dibs__tick_add_ms(dibs__tick_now(), run->grace_ms));
-  dibs__cli_ending_begin(&ending, getpid(), 0, kill_at);
+  dibs__cli_ending_begin(&ending, run->orphans != 0 ? run->orphans : getpid(), 0, kill_at);
   bool alone = false;
+  if (run->orphans != 0) run->status = SIGKILL; /* their parent reaps them */
   for (;;) {
     int status;
-    pid_t pid = waitpid(-1, &status, WNOHANG);
+    pid_t pid = run->orphans != 0 ? 0 : waitpid(-1, &status, WNOHANG);
     if (pid > 0 && pid == run->command) run->status = status;
     if (pid > 0 && pid == run->minder.pid) run->minder.pid = 0; /* may be another process from now on */
     if (pid > 0 || (pid < 0 && errno == EINTR)) continue;
@@ -262,8 +268,37 @@ static void end_orphans(struct run *run) {
   run->left = ending.left.alive;
 }
 
+void dibs__cli_tail_read(struct tail *tail) {
+  char bytes[TAIL_MAX];
+  while (tail->from >= 0) {
+    ssize_t got = read(tail->from, bytes, sizeof bytes);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && errno == EAGAIN) return;
+    if (got <= 0) {
+      close(tail->from);
+      tail->from = -1;
+      return;
+    }
+    for (ssize_t i = 0; i < got; i++) tail->ring[tail->length++ % TAIL_MAX] = bytes[i];
+    if (got < (ssize_t)sizeof bytes) return;
+  }
+}
+
+enum { POLL_MINDER, POLL_SIGNALS, POLL_ALARM, POLL_STORE, POLL_TAIL, POLL_END, POLL_TEE, POLLS = POLL_TEE + TEE_POLLS };
+
+static void set_polls(const struct run *run, struct pollfd fds[POLLS]) {
+  for (int i = 0; i < POLLS; i++) fds[i] = (struct pollfd){.fd = -1, .events = POLLIN};
+  fds[POLL_MINDER].fd = run->minder.fd;
+  fds[POLL_SIGNALS].fd = run->signals.fd;
+  fds[POLL_ALARM].fd = run->alarm;
+  fds[POLL_STORE].fd = dibs_fd(run->store);
+  fds[POLL_END].fd = run->stopped ? -1 : run->end_fd;
+  if (run->tail != NULL) fds[POLL_TAIL].fd = run->tail->from;
+  if (run->tee != NULL) dibs__cli_tee_request(run->tee, fds + POLL_TEE);
+}
+
 /* Starts the command through the minder, and returns when it has ended: run->over, or start_error. */
-static void run_loop(struct run *run, const char *environment, size_t length) {
+void dibs__cli_run_loop(struct run *run, const char *environment, size_t length) {
   /* In a pipeline another process may read the terminal: then the command gets it when it needs it (stopped()). */
   bool give = dibs__cli_tty_is_ours(run->tty) && isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
   run->had_tty = give;
@@ -273,22 +308,17 @@ static void run_loop(struct run *run, const char *environment, size_t length) {
   run->max_at = run->max_ms > 0 ? dibs__tick_add_ms(dibs__tick_now(), run->max_ms) : DIBS__TICK_NEVER;
   while (!run->over) {
     dibs__cli_alarm_set(run->alarm, next_due(run));
-    struct pollfd fds[] = {{run->minder.fd, POLLIN, 0},
-                           {run->signals.fd, POLLIN, 0},
-                           {run->alarm, POLLIN, 0},
-                           {dibs_fd(run->store), POLLIN, 0},
-                           {-1, 0, 0},
-                           {-1, 0, 0},
-                           {-1, 0, 0},
-                           {-1, 0, 0}};
-    if (run->tee != NULL) dibs__cli_tee_request(run->tee, fds + 4);
-    if (poll(fds, sizeof fds / sizeof *fds, -1) < 0 && errno != EINTR) break;
-    if (fds[0].revents != 0) hear_minder(run);
+    struct pollfd fds[POLLS];
+    set_polls(run, fds);
+    if (poll(fds, POLLS, -1) < 0 && errno != EINTR) break;
+    if (fds[POLL_MINDER].revents != 0) hear_minder(run);
     if (run->over) break;
-    if (run->tee != NULL) dibs__cli_tee_step(run->tee, fds + 4);
-    if (fds[3].revents != 0) dibs_dispatch(run->store, 0);
-    if (fds[1].revents != 0) heed_signals(run);
-    if (fds[2].revents != 0) dibs__cli_alarm_clear(run->alarm);
+    if (run->tee != NULL) dibs__cli_tee_step(run->tee, fds + POLL_TEE);
+    if (fds[POLL_TAIL].revents != 0) dibs__cli_tail_read(run->tail);
+    if (fds[POLL_STORE].revents != 0) dibs_dispatch(run->store, 0);
+    if (fds[POLL_SIGNALS].revents != 0) heed_signals(run);
+    if (fds[POLL_ALARM].revents != 0) dibs__cli_alarm_clear(run->alarm);
+    if (fds[POLL_END].revents != 0) run->stopped = true;
     do_due(run);
   }
   if (run->orphaned) end_orphans(run);
@@ -313,9 +343,13 @@ enum {
   COMMAND_SHOWN = 60
 };
 
+int64_t dibs__cli_run_grace(int64_t ttl_ms) {
+  return ttl_ms / GRACE_DEFAULT_PART < GRACE_MS ? ttl_ms / GRACE_DEFAULT_PART : GRACE_MS;
+}
+
 static int set_grace(struct run *run, const struct cli_values *v) {
   int64_t ttl_ms = run->options.ttl_ms, most = ttl_ms / GRACE_MOST_PART;
-  run->grace_ms = ttl_ms / GRACE_DEFAULT_PART < GRACE_MS ? ttl_ms / GRACE_DEFAULT_PART : GRACE_MS;
+  run->grace_ms = dibs__cli_run_grace(ttl_ms);
   if (v->grace_ms == CLI_UNSET) return CLI_DONE;
   run->grace_ms = v->grace_ms;
   if (v->grace_ms <= most) return CLI_DONE;
@@ -336,8 +370,7 @@ static void lease_lost(dibs_lease *lease, dibs_status status, const dibs_error *
   ((struct run *)user)->lost = true;
 }
 
-/* "K=V", with its NUL; the strings follow one another. */
-static void add_variable(char *to, size_t *length, const char *key, const char *value) {
+void dibs__cli_run_variable(char to[MINDER_TEXT_MAX], size_t *length, const char *key, const char *value) {
   size_t capacity = MINDER_TEXT_MAX - *length;
   int n = snprintf(to + *length, capacity, "%s=%s", key, value);
   if (n >= 0 && (size_t)n < capacity) *length += (size_t)n + 1;
@@ -355,25 +388,25 @@ static int environment(const struct run *run, char to[MINDER_TEXT_MAX], size_t *
                           run->name);
   char *uri = dibs__cli_store_uri(run->globals, run->store);
   if (uri == NULL) return dibs__cli_fail(run->globals, CLI_FAILED, "NO_MEMORY", "out of memory; nothing was run");
-  add_variable(to, length, "DIBS_NAME", run->name);
-  add_variable(to, length, "DIBS_LEASE", id);
+  dibs__cli_run_variable(to, length, "DIBS_NAME", run->name);
+  dibs__cli_run_variable(to, length, "DIBS_LEASE", id);
   snprintf(number, sizeof number, "%" PRIu64, dibs_lease_fence(run->lease).value);
-  add_variable(to, length, "DIBS_FENCE", number);
+  dibs__cli_run_variable(to, length, "DIBS_FENCE", number);
   snprintf(number, sizeof number, "%" PRId64 "ms", run->options.ttl_ms);
-  add_variable(to, length, "DIBS_TTL", number);
+  dibs__cli_run_variable(to, length, "DIBS_TTL", number);
   snprintf(number, sizeof number, "%" PRIu32, dibs_lease_slot(run->lease));
-  add_variable(to, length, "DIBS_SLOT", run->options.mode == DIBS_COUNTED ? number : "");
-  add_variable(to, length, "DIBS_STORE", uri);
+  dibs__cli_run_variable(to, length, "DIBS_SLOT", run->options.mode == DIBS_COUNTED ? number : "");
+  dibs__cli_run_variable(to, length, "DIBS_STORE", uri);
   dibs__locate_free(uri);
   char held[CLI_HELD_MAX];
   dibs__cli_outer_list(held);
-  add_variable(to, length, "DIBS_HELD", held);
+  dibs__cli_run_variable(to, length, "DIBS_HELD", held);
   return CLI_DONE;
 }
 
 /* ---- The outcome ---- */
 
-static void describe_status(char *to, size_t size, int status) {
+void dibs__cli_run_describe(char *to, size_t size, int status) {
   if (WIFSIGNALED(status))
     snprintf(to, size, "signal %d (%s) ended the command", WTERMSIG(status), strsignal(WTERMSIG(status)));
   else
@@ -391,7 +424,7 @@ static int find_break(const dibs_lease_info *info, void *user) {
 static int fail_lost(const struct run *run, const char *when) {
   char why[300] = "dibs could not renew it in time: the store did not answer, or dibs was stopped", end[80],
        left[80] = "";
-  describe_status(end, sizeof end, run->status);
+  dibs__cli_run_describe(end, sizeof end, run->status);
   if (!run->late) {
     char who[DIBS_OWNER_MAX + 1];
     struct dibs__text by;
@@ -477,7 +510,7 @@ static dibs_status end_lease(struct run *run, const char **what, dibs_error *err
 static int fail_overtime(const struct run *run, const char *kept) {
   char max[24], end[80], left[80] = "";
   dibs__duration_write(max, sizeof max, run->max_ms);
-  describe_status(end, sizeof end, run->status);
+  dibs__cli_run_describe(end, sizeof end, run->status);
   if (run->left > 0) snprintf(left, sizeof left, "; %" PRIu64 " processes could not be ended", run->left);
   return dibs__cli_fail(run->globals, CLI_OVERTIME, "",
                         "the command of '%s' ran longer than --max %s, and dibs ended it; %s%s%s", run->name, max, end,
@@ -515,7 +548,7 @@ int dibs__cli_run_command(struct run *run) {
   size_t length;
   run->began = dibs__tick_now();
   int code = environment(run, text, &length);
-  if (code == CLI_DONE) run_loop(run, text, length);
+  if (code == CLI_DONE) dibs__cli_run_loop(run, text, length);
   return code;
 }
 
@@ -553,7 +586,7 @@ static void reap_minder(const struct minder *minder) {
 }
 
 int dibs__cli_run_begin(struct run *run, const struct cli_values *values) {
-  run->alarm = run->tty = run->minder.fd = run->signals.fd = -1;
+  run->alarm = run->tty = run->minder.fd = run->signals.fd = run->end_fd = -1;
   int code = dibs__cli_lease_options(values, &run->options);
   if (code == CLI_DONE) code = set_grace(run, values);
   if (code == CLI_DONE) code = dibs__cli_signals_open(run->globals, &run->signals);
@@ -567,6 +600,7 @@ int dibs__cli_run_begin(struct run *run, const struct cli_values *values) {
                              .mask = run->signals.before,
                              .grace_ms = run->grace_ms,
                              .tty = run->tty,
+                             .in = -1,
                              .out = run->out,
                              .err = run->err};
   code = dibs__cli_minder_start(&plan, &run->minder);

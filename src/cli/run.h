@@ -21,7 +21,7 @@ struct cli_spawn {
   char *const *argv;
   const sigset_t *mask; /* of the child */
   int tty;              /* given to the child before it runs; -1: not */
-  int out, err;         /* its standard output and error; -1: ours */
+  int in, out, err;     /* its standard streams; -1: ours */
 };
 /* Starts argv in a process group of its own, found by PATH as execvp does.  0 and *pid, or the errno of exec.  The
  * kernel kills the started process (SIGKILL) when the calling thread ends; a set-user-ID or set-capability program and
@@ -108,8 +108,9 @@ struct minder_plan {
   char *const *argv;
   sigset_t mask; /* the command's */
   int64_t grace_ms;
-  int tty;      /* -1: none */
-  int out, err; /* the command's standard output and error; -1: as dibs' */
+  int tty;          /* -1: none */
+  int in, out, err; /* the command's standard streams; -1: as dibs' */
+  bool task;        /* `name` is the kind of a task, and not a lease */
 };
 
 struct minder {
@@ -119,6 +120,22 @@ struct minder {
 
 /* Forks the minder; the process must have one thread.  CLI_DONE, or CLI_FAILED, said. */
 int dibs__cli_minder_start(const struct minder_plan *plan, struct minder *minder);
+
+/*
+ * A starter forks minders on request: `dibs worker` has threads and can't.  It is forked before the store is opened,
+ * has one thread, and ends with dibs.
+ *
+ *   dibs -- starter -- minder -- command
+ */
+struct starter {
+  pid_t pid;
+  int fd;
+};
+/* Forks it; the process must have one thread.  CLI_DONE, or CLI_FAILED after a message. */
+int dibs__cli_starter_start(const struct minder_plan *plan, struct starter *starter);
+/* A minder for one command with these standard streams: `in`, and `out` for both others.  The caller closes them.
+ * false, and errno. */
+bool dibs__cli_starter_request(const struct starter *starter, int in, int out, struct minder *minder);
 
 /* false: it is gone. */
 bool dibs__cli_minder_send(int fd, const struct minder_head *head, const char *text, size_t length);
@@ -151,6 +168,16 @@ bool dibs__cli_ending_step(struct ending *ending, bool none_left);
 
 struct tee;
 
+/* The last bytes of a command's output, which arrive at `from`. */
+enum { TAIL_MAX = 4096 };
+struct tail {
+  int from;        /* does not block; -1: at its end */
+  uint64_t length; /* of all that was read */
+  char ring[TAIL_MAX];
+};
+/* Reads what is there. */
+void dibs__cli_tail_read(struct tail *tail);
+
 struct run {
   const struct cli_globals *globals;
   const char *name;
@@ -166,6 +193,11 @@ struct run {
   int alarm, tty;  /* tty: -1 when there is none */
   int out, err;    /* the command's; -1: ours.  Set before begin */
   struct tee *tee; /* reads the other ends; NULL: they have no reader */
+  /* Of a task: */
+  int64_t (*left_ms)(const struct run *run); /* how long its claim certainly lasts.  NULL: `lease` says it */
+  struct tail *tail;                         /* NULL: none */
+  pid_t orphans;                             /* orphans are below it when the minder is killed; 0: below dibs */
+  int end_fd;                                /* readable: end the command now; -1: none */
   dibs__tick began;
 
   /* While it runs. */
@@ -176,6 +208,7 @@ struct run {
   bool acting;   /* the minder has sent TERM; else dibs does, at act_at */
   bool late;     /* the minder ended it by itself, at the deadline */
   bool overtime; /* it ran longer than max_ms, and dibs gave the order to end it */
+  bool stopped;  /* end_fd was readable, and dibs gave the order to end it */
   bool orphaned; /* the minder was killed */
   int ended_by;  /* a signal that was passed on and asks to end; 0: none */
   bool over;
@@ -195,6 +228,15 @@ int dibs__cli_run_begin(struct run *run, const struct cli_values *values);
 void dibs__cli_run_end(struct run *run);
 /* Runs it to its end, under the held lease.  CLI_DONE; or an exit code after a message, and nothing was run. */
 int dibs__cli_run_command(struct run *run);
+/* The same with an environment of the caller's: "K=V" and "K=" (remove K), each with its NUL.  run->minder, alarm and
+ * began are set. */
+void dibs__cli_run_loop(struct run *run, const char *environment, size_t length);
+/* Appends a string to such an environment; one that does not fit is left out. */
+void dibs__cli_run_variable(char to[MINDER_TEXT_MAX], size_t *length, const char *key, const char *value);
+/* "the command exited with 3". */
+void dibs__cli_run_describe(char *to, size_t size, int status);
+/* A time between TERM and KILL that suits a lease, or a claim, of so long. */
+int64_t dibs__cli_run_grace(int64_t ttl_ms);
 /* Whether the outcome is more than a status: an exit code, after a message.  CLI_DONE: run->status has it.  `released`
  * is the answer to the release of the lease. */
 int dibs__cli_run_trouble(struct run *run, dibs_status released);

@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: MIT */
+#include "cli/job.h"
+#include "base/duration.h"
+#include "base/text.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { PHASE_FILE_MAX = 65536 };
+
+struct job {
+  struct run run; /* first */
+  struct crew *crew;
+  dibs_task *task;
+  struct tail tail;
+  size_t place;
+  char phase_file[96];
+};
+
+/* ---- What the command gets ---- */
+
+/* A file in memory: it is read like a file, and nobody has to feed a pipe. */
+static int payload_file(const dibs_task *task) {
+  int fd = memfd_create("payload", MFD_CLOEXEC);
+  for (size_t at = 0; fd >= 0 && at < task->length;) {
+    ssize_t sent = write(fd, task->payload + at, task->length - at);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent > 0) {
+      at += (size_t)sent;
+      continue;
+    }
+    close(fd);
+    return -1;
+  }
+  if (fd >= 0) lseek(fd, 0, SEEK_SET);
+  return fd;
+}
+
+/* The variables of a lease that dibs itself may run under are removed: DIBS_FENCE is that of the claim. */
+static size_t job_environment(const struct job *job, char to[MINDER_TEXT_MAX]) {
+  static const char *const removed[] = {"DIBS_NAME", "DIBS_LEASE", "DIBS_SLOT", "DIBS_TTL"};
+  const dibs_task *task = job->task;
+  char number[32];
+  size_t length = 0;
+  for (size_t i = 0; i < sizeof removed / sizeof *removed; i++) dibs__cli_run_variable(to, &length, removed[i], "");
+  snprintf(number, sizeof number, "%" PRIu64, task->nr);
+  dibs__cli_run_variable(to, &length, "DIBS_TASK", number);
+  snprintf(number, sizeof number, "%" PRIu64, task->fence.value);
+  dibs__cli_run_variable(to, &length, "DIBS_FENCE", number);
+  snprintf(number, sizeof number, "%" PRIu32, task->attempt);
+  dibs__cli_run_variable(to, &length, "DIBS_ATTEMPT", number);
+  dibs__cli_run_variable(to, &length, "DIBS_KIND", task->kind);
+  dibs__cli_run_variable(to, &length, "DIBS_PHASE", task->phase);
+  dibs__cli_run_variable(to, &length, "DIBS_KEY", task->serial);
+  dibs__cli_run_variable(to, &length, "DIBS_NEXT_PHASE", job->phase_file);
+  dibs__cli_run_variable(to, &length, "DIBS_STORE", job->crew->store_uri);
+  return length;
+}
+
+/* ---- Its outcome ---- */
+
+/* The end of the output, below a line about the end of the command ("": none). */
+static void write_text(const struct job *job, const char *line, char to[DIBS_TASK_TEXT_MAX + 1]) {
+  const struct tail *tail = &job->tail;
+  size_t at = strlen(line), capacity = DIBS_TASK_TEXT_MAX - at - 1;
+  size_t length = tail->length < TAIL_MAX ? (size_t)tail->length : TAIL_MAX;
+  memcpy(to, line, at);
+  if (length > capacity) length = capacity;
+  uint64_t from = tail->length - length;
+  /* Not from the middle of a character on. */
+  while (from > 0 && from < tail->length && ((unsigned char)tail->ring[from % TAIL_MAX] & 0xc0) == 0x80) from++;
+  if (at > 0 && from < tail->length) to[at++] = '\n';
+  for (; from < tail->length; from++) to[at++] = tail->ring[from % TAIL_MAX] ? tail->ring[from % TAIL_MAX] : ' ';
+  while (at > 0 && to[at - 1] == '\n') at--;
+  to[at] = '\0';
+}
+
+/* The last line of the file.  false: there is none, or it can't be a phase. */
+static bool read_phase(const char *path, char phase[DIBS_NAME_MAX + 1]) {
+  char *text = malloc(PHASE_FILE_MAX);
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  ssize_t got = text != NULL && fd >= 0 ? read(fd, text, PHASE_FILE_MAX) : -1;
+  size_t length = got > 0 ? (size_t)got : 0;
+  if (fd >= 0) close(fd);
+  while (length > 0 && text[length - 1] == '\n') length--;
+  size_t at = length;
+  while (at > 0 && text[at - 1] != '\n') at--;
+  bool fine = length > at && dibs__name_check(text + at, length - at, DIBS_NAME_MAX, NULL) == DIBS__NAME_OK;
+  if (fine) {
+    memcpy(phase, text + at, length - at);
+    phase[length - at] = '\0';
+  }
+  free(text);
+  return fine;
+}
+
+/* `line` is empty at first, and stays so for a command that ended as it should. */
+static dibs_verdict judge_status(const struct job *job, dibs_work_reply *reply, char *line, size_t size) {
+  int status = job->run.status;
+  int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  if (code == JOB_DONE) return DIBS_END_DONE;
+  if (code == JOB_WAIT) return DIBS_END_WAIT;
+  if (code == JOB_AGAIN) return DIBS_END_NEXT;
+  if (code == JOB_NEXT && read_phase(job->phase_file, reply->phase)) return DIBS_END_NEXT;
+  if (code == JOB_NEXT)
+    snprintf(line, size, "the command exited with %d and wrote no phase to the file of DIBS_NEXT_PHASE", JOB_NEXT);
+  else
+    dibs__cli_run_describe(line, size, status);
+  if (code == JOB_DEAD) return DIBS_END_DEAD;
+  /* It was ended to stop dibs: nothing failed. */
+  return job->run.stopped && !job->run.overtime ? DIBS_END_NEXT : DIBS_END_FAIL;
+}
+
+static dibs_verdict judge(const struct job *job, dibs_work_reply *reply) {
+  const struct run *run = &job->run;
+  char line[300] = "", max[24];
+  dibs_verdict verdict = DIBS_END_FAIL;
+  if (run->start_error != 0) {
+    snprintf(line, sizeof line, "cannot run '%.60s': %s", run->argv[0], strerror(run->start_error));
+  } else if (run->orphaned) {
+    snprintf(line, sizeof line, "the minder of the command was killed, and dibs ended the command");
+  } else if (run->lost || run->late) {
+    snprintf(line, sizeof line, "the claim ended before the command, and dibs ended the command");
+  } else if (run->overtime) {
+    dibs__duration_write(max, sizeof max, run->max_ms);
+    snprintf(line, sizeof line, "the command ran longer than --max %s, and dibs ended it", max);
+  } else {
+    verdict = judge_status(job, reply, line, sizeof line);
+  }
+  write_text(job, line, reply->text);
+  return verdict;
+}
+
+/* ---- Running it ---- */
+
+static int64_t claim_left(const struct run *run) {
+  return dibs_task_left_ms(((const struct job *)(const void *)run)->task);
+}
+
+static size_t take_place(struct crew *crew) {
+  size_t i = 0;
+  dibs__mutex_lock(&crew->lock);
+  while (i + 1 < crew->count && crew->places[i].taken) i++; /* there are as many places as threads */
+  crew->places[i].taken = true;
+  dibs__mutex_unlock(&crew->lock);
+  return i;
+}
+
+static void leave_place(struct crew *crew, size_t place) {
+  dibs__mutex_lock(&crew->lock);
+  crew->places[place].taken = false;
+  dibs__mutex_unlock(&crew->lock);
+}
+
+/* false, and errno: nothing was started. */
+static bool start_minder(struct job *job) {
+  int ends[2] = {-1, -1};
+  int in = payload_file(job->task);
+  int file = open(job->phase_file, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  bool fine = in >= 0 && file >= 0 && pipe2(ends, O_CLOEXEC) == 0 && fcntl(ends[0], F_SETFL, O_NONBLOCK) == 0;
+  if (fine) {
+    job->tail.from = ends[0];
+    fine = dibs__cli_starter_request(&job->crew->places[job->place].starter, in, ends[1], &job->run.minder);
+    if (!fine && errno == EPIPE) job->crew->broken = true;
+  }
+  int error = errno;
+  if (in >= 0) close(in);
+  if (file >= 0) close(file);
+  if (ends[1] >= 0) close(ends[1]);
+  errno = error;
+  return fine;
+}
+
+static dibs_verdict run_job(struct job *job, dibs_work_reply *reply) {
+  char environment[MINDER_TEXT_MAX];
+  struct run *run = &job->run;
+  run->began = dibs__tick_now();
+  if (run->alarm < 0 || !start_minder(job)) {
+    dibs__cli_note(run->globals, "cannot start a command for task %" PRIu64 ": %s; the task is given back",
+                   job->task->nr, strerror(errno));
+    return DIBS_END_RELEASE;
+  }
+  size_t length = job_environment(job, environment);
+  dibs__cli_run_loop(run, environment, length);
+  dibs__cli_tail_read(&job->tail);
+  return judge(job, reply);
+}
+
+static void tell(const struct job *job, dibs_verdict verdict, const dibs_work_reply *reply) {
+  static const char *const words[] = {
+      [DIBS_END_DONE] = "done",   [DIBS_END_NEXT] = "again",  [DIBS_END_WAIT] = "waits",
+      [DIBS_END_FAIL] = "failed", [DIBS_END_DEAD] = "failed", [DIBS_END_RELEASE] = "given back"};
+  char took[24];
+  dibs__duration_write(took, sizeof took, dibs__tick_left_ms(job->run.began, dibs__tick_now()));
+  bool bad = verdict == DIBS_END_FAIL || verdict == DIBS_END_DEAD;
+  int line = bad ? (int)strcspn(reply->text, "\n") : 0;
+  dibs__cli_note(job->run.globals, "task %" PRIu64 ": %s%s%s after %s%s%.*s", job->task->nr, words[verdict],
+                 reply->phase[0] != '\0' ? ", next phase " : "", reply->phase, took, bad ? ": " : "", line,
+                 reply->text);
+}
+
+dibs_verdict dibs__cli_job(dibs_task *task, dibs_work_reply *reply, void *user) {
+  struct crew *crew = user;
+  uint64_t nth = atomic_fetch_add(&crew->begun, 1) + 1;
+  if (crew->broken || (crew->max_tasks > 0 && nth > crew->max_tasks)) return DIBS_END_RELEASE;
+  struct job job = {.crew = crew, .task = task, .tail = {.from = -1}, .place = take_place(crew)};
+  job.run = (struct run){.globals = crew->globals,
+                         .name = crew->kind,
+                         .argv = crew->argv,
+                         .options = {.ttl_ms = crew->timeout_ms},
+                         .grace_ms = dibs__cli_run_grace(crew->timeout_ms),
+                         .max_ms = crew->max_ms,
+                         .signals = {.fd = -1},
+                         .minder = {-1, -1},
+                         .alarm = dibs__cli_alarm_open(),
+                         .tty = -1,
+                         .out = -1,
+                         .err = -1,
+                         .left_ms = claim_left,
+                         .tail = &job.tail,
+                         .orphans = crew->places[job.place].starter.pid,
+                         .end_fd = crew->end_fd};
+  snprintf(job.phase_file, sizeof job.phase_file, "%s/%zu", crew->folder, job.place);
+  dibs_verdict verdict = run_job(&job, reply);
+  if (crew->tells) tell(&job, verdict, reply);
+  if (job.run.minder.fd >= 0) close(job.run.minder.fd);
+  if (job.run.alarm >= 0) close(job.run.alarm);
+  if (job.tail.from >= 0) close(job.tail.from);
+  leave_place(crew, job.place);
+  if (crew->broken || nth == crew->max_tasks) dibs__notifier_raise(crew->wake_fd);
+  return verdict;
+}
