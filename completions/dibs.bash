@@ -19,8 +19,9 @@ _dibs() {
   local cur prev word command='' before=0
   cur=${COMP_WORDS[COMP_CWORD]}
   prev=${COMP_WORDS[COMP_CWORD - 1]}
-  local commands='run lock unlock renew ls show break watch record stock once flag tier stats doctor bench lab help version'
+  local commands='run lock unlock renew ls show break watch record stock once task dead worker flag tier stats doctor bench lab help version'
   local strategies='coalesced atomic pessimistic optimistic named fenced child-first none'
+  local states='ready claimed waiting blocked parked done dead cancelled arrived unfinished finished'
   local globals='--store --json --quiet --owner --help'
   local i
   for ((i = 1; i < COMP_CWORD; i++)); do
@@ -34,6 +35,7 @@ _dibs() {
     fi
     case $word in
       --keep) [[ $command == lab ]] || ((i++)) ;; # a flag of the lab
+      --kind | --phase | --key | --unique | --delay | --priority | --tries | --state | --older | --error | --rate | --running | --paused | --jobs | --exec | --timeout | --drain | --max-tasks) ((i++)) ;;
       --claim | --strategy | --table | --if | --percent) ((i++)) ;;
       --store | --owner | --ttl | --wait | --slots | --grace | --at-least | --max | --interval | --count | --rounds | --seconds | --calm | --only | --out | --users | --strategies | --seats | --rows | --processes | --floor | --upset | --html) ((i++)) ;;
       -*) ;;
@@ -42,19 +44,23 @@ _dibs() {
         ;;
     esac
   done
-  if [[ $prev == --keep && $command == once ]]; then
+  if [[ $prev == --keep && $command != lab ]]; then
     mapfile -t COMPREPLY < <(compgen -W '1h 24h 168h 720h' -- "$cur")
     return
   fi
   case $prev in
     --store) COMPREPLY=(); mapfile -t COMPREPLY < <(compgen -W 'sqlite:/// memory:' -- "$cur"); return ;;
-    --ttl | --wait | --grace | --at-least | --max | --interval) mapfile -t COMPREPLY < <(compgen -W '500ms 10s 30s 2m 1h' -- "$cur"); return ;;
+    --ttl | --wait | --grace | --at-least | --max | --interval | --delay | --older | --timeout | --drain) mapfile -t COMPREPLY < <(compgen -W '500ms 10s 30s 2m 1h' -- "$cur"); return ;;
     --out | --html | --floor) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
     --strategies) COMPREPLY=(); mapfile -t COMPREPLY < <(compgen -W "$strategies" -- "$cur"); return ;;
     --users | --seats | --rows | --processes) COMPREPLY=(); return ;;
     --table) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
     --strategy) COMPREPLY=(); mapfile -t COMPREPLY < <(compgen -W 'coalesced atomic pessimistic optimistic named fenced' -- "$cur"); return ;;
     --claim) COMPREPLY=(); return ;;
+    --state) mapfile -t COMPREPLY < <(compgen -W "$states" -- "$cur"); return ;;
+    --paused) mapfile -t COMPREPLY < <(compgen -W 'on off' -- "$cur"); return ;;
+    --exec) mapfile -t COMPREPLY < <(compgen -c -- "$cur"); return ;;
+    --kind | --phase | --key | --unique | --priority | --tries | --error | --rate | --running | --jobs | --max-tasks) COMPREPLY=(); return ;;
     --percent) mapfile -t COMPREPLY < <(compgen -W '0 1 10 50 100' -- "$cur"); return ;;
     --owner | --if | --slots | --count | --rounds | --seconds | --calm | --only) COMPREPLY=(); return ;;
   esac
@@ -67,6 +73,9 @@ _dibs() {
     watch) options='--interval --count' ;;
     record) options='--table --if --create --force' ;;
     stock) options='--claim --partial --strategy --wait --table' ;;
+    task) options='--kind --phase --key --unique --delay --priority --tries --state --older --error --dry-run --rate --count --running --paused --keep --wait' ;;
+    dead) options='--kind --phase --key --older --error --dry-run --rate --count' ;;
+    worker) options='--kind --phase --jobs --exec --timeout --max --drain --once --max-tasks --verbose --' ;;
     flag) options='--percent' ;;
     tier) options='--force' ;;
     stats | doctor) options='--probe' ;;
@@ -87,6 +96,8 @@ _dibs() {
     record:0) mapfile -t COMPREPLY < <(compgen -W 'get put rm' -- "$cur") ;;
     stock:1) [[ $prev == table ]] && mapfile -t COMPREPLY < <(compgen -W 'sqlite postgres mysql' -- "$cur") ;;
     stock:0) mapfile -t COMPREPLY < <(compgen -W 'set take give show table' -- "$cur") ;;
+    task:0) mapfile -t COMPREPLY < <(compgen -W 'add ls show retry cancel purge counts kind' -- "$cur") ;;
+    dead:0) mapfile -t COMPREPLY < <(compgen -W 'ls show requeue purge' -- "$cur") ;;
     flag:0) mapfile -t COMPREPLY < <(compgen -W 'ls get set' -- "$cur") ;;
     flag:1) _dibs_flags ;;
     flag:2) mapfile -t COMPREPLY < <(compgen -W 'on off' -- "$cur") ;;

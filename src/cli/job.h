@@ -9,8 +9,8 @@
 
 #include <stdatomic.h>
 
-/* The exit status of the command is its verdict.  75 is EX_TEMPFAIL of sysexits.h.  The others belong to no shell, not
- * to dibs, not to sysexits.h, and neither to common programs nor to errno, with which Perl's die exits. */
+/* The exit status of the command is its verdict.  75 is EX_TEMPFAIL.  The others belong neither to shells, nor to dibs,
+ * nor to the statuses of sendmail, nor to common programs, nor to errno, with which Perl's die exits. */
 enum { JOB_DONE = 0, JOB_WAIT = 75, JOB_AGAIN = 85, JOB_NEXT = 86, JOB_DEAD = 87 };
 
 struct crew {

@@ -307,7 +307,7 @@ static bool receive_descriptors(int fd, int fds[STARTER_FDS]) {
   return true;
 }
 
-/* The kernel reaps the minders: nobody asks for their status.  It adopts what a killed minder leaves, so that dibs
+/* The kernel reaps the minders: nobody waits for their status.  It adopts what a killed minder leaves, so that dibs
  * finds that below it. */
 static _Noreturn void start_minders(const struct minder_plan *plan, int from) {
   int fds[STARTER_FDS], dibs = STDERR_FILENO + 1;

@@ -175,7 +175,7 @@ struct tail {
   uint64_t length; /* of all that was read */
   char ring[TAIL_MAX];
 };
-/* Reads what is there. */
+/* Reads what has arrived. */
 void dibs__cli_tail_read(struct tail *tail);
 
 struct run {
@@ -231,7 +231,7 @@ int dibs__cli_run_command(struct run *run);
 /* The same with an environment of the caller's: "K=V" and "K=" (remove K), each with its NUL.  run->minder, alarm and
  * began are set. */
 void dibs__cli_run_loop(struct run *run, const char *environment, size_t length);
-/* Appends a string to such an environment; one that does not fit is left out. */
+/* Appends a string to such an environment; a string that does not fit is left out. */
 void dibs__cli_run_variable(char to[MINDER_TEXT_MAX], size_t *length, const char *key, const char *value);
 /* "the command exited with 3". */
 void dibs__cli_run_describe(char *to, size_t size, int status);
