@@ -39,11 +39,11 @@ task_op run_task(struct party *p, task_op op) {
   return op;
 }
 
-bool sent_task(struct party *p, task_op *op, bool keeps) {
+uint32_t sent_task(struct party *p, task_op *op, bool keeps) {
   const struct dibs__driver *driver = store_of(p)->driver;
   struct dibs__op *ops[] = {&op->op};
   dibs__tick by = patience();
-  while (dibs__tick_before(dibs__tick_now(), by)) {
+  for (uint32_t sent = 1; dibs__tick_before(dibs__tick_now(), by); sent++) {
     op->op.status = DIBS_UNKNOWN;
     op->got = NULL;
     op->op.by = by;
@@ -51,14 +51,14 @@ bool sent_task(struct party *p, task_op *op, bool keeps) {
     dibs__status run = p->session ? driver->run(p->session, ops, 1, by, &p->reported) : DIBS_UNAVAILABLE;
     if (run == DIBS_OK && op->op.status != DIBS_UNKNOWN && op->op.status != DIBS_UNAVAILABLE) {
       if (!keeps) dibs__op_free_answer(&op->op);
-      return true;
+      return sent;
     }
     if (!p->reported.dead && p->session) continue;
     if (p->session) driver->disconnect(p->session);
     p->session = NULL;
     (void)driver->connect(store_of(p), by, &p->session, &p->identity, &p->reported);
   }
-  return false;
+  return 0;
 }
 
 /* ---- ADD ---- */

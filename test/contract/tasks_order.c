@@ -39,6 +39,7 @@ static void R67_claims_go_by_the_instant_from_which_they_were_ready(void **state
   uint64_t c = added(p, "k", .priority = -1);
   dibs__nap_ms(3 * TASK_SHORT_MS + 5);
   uint64_t d = added(p, "k");
+  dibs__nap_ms(2); /* so that the claim is at a later instant */
   expect_claimed(claimed(p, "k", .most = 9), 3, (const uint64_t[]){a, d, c});
 }
 
@@ -49,6 +50,7 @@ static void R67_a_late_claim_is_ready_since_its_end(void **state) {
   expect_one(claimed(p, "k", .timeout_ms = TASK_SHORT_MS), late);
   dibs__nap_ms(TASK_SHORT_MS + 5);
   uint64_t other = added(p, "k");
+  dibs__nap_ms(2); /* so that the claim is at a later instant */
   expect_claimed(claimed(p, "k", .most = 2), 2, (const uint64_t[]){late, other});
 }
 
@@ -243,6 +245,19 @@ static void R69_a_paused_kind_gives_nothing(void **state) {
   expect_one(claimed(q, "k"), nr);
 }
 
+/* A person who looks at the paused kind sees which claims were lost. */
+static void R69_claims_of_a_paused_kind_end(void **state) {
+  (void)state;
+  struct party *p = task_party();
+  uint64_t nr = added(p, "k");
+  expect_one(claimed(p, "k", .timeout_ms = TASK_SHORT_MS), nr);
+  set_kind(p, "k", 0, true, -1);
+  dibs__nap_ms(TASK_SHORT_MS + 5);
+  expect_none_claimed(claimed(p, "k"));
+  assert_int_equal(state_of(p, nr), DIBS__TASK_READY);
+  assert_int_equal(row_of(p, nr).fails, 1);
+}
+
 /* ---- R74 ---- */
 
 enum { CROWD = 1000, MEASURED = 60 };
@@ -313,6 +328,7 @@ static const struct CMUnitTest contract_tasks_order_cases[] = {
     CASE(R69_a_kind_has_at_most_as_many_claims_as_its_limit),
     CASE(R69_a_claim_whose_time_is_over_does_not_count),
     CASE(R69_a_paused_kind_gives_nothing),
+    CASE(R69_claims_of_a_paused_kind_end),
     CASE(R74_a_claim_costs_the_same_beside_many_others),
 };
 CONTRACT_TESTS(contract_tasks_order);
