@@ -353,7 +353,10 @@ static sql_rc add_items(struct adding *a) {
     dibs__sql_rollback(w);
     if (dibs__sql_dead(w)) return DIBS__SQL_FAILED;
     collect_items(a);
-    end = repeated ? read_repeat(a, &again) : mark_refused(a, a->items, a->count);
+    if (repeated)
+      end = read_repeat(a, &again);
+    else
+      end = mark_refused(a, a->items, a->count);
     if (end != DIBS__SQL_OK) return end;
   }
   return DIBS__SQL_OK;

@@ -228,6 +228,8 @@ static sql_rc change_found(struct dibs__sql_guard *g, task_op *op, struct found 
     if (end == DIBS__SQL_OK) end = dibs__task_go(g);
     if (end == DIBS__SQL_OK && !dibs__task_read_locked(g->wire, nth, &locked)) end = dibs__task_no_memory(g);
     for (size_t i = 0; i < locked.count; i++) change_going(op, &locked.rows[i], locked.now);
+    /* Before finished tasks are retried, which may block one of these. */
+    if (end == DIBS__SQL_OK) end = dibs__task_write_open(g, &locked);
   }
   if (end == DIBS__SQL_OK && f->finished_count) {
     if (op->change == DIBS__TASK_RETRY)
@@ -236,7 +238,7 @@ static sql_rc change_found(struct dibs__sql_guard *g, task_op *op, struct found 
       end = put_purge(g, f);
     for (size_t i = 0; i < f->finished_count && op->change == DIBS__TASK_PURGE; i++) count_changed(op, f->finished[i]);
   }
-  if (end == DIBS__SQL_OK) end = dibs__task_write(g, &locked);
+  if (end == DIBS__SQL_OK) end = dibs__task_commit(g);
   dibs__task_locked_free(&locked);
   return end;
 }

@@ -506,15 +506,15 @@ static int by_number(const void *x, const void *y) {
 /* The tasks that an earlier request with this id claimed and still has. */
 static sql_rc find_repeat(struct claiming *c) {
   value values[] = {dibs__task_text(c->op->kind), dibs__sql_number((int64_t)dibs__id_digest(c->op->id))};
-  sql_rc end = dibs__task_put(c->g, "SELECT " DIBS__TASK_COLUMNS ", payload" LAST_ERROR OF_STATE("2") " AND claim = $2",
+  sql_rc end = dibs__task_put(c->g,
+                              "SELECT " DIBS__TASK_COLUMNS ", payload" LAST_ERROR
+                              ", state, kind, owner" OF_STATE("2") " AND claim = $2 AND due > " NOW,
                               values, 2);
   if (end == DIBS__SQL_OK) end = dibs__task_go(c->g);
   row_t *rows;
   if (end != DIBS__SQL_OK) return end;
-  if (!dibs__task_read_rows(c->g->wire, 0, 1, false, c->op, &rows, &c->op->got_count))
-    return dibs__task_no_memory(c->g);
+  if (!dibs__task_read_rows(c->g->wire, 0, 1, true, c->op, &rows, &c->op->got_count)) return dibs__task_no_memory(c->g);
   c->op->got = rows;
-  for (uint32_t i = 0; i < c->op->got_count; i++) rows[i].state = DIBS__TASK_CLAIMED;
   if (c->op->got_count > 1) qsort(rows, c->op->got_count, sizeof *rows, by_number);
   return end;
 }

@@ -121,7 +121,9 @@ void dibs__task_continues(struct dibs__task_transition *t, int64_t delay_ms, int
 void dibs__task_fails(struct dibs__task_transition *t, uint32_t tries, int64_t due, int64_t now);
 void dibs__task_gives_up(struct dibs__task_transition *t, int64_t now);
 
-/* Writes the transitions, and makes the next task of each serial text ready whose task has finished; commits. */
+/* Writes the transitions, and makes the next task of each serial text ready whose task has finished. */
+enum dibs__sql_rc dibs__task_write_open(struct dibs__sql_guard *guard, const struct dibs__task_locked *locked);
+/* The same, and commits. */
 enum dibs__sql_rc dibs__task_write(struct dibs__sql_guard *guard, const struct dibs__task_locked *locked);
 
 /* ---- task_list.c ---- */

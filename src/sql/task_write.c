@@ -329,7 +329,7 @@ static sql_rc put_looks(struct dibs__sql_guard *g, struct passing *p, size_t cou
     end = dibs__task_put(g, "SELECT nr FROM dibs_task_serial WHERE kind = $1 AND serial = $2@{lock}", v, 2);
     if (end == DIBS__SQL_OK)
       end = dibs__task_put(g,
-                           "SELECT nr, since, priority, phase, @{now} FROM dibs_task@{queue}"
+                           "SELECT nr, since, priority, phase FROM dibs_task@{queue}"
                            " WHERE kind = $1 AND queue = $2 AND state = 4 ORDER BY rank, due, nr LIMIT 1@{lock}",
                            v, 2);
   }
@@ -344,12 +344,11 @@ struct passed {
   int64_t due, priority;
 };
 
-static struct passed read_look(const struct dibs__sql_wire *w, const struct passing *p) {
+static struct passed read_look(const struct dibs__sql_wire *w, const struct passing *p, int64_t now) {
   struct passed x = {.is_head = false};
   if (w->engine->rows(w, p->nth) == 0 || (uint64_t)number_at(w, p->nth, 0, 0) != p->of->nr) return x;
   x.is_head = true;
   if (w->engine->rows(w, p->nth + 1) == 0) return x;
-  int64_t now = number_at(w, p->nth + 1, 0, 4);
   x.nr = (uint64_t)number_at(w, p->nth + 1, 0, 0);
   x.due = number_at(w, p->nth + 1, 0, 1);
   x.ready = x.due <= now;
@@ -374,18 +373,18 @@ static sql_rc put_passed(struct dibs__sql_guard *g, const struct passing *p, con
                         task, 5);
 }
 
-static sql_rc pass_on(struct dibs__sql_guard *g, const struct passing *p, size_t count) {
+static sql_rc pass_on(struct dibs__sql_guard *g, const struct passing *p, size_t count, int64_t now) {
   struct passed *x = malloc(count * sizeof *x);
   if (!x) return dibs__task_no_memory(g);
-  for (size_t i = 0; i < count; i++) x[i] = read_look(g->wire, &p[i]);
+  for (size_t i = 0; i < count; i++) x[i] = read_look(g->wire, &p[i], now);
   sql_rc end = DIBS__SQL_OK;
   for (size_t i = 0; i < count && end == DIBS__SQL_OK; i++) end = put_passed(g, &p[i], &x[i]);
   free(x);
   return end;
 }
 
-sql_rc dibs__task_write(struct dibs__sql_guard *g, const locked_t *locked) {
-  if (locked->count == 0) return dibs__task_commit(g);
+sql_rc dibs__task_write_open(struct dibs__sql_guard *g, const locked_t *locked) {
+  if (locked->count == 0) return DIBS__SQL_OK;
   struct passing *passing = malloc(locked->count * sizeof *passing);
   if (!passing) return dibs__task_no_memory(g);
   size_t count = find_passing(locked, passing);
@@ -395,8 +394,13 @@ sql_rc dibs__task_write(struct dibs__sql_guard *g, const locked_t *locked) {
   if (end == DIBS__SQL_OK && count > 0) {
     end = put_looks(g, passing, count);
     if (end == DIBS__SQL_OK) end = dibs__task_go(g);
-    if (end == DIBS__SQL_OK) end = pass_on(g, passing, count);
+    if (end == DIBS__SQL_OK) end = pass_on(g, passing, count, locked->now);
   }
   free(passing);
+  return end;
+}
+
+sql_rc dibs__task_write(struct dibs__sql_guard *g, const locked_t *locked) {
+  sql_rc end = dibs__task_write_open(g, locked);
   return end == DIBS__SQL_OK ? dibs__task_commit(g) : end;
 }

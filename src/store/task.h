@@ -57,7 +57,7 @@ enum dibs__task_verb {
   DIBS__TASK_ADD,
   /* First ends the claims of `kind` whose time is over, also if it is paused; they are failed tries.  Then claims up to
    * `most` tasks of `kind`, in one of `phases` if any are given, for `timeout_ms`.  OK, also with none: `got`, in the
-   * order of R67 (with `again` by number), and with none `next_ms`. */
+   * order of R67, and with none `next_ms`.  With `again`, if the id has claims: only answers these, by number. */
   DIBS__TASK_CLAIM,
   /* The claims of items[] end `timeout_ms` from now; with a phase, the task is in this phase from now on.  OK: each
    * item has OK (`due_ms`), STALE or NOT_FOUND. */
@@ -141,7 +141,7 @@ struct dibs__task_row {
   dibs__fence fence; /* of its latest claim; 0: never claimed */
   dibs__str kind, phase, serial, unique, payload;
   dibs__str by;   /* who claimed it last */
-  dibs__str text; /* the latest error, or the result */
+  dibs__str text; /* the latest error, or the result; in CLAIM only of a task with failed tries */
   uint32_t state, attempts, fails, tries;
   int32_t priority;
   /* Since when it exists; until when it is claimed, waits or is kept (0: no end, and in another state). */

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SHRINKS_MAX = 250 };
+enum { SHRINK_MS = 60000 };
 
 static struct {
   const char *uri;
@@ -69,11 +69,12 @@ static void shrink_and_print(struct task_step steps[], struct task_verdict verdi
   struct task_step *fewer = calloc(args.steps, sizeof *fewer);
   struct task_verdict tried;
   size_t count = verdict.at + 1;
-  int tries = 0;
+  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), SHRINK_MS);
   assert_non_null(fewer);
   printf("seed %" PRIu64 ": step %zu: memory and %s differ: %s\n", args.seed, verdict.at, args.uri, verdict.text);
-  for (size_t chunk = count / 2; chunk > 0 && tries < SHRINKS_MAX; chunk /= 2)
-    for (size_t at = 0; at < count && tries < SHRINKS_MAX; tries++) {
+  (void)fflush(stdout);
+  for (size_t chunk = count / 2; chunk > 0; chunk /= 2)
+    for (size_t at = 0; at < count && dibs__tick_before(dibs__tick_now(), by);) {
       size_t end = at + chunk < count ? at + chunk : count, n = at + count - end;
       memcpy(fewer, steps, at * sizeof *steps);
       memcpy(fewer + at, steps + end, (count - end) * sizeof *steps);

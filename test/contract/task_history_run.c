@@ -43,7 +43,7 @@ static const char *const serials[] = {"", "", "s", "t"};
 static const char *const uniques[] = {"", "", "", "", "u", "v"};
 static const char *const texts[] = {"", "it failed", "no disk", "late"};
 static const char *const payloads[] = {"", "one", "two"};
-static const char *const parties[PARTIES] = {"first", "second"};
+static const char *const owners[] = {"first", "second"};
 static const char *const verdicts[] = {"done", "next", "wait", "fail", "dead", "give"};
 
 #define PICK(from, drawn) str_of((from)[(drawn) % (sizeof(from) / sizeof((from)[0]))])
@@ -125,7 +125,7 @@ static void make_claim(struct run *r, const struct task_step *s, struct pair *pa
     op->most = s->drawn[0] % 3 ? 1 : 1 + s->drawn[0] / 3 % HISTORY_ITEMS;
     op->id = id_of((int)(s->drawn[1] % IDS) + s->of * IDS);
     op->again = s->drawn[4] % 3 == 0;
-    op->by = str_of(parties[s->party]);
+    op->by = str_of(owners[s->drawn[1] % IDS % 2]); /* a repeat has the same */
     op->timeout_ms = s->drawn[5] % 6 == 0 ? SOON_MS : 3600000;
     op->phases = pair->phases;
     op->phase_count = count;
@@ -133,9 +133,11 @@ static void make_claim(struct run *r, const struct task_step *s, struct pair *pa
   (void)r;
 }
 
-/* Usually of a recent claim; two items of one operation are of two tasks. */
+/* Usually of a recent claim; two items of one operation are of two tasks.  A store may read its clock again for the
+ * next task of a serial text, so all items are done, or none of several is. */
 static void make_items(struct run *r, const struct task_step *s, struct pair *pair) {
   uint32_t count = 0, wanted = 1 + s->drawn[0] % 3;
+  bool all_done = s->drawn[2] % 3 == 0;
   for (uint32_t n = 0; n < wanted; n++) {
     const uint32_t *drawn = s->items[n];
     size_t back = r->claim_count < RECENT ? r->claim_count : RECENT;
@@ -149,6 +151,8 @@ static void make_items(struct run *r, const struct task_step *s, struct pair *pa
     for (int i = 0; i < 2; i++) {
       task_item *item = &pair->items[i][count];
       *item = (task_item){.nr = nr_of(r, i, claim.task), .fence = {claim.fence}, .verdict = drawn[3] % 6};
+      if (wanted > 1 && all_done) item->verdict = DIBS__TASK_END_DONE;
+      if (wanted > 1 && !all_done && item->verdict == DIBS__TASK_END_DONE) item->verdict = DIBS__TASK_END_NEXT;
       if (drawn[3] / 8 % 8 == 0) item->verdict = DIBS__TASK_END_GIVE + 1; /* invalid */
       item->phase = drawn[4] % 3 ? str_of("") : PICK(phases, drawn[4] / 3);
       item->text = PICK(texts, drawn[5]);
@@ -175,12 +179,16 @@ static void make_filter(struct run *r, const struct task_step *s, struct pair *p
     f->kind = op->kind;
     op->most = s->drawn[0] % 3 ? 1 + s->drawn[0] / 3 % 5 : DIBS__TASK_ITEMS;
     if (s->drawn[1] % 3 == 0) f->nr = nr_of(r, i, pick_task(r, s->drawn[2]));
+    f->states = DIBS__TASK_UNFINISHED | DIBS__TASK_FINISHED;
     if (s->drawn[1] % 3 == 1) f->states = states[s->drawn[2] % 8];
     if (s->drawn[3] % 6 == 0) f->after = nr_of(r, i, pick_task(r, s->drawn[2] / 8));
     if (s->drawn[3] / 6 % 6 == 0) f->phase = PICK(phases, s->drawn[4]);
     if (s->drawn[3] / 36 % 6 == 0) f->serial = PICK(serials, s->drawn[4] / 8);
     if (s->drawn[3] / 216 % 8 == 0) f->text = PICK(texts, s->drawn[4] / 64);
     op->change = s->drawn[5] % 3;
+    /* For the same reason: of one table. */
+    if (s->kind == STEP_CHANGE && op->change == DIBS__TASK_RETRY)
+      f->states = s->drawn[5] / 4 % 2 ? DIBS__TASK_UNFINISHED : DIBS__TASK_FINISHED;
     op->dry = s->drawn[6] % 4 == 0;
     op->payloads = s->drawn[6] % 2;
     op->errors = s->kind == STEP_ERRORS;
@@ -346,7 +354,8 @@ static void compare(struct run *r, const struct task_step *s, struct pair *pair)
 
 /* ---- A run ---- */
 
-/* What this step did is later than what the steps before did, in the ms of both stores. */
+/* New tasks are admitted soon, because they may be ARRIVED on one side only.  What this step did is later than what
+ * the steps before did, in the ms of both stores. */
 static void run_step(struct run *r, const struct task_step *s) {
   struct pair pair;
   make(r, s, &pair);
@@ -358,6 +367,9 @@ static void run_step(struct run *r, const struct task_step *s) {
   compare(r, s, &pair);
   for (int i = 0; i < 2; i++) dibs__op_free_answer(&pair.ops[i].op);
   if (s->kind < STEP_LIST) dibs__nap_ms(PAUSE_MS);
+  if (s->kind != STEP_ADD) return;
+  for (int i = 0; i < 2; i++) admit(r->sides[i].parties[s->party], r->kinds[s->of]);
+  dibs__nap_ms(PAUSE_MS);
 }
 
 /* In the end the stores have the same tasks. */

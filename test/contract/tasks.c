@@ -301,6 +301,18 @@ static void R64_a_claim_that_has_nothing_claims_anew(void **state) {
   if (!got.in_doubt) assert_int_equal(got.rows[0].fence.v, 2);
 }
 
+static void R64_a_late_claim_is_not_found_again(void **state) {
+  (void)state;
+  struct party *p = task_party();
+  uint64_t nr = added(p, "k");
+  expect_one(claimed(p, "k", .id = 7, .timeout_ms = TASK_SHORT_MS), nr);
+  dibs__nap_ms(TASK_SHORT_MS + 5);
+  struct claimed got = claimed(p, "k", .id = 7);
+  expect_one(got, nr);
+  assert_int_equal(got.rows[0].fence.v, 2);
+  assert_int_equal(got.rows[0].fails, 1);
+}
+
 static void R64_without_again_a_claim_takes_others(void **state) {
   (void)state;
   struct party *p = task_party();
@@ -479,6 +491,7 @@ static const struct CMUnitTest contract_tasks_cases[] = {
     CASE(R63_a_retried_task_remembers_its_end),
     CASE(R64_a_repeated_claim_finds_its_tasks),
     CASE(R64_a_claim_that_has_nothing_claims_anew),
+    CASE(R64_a_late_claim_is_not_found_again),
     CASE(R64_without_again_a_claim_takes_others),
     CASE(R65_an_add_with_a_token_is_done_once),
     CASE(R65_a_token_is_kept_for_its_time),

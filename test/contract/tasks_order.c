@@ -190,6 +190,27 @@ static void R68_a_retried_task_goes_by_its_number(void **state) {
   assert_int_equal(state_of(p, nrs[2]), DIBS__TASK_BLOCKED);
 }
 
+/* One operation retries both, and one of them runs. */
+static void R68_tasks_that_are_retried_together_keep_their_order(void **state) {
+  (void)state;
+  struct party *p = task_party();
+  uint64_t nrs[3];
+  added_many(p, "k", 3, (task_new){.serial = str_of("s")}, nrs);
+  admit(p, "k");
+  changed(p, DIBS__TASK_CANCEL, only(nrs[0]));
+  task_row got = claimed_in_time(p, "k", nrs[1]);
+  expect_status(ended(p, got, DIBS__TASK_END_WAIT, .delay_ms = TASK_LONG_MS), DIBS_OK);
+  changed(p, DIBS__TASK_RETRY, (struct dibs__task_filter){.kind = name_of("k")});
+  struct dibs__task_kind count = count_of(p, "k");
+  assert_int_equal(count.states[DIBS__TASK_READY], 1);
+  assert_int_equal(count.states[DIBS__TASK_BLOCKED], 2);
+  for (int i = 0; i < 3; i++) {
+    struct claimed one = claimed(p, "k", .most = 3);
+    expect_one(one, nrs[i]);
+    expect_status(ended(p, one.rows[0], DIBS__TASK_END_DONE), DIBS_OK);
+  }
+}
+
 /* ---- R69 ---- */
 
 static void R69_a_kind_has_at_most_as_many_claims_as_its_limit(void **state) {
@@ -325,6 +346,7 @@ static const struct CMUnitTest contract_tasks_order_cases[] = {
     CASE(R68_a_waiting_task_keeps_the_later_ones_waiting),
     CASE(R68_a_cancelled_task_blocks_nobody),
     CASE(R68_a_retried_task_goes_by_its_number),
+    CASE(R68_tasks_that_are_retried_together_keep_their_order),
     CASE(R69_a_kind_has_at_most_as_many_claims_as_its_limit),
     CASE(R69_a_claim_whose_time_is_over_does_not_count),
     CASE(R69_a_paused_kind_gives_nothing),

@@ -219,8 +219,6 @@ static bool make_rows(const task_op *op, task **rows, int64_t now) {
 }
 
 static void add_row(tasks *all, kind *k, struct dibs__task_new *n, task *row, int64_t now) {
-  n->nr = 0;
-  n->status = DIBS_INVALID;
   if (!row) return;
   const task *same = row->unique.len ? dibs__mem_task_of_unique(k, row->unique) : NULL;
   n->status = same ? DIBS_REPLAY : DIBS_OK;
@@ -231,7 +229,19 @@ static void add_row(tasks *all, kind *k, struct dibs__task_new *n, task *row, in
   n->nr = same ? same->nr : row->nr;
 }
 
+/* An ADD without a valid item does not use its token. */
+static bool refuse_items(const task_op *op) {
+  bool all_invalid = true;
+  for (uint32_t i = 0; i < op->count; i++) {
+    op->news[i].nr = 0;
+    op->news[i].status = DIBS_INVALID;
+    all_invalid = all_invalid && !new_valid(&op->news[i]);
+  }
+  return all_invalid;
+}
+
 static void run_add(tasks *all, task_op *op, int64_t now) {
+  if (refuse_items(op)) return;
   struct dibs__mem_token *token = op->token.len ? find_token(all, op->token, now) : NULL;
   if (token) {
     repeat_add(token, op);
@@ -288,13 +298,13 @@ static void let_time_pass(tasks *all, kind *k, int64_t now) {
 }
 
 /* Those that the id has from an earlier CLAIM. */
-static uint32_t find_claimed(const kind *k, const task_op *op, task **some) {
+static uint32_t find_claimed(const kind *k, const task_op *op, int64_t now, task **some) {
   task before = {.claim = dibs__id_digest(op->id)};
   uint32_t count = 0;
   for (task *t = &before; count < DIBS__TASK_ITEMS;) {
     t = dibs__mem_order_next(k->claims, t, DIBS__MEM_BY_CLAIM);
     if (!t || t->claim != before.claim) break;
-    some[count++] = t;
+    if (t->due > now) some[count++] = t;
   }
   return count;
 }
@@ -347,9 +357,9 @@ static void run_claim(tasks *all, task_op *op, int64_t now) {
   task *some[DIBS__TASK_ITEMS];
   kind *k = dibs__mem_kind_find(all, op->kind);
   if (!k) return;
-  let_time_pass(all, k, now);
-  uint32_t count = op->again ? find_claimed(k, op, some) : 0;
+  uint32_t count = op->again ? find_claimed(k, op, now, some) : 0;
   bool fresh = count == 0;
+  if (fresh) let_time_pass(all, k, now);
   if (fresh) count = pick_ready(k, op, some);
   const task *next = dibs__mem_order_first(k->timed, DIBS__MEM_BY_TURN);
   if (count == 0) {
@@ -364,6 +374,9 @@ static void run_claim(tasks *all, task_op *op, int64_t now) {
   op->got_count = count;
   for (uint32_t i = 0; i < count && fresh; i++) dibs__mem_task_claim(all, some[i], op, now);
   dibs__mem_task_rows_fill(op->got, some, count, true);
+  struct dibs__task_row *rows = op->got;
+  for (uint32_t i = 0; i < count; i++)
+    if (rows[i].fails == 0) rows[i].text = dibs__str_of("", 0);
 }
 
 /* ---- EXTEND, END ---- */

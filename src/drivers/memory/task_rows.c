@@ -361,6 +361,10 @@ void dibs__mem_task_give_up(tasks *all, task *t, int64_t now) {
 void dibs__mem_task_retry(tasks *all, task *t, int64_t now) {
   t->fails = 0;
   t->at = now;
+  if (t->state == DIBS__TASK_BLOCKED) { /* an earlier one was retried in the same operation */
+    t->due = now;
+    return;
+  }
   if (!finished(t->state)) {
     dibs__mem_task_ready(all, t, now);
     return;
