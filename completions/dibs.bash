@@ -19,7 +19,7 @@ _dibs() {
   local cur prev word command='' before=0
   cur=${COMP_WORDS[COMP_CWORD]}
   prev=${COMP_WORDS[COMP_CWORD - 1]}
-  local commands='run lock unlock renew ls show break watch record stock once task dead worker flag tier stats doctor bench lab help version'
+  local commands='run lock unlock renew ls show break watch record stock once task dead worker relay flag tier stats doctor bench lab help version'
   local strategies='coalesced atomic pessimistic optimistic named fenced child-first none'
   local states='ready claimed waiting blocked parked done dead cancelled arrived unfinished finished'
   local globals='--store --json --quiet --owner --help'
@@ -37,6 +37,7 @@ _dibs() {
       --keep) [[ $command == lab ]] || ((i++)) ;; # a flag of the lab
       --kind | --phase | --key | --unique | --delay | --priority | --tries | --state | --older | --error | --rate | --running | --paused | --jobs | --exec | --timeout | --drain | --max-tasks) ((i++)) ;;
       --claim | --strategy | --table | --if | --percent) ((i++)) ;;
+      --to | --header | --ca | --batch) ((i++)) ;;
       --store | --owner | --ttl | --wait | --slots | --grace | --at-least | --max | --interval | --count | --rounds | --seconds | --calm | --only | --out | --users | --strategies | --seats | --rows | --processes | --floor | --upset | --html) ((i++)) ;;
       -*) ;;
       *)
@@ -61,6 +62,9 @@ _dibs() {
     --paused) mapfile -t COMPREPLY < <(compgen -W 'on off' -- "$cur"); return ;;
     --exec) mapfile -t COMPREPLY < <(compgen -c -- "$cur"); return ;;
     --kind | --phase | --key | --unique | --priority | --tries | --error | --rate | --running | --jobs | --max-tasks) COMPREPLY=(); return ;;
+    --ca) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
+    --timeout) mapfile -t COMPREPLY < <(compgen -W '2s 10s 30s' -- "$cur"); return ;;
+    --to | --header | --batch) COMPREPLY=(); return ;;
     --percent) mapfile -t COMPREPLY < <(compgen -W '0 1 10 50 100' -- "$cur"); return ;;
     --owner | --if | --slots | --count | --rounds | --seconds | --calm | --only) COMPREPLY=(); return ;;
   esac
@@ -80,6 +84,7 @@ _dibs() {
     tier) options='--force' ;;
     stats | doctor) options='--probe' ;;
     once) options='--keep --wait --try --ttl --grace --retry --forget --' ;;
+    relay) options='--to --exec --stdout --header --ca --jobs --timeout --tries --batch --ttl --once' ;;
     bench) options='--rounds --seconds --calm --only --floor --upset --smoke --out' ;;
     lab) options='--users --strategies --seconds --seats --rows --rounds --processes --floor --ttl --html --keep --strict' ;;
   esac

@@ -3,7 +3,7 @@
 function __dibs_names
     dibs ls --json 2>/dev/null | string replace -ra '\},\{' "}\n{" | string match -rg '"name":"([^"\\\\]*)"' | sort -u
 end
-set -l commands run lock unlock renew ls show break watch record stock once task dead worker flag tier stats doctor bench lab help version
+set -l commands run lock unlock renew ls show break watch record stock once task dead worker relay flag tier stats doctor bench lab help version
 set -l first "not __fish_seen_subcommand_from $commands"
 set -l times '500ms 10s 30s 2m 1h'
 
@@ -22,6 +22,7 @@ complete -c dibs -n $first -a once -d 'run a command once for a key, and repeat 
 complete -c dibs -n $first -a task -d 'add, list and change tasks'
 complete -c dibs -n $first -a dead -d 'list, retry and purge tasks that failed for good'
 complete -c dibs -n $first -a worker -d 'run a command for each task of a kind'
+complete -c dibs -n $first -a relay -d 'deliver the messages of an outbox'
 complete -c dibs -n $first -a flag -d 'control how a store of several tiers uses them'
 complete -c dibs -n $first -a tier -d 'show and control the tiers of a store'
 complete -c dibs -n $first -a stats -d 'print the counts of all clients, and the cost of a lease'
@@ -37,7 +38,7 @@ complete -c dibs -l quiet -d 'no message for plain answers'
 complete -c dibs -l owner -x -d 'the owner that other people see'
 complete -c dibs -s h -l help -d 'print the help of the command'
 
-complete -c dibs -n '__fish_seen_subcommand_from run lock renew once' -l ttl -x -a "$times" -d 'how long the lease lasts'
+complete -c dibs -n '__fish_seen_subcommand_from run lock renew once relay' -l ttl -x -a "$times" -d 'how long the lease lasts'
 complete -c dibs -n '__fish_seen_subcommand_from run lock break stock once task' -l wait -x -a "$times" -d 'how long to wait'
 complete -c dibs -n '__fish_seen_subcommand_from run lock once' -l try -d 'do not wait'
 complete -c dibs -n '__fish_seen_subcommand_from run lock' -l shared -d 'acquire as one of many readers'
@@ -76,13 +77,20 @@ complete -c dibs -n '__fish_seen_subcommand_from task' -l tries -x -d 'how often
 complete -c dibs -n '__fish_seen_subcommand_from task' -l state -x -a 'ready claimed waiting blocked parked done dead cancelled arrived unfinished finished' -d 'in this state'
 complete -c dibs -n '__fish_seen_subcommand_from task' -l running -x -d 'at most N of the kind run at one time'
 complete -c dibs -n '__fish_seen_subcommand_from task' -l paused -x -a 'on off' -d 'no task of the kind is begun'
-complete -c dibs -n '__fish_seen_subcommand_from worker' -l jobs -x -d 'how many tasks run at one time'
-complete -c dibs -n '__fish_seen_subcommand_from worker' -l exec -r -d 'the command, for sh -c'
+complete -c dibs -n '__fish_seen_subcommand_from worker relay' -l jobs -x -d 'how many tasks run at one time'
+complete -c dibs -n '__fish_seen_subcommand_from worker relay' -l exec -r -d 'the command, for sh -c'
 complete -c dibs -n '__fish_seen_subcommand_from worker' -l timeout -x -a "$times" -d 'how long a claim lasts without extension'
 complete -c dibs -n '__fish_seen_subcommand_from worker' -l drain -x -a "$times" -d 'how long running commands may take to end'
-complete -c dibs -n '__fish_seen_subcommand_from worker' -l once -d 'do what is ready, then end'
+complete -c dibs -n '__fish_seen_subcommand_from worker relay' -l once -d 'do what is ready, then end'
 complete -c dibs -n '__fish_seen_subcommand_from worker' -l max-tasks -x -d 'end after N tasks'
 complete -c dibs -n '__fish_seen_subcommand_from worker' -l verbose -d 'a line for each task'
+complete -c dibs -n '__fish_seen_subcommand_from relay' -l to -x -d 'send each message to this URL, by POST'
+complete -c dibs -n '__fish_seen_subcommand_from relay' -l stdout -d 'print each message as a line of JSON'
+complete -c dibs -n '__fish_seen_subcommand_from relay' -l header -r -d 'a header line, or @FILE with such lines'
+complete -c dibs -n '__fish_seen_subcommand_from relay' -l ca -r -d 'the certificates that sign the receiver\'s'
+complete -c dibs -n '__fish_seen_subcommand_from relay' -l timeout -x -a '2s 10s 30s' -d 'how long one request may take'
+complete -c dibs -n '__fish_seen_subcommand_from relay' -l tries -x -d 'how often one may fail'
+complete -c dibs -n '__fish_seen_subcommand_from relay' -l batch -x -d 'how many to claim in advance'
 complete -c dibs -n '__fish_seen_subcommand_from bench' -l rounds -x -d 'alternating rounds'
 complete -c dibs -n '__fish_seen_subcommand_from bench' -l seconds -x -d 'of each side in each round'
 complete -c dibs -n '__fish_seen_subcommand_from bench' -l calm -x -d 'run noisy rounds again'

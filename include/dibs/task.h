@@ -102,7 +102,8 @@ typedef struct dibs_task {
   uint32_t fails;    /* failed tries up to now */
   uint32_t tries;    /* how many there may be */
   int32_t priority;
-  int64_t age_ms; /* since it was added, when it was claimed */
+  int64_t age_ms;  /* since it was added, when it was claimed */
+  int64_t made_ms; /* when it was added, in ms since 1970, by the store's clock */
 } dibs_task;
 
 typedef struct dibs_claim_options {
@@ -184,10 +185,11 @@ typedef struct dibs_task_end {
   size_t size;
   dibs_task *task;
   dibs_verdict verdict;
-  uint32_t reserved; /* zero */
+  uint32_t tries;    /* FAIL: how often it may fail; 0: as the task has it */
   const char *phase; /* NEXT; NULL: unchanged */
   const char *text;  /* DONE, FAIL, DEAD */
   int64_t delay_ms;  /* WAIT, FAIL: the pause; negative: as dibs_task_relock with -1, and dibs_task_fail, have it */
+  int64_t least_ms;  /* FAIL, with a negative delay_ms: the random pause begins after this one */
   /* Answer: as that of the call for one task. */
   dibs_status status;
 } dibs_task_end;
@@ -210,6 +212,9 @@ typedef struct dibs_worker dibs_worker;
 typedef struct dibs_work_reply {
   size_t size;
   int64_t delay_ms;                  /* as in dibs_task_end */
+  int64_t least_ms;                  /* as in dibs_task_end */
+  uint32_t tries;                    /* as in dibs_task_end */
+  uint32_t reserved;                 /* zero */
   char phase[DIBS_NAME_MAX + 1];     /* NEXT; "": unchanged */
   char text[DIBS_TASK_TEXT_MAX + 1]; /* DONE, FAIL, DEAD: for people */
 } dibs_work_reply;

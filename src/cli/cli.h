@@ -86,7 +86,14 @@ struct cli_globals {
   X(drain, "drain", DURATION, "TIME", "how long running commands may take to end (30s)", 0, CLI_KEEP_MAX_MS, drain_ms) \
   X(once, "once", FLAG, "", "do what is ready, then end", 0, 0, once)                                                  \
   X(max_tasks, "max-tasks", COUNT, "N", "end after N tasks", 1, INT64_C(1000000000), max_tasks)                        \
-  X(verbose, "verbose", FLAG, "", "a line for each task, also if standard error is no terminal", 0, 0, verbose)
+  X(verbose, "verbose", FLAG, "", "a line for each task, also if standard error is no terminal", 0, 0, verbose)        \
+  X(to, "to", TEXT, "URL", "send each message to this URL, by POST", 0, 0, to)                                         \
+  X(lines, "stdout", FLAG, "", "print each message as a line of JSON", 0, 0, lines)                                    \
+  X(header, "header", LIST, "TEXT", "a header line for --to, or @FILE with such lines; may be repeated", 0, 0,         \
+    headers)                                                                                                           \
+  X(ca, "ca", TEXT, "FILE", "the certificates that sign the receiver's (those of the system)", 0, 0, ca)               \
+  X(batch, "batch", COUNT, "N", "how many messages to claim in advance (--jobs; --stdout: 1000)", 1, DIBS_TASKS_MAX,   \
+    batch)
 
 enum {
 #define CLI__OPTION_ENUM(word, name, kind, arg, help, least, most, field) CLI_OPT_##word,
@@ -98,7 +105,7 @@ enum {
 _Static_assert(CLI_OPT_COUNT <= 64, "the options of a command are bits");
 #define CLI_TAKES_GLOBALS (CLI_TAKES(store) | CLI_TAKES(json) | CLI_TAKES(quiet) | CLI_TAKES(owner) | CLI_TAKES(help))
 
-enum cli_kind { CLI_FLAG, CLI_TEXT, CLI_DURATION, CLI_COUNT };
+enum cli_kind { CLI_FLAG, CLI_TEXT, CLI_DURATION, CLI_COUNT, CLI_LIST };
 struct cli_option {
   const char *name; /* without the dashes */
   enum cli_kind kind;
@@ -108,17 +115,25 @@ struct cli_option {
 };
 extern const struct cli_option dibs__cli_options[CLI_OPT_COUNT];
 
+/* The words of an option that may be repeated, NULL at the end. */
+enum { CLI_WORDS_MAX = 32 };
+struct cli_words {
+  const char *word[CLI_WORDS_MAX + 1];
+};
+
 /* The options of a call; durations and numbers are CLI_UNSET if they are missing. */
 struct cli_values {
   struct cli_globals globals;
   int64_t ttl_ms, wait_ms, grace_ms, at_least_ms, max_ms, interval_ms, slots, count, keep_ms, percent;
-  int64_t delay_ms, tries, older_ms, rate, running, jobs, timeout_ms, drain_ms, max_tasks;
+  int64_t delay_ms, tries, older_ms, rate, running, jobs, timeout_ms, drain_ms, max_tasks, batch;
   const char *claim, *strategy;
   const char *table, *if_version;
   const char *kind, *phase, *key, *unique, *priority, *state, *error, *paused, *exec;
+  const char *to, *ca;
+  struct cli_words headers;
   bool create, force, probe;
   bool help, try_once, shared, now, retry, forget, partial, reenter;
-  bool dry_run, once, verbose;
+  bool dry_run, once, verbose, lines;
 };
 
 enum { CLI_POS_MAX = 2 + DIBS_COLUMNS_MAX };
@@ -175,6 +190,7 @@ int dibs__cli_once(struct cli_call *call);
 int dibs__cli_task(struct cli_call *call);
 int dibs__cli_dead(struct cli_call *call);
 int dibs__cli_worker(struct cli_call *call);
+int dibs__cli_relay(struct cli_call *call);
 int dibs__cli_flag(struct cli_call *call);
 int dibs__cli_tier(struct cli_call *call);
 int dibs__cli_stats(struct cli_call *call);
@@ -285,6 +301,7 @@ void dibs__cli_json_close(struct cli_json *json, char bracket);
 void dibs__cli_json_text(struct cli_json *json, const char *key, const char *text); /* NULL: null */
 /* The same with a length: a NUL byte becomes \u0000, bytes that are not UTF-8 become \ufffd. */
 void dibs__cli_json_bytes(struct cli_json *json, const char *key, const char *text, size_t length);
+void dibs__cli_json_base64(struct cli_json *json, const char *key, const char *bytes, size_t length);
 void dibs__cli_json_int(struct cli_json *json, const char *key, int64_t number);
 void dibs__cli_json_uint(struct cli_json *json, const char *key, uint64_t number);
 /* null unless it is known, because 0 would be a value. */

@@ -163,6 +163,23 @@ const struct cli_command dibs__cli_commands[] = {
      "running commands for --drain, ends the others and gives their tasks back, and exits\n"
      "with 0.\n",
      "dibs worker --kind mail --jobs 4 --exec ./send-mail"},
+    {"relay", "KIND", "deliver the messages of an outbox",
+     CLI_TAKES(to) | CLI_TAKES(exec) | CLI_TAKES(lines) | CLI_TAKES(header) | CLI_TAKES(ca) | CLI_TAKES(jobs) |
+         CLI_TAKES(batch) | CLI_TAKES(tries) | CLI_TAKES(timeout) | CLI_TAKES(ttl) | CLI_TAKES(once),
+     MAY_ALWAYS, 1, 1, false, false, dibs__cli_relay,
+     "A message is a task of the kind KIND, which a program added in a transaction of\n"
+     "its own.  Delivers each at least once; those with the same key in their order.\n"
+     "--to URL   by HTTP, with the headers Idempotency-Key, Dibs-Task, Dibs-Fence and\n"
+     "           others.  2xx: delivered.  408, 425, 429, 5xx and no answer: tried\n"
+     "           again after a random pause that grows, and not before Retry-After.\n"
+     "           Everything else: dead at once; redirects are not followed\n"
+     "--exec CMD each to a command, as dibs worker runs it: the payload is its standard\n"
+     "           input.  Exit status 0: delivered; others: a failed try\n"
+     "--stdout   as lines of JSON; a message is delivered when its line is written\n"
+     "A message that failed too often is dead; one with a key is parked, and the later\n"
+     "ones with its key wait.  After TERM the relay finishes what it has begun, gives\n"
+     "the rest back, and exits with 0; after a second one it gives up at once.\n",
+     "dibs relay orders --to https://example.org/hooks/orders"},
     {"flag", "ls|get|set [NAME] [VALUE]", "control how a store of several tiers uses them", CLI_TAKES(percent),
      MAY_ALWAYS | CLI_MAY(UNKNOWN), 1, 3, false, false, dibs__cli_flag,
      "ls               lists the flags\n"

@@ -105,6 +105,10 @@ static dibs_verdict judge_status(const struct job *job, dibs_work_reply *reply, 
   int status = job->run.status;
   int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   if (code == JOB_DONE) return DIBS_END_DONE;
+  if (job->crew->plain) {
+    dibs__cli_run_describe(line, size, status);
+    return job->run.stopped && !job->run.overtime ? DIBS_END_NEXT : DIBS_END_FAIL;
+  }
   if (code == JOB_WAIT) return DIBS_END_WAIT;
   if (code == JOB_AGAIN) return DIBS_END_NEXT;
   if (code == JOB_NEXT && read_phase(job->phase_file, reply->phase)) return DIBS_END_NEXT;
@@ -133,6 +137,7 @@ static dibs_verdict judge(const struct job *job, dibs_work_reply *reply) {
   } else {
     verdict = judge_status(job, reply, line, sizeof line);
   }
+  reply->tries = job->crew->tries;
   write_text(job, line, reply->text);
   return verdict;
 }

@@ -22,6 +22,8 @@ struct crew {
   dibs_store *store;
   int64_t timeout_ms, max_ms; /* max_ms: CLI_UNSET: none */
   uint64_t max_tasks;         /* 0: none */
+  uint32_t tries;             /* how often a task may fail; 0: as it says */
+  bool plain;                 /* every exit status but 0 is a failed try */
   bool tells;                 /* a line for each task */
   int end_fd;                 /* readable: commands are to be ended now */
   int wake_fd;                /* raised when the main thread has to look */
@@ -35,6 +37,15 @@ struct crew {
   _Atomic uint64_t begun;
   _Atomic bool broken; /* a starter is gone */
 };
+
+struct work_plan {
+  const char *kind, *phase;          /* phase: NULL: all */
+  int64_t timeout_ms, max_ms, tries; /* CLI_UNSET: the default, none, as the task says */
+  bool plain;
+};
+/* `dibs worker`; of the values it reads those that every call has, jobs, drain, once, max_tasks and verbose.  An exit
+ * code. */
+int dibs__cli_work(const struct cli_values *values, const struct work_plan *plan, char *const *argv);
 
 /* A dibs_work_fn; `user` is the crew. */
 dibs_verdict dibs__cli_job(dibs_task *task, dibs_work_reply *reply, void *user);

@@ -319,6 +319,14 @@ static bool set_value(struct parse *p, const struct cli_option *option, const ch
   case CLI_TEXT:
     *(const char **)field = value;
     return true;
+  case CLI_LIST: {
+    const char **word = ((struct cli_words *)(void *)field)->word;
+    size_t count = 0;
+    while (word[count] != NULL) count++;
+    if (count == CLI_WORDS_MAX) return wrong_option(p, "--%s: at most %d times", option->name, CLI_WORDS_MAX);
+    word[count] = value;
+    return true;
+  }
   case CLI_COUNT: {
     uint64_t n;
     if (!dibs__cli_number(value, (uint64_t)option->most, &n) || (int64_t)n < option->least)
@@ -462,7 +470,7 @@ bool dibs__cli_parse(int argc, char **argv, struct cli_call *call, char *wrong_t
   v->ttl_ms = v->wait_ms = v->grace_ms = v->at_least_ms = v->max_ms = v->interval_ms = v->slots = v->count =
       v->keep_ms = v->percent = CLI_UNSET;
   v->delay_ms = v->tries = v->older_ms = v->rate = v->running = v->jobs = v->timeout_ms = v->drain_ms = v->max_tasks =
-      CLI_UNSET;
+      v->batch = CLI_UNSET;
   v->globals.command = "";
   struct parse p = {call, argc, 1, argv, {0}};
   dibs__text_begin(&p.wrong, wrong_text, wrong_size);

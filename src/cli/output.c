@@ -268,6 +268,18 @@ void dibs__cli_json_bytes(struct cli_json *json, const char *key, const char *te
     fputs("null", json->out);
 }
 
+void dibs__cli_json_base64(struct cli_json *json, const char *key, const char *bytes, size_t length) {
+  static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  begin_value(json, key);
+  putc('"', json->out);
+  for (size_t at = 0; at < length; at += 3) {
+    uint32_t three = 0;
+    for (size_t i = at; i < at + 3; i++) three = three << 8 | (i < length ? (uint8_t)bytes[i] : 0);
+    for (size_t i = 0; i < 4; i++) putc(at + i <= length ? digits[three >> (18 - 6 * i) & 63] : '=', json->out);
+  }
+  putc('"', json->out);
+}
+
 void dibs__cli_json_int(struct cli_json *json, const char *key, int64_t number) {
   begin_value(json, key);
   fprintf(json->out, "%" PRId64, number);

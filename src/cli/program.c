@@ -40,6 +40,12 @@ static const struct {
     {"task", CLI_OPT_keep, "how long finished tasks of the kind are kept (7d)"},
     {"dead", CLI_OPT_count, "list or change at most N tasks"},
     {"worker", CLI_OPT_max, "how long a command may run; then dibs ends it, and the try has failed"},
+    {"relay", CLI_OPT_jobs, "how many at one time (16; --exec: 1)"},
+    {"relay", CLI_OPT_exec, "run this command for each message, by sh -c"},
+    {"relay", CLI_OPT_tries, "how often a message may fail (as it says, else 10)"},
+    {"relay", CLI_OPT_timeout, "how long one may take (10s; --exec: for ever)"},
+    {"relay", CLI_OPT_ttl, "how long a claim lasts without renewal (30s)"},
+    {"relay", CLI_OPT_once, "end when no message is ready"},
     {"tier", CLI_OPT_force, "dissolve although other clients use the tiers"},
 };
 

@@ -26,6 +26,7 @@ enum {
 struct cli_worker {
   struct crew crew; /* first */
   const struct cli_values *v;
+  const struct work_plan *plan;
   struct cli_signals signals;
   dibs_worker *worker;
   bool once;
@@ -104,11 +105,11 @@ static int start_worker(struct cli_worker *w) {
   if (code != CLI_DONE) return code;
   crew->store_uri = dibs__cli_store_uri(g, crew->store);
   if (crew->store_uri == NULL) return dibs__cli_fail(g, CLI_FAILED, "NO_MEMORY", "out of memory");
-  const char *phases[] = {w->v->phase};
+  const char *phases[] = {w->plan->phase};
   /* Long tasks: those that wait here could run elsewhere. */
   dibs_worker_options o = {.size = sizeof o,
                            .phases = phases,
-                           .phase_count = w->v->phase != NULL ? 1 : 0,
+                           .phase_count = w->plan->phase != NULL ? 1 : 0,
                            .threads = (uint32_t)crew->count,
                            .flags = DIBS_WORKER_NO_PREFETCH,
                            .timeout_ms = crew->timeout_ms,
@@ -238,24 +239,21 @@ static void free_crew(struct crew *crew) {
   dibs__mutex_destroy(&crew->lock);
 }
 
-int dibs__cli_worker(struct cli_call *call) {
-  const struct cli_values *v = &call->v;
-  char shell[] = "sh", option[] = "-c";
-  char *by_shell[] = {shell, option, (char *)(uintptr_t)v->exec, NULL};
-  struct cli_worker w = {.v = v, .once = v->once, .signals = {.fd = -1}};
+int dibs__cli_work(const struct cli_values *v, const struct work_plan *plan, char *const *argv) {
+  struct cli_worker w = {.v = v, .plan = plan, .once = v->once, .signals = {.fd = -1}};
   struct crew *crew = &w.crew;
-  int code = check_call(call);
-  if (code != CLI_DONE) return code;
   crew->globals = &v->globals;
-  crew->kind = v->kind;
-  crew->timeout_ms = v->timeout_ms == CLI_UNSET ? TIMEOUT_MS : v->timeout_ms;
-  crew->max_ms = v->max_ms;
+  crew->kind = plan->kind;
+  crew->timeout_ms = plan->timeout_ms == CLI_UNSET ? TIMEOUT_MS : plan->timeout_ms;
+  crew->max_ms = plan->max_ms;
   crew->max_tasks = v->max_tasks == CLI_UNSET ? 0 : (uint64_t)v->max_tasks;
+  crew->tries = plan->tries == CLI_UNSET ? 0 : (uint32_t)plan->tries;
+  crew->plain = plan->plain;
   crew->tells = v->verbose || isatty(STDERR_FILENO);
   crew->end_fd = crew->wake_fd = -1;
   dibs__mutex_init(&crew->lock);
-  code = dibs__cli_signals_open(crew->globals, &w.signals);
-  if (code == CLI_DONE) code = start_crew(&w, v->exec != NULL ? by_shell : call->rest);
+  int code = dibs__cli_signals_open(crew->globals, &w.signals);
+  if (code == CLI_DONE) code = start_crew(&w, argv);
   if (code == CLI_DONE) code = start_worker(&w);
   if (code == CLI_DONE) {
     if (crew->tells) dibs__cli_note(crew->globals, "working on tasks of kind '%s'", crew->kind);
@@ -269,4 +267,14 @@ int dibs__cli_worker(struct cli_call *call) {
   free_crew(crew);
   if (w.signals.fd >= 0) dibs__cli_signals_close(&w.signals);
   return code;
+}
+
+int dibs__cli_worker(struct cli_call *call) {
+  const struct cli_values *v = &call->v;
+  char shell[] = "sh", option[] = "-c";
+  char *by_shell[] = {shell, option, (char *)(uintptr_t)v->exec, NULL};
+  struct work_plan plan = {
+      .kind = v->kind, .phase = v->phase, .timeout_ms = v->timeout_ms, .max_ms = v->max_ms, .tries = CLI_UNSET};
+  int code = check_call(call);
+  return code == CLI_DONE ? dibs__cli_work(v, &plan, v->exec != NULL ? by_shell : call->rest) : code;
 }

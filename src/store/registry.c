@@ -6,20 +6,14 @@
  */
 #include "store/registry.h"
 #include "base/text.h"
+#include "store/module.h"
 
 #include <assert.h>
-#include <dlfcn.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-enum {
-  SCHEME_MAX = 32,
-  LINKER = 2 /* one of the locations of a module: where the dynamic linker finds it.  In a build tree that is the folder
-                of its own modules (build_rpath of meson, which installing removes) */
-};
+enum { SCHEME_MAX = 32 };
 
 struct entry {
   const struct dibs__driver *driver;
@@ -96,47 +90,19 @@ static dibs__status check_module(const struct dibs__driver *driver, const char *
   return DIBS_OK;
 }
 
-/* `file` has no folder: the linker searches for it, first in the build tree's folder if this program runs there. */
-static dibs__status load_locked(const char *file, const char *scheme, const struct dibs__driver **driver, bool *found,
-                                struct dibs__result *result) {
-  void *handle = dlopen(file, RTLD_NOW | RTLD_LOCAL);
-  *found = true;
-  if (!handle) {
-    const char *why = dlerror();
-    *found = strchr(file, '/') || (why && strncmp(why, file, strlen(file)) != 0);
-    dibs__set_message(result, "can't load the driver module: %s", why ? why : file);
-    return DIBS_UNSUPPORTED;
-  }
-  union {
-    void *object;
-    dibs__module_fn *function;
-  } symbol = {dlsym(handle, DIBS__MODULE_SYMBOL)}; /* ISO C has no cast from an object to a function */
-  dibs__module_fn *module = symbol.function;
-  dibs__status status = DIBS_UNSUPPORTED;
-  if (module)
-    status = check_module(module(), file, scheme, result);
-  else
-    dibs__set_message(result, "%s is not a driver module: it has no %s", file, DIBS__MODULE_SYMBOL);
-  if (status == DIBS_OK && !remember_locked(module())) {
-    dibs__set_message(result, "out of memory for the driver module %s", file);
+static dibs__status accept_locked(struct dibs__module *module, const char *scheme, const struct dibs__driver **driver,
+                                  struct dibs__result *result) {
+  dibs__module_fn *function = (dibs__module_fn *)module->function;
+  dibs__status status = check_module(function(), module->file, scheme, result);
+  if (status == DIBS_OK && !remember_locked(function())) {
+    dibs__set_message(result, "out of memory for the driver module %s", module->file);
     status = DIBS_NO_MEMORY;
   }
   if (status == DIBS_OK)
-    *driver = module();
+    *driver = function();
   else
-    dlclose(handle);
+    dibs__module_unload(module);
   return status;
-}
-
-/* Searches for the module in the folders of `path`, which ':' separates.  true: `file` is its name. */
-static bool find_in(const char *path, const char *scheme, char *file, size_t size) {
-  while (path && *path) {
-    size_t len = strcspn(path, ":");
-    int n = snprintf(file, size, "%.*s/dibs-driver-%s.so", (int)len, path, scheme);
-    if (len > 0 && n > 0 && (size_t)n < size && access(file, F_OK) == 0) return true;
-    path += len + (path[len] == ':');
-  }
-  return false;
 }
 
 static const char *nth_scheme(size_t i, const void *arg) {
@@ -147,32 +113,26 @@ static const char *nth_scheme(size_t i, const void *arg) {
 
 static dibs__status find_module_locked(const char *scheme, const char *module_path, const struct dibs__driver **driver,
                                        struct dibs__result *result) {
-  const char *places[] = {module_path, secure_getenv("DIBS_MODULE_PATH"), NULL, DIBS__MODULE_DIR};
-  char file[PATH_MAX];
-  bool found = false;
-  for (size_t i = 0; i < sizeof places / sizeof places[0] && !found; i++) {
-    dibs__status status = DIBS_UNSUPPORTED;
-    if (i == LINKER) {
-      snprintf(file, sizeof file, "dibs-driver-%s.so", scheme);
-      status = load_locked(file, scheme, driver, &found, result);
-    } else if (find_in(places[i], scheme, file, sizeof file)) {
-      status = load_locked(file, scheme, driver, &found, result);
-    }
-    if (found) return status;
-  }
-
-  const char *near = dibs__nearest(scheme, nth_scheme, NULL);
-  if (near && strcmp(near, scheme) != 0) {
-    dibs__set_message(result, "no driver for \"%s:\"; did you mean \"%s:\"?", scheme, near);
+  char file[SCHEME_MAX + sizeof "dibs-driver-.so"], why[sizeof result->text];
+  struct dibs__module module;
+  snprintf(file, sizeof file, "dibs-driver-%s.so", scheme);
+  switch (dibs__module_load(file, DIBS__MODULE_SYMBOL, module_path, &module, why, sizeof why)) {
+  case DIBS__MODULE_LOADED:
+    return accept_locked(&module, scheme, driver, result);
+  case DIBS__MODULE_BROKEN:
+    dibs__set_message(result, "%s", why);
     return DIBS_UNSUPPORTED;
+  case DIBS__MODULE_MISSING:
+    break;
   }
-  const char *first = places[0] && *places[0] ? places[0] : "";
-  const char *second = places[1] && *places[1] ? places[1] : "";
-  dibs__set_message(
-      result,
-      "no driver for \"%s\": dibs-driver-%s.so is not in %s%s%s%s%s; install its package (libdibs-...), or "
-      "name its folder in DIBS_MODULE_PATH",
-      scheme, scheme, first, *first ? ", " : "", second, *second ? ", " : "", DIBS__MODULE_DIR);
+  const char *near = dibs__nearest(scheme, nth_scheme, NULL);
+  if (near && strcmp(near, scheme) != 0)
+    dibs__set_message(result, "no driver for \"%s:\"; did you mean \"%s:\"?", scheme, near);
+  else
+    dibs__set_message(result,
+                      "no driver for \"%s\": %s is not in %s; install its package (libdibs-...), or name its folder in "
+                      "DIBS_MODULE_PATH",
+                      scheme, file, why);
   return DIBS_UNSUPPORTED;
 }
 

@@ -2,10 +2,9 @@
 #ifndef DIBS_STORE_REGISTRY_H
 #define DIBS_STORE_REGISTRY_H
 /*
- * Finds the driver of a scheme: a built-in one, or a module that is loaded when its scheme is first used,
- * dibs-driver-SCHEME.so, from the first of: the caller's path, DIBS_MODULE_PATH (not when setuid), the installed
- * folder.  A module exports one symbol, `dibs__module`, a function that returns its struct dibs__driver.  A driver with
- * another size or abi is refused, with both numbers.  Modules stay loaded until the process ends.
+ * Finds the driver of a scheme: a built-in one, or a module (module.h) that is loaded when its scheme is first used,
+ * dibs-driver-SCHEME.so.  A module exports one symbol, `dibs__module`, a function that returns its struct dibs__driver.
+ * A driver with another size or abi is refused, with both numbers.  Modules stay loaded until the process ends.
  */
 #include "store/uri.h"
 

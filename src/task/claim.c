@@ -58,6 +58,7 @@ static void fill_held(struct dibs__held *held, const struct dibs__task_row *row,
                            .fails = row->fails,
                            .tries = row->tries,
                            .priority = row->priority,
+                           .made_ms = row->made_ms,
                            .age_ms = row->began_ms > row->made_ms ? row->began_ms - row->made_ms : 0};
 }
 

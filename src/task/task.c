@@ -225,7 +225,8 @@ int64_t dibs__task_pause_ms(const dibs_task_end *end) {
   const struct dibs__held *held = (const struct dibs__held *)end->task;
   if (end->verdict != DIBS_END_WAIT && end->verdict != DIBS_END_FAIL) return 0;
   if (end->delay_ms >= 0) return end->delay_ms;
-  return end->verdict == DIBS_END_FAIL ? fail_ms(end->task->fails) : dibs__task_relock_ms(age_of(held));
+  if (end->verdict == DIBS_END_WAIT) return dibs__task_relock_ms(age_of(held));
+  return fail_ms(end->task->fails) + (end->least_ms > 0 ? end->least_ms : 0);
 }
 
 static void fill_end(struct dibs__request *request, struct dibs__task_item *item, const dibs_task_end *end) {
@@ -236,6 +237,7 @@ static void fill_end(struct dibs__request *request, struct dibs__task_item *item
   *item = (struct dibs__task_item){.nr = end->task->nr,
                                    .fence = {end->task->fence.value},
                                    .verdict = verdicts[end->verdict],
+                                   .tries = end->verdict == DIBS_END_FAIL ? end->tries : 0,
                                    .delay_ms = dibs__task_pause_ms(end)};
   item->phase = dibs__request_keep(request, phase, dibs__length(phase));
   item->text = dibs__request_keep(request, text, dibs__length(text));

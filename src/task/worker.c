@@ -152,7 +152,11 @@ static struct ended *make_end(worker_t *w, struct dibs__held *held, dibs_verdict
   e->texts[phase + 1 + text] = '\0';
   if (phase > 0) e->end.phase = e->texts;
   if (text > 0) e->end.text = e->texts + phase + 1;
-  if (reply) e->end.delay_ms = reply->delay_ms;
+  if (reply) {
+    e->end.delay_ms = reply->delay_ms;
+    e->end.least_ms = reply->least_ms;
+    e->end.tries = reply->tries;
+  }
   e->end.delay_ms = dibs__task_pause_ms(&e->end);
   return e;
 }

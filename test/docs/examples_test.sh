@@ -82,7 +82,7 @@ fresh_folder() {
   cd / && rm -rf "$dir/work" "$dir/home" && mkdir "$dir/work" "$dir/home" && cd "$dir/work" || exit 1
   rm -rf /etc/app /etc/dibs /var/lib/dibs /var/lib/app && mkdir /etc/app
   local stub
-  for stub in send-mail deploy.sh backup.sh report.sh rebuild-index report job step1 step2 migrate train work edit-for-ten-minutes; do
+  for stub in send-mail deploy.sh backup.sh report.sh rebuild-index publish report job step1 step2 migrate train work edit-for-ten-minutes; do
     printf '#!/bin/sh\necho "%s $*"\n' $stub >$stub
   done
   chmod +x ./*
@@ -143,6 +143,9 @@ facts() {
       given='mkdir -p /var/lib/app; printf "[live]\nstore = postgres://app:secret@db/app\n" >/etc/app/dibs.ini; chmod 600 /etc/app/dibs.ini' ;;
     'doc/man/dibs-bench.1'* | 'doc/man/dibs-watch.1'*) serves=5 ;;
     'doc/man/dibs-renew.1'*) serves=3 ;;
+    'doc/outbox.md'*'relay orders --to'* | 'doc/outbox.md'*'relay orders --exec'* | 'doc/man/dibs-relay.1'*'--to'*)
+      serves=3
+      given='echo "Authorization: Bearer x" >/etc/app/token' ;;
     'doc/man/dibs-worker.1'*'--jobs 4'* | 'doc/tasks.md'*'dibs worker --kind mail --jobs'*) serves=3 ;;
     'doc/man/dibs-unlock.1'*) given='dibs lock job >lease' ;;
   esac

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""dibs.h and dibs/admin.h for ctypes: the same names, fields and functions, and nothing more.
+"""dibs.h, dibs/admin.h and dibs/task.h for ctypes: the same names, fields and functions, and nothing more.
 
 layout_test.py compares all of it with what a C compiler makes of the headers.  dibs.py is the client that is made of this.
 """
@@ -61,6 +61,41 @@ STRICTNESS_FENCED, STRICTNESS_STRICT, STRICTNESS_LEAST = 0, 1, 2
 (TIERS_ACQUIRED, TIERS_BUSY, TIERS_LOST, TIERS_FALLBACK, TIERS_FAILED, TIERS_STALE, TIERS_MOVES, TIERS_EPOCHS, TIERS_TURNS,
  TIERS_LEAST_STRICT, TIERS_WENT_BACK, TIERS_COUNTED) = range(12)
 TIERS_COUNTS = 16
+
+# Of dibs/task.h.
+TASKS_MAX = 1000
+TASK_TEXT_MAX = 4096
+TASK_ERRORS = 32
+TASK_TRIES = 10
+TASK_PRIORITY = 1000
+TASK_PHASES_MAX = 16
+WORKER_THREADS = 1024
+WORKER_PREFETCH = 10000
+END_DONE = 0
+END_NEXT = 1
+END_WAIT = 2
+END_FAIL = 3
+END_DEAD = 4
+END_RELEASE = 5
+WORKER_NO_PREFETCH = 1
+TASK_ARRIVED = 0
+TASK_READY = 1
+TASK_CLAIMED = 2
+TASK_WAITING = 3
+TASK_BLOCKED = 4
+TASK_PARKED = 5
+TASK_DONE = 6
+TASK_DEAD = 7
+TASK_CANCELLED = 8
+TASK_STATES = 9
+LIST_PAYLOADS = 1
+TASK_RETRY = 0
+TASK_CANCEL = 1
+TASK_PURGE = 2
+CHANGE_DRY = 1
+KIND_RUNNING = 1
+KIND_PAUSED = 2
+KIND_KEEP = 4
 
 # ---- Structs ----
 
@@ -191,6 +226,89 @@ class dibs_tier_client(Sized):
         ("breaker", c_int * TIERS_MAX), ("counts", c_uint64 * TIERS_COUNTS)]
 
 
+class dibs_task_options(Sized):
+    _fields_ = [
+        ("size", c_size_t), ("phase", c_char_p), ("serial", c_char_p), ("unique", c_char_p), ("at_ms", c_int64),
+        ("delay_ms", c_int64), ("priority", c_int32), ("tries", c_uint32), ("wait_ms", c_int64)]
+
+
+class dibs_task_new(Sized):
+    _fields_ = [
+        ("size", c_size_t), ("payload", c_void_p), ("length", c_size_t), ("phase", c_char_p), ("serial", c_char_p),
+        ("unique", c_char_p), ("at_ms", c_int64), ("delay_ms", c_int64), ("priority", c_int32), ("tries", c_uint32),
+        ("status", c_int), ("nr", c_uint64)]
+
+
+class dibs_task(Sized):
+    _fields_ = [
+        ("size", c_size_t), ("nr", c_uint64), ("fence", dibs_fence), ("kind", c_char_p), ("phase", c_char_p),
+        ("serial", c_char_p), ("unique", c_char_p), ("payload", c_char_p), ("length", c_size_t), ("error", c_char_p),
+        ("attempt", c_uint32), ("fails", c_uint32), ("tries", c_uint32), ("priority", c_int32), ("age_ms", c_int64)]
+
+
+class dibs_claim_options(Sized):
+    _fields_ = [
+        ("size", c_size_t), ("phases", POINTER(c_char_p)), ("phase_count", c_uint32), ("most", c_uint32),
+        ("timeout_ms", c_int64), ("wait_ms", c_int64), ("owner", c_char_p)]
+
+
+class dibs_task_end(Sized):
+    _fields_ = [
+        ("size", c_size_t), ("task", POINTER(dibs_task)), ("verdict", c_int), ("reserved", c_uint32),
+        ("phase", c_char_p), ("text", c_char_p), ("delay_ms", c_int64), ("status", c_int)]
+
+
+class dibs_work_reply(Sized):
+    _fields_ = [
+        ("size", c_size_t), ("delay_ms", c_int64), ("phase", c_char * (NAME_MAX + 1)),
+        ("text", c_char * (TASK_TEXT_MAX + 1))]
+
+
+dibs_work_fn = CFUNCTYPE(c_int, POINTER(dibs_task), POINTER(dibs_work_reply), c_void_p)
+
+
+class dibs_worker_options(Sized):
+    _fields_ = [
+        ("size", c_size_t), ("phases", POINTER(c_char_p)), ("phase_count", c_uint32), ("threads", c_uint32),
+        ("prefetch", c_uint32), ("flags", c_uint32), ("timeout_ms", c_int64), ("poll_ms", c_int64),
+        ("owner", c_char_p), ("work", dibs_work_fn), ("user", c_void_p)]
+
+
+class dibs_worker_counts(Sized):
+    _fields_ = [
+        ("size", c_size_t), ("claimed", c_uint64), ("begun", c_uint64), ("done", c_uint64), ("next", c_uint64),
+        ("waits", c_uint64), ("failed", c_uint64), ("dead", c_uint64), ("released", c_uint64), ("refused", c_uint64),
+        ("unsent", c_uint64), ("extended", c_uint64), ("lost", c_uint64), ("requests", c_uint64), ("idle", c_uint64),
+        ("held", c_uint64), ("running", c_uint64)]
+
+
+class dibs_task_filter(Sized):
+    _fields_ = [
+        ("size", c_size_t), ("nr", c_uint64), ("after", c_uint64), ("kind", c_char_p), ("phase", c_char_p),
+        ("serial", c_char_p), ("text", c_char_p), ("states", c_uint32), ("reserved", c_uint32), ("older_ms", c_int64)]
+
+
+class dibs_task_info(Sized):
+    _fields_ = [
+        ("size", c_size_t), ("nr", c_uint64), ("fence", dibs_fence), ("kind", c_char_p), ("phase", c_char_p),
+        ("serial", c_char_p), ("unique", c_char_p), ("payload", c_char_p), ("length", c_size_t), ("owner", c_char_p),
+        ("text", c_char_p), ("text_length", c_size_t), ("state", c_int), ("attempts", c_uint32), ("fails", c_uint32),
+        ("tries", c_uint32), ("priority", c_int32), ("made_ms", c_int64), ("due_ms", c_int64), ("began_ms", c_int64),
+        ("at_ms", c_int64)]
+
+
+class dibs_task_kind(Sized):
+    _fields_ = [
+        ("size", c_size_t), ("kind", c_char_p), ("states", c_uint64 * TASK_STATES), ("oldest_ms", c_int64),
+        ("running", c_uint32), ("paused", c_uint32), ("keep_ms", c_int64)]
+
+
+class dibs_kind_options(Sized):
+    _fields_ = [
+        ("size", c_size_t), ("set", c_uint32), ("running", c_uint32), ("paused", c_uint32), ("reserved", c_uint32),
+        ("keep_ms", c_int64)]
+
+
 # ---- Callbacks: what they return, and their arguments ----
 
 dibs_record_fn = CFUNCTYPE(c_int, POINTER(dibs_record), POINTER(dibs_value), c_size_t, c_void_p)
@@ -201,6 +319,8 @@ dibs_metric_fn = CFUNCTYPE(c_int, POINTER(dibs_metric), c_void_p)
 dibs_tier_fn = CFUNCTYPE(c_int, POINTER(dibs_tier_info), c_void_p)
 dibs_tier_client_fn = CFUNCTYPE(c_int, POINTER(dibs_tier_client), c_void_p)
 dibs_flag_fn = CFUNCTYPE(c_int, c_char_p, c_uint32, c_void_p)
+dibs_task_fn = CFUNCTYPE(c_int, POINTER(dibs_task_info), c_void_p)
+dibs_task_kind_fn = CFUNCTYPE(c_int, POINTER(dibs_task_kind), c_void_p)
 
 # ---- Functions: what they return, and their arguments ----
 
@@ -210,6 +330,7 @@ error = POINTER(dibs_error)
 record_options, record_result = POINTER(dibs_record_options), POINTER(dibs_record_result)
 stock_options, stock_result = POINTER(dibs_stock_options), POINTER(dibs_stock_result)
 lease_options = POINTER(dibs_lease_options)
+task = POINTER(dibs_task)
 
 FUNCTIONS = {
     "dibs_version": (c_char_p, []),
@@ -276,6 +397,38 @@ FUNCTIONS = {
     "dibs_flags": (c_int, [handle, dibs_flag_fn, c_void_p, error]),
     "dibs_flag_get": (c_int, [handle, c_char_p, POINTER(c_uint32), error]),
     "dibs_flag_set": (c_int, [handle, c_char_p, c_uint32, error]),
+    # dibs/task.h
+    "dibs_task_add": (
+        c_int,
+        [handle, c_char_p, c_void_p, c_size_t, POINTER(dibs_task_options), POINTER(c_uint64), error]),
+    "dibs_task_add_many": (c_int, [handle, c_char_p, POINTER(dibs_task_new), c_size_t, c_int64, error]),
+    "dibs_tasks_claim": (
+        c_int,
+        [handle, c_char_p, POINTER(dibs_claim_options), POINTER(task), POINTER(c_size_t), error]),
+    "dibs_task_left_ms": (c_int64, [task]),
+    "dibs_task_free": (None, [task]),
+    "dibs_task_extend": (c_int, [task, c_int64, error]),
+    "dibs_tasks_extend": (c_int, [POINTER(task), c_size_t, c_int64, POINTER(c_int), error]),
+    "dibs_task_step": (c_int, [task, c_char_p, error]),
+    "dibs_task_done": (c_int, [task, c_char_p, error]),
+    "dibs_task_unlock": (c_int, [task, c_char_p, error]),
+    "dibs_task_relock": (c_int, [task, c_int64, error]),
+    "dibs_task_fail": (c_int, [task, c_char_p, error]),
+    "dibs_task_dead": (c_int, [task, c_char_p, error]),
+    "dibs_task_release": (c_int, [task, error]),
+    "dibs_task_end_many": (c_int, [handle, POINTER(dibs_task_end), c_size_t, error]),
+    "dibs_worker_start": (c_int, [handle, c_char_p, POINTER(dibs_worker_options), handles, error]),
+    "dibs_worker_stop": (c_int, [handle, c_int64, error]),
+    "dibs_worker_free": (None, [handle]),
+    "dibs_worker_count": (c_int, [handle, POINTER(dibs_worker_counts), error]),
+    "dibs_worker_trouble": (None, [handle, error]),
+    "dibs_tasks_list": (c_int, [handle, POINTER(dibs_task_filter), c_uint32, dibs_task_fn, c_void_p, error]),
+    "dibs_task_errors": (c_int, [handle, c_uint64, dibs_task_fn, c_void_p, error]),
+    "dibs_tasks_count": (c_int, [handle, c_char_p, dibs_task_kind_fn, c_void_p, error]),
+    "dibs_tasks_change": (
+        c_int,
+        [handle, c_int, POINTER(dibs_task_filter), c_uint32, c_uint64, POINTER(c_uint64), POINTER(c_uint64), error]),
+    "dibs_task_kind_set": (c_int, [handle, c_char_p, POINTER(dibs_kind_options), error]),
 }
 
 

@@ -45,6 +45,20 @@ static void the_pause_after_a_failure_is_random_in_its_whole_range(void **state)
   assert_in_range(high, 100, 400);
 }
 
+static void the_least_pause_comes_before_the_random_one(void **state) {
+  (void)state;
+  dibs_task task = {.fails = 3};
+  dibs_task_end end = {.size = sizeof end, .task = &task, .verdict = DIBS_END_FAIL, .delay_ms = -1, .least_ms = 7000};
+  bool differs = false;
+  int64_t first = dibs__task_pause_ms(&end);
+  for (int i = 0; i < 100; i++) {
+    int64_t ms = dibs__task_pause_ms(&end);
+    assert_in_range(ms, 7000, 15000);
+    differs = differs || ms != first;
+  }
+  assert_true(differs);
+}
+
 static void only_waiting_and_failing_pause(void **state) {
   (void)state;
   dibs_task task = {.fails = 3};
@@ -61,6 +75,7 @@ int main(void) {
       cmocka_unit_test(after_two_minutes_it_is_looked_at_every_half_minute),
       cmocka_unit_test(the_pause_after_a_failure_doubles_up_to_an_hour),
       cmocka_unit_test(the_pause_after_a_failure_is_random_in_its_whole_range),
+      cmocka_unit_test(the_least_pause_comes_before_the_random_one),
       cmocka_unit_test(only_waiting_and_failing_pause),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -267,6 +267,20 @@ static void a_task_that_fails_too_often_is_dead_and_keeps_its_errors(void **stat
   assert_int_equal(state_of(nr), DIBS_TASK_DEAD);
 }
 
+static void a_verdict_says_how_often_a_task_may_fail(void **state) {
+  (void)state;
+  uint64_t nr = add("x", (dibs_task_options){.tries = 1});
+  for (uint32_t i = 1; i <= 3; i++) {
+    dibs_task *t = NULL;
+    UNTIL(claim(1, 0, &t) == 1);
+    dibs_task_end end = {.size = sizeof end, .task = t, .verdict = DIBS_END_FAIL, .tries = 3};
+    EXPECT(dibs_task_end_many(NULL, &end, 1, &error), DIBS_OK);
+    assert_int_equal(end.status, DIBS_OK);
+    dibs_task_free(t);
+    assert_int_equal(state_of(nr) == DIBS_TASK_DEAD, i == 3);
+  }
+}
+
 static int join_errors(const dibs_task_info *info, void *user) {
   char *to = user;
   size_t at = strlen(to);
@@ -516,6 +530,7 @@ int main(int argc, char **argv) {
       CASE(a_step_keeps_the_claim_and_survives_it),
       CASE(relock_waits_and_is_no_failure),
       CASE(a_task_that_fails_too_often_is_dead_and_keeps_its_errors),
+      CASE(a_verdict_says_how_often_a_task_may_fail),
       CASE(the_errors_of_a_task_are_listed_in_their_order),
       CASE(of_a_long_text_the_end_is_kept),
       CASE(dead_at_once_and_parked_with_a_serial_text),
