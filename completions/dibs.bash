@@ -122,7 +122,7 @@ _dibs() {
       _dibs_tiers
     fi ;;
     lab:0) mapfile -t COMPREPLY < <(compgen -W 'race throughput deadlock pause contend' -- "$cur") ;;
-    bench:0) mapfile -t COMPREPLY < <(compgen -W 'lease' -- "$cur") ;;
+    bench:0) mapfile -t COMPREPLY < <(compgen -W 'lease task' -- "$cur") ;;
     run:0 | lock:0 | unlock:0 | renew:0 | ls:0 | show:0 | break:0 | watch:0) _dibs_names ;;
     *) COMPREPLY=() ;;
   esac

@@ -29,7 +29,7 @@ complete -c dibs -n $first -a flag -d 'control how a store of several tiers uses
 complete -c dibs -n $first -a tier -d 'show and control the tiers of a store'
 complete -c dibs -n $first -a stats -d 'print the counts of all clients, and the cost of a lease'
 complete -c dibs -n $first -a doctor -d 'check the store and the machine'
-complete -c dibs -n $first -a bench -d 'measure what a lease costs on this machine'
+complete -c dibs -n $first -a bench -d 'measure what leases and tasks cost on this machine'
 complete -c dibs -n $first -a lab -d 'compare strategies on a row that many clients change'
 complete -c dibs -n $first -a help -d 'print help'
 complete -c dibs -n $first -a version -d 'print the version'
@@ -147,7 +147,7 @@ complete -c dibs -n '__fish_seen_subcommand_from tier' -a 'status move open clos
 complete -c dibs -n '__fish_seen_subcommand_from record' -a 'get put rm'
 complete -c dibs -n '__fish_seen_subcommand_from stock' -a 'set take give show table'
 complete -c dibs -n '__fish_seen_subcommand_from stock; and __fish_seen_subcommand_from table' -a 'sqlite postgres mysql'
-complete -c dibs -n '__fish_seen_subcommand_from bench' -a lease
+complete -c dibs -n '__fish_seen_subcommand_from bench' -a 'lease task'
 complete -c dibs -n '__fish_seen_subcommand_from lab' -a 'race throughput deadlock pause contend'
 complete -c dibs -n '__fish_seen_subcommand_from help' -a "$commands exits"
 complete -c dibs -n '__fish_seen_subcommand_from cron' -F -a 'ls run'

@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 enum {
+  FLOOR_TASKS_MOST = 1000, /* of one drain */
   FLOOR_BATCH_MOST = 4096, /* claims in one transaction: above any number of users that makes sense on one machine */
   FLOOR_WHY = 512
 };

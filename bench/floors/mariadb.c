@@ -331,6 +331,51 @@ static enum floor_answer release(struct floor_link *link, int32_t name, int32_t 
   return FLOOR_BROKEN;
 }
 
+/* ---- Tasks ---- */
+
+/* Locks the oldest tasks; their numbers, with commas between, at `to`.  The transaction stays open. */
+static enum floor_answer lock_tasks(struct link *l, uint32_t count, char *to, uint32_t *got) {
+  char text[TEXT_MOST];
+  int n =
+      snprintf(text, sizeof text,
+               "SELECT id FROM floor_task WHERE state=0 ORDER BY id LIMIT %" PRIu32 " FOR UPDATE SKIP LOCKED", count);
+  *got = 0;
+  enum floor_answer answer = say(l, "BEGIN");
+  if (answer != FLOOR_DONE) return answer;
+  if (mysql_real_query(l->my, text, (unsigned long)n) != 0) return failed(l);
+  MYSQL_RES *rows = mysql_store_result(l->my);
+  if (!rows) return failed(l);
+  *to = '\0';
+  for (MYSQL_ROW row; (row = mysql_fetch_row(rows)); (*got)++) {
+    if (*got) to = put(to, ",");
+    to = put(to, row[0]);
+    *to = '\0';
+  }
+  mysql_free_result(rows);
+  return FLOOR_DONE;
+}
+
+static enum floor_answer drain(struct floor_link *link, uint32_t count) {
+  struct link *l = (struct link *)link;
+  char ids[FLOOR_TASKS_MOST * 20];
+  int64_t rows[STATEMENTS_MOST] = {0};
+  uint32_t got;
+  enum floor_answer answer = lock_tasks(l, count, ids, &got);
+  if (answer == FLOOR_DONE && got < count) answer = FLOOR_FULL;
+  if (answer == FLOOR_DONE) {
+    char *end = put(put(put(l->many, "UPDATE floor_task SET state=1, fence=fence+1 WHERE id IN ("), ids), ");COMMIT");
+    answer = send(l, l->many, (size_t)(end - l->many), NULL, NULL);
+  }
+  if (answer != FLOOR_DONE) return back(l, answer);
+  char *end = put(put(put(l->many, "DELETE FROM floor_task WHERE id IN ("), ids), ") AND state=1");
+  /* The tasks are ours, so a deadlock with a neighbour's claim only means that it must be said again. */
+  do answer = send(l, l->many, (size_t)(end - l->many), rows, NULL);
+  while (answer == FLOOR_DEADLOCK || answer == FLOOR_CONFLICT);
+  if (answer != FLOOR_DONE || rows[0] == (int64_t)count) return answer;
+  snprintf(l->base.why, sizeof l->base.why, "%" PRId64 " of %" PRIu32 " claimed tasks were there", rows[0], count);
+  return FLOOR_BROKEN;
+}
+
 /* ---- Tables and connections ---- */
 
 static const struct floor_strategy strategies[] = {
@@ -371,6 +416,13 @@ static const struct floor_strategy strategies[] = {
      .what = "acquire and release a name of the user's own, one UPDATE each",
      .kind = FLOOR_LEASE_OWN},
     {.name = "lease-shared", .what = "the same on one name, tried until it is granted", .kind = FLOOR_LEASE_SHARED},
+    {.name = "task-1",
+     .what = "claim the oldest task with SKIP LOCKED in two packets, delete it",
+     .kind = FLOOR_TASKS,
+     .pairs = 1},
+    {.name = "task-10", .what = "the same, 10 at a time", .kind = FLOOR_TASKS, .pairs = 10},
+    {.name = "task-100", .what = "the same, 100 at a time", .kind = FLOOR_TASKS, .pairs = 100},
+    {.name = "task-1000", .what = "the same, 1000 at a time", .kind = FLOOR_TASKS, .pairs = 1000},
     {.name = NULL},
 };
 
@@ -429,6 +481,26 @@ static bool setup(struct floor_link *link, int64_t limit, int32_t names) {
   return send(l, l->many, (size_t)(end - l->many), NULL, NULL) == FLOOR_DONE;
 }
 
+static bool fill(struct floor_link *link, int64_t tasks) {
+  struct link *l = (struct link *)link;
+  char text[TEXT_MOST];
+  int n = snprintf(text, sizeof text,
+                   "DROP TABLE IF EXISTS floor_task;"
+                   "CREATE TABLE floor_task(id BIGINT AUTO_INCREMENT PRIMARY KEY, state TINYINT NOT NULL DEFAULT 0,"
+                   " fence INT NOT NULL DEFAULT 0, payload VARCHAR(40), KEY (state, id)) ENGINE=InnoDB;"
+                   "INSERT INTO floor_task(payload) SELECT CONCAT('payload ', seq) FROM seq_1_to_%" PRId64,
+                   tasks);
+  return send(l, text, (size_t)n, NULL, NULL) == FLOOR_DONE;
+}
+
+static bool count_tasks(struct floor_link *link, int64_t *left) {
+  static const char text[] = "SELECT COUNT(*) FROM floor_task";
+  int64_t cells[COLUMNS_MOST] = {0};
+  if (send((struct link *)link, text, sizeof text - 1, NULL, cells) != FLOOR_DONE) return false;
+  *left = cells[0];
+  return true;
+}
+
 static bool audit(struct floor_link *link, struct floor_audit *a) {
   static const char text[] = "SELECT used, lim, (SELECT COUNT(*) FROM floor_claim),"
                              " (SELECT COALESCE(SUM(amount), 0) FROM floor_claim),"
@@ -464,6 +536,9 @@ static const struct floor_engine engine = {
     .capacity = capacity,
     .acquire = acquire,
     .release = release,
+    .fill = fill,
+    .drain = drain,
+    .tasks = count_tasks,
     .version = version,
 };
 

@@ -28,6 +28,8 @@ enum statement {
   COUNT_MANY,
   ACQUIRE,
   RELEASE,
+  CLAIM_TASKS,
+  DELETE_TASK,
   STATEMENTS
 };
 
@@ -45,6 +47,9 @@ static const char *const texts[STATEMENTS] = {
     [ACQUIRE] = ("UPDATE floor_lease SET owner = ?2, fence = fence + 1, until = unixepoch() + 10 "
                  "WHERE name = ?1 AND (owner IS NULL OR until < unixepoch()) RETURNING fence"),
     [RELEASE] = "UPDATE floor_lease SET owner = NULL WHERE name = ?1 AND owner = ?2",
+    [CLAIM_TASKS] = ("UPDATE floor_task SET state = 1, fence = fence + 1 WHERE id IN"
+                     " (SELECT id FROM floor_task WHERE state = 0 ORDER BY id LIMIT ?1) RETURNING id"),
+    [DELETE_TASK] = "DELETE FROM floor_task WHERE id = ?1 AND state = 1",
 };
 
 struct link {
@@ -211,6 +216,31 @@ static enum floor_answer release(struct floor_link *link, int32_t name, int32_t 
   return FLOOR_BROKEN;
 }
 
+/* ---- Tasks ---- */
+
+static enum floor_answer claim_tasks(struct link *l, int64_t ids[FLOOR_TASKS_MOST], uint32_t count, uint32_t *got) {
+  sqlite3_stmt *s = l->statements[CLAIM_TASKS];
+  int code;
+  sqlite3_bind_int64(s, 1, count);
+  for (*got = 0; (code = sqlite3_step(s)) == SQLITE_ROW && *got < count;) ids[(*got)++] = sqlite3_column_int64(s, 0);
+  enum floor_answer answer = code == SQLITE_DONE ? FLOOR_DONE : failed(l, code);
+  sqlite3_reset(s);
+  return answer;
+}
+
+static enum floor_answer drain(struct floor_link *link, uint32_t count) {
+  struct link *l = (struct link *)link;
+  int64_t ids[FLOOR_TASKS_MOST];
+  uint32_t got;
+  enum floor_answer answer = claim_tasks(l, ids, count, &got);
+  if (answer == FLOOR_DONE && got < count) return FLOOR_FULL;
+  if (answer == FLOOR_DONE) answer = say(l, BEGIN);
+  if (answer != FLOOR_DONE) return answer;
+  for (uint32_t i = 0; i < got && answer == FLOOR_DONE; i++)
+    answer = must_change(l, say_number(l, DELETE_TASK, ids[i]), FLOOR_BROKEN);
+  return end(l, answer);
+}
+
 /* ---- Tables and connections ---- */
 
 static const struct floor_strategy strategies[] = {
@@ -234,6 +264,10 @@ static const struct floor_strategy strategies[] = {
      .what = "acquire and release a name of the user's own, one UPDATE each",
      .kind = FLOOR_LEASE_OWN},
     {.name = "lease-shared", .what = "the same on one name, tried until it is granted", .kind = FLOOR_LEASE_SHARED},
+    {.name = "task-1", .what = "claim the oldest task, delete it", .kind = FLOOR_TASKS, .pairs = 1},
+    {.name = "task-10", .what = "the same, 10 in a statement", .kind = FLOOR_TASKS, .pairs = 10},
+    {.name = "task-100", .what = "the same, 100 in a statement", .kind = FLOOR_TASKS, .pairs = 100},
+    {.name = "task-1000", .what = "the same, 1000 in a statement", .kind = FLOOR_TASKS, .pairs = 1000},
     {.name = NULL},
 };
 
@@ -296,12 +330,28 @@ static bool setup(struct floor_link *link, int64_t limit, int32_t names) {
            "INSERT INTO floor_row VALUES (1, 0, %lld, 0);"
            "CREATE TABLE floor_claim(claim BLOB PRIMARY KEY, row_id INTEGER NOT NULL REFERENCES floor_row(id),"
            " amount INTEGER NOT NULL, owner INTEGER NOT NULL, taken_at INTEGER NOT NULL) WITHOUT ROWID;"
+           "CREATE TABLE IF NOT EXISTS floor_task(id INTEGER PRIMARY KEY, state INTEGER, fence INTEGER, payload TEXT);"
            "CREATE TABLE floor_lease(name INTEGER PRIMARY KEY, owner INTEGER, fence INTEGER NOT NULL DEFAULT 0,"
            " until INTEGER NOT NULL DEFAULT 0);"
            "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < %d)"
            " INSERT INTO floor_lease(name) SELECT i FROM n;"
            "COMMIT",
            (long long)limit, (int)names);
+  return run((struct link *)link, text);
+}
+
+static bool fill(struct floor_link *link, int64_t tasks) {
+  char text[700];
+  snprintf(text, sizeof text,
+           "BEGIN IMMEDIATE;"
+           "DROP TABLE IF EXISTS floor_task;"
+           "CREATE TABLE floor_task(id INTEGER PRIMARY KEY, state INTEGER NOT NULL DEFAULT 0,"
+           " fence INTEGER NOT NULL DEFAULT 0, payload TEXT);"
+           "CREATE INDEX floor_task_ready ON floor_task(id) WHERE state = 0;"
+           "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < %lld)"
+           " INSERT INTO floor_task(payload) SELECT 'payload ' || i FROM n;"
+           "COMMIT",
+           (long long)tasks);
   return run((struct link *)link, text);
 }
 
@@ -329,6 +379,10 @@ static bool capacity(struct floor_link *link, int64_t *out) {
   return numbers((struct link *)link, "SELECT lim - used FROM floor_row WHERE id = 1", out, 1);
 }
 
+static bool count_tasks(struct floor_link *link, int64_t *left) {
+  return numbers((struct link *)link, "SELECT count(*) FROM floor_task", left, 1);
+}
+
 static const char *version(struct floor_link *link) {
   (void)link;
   return sqlite3_libversion();
@@ -345,6 +399,9 @@ static const struct floor_engine engine = {
     .capacity = capacity,
     .acquire = acquire,
     .release = release,
+    .fill = fill,
+    .drain = drain,
+    .tasks = count_tasks,
     .version = version,
 };
 

@@ -250,10 +250,10 @@ const struct cli_command dibs__cli_commands[] = {
      "reads.  With --probe it also acquires, renews and releases a lease of a separate\n"
      "name.\n",
      "dibs doctor --store sqlite:///var/lib/app/dibs.db"},
-    {"bench", "lease [OPTION...]", "measure what a lease costs on this machine", 0,
+    {"bench", "lease|task [OPTION...]", "measure what leases and tasks cost on this machine", 0,
      MAY_ALWAYS | CLI_MAY(NOEXEC) | CLI_MAY(NOCMD), 0, 0, false, true, dibs__cli_start_lab,
      "Starts the program dibs-lab of the package dibs-lab.  For its own options see\n"
-     "dibs bench lease --help.\n",
+     "dibs bench --help.\n",
      "dibs bench lease"},
     {"lab", "EXPERIMENT [OPTION...]", "compare strategies on a row that many clients change", 0,
      MAY_ALWAYS | CLI_MAY(TROUBLE) | CLI_MAY(NOEXEC) | CLI_MAY(NOCMD) | CLI_MAY(SIGNAL), 0, 0, false, true,

@@ -65,7 +65,7 @@ static bool bench_side_command(struct bench *b, uint32_t arg, struct bench_sampl
 /* The cases of `dibs bench lease`: their sides and their aims. */
 
 /* flat: the table of cases */
-const struct bench_case dibs__bench_cases[] = {
+static const struct bench_case lease_cases[] = {
     {.key = "alone",
      .title = "acquire and release, one thread, no other client (latency of the pair)",
      .sides = {{"dibs", dibs__bench_side_threads, BENCH_ONE_THREAD},
@@ -207,11 +207,45 @@ const struct bench_case dibs__bench_cases[] = {
      .once = true},
     {.key = NULL}};
 
-/* `dibs bench lease`: parses the options, finds a folder for the files, runs the cases in rounds. */
+static const struct bench_subject subjects[] = {{"lease", "what leases cost", lease_cases},
+                                                {"task", "how fast tasks are done", dibs__bench_task_cases}};
 
-static const struct bench_size whole = {
-    .rounds = 5, .ms = 1000, .many = 10000, .ttl_ms = 3000, .million = 1000000, .calls = 50};
-static const struct bench_size smoke = {.rounds = 1, .ms = 50, .many = 200, .ttl_ms = 1500, .million = 500, .calls = 3};
+static const struct bench_subject *subject_of(const char *name) {
+  for (size_t i = 0; i < sizeof subjects / sizeof *subjects; i++)
+    if (strcmp(subjects[i].name, name) == 0) return &subjects[i];
+  return NULL;
+}
+
+/* `dibs bench SUBJECT`: parses the options, finds a folder for the files, runs the cases in rounds. */
+
+static const struct bench_size whole = {.rounds = 5,
+                                        .ms = 1000,
+                                        .many = 10000,
+                                        .ttl_ms = 3000,
+                                        .million = 1000000,
+                                        .calls = 50,
+                                        .tasks_least = 1000,
+                                        .lives = 100,
+                                        .crash = 50000,
+                                        .rows_few = 10000,
+                                        .rows_many = 1000000,
+                                        .rows = 100000,
+                                        .keys = 1000,
+                                        .parked = 10};
+static const struct bench_size smoke = {.rounds = 1,
+                                        .ms = 50,
+                                        .many = 200,
+                                        .ttl_ms = 1500,
+                                        .million = 500,
+                                        .calls = 3,
+                                        .tasks_least = 100,
+                                        .lives = 5,
+                                        .crash = 400,
+                                        .rows_few = 20,
+                                        .rows_many = 200,
+                                        .rows = 200,
+                                        .keys = 20,
+                                        .parked = 2};
 enum { ROUND_MS_MIN = 10, ROUND_MS_MAX = 600000, TRIES = 10 /* of a round, if the machine must be calm */ };
 
 static volatile sig_atomic_t interrupted;
@@ -224,6 +258,7 @@ static void on_signal(int number) {
 
 void dibs__bench_sample_clear(struct bench_sample *sample) {
   for (size_t i = 0; i < BENCH_METRICS; i++) sample->value[i] = (double)NAN;
+  sample->skipped = false;
 }
 
 void dibs__bench_sample_hist(struct bench_sample *sample, const struct dibs__hist *hist) {
@@ -392,6 +427,7 @@ static bool case_run(struct bench *b, struct bench_result *result) {
 /* ---- The command ---- */
 
 struct requested {
+  const struct bench_subject *subject;
   const char *only;
   const char *out;
   const char *floor, *upset;
@@ -419,20 +455,20 @@ static enum bench_where default_cases(const struct bench *b) {
 }
 
 static bool chosen(const struct bench_case *test, const char *only, enum bench_where here) {
-  return only ? list_has(only, test->key) : test->where == here;
+  return only ? list_has(only, test->key) : test->where == BENCH_ANYWHERE || test->where == here;
 }
 
-static size_t count_cases(const char *only, enum bench_where here) {
+static size_t count_cases(const struct bench_subject *subject, const char *only, enum bench_where here) {
   size_t count = 0;
-  for (const struct bench_case *test = dibs__bench_cases; test->key; test++) count += chosen(test, only, here);
+  for (const struct bench_case *test = subject->cases; test->key; test++) count += chosen(test, only, here);
   return count;
 }
 
 /* Every word of the list is a case, and there is one. */
-static bool cases_known(const char *only) {
+static bool cases_known(const struct bench_subject *subject, const char *only) {
   size_t words = 1;
   for (const char *at = only; at && *at; at++) words += *at == ',';
-  return only ? count_cases(only, BENCH_REQUESTED) == words : true;
+  return only ? count_cases(subject, only, BENCH_REQUESTED) == words : true;
 }
 
 static int parse(int argc, char **argv, struct requested *requested, const struct cli_globals *globals) {
@@ -465,14 +501,16 @@ static int parse(int argc, char **argv, struct requested *requested, const struc
     else if (got == 'k')
       requested->smoke = true;
     else
-      return dibs__cli_fail(globals, CLI_USAGE, "INVALID", "bench: there is no option %s; see dibs bench lease --help",
+      return dibs__cli_fail(globals, CLI_USAGE, "INVALID", "bench: there is no option %s; see dibs bench --help",
                             argv[optind - 1]);
     if (end && (*end || end == optarg))
       return dibs__cli_fail(globals, CLI_USAGE, "INVALID", "bench: %s is not a number", optarg);
   }
   if (requested->help) return CLI_DONE;
-  if (optind != argc - 1 || strcmp(argv[optind], "lease") != 0) {
-    return dibs__cli_fail(globals, CLI_USAGE, "INVALID", "bench: name what to measure: dibs bench lease");
+  requested->subject = optind == argc - 1 ? subject_of(argv[optind]) : NULL;
+  if (!requested->subject) {
+    return dibs__cli_fail(globals, CLI_USAGE, "INVALID",
+                          "bench: name what to measure: dibs bench lease, or dibs bench task");
   }
   if (requested->rounds < 0 || requested->rounds > BENCH_ROUNDS_MAX) {
     return dibs__cli_fail(globals, CLI_USAGE, "INVALID", "bench: --rounds is not between 1 and %d", BENCH_ROUNDS_MAX);
@@ -480,9 +518,10 @@ static int parse(int argc, char **argv, struct requested *requested, const struc
   if (requested->ms && (requested->ms < ROUND_MS_MIN || requested->ms > ROUND_MS_MAX)) {
     return dibs__cli_fail(globals, CLI_USAGE, "INVALID", "bench: 0.01 to 600 seconds");
   }
-  if (!cases_known(requested->only)) {
+  if (!cases_known(requested->subject, requested->only)) {
     return dibs__cli_fail(globals, CLI_USAGE, "INVALID",
-                          "bench: %s is not a list of cases; see dibs bench lease --help", requested->only);
+                          "bench: %s is not a list of cases of %s; see dibs bench --help", requested->only,
+                          requested->subject->name);
   }
   return CLI_DONE;
 }
@@ -497,12 +536,12 @@ static bool write_out(struct bench *b, const char *path, const struct bench_resu
 }
 
 static bool cases_run(struct bench *b, const struct requested *requested, bool json) {
-  struct bench_result *results = calloc(count_cases(requested->only, default_cases(b)), sizeof *results);
+  struct bench_result *results = calloc(count_cases(b->subject, requested->only, default_cases(b)), sizeof *results);
   if (!results) return dibs__bench_fail(b, "out of memory");
   size_t count = 0;
   bool done = true;
   if (!json) dibs__bench_print_head(b, stdout);
-  for (const struct bench_case *test = dibs__bench_cases; done && test->key; test++) {
+  for (const struct bench_case *test = b->subject->cases; done && test->key; test++) {
     if (!chosen(test, requested->only, default_cases(b))) continue;
     results[count].test = test;
     done = case_run(b, &results[count]);
@@ -516,9 +555,11 @@ static bool cases_run(struct bench *b, const struct requested *requested, bool j
 }
 
 static int help(const struct cli_globals *globals) {
-  puts("usage: dibs bench lease [--rounds N] [--seconds S] [--calm P] [--only CASE[,CASE]]\n                        "
+  puts("usage: dibs bench lease|task [--rounds N] [--seconds S] [--calm P] [--only CASE[,CASE]]\n                      "
+       "  "
        "[--floor PROGRAM] [--upset COMMAND] [--smoke] [--out FILE] [--json]\n\nMeasures what leases cost on this "
-       "machine.  Each case has a floor that is measured in the same rounds:\nthe bare transactions, a mutex, "
+       "machine, or how fast tasks are done.  Each case has a floor that is measured in the same rounds:\nthe bare "
+       "transactions, a mutex, "
        "flock(2).  Without --store it uses a temporary folder in $TMPDIR.\n\n  --rounds N    number of alternating "
        "rounds; the medians count (5)\n  --seconds S   how long each side runs in each round (1)\n  --calm P      "
        "repeat a round, a few times, if other processes used more than P percent of the processors\n  --only CASES  "
@@ -527,9 +568,12 @@ static int help(const struct cli_globals *globals) {
        "Redis;\n                for a --store of several tiers those that begin with tiers-\n  --upset CMD   for "
        "tiers-fallback: a command that makes the first tier unreachable\n  --smoke       run everything for a very "
        "short time, to see whether it works\n  --out FILE    also write the figures as JSON to FILE\n  --json        "
-       "print the figures as JSON instead of the table\n\nCases:");
-  for (const struct bench_case *test = dibs__bench_cases; test->key; test++)
-    printf("  %-16s %s\n", test->key, test->title);
+       "print the figures as JSON instead of the table");
+  for (size_t i = 0; i < sizeof subjects / sizeof *subjects; i++) {
+    printf("\nCases of %s:\n", subjects[i].name);
+    for (const struct bench_case *test = subjects[i].cases; test->key; test++)
+      printf("  %-16s %s\n", test->key, test->title);
+  }
   return dibs__cli_flush(globals);
 }
 
@@ -545,6 +589,7 @@ int dibs__bench_command(struct cli_call *call) {
 
   static struct bench b;
   char own[sizeof b.folder + 64];
+  b.subject = requested.subject;
   b.size = requested.smoke ? smoke : whole;
   if (requested.rounds) b.size.rounds = (uint32_t)requested.rounds;
   if (requested.ms) b.size.ms = requested.ms;
@@ -553,7 +598,7 @@ int dibs__bench_command(struct cli_call *call) {
   b.upset = requested.upset;
   if (!folder_make(&b, globals)) return dibs__cli_fail(globals, CLI_FAILED, "", "bench: %s", b.why);
   b.store = globals->store_given ? globals->store : own;
-  bool done = globals->store_given || dibs__bench_file_uri(&b, "lease.db", own, sizeof own) ||
+  bool done = globals->store_given || dibs__bench_file_uri(&b, "dibs.db", own, sizeof own) ||
               dibs__bench_fail(&b, "%s is too long", b.folder);
   if (!globals->store_given) snprintf(b.shown, sizeof b.shown, "%s", own);
 

@@ -2,7 +2,8 @@
 #ifndef DIBS_LAB_BENCH_H
 #define DIBS_LAB_BENCH_H
 /*
- * `dibs bench lease`: the cost of a lease, compared with the floor of the same machine in the same minute.
+ * `dibs bench lease` and `dibs bench task`: the cost of a lease or a task, compared with the floor of the same machine
+ * in the same minute.
  *
  * A case has sides (dibs, and floors) and aims.  A round runs each side once, in order, so that all sides see the same
  * drift; an aim is judged by the median over the rounds of the comparisons within each round.  A side opens what it
@@ -21,6 +22,7 @@
 enum { BENCH_ROUNDS_MAX = 100, BENCH_SIDES_MAX = 4, BENCH_AIMS_MAX = 4, BENCH_THREADS = 20 };
 /* Processes of a side, and of a side with many. */
 enum { BENCH_PROCESSES = 4, BENCH_PROCESSES_MANY = 20 };
+enum { BENCH_TASK_CLIENTS = 4 }; /* that drain a queue; the floor has as many connections */
 
 /* The metrics of a side; latencies in microseconds.  NAN: does not apply. */
 enum bench_metric {
@@ -40,26 +42,43 @@ enum bench_metric {
   BENCH_KEYS,      /* keys that remain on the server after the release of all leases */
   BENCH_OVERTAKEN, /* percent of grants that overtook a waiter that had clearly requested earlier */
   BENCH_GAP,       /* the longest time without a grant, in milliseconds */
+  BENCH_LOST,      /* tasks that were not done after a crash */
+  BENCH_TWICE,     /* tasks that were done twice */
   BENCH_OTHERS,    /* percent of all processors that other processes used meanwhile */
   BENCH_METRICS
 };
 
 struct bench_sample {
   double value[BENCH_METRICS];
+  bool skipped; /* the side needs something that was not given; then its values, and the aims of it, are not shown */
 };
 
 /* How much to do; --smoke makes all of it tiny. */
 struct bench_size {
   uint32_t rounds;
-  int64_t ms;       /* of one side in one round */
-  uint32_t many;    /* leases held and waiting in the memory case */
-  int64_t ttl_ms;   /* of the held leases, which are renewed at a third of it */
-  uint32_t million; /* leases held at once at a server, to measure its memory */
-  uint32_t calls;   /* of a command in one round */
-  double calm;      /* percent that others may use in a round; above it the round runs again; 0: any */
+  int64_t ms;                   /* of one side in one round */
+  uint32_t many;                /* leases held and waiting in the memory case */
+  int64_t ttl_ms;               /* of the held leases, which are renewed at a third of it */
+  uint32_t million;             /* leases held at once at a server, to measure its memory */
+  uint32_t calls;               /* of a command in one round */
+  uint32_t tasks_least;         /* of a drain */
+  uint32_t lives, crash;        /* tasks that are added one at a time; of a crash: BENCH_EFFECTS / 4 at most */
+  uint32_t rows_few, rows_many; /* other rows beside the claims of a grown table */
+  uint32_t rows;                /* dead or finished ones */
+  uint32_t keys, parked;
+  double calm; /* percent that others may use in a round; above it the round runs again; 0: any */
+};
+
+struct bench_case;
+
+/* What `dibs bench NAME` measures. */
+struct bench_subject {
+  const char *name, *what;
+  const struct bench_case *cases; /* the last has no key */
 };
 
 struct bench {
+  const struct bench_subject *subject;
   const char *store; /* the URI that is measured */
   char shown[4096];  /* the same without a password */
   const char *floor; /* a program that measures the store's server without dibs; NULL: none */
@@ -99,6 +118,7 @@ enum bench_where {
   BENCH_AT_SQL,   /* a server, against b->floor */
   BENCH_AT_REDIS, /* as above */
   BENCH_IN_TIERS, /* several stores behind one URI */
+  BENCH_ANYWHERE, /* every store */
   BENCH_REQUESTED /* none: it is large */
 };
 
@@ -111,8 +131,7 @@ struct bench_case {
   bool once; /* one round is enough: it counts things and measures no time */
 };
 
-/* All cases; the last has no key. */
-extern const struct bench_case dibs__bench_cases[];
+extern const struct bench_case dibs__bench_task_cases[];
 
 /* The result of a case: sample[side][round]. */
 struct bench_result {
@@ -184,6 +203,8 @@ enum { BENCH_COMMAND_DIBS, BENCH_COMMAND_FLOCK };
 
 bool dibs__bench_side_floor(struct bench *b, uint32_t arg, struct bench_sample *sample);
 enum { BENCH_FLOOR_OWN, BENCH_FLOOR_SHARED, BENCH_FLOOR_ONE, BENCH_FLOOR_16, BENCH_FLOOR_64 };
+/* A drain of so many tasks at a time.  Skipped without b->floor. */
+bool dibs__bench_side_floor_tasks(struct bench *b, uint32_t batch, struct bench_sample *sample);
 /* While b->upset makes the first tier unreachable. */
 bool dibs__bench_side_gap(struct bench *b, uint32_t arg, struct bench_sample *sample);
 bool dibs__bench_side_million(struct bench *b, uint32_t arg, struct bench_sample *sample);
@@ -221,6 +242,8 @@ struct bench_crew {
 
 #define DIBS__BENCH_SELF "/proc/self/exe" /* this program, even if its file was replaced */
 bool dibs__bench_spawn(struct bench *b, const char *program, char *const argv[], pid_t *pid);
+/* The same with argv[0]; *out reads its standard output. */
+bool dibs__bench_start(struct bench *b, char *const argv[], pid_t *pid, int *out);
 /* `dibs bench helper FD N`: one of the processes that a side starts; not for people. */
 int dibs__bench_helper(int argc, char **argv);
 
@@ -237,7 +260,7 @@ void dibs__bench_json(const struct bench *b, const struct bench_result *results,
  * and ends with 0.
  */
 
-enum bench_role { BENCH_ROLE_DIBS, BENCH_ROLE_FLOCK, BENCH_ROLE_HELD, BENCH_ROLE_WAITING };
+enum bench_role { BENCH_ROLE_DIBS, BENCH_ROLE_FLOCK, BENCH_ROLE_HELD, BENCH_ROLE_WAITING, BENCH_ROLE_TASKS };
 
 struct bench_child {
   pid_t pid; /* the parent's; 0 once it was waited for */
@@ -248,6 +271,8 @@ struct bench_child {
   struct bench_sample sample;
   char why[640]; /* "" when all went well */
 };
+
+enum { BENCH_EFFECTS = 262144 };
 
 struct bench_page {
   enum bench_role role;
@@ -268,6 +293,10 @@ struct bench_page {
   _Atomic uint64_t fence;
   atomic_uint inside;
   _Atomic int64_t requested_ns[BENCH_PROCESSES_MANY]; /* since when each one waits; 0: it does not wait */
+  /* Of tasks: how often the one with the number first + i was done. */
+  char kind[64];
+  uint64_t first;
+  atomic_uchar effects[BENCH_EFFECTS];
   struct bench_child child[BENCH_PROCESSES_MANY];
 };
 
@@ -286,6 +315,7 @@ bool dibs__bench_child_fail(struct bench_child *child, const char *format, ...) 
 bool dibs__bench_role_turns(struct bench_page *page, struct bench_child *child);
 bool dibs__bench_role_held(struct bench_page *page, struct bench_child *child);
 bool dibs__bench_role_waiting(struct bench_page *page, struct bench_child *child);
+bool dibs__bench_role_tasks(struct bench_page *page, struct bench_child *child);
 
 /* ---- bench.c ---- */
 struct cli_call;

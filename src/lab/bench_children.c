@@ -20,7 +20,7 @@
 
 enum { OUTPUT_MAX = 16384, FLOOR_WORDS = 6 };
 
-static bool start_child(struct bench *b, char *const argv[], pid_t *pid, int *out) {
+bool dibs__bench_start(struct bench *b, char *const argv[], pid_t *pid, int *out) {
   int ends[2];
   posix_spawn_file_actions_t actions;
   if (pipe2(ends, O_CLOEXEC)) return dibs__bench_fail(b, "cannot create a pipe: %s", strerror(errno));
@@ -68,7 +68,7 @@ static bool floor_request(struct bench *b, char *const words[FLOOR_WORDS], char 
   snprintf(uri, sizeof uri, "%.*s", (int)dibs__bench_first(b->store), b->store);
   snprintf(program, sizeof program, "%s", b->floor);
   char *argv[] = {program, w1, uri, w2, words[0], words[1], words[2], words[3], words[4], words[5], NULL};
-  if (!start_child(b, argv, &pid, &out)) return false;
+  if (!dibs__bench_start(b, argv, &pid, &out)) return false;
   read_all(out, output, OUTPUT_MAX);
   close(out);
   while (waitpid(pid, &status, 0) < 0 && errno == EINTR) continue;
@@ -88,21 +88,13 @@ bool dibs__bench_floor_weigh(struct bench *b, uint32_t hold, double *bytes, doub
          dibs__bench_fail(b, "%s printed no memory of a lease", b->floor);
 }
 
-bool dibs__bench_side_floor(struct bench *b, uint32_t arg, struct bench_sample *sample) {
-  static const struct {
-    const char *strategy;
-    int users;
-  } kinds[] = {[BENCH_FLOOR_OWN] = {"lease-own", BENCH_THREADS},
-               [BENCH_FLOOR_SHARED] = {"lease-shared", BENCH_THREADS},
-               [BENCH_FLOOR_ONE] = {"lease-own", 1},
-               [BENCH_FLOOR_16] = {"lease-16", 1},
-               [BENCH_FLOOR_64] = {"lease-64", 1}};
+static bool floor_side(struct bench *b, const char *name, int count, struct bench_sample *sample) {
   char users[16], seconds[32], strategy[32], output[OUTPUT_MAX];
   char w1[] = "--strategy", w2[] = "--users", w3[] = "--seconds";
   double rate = 0, p50 = 0, p99 = 0, most = 0, cpu = 0;
-  snprintf(users, sizeof users, "%d", kinds[arg].users);
+  snprintf(users, sizeof users, "%d", count);
   snprintf(seconds, sizeof seconds, "%.3f", (double)b->size.ms / 1000);
-  snprintf(strategy, sizeof strategy, "%s", kinds[arg].strategy);
+  snprintf(strategy, sizeof strategy, "%s", name);
   if (!floor_request(b, (char *[FLOOR_WORDS]){w1, strategy, w2, users, w3, seconds}, output)) return false;
   if (!number_of(output, "per_second", &rate) || !number_of(output, "p50_ns", &p50) ||
       !number_of(output, "p99_ns", &p99) || !number_of(output, "max_ns", &most) || !number_of(output, "cpu_ns", &cpu))
@@ -113,6 +105,25 @@ bool dibs__bench_side_floor(struct bench *b, uint32_t arg, struct bench_sample *
   sample->value[BENCH_MAX] = most / 1000;
   sample->value[BENCH_CPU] = cpu / 1000;
   return true;
+}
+
+bool dibs__bench_side_floor(struct bench *b, uint32_t arg, struct bench_sample *sample) {
+  static const struct {
+    const char *strategy;
+    int users;
+  } kinds[] = {[BENCH_FLOOR_OWN] = {"lease-own", BENCH_THREADS},
+               [BENCH_FLOOR_SHARED] = {"lease-shared", BENCH_THREADS},
+               [BENCH_FLOOR_ONE] = {"lease-own", 1},
+               [BENCH_FLOOR_16] = {"lease-16", 1},
+               [BENCH_FLOOR_64] = {"lease-64", 1}};
+  return floor_side(b, kinds[arg].strategy, kinds[arg].users, sample);
+}
+
+bool dibs__bench_side_floor_tasks(struct bench *b, uint32_t batch, struct bench_sample *sample) {
+  char strategy[32];
+  snprintf(strategy, sizeof strategy, "task-%u", batch);
+  sample->skipped = !b->floor;
+  return sample->skipped || floor_side(b, strategy, BENCH_TASK_CLIENTS, sample);
 }
 
 /* Starting and ending the processes that some sides measure; and the main function of such a process. */
@@ -236,7 +247,8 @@ static bool (*const roles[])(struct bench_page *,
                              struct bench_child *) = {[BENCH_ROLE_DIBS] = dibs__bench_role_turns,
                                                       [BENCH_ROLE_FLOCK] = dibs__bench_role_turns,
                                                       [BENCH_ROLE_HELD] = dibs__bench_role_held,
-                                                      [BENCH_ROLE_WAITING] = dibs__bench_role_waiting};
+                                                      [BENCH_ROLE_WAITING] = dibs__bench_role_waiting,
+                                                      [BENCH_ROLE_TASKS] = dibs__bench_role_tasks};
 
 int dibs__bench_helper(int argc, char **argv) {
   if (argc != 2) return 1;

@@ -110,6 +110,15 @@ static struct bench_range bench_judge(const struct bench_result *result, const s
 
 /* ---- For people ---- */
 
+static bool side_skipped(const struct bench_result *result, size_t side) {
+  return result->sample[side][0].skipped;
+}
+
+/* Nothing to compare with. */
+static bool aim_skipped(const struct bench_result *result, const struct bench_aim *aim) {
+  return side_skipped(result, aim->of) || side_skipped(result, aim->by);
+}
+
 /* A number of a few digits, with separators for thousands; "-" for a metric that was not measured. */
 static const char *format_number(char text[32], double value) {
   if (isnan(value)) return "-";
@@ -194,8 +203,10 @@ void dibs__bench_print(const struct bench_result *result, FILE *out) {
   fprintf(out, "\n%s: %s\n", test->key, test->title);
   int width = side_width();
   fprintf(out, "  %-*s %10s %9s %8s %9s %6s\n", width, "", "per second", "p50 us", "p99 us", "max us", "tx/op");
-  for (size_t i = 0; i < BENCH_SIDES_MAX && test->sides[i].name; i++) print_side(result, i, out);
-  for (size_t i = 0; i < BENCH_AIMS_MAX && test->aims[i].what; i++) print_aim(result, &test->aims[i], out);
+  for (size_t i = 0; i < BENCH_SIDES_MAX && test->sides[i].name; i++)
+    if (!side_skipped(result, i)) print_side(result, i, out);
+  for (size_t i = 0; i < BENCH_AIMS_MAX && test->aims[i].what; i++)
+    if (!aim_skipped(result, &test->aims[i])) print_aim(result, &test->aims[i], out);
   print_noise(result, out);
   fflush(out);
 }
@@ -244,6 +255,8 @@ static void json_side(struct cli_json *json, const struct bench_result *result, 
                                                   [BENCH_KEYS] = "server_keys_left",
                                                   [BENCH_OVERTAKEN] = "overtaken_percent",
                                                   [BENCH_GAP] = "gap_ms",
+                                                  [BENCH_LOST] = "lost",
+                                                  [BENCH_TWICE] = "done_twice",
                                                   [BENCH_OTHERS] = "others_percent"};
   dibs__cli_json_open(json, NULL, '{');
   dibs__cli_json_text(json, "name", result->test->sides[side].name);
@@ -272,10 +285,12 @@ static void json_result(struct cli_json *json, const struct bench_result *result
   dibs__cli_json_uint(json, "rounds", result->rounds);
   dibs__cli_json_uint(json, "noisy_rounds", result->noisy);
   dibs__cli_json_open(json, "sides", '[');
-  for (size_t i = 0; i < BENCH_SIDES_MAX && test->sides[i].name; i++) json_side(json, result, i);
+  for (size_t i = 0; i < BENCH_SIDES_MAX && test->sides[i].name; i++)
+    if (!side_skipped(result, i)) json_side(json, result, i);
   dibs__cli_json_close(json, ']');
   dibs__cli_json_open(json, "aims", '[');
-  for (size_t i = 0; i < BENCH_AIMS_MAX && test->aims[i].what; i++) json_aim(json, result, &test->aims[i]);
+  for (size_t i = 0; i < BENCH_AIMS_MAX && test->aims[i].what; i++)
+    if (!aim_skipped(result, &test->aims[i])) json_aim(json, result, &test->aims[i]);
   dibs__cli_json_close(json, ']');
   dibs__cli_json_close(json, '}');
 }
@@ -284,7 +299,7 @@ void dibs__bench_json(const struct bench *b, const struct bench_result *results,
   struct cli_json json = {.out = out};
   struct utsname system;
   dibs__cli_json_open(&json, NULL, '{');
-  dibs__cli_json_text(&json, "bench", "lease");
+  dibs__cli_json_text(&json, "bench", b->subject->name);
   dibs__cli_json_text(&json, "dibs", dibs_version());
   dibs__cli_json_text(&json, "sqlite", dibs__floor_sqlite_version());
   dibs__cli_json_text(&json, "linux", uname(&system) ? NULL : system.release);

@@ -114,6 +114,7 @@ static struct dibs__request *claim_request(const struct dibs__claim *claim, uint
   op->most = most;
   op->id = claim->id;
   op->again = claim->unsure;
+  dibs__task_lane(request, most);
   return request;
 }
 

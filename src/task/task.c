@@ -17,7 +17,8 @@ enum {
   RELOCK_MOST_MS = 30000,
   FAIL_FIRST_MS = 1000,
   FAIL_MOST_MS = 3600000,
-  FAIL_DOUBLINGS = 12 /* 2^12 s is more than an hour */
+  FAIL_DOUBLINGS = 12, /* 2^12 s is more than an hour */
+  TRAVELS_ALONE = 64   /* tasks of one request */
 };
 
 /* ---- Pauses ---- */
@@ -71,11 +72,16 @@ static size_t item_bytes(const dibs_task *task) {
   return sizeof(struct dibs__task_item) + dibs__length(task->kind) + 4;
 }
 
+void dibs__task_lane(struct dibs__request *request, size_t count) {
+  if (count >= TRAVELS_ALONE) request->op.lane = (uint32_t)((uintptr_t)request >> 4) | 1;
+}
+
 static struct dibs__request *items_request(dibs_store *store, const dibs_task *first, size_t size, size_t count) {
   struct dibs__request *request = dibs__request_make(store, DIBS__FAM_TASK, NULL, size);
   if (!request) return NULL;
   request->task.items = dibs__request_array(request, count * sizeof *request->task.items);
   request->task.count = (uint32_t)count;
+  dibs__task_lane(request, count);
   request->task.kind = dibs__request_keep(request, first->kind, strlen(first->kind));
   return request;
 }
