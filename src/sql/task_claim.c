@@ -273,6 +273,9 @@ static void free_promotion(struct promotion *p) {
 }
 
 #define OF_STATE(of) " FROM dibs_task@{ready} WHERE " OF_KIND " AND state = " of " AND rank = 0"
+#define ARRIVED_PLAIN " FROM dibs_task@{plain} WHERE " OF_KIND " AND state = 0 AND rank = 0 AND serial IS NULL"
+#define ARRIVED_KEYED                                                                                                  \
+  " FROM dibs_task@{keyed} WHERE " OF_KIND " AND state = 0 AND rank = 0 AND serial IS NOT NULL ORDER BY nr LIMIT 1000"
 #define IN_ORDER " ORDER BY rank, due, nr LIMIT 1000@{skip}"
 _Static_assert(DIBS__TASK_STEP == 1000, "one number, written twice");
 
@@ -284,7 +287,7 @@ static sql_rc put_finds(struct promotion *p) {
   if (end == DIBS__SQL_OK && p->found.is_over)
     end = dibs__task_put(p->g, "SELECT " DIBS__TASK_LOCKED OF_STATE("2") " AND due <= " NOW IN_ORDER, &kind, 1);
   if (end != DIBS__SQL_OK || !p->found.arrived) return end;
-  end = dibs__task_put(p->g, "SELECT nr" OF_STATE("0") " AND (serial IS NULL OR serial = '')" IN_ORDER, &kind, 1);
+  end = dibs__task_put(p->g, "SELECT nr" ARRIVED_PLAIN IN_ORDER, &kind, 1);
   /* Only the client that has locked the row with an empty text admits tasks. */
   if (end == DIBS__SQL_OK)
     end = dibs__task_put(p->g,
@@ -293,10 +296,8 @@ static sql_rc put_finds(struct promotion *p) {
                          &kind, 1);
   if (end == DIBS__SQL_OK)
     end = dibs__task_put(p->g, "SELECT nr FROM dibs_task_serial WHERE " OF_KIND " AND serial = ''@{skip}", &kind, 1);
-  if (end == DIBS__SQL_OK)
-    end = dibs__task_put(p->g, "SELECT nr, serial" OF_STATE("0") " AND serial <> '' ORDER BY nr LIMIT 1000", &kind, 1);
-  if (end == DIBS__SQL_OK)
-    end = dibs__task_put(p->g, "SELECT nr" OF_STATE("0") " AND serial <> '' ORDER BY nr LIMIT 1000@{skip}", &kind, 1);
+  if (end == DIBS__SQL_OK) end = dibs__task_put(p->g, "SELECT nr, serial" ARRIVED_KEYED, &kind, 1);
+  if (end == DIBS__SQL_OK) end = dibs__task_put(p->g, "SELECT nr" ARRIVED_KEYED "@{skip}", &kind, 1);
   return end;
 }
 
@@ -355,6 +356,20 @@ static void choose_serial(struct promotion *p) {
   for (size_t i = 0; i < p->serial_count; i++)
     if (p->serial[i].locked) p->serial[left++] = p->serial[i];
   p->serial_count = left;
+}
+
+/* An empty text is none.  (Sorted, those come first.)  false: no memory. */
+static bool part_empty(struct promotion *p) {
+  size_t empty = 0;
+  while (empty < p->serial_count && p->serial[empty].serial.len == 0) empty++;
+  if (empty == 0) return true;
+  uint64_t *plain = realloc(p->plain, (p->plain_count + empty) * sizeof *plain);
+  if (!plain) return false;
+  p->plain = plain;
+  for (size_t i = 0; i < empty; i++) p->plain[p->plain_count++] = p->serial[i].nr;
+  p->serial_count -= empty;
+  memmove(p->serial, p->serial + empty, p->serial_count * sizeof *p->serial);
+  return true;
 }
 
 static sql_rc put_heads(struct promotion *p) {
@@ -432,10 +447,10 @@ static sql_rc write_promotion(struct promotion *p) {
   static const char when_due[] = "state = CASE WHEN due <= $1 THEN 1 ELSE 3 END, rank = CASE WHEN due <= $1 THEN"
                                  " 0 - priority ELSE 0 END, queue = CASE WHEN due <= $1 THEN nullif(phase, '') END";
   char *texts = NULL;
-  if (!end_late_claims(p, &texts)) return dibs__task_no_memory(p->g);
+  choose_serial(p);
+  if (!part_empty(p) || !end_late_claims(p, &texts)) return dibs__task_no_memory(p->g);
   sql_rc end = put_numbers(p, p->waited, p->waited_count, when_due);
   if (end == DIBS__SQL_OK) end = put_numbers(p, p->plain, p->plain_count, when_due);
-  choose_serial(p);
   if (end == DIBS__SQL_OK && p->serial_count) end = put_heads(p);
   if (end == DIBS__SQL_OK && p->serial_count) end = put_admission(p);
   if (end == DIBS__SQL_OK) end = dibs__task_write(p->g, &p->over);
