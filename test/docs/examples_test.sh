@@ -147,6 +147,10 @@ facts() {
       serves=3
       given='echo "Authorization: Bearer x" >/etc/app/token' ;;
     'doc/man/dibs-worker.1'*'--jobs 4'* | 'doc/tasks.md'*'dibs worker --kind mail --jobs'*) serves=3 ;;
+    *'dibs cron /etc/app/jobs.cron'* | *'dibs cron --store postgres'*)
+      serves=4
+      given='echo "0 2 * * * name=nightly true" >/etc/app/jobs.cron' ;;
+    *'dibs cron ls /etc/app/jobs.cron'*) given='echo "0 2 * * * name=nightly true" >/etc/app/jobs.cron' ;;
     'doc/man/dibs-unlock.1'*) given='dibs lock job >lease' ;;
   esac
 }
