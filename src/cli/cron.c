@@ -395,7 +395,7 @@ static int run_node(struct node *n) {
   free(polls);
   if (!n->works.broken) return code;
   return dibs__cli_fail(n->globals, CLI_FAILED, "",
-                        "the process that starts commands was killed; the node has ended, start it again");
+                        "the process that starts commands was killed or stopped; the node has ended, start it again");
 }
 
 static int open_node(struct node *n, const struct cli_call *call) {
@@ -422,7 +422,7 @@ static int run_as_node(const struct cli_call *call) {
   struct launcher launcher = {-1, -1};
   int code = open_source(n.globals, call->pos[0], call->v.name, &n.source);
   if (code == CLI_DONE) code = dibs__cli_signals_open(n.globals, &n.signals);
-  if (code == CLI_DONE) code = dibs__cli_launcher_start(n.globals, &n.signals.before, &launcher);
+  if (code == CLI_DONE) code = dibs__cli_launcher_start(n.globals, &n.signals.before, NULL, &launcher);
   n.works.launcher = &launcher;
   if (code == CLI_DONE) code = open_node(&n, call);
   if (code == CLI_DONE) code = run_node(&n);

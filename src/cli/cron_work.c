@@ -111,8 +111,9 @@ static int launch(works_t *works, work_t *w, const struct dibs__cron_job *job, c
   }
   const struct launch plan = {
       .name = w->job, .argv = argv, .environment = variables, .grace_ms = GRACE_MS, .in = in, .out = ends[1]};
-  w->minder = dibs__cli_launch(works->launcher, &plan);
-  if (w->minder < 0) error = errno;
+  struct minder minder;
+  if (!dibs__cli_launch(works->launcher, &plan, &minder)) error = errno;
+  w->minder = minder.fd;
   close(in);
   close(ends[1]);
   if (error != 0) {
@@ -137,7 +138,7 @@ static void start(works_t *works, work_t *w, const struct dibs__cron_job *job, i
     w->start_error = launch(works, w, job, v->list);
   if (v != NULL) free(v->list);
   free(v);
-  works->broken = works->broken || w->start_error == EPIPE || w->start_error == ECONNRESET;
+  works->broken = works->broken || w->start_error == EPIPE;
   if (w->start_error == 0) return;
   w->over = true;
   w->ended = w->began;

@@ -170,7 +170,8 @@ static bool start_minder(struct job *job) {
   bool fine = in >= 0 && file >= 0 && pipe2(ends, O_CLOEXEC) == 0 && fcntl(ends[0], F_SETFL, O_NONBLOCK) == 0;
   if (fine) {
     job->tail.from = ends[0];
-    fine = dibs__cli_starter_request(&job->crew->places[job->place].starter, in, ends[1], &job->run.minder);
+    const struct launch launch = {.name = job->crew->kind, .grace_ms = job->run.grace_ms, .in = in, .out = ends[1]};
+    fine = dibs__cli_launch(&job->crew->places[job->place].launcher, &launch, &job->run.minder);
     if (!fine && errno == EPIPE) job->crew->broken = true;
   }
   int error = errno;
@@ -236,7 +237,7 @@ dibs_verdict dibs__cli_job(dibs_task *task, dibs_work_reply *reply, void *user) 
                          .err = -1,
                          .left_ms = claim_left,
                          .tail = &job.tail,
-                         .orphans = crew->places[job.place].starter.pid,
+                         .orphans = crew->places[job.place].launcher.pid,
                          .end_fd = crew->end_fd};
   snprintf(job.phase_file, sizeof job.phase_file, "%s/%zu", crew->folder, job.place);
   dibs_verdict verdict = run_job(&job, reply);

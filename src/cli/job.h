@@ -2,7 +2,7 @@
 #ifndef DIBS_CLI_JOB_H
 #define DIBS_CLI_JOB_H
 /*
- * A command for a task: started by a starter and guarded by a minder (run.h) under the claim, as `dibs run` does it
+ * A command for a task: started by a launcher and guarded by a minder (run.h) under the claim, as `dibs run` does it
  * under a lease.  job.c runs one; worker.c has the crew.
  */
 #include "cli/run.h"
@@ -30,13 +30,13 @@ struct crew {
   int wake_fd;                    /* raised when the main thread has to look */
   char folder[64];                /* of the files that DIBS_NEXT_PHASE names */
   struct crew_place {
-    struct starter starter;
-    bool taken; /* guarded by the lock */
+    struct launcher launcher; /* its own: what a killed minder leaves is found below it */
+    bool taken;               /* guarded by the lock */
   } * places;
   size_t count;
   dibs__mutex lock;
   _Atomic uint64_t begun;
-  _Atomic bool broken; /* a starter is gone */
+  _Atomic bool broken; /* a launcher is gone */
 };
 
 struct work_plan {

@@ -3,14 +3,19 @@
 #include "cli/run.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-enum { FDS = 3, WORDS_MAX = 1024 };
+enum {
+  FDS = 3,
+  WORDS_MAX = 1024,
+  ANSWER_MS = 10000 /* a fork takes far less: the launcher is stopped */
+};
 
 struct head {
   int64_t grace_ms;
@@ -24,7 +29,19 @@ struct message {
   int fds[FDS]; /* the minder's socket, in, out */
 };
 
+struct answer {
+  pid_t pid;
+  int error; /* errno of fork; 0: it was forked */
+};
+
 /* ---- The launcher's side ---- */
+
+/* The same for all commands of a launcher. */
+struct common {
+  const struct cli_globals *globals;
+  const sigset_t *mask;
+  char *const *argv; /* NULL: none */
+};
 
 static bool receive(int fd, struct message *m) {
   union {
@@ -54,7 +71,7 @@ static char *next_word(struct message *m, size_t *at) {
   return word;
 }
 
-static _Noreturn void become_minder(const struct cli_globals *g, const sigset_t *mask, struct message *m) {
+static _Noreturn void become_minder(const struct common *common, struct message *m) {
   static char *argv[WORDS_MAX + 1];
   size_t at = 0;
   const char *name = next_word(m, &at);
@@ -63,51 +80,71 @@ static _Noreturn void become_minder(const struct cli_globals *g, const sigset_t 
     char *variable = next_word(m, &at);
     if (variable != NULL) putenv(variable); /* the text stays */
   }
-  if (name == NULL || argv[0] == NULL) _exit(0);
-  dup2(m->fds[1], STDIN_FILENO);
-  const struct minder_plan plan = {.globals = g,
+  const struct minder_plan plan = {.globals = common->globals,
                                    .name = name,
-                                   .argv = argv,
-                                   .mask = *mask,
+                                   .argv = m->head.words > 0 ? argv : common->argv,
+                                   .mask = *common->mask,
                                    .grace_ms = m->head.grace_ms,
                                    .tty = -1,
+                                   .in = m->fds[1],
                                    .out = m->fds[2],
-                                   .err = m->fds[2]};
+                                   .err = m->fds[2],
+                                   .task = true};
+  if (name == NULL || plan.argv == NULL || plan.argv[0] == NULL) _exit(0);
   dibs__cli_mind(&plan, m->fds[0]);
 }
 
-static _Noreturn void launch_all(const struct cli_globals *g, const sigset_t *mask, int fd) {
-  static struct message m;
+/* The kernel reaps the minders: nobody waits for their status. */
+static void set_up(void) {
+  struct sigaction ignore = {.sa_handler = SIG_IGN};
   sigset_t all;
   sigfillset(&all);
   sigprocmask(SIG_BLOCK, &all, NULL);
+  sigaction(SIGCHLD, &ignore, NULL);
   setpgid(0, 0);
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
   prctl(PR_SET_NAME, "dibs-launcher");
-  while (receive(fd, &m)) {
-    pid_t pid = dibs__cli_fork();
-    if (pid == 0) {
-      close(fd);
-      become_minder(g, mask, &m);
+}
+
+static _Noreturn void launch_all(const struct common *common, int from) {
+  static struct message m;
+  struct sigaction plain = {.sa_handler = SIG_DFL};
+  int dibs = STDERR_FILENO + 1;
+  set_up();
+  /* The sockets of launchers before this one are dibs' alone: they end when dibs closes them. */
+  if (from != dibs && dup3(from, dibs, O_CLOEXEC) < 0) _exit(0);
+  close_range((unsigned)dibs + 1, ~0U, 0);
+  while (receive(dibs, &m)) {
+    struct answer answer = {.pid = dibs__cli_fork()};
+    if (answer.pid < 0) answer.error = errno;
+    if (answer.pid == 0) {
+      sigaction(SIGCHLD, &plain, NULL);
+      close(dibs);
+      become_minder(common, &m);
     }
-    /* If the fork failed, dibs sees that the socket is closed. */
     for (int i = 0; i < FDS; i++) close(m.fds[i]);
-    while (waitpid(-1, NULL, WNOHANG) > 0) continue;
+    ssize_t sent;
+    do sent = send(dibs, &answer, sizeof answer, MSG_NOSIGNAL);
+    while (sent < 0 && errno == EINTR);
   }
   _exit(0);
 }
 
-int dibs__cli_launcher_start(const struct cli_globals *g, const sigset_t *mask, struct launcher *launcher) {
+int dibs__cli_launcher_start(const struct cli_globals *g, const sigset_t *mask, char *const *argv,
+                             struct launcher *launcher) {
+  const struct common common = {.globals = g, .mask = mask, .argv = argv};
   int ends[2] = {-1, -1};
   *launcher = (struct launcher){-1, -1};
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0) launcher->pid = dibs__cli_fork();
   if (launcher->pid == 0) {
     close(ends[0]);
-    launch_all(g, mask, ends[1]);
+    launch_all(&common, ends[1]);
   }
   int error = errno;
   if (ends[1] >= 0) close(ends[1]);
   launcher->fd = ends[0];
   if (launcher->pid > 0) return CLI_DONE;
+  dibs__cli_launcher_end(launcher);
   return dibs__cli_fail(g, CLI_FAILED, "", "cannot start the process that starts commands: %s", strerror(error));
 }
 
@@ -129,9 +166,9 @@ static bool add_word(char *text, size_t *length, const char *word) {
 /* false: it is too long. */
 static bool write_text(const struct launch *launch, struct head *head, char *text, size_t *length) {
   bool fits = add_word(text, length, launch->name);
-  for (const char *const *w = launch->argv; *w != NULL && fits; w++, head->words++)
+  for (const char *const *w = launch->argv; w != NULL && *w != NULL && fits; w++, head->words++)
     fits = head->words < WORDS_MAX && add_word(text, length, *w);
-  for (const char *const *v = launch->environment; *v != NULL && fits; v++, head->variables++)
+  for (const char *const *v = launch->environment; v != NULL && *v != NULL && fits; v++, head->variables++)
     fits = add_word(text, length, *v);
   return fits;
 }
@@ -156,22 +193,47 @@ static bool send_message(int fd, const struct head *head, const char *text, size
   return sent >= 0;
 }
 
-int dibs__cli_launch(const struct launcher *launcher, const struct launch *launch) {
-  static char text[LAUNCH_TEXT_MAX];
+/* 0, or errno. */
+static int receive_answer(int fd, pid_t *pid) {
+  struct answer answer;
+  struct pollfd wait = {.fd = fd, .events = POLLIN};
+  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), ANSWER_MS);
+  int ready;
+  do ready = poll(&wait, 1, (int)dibs__tick_left_ms(dibs__tick_now(), by));
+  while (ready < 0 && errno == EINTR);
+  if (ready <= 0 || recv(fd, &answer, sizeof answer, MSG_DONTWAIT) != (ssize_t)sizeof answer) return EPIPE;
+  *pid = answer.pid;
+  return answer.error;
+}
+
+/* 0, or errno.  `end`: that of the socket pair for the minder. */
+static int request(const struct launcher *launcher, const struct launch *launch, int end, pid_t *pid) {
   struct head head = {.grace_ms = launch->grace_ms};
   size_t length = 0;
-  int ends[2];
-  if (!write_text(launch, &head, text, &length)) {
-    errno = E2BIG;
-    return -1;
+  const int fds[FDS] = {end, launch->in, launch->out};
+  char *text = malloc(LAUNCH_TEXT_MAX);
+  int error = ENOMEM;
+  if (text != NULL) {
+    error = write_text(launch, &head, text, &length) ? 0 : E2BIG;
+    if (error == 0 && !send_message(launcher->fd, &head, text, length, fds)) error = errno;
+    free(text);
   }
-  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return -1;
-  const int fds[FDS] = {ends[1], launch->in, launch->out};
-  bool sent = send_message(launcher->fd, &head, text, length, fds);
-  int error = errno;
+  if (error == ECONNRESET) error = EPIPE;
+  return error == 0 ? receive_answer(launcher->fd, pid) : error;
+}
+
+bool dibs__cli_launch(const struct launcher *launcher, const struct launch *launch, struct minder *minder) {
+  int ends[2];
+  *minder = (struct minder){-1, -1};
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return false;
+  int error = request(launcher, launch, ends[1], &minder->pid);
   close(ends[1]);
-  if (sent) return ends[0];
+  if (error == 0) {
+    minder->fd = ends[0];
+    return true;
+  }
   close(ends[0]);
+  *minder = (struct minder){-1, -1};
   errno = error;
-  return -1;
+  return false;
 }

@@ -247,8 +247,8 @@ static void hear_minder(struct run *run) {
   }
 }
 
-/* The minder is dead.  Its processes are now children of a subreaper, dibs or the starter; end them here, as the minder
- * would: nothing else would end them if dibs were stopped or killed. */
+/* The minder is dead.  Its processes are now children of a subreaper, dibs or the launcher; end them here, as the
+ * minder would: nothing else would end them if dibs were stopped or killed. */
 static void end_orphans(struct run *run) {
   struct ending ending;
   dibs__tick kill_at = dibs__tick_min(deadline(run), dibs__tick_add_ms(dibs__tick_now(), run->grace_ms));

@@ -129,45 +129,34 @@ _Noreturn void dibs__cli_mind(const struct minder_plan *plan, int dibs);
  *
  *   dibs -- launcher -- minder -- command
  *
- * It is forked before the store is opened.  For each command it gets one message, and the minder's end of a socket
- * pair: from then on dibs and the minder talk to each other, as above.  It ends when dibs is gone; minders end their
+ * It is forked before the store is opened.  For each command it gets one message, with the minder's end of a socket
+ * pair, and answers with the minder's pid: from then on dibs and the minder talk to each other, as above.  It is a
+ * subreaper, so that dibs finds below it what a killed minder leaves.  It ends when dibs is gone; minders end their
  * commands by themselves.
  */
 struct launcher {
   pid_t pid;
-  int fd;
+  int fd; /* -1: none */
 };
 
 enum { LAUNCH_TEXT_MAX = 131072 };
 
 struct launch {
   const char *name;               /* for messages */
-  const char *const *argv;        /* NULL at the end */
-  const char *const *environment; /* "K=V", added to that of dibs; NULL at the end */
+  const char *const *argv;        /* NULL at the end; or NULL: the launcher's */
+  const char *const *environment; /* "K=V", added to that of dibs; NULL at the end; or NULL: nothing is added */
   int64_t grace_ms;
-  int in, out; /* standard input; standard output and error */
+  int in, out; /* standard input; standard output and error.  The caller closes them */
 };
 
-/* CLI_DONE, or CLI_FAILED after a message.  The process has one thread; `mask` is that of the commands. */
-int dibs__cli_launcher_start(const struct cli_globals *globals, const sigset_t *mask, struct launcher *launcher);
-/* Makes a minder, which waits for MINDER_START.  Its socket, to be closed; -1 and errno. */
-int dibs__cli_launch(const struct launcher *launcher, const struct launch *launch);
+/* CLI_DONE, or CLI_FAILED after a message.  The process has one thread; `mask` is that of the commands; `argv` is for
+ * commands without one of their own, or NULL. */
+int dibs__cli_launcher_start(const struct cli_globals *globals, const sigset_t *mask, char *const *argv,
+                             struct launcher *launcher);
+/* Makes a minder, which waits for MINDER_START; close its socket.  Blocks for ten seconds at most.  One thread at a
+ * time.  false, and errno: EPIPE when the launcher is gone or does not act; it must not be used again then. */
+bool dibs__cli_launch(const struct launcher *launcher, const struct launch *launch, struct minder *minder);
 void dibs__cli_launcher_end(struct launcher *launcher);
-/*
- * A starter forks minders on request: `dibs worker` has threads and can't.  It is forked before the store is opened,
- * has one thread, and ends with dibs.
- *
- *   dibs -- starter -- minder -- command
- */
-struct starter {
-  pid_t pid;
-  int fd;
-};
-/* Forks it; the process must have one thread.  CLI_DONE, or CLI_FAILED after a message. */
-int dibs__cli_starter_start(const struct minder_plan *plan, struct starter *starter);
-/* A minder for one command with these standard streams: `in`, and `out` for both others.  The caller closes them.
- * false, and errno. */
-bool dibs__cli_starter_request(const struct starter *starter, int in, int out, struct minder *minder);
 
 /* false: it is gone. */
 bool dibs__cli_minder_send(int fd, const struct minder_head *head, const char *text, size_t length);

@@ -2,7 +2,7 @@
 /*
  * `dibs worker`: a worker of the library whose function runs a command for each task (job.c).
  *
- * The order: signals are blocked and a starter for each job is forked while there is one thread; then the store is
+ * The order: signals are blocked and a launcher for each job is forked while there is one thread; then the store is
  * opened, and the worker's threads are started.  This thread waits for signals, and stops the worker.
  */
 #include "cli/job.h"
@@ -73,16 +73,6 @@ static void remove_folder(const struct crew *crew) {
 static int start_crew(struct cli_worker *w, char *const *argv) {
   struct crew *crew = &w->crew;
   size_t jobs = w->v->jobs == CLI_UNSET ? 1 : (size_t)w->v->jobs;
-  struct minder_plan plan = {.globals = crew->globals,
-                             .name = crew->kind,
-                             .argv = argv,
-                             .mask = w->signals.before,
-                             .grace_ms = dibs__cli_run_grace(crew->timeout_ms),
-                             .tty = -1,
-                             .in = -1,
-                             .out = -1,
-                             .err = -1,
-                             .task = true};
   crew->argv = argv;
   crew->places = calloc(jobs, sizeof *crew->places);
   crew->end_fd = dibs__notifier_open();
@@ -91,7 +81,7 @@ static int start_crew(struct cli_worker *w, char *const *argv) {
     return dibs__cli_fail(crew->globals, CLI_FAILED, "", "no memory or no file descriptor is left");
   int code = make_folder(crew);
   for (size_t i = 0; i < jobs && code == CLI_DONE; i++) {
-    code = dibs__cli_starter_start(&plan, &crew->places[i].starter);
+    code = dibs__cli_launcher_start(crew->globals, &w->signals.before, argv, &crew->places[i].launcher);
     if (code == CLI_DONE) crew->count++;
   }
   return code;
@@ -187,7 +177,7 @@ static int work_on(struct cli_worker *w) {
     if (code != CLI_DONE) return code;
     if (crew->broken)
       return dibs__cli_fail(crew->globals, CLI_FAILED, "",
-                            "a process that starts commands was killed; the worker ends");
+                            "a process that starts commands was killed or stopped; the worker ends");
     if ((w->once && nothing_left(w)) || enough(crew)) return CLI_DONE;
   }
   return CLI_DONE;
@@ -231,7 +221,7 @@ static void report(const struct cli_worker *w) {
 }
 
 static void free_crew(struct crew *crew) {
-  for (size_t i = 0; i < crew->count; i++) close(crew->places[i].starter.fd); /* they end by themselves */
+  for (size_t i = 0; i < crew->count; i++) dibs__cli_launcher_end(&crew->places[i].launcher);
   remove_folder(crew);
   free(crew->places);
   if (crew->end_fd >= 0) dibs__notifier_close(crew->end_fd);

@@ -16,9 +16,9 @@ worker() {
   later $worker
 }
 once() { timeout 60 "$DIBS" worker --once --kind "$1" --exec "$2" "${@:3}" >"$dir/worker.out" 2>"$dir/worker.err"; }
-minders() { # of a worker, below its starters
-  local starter
-  for starter in $(cat "/proc/$1/task/$1/children"); do cat "/proc/$starter/task/$starter/children" 2>/dev/null; done
+minders() { # of a worker, below its launchers
+  local launcher
+  for launcher in $(cat "/proc/$1/task/$1/children"); do cat "/proc/$launcher/task/$launcher/children" 2>/dev/null; done
 }
 
 # ---- The command and its verdicts ----
@@ -231,8 +231,17 @@ kill -KILL $(cat "/proc/$worker/task/$worker/children")
 nr=$("$DIBS" task add minded x)
 wait $worker
 is 'kill -9 of the process that starts commands: 119' $? 119
-like 'with a message' "$(cat "$dir/worker.err")" 'was killed; the worker ends'
+like 'with a message' "$(cat "$dir/worker.err")" 'was killed or stopped; the worker ends'
 like 'the task is given back' "$(state "$nr") $(field "$nr" fails)" '^ready 0$'
+worker minded true
+ok 'the next worker' until_true 10 is_state "$nr" done
+read -r launcher <"/proc/$worker/task/$worker/children"
+kill -STOP "$launcher"
+nr=$("$DIBS" task add minded x)
+wait $worker
+is 'SIGSTOP of the process that starts commands: 119, too' $? 119
+like 'the task is given back' "$(state "$nr") $(field "$nr" fails)" '^ready 0$'
+ok 'and that process ends with its worker' until_true 10 gone "$launcher"
 
 # ---- A person cancels ----
 nr=$("$DIBS" task add cancelled x)
