@@ -86,7 +86,7 @@ _dibs() {
     history) options='--failed --kind --prefix --since --until --last --output --keep-for' ;;
     task) options='--kind --phase --key --unique --delay --priority --tries --state --older --error --dry-run --rate --count --running --paused --keep --wait' ;;
     dead) options='--kind --phase --key --older --error --dry-run --rate --count' ;;
-    worker) options='--kind --phase --jobs --exec --timeout --max --drain --once --max-tasks --verbose --no-history --' ;;
+    worker) options='--kind --table --phase --jobs --exec --timeout --max --drain --once --max-tasks --verbose --no-history --' ;;
     flag) options='--percent' ;;
     tier) options='--force' ;;
     stats | doctor) options='--probe' ;;

@@ -64,7 +64,7 @@ complete -c dibs -n '__fish_seen_subcommand_from run once' -l grace -x -a "$time
 complete -c dibs -n '__fish_seen_subcommand_from break' -l now -d 'do not wait for the holder'
 complete -c dibs -n '__fish_seen_subcommand_from watch' -l interval -x -a "$times" -d 'time between two reads of the store'
 complete -c dibs -n '__fish_seen_subcommand_from watch task dead' -l count -x -d 'end after N'
-complete -c dibs -n '__fish_seen_subcommand_from record stock' -l table -r -d 'your own table'
+complete -c dibs -n '__fish_seen_subcommand_from record stock worker' -l table -r -d 'your own table'
 complete -c dibs -n '__fish_seen_subcommand_from record' -l if -x -d 'only if the record has this version'
 complete -c dibs -n '__fish_seen_subcommand_from record' -l create -d 'only if the record does not exist'
 complete -c dibs -n '__fish_seen_subcommand_from record' -l force -d 'write without a guard'

@@ -16,6 +16,17 @@
  * - Order: the largest priority first, then the task that has been ready for the longest time.  Tasks with the same
  *   `serial` text run one at a time, in the order in which they were added.
  *
+ * Tasks may also be rows of a table of yours (doc/tables.md): give it to dibs_tasks_claim or to a worker.  Its column
+ * `phase` says what is to be done, and you insert and delete the rows.  There,
+ *
+ * - `kind` is only a label, and may be NULL: the name of the table;
+ * - a task has a key, a phase, a fence and an age (since its phase changed), and nothing else;
+ * - a task is done when its row is in a phase that nobody claims: dibs_task_unlock.  Done and dead are UNSUPPORTED, and
+ *   a worker takes them as FAIL.  Texts are not kept, and failed tries are not counted: the pause after one grows as
+ *   that of dibs_task_relock;
+ * - a claim, extension or verdict that is repeated after UNKNOWN finds nothing of the first: it answers STALE, also if
+ *   the first took effect, and the row is free after timeout_ms.
+ *
  * The rules of dibs.h also apply here: INVALID of every call, and "a failure of the store".  After UNKNOWN these calls
  * repeat the request until their time is over; a repeated request finds the effect of the first.
  */
@@ -90,7 +101,8 @@ DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_task_add_many(dibs_store *store, cons
  * uses a task, but for dibs_task_extend and dibs_task_left_ms: those are for any thread. */
 typedef struct dibs_task {
   size_t size;
-  uint64_t nr;
+  uint64_t nr;      /* 0 in a table of yours */
+  const char *key;  /* of its row in a table of yours; "": in dibs' own */
   dibs_fence fence; /* of this claim */
   const char *kind;
   const char *phase; /* "": none.  dibs_task_step changes it */
@@ -110,18 +122,20 @@ typedef struct dibs_claim_options {
   size_t size;
   const char *const *phases; /* only tasks in one of these phases; NULL: in any */
   uint32_t phase_count;
-  uint32_t most;      /* how many tasks; 0: 1; up to DIBS_TASKS_MAX */
-  int64_t timeout_ms; /* how long the claim lasts if it is not extended: 100 ms to a day; 0: 30 s */
-  int64_t wait_ms;    /* how long to wait for a task, and for a store that is unreachable; 0: answer at once;
-                         DIBS_FOREVER */
-  const char *owner;  /* a label for people; NULL: the store's */
+  uint32_t most;           /* how many tasks; 0: 1; up to DIBS_TASKS_MAX */
+  int64_t timeout_ms;      /* how long the claim lasts if it is not extended: 100 ms to a day; 0: 30 s */
+  int64_t wait_ms;         /* how long to wait for a task, and for a store that is unreachable; 0: answer at once;
+                              DIBS_FOREVER */
+  const char *owner;       /* a label for people; NULL: the store's */
+  const dibs_table *table; /* its rows are the tasks (see below); NULL: dibs' own */
 } dibs_claim_options;
 #define DIBS_CLAIM_OPTIONS_INIT DIBS__INIT(dibs_claim_options)
 
 /* Claims ready tasks of `kind`.  `tasks` has room for options->most pointers; *count of them are yours, each for
  * dibs_task_free.  Blocks for I/O and for wait_ms.
- * OK (*count is 1 or more); NOT_FOUND (no task is ready); CANCELLED (dibs_close); INVALID; or a failure of the store:
- * UNSUPPORTED (it keeps no tasks), UNKNOWN (tasks may be claimed; they are free again after timeout_ms, as after a
+ * OK (*count is 1 or more); NOT_FOUND (no task is ready); CANCELLED (dibs_close); INVALID (also: the table does not
+ * fit); or a failure of the store: UNSUPPORTED (it keeps no tasks, or has no tables of yours; or the table was declared
+ * without the columns of tasks), UNKNOWN (tasks may be claimed; they are free again after timeout_ms, as after a
  * failed try). */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_tasks_claim(dibs_store *store, const char *kind,
                                                        const dibs_claim_options *options, dibs_task **tasks,
@@ -136,7 +150,8 @@ DIBS_EXPORT void dibs_task_free(dibs_task *task);
 
 /* ---- While you work ----------------------------------------------------------------------------------------- */
 
-/* From now on the claim lasts timeout_ms (0: as long as it was claimed for).  Blocks for I/O.
+/* From now on the claim lasts timeout_ms (0: as long as it was claimed for; in a table of yours always 0).  Blocks for
+ * I/O.
  * OK; STALE (the time of the claim was over and another client has the task, or a person changed it: stop);
  * NOT_FOUND (no such task); INVALID (also: the claim was ended); or a failure of the store: UNKNOWN (repeat it). */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_task_extend(dibs_task *task, int64_t timeout_ms, dibs_error *error);
@@ -228,12 +243,13 @@ typedef struct dibs_worker_options {
   size_t size;
   const char *const *phases; /* as in dibs_claim_options */
   uint32_t phase_count;
-  uint32_t threads;   /* how many tasks run at one time; 0: 1 */
-  uint32_t prefetch;  /* how many tasks more are claimed in advance, at most; 0: as many as threads */
-  uint32_t flags;     /* DIBS_WORKER_NO_PREFETCH */
-  int64_t timeout_ms; /* of each claim, which is extended when a third of it has passed; 0: 30 s */
-  int64_t poll_ms;    /* look for tasks at least so often, also if nothing wakes the worker; 0: 1 s */
-  const char *owner;  /* a label for people; NULL: the store's */
+  uint32_t threads;        /* how many tasks run at one time; 0: 1 */
+  uint32_t prefetch;       /* how many tasks more are claimed in advance, at most; 0: as many as threads */
+  uint32_t flags;          /* DIBS_WORKER_NO_PREFETCH */
+  int64_t timeout_ms;      /* of each claim, which is extended when a third of it has passed; 0: 30 s */
+  int64_t poll_ms;         /* look for tasks at least so often, also if nothing wakes the worker; 0: 1 s */
+  const char *owner;       /* a label for people; NULL: the store's */
+  const dibs_table *table; /* as in dibs_claim_options */
   dibs_work_fn work;
   void *user; /* passed to work */
 } dibs_worker_options;

@@ -175,8 +175,9 @@ const struct cli_command dibs__cli_commands[] = {
      "later tasks of this key wait.\n",
      "dibs dead requeue --kind mail --error 'connection refused' --rate 50"},
     {"worker", "--kind KIND [-- CMD [ARG...]]", "run a command for each task of a kind",
-     CLI_TAKES(kind) | CLI_TAKES(phase) | CLI_TAKES(jobs) | CLI_TAKES(exec) | CLI_TAKES(timeout) | CLI_TAKES(max) |
-         CLI_TAKES(drain) | CLI_TAKES(once) | CLI_TAKES(max_tasks) | CLI_TAKES(verbose) | CLI_TAKES(no_history),
+     CLI_TAKES(kind) | CLI_TAKES(table) | CLI_TAKES(phase) | CLI_TAKES(jobs) | CLI_TAKES(exec) | CLI_TAKES(timeout) |
+         CLI_TAKES(max) | CLI_TAKES(drain) | CLI_TAKES(once) | CLI_TAKES(max_tasks) | CLI_TAKES(verbose) |
+         CLI_TAKES(no_history),
      MAY_ALWAYS, 0, 0, true, false, dibs__cli_worker,
      "The command gets the payload on standard input, and DIBS_TASK, DIBS_KIND,\n"
      "DIBS_PHASE, DIBS_KEY, DIBS_FENCE, DIBS_ATTEMPT and DIBS_STORE.  Its exit status is\n"
@@ -187,6 +188,9 @@ const struct cli_command dibs__cli_commands[] = {
      "  86     next phase: the last line of the file that DIBS_NEXT_PHASE names\n"
      "  87     dead: it can never succeed\n"
      "  other  failed: again after a random time of up to 1s, 2s, 4s, ... 1h\n"
+     "With --table instead of --kind the tasks are rows of a table of yours: DIBS_KEY is\n"
+     "the key, 0 also means that the row is free for its next step, and is in the phase\n"
+     "that was written to the file of DIBS_NEXT_PHASE, if any.\n"
      "The last 4 KiB of its output are kept with the task.  dibs extends the claim while\n"
      "the command runs.  If that fails, dibs ends the command and all processes that it\n"
      "started before another worker can claim the task; a minder process does the same\n"

@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { PHASE_FILE_MAX = 65536 };
+enum { PHASE_FILE_MAX = 65536, JOB_NAME_MAX = 100 };
 
 struct job {
   struct run run; /* first */
@@ -49,15 +49,16 @@ static size_t job_environment(const struct job *job, char to[MINDER_TEXT_MAX]) {
   char number[32];
   size_t length = 0;
   for (size_t i = 0; i < sizeof removed / sizeof *removed; i++) dibs__cli_run_variable(to, &length, removed[i], "");
+  bool own = job->crew->table != NULL;
   snprintf(number, sizeof number, "%" PRIu64, task->nr);
-  dibs__cli_run_variable(to, &length, "DIBS_TASK", number);
+  dibs__cli_run_variable(to, &length, "DIBS_TASK", own ? task->key : number);
   snprintf(number, sizeof number, "%" PRIu64, task->fence.value);
   dibs__cli_run_variable(to, &length, "DIBS_FENCE", number);
   snprintf(number, sizeof number, "%" PRIu32, task->attempt);
-  dibs__cli_run_variable(to, &length, "DIBS_ATTEMPT", number);
+  dibs__cli_run_variable(to, &length, "DIBS_ATTEMPT", own ? "" : number);
   dibs__cli_run_variable(to, &length, "DIBS_KIND", task->kind);
   dibs__cli_run_variable(to, &length, "DIBS_PHASE", task->phase);
-  dibs__cli_run_variable(to, &length, "DIBS_KEY", task->serial);
+  dibs__cli_run_variable(to, &length, "DIBS_KEY", own ? task->key : task->serial);
   dibs__cli_run_variable(to, &length, "DIBS_NEXT_PHASE", job->phase_file);
   dibs__cli_run_variable(to, &length, "DIBS_STORE", job->crew->store_uri);
   return length;
@@ -99,11 +100,17 @@ static bool read_phase(const char *path, char phase[DIBS_NAME_MAX + 1]) {
   return fine;
 }
 
+/* In a table of the user's, where nothing is done or dead: the row is free for its next step. */
+static dibs_verdict next_step(const struct job *job, dibs_work_reply *reply) {
+  (void)read_phase(job->phase_file, reply->phase);
+  return DIBS_END_NEXT;
+}
+
 /* `line` is empty at first, and stays so for a command that ended as it should. */
 static dibs_verdict judge_status(const struct job *job, dibs_work_reply *reply, char *line, size_t size) {
   int status = job->run.status;
   int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  if (code == JOB_DONE) return DIBS_END_DONE;
+  if (code == JOB_DONE) return job->crew->table != NULL ? next_step(job, reply) : DIBS_END_DONE;
   if (job->crew->plain) {
     dibs__cli_run_describe(line, size, status);
     return job->run.stopped && !job->run.overtime ? DIBS_END_NEXT : DIBS_END_FAIL;
@@ -115,7 +122,7 @@ static dibs_verdict judge_status(const struct job *job, dibs_work_reply *reply, 
     snprintf(line, size, "the command exited with %d and wrote no phase to the file of DIBS_NEXT_PHASE", JOB_NEXT);
   else
     dibs__cli_run_describe(line, size, status);
-  if (code == JOB_DEAD) return DIBS_END_DEAD;
+  if (code == JOB_DEAD && job->crew->table == NULL) return DIBS_END_DEAD;
   /* It was ended to stop dibs: nothing failed. */
   return job->run.stopped && !job->run.overtime ? DIBS_END_NEXT : DIBS_END_FAIL;
 }
@@ -182,13 +189,23 @@ static bool start_minder(struct job *job) {
   return fine;
 }
 
+static const char *name_job(const struct job *job, char to[JOB_NAME_MAX]) {
+  if (job->crew->table != NULL)
+    snprintf(to, JOB_NAME_MAX, "row %.80s", job->task->key);
+  else
+    snprintf(to, JOB_NAME_MAX, "task %" PRIu64, job->task->nr);
+  return to;
+}
+
 static dibs_verdict run_job(struct job *job, dibs_work_reply *reply) {
   char environment[MINDER_TEXT_MAX];
   struct run *run = &job->run;
   run->began = dibs__tick_now();
   if (run->alarm < 0 || !start_minder(job)) {
-    dibs__cli_note(run->globals, "cannot start a command for task %" PRIu64 ": %s; the task is given back",
-                   job->task->nr, strerror(errno));
+    int error = errno;
+    char name[JOB_NAME_MAX];
+    dibs__cli_note(run->globals, "cannot start a command for %s: %s; the task is given back", name_job(job, name),
+                   strerror(error));
     return DIBS_END_RELEASE;
   }
   size_t length = job_environment(job, environment);
@@ -204,8 +221,10 @@ static void tell(const struct job *job, dibs_verdict verdict, const dibs_work_re
   char took[24];
   dibs__duration_write(took, sizeof took, dibs__tick_left_ms(job->run.began, dibs__tick_now()));
   bool bad = verdict == DIBS_END_FAIL || verdict == DIBS_END_DEAD;
-  int line = bad ? (int)strcspn(reply->text, "\n") : 0;
-  dibs__cli_note(job->run.globals, "task %" PRIu64 ": %s%s%s after %s%s%.*s", job->task->nr, words[verdict],
+  /* No other place keeps the text of a row of the user's. */
+  int line = !bad ? 0 : job->crew->table != NULL ? DIBS_TASK_TEXT_MAX : (int)strcspn(reply->text, "\n");
+  char name[JOB_NAME_MAX];
+  dibs__cli_note(job->run.globals, "%s: %s%s%s after %s%s%.*s", name_job(job, name), words[verdict],
                  reply->phase[0] != '\0' ? ", next phase " : "", reply->phase, took, bad ? ": " : "", line,
                  reply->text);
 }
@@ -242,7 +261,7 @@ dibs_verdict dibs__cli_job(dibs_task *task, dibs_work_reply *reply, void *user) 
   snprintf(job.phase_file, sizeof job.phase_file, "%s/%zu", crew->folder, job.place);
   dibs_verdict verdict = run_job(&job, reply);
   keep_history(&job, verdict);
-  if (crew->tells) tell(&job, verdict, reply);
+  if (crew->tells || (crew->table != NULL && verdict == DIBS_END_FAIL)) tell(&job, verdict, reply);
   if (job.run.minder.fd >= 0) close(job.run.minder.fd);
   if (job.run.alarm >= 0) close(job.run.alarm);
   if (job.tail.from >= 0) close(job.tail.from);

@@ -17,6 +17,7 @@ struct crew {
   /* Immutable after the start. */
   const struct cli_globals *globals;
   const char *kind;
+  const dibs_table *table; /* whose rows are the tasks; NULL: dibs' own */
   char *const *argv;
   char *store_uri;
   dibs_store *store;
@@ -41,6 +42,7 @@ struct crew {
 
 struct work_plan {
   const char *kind, *phase;          /* phase: NULL: all */
+  const dibs_table *table;           /* NULL: dibs' own; then kind names it in messages */
   int64_t timeout_ms, max_ms, tries; /* CLI_UNSET: the default, none, as the task says */
   bool plain;
   bool kept; /* the history gets a row of each run */

@@ -42,8 +42,10 @@ struct cli_worker {
 static int check_call(const struct cli_call *call) {
   const struct cli_values *v = &call->v;
   const struct cli_globals *g = &v->globals;
-  if (v->kind == NULL)
+  if (v->kind == NULL && v->table == NULL)
     return dibs__cli_fail(g, CLI_USAGE, "INVALID", "--kind KIND is missing: of which kind are the tasks?");
+  if (v->kind != NULL && v->table != NULL)
+    return dibs__cli_fail(g, CLI_USAGE, "INVALID", "give --kind or --table: the rows of a table have no kind");
   if (v->exec != NULL && call->nrest > 0)
     return dibs__cli_fail(g, CLI_USAGE, "INVALID", "give the command with --exec, or after --, and not both");
   return CLI_DONE;
@@ -106,9 +108,10 @@ static int start_worker(struct cli_worker *w) {
                            .timeout_ms = crew->timeout_ms,
                            .poll_ms = w->once ? LOOK_ONCE_MS : 0,
                            .owner = g->owner,
+                           .table = crew->table,
                            .work = dibs__cli_job,
                            .user = crew};
-  dibs_status status = dibs_worker_start(crew->store, crew->kind, &o, &w->worker, &error);
+  dibs_status status = dibs_worker_start(crew->store, crew->table != NULL ? NULL : crew->kind, &o, &w->worker, &error);
   return status == DIBS_OK ? CLI_DONE : dibs__cli_fail_status(g, status, &error, crew->kind);
 }
 
@@ -136,6 +139,9 @@ static int watch_trouble(struct cli_worker *w) {
   const struct cli_globals *g = w->crew.globals;
   dibs_error error = {0};
   dibs_worker_trouble(w->worker, &error);
+  /* The table does not fit: asking again does not help. */
+  if (w->crew.table != NULL && (error.status == DIBS_INVALID || error.status == DIBS_UNSUPPORTED))
+    return dibs__cli_fail_status(g, error.status, &error, w->crew.kind);
   if (error.status != DIBS_OK && w->trouble == DIBS_OK) {
     w->trouble_since = dibs__tick_now();
     dibs__cli_note(g, "%s; it is asked again", error.text);
@@ -206,7 +212,7 @@ static void report(const struct cli_worker *w) {
   if (!w->crew.globals->json || dibs_worker_count(w->worker, &c, NULL) != DIBS_OK) return;
   struct cli_json j = {.out = stdout};
   dibs__cli_json_open(&j, NULL, '{');
-  dibs__cli_json_text(&j, "kind", w->crew.kind);
+  dibs__cli_json_text(&j, w->crew.table != NULL ? "table" : "kind", w->crew.kind);
   dibs__cli_json_uint(&j, "claimed", c.claimed);
   dibs__cli_json_uint(&j, "done", c.done);
   dibs__cli_json_uint(&j, "next", c.next);
@@ -235,6 +241,7 @@ int dibs__cli_work(const struct cli_values *v, const struct work_plan *plan, cha
   struct crew *crew = &w.crew;
   crew->globals = &v->globals;
   crew->kind = plan->kind;
+  crew->table = plan->table;
   crew->timeout_ms = plan->timeout_ms == CLI_UNSET ? TIMEOUT_MS : plan->timeout_ms;
   crew->max_ms = plan->max_ms;
   crew->max_tasks = v->max_tasks == CLI_UNSET ? 0 : (uint64_t)v->max_tasks;
@@ -247,7 +254,9 @@ int dibs__cli_work(const struct cli_values *v, const struct work_plan *plan, cha
   if (code == CLI_DONE) code = start_crew(&w, argv);
   if (code == CLI_DONE) code = start_worker(&w);
   if (code == CLI_DONE) {
-    if (crew->tells) dibs__cli_note(crew->globals, "working on tasks of kind '%s'", crew->kind);
+    if (crew->tells)
+      dibs__cli_note(crew->globals, "working on %s '%s'", crew->table != NULL ? "rows of" : "tasks of kind",
+                     crew->kind);
     code = work_on(&w);
     drain(&w);
     report(&w);
@@ -271,6 +280,12 @@ int dibs__cli_worker(struct cli_call *call) {
                            .max_ms = v->max_ms,
                            .tries = CLI_UNSET,
                            .kept = !dibs__cli_history_is_off(v)};
+  dibs_table *table = NULL;
   int code = check_call(call);
-  return code == CLI_DONE ? dibs__cli_work(v, &plan, v->exec != NULL ? by_shell : call->rest) : code;
+  if (code == CLI_DONE) code = dibs__cli_table(call, &table);
+  if (table != NULL) plan.kind = v->table;
+  plan.table = table;
+  if (code == CLI_DONE) code = dibs__cli_work(v, &plan, v->exec != NULL ? by_shell : call->rest);
+  dibs_table_free(table);
+  return code;
 }

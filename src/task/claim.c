@@ -25,6 +25,11 @@ static dibs_status check_phases(const dibs_claim_options *o, dibs_error *error) 
 
 dibs_status dibs__claim_check(dibs_store *store, const char *kind, const dibs_claim_options *o, dibs_error *error) {
   dibs_status status = dibs__task_served(store, error);
+  if (status == DIBS_OK && o->table && !o->table->locked_at)
+    return dibs__fail(error, DIBS_UNSUPPORTED,
+                      "the table \"%.80s\" was declared without phase, locked_at and updated_at, which tasks need",
+                      o->table->table);
+  kind = dibs__own_kind(kind, o->table);
   if (status == DIBS_OK) status = dibs__check_text(kind, DIBS_NAME_MAX, "the kind of the tasks", error);
   if (status == DIBS_OK) status = check_phases(o, error);
   if (status == DIBS_OK && o->owner) status = dibs__check_text(o->owner, DIBS_OWNER_MAX, "the owner", error);
@@ -43,9 +48,13 @@ static void fill_held(struct dibs__held *held, const struct dibs__task_row *row,
   memcpy(held->phase, row->phase.p, phase);
   held->timeout_ms = claim->timeout_ms;
   held->began = claim->first;
-  held->until_ns = dibs__sure_until(claim->first, claim->timeout_ms).ns;
+  held->until_ns = claim->table ? dibs__own_until(claim->first, claim->timeout_ms, row->began_ms).ns
+                                : dibs__sure_until(claim->first, claim->timeout_ms).ns;
+  dibs__own_keep(held, row->locked.p, row->locked.len);
+  int64_t made_ms = claim->table ? row->at_ms : row->made_ms;
   held->task = (dibs_task){.size = sizeof held->task,
                            .nr = row->nr,
+                           .key = row->key.p ? row->key.p : "",
                            .fence = {row->fence.v},
                            .kind = row->kind.p,
                            .phase = held->phase,
@@ -58,8 +67,8 @@ static void fill_held(struct dibs__held *held, const struct dibs__task_row *row,
                            .fails = row->fails,
                            .tries = row->tries,
                            .priority = row->priority,
-                           .made_ms = row->made_ms,
-                           .age_ms = row->began_ms > row->made_ms ? row->began_ms - row->made_ms : 0};
+                           .made_ms = made_ms,
+                           .age_ms = row->began_ms > made_ms ? row->began_ms - made_ms : 0};
 }
 
 /* Takes over the memory of the answer. */
@@ -72,6 +81,7 @@ static dibs_status take_tasks(const struct dibs__claim *claim, struct dibs__task
   const struct dibs__task_row *rows = op->got;
   batch->refs = n;
   batch->store = claim->store;
+  batch->table = claim->table ? dibs__table_hold(claim->table) : NULL;
   batch->got = op->got;
   op->got = NULL;
   op->got_count = 0;
@@ -90,6 +100,7 @@ void dibs_task_free(dibs_task *task) {
   struct dibs__task_batch *batch = dibs__held_of(task)->batch;
   if (atomic_fetch_sub(&batch->refs, 1) != 1) return;
   dibs__store_drop(batch->store);
+  dibs__table_drop(batch->table);
   free(batch->got);
   free(batch);
 }
@@ -100,12 +111,13 @@ static struct dibs__request *claim_request(const struct dibs__claim *claim, uint
   const char *by = claim->owner ? claim->owner : claim->store->owner;
   size_t size = strlen(claim->kind) + strlen(by) + claim->phase_count * (sizeof(dibs__str) + 1);
   for (uint32_t i = 0; i < claim->phase_count; i++) size += strlen(claim->phases[i]);
-  struct dibs__request *request = dibs__request_make(claim->store, DIBS__FAM_TASK, NULL, size);
+  struct dibs__request *request = dibs__request_make(claim->store, DIBS__FAM_TASK, claim->table, size);
   if (!request) return NULL;
   struct dibs__task_op *op = &request->task;
   dibs__str *phases = dibs__request_array(request, claim->phase_count * sizeof *phases);
   for (uint32_t i = 0; i < claim->phase_count; i++)
     phases[i] = dibs__request_keep(request, claim->phases[i], strlen(claim->phases[i]));
+  op->table = claim->table;
   op->phases = phases;
   op->phase_count = claim->phase_count;
   op->kind = dibs__request_keep(request, claim->kind, strlen(claim->kind));
@@ -134,6 +146,8 @@ dibs_status dibs__claim_once(struct dibs__claim *claim, uint32_t most, dibs_task
   struct dibs__request *request = claim_request(claim, most);
   if (!request) return DIBS_NO_MEMORY;
   dibs_status status = dibs__request_carry(request, DIBS__TASK_CLAIM, by);
+  claim->why[0] = '\0';
+  if (dibs__request_is_answered(request)) memcpy(claim->why, request->task.why, sizeof claim->why);
   if (status == DIBS_OK) {
     claim->next_ms = request->task.next_ms;
     status = take_tasks(claim, &request->task, tasks, count);
@@ -195,7 +209,9 @@ static dibs_status claim_tasks(dibs_store *store, const char *kind, const dibs_c
                                size_t *count, dibs_error *error) {
   dibs_status status = dibs__claim_check(store, kind, o, error);
   if (status != DIBS_OK) return status;
+  kind = dibs__own_kind(kind, o->table);
   struct dibs__claim claim = {.store = store,
+                              .table = o->table,
                               .kind = kind,
                               .owner = o->owner,
                               .phases = o->phases,
@@ -203,8 +219,10 @@ static dibs_status claim_tasks(dibs_store *store, const char *kind, const dibs_c
                               .timeout_ms = o->timeout_ms};
   status = claim_until(&claim, o->most, tasks, count, o->wait_ms);
   if (status == DIBS_OK && *count > 0) return dibs__fine(error);
-  if (status == DIBS_OK) return dibs__fail(error, DIBS_NOT_FOUND, "no task of kind \"%s\" is ready", kind);
-  return dibs__explain(store, status, "claiming tasks of kind", kind, error);
+  if (status == DIBS_OK)
+    return dibs__fail(error, DIBS_NOT_FOUND, "no task of kind \"%s\" is ready%s%s", kind, claim.why[0] ? "; " : "",
+                      claim.why);
+  return dibs__task_explain(store, o->table, status, "claiming tasks of kind", kind, claim.why, error);
 }
 
 dibs_status dibs_tasks_claim(dibs_store *store, const char *kind, const dibs_claim_options *given, dibs_task **tasks,

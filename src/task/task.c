@@ -62,23 +62,27 @@ static int64_t age_of(const struct dibs__held *held) {
 
 static void take_extension(struct dibs__held *held, const struct dibs__task_item *item, dibs__tick sent,
                            int64_t timeout_ms) {
+  bool own = held->batch->table != NULL;
   if (item->status == DIBS_OK)
-    held->until_ns = dibs__sure_until(sent, timeout_ms).ns;
-  else if (item->status == DIBS_STALE || item->status == DIBS_NOT_FOUND)
-    held->until_ns = 0;
+    held->until_ns = own ? dibs__own_until(sent, held->timeout_ms, item->due_ms - timeout_ms).ns
+                         : dibs__sure_until(sent, timeout_ms).ns;
+  if (item->status == DIBS_OK && own) dibs__own_keep(held, item->locked_now, strlen(item->locked_now));
+  if (item->status == DIBS_STALE || item->status == DIBS_NOT_FOUND) held->until_ns = 0;
 }
 
 static size_t item_bytes(const dibs_task *task) {
-  return sizeof(struct dibs__task_item) + dibs__length(task->kind) + 4;
+  return sizeof(struct dibs__task_item) + dibs__length(task->kind) + dibs__own_bytes(task) + 4;
 }
 
 void dibs__task_lane(struct dibs__request *request, size_t count) {
   if (count >= TRAVELS_ALONE) request->op.lane = (uint32_t)((uintptr_t)request >> 4) | 1;
 }
 
-static struct dibs__request *items_request(dibs_store *store, const dibs_task *first, size_t size, size_t count) {
-  struct dibs__request *request = dibs__request_make(store, DIBS__FAM_TASK, NULL, size);
+static struct dibs__request *items_request(dibs_store *store, dibs_task *first, size_t size, size_t count) {
+  const struct dibs__table *table = dibs__held_of(first)->batch->table;
+  struct dibs__request *request = dibs__request_make(store, DIBS__FAM_TASK, table, size);
   if (!request) return NULL;
+  request->task.table = table;
   request->task.items = dibs__request_array(request, count * sizeof *request->task.items);
   request->task.count = (uint32_t)count;
   dibs__task_lane(request, count);
@@ -86,24 +90,44 @@ static struct dibs__request *items_request(dibs_store *store, const dibs_task *f
   return request;
 }
 
-dibs_status dibs__extend_once(dibs_store *store, dibs_task *const *tasks, size_t count, int64_t timeout_ms,
-                              const char *phase, dibs_status *statuses, dibs__tick by) {
+static void keep_why(struct dibs__request *request, char why[DIBS__TASK_WHY]) {
+  if (dibs__request_is_answered(request)) memcpy(why, request->task.why, DIBS__TASK_WHY);
+}
+
+static dibs_status send_extension(dibs_store *store, dibs_task *const *tasks, size_t count, int64_t timeout_ms,
+                                  const char *phase, dibs_status *statuses, dibs__tick by, char why[DIBS__TASK_WHY]) {
   size_t size = dibs__length(phase) + 1;
   for (size_t i = 0; i < count; i++) size += item_bytes(tasks[i]);
   struct dibs__request *request = items_request(store, tasks[0], size, count);
   if (!request) return DIBS_NO_MEMORY;
   dibs__str to = dibs__request_keep(request, phase, dibs__length(phase));
-  for (size_t i = 0; i < count; i++)
-    request->task.items[i] =
-        (struct dibs__task_item){.nr = tasks[i]->nr, .fence = {tasks[i]->fence.value}, .phase = to};
+  for (size_t i = 0; i < count; i++) {
+    struct dibs__task_item *item = &request->task.items[i];
+    *item = (struct dibs__task_item){.nr = tasks[i]->nr, .fence = {tasks[i]->fence.value}, .phase = to};
+    dibs__own_fill(request, item, tasks[i]);
+  }
   request->task.timeout_ms = timeout_ms;
   dibs__tick sent = dibs__tick_now();
   dibs_status status = dibs__request_carry(request, DIBS__TASK_EXTEND, by);
+  keep_why(request, why);
   for (size_t i = 0; i < count && status == DIBS_OK; i++) {
     statuses[i] = (dibs_status)request->task.items[i].status;
     take_extension(dibs__held_of(tasks[i]), &request->task.items[i], sent, timeout_ms);
   }
   dibs__request_drop(request);
+  return status;
+}
+
+static dibs_task *nth_task(const void *of, size_t i) {
+  return ((dibs_task *const *)of)[i];
+}
+
+dibs_status dibs__extend_once(dibs_store *store, dibs_task *const *tasks, size_t count, int64_t timeout_ms,
+                              const char *phase, dibs_status *statuses, dibs__tick by, char why[DIBS__TASK_WHY]) {
+  why[0] = '\0';
+  if (!dibs__own_enter(nth_task, tasks, count, by)) return DIBS_UNAVAILABLE;
+  dibs_status status = send_extension(store, tasks, count, timeout_ms, phase, statuses, by, why);
+  dibs__own_leave(nth_task, tasks, count);
   return status;
 }
 
@@ -115,32 +139,52 @@ struct extending {
   const char *phase;
   dibs_status *statuses;
   dibs__tick by;
+  char why[DIBS__TASK_WHY];
 };
 
 static dibs_status extend_once(void *arg) {
-  const struct extending *e = arg;
-  return dibs__extend_once(e->store, e->tasks, e->count, e->timeout_ms, e->phase, e->statuses, e->by);
+  struct extending *e = arg;
+  return dibs__extend_once(e->store, e->tasks, e->count, e->timeout_ms, e->phase, e->statuses, e->by, e->why);
 }
 
-static dibs_status explain_task(const dibs_task *task, dibs_status status, const char *doing, dibs_error *error) {
-  dibs_store *store = dibs__held_of((dibs_task *)(uintptr_t)task)->batch->store;
-  char nr[32];
+dibs_status dibs__task_explain(dibs_store *store, const struct dibs__table *table, dibs_status status,
+                               const char *doing, const char *kind, const char *why, dibs_error *error) {
+  if (status == DIBS_UNSUPPORTED && table && !*why) why = "it has no tables of yours; use a SQL store";
+  if ((status == DIBS_UNSUPPORTED || status == DIBS_INVALID) && table && *why)
+    return dibs__fail(error, status, "%s \"%.80s\": the table \"%.80s\" in %s: %s", doing, kind, table->table,
+                      store->shown, why);
+  return dibs__explain(store, status, doing, kind, error);
+}
+
+/* "task 7 of kind "mail"" */
+static void name_task(const dibs_task *task, char *to, size_t size) {
+  const struct dibs__table *table = ((const struct dibs__held *)task)->batch->table;
+  if (table)
+    snprintf(to, size, "the row \"%.80s\" of \"%.80s\"", task->key, table->table);
+  else
+    snprintf(to, size, "task %" PRIu64 " of kind \"%s\"", task->nr, task->kind);
+}
+
+static dibs_status explain_task(const dibs_task *task, dibs_status status, const char *doing, const char *why,
+                                dibs_error *error) {
+  const struct dibs__task_batch *batch = ((const struct dibs__held *)task)->batch;
+  char name[DIBS_NAME_MAX + 60], nr[32];
+  name_task(task, name, sizeof name);
   snprintf(nr, sizeof nr, "%" PRIu64, task->nr);
   switch (status) {
   case DIBS_OK:
     return dibs__fine(error);
   case DIBS_STALE:
     return dibs__fail(error, status,
-                      "%s task %s of kind \"%s\": its claim with fence %" PRIu64
+                      "%s %s: its claim with fence %" PRIu64
                       " is over, and the task was claimed again or changed by hand; nothing was changed",
-                      doing, nr, task->kind, task->fence.value);
+                      doing, name, task->fence.value);
   case DIBS_NOT_FOUND:
-    return dibs__fail(error, status, "%s task %s of kind \"%s\": there is no such task any more", doing, nr,
-                      task->kind);
+    return dibs__fail(error, status, "%s %s: there is no such task any more", doing, name);
   case DIBS_INVALID:
-    return dibs__fail(error, status, "%s task %s of kind \"%s\": the store refused the text", doing, nr, task->kind);
+    return dibs__fail(error, status, "%s %s: %s", doing, name, *why ? why : "the store refused the text");
   default:
-    return dibs__explain(store, status, doing, nr, error);
+    return dibs__explain(batch->store, status, doing, batch->table ? task->key : nr, error);
   }
 }
 
@@ -154,6 +198,16 @@ static dibs_status check_timeout(int64_t timeout_ms, dibs_error *error) {
   return dibs__fail(error, DIBS_INVALID, "timeout_ms is %" PRId64 ": give 0, or 100 ms to a day", timeout_ms);
 }
 
+/* Everybody takes a row over that was locked for the timeout of the claim. */
+static dibs_status check_own_timeout(dibs_task *task, int64_t timeout_ms, dibs_error *error) {
+  const struct dibs__held *held = dibs__held_of(task);
+  if (!held->batch->table || timeout_ms == 0 || timeout_ms == held->timeout_ms) return DIBS_OK;
+  return dibs__fail(error, DIBS_INVALID,
+                    "timeout_ms is %" PRId64 ": in a table of yours a claim always lasts as long as it was claimed for;"
+                    " give 0",
+                    timeout_ms);
+}
+
 static dibs_status check_tasks(dibs_task *const *tasks, size_t count, const char *call, dibs_error *error) {
   if (!tasks || count == 0 || count > DIBS_TASKS_MAX)
     return dibs__fail(error, DIBS_INVALID, "%s: give 1 to %d tasks", call, DIBS_TASKS_MAX);
@@ -161,16 +215,21 @@ static dibs_status check_tasks(dibs_task *const *tasks, size_t count, const char
     if (!tasks[i]) return dibs__fail(error, DIBS_INVALID, "%s: a task is NULL", call);
     if (dibs__held_of(tasks[i])->batch->store != dibs__held_of(tasks[0])->batch->store)
       return dibs__fail(error, DIBS_INVALID, "%s: the tasks are of different stores", call);
+    if (dibs__held_of(tasks[i])->batch->table != dibs__held_of(tasks[0])->batch->table)
+      return dibs__fail(error, DIBS_INVALID, "%s: the tasks are of different tables", call);
     if (dibs__held_of(tasks[i])->ended)
       return dibs__fail(error, DIBS_INVALID, "%s: the claim of task %" PRIu64 " was ended before", call, tasks[i]->nr);
   }
   return DIBS_OK;
 }
 
+/* `own_why` may be NULL. */
 static dibs_status extend(dibs_task *const *tasks, size_t count, int64_t timeout_ms, const char *phase,
-                          dibs_status *statuses, const char *call, dibs_error *error) {
+                          dibs_status *statuses, const char *call, char *own_why, dibs_error *error) {
   dibs_status status = check_tasks(tasks, count, call, error);
   if (status == DIBS_OK) status = check_timeout(timeout_ms, error);
+  if (status == DIBS_OK) status = dibs__own_check(nth_task, tasks, count, call, error);
+  for (size_t i = 0; i < count && status == DIBS_OK; i++) status = check_own_timeout(tasks[i], timeout_ms, error);
   if (status != DIBS_OK) return status;
   struct dibs__held *first = dibs__held_of(tasks[0]);
   struct extending e = {.store = first->batch->store,
@@ -183,7 +242,8 @@ static dibs_status extend(dibs_task *const *tasks, size_t count, int64_t timeout
   status = dibs__enter(e.store, call, error);
   if (status != DIBS_OK) return status;
   status = dibs__task_repeat(e.store, e.by, extend_once, &e);
-  if (status != DIBS_OK) (void)explain_task(tasks[0], status, "extending the claim of", error);
+  if (status != DIBS_OK) (void)explain_task(tasks[0], status, "extending the claim of", e.why, error);
+  if (own_why) memcpy(own_why, e.why, sizeof e.why);
   dibs__exit(e.store);
   return status;
 }
@@ -191,23 +251,26 @@ static dibs_status extend(dibs_task *const *tasks, size_t count, int64_t timeout
 dibs_status dibs_tasks_extend(dibs_task *const *tasks, size_t count, int64_t timeout_ms, dibs_status *statuses,
                               dibs_error *error) {
   dibs_status own[DIBS_TASKS_MAX];
-  dibs_status status = extend(tasks, count, timeout_ms, NULL, statuses ? statuses : own, "dibs_tasks_extend", error);
+  dibs_status status =
+      extend(tasks, count, timeout_ms, NULL, statuses ? statuses : own, "dibs_tasks_extend", NULL, error);
   return status == DIBS_OK ? dibs__fine(error) : status;
 }
 
 dibs_status dibs_task_extend(dibs_task *task, int64_t timeout_ms, dibs_error *error) {
   dibs_status one = DIBS_OK;
-  dibs_status status = extend(&task, 1, timeout_ms, NULL, &one, "dibs_task_extend", error);
-  return status == DIBS_OK ? explain_task(task, one, "extending the claim of", error) : status;
+  char why[DIBS__TASK_WHY] = "";
+  dibs_status status = extend(&task, 1, timeout_ms, NULL, &one, "dibs_task_extend", why, error);
+  return status == DIBS_OK ? explain_task(task, one, "extending the claim of", why, error) : status;
 }
 
 dibs_status dibs_task_step(dibs_task *task, const char *phase, dibs_error *error) {
   dibs_status one = DIBS_OK;
+  char why[DIBS__TASK_WHY] = "";
   dibs_status status = dibs__check_text(phase, DIBS_NAME_MAX, "the phase", error);
-  if (status == DIBS_OK) status = extend(&task, 1, 0, phase, &one, "dibs_task_step", error);
+  if (status == DIBS_OK) status = extend(&task, 1, 0, phase, &one, "dibs_task_step", why, error);
   if (status != DIBS_OK) return status;
   if (one == DIBS_OK) memcpy(dibs__held_of(task)->phase, phase, strlen(phase) + 1);
-  return explain_task(task, one, "changing the phase of", error);
+  return explain_task(task, one, "changing the phase of", why, error);
 }
 
 /* ---- Ending ---- */
@@ -226,6 +289,8 @@ int64_t dibs__task_pause_ms(const dibs_task_end *end) {
   if (end->verdict != DIBS_END_WAIT && end->verdict != DIBS_END_FAIL) return 0;
   if (end->delay_ms >= 0) return end->delay_ms;
   if (end->verdict == DIBS_END_WAIT) return dibs__task_relock_ms(age_of(held));
+  if (held->batch->table)
+    return dibs__task_relock_ms(age_of(held)) + fail_ms(0) + (end->least_ms > 0 ? end->least_ms : 0);
   return fail_ms(end->task->fails) + (end->least_ms > 0 ? end->least_ms : 0);
 }
 
@@ -239,6 +304,7 @@ static void fill_end(struct dibs__request *request, struct dibs__task_item *item
                                    .verdict = verdicts[end->verdict],
                                    .tries = end->verdict == DIBS_END_FAIL ? end->tries : 0,
                                    .delay_ms = dibs__task_pause_ms(end)};
+  dibs__own_fill(request, item, end->task);
   item->phase = dibs__request_keep(request, phase, dibs__length(phase));
   item->text = dibs__request_keep(request, text, dibs__length(text));
 }
@@ -246,23 +312,51 @@ static void fill_end(struct dibs__request *request, struct dibs__task_item *item
 static void take_end(dibs_task_end *end, dibs_status status, bool inside) {
   struct dibs__held *held = dibs__held_of(end->task);
   end->status = status;
-  if (inside || status == DIBS_INVALID) return; /* the user's transaction may still be rolled back */
+  if (inside || status == DIBS_INVALID || status == DIBS_UNSUPPORTED)
+    return; /* the user's transaction may still be rolled back */
   held->verdict = end->verdict;
   held->accepted = status == DIBS_OK;
   held->ended = true;
 }
 
-dibs_status dibs__end_once(dibs_store *inside, dibs_task_end *ends, size_t count, dibs__tick by) {
+/* A row is free after a delay when its locked_at is older than the timeout of its claim: where these differ, the
+ * largest one goes with the request, and the delays make up for it. */
+static void level_delays(struct dibs__task_op *op, const dibs_task_end *ends) {
+  for (uint32_t i = 0; i < op->count; i++) {
+    int64_t ms = dibs__held_of(ends[i].task)->timeout_ms;
+    if (ms > op->timeout_ms) op->timeout_ms = ms;
+  }
+  for (uint32_t i = 0; i < op->count; i++)
+    op->items[i].delay_ms += op->timeout_ms - dibs__held_of(ends[i].task)->timeout_ms;
+}
+
+static dibs_status send_ends(dibs_store *inside, dibs_task_end *ends, size_t count, dibs__tick by,
+                             char why[DIBS__TASK_WHY]) {
   size_t size = 0;
   for (size_t i = 0; i < count; i++)
     size += item_bytes(ends[i].task) + dibs__length(ends[i].phase) + dibs__length(end_of(ends[i].text));
   struct dibs__request *request = items_request(inside, ends[0].task, size, count);
   if (!request) return DIBS_NO_MEMORY;
   for (size_t i = 0; i < count; i++) fill_end(request, &request->task.items[i], &ends[i]);
+  if (request->task.table) level_delays(&request->task, ends);
   dibs_status status = dibs__request_carry(request, DIBS__TASK_END, by);
+  keep_why(request, why);
   for (size_t i = 0; i < count && status == DIBS_OK; i++)
     take_end(&ends[i], (dibs_status)request->task.items[i].status, inside->outer != NULL);
   dibs__request_drop(request);
+  return status;
+}
+
+static dibs_task *nth_end(const void *of, size_t i) {
+  return ((const dibs_task_end *)of)[i].task;
+}
+
+dibs_status dibs__end_once(dibs_store *inside, dibs_task_end *ends, size_t count, dibs__tick by,
+                           char why[DIBS__TASK_WHY]) {
+  why[0] = '\0';
+  if (!dibs__own_enter(nth_end, ends, count, by)) return DIBS_UNAVAILABLE;
+  dibs_status status = send_ends(inside, ends, count, by, why);
+  dibs__own_leave(nth_end, ends, count);
   return status;
 }
 
@@ -271,11 +365,12 @@ struct ending {
   dibs_task_end *ends;
   size_t count;
   dibs__tick by;
+  char why[DIBS__TASK_WHY];
 };
 
 static dibs_status end_once(void *arg) {
-  const struct ending *e = arg;
-  return dibs__end_once(e->inside, e->ends, e->count, e->by);
+  struct ending *e = arg;
+  return dibs__end_once(e->inside, e->ends, e->count, e->by, e->why);
 }
 
 static dibs_status check_end(const dibs_task_end *end, const dibs_task *first, dibs_error *error) {
@@ -289,7 +384,8 @@ static dibs_status check_end(const dibs_task_end *end, const dibs_task *first, d
   return dibs__task_check_text(end->phase, "the phase", error);
 }
 
-static dibs_status end_tasks(dibs_store *inside, dibs_task_end *ends, size_t count, const char *call,
+/* `own_why` may be NULL. */
+static dibs_status end_tasks(dibs_store *inside, dibs_task_end *ends, size_t count, const char *call, char *own_why,
                              dibs_error *error) {
   dibs_store *store = dibs__held_of(ends[0].task)->batch->store;
   struct ending e = {.inside = inside ? inside : store, .ends = ends, .count = count, .by = repeat_by()};
@@ -299,7 +395,8 @@ static dibs_status end_tasks(dibs_store *inside, dibs_task_end *ends, size_t cou
   if (status != DIBS_OK) return status;
   for (size_t i = 0; i < count; i++) ends[i].status = DIBS_UNKNOWN;
   status = dibs__task_repeat(e.inside, e.by, end_once, &e);
-  if (status != DIBS_OK) (void)explain_task(ends[0].task, status, "ending", error);
+  if (status != DIBS_OK) (void)explain_task(ends[0].task, status, "ending", e.why, error);
+  if (own_why) memcpy(own_why, e.why, sizeof e.why);
   dibs__exit(e.inside);
   return status;
 }
@@ -309,16 +406,23 @@ dibs_status dibs_task_end_many(dibs_store *inside, dibs_task_end *ends, size_t c
     return dibs__fail(error, DIBS_INVALID, "dibs_task_end_many: give 1 to %d ends", DIBS_TASKS_MAX);
   for (size_t i = 0; i < count; i++)
     if (check_end(&ends[i], ends[0].task, error) != DIBS_OK) return DIBS_INVALID;
-  dibs_status status = end_tasks(inside, ends, count, "dibs_task_end_many", error);
+  if (dibs__own_check(nth_end, ends, count, "dibs_task_end_many", error) != DIBS_OK) return DIBS_INVALID;
+  dibs_status status = end_tasks(inside, ends, count, "dibs_task_end_many", NULL, error);
   return status == DIBS_OK ? dibs__fine(error) : status;
 }
 
 static dibs_status end_one(dibs_task *task, dibs_task_end end, const char *call, dibs_error *error) {
   end.size = sizeof end;
   end.task = task;
+  char why[DIBS__TASK_WHY] = "";
   if (check_tasks(&task, 1, call, error) != DIBS_OK) return DIBS_INVALID;
-  dibs_status status = end_tasks(NULL, &end, 1, call, error);
-  return status == DIBS_OK ? explain_task(task, end.status, "ending", error) : status;
+  const struct dibs__table *table = dibs__held_of(task)->batch->table;
+  if (table && (end.verdict == DIBS_END_DONE || end.verdict == DIBS_END_DEAD))
+    return dibs__fail(error, DIBS_UNSUPPORTED,
+                      "%s: the row \"%.80s\" of \"%.80s\" is yours: call dibs_task_unlock with the phase that says so",
+                      call, task->key, table->table);
+  dibs_status status = end_tasks(NULL, &end, 1, call, why, error);
+  return status == DIBS_OK ? explain_task(task, end.status, "ending", why, error) : status;
 }
 
 dibs_status dibs_task_done(dibs_task *task, const char *result, dibs_error *error) {

@@ -11,10 +11,13 @@
 enum { DIBS__TASK_WAIT_MS = 5000 }; /* how long a call repeats its request if the caller gives no time */
 #define DIBS__TASK_TIMEOUT_MS INT64_C(30000)
 
+enum { DIBS__TASK_WHY = sizeof((struct dibs__task_op *)0)->why };
+
 /* The tasks of one claim: the memory of its answer, which they share. */
 struct dibs__task_batch {
   _Atomic uint32_t refs;
-  dibs_store *store; /* held */
+  dibs_store *store;               /* held */
+  const struct dibs__table *table; /* the user's, held; NULL: dibs' own */
   void *got;
   struct dibs__held {
     dibs_task task; /* first */
@@ -26,6 +29,9 @@ struct dibs__task_batch {
     dibs_verdict verdict;     /* with which it ended, if the store accepted it: `accepted` */
     bool accepted;
     char phase[DIBS_NAME_MAX + 1];
+    /* In a table of the user's (own.c). */
+    dibs__word busy; /* 1: a request for it is under way */
+    char locked[40]; /* the locked_at of its claim; for whom `busy` was set */
     /* Of a worker; guarded by its lock. */
     struct dibs__held *before, *after, *next;
     dibs__tick extend_at;
@@ -42,15 +48,17 @@ static inline struct dibs__held *dibs__held_of(dibs_task *task) {
 struct dibs__claim {
   /* Checked; the caller keeps them. */
   dibs_store *store;
+  const struct dibs__table *table; /* the user's; NULL: dibs' own */
   const char *kind, *owner;
   const char *const *phases;
   uint32_t phase_count;
   int64_t timeout_ms;
   /* The latest request. */
   dibs__id id;
-  dibs__tick first; /* before `id` was sent for the first time */
-  bool unsure;      /* its outcome is not known: the next request repeats it */
-  int64_t next_ms;  /* with none: when one may be ready; -1: nothing waits */
+  dibs__tick first;         /* before `id` was sent for the first time */
+  bool unsure;              /* its outcome is not known: the next request repeats it */
+  int64_t next_ms;          /* with none: when one may be ready; -1: nothing waits */
+  char why[DIBS__TASK_WHY]; /* what the store said of it, for people */
 };
 
 /* The checks of dibs_tasks_claim and dibs_worker_start. */
@@ -64,10 +72,14 @@ dibs_status dibs__claim_once(struct dibs__claim *claim, uint32_t most, dibs_task
 void dibs__task_lane(struct dibs__request *request, size_t count);
 
 /* One request for each: OK, and each has its status; or a failure of the store.  `inside` is the store, or a handle
- * inside a transaction of the user's on it.  The caller is inside. */
+ * inside a transaction of the user's on it.  The caller is inside.  `why`: what the store said, or empty. */
 dibs_status dibs__extend_once(dibs_store *store, dibs_task *const *tasks, size_t count, int64_t timeout_ms,
-                              const char *phase, dibs_status *statuses, dibs__tick by);
-dibs_status dibs__end_once(dibs_store *inside, dibs_task_end *ends, size_t count, dibs__tick by);
+                              const char *phase, dibs_status *statuses, dibs__tick by, char why[DIBS__TASK_WHY]);
+dibs_status dibs__end_once(dibs_store *inside, dibs_task_end *ends, size_t count, dibs__tick by,
+                           char why[DIBS__TASK_WHY]);
+/* An error of a request for many tasks; `why` as above, or empty. */
+dibs_status dibs__task_explain(dibs_store *store, const struct dibs__table *table, dibs_status status,
+                               const char *doing, const char *kind, const char *why, dibs_error *error);
 
 /* Repeats a request after UNKNOWN and UNAVAILABLE until `by`; inside a transaction of the user's it does not. */
 dibs_status dibs__task_repeat(dibs_store *store, dibs__tick by, dibs_status (*once)(void *arg), void *arg);
@@ -78,6 +90,23 @@ dibs_status dibs__task_check_text(const char *text, const char *what, dibs_error
 static inline size_t dibs__length(const char *text) {
   return text ? __builtin_strlen(text) : 0;
 }
+
+/* ---- In a table of the user's (own.c); for tasks in dibs' own these do nothing ---- */
+
+/* The kind that its tasks have: without one the name of the table. */
+const char *dibs__own_kind(const char *kind, const struct dibs__table *table);
+/* Until when a claim certainly lasts whose locked_at is `locked_ms`. */
+dibs__tick dibs__own_until(dibs__tick sent, int64_t timeout_ms, int64_t locked_ms);
+/* Requests for some tasks, of which nth(of, i) is one: waits until no other is under way.  false: `by` has passed. */
+typedef dibs_task *dibs__own_nth(const void *of, size_t i);
+bool dibs__own_enter(dibs__own_nth *nth, const void *of, size_t count, dibs__tick by);
+void dibs__own_leave(dibs__own_nth *nth, const void *of, size_t count);
+/* INVALID if a task is given twice. */
+dibs_status dibs__own_check(dibs__own_nth *nth, const void *of, size_t count, const char *call, dibs_error *error);
+/* What an item of a request has there: how many bytes, and into it. */
+size_t dibs__own_bytes(const dibs_task *task);
+void dibs__own_fill(struct dibs__request *request, struct dibs__task_item *item, dibs_task *task);
+void dibs__own_keep(struct dibs__held *held, const char *locked, size_t length);
 
 /* The pause after so many failed tries is random, up to this. */
 int64_t dibs__task_fail_most_ms(uint32_t fails);

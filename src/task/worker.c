@@ -47,7 +47,8 @@ struct worker_thread {
 
 struct dibs_worker {
   /* Immutable after the start. */
-  dibs_store *store; /* held */
+  dibs_store *store;               /* held */
+  const struct dibs__table *table; /* the user's, held; NULL: dibs' own */
   char *kind, *owner;
   char **phases;
   uint32_t phase_count, threads, prefetch;
@@ -177,11 +178,11 @@ static void give_back_ready_locked(worker_t *w) {
   rouse(&w->keep_word, 1);
 }
 
-static void keep_trouble_locked(worker_t *w, dibs_status status, const char *doing) {
+static void keep_trouble_locked(worker_t *w, dibs_status status, const char *doing, const char *why) {
   if (status == DIBS_OK)
     (void)dibs__fine(&w->trouble);
   else
-    (void)dibs__explain(w->store, status, doing, w->kind, &w->trouble);
+    (void)dibs__task_explain(w->store, w->table, status, doing, w->kind, why, &w->trouble);
 }
 
 /* ---- The claimer ---- */
@@ -236,7 +237,7 @@ static dibs_status claim_some(worker_t *w, uint32_t want, size_t *count) {
   dibs__mutex_lock(&w->lock);
   w->counts.requests++;
   if (status == DIBS_OK && *count == 0) w->counts.idle++;
-  keep_trouble_locked(w, status, "claiming tasks of kind");
+  keep_trouble_locked(w, status, "claiming tasks of kind", w->claim.why);
   take_claimed_locked(w, tasks, *count);
   dibs__mutex_unlock(&w->lock);
   dibs__exit(w->store);
@@ -286,7 +287,10 @@ static dibs_verdict call_work(worker_t *w, struct dibs__held *held, dibs_work_re
   *reply = (dibs_work_reply){.size = sizeof *reply, .delay_ms = -1};
   dibs_verdict verdict = w->work(&held->task, reply, w->user);
   reply->phase[DIBS_NAME_MAX] = reply->text[DIBS_TASK_TEXT_MAX] = '\0';
-  if ((int)verdict >= DIBS_END_DONE && verdict <= DIBS_END_RELEASE) return verdict;
+  bool known = (int)verdict >= DIBS_END_DONE && verdict <= DIBS_END_RELEASE;
+  if (w->table && (verdict == DIBS_END_DONE || verdict == DIBS_END_DEAD))
+    return DIBS_END_FAIL; /* the row is the user's */
+  if (known) return verdict;
   memcpy(reply->text, "the worker's function returned no verdict", sizeof "the worker's function returned no verdict");
   return DIBS_END_FAIL;
 }
@@ -361,9 +365,9 @@ static dibs__tick request_by(const worker_t *w) {
   return dibs__tick_add_ms(dibs__tick_now(), ms < DIBS__TASK_WAIT_MS ? ms : DIBS__TASK_WAIT_MS);
 }
 
-static void note_answer_locked(worker_t *w, dibs_status status, const char *doing) {
+static void note_answer_locked(worker_t *w, dibs_status status, const char *doing, const char *why) {
   w->counts.requests++;
-  keep_trouble_locked(w, status, doing);
+  keep_trouble_locked(w, status, doing, why);
   w->failed = status == DIBS_OK ? 0 : w->failed + 1;
   int64_t ms = RETRY_MS;
   for (uint32_t i = 1; i < w->failed && ms < RETRY_MOST_MS; i++) ms *= 2;
@@ -402,6 +406,7 @@ static void send_ends(worker_t *w) {
   dibs_task_end ends[DIBS_TASKS_MAX];
   struct ended *list = NULL, **tail = &list;
   size_t count = 0;
+  char why[DIBS__TASK_WHY] = "";
   dibs__mutex_lock(&w->lock);
   while (w->ends_first && count < DIBS_TASKS_MAX) {
     struct ended *e = w->ends_first;
@@ -417,13 +422,13 @@ static void send_ends(worker_t *w) {
   if (count == 0) return;
   dibs_status status = dibs__enter(w->store, "a worker", NULL);
   if (status == DIBS_OK) {
-    status = dibs__end_once(w->store, ends, count, request_by(w));
+    status = dibs__end_once(w->store, ends, count, request_by(w), why);
     dibs__exit(w->store);
   }
   size_t i = 0;
   for (struct ended *e = list; e; e = e->next) e->end.status = ends[i++].status;
   dibs__mutex_lock(&w->lock);
-  note_answer_locked(w, status, "ending tasks of kind");
+  note_answer_locked(w, status, "ending tasks of kind", why);
   take_ends_locked(w, list, status);
   rouse_claimer_locked(w);
   dibs__mutex_unlock(&w->lock);
@@ -460,6 +465,7 @@ static void take_extensions_locked(worker_t *w, dibs_task *const *tasks, const d
 static void extend_claims(worker_t *w) {
   dibs_task *tasks[DIBS_TASKS_MAX];
   dibs_status statuses[DIBS_TASKS_MAX];
+  char why[DIBS__TASK_WHY] = "";
   size_t count = 0;
   dibs__tick sent = dibs__tick_now();
   dibs__tick until = dibs__tick_add_ms(sent, w->timeout_ms / EXTEND_PART / GATHER_PART);
@@ -473,11 +479,11 @@ static void extend_claims(worker_t *w) {
   if (count == 0) return;
   dibs_status status = dibs__enter(w->store, "a worker", NULL);
   if (status == DIBS_OK) {
-    status = dibs__extend_once(w->store, tasks, count, w->timeout_ms, NULL, statuses, request_by(w));
+    status = dibs__extend_once(w->store, tasks, count, w->timeout_ms, NULL, statuses, request_by(w), why);
     dibs__exit(w->store);
   }
   dibs__mutex_lock(&w->lock);
-  note_answer_locked(w, status, "extending the claims of tasks of kind");
+  note_answer_locked(w, status, "extending the claims of tasks of kind", why);
   if (status == DIBS_OK) take_extensions_locked(w, tasks, statuses, count, sent);
   dibs__mutex_unlock(&w->lock);
   for (size_t i = 0; i < count; i++) dibs_task_free(tasks[i]);
@@ -516,6 +522,7 @@ static void free_worker(worker_t *w) {
   free(w->kind);
   free(w->owner);
   if (w->store) dibs__store_drop(w->store);
+  dibs__table_drop(w->table);
   dibs__mutex_destroy(&w->lock);
   free(w);
 }
@@ -527,6 +534,7 @@ static worker_t *make_worker(dibs_store *store, const char *kind, const dibs_wor
   dibs__mutex_init(&w->lock);
   atomic_fetch_add(&store->refs, 1);
   w->store = store;
+  w->table = o->table ? dibs__table_hold(o->table) : NULL;
   w->threads = o->threads ? o->threads : THREADS_DEFAULT;
   w->prefetch = o->flags & DIBS_WORKER_NO_PREFETCH ? 0 : o->prefetch ? o->prefetch : w->threads;
   w->timeout_ms = o->timeout_ms;
@@ -535,7 +543,7 @@ static worker_t *make_worker(dibs_store *store, const char *kind, const dibs_wor
   w->user = o->user;
   w->look_at = DIBS__TICK_NEVER;
   w->claiming = true;
-  w->kind = strdup(kind);
+  w->kind = strdup(dibs__own_kind(kind, o->table));
   w->owner = strdup(o->owner ? o->owner : store->owner);
   w->phases = calloc(o->phase_count + 1, sizeof *w->phases);
   w->workers = calloc(w->threads, sizeof *w->workers);
@@ -548,6 +556,7 @@ static worker_t *make_worker(dibs_store *store, const char *kind, const dibs_wor
   }
   w->listener.kind = w->kind;
   w->claim = (struct dibs__claim){.store = store,
+                                  .table = w->table,
                                   .kind = w->kind,
                                   .owner = w->owner,
                                   .phases = (const char *const *)w->phases,
@@ -607,7 +616,8 @@ static dibs_status check_worker(dibs_store *store, const char *kind, dibs_worker
                               .phase_count = o->phase_count,
                               .most = 1,
                               .timeout_ms = o->timeout_ms,
-                              .owner = o->owner};
+                              .owner = o->owner,
+                              .table = o->table};
   return dibs__claim_check(store, kind, &claim, error);
 }
 

@@ -146,6 +146,12 @@ facts() {
     'doc/outbox.md'*'relay orders --to'* | 'doc/outbox.md'*'relay orders --exec'* | 'doc/man/dibs-relay.1'*'--to'*)
       serves=3
       given='echo "Authorization: Bearer x" >/etc/app/token' ;;
+    'doc/man/dibs-worker.1'*'--table'* | 'doc/tables.md'*'delete-step'*)
+      serves=4 store=postgres://app:secret@db/app
+      given='code doc/tables.md ini 3 >tables.ini; ln -s /bin/true delete-step; [[ $where != *tables.md* ]] || rm delete-step
+             sql_app "CREATE TABLE gateway (id bigint PRIMARY KEY, phase text, step int NOT NULL DEFAULT 0, fence bigint,
+             locked_at timestamptz NOT NULL DEFAULT to_timestamp(0), updated_at timestamptz NOT NULL DEFAULT now());
+             INSERT INTO gateway VALUES (7, '"'Deleting'"')"' ;;
     'doc/man/dibs-worker.1'*'--jobs 4'* | 'doc/tasks.md'*'dibs worker --kind mail --jobs'*) serves=3 ;;
     *'dibs cron /etc/app/jobs.cron'* | *'dibs cron --store postgres'*)
       serves=4

@@ -246,16 +246,16 @@ class dibs_task_new(Sized):
 
 class dibs_task(Sized):
     _fields_ = [
-        ("size", c_size_t), ("nr", c_uint64), ("fence", dibs_fence), ("kind", c_char_p), ("phase", c_char_p),
-        ("serial", c_char_p), ("unique", c_char_p), ("payload", c_char_p), ("length", c_size_t), ("error", c_char_p),
-        ("attempt", c_uint32), ("fails", c_uint32), ("tries", c_uint32), ("priority", c_int32), ("age_ms", c_int64),
-        ("made_ms", c_int64)]
+        ("size", c_size_t), ("nr", c_uint64), ("key", c_char_p), ("fence", dibs_fence), ("kind", c_char_p),
+        ("phase", c_char_p), ("serial", c_char_p), ("unique", c_char_p), ("payload", c_char_p), ("length", c_size_t),
+        ("error", c_char_p), ("attempt", c_uint32), ("fails", c_uint32), ("tries", c_uint32), ("priority", c_int32),
+        ("age_ms", c_int64), ("made_ms", c_int64)]
 
 
 class dibs_claim_options(Sized):
     _fields_ = [
         ("size", c_size_t), ("phases", POINTER(c_char_p)), ("phase_count", c_uint32), ("most", c_uint32),
-        ("timeout_ms", c_int64), ("wait_ms", c_int64), ("owner", c_char_p)]
+        ("timeout_ms", c_int64), ("wait_ms", c_int64), ("owner", c_char_p), ("table", c_void_p)]
 
 
 class dibs_task_end(Sized):
@@ -277,7 +277,7 @@ class dibs_worker_options(Sized):
     _fields_ = [
         ("size", c_size_t), ("phases", POINTER(c_char_p)), ("phase_count", c_uint32), ("threads", c_uint32),
         ("prefetch", c_uint32), ("flags", c_uint32), ("timeout_ms", c_int64), ("poll_ms", c_int64),
-        ("owner", c_char_p), ("work", dibs_work_fn), ("user", c_void_p)]
+        ("owner", c_char_p), ("table", c_void_p), ("work", dibs_work_fn), ("user", c_void_p)]
 
 
 class dibs_worker_counts(Sized):
