@@ -344,7 +344,7 @@ static int by_serial(const void *x, const void *y) {
   return (a->nr > b->nr) - (a->nr < b->nr);
 }
 
-/* Leaves those that may be admitted, by text: not those behind one that is not locked. */
+/* Leaves the tasks that may be admitted, by text: none behind a task that is not locked. */
 static void choose_serial(struct promotion *p) {
   size_t left = 0;
   if (p->serial_count > 1) qsort(p->serial, p->serial_count, sizeof *p->serial, by_serial);
