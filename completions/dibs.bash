@@ -59,7 +59,7 @@ _dibs() {
     --table) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
     --strategy) COMPREPLY=(); mapfile -t COMPREPLY < <(compgen -W 'coalesced atomic pessimistic optimistic named fenced' -- "$cur"); return ;;
     --claim) COMPREPLY=(); return ;;
-    --kind) [[ $command == history ]] && mapfile -t COMPREPLY < <(compgen -W 'run once cron' -- "$cur") || COMPREPLY=(); return ;;
+    --kind) [[ $command == history ]] && mapfile -t COMPREPLY < <(compgen -W 'run once cron worker' -- "$cur") || COMPREPLY=(); return ;;
     --since | --until) mapfile -t COMPREPLY < <(compgen -W '1h 24h 7d' -- "$cur"); return ;;
     --keep-for) mapfile -t COMPREPLY < <(compgen -W '7d 30d 365d off' -- "$cur"); return ;;
     --prefix | --last | --name) COMPREPLY=(); return ;;
@@ -86,7 +86,7 @@ _dibs() {
     history) options='--failed --kind --prefix --since --until --last --output --keep-for' ;;
     task) options='--kind --phase --key --unique --delay --priority --tries --state --older --error --dry-run --rate --count --running --paused --keep --wait' ;;
     dead) options='--kind --phase --key --older --error --dry-run --rate --count' ;;
-    worker) options='--kind --phase --jobs --exec --timeout --max --drain --once --max-tasks --verbose --' ;;
+    worker) options='--kind --phase --jobs --exec --timeout --max --drain --once --max-tasks --verbose --no-history --' ;;
     flag) options='--percent' ;;
     tier) options='--force' ;;
     stats | doctor) options='--probe' ;;

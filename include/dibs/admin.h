@@ -131,14 +131,14 @@ DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_metrics(dibs_store *store, dibs_metri
 /* ---- What ran ------------------------------------------------------------------------------------------------------
  */
 
-/* `dibs run`, `dibs once` and `dibs cron` leave a row for each run in the store: in SQLite, PostgreSQL and MariaDB, and
- * of several tiers at the anchor.  Redis alone keeps none.  A row is written after the run, and no lease depends on
- * it: if the store does not answer then, the row is lost. */
+/* `dibs run`, `once`, `cron` and `worker` leave a row for each run in the store: in SQLite, PostgreSQL and MariaDB, and
+ * of several tiers at the anchor.  Redis alone keeps none.  A row is written after the run, and no lease or claim
+ * depends on it: if the store does not answer then, the row is lost. */
 
 typedef enum dibs_run_end {
-  DIBS_RUN_DONE = 0,     /* exit status 0 */
+  DIBS_RUN_DONE = 0,     /* exit status 0, or another that a worker takes for no failure: `code` */
   DIBS_RUN_FAILED = 1,   /* another exit status: `code` */
-  DIBS_RUN_LOST = 2,     /* the lease was lost */
+  DIBS_RUN_LOST = 2,     /* the lease or the claim was lost */
   DIBS_RUN_OVERTIME = 3, /* it was ended because it took longer than it may */
   DIBS_RUN_KILLED = 4,   /* by the signal `code` */
   DIBS_RUN_NOT_RUN = 5   /* the command could not be started */
@@ -147,8 +147,8 @@ typedef enum dibs_run_end {
 /* Instants are in ms since 1970: by the store's clock in a listing, by this machine's clock in dibs_runs_add. */
 typedef struct dibs_run_info {
   size_t size;
-  const char *name;    /* of the lease, key or job */
-  const char *kind;    /* "run", "once", "cron", or a word of yours */
+  const char *name;    /* of the lease, key or job; the kind of a task */
+  const char *kind;    /* "run", "once", "cron", "worker", or a word of yours */
   const char *host;    /* where it ran: "user@host:pid" */
   const char *command; /* up to 512 bytes; a longer one is cut at its end.  NULL: none */
   const char *output;  /* the last bytes, 4096 at most, any bytes; in a listing with a NUL after them.  NULL: none */

@@ -139,14 +139,14 @@ const struct cli_command dibs__cli_commands[] = {
      CLI_TAKES(failed) | CLI_TAKES(kind) | CLI_TAKES(prefix) | CLI_TAKES(since) | CLI_TAKES(until) | CLI_TAKES(last) |
          CLI_TAKES(output) | CLI_TAKES(keep_for),
      MAY_ALWAYS | CLI_MAY(UNKNOWN), 0, 1, false, false, dibs__cli_history,
-     "Each `dibs run`, `once` and `cron` leaves a row in the store when it has ended:\n"
-     "when, where and how long it ran, its fence, and whether it is done, failed, lost,\n"
-     "overtime, killed or not run.  Lists them, the latest end first.  --since and\n"
-     "--until take a duration before now, or a date and time of your time zone:\n"
+     "Each command of `dibs run`, `once`, `cron` and `worker` leaves a row in the store\n"
+     "when it has ended: when, where and how long it ran, its fence, and whether it is\n"
+     "done, failed, lost, overtime, killed or not run.  Lists them, the latest end\n"
+     "first.  --since and --until take a duration before now, or a date and time of your time zone:\n"
      "2026-11-22, \"2026-11-22 02:30\".  With --output each run has the last lines of\n"
      "its output, where they were kept.\n"
      "Rows are kept for 30 days; --keep-for sets that for the whole store, and off\n"
-     "keeps no runs from now on.  One run leaves none with --no-history, or with\n"
+     "keeps no runs from now on.  A command leaves none with --no-history, or with\n"
      "DIBS_HISTORY=off in the environment.  Redis alone keeps no history.\n",
      "dibs history nightly --since 7d"},
     {"task", "add|ls|show|retry|cancel|purge|counts|kind [KIND|NR...] [PAYLOAD]", "add, list and change tasks",
@@ -176,7 +176,7 @@ const struct cli_command dibs__cli_commands[] = {
      "dibs dead requeue --kind mail --error 'connection refused' --rate 50"},
     {"worker", "--kind KIND [-- CMD [ARG...]]", "run a command for each task of a kind",
      CLI_TAKES(kind) | CLI_TAKES(phase) | CLI_TAKES(jobs) | CLI_TAKES(exec) | CLI_TAKES(timeout) | CLI_TAKES(max) |
-         CLI_TAKES(drain) | CLI_TAKES(once) | CLI_TAKES(max_tasks) | CLI_TAKES(verbose),
+         CLI_TAKES(drain) | CLI_TAKES(once) | CLI_TAKES(max_tasks) | CLI_TAKES(verbose) | CLI_TAKES(no_history),
      MAY_ALWAYS, 0, 0, true, false, dibs__cli_worker,
      "The command gets the payload on standard input, and DIBS_TASK, DIBS_KIND,\n"
      "DIBS_PHASE, DIBS_KEY, DIBS_FENCE, DIBS_ATTEMPT and DIBS_STORE.  Its exit status is\n"
@@ -192,7 +192,7 @@ const struct cli_command dibs__cli_commands[] = {
      "started before another worker can claim the task; a minder process does the same\n"
      "if dibs itself is stopped or killed.  On TERM or INT dibs claims no more, waits for\n"
      "running commands for --drain, ends the others and gives their tasks back, and exits\n"
-     "with 0.\n",
+     "with 0.  Each run is kept in the store's history: see dibs history.\n",
      "dibs worker --kind mail --jobs 4 --exec ./send-mail"},
     {"relay", "KIND", "deliver the messages of an outbox",
      CLI_TAKES(to) | CLI_TAKES(exec) | CLI_TAKES(lines) | CLI_TAKES(header) | CLI_TAKES(ca) | CLI_TAKES(jobs) |

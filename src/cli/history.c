@@ -3,7 +3,8 @@
  * The history: `dibs history`, and the row that each run leaves.
  *
  * A row is written when the lease is released and everything was reported.  If the store does not take it within a
- * second it is dropped, with a note, and the exit status does not change.
+ * second it is dropped, with a note, and the exit status does not change.  A worker hands its rows to a thread that
+ * writes them one after the other, so that no task waits for them.
  */
 #include "history/history.h"
 #include "base/duration.h"
@@ -19,7 +20,11 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { KEEP_MS = 1000, LAST = 50 };
+enum {
+  KEEP_MS = 1000,
+  QUEUED_MAX = 256, /* rows of a worker that are not written; each has up to 4 KiB of output */
+  LAST = 50
+};
 
 /* ---- The row of a run ---- */
 
@@ -73,6 +78,155 @@ void dibs__cli_run_keep(const struct run *run, const char *name) {
   if (status == DIBS_OK || status == DIBS_UNSUPPORTED) return;
   dibs__cli_note(run->globals, "this run is not in the history: %s",
                  error.text[0] != '\0' ? error.text : dibs_status_text(status));
+}
+
+/* ---- The rows of a worker ---- */
+
+struct queued_row {
+  struct queued_row *next;
+  struct dibs__run_row row; /* without its instants */
+  dibs__tick began, ended;
+  char output[DIBS__RUN_OUTPUT_MAX];
+};
+
+struct history_writer {
+  /* Immutable after the start. */
+  const struct cli_globals *globals;
+  dibs_store *store;
+  dibs__str name, command;
+  char command_text[DIBS__RUN_COMMAND_MAX + 1];
+  dibs__thread *thread;
+  dibs__word word; /* wakes the thread */
+  dibs__mutex lock;
+  /* Guarded by the lock. */
+  struct queued_row *first, *last;
+  size_t count;
+  uint64_t dropped;
+  bool ending;
+  dibs__tick end_at; /* when it is ending: the thread writes no longer than that */
+  /* Of the thread. */
+  bool failing; /* the latest row was not kept, which a note says */
+};
+
+/* Waits for a row, and takes it.  NULL: there is none, and none will come. */
+static struct queued_row *next_row(struct history_writer *w, dibs__tick *by) {
+  struct queued_row *queued;
+  dibs__mutex_lock(&w->lock);
+  while ((queued = w->first) == NULL && !w->ending) {
+    uint32_t seen = atomic_load(&w->word);
+    dibs__mutex_unlock(&w->lock);
+    (void)dibs__word_wait(&w->word, seen, DIBS__TICK_NEVER, false);
+    dibs__mutex_lock(&w->lock);
+  }
+  if (queued != NULL) {
+    w->first = queued->next;
+    if (w->first == NULL) w->last = NULL;
+    w->count--;
+  }
+  *by = dibs__tick_add_ms(dibs__tick_now(), KEEP_MS);
+  if (w->ending) *by = dibs__tick_min(*by, w->end_at);
+  dibs__mutex_unlock(&w->lock);
+  return queued;
+}
+
+static void count_dropped(struct history_writer *w) {
+  dibs__mutex_lock(&w->lock);
+  w->dropped++;
+  dibs__mutex_unlock(&w->lock);
+}
+
+static void write_row(struct history_writer *w, struct queued_row *queued, dibs__tick by) {
+  dibs_error error = {0};
+  dibs__tick now = dibs__tick_now();
+  dibs_status status = DIBS_TIMEOUT;
+  queued->row.began_ms = dibs__tick_left_ms(queued->began, now);
+  queued->row.ended_ms = dibs__tick_left_ms(queued->ended, now);
+  if (dibs__tick_before(now, by)) status = dibs__history_put(w->store, &queued->row, by, &error);
+  bool kept = status == DIBS_OK || status == DIBS_UNSUPPORTED;
+  if (!kept) count_dropped(w);
+  if (!kept && !w->failing)
+    dibs__cli_note(w->globals, "the run of task %" PRIu64 " is not in the history: %s", queued->row.nr,
+                   error.text[0] != '\0' ? error.text : dibs_status_text(status));
+  w->failing = !kept;
+}
+
+static void write_rows(void *arg) {
+  struct history_writer *w = arg;
+  struct queued_row *queued;
+  dibs__tick by;
+  while ((queued = next_row(w, &by)) != NULL) {
+    write_row(w, queued, by);
+    free(queued);
+  }
+}
+
+struct history_writer *dibs__cli_history_start(const struct cli_globals *g, dibs_store *store, const char *name,
+                                               char *const *argv) {
+  struct history_writer *w = calloc(1, sizeof *w);
+  if (w != NULL) {
+    w->globals = g;
+    w->store = store;
+    w->name = dibs__str_of(name, strlen(name));
+    w->command = join_words(w->command_text, argv);
+    dibs__mutex_init(&w->lock);
+    w->thread = dibs__thread_start("dibs-history", write_rows, w);
+    if (w->thread != NULL) return w;
+    dibs__mutex_destroy(&w->lock);
+    free(w);
+  }
+  dibs__cli_note(g, "no memory is left for the history: it gets no rows of this worker");
+  return NULL;
+}
+
+/* false: the thread is too far behind. */
+static bool push_row(struct history_writer *w, struct queued_row *queued) {
+  dibs__mutex_lock(&w->lock);
+  bool fits = w->count < QUEUED_MAX;
+  if (fits) {
+    if (w->last != NULL)
+      w->last->next = queued;
+    else
+      w->first = queued;
+    w->last = queued;
+    w->count++;
+    atomic_fetch_add(&w->word, 1);
+  }
+  dibs__mutex_unlock(&w->lock);
+  dibs__word_wake(&w->word, 1, false);
+  return fits;
+}
+
+void dibs__cli_history_add(struct history_writer *w, const struct run *run, const struct run_task *task) {
+  struct queued_row *queued = calloc(1, sizeof *queued);
+  if (queued != NULL) {
+    queued->began = run->began;
+    queued->ended = run->ended;
+    queued->row = (struct dibs__run_row){.name = w->name,
+                                         .kind = dibs__str_of("worker", strlen("worker")),
+                                         .command = w->command,
+                                         .fence = {task->fence},
+                                         .nr = task->nr};
+    describe_end(run, &queued->row);
+    if (queued->row.how == DIBS__RUN_FAILED && !task->failed) queued->row.how = DIBS__RUN_DONE;
+    queued->row.output = dibs__str_of(queued->output, dibs__cli_last_read(&run->tail->tail, queued->output));
+    if (push_row(w, queued)) return;
+    free(queued);
+  }
+  count_dropped(w);
+}
+
+void dibs__cli_history_end(struct history_writer *w) {
+  if (w == NULL) return;
+  dibs__mutex_lock(&w->lock);
+  w->ending = true;
+  w->end_at = dibs__tick_add_ms(dibs__tick_now(), KEEP_MS);
+  atomic_fetch_add(&w->word, 1);
+  dibs__mutex_unlock(&w->lock);
+  dibs__word_wake(&w->word, 1, false);
+  dibs__thread_join(w->thread);
+  if (w->dropped > 1) dibs__cli_note(w->globals, "%" PRIu64 " runs are not in the history", w->dropped);
+  dibs__mutex_destroy(&w->lock);
+  free(w);
 }
 
 /* ---- Instants ---- */

@@ -209,6 +209,14 @@ static void tell(const struct job *job, dibs_verdict verdict, const dibs_work_re
                  reply->text);
 }
 
+static void keep_history(const struct job *job, dibs_verdict verdict) {
+  const struct run_task task = {.nr = job->task->nr,
+                                .fence = job->task->fence.value,
+                                .failed = verdict == DIBS_END_FAIL || verdict == DIBS_END_DEAD};
+  if (job->crew->history != NULL && verdict != DIBS_END_RELEASE)
+    dibs__cli_history_add(job->crew->history, &job->run, &task);
+}
+
 dibs_verdict dibs__cli_job(dibs_task *task, dibs_work_reply *reply, void *user) {
   struct crew *crew = user;
   uint64_t nth = atomic_fetch_add(&crew->begun, 1) + 1;
@@ -232,6 +240,7 @@ dibs_verdict dibs__cli_job(dibs_task *task, dibs_work_reply *reply, void *user) 
                          .end_fd = crew->end_fd};
   snprintf(job.phase_file, sizeof job.phase_file, "%s/%zu", crew->folder, job.place);
   dibs_verdict verdict = run_job(&job, reply);
+  keep_history(&job, verdict);
   if (crew->tells) tell(&job, verdict, reply);
   if (job.run.minder.fd >= 0) close(job.run.minder.fd);
   if (job.run.alarm >= 0) close(job.run.alarm);

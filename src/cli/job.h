@@ -20,14 +20,15 @@ struct crew {
   char *const *argv;
   char *store_uri;
   dibs_store *store;
-  int64_t timeout_ms, max_ms; /* max_ms: CLI_UNSET: none */
-  uint64_t max_tasks;         /* 0: none */
-  uint32_t tries;             /* how often a task may fail; 0: as it says */
-  bool plain;                 /* every exit status but 0 is a failed try */
-  bool tells;                 /* a line for each task */
-  int end_fd;                 /* readable: commands are to be ended now */
-  int wake_fd;                /* raised when the main thread has to look */
-  char folder[64];            /* of the files that DIBS_NEXT_PHASE names */
+  struct history_writer *history; /* NULL: no rows */
+  int64_t timeout_ms, max_ms;     /* max_ms: CLI_UNSET: none */
+  uint64_t max_tasks;             /* 0: none */
+  uint32_t tries;                 /* how often a task may fail; 0: as it says */
+  bool plain;                     /* every exit status but 0 is a failed try */
+  bool tells;                     /* a line for each task */
+  int end_fd;                     /* readable: commands are to be ended now */
+  int wake_fd;                    /* raised when the main thread has to look */
+  char folder[64];                /* of the files that DIBS_NEXT_PHASE names */
   struct crew_place {
     struct starter starter;
     bool taken; /* guarded by the lock */
@@ -42,6 +43,7 @@ struct work_plan {
   const char *kind, *phase;          /* phase: NULL: all */
   int64_t timeout_ms, max_ms, tries; /* CLI_UNSET: the default, none, as the task says */
   bool plain;
+  bool kept; /* the history gets a row of each run */
 };
 /* `dibs worker`; of the values it reads those that every call has, jobs, drain, once, max_tasks and verbose.  An exit
  * code. */

@@ -280,4 +280,20 @@ void dibs__cli_run_keep(const struct run *run, const char *name);
 /* By --no-history or DIBS_HISTORY=off. */
 bool dibs__cli_history_is_off(const struct cli_values *values);
 
+/* The rows of a worker: a thread writes them while the worker goes on. */
+struct history_writer;
+struct run_task {
+  uint64_t nr, fence;
+  bool failed; /* the task; some exit statuses other than 0 are no failure */
+};
+/* For runs of `argv` for tasks of the kind `name`, which stays valid.  NULL after a note: no rows are written. */
+struct history_writer *dibs__cli_history_start(const struct cli_globals *globals, dibs_store *store, const char *name,
+                                               char *const *argv);
+/* A command that has ended, with run->tail.  Any thread; does not block.  A row that finds too many before it is
+ * dropped. */
+void dibs__cli_history_add(struct history_writer *writer, const struct run *run, const struct run_task *task);
+/* Writes the rows that are left, for a second at most, says how many were dropped, and frees it; accepts NULL.  Before
+ * the store is closed. */
+void dibs__cli_history_end(struct history_writer *writer);
+
 #endif

@@ -106,6 +106,7 @@ static int start_worker(struct cli_worker *w) {
   if (code != CLI_DONE) return code;
   crew->store_uri = dibs__cli_store_uri(g, crew->store);
   if (crew->store_uri == NULL) return dibs__cli_fail(g, CLI_FAILED, "NO_MEMORY", "out of memory");
+  if (w->plan->kept) crew->history = dibs__cli_history_start(g, crew->store, crew->kind, crew->argv);
   const char *phases[] = {w->plan->phase};
   /* Long tasks: those that wait here could run elsewhere. */
   dibs_worker_options o = {.size = sizeof o,
@@ -264,6 +265,7 @@ int dibs__cli_work(const struct cli_values *v, const struct work_plan *plan, cha
     if (code == CLI_DONE) code = dibs__cli_flush(crew->globals);
   }
   dibs_worker_free(w.worker);
+  dibs__cli_history_end(crew->history);
   dibs_close(crew->store);
   free_crew(crew);
   if (w.signals.fd >= 0) dibs__cli_signals_close(&w.signals);
@@ -274,8 +276,12 @@ int dibs__cli_worker(struct cli_call *call) {
   const struct cli_values *v = &call->v;
   char shell[] = "sh", option[] = "-c";
   char *by_shell[] = {shell, option, (char *)(uintptr_t)v->exec, NULL};
-  struct work_plan plan = {
-      .kind = v->kind, .phase = v->phase, .timeout_ms = v->timeout_ms, .max_ms = v->max_ms, .tries = CLI_UNSET};
+  struct work_plan plan = {.kind = v->kind,
+                           .phase = v->phase,
+                           .timeout_ms = v->timeout_ms,
+                           .max_ms = v->max_ms,
+                           .tries = CLI_UNSET,
+                           .kept = !dibs__cli_history_is_off(v)};
   int code = check_call(call);
   return code == CLI_DONE ? dibs__cli_work(v, &plan, v->exec != NULL ? by_shell : call->rest) : code;
 }

@@ -258,26 +258,48 @@ static bool worker_finishes(struct bench *b, dibs_worker *worker, uint64_t count
   }
 }
 
-static bool side_worker(struct bench *b, uint32_t arg, struct bench_sample *sample) {
-  (void)arg;
-  struct bench_queue queue;
+enum { WORKER_DEFAULT, WORKER_CONNECTIONS };
+
+/* Another handle of a server's store, with as many connections as the floor has.  *store is NULL: the store is no
+ * server. */
+static bool open_wide(struct bench *b, dibs_store **store) {
+  char wide[sizeof b->shown];
+  const char *all = b->store;
+  *store = NULL;
+  if (strncmp(all, "postgres", 8) != 0 && strncmp(all, "mysql", 5) != 0 && strncmp(all, "mariadb", 7) != 0) return true;
+  snprintf(wide, sizeof wide, "%s%cconnections=%d", all, strchr(all, '?') ? '&' : '?', BENCH_TASK_CLIENTS);
+  b->store = wide;
+  bool opened = dibs__bench_open(b, 0, store);
+  b->store = all;
+  return opened;
+}
+
+static bool worker_drains(struct bench_queue *queue, dibs_store *store, struct bench_sample *sample) {
   dibs_worker_options options = {
       .size = sizeof options, .threads = WORKER_THREADS, .prefetch = WORKER_PREFETCH, .work = do_nothing};
   dibs_worker *worker = NULL;
   dibs_error error;
-  bool done =
-      dibs__bench_queue_open(b, &queue) && dibs__bench_queue_add(&queue, tasks_for(b, BENCH_BATCH_MAX), NULL, 0);
   double cpu = dibs__bench_cpu();
   dibs__tick from = dibs__tick_now();
-  if (done && dibs_worker_start(queue.store, queue.kind, &options, &worker, &error))
-    done = dibs__bench_fail(b, "%s", error.text);
-  done = done && worker_finishes(b, worker, queue.added);
-  if (done) {
-    sample->value[BENCH_RATE] = (double)queue.added * 1e9 / (double)(dibs__tick_now().ns - from.ns);
-    sample->value[BENCH_CPU] = (dibs__bench_cpu() - cpu) * 1e6 / (double)queue.added;
-  }
+  if (dibs_worker_start(store, queue->kind, &options, &worker, &error))
+    return dibs__bench_fail(queue->b, "%s", error.text);
+  bool done = worker_finishes(queue->b, worker, queue->added);
+  sample->value[BENCH_RATE] = (double)queue->added * 1e9 / (double)(dibs__tick_now().ns - from.ns);
+  sample->value[BENCH_CPU] = (dibs__bench_cpu() - cpu) * 1e6 / (double)queue->added;
   dibs_worker_free(worker);
-  done = done && drained(&queue, queue.added);
+  return done && drained(queue, queue->added);
+}
+
+static bool side_worker(struct bench *b, uint32_t arg, struct bench_sample *sample) {
+  struct bench_queue queue;
+  dibs_store *wide = NULL;
+  if (arg == WORKER_CONNECTIONS && !open_wide(b, &wide)) return false;
+  sample->skipped = arg == WORKER_CONNECTIONS && !wide;
+  if (sample->skipped) return true;
+  bool done = dibs__bench_queue_open(b, &queue) &&
+              dibs__bench_queue_add(&queue, tasks_for(b, BENCH_BATCH_MAX), NULL, 0) &&
+              worker_drains(&queue, wide ? wide : queue.store, sample);
+  dibs_close(wide);
   return dibs__bench_queue_close(&queue, done);
 }
 
@@ -405,8 +427,10 @@ const struct bench_case dibs__bench_task_cases[] = {
     DRAIN(1000),
     {.key = "worker",
      .title = "a worker of the library, 4 threads, drains a queue",
-     .sides = {{"dibs worker", side_worker, 0}, {"floor, batches of 1000", dibs__bench_side_floor_tasks, 1000}},
-     .aims = {{"rate / rate of the floor", BENCH_RATIO, BENCH_RATE, 0, 1, false, 0.6, 1, "x"}},
+     .sides = {{"dibs worker", side_worker, WORKER_DEFAULT},
+               {"dibs worker, 4 connections", side_worker, WORKER_CONNECTIONS},
+               {"floor, batches of 1000", dibs__bench_side_floor_tasks, 1000}},
+     .aims = {{"4 connections, rate / the floor's", BENCH_RATIO, BENCH_RATE, 1, 2, false, 0.6, 1, "x"}},
      .where = BENCH_ANYWHERE},
     {.key = "live",
      .title = "one task at a time, nothing else to do (from the call that adds it to its start)",

@@ -11,7 +11,7 @@
 #include <string.h>
 
 /* #n number, #k name, #t text, #i up to 64 bytes, fit for a key, #b bytes, #z the tail of a table, #a a key that counts
- * up, #d the default of a number: now */
+ * up, #d the default of a number: now.  ? at the beginning: only where an index can have some of the rows. */
 static const char *const made[] = {
     /* One row.  `device`, `inode`: of the file; `boot`: of the machine it was last begun on, and in a server the kind
      * of its leases: rows, locks, NULL before the first one. */
@@ -75,6 +75,9 @@ static const char *const tasks[] = {
     "CREATE INDEX dibs_task_ready ON dibs_task (kind, state, rank, due, nr)",
     "CREATE INDEX dibs_task_queue ON dibs_task (kind, queue, state, rank, due, nr)#(queue IS NOT NULL)",
     "CREATE UNIQUE INDEX dibs_task_uniq ON dibs_task (kind, uniq)#(uniq IS NOT NULL)",
+    /* Arrived tasks, in the order in which they are admitted. */
+    "?CREATE INDEX dibs_task_plain ON dibs_task (kind, due, nr)#(state = 0 AND serial IS NULL)",
+    "?CREATE INDEX dibs_task_keyed ON dibs_task (kind, nr)#(state = 0 AND serial IS NOT NULL)",
     /* Of each serial text with unfinished tasks: which one runs, or runs next.  The row with serial '' is locked while
      * arrived tasks of its kind are admitted to their serial texts. */
     "CREATE TABLE dibs_task_serial (kind #k NOT NULL, serial #k NOT NULL, nr #n NOT NULL, PRIMARY KEY (kind, "
@@ -137,11 +140,22 @@ static const char *word_of_mark(const struct dibs__sql_words *words, char which)
   }
 }
 
+/* The nth text of a step that this engine has; NULL after the last one. */
+static const char *text_of_step(const struct dibs__sql_words *words, uint32_t version, size_t nth) {
+  for (size_t i = 0; i < steps[version].count; i++) {
+    const char *text = steps[version].texts[i];
+    bool some = *text == '?';
+    if (some && !words->some) continue;
+    if (nth-- == 0) return text + some;
+  }
+  return NULL;
+}
+
 bool dibs__sql_schema(const struct dibs__sql_words *words, uint32_t version, size_t nth, char *to, size_t size) {
   assert(version < DIBS__SQL_SCHEMA && size > 0);
-  if (nth >= steps[version].count) return false;
   size_t len = 0;
-  const char *at = steps[version].texts[nth];
+  const char *at = text_of_step(words, version, nth);
+  if (!at) return false;
   for (const char *mark; (mark = strchr(at, '#')); at = mark + 2) {
     len = append(to, size, len, at, (size_t)(mark - at));
     if (mark[1] != '(') {

@@ -24,16 +24,19 @@ enum { NAP_MS = 2, NAP_MAX_MS = 50, INDEX_MAX = 128 };
 sql_rc dibs__task_put_rows(struct dibs__sql_guard *g, const char *from, const value *values, size_t count,
                            const value *rows, size_t columns, size_t row_count) {
   const struct dibs__sql_engine *e = g->wire->engine;
-  char ready[INDEX_MAX] = "", queue[INDEX_MAX] = "";
-  if (e->by[0]) {
-    snprintf(ready, sizeof ready, "%s%stask_ready%s", e->by[0], g->prefix, e->by[1]);
-    snprintf(queue, sizeof queue, "%s%stask_queue%s", e->by[0], g->prefix, e->by[1]);
-  }
+  static const char *const indexes[] = {"ready", "queue", "plain", "keyed"};
+  enum { INDEXES = sizeof indexes / sizeof indexes[0], PARTIAL = 2 };
+  char by[INDEXES][INDEX_MAX] = {""};
+  for (size_t i = 0; e->by[0] && i < INDEXES; i++)
+    snprintf(by[i], sizeof by[i], "%s%stask_%s%s", e->by[0], g->prefix,
+             i >= PARTIAL && !e->words.some ? indexes[0] : indexes[i], e->by[1]);
   const struct dibs__sql_word words[] = {{"skip", e->sessions ? " FOR UPDATE SKIP LOCKED" : ""},
                                          {"any", e->any[0]},
                                          {"none", e->any[1]},
-                                         {"ready", ready},
-                                         {"queue", queue},
+                                         {indexes[0], by[0]},
+                                         {indexes[1], by[1]},
+                                         {indexes[2], by[2]},
+                                         {indexes[3], by[3]},
                                          {NULL, NULL}};
   struct dibs__sql_names names = {.engine = e, .prefix = g->prefix, .words = words};
   char composed[DIBS__TASK_TEXT];

@@ -16,6 +16,12 @@
  *
  * After it the claim takes what is ready, even if others have more to promote.
  *
+ * Marks.  PostgreSQL keeps the index entries of tasks that were claimed until it vacuums, and each claim would walk
+ * over them: they are the first of the index.  So a claim that took as many tasks as it asked for leaves a mark on its
+ * connection, and the next one begins there.  It takes nothing if a task with a larger priority is ready, and looks at
+ * everything again if it gets fewer tasks than it asks for, or after LOOK_MS.  Only a task whose insertion was
+ * committed later than that of a younger one may be ready before the mark; it waits for LOOK_MS at most.
+ *
  * A kind with a limit: its row is locked, the claimed tasks are counted, and at most the difference is claimed.
  */
 #include "sql/task_impl.h"
@@ -34,6 +40,12 @@ typedef struct dibs__task_locked locked_t;
 /* When a task could not be claimed now, but perhaps at once: others hold it for a moment. */
 enum { SOON_MS = 10 };
 
+enum {
+  LOOK_MS = 1000,
+  CLOCK_MS = 10,    /* parts of a statement read the clock at slightly different times */
+  ARRIVED_MS = 1000 /* arrived tasks that are younger are seen at once */
+};
+
 /* ---- Taking ---- */
 
 #define OF_KIND "kind = $1"
@@ -45,6 +57,15 @@ enum { SOON_MS = 10 };
 #define PLAIN                                                                                                          \
   " AND NOT EXISTS (" LIMITED ") AND NOT EXISTS (" ARRIVED                                                             \
   ") AND NOT EXISTS (" OVER("2") ") AND NOT EXISTS (" OVER("3") ")"
+/* The same behind a mark: $6 its rank, $9 its time. */
+#define SINCE(of, ms)                                                                                                  \
+  "SELECT 1 FROM dibs_task@{ready} WHERE " OF_KIND " AND state = " of " AND rank = 0 AND due > $9 - " ms
+#define PLAIN_BEHIND                                                                                                   \
+  " AND rank = $6 AND (due, nr) > ($7, $8) AND NOT EXISTS (" LIMITED                                                   \
+  ") AND NOT EXISTS (SELECT 1 FROM dibs_task@{ready} WHERE " OF_KIND                                                   \
+  " AND state = 1 AND rank < $6) AND NOT EXISTS (" SINCE("0", "1000") ") AND NOT EXISTS (" SINCE(                      \
+      "2", "10") " AND due <= " NOW ") AND NOT EXISTS (" SINCE("3", "10") " AND due <= " NOW ")"
+_Static_assert(ARRIVED_MS == 1000 && CLOCK_MS == 10, "numbers, written twice");
 #define LAST_ERROR                                                                                                     \
   ", CASE WHEN fails > 0 THEN (SELECT e.text FROM dibs_task_error e WHERE e.nr = dibs_task.nr"                         \
   " ORDER BY e.fence DESC LIMIT 1) END"
@@ -60,7 +81,41 @@ struct claiming {
   uint32_t most; /* fewer than the operation's, of a kind with a limit */
   bool plain;    /* only if nothing prevents it */
   bool open;     /* in a transaction */
+  int64_t since; /* from when the last one of the answer was ready */
 };
+
+/* ---- Marks ---- */
+
+/* The mark of the kind, or a new one that is not set. */
+static struct dibs__sql_mark *mark_of(const struct claiming *c) {
+  struct dibs__sql_wire *w = c->g->wire;
+  dibs__str kind = c->op->kind;
+  for (size_t i = 0; i < DIBS__SQL_MARKS; i++)
+    if (dibs__str_equal(dibs__str_of(w->marks[i].kind, w->marks[i].kind_len), kind)) return &w->marks[i];
+  struct dibs__sql_mark *mark = &w->marks[w->next_mark++ % DIBS__SQL_MARKS];
+  *mark = (struct dibs__sql_mark){.kind_len = kind.len};
+  memcpy(mark->kind, kind.p, kind.len);
+  return mark;
+}
+
+static bool is_fresh(const struct dibs__sql_mark *mark) {
+  return mark->is_set && dibs__tick_before(dibs__tick_now(), dibs__tick_add_ms(mark->looked, LOOK_MS));
+}
+
+/* After a claim that began at `began`.  `all`: it looked at all that is ready. */
+static void set_mark(const struct claiming *c, struct dibs__sql_mark *mark, dibs__tick began, bool all) {
+  const row_t *rows = c->op->got;
+  uint32_t count = c->op->got_count;
+  mark->is_set = count > 0 && count == c->most;
+  if (!mark->is_set) return;
+  mark->rank = -(int64_t)rows[count - 1].priority;
+  mark->due = c->since;
+  mark->nr = (int64_t)rows[count - 1].nr;
+  mark->at = rows[0].at_ms;
+  if (all) mark->looked = began;
+}
+
+/* ---- One statement ---- */
 
 static int by_order(const void *x, const void *y) {
   const row_t *a = x, *b = y;
@@ -81,27 +136,36 @@ static bool read_rows(struct claiming *c, size_t nth, size_t since) {
     rows[i].due_ms = dibs__sql_cell_number(w, nth, i, since);
   }
   if (c->op->got_count > 1) qsort(rows, c->op->got_count, sizeof *rows, by_order);
+  if (c->op->got_count) c->since = rows[c->op->got_count - 1].due_ms;
   for (uint32_t i = 0; i < c->op->got_count; i++) rows[i].due_ms = due;
   return true;
 }
 
-/* By one statement: any phase, or one. */
-static sql_rc take_at_once(struct claiming *c) {
+/* Any phase, or one.  `behind`: only behind this mark, if it is not NULL. */
+static sql_rc take_at_once(struct claiming *c, const struct dibs__sql_mark *behind) {
   struct dibs__sql_wire *w = c->g->wire;
   const task_op *op = c->op;
   char text[DIBS__TASK_TEXT / 2];
-  value values[] = {
-      dibs__task_text(op->kind),        dibs__sql_number((int64_t)dibs__id_digest(op->id)),
-      dibs__sql_number(op->timeout_ms), dibs__task_text(op->by),
-      dibs__sql_number(c->most),        op->phase_count ? dibs__task_text(op->phases[0]) : dibs__sql_null()};
+  value values[9] = {dibs__task_text(op->kind), dibs__sql_number((int64_t)dibs__id_digest(op->id)),
+                     dibs__sql_number(op->timeout_ms), dibs__task_text(op->by), dibs__sql_number(c->most)};
+  if (op->phase_count) values[5] = dibs__task_text(op->phases[0]);
+  if (behind) {
+    values[5] = dibs__sql_number(behind->rank);
+    values[6] = dibs__sql_number(behind->due);
+    values[7] = dibs__sql_number(behind->nr);
+    values[8] = dibs__sql_number(behind->at);
+  }
   bool phase = op->phase_count > 0 && op->phases[0].len;
   snprintf(text, sizeof text, TAKE, phase ? "@{queue}" : "@{ready}",
            phase             ? " AND queue = $6"
            : op->phase_count ? " AND queue IS NULL"
                              : "",
-           c->plain ? PLAIN : "", 5);
+           behind     ? PLAIN_BEHIND
+           : c->plain ? PLAIN
+                      : "",
+           5);
   size_t nth = w->put;
-  sql_rc end = dibs__task_put(c->g, text, values, phase ? 6 : 5);
+  sql_rc end = dibs__task_put(c->g, text, values, behind ? 9 : phase ? 6 : 5);
   if (end == DIBS__SQL_OK && c->open) end = dibs__sql_commit(w);
   if (end == DIBS__SQL_OK) end = w->engine->go(w, !w->inside);
   if (end != DIBS__SQL_OK) return end;
@@ -199,11 +263,40 @@ static sql_rc take_by_steps(struct claiming *c) {
   return end;
 }
 
+/* After a claim behind a mark got too few: the rest, wherever it is.  What was claimed stays claimed, also if this
+ * fails. */
+static sql_rc take_rest(struct claiming *c) {
+  struct dibs__sql_wire *w = c->g->wire;
+  row_t *first = c->op->got, *all = NULL;
+  uint32_t count = c->op->got_count;
+  c->op->got = NULL;
+  c->op->got_count = 0;
+  c->most -= count;
+  sql_rc end = take_at_once(c, NULL);
+  if (end == DIBS__SQL_OK && c->op->got_count) all = dibs__task_join_rows(first, count, c->op->got, c->op->got_count);
+  if (end == DIBS__SQL_OK && c->op->got_count && !all) end = dibs__task_no_memory(c->g);
+  if (end != DIBS__SQL_OK && !dibs__sql_dead(w)) dibs__sql_rollback(w);
+  if (end == DIBS__SQL_OK) count += c->op->got_count;
+  free(c->op->got);
+  if (all) free(first);
+  c->op->got = all ? all : first;
+  c->op->got_count = count;
+  return DIBS__SQL_OK;
+}
+
 static sql_rc take(struct claiming *c) {
+  const struct dibs__sql_engine *e = c->g->wire->engine;
   dibs__op_free_answer(&c->op->op);
   c->op->got_count = 0;
-  if (c->g->wire->engine->update_returning && c->op->phase_count <= 1 && !c->g->wire->inside) return take_at_once(c);
-  return take_by_steps(c);
+  if (!e->update_returning || c->op->phase_count > 1 || c->g->wire->inside) return take_by_steps(c);
+  if (!e->sessions || c->op->phase_count || !c->plain || c->open) return take_at_once(c, NULL);
+  struct dibs__sql_mark *mark = mark_of(c);
+  dibs__tick began = dibs__tick_now();
+  bool behind = is_fresh(mark);
+  sql_rc end = take_at_once(c, behind ? mark : NULL);
+  if (end == DIBS__SQL_OK) set_mark(c, mark, began, !behind);
+  if (end != DIBS__SQL_OK || !behind || c->op->got_count == c->most) return end;
+  return c->op->got_count ? take_rest(c) : take_at_once(c, NULL);
 }
 
 /* ---- Looking ---- */
@@ -273,6 +366,9 @@ static void free_promotion(struct promotion *p) {
 }
 
 #define OF_STATE(of) " FROM dibs_task@{ready} WHERE " OF_KIND " AND state = " of " AND rank = 0"
+#define ARRIVED_PLAIN " FROM dibs_task@{plain} WHERE " OF_KIND " AND state = 0 AND rank = 0 AND serial IS NULL"
+#define ARRIVED_KEYED                                                                                                  \
+  " FROM dibs_task@{keyed} WHERE " OF_KIND " AND state = 0 AND rank = 0 AND serial IS NOT NULL ORDER BY nr LIMIT 1000"
 #define IN_ORDER " ORDER BY rank, due, nr LIMIT 1000@{skip}"
 _Static_assert(DIBS__TASK_STEP == 1000, "one number, written twice");
 
@@ -284,7 +380,7 @@ static sql_rc put_finds(struct promotion *p) {
   if (end == DIBS__SQL_OK && p->found.is_over)
     end = dibs__task_put(p->g, "SELECT " DIBS__TASK_LOCKED OF_STATE("2") " AND due <= " NOW IN_ORDER, &kind, 1);
   if (end != DIBS__SQL_OK || !p->found.arrived) return end;
-  end = dibs__task_put(p->g, "SELECT nr" OF_STATE("0") " AND (serial IS NULL OR serial = '')" IN_ORDER, &kind, 1);
+  end = dibs__task_put(p->g, "SELECT nr" ARRIVED_PLAIN IN_ORDER, &kind, 1);
   /* Only the client that has locked the row with an empty text admits tasks. */
   if (end == DIBS__SQL_OK)
     end = dibs__task_put(p->g,
@@ -293,10 +389,8 @@ static sql_rc put_finds(struct promotion *p) {
                          &kind, 1);
   if (end == DIBS__SQL_OK)
     end = dibs__task_put(p->g, "SELECT nr FROM dibs_task_serial WHERE " OF_KIND " AND serial = ''@{skip}", &kind, 1);
-  if (end == DIBS__SQL_OK)
-    end = dibs__task_put(p->g, "SELECT nr, serial" OF_STATE("0") " AND serial <> '' ORDER BY nr LIMIT 1000", &kind, 1);
-  if (end == DIBS__SQL_OK)
-    end = dibs__task_put(p->g, "SELECT nr" OF_STATE("0") " AND serial <> '' ORDER BY nr LIMIT 1000@{skip}", &kind, 1);
+  if (end == DIBS__SQL_OK) end = dibs__task_put(p->g, "SELECT nr, serial" ARRIVED_KEYED, &kind, 1);
+  if (end == DIBS__SQL_OK) end = dibs__task_put(p->g, "SELECT nr" ARRIVED_KEYED "@{skip}", &kind, 1);
   return end;
 }
 
@@ -355,6 +449,20 @@ static void choose_serial(struct promotion *p) {
   for (size_t i = 0; i < p->serial_count; i++)
     if (p->serial[i].locked) p->serial[left++] = p->serial[i];
   p->serial_count = left;
+}
+
+/* An empty text is none.  (Sorted, those come first.)  false: no memory. */
+static bool part_empty(struct promotion *p) {
+  size_t empty = 0;
+  while (empty < p->serial_count && p->serial[empty].serial.len == 0) empty++;
+  if (empty == 0) return true;
+  uint64_t *plain = realloc(p->plain, (p->plain_count + empty) * sizeof *plain);
+  if (!plain) return false;
+  p->plain = plain;
+  for (size_t i = 0; i < empty; i++) p->plain[p->plain_count++] = p->serial[i].nr;
+  p->serial_count -= empty;
+  memmove(p->serial, p->serial + empty, p->serial_count * sizeof *p->serial);
+  return true;
 }
 
 static sql_rc put_heads(struct promotion *p) {
@@ -432,10 +540,10 @@ static sql_rc write_promotion(struct promotion *p) {
   static const char when_due[] = "state = CASE WHEN due <= $1 THEN 1 ELSE 3 END, rank = CASE WHEN due <= $1 THEN"
                                  " 0 - priority ELSE 0 END, queue = CASE WHEN due <= $1 THEN nullif(phase, '') END";
   char *texts = NULL;
-  if (!end_late_claims(p, &texts)) return dibs__task_no_memory(p->g);
+  choose_serial(p);
+  if (!part_empty(p) || !end_late_claims(p, &texts)) return dibs__task_no_memory(p->g);
   sql_rc end = put_numbers(p, p->waited, p->waited_count, when_due);
   if (end == DIBS__SQL_OK) end = put_numbers(p, p->plain, p->plain_count, when_due);
-  choose_serial(p);
   if (end == DIBS__SQL_OK && p->serial_count) end = put_heads(p);
   if (end == DIBS__SQL_OK && p->serial_count) end = put_admission(p);
   if (end == DIBS__SQL_OK) end = dibs__task_write(p->g, &p->over);

@@ -29,8 +29,8 @@ enum {
 /* ---- task.c ---- */
 
 /* Puts a statement: a template of text.h, which knows these words too: @{skip}, the clause that locks the rows of a
- * SELECT and leaves out those that another session has locked; @{ready} and @{queue}, which index a SELECT from
- * dibs_task uses; @{any} and @{none} around a subquery of numbers. */
+ * SELECT and leaves out those that another session has locked; @{ready}, @{queue}, @{plain} and @{keyed}, which index a SELECT
+ * from dibs_task uses; @{any} and @{none} around a subquery of numbers. */
 enum dibs__sql_rc dibs__task_put(struct dibs__sql_guard *guard, const char *text, const struct dibs__sql_value *values,
                                  size_t count);
 enum dibs__sql_rc dibs__task_put_rows(struct dibs__sql_guard *guard, const char *text,
@@ -134,6 +134,9 @@ enum dibs__sql_rc dibs__task_write(struct dibs__sql_guard *guard, const struct d
  * owner, which are those of the operation otherwise.  false: no memory. */
 bool dibs__task_read_rows(const struct dibs__sql_wire *wire, size_t first, size_t answers, bool more,
                           const struct dibs__task_op *op, struct dibs__task_row **rows, uint32_t *count);
+/* Both, with their texts, in one allocation.  NULL: no memory. */
+struct dibs__task_row *dibs__task_join_rows(const struct dibs__task_row *a, uint32_t a_count,
+                                            const struct dibs__task_row *b, uint32_t b_count);
 /* Appends " AND ..." for the filter; the values follow those that there are.  `finished`: on dibs_task_done, under the
  * alias t in both cases. */
 enum { DIBS__TASK_FILTER_VALUES = 8 };

@@ -119,6 +119,34 @@ bool dibs__task_read_rows(const struct dibs__sql_wire *w, size_t first, size_t a
   return true;
 }
 
+static const size_t texts_of_row[] = {offsetof(row_t, kind),   offsetof(row_t, phase),   offsetof(row_t, serial),
+                                      offsetof(row_t, unique), offsetof(row_t, payload), offsetof(row_t, by),
+                                      offsetof(row_t, text)};
+enum { TEXTS_OF_ROW = sizeof texts_of_row / sizeof texts_of_row[0] };
+
+static dibs__str *text_of_row(row_t *row, size_t i) {
+  return (dibs__str *)(void *)((char *)row + texts_of_row[i]);
+}
+
+row_t *dibs__task_join_rows(const row_t *a, uint32_t a_count, const row_t *b, uint32_t b_count) {
+  size_t size = 0;
+  row_t *rows = malloc((a_count + b_count) * sizeof *rows), *all;
+  if (!rows) return NULL;
+  memcpy(rows, a, a_count * sizeof *rows);
+  memcpy(rows + a_count, b, b_count * sizeof *rows);
+  for (uint32_t i = 0; i < a_count + b_count; i++)
+    for (size_t k = 0; k < TEXTS_OF_ROW; k++) size += (size_t)text_of_row(&rows[i], k)->len + 1;
+  all = realloc(rows, (a_count + b_count) * sizeof *rows + size);
+  if (!all) {
+    free(rows);
+    return NULL;
+  }
+  char *at = (char *)(all + a_count + b_count);
+  for (uint32_t i = 0; i < a_count + b_count; i++)
+    for (size_t k = 0; k < TEXTS_OF_ROW; k++) *text_of_row(&all[i], k) = append(&at, *text_of_row(&all[i], k));
+  return all;
+}
+
 /* ---- The filter ---- */
 
 #define LAST_ERROR "(SELECT e.text FROM dibs_task_error e WHERE e.nr = t.nr ORDER BY e.fence DESC LIMIT 1)"

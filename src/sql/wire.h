@@ -117,6 +117,17 @@ struct dibs__sql_shape {
 };
 enum { DIBS__SQL_SHAPES = 16 };
 
+/* Where the latest claim of a kind of tasks ended on this connection: see task_claim.c. */
+struct dibs__sql_mark {
+  bool is_set;
+  uint32_t kind_len;
+  char kind[DIBS_NAME_MAX];
+  int64_t rank, due, nr; /* of the last task that it took: nothing before it was ready */
+  int64_t at;            /* the store's clock: what was due by then was promoted */
+  dibs__tick looked;     /* when a claim last looked at all that is ready */
+};
+enum { DIBS__SQL_MARKS = 8 };
+
 /* The engine behind a wire. */
 struct dibs__sql_engine {
   const char *name; /* "PostgreSQL" */
@@ -174,6 +185,8 @@ struct dibs__sql_wire {
   size_t put;    /* statements put since the latest go; the next one's number */
   struct dibs__sql_shape shapes[DIBS__SQL_SHAPES];
   uint32_t next_shape; /* the position of the next one */
+  struct dibs__sql_mark marks[DIBS__SQL_MARKS];
+  uint32_t next_mark; /* the position of the next one */
   /* After FAILED. */
   enum dibs__sql_trouble trouble;
   bool unsure;

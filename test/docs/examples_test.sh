@@ -115,7 +115,7 @@ facts() {
     *'dibs lab race'*) limit=240 ;; # a hundred applicants, eight strategies
     *'git clone '*) skipped='it is the first step of a test run' ;;
     *"export DIBS_STORE='postgres"*) limit=240 ;;
-    'README.md'*'dibs run --ttl 30s --wait 5m deploy'*) codes=117 ends=0/117 ;; # the name is free at the end
+    'README.md'*'dibs run --ttl 30s --wait 5m deploy'*) codes=117 ends=117/117 ;; # the name is free at the end
     'doc/coming-from-select-for-update.md'*'dibs stock take'*)
       store=postgres://app:secret@db/app
       given='code doc/coming-from-select-for-update.md ini 1 >tables.ini
@@ -147,12 +147,10 @@ facts() {
       serves=3
       given='echo "Authorization: Bearer x" >/etc/app/token' ;;
     'doc/man/dibs-worker.1'*'--jobs 4'* | 'doc/tasks.md'*'dibs worker --kind mail --jobs'*) serves=3 ;;
-    'README.md'*'dibs cron jobs.cron'*) serves=3 given='code doc/cron.md crontab 1 >jobs.cron' ;;
-    'doc/cron.md'*'dibs cron /etc/app'*) serves=3 given='code doc/cron.md crontab 1 >/etc/app/jobs.cron' ;;
-    'doc/cron.md'*'dibs cron ls'*) given='code doc/cron.md crontab 1 >/etc/app/jobs.cron' ;;
-    'doc/man/dibs-cron.1'*)
-      serves=3
-      given='code doc/cron.md crontab 1 >/etc/app/jobs.cron; echo "db:5432:app:app:secret" >"$HOME/.pgpass"; chmod 600 "$HOME/.pgpass"' ;;
+    *'dibs cron /etc/app/jobs.cron'* | *'dibs cron --store postgres'*)
+      serves=4
+      given='echo "0 2 * * * name=nightly true" >/etc/app/jobs.cron' ;;
+    *'dibs cron ls /etc/app/jobs.cron'*) given='echo "0 2 * * * name=nightly true" >/etc/app/jobs.cron' ;;
     'doc/man/dibs-unlock.1'*) given='dibs lock job >lease' ;;
   esac
 }

@@ -63,12 +63,20 @@ like 'the run' "$out" ' loud  run  failed 4  .*  fence [1-9]'
 like 'its command' "$out" '^  \$ sh -c echo said;'
 like 'its output' "$out" '^  wrong$'
 
+# ---- A worker ----
+"$DIBS" task add task payload --tries 1 >/dev/null
+"$DIBS" worker --once --kind task --exec 'cat; exit 85' --max-tasks 1
+"$DIBS" worker --once --kind task --exec 'cat; exit 7' --max-tasks 1
+like 'each run of a worker leaves a row' "$("$DIBS" history --json --kind worker)" \
+  '"name":"task","kind":"worker","how":"failed","code":7,.*"fence":[2-9],"task":[1-9][0-9]*,.*"output":"payload".*"how":"done","code":85,.*"fence":1,'
+is 'and a status that is no failure is none' "$("$DIBS" history --json --kind worker --failed | grep -o '"code":[0-9]*')" '"code":7'
+
 # ---- Choosing ----
 exits 0 'a table' "$DIBS" history done
 like 'its heads' "$out" '^WHEN +NAME +KIND +HOW +TOOK +WHERE +FENCE$'
 like 'its row' "$out" '^[0-9]{2} [A-Z][a-z]{2} [0-9:]{8} +done +run +done +[0-9]+ms +ann +[0-9]+$'
-is 'the latest is first' "$(names --last 3)" 'key bytes much '
-is 'only those that failed' "$(names --failed)" 'loud broken none slow killed fails '
+is 'the latest is first' "$(names --last 4)" 'task task key bytes '
+is 'only those that failed' "$(names --failed)" 'task loud broken none slow killed fails '
 is 'of a kind' "$(names --kind once)" 'key '
 is 'with a prefix' "$(names --prefix l)" 'loud '
 is 'with a prefix of several' "$(names --prefix b)" 'bytes broken '
@@ -109,5 +117,9 @@ if [ $# = 0 ]; then
   like 'says so' "$err" '^dibs: this run is not in the history: .*dibs_run'
   exits 5 'but not with --quiet' "$DIBS" run lost --quiet -- sh -c 'exit 5'
   is 'which is silent' "$err" ''
+  for i in 1 2 3; do "$DIBS" task add task "$i"; done >/dev/null
+  exits 0 'a worker' "$DIBS" worker --once --kind task --exec true
+  is 'says so once, and at its end how many' "$(sed 's/history: .*dibs_run.*/history: dibs_run/; s/task [0-9]*/task N/' "$dir/err")" \
+    "$(printf 'dibs: the run of task N is not in the history: dibs_run\ndibs: 3 runs are not in the history')"
 fi
 done_testing

@@ -106,6 +106,39 @@ for i in 1 2 3; do "$DIBS" task add limited "$i" >/dev/null; done
 once limited "echo x >>$dir/limited.\$(ls $dir/limited.in.* 2>/dev/null | wc -l); touch $dir/limited.in.\$\$; sleep 0.1; rm $dir/limited.in.\$\$" --jobs 3
 is 'a kind with a limit of one' "$(cat "$dir/limited.0" | wc -l) $(ls "$dir"/limited.* | wc -l)" '3 1'
 
+# ---- The history ----
+row() { "$DIBS" history --json --last 1 "$1"; }
+nr=$("$DIBS" task add kept x)
+once kept 'echo said; sleep 0.3' --owner ann
+like 'a command that is done leaves a row' "$(row kept)" \
+  '^\[\{"name":"kept","kind":"worker","how":"done","code":0,.*"host":"ann","fence":1,"task":'"$nr"',"command":"sh -c echo said; sleep 0.3","output":"said\\n"\}\]$'
+took=$(row kept | grep -o '"took_ms":[0-9]*' | cut -d : -f 2)
+ok 'how long it took' test "$took" -ge 300 -a "$took" -le 10000
+"$DIBS" task add kept x --tries 1 >/dev/null
+once kept 'echo reason; exit 9'
+like 'one that failed' "$(row kept)" '"how":"failed","code":9,.*"output":"reason\\n"'
+"$DIBS" task add kept x --tries 1 >/dev/null
+once kept 'exit 87'
+like 'one whose task is dead' "$(row kept)" '"how":"failed","code":87,'
+"$DIBS" task add kept x --tries 1 >/dev/null
+once kept 'kill -KILL $$'
+like 'one that was killed' "$(row kept)" '"how":"killed","code":9,'
+"$DIBS" task add kept x --tries 1 >/dev/null
+timeout 30 "$DIBS" worker --once --kind kept -- "$dir/no-such-command"
+like 'one that is not there' "$(row kept)" '"how":"not run","code":127,'
+like 'one that ran too long' "$(row max)" '"how":"overtime",'
+is 'again and next phase: a row for each run, and none has failed' \
+  "$("$DIBS" history again --json | grep -o '"how":"[a-z ]*","code":[0-9]*' | tr '\n' ' ')" \
+  '"how":"done","code":0 "how":"done","code":85 "how":"done","code":85 '
+for i in $(seq 40); do "$DIBS" task add many "$i"; done >/dev/null
+once many 'cat; exit 3' --jobs 4
+is 'a row for each of many' "$("$DIBS" history many --last 1000 --json | grep -o '"output":"[0-9]*"' | sort -u | wc -l)" 40
+for i in 1 2; do "$DIBS" task add unkept "$i"; done >/dev/null
+once unkept true --no-history --max-tasks 1
+DIBS_HISTORY=off once unkept true
+is '--no-history and DIBS_HISTORY=off: done' "$(count_of unkept done)" 2
+is 'and no row' "$("$DIBS" history unkept)" ''
+
 # ---- Several workers ----
 for i in $(seq 200); do echo "$i"; done | while read -r i; do "$DIBS" task add crowd "$i"; done >/dev/null
 worker crowd 'read n; echo "$n" >>'"$dir"'/crowd' --jobs 3
@@ -210,6 +243,7 @@ ok 'cancel: the command is ended' until_true 10 gone "$(cat "$dir/cancelled.pid"
 is 'and the task stays cancelled' "$(state "$nr")" cancelled
 kill -TERM $worker
 wait $worker
+like 'its row: lost' "$(row cancelled)" '"how":"lost",.*"task":'"$nr"','
 
 # ---- Draining ----
 nr=$("$DIBS" task add drain x)

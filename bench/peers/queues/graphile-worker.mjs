@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // npm's graphile-worker as a peer; peer.mjs.  Settings: "batched" is what its page about performance measures with (24 jobs at
 // once, a local queue of 500, completions in batches); "basic" has neither queue nor batches.
+import { setTimeout as sleep } from "node:timers/promises";
+
 import { asked, require, run, uri } from "./peer.mjs";
 
 const { Logger, run: start, runMigrations } = require("graphile-worker");
@@ -42,7 +44,8 @@ const queue = {
     };
     runner = await start({ preset, logger, noHandleSignals: true, taskList: { nothing } });
     await all;
-    await runner.stop(); // sends the completions that wait
+    while ((await queue.left()) > 0) await sleep(1); // its stop() does not wait for all completions
+    await runner.stop();
   },
   async left() {
     return Number((await pool.query("SELECT count(*) FROM graphile_worker._private_jobs")).rows[0].count);
