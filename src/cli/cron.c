@@ -57,6 +57,16 @@ struct node {
 
 /* ---- The file ---- */
 
+/* Every store that keeps tasks has this clock. */
+static dibs_status ask_clock(dibs_store *store, struct dibs__store_clock *clock, dibs_error *error) {
+  dibs_status status = dibs__history_clock(store, clock, dibs__tick_add_ms(dibs__tick_now(), CLOCK_BY_MS), error);
+  if (status == DIBS_UNSUPPORTED)
+    snprintf(error->text, sizeof error->text,
+             "%s keeps no tasks, which the firings are: use a database, or add one as its last tier (STORE,DATABASE)",
+             dibs_store_uri(store));
+  return status;
+}
+
 /* The zone of jobs without one: as cron has it. */
 static void find_zone(char *to, size_t size) {
   static const char folder[] = "zoneinfo/";
@@ -174,8 +184,7 @@ static const char reading[] = "read the store's clock", adding[] = "add the firi
 static void read_clock(struct node *n) {
   struct dibs__store_clock clock;
   dibs_error error = {0};
-  dibs__tick now = dibs__tick_now();
-  dibs_status status = dibs__history_clock(n->store, &clock, dibs__tick_add_ms(now, CLOCK_BY_MS), &error);
+  dibs_status status = ask_clock(n->store, &clock, &error);
   n->clock_at = dibs__tick_add_ms(dibs__tick_now(), status == DIBS_OK ? CLOCK_MS : AGAIN_MS);
   if (status != DIBS_OK) {
     note_trouble(n, reading, &error);
@@ -411,7 +420,7 @@ static int open_node(struct node *n, const struct cli_call *call) {
   dibs__cron_kind(n->source.space, n->works.kind);
   struct dibs__store_clock clock;
   dibs_error error = {0};
-  dibs_status status = dibs__history_clock(n->store, &clock, dibs__tick_add_ms(dibs__tick_now(), CLOCK_BY_MS), &error);
+  dibs_status status = ask_clock(n->store, &clock, &error);
   if (status == DIBS_UNSUPPORTED) return dibs__cli_fail_status(n->globals, status, &error, "cannot keep firings");
   dibs__cli_note(n->globals, "%s: %zu jobs", n->source.path, n->source.tab->job_count);
   return CLI_DONE;
@@ -524,14 +533,13 @@ static int print_jobs(const struct cli_globals *g, const struct last *last, cons
 }
 
 static int list_jobs(const struct cli_globals *g, const struct source *s, dibs_store *store) {
-  struct dibs__store_clock clock;
+  struct dibs__store_clock clock = {0};
   struct dibs__cron_state state = {0};
   struct last last = {.tab = s->tab, .ends = calloc(s->tab->job_count + 1, sizeof *last.ends)};
   dibs_runs_options options = {.size = sizeof options, .kind = "cron", .most = LISTED};
   dibs_error error = {0};
   dibs_status status = last.ends != NULL ? DIBS_OK : DIBS_NO_MEMORY;
-  if (status == DIBS_OK)
-    status = dibs__history_clock(store, &clock, dibs__tick_add_ms(dibs__tick_now(), CLOCK_BY_MS), &error);
+  if (status == DIBS_OK) status = ask_clock(store, &clock, &error);
   if (status == DIBS_OK) status = dibs_runs(store, &options, see_run, &last, &error);
   if (status == DIBS_OK) status = dibs__cron_load(store, s->space, &state, &error);
   int code = status == DIBS_OK ? print_jobs(g, &last, &state, clock.ms)
@@ -551,8 +559,10 @@ static int fire_by_hand(const struct cli_globals *g, const struct source *s, dib
   dibs_error error = {0};
   for (size_t i = 0; i < s->tab->job_count; i++)
     if (strcmp(s->tab->jobs[i].name, name) == 0) job = &s->tab->jobs[i];
-  if (job == NULL) return dibs__cli_fail(g, CLI_ABSENT, "NOT_FOUND", "%s has no job '%s'", s->path, name);
-  dibs_status status = dibs__history_clock(store, &clock, dibs__tick_add_ms(dibs__tick_now(), CLOCK_BY_MS), &error);
+  if (job == NULL)
+    return dibs__cli_fail(g, CLI_ABSENT, "NOT_FOUND", "%s has no job '%s'; see dibs cron ls %s", s->path, name,
+                          s->path);
+  dibs_status status = ask_clock(store, &clock, &error);
   const struct dibs__cron_due due = {.at_ms = clock.ms / 1000 * 1000};
   if (status == DIBS_OK) status = dibs__cron_fire(store, s->space, job, &due, true, &skipped, &nr, &error);
   if (status != DIBS_OK) return dibs__cli_fail_status(g, status, &error, name);

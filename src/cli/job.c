@@ -216,8 +216,8 @@ static dibs_verdict run_job(struct job *job, dibs_work_reply *reply) {
 
 static void tell(const struct job *job, dibs_verdict verdict, const dibs_work_reply *reply) {
   static const char *const words[] = {
-      [DIBS_END_DONE] = "done",   [DIBS_END_NEXT] = "again",  [DIBS_END_WAIT] = "waits",
-      [DIBS_END_FAIL] = "failed", [DIBS_END_DEAD] = "failed", [DIBS_END_RELEASE] = "given back"};
+      [DIBS_END_DONE] = "done",   [DIBS_END_NEXT] = "again", [DIBS_END_WAIT] = "waits",
+      [DIBS_END_FAIL] = "failed", [DIBS_END_DEAD] = "dead",  [DIBS_END_RELEASE] = "given back"};
   char took[24];
   dibs__duration_write(took, sizeof took, dibs__tick_left_ms(job->run.began, dibs__tick_now()));
   bool bad = verdict == DIBS_END_FAIL || verdict == DIBS_END_DEAD;

@@ -402,6 +402,14 @@ static bool command_word(struct parse *p, char *word) {
   return wrong_option(p, "; see dibs help");
 }
 
+/* How much of the arguments is before the command: "NAME " of "NAME -- CMD", "--kind KIND " of "--kind KIND [-- CMD]".
+ */
+static int before_command(const char *args) {
+  const char *at = strstr(args, "-- CMD");
+  if (at == NULL) return 0;
+  return (int)(at - args) - (at > args && at[-1] == '[');
+}
+
 static bool position(struct parse *p, char *word) {
   struct cli_call *call = p->call;
   if (call->command == NULL) return command_word(p, word);
@@ -411,8 +419,8 @@ static bool position(struct parse *p, char *word) {
   }
   if (call->npos == call->command->pos_max || call->npos == CLI_POS_MAX) {
     if (call->command->rest)
-      return wrong_option(p, "'%.40s': put -- before the command: dibs %s NAME -- %.40s", word, call->command->name,
-                          word);
+      return wrong_option(p, "'%.40s': put -- before the command: dibs %s %.*s-- %.40s", word, call->command->name,
+                          before_command(call->command->args), call->command->args, word);
     if (dibs__cli_is_id(word))
       return wrong_option(p, "do not pass the id of a lease as an argument, because ps shows arguments to every user: "
                              "pass it as DIBS_LEASE in the environment, or on standard input with '-'");

@@ -372,8 +372,8 @@ static void report_counts(const struct relay *r) {
   if (dibs_worker_count(r->worker, &c, NULL) != DIBS_OK) return;
   if (!r->globals->json) {
     dibs__cli_note(r->globals,
-                   "delivered %" PRIu64 " messages; %" PRIu64 " failed tries, %" PRIu64 " dead, %" PRIu64
-                   " given back, %" PRIu64 " refused",
+                   "delivered %" PRIu64 " messages; failed tries: %" PRIu64 ", dead at once: %" PRIu64
+                   ", given back: %" PRIu64 ", not recorded: %" PRIu64,
                    c.done, c.failed, c.dead, c.released, c.refused + c.unsent);
     return;
   }
@@ -393,8 +393,9 @@ static void report_counts(const struct relay *r) {
 }
 
 static int relay_messages(struct relay *r) {
+  dibs_lease_options reach = {.size = sizeof reach, .wait_ms = r->values->once ? 0 : DIBS_FOREVER};
   int code = r->values->to != NULL ? open_http(r) : CLI_DONE;
-  if (code == CLI_DONE) code = dibs__cli_open(r->globals, 0, &r->store);
+  if (code == CLI_DONE) code = dibs__cli_reach(r->globals, &reach, &r->signals, &r->store);
   if (code == CLI_DONE) code = start_worker(r);
   if (code != CLI_DONE) return code;
   code = run_relay(r);

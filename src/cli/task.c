@@ -48,6 +48,8 @@ static const char *state_name(dibs_task_state state) {
 
 static int set_states(struct task_call *t) {
   const char *at = t->v->state;
+  if (at != NULL && *at == '\0')
+    return dibs__cli_fail(t->globals, CLI_USAGE, "INVALID", "--state is empty; see dibs help task");
   while (at != NULL && *at != '\0') {
     size_t length = strcspn(at, ","), i = 0;
     while (i < DIBS_TASK_STATES && (strlen(states[i]) != length || strncmp(states[i], at, length) != 0)) i++;
@@ -376,6 +378,9 @@ static int task_show(struct task_call *t) {
   code = dibs__cli_flush(t->globals);
   if (status != DIBS_OK) return fail_store(t, status);
   if (t->count > 0) return code;
+  if (t->filter.states != 0)
+    return dibs__cli_fail(t->globals, CLI_ABSENT, "NOT_FOUND", "no task %s is dead or parked; see dibs task show %s",
+                          t->call->pos[1], t->call->pos[1]);
   return dibs__cli_fail(t->globals, CLI_ABSENT, "NOT_FOUND",
                         "there is no task %s; finished tasks are deleted after the time of `dibs task kind`",
                         t->call->pos[1]);
@@ -400,6 +405,15 @@ static dibs_status change_at_rate(struct task_call *t, dibs_task_change change, 
   }
 }
 
+/* What a word of the command line has done. */
+static const char *past_of(const char *word) {
+  static const char *const words[][2] = {
+      {"retry", "retried"}, {"requeue", "requeued"}, {"cancel", "cancelled"}, {"purge", "purged"}};
+  for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+    if (strcmp(words[i][0], word) == 0) return words[i][1];
+  return word;
+}
+
 static int report_changed(const struct task_call *t, const char *word) {
   if (t->globals->json) {
     struct cli_json j = {.out = stdout};
@@ -409,7 +423,7 @@ static int report_changed(const struct task_call *t, const char *word) {
     dibs__cli_json_uint(&j, "tasks", t->count);
     dibs__cli_json_close(&j, '}');
   } else {
-    printf("%s%s %" PRIu64 "\n", t->v->dry_run ? "would " : "", word, t->count);
+    printf("%s%s %" PRIu64 "\n", t->v->dry_run ? "would " : "", t->v->dry_run ? word : past_of(word), t->count);
   }
   return dibs__cli_flush(t->globals);
 }

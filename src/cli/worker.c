@@ -92,8 +92,9 @@ static int start_crew(struct cli_worker *w, char *const *argv) {
 static int start_worker(struct cli_worker *w) {
   struct crew *crew = &w->crew;
   const struct cli_globals *g = crew->globals;
+  dibs_lease_options reach = {.size = sizeof reach, .wait_ms = w->once ? 0 : DIBS_FOREVER};
   dibs_error error = {0};
-  int code = dibs__cli_open(g, 0, &crew->store);
+  int code = dibs__cli_reach(g, &reach, &w->signals, &crew->store);
   if (code != CLI_DONE) return code;
   crew->store_uri = dibs__cli_store_uri(g, crew->store);
   if (crew->store_uri == NULL) return dibs__cli_fail(g, CLI_FAILED, "NO_MEMORY", "out of memory");

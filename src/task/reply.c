@@ -152,7 +152,8 @@ void dibs__reply_judge(const struct dibs__http_answer *answer, int64_t now_ms, s
   }
   dibs__text_addf(&text, "HTTP %d", answer->status);
   if (answer->status >= 300 && answer->status < 400) {
-    dibs__text_adds(&text, ", a redirect, which is not followed; to: ");
+    dibs__text_adds(&text, ", a redirect, which is not followed");
+    if (answer->location[0] != '\0') dibs__text_adds(&text, "; to: ");
     add_printable(&text, answer->location, strlen(answer->location));
   }
   if (answer->length > 0) dibs__text_adds(&text, ": ");

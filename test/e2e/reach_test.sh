@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# --wait also limits the time for reaching the server.
+# --wait also limits the time for reaching the server; services wait for it.
 #   reach_test.sh VARIABLE KIND: with.sh --private has started the server of that kind
 . "$(dirname "$0")/tap.sh"
 store=${!1} kind=$2
@@ -43,6 +43,37 @@ kill -TERM $run
 wait $run
 is 'a signal ends the wait for the server' $? 143
 like 'a signal ends the wait for the server: the message' "$(cat "$dir/err.$kind")" 'gave up waiting for the store'
+
+# ---- Services ----
+if [ "$kind" != redis ]; then
+  exits 123 'worker --once does not wait' "$DIBS" worker --kind k --once --exec true
+  exits 123 'relay --once does not wait' "$DIBS" relay k --stdout --once
+  "$DIBS" worker --kind k --exec true --verbose 2>"$dir/err.worker" &
+  worker=$!
+  "$DIBS" relay r --stdout >"$dir/lines" 2>"$dir/err.relay" &
+  relay=$!
+  later $worker $relay
+  ok 'worker waits for the server' until_true 10 waits_for_it worker
+  ok 'relay waits for the server' until_true 10 waits_for_it relay
+  ok 'the server is started' server restart
+  nr=$("$DIBS" task add k x --wait 60s)
+  ok 'the worker works' until_true 60 grep -q "task $nr: done" "$dir/err.worker"
+  "$DIBS" task add r line >/dev/null
+  ok 'the relay delivers' until_true 60 grep -q '"line"' "$dir/lines"
+  kill -TERM $worker $relay
+  wait $worker
+  is 'the worker ends with 0' $? 0
+  wait $relay
+  is 'the relay ends with 0' $? 0
+  ok 'the server is killed' server kill
+  "$DIBS" worker --kind k --exec true 2>"$dir/err.worker" &
+  worker=$!
+  later $worker
+  until_true 10 waits_for_it worker
+  kill -TERM $worker
+  wait $worker
+  is 'a signal ends the wait of a worker' $? 143
+fi
 
 # ---- Session locks, which belong to the process that holds them ----
 if [ "$kind" = redis ]; then

@@ -43,7 +43,7 @@ is 'bytes arrive unchanged' "$("$DIBS" worker --once --kind bytes --exec 'sha256
     sha256sum <"$dir/large" | cut -c 1-64; sha256sum </dev/null | cut -c 1-64)"
 
 # ---- Wrong calls ----
-for words in 'add' 'add k --priority x' 'add k --priority 1001' 'ls --state nothing' 'show x' 'show 0' 'add k p q' 'retry' 'purge' \
+for words in 'add' 'add k --priority x' 'add k --priority 1001' 'ls --state nothing' 'ls --state=' 'show x' 'show 0' 'add k p q' 'retry' 'purge' \
   'ls --delay 1s' 'counts --kind x' 'kind k --paused maybe' 'nothing'; do
   # shellcheck disable=SC2086  # words are meant
   exits 125 "wrong: task $words" "$DIBS" task $words
@@ -73,13 +73,13 @@ like 'counts' "$("$DIBS" task counts bytes)" '^bytes .* 4 '
 
 # ---- Changing ----
 exits 0 'cancel' "$DIBS" task cancel "$first"
-is 'cancel: how many' "$out" 'cancel 1'
+is 'cancel: how many' "$out" 'cancelled 1'
 is 'it is cancelled' "$(state "$first")" cancelled
 exits 117 'cancel again: nothing to do' "$DIBS" task cancel "$first"
 exits 0 'retry' "$DIBS" task retry "$first"
 is 'it is ready' "$(state "$first")" ready
 exits 0 'cancel of a filter' "$DIBS" task cancel --kind list
-is 'all that match' "$out" 'cancel 3'
+is 'all that match' "$out" 'cancelled 3'
 exits 0 'purge --dry-run' "$DIBS" task purge --kind list --dry-run
 is 'counts them' "$out" 'would purge 3'
 is 'and deletes none' "$(ids --kind list | wc -w)" 3
@@ -88,7 +88,7 @@ ok 'purge --json is JSON' "$JSON_CHECK" <"$dir/out"
 like 'purge --json: how many' "$out" '"tasks":2'
 is 'one is left' "$(ids --kind list | wc -w)" 1
 exits 0 'purge of a filter without tasks' "$DIBS" task purge --kind nothing
-is 'purges none' "$out" 'purge 0'
+is 'purges none' "$out" 'purged 0'
 
 # ---- Dead ones ----
 for i in 1 2 3 4 5; do "$DIBS" task add frail "$i" --tries 1 >/dev/null; done
@@ -106,7 +106,7 @@ exits 0 'dead requeue by error, dry run' "$DIBS" dead requeue --kind frail --err
 is 'counts all' "$out" 'would requeue 6'
 began=$(now_ms)
 exits 0 'dead requeue at a rate' "$DIBS" dead requeue --kind frail --rate 3
-is 'requeues all' "$out" 'requeue 6'
+is 'requeues all' "$out" 'requeued 6'
 like 'in two seconds' "$(($(now_ms) - began >= 1000))" 1
 is 'nothing is dead' "$("$DIBS" dead ls)" ''
 work frail 'exit 0'
