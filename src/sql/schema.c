@@ -90,7 +90,7 @@ static const char *const tasks[] = {
     "CREATE TABLE dibs_task_error (nr #n NOT NULL, fence #n NOT NULL, at #n NOT NULL, owner #t, text #b,"
     " PRIMARY KEY (nr, fence))#z",
     "CREATE TABLE dibs_task_kind (kind #k NOT NULL PRIMARY KEY, running #n NOT NULL, paused #n NOT NULL, keep #n)",
-    /* What was added under a token: the numbers, as text. */
+    /* The numbers that were added under a token, as text. */
     "CREATE TABLE dibs_task_token (token #i NOT NULL PRIMARY KEY, until #n NOT NULL, nrs #b)",
     "CREATE INDEX dibs_task_token_until ON dibs_task_token (until)",
     "CREATE TABLE dibs_run (id #i NOT NULL PRIMARY KEY, ended #n NOT NULL, began #n NOT NULL, until #n NOT NULL,"

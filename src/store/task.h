@@ -20,7 +20,8 @@
  *  R64  A CLAIM that is repeated (`again`) with its id answers the tasks that the first claimed and still has, and claims
  *       no others if it finds any.
  *  R65  An ADD with a token is done once: a repeat adds nothing and answers the same numbers, with REPLAY if `wants_new`,
- *       for `token_ms` after the first.  Its items answer REPLAY if `wants_new`, else as they did first.
+ *       for `token_ms` after the first.  Its items answer REPLAY if `wants_new`, else as they did first.  An
+ *       ADD without a valid item does not use its token.
  *  R66  Of unfinished tasks of one kind at most one has a `unique` text: ADD of a second one adds nothing and answers
  *       its item REPLAY with the number of the first.
  *  R67  CLAIM takes ready tasks by their priority, the largest first; then by the instant from which they were ready;
@@ -48,6 +49,12 @@
  *  R77  In the user's own table: a row is free when locked_at <= now - timeout, the oldest locked_at first, then the oldest
  *       updated_at.  A claim sets locked_at to now.  END and EXTEND also need the locked_at that the claim set, so that
  *       a client without fences that took the row over is not overruled.  NEXT sets 1970, WAIT sets now + delay - timeout.
+ *
+ * Wake-ups.  After a committed ADD, an END or a CHANGE that makes tasks ready, events() gives DIBS__EV_TASKS, without saying
+ * which: in all processes on PostgreSQL, SQLite and in memory, in the same process on MariaDB; with several
+ * tiers from the first CLAIM on.  It does not come when the
+ * time of a waiting or claimed task comes (`next_ms` says that), nor for tasks that were inserted in a transaction of the
+ * user's or by statements of people.  So workers poll as well (R17).
  */
 /* clang-format on */
 #include "store/store.h"
