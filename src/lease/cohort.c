@@ -583,6 +583,8 @@ void dibs__lease_event(void *context, const struct dibs__event *event) {
   case DIBS__EV_NEW_INCARNATION:
     recheck_all_locked(store);
     break;
+  case DIBS__EV_TASKS:
+    break;
   }
   dibs__mutex_unlock(&store->lock);
   dibs__deferred_start(store, &deferred);

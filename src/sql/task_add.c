@@ -369,5 +369,6 @@ sql_rc dibs__task_add(struct dibs__sql_guard *g, task_op *op) {
   a->op = op;
   sql_rc end = add_items(a);
   free(a);
+  for (uint32_t i = 0; i < op->count && end == DIBS__SQL_OK; i++) g->woke = g->woke || op->news[i].status == DIBS_OK;
   return end;
 }

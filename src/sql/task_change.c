@@ -263,6 +263,7 @@ sql_rc dibs__task_change(struct dibs__sql_guard *g, task_op *op) {
   free(f.going);
   free(f.finished);
   if (end == DIBS__SQL_OK) op->op.status = DIBS_OK;
+  if (end == DIBS__SQL_OK && op->changed && !op->dry && op->change == DIBS__TASK_RETRY) g->woke = true;
   return end;
 }
 

@@ -17,9 +17,9 @@
  * After it the claim takes what is ready, even if others have more to promote.
  *
  * Marks.  PostgreSQL keeps the index entries of tasks that were claimed until it vacuums, and each claim would walk
- * over them: they are the first of the index.  So a claim that took as many tasks as it may leaves a mark on its
+ * over them: they are the first of the index.  So a claim that took as many tasks as it requested leaves a mark on its
  * connection, and the next one begins there.  It takes nothing if a task with a larger priority is ready, and looks at
- * everything again if it gets fewer tasks than it may take, or after LOOK_MS.  Only a task whose insertion was
+ * everything again if it gets fewer tasks than it requests, or after LOOK_MS.  Only a task whose insertion was
  * committed later than that of a younger one may be ready before the mark; it waits for LOOK_MS at most.
  *
  * A kind with a limit: its row is locked, the claimed tasks are counted, and at most the difference is claimed.
@@ -86,7 +86,7 @@ struct claiming {
 
 /* ---- Marks ---- */
 
-/* The mark of the kind, or a new mark, not set yet. */
+/* The mark of the kind; a new mark is not set. */
 static struct dibs__sql_mark *mark_of(const struct claiming *c) {
   struct dibs__sql_wire *w = c->g->wire;
   dibs__str kind = c->op->kind;
@@ -263,8 +263,8 @@ static sql_rc take_by_steps(struct claiming *c) {
   return end;
 }
 
-/* After a claim behind a mark got too few: the rest, wherever it is.  If this fails, the tasks of
- * before stay claimed. */
+/* After a claim behind a mark got too few: the rest, wherever it is.  If this fails, the tasks that were claimed before
+ * are the answer. */
 static sql_rc take_rest(struct claiming *c) {
   struct dibs__sql_wire *w = c->g->wire;
   row_t *first = c->op->got, *all = NULL;
@@ -438,7 +438,7 @@ static int by_serial(const void *x, const void *y) {
   return (a->nr > b->nr) - (a->nr < b->nr);
 }
 
-/* Leaves the tasks that may be admitted, by text: none behind a task that is not locked. */
+/* Leaves those that may be admitted, by text: not those behind a task that is not locked. */
 static void choose_serial(struct promotion *p) {
   size_t left = 0;
   if (p->serial_count > 1) qsort(p->serial, p->serial_count, sizeof *p->serial, by_serial);

@@ -311,7 +311,7 @@ static int by_text(const void *x, const void *y) {
   return dibs__str_before(a->kind, b->kind) ? -1 : 1;
 }
 
-/* The tasks that finish and have a serial text, by this text; a task that never was admitted has no part in it. */
+/* The tasks that finish and have a serial text, by this text; but not a task that was never admitted. */
 static size_t find_passing(const locked_t *locked, struct passing *to) {
   size_t count = 0;
   for (size_t i = 0; i < locked->count; i++)
@@ -338,7 +338,7 @@ static sql_rc put_looks(struct dibs__sql_guard *g, struct passing *p, size_t cou
 
 /* What becomes of a text whose task has finished; texts are in the answers, until the next statement is put. */
 struct passed {
-  bool is_head; /* it was the task that ran, so the text passes on */
+  bool is_head; /* the text was its own, and passes on */
   uint64_t nr;  /* to this task; 0: there is none */
   bool ready, has_phase;
   int64_t due, priority;
@@ -383,6 +383,10 @@ static sql_rc pass_on(struct dibs__sql_guard *g, const struct passing *p, size_t
   return end;
 }
 
+static bool gets_ready(const transition *t) {
+  return t->changes && t->to == DIBS__TASK_READY;
+}
+
 sql_rc dibs__task_write_open(struct dibs__sql_guard *g, const locked_t *locked) {
   if (locked->count == 0) return DIBS__SQL_OK;
   struct passing *passing = malloc(locked->count * sizeof *passing);
@@ -397,6 +401,7 @@ sql_rc dibs__task_write_open(struct dibs__sql_guard *g, const locked_t *locked) 
     if (end == DIBS__SQL_OK) end = pass_on(g, passing, count, locked->now);
   }
   free(passing);
+  if (end == DIBS__SQL_OK && (count > 0 || count_chosen(locked, gets_ready) > 0)) g->woke = true;
   return end;
 }
 

@@ -335,6 +335,7 @@ struct dibs__sql_guard {
   const char *lazy;   /* a statement before COMMIT: this transaction need not wait for the disk.  NULL: none */
   const char *store;  /* for messages: the URI without password */
   struct dibs__result *result;
+  bool woke;   /* tasks became ready, which other workers should learn */
   char *swept; /* DIBS__SQL_CLAIM_MAX + 1: the position of the sweep of claims; "" at first */
 };
 

@@ -458,11 +458,12 @@ struct dibs__tiers_op {
 /* ---- Events, listings --------------------------------------------------------------------------------------- */
 
 enum dibs__event_what {
-  DIBS__EV_OFFER,          /* `id`, a waiter of this process, has an offer or can be granted: repeat ACQUIRE */
-  DIBS__EV_RECHECK,        /* some waiters of this process may have one: repeat ACQUIRE for all */
-  DIBS__EV_LOST,           /* `id`, held by this session, was broken */
-  DIBS__EV_SESSION_GONE,   /* all leases of a session store have ended */
-  DIBS__EV_NEW_INCARNATION /* the store's memory has a new incarnation */
+  DIBS__EV_OFFER,           /* `id`, a waiter of this process, has an offer or can be granted: repeat ACQUIRE */
+  DIBS__EV_RECHECK,         /* some waiters of this process may have one: repeat ACQUIRE for all */
+  DIBS__EV_LOST,            /* `id`, held by this session, was broken */
+  DIBS__EV_SESSION_GONE,    /* all leases of a session store have ended */
+  DIBS__EV_NEW_INCARNATION, /* the store's memory has a new incarnation */
+  DIBS__EV_TASKS            /* tasks may be ready: see store/task.h */
 };
 
 struct dibs__event {

@@ -10,6 +10,7 @@
  * Tickets and instants differ between tiers: a ticket contains its tier, and an instant is converted to our clock.
  */
 #include "store/family.h"
+#include "store/task.h"
 #include "tier/tiers_impl.h"
 
 enum { ANSWERED = TIERS_ALL, DONE, TICKET_BITS = 3, ABOUT_MS = 20 };
@@ -251,6 +252,12 @@ static bool ask_other_tier(struct batch *b, size_t i) {
   return true;
 }
 
+/* Its client may get an event later. */
+static bool expects_events(const struct dibs__op *op) {
+  return (op->family == DIBS__FAM_LEASE && op->verb == DIBS__ACQUIRE) ||
+         (op->family == DIBS__FAM_TASK && op->verb == DIBS__TASK_CLAIM);
+}
+
 static void run_tier(struct batch *b, uint32_t nth) {
   struct tier *tier = &b->t->tiers[nth];
   struct dibs__result result;
@@ -286,7 +293,7 @@ static void run_tier(struct batch *b, uint32_t nth) {
       answered_lease(b, op, nth);
     else
       answered_guard(b, op);
-    listens = listens || (status == DIBS_OK && op->family == DIBS__FAM_LEASE && op->verb == DIBS__ACQUIRE);
+    listens = listens || (status == DIBS_OK && expects_events(op));
   }
   if (listens) dibs__tiers_listen(tier);
 }

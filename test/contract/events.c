@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Events (R17): they arrive soon, never mislead, and there are ways to end the sleep of a receiver. */
-#include "harness.h"
+#include "task_calls.h"
 
 #include <string.h>
 
@@ -282,6 +282,44 @@ static void R17_a_small_buffer_receives_the_rest_later(void **state) {
   for (int i = 0; i < 6; i++) assert_true(heard[i]);
 }
 
+/* ---- Tasks ---- */
+
+static size_t count_of_task_events(struct listener *l) {
+  size_t count = 0;
+  dibs__mutex_lock(&l->lock);
+  for (size_t i = 0; i < l->count; i++) count += l->seen[i].what == DIBS__EV_TASKS;
+  dibs__mutex_unlock(&l->lock);
+  return count;
+}
+
+static void expect_task_event(struct listener *l, size_t before) {
+  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), PATIENCE_MS);
+  for (;;) {
+    uint32_t seen = atomic_load(&l->arrivals);
+    if (count_of_task_events(l) > before) return;
+    assert_true(dibs__word_wait(&l->arrivals, seen, by, false));
+  }
+}
+
+/* MariaDB's notifier only has mail for single sessions: there a process learns of its own tasks. */
+static void R17_workers_learn_of_tasks(void **state) {
+  (void)state;
+  struct party *p = task_party(), *q = strcmp(target()->scheme, "mysql") == 0 ? p : party();
+  needs(DIBS__CAP_EVENTS);
+  struct listener l;
+  listen_to(&l, q);
+  expect_none_claimed(claimed(q, "k")); /* a store of several tiers begins to listen */
+  dibs__nap_ms(target()->scheme && strcmp(target()->scheme, "tiers") == 0 ? 200 : 0);
+  uint64_t nr = added(p, "k");
+  expect_task_event(&l, 0);
+  struct claimed got = claimed(p, "k");
+  expect_one(got, nr);
+  size_t before = count_of_task_events(&l);
+  expect_status(ended(p, got.rows[0], DIBS__TASK_END_NEXT), DIBS_OK);
+  expect_task_event(&l, before);
+  stop_listening(&l);
+}
+
 static const struct CMUnitTest contract_events_cases[] = {
     CASE(R17_the_next_waiter_learns_of_a_release),
     CASE(R17_a_late_listener_finds_the_event),
@@ -296,5 +334,6 @@ static const struct CMUnitTest contract_events_cases[] = {
     CASE(R17_a_wake_before_the_sleep_ends_it),
     CASE(R17_the_sleep_ends_at_its_deadline),
     CASE(R17_a_small_buffer_receives_the_rest_later),
+    CASE(R17_workers_learn_of_tasks),
 };
 CONTRACT_TESTS(contract_events);

@@ -22,8 +22,8 @@ struct party *task_party(void); /* skips the test if the store has no tasks */
 dibs__str str_of(const char *text);
 task_op task_call(enum dibs__task_verb verb, const char *kind); /* not yet run; "" for no kind */
 task_op run_task(struct party *p, task_op op);                  /* its answer is freed at the end of the case */
-/* As run_task, but without a check of cmocka, for threads; frees the answer unless `keeps`.  How often it was sent; 0:
- * it was not answered. */
+/* As run_task, but without a check of cmocka, for threads; frees the answer unless `keeps`.  Returns how often it was
+ * sent; 0: it was not answered. */
 uint32_t sent_task(struct party *p, task_op *op, bool keeps);
 
 /* ADD of one task; its number. */

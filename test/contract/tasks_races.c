@@ -82,10 +82,12 @@ static bool end_claims(struct racer *r, const task_row *rows, uint32_t count) {
     items[k].verdict = done ? DIBS__TASK_END_DONE : DIBS__TASK_END_NEXT;
     note_end(race, i, done);
   }
-  if (!sent_task(r->p, &op, false) || op.op.status != DIBS_OK) return false;
+  uint32_t sent = sent_task(r->p, &op, false);
+  if (!sent || op.op.status != DIBS_OK) return false;
   for (uint32_t k = 0; k < count; k++) {
-    /* A repeated NEXT may come after the next claimant's DONE. */
-    bool late = items[k].status == DIBS_STALE && (race->some_vanish || items[k].verdict == DIBS__TASK_END_NEXT);
+    /* When an END is repeated, another thread may have ended the task under the next fence. */
+    bool overtaken = sent > 1 && items[k].verdict == DIBS__TASK_END_NEXT;
+    bool late = (race->some_vanish || overtaken) && items[k].status == DIBS_STALE;
     if (items[k].status != DIBS_OK && !late) race->refused++;
     if (items[k].status != DIBS_OK || items[k].verdict != DIBS__TASK_END_DONE) continue;
     race->done[index_of(rows[k])]++;

@@ -16,6 +16,7 @@
  */
 #include "drivers/memory/memory_impl.h"
 #include "store/family.h"
+#include "store/task.h"
 #include "store/uri.h"
 
 #include <assert.h>
@@ -136,6 +137,8 @@ static void notify_open(struct dibs__mem_open *open) {
 }
 
 static void put_event(struct dibs__mem_open *open, struct dibs__event event) {
+  uint32_t last = (uint32_t)((open->head + open->count + DIBS__MEM_EVENTS - 1) % DIBS__MEM_EVENTS);
+  if (open->count && event.what == DIBS__EV_TASKS && open->notice[last].what == DIBS__EV_TASKS) return;
   if (open->count == DIBS__MEM_EVENTS)
     open->overflow = true;
   else
@@ -162,6 +165,11 @@ void dibs__mem_post_event(struct dibs__memory *m, uint64_t session, const struct
 static void post_all(struct dibs__memory *m, enum dibs__event_what what) {
   for (struct dibs__mem_open *open = m->opens; open; open = open->next)
     put_event(open, (struct dibs__event){.what = what});
+}
+
+/* It may have made tasks ready. */
+static bool wakes_workers(const struct dibs__op *op) {
+  return op->verb == DIBS__TASK_ADD || op->verb == DIBS__TASK_END || op->verb == DIBS__TASK_CHANGE;
 }
 
 /* A group has ended: its events are sent, or dropped. */
@@ -459,6 +467,7 @@ static void run_one(struct dibs__memory *m, const struct dibs__mem_open *from, s
     break;
   case DIBS__FAM_TASK:
     dibs__mem_task(m->tasks, (struct dibs__task_op *)op, now);
+    if (op->status == DIBS_OK && wakes_workers(op)) post_all(m, DIBS__EV_TASKS);
     break;
   default:
     op->status = DIBS_UNSUPPORTED;

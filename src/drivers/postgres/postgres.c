@@ -9,6 +9,8 @@
  * Notifications are sent by statements of their own after COMMIT: a transaction with NOTIFY commits alone in the
  * whole database.  They do not wait for the disk: a crash that loses a notification also ends the wait.  A payload is
  * hex digits: the kind (2), then the event as it travels (server.h).
+ *
+ * All notifiers of a store also listen on its channel of tasks.
  */
 #include "drivers/postgres/postgres_impl.h"
 #include "drivers/session_lock/session_lock.h"
@@ -32,14 +34,22 @@ static void channel_of(uint64_t session, char channel[CHANNEL_SIZE]) {
   snprintf(channel, CHANNEL_SIZE, "dibs_%016" PRIx64, session);
 }
 
+/* Of all processes that use these tables. */
+static void channel_of_tasks(const struct dibs__server *store, char channel[CHANNEL_SIZE]) {
+  snprintf(channel, CHANNEL_SIZE, "dibs_t_%016" PRIx64, dibs__pg_hash(store->options.schema, store->options.prefix));
+}
+
 /* ---- Opening ---- */
 
-static sql_rc listen_on(struct dibs__pg_wire *w, uint64_t session) {
+static sql_rc listen_on(const struct dibs__server *store, struct dibs__pg_wire *w, uint64_t session) {
   char channel[CHANNEL_SIZE], text[CHANNEL_SIZE + 16];
   struct dibs__sql_value v = dibs__sql_number((int64_t)session);
   channel_of(session, channel);
   snprintf(text, sizeof text, "LISTEN %s", channel);
   sql_rc end = dibs__pg_put(&w->wire, text, NULL, 0);
+  channel_of_tasks(store, channel);
+  snprintf(text, sizeof text, "LISTEN %s", channel);
+  if (end == DIBS__SQL_OK) end = dibs__pg_put(&w->wire, text, NULL, 0);
   /* A process that checks whether this session is alive holds the lock for a moment; an older notifier of ours that is
    * not known to be dead yet holds it longer. */
   if (end == DIBS__SQL_OK) end = dibs__pg_put(&w->wire, "SELECT pg_advisory_lock($1)", &v, 1);
@@ -71,7 +81,7 @@ static dibs__status notifier_open(struct dibs__server *store, uint64_t session, 
     dibs__set_message(result, "no file descriptor for notifications of %s", store->shown);
   else
     status = dibs__pg_open_wire(store, by, &b->w, result);
-  if (status == DIBS_OK && listen_on(b->w, session) != DIBS__SQL_OK)
+  if (status == DIBS_OK && listen_on(store, b->w, session) != DIBS__SQL_OK)
     status = dibs__sql_explain(&b->w->wire, "listen for notifications in", store->shown, result);
   if (status == DIBS_OK) {
     *notifier = b;
@@ -104,7 +114,7 @@ static bool read_hex(const char *from, size_t digits, uint8_t *to) {
 static bool read_payload(const char *text, struct dibs__event *event) {
   uint8_t what, bytes[DIBS__SERVER_NOTICE_BYTES];
   *event = (struct dibs__event){.what = DIBS__EV_RECHECK};
-  if (strlen(text) != PAYLOAD || !read_hex(text, 2, &what) || what > DIBS__EV_NEW_INCARNATION) return false;
+  if (strlen(text) != PAYLOAD || !read_hex(text, 2, &what) || what > DIBS__EV_TASKS) return false;
   if (!read_hex(text + 2, 2 * sizeof bytes, bytes)) return false;
   dibs__server_notice_read(bytes, event);
   event->what = (enum dibs__event_what)what;
@@ -169,6 +179,16 @@ static sql_rc notify_after(struct dibs__server *store, struct dibs__sql_wire *wi
     if (end != DIBS__SQL_OK) return end;
   }
   return DIBS__SQL_OK;
+}
+
+/* The server sends equal notifications of one transaction once; those of several transactions may be many, but a worker
+ * takes them together. */
+static sql_rc notify_tasks(struct dibs__server *store, struct dibs__sql_wire *wire) {
+  char channel[CHANNEL_SIZE], payload[PAYLOAD + 1];
+  channel_of_tasks(store, channel);
+  write_payload(&(struct dibs__event){.what = DIBS__EV_TASKS}, payload);
+  struct dibs__sql_value v[] = {dibs__sql_text(channel, strlen(channel)), dibs__sql_text(payload, PAYLOAD)};
+  return dibs__pg_put(wire, "SELECT pg_notify($1, $2), set_config('synchronous_commit', 'off', true)", v, 2);
 }
 
 /* ---- The engine ---- */
@@ -306,6 +326,7 @@ const struct dibs__server_engine dibs__pg_engine = {
     .notifier_wait = notifier_wait,
     .notifier_wake = notifier_wake,
     .notify_after = notify_after,
+    .notify_tasks = notify_tasks,
     .fast = dibs__pg_fast,
 };
 

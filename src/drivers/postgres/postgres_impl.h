@@ -137,6 +137,7 @@ struct dibs__sql_value dibs__pg_cell(const struct dibs__sql_wire *wire, size_t n
 /* Sleeps until the connection can be read or written, as requested; false: `by` has passed. */
 bool dibs__pg_wait_for(PGconn *pg, bool reading, bool writing, dibs__tick by);
 
+uint64_t dibs__pg_hash(const char *a, const char *b); /* of two texts (statements.c) */
 /* (statements.c)  `before`: how many values precede those of $rows.  May forget another statement, which is not of this
  * packet: see `gone`.  NULL: no memory. */
 struct dibs__pg_text *dibs__pg_text_find(struct dibs__pg_texts *texts, const char *key, const char *kinds,

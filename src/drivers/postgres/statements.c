@@ -31,7 +31,7 @@
 
 enum { ROWS_MARK = 5 }; /* characters of "$rows" */
 
-static uint64_t hash_of(const char *key, const char *kinds) {
+uint64_t dibs__pg_hash(const char *key, const char *kinds) {
   uint64_t hash = UINT64_C(0xcbf29ce484222325);
   for (; *key; key++) hash = (hash ^ (unsigned char)*key) * UINT64_C(0x100000001b3);
   for (; *kinds; kinds++) hash = (hash ^ (unsigned char)*kinds) * UINT64_C(0x100000001b3);
@@ -137,7 +137,7 @@ struct dibs__pg_text *dibs__pg_text_find(struct dibs__pg_texts *texts, const cha
     t->packet = packet;
     return t;
   }
-  uint64_t hash = hash_of(key, kinds);
+  uint64_t hash = dibs__pg_hash(key, kinds);
   for (t = texts->heads[hash % DIBS__PG_TEXTS]; t; t = t->next)
     if (t->hash == hash && is_text_of(t, key, kinds)) break;
   if (!t) {

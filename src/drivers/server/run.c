@@ -423,6 +423,15 @@ static bool settle_failed(session *s, struct dibs__op *const ops[], size_t count
   return answer;
 }
 
+/* A worker that misses it polls. */
+static void wake_workers(session *s) {
+  const struct dibs__server_engine *engine = s->store->engine;
+  if (!engine->notify_tasks)
+    dibs__server_tell_us(s->store, &(struct dibs__event){.what = DIBS__EV_TASKS});
+  else if (!dibs__sql_dead(s->rows.wire) && engine->notify_tasks(s->store, s->rows.wire) == DIBS__SQL_OK)
+    (void)s->rows.wire->engine->go(s->rows.wire, false);
+}
+
 static sql_rc run_guarded(session *s, struct dibs__op **ops, size_t count, enum dibs__sql_guarded kind,
                           struct dibs__result *result) {
   struct dibs__sql_guard guard = {.wire = s->rows.wire,
@@ -433,6 +442,7 @@ static sql_rc run_guarded(session *s, struct dibs__op **ops, size_t count, enum 
   if (count == 0) return DIBS__SQL_OK;
   sql_rc end = dibs__sql_guarded(&guard, kind, ops, count);
   result->commits += guard.commits;
+  if (guard.woke && !s->rows.wire->inside) wake_workers(s);
   return end;
 }
 

@@ -98,9 +98,11 @@ DIBS__MODULE_API void dibs__server_wake(struct dibs__dstore *base) {
 void dibs__server_tell_us(struct dibs__server *store, const struct dibs__event *event) {
   struct dibs__server_inside *in = store->inside;
   dibs__mutex_lock(&in->lock);
-  if (in->event_count < DIBS__SERVER_LOCAL_EVENTS)
+  size_t last = in->event_count ? in->event_count - 1 : 0;
+  bool again = in->event_count && event->what == DIBS__EV_TASKS && in->events[last].what == DIBS__EV_TASKS;
+  if (in->event_count < DIBS__SERVER_LOCAL_EVENTS && !again)
     in->events[in->event_count++] = *event;
-  else
+  else if (!again)
     in->events[DIBS__SERVER_LOCAL_EVENTS - 1] = (struct dibs__event){.what = DIBS__EV_RECHECK};
   wake_locked(store);
   dibs__mutex_unlock(&in->lock);

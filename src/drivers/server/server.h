@@ -119,6 +119,8 @@ struct dibs__server_engine {
    * is known).  UNAVAILABLE: the notifier is broken; close it and open another. */
   dibs__status (*notifier_wait)(void *notifier, struct dibs__event *events, size_t cap, size_t *count, dibs__tick by);
   void (*notifier_wake)(void *notifier); /* any thread, also before notifier_wait */
+  /* Sends DIBS__EV_TASKS to all processes, after a commit; an error changes nothing.  NULL: it can't. */
+  enum dibs__sql_rc (*notify_tasks)(struct dibs__server *store, struct dibs__sql_wire *wire);
   /* Queues statements that notify others: within the transaction, before COMMIT; then after it, in the same packet,
    * where an error changes nothing.  `where` is what `alive` gave for each.  Either may be NULL. */
   enum dibs__sql_rc (*notify_within)(struct dibs__server *store, struct dibs__sql_wire *wire,

@@ -166,6 +166,7 @@ static dibs__status run_on_wire(link_t *l, struct dibs__op *const ops[], size_t 
   for (enum dibs__sql_guarded kind = DIBS__SQL_ON_ROWS + 1; kind < DIBS__SQL_GUARDED && end == DIBS__SQL_OK; kind++)
     end = run_kind(&g, kind, ops, count);
   result->commits += g.commits;
+  if (g.woke && !l->inside) dibs__side_post_all(l->store->side, DIBS__EV_TASKS);
   dibs__status status = end == DIBS__SQL_OK ? DIBS_OK : answer_failed(&g, ops, count);
   result->dead = result->dead || (!l->inside && dibs__sqlite_stuck(l));
   return status;

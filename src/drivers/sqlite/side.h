@@ -74,6 +74,8 @@ uint32_t dibs__side_epoch(const struct dibs__side *side);
  * dibs__side_write_end runs (so that the woken process does not collide with the lock).  A full buffer becomes "check
  * everything". */
 void dibs__side_post(struct dibs__side *side, uint64_t session, const struct dibs__event *event);
+/* The same to every session; a session that has not taken the same hint yet gets it once. */
+void dibs__side_post_all(struct dibs__side *side, enum dibs__event_what what);
 /* The owner of the slot: takes hints out; *all is set if some were dropped. */
 size_t dibs__side_take(struct dibs__side *side, struct dibs__event *events, size_t cap, bool *all);
 /* Sleeps on this slot's notifier until a hint is posted, dibs__side_wake, or `by`. */

@@ -153,13 +153,8 @@ static void notify_slot(struct dibs__page_slot *slot) {
   dibs__word_wake(&slot->notifier, 1, true);
 }
 
-void dibs__side_post(struct dibs__side *side, uint64_t session, const struct dibs__event *event) {
-  uint32_t location;
-  uint64_t generation;
-  if (!dibs__side_split(session, &location, &generation)) return;
+static void post_to(struct dibs__side *side, uint32_t location, const struct dibs__event *event) {
   struct dibs__page_slot *slot = &side->page->slots[location];
-  if (atomic_load(&slot->generation) != generation) return;
-
   uint32_t tail = atomic_load_explicit(&slot->tail, memory_order_relaxed);
   uint32_t head = atomic_load_explicit(&slot->head, memory_order_acquire);
   if (tail - head >= DIBS__SIDE_RING) {
@@ -175,6 +170,27 @@ void dibs__side_post(struct dibs__side *side, uint64_t session, const struct dib
   }
   side->posted = true;
   side->call[location / 64] |= UINT64_C(1) << location % 64;
+}
+
+void dibs__side_post(struct dibs__side *side, uint64_t session, const struct dibs__event *event) {
+  uint32_t location;
+  uint64_t generation;
+  if (!dibs__side_split(session, &location, &generation)) return;
+  if (atomic_load(&side->page->slots[location].generation) == generation) post_to(side, location, event);
+}
+
+static bool has_hint(struct dibs__page_slot *slot, enum dibs__event_what what) {
+  uint32_t tail = atomic_load_explicit(&slot->tail, memory_order_relaxed);
+  if (tail == atomic_load_explicit(&slot->head, memory_order_acquire)) return false;
+  return atomic_load_explicit(&slot->ring[(tail - 1) % DIBS__SIDE_RING].what, memory_order_relaxed) == (uint64_t)what;
+}
+
+void dibs__side_post_all(struct dibs__side *side, enum dibs__event_what what) {
+  for (uint32_t i = 0; i < DIBS__SIDE_SLOTS; i++) {
+    struct dibs__page_slot *slot = &side->page->slots[i];
+    if (atomic_load_explicit(&slot->pid, memory_order_relaxed) == 0 || has_hint(slot, what)) continue;
+    post_to(side, i, &(struct dibs__event){.what = what});
+  }
 }
 
 /* Under the writer lock: takes the slots with new hints. */
@@ -225,7 +241,7 @@ size_t dibs__side_take(struct dibs__side *side, struct dibs__event *events, size
   for (; count < cap && head != tail; head++) {
     const struct dibs__page_hint *hint = &slot->ring[head % DIBS__SIDE_RING];
     uint64_t what = atomic_load_explicit(&hint->what, memory_order_relaxed);
-    if (what > DIBS__EV_NEW_INCARNATION) {
+    if (what > DIBS__EV_TASKS) {
       *all = true;
       continue;
     }
