@@ -30,6 +30,7 @@ sql_rc dibs__task_put_rows(struct dibs__sql_guard *g, const char *from, const va
     snprintf(queue, sizeof queue, "%s%stask_queue%s", e->by[0], g->prefix, e->by[1]);
   }
   const struct dibs__sql_word words[] = {{"skip", e->sessions ? " FOR UPDATE SKIP LOCKED" : ""},
+                                         {"held", e->sessions ? " FOR UPDATE OF dibs_task SKIP LOCKED" : ""},
                                          {"any", e->any[0]},
                                          {"none", e->any[1]},
                                          {"ready", ready},
