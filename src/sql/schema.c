@@ -11,7 +11,8 @@
 #include <string.h>
 
 /* #n number, #k name, #t text, #i up to 64 bytes, fit for a key, #b bytes, #z the tail of a table, #a a key that counts
- * up, #d the default of a number: now.  ? at the beginning: only where an index can have some of the rows. */
+ * up, #d the default of a number: now, #c more conditions of a row that people insert.  ? at the beginning: only where
+ * an index can have some of the rows. */
 static const char *const made[] = {
     /* One row.  `device`, `inode`: of the file; `boot`: of the machine it was last begun on, and in a server the kind
      * of its leases: rows, locks, NULL before the first one. */
@@ -60,7 +61,8 @@ static const char *const served[] = {
     "CREATE TABLE dibs_report (id #i NOT NULL PRIMARY KEY, seen #n NOT NULL, data #b)#z",
 };
 
-/* People insert into dibs_task by statements of their own: what has a default, or may be NULL, they need not name. */
+/* People insert into dibs_task by statements of their own: what has a default, or may be NULL, they need not name.  A
+ * row that would make a later statement about the whole kind fail is refused when it is inserted. */
 static const char *const tasks[] = {
     /* `state`: enum dibs__task_state.  `rank`: of a ready one its negative priority, else 0.  `due`: since when it is
      * ready; until when it is claimed or waits; of a blocked one 0.  `since`: of a claimed one since when it was ready;
@@ -71,7 +73,10 @@ static const char *const tasks[] = {
     " due #n NOT NULL#d, since #n, queue #k, fence #n NOT NULL DEFAULT 0, claim #n, ended #n, verdict #n,"
     " attempts #n NOT NULL DEFAULT 0, fails #n NOT NULL DEFAULT 0, tries #n NOT NULL DEFAULT 0,"
     " priority #n NOT NULL DEFAULT 0, made #n NOT NULL#d, at #n NOT NULL#d, began #n, phase #k NOT NULL DEFAULT '',"
-    " serial #k, uniq #k, owner #t, payload #b)",
+    " serial #k, uniq #k, owner #t, payload #b,"
+    " CHECK (length(phase) <= 255), CHECK (length(serial) <= 255), CHECK (priority BETWEEN -1000 AND 1000),"
+    " CHECK (due BETWEEN -4611686018427387904 AND 4611686018427387904), CHECK (fence BETWEEN 0 AND"
+    " 4611686018427387904), CHECK (attempts BETWEEN 0 AND 4611686018427387904)#c)",
     "CREATE INDEX dibs_task_ready ON dibs_task (kind, state, rank, due, nr)",
     "CREATE INDEX dibs_task_queue ON dibs_task (kind, queue, state, rank, due, nr)#(queue IS NOT NULL)",
     "CREATE UNIQUE INDEX dibs_task_uniq ON dibs_task (kind, uniq)#(uniq IS NOT NULL)",
@@ -135,6 +140,8 @@ static const char *word_of_mark(const struct dibs__sql_words *words, char which)
     return words->counted;
   case 'd':
     return words->now;
+  case 'c':
+    return words->typed ? words->typed : "";
   default:
     return words->tail;
   }

@@ -31,6 +31,7 @@ sql_rc dibs__task_put_rows(struct dibs__sql_guard *g, const char *from, const va
     snprintf(by[i], sizeof by[i], "%s%stask_%s%s", e->by[0], g->prefix,
              i >= PARTIAL && !e->words.some ? indexes[0] : indexes[i], e->by[1]);
   const struct dibs__sql_word words[] = {{"skip", e->sessions ? " FOR UPDATE SKIP LOCKED" : ""},
+                                         {"held", e->sessions ? " FOR UPDATE OF dibs_task SKIP LOCKED" : ""},
                                          {"any", e->any[0]},
                                          {"none", e->any[1]},
                                          {indexes[0], by[0]},

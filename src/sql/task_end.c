@@ -5,8 +5,9 @@
  * PostgreSQL does the common cases by one statement: extending without phases, and DONE of tasks without a serial text,
  * whose rows it moves.  All else locks the tasks first, decides here, and writes (task_write.c).
  *
- * The lock leaves out what another session has locked, so that a slow client delays its own tasks alone: those are then
- * ended one by one, and each waits.
+ * Each statement leaves out what another session has locked, so that a slow client delays its own tasks alone: those
+ * are then tried one by one, for a moment, or longer if there is no other item.  Those still locked then are
+ * UNAVAILABLE.
  */
 #include "sql/task_impl.h"
 
@@ -20,6 +21,11 @@ typedef struct dibs__task_op task_op;
 typedef struct dibs__task_item item;
 typedef struct dibs__task_transition transition;
 typedef struct dibs__task_locked locked_t;
+
+enum {
+  HELD_MS = 100, /* how long all items of an operation wait for those whose rows others hold */
+  HELD_NAP_MS = 5
+};
 
 /* Items that are not answered yet, by number. */
 struct set {
@@ -71,16 +77,17 @@ static item *item_of(const struct set *set, uint64_t nr) {
 
 /* ---- One statement ---- */
 
-#define GONE_ROWS "WITH r(nr, fence, text) AS ($rows), gone AS (DELETE FROM dibs_task t USING r WHERE t.nr = r.nr"
-static const char done_together[] = GONE_ROWS
-    " AND t.fence = r.fence AND t.state = 2 AND t.serial IS NULL RETURNING t.*, r.text),"
+static const char done_together[] =
+    "WITH r(r_nr, r_fence, r_text) AS ($rows), gone AS (DELETE FROM dibs_task WHERE nr = ANY (ARRAY(SELECT t.nr FROM r"
+    " JOIN dibs_task t ON t.nr = r_nr AND t.fence = r_fence AND t.state = 2 AND t.serial IS NULL"
+    " FOR UPDATE OF t SKIP LOCKED)) RETURNING *),"
     " kept AS (INSERT INTO dibs_task_done (nr, kind, state, until, fence, ended, verdict, attempts, fails, tries, "
     "priority,"
     " made, at, began, phase, uniq, owner, text, payload)"
     " SELECT g.nr, g.kind, 6, n.t + coalesce(k.keep, $1), g.fence, g.fence, 0, g.attempts, g.fails, g.tries, "
     "g.priority, g.made,"
-    " n.t, g.began, g.phase, g.uniq, g.owner, g.text, g.payload"
-    " FROM (SELECT @{now} AS t OFFSET 0) n, gone g LEFT JOIN dibs_task_kind k ON k.kind = g.kind"
+    " n.t, g.began, g.phase, g.uniq, g.owner, r_text, g.payload"
+    " FROM (SELECT @{now} AS t OFFSET 0) n, r JOIN gone g ON g.nr = r_nr LEFT JOIN dibs_task_kind k ON k.kind = g.kind"
     " WHERE coalesce(k.keep, $1) > 0),"
     " forgot AS (DELETE FROM dibs_task_error e USING gone g, dibs_task_kind k WHERE e.nr = g.nr AND g.fails > 0"
     " AND k.kind = g.kind AND k.keep = 0)"
@@ -127,9 +134,9 @@ static sql_rc run_single(struct dibs__sql_guard *g, const task_op *op, struct se
   if (!rows) return dibs__task_no_memory(g);
   sql_rc end = extends ? dibs__task_put_rows(
                              g,
-                             "UPDATE dibs_task SET due = (SELECT @{now}) + $1, at = (SELECT @{now}) FROM (WITH r(r_nr,"
-                             " r_fence) AS ($rows) SELECT * FROM r) r WHERE nr = r.r_nr"
-                             " AND fence = r.r_fence AND state = 2 RETURNING nr, due",
+                             "UPDATE dibs_task SET due = (SELECT @{now}) + $1, at = (SELECT @{now}) WHERE nr@{any}WITH"
+                             " r(r_nr, r_fence) AS ($rows) SELECT nr FROM r JOIN dibs_task ON nr = r_nr"
+                             " AND fence = r_fence AND state = 2@{held}@{none} RETURNING nr, due",
                              &number, 1, rows, width, set->count)
                        : dibs__task_put_rows(g, done_together, &number, 1, rows, width, set->count);
   free(rows);
@@ -316,20 +323,31 @@ static sql_rc look_up(struct dibs__sql_guard *g, const task_op *op, struct set *
   return end;
 }
 
-/* One item, which waits for the row. */
-static sql_rc run_alone(struct dibs__sql_guard *g, const task_op *op, item *x) {
+/* Until when items wait for their rows. */
+static dibs__tick patience(const struct dibs__sql_wire *w, const task_op *op) {
+  dibs__tick now = dibs__tick_now();
+  int64_t left_ms = dibs__tick_left_ms(now, w->by) / 2;
+  return dibs__tick_add_ms(now, op->count > 1 && left_ms > HELD_MS ? HELD_MS : left_ms);
+}
+
+/* One item, until its row can be locked.  (Inside a user's transaction it waits for the lock itself.) */
+static sql_rc run_alone(struct dibs__sql_guard *g, const task_op *op, item *x, dibs__tick by) {
   struct dibs__sql_wire *w = g->wire;
   for (;;) {
     struct set one = {&x, 1};
-    sql_rc end = run_locked(g, op, &one, false);
+    sql_rc end = run_locked(g, op, &one, !w->inside);
     if (end == DIBS__SQL_OK && one.count > 0) end = look_up(g, op, &one);
-    if (end == DIBS__SQL_OK) return end;
-    if (dibs__sql_dead(w) || w->unsure) return end;
+    bool held = end == DIBS__SQL_OK && one.count > 0;
+    if (end == DIBS__SQL_OK && !held) return end;
+    if (!held && (dibs__sql_dead(w) || w->unsure)) return end;
     dibs__sql_rollback(w);
-    if (dibs__sql_dead(w) || w->trouble == DIBS__SQL_NO_SPACE) return DIBS__SQL_FAILED;
-    bool again = !w->inside && (w->trouble == DIBS__SQL_LOCKED || w->trouble == DIBS__SQL_DEADLOCK);
-    if (again && dibs__tick_before(dibs__tick_now(), w->by)) continue;
-    x->status = dibs__sql_explain(w, "end a claim in", g->store, g->result);
+    if (dibs__sql_dead(w) || (!held && w->trouble == DIBS__SQL_NO_SPACE)) return DIBS__SQL_FAILED;
+    bool again = held || (!w->inside && (w->trouble == DIBS__SQL_LOCKED || w->trouble == DIBS__SQL_DEADLOCK));
+    if (again && dibs__tick_before(dibs__tick_now(), by)) {
+      dibs__nap_ms(HELD_NAP_MS);
+      continue;
+    }
+    x->status = held ? DIBS_UNAVAILABLE : dibs__sql_explain(w, "end a claim in", g->store, g->result);
     return DIBS__SQL_OK;
   }
 }
@@ -350,7 +368,8 @@ static sql_rc run_items(struct dibs__sql_guard *g, task_op *op, struct set *set)
     end = dibs__sql_dead(w) ? DIBS__SQL_FAILED : DIBS__SQL_OK;
   }
   if (end == DIBS__SQL_OK && set->count) end = look_up(g, op, set);
-  for (size_t i = 0; i < set->count && end == DIBS__SQL_OK; i++) end = run_alone(g, op, set->items[i]);
+  dibs__tick by = patience(w, op);
+  for (size_t i = 0; i < set->count && end == DIBS__SQL_OK; i++) end = run_alone(g, op, set->items[i], by);
   if (end == DIBS__SQL_OK) op->op.status = DIBS_OK;
   return end;
 }

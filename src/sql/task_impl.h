@@ -29,8 +29,9 @@ enum {
 /* ---- task.c ---- */
 
 /* Puts a statement: a template of text.h, which knows these words too: @{skip}, the clause that locks the rows of a
- * SELECT and leaves out those that another session has locked; @{ready}, @{queue}, @{plain} and @{keyed}, which index a SELECT
- * from dibs_task uses; @{any} and @{none} around a subquery of numbers. */
+ * SELECT and leaves out those that another session has locked; @{held}, the same for the rows of dibs_task in a join,
+ * not for MariaDB; @{ready}, @{queue}, @{plain} and @{keyed}, which index a SELECT from dibs_task uses; @{any} and
+ * @{none} around a subquery of numbers. */
 enum dibs__sql_rc dibs__task_put(struct dibs__sql_guard *guard, const char *text, const struct dibs__sql_value *values,
                                  size_t count);
 enum dibs__sql_rc dibs__task_put_rows(struct dibs__sql_guard *guard, const char *text,

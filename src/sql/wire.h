@@ -24,6 +24,7 @@ struct dibs__sql_words {
   const char *some;    /* before the condition of an index on some rows: " WHERE "; NULL where the engine has none */
   const char *counted; /* a key that the engine counts up, never giving a number twice */
   const char *now;     /* for a default: the engine's clock at the insertion, in ms since 1970, UTC */
+  const char *typed;   /* conditions of dibs_task, where a column does not guard its type; NULL: they all do */
 };
 
 /* The nth statement of the step from `version` on; false after the last one.  `to` gets it, terminated. */

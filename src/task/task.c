@@ -312,8 +312,8 @@ static void fill_end(struct dibs__request *request, struct dibs__task_item *item
 static void take_end(dibs_task_end *end, dibs_status status, bool inside) {
   struct dibs__held *held = dibs__held_of(end->task);
   end->status = status;
-  if (inside || status == DIBS_INVALID || status == DIBS_UNSUPPORTED)
-    return; /* the user's transaction may still be rolled back */
+  /* The user's transaction may still be rolled back; UNAVAILABLE: another session holds the row. */
+  if (inside || status == DIBS_INVALID || status == DIBS_UNSUPPORTED || status == DIBS_UNAVAILABLE) return;
   held->verdict = end->verdict;
   held->accepted = status == DIBS_OK;
   held->ended = true;

@@ -26,6 +26,7 @@ enum {
   REQUEST_PART = 4, /* a request of the keeper takes at most this part of a claim's time */
   REQUEST_MIN_MS = 50,
   GATHER_PART = 2, /* an extension is made for all claims that are due within this part of EXTEND_PART */
+  HELD_PART = 30,  /* after this part of its time, a claim is extended again whose row another session held */
   RETRY_MS = 20,   /* before a request that was not answered is sent again */
   RETRY_MOST_MS = 1000,
   LAST_CLAIMS = 3 /* when it stops: tries to learn what an unanswered claim has */
@@ -387,7 +388,7 @@ static void take_ends_locked(worker_t *w, struct ended *list, dibs_status status
   struct ended *next;
   for (struct ended *e = list; e; e = next) {
     next = e->next;
-    bool answered = status == DIBS_OK;
+    bool answered = status == DIBS_OK && e->end.status != DIBS_UNAVAILABLE;
     if (!answered && dibs__tick_before(now, e->give_up_at) && status != DIBS_INVALID) {
       push_end_locked(w, e);
       continue;
@@ -453,6 +454,8 @@ static void take_extensions_locked(worker_t *w, dibs_task *const *tasks, const d
     if (statuses[i] == DIBS_OK) {
       w->counts.extended++;
       held->extend_at = dibs__tick_add_ms(sent, w->timeout_ms / EXTEND_PART);
+    } else if (statuses[i] == DIBS_UNAVAILABLE) { /* another session holds its row */
+      held->extend_at = dibs__tick_add_ms(dibs__tick_now(), w->timeout_ms / HELD_PART);
     } else if (is_extended_locked(held)) { /* else it was ended meanwhile */
       held->lost = true;
       w->counts.lost++;

@@ -299,4 +299,30 @@ wrong "cannot read '/no/file'" x --to http://localhost/ --header @/no/file
 exits 125 'a bad value of a header' "$DIBS" relay x --to http://localhost/ --header $'Auth: secret\r\nX: y'
 like 'is not shown' "$err" "'Auth' has a control character in its value\$"
 
+# ---- Rows that people insert ----
+
+refused() { ! sql "$1" >/dev/null 2>&1; }
+for column in "serial) VALUES ('odd', '$(printf 'x%.0s' $(seq 4000))'" "phase) VALUES ('odd', '$(printf 'x%.0s' $(seq 4000))'" \
+  "priority) VALUES ('odd', -9223372036854775807" "fence) VALUES ('odd', 9223372036854775807"; do
+  ok "the INSERT of a row that would stop its kind fails: ${column%%)*}" refused "INSERT INTO dibs_task (kind, $column)"
+done
+add odd fine
+d relay odd --stdout --once >/dev/null
+is 'and the others are delivered' "$(count_state odd 6)" 1
+
+if [ -n "$uri" ]; then
+  case $uri in
+    postgres:*) hold='SELECT pg_sleep(5)' ;;
+    *) hold='SELECT sleep(5)' ;;
+  esac
+  for i in 1 2 3; do add held "$i"; done
+  d worker --kind held --once --jobs 3 --timeout 2s --exec 'sleep 4' &
+  worker=$!
+  sleep 0.7
+  nr=$(sql "SELECT min(nr) FROM dibs_task WHERE kind = 'held'")
+  sql "BEGIN; SELECT nr FROM dibs_task WHERE nr = $nr FOR UPDATE; $hold; COMMIT" >/dev/null
+  wait "$worker"
+  is 'a row that another session holds delays no other one' \
+    "$(sql "SELECT sum(fails) FROM dibs_task_done WHERE kind = 'held' AND nr <> $nr AND state = 6")" 0
+fi
 done_testing

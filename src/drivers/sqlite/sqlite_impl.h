@@ -31,7 +31,9 @@
 #define DIBS__SQLITE_WORDS                                                                                             \
   {                                                                                                                    \
     .number = "INTEGER", .name = "TEXT", .text = "TEXT", .id = "TEXT", .bytes = "BLOB", .tail = " WITHOUT ROWID",      \
-    .some = " WHERE ", .counted = "INTEGER PRIMARY KEY AUTOINCREMENT", .now = " DEFAULT (" DIBS__SQLITE_NOW_MS ")"     \
+    .some = " WHERE ", .counted = "INTEGER PRIMARY KEY AUTOINCREMENT", .now = " DEFAULT (" DIBS__SQLITE_NOW_MS ")",    \
+    .typed = ", CHECK (typeof(kind) = 'text' AND typeof(phase) = 'text' AND typeof(serial) IN ('text', 'null')"        \
+             " AND typeof(uniq) IN ('text', 'null'))"                                                                  \
   }
 
 enum {
