@@ -157,6 +157,8 @@ void dibs__listen(dibs_store *store, struct dibs__listener *listener) {
   listener->next = store->listeners;
   store->listeners = listener;
   dibs__mutex_unlock(&store->lock);
+  /* Without a receiver it hears only of what this process adds. */
+  if (!store->outer) (void)dibs__core_serve(store->core);
 }
 
 void dibs__listen_no_more(dibs_store *store, struct dibs__listener *listener) {

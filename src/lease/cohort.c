@@ -587,6 +587,7 @@ void dibs__lease_event(void *context, const struct dibs__event *event) {
     break;
   }
   dibs__mutex_unlock(&store->lock);
+  if (event->what == DIBS__EV_TASKS) dibs__rouse_listeners(store, NULL);
   dibs__deferred_start(store, &deferred);
 }
 
