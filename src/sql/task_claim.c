@@ -572,9 +572,9 @@ static sql_rc lock_limit(struct claiming *c, bool *none) {
   if (end == DIBS__SQL_OK)
     end = dibs__task_put(c->g, "SELECT running, paused FROM dibs_task_kind WHERE " OF_KIND "@{lock}", &kind, 1);
   if (end == DIBS__SQL_OK)
-    end = dibs__task_put(
-        c->g, "SELECT count(*) FROM dibs_task@{ready} WHERE " OF_KIND " AND state = 2 AND rank = 0 AND due > " NOW,
-        &kind, 1);
+    /* (Promotion has ended those whose time is over; a claim that ended since may still be extended, so it counts.) */
+    end = dibs__task_put(c->g, "SELECT count(*) FROM dibs_task@{ready} WHERE " OF_KIND " AND state = 2 AND rank = 0",
+                         &kind, 1);
   if (end == DIBS__SQL_OK) end = dibs__task_go(c->g);
   if (end != DIBS__SQL_OK) return end;
   int64_t running = dibs__sql_cell_number(w, nth, 0, 0), has = dibs__sql_cell_number(w, nth + 1, 0, 0);
