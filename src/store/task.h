@@ -53,10 +53,10 @@
  *       and an END that is repeated answers STALE.
  *
  * Wake-ups.  After a committed ADD, an END or a CHANGE that makes tasks ready, events() gives DIBS__EV_TASKS, without saying
- * which: in all processes on PostgreSQL, SQLite and in memory, in the same process on MariaDB; with several
- * tiers from the first CLAIM on.  It does not come when the
- * time of a waiting or claimed task comes (`next_ms` says that), nor for tasks that were inserted in a transaction of the
- * user's or by statements of people.  So workers poll as well (R17).
+ * which: in all processes on PostgreSQL, SQLite and in memory; on MariaDB, and where leases belong to connections, only
+ * in the store that did it; with several tiers from the first CLAIM on.  It does not come when the time of a waiting or
+ * claimed task comes (`next_ms` says that), nor for tasks that were inserted in a transaction of the user's or by
+ * statements of people.  So workers poll as well (R17).
  */
 /* clang-format on */
 #include "store/store.h"

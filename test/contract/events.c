@@ -307,6 +307,7 @@ static void R17_workers_learn_of_tasks(void **state) {
   (void)state;
   struct party *p = task_party(), *q = strstr(case_store_uri(), "mysql:") ? p : party();
   needs(DIBS__CAP_EVENTS);
+  needs_rows(); /* with leases of connections only a process's own tasks wake it */
   struct listener l;
   listen_to(&l, q);
   expect_none_claimed(claimed(q, "k")); /* a store of several tiers begins to listen */

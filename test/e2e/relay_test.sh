@@ -157,8 +157,9 @@ for status in 408 425 500; do
   exits 0 "HTTP $status" relay "again$status" "then/$status,200"
   until_true 10 sh -c "\"\$DIBS\" relay again$status --to $(url "then/$status,200") --once; [ \$(grep -c again$status-$(sql "SELECT max(nr) FROM (SELECT nr FROM dibs_task WHERE kind='again$status' UNION SELECT nr FROM dibs_task_done WHERE kind='again$status') t") '$dir/log') = 2 ]"
   is 'is tried again' "$(states "again$status")" 6
-  is 'with one key and a larger fence' "$(requests "again$status" 'h["idempotency-key"].split("-")[0], h["dibs-fence"], h["dibs-attempt"]' | xargs)" \
-    "(again$status, 1, 1) (again$status, 2, 2)"
+  # (A claim that was given back in between counts for the fence, but is no attempt.)
+  is 'with one key and a larger fence' "$(requests "again$status" 'h["idempotency-key"].split("-")[0], h["dibs-fence"], h["dibs-attempt"]' | xargs |
+    sed 's/, [2-9], 2)$/, larger, 2)/')" "(again$status, 1, 1) (again$status, larger, 2)"
 done
 
 add later x

@@ -3,6 +3,8 @@
 #include "task/task_impl.h"
 #include "unit/unit.h"
 
+#include <stdlib.h>
+
 static void a_waiting_task_is_looked_at_after_a_tenth_of_its_waiting(void **state) {
   (void)state;
   assert_int_equal(dibs__task_relock_ms(-5), 0);
@@ -29,10 +31,19 @@ static void the_pause_after_a_failure_doubles_up_to_an_hour(void **state) {
   assert_int_equal(dibs__task_fail_most_ms(UINT32_MAX), 3600000);
 }
 
+/* A claimed task of dibs' own table, in a batch of its own, which the caller frees. */
+static struct dibs__task_batch *task_that_failed(uint32_t fails) {
+  struct dibs__task_batch *batch = calloc(1, sizeof *batch + sizeof batch->held[0]);
+  assert_non_null(batch);
+  batch->held[0].batch = batch;
+  batch->held[0].task.fails = fails;
+  return batch;
+}
+
 static void the_pause_after_a_failure_is_random_in_its_whole_range(void **state) {
   (void)state;
-  dibs_task task = {.fails = 3};
-  dibs_task_end end = {.size = sizeof end, .task = &task, .verdict = DIBS_END_FAIL, .delay_ms = -1};
+  struct dibs__task_batch *batch = task_that_failed(3);
+  dibs_task_end end = {.size = sizeof end, .task = &batch->held[0].task, .verdict = DIBS_END_FAIL, .delay_ms = -1};
   int low = 0, high = 0;
   for (int i = 0; i < 1000; i++) {
     int64_t ms = dibs__task_pause_ms(&end);
@@ -43,12 +54,14 @@ static void the_pause_after_a_failure_is_random_in_its_whole_range(void **state)
   /* A quarter each: outside of these bounds once in 10^30 runs. */
   assert_in_range(low, 100, 400);
   assert_in_range(high, 100, 400);
+  free(batch);
 }
 
 static void the_least_pause_comes_before_the_random_one(void **state) {
   (void)state;
-  dibs_task task = {.fails = 3};
-  dibs_task_end end = {.size = sizeof end, .task = &task, .verdict = DIBS_END_FAIL, .delay_ms = -1, .least_ms = 7000};
+  struct dibs__task_batch *batch = task_that_failed(3);
+  dibs_task_end end = {
+      .size = sizeof end, .task = &batch->held[0].task, .verdict = DIBS_END_FAIL, .delay_ms = -1, .least_ms = 7000};
   bool differs = false;
   int64_t first = dibs__task_pause_ms(&end);
   for (int i = 0; i < 100; i++) {
@@ -57,16 +70,19 @@ static void the_least_pause_comes_before_the_random_one(void **state) {
     differs = differs || ms != first;
   }
   assert_true(differs);
+  free(batch);
 }
 
 static void only_waiting_and_failing_pause(void **state) {
   (void)state;
-  dibs_task task = {.fails = 3};
+  struct dibs__task_batch *batch = task_that_failed(3);
   for (int verdict = DIBS_END_DONE; verdict <= DIBS_END_RELEASE; verdict++) {
-    dibs_task_end end = {.size = sizeof end, .task = &task, .verdict = (dibs_verdict)verdict, .delay_ms = 77};
+    dibs_task_end end = {
+        .size = sizeof end, .task = &batch->held[0].task, .verdict = (dibs_verdict)verdict, .delay_ms = 77};
     bool pauses = verdict == DIBS_END_WAIT || verdict == DIBS_END_FAIL;
     assert_int_equal(dibs__task_pause_ms(&end), pauses ? 77 : 0);
   }
+  free(batch);
 }
 
 int main(void) {
