@@ -32,7 +32,7 @@ dibs__tick dibs__tick_now(void);
 int64_t dibs__wall_ms(void); /* for people only: no decision depends on it */
 
 static inline dibs__tick dibs__tick_add_ms(dibs__tick at, int64_t ms) {
-  if (ms < 0 || at.ns > INT64_MAX - ms * DIBS__NS_PER_MS) return DIBS__TICK_NEVER;
+  if (ms < 0 || ms > (INT64_MAX - at.ns) / DIBS__NS_PER_MS) return DIBS__TICK_NEVER;
   return (dibs__tick){at.ns + ms * DIBS__NS_PER_MS};
 }
 static inline bool dibs__tick_before(dibs__tick a, dibs__tick b) {

@@ -22,7 +22,8 @@
 
 enum {
   KEEP_MS = 1000,
-  QUEUED_MAX = 256, /* rows of a worker that are not written; each has up to 4 KiB of output */
+  KEEP_LOST_MS = 200, /* after a loss: mostly the store does not answer, and the caller waits for us */
+  QUEUED_MAX = 256,   /* rows of a worker that are not written; each has up to 4 KiB of output */
   LAST = 50
 };
 
@@ -74,7 +75,8 @@ void dibs__cli_run_keep(const struct run *run, const char *name) {
                               .ended_ms = dibs__tick_left_ms(run->ended, now)};
   describe_end(run, &row);
   if (run->tee != NULL) row.output = dibs__str_of(output, dibs__cli_last_read(&run->tee->tail, output));
-  dibs_status status = dibs__history_put(run->store, &row, dibs__tick_add_ms(now, KEEP_MS), &error);
+  dibs__tick by = dibs__tick_add_ms(now, row.how == DIBS__RUN_LOST ? KEEP_LOST_MS : KEEP_MS);
+  dibs_status status = dibs__history_put(run->store, &row, by, &error);
   if (status == DIBS_OK || status == DIBS_UNSUPPORTED) return;
   dibs__cli_note(run->globals, "this run is not in the history: %s",
                  error.text[0] != '\0' ? error.text : dibs_status_text(status));
