@@ -110,7 +110,7 @@ void dibs__own_keep(struct dibs__held *held, const char *locked, size_t length);
 
 /* The pause after so many failed tries is random, up to this. */
 int64_t dibs__task_fail_most_ms(uint32_t fails);
-/* The pause after a verdict, 0 where it has none; drawn anew in each call where the end does not name one. */
+/* The pause after a verdict; 0: it has none.  If the verdict names no pause, each call draws another one. */
 int64_t dibs__task_pause_ms(const dibs_task_end *end);
 /* The pause of a task that has waited for so long. */
 int64_t dibs__task_relock_ms(int64_t waited_ms);
