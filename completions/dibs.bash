@@ -19,7 +19,7 @@ _dibs() {
   local cur prev word command='' before=0
   cur=${COMP_WORDS[COMP_CWORD]}
   prev=${COMP_WORDS[COMP_CWORD - 1]}
-  local commands='run lock unlock renew ls show break watch record stock once history task dead worker cron relay flag tier stats doctor bench lab help version'
+  local commands='run lock unlock renew ls show break watch record stock once history task dead worker cron relay flag tier stats doctor serve gate bench lab help version'
   local strategies='coalesced atomic pessimistic optimistic named fenced child-first none'
   local states='ready claimed waiting blocked parked done dead cancelled arrived unfinished finished'
   local globals='--store --json --quiet --owner --help'
@@ -39,7 +39,7 @@ _dibs() {
       --claim | --strategy | --table | --if | --percent) ((i++)) ;;
       --prefix | --since | --until | --last | --keep-for | --name) ((i++)) ;;
       --to | --header | --ca | --batch) ((i++)) ;;
-      --store | --owner | --ttl | --wait | --slots | --grace | --at-least | --max | --interval | --count | --rounds | --seconds | --calm | --only | --out | --users | --strategies | --seats | --rows | --processes | --floor | --upset | --html) ((i++)) ;;
+      --store | --owner | --ttl | --wait | --slots | --grace | --at-least | --max | --interval | --count | --rounds | --seconds | --calm | --only | --out | --users | --strategies | --seats | --rows | --processes | --floor | --gate | --upset | --html | --listen | --upstream | --config | --metrics-listen | --access-log | --set | --threads | --connections | --waiters | --body | --idle) ((i++)) ;;
       -*) ;;
       *)
         if [[ -z $command ]]; then command=$word; else ((before++)); fi
@@ -84,7 +84,7 @@ _dibs() {
     stock) options='--claim --partial --strategy --wait --table' ;;
     cron) options='--name --jobs --no-history' ;;
     history) options='--failed --kind --prefix --since --until --last --output --keep-for' ;;
-    task) options='--kind --phase --key --unique --delay --priority --tries --state --older --error --dry-run --rate --count --running --paused --keep --wait' ;;
+    task) options='--kind --phase --key --unique --delay --priority --tries --state --older --error --dry-run --rate --count --running --paused --keep --wait --table --timeout' ;;
     dead) options='--kind --phase --key --older --error --dry-run --rate --count' ;;
     worker) options='--kind --table --phase --jobs --exec --timeout --max --drain --once --max-tasks --verbose --no-history --' ;;
     flag) options='--percent' ;;
@@ -92,8 +92,10 @@ _dibs() {
     stats | doctor) options='--probe' ;;
     once) options='--keep --wait --try --ttl --grace --retry --forget --no-history --' ;;
     relay) options='--to --exec --stdout --header --ca --jobs --timeout --tries --batch --ttl --once' ;;
+    serve) options='--config --access-log --cors --listen --tokens --cert --key --client-ca --new-token --scope --prefix --threads --connections --waiters --body --header --bodies --requests --event-clients --watched-lists --queue --page --session-ids --rate --idle --read --send' ;;
+    gate) options='--upstream --config --listen --require --order --check-lease --metrics-listen --access-log --set --wait --timeout --connect --keep --scope --ca --cert --key --client-ca --body --header --connections --upstream-connections --waiters --idle --read --bodies' ;;
     bench) options='--rounds --seconds --calm --only --floor --upset --smoke --out' ;;
-    lab) options='--users --strategies --seconds --seats --rows --rounds --processes --floor --ttl --html --keep --strict' ;;
+    lab) options='--users --strategies --seconds --seats --rows --rounds --processes --floor --ttl --gate --html --keep --strict' ;;
   esac
   if [[ $cur == -* ]]; then
     mapfile -t COMPREPLY < <(compgen -W "$options $globals" -- "$cur")

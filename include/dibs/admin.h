@@ -32,6 +32,8 @@ typedef struct dibs_lease_info {
   int64_t age_ms;   /* since it was granted, requested or broken; -1: not known, of a waiter far behind in the line of
                        another process */
   const char *from; /* of a break: the owner of the holder that lost the name; "" if the store does not know it */
+  const char
+      *tier; /* that keeps it, for people: its URI without a password; "": the store has no tiers, or is http:// */
 } dibs_lease_info;
 
 /* Return 0 to continue, anything else to stop. */
@@ -100,7 +102,14 @@ DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_break_start(dibs_store *store, const 
 
 /* ---- Metrics --------------------------------------------------------------------------------------------------- */
 
-enum { DIBS_COUNTER = 0, DIBS_GAUGE = 1, DIBS_LATENCY = 2, DIBS_LATENCY_STEPS = 25 };
+enum {
+  DIBS_COUNTER = 0,
+  DIBS_GAUGE = 1,
+  DIBS_LATENCY = 2,
+  DIBS_SIZES = 3,
+  DIBS_LATENCY_STEPS = 25,
+  DIBS_SIZES_STEPS = 12
+};
 
 /* Durations in ns.  steps[i] is how many were less than 2^(10+i): about 1 us, 2 us, ... 17 s. */
 typedef struct dibs_latency {
@@ -109,23 +118,32 @@ typedef struct dibs_latency {
   uint64_t steps[DIBS_LATENCY_STEPS];
 } dibs_latency;
 
+/* How many there were together in something.  steps[i] is how often it was at most 2^i: 1, 2, 4, ... 2048. */
+typedef struct dibs_sizes {
+  uint64_t count, sum, max;
+  uint64_t steps[DIBS_SIZES_STEPS];
+} dibs_sizes;
+
 typedef struct dibs_metric {
   size_t size;
   const char *name;            /* "acquired", "tier_failures": lower case, stable */
   const char *help;            /* a line for people */
   const char *tier;            /* the tier: "redis"; NULL: the whole store */
-  uint32_t kind;               /* DIBS_COUNTER, DIBS_GAUGE, DIBS_LATENCY */
+  uint32_t kind;               /* DIBS_COUNTER, DIBS_GAUGE, DIBS_LATENCY, DIBS_SIZES */
   uint64_t value;              /* of a counter or a gauge */
   const dibs_latency *latency; /* of a latency; else NULL */
+  const char *strategy;        /* of "granted_by": what granted the lease, "redis", "mysql-named"; else NULL */
+  const dibs_sizes *sizes;     /* of sizes; else NULL */
 } dibs_metric;
 
 /* Return 0 to continue, anything else to stop.  The metric and its strings are valid during the call. */
 typedef int (*dibs_metric_fn)(const dibs_metric *metric, void *user);
 
 /* Calls `fn` for each metric of this handle since it was opened: of every store "acquired", "held", "waiting", "lost"
- * and others, and the durations of acquiring and releasing; of a store of several tiers also those of each tier.  With
- * tiers it reads the state from the anchor, for two seconds at most; otherwise it does not block.
- * OK, also if `fn` stopped it; INVALID; NO_MEMORY. */
+ * and others, and the durations of acquiring and releasing; of a store of several tiers also those of each tier.
+ * "granted_by" has a part of "acquired" for each tier and strategy; the tier of a single store has the name of its
+ * scheme.  With tiers it reads the state from the anchor, for two seconds at most; otherwise it does not block. OK,
+ * also if `fn` stopped it; INVALID; NO_MEMORY. */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_metrics(dibs_store *store, dibs_metric_fn fn, void *user, dibs_error *error);
 
 /* ---- What ran ------------------------------------------------------------------------------------------------------
@@ -323,8 +341,8 @@ DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_tier_switch(dibs_store *store, const 
 
 /* Makes the later fences of every name larger than `above`, a fence that you have seen (0: larger than all up to now,
  * and than those that a restored store may have forgotten).  Call it after you have restored an anchor, or a store that
- * is used alone, from a backup.  Leases that are held are lost at their next renewal.  UNSUPPORTED only if the store
- * has no epochs; DENIED if an anchor elsewhere makes its epochs. */
+ * is used alone, from a backup.  Leases that are held are lost at their next renewal.  INVALID also if no fence can be
+ * larger than `above`; UNSUPPORTED only if the store has no epochs; DENIED if an anchor elsewhere makes its epochs. */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_tier_bump(dibs_store *store, dibs_fence above, dibs_error *error);
 
 /* Makes each tier a store of its own again, and deletes their common state; also for a former tier that you open alone.

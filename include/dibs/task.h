@@ -28,7 +28,8 @@
  *   the first took effect, and the row is free after timeout_ms.
  *
  * The rules of dibs.h also apply here: INVALID of every call, and "a failure of the store".  After UNKNOWN these calls
- * repeat the request until their time is over; a repeated request finds the effect of the first.
+ * repeat the request until their time is over; a repeated request finds the effect of the first.  (dibs_tasks_change
+ * differs: see there.)
  */
 #include <dibs.h>
 
@@ -135,8 +136,11 @@ typedef struct dibs_claim_options {
  * dibs_task_free.  Blocks for I/O and for wait_ms.
  * OK (*count is 1 or more); NOT_FOUND (no task is ready); CANCELLED (dibs_close); INVALID (also: the table does not
  * fit); or a failure of the store: UNSUPPORTED (it keeps no tasks, or has no tables of yours; or the table was declared
- * without the columns of tasks), UNKNOWN (tasks may be claimed; they are free again after timeout_ms, as after a
- * failed try). */
+ * without the columns of tasks; or see below), UNKNOWN (tasks may be claimed; they are free again after timeout_ms, as
+ * after a failed try).
+ * With a handle of dibs_inside_... the tasks are claimed when you commit.  If the kind has a limit: PostgreSQL needs a
+ * transaction with READ COMMITTED (with more isolation UNSUPPORTED: it does not show the latest claims of others), and
+ * MariaDB locks the claimed tasks of the kind, so that nobody else can extend or end them until you commit. */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_tasks_claim(dibs_store *store, const char *kind,
                                                        const dibs_claim_options *options, dibs_task **tasks,
                                                        size_t *count, dibs_error *error);
@@ -153,10 +157,11 @@ DIBS_EXPORT void dibs_task_free(dibs_task *task);
 /* From now on the claim lasts timeout_ms (0: as long as it was claimed for; in a table of yours always 0).  Blocks for
  * I/O.
  * OK; STALE (the time of the claim was over and another client has the task, or a person changed it: stop);
- * NOT_FOUND (no such task); INVALID (also: the claim was ended); or a failure of the store: UNKNOWN (repeat it). */
+ * NOT_FOUND (no such task); INVALID (also: the claim was ended); or a failure of the store: UNAVAILABLE (also: another
+ * session has locked the row of this task; repeat it), UNKNOWN (repeat it). */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_task_extend(dibs_task *task, int64_t timeout_ms, dibs_error *error);
 /* The same for several tasks of one store, in one request.  statuses[i] (may be NULL) is the status of tasks[i].
- * OK, if each has a status; INVALID; or a failure of the store. */
+ * OK, if each has a status; INVALID (also: a task is given twice; nothing was sent); or a failure of the store. */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_tasks_extend(dibs_task *const *tasks, size_t count, int64_t timeout_ms,
                                                         dibs_status *statuses, dibs_error *error);
 /* The task is in `phase` from now on, and stays claimed, for as long as it was claimed for.  If this process crashes,
@@ -167,7 +172,11 @@ DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_task_step(dibs_task *task, const char
 
 /* Each of these ends the claim; the task is still yours to free.  They block for I/O, some seconds at most.
  * OK; STALE and NOT_FOUND (as dibs_task_extend: nothing was changed); INVALID (also: the claim was ended before); or a
- * failure of the store: UNKNOWN and UNAVAILABLE (you may repeat the call until the time of the claim is over). */
+ * failure of the store: UNKNOWN and UNAVAILABLE (also: another session has locked the row of this task.  You may repeat
+ * the call until the time of the claim is over).  UNKNOWN after a lost answer may also mean that the store can no
+ * longer tell whether this call ended the claim: finished tasks of the kind are not kept and there is no such task, or
+ * the claim has expired, or the task was claimed again.  Then the claim counts as ended, and a repeated call is
+ * INVALID. */
 
 /* The task is done.  `result` is kept with it, for people; NULL: none. */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_task_done(dibs_task *task, const char *result, dibs_error *error);
@@ -212,8 +221,8 @@ typedef struct dibs_task_end {
 
 /* Ends up to DIBS_TASKS_MAX claims of one store in one request.  `inside` is NULL, or a handle of dibs_inside_... on
  * this store: then your own transaction ends them, together with what else it writes, and the claims count as ended
- * when you commit.  After a rollback you may end them in another way. OK, if each has a status; INVALID; or a failure
- * of the store. */
+ * when you commit.  After a rollback you may end them in another way.
+ * OK, if each has a status; INVALID (also: a task is given twice; nothing was sent); or a failure of the store. */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_task_end_many(dibs_store *inside, dibs_task_end *ends, size_t count,
                                                          dibs_error *error);
 
@@ -263,11 +272,11 @@ typedef struct dibs_worker_counts {
   uint64_t done, next, waits, failed, dead; /* verdicts that the store accepted */
   uint64_t released;                        /* given back without being begun */
   uint64_t refused;                         /* verdicts that the store refused: the claim was over */
-  uint64_t unsent;                          /* verdicts that the store did not answer in time */
-  uint64_t extended, lost;                  /* claims: extended, and refused while they were extended */
-  uint64_t requests;                        /* requests to the store: claims, extensions, ends */
-  uint64_t idle;                            /* claims that found no task */
-  uint64_t held, running;                   /* now: claimed by this worker; begun and not ended */
+  uint64_t unsent;         /* verdicts that the store did not answer in time, or whose effect is unknown */
+  uint64_t extended, lost; /* claims: extended, and refused while they were extended */
+  uint64_t requests;       /* requests to the store: claims, extensions, ends */
+  uint64_t idle;           /* claims that found no task */
+  uint64_t held, running;  /* now: claimed by this worker; begun and not ended */
 } dibs_worker_counts;
 #define DIBS_WORKER_COUNTS_INIT DIBS__INIT(dibs_worker_counts)
 
@@ -314,6 +323,11 @@ typedef struct dibs_task_filter {
   uint32_t states;   /* a bit for each: 1u << DIBS_TASK_DEAD */
   uint32_t reserved; /* zero */
   int64_t older_ms;  /* unchanged for so long */
+  /* The rows of a table of yours are the tasks (doc/tables.md): of those above only phase, states and older_ms, where a
+   * row is READY or CLAIMED. */
+  const dibs_table *table;
+  const char *key;    /* only this row */
+  int64_t timeout_ms; /* how long a claim there lasts; 0: 30 s */
 } dibs_task_filter;
 #define DIBS_TASK_FILTER_INIT DIBS__INIT(dibs_task_filter)
 
@@ -336,6 +350,7 @@ typedef struct dibs_task_info {
   int64_t due_ms;   /* until when it is claimed, waits or is kept; 0: no end, and in other states */
   int64_t began_ms; /* its latest claim; 0: none */
   int64_t at_ms;    /* its latest change */
+  const char *key;  /* of its row in a table of yours; "": in dibs' own */
 } dibs_task_info;
 
 /* Return 0 to continue, anything else to stop. */
@@ -343,8 +358,10 @@ typedef int (*dibs_task_fn)(const dibs_task_info *task, void *user);
 
 enum { DIBS_LIST_PAYLOADS = 1 };
 
-/* Calls `fn` for each task that matches, by number.  `filter` NULL: for all.  Blocks for I/O, page by page.
- * OK, also if `fn` stopped it; INVALID; or a failure of the store. */
+/* Calls `fn` for each task that matches, by number, or by key in a table of yours.  `filter` NULL: for all.  Blocks for
+ * I/O, page by page.
+ * OK, also if `fn` stopped it; INVALID (also: the table does not fit, or has none of what the filter names); or a
+ * failure of the store. */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_tasks_list(dibs_store *store, const dibs_task_filter *filter, uint32_t flags,
                                                       dibs_task_fn fn, void *user, dibs_error *error);
 /* Calls `fn` for each error that is kept of a task, the oldest first, with nr, fence, owner, text and at_ms.
@@ -378,9 +395,14 @@ typedef enum dibs_task_change {
 enum { DIBS_CHANGE_DRY = 1 /* only counts them */ };
 
 /* Changes up to `most` (0: all) tasks that match `filter`, which is not NULL, the smallest numbers first; `changed`
- * (may be NULL) is how many, and `last` (may be NULL) the largest number of them: continue with it as filter->after.
+ * (may be NULL) is how many: fewer than `most` if no more match.  `last` (may be NULL) is the largest number that it
+ * looked at: continue with it as filter->after.  It leaves out tasks that others change at the same moment, and RETRY
+ * finished ones whose unique text an unfinished one has (DRY counts each of several with one text).
  * Blocks for I/O, in steps of some hundred tasks. OK, also if there was none; INVALID; or a failure of the store:
- * UNKNOWN (some may be changed; repeat it). */
+ * UNSUPPORTED (also: rows of a table of yours), UNKNOWN (see below).
+ * After UNKNOWN a step is repeated only if `most` is 0, or with DRY: then `changed` may be too small, because a task
+ * that the lost step changed does not match again.  With a `most` the call ends with UNKNOWN: up to `most` - `changed`
+ * more tasks may be changed, and if you repeat it, it changes the next ones. */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_tasks_change(dibs_store *store, dibs_task_change change,
                                                         const dibs_task_filter *filter, uint32_t flags, uint64_t most,
                                                         uint64_t *changed, uint64_t *last, dibs_error *error);

@@ -193,7 +193,7 @@ static void *thread_main(void *arg) {
   return NULL;
 }
 
-dibs__thread *dibs__thread_start(const char *name, void (*body)(void *), void *arg) {
+DIBS__MODULE_API dibs__thread *dibs__thread_start(const char *name, void (*body)(void *), void *arg) {
   assert(body);
   struct dibs__thread *thread = calloc(1, sizeof *thread);
   if (!thread) return NULL;
@@ -214,7 +214,7 @@ dibs__thread *dibs__thread_start(const char *name, void (*body)(void *), void *a
   return thread;
 }
 
-void dibs__thread_join(dibs__thread *thread) {
+DIBS__MODULE_API void dibs__thread_join(dibs__thread *thread) {
   if (!thread) return;
   int r = pthread_join(thread->thread, NULL);
   assert(r == 0);
@@ -263,7 +263,7 @@ static struct timespec monotonic_at(dibs__tick by) {
   return (struct timespec){.tv_sec = (time_t)(at / NS_PER_S), .tv_nsec = (long)(at % NS_PER_S)};
 }
 
-bool dibs__word_wait(dibs__word *word, uint32_t seen, dibs__tick by, bool across) {
+DIBS__MODULE_API bool dibs__word_wait(dibs__word *word, uint32_t seen, dibs__tick by, bool across) {
   bool never = by.ns == INT64_MAX;
   if (!never && !dibs__tick_before(dibs__tick_now(), by)) return false; /* the kernel would add its timer slack */
   if (atomic_load_explicit(word, memory_order_acquire) == seen) {
@@ -277,7 +277,7 @@ bool dibs__word_wait(dibs__word *word, uint32_t seen, dibs__tick by, bool across
   return never || dibs__tick_before(dibs__tick_now(), by);
 }
 
-void dibs__word_wake(dibs__word *word, uint32_t count, bool across) {
+DIBS__MODULE_API void dibs__word_wake(dibs__word *word, uint32_t count, bool across) {
   int op = FUTEX_WAKE | (across ? 0 : FUTEX_PRIVATE_FLAG);
   int before = errno;
   syscall(SYS_futex, word, op, count > INT_MAX ? INT_MAX : (int)count, NULL, NULL, 0);

@@ -5,6 +5,7 @@
  * Shared by the commands of `dibs`.  Each command has a file; its function gets a parsed call and returns an exit code
  * of cli.h.  Options, commands, help, man pages and completions follow two tables, in options.c and commands.c.
  */
+#include "base/json.h"
 #include "dibs/admin.h"
 #include "dibs/task.h"
 #include "store/run.h"
@@ -216,7 +217,9 @@ int dibs__cli_stats(struct cli_call *call);
 int dibs__cli_history(struct cli_call *call);
 int dibs__cli_cron(struct cli_call *call);
 int dibs__cli_doctor(struct cli_call *call);
-int dibs__cli_start_lab(struct cli_call *call); /* lab and bench: becomes dibs-lab */
+int dibs__cli_start_lab(struct cli_call *call);   /* lab and bench: becomes dibs-lab */
+int dibs__cli_start_serve(struct cli_call *call); /* becomes dibs-serve */
+int dibs__cli_start_gate(struct cli_call *call);  /* becomes dibs-gate */
 int dibs__cli_help(struct cli_call *call);
 int dibs__cli_version(struct cli_call *call);
 
@@ -235,6 +238,9 @@ int dibs__cli_fail_status(const struct cli_globals *globals, dibs_status status,
 int dibs__cli_exit_of(dibs_status status);
 /* A note, not a failure: `dibs: ...`; not with --quiet or --json. */
 void dibs__cli_note(const struct cli_globals *globals, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* For a daemon: the globals of the notes that dibs__cli_daemon_note writes from then on. */
+void dibs__cli_daemon_notes(const struct cli_globals *globals);
+void dibs__cli_daemon_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* How long an error waits for a reader that has stopped reading; a note is dropped sooner. */
 enum { CLI_ERROR_MS = 2000, CLI_NOTE_MS = 50 };
 /* A line, a few, or a JSON object, written at once. */
@@ -311,25 +317,6 @@ void dibs__cli_outer_list(char held[CLI_HELD_MAX]);
 
 /* ---- Output (output.c, table.c) ---- */
 
-/* Writes JSON, with commas.  Members of an object have a key, elements of an array NULL. */
-struct cli_json {
-  FILE *out;
-  bool comma;
-  int depth;
-};
-void dibs__cli_json_open(struct cli_json *json, const char *key, char bracket);
-void dibs__cli_json_close(struct cli_json *json, char bracket);
-void dibs__cli_json_text(struct cli_json *json, const char *key, const char *text); /* NULL: null */
-/* The same with a length: a NUL byte becomes \u0000, bytes that are not UTF-8 become \ufffd. */
-void dibs__cli_json_bytes(struct cli_json *json, const char *key, const char *text, size_t length);
-void dibs__cli_json_base64(struct cli_json *json, const char *key, const char *bytes, size_t length);
-void dibs__cli_json_int(struct cli_json *json, const char *key, int64_t number);
-void dibs__cli_json_uint(struct cli_json *json, const char *key, uint64_t number);
-/* null unless it is known, because 0 would be a value. */
-void dibs__cli_json_known(struct cli_json *json, const char *key, int64_t number, bool known);
-void dibs__cli_json_real(struct cli_json *json, const char *key, double number);
-void dibs__cli_json_bool(struct cli_json *json, const char *key, bool yes);
-
 /* Reads one code point; invalid bytes are U+FFFD, one each.  Returns how many bytes it took, at least 1. */
 size_t dibs__cli_utf8(const char *text, size_t length, uint32_t *point);
 /* Columns on a terminal; control characters count as one. */
@@ -338,6 +325,10 @@ size_t dibs__cli_width(const char *text);
 void dibs__cli_put(FILE *out, const char *text, size_t width);
 /* Columns of the terminal that `fd` is; 0: none. */
 size_t dibs__cli_columns(int fd);
+/* Whether someone sees the progress of long work: on a terminal, and not with --quiet. */
+bool dibs__cli_shows_progress(const struct cli_globals *globals);
+/* Draws the one line of progress again, on stderr; NULL removes it. */
+void dibs__cli_progress(const char *text);
 
 enum { CLI_CELLS_MAX = 12 };
 struct cli_table;
@@ -374,8 +365,8 @@ const char *dibs__cli_mode_name(dibs_mode mode);
   X(STORE, 123, "UNAVAILABLE DENIED CORRUPT TOO_NEW", "the store is unusable: down, not permitted, damaged, newer")    \
   X(UNKNOWN, 124, "UNKNOWN", "the outcome is not known; repeating the call is safe")                                   \
   X(USAGE, 125, "INVALID UNSUPPORTED", "the command line is wrong, or the store does not support it")                  \
-  X(NOEXEC, 126, "", "run, once: cannot execute the command (lab, bench: dibs-lab)")                                   \
-  X(NOCMD, 127, "", "run, once: the command (lab, bench: dibs-lab) was not found")                                     \
+  X(NOEXEC, 126, "", "run, once: cannot execute the command (lab, bench, serve, gate: the program)")                   \
+  X(NOCMD, 127, "", "run, once: the command (lab, bench, serve, gate: the program) was not found")                     \
   X(SIGNAL, 128, "", "128+N: signal N ended the command, or dibs while it waited")
 
 enum cli_exit {
@@ -457,16 +448,14 @@ bool dibs__cli_tiers_confirmed(const struct cli_tiers *tiers);
 /* A summary in one or two sentences, and the table. */
 void dibs__cli_tiers_table(const struct cli_tiers *tiers, size_t columns, FILE *out);
 /* As the members of an object. */
-void dibs__cli_tiers_json(const struct cli_tiers *tiers, struct cli_json *json);
-const char *dibs__cli_tiers_count_name(size_t nth);
-const char *dibs__cli_strictness_name(dibs_strictness strictness);
+void dibs__cli_tiers_json(const struct cli_tiers *tiers, struct dibs__json *json);
 
 /* The parts of doctor.c share this. */
 
 /* One finding: printed at once, or added to the JSON. */
 struct doctor {
   const struct cli_globals *globals;
-  struct cli_json json;
+  struct dibs__json json;
   bool trouble;
 };
 

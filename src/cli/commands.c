@@ -120,9 +120,9 @@ const struct cli_command dibs__cli_commands[] = {
      "At most 1 MiB of output is kept; the rest only passes through, and dibs prints\n"
      "how much a repetition lacks.\n",
      "dibs once deploy-v42 --keep 720h -- ./deploy.sh v42"},
-    {"cron", "FILE | ls FILE | run JOB FILE", "fire the jobs of a crontab once in the fleet",
+    {"cron", "[FILE | ls [FILE] | run JOB [FILE]]", "fire the jobs of a crontab once in the fleet",
      CLI_TAKES(name) | CLI_TAKES(jobs) | CLI_TAKES(no_history),
-     MAY_ALWAYS | CLI_MAY(ABSENT) | CLI_MAY(BUSY) | CLI_MAY(UNKNOWN) | CLI_MAY(SIGNAL), 1, 3, false, false,
+     MAY_ALWAYS | CLI_MAY(ABSENT) | CLI_MAY(BUSY) | CLI_MAY(UNKNOWN) | CLI_MAY(SIGNAL), 0, 3, false, false,
      dibs__cli_cron,
      "FILE          runs as a node: fires the jobs when they are due, and runs them.\n"
      "              Start it on any number of machines with the same file and store:\n"
@@ -130,6 +130,8 @@ const struct cli_command dibs__cli_commands[] = {
      "ls FILE       prints the next and the last run of each job, and how many\n"
      "              firings were missed or skipped\n"
      "run JOB FILE  fires a job by hand, for the nodes to run\n"
+     "--name NAME without a FILE is the crontab that the store has under this name:\n"
+     "              dibs serve stores it (PUT /v1/cron/NAME/table)\n"
      "The time is the store's.  A node reads the file again when it changes, reports\n"
      "bad lines, and continues with the others.  TERM waits for the commands that\n"
      "run; a second one ends them.  Before the command dibs reads settings:\n"
@@ -151,7 +153,8 @@ const struct cli_command dibs__cli_commands[] = {
      "dibs history nightly --since 7d"},
     {"task", "add|ls|show|retry|cancel|purge|counts|kind [KIND|NR...] [PAYLOAD]", "add, list and change tasks",
      TAKES_FILTER | CLI_TAKES(unique) | CLI_TAKES(delay) | CLI_TAKES(priority) | CLI_TAKES(tries) | CLI_TAKES(state) |
-         CLI_TAKES(running) | CLI_TAKES(paused) | CLI_TAKES(keep) | CLI_TAKES(wait),
+         CLI_TAKES(running) | CLI_TAKES(paused) | CLI_TAKES(keep) | CLI_TAKES(wait) | CLI_TAKES(table) |
+         CLI_TAKES(timeout),
      MAY_ALWAYS | CLI_MAY(ABSENT) | CLI_MAY(UNKNOWN), 1, CLI_POS_MAX, false, false, dibs__cli_task,
      "add KIND [PAYLOAD]  adds a task and prints its number; - is standard input,\n"
      "                    @FILE the bytes of a file.  With --unique, the number of\n"
@@ -163,6 +166,7 @@ const struct cli_command dibs__cli_commands[] = {
      "purge               deletes finished and parked tasks, with their errors\n"
      "counts [KIND]       prints how many tasks of each kind are in each state\n"
      "kind KIND           prints the settings of a kind, or sets them\n"
+     "With --table ls and show print the rows of a table of yours, show by their key.\n"
      "ls, retry, cancel and purge take numbers, or --kind, --phase, --key, --state,\n"
      "--older, --error: the tasks that match all of these.\n"
      "States: ready, claimed, waiting, blocked, parked, done, dead, cancelled;\n"
@@ -174,11 +178,11 @@ const struct cli_command dibs__cli_commands[] = {
      "is dead when it has failed as often as it may; with a key it is parked, and the\n"
      "later tasks of this key wait.\n",
      "dibs dead requeue --kind mail --error 'connection refused' --rate 50"},
-    {"worker", "--kind KIND [-- CMD [ARG...]]", "run a command for each task of a kind",
+    {"worker", "--kind KIND --exec CMD | -- CMD [ARG...]", "run a command for each task of a kind",
      CLI_TAKES(kind) | CLI_TAKES(table) | CLI_TAKES(phase) | CLI_TAKES(jobs) | CLI_TAKES(exec) | CLI_TAKES(timeout) |
          CLI_TAKES(max) | CLI_TAKES(drain) | CLI_TAKES(once) | CLI_TAKES(max_tasks) | CLI_TAKES(verbose) |
          CLI_TAKES(no_history),
-     MAY_ALWAYS, 0, 0, true, false, dibs__cli_worker,
+     MAY_ALWAYS | CLI_MAY(SIGNAL), 0, 0, true, false, dibs__cli_worker,
      "The command gets the payload on standard input, and DIBS_TASK, DIBS_KIND,\n"
      "DIBS_PHASE, DIBS_KEY, DIBS_FENCE, DIBS_ATTEMPT and DIBS_STORE.  Its exit status is\n"
      "the verdict:\n"
@@ -201,7 +205,7 @@ const struct cli_command dibs__cli_commands[] = {
     {"relay", "KIND", "deliver the messages of an outbox",
      CLI_TAKES(to) | CLI_TAKES(exec) | CLI_TAKES(lines) | CLI_TAKES(header) | CLI_TAKES(ca) | CLI_TAKES(jobs) |
          CLI_TAKES(batch) | CLI_TAKES(tries) | CLI_TAKES(timeout) | CLI_TAKES(ttl) | CLI_TAKES(once),
-     MAY_ALWAYS, 1, 1, false, false, dibs__cli_relay,
+     MAY_ALWAYS | CLI_MAY(SIGNAL), 1, 1, false, false, dibs__cli_relay,
      "A message is a task of the kind KIND, which a program added in a transaction of\n"
      "its own.  Delivers each at least once; those with the same key in their order.\n"
      "--to URL   by HTTP, with the headers Idempotency-Key, Dibs-Task, Dibs-Fence and\n"
@@ -254,6 +258,16 @@ const struct cli_command dibs__cli_commands[] = {
      "reads.  With --probe it also acquires, renews and releases a lease of a separate\n"
      "name.\n",
      "dibs doctor --store sqlite:///var/lib/app/dibs.db"},
+    {"serve", "[OPTION...]", "serve the store over HTTP", 0, MAY_ALWAYS | CLI_MAY(NOEXEC) | CLI_MAY(NOCMD), 0, 0, false,
+     true, dibs__cli_start_serve,
+     "Starts the program dibs-serve of the package dibs-serve.  For its own options see\n"
+     "dibs serve --help.\n",
+     "dibs serve --listen 127.0.0.1:7380"},
+    {"gate", "--upstream URL [OPTION...]", "refuse stale fences in front of a service that does not check them", 0,
+     MAY_ALWAYS | CLI_MAY(NOEXEC) | CLI_MAY(NOCMD), 0, 0, false, true, dibs__cli_start_gate,
+     "Starts the program dibs-gate of the package dibs-gate.  For its own options see\n"
+     "dibs gate --help.\n",
+     "dibs gate --upstream http://127.0.0.1:8080"},
     {"bench", "lease|task [OPTION...]", "measure what leases and tasks cost on this machine", 0,
      MAY_ALWAYS | CLI_MAY(NOEXEC) | CLI_MAY(NOCMD), 0, 0, false, true, dibs__cli_start_lab,
      "Starts the program dibs-lab of the package dibs-lab.  For its own options see\n"

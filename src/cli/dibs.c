@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The program dibs, and how it becomes dibs-lab. */
+/* The program dibs, and how it becomes dibs-lab, dibs-serve or dibs-gate. */
 #include "cli/cli.h"
 
 #include <errno.h>
@@ -8,29 +8,29 @@
 #include <string.h>
 #include <unistd.h>
 
-static int cannot_start(const struct cli_call *call, const char *program, int error) {
+/* The package has the program's name. */
+static int cannot_start(const struct cli_call *call, const char *name, const char *program, int error) {
   const struct cli_globals *g = &call->v.globals;
   if (error == ENOENT)
     return dibs__cli_fail(g, CLI_NOCMD, "",
-                          "dibs %s needs the program dibs-lab, which is neither beside dibs nor in PATH: install the "
-                          "package dibs-lab",
-                          call->command->name);
+                          "dibs %s needs the program %s, which is neither beside dibs nor in PATH: install the "
+                          "package %s",
+                          call->command->name, name, name);
   return dibs__cli_fail(g, error == ENOMEM ? CLI_FAILED : CLI_NOEXEC, "", "cannot start %s: %s", program,
                         strerror(error));
 }
 
-/* The experiments and the benchmark are a separate program with the same arguments, because most users of dibs never
- * need them. */
-int dibs__cli_start_lab(struct cli_call *call) {
+/* Becomes the program of this name, with the same arguments. */
+static int become(struct cli_call *call, char *name) {
   const struct cli_globals *g = &call->v.globals;
-  char path[PATH_MAX], name[] = "dibs-lab", json[] = "--json", quiet[] = "--quiet", dashes[] = "--";
+  char path[PATH_MAX], json[] = "--json", quiet[] = "--quiet", dashes[] = "--";
   char *store = NULL, *owner = NULL;
   const char *program = dibs__cli_find_program(name, path, sizeof path);
   char **argv = calloc((size_t)call->nrest + 7, sizeof *argv);
   int error = ENOMEM, n = 0;
   if (argv == NULL) goto out;
   argv[n++] = name;
-  argv[n++] = call->rest[0]; /* lab or bench */
+  argv[n++] = call->rest[0]; /* the command */
   if (g->store_given) {
     if (asprintf(&store, "--store=%s", g->store) < 0) goto out;
     argv[n++] = store;
@@ -49,7 +49,24 @@ out:
   free(store);
   free(owner);
   free(argv);
-  return cannot_start(call, program, error);
+  return cannot_start(call, name, program, error);
+}
+
+/* Most users of dibs never need the experiments and the benchmark. */
+int dibs__cli_start_lab(struct cli_call *call) {
+  char name[] = "dibs-lab";
+  return become(call, name);
+}
+
+/* Nor the daemon, which needs more libraries. */
+int dibs__cli_start_serve(struct cli_call *call) {
+  char name[] = "dibs-serve";
+  return become(call, name);
+}
+
+int dibs__cli_start_gate(struct cli_call *call) {
+  char name[] = "dibs-gate";
+  return become(call, name);
 }
 
 /* `eval` of nothing succeeds: what `dibs lock` prints must fail. */

@@ -6,6 +6,7 @@
  */
 #include "base/port.h"
 #include "cli/cli.h"
+#include "info/info.h"
 #include "store/locate.h"
 #include "store/uri.h"
 
@@ -281,7 +282,7 @@ static void doctor_tiers(struct doctor *d, dibs_store *store) {
                   "%u%% of the epochs are left", tiers.info.epochs_left_percent);
     doctor_report(d, "clients", troubled ? "see dibs tier status" : NULL,
                   "%u clients, %zu of them in trouble with a tier; strictness %s", tiers.info.clients, troubled,
-                  dibs__cli_strictness_name(tiers.info.strictness));
+                  dibs__info_strictness(tiers.info.strictness));
   }
   dibs__cli_tiers_free(&tiers);
 }
@@ -304,12 +305,12 @@ static void doctor_report(struct doctor *d, const char *check, const char *next,
   va_end(args);
   d->trouble = d->trouble || next != NULL;
   if (d->globals->json) {
-    dibs__cli_json_open(&d->json, NULL, '{');
-    dibs__cli_json_text(&d->json, "check", check);
-    dibs__cli_json_bool(&d->json, "fine", next == NULL);
-    dibs__cli_json_text(&d->json, "found", text);
-    dibs__cli_json_text(&d->json, "next", next);
-    dibs__cli_json_close(&d->json, '}');
+    dibs__json_open(&d->json, NULL, '{');
+    dibs__json_text(&d->json, "check", check);
+    dibs__json_bool(&d->json, "fine", next == NULL);
+    dibs__json_text(&d->json, "found", text);
+    dibs__json_text(&d->json, "next", next);
+    dibs__json_close(&d->json, '}');
     return;
   }
   printf("%s  %-8s ", next == NULL ? "fine   " : "TROUBLE", check);
@@ -464,9 +465,9 @@ int dibs__cli_doctor(struct cli_call *call) {
   const struct cli_globals *g = &call->v.globals;
   struct doctor d = {.globals = g, .json = {.out = stdout}};
   if (g->json) {
-    dibs__cli_json_open(&d.json, NULL, '{');
-    dibs__cli_json_text(&d.json, "version", dibs_version());
-    dibs__cli_json_open(&d.json, "checks", '[');
+    dibs__json_open(&d.json, NULL, '{');
+    dibs__json_text(&d.json, "version", dibs_version());
+    dibs__json_open(&d.json, "checks", '[');
   } else {
     doctor_report(&d, "dibs", NULL, "version %s", dibs_version());
   }
@@ -475,9 +476,9 @@ int dibs__cli_doctor(struct cli_call *call) {
   doctor_members(&d);
   check_store(&d, call->v.probe);
   if (g->json) {
-    dibs__cli_json_close(&d.json, ']');
-    dibs__cli_json_bool(&d.json, "fine", !d.trouble);
-    dibs__cli_json_close(&d.json, '}');
+    dibs__json_close(&d.json, ']');
+    dibs__json_bool(&d.json, "fine", !d.trouble);
+    dibs__json_close(&d.json, '}');
   }
   int code = dibs__cli_flush(g);
   if (code != CLI_DONE || !d.trouble) return code;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* `dibs stats`: the counts of all clients, the state of the tiers, and the cost of a lease. */
 #include "cli/cli.h"
+#include "info/info.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -10,7 +11,7 @@ enum { ROUNDS = 20 };
 
 struct stats {
   const struct cli_globals *globals;
-  struct cli_json json;
+  struct dibs__json json;
   size_t held, waiting;
 };
 
@@ -41,13 +42,13 @@ static int tell_latency(const dibs_metric *metric, void *user) {
            (double)l->p99 / 1e6, (double)l->max / 1e6, l->count);
     return 0;
   }
-  dibs__cli_json_open(&s->json, metric->name, '{');
-  dibs__cli_json_uint(&s->json, "count", l->count);
-  dibs__cli_json_uint(&s->json, "p50_ns", l->p50);
-  dibs__cli_json_uint(&s->json, "p90_ns", l->p90);
-  dibs__cli_json_uint(&s->json, "p99_ns", l->p99);
-  dibs__cli_json_uint(&s->json, "max_ns", l->max);
-  dibs__cli_json_close(&s->json, '}');
+  dibs__json_open(&s->json, metric->name, '{');
+  dibs__json_uint(&s->json, "count", l->count);
+  dibs__json_uint(&s->json, "p50_ns", l->p50);
+  dibs__json_uint(&s->json, "p90_ns", l->p90);
+  dibs__json_uint(&s->json, "p99_ns", l->p99);
+  dibs__json_uint(&s->json, "max_ns", l->max);
+  dibs__json_close(&s->json, '}');
   return 0;
 }
 
@@ -70,17 +71,17 @@ static void print_tiers(struct stats *s, const struct cli_tiers *tiers) {
   dibs__cli_tiers_table(tiers, dibs__cli_columns(STDOUT_FILENO), stdout);
   printf("\nclients %u, counts since each one started\n", tiers->info.clients);
   for (size_t i = 0; i < DIBS_TIERS_COUNTED; i++)
-    printf("%-14s %12" PRIu64 "\n", dibs__cli_tiers_count_name(i), tiers->info.all[i]);
+    printf("%-14s %12" PRIu64 "\n", dibs__info_count_name(i), tiers->info.all[i]);
   putchar('\n');
 }
 
 static dibs_status print_lease(struct stats *s, dibs_store *store, dibs_error *error) {
   if (s->globals->json)
-    dibs__cli_json_open(&s->json, "lease", '{');
+    dibs__json_open(&s->json, "lease", '{');
   else
     printf("a lease, from this machine\n");
   dibs_status status = dibs_metrics(store, tell_latency, s, error);
-  if (s->globals->json) dibs__cli_json_close(&s->json, '}');
+  if (s->globals->json) dibs__json_close(&s->json, '}');
   return status;
 }
 
@@ -88,16 +89,16 @@ static int print_stats(struct stats *s, dibs_store *store, const struct cli_tier
   dibs_error error = {0};
   bool json = s->globals->json;
   if (json) {
-    dibs__cli_json_open(&s->json, NULL, '{');
-    dibs__cli_json_text(&s->json, "store", dibs_store_uri(store));
-    dibs__cli_json_uint(&s->json, "held", s->held);
-    dibs__cli_json_uint(&s->json, "waiting", s->waiting);
+    dibs__json_open(&s->json, NULL, '{');
+    dibs__json_text(&s->json, "store", dibs_store_uri(store));
+    dibs__json_uint(&s->json, "held", s->held);
+    dibs__json_uint(&s->json, "waiting", s->waiting);
   } else {
     printf("%s\n%zu held, %zu waiting\n\n", dibs_store_uri(store), s->held, s->waiting);
   }
   if (tiers->count > 0) print_tiers(s, tiers);
   dibs_status status = probed ? print_lease(s, store, &error) : DIBS_OK;
-  if (json) dibs__cli_json_close(&s->json, '}');
+  if (json) dibs__json_close(&s->json, '}');
   if (status != DIBS_OK) return dibs__cli_fail_status(s->globals, status, &error, "stats");
   return dibs__cli_flush(s->globals);
 }
@@ -127,7 +128,7 @@ int dibs__cli_stats(struct cli_call *call) {
 
 struct flags {
   const struct cli_globals *globals;
-  struct cli_json json;
+  struct dibs__json json;
   struct cli_table *table;
 };
 
@@ -138,16 +139,16 @@ static void value_text(uint32_t percent, char *to, size_t size) {
     snprintf(to, size, "%" PRIu32 "%%", percent);
 }
 
-static void flag_json(struct cli_json *j, const char *key, const char *name, uint32_t percent) {
-  dibs__cli_json_open(j, key, '{');
-  dibs__cli_json_text(j, "name", name);
-  dibs__cli_json_uint(j, "percent", percent);
-  dibs__cli_json_close(j, '}');
+static void flag_json(struct dibs__json *j, const char *key, const char *name, uint32_t percent) {
+  dibs__json_open(j, key, '{');
+  dibs__json_text(j, "name", name);
+  dibs__json_uint(j, "percent", percent);
+  dibs__json_close(j, '}');
 }
 
 /* Opened with the first flag, so that an error prints no list. */
 static void list_open(struct flags *f) {
-  if (f->json.depth == 0) dibs__cli_json_open(&f->json, NULL, '[');
+  if (f->json.depth == 0) dibs__json_open(&f->json, NULL, '[');
 }
 
 static int list_one(const char *name, uint32_t percent, void *user) {
@@ -172,7 +173,7 @@ static int list_flags(const struct cli_globals *g, dibs_store *store) {
   if (status == DIBS_OK && f.table != NULL) dibs__cli_table_print(f.table, dibs__cli_columns(STDOUT_FILENO), stdout);
   if (status == DIBS_OK && g->json) {
     list_open(&f);
-    dibs__cli_json_close(&f.json, ']');
+    dibs__json_close(&f.json, ']');
   }
   dibs__cli_table_free(f.table);
   if (status != DIBS_OK) return dibs__cli_fail_status(g, status, &error, "flag ls");
@@ -184,7 +185,7 @@ static int get_flag(const struct cli_globals *g, dibs_store *store, const char *
   uint32_t percent = 0;
   dibs_status status = dibs_flag_get(store, name, &percent, &error);
   if (status != DIBS_OK) return dibs__cli_fail_status(g, status, &error, name);
-  struct cli_json j = {.out = stdout};
+  struct dibs__json j = {.out = stdout};
   if (g->json)
     flag_json(&j, NULL, name, percent);
   else
@@ -222,7 +223,7 @@ static int set_flag(const struct cli_globals *g, dibs_store *store, const char *
   dibs_error error = {0};
   dibs_status status = dibs_flag_set(store, name, percent, &error);
   if (status != DIBS_OK) return dibs__cli_fail_status(g, status, &error, name);
-  struct cli_json j = {.out = stdout};
+  struct dibs__json j = {.out = stdout};
   if (g->json) flag_json(&j, NULL, name, percent);
   return dibs__cli_flush(g);
 }

@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "cli/cli.h"
 #include "cli/run.h"
+#include "info/info.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -34,7 +35,7 @@ bool dibs__cli_history_is_off(const struct cli_values *values) {
   return values->no_history || (word != NULL && strcmp(word, "off") == 0);
 }
 
-static void describe_end(const struct run *run, struct dibs__run_row *row) {
+void dibs__cli_history_describe(const struct run *run, struct dibs__run_row *row) {
   int status = run->status;
   row->code = WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status);
   if (run->start_error != 0) {
@@ -73,7 +74,7 @@ void dibs__cli_run_keep(const struct run *run, const char *name) {
                               .fence = {dibs_lease_fence(run->lease).value},
                               .began_ms = dibs__tick_left_ms(run->began, now),
                               .ended_ms = dibs__tick_left_ms(run->ended, now)};
-  describe_end(run, &row);
+  dibs__cli_history_describe(run, &row);
   if (run->tee != NULL) row.output = dibs__str_of(output, dibs__cli_last_read(&run->tee->tail, output));
   dibs__tick by = dibs__tick_add_ms(now, row.how == DIBS__RUN_LOST ? KEEP_LOST_MS : KEEP_MS);
   dibs_status status = dibs__history_put(run->store, &row, by, &error);
@@ -208,7 +209,7 @@ void dibs__cli_history_add(struct history_writer *w, const struct run *run, cons
                                          .command = w->command,
                                          .fence = {task->fence},
                                          .nr = task->nr};
-    describe_end(run, &queued->row);
+    dibs__cli_history_describe(run, &queued->row);
     if (queued->row.how == DIBS__RUN_FAILED && !task->failed) queued->row.how = DIBS__RUN_DONE;
     queued->row.output = dibs__str_of(queued->output, dibs__cli_last_read(&run->tail->tail, queued->output));
     if (push_row(w, queued)) return;
@@ -285,7 +286,7 @@ static void write_end(char *to, size_t size, const dibs_run_info *run) {
 
 struct printing {
   struct cli_table *table; /* NULL: as JSON, or with the output */
-  struct cli_json json;
+  struct dibs__json json;
   size_t count;
   bool full; /* out of memory */
 };
@@ -313,13 +314,13 @@ static int add_row(const dibs_run_info *run, void *user) {
   return p->full;
 }
 
-/* Each line of the output after two blanks. */
+/* Each line of the output after two blanks.  A zero byte is shown as other control characters are. */
 static void print_output(const char *output, size_t length) {
   for (const char *at = output, *end = output + length; at < end;) {
     const char *newline = memchr(at, '\n', (size_t)(end - at));
     size_t len = (size_t)((newline != NULL ? newline : end) - at);
     char line[DIBS__RUN_OUTPUT_MAX + 1];
-    memcpy(line, at, len);
+    for (size_t i = 0; i < len; i++) line[i] = at[i] != '\0' ? at[i] : '?';
     line[len] = '\0';
     fputs("  ", stdout);
     dibs__cli_put(stdout, line, 0);
@@ -332,7 +333,12 @@ static int print_run(const dibs_run_info *run, void *user) {
   struct printing *p = user;
   struct cells c;
   write_cells(&c, run);
-  printf("%s  %s  %s  %s  %s  %s  fence %s\n", c.when, run->name, run->kind, c.how, c.took, run->host, c.fence);
+  const char *const words[] = {c.when, run->name, run->kind, c.how, c.took, run->host};
+  for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+    dibs__cli_put(stdout, words[i], 0);
+    fputs("  ", stdout);
+  }
+  printf("fence %s\n", c.fence);
   fputs("  $ ", stdout);
   dibs__cli_put(stdout, run->command, 0);
   fputc('\n', stdout);
@@ -343,26 +349,27 @@ static int print_run(const dibs_run_info *run, void *user) {
 
 static int json_run(const dibs_run_info *run, void *user) {
   struct printing *p = user;
-  struct cli_json *j = &p->json;
-  dibs__cli_json_open(j, NULL, '{');
-  dibs__cli_json_text(j, "name", run->name);
-  dibs__cli_json_text(j, "kind", run->kind);
-  dibs__cli_json_text(j, "how", dibs__history_end_name(run->how));
-  dibs__cli_json_int(j, "code", run->code);
-  dibs__cli_json_int(j, "began_ms", run->began_ms);
-  dibs__cli_json_int(j, "ended_ms", run->ended_ms);
-  dibs__cli_json_int(j, "took_ms", run->ended_ms - run->began_ms);
-  dibs__cli_json_text(j, "host", run->host);
-  dibs__cli_json_known(j, "fence", (int64_t)run->fence.value, run->fence.value != 0);
-  dibs__cli_json_known(j, "task", (int64_t)run->task, run->task != 0);
-  dibs__cli_json_text(j, "command", run->command);
-  dibs__cli_json_bytes(j, "output", run->output, run->output_length);
-  dibs__cli_json_close(j, '}');
+  dibs__json_open(&p->json, NULL, '{');
+  dibs__info_run(&p->json, run);
+  dibs__json_close(&p->json, '}');
   p->count++;
   return 0;
 }
 
 /* ---- dibs history ---- */
+
+static bool narrows(const struct cli_values *v) {
+  return v->failed || v->kind != NULL || v->prefix != NULL || v->since != NULL || v->until != NULL;
+}
+
+/* A misspelt name looks like a job that never ran. */
+static void note_none(const struct cli_call *call, const char *name) {
+  const struct cli_globals *g = &call->v.globals;
+  if (narrows(&call->v))
+    dibs__cli_note(g, "no run of '%s' matches; dibs history '%s' lists all that are kept", name, name);
+  else
+    dibs__cli_note(g, "no runs of '%s' are kept; dibs history lists those of all names", name);
+}
 
 static int list_runs(const struct cli_call *call, dibs_store *store, const dibs_runs_options *options) {
   static const char *const heads[] = {"=WHEN", "NAME", "-KIND", "=HOW", ">=TOOK", "*--WHERE", ">--FENCE", NULL};
@@ -373,13 +380,14 @@ static int list_runs(const struct cli_call *call, dibs_store *store, const dibs_
   bool off = false;
   if (fn == add_row && (p.table = dibs__cli_table_new(heads)) == NULL)
     return dibs__cli_fail(g, CLI_FAILED, "NO_MEMORY", "out of memory");
-  if (g->json) dibs__cli_json_open(&p.json, NULL, '[');
+  if (g->json) dibs__json_open(&p.json, NULL, '[');
   dibs_status status = dibs__history_list(store, options, fn, &p, &off, &error);
-  if (g->json && status == DIBS_OK) dibs__cli_json_close(&p.json, ']');
+  if (g->json && status == DIBS_OK) dibs__json_close(&p.json, ']');
   if (p.table != NULL && p.count > 0) dibs__cli_table_print(p.table, dibs__cli_columns(STDOUT_FILENO), stdout);
   dibs__cli_table_free(p.table);
   if (status != DIBS_OK) return dibs__cli_fail_status(g, status, &error, "cannot read the history");
   if (p.full) return dibs__cli_fail(g, CLI_FAILED, "NO_MEMORY", "out of memory; the list is incomplete");
+  if (!off && p.count == 0 && options->name != NULL) note_none(call, options->name);
   if (off) dibs__cli_note(g, "the store keeps no runs since its history was switched off; see --keep-for");
   return dibs__cli_flush(g);
 }
@@ -394,12 +402,17 @@ static int set_keep(const struct cli_call *call, dibs_store *store) {
   if (!off && (!dibs__duration_read(text, &keep_ms, wrong, sizeof wrong) || keep_ms <= 0))
     return dibs__cli_fail(g, CLI_USAGE, "INVALID", "--keep-for: '%.40s' is neither a duration like 30d nor off", text);
   dibs_status status = dibs_runs_keep(store, keep_ms, &error);
-  return status == DIBS_OK ? CLI_DONE : dibs__cli_fail_status(g, status, &error, "cannot set the history");
+  if (status != DIBS_OK) return dibs__cli_fail_status(g, status, &error, "cannot set the history");
+  if (!g->json) return CLI_DONE;
+  struct dibs__json j = {.out = stdout};
+  dibs__json_open(&j, NULL, '{');
+  dibs__json_int(&j, "keep_for_ms", keep_ms);
+  dibs__json_close(&j, '}');
+  return dibs__cli_flush(g);
 }
 
 static bool lists(const struct cli_values *v) {
-  return v->failed || v->output || v->kind != NULL || v->prefix != NULL || v->since != NULL || v->until != NULL ||
-         v->last != CLI_UNSET;
+  return narrows(v) || v->output || v->last != CLI_UNSET;
 }
 
 int dibs__cli_history(struct cli_call *call) {

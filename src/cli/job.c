@@ -8,7 +8,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,31 +16,14 @@ enum { PHASE_FILE_MAX = 65536, JOB_NAME_MAX = 100 };
 
 struct job {
   struct run run; /* first */
-  struct crew *crew;
+  struct job_pool *pool;
   dibs_task *task;
   struct tail_pipe tail;
-  size_t place;
+  size_t slot;
   char phase_file[96];
 };
 
 /* ---- What the command gets ---- */
-
-/* A file in memory: it is read like a file, and nobody has to feed a pipe. */
-static int payload_file(const dibs_task *task) {
-  int fd = memfd_create("payload", MFD_CLOEXEC);
-  for (size_t at = 0; fd >= 0 && at < task->length;) {
-    ssize_t sent = write(fd, task->payload + at, task->length - at);
-    if (sent < 0 && errno == EINTR) continue;
-    if (sent > 0) {
-      at += (size_t)sent;
-      continue;
-    }
-    close(fd);
-    return -1;
-  }
-  if (fd >= 0) lseek(fd, 0, SEEK_SET);
-  return fd;
-}
 
 /* The variables of a lease that dibs itself may run under are removed: DIBS_FENCE is that of the claim. */
 static size_t job_environment(const struct job *job, char to[MINDER_TEXT_MAX]) {
@@ -49,7 +32,7 @@ static size_t job_environment(const struct job *job, char to[MINDER_TEXT_MAX]) {
   char number[32];
   size_t length = 0;
   for (size_t i = 0; i < sizeof removed / sizeof *removed; i++) dibs__cli_run_variable(to, &length, removed[i], "");
-  bool own = job->crew->table != NULL;
+  bool own = job->pool->table != NULL;
   snprintf(number, sizeof number, "%" PRIu64, task->nr);
   dibs__cli_run_variable(to, &length, "DIBS_TASK", own ? task->key : number);
   snprintf(number, sizeof number, "%" PRIu64, task->fence.value);
@@ -60,7 +43,7 @@ static size_t job_environment(const struct job *job, char to[MINDER_TEXT_MAX]) {
   dibs__cli_run_variable(to, &length, "DIBS_PHASE", task->phase);
   dibs__cli_run_variable(to, &length, "DIBS_KEY", own ? task->key : task->serial);
   dibs__cli_run_variable(to, &length, "DIBS_NEXT_PHASE", job->phase_file);
-  dibs__cli_run_variable(to, &length, "DIBS_STORE", job->crew->store_uri);
+  dibs__cli_run_variable(to, &length, "DIBS_STORE", job->pool->store_uri);
   return length;
 }
 
@@ -84,7 +67,7 @@ static void write_text(const struct job *job, const char *line, char to[DIBS_TAS
 /* The last line of the file.  false: there is none, or it can't be a phase. */
 static bool read_phase(const char *path, char phase[DIBS_NAME_MAX + 1]) {
   char *text = malloc(PHASE_FILE_MAX);
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* the command may have made a pipe of it */
   ssize_t got = text != NULL && fd >= 0 ? read(fd, text, PHASE_FILE_MAX) : -1;
   size_t length = got > 0 ? (size_t)got : 0;
   if (fd >= 0) close(fd);
@@ -110,8 +93,8 @@ static dibs_verdict next_step(const struct job *job, dibs_work_reply *reply) {
 static dibs_verdict judge_status(const struct job *job, dibs_work_reply *reply, char *line, size_t size) {
   int status = job->run.status;
   int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  if (code == JOB_DONE) return job->crew->table != NULL ? next_step(job, reply) : DIBS_END_DONE;
-  if (job->crew->plain) {
+  if (code == JOB_DONE) return job->pool->table != NULL ? next_step(job, reply) : DIBS_END_DONE;
+  if (job->pool->zero_or_failed) {
     dibs__cli_run_describe(line, size, status);
     return job->run.stopped && !job->run.overtime ? DIBS_END_NEXT : DIBS_END_FAIL;
   }
@@ -122,7 +105,7 @@ static dibs_verdict judge_status(const struct job *job, dibs_work_reply *reply, 
     snprintf(line, size, "the command exited with %d and wrote no phase to the file of DIBS_NEXT_PHASE", JOB_NEXT);
   else
     dibs__cli_run_describe(line, size, status);
-  if (code == JOB_DEAD && job->crew->table == NULL) return DIBS_END_DEAD;
+  if (code == JOB_DEAD && job->pool->table == NULL) return DIBS_END_DEAD;
   /* It was ended to stop dibs: nothing failed. */
   return job->run.stopped && !job->run.overtime ? DIBS_END_NEXT : DIBS_END_FAIL;
 }
@@ -143,7 +126,7 @@ static dibs_verdict judge(const struct job *job, dibs_work_reply *reply) {
   } else {
     verdict = judge_status(job, reply, line, sizeof line);
   }
-  reply->tries = job->crew->tries;
+  reply->tries = job->pool->tries;
   write_text(job, line, reply->text);
   return verdict;
 }
@@ -154,32 +137,32 @@ static int64_t claim_left(const struct run *run) {
   return dibs_task_left_ms(((const struct job *)(const void *)run)->task);
 }
 
-static size_t take_place(struct crew *crew) {
-  size_t i = 0;
-  dibs__mutex_lock(&crew->lock);
-  while (i + 1 < crew->count && crew->places[i].taken) i++; /* there are as many places as threads */
-  crew->places[i].taken = true;
-  dibs__mutex_unlock(&crew->lock);
-  return i;
-}
-
-static void leave_place(struct crew *crew, size_t place) {
-  dibs__mutex_lock(&crew->lock);
-  crew->places[place].taken = false;
-  dibs__mutex_unlock(&crew->lock);
+/* A new file: what the command before it has left there is removed.  The folder is made again if it is gone: systems
+ * remove files of /tmp that were not used for days.  -1 and errno. */
+static int make_phase_file(const struct job *job) {
+  struct stat st;
+  const char *folder = job->pool->folder;
+  if (mkdir(folder, 0700) != 0 && errno != EEXIST) return -1;
+  if (lstat(folder, &st) != 0) return -1;
+  if (!S_ISDIR(st.st_mode) || st.st_uid != geteuid()) { /* another user was faster */
+    errno = EACCES;
+    return -1;
+  }
+  unlink(job->phase_file);
+  return open(job->phase_file, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 }
 
 /* false, and errno: nothing was started. */
 static bool start_minder(struct job *job) {
   int ends[2] = {-1, -1};
-  int in = payload_file(job->task);
-  int file = open(job->phase_file, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  int in = dibs__cli_input_file(job->task->payload, job->task->length);
+  int file = in >= 0 ? make_phase_file(job) : -1;
   bool fine = in >= 0 && file >= 0 && pipe2(ends, O_CLOEXEC) == 0 && fcntl(ends[0], F_SETFL, O_NONBLOCK) == 0;
   if (fine) {
     job->tail.from = ends[0];
-    const struct launch launch = {.name = job->crew->kind, .grace_ms = job->run.grace_ms, .in = in, .out = ends[1]};
-    fine = dibs__cli_launch(&job->crew->places[job->place].launcher, &launch, &job->run.minder);
-    if (!fine && errno == EPIPE) job->crew->broken = true;
+    const struct launch launch = {.name = job->pool->kind, .grace_ms = job->run.grace_ms, .in = in, .out = ends[1]};
+    fine = dibs__cli_launch(&job->pool->slots.list[job->slot].launcher, &launch, &job->run.minder);
+    if (!fine && errno == EPIPE) job->pool->broken = true;
   }
   int error = errno;
   if (in >= 0) close(in);
@@ -190,39 +173,42 @@ static bool start_minder(struct job *job) {
 }
 
 static const char *name_job(const struct job *job, char to[JOB_NAME_MAX]) {
-  if (job->crew->table != NULL)
+  if (job->pool->table != NULL)
     snprintf(to, JOB_NAME_MAX, "row %.80s", job->task->key);
   else
     snprintf(to, JOB_NAME_MAX, "task %" PRIu64, job->task->nr);
   return to;
 }
 
+static dibs_verdict give_back(const struct job *job, int error) {
+  struct job_pool *pool = job->pool;
+  char name[JOB_NAME_MAX];
+  dibs__cli_slots_pause(&pool->slots, pool->globals, name_job(job, name), error, pool->broken ? -1 : pool->end_fd);
+  return DIBS_END_RELEASE;
+}
+
 static dibs_verdict run_job(struct job *job, dibs_work_reply *reply) {
   char environment[MINDER_TEXT_MAX];
   struct run *run = &job->run;
   run->began = dibs__tick_now();
-  if (run->alarm < 0 || !start_minder(job)) {
-    int error = errno;
-    char name[JOB_NAME_MAX];
-    dibs__cli_note(run->globals, "cannot start a command for %s: %s; the task is given back", name_job(job, name),
-                   strerror(error));
-    return DIBS_END_RELEASE;
-  }
+  if (run->alarm < 0 || !start_minder(job)) return give_back(job, errno);
   size_t length = job_environment(job, environment);
   dibs__cli_run_loop(run, environment, length);
   dibs__cli_tail_pipe_read(&job->tail);
+  if (dibs__cli_run_lacks_means(run)) return give_back(job, run->start_error);
+  job->pool->slots.start_error = 0;
   return judge(job, reply);
 }
 
-static void tell(const struct job *job, dibs_verdict verdict, const dibs_work_reply *reply) {
+static void print_verdict(const struct job *job, dibs_verdict verdict, const dibs_work_reply *reply) {
   static const char *const words[] = {
       [DIBS_END_DONE] = "done",   [DIBS_END_NEXT] = "again", [DIBS_END_WAIT] = "waits",
       [DIBS_END_FAIL] = "failed", [DIBS_END_DEAD] = "dead",  [DIBS_END_RELEASE] = "given back"};
   char took[24];
   dibs__duration_write(took, sizeof took, dibs__tick_left_ms(job->run.began, dibs__tick_now()));
   bool bad = verdict == DIBS_END_FAIL || verdict == DIBS_END_DEAD;
-  /* No other place keeps the text of a row of the user's. */
-  int line = !bad ? 0 : job->crew->table != NULL ? DIBS_TASK_TEXT_MAX : (int)strcspn(reply->text, "\n");
+  /* Of a row of the user's the text is kept nowhere else. */
+  int line = !bad ? 0 : job->pool->table != NULL ? DIBS_TASK_TEXT_MAX : (int)strcspn(reply->text, "\n");
   char name[JOB_NAME_MAX];
   dibs__cli_note(job->run.globals, "%s: %s%s%s after %s%s%.*s", name_job(job, name), words[verdict],
                  reply->phase[0] != '\0' ? ", next phase " : "", reply->phase, took, bad ? ": " : "", line,
@@ -233,39 +219,33 @@ static void keep_history(const struct job *job, dibs_verdict verdict) {
   const struct run_task task = {.nr = job->task->nr,
                                 .fence = job->task->fence.value,
                                 .failed = verdict == DIBS_END_FAIL || verdict == DIBS_END_DEAD};
-  if (job->crew->history != NULL && verdict != DIBS_END_RELEASE)
-    dibs__cli_history_add(job->crew->history, &job->run, &task);
+  if (job->pool->history != NULL && verdict != DIBS_END_RELEASE)
+    dibs__cli_history_add(job->pool->history, &job->run, &task);
 }
 
 dibs_verdict dibs__cli_job(dibs_task *task, dibs_work_reply *reply, void *user) {
-  struct crew *crew = user;
-  uint64_t nth = atomic_fetch_add(&crew->begun, 1) + 1;
-  if (crew->broken || (crew->max_tasks > 0 && nth > crew->max_tasks)) return DIBS_END_RELEASE;
-  struct job job = {.crew = crew, .task = task, .tail = {.from = -1}, .place = take_place(crew)};
-  job.run = (struct run){.globals = crew->globals,
-                         .name = crew->kind,
-                         .argv = crew->argv,
-                         .options = {.ttl_ms = crew->timeout_ms},
-                         .grace_ms = dibs__cli_run_grace(crew->timeout_ms),
-                         .max_ms = crew->max_ms,
-                         .signals = {.fd = -1},
-                         .minder = {-1, -1},
-                         .alarm = dibs__cli_alarm_open(),
-                         .tty = -1,
-                         .out = -1,
-                         .err = -1,
-                         .left_ms = claim_left,
-                         .tail = &job.tail,
-                         .orphans = crew->places[job.place].launcher.pid,
-                         .end_fd = crew->end_fd};
-  snprintf(job.phase_file, sizeof job.phase_file, "%s/%zu", crew->folder, job.place);
+  struct job_pool *pool = user;
+  uint64_t nth = atomic_fetch_add(&pool->begun, 1) + 1;
+  if (pool->broken || (pool->max_tasks > 0 && nth > pool->max_tasks)) return DIBS_END_RELEASE;
+  struct job job = {.pool = pool, .task = task, .tail = {.from = -1}, .slot = dibs__cli_slot_take(&pool->slots)};
+  job.run = dibs__cli_slot_run(&pool->slots, job.slot, pool->globals, &job.tail, pool->end_fd);
+  job.run.name = pool->kind;
+  job.run.argv = pool->argv;
+  job.run.options.ttl_ms = pool->timeout_ms;
+  job.run.grace_ms = dibs__cli_run_grace(pool->timeout_ms);
+  job.run.max_ms = pool->max_ms;
+  job.run.left_ms = claim_left;
+  snprintf(job.phase_file, sizeof job.phase_file, "%s/%zu", pool->folder, job.slot);
   dibs_verdict verdict = run_job(&job, reply);
   keep_history(&job, verdict);
-  if (crew->tells || (crew->table != NULL && verdict == DIBS_END_FAIL)) tell(&job, verdict, reply);
+  /* A command that can't be started fails every task, and its cause is the call of dibs. */
+  if (pool->verbose || (job.run.start_error != 0 && verdict != DIBS_END_RELEASE) ||
+      (pool->table != NULL && verdict == DIBS_END_FAIL))
+    print_verdict(&job, verdict, reply);
   if (job.run.minder.fd >= 0) close(job.run.minder.fd);
   if (job.run.alarm >= 0) close(job.run.alarm);
   if (job.tail.from >= 0) close(job.tail.from);
-  leave_place(crew, job.place);
-  if (crew->broken || nth == crew->max_tasks) dibs__notifier_raise(crew->wake_fd);
+  dibs__cli_slot_free(&pool->slots, job.slot);
+  if (pool->broken || nth == pool->max_tasks) dibs__notifier_raise(pool->wake_fd);
   return verdict;
 }

@@ -140,33 +140,33 @@ static void rows_table(const struct cli_rows *rows, size_t columns, FILE *out) {
 }
 
 /* event, at_ms, by: of watch; NULL, 0, NULL elsewhere. */
-static void row_json(struct cli_json *json, const struct cli_row *row, const char *event, int64_t at_ms,
+static void row_json(struct dibs__json *json, const struct cli_row *row, const char *event, int64_t at_ms,
                      const char *by) {
   const dibs_lease_info *info = &row->info;
-  dibs__cli_json_open(json, NULL, '{');
+  dibs__json_open(json, NULL, '{');
   if (event != NULL) {
-    dibs__cli_json_text(json, "event", event);
-    dibs__cli_json_int(json, "at_ms", at_ms);
+    dibs__json_text(json, "event", event);
+    dibs__json_int(json, "at_ms", at_ms);
   }
-  dibs__cli_json_text(json, "name", info->name);
-  dibs__cli_json_text(json, "state", state_name(info->state));
-  dibs__cli_json_text(json, "mode", dibs__cli_mode_name(info->mode));
-  dibs__cli_json_text(json, "owner", info->owner);
+  dibs__json_text(json, "name", info->name);
+  dibs__json_text(json, "state", state_name(info->state));
+  dibs__json_text(json, "mode", dibs__cli_mode_name(info->mode));
+  dibs__json_text(json, "owner", info->owner);
   bool counted = info->mode == DIBS_COUNTED, in_line = info->state == DIBS_WAITS || info->state == DIBS_OFFERED;
-  dibs__cli_json_known(json, "pid", info->pid, info->pid != 0);
-  dibs__cli_json_known(json, "fence", (int64_t)info->fence.value, info->fence.value != 0);
-  dibs__cli_json_known(json, "slots", info->slots, counted && info->slots > 0);
-  dibs__cli_json_known(json, "slot", info->slot, counted && has_slot(info));
-  dibs__cli_json_known(json, "ahead", info->ahead, in_line);
-  dibs__cli_json_known(json, "ttl_ms", info->ttl_ms, info->ttl_ms > 0);
-  dibs__cli_json_known(json, "left_ms", info->left_ms, has_end(info));
-  dibs__cli_json_known(json, "age_ms", info->age_ms, info->age_ms >= 0);
+  dibs__json_known(json, "pid", info->pid, info->pid != 0);
+  dibs__json_known(json, "fence", (int64_t)info->fence.value, info->fence.value != 0);
+  dibs__json_known(json, "slots", info->slots, counted && info->slots > 0);
+  dibs__json_known(json, "slot", info->slot, counted && has_slot(info));
+  dibs__json_known(json, "ahead", info->ahead, in_line);
+  dibs__json_known(json, "ttl_ms", info->ttl_ms, info->ttl_ms > 0);
+  dibs__json_known(json, "left_ms", info->left_ms, has_end(info));
+  dibs__json_known(json, "age_ms", info->age_ms, info->age_ms >= 0);
   if (info->state == DIBS_BROKEN) {
-    dibs__cli_json_text(json, "from", info->from[0] != '\0' ? info->from : NULL);
-    dibs__cli_json_int(json, "broken_at_ms", dibs__wall_ms() - info->age_ms);
+    dibs__json_text(json, "from", info->from[0] != '\0' ? info->from : NULL);
+    dibs__json_int(json, "broken_at_ms", dibs__wall_ms() - info->age_ms);
   }
-  if (by != NULL) dibs__cli_json_text(json, "by", by);
-  dibs__cli_json_close(json, '}');
+  if (by != NULL) dibs__json_text(json, "by", by);
+  dibs__json_close(json, '}');
 }
 
 /* ---- Listing ---- */
@@ -176,10 +176,10 @@ static void print_rows(const struct cli_globals *g, const struct cli_rows *rows)
     if (rows->count > 0) rows_table(rows, dibs__cli_columns(STDOUT_FILENO), stdout);
     return;
   }
-  struct cli_json j = {.out = stdout};
-  dibs__cli_json_open(&j, NULL, '[');
+  struct dibs__json j = {.out = stdout};
+  dibs__json_open(&j, NULL, '[');
   for (size_t i = 0; i < rows->count; i++) row_json(&j, &rows->row[i], NULL, 0, NULL);
-  dibs__cli_json_close(&j, ']');
+  dibs__json_close(&j, ']');
 }
 
 /* The rows that one call lists. */
@@ -248,7 +248,9 @@ int dibs__cli_show(struct cli_call *call) {
  * lock) while the lease continues.  It misses what begins and ends between two reads.
  *
  * A list does not show why a holder is gone.  The breaks that the store records for its name do: a break of the fence
- * that the holder had, or, without a fence, a break since the last read.
+ * that the holder had, or, without a fence, a break since its lease was granted, because a break takes the name from
+ * all its holders.  (Not: a break since the last read.  The record has the instant of the request, and others see the
+ * break only when it is committed, which takes long on a slow disk.)
  */
 
 enum { INTERVAL_MS = 500 };
@@ -298,18 +300,18 @@ static const struct cli_row *break_of(const struct watch *w, const dibs_lease_in
   for (size_t i = w->breaks.count; i-- > 0;) {
     const dibs_lease_info *b = &w->breaks.row[i].info;
     if (strcmp(b->name, gone->name) != 0) continue;
-    if (gone->fence.value != 0 ? b->fence.value == gone->fence.value : b->age_ms <= w->since_ms)
+    if (gone->fence.value != 0 ? b->fence.value == gone->fence.value : b->age_ms <= gone->age_ms + w->since_ms)
       return &w->breaks.row[i];
   }
   return NULL;
 }
 
-/* A holder that disappears with hardly any time left has probably expired. */
+/* A holder that is gone, and whose lease would have ended since the previous read, has probably expired. */
 static const char *word_of_gone(const struct watch *w, const dibs_lease_info *info, const struct cli_row *taken) {
   if (taken != NULL) return "broken";
   switch (info->state) {
   case DIBS_HOLDS:
-    return info->left_ms <= w->interval_ms ? "expired" : "released";
+    return info->left_ms <= w->since_ms ? "expired" : "released";
   case DIBS_BREAKING:
     return "broken";
   default:
@@ -334,7 +336,7 @@ static bool still_present(const struct watch *w, const struct cli_row *old) {
 static void print_event(struct watch *w, const struct cli_row *row, const char *event, const struct cli_row *by) {
   int64_t at_ms = dibs__wall_ms();
   if (w->globals->json) {
-    struct cli_json j = {.out = stdout};
+    struct dibs__json j = {.out = stdout};
     row_json(&j, row, event, at_ms, by != NULL ? by->owner : NULL);
   } else {
     printf("%lld.%03d %-9s ", (long long)(at_ms / 1000), (int)(at_ms % 1000), event);

@@ -32,11 +32,11 @@ int dibs__cli_unlock(struct cli_call *call) {
     if (status != DIBS_OK) code = dibs__cli_fail_status(g, status, &error, in.name);
   }
   if (code == CLI_DONE && g->json) {
-    struct cli_json j = {.out = stdout};
-    dibs__cli_json_open(&j, NULL, '{');
-    dibs__cli_json_text(&j, "name", in.name);
-    dibs__cli_json_bool(&j, "released", true);
-    dibs__cli_json_close(&j, '}');
+    struct dibs__json j = {.out = stdout};
+    dibs__json_open(&j, NULL, '{');
+    dibs__json_text(&j, "name", in.name);
+    dibs__json_bool(&j, "released", true);
+    dibs__json_close(&j, '}');
     code = dibs__cli_flush(g);
   }
   dibs_lease_free(lease);
@@ -62,13 +62,13 @@ int dibs__cli_renew(struct cli_call *call) {
     if (status != DIBS_OK) code = dibs__cli_fail_status(g, status, &error, in.name);
   }
   if (code == CLI_DONE && g->json) {
-    struct cli_json j = {.out = stdout};
-    dibs__cli_json_open(&j, NULL, '{');
-    dibs__cli_json_text(&j, "name", in.name);
-    dibs__cli_json_uint(&j, "fence", in.fence);
-    dibs__cli_json_int(&j, "ttl_ms", ttl_ms);
-    dibs__cli_json_int(&j, "left_ms", dibs_lease_left_ms(lease));
-    dibs__cli_json_close(&j, '}');
+    struct dibs__json j = {.out = stdout};
+    dibs__json_open(&j, NULL, '{');
+    dibs__json_text(&j, "name", in.name);
+    dibs__json_uint(&j, "fence", in.fence);
+    dibs__json_int(&j, "ttl_ms", ttl_ms);
+    dibs__json_int(&j, "left_ms", dibs_lease_left_ms(lease));
+    dibs__json_close(&j, '}');
     code = dibs__cli_flush(g);
   }
   /* Freeing a renewed handle would release the lease.  A handle with an unknown outcome must not release it either. */
@@ -83,16 +83,34 @@ int dibs__cli_renew(struct cli_call *call) {
 /* A live holder releases within this time; after it dibs prints the holder for which it waits. */
 enum { PATIENCE_MS = 1000 };
 
-/* A second break only continues to wait: the first one is already recorded. */
+struct breaking {
+  dibs__word ended; /* goes up when it has ended */
+  dibs_status status;
+  dibs_error *error;
+};
+
+static void end_breaking(dibs_status status, const dibs_error *error, void *user) {
+  struct breaking *b = user;
+  b->status = status;
+  *b->error = *error;
+  atomic_fetch_add(&b->ended, 1);
+  dibs__word_wake(&b->ended, 1, false);
+}
+
+/* One break: after a second one the next holder would lose the name, too.  `b` lasts until dibs_close. */
 static dibs_status break_and_say(const struct cli_globals *g, dibs_store *store, const char *name,
-                                 dibs_break_options *options, dibs_error *error) {
-  int64_t wait_ms = options->wait_ms;
-  if (wait_ms == DIBS_FOREVER || wait_ms > PATIENCE_MS) options->wait_ms = PATIENCE_MS;
-  dibs_status status = dibs_break(store, name, options, error);
-  if (status != DIBS_TIMEOUT || options->wait_ms == wait_ms) return status;
-  dibs__cli_note_holder(g, store, name, "waiting until the holder releases");
-  options->wait_ms = wait_ms == DIBS_FOREVER ? wait_ms : wait_ms - PATIENCE_MS;
-  return dibs_break(store, name, options, error);
+                                 const dibs_break_options *options, struct breaking *b) {
+  dibs_status status = dibs_break_start(store, name, options, end_breaking, b, b->error);
+  if (status != DIBS_OK) return status;
+  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), PATIENCE_MS);
+  while (atomic_load(&b->ended) == 0 && dibs__tick_before(dibs__tick_now(), by))
+    (void)dibs__word_wait(&b->ended, 0, by, false);
+  if (atomic_load(&b->ended) == 0 && options->wait_ms != 0) {
+    dibs__cli_note_holder(g, store, name, "waiting until the holder releases");
+    dibs__cli_note(g, "dibs break --now does not wait; then two may hold the name until the old holder notices");
+  }
+  while (atomic_load(&b->ended) == 0) (void)dibs__word_wait(&b->ended, 0, DIBS__TICK_NEVER, false);
+  return b->status;
 }
 
 int dibs__cli_break(struct cli_call *call) {
@@ -107,16 +125,17 @@ int dibs__cli_break(struct cli_call *call) {
   options.flags = call->v.now ? DIBS_BREAK_NOW : 0;
   options.wait_ms = call->v.now ? 0 : call->v.wait_ms != CLI_UNSET ? call->v.wait_ms : DIBS_FOREVER;
   dibs_error error = {0};
-  dibs_status status = break_and_say(g, store, name, &options, &error);
+  struct breaking breaking = {.error = &error};
+  dibs_status status = break_and_say(g, store, name, &options, &breaking);
   if (status != DIBS_OK) {
     code = dibs__cli_fail_status(g, status, &error, name);
   } else if (g->json) {
-    struct cli_json j = {.out = stdout};
-    dibs__cli_json_open(&j, NULL, '{');
-    dibs__cli_json_text(&j, "name", name);
-    dibs__cli_json_bool(&j, "broken", true);
-    dibs__cli_json_bool(&j, "now", call->v.now);
-    dibs__cli_json_close(&j, '}');
+    struct dibs__json j = {.out = stdout};
+    dibs__json_open(&j, NULL, '{');
+    dibs__json_text(&j, "name", name);
+    dibs__json_bool(&j, "broken", true);
+    dibs__json_bool(&j, "now", call->v.now);
+    dibs__json_close(&j, '}');
     code = dibs__cli_flush(g);
   } else if (call->v.now) {
     dibs__cli_note(g, "'%s' is free; its old holder may continue for up to a third of its ttl, until it notices", name);
@@ -163,20 +182,20 @@ void dibs__cli_lock_failed(const struct cli_globals *g, int code) {
 
 static void print_json(FILE *out, const dibs_lease *lease, const char *id, const dibs_lease_options *options,
                        const char *shown) {
-  struct cli_json j = {.out = out};
-  dibs__cli_json_open(&j, NULL, '{');
-  dibs__cli_json_text(&j, "name", dibs_lease_name(lease));
-  dibs__cli_json_text(&j, "lease", id);
-  dibs__cli_json_uint(&j, "fence", dibs_lease_fence(lease).value);
-  dibs__cli_json_int(&j, "ttl_ms", options->ttl_ms);
-  dibs__cli_json_text(&j, "mode", dibs__cli_mode_name(options->mode));
+  struct dibs__json j = {.out = out};
+  dibs__json_open(&j, NULL, '{');
+  dibs__json_text(&j, "name", dibs_lease_name(lease));
+  dibs__json_text(&j, "lease", id);
+  dibs__json_uint(&j, "fence", dibs_lease_fence(lease).value);
+  dibs__json_int(&j, "ttl_ms", options->ttl_ms);
+  dibs__json_text(&j, "mode", dibs__cli_mode_name(options->mode));
   if (options->mode == DIBS_COUNTED) {
-    dibs__cli_json_uint(&j, "slots", options->slots);
-    dibs__cli_json_uint(&j, "slot", dibs_lease_slot(lease));
+    dibs__json_uint(&j, "slots", options->slots);
+    dibs__json_uint(&j, "slot", dibs_lease_slot(lease));
   }
-  dibs__cli_json_text(&j, "store", shown);
-  dibs__cli_json_text(&j, "tier", dibs_lease_tier(lease));
-  dibs__cli_json_close(&j, '}');
+  dibs__json_text(&j, "store", shown);
+  dibs__json_text(&j, "tier", dibs_lease_tier(lease));
+  dibs__json_close(&j, '}');
 }
 
 /* The handle is detached and the output is lost: only this process can still release the lease. */

@@ -64,21 +64,21 @@ struct report {
 static void report_json(const struct once *once, const struct report *r) {
   struct cli_line line;
   if (!once->run.globals->json || !dibs__cli_line_open(&line)) return;
-  struct cli_json j = {.out = line.out};
-  dibs__cli_json_open(&j, NULL, '{');
-  dibs__cli_json_text(&j, "command", "once");
-  dibs__cli_json_int(&j, "exit", r->code);
-  dibs__cli_json_text(&j, "status", r->status);
-  dibs__cli_json_text(&j, "key", once->key);
-  dibs__cli_json_bool(&j, "kept", r->captured);
-  if (r->fence != 0) dibs__cli_json_uint(&j, "fence", r->fence);
-  dibs__cli_json_int(&j, "took_ms", r->took_ms);
-  dibs__cli_json_int(&j, "age_ms", r->age_ms);
-  dibs__cli_json_int(&j, "left_ms", r->left_ms);
-  dibs__cli_json_uint(&j, "stdout", r->written[CAPTURED_OUT]);
-  dibs__cli_json_uint(&j, "stderr", r->written[CAPTURED_ERR]);
-  dibs__cli_json_uint(&j, "left_out", r->left_out);
-  dibs__cli_json_close(&j, '}');
+  struct dibs__json j = {.out = line.out};
+  dibs__json_open(&j, NULL, '{');
+  dibs__json_text(&j, "command", "once");
+  dibs__json_int(&j, "exit", r->code);
+  dibs__json_text(&j, "status", r->status);
+  dibs__json_text(&j, "key", once->key);
+  dibs__json_bool(&j, "kept", r->captured);
+  if (r->fence != 0) dibs__json_uint(&j, "fence", r->fence);
+  dibs__json_int(&j, "took_ms", r->took_ms);
+  dibs__json_int(&j, "age_ms", r->age_ms);
+  dibs__json_int(&j, "left_ms", r->left_ms);
+  dibs__json_uint(&j, "stdout", r->written[CAPTURED_OUT]);
+  dibs__json_uint(&j, "stderr", r->written[CAPTURED_ERR]);
+  dibs__json_uint(&j, "left_out", r->left_out);
+  dibs__json_close(&j, '}');
   (void)dibs__cli_line_send(&line, STDERR_FILENO, CLI_ERROR_MS);
 }
 
@@ -250,11 +250,11 @@ static int forget_key(const struct cli_call *call) {
   dibs_status status = dibs_once_forget(store, key, &error);
   if (status != DIBS_OK) code = dibs__cli_fail_status(g, status, &error, key);
   if (status == DIBS_OK && g->json) {
-    struct cli_json j = {.out = stdout};
-    dibs__cli_json_open(&j, NULL, '{');
-    dibs__cli_json_text(&j, "key", key);
-    dibs__cli_json_bool(&j, "forgotten", true);
-    dibs__cli_json_close(&j, '}');
+    struct dibs__json j = {.out = stdout};
+    dibs__json_open(&j, NULL, '{');
+    dibs__json_text(&j, "key", key);
+    dibs__json_bool(&j, "forgotten", true);
+    dibs__json_close(&j, '}');
     code = dibs__cli_flush(g);
   }
   dibs_close(store);

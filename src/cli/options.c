@@ -402,12 +402,10 @@ static bool command_word(struct parse *p, char *word) {
   return wrong_option(p, "; see dibs help");
 }
 
-/* How much of the arguments is before the command: "NAME " of "NAME -- CMD", "--kind KIND " of "--kind KIND [-- CMD]".
- */
+/* How much of the arguments is before the command: "NAME " of "NAME -- CMD". */
 static int before_command(const char *args) {
   const char *at = strstr(args, "-- CMD");
-  if (at == NULL) return 0;
-  return (int)(at - args) - (at > args && at[-1] == '[');
+  return at == NULL ? 0 : (int)(at - args);
 }
 
 static bool position(struct parse *p, char *word) {
@@ -418,6 +416,9 @@ static bool position(struct parse *p, char *word) {
     return true;
   }
   if (call->npos == call->command->pos_max || call->npos == CLI_POS_MAX) {
+    if (call->command->rest && call->command->pos_max == 0)
+      return wrong_option(p, "unexpected argument '%.40s': a kind follows --kind, a command follows --: dibs %s %s",
+                          word, call->command->name, call->command->args);
     if (call->command->rest)
       return wrong_option(p, "'%.40s': put -- before the command: dibs %s %.*s-- %.40s", word, call->command->name,
                           before_command(call->command->args), call->command->args, word);

@@ -107,6 +107,17 @@ size_t dibs__cli_columns(int fd) {
   return size.ws_col > 0 ? size.ws_col : 80;
 }
 
+bool dibs__cli_shows_progress(const struct cli_globals *globals) {
+  return !globals->quiet && isatty(STDERR_FILENO);
+}
+
+void dibs__cli_progress(const char *text) {
+  size_t columns = dibs__cli_columns(STDERR_FILENO);
+  fputs("\r\033[K", stderr);
+  if (text) dibs__cli_put(stderr, text, columns ? columns - 1 : 0);
+  fflush(stderr);
+}
+
 struct cli_table *dibs__cli_table_new(const char *const *heads) {
   struct cli_table *table = calloc(1, sizeof *table);
   if (table == NULL) return NULL;
@@ -207,108 +218,6 @@ void dibs__cli_table_free(struct cli_table *table) {
   for (size_t i = 0; i < table->cells; i++) free(table->cell[i]);
   free(table->cell);
   free(table);
-}
-
-/* ---- JSON: a line end follows the outermost closing bracket ---- */
-
-static void put_text(FILE *out, const char *text, size_t length) {
-  putc('"', out);
-  for (size_t at = 0; at < length;) {
-    uint32_t code;
-    size_t took = dibs__cli_utf8(text + at, length - at, &code);
-    if (code == '"' || code == '\\')
-      fprintf(out, "\\%c", (int)code);
-    else if (code == '\n')
-      fputs("\\n", out);
-    else if (code == '\t')
-      fputs("\\t", out);
-    else if (code < 0x20 || code == 0xfffd || (code >= 0x7f && code < 0xa0))
-      fprintf(out, "\\u%04x", code);
-    else
-      fwrite(text + at, 1, took, out);
-    at += took;
-  }
-  putc('"', out);
-}
-
-static void begin_value(struct cli_json *json, const char *key) {
-  if (json->comma) putc(',', json->out);
-  json->comma = true;
-  if (key != NULL) {
-    put_text(json->out, key, strlen(key));
-    putc(':', json->out);
-  }
-}
-
-void dibs__cli_json_open(struct cli_json *json, const char *key, char bracket) {
-  begin_value(json, key);
-  putc(bracket, json->out);
-  json->comma = false;
-  json->depth++;
-}
-
-void dibs__cli_json_close(struct cli_json *json, char bracket) {
-  putc(bracket, json->out);
-  json->comma = true;
-  if (--json->depth == 0) {
-    putc('\n', json->out);
-    json->comma = false;
-  }
-}
-
-void dibs__cli_json_text(struct cli_json *json, const char *key, const char *text) {
-  dibs__cli_json_bytes(json, key, text, text != NULL ? strlen(text) : 0);
-}
-
-void dibs__cli_json_bytes(struct cli_json *json, const char *key, const char *text, size_t length) {
-  begin_value(json, key);
-  if (text != NULL)
-    put_text(json->out, text, length);
-  else
-    fputs("null", json->out);
-}
-
-void dibs__cli_json_base64(struct cli_json *json, const char *key, const char *bytes, size_t length) {
-  static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  begin_value(json, key);
-  putc('"', json->out);
-  for (size_t at = 0; at < length; at += 3) {
-    uint32_t three = 0;
-    for (size_t i = at; i < at + 3; i++) three = three << 8 | (i < length ? (uint8_t)bytes[i] : 0);
-    for (size_t i = 0; i < 4; i++) putc(at + i <= length ? digits[three >> (18 - 6 * i) & 63] : '=', json->out);
-  }
-  putc('"', json->out);
-}
-
-void dibs__cli_json_int(struct cli_json *json, const char *key, int64_t number) {
-  begin_value(json, key);
-  fprintf(json->out, "%" PRId64, number);
-}
-
-void dibs__cli_json_uint(struct cli_json *json, const char *key, uint64_t number) {
-  begin_value(json, key);
-  fprintf(json->out, "%" PRIu64, number);
-}
-
-void dibs__cli_json_known(struct cli_json *json, const char *key, int64_t number, bool known) {
-  if (known)
-    dibs__cli_json_int(json, key, number);
-  else
-    dibs__cli_json_text(json, key, NULL);
-}
-
-void dibs__cli_json_real(struct cli_json *json, const char *key, double number) {
-  begin_value(json, key);
-  /* Neither infinity nor "not a number" is JSON. */
-  if (number - number != 0.0)
-    fputs("null", json->out);
-  else
-    fprintf(json->out, "%.3f", number);
-}
-
-void dibs__cli_json_bool(struct cli_json *json, const char *key, bool yes) {
-  begin_value(json, key);
-  fputs(yes ? "true" : "false", json->out);
 }
 
 /*
@@ -473,13 +382,13 @@ int dibs__cli_fail(const struct cli_globals *globals, int code, const char *stat
   }
   struct cli_line line;
   if (!dibs__cli_line_open(&line)) return code;
-  struct cli_json j = {.out = line.out};
-  dibs__cli_json_open(&j, NULL, '{');
-  dibs__cli_json_text(&j, "command", globals->command);
-  dibs__cli_json_int(&j, "exit", code);
-  dibs__cli_json_text(&j, "status", status);
-  dibs__cli_json_text(&j, "message", text);
-  dibs__cli_json_close(&j, '}');
+  struct dibs__json j = {.out = line.out};
+  dibs__json_open(&j, NULL, '{');
+  dibs__json_text(&j, "command", globals->command);
+  dibs__json_int(&j, "exit", code);
+  dibs__json_text(&j, "status", status);
+  dibs__json_text(&j, "message", text);
+  dibs__json_close(&j, '}');
   (void)dibs__cli_line_send(&line, STDERR_FILENO, CLI_ERROR_MS);
   return code;
 }
@@ -492,14 +401,32 @@ int dibs__cli_fail_status(const struct cli_globals *globals, dibs_status status,
   return dibs__cli_fail(globals, code, dibs_status_name(status), "%s: %s", what, dibs_status_text(status));
 }
 
-void dibs__cli_note(const struct cli_globals *globals, const char *format, ...) {
-  if (globals->quiet || globals->json) return;
+__attribute__((format(printf, 2, 0))) static void write_note(const struct cli_globals *globals, const char *format,
+                                                             va_list args) {
   char text[LINE_SIZE];
+  if (globals->quiet || globals->json) return;
+  format_line(text, format, args);
+  print_line(text, CLI_NOTE_MS);
+}
+
+void dibs__cli_note(const struct cli_globals *globals, const char *format, ...) {
   va_list args;
   va_start(args, format);
-  format_line(text, format, args);
+  write_note(globals, format, args);
   va_end(args);
-  print_line(text, CLI_NOTE_MS);
+}
+
+static const struct cli_globals *daemon_globals;
+
+void dibs__cli_daemon_notes(const struct cli_globals *globals) {
+  daemon_globals = globals;
+}
+
+void dibs__cli_daemon_note(const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  write_note(daemon_globals, format, args);
+  va_end(args);
 }
 
 int dibs__cli_flush(const struct cli_globals *globals) {

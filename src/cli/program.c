@@ -40,7 +40,7 @@ static const struct {
     {"task", CLI_OPT_keep, "how long finished tasks of the kind are kept (7d)"},
     {"dead", CLI_OPT_count, "list or change at most N tasks"},
     {"worker", CLI_OPT_max, "how long a command may run; then dibs ends it, and the try has failed"},
-    {"history", CLI_OPT_kind, "only of this kind: run, once, cron"},
+    {"history", CLI_OPT_kind, "only of this kind: run, once, cron, worker"},
     {"cron", CLI_OPT_jobs, "how many commands run at one time (16)"},
     {"relay", CLI_OPT_jobs, "how many at one time (16; --exec: 1)"},
     {"relay", CLI_OPT_exec, "run this command for each message, by sh -c"},
@@ -105,51 +105,51 @@ static void print_exits(FILE *out) {
   }
 }
 
-static void json_exits(struct cli_json *j) {
-  dibs__cli_json_open(j, "exits", '[');
+static void json_exits(struct dibs__json *j) {
+  dibs__json_open(j, "exits", '[');
   for (size_t i = 0; i < EXITS; i++) {
-    dibs__cli_json_open(j, NULL, '{');
-    dibs__cli_json_int(j, "code", exits[i].number);
-    dibs__cli_json_text(j, "name", exits[i].name);
-    dibs__cli_json_text(j, "statuses", exits[i].statuses);
-    dibs__cli_json_text(j, "text", exits[i].text);
-    dibs__cli_json_close(j, '}');
+    dibs__json_open(j, NULL, '{');
+    dibs__json_int(j, "code", exits[i].number);
+    dibs__json_text(j, "name", exits[i].name);
+    dibs__json_text(j, "statuses", exits[i].statuses);
+    dibs__json_text(j, "text", exits[i].text);
+    dibs__json_close(j, '}');
   }
-  dibs__cli_json_close(j, ']');
+  dibs__json_close(j, ']');
 }
 
-static void json_command(struct cli_json *j, const struct cli_command *command) {
-  dibs__cli_json_open(j, NULL, '{');
-  dibs__cli_json_text(j, "name", command->name);
-  dibs__cli_json_text(j, "arguments", command->args);
-  dibs__cli_json_text(j, "summary", command->summary);
-  dibs__cli_json_open(j, "options", '[');
+static void json_command(struct dibs__json *j, const struct cli_command *command) {
+  dibs__json_open(j, NULL, '{');
+  dibs__json_text(j, "name", command->name);
+  dibs__json_text(j, "arguments", command->args);
+  dibs__json_text(j, "summary", command->summary);
+  dibs__json_open(j, "options", '[');
   for (int i = 0; i < CLI_OPT_COUNT; i++) {
     const struct cli_option *o = &dibs__cli_options[i];
     if (!((command->options | CLI_TAKES_GLOBALS) & CLI_BIT(i))) continue;
-    dibs__cli_json_open(j, NULL, '{');
-    dibs__cli_json_text(j, "name", o->name);
-    dibs__cli_json_text(j, "argument", o->arg);
-    dibs__cli_json_text(j, "help", help_of(command->name, i));
-    dibs__cli_json_close(j, '}');
+    dibs__json_open(j, NULL, '{');
+    dibs__json_text(j, "name", o->name);
+    dibs__json_text(j, "argument", o->arg);
+    dibs__json_text(j, "help", help_of(command->name, i));
+    dibs__json_close(j, '}');
   }
-  dibs__cli_json_close(j, ']');
-  dibs__cli_json_open(j, "exits", '[');
+  dibs__json_close(j, ']');
+  dibs__json_open(j, "exits", '[');
   for (size_t i = 0; i < EXITS; i++)
-    if (command->exits & (1u << i)) dibs__cli_json_int(j, NULL, exits[i].number);
-  dibs__cli_json_close(j, ']');
-  dibs__cli_json_close(j, '}');
+    if (command->exits & (1u << i)) dibs__json_int(j, NULL, exits[i].number);
+  dibs__json_close(j, ']');
+  dibs__json_close(j, '}');
 }
 
 static void json_help(const struct cli_command *only) {
-  struct cli_json j = {.out = stdout};
-  dibs__cli_json_open(&j, NULL, '{');
-  dibs__cli_json_open(&j, "commands", '[');
+  struct dibs__json j = {.out = stdout};
+  dibs__json_open(&j, NULL, '{');
+  dibs__json_open(&j, "commands", '[');
   for (const struct cli_command *c = dibs__cli_commands; c->name != NULL; c++)
     if (only == NULL || only == c) json_command(&j, c);
-  dibs__cli_json_close(&j, ']');
+  dibs__json_close(&j, ']');
   json_exits(&j);
-  dibs__cli_json_close(&j, '}');
+  dibs__json_close(&j, '}');
 }
 
 int dibs__cli_help(struct cli_call *call) {
@@ -177,11 +177,11 @@ int dibs__cli_help(struct cli_call *call) {
 int dibs__cli_version(struct cli_call *call) {
   const struct cli_globals *g = &call->v.globals;
   if (g->json) {
-    struct cli_json j = {.out = stdout};
-    dibs__cli_json_open(&j, NULL, '{');
-    dibs__cli_json_text(&j, "version", dibs_version());
-    dibs__cli_json_uint(&j, "number", dibs_version_number());
-    dibs__cli_json_close(&j, '}');
+    struct dibs__json j = {.out = stdout};
+    dibs__json_open(&j, NULL, '{');
+    dibs__json_text(&j, "version", dibs_version());
+    dibs__json_uint(&j, "number", dibs_version_number());
+    dibs__json_close(&j, '}');
   } else {
     printf("%s %s\n", dibs__cli_program.name, dibs_version());
   }

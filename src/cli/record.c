@@ -69,14 +69,14 @@ static dibs_value value_of(const struct record_call *r, const char *column) {
 static int print_value(const struct record_call *r, const dibs_record *record) {
   const dibs_value *value = &record->values[0];
   if (r->globals->json) {
-    struct cli_json j = {.out = stdout};
-    dibs__cli_json_open(&j, NULL, '{');
-    dibs__cli_json_text(&j, "key", r->key);
-    dibs__cli_json_text(&j, "version", record->version);
-    dibs__cli_json_known(&j, "fence", (int64_t)record->fence.value, record->fence.value != 0);
-    dibs__cli_json_uint(&j, "length", value->length);
-    dibs__cli_json_bytes(&j, "data", value->data, value->length);
-    dibs__cli_json_close(&j, '}');
+    struct dibs__json j = {.out = stdout};
+    dibs__json_open(&j, NULL, '{');
+    dibs__json_text(&j, "key", r->key);
+    dibs__json_text(&j, "version", record->version);
+    dibs__json_known(&j, "fence", (int64_t)record->fence.value, record->fence.value != 0);
+    dibs__json_uint(&j, "length", value->length);
+    dibs__json_bytes(&j, "data", value->data, value->length);
+    dibs__json_close(&j, '}');
   } else if (value->data != NULL) {
     fwrite(value->data, 1, value->length, stdout);
   }
@@ -84,18 +84,18 @@ static int print_value(const struct record_call *r, const dibs_record *record) {
 }
 
 static void print_json(const struct record_call *r, const dibs_record *record) {
-  struct cli_json j = {.out = stdout};
-  dibs__cli_json_open(&j, NULL, '{');
-  dibs__cli_json_text(&j, "key", r->key);
-  dibs__cli_json_text(&j, "version", record->version);
-  dibs__cli_json_known(&j, "fence", (int64_t)record->fence.value, record->fence.value != 0);
-  dibs__cli_json_open(&j, "values", '{');
+  struct dibs__json j = {.out = stdout};
+  dibs__json_open(&j, NULL, '{');
+  dibs__json_text(&j, "key", r->key);
+  dibs__json_text(&j, "version", record->version);
+  dibs__json_known(&j, "fence", (int64_t)record->fence.value, record->fence.value != 0);
+  dibs__json_open(&j, "values", '{');
   for (size_t i = 0; i < record->count; i++) {
     const dibs_value *v = &record->values[i];
-    dibs__cli_json_bytes(&j, r->table->columns[i], v->data, v->length);
+    dibs__json_bytes(&j, r->table->columns[i], v->data, v->length);
   }
-  dibs__cli_json_close(&j, '}');
-  dibs__cli_json_close(&j, '}');
+  dibs__json_close(&j, '}');
+  dibs__json_close(&j, '}');
 }
 
 /* One column unchanged; several columns one in each line, in the form that put accepts. */
@@ -140,12 +140,12 @@ static int record_get(struct record_call *r) {
 
 static int report_write(const struct record_call *r, bool put, const dibs_record_result *result) {
   if (r->globals->json) {
-    struct cli_json j = {.out = stdout};
-    dibs__cli_json_open(&j, NULL, '{');
-    dibs__cli_json_text(&j, "key", r->key);
-    if (put) dibs__cli_json_text(&j, "version", result->version);
-    if (r->lease != NULL) dibs__cli_json_uint(&j, "fence", dibs_lease_fence(r->lease).value);
-    dibs__cli_json_close(&j, '}');
+    struct dibs__json j = {.out = stdout};
+    dibs__json_open(&j, NULL, '{');
+    dibs__json_text(&j, "key", r->key);
+    if (put) dibs__json_text(&j, "version", result->version);
+    if (r->lease != NULL) dibs__json_uint(&j, "fence", dibs_lease_fence(r->lease).value);
+    dibs__json_close(&j, '}');
   } else if (put && result->version[0] != '\0') {
     puts(result->version);
   }

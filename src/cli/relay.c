@@ -54,7 +54,7 @@ struct relay {
 
 /* ---- --to ---- */
 
-/* The request is given up if the message is somebody else's by now, or if the user does not want to wait. */
+/* The request is given up if the claim of the message is over, or after a second signal. */
 struct sending {
   const struct relay *relay;
   const dibs_task *task;
@@ -77,26 +77,33 @@ static void add_number(struct own_headers *h, const char *name, uint64_t number)
   h->count++;
 }
 
-/* "NAME: TEXT", or "NAME: TEXT-NR" unless nr is 0. */
-static void add_text(struct own_headers *h, const char *name, const char *text, uint64_t nr) {
+static void add_text(struct own_headers *h, const char *name, const char *text) {
   struct dibs__text line;
   dibs__text_begin(&line, h->memory[h->count], OWN_HEADER_SIZE);
   dibs__text_addf(&line, "%s: ", name);
   dibs__header_add(&line, text, strlen(text));
-  if (nr != 0) dibs__text_addf(&line, "-%" PRIu64, nr);
   h->line[h->count] = h->memory[h->count];
   h->count++;
 }
 
+/* The instant at which the message was added is a part of the key: after the restore of a backup another message may
+ * get its number. */
+static void add_idempotency_key(struct own_headers *h, const dibs_task *task) {
+  size_t nth = h->count;
+  add_text(h, "Idempotency-Key", task->kind);
+  size_t length = strlen(h->memory[nth]);
+  snprintf(h->memory[nth] + length, OWN_HEADER_SIZE - length, "-%" PRIu64 "-%" PRId64, task->nr, task->made_ms);
+}
+
 static void make_headers(const struct relay *r, const dibs_task *task, struct own_headers *h) {
   h->count = 0;
-  add_text(h, "Idempotency-Key", task->kind, task->nr);
-  add_text(h, "Dibs-Kind", task->kind, 0);
+  add_idempotency_key(h, task);
+  add_text(h, "Dibs-Kind", task->kind);
   add_number(h, "Dibs-Task", task->nr);
   add_number(h, "Dibs-Fence", task->fence.value);
   add_number(h, "Dibs-Attempt", task->attempt);
-  if (*task->serial != '\0') add_text(h, "Dibs-Key", task->serial, 0);
-  if (*task->phase != '\0') add_text(h, "Dibs-Phase", task->phase, 0);
+  if (*task->serial != '\0') add_text(h, "Dibs-Key", task->serial);
+  if (*task->phase != '\0') add_text(h, "Dibs-Phase", task->phase);
   if (!r->typed) h->line[h->count++] = "Content-Type: application/octet-stream";
   for (size_t i = 0; i < r->header_count; i++) h->line[h->count++] = r->headers[i];
   h->line[h->count] = NULL;
@@ -138,22 +145,22 @@ static void write_instant(char *to, size_t size, int64_t ms) {
 }
 
 static void print_message(FILE *out, const dibs_task *task) {
-  struct cli_json j = {.out = out};
+  struct dibs__json j = {.out = out};
   char made[64];
   write_instant(made, sizeof made, task->made_ms);
-  dibs__cli_json_open(&j, NULL, '{');
-  dibs__cli_json_uint(&j, "nr", task->nr);
-  dibs__cli_json_text(&j, "kind", task->kind);
-  dibs__cli_json_text(&j, "key", task->serial);
-  dibs__cli_json_text(&j, "phase", task->phase);
-  dibs__cli_json_uint(&j, "fence", task->fence.value);
-  dibs__cli_json_uint(&j, "attempt", task->attempt);
-  dibs__cli_json_text(&j, "made", made);
+  dibs__json_open(&j, NULL, '{');
+  dibs__json_uint(&j, "nr", task->nr);
+  dibs__json_text(&j, "kind", task->kind);
+  dibs__json_text(&j, "key", task->serial);
+  dibs__json_text(&j, "phase", task->phase);
+  dibs__json_uint(&j, "fence", task->fence.value);
+  dibs__json_uint(&j, "attempt", task->attempt);
+  dibs__json_text(&j, "made", made);
   if (is_utf8(task->payload, task->length))
-    dibs__cli_json_bytes(&j, "payload", task->payload, task->length);
+    dibs__json_bytes(&j, "payload", task->payload, task->length);
   else
-    dibs__cli_json_base64(&j, "payload_base64", task->payload, task->length);
-  dibs__cli_json_close(&j, '}');
+    dibs__json_base64(&j, "payload_base64", task->payload, task->length);
+  dibs__json_close(&j, '}');
 }
 
 /* Waits until standard output takes more. */
@@ -272,7 +279,7 @@ static int check_options(const struct relay *r) {
   const struct cli_globals *g = r->globals;
   if ((v->to != NULL) + (v->exec != NULL) + v->lines != 1)
     return dibs__cli_fail(g, CLI_USAGE, "INVALID",
-                          "where are the messages delivered? give one of --to URL, --exec CMD and --stdout");
+                          "where are the messages delivered? give exactly one of --to URL, --exec CMD and --stdout");
   if (v->exec != NULL && (v->ca != NULL || v->headers.word[0] != NULL))
     return dibs__cli_fail(g, CLI_USAGE, "INVALID", "%s is an option of --to", v->ca != NULL ? "--ca" : "--header");
   if (v->exec != NULL && v->batch != CLI_UNSET)
@@ -284,7 +291,7 @@ static int check_options(const struct relay *r) {
                       : v->tries != CLI_UNSET      ? "--tries"
                                                    : NULL;
   if (v->lines && stray != NULL)
-    return dibs__cli_fail(g, CLI_USAGE, "INVALID", "%s is an option of --to, and --stdout has no use for it", stray);
+    return dibs__cli_fail(g, CLI_USAGE, "INVALID", "--stdout has no use for %s; see dibs help relay", stray);
   return CLI_DONE;
 }
 
@@ -316,12 +323,19 @@ static bool is_final(dibs_status status) {
          status == DIBS_TOO_NEW;
 }
 
-/* Reports a change.  CLI_DONE, or an exit code after a message. */
+static bool has_answered(const struct relay *r) {
+  dibs_worker_counts counts = {.size = sizeof counts};
+  return dibs_worker_count(r->worker, &counts, NULL) == DIBS_OK && counts.claimed + counts.idle > 0;
+}
+
+/* Reports a change.  CLI_DONE, or an exit code after a message.  A store that answered and is DENIED now may be
+ * read-only for a while, as during maintenance or a failover. */
 static int look_at_trouble(const struct relay *r, dibs_status *before) {
   dibs_error error = {0};
   dibs_worker_trouble(r->worker, &error);
   if (error.status == *before) return CLI_DONE;
-  if (is_final(error.status)) return dibs__cli_fail_status(r->globals, error.status, &error, r->kind);
+  if (is_final(error.status) && !(error.status == DIBS_DENIED && has_answered(r)))
+    return dibs__cli_fail_status(r->globals, error.status, &error, r->kind);
   if (error.status == DIBS_OK)
     dibs__cli_note(r->globals, "the store answers again");
   else
@@ -379,16 +393,16 @@ static void report_counts(const struct relay *r) {
   }
   struct cli_line line;
   if (!dibs__cli_line_open(&line)) return;
-  struct cli_json j = {.out = line.out};
-  dibs__cli_json_open(&j, NULL, '{');
-  dibs__cli_json_text(&j, "command", "relay");
-  dibs__cli_json_text(&j, "kind", r->kind);
-  dibs__cli_json_uint(&j, "delivered", c.done);
-  dibs__cli_json_uint(&j, "failed", c.failed);
-  dibs__cli_json_uint(&j, "dead", c.dead);
-  dibs__cli_json_uint(&j, "released", c.released);
-  dibs__cli_json_uint(&j, "refused", c.refused + c.unsent);
-  dibs__cli_json_close(&j, '}');
+  struct dibs__json j = {.out = line.out};
+  dibs__json_open(&j, NULL, '{');
+  dibs__json_text(&j, "command", "relay");
+  dibs__json_text(&j, "kind", r->kind);
+  dibs__json_uint(&j, "delivered", c.done);
+  dibs__json_uint(&j, "failed", c.failed);
+  dibs__json_uint(&j, "dead", c.dead);
+  dibs__json_uint(&j, "released", c.released);
+  dibs__json_uint(&j, "refused", c.refused + c.unsent);
+  dibs__json_close(&j, '}');
   (void)dibs__cli_line_send(&line, STDERR_FILENO, CLI_ERROR_MS);
 }
 
@@ -412,7 +426,7 @@ static int run_commands(const struct relay *r) {
   char shell[] = "sh", option[] = "-c";
   char *argv[] = {shell, option, (char *)(uintptr_t)v->exec, NULL};
   struct work_plan plan = {
-      .kind = r->kind, .timeout_ms = v->ttl_ms, .max_ms = v->timeout_ms, .tries = v->tries, .plain = true};
+      .kind = r->kind, .timeout_ms = v->ttl_ms, .max_ms = v->timeout_ms, .tries = v->tries, .zero_or_failed = true};
   return dibs__cli_work(v, &plan, argv);
 }
 

@@ -268,9 +268,12 @@ static void end_orphans(struct run *run) {
   run->left = ending.left.alive;
 }
 
+/* In one call: as much as a pipe can contain.  A writer that is as fast as this reader must not stop the rest. */
+enum { TAIL_READS = 1048576 / DIBS__RUN_OUTPUT_MAX };
+
 void dibs__cli_tail_pipe_read(struct tail_pipe *pipe) {
   char bytes[DIBS__RUN_OUTPUT_MAX];
-  while (pipe->from >= 0) {
+  for (int reads = 0; reads < TAIL_READS && pipe->from >= 0; reads++) {
     ssize_t got = read(pipe->from, bytes, sizeof bytes);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) return;
@@ -295,6 +298,11 @@ static void set_polls(const struct run *run, struct pollfd fds[POLLS]) {
   fds[POLL_END].fd = run->stopped ? -1 : run->end_fd;
   if (run->tail != NULL) fds[POLL_TAIL].fd = run->tail->from;
   if (run->tee != NULL) dibs__cli_tee_request(run->tee, fds + POLL_TEE);
+}
+
+bool dibs__cli_run_lacks_means(const struct run *run) {
+  int error = run->start_error;
+  return error == EAGAIN || error == ENOMEM || error == EMFILE || error == ENFILE;
 }
 
 /* Starts the command through the minder, and returns when it has ended: run->over, or start_error. */
@@ -445,7 +453,7 @@ static int fail_lost(const struct run *run, const char *when) {
 static int fail_not_started(const struct run *run) {
   const struct cli_globals *g = run->globals;
   int code = run->start_error == ENOENT ? CLI_NOCMD : CLI_NOEXEC;
-  if (run->start_error == EAGAIN || run->start_error == ENOMEM || run->start_error == EMFILE) code = CLI_FAILED;
+  if (dibs__cli_run_lacks_means(run)) code = CLI_FAILED;
   return dibs__cli_fail(g, code, "", "cannot run '%.*s': %s", COMMAND_SHOWN, run->argv[0],
                         code == CLI_NOCMD ? "there is no such command" : strerror(run->start_error));
 }
@@ -458,15 +466,15 @@ static void report_json(const struct run *run, int code) {
   if (!run->globals->json || code == CLI_LOST) return;
   struct cli_line line;
   if (!dibs__cli_line_open(&line)) return;
-  struct cli_json j = {.out = line.out};
-  dibs__cli_json_open(&j, NULL, '{');
-  dibs__cli_json_text(&j, "command", "run");
-  dibs__cli_json_int(&j, "exit", code);
-  dibs__cli_json_text(&j, "status", "OK");
-  dibs__cli_json_text(&j, "name", run->name);
-  dibs__cli_json_uint(&j, "fence", dibs_lease_fence(run->lease).value);
-  dibs__cli_json_int(&j, "held_ms", dibs__tick_left_ms(run->began, dibs__tick_now()));
-  dibs__cli_json_close(&j, '}');
+  struct dibs__json j = {.out = line.out};
+  dibs__json_open(&j, NULL, '{');
+  dibs__json_text(&j, "command", "run");
+  dibs__json_int(&j, "exit", code);
+  dibs__json_text(&j, "status", "OK");
+  dibs__json_text(&j, "name", run->name);
+  dibs__json_uint(&j, "fence", dibs_lease_fence(run->lease).value);
+  dibs__json_int(&j, "held_ms", dibs__tick_left_ms(run->began, dibs__tick_now()));
+  dibs__json_close(&j, '}');
   (void)dibs__cli_line_send(&line, STDERR_FILENO, CLI_ERROR_MS);
 }
 
@@ -697,6 +705,7 @@ static int run_with_output(struct run *run, const struct cli_values *values) {
     sigaction(SIGPIPE, &before, NULL);
     dibs__cli_run_end(run);
   }
+  run->tee = NULL;
   dibs__cli_tee_close(&tee);
   return code;
 }

@@ -252,6 +252,9 @@ int dibs__cli_run_command(struct run *run);
 /* The same with an environment of the caller's: "K=V" and "K=" (remove K), each with its NUL.  run->minder, alarm and
  * began are set. */
 void dibs__cli_run_loop(struct run *run, const char *environment, size_t length);
+/* The command could not be started because this machine has no memory, process or descriptor left: later, or elsewhere,
+ * it can be. */
+bool dibs__cli_run_lacks_means(const struct run *run);
 /* Appends a string to such an environment; a string that does not fit is left out. */
 void dibs__cli_run_variable(char to[MINDER_TEXT_MAX], size_t *length, const char *key, const char *value);
 /* "the command exited with 3". */
@@ -268,6 +271,9 @@ int dibs__cli_run_code(int status);
 void dibs__cli_run_keep(const struct run *run, const char *name);
 /* By --no-history or DIBS_HISTORY=off. */
 bool dibs__cli_history_is_off(const struct cli_values *values);
+
+/* How it ended, in the row. */
+void dibs__cli_history_describe(const struct run *run, struct dibs__run_row *row);
 
 /* The rows of a worker: a thread writes them while the worker goes on. */
 struct history_writer;

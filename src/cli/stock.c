@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * `dibs stock table`: the SQL of tables for a stock, for an engine's own client.  With --table the tables have the
- * names that the section declares, and a record's columns are in them, too.
+ * names that the section declares, and columns of records and tasks are in them, too.
  */
 #include "base/text.h"
 #include "cli/cli.h"
@@ -109,6 +109,10 @@ static void print_tables(const struct engine *e, const struct dibs__table *t) {
   print_version(e, t);
   print_column(e, t->fence, e->number, "");
   print_column(e, t->owner, e->number, "");
+  print_column(e, t->phase, e->key, " NOT NULL");
+  /* Numbers in the table's unit; 0, of 1970, is free. */
+  print_column(e, t->locked_at, e->number, " NOT NULL DEFAULT 0");
+  print_column(e, t->updated_at, e->number, " NOT NULL DEFAULT 0");
   printf("\n)%s;\n", e->tail);
   if (t->claims == NULL) return;
   begin_table(e, t->claims, t->claim, e->claim);
@@ -248,17 +252,17 @@ static int print_result(const struct stock *s, dibs_status status) {
   bool moves = strcmp(s->verb, "take") == 0 || strcmp(s->verb, "give") == 0;
   bool known = r->used >= 0 && r->limit >= 0;
   if (s->globals->json) {
-    struct cli_json j = {.out = stdout};
-    dibs__cli_json_open(&j, NULL, '{');
-    dibs__cli_json_text(&j, "key", s->key);
-    dibs__cli_json_text(&j, "status", dibs_status_name(status));
-    if (moves) dibs__cli_json_text(&j, "claim", r->claim);
-    if (moves) dibs__cli_json_int(&j, "got", r->got);
-    if (known) dibs__cli_json_int(&j, "used", r->used);
-    if (known) dibs__cli_json_int(&j, "limit", r->limit);
-    if (moves) dibs__cli_json_uint(&j, "retries", r->retries);
-    if (moves) dibs__cli_json_uint(&j, "deadlocks", r->deadlocks);
-    dibs__cli_json_close(&j, '}');
+    struct dibs__json j = {.out = stdout};
+    dibs__json_open(&j, NULL, '{');
+    dibs__json_text(&j, "key", s->key);
+    dibs__json_text(&j, "status", dibs_status_name(status));
+    if (moves) dibs__json_text(&j, "claim", r->claim);
+    if (moves) dibs__json_int(&j, "got", r->got);
+    if (known) dibs__json_int(&j, "used", r->used);
+    if (known) dibs__json_int(&j, "limit", r->limit);
+    if (moves) dibs__json_uint(&j, "retries", r->retries);
+    if (moves) dibs__json_uint(&j, "deadlocks", r->deadlocks);
+    dibs__json_close(&j, '}');
     return dibs__cli_flush(s->globals);
   }
   if (strcmp(s->verb, "take") == 0) printf("claim %s\n", r->claim);

@@ -4,6 +4,7 @@
 #include "base/port.h"
 #include "base/text.h"
 #include "cli/cli.h"
+#include "info/info.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,18 +13,12 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char *const states[DIBS_TASK_STATES] = {
-    [DIBS_TASK_ARRIVED] = "arrived", [DIBS_TASK_READY] = "ready",     [DIBS_TASK_CLAIMED] = "claimed",
-    [DIBS_TASK_WAITING] = "waiting", [DIBS_TASK_BLOCKED] = "blocked", [DIBS_TASK_PARKED] = "parked",
-    [DIBS_TASK_DONE] = "done",       [DIBS_TASK_DEAD] = "dead",       [DIBS_TASK_CANCELLED] = "cancelled",
-};
-
 enum {
-  FINISHED = 1 << DIBS_TASK_DONE | 1 << DIBS_TASK_DEAD | 1 << DIBS_TASK_CANCELLED,
-  UNFINISHED = (1 << DIBS_TASK_STATES) - 1 - FINISHED,
   FAILED = 1 << DIBS_TASK_DEAD | 1 << DIBS_TASK_PARKED,
   SECOND_MS = 1000,
-  SHOWN_PAYLOAD = 2000 /* bytes of a payload in `show`; --json has all of it */
+  PROGRESS_PAGE = 5000, /* tasks between two drawings */
+  LOST_MOST = 5,        /* answers, one after the other: then a change ends with UNKNOWN */
+  SHOWN_PAYLOAD = 2000  /* bytes of a payload in `show`; --json has all of it */
 };
 
 /* One call. */
@@ -33,38 +28,27 @@ struct task_call {
   const struct cli_values *v;
   dibs_store *store;
   dibs_task_filter filter;
+  dibs_table *own; /* of --table; NULL: tasks of dibs' own */
   dibs_error error;
   uint64_t count; /* listed or changed up to now */
-  struct cli_json json;
+  struct dibs__json json;
   struct cli_table *table;
   bool full; /* no memory was left for the table */
 };
 
-static const char *state_name(dibs_task_state state) {
-  return (unsigned)state < DIBS_TASK_STATES ? states[state] : "?";
-}
-
 /* ---- Words to values ---- */
 
 static int set_states(struct task_call *t) {
-  const char *at = t->v->state;
-  if (at != NULL && *at == '\0')
+  uint32_t states;
+  size_t length;
+  if (t->v->state == NULL) return CLI_DONE;
+  if (*t->v->state == '\0')
     return dibs__cli_fail(t->globals, CLI_USAGE, "INVALID", "--state is empty; see dibs help task");
-  while (at != NULL && *at != '\0') {
-    size_t length = strcspn(at, ","), i = 0;
-    while (i < DIBS_TASK_STATES && (strlen(states[i]) != length || strncmp(states[i], at, length) != 0)) i++;
-    if (i < DIBS_TASK_STATES)
-      t->filter.states |= 1u << i;
-    else if (length == strlen("finished") && strncmp(at, "finished", length) == 0)
-      t->filter.states |= FINISHED;
-    else if (length == strlen("unfinished") && strncmp(at, "unfinished", length) == 0)
-      t->filter.states |= UNFINISHED;
-    else
-      return dibs__cli_fail(t->globals, CLI_USAGE, "INVALID", "--state: there is no state '%.*s'; see dibs help task",
-                            length < 40 ? (int)length : 40, at);
-    at += length + (at[length] == ',');
-  }
-  return CLI_DONE;
+  const char *wrong = dibs__info_task_states(t->v->state, &states, &length);
+  t->filter.states |= states;
+  if (wrong == NULL) return CLI_DONE;
+  return dibs__cli_fail(t->globals, CLI_USAGE, "INVALID", "--state: there is no state '%.*s'; see dibs help task",
+                        length < 40 ? (int)length : 40, wrong);
 }
 
 static int set_filter(struct task_call *t) {
@@ -97,6 +81,43 @@ static int read_priority(const struct task_call *t, int32_t *priority) {
 
 static int fail_store(const struct task_call *t, dibs_status status) {
   return dibs__cli_fail_status(t->globals, status, &t->error, "tasks");
+}
+
+/* The tasks to list: NR, or with --table the rows of the user's table, or one of them by its key. */
+static int set_listed(struct task_call *t, const char *word) {
+  int code = t->v->table != NULL ? dibs__cli_table(t->call, &t->own) : CLI_DONE;
+  if (code != CLI_DONE) return code;
+  if (t->own == NULL && t->v->timeout_ms != CLI_UNSET)
+    return dibs__cli_fail(t->globals, CLI_USAGE, "INVALID", "--timeout says how long a claim lasts in --table");
+  if (t->own == NULL) return word != NULL ? read_nr(t, word, &t->filter.nr) : CLI_DONE;
+  t->filter.table = t->own;
+  t->filter.key = word;
+  t->filter.timeout_ms = t->v->timeout_ms != CLI_UNSET ? t->v->timeout_ms : 0;
+  return CLI_DONE;
+}
+
+/* A table, or as JSON an object with one list. */
+static int begin_list(struct task_call *t, const char *list, const char *const *heads) {
+  t->json.out = stdout;
+  if (t->globals->json) {
+    dibs__json_open(&t->json, NULL, '{');
+    dibs__json_open(&t->json, list, '[');
+    return CLI_DONE;
+  }
+  t->table = dibs__cli_table_new(heads);
+  return t->table != NULL ? CLI_DONE : dibs__cli_fail(t->globals, CLI_FAILED, "NO_MEMORY", "out of memory");
+}
+
+static int end_list(struct task_call *t, dibs_status status) {
+  if (t->globals->json) {
+    dibs__json_close(&t->json, ']');
+    dibs__json_close(&t->json, '}');
+  } else if (t->count > 0) {
+    dibs__cli_table_print(t->table, dibs__cli_columns(STDOUT_FILENO), stdout);
+  }
+  dibs__cli_table_free(t->table);
+  if (t->full) fputs("(out of memory: the table is incomplete)\n", stdout);
+  return status == DIBS_OK ? dibs__cli_flush(t->globals) : fail_store(t, status);
 }
 
 /* ---- Adding ---- */
@@ -142,12 +163,12 @@ static int read_payload(const struct task_call *t, const char *word, struct payl
 
 static int report_added(const struct task_call *t, dibs_status status, uint64_t nr) {
   if (t->globals->json) {
-    struct cli_json j = {.out = stdout};
-    dibs__cli_json_open(&j, NULL, '{');
-    dibs__cli_json_uint(&j, "task", nr);
-    dibs__cli_json_text(&j, "kind", t->call->pos[1]);
-    dibs__cli_json_text(&j, "status", dibs_status_name(status));
-    dibs__cli_json_close(&j, '}');
+    struct dibs__json j = {.out = stdout};
+    dibs__json_open(&j, NULL, '{');
+    dibs__json_uint(&j, "task", nr);
+    dibs__json_text(&j, "kind", t->call->pos[1]);
+    dibs__json_text(&j, "status", dibs_status_name(status));
+    dibs__json_close(&j, '}');
   } else {
     printf("%" PRIu64 "\n", nr);
   }
@@ -176,27 +197,25 @@ static int task_add(struct task_call *t) {
 
 /* ---- Listing ---- */
 
-static void json_task(struct cli_json *j, const dibs_task_info *info, bool payload) {
-  dibs__cli_json_uint(j, "task", info->nr);
-  dibs__cli_json_text(j, "kind", info->kind);
-  dibs__cli_json_text(j, "state", state_name(info->state));
-  dibs__cli_json_text(j, "phase", info->phase);
-  dibs__cli_json_text(j, "key", info->serial);
-  dibs__cli_json_text(j, "unique", info->unique);
-  dibs__cli_json_int(j, "priority", info->priority);
-  dibs__cli_json_known(j, "fence", (int64_t)info->fence.value, info->fence.value != 0);
-  dibs__cli_json_uint(j, "attempts", info->attempts);
-  dibs__cli_json_uint(j, "fails", info->fails);
-  dibs__cli_json_uint(j, "tries", info->tries);
-  dibs__cli_json_text(j, "owner", info->owner);
-  dibs__cli_json_int(j, "made_ms", info->made_ms);
-  dibs__cli_json_known(j, "due_ms", info->due_ms, info->due_ms != 0);
-  dibs__cli_json_known(j, "began_ms", info->began_ms, info->began_ms != 0);
-  dibs__cli_json_int(j, "changed_ms", info->at_ms);
-  dibs__cli_json_bytes(j, "text", info->text, info->text_length);
+/* A row of the user's has a key instead of a number, and no more than these. */
+static void json_row(struct dibs__json *j, const dibs_task_info *info) {
+  dibs__json_text(j, "row", info->key);
+  dibs__json_text(j, "state", dibs__info_task_state(info->state));
+  dibs__json_text(j, "phase", info->phase);
+  dibs__json_known(j, "fence", (int64_t)info->fence.value, info->fence.value != 0);
+  dibs__json_known(j, "due_ms", info->due_ms, info->due_ms != 0);
+  dibs__json_int(j, "changed_ms", info->at_ms);
+}
+
+static void json_task(struct dibs__json *j, const dibs_task_info *info, bool payload) {
+  if (info->key[0] != '\0') {
+    json_row(j, info);
+    return;
+  }
+  dibs__info_task(j, info);
   if (!payload) return;
-  dibs__cli_json_uint(j, "length", info->length);
-  dibs__cli_json_bytes(j, "payload", info->payload, info->length);
+  dibs__json_uint(j, "length", info->length);
+  dibs__json_bytes(j, "payload", info->payload, info->length);
 }
 
 static void since(char *to, size_t size, int64_t instant_ms) {
@@ -228,14 +247,15 @@ static const char *last_line(const char *text, size_t length, char *to, size_t s
 }
 
 static bool add_row(struct cli_table *table, const dibs_task_info *info) {
-  char nr[24], tries[32], age[24], left[24], text[200];
+  char nr[24], tries[32] = "-", age[24], left[24], text[200];
+  bool row = info->key[0] != '\0';
   snprintf(nr, sizeof nr, "%" PRIu64, info->nr);
-  snprintf(tries, sizeof tries, "%" PRIu32 "/%" PRIu32, info->fails, info->tries);
-  since(age, sizeof age, info->made_ms);
+  if (!row) snprintf(tries, sizeof tries, "%" PRIu32 "/%" PRIu32, info->fails, info->tries);
+  since(age, sizeof age, row ? info->at_ms : info->made_ms);
   left_cell(left, sizeof left, info);
-  const char *const cells[] = {nr,
+  const char *const cells[] = {row ? info->key : nr,
                                info->kind,
-                               state_name(info->state),
+                               dibs__info_task_state(info->state),
                                info->phase[0] != '\0' ? info->phase : "-",
                                info->serial[0] != '\0' ? info->serial : "-",
                                tries,
@@ -251,9 +271,9 @@ static int list_row(const dibs_task_info *info, void *user) {
   struct task_call *t = user;
   t->count++;
   if (t->globals->json) {
-    dibs__cli_json_open(&t->json, NULL, '{');
+    dibs__json_open(&t->json, NULL, '{');
     json_task(&t->json, info, false);
-    dibs__cli_json_close(&t->json, '}');
+    dibs__json_close(&t->json, '}');
   } else if (!add_row(t->table, info)) {
     t->full = true;
     return 1;
@@ -265,27 +285,13 @@ static int task_ls(struct task_call *t) {
   static const char *const heads[] = {">=TASK",   "*KIND",  "=STATE", "-PHASE", "*-KEY",
                                       ">-FAILED", ">--AGE", ">-LEFT", "*TEXT",  NULL};
   int code = set_filter(t);
-  if (code == CLI_DONE && t->call->npos > 1) code = read_nr(t, t->call->pos[1], &t->filter.nr);
+  if (code == CLI_DONE) code = set_listed(t, t->call->npos > 1 ? t->call->pos[1] : NULL);
   if (code == CLI_DONE) code = dibs__cli_open(t->globals, 0, &t->store);
   if (code != CLI_DONE) return code;
-  t->json.out = stdout;
-  t->table = t->globals->json ? NULL : dibs__cli_table_new(heads);
-  if (!t->globals->json && t->table == NULL)
-    return dibs__cli_fail(t->globals, CLI_FAILED, "NO_MEMORY", "out of memory");
-  if (t->globals->json) {
-    dibs__cli_json_open(&t->json, NULL, '{');
-    dibs__cli_json_open(&t->json, "tasks", '[');
-  }
+  code = begin_list(t, "tasks", heads);
+  if (code != CLI_DONE) return code;
   dibs_status status = dibs_tasks_list(t->store, &t->filter, 0, list_row, t, &t->error);
-  if (t->globals->json) {
-    dibs__cli_json_close(&t->json, ']');
-    dibs__cli_json_close(&t->json, '}');
-  } else if (t->count > 0) {
-    dibs__cli_table_print(t->table, dibs__cli_columns(STDOUT_FILENO), stdout);
-  }
-  dibs__cli_table_free(t->table);
-  if (t->full) fputs("(out of memory: the table is incomplete)\n", stdout);
-  return status == DIBS_OK ? dibs__cli_flush(t->globals) : fail_store(t, status);
+  return end_list(t, status);
 }
 
 /* ---- One task ---- */
@@ -312,15 +318,31 @@ static void print_text(const char *text, size_t length) {
   if (length > 0 && text[length - 1] != '\n') putchar('\n');
 }
 
+static void print_left(const dibs_task_info *info) {
+  char left[24];
+  left_cell(left, sizeof left, info);
+  if (strcmp(left, "-") != 0) printf("%s for %s\n", dibs__info_task_state(info->state), left);
+}
+
+static void print_row(const dibs_task_info *info) {
+  printf("row %s\ntable %s\nstate %s\nphase %s\nfence %" PRIu64 "\n", info->key, info->kind,
+         dibs__info_task_state(info->state), info->phase, info->fence.value);
+  print_instant("changed", info->at_ms);
+  print_left(info);
+}
+
 static int print_task(const dibs_task_info *info, void *user) {
   struct task_call *t = user;
-  char left[24];
   t->count++;
   if (t->globals->json) {
     json_task(&t->json, info, true);
     return 1;
   }
-  printf("task %" PRIu64 "\nkind %s\nstate %s\n", info->nr, info->kind, state_name(info->state));
+  if (info->key[0] != '\0') {
+    print_row(info);
+    return 1;
+  }
+  printf("task %" PRIu64 "\nkind %s\nstate %s\n", info->nr, info->kind, dibs__info_task_state(info->state));
   if (info->phase[0] != '\0') printf("phase %s\n", info->phase);
   if (info->serial[0] != '\0') printf("key %s\n", info->serial);
   if (info->unique[0] != '\0') printf("unique %s\n", info->unique);
@@ -331,8 +353,7 @@ static int print_task(const dibs_task_info *info, void *user) {
   print_instant("added", info->made_ms);
   print_instant("begun", info->began_ms);
   print_instant("changed", info->at_ms);
-  left_cell(left, sizeof left, info);
-  if (strcmp(left, "-") != 0) printf("%s for %s\n", state_name(info->state), left);
+  print_left(info);
   if (info->state == DIBS_TASK_DONE && info->text_length > 0) {
     puts("result:");
     print_text(info->text, info->text_length);
@@ -346,12 +367,12 @@ static int print_task(const dibs_task_info *info, void *user) {
 static int print_error(const dibs_task_info *info, void *user) {
   struct task_call *t = user;
   if (t->globals->json) {
-    dibs__cli_json_open(&t->json, NULL, '{');
-    dibs__cli_json_uint(&t->json, "fence", info->fence.value);
-    dibs__cli_json_text(&t->json, "owner", info->owner);
-    dibs__cli_json_int(&t->json, "at_ms", info->at_ms);
-    dibs__cli_json_bytes(&t->json, "text", info->text, info->text_length);
-    dibs__cli_json_close(&t->json, '}');
+    dibs__json_open(&t->json, NULL, '{');
+    dibs__json_uint(&t->json, "fence", info->fence.value);
+    dibs__json_text(&t->json, "owner", info->owner);
+    dibs__json_int(&t->json, "at_ms", info->at_ms);
+    dibs__json_bytes(&t->json, "text", info->text, info->text_length);
+    dibs__json_close(&t->json, '}');
     return 0;
   }
   char ago[24];
@@ -362,22 +383,25 @@ static int print_error(const dibs_task_info *info, void *user) {
 }
 
 static int task_show(struct task_call *t) {
-  int code = read_nr(t, t->call->pos[1], &t->filter.nr);
+  int code = set_listed(t, t->call->pos[1]);
   t->filter.size = sizeof t->filter;
   t->json.out = stdout;
   if (code == CLI_DONE) code = dibs__cli_open(t->globals, 0, &t->store);
   if (code != CLI_DONE) return code;
-  if (t->globals->json) dibs__cli_json_open(&t->json, NULL, '{');
+  if (t->globals->json) dibs__json_open(&t->json, NULL, '{');
   dibs_status status = dibs_tasks_list(t->store, &t->filter, DIBS_LIST_PAYLOADS, print_task, t, &t->error);
-  if (status == DIBS_OK && t->count > 0) {
-    if (t->globals->json) dibs__cli_json_open(&t->json, "errors", '[');
+  if (status == DIBS_OK && t->count > 0 && t->own == NULL) {
+    if (t->globals->json) dibs__json_open(&t->json, "errors", '[');
     status = dibs_task_errors(t->store, t->filter.nr, print_error, t, &t->error);
-    if (t->globals->json) dibs__cli_json_close(&t->json, ']');
+    if (t->globals->json) dibs__json_close(&t->json, ']');
   }
-  if (t->globals->json) dibs__cli_json_close(&t->json, '}');
+  if (t->globals->json) dibs__json_close(&t->json, '}');
   code = dibs__cli_flush(t->globals);
   if (status != DIBS_OK) return fail_store(t, status);
   if (t->count > 0) return code;
+  if (t->own != NULL)
+    return dibs__cli_fail(t->globals, CLI_ABSENT, "NOT_FOUND", "there is no row '%s' in %s", t->call->pos[1],
+                          t->v->table);
   if (t->filter.states != 0)
     return dibs__cli_fail(t->globals, CLI_ABSENT, "NOT_FOUND", "no task %s is dead or parked; see dibs task show %s",
                           t->call->pos[1], t->call->pos[1]);
@@ -388,21 +412,36 @@ static int task_show(struct task_call *t) {
 
 /* ---- Changing ---- */
 
-/* At most --rate in each second. */
-static dibs_status change_at_rate(struct task_call *t, dibs_task_change change, uint64_t most) {
+static void show_progress(const struct task_call *t, const char *word) {
+  char line[64];
+  snprintf(line, sizeof line, "%s: %" PRIu64 " tasks", word, t->count);
+  dibs__cli_progress(line);
+}
+
+/* At most --rate in each second; or all at once, in pages if the progress is shown.  Without --count a page whose
+ * answer was lost is repeated, because the tasks that it changed do not match again. */
+static dibs_status change_in_pages(struct task_call *t, dibs_task_change change, const char *word, uint64_t most) {
   uint32_t flags = t->v->dry_run ? DIBS_CHANGE_DRY : 0;
-  uint64_t rate = t->v->rate == CLI_UNSET || t->v->dry_run ? 0 : (uint64_t)t->v->rate, done = 0;
-  for (;;) {
-    uint64_t left = most - done, now = most > 0 && (rate == 0 || left < rate) ? left : rate;
+  bool slowly = t->v->rate != CLI_UNSET && !t->v->dry_run, shown = dibs__cli_shows_progress(t->globals);
+  uint64_t page = slowly ? (uint64_t)t->v->rate : shown ? PROGRESS_PAGE : 0, done = 0;
+  dibs_status status = DIBS_OK;
+  uint32_t lost = 0;
+  for (bool more = true; more;) {
+    uint64_t left = most - done, now = most > 0 && (page == 0 || left < page) ? left : page;
     uint64_t changed = 0, last = 0;
     dibs__tick next = dibs__tick_add_ms(dibs__tick_now(), SECOND_MS);
-    dibs_status status = dibs_tasks_change(t->store, change, &t->filter, flags, now, &changed, &last, &t->error);
+    status = dibs_tasks_change(t->store, change, &t->filter, flags, now, &changed, &last, &t->error);
     done += changed;
     t->count += changed;
-    if (status != DIBS_OK || rate == 0 || changed < now || (most > 0 && done >= most)) return status;
-    t->filter.after = last;
-    dibs__nap_ms(dibs__tick_left_ms(dibs__tick_now(), next));
+    if (last > 0) t->filter.after = last;
+    lost = status == DIBS_UNKNOWN ? lost + 1 : 0;
+    more = status == DIBS_OK && page > 0 && changed == now && (most == 0 || done < most);
+    more = more || (lost > 0 && lost < LOST_MOST && page > 0 && most == 0);
+    if (more && shown) show_progress(t, word);
+    if (more && slowly) dibs__nap_ms(dibs__tick_left_ms(dibs__tick_now(), next));
   }
+  if (shown && done >= page) dibs__cli_progress(NULL);
+  return status;
 }
 
 /* What a word of the command line has done. */
@@ -416,12 +455,12 @@ static const char *past_of(const char *word) {
 
 static int report_changed(const struct task_call *t, const char *word) {
   if (t->globals->json) {
-    struct cli_json j = {.out = stdout};
-    dibs__cli_json_open(&j, NULL, '{');
-    dibs__cli_json_text(&j, "change", word);
-    dibs__cli_json_bool(&j, "dry_run", t->v->dry_run);
-    dibs__cli_json_uint(&j, "tasks", t->count);
-    dibs__cli_json_close(&j, '}');
+    struct dibs__json j = {.out = stdout};
+    dibs__json_open(&j, NULL, '{');
+    dibs__json_text(&j, "change", word);
+    dibs__json_bool(&j, "dry_run", t->v->dry_run);
+    dibs__json_uint(&j, "tasks", t->count);
+    dibs__json_close(&j, '}');
   } else {
     printf("%s%s %" PRIu64 "\n", t->v->dry_run ? "would " : "", t->v->dry_run ? word : past_of(word), t->count);
   }
@@ -435,7 +474,7 @@ static int change_listed(struct task_call *t, dibs_task_change change, const cha
     uint64_t before = t->count;
     code = read_nr(t, t->call->pos[i], &t->filter.nr);
     t->filter.after = 0;
-    if (code == CLI_DONE) status = change_at_rate(t, change, 0);
+    if (code == CLI_DONE) status = change_in_pages(t, change, word, 0);
     if (code == CLI_DONE && status == DIBS_OK && t->count == before)
       dibs__cli_note(t->globals, "task %s: nothing to %s; see dibs task show %s", t->call->pos[i], word,
                      t->call->pos[i]);
@@ -459,7 +498,7 @@ static int change(struct task_call *t, dibs_task_change change, const char *word
   code = dibs__cli_open(t->globals, 0, &t->store);
   if (code != CLI_DONE) return code;
   if (t->call->npos > 1) return change_listed(t, change, word);
-  dibs_status status = change_at_rate(t, change, t->v->count == CLI_UNSET ? 0 : (uint64_t)t->v->count);
+  dibs_status status = change_in_pages(t, change, word, t->v->count == CLI_UNSET ? 0 : (uint64_t)t->v->count);
   if (status == DIBS_OK) return report_changed(t, word);
   if (t->count > 0) dibs__cli_note(t->globals, "%s: %" PRIu64 " tasks were changed before", word, t->count);
   return fail_store(t, status);
@@ -477,15 +516,15 @@ static int task_purge(struct task_call *t) {
 
 /* ---- Kinds ---- */
 
-static void json_kind(struct cli_json *j, const dibs_task_kind *kind) {
-  dibs__cli_json_open(j, NULL, '{');
-  dibs__cli_json_text(j, "kind", kind->kind);
-  for (size_t i = 0; i < DIBS_TASK_STATES; i++) dibs__cli_json_uint(j, states[i], kind->states[i]);
-  dibs__cli_json_known(j, "oldest_ready_ms", kind->oldest_ms, kind->oldest_ms >= 0);
-  dibs__cli_json_known(j, "running_most", kind->running, kind->running != 0);
-  dibs__cli_json_bool(j, "paused", kind->paused != 0);
-  dibs__cli_json_known(j, "keep_ms", kind->keep_ms, kind->keep_ms >= 0);
-  dibs__cli_json_close(j, '}');
+static void json_kind(struct dibs__json *j, const dibs_task_kind *kind) {
+  dibs__json_open(j, NULL, '{');
+  dibs__json_text(j, "kind", kind->kind);
+  for (uint32_t i = 0; i < DIBS_TASK_STATES; i++) dibs__json_uint(j, dibs__info_task_state(i), kind->states[i]);
+  dibs__json_known(j, "oldest_ready_ms", kind->oldest_ms, kind->oldest_ms >= 0);
+  dibs__json_known(j, "running_limit", kind->running, kind->running != 0);
+  dibs__json_bool(j, "paused", kind->paused != 0);
+  dibs__json_known(j, "keep_ms", kind->keep_ms, kind->keep_ms >= 0);
+  dibs__json_close(j, '}');
 }
 
 static int count_row(const dibs_task_kind *kind, void *user) {
@@ -512,28 +551,15 @@ static int count_row(const dibs_task_kind *kind, void *user) {
 }
 
 static int task_counts(struct task_call *t) {
-  static const char *const heads[] = {"*KIND",  ">=READY", ">=RUNNING",   ">-WAITING", ">-BLOCKED", ">=PARKED",
+  static const char *const heads[] = {"*KIND",  ">=READY", ">=CLAIMED",   ">-WAITING", ">-BLOCKED", ">=PARKED",
                                       ">-DONE", ">=DEAD",  ">-CANCELLED", ">--OLDEST", "-",         NULL};
   int code = dibs__cli_open(t->globals, 0, &t->store);
   if (code != CLI_DONE) return code;
-  t->json.out = stdout;
-  t->table = t->globals->json ? NULL : dibs__cli_table_new(heads);
-  if (!t->globals->json && t->table == NULL)
-    return dibs__cli_fail(t->globals, CLI_FAILED, "NO_MEMORY", "out of memory");
-  if (t->globals->json) {
-    dibs__cli_json_open(&t->json, NULL, '{');
-    dibs__cli_json_open(&t->json, "kinds", '[');
-  }
+  code = begin_list(t, "kinds", heads);
+  if (code != CLI_DONE) return code;
   const char *kind = t->call->npos > 1 ? t->call->pos[1] : NULL;
   dibs_status status = dibs_tasks_count(t->store, kind, count_row, t, &t->error);
-  if (t->globals->json) {
-    dibs__cli_json_close(&t->json, ']');
-    dibs__cli_json_close(&t->json, '}');
-  } else if (t->count > 0) {
-    dibs__cli_table_print(t->table, dibs__cli_columns(STDOUT_FILENO), stdout);
-  }
-  dibs__cli_table_free(t->table);
-  return status == DIBS_OK ? dibs__cli_flush(t->globals) : fail_store(t, status);
+  return end_list(t, status);
 }
 
 static int print_kind(const dibs_task_kind *kind, void *user) {
@@ -587,6 +613,7 @@ static int task_kind(struct task_call *t) {
 /* ---- The commands ---- */
 
 #define FILTER (CLI_TAKES(kind) | CLI_TAKES(phase) | CLI_TAKES(key) | CLI_TAKES(older) | CLI_TAKES(error))
+#define OWN (CLI_TAKES(table) | CLI_TAKES(timeout))
 #define CHANGE (FILTER | CLI_TAKES(state) | CLI_TAKES(dry_run) | CLI_TAKES(rate) | CLI_TAKES(count))
 
 struct task_verb {
@@ -601,8 +628,8 @@ static const struct task_verb task_verbs[] = {
      CLI_TAKES(phase) | CLI_TAKES(key) | CLI_TAKES(unique) | CLI_TAKES(delay) | CLI_TAKES(priority) | CLI_TAKES(tries) |
          CLI_TAKES(wait),
      task_add},
-    {"ls", "[NR]", 0, 1, FILTER | CLI_TAKES(state) | CLI_TAKES(count), task_ls},
-    {"show", "NR", 1, 1, 0, task_show},
+    {"ls", "[NR]", 0, 1, FILTER | CLI_TAKES(state) | CLI_TAKES(count) | OWN, task_ls},
+    {"show", "NR", 1, 1, OWN, task_show},
     {"retry", "[NR...]", 0, CLI_POS_MAX, CHANGE, task_retry},
     {"cancel", "[NR...]", 0, CLI_POS_MAX, CHANGE, task_cancel},
     {"purge", "[NR...]", 0, CLI_POS_MAX, CHANGE, task_purge},
@@ -652,6 +679,7 @@ static int run_verb(const struct cli_call *call, const struct task_verb *verbs, 
   int code = check_verb(call, verb);
   if (code == CLI_DONE) code = verb->act(&t);
   dibs_close(t.store);
+  dibs_table_free(t.own);
   return code;
 }
 

@@ -3,6 +3,7 @@
 #include "base/duration.h"
 #include "base/text.h"
 #include "cli/cli.h"
+#include "info/info.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -10,29 +11,6 @@
 #include <unistd.h>
 
 enum { TROUBLED_MAX = 20, CONFIRMED_MS = 3000, FEW_EPOCHS_PERCENT = 25 };
-
-static const char *const breakers[] = {"closed", "open", "half-open"};
-static const char *const hands[] = {"auto", "open", "closed"};
-
-const char *dibs__cli_strictness_name(dibs_strictness strictness) {
-  static const char *const names[] = {"fenced", "strict", "least-strict"};
-  return names[strictness];
-}
-
-const char *dibs__cli_tiers_count_name(size_t nth) {
-  static const char *const names[DIBS_TIERS_COUNTED] = {[DIBS_TIERS_ACQUIRED] = "acquired",
-                                                        [DIBS_TIERS_BUSY] = "busy",
-                                                        [DIBS_TIERS_LOST] = "lost",
-                                                        [DIBS_TIERS_FALLBACK] = "fallback",
-                                                        [DIBS_TIERS_FAILED] = "failed",
-                                                        [DIBS_TIERS_STALE] = "stale",
-                                                        [DIBS_TIERS_MOVES] = "moves",
-                                                        [DIBS_TIERS_EPOCHS] = "epochs",
-                                                        [DIBS_TIERS_TURNS] = "breaker_opened",
-                                                        [DIBS_TIERS_LEAST_STRICT] = "least_strict",
-                                                        [DIBS_TIERS_WENT_BACK] = "went_back"};
-  return nth < DIBS_TIERS_COUNTED ? names[nth] : NULL;
-}
 
 /* ---- Reading ---- */
 
@@ -219,7 +197,7 @@ void dibs__cli_tiers_table(const struct cli_tiers *t, size_t columns, FILE *out)
     latency_cell(p50, sizeof p50, tier->p50_ns);
     latency_cell(p99, sizeof p99, tier->p99_ns);
     const char *const cells[] = {
-        tier->name, state, serves,   rollout, active, failed, idle ? "not used" : breakers[tier->breaker],
+        tier->name, state, serves,   rollout, active, failed, idle ? "not used" : dibs__info_breakers[tier->breaker],
         p50,        p99,   tier->uri};
     for (size_t c = 0; c < sizeof cells / sizeof *cells; c++)
       if (!dibs__cli_table_add(table, cells[c])) break;
@@ -242,7 +220,7 @@ static void trouble_cell(char *to, size_t size, const struct cli_tiers *t, const
     /* Open, and no vote: the cause is its own password or configuration. */
     const char *vote = client->info.down[i] ? "down" : "its own fault, no vote";
     int n = snprintf(to + used, size - used, "%s%s: %s, %s", used ? "; " : "", t->tier[i].name,
-                     breakers[client->info.breaker[i]], vote);
+                     dibs__info_breakers[client->info.breaker[i]], vote);
     if (n > 0) used = used + (size_t)n < size ? used + (size_t)n : size - 1;
   }
 }
@@ -277,80 +255,37 @@ static void tiers_troubled(const struct cli_tiers *t, size_t columns, FILE *out)
 
 /* ---- As JSON ---- */
 
-static void tiers_counts_json(const uint64_t counts[DIBS_TIERS_COUNTS], struct cli_json *j, const char *key) {
-  dibs__cli_json_open(j, key, '{');
-  for (size_t i = 0; i < DIBS_TIERS_COUNTED; i++) dibs__cli_json_uint(j, dibs__cli_tiers_count_name(i), counts[i]);
-  dibs__cli_json_close(j, '}');
+static const char *name_of(const void *tiers, size_t nth) {
+  const struct cli_tiers *t = tiers;
+  return nth < t->count ? t->tier[nth].name : NULL;
 }
 
-static void tier_json(const struct cli_tiers *t, size_t nth, struct cli_json *j) {
+static void tier_json(const struct cli_tiers *t, size_t nth, struct dibs__json *j) {
   const dibs_tier_info *tier = &t->tier[nth].info;
-  dibs__cli_json_open(j, NULL, '{');
-  dibs__cli_json_text(j, "name", tier->name);
-  dibs__cli_json_text(j, "store", tier->uri);
-  dibs__cli_json_bool(j, "anchor", nth + 1 == t->count);
-  dibs__cli_json_bool(j, "left", is_left(t, nth));
-  dibs__cli_json_bool(j, "down", tier->down);
-  dibs__cli_json_text(j, "hand", hands[tier->hand]);
-  dibs__cli_json_uint(j, "percent", tier->percent);
-  dibs__cli_json_uint(j, "buckets", tier->buckets);
-  dibs__cli_json_uint(j, "wanted", tier->wanted);
-  dibs__cli_json_uint(j, "leaving", tier->leaving);
-  dibs__cli_json_known(j, "turned_ms", tier->turned_ms, tier->turned_ms >= 0);
-  dibs__cli_json_int(j, "dwell_ms", tier->dwell_ms);
-  dibs__cli_json_uint(j, "active", tier->active);
-  dibs__cli_json_uint(j, "clients_down", tier->clients_down);
-  dibs__cli_json_uint(j, "clients_well", tier->clients_well);
-  dibs__cli_json_open(j, "here", '{');
-  dibs__cli_json_text(j, "breaker", breakers[tier->breaker]);
-  dibs__cli_json_bool(j, "reached", tier->reached);
-  dibs__cli_json_text(j, "trouble", tier->trouble);
-  dibs__cli_json_uint(j, "calls", tier->calls);
-  dibs__cli_json_uint(j, "failed_percent", tier->failed_percent);
-  dibs__cli_json_uint(j, "slow_percent", tier->slow_percent);
-  dibs__cli_json_uint(j, "operations", tier->operations);
-  dibs__cli_json_uint(j, "failures", tier->failures);
-  dibs__cli_json_known(j, "p50_ns", (int64_t)tier->p50_ns, tier->p50_ns > 0);
-  dibs__cli_json_known(j, "p99_ns", (int64_t)tier->p99_ns, tier->p99_ns > 0);
-  dibs__cli_json_known(j, "max_ns", (int64_t)tier->max_ns, tier->max_ns > 0);
-  dibs__cli_json_close(j, '}');
-  dibs__cli_json_close(j, '}');
+  dibs__json_open(j, NULL, '{');
+  dibs__json_text(j, "name", tier->name);
+  dibs__json_text(j, "store", tier->uri);
+  dibs__json_bool(j, "anchor", nth + 1 == t->count);
+  dibs__json_bool(j, "left", is_left(t, nth));
+  dibs__info_tier(j, tier);
+  dibs__json_close(j, '}');
 }
 
-static void client_json(const struct cli_tiers *t, const struct cli_tier_client *client, struct cli_json *j) {
-  dibs__cli_json_open(j, NULL, '{');
-  dibs__cli_json_text(j, "owner", client->owner);
-  dibs__cli_json_bool(j, "us", client->info.us);
-  dibs__cli_json_int(j, "age_ms", client->info.age_ms);
-  dibs__cli_json_open(j, "tiers", '[');
-  for (uint32_t i = 0; i < client->info.tiers && i < t->count; i++) {
-    dibs__cli_json_open(j, NULL, '{');
-    dibs__cli_json_text(j, "name", t->tier[i].name);
-    dibs__cli_json_bool(j, "active", client->info.active[i]);
-    dibs__cli_json_bool(j, "down", client->info.down[i]);
-    dibs__cli_json_bool(j, "well", client->info.well[i]);
-    dibs__cli_json_text(j, "breaker", breakers[client->info.breaker[i]]);
-    dibs__cli_json_close(j, '}');
-  }
-  dibs__cli_json_close(j, ']');
-  tiers_counts_json(client->info.counts, j, "counts");
-  dibs__cli_json_close(j, '}');
-}
-
-void dibs__cli_tiers_json(const struct cli_tiers *t, struct cli_json *j) {
-  dibs__cli_json_text(j, "strictness", dibs__cli_strictness_name(t->info.strictness));
-  dibs__cli_json_text(j, "pinned", t->info.pinned >= 0 ? t->tier[t->info.pinned].name : NULL);
-  dibs__cli_json_bool(j, "on_their_own", t->info.on_their_own);
-  dibs__cli_json_known(j, "confirmed_ms", t->info.confirmed_ms, t->info.confirmed_ms >= 0);
-  dibs__cli_json_known(j, "restored_ms", t->info.restored_ms, t->info.restored_ms >= 0);
-  dibs__cli_json_uint(j, "epochs_left_percent", t->info.epochs_left_percent);
-  dibs__cli_json_open(j, "tiers", '[');
+void dibs__cli_tiers_json(const struct cli_tiers *t, struct dibs__json *j) {
+  dibs__info_tiers(j, &t->info, name_of, t);
+  dibs__json_open(j, "tiers", '[');
   for (size_t i = 0; i < t->count; i++) tier_json(t, i, j);
-  dibs__cli_json_close(j, ']');
-  tiers_counts_json(t->info.all, j, "counts");
-  dibs__cli_json_open(j, "clients", '[');
-  for (size_t i = 0; i < t->clients; i++) client_json(t, &t->client[i], j);
-  dibs__cli_json_close(j, ']');
+  dibs__json_close(j, ']');
+  dibs__info_counts(j, t->info.all);
+  dibs__json_open(j, "clients", '[');
+  for (size_t i = 0; i < t->clients; i++) {
+    dibs__json_open(j, NULL, '{');
+    dibs_tier_client client = t->client[i].info;
+    client.owner = t->client[i].owner;
+    dibs__info_tier_client(j, &client, name_of, t);
+    dibs__json_close(j, '}');
+  }
+  dibs__json_close(j, ']');
 }
 
 /* `dibs tier`: shows and controls the tiers of a store. */
@@ -370,11 +305,11 @@ static int exit_of_status(const struct tier_call *c, dibs_status status, const d
 static int report_change(const struct tier_call *c, dibs_status status, const dibs_error *error, const char *key) {
   int code = exit_of_status(c, status, error);
   if (code != CLI_DONE || !c->globals->json) return code;
-  struct cli_json j = {.out = stdout};
-  dibs__cli_json_open(&j, NULL, '{');
-  dibs__cli_json_text(&j, "verb", c->verb);
-  if (key != NULL) dibs__cli_json_text(&j, key, c->word);
-  dibs__cli_json_close(&j, '}');
+  struct dibs__json j = {.out = stdout};
+  dibs__json_open(&j, NULL, '{');
+  dibs__json_text(&j, "verb", c->verb);
+  if (key != NULL) dibs__json_text(&j, key, c->word);
+  dibs__json_close(&j, '}');
   return dibs__cli_flush(c->globals);
 }
 
@@ -387,17 +322,17 @@ static int show_status(const struct tier_call *c) {
   int code = exit_of_status(c, dibs__cli_tiers_read(c->store, &tiers, &error), &error);
   if (code == CLI_DONE && tiers.full) code = dibs__cli_fail(g, CLI_FAILED, "NO_MEMORY", "out of memory");
   if (code == CLI_DONE && g->json) {
-    struct cli_json j = {.out = stdout};
-    dibs__cli_json_open(&j, NULL, '{');
+    struct dibs__json j = {.out = stdout};
+    dibs__json_open(&j, NULL, '{');
     dibs__cli_tiers_json(&tiers, &j);
-    dibs__cli_json_close(&j, '}');
+    dibs__json_close(&j, '}');
   } else if (code == CLI_DONE) {
     size_t columns = dibs__cli_columns(STDOUT_FILENO);
     print_summary(&tiers, stdout);
     putc('\n', stdout);
     dibs__cli_tiers_table(&tiers, columns, stdout);
     tiers_troubled(&tiers, columns, stdout);
-    printf("\nstrictness %s, clients %u, epochs left %u%%\n", dibs__cli_strictness_name(tiers.info.strictness),
+    printf("\nstrictness %s, clients %u, epochs left %u%%\n", dibs__info_strictness(tiers.info.strictness),
            tiers.info.clients, tiers.info.epochs_left_percent);
   }
   bool confirmed = dibs__cli_tiers_confirmed(&tiers);
@@ -452,11 +387,11 @@ static int bump_fences(const struct tier_call *c) {
   int code = exit_of_status(c, dibs_tier_bump(c->store, (dibs_fence){above}, &error), &error);
   if (code == CLI_DONE) warn_of_replicas(c);
   if (code != CLI_DONE || !c->globals->json) return code;
-  struct cli_json j = {.out = stdout};
-  dibs__cli_json_open(&j, NULL, '{');
-  dibs__cli_json_text(&j, "verb", c->verb);
-  dibs__cli_json_known(&j, "above", (int64_t)above, c->word != NULL);
-  dibs__cli_json_close(&j, '}');
+  struct dibs__json j = {.out = stdout};
+  dibs__json_open(&j, NULL, '{');
+  dibs__json_text(&j, "verb", c->verb);
+  dibs__json_known(&j, "above", (int64_t)above, c->word != NULL);
+  dibs__json_close(&j, '}');
   return dibs__cli_flush(c->globals);
 }
 
@@ -466,18 +401,18 @@ static int strictness(const struct tier_call *c) {
   if (c->word == NULL) {
     int code = exit_of_status(c, dibs_strictness_get(c->store, &now, &error), &error);
     if (code != CLI_DONE) return code;
-    struct cli_json j = {.out = stdout};
+    struct dibs__json j = {.out = stdout};
     if (c->globals->json) {
-      dibs__cli_json_open(&j, NULL, '{');
-      dibs__cli_json_text(&j, "strictness", dibs__cli_strictness_name(now));
-      dibs__cli_json_close(&j, '}');
+      dibs__json_open(&j, NULL, '{');
+      dibs__json_text(&j, "strictness", dibs__info_strictness(now));
+      dibs__json_close(&j, '}');
     } else {
-      puts(dibs__cli_strictness_name(now));
+      puts(dibs__info_strictness(now));
     }
     return dibs__cli_flush(c->globals);
   }
   for (int i = DIBS_STRICTNESS_FENCED; i <= DIBS_STRICTNESS_LEAST; i++)
-    if (strcmp(c->word, dibs__cli_strictness_name((dibs_strictness)i)) == 0)
+    if (strcmp(c->word, dibs__info_strictness((dibs_strictness)i)) == 0)
       return report_change(c, dibs_strictness_set(c->store, (dibs_strictness)i, &error), &error, "strictness");
   return dibs__cli_fail(c->globals, CLI_USAGE, "INVALID", "'%.40s' is not fenced, strict or least-strict", c->word);
 }

@@ -3,11 +3,14 @@
  * Requests of operators about all clients of a store: the state of its tiers, flags, moves by hand, counters.  They
  * reach a store of tiers as operations of DIBS__FAM_TIERS.
  */
+#include "base/text.h"
 #include "dibs/admin.h"
 #include "handle/request.h"
 #include "lease/lease.h"
+#include "store/combiner.h"
 #include "tier/tiers.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,6 +44,11 @@ static dibs_status fleet_tiered(dibs_store *store, const char *what, dibs_error 
   if (!store->outer && dibs__core_families(store->core) & (1u << DIBS__FAM_TIERS)) return DIBS_OK;
   /* The last tier keeps the records of all of them, so a store of leases alone comes first. */
   bool anchor = dibs__core_families(store->core) & (1u << DIBS__FAM_RECORD);
+  if (anchor && !(dibs__core_identity(store->core)->caps & DIBS__CAP_ANCHOR))
+    return dibs__fail(error, DIBS_UNSUPPORTED,
+                      "%s: the tiers of a daemon, as %s, are in its own URI: run this command with that URI, where "
+                      "dibs serve runs",
+                      what, store->shown);
   return dibs__fail(error, DIBS_UNSUPPORTED,
                     "%s: %s is one store, not several tiers; for tiers, write %s it, with a comma: \"%s%s%s\"", what,
                     store->shown, anchor ? "another store before" : "a database after", anchor ? "FIRST," : "",
@@ -262,6 +270,84 @@ static void tell_latency(struct telling *t, const char *name, const struct dibs_
   if (!t->stop) t->stop = t->fn(&metric, t->user);
 }
 
+_Static_assert((int)DIBS_SIZES_STEPS == (int)DIBS__CORE_SIZES, "shown");
+
+static void tell_batches(struct telling *t, const struct dibs__core_counts *counts) {
+  dibs_sizes sizes = {.count = counts->batches, .sum = counts->operations, .max = counts->largest};
+  for (size_t i = 0; i < DIBS_SIZES_STEPS; i++) sizes.steps[i] = counts->at_most[i];
+  dibs_metric metric = {.size = sizeof metric,
+                        .name = "batch_sizes",
+                        .help = "operations that a call of the driver carried together",
+                        .kind = DIBS_SIZES,
+                        .sizes = &sizes};
+  if (!t->stop) t->stop = t->fn(&metric, t->user);
+}
+
+/* "trace+rediss://host" has the engine "redis". */
+static void write_engine(struct dibs__text *to, const char *uri) {
+  char scheme[32];
+  struct dibs__text text;
+  const char *end = strchrnul(uri, ':'), *from = end;
+  while (from > uri && from[-1] != '+') from--;
+  dibs__text_begin(&text, scheme, sizeof scheme);
+  dibs__text_add(&text, from, (size_t)(end - from));
+  dibs__text_adds(to, dibs__tiers_scheme(scheme));
+}
+
+/* What grants the leases of a store: its engine, and the kind of lock if that is not the ordinary one. */
+static void write_strategy(struct dibs__text *to, const char *uri) {
+  static const char key[] = "lock=", ordinary[] = "rows";
+  const char *at = strchr(uri, '?');
+  write_engine(to, uri);
+  while (at && strncmp(at + 1, key, sizeof key - 1) != 0) at = strchr(at + 1, '&');
+  if (!at) return;
+  at += sizeof key;
+  size_t length = strcspn(at, "&");
+  if (length == sizeof ordinary - 1 && strncmp(at, ordinary, length) == 0) return;
+  dibs__text_adds(to, "-");
+  dibs__text_add(to, at, length);
+}
+
+/* `tier` NULL: the name of its engine. */
+static void tell_granted(struct telling *t, const char *tier, const char *uri, uint64_t granted) {
+  char strategy[64], engine[32];
+  struct dibs__text text;
+  dibs__text_begin(&text, engine, sizeof engine);
+  write_engine(&text, uri);
+  dibs__text_begin(&text, strategy, sizeof strategy);
+  write_strategy(&text, uri);
+  dibs_metric metric = {.size = sizeof metric,
+                        .name = "granted_by",
+                        .help = "leases granted to callers, by tier and strategy",
+                        .tier = tier ? tier : engine,
+                        .kind = DIBS_COUNTER,
+                        .value = granted,
+                        .strategy = strategy};
+  if (!t->stop) t->stop = t->fn(&metric, t->user);
+}
+
+static uint64_t granted_by(const struct dibs__lease_counts *counts, const char *tier) {
+  uint64_t granted = 0;
+  for (size_t i = 0; i < DIBS__LEASE_TIERS; i++)
+    if (counts->by_tier[i].tier && strcmp(counts->by_tier[i].tier, tier) == 0) granted += counts->by_tier[i].granted;
+  return granted;
+}
+
+/* A waiter that began by an offer of one of several tiers does not know which: these count for the tier "unknown". */
+static void tell_granted_by_tiers(struct telling *t, const struct dibs__tiers_view *view,
+                                  const struct dibs__lease_counts *counts) {
+  char name[64];
+  uint64_t rest = counts->granted;
+  for (uint32_t nth = 0; nth < view->state.count; nth++) {
+    uint64_t granted = granted_by(counts, view->tiers[nth].uri);
+    tell_granted(t, dibs__tiers_tier_name(&view->state, nth, name, sizeof name), view->tiers[nth].uri, granted);
+    rest -= granted;
+  }
+  uint64_t local = granted_by(counts, "memory");
+  if (local > 0) tell_granted(t, "least-strict", "memory:", local);
+  if (rest > local) tell_granted(t, "unknown", "unknown:", rest - local);
+}
+
 static void tell_leases(struct telling *t, const struct counts *s) {
   tell_number(t, DIBS_COUNTER, "acquired", s->lease.granted, "leases granted to callers, including hand-offs");
   tell_number(t, DIBS_COUNTER, "handed_off", s->lease.handed_off,
@@ -270,6 +356,8 @@ static void tell_leases(struct telling *t, const struct counts *s) {
   tell_number(t, DIBS_COUNTER, "timeout", s->lease.timeouts, "acquisitions whose wait ended");
   tell_number(t, DIBS_COUNTER, "failed", s->lease.failed, "acquisitions that the store did not answer");
   tell_number(t, DIBS_COUNTER, "lost", s->lease.lost, "leases lost while they were held");
+  tell_number(t, DIBS_COUNTER, "lost_in_time", s->lease.lost_in_time,
+              "of these, leases whose loss this process noticed before the store could grant the name again");
   tell_number(t, DIBS_COUNTER, "renewed", s->lease.renewed, "renewals that succeeded");
   tell_number(t, DIBS_COUNTER, "stale", s->lease.stale, "writes that a newer fence refused");
   tell_number(t, DIBS_GAUGE, "held", s->lease.held, "leases held now");
@@ -277,6 +365,8 @@ static void tell_leases(struct telling *t, const struct counts *s) {
   tell_number(t, DIBS_COUNTER, "batches", s->core.batches, "calls of the driver");
   tell_number(t, DIBS_COUNTER, "operations", s->core.operations, "operations in these calls");
   tell_number(t, DIBS_COUNTER, "transactions", s->core.transactions, "transactions of the store, if it counts them");
+  tell_number(t, DIBS_GAUGE, "pending", s->core.pending, "operations that wait to be sent to the store now");
+  tell_batches(t, &s->core);
 }
 
 static void metrics_tell_whole(struct telling *t, const struct dibs__tiers_view *view) {
@@ -332,6 +422,10 @@ static dibs_status tell_all(dibs_store *store, struct telling *t, dibs_error *er
     tell_latency(t, "acquire", &counts->lease.acquiring,
                  "time from requesting a lease to getting it, including the wait");
     tell_latency(t, "release", &counts->lease.releasing, "time from releasing a lease to the store's answer");
+    if (request)
+      tell_granted_by_tiers(t, request->tiers.got, &counts->lease);
+    else
+      tell_granted(t, NULL, store->shown, counts->lease.granted);
     if (request) metrics_tell_whole(t, request->tiers.got);
     for (uint32_t i = 0; request && i < request->tiers.got->state.count; i++)
       metrics_tell_tier(t, request->tiers.got, i);
@@ -453,6 +547,8 @@ static void request_for_tiers(struct dibs__request *request) {
 dibs_status dibs_tier_bump(dibs_store *store, dibs_fence above, dibs_error *error) {
   static const char what[] = "raising the fences";
   if (above.value >> 53) return dibs__fail(error, DIBS_INVALID, "%s: a fence must be below 2^53", what);
+  if (dibs__fence_epoch((dibs__fence){above.value}) == DIBS__EPOCH_MAX)
+    return dibs__fail(error, DIBS_INVALID, "%s: no epoch is left above the fence %" PRIu64, what, above.value);
   struct dibs__tiers_op of = {.above = dibs__fence_epoch((dibs__fence){above.value})};
   dibs_status status = dibs__enter(store, "dibs_tier_bump", error);
   if (status != DIBS_OK) return status;

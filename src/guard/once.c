@@ -81,13 +81,12 @@ static dibs_status explain(dibs_store *store, dibs_status status, const char *wh
   }
 }
 
-/* Carries one operation; what was answered goes to `answer` (may be NULL). */
-static dibs_status send_request(dibs_store *store, uint16_t verb, const char *key, const struct who *who,
-                                int64_t keep_ms, const char *data, size_t length, struct dibs__once_answer *answer,
-                                dibs_error *error) {
+/* NULL: no memory. */
+static struct dibs__request *make_request(dibs_store *store, const char *key, const struct who *who, int64_t keep_ms,
+                                          const char *data, size_t length) {
   size_t key_len = strlen(key);
   struct dibs__request *request = dibs__request_make(store, DIBS__FAM_ONCE, NULL, key_len + length);
-  if (!request) return dibs__fail(error, DIBS_NO_MEMORY, "out of memory for the once key \"%s\"", key);
+  if (!request) return NULL;
   request->once.key = dibs__request_keep(request, key, key_len);
   request->once.data = dibs__request_keep(request, data, length);
   request->once.keep_ms = keep_ms;
@@ -95,16 +94,27 @@ static dibs_status send_request(dibs_store *store, uint16_t verb, const char *ke
     request->once.id = who->id;
     request->once.fence = who->fence;
   }
+  return request;
+}
+
+static void take_answer(struct dibs__request *request, struct dibs__once_answer *answer) {
+  answer->data = request->once.got;
+  answer->length = request->once.got_len;
+  answer->age_ms = request->once.age_ms;
+  answer->left_ms = request->once.left_ms;
+  request->once.got = NULL;
+}
+
+/* Carries one operation; what was answered goes to `answer` (may be NULL). */
+static dibs_status send_request(dibs_store *store, uint16_t verb, const char *key, const struct who *who,
+                                int64_t keep_ms, const char *data, size_t length, struct dibs__once_answer *answer,
+                                dibs_error *error) {
+  struct dibs__request *request = make_request(store, key, who, keep_ms, data, length);
+  if (!request) return dibs__fail(error, DIBS_NO_MEMORY, "out of memory for the once key \"%s\"", key);
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), DIBS__IO_MS);
   bool reads = verb == DIBS__ONCE_READ;
   dibs_status status = reads ? dibs__request_carry(request, verb, by) : dibs__request_carry_until(request, verb, by);
-  if (answer && dibs__request_is_answered(request)) {
-    answer->data = request->once.got;
-    answer->length = request->once.got_len;
-    answer->age_ms = request->once.age_ms;
-    answer->left_ms = request->once.left_ms;
-    request->once.got = NULL;
-  }
+  if (answer && dibs__request_is_answered(request)) take_answer(request, answer);
   dibs__request_drop(request);
   return status;
 }
@@ -192,6 +202,56 @@ void dibs__once_leave(dibs_store *store, const char *key, dibs_lease *lease) {
   if (dibs__enter(store, "dibs_once", NULL) != DIBS_OK) return;
   if (who_holds(lease, &who, NULL) == DIBS_OK) leave_claim(store, key, &who);
   dibs__exit(store);
+}
+
+/* ---- Completed later ---- */
+
+/* A call of dibs__once_start, until it is answered. */
+struct started {
+  dibs__once_step_fn done;
+  void *user;
+};
+
+static const char *const doing[] = {[DIBS__ONCE_READ] = "reading the result of",
+                                    [DIBS__ONCE_STORE] = "storing the result of",
+                                    [DIBS__ONCE_FORGET] = "forgetting",
+                                    [DIBS__ONCE_BEGIN] = "beginning",
+                                    [DIBS__ONCE_LEAVE] = "leaving"};
+
+static void finish_started(struct dibs__request *request, dibs_status status) {
+  struct started *s = request->user;
+  struct dibs__once_answer answer = {0};
+  dibs_error error = {0};
+  if (dibs__request_is_answered(request)) take_answer(request, &answer);
+  status = explain(request->store, status, doing[request->op.verb], request->once.key.p, &error);
+  s->done(status, &answer, &error, s->user);
+  free(answer.data);
+  dibs__request_drop(request);
+  free(s);
+}
+
+dibs_status dibs__once_start(dibs_store *store, enum dibs__once_verb verb, const char *key, dibs_lease *lease,
+                             int64_t keep_ms, const char *data, size_t length, dibs__once_step_fn done, void *user,
+                             dibs_error *error) {
+  struct who who;
+  dibs_status status = dibs__enter(store, "a step of once", error);
+  if (status != DIBS_OK) return status;
+  status = dibs__request_check(store, DIBS__FAM_ONCE, "once key", key, error);
+  if (status == DIBS_OK && lease) status = who_holds(lease, &who, error);
+  if (status == DIBS_OK) {
+    struct dibs__request *request = make_request(store, key, lease ? &who : NULL, keep_ms, data, length);
+    struct started *s = request ? malloc(sizeof *s) : NULL;
+    if (s) *s = (struct started){done, user};
+    dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), DIBS__IO_MS);
+    status = s ? dibs__request_start(request, (uint16_t)verb, by, finish_started, s) : DIBS_NO_MEMORY;
+    if (status != DIBS_OK) {
+      dibs__explain(store, status, doing[verb], key, error);
+      dibs__request_drop(request);
+      free(s);
+    }
+  }
+  dibs__exit(store);
+  return status;
 }
 
 /* ---- dibs_once ---- */

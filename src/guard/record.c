@@ -146,7 +146,8 @@ struct call {
   const struct dibs__table *table;
   dibs_record_options o;
   uint32_t guards;
-  uint64_t fence; /* ours */
+  const struct dibs__proof *proof; /* in place of o.lease: of a client elsewhere */
+  uint64_t fence;                  /* ours */
   size_t columns;
 };
 
@@ -159,6 +160,10 @@ struct held {
 };
 
 /* ---- What was asked ---- */
+
+static bool is_fenced(const struct call *c) {
+  return c->o.lease || c->proof;
+}
 
 static dibs_status read_options(struct call *c, const dibs_record_options *given, dibs_error *error) {
   c->o = (dibs_record_options){.size = sizeof c->o};
@@ -178,7 +183,7 @@ static dibs_status read_options(struct call *c, const dibs_record_options *given
 static dibs_status guards(struct call *c, bool puts, dibs_error *error) {
   if (c->o.if_version) c->guards |= DIBS__IF_VERSION;
   if (c->o.flags & DIBS_IF_ABSENT) c->guards |= DIBS__IF_ABSENT;
-  if (c->o.lease) c->guards |= DIBS__IF_FENCE;
+  if (is_fenced(c)) c->guards |= DIBS__IF_FENCE;
   if (c->o.if_version && strlen(c->o.if_version) > DIBS_VERSION_MAX)
     return dibs__fail(error, DIBS_INVALID, "record \"%s\": a version has at most %d bytes", c->key, DIBS_VERSION_MAX);
   if (c->o.if_version && (c->guards & DIBS__IF_ABSENT))
@@ -241,6 +246,10 @@ static dibs_status make_request(struct call *c, const dibs_value *values, size_t
   dibs_status status = DIBS_OK;
   bool lost = false;
   if (c->o.lease) status = dibs__lease_grant(c->o.lease, &op->id, &op->fence, &lost, error);
+  if (c->proof) {
+    op->id = c->proof->id;
+    op->fence = c->proof->fence;
+  }
   c->fence = op->fence.v;
   /* For a write the fence decides; but who reads with a lost lease should know. */
   if (status == DIBS_OK && lost && !c->guards)
@@ -320,23 +329,32 @@ void dibs_record_free(dibs_record *record) {
 
 /* ---- The calls ---- */
 
-static dibs_status get_record(struct call *c, const dibs_record_options *given, dibs_record **record,
-                              dibs_error *error) {
-  request_t *request = NULL;
+static dibs_status ask_for_record(struct call *c, const dibs_record_options *given, request_t **request,
+                                  dibs_error *error) {
   dibs_status status = read_options(c, given, error);
   if (status != DIBS_OK) return status;
   if (c->o.if_version || c->o.flags)
     return dibs__fail(error, DIBS_INVALID, "record \"%s\": reading it needs no guard", c->key);
-  status = make_request(c, NULL, 0, &request, error);
+  return make_request(c, NULL, 0, request, error);
+}
+
+/* `result` may be NULL. */
+static dibs_status finish_get(const struct call *c, request_t *request, dibs_status status, dibs_record **record,
+                              dibs_record_result *result, dibs_error *error) {
+  if (!dibs__request_is_answered(request)) return dibs__explain(c->store, status, c->doing, c->key, error);
+  if (status == DIBS_OK) *record = hand_out(c, &request->record);
+  if (status == DIBS_OK && !*record) status = DIBS_NO_MEMORY;
+  if (status == DIBS_STALE && result) result->fence.value = request->record.seen.v;
+  return explain(c, status, &request->record, "", error);
+}
+
+static dibs_status get_record(struct call *c, const dibs_record_options *given, dibs_record **record,
+                              dibs_error *error) {
+  request_t *request = NULL;
+  dibs_status status = ask_for_record(c, given, &request, error);
   if (status != DIBS_OK) return status;
-  status = carry(c, request, c->o.lease ? DIBS__RECORD_SEAL : DIBS__RECORD_LOAD);
-  if (!dibs__request_is_answered(request)) {
-    status = dibs__explain(c->store, status, c->doing, c->key, error);
-  } else {
-    if (status == DIBS_OK) *record = hand_out(c, &request->record);
-    if (status == DIBS_OK && !*record) status = DIBS_NO_MEMORY;
-    status = explain(c, status, &request->record, "", error);
-  }
+  status = carry(c, request, is_fenced(c) ? DIBS__RECORD_SEAL : DIBS__RECORD_LOAD);
+  status = finish_get(c, request, status, record, NULL, error);
   dibs__request_drop(request);
   return status;
 }
@@ -353,34 +371,37 @@ dibs_status dibs_record_get(dibs_store *store, const char *key, const dibs_recor
   return status;
 }
 
-static dibs_status request_write(struct call *c, uint16_t verb, const dibs_value *values, size_t size,
-                                 dibs_record_result *result, dibs_error *error) {
-  request_t *request = NULL;
+static dibs_status finish_write(const struct call *c, request_t *request, uint16_t verb, dibs_status status,
+                                dibs_record_result *result, dibs_error *error) {
   char version[DIBS_VERSION_MAX + 1];
-  dibs_status status = make_request(c, values, size, &request, error);
-  if (status != DIBS_OK) return status;
-  status = carry(c, request, verb);
-  if (!dibs__request_is_answered(request)) {
-    status = dibs__explain(c->store, status, c->doing, c->key, error);
-  } else {
-    version_of(c, &request->record, version);
-    bool told = status == DIBS_CONFLICT || (status == DIBS_OK && verb == DIBS__RECORD_PUT);
-    if (told) memcpy(result->version, version, sizeof version);
-    if (status == DIBS_STALE) result->fence.value = request->record.seen.v;
-    status = explain(c, status, &request->record, version, error);
-  }
-  dibs__request_drop(request);
+  if (!dibs__request_is_answered(request)) return dibs__explain(c->store, status, c->doing, c->key, error);
+  version_of(c, &request->record, version);
+  bool told = status == DIBS_CONFLICT || (status == DIBS_OK && verb == DIBS__RECORD_PUT);
+  if (told) memcpy(result->version, version, sizeof version);
+  if (status == DIBS_STALE) result->fence.value = request->record.seen.v;
+  return explain(c, status, &request->record, version, error);
+}
+
+/* Of a put or, with values NULL, a removal. */
+static dibs_status ask_to_write(struct call *c, bool puts, const dibs_value *values, size_t count,
+                                const dibs_record_options *given, request_t **request, dibs_error *error) {
+  size_t size = 0;
+  dibs_status status = read_options(c, given, error);
+  if (status == DIBS_OK) status = guards(c, puts, error);
+  if (status == DIBS_OK && puts) status = check_values(c, values, count, &size, error);
+  if (status == DIBS_OK) status = make_request(c, puts ? values : NULL, size, request, error);
   return status;
 }
 
 static dibs_status check_and_request(struct call *c, bool puts, const dibs_value *values, size_t count,
                                      const dibs_record_options *given, dibs_record_result *result, dibs_error *error) {
-  size_t size = 0;
-  dibs_status status = read_options(c, given, error);
-  if (status == DIBS_OK) status = guards(c, puts, error);
-  if (status == DIBS_OK && puts) status = check_values(c, values, count, &size, error);
+  request_t *request = NULL;
+  uint16_t verb = puts ? DIBS__RECORD_PUT : DIBS__RECORD_DROP;
+  dibs_status status = ask_to_write(c, puts, values, count, given, &request, error);
   if (status != DIBS_OK) return status;
-  return request_write(c, puts ? DIBS__RECORD_PUT : DIBS__RECORD_DROP, puts ? values : NULL, size, result, error);
+  status = finish_write(c, request, verb, carry(c, request, verb), result, error);
+  dibs__request_drop(request);
+  return status;
 }
 
 static dibs_status write_record(struct call *c, bool puts, const dibs_value *values, size_t count,
@@ -408,4 +429,73 @@ dibs_status dibs_record_remove(dibs_store *store, const char *key, const dibs_re
                                dibs_record_result *result, dibs_error *error) {
   struct call c = {.store = store, .name = "dibs_record_remove", .key = key, .doing = "removing record"};
   return write_record(&c, false, NULL, 0, options_given, result, error);
+}
+
+/* ---- Completed later ---- */
+
+/* A call of dibs__record_start, until it is answered. */
+struct started {
+  struct call call;
+  dibs__record_fn done;
+  void *user;
+  char if_version[DIBS_VERSION_MAX + 1];
+};
+
+static bool reads(uint16_t verb) {
+  return verb == DIBS__RECORD_LOAD || verb == DIBS__RECORD_SEAL;
+}
+
+static void finish_started(request_t *request, dibs_status status) {
+  struct started *s = request->user;
+  dibs_error error = {0};
+  dibs_record *record = NULL;
+  dibs_record_result result = {.size = sizeof result};
+  s->call.key = request->record.key.p;
+  if (reads(request->op.verb))
+    status = finish_get(&s->call, request, status, &record, &result, &error);
+  else
+    status = finish_write(&s->call, request, request->op.verb, status, &result, &error);
+  s->done(status, record, &result, &error, s->user);
+  dibs_record_free(record);
+  dibs__request_drop(request);
+  free(s);
+}
+
+static dibs_status start_request(struct call *c, uint16_t verb, request_t *request, dibs__record_fn done, void *user) {
+  struct started *s = malloc(sizeof *s);
+  if (!s) return DIBS_NO_MEMORY;
+  *s = (struct started){.call = *c, .done = done, .user = user};
+  if (c->o.if_version) {
+    memcpy(s->if_version, c->o.if_version, strlen(c->o.if_version) + 1); /* its length was checked */
+    s->call.o.if_version = s->if_version;
+  }
+  s->call.proof = NULL; /* the request has it */
+  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), VERSION_WAIT_DEFAULT_MS);
+  dibs_status status = dibs__request_start(request, verb, by, finish_started, s);
+  if (status != DIBS_OK) free(s);
+  return status;
+}
+
+dibs_status dibs__record_start(dibs_store *store, enum dibs__record_verb verb, const char *key, const dibs_value *value,
+                               const dibs_record_options *options, const struct dibs__proof *proof,
+                               dibs__record_fn done, void *user, dibs_error *error) {
+  static const char *const doing[] = {[DIBS__RECORD_LOAD] = "getting record",
+                                      [DIBS__RECORD_SEAL] = "sealing record",
+                                      [DIBS__RECORD_PUT] = "putting record",
+                                      [DIBS__RECORD_DROP] = "removing record"};
+  struct call c = {.store = store, .name = "a request for a record", .key = key, .doing = doing[verb], .proof = proof};
+  request_t *request = NULL;
+  dibs_status status = dibs__enter(store, c.name, error);
+  if (status != DIBS_OK) return status;
+  if (reads((uint16_t)verb))
+    status = ask_for_record(&c, options, &request, error);
+  else
+    status = ask_to_write(&c, verb == DIBS__RECORD_PUT, value, value ? 1 : 0, options, &request, error);
+  if (status == DIBS_OK) {
+    status = start_request(&c, (uint16_t)verb, request, done, user);
+    if (status != DIBS_OK) dibs__explain(store, status, c.doing, key, error);
+    if (status != DIBS_OK) dibs__request_drop(request);
+  }
+  dibs__exit(store);
+  return status;
 }

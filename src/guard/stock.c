@@ -13,6 +13,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -144,6 +145,34 @@ static void take_answers(struct call *call, const struct dibs__stock_op *op) {
   r->retries += op->retries;
   r->deadlocks += op->deadlocks;
 }
+
+/* ---- Completed later ---- */
+
+/* A call of dibs__stock_start: its own memory, until it is answered. */
+struct started {
+  struct call call;
+  dibs_error error;
+  dibs__stock_fn done;
+  void *user;
+};
+
+static dibs_status explain(const struct call *call, dibs_status status);
+
+static void finish_started(struct dibs__request *request, dibs_status status) {
+  struct started *s = request->user;
+  struct call *call = &s->call;
+  call->key = request->stock.key.p;
+  call->error = &s->error;
+  take_answers(call, &request->stock);
+  status = explain(call, status);
+  call->result.size = sizeof call->result;
+  memcpy(call->result.claim, call->claim, sizeof call->claim);
+  s->done(status, &call->result, &s->error, s->user);
+  dibs__request_drop(request);
+  free(s);
+}
+
+/* ---- In the caller's thread ---- */
 
 static dibs_status send_request(struct call *call) {
   struct dibs__request *request = question(call);
@@ -334,17 +363,22 @@ static dibs_status carry_out(struct call *call) {
   return status == DIBS_HELD || status == DIBS_TIMEOUT ? status : explain(call, status);
 }
 
-static dibs_status run_stock(struct call *call, const char *name, const dibs_stock_options *options,
-                             dibs_stock_result *result) {
-  dibs_status status = DIBS_OK;
-  if (options) status = check_size(options->size, sizeof *options, "options", call->error);
-  if (status == DIBS_OK && result) status = check_size(result->size, sizeof *result, "result", call->error);
-  if (status != DIBS_OK) return status;
+/* What the caller gave, with defaults; *claim is kept. */
+static dibs_status read_options(struct call *call, const dibs_stock_options *options) {
+  if (options && check_size(options->size, sizeof *options, "options", call->error) != DIBS_OK) return DIBS_INVALID;
   const char *claim = call->options.claim;
   if (options) memcpy(&call->options, options, options->size);
   if (call->verb == DIBS__STOCK_GIVE) call->options.claim = claim;
   call->table = dibs__table_of(call->options.table);
   call->result = (dibs_stock_result){.used = -1, .limit = -1};
+  return DIBS_OK;
+}
+
+static dibs_status run_stock(struct call *call, const char *name, const dibs_stock_options *options,
+                             dibs_stock_result *result) {
+  dibs_status status = read_options(call, options);
+  if (status == DIBS_OK && result) status = check_size(result->size, sizeof *result, "result", call->error);
+  if (status != DIBS_OK) return status;
   status = dibs__enter(call->store, name, call->error);
   if (status == DIBS_OK) {
     status = carry_out(call);
@@ -354,6 +388,41 @@ static dibs_status run_stock(struct call *call, const char *name, const dibs_sto
   call->result.size = result->size;
   memcpy(call->result.claim, call->claim, sizeof call->claim);
   memcpy(result, &call->result, result->size);
+  return status;
+}
+
+static dibs_status start_call(const struct call *call, dibs__stock_fn done, void *user) {
+  struct started *s = malloc(sizeof *s);
+  if (!s) return DIBS_NO_MEMORY;
+  *s = (struct started){.call = *call, .done = done, .user = user};
+  struct dibs__request *request = question(&s->call);
+  dibs_status status = request ? DIBS_OK : DIBS_NO_MEMORY;
+  if (status == DIBS_OK) {
+    request->op.lane = lane_of(&s->call);
+    status = dibs__request_start(request, s->call.verb, s->call.by, finish_started, s);
+  }
+  if (status == DIBS_OK) return status;
+  dibs__request_drop(request);
+  free(s);
+  return status;
+}
+
+dibs_status dibs__stock_start(dibs_store *store, enum dibs__stock_verb verb, const char *key, int64_t amount,
+                              const dibs_stock_options *options, dibs__stock_fn done, void *user, dibs_error *error) {
+  struct call call = {.store = store, .key = key, .verb = (uint16_t)verb, .amount = amount, .error = error};
+  if (options) call.options.claim = options->claim;
+  dibs_status status = read_options(&call, options);
+  if (status == DIBS_OK) status = dibs__enter(store, "a request for a stock", error);
+  if (status != DIBS_OK) return status;
+  bool moves = verb == DIBS__STOCK_TAKE || verb == DIBS__STOCK_GIVE;
+  status = stock_check(&call);
+  if (status == DIBS_OK && moves) status = draw_claim(&call);
+  if (status == DIBS_OK) {
+    call.by = dibs__tick_add_ms(dibs__tick_now(), WAIT_MS);
+    status = start_call(&call, done, user);
+    if (status != DIBS_OK) status = dibs__explain(store, status, "starting a request for", key, error);
+  }
+  dibs__exit(store);
   return status;
 }
 
@@ -384,4 +453,42 @@ dibs_status dibs_stock_set(dibs_store *store, const char *key, int64_t limit, co
   if (limit < 0)
     return dibs__fail(error, DIBS_INVALID, "dibs_stock_set: the limit is %lld; give at least 0", (long long)limit);
   return run_stock(&call, "dibs_stock_set", options, result);
+}
+
+/* ---- Listing ---- */
+
+static dibs_status list_once(dibs_store *store, const char *prefix, const char *after, uint32_t most,
+                             struct dibs__request **answered) {
+  size_t prefix_size = prefix ? strlen(prefix) : 0, after_size = after ? strlen(after) : 0;
+  struct dibs__request *request = dibs__request_make(store, DIBS__FAM_STOCK, NULL, prefix_size + after_size);
+  if (!request) return DIBS_NO_MEMORY;
+  request->stock.key = dibs__request_keep(request, prefix ? prefix : "", prefix_size);
+  request->stock.claim = dibs__request_keep(request, after ? after : "", after_size);
+  request->stock.amount = most;
+  dibs_status status = dibs__request_carry(request, DIBS__STOCK_LIST, DIBS__TICK_NEVER);
+  if (status == DIBS_OK)
+    *answered = request;
+  else
+    dibs__request_drop(request);
+  return status;
+}
+
+dibs_status dibs__stock_list(dibs_store *store, const char *prefix, const char *after, uint32_t most,
+                             dibs__stock_row_fn fn, void *user, dibs_error *error) {
+  struct dibs__request *answered = NULL;
+  dibs_status status = dibs__enter(store, "dibs_stock_list", error);
+  if (status != DIBS_OK) return status;
+  status = dibs__request_check(store, DIBS__FAM_STOCK, "stock", prefix && *prefix ? prefix : "*", error);
+  if (status == DIBS_OK && after && *after) status = check_text(after, DIBS_NAME_MAX, "start", "*", error);
+  if (status == DIBS_OK) {
+    status = list_once(store, prefix, after, most, &answered);
+    if (status != DIBS_OK) status = dibs__explain(store, status, "listing the stocks", prefix ? prefix : "", error);
+  }
+  for (uint32_t i = 0; status == DIBS_OK && i < answered->stock.row_count; i++) {
+    const struct dibs__stock_row *row = &answered->stock.rows[i];
+    fn(row->key.p, row->used, row->limit, user);
+  }
+  dibs__request_drop(answered);
+  dibs__exit(store);
+  return status;
 }

@@ -11,6 +11,7 @@
  * Order of locks: store->lock before the core's own.  It is never held across a call of the core that may carry
  * operations, nor across a callback.
  */
+#include "handle/calls.h"
 #include "store/combiner.h"
 
 enum { LEAVE_MS = 100 }; /* how much later than requested a wait may end when the store does not answer */
@@ -23,6 +24,11 @@ struct dibs__listener {
   struct dibs__listener *next;
   const char *kind;
   dibs__word word;
+  /* NULL; or called as the callbacks of leases are, once after one or more of these events, but not after
+   * dibs__listen_no_more in the thread that calls them. */
+  void (*roused)(struct dibs__listener *listener);
+  struct dibs__due_call due;
+  bool is_due;
 };
 
 struct dibs_store {
@@ -44,6 +50,10 @@ struct dibs_store {
   dibs__word none_in_flight; /* goes up when the last one is answered while closing */
   uint64_t stale;            /* guarded writes that were refused */
   struct dibs__listener *listeners;
+  struct dibs__calls calls;
+  /* Set before the store is used, see dibs__store_watch. */
+  void (*watch)(void *context, const struct dibs__event *event);
+  void *watch_context;
 };
 
 /* What the lease layer does when a store opens and closes.  It is above this folder, which knows it by this table
@@ -55,7 +65,9 @@ struct dibs__store_part {
   void (*close)(dibs_store *store);
   void (*stop)(dibs_store *store);   /* its timers; no caller is inside any more */
   void (*finish)(dibs_store *store); /* ends what points at the core, which is stopped; then the callbacks */
-  void (*free)(dibs_store *store);   /* store->leases, NULL if `open` failed; no lease is left */
+  /* A callback is due, and no thread could be started that runs it: it tries again later. */
+  void (*help_locked)(dibs_store *store);
+  void (*free)(dibs_store *store); /* store->leases, NULL if `open` failed; no lease is left */
 };
 extern const struct dibs__store_part dibs__lease_part;
 
@@ -70,6 +82,9 @@ void dibs__store_drop(dibs_store *store);
 /* From now on its word goes up when tasks of its kind may be ready, in any process. */
 void dibs__listen(dibs_store *store, struct dibs__listener *listener);
 void dibs__listen_no_more(dibs_store *store, struct dibs__listener *listener);
+/* From now on `watch` is called for each event of the store, beside what the leases of this handle do with it: in any
+ * thread, with no lock held, until the store is closed.  Before the first call that uses the store. */
+void dibs__store_watch(dibs_store *store, void (*watch)(void *context, const struct dibs__event *event), void *context);
 /* Tasks of `kind` may be ready; NULL: of any kind. */
 void dibs__rouse_listeners(dibs_store *store, const char *kind);
 /* INVALID unless `size`, that of a struct of the caller's, is from that of its `size` field to `most`; `type` is its

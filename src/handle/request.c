@@ -52,6 +52,19 @@ void *dibs__request_array(request_t *request, size_t size) {
   return array;
 }
 
+/* Inside a transaction it is the store's, which outlives it. */
+static void count_stale(dibs_store *store) {
+  if (store->outer) store = store->outer;
+  dibs__mutex_lock(&store->lock);
+  store->stale++;
+  dibs__mutex_unlock(&store->lock);
+}
+
+static dibs_status status_of(const request_t *request, dibs__status status) {
+  if (status == DIBS_STALE) count_stale(request->store);
+  return status == DIBS_TIMEOUT || status == DIBS__MOVED ? DIBS_UNAVAILABLE : (dibs_status)status;
+}
+
 static void request_answered(struct dibs__op *op) {
   request_t *request = (request_t *)op;
   dibs_store *store = request->store;
@@ -62,30 +75,58 @@ static void request_answered(struct dibs__op *op) {
   dibs__request_drop(request);
 }
 
-/* Inside a transaction it is the store's, which outlives it. */
-static void count_stale(dibs_store *store) {
-  if (store->outer) store = store->outer;
+static void call_done_locked(dibs_store *store, struct dibs__due_call *due) {
+  request_t *request = (request_t *)((char *)due - offsetof(request_t, due));
+  dibs__mutex_unlock(&store->lock);
+  request->done(request, status_of(request, request->op.status));
   dibs__mutex_lock(&store->lock);
-  store->stale++;
+}
+
+/* The request belongs to its caller, who drops it in `done`. */
+static void started_answered(struct dibs__op *op) {
+  request_t *request = (request_t *)op;
+  dibs_store *store = request->store;
+  atomic_store(&request->answered, 1);
+  dibs__mutex_lock(&store->lock);
+  dibs__calls_queue_locked(store, &request->due);
+  store->in_flight--;
   dibs__mutex_unlock(&store->lock);
 }
 
-dibs_status dibs__request_carry(request_t *request, uint16_t verb, dibs__tick by) {
+static void prepare(request_t *request, uint16_t verb, dibs__tick by, void (*answered)(struct dibs__op *)) {
   dibs_store *store = request->store;
   struct dibs__op *op = &request->op;
   assert(!dibs__request_is_answered(request));
   dibs__str key = dibs__op_key(op);
   uint16_t bucket = key.len ? dibs__bucket(key) : op->bucket;
-  dibs__core_head(store->core, op, op->family, verb, op->flags, bucket, request_answered);
+  dibs__core_head(store->core, op, op->family, verb, op->flags, bucket, answered);
   op->by = dibs__tick_min(op->by, by);
-  atomic_fetch_add(&request->refs, 1);
   dibs__mutex_lock(&store->lock);
   store->in_flight++;
   dibs__mutex_unlock(&store->lock);
-  dibs__core_run(store->core, op, dibs__tick_add_ms(op->by, LEAVE_MS));
-  dibs__status status = dibs__request_is_answered(request) ? op->status : DIBS_UNKNOWN;
-  if (status == DIBS_STALE) count_stale(store);
-  return status == DIBS_TIMEOUT || status == DIBS__MOVED ? DIBS_UNAVAILABLE : (dibs_status)status;
+}
+
+dibs_status dibs__request_carry(request_t *request, uint16_t verb, dibs__tick by) {
+  struct dibs__op *op = &request->op;
+  atomic_fetch_add(&request->refs, 1);
+  prepare(request, verb, by, request_answered);
+  dibs__core_run(request->store->core, op, dibs__tick_add_ms(op->by, LEAVE_MS));
+  return status_of(request, dibs__request_is_answered(request) ? op->status : (dibs__status)DIBS_UNKNOWN);
+}
+
+dibs_status dibs__request_start(request_t *request, uint16_t verb, dibs__tick by,
+                                void (*done)(request_t *request, dibs_status status), void *user) {
+  dibs_store *store = request->store;
+  dibs__mutex_lock(&store->lock);
+  bool ready = dibs__calls_ready_locked(store);
+  dibs__mutex_unlock(&store->lock);
+  if (!ready || !dibs__core_serve(store->core)) return DIBS_NO_MEMORY;
+  request->due.run_locked = call_done_locked;
+  request->done = done;
+  request->user = user;
+  prepare(request, verb, by, started_answered);
+  dibs__start(store, &request->op);
+  return DIBS_OK;
 }
 
 void dibs__request_pause(uint32_t nth, dibs__tick by) {

@@ -31,6 +31,9 @@ struct dibs__request {
   const struct dibs__table *table; /* held; NULL: dibs' own */
   _Atomic uint32_t refs;
   dibs__word answered;
+  struct dibs__due_call due; /* of dibs__request_start */
+  void (*done)(struct dibs__request *, dibs_status);
+  void *user;
   size_t used, capacity;
   _Alignas(max_align_t) char memory[]; /* of arrays and texts */
 };
@@ -54,6 +57,11 @@ dibs_status dibs__request_carry(struct dibs__request *request, uint16_t verb, di
 /* The same, repeated after UNAVAILABLE until `by`: the store may come back, or a full server may have a connection
  * again.  Not inside a transaction of the user's. */
 dibs_status dibs__request_carry_until(struct dibs__request *request, uint16_t verb, dibs__tick by);
+/* Sends it and returns at once.  `done` is called exactly once, later, where the callbacks of leases are, with the
+ * status that dibs__request_carry would have returned; then the answers may be read, and the caller drops the request.
+ * OK; NO_MEMORY: no thread could be started, and `done` is never called. */
+dibs_status dibs__request_start(struct dibs__request *request, uint16_t verb, dibs__tick by,
+                                void (*done)(struct dibs__request *request, dibs_status status), void *user);
 /* Before the next try, of which `nth` were made; not beyond `by`. */
 void dibs__request_pause(uint32_t nth, dibs__tick by);
 static inline bool dibs__request_is_answered(struct dibs__request *request) {

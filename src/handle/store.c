@@ -166,18 +166,40 @@ void dibs__listen_no_more(dibs_store *store, struct dibs__listener *listener) {
   struct dibs__listener **at = &store->listeners;
   while (*at != listener) at = &(*at)->next;
   *at = listener->next;
+  if (listener->is_due) dibs__calls_remove_locked(store, &listener->due);
   dibs__mutex_unlock(&store->lock);
+}
+
+static void call_listener_locked(dibs_store *store, struct dibs__due_call *due) {
+  struct dibs__listener *listener = (struct dibs__listener *)((char *)due - offsetof(struct dibs__listener, due));
+  listener->is_due = false;
+  dibs__mutex_unlock(&store->lock);
+  listener->roused(listener);
+  dibs__mutex_lock(&store->lock);
+}
+
+static void rouse_locked(dibs_store *store, struct dibs__listener *listener) {
+  atomic_fetch_add(&listener->word, 1);
+  dibs__word_wake(&listener->word, 1, false);
+  if (!listener->roused || listener->is_due) return;
+  listener->is_due = true;
+  listener->due.run_locked = call_listener_locked;
+  dibs__calls_queue_locked(store, &listener->due);
+}
+
+void dibs__store_watch(dibs_store *store, void (*watch)(void *context, const struct dibs__event *event),
+                       void *context) {
+  store->watch = watch;
+  store->watch_context = context;
 }
 
 /* Under the lock, so that no listener is gone before it was woken. */
 void dibs__rouse_listeners(dibs_store *store, const char *kind) {
   dibs__mutex_lock(&store->lock);
-  for (struct dibs__listener *l = store->listeners; l; l = l->next) {
-    if (kind && strcmp(kind, l->kind) != 0) continue;
-    atomic_fetch_add(&l->word, 1);
-    dibs__word_wake(&l->word, 1, false);
-  }
+  for (struct dibs__listener *l = store->listeners; l; l = l->next)
+    if (!kind || strcmp(kind, l->kind) == 0) rouse_locked(store, l);
   dibs__mutex_unlock(&store->lock);
+  dibs__calls_handed(store);
 }
 
 /* At most so many bytes of it; what no label may hold becomes '?': a strange environment must not keep a program from

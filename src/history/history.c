@@ -169,7 +169,7 @@ static bool hand_out(const row_t *row, struct texts *texts, dibs_run_fn fn, void
 }
 
 static struct dibs__request *make_list(dibs_store *store, const dibs_runs_options *o, uint32_t most,
-                                       const row_t *after) {
+                                       const struct dibs__run_at *after) {
   dibs__str name = str(o->name), prefix = str(o->prefix), kind = str(o->kind);
   struct dibs__request *request =
       dibs__request_make(store, DIBS__FAM_RUN, NULL, (size_t)name.len + prefix.len + kind.len);
@@ -181,7 +181,7 @@ static struct dibs__request *make_list(dibs_store *store, const dibs_runs_option
   request->run.since_ms = o->since_ms;
   request->run.before_ms = o->until_ms;
   request->run.most = most;
-  if (!after) return request;
+  if (!after || after->ended_ms == 0) return request;
   request->run.before_ms = after->ended_ms;
   request->run.before_id = after->id;
   return request;
@@ -193,14 +193,14 @@ struct listing {
   void *user;
   uint32_t left; /* how many more may be listed */
   bool stopped, off;
-  row_t last; /* of the page before; without texts */
+  struct dibs__run_at last; /* of the page before; ended_ms 0: this is the first */
 };
 
 /* *more: there may be another page. */
-static dibs_status list_page(dibs_store *store, struct listing *l, bool first, bool *more) {
+static dibs_status list_page(dibs_store *store, struct listing *l, bool *more) {
   uint32_t most = l->left < PAGE ? l->left : PAGE;
   struct texts *texts = malloc(sizeof *texts);
-  struct dibs__request *request = texts ? make_list(store, l->options, most, first ? NULL : &l->last) : NULL;
+  struct dibs__request *request = texts ? make_list(store, l->options, most, &l->last) : NULL;
   *more = false;
   if (!request) {
     free(texts);
@@ -212,7 +212,7 @@ static dibs_status list_page(dibs_store *store, struct listing *l, bool first, b
     l->off = op->off;
     for (uint32_t i = 0; i < op->got_count && !l->stopped; i++) {
       l->stopped = !hand_out(&op->got[i], texts, l->fn, l->user);
-      l->last = op->got[i];
+      l->last = (struct dibs__run_at){op->got[i].ended_ms, op->got[i].id};
       l->left--;
     }
     *more = op->got_count == most && !l->stopped && l->left > 0;
@@ -239,8 +239,8 @@ static dibs_status check_options(const dibs_runs_options *given, dibs_runs_optio
   return status;
 }
 
-dibs_status dibs__history_list(dibs_store *store, const dibs_runs_options *options, dibs_run_fn fn, void *user,
-                               bool *off, dibs_error *error) {
+dibs_status dibs__history_page(dibs_store *store, const dibs_runs_options *options, struct dibs__run_at *at,
+                               dibs_run_fn fn, void *user, bool *off, dibs_error *error) {
   dibs_runs_options o;
   *off = false;
   if (!fn) return dibs__fail(error, DIBS_INVALID, "dibs_runs: fn is NULL");
@@ -249,14 +249,21 @@ dibs_status dibs__history_list(dibs_store *store, const dibs_runs_options *optio
   if (status != DIBS_OK) return status;
   status = check_family(store, error);
   if (status == DIBS_OK) {
-    struct listing l = {.options = &o, .fn = fn, .user = user, .left = o.most ? o.most : UINT32_MAX};
+    struct listing l = {.options = &o, .fn = fn, .user = user, .left = o.most ? o.most : UINT32_MAX, .last = *at};
     bool more = true;
-    for (bool first = true; more && status == DIBS_OK; first = false) status = list_page(store, &l, first, &more);
+    while (more && status == DIBS_OK) status = list_page(store, &l, &more);
     *off = l.off;
+    *at = l.last;
     status = explain(store, status, "reading the runs of", o.name ? o.name : "", error);
   }
   dibs__exit(store);
   return status;
+}
+
+dibs_status dibs__history_list(dibs_store *store, const dibs_runs_options *options, dibs_run_fn fn, void *user,
+                               bool *off, dibs_error *error) {
+  struct dibs__run_at at = {.ended_ms = 0};
+  return dibs__history_page(store, options, &at, fn, user, off, error);
 }
 
 dibs_status dibs_runs(dibs_store *store, const dibs_runs_options *options, dibs_run_fn fn, void *user,

@@ -14,6 +14,14 @@ dibs_status dibs__history_put(dibs_store *store, const struct dibs__run_row *row
 /* dibs_runs; *off: the store is set to keep no runs. */
 dibs_status dibs__history_list(dibs_store *store, const dibs_runs_options *options, dibs_run_fn fn, void *user,
                                bool *off, dibs_error *error);
+/* A position in a listing: behind this run. */
+struct dibs__run_at {
+  int64_t ended_ms; /* 0: before the first */
+  dibs__id id;
+};
+/* The same from *at on; *at becomes the position of the last run that was listed. */
+dibs_status dibs__history_page(dibs_store *store, const dibs_runs_options *options, struct dibs__run_at *at,
+                               dibs_run_fn fn, void *user, bool *off, dibs_error *error);
 /* The store's clock, in ms since 1970, at an instant between `before` and `after`.  Statuses as dibs__history_put. */
 struct dibs__store_clock {
   int64_t ms;

@@ -229,16 +229,16 @@ void dibs__bench_print_head(const struct bench *b, FILE *out) {
 
 /* ---- For machines ---- */
 
-static void json_range(struct cli_json *json, const char *key, struct bench_range range) {
+static void json_range(struct dibs__json *json, const char *key, struct bench_range range) {
   if (isnan(range.median)) return;
-  dibs__cli_json_open(json, key, '{');
-  dibs__cli_json_real(json, "median", range.median);
-  dibs__cli_json_real(json, "low", range.low);
-  dibs__cli_json_real(json, "high", range.high);
-  dibs__cli_json_close(json, '}');
+  dibs__json_open(json, key, '{');
+  dibs__json_real(json, "median", range.median);
+  dibs__json_real(json, "low", range.low);
+  dibs__json_real(json, "high", range.high);
+  dibs__json_close(json, '}');
 }
 
-static void json_side(struct cli_json *json, const struct bench_result *result, size_t side) {
+static void json_side(struct dibs__json *json, const struct bench_result *result, size_t side) {
   static const char *const keys[BENCH_METRICS] = {[BENCH_RATE] = "per_second",
                                                   [BENCH_P50] = "p50_us",
                                                   [BENCH_P99] = "p99_us",
@@ -258,57 +258,57 @@ static void json_side(struct cli_json *json, const struct bench_result *result, 
                                                   [BENCH_LOST] = "lost",
                                                   [BENCH_TWICE] = "done_twice",
                                                   [BENCH_OTHERS] = "others_percent"};
-  dibs__cli_json_open(json, NULL, '{');
-  dibs__cli_json_text(json, "name", result->test->sides[side].name);
+  dibs__json_open(json, NULL, '{');
+  dibs__json_text(json, "name", result->test->sides[side].name);
   for (size_t i = 0; i < BENCH_METRICS; i++)
     json_range(json, keys[i], bench_range_of(result, side, (enum bench_metric)i));
-  dibs__cli_json_close(json, '}');
+  dibs__json_close(json, '}');
 }
 
-static void json_aim(struct cli_json *json, const struct bench_result *result, const struct bench_aim *aim) {
+static void json_aim(struct dibs__json *json, const struct bench_result *result, const struct bench_aim *aim) {
   bool met;
   struct bench_range range = bench_judge(result, aim, &met);
-  dibs__cli_json_open(json, NULL, '{');
-  dibs__cli_json_text(json, "what", aim->what);
-  dibs__cli_json_text(json, "unit", aim->unit);
+  dibs__json_open(json, NULL, '{');
+  dibs__json_text(json, "what", aim->what);
+  dibs__json_text(json, "unit", aim->unit);
   json_range(json, "seen", range);
-  dibs__cli_json_real(json, aim->at_most ? "at_most" : "at_least", aim->bound);
-  dibs__cli_json_bool(json, "met", met);
-  dibs__cli_json_close(json, '}');
+  dibs__json_real(json, aim->at_most ? "at_most" : "at_least", aim->bound);
+  dibs__json_bool(json, "met", met);
+  dibs__json_close(json, '}');
 }
 
-static void json_result(struct cli_json *json, const struct bench_result *result) {
+static void json_result(struct dibs__json *json, const struct bench_result *result) {
   const struct bench_case *test = result->test;
-  dibs__cli_json_open(json, NULL, '{');
-  dibs__cli_json_text(json, "case", test->key);
-  dibs__cli_json_text(json, "title", test->title);
-  dibs__cli_json_uint(json, "rounds", result->rounds);
-  dibs__cli_json_uint(json, "noisy_rounds", result->noisy);
-  dibs__cli_json_open(json, "sides", '[');
+  dibs__json_open(json, NULL, '{');
+  dibs__json_text(json, "case", test->key);
+  dibs__json_text(json, "title", test->title);
+  dibs__json_uint(json, "rounds", result->rounds);
+  dibs__json_uint(json, "noisy_rounds", result->noisy);
+  dibs__json_open(json, "sides", '[');
   for (size_t i = 0; i < BENCH_SIDES_MAX && test->sides[i].name; i++)
     if (!side_skipped(result, i)) json_side(json, result, i);
-  dibs__cli_json_close(json, ']');
-  dibs__cli_json_open(json, "aims", '[');
+  dibs__json_close(json, ']');
+  dibs__json_open(json, "aims", '[');
   for (size_t i = 0; i < BENCH_AIMS_MAX && test->aims[i].what; i++)
     if (!aim_skipped(result, &test->aims[i])) json_aim(json, result, &test->aims[i]);
-  dibs__cli_json_close(json, ']');
-  dibs__cli_json_close(json, '}');
+  dibs__json_close(json, ']');
+  dibs__json_close(json, '}');
 }
 
 void dibs__bench_json(const struct bench *b, const struct bench_result *results, size_t count, FILE *out) {
-  struct cli_json json = {.out = out};
+  struct dibs__json json = {.out = out};
   struct utsname system;
-  dibs__cli_json_open(&json, NULL, '{');
-  dibs__cli_json_text(&json, "bench", b->subject->name);
-  dibs__cli_json_text(&json, "dibs", dibs_version());
-  dibs__cli_json_text(&json, "sqlite", dibs__floor_sqlite_version());
-  dibs__cli_json_text(&json, "linux", uname(&system) ? NULL : system.release);
-  dibs__cli_json_int(&json, "processors", processors());
-  dibs__cli_json_text(&json, "store", b->shown);
-  dibs__cli_json_real(&json, "seconds", (double)b->size.ms / 1000);
-  dibs__cli_json_open(&json, "cases", '[');
+  dibs__json_open(&json, NULL, '{');
+  dibs__json_text(&json, "bench", b->subject->name);
+  dibs__json_text(&json, "dibs", dibs_version());
+  dibs__json_text(&json, "sqlite", dibs__floor_sqlite_version());
+  dibs__json_text(&json, "linux", uname(&system) ? NULL : system.release);
+  dibs__json_int(&json, "processors", processors());
+  dibs__json_text(&json, "store", b->shown);
+  dibs__json_real(&json, "seconds", (double)b->size.ms / 1000);
+  dibs__json_open(&json, "cases", '[');
   for (size_t i = 0; i < count; i++) json_result(&json, &results[i]);
-  dibs__cli_json_close(&json, ']');
-  dibs__cli_json_close(&json, '}');
+  dibs__json_close(&json, ']');
+  dibs__json_close(&json, '}');
   fputc('\n', out);
 }

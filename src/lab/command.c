@@ -38,7 +38,9 @@ static int cli_lab_help(const struct cli_globals *globals) {
        "seats in the race (50)\n  --rows N[,N...]       numbers of rows in contend (1,10,100,1000,10000)\n  --rounds R "
        "           number of alternating rounds; the medians count (1)\n  --processes N         run the users in N "
        "processes, instead of threads of one process\n  --floor PROGRAM       in each round also run a bare client "
-       "(bench/floors); it gets the store by --uri\n  --ttl TIME            ttl of the lease in pause (1s)\n  --html "
+       "(bench/floors); it gets the store by --uri\n  --ttl TIME            ttl of the lease in pause (1s)\n  --gate "
+       "URL            in pause: also a "
+       "service behind a gate; GET answers a number, PUT sets it\n  --html "
        "FILE           write a report with plots, as one self-contained file\n  --keep                keep the "
        "tables\n  --strict              fail also if a strategy breaks that is expected to break\n\nStrategies:");
   for (size_t i = 0; i < dibs__lab_way_count; i++)
@@ -119,6 +121,11 @@ static int set_option(const struct cli_globals *g, int option, const char *name,
   case 'f':
     lab->floor = value;
     return CLI_DONE;
+  case 'G':
+    lab->gate = value;
+    return strlen(value) <= LAB_URL_MAX && strncmp(value, "http", 4) == 0
+               ? CLI_DONE
+               : fail_option(g, name, value, "a URL, as http://127.0.0.1:7381/value");
   case 'h':
     requested->html = value;
     return CLI_DONE;
@@ -160,6 +167,7 @@ static int cli_lab_options(int argc, char **argv, const struct cli_globals *g, s
                                           {"processes", required_argument, NULL, 'p'},
                                           {"floor", required_argument, NULL, 'f'},
                                           {"ttl", required_argument, NULL, 't'},
+                                          {"gate", required_argument, NULL, 'G'},
                                           {"html", required_argument, NULL, 'h'},
                                           {"keep", no_argument, NULL, 'k'},
                                           {"strict", no_argument, NULL, 'x'},
@@ -273,85 +281,86 @@ static const char *mood_name(enum lab_mood mood) {
   return names[mood];
 }
 
-static void json_table(struct cli_json *json, const struct lab_table *table) {
-  dibs__cli_json_open(json, table->key, '[');
+static void json_table(struct dibs__json *json, const struct lab_table *table) {
+  dibs__json_open(json, table->key, '[');
   for (size_t i = 0; i < table->count; i++) {
     const struct lab_column *column = &table->columns[i % table->column_count];
     const struct lab_cell *cell = &table->cells[i];
-    if (i % table->column_count == 0) dibs__cli_json_open(json, NULL, '{');
+    if (i % table->column_count == 0) dibs__json_open(json, NULL, '{');
     if (cell->text || cell->none)
-      dibs__cli_json_text(json, column->key, cell->none ? NULL : cell->text);
+      dibs__json_text(json, column->key, cell->none ? NULL : cell->text);
     else if (column->kind == LAB_COUNT)
-      dibs__cli_json_int(json, column->key, (int64_t)cell->number);
+      dibs__json_int(json, column->key, (int64_t)cell->number);
     else
-      dibs__cli_json_real(json, column->key, cell->number);
-    if (strcmp(column->key, "verdict") == 0) dibs__cli_json_text(json, "mood", mood_name(cell->mood));
-    if ((i + 1) % table->column_count == 0) dibs__cli_json_close(json, '}');
+      dibs__json_real(json, column->key, cell->number);
+    if (strcmp(column->key, "verdict") == 0) dibs__json_text(json, "mood", mood_name(cell->mood));
+    if ((i + 1) % table->column_count == 0) dibs__json_close(json, '}');
   }
-  dibs__cli_json_close(json, ']');
+  dibs__json_close(json, ']');
 }
 
-static void json_plot(struct cli_json *json, const struct lab_plot *plot) {
-  dibs__cli_json_open(json, NULL, '{');
-  dibs__cli_json_text(json, "plot", plot->key);
-  dibs__cli_json_text(json, "title", plot->title);
-  dibs__cli_json_open(json, "series", '[');
+static void json_plot(struct dibs__json *json, const struct lab_plot *plot) {
+  dibs__json_open(json, NULL, '{');
+  dibs__json_text(json, "plot", plot->key);
+  dibs__json_text(json, "title", plot->title);
+  dibs__json_open(json, "series", '[');
   for (size_t i = 0; i < plot->count; i++) {
     const struct lab_series *s = &plot->series[i];
-    dibs__cli_json_open(json, NULL, '{');
-    dibs__cli_json_text(json, "name", s->name);
-    dibs__cli_json_open(json, "points", '[');
+    dibs__json_open(json, NULL, '{');
+    dibs__json_text(json, "name", s->name);
+    dibs__json_open(json, "points", '[');
     for (size_t n = 0; n < s->count; n++) {
-      dibs__cli_json_open(json, NULL, '[');
-      dibs__cli_json_real(json, NULL, s->x[n]);
-      dibs__cli_json_real(json, NULL, s->y[n]);
-      dibs__cli_json_close(json, ']');
+      dibs__json_open(json, NULL, '[');
+      dibs__json_real(json, NULL, s->x[n]);
+      dibs__json_real(json, NULL, s->y[n]);
+      dibs__json_close(json, ']');
     }
-    dibs__cli_json_close(json, ']');
-    dibs__cli_json_close(json, '}');
+    dibs__json_close(json, ']');
+    dibs__json_close(json, '}');
   }
-  dibs__cli_json_close(json, ']');
-  dibs__cli_json_close(json, '}');
+  dibs__json_close(json, ']');
+  dibs__json_close(json, '}');
 }
 
-static void json_timeline(struct cli_json *json, const struct lab_timeline *timeline) {
-  dibs__cli_json_open(json, timeline->key, '[');
+static void json_timeline(struct dibs__json *json, const struct lab_timeline *timeline) {
+  dibs__json_open(json, timeline->key, '[');
   for (size_t i = 0; i < timeline->count; i++) {
     const struct lab_step *step = &timeline->steps[i];
-    dibs__cli_json_open(json, NULL, '{');
-    if (step->side >= 0) dibs__cli_json_text(json, "who", timeline->heads[step->side]);
-    dibs__cli_json_text(json, "does", step->does);
-    dibs__cli_json_text(json, "gets", step->gets);
-    dibs__cli_json_text(json, "mood", mood_name(step->mood));
-    dibs__cli_json_close(json, '}');
+    dibs__json_open(json, NULL, '{');
+    if (step->side >= 0) dibs__json_text(json, "who", timeline->heads[step->side]);
+    dibs__json_text(json, "does", step->does);
+    dibs__json_text(json, "gets", step->gets);
+    dibs__json_text(json, "mood", mood_name(step->mood));
+    dibs__json_close(json, '}');
   }
-  dibs__cli_json_close(json, ']');
+  dibs__json_close(json, ']');
 }
 
 static void cli_lab_json(const struct lab_sheet *sheet, FILE *out) {
-  struct cli_json json = {.out = out};
-  dibs__cli_json_open(&json, NULL, '{');
-  dibs__cli_json_text(&json, "lab", sheet->experiment);
-  dibs__cli_json_text(&json, "dibs", dibs_version());
-  for (size_t i = 0; i < sheet->fact_count; i++) dibs__cli_json_text(&json, sheet->facts[i].key, sheet->facts[i].text);
-  dibs__cli_json_bool(&json, "held", !sheet->broken);
-  dibs__cli_json_bool(&json, "complete", !sheet->interrupted);
+  struct dibs__json json = {.out = out};
+  dibs__json_open(&json, NULL, '{');
+  dibs__json_text(&json, "lab", sheet->experiment);
+  dibs__json_text(&json, "dibs", dibs_version());
+  for (size_t i = 0; i < sheet->fact_count; i++) dibs__json_text(&json, sheet->facts[i].key, sheet->facts[i].text);
+  dibs__json_bool(&json, "held", !sheet->broken);
+  dibs__json_bool(&json, "complete", !sheet->interrupted);
   for (size_t i = 0; i < sheet->part_count; i++) {
     if (sheet->parts[i]->kind == LAB_PART_TABLE) json_table(&json, &sheet->parts[i]->as.table);
     if (sheet->parts[i]->kind == LAB_PART_TIMELINE) json_timeline(&json, &sheet->parts[i]->as.timeline);
   }
-  dibs__cli_json_open(&json, "plots", '[');
+  dibs__json_open(&json, "plots", '[');
   for (size_t i = 0; i < sheet->part_count; i++)
     if (sheet->parts[i]->kind == LAB_PART_PLOT) json_plot(&json, &sheet->parts[i]->as.plot);
-  dibs__cli_json_close(&json, ']');
-  dibs__cli_json_open(&json, "notes", '[');
-  for (size_t i = 0; i < sheet->note_count; i++) dibs__cli_json_text(&json, NULL, sheet->notes[i]);
-  dibs__cli_json_close(&json, ']');
-  dibs__cli_json_close(&json, '}');
+  dibs__json_close(&json, ']');
+  dibs__json_open(&json, "notes", '[');
+  for (size_t i = 0; i < sheet->note_count; i++) dibs__json_text(&json, NULL, sheet->notes[i]);
+  dibs__json_close(&json, ']');
+  dibs__json_close(&json, '}');
 }
 
 /* ---- Progress ---- */
 
+/* A lab's progress function. */
 static void cli_lab_progress(const struct lab_progress *p, void *user) {
   (void)user;
   char line[256], bar[BAR + 1], span[24], of[24], users[24] = "";
@@ -372,17 +381,7 @@ static void cli_lab_progress(const struct lab_progress *p, void *user) {
     dibs__lab_figure(rate, sizeof rate, LAB_RATE, &cell);
     snprintf(line + length, sizeof line - (size_t)length, "  %s/s", rate);
   }
-  size_t columns = dibs__cli_columns(STDERR_FILENO);
-  fputs("\r\033[K", stderr);
-  dibs__cli_put(stderr, line, columns ? columns - 1 : 0);
-  fflush(stderr);
-}
-
-/* Draws the line of progress again; a lab's progress function. */
-static void cli_lab_progress_end(void) {
-  if (!isatty(STDERR_FILENO)) return;
-  fputs("\r\033[K", stderr);
-  fflush(stderr);
+  dibs__cli_progress(line);
 }
 
 /* `dibs lab`: finds the store, runs the experiment, prints the results. */
@@ -490,7 +489,7 @@ static int run_experiment(const struct cli_globals *globals, struct lab *lab, co
   snprintf(why, sizeof why, "%s", lab->why); /* closing may have troubles of its own */
   lab->sheet.interrupted = !done || dibs__lab_ended(lab);
   dibs__lab_close(lab);
-  cli_lab_progress_end();
+  if (lab->progress) dibs__cli_progress(NULL);
   int signal = atomic_load(&interrupted), code = CLI_DONE;
   if (done || lab->sheet.part_count) code = print_sheet(globals, lab, page);
   if (code) return code;
@@ -528,7 +527,7 @@ static int run_lab(struct cli_call *call) {
   if (strcmp(lab.uri, "memory:") == 0)
     lab.uri = "memory:lab"; /* without a name each user would have a store of its own */
   lab.interrupted = &interrupted;
-  if (isatty(STDERR_FILENO) && !globals->quiet) lab.progress = cli_lab_progress;
+  if (dibs__cli_shows_progress(globals)) lab.progress = cli_lab_progress;
   code = run_experiment(globals, &lab, &requested, &page);
   page_close(&page);
   dibs__lab_sheet_free(&lab.sheet);

@@ -83,6 +83,7 @@ struct lab {
   uint32_t users[LAB_LIST_MAX], rows[LAB_LIST_MAX];
   size_t users_count, rows_count;
   uint32_t seats, rounds, processes; /* processes 0: threads of this one */
+  const char *gate;                  /* a number at a service behind a gate: its URL; NULL: none */
   int64_t ms, ttl_ms;
   bool keep;               /* the tables */
   bool strict;             /* a strategy that breaks as expected fails the lab, too */
@@ -223,6 +224,19 @@ void dibs__lab_users_run(struct lab_board *board, const char *uri, uint32_t from
 bool dibs__lab_spawn(const char *uri, char *const args[], int *pid, char *why, size_t size);
 /* Runs a program to its end; its output is in `out`, cut to its size.  false: `why`. */
 bool dibs__lab_capture(char *const argv[], char *out, size_t size, char *why, size_t why_size);
+
+/* ---- A number at a service behind a gate (service.c) ---- */
+
+enum { LAB_URL_MAX = 1000 };
+
+struct lab_service {
+  const char *url, *name;
+  uint64_t fence; /* 0: a request without a fence */
+};
+/* GET.  OK; STALE: the gate has refused the fence; UNAVAILABLE. */
+dibs_status dibs__lab_service_read(const struct lab_service *service, int64_t *value, dibs_error *error);
+/* PUT.  The same. */
+dibs_status dibs__lab_service_write(const struct lab_service *service, int64_t value, dibs_error *error);
 
 /* ---- For experiments (race.c) ---- */
 

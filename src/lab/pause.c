@@ -91,19 +91,25 @@ struct guard {
   bool sealed;   /* reads raise the record's */
   bool between;  /* the late write comes between the other's read and write */
   bool promised; /* no addition is lost */
+  bool service;  /* the number is at the service of --gate, and not in a record */
 };
 static const struct guard guards[] = {
     {"plain", "A plain lease", "The lease names the only writer; nothing checks that when the write arrives.", false,
-     false, false, false},
+     false, false, false, false},
     {"fenced", "A fence", "The record stores the largest fence that it has seen, and refuses smaller ones.", true,
-     false, false, true},
+     false, false, true, false},
     {"unsealed", "A fence, but the new holder has only read",
      "The record has not seen the new fence yet: it accepts the late write between the other's read and write.", true,
-     false, true, false},
+     false, true, false, false},
     {"sealed", "Sealed before reading",
      "Reading raises the record's fence in the same step, so the record refuses older writers before anything is read.",
-     true, true, true, true},
+     true, true, true, true, false},
+    {"gate", "A gate in front of a service",
+     "The service checks nothing. The gate refuses requests with a fence below the largest that it has seen, also in a "
+     "read.",
+     true, true, true, true, true},
 };
+/* The last one needs --gate. */
 enum { GUARDS = sizeof guards / sizeof *guards };
 
 static const struct lab_column columns[] = {
@@ -117,7 +123,7 @@ struct page {
   /* Immutable once the holder runs. */
   uint32_t guard;
   int64_t ttl_ms;
-  char name[64], key[64];
+  char name[64], key[64], url[LAB_URL_MAX + 1];
   /* The holder's. */
   dibs__word state;
   uint64_t fence;
@@ -137,16 +143,23 @@ struct scene {
   dibs_store *store;
   dibs_lease *lease;
   struct lab_timeline *timeline;
-  bool wrote; /* the next holder's write was acknowledged */
+  int64_t base; /* the number before all additions */
+  bool wrote;   /* the next holder's write was acknowledged */
 };
 
 /* ---- Both sides ---- */
 
-static dibs_status read_value(dibs_store *store, const struct guard *guard, const char *key, dibs_lease *lease,
+static struct lab_service service_of(const struct page *page, const dibs_lease *lease) {
+  return (struct lab_service){page->url, page->name, lease ? dibs_lease_fence(lease).value : 0};
+}
+
+static dibs_status read_value(dibs_store *store, const struct guard *guard, const struct page *page, dibs_lease *lease,
                               int64_t *value, dibs_error *error) {
   dibs_record_options options = {.size = sizeof options, .lease = guard->sealed ? lease : NULL};
   dibs_record *record;
-  dibs_status status = dibs_record_get(store, key, &options, &record, error);
+  struct lab_service service = service_of(page, lease);
+  if (guard->service) return dibs__lab_service_read(&service, value, error);
+  dibs_status status = dibs_record_get(store, page->key, &options, &record, error);
   *value = 0;
   if (status != DIBS_OK) return status;
   if (record->count && record->values[0].data) *value = strtoll(record->values[0].data, NULL, 10);
@@ -154,17 +167,19 @@ static dibs_status read_value(dibs_store *store, const struct guard *guard, cons
   return status;
 }
 
-static dibs_status write_value(dibs_store *store, const struct guard *guard, const char *key, dibs_lease *lease,
+static dibs_status write_value(dibs_store *store, const struct guard *guard, const struct page *page, dibs_lease *lease,
                                int64_t number, dibs_error *error) {
   char text[24];
+  struct lab_service service = service_of(page, lease);
+  if (guard->service) return dibs__lab_service_write(&service, number, error);
   snprintf(text, sizeof text, "%lld", (long long)number);
   dibs_value value = {.data = text, .length = strlen(text)};
   dibs_record_options options = {.size = sizeof options};
-  if (guard && guard->fenced)
+  if (guard->fenced && lease)
     options.lease = lease;
   else
     options.flags = DIBS_UNCHECKED;
-  return dibs_record_put(store, key, &value, 1, &options, NULL, error);
+  return dibs_record_put(store, page->key, &value, 1, &options, NULL, error);
 }
 
 /* ---- The holder that is stopped ---- */
@@ -181,7 +196,7 @@ static bool hold_lease(struct page *page, dibs_store **store, dibs_lease **lease
   if (status == DIBS_OK) status = dibs_acquire(*store, page->name, &options, lease, &error);
   if (status == DIBS_OK) {
     page->fence = dibs_lease_fence(*lease).value;
-    status = read_value(*store, &guards[page->guard], page->key, *lease, &page->read, &error);
+    status = read_value(*store, &guards[page->guard], page, *lease, &page->read, &error);
   }
   snprintf(page->why, sizeof page->why, "%s", error.text);
   return status == DIBS_OK;
@@ -196,7 +211,7 @@ static int holder(struct page *page) {
   if (fine) {
     dibs_error error = {0};
     page->alive = dibs_lease_alive(lease) != 0;
-    page->answer = (int32_t)write_value(store, &guards[page->guard], page->key, lease, page->read + ADDS_LATE, &error);
+    page->answer = (int32_t)write_value(store, &guards[page->guard], page, lease, page->read + ADDS_LATE, &error);
     snprintf(page->why, sizeof page->why, "%s", error.text);
     say_state(page, WROTE);
   }
@@ -223,6 +238,14 @@ static void add_step(struct scene *s, int side, enum lab_mood mood, const char *
   dibs__lab_step(&s->lab->sheet, s->timeline, side, mood, does, gets);
 }
 
+/* A record begins with 0, the number of a service with what it is. */
+static bool find_base(struct scene *s) {
+  dibs_error error = {0};
+  dibs_status status = s->guard->service ? read_value(s->store, s->guard, s->page, NULL, &s->base, &error)
+                                         : write_value(s->store, s->guard, s->page, NULL, 0, &error);
+  return status == DIBS_OK || dibs__lab_fail(s->lab, "%s", error.text);
+}
+
 static bool start_holder(struct scene *s) {
   struct lab *lab = s->lab;
   char verb[] = "pause", fd[16];
@@ -235,9 +258,8 @@ static bool start_holder(struct scene *s) {
   s->page->ttl_ms = lab->ttl_ms;
   snprintf(s->page->name, sizeof s->page->name, "lab/%u/%s", lab->run, s->guard->key);
   snprintf(s->page->key, sizeof s->page->key, "lab/%u/%s", lab->run, s->guard->key);
-  dibs_error error = {0};
-  if (write_value(s->store, NULL, s->page->key, NULL, 0, &error) != DIBS_OK)
-    return dibs__lab_fail(lab, "%s", error.text);
+  if (lab->gate) snprintf(s->page->url, sizeof s->page->url, "%s", lab->gate);
+  if (!find_base(s)) return false;
   snprintf(fd, sizeof fd, "%d", s->fd);
   return dibs__lab_spawn(lab->uri, (char *[]){verb, fd, NULL}, &s->pid, lab->why, sizeof lab->why);
 }
@@ -301,7 +323,7 @@ static bool take_over(struct scene *s) {
 static bool next_reads(struct scene *s, int64_t *value) {
   char text[TEXT_MAX];
   dibs_error error = {0};
-  if (read_value(s->store, s->guard, s->page->key, s->lease, value, &error) != DIBS_OK)
+  if (read_value(s->store, s->guard, s->page, s->lease, value, &error) != DIBS_OK)
     return dibs__lab_fail(s->lab, "%s", error.text);
   snprintf(text, sizeof text, "reads %lld", (long long)*value);
   add_step(s, 1, LAB_PLAIN, text, s->guard->sealed ? "sealed by the read" : "");
@@ -311,7 +333,7 @@ static bool next_reads(struct scene *s, int64_t *value) {
 static bool next_writes(struct scene *s, int64_t value) {
   char text[TEXT_MAX];
   dibs_error error = {0};
-  dibs_status status = write_value(s->store, s->guard, s->page->key, s->lease, value + ADDS_NEXT, &error);
+  dibs_status status = write_value(s->store, s->guard, s->page, s->lease, value + ADDS_NEXT, &error);
   s->wrote = status == DIBS_OK;
   snprintf(text, sizeof text, "adds %d: writes %lld", ADDS_NEXT, (long long)value + ADDS_NEXT);
   add_step(s, 1, s->wrote ? LAB_PLAIN : LAB_BAD, text, s->wrote ? "OK" : error.text);
@@ -351,7 +373,7 @@ static void end_scene(struct scene *s) {
   if (s->page) {
     dibs_record_options options = {.size = sizeof options, .flags = DIBS_UNCHECKED};
     dibs_error error;
-    if (dibs_record_remove(s->store, s->page->key, &options, NULL, &error) != DIBS_OK)
+    if (!s->guard->service && dibs_record_remove(s->store, s->page->key, &options, NULL, &error) != DIBS_OK)
       dibs__lab_note(&s->lab->sheet, "The record %s could not be removed: %s", s->page->key, error.text);
     munmap(s->page, sizeof *s->page);
   }
@@ -360,14 +382,14 @@ static void end_scene(struct scene *s) {
 
 static bool judge_writes(struct scene *s, struct lab_table *table) {
   struct lab_sheet *sheet = &s->lab->sheet;
-  const struct guard plain = {0};
+  const struct guard plain = {.service = s->guard->service};
   dibs_error error = {0};
   int64_t value;
   char text[TEXT_MAX];
-  if (read_value(s->store, &plain, s->page->key, NULL, &value, &error) != DIBS_OK)
+  if (read_value(s->store, &plain, s->page, NULL, &value, &error) != DIBS_OK)
     return dibs__lab_fail(s->lab, "%s", error.text);
   bool late = s->page->answer == DIBS_OK;
-  int64_t should = (s->wrote ? ADDS_NEXT : 0) + (late ? ADDS_LATE : 0), lost = should - value;
+  int64_t should = s->base + (s->wrote ? ADDS_NEXT : 0) + (late ? ADDS_LATE : 0), lost = should - value;
   bool fine = lost == 0 && s->wrote && !late && s->page->answer == DIBS_STALE;
   enum lab_mood mood = fine ? LAB_GOOD : s->guard->promised || s->lab->strict ? LAB_BAD : LAB_EXPECTED;
   if (mood == LAB_BAD) sheet->broken = true;
@@ -402,8 +424,8 @@ bool dibs__lab_pause(struct lab *lab) {
   dibs__lab_fact(s, "ttl", "The ttl of the lease", "%g s", (double)lab->ttl_ms / 1000);
   if (dibs_open(lab->uri, NULL, &store, &error) != DIBS_OK) return dibs__lab_fail(lab, "%s", error.text);
   struct lab_table *table = dibs__lab_table(s, "guards", "Guards", "", columns, sizeof columns / sizeof *columns);
-  lab->steps = GUARDS;
-  for (size_t i = 0; fine && i < GUARDS && !dibs__lab_ended(lab); i++) {
+  lab->steps = lab->gate ? GUARDS : GUARDS - 1;
+  for (size_t i = 0; fine && i < lab->steps && !dibs__lab_ended(lab); i++) {
     struct scene scene = {.lab = lab, .guard = &guards[i], .fd = -1, .store = store};
     lab->step++;
     lab->run++;

@@ -21,6 +21,7 @@ static struct dibs__op *send_request_locked(struct grant *grant, enum requested 
   if (grant->adopted) flags |= DIBS__OP_FOLLOWS;
   dibs__core_head(grant->store->core, &op->op, DIBS__FAM_LEASE, verb, flags, dibs__bucket(op->name), request_answered);
   op->op.mandate = mandate;
+  op->ahead = 0; /* not every driver answers it */
   grant->requested = requested;
   grant->store->in_flight++;
   return &op->op;
@@ -77,11 +78,13 @@ struct dibs__op *dibs__send_renew_locked(struct grant *grant, int64_t ttl_ms, ui
 struct dibs__op *dibs__send_release_locked(struct grant *grant) {
   grant->op.fence = grant->fence;
   bool by_id = grant->adopted && grant->fence.v == 0; /* a release names the fence, which is not known yet */
+  grant->op.only_waits = grant->lease->id_shared && !by_id;
   if (grant->unconfirmed || by_id) return send_request_locked(grant, REQUEST_RELEASE, DIBS__CANCEL, DIBS__OP_URGENT);
   return send_request_locked(grant, REQUEST_RELEASE, DIBS__RELEASE, DIBS__OP_URGENT);
 }
 
 struct dibs__op *dibs__send_cancel_locked(struct grant *grant) {
+  grant->op.only_waits = grant->lease->id_shared;
   return send_request_locked(grant, REQUEST_CANCEL, DIBS__CANCEL, DIBS__OP_URGENT);
 }
 
@@ -144,10 +147,24 @@ static void granted_locked(struct grant *grant, struct deferred *deferred) {
   /* Its caller left.  A repeat with the caller's own id must find the grant. */
   grant->held = true;
   grant->fence = grant->op.fence;
-  if (lease->own_id && lease->status == DIBS_UNKNOWN)
+  if (lease->own_id && (lease->status == DIBS_UNKNOWN || lease->id_shared))
     dibs__grant_end_locked(grant, deferred);
   else
     dibs__give_up_locked(grant, deferred, false);
+}
+
+/* A waiter repeats its request at the end of the holder or offer, and at least each second: a lost notification delays
+ * it, and never hangs it.  A waiter far from the front leaves the end of the holder to those before it, and repeats
+ * at random, so that thousands do not come together. */
+static int64_t recheck_in_ms(const struct dibs__lease_op *op) {
+  if (op->ahead >= AHEAD_FAR) {
+    uint32_t draw;
+    dibs__random(&draw, sizeof draw);
+    return RECHECK_FAR_MS / 2 + (int64_t)(draw % (RECHECK_FAR_MS / 2 + 1));
+  }
+  int64_t in_ms = op->recheck.ms - op->op.at.ms + 1;
+  if (op->recheck.ms == 0 || in_ms > RECHECK_MS) return RECHECK_MS;
+  return in_ms > 1 ? in_ms : 1;
 }
 
 static void queued_locked(struct grant *grant, struct deferred *deferred) {
@@ -164,12 +181,7 @@ static void queued_locked(struct grant *grant, struct deferred *deferred) {
     dibs__deferred_finish(deferred, dibs__send_acquire_locked(grant));
     return;
   }
-  /* At the end of the holder or offer, and at least each second: a lost notification delays a waiter, and never
-   * hangs it. */
-  int64_t in_ms = grant->op.recheck.ms - grant->op.op.at.ms + 1;
-  if (grant->op.recheck.ms == 0 || in_ms > RECHECK_MS) in_ms = RECHECK_MS;
-  if (in_ms < 1) in_ms = 1;
-  dibs__tick at = dibs__tick_add_ms(dibs__tick_now(), in_ms);
+  dibs__tick at = dibs__tick_add_ms(dibs__tick_now(), recheck_in_ms(&grant->op));
   dibs__heap_set(&store->leases->rechecks, &grant->recheck, at);
   deferred->due = at;
 }
@@ -340,7 +352,9 @@ static void request_answered(struct dibs__op *op) {
     acquire_answered_locked(grant, &deferred);
     break;
   case REQUEST_RENEW:
-    if (release) {
+    if (release && dibs__stays_with_others(grant)) {
+      dibs__grant_end_locked(grant, &deferred);
+    } else if (release) {
       dibs__deferred_finish(&deferred, dibs__send_release_locked(grant));
     } else {
       renew_answered_locked(grant, &deferred);
@@ -540,6 +554,12 @@ dibs_status dibs_acquire_start(dibs_store *store, const char *name, const dibs_l
   status = start_acquire(store, name, given, done, user, out, error);
   dibs__exit(store);
   return status;
+}
+
+void dibs__lease_share_id(dibs_lease *lease) {
+  dibs__mutex_lock(&lease->store->lock);
+  lease->id_shared = true;
+  dibs__mutex_unlock(&lease->store->lock);
 }
 
 void dibs_acquire_cancel(dibs_lease *lease) {

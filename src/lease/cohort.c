@@ -3,6 +3,7 @@
  * Grants: as many exist as leases do, so that every request to the store finds a spare one and never
  * allocates, also in the middle of a release.
  */
+#include "base/text.h"
 #include "lease/lease_impl.h"
 
 #include <assert.h>
@@ -43,6 +44,16 @@ enum id_use dibs__id_use_locked(dibs_store *store, const char *name, const dibs_
     *before = grant;
   }
   return *before ? ID_ENDING : ID_FREE;
+}
+
+bool dibs__lease_ends(dibs_store *store, const char *name, const char *id) {
+  dibs__id bytes;
+  struct grant *before;
+  if (!dibs__hex_read(id, bytes.b)) return false;
+  dibs__mutex_lock(&store->lock);
+  enum id_use use = dibs__id_use_locked(store, name, &bytes, &before);
+  dibs__mutex_unlock(&store->lock);
+  return use == ID_ENDING;
 }
 
 dibs_status dibs__id_refused(enum id_use use, const char *name, dibs_error *error) {
@@ -123,6 +134,19 @@ static void grant_give_locked(struct grant *grant, dibs_lease *lease) {
   atomic_store(&lease->fence, grant->fence.v);
   atomic_store(&lease->until_ns, grant->until.ns);
   atomic_store(&lease->store_until_ns, grant->store_until.ns);
+}
+
+/* The text of a tier stays where it is while the store is open. */
+static void count_granted_locked(const struct grant *grant) {
+  struct dibs__leases *leases = grant->store->leases;
+  leases->granted++;
+  for (size_t i = 0; i < DIBS__LEASE_TIERS; i++) {
+    struct dibs__lease_grants *grants = &leases->by_tier[i];
+    if (grants->granted > 0 && grants->tier != grant->tier) continue;
+    grants->tier = grant->tier;
+    grants->granted++;
+    return;
+  }
 }
 
 /*
@@ -269,7 +293,7 @@ static void hand_on_locked(struct cohort *cohort, dibs__tick now, struct deferre
   cohort->run++;
   grant_give_locked(grant, next);
   grant->store->leases->handed_off++;
-  grant->store->leases->granted++;
+  count_granted_locked(grant);
   grant->store->leases->held++;
   dibs__wait_over_locked(next, DIBS_OK, deferred);
   dibs__lease_drop_locked(next);
@@ -345,6 +369,10 @@ void dibs__wait_over_locked(dibs_lease *lease, dibs_status status, struct deferr
     dibs__call_locked(lease, CALL_GRANTED);
 }
 
+bool dibs__stays_with_others(const struct grant *grant) {
+  return grant->lease->id_shared && grant->lease->leaves != DIBS_OK;
+}
+
 void dibs__give_up_locked(struct grant *grant, struct deferred *deferred, bool mine) {
   dibs__unwatch_locked(grant);
   dibs__heap_remove(&grant->store->leases->rechecks, &grant->recheck);
@@ -353,6 +381,8 @@ void dibs__give_up_locked(struct grant *grant, struct deferred *deferred, bool m
     grant->then_release = true;
   else if (grant->requested != REQUEST_NOTHING)
     return; /* the answer finds that the lease has left */
+  else if (grant->held && dibs__stays_with_others(grant))
+    dibs__grant_end_locked(grant, deferred);
   else if (grant->held)
     op = dibs__send_release_locked(grant);
   else if (grant->waits)
@@ -379,11 +409,13 @@ void dibs__lose_locked(struct grant *grant, struct deferred *deferred) {
   }
   grant->held = false;
   if (atomic_load(&lease->phase) != LEASE_HELD) return;
+  bool in_time = dibs__tick_before(dibs__tick_now(), grant->store_until);
   lease_time_over(lease);
   lease->status = DIBS_LOST;
   atomic_store(&lease->phase, LEASE_OVER);
   store->leases->held--;
   store->leases->lost++;
+  store->leases->lost_in_time += in_time;
   dibs__renewals_end_locked(lease, DIBS_LOST, true, deferred);
   if (lease->on_lost) dibs__call_locked(lease, CALL_LOST);
   dibs__deferred_tell(deferred, lease);
@@ -391,10 +423,10 @@ void dibs__lose_locked(struct grant *grant, struct deferred *deferred) {
 
 /* The status of a wait whose time has ended. */
 static dibs_status timeout_of(const struct grant *grant) {
-  bool unanswered = grant->op.op.status == DIBS_UNKNOWN;
-  if (grant->requested != REQUEST_NOTHING || unanswered)
-    return DIBS_UNKNOWN; /* the request is in flight, or was not answered */
-  return grant->op.op.status == DIBS_UNAVAILABLE ? DIBS_UNAVAILABLE /* every repetition failed */ : DIBS_TIMEOUT;
+  if (grant->requested != REQUEST_NOTHING) return DIBS_UNKNOWN; /* in flight: a driver may be writing the status */
+  dibs__status last = grant->op.op.status;
+  if (last == DIBS_UNKNOWN) return DIBS_UNKNOWN;
+  return last == DIBS_UNAVAILABLE ? DIBS_UNAVAILABLE /* every repetition failed */ : DIBS_TIMEOUT;
 }
 
 /* Takes the request back at the store. */
@@ -500,7 +532,7 @@ void dibs__hold_locked(struct grant *grant, dibs__fence first, uint32_t block, d
     grant->cohort->others = true;
   }
   grant_give_locked(grant, grant->lease);
-  store->leases->granted++;
+  count_granted_locked(grant);
   store->leases->held++;
   dibs__watch_locked(grant);
   dibs__wait_over_locked(grant->lease, DIBS_OK, deferred);
@@ -588,6 +620,7 @@ void dibs__lease_event(void *context, const struct dibs__event *event) {
   }
   dibs__mutex_unlock(&store->lock);
   if (event->what == DIBS__EV_TASKS) dibs__rouse_listeners(store, NULL);
+  if (store->watch) store->watch(store->watch_context, event);
   dibs__deferred_start(store, &deferred);
 }
 

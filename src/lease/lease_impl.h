@@ -26,7 +26,9 @@ enum {
   RUN_MAX_MS = 10, /* and the time for it */
   RUN_EXTRA_MS =
       25, /* what a cohort requests beyond the ttl, so that a hand-off in the middle of a run has a whole ttl */
-  RECHECK_MS = 1000,      /* a waiter repeats its request at least this often */
+  RECHECK_MS = 1000,      /* a waiter repeats its request at least this often, */
+  AHEAD_FAR = 32,         /* or, if at least so many are before it in the queue, */
+  RECHECK_FAR_MS = 10000, /* this often: ten thousand that repeat it each second occupy the store */
   RECHECKS_AT_ONCE = 256, /* so that many waiters do not occupy the store for long */
   RETRY_FIRST_MS = 25     /* an unreachable or full store is tried again so soon, then less and less often */
 };
@@ -44,13 +46,6 @@ enum requested { REQUEST_NOTHING, REQUEST_ACQUIRE, REQUEST_RENEW, REQUEST_RELEAS
 
 /* The callbacks of a lease; several may be due at once, and run in this order. */
 enum { CALL_GRANTED = 1, CALL_RENEWED = 2, CALL_LOST = 4, CALL_RELEASED = 8 };
-
-/* A callback that is due, in the one queue of the store (watch.c).  `run_locked` is called once with the lock held, and
- * returns with it; it unlocks while it calls the user's function. */
-struct due_call {
-  struct due_call *next;
-  void (*run_locked)(dibs_store *store, struct due_call *due);
-};
 
 /* A renewal that a caller requests.  Those that wait for the grant's present request are sent together afterwards, as
  * one renewal with the ttl of the latest (lease.c). */
@@ -113,7 +108,8 @@ struct dibs_lease {
   /* Immutable after start. */
   char *owner; /* NULL: the store's */
   uint32_t mode, slots, flags;
-  bool own_id; /* the caller drew the id */
+  bool own_id;    /* the caller drew the id */
+  bool id_shared; /* dibs__lease_share_id */
   bool blocking;
   dibs_lease_fn done, on_lost;
   void *done_user, *lost_user;
@@ -142,7 +138,7 @@ struct dibs_lease {
   dibs__id id;
   uint32_t slot;
   uint32_t calls; /* due: CALL_* */
-  struct due_call due;
+  struct dibs__due_call due;
   struct renewal *renewals;
   dibs_lease_fn release_done;
   void *release_user;
@@ -189,7 +185,8 @@ struct dibs__leases {
   dibs_lease *all;
   uint32_t leaving; /* waits that end when the store has answered */
   uint64_t granted, handed_off, lost, renewed, waiting, held;
-  uint64_t busy, timeouts, failed;
+  uint64_t busy, timeouts, failed, lost_in_time;
+  struct dibs__lease_grants by_tier[DIBS__LEASE_TIERS];
   struct dibs__hist acquiring, releasing; /* how long each that answered OK took */
 
   /* watch.c */
@@ -208,13 +205,6 @@ struct dibs__leases {
   struct cohort *lined; /* those with a line */
   struct lines *lines;  /* what is published of them; NULL: nothing was yet */
   dibs__tick lines_at;  /* when to publish them again; 0: there are none */
-
-  /* watch.c */
-  dibs__thread *dispatcher;
-  dibs__word dispatch_word;
-  struct due_call *first_call, *last_call;
-  _Atomic bool calls_due;   /* a thread must be notified of them, once, after the present decision or batch */
-  _Atomic uintptr_t lender; /* the thread in dibs_dispatch: it carries the operations that it starts, at the end */
 };
 
 /* What a decision under the lock leaves to be done after it. */
@@ -310,6 +300,8 @@ void dibs__release_locked(dibs_lease *lease, struct deferred *deferred);
 void dibs__released_locked(dibs_lease *lease, dibs_status status, struct deferred *deferred);
 /* The store's side of a grant is given up, also while a request is in flight. */
 void dibs__give_up_locked(struct grant *grant, struct deferred *deferred, bool mine);
+/* Its caller left, and others may have its id: a lease that it has is not released. */
+bool dibs__stays_with_others(const struct grant *grant);
 /* Waits whose time is over end, or leave the store's queue. */
 void dibs__end_waits_locked(dibs_store *store, dibs__tick now, struct deferred *deferred);
 void dibs__lease_event(void *context, const struct dibs__event *event);
@@ -358,10 +350,7 @@ void dibs__lease_untidy(void *context);
 
 /* ---- watch.c ---- */
 void dibs__call_locked(dibs_lease *lease, uint32_t call);
-void dibs__call_queue_locked(dibs_store *store, struct due_call *due);
-/* A thread will run the callbacks.  false: none can be started. */
-bool dibs__calls_ready_locked(dibs_store *store);
-void dibs__lease_handed(void *context); /* notifies that callbacks wait, if that is due */
-void dibs__dispatch_stop(dibs_store *store);
+/* A callback is due, and no thread could be started for it: the loss timer tries again. */
+void dibs__watch_help_locked(dibs_store *store);
 
 #endif

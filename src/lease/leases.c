@@ -37,8 +37,10 @@ void dibs__lease_count(dibs_store *store, struct dibs__lease_counts *to) {
                                     .stale = store->stale,
                                     .held = leases->held,
                                     .waiting = leases->waiting,
+                                    .lost_in_time = leases->lost_in_time,
                                     .acquiring = leases->acquiring,
                                     .releasing = leases->releasing};
+  memcpy(to->by_tier, leases->by_tier, sizeof to->by_tier);
   dibs__mutex_unlock(&store->lock);
 }
 
@@ -89,7 +91,7 @@ static void end_grants(dibs_store *store) {
 
 static void finish_leases(dibs_store *store) {
   end_grants(store);
-  dibs__dispatch_stop(store);
+  dibs__calls_stop(store);
 }
 
 static void free_leases(dibs_store *store) {
@@ -112,8 +114,9 @@ static void free_leases(dibs_store *store) {
 
 const struct dibs__store_part dibs__lease_part = {.hooks = {.event = dibs__lease_event,
                                                             .timers = dibs__lease_timers,
-                                                            .handed = dibs__lease_handed,
+                                                            .handed = dibs__calls_handed,
                                                             .untidy = dibs__lease_untidy},
+                                                  .help_locked = dibs__watch_help_locked,
                                                   .open = open_leases,
                                                   .close = close_leases,
                                                   .stop = dibs__watch_stop,

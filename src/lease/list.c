@@ -47,7 +47,7 @@ static bool is_local(const dibs_lease *lease) {
 static bool is_requested_for(const char *name, const void *user) {
   const struct dibs__list *list = user;
   if (list->name.len > 0) return dibs__str_equal(list->name, dibs__str_of(name, strlen(name)));
-  return list->prefix.len == 0 || strncmp(name, list->prefix.p, list->prefix.len) == 0;
+  return dibs__list_has(list, dibs__str_of(name, strlen(name)));
 }
 
 /* The oldest first; those whose age is not known (-1) last. */
@@ -134,7 +134,8 @@ static int give_waiter(struct listing *listing, const struct waiter *waiter) {
                           .pid = waiter->lease ? dibs__process_id() : 0,
                           .ttl_ms = waiter->ttl_ms,
                           .age_ms = waiter->age_ms,
-                          .from = ""};
+                          .from = "",
+                          .tier = ""};
   listing->rows++;
   return listing->fn(&info, listing->user);
 }
@@ -184,7 +185,8 @@ static int give_row(const struct dibs__lease_row *row, void *user) {
                           .ttl_ms = row->ttl_ms,
                           .left_ms = row->left_ms,
                           .age_ms = row->age_ms,
-                          .from = from};
+                          .from = from,
+                          .tier = row->tier ? row->tier : ""};
   if (give_lines_before(listing, name, row->state == DIBS_BROKEN)) return 1;
   count_ahead(listing, name, row->state);
   listing->rows++;
@@ -208,10 +210,14 @@ static dibs_status list_rows(dibs_store *store, const struct dibs__list *what, c
                     result.text[0] ? ": " : "", result.text);
 }
 
-dibs_status dibs_list(dibs_store *store, const char *prefix, dibs_list_fn fn, void *user, dibs_error *error) {
+dibs_status dibs__list_after(dibs_store *store, const char *prefix, const char *after, uint32_t most, dibs_list_fn fn,
+                             void *user, dibs_error *error) {
   if (!fn) return dibs__fail(error, DIBS_INVALID, "dibs_list: fn is NULL");
   if (prefix && *prefix && dibs__check_text(prefix, DIBS_NAME_MAX, "the prefix", error) != DIBS_OK) return DIBS_INVALID;
-  struct dibs__list what = {.prefix = prefix ? dibs__str_of(prefix, strlen(prefix)) : (dibs__str){0}};
+  if (after && *after && dibs__check_text(after, DIBS_NAME_MAX, "after", error) != DIBS_OK) return DIBS_INVALID;
+  struct dibs__list what = {.prefix = prefix ? dibs__str_of(prefix, strlen(prefix)) : (dibs__str){0},
+                            .after = after ? dibs__str_of(after, strlen(after)) : (dibs__str){0},
+                            .most = most};
   struct listing listing = {.fn = fn, .user = user};
   dibs_status status = dibs__enter(store, "dibs_list", error);
   if (status != DIBS_OK) return status;
@@ -219,6 +225,10 @@ dibs_status dibs_list(dibs_store *store, const char *prefix, dibs_list_fn fn, vo
   if (status == DIBS_OK) status = list_rows(store, &what, "leases", &listing, error);
   dibs__exit(store);
   return status;
+}
+
+dibs_status dibs_list(dibs_store *store, const char *prefix, dibs_list_fn fn, void *user, dibs_error *error) {
+  return dibs__list_after(store, prefix, NULL, 0, fn, user, error);
 }
 
 static dibs_status show_name(dibs_store *store, const char *name, dibs_list_fn fn, void *user, dibs_error *error) {
@@ -376,7 +386,7 @@ struct shown_row {
 };
 
 struct job {
-  struct due_call due; /* when it is done */
+  struct dibs__due_call due; /* when it is done */
   struct job *next;
   bool breaks;
   dibs__tick at; /* of its next step */
@@ -414,7 +424,7 @@ static int copy_row(const dibs_lease_info *info, void *user) {
   return 0;
 }
 
-static void call_job_locked(dibs_store *store, struct due_call *due) {
+static void call_job_locked(dibs_store *store, struct dibs__due_call *due) {
   struct job *job = (struct job *)((char *)due - offsetof(struct job, due));
   dibs__mutex_unlock(&store->lock);
   bool stopped = job->error.status != DIBS_OK;
@@ -486,9 +496,9 @@ static void run_jobs(void *arg) {
     dibs__mutex_lock(&store->lock);
     if (job && !over) add_job_locked(store, job); /* behind the others */
     if (!over) continue;
-    dibs__call_queue_locked(store, &job->due);
+    dibs__calls_queue_locked(store, &job->due);
     dibs__mutex_unlock(&store->lock);
-    dibs__lease_handed(store);
+    dibs__calls_handed(store);
     dibs__mutex_lock(&store->lock);
   }
   dibs__mutex_unlock(&store->lock);

@@ -44,19 +44,11 @@ bool dibs__lease_sleep(dibs_lease *lease, uint32_t seen, dibs__tick by) {
   return in_time;
 }
 
-static void start_ops(dibs_store *store, struct dibs__op *list) {
-  if (!list) return;
-  if (atomic_load_explicit(&store->leases->lender, memory_order_relaxed) == dibs__thread_self())
-    dibs__core_leave(store->core, list);
-  else
-    dibs__core_start(store->core, list);
-}
-
 bool dibs__deferred(dibs_store *store, struct deferred *deferred, dibs__tick by) {
   bool answered = true;
   for (uint32_t i = 0; i < deferred->wake_count; i++) dibs__core_wake(store->core, deferred->wakes[i]);
-  start_ops(store, deferred->rest);
-  dibs__lease_handed(store);
+  dibs__start(store, deferred->rest);
+  dibs__calls_handed(store);
   if (deferred->mine) answered = dibs__core_run(store->core, deferred->mine, by);
   *deferred = (struct deferred){0};
   return answered;
@@ -64,38 +56,15 @@ bool dibs__deferred(dibs_store *store, struct deferred *deferred, dibs__tick by)
 
 void dibs__deferred_start(dibs_store *store, struct deferred *deferred) {
   dibs__deferred_answer(store, deferred);
-  dibs__lease_handed(store);
+  dibs__calls_handed(store);
 }
 
 void dibs__deferred_answer(dibs_store *store, struct deferred *deferred) {
   for (uint32_t i = 0; i < deferred->wake_count; i++) dibs__core_wake(store->core, deferred->wakes[i]);
-  start_ops(store, deferred->mine);
-  start_ops(store, deferred->rest);
+  dibs__start(store, deferred->mine);
+  dibs__start(store, deferred->rest);
   if (deferred->due.ns != 0) dibs__core_rouse(store->core, deferred->due);
   *deferred = (struct deferred){0};
-}
-
-/*
- * Callbacks.  A lease whose callbacks are due is queued once, with a bit for each; they are called with no lock held,
- * by dibs_dispatch in the caller's own loop or by a thread of the library.
- */
-
-static void run_dispatcher(void *arg);
-
-static void watch_help_locked(dibs_store *store);
-
-void dibs__call_queue_locked(dibs_store *store, struct due_call *due) {
-  struct dibs__leases *leases = store->leases;
-  due->next = NULL;
-  bool first = !leases->first_call;
-  if (leases->last_call)
-    leases->last_call->next = due;
-  else
-    leases->first_call = due;
-  leases->last_call = due;
-  if (!first) return;
-  if (!dibs__calls_ready_locked(store)) watch_help_locked(store); /* it tries again */
-  atomic_store(&leases->calls_due, true);
 }
 
 /* A started renewal that is done, taken out of its list; NULL: there is none. */
@@ -132,7 +101,7 @@ static void call_renewed_locked(dibs_lease *lease) {
   }
 }
 
-static void call_lease_locked(dibs_store *store, struct due_call *due) {
+static void call_lease_locked(dibs_store *store, struct dibs__due_call *due) {
   dibs_lease *lease = (dibs_lease *)((char *)due - offsetof(dibs_lease, due));
   uint32_t calls = lease->calls;
   lease->calls = 0;
@@ -159,90 +128,7 @@ void dibs__call_locked(dibs_lease *lease, uint32_t call) {
   if (queued) return;
   dibs__lease_hold(lease);
   lease->due.run_locked = call_lease_locked;
-  dibs__call_queue_locked(lease->store, &lease->due);
-}
-
-bool dibs__calls_ready_locked(dibs_store *store) {
-  if (store->flags & DIBS_STORE_LOOP) return true;
-  if (!store->leases->dispatcher) store->leases->dispatcher = dibs__thread_start("dibs-calls", run_dispatcher, store);
-  return store->leases->dispatcher != NULL;
-}
-
-/* Once for a batch of answers, not for each callback: the thread that wakes finds all of them. */
-void dibs__lease_handed(void *context) {
-  dibs_store *store = context;
-  if (!atomic_load_explicit(&store->leases->calls_due, memory_order_relaxed) ||
-      !atomic_exchange(&store->leases->calls_due, false))
-    return;
-  if (store->flags & DIBS_STORE_LOOP) {
-    dibs__notifier_raise(store->notifier);
-    return;
-  }
-  atomic_fetch_add(&store->leases->dispatch_word, 1);
-  dibs__word_wake(&store->leases->dispatch_word, 1, false);
-}
-
-/* Lock held on entry and on return, not while calling. */
-static void call_first_locked(dibs_store *store) {
-  struct due_call *due = store->leases->first_call;
-  store->leases->first_call = due->next;
-  if (!store->leases->first_call) store->leases->last_call = NULL;
-  due->run_locked(store, due);
-}
-
-/* The operations that the callbacks start are sent in one batch at the end, by this thread if the engine is brief: two
- * threads that wake each other for each operation would spend more time on that than on the operations. */
-static size_t run_due_calls(dibs_store *store, size_t max) {
-  size_t count = 0;
-  uintptr_t nobody = 0;
-  bool lends = !store->closing && atomic_compare_exchange_strong(&store->leases->lender, &nobody, dibs__thread_self());
-  dibs__mutex_lock(&store->lock);
-  /* Lowered before the queue is read: a callback that is queued from here on raises it again, or is found below. */
-  dibs__notifier_lower(store->notifier);
-  while (store->leases->first_call && (max == 0 || count < max)) {
-    call_first_locked(store);
-    count++;
-  }
-  if (store->leases->first_call) dibs__notifier_raise(store->notifier);
-  dibs__mutex_unlock(&store->lock);
-  if (lends) {
-    atomic_store(&store->leases->lender, 0);
-    dibs__core_lend(store->core);
-  }
-  return count;
-}
-
-size_t dibs_dispatch(dibs_store *store, size_t max) {
-  if (dibs__enter(store, "dibs_dispatch", NULL) != DIBS_OK) return 0;
-  size_t count = store->flags & DIBS_STORE_LOOP ? run_due_calls(store, max) : 0;
-  dibs__exit(store);
-  return count;
-}
-
-static void run_dispatcher(void *arg) {
-  dibs_store *store = arg;
-  dibs__mutex_lock(&store->lock);
-  for (;;) {
-    while (store->leases->first_call) call_first_locked(store);
-    if (store->leases->stopping) break;
-    uint32_t seen = atomic_load(&store->leases->dispatch_word);
-    dibs__mutex_unlock(&store->lock);
-    dibs__word_wait(&store->leases->dispatch_word, seen, DIBS__TICK_NEVER, false);
-    dibs__mutex_lock(&store->lock);
-  }
-  dibs__mutex_unlock(&store->lock);
-}
-
-/* After watch_stop: `stopping` is set.  What waits is called first. */
-void dibs__dispatch_stop(dibs_store *store) {
-  if (store->flags & DIBS_STORE_LOOP) {
-    run_due_calls(store, 0);
-    return;
-  }
-  atomic_fetch_add(&store->leases->dispatch_word, 1);
-  dibs__word_wake(&store->leases->dispatch_word, 1, false);
-  dibs__thread_join(store->leases->dispatcher);
-  store->leases->dispatcher = NULL;
+  dibs__calls_queue_locked(lease->store, &lease->due);
 }
 
 /*
@@ -271,7 +157,7 @@ static dibs__tick helpers_due_locked(dibs_store *store, dibs__tick now) {
   struct dibs__heap_node *renewal = dibs__heap_first(&store->leases->renewals);
   dibs__tick due = store->leases->serve_at.ns ? store->leases->serve_at : DIBS__TICK_NEVER;
   if (renewal && !store->leases->watchdog) due = dibs__tick_min(due, renewal->at);
-  if (store->leases->first_call && !dibs__calls_ready_locked(store)) due = DIBS__TICK_ZERO;
+  if (store->calls.first && !dibs__calls_ready_locked(store)) due = DIBS__TICK_ZERO;
   struct dibs__heap_node *wait = store->leases->leaving ? dibs__heap_first(&store->leases->waits) : NULL;
   if (wait) due = dibs__tick_min(due, wait->at);
   if (store->leases->lines_at.ns) due = dibs__tick_min(due, store->leases->lines_at);
@@ -389,8 +275,7 @@ bool dibs__watch_ready_locked(dibs_store *store) {
   return store->leases->loss_timer != NULL;
 }
 
-/* a thread could not be started */
-static void watch_help_locked(dibs_store *store) {
+void dibs__watch_help_locked(dibs_store *store) {
   rouse_thread(&store->leases->loss_word);
 }
 

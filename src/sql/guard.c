@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What every user of a wire needs; reports; records on rows; the anchor.
+ * What every user of a wire needs; expired rows; reports; records on rows; the anchor.
  *
  * Reports are a row a client, overwritten each second.  One packet puts a report and reads all: the row's own
  * transaction, which need not wait for the disk, and a SELECT after it.  The SELECT finds rows that are too old, and
@@ -10,9 +10,11 @@
  * Records on rows check fences and versions; the anchor keeps epochs.
  */
 #include "sql/sql.h"
+#include "sql/text.h"
 #include "sql/wire.h"
 #include "store/family.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,6 +73,42 @@ DIBS__MODULE_API dibs__status dibs__sql_explain(const struct dibs__sql_wire *w, 
   dibs__set_message(result, "can't %s %s: %s%s", doing, store, w->message, next);
   result->dead = dibs__sql_dead(w);
   return w->unsure ? DIBS_UNKNOWN : status_of(w->trouble);
+}
+
+enum { COMPOSED_MAX = 2400 };
+
+sql_rc dibs__sql_put_composed(const struct dibs__sql_guard *g, const char *from, const struct dibs__sql_value *values,
+                              size_t count) {
+  const struct dibs__sql_names names = {.engine = g->wire->engine, .prefix = g->prefix, .inside = g->wire->inside};
+  char composed[COMPOSED_MAX];
+  struct dibs__text text;
+  dibs__text_begin(&text, composed, sizeof composed);
+  dibs__sql_compose(&text, &names, from);
+  if (text.cut) return dibs__sql_fail(g->wire, DIBS__SQL_NO_SPACE, "the prefix of the tables is too long");
+  return g->wire->engine->put(g->wire, composed, values, count);
+}
+
+/* ---- Expired rows ---- */
+
+sql_rc dibs__sql_sweep(struct dibs__sql_guard *g, const char *table, const char *key, uint32_t most, bool *more) {
+  struct dibs__sql_wire *w = g->wire;
+  char old[256], text[512];
+  /* A row that somebody changes now is left out: it may be used again, and its writer must not wait. */
+  snprintf(old, sizeof old, "SELECT %s FROM %s WHERE until <= (SELECT @{start}) ORDER BY until LIMIT %" PRIu32 "%s",
+           key, table, most, w->engine->sessions ? " FOR UPDATE SKIP LOCKED" : "");
+  /* MariaDB reads and locks the whole table if its DELETE has an IN (SELECT ...). */
+  if (w->engine->joins)
+    snprintf(text, sizeof text, "DELETE t FROM (%s) old STRAIGHT_JOIN %s t ON t.%s = old.%s", old, table, key, key);
+  else
+    snprintf(text, sizeof text, "DELETE FROM %s WHERE %s%s%s%s", table, key, w->engine->any[0], old, w->engine->any[1]);
+  *more = false;
+  sql_rc end = dibs__sql_put_composed(g, text, NULL, 0);
+  if (end == DIBS__SQL_OK) end = w->engine->go(w, true);
+  if (end != DIBS__SQL_OK) return end;
+  uint64_t gone = w->engine->changed(w, 0);
+  if (gone > 0) g->commits++;
+  *more = gone >= most;
+  return end;
 }
 
 /* ---- Reports ---- */
@@ -267,8 +305,8 @@ enum dibs__sql_guarded dibs__sql_kind_of(const struct dibs__op *op) {
 }
 
 /* The head is the first member of each struct, so the array of heads is the array of the operations. */
-enum dibs__sql_rc dibs__sql_guarded(struct dibs__sql_guard *guard, enum dibs__sql_guarded kind,
-                                    struct dibs__op *const ops[], size_t count) {
+static sql_rc run_guarded(struct dibs__sql_guard *guard, enum dibs__sql_guarded kind, struct dibs__op *const ops[],
+                          size_t count) {
   const void *all = ops;
   switch (kind) {
   case DIBS__SQL_AS_TABLE_RECORD:
@@ -288,6 +326,18 @@ enum dibs__sql_rc dibs__sql_guarded(struct dibs__sql_guard *guard, enum dibs__sq
   default:
     return DIBS__SQL_OK;
   }
+}
+
+/* Inside a user's transaction another transaction may lock the row for as long as it likes.  Giving up would break the
+ * user's connection, and lose all that they have done: their own lock timeout limits the wait. */
+sql_rc dibs__sql_guarded(struct dibs__sql_guard *guard, enum dibs__sql_guarded kind, struct dibs__op *const ops[],
+                         size_t count) {
+  struct dibs__sql_wire *w = guard->wire;
+  dibs__tick by = w->by;
+  if (kind == DIBS__SQL_AS_ONCE || kind == DIBS__SQL_AS_TASK) w->by = dibs__sql_patience(w);
+  sql_rc end = run_guarded(guard, kind, ops, count);
+  w->by = by;
+  return end;
 }
 
 void dibs__sql_begin_answer(struct dibs__op *op) {

@@ -345,11 +345,20 @@ static sql_rc find_waiter(struct dibs__sql *s, const head *h, const struct dibs_
   return s->rows->waiter_find(s->to, h, op->id, op->ticket, w, found);
 }
 
+/* At most all tickets after its own are still in the queue; and of those before it only the ones from the front on are
+ * awake: the others get no offer, so it must look for itself. */
+static uint32_t ahead_of(const head *h, uint64_t ticket) {
+  uint64_t behind = h->tickets - ticket, awake = ticket > h->front ? ticket - h->front : 0;
+  uint64_t before = h->waiters > behind + 1 ? h->waiters - behind - 1 : 0;
+  return (uint32_t)(before < awake ? before : awake);
+}
+
 static sql_rc answer_busy(struct dibs__sql *s, const head *h, struct dibs__lease_op *op, dibs__status status,
                           uint64_t ticket) {
   struct dibs__sql_bucket *row;
   op->op.status = status;
   op->ticket = ticket;
+  if (status == DIBS__QUEUED) op->ahead = ahead_of(h, ticket);
   sql_rc st = s->rows->bucket_get(s->to, h->bucket, &row);
   if (st != DIBS__SQL_OK) return st;
   op->fence = dibs__sql_last(row);
@@ -533,6 +542,10 @@ static sql_rc cancel_request(struct dibs__sql *s, head *h, struct dibs__lease_op
   sql_rc st = find_holder(s, h, op->id, &x, &found);
   if (st != DIBS__SQL_OK) return st;
   op->op.status = DIBS_OK;
+  if (found && op->only_waits) {
+    op->op.status = DIBS_NOT_FOUND;
+    return DIBS__SQL_OK;
+  }
   if (found) {
     op->was = DIBS__WAS_HELD;
     st = remove_holder(s, h, &x);
@@ -540,7 +553,7 @@ static sql_rc cancel_request(struct dibs__sql *s, head *h, struct dibs__lease_op
   }
   st = find_waiter(s, h, op, &w, &found);
   if (st != DIBS__SQL_OK) return st;
-  if (!found) {
+  if (!found || (op->only_waits && w.session != s->session)) { /* R84 */
     op->op.status = DIBS_NOT_FOUND;
     return DIBS__SQL_OK;
   }

@@ -241,7 +241,7 @@ static sql_rc run_item(struct dibs__sql_guard *g, struct item *item) {
     if (end != DIBS__SQL_OK && is_hopeless(w)) return end;
     bool again = end == DIBS__SQL_OK || w->trouble == DIBS__SQL_DEADLOCK;
     if (w->inside) again = end == DIBS__SQL_OK && ++beginnings < TRIES_INSIDE;
-    if (again && dibs__tick_left_ms(dibs__tick_now(), w->by) > nap_ms) {
+    if (again && dibs__tick_left_ms(dibs__tick_now(), w->by) > (end == DIBS__SQL_OK ? 0 : nap_ms)) {
       if (end != DIBS__SQL_OK) dibs__nap_ms(nap_ms);
       continue;
     }
@@ -298,7 +298,7 @@ static size_t gather_items(struct item items[TOGETHER], once *const ops[], size_
   return taken;
 }
 
-static sql_rc run_batch(struct dibs__sql_guard *g, once *const ops[], size_t count) {
+sql_rc dibs__sql_once(struct dibs__sql_guard *g, once *const ops[], size_t count) {
   sql_rc end = DIBS__SQL_OK;
   for (size_t i = 0; i < count; i++) {
     ops[i]->got = NULL;
@@ -322,32 +322,6 @@ static sql_rc run_batch(struct dibs__sql_guard *g, once *const ops[], size_t cou
   return end;
 }
 
-/* Inside a user's transaction another transaction may lock the row for as long as it likes.  Giving up would break the
- * user's connection, and lose all that they have done: their own lock timeout limits the wait. */
-sql_rc dibs__sql_once(struct dibs__sql_guard *g, once *const ops[], size_t count) {
-  struct dibs__sql_wire *w = g->wire;
-  dibs__tick by = w->by;
-  if (w->inside) w->by = DIBS__TICK_NEVER;
-  sql_rc end = run_batch(g, ops, count);
-  w->by = by;
-  return end;
-}
-
 sql_rc dibs__sql_once_sweep(struct dibs__sql_guard *g, bool *more) {
-  struct dibs__sql_wire *w = g->wire;
-  char text[TEXT_MAX];
-  /* The clock as a subquery is evaluated once and allows the index; the table within a table is for engines without
-   * LIMIT inside IN. */
-  *more = false;
-  snprintf(text, sizeof text,
-           "DELETE FROM %sonce WHERE name IN (SELECT name FROM (SELECT name FROM %sonce WHERE until <= (SELECT %s)"
-           " ORDER BY until LIMIT %d) AS old)",
-           g->prefix, g->prefix, w->engine->now_ms, SWEPT);
-  sql_rc end = put_text(g, text, NULL, 0);
-  if (end == DIBS__SQL_OK) end = w->engine->go(w, true);
-  if (end != DIBS__SQL_OK) return end;
-  uint64_t gone = w->engine->changed(w, 0);
-  if (gone > 0) g->commits++;
-  *more = gone >= SWEPT;
-  return end;
+  return dibs__sql_sweep(g, "dibs_once", "name", SWEPT, more);
 }

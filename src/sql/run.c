@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TOGETHER = 64, SWEEP_OF = 32, TEXT_MAX = 2400, CLASHES = 8, NAP_MS = 5, LIST_VALUES = 12 };
+enum { TOGETHER = 64, SWEEP_OF = 32, SWEPT = 100, TEXT_MAX = 2400, CLASHES = 8, NAP_MS = 5, LIST_VALUES = 12 };
 
 typedef enum dibs__sql_rc sql_rc;
 typedef struct dibs__sql_value value;
@@ -28,20 +28,9 @@ static const char keep_setting[] = "run.keep";
 
 #define QUOTE(x) #x
 #define QUOTED(x) QUOTE(x)
-#define SWEEP_ROWS 100
 #define KEEP_MS 2592000000
 static_assert(KEEP_MS == DIBS__RUN_KEEP_MS, "one number, written twice");
 #define COLUMNS "id, ended, began, name, kind, host, fence, nr, how, code, command, output"
-
-static sql_rc put_text(const struct dibs__sql_guard *g, const char *from, const value *values, size_t count) {
-  const struct dibs__sql_names names = {.engine = g->wire->engine, .prefix = g->prefix};
-  char composed[TEXT_MAX];
-  struct dibs__text text;
-  dibs__text_begin(&text, composed, sizeof composed);
-  dibs__sql_compose(&text, &names, from);
-  if (text.cut) return dibs__sql_fail(g->wire, DIBS__SQL_NO_SPACE, "the prefix of the tables is too long");
-  return g->wire->engine->put(g->wire, composed, values, count);
-}
 
 static value text_of(dibs__str text) {
   return dibs__sql_text(text.p, text.len);
@@ -77,18 +66,19 @@ static sql_rc put_row(const struct dibs__sql_guard *g, const run_op *op) {
                     dibs__sql_number(op->keep_ms)};
   const char *text = g->wire->engine->on_conflict ? INSERT " ON CONFLICT DO NOTHING"
                                                   : INSERT " ON DUPLICATE KEY UPDATE dibs_run.until = dibs_run.until";
-  return put_text(g, text, values, sizeof values / sizeof values[0]);
+  return dibs__sql_put_composed(g, text, values, sizeof values / sizeof values[0]);
 }
 
 static sql_rc put_setting(const struct dibs__sql_guard *g, const run_op *op) {
   value values[] = {dibs__sql_text(keep_setting, sizeof keep_setting - 1),
                     op->keep_ms < 0 ? dibs__sql_null() : dibs__sql_number(op->keep_ms)};
-  return put_text(g,
-                  g->wire->engine->on_conflict ? "INSERT INTO dibs_setting (name, number) VALUES ($1, $2)"
-                                                 " ON CONFLICT (name) DO UPDATE SET number = excluded.number"
-                                               : "INSERT INTO dibs_setting (name, number) VALUES ($1, $2)"
-                                                 " ON DUPLICATE KEY UPDATE number = VALUES(number)",
-                  values, 2);
+  return dibs__sql_put_composed(g,
+                                g->wire->engine->on_conflict
+                                    ? "INSERT INTO dibs_setting (name, number) VALUES ($1, $2)"
+                                      " ON CONFLICT (name) DO UPDATE SET number = excluded.number"
+                                    : "INSERT INTO dibs_setting (name, number) VALUES ($1, $2)"
+                                      " ON DUPLICATE KEY UPDATE number = VALUES(number)",
+                                values, 2);
 }
 
 struct listing {
@@ -128,22 +118,13 @@ static sql_rc put_list(const struct dibs__sql_guard *g, const run_op *op) {
   value name = dibs__sql_text(keep_setting, sizeof keep_setting - 1);
   struct listing l = {.count = 0};
   dibs__text_begin(&l.text, l.memory, sizeof l.memory);
-  dibs__text_adds(&l.text, "SELECT " COLUMNS " FROM dibs_run WHERE until > (SELECT @{now})");
+  dibs__text_adds(&l.text, "SELECT " COLUMNS " FROM dibs_run WHERE until > (SELECT @{start})");
   add_conditions(&l, op);
   dibs__text_addf(&l.text, " ORDER BY ended DESC, id DESC LIMIT %" PRIu32, op->most);
-  sql_rc end = put_text(g, l.memory, l.values, l.count);
+  sql_rc end = dibs__sql_put_composed(g, l.memory, l.values, l.count);
   if (end == DIBS__SQL_OK)
-    end = put_text(g, "SELECT @{now}, (SELECT number FROM dibs_setting WHERE name = $1)", &name, 1);
+    end = dibs__sql_put_composed(g, "SELECT @{now}, (SELECT number FROM dibs_setting WHERE name = $1)", &name, 1);
   return end;
-}
-
-/* The clock as a subquery is evaluated once and allows the index; the table within a table is for engines without
- * LIMIT inside IN. */
-static sql_rc put_sweep(const struct dibs__sql_guard *g) {
-  return put_text(g,
-                  "DELETE FROM dibs_run WHERE id IN (SELECT id FROM (SELECT id FROM dibs_run"
-                  " WHERE until <= (SELECT @{now}) ORDER BY until LIMIT " QUOTED(SWEEP_ROWS) ") AS old)",
-                  NULL, 0);
 }
 
 /* ---- Answers ---- */
@@ -269,13 +250,5 @@ sql_rc dibs__sql_run(struct dibs__sql_guard *g, run_op *const ops[], size_t coun
 }
 
 sql_rc dibs__sql_run_sweep(struct dibs__sql_guard *g, bool *more) {
-  struct dibs__sql_wire *w = g->wire;
-  *more = false;
-  sql_rc end = put_sweep(g);
-  if (end == DIBS__SQL_OK) end = w->engine->go(w, true);
-  if (end != DIBS__SQL_OK) return end;
-  uint64_t gone = w->engine->changed(w, 0);
-  if (gone > 0) g->commits++;
-  *more = gone >= SWEEP_ROWS;
-  return end;
+  return dibs__sql_sweep(g, "dibs_run", "id", SWEPT, more);
 }

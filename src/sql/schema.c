@@ -12,7 +12,7 @@
 
 /* #n number, #k name, #t text, #i up to 64 bytes, fit for a key, #b bytes, #z the tail of a table, #a a key that counts
  * up, #d the default of a number: now, #c more conditions of a row that people insert.  ? at the beginning: only where
- * an index can have some of the rows. */
+ * an index can have some of the rows; !: only where it can't. */
 static const char *const made[] = {
     /* One row.  `device`, `inode`: of the file; `boot`: of the machine it was last begun on, and in a server the kind
      * of its leases: rows, locks, NULL before the first one. */
@@ -29,7 +29,7 @@ static const char *const made[] = {
     /* a waiter */
     " deep #n,"
     " PRIMARY KEY (bucket, name, place))#z",
-    /* The position of a deep waiter: a table, not an index on some rows, because every write to dibs_name would have to
+    /* The position of a deep waiter: a table, not a partial index, because every write to dibs_name would have to
      * check that (and some engines have none). */
     "CREATE TABLE dibs_deep (bucket #n NOT NULL, name #k NOT NULL, id #i NOT NULL, place #n,"
     " PRIMARY KEY (bucket, name, id))#z",
@@ -62,7 +62,10 @@ static const char *const served[] = {
 };
 
 /* People insert into dibs_task by statements of their own: what has a default, or may be NULL, they need not name.  A
- * row that would make a later statement about the whole kind fail is refused when it is inserted. */
+ * row that would make a later statement about the whole kind fail, or would never be claimed, is refused when it is
+ * inserted.  COUNTS fit in 32 bits; sums of two numbers up to FAR in 64. */
+#define COUNTS "4294967295"
+#define FAR "4611686018427387904"
 static const char *const tasks[] = {
     /* `state`: enum dibs__task_state.  `rank`: of a ready one its negative priority, else 0.  `due`: since when it is
      * ready; until when it is claimed or waits; of a blocked one 0.  `since`: of a claimed one since when it was ready;
@@ -74,10 +77,17 @@ static const char *const tasks[] = {
     " attempts #n NOT NULL DEFAULT 0, fails #n NOT NULL DEFAULT 0, tries #n NOT NULL DEFAULT 0,"
     " priority #n NOT NULL DEFAULT 0, made #n NOT NULL#d, at #n NOT NULL#d, began #n, phase #k NOT NULL DEFAULT '',"
     " serial #k, uniq #k, owner #t, payload #b,"
-    " CHECK (length(phase) <= 255), CHECK (length(serial) <= 255), CHECK (priority BETWEEN -1000 AND 1000),"
-    " CHECK (due BETWEEN -4611686018427387904 AND 4611686018427387904), CHECK (fence BETWEEN 0 AND"
-    " 4611686018427387904), CHECK (attempts BETWEEN 0 AND 4611686018427387904)#c)",
-    "CREATE INDEX dibs_task_ready ON dibs_task (kind, state, rank, due, nr)",
+    " CHECK (length(kind) BETWEEN 1 AND 255), CHECK (length(phase) <= 255), CHECK (length(serial) <= 255),"
+    " CHECK (state BETWEEN 0 AND 5), CHECK (state > 0 OR rank = 0), CHECK (priority BETWEEN -1000 AND 1000),"
+    " CHECK (tries BETWEEN 0 AND " COUNTS "), CHECK (fails BETWEEN 0 AND " COUNTS "),"
+    " CHECK (attempts BETWEEN 0 AND " COUNTS "), CHECK (fence BETWEEN 0 AND " FAR "),"
+    " CHECK (due BETWEEN -" FAR " AND " FAR "), CHECK (made BETWEEN -" FAR " AND " FAR ")#c)",
+    /* Two indexes, because PostgreSQL must not find a task by its number in one of them: after a vacuum of the empty
+     * table it expects no row for a minute, takes every index for equally good, and reads all of one for each number.
+     * It can't use these two for a statement that names neither state. */
+    "?CREATE INDEX dibs_task_ready ON dibs_task (kind, rank, due, nr)#(state = 1)",
+    "?CREATE INDEX dibs_task_busy ON dibs_task (kind, state, due, nr)#(state <> 1)",
+    "!CREATE INDEX dibs_task_ready ON dibs_task (kind, state, rank, due, nr)",
     "CREATE INDEX dibs_task_queue ON dibs_task (kind, queue, state, rank, due, nr)#(queue IS NOT NULL)",
     "CREATE UNIQUE INDEX dibs_task_uniq ON dibs_task (kind, uniq)#(uniq IS NOT NULL)",
     /* Arrived tasks, in the order in which they are admitted. */
@@ -141,7 +151,7 @@ static const char *word_of_mark(const struct dibs__sql_words *words, char which)
   case 'd':
     return words->now;
   case 'c':
-    return words->typed ? words->typed : "";
+    return words->checks ? words->checks : "";
   default:
     return words->tail;
   }
@@ -151,9 +161,9 @@ static const char *word_of_mark(const struct dibs__sql_words *words, char which)
 static const char *text_of_step(const struct dibs__sql_words *words, uint32_t version, size_t nth) {
   for (size_t i = 0; i < steps[version].count; i++) {
     const char *text = steps[version].texts[i];
-    bool some = *text == '?';
-    if (some && !words->some) continue;
-    if (nth-- == 0) return text + some;
+    bool with = *text == '?', without = *text == '!';
+    if (words->some ? without : with) continue;
+    if (nth-- == 0) return text + (with || without);
   }
   return NULL;
 }
@@ -170,7 +180,7 @@ bool dibs__sql_schema(const struct dibs__sql_words *words, uint32_t version, siz
       len = append(to, size, len, w, strlen(w));
       continue;
     }
-    /* The rest is a condition for an index on some rows. */
+    /* The rest is a condition for a partial index. */
     if (words->some) {
       len = append(to, size, len, words->some, strlen(words->some));
       len = append(to, size, len, mark + 1, strlen(mark + 1));

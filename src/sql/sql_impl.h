@@ -151,6 +151,17 @@ void dibs__stock_is_wrong(struct dibs__stock_op *op, bool of_claim, const char *
 /* Errors that may be one operation's fault. */
 bool dibs__stock_is_one(enum dibs__sql_trouble trouble);
 
+/* ---- Operations on the user's tables (table.c): each in a transaction, or a savepoint; `begun`: it is open ---- */
+
+enum dibs__sql_rc dibs__table_begin(struct dibs__sql_guard *guard, bool *begun);
+/* Sends what was put.  `commits`: with the end of the transaction, or without one. */
+enum dibs__sql_rc dibs__table_go(struct dibs__sql_guard *guard, bool *begun, bool commits);
+enum dibs__sql_rc dibs__table_commit(struct dibs__sql_guard *guard, bool *begun);
+/* Nothing was changed. */
+enum dibs__sql_rc dibs__table_rollback(struct dibs__sql_guard *guard, bool *begun);
+/* The status of a failed statement that is the request's own. */
+dibs__status dibs__table_status(enum dibs__sql_trouble trouble);
+
 /*
  * ---- Records in the user's tables ----
  *
@@ -196,9 +207,6 @@ void dibs__table_insert(struct dibs__table_text *t, const char *version);
 void dibs__table_delete(struct dibs__table_text *t, bool guarded);
 enum dibs__sql_rc dibs__table_put(struct dibs__table_text *t, struct dibs__sql_wire *wire);
 
-/* The status of a failed statement that is the request's own. */
-dibs__status dibs__table_status(enum dibs__sql_trouble trouble);
-
 /* ---- Versions ---- */
 
 static inline bool dibs__table_hashes(const struct dibs__table *table) {
@@ -234,6 +242,7 @@ struct dibs__task_text {
   const struct dibs__sql_engine *engine;
   const struct dibs__table *table;
   const struct dibs__sql_shape *shape;
+  bool inside; /* the session is a user's */
   struct dibs__text text;
   struct dibs__sql_value values[DIBS__TASK_VALUES];
   size_t count;

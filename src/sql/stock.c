@@ -492,6 +492,50 @@ static sql_rc run_set(struct dibs__sql_guard *g, stock_op *op) {
   }
 }
 
+/* ---- Listing ---- */
+
+static sql_rc put_list(struct dibs__sql_guard *g, const stock_op *op, size_t *nth) {
+  const struct dibs__list list = {.prefix = op->key, .after = op->claim};
+  char least[DIBS_NAME_MAX + 1];
+  dibs__str from = dibs__list_from(&list, least);
+  value values[] = {dibs__sql_text(from.p, from.len), dibs__sql_number(op->amount)};
+  *nth = g->wire->put;
+  sql_rc end = dibs__stock_put(
+      g, NULL, "SELECT name, used, most FROM dibs_stock WHERE name >= $1 ORDER BY name LIMIT $2", values, 2);
+  return end == DIBS__SQL_OK ? g->wire->engine->go(g->wire, false) : end;
+}
+
+static sql_rc read_list(struct dibs__sql_guard *g, stock_op *op, size_t nth) {
+  const struct dibs__list list = {.prefix = op->key, .after = op->claim};
+  size_t count = 0, all = g->wire->engine->rows(g->wire, nth);
+  struct dibs__stock_row *rows = calloc(all + 1, sizeof *rows);
+  if (!rows) return dibs__sql_fail(g->wire, DIBS__SQL_NO_SPACE, "out of memory");
+  for (size_t row = 0; row < all; row++) {
+    value name = g->wire->engine->cell(g->wire, nth, row, 0, DIBS__SQL_TEXT);
+    dibs__str key = dibs__str_of(name.p, name.len);
+    if (!dibs__list_has(&list, key)) break;
+    rows[count++] = (struct dibs__stock_row){key, dibs__sql_cell_number(g->wire, nth, row, 1),
+                                             dibs__sql_cell_number(g->wire, nth, row, 2)};
+  }
+  dibs__stock_list_answer(op, rows, count);
+  free(rows);
+  return DIBS__SQL_OK;
+}
+
+static sql_rc run_list(struct dibs__sql_guard *g, stock_op *op) {
+  size_t nth;
+  bool dead, again;
+  const run_t run = {&op, 1};
+  for (;;) {
+    if (put_list(g, op, &nth) == DIBS__SQL_OK) return read_list(g, op, nth);
+    dibs__stock_broke(g, &run, false, &dead, &again);
+    if (dead) return DIBS__SQL_FAILED;
+    if (again) continue;
+    dibs__stock_refuse(g, &run);
+    return DIBS__SQL_OK;
+  }
+}
+
 /* ---- Kinds of operations ---- */
 
 static bool valid_table(const stock_op *op) {
@@ -505,7 +549,8 @@ static bool valid_table(const stock_op *op) {
   return op->strategy != DIBS_FENCED || t->fence;
 }
 
-static bool stock_valid(const stock_op *op) {
+static bool stock_valid(stock_op *op) {
+  if (op->op.verb == DIBS__STOCK_LIST) return dibs__stock_list_valid(op);
   if (op->key.len < 1 || op->key.len > DIBS_NAME_MAX || op->strategy > DIBS_FENCED) return false;
   if (op->strategy == DIBS_NAMED || !valid_table(op)) return false;
   switch (op->op.verb) {
@@ -549,7 +594,7 @@ static int compare_rows(const stock_op *a, const stock_op *b) {
   uint64_t x = a->table ? a->table->nr : 0, y = b->table ? b->table->nr : 0;
   if (x != y) return x < y ? -1 : 1;
   uint32_t least = a->key.len < b->key.len ? a->key.len : b->key.len;
-  int differ = memcmp(a->key.p, b->key.p, least);
+  int differ = least ? memcmp(a->key.p, b->key.p, least) : 0;
   if (differ != 0) return differ;
   return a->key.len < b->key.len ? -1 : a->key.len > b->key.len;
 }
@@ -597,6 +642,7 @@ static bool is_read(const stock_op *op) {
 static sql_rc run_one(struct dibs__sql_guard *g, const run_t *run) {
   stock_op *op = run->ops[0];
   if (op->op.verb == DIBS__STOCK_SET) return run_set(g, op);
+  if (op->op.verb == DIBS__STOCK_LIST) return run_list(g, op);
   if (op->op.verb == DIBS__STOCK_GIVE) return dibs__stock_careful(g, run);
   switch (op->strategy) {
   case DIBS_ATOMIC:

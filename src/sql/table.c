@@ -9,8 +9,10 @@
  *   one row has the key, and one the claim
  *   a claim is text, and the index that keeps it unique compares it no looser than the column does
  * The content of the rows can change at any time, so each statement checks that itself.
+ *
+ * At the end: the transaction of an operation on such a table.
  */
-#include "sql/wire.h"
+#include "sql/sql_impl.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -315,4 +317,49 @@ void dibs__sql_add_column(struct dibs__text *to, const struct dibs__sql_engine *
   dibs__sql_add_name(to, e, dot ? dot + 1 : table);
   dibs__text_adds(to, ".");
   dibs__sql_add_name(to, e, column);
+}
+
+/* ---- The transaction of an operation on a user's table ---- */
+
+sql_rc dibs__table_begin(struct dibs__sql_guard *g, bool *begun) {
+  if (*begun) return DIBS__SQL_OK;
+  *begun = true;
+  return dibs__sql_begin(g->wire);
+}
+
+sql_rc dibs__table_go(struct dibs__sql_guard *g, bool *begun, bool commits) {
+  sql_rc end = g->wire->engine->go(g->wire, commits);
+  if (end == DIBS__SQL_OK && commits) {
+    *begun = false;
+    g->commits++;
+  }
+  return end;
+}
+
+sql_rc dibs__table_commit(struct dibs__sql_guard *g, bool *begun) {
+  sql_rc end = *begun ? dibs__sql_commit(g->wire) : DIBS__SQL_OK;
+  return end == DIBS__SQL_OK ? dibs__table_go(g, begun, true) : end;
+}
+
+sql_rc dibs__table_rollback(struct dibs__sql_guard *g, bool *begun) {
+  struct dibs__sql_wire *w = g->wire;
+  if (!*begun) return DIBS__SQL_OK;
+  *begun = false;
+  w->trouble = DIBS__SQL_ODD;
+  dibs__sql_rollback(w);
+  return dibs__sql_dead(w) ? DIBS__SQL_FAILED : DIBS__SQL_OK;
+}
+
+dibs__status dibs__table_status(enum dibs__sql_trouble trouble) {
+  switch (trouble) {
+  case DIBS__SQL_DENIED:
+    return DIBS_DENIED;
+  case DIBS__SQL_DAMAGED:
+    return DIBS_CORRUPT;
+  case DIBS__SQL_LOCKED:
+  case DIBS__SQL_FULL:
+    return DIBS_UNAVAILABLE;
+  default: /* the failed statement is that of the request */
+    return DIBS_INVALID;
+  }
 }

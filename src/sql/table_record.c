@@ -47,37 +47,8 @@ static bool needs_no_transaction(const struct run *r) {
   return !r->begun && !r->wire->inside && r->engine->sessions;
 }
 
-static sql_rc begin_write(struct run *r) {
-  if (r->begun) return DIBS__SQL_OK;
-  r->begun = true;
-  return dibs__sql_begin(r->wire);
-}
-
 static sql_rc put_text(struct run *r) {
   return dibs__table_put(&r->text, r->wire);
-}
-
-static sql_rc run_go(struct run *r, bool commits) {
-  sql_rc end = r->engine->go(r->wire, commits);
-  if (end == DIBS__SQL_OK && commits) {
-    r->begun = false;
-    r->guard->commits++;
-  }
-  return end;
-}
-
-static sql_rc run_commit(struct run *r) {
-  sql_rc end = r->begun ? dibs__sql_commit(r->wire) : DIBS__SQL_OK;
-  return end == DIBS__SQL_OK ? run_go(r, true) : end;
-}
-
-/* Nothing was changed. */
-static sql_rc run_rollback(struct run *r) {
-  if (!r->begun) return DIBS__SQL_OK;
-  r->begun = false;
-  r->wire->trouble = DIBS__SQL_ODD;
-  dibs__sql_rollback(r->wire);
-  return dibs__sql_dead(r->wire) ? DIBS__SQL_FAILED : DIBS__SQL_OK;
 }
 
 /* ---- Reading a row ---- */
@@ -217,7 +188,7 @@ static sql_rc answer_mismatch(struct run *r) {
   bool computes = dibs__table_computes(r->table);
   dibs__table_select(&r->text, computes, false);
   sql_rc end = put_text(r);
-  if (end == DIBS__SQL_OK) end = run_go(r, false);
+  if (end == DIBS__SQL_OK) end = dibs__table_go(r->guard, &r->begun, false);
   if (end != DIBS__SQL_OK) return end;
   if (read_row(r, 0, computes, &row)) r->again = guards_hold(r, &row);
   return DIBS__SQL_OK;
@@ -229,20 +200,20 @@ static sql_rc answer_mismatch(struct run *r) {
  * transaction is open. */
 static sql_rc lock_all_rows(struct run *r) {
   struct row row;
-  sql_rc end = begin_write(r);
+  sql_rc end = dibs__table_begin(r->guard, &r->begun);
   size_t nth = r->wire->put;
   dibs__table_select(&r->text, true, true);
   if (end == DIBS__SQL_OK) end = put_text(r);
-  if (end == DIBS__SQL_OK) end = run_go(r, false);
+  if (end == DIBS__SQL_OK) end = dibs__table_go(r->guard, &r->begun, false);
   if (end != DIBS__SQL_OK || read_row(r, nth, true, &row)) return end;
-  return run_rollback(r);
+  return dibs__table_rollback(r->guard, &r->begun);
 }
 
 static sql_rc run_read(struct run *r) {
   struct row row;
   dibs__table_select(&r->text, true, false);
   sql_rc end = put_text(r);
-  if (end == DIBS__SQL_OK) end = run_go(r, false);
+  if (end == DIBS__SQL_OK) end = dibs__table_go(r->guard, &r->begun, false);
   if (end == DIBS__SQL_OK && read_row(r, 0, true, &row)) hand_out(r, &row);
   return end;
 }
@@ -257,7 +228,7 @@ static sql_rc run_seal(struct run *r) {
   }
   bool one = r->engine->update_returning;
   bool bare = one && needs_no_transaction(r);
-  sql_rc end = bare ? DIBS__SQL_OK : begin_write(r);
+  sql_rc end = bare ? DIBS__SQL_OK : dibs__table_begin(r->guard, &r->begun);
   size_t nth = r->wire->put;
   dibs__table_seal(&r->text, one);
   if (end == DIBS__SQL_OK) end = put_text(r);
@@ -265,7 +236,7 @@ static sql_rc run_seal(struct run *r) {
     dibs__table_select(&r->text, true, false);
     end = put_text(r);
   }
-  if (end == DIBS__SQL_OK) end = run_commit(r);
+  if (end == DIBS__SQL_OK) end = dibs__table_commit(r->guard, &r->begun);
   if (end != DIBS__SQL_OK) return end;
   bool hit = one ? r->engine->rows(r->wire, nth) > 0 : r->engine->changed(r->wire, nth) > 0;
   if (one && !hit) return answer_mismatch(r);
@@ -298,7 +269,7 @@ static sql_rc put_at_once(struct run *r) {
   bool known = next_version(r, next, sizeof next), hashes = dibs__table_hashes(r->table);
   bool returning = !known && r->engine->update_returning;
   bool bare = needs_no_transaction(r) && (known || returning);
-  sql_rc end = bare ? DIBS__SQL_OK : begin_write(r);
+  sql_rc end = bare ? DIBS__SQL_OK : dibs__table_begin(r->guard, &r->begun);
   size_t nth = r->wire->put;
   dibs__table_update(&r->text, hashes ? next : NULL, true, returning);
   if (end == DIBS__SQL_OK) end = put_text(r);
@@ -306,7 +277,7 @@ static sql_rc put_at_once(struct run *r) {
     dibs__table_select(&r->text, false, false);
     end = put_text(r);
   }
-  if (end == DIBS__SQL_OK) end = run_commit(r);
+  if (end == DIBS__SQL_OK) end = dibs__table_commit(r->guard, &r->begun);
   if (end != DIBS__SQL_OK) return end;
   bool hit = returning ? r->engine->rows(r->wire, nth) > 0 : r->engine->changed(r->wire, nth) > 0;
   if (!hit) return answer_mismatch(r);
@@ -318,11 +289,11 @@ static sql_rc put_at_once(struct run *r) {
 }
 
 static sql_rc delete_at_once(struct run *r) {
-  sql_rc end = needs_no_transaction(r) ? DIBS__SQL_OK : begin_write(r);
+  sql_rc end = needs_no_transaction(r) ? DIBS__SQL_OK : dibs__table_begin(r->guard, &r->begun);
   size_t nth = r->wire->put;
   dibs__table_delete(&r->text, true);
   if (end == DIBS__SQL_OK) end = put_text(r);
-  if (end == DIBS__SQL_OK) end = run_commit(r);
+  if (end == DIBS__SQL_OK) end = dibs__table_commit(r->guard, &r->begun);
   if (end != DIBS__SQL_OK) return end;
   if (r->engine->changed(r->wire, nth) == 0) return answer_mismatch(r);
   set_answer(r, DIBS_OK, "");
@@ -339,24 +310,24 @@ static sql_rc put_instant(struct run *r, const struct row *was, int64_t now_ms) 
   for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
     if (!dibs__table_instant(was->version, now_ms, steps[i], version, sizeof version)) {
       set_answer(r, DIBS_INVALID, "the version column has no instant of the form YYYY-MM-DD HH:MM:SS");
-      return run_rollback(r);
+      return dibs__table_rollback(r->guard, &r->begun);
     }
     dibs__table_update(&r->text, version, false, false);
     sql_rc end = put_text(r);
     dibs__table_select(&r->text, false, false);
     if (end == DIBS__SQL_OK) end = put_text(r);
-    if (end == DIBS__SQL_OK) end = run_go(r, false);
+    if (end == DIBS__SQL_OK) end = dibs__table_go(r->guard, &r->begun, false);
     if (end != DIBS__SQL_OK) return end;
-    if (!read_row(r, 1, false, &row)) return run_rollback(r);
+    if (!read_row(r, 1, false, &row)) return dibs__table_rollback(r->guard, &r->begun);
     if (row.version[0] == '\0' || strcmp(row.version, was->version) == 0) continue;
     snprintf(r->op->version_text, sizeof r->op->version_text, "%s", row.version);
-    end = run_commit(r);
+    end = dibs__table_commit(r->guard, &r->begun);
     if (end == DIBS__SQL_OK) set_answer(r, DIBS_OK, "");
     return end;
   }
   set_answer(r, DIBS_INVALID,
              "the version column does not store seconds, so two writes of a day could have the same version");
-  return run_rollback(r);
+  return dibs__table_rollback(r->guard, &r->begun);
 }
 
 /* Values that stay are those of the read. */
@@ -378,7 +349,7 @@ static sql_rc put_hashed(struct run *r, const struct row *was) {
   sql_rc end = put_text(r);
   dibs__table_select(&r->text, true, false);
   if (end == DIBS__SQL_OK) end = put_text(r);
-  if (end == DIBS__SQL_OK) end = run_commit(r);
+  if (end == DIBS__SQL_OK) end = dibs__table_commit(r->guard, &r->begun);
   if (end != DIBS__SQL_OK || !read_row(r, 1, true, &row)) return end;
   snprintf(r->op->version_text, sizeof r->op->version_text, "%s", row.version);
   set_answer(r, DIBS_OK, "");
@@ -388,7 +359,7 @@ static sql_rc put_hashed(struct run *r, const struct row *was) {
 static sql_rc delete_locked(struct run *r) {
   dibs__table_delete(&r->text, false);
   sql_rc end = put_text(r);
-  if (end == DIBS__SQL_OK) end = run_commit(r);
+  if (end == DIBS__SQL_OK) end = dibs__table_commit(r->guard, &r->begun);
   if (end == DIBS__SQL_OK) set_answer(r, DIBS_OK, "");
   return end;
 }
@@ -401,15 +372,16 @@ static sql_rc request_clock(struct run *r) {
 
 static sql_rc write_locked(struct run *r) {
   struct row row;
-  sql_rc end = begin_write(r);
+  sql_rc end = dibs__table_begin(r->guard, &r->begun);
   size_t nth = r->wire->put;
   dibs__table_select(&r->text, dibs__table_hashes(r->table), true);
   if (end == DIBS__SQL_OK) end = put_text(r);
   if (end == DIBS__SQL_OK) end = request_clock(r); /* after the lock */
-  if (end == DIBS__SQL_OK) end = run_go(r, false);
+  if (end == DIBS__SQL_OK) end = dibs__table_go(r->guard, &r->begun, false);
   if (end != DIBS__SQL_OK) return end;
   int64_t now_ms = dibs__sql_cell_number(r->wire, nth + 1, 0, 0);
-  if (!read_row(r, nth, dibs__table_hashes(r->table), &row) || !guards_hold(r, &row)) return run_rollback(r);
+  if (!read_row(r, nth, dibs__table_hashes(r->table), &row) || !guards_hold(r, &row))
+    return dibs__table_rollback(r->guard, &r->begun);
   r->op->seen = r->op->fence;
   if (r->op->op.verb == DIBS__RECORD_DROP) return delete_locked(r);
   return dibs__table_hashes(r->table) ? put_hashed(r, &row) : put_instant(r, &row, now_ms);
@@ -426,7 +398,7 @@ static sql_rc first_version(struct run *r, char *to, size_t size) {
     snprintf(to, size, "1");
   } else {
     end = request_clock(r);
-    if (end == DIBS__SQL_OK) end = run_go(r, false);
+    if (end == DIBS__SQL_OK) end = dibs__table_go(r->guard, &r->begun, false);
     if (end == DIBS__SQL_OK) dibs__table_instant("", dibs__sql_cell_number(r->wire, 0, 0, 0), 0, to, size);
   }
   return end;
@@ -436,13 +408,13 @@ static sql_rc run_insert(struct run *r) {
   struct row row;
   char version[DIBS_VERSION_MAX + 1] = "";
   sql_rc end = first_version(r, version, sizeof version);
-  if (end == DIBS__SQL_OK) end = begin_write(r);
+  if (end == DIBS__SQL_OK) end = dibs__table_begin(r->guard, &r->begun);
   size_t nth = r->wire->put;
   dibs__table_insert(&r->text, version);
   if (end == DIBS__SQL_OK) end = put_text(r);
   dibs__table_select(&r->text, true, false); /* as the engine stores it */
   if (end == DIBS__SQL_OK) end = put_text(r);
-  if (end == DIBS__SQL_OK) end = run_commit(r);
+  if (end == DIBS__SQL_OK) end = dibs__table_commit(r->guard, &r->begun);
   if (end != DIBS__SQL_OK || !read_row(r, nth + 1, true, &row)) return end;
   snprintf(r->op->version_text, sizeof r->op->version_text, "%s", row.version);
   r->op->seen = r->op->fence;
@@ -454,7 +426,7 @@ static sql_rc run_insert(struct run *r) {
 static sql_rc answer_duplicate(struct run *r) {
   char message[sizeof r->wire->message];
   snprintf(message, sizeof message, "%s", r->wire->message);
-  sql_rc end = run_rollback(r);
+  sql_rc end = dibs__table_rollback(r->guard, &r->begun);
   if (end == DIBS__SQL_OK) end = answer_mismatch(r);
   if (end == DIBS__SQL_OK && r->op->op.status == DIBS_NOT_FOUND) set_answer(r, DIBS_INVALID, message);
   return end;
@@ -559,20 +531,6 @@ static sql_rc run_verb(struct run *r) {
   }
 }
 
-dibs__status dibs__table_status(enum dibs__sql_trouble trouble) {
-  switch (trouble) {
-  case DIBS__SQL_DENIED:
-    return DIBS_DENIED;
-  case DIBS__SQL_DAMAGED:
-    return DIBS_CORRUPT;
-  case DIBS__SQL_LOCKED:
-  case DIBS__SQL_FULL:
-    return DIBS_UNAVAILABLE;
-  default: /* the failed statement is that of the request */
-    return DIBS_INVALID;
-  }
-}
-
 /* Makes an answer of a failure.  FAILED: the wire is dead, or the write may have happened. */
 static sql_rc answer_failure(struct run *r) {
   struct dibs__sql_wire *w = r->wire;
@@ -580,12 +538,12 @@ static sql_rc answer_failure(struct run *r) {
   char message[sizeof w->message];
   if (dibs__sql_dead(w) || w->unsure) return DIBS__SQL_FAILED;
   if (trouble == DIBS__SQL_NO_SPACE) {
-    if (run_rollback(r) == DIBS__SQL_OK) w->trouble = trouble;
+    if (dibs__table_rollback(r->guard, &r->begun) == DIBS__SQL_OK) w->trouble = trouble;
     return DIBS__SQL_FAILED;
   }
   if (trouble == DIBS__SQL_TWICE && (r->op->guards & DIBS__IF_ABSENT)) return answer_duplicate(r);
   snprintf(message, sizeof message, "%s", w->message);
-  sql_rc end = run_rollback(r);
+  sql_rc end = dibs__table_rollback(r->guard, &r->begun);
   if (end != DIBS__SQL_OK) return end;
   if (trouble == DIBS__SQL_DEADLOCK && !w->inside) {
     r->again = true;

@@ -24,22 +24,26 @@ enum { NAP_MS = 2, NAP_MAX_MS = 50, INDEX_MAX = 128 };
 sql_rc dibs__task_put_rows(struct dibs__sql_guard *g, const char *from, const value *values, size_t count,
                            const value *rows, size_t columns, size_t row_count) {
   const struct dibs__sql_engine *e = g->wire->engine;
-  static const char *const indexes[] = {"ready", "queue", "plain", "keyed"};
+  static const char *const indexes[] = {"ready", "queue", "plain", "keyed", "busy"};
   enum { INDEXES = sizeof indexes / sizeof indexes[0], PARTIAL = 2 };
   char by[INDEXES][INDEX_MAX] = {""};
   for (size_t i = 0; e->by[0] && i < INDEXES; i++)
     snprintf(by[i], sizeof by[i], "%s%stask_%s%s", e->by[0], g->prefix,
              i >= PARTIAL && !e->words.some ? indexes[0] : indexes[i], e->by[1]);
   const struct dibs__sql_word words[] = {{"skip", e->sessions ? " FOR UPDATE SKIP LOCKED" : ""},
-                                         {"held", e->sessions ? " FOR UPDATE OF dibs_task SKIP LOCKED" : ""},
                                          {"any", e->any[0]},
                                          {"none", e->any[1]},
                                          {indexes[0], by[0]},
                                          {indexes[1], by[1]},
                                          {indexes[2], by[2]},
                                          {indexes[3], by[3]},
+                                         {indexes[4], by[4]},
+                                         {"zero", e->words.some ? "" : " AND rank = 0"},
+                                         {"row", e->row},
+                                         {"latest", g->wire->inside ? e->latest : ""},
+                                         {"sees_latest", g->wire->inside ? e->sees_latest : "1"},
                                          {NULL, NULL}};
-  struct dibs__sql_names names = {.engine = e, .prefix = g->prefix, .words = words};
+  struct dibs__sql_names names = {.engine = e, .prefix = g->prefix, .inside = g->wire->inside, .words = words};
   char composed[DIBS__TASK_TEXT];
   struct dibs__text text;
   dibs__text_begin(&text, composed, sizeof composed);
@@ -62,8 +66,9 @@ sql_rc dibs__task_put_update(struct dibs__sql_guard *g, const char *columns, con
              columns, where, set);
   else
     snprintf(text, sizeof text,
-             "UPDATE dibs_task SET %s FROM (WITH r(%s) AS ($rows) SELECT * FROM r) r WHERE nr = r.r_nr%s", set, columns,
-             where);
+             "UPDATE dibs_task SET %s FROM (WITH r(%s) AS ($rows) SELECT r.*, (SELECT t.@{row} FROM dibs_task t"
+             " WHERE t.nr = r_nr) AS r_row FROM r) r WHERE dibs_task.@{row} = r.r_row%s",
+             set, columns, where);
   return dibs__task_put_rows(g, text, values, count, rows, width, row_count);
 }
 
@@ -146,7 +151,8 @@ static sql_rc run_verb(struct dibs__sql_guard *g, task_op *op) {
 static void answer_refused(struct dibs__sql_guard *g, task_op *op) {
   const struct dibs__sql_wire *w = g->wire;
   op->op.status = dibs__sql_explain(w, "work on tasks in", g->store, g->result);
-  if (op->op.status == DIBS_INVALID) snprintf(op->why, sizeof op->why, "%s", w->message);
+  snprintf(op->why, sizeof op->why, "%.150s%s", w->message,
+           w->trouble == DIBS__SQL_LOCKED ? "; another session has locked a row" : "");
   if (!w->inside || w->trouble != DIBS__SQL_DEADLOCK) return;
   op->op.status = DIBS_CONFLICT;
   dibs__set_message(g->result, "the transaction can't continue: %s; roll it back and begin again", w->message);
@@ -223,6 +229,7 @@ static void begin_answer(task_op *op) {
   op->got = NULL;
   op->got_count = 0;
   op->next_ms = -1;
+  op->more = false;
   op->changed = op->last = 0;
   op->why[0] = '\0';
   if (op->op.verb == DIBS__TASK_ADD)
@@ -237,20 +244,10 @@ static void begin_answer(task_op *op) {
     }
 }
 
-static sql_rc run_batch(struct dibs__sql_guard *g, task_op *const ops[], size_t count) {
+sql_rc dibs__sql_task(struct dibs__sql_guard *g, task_op *const ops[], size_t count) {
   sql_rc end = DIBS__SQL_OK;
   for (size_t i = 0; i < count; i++) begin_answer(ops[i]);
   for (size_t i = 0; i < count && end == DIBS__SQL_OK; i++)
     if (is_valid(ops[i])) end = run_op(g, ops[i]);
-  return end;
-}
-
-/* Inside a user's transaction their own lock timeout limits the wait: see dibs__sql_once. */
-sql_rc dibs__sql_task(struct dibs__sql_guard *g, task_op *const ops[], size_t count) {
-  struct dibs__sql_wire *w = g->wire;
-  dibs__tick by = w->by;
-  if (w->inside) w->by = DIBS__TICK_NEVER;
-  sql_rc end = run_batch(g, ops, count);
-  w->by = by;
   return end;
 }

@@ -3,7 +3,7 @@
  * Changes by hand, the settings of a kind, sweeping.
  *
  * A change first finds the numbers of the tasks, without a lock; then it locks them, decides again, and writes, all in
- * one transaction.
+ * one transaction.  So it may change fewer than it found (R78).
  *
  * A finished task that is retried is inserted again.  It is left out if an unfinished one has its unique text.  With a
  * serial text it takes the text over from a later task that has not begun, which is blocked then; else it is blocked.
@@ -22,7 +22,7 @@ typedef struct dibs__task_locked locked_t;
 
 #define BIT(state) (1u << (state))
 
-/* The states of which a change is. */
+/* The states that the change applies to. */
 static uint32_t states_of(const task_op *op) {
   static const uint32_t states[] = {[DIBS__TASK_RETRY] = BIT(DIBS__TASK_PARKED) | BIT(DIBS__TASK_WAITING) |
                                                          BIT(DIBS__TASK_DEAD) | BIT(DIBS__TASK_CANCELLED),
@@ -53,18 +53,11 @@ static void add_half(struct dibs__text *to, const struct dibs__sql_guard *g, con
   dibs__text_addf(to, " ORDER BY t.nr LIMIT $1) %s", finished ? "b" : "a");
 }
 
-static sql_rc put_find(struct dibs__sql_guard *g, const task_op *op) {
-  char memory[DIBS__TASK_TEXT / 2];
-  value values[DIBS__TASK_FILTER_VALUES + 1] = {dibs__sql_number(op->most)};
-  size_t first = 1, count = 1;
-  struct dibs__text text;
-  dibs__text_begin(&text, memory, sizeof memory);
-  dibs__text_adds(&text, "SELECT * FROM (");
-  add_half(&text, g, op, false, values, &first);
-  dibs__text_adds(&text, " UNION ALL ");
-  add_half(&text, g, op, true, values, &count);
-  dibs__text_adds(&text, ") x ORDER BY nr LIMIT $1");
-  return dibs__task_put(g, memory, values, count);
+/* The rows are ordered by number. */
+static void note_looked_at(task_op *op, const struct dibs__sql_wire *w, size_t nth) {
+  size_t rows = w->engine->rows(w, nth);
+  op->last = rows ? (uint64_t)dibs__sql_cell_number(w, nth, rows - 1, 0) : 0;
+  op->more = rows == op->most;
 }
 
 static bool read_found(const struct dibs__sql_wire *w, size_t nth, struct found *f) {
@@ -82,11 +75,6 @@ static bool read_found(const struct dibs__sql_wire *w, size_t nth, struct found 
   return true;
 }
 
-static void count_changed(task_op *op, uint64_t nr) {
-  op->changed++;
-  if (nr > op->last) op->last = nr;
-}
-
 /* ---- Unfinished tasks ---- */
 
 static void change_going(task_op *op, transition *t, int64_t now) {
@@ -98,7 +86,7 @@ static void change_going(task_op *op, transition *t, int64_t now) {
     dibs__task_finishes(t, DIBS__TASK_CANCELLED, now);
     if (op->change == DIBS__TASK_PURGE) t->purged = true;
   }
-  count_changed(op, t->nr);
+  op->changed++;
 }
 
 /* ---- Finished tasks ---- */
@@ -181,7 +169,7 @@ static sql_rc put_all_back(struct dibs__sql_guard *g, task_op *op, struct found 
   if (end == DIBS__SQL_OK) end = dibs__task_go(g);
   for (size_t i = 0; i < f->finished_count && end == DIBS__SQL_OK; i++) {
     if (w->engine->changed(w, first + i) == 0) continue;
-    count_changed(op, f->finished[i]);
+    op->changed++;
     f->finished[left++] = f->finished[i];
   }
   f->finished_count = left;
@@ -236,7 +224,7 @@ static sql_rc change_found(struct dibs__sql_guard *g, task_op *op, struct found 
       end = retry_finished(g, op, f);
     else
       end = put_purge(g, f);
-    for (size_t i = 0; i < f->finished_count && op->change == DIBS__TASK_PURGE; i++) count_changed(op, f->finished[i]);
+    if (op->change == DIBS__TASK_PURGE) op->changed += f->finished_count;
   }
   if (end == DIBS__SQL_OK) end = dibs__task_commit(g);
   dibs__task_locked_free(&locked);
@@ -246,19 +234,19 @@ static sql_rc change_found(struct dibs__sql_guard *g, task_op *op, struct found 
 static sql_rc find_and_change(struct dibs__sql_guard *g, task_op *op, struct found *f) {
   sql_rc end = op->dry ? DIBS__SQL_OK : dibs__sql_begin(g->wire);
   size_t nth = g->wire->put;
-  if (end == DIBS__SQL_OK) end = put_find(g, op);
+  if (end == DIBS__SQL_OK) end = dibs__task_put_halves(g, op, add_half);
   if (end == DIBS__SQL_OK) end = dibs__task_go(g);
   if (end == DIBS__SQL_OK && !read_found(g->wire, nth, f)) end = dibs__task_no_memory(g);
   if (end != DIBS__SQL_OK) return end;
+  note_looked_at(op, g->wire, nth);
   if (!op->dry) return change_found(g, op, f);
-  for (size_t i = 0; i < f->going_count; i++) count_changed(op, f->going[i]);
-  for (size_t i = 0; i < f->finished_count; i++) count_changed(op, f->finished[i]);
+  op->changed = f->going_count + f->finished_count;
   return end;
 }
 
 sql_rc dibs__task_change(struct dibs__sql_guard *g, task_op *op) {
   struct found f = {.going = NULL};
-  op->changed = op->last = 0;
+  op->changed = 0;
   sql_rc end = find_and_change(g, op, &f);
   free(f.going);
   free(f.finished);
@@ -294,20 +282,6 @@ sql_rc dibs__task_kind(struct dibs__sql_guard *g, task_op *op) {
 
 /* ---- Sweeping ---- */
 
-static sql_rc sweep_tokens(struct dibs__sql_guard *g, bool *more) {
-  value most = dibs__sql_number(DIBS__TASK_SWEPT);
-  sql_rc end = dibs__task_put(g,
-                              "DELETE FROM dibs_task_token WHERE token IN (SELECT token FROM (SELECT token FROM"
-                              " dibs_task_token WHERE until <= (SELECT @{now}) ORDER BY until LIMIT $1) AS old)",
-                              &most, 1);
-  if (end == DIBS__SQL_OK) end = g->wire->engine->go(g->wire, true);
-  if (end != DIBS__SQL_OK) return end;
-  uint64_t gone = g->wire->engine->changed(g->wire, 0);
-  g->commits += gone > 0;
-  *more = *more || gone >= DIBS__TASK_SWEPT;
-  return end;
-}
-
 static sql_rc sweep_finished(struct dibs__sql_guard *g, bool *more) {
   struct dibs__sql_wire *w = g->wire;
   value most = dibs__sql_number(DIBS__TASK_SWEPT);
@@ -316,7 +290,8 @@ static sql_rc sweep_finished(struct dibs__sql_guard *g, bool *more) {
   size_t nth = w->put;
   if (end == DIBS__SQL_OK)
     end = dibs__task_put(
-        g, "SELECT nr, 1 FROM dibs_task_done WHERE until <= (SELECT @{now}) ORDER BY until LIMIT $1@{skip}", &most, 1);
+        g, "SELECT nr, 1 FROM dibs_task_done WHERE until <= (SELECT @{start}) ORDER BY until LIMIT $1@{skip}", &most,
+        1);
   if (end == DIBS__SQL_OK) end = dibs__task_go(g);
   if (end == DIBS__SQL_OK && !read_found(w, nth, &f)) end = dibs__task_no_memory(g);
   if (end == DIBS__SQL_OK && f.finished_count) end = put_purge(g, &f);
@@ -330,7 +305,9 @@ static sql_rc sweep_finished(struct dibs__sql_guard *g, bool *more) {
 sql_rc dibs__sql_task_sweep(struct dibs__sql_guard *g, bool *more) {
   *more = false;
   sql_rc end = sweep_finished(g, more);
-  if (end == DIBS__SQL_OK) end = sweep_tokens(g, more);
+  bool tokens = false;
+  if (end == DIBS__SQL_OK) end = dibs__sql_sweep(g, "dibs_task_token", "token", DIBS__TASK_SWEPT, &tokens);
+  *more = *more || tokens;
   if (end != DIBS__SQL_OK && !dibs__sql_dead(g->wire)) dibs__sql_rollback(g->wire);
   return end;
 }

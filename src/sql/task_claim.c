@@ -4,7 +4,7 @@
  *
  * The common case is one statement, which takes the first ready tasks of the index; without UPDATE ... RETURNING it is
  * two packets: a SELECT that locks them, then the UPDATE.  That statement takes nothing if the kind has a limit or is
- * paused, or if there is something to promote: then, and if nothing is ready, a second packet looks for the reason.
+ * paused, or if there is something to promote: then, and if nothing is ready, a second packet reads the reason.
  *
  * Promotion makes ready, by up to DIBS__TASK_STEP rows of each:
  *
@@ -22,7 +22,13 @@
  * everything again if it gets fewer tasks than it requests, or after LOOK_MS.  Only a task whose insertion was
  * committed later than that of a younger one may be ready before the mark; it waits for LOOK_MS at most.
  *
- * A kind with a limit: its row is locked, the claimed tasks are counted, and at most the difference is claimed.
+ * If people delete a task that has a serial text, nothing ends it, and the next task with this text would wait for
+ * ever. So a claim looks for such texts first: the first claim of a kind on a connection, and one in LOST_MS, each at
+ * some of them.
+ *
+ * A kind with a limit: its row is locked, the claimed tasks are counted, and at most the difference is claimed.  Inside
+ * a user's transaction an older snapshot would hide claims that were committed since, so the count is a locking read,
+ * and where this can't help the claim is refused.
  */
 #include "sql/task_impl.h"
 #include "store/family.h"
@@ -37,29 +43,33 @@ typedef struct dibs__task_op task_op;
 typedef struct dibs__task_row row_t;
 typedef struct dibs__task_locked locked_t;
 
-/* When a task could not be claimed now, but perhaps at once: others hold it for a moment. */
+/* When a claim is repeated that found ready tasks, all of which other sessions had locked for a moment. */
 enum { SOON_MS = 10 };
 
 enum {
   LOOK_MS = 1000,
-  CLOCK_MS = 10,    /* parts of a statement read the clock at slightly different times */
-  ARRIVED_MS = 1000 /* arrived tasks that are younger are seen at once */
+  LOST_MS = 30000,    /* of one kind */
+  LOST_ALL_MS = 1000, /* of all kinds: a connection remembers only some */
+  ALONE_MAX = 100,    /* late claims that a claim ends one by one */
+  CLOCK_MS = 10,      /* parts of a statement read the clock at slightly different times */
+  ARRIVED_MS = 1000   /* arrived tasks that are younger are seen at once */
 };
 
 /* ---- Taking ---- */
 
 #define OF_KIND "kind = $1"
-#define NOW "(SELECT @{now})"
+#define NOW "(SELECT @{start})"
 #define LIMITED "SELECT 1 FROM dibs_task_kind k WHERE k.kind = $1 AND (running > 0 OR paused > 0)"
-#define ARRIVED "SELECT 1 FROM dibs_task@{ready} WHERE " OF_KIND " AND state = 0"
-#define OVER(of) "SELECT 1 FROM dibs_task@{ready} WHERE " OF_KIND " AND state = " of " AND rank = 0 AND due <= " NOW
-/* Nothing prevents a claim without a look. */
+/* SQLite uses a partial index only if the statement has the very condition of this index. */
+#define BUSY(of) " FROM dibs_task@{busy} WHERE " OF_KIND " AND state = " of " AND state <> 1@{zero}"
+#define ARRIVED "SELECT 1" BUSY("0")
+#define OVER(of) "SELECT 1" BUSY(of) " AND due <= " NOW
+/* The kind has no limit and is not paused, and no task waits for promotion: one statement is sufficient. */
 #define PLAIN                                                                                                          \
   " AND NOT EXISTS (" LIMITED ") AND NOT EXISTS (" ARRIVED                                                             \
   ") AND NOT EXISTS (" OVER("2") ") AND NOT EXISTS (" OVER("3") ")"
 /* The same behind a mark: $6 its rank, $9 its time. */
-#define SINCE(of, ms)                                                                                                  \
-  "SELECT 1 FROM dibs_task@{ready} WHERE " OF_KIND " AND state = " of " AND rank = 0 AND due > $9 - " ms
+#define SINCE(of, ms) "SELECT 1" BUSY(of) " AND due > $9 - " ms
 #define PLAIN_BEHIND                                                                                                   \
   " AND rank = $6 AND (due, nr) > ($7, $8) AND NOT EXISTS (" LIMITED                                                   \
   ") AND NOT EXISTS (SELECT 1 FROM dibs_task@{ready} WHERE " OF_KIND                                                   \
@@ -70,10 +80,14 @@ _Static_assert(ARRIVED_MS == 1000 && CLOCK_MS == 10, "numbers, written twice");
   ", CASE WHEN fails > 0 THEN (SELECT e.text FROM dibs_task_error e WHERE e.nr = dibs_task.nr"                         \
   " ORDER BY e.fence DESC LIMIT 1) END"
 #define READY " FROM dibs_task%s WHERE " OF_KIND "%s AND state = 1%s ORDER BY rank, due, nr LIMIT $%d@{skip}"
+/* First `since`: MariaDB sets the columns one after the other.  The fence: R61. */
+#define CLAIMED(now)                                                                                                   \
+  "since = due, state = 2, rank = 0, queue = NULL, attempts = attempts + 1, began = " now ", at = " now                \
+  ", fence = CASE WHEN fence < " now " THEN " now " ELSE fence + 1 END"
 #define TAKE                                                                                                           \
-  "UPDATE dibs_task SET since = due, state = 2, rank = 0, queue = NULL, fence = fence + 1, attempts = attempts + 1,"   \
-  " claim = $2, due = n.t + $3, began = n.t, at = n.t, owner = $4 FROM (SELECT @{now} AS t) n"                         \
-  " WHERE nr@{any}SELECT nr" READY "@{none} RETURNING " DIBS__TASK_COLUMNS ", payload" LAST_ERROR ", since"
+  "UPDATE dibs_task SET " CLAIMED("n.t") ", claim = $2, due = n.t + $3, owner = $4 FROM (SELECT @{now} AS t) n"        \
+                                         " WHERE @{row}@{any}SELECT @{row}" READY                                      \
+                                         "@{none} RETURNING " DIBS__TASK_COLUMNS ", payload" LAST_ERROR ", since"
 
 struct claiming {
   struct dibs__sql_guard *g;
@@ -81,6 +95,8 @@ struct claiming {
   uint32_t most; /* fewer than the operation's, of a kind with a limit */
   bool plain;    /* only if nothing prevents it */
   bool open;     /* in a transaction */
+  bool promoted; /* it changed some of the tasks that waited for promotion */
+  bool refused;  /* inside a transaction in which the claimed tasks can't be counted */
   int64_t since; /* from when the last one of the answer was ready */
 };
 
@@ -141,6 +157,14 @@ static bool read_rows(struct claiming *c, size_t nth, size_t since) {
   return true;
 }
 
+/* Claims of several tasks of a kind take turns.  Else a claim that began before another was committed would meet the
+ * rows that this one took: PostgreSQL locks such a row before it finds that it is no longer ready, until the end of the
+ * statement, and an END of this task, which leaves out locked rows, would have to be tried again.  The turn is a part
+ * of the packet, so no client can hold it up. */
+static bool takes_turn(const struct claiming *c) {
+  return c->g->wire->engine->turn && c->most > 1 && !c->open && !c->g->wire->inside;
+}
+
 /* Any phase, or one.  `behind`: only behind this mark, if it is not NULL. */
 static sql_rc take_at_once(struct claiming *c, const struct dibs__sql_mark *behind) {
   struct dibs__sql_wire *w = c->g->wire;
@@ -164,8 +188,9 @@ static sql_rc take_at_once(struct claiming *c, const struct dibs__sql_mark *behi
            : c->plain ? PLAIN
                       : "",
            5);
+  sql_rc end = takes_turn(c) ? dibs__task_put(c->g, w->engine->turn, values, 1) : DIBS__SQL_OK;
   size_t nth = w->put;
-  sql_rc end = dibs__task_put(c->g, text, values, behind ? 9 : phase ? 6 : 5);
+  if (end == DIBS__SQL_OK) end = dibs__task_put(c->g, text, values, behind ? 9 : phase ? 6 : 5);
   if (end == DIBS__SQL_OK && c->open) end = dibs__sql_commit(w);
   if (end == DIBS__SQL_OK) end = w->engine->go(w, !w->inside);
   if (end != DIBS__SQL_OK) return end;
@@ -217,21 +242,19 @@ static sql_rc take_locked(struct claiming *c, int64_t now) {
   value *numbers = malloc(op->got_count * sizeof *numbers);
   if (!numbers) return dibs__task_no_memory(c->g);
   for (uint32_t i = 0; i < op->got_count; i++) numbers[i] = dibs__sql_number((int64_t)rows[i].nr);
-  sql_rc end = dibs__task_put_update(c->g, "r_nr",
-                                     "since = due, state = 2, rank = 0, queue = NULL, fence = fence + 1, attempts ="
-                                     " attempts + 1, claim = $1, due = $2, began = $3, at = $3, owner = $4",
-                                     "", values, 4, numbers, 1, op->got_count);
+  sql_rc end = dibs__task_put_update(c->g, "r_nr", CLAIMED("$3") ", claim = $1, due = $2, owner = $4", "", values, 4,
+                                     numbers, 1, op->got_count);
   free(numbers);
   if (end == DIBS__SQL_OK) end = dibs__task_commit(c->g);
   c->open = false;
   return end;
 }
 
-/* As they are from now on. */
+/* The rows were read before the UPDATE: makes the answer agree with it. */
 static void set_claimed(task_op *op, int64_t now) {
   row_t *rows = op->got;
   for (uint32_t i = 0; i < op->got_count; i++) {
-    rows[i].fence.v++;
+    rows[i].fence = dibs__task_next_fence(rows[i].fence, now);
     rows[i].attempts++;
     rows[i].state = DIBS__TASK_CLAIMED;
     rows[i].due_ms = now + op->timeout_ms;
@@ -299,7 +322,7 @@ static sql_rc take(struct claiming *c) {
   return c->op->got_count ? take_rest(c) : take_at_once(c, NULL);
 }
 
-/* ---- Looking ---- */
+/* ---- The reason why nothing was claimed ---- */
 
 struct looked {
   int64_t now;
@@ -310,8 +333,7 @@ struct looked {
   bool paused;
 };
 
-#define FIRST_DUE(of)                                                                                                  \
-  "(SELECT due FROM dibs_task@{ready} WHERE " OF_KIND " AND state = " of " AND rank = 0 ORDER BY due LIMIT 1)"
+#define FIRST_DUE(of) "(SELECT due" BUSY(of) " ORDER BY due LIMIT 1)"
 
 static sql_rc look(struct claiming *c, struct looked *l) {
   struct dibs__sql_wire *w = c->g->wire;
@@ -365,28 +387,35 @@ static void free_promotion(struct promotion *p) {
   dibs__task_locked_free(&p->over);
 }
 
-#define OF_STATE(of) " FROM dibs_task@{ready} WHERE " OF_KIND " AND state = " of " AND rank = 0"
 #define ARRIVED_PLAIN " FROM dibs_task@{plain} WHERE " OF_KIND " AND state = 0 AND rank = 0 AND serial IS NULL"
 #define ARRIVED_KEYED                                                                                                  \
   " FROM dibs_task@{keyed} WHERE " OF_KIND " AND state = 0 AND rank = 0 AND serial IS NOT NULL ORDER BY nr LIMIT 1000"
-#define IN_ORDER " ORDER BY rank, due, nr LIMIT 1000@{skip}"
+#define IN_ORDER " ORDER BY due, nr LIMIT 1000@{skip}"
 _Static_assert(DIBS__TASK_STEP == 1000, "one number, written twice");
+
+/* The row with an empty text, by which clients take turns to admit tasks.  Two that begin with a kind at the same time
+ * both miss it: the second one waits for the first, and then finds it. */
+static sql_rc put_turn(struct promotion *p, const value *kind) {
+  bool on_conflict = p->g->wire->engine->on_conflict;
+  char text[400];
+  snprintf(text, sizeof text,
+           "INSERT %sINTO dibs_task_serial (kind, serial, nr) SELECT v.kind, '', 0 FROM (SELECT $1 AS kind) v"
+           " WHERE NOT EXISTS (SELECT 1 FROM dibs_task_serial s WHERE s.kind = $1 AND s.serial = '')%s",
+           on_conflict ? "" : "IGNORE ", on_conflict ? " ON CONFLICT DO NOTHING" : "");
+  return dibs__task_put(p->g, text, kind, 1);
+}
 
 static sql_rc put_finds(struct promotion *p) {
   value kind = dibs__task_text(p->kind);
   sql_rc end = dibs__sql_begin(p->g->wire);
   if (end == DIBS__SQL_OK && p->found.waited)
-    end = dibs__task_put(p->g, "SELECT nr" OF_STATE("3") " AND due <= " NOW IN_ORDER, &kind, 1);
+    end = dibs__task_put(p->g, "SELECT nr" BUSY("3") " AND due <= " NOW IN_ORDER, &kind, 1);
   if (end == DIBS__SQL_OK && p->found.is_over)
-    end = dibs__task_put(p->g, "SELECT " DIBS__TASK_LOCKED OF_STATE("2") " AND due <= " NOW IN_ORDER, &kind, 1);
+    end = dibs__task_put(p->g, "SELECT " DIBS__TASK_LOCKED BUSY("2") " AND due <= " NOW IN_ORDER, &kind, 1);
   if (end != DIBS__SQL_OK || !p->found.arrived) return end;
   end = dibs__task_put(p->g, "SELECT nr" ARRIVED_PLAIN IN_ORDER, &kind, 1);
   /* Only the client that has locked the row with an empty text admits tasks. */
-  if (end == DIBS__SQL_OK)
-    end = dibs__task_put(p->g,
-                         "INSERT INTO dibs_task_serial (kind, serial, nr) SELECT v.kind, '', 0 FROM (SELECT $1 AS kind)"
-                         " v WHERE NOT EXISTS (SELECT 1 FROM dibs_task_serial s WHERE s.kind = $1 AND s.serial = '')",
-                         &kind, 1);
+  if (end == DIBS__SQL_OK) end = put_turn(p, &kind);
   if (end == DIBS__SQL_OK)
     end = dibs__task_put(p->g, "SELECT nr FROM dibs_task_serial WHERE " OF_KIND " AND serial = ''@{skip}", &kind, 1);
   if (end == DIBS__SQL_OK) end = dibs__task_put(p->g, "SELECT nr, serial" ARRIVED_KEYED, &kind, 1);
@@ -490,7 +519,8 @@ static sql_rc put_heads(struct promotion *p) {
 static sql_rc put_admission(struct promotion *p) {
   const struct dibs__sql_engine *e = p->g->wire->engine;
   char text[DIBS__TASK_TEXT / 2];
-  value *rows = malloc(p->serial_count * sizeof *rows), now = dibs__sql_number(p->found.now);
+  value *rows = malloc(p->serial_count * sizeof *rows);
+  value values[] = {dibs__sql_number(p->found.now), dibs__task_text(p->kind)};
   if (!rows) return dibs__task_no_memory(p->g);
   for (size_t i = 0; i < p->serial_count; i++) rows[i] = dibs__sql_number((int64_t)p->serial[i].nr);
   /* First `since`, last `due`: MariaDB sets the columns one after the other. */
@@ -499,13 +529,16 @@ static sql_rc put_admission(struct promotion *p) {
       " ELSE 3 END, rank = CASE WHEN head = nr AND due <= $1 THEN 0 - priority ELSE 0 END, queue = CASE WHEN head <> nr"
       " THEN serial WHEN due <= $1 THEN nullif(phase, '') END, due = CASE WHEN head = nr THEN due ELSE 0 END";
 #define HEADS                                                                                                          \
-  "(WITH r(r_nr) AS ($rows) SELECT r_nr, s.nr AS head FROM r JOIN dibs_task t ON t.nr = r_nr JOIN dibs_task_serial s"  \
-  " ON s.kind = t.kind AND s.serial = t.serial) r"
+  "(WITH r(r_nr) AS ($rows) SELECT r_nr, %s(SELECT s.nr FROM dibs_task_serial s WHERE s.kind = $2 AND s.serial ="      \
+  " (SELECT t.serial FROM dibs_task t WHERE t.nr = r_nr)) AS head FROM r) r"
+  /* No join of PostgreSQL: for a minute after a vacuum of the emptied table it expects no rows, and would read a whole
+   * index for each task. */
   if (e->joins)
-    snprintf(text, sizeof text, "UPDATE " HEADS " STRAIGHT_JOIN dibs_task ON nr = r.r_nr SET %s", set);
+    snprintf(text, sizeof text, "UPDATE " HEADS " STRAIGHT_JOIN dibs_task ON nr = r.r_nr SET %s", "", set);
   else
-    snprintf(text, sizeof text, "UPDATE dibs_task SET %s FROM " HEADS " WHERE nr = r.r_nr", set);
-  sql_rc end = dibs__task_put_rows(p->g, text, &now, 1, rows, 1, p->serial_count);
+    snprintf(text, sizeof text, "UPDATE dibs_task SET %s FROM " HEADS " WHERE dibs_task.@{row} = r.r_row", set,
+             "(SELECT t.@{row} FROM dibs_task t WHERE t.nr = r_nr) AS r_row, ");
+  sql_rc end = dibs__task_put_rows(p->g, text, values, 2, rows, 1, p->serial_count);
   free(rows);
   return end;
 }
@@ -551,14 +584,62 @@ static sql_rc write_promotion(struct promotion *p) {
   return end;
 }
 
-static sql_rc promote(struct claiming *c, const struct looked *found) {
+static sql_rc promote_together(struct claiming *c, const struct looked *found) {
   struct promotion p = {.g = c->g, .kind = c->op->kind, .found = *found};
   sql_rc end = put_finds(&p);
   if (end == DIBS__SQL_OK) end = dibs__task_go(p.g);
   if (end == DIBS__SQL_OK && !read_finds(&p)) end = dibs__task_no_memory(p.g);
   if (end == DIBS__SQL_OK) end = write_promotion(&p);
+  c->promoted = end == DIBS__SQL_OK && p.waited_count + p.over.count + p.plain_count + p.serial_count > 0;
   free_promotion(&p);
   return end;
+}
+
+/* After a failure.  OK: the engine refused a row of it, and it is rolled back. */
+static sql_rc undo_refused(struct dibs__sql_guard *g) {
+  if (dibs__sql_dead(g->wire) || g->wire->unsure || !dibs__task_is_one(g->wire->trouble)) return DIBS__SQL_FAILED;
+  dibs__sql_rollback(g->wire);
+  return dibs__sql_dead(g->wire) ? DIBS__SQL_FAILED : DIBS__SQL_OK;
+}
+
+/* The nth of the late claims in a transaction of its own.  *more: there is one. */
+static sql_rc end_late_claim(struct claiming *c, int64_t nth, bool *more) {
+  struct dibs__sql_wire *w = c->g->wire;
+  struct promotion p = {.g = c->g, .kind = c->op->kind};
+  value values[] = {dibs__task_text(p.kind), dibs__sql_number(nth)};
+  char *texts = NULL;
+  sql_rc end = dibs__sql_begin(w);
+  size_t at = w->put;
+  if (end == DIBS__SQL_OK)
+    end = dibs__task_put(
+        p.g, "SELECT " DIBS__TASK_LOCKED BUSY("2") " AND due <= " NOW " ORDER BY due, nr LIMIT 1 OFFSET $2@{skip}",
+        values, 2);
+  if (end == DIBS__SQL_OK) end = dibs__task_go(p.g);
+  if (end == DIBS__SQL_OK && (!dibs__task_read_locked(w, at, &p.over) || !end_late_claims(&p, &texts)))
+    end = dibs__task_no_memory(p.g);
+  *more = p.over.count > 0;
+  if (end == DIBS__SQL_OK) end = *more ? dibs__task_write(p.g, &p.over) : dibs__task_commit(p.g);
+  free(texts);
+  free_promotion(&p);
+  return end;
+}
+
+/* If the engine refuses to write what becomes of a late claim, this claim alone stays as it is: the others are ended
+ * one by one, up to ALONE_MAX such ones. */
+static sql_rc promote(struct claiming *c, const struct looked *found) {
+  struct looked others = *found;
+  sql_rc end = promote_together(c, found);
+  if (end == DIBS__SQL_OK || !found->is_over || c->g->wire->inside || undo_refused(c->g) != DIBS__SQL_OK) return end;
+  others.is_over = false;
+  bool more = true;
+  int64_t refused = 0;
+  for (int i = 0; more && i < ALONE_MAX; i++) {
+    end = end_late_claim(c, refused, &more);
+    if (end == DIBS__SQL_OK) continue;
+    if (undo_refused(c->g) != DIBS__SQL_OK) return end;
+    refused++;
+  }
+  return others.arrived || others.waited ? promote_together(c, &others) : DIBS__SQL_OK;
 }
 
 /* ---- All of it ---- */
@@ -570,17 +651,18 @@ static sql_rc lock_limit(struct claiming *c, bool *none) {
   sql_rc end = dibs__sql_begin(w);
   size_t nth = w->put;
   if (end == DIBS__SQL_OK)
-    end = dibs__task_put(c->g, "SELECT running, paused FROM dibs_task_kind WHERE " OF_KIND "@{lock}", &kind, 1);
+    end = dibs__task_put(c->g, "SELECT running, paused, @{sees_latest} FROM dibs_task_kind WHERE " OF_KIND "@{lock}",
+                         &kind, 1);
   if (end == DIBS__SQL_OK)
     /* (Promotion has ended those whose time is over; a claim that ended since may still be extended, so it counts.) */
-    end = dibs__task_put(c->g, "SELECT count(*) FROM dibs_task@{ready} WHERE " OF_KIND " AND state = 2 AND rank = 0",
-                         &kind, 1);
+    end = dibs__task_put(c->g, "SELECT count(*)" BUSY("2") "@{latest}", &kind, 1);
   if (end == DIBS__SQL_OK) end = dibs__task_go(c->g);
   if (end != DIBS__SQL_OK) return end;
   int64_t running = dibs__sql_cell_number(w, nth, 0, 0), has = dibs__sql_cell_number(w, nth + 1, 0, 0);
   bool paused = w->engine->rows(w, nth) && dibs__sql_cell_number(w, nth, 0, 1) != 0;
   bool limited = w->engine->rows(w, nth) && running > 0;
-  *none = paused || (limited && has >= running);
+  c->refused = limited && !paused && dibs__sql_cell_number(w, nth, 0, 2) == 0;
+  *none = paused || c->refused || (limited && has >= running);
   if (limited && !*none && running - has < c->most) c->most = (uint32_t)(running - has);
   if (!*none) {
     c->open = true;
@@ -602,6 +684,7 @@ static sql_rc take_carefully(struct claiming *c, const struct looked *l) {
 static void say_next(struct claiming *c, const struct looked *l) {
   bool ready = l->ready && !l->paused && l->running == 0 && c->op->phase_count == 0;
   if (c->op->got_count) return;
+  c->op->more = c->promoted && (l->arrived || l->is_over || l->waited);
   if (l->next) c->op->next_ms = l->next > l->now ? l->next - l->now : SOON_MS;
   if (ready && (c->op->next_ms < 0 || c->op->next_ms > SOON_MS)) c->op->next_ms = SOON_MS;
 }
@@ -616,7 +699,7 @@ static sql_rc find_repeat(struct claiming *c) {
   value values[] = {dibs__task_text(c->op->kind), dibs__sql_number((int64_t)dibs__id_digest(c->op->id))};
   sql_rc end = dibs__task_put(c->g,
                               "SELECT " DIBS__TASK_COLUMNS ", payload" LAST_ERROR
-                              ", state, kind, owner" OF_STATE("2") " AND claim = $2 AND due > " NOW,
+                              ", state, kind, owner" BUSY("2") " AND claim = $2 AND due > " NOW,
                               values, 2);
   if (end == DIBS__SQL_OK) end = dibs__task_go(c->g);
   row_t *rows;
@@ -642,9 +725,31 @@ static sql_rc claim(struct claiming *c) {
   return end;
 }
 
+static bool is_past(dibs__tick at, int64_t ms) {
+  return at.ns == 0 || dibs__tick_before(dibs__tick_add_ms(at, ms), dibs__tick_now());
+}
+
+/* If that fails the claim is not affected. */
+static sql_rc look_for_lost(struct claiming *c) {
+  struct dibs__sql_wire *w = c->g->wire;
+  if (w->inside || !is_past(w->looked_lost, LOST_ALL_MS)) return DIBS__SQL_OK;
+  struct dibs__sql_mark *mark = mark_of(c);
+  if (!is_past(mark->looked_lost, LOST_MS)) return DIBS__SQL_OK;
+  mark->looked_lost = w->looked_lost = dibs__tick_now();
+  sql_rc end = dibs__task_pass_lost(c->g, c->op->kind, mark->lost, &mark->lost_len);
+  if (end == DIBS__SQL_OK || dibs__sql_dead(w) || w->unsure) return end;
+  dibs__sql_rollback(w);
+  return dibs__sql_dead(w) ? DIBS__SQL_FAILED : DIBS__SQL_OK;
+}
+
 sql_rc dibs__task_claim(struct dibs__sql_guard *g, task_op *op) {
   struct claiming c = {.g = g, .op = op, .most = op->most, .plain = true};
-  sql_rc end = claim(&c);
-  if (end == DIBS__SQL_OK) op->op.status = DIBS_OK;
+  sql_rc end = look_for_lost(&c);
+  if (end == DIBS__SQL_OK) end = claim(&c);
+  if (end == DIBS__SQL_OK) op->op.status = c.refused ? DIBS_UNSUPPORTED : DIBS_OK;
+  if (c.refused)
+    snprintf(op->why, sizeof op->why,
+             "the kind has a limit, and your transaction may not see the latest claims of others; begin it with READ"
+             " COMMITTED, or claim outside of it");
   return end;
 }

@@ -29,9 +29,14 @@ enum {
 /* ---- task.c ---- */
 
 /* Puts a statement: a template of text.h, which knows these words too: @{skip}, the clause that locks the rows of a
- * SELECT and leaves out those that another session has locked; @{held}, the same for the rows of dibs_task in a join,
- * not for MariaDB; @{ready}, @{queue}, @{plain} and @{keyed}, which index a SELECT from dibs_task uses; @{any} and
- * @{none} around a subquery of numbers. */
+ * SELECT and leaves out those that another session has locked; @{ready}, @{busy}, @{queue}, @{plain} and @{keyed},
+ * which index a SELECT from dibs_task uses; @{zero}, a condition of rows that are not ready, for the index of MariaDB;
+ * @{any} and @{none} around a subquery of numbers or rows; @{row}, the column by which a locked row is found fastest;
+ * @{latest} and @{sees_latest} of the engine, which are empty and 1 outside of users' transactions.
+ *
+ * PostgreSQL may expect no row in a full table (schema.c).  So these statements leave it one way to find tasks by their
+ * numbers: a condition of one table (no join, which it may do by reading all tasks in the order of their numbers; and
+ * no order by the number itself), in a subquery for each row where necessary. */
 enum dibs__sql_rc dibs__task_put(struct dibs__sql_guard *guard, const char *text, const struct dibs__sql_value *values,
                                  size_t count);
 enum dibs__sql_rc dibs__task_put_rows(struct dibs__sql_guard *guard, const char *text,
@@ -126,6 +131,10 @@ void dibs__task_gives_up(struct dibs__task_transition *t, int64_t now);
 enum dibs__sql_rc dibs__task_write_open(struct dibs__sql_guard *guard, const struct dibs__task_locked *locked);
 /* The same, and commits. */
 enum dibs__sql_rc dibs__task_write(struct dibs__sql_guard *guard, const struct dibs__task_locked *locked);
+/* Serial texts of a kind whose task people deleted: the next task of each is ready then.  A transaction.  It looks at
+ * up to DIBS__TASK_STEP texts behind `after`, which becomes the last of them, or empty after all. */
+enum dibs__sql_rc dibs__task_pass_lost(struct dibs__sql_guard *guard, dibs__str kind, char after[DIBS_NAME_MAX],
+                                       uint32_t *after_len);
 
 /* ---- task_list.c ---- */
 
@@ -144,5 +153,11 @@ enum { DIBS__TASK_FILTER_VALUES = 8 };
 void dibs__task_filter(struct dibs__text *to, const struct dibs__sql_engine *engine,
                        const struct dibs__task_filter *filter, bool finished, struct dibs__sql_value *values,
                        size_t *count);
+/* Puts one SELECT over both tables, by number, up to `most`: $1.  `add` appends that of one of them, as a table of its
+ * own, because SQLite limits no part of a UNION. */
+typedef void dibs__task_half(struct dibs__text *to, const struct dibs__sql_guard *guard, const struct dibs__task_op *op,
+                             bool finished, struct dibs__sql_value *values, size_t *count);
+enum dibs__sql_rc dibs__task_put_halves(struct dibs__sql_guard *guard, const struct dibs__task_op *op,
+                                        dibs__task_half *add);
 
 #endif

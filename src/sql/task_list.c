@@ -173,9 +173,16 @@ void dibs__task_filter(text_t *to, const struct dibs__sql_engine *e, const struc
   if (f->kind.len) add_condition(to, "kind = ", dibs__task_text(f->kind), values, count);
   if (f->phase.len) add_condition(to, "phase = ", dibs__task_text(f->phase), values, count);
   if (f->serial.len) add_condition(to, "serial = ", dibs__task_text(f->serial), values, count);
-  if (finished) dibs__text_adds(to, " AND (t.until IS NULL OR t.until > (SELECT @{now}))"); /* not swept yet */
-  if (f->older_ms) add_condition(to, "at <= (SELECT @{now}) - ", dibs__sql_number(f->older_ms), values, count);
-  add_states(to, f->states ? f->states : DIBS__TASK_UNFINISHED | DIBS__TASK_FINISHED);
+  if (finished) dibs__text_adds(to, " AND (t.until IS NULL OR t.until > (SELECT @{start}))"); /* not swept yet */
+  if (f->older_ms) add_condition(to, "at <= (SELECT @{start}) - ", dibs__sql_number(f->older_ms), values, count);
+  /* Only those that the table can have: without one of them, it is not read. */
+  uint32_t here = finished ? DIBS__TASK_FINISHED : DIBS__TASK_UNFINISHED;
+  add_states(to, f->states ? f->states & here : here);
+  /* As the partial index of them says it: SQLite does not conclude it from the list. */
+  uint32_t bad = 1u << DIBS__TASK_DEAD | 1u << DIBS__TASK_CANCELLED;
+  if (finished && (f->states & here) && !(f->states & here & ~bad)) dibs__text_adds(to, " AND t.state > 6");
+  /* Only dead ones have no `until`; an engine without partial indexes finds them by that index, in order. */
+  if (finished && !e->words.some && f->states == 1u << DIBS__TASK_DEAD) dibs__text_adds(to, " AND t.until IS NULL");
   if (!f->text.len) return;
   values[(*count)++] = dibs__sql_bytes(f->text.p, f->text.len);
   if (finished) dibs__text_adds(to, " AND t.state <> 6");
@@ -185,35 +192,45 @@ void dibs__task_filter(text_t *to, const struct dibs__sql_engine *e, const struc
     dibs__text_addf(to, " AND position($%zu IN " LAST_ERROR ") > 0", *count);
 }
 
-/* ---- LIST ---- */
+/* ---- Both tables ---- */
 
-#define T_COLUMNS                                                                                                      \
-  "t.nr, t.fence, t.phase, t.serial, t.uniq, t.attempts, t.fails, t.tries, t.priority, t.made, %s AS due, t.began,"    \
-  " t.at, %s AS payload, %s AS text, t.state, t.kind, t.owner FROM %s t WHERE true"
-
-/* One of the two tables; as a table of its own, because SQLite limits no part of a UNION. */
-static void add_half(text_t *to, const struct dibs__sql_guard *g, const task_op *op, bool finished, value *values,
-                     size_t *count) {
-  dibs__text_addf(to, "SELECT * FROM (SELECT " T_COLUMNS, finished ? "t.until" : "t.due",
-                  op->payloads ? "t.payload" : "NULL",
-                  finished ? "CASE WHEN t.state = 6 THEN t.text ELSE " LAST_ERROR " END" : LAST_ERROR,
-                  finished ? "dibs_task_done" : "dibs_task");
-  dibs__task_filter(to, g->wire->engine, &op->filter, finished, values, count);
-  dibs__text_addf(to, " ORDER BY t.nr LIMIT $1) %s", finished ? "b" : "a");
-}
-
-static sql_rc put_list(struct dibs__sql_guard *g, const task_op *op) {
+sql_rc dibs__task_put_halves(struct dibs__sql_guard *g, const task_op *op, dibs__task_half *add) {
   char memory[DIBS__TASK_TEXT / 2];
   value values[DIBS__TASK_FILTER_VALUES + 1] = {dibs__sql_number(op->most)};
   size_t first = 1, count = 1;
   text_t text;
   dibs__text_begin(&text, memory, sizeof memory);
   dibs__text_adds(&text, "SELECT * FROM (");
-  add_half(&text, g, op, false, values, &first);
+  add(&text, g, op, false, values, &first);
   dibs__text_adds(&text, " UNION ALL ");
-  add_half(&text, g, op, true, values, &count);
+  add(&text, g, op, true, values, &count);
   dibs__text_adds(&text, ") x ORDER BY nr LIMIT $1");
   return dibs__task_put(g, memory, values, count);
+}
+
+/* ---- LIST ---- */
+
+#define T_COLUMNS                                                                                                      \
+  "t.nr, t.fence, t.phase, t.serial, t.uniq, t.attempts, t.fails, t.tries, t.priority, t.made, %s AS due, t.began,"    \
+  " t.at, %s AS payload, %s AS text, t.state, t.kind, t.owner FROM %s WHERE true"
+
+/* Tasks that are not ready are few: those of a kind are found by their index, not among all tasks by number.  An engine
+ * that knows how many there are chooses by itself. */
+static const char *table_of(const task_op *op, bool finished) {
+  uint32_t states = op->filter.states & DIBS__TASK_UNFINISHED;
+  if (finished) return "dibs_task_done t";
+  bool ready = states == 0 || (states >> DIBS__TASK_READY & 1);
+  return op->filter.kind.len && !op->filter.nr && !ready ? "dibs_task t@{busy}" : "dibs_task t";
+}
+
+static void add_half(text_t *to, const struct dibs__sql_guard *g, const task_op *op, bool finished, value *values,
+                     size_t *count) {
+  dibs__text_addf(
+      to, "SELECT * FROM (SELECT " T_COLUMNS, finished ? "t.until" : "t.due", op->payloads ? "t.payload" : "NULL",
+      finished ? "CASE WHEN t.state = 6 THEN t.text ELSE " LAST_ERROR " END" : LAST_ERROR, table_of(op, finished));
+  if (strchr(table_of(op, finished), '@')) dibs__text_adds(to, " AND t.state <> 1");
+  dibs__task_filter(to, g->wire->engine, &op->filter, finished, values, count);
+  dibs__text_addf(to, " ORDER BY t.nr LIMIT $1) %s", finished ? "b" : "a");
 }
 
 static sql_rc put_errors(struct dibs__sql_guard *g, const task_op *op) {
@@ -226,7 +243,7 @@ static sql_rc put_errors(struct dibs__sql_guard *g, const task_op *op) {
 
 sql_rc dibs__task_list(struct dibs__sql_guard *g, task_op *op) {
   row_t *rows;
-  sql_rc end = op->errors ? put_errors(g, op) : put_list(g, op);
+  sql_rc end = op->errors ? put_errors(g, op) : dibs__task_put_halves(g, op, add_half);
   if (end == DIBS__SQL_OK) end = dibs__task_go(g);
   if (end != DIBS__SQL_OK) return end;
   if (!dibs__task_read_rows(g->wire, 0, 1, true, op, &rows, &op->got_count)) return dibs__task_no_memory(g);
@@ -278,15 +295,19 @@ static void read_settings(const struct dibs__sql_wire *w, size_t nth, struct cou
 
 static sql_rc put_counts(struct dibs__sql_guard *g, const task_op *op) {
   char text[DIBS__TASK_TEXT / 4];
-  const char *where = op->kind.len ? " WHERE kind = $1" : "";
+  const char *where = op->kind.len ? " WHERE kind = $1" : "", *of = op->kind.len ? "kind = $1 AND " : "";
   value kind = dibs__task_text(op->kind);
   size_t count = op->kind.len ? 1 : 0;
-  snprintf(text, sizeof text,
-           "SELECT kind, state, count(*), (SELECT @{now}) - min(CASE WHEN state = 1 OR (state IN (0, 3)"
-           " AND due <= (SELECT @{now})) THEN due END) FROM dibs_task%s GROUP BY kind, state UNION ALL"
-           " SELECT kind, state, count(*), NULL FROM dibs_task_done%s %s (until IS NULL OR until >"
-           " (SELECT @{now})) GROUP BY kind, state",
-           where, where, op->kind.len ? "AND" : "WHERE");
+  snprintf(
+      text, sizeof text,
+      "SELECT kind, state, count(*), (SELECT @{now}) - min(CASE WHEN state = 1 OR (state IN (0, 3)"
+      " AND due <= (SELECT @{start})) THEN due END) FROM (SELECT kind, state, due FROM dibs_task@{ready} WHERE %sstate "
+      "= "
+      "1"
+      " UNION ALL SELECT kind, state, due FROM dibs_task@{busy} WHERE %sstate <> 1) t GROUP BY kind, state UNION ALL"
+      " SELECT kind, state, count(*), NULL FROM dibs_task_done%s %s (until IS NULL OR until >"
+      " (SELECT @{start})) GROUP BY kind, state",
+      of, of, where, op->kind.len ? "AND" : "WHERE");
   sql_rc end = dibs__task_put(g, text, &kind, count);
   snprintf(text, sizeof text, "SELECT kind, running, paused, keep FROM dibs_task_kind%s", where);
   return end == DIBS__SQL_OK ? dibs__task_put(g, text, &kind, count) : end;

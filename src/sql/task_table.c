@@ -44,36 +44,8 @@ static void set_answer(struct run *r, dibs__status status, const char *why) {
   snprintf(r->op->why, sizeof r->op->why, "%s", why);
 }
 
-static sql_rc begin_write(struct run *r) {
-  r->begun = true;
-  return dibs__sql_begin(r->wire);
-}
-
 static sql_rc put_text(struct run *r) {
   return dibs__tt_put(&r->text, r->wire);
-}
-
-static sql_rc run_go(struct run *r, bool commits) {
-  sql_rc end = r->engine->go(r->wire, commits);
-  if (end == DIBS__SQL_OK && commits) {
-    r->begun = false;
-    r->guard->commits++;
-  }
-  return end;
-}
-
-static sql_rc run_commit(struct run *r) {
-  sql_rc end = r->begun ? dibs__sql_commit(r->wire) : DIBS__SQL_OK;
-  return end == DIBS__SQL_OK ? run_go(r, true) : end;
-}
-
-/* Nothing was changed. */
-static sql_rc run_rollback(struct run *r) {
-  if (!r->begun) return DIBS__SQL_OK;
-  r->begun = false;
-  r->wire->trouble = DIBS__SQL_ODD;
-  dibs__sql_rollback(r->wire);
-  return dibs__sql_dead(r->wire) ? DIBS__SQL_FAILED : DIBS__SQL_OK;
 }
 
 static struct dibs__sql_value cell_at(const struct run *r, size_t nth, size_t row, size_t column) {
@@ -188,7 +160,7 @@ static sql_rc answer_none(struct run *r) {
   sql_rc end = put_text(r);
   odd = dibs__tt_unusable(&r->text, op);
   if (end == DIBS__SQL_OK && odd) end = put_text(r);
-  if (end == DIBS__SQL_OK) end = run_go(r, false);
+  if (end == DIBS__SQL_OK) end = dibs__table_go(r->guard, &r->begun, false);
   if (end != DIBS__SQL_OK) return end;
   set_answer(r, DIBS_OK, "");
   op->next_ms = -1;
@@ -205,11 +177,11 @@ static sql_rc answer_none(struct run *r) {
 
 static sql_rc claim_at_once(struct run *r) {
   bool bare = !r->wire->inside;
-  sql_rc end = bare ? DIBS__SQL_OK : begin_write(r);
+  sql_rc end = bare ? DIBS__SQL_OK : dibs__table_begin(r->guard, &r->begun);
   struct found f = {.first = r->wire->put};
   dibs__tt_claim(&r->text, r->op);
   if (end == DIBS__SQL_OK) end = put_text(r);
-  if (end == DIBS__SQL_OK) end = run_commit(r);
+  if (end == DIBS__SQL_OK) end = dibs__table_commit(r->guard, &r->begun);
   if (end != DIBS__SQL_OK) return end;
   f.count = r->engine->rows(r->wire, f.first);
   if (f.count == 0) return answer_none(r);
@@ -243,21 +215,21 @@ static sql_rc take_rows(struct run *r, const dibs__str *keys, size_t count) {
     dibs__tt_row(&r->text, keys[i]);
     end = put_text(r);
   }
-  if (end == DIBS__SQL_OK) end = run_commit(r);
+  if (end == DIBS__SQL_OK) end = dibs__table_commit(r->guard, &r->begun);
   if (end == DIBS__SQL_OK) hand_out(r, &f);
   return end;
 }
 
 static sql_rc claim_in_steps(struct run *r) {
-  sql_rc end = begin_write(r);
+  sql_rc end = dibs__table_begin(r->guard, &r->begun);
   size_t nth = r->wire->put;
   dibs__tt_free(&r->text, r->op);
   if (end == DIBS__SQL_OK) end = put_text(r);
-  if (end == DIBS__SQL_OK) end = run_go(r, false);
+  if (end == DIBS__SQL_OK) end = dibs__table_go(r->guard, &r->begun, false);
   if (end != DIBS__SQL_OK) return end;
   size_t count = r->engine->rows(r->wire, nth);
   if (count == 0) {
-    end = run_rollback(r);
+    end = dibs__table_rollback(r->guard, &r->begun);
     return end == DIBS__SQL_OK ? answer_none(r) : end;
   }
   dibs__str *keys = copy_keys(r, nth, count);
@@ -342,7 +314,7 @@ static sql_rc answer_missed(struct run *r, item_t *items, struct placed *at, siz
     dibs__tt_row(&r->text, items[i].key);
     end = put_text(r);
   }
-  if (end == DIBS__SQL_OK) end = run_go(r, false);
+  if (end == DIBS__SQL_OK) end = dibs__table_go(r->guard, &r->begun, false);
   for (size_t i = 0; i < count && end == DIBS__SQL_OK; i++)
     if (at[i].put && items[i].status != DIBS_OK)
       items[i].status = r->engine->rows(r->wire, at[i].row) > 0 ? DIBS_STALE : DIBS_NOT_FOUND;
@@ -359,10 +331,10 @@ static sql_rc change_items(struct run *r, item_t *items, struct placed *at, size
   if (put == 0) return DIBS__SQL_OK;
   bool reads = reads_back(r) && !r->engine->update_returning;
   bool bare = put == 1 && !reads && r->engine->sessions && !r->wire->inside;
-  sql_rc end = bare ? DIBS__SQL_OK : begin_write(r);
+  sql_rc end = bare ? DIBS__SQL_OK : dibs__table_begin(r->guard, &r->begun);
   for (size_t i = 0; i < count && end == DIBS__SQL_OK; i++)
     if (at[i].put) end = put_change(r, &items[i], &at[i]);
-  if (end == DIBS__SQL_OK) end = run_commit(r);
+  if (end == DIBS__SQL_OK) end = dibs__table_commit(r->guard, &r->begun);
   if (end != DIBS__SQL_OK) return end;
   for (size_t i = 0; i < count; i++) {
     if (!at[i].put) continue;
@@ -390,7 +362,7 @@ static sql_rc change_one_by_one(struct run *r, struct placed *at) {
     if (end == DIBS__SQL_OK || !is_of_one(r)) continue;
     op->items[i].status = DIBS_INVALID;
     snprintf(op->why, sizeof op->why, "%s", r->wire->message);
-    end = run_rollback(r);
+    end = dibs__table_rollback(r->guard, &r->begun);
   }
   return end;
 }
@@ -401,7 +373,7 @@ static sql_rc run_change(struct run *r) {
   if (!at) return dibs__sql_fail(r->wire, DIBS__SQL_NO_SPACE, "out of memory");
   sql_rc end = change_items(r, op->items, at, op->count);
   if (end != DIBS__SQL_OK && is_of_one(r)) {
-    end = run_rollback(r);
+    end = dibs__table_rollback(r->guard, &r->begun);
     if (end == DIBS__SQL_OK) end = change_one_by_one(r, at);
   }
   free(at);
@@ -422,7 +394,7 @@ static sql_rc run_list(struct run *r) {
   struct found f = {.first = r->wire->put};
   dibs__tt_list(&r->text, r->op);
   sql_rc end = put_text(r);
-  if (end == DIBS__SQL_OK) end = run_go(r, false);
+  if (end == DIBS__SQL_OK) end = dibs__table_go(r->guard, &r->begun, false);
   if (end != DIBS__SQL_OK) return end;
   f.count = r->engine->rows(r->wire, f.first);
   hand_out(r, &f);
@@ -445,8 +417,7 @@ static bool is_unsupported(struct run *r) {
              op->table->table);
   } else if (verb == DIBS__TASK_LIST &&
              (op->errors || filter->nr || filter->after || filter->serial.len || filter->text.len)) {
-    snprintf(op->why, sizeof op->why, "the table \"%.64s\" has no numbers, serial texts and errors of tasks",
-             op->table->table);
+    snprintf(op->why, sizeof op->why, "the table \"%.64s\" has no numbers, keys and errors of tasks", op->table->table);
   } else {
     op->op.status = DIBS_UNKNOWN;
   }
@@ -499,7 +470,7 @@ static sql_rc answer_failure(struct run *r) {
   char message[sizeof w->message];
   if (dibs__sql_dead(w) || w->unsure) return DIBS__SQL_FAILED;
   snprintf(message, sizeof message, "%s", w->message);
-  sql_rc end = run_rollback(r);
+  sql_rc end = dibs__table_rollback(r->guard, &r->begun);
   if (end != DIBS__SQL_OK) return end;
   if (trouble == DIBS__SQL_NO_SPACE) {
     w->trouble = trouble;
@@ -551,6 +522,7 @@ sql_rc dibs__sql_table_task(struct dibs__sql_guard *guard, task_op *const ops[],
   for (size_t i = 0; i < count && end == DIBS__SQL_OK; i++) {
     r->op = ops[i];
     r->text.engine = r->engine;
+    r->text.inside = r->wire->inside;
     r->text.table = ops[i]->table;
     r->begun = false;
     r->locked_tries = 0;

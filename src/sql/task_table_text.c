@@ -15,10 +15,9 @@ static void begin_text(text_t *t) {
 }
 
 static void compose(text_t *t, const char *piece, size_t before) {
-  const struct dibs__sql_word words[] = {
-      {"start", t->engine->start_ms}, {"skip", t->engine->sessions ? " FOR UPDATE SKIP LOCKED" : ""}, {NULL, NULL}};
+  const struct dibs__sql_word words[] = {{"skip", t->engine->sessions ? " FOR UPDATE SKIP LOCKED" : ""}, {NULL, NULL}};
   struct dibs__sql_names names = {
-      .engine = t->engine, .prefix = "", .table = t->table, .before = before, .words = words};
+      .engine = t->engine, .prefix = "", .inside = t->inside, .table = t->table, .before = before, .words = words};
   dibs__sql_compose(&t->text, &names, piece);
 }
 

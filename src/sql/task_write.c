@@ -27,7 +27,7 @@ sql_rc dibs__task_put_lock(struct dibs__sql_guard *g, const uint64_t *numbers, s
   value *rows = malloc(count * sizeof *rows);
   if (!rows) return dibs__task_no_memory(g);
   for (size_t i = 0; i < count; i++) rows[i] = dibs__sql_number((int64_t)numbers[i]);
-  snprintf(text, sizeof text, "SELECT " DIBS__TASK_LOCKED " %s ORDER BY nr%s", dibs__task_from_numbers(g),
+  snprintf(text, sizeof text, "SELECT " DIBS__TASK_LOCKED " %s ORDER BY nr + 0%s", dibs__task_from_numbers(g),
            skip ? "@{skip}" : "@{lock}");
   sql_rc end = dibs__task_put_rows(g, text, NULL, 0, rows, 1, count);
   free(rows);
@@ -232,16 +232,34 @@ static value *make_rows(const locked_t *locked, chosen *which, void (*row)(const
   return rows;
 }
 
+/* Inserts rows; a row replaces another with its key. People may insert a task with the number of a finished one, and
+ * the later one counts. */
+static sql_rc put_over(struct dibs__sql_guard *g, const char *table, const char *key, const char *const *columns,
+                       const char *select, const value *now, const value *rows, size_t width, size_t count) {
+  bool on_conflict = g->wire->engine->on_conflict;
+  char memory[DIBS__TASK_TEXT / 2];
+  struct dibs__text text;
+  dibs__text_begin(&text, memory, sizeof memory);
+  dibs__text_addf(&text, "%s INTO %s (", on_conflict ? "INSERT" : "REPLACE", table);
+  for (size_t i = 0; columns[i]; i++) dibs__text_addf(&text, "%s%s", i ? ", " : "", columns[i]);
+  dibs__text_addf(&text, ") %s", select);
+  if (on_conflict) dibs__text_addf(&text, " ON CONFLICT (%s) DO UPDATE SET", key);
+  for (size_t i = 0; on_conflict && columns[i]; i++)
+    dibs__text_addf(&text, "%s %s = excluded.%s", i ? "," : "", columns[i], columns[i]);
+  return dibs__task_put_rows(g, memory, now, 1, rows, width, count);
+}
+
+static const char *const error_columns[] = {"nr", "fence", "at", "owner", "text", NULL};
+
 static sql_rc put_errors(struct dibs__sql_guard *g, const locked_t *locked) {
   size_t count = count_chosen(locked, has_error);
   if (count == 0) return DIBS__SQL_OK;
   value *rows = make_rows(locked, has_error, error_row, ERROR_WIDTH, count), now = dibs__sql_number(locked->now);
   if (!rows) return dibs__task_no_memory(g);
-  sql_rc end =
-      dibs__task_put_rows(g,
-                          "INSERT INTO dibs_task_error (nr, fence, at, owner, text) WITH r(nr, text) AS ($rows)"
-                          " SELECT t.nr, t.fence, $1, t.owner, r.text FROM r JOIN dibs_task t ON t.nr = r.nr",
-                          &now, 1, rows, ERROR_WIDTH, count);
+  sql_rc end = put_over(g, "dibs_task_error", "nr, fence", error_columns,
+                        "WITH r(nr, text) AS ($rows) SELECT t.nr, t.fence, $1, t.owner, r.text FROM r"
+                        " JOIN dibs_task t ON t.nr = r.nr WHERE true",
+                        &now, rows, ERROR_WIDTH, count);
   free(rows);
   for (size_t i = 0; i < locked->count && end == DIBS__SQL_OK; i++) {
     const transition *t = &locked->rows[i];
@@ -276,21 +294,22 @@ static sql_rc put_delete(struct dibs__sql_guard *g, const locked_t *locked, chos
   return end;
 }
 
+static const char *const done_columns[] = {"nr",       "kind",   "state", "until",    "fence", "ended",   "verdict",
+                                           "attempts", "fails",  "tries", "priority", "made",  "at",      "began",
+                                           "phase",    "serial", "uniq",  "owner",    "text",  "payload", NULL};
+
 static sql_rc put_done(struct dibs__sql_guard *g, const locked_t *locked) {
   size_t count = count_chosen(locked, is_kept);
   sql_rc end = DIBS__SQL_OK;
   if (count > 0) {
     value *rows = make_rows(locked, is_kept, done_row, DONE_WIDTH, count), now = dibs__sql_number(locked->now);
     if (!rows) return dibs__task_no_memory(g);
-    end = dibs__task_put_rows(
-        g,
-        "INSERT INTO dibs_task_done (nr, kind, state, until, fence, ended, verdict, attempts, fails, tries, priority,"
-        " made, at, began, phase, serial, uniq, owner, text, payload)"
-        " WITH r(nr, state, until, ended, verdict, attempts, fails, text, phase) AS ($rows)"
-        " SELECT t.nr, t.kind, r.state, r.until, t.fence, r.ended, r.verdict, r.attempts, r.fails, t.tries, t.priority,"
-        " t.made, $1, t.began, r.phase, t.serial, t.uniq, t.owner, r.text, t.payload FROM r JOIN dibs_task t ON t.nr = "
-        "r.nr",
-        &now, 1, rows, DONE_WIDTH, count);
+    end = put_over(g, "dibs_task_done", "nr", done_columns,
+                   "WITH r(nr, state, until, ended, verdict, attempts, fails, text, phase) AS ($rows)"
+                   " SELECT t.nr, t.kind, r.state, r.until, t.fence, r.ended, r.verdict, r.attempts, r.fails, t.tries,"
+                   " t.priority, t.made, $1, t.began, r.phase, t.serial, t.uniq, t.owner, r.text, t.payload FROM r"
+                   " JOIN dibs_task t ON t.nr = r.nr WHERE true",
+                   &now, rows, DONE_WIDTH, count);
     free(rows);
   }
   if (end == DIBS__SQL_OK) end = put_delete(g, locked, ends, "dibs_task");
@@ -358,19 +377,36 @@ static struct passed read_look(const struct dibs__sql_wire *w, const struct pass
   return x;
 }
 
-static sql_rc put_passed(struct dibs__sql_guard *g, const struct passing *p, const struct passed *x) {
-  value text[] = {dibs__task_text(p->of->kind), dibs__task_text(p->of->serial), dibs__sql_number((int64_t)x->nr)};
-  value task[] = {dibs__sql_number((int64_t)x->nr), dibs__sql_number(x->ready ? DIBS__TASK_READY : DIBS__TASK_WAITING),
-                  dibs__sql_number(x->ready ? -x->priority : 0), dibs__sql_number(x->due),
-                  dibs__sql_number(x->ready && x->has_phase)};
-  if (!x->is_head) return DIBS__SQL_OK;
-  if (!x->nr) return dibs__task_put(g, "DELETE FROM dibs_task_serial WHERE kind = $1 AND serial = $2", text, 2);
-  sql_rc end = dibs__task_put(g, "UPDATE dibs_task_serial SET nr = $3 WHERE kind = $1 AND serial = $2", text, 3);
-  if (end != DIBS__SQL_OK) return end;
-  return dibs__task_put(g,
-                        "UPDATE dibs_task SET state = $2, rank = $3, due = $4, since = NULL,"
-                        " queue = CASE $5 WHEN 1 THEN phase END WHERE nr = $1",
-                        task, 5);
+/* The text is free, or its next task has it. */
+static sql_rc put_text(struct dibs__sql_guard *g, const struct passing *p, const struct passed *x) {
+  value v[] = {dibs__task_text(p->of->kind), dibs__task_text(p->of->serial), dibs__sql_number((int64_t)x->nr)};
+  return x->nr ? dibs__task_put(g, "UPDATE dibs_task_serial SET nr = $3 WHERE kind = $1 AND serial = $2", v, 3)
+               : dibs__task_put(g, "DELETE FROM dibs_task_serial WHERE kind = $1 AND serial = $2", v, 2);
+}
+
+enum { PASSED_WIDTH = 5 };
+
+/* All next tasks, in one statement. */
+static sql_rc put_passed(struct dibs__sql_guard *g, const struct passed *x, size_t count) {
+  value *rows = malloc((count + 1) * PASSED_WIDTH * sizeof *rows), *to = rows;
+  if (!rows) return dibs__task_no_memory(g);
+  for (size_t i = 0; i < count; i++) {
+    if (!x[i].is_head || !x[i].nr) continue;
+    *to++ = dibs__sql_number((int64_t)x[i].nr);
+    *to++ = dibs__sql_number(x[i].ready ? DIBS__TASK_READY : DIBS__TASK_WAITING);
+    *to++ = dibs__sql_number(x[i].ready ? -x[i].priority : 0);
+    *to++ = dibs__sql_number(x[i].due);
+    *to++ = dibs__sql_number(x[i].ready && x[i].has_phase);
+  }
+  size_t next = (size_t)(to - rows) / PASSED_WIDTH;
+  sql_rc end = DIBS__SQL_OK;
+  if (next)
+    end = dibs__task_put_update(g, "r_nr, r_state, r_rank, r_due, r_phased",
+                                "state = r_state, rank = r_rank, due = r_due, since = NULL,"
+                                " queue = CASE r_phased WHEN 1 THEN phase END",
+                                "", NULL, 0, rows, PASSED_WIDTH, next);
+  free(rows);
+  return end;
 }
 
 static sql_rc pass_on(struct dibs__sql_guard *g, const struct passing *p, size_t count, int64_t now) {
@@ -378,10 +414,69 @@ static sql_rc pass_on(struct dibs__sql_guard *g, const struct passing *p, size_t
   if (!x) return dibs__task_no_memory(g);
   for (size_t i = 0; i < count; i++) x[i] = read_look(g->wire, &p[i], now);
   sql_rc end = DIBS__SQL_OK;
-  for (size_t i = 0; i < count && end == DIBS__SQL_OK; i++) end = put_passed(g, &p[i], &x[i]);
+  for (size_t i = 0; i < count && end == DIBS__SQL_OK; i++)
+    if (x[i].is_head) end = put_text(g, &p[i], &x[i]);
+  if (end == DIBS__SQL_OK) end = put_passed(g, x, count);
   free(x);
   return end;
 }
+
+/* ---- Serial texts whose task people deleted ---- */
+
+/* The texts behind `after` whose task does not exist, and the last text of this step.  A text is never without its task
+ * otherwise: both are written in one transaction. */
+static sql_rc look_for_lost(struct dibs__sql_guard *g, dibs__str kind, dibs__str after) {
+  value v[] = {dibs__task_text(kind), dibs__task_text(after), dibs__sql_number(DIBS__TASK_STEP),
+               dibs__sql_number(DIBS__TASK_STEP - 1)};
+  sql_rc end = dibs__task_put(g,
+                              "SELECT s.serial, s.nr, @{now} FROM (SELECT serial, nr FROM dibs_task_serial WHERE"
+                              " kind = $1 AND serial > $2 ORDER BY serial LIMIT $3) s"
+                              " WHERE (SELECT t.nr FROM dibs_task t WHERE t.nr = s.nr) IS NULL ORDER BY s.serial",
+                              v, 3);
+  v[2] = v[3];
+  if (end == DIBS__SQL_OK)
+    end = dibs__task_put(g,
+                         "SELECT serial FROM dibs_task_serial WHERE kind = $1 AND serial > $2 ORDER BY serial"
+                         " LIMIT 1 OFFSET $3",
+                         v, 3);
+  return end == DIBS__SQL_OK ? dibs__task_go(g) : end;
+}
+
+static sql_rc pass_lost(struct dibs__sql_guard *g, const locked_t *lost) {
+  struct passing *passing = malloc(lost->count * sizeof *passing);
+  if (!passing) return dibs__task_no_memory(g);
+  for (size_t i = 0; i < lost->count; i++) passing[i].of = &lost->rows[i];
+  sql_rc end = dibs__sql_begin(g->wire);
+  if (end == DIBS__SQL_OK) end = put_looks(g, passing, lost->count);
+  if (end == DIBS__SQL_OK) end = dibs__task_go(g);
+  if (end == DIBS__SQL_OK) end = pass_on(g, passing, lost->count, lost->now);
+  free(passing);
+  return end == DIBS__SQL_OK ? dibs__task_commit(g) : end;
+}
+
+sql_rc dibs__task_pass_lost(struct dibs__sql_guard *g, dibs__str kind, char after[DIBS_NAME_MAX], uint32_t *after_len) {
+  const struct dibs__sql_wire *w = g->wire;
+  sql_rc end = look_for_lost(g, kind, dibs__str_of(after, *after_len));
+  if (end != DIBS__SQL_OK) return end;
+  locked_t lost = {.count = w->engine->rows(w, 0)};
+  size_t size = 0;
+  for (size_t row = 0; row < lost.count; row++) size += dibs__task_cell_text(w, 0, row, 0).len;
+  if (lost.count && !(lost.rows = malloc(lost.count * sizeof *lost.rows + size))) return dibs__task_no_memory(g);
+  char *texts = (char *)(lost.rows + lost.count);
+  for (size_t row = 0; row < lost.count; row++)
+    lost.rows[row] = (transition){.nr = (uint64_t)number_at(w, 0, row, 1),
+                                  .kind = kind,
+                                  .serial = copy_text(&texts, dibs__task_cell_text(w, 0, row, 0))};
+  if (lost.count) lost.now = number_at(w, 0, 0, 2);
+  dibs__str last = w->engine->rows(w, 1) ? dibs__task_cell_text(w, 1, 0, 0) : (dibs__str){"", 0};
+  *after_len = last.len <= DIBS_NAME_MAX ? last.len : 0;
+  memcpy(after, last.p, *after_len);
+  if (lost.count) end = pass_lost(g, &lost);
+  dibs__task_locked_free(&lost);
+  return end;
+}
+
+/* ---- All of it ---- */
 
 static bool gets_ready(const transition *t) {
   return t->changes && t->to == DIBS__TASK_READY;

@@ -128,6 +128,7 @@ static const char *add_word(struct dibs__text *to, const struct dibs__sql_names 
   const struct dibs__sql_word words[] = {
       {"lock", e->for_update},
       {"now", e->now_ms},
+      {"start", n->inside && e->start_may_lie ? e->now_ms : e->start_ms},
       {"leave", e->on_conflict ? " ON CONFLICT DO NOTHING" : " ON DUPLICATE KEY UPDATE name = VALUES(name)"},
       {NULL, NULL}};
   size_t length = strcspn(at, "}");

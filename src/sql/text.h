@@ -6,8 +6,8 @@
  *
  *   dibs_X         dibs' own table X, under the prefix of the store
  *   @{lock}        the engine's words: lock (the clause that locks the rows of a SELECT), now (the clock, ms since
- *                  1970, UTC), leave (the clause that ignores an existing row, of a table with a column "name"); and
- *                  the caller's own
+ *                  1970, UTC), start (the clock as the bound of a search), leave (the clause that ignores an existing
+ * row, of a table with a column "name"); and the caller's own
  *
  *   @S             the table; @k @v @f @o @u @m @P @L @U its key, version, fence, owner, used, limit,
  *                  phase, locked_at, updated_at
@@ -36,6 +36,7 @@ struct dibs__sql_word {
 struct dibs__sql_names {
   const struct dibs__sql_engine *engine;
   const char *prefix;                 /* of dibs' own tables */
+  bool inside;                        /* the session is a user's */
   const struct dibs__table *table;    /* the user's; NULL: the stock of dibs' own */
   size_t key_text;                    /* the value that is the key as text; 0: $1 */
   size_t before;                      /* added to the number of each value */

@@ -21,10 +21,10 @@ struct dibs__sql_words {
   const char *id;     /* up to 64 bytes, fit for a key */
   const char *bytes;
   const char *tail;    /* after a table that is stored in the order of its key */
-  const char *some;    /* before the condition of an index on some rows: " WHERE "; NULL where the engine has none */
+  const char *some;    /* before the condition of a partial index: " WHERE "; NULL where the engine has none */
   const char *counted; /* a key that the engine counts up, never giving a number twice */
   const char *now;     /* for a default: the engine's clock at the insertion, in ms since 1970, UTC */
-  const char *typed;   /* conditions of dibs_task, where a column does not guard its type; NULL: they all do */
+  const char *checks;  /* more conditions of dibs_task, such as types that a column does not guard; NULL: none */
 };
 
 /* The nth statement of the step from `version` on; false after the last one.  `to` gets it, terminated. */
@@ -118,7 +118,7 @@ struct dibs__sql_shape {
 };
 enum { DIBS__SQL_SHAPES = 16 };
 
-/* Where the latest claim of a kind of tasks ended on this connection: see task_claim.c. */
+/* What claims of a kind of tasks remember on this connection, such as where the latest one ended: see task_claim.c. */
 struct dibs__sql_mark {
   bool is_set;
   uint32_t kind_len;
@@ -126,6 +126,10 @@ struct dibs__sql_mark {
   int64_t rank, due, nr; /* of the last task that it took: nothing before it was ready */
   int64_t at;            /* the store's clock: what was due by then was promoted */
   dibs__tick looked;     /* when a claim last looked at all that is ready */
+  /* Serial texts whose task people deleted: when it looked for some last, and behind which text it goes on. */
+  dibs__tick looked_lost;
+  uint32_t lost_len;
+  char lost[DIBS_NAME_MAX];
 };
 enum { DIBS__SQL_MARKS = 8 };
 
@@ -136,10 +140,16 @@ struct dibs__sql_engine {
   char quote;             /* around identifiers */
   const char *begin;      /* READ COMMITTED, and for writing */
   const char *for_update; /* " FOR UPDATE", or "" */
-  const char *now_ms;     /* an expression: the server's clock at evaluation, in ms since 1970, UTC */
-  const char *start_ms;   /* the same, evaluated once in a statement, so that an index can be searched with it */
-  bool on_conflict;       /* INSERT ... ON CONFLICT; else ON DUPLICATE KEY UPDATE */
-  bool returning;         /* INSERT, DELETE ... RETURNING */
+  /* Inside a user's transaction a SELECT may see only what was committed before the transaction began.  `latest`: a
+   * clause that lets it see what was committed last, and locks the rows; or "".  `sees_latest`: an expression, not 0 if
+   * it sees that with this clause. */
+  const char *latest, *sees_latest;
+  /* Expressions, in ms since 1970, UTC.  now_ms: the server's clock at evaluation, for what is written.  start_ms: the
+   * clock when the statement began, or once in it: constant, so that an index can be searched with it. */
+  const char *now_ms, *start_ms;
+  bool start_may_lie; /* a user's session can set the clock of start_ms */
+  bool on_conflict;   /* INSERT ... ON CONFLICT; else ON DUPLICATE KEY UPDATE */
+  bool returning;     /* INSERT, DELETE ... RETURNING */
   bool update_returning;
   bool sessions; /* statements wait for other sessions; false where one writer locks everything */
   bool typed;    /* a value has one type at all its positions in a statement */
@@ -149,6 +159,9 @@ struct dibs__sql_engine {
   bool instr;         /* instr(text, part); else position(part IN text) */
   const char *by[2];  /* after a table, around the name of the index to use */
   const char *any[2]; /* around a subquery of which a column is one of the values; it is evaluated once */
+  /* Others that run it with the same text $1 wait until the end of this transaction.  NULL: there is none. */
+  const char *turn;
+  const char *row; /* the column by which a row of dibs_task that is locked is found fastest */
   /* ---- The user's tables: table.c ---- */
   /* $1 is the schema, or '', and $2 the table.  A row for each column: its name, its kind (DIBS__COLUMN_...), its type
    * in the engine's words, 1 if the engine computes it, the letter of its instants ('' for a number, and where it has
@@ -187,7 +200,8 @@ struct dibs__sql_wire {
   struct dibs__sql_shape shapes[DIBS__SQL_SHAPES];
   uint32_t next_shape; /* the position of the next one */
   struct dibs__sql_mark marks[DIBS__SQL_MARKS];
-  uint32_t next_mark; /* the position of the next one */
+  uint32_t next_mark;     /* the position of the next one */
+  dibs__tick looked_lost; /* the latest of all kinds */
   /* After FAILED. */
   enum dibs__sql_trouble trouble;
   bool unsure;
@@ -361,6 +375,14 @@ const char *dibs__sql_whole(struct dibs__sql_value cell, int64_t *number);
 void dibs__sql_add_name(struct dibs__text *to, const struct dibs__sql_engine *engine, const char *name);
 void dibs__sql_add_column(struct dibs__text *to, const struct dibs__sql_engine *engine, const char *table,
                           const char *column);
+
+/* Expands a template (sql/text.h) and puts the statement. */
+enum dibs__sql_rc dibs__sql_put_composed(const struct dibs__sql_guard *guard, const char *from,
+                                         const struct dibs__sql_value *values, size_t count);
+/* Deletes up to `most` rows of a table of dibs, by its key, whose `until` is past.  *more: it deleted so many; call it
+ * again. */
+enum dibs__sql_rc dibs__sql_sweep(struct dibs__sql_guard *guard, const char *table, const char *key, uint32_t most,
+                                  bool *more);
 
 /* What ran: run.c. */
 struct dibs__run_op;

@@ -28,6 +28,10 @@ uint32_t dibs__core_families(const struct dibs__core *core) {
   return core->identity.families;
 }
 
+const struct dibs__identity *dibs__core_identity(const struct dibs__core *core) {
+  return &core->identity;
+}
+
 static bool one_at_a_time(const struct dibs__core *core) {
   return !(core->identity.caps & DIBS__CAP_PARALLEL);
 }
@@ -136,6 +140,7 @@ bool dibs__core_tidy(struct dibs__core *core) {
 void dibs__core_count(struct dibs__core *core, struct dibs__core_counts *counts) {
   dibs__mutex_lock(&core->lock);
   *counts = core->counts;
+  counts->pending = core->pending;
   dibs__mutex_unlock(&core->lock);
 }
 
@@ -418,6 +423,12 @@ static bool must_repeat(struct dibs__op *op) {
   return moves < MOVES_MAX;
 }
 
+/* Another session has locked its row, or it needs more steps than an event loop may wait for: not done yet, and it has
+ * time left, which the receiver has, too. */
+static bool is_for_receiver(const struct slot *slot, const struct dibs__op *op) {
+  return slot->brief && op->status == DIBS_UNAVAILABLE && dibs__tick_before(dibs__tick_now(), op->by);
+}
+
 /* Nothing was done: the operations return to the queue, in their order. */
 static void put_back_locked(struct dibs__core *core, struct slot *slot) {
   while (slot->count > 0) {
@@ -429,13 +440,20 @@ static void put_back_locked(struct dibs__core *core, struct slot *slot) {
   slot->put_back = false;
 }
 
+static void count_batch_locked(struct dibs__core *core, uint32_t size, uint64_t transactions) {
+  struct dibs__core_counts *counts = &core->counts;
+  counts->batches++;
+  counts->operations += size;
+  counts->transactions += transactions;
+  if (size > counts->largest) counts->largest = size;
+  for (unsigned i = 0; i < DIBS__CORE_SIZES; i++) counts->at_most[i] += size <= 1u << i;
+}
+
 /* Separates the batch into operations to repeat, and answers to deliver (a list, in order). */
 static struct dibs__op *sort_answers_locked(struct dibs__core *core, struct slot *slot,
                                             const struct dibs__result *result) {
   struct dibs__queue answered = {0};
-  core->counts.batches++;
-  core->counts.operations += slot->count;
-  core->counts.transactions += result->commits;
+  count_batch_locked(core, slot->count, result->commits);
   count_callers_locked(core, slot);
   if (slot->put_back) {
     put_back_locked(core, slot);
@@ -447,15 +465,16 @@ static struct dibs__op *sort_answers_locked(struct dibs__core *core, struct slot
     if (op->at.ms == 0) op->at = result->now;
     op->sent = slot->sent;
     if (op->status == DIBS__MOVED && op->has.epoch != 0) core->mandates[op->bucket] = op->has;
-    if (must_repeat(op)) continue;
+    if (must_repeat(op) || is_for_receiver(slot, op)) continue;
     op->state = OP_ANSWERED;
     queue_put(&answered, op);
   }
   for (uint32_t i = slot->count; i-- > 0;) { /* from the last one, so that they keep their order */
     struct dibs__op *op = slot->ops[i];
     if (op->state == OP_ANSWERED) continue;
-    op->mandate = op->has;
-    op->state = OP_PENDING | ((op->state & ~0xffu) + 0x100u);
+    bool moved = op->status == DIBS__MOVED;
+    if (moved) op->mandate = op->has;
+    op->state = OP_PENDING | ((op->state & ~0xffu) + (moved ? 0x100u : 0));
     queue_put_first(is_urgent(op) ? &core->urgent : &core->ordinary, op);
     core->pending++;
   }

@@ -36,8 +36,13 @@ struct dibs__core_hooks {
   void (*untidy)(void *context);                       /* dibs__core_tidy has work; called by a leader, must be quick */
 };
 
+enum { DIBS__CORE_SIZES = 12 };
+
 struct dibs__core_counts {
   uint64_t batches, operations, transactions;
+  uint64_t largest;                   /* batch */
+  uint64_t at_most[DIBS__CORE_SIZES]; /* batches of at most 2^i operations */
+  uint32_t pending;                   /* operations that wait for their batch, now */
 };
 
 dibs__status dibs__core_open(const char *uri, const char *module_path, const struct dibs__core_hooks *hooks,
@@ -54,6 +59,8 @@ dibs__status dibs__core_inside(struct dibs__core *outer, const char *driver_name
 const char *dibs__core_uri(const struct dibs__core *core);
 uint32_t dibs__core_caps(const struct dibs__core *core);
 uint32_t dibs__core_families(const struct dibs__core *core);
+/* As it was when the store was opened. */
+const struct dibs__identity *dibs__core_identity(const struct dibs__core *core);
 void dibs__core_count(struct dibs__core *core, struct dibs__core_counts *counts);
 
 /* Fills the head: family, verb, flags, bucket, the mandate as known now, the deadline. */

@@ -126,6 +126,10 @@ static dibs__status find_module_locked(const char *scheme, const char *module_pa
     break;
   }
   const char *near = dibs__nearest(scheme, nth_scheme, NULL);
+  if (strcmp(scheme, "unix") == 0) {
+    dibs__set_message(result, "no driver for \"unix\": for a daemon at a Unix socket write http:/run/dibs/dibs.sock");
+    return DIBS_UNSUPPORTED;
+  }
   if (near && strcmp(near, scheme) != 0)
     dibs__set_message(result, "no driver for \"%s:\"; did you mean \"%s:\"?", scheme, near);
   else

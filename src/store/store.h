@@ -40,11 +40,17 @@
  *      sleeps, keeps its position in the queue, and is awake again after its next re-check.
  *  R14 A renewal or a release of a lease that has ended, or with another id or fence, answers LOST and changes nothing
  *      (a renewal with fence 0: R39).
+ *  R85 `ahead` in the answer QUEUED is never more than the number of waiters, with those that have offers, that are
+ *      before this one in the queue.  (A driver that does not know it answers 0: then the waiter re-checks more often.)
  *  R15 CANCEL removes what the id has, a position in the queue, an offer or a lease, and reports which (`was`).
+ *  R84 CANCEL with `only_waits` removes only a position in the queue, or an offer, whose latest request came from this very
+ *       session: a lease, and what another session has requested since, remain (NOT_FOUND).  (For a caller that does not
+ *       know whether the client continues elsewhere with the same id.  Clients of one daemon share its session.)
  *  R16 A broken lease cannot be renewed.  Unless BREAK had `now`, it keeps the name until it is released or expires.
  *  R17 Events may be lost or arrive twice.  Such an error delays a client; it never causes a wrong answer.
  *  R18 A record refuses (STALE) a fence below the remembered fence, and an equal fence of another lease id.
- *  R19 list() reports exactly once each holder and waiter that exists from the beginning to the end of the listing.
+ *  R19 list() reports exactly once each holder and waiter that exists from the beginning to the end of the listing: by
+ *      name in byte order, and with `after` only those of later names.
  *  R20 A driver refuses to open what it cannot serve (damaged, foreign, newer), and changes nothing.
  *  R21 A guarded PUT or DROP takes effect only if all its guards hold.  Otherwise it changes nothing and reports the
  *       first failure in this order: NOT_FOUND; STALE with the remembered fence; CONFLICT with the present version.
@@ -104,6 +110,7 @@
  *  R49 A text that the store cannot keep, because it is not UTF-8 or has no equivalent in the store's encoding, is
  *       refused (INVALID, UNSUPPORTED) for its own operation alone, and changes nothing.  It never answers UNAVAILABLE.
  *  R54 A claim is kept as long as it holds units, and for 30 days after it was given back.
+ *  R56 A listing of stocks has each stock that exists from its beginning to its end once, by key in byte order.
  *  R55 Keys of stocks and records, and claims, are their bytes: texts that a collation treats as equal are different.
  *       (In a user's table R24, R25 and R55 hold whatever it contains, or the answer is INVALID and nothing is changed:
  *       test/guard/test_users_tables.c.)
@@ -116,7 +123,7 @@
  */
 /* clang-format on */
 
-#define DIBS__DRIVER_ABI 4u
+#define DIBS__DRIVER_ABI 5u
 
 /* An instant of the store's own timeline: opaque milliseconds, never compared with ours. */
 typedef struct {
@@ -231,7 +238,8 @@ enum dibs__lease_verb {
   DIBS__RENEW,   /* OK: until = now + ttl; with want_block also a new block.  LOST.  `waiting` is set.  With fence 0 the
                     id alone names the holder (R39). */
   DIBS__RELEASE, /* OK: the next live waiters get offers.  LOST. */
-  DIBS__CANCEL,  /* OK, with `was`; NOT_FOUND.  Of a holder or an offer it has the effect of a release. */
+  DIBS__CANCEL,  /* OK, with `was`; NOT_FOUND.  Of a holder or an offer it has the effect of a release.  With
+                    `only_waits`: R84. */
   DIBS__BREAK    /* Breaks all holders of the name, and an exclusive offer of it; with `now` at once.  OK with the last
                     holder's `until`; NOT_FOUND.  The store records it. */
 };
@@ -251,12 +259,16 @@ struct dibs__lease_op {
   uint32_t want_block; /* fences wanted; 0 at ACQUIRE means 1; 0 at RENEW means none */
   uint64_t ticket;     /* of a waiter: the ticket that QUEUED answered, or 0.  Answer of QUEUED: never 0 */
   bool queue;
-  bool now; /* BREAK */
+  bool now;        /* BREAK */
+  bool only_waits; /* CANCEL (R84) */
   /* Answers. */
   bool waiting;       /* a client waits in the store's queue for this name */
   uint32_t got_block; /* fences drawn, from `fence` on; 0 for shared and counted */
   uint32_t slot;
-  uint32_t was;     /* CANCEL */
+  union {
+    uint32_t was;   /* CANCEL */
+    uint32_t ahead; /* QUEUED: at least so many are before it in the queue; 0: perhaps none (R85) */
+  };
   dibs__when until; /* OK: when the lease ends.  BREAK: when the name is free at the latest */
   /* OK: the tier that answered, for people; valid as long as the store.  NULL: the store has no tiers. */
   const char *tier;
@@ -351,7 +363,16 @@ enum dibs__stock_verb {
    * remembers an unknown claim as given back, so that a late take does not count. */
   DIBS__STOCK_GIVE,
   DIBS__STOCK_READ, /* OK: used, limit.  NOT_FOUND */
-  DIBS__STOCK_SET   /* Creates the stock, or sets its limit to `amount`.  OK.  FULL: more than `amount` is used */
+  DIBS__STOCK_SET,  /* Creates the stock, or sets its limit to `amount`.  OK.  FULL: more than `amount` is used */
+  /* The first `amount` stocks, 1 to DIBS__STOCK_ROWS, whose keys begin with `key` and are larger than `claim` (either
+   * may be empty), by key in byte order; not of a user's table.  OK: `rows`. */
+  DIBS__STOCK_LIST
+};
+
+enum { DIBS__STOCK_ROWS = 1001 };
+struct dibs__stock_row {
+  dibs__str key; /* in the memory of the answer, with a NUL after it */
+  int64_t used, limit;
 };
 
 /* A take or give.  The strategy COALESCED decides all operations of a batch on one row in one transaction, in order,
@@ -369,7 +390,9 @@ struct dibs__stock_op {
   /* Answers. */
   int64_t got, used, limit; /* used and limit after this operation; of TAKE and GIVE where the driver knows them */
   uint32_t retries, deadlocks;
-  char why[200]; /* for people, with INVALID and CONFLICT: the table, column and key; may be "" */
+  char why[200];                /* for people, with INVALID and CONFLICT: the table, column and key; may be "" */
+  struct dibs__stock_row *rows; /* of LIST: malloc'd, one allocation; NULL: none */
+  uint32_t row_count;
 };
 
 /* Each key has a row: the latest attempt (its fence, a digest of its id), and an answer, or none yet.  Fence 0 is for a
@@ -486,11 +509,14 @@ struct dibs__lease_row {
   uint32_t mode, slots, slot, ttl_ms, ahead, pid;
   dibs__fence fence;
   int64_t left_ms, age_ms;
+  const char *tier; /* valid as long as the store; NULL: the store has no tiers */
 };
 
 struct dibs__list {
   dibs__str name;                                            /* not empty: only this name, with its recorded breaks */
-  dibs__str prefix;                                          /* if `name` is empty: the names with this prefix */
+  dibs__str prefix;                                          /* if `name` is empty: the names with this prefix, */
+  dibs__str after;                                           /* and of those the names after this one; empty: all */
+  uint32_t most;                                             /* only so many names are needed; 0: all */
   int (*row)(const struct dibs__lease_row *row, void *user); /* 0: continue */
   void *user;
 };
@@ -597,6 +623,14 @@ bool dibs__str_equal(dibs__str a, dibs__str b);
 bool dibs__str_before(dibs__str a, dibs__str b); /* byte order; a prefix comes before the longer text */
 /* Does the text have exactly the digits of this number? */
 bool dibs__str_is_number(dibs__str text, uint64_t number);
+/* LIST: is it well-formed?  It clears the answers. */
+bool dibs__stock_list_valid(struct dibs__stock_op *op);
+/* LIST: answers copies of these rows.  The status is OK, or NO_MEMORY. */
+void dibs__stock_list_answer(struct dibs__stock_op *op, const struct dibs__stock_row *rows, size_t count);
+/* Does a listing by prefix have this name? */
+bool dibs__list_has(const struct dibs__list *list, dibs__str name);
+/* The least text that such a listing may have: the prefix, or what comes right behind `after`. */
+dibs__str dibs__list_from(const struct dibs__list *list, char to[DIBS_NAME_MAX + 1]);
 bool dibs__id_equal(dibs__id a, dibs__id b); /* in time that does not depend on the content */
 bool dibs__mandate_equal(const dibs__mandate *a, const dibs__mandate *b);
 /* The bucket that a name belongs to: FNV-1a 64, folded, modulo DIBS__BUCKETS.  It never changes. */

@@ -4,19 +4,24 @@
 /* clang-format off */
 /*
  * Tasks: the operations of DIBS__FAM_TASK.  A task is a row of work of one kind.  A client claims it, works, extends its
- * claim, and ends it with a verdict.  Each claim has the next fence of its task, and every later transition names it.
+ * claim, and ends it with a verdict.  Each claim has a larger fence of its task, and every later transition names it.
  *
  * Times are ms since 1970 by the store's clock (a server's, or this machine's for a file), which is read in the
  * operation itself.
  *
  *  R60  A task is claimed by one claim at a time: until this ends, is given back, or its time is over.
- *  R61  The fence of a task grows by one with each claim and never decreases: also after a retry by hand, and after its
- *       row was moved to the finished ones and back.
+ *  R61  The fence of a task grows with each claim, and never decreases: also after a retry by hand, and after its row
+ *       was moved to the finished ones and back.  It is at least the store's time of the claim, in ms since 1970.  So
+ *       after the restore of a backup a new claim has a larger fence than each claim that was lost, also of a new task
+ *       that has the number of a lost one.
  *  R62  EXTEND and END take effect only under the fence of the present claim, and before its time is over or before
  *       another claim was made; otherwise STALE, and nothing is changed.  NOT_FOUND: there is no such task.  (A CLAIM of
- *       its kind ends a claim whose time is over, whether it takes this task or not.)
+ *       its kind ends a claim whose time is over, whether it takes this task or not.)  UNAVAILABLE: nothing is changed,
+ *       because another session has locked the row for longer than the operation waits, or the engine refused to write
+ *       it; `why` says which task and the reason.  Send it again, until the claim is over.
  *  R63  An END that is repeated with the same fence and verdict answers OK and changes nothing, until the task is ended
- *       under a later fence.
+ *       under a later fence, or is not kept any more (R72): then NOT_FOUND.  So after an END whose answer was lost,
+ *       NOT_FOUND does not say by which END the task finished, and STALE not if this END took effect.
  *  R64  A CLAIM that is repeated (`again`) with its id answers the tasks that the first claimed and still has, and claims
  *       no others if it finds any.
  *  R65  An ADD with a token is done once: a repeat adds nothing and answers the same numbers, with REPLAY if `wants_new`,
@@ -30,7 +35,9 @@
  *  R68  Tasks of one kind with the same `serial` text run one at a time, in the order of their numbers: a later one is
  *       not claimed before the earlier ones have finished, whatever their times and priorities.  Others are not
  *       affected.  (A retried task waits for a later one only if this is claimed or parked.)
- *  R69  Of a kind with a limit at most that many tasks are claimed at one instant.  A paused kind gives none.
+ *  R69  Of a kind with a limit at most that many tasks are claimed at one instant.  A paused kind gives none.  Inside a
+ *       user's transaction, where the claims that others committed since it began can't be counted, CLAIM of a kind with
+ *       a limit answers UNSUPPORTED; and a limit or pause that was set after its snapshot may not apply to it.
  *  R70  The verdict FAIL, and a claim whose time is over, count as failed tries.  When a task has failed as often as it may, it
  *       is dead; if it has a `serial` text it is parked instead, and its key with it: nothing of this key is claimed
  *       until a person retries, cancels or purges it.  The verdict DEAD does the same at once, and counts no try.
@@ -38,7 +45,8 @@
  *       purged.  That of a claim whose time is over is "the claim of OWNER ended without an answer".
  *  R72  A finished task (done, dead, cancelled) leaves the claimable rows in the step that finishes it.  It is kept for keep_ms of its
  *       kind, as it is then; a dead one until it is purged by hand.
- *  R73  Each item of ADD, EXTEND and END has an answer of its own, and a bad one does not harm the others.
+ *  R73  Each item of ADD, EXTEND and END has an answer of its own, and a bad one does not harm the others.  A task that
+ *       is named twice is answered as if the second item were sent after the first.
  *  R74  The cost of a claim does not grow with the number of finished, waiting, blocked or claimed tasks.
  *  R75  A payload is any sequence of bytes, up to DIBS_RECORD_MAX.  Kinds, phases, serial and unique texts are bytes, compared
  *       byte by byte (R48, R49).
@@ -51,6 +59,10 @@
  *       a client without fences that took the row over is not overruled.  NEXT sets 1970, WAIT sets now + delay - timeout.
  *       The table has no place for the id of a claim and for verdicts: a CLAIM that is repeated (`again`) claims nothing,
  *       and an END that is repeated answers STALE.
+ *  R78  A CHANGE looks at the first `most` tasks that match, by number, and changes no others.  It leaves out a task that
+ *       another client changed while it looked, and RETRY a finished one whose `unique` text an unfinished one has (with
+ *       `dry` each of several with one text is counted).  So it may change fewer than it looked at; `last` and `more` say
+ *       what it looked at.  A caller that continues behind `last` as long as there is `more` leaves out no other task.
  *
  * Wake-ups.  After a committed ADD, an END or a CHANGE that makes tasks ready, events() gives DIBS__EV_TASKS, without saying
  * which: in all processes on PostgreSQL, SQLite and in memory; on MariaDB, and where leases belong to connections, only
@@ -69,12 +81,13 @@ enum dibs__task_verb {
    * order of R67, and with none `next_ms`.  With `again`, if the id has claims: only answers these, by number. */
   DIBS__TASK_CLAIM,
   /* The claims of items[] end `timeout_ms` from now; with a phase, the task is in this phase from now on.  OK: each
-   * item has OK (`due_ms`), STALE or NOT_FOUND. */
+   * item has OK (`due_ms`), STALE, NOT_FOUND, UNAVAILABLE or INVALID. */
   DIBS__TASK_EXTEND,
-  DIBS__TASK_END, /* Ends the claims of items[] by their verdicts.  OK: each item has OK, STALE, NOT_FOUND or INVALID */
-  /* By hand: changes up to `most` tasks that match `filter`, the smallest numbers first (with `dry`, only counts them).
-   * OK: `changed`, and the largest number in `last`.  A change leaves out the states that it does not name, and RETRY
-   * a finished task whose `unique` text an unfinished one has. */
+  /* Ends the claims of items[] by their verdicts.  OK: each item has OK, STALE, NOT_FOUND, UNAVAILABLE or INVALID. */
+  DIBS__TASK_END,
+  /* By hand: looks at up to `most` tasks that match `filter`, the smallest numbers first, and changes them (with `dry`,
+   * only counts them).  Those in states that the change does not name do not match.  OK: `changed`, `last`, `more`
+   * (R78). */
   DIBS__TASK_CHANGE,
   DIBS__TASK_LIST,  /* Up to `most` tasks that match `filter`, by number.  OK: `got` */
   DIBS__TASK_COUNT, /* OK: `got`, for each kind with tasks or settings, in byte order; `kind` empty: all kinds */
@@ -106,6 +119,7 @@ enum {
 };
 #define DIBS__TASK_KEEP_MS (INT64_C(7) * 86400000) /* finished tasks of a kind without settings */
 #define DIBS__TASK_TOKEN_MS (INT64_C(3600000))     /* token_ms of a random token */
+#define DIBS__TASK_KEY_MS (INT64_C(86400000))      /* token_ms of a token from a key of the caller */
 #define DIBS__TASK_MS_MAX (INT64_C(1) << 48)       /* of times, delays and timeouts: sums of them fit */
 enum { DIBS__TASK_TOKEN_MAX = 64 };
 
@@ -188,6 +202,11 @@ struct dibs__task_filter {
   dibs__str key, after_key; /* in the user's table, instead of nr and after */
 };
 
+/* The fence of a claim at `now_ms`, of a task that had this one (R61). */
+static inline dibs__fence dibs__task_next_fence(dibs__fence fence, int64_t now_ms) {
+  return (dibs__fence){now_ms > 0 && fence.v < (uint64_t)now_ms ? (uint64_t)now_ms : fence.v + 1};
+}
+
 struct dibs__task_op {
   struct dibs__op op;              /* tasks do not check the mandate: their fences guard them */
   const struct dibs__table *table; /* the user's; NULL: dibs' own.  ADD, CHANGE, COUNT and KIND: UNSUPPORTED there, and
@@ -227,9 +246,12 @@ struct dibs__task_op {
   uint32_t got_count;
   int64_t next_ms; /* CLAIM with no task: in how many ms the next time of a waiting or claimed task of the kind comes;
                       -1: there is none */
-  uint64_t changed, last;
-  char why[200]; /* for people, with INVALID and UNSUPPORTED: the table, column or kind; with an OK of CLAIM without
-                    tasks: a row of the user's that can't be claimed */
+  bool more;       /* CLAIM with no task: more tasks have arrived, or times have come, than one CLAIM looks at;
+                      claim again at once.  CHANGE: it looked at `most` tasks, and others behind `last` may match */
+  uint64_t changed, last; /* CHANGE: how many; the largest number that it looked at, 0: none matched */
+  char why[200]; /* for people, with INVALID, UNSUPPORTED and UNAVAILABLE, of an item too: the table, column, kind or
+                    task, and what the engine said; with an OK of CLAIM without tasks: a row of the user's that can't be
+                    claimed */
 };
 
 #endif

@@ -79,6 +79,50 @@ DIBS__MODULE_API bool dibs__str_before(dibs__str a, dibs__str b) {
   return order < 0 || (order == 0 && a.len < b.len);
 }
 
+bool dibs__stock_list_valid(struct dibs__stock_op *op) {
+  op->rows = NULL;
+  op->row_count = 0;
+  return !op->table && op->amount >= 1 && op->amount <= DIBS__STOCK_ROWS && op->key.len <= DIBS_NAME_MAX &&
+         op->claim.len <= DIBS_NAME_MAX;
+}
+
+void dibs__stock_list_answer(struct dibs__stock_op *op, const struct dibs__stock_row *rows, size_t count) {
+  size_t size = 0;
+  op->op.status = DIBS_OK;
+  if (count == 0) return;
+  for (size_t i = 0; i < count; i++) size += sizeof *rows + rows[i].key.len + 1;
+  op->rows = malloc(size);
+  if (!op->rows) {
+    op->op.status = DIBS_NO_MEMORY;
+    return;
+  }
+  char *at = (char *)(op->rows + count);
+  for (size_t i = 0; i < count; i++) {
+    struct dibs__stock_row *row = &op->rows[op->row_count++];
+    *row = rows[i];
+    row->key.p = at;
+    if (rows[i].key.len) memcpy(at, rows[i].key.p, rows[i].key.len);
+    at[rows[i].key.len] = '\0';
+    at += rows[i].key.len + 1;
+  }
+}
+
+DIBS__MODULE_API bool dibs__list_has(const struct dibs__list *list, dibs__str name) {
+  dibs__str prefix = list->prefix;
+  if (name.len < prefix.len || (prefix.len && memcmp(name.p, prefix.p, prefix.len) != 0)) return false;
+  return list->after.len == 0 || dibs__str_before(list->after, name);
+}
+
+/* No name has a control character. */
+dibs__str dibs__list_from(const struct dibs__list *list, char to[DIBS_NAME_MAX + 1]) {
+  bool after = list->after.len > 0 && !dibs__str_before(list->after, list->prefix);
+  dibs__str from = after ? list->after : list->prefix;
+  if (from.len > DIBS_NAME_MAX) from.len = DIBS_NAME_MAX;
+  if (from.len) memcpy(to, from.p, from.len);
+  if (after) to[from.len] = '\1';
+  return dibs__str_of(to, from.len + after);
+}
+
 DIBS__MODULE_API bool dibs__str_equal(dibs__str a, dibs__str b) {
   return a.len == b.len && (a.len == 0 || memcmp(a.p, b.p, a.len) == 0);
 }

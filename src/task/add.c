@@ -3,6 +3,7 @@
  * Adding tasks.  Outside of a transaction of the user's each call draws a token, so that a request that is repeated
  * after UNKNOWN adds nothing a second time.  Inside there is none: the transaction itself says what was added.
  */
+#include "base/sha256.h"
 #include "base/text.h"
 #include "task/task_impl.h"
 
@@ -18,8 +19,11 @@ struct adding {
   dibs_task_new *tasks;
   size_t count;
   dibs_error flaw; /* of the first task that is not fit */
-  uint8_t token[TOKEN_BYTES];
+  char token[DIBS__TASK_TOKEN_MAX + 1];
+  size_t token_length; /* 0: to be drawn */
+  int64_t token_ms;
   dibs__tick by;
+  char why[DIBS__TASK_WHY];
 };
 
 dibs_status dibs__task_served(dibs_store *store, dibs_error *error) {
@@ -32,13 +36,15 @@ dibs_status dibs__task_check_text(const char *text, const char *what, dibs_error
   return text ? dibs__check_text(text, DIBS_NAME_MAX, what, error) : DIBS_OK;
 }
 
-dibs_status dibs__task_repeat(dibs_store *store, dibs__tick by, dibs_status (*once)(void *arg), void *arg) {
+dibs_status dibs__task_repeat(dibs_store *store, dibs__tick by, enum dibs__repeats repeats,
+                              dibs_status (*once)(void *arg), void *arg) {
   bool unsure = false;
   for (uint32_t tries = 1;; tries++) {
     dibs_status status = once(arg);
     if (status != DIBS_UNKNOWN && status != DIBS_UNAVAILABLE) return status;
     unsure = unsure || status == DIBS_UNKNOWN;
     bool over = store->outer || store->closing || !dibs__tick_before(dibs__tick_now(), by);
+    over = over || (unsure && repeats == DIBS__UNLESS_UNKNOWN);
     if (over) return unsure ? DIBS_UNKNOWN : DIBS_UNAVAILABLE;
     dibs__request_pause(tries, by);
   }
@@ -48,7 +54,7 @@ dibs_status dibs__task_repeat(dibs_store *store, dibs__tick by, dibs_status (*on
 
 static dibs_status check_task(const dibs_task_new *t, dibs_error *error) {
   dibs_status status = dibs__task_check_text(t->phase, "the phase of the task", error);
-  if (status == DIBS_OK) status = dibs__task_check_text(t->serial, "the serial text of the task", error);
+  if (status == DIBS_OK) status = dibs__task_check_text(t->serial, "the key (serial) of the task", error);
   if (status == DIBS_OK) status = dibs__task_check_text(t->unique, "the unique text of the task", error);
   if (status != DIBS_OK) return status;
   if (t->length > DIBS_RECORD_MAX)
@@ -66,7 +72,7 @@ static dibs_status check_task(const dibs_task_new *t, dibs_error *error) {
 /* ---- The request ---- */
 
 static size_t memory_of(const struct adding *a) {
-  size_t size = strlen(a->kind) + TOKEN_BYTES + a->count * sizeof(struct dibs__task_new);
+  size_t size = strlen(a->kind) + sizeof a->token + a->count * sizeof(struct dibs__task_new);
   for (size_t i = 0; i < a->count; i++) {
     const dibs_task_new *t = &a->tasks[i];
     size += t->length + dibs__length(t->phase) + dibs__length(t->serial) + dibs__length(t->unique) + 4;
@@ -90,11 +96,12 @@ static dibs_status add_once(void *arg) {
   struct dibs__task_op *op = &request->task;
   op->news = dibs__request_array(request, a->count * sizeof *op->news);
   op->kind = dibs__request_keep(request, a->kind, strlen(a->kind));
-  if (!a->store->outer) op->token = dibs__request_keep(request, (const char *)a->token, TOKEN_BYTES);
-  op->token_ms = DIBS__TASK_TOKEN_MS;
+  if (!a->store->outer) op->token = dibs__request_keep(request, a->token, a->token_length);
+  op->token_ms = a->token_ms;
   for (size_t i = 0; i < a->count; i++)
     if (a->tasks[i].status != DIBS_INVALID) fill(request, &op->news[op->count++], &a->tasks[i]);
   dibs_status status = dibs__request_carry(request, DIBS__TASK_ADD, a->by);
+  dibs__task_keep_why(request, a->why);
   uint32_t at = 0;
   for (size_t i = 0; i < a->count && status == DIBS_OK; i++) {
     if (a->tasks[i].status == DIBS_INVALID) continue;
@@ -103,6 +110,12 @@ static dibs_status add_once(void *arg) {
   }
   dibs__request_drop(request);
   return status;
+}
+
+static void draw_token(struct adding *a) {
+  dibs__random((uint8_t *)a->token, TOKEN_BYTES);
+  a->token_length = TOKEN_BYTES;
+  a->token_ms = DIBS__TASK_TOKEN_MS;
 }
 
 /* Each task that is fit; the others have INVALID. */
@@ -124,9 +137,10 @@ static dibs_status add_tasks(struct adding *a, int64_t wait_ms, dibs_error *erro
   if (fit > 0) {
     int64_t most = wait_ms ? wait_ms : DIBS__TASK_WAIT_MS;
     a->by = most == DIBS_FOREVER ? DIBS__TICK_NEVER : dibs__tick_add_ms(dibs__tick_now(), most);
-    dibs__random(a->token, sizeof a->token);
-    status = dibs__task_repeat(a->store, a->by, add_once, a);
-    if (status != DIBS_OK) return dibs__explain(a->store, status, "adding tasks of kind", a->kind, error);
+    if (!a->token_length) draw_token(a);
+    status = dibs__task_repeat(a->store, a->by, DIBS__AFTER_UNKNOWN, add_once, a);
+    if (status != DIBS_OK)
+      return dibs__task_explain(a->store, NULL, status, "adding tasks of kind", a->kind, a->why, error);
     if (!a->store->outer) dibs__rouse_listeners(a->store, a->kind);
   }
   return dibs__fine(error);
@@ -143,16 +157,41 @@ static dibs_status add_to(struct adding *a, const char *call, int64_t wait_ms, d
   return status;
 }
 
-dibs_status dibs_task_add_many(dibs_store *store, const char *kind, dibs_task_new *tasks, size_t count, int64_t wait_ms,
-                               dibs_error *error) {
+static dibs_status add_many(struct adding *a, int64_t wait_ms, dibs_error *error) {
+  const dibs_task_new *tasks = a->tasks;
+  size_t count = a->count;
   if (!tasks || count == 0 || count > DIBS_TASKS_MAX)
     return dibs__fail(error, DIBS_INVALID, "dibs_task_add_many: give 1 to %d tasks", DIBS_TASKS_MAX);
   for (size_t i = 0; i < count; i++)
     if (tasks[i].size != sizeof *tasks)
       return dibs__fail(error, DIBS_INVALID, "the size of tasks[%zu] is %zu: set it to sizeof(dibs_task_new)", i,
                         tasks[i].size);
+  return add_to(a, "dibs_task_add_many", wait_ms, error);
+}
+
+dibs_status dibs_task_add_many(dibs_store *store, const char *kind, dibs_task_new *tasks, size_t count, int64_t wait_ms,
+                               dibs_error *error) {
   struct adding a = {.store = store, .kind = kind, .tasks = tasks, .count = count};
-  return add_to(&a, "dibs_task_add_many", wait_ms, error);
+  return add_many(&a, wait_ms, error);
+}
+
+void dibs__task_key_token(const char *scope, const char *what, const char *key, char token[DIBS__TASK_KEY_DIGITS + 1]) {
+  struct dibs__sha256 hash;
+  dibs__sha256_begin(&hash);
+  dibs__sha256_add(&hash, scope, strlen(scope) + 1); /* with its NUL: no two lists of texts are the same bytes */
+  dibs__sha256_add(&hash, what, strlen(what) + 1);
+  dibs__sha256_add(&hash, key, strlen(key));
+  dibs__sha256_end(&hash, token);
+}
+
+dibs_status dibs__task_add_once(dibs_store *store, const char *kind, dibs_task_new *tasks, size_t count,
+                                const char *token, dibs_error *error) {
+  struct adding a = {.store = store, .kind = kind, .tasks = tasks, .count = count, .token_ms = DIBS__TASK_KEY_MS};
+  if (token) {
+    memcpy(a.token, token, DIBS__TASK_KEY_DIGITS);
+    a.token_length = DIBS__TASK_KEY_DIGITS;
+  }
+  return add_many(&a, 0, error);
 }
 
 dibs_status dibs_task_add(dibs_store *store, const char *kind, const void *payload, size_t length,
@@ -181,5 +220,6 @@ dibs_status dibs_task_add(dibs_store *store, const char *kind, const void *paylo
                       o.unique ? o.unique : "");
   if (task.status == DIBS_OK) return DIBS_OK;
   if (a.flaw.text[0]) return dibs__fail(error, task.status, "%s", a.flaw.text);
-  return dibs__fail(error, task.status, "%s refused the task: it can't keep one of its texts", store->shown);
+  return dibs__fail(error, task.status, "%s refused the task: %s", store->shown,
+                    a.why[0] ? a.why : "it can't keep one of its texts");
 }

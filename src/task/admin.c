@@ -17,10 +17,13 @@ struct asking {
   dibs_task_filter filter;
   uint32_t change, most;
   bool dry, errors, payloads;
+  bool limited;     /* CHANGE: the caller limits how many; then a page is not repeated after UNKNOWN */
   const char *kind; /* COUNT, KIND; NULL: all */
   dibs_kind_options settings;
   dibs__tick by;
   struct dibs__request *answered; /* the caller drops it */
+  char *after_key;                /* of a user's table: only larger keys; malloc'd */
+  char why[DIBS__TASK_WHY];
 };
 
 /* ---- One request ---- */
@@ -30,6 +33,12 @@ static dibs_status check_filter(const dibs_task_filter *f, dibs_error *error) {
   if (status == DIBS_OK) status = dibs__task_check_text(f->phase, "the phase", error);
   if (status == DIBS_OK) status = dibs__task_check_text(f->serial, "the serial text", error);
   if (status == DIBS_OK) status = dibs__task_check_text(f->text, "the text", error);
+  if (status == DIBS_OK && f->table && (f->nr || f->after || f->kind || f->serial || f->text))
+    return dibs__fail(error, DIBS_INVALID, "the rows of a table of yours have no number, kind, serial text and error");
+  if (status == DIBS_OK && !f->table && (f->key || f->timeout_ms))
+    return dibs__fail(error, DIBS_INVALID, "`key` and `timeout_ms` of a filter are for a table of yours");
+  if (status == DIBS_OK && f->timeout_ms && (f->timeout_ms < DIBS_TTL_MIN_MS || f->timeout_ms > DIBS_TTL_MAX_MS))
+    return dibs__fail(error, DIBS_INVALID, "timeout_ms is %" PRId64 ": give 0, or 100 ms to a day", f->timeout_ms);
   if (status == DIBS_OK && f->older_ms < 0)
     return dibs__fail(error, DIBS_INVALID, "older_ms is %" PRId64 ": give 0 or a positive time", f->older_ms);
   if (status == DIBS_OK && f->states >= 1u << DIBS_TASK_STATES)
@@ -45,16 +54,21 @@ static dibs_status ask_once(void *arg) {
   struct asking *a = arg;
   const dibs_task_filter *f = &a->filter;
   size_t size = dibs__length(f->kind) + dibs__length(f->phase) + dibs__length(f->serial) + dibs__length(f->text) +
-                dibs__length(a->kind);
-  struct dibs__request *request = dibs__request_make(a->store, DIBS__FAM_TASK, NULL, size);
+                dibs__length(a->kind) + dibs__length(f->key) + dibs__length(a->after_key);
+  if (f->table) size += dibs__length(dibs__own_kind(NULL, f->table));
+  struct dibs__request *request = dibs__request_make(a->store, DIBS__FAM_TASK, f->table, size);
   if (!request) return DIBS_NO_MEMORY;
   struct dibs__task_op *op = &request->task;
-  op->kind = keep(request, a->kind);
+  op->table = f->table;
+  op->timeout_ms = f->timeout_ms ? f->timeout_ms : DIBS__TASK_TIMEOUT_MS;
+  op->kind = keep(request, f->table ? dibs__own_kind(NULL, f->table) : a->kind);
   op->filter = (struct dibs__task_filter){.nr = f->nr, .after = f->after, .states = f->states, .older_ms = f->older_ms};
   op->filter.kind = keep(request, f->kind);
   op->filter.phase = keep(request, f->phase);
   op->filter.serial = keep(request, f->serial);
   op->filter.text = keep(request, f->text);
+  op->filter.key = keep(request, f->key);
+  op->filter.after_key = keep(request, a->after_key);
   op->change = a->change;
   op->most = a->most;
   op->dry = a->dry;
@@ -65,6 +79,7 @@ static dibs_status ask_once(void *arg) {
   op->paused = a->settings.paused != 0;
   op->keep_ms = a->settings.keep_ms;
   dibs_status status = dibs__request_carry(request, a->verb, a->by);
+  dibs__task_keep_why(request, a->why);
   if (status == DIBS_OK)
     a->answered = request;
   else
@@ -76,10 +91,15 @@ static dibs_status ask(struct asking *a, const char *doing, dibs_error *error) {
   dibs_status status = dibs__task_served(a->store, error);
   if (status != DIBS_OK) return status;
   a->by = dibs__tick_add_ms(dibs__tick_now(), DIBS__TASK_WAIT_MS);
-  status = dibs__task_repeat(a->store, a->by, ask_once, a);
+  status = dibs__task_repeat(a->store, a->by, a->limited ? DIBS__UNLESS_UNKNOWN : DIBS__AFTER_UNKNOWN, ask_once, a);
   if (status == DIBS_OK) return dibs__fine(error);
-  const char *kind = a->kind ? a->kind : a->filter.kind;
-  return dibs__explain(a->store, status, doing, kind ? kind : "*", error);
+  const char *kind = a->filter.table ? a->filter.table->table : a->kind ? a->kind : a->filter.kind;
+  if (status == DIBS_UNKNOWN && a->limited)
+    return dibs__fail(error, status,
+                      "%s \"%s\" at %s: the answer was lost: up to %" PRIu32
+                      " more tasks may be changed; list them before you repeat the call",
+                      doing, kind ? kind : "*", a->store->shown, a->most);
+  return dibs__task_explain(a->store, a->filter.table, status, doing, kind ? kind : "*", a->why, error);
 }
 
 static dibs_status take_filter(dibs_task_filter *to, const dibs_task_filter *given, dibs_error *error) {
@@ -113,7 +133,15 @@ static dibs_task_info info_of(const struct dibs__task_row *row) {
                           .made_ms = row->made_ms,
                           .due_ms = row->due_ms,
                           .began_ms = row->began_ms,
-                          .at_ms = row->at_ms};
+                          .at_ms = row->at_ms,
+                          .key = row->key.p ? row->key.p : ""};
+}
+
+/* The next page begins behind this row. */
+static dibs_status keep_after(struct asking *a, const char *key) {
+  free(a->after_key);
+  a->after_key = strdup(key);
+  return a->after_key ? DIBS_OK : DIBS_NO_MEMORY;
 }
 
 /* One page.  *more: there may be another one. */
@@ -127,11 +155,12 @@ static dibs_status list_page(struct asking *a, dibs_task_fn fn, void *user, bool
   for (uint32_t i = 0; i < op->got_count && !stopped; i++) {
     dibs_task_info info = info_of(&rows[i]);
     if (!a->errors) a->filter.after = info.nr;
+    if (i + 1 == op->got_count && a->filter.table) status = keep_after(a, info.key);
     stopped = fn(&info, user) != 0;
   }
   *more = !stopped && !a->errors && op->got_count == a->most;
   dibs__request_drop(a->answered);
-  return DIBS_OK;
+  return status == DIBS_OK ? status : dibs__fail(error, status, "listing tasks: out of memory");
 }
 
 static dibs_status list_pages(struct asking *a, const char *call, dibs_task_fn fn, void *user, dibs_error *error) {
@@ -140,6 +169,7 @@ static dibs_status list_pages(struct asking *a, const char *call, dibs_task_fn f
   if (status != DIBS_OK) return status;
   bool more = true;
   while (status == DIBS_OK && more) status = list_page(a, fn, user, &more, error);
+  free(a->after_key);
   dibs__exit(a->store);
   return status;
 }
@@ -192,19 +222,20 @@ dibs_status dibs_tasks_count(dibs_store *store, const char *kind, dibs_task_kind
 
 /* ---- Changing ---- */
 
+/* A page may change fewer tasks than it looked at (R78): the next one begins behind those. */
 static dibs_status change_pages(struct asking *a, uint64_t most, uint64_t *changed, uint64_t *last, dibs_error *error) {
-  for (;;) {
+  for (bool more = true; more;) {
     uint64_t left = most - *changed;
     a->most = most > 0 && left < PAGE ? (uint32_t)left : PAGE;
-    if (a->most == 0) return dibs__fine(error);
     dibs_status status = ask(a, "changing tasks of kind", error);
     if (status != DIBS_OK) return status;
-    uint64_t now = a->answered->task.changed;
-    if (now > 0) *last = a->filter.after = a->answered->task.last;
-    *changed += now;
+    const struct dibs__task_op *op = &a->answered->task;
+    *changed += op->changed;
+    if (op->last > 0) *last = a->filter.after = op->last;
+    more = op->more && (most == 0 || *changed < most);
     dibs__request_drop(a->answered);
-    if (now < a->most) return dibs__fine(error);
   }
+  return dibs__fine(error);
 }
 
 dibs_status dibs_tasks_change(dibs_store *store, dibs_task_change change, const dibs_task_filter *filter,
@@ -221,6 +252,7 @@ dibs_status dibs_tasks_change(dibs_store *store, dibs_task_change change, const 
     return dibs__fail(error, DIBS_INVALID, "dibs_tasks_change: filter is NULL; an empty one changes all tasks");
   struct asking a = {.store = store, .verb = DIBS__TASK_CHANGE, .change = changes[change]};
   a.dry = (flags & DIBS_CHANGE_DRY) != 0;
+  a.limited = most > 0 && !a.dry;
   if (take_filter(&a.filter, filter, error) != DIBS_OK) return DIBS_INVALID;
   dibs_status status = dibs__enter(store, "dibs_tasks_change", error);
   if (status != DIBS_OK) return status;

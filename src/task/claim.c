@@ -95,6 +95,38 @@ static dibs_status take_tasks(const struct dibs__claim *claim, struct dibs__task
   return DIBS_OK;
 }
 
+dibs_task *dibs__task_adopt(dibs_store *store, const char *kind, uint64_t nr, dibs_fence fence, int64_t timeout_ms,
+                            uint32_t fails, int64_t age_ms) {
+  struct dibs__task_batch *batch = calloc(1, sizeof *batch + sizeof batch->held[0]);
+  char *own_kind = strdup(kind);
+  if (!batch || !own_kind) {
+    free(batch);
+    free(own_kind);
+    return NULL;
+  }
+  struct dibs__held *held = &batch->held[0];
+  batch->refs = 1;
+  batch->store = store;
+  batch->got = own_kind;
+  atomic_fetch_add(&store->refs, 1);
+  held->batch = batch;
+  held->timeout_ms = timeout_ms ? timeout_ms : DIBS__TASK_TIMEOUT_MS;
+  held->began = dibs__tick_now();
+  held->task = (dibs_task){.size = sizeof held->task,
+                           .nr = nr,
+                           .key = "",
+                           .fence = fence,
+                           .kind = own_kind,
+                           .phase = held->phase,
+                           .serial = "",
+                           .unique = "",
+                           .payload = "",
+                           .error = "",
+                           .fails = fails,
+                           .age_ms = age_ms};
+  return &held->task;
+}
+
 void dibs_task_free(dibs_task *task) {
   if (!task) return;
   struct dibs__task_batch *batch = dibs__held_of(task)->batch;
@@ -146,10 +178,10 @@ dibs_status dibs__claim_once(struct dibs__claim *claim, uint32_t most, dibs_task
   struct dibs__request *request = claim_request(claim, most);
   if (!request) return DIBS_NO_MEMORY;
   dibs_status status = dibs__request_carry(request, DIBS__TASK_CLAIM, by);
-  claim->why[0] = '\0';
-  if (dibs__request_is_answered(request)) memcpy(claim->why, request->task.why, sizeof claim->why);
+  dibs__task_keep_why(request, claim->why);
   if (status == DIBS_OK) {
     claim->next_ms = request->task.next_ms;
+    claim->more = request->task.more;
     status = take_tasks(claim, &request->task, tasks, count);
   }
   if (status == DIBS_OK)
@@ -178,6 +210,7 @@ static dibs_status claim_until(struct dibs__claim *claim, uint32_t most, dibs_ta
   dibs__tick now = dibs__tick_now();
   dibs__tick by = wait_ms == DIBS_FOREVER ? DIBS__TICK_NEVER : dibs__tick_add_ms(now, wait_ms);
   dibs_status status;
+  dibs__tick more_by = dibs__tick_add_ms(now, DIBS__TASK_WAIT_MS);
   uint32_t failed = 0;
   dibs__listen(store, &listener);
   for (;;) {
@@ -189,6 +222,7 @@ static dibs_status claim_until(struct dibs__claim *claim, uint32_t most, dibs_ta
       status = DIBS_CANCELLED;
     } else if (status == DIBS_OK) {
       failed = 0;
+      if (claim->more && dibs__tick_before(dibs__tick_now(), more_by)) continue;
       if (wait_for_tasks(&listener, seen, claim->next_ms, by)) continue;
     } else if (status == DIBS_UNKNOWN || status == DIBS_UNAVAILABLE) {
       /* What may be claimed is looked for once more, also after the time. */

@@ -67,7 +67,7 @@ static int64_t second_of(int64_t ms) {
 
 int64_t dibs__cron_next(const struct dibs__cron_job *job, int64_t after_ms) {
   int64_t next = dibs__schedule_next(&job->schedule, job->zone, second_of(after_ms));
-  return next == INT64_MAX ? INT64_MAX : next * 1000;
+  return next > INT64_MAX / 1000 ? INT64_MAX : next * 1000;
 }
 
 static void add_due(struct dibs__cron_decision *to, const struct dibs__cron_job *job, int64_t at_ms) {
@@ -82,7 +82,7 @@ static void add_missed(struct dibs__cron_decision *to, int64_t at_ms) {
 
 /* The oldest instant that may still fire. */
 static int64_t horizon_of(const struct dibs__cron_job *job, int64_t now_ms) {
-  int64_t window_ms = job->catch_up == DIBS__CATCH_UP_NONE ? 0 : job->window_ms;
+  int64_t window_ms = job->catch_up == DIBS_CATCH_UP_NONE ? 0 : job->window_ms;
   return now_ms - (window_ms > DIBS__CRON_IN_TIME_MS ? window_ms : DIBS__CRON_IN_TIME_MS);
 }
 
@@ -106,9 +106,9 @@ void dibs__cron_decide(const struct dibs__cron_job *job, int64_t decided_ms, int
   for (; at_ms <= now_ms && to->count < DIBS__CRON_DUE; at_ms = dibs__cron_next(job, at_ms)) {
     bool in_time = at_ms >= now_ms - DIBS__CRON_IN_TIME_MS;
     to->decided_ms = at_ms;
-    if (in_time || job->catch_up == DIBS__CATCH_UP_ALL) {
+    if (in_time || job->catch_up == DIBS_CATCH_UP_ALL) {
       add_due(to, job, at_ms);
-    } else if (job->catch_up == DIBS__CATCH_UP_LAST) {
+    } else if (job->catch_up == DIBS_CATCH_UP_LAST) {
       if (made_up) add_missed(to, made_up);
       made_up = at_ms;
     } else {
@@ -201,7 +201,8 @@ bool dibs__cron_state_read(state_t *state, const char *text, size_t length, bool
   return true;
 }
 
-char *dibs__cron_state_write(const state_t *state, int64_t now_ms, size_t *length) {
+/* malloc'd: the lines that were decided in the last `kept_ms`. */
+static char *write_lines(const state_t *state, int64_t now_ms, int64_t kept_ms, size_t *length) {
   enum { LINE_MAX_BYTES = 16 + 4 * 21 + 1 };
   size_t capacity = sizeof head + state->count * LINE_MAX_BYTES, at = sizeof head - 1;
   char *text = malloc(capacity);
@@ -209,12 +210,23 @@ char *dibs__cron_state_write(const state_t *state, int64_t now_ms, size_t *lengt
   memcpy(text, head, sizeof head);
   for (size_t i = 0; i < state->count; i++) {
     const line_t *l = &state->lines[i];
-    if (l->decided_ms < now_ms - DIBS__CRON_FORGET_MS) continue;
+    if (l->decided_ms < now_ms - kept_ms) continue;
     int n = snprintf(text + at, capacity - at, "%016" PRIx64 " %" PRId64 " %" PRIu64 " %" PRIu64 " %" PRId64 "\n",
                      l->job, l->decided_ms, l->missed, l->skipped, l->last_missed);
     assert(n > 0 && (size_t)n < capacity - at);
     at += (size_t)n;
   }
   *length = at;
+  return text;
+}
+
+char *dibs__cron_state_write(const state_t *state, int64_t now_ms, size_t *length) {
+  char *text = write_lines(state, now_ms, DIBS__CRON_FORGET_MS, length);
+  /* Too many: those of jobs that other tables had.  All lines of one table fit. */
+  for (int64_t kept_ms = DIBS__CRON_FORGET_MS / 2; text && *length > DIBS_RECORD_MAX; kept_ms /= 2) {
+    free(text);
+    text = write_lines(state, now_ms, kept_ms, length);
+    if (kept_ms == 0) break;
+  }
   return text;
 }

@@ -64,8 +64,8 @@ struct dibs__cron_state {
 uint64_t dibs__cron_job_digest(const struct dibs__cron_job *job);
 /* false: the text is not of this kind; or there is no memory, and *no_memory is set. */
 bool dibs__cron_state_read(struct dibs__cron_state *state, const char *text, size_t length, bool *no_memory);
-/* malloc'd; NULL: no memory.  Jobs that were last decided more than DIBS__CRON_FORGET_MS ago are left
- * out. */
+/* malloc'd; NULL: no memory.  Jobs that were last decided more than DIBS__CRON_FORGET_MS ago are left out, and others
+ * from the oldest on if the text would be longer than a record may be. */
 char *dibs__cron_state_write(const struct dibs__cron_state *state, int64_t now_ms, size_t *length);
 void dibs__cron_state_free(struct dibs__cron_state *state);
 /* NULL: it is not known. */

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 #include "task/crontab.h"
 #include "base/duration.h"
+#include "base/map.h"
 #include "base/text.h"
 
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,17 +26,24 @@ struct loaded {
   char wrong[200];
 };
 
+/* Where a job is in the list. */
+struct named {
+  struct dibs__map_node node; /* first */
+  size_t job;
+};
+
 struct reading {
   struct dibs__crontab tab; /* first: what a caller gets */
   void **owned;
   size_t owned_count, owned_capacity;
   struct loaded *zones;
   size_t zone_count;
+  struct dibs__map names; /* of struct named */
   const char **variables; /* of the lines below, NULL at the end */
   size_t variable_count;
   bool variables_used;   /* by a job above: its list does not change any more */
   const char *zone_name; /* of the lines below */
-  unsigned line;
+  uint32_t line;
   bool no_memory;
 };
 
@@ -177,11 +186,19 @@ static bool read_variable(struct reading *r, char *line) {
 
 static const char *const settings[] = {"name", "zone", "catch-up", "overlap", "timeout", "jitter", NULL};
 
-/* Does one letter make the difference? */
-static bool is_near(const char *wrong, const char *right) {
-  while (*wrong && *wrong == *right) wrong++, right++;
-  if (*wrong && *right && strcmp(wrong + 1, right + 1) == 0) return true;
-  return (*right && strcmp(wrong, right + 1) == 0) || (*wrong && strcmp(wrong + 1, right) == 0);
+static const char *nth_setting(size_t i, const void *arg) {
+  (void)arg;
+  return settings[i];
+}
+
+/* A word before the command that looks like a setting.  Its name is no setting: with an underscore, and unlike one, it
+ * begins the command (http_proxy=...); otherwise a typing error would become a part of the command. */
+static bool refuse_setting(struct reading *r, const char *name) {
+  const char *near = dibs__nearest(name, nth_setting, NULL);
+  if (!near && strchr(name, '_')) return true;
+  return flaw(r, "unknown setting '%.40s='%s%s%s; to set a variable for the command, write env %.40s=...", name,
+              near ? ": did you mean " : " (name, zone, catch-up, overlap, timeout, jitter)", near ? near : "",
+              near ? "=?" : "", name);
 }
 
 static bool set_duration(struct reading *r, const char *setting, const char *value, int64_t *to) {
@@ -194,14 +211,14 @@ static bool set_duration(struct reading *r, const char *setting, const char *val
 static bool set_catch_up(struct reading *r, struct dibs__cron_job *job, const char *value) {
   static const struct {
     const char *name;
-    enum dibs__catch_up value;
-  } ways[] = {{"none", DIBS__CATCH_UP_NONE}, {"last", DIBS__CATCH_UP_LAST}, {"all", DIBS__CATCH_UP_ALL}};
+    dibs_catch_up value;
+  } ways[] = {{"none", DIBS_CATCH_UP_NONE}, {"last", DIBS_CATCH_UP_LAST}, {"all", DIBS_CATCH_UP_ALL}};
   size_t length = strcspn(value, ":");
   for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
     if (strlen(ways[i].name) != length || memcmp(ways[i].name, value, length) != 0) continue;
     job->catch_up = ways[i].value;
     if (value[length] == '\0') return true;
-    if (job->catch_up == DIBS__CATCH_UP_NONE) return flaw(r, "catch-up=none has no window; write catch-up=none");
+    if (job->catch_up == DIBS_CATCH_UP_NONE) return flaw(r, "catch-up=none has no window; write catch-up=none");
     return set_duration(r, "catch-up", value + length + 1, &job->window_ms);
   }
   return flaw(r, "catch-up=%.40s is not known; write none, last:1h or all:1h", value);
@@ -211,7 +228,7 @@ static bool set_overlap(struct reading *r, struct dibs__cron_job *job, const cha
   static const char *const ways[] = {"skip", "queue", "allow"};
   for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
     if (strcmp(ways[i], value) != 0) continue;
-    job->overlap = (enum dibs__overlap)i;
+    job->overlap = (dibs_overlap)i;
     return true;
   }
   return flaw(r, "overlap=%.40s is not known; write skip, queue or allow", value);
@@ -248,10 +265,7 @@ static bool read_setting(struct reading *r, struct dibs__cron_job *job, char *wo
   if (!*is_setting) return true;
   *equals = '\0';
   while (settings[i] && strcmp(settings[i], word) != 0) i++;
-  for (size_t near = 0; !settings[i] && settings[near]; near++)
-    if (is_near(word, settings[near]))
-      return flaw(r, "'%.40s=' is not a setting; did you mean %s=? A command may begin with env, then %.40s=", word,
-                  settings[near], word);
+  if (!settings[i] && !refuse_setting(r, word)) return false;
   *equals = '=';
   *is_setting = settings[i] != NULL;
   if (!*is_setting) return true;
@@ -264,13 +278,14 @@ static bool read_setting(struct reading *r, struct dibs__cron_job *job, char *wo
 
 /* ---- Jobs ---- */
 
-/* Could the word be the weekdays of a schedule: "*", "1-5", "mon-fri"?  "php" and "apt-get" are commands. */
+/* Could the word be the weekdays of a schedule: "*", "1-5", "mon-fri"?  "php" and "apt-get" are commands.  Also those
+ * of Quartz, "?", "6L" and "fri#3", which schedule.c refuses: as a command they would shift the fields before them. */
 static bool is_weekdays(const char *word, size_t length) {
   static const char days[] = "sunmontuewedthufrisat";
   for (size_t i = 0; i < length;) {
-    size_t letters = strspn(word + i, SMALL LARGE), others = strspn(word + i + letters, DIGITS "*,-/");
-    bool day = false;
-    for (const char *at = days; *at && letters == 3; at += 3) day = day || strncasecmp(word + i, at, 3) == 0;
+    size_t letters = strspn(word + i, SMALL LARGE), others = strspn(word + i + letters, DIGITS "*,-/#?");
+    bool last = letters > 0 && word[i + letters - 1] == 'L', day = last && letters == 1;
+    for (const char *at = days; *at && letters - last == 3; at += 3) day = day || strncasecmp(word + i, at, 3) == 0;
     if ((letters != 0 && !day) || letters + others == 0) return false;
     i += letters + others;
   }
@@ -312,15 +327,39 @@ static bool read_command(struct reading *r, struct dibs__cron_job *job, const ch
   return true;
 }
 
+const struct dibs__cron_job *dibs__crontab_find(const struct dibs__crontab *tab, const char *name) {
+  const struct reading *r = (const struct reading *)tab;
+  uint64_t hash = dibs__hash(name, strlen(name));
+  for (const struct dibs__map_node *n = dibs__map_head(&r->names, hash); n; n = n->next) {
+    const struct dibs__cron_job *job = &tab->jobs[((const struct named *)n)->job];
+    if (n->hash == hash && strcmp(job->name, name) == 0) return job;
+  }
+  return NULL;
+}
+
 static bool take_job(struct reading *r, const struct dibs__cron_job *job) {
   if (r->tab.job_count == DIBS__CRONTAB_JOBS) return flaw(r, "there are more than %d jobs", DIBS__CRONTAB_JOBS);
-  for (size_t i = 0; i < r->tab.job_count; i++)
-    if (strcmp(r->tab.jobs[i].name, job->name) == 0)
-      return flaw(r, "the job '%.60s' already exists on line %u; give one of them another name=", job->name,
-                  r->tab.jobs[i].line);
-  struct dibs__cron_job *to = grow(r, &r->tab.jobs, &r->tab.job_count, sizeof *to);
-  if (to) *to = *job;
-  return to != NULL;
+  const struct dibs__cron_job *other = dibs__crontab_find(&r->tab, job->name);
+  if (other && other->line > 0)
+    return flaw(r, "the job '%.60s' already exists on line %" PRIu32 "; give one of them another name", job->name,
+                other->line);
+  if (other) return flaw(r, "the job '%.60s' already exists; give one of them another name", job->name);
+  struct named *named = keep(r, calloc(1, sizeof *named));
+  struct dibs__cron_job *to = named ? grow(r, &r->tab.jobs, &r->tab.job_count, sizeof *to) : NULL;
+  if (!to) return false;
+  *to = *job;
+  named->job = r->tab.job_count - 1;
+  dibs__map_add(&r->names, &named->node, dibs__hash(job->name, strlen(job->name)));
+  return true;
+}
+
+/* What is the same for a line and for a job of a list: its zone and its variables. */
+static bool complete_job(struct reading *r, struct dibs__cron_job *job) {
+  if (!(job->zone = find_zone(r, job->zone_name))) return false;
+  if (!r->variables && !(r->variables = keep(r, calloc(1, sizeof *r->variables)))) return false;
+  job->environment = r->variables;
+  r->variables_used = true;
+  return take_job(r, job);
 }
 
 static bool read_job(struct reading *r, char *line) {
@@ -343,11 +382,50 @@ static bool read_job(struct reading *r, char *line) {
   if (!job.name && strlen(job.command) > DIBS__CRONTAB_NAME)
     return flaw(r, "the command is too long to be the job's name; write name=NAME before it");
   if (!job.name && !set_name(r, &job, job.command)) return false;
-  if (!(job.zone = find_zone(r, job.zone_name))) return false;
-  if (!r->variables && !(r->variables = keep(r, calloc(1, sizeof *r->variables)))) return false;
-  job.environment = r->variables;
-  r->variables_used = true;
-  return take_job(r, &job);
+  return complete_job(r, &job);
+}
+
+static bool check_time(struct reading *r, const char *name, const char *what, int64_t ms) {
+  return (ms >= 0 && ms <= DURATION_MAX_MS) ||
+         flaw(r, "the job '%.60s': %s is %" PRId64 ": give 0 to 366 days, in ms", name, what, ms);
+}
+
+static bool check_spec(struct reading *r, const dibs_cron_job *spec) {
+  const char *name = spec->name;
+  if (!name || !spec->schedule) return flaw(r, "a job has no %s", name ? "schedule" : "name");
+  if ((unsigned)spec->catch_up > DIBS_CATCH_UP_ALL || (unsigned)spec->overlap > DIBS_OVERLAP_ALLOW)
+    return flaw(r, "the job '%.60s': its catch_up or overlap is not known", name);
+  if (strlen(spec->schedule) > DIBS__SCHEDULE_MAX || (spec->command && strlen(spec->command) > DIBS__CRONTAB_LINE))
+    return flaw(r, "the job '%.60s': its schedule or command is too long", name);
+  return check_time(r, name, "window_ms", spec->window_ms) && check_time(r, name, "timeout_ms", spec->timeout_ms) &&
+         check_time(r, name, "jitter_ms", spec->jitter_ms);
+}
+
+static bool add_job(struct reading *r, const dibs_cron_job *spec, const char *zone) {
+  char wrong[200];
+  if (!check_spec(r, spec)) return false;
+  struct dibs__cron_job job = {.catch_up = spec->catch_up,
+                               .overlap = spec->overlap,
+                               .window_ms = spec->window_ms ? spec->window_ms : DIBS__CRONTAB_WINDOW_MS,
+                               .timeout_ms = spec->timeout_ms,
+                               .jitter_ms = spec->jitter_ms};
+  const char *command = spec->command ? spec->command : "";
+  if (spec->zone) zone = spec->zone;
+  if (!set_name(r, &job, spec->name)) return false;
+  job.text = keep_text(r, spec->schedule, strlen(spec->schedule));
+  job.zone_name = keep_text(r, zone, strlen(zone));
+  job.command = keep_text(r, command, strlen(command));
+  if (r->no_memory) return false;
+  if (!dibs__schedule_read(job.text, &job.schedule, wrong, sizeof wrong))
+    return flaw(r, "the job '%.60s': %s", job.name, wrong);
+  return complete_job(r, &job);
+}
+
+bool dibs__crontab_add(struct dibs__crontab *tab, const dibs_cron_job *job, const char *zone) {
+  struct reading *r = (struct reading *)tab;
+  r->line = 0;
+  (void)add_job(r, job, zone);
+  return !r->no_memory;
 }
 
 /* ---- The file ---- */
@@ -376,6 +454,7 @@ static void read_line(struct reading *r, const char *from, size_t length) {
 struct dibs__crontab *dibs__crontab_read(const char *text, size_t length, const char *zone) {
   struct reading *r = calloc(1, sizeof *r);
   if (!r) return NULL;
+  r->no_memory = !dibs__map_init(&r->names);
   r->zone_name = keep_text(r, zone, strlen(zone));
   if (length > DIBS__CRONTAB_MAX) {
     (void)flaw(r, "the file is larger than %d bytes", DIBS__CRONTAB_MAX);
@@ -402,6 +481,7 @@ void dibs__crontab_free(struct dibs__crontab *tab) {
   for (size_t i = 0; i < r->zone_count; i++) dibs__zone_free(r->zones[i].zone);
   for (size_t i = 0; i < r->owned_count; i++) free(r->owned[i]);
   free(r->owned);
+  dibs__map_free(&r->names);
   free(r->zones);
   free(r->tab.jobs);
   free(r->tab.flaws);

@@ -25,27 +25,27 @@
  *     timeout=2h           then the command is ended
  *     jitter=5m            the command begins up to 5 minutes later, by a time that is fixed for each firing
  *
- * The first word that is not a setting begins the command.  A sixth word of digits, "*,-/" and names of weekdays
- * belongs to the schedule: a command named sun is written ./sun.  A bad line is reported, and all others are read; a
- * bad CRON_TZ makes the jobs below it bad, too.
+ * The first word that is not a setting begins the command.  A word NAME=VALUE there is a setting if NAME has only small
+ * letters and hyphens; if there is no such setting, or NAME is nearly one, the line is bad.  Others, like PATH=/bin and
+ * http_proxy=x, begin the command and are for the shell; a command that begins with x=1 is written env x=1.  A sixth
+ * word of digits, "*,-/" and names of weekdays belongs to the schedule: a command named sun is written ./sun.  A bad
+ * line is reported, and all others are read; a bad CRON_TZ makes the jobs below it bad, too.
  */
+#include "dibs/cron.h"
 #include "task/schedule.h"
 #include "task/zone.h"
 
-enum dibs__catch_up { DIBS__CATCH_UP_LAST, DIBS__CATCH_UP_NONE, DIBS__CATCH_UP_ALL };
-enum dibs__overlap { DIBS__OVERLAP_SKIP, DIBS__OVERLAP_QUEUE, DIBS__OVERLAP_ALLOW };
-
 enum {
-  DIBS__CRONTAB_MAX = 1 << 20, /* bytes */
+  DIBS__CRONTAB_MAX = DIBS_CRON_TABLE_MAX, /* bytes */
   DIBS__CRONTAB_LINE = 8192,
-  DIBS__CRONTAB_JOBS = 10000,
+  DIBS__CRONTAB_JOBS = DIBS_CRON_JOBS_MAX,
   DIBS__CRONTAB_FLAWS = 1000,
-  DIBS__CRONTAB_NAME = 128,
+  DIBS__CRONTAB_NAME = DIBS_CRON_NAME_MAX,
   DIBS__CRONTAB_WINDOW_MS = 3600000 /* of catch-up, if the line has none */
 };
 
 struct dibs__cron_job {
-  unsigned line;
+  uint32_t line; /* 0: of a list of jobs */
   const char *name;
   const char *text; /* the schedule, as written */
   struct dibs__schedule schedule;
@@ -54,17 +54,17 @@ struct dibs__cron_job {
   const char *command;
   const char *input;              /* NULL: none */
   const char *const *environment; /* "NAME=VALUE", then NULL */
-  enum dibs__catch_up catch_up;
-  enum dibs__overlap overlap;
+  dibs_catch_up catch_up;
+  dibs_overlap overlap;
   int64_t window_ms, timeout_ms, jitter_ms; /* 0: none */
 };
 
 struct dibs__cron_flaw {
-  unsigned line;
+  uint32_t line;
   char message[240];
 };
 
-/* Immutable. */
+/* Immutable, but for dibs__crontab_add. */
 struct dibs__crontab {
   size_t job_count, flaw_count;
   struct dibs__cron_job *jobs; /* in the order of their lines */
@@ -74,6 +74,11 @@ struct dibs__crontab {
 /* `zone` is that of jobs without one.  NULL: no memory.  There are at most DIBS__CRONTAB_FLAWS flaws; the last one says
  * that there are more. */
 struct dibs__crontab *dibs__crontab_read(const char *text, size_t length, const char *zone);
+/* Adds a job after those of the text, or a flaw; its zone is `zone` if it has none.  false: no memory, and it is only
+ * fit to be freed. */
+bool dibs__crontab_add(struct dibs__crontab *tab, const dibs_cron_job *job, const char *zone);
+/* NULL: it has no such job. */
+const struct dibs__cron_job *dibs__crontab_find(const struct dibs__crontab *tab, const char *name);
 void dibs__crontab_free(struct dibs__crontab *tab); /* NULL is fine */
 
 #endif

@@ -30,17 +30,32 @@ void dibs__cron_kind(const char *space, char kind[DIBS_NAME_MAX + 1]) {
   snprintf(kind, DIBS_NAME_MAX + 1, "cron:%.*s", DIBS__CRON_SPACE_MAX, space);
 }
 
-bool dibs__cron_read_payload(const char *payload, size_t length, char job[DIBS__CRONTAB_NAME + 1], int64_t *at_ms) {
+/* "1700000000000 nightly", by hand "hand 1700000000000 nightly". */
+static const char hand[] = "hand ";
+
+bool dibs__cron_read_payload(const char *payload, size_t length, struct dibs__cron_said *said) {
   char text[DIBS__CRON_PAYLOAD_MAX], rest;
   int name = 0;
   if (length >= sizeof text) return false;
   memcpy(text, payload, length);
   text[length] = '\0';
-  if (sscanf(text, "%" SCNd64 " %n%c", at_ms, &name, &rest) != 2) return false;
-  size_t len = strlen(text + name);
+  said->by_hand = strncmp(text, hand, sizeof hand - 1) == 0;
+  const char *at = said->by_hand ? text + sizeof hand - 1 : text;
+  if (sscanf(at, "%" SCNd64 " %n%c", &said->at_ms, &name, &rest) != 2) return false;
+  size_t len = strlen(at + name);
   if (len > DIBS__CRONTAB_NAME) return false;
-  memcpy(job, text + name, len + 1);
+  memcpy(said->job, at + name, len + 1);
   return true;
+}
+
+dibs_status dibs__cron_clock(dibs_store *store, struct dibs__store_clock *clock, dibs_error *error) {
+  dibs_status status = dibs__history_clock(store, clock, dibs__tick_add_ms(dibs__tick_now(), DIBS__IO_MS), error);
+  if (status == DIBS_UNSUPPORTED)
+    return dibs__fail(error, status,
+                      "%s keeps no tasks, which the firings are: use a database, or add one as its last tier "
+                      "(STORE,DATABASE)",
+                      dibs_store_uri(store));
+  return status;
 }
 
 static int64_t token_ms_of(const struct dibs__cron_job *job, int64_t at_ms) {
@@ -64,8 +79,8 @@ static dibs_status fire_once(void *arg) {
   op->token = dibs__request_keep(request, f->token, 64);
   op->token_ms = f->token_ms;
   op->news[0].payload = dibs__request_keep(request, f->payload, payload);
-  if (f->job->overlap == DIBS__OVERLAP_SKIP) op->news[0].unique = dibs__request_keep(request, f->job->name, name);
-  if (f->job->overlap == DIBS__OVERLAP_QUEUE) op->news[0].serial = dibs__request_keep(request, f->job->name, name);
+  if (f->job->overlap == DIBS_OVERLAP_SKIP) op->news[0].unique = dibs__request_keep(request, f->job->name, name);
+  if (f->job->overlap == DIBS_OVERLAP_QUEUE) op->news[0].serial = dibs__request_keep(request, f->job->name, name);
   op->news[0].at_ms = f->start_ms;
   dibs_status status = dibs__request_carry(request, DIBS__TASK_ADD, f->by);
   if (status == DIBS_OK) {
@@ -78,7 +93,7 @@ static dibs_status fire_once(void *arg) {
 }
 
 dibs_status dibs__cron_fire(dibs_store *store, const char *space, const struct dibs__cron_job *job,
-                            const struct dibs__cron_due *due, bool by_hand, bool *skipped, uint64_t *nr,
+                            const struct dibs__cron_due *due, const char *by_hand, bool *skipped, uint64_t *nr,
                             dibs_error *error) {
   struct firing f = {.store = store, .job = job, .start_ms = due->start_ms};
   *skipped = false;
@@ -90,17 +105,14 @@ dibs_status dibs__cron_fire(dibs_store *store, const char *space, const struct d
   dibs__cron_token(space, job->name, due->at_ms, f.token);
   f.token_ms = token_ms_of(job, due->at_ms);
   if (by_hand) {
-    uint8_t id[2][16];
-    dibs__random(id, sizeof id);
-    dibs__hex_write(id[0], f.token);
-    dibs__hex_write(id[1], f.token + 32);
+    memcpy(f.token, by_hand, sizeof f.token);
     f.start_ms = 0;
-    f.token_ms = DIBS__TASK_TOKEN_MS;
+    f.token_ms = DIBS__TASK_KEY_MS;
   }
-  snprintf(f.payload, sizeof f.payload, "%" PRId64 " %s", due->at_ms, job->name);
+  snprintf(f.payload, sizeof f.payload, "%s%" PRId64 " %s", by_hand ? hand : "", due->at_ms, job->name);
   f.by = dibs__tick_add_ms(dibs__tick_now(), DIBS__IO_MS);
   if (status == DIBS_OK) {
-    status = dibs__task_repeat(store, f.by, fire_once, &f);
+    status = dibs__task_repeat(store, f.by, DIBS__AFTER_UNKNOWN, fire_once, &f);
     if (status == DIBS_OK)
       dibs__rouse_listeners(store, f.kind);
     else

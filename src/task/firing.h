@@ -9,19 +9,32 @@
  * added once, whichever nodes decide it.  Nothing here needs a leader.
  */
 #include "dibs.h"
+#include "history/history.h"
 #include "task/cron.h"
 
-enum { DIBS__CRON_SPACE_MAX = 128, DIBS__CRON_PAYLOAD_MAX = DIBS__CRONTAB_NAME + 64 };
+enum { DIBS__CRON_SPACE_MAX = DIBS_CRON_NAME_MAX, DIBS__CRON_PAYLOAD_MAX = DIBS__CRONTAB_NAME + 64 };
 
 void dibs__cron_kind(const char *space, char kind[DIBS_NAME_MAX + 1]);
 /* Adds a firing, unless a node has added it.  *skipped: there is none, because the job was still running and its
- * firings do not overlap; each node gets the same answer.  By hand: it has no instant, and each call adds one.  Blocks
- * for I/O. OK; or a failure of the store, which may have added it: repeat the call. */
+ * firings do not overlap; each node gets the same answer.  By hand: it has no instant, and each token adds one
+ * (`by_hand`: 64 digits; NULL: by its schedule).  Blocks for I/O.  OK; or a failure of the store, which may have added
+ * it: repeat the call. */
 dibs_status dibs__cron_fire(dibs_store *store, const char *space, const struct dibs__cron_job *job,
-                            const struct dibs__cron_due *due, bool by_hand, bool *skipped, uint64_t *nr,
+                            const struct dibs__cron_due *due, const char *by_hand, bool *skipped, uint64_t *nr,
                             dibs_error *error);
-/* The job and the instant of a task.  false: it is not a firing. */
-bool dibs__cron_read_payload(const char *payload, size_t length, char job[DIBS__CRONTAB_NAME + 1], int64_t *at_ms);
+
+/* What a task says that is a firing. */
+struct dibs__cron_said {
+  char job[DIBS__CRONTAB_NAME + 1];
+  int64_t at_ms;
+  bool by_hand;
+};
+/* false: it is not a firing. */
+bool dibs__cron_read_payload(const char *payload, size_t length, struct dibs__cron_said *said);
+
+/* The store's clock, which decides what is due.  Every store that keeps tasks has it; UNSUPPORTED: this one does not.
+ */
+dibs_status dibs__cron_clock(dibs_store *store, struct dibs__store_clock *clock, dibs_error *error);
 
 /* Reads what the nodes know; nothing yet is OK.  Free the state in any case. */
 dibs_status dibs__cron_load(dibs_store *store, const char *space, struct dibs__cron_state *state, dibs_error *error);

@@ -36,7 +36,7 @@ void dibs__own_leave(dibs__own_nth *nth, const void *of, size_t count) {
   }
 }
 
-/* Nobody waits while it is inside some of them, so no two wait for each other. */
+/* A call that has to wait for one of its tasks leaves the others first, so no two calls wait for each other. */
 bool dibs__own_enter(dibs__own_nth *nth, const void *of, size_t count, dibs__tick by) {
   for (size_t i = 0; i < count && held_at(nth, of, i)->batch->table;) {
     dibs__word *busy = &held_at(nth, of, i)->busy;
@@ -50,15 +50,6 @@ bool dibs__own_enter(dibs__own_nth *nth, const void *of, size_t count, dibs__tic
     i = 0;
   }
   return true;
-}
-
-dibs_status dibs__own_check(dibs__own_nth *nth, const void *of, size_t count, const char *call, dibs_error *error) {
-  if (!held_at(nth, of, 0)->batch->table) return DIBS_OK;
-  for (size_t i = 1; i < count; i++)
-    for (size_t j = 0; j < i; j++)
-      if (nth(of, i) == nth(of, j))
-        return dibs__fail(error, DIBS_INVALID, "%s: the row \"%.80s\" is given twice", call, nth(of, i)->key);
-  return DIBS_OK;
 }
 
 /* ---- Items ---- */

@@ -18,7 +18,7 @@ enum {
   FAIL_FIRST_MS = 1000,
   FAIL_MOST_MS = 3600000,
   FAIL_DOUBLINGS = 12, /* 2^12 s is more than an hour */
-  TRAVELS_ALONE = 64   /* tasks of one request */
+  LARGE_REQUEST = 64   /* tasks; it gets a lane of its own */
 };
 
 /* ---- Pauses ---- */
@@ -75,7 +75,7 @@ static size_t item_bytes(const dibs_task *task) {
 }
 
 void dibs__task_lane(struct dibs__request *request, size_t count) {
-  if (count >= TRAVELS_ALONE) request->op.lane = (uint32_t)((uintptr_t)request >> 4) | 1;
+  if (count >= LARGE_REQUEST) request->op.lane = (uint32_t)((uintptr_t)request >> 4) | 1;
 }
 
 static struct dibs__request *items_request(dibs_store *store, dibs_task *first, size_t size, size_t count) {
@@ -88,10 +88,6 @@ static struct dibs__request *items_request(dibs_store *store, dibs_task *first, 
   dibs__task_lane(request, count);
   request->task.kind = dibs__request_keep(request, first->kind, strlen(first->kind));
   return request;
-}
-
-static void keep_why(struct dibs__request *request, char why[DIBS__TASK_WHY]) {
-  if (dibs__request_is_answered(request)) memcpy(why, request->task.why, DIBS__TASK_WHY);
 }
 
 static dibs_status send_extension(dibs_store *store, dibs_task *const *tasks, size_t count, int64_t timeout_ms,
@@ -109,7 +105,7 @@ static dibs_status send_extension(dibs_store *store, dibs_task *const *tasks, si
   request->task.timeout_ms = timeout_ms;
   dibs__tick sent = dibs__tick_now();
   dibs_status status = dibs__request_carry(request, DIBS__TASK_EXTEND, by);
-  keep_why(request, why);
+  dibs__task_keep_why(request, why);
   for (size_t i = 0; i < count && status == DIBS_OK; i++) {
     statuses[i] = (dibs_status)request->task.items[i].status;
     take_extension(dibs__held_of(tasks[i]), &request->task.items[i], sent, timeout_ms);
@@ -153,6 +149,9 @@ dibs_status dibs__task_explain(dibs_store *store, const struct dibs__table *tabl
   if ((status == DIBS_UNSUPPORTED || status == DIBS_INVALID) && table && *why)
     return dibs__fail(error, status, "%s \"%.80s\": the table \"%.80s\" in %s: %s", doing, kind, table->table,
                       store->shown, why);
+  bool said = status == DIBS_UNAVAILABLE || status == DIBS_INVALID || status == DIBS_UNSUPPORTED;
+  if (said && *why)
+    return dibs__fail(error, status, "%s \"%.80s\" at %s: nothing was changed: %s", doing, kind, store->shown, why);
   return dibs__explain(store, status, doing, kind, error);
 }
 
@@ -165,6 +164,7 @@ static void name_task(const dibs_task *task, char *to, size_t size) {
     snprintf(to, size, "task %" PRIu64 " of kind \"%s\"", task->nr, task->kind);
 }
 
+/* The answer for one task. */
 static dibs_status explain_task(const dibs_task *task, dibs_status status, const char *doing, const char *why,
                                 dibs_error *error) {
   const struct dibs__task_batch *batch = ((const struct dibs__held *)task)->batch;
@@ -181,11 +181,29 @@ static dibs_status explain_task(const dibs_task *task, dibs_status status, const
                       doing, name, task->fence.value);
   case DIBS_NOT_FOUND:
     return dibs__fail(error, status, "%s %s: there is no such task any more", doing, name);
+  case DIBS_UNAVAILABLE:
+    return dibs__fail(error, status, "%s %s: nothing was changed: %s; repeat the call", doing, name,
+                      *why ? why : "the store can't do it now");
+  case DIBS_UNKNOWN:
+    return dibs__fail(
+        error, status,
+        "%s %s: the first answer was lost, and now there is no such task, or it was claimed again: this call"
+        " ended the claim, or changed nothing",
+        doing, name);
   case DIBS_INVALID:
     return dibs__fail(error, status, "%s %s: %s", doing, name, *why ? why : "the store refused the text");
   default:
     return dibs__explain(batch->store, status, doing, batch->table ? task->key : nr, error);
   }
+}
+
+/* A request that has no answers for its tasks. */
+static dibs_status explain_request(const dibs_task *first, dibs_status status, const char *doing, const char *why,
+                                   dibs_error *error) {
+  const struct dibs__task_batch *batch = ((const struct dibs__held *)first)->batch;
+  bool failed = status == DIBS_UNAVAILABLE || status == DIBS_UNKNOWN;
+  if (!failed) return explain_task(first, status, doing, why, error);
+  return dibs__task_explain(batch->store, batch->table, status, doing, first->kind, why, error);
 }
 
 /* The end of a claim is as far as a repetition makes sense, and some seconds are as long as a call may take. */
@@ -198,7 +216,7 @@ static dibs_status check_timeout(int64_t timeout_ms, dibs_error *error) {
   return dibs__fail(error, DIBS_INVALID, "timeout_ms is %" PRId64 ": give 0, or 100 ms to a day", timeout_ms);
 }
 
-/* Everybody takes a row over that was locked for the timeout of the claim. */
+/* The row does not say for how long it is claimed: every client that shares the table claims it after the same time. */
 static dibs_status check_own_timeout(dibs_task *task, int64_t timeout_ms, dibs_error *error) {
   const struct dibs__held *held = dibs__held_of(task);
   if (!held->batch->table || timeout_ms == 0 || timeout_ms == held->timeout_ms) return DIBS_OK;
@@ -223,12 +241,31 @@ static dibs_status check_tasks(dibs_task *const *tasks, size_t count, const char
   return DIBS_OK;
 }
 
+static int by_address(const void *x, const void *y) {
+  uintptr_t a = (uintptr_t) * (dibs_task *const *)x, b = (uintptr_t) * (dibs_task *const *)y;
+  return (a > b) - (a < b);
+}
+
+static dibs_status check_twice(dibs__own_nth *nth, const void *of, size_t count, const char *call, dibs_error *error) {
+  dibs_task *tasks[DIBS_TASKS_MAX];
+  char name[DIBS_NAME_MAX + 60];
+  for (size_t i = 0; i < count; i++) tasks[i] = nth(of, i);
+  /* cppcheck-suppress uninitvar ; the loop sets the `count` pointers that are sorted */
+  qsort(tasks, count, sizeof tasks[0], by_address);
+  for (size_t i = 1; i < count; i++) {
+    if (tasks[i] != tasks[i - 1]) continue;
+    name_task(tasks[i], name, sizeof name);
+    return dibs__fail(error, DIBS_INVALID, "%s: %s is given twice", call, name);
+  }
+  return DIBS_OK;
+}
+
 /* `own_why` may be NULL. */
 static dibs_status extend(dibs_task *const *tasks, size_t count, int64_t timeout_ms, const char *phase,
                           dibs_status *statuses, const char *call, char *own_why, dibs_error *error) {
   dibs_status status = check_tasks(tasks, count, call, error);
   if (status == DIBS_OK) status = check_timeout(timeout_ms, error);
-  if (status == DIBS_OK) status = dibs__own_check(nth_task, tasks, count, call, error);
+  if (status == DIBS_OK) status = check_twice(nth_task, tasks, count, call, error);
   for (size_t i = 0; i < count && status == DIBS_OK; i++) status = check_own_timeout(tasks[i], timeout_ms, error);
   if (status != DIBS_OK) return status;
   struct dibs__held *first = dibs__held_of(tasks[0]);
@@ -241,8 +278,8 @@ static dibs_status extend(dibs_task *const *tasks, size_t count, int64_t timeout
                         .by = repeat_by()};
   status = dibs__enter(e.store, call, error);
   if (status != DIBS_OK) return status;
-  status = dibs__task_repeat(e.store, e.by, extend_once, &e);
-  if (status != DIBS_OK) (void)explain_task(tasks[0], status, "extending the claim of", e.why, error);
+  status = dibs__task_repeat(e.store, e.by, DIBS__AFTER_UNKNOWN, extend_once, &e);
+  if (status != DIBS_OK) (void)explain_request(tasks[0], status, "extending claims of tasks of kind", e.why, error);
   if (own_why) memcpy(own_why, e.why, sizeof e.why);
   dibs__exit(e.store);
   return status;
@@ -309,13 +346,18 @@ static void fill_end(struct dibs__request *request, struct dibs__task_item *item
   item->text = dibs__request_keep(request, text, dibs__length(text));
 }
 
+/* After a lost answer: where finished tasks are not kept, this end may be the reason that there is no such task; and
+ * STALE may be the answer of a store that has forgotten this end, because the task was claimed and ended again since.
+ */
 static void take_end(dibs_task_end *end, dibs_status status, bool inside) {
   struct dibs__held *held = dibs__held_of(end->task);
+  bool forgotten = status == DIBS_NOT_FOUND || (status == DIBS_STALE && !held->batch->table);
+  if (forgotten && held->unsure) status = DIBS_UNKNOWN;
   end->status = status;
   /* The user's transaction may still be rolled back; UNAVAILABLE: another session holds the row. */
   if (inside || status == DIBS_INVALID || status == DIBS_UNSUPPORTED || status == DIBS_UNAVAILABLE) return;
   held->verdict = end->verdict;
-  held->accepted = status == DIBS_OK;
+  held->answer = status;
   held->ended = true;
 }
 
@@ -340,9 +382,10 @@ static dibs_status send_ends(dibs_store *inside, dibs_task_end *ends, size_t cou
   for (size_t i = 0; i < count; i++) fill_end(request, &request->task.items[i], &ends[i]);
   if (request->task.table) level_delays(&request->task, ends);
   dibs_status status = dibs__request_carry(request, DIBS__TASK_END, by);
-  keep_why(request, why);
+  dibs__task_keep_why(request, why);
   for (size_t i = 0; i < count && status == DIBS_OK; i++)
     take_end(&ends[i], (dibs_status)request->task.items[i].status, inside->outer != NULL);
+  for (size_t i = 0; i < count && status == DIBS_UNKNOWN; i++) dibs__held_of(ends[i].task)->unsure = true;
   dibs__request_drop(request);
   return status;
 }
@@ -394,8 +437,8 @@ static dibs_status end_tasks(dibs_store *inside, dibs_task_end *ends, size_t cou
   dibs_status status = dibs__enter(e.inside, call, error);
   if (status != DIBS_OK) return status;
   for (size_t i = 0; i < count; i++) ends[i].status = DIBS_UNKNOWN;
-  status = dibs__task_repeat(e.inside, e.by, end_once, &e);
-  if (status != DIBS_OK) (void)explain_task(ends[0].task, status, "ending", e.why, error);
+  status = dibs__task_repeat(e.inside, e.by, DIBS__AFTER_UNKNOWN, end_once, &e);
+  if (status != DIBS_OK) (void)explain_request(ends[0].task, status, "ending tasks of kind", e.why, error);
   if (own_why) memcpy(own_why, e.why, sizeof e.why);
   dibs__exit(e.inside);
   return status;
@@ -406,7 +449,7 @@ dibs_status dibs_task_end_many(dibs_store *inside, dibs_task_end *ends, size_t c
     return dibs__fail(error, DIBS_INVALID, "dibs_task_end_many: give 1 to %d ends", DIBS_TASKS_MAX);
   for (size_t i = 0; i < count; i++)
     if (check_end(&ends[i], ends[0].task, error) != DIBS_OK) return DIBS_INVALID;
-  if (dibs__own_check(nth_end, ends, count, "dibs_task_end_many", error) != DIBS_OK) return DIBS_INVALID;
+  if (check_twice(nth_end, ends, count, "dibs_task_end_many", error) != DIBS_OK) return DIBS_INVALID;
   dibs_status status = end_tasks(inside, ends, count, "dibs_task_end_many", NULL, error);
   return status == DIBS_OK ? dibs__fine(error) : status;
 }

@@ -7,6 +7,7 @@
  */
 #include "dibs/task.h"
 #include "handle/request.h"
+#include "task/task.h"
 
 enum { DIBS__TASK_WAIT_MS = 5000 }; /* how long a call repeats its request if the caller gives no time */
 #define DIBS__TASK_TIMEOUT_MS INT64_C(30000)
@@ -26,8 +27,9 @@ struct dibs__task_batch {
     dibs__tick began;         /* before its claim was requested */
     _Atomic int64_t until_ns; /* a dibs__tick: until then the claim is certainly alive; 0: it is over */
     _Atomic bool ended;       /* the store answered to its end */
-    dibs_verdict verdict;     /* with which it ended, if the store accepted it: `accepted` */
-    bool accepted;
+    bool unsure;              /* an end of it was sent, and no answer arrived */
+    dibs_verdict verdict;     /* with which it ended */
+    dibs_status answer;       /* to its end: OK, a refusal, or UNKNOWN */
     char phase[DIBS_NAME_MAX + 1];
     /* In a table of the user's (own.c). */
     dibs__word busy; /* 1: a request for it is under way */
@@ -58,6 +60,7 @@ struct dibs__claim {
   dibs__tick first;         /* before `id` was sent for the first time */
   bool unsure;              /* its outcome is not known: the next request repeats it */
   int64_t next_ms;          /* with none: when one may be ready; -1: nothing waits */
+  bool more;                /* with none: claim again at once */
   char why[DIBS__TASK_WHY]; /* what the store said of it, for people */
 };
 
@@ -81,8 +84,16 @@ dibs_status dibs__end_once(dibs_store *inside, dibs_task_end *ends, size_t count
 dibs_status dibs__task_explain(dibs_store *store, const struct dibs__table *table, dibs_status status,
                                const char *doing, const char *kind, const char *why, dibs_error *error);
 
-/* Repeats a request after UNKNOWN and UNAVAILABLE until `by`; inside a transaction of the user's it does not. */
-dibs_status dibs__task_repeat(dibs_store *store, dibs__tick by, dibs_status (*once)(void *arg), void *arg);
+/* Repeats a request after UNAVAILABLE, and after UNKNOWN if it may be done twice, until `by`; inside a transaction of
+ * the user's it does not. */
+enum dibs__repeats { DIBS__AFTER_UNKNOWN, DIBS__UNLESS_UNKNOWN };
+dibs_status dibs__task_repeat(dibs_store *store, dibs__tick by, enum dibs__repeats repeats,
+                              dibs_status (*once)(void *arg), void *arg);
+/* What the store said of the request, for people; empty: nothing, or it was not answered. */
+static inline void dibs__task_keep_why(struct dibs__request *request, char why[DIBS__TASK_WHY]) {
+  why[0] = '\0';
+  if (dibs__request_is_answered(request)) __builtin_memcpy(why, request->task.why, DIBS__TASK_WHY);
+}
 /* Does the store keep tasks? */
 dibs_status dibs__task_served(dibs_store *store, dibs_error *error);
 /* INVALID unless NULL or a name; `what` is the subject. */
@@ -101,8 +112,6 @@ dibs__tick dibs__own_until(dibs__tick sent, int64_t timeout_ms, int64_t locked_m
 typedef dibs_task *dibs__own_nth(const void *of, size_t i);
 bool dibs__own_enter(dibs__own_nth *nth, const void *of, size_t count, dibs__tick by);
 void dibs__own_leave(dibs__own_nth *nth, const void *of, size_t count);
-/* INVALID if a task is given twice. */
-dibs_status dibs__own_check(dibs__own_nth *nth, const void *of, size_t count, const char *call, dibs_error *error);
 /* What an item of a request has there: how many bytes, and into it. */
 size_t dibs__own_bytes(const dibs_task *task);
 void dibs__own_fill(struct dibs__request *request, struct dibs__task_item *item, dibs_task *task);

@@ -5,10 +5,10 @@
  *   claimer:  claim -> ready list -> worker threads -> ends list -> keeper: one END for all that are there
  *                                                                   keeper: one EXTEND for all claims that are due
  *
- * The claimer sleeps while no thread could begin more, and while the store has nothing: until a listener's word goes up
+ * The claimer sleeps while no thread could begin more, and while the store has nothing: until a listener is woken
  * (this process added a task, or the store reports one), the time of a waiting task has come, or poll_ms has passed.
  *
- * While an END is under way, further ends collect and travel together in the next one; a single end is sent at once.
+ * While an END is under way, further ends are collected for the next one; a single end is sent at once.
  * An END or EXTEND that is not answered is sent again, and neither holds up the other for longer than one request.
  *
  * worker->lock guards what has no other comment.  It is never held across a request or the user's function.
@@ -63,14 +63,14 @@ struct dibs_worker {
   struct dibs__claim claim;       /* claimer only */
   dibs__word work_word;           /* wakes worker threads: a task is ready, or the worker stops */
   dibs__word keep_word;           /* wakes the keeper: an end came, or the worker stops */
-  dibs__word held_word;           /* goes up when nothing is held any more */
+  dibs__word held_word;           /* wakes threads that wait until nothing is held */
 
   dibs__mutex lock;
   struct dibs__held *ready_first, *ready_last; /* by `next` */
   struct dibs__held *held;                     /* all that are claimed and not ended, by `after` */
   struct ended *ends_first, *ends_last;
   uint32_t ready, running, ends;
-  uint32_t roused;    /* how often the listener's word went up for another reason than new tasks */
+  uint32_t roused;    /* how often the listener was woken for another reason than new tasks */
   dibs__tick look_at; /* the claimer looks for tasks then, at the latest; NEVER: at the next poll */
   dibs__tick retry_at;
   uint32_t failed; /* requests of the keeper, one after the other */
@@ -219,11 +219,12 @@ static void take_claimed_locked(worker_t *w, dibs_task **tasks, size_t count) {
 }
 
 /* When to look again after a claim that got fewer tasks than it wanted: a random part before and after poll_ms, so that
- * workers that were started together do not ask together. */
+ * workers that were started together do not send their claims together. */
 static dibs__tick next_look(const worker_t *w, dibs_status status) {
   uint32_t drawn;
   dibs__random(&drawn, sizeof drawn);
   int64_t ms = w->poll_ms / 2 + w->poll_ms / 4 + (int64_t)drawn % (w->poll_ms / 2 + 1);
+  if (status == DIBS_OK && w->claim.more) ms = 0;
   if (status == DIBS_OK && w->claim.next_ms >= 0 && w->claim.next_ms < ms)
     ms = w->claim.next_ms > 0 ? w->claim.next_ms : 1;
   return dibs__tick_add_ms(dibs__tick_now(), ms);
@@ -237,7 +238,7 @@ static dibs_status claim_some(worker_t *w, uint32_t want, size_t *count) {
   status = dibs__claim_once(&w->claim, want, tasks, count, dibs__tick_add_ms(dibs__tick_now(), DIBS__TASK_WAIT_MS));
   dibs__mutex_lock(&w->lock);
   w->counts.requests++;
-  if (status == DIBS_OK && *count == 0) w->counts.idle++;
+  if (status == DIBS_OK && *count == 0 && !w->claim.more) w->counts.idle++;
   keep_trouble_locked(w, status, "claiming tasks of kind", w->claim.why);
   take_claimed_locked(w, tasks, *count);
   dibs__mutex_unlock(&w->lock);
@@ -296,11 +297,12 @@ static dibs_verdict call_work(worker_t *w, struct dibs__held *held, dibs_work_re
   return DIBS_END_FAIL;
 }
 
-static void count_end_locked(worker_t *w, dibs_verdict verdict, bool accepted) {
+static void count_end_locked(worker_t *w, dibs_verdict verdict, dibs_status answer) {
   uint64_t *const counters[] = {
       [DIBS_END_DONE] = &w->counts.done,   [DIBS_END_NEXT] = &w->counts.next, [DIBS_END_WAIT] = &w->counts.waits,
       [DIBS_END_FAIL] = &w->counts.failed, [DIBS_END_DEAD] = &w->counts.dead, [DIBS_END_RELEASE] = &w->counts.released};
-  ++*(accepted ? counters[verdict] : &w->counts.refused);
+  uint64_t *other = answer == DIBS_UNKNOWN ? &w->counts.unsent : &w->counts.refused;
+  ++*(answer == DIBS_OK ? counters[verdict] : other);
 }
 
 static void work_on(worker_t *w, struct dibs__held *held, dibs_work_reply *reply) {
@@ -314,13 +316,22 @@ static void work_on(worker_t *w, struct dibs__held *held, dibs_work_reply *reply
     rouse(&w->keep_word, 1);
   } else {
     if (held->ended)
-      count_end_locked(w, held->verdict, held->accepted);
+      count_end_locked(w, held->verdict, held->answer);
     else
       w->counts.unsent++; /* no memory */
     drop_locked(w, held);
   }
   rouse_claimer_locked(w);
   dibs__mutex_unlock(&w->lock);
+}
+
+/* One that was ready begins.  The claimer may have waited for that: other threads may be free, and tasks may be ready
+ * in the store. */
+static void begin_locked(worker_t *w) {
+  w->running++;
+  w->counts.running++;
+  w->counts.begun++;
+  if (w->ready == w->prefetch / 2) rouse_claimer_locked(w);
 }
 
 /* The next task to begin.  Those whose claim is over already are given back.  NULL: the worker stops. */
@@ -341,11 +352,7 @@ static struct dibs__held *next_task(worker_t *w) {
     (void)dibs__word_wait(&w->work_word, seen, DIBS__TICK_NEVER, false);
     dibs__mutex_lock(&w->lock);
   }
-  if (held) {
-    w->running++;
-    w->counts.running++;
-    w->counts.begun++;
-  }
+  if (held) begin_locked(w);
   dibs__mutex_unlock(&w->lock);
   return held;
 }
@@ -375,6 +382,17 @@ static void note_answer_locked(worker_t *w, dibs_status status, const char *doin
   w->retry_at = status == DIBS_OK ? DIBS__TICK_ZERO : dibs__tick_add_ms(dibs__tick_now(), ms);
 }
 
+/* Single tasks that the store could not end or extend now: another session has locked their rows, for example.  They
+ * are sent again, and not at once. */
+static void note_items_locked(worker_t *w, const dibs_status *statuses, size_t count, const char *doing,
+                              const char *why) {
+  size_t i = 0;
+  while (i < count && statuses[i] != DIBS_UNAVAILABLE) i++;
+  if (i == count) return;
+  keep_trouble_locked(w, DIBS_UNAVAILABLE, doing, why);
+  w->retry_at = dibs__tick_add_ms(dibs__tick_now(), RETRY_MS);
+}
+
 /* Tasks may be ready again after this end: others with its serial text, or the task itself. */
 static void look_after_locked(worker_t *w, const struct ended *e) {
   bool again = e->end.verdict != DIBS_END_DONE && e->end.verdict != DIBS_END_DEAD;
@@ -394,7 +412,7 @@ static void take_ends_locked(worker_t *w, struct ended *list, dibs_status status
       continue;
     }
     if (answered)
-      count_end_locked(w, e->end.verdict, e->end.status == DIBS_OK);
+      count_end_locked(w, e->end.verdict, e->end.status);
     else
       w->counts.unsent++;
     if (answered && e->end.status == DIBS_OK) look_after_locked(w, e);
@@ -405,6 +423,7 @@ static void take_ends_locked(worker_t *w, struct ended *list, dibs_status status
 
 static void send_ends(worker_t *w) {
   dibs_task_end ends[DIBS_TASKS_MAX];
+  dibs_status statuses[DIBS_TASKS_MAX];
   struct ended *list = NULL, **tail = &list;
   size_t count = 0;
   char why[DIBS__TASK_WHY] = "";
@@ -427,9 +446,10 @@ static void send_ends(worker_t *w) {
     dibs__exit(w->store);
   }
   size_t i = 0;
-  for (struct ended *e = list; e; e = e->next) e->end.status = ends[i++].status;
+  for (struct ended *e = list; e; e = e->next, i++) e->end.status = statuses[i] = ends[i].status;
   dibs__mutex_lock(&w->lock);
   note_answer_locked(w, status, "ending tasks of kind", why);
+  if (status == DIBS_OK) note_items_locked(w, statuses, count, "ending tasks of kind", why);
   take_ends_locked(w, list, status);
   rouse_claimer_locked(w);
   dibs__mutex_unlock(&w->lock);
@@ -487,6 +507,7 @@ static void extend_claims(worker_t *w) {
   }
   dibs__mutex_lock(&w->lock);
   note_answer_locked(w, status, "extending the claims of tasks of kind", why);
+  if (status == DIBS_OK) note_items_locked(w, statuses, count, "extending the claims of tasks of kind", why);
   if (status == DIBS_OK) take_extensions_locked(w, tasks, statuses, count, sent);
   dibs__mutex_unlock(&w->lock);
   for (size_t i = 0; i < count; i++) dibs_task_free(tasks[i]);

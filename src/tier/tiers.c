@@ -49,6 +49,7 @@ struct listing {
   const struct dibs__list *list;
   uint32_t tier;
   bool keeps, no_memory;
+  uint32_t names; /* of this tier, in `rows` */
   int stopped;
   struct row **rows;
   size_t count, capacity;
@@ -74,6 +75,10 @@ static bool keep_row(struct listing *l, const struct dibs__lease_row *row) {
   return true;
 }
 
+static const char *tier_name(const struct tier *tier) {
+  return tier->uri ? tier->uri->shown : "the memory of this process";
+}
+
 static int take_row(const struct dibs__lease_row *row, void *user) {
   struct listing *l = user;
   dibs__mutex_lock(&l->t->lock);
@@ -81,8 +86,13 @@ static int take_row(const struct dibs__lease_row *row, void *user) {
   bool theirs = here->tier == l->tier || (here->left.epoch && here->left_tier == l->tier);
   dibs__mutex_unlock(&l->t->lock);
   if (!theirs) return 0;
-  if (!l->keeps) return l->stopped = l->list->row(row, l->list->user);
-  l->no_memory = l->no_memory || !keep_row(l, row);
+  struct dibs__lease_row own = *row;
+  own.tier = tier_name(&l->t->tiers[l->tier]);
+  if (!l->keeps) return l->stopped = l->list->row(&own, l->list->user);
+  const struct row *last = l->names ? l->rows[l->count - 1] : NULL;
+  if (!last || !dibs__str_equal(last->row.name, row->name)) l->names++;
+  if (l->list->most && l->names > l->list->most) return 1;
+  l->no_memory = l->no_memory || !keep_row(l, &own);
   return l->no_memory;
 }
 
@@ -115,6 +125,7 @@ static dibs__status list_tier(struct listing *l, struct tiers_session *s, dibs__
   struct tier *tier = &l->t->tiers[l->tier];
   struct dibs__session **inner = &s->inner[l->tier];
   struct dibs__list list = *l->list;
+  l->names = 0;
   list.row = take_row;
   list.user = l;
   dibs__status status = *inner ? DIBS_OK : dibs__tier_call(tier, inner, NULL, 0, by, result);
@@ -233,10 +244,6 @@ void dibs__tier_hang_up(struct tier *tier, struct dibs__session **session) {
   tier->store->driver->disconnect(*session);
   if (gated) dibs__timed_lock_release(&tier->gate);
   *session = NULL;
-}
-
-static const char *tier_name(const struct tier *tier) {
-  return tier->uri ? tier->uri->shown : "the memory of this process";
 }
 
 /* A driver's message gets the name of the tier. */

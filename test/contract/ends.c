@@ -6,6 +6,13 @@
 
 /* ---- R14 ---- */
 
+/* 1 holds the name; 2 and the following ids wait for it. */
+static struct dibs__lease_op held_with_waiters(struct party *p, int waiters) {
+  struct dibs__lease_op held = acquire(p, "n", 1);
+  for (int id = 2; id < 2 + waiters; id++) expect(acquire(p, "n", id), DIBS__QUEUED);
+  return held;
+}
+
 static void R14_an_ended_lease_cannot_be_renewed_or_released(void **state) {
   (void)state;
   struct party *p = party();
@@ -70,8 +77,7 @@ static void R14_a_waiter_has_nothing_to_renew(void **state) {
   (void)state;
   needs(DIBS__CAP_FIFO | DIBS__CAP_GRANT_NEXT);
   struct party *p = party();
-  struct dibs__lease_op held = acquire(p, "n", 1);
-  expect(acquire(p, "n", 2), DIBS__QUEUED);
+  struct dibs__lease_op held = held_with_waiters(p, 1);
   expect(renew(p, "n", 2, held.fence), DIBS_LOST);
   expect(release(p, "n", 2, held.fence), DIBS_LOST);
   expect(release(p, "n", 1, held.fence), DIBS_OK);
@@ -173,9 +179,7 @@ static void R15_cancel_of_a_waiter(void **state) {
   (void)state;
   needs(DIBS__CAP_FIFO);
   struct party *p = party();
-  struct dibs__lease_op held = acquire(p, "n", 1);
-  expect(acquire(p, "n", 2), DIBS__QUEUED);
-  expect(acquire(p, "n", 3), DIBS__QUEUED);
+  struct dibs__lease_op held = held_with_waiters(p, 2);
   expect_was(cancel(p, "n", 2), DIBS__WAS_WAITING);
   expect(cancel(p, "n", 2), DIBS_NOT_FOUND);
   expect(release(p, "n", 1, held.fence), DIBS_OK);
@@ -186,8 +190,7 @@ static void R15_cancel_of_a_sleeper(void **state) {
   (void)state;
   needs(DIBS__CAP_FIFO | DIBS__CAP_GRANT_NEXT);
   struct party *p = party();
-  struct dibs__lease_op held = acquire(p, "n", 1);
-  expect(acquire(p, "n", 2), DIBS__QUEUED);
+  struct dibs__lease_op held = held_with_waiters(p, 1);
   expect(release(p, "n", 1, held.fence), DIBS_OK);
   advance_past_offer(p);
   expect_was(cancel(p, "n", 2), DIBS__WAS_WAITING);
@@ -197,9 +200,7 @@ static void R15_cancel_of_an_offer_passes_it_on(void **state) {
   (void)state;
   needs(DIBS__CAP_FIFO | DIBS__CAP_GRANT_NEXT);
   struct party *p = party();
-  struct dibs__lease_op held = acquire(p, "n", 1);
-  expect(acquire(p, "n", 2), DIBS__QUEUED);
-  expect(acquire(p, "n", 3), DIBS__QUEUED);
+  struct dibs__lease_op held = held_with_waiters(p, 2);
   expect(release(p, "n", 1, held.fence), DIBS_OK);
   expect_was(cancel(p, "n", 2), DIBS__WAS_OFFERED);
   expect(acquire(p, "n", 3), DIBS_OK);
@@ -209,8 +210,7 @@ static void R15_cancel_of_a_lease_passes_it_on(void **state) {
   (void)state;
   needs(DIBS__CAP_FIFO | DIBS__CAP_GRANT_NEXT);
   struct party *p = party();
-  struct dibs__lease_op held = acquire(p, "n", 1);
-  expect(acquire(p, "n", 2), DIBS__QUEUED);
+  struct dibs__lease_op held = held_with_waiters(p, 1);
   expect_was(cancel(p, "n", 1), DIBS__WAS_HELD);
   expect(renew(p, "n", 1, held.fence), DIBS_LOST);
   expect(acquire(p, "n", 2), DIBS_OK);
@@ -307,6 +307,61 @@ static void R16_a_break_may_be_followed_by_a_break_with_now(void **state) {
   expect(release(p, "n", 1, held.fence), DIBS_LOST);
 }
 
+static struct dibs__lease_op cancel_wait(struct party *p, const char *name, int id) {
+  struct dibs__lease_op op = lease_op(p, DIBS__CANCEL, name, id, (struct how){.mode = 0});
+  struct dibs__op *ops[] = {&op.op};
+  op.only_waits = true;
+  run_batch(p, ops, 1);
+  return op;
+}
+
+static void R84_a_lease_outlives_a_cancel_of_the_queue(void **state) {
+  (void)state;
+  struct party *p = party();
+  struct dibs__lease_op held = acquire(p, "n", 1);
+  expect(cancel_wait(p, "n", 1), DIBS_NOT_FOUND);
+  expect(renew(p, "n", 1, held.fence), DIBS_OK);
+  expect(cancel_wait(p, "n", 2), DIBS_NOT_FOUND);
+  expect(cancel_wait(p, "other", 2), DIBS_NOT_FOUND);
+}
+
+static void R84_a_confirmed_offer_outlives_a_cancel_of_the_queue(void **state) {
+  (void)state;
+  needs(DIBS__CAP_FIFO | DIBS__CAP_GRANT_NEXT);
+  struct party *p = party();
+  struct dibs__lease_op held = held_with_waiters(p, 1);
+  expect(release(p, "n", 1, held.fence), DIBS_OK);
+  struct dibs__lease_op got = acquire(p, "n", 2);
+  expect(got, DIBS_OK);
+  expect(cancel_wait(p, "n", 2), DIBS_NOT_FOUND);
+  expect(renew(p, "n", 2, got.fence), DIBS_OK);
+}
+
+static void R84_a_waiter_and_an_offer_are_removed(void **state) {
+  (void)state;
+  needs(DIBS__CAP_FIFO | DIBS__CAP_GRANT_NEXT);
+  struct party *p = party();
+  struct dibs__lease_op held = held_with_waiters(p, 3);
+  expect_was(cancel_wait(p, "n", 2), DIBS__WAS_WAITING);
+  expect(release(p, "n", 1, held.fence), DIBS_OK);
+  expect_was(cancel_wait(p, "n", 3), DIBS__WAS_OFFERED);
+  expect(acquire(p, "n", 4), DIBS_OK);
+}
+
+static void R84_a_waiter_of_another_session_stays(void **state) {
+  (void)state;
+  needs(DIBS__CAP_FIFO);
+  needs_rows();
+  if (target()->one_session) skip();
+  struct party *p = party(), *q = party();
+  struct dibs__lease_op held = held_with_waiters(p, 1);
+  expect(acquire(q, "n", 2), DIBS__QUEUED);
+  expect(cancel_wait(p, "n", 2), DIBS_NOT_FOUND);
+  expect(release(p, "n", 1, held.fence), DIBS_OK);
+  expect(cancel_wait(p, "n", 2), DIBS_NOT_FOUND);
+  expect(acquire(q, "n", 2), DIBS_OK);
+}
+
 static void R16_a_free_name_cannot_be_broken(void **state) {
   (void)state;
   struct party *p = party();
@@ -394,6 +449,10 @@ static const struct CMUnitTest contract_ends_cases[] = {
     CASE(R16_a_name_broken_with_now_is_free_at_once),
     CASE(R16_a_name_broken_with_now_goes_to_the_next_waiter),
     CASE(R16_a_break_may_be_followed_by_a_break_with_now),
+    CASE(R84_a_lease_outlives_a_cancel_of_the_queue),
+    CASE(R84_a_confirmed_offer_outlives_a_cancel_of_the_queue),
+    CASE(R84_a_waiter_and_an_offer_are_removed),
+    CASE(R84_a_waiter_of_another_session_stays),
     CASE(R16_a_free_name_cannot_be_broken),
     CASE(R16_all_shared_holders_are_broken),
     CASE(R16_the_author_of_a_break_is_recorded),

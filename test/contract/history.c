@@ -5,7 +5,7 @@
  * differing history that it found, and the command that repeats it.
  */
 #include "history.h"
-#include "drivers/wrap/shim.h"
+#include "history_args.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -15,10 +15,7 @@
 /* Number of runs that share a pair of stores: opening new stores costs more than a history. */
 enum { RUNS_A_STORE = 20, RETRIES = 5, SHRINKS_MAX = 400 };
 
-static struct {
-  const char *uri;
-  uint64_t seed, runs, steps, seconds;
-} args = {.runs = 200, .steps = 150};
+static struct history_args args = {.runs = 200, .steps = 150};
 
 static char reference[64];
 
@@ -103,46 +100,8 @@ static bool uses_up(const struct step steps[]) {
   return false;
 }
 
-static bool number(const char *text, uint64_t *to) {
-  char *end;
-  *to = strtoull(text, &end, 10);
-  return *text && !*end;
-}
-
-static bool parse(int argc, char *argv[]) {
-  dibs__random(&args.seed, sizeof args.seed);
-  args.seed %= UINT64_C(1000000000);
-  for (int i = 1; i < argc; i++) {
-    uint64_t *to = NULL;
-    if (strcmp(argv[i], "--seed") == 0) to = &args.seed;
-    if (strcmp(argv[i], "--runs") == 0) to = &args.runs;
-    if (strcmp(argv[i], "--steps") == 0) to = &args.steps;
-    if (strcmp(argv[i], "--seconds") == 0) to = &args.seconds;
-    if (to) {
-      if (++i == argc || !number(argv[i], to)) return false;
-    } else if (args.uri || argv[i][0] == '-') {
-      return false;
-    } else {
-      args.uri = argv[i];
-    }
-  }
-  return args.uri && args.steps >= 1 && args.steps <= STEPS_MAX;
-}
-
-static void print_counts(const uint64_t answered[104]) {
-  for (int i = 0; i < 104; i++)
-    if (answered[i]) printf(" %s %" PRIu64, status_name(i), answered[i]);
-  printf("\n");
-}
-
 int main(int argc, char *argv[]) {
-  const struct dibs__driver *const shims[] = {&dibs__trace_driver, &dibs__fault_driver, &dibs__latency_driver};
-  for (size_t i = 0; i < sizeof shims / sizeof shims[0]; i++)
-    if (!dibs__driver_add(shims[i])) return 2;
-  if (!parse(argc, argv)) {
-    fprintf(stderr, "usage: history URI [--seed N] [--runs N] [--steps N] [--seconds N]\n");
-    return 2;
-  }
+  if (!history_begin(argc, argv, STEPS_MAX, &args)) return 2;
   contract_begin(args.uri);
   if (!target()->skew) {
     printf("cannot move the clock of %s: nothing to compare\n", args.uri);
@@ -176,7 +135,7 @@ int main(int argc, char *argv[]) {
   int64_t ms = dibs__tick_left_ms(began, dibs__tick_now());
   printf("%" PRIu64 " histories of %" PRIu64 " steps in %" PRId64 " ms (%" PRIu64 " too slow to tell)\nanswers:", run,
          args.steps, ms, vain_count);
-  print_counts(answered);
+  history_print_answers(answered);
   free(steps);
   contract_end();
   return agree && vain_count * 10 <= run ? 0 : 1;

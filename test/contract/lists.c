@@ -106,16 +106,35 @@ static void R19_a_prefix_selects_names(void **state) {
   assert_int_equal(list_prefix(p, "zz").count, 0);
 }
 
+static void R19_a_listing_goes_on_after_a_name(void **state) {
+  (void)state;
+  struct party *p = party();
+  const char *names[] = {"b", "a", "ab", "aa", "a%", "a_", "A", "abc", "a\xc3\xa9"};
+  for (int i = 0; i < 9; i++) expect(acquire(p, names[i], i, .ttl = 60000, .owner = names[i]), DIBS_OK);
+  struct seen all = list_prefix(p, "a");
+  for (size_t i = 0; i < all.count; i++) {
+    dibs__str after = dibs__str_of(all.rows[i].name, strlen(all.rows[i].name));
+    struct seen seen = list_how(p, (struct dibs__list){.prefix = name_of("a"), .after = after});
+    assert_int_equal(seen.count, all.count - i - 1);
+    if (seen.count) assert_string_equal(seen.rows[0].name, all.rows[i + 1].name);
+  }
+  /* A name that does not exist, before, within and behind those with the prefix. */
+  assert_int_equal(list_how(p, (struct dibs__list){.prefix = name_of("a"), .after = name_of("0")}).count, 7);
+  assert_int_equal(list_how(p, (struct dibs__list){.prefix = name_of("a"), .after = name_of("aaa")}).count, 3);
+  assert_int_equal(list_how(p, (struct dibs__list){.prefix = name_of("a"), .after = name_of("b")}).count, 0);
+  assert_int_equal(list_how(p, (struct dibs__list){.prefix = name_of(""), .after = name_of("abc")}).count, 2);
+}
+
 static void R19_each_of_many_rows_is_listed_exactly_once(void **state) {
   (void)state;
-  enum { NAMES_OF = 40, EACH = 25 };
+  enum { NAMES_OF = 140, EACH = 7 }; /* more of both than a driver reads in a step */
   needs(DIBS__CAP_SHARED);
   struct party *p = party();
   for (int n = 0; n < NAMES_OF; n++) {
     struct dibs__lease_op ops[EACH];
     struct dibs__op *batch[EACH];
     char name[16], owner[EACH][32];
-    snprintf(name, sizeof name, "n%02d", n);
+    snprintf(name, sizeof name, "n%03d", n);
     for (int i = 0; i < EACH; i++) {
       snprintf(owner[i], sizeof owner[i], "%d/%d", n, i);
       ops[i] = lease_op(p, DIBS__ACQUIRE, name, i, (struct how){.mode = DIBS_SHARED, .ttl = 60000, .owner = owner[i]});
@@ -166,6 +185,7 @@ static const struct CMUnitTest contract_lists_cases[] = {
     CASE(R19_an_offer_and_a_sleeper_are_listed),
     CASE(R19_ended_leases_are_not_listed),
     CASE(R19_a_prefix_selects_names),
+    CASE(R19_a_listing_goes_on_after_a_name),
     CASE(R19_each_of_many_rows_is_listed_exactly_once),
     CASE(R19_the_caller_may_stop),
 };

@@ -31,6 +31,32 @@ static void R11_waiters_are_granted_in_their_order(void **state) {
   }
 }
 
+static void R85_ahead_is_never_more_than_the_waiters_before(void **state) {
+  queue_or_skip(state);
+  enum { LAST = 40 };
+  struct party *p = party();
+  struct dibs__lease_op held = acquire(p, "n", 0);
+  bool left[LAST + 1] = {false};
+  for (int i = 1; i <= LAST; i++) {
+    struct dibs__lease_op op = acquire(p, "n", i);
+    expect(op, DIBS__QUEUED);
+    assert_in_range(op.ahead, 0, i - 1);
+  }
+  for (int i = 5; i <= LAST; i += 5) {
+    expect(cancel(p, "n", i), DIBS_OK);
+    left[i] = true;
+  }
+  expect(release(p, "n", 0, held.fence), DIBS_OK); /* 1 has an offer */
+  expect(acquire(p, "n", 1), DIBS_OK);
+  for (uint32_t i = 2, before = 0; i <= LAST; i++) {
+    if (left[i]) continue;
+    struct dibs__lease_op op = acquire(p, "n", (int)i);
+    expect(op, DIBS__QUEUED);
+    assert_in_range(op.ahead, 0, before);
+    before++;
+  }
+}
+
 static void R11_a_new_client_does_not_overtake_the_queue(void **state) {
   queue_or_skip(state);
   needs(DIBS__CAP_SHARED);
@@ -206,7 +232,7 @@ static void R12_the_lease_of_a_closed_session_stays_until_its_end(void **state) 
 static void R12_a_killed_waiter_is_skipped(void **state) {
   queue_or_skip(state);
   struct party *p = party();
-  struct dibs__lease_op held = acquire(p, "n", 1);
+  struct dibs__lease_op held = acquire(p, "n", 1, .ttl = 20000);
   expect(ghost("n", 2), DIBS__QUEUED);
   expect(ghost("n", 3), DIBS__QUEUED);
   expect(acquire(p, "n", 4), DIBS__QUEUED);
@@ -221,7 +247,7 @@ static void R12_a_killed_waiter_does_not_delay_new_clients(void **state) {
   queue_or_skip(state);
   needs(DIBS__CAP_SHARED);
   struct party *p = party();
-  expect(acquire(p, "n", 1, .mode = DIBS_SHARED), DIBS_OK);
+  expect(acquire(p, "n", 1, .mode = DIBS_SHARED, .ttl = 20000), DIBS_OK);
   expect(ghost("n", 2), DIBS__QUEUED);
   expect(acquire(p, "n", 3, .mode = DIBS_SHARED, .try_only = true), DIBS_OK);
 }
@@ -383,6 +409,7 @@ static void R13_the_ttl_counts_from_the_confirm(void **state) {
 
 static const struct CMUnitTest contract_queue_cases[] = {
     CASE(R11_waiters_are_granted_in_their_order),
+    CASE(R85_ahead_is_never_more_than_the_waiters_before),
     CASE(R11_a_new_client_does_not_overtake_the_queue),
     CASE(R11_changing_readers_do_not_starve_a_writer),
     CASE(R11_waiting_readers_are_granted_together),

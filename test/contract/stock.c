@@ -85,6 +85,46 @@ static void expect_used_at(const char *file, int line, struct party *p, const ch
   _fail(file, line);
 }
 
+/* ---- Listing ---- */
+
+static stock list(struct party *p, const char *prefix, dibs__str after, int64_t most) {
+  stock op = stock_op(DIBS__STOCK_LIST, prefix, most, 0);
+  op.op.flags = DIBS__OP_READS;
+  op.op.lane = 0;
+  op.claim = after;
+  op = run(p, op);
+  if (op.rows) free_at_end((char *)op.rows);
+  return op;
+}
+
+static void expect_keys(const stock *got, const char *const *keys, uint32_t count) {
+  assert_int_equal(got->op.status, DIBS_OK);
+  assert_int_equal(got->row_count, count);
+  for (uint32_t i = 0; i < count; i++) assert_true(dibs__str_equal(got->rows[i].key, name_of(keys[i])));
+}
+
+static void R56_stocks_are_listed_by_key_from_any_key_on(void **state) {
+  (void)state;
+  struct party *p = stock_party();
+  static const char *const keys[] = {"A", "a", "a%", "a_", "aa", "ab", "a\xc3\xa9", "b"};
+  for (int i = 7; i >= 0; i--) expect_stock(set(p, keys[i], 10 + i), DIBS_OK);
+  expect_stock(take(p, "ab", 3, 1), DIBS_OK);
+  dibs__str none = {"", 0};
+  stock got = list(p, "", none, 100);
+  expect_keys(&got, keys, 8);
+  assert_int_equal(got.rows[5].used, 3);
+  assert_int_equal(got.rows[5].limit, 15);
+  got = list(p, "a", none, 100);
+  expect_keys(&got, keys + 1, 6);
+  got = list(p, "a", name_of("a_"), 2);
+  expect_keys(&got, keys + 4, 2);
+  got = list(p, "a", name_of("ab"), 100);
+  expect_keys(&got, keys + 6, 1);
+  got = list(p, "a", name_of("c"), 100);
+  expect_keys(&got, keys, 0);
+  assert_int_equal(list(p, "", none, 0).op.status, DIBS_INVALID);
+}
+
 /* ---- R24: capacity ---- */
 
 static void R24_a_stock_that_was_never_set_is_not_found(void **state) {
@@ -627,6 +667,7 @@ static void R55_keys_are_their_bytes(void **state) {
 }
 
 static const struct CMUnitTest contract_stock_cases[] = {
+    CASE(R56_stocks_are_listed_by_key_from_any_key_on),
     CASE(R24_a_stock_that_was_never_set_is_not_found),
     CASE(R24_takes_never_exceed_the_limit),
     CASE(R24_the_limit_is_never_set_below_what_is_used),

@@ -124,6 +124,32 @@ static void file_skew(struct dibs__dstore *store, int64_t ms) {
   assert_int_equal(fclose(file), 0);
 }
 
+static int see_ghost(const struct dibs__lease_row *row, void *user) {
+  bool *waits = user;
+  bool is_waiter = row->state == DIBS__WAITS || row->state == DIBS__OFFERED;
+  *waits = *waits || (is_waiter && dibs__str_equal(row->owner, dibs__str_of("ghost", 5)));
+  return 0;
+}
+
+/* The daemon cancels the waiters of a client that has hung up. */
+static void http_bury(struct dibs__dstore *store, dibs__id id) {
+  struct dibs__session *session;
+  struct dibs__identity identity;
+  struct dibs__result reported = {0};
+  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), 15000);
+  bool waits = true;
+  struct dibs__list list = {.prefix = name_of(""), .row = see_ghost, .user = &waits};
+  (void)id; /* a listing has none */
+  assert_int_equal(store->driver->connect(store, by, &session, &identity, &reported), DIBS_OK);
+  while (waits) {
+    assert_true(dibs__tick_before(dibs__tick_now(), by));
+    waits = false;
+    assert_int_equal(store->driver->list(session, &list, by, &reported), DIBS_OK);
+    if (waits) dibs__nap_ms(1);
+  }
+  store->driver->disconnect(session);
+}
+
 /* The server notices a closed connection before it accepts later ones, such as that of the party given here. */
 static void redis_bury(struct dibs__dstore *store, dibs__id id) {
   (void)store, (void)id;
@@ -172,6 +198,7 @@ static const struct contract_target targets[] = {
      .restore = server_restore,
      .bury = server_bury},
     {.scheme = "redis", .apart = true, .lazy_close = true, .bury = redis_bury},
+    {.scheme = "http", .no_tier = true, .clocked = true, .one_session = true, .bury = http_bury},
     {.scheme = "redlock",
      .no_tier = true,
      .told_ms = 20,    /* a client that has not asked the nodes itself allows for less drift if less time is left */

@@ -39,17 +39,21 @@ struct claim_how {
   const char *phases[4];
   int id; /* 0: a new one */
   const char *by;
+  bool first_try; /* the first request with its id: it does not look for what an earlier one took */
 };
 struct claimed {
   uint32_t count;
   const task_row *rows;
   int64_t next_ms;
+  bool more;
   bool in_doubt; /* it answers a repetition: by number */
 };
 struct claimed claimed_as(struct party *p, const char *kind, struct claim_how how);
 #define claimed(p, kind, ...) claimed_as(p, kind, (struct claim_how){.unused = false, ##__VA_ARGS__})
 /* A CLAIM that takes nothing: of a phase that no task has.  After it no task of the kind is ARRIVED. */
 void admit(struct party *p, const char *kind);
+/* Claims again at once as long as the answer says that there is more. */
+struct claimed claimed_at_last(struct party *p, const char *kind, struct claim_how how);
 /* Claims until it got this one, whose time has to come. */
 task_row claimed_in_time(struct party *p, const char *kind, uint64_t nr);
 /* The claim took exactly these, in this order. */

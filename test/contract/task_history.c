@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * task_history URI [--seed N] [--runs N] [--steps N]: random histories of tasks of the store at URI compared with the
- * memory driver, from the seed on (drawn if not given; it is printed).  If they differ, it prints the shortest
- * differing history that it found, and the command that repeats it.
+ * task_history URI [--seed N] [--runs N] [--steps N] [--seconds N]: random histories of tasks of the store at URI
+ * compared with the memory driver, from the seed on (drawn if not given; it is printed).  If they differ, it prints the
+ * shortest differing history that it found, and the command that repeats it.
  */
 #include "task_history.h"
-#include "drivers/wrap/shim.h"
+#include "history_args.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -14,10 +14,7 @@
 
 enum { SHRINK_MS = 60000 };
 
-static struct {
-  const char *uri;
-  uint64_t seed, runs, steps;
-} args = {.runs = 10, .steps = 200};
+static struct history_args args = {.runs = 10, .steps = 200};
 
 /* ---- Steps ---- */
 
@@ -92,31 +89,6 @@ static void shrink_and_print(struct task_step steps[], struct task_verdict verdi
   free(fewer);
 }
 
-static bool number(const char *text, uint64_t *to) {
-  char *end;
-  *to = strtoull(text, &end, 10);
-  return *text && !*end;
-}
-
-static bool parse(int argc, char *argv[]) {
-  dibs__random(&args.seed, sizeof args.seed);
-  args.seed %= UINT64_C(1000000000);
-  for (int i = 1; i < argc; i++) {
-    uint64_t *to = NULL;
-    if (strcmp(argv[i], "--seed") == 0) to = &args.seed;
-    if (strcmp(argv[i], "--runs") == 0) to = &args.runs;
-    if (strcmp(argv[i], "--steps") == 0) to = &args.steps;
-    if (to) {
-      if (++i == argc || !number(argv[i], to)) return false;
-    } else if (args.uri || argv[i][0] == '-') {
-      return false;
-    } else {
-      args.uri = argv[i];
-    }
-  }
-  return args.uri && args.steps >= 1 && args.steps <= HISTORY_STEPS_MAX;
-}
-
 /* Opened alone, the store may have no tasks yet. */
 static bool has_tasks(void) {
   (void)case_begin(NULL);
@@ -126,13 +98,7 @@ static bool has_tasks(void) {
 }
 
 int main(int argc, char *argv[]) {
-  const struct dibs__driver *const shims[] = {&dibs__trace_driver, &dibs__fault_driver, &dibs__latency_driver};
-  for (size_t i = 0; i < sizeof shims / sizeof shims[0]; i++)
-    if (!dibs__driver_add(shims[i])) return 2;
-  if (!parse(argc, argv)) {
-    fprintf(stderr, "usage: task_history URI [--seed N] [--runs N] [--steps N]\n");
-    return 2;
-  }
+  if (!history_begin(argc, argv, HISTORY_STEPS_MAX, &args)) return 2;
   contract_begin(args.uri);
   if (!has_tasks()) {
     printf("%s has no tasks: nothing to compare\n", args.uri);
@@ -143,9 +109,10 @@ int main(int argc, char *argv[]) {
   if (!steps) return 2;
   uint64_t run = 0, answered[104] = {0};
   bool agree = true;
-  dibs__tick began = dibs__tick_now();
+  dibs__tick began = dibs__tick_now(), until = DIBS__TICK_NEVER;
+  if (args.seconds) until = dibs__tick_add_ms(began, (int64_t)args.seconds * 1000);
   printf("task_history %s from seed %" PRIu64 "\n", args.uri, args.seed);
-  for (; run < args.runs && agree; run++) {
+  for (; run < args.runs && agree && dibs__tick_before(dibs__tick_now(), until); run++) {
     struct task_verdict verdict;
     task_history_draw(args.seed, steps, args.steps);
     agree = one_run(steps, args.steps, false, &verdict);
@@ -157,9 +124,7 @@ int main(int argc, char *argv[]) {
   }
   printf("%" PRIu64 " histories of %" PRIu64 " steps in %" PRId64 " ms\nanswers:", run, args.steps,
          dibs__tick_left_ms(began, dibs__tick_now()));
-  for (int i = 0; i < 104; i++)
-    if (answered[i]) printf(" %s %" PRIu64, status_name(i), answered[i]);
-  printf("\n");
+  history_print_answers(answered);
   free(steps);
   contract_end();
   return agree ? 0 : 1;

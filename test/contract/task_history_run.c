@@ -14,6 +14,7 @@ enum { KINDS = 2, PARTIES = 2, TOKENS = 4, IDS = 5, RECENT = 6, PHASES = 3, CLAI
 struct side {
   struct party *parties[PARTIES];
   uint64_t *nrs;
+  uint64_t *fences; /* of their latest claims */
 };
 
 struct run {
@@ -21,8 +22,8 @@ struct run {
   size_t task_count, at;
   struct claim {
     size_t task;
-    uint64_t fence;
-  } claims[CLAIMS]; /* the latest; number n is at n % CLAIMS */
+    uint64_t fences[2]; /* on each side */
+  } claims[CLAIMS];     /* the latest; number n is at n % CLAIMS */
   size_t claim_count;
   char kinds[KINDS][40];
   bool prints;
@@ -142,15 +143,15 @@ static void make_items(struct run *r, const struct task_step *s, struct pair *pa
     const uint32_t *drawn = s->items[n];
     size_t back = r->claim_count < RECENT ? r->claim_count : RECENT;
     bool of_claim = back && drawn[0] % 8 != 0, twice = false;
-    struct claim claim = {pick_task(r, drawn[1]), 1 + drawn[2] % 3};
+    struct claim claim = {pick_task(r, drawn[1]), {1 + drawn[2] % 3, 1 + drawn[2] % 3}};
     if (of_claim) claim = r->claims[(r->claim_count - 1 - drawn[1] % back) % CLAIMS];
-    if (drawn[2] % 16 == 0) claim.fence += drawn[2] / 16 % 2 ? 1 : (uint64_t)-1;
+    for (int i = 0; i < 2 && drawn[2] % 16 == 0; i++) claim.fences[i] += drawn[2] / 16 % 2 ? 1 : (uint64_t)-1;
     for (uint32_t k = 0; k < count; k++) twice = twice || pair->tasks[k] == claim.task;
     if (twice) continue;
     pair->tasks[count] = claim.task;
     for (int i = 0; i < 2; i++) {
       task_item *item = &pair->items[i][count];
-      *item = (task_item){.nr = nr_of(r, i, claim.task), .fence = {claim.fence}, .verdict = drawn[3] % 6};
+      *item = (task_item){.nr = nr_of(r, i, claim.task), .fence = {claim.fences[i]}, .verdict = drawn[3] % 6};
       if (wanted > 1 && all_done) item->verdict = DIBS__TASK_END_DONE;
       if (wanted > 1 && !all_done && item->verdict == DIBS__TASK_END_DONE) item->verdict = DIBS__TASK_END_NEXT;
       if (drawn[3] / 8 % 8 == 0) item->verdict = DIBS__TASK_END_GIVE + 1; /* invalid */
@@ -260,9 +261,15 @@ static void same_index(struct run *r, const char *what, uint64_t a, uint64_t b) 
   SAME(what, index_of(r, 0, a), index_of(r, 1, b));
 }
 
+/* Fences are instants (R61): each is compared with that of the latest claim on its side. */
+static int fence_order(const struct run *r, int side, const task_row *row) {
+  uint64_t latest = r->sides[side].fences[index_of(r, side, row->nr)];
+  return (row->fence.v > latest) - (row->fence.v < latest);
+}
+
 static void compare_row(struct run *r, const task_row *a, const task_row *b) {
   same_index(r, "task", a->nr, b->nr);
-  SAME("fence", a->fence.v, b->fence.v);
+  SAME("fence after the latest claim", fence_order(r, 0, a), fence_order(r, 1, b));
   SAME("state", a->state, b->state);
   SAME("attempts", a->attempts, b->attempts);
   SAME("fails", a->fails, b->fails);
@@ -325,10 +332,14 @@ static void compare_items(struct run *r, const task_op *a, const task_op *b) {
   }
 }
 
-static void learn_claims(struct run *r, const task_op *op) {
-  const task_row *rows = op->got;
-  for (uint32_t i = 0; i < op->got_count; i++)
-    r->claims[r->claim_count++ % CLAIMS] = (struct claim){index_of(r, 0, rows[i].nr), rows[i].fence.v};
+static void learn_claims(struct run *r, const task_op *a, const task_op *b) {
+  const task_row *x = a->got, *y = b->got;
+  for (uint32_t i = 0; i < a->got_count; i++) {
+    size_t task = index_of(r, 0, x[i].nr);
+    r->sides[0].fences[task] = x[i].fence.v;
+    r->sides[1].fences[task] = y[i].fence.v;
+    r->claims[r->claim_count++ % CLAIMS] = (struct claim){task, {x[i].fence.v, y[i].fence.v}};
+  }
 }
 
 static void compare(struct run *r, const struct task_step *s, struct pair *pair) {
@@ -348,8 +359,9 @@ static void compare(struct run *r, const struct task_step *s, struct pair *pair)
   if (s->kind == STEP_CHANGE) {
     SAME("changed", a->changed, b->changed);
     same_index(r, "last", a->last, b->last);
+    SAME("more", a->more, b->more);
   }
-  if (s->kind == STEP_CLAIM && !r->verdict->differs) learn_claims(r, a);
+  if (s->kind == STEP_CLAIM && !r->verdict->differs) learn_claims(r, a, b);
 }
 
 /* ---- A run ---- */
@@ -388,13 +400,18 @@ void task_history_run(const char *reference, const char *other, const struct tas
   *verdict = (struct task_verdict){.differs = false};
   for (int i = 0; i < 2; i++) {
     r.sides[i].nrs = calloc(count * HISTORY_ITEMS + 1, sizeof *r.sides[i].nrs);
+    r.sides[i].fences = calloc(count * HISTORY_ITEMS + 1, sizeof *r.sides[i].fences);
     for (int p = 0; p < PARTIES; p++) r.sides[i].parties[p] = party_at(i ? other : reference);
     assert_non_null(r.sides[i].nrs);
+    assert_non_null(r.sides[i].fences);
   }
   for (int k = 0; k < KINDS; k++) snprintf(r.kinds[k], sizeof r.kinds[k], "kind %d", k);
   for (; r.at < count && !verdict->differs; r.at++) run_step(&r, &steps[r.at]);
   if (verdict->differs) verdict->at = r.at - 1;
   if (count) r.at = count - 1;
   compare_all(&r);
-  for (int i = 0; i < 2; i++) free(r.sides[i].nrs);
+  for (int i = 0; i < 2; i++) {
+    free(r.sides[i].nrs);
+    free(r.sides[i].fences);
+  }
 }

@@ -134,11 +134,13 @@ static void R71_the_last_errors_are_kept(void **state) {
   (void)state;
   struct party *p = task_party();
   enum { FAILS = DIBS__TASK_ERRORS + 3 };
-  uint64_t nr = added(p, "k", .tries = FAILS);
+  uint64_t nr = added(p, "k", .tries = FAILS), fences[FAILS + 1];
   char text[16];
   for (int i = 1; i <= FAILS; i++) {
     snprintf(text, sizeof text, "error %d", i);
-    expect_status(ended(p, claimed_in_time(p, "k", nr), DIBS__TASK_END_FAIL, .text = text), DIBS_OK);
+    task_row got = claimed_in_time(p, "k", nr);
+    fences[i] = got.fence.v;
+    expect_status(ended(p, got, DIBS__TASK_END_FAIL, .text = text), DIBS_OK);
     if (i == 2) assert_string_equal(row_of(p, nr).text.p, "error 2");
   }
   for (int round = 0; round < 2; round++) {
@@ -149,7 +151,7 @@ static void R71_the_last_errors_are_kept(void **state) {
       snprintf(text, sizeof text, "error %d", i + 1 + FAILS - DIBS__TASK_ERRORS);
       assert_string_equal(rows[i].text.p, text);
       assert_string_equal(rows[i].by.p, "somebody");
-      assert_int_equal(rows[i].fence.v, i + 1 + FAILS - DIBS__TASK_ERRORS);
+      assert_int_equal(rows[i].fence.v, fences[i + 1 + FAILS - DIBS__TASK_ERRORS]);
       assert_true(rows[i].at_ms >= row_of(p, nr).made_ms);
     }
     if (round == 0) expect_state(p, nr, DIBS__TASK_DEAD);
@@ -173,7 +175,7 @@ static void R71_a_claim_that_ended_is_an_error(void **state) {
   assert_int_equal(errors.got_count, 1);
   assert_string_equal(rows[0].text.p, "the claim of node 7 ended without an answer");
   assert_string_equal(rows[0].by.p, "node 7");
-  assert_int_equal(rows[0].fence.v, 1);
+  assert_int_equal(rows[0].fence.v, got.rows[0].fence.v);
 }
 
 static void R71_a_long_text_keeps_its_end(void **state) {
@@ -243,17 +245,19 @@ static void R72_a_finished_task_is_deleted_after_its_time(void **state) {
   expect_status(ended(p, claimed_in_time(p, "k", dead), DIBS__TASK_END_DEAD, .text = "no"), DIBS_OK);
   struct claimed got = claimed(p, "k", .most = 2);
   expect_claimed(got, 2, (const uint64_t[]){done, kept});
-  expect_status(ended(p, ((task_row){.nr = kept, .fence = {1}}), DIBS__TASK_END_DONE), DIBS_OK);
+  bool kept_first = got.rows[0].nr == kept; /* if the claim was repeated, they come by number */
+  task_row of_kept = got.rows[!kept_first], of_done = got.rows[kept_first];
+  expect_status(ended(p, of_kept, DIBS__TASK_END_DONE), DIBS_OK);
   set_kind(p, "k", 0, false, TASK_SHORT_MS);
   assert_int_equal(count_of(p, "k").keep_ms, TASK_SHORT_MS);
-  expect_status(ended(p, ((task_row){.nr = done, .fence = {1}}), DIBS__TASK_END_DONE), DIBS_OK);
+  expect_status(ended(p, of_done, DIBS__TASK_END_DONE), DIBS_OK);
   changed(p, DIBS__TASK_CANCEL, only(cancelled));
   wait_until_gone(p, done);
   wait_until_gone(p, cancelled);
   expect_state(p, kept, DIBS__TASK_DONE); /* it was finished before */
   expect_state(p, dead, DIBS__TASK_DEAD);
   assert_int_equal(row_of(p, dead).due_ms, 0);
-  expect_status(ended(p, ((task_row){.nr = done, .fence = {1}}), DIBS__TASK_END_DONE), DIBS_NOT_FOUND);
+  expect_status(ended(p, of_done, DIBS__TASK_END_DONE), DIBS_NOT_FOUND);
   changed(p, DIBS__TASK_PURGE, only(dead));
   assert_false(task_exists(p, dead));
 }
@@ -315,17 +319,19 @@ static void R73_each_item_of_end_has_its_answer(void **state) {
   static char long_text[DIBS_NAME_MAX + 1];
   uint64_t nrs[8];
   added_many(p, "k", 8, (task_new){.nr = 0}, nrs);
-  assert_int_equal(claimed(p, "k", .most = 7).count, 7);
-  task_item items[] = {{.nr = nrs[0], .fence = {1}, .verdict = DIBS__TASK_END_DONE},
-                       {.nr = nrs[7] + 1000000, .fence = {1}, .verdict = DIBS__TASK_END_DONE},
-                       {.nr = nrs[1], .fence = {2}, .verdict = DIBS__TASK_END_DONE},
-                       {.nr = nrs[2], .fence = {1}, .verdict = DIBS__TASK_END_GIVE + 1},
-                       {.nr = nrs[3], .fence = {1}, .verdict = DIBS__TASK_END_WAIT, .delay_ms = -1},
-                       {.nr = nrs[4], .fence = {1}, .verdict = DIBS__TASK_END_NEXT, .phase = {long_text, 256}},
-                       {.nr = nrs[5], .fence = {1}, .verdict = DIBS__TASK_END_FAIL},
+  struct claimed got = claimed(p, "k", .most = 7);
+  assert_int_equal(got.count, 7);
+  dibs__fence one = got.rows[0].fence, next = {one.v + 1}; /* they were claimed together */
+  task_item items[] = {{.nr = nrs[0], .fence = one, .verdict = DIBS__TASK_END_DONE},
+                       {.nr = nrs[7] + 1000000, .fence = one, .verdict = DIBS__TASK_END_DONE},
+                       {.nr = nrs[1], .fence = next, .verdict = DIBS__TASK_END_DONE},
+                       {.nr = nrs[2], .fence = one, .verdict = DIBS__TASK_END_GIVE + 1},
+                       {.nr = nrs[3], .fence = one, .verdict = DIBS__TASK_END_WAIT, .delay_ms = -1},
+                       {.nr = nrs[4], .fence = one, .verdict = DIBS__TASK_END_NEXT, .phase = {long_text, 256}},
+                       {.nr = nrs[5], .fence = one, .verdict = DIBS__TASK_END_FAIL},
                        {.nr = nrs[7], .fence = {0}, .verdict = DIBS__TASK_END_DONE},
-                       {.nr = 0, .fence = {1}, .verdict = DIBS__TASK_END_DONE},
-                       {.nr = nrs[6], .fence = {1}, .verdict = DIBS__TASK_END_WAIT, .delay_ms = TASK_LONG_MS}};
+                       {.nr = 0, .fence = one, .verdict = DIBS__TASK_END_DONE},
+                       {.nr = nrs[6], .fence = one, .verdict = DIBS__TASK_END_WAIT, .delay_ms = TASK_LONG_MS}};
   static const dibs__status want[] = {DIBS_OK,      DIBS_NOT_FOUND, DIBS_STALE, DIBS_INVALID,   DIBS_INVALID,
                                       DIBS_INVALID, DIBS_OK,        DIBS_STALE, DIBS_NOT_FOUND, DIBS_OK};
   static const uint32_t states[] = {DIBS__TASK_DONE,    DIBS__TASK_CLAIMED, DIBS__TASK_CLAIMED, DIBS__TASK_CLAIMED,
@@ -343,12 +349,14 @@ static void R73_each_item_of_extend_has_its_answer(void **state) {
   struct party *p = task_party();
   uint64_t nrs[4];
   added_many(p, "k", 4, (task_new){.nr = 0}, nrs);
-  assert_int_equal(claimed(p, "k", .most = 3).count, 3);
-  task_item items[] = {{.nr = nrs[0], .fence = {1}},
-                       {.nr = nrs[1], .fence = {2}},
-                       {.nr = nrs[3] + 1000000, .fence = {1}},
-                       {.nr = nrs[3], .fence = {1}},
-                       {.nr = nrs[2], .fence = {1}, .phase = str_of("x")}};
+  struct claimed got = claimed(p, "k", .most = 3);
+  assert_int_equal(got.count, 3);
+  dibs__fence one = got.rows[0].fence, next = {one.v + 1};
+  task_item items[] = {{.nr = nrs[0], .fence = one},
+                       {.nr = nrs[1], .fence = next},
+                       {.nr = nrs[3] + 1000000, .fence = one},
+                       {.nr = nrs[3], .fence = one},
+                       {.nr = nrs[2], .fence = one, .phase = str_of("x")}};
   static const dibs__status want[] = {DIBS_OK, DIBS_STALE, DIBS_NOT_FOUND, DIBS_STALE, DIBS_OK};
   task_op op = task_call(DIBS__TASK_EXTEND, "k");
   op.items = items;
@@ -363,6 +371,53 @@ static void R73_each_item_of_extend_has_its_answer(void **state) {
   assert_string_equal(row_of(p, nrs[2]).phase.p, "x");
 }
 
+/* (A repeated claim answers by number.) */
+static dibs__fence fence_of(struct claimed got, uint64_t nr) {
+  for (uint32_t i = 0; i < got.count; i++)
+    if (got.rows[i].nr == nr) return got.rows[i].fence;
+  fail_msg("task %llu is not claimed", (unsigned long long)nr);
+  return (dibs__fence){0};
+}
+
+static void R73_a_task_that_is_named_twice_is_answered_in_order(void **state) {
+  (void)state;
+  struct party *p = task_party();
+  uint64_t nrs[3];
+  added_many(p, "k", 3, (task_new){.nr = 0}, nrs);
+  struct claimed got = claimed(p, "k", .most = 3);
+  expect_claimed(got, 3, nrs);
+  dibs__fence one = fence_of(got, nrs[0]), two = fence_of(got, nrs[1]), three = fence_of(got, nrs[2]);
+  task_item extends[] = {{.nr = nrs[0], .fence = one, .phase = str_of("one")},
+                         {.nr = nrs[1], .fence = two},
+                         {.nr = nrs[0], .fence = one, .phase = str_of("two")},
+                         {.nr = nrs[1], .fence = {two.v + 1}},
+                         {.nr = nrs[2], .fence = three},
+                         {.nr = nrs[2], .fence = three}};
+  task_op op = task_call(DIBS__TASK_EXTEND, "k");
+  op.items = extends;
+  op.count = sizeof extends / sizeof extends[0];
+  expect(run_task(p, op), DIBS_OK);
+  for (uint32_t i = 0; i < op.count; i++) expect_status(extends[i].status, i == 3 ? DIBS_STALE : DIBS_OK);
+  assert_string_equal(row_of(p, nrs[0]).phase.p, "two");
+
+  task_item ends[] = {{.nr = nrs[0], .fence = one, .verdict = DIBS__TASK_END_DONE, .text = str_of("one")},
+                      {.nr = nrs[0], .fence = one, .verdict = DIBS__TASK_END_DONE, .text = str_of("two")},
+                      {.nr = nrs[1], .fence = two, .verdict = DIBS__TASK_END_FAIL, .delay_ms = TASK_LONG_MS},
+                      {.nr = nrs[1], .fence = two, .verdict = DIBS__TASK_END_DONE},
+                      {.nr = nrs[2], .fence = three, .verdict = DIBS__TASK_END_GIVE + 1},
+                      {.nr = nrs[2], .fence = three, .verdict = DIBS__TASK_END_GIVE}};
+  static const dibs__status want[] = {DIBS_OK, DIBS_OK, DIBS_OK, DIBS_STALE, DIBS_INVALID, DIBS_OK};
+  op = task_call(DIBS__TASK_END, "k");
+  op.items = ends;
+  op.count = sizeof ends / sizeof ends[0];
+  expect(run_task(p, op), DIBS_OK);
+  for (uint32_t i = 0; i < op.count; i++) expect_status(ends[i].status, want[i]);
+  assert_string_equal(row_of(p, nrs[0]).text.p, "one");
+  assert_int_equal(row_of(p, nrs[1]).fails, 1);
+  expect_state(p, nrs[1], DIBS__TASK_WAITING);
+  expect_state(p, nrs[2], DIBS__TASK_READY);
+}
+
 static void R73_an_operation_may_have_a_thousand_items(void **state) {
   (void)state;
   struct party *p = task_party();
@@ -371,7 +426,7 @@ static void R73_an_operation_may_have_a_thousand_items(void **state) {
   added_many(p, "k", DIBS__TASK_ITEMS, (task_new){.payload = str_of("work")}, nrs);
   struct claimed got = claimed(p, "k", .most = DIBS__TASK_ITEMS);
   expect_claimed(got, DIBS__TASK_ITEMS, nrs);
-  for (int i = 0; i < DIBS__TASK_ITEMS; i++) items[i] = (task_item){.nr = nrs[i], .fence = {1}};
+  for (int i = 0; i < DIBS__TASK_ITEMS; i++) items[i] = (task_item){.nr = nrs[i], .fence = got.rows[0].fence};
   task_op op = task_call(DIBS__TASK_EXTEND, "k");
   op.items = items;
   op.count = DIBS__TASK_ITEMS;
@@ -405,6 +460,7 @@ static const struct CMUnitTest contract_tasks_ends_cases[] = {
     CASE(R73_a_bad_item_of_add_is_refused_alone),
     CASE(R73_each_item_of_end_has_its_answer),
     CASE(R73_each_item_of_extend_has_its_answer),
+    CASE(R73_a_task_that_is_named_twice_is_answered_in_order),
     CASE(R73_an_operation_may_have_a_thousand_items),
 };
 CONTRACT_TESTS(contract_tasks_ends);

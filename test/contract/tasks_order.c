@@ -121,14 +121,16 @@ static void R68_tasks_with_one_serial_text_run_in_order(void **state) {
   struct claimed got = claimed(p, "k", .most = 10);
   expect_claimed(got, 3, (const uint64_t[]){first, other, free_one});
   expect_one(claimed(q, "other"), kind);
-  task_row row = {.nr = first, .fence = {1}};
+  task_row row = got.rows[0];
+  assert_int_equal(row.nr, first);
   expect_none_claimed(claimed(q, "k", .most = 10));
   expect_status(ended(p, row, DIBS__TASK_END_NEXT), DIBS_OK);
-  expect_one(claimed(q, "k", .most = 10), first); /* it goes on as the first */
-  row.fence.v = 2;
-  expect_status(ended(p, row, DIBS__TASK_END_DONE), DIBS_OK);
-  expect_one(claimed(q, "k", .most = 10), second);
-  expect_status(ended(p, ((task_row){.nr = second, .fence = {1}}), DIBS__TASK_END_DONE), DIBS_OK);
+  got = claimed(q, "k", .most = 10);
+  expect_one(got, first); /* it goes on as the first */
+  expect_status(ended(p, got.rows[0], DIBS__TASK_END_DONE), DIBS_OK);
+  got = claimed(q, "k", .most = 10);
+  expect_one(got, second);
+  expect_status(ended(p, got.rows[0], DIBS__TASK_END_DONE), DIBS_OK);
   expect_one(claimed(q, "k", .most = 10), third);
 }
 
@@ -211,6 +213,36 @@ static void R68_tasks_that_are_retried_together_keep_their_order(void **state) {
   }
 }
 
+/* ---- More tasks than one claim looks at ---- */
+
+static void added_thousands(struct party *p, task_new n) {
+  for (int i = 0; i < 3; i++) added_many(p, "k", DIBS__TASK_ITEMS, n, NULL);
+}
+
+static void R67_a_task_behind_many_that_arrived_for_a_parked_text_is_claimed(void **state) {
+  (void)state;
+  struct party *p = task_party();
+  dibs__str serial = str_of("s");
+  uint64_t first = added(p, "k", .serial = serial);
+  struct claimed got = claimed(p, "k");
+  expect_one(got, first);
+  expect_status(ended(p, got.rows[0], DIBS__TASK_END_DEAD), DIBS_OK);
+  assert_int_equal(state_of(p, first), DIBS__TASK_PARKED);
+  added_thousands(p, (task_new){.serial = serial});
+  uint64_t nr = added(p, "k", .serial = str_of("t"));
+  expect_one(claimed_at_last(p, "k", (struct claim_how){.most = 10}), nr);
+}
+
+/* The times of all of them have come. */
+static void R67_a_task_behind_many_of_another_phase_that_waited_is_claimed(void **state) {
+  (void)state;
+  struct party *p = task_party();
+  added_thousands(p, (task_new){.phase = str_of("a"), .delay_ms = TASK_SHORT_MS});
+  uint64_t nr = added(p, "k", .phase = str_of("b"), .delay_ms = TASK_SHORT_MS);
+  dibs__nap_ms(TASK_SHORT_MS + 5);
+  expect_one(claimed_at_last(p, "k", (struct claim_how){.most = 10, .phases = {"b"}}), nr);
+}
+
 /* ---- R69 ---- */
 
 static void R69_a_kind_has_at_most_as_many_claims_as_its_limit(void **state) {
@@ -281,24 +313,29 @@ static void R69_claims_of_a_paused_kind_end(void **state) {
 
 /* ---- R74 ---- */
 
-enum { CROWD = 1000, MEASURED = 60 };
+enum { CROWD = 1000, WAITING = 10 * CROWD, MEASURED = 60 };
 
 static int by_number(const void *a, const void *b) {
   int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
   return (x > y) - (x < y);
 }
 
-/* Of claims of one task each, in ns. */
-static int64_t median_claim(struct party *p, const char *kind) {
-  int64_t took[MEASURED];
-  added_many(p, kind, MEASURED, (task_new){.nr = 0}, NULL);
-  for (int i = 0; i < MEASURED; i++) {
-    dibs__tick began = dibs__tick_now();
-    assert_int_equal(claimed(p, kind).count, 1);
-    took[i] = dibs__tick_now().ns - began.ns;
+static int64_t claim_ns(struct party *p, const char *kind) {
+  bool loses_answers = strncmp(case_store_uri(), "fault+", strlen("fault+")) == 0;
+  dibs__tick began = dibs__tick_now();
+  assert_int_equal(claimed(p, kind, .first_try = !loses_answers).count, 1);
+  return dibs__tick_now().ns - began.ns;
+}
+
+/* Of claims of one task each, in ns; in turns, so that what else the machine does slows both. */
+static void median_claims(struct party *p, const char *kinds[2], int64_t medians[2]) {
+  int64_t took[2][MEASURED];
+  for (int k = 0; k < 2; k++) added_many(p, kinds[k], MEASURED, (task_new){.nr = 0}, NULL);
+  for (int i = 0; i < 2 * MEASURED; i++) took[i % 2][i / 2] = claim_ns(p, kinds[i % 2]);
+  for (int k = 0; k < 2; k++) {
+    qsort(took[k], MEASURED, sizeof took[k][0], by_number);
+    medians[k] = took[k][MEASURED / 2];
   }
-  qsort(took, MEASURED, sizeof took[0], by_number);
-  return took[MEASURED / 2];
 }
 
 static void end_all(struct party *p, struct claimed got) {
@@ -321,17 +358,21 @@ static void R74_a_claim_costs_the_same_beside_many_others(void **state) {
   end_all(p, got);
   added_many(p, "k", CROWD, (task_new){.nr = 0}, NULL);
   assert_int_equal(claimed(p, "k", .most = CROWD).count, CROWD);
-  added_many(p, "k", CROWD, (task_new){.delay_ms = TASK_LONG_MS}, NULL);
+  for (int i = 0; i < WAITING / CROWD; i++) {
+    added_many(p, "k", CROWD, (task_new){.delay_ms = TASK_LONG_MS}, NULL);
+    admit(p, "k");
+  }
   added_many(p, "k", CROWD, (task_new){.serial = str_of("s"), .delay_ms = TASK_LONG_MS}, NULL);
   admit(p, "k");
   struct dibs__task_kind count = count_of(p, "k");
   assert_int_equal(count.states[DIBS__TASK_DONE], CROWD);
   assert_int_equal(count.states[DIBS__TASK_CLAIMED], CROWD);
-  assert_int_equal(count.states[DIBS__TASK_WAITING], CROWD + 1);
+  assert_int_equal(count.states[DIBS__TASK_WAITING], WAITING + 1);
   assert_int_equal(count.states[DIBS__TASK_BLOCKED], CROWD - 1);
-  int64_t alone = median_claim(p, "alone"), beside = median_claim(p, "k");
-  if (beside > 5 * alone + 1000000)
-    fail_msg("%lld us beside others, %lld us alone", (long long)beside / 1000, (long long)alone / 1000);
+  int64_t medians[2];
+  median_claims(p, (const char *[]){"alone", "k"}, medians);
+  if (medians[1] > 3 * medians[0] + 1000000)
+    fail_msg("%lld us beside others, %lld us alone", (long long)medians[1] / 1000, (long long)medians[0] / 1000);
 }
 
 static const struct CMUnitTest contract_tasks_order_cases[] = {
@@ -347,6 +388,8 @@ static const struct CMUnitTest contract_tasks_order_cases[] = {
     CASE(R68_a_cancelled_task_blocks_nobody),
     CASE(R68_a_retried_task_goes_by_its_number),
     CASE(R68_tasks_that_are_retried_together_keep_their_order),
+    CASE(R67_a_task_behind_many_that_arrived_for_a_parked_text_is_claimed),
+    CASE(R67_a_task_behind_many_of_another_phase_that_waited_is_claimed),
     CASE(R69_a_kind_has_at_most_as_many_claims_as_its_limit),
     CASE(R69_a_claim_whose_time_is_over_does_not_count),
     CASE(R69_a_paused_kind_gives_nothing),

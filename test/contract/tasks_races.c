@@ -282,9 +282,65 @@ static void R76_a_listing_has_each_task_once_while_others_change(void **state) {
   assert_int_equal(missing, 0);
 }
 
+/* ---- Changing ---- */
+
+enum { ENDED = 200, CANCELLED = 300, CHANGE_PAGE = 50 };
+
+static uint64_t claimed_nrs[ENDED];
+static dibs__fence claimed_fences[ENDED];
+
+static void end_all(void *arg) {
+  struct racer *r = arg;
+  static task_item items[ENDED];
+  task_op op = {.op = {.family = DIBS__FAM_TASK, .verb = DIBS__TASK_END}, .kind = r->kind};
+  op.op.bucket = dibs__bucket(r->kind);
+  op.items = items;
+  op.count = ENDED;
+  for (int i = 0; i < ENDED; i++) items[i] = (task_item){.nr = claimed_nrs[i], .fence = claimed_fences[i]};
+  if (!sent_task(r->p, &op, false)) r->race->gave_up++;
+}
+
+/* Cancels tasks page by page while another client ends the first of them. */
+static void R78_a_change_of_pages_leaves_out_no_task_while_others_end(void **state) {
+  (void)state;
+  struct party *p = task_party();
+  static struct race race;
+  race = (struct race){.kind = "k"};
+  struct racer racer = {.race = &race, .p = party(), .kind = name_of("k")};
+  for (int round = 0; round < 5; round++) {
+    added_many(p, "k", CANCELLED, (task_new){.nr = 0}, NULL);
+    struct claimed got = claimed(p, "k", .most = ENDED);
+    assert_int_equal(got.count, ENDED);
+    for (int i = 0; i < ENDED; i++) {
+      claimed_nrs[i] = got.rows[i].nr;
+      claimed_fences[i] = got.rows[i].fence;
+    }
+    racer.thread = dibs__thread_start("racer", end_all, &racer);
+    assert_non_null(racer.thread);
+    task_op op = {.more = true};
+    for (uint64_t after = 0; op.more; after = op.last) {
+      op = task_call(DIBS__TASK_CHANGE, "");
+      op.change = DIBS__TASK_CANCEL;
+      op.filter = (struct dibs__task_filter){.kind = name_of("k"), .after = after};
+      op.most = CHANGE_PAGE;
+      op = run_task(p, op);
+      if (op.op.status != DIBS_OK) break;
+    }
+    dibs__thread_join(racer.thread);
+    expect(op, DIBS_OK);
+    assert_int_equal(race.gave_up, 0);
+    struct dibs__task_kind k = count_of(p, "k");
+    assert_int_equal(k.states[DIBS__TASK_DONE] + k.states[DIBS__TASK_CANCELLED], (round + 1) * CANCELLED);
+  }
+}
+
 static const struct CMUnitTest contract_tasks_races_cases[] = {
-    CASE(R60_threads_never_claim_a_task_twice), CASE(R62_threads_do_late_tasks_once),
-    CASE(R66_threads_add_a_unique_text_once),   CASE(R68_threads_keep_the_order_of_each_serial_text),
-    CASE(R69_threads_never_exceed_the_limit),   CASE(R76_a_listing_has_each_task_once_while_others_change),
+    CASE(R60_threads_never_claim_a_task_twice),
+    CASE(R62_threads_do_late_tasks_once),
+    CASE(R66_threads_add_a_unique_text_once),
+    CASE(R68_threads_keep_the_order_of_each_serial_text),
+    CASE(R69_threads_never_exceed_the_limit),
+    CASE(R76_a_listing_has_each_task_once_while_others_change),
+    CASE(R78_a_change_of_pages_leaves_out_no_task_while_others_end),
 };
 CONTRACT_TESTS(contract_tasks_races);

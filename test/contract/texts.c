@@ -3,6 +3,7 @@
 #include "harness.h"
 #include "hostile/hostile.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +23,7 @@ static dibs__str fit(size_t i) {
 }
 /* A label that is unrelated to the name. */
 static dibs__str label(size_t i) {
+  assert(hostile_short_count > 0);
   return str(&hostile_short[(i * 7 + 3) % hostile_short_count]);
 }
 

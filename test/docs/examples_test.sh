@@ -4,11 +4,11 @@
 #   examples_test.sh ROOT      with DIBS, the command; as root, in a network and a mount namespace of its own
 #
 # In the namespaces the hosts `db` and `cache` are this machine, PostgreSQL, MariaDB and Redis listen on their usual
-# ports with the user and the password of the examples (app, secret), /etc and /usr/local/bin are copies and /var/lib is
-# empty.  The commands that examples run (./deploy.sh and so on) are stubs in the example's own folder.  A wrapper records
-# how each dibs ended.
+# ports with the user and the password of the examples (app, secret), /etc and /usr/local/bin are copies, /run and /var/lib
+# are empty.  The commands that examples run (./deploy.sh and so on) are stubs in the example's own folder.  Wrappers record
+# how each dibs and curl ended.
 #
-# An example passes if each dibs in it and the example itself ended with 0, and as many ran under set -e.  facts() lists
+# An example passes if each dibs and curl in it and the example itself ended with 0, and as many ran under set -e.  facts() lists
 # the exceptions.
 set -u
 root=$1
@@ -35,7 +35,7 @@ stage() {
   ip link set lo up || return 1
   mkdir "$dir/etc" "$dir/bin" "$dir/blocks" && cp -a /etc/. "$dir/etc" && mount --bind "$dir/etc" /etc &&
     cp -a /usr/local/bin "$dir/local" && mount --bind "$dir/local" /usr/local/bin &&
-    mount -t tmpfs tmpfs /var/lib && mkdir -p /etc/app && printf '127.0.0.1 localhost db cache\n' >/etc/hosts || return 1
+    mount -t tmpfs tmpfs /run && mount -t tmpfs tmpfs /var/lib && mkdir -p /etc/app && printf '127.0.0.1 localhost db cache\n' >/etc/hosts || return 1
   local server
   for server in postgres:5432 mariadb:3306 redis:6379; do
     (umask 077 && mkdir -p "$dir/servers/${server%:*}" && echo "${server#*:}" >"$dir/servers/${server%:*}/port")
@@ -47,13 +47,8 @@ stage() {
     return 1
   }
   eval "$("$root/script/servers" env --dir "$dir/servers")"
-  cat >"$dir/bin/dibs" <<END
-#!/bin/bash
-"$real" "\$@"
-code=\$?
-[ -z "\${EXAMPLE_CALLS:-}" ] || echo "\$code dibs \$*" >>"\$EXAMPLE_CALLS"
-exit \$code
-END
+  record dibs "$real"
+  record curl "$(command -v curl)"
   local stub
   for stub in ffmpeg rsync make-page; do printf '#!/bin/sh\necho "%s $*"\n' $stub >"$dir/bin/$stub"; done
   chmod +x "$dir/bin"/*
@@ -63,6 +58,16 @@ END
   admin_redis ACL SETUSER app on '>secret' '~*' '&*' +@all
   sql_postgres postgres "CREATE ROLE app LOGIN PASSWORD 'secret'"
   sql_mysql "CREATE USER app@'%' IDENTIFIED BY 'secret'; CREATE USER app@localhost IDENTIFIED BY 'secret'"
+}
+# record NAME PROGRAM: a command that notes its exit code.
+record() {
+  cat >"$dir/bin/$1" <<END
+#!/bin/bash
+"$2" "\$@"
+code=\$?
+[ -z "\${EXAMPLE_CALLS:-}" ] || printf "%s\\n" "\$code $1 \${*//\$'\\n'/ }" >>"\$EXAMPLE_CALLS"
+exit \$code
+END
 }
 password() { local rest=${1#*://admin:}; echo "${rest%%@*}"; }
 sql_postgres() { PGPASSWORD=$(password "$DIBS_TEST_POSTGRES_ADMIN") psql -qh 127.0.0.1 -U admin -d "$1" -c "$2" >/dev/null; }
@@ -108,8 +113,10 @@ sql_app() { PGPASSWORD=secret psql -qh 127.0.0.1 -U app -d app -v ON_ERROR_STOP=
 #   skipped the reason for not running it
 #   store   its $DIBS_STORE
 #   limit   how many seconds it may take
+#   daemon  `dibs serve` runs meanwhile
+#   behind  the service of doc/gate.md runs at port 8080; gate: and `dibs gate` in front of it
 facts() {
-  given='' codes='' ends=0/0 serves='' limit=60 skipped='' servers='' store=''
+  given='' codes='' ends=0/0 serves='' limit=60 skipped='' servers='' store='' daemon='' behind=''
   case "$1 $2" in
     'doc/man/dibs-lab.1'*) servers=1 serves=20 ;;
     *'dibs lab race'*) limit=240 ;; # a hundred applicants, eight strategies
@@ -146,6 +153,16 @@ facts() {
     'doc/outbox.md'*'relay orders --to'* | 'doc/outbox.md'*'relay orders --exec'* | 'doc/man/dibs-relay.1'*'--to'*)
       serves=3
       given='echo "Authorization: Bearer x" >/etc/app/token' ;;
+    'doc/coming-from-job-queues.md'*'dibs worker --table'*)
+      store=postgres://app:secret@db/app
+      given='code doc/coming-from-job-queues.md ini 1 >tables.ini
+             sql_app "CREATE TABLE gateway (id bigint PRIMARY KEY, phase text, locked_at timestamptz NOT NULL DEFAULT to_timestamp(0),
+             updated_at timestamptz NOT NULL DEFAULT now()); INSERT INTO gateway VALUES (7, '"'Deleting'"')"
+             sql_app "$(code doc/coming-from-job-queues.md sql 1)"; sql_app "$(code doc/coming-from-job-queues.md sql 2)"' ;;
+    'doc/coming-from-job-queues.md'*'export DIBS_STORE'*)
+      given='sql_app "CREATE TABLE outbox (id bigserial PRIMARY KEY, topic text, aggregate_id bigint, payload json,
+             sent_at timestamptz); INSERT INTO outbox (topic, aggregate_id, payload) VALUES ('"'orders', 12, '{}'"')"' ;;
+    'doc/coming-from-quartz.md'*) serves=8 ;;
     'doc/man/dibs-worker.1'*'--table'* | 'doc/tables.md'*'delete-step'*)
       serves=4 store=postgres://app:secret@db/app
       given='code doc/tables.md ini 3 >tables.ini; ln -s /bin/true delete-step; [[ $where != *tables.md* ]] || rm delete-step
@@ -157,6 +174,19 @@ facts() {
       serves=4
       given='echo "0 2 * * * name=nightly true" >/etc/app/jobs.cron' ;;
     *'dibs cron ls /etc/app/jobs.cron'*) given='echo "0 2 * * * name=nightly true" >/etc/app/jobs.cron' ;;
+    'doc/cron.md'*'dibs cron --name'*) serves=4 ;;
+    'doc/cron.md'*'/v1/cron/'*) daemon=1 ;;
+    'doc/serve.md'*'dibs serve'*) ;;
+    'doc/serve.md'*'/v1/events'*) daemon=1 codes=28 ;; # curl ends it
+    'doc/serve.md'* | 'doc/metrics.md'*) daemon=1 ;;
+    'doc/gate.md'*'python3 value.py'*) given='code doc/gate.md python 1 >value.py' ;;
+    'doc/gate.md'*'--order'* | 'doc/gate.md'*'--metrics-listen'*) behind=1 ;;
+    'doc/gate.md'*) daemon=1 behind=gate ;;
+    'doc/man/dibs-gate.1'*) serves=3 given='mkdir -p /run/dibs' ;;
+    'doc/man/dibs-serve.1'*)
+      serves=3
+      given='mkdir -p /run/dibs /etc/dibs; umask 077; "$real" serve --new-token a | tail -n 1 >/etc/dibs/tokens
+             openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=dibs -keyout /etc/dibs/tls.key -out /etc/dibs/tls.crt' ;;
     'doc/man/dibs-unlock.1'*) given='dibs lock job >lease' ;;
   esac
 }
@@ -174,13 +204,39 @@ run_example() {
   ) >"$dir/given" 2>&1; then say "given: $(cat "$dir/given")"; fi
   : >"$dir/calls"
   [ -z "$store" ] || export DIBS_STORE=$store
-  EXAMPLE_CALLS=$dir/calls timeout -k 5 "${serves:-$limit}" bash $2 "$1" >"$dir/out" 2>"$dir/err" </dev/null
+  [ -z "$daemon" ] || start_daemon
+  [ -z "$behind" ] || start_service
+  EXAMPLE_CALLS=$dir/calls timeout -k 5 "${serves:-$limit}" bash $2 "$1" >"$dir/out" 2>"$dir/err" </dev/null &
+  wait $!
   code=$?
+  # Processes that the example left running: timeout leads their group.
+  kill -- -$! 2>/dev/null
   if [ -n "$serves" ] && [ "$code" = 124 ]; then code=0; fi
   unset DIBS_STORE
   calls=$(cat "$dir/calls")
-  # Processes that the example left running.
-  jobs -p | xargs -r kill 2>/dev/null
+  [ -z "$daemon" ] || { kill "$daemon" && wait "$daemon"; } 2>/dev/null
+  [ -z "$behind" ] || end_service
+}
+
+start_service() {
+  code doc/gate.md python 1 >"$dir/value.py"
+  python3 -B "$dir/value.py" >"$dir/service" 2>&1 &
+  service=$! gate=
+  curl -sS --retry 20 --retry-connrefused http://127.0.0.1:8080/value >/dev/null 2>&1 || cat "$dir/service"
+  [ "$behind" = gate ] || return 0
+  "$real" gate --upstream http://127.0.0.1:8080 >"$dir/gate" 2>&1 &
+  gate=$!
+  curl -sS --retry 20 --retry-connrefused http://127.0.0.1:7381/value >/dev/null 2>&1 || cat "$dir/gate"
+}
+end_service() {
+  { kill "$service" $gate && wait "$service" $gate; } 2>/dev/null
+  return 0
+}
+
+start_daemon() {
+  "$real" serve >"$dir/daemon" 2>&1 &
+  daemon=$!
+  curl -sS --retry 20 --retry-connrefused http://127.0.0.1:7380/readyz >/dev/null 2>&1 || cat "$dir/daemon"
 }
 
 complains() { # what of $calls ended otherwise than it may

@@ -29,6 +29,22 @@ ends() { # ends PID: it has ended, with 0
   wait "$1"
 }
 
+# ---- Five nodes at once on an empty store, which make its tables ----
+cat >"$dir/empty.cron" <<END
+@yearly name=rare true
+END
+nodes=()
+for i in 1 2 3 4 5; do
+  "$DIBS" cron "$dir/empty.cron" 2>"$dir/empty$i.err" &
+  nodes+=($!)
+  later $!
+done
+all_ready() { [ "$(grep -l ' jobs$' "$dir"/empty?.err | wc -l)" = 5 ]; }
+ok 'five nodes start at once on an empty store' until_true 60 all_ready
+is 'and none has anything to report' "$(grep -hv ' jobs$' "$dir"/empty?.err)" ''
+kill -TERM "${nodes[@]}"
+for pid in "${nodes[@]}"; do ok 'it ends' ends "$pid"; done
+
 # ---- Three nodes, of which one is killed and one is stopped ----
 cat >"$dir/fleet.cron" <<END
 DIR=$dir
@@ -75,6 +91,14 @@ like 'a bad line is reported' "$(cat "$dir/d.err")" "^dibs: $dir/change.cron:2: 
 count=$((count)) before=$(wc -l <"$dir/first") more=$(wc -l <"$dir/second")
 ok 'later' until_true 15 lines "$dir/second" $((more + 2))
 ok 'a removed job does not run any more' test "$(wc -l <"$dir/first")" -le $((before + 1))
+mv "$dir/change.cron" "$dir/kept"
+ok 'a file that is gone is reported' until_true 15 grep -q "cannot read the crontab $dir/change.cron: No such file" "$dir/d.err"
+mkdir "$dir/change.cron"
+ok 'and one that cannot be read' until_true 15 grep -q "cannot read the crontab $dir/change.cron: Invalid" "$dir/d.err"
+ok 'its jobs run on' until_true 15 lines "$dir/second" $(($(wc -l <"$dir/second") + 3))
+rmdir "$dir/change.cron" && mv "$dir/kept" "$dir/change.cron"
+ok 'and the end of that' until_true 15 grep -q 'can be read again' "$dir/d.err"
+is 'each once' "$(grep -c 'cannot read' "$dir/d.err") $(grep -c 'read again$' "$dir/d.err")" '2 1'
 
 # ---- ls, run ----
 exits 0 'ls' "$DIBS" cron ls "$dir/change.cron"
@@ -134,7 +158,7 @@ node h "$dir/end.cron"
 "$DIBS" cron run end "$dir/end.cron" >/dev/null
 ok 'a long command' until_true 15 filled "$dir/pid"
 kill -TERM "$node"
-ok 'the node says that it waits' until_true 15 grep -q 'ending: waits for 1 commands' "$dir/h.err"
+ok 'the node says that it waits' until_true 15 grep -q 'ending: waiting for 1 command;' "$dir/h.err"
 ok 'and the command runs' alive "$(cat "$dir/pid")"
 kill -TERM "$node"
 ok 'a second TERM ends it' ends "$node"
@@ -155,9 +179,26 @@ gone_now() { ! alive "$(head -n 1 "$dir/crash" | cut -d ' ' -f 3)"; }
 ok 'its command ends with the node' until_true 10 gone_now
 node j "$dir/crash.cron"
 ok 'another node runs it again' until_true 60 filled "$dir/over"
-like 'as the second attempt, with a larger fence' "$(sed -n 2p "$dir/crash")" '^2 2 '
+is 'as the second attempt, with a larger fence' \
+  "$(awk 'NR == 1 { first = $2 } NR == 2 { printf "%s %s", $1, ($2 > first ? "larger" : "not larger") }' "$dir/crash")" '2 larger'
 kill -TERM "$node"
 ok 'the last node ends' ends "$node"
+
+# ---- The minder is killed ----
+cat >"$dir/minder.cron" <<END
+DIR=$dir
+@yearly name=minder  setsid sleep 600 & echo \$! >"\$DIR/far"; echo \$PPID >"\$DIR/minder"; wait
+END
+node p "$dir/minder.cron"
+"$DIBS" cron run minder "$dir/minder.cron" >/dev/null
+ok 'it runs' until_true 15 filled "$dir/minder"
+kill -KILL "$(cat "$dir/minder")"
+far_gone() { ! alive "$(cat "$dir/far")"; }
+ok 'what its command started is ended' until_true 15 far_gone
+minded() { "$DIBS" history --json minder | grep -q '"how":"killed"'; }
+ok 'the run was killed' until_true 15 minded
+kill -TERM "$node"
+ok 'the node ends' ends "$node"
 
 # ---- The launcher is killed ----
 cat >"$dir/launch.cron" <<END
@@ -171,8 +212,22 @@ for child in $(cat "/proc/$node/task/$node/children"); do
 done
 ends "$node"
 is 'the node ends' $? 119
-like 'and says why' "$(tail -n 1 "$dir/o.err")" '^dibs: the process that starts commands was killed'
+like 'and says why' "$(tail -n 1 "$dir/o.err")" '^dibs: a process of the node that starts commands was killed'
 is 'no firing failed by that' "$("$DIBS" history launch --failed)" ''
+
+# ---- No descriptor is left ----
+echo '@yearly name=lacking true' >"$dir/lacking.cron"
+node p "$dir/lacking.cron" --jobs 1
+read -r launcher <"/proc/$node/task/$node/children"
+prlimit --pid "$launcher" --nofile=8: # enough for its minder, and not for a command
+"$DIBS" cron run lacking "$dir/lacking.cron" >"$dir/number"
+ok 'a command cannot be started' until_true 15 grep -q 'cannot start a command for lacking: Too many open files' "$dir/p.err"
+prlimit --pid "$launcher" --nofile=1024:
+ran() { "$DIBS" history --json lacking | grep -q '"how":"done"'; }
+ok 'its firing runs as soon as it can' until_true 15 ran
+is 'once' "$("$DIBS" history --json lacking | grep -o '"how"' | wc -l)" 1
+kill -TERM "$node"
+ok 'the node ends' ends "$node"
 
 # ---- Without a node for some time ----
 cat >"$dir/gap.cron" <<END
@@ -191,6 +246,7 @@ kill -TERM "$node"
 ends "$node"
 
 # ---- Clocks that are minutes apart: the server's counts ----
+# (The wall clocks.  The clock of waits is that of the kernel, which libfaketime does not move.)
 faketime=$(ls /usr/lib/*/faketime/libfaketimeMT.so.1 2>/dev/null | head -n 1)
 if [ $# = 1 ] && [ -n "$faketime" ]; then
   cat >"$dir/clock.cron" <<END
@@ -199,7 +255,7 @@ DIR=$dir
 END
   plain=$DIBS
   DIBS=$dir/late
-  printf '#!/bin/sh\nLD_PRELOAD=%s FAKETIME=-3m exec "%s" "$@"\n' "$faketime" "$plain" >"$dir/late"
+  printf '#!/bin/sh\nLD_PRELOAD=%s FAKETIME=-3m FAKETIME_DONT_FAKE_MONOTONIC=1 exec "%s" "$@"\n' "$faketime" "$plain" >"$dir/late"
   sed 's/-3m/+5m/' "$dir/late" >"$dir/early"
   chmod +x "$dir/late" "$dir/early"
   node m "$dir/clock.cron"

@@ -15,8 +15,8 @@ is 'there are options of every command' "$(echo $globals)" 'help json owner quie
 own_options() {
   if [ "$1" = bench ]; then
     "$DIBS" bench lease --help | sed -n 's/^  --\([a-z-]*\) .*/\1/p'
-  elif [ "$1" = lab ]; then
-    "$DIBS" lab --help | sed -n 's/^  --\([a-z-]*\) .*/\1/p'
+  elif [ "$1" = lab ] || [ "$1" = serve ] || [ "$1" = gate ]; then # a program of its own
+    "$DIBS" "$1" --help | sed -n 's/^  --\([a-z-]*\) .*/\1/p'
   else
     "$DIBS" help "$1" | sed -n '/^Options/,/^$/s/^  --\([a-z-]*\).*/\1/p'
   fi | sort | comm -23 - <(echo "$globals")

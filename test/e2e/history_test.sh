@@ -53,6 +53,8 @@ is 'much output passes through' "$(wc -c <"$dir/much")" 300006
 like 'much output: the last bytes' "$(row much)" '0123456789abcdef\\n[0-9a-f]*\\nlast\\n"\}\]$'
 is 'much output: no more than 4096 bytes' "$("$DIBS" history much --output | sed 's/^  //' | tail -n +3 | wc -c)" 4096
 "$DIBS" run bytes --keep-output -- printf 'a\377b\033c' >/dev/null
+"$DIBS" run zero --keep-output -- printf 'a\0b\n' >/dev/null
+is 'a zero byte ends no line' "$("$DIBS" history zero --output | tail -n 1)" '  a?b'
 ok 'any bytes are JSON' "$JSON_CHECK" < <(row bytes)
 ok 'and harmless on a terminal' test -z "$("$DIBS" history bytes --output | tr -d '[:print:]\n' | tr -d '\200-\377')"
 "$DIBS" once key -- echo kept >/dev/null
@@ -68,14 +70,14 @@ like 'its output' "$out" '^  wrong$'
 "$DIBS" worker --once --kind task --exec 'cat; exit 85' --max-tasks 1
 "$DIBS" worker --once --kind task --exec 'cat; exit 7' --max-tasks 1
 like 'each run of a worker leaves a row' "$("$DIBS" history --json --kind worker)" \
-  '"name":"task","kind":"worker","how":"failed","code":7,.*"fence":[2-9],"task":[1-9][0-9]*,.*"output":"payload".*"how":"done","code":85,.*"fence":1,'
+  '"name":"task","kind":"worker","how":"failed","code":7,.*"fence":[1-9][0-9]*,"task":[1-9][0-9]*,.*"output":"payload".*"how":"done","code":85,.*"fence":[1-9]'
 is 'and a status that is no failure is none' "$("$DIBS" history --json --kind worker --failed | grep -o '"code":[0-9]*')" '"code":7'
 
 # ---- Choosing ----
 exits 0 'a table' "$DIBS" history done
 like 'its heads' "$out" '^WHEN +NAME +KIND +HOW +TOOK +WHERE +FENCE$'
 like 'its row' "$out" '^[0-9]{2} [A-Z][a-z]{2} [0-9:]{8} +done +run +done +[0-9]+ms +ann +[0-9]+$'
-is 'the latest is first' "$(names --last 4)" 'task task key bytes '
+is 'the latest is first' "$(names --last 4)" 'task task key zero '
 is 'only those that failed' "$(names --failed)" 'task loud broken none slow killed fails '
 is 'of a kind' "$(names --kind once)" 'key '
 is 'with a prefix' "$(names --prefix l)" 'loud '
@@ -87,6 +89,14 @@ is 'until a date' "$(names --until 2020-02-03)" ''
 exits 125 'a date that is none' "$DIBS" history --since yesterday
 like 'the message' "$err" "^dibs: --since: 'yesterday' is neither a duration like 24h nor a date"
 exits 125 'a name that is none' "$DIBS" history ''
+
+exits 0 'a name without runs' "$DIBS" history misspelt
+like 'is named' "$err" "^dibs: no runs of 'misspelt' are kept"
+is 'on standard error alone' "$out" ''
+exits 0 'a filter without runs' "$DIBS" history done --failed
+like 'is a different message' "$err" "^dibs: no run of 'done' matches"
+exits 0 'as JSON' "$DIBS" history misspelt --json
+is 'it is an empty list' "$out$err" '[]'
 
 # ---- Off ----
 exits 0 'one run without history' "$DIBS" run off --no-history -- true
@@ -105,6 +115,7 @@ ok 'ends' until_true 10 over brief
 exits 0 'on again' "$DIBS" history --keep-for 30d
 "$DIBS" run again -- true
 is 'and kept' "$(names again)" 'again '
+is 'as JSON' "$("$DIBS" history --keep-for 30d --json)" '{"keep_for_ms":2592000000}'
 exits 125 'a time that is none' "$DIBS" history --keep-for soon
 exits 125 'not with others' "$DIBS" history --keep-for 1d --failed
 

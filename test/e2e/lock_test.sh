@@ -76,11 +76,12 @@ is 'a password in DIBS_STORE: not printed' "$(printf '%s' "$out$err" | grep -c h
 like 'a file is named' "$("$DIBS" lock x --store "$dir/app.ini#live")" "^DIBS_STORE='$dir/app.ini#live'"
 
 # ---- The holder in messages, and the wait of break ----
-"$DIBS" lock held --ttl 3s --owner Ann >/dev/null
+"$DIBS" lock held --ttl 8s --owner Ann >/dev/null
 exits 120 '--try' "$DIBS" run held --try -- true
 like '--try names the holder' "$err" "^dibs: 'held' is held by Ann for [0-9.]+m?s; --wait waits for it"
 exits 0 'break waits' "$DIBS" break held
 like 'break names the holder that it waits for' "$err" "^dibs: waiting until the holder releases 'held', held by Ann for"
+like 'and how not to wait' "$err" 'dibs break --now does not wait'
 is 'break is recorded once' "$("$DIBS" show held | grep -c broken)" 1
 "$DIBS" run quick -- sleep 30 2>/dev/null &
 later $!

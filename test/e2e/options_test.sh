@@ -41,7 +41,7 @@ wrong 'run x --slots many -- true' 'not a number from 1 to 65535'
 wrong 'run x --slots 65536 -- true' 'not a number from 1 to 65535'
 wrong 'show x --ttl 3s' 'dibs show does not take --ttl; see dibs help show'
 wrong 'run x true' 'put -- before the command: dibs run NAME -- true'
-wrong 'worker mail' 'put -- before the command: dibs worker --kind KIND -- mail'
+wrong 'worker mail' "unexpected argument 'mail': a kind follows --kind"
 wrong 'run x' 'the command to run is missing'
 wrong 'run -- true' 'an argument is missing: dibs run NAME'
 wrong 'run x --grace 2s --ttl 3s -- true' 'is too long for a ttl of 3s: a grace is at most a third of the ttl, 1s; give a longer --ttl'

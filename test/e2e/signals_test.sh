@@ -53,7 +53,7 @@ for field in SigBlk SigIgn; do
 done
 is 'an ignored signal stays ignored, the others not' "$(
   trap '' USR1
-  signals_of SigIgn "$DIBS" run sig --
+  signals_of SigIgn env --default-signal=INT,QUIT "$DIBS" run sig -- # which are ignored in a background job
 )" 200
 is 'and no descriptor except those of dibs' "$("$DIBS" run sig -- sh -c 'ls /proc/self/fd' | wc -l)" \
   "$(sh -c 'ls /proc/self/fd' | wc -l)"

@@ -76,6 +76,23 @@ exits 0 'and the table holds records' d record put e title=Gala --force --table 
 exits 0 'which are read' d record get e --json --table "$dir/mine.ini#mine"
 like 'with their version' "$out" '"version":"2".*"title":"Gala"'
 
+# ---- With the columns of tasks ----
+cat >"$dir/tasks.ini" <<INI
+[gates]
+table = my_gate
+key = id
+phase = step
+locked_at = since
+updated_at = touched
+fence = seen
+INI
+exits 0 'stock table of a section for tasks' d stock table --table "$dir/tasks.ini#gates"
+ok 'the client executes it' client <<<"$out"
+client <<<"INSERT INTO my_gate (id, step) VALUES ('g 1', 'Creating');"
+exits 0 'and its rows are tasks' d worker --table "$dir/tasks.ini#gates" --once --phase Creating --exec 'echo Created >"$DIBS_NEXT_PHASE"'
+exits 0 'which are listed' d task ls --table "$dir/tasks.ini#gates" --json
+like 'with their phase' "$out" '"row":"g 1","state":"ready","phase":"Created","fence":1'
+
 # ---- Mistakes ----
 exits 125 'not an SQL store' "$DIBS" stock table redis
 exits 125 'an unexpected argument' "$DIBS" stock table sqlite postgres

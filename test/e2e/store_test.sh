@@ -40,6 +40,17 @@ exits 7 'the release fails: the status of the command' "$DIBS" run x --ttl 2s --
 like 'the release fails: the message' "$err" '^dibs: '
 ok 'the release fails: it is free when the ttl ends' until_true 10 free x
 
+# ---- a change of tasks whose answer is lost: repeated only without a limit ----
+left() { "$DIBS" task ls --kind lost --json | grep -o '"task":' | wc -l; }
+for i in 1 2 3 4 5 6; do "$DIBS" task add lost "$i" >/dev/null; done
+"$DIBS" task cancel --kind lost >/dev/null
+exits 124 'purge --count, the answer is lost' "$DIBS" task purge --kind lost --count 2 --store "$(faulty 1 unknown-after)"
+like 'purge --count: the message' "$err" '^dibs: .*up to 2 more tasks'
+is 'purge --count: no more than two' "$(left)" 4
+exits 0 'purge at a rate, an answer is lost' "$DIBS" task purge --kind lost --rate 2 --store "$(faulty 1 unknown-after)"
+is 'purge at a rate: all' "$(left)" 0
+exits 124 'purge at a rate, each answer is lost' "$DIBS" task purge --kind lost --rate 2 --store "$(faulty 1 unknown-before forever)"
+
 # ---- unusable stores, which stay unchanged ----
 cp "$file" "$dir/newer.db"
 printf '\0\377\377\377' | dd of="$dir/newer.db" bs=1 seek=60 conv=notrunc 2>/dev/null

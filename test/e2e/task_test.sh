@@ -90,6 +90,14 @@ is 'one is left' "$(ids --kind list | wc -w)" 1
 exits 0 'purge of a filter without tasks' "$DIBS" task purge --kind nothing
 is 'purges none' "$out" 'purged 0'
 
+for i in 1 2 3; do "$DIBS" task add many "$i" >/dev/null; done
+script -qec "'$DIBS' task cancel --kind many --rate 2" /dev/null </dev/null >"$dir/terminal" 2>&1
+like 'on a terminal the progress is shown' "$(tr '\r' '\n' <"$dir/terminal")" 'cancel: 2 tasks'
+like 'and then the result' "$(tail -n 1 "$dir/terminal")" 'cancelled 3'
+for i in 4 5 6; do "$DIBS" task add many "$i" >/dev/null; done
+script -qec "'$DIBS' --quiet task cancel --kind many --rate 2" /dev/null </dev/null >"$dir/terminal" 2>&1
+is 'and none with --quiet' "$(tr -d '\r' <"$dir/terminal")" 'cancelled 3'
+
 # ---- Dead ones ----
 for i in 1 2 3 4 5; do "$DIBS" task add frail "$i" --tries 1 >/dev/null; done
 "$DIBS" task add frail 6 --tries 1 --key gw >/dev/null
@@ -111,6 +119,18 @@ like 'in two seconds' "$(($(now_ms) - began >= 1000))" 1
 is 'nothing is dead' "$("$DIBS" dead ls)" ''
 work frail 'exit 0'
 is 'all are done' "$(ids --kind frail --state done | wc -w)" 7
+
+# Dead tasks with one unique text: all but one are left out, and the later tasks are requeued.
+for i in 1 2 3; do
+  "$DIBS" task add twins "$i" --tries 1 --unique twin >/dev/null
+  work twins 'exit 3'
+done
+for i in 1 2; do "$DIBS" task add twins "$i" --tries 1 >/dev/null; done
+work twins 'exit 3'
+is 'five are dead' "$(ids --kind twins --state dead | wc -w)" 5
+exits 0 'dead requeue at a rate, of twins' "$DIBS" dead requeue --kind twins --rate 2
+is 'requeues one of the twins and all others' "$out" 'requeued 3'
+is 'two twins are left' "$(ids --kind twins --state dead | wc -w)" 2
 
 # ---- Settings ----
 exits 0 'kind: the defaults' "$DIBS" task kind frail

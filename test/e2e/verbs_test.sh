@@ -136,8 +136,14 @@ ok 'watch: waiting' until_true 20 event waiting seen
 "$DIBS" unlock - <"$dir/lease"
 ok 'watch: released' until_true 20 event released seen
 wait $waiter
-"$DIBS" lock fleeting --ttl 200ms >/dev/null
+"$DIBS" lock fleeting --ttl 2s >/dev/null
 ok 'watch: expired' until_true 20 event expired fleeting
+"$DIBS" lock unseen --ttl 2s >/dev/null
+ok 'watch: granted before a pause' until_true 20 event granted unseen
+kill -STOP $watch
+sleep 2.1
+kill -CONT $watch
+ok 'watch: expired during a pause that is longer than the interval' until_true 20 event expired unseen
 # watch shows a break with and without --now, and of leases with and without a fence.
 broken() { grep -q "\"event\":\"broken\".*\"name\":\"$1\".*\"by\":\"$2\"" "$dir/events"; }
 for how in '' --shared '--slots 2'; do
@@ -148,6 +154,14 @@ for how in '' --shared '--slots 2'; do
   "$DIBS" break "$name" --now --owner Zoe 2>/dev/null
   ok "watch without a name: broken $how" until_true 20 broken "$name" Zoe
 done
+# The record of a break has the instant of the request; others see it only when it is committed.
+slowly() { LD_PRELOAD=$SLOW_WRITE "$@"; }
+if slowly "$DIBS" version >/dev/null 2>&1; then # not with a sanitizer
+  "$DIBS" lock taken-late --ttl 1h --slots 2 >/dev/null
+  ok 'watch: granted, with slots' until_true 20 event granted taken-late
+  slowly "$DIBS" break taken-late --now --owner Zoe 2>/dev/null
+  ok 'watch without a name: broken, and committed late' until_true 20 broken taken-late Zoe
+fi
 "$DIBS" run asked --ttl 2s -- sleep 60 2>/dev/null &
 later $!
 ok 'watch: granted before the break' until_true 20 event granted asked

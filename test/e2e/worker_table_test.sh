@@ -41,6 +41,32 @@ is 'each row had its steps and is free' \
   'gw-1 Deleted 3 3 0;gw-2 Deleted 3 3 0;gw-3 Created 0 none 0;'
 is 'what the command got' "$(grep gw-1 "$dir/step.log" | head -1)" 'gw-1 gateway Deleting 1 none '
 
+exits 0 'the rows are listed' "$DIBS" task ls --table "$dir/t.ini#gateway"
+is 'by their keys' "$(awk 'NR > 1 {print $1, $3, $4}' <<<"$out" | xargs)" 'gw-1 ready Deleted gw-2 ready Deleted gw-3 ready Created'
+sql "UPDATE gateway SET locked_at = (SELECT CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) - 5000) WHERE id = 'gw-2'"
+listed() { "$DIBS" task ls --table "$dir/t.ini#gateway" --json "$@" | grep -o '"row":"[^"]*"' | xargs; }
+is 'those that are claimed' "$(listed --state claimed)" 'row:gw-2'
+is 'for as long as a claim lasts' "$(listed --state claimed --timeout 2s)" ''
+is 'those in a phase' "$(listed --phase Created)" 'row:gw-3'
+is 'at most so many' "$(listed --count 1)" 'row:gw-1'
+exits 0 'one row' "$DIBS" task show gw-2 --table "$dir/t.ini#gateway"
+like 'as it is' "$out" "^row gw-2
+table gateway
+state claimed
+phase Deleted
+fence 3
+"
+exits 0 'the same as JSON' "$DIBS" task show gw-2 --table "$dir/t.ini#gateway" --json
+like 'it is valid' "$("$JSON_CHECK" <<<"$out" && echo "$out")" '^\{"row":"gw-2","state":"claimed","phase":"Deleted","fence":3,'
+exits 117 'no such row' "$DIBS" task show gw-9 --table "$dir/t.ini#gateway"
+exits 125 'a filter that rows do not have' "$DIBS" task ls --table "$dir/t.ini#gateway" --error x
+like 'is refused' "$err" 'have no number, kind, serial text and error'
+exits 125 'a timeout is for a table' "$DIBS" task ls --timeout 1s
+sql 'UPDATE gateway SET locked_at = 0'
+sql "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1203) INSERT INTO gateway (id, phase) SELECT 'many-' || i, 'Many' FROM n"
+is 'many rows are listed once' "$(listed --phase Many | tr ' ' '\n' | sort -u | wc -l) $(listed --phase Many | wc -w)" '1203 1203'
+sql "DELETE FROM gateway WHERE phase = 'Many'"
+
 work Created 'echo Checked >"$DIBS_NEXT_PHASE"'
 is '0: the phase of DIBS_NEXT_PHASE' "$(sql "SELECT phase FROM gateway WHERE id = 'gw-3'")" Checked
 work Checked 'echo Settled >"$DIBS_NEXT_PHASE"; exit 86'
@@ -54,13 +80,13 @@ work Settled 'echo the reason; exit 87'
 is '87: the row keeps its phase' "$(sql "SELECT phase FROM gateway WHERE id = 'gw-3'")" Settled
 like 'and the reason is printed' "$(cat "$dir/worker.err")" 'row gw-3: failed after .*exited with 87 the reason'
 sql 'UPDATE gateway SET locked_at = 0'
-work Settled 'echo Gone >"$DIBS_NEXT_PHASE"; sleep 2.5' --timeout 1s
+work Settled 'echo Gone >"$DIBS_NEXT_PHASE"; sleep 4.5' --timeout 3s
 is 'a command that takes longer than its claim' "$(sql "SELECT phase || ' ' || fence FROM gateway WHERE id = 'gw-3'")" \
   'Gone 5'
 
 # A program without dibs takes the row over: the command is ended, and its verdict refused.
 work Gone "trap '' TERM; echo begun >$dir/begun
-  \"\$RUN_SQL\" \"\$file\" \"UPDATE gateway SET locked_at = locked_at + 500000\"; sleep 30; echo late >$dir/late" --timeout 1s
+  \"\$RUN_SQL\" \"\$file\" \"UPDATE gateway SET locked_at = locked_at + 500000\"; sleep 30; echo late >$dir/late" --timeout 3s
 is 'a row that was taken over' "$(sql "SELECT phase FROM gateway WHERE id = 'gw-3'")" Gone
 ok 'its command had begun' test -e "$dir/begun"
 ok 'and was ended' test ! -e "$dir/late"

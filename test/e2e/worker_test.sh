@@ -25,7 +25,7 @@ minders() { # of a worker, below its launchers
 nr=$("$DIBS" task add env payload --phase p --key k)
 once env 'echo "$DIBS_TASK $DIBS_KIND $DIBS_PHASE $DIBS_KEY $DIBS_FENCE $DIBS_ATTEMPT $(cat)"; echo more >&2'
 is 'the command ends with 0: done' "$(state "$nr")" done
-like 'what it got, and its output' "$("$DIBS" task show "$nr")" "^$nr env p k 1 1 payload$"
+like 'what it got, and its output' "$("$DIBS" task show "$nr")" "^$nr env p k [1-9][0-9]* 1 payload$"
 like 'standard error is kept, too' "$("$DIBS" task show "$nr")" '^more$'
 DIBS_NAME=a DIBS_LEASE=b DIBS_SLOT=1 once env 'true' # nothing is ready
 nr=$("$DIBS" task add env x)
@@ -39,6 +39,9 @@ like 'the error: the status and the output' "$("$DIBS" task show "$nr" | tr '\n'
 nr=$("$DIBS" task add fail x --tries 1)
 once fail 'kill -KILL $$'
 like 'a signal: failed' "$("$DIBS" task show "$nr")" 'signal 9 '
+nr=$("$DIBS" task add start x --tries 1)
+timeout 60 "$DIBS" worker --once --kind start -- ./missing 2>"$dir/worker.err"
+like 'a command that cannot be started is reported without a terminal, too' "$(cat "$dir/worker.err")" "^dibs: task $nr: failed .*cannot run './missing'"
 nr=$("$DIBS" task add fail x)
 once fail 'exit 87'
 is '87: dead at once' "$(state "$nr")" dead
@@ -111,7 +114,7 @@ row() { "$DIBS" history --json --last 1 "$1"; }
 nr=$("$DIBS" task add kept x)
 once kept 'echo said; sleep 0.3' --owner ann
 like 'a command that is done leaves a row' "$(row kept)" \
-  '^\[\{"name":"kept","kind":"worker","how":"done","code":0,.*"host":"ann","fence":1,"task":'"$nr"',"command":"sh -c echo said; sleep 0.3","output":"said\\n"\}\]$'
+  '^\[\{"name":"kept","kind":"worker","how":"done","code":0,.*"host":"ann","fence":[1-9][0-9]*,"task":'"$nr"',"command":"sh -c echo said; sleep 0.3","output":"said\\n"\}\]$'
 took=$(row kept | grep -o '"took_ms":[0-9]*' | cut -d : -f 2)
 ok 'how long it took' test "$took" -ge 300 -a "$took" -le 10000
 "$DIBS" task add kept x --tries 1 >/dev/null
@@ -242,6 +245,41 @@ wait $worker
 is 'SIGSTOP of the process that starts commands: 119, too' $? 119
 like 'the task is given back' "$(state "$nr") $(field "$nr" fails)" '^ready 0$'
 ok 'and that process ends with its worker' until_true 10 gone "$launcher"
+
+# ---- The folder of DIBS_NEXT_PHASE ----
+mkdir "$dir/phases"
+TMPDIR=$dir/phases worker phases 'echo next >"$DIBS_NEXT_PHASE"; [ "$DIBS_PHASE" = next ] || exit 86'
+nr=$("$DIBS" task add phases x)
+ok 'a task with a next phase' until_true 10 is_state "$nr" done
+folder=$(echo "$dir"/phases/*)
+rm -r "$folder"
+nr=$("$DIBS" task add phases x)
+ok 'the folder is made again' until_true 10 is_state "$nr" done
+rm -r "$folder"
+touch "$folder"
+nr=$("$DIBS" task add phases x)
+ok 'a command that cannot be started is reported' until_true 10 grep -q "cannot start a command for task $nr" "$dir/worker.err"
+sleep 2.5 # for some tries
+ok 'its task is not claimed again at once' test "$(field "$nr" attempts)" -le 5
+rm "$folder"
+ok 'and is done as soon as it can be' until_true 10 is_state "$nr" done
+is 'it was reported once' "$(grep -c 'cannot start' "$dir/worker.err")" 1
+kill -TERM $worker
+wait $worker
+worker lacking true
+until_true 10 test -s "/proc/$worker/task/$worker/children"
+read -r launcher <"/proc/$worker/task/$worker/children"
+prlimit --pid "$launcher" --nofile=8: # enough for its minder, and not for a command
+nr=$("$DIBS" task add lacking x --tries 1)
+ok 'no descriptor is left' until_true 10 grep -q "cannot start a command for task $nr: Too many open files" "$dir/worker.err"
+is 'which is no failed try' "$(field "$nr" fails)" 0
+prlimit --pid "$launcher" --nofile=1024:
+ok 'the task is done as soon as it can be' until_true 10 is_state "$nr" done
+kill -TERM $worker
+wait $worker
+nr=$("$DIBS" task add fifo x --tries 1)
+once fifo 'rm "$DIBS_NEXT_PHASE" && mkfifo "$DIBS_NEXT_PHASE"; exit 86'
+like 'a pipe in place of the file: no phase' "$("$DIBS" task show "$nr")" 'wrote no phase'
 
 # ---- A person cancels ----
 nr=$("$DIBS" task add cancelled x)

@@ -182,7 +182,7 @@ static void *run(void *arg) {
 }
 
 int soak_load(const struct soak_job *given, struct soak_done *counts) {
-  struct client clients[SOAK_THREADS];
+  struct client clients[SOAK_THREADS] = {0};
   dibs_error error;
   job = *given;
   done = counts;

@@ -399,7 +399,8 @@ static bool options_read(int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
-  char folder[] = "/tmp/dibs-task-storm-XXXXXX", uri[64];
+  static char uri[64];
+  char folder[] = "/tmp/dibs-task-storm-XXXXXX";
   if (!options_read(argc, argv)) {
     fputs("usage: task_storm URI [--nodes N] [--tasks N] [--seconds S] [--seed X] [--server]\n", stderr);
     return 2;
@@ -412,7 +413,7 @@ int main(int argc, char **argv) {
   }
   notes = mmap(NULL, sizeof *notes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (notes == MAP_FAILED) return 1;
-  pid_t nodes[NODES_MAX], adder = start(add_main, 0);
+  pid_t nodes[NODES_MAX] = {0}, adder = start(add_main, 0);
   for (uint32_t i = 0; i < plan.nodes; i++) nodes[i] = start(node_main, i);
   uint64_t seed = plan.seed;
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), INT64_C(1000) * plan.seconds);

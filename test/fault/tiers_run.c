@@ -125,11 +125,14 @@ static dibs__tick running_at; /* all workers are running */
 
 static bool go(void) {
   if (plan.scene->odd && !make_odd()) return false;
-  if (!prepare_anchor() || !bed_spawn(&run)) return false;
+  if (!prepare_anchor()) return false;
+  /* From the start: on a busy machine the first mandate may be installed so late that another worker has already moved
+   * the bucket, and a lease under it is then lost early. */
+  if (!plan.scene->still && !belief_event(run.notes, BELIEF_AWAY, 0, 0)) return false;
+  if (!bed_spawn(&run)) return false;
   if (!bed_all_add(&run, ADD_MS)) return false;
   bed_print(&run, "all workers are running");
   running_at = dibs__tick_now();
-  if (!plan.scene->still && !belief_event(run.notes, BELIEF_AWAY, 0, 0)) return false;
   bool fine = act();
   bed_note(&run, REPORTED_MARK, 0);
   fine = fine && bed_all_add(&run, ADD_MS);

@@ -7,6 +7,7 @@
 #include "support/records.h"
 #include "unit.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,14 +58,25 @@ static uint64_t lease_once(dibs_store *store, const char *name) {
 
 /* ---- Metrics ---- */
 
+static int64_t now_ms(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_BOOTTIME, &now);
+  return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
 struct metrics {
   size_t count, tiers;
   uint64_t value[32]; /* of the metrics that are searched */
   dibs_latency acquire, release;
+  dibs_sizes batches;
+  size_t strategies;
+  char strategy[4][32]; /* "sqlite-2 sqlite" */
+  uint64_t granted[4];  /* by it */
 };
 
-static const char *const wanted[] = {"acquired", "busy", "timeout", "failed", "lost", "stale", "held", "fallback"};
-enum { ACQUIRED, BUSY, TIMED_OUT, FAILED, LOST, STALE, HELD, FALLBACK };
+static const char *const wanted[] = {"acquired", "busy", "timeout",  "failed",      "lost",
+                                     "stale",    "held", "fallback", "lost_in_time"};
+enum { ACQUIRED, BUSY, TIMED_OUT, FAILED, LOST, STALE, HELD, FALLBACK, LOST_IN_TIME };
 
 static int keep(const dibs_metric *metric, void *user) {
   struct metrics *m = user;
@@ -73,6 +85,15 @@ static int keep(const dibs_metric *metric, void *user) {
   for (const char *p = metric->name; *p; p++)
     assert_true((*p >= 'a' && *p <= 'z') || *p == '_' || (*p >= '0' && *p <= '9'));
   assert_int_equal(metric->kind == DIBS_LATENCY, metric->latency != NULL);
+  assert_int_equal(metric->kind == DIBS_SIZES, metric->sizes != NULL);
+  assert_int_equal(strcmp(metric->name, "granted_by") == 0, metric->strategy != NULL);
+  if (metric->strategy) {
+    assert_true(m->strategies < COUNT_OF(m->strategy));
+    snprintf(m->strategy[m->strategies], sizeof m->strategy[0], "%s %s", metric->tier, metric->strategy);
+    m->granted[m->strategies++] = metric->value;
+    return 0;
+  }
+  if (metric->sizes) m->batches = *metric->sizes;
   if (metric->tier) m->tiers++;
   if (strcmp(metric->name, "acquire") == 0) m->acquire = *metric->latency;
   if (strcmp(metric->name, "release") == 0) m->release = *metric->latency;
@@ -105,6 +126,8 @@ static void a_single_store_counts_the_outcomes_of_leases(void **state) {
   assert_int_equal(m.value[TIMED_OUT], 1);
   assert_int_equal(m.value[FAILED] + m.value[LOST] + m.value[STALE] + m.value[HELD], 0);
   assert_int_equal(m.tiers, 0);
+  assert_true(m.strategies == 1 && m.granted[0] == 10);
+  assert_string_equal(m.strategy[0], "sqlite sqlite");
   assert_true(m.acquire.count == 10 && m.release.count == 10);
   for (int i = 1; i < DIBS_LATENCY_STEPS; i++) assert_true(m.acquire.steps[i] >= m.acquire.steps[i - 1]);
   assert_true(m.acquire.steps[DIBS_LATENCY_STEPS - 1] == 10);
@@ -113,6 +136,61 @@ static void a_single_store_counts_the_outcomes_of_leases(void **state) {
   assert_int_equal(metrics_of(other).value[HELD], 1);
   dibs_lease_free(held);
   dibs_close(other);
+  dibs_close(store);
+}
+
+static void a_loss_that_is_noticed_in_time_is_counted(void **state) {
+  (void)state;
+  dibs_error error;
+  dibs_store *store = opened(lone), *other = opened(lone);
+  dibs_lease *lease;
+  dibs_lease_options options = {.size = sizeof options, .ttl_ms = 3600000};
+  FINE(dibs_acquire(store, "broken", &options, &lease, &error));
+  FINE(dibs_break(other, "broken", NULL, &error));
+  assert_int_equal(dibs_renew(lease, 0, &error), DIBS_LOST);
+  struct metrics m = metrics_of(store);
+  assert_true(m.value[LOST] == 1 && m.value[LOST_IN_TIME] == 1);
+  dibs_lease_free(lease);
+  FINE(dibs_acquire(store, "short",
+                    &(dibs_lease_options){.size = sizeof options, .ttl_ms = 100, .flags = DIBS_NO_RENEW}, &lease,
+                    &error));
+  int64_t by = now_ms() + LONG_MS;
+  while (dibs_lease_alive(lease) && now_ms() < by) usleep(10000);
+  while (metrics_of(store).value[LOST] == 1 && now_ms() < by) usleep(10000);
+  m = metrics_of(store);
+  assert_true(m.value[LOST] == 2 && m.value[LOST_IN_TIME] >= 1);
+  dibs_lease_free(lease);
+  dibs_close(other);
+  dibs_close(store);
+}
+
+enum { TOGETHER = 20 };
+
+static void count_answer(dibs_lease *lease, dibs_status status, const dibs_error *error, void *user) {
+  (void)lease, (void)error;
+  assert_int_equal(status, DIBS_OK);
+  atomic_fetch_add((atomic_int *)user, 1);
+}
+
+static void the_sizes_of_batches_are_counted(void **state) {
+  (void)state;
+  dibs_error error;
+  dibs_store *store = opened(lone);
+  dibs_lease *leases[TOGETHER];
+  atomic_int answered = 0;
+  struct metrics before = metrics_of(store);
+  for (int i = 0; i < TOGETHER; i++) {
+    char name[16];
+    snprintf(name, sizeof name, "batch-%d", i);
+    FINE(dibs_acquire_start(store, name, NULL, count_answer, &answered, &leases[i], &error));
+  }
+  int64_t by = now_ms() + LONG_MS;
+  while (atomic_load(&answered) < TOGETHER && now_ms() < by) usleep(10000);
+  struct metrics m = metrics_of(store);
+  assert_true(m.batches.sum >= before.batches.sum + TOGETHER && m.batches.count > before.batches.count);
+  assert_true(m.batches.max >= 1 && m.batches.steps[0] <= m.batches.steps[1]);
+  assert_int_equal(m.batches.steps[DIBS_SIZES_STEPS - 1], m.batches.count);
+  for (int i = 0; i < TOGETHER; i++) dibs_lease_free(leases[i]);
   dibs_close(store);
 }
 
@@ -181,12 +259,6 @@ static struct seen look(dibs_store *store, dibs_tiers_info *info) {
   FINE(dibs_tiers(store, info, see_tier, see_client, &seen, &error));
   assert_int_equal(seen.tiers, info->tiers);
   return seen;
-}
-
-static int64_t now_ms(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_BOOTTIME, &now);
-  return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
 /* Polls until the second tier serves this many buckets. */
@@ -302,6 +374,7 @@ static void mistakes_are_refused_with_a_message(void **state) {
   assert_int_equal(dibs_tier_switch(store, "2", DIBS_HAND_OPEN, &error), DIBS_INVALID);
   assert_int_equal(dibs_tier_switch(store, "0", (dibs_hand)3, &error), DIBS_INVALID);
   assert_int_equal(dibs_tier_bump(store, (dibs_fence){UINT64_C(1) << 53}, &error), DIBS_INVALID);
+  assert_int_equal(dibs_tier_bump(store, (dibs_fence){(UINT64_C(1) << 53) - 1}, &error), DIBS_INVALID);
   assert_int_equal(dibs_strictness_set(store, (dibs_strictness)3, &error), DIBS_INVALID);
   dibs_tiers_info bad = {0};
   assert_int_equal(dibs_tiers(store, &bad, NULL, NULL, NULL, &error), DIBS_INVALID);
@@ -347,7 +420,9 @@ static void a_tier_that_fails_is_left_and_reported_to_be_down(void **state) {
   assert_true(seen.tier[0].turned_ms >= 0 && seen.tier[0].failures > 0 && seen.tier[0].dwell_ms == 10000);
   assert_true(info.here[DIBS_TIERS_TURNS] >= 1 && info.here[DIBS_TIERS_FALLBACK] >= 1 &&
               info.here[DIBS_TIERS_MOVES] == 100);
-  assert_true(metrics_of(store).value[FALLBACK] >= 1);
+  struct metrics m = metrics_of(store);
+  assert_true(m.value[FALLBACK] >= 1);
+  assert_true(m.strategies == 2 && m.granted[1] >= 1 && m.granted[0] + m.granted[1] == m.value[ACQUIRED]);
   /* Closed by hand, the tier is used again although it fails. */
   FINE(dibs_tier_switch(store, "sqlite", DIBS_HAND_CLOSED, &error));
   look(store, &info);
@@ -402,6 +477,8 @@ static void tiers_are_made_stores_of_their_own_again(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_single_store_counts_the_outcomes_of_leases),
+      cmocka_unit_test(a_loss_that_is_noticed_in_time_is_counted),
+      cmocka_unit_test(the_sizes_of_batches_are_counted),
       cmocka_unit_test(writes_that_are_too_late_are_counted),
       cmocka_unit_test(waiting_is_part_of_acquiring),
       cmocka_unit_test(the_tiers_of_a_store_are_listed),

@@ -116,7 +116,7 @@ static void a_hundred_processes_share_a_server(void **state) {
       close(gate[1]);
       gate[1] = -1;
     }
-    for (pid_t child; (child = waitpid(-1, &how, WNOHANG)) > 0; left--) failed += !WIFEXITED(how) || WEXITSTATUS(how);
+    for (; waitpid(-1, &how, WNOHANG) > 0; left--) failed += !WIFEXITED(how) || WEXITSTATUS(how);
     dibs__nap_ms(20);
   }
   close(gate[0]);

@@ -72,7 +72,7 @@ static void read_report(const char *text, size_t len) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-  char *text = malloc(size + 1);
+  char *text = calloc(1, size + 1);
   CHECK(text);
   if (size > 0) memcpy(text, data, size);
   char *exact = size > 0 ? realloc(text, size) : text; /* of exactly this size, so that a sanitizer reports reads beyond

@@ -21,10 +21,15 @@ static const char *kind(void) {
     if (expect_got != (want)) fail_msg("%s: %s: %s", #call, dibs_status_name(expect_got), reported.text);              \
   } while (0)
 
-static dibs_status claim_one(dibs_store *s, const char *of, dibs_task **task) {
+static dibs_status claim_phase(dibs_store *s, const char *of, const char *phase, dibs_task **task) {
+  dibs_claim_options o = {.size = sizeof o, .most = 1, .phases = &phase, .phase_count = phase ? 1 : 0};
   size_t count;
   *task = NULL;
-  return dibs_tasks_claim(s, of, NULL, task, &count, &reported);
+  return dibs_tasks_claim(s, of, &o, task, &count, &reported);
+}
+
+static dibs_status claim_one(dibs_store *s, const char *of, dibs_task **task) {
+  return claim_phase(s, of, NULL, task);
 }
 
 static void a_task_exists_when_its_transaction_commits(void **state) {
@@ -86,6 +91,54 @@ static void a_claim_ends_with_the_rows_of_its_work(void **state) {
   dibs_task_free(task);
 }
 
+/* The transaction has a snapshot in which no task is claimed. */
+static void begin_with_old_snapshot(void) {
+  const char *schema = engine == &engine_postgres ? "dibs." : "";
+  if (engine == &engine_mysql) sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ");
+  sql(engine == &engine_postgres ? "BEGIN ISOLATION LEVEL REPEATABLE READ" : "BEGIN");
+  (void)cell("SELECT COUNT(*) FROM %sdibs_task", schema);
+}
+
+static void a_limit_holds_inside_a_transaction_with_an_old_snapshot(void **state) {
+  (void)state;
+  dibs_store *s = store_open(), *inside = NULL;
+  const char *of = kind();
+  dibs_kind_options limit = {.size = sizeof limit, .set = DIBS_KIND_RUNNING, .running = 1};
+  dibs_task_options one = {.size = sizeof one, .phase = "one"}, two = {.size = sizeof two, .phase = "two"};
+  dibs_task *first, *second;
+  EXPECT(dibs_task_kind_set(s, of, &limit, &reported), DIBS_OK);
+  EXPECT(dibs_task_add(s, of, "x", 1, &one, NULL, &reported), DIBS_OK);
+  EXPECT(dibs_task_add(s, of, "x", 1, &two, NULL, &reported), DIBS_OK);
+  void *mine = connection();
+  begin_with_old_snapshot();
+  EXPECT(claim_phase(s, of, "one", &first), DIBS_OK);
+  EXPECT(engine->inside(s, mine, &inside, &reported), DIBS_OK);
+  /* A task that did not change since. */
+  dibs_status status = claim_phase(inside, of, "two", &second);
+  if (engine == &engine_postgres) {
+    assert_int_equal(status, DIBS_UNSUPPORTED);
+    assert_message("READ COMMITTED");
+  } else if (engine == &engine_mysql) {
+    /* Newer versions of MariaDB refuse to read a row that is newer than the snapshot. */
+    assert_true(status == DIBS_NOT_FOUND || status == DIBS_CONFLICT);
+  } else {
+    assert_int_equal(status, DIBS_CONFLICT);
+  }
+  sql("ROLLBACK");
+  dibs_close(inside);
+  EXPECT(dibs_task_done(first, NULL, &reported), DIBS_OK);
+  dibs_task_free(first);
+
+  sql("BEGIN");
+  EXPECT(engine->inside(s, mine, &inside, &reported), DIBS_OK);
+  EXPECT(claim_one(inside, of, &second), DIBS_OK);
+  EXPECT(claim_one(inside, of, &first), DIBS_NOT_FOUND);
+  EXPECT(dibs_task_done(second, NULL, &reported), DIBS_OK);
+  dibs_task_free(second);
+  sql("COMMIT");
+  dibs_close(inside);
+}
+
 static dibs_verdict never(dibs_task *task, dibs_work_reply *reply, void *user) {
   (void)task;
   (void)reply;
@@ -118,6 +171,7 @@ int main(int argc, char *argv[]) {
   const struct CMUnitTest tests[] = {
       TEST(a_task_exists_when_its_transaction_commits),
       TEST(a_claim_ends_with_the_rows_of_its_work),
+      TEST(a_limit_holds_inside_a_transaction_with_an_old_snapshot),
       TEST(a_worker_and_another_store_are_refused_inside),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

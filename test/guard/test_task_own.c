@@ -270,7 +270,7 @@ static dibs_verdict work(dibs_task *task, dibs_work_reply *reply, void *user) {
   (void)user;
   atomic_fetch_add(&seen.calls, 1);
   if (strcmp(task->key, "900") == 0) { /* steps while its claim is extended */
-    for (int i = 0; i < 60; i++) {
+    for (int i = 0; i < 120; i++) {
       if (dibs_task_step(task, i % 2 ? "Creating" : "Deleting", NULL) != DIBS_OK) return DIBS_END_RELEASE;
       dibs__nap_ms(20);
     }
@@ -332,7 +332,7 @@ static void a_worker_extends_rows_while_they_change_and_end(void **state) {
   dibs_table *t = plain_gateway();
   add(900, "Creating", type->never, ago(90));
   add(903, "Deleting", type->never, ago(90));
-  dibs_worker *worker = start(s, t, 1000);
+  dibs_worker *worker = start(s, t, 2000);
   UNTIL(counted(worker).next == 3); /* 900 ends in Creating: then once more in Deleting */
   dibs_worker_counts c = counted(worker);
   assert_int_equal(c.refused + c.lost + c.failed + c.released, 0);

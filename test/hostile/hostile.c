@@ -191,6 +191,7 @@ const struct hostile hostile_short[] = {
     S("\xef\xbb\xbf"),
     S("\xef\xbb\xbf"
       "a"),
+    /* From right to left on purpose.  NOLINTNEXTLINE(misc-misleading-bidirectional) */
     S("\xe2\x80\xae"
       "abc"),
     S("\xd7\xa9\xd7\x9c\xd7\x95\xd7\x9d"),

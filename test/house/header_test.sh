@@ -14,6 +14,7 @@ cat >"$tmp/use.c" <<'C'
 #include "dibs.h"
 #include "dibs.h"
 #include "dibs/admin.h"
+#include "dibs/cron.h"
 #include "dibs/mysql.h"
 #include "dibs/postgres.h"
 #include "dibs/sqlite.h"
@@ -59,7 +60,11 @@ size_t sizes(void) {
   dibs_worker_counts counts = DIBS_WORKER_COUNTS_INIT;
   dibs_task_filter filter = DIBS_TASK_FILTER_INIT;
   dibs_kind_options of_kind = DIBS_KIND_OPTIONS_INIT;
-  return store.size + lease.size + breaking.size + table.size + record.size + written.size + update.size + stock.size +
+  dibs_cron_job job = DIBS_CRON_JOB_INIT;
+  dibs_cron_table jobs = DIBS_CRON_TABLE_INIT;
+  dibs_cron_options cron = DIBS_CRON_OPTIONS_INIT;
+  dibs_cron_counts firings = DIBS_CRON_COUNTS_INIT;
+  return job.size + jobs.size + cron.size + firings.size + store.size + lease.size + breaking.size + table.size + record.size + written.size + update.size + stock.size +
          taken.size + once.size + tiers.size + task.size + new_task.size + claim.size + end.size + worker.size +
          counts.size + filter.size + of_kind.size;
 }
@@ -94,8 +99,8 @@ try() {
   fi
 }
 
-echo 1..19
-for header in dibs.h dibs/admin.h dibs/postgres.h dibs/mysql.h dibs/sqlite.h dibs/task.h; do
+echo 1..21
+for header in dibs.h dibs/admin.h dibs/postgres.h dibs/mysql.h dibs/sqlite.h dibs/task.h dibs/cron.h; do
   printf '#include "%s"\n' "$header" >"$tmp/alone.c"
   cp "$tmp/alone.c" "$tmp/alone.cc"
   try "$header alone, C99" gcc -std=c99 "$tmp/alone.c"

@@ -49,7 +49,6 @@ struct step {
   char words[TEXT_MAX];
   int session;
   /* State of the running permutation. */
-  _Atomic bool begun;
   dibs__word done; /* 1: the step has answered */
   dibs_status status;
   bool deadlock;

@@ -15,6 +15,7 @@ struct session {
   int nr;
   dibs__thread *thread;
   dibs__word told; /* increases for each step, and at the end */
+  uint32_t served; /* the last value of it that the thread has seen */
   struct step *next;
   bool ending;
   dibs_store *store;
@@ -261,17 +262,15 @@ static void do_step(struct session *s, struct step *step) {
 
 /* ---- Sessions ---- */
 
-/* NULL: the permutation is over. */
+/* NULL: the session ends. */
 static struct step *next_step(struct session *s) {
   for (;;) {
-    uint32_t seen = atomic_load(&s->told);
-    struct step *step = s->next;
-    if (step && !atomic_load(&step->begun)) {
-      atomic_store(&step->begun, true);
-      return step;
+    uint32_t told = atomic_load(&s->told);
+    if (told != s->served) {
+      s->served = told;
+      return s->ending ? NULL : s->next;
     }
-    if (s->ending) return NULL;
-    dibs__word_wait(&s->told, seen, DIBS__TICK_NEVER, false);
+    dibs__word_wait(&s->told, told, DIBS__TICK_NEVER, false);
   }
 }
 
@@ -457,14 +456,12 @@ bool play_run(struct play *play, const int order[], size_t count) {
   play->nr = ++permutations;
   for (size_t i = 0; i < play->spec->step_count; i++) {
     struct step *step = &play->spec->steps[i];
-    atomic_store(&step->begun, false);
     atomic_store(&step->done, 0);
     step->got[0] = step->why[0] = '\0';
     step->deadlock = false;
   }
   for (size_t i = 0; i < play->spec->session_count; i++) {
     drop_leases(&play->sessions[i]);
-    play->sessions[i].next = NULL;
     play->sessions[i].version[0] = play->sessions[i].read[0] = '\0';
   }
   (void)run_setup(play, &play->spec->teardown, false);

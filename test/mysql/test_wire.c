@@ -186,6 +186,28 @@ static void a_lock_timeout_breaks_the_statement(void **state) {
   dibs__sql_rollback(w);
 }
 
+/* Its client is stopped, or the network between them is cut.  MySQL has no such limit. */
+static void a_transaction_that_idles_is_ended_by_the_server(void **state) {
+  (void)state;
+  run(w, "SELECT VERSION() LIKE '%MariaDB%'");
+  if (number(w, 0, 0, 0) == 0) skip();
+  wire_t *other = bed_connect(&bed);
+  run(w, "INSERT INTO wire (name, n) VALUES ('idle', 1)");
+  run(other, "START TRANSACTION");
+  run(other, "UPDATE wire SET n = 2 WHERE name = 'idle'");
+  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), LONG_MS);
+  enum dibs__sql_rc end = DIBS__SQL_FAILED;
+  while (end != DIBS__SQL_OK && dibs__tick_before(dibs__tick_now(), by)) {
+    w->by = by;
+    put(w, "UPDATE wire SET n = 3 WHERE name = 'idle'"); /* waits for a second */
+    end = w->engine->go(w, false);
+  }
+  assert_int_equal(end, DIBS__SQL_OK);
+  put(other, "COMMIT");
+  breaks(other, DIBS__SQL_GONE);
+  dibs__mysql_close(other);
+}
+
 static void a_deadline_is_kept_and_ends_the_connection(void **state) {
   (void)state;
   put(w, "SELECT SLEEP(20)");
@@ -402,6 +424,7 @@ int main(int argc, char **argv) {
       CASE(an_error_after_a_commit_is_ignored),
       CASE(errors_have_their_kinds),
       CASE(a_lock_timeout_breaks_the_statement),
+      CASE(a_transaction_that_idles_is_ended_by_the_server),
       CASE(a_deadline_is_kept_and_ends_the_connection),
       CASE(a_late_commit_is_unknown),
       CASE(a_killed_connection_is_noticed_before_sending),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""dibs.h, dibs/admin.h and dibs/task.h for ctypes: the same names, fields and functions, and nothing more.
+"""dibs.h, dibs/admin.h, dibs/task.h and dibs/cron.h for ctypes: the same names, fields and functions, and nothing more.
 
 layout_test.py compares all of it with what a C compiler makes of the headers.  dibs.py is the client that is made of this.
 """
@@ -56,8 +56,9 @@ RUNS_FAILED = 1
 RUNS_KEEP_DEFAULT, RUNS_KEEP_MAX_MS = -1, 315619200000
 HOLDS, WAITS, OFFERED, BREAKING, BROKEN = range(5)
 BREAK_NOW = 1
-COUNTER, GAUGE, LATENCY = 0, 1, 2
+COUNTER, GAUGE, LATENCY, SIZES = range(4)
 LATENCY_STEPS = 25
+SIZES_STEPS = 12
 BUCKETS, TIERS_MAX = 100, 4
 BREAKER_CLOSED, BREAKER_OPEN, BREAKER_HALF_OPEN = 0, 1, 2
 HAND_AUTO, HAND_OPEN, HAND_CLOSED = 0, 1, 2
@@ -100,6 +101,18 @@ CHANGE_DRY = 1
 KIND_RUNNING = 1
 KIND_PAUSED = 2
 KIND_KEEP = 4
+
+# Of dibs/cron.h.
+CRON_NAME_MAX = 128
+CRON_TABLE_MAX = 1048576
+CRON_JOBS_MAX = 10000
+CATCH_UP_LAST = 0
+CATCH_UP_NONE = 1
+CATCH_UP_ALL = 2
+OVERLAP_SKIP = 0
+OVERLAP_QUEUE = 1
+OVERLAP_ALLOW = 2
+CRON_NO_HISTORY = 1
 
 # ---- Structs ----
 
@@ -188,7 +201,7 @@ class dibs_lease_info(Sized):
     _fields_ = [
         ("size", c_size_t), ("name", c_char_p), ("owner", c_char_p), ("state", c_uint32), ("mode", c_int),
         ("slots", c_uint32), ("slot", c_uint32), ("ahead", c_uint32), ("pid", c_uint32), ("fence", dibs_fence),
-        ("ttl_ms", c_int64), ("left_ms", c_int64), ("age_ms", c_int64), ("from", c_char_p)]
+        ("ttl_ms", c_int64), ("left_ms", c_int64), ("age_ms", c_int64), ("from", c_char_p), ("tier", c_char_p)]
 
 
 class dibs_break_options(Sized):
@@ -201,10 +214,14 @@ class dibs_latency(ctypes.Structure):
         ("p99", c_uint64), ("p999", c_uint64), ("steps", c_uint64 * LATENCY_STEPS)]
 
 
+class dibs_sizes(ctypes.Structure):
+    _fields_ = [("count", c_uint64), ("sum", c_uint64), ("max", c_uint64), ("steps", c_uint64 * SIZES_STEPS)]
+
+
 class dibs_metric(Sized):
     _fields_ = [
         ("size", c_size_t), ("name", c_char_p), ("help", c_char_p), ("tier", c_char_p), ("kind", c_uint32),
-        ("value", c_uint64), ("latency", POINTER(dibs_latency))]
+        ("value", c_uint64), ("latency", POINTER(dibs_latency)), ("strategy", c_char_p), ("sizes", POINTER(dibs_sizes))]
 
 
 class dibs_tiers_info(Sized):
@@ -291,7 +308,8 @@ class dibs_worker_counts(Sized):
 class dibs_task_filter(Sized):
     _fields_ = [
         ("size", c_size_t), ("nr", c_uint64), ("after", c_uint64), ("kind", c_char_p), ("phase", c_char_p),
-        ("serial", c_char_p), ("text", c_char_p), ("states", c_uint32), ("reserved", c_uint32), ("older_ms", c_int64)]
+        ("serial", c_char_p), ("text", c_char_p), ("states", c_uint32), ("reserved", c_uint32), ("older_ms", c_int64),
+        ("table", c_void_p), ("key", c_char_p), ("timeout_ms", c_int64)]
 
 
 class dibs_task_info(Sized):
@@ -300,7 +318,7 @@ class dibs_task_info(Sized):
         ("serial", c_char_p), ("unique", c_char_p), ("payload", c_char_p), ("length", c_size_t), ("owner", c_char_p),
         ("text", c_char_p), ("text_length", c_size_t), ("state", c_int), ("attempts", c_uint32), ("fails", c_uint32),
         ("tries", c_uint32), ("priority", c_int32), ("made_ms", c_int64), ("due_ms", c_int64), ("began_ms", c_int64),
-        ("at_ms", c_int64)]
+        ("at_ms", c_int64), ("key", c_char_p)]
 
 
 class dibs_task_kind(Sized):
@@ -343,6 +361,60 @@ dibs_run_fn = CFUNCTYPE(c_int, POINTER(dibs_run_info), c_void_p)
 dibs_flag_fn = CFUNCTYPE(c_int, c_char_p, c_uint32, c_void_p)
 dibs_task_fn = CFUNCTYPE(c_int, POINTER(dibs_task_info), c_void_p)
 dibs_task_kind_fn = CFUNCTYPE(c_int, POINTER(dibs_task_kind), c_void_p)
+
+
+class dibs_cron_job(Sized):
+    _fields_ = [
+        ("size", c_size_t), ("name", c_char_p), ("schedule", c_char_p), ("zone", c_char_p), ("command", c_char_p),
+        ("catch_up", c_int), ("overlap", c_int), ("window_ms", c_int64), ("timeout_ms", c_int64), ("jitter_ms", c_int64)]
+
+
+dibs_cron_error_fn = CFUNCTYPE(None, c_uint32, c_char_p, c_void_p)
+
+
+class dibs_cron_table(Sized):
+    _fields_ = [
+        ("size", c_size_t), ("text", c_char_p), ("length", c_size_t), ("jobs", POINTER(dibs_cron_job)),
+        ("job_count", c_size_t), ("zone", c_char_p), ("on_error", dibs_cron_error_fn), ("user", c_void_p)]
+
+
+class dibs_firing(Sized):
+    _fields_ = [
+        ("size", c_size_t), ("job", c_char_p), ("command", c_char_p), ("input", c_char_p),
+        ("environment", POINTER(c_char_p)), ("at_ms", c_int64), ("timeout_ms", c_int64), ("by_hand", c_uint32),
+        ("reserved", c_uint32), ("task", POINTER(dibs_task))]
+
+
+class dibs_firing_reply(Sized):
+    _fields_ = [
+        ("size", c_size_t), ("how", c_int), ("code", c_int32), ("delay_ms", c_int64), ("length", c_size_t),
+        ("text", c_char * (TASK_TEXT_MAX + 1))]
+
+
+dibs_firing_fn = CFUNCTYPE(c_int, POINTER(dibs_firing), POINTER(dibs_firing_reply), c_void_p)
+
+
+class dibs_cron_options(Sized):
+    _fields_ = [
+        ("size", c_size_t), ("table", POINTER(dibs_cron_table)), ("threads", c_uint32), ("flags", c_uint32),
+        ("claim_ms", c_int64), ("owner", c_char_p), ("work", dibs_firing_fn), ("user", c_void_p)]
+
+
+class dibs_cron_counts(Sized):
+    _fields_ = [
+        ("size", c_size_t), ("jobs", c_uint64), ("decided", c_uint64), ("begun", c_uint64), ("done", c_uint64),
+        ("failed", c_uint64), ("repeated", c_uint64), ("dead", c_uint64), ("declined", c_uint64), ("refused", c_uint64),
+        ("history_lost", c_uint64), ("running", c_uint64)]
+
+
+class dibs_cron_info(Sized):
+    _fields_ = [
+        ("size", c_size_t), ("name", c_char_p), ("schedule", c_char_p), ("zone", c_char_p), ("command", c_char_p),
+        ("next_ms", c_int64), ("last_ms", c_int64), ("last_how", c_int), ("last_code", c_int32), ("missed", c_uint64),
+        ("last_missed_ms", c_int64), ("skipped", c_uint64)]
+
+
+dibs_cron_fn = CFUNCTYPE(c_int, POINTER(dibs_cron_info), c_void_p)
 
 # ---- Functions: what they return, and their arguments ----
 
@@ -454,6 +526,17 @@ FUNCTIONS = {
         c_int,
         [handle, c_int, POINTER(dibs_task_filter), c_uint32, c_uint64, POINTER(c_uint64), POINTER(c_uint64), error]),
     "dibs_task_kind_set": (c_int, [handle, c_char_p, POINTER(dibs_kind_options), error]),
+    # dibs/cron.h
+    "dibs_cron_next": (c_int, [c_char_p, c_char_p, c_int64, POINTER(c_int64), error]),
+    "dibs_firing_left_ms": (c_int64, [POINTER(dibs_firing)]),
+    "dibs_cron_start": (c_int, [handle, c_char_p, POINTER(dibs_cron_options), handles, error]),
+    "dibs_cron_replace": (c_int, [handle, POINTER(dibs_cron_table), error]),
+    "dibs_cron_stop": (c_int, [handle, c_int64, error]),
+    "dibs_cron_free": (None, [handle]),
+    "dibs_cron_count": (c_int, [handle, POINTER(dibs_cron_counts), error]),
+    "dibs_cron_trouble": (None, [handle, error]),
+    "dibs_cron_fire": (c_int, [handle, c_char_p, POINTER(dibs_cron_table), c_char_p, POINTER(c_uint64), error]),
+    "dibs_cron_list": (c_int, [handle, c_char_p, POINTER(dibs_cron_table), dibs_cron_fn, c_void_p, error]),
 }
 
 

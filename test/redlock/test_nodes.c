@@ -119,7 +119,7 @@ static void a_paused_node_costs_one_timeout(void **state) {
   /* The node counts again when it continues: without it there would be no majority. */
   node_resume(1);
   node_pause(2);
-  held = granted_at_last(p, "o", 3, 60000);
+  (void)granted_at_last(p, "o", 3, 60000);
   assert_true(node_say(1, "EXISTS %s", key_of("o")) == 1);
 }
 

@@ -14,6 +14,13 @@ case $engine in
     grant() { admin <<<"GRANT $1 ON ALL TABLES IN SCHEMA dibs TO dibs"; }
     forbid_making() { admin <<<"DROP SCHEMA dibs CASCADE; ALTER DATABASE dibs OWNER TO admin"; }
     words='permission denied'
+    # The GRANTs of doc/outbox.md, and what this server withdraws from everybody.
+    make_shop() { admin <<<"CREATE ROLE shop LOGIN PASSWORD 'shop'; GRANT CONNECT ON DATABASE dibs TO shop;
+      GRANT USAGE ON SCHEMA dibs TO shop; GRANT INSERT ON dibs.dibs_task TO shop"; }
+    shop() { psql -X -q -A -t -v ON_ERROR_STOP=1 "${uri/dibs:dibs-secret/shop:shop}" -c "SET search_path TO dibs" -c "$1"; }
+    show_number() { admin <<<'GRANT SELECT (nr) ON dibs.dibs_task TO shop'; }
+    insert="INSERT INTO dibs_task (kind, payload, serial, uniq) VALUES ('orders', convert_to('seven', 'UTF8'), 'ann', 'u')"
+    number='RETURNING nr'
     ;;
   mysql)
     admin() {
@@ -25,6 +32,13 @@ case $engine in
     forbid_making() { admin <<<"DROP DATABASE dibs; CREATE DATABASE dibs;
       REVOKE CREATE ON dibs.* FROM dibs@'127.0.0.1'"; }
     words='command denied|access denied'
+    make_shop() { admin <<<"CREATE USER shop@localhost IDENTIFIED BY 'shop'; GRANT INSERT ON dibs.dibs_task TO shop@localhost"; }
+    shop() {
+      MYSQL_PWD=shop mariadb --no-defaults -N --socket="$DIBS_TEST_SERVERS_DIR/mariadb/mariadb.sock" -u shop dibs -e "$1"
+    }
+    show_number() { true; }
+    insert="INSERT INTO dibs_task (kind, payload, serial, uniq) VALUES ('orders', 'seven', 'ann', 'u')"
+    number='; SELECT LAST_INSERT_ID()'
     ;;
 esac
 
@@ -51,6 +65,7 @@ for right in INSERT UPDATE SELECT; do
   said "without $right: record put" record put "key $right" --force
   [ $right = SELECT ] || said "without $right: stock take" stock take seats
   [ $right != SELECT ] || said "without $right: ls" ls
+  [ $right != SELECT ] || like "without $right: what was refused" "$err" "can't read the tables of dibs in"
   grant "$right"
   ok "with $right again" "$DIBS" run n -- true
 done
@@ -73,6 +88,17 @@ if [ "$engine" = postgres ]; then
     like "a database in LATIN1: $command, with the engine's message" "$err" 'has no equivalent in encoding'
   done
 fi
+
+# A program that may only add messages.
+ok 'a user that may only insert' make_shop
+ok 'it adds a message' shop "$insert"
+ok 'not a second one with the unique text' eval '! shop "$insert"'
+show_number
+like 'it learns the number' "$(shop "${insert/\'u\'/\'v\'} $number")" '^[1-9][0-9]*$'
+for statement in 'SELECT payload FROM dibs_task' 'DELETE FROM dibs_task' 'UPDATE dibs_task SET state = 6'; do
+  ok "it may not: ${statement%% *}" eval '! shop "$statement"'
+done
+is 'its messages are delivered' "$("$DIBS" relay orders --stdout --once 2>/dev/null | grep -c '"payload":"seven"')" 2
 
 forbid_making
 said 'without CREATE: run' run n -- true

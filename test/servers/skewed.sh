@@ -9,12 +9,13 @@ library=$(realpath "$2") || exit 1
 shift 2
 folder=$(mktemp -d /tmp/dibs-test-skewed.XXXXXX) || exit 1
 chmod 755 "$folder"
+cp "$library" "$folder/clock.so" || exit 1 # where the user of the server can read it, too
 trap '"$root/script/servers" remove --dir "$folder/servers" >/dev/null 2>&1; rm -rf "$folder"' EXIT
 trap 'exit 130' INT TERM
 export DIBS_TEST_CLOCK=$folder/clock
 head -c 8 /dev/zero >"$DIBS_TEST_CLOCK"
 chmod 644 "$DIBS_TEST_CLOCK"
-LD_PRELOAD=$library "$root/script/servers" start --dir "$folder/servers" --until $$ "$server" >&2
+LD_PRELOAD=$folder/clock.so "$root/script/servers" start --dir "$folder/servers" --until $$ "$server" >&2
 case $? in
   0) ;;
   77)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Housekeeping: rows that no client needs are removed, others stay; the log does not grow for ever. */
 #include "bed.h"
+#include "drivers/sqlite/sqlite_impl.h"
 
 #include <signal.h>
 #include <sqlite3.h>
@@ -71,6 +72,38 @@ static void expired_answers_are_removed(void **state) {
   slot.store->driver->tidy(slot.store);
   assert_int_equal(rows(bed, "dibs_once"), 50);
   slot_close(&slot);
+}
+
+static uint64_t copies(const struct slot *slot) {
+  return dibs__side_copies(((struct dibs__lite *)slot->store)->side);
+}
+
+/* A copy that began when another one was whole could lose commits (the comment of dibs__side_copy_begin). */
+static void the_log_is_copied_again_only_after_a_commit(void **state) {
+  struct bed *bed = *state;
+  struct slot one, two;
+  char name[16];
+  slot_open(bed, &one);
+  slot_open(bed, &two);
+  for (int i = 0; i < DIBS__SQLITE_LOG_PAGES; i++) {
+    snprintf(name, sizeof name, "n%d", i);
+    assert_int_equal(slot_acquire(i % 2 ? &one : &two, name, i).op.status, DIBS_OK);
+  }
+  uint64_t before = copies(&one);
+  one.store->driver->tidy(one.store);
+  assert_int_equal(copies(&one), before + 1);
+  two.store->driver->tidy(two.store);
+  assert_int_equal(copies(&two), before + 1);
+  assert_int_equal(slot_acquire(&two, "later", 1).op.status, DIBS_OK);
+  atomic_store(&((struct dibs__lite *)two.store)->log_pages, DIBS__SQLITE_LOG_PAGES);
+  assert_true(dibs__side_copy_begin(((struct dibs__lite *)one.store)->side, before + 1));
+  two.store->driver->tidy(two.store); /* another store copies it now */
+  assert_int_equal(copies(&two), before + 1);
+  dibs__side_copy_end(((struct dibs__lite *)one.store)->side);
+  two.store->driver->tidy(two.store);
+  assert_int_equal(copies(&two), before + 2);
+  slot_close(&two);
+  slot_close(&one);
 }
 
 /* A process that queues, reports it, and waits. */
@@ -200,6 +233,7 @@ int main(void) {
       CASE(a_long_queue_leaves_no_rows),
       CASE(old_breaks_are_removed),
       CASE(the_log_is_reused),
+      CASE(the_log_is_copied_again_only_after_a_commit),
   };
   return cmocka_run_group_tests_name("sqlite housekeeping", tests, NULL, NULL);
 }

@@ -257,6 +257,25 @@ static void the_state_survives_as_text(void **state) {
   dibs__cron_state_free(&s);
 }
 
+static void a_state_fits_into_a_record(void **state) {
+  (void)state;
+  struct dibs__cron_state s = {0}, back;
+  size_t length;
+  bool no_memory;
+  enum { LINES = 40000 };
+  for (int64_t i = 0; i < LINES; i++)
+    assert_non_null(dibs__cron_state_add(&s, (uint64_t)i * UINT64_C(0x9e3779b97f4a7c15), at(10, 0, 0) - i * 60000));
+  char *text = dibs__cron_state_write(&s, at(10, 0, 0), &length);
+  assert_non_null(text);
+  assert_in_range(length, 100000, DIBS_RECORD_MAX);
+  assert_true(dibs__cron_state_read(&back, text, length, &no_memory));
+  assert_non_null(dibs__cron_state_find(&back, 0)); /* the latest ones are kept */
+  assert_null(dibs__cron_state_find(&back, (uint64_t)(LINES - 1) * UINT64_C(0x9e3779b97f4a7c15)));
+  dibs__cron_state_free(&back);
+  dibs__cron_state_free(&s);
+  free(text);
+}
+
 static void a_text_of_another_kind_is_no_state(void **state) {
   (void)state;
   static const char *const texts[] = {"",
@@ -289,6 +308,7 @@ int main(void) {
       cmocka_unit_test(a_token_belongs_to_one_firing),
       cmocka_unit_test(a_changed_job_is_another_one),
       cmocka_unit_test(the_state_survives_as_text),
+      cmocka_unit_test(a_state_fits_into_a_record),
       cmocka_unit_test(a_text_of_another_kind_is_no_state),
   };
   return cmocka_run_group_tests(tests, NULL, free_tab);

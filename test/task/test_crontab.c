@@ -84,9 +84,9 @@ static void lines_become_jobs(void **state) {
   assert_null(job->input);
   assert_string_equal(job->environment[0], "PATH=/usr/bin:/bin");
   assert_null(job->environment[1]);
-  assert_int_equal(job->catch_up, DIBS__CATCH_UP_LAST);
+  assert_int_equal(job->catch_up, DIBS_CATCH_UP_LAST);
   assert_int_equal(job->window_ms, 3600000);
-  assert_int_equal(job->overlap, DIBS__OVERLAP_SKIP);
+  assert_int_equal(job->overlap, DIBS_OVERLAP_SKIP);
   assert_int_equal(job->timeout_ms, 0);
   assert_int_equal(job->jitter_ms, 0);
 
@@ -94,9 +94,9 @@ static void lines_become_jobs(void **state) {
   assert_string_equal(job->text, "30 2 * * *");
   assert_string_equal(job->zone_name, "Europe/Berlin");
   assert_string_equal(job->command, "./report  --all -x");
-  assert_int_equal(job->catch_up, DIBS__CATCH_UP_ALL);
+  assert_int_equal(job->catch_up, DIBS_CATCH_UP_ALL);
   assert_int_equal(job->window_ms, 6 * 3600000);
-  assert_int_equal(job->overlap, DIBS__OVERLAP_QUEUE);
+  assert_int_equal(job->overlap, DIBS_OVERLAP_QUEUE);
   assert_int_equal(job->timeout_ms, 9000000);
   assert_int_equal(job->jitter_ms, 300000);
   assert_string_equal(job->environment[0], "PATH=/opt/bin");
@@ -106,8 +106,8 @@ static void lines_become_jobs(void **state) {
 
   job = job_of(tab, "./by-name A=b");
   assert_string_equal(job->zone_name, "Asia/Tokyo");
-  assert_int_equal(job->catch_up, DIBS__CATCH_UP_NONE);
-  assert_int_equal(job->overlap, DIBS__OVERLAP_ALLOW);
+  assert_int_equal(job->catch_up, DIBS_CATCH_UP_NONE);
+  assert_int_equal(job->overlap, DIBS_OVERLAP_ALLOW);
 
   job = job_of(tab, "./with-seconds");
   assert_string_equal(job->text, "*/5 0 12 * * sun");
@@ -120,9 +120,20 @@ static void lines_become_jobs(void **state) {
 
 static void commands_that_look_like_more(void **state) {
   (void)state;
-  static const char *const commands[] = {
-      "php /var/www/cron.php", "git gc",     "apt-get update", "tar cf x y", "date=$(date) echo", "home=/ ./x",
-      "mode=fast ./x",         "time=5 ./x", "./sun",          "name",       "_x=1 ./x",          "./x name=y"};
+  static const char *const commands[] = {"php /var/www/cron.php",
+                                         "git gc",
+                                         "apt-get update",
+                                         "tar cf x y",
+                                         "env date=$(date) ./x",
+                                         "http_proxy=x ./x",
+                                         "PATH=/bin ./x",
+                                         "Mode=1 ./x",
+                                         "x1=1 ./x",
+                                         "./sun",
+                                         "name",
+                                         "_x=1 ./x",
+                                         "./x name=y",
+                                         "./x mode=fast"};
   char text[128];
   for (size_t i = 0; i < COUNT_OF(commands); i++) {
     snprintf(text, sizeof text, "*/5 * * * 1-5 %s\n", commands[i]);
@@ -167,6 +178,10 @@ static void a_bad_line_is_reported_and_the_rest_is_read(void **state) {
   } lines[] = {
       {"61 * * * * ./x", "the minute '61'"},
       {"* * * * ./x", "the weekday './x' is not understood"},
+      {"0 0 3 * * ? ./x", "the weekday '?' is not understood; write *"},
+      {"0 0 3 * * 6L ./x", "the weekday '6L' is not understood"},
+      {"0 0 3 * * fri#3 ./x", "the weekday 'fri#3' is not understood"},
+      {"0 0 3 * * FRIL ./x", "the weekday 'FRIL' is not understood"},
       {"* * *", "five fields"},
       {"@often ./x", "'@often' is not a schedule"},
       {"@reboot ./x", "service manager"},
@@ -188,6 +203,10 @@ static void a_bad_line_is_reported_and_the_rest_is_read(void **state) {
       {"* * * * * overlap=maybe ./x", "overlap=maybe is not known"},
       {"* * * * * timout=2h ./x", "did you mean timeout=?"},
       {"* * * * * names=x ./x", "did you mean name=?"},
+      {"* * * * * nmae=x ./x", "did you mean name=?"},
+      {"* * * * * catch_up=none ./x", "did you mean catch-up=?"},
+      {"* * * * * home=/ ./x", "for the command, write env home=..."},
+      {"* * * * * retries=5 ./x", "(name, zone, catch-up, overlap, timeout, jitter)"},
       {"* * * * * name=x name=y ./x", "name= occurs twice"},
       {"* * * * * name=\"a b\" ./x", "without quotes"},
       {"* * * * * name=$(hostname) ./x", "not for the shell"},

@@ -4,6 +4,7 @@
 #include "task/firing.h"
 #include "unit/unit.h"
 
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,9 +45,12 @@ static dibs_store *opened(void) {
   } while (0)
 
 static bool fire(dibs_store *store, size_t job, int64_t at_ms, bool by_hand, uint64_t *nr) {
+  static uint32_t tokens;
   const struct dibs__cron_due due = {at_ms, at_ms};
+  char token[65];
   bool skipped;
-  FINE(dibs__cron_fire(store, "space", &tab->jobs[job], &due, by_hand, &skipped, nr, &error));
+  snprintf(token, sizeof token, "%064" PRIx32, ++tokens);
+  FINE(dibs__cron_fire(store, "space", &tab->jobs[job], &due, by_hand ? token : NULL, &skipped, nr, &error));
   return skipped;
 }
 
@@ -86,20 +90,21 @@ static void a_firing_is_added_once(void **state) {
 static void a_claimed_firing_has_its_job_and_instant(void **state) {
   (void)state;
   dibs_store *a = opened();
-  char job[DIBS__CRONTAB_NAME + 1];
-  int64_t at_ms;
+  struct dibs__cron_said said;
   uint64_t nr;
   fire(a, 1, 123000, false, &nr);
   dibs_task *task = claim(a);
   assert_non_null(task);
-  assert_true(dibs__cron_read_payload(task->payload, task->length, job, &at_ms));
-  assert_string_equal(job, "queue");
-  assert_int_equal(at_ms, 123000);
+  assert_true(dibs__cron_read_payload(task->payload, task->length, &said));
+  assert_string_equal(said.job, "queue");
+  assert_int_equal(said.at_ms, 123000);
+  assert_false(said.by_hand);
   assert_int_equal(task->nr, nr);
   finish(task);
-  assert_false(dibs__cron_read_payload("", 0, job, &at_ms));
-  assert_false(dibs__cron_read_payload("12", 2, job, &at_ms));
-  assert_false(dibs__cron_read_payload("x y", 3, job, &at_ms));
+  assert_false(dibs__cron_read_payload("", 0, &said));
+  assert_false(dibs__cron_read_payload("12", 2, &said));
+  assert_false(dibs__cron_read_payload("x y", 3, &said));
+  assert_false(dibs__cron_read_payload("hand x", 6, &said));
   dibs_close(a);
 }
 
@@ -140,7 +145,7 @@ static void *fire_all(void *arg) {
     bool skipped;
     uint64_t nr;
     dibs_error mine;
-    if (dibs__cron_fire(store, "space", &tab->jobs[2], &due, false, &skipped, &nr, &mine) != DIBS_OK) return arg;
+    if (dibs__cron_fire(store, "space", &tab->jobs[2], &due, NULL, &skipped, &nr, &mine) != DIBS_OK) return arg;
   }
   return NULL;
 }

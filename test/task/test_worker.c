@@ -125,6 +125,17 @@ static void each_task_is_done_once(void **state) {
   assert_true(c.requests < 1000);
 }
 
+/* Without a word from the store: the tasks become ready one after the other while others are being begun. */
+static void a_free_thread_does_not_wait_for_the_others(void **state) {
+  (void)state;
+  enum { FREE = 32, APART_MS = 10 };
+  for (int i = 0; i < FREE; i++) add("block", (dibs_task_options){.delay_ms = i * APART_MS});
+  start((dibs_worker_options){.threads = FREE, .flags = DIBS_WORKER_NO_PREFETCH, .poll_ms = APART_MS});
+  UNTIL(seen.inside == FREE);
+  seen.go = true;
+  UNTIL(counted().done == FREE);
+}
+
 static void as_many_run_at_once_as_there_are_threads(void **state) {
   (void)state;
   for (int i = 0; i < 20; i++) add("block", (dibs_task_options){0});
@@ -357,6 +368,7 @@ int main(int argc, char **argv) {
   begin_bed(argc, argv);
   const struct CMUnitTest tests[] = {
       CASE(each_task_is_done_once),
+      CASE(a_free_thread_does_not_wait_for_the_others),
       CASE(as_many_run_at_once_as_there_are_threads),
       CASE(without_prefetch_only_what_can_begin_is_claimed),
       CASE(a_task_added_here_begins_at_once),

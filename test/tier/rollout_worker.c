@@ -173,8 +173,9 @@ static int check(const char *log) {
     names += !same;
     if (!same || (h->from >= before->until && h->fence > before->fence)) continue;
     wrong++;
-    printf("%s: fence %" PRIu64 " until %" PRId64 ", then %" PRIu64 " from %" PRId64 "\n", h->name, before->fence,
-           before->until, h->fence, h->from);
+    printf("%s: fence %" PRIu64 " from %" PRId64 " until %" PRId64 ", then %" PRIu64 " from %" PRId64 " until %" PRId64
+           "\n",
+           h->name, before->fence, before->from, before->until, h->fence, h->from, h->until);
   }
   printf("%zu leases of %zu names, %zu wrong\n", count, names, wrong);
   free(all);

@@ -63,10 +63,11 @@ static void only_read_verbs_change_nothing(void **state) {
   (void)state;
   static const struct {
     uint16_t family, verb;
-  } reads[] = {
-      {DIBS__FAM_ANCHOR, DIBS__ANCHOR_READ}, {DIBS__FAM_RECORD, DIBS__RECORD_LOAD}, {DIBS__FAM_STOCK, DIBS__STOCK_READ},
-      {DIBS__FAM_ONCE, DIBS__ONCE_READ},     {DIBS__FAM_REPORT, DIBS__REPORT_READ}, {DIBS__FAM_TIERS, DIBS__TIERS_VIEW},
-      {DIBS__FAM_TASK, DIBS__TASK_LIST},     {DIBS__FAM_TASK, DIBS__TASK_COUNT},    {DIBS__FAM_RUN, DIBS__RUN_LIST}};
+  } reads[] = {{DIBS__FAM_ANCHOR, DIBS__ANCHOR_READ}, {DIBS__FAM_RECORD, DIBS__RECORD_LOAD},
+               {DIBS__FAM_STOCK, DIBS__STOCK_READ},   {DIBS__FAM_STOCK, DIBS__STOCK_LIST},
+               {DIBS__FAM_ONCE, DIBS__ONCE_READ},     {DIBS__FAM_REPORT, DIBS__REPORT_READ},
+               {DIBS__FAM_TIERS, DIBS__TIERS_VIEW},   {DIBS__FAM_TASK, DIBS__TASK_LIST},
+               {DIBS__FAM_TASK, DIBS__TASK_COUNT},    {DIBS__FAM_RUN, DIBS__RUN_LIST}};
   for (uint16_t family = 0; family < DIBS__FAM_COUNT; family++)
     for (uint16_t verb = 0; verb < 64; verb++) {
       bool wanted = false;

@@ -543,12 +543,37 @@ static bool stock_valid(const stock_op *op) {
   return op->claim.len >= 1 && op->claim.len <= CLAIM_MAX && op->owner.len <= DIBS_OWNER_MAX;
 }
 
+static int compare_stock_rows(const void *left, const void *right) {
+  const struct dibs__stock_row *a = left, *b = right;
+  return dibs__str_before(a->key, b->key) ? -1 : dibs__str_before(b->key, a->key);
+}
+
+static void stock_list(const struct dibs__memory *m, stock_op *op) {
+  const struct dibs__list list = {.prefix = op->key, .after = op->claim};
+  size_t count = 0, most = (size_t)op->amount;
+  struct dibs__stock_row *rows = calloc(m->stocks.count + 1, sizeof *rows);
+  op->op.status = DIBS_NO_MEMORY;
+  if (!rows) return;
+  for (struct dibs__map_node *link = NULL; (link = dibs__mem_next(&m->stocks, link));) {
+    const stock_t *s = (const stock_t *)link;
+    dibs__str key = dibs__str_of(s->key, s->len);
+    if (dibs__list_has(&list, key)) rows[count++] = (struct dibs__stock_row){key, s->used, s->limit};
+  }
+  if (count) qsort(rows, count, sizeof *rows, compare_stock_rows);
+  dibs__stock_list_answer(op, rows, count < most ? count : most);
+  free(rows);
+}
+
 void dibs__mem_stock(struct dibs__memory *m, stock_op *op, int64_t now) {
   op->got = 0;
   op->used = op->limit = -1;
   op->retries = op->deadlocks = 0;
   op->why[0] = '\0';
   op->op.status = op->table ? DIBS_UNSUPPORTED : DIBS_INVALID;
+  if (op->op.verb == DIBS__STOCK_LIST) {
+    if (dibs__stock_list_valid(op)) stock_list(m, op);
+    return;
+  }
   if (op->table || !stock_valid(op)) return;
   stock_t *s = find_stock(m, op->key);
   switch (op->op.verb) {

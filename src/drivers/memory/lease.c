@@ -453,8 +453,13 @@ static void release(struct dibs__memory *m, name *n, struct dibs__lease_op *op, 
   pass_on(m, n, now);
 }
 
-static void cancel(struct dibs__memory *m, name *n, struct dibs__lease_op *op, int64_t now) {
+static bool holds_lease(const claim *c) {
+  return c->state == DIBS__MEM_HOLDS || c->state == DIBS__MEM_BREAKING;
+}
+
+static void cancel(struct dibs__memory *m, name *n, uint64_t session, struct dibs__lease_op *op, int64_t now) {
   claim *c = claim_find(m, n, op->id);
+  if (c && op->only_waits && (holds_lease(c) || c->session != session)) c = NULL; /* R84 */
   op->op.status = c ? DIBS_OK : DIBS_NOT_FOUND;
   if (!c) return;
   switch (c->state) {
@@ -592,7 +597,7 @@ void dibs__mem_lease(struct dibs__memory *m, const struct dibs__mem_open *from, 
     release(m, n, op, now);
     break;
   case DIBS__CANCEL:
-    cancel(m, n, op, now);
+    cancel(m, n, from->session, op, now);
     break;
   case DIBS__BREAK:
     break_all(m, n, op, now);

@@ -300,17 +300,15 @@ static bool add_lines_of_name(const struct dibs__memory *m, struct lines *lines,
          add_lines_of_row(m, lines, &n->waiting, now) && add_lines_of_row(m, lines, &n->asleep, now);
 }
 
-static bool begins_with(const name *n, dibs__str prefix) {
-  return n->len >= prefix.len && (prefix.len == 0 || memcmp(n->text, prefix.p, prefix.len) == 0);
-}
-
 static bool gather_lines(struct dibs__memory *m, const struct dibs__list *list, struct lines *lines, int64_t now) {
   if (list->name.len) {
     const name *n = dibs__mem_name_find(m, list->name);
     return !n || (add_lines_of_name(m, lines, n, now) && add_lines_of_breaks(lines, n, now));
   }
-  for (struct dibs__map_node *link = NULL; (link = dibs__mem_next(&m->names, link));)
-    if (begins_with((name *)link, list->prefix) && !add_lines_of_name(m, lines, (name *)link, now)) return false;
+  for (struct dibs__map_node *link = NULL; (link = dibs__mem_next(&m->names, link));) {
+    const name *n = (const name *)link;
+    if (dibs__list_has(list, dibs__str_of(n->text, n->len)) && !add_lines_of_name(m, lines, n, now)) return false;
+  }
   return true;
 }
 
@@ -687,8 +685,6 @@ static void memory_tidy(struct dibs__dstore *store) {
   dibs__mem_tasks_sweep(m->tasks, mem_clock(m));
   dibs__mutex_unlock(&m->lock);
 }
-
-static void post_all(struct dibs__memory *m, enum dibs__event_what what);
 
 /* ---- For tests ---- */
 

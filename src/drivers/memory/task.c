@@ -483,6 +483,7 @@ static void clear_answer(task_op *op) {
   op->got = NULL;
   op->got_count = 0;
   op->next_ms = -1;
+  op->more = false;
   op->changed = op->last = 0;
   op->why[0] = '\0';
 }

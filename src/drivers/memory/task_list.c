@@ -164,10 +164,11 @@ void dibs__mem_task_change(tasks *all, task_op *op, int64_t now) {
                                     [DIBS__TASK_PURGE] = DIBS__TASK_FINISHED | BIT(DIBS__TASK_PARKED)};
   task *some[DIBS__TASK_ITEMS];
   uint32_t count = find_matches(all, op, states[op->change], now, some);
+  op->last = count ? some[count - 1]->nr : 0;
+  op->more = count == op->most;
   for (uint32_t i = 0; i < count; i++) {
     if (op->change == DIBS__TASK_RETRY && replaced(some[i])) continue; /* by a task that this CHANGE retried */
     op->changed++;
-    op->last = some[i]->nr;
     if (!op->dry) change_one(all, op, some[i], now);
   }
 }

@@ -334,7 +334,7 @@ void dibs__mem_task_add(tasks *all, kind *k, task *t, int64_t now) {
 void dibs__mem_task_claim(tasks *all, task *t, const struct dibs__task_op *op, int64_t now) {
   assert(t->state == DIBS__TASK_READY);
   leave_state(all, t);
-  t->fence.v++;
+  t->fence = dibs__task_next_fence(t->fence, now);
   t->attempts++;
   t->claim = dibs__id_digest(op->id);
   t->began = t->at = now;

@@ -195,7 +195,7 @@ void dibs__mysql_forget(void *location) {
 typedef enum dibs__sql_rc sql_rc;
 typedef struct dibs__mysql_wire wire_t;
 
-enum { STACK = 65536, IDLE_S = 31536000 };
+enum { STACK = 65536, IDLE_S = 31536000, IDLE_INSIDE_S = 5 };
 
 /* Under TLS the connector leaves its socket blocking, also for its non-blocking calls: a deadline would not be kept. */
 static void unblock(wire_t *w) {
@@ -368,8 +368,10 @@ static dibs__status refuse_bare(const struct dibs__server *store, const struct d
 /* ---- Setting up ---- */
 
 static sql_rc put_session(wire_t *w, const struct dibs__server_options *o) {
-  char text[640], finer[64] = "";
+  char text[640], idle[64] = "", finer[64] = "";
   int64_t lock_s = (o->lock_timeout_ms + 999) / 1000;
+  /* A client that is stopped or cut off in the middle of a transaction keeps the locks of its rows. */
+  if (w->maria) snprintf(idle, sizeof idle, ", idle_transaction_timeout = %d", IDLE_INSIDE_S);
   /* The server's lock timeout counts whole seconds; a statement's own timeout is finer. */
   if (w->maria && o->lock_timeout_ms % 1000 != 0)
     snprintf(finer, sizeof finer, ", max_statement_time = %lld.%03lld", (long long)(o->lock_timeout_ms / 1000),
@@ -377,8 +379,8 @@ static sql_rc put_session(wire_t *w, const struct dibs__server_options *o) {
   snprintf(text, sizeof text,
            "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', autocommit = 1,"
            " innodb_lock_wait_timeout = %lld, lock_wait_timeout = %lld, wait_timeout = %d, foreign_key_checks = 1,"
-           " unique_checks = 1, sql_safe_updates = 0, default_storage_engine = InnoDB%s",
-           (long long)lock_s, (long long)lock_s, IDLE_S, finer);
+           " unique_checks = 1, sql_safe_updates = 0, default_storage_engine = InnoDB%s%s",
+           (long long)lock_s, (long long)lock_s, IDLE_S, idle, finer);
   sql_rc end = dibs__mysql_put(&w->base, text, NULL, 0);
   if (end == DIBS__SQL_OK)
     end = dibs__mysql_put(&w->base, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED", NULL, 0);

@@ -403,8 +403,8 @@ static const struct dibs__sql_instant instants[] = {
     {.letter = DIBS__INSTANT_S, .value = "(@x DIV 1000)", .ms = "(@c * 1000)", .text = "@c"},
     {.letter = '\0'}};
 
-/* The clock at the time of evaluation, not at the start of the statement: a statement that waited for a row must not
- * use a clock from before. */
+/* .now_ms: at the time of evaluation, because a statement that waited for a row must not write a time from before.
+ * .now: also right in the hour that the time zone of a user's session repeats in autumn. */
 #define ENGINE(engine_name, returns)                                                                                   \
   {                                                                                                                    \
     .name = (engine_name),                                                                                             \
@@ -415,14 +415,14 @@ static const struct dibs__sql_instant instants[] = {
               .bytes = "LONGBLOB",                                                                                     \
               .tail = "",                                                                                              \
               .counted = "BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY",                                                 \
-              .now = " DEFAULT (FLOOR(UNIX_TIMESTAMP(NOW(6)) * 1000))"},                                               \
-    .quote = '`', .begin = "START TRANSACTION", .for_update = " FOR UPDATE",                                           \
-    .now_ms = "FLOOR(UNIX_TIMESTAMP(SYSDATE(6)) * 1000)", .start_ms = "FLOOR(UNIX_TIMESTAMP(NOW(6)) * 1000)",          \
-    .instants = instants, .joins = true, .by = {" FORCE INDEX (", ")"}, .any = {" IN (", ")"}, .returning = (returns), \
-    .sessions = true, .fold = true, .columns = COLUMNS, .unique = UNIQUE,                                              \
-    .exact = {"CAST(CONVERT(", " USING utf8mb4) AS BINARY)"}, .put = dibs__mysql_put,                                  \
-    .put_rows = dibs__mysql_put_rows, .go = dibs__mysql_go, .rows = dibs__mysql_rows, .changed = dibs__mysql_changed,  \
-    .cell = dibs__mysql_cell                                                                                           \
+              .now = " DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000)"},                \
+    .quote = '`', .begin = "START TRANSACTION", .for_update = " FOR UPDATE", .latest = " FOR UPDATE",                  \
+    .sees_latest = "1", .now_ms = "FLOOR(UNIX_TIMESTAMP(SYSDATE(6)) * 1000)",                                          \
+    .start_ms = "FLOOR(UNIX_TIMESTAMP(NOW(6)) * 1000)", .start_may_lie = true, .instants = instants, .joins = true,    \
+    .by = {" FORCE INDEX (", ")"}, .any = {" IN (", ")"}, .row = "nr", .returning = (returns), .sessions = true,       \
+    .fold = true, .columns = COLUMNS, .unique = UNIQUE, .exact = {"CAST(CONVERT(", " USING utf8mb4) AS BINARY)"},      \
+    .put = dibs__mysql_put, .put_rows = dibs__mysql_put_rows, .go = dibs__mysql_go, .rows = dibs__mysql_rows,          \
+    .changed = dibs__mysql_changed, .cell = dibs__mysql_cell                                                           \
   }
 
 const struct dibs__sql_engine dibs__mysql_mysql = ENGINE("MySQL", false);

@@ -356,7 +356,8 @@ bool dibs__pg_widen(struct dibs__pg_wire *w) {
 
 /* Plans: our statements look rows up by key, in tables that change faster than their statistics, and are planned once;
  * a plan made when a table was small must not scan it later.  So an index lookup is cheap here and each row that is
- * read is expensive: rows are looked up one by one, and the table is never scanned and hashed. */
+ * read is expensive: rows are looked up one by one, and the table is never scanned and hashed.  Without bitmaps, which
+ * have no order: a claim of the first tasks of an index would collect and sort all that are ready. */
 static const char settings[] = "SELECT CASE WHEN " THERE(
     "$3", "$7") " THEN 1 ELSE 0 END, set_config('default_transaction_isolation', 'read committed', false),"
                 " set_config('default_transaction_read_only', 'off', false), set_config('TimeZone', 'UTC', false),"
@@ -369,6 +370,7 @@ static const char settings[] = "SELECT CASE WHEN " THERE(
                                                       "set_config('jit', 'off', false),"
                                                       " set_config('plan_cache_mode', 'force_generic_plan', false), "
                                                       "set_config('enable_seqscan', 'off', false),"
+                                                      " set_config('enable_bitmapscan', 'off', false),"
                                                       " set_config('random_page_cost', '0.1', false), "
                                                       "set_config('cpu_operator_cost', '0.0001', false),"
                                                       " set_config('cpu_index_tuple_cost', '0.05', false), "

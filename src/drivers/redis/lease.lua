@@ -472,11 +472,13 @@ local function make_queued(now, session, cache, gone, buckets)
 
   local function cancel(h, o)
     local x, was = find_holder(h, o[6]), 3
+    local of_queue = o[11] % 2 == 1 -- R84
+    if x and of_queue then return answer_plain(h, NOT_FOUND) end
     if x then
       remove_holder(h, x)
     else
       local w = find_waiter(h, o[6])
-      if not w then return answer_plain(h, NOT_FOUND) end
+      if not w or (of_queue and w.session ~= session) then return answer_plain(h, NOT_FOUND) end
       was = w.state == OFFERED and 2 or 1
       remove_waiter(h, w)
     end
@@ -651,7 +653,7 @@ for i = 1, count do
         if ends > now and not ours and o[11] % 2 == 0 then status, first, till = HELD, last_drawn(b), ends end
       elseif verb == CANCEL then
         status = NOT_FOUND
-        if ours then status, slot, gone[key], cache[key] = OK, 3, true, false end
+        if ours and o[11] % 2 == 0 then status, slot, gone[key], cache[key] = OK, 3, true, false end
       elseif not ours or ((o[7] < granted or o[7] >= held + length) and (verb ~= RENEW or o[7] ~= 0)) then
         status = LOST -- R39: a renewal with fence 0 is one by the id alone
       elseif verb == RELEASE then

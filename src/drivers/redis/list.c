@@ -125,11 +125,9 @@ static bool name_in(const struct listing *g, const redisReply *key, dibs__str *n
 
 /* The pattern matches more: the star for the bucket also matches the beginning of a name that looks like a key. */
 static bool add_names(struct listing *g, const redisReply *keys) {
-  dibs__str prefix = g->list->prefix;
   for (size_t i = 0; i < keys->elements; i++) {
     dibs__str name;
-    if (!name_in(g, keys->element[i], &name) || name.len < prefix.len) continue;
-    if (prefix.len && memcmp(name.p, prefix.p, prefix.len) != 0) continue;
+    if (!name_in(g, keys->element[i], &name) || !dibs__list_has(g->list, name)) continue;
     if (!add_name(g, name)) return false;
   }
   return true;

@@ -140,6 +140,7 @@ static void pack_lease(struct call *c, const struct dibs__lease_op *op, bool sub
   char *to = c->blob + c->used;
   bool owned = op->op.verb == DIBS__ACQUIRE || op->op.verb == DIBS__BREAK;
   uint32_t flags = (op->op.verb == DIBS__ACQUIRE && op->queue && subscribed ? QUEUES : 0) |
+                   (op->op.verb == DIBS__CANCEL && op->only_waits ? QUEUES : 0) |
                    (op->op.verb == DIBS__BREAK && op->now ? AT_ONCE : 0) |
                    (may_be_queued(&op->op) && subscribed ? SUBSCRIBED : 0);
   dibs__str owner = owned ? op->owner : (dibs__str){0};

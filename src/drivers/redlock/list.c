@@ -65,20 +65,22 @@ static size_t scan_pattern(const session *s, dibs__str prefix, char *to, size_t 
   return used;
 }
 
-static bool read_keys(const session *s, const redisReply *keys, struct names *names) {
+static bool read_keys(const session *s, const struct dibs__list *list, const redisReply *keys, struct names *names) {
   size_t head = strlen(s->store->location->prefix) + strlen(":rl:n:");
   for (size_t i = 0; i < keys->elements; i++) {
     const redisReply *key = keys->element[i];
     if (key->type != REDIS_REPLY_STRING || key->len <= head) continue;
+    if (!dibs__list_has(list, dibs__str_of(key->str + head, key->len - head))) continue;
     if (!add_name(names, key->str + head, key->len - head)) return false;
   }
   return true;
 }
 
 /* OK; UNAVAILABLE: the node did not answer all calls. */
-static dibs__status scan_node(session *s, size_t node, dibs__str prefix, dibs__tick by, struct names *names) {
+static dibs__status scan_node(session *s, size_t node, const struct dibs__list *list, dibs__tick by,
+                              struct names *names) {
   char glob[2 * DIBS_NAME_MAX + 128], cursor[24] = "0", count[16];
-  size_t len = scan_pattern(s, prefix, glob, sizeof glob);
+  size_t len = scan_pattern(s, list->prefix, glob, sizeof glob);
   snprintf(count, sizeof count, "%d", (int)SCAN_COUNT);
   do {
     const char *const words[] = {"SCAN", cursor, "MATCH", glob, "COUNT", count};
@@ -91,7 +93,7 @@ static dibs__status scan_node(session *s, size_t node, dibs__str prefix, dibs__t
     const redisReply *reply = dibs__redlock_reply(s, &requested, node);
     if (!reply || reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 || reply->element[0]->len >= sizeof cursor)
       return DIBS_UNAVAILABLE;
-    if (!read_keys(s, reply->element[1], names)) return DIBS_NO_MEMORY;
+    if (!read_keys(s, list, reply->element[1], names)) return DIBS_NO_MEMORY;
     memcpy(cursor, reply->element[0]->str, reply->element[0]->len + 1);
   } while (strcmp(cursor, "0") != 0);
   return DIBS_OK;
@@ -106,7 +108,7 @@ static dibs__status find_names(session *s, const struct dibs__list *list, dibs__
   *answered = 0;
   for (size_t i = 0; i < s->store->count; i++) {
     if (!s->links[i]) continue;
-    dibs__status status = scan_node(s, i, list->prefix, by, names);
+    dibs__status status = scan_node(s, i, list, by, names);
     if (status == DIBS_NO_MEMORY) return status;
     if (status == DIBS_OK) *answered |= 1u << i;
   }

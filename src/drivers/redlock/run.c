@@ -378,6 +378,8 @@ static bool needs_nodes(struct dibs__redlock_batch *b, struct dibs__op *op) {
     dibs__set_message(
         b->result, "a ttl of %u ms is above max_ttl=%lld of %.120s; request a shorter one, or raise it for all clients",
         lease->ttl_ms, (long long)b->store->max_ttl_ms, b->store->shown);
+  } else if (op->verb == DIBS__CANCEL && lease->only_waits) { /* R84: there is no queue */
+    op->status = DIBS_NOT_FOUND;
   } else {
     return true;
   }

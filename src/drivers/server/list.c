@@ -130,23 +130,22 @@ static sql_rc show_breaks(struct listing *g) {
 /* The next batch of names: from the first name to the last name with the prefix. */
 struct lot {
   size_t count;
+  uint32_t most; /* names in a batch */
   uint32_t from_len, to_len;
   char from[DIBS_NAME_MAX + 1], to[DIBS_NAME_MAX + 1];
 };
 
-static bool has_prefix(dibs__str name, dibs__str prefix) {
-  return name.len >= prefix.len && (prefix.len == 0 || memcmp(name.p, prefix.p, prefix.len) == 0);
-}
-
 static sql_rc find_lot(struct listing *g, struct lot *lot) {
-  value v = dibs__sql_text(lot->from, lot->from_len);
+  value v[] = {dibs__sql_text(lot->from, lot->from_len), dibs__sql_number(lot->most)};
   size_t nth;
   lot->count = 0;
-  sql_rc end = dibs__rows_request(&g->s->rows, DIBS__SERVER_LIST_NAMES, &v, 1, &nth);
+  sql_rc end = dibs__rows_request(&g->s->rows, DIBS__SERVER_LIST_NAMES, v, 2, &nth);
   size_t rows = end == DIBS__SQL_OK ? g->s->rows.wire->engine->rows(g->s->rows.wire, nth) : 0;
   for (; lot->count < rows; lot->count++) {
     value name = g->s->rows.wire->engine->cell(g->s->rows.wire, nth, lot->count, 0, DIBS__SQL_TEXT);
-    if (name.len > DIBS_NAME_MAX || !has_prefix(dibs__str_of(name.p, name.len), g->list->prefix)) break;
+    if (name.len > DIBS_NAME_MAX) /* written by SQL */
+      return dibs__sql_fail(g->s->rows.wire, DIBS__SQL_DAMAGED, "the rows of dibs contradict each other");
+    if (!dibs__list_has(g->list, dibs__str_of(name.p, name.len))) break;
     memcpy(lot->to, name.p, name.len);
     lot->to_len = name.len;
   }
@@ -154,10 +153,10 @@ static sql_rc find_lot(struct listing *g, struct lot *lot) {
 }
 
 static sql_rc list_all(struct listing *g) {
-  struct lot lot = {.from_len = g->list->prefix.len};
+  struct lot lot = {.most = g->list->most && g->list->most < DIBS__SERVER_LOT ? g->list->most : DIBS__SERVER_LOT};
   sql_rc end = DIBS__SQL_OK;
-  if (lot.from_len > DIBS_NAME_MAX) return end;
-  if (lot.from_len) memcpy(lot.from, g->list->prefix.p, lot.from_len);
+  if (g->list->prefix.len > DIBS_NAME_MAX) return end;
+  lot.from_len = dibs__list_from(g->list, lot.from).len;
   do {
     end = find_lot(g, &lot);
     if (end != DIBS__SQL_OK || lot.count == 0) break;
@@ -166,7 +165,7 @@ static sql_rc list_all(struct listing *g) {
     memcpy(lot.from, lot.to, lot.to_len);
     lot.from[lot.to_len] = '\1';
     lot.from_len = lot.to_len + 1;
-  } while (end == DIBS__SQL_OK && !g->enough && lot.count == DIBS__SERVER_LOT);
+  } while (end == DIBS__SQL_OK && !g->enough && lot.count == lot.most);
   return end;
 }
 
@@ -284,39 +283,42 @@ static session *sweep_session(struct dibs__server *store) {
   return in->tidier;
 }
 
-/* *more: rows expire faster than this round deletes them. */
-static sql_rc forget_old(session *s, bool *more) {
+static sql_rc forget_breaks(session *s) {
+  value v = dibs__sql_number(s->now - DIBS__SQL_BREAK_KEEP_MS);
+  set_step_deadline(s);
+  sql_rc end = dibs__rows_put(&s->rows, DIBS__ROWS_BREAKS_OLD, &v, 1);
+  return end == DIBS__SQL_OK ? s->rows.wire->engine->go(s->rows.wire, false) : end;
+}
+
+/* A failure of one table does not keep the others from losing their old rows.  true: there is more to delete. */
+static bool forget_old(session *s) {
+  static const struct {
+    sql_rc (*sweep)(struct dibs__sql_guard *, bool *);
+    bool again; /* soon, if there is more */
+  } tables[] = {{dibs__sql_once_sweep, true},
+                {dibs__sql_task_sweep, true},
+                {dibs__sql_claims_sweep, false},
+                {dibs__sql_run_sweep, false}};
   struct dibs__result result = {.dead = false};
   struct dibs__sql_guard guard = {.wire = s->rows.wire,
                                   .prefix = s->store->options.prefix,
                                   .store = s->store->shown,
                                   .result = &result,
                                   .swept = s->store->inside->swept_claim};
-  bool claims = true, tasks = true;
-  value v = dibs__sql_number(s->now - DIBS__SQL_BREAK_KEEP_MS);
-  set_step_deadline(s);
-  sql_rc end = dibs__rows_put(&s->rows, DIBS__ROWS_BREAKS_OLD, &v, 1);
-  if (end == DIBS__SQL_OK) end = s->rows.wire->engine->go(s->rows.wire, false);
-  *more = true;
-  for (int i = 0; i < SWEEP_STEPS && *more && end == DIBS__SQL_OK; i++) {
-    set_step_deadline(s);
-    end = dibs__sql_once_sweep(&guard, more);
+  bool again = false;
+  sql_rc end = forget_breaks(s);
+  for (size_t i = 0; i < sizeof tables / sizeof *tables && !dibs__sql_dead(s->rows.wire); i++) {
+    if (end != DIBS__SQL_OK) dibs__sql_rollback(s->rows.wire);
+    end = DIBS__SQL_OK;
+    bool more = true;
+    for (int step = 0; step < SWEEP_STEPS && more && end == DIBS__SQL_OK; step++) {
+      set_step_deadline(s);
+      end = tables[i].sweep(&guard, &more);
+    }
+    if (end == DIBS__SQL_OK && more && tables[i].again) again = true;
   }
-  for (int i = 0; i < SWEEP_STEPS && tasks && end == DIBS__SQL_OK; i++) {
-    set_step_deadline(s);
-    end = dibs__sql_task_sweep(&guard, &tasks);
-  }
-  for (int i = 0; i < SWEEP_STEPS && claims && end == DIBS__SQL_OK; i++) {
-    set_step_deadline(s);
-    end = dibs__sql_claims_sweep(&guard, &claims);
-  }
-  bool runs = true;
-  for (int i = 0; i < SWEEP_STEPS && runs && end == DIBS__SQL_OK; i++) {
-    set_step_deadline(s);
-    end = dibs__sql_run_sweep(&guard, &runs);
-  }
-  *more = *more || tasks;
-  return end;
+  if (end != DIBS__SQL_OK && !dibs__sql_dead(s->rows.wire)) dibs__sql_rollback(s->rows.wire);
+  return again;
 }
 
 static sql_rc read_clock(session *s) {
@@ -337,7 +339,6 @@ static void close_sweep_session(struct dibs__server *store) {
 static bool sweep(struct dibs__server *store) {
   struct dibs__server_inside *in = store->inside;
   session *s = sweep_session(store);
-  bool more = false;
   if (!s) return false;
   struct found f = {.bucket = in->swept_bucket, .len = in->swept_len};
   memcpy(f.name, in->swept_name, in->swept_len);
@@ -355,9 +356,9 @@ static bool sweep(struct dibs__server *store) {
   in->swept_bucket = f.bucket;
   in->swept_len = f.len;
   memcpy(in->swept_name, f.name, f.len);
-  if (end == DIBS__SQL_OK) end = forget_old(s, &more);
-  if (end != DIBS__SQL_OK && !dibs__sql_dead(s->rows.wire)) dibs__sql_rollback(s->rows.wire);
-  return more && end == DIBS__SQL_OK;
+  if (end == DIBS__SQL_OK) return forget_old(s);
+  if (!dibs__sql_dead(s->rows.wire)) dibs__sql_rollback(s->rows.wire);
+  return false;
 }
 
 void dibs__server_leave(struct dibs__server *store) {

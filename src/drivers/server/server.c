@@ -80,6 +80,15 @@ static void server_notifier_close(struct dibs__server *store) {
   if (notifier) store->engine->notifier_close(notifier);
 }
 
+/* Requests come first: a full server may have no connection for a session as long as the notifier has its own. */
+static void yield_notifier(struct dibs__server *store) {
+  struct dibs__server_inside *in = store->inside;
+  dibs__mutex_lock(&in->opening);
+  in->notifier_at = dibs__tick_add_ms(dibs__tick_now(), AGAIN_MAX_MS);
+  dibs__mutex_unlock(&in->opening);
+  server_notifier_close(store);
+}
+
 static void wake_locked(struct dibs__server *store) {
   struct dibs__server_inside *in = store->inside;
   in->woken = true;
@@ -132,11 +141,22 @@ static bool listens(struct dibs__server *store, dibs__tick by) {
   return dibs__server_notifier_there(store) || dibs__server_notifier_ensure(store, by, &result) == DIBS_OK;
 }
 
+/* Notifications were lost: all waiters check again. */
+static dibs__status recheck(struct dibs__event *events, size_t cap, size_t *count) {
+  *count = 0;
+  if (cap) events[(*count)++] = (struct dibs__event){.what = DIBS__EV_RECHECK};
+  return DIBS_OK;
+}
+
 DIBS__MODULE_API dibs__status dibs__server_events(struct dibs__dstore *base, struct dibs__event *events, size_t cap,
                                                   size_t *count, dibs__tick by) {
   struct dibs__server *store = (struct dibs__server *)base;
   uint32_t seen;
   void *notifier;
+  if (atomic_exchange(&store->inside->yields, false)) {
+    yield_notifier(store);
+    return recheck(events, cap, count);
+  }
   bool heard = listens(store, by);
   if (take_ours(store, events, cap, count, &seen, &notifier)) return DIBS_OK;
   if (!heard || !notifier) {
@@ -148,10 +168,7 @@ DIBS__MODULE_API dibs__status dibs__server_events(struct dibs__dstore *base, str
   dibs__status status = store->engine->notifier_wait(notifier, events, cap, count, by);
   if (status == DIBS_OK) return DIBS_OK;
   server_notifier_close(store);
-  /* Notifications of that time are lost: all waiters check again. */
-  *count = 0;
-  if (cap) events[(*count)++] = (struct dibs__event){.what = DIBS__EV_RECHECK};
-  return DIBS_OK;
+  return recheck(events, cap, count);
 }
 
 /* ---- The kind of leases ---- */
@@ -452,7 +469,8 @@ static sql_rc make_schema(session *s, uint32_t *version) {
 static dibs__status settle_schema(session *s, struct dibs__result *result) {
   uint32_t version;
   sql_rc end = read_version(s, &version);
-  if (end == DIBS__SQL_OK && version < DIBS__SQL_SCHEMA) end = make_schema(s, &version);
+  if (end != DIBS__SQL_OK) return dibs__server_explain(s, "read the tables of dibs in", result);
+  if (version < DIBS__SQL_SCHEMA) end = make_schema(s, &version);
   if (end != DIBS__SQL_OK) return dibs__server_explain(s, "make the tables of dibs in", result);
   if (version <= DIBS__SQL_SCHEMA) return DIBS_OK;
   dibs__set_message(
@@ -541,10 +559,16 @@ dibs__status dibs__server_session_open(struct dibs__server *store, dibs__tick by
                                        struct dibs__result *result) {
   session *s = session_new(store);
   if (!s) return DIBS_NO_MEMORY;
+  struct dibs__server_inside *in = store->inside;
   dibs__status status = store->engine->connect(store, by, &s->rows.wire, result);
   if (status == DIBS_OK) {
+    s->connected = true;
+    atomic_fetch_add(&in->sessions, 1);
     s->rows.wire->by = by;
     status = read_incarnation(s, result);
+  } else if (atomic_load(&in->sessions) == 0 && dibs__server_notifier_there(store)) {
+    atomic_store(&in->yields, true);
+    dibs__server_wake(&store->base);
   }
   if (status != DIBS_OK) {
     dibs__server_session_close(s);
@@ -557,6 +581,7 @@ dibs__status dibs__server_session_open(struct dibs__server *store, dibs__tick by
 void dibs__server_session_close(session *s) {
   if (!s) return;
   dibs__server_fresh(s);
+  if (s->connected) atomic_fetch_sub(&s->store->inside->sessions, 1);
   if (s->rows.wire) s->store->engine->close(s->rows.wire);
   free(s->names);
   free(s->pool);

@@ -83,6 +83,7 @@ struct dibs__server_session {
   size_t other_count, other_capacity;
   struct dibs__server_notice *notices;
   size_t notice_count, notice_capacity;
+  bool connected;
   bool requests;        /* what is loaded now is requested at once */
   bool notifier_wanted; /* a waiter is to be queued, and there is no notifier yet */
   bool deaf;            /* of a batch: no notifier can be opened, so nobody is queued */
@@ -108,6 +109,8 @@ struct dibs__server_inside {
   dibs__word notifier_word; /* sleeps of events() without a notifier */
   /* Any thread. */
   _Atomic bool queued;                /* this store has had waiters */
+  _Atomic uint32_t sessions;          /* that are connected */
+  _Atomic bool yields;                /* the only connections are the notifier's, and a session finds no free one */
   struct dibs__server_session *spare; /* guarded by the lock: opened by open for the first session */
   _Atomic char kind;                  /* server.c: the kind of leases here, once known */
   /* Of the thread that sweeps. */

@@ -67,14 +67,13 @@ static const char *const texts[DIBS__SERVER_TEXTS] = {
     [DIBS__SERVER_RECORD_SAVE] =
         "UPDATE dibs_record SET fence = $2, digest = $3, version = $4, data = $5 WHERE name = $1",
 
-    [DIBS__SERVER_LIST_NAMES] = "SELECT name FROM dibs_name WHERE place = 0 AND name >= $1 AND name <> ''"
-                                " ORDER BY name LIMIT " QUOTED(DIBS__SERVER_LOT),
     /* One statement, so one instant.  After the columns of a row: the name, and its kind. */
     [DIBS__SERVER_LIST_ROWS] =
         "SELECT " SEEN ", name, CASE WHEN place = 0 THEN 0 ELSE 2 END AS kind, 0 AS slot, @{now}"
-        " FROM dibs_name WHERE name >= $1 AND name <= $2 AND name <> ''"
+        " FROM dibs_name WHERE bucket IN (@{buckets}) AND name >= $1 AND name <= $2 AND name <> ''"
         " UNION ALL SELECT 0, 0, id, session, 0, 0, until, 0, ttl, since, owner, 0, 1, 0, 0, broken, 0, 0, 0, 0, 0, 0,"
-        " 0, 0, name, 1, coalesce(slot, 0), 0 FROM dibs_holder WHERE name >= $1 AND name <= $2"
+        " 0, 0, name, 1, coalesce(slot, 0), 0 FROM dibs_holder WHERE bucket IN (@{buckets}) AND name >= $1 AND name <= "
+        "$2"
         " ORDER BY name, kind, slot, place, since, id",
     /* Which of them may time or a gone process have changed? */
     [DIBS__SERVER_SWEEP_NAMES] =
@@ -89,7 +88,7 @@ static const char *const texts[DIBS__SERVER_TEXTS] = {
 
 /* ---- Replacing ---- */
 
-enum { WORD_CAPACITY = 512 };
+enum { WORD_CAPACITY = 512, PAGES_CAPACITY = 160 * DIBS__BUCKETS };
 
 /* The engine's expression for whether a session is alive. */
 static void make_alive(const struct dibs__server *store, const char *which, char to[WORD_CAPACITY]) {
@@ -104,10 +103,33 @@ static void make_alive(const struct dibs__server *store, const char *which, char
   assert(!text.cut);
 }
 
+static void make_buckets(char to[WORD_CAPACITY]) {
+  struct dibs__text text;
+  dibs__text_begin(&text, to, WORD_CAPACITY);
+  for (unsigned b = 0; b < DIBS__BUCKETS; b++) dibs__text_addf(&text, "%s%u", b ? ", " : "", b);
+  assert(!text.cut);
+}
+
+/* DIBS__SERVER_LIST_NAMES.  The rows are in the order of bucket and name, so a page of all names is in the pages of the
+ * buckets. */
+static void make_list_names(char to[PAGES_CAPACITY]) {
+  struct dibs__text text;
+  dibs__text_begin(&text, to, PAGES_CAPACITY);
+  dibs__text_adds(&text, "SELECT name FROM (");
+  for (unsigned b = 0; b < DIBS__BUCKETS; b++)
+    dibs__text_addf(&text,
+                    "%s(SELECT name FROM dibs_name WHERE bucket = %u AND name >= $1 AND name <> '' AND place = 0"
+                    " ORDER BY name LIMIT $2)",
+                    b ? " UNION ALL " : "", b);
+  dibs__text_adds(&text, ") p ORDER BY name LIMIT $2");
+  assert(!text.cut);
+}
+
 DIBS__MODULE_API char *dibs__server_text(struct dibs__server *store, const char *from) {
   const struct dibs__sql_engine *sql = &store->engine->sql;
   char of_row[WORD_CAPACITY], of_value[WORD_CAPACITY], seen[WORD_CAPACITY + 40], floor[WORD_CAPACITY],
-      lead[WORD_CAPACITY];
+      lead[WORD_CAPACITY], buckets[WORD_CAPACITY];
+  make_buckets(buckets);
   make_alive(store, "session", of_row);
   make_alive(store, "$1", of_value);
   snprintf(seen, sizeof seen, ", CASE WHEN place > 0 THEN %s END", of_row);
@@ -120,6 +142,7 @@ DIBS__MODULE_API char *dibs__server_text(struct dibs__server *store, const char 
       {"seen", seen},
       {"by_slot", ""},
       {"alive1", of_value},
+      {"buckets", buckets},
       {"ours", dibs__sql_ours(store->opened)},
       {"floor", floor},
       {"lead", lead},
@@ -132,8 +155,13 @@ DIBS__MODULE_API char *dibs__server_text(struct dibs__server *store, const char 
 bool dibs__server_texts_make(struct dibs__server *store) {
   store->texts = calloc(DIBS__SERVER_TEXTS, sizeof *store->texts);
   if (!store->texts) return false;
+  char list_names[PAGES_CAPACITY];
+  make_list_names(list_names);
   for (size_t i = 0; i < DIBS__SERVER_TEXTS; i++) {
-    store->texts[i] = dibs__server_text(store, i < DIBS__ROWS_TEXTS ? dibs__rows_texts[i] : texts[i]);
+    const char *from = i < DIBS__ROWS_TEXTS           ? dibs__rows_texts[i]
+                       : i == DIBS__SERVER_LIST_NAMES ? list_names
+                                                      : texts[i];
+    store->texts[i] = dibs__server_text(store, from);
     if (!store->texts[i]) return false;
   }
   return true;

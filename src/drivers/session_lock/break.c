@@ -177,8 +177,7 @@ static bool is_requested_for(const struct dibs__list *list, const hold *h) {
   dibs__str name = dibs__hold_name(h);
   if (h->state == DIBS__HOLD_GONE) return false;
   if (list->name.len) return dibs__str_equal(name, list->name);
-  return name.len >= list->prefix.len &&
-         (list->prefix.len == 0 || memcmp(name.p, list->prefix.p, list->prefix.len) == 0);
+  return dibs__list_has(list, name);
 }
 
 static void keep_row(struct kept *k, const hold *h, int64_t now) {

@@ -313,7 +313,7 @@ static void decide_cancel_locked(struct stretch *b, doing *d) {
   hold *h = dibs__hold_find_locked(b->locks, d->op->name, d->op->id);
   if (h && h->state == DIBS__HOLD_WAITS) dibs__link_look_locked(b->locks, h->link);
   d->op->op.status = DIBS_NOT_FOUND;
-  if (!h) return;
+  if (!h || (d->op->only_waits && h->state == DIBS__HOLD_HOLDS)) return; /* R84 */
   if (h->state == DIBS__HOLD_GONE) {
     dibs__hold_drop_locked(b->locks, h);
     return;

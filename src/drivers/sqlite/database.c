@@ -114,7 +114,12 @@ static sql_rc rewrite_incarnation(link_t *l, const dibs__incarnation *incarnatio
 
 /* Moves an epoch into the database file soon: a copy of that file alone, without its log, has it too. */
 static void checkpoint_epoch(link_t *l) {
-  (void)sqlite3_wal_checkpoint_v2(l->db, "main", SQLITE_CHECKPOINT_PASSIVE, NULL, NULL);
+  struct dibs__side *side = l->store->side;
+  int pages, copied;
+  if (!dibs__side_copy_begin(side, dibs__side_copies(side))) return;
+  int code = sqlite3_wal_checkpoint_v2(l->db, "main", SQLITE_CHECKPOINT_PASSIVE, &pages, &copied);
+  if (code == SQLITE_OK && pages == copied) dibs__side_copied(side);
+  dibs__side_copy_end(side);
 }
 
 sql_rc dibs__sqlite_new_incarnation(link_t *l) {
@@ -200,7 +205,7 @@ sql_rc dibs__sqlite_settle_incarnation(link_t *l, bool made, const struct dibs__
 
 /* ---- The file ---- */
 
-enum { HEADER = 100, SCHEMA_TEXT = 2048, PATH_CAPACITY = 4200 };
+enum { HEADER = 100, SCHEMA_TEXT = 4096, PATH_CAPACITY = 4200 };
 
 /* DIBS__SQLITE_PAGE, in a text.  Every transaction writes at least one page and its checksum, so a page of SQLite's
  * usual 4096 bytes costs a single acquire 10% more; one of 1024 costs a batch of 64 10% more, since it touches more of

@@ -126,14 +126,16 @@ static sql_rc list_one(struct listing *g) {
   return end == DIBS__SQL_OK && !g->enough ? show_breaks(g, &h) : end;
 }
 
-static sql_rc list_all(struct listing *g) {
+/* The names from this one on, in their order; `most`: the statement reads no more, 0: it reads all.  *count: how many
+ * rows there were; *last: the latest name. */
+static sql_rc list_from(struct listing *g, unsigned statement, dibs__str from, uint32_t most, size_t *count,
+                        char last[DIBS_NAME_MAX + 1]) {
   struct dibs__sql_head h;
-  dibs__str prefix = g->list->prefix;
   bool row;
   sql_rc end;
-  if (!dibs__sqlite_wire(g->l)) return DIBS__SQL_FAILED;
-  sqlite3_stmt *st = dibs__sqlite_ready(g->l, DIBS__SQLITE_NAMES);
-  if (st) sqlite3_bind_text(st, 1, prefix.p ? prefix.p : "", (int)prefix.len, SQLITE_STATIC);
+  sqlite3_stmt *st = dibs__sqlite_ready(g->l, statement);
+  if (st) sqlite3_bind_text(st, 1, from.p, (int)from.len, SQLITE_TRANSIENT);
+  if (st && most) sqlite3_bind_int64(st, 2, most);
   for (end = dibs__sqlite_row(g->l, st, &row); row; end = dibs__sqlite_row(g->l, st, &row)) {
     if (!dibs__sqlite_read_head(st, &h)) {
       end = dibs__sqlite_wrong(g->l);
@@ -141,12 +143,34 @@ static sql_rc list_all(struct listing *g) {
     }
     h.bucket = (uint16_t)sqlite3_column_int64(st, DIBS__SQLITE_HEAD_COLUMNS);
     h.name = dibs__sqlite_read_text(st, DIBS__SQLITE_HEAD_COLUMNS + 1);
-    if (h.name.len < prefix.len || (prefix.len && memcmp(h.name.p, prefix.p, prefix.len) != 0)) break;
+    if (h.name.len > DIBS_NAME_MAX) { /* written by SQL */
+      end = dibs__sqlite_wrong(g->l);
+      break;
+    }
+    if (!dibs__list_has(g->list, h.name)) {
+      g->enough = true;
+      break;
+    }
+    memcpy(last, h.name.p, h.name.len);
+    last[h.name.len] = '\0';
+    ++*count;
     end = show_name(g, &h);
     if (end != DIBS__SQL_OK || g->enough) break;
   }
   sqlite3_reset(st);
   return end;
+}
+
+/* Most callers want a page, so the first names are read by a statement that reads no others. */
+static sql_rc list_all(struct listing *g) {
+  char least[DIBS_NAME_MAX + 1], last[DIBS_NAME_MAX + 1] = "";
+  size_t count = 0;
+  uint32_t most = g->list->most ? g->list->most : DIBS__SQLITE_FIRST;
+  if (!dibs__sqlite_wire(g->l)) return DIBS__SQL_FAILED;
+  sql_rc end = list_from(g, DIBS__SQLITE_NAMES_FIRST, dibs__list_from(g->list, least), most, &count, last);
+  if (end != DIBS__SQL_OK || g->enough || count < most) return end;
+  struct dibs__list rest = {.after = dibs__str_of(last, strlen(last))};
+  return list_from(g, DIBS__SQLITE_NAMES, dibs__list_from(&rest, least), 0, &count, last);
 }
 
 static sql_rc list_within(struct listing *g) {
@@ -198,20 +222,28 @@ static link_t *sweep_link(struct dibs__lite *store) {
 
 /* ---- Checkpoints ---- */
 
-void dibs__sqlite_checkpoint(struct dibs__lite *store) {
-  int pages = 0, copied = 0;
-  if (atomic_load(&store->log_pages) < DIBS__SQLITE_LOG_PAGES) return;
-  link_t *l = sweep_link(store);
-  if (!l) return;
-  sqlite3_wal_checkpoint_v2(l->db, "main", SQLITE_CHECKPOINT_PASSIVE, &pages, &copied);
+static void copy_log(struct dibs__lite *store, link_t *l) {
+  int pages, copied;
+  sqlite3_wal_checkpoint_v2(l->db, "main", SQLITE_CHECKPOINT_PASSIVE, NULL, NULL);
   /* Under steady writing new pages came meanwhile, and a log that is never wholly copied never starts again: 400 MB
    * after ten seconds of one caller in a loop.  So the last few pages are copied while the writers wait. */
   if (!dibs__side_write_begin(store->side, dibs__tick_add_ms(dibs__tick_now(), WRITE_MS))) return;
-  sqlite3_wal_checkpoint_v2(l->db, "main", SQLITE_CHECKPOINT_PASSIVE, &pages, &copied);
+  int code = sqlite3_wal_checkpoint_v2(l->db, "main", SQLITE_CHECKPOINT_PASSIVE, &pages, &copied);
   /* Until a later commit sets it.  If only a part was copied, because a reader uses an old state: again the next
    * time. */
-  if (pages == copied) atomic_store(&store->log_pages, 0);
+  if (code == SQLITE_OK && pages == copied) {
+    dibs__side_copied(store->side);
+    atomic_store(&store->log_pages, 0);
+  }
   dibs__side_write_end(store->side);
+}
+
+void dibs__sqlite_checkpoint(struct dibs__lite *store) {
+  if (atomic_load(&store->log_pages) < DIBS__SQLITE_LOG_PAGES) return;
+  link_t *l = sweep_link(store);
+  if (!l || !dibs__side_copy_begin(store->side, atomic_load(&store->copies))) return;
+  copy_log(store, l);
+  dibs__side_copy_end(store->side);
 }
 
 /* The last process to close removes a log that has grown: a single next process would read all of it before anything

@@ -17,6 +17,8 @@
   "id, until, granted, first, block, broken, waiters, ttl, since, session, owner, mode, slots, holders, offers, "      \
   "tickets, front, reach, low_slot, state, due"
 
+#define LAST_BUCKET QUOTED(DIBS__SQLITE_LAST_BUCKET)
+
 const char *const dibs__sqlite_texts[DIBS__SQLITE_TEXTS] = {
     [DIBS__SQLITE_BEGIN] = "BEGIN IMMEDIATE",
     [DIBS__SQLITE_BEGIN_READ] = "BEGIN",
@@ -61,6 +63,14 @@ const char *const dibs__sqlite_texts[DIBS__SQLITE_TEXTS] = {
         " ON CONFLICT (name) DO UPDATE SET fence = excluded.fence, digest = excluded.digest,"
         " version = excluded.version, data = excluded.data",
 
+    /* The first names: of each bucket so many, because names are in order within a bucket only.  A page of 100,000
+     * names takes 7 ms; to sort them all took 140. */
+    [DIBS__SQLITE_NAMES_FIRST] =
+        "WITH RECURSIVE b (nr) AS (VALUES (0) UNION ALL SELECT nr + 1 FROM b WHERE nr < " LAST_BUCKET "),"
+        " page (of, named) AS (SELECT bucket, name FROM b CROSS JOIN dibs_name WHERE bucket = b.nr AND place = 0"
+        " AND name IN (SELECT d.name FROM dibs_name d WHERE d.bucket = b.nr AND d.name >= ?1 AND d.name <> ''"
+        " AND d.place = 0 ORDER BY d.name LIMIT ?2) ORDER BY name LIMIT ?2) SELECT " HEAD ", bucket, name"
+        " FROM page CROSS JOIN dibs_name WHERE bucket = of AND name = named AND place = 0 ORDER BY name",
     [DIBS__SQLITE_NAMES] = "SELECT " HEAD ", bucket, name FROM dibs_name WHERE name >= ?1 AND name <> '' AND place = 0"
                            " ORDER BY name",
     /* Which of them may time or a gone process have changed? */

@@ -500,6 +500,28 @@ void dibs__side_mark(struct dibs__side *side, uint16_t bucket, dibs__fence fence
   }
 }
 
+bool dibs__side_copy_begin(struct dibs__side *side, uint64_t committed) {
+  if (dibs__side_copies(side) != committed || atomic_exchange(&side->copies, true)) return false;
+  bool locked = side_lock(side, DIBS__LOCK_COPY);
+  if (locked && dibs__side_copies(side) == committed) return true;
+  if (locked) side_unlock(side, DIBS__LOCK_COPY);
+  atomic_store(&side->copies, false);
+  return false;
+}
+
+void dibs__side_copy_end(struct dibs__side *side) {
+  side_unlock(side, DIBS__LOCK_COPY);
+  atomic_store(&side->copies, false);
+}
+
+void dibs__side_copied(struct dibs__side *side) {
+  atomic_fetch_add(&side->page->head.copies, 1);
+}
+
+uint64_t dibs__side_copies(const struct dibs__side *side) {
+  return atomic_load(&side->page->head.copies);
+}
+
 dibs__fence dibs__side_marked(const struct dibs__side *side, uint16_t bucket) {
   if (bucket >= DIBS__BUCKETS) return DIBS__FENCE_NONE;
   return (dibs__fence){atomic_load(&side->page->head.marks[bucket])};

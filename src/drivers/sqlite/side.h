@@ -12,6 +12,7 @@
  *   marks     per bucket the largest fence granted (DIBS__BUCKETS words)
  *   writer    a robust queue before BEGIN IMMEDIATE: a futex word that names its owner's slot and generation; a waiter
  *             that has slept a while checks whether the kernel still has the owner's byte locked, and takes over if not
+ *   copies    one store at a time copies SQLite's log into the database    OFD lock on one byte, and a count
  *   mailbox   per slot: a notifier (futex word) and a ring buffer of hints, written only by the holder of `writer`
  *
  * Nothing in the page decides what the database contains: it wakes, turns a doubt into a new epoch, and hints at what
@@ -69,6 +70,16 @@ void dibs__side_mark(struct dibs__side *side, uint16_t bucket, dibs__fence fence
 /* The largest fence remembered for a bucket: a database below it is an older one. */
 dibs__fence dibs__side_marked(const struct dibs__side *side, uint16_t bucket);
 uint32_t dibs__side_epoch(const struct dibs__side *side);
+
+/* SQLite before 3.51.3 may lose commits if the log starts again while a checkpoint begins that finds all of the log
+ * copied by an earlier one.  So one store at a time copies it, and only if it has committed since the last whole copy:
+ * then the log can't start again meanwhile.  (A copy by another program, or a commit outside of the writer queue, is
+ * not seen here.)  false: another store copies it now, or has copied all of it since `committed`, our last commit's
+ * dibs__side_copies. */
+bool dibs__side_copy_begin(struct dibs__side *side, uint64_t committed);
+void dibs__side_copy_end(struct dibs__side *side);
+void dibs__side_copied(struct dibs__side *side); /* all of it; under the writer lock, between begin and end */
+uint64_t dibs__side_copies(const struct dibs__side *side);
 
 /* Under the writer lock, after commit: puts a hint into the session's ring buffer and notifies it once
  * dibs__side_write_end runs (so that the woken process does not collide with the lock).  A full buffer becomes "check

@@ -28,6 +28,7 @@ enum {
 /* Locks are on bytes that the file never has. */
 #define DIBS__LOCK_GATE (INT64_C(1) << 40)
 #define DIBS__LOCK_SLOTS (DIBS__LOCK_GATE + 1)
+#define DIBS__LOCK_COPY (DIBS__LOCK_GATE - 1)
 
 /* The identity of a file, beyond its name. */
 struct dibs__page_file {
@@ -55,6 +56,7 @@ struct dibs__page_head {
 
   /* Written under the writer lock. */
   alignas(DIBS__PAGE_LINE) _Atomic int64_t latest_ms; /* the largest instant of the store's clock */
+  _Atomic uint64_t copies;                            /* how often the whole log was copied into the database */
   alignas(DIBS__PAGE_LINE) dibs__word writer;         /* 0 free, else the owner's tag; see side_queue.c */
   alignas(DIBS__PAGE_LINE) _Atomic uint64_t marks[DIBS__BUCKETS];
 };
@@ -104,6 +106,7 @@ struct dibs__side {
   uint64_t call[DIBS__SIDE_SLOTS / 64]; /* slots that write_end notifies */
   /* Guarded by the lock of side.c. */
   struct dibs__side *next;
+  _Atomic bool copies; /* a thread of this store has DIBS__LOCK_COPY */
   /* Of the slot's consumer. */
   uint32_t heard; /* the notifier when wait last returned: hints posted until then are in the buffer */
 };

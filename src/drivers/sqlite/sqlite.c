@@ -219,6 +219,7 @@ static int wal_grew(void *arg, sqlite3 *db, const char *schema, int pages) {
   link_t *l = arg;
   (void)db, (void)schema;
   atomic_store_explicit(&l->store->log_pages, pages, memory_order_relaxed);
+  if (l->store->side) atomic_store(&l->store->copies, dibs__side_copies(l->store->side));
   return SQLITE_OK;
 }
 

@@ -32,8 +32,9 @@
   {                                                                                                                    \
     .number = "INTEGER", .name = "TEXT", .text = "TEXT", .id = "TEXT", .bytes = "BLOB", .tail = " WITHOUT ROWID",      \
     .some = " WHERE ", .counted = "INTEGER PRIMARY KEY AUTOINCREMENT", .now = " DEFAULT (" DIBS__SQLITE_NOW_MS ")",    \
-    .typed = ", CHECK (typeof(kind) = 'text' AND typeof(phase) = 'text' AND typeof(serial) IN ('text', 'null')"        \
-             " AND typeof(uniq) IN ('text', 'null'))"                                                                  \
+    .checks = ", CHECK (nr > 0), CHECK (typeof(kind) = 'text' AND typeof(phase) = 'text' AND typeof(serial) IN "       \
+              "('text', 'null')"                                                                                       \
+              " AND typeof(uniq) IN ('text', 'null'))"                                                                 \
   }
 
 enum {
@@ -50,6 +51,10 @@ enum {
 
 /* For use in texts: how many names a step of sweeping reads. */
 #define DIBS__SQLITE_SWEEP 64
+/* Names that a listing reads before all others: a page of a dashboard, which has 50. */
+#define DIBS__SQLITE_FIRST 128
+#define DIBS__SQLITE_LAST_BUCKET 99
+_Static_assert(DIBS__SQLITE_LAST_BUCKET == (int)DIBS__BUCKETS - 1, "listing");
 
 /* SQLite's own statements (rows.c), behind those of every engine.  Each is prepared when first used, and kept. */
 enum dibs__sqlite_text {
@@ -73,6 +78,7 @@ enum dibs__sqlite_text {
   DIBS__SQLITE_GIVE,
   DIBS__SQLITE_RECORD_SEAL,
   DIBS__SQLITE_RECORD_SAVE,
+  DIBS__SQLITE_NAMES_FIRST,
   DIBS__SQLITE_NAMES,
   DIBS__SQLITE_NAMES_FROM,
   DIBS__SQLITE_NAMES_OF,
@@ -129,8 +135,9 @@ struct dibs__lite {
   struct dibs__sql_opened opened;
   /* Any thread. */
   _Atomic int64_t skew_ms;
-  _Atomic bool queued;   /* this store has had waiters */
-  _Atomic int log_pages; /* of the log after our last commit */
+  _Atomic bool queued;     /* this store has had waiters */
+  _Atomic int log_pages;   /* of the log after our last commit */
+  _Atomic uint64_t copies; /* dibs__side_copies at our last commit */
   /* Of the thread that opens and connects. */
   struct dibs__sqlite_link *spare; /* opened by open for the first session, or left by the last one */
   /* Of the thread that sweeps. */

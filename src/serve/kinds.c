@@ -1,0 +1,340 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The kinds of tasks: how many are in each state, and their settings.
+ *
+ * A store counts by reading an index or a table, which takes longer the more tasks there are.  So the daemon counts for
+ * all its clients together, and rests for at least EVERY_MS and REST times as long as counting took: however many pages
+ * are open and however many tasks there are, it uses a small part of the store's time.  `age_ms` of an answer says when
+ * its numbers were counted.
+ */
+#include "serve/kinds.h"
+#include "dibs/task.h"
+#include "handle/handle.h"
+#include "info/info.h"
+#include "serve/page.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+  EVERY_MS = 1000,
+  REST = 20,
+  SLOW_MS = 50,   /* if counting takes longer, */
+  KEPT_MS = 15000 /* requests get counts up to this old; series.c counts every 10 s, so no request waits for it */
+};
+
+struct kinds {
+  dibs__mutex counting; /* held by the one who counts; taken before the lock */
+  dibs__mutex lock;     /* guards what follows */
+  struct kind_row *rows;
+  size_t count;
+  uint64_t changes;         /* of settings, by this server */
+  uint64_t counted_changes; /* of those, the rows have at least so many */
+  bool counted;             /* rows are of counted_at; else there are none */
+  bool busy;                /* somebody counts */
+  dibs__tick counted_at, fresh_until, kept_until;
+};
+
+static void free_rows(struct kind_row *rows, size_t count) {
+  for (size_t i = 0; i < count; i++) free((char *)(uintptr_t)rows[i].kind);
+  free(rows);
+}
+
+bool dibs__kinds_open(struct server *server) {
+  server->kinds = calloc(1, sizeof *server->kinds);
+  if (!server->kinds) return false;
+  dibs__mutex_init(&server->kinds->counting);
+  dibs__mutex_init(&server->kinds->lock);
+  return true;
+}
+
+void dibs__kinds_close(struct server *server) {
+  struct kinds *k = server->kinds;
+  if (!k) return;
+  free_rows(k->rows, k->count);
+  dibs__mutex_destroy(&k->counting);
+  dibs__mutex_destroy(&k->lock);
+  free(k);
+}
+
+/* ---- Counting ---- */
+
+struct counting {
+  struct kind_row *rows;
+  size_t count, capacity;
+  bool no_memory;
+};
+
+static int keep_kind(const dibs_task_kind *kind, void *user) {
+  struct counting *c = user;
+  if (c->count == c->capacity) {
+    size_t capacity = c->capacity ? 2 * c->capacity : 16;
+    struct kind_row *rows = realloc(c->rows, capacity * sizeof *rows);
+    c->no_memory = !rows;
+    if (!rows) return 1;
+    c->rows = rows;
+    c->capacity = capacity;
+  }
+  char *text = strdup(kind->kind);
+  c->no_memory = !text;
+  if (!text) return 1;
+  struct kind_row *row = &c->rows[c->count++];
+  row->kind = text;
+  memcpy(row->states, kind->states, sizeof row->states);
+  row->oldest_ms = kind->oldest_ms;
+  row->keep_ms = kind->keep_ms;
+  row->running = kind->running;
+  row->paused = kind->paused != 0;
+  return 0;
+}
+
+static dibs_status count_again(struct server *server, dibs_error *error) {
+  struct kinds *k = server->kinds;
+  struct counting c = {.rows = NULL};
+  dibs__mutex_lock(&k->lock);
+  uint64_t changes = k->changes; /* one that comes while the store counts may be missing in the rows */
+  dibs__mutex_unlock(&k->lock);
+  dibs__tick began = dibs__tick_now();
+  dibs_status status = dibs_tasks_count(server->store, NULL, keep_kind, &c, error);
+  if (status == DIBS_OK && c.no_memory) status = DIBS_NO_MEMORY;
+  if (status != DIBS_OK) {
+    free_rows(c.rows, c.count);
+    return status;
+  }
+  int64_t took_ms = dibs__tick_left_ms(began, dibs__tick_now()), rest_ms = REST * took_ms;
+  dibs__mutex_lock(&k->lock);
+  free_rows(k->rows, k->count);
+  k->rows = c.rows;
+  k->count = c.count;
+  k->counted = true;
+  k->counted_changes = changes;
+  k->counted_at = began;
+  k->fresh_until = dibs__tick_add_ms(began, rest_ms > EVERY_MS ? rest_ms : EVERY_MS);
+  k->kept_until = took_ms > SLOW_MS ? dibs__tick_add_ms(began, KEPT_MS) : k->fresh_until;
+  dibs__mutex_unlock(&k->lock);
+  return DIBS_OK;
+}
+
+/* Do the rows have all changes of settings? */
+static bool is_current_locked(const struct kinds *k) {
+  return k->counted && k->counted_changes == k->changes;
+}
+
+static bool is_fresh_locked(const struct kinds *k) {
+  return is_current_locked(k) && dibs__tick_before(dibs__tick_now(), k->fresh_until);
+}
+
+/* `keeps`: slow counts may be older.  While somebody counts, the others get what was counted before; if that is
+ * nothing, they wait for it. */
+static dibs_status refresh(struct server *server, bool keeps, dibs_error *error) {
+  struct kinds *k = server->kinds;
+  dibs_status status = DIBS_OK;
+  dibs__mutex_lock(&k->lock);
+  bool kept = keeps && is_current_locked(k) && dibs__tick_before(dibs__tick_now(), k->kept_until);
+  bool usable = kept || is_fresh_locked(k) || (is_current_locked(k) && k->busy);
+  if (!usable) k->busy = true;
+  dibs__mutex_unlock(&k->lock);
+  if (usable) return status;
+  dibs__mutex_lock(&k->counting);
+  dibs__mutex_lock(&k->lock);
+  bool fresh = is_fresh_locked(k);
+  dibs__mutex_unlock(&k->lock);
+  if (!fresh) status = count_again(server, error);
+  dibs__mutex_lock(&k->lock);
+  k->busy = false;
+  dibs__mutex_unlock(&k->lock);
+  dibs__mutex_unlock(&k->counting);
+  return status;
+}
+
+void dibs__kinds_count(struct server *server) {
+  (void)!refresh(server, false, NULL);
+}
+
+dibs_status dibs__kinds_read(struct server *server, bool (*see)(const struct kind_row *row, void *user), void *user,
+                             int64_t *age_ms, dibs_error *error) {
+  struct kinds *k = server->kinds;
+  dibs_status status = refresh(server, true, error);
+  if (status != DIBS_OK) return status;
+  dibs__mutex_lock(&k->lock);
+  *age_ms = dibs__tick_left_ms(k->counted_at, dibs__tick_now());
+  for (size_t i = 0; i < k->count; i++)
+    if (!see(&k->rows[i], user)) break;
+  dibs__mutex_unlock(&k->lock);
+  return DIBS_OK;
+}
+
+/* The rows are of no use to requests that begin after the change. */
+static void settings_changed(struct server *server) {
+  dibs__mutex_lock(&server->kinds->lock);
+  server->kinds->changes++;
+  dibs__mutex_unlock(&server->kinds->lock);
+}
+
+/* ---- The answers ---- */
+
+static void write_kind(struct dibs__json *j, const struct kind_row *row) {
+  dibs__json_text(j, "kind", row->kind);
+  for (uint32_t i = 0; i < DIBS_TASK_STATES; i++) dibs__json_uint(j, dibs__info_task_state(i), row->states[i]);
+  dibs__json_known(j, "oldest_ready_ms", row->oldest_ms, row->oldest_ms >= 0);
+  dibs__json_known(j, "running_limit", row->running, row->running != 0);
+  dibs__json_bool(j, "paused", row->paused);
+  dibs__json_known(j, "keep_ms", row->keep_ms, row->keep_ms >= 0);
+}
+
+struct listing {
+  struct dibs__json *json;
+  const struct page *page;
+  size_t limit, count;
+  bool more;
+  char *last; /* of a full page; malloc'd */
+};
+
+static bool list_kind(const struct kind_row *row, void *user) {
+  struct listing *l = user;
+  const char *prefix = l->page->prefix ? l->page->prefix : "", *after = l->page->after ? l->page->after : "";
+  if (strncmp(row->kind, prefix, strlen(prefix)) != 0 || strcmp(row->kind, after) <= 0) return true;
+  l->more = l->count == l->limit;
+  if (l->more) return false;
+  if (++l->count == l->limit) l->last = strdup(row->kind);
+  dibs__json_open(l->json, NULL, '{');
+  write_kind(l->json, row);
+  dibs__json_close(l->json, '}');
+  return true;
+}
+
+/* The table of tasks takes kinds of 255 characters, of 4 bytes each, from those that write SQL. */
+static const struct field kinds_fields[] = {
+    PREFIX_FIELD(0), AFTER_FIELD(0, 4 * DIBS_NAME_MAX), PAGE_LIMIT(offsetof(struct page, limit)), {.name = NULL}};
+
+static void list_kinds(struct request *r) {
+  dibs_error error = {0};
+  int64_t age_ms;
+  const struct page *page = r->in;
+  struct listing l = {.json = dibs__answer_begin(r, 200), .page = page, .limit = dibs__page_limit(r, page->limit)};
+  dibs__json_open(l.json, NULL, '{');
+  dibs__json_open(l.json, "kinds", '[');
+  dibs_status status = dibs__kinds_read(r->server, list_kind, &l, &age_ms, &error);
+  if (status == DIBS_OK && l.more && !l.last) status = DIBS_NO_MEMORY;
+  if (status == DIBS_OK) {
+    dibs__json_close(l.json, ']');
+    dibs__json_text(l.json, "next", l.more ? l.last : NULL);
+    dibs__json_int(l.json, "age_ms", age_ms);
+    dibs__json_close(l.json, '}');
+  } else {
+    dibs__answer_problem(r, status, &error);
+  }
+  free(l.last);
+}
+
+static void get_kinds(struct request *r) {
+  dibs__pool_run(r, list_kinds, NULL);
+}
+
+struct finding {
+  const char *kind;
+  struct kind_row *row;
+};
+
+static bool take_kind(const struct kind_row *row, void *user) {
+  struct finding *f = user;
+  if (strcmp(row->kind, f->kind) != 0) return true;
+  *f->row = *row;
+  f->row->kind = f->kind; /* the other one lasts as long as the counts */
+  return false;
+}
+
+dibs_status dibs__kinds_find(struct server *server, const char *kind, struct kind_row *row, int64_t *age_ms,
+                             dibs_error *error) {
+  struct finding f = {kind, row};
+  *row = (struct kind_row){.kind = kind, .oldest_ms = -1, .keep_ms = -1};
+  return dibs__kinds_read(server, take_kind, &f, age_ms, error);
+}
+
+static void show_kind(struct request *r) {
+  dibs_error error = {0};
+  int64_t age_ms;
+  struct kind_row row;
+  dibs_status status = dibs__kinds_find(r->server, r->param[0], &row, &age_ms, &error);
+  if (status != DIBS_OK) {
+    dibs__answer_problem(r, status, &error);
+    return;
+  }
+  struct dibs__json *j = dibs__answer_begin(r, 200);
+  dibs__json_open(j, NULL, '{');
+  write_kind(j, &row);
+  dibs__json_int(j, "age_ms", age_ms);
+  dibs__json_close(j, '}');
+}
+
+static bool is_kind(struct request *r) {
+  dibs_error error = {0};
+  dibs_status status = dibs__check_text(r->param[0], DIBS_NAME_MAX, "the kind", &error);
+  if (status != DIBS_OK) dibs__answer_problem(r, status, &error);
+  return status == DIBS_OK;
+}
+
+static void get_kind(struct request *r) {
+  if (is_kind(r)) dibs__pool_run(r, show_kind, NULL);
+}
+
+/* ---- Settings ---- */
+
+struct kind_in {
+  int64_t running, keep_ms, paused;
+};
+
+#define IN(member) offsetof(struct kind_in, member)
+static const struct field kind_fields[] = {
+    {.name = "paused", .kind = FIELD_SWITCH, .at = IN(paused), .help = "true: no task of the kind is claimed"},
+    {.name = "running_limit",
+     .kind = FIELD_NUMBER,
+     .at = IN(running),
+     .most = UINT32_MAX,
+     .help = "how many tasks of the kind may be claimed at one instant; 0: no limit"},
+    {.name = "keep",
+     .kind = FIELD_DURATION,
+     .at = IN(keep_ms),
+     .most = INT64_C(315619200000),
+     .help = "how long finished tasks are kept; dead ones are kept until they are retried or purged"},
+    {.name = NULL}};
+
+static void set_kind(struct request *r) {
+  const struct kind_in *in = r->in;
+  dibs_error error = {0};
+  dibs_kind_options options = {.size = sizeof options};
+  if (in->paused != FIELD_UNSET) {
+    options.set |= DIBS_KIND_PAUSED;
+    options.paused = in->paused != 0;
+  }
+  if (in->running != FIELD_UNSET) {
+    options.set |= DIBS_KIND_RUNNING;
+    options.running = (uint32_t)in->running;
+  }
+  if (in->keep_ms != FIELD_UNSET) {
+    options.set |= DIBS_KIND_KEEP;
+    options.keep_ms = in->keep_ms;
+  }
+  dibs_status status = dibs_task_kind_set(r->server->store, r->param[0], &options, &error);
+  settings_changed(r->server);
+  if (status == DIBS_OK)
+    show_kind(r);
+  else
+    dibs__answer_problem(r, status, &error);
+}
+
+static void patch_kind(struct request *r) {
+  if (is_kind(r)) dibs__pool_run(r, set_kind, NULL);
+}
+
+/* ---- The routes ---- */
+
+const struct route dibs__kind_routes[] = {
+    {METHOD_GET, "/v1/kinds", SCOPE_READ, get_kinds, sizeof(struct page), kinds_fields, "listKinds", "200",
+     "The kinds of tasks, with the number of tasks in each state",
+     "By name.  The server counts for all its clients together, so the numbers are `age_ms` old.", NULL},
+    {METHOD_GET, "/v1/kinds/{kind}", SCOPE_READ, get_kind, 0, NULL, "showKind", "200",
+     "The number of tasks of a kind in each state, and its settings", "", NULL},
+    {METHOD_PATCH, "/v1/kinds/{kind}", SCOPE_ADMIN, patch_kind, sizeof(struct kind_in), kind_fields, "setKind", "200",
+     "Pause or limit a kind, or set how long its finished tasks are kept", "Members that are not given stay.", NULL},
+    {.path = NULL}};

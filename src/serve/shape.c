@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Forms, in short: {name:FORM ...} is an object with these members, each of them required unless - is before its name;
+ * [FORM] is an array.  s is a string, i an integer, n a number, b a boolean, * anything; ? after it: or null.
+ */
+#include "serve/shape.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#define LEASE "{name:s state:s owner:s mode:s fence:i? ttl_ms:i? left_ms:i age_ms:i? ahead:i slots:i tier:s? -from:s?}"
+#define TASK                                                                                                           \
+  "task:i kind:s state:s phase:s key:s unique:s priority:i fence:i? attempts:i fails:i tries:i owner:s made_ms:i "     \
+  "due_ms:i? began_ms:i? changed_ms:i text:s"
+#define RUN "{name:s kind:s how:s code:i began_ms:i ended_ms:i took_ms:i host:s fence:i? task:i? command:s? output:s?}"
+#define KIND                                                                                                           \
+  "kind:s arrived:i ready:i claimed:i waiting:i blocked:i parked:i done:i dead:i cancelled:i oldest_ready_ms:i? "      \
+  "running_limit:i? paused:b keep_ms:i?"
+#define GRANT "{name:s id:s fence:i? left_ms:i slot:i tier:s?}"
+#define STOCK "{key:s used:i? limit:i?}"
+#define CLAIM "{key:s claim:s amount:i used:i? limit:i?}"
+#define ENDED "{tasks:[{task:i status:s}]}"
+#define CHANGE "{change:s dry_run:b changed:i next:i?}"
+#define ANSWER "{key:s answer:* age_ms:i left_ms:i}"
+#define FLAG "{name:s percent:i}"
+#define METRIC                                                                                                         \
+  "{name:s kind:s help:s samples:[{labels:* -value:n -count:i -sum:n -max:n -p50:n -p90:n -p99:n -p999:n "             \
+  "-at_most:*}]}"
+#define PROBLEM "{problem:s status:i meaning:s cause:s next:s}"
+#define TIER                                                                                                           \
+  "{name:s store:s down:b hand:s percent:i buckets:i wanted:i leaving:i turned_ms:i? dwell_ms:i active:i "             \
+  "clients_down:i clients_well:i here:{breaker:s reached:b trouble:s calls:i failed_percent:i slow_percent:i "         \
+  "operations:i failures:i p50_ns:i? p99_ns:i? max_ns:i?}}"
+
+static const struct {
+  const char *operation, *form;
+} forms[] = {
+    {"acquireLease", GRANT},
+    {"renewLease", GRANT},
+    {"showLease", "{name:s leases:[" LEASE "]}"},
+    {"listLeases", "{names:[{name:s leases:[" LEASE "] holders:i waiters:i stale_writes:i}] next:s?}"},
+    {"takeFromStock", CLAIM},
+    {"giveBackToStock", CLAIM},
+    {"setStock", STOCK},
+    {"showStock", STOCK},
+    {"listStocks", "{stocks:[" STOCK "] next:s?}"},
+    {"beginOnce", "{key:s -id:s -fence:i -left_ms:i -answer:* -age_ms:i}"},
+    {"storeOnce", ANSWER},
+    {"showOnce", ANSWER},
+    {"renewOnce", "{key:s id:s fence:i left_ms:i}"},
+    {"addTasks", "{-task:i -status:s -tasks:[{task:i status:s}]}"},
+    {"claimTasks", "{tasks:[{task:i kind:s fence:i payload:* fails:i age_ms:i}]}"},
+    {"endTasks", ENDED},
+    {"extendTasks", ENDED},
+    {"listTasks", "{tasks:[{" TASK "}] next:i?}"},
+    {"showTask", "{" TASK " length:i payload:* errors:[{fence:i owner:s at_ms:i text:s}] runs:[" RUN "]}"},
+    {"retryTasks", CHANGE},
+    {"cancelTasks", CHANGE},
+    {"purgeTasks", CHANGE},
+    {"showOutbox",
+     "{kind:s waiting:i sending:i dead:i delivered:i oldest_ready_ms:i? paused:b age_ms:i tasks:[{" TASK "}] next:i?}"},
+    {"retryMessages", CHANGE},
+    {"purgeMessages", CHANGE},
+    {"listKinds", "{kinds:[{" KIND "}] next:s? age_ms:i}"},
+    {"showKind", "{" KIND " age_ms:i}"},
+    {"setKind", "{" KIND " age_ms:i}"},
+    {"listRuns", "{runs:[" RUN "] next:s? kept:b}"},
+    {"listTiers", "{tiers:[" TIER "] clients:[{owner:s us:b age_ms:i tiers:[{name:s active:b down:b well:b breaker:s}] "
+                  "counts:*}] strictness:s pinned:s? on_their_own:b confirmed_ms:i? restored_ms:i? "
+                  "epochs_left_percent:i client_count:i counts:*}"},
+    {"listBreakers", "{breakers:[{tier:s breaker:s hand:s down:b calls:i failed_percent:i slow_percent:i "
+                     "clients_down:i clients_well:i turned_ms:i?}]}"},
+    {"setBreaker", "{tier:s hand:s}"},
+    {"listFlags", "{flags:[" FLAG "]}"},
+    {"showFlag", FLAG},
+    {"setFlag", FLAG},
+    {"listFleets", "{fleets:[{fleet:s}] next:s?}"},
+    {"showFleet", "{fleet:s jobs:[{name:s schedule:s zone:s command:s? next_ms:i? last_ms:i? last:s? last_code:i? "
+                  "missed:i last_missed_ms:i? skipped:i}]}"},
+    {"fireJob", "{fleet:s job:s task:i}"},
+    {"getSeries", "{step_ms:i step:i at_ms:i series:[{name:s of:s? points:[i?]}]}"},
+    {"listMetrics", "{metrics:[" METRIC "]}"},
+    {"showMetric", METRIC},
+    {"getHealth", "{status:s}"},
+    {"getReady", "{status:s}"},
+    {"getOpenApi", "{openapi:s info:* paths:* components:*}"},
+    {"getProblem", PROBLEM},
+    {"listProblems", "{problems:[" PROBLEM "]}"},
+};
+
+/* Behind the form that begins here. */
+static const char *pass(const char *at) {
+  int depth = 0;
+  do {
+    depth += *at == '{' || *at == '[';
+    depth -= *at == '}' || *at == ']';
+    at++;
+  } while (depth > 0);
+  return *at == '?' ? at + 1 : at;
+}
+
+static const char *write_form(struct dibs__json *j, const char *at);
+
+static void write_type(struct dibs__json *j, const char *type, bool nullable) {
+  if (!nullable) {
+    dibs__json_text(j, "type", type);
+    return;
+  }
+  dibs__json_open(j, "type", '[');
+  dibs__json_text(j, NULL, type);
+  dibs__json_text(j, NULL, "null");
+  dibs__json_close(j, ']');
+}
+
+/* Cuts "name:" or "-name:" off; behind it. */
+static const char *read_name(const char *at, char name[64], bool *optional) {
+  *optional = *at == '-';
+  at += *optional;
+  size_t length = strcspn(at, ":");
+  size_t kept = length < 63 ? length : 63;
+  memcpy(name, at, kept);
+  name[kept] = '\0';
+  return at + length + 1;
+}
+
+static void write_object(struct dibs__json *j, const char *at) {
+  char name[64];
+  bool optional;
+  const char *p = at + 1;
+  dibs__json_text(j, "type", "object");
+  dibs__json_open(j, "properties", '{');
+  while (*p != '}') {
+    p = read_name(p, name, &optional);
+    dibs__json_open(j, name, '{');
+    p = write_form(j, p);
+    dibs__json_close(j, '}');
+    while (*p == ' ') p++;
+  }
+  dibs__json_close(j, '}');
+  dibs__json_open(j, "required", '[');
+  for (p = at + 1; *p != '}';) {
+    p = read_name(p, name, &optional);
+    if (!optional) dibs__json_text(j, NULL, name);
+    p = pass(p);
+    while (*p == ' ') p++;
+  }
+  dibs__json_close(j, ']');
+}
+
+/* Behind it. */
+static const char *write_form(struct dibs__json *j, const char *at) {
+  const char *end = pass(at);
+  bool nullable = end[-1] == '?';
+  switch (*at) {
+  case '{':
+    write_object(j, at);
+    break;
+  case '[':
+    dibs__json_text(j, "type", "array");
+    dibs__json_open(j, "items", '{');
+    write_form(j, at + 1);
+    dibs__json_close(j, '}');
+    break;
+  case 's':
+    write_type(j, "string", nullable);
+    break;
+  case 'i':
+    write_type(j, "integer", nullable);
+    break;
+  case 'n':
+    write_type(j, "number", nullable);
+    break;
+  case 'b':
+    write_type(j, "boolean", nullable);
+    break;
+  default:
+    break;
+  }
+  return end;
+}
+
+bool dibs__shape_write(struct dibs__json *j, const char *operation) {
+  size_t i = 0;
+  while (i < sizeof forms / sizeof *forms && strcmp(forms[i].operation, operation) != 0) i++;
+  if (i == sizeof forms / sizeof *forms) return false;
+  write_form(j, forms[i].form);
+  return true;
+}

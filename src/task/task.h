@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef DIBS_TASK_TASK_H
+#define DIBS_TASK_TASK_H
+/* What the daemon needs of tasks beyond dibs/task.h. */
+#include "dibs/cron.h"
+#include "dibs/task.h"
+
+/* A handle for a claim of a client elsewhere, which passes what it got with its claim: nothing is sent.  Extensions
+ * last timeout_ms if their call does not say; 0: 30 s.  For dibs_task_free; it is not alive until an extension
+ * succeeds. NULL: no memory. */
+dibs_task *dibs__task_adopt(dibs_store *store, const char *kind, uint64_t nr, dibs_fence fence, int64_t timeout_ms,
+                            uint32_t fails, int64_t age_ms);
+
+/*
+ * Adding once for a token, which the caller computes from a key of its client: a repeat adds nothing and answers as the
+ * first request did, for a day, also after the task has finished.  Of another number of tasks it is INVALID.
+ */
+enum { DIBS__TASK_KEY_DIGITS = 64 };
+/* Of what is added (a kind, or a fleet and a job) and a key of the client.  One scope each. */
+void dibs__task_key_token(const char *scope, const char *what, const char *key, char token[DIBS__TASK_KEY_DIGITS + 1]);
+/* dibs_task_add_many.  token NULL: each request adds. */
+dibs_status dibs__task_add_once(dibs_store *store, const char *kind, dibs_task_new *tasks, size_t count,
+                                const char *token, dibs_error *error);
+/* dibs_cron_fire; a repeat answers HELD if the first one did. */
+dibs_status dibs__cron_fire_once(dibs_store *store, const char *name, const dibs_cron_table *table, const char *job,
+                                 const char *token, uint64_t *nr, dibs_error *error);
+
+#endif

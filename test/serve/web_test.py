@@ -1,0 +1,415 @@
+# SPDX-License-Identifier: MIT
+"""The dashboard in Chromium: each view, live, by keyboard, narrow, dark, in Korean; and what people do there.
+
+usage: web_test.py DIBS [FOLDER]
+
+FOLDER is for axe-core, which npm installs there; without npm the rules of accessibility are not checked.
+DIBS_TEST_PICTURES names a folder for pictures of the views.
+"""
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+import urllib.parse
+
+FOLDER = sys.argv.pop(2) if len(sys.argv) > 2 else None
+
+import serve_test as t  # noqa: E402: it reads the arguments that are left
+import webdriver  # noqa: E402
+from checks import PATIENCE_S, check, end, wait_until  # noqa: E402
+
+PICTURES = os.environ.get('DIBS_TEST_PICTURES')
+VIEWS = ['', 'names', 'tasks', 'tasks/list', 'dead', 'outbox', 'cron', 'history', 'stocks', 'tiers']
+ODD = 'a <b>bold</b> & "name" \'<script>window.hurt = 1</script>'
+DEAD = 10000
+BATCH = 500
+
+
+def find_axe():
+    """The path of axe.min.js, or None."""
+    if not FOLDER or not shutil.which('npm'):
+        return None
+    axe = os.path.join(FOLDER, 'node_modules/axe-core/axe.min.js')
+    if not os.path.exists(axe):
+        os.makedirs(FOLDER, exist_ok=True)
+        subprocess.run(['npm', 'install', '--no-package-lock', '--no-audit', '--no-fund', '--ignore-scripts', '--prefix', FOLDER,
+                        'axe-core@4.10.2'], check=False, timeout=120, stdout=sys.stderr, stdin=subprocess.DEVNULL)
+    return axe if os.path.exists(axe) else None
+
+
+AXE = find_axe()
+
+
+def quote(name):
+    return urllib.parse.quote(name, safe='')
+
+
+def fill(s):
+    """Something for each view."""
+    s.call('POST', f"/v1/leases/{quote('deploy/web')}", {'ttl': '10m', 'owner': 'ann@build-3:4121'})
+    s.call('POST', f'/v1/leases/{quote(ODD)}', {'ttl': '10m', 'owner': '<i>mallory</i>'})
+    s.call('POST', '/v1/kinds/mail/tasks', {'tasks': [{'payload': f'to {i}', 'tries': 1} for i in range(30)]})
+    claims = s.call('POST', '/v1/kinds/mail/claims', {'most': 4, 'owner': 'mailer'})[2]['tasks']
+    s.call('POST', '/v1/kinds/mail/ends', {'tasks': [
+        {'task': claim['task'], 'fence': claim['fence'], 'verdict': verdict, 'text': '<script>window.hurt = 1</script>'}
+        for claim, verdict in zip(claims, ('dead', 'dead', 'done', 'fail'))]})
+    s.call('PUT', '/v1/stocks/seats', {'limit': 50})
+    s.call('PUT', '/v1/stocks/seats/claims/a', {'amount': 37})
+    return claims[0]['task']
+
+
+def is_shown(browser):
+    return browser.wait("document.getElementById('state').className === 'state live' && "
+                        "document.querySelector('main .rows tbody tr, main .card, main .empty:not(:empty), main .alert') && "
+                        "![...document.querySelectorAll('.empty')].some((e) => e.textContent === '…')")
+
+
+def serious(browser):
+    """What axe finds that is serious or critical."""
+    browser.js(open(AXE, encoding='utf-8').read())
+    found = browser.js_later('const done = arguments[arguments.length - 1]; axe.run(document).then('
+                             '(r) => done(r.violations.filter((v) => ["serious", "critical"].includes(v.impact))'
+                             '.map((v) => `${v.id}: ${v.nodes.map((n) => n.html.slice(0, 120)).slice(0, 3).join(" | ")}`)),'
+                             ' (e) => done([String(e)]))')
+    return found
+
+
+def look_at(s, task, **window):
+    """Every view in one kind of window."""
+    browser = webdriver.Browser(**window)
+    about = ' '.join(f'{name} {value}' for name, value in window.items()) or 'wide and light'
+    views = VIEWS + [f'tasks/{task}', f"names/{quote('deploy/web')}"]
+    shown, wide, errors, flaws, hurt = [], [], [], [], False
+    for view in views:
+        browser.go(f'http://127.0.0.1:{s.port}/#/{view}')
+        if not is_shown(browser):
+            shown.append(view)
+        width = browser.js('return [document.documentElement.scrollWidth, innerWidth]')
+        if width[0] > width[1]:
+            wide.append(f'{view}: {width}')
+        hurt = hurt or browser.js('return Boolean(window.hurt)')
+        if PICTURES:
+            name = f"{view.replace('/', '_') or 'overview'}-{about.replace(' ', '_')}.png"
+            browser.picture(os.path.join(PICTURES, name))
+        errors += browser.errors()
+        if AXE:
+            flaws += [f'{view}: {flaw}' for flaw in serious(browser)]
+    check(f'{about}: every view is shown', not shown, shown)
+    check(f'{about}: no view is wider than the window', not wide, wide)
+    check(f'{about}: the console has no errors', not errors, errors)
+    check(f'{about}: no text of the store became markup', not hurt)
+    check(f"{about}: axe finds nothing serious{'' if AXE else ' # SKIP axe-core is not installed'}", not flaws, *flaws)
+    if window.get('language') == 'ko':
+        words = browser.js("return [document.documentElement.lang, document.querySelector('nav a:nth-child(2)').textContent]")
+        check('the page is Korean for a Korean browser', words == ['ko', '이름'], words)
+        browser.click('#language')
+        words = browser.js("return [document.documentElement.lang, document.querySelector('nav a:nth-child(2)').textContent]")
+        check('a button changes the language', words == ['en', 'Names'], words)
+    if window.get('dark'):
+        dark = browser.js("return getComputedStyle(document.body).backgroundColor")
+        check('the page is dark for a dark system', dark == 'rgb(18, 22, 26)', dark)
+    browser.close()
+
+
+NOTED = """
+const [name, done] = [arguments[0], arguments[arguments.length - 1]];
+const shown = () => [...document.querySelectorAll('tbody tr')].some((r) => r.dataset.key === name);
+const began = performance.now();
+const timer = setInterval(() => {
+  if (!shown() && performance.now() - began < 20000) return;
+  clearInterval(timer);
+  done(Date.now());
+}, 5);
+fetch(`/v1/leases/${encodeURIComponent(name)}`, {method: 'POST', body: '{"ttl": "1m"}'}).then(() => { window.acquired = Date.now(); });
+"""
+
+
+def live(s, browser):
+    """A change by another client is on the page within a second."""
+    browser.go(f'http://127.0.0.1:{s.port}/#/names')
+    check('the names are shown', is_shown(browser))
+    delays = []
+    for nr in range(5):  # on a loaded machine the best of them counts
+        other = t.Server() if nr == 4 else s  # the last one through another server: only the store tells ours
+        shown = [None]
+        watcher = threading.Thread(target=lambda nr=nr, shown=shown: shown.__setitem__(0, browser.js_later(
+            NOTED.split('fetch(')[0], f'live-{nr}')))
+        watcher.start()
+        time.sleep(0.3)
+        other.call('POST', f'/v1/leases/live-{nr}', {'ttl': '1m'})
+        done = time.time() * 1000
+        watcher.join()
+        delays.append(shown[0] - done)
+        if other is not s:
+            other.stop()
+    check('a new lease is shown within a second', min(delays[:4]) < 1000, delays)
+    check('also one that was acquired through another server', delays[4] < 5000, delays)
+    print(f'# ms from the answer to the page: {[round(d) for d in delays]}', flush=True)
+    bars = 'return [...document.querySelectorAll(".ttl .left")].map((e) => e.style.transform).join()'
+    before = browser.js(bars)
+    by = time.monotonic() + PATIENCE_S
+    while browser.js(bars) == before and time.monotonic() < by:
+        time.sleep(0.1)
+    check('the bars shrink', browser.js(bars) != before, before)
+
+
+def break_a_lease(s, browser):
+    held = s.call('POST', '/v1/leases/broken-here', {'ttl': '10m', 'owner': 'holder'})[2]
+    browser.go(f'http://127.0.0.1:{s.port}/#/names?prefix=broken')
+    check('only names with the prefix are shown', browser.wait("document.querySelectorAll('tbody tr').length === 1"))
+    browser.click('tr[data-key="broken-here"] button')
+    check('the question names the lease', browser.wait("document.querySelector('#dialog-title')?.textContent.includes('broken-here')"))
+    if AXE:
+        flaws = serious(browser)
+        check('axe finds nothing serious in the question', not flaws, *flaws)
+    browser.js("document.querySelector('input[name=now]').checked = true; document.querySelector('input[name=who]').value = 'eve'")
+    browser.click('#dialog-do')
+    check('the name leaves the page', browser.wait("!document.querySelector('tr[data-key=\"broken-here\"]')"))
+    status = s.call('PATCH', '/v1/leases/broken-here', {}, {'Dibs-Lease': held['id']})[0]
+    check('the holder has lost it', status == 410, status)
+    shown = s.call('GET', '/v1/leases/broken-here')[2]
+    check('the store knows who broke it', 'eve' in str(shown), shown)
+
+
+def retry_many(s, browser):
+    for _ in range(DEAD // BATCH):
+        s.call('POST', '/v1/kinds/bulk/tasks', {'tasks': [{'payload': 'x', 'tries': 1}] * BATCH})
+        claims = s.call('POST', '/v1/kinds/bulk/claims', {'most': BATCH})[2]['tasks']
+        s.call('POST', '/v1/kinds/bulk/ends', {'tasks': [
+            {'task': c['task'], 'fence': c['fence'], 'verdict': 'dead', 'text': 'refused by the other side'} for c in claims]})
+    browser.go(f'http://127.0.0.1:{s.port}/#/dead?kind=bulk')
+    check('a page of dead letters is shown', browser.wait("document.querySelectorAll('tbody tr').length === 50"))
+    browser.click('#dead-count')
+    check('a dry run counts them', browser.wait("document.getElementById('dead-counted').textContent.includes('10,000')"),
+          browser.js("return document.getElementById('dead-counted').textContent"))
+    browser.click('tbody tr:nth-child(2) input')
+    check('a letter can be selected', browser.wait("document.querySelector('main').textContent.includes('Retry 1 selected')"))
+    browser.click('#dead-retry')
+    check('the question has their number', browser.wait("document.querySelector('#dialog-title')?.textContent.includes('10,000')"))
+    began = time.monotonic()
+    browser.click('#dialog-do')
+    check('the progress is shown', browser.wait("document.querySelector('progress') || document.querySelector('.note')"))
+    check('all are retried', browser.wait("document.getElementById('notes').textContent.includes('10,000')"))
+    print(f'# s to retry {DEAD}: {time.monotonic() - began:.1f}', flush=True)
+    check('none is left on the page', browser.wait("document.querySelector('main .empty')?.textContent.includes('matches')"))
+    left = s.call('GET', '/v1/tasks?kind=bulk&state=dead')[2]['tasks']
+    ready = s.call('GET', '/v1/tasks?kind=bulk&state=ready&limit=1')[2]['tasks']
+    check('the store has none left, and ready ones', not left and ready, left, ready)
+
+
+def names_of_tiers(s, browser):
+    """Names of two tiers come in pages, each once, with their tiers."""
+    wanted = [f'paged-{i:02}' for i in range(40)]
+    for name in wanted:
+        s.call('POST', f'/v1/leases/{name}', {'ttl': '10m'})
+    got, after = [], ''
+    while after is not None:
+        body = s.call('GET', f'/v1/leases?prefix=paged&limit=7&after={after}')[2]
+        got += body['names']
+        after = body['next']
+    check('each name is listed once', [one['name'] for one in got] == wanted, got)
+    tiers = {one['leases'][0]['tier'].rpartition('/')[2] for one in got}
+    check('with its tier', tiers == {'first.db', 'anchor.db'}, tiers)
+    browser.go(f'http://127.0.0.1:{s.port}/#/names')
+    check('the page has the tier of each name', browser.wait("document.querySelectorAll('td.tier')[0]?.checkVisibility() && "
+                                                            "document.querySelector('td.tier').textContent === 'sqlite'"))
+
+
+def attention(s, browser):
+    """What needs a person comes first, with a link."""
+    browser.go(f'http://127.0.0.1:{s.port}/#/')
+    link = "[...document.querySelectorAll('#attention a')].find((a) => a.textContent.startsWith('mail: 3 dead letters'))"
+    check('the overview names dead letters', browser.wait(link), browser.js("return document.querySelector('main').textContent.slice(0, 500)"))
+    browser.js(f'{link}.focus()')
+    browser.keys('\ue007')
+    check('Enter leads to them', browser.wait("location.hash === '#/dead?kind=mail' && document.querySelectorAll('tbody tr').length === 3"))
+    own = t.Server(store=f'sqlite://{t.FOLDER}/calm.db')
+    browser.go(f'http://127.0.0.1:{own.port}/#/')
+    check('without problems it says so', browser.wait("document.querySelector('#attention .fine')"))
+    own.stop()
+
+
+def stale_writes(s, browser):
+    old = s.call('POST', '/v1/leases/late', {'ttl': '10m'})[2]
+    s.call('DELETE', '/v1/leases/late', headers={'Dibs-Lease': old['id']})
+    new = s.call('POST', '/v1/leases/late', {'ttl': '10m'})[2]
+    for lease in (new, old):
+        s.call('PUT', '/v1/records/guarded', b'x', {'Dibs-Lease': lease['id'], 'Dibs-Fence': str(lease['fence'])})
+    browser.go(f'http://127.0.0.1:{s.port}/#/names?prefix=late')
+    check('a refused stale write is shown with its name',
+          browser.wait("document.querySelector('tr[data-key=late] [data-label=\"Stale writes\"]')?.textContent === '1'"))
+
+
+def outbox(s, browser):
+    s.call('POST', '/v1/kinds/outbox/tasks', {'tasks': [{'payload': 'x', 'tries': 1}] * 5})
+    claim = s.call('POST', '/v1/kinds/outbox/claims', {'most': 1})[2]['tasks'][0]
+    s.call('POST', '/v1/kinds/outbox/ends', {'tasks': [{'task': claim['task'], 'fence': claim['fence'], 'verdict': 'dead', 'text': 'no such host'}]})
+    check('its messages are counted', wait_until(lambda: s.call('GET', '/v1/kinds/outbox')[2].get('dead') == 1))
+    browser.go(f'http://127.0.0.1:{s.port}/#/outbox')
+    counted = "[...document.querySelectorAll('.card.count strong')].map((e) => e.textContent).slice(0, 4).join()"
+    check('the outbox is found and counted', browser.wait(f"{counted} === '4,0,1,0'"), browser.js(f'return {counted}'))
+    check('its waiting messages are listed', browser.wait("document.querySelectorAll('tbody tr').length === 4"))
+    browser.click('.card.count.bad')
+    check('and its dead ones, with the error', browser.wait("document.querySelector('tbody')?.textContent.includes('no such host')"))
+
+
+def replace_a_crontab(s, browser):
+    put = s.call('PUT', '/v1/cron/web/table', b'0 3 * * * nightly echo one\n', {'If-None-Match': '*'})
+    browser.go(f'http://127.0.0.1:{s.port}/#/cron?fleet=web')
+    browser.click('#crontab')
+    check('the crontab is shown as text', browser.wait("document.querySelector('dialog textarea')?.value.includes('echo one')"), put)
+    if AXE:
+        flaws = serious(browser)
+        check('axe finds nothing serious in it', not flaws, *flaws)
+    browser.js("document.querySelector('dialog textarea').value = '0 4 * * * nightly echo two\\n'")
+    browser.click('#dialog-do')
+    check('it is replaced', browser.wait("document.getElementById('notes').textContent.includes('replaced')"),
+          browser.js("return document.getElementById('notes').textContent"))
+    text = s.call('GET', '/v1/cron/web/table')[2]
+    check('the store has the new one', b'echo two' in text, text)
+    browser.errors()
+
+
+def many_pages(s, browser):
+    """A browser has six connections to a server for all of its pages."""
+    for _ in range(8):
+        browser.go(f'http://127.0.0.1:{s.port}/#/names')
+    check('the ninth page in one tab is live', is_shown(browser))
+    first = browser.request('GET', '/window')
+    tabs = [browser.request('POST', '/window/new', {'type': 'tab'})['handle'] for _ in range(7)]
+    for tab in tabs:
+        browser.request('POST', '/window', {'handle': tab})
+        browser.request('POST', '/url', {'url': f'http://127.0.0.1:{s.port}/#/names'})
+        shown = is_shown(browser)
+    check('the eighth tab is live', shown)
+    for tab in tabs:
+        browser.request('POST', '/window', {'handle': tab})
+        browser.request('DELETE', '/window')
+    browser.request('POST', '/window', {'handle': first})
+    check('the first one is live when it is seen again', is_shown(browser))
+
+
+def move_a_flag(browser):
+    s = t.Server(store=f'sqlite://{t.FOLDER}/first.db,sqlite://{t.FOLDER}/anchor.db')
+    browser.go(f'http://127.0.0.1:{s.port}/#/tiers')
+    slider = '[data-flag="sqlite.enabled"] input'
+    check('tiers and flags are shown', browser.wait(f"document.querySelector('{slider}') && document.querySelectorAll('.chart').length > 0"))
+    s.call('POST', '/v1/leases/first', {'ttl': '1s'})  # the tiers serve nothing before the first use
+    check('the server knows what the tiers serve', wait_until(lambda: any(
+        one['name'] == 'tier_buckets' and one['of'] == 'sqlite' and one['points'][-1] == 100
+        for one in s.call('GET', '/v1/series')[2]['series'])))
+    browser.js(f"const e = document.querySelector('{slider}'); e.value = 10; e.dispatchEvent(new Event('input'))")
+    browser.click('[data-flag="sqlite.enabled"] button')
+    check('the question names the flag and both values', browser.wait(
+        "document.querySelector('#dialog-title')?.textContent === 'Set sqlite.enabled from 100 % to 10 %?'"))
+    browser.click('#dialog-do')
+    check('the page has the new value', browser.wait("document.getElementById('notes').textContent.includes('10 %')"))
+    percent = s.call('GET', '/v1/flags/sqlite.enabled')[2]
+    check('the flag is moved', percent.get('percent') == 10, percent)
+    check('the move is in the list of changes', browser.wait("document.getElementById('changes').textContent.includes('sqlite serves 10 %')"),
+          browser.js("return document.getElementById('changes').textContent"))
+    names_of_tiers(s, browser)
+    browser.go(f'http://127.0.0.1:{s.port}/#/tiers')
+    check('the tiers are shown again', is_shown(browser))
+    if AXE:
+        flaws = serious(browser)
+        check('axe finds nothing serious in tiers', not flaws, *flaws)
+    if PICTURES:
+        browser.picture(os.path.join(PICTURES, 'tiers-two.png'))
+    check('the console has no errors', not (errors := browser.errors()), errors)
+    s.stop()
+
+
+def keyboard(s, browser):
+    browser.go(f'http://127.0.0.1:{s.port}/#/names')
+    is_shown(browser)
+    browser.keys('/')
+    check('/ moves to the filter', browser.wait("document.activeElement.type === 'search'"))
+    browser.keys('deploy')
+    check('the filter is applied', browser.wait("document.querySelectorAll('tbody tr').length === 1"))
+    for _ in range(3):
+        browser.keys('\ue004')
+        if browser.js("return document.activeElement.dataset.does === 'break'"):
+            break
+    check('the button of a row is reached with Tab', browser.js("return document.activeElement.dataset.does") == 'break')
+    browser.keys('\ue007')
+    check('Enter opens the question', browser.wait("document.querySelector('dialog[open]')"))
+    browser.keys('\ue00c')
+    check('Escape closes it, and nothing is done', browser.wait("!document.querySelector('dialog')") and
+          s.call('GET', f"/v1/leases/{quote('deploy/web')}")[0] == 200)
+
+
+def use_a_token(browser):
+    secret = 'k' * 40
+    path = f'{t.FOLDER}/web-tokens'
+    with open(path, 'w', encoding='ascii') as file:
+        file.write(f'ann admin * sha256:{hashlib.sha256(secret.encode()).hexdigest()}\n')
+    os.chmod(path, 0o600)
+    s = t.Server('--tokens', path)
+    bearer = {'Authorization': f'Bearer {secret}'}
+    s.call('POST', '/v1/leases/secret-name', {'ttl': '10m'}, bearer)
+    browser.go(f'http://127.0.0.1:{s.port}/#/names')
+    check('the page requests a token', browser.wait("document.querySelector('dialog input[name=token]')"))
+    check('and shows nothing without it', not browser.js("return document.body.textContent.includes('secret-name')"))
+    browser.js("document.querySelector('dialog input[name=token]').value = arguments[0]", secret)
+    browser.click('#dialog-do')
+    check('with it the names are shown', browser.wait("document.querySelector('tr[data-key=\"secret-name\"]')"))
+    kept = browser.js("return [Object.values(sessionStorage).includes(arguments[0]), Object.values(localStorage).includes(arguments[0]), "
+                      "document.cookie, location.href.includes(arguments[0])]", secret)
+    check('it is kept in the tab only', kept == [True, False, '', False], kept)
+    browser.click('tr[data-key="secret-name"] button')
+    browser.click('input[name=now]')
+    browser.click('#dialog-do')
+    check('an action is done with it', browser.wait("!document.querySelector('tr[data-key=\"secret-name\"]')"))
+    s.errors.seek(0)
+    said = s.errors.read()
+    check('the log has the action and its author', '"action":"breakLease","who":"ann"' in said, said)
+    browser.errors()  # the 401s
+    s.stop()
+
+
+def restart(browser):
+    """The page says that the server is gone, and goes on when it is back."""
+    s = t.Server()
+    browser.go(f'http://127.0.0.1:{s.port}/#/names')
+    check('the page is live', is_shown(browser))
+    s.stop()
+    check('the page shows that the connection is lost', browser.wait("document.getElementById('state').className === 'state lost'"))
+    port, t.free_port = s.port, lambda: s.port
+    again = t.Server()
+    check('it is live again by itself', again.port == port and browser.wait("document.getElementById('state').className === 'state live'"))
+    again.stop()
+
+
+def main():
+    lacks = webdriver.missing()
+    if lacks:
+        print(f'1..0 # SKIP {lacks}')
+        return 0
+    s = t.Server()
+    task = fill(s)
+    for window in ({}, {'width': 390, 'height': 844}, {'dark': True}, {'language': 'ko', 'width': 390, 'dark': True}):
+        look_at(s, task, **window)
+    browser = webdriver.Browser()
+    attention(s, browser)
+    live(s, browser)
+    many_pages(s, browser)
+    stale_writes(s, browser)
+    outbox(s, browser)
+    replace_a_crontab(s, browser)
+    keyboard(s, browser)
+    break_a_lease(s, browser)
+    retry_many(s, browser)
+    check('the console has no errors at the end', not (errors := browser.errors()), errors)
+    move_a_flag(browser)
+    use_a_token(browser)
+    restart(browser)
+    browser.close()
+    check('the server ends', s.stop() == 0)
+    return end()
+
+
+sys.exit(main())
