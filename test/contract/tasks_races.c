@@ -52,8 +52,16 @@ static task_op claim_of(struct racer *r) {
   return op;
 }
 
-static void note_claim(struct race *race, int i, dibs__fence fence) {
-  if (atomic_exchange(&race->fences[i], fence.v) >= fence.v) race->fences_fell++;
+/*
+ * A claim whose answer came before the claim could end has the highest fence.  An answer that came later may be noted
+ * after the next claim of the same task.
+ */
+static void note_claim(struct race *race, int i, dibs__fence fence, dibs__tick sent) {
+  uint64_t highest = atomic_load(&race->fences[i]);
+  while (highest < fence.v && !atomic_compare_exchange_weak(&race->fences[i], &highest, fence.v)) {
+  }
+  bool may_have_ended = !dibs__tick_before(dibs__tick_now(), dibs__tick_add_ms(sent, race->timeout_ms));
+  if (highest == fence.v || (highest > fence.v && !may_have_ended)) race->fences_fell++;
   if (race->some_vanish) return; /* an earlier claimant may be at work */
   if (atomic_fetch_add(&race->claimed[i], 1) != 0) race->two_at_once++;
   if (race->limit && atomic_fetch_add(&race->running, 1) >= (int)race->limit) race->over_limit++;
@@ -102,12 +110,13 @@ static void claim_and_end(void *arg) {
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), 2 * TASK_PATIENCE_MS);
   while (atomic_load(&race->ended) < TASKS) {
     task_op op = claim_of(r);
-    if (!dibs__tick_before(dibs__tick_now(), by) || !sent_task(r->p, &op, true) || op.op.status != DIBS_OK) {
+    dibs__tick sent = dibs__tick_now();
+    if (!dibs__tick_before(sent, by) || !sent_task(r->p, &op, true) || op.op.status != DIBS_OK) {
       race->gave_up++;
       return;
     }
     const task_row *rows = op.got;
-    for (uint32_t k = 0; k < op.got_count; k++) note_claim(race, index_of(rows[k]), rows[k].fence);
+    for (uint32_t k = 0; k < op.got_count; k++) note_claim(race, index_of(rows[k]), rows[k].fence, sent);
     bool vanishes = race->some_vanish && r->claims % 3 == 0;
     if (op.got_count == 0) dibs__nap_ms(1);
     if (op.got_count && !vanishes && !end_claims(r, rows, op.got_count)) race->gave_up++;
