@@ -517,6 +517,7 @@ struct dibs__list {
   dibs__str prefix;                                          /* if `name` is empty: the names with this prefix, */
   dibs__str after;                                           /* and of those the names after this one; empty: all */
   uint32_t most;                                             /* only so many names are needed; 0: all */
+  int64_t ended_ms;                                          /* holders that ended less than this ago are listed, too */
   int (*row)(const struct dibs__lease_row *row, void *user); /* 0: continue */
   void *user;
 };

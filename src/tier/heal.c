@@ -23,8 +23,9 @@
 #include "tier/tiers_impl.h"
 
 enum {
-  NAP_MS = 5,    /* doubled each time, until DIBS__TIERS_GRACE_MS is over */
-  SAVE_MS = 1000 /* strict: how long writing the state may take */
+  NAP_MS = 5,     /* doubled each time, until DIBS__TIERS_GRACE_MS is over */
+  SAVE_MS = 1000, /* strict: how long writing the state may take */
+  LATE_MS = 15000 /* how long a renewal may take from its decision to its commit */
 };
 
 /* What the tiers have in one round. */
@@ -420,11 +421,12 @@ static int mark_busy(const struct dibs__lease_row *row, void *user) {
   return 0;
 }
 
-/* A bucket without a lease at the tier that it moves away from has moved: that tier grants nothing, so it stays so. */
+/* A bucket without a lease at the tier that it moves away from has moved: that tier grants nothing, so it stays so.  A
+ * lease that ended just now may have been renewed by a transaction that has not committed yet. */
 static void end_moves(struct tiers *t, struct round *r, const struct survey *survey, dibs__tick by) {
   for (uint32_t nth = 0; nth < t->count; nth++) {
     struct busy busy = {{{0}}};
-    struct dibs__list list = {.row = mark_busy, .user = &busy};
+    struct dibs__list list = {.row = mark_busy, .user = &busy, .ended_ms = LATE_MS};
     struct dibs__result aside;
     struct dibs__buckets which = {{0}};
     bool any = false;
@@ -567,14 +569,19 @@ static bool any_left(const struct dibs__tiers_state *state) {
   return false;
 }
 
-/* Reads what the tiers have; `some`: only those that the record concerns. */
-static void read_members(struct tiers *t, struct round *r, struct survey *survey, bool some, dibs__tick by) {
+/* Reads what the tiers have; `some`: only those that the record concerns.  Nothing is decided without the anchor: its
+ * buckets could be moved without their holders, and new epochs be below what it drew by its clock. */
+static dibs__status read_members(struct tiers *t, struct round *r, struct survey *survey, bool some, dibs__tick by,
+                                 struct dibs__result *result) {
   struct dibs__result aside;
   uint32_t set = some && !r->restored ? tiers_that_matter(t, &r->state) : (1u << t->count) - 1;
   memset(survey->reached, 0, sizeof survey->reached);
   set |= 1u << t->last;
   for (uint32_t i = 0; i < t->count; i++)
-    if (set >> i & 1) read_tier(t, i, survey, by, &aside);
+    if (set >> i & 1) read_tier(t, i, survey, by, i == t->last ? result : &aside);
+  if (!survey->reached[t->last] && !result->text[0])
+    dibs__set_message(result, "the last tier of %s answered for its record, but not for its buckets", t->uri->shown);
+  return survey->reached[t->last] ? DIBS_OK : DIBS_UNAVAILABLE;
 }
 
 typedef dibs__status changer(struct dibs__tiers_state *state, void *arg, struct dibs__result *result);
@@ -607,7 +614,8 @@ static dibs__status one_round(struct tiers *t, struct round *r, struct survey *s
     version = begin_round(t, r);
   else
     begin_state(t, &r->state);
-  if (!version) read_members(t, r, survey, false, by);
+  if (!version) status = read_members(t, r, survey, false, by, result);
+  if (!version && status != DIBS_OK) return status;
   if (!version) roll_out_by_hand(t, &r->state, survey); /* before the change, which may be the flag that rolls out */
   if (!version) r->state.repairs = first_repairs(t, survey);
   r->restored = r->restored || (version && why && why->restored);
@@ -620,7 +628,8 @@ static dibs__status one_round(struct tiers *t, struct round *r, struct survey *s
   int64_t now = dibs__tiers_now(t), wall = dibs__wall_ms();
   r->state.wall_ahead_ms = wall > now ? wall - now : 0;
   apply_votes(t, r, now);
-  if (version) read_members(t, r, survey, !(why && why->by_hand), by);
+  if (version) status = read_members(t, r, survey, !(why && why->by_hand), by, result);
+  if (status != DIBS_OK) return status;
   decide(t, r, survey, why, version, now, by);
   if (!r->changed && version) {
     if (r->server)

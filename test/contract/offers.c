@@ -74,6 +74,18 @@ static void R13_an_offer_outlasts_the_wait_it_ended(void **state) {
   expect(renew(q, "n", 2, late.fence), DIBS_OK);
 }
 
+/* Others are refused until its end, so it is listed until then. */
+static void R13_an_offer_is_listed_after_its_waiter_has_gone(void **state) {
+  offers_or_skip(state);
+  struct party *p = party(), *q = party();
+  (void)offered(p, q);
+  close_party(q);
+  if (acquire(p, "n", 3, .try_only = true).op.status != DIBS_HELD) skip(); /* its end was the waiter's */
+  struct seen seen = list_name(p, "n");
+  assert_int_equal(seen.count, 1);
+  assert_int_equal(seen.rows[0].row.state, DIBS__OFFERED);
+}
+
 static void R13_a_renewal_under_its_fence_confirms_an_offer(void **state) {
   offers_or_skip(state);
   struct party *p = party(), *q = party();
@@ -210,6 +222,7 @@ static void R16_an_offer_without_a_fence_is_not_broken(void **state) {
 static const struct CMUnitTest contract_offers_cases[] = {
     CASE(R13_an_offers_fence_holds_until_the_offers_end),
     CASE(R13_an_offer_outlasts_the_wait_it_ended),
+    CASE(R13_an_offer_is_listed_after_its_waiter_has_gone),
     CASE(R13_a_renewal_under_its_fence_confirms_an_offer),
     CASE(R13_a_renewal_that_confirms_may_draw_a_block),
     CASE(R13_an_acquire_that_confirms_gets_the_offers_fence),

@@ -4,6 +4,8 @@
  *
  * with.sh --private runs it and tells it how this Redis is killed and started again; the anchor is a file.
  */
+#include "drivers/wrap/fault.h"
+#include "store/registry.h"
 #include "tiers_bed.h"
 
 enum { CLIENTS = 5 };
@@ -67,6 +69,33 @@ static void a_holder_keeps_its_lease_when_its_bucket_moves(void **state) {
   held = take_in_the_end(a, "n");
   assert_true(dibs_lease_fence(held).value > first);
   give(held);
+  dibs_close(a);
+  dibs_close(b);
+}
+
+/* Each call of the anchor fails in turn while the buckets move away from it. */
+static void no_failure_of_the_anchor_moves_its_buckets_without_their_holders(void **state) {
+  (void)state;
+  char faulty[1300];
+  const char *comma = strchr(uri, ',');
+  snprintf(faulty, sizeof faulty, "%.*sfault+%s", (int)(comma + 1 - uri), uri, comma + 1);
+  dibs_store *a = open_at(faulty), *b = open_at(faulty);
+  uint64_t struck = 1;
+  for (uint64_t call = 1; call <= 40 && struck; call++) {
+    dibs_lease *held, *next;
+    FINE(dibs_tier_move(b, "sqlite", &error));
+    until_on(b, 1);
+    held = take_in_the_end(a, "n");
+    dibs__fault_arm(&(struct dibs__fault_plan){.on = DIBS__FAULT_RUN, .nth = call});
+    dibs_status moved = dibs_tier_move(b, "redis", &error);
+    struck = dibs__fault_struck();
+    dibs__fault_arm(NULL);
+    dibs_status other = take(b, "n", 0, &next);
+    if (other == DIBS_OK) fail_msg("call %u failed (the move: %d), and two hold the name", (unsigned)call, moved);
+    assert_int_equal(dibs_lease_alive(held), 1);
+    give(held);
+    FINE(dibs_tier_move(b, "redis", &error));
+  }
   dibs_close(a);
   dibs_close(b);
 }
@@ -369,12 +398,14 @@ static void many_clients_move_together(void **state) {
 
 int main(int argc, char **argv) {
   if (argc < 2) return 77;
+  dibs__driver_add(&dibs__fault_driver);
   redis_uri = argv[1];
   snprintf(folder, sizeof folder, "/tmp/dibs-tiers-XXXXXX");
   if (!mkdtemp(folder)) return 1;
 #define CASE(f) cmocka_unit_test_setup(f, begin)
   const struct CMUnitTest tests[] = {
       CASE(a_holder_keeps_its_lease_when_its_bucket_moves),
+      CASE(no_failure_of_the_anchor_moves_its_buckets_without_their_holders),
       CASE(a_holder_learns_that_its_tier_was_opened_by_hand),
       CASE(a_waiter_keeps_waiting_on_the_new_tier),
       CASE(the_anchor_replaces_a_killed_redis_and_returns_the_buckets),

@@ -253,7 +253,7 @@ static bool add_line_of_claim(const struct dibs__memory *m, struct lines *lines,
   bool holds = c->state == DIBS__MEM_HOLDS || c->state == DIBS__MEM_BREAKING;
   bool offered = c->state == DIBS__MEM_OFFERED && c->until > now;
   if (holds && c->until <= now) return true;
-  if (!holds && !dibs__mem_alive(m, c->session)) return true;
+  if (!holds && !offered && !dibs__mem_alive(m, c->session)) return true;
   struct line *line = add_line(lines, c->name, c->owner, c->owner_len);
   if (!line) return false;
   struct dibs__lease_row *row = &line->row;

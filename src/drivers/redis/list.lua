@@ -52,7 +52,7 @@ local function add_waiters(rows, key, base)
   for i = 1, #all do
     local state, mode, slots, ttl, ticket, till, _, since, session, owner = cut(WAITER, all[i])
     local offered = state == 2 and till > now
-    if alive(base, session) then
+    if offered or alive(base, session) then
       rows[#rows + 1] = pack_row(offered and OFFERED or WAITS, mode, slots, 0, ttl, 0, offered and till - now or 0, since,
         ticket, owner)
     end

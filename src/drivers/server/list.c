@@ -30,7 +30,7 @@ static void show_row(struct listing *g, const struct dibs__lease_row *row) {
 
 static void show_holder(struct listing *g, const struct dibs__sql_holder *x) {
   int64_t now = g->s->now;
-  if (x->until <= now) return;
+  if (x->until + g->list->ended_ms <= now) return;
   struct dibs__lease_row row = {.name = g->head.name, .owner = dibs__str_of(x->owner.text, x->owner.len)};
   row.state = x->broken ? DIBS__BREAKING : DIBS__HOLDS;
   row.mode = g->head.mode;
@@ -46,8 +46,9 @@ static void show_holder(struct listing *g, const struct dibs__sql_holder *x) {
 static void show_waiter(struct listing *g, const struct dibs__sql_waiter *w) {
   bool known;
   int64_t now = g->s->now;
-  if (w->session != g->s->store->session && dibs__server_where(g->s, w->session, &known) <= 0) return;
   bool offered = w->state == DIBS__SQL_OFFERED && w->until > now;
+  bool alive = w->session == g->s->store->session || dibs__server_where(g->s, w->session, &known) > 0;
+  if (!offered && !alive) return;
   struct dibs__lease_row row = {.name = g->head.name, .owner = dibs__str_of(w->owner.text, w->owner.len)};
   row.state = offered ? DIBS__OFFERED : DIBS__WAITS;
   row.mode = w->mode;

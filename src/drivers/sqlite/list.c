@@ -34,7 +34,7 @@ static void show_row(struct listing *g, struct dibs__lease_row *row, uint64_t se
 }
 
 static void show_holder(struct listing *g, const struct dibs__sql_head *h, const struct dibs__sql_holder *x) {
-  if (x->until <= g->now || g->enough) return;
+  if (x->until + g->list->ended_ms <= g->now || g->enough) return;
   struct dibs__lease_row row = {.name = h->name, .owner = dibs__str_of(x->owner.text, x->owner.len)};
   row.state = x->broken ? DIBS__BREAKING : DIBS__HOLDS;
   row.mode = h->mode;
@@ -49,8 +49,8 @@ static void show_holder(struct listing *g, const struct dibs__sql_head *h, const
 
 static void show_waiter(struct listing *g, const struct dibs__sql_head *h, const struct dibs__sql_waiter *w,
                         uint32_t *ahead) {
-  if (!dibs__side_alive(g->l->store->side, w->session)) return;
   bool offered = w->state == DIBS__SQL_OFFERED && w->until > g->now;
+  if (!offered && !dibs__side_alive(g->l->store->side, w->session)) return;
   struct dibs__lease_row row = {.name = h->name, .owner = dibs__str_of(w->owner.text, w->owner.len)};
   row.state = offered ? DIBS__OFFERED : DIBS__WAITS;
   row.mode = w->mode;
