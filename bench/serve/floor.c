@@ -15,7 +15,8 @@
 #define ID "0123456789abcdef0123456789abcdef"
 #define FENCE "7740398493674204000"
 
-enum { CONNECTION_MEMORY = 8192 + 4096 }; /* as the daemon's: libmicrohttpd clears it after each request */
+/* As the daemon's (http.c): libmicrohttpd clears it after each request. */
+enum { CONNECTION_MEMORY = 8192 + 128 * 64 + 4096 };
 
 static const char lease[] =
     "{\"name\":\"pairs/00\",\"id\":\"" ID "\",\"fence\":" FENCE ",\"left_ms\":29999,\"slot\":0,\"tier\":\"sqlite\"}";

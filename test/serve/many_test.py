@@ -148,6 +148,7 @@ def hand_on(many, name, most):
         if released:
             took.append((time.monotonic() - released) * 1000)
         if status != 201:
+            print(f'# answered {status}: {body.decode(errors="replace")}', flush=True)
             return order, took
         order.append(nth)
         if len(order) == most:
