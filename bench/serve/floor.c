@@ -15,12 +15,16 @@
 #define ID "0123456789abcdef0123456789abcdef"
 #define FENCE "7740398493674204000"
 
-enum { CONNECTION_MEMORY = 8192 + 4096 }; /* as the daemon's: libmicrohttpd clears it after each request */
+/* As the daemon's (http.c): libmicrohttpd clears it after each request. */
+enum { CONNECTION_MEMORY = 8192 + 128 * 64 + 4096 };
 
 static const char lease[] =
     "{\"name\":\"pairs/00\",\"id\":\"" ID "\",\"fence\":" FENCE ",\"left_ms\":29999,\"slot\":0,\"tier\":\"sqlite\"}";
 static const char claim[] =
     "{\"key\":\"seats\",\"claim\":\"000-0000000\",\"amount\":1,\"used\":1000000,\"limit\":1000000000}";
+
+static const char task[] = "{\"task\":1000000,\"status\":\"OK\"}";
+static const char record[] = "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx";
 
 static char *copy_of(const char *text) {
   size_t size = strlen(text) + 1;
@@ -35,11 +39,14 @@ static enum MHD_Result answer(struct MHD_Connection *connection, unsigned status
   if (!body) return MHD_NO;
   struct MHD_Response *response = MHD_create_response_from_buffer(strlen(text), body, MHD_RESPMEM_MUST_FREE);
   if (!response) return MHD_NO;
-  MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, "application/json");
+  const char *type = text == record ? "application/octet-stream" : "application/json";
+  MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
   MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
   if (text == lease) {
     MHD_add_response_header(response, "Dibs-Lease", ID);
     MHD_add_response_header(response, "Dibs-Fence", FENCE);
+  } else if (text == record) {
+    MHD_add_response_header(response, MHD_HTTP_HEADER_ETAG, "\"1\"");
   }
   enum MHD_Result result = MHD_queue_response(connection, status, response);
   MHD_destroy_response(response);
@@ -49,7 +56,7 @@ static enum MHD_Result answer(struct MHD_Connection *connection, unsigned status
 static enum MHD_Result handle(void *cls, struct MHD_Connection *connection, const char *url, const char *method,
                               const char *version, const char *part, size_t *size, void **context) {
   static int begun;
-  (void)cls, (void)url, (void)version, (void)part;
+  (void)cls, (void)version, (void)part;
   if (!*context) {
     *context = &begun;
     return MHD_YES;
@@ -58,7 +65,8 @@ static enum MHD_Result handle(void *cls, struct MHD_Connection *connection, cons
     *size = 0;
     return MHD_YES;
   }
-  if (strcmp(method, "POST") == 0) return answer(connection, 201, lease);
+  if (strcmp(method, "POST") == 0) return answer(connection, 201, strncmp(url, "/v1/kinds/", 10) == 0 ? task : lease);
+  if (strcmp(method, "GET") == 0) return answer(connection, 200, record);
   return strcmp(method, "PUT") == 0 ? answer(connection, 201, claim) : answer(connection, 204, "");
 }
 

@@ -15,8 +15,7 @@ bool dibs__operations_open(struct gate *gate, dibs_error *error) {
 
 bool dibs__operations_has(const struct request *r) {
   const struct gate *gate = r->server->service_state;
-  const union MHD_ConnectionInfo *info = MHD_get_connection_info(r->connection, MHD_CONNECTION_INFO_DAEMON);
-  return gate->metrics && info && info->daemon == gate->metrics->daemon;
+  return gate->metrics && r->shard->listener == gate->metrics;
 }
 
 static void answer_state(struct request *r, const char *state) {

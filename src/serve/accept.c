@@ -27,13 +27,13 @@ static void pause_accepting(struct server *server, bool all, int64_t ms) {
 }
 
 /* false: there is none, or the system cannot take it now. */
-static bool accept_one(struct server *server, const struct listener *listener) {
+static bool accept_one(struct server *server, struct listener *listener) {
   struct sockaddr_storage address = {0};
   socklen_t size = sizeof address;
   int fd = accept4(listener->socket, (struct sockaddr *)&address, &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
   if (fd >= 0) {
-    (void)MHD_add_connection(listener->daemon, fd, (struct sockaddr *)&address,
-                             size); /* it closes one that it refuses */
+    struct MHD_Daemon *daemon = dibs__http_shard(listener)->daemon;
+    (void)MHD_add_connection(daemon, fd, (struct sockaddr *)&address, size); /* it closes one that it refuses */
     return true;
   }
   if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
@@ -42,7 +42,7 @@ static bool accept_one(struct server *server, const struct listener *listener) {
 }
 
 static void accept_ready(struct server *server, struct source *source) {
-  const struct listener *listener = (struct listener *)((char *)source - offsetof(struct listener, accepts));
+  struct listener *listener = (struct listener *)((char *)source - offsetof(struct listener, accepts));
   for (int i = 0; i < ACCEPTED_MOST && !is_full(server, listener); i++)
     if (!accept_one(server, listener)) return;
   if (is_full(server, listener)) pause_accepting(server, false, 0);

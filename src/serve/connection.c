@@ -52,12 +52,14 @@ struct connection *dibs__connection_of(struct MHD_Connection *mhd) {
   return info ? info->socket_context : NULL;
 }
 
-void dibs__connection_notify(void *server, struct MHD_Connection *mhd, void **context,
+void dibs__connection_notify(void *shard, struct MHD_Connection *mhd, void **context,
                              enum MHD_ConnectionNotificationCode code) {
   struct connection *c = *context;
-  struct server *s = server;
+  struct shard *in = shard;
+  struct server *s = in->server;
   if (code == MHD_CONNECTION_NOTIFY_STARTED) {
     s->connection_count++;
+    in->connections++;
     c = calloc(1, sizeof *c);
     if (!c) return;
     *c = (struct connection){.server = s, .mhd = mhd, .stage = STAGE_RUNNING};
@@ -66,6 +68,7 @@ void dibs__connection_notify(void *server, struct MHD_Connection *mhd, void **co
     return;
   }
   s->connection_count--;
+  in->connections--;
   *context = NULL;
   if (c) leave_stage(c);
   free(c);

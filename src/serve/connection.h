@@ -30,8 +30,8 @@ struct connection {
   struct connection *before, *after; /* of the same stage, the earliest deadline first */
 };
 
-/* For MHD_OPTION_NOTIFY_CONNECTION, with the server as its argument. */
-void dibs__connection_notify(void *server, struct MHD_Connection *mhd, void **context,
+/* For MHD_OPTION_NOTIFY_CONNECTION, with the shard as its argument. */
+void dibs__connection_notify(void *shard, struct MHD_Connection *mhd, void **context,
                              enum MHD_ConnectionNotificationCode code);
 /* NULL: there was no memory for it when it began, and it is not limited. */
 struct connection *dibs__connection_of(struct MHD_Connection *mhd);

@@ -149,8 +149,7 @@ static size_t copy_out(struct stream *stream, char *to, size_t most) {
 static void wake(struct stream *stream) {
   if (!stream->asleep) return;
   stream->asleep = false;
-  stream->request->server->resumed = true;
-  MHD_resume_connection(stream->request->connection);
+  dibs__http_resume(stream->request);
 }
 
 /* The client hung up, its token was removed, or the server stops. */

@@ -118,12 +118,16 @@ void dibs__http_suspend(struct request *r) {
   if (r->end_wait) add_waiting(r);
 }
 
+void dibs__http_resume(struct request *r) {
+  r->shard->resumed = r->server->resumed = true;
+  MHD_resume_connection(r->connection);
+}
+
 void dibs__http_answer_ready(struct request *r) {
   dibs__wait_end(r);
   if (!r->suspended) return; /* handle_part sends it */
   r->suspended = false;
-  r->server->resumed = true;
-  MHD_resume_connection(r->connection);
+  dibs__http_resume(r);
 }
 
 /* ---- Reading ---- */
@@ -131,7 +135,8 @@ void dibs__http_answer_ready(struct request *r) {
 static void *begin_request(void *cls, const char *target, struct MHD_Connection *connection) {
   struct request *r = calloc(1, sizeof *r);
   if (!r) return NULL;
-  r->server = cls;
+  r->shard = cls;
+  r->server = r->shard->server;
   r->connection = connection;
   r->target = strdup(target);
   r->path = strdup(target);
@@ -314,26 +319,69 @@ static enum MHD_Result handle_part(void *cls, struct MHD_Connection *connection,
 
 /* ---- Listening ---- */
 
-bool dibs__http_listen(struct server *server, int socket, bool tls, dibs_error *error) {
-  const struct serve_config *config = &server->config;
-  struct listener *listener = &server->listeners[server->listener_count];
+static void shard_ready(struct server *server, struct source *source) {
+  (void)server;
+  MHD_run(((struct shard *)source)->daemon);
+}
+
+static bool start_shard(struct shard *shard) {
+  const struct listener *listener = shard->listener;
+  const struct serve_config *config = &shard->server->config;
   struct MHD_OptionItem tls_options[TLS_OPTIONS_MAX] = {{MHD_OPTION_END, 0, NULL}};
   unsigned flags = MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_NO_LISTEN_SOCKET;
-  if (tls) flags |= dibs__tls_options(tls_options);
-  listener->daemon = MHD_start_daemon(
-      flags, 0, NULL, NULL, handle_part, server, MHD_OPTION_URI_LOG_CALLBACK, begin_request, server,
-      MHD_OPTION_NOTIFY_COMPLETED, end_request, server, MHD_OPTION_NOTIFY_CONNECTION, dibs__connection_notify, server,
+  if (listener->tls) flags |= dibs__tls_options(tls_options);
+  shard->daemon = MHD_start_daemon(
+      flags, 0, NULL, NULL, handle_part, NULL, MHD_OPTION_URI_LOG_CALLBACK, begin_request, shard,
+      MHD_OPTION_NOTIFY_COMPLETED, end_request, NULL, MHD_OPTION_NOTIFY_CONNECTION, dibs__connection_notify, shard,
       MHD_OPTION_CONNECTION_LIMIT, config->connections, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
       (size_t)config->header_bytes + LINES_MAX * LINE_MEMORY + ANSWER_MEMORY, MHD_OPTION_CONNECTION_TIMEOUT,
       config->idle_s, MHD_OPTION_ARRAY, tls_options, MHD_OPTION_END);
-  if (!listener->daemon) {
+  if (!shard->daemon) return false;
+  int epoll = MHD_get_daemon_info(shard->daemon, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd;
+  if (dibs__loop_add(shard->server, &shard->source, epoll, shard_ready)) return true;
+  MHD_stop_daemon(shard->daemon);
+  return false;
+}
+
+/* NULL: the system has no memory or no descriptors for it. */
+static struct shard *add_shard(struct listener *listener) {
+  struct shard *shard = calloc(1, sizeof *shard), **end = &listener->first;
+  if (!shard) return NULL;
+  *shard = (struct shard){.server = listener->server, .listener = listener};
+  if (!start_shard(shard)) {
+    free(shard);
+    return NULL;
+  }
+  while (*end) end = &(*end)->next;
+  *end = shard;
+  return shard;
+}
+
+struct shard *dibs__http_shard(struct listener *listener) {
+  struct shard *shard = listener->first;
+  while (shard && shard->connections >= SHARD_CONNECTIONS) shard = shard->next;
+  if (!shard) shard = add_shard(listener);
+  return shard ? shard : listener->first;
+}
+
+bool dibs__http_listen(struct server *server, int socket, bool tls, dibs_error *error) {
+  struct listener *listener = &server->listeners[server->listener_count];
+  listener->server = server;
+  listener->socket = socket;
+  listener->tls = tls;
+  if (!add_shard(listener)) {
     dibs__fail(error, DIBS_INVALID, "cannot serve at this socket%s", tls ? " with TLS" : "");
     return false;
   }
-  const union MHD_DaemonInfo *info = MHD_get_daemon_info(listener->daemon, MHD_DAEMON_INFO_EPOLL_FD);
-  listener->epoll = info->epoll_fd;
-  listener->socket = socket;
-  listener->tls = tls;
   server->listener_count++;
   return true;
+}
+
+void dibs__http_end(struct listener *listener) {
+  for (struct shard *shard = listener->first, *next; shard; shard = next) {
+    next = shard->next;
+    MHD_stop_daemon(shard->daemon);
+    free(shard);
+  }
+  listener->first = NULL;
 }

@@ -93,13 +93,7 @@ static void add_waiting(const struct server *server, struct meter *meter) {
 
 void dibs__http_counts_add(const struct server *server, struct meter *meter) {
   const struct http_counts *c = server->http_counts;
-  unsigned connections = 0;
-  for (size_t i = 0; i < server->listener_count; i++) {
-    const union MHD_DaemonInfo *info =
-        MHD_get_daemon_info(server->listeners[i].daemon, MHD_DAEMON_INFO_CURRENT_CONNECTIONS);
-    connections += info ? info->num_connections : 0;
-  }
-  dibs__meter_add(meter, "http.connections", DIBS_GAUGE, "connections that are open", NULL, connections);
+  dibs__meter_add(meter, "http.connections", DIBS_GAUGE, "connections that are open", NULL, server->connection_count);
   dibs__meter_add(meter, "http.running", DIBS_GAUGE, "requests that are being done or wait", NULL,
                   (double)server->running);
   dibs__meter_add(meter, "http.queued", DIBS_GAUGE, "requests that wait for a thread for what blocks", NULL,

@@ -88,11 +88,6 @@ static void watch_those_that_wait(struct server *server, dibs__tick now) {
 
 /* ---- What is ready ---- */
 
-static void listener_ready(struct server *server, struct source *source) {
-  (void)server;
-  MHD_run(((struct listener *)source)->daemon);
-}
-
 static void store_ready(struct server *server, struct source *source) {
   (void)source;
   dibs_dispatch(server->store, 0);
@@ -159,18 +154,29 @@ static int next_ms(struct server *server, dibs__tick now) {
     int64_t service_ms = server->service->next_ms(server, now);
     if (service_ms < ms) ms = service_ms;
   }
-  for (size_t i = 0; i < server->listener_count; i++) {
-    MHD_UNSIGNED_LONG_LONG daemon_ms;
-    if (MHD_get_timeout(server->listeners[i].daemon, &daemon_ms) == MHD_YES && (int64_t)daemon_ms < ms)
-      ms = (int64_t)daemon_ms;
-  }
+  for (size_t i = 0; i < server->listener_count; i++)
+    for (const struct shard *shard = server->listeners[i].first; shard; shard = shard->next) {
+      MHD_UNSIGNED_LONG_LONG daemon_ms;
+      if (MHD_get_timeout(shard->daemon, &daemon_ms) == MHD_YES && (int64_t)daemon_ms < ms) ms = (int64_t)daemon_ms;
+    }
   return (int)ms;
 }
 
 /* Does it have input that epoll does not see, because TLS has read it already? */
-static bool is_due(const struct listener *listener) {
+static bool is_due(const struct shard *shard) {
   MHD_UNSIGNED_LONG_LONG ms;
-  return listener->tls && MHD_get_timeout(listener->daemon, &ms) == MHD_YES && ms == 0;
+  return shard->listener->tls && MHD_get_timeout(shard->daemon, &ms) == MHD_YES && ms == 0;
+}
+
+/* Those whose connections go on; `all`: time has passed. */
+static void run_shards(struct server *server, bool all) {
+  server->resumed = false;
+  for (size_t i = 0; i < server->listener_count; i++)
+    for (struct shard *shard = server->listeners[i].first; shard; shard = shard->next) {
+      if (!all && !shard->resumed && !is_due(shard)) continue;
+      shard->resumed = false;
+      MHD_run(shard->daemon);
+    }
 }
 
 /* All that the requests of this round start goes to the store in one batch. */
@@ -183,10 +189,7 @@ static void run_round(struct server *server) {
     if (source && source != &server->store_source) source->ready(server, source);
   }
   server->event_count = 0;
-  bool all = count == 0 || server->resumed;
-  server->resumed = false;
-  for (size_t i = 0; i < server->listener_count; i++)
-    if (all || is_due(&server->listeners[i])) MHD_run(server->listeners[i].daemon);
+  run_shards(server, count == 0);
   dibs__tick now = dibs__tick_now();
   watch_those_that_wait(server, now);
   dibs__connections_tick(server, now);
@@ -213,9 +216,7 @@ static void run(struct server *server) {
 
 static bool serve_socket(struct server *server, int fd, bool tls, dibs_error *error) {
   struct listener *listener = &server->listeners[server->listener_count];
-  return dibs__http_listen(server, fd, tls, error) &&
-         dibs__loop_add(server, &listener->source, listener->epoll, listener_ready) &&
-         dibs__accept_begin(server, listener);
+  return dibs__http_listen(server, fd, tls, error) && dibs__accept_begin(server, listener);
 }
 
 struct listener *dibs__loop_listen(struct server *server, const char *address, dibs_error *error) {
@@ -289,7 +290,9 @@ static dibs_status open_server(struct server *server, dibs_error *error) {
 static void send_last_answers(struct server *server) {
   dibs__tick until = dibs__tick_add_ms(dibs__tick_now(), LAST_MS);
   while (server->begun > 0 && dibs__tick_before(dibs__tick_now(), until))
-    for (size_t i = 0; i < server->listener_count; i++) MHD_run_wait(server->listeners[i].daemon, 10);
+    for (size_t i = 0; i < server->listener_count; i++)
+      for (struct shard *shard = server->listeners[i].first; shard; shard = shard->next)
+        MHD_run_wait(shard->daemon, shard->next ? 0 : 10);
 }
 
 /* Every request is answered before its connection is closed: libmicrohttpd must not close one that is suspended. */
@@ -302,7 +305,7 @@ static void close_server(struct server *server) {
   dibs_close(server->store); /* calls what waits for the store */
   send_last_answers(server);
   dibs__accept_end(server);
-  for (size_t i = 0; i < server->listener_count; i++) MHD_stop_daemon(server->listeners[i].daemon);
+  for (size_t i = 0; i < server->listener_count; i++) dibs__http_end(&server->listeners[i]);
   if (server->service) server->service->close(server);
   dibs__turns_close(server);
   dibs__sessions_close(server);

@@ -28,6 +28,7 @@ enum {
   PARAMS_MAX = 2,
   HEADERS_MAX = 6,
   LISTENERS_MAX = SERVE_ADDRESSES_MAX + 1 /* one of dibs__loop_listen */,
+  SHARD_CONNECTIONS = 512, /* fewer would cost each round of the loop more calls of epoll_wait */
   EVENTS_MAX = 64
 };
 
@@ -95,6 +96,7 @@ struct answer {
 
 struct request {
   struct server *server;
+  struct shard *shard; /* that its connection is in */
   struct MHD_Connection *connection;
   const struct route *route; /* NULL: there is none */
   struct connection *on;     /* `connection` as the deadlines know it */
@@ -172,10 +174,24 @@ void dibs__pool_run(struct request *r, void (*block)(struct request *r), void (*
 /* The same, but false if the pool is full: nothing was done. */
 bool dibs__pool_try(struct request *r, void (*block)(struct request *r), void (*drop)(struct request *r));
 
-struct listener {
-  struct source source, accepts;
+/* A daemon of libmicrohttpd, with some of the connections of a listener.  Whenever a suspended connection goes on,
+ * libmicrohttpd looks at all that are suspended in the same daemon: with 10,000 in one, that was half of the processor
+ * time of a hand-off.  One that has become empty is kept for later connections. */
+struct shard {
+  struct source source;
+  struct server *server;
+  struct listener *listener;
   struct MHD_Daemon *daemon;
-  int epoll, socket; /* socket -1: it was closed */
+  struct shard *next; /* of the listener */
+  uint32_t connections;
+  bool resumed; /* a connection of it goes on at the next MHD_run */
+};
+
+struct listener {
+  struct server *server;
+  struct source accepts;
+  struct shard *first; /* there is one at least */
+  int socket;          /* -1: it was closed */
   bool tls;
   bool reserves; /* of dibs__loop_listen: it takes some connections beyond --connections */
 };
@@ -243,7 +259,13 @@ dibs_status dibs__serve_with(const struct serve_config *config, const struct ser
 /* http.c */
 /* `tls`: with the certificate of the configuration. */
 bool dibs__http_listen(struct server *server, int socket, bool tls, dibs_error *error);
+/* For a new connection. */
+struct shard *dibs__http_shard(struct listener *listener);
+/* Closes all connections of the listener; none is suspended. */
+void dibs__http_end(struct listener *listener);
 void dibs__http_answer_ready(struct request *r);
+/* Its suspended connection goes on in the next round of the loop. */
+void dibs__http_resume(struct request *r);
 /* Suspends its connection until dibs__http_answer_ready.  With end_wait set, the loop watches its client meanwhile. */
 void dibs__http_suspend(struct request *r);
 /* Sends what dibs__answer_begin and its like wrote.  In handle_part only. */

