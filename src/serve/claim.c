@@ -149,7 +149,7 @@ static void answer_claiming(struct claiming *a) {
     dibs__json_close(j, ']');
     dibs__json_close(j, '}');
     for (size_t i = 0; i < a->count; i++)
-      dibs__task_count_one(r->server, TASK_CLAIMED, a->tasks[i]->kind, a->tasks[i]->phase);
+      dibs__task_count_one(r, TASK_CLAIMED, a->tasks[i]->kind, a->tasks[i]->phase);
     dibs__answer_end(r);
   } else {
     dibs__answer_problem(r, a->status, &a->error);

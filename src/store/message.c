@@ -230,7 +230,8 @@ static const struct member task_new[] = {M(T, phase, LOOSE),
                                          SIGNED(T, priority, INT32_MIN, INT32_MAX),
                                          M(T, tries, UINT32_MAX),
                                          LAST};
-static const struct member task_new_answer[] = {SIGNED(T, status, 0, DIBS__MOVED), M(T, nr, UINT64_MAX), LAST};
+static const struct member task_new_answer[] = {SIGNED(T, status, 0, DIBS__MOVED), M(T, nr, UINT64_MAX),
+                                                M(T, repeated, 1), LAST};
 #undef T
 
 #define T struct dibs__task_item
@@ -242,7 +243,8 @@ static const struct member task_item[] = {M(T, nr, UINT64_MAX),
                                           M(T, tries, UINT32_MAX),
                                           SIGNED(T, delay_ms, -TASK_MS, TASK_MS),
                                           LAST};
-static const struct member task_item_answer[] = {SIGNED(T, status, 0, DIBS__MOVED), ANY_INT(T, due_ms), LAST};
+static const struct member task_item_answer[] = {SIGNED(T, status, 0, DIBS__MOVED), M(T, repeated, 1),
+                                                 ANY_INT(T, due_ms), LAST};
 #undef T
 
 #define T struct dibs__task_row
