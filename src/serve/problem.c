@@ -55,8 +55,9 @@ enum { OF_LIBRARY = sizeof of_library / sizeof *of_library };
 
 /* All others. */
 static const struct problem of_http[] = {
-    {"answer-not-kept", 409, 0, "the request was done before; its answer was too large to be kept",
-     "dibs gate keeps answers up to about 1 MiB", "do not repeat the request: read what it has changed"},
+    {"answer-not-kept", 409, 0, "the request was done before; its answer was not kept",
+     "it was larger than about 1 MiB, or the bodies at the gate had as much memory as --bodies allows",
+     "do not repeat the request: read what it has changed"},
     {"bad-gateway", 502, 0, "the service behind the gate cannot be reached, or its answer is not HTTP",
      "it is down, restarts, or listens elsewhere", "check the service and --upstream"},
     {"certificate", 403, 0, "the connection has no client certificate that this server trusts",
