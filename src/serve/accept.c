@@ -1,5 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* The daemon takes connections itself: libmicrohttpd has a limit for each address, and --connections is one for all. */
+/*
+ * The daemon takes connections itself: libmicrohttpd has a limit for each address, and --connections is one for all.
+ *
+ * libmicrohttpd up to 0.9.75 begins a connection, which counts it, in MHD_add_connection.  Later versions put it into a
+ * queue, and begin it in the next MHD_run.  So those that were added and are not counted yet count here, too, and
+ * MHD_run begins them before the loop goes on.
+ */
 #include "serve/accept.h"
 #include "serve/server.h"
 
@@ -13,27 +19,30 @@ enum {
   RETRY_AFTER_MS = 100 /* when the system has no descriptor or memory for a connection */
 };
 
-static bool is_full(const struct server *server, const struct listener *listener) {
-  return server->connection_count >= server->config.connections + (listener->reserves ? (uint32_t)RESERVED : 0);
+/* `added`: connections that libmicrohttpd has, and has not begun. */
+static bool is_full(const struct server *server, const struct listener *listener, uint32_t added) {
+  return server->connection_count + added >= server->config.connections + (listener->reserves ? (uint32_t)RESERVED : 0);
 }
 
 /* `all`: no listener can take a connection; otherwise those that are full. */
 static void pause_accepting(struct server *server, bool all, int64_t ms) {
   server->accepts_from = dibs__tick_add_ms(dibs__tick_now(), ms);
   server->accept_paused = true;
+  server->accept_retries = all;
   for (size_t i = 0; i < server->listener_count; i++)
-    if (all || is_full(server, &server->listeners[i]))
+    if (all || is_full(server, &server->listeners[i], 0))
       epoll_ctl(server->epoll, EPOLL_CTL_DEL, server->listeners[i].socket, NULL);
 }
 
 /* false: there is none, or the system cannot take it now. */
-static bool accept_one(struct server *server, const struct listener *listener) {
+static bool accept_one(struct server *server, const struct listener *listener, uint32_t *added) {
   struct sockaddr_storage address = {0};
   socklen_t size = sizeof address;
   int fd = accept4(listener->socket, (struct sockaddr *)&address, &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
   if (fd >= 0) {
-    (void)MHD_add_connection(listener->daemon, fd, (struct sockaddr *)&address,
-                             size); /* it closes one that it refuses */
+    uint32_t before = server->connection_count;
+    enum MHD_Result result = MHD_add_connection(listener->daemon, fd, (struct sockaddr *)&address, size);
+    if (result == MHD_YES && server->connection_count == before) ++*added; /* (It closes one that it refuses.) */
     return true;
   }
   if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
@@ -43,9 +52,12 @@ static bool accept_one(struct server *server, const struct listener *listener) {
 
 static void accept_ready(struct server *server, struct source *source) {
   const struct listener *listener = (struct listener *)((char *)source - offsetof(struct listener, accepts));
-  for (int i = 0; i < ACCEPTED_MOST && !is_full(server, listener); i++)
-    if (!accept_one(server, listener)) return;
-  if (is_full(server, listener)) pause_accepting(server, false, 0);
+  uint32_t added = 0;
+  bool more = true;
+  for (int i = 0; i < ACCEPTED_MOST && more && !is_full(server, listener, added); i++)
+    more = accept_one(server, listener, &added);
+  if (added > 0) MHD_run(listener->daemon);
+  if (more && is_full(server, listener, 0)) pause_accepting(server, false, 0);
 }
 
 bool dibs__accept_begin(struct server *server, struct listener *listener) {
@@ -54,15 +66,20 @@ bool dibs__accept_begin(struct server *server, struct listener *listener) {
 
 void dibs__accept_tick(struct server *server, dibs__tick now) {
   if (!server->accept_paused || server->stopping || dibs__tick_before(now, server->accepts_from)) return;
-  server->accept_paused = false;
+  server->accept_paused = server->accept_retries = false;
   for (size_t i = 0; i < server->listener_count; i++)
-    if (is_full(server, &server->listeners[i]))
+    if (is_full(server, &server->listeners[i], 0))
       server->accept_paused = true;
     else
       (void)dibs__accept_begin(server, &server->listeners[i]); /* it may be there still */
 }
 
+dibs__tick dibs__accept_next(const struct server *server) {
+  return server->accept_retries ? server->accepts_from : DIBS__TICK_NEVER;
+}
+
 void dibs__accept_end(struct server *server) {
+  server->accept_retries = false;
   for (size_t i = 0; i < server->listener_count; i++) {
     struct listener *listener = &server->listeners[i];
     if (listener->socket < 0) continue;
