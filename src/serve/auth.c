@@ -366,6 +366,10 @@ const char *dibs__auth_label(const struct request *r) {
   return r->token ? r->token->label : "";
 }
 
+const char *dibs__auth_owner(const struct request *r, const char *given) {
+  return given ? given : r->token ? r->token->label : NULL;
+}
+
 void dibs__auth_end(struct request *r) {
   r->token = NULL;
   dibs__tokens_free(r->tokens);
