@@ -93,7 +93,7 @@ static const struct problem of_http[] = {
      "`detail` names the limit: requests that run or wait, bodies, event clients, watched lists or sessions",
      "repeat it after Retry-After; the operator can raise the limit or run another daemon"},
     {"prefix", 403, 0, "the token is not for this name", "it is limited to names, keys and kinds with a prefix",
-     "use such a name, add ?prefix= to a list, or use another token"},
+     "`detail` has the prefix: use such a name, add ?prefix= to a list, or use a token without a prefix"},
     {"rate", 429, 1, "the client sends more requests a second than --rate allows",
      "all clients with one token share its rate; without tokens all clients share one",
      "wait for Retry-After; let requests wait at the server instead of repeating them"},

@@ -263,11 +263,12 @@ static void free_watch(struct watch *watch) {
   free(watch);
 }
 
-/* Takes a watch that has had no users since `by` out of the list. */
-static struct watch *remove_unused_locked(struct watcher *watcher, dibs__tick by) {
+/* Takes a watch that has had no users for so long out of the list. */
+static struct watch *remove_unused_locked(struct watcher *watcher, dibs__tick now, int64_t unused_ms) {
   for (struct watch **at = &watcher->first; *at; at = &(*at)->next) {
     struct watch *watch = *at;
-    if (watch->users > 0 || watch == watcher->being_read || dibs__tick_before(by, watch->unused_from)) continue;
+    if (watch->users > 0 || watch == watcher->being_read) continue;
+    if (dibs__tick_before(now, dibs__tick_add_ms(watch->unused_from, unused_ms))) continue;
     *at = watch->next;
     watcher->count--;
     return watch;
@@ -310,7 +311,7 @@ static void watch_all(void *arg) {
   dibs__mutex_lock(&watcher->lock);
   while (!watcher->stopping) {
     dibs__tick now = dibs__tick_now(), due;
-    struct watch *unused = remove_unused_locked(watcher, dibs__tick_add_ms(now, -WATCH_GRACE_MS));
+    struct watch *unused = remove_unused_locked(watcher, now, WATCH_GRACE_MS);
     if (watcher->changed) bring_forward_locked(watcher);
     struct watch *watch = unused ? NULL : next_watch_locked(watcher, &due);
     bool ready = watch && !dibs__tick_before(now, due), requested = ready && watch->again;
@@ -450,7 +451,7 @@ static uint64_t use_watch(struct watcher *watcher, struct watch *made, uint64_t 
   dibs__mutex_lock(&watcher->lock);
   struct watch *watch = find_watch_locked(watcher, made->target), *unused = NULL;
   uint32_t most = watcher->server->config.watched_lists; /* each costs up to WATCH_LIMIT rows of memory, and reading */
-  if (!watch && watcher->count == most) unused = remove_unused_locked(watcher, dibs__tick_now());
+  if (!watch && watcher->count == most) unused = remove_unused_locked(watcher, dibs__tick_now(), 0);
   if (!watch && watcher->count < most) {
     watch = made;
     made->nr = ++watcher->last_nr;
@@ -480,7 +481,11 @@ uint64_t dibs__watch_join(struct watcher *watcher, struct request *r, const char
     return 0;
   }
   if (!is_covered(r, made)) {
-    dibs__answer_refuse(r, 403, "prefix", "%.120s is not limited by `prefix` to the names of this token", target);
+    dibs__answer_refuse(
+        r, 403, "prefix",
+        "the token \"%s\" is for names that begin with \"%s\": add prefix= with this or a longer prefix "
+        "to the list %.120s",
+        dibs__auth_label(r), dibs__auth_prefix(r), target);
     free_watch(made);
     return 0;
   }

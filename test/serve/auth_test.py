@@ -148,6 +148,11 @@ def test_scopes():
         method = 'PUT' if 'claims' in path else 'GET'
         status, _, body = s.call(method, path, None if method == 'GET' else {}, bearer(key['jobs']))
         check(f'not {path}', status == 403 and body['type'] == '/problems/prefix', status, body)
+    for path, step in (('/v1/leases/x', 'use such a name'), ('/v1/leases', 'add ?prefix='), ('/v1/leases?prefix=x', 'add ?prefix='),
+                       ('/v1/tiers', 'for all names'), ('/v1/events?watch=/v1/leases', 'prefix= with this')):
+        status, _, body = s.call('GET', path, None, bearer(made['jobs'][0]))
+        check(f'the refusal of {path} names the prefix and the next step', status == 403 and '"jobs/"' in body['detail'] and
+              step in body['detail'], status, body)
     for path in ('/v1/leases/jobs/../x', '/v1/leases/jobs%2F1/../../x', '/v1//leases/jobs%2F1', '//v1/leases/x', '/v1/leases/x/',
                  '/V1/leases/x', '/v1/leases/jobs%2F1%00', '/v1/leases/x?prefix=jobs/', '/v1/leases/x#jobs/', '/v1/leases/x;jobs/',
                  'http://h/v1/leases/x', '/v1/leases//jobs%2F1', '/v1/leases/?name=jobs/', '/v1/leases?prefix=jobs/&prefix=',
