@@ -18,6 +18,11 @@ static const struct list {
     {"/v1/history", "runs", NULL},
 };
 
+/* Members of /v1/tiers that each reading changes, because the server itself uses the tiers: what it measures of a tier,
+ * how old its copy of the state is, and counts.  If nothing else has changed, they are sent each MEASURED_MS. */
+static const char *const measured[] = {"here", "confirmed_ms", "counts"};
+enum { MEASURED_MS = 10000 };
+
 struct row {
   json_t *value;
   dibs__tick sent; /* when clients learned it */
@@ -78,6 +83,12 @@ static bool same_number(const char *key, int64_t before, int64_t now, int64_t pa
   return now - expected < slack_ms && expected - now < slack_ms;
 }
 
+static bool is_measured(const char *key) {
+  for (size_t i = 0; i < sizeof measured / sizeof *measured; i++)
+    if (strcmp(measured[i], key) == 0) return true;
+  return false;
+}
+
 /* Flat: JSON has these types.  Recursion is as deep as the answers of our own routes are. */
 // NOLINTNEXTLINE(misc-no-recursion)
 static bool same(const char *key, json_t *before, json_t *now, int64_t passed_ms) {
@@ -95,6 +106,7 @@ static bool same(const char *key, json_t *before, json_t *now, int64_t passed_ms
   json_t *value;
   json_object_foreach(now, name, value) {
     json_t *old = json_object_get(before, name);
+    if (old && passed_ms < MEASURED_MS && is_measured(name)) continue;
     if (!old || !same(name, old, value, passed_ms)) return false;
   }
   return true;
