@@ -5,6 +5,7 @@
  *
  * usage: test_saving [URI OF THE ANCHOR]
  */
+#include "base/text.h"
 #include "store/registry.h"
 #include "tier/tiers_impl.h"
 #include "tiers_bed.h"
@@ -19,13 +20,14 @@ static const char *anchor;
 
 /* The only record of the anchor. */
 static void replace_content(const char *text, size_t length) {
+  struct dibs__text to;
   size_t size = 2 * length + 512;
-  char *sql = malloc(size), *at = sql;
+  char *sql = malloc(size);
   assert_non_null(sql);
-  at += sprintf(at, "UPDATE dibs_record SET data = ");
-  at += sprintf(at, anchor ? "decode('" : "x'");
-  for (size_t i = 0; i < length; i++) at += sprintf(at, "%02x", (unsigned char)text[i]);
-  sprintf(at, anchor ? "', 'hex')" : "'");
+  dibs__text_begin(&to, sql, size);
+  dibs__text_addf(&to, "UPDATE dibs_record SET data = %s", anchor ? "decode('" : "x'");
+  for (size_t i = 0; i < length; i++) dibs__text_addf(&to, "%02x", (unsigned char)text[i]);
+  dibs__text_addf(&to, "%s", anchor ? "', 'hex')" : "'");
   if (anchor) {
     char run[512], path[64];
     snprintf(path, sizeof path, "%s/change.sql", folder);
