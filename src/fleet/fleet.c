@@ -3,8 +3,8 @@
  * Requests of operators about all clients of a store: the state of its tiers, flags, moves by hand, counters.  They
  * reach a store of tiers as operations of DIBS__FAM_TIERS.
  */
+#include "fleet/fleet.h"
 #include "base/text.h"
-#include "dibs/admin.h"
 #include "handle/request.h"
 #include "lease/lease.h"
 #include "store/combiner.h"
@@ -257,15 +257,20 @@ static void tell_number(struct telling *t, uint32_t kind, const char *name, uint
   if (!t->stop) t->stop = t->fn(&metric, t->user);
 }
 
+void dibs__latency_of(const struct dibs__hist *hist, dibs_latency *latency) {
+  *latency = (dibs_latency){.count = hist->count,
+                            .sum = hist->sum,
+                            .max = hist->max,
+                            .p50 = dibs__hist_percentile(hist, 50),
+                            .p90 = dibs__hist_percentile(hist, 90),
+                            .p99 = dibs__hist_percentile(hist, 99),
+                            .p999 = dibs__hist_percentile(hist, 99.9)};
+  for (unsigned i = 0; i < DIBS_LATENCY_STEPS; i++) latency->steps[i] = dibs__hist_below(hist, STEPS_FROM + i);
+}
+
 static void tell_latency(struct telling *t, const char *name, const struct dibs__hist *hist, const char *help) {
-  dibs_latency latency = {.count = hist->count,
-                          .sum = hist->sum,
-                          .max = hist->max,
-                          .p50 = dibs__hist_percentile(hist, 50),
-                          .p90 = dibs__hist_percentile(hist, 90),
-                          .p99 = dibs__hist_percentile(hist, 99),
-                          .p999 = dibs__hist_percentile(hist, 99.9)};
-  for (unsigned i = 0; i < DIBS_LATENCY_STEPS; i++) latency.steps[i] = dibs__hist_below(hist, STEPS_FROM + i);
+  dibs_latency latency;
+  dibs__latency_of(hist, &latency);
   dibs_metric metric = {.size = sizeof metric, .name = name, .help = help, .kind = DIBS_LATENCY, .latency = &latency};
   if (!t->stop) t->stop = t->fn(&metric, t->user);
 }

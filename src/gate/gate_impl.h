@@ -59,6 +59,7 @@ struct gate {
   const struct listener *metrics; /* NULL: there is none */
   struct dibs__map checks;        /* of fences, by name and fence */
   struct exchange *dead;          /* those to be freed at the end of this round */
+  uint32_t waiters;               /* exchanges that may wait for a lease */
 };
 
 struct exchange {
@@ -96,6 +97,7 @@ struct exchange {
   /* guard.c */
   dibs_lease *key_lease, *order_lease;
   dibs_lease *waits_for; /* one of them; NULL: it does not wait */
+  bool in_line;          /* it may wait for it: it is one of gate->waiters */
   bool attempts;         /* the key has an attempt of ours that has neither stored nor left */
   uint32_t store_tries;
   /* upstream.c */

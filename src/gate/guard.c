@@ -124,19 +124,38 @@ static void check_fence(struct exchange *e) {
 
 /* ---- Leases ---- */
 
+/* If --waiters others wait already, it gets the lease only if that is free. */
 static bool wait_for_lease(struct exchange *e, const char *name, dibs_lease_fn done, dibs_lease **lease) {
-  dibs_lease_options options = {
-      .size = sizeof options, .ttl_ms = GATE_TTL_MS, .wait_ms = e->gate->config.wait_ms, .owner = "dibs gate"};
+  struct gate *gate = e->gate;
+  e->in_line = gate->waiters < gate->config.serve.waiters;
+  dibs_lease_options options = {.size = sizeof options,
+                                .ttl_ms = GATE_TTL_MS,
+                                .wait_ms = e->in_line ? gate->config.wait_ms : 0,
+                                .owner = "dibs gate"};
   dibs_error error = {0};
-  if (e->request && !dibs__may_wait(e->request)) {
-    dibs__guard_leave(e);
-    dibs__exchange_end(e);
-    return false;
-  }
   dibs_status status = dibs_acquire_start(e->gate->server->store, name, &options, done, e, lease, &error);
   if (status != DIBS_OK) refuse(e, status, &error);
   e->waits_for = status == DIBS_OK ? *lease : NULL;
+  if (e->waits_for && e->in_line) gate->waiters++;
   return status == DIBS_OK;
+}
+
+/* The wait has ended, with this status.  true: the exchange, too. */
+static bool end_wait(struct exchange *e, dibs_status status, const dibs_error *error) {
+  uint32_t most = e->gate->config.serve.waiters;
+  e->waits_for = NULL;
+  if (e->in_line) {
+    e->gate->waiters--;
+  } else if (status == DIBS_HELD && e->gate->config.wait_ms > 0 && !e->gate->server->stopping) {
+    dibs__exchange_refuse(e, 503, "overload",
+                          "the request must wait for those before it, and %" PRIu32
+                          " others wait at this gate already (--waiters); repeat it later",
+                          most);
+    dibs__guard_leave(e);
+    dibs__exchange_end(e);
+    return true;
+  }
+  return ends(e, status, error);
 }
 
 void dibs__guard_cancel(struct exchange *e) {
@@ -146,8 +165,7 @@ void dibs__guard_cancel(struct exchange *e) {
 static void name_acquired(dibs_lease *lease, dibs_status status, const dibs_error *error, void *user) {
   struct exchange *e = user;
   (void)lease;
-  e->waits_for = NULL;
-  if (!ends(e, status, error)) check_fence(e);
+  if (!end_wait(e, status, error)) check_fence(e);
 }
 
 static void take_order(struct exchange *e) {
@@ -168,9 +186,11 @@ static void replay(struct exchange *e, const struct dibs__once_answer *answer) {
     e->ready = e->replayed = true;
     break;
   case KEPT_LARGE:
-    dibs__exchange_refuse(e, 409, "answer-not-kept",
-                          "this request was done before and answered %d; the answer was too large to be kept",
-                          e->status);
+    dibs__exchange_refuse(
+        e, 409, "answer-not-kept",
+        "this request was done before and answered %d; the answer was not kept, because it was larger "
+        "than about 1 MiB or --bodies left no memory for it",
+        e->status);
     break;
   case KEPT_OTHER_REQUEST:
     dibs__exchange_refuse(e, 422, "key-reused",
@@ -196,8 +216,7 @@ static void begun(dibs_status status, struct dibs__once_answer *answer, const di
 static void key_acquired(dibs_lease *lease, dibs_status status, const dibs_error *error, void *user) {
   struct exchange *e = user;
   dibs_error failure = {0};
-  e->waits_for = NULL;
-  if (ends(e, status, error)) return;
+  if (end_wait(e, status, error)) return;
   status = dibs__once_start(e->gate->server->store, DIBS__ONCE_BEGIN, e->key, lease, DIBS__ONCE_KEEP_MS, NULL, 0, begun,
                             e, &failure);
   if (status != DIBS_OK) refuse(e, status, &failure);

@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* The daemon takes connections itself: libmicrohttpd has a limit for each address, and --connections is one for all. */
+/*
+ * The daemon takes connections itself: libmicrohttpd has a limit for each address, and --connections is one for all.
+ *
+ * libmicrohttpd up to 0.9.75 begins a connection, which counts it, in MHD_add_connection.  Later versions put it into a
+ * queue, and begin it in the next MHD_run.
+ */
 #include "serve/accept.h"
 #include "serve/server.h"
 
@@ -21,6 +26,7 @@ static bool is_full(const struct server *server, const struct listener *listener
 static void pause_accepting(struct server *server, bool all, int64_t ms) {
   server->accepts_from = dibs__tick_add_ms(dibs__tick_now(), ms);
   server->accept_paused = true;
+  server->accept_retries = all;
   for (size_t i = 0; i < server->listener_count; i++)
     if (all || is_full(server, &server->listeners[i]))
       epoll_ctl(server->epoll, EPOLL_CTL_DEL, server->listeners[i].socket, NULL);
@@ -33,7 +39,9 @@ static bool accept_one(struct server *server, struct listener *listener) {
   int fd = accept4(listener->socket, (struct sockaddr *)&address, &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
   if (fd >= 0) {
     struct MHD_Daemon *daemon = dibs__http_shard(listener)->daemon;
-    (void)MHD_add_connection(daemon, fd, (struct sockaddr *)&address, size); /* it closes one that it refuses */
+    uint32_t before = server->connection_count;
+    enum MHD_Result result = MHD_add_connection(daemon, fd, (struct sockaddr *)&address, size);
+    if (result == MHD_YES && server->connection_count == before) MHD_run(daemon); /* (It closes one that it refuses.) */
     return true;
   }
   if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
@@ -43,9 +51,9 @@ static bool accept_one(struct server *server, struct listener *listener) {
 
 static void accept_ready(struct server *server, struct source *source) {
   struct listener *listener = (struct listener *)((char *)source - offsetof(struct listener, accepts));
-  for (int i = 0; i < ACCEPTED_MOST && !is_full(server, listener); i++)
-    if (!accept_one(server, listener)) return;
-  if (is_full(server, listener)) pause_accepting(server, false, 0);
+  bool more = true;
+  for (int i = 0; i < ACCEPTED_MOST && more && !is_full(server, listener); i++) more = accept_one(server, listener);
+  if (more && is_full(server, listener)) pause_accepting(server, false, 0);
 }
 
 bool dibs__accept_begin(struct server *server, struct listener *listener) {
@@ -54,7 +62,7 @@ bool dibs__accept_begin(struct server *server, struct listener *listener) {
 
 void dibs__accept_tick(struct server *server, dibs__tick now) {
   if (!server->accept_paused || server->stopping || dibs__tick_before(now, server->accepts_from)) return;
-  server->accept_paused = false;
+  server->accept_paused = server->accept_retries = false;
   for (size_t i = 0; i < server->listener_count; i++)
     if (is_full(server, &server->listeners[i]))
       server->accept_paused = true;
@@ -62,7 +70,12 @@ void dibs__accept_tick(struct server *server, dibs__tick now) {
       (void)dibs__accept_begin(server, &server->listeners[i]); /* it may be there still */
 }
 
+dibs__tick dibs__accept_next(const struct server *server) {
+  return server->accept_retries ? server->accepts_from : DIBS__TICK_NEVER;
+}
+
 void dibs__accept_end(struct server *server) {
+  server->accept_retries = false;
   for (size_t i = 0; i < server->listener_count; i++) {
     struct listener *listener = &server->listeners[i];
     if (listener->socket < 0) continue;

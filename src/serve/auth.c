@@ -295,6 +295,16 @@ static bool names_are_covered(const struct request *r) {
   return name ? dibs__auth_covers(r, name) : lists_only_covered(r);
 }
 
+/* The next step depends on whether the request has a name, is for a list, or is for the whole store. */
+static void refuse_names(struct request *r) {
+  const struct token *token = r->token;
+  const char *next = has_name(r->route) || key_of(r) ? "use such a name, or a token without a prefix"
+                     : takes_prefix(r->route) ? "add ?prefix= with this or a longer prefix, or use a token without one"
+                                              : "this request is for all names: it needs a token without a prefix";
+  dibs__answer_refuse(r, 403, "prefix", "the token \"%s\" is for names that begin with \"%s\"; %s", token->label,
+                      token->prefix, next);
+}
+
 bool dibs__auth_admits(struct request *r) {
   if (!r->server->tokens || r->route->scope == SCOPE_NONE) return true;
   if (!identify(r)) return false;
@@ -305,10 +315,12 @@ bool dibs__auth_admits(struct request *r) {
     return false;
   }
   if (names_are_covered(r)) return true;
-  dibs__answer_refuse(r, 403, "prefix", "the token \"%s\" is for names that begin with \"%s\"%s", token->label,
-                      token->prefix,
-                      takes_prefix(r->route) ? "; add it as ?prefix=" : "; use such a name, or another token");
+  refuse_names(r);
   return false;
+}
+
+const char *dibs__auth_prefix(const struct request *r) {
+  return r->token ? r->token->prefix : "";
 }
 
 bool dibs__auth_still_admits(struct request *r) {
@@ -364,6 +376,10 @@ enum scope dibs__auth_key_scope(const char *key, size_t length) {
 
 const char *dibs__auth_label(const struct request *r) {
   return r->token ? r->token->label : "";
+}
+
+const char *dibs__auth_owner(const struct request *r, const char *given) {
+  return given ? given : r->token ? r->token->label : NULL;
 }
 
 void dibs__auth_end(struct request *r) {

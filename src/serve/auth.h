@@ -48,6 +48,10 @@ bool dibs__auth_has(const struct request *r, enum scope scope);
 enum scope dibs__auth_key_scope(const char *key, size_t length);
 /* The label of its token; "": the server has no tokens, or the route needs none. */
 const char *dibs__auth_label(const struct request *r);
+/* The names of its token begin with it; "": any name. */
+const char *dibs__auth_prefix(const struct request *r);
+/* The owner of what the request takes, for people: `given`, or else the label of its token; NULL: as the store says. */
+const char *dibs__auth_owner(const struct request *r, const char *given);
 /* Is this name among those that its token may use?  For handlers that read names from elsewhere than the path. */
 bool dibs__auth_covers(const struct request *r, const char *name);
 void dibs__auth_end(struct request *r);

@@ -54,7 +54,11 @@ static const struct field claim_fields[] = {
      .most = DIBS_TTL_MAX_MS,
      .help = "how long the claim lasts if it is not extended; 30s if it is not given"},
     {.name = "phase", .at = IN(phase), .least = 1, .most = DIBS_NAME_MAX, .help = "only tasks in this phase"},
-    {.name = "owner", .at = IN(owner), .least = 1, .most = DIBS_OWNER_MAX, .help = "a label for people"},
+    {.name = "owner",
+     .at = IN(owner),
+     .least = 1,
+     .most = DIBS_OWNER_MAX,
+     .help = "a label for people; the label of the token if it is not given"},
     {.name = NULL}};
 
 /* Text where it is text, else {"base64": ...}. */
@@ -129,7 +133,7 @@ static void claim_in_pool(struct request *r) {
                                 .phase_count = in->phase != NULL,
                                 .most = most_of(r),
                                 .timeout_ms = dibs__given_or(in->timeout_ms, 0),
-                                .owner = in->owner};
+                                .owner = dibs__auth_owner(r, in->owner)};
   a->status = dibs_tasks_claim(r->server->store, r->param[0], &options, a->tasks, &a->count, &a->error);
 }
 
@@ -148,8 +152,7 @@ static void answer_claiming(struct claiming *a) {
     for (size_t i = 0; i < a->count; i++) write_task(j, a->tasks[i]);
     dibs__json_close(j, ']');
     dibs__json_close(j, '}');
-    for (size_t i = 0; i < a->count; i++)
-      dibs__task_count_one(r->server, TASK_CLAIMED, a->tasks[i]->kind, a->tasks[i]->phase);
+    for (size_t i = 0; i < a->count; i++) dibs__task_count_one(r, TASK_CLAIMED, a->tasks[i]->kind, a->tasks[i]->phase);
     dibs__answer_end(r);
   } else {
     dibs__answer_problem(r, a->status, &a->error);

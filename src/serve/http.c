@@ -49,19 +49,31 @@ static enum MHD_Result queue_own(struct request *r) {
   return queue(r, r->answer.status, response);
 }
 
+/* There is no memory for the answer: this problem needs none, but for the response itself. */
+static enum MHD_Result queue_no_memory(struct request *r) {
+  static char problem[] = "{\"type\":\"/problems/no-memory\",\"title\":\"the daemon has no memory for it\","
+                          "\"status\":503,\"detail\":\"there was no memory for the answer; repeat the request with "
+                          "the same id or key, which does it once\"}";
+  struct answer lacking = {.type = "application/problem+json"};
+  struct MHD_Response *response = MHD_create_response_from_buffer(sizeof problem - 1, problem, MHD_RESPMEM_PERSISTENT);
+  if (!response) return MHD_NO;
+  r->answer.status = 503;
+  r->answer_bytes = sizeof problem - 1;
+  add_headers(response, &lacking);
+  MHD_add_response_header(response, MHD_HTTP_HEADER_RETRY_AFTER, "1");
+  return queue(r, 503, response);
+}
+
 enum MHD_Result dibs__http_queue_answer(struct request *r) {
   if (r->own_answer) return queue_own(r);
   struct answer *a = &r->answer;
-  static char no_memory[] = "out of memory\n";
-  bool whole = !a->body.failed;
-  struct MHD_Response *response =
-      whole ? MHD_create_response_from_buffer(a->body.length, a->body.text, MHD_RESPMEM_MUST_FREE)
-            : MHD_create_response_from_buffer(sizeof no_memory - 1, no_memory, MHD_RESPMEM_PERSISTENT);
+  if (a->body.failed) return queue_no_memory(r);
+  struct MHD_Response *response = MHD_create_response_from_buffer(a->body.length, a->body.text, MHD_RESPMEM_MUST_FREE);
   if (!response) return MHD_NO;
-  r->answer_bytes = whole ? a->body.length : sizeof no_memory - 1;
-  if (whole) a->body = (struct dibs__json){0}; /* it is the response's now */
-  if (whole) add_headers(response, a);
-  return queue(r, whole ? a->status : 503, response);
+  r->answer_bytes = a->body.length;
+  a->body = (struct dibs__json){0}; /* it is the response's now */
+  add_headers(response, a);
+  return queue(r, a->status, response);
 }
 
 /* ---- Requests that wait ---- */

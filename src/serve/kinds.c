@@ -6,6 +6,9 @@
  * all its clients together, and rests for at least EVERY_MS and REST times as long as counting took: however many pages
  * are open and however many tasks there are, it uses a small part of the store's time.  `age_ms` of an answer says when
  * its numbers were counted.
+ *
+ * A failure is kept like the counts: until the store is asked again, every request gets it, also those that would have
+ * got older counts.
  */
 #include "serve/kinds.h"
 #include "dibs/task.h"
@@ -33,6 +36,8 @@ struct kinds {
   bool counted;             /* rows are of counted_at; else there are none */
   bool busy;                /* somebody counts */
   dibs__tick counted_at, fresh_until, kept_until;
+  dibs_error failure;      /* of the last time that the store was asked; status DIBS_OK: it counted */
+  dibs__tick failed_until; /* it is not asked again before this */
 };
 
 static void free_rows(struct kind_row *rows, size_t count) {
@@ -88,18 +93,30 @@ static int keep_kind(const dibs_task_kind *kind, void *user) {
   return 0;
 }
 
-static dibs_status count_again(struct server *server, dibs_error *error) {
+/* The store is not asked for longer than it took to fail: half of one thread's time waits for it at most. */
+static void keep_failure(struct kinds *k, const dibs_error *failure, dibs__tick began) {
+  dibs__tick now = dibs__tick_now();
+  int64_t took_ms = dibs__tick_left_ms(began, now);
+  dibs__mutex_lock(&k->lock);
+  k->failure = *failure;
+  k->failed_until = dibs__tick_add_ms(now, took_ms > EVERY_MS ? took_ms : EVERY_MS);
+  dibs__mutex_unlock(&k->lock);
+}
+
+static void count_again(struct server *server) {
   struct kinds *k = server->kinds;
+  dibs_error failure = {0};
   struct counting c = {.rows = NULL};
   dibs__mutex_lock(&k->lock);
   uint64_t changes = k->changes; /* one that comes while the store counts may be missing in the rows */
   dibs__mutex_unlock(&k->lock);
   dibs__tick began = dibs__tick_now();
-  dibs_status status = dibs_tasks_count(server->store, NULL, keep_kind, &c, error);
-  if (status == DIBS_OK && c.no_memory) status = DIBS_NO_MEMORY;
+  dibs_status status = dibs_tasks_count(server->store, NULL, keep_kind, &c, &failure);
+  if (status == DIBS_OK && c.no_memory) status = dibs__fail(&failure, DIBS_NO_MEMORY, "no memory for the kinds");
   if (status != DIBS_OK) {
     free_rows(c.rows, c.count);
-    return status;
+    keep_failure(k, &failure, began);
+    return;
   }
   int64_t took_ms = dibs__tick_left_ms(began, dibs__tick_now()), rest_ms = REST * took_ms;
   dibs__mutex_lock(&k->lock);
@@ -111,8 +128,8 @@ static dibs_status count_again(struct server *server, dibs_error *error) {
   k->counted_at = began;
   k->fresh_until = dibs__tick_add_ms(began, rest_ms > EVERY_MS ? rest_ms : EVERY_MS);
   k->kept_until = took_ms > SLOW_MS ? dibs__tick_add_ms(began, KEPT_MS) : k->fresh_until;
+  k->failure.status = DIBS_OK;
   dibs__mutex_unlock(&k->lock);
-  return DIBS_OK;
 }
 
 /* Do the rows have all changes of settings? */
@@ -121,53 +138,61 @@ static bool is_current_locked(const struct kinds *k) {
 }
 
 static bool is_fresh_locked(const struct kinds *k) {
-  return is_current_locked(k) && dibs__tick_before(dibs__tick_now(), k->fresh_until);
+  dibs__tick now = dibs__tick_now();
+  if (k->failure.status != DIBS_OK) return dibs__tick_before(now, k->failed_until);
+  return is_current_locked(k) && dibs__tick_before(now, k->fresh_until);
 }
 
-/* `keeps`: slow counts may be older.  While somebody counts, the others get what was counted before; if that is
- * nothing, they wait for it. */
-static dibs_status refresh(struct server *server, bool keeps, dibs_error *error) {
+/* Is there something to answer without asking the store?  `keeps`: slow counts may be older.  While somebody counts,
+ * the others get what was there before; if that is nothing, they wait for it. */
+static bool is_usable_locked(const struct kinds *k, bool keeps) {
+  bool failed = k->failure.status != DIBS_OK, current = is_current_locked(k);
+  if (is_fresh_locked(k) || (k->busy && (failed || current))) return true;
+  return keeps && !failed && current && dibs__tick_before(dibs__tick_now(), k->kept_until);
+}
+
+/* Asks the store, if that is due. */
+static void refresh(struct server *server, bool keeps) {
   struct kinds *k = server->kinds;
-  dibs_status status = DIBS_OK;
   dibs__mutex_lock(&k->lock);
-  bool kept = keeps && is_current_locked(k) && dibs__tick_before(dibs__tick_now(), k->kept_until);
-  bool usable = kept || is_fresh_locked(k) || (is_current_locked(k) && k->busy);
+  bool usable = is_usable_locked(k, keeps);
   if (!usable) k->busy = true;
   dibs__mutex_unlock(&k->lock);
-  if (usable) return status;
+  if (usable) return;
   dibs__mutex_lock(&k->counting);
   dibs__mutex_lock(&k->lock);
   bool fresh = is_fresh_locked(k);
   dibs__mutex_unlock(&k->lock);
-  if (!fresh) status = count_again(server, error);
+  if (!fresh) count_again(server);
   dibs__mutex_lock(&k->lock);
   k->busy = false;
   dibs__mutex_unlock(&k->lock);
   dibs__mutex_unlock(&k->counting);
-  return status;
 }
 
 void dibs__kinds_count(struct server *server) {
-  (void)!refresh(server, false, NULL);
+  refresh(server, false);
 }
 
 dibs_status dibs__kinds_read(struct server *server, bool (*see)(const struct kind_row *row, void *user), void *user,
                              int64_t *age_ms, dibs_error *error) {
   struct kinds *k = server->kinds;
-  dibs_status status = refresh(server, true, error);
-  if (status != DIBS_OK) return status;
+  refresh(server, true);
   dibs__mutex_lock(&k->lock);
+  dibs_status status = k->failure.status;
+  if (status != DIBS_OK && error) *error = k->failure;
   *age_ms = dibs__tick_left_ms(k->counted_at, dibs__tick_now());
-  for (size_t i = 0; i < k->count; i++)
+  for (size_t i = 0; status == DIBS_OK && i < k->count; i++)
     if (!see(&k->rows[i], user)) break;
   dibs__mutex_unlock(&k->lock);
-  return DIBS_OK;
+  return status;
 }
 
-/* The rows are of no use to requests that begin after the change. */
-static void settings_changed(struct server *server) {
+/* The rows are of no use to requests that begin after the change; nor is a failure, if the store did it. */
+static void settings_changed(struct server *server, dibs_status status) {
   dibs__mutex_lock(&server->kinds->lock);
   server->kinds->changes++;
+  if (status == DIBS_OK) server->kinds->failure.status = DIBS_OK;
   dibs__mutex_unlock(&server->kinds->lock);
 }
 
@@ -316,7 +341,7 @@ static void set_kind(struct request *r) {
     options.keep_ms = in->keep_ms;
   }
   dibs_status status = dibs_task_kind_set(r->server->store, r->param[0], &options, &error);
-  settings_changed(r->server);
+  settings_changed(r->server, status);
   if (status == DIBS_OK)
     show_kind(r);
   else

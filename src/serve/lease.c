@@ -129,9 +129,7 @@ static bool begin_acquire(struct turn *turn) {
                                 .flags = DIBS_NO_RENEW,
                                 .ttl_ms = in->ttl_ms + in->delay_ms,
                                 .wait_ms = in->wait_ms,
-                                .owner = in->owner  ? in->owner
-                                         : r->token ? dibs__auth_label(r)
-                                                    : NULL,
+                                .owner = dibs__auth_owner(r, in->owner),
                                 .id = turn->id};
   dibs_status status =
       dibs_acquire_start(r->server->store, r->param[0], &options, acquired, turn, &turn->lease, &error);

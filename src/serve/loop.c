@@ -144,7 +144,8 @@ static int next_ms(struct server *server, dibs__tick now) {
   int64_t ms = dibs__turns_held(server) ? 5 : server->stopping || dibs__tasks_wait(server) ? 100 : 1000;
   ms = dibs__notify_tick(&server->notify, now, ms);
   if (server->resumed) return 0;
-  int64_t deadline_ms = dibs__tick_left_ms(now, dibs__connections_next(server));
+  int64_t deadline_ms =
+      dibs__tick_left_ms(now, dibs__tick_min(dibs__connections_next(server), dibs__accept_next(server)));
   if (deadline_ms < ms) ms = deadline_ms;
   if (server->unwatched) {
     int64_t watch_ms = dibs__tick_left_ms(now, dibs__tick_add_ms(server->unwatched->waits_from, WATCH_AFTER_MS));

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "serve/meter.h"
 #include "base/text.h"
+#include "fleet/fleet.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -113,14 +114,8 @@ void dibs__meter_add_sizes(struct meter *m, const char *family, const char *help
 
 void dibs__meter_add_hist(struct meter *m, const char *family, const char *help, const struct label labels[],
                           const struct dibs__hist *hist) {
-  dibs_latency latency = {.count = hist->count,
-                          .sum = hist->sum,
-                          .max = hist->max,
-                          .p50 = dibs__hist_percentile(hist, 50),
-                          .p90 = dibs__hist_percentile(hist, 90),
-                          .p99 = dibs__hist_percentile(hist, 99),
-                          .p999 = dibs__hist_percentile(hist, 99.9)};
-  for (unsigned i = 0; i < DIBS_LATENCY_STEPS; i++) latency.steps[i] = dibs__hist_below(hist, STEPS_FROM + i);
+  dibs_latency latency;
+  dibs__latency_of(hist, &latency);
   dibs__meter_add_latency(m, family, help, labels, &latency);
 }
 

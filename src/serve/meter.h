@@ -14,6 +14,8 @@
 #include <stdbool.h>
 
 enum { METER_LABELS = 3 };
+/* The value of a label for all that has no sample of its own, because the number of samples has a bound. */
+#define METER_OTHERS "(others)"
 
 struct label {
   const char *name, *value; /* name NULL: the end */

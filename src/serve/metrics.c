@@ -13,7 +13,7 @@
 
 #include <string.h>
 
-enum { KINDS_MOST = 200 }; /* kinds with samples of their own; those of the others are added up as "(others)" */
+enum { KINDS_MOST = 200 }; /* kinds with samples of their own; those of the others are added up as METER_OTHERS */
 
 /* ---- What the library counts ---- */
 
@@ -80,7 +80,8 @@ static int add_metric(const dibs_metric *metric, void *user) {
 
 struct tasks {
   struct meter *meter;
-  size_t kinds;
+  size_t kinds; /* that have samples of their own */
+  bool has_others;
   uint64_t others[DIBS_TASK_STATES];
   int64_t others_oldest_ms;
 };
@@ -98,10 +99,12 @@ static void add_states(struct meter *meter, const char *kind, const uint64_t sta
 
 static bool add_kind(const struct kind_row *row, void *user) {
   struct tasks *t = user;
-  if (t->kinds++ < KINDS_MOST) {
+  if (t->kinds < KINDS_MOST && strcmp(row->kind, METER_OTHERS) != 0) {
+    t->kinds++;
     add_states(t->meter, row->kind, row->states, row->oldest_ms);
     return true;
   }
+  t->has_others = true;
   for (size_t i = 0; i < DIBS_TASK_STATES; i++) t->others[i] += row->states[i];
   if (row->oldest_ms > t->others_oldest_ms) t->others_oldest_ms = row->oldest_ms;
   return true;
@@ -112,7 +115,7 @@ static void add_tasks(struct server *server, struct meter *meter) {
   struct tasks tasks = {.meter = meter, .others_oldest_ms = -1};
   int64_t age_ms;
   if (dibs__kinds_read(server, add_kind, &tasks, &age_ms, NULL) != DIBS_OK) return;
-  if (tasks.kinds > KINDS_MOST) add_states(meter, "(others)", tasks.others, tasks.others_oldest_ms);
+  if (tasks.has_others) add_states(meter, METER_OTHERS, tasks.others, tasks.others_oldest_ms);
   dibs__meter_add(meter, "tasks.counted_age.seconds", DIBS_GAUGE, "how long ago the tasks were counted", NULL,
                   (double)age_ms / 1e3);
 }

@@ -142,9 +142,7 @@ static void delete_holders(struct request *r) {
   dibs_break_options options = {.size = sizeof options,
                                 .flags = in->now ? DIBS_BREAK_NOW : 0,
                                 .wait_ms = in->wait_ms == FIELD_UNSET ? 0 : in->wait_ms,
-                                .who = in->who    ? in->who
-                                       : r->token ? dibs__auth_label(r)
-                                                  : NULL};
+                                .who = dibs__auth_owner(r, in->who)};
   dibs_status status = dibs_break_start(r->server->store, r->param[0], &options, broken, r, &error);
   if (status != DIBS_OK) dibs__answer_problem(r, status, &error);
 }

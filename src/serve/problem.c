@@ -55,8 +55,9 @@ enum { OF_LIBRARY = sizeof of_library / sizeof *of_library };
 
 /* All others. */
 static const struct problem of_http[] = {
-    {"answer-not-kept", 409, 0, "the request was done before; its answer was too large to be kept",
-     "dibs gate keeps answers up to about 1 MiB", "do not repeat the request: read what it has changed"},
+    {"answer-not-kept", 409, 0, "the request was done before; its answer was not kept",
+     "it was larger than about 1 MiB, or the bodies at the gate had as much memory as --bodies allows",
+     "do not repeat the request: read what it has changed"},
     {"bad-gateway", 502, 0, "the service behind the gate cannot be reached, or its answer is not HTTP",
      "it is down, restarts, or listens elsewhere", "check the service and --upstream"},
     {"certificate", 403, 0, "the connection has no client certificate that this server trusts",
@@ -92,7 +93,7 @@ static const struct problem of_http[] = {
      "`detail` names the limit: requests that run or wait, bodies, event clients, watched lists or sessions",
      "repeat it after Retry-After; the operator can raise the limit or run another daemon"},
     {"prefix", 403, 0, "the token is not for this name", "it is limited to names, keys and kinds with a prefix",
-     "use such a name, add ?prefix= to a list, or use another token"},
+     "`detail` has the prefix: use such a name, add ?prefix= to a list, or use a token without a prefix"},
     {"rate", 429, 1, "the client sends more requests a second than --rate allows",
      "all clients with one token share its rate; without tokens all clients share one",
      "wait for Retry-After; let requests wait at the server instead of repeating them"},

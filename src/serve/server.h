@@ -224,7 +224,8 @@ struct server {
   int event_count;
   struct connections connections[STAGE_COUNT];
   uint32_t connection_count;
-  bool accept_paused; /* there are as many connections as may be; accept.c */
+  bool accept_paused;  /* there are as many connections as may be; accept.c */
+  bool accept_retries; /* the system had no descriptor or memory for one */
   dibs__tick accepts_from;
   struct log log;
   struct notify notify;

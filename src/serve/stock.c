@@ -53,12 +53,17 @@ static const struct field claim_fields[] = {
      .most = INT64_MAX,
      .help = "how much to take; 1 if it is not given"},
     {.name = "partial", .kind = FIELD_FLAG, .at = IN(partial), .help = "take the rest if it is less than amount"},
-    {.name = "owner", .at = IN(owner), .least = 1, .most = DIBS_OWNER_MAX, .help = "a label for people"},
+    {.name = "owner",
+     .at = IN(owner),
+     .least = 1,
+     .most = DIBS_OWNER_MAX,
+     .help = "a label for people; the label of the token if it is not given"},
     {.name = NULL}};
 
 static void put_claim(struct request *r) {
   const struct claim_in *in = r->in;
-  dibs_stock_options options = {.claim = r->param[1], .owner = in->owner, .flags = in->partial ? DIBS_TAKE_PARTIAL : 0};
+  dibs_stock_options options = {
+      .claim = r->param[1], .owner = dibs__auth_owner(r, in->owner), .flags = in->partial ? DIBS_TAKE_PARTIAL : 0};
   start(r, DIBS__STOCK_TAKE, in->amount == FIELD_UNSET ? 1 : in->amount, &options);
 }
 

@@ -111,11 +111,11 @@ static void write_added(struct request *r, const struct adding *a) {
   if (in->tasks) dibs__json_close(j, '}');
 }
 
-static dibs_status add_all(struct request *r, struct adding *a, dibs_error *error) {
+static dibs_status add_all(struct request *r, struct adding *a, bool *repeated, dibs_error *error) {
   const char *key = ((const struct add_in *)r->in)->repeat_key;
   char token[DIBS__TASK_KEY_DIGITS + 1];
   if (key) dibs__task_key_token("tasks", r->param[0], key, token);
-  return dibs__task_add_once(r->server->store, r->param[0], a->news, a->count, key ? token : NULL, error);
+  return dibs__task_add_once(r->server->store, r->param[0], a->news, a->count, key ? token : NULL, repeated, error);
 }
 
 static void add_in_pool(struct request *r) {
@@ -134,11 +134,12 @@ static void add_in_pool(struct request *r) {
                                  .priority = (int32_t)dibs__given_or(in->priority, 0),
                                  .tries = (uint32_t)dibs__given_or(in->tries, 0)};
   }
-  dibs_status status = add_all(r, a, &error);
+  bool repeated = false;
+  dibs_status status = add_all(r, a, &repeated, &error);
   if (status == DIBS_OK && !((const struct add_in *)r->in)->tasks && a->news[0].status == DIBS_INVALID)
     status = DIBS_INVALID;
-  for (size_t i = 0; status == DIBS_OK && i < a->count; i++)
-    if (a->news[i].status == DIBS_OK) dibs__task_count_one(r->server, TASK_ADDED, r->param[0], a->ins[i].phase);
+  for (size_t i = 0; status == DIBS_OK && !repeated && i < a->count; i++)
+    if (a->news[i].status == DIBS_OK) dibs__task_count_one(r, TASK_ADDED, r->param[0], a->ins[i].phase);
   if (status == DIBS_OK)
     write_added(r, a);
   else if (status == DIBS_INVALID && ((const struct add_in *)r->in)->repeat_key && error.text[0])
@@ -353,7 +354,7 @@ static void write_items(struct request *r, const struct items *items) {
 
 static void finish_items(struct request *r, struct items *items, dibs_status status, const dibs_error *error) {
   for (size_t i = 0; status == DIBS_OK && i < items->count; i++)
-    if (items->statuses[i] == DIBS_STALE) dibs__task_count_one(r->server, TASK_REFUSED, r->param[0], NULL);
+    if (items->statuses[i] == DIBS_STALE) dibs__task_count_one(r, TASK_REFUSED, r->param[0], NULL);
   if (status == DIBS_OK)
     write_items(r, items);
   else
@@ -433,8 +434,8 @@ static void end_in_pool(struct request *r) {
   if (ends) status = dibs_task_end_many(NULL, ends, items->count, &error);
   for (size_t i = 0; ends && i < items->count; i++) items->statuses[i] = ends[i].status;
   for (size_t i = 0; status == DIBS_OK && i < items->count; i++)
-    if (items->statuses[i] == DIBS_OK)
-      dibs__task_count_one(r->server, TASK_ENDED, r->param[0], verdicts[items->ins[i].verdict]);
+    if (items->statuses[i] == DIBS_OK && !dibs__task_end_repeated(items->tasks[i]))
+      dibs__task_count_one(r, TASK_ENDED, r->param[0], verdicts[items->ins[i].verdict]);
   free(ends);
   if (status == DIBS_OK) keep_runs(r, items);
   finish_items(r, items, status, &error);

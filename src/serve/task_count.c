@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 #include "serve/task_count.h"
 #include "base/map.h"
+#include "base/port.h"
 #include "serve/meter.h"
 #include "serve/server.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS_MAX = 400 /* of up to 600 bytes, and a line of a scrape; what comes later counts for "(others)" */ };
+enum { ROWS_MAX = 400 /* of up to 600 bytes, and a line of a scrape; what comes later counts for METER_OTHERS */ };
 
 static const struct {
   const char *family, *help, *detail; /* detail: the name of its label; NULL: none */
@@ -20,7 +21,7 @@ static const struct {
 struct row {
   struct dibs__map_node by_name;
   struct row *next;
-  uint64_t count;
+  uint64_t count, client; /* client: the hash of its label; of the one for which the row was made */
   enum task_deed deed;
   const char *detail; /* in `texts`, behind the kind */
   char texts[];
@@ -64,11 +65,19 @@ static struct row *find_row_locked(struct task_counts *c, uint64_t hash, enum ta
   return NULL;
 }
 
+/* Clients invent kinds and phases.  Each token leaves as many rows to the others as it has: the first may make half of
+ * all rows, the next one half of the rest.  Without tokens all clients are one. */
+static bool may_make_row_locked(const struct task_counts *c, const struct server *server, uint64_t client) {
+  uint32_t own = 0;
+  for (const struct row *row = c->first; row && server->tokens; row = row->next) own += row->client == client;
+  return own < ROWS_MAX - c->rows;
+}
+
 /* NULL: there are too many, or no memory. */
 static struct row *make_row_locked(struct task_counts *c, uint64_t hash, enum task_deed deed, const char *kind,
                                    const char *detail) {
   size_t kind_size = strlen(kind) + 1, detail_size = strlen(detail) + 1;
-  struct row *row = c->rows < ROWS_MAX ? calloc(1, sizeof *row + kind_size + detail_size) : NULL;
+  struct row *row = calloc(1, sizeof *row + kind_size + detail_size);
   if (!row) return NULL;
   row->deed = deed;
   memcpy(row->texts, kind, kind_size);
@@ -80,13 +89,19 @@ static struct row *make_row_locked(struct task_counts *c, uint64_t hash, enum ta
   return row;
 }
 
-void dibs__task_count_one(struct server *server, enum task_deed deed, const char *kind, const char *detail) {
+void dibs__task_count_one(struct request *r, enum task_deed deed, const char *kind, const char *detail) {
+  struct server *server = r->server;
   struct task_counts *c = server->task_counts;
+  const char *label = dibs__auth_label(r);
+  uint64_t client = dibs__hash(label, strlen(label));
   if (!detail) detail = "";
   uint64_t hash = (dibs__hash(kind, strlen(kind)) * 31 + dibs__hash(detail, strlen(detail))) * TASK_DEEDS + deed;
   dibs__mutex_lock(&c->lock);
   struct row *row = find_row_locked(c, hash, deed, kind, detail);
-  if (!row) row = make_row_locked(c, hash, deed, kind, detail);
+  if (!row && strcmp(kind, METER_OTHERS) != 0 && may_make_row_locked(c, server, client)) {
+    row = make_row_locked(c, hash, deed, kind, detail);
+    if (row) row->client = client;
+  }
   if (row)
     row->count++;
   else
@@ -105,6 +120,6 @@ void dibs__task_counts_add(struct server *server, struct meter *meter) {
   for (const struct row *row = c->first; row; row = row->next)
     add_count(meter, row->deed, row->texts, row->detail, row->count);
   for (unsigned i = 0; i < TASK_DEEDS; i++)
-    if (c->others[i] > 0) add_count(meter, (enum task_deed)i, "(others)", "(others)", c->others[i]);
+    if (c->others[i] > 0) add_count(meter, (enum task_deed)i, METER_OTHERS, METER_OTHERS, c->others[i]);
   dibs__mutex_unlock(&c->lock);
 }

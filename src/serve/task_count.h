@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 struct server;
+struct request;
 struct meter;
 
 enum task_deed {
@@ -18,8 +19,8 @@ enum task_deed {
 
 bool dibs__task_counts_open(struct server *server);
 void dibs__task_counts_close(struct server *server);
-/* `detail`: the phase or the verdict; NULL is "". */
-void dibs__task_count_one(struct server *server, enum task_deed deed, const char *kind, const char *detail);
+/* By a request.  `detail`: the phase or the verdict; NULL is "". */
+void dibs__task_count_one(struct request *r, enum task_deed deed, const char *kind, const char *detail);
 void dibs__task_counts_add(struct server *server, struct meter *meter);
 
 #endif

@@ -18,6 +18,11 @@ static const struct list {
     {"/v1/history", "runs", NULL},
 };
 
+/* Members of /v1/tiers that each reading changes, because the server itself uses the tiers: what it measures of a tier,
+ * how old its copy of the state is, and counts.  If nothing else has changed, they are sent each MEASURED_MS. */
+static const char *const measured[] = {"here", "confirmed_ms", "counts"};
+enum { MEASURED_MS = 10000 };
+
 struct row {
   json_t *value;
   dibs__tick sent; /* when clients learned it */
@@ -78,6 +83,12 @@ static bool same_number(const char *key, int64_t before, int64_t now, int64_t pa
   return now - expected < slack_ms && expected - now < slack_ms;
 }
 
+static bool is_measured(const char *key) {
+  for (size_t i = 0; i < sizeof measured / sizeof *measured; i++)
+    if (strcmp(measured[i], key) == 0) return true;
+  return false;
+}
+
 /* Flat: JSON has these types.  Recursion is as deep as the answers of our own routes are. */
 // NOLINTNEXTLINE(misc-no-recursion)
 static bool same(const char *key, json_t *before, json_t *now, int64_t passed_ms) {
@@ -95,6 +106,7 @@ static bool same(const char *key, json_t *before, json_t *now, int64_t passed_ms
   json_t *value;
   json_object_foreach(now, name, value) {
     json_t *old = json_object_get(before, name);
+    if (old && passed_ms < MEASURED_MS && is_measured(name)) continue;
     if (!old || !same(name, old, value, passed_ms)) return false;
   }
   return true;
@@ -263,11 +275,12 @@ static void free_watch(struct watch *watch) {
   free(watch);
 }
 
-/* Takes a watch that has had no users since `by` out of the list. */
-static struct watch *remove_unused_locked(struct watcher *watcher, dibs__tick by) {
+/* Takes a watch that has had no users for so long out of the list. */
+static struct watch *remove_unused_locked(struct watcher *watcher, dibs__tick now, int64_t unused_ms) {
   for (struct watch **at = &watcher->first; *at; at = &(*at)->next) {
     struct watch *watch = *at;
-    if (watch->users > 0 || watch == watcher->being_read || dibs__tick_before(by, watch->unused_from)) continue;
+    if (watch->users > 0 || watch == watcher->being_read) continue;
+    if (dibs__tick_before(now, dibs__tick_add_ms(watch->unused_from, unused_ms))) continue;
     *at = watch->next;
     watcher->count--;
     return watch;
@@ -310,7 +323,7 @@ static void watch_all(void *arg) {
   dibs__mutex_lock(&watcher->lock);
   while (!watcher->stopping) {
     dibs__tick now = dibs__tick_now(), due;
-    struct watch *unused = remove_unused_locked(watcher, dibs__tick_add_ms(now, -WATCH_GRACE_MS));
+    struct watch *unused = remove_unused_locked(watcher, now, WATCH_GRACE_MS);
     if (watcher->changed) bring_forward_locked(watcher);
     struct watch *watch = unused ? NULL : next_watch_locked(watcher, &due);
     bool ready = watch && !dibs__tick_before(now, due), requested = ready && watch->again;
@@ -450,7 +463,7 @@ static uint64_t use_watch(struct watcher *watcher, struct watch *made, uint64_t 
   dibs__mutex_lock(&watcher->lock);
   struct watch *watch = find_watch_locked(watcher, made->target), *unused = NULL;
   uint32_t most = watcher->server->config.watched_lists; /* each costs up to WATCH_LIMIT rows of memory, and reading */
-  if (!watch && watcher->count == most) unused = remove_unused_locked(watcher, dibs__tick_now());
+  if (!watch && watcher->count == most) unused = remove_unused_locked(watcher, dibs__tick_now(), 0);
   if (!watch && watcher->count < most) {
     watch = made;
     made->nr = ++watcher->last_nr;
@@ -480,7 +493,11 @@ uint64_t dibs__watch_join(struct watcher *watcher, struct request *r, const char
     return 0;
   }
   if (!is_covered(r, made)) {
-    dibs__answer_refuse(r, 403, "prefix", "%.120s is not limited by `prefix` to the names of this token", target);
+    dibs__answer_refuse(
+        r, 403, "prefix",
+        "the token \"%s\" is for names that begin with \"%s\": add prefix= with this or a longer prefix "
+        "to the list %.120s",
+        dibs__auth_label(r), dibs__auth_prefix(r), target);
     free_watch(made);
     return 0;
   }

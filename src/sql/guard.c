@@ -425,7 +425,8 @@ sql_rc dibs__sql_record(struct dibs__sql *s, struct dibs__record_op *op) {
     if (found && (int64_t)r.version >= 0) guard_hand_out(op, &r);
     return DIBS__SQL_OK;
   }
-  if (!dibs__record_admits(op, (dibs__fence){r.fence}, r.digest, record_exists(&r) ? r.version : 0))
+  if (!dibs__record_admits(op, (dibs__fence){r.fence}, r.digest, record_exists(&r) ? r.version : 0,
+                           dibs__str_of(r.data, r.len)))
     return DIBS__SQL_OK;
   return op->op.verb == DIBS__RECORD_SEAL ? seal_record(s, op, &r) : write_record(s, op, &r);
 }

@@ -242,6 +242,7 @@ static void answer_repeat(task_op *op, dibs__str numbers) {
     while (at < numbers.len && numbers.p[at] != ' ') at++;
     at++;
     op->news[i].nr = nr;
+    op->news[i].repeated = true;
     op->news[i].status = nr == 0 ? DIBS_INVALID : replay ? DIBS_REPLAY : DIBS_OK;
   }
 }

@@ -186,7 +186,9 @@ static bool is_single(const struct dibs__sql_guard *g, const task_op *op, const 
 
 static dibs__status end_task(item *x, transition *t, int64_t now) {
   bool repeated = t->has_ended && (uint64_t)t->ended == x->fence.v && t->verdict == x->verdict;
-  if (t->changes || t->state != DIBS__TASK_CLAIMED || t->fence != x->fence.v) return repeated ? DIBS_OK : DIBS_STALE;
+  bool ends = !t->changes && t->state == DIBS__TASK_CLAIMED && t->fence == x->fence.v;
+  x->repeated = repeated && !ends;
+  if (!ends) return repeated ? DIBS_OK : DIBS_STALE;
   t->has_ended = true;
   t->ended = (int64_t)x->fence.v;
   t->verdict = x->verdict;
@@ -324,7 +326,8 @@ static void read_lookup(const struct dibs__sql_wire *w, const task_op *op, struc
     for (size_t i = 0; i < set->count; i++) {
       item *x = set->items[i];
       if (x->nr != nr || x->status != DIBS_UNKNOWN) continue;
-      if (has_ended && ended == (int64_t)x->fence.v && verdict == x->verdict)
+      x->repeated = has_ended && ended == (int64_t)x->fence.v && verdict == x->verdict;
+      if (x->repeated)
         x->status = DIBS_OK;
       else if (state == DIBS__TASK_CLAIMED && fence == (int64_t)x->fence.v)
         x->status = DIBS_UNAVAILABLE;

@@ -170,8 +170,9 @@ static const struct member record_request[] = {M(T, key, LOOSE),
                                                M(T, id, 0),
                                                M(T, fence, DIBS__FENCE_MAX),
                                                M(T, data, LOOSE),
-                                               M(T, guards, DIBS__IF_VERSION | DIBS__IF_ABSENT | DIBS__IF_FENCE),
+                                               M(T, guards, 2 * DIBS__IF_DIGEST - 1),
                                                M(T, if_version, LOOSE),
+                                               M(T, if_digest, UINT64_MAX),
                                                LAST};
 static const struct member record_answer[] = {M(T, seen, UINT64_MAX),   M(T, version, UINT64_MAX),
                                               BLOB_OF(T, got, got_len), CHARS_OF(T, version_text),
@@ -230,7 +231,8 @@ static const struct member task_new[] = {M(T, phase, LOOSE),
                                          SIGNED(T, priority, INT32_MIN, INT32_MAX),
                                          M(T, tries, UINT32_MAX),
                                          LAST};
-static const struct member task_new_answer[] = {SIGNED(T, status, 0, DIBS__MOVED), M(T, nr, UINT64_MAX), LAST};
+static const struct member task_new_answer[] = {SIGNED(T, status, 0, DIBS__MOVED), M(T, nr, UINT64_MAX),
+                                                M(T, repeated, 1), LAST};
 #undef T
 
 #define T struct dibs__task_item
@@ -242,7 +244,8 @@ static const struct member task_item[] = {M(T, nr, UINT64_MAX),
                                           M(T, tries, UINT32_MAX),
                                           SIGNED(T, delay_ms, -TASK_MS, TASK_MS),
                                           LAST};
-static const struct member task_item_answer[] = {SIGNED(T, status, 0, DIBS__MOVED), ANY_INT(T, due_ms), LAST};
+static const struct member task_item_answer[] = {SIGNED(T, status, 0, DIBS__MOVED), M(T, repeated, 1),
+                                                 ANY_INT(T, due_ms), LAST};
 #undef T
 
 #define T struct dibs__task_row

@@ -324,7 +324,10 @@ enum dibs__record_verb {
 enum {
   DIBS__IF_VERSION = 1, /* the record has if_version; in dibs' own table "0" means that it has no content */
   DIBS__IF_ABSENT = 2,  /* the record has no content: never saved, only sealed, or removed */
-  DIBS__IF_FENCE = 4    /* R18; raises the remembered fence */
+  DIBS__IF_FENCE = 4,   /* R18; raises the remembered fence */
+  /* The content has if_digest.  After the restore of a backup versions are used again: a record may have the version
+   * that a client has read, and other content.  Not of a user's table. */
+  DIBS__IF_DIGEST = 8
 };
 
 /* A user's table, as it was declared (store/values.h); NULL in an operation: dibs' own table. */
@@ -348,6 +351,7 @@ struct dibs__record_op {
   const struct dibs__table *table; /* LOAD, SEAL, PUT, DROP */
   uint32_t guards;                 /* DIBS__IF_... */
   dibs__str if_version;            /* as text; a number, in dibs' own table */
+  uint64_t if_digest;              /* dibs__record_digest */
   const dibs_value *values;
   /* More answers. */
   char version_text[DIBS_VERSION_MAX + 1]; /* with a table: the version, as text */
@@ -644,7 +648,10 @@ static inline uint32_t dibs__record_guards(const struct dibs__record_op *op) {
 }
 /* Do the guards hold against the remembered fence and version?  If not, the status is the first failure (R21), with
  * `seen` or `version`.  `version` 0: the record has no content. */
-bool dibs__record_admits(struct dibs__record_op *op, dibs__fence fence, uint64_t digest, uint64_t version);
+bool dibs__record_admits(struct dibs__record_op *op, dibs__fence fence, uint64_t digest, uint64_t version,
+                         dibs__str data);
+/* Of a record's content, for DIBS__IF_DIGEST. */
+uint64_t dibs__record_digest(dibs__str data);
 /* What a record keeps of a lease id: 8 bytes of a hash, from which the id cannot be found.  It never changes. */
 uint64_t dibs__id_digest(dibs__id id);
 void dibs__set_message(struct dibs__result *result, const char *format, ...) __attribute__((format(printf, 2, 3)));

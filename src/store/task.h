@@ -19,13 +19,13 @@
  *       its kind ends a claim whose time is over, whether it takes this task or not.)  UNAVAILABLE: nothing is changed,
  *       because another session has locked the row for longer than the operation waits, or the engine refused to write
  *       it; `why` says which task and the reason.  Send it again, until the claim is over.
- *  R63  An END that is repeated with the same fence and verdict answers OK and changes nothing, until the task is ended
- *       under a later fence, or is not kept any more (R72): then NOT_FOUND.  So after an END whose answer was lost,
+ *  R63  An END that is repeated with the same fence and verdict answers OK (and `repeated`) and changes nothing, until the
+ *       task is ended under a later fence, or is not kept any more (R72): then NOT_FOUND.  So after an END whose answer was lost,
  *       NOT_FOUND does not say by which END the task finished, and STALE not if this END took effect.
  *  R64  A CLAIM that is repeated (`again`) with its id answers the tasks that the first claimed and still has, and claims
  *       no others if it finds any.
  *  R65  An ADD with a token is done once: a repeat adds nothing and answers the same numbers, with REPLAY if `wants_new`,
- *       for `token_ms` after the first.  Its items answer REPLAY if `wants_new`, else as they did first.  An
+ *       for `token_ms` after the first.  Its items answer `repeated`, and REPLAY if `wants_new`, else as they did first.  An
  *       ADD without a valid item does not use its token.
  *  R66  Of unfinished tasks of one kind at most one has a `unique` text: ADD of a second one adds nothing and answers
  *       its item REPLAY with the number of the first.
@@ -132,6 +132,7 @@ struct dibs__task_new {
   /* Answers. */
   dibs__status status;
   uint64_t nr;
+  bool repeated; /* an ADD before this one with its token answered it (R65) */
 };
 
 enum dibs__task_verdict {
@@ -154,6 +155,7 @@ struct dibs__task_item {
   dibs__str key, locked; /* in the user's table: instead of nr; the locked_at of the claim */
   /* Answers. */
   dibs__status status;
+  bool repeated; /* END: it took effect before, and changed nothing now (R63) */
   int64_t due_ms;
   char locked_now[40]; /* EXTEND in the user's table: the new locked_at */
 };

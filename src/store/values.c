@@ -2,6 +2,7 @@
 /* The helpers of store.h: users' tables, which are reference-counted; decisions on a record; comparisons and digests;
  * the names of statuses and of the version. */
 #include "store/values.h"
+#include "base/map.h"
 #include "base/text.h"
 #include "store/store.h"
 
@@ -25,7 +26,7 @@ void dibs__table_drop(const struct dibs__table *table) {
 /* ---- Decisions on a record of dibs' own table, the same for every store ---- */
 
 DIBS__MODULE_API bool dibs__record_valid(struct dibs__record_op *op) {
-  const uint32_t known = DIBS__IF_VERSION | DIBS__IF_ABSENT | DIBS__IF_FENCE;
+  const uint32_t known = DIBS__IF_VERSION | DIBS__IF_ABSENT | DIBS__IF_FENCE | DIBS__IF_DIGEST;
   uint32_t guards = dibs__record_guards(op);
   bool writes = op->op.verb == DIBS__RECORD_PUT;
   op->got = NULL;
@@ -42,8 +43,12 @@ DIBS__MODULE_API bool dibs__record_valid(struct dibs__record_op *op) {
   return !writes || op->data.len <= DIBS_RECORD_MAX;
 }
 
+uint64_t dibs__record_digest(dibs__str data) {
+  return dibs__hash(data.p, data.len);
+}
+
 DIBS__MODULE_API bool dibs__record_admits(struct dibs__record_op *op, dibs__fence fence, uint64_t digest,
-                                          uint64_t version) {
+                                          uint64_t version, dibs__str data) {
   uint32_t guards = dibs__record_guards(op);
   bool versioned = (guards & DIBS__IF_VERSION) != 0;
   bool empty = versioned && dibs__str_is_number(op->if_version, 0);
@@ -58,6 +63,7 @@ DIBS__MODULE_API bool dibs__record_admits(struct dibs__record_op *op, dibs__fenc
   op->op.status = DIBS_CONFLICT;
   if ((guards & DIBS__IF_ABSENT) && version != 0) return false;
   if (versioned && !dibs__str_is_number(op->if_version, version)) return false;
+  if ((guards & DIBS__IF_DIGEST) && op->if_digest != dibs__record_digest(data)) return false;
   op->version = 0;
   return true;
 }

@@ -23,6 +23,8 @@ struct adding {
   size_t token_length; /* 0: to be drawn */
   int64_t token_ms;
   dibs__tick by;
+  bool unsure;   /* an attempt of this call may have added them */
+  bool repeated; /* an earlier call did */
   char why[DIBS__TASK_WHY];
 };
 
@@ -105,9 +107,11 @@ static dibs_status add_once(void *arg) {
   uint32_t at = 0;
   for (size_t i = 0; i < a->count && status == DIBS_OK; i++) {
     if (a->tasks[i].status == DIBS_INVALID) continue;
+    a->repeated = op->news[at].repeated && !a->unsure;
     a->tasks[i].status = (dibs_status)op->news[at].status;
     a->tasks[i].nr = op->news[at++].nr;
   }
+  a->unsure = a->unsure || status == DIBS_UNKNOWN;
   dibs__request_drop(request);
   return status;
 }
@@ -185,13 +189,15 @@ void dibs__task_key_token(const char *scope, const char *what, const char *key, 
 }
 
 dibs_status dibs__task_add_once(dibs_store *store, const char *kind, dibs_task_new *tasks, size_t count,
-                                const char *token, dibs_error *error) {
+                                const char *token, bool *repeated, dibs_error *error) {
   struct adding a = {.store = store, .kind = kind, .tasks = tasks, .count = count, .token_ms = DIBS__TASK_KEY_MS};
   if (token) {
     memcpy(a.token, token, DIBS__TASK_KEY_DIGITS);
     a.token_length = DIBS__TASK_KEY_DIGITS;
   }
-  return add_many(&a, 0, error);
+  dibs_status status = add_many(&a, 0, error);
+  *repeated = a.repeated;
+  return status;
 }
 
 dibs_status dibs_task_add(dibs_store *store, const char *kind, const void *payload, size_t length,

@@ -349,8 +349,10 @@ static void fill_end(struct dibs__request *request, struct dibs__task_item *item
 /* After a lost answer: where finished tasks are not kept, this end may be the reason that there is no such task; and
  * STALE may be the answer of a store that has forgotten this end, because the task was claimed and ended again since.
  */
-static void take_end(dibs_task_end *end, dibs_status status, bool inside) {
+static void take_end(dibs_task_end *end, const struct dibs__task_item *item, bool inside) {
   struct dibs__held *held = dibs__held_of(end->task);
+  dibs_status status = (dibs_status)item->status;
+  held->repeated = item->repeated && !held->unsure;
   bool forgotten = status == DIBS_NOT_FOUND || (status == DIBS_STALE && !held->batch->table);
   if (forgotten && held->unsure) status = DIBS_UNKNOWN;
   end->status = status;
@@ -384,7 +386,7 @@ static dibs_status send_ends(dibs_store *inside, dibs_task_end *ends, size_t cou
   dibs_status status = dibs__request_carry(request, DIBS__TASK_END, by);
   dibs__task_keep_why(request, why);
   for (size_t i = 0; i < count && status == DIBS_OK; i++)
-    take_end(&ends[i], (dibs_status)request->task.items[i].status, inside->outer != NULL);
+    take_end(&ends[i], &request->task.items[i], inside->outer != NULL);
   for (size_t i = 0; i < count && status == DIBS_UNKNOWN; i++) dibs__held_of(ends[i].task)->unsure = true;
   dibs__request_drop(request);
   return status;
@@ -392,6 +394,10 @@ static dibs_status send_ends(dibs_store *inside, dibs_task_end *ends, size_t cou
 
 static dibs_task *nth_end(const void *of, size_t i) {
   return ((const dibs_task_end *)of)[i].task;
+}
+
+bool dibs__task_end_repeated(const dibs_task *task) {
+  return ((const struct dibs__held *)task)->repeated;
 }
 
 dibs_status dibs__end_once(dibs_store *inside, dibs_task_end *ends, size_t count, dibs__tick by,

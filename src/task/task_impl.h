@@ -28,6 +28,7 @@ struct dibs__task_batch {
     _Atomic int64_t until_ns; /* a dibs__tick: until then the claim is certainly alive; 0: it is over */
     _Atomic bool ended;       /* the store answered to its end */
     bool unsure;              /* an end of it was sent, and no answer arrived */
+    bool repeated;            /* the end had taken effect before, by an earlier call */
     dibs_verdict verdict;     /* with which it ended */
     dibs_status answer;       /* to its end: OK, a refusal, or UNKNOWN */
     char phase[DIBS_NAME_MAX + 1];

@@ -109,8 +109,9 @@ static bool refresh_placements_locked(struct tiers *t) {
 
 /* When the record is an older one, the state read before it stays valid here until it is written again, however often
  * the older one is read meanwhile. */
-static void adopt(struct tiers *t, const struct dibs__tiers_state *state, uint64_t version,
+static void adopt(struct tiers *t, const struct dibs__tiers_state *state, struct dibs__tiers_saved saved,
                   const dibs__incarnation *incarnation, dibs__tick sent) {
+  uint64_t version = saved.version;
   dibs__mutex_lock(&t->lock);
   struct dibs__tiers_read_at is = {state->repairs, version}, last = {t->state.repairs, t->newest};
   bool newest = t->newest == 0 || !dibs__tiers_before(&is, &last);
@@ -122,6 +123,7 @@ static void adopt(struct tiers *t, const struct dibs__tiers_state *state, uint64
     t->newest = version;
   }
   t->version = version;
+  t->digest = saved.digest;
   t->known = true;
   if (newest) t->confirmed = sent;
   bool changed = refresh_placements_locked(t);
@@ -131,7 +133,7 @@ static void adopt(struct tiers *t, const struct dibs__tiers_state *state, uint64
 }
 
 void dibs__tiers_suppose(struct tiers *t, const struct dibs__tiers_state *state, dibs__tick requested) {
-  adopt(t, state, 0, NULL, requested);
+  adopt(t, state, (struct dibs__tiers_saved){0}, NULL, requested);
 }
 
 /* All clients of an anchor must name the same tiers in the same order. */
@@ -169,7 +171,8 @@ static dibs__status understand(struct tiers *t, const struct dibs__record_op *op
   if (!state) return DIBS_NO_MEMORY;
   dibs__status status = dibs__tiers_read(op->got, op->got_len, state, result);
   if (status == DIBS_OK) status = check_members(t, state, result);
-  if (status == DIBS_OK) adopt(t, state, op->version, incarnation, sent);
+  struct dibs__tiers_saved saved = {op->version, dibs__record_digest(dibs__str_of(op->got, op->got_len))};
+  if (status == DIBS_OK) adopt(t, state, saved, incarnation, sent);
   free(state);
   return status;
 }
@@ -197,24 +200,26 @@ dibs__status dibs__tiers_load(struct tiers *t, dibs__tick by, struct dibs__resul
   return loaded(t, &op, &incarnation, sent, result);
 }
 
-dibs__status dibs__tiers_save(struct tiers *t, const struct dibs__tiers_state *state, uint64_t version, dibs__tick by,
-                              struct dibs__result *result) {
+dibs__status dibs__tiers_save(struct tiers *t, const struct dibs__tiers_state *state, struct dibs__tiers_saved read,
+                              dibs__tick by, struct dibs__result *result) {
   char text[VERSION_MAX];
   size_t len;
   char *data = dibs__tiers_write(state, &len);
   if (!data) return DIBS_NO_MEMORY;
   struct dibs__record_op op = record_op(DIBS__RECORD_PUT);
   struct dibs__op *ops[] = {&op.op};
-  int n = snprintf(text, sizeof text, "%llu", (unsigned long long)version);
-  op.guards = version ? DIBS__IF_VERSION : DIBS__IF_ABSENT;
-  if (version) op.if_version = dibs__str_of(text, (size_t)n);
+  int n = snprintf(text, sizeof text, "%llu", (unsigned long long)read.version);
+  op.guards = read.version ? DIBS__IF_VERSION | DIBS__IF_DIGEST : DIBS__IF_ABSENT;
+  op.if_digest = read.digest;
+  if (read.version) op.if_version = dibs__str_of(text, (size_t)n);
   op.data = dibs__str_of(data, len);
   dibs__tick sent = dibs__tick_now();
   dibs__status status = send_request(t, ops, 1, by, result);
   if (status == DIBS_OK) {
     note_anchor_clock(t, sent, result);
     status = op.op.status;
-    if (status == DIBS_OK) adopt(t, state, op.version, NULL, sent);
+    struct dibs__tiers_saved saved = {op.version, dibs__record_digest(op.data)};
+    if (status == DIBS_OK) adopt(t, state, saved, NULL, sent);
     if (status == DIBS_NOT_FOUND) status = DIBS_CONFLICT; /* the record was removed meanwhile */
   }
   free(op.got);

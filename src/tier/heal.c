@@ -42,6 +42,7 @@ struct survey {
 
 struct round {
   struct dibs__tiers_state state, before;
+  struct dibs__tiers_saved read; /* version 0: there is no record */
   struct dibs__buckets made;
   bool young, changed, saved, server;
   bool restored;                       /* the record was restored to an older one */
@@ -558,9 +559,9 @@ static uint64_t begin_round(struct tiers *t, struct round *r) {
     r->state.flags_of = r->flags_at = t->flags_at;
     r->changed = true;
   }
-  uint64_t version = t->version;
+  r->read = (struct dibs__tiers_saved){t->version, t->digest};
   dibs__mutex_unlock(&t->lock);
-  return version;
+  return r->read.version;
 }
 
 static bool any_left(const struct dibs__tiers_state *state) {
@@ -643,7 +644,7 @@ static dibs__status one_round(struct tiers *t, struct round *r, struct survey *s
   bool strict = r->before.strictness == DIBS__STRICT || r->state.strictness == DIBS__STRICT;
   dibs__tick saving = dibs__tick_now(), save_by = dibs__tick_add_ms(saving, SAVE_MS);
   if (strict) wait_longer(t, r, now);
-  status = dibs__tiers_save(t, &r->state, version, strict ? dibs__tick_min(by, save_by) : by, result);
+  status = dibs__tiers_save(t, &r->state, r->read, strict ? dibs__tick_min(by, save_by) : by, result);
   if (status != DIBS_OK) return status;
   r->saved = true;
   /* It is in the record, but not installed: after DIBS__TIERS_GRACE_MS the next epoch is made. */

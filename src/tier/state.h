@@ -59,6 +59,11 @@ struct dibs__tiers_read_at {
   uint64_t version;
 };
 
+/* The guard of the next write.  A version alone is used again after a restore, for other content. */
+struct dibs__tiers_saved {
+  uint64_t version, digest;
+};
+
 struct dibs__tiers_mandate {
   uint32_t epoch; /* 0: none was made yet */
   uint32_t tier;

@@ -94,6 +94,7 @@ struct tiers {
   struct dibs__tiers_state state;
   bool known;       /* `state` is valid */
   uint64_t version; /* of the record as it was read last, needed to write it; 0: not read yet */
+  uint64_t digest;  /* of the same record */
   uint64_t newest;  /* of the record in `state`: larger than `version` if the record was restored to an older one */
   bool behind; /* the record was restored to an older one: `state` is the newest known, and must be written again */
   bool owes;   /* a client with older knowledge repaired the record: our flags must be restored */
@@ -173,8 +174,8 @@ void dibs__tiers_suppose(struct tiers *t, const struct dibs__tiers_state *state,
 /* Reads the state, and adopts it.  OK; NOT_FOUND: none was ever written. */
 dibs__status dibs__tiers_load(struct tiers *t, dibs__tick by, struct dibs__result *result);
 /* Writes it if the record has not changed since: OK (adopted), CONFLICT; UNKNOWN: it may have been written. */
-dibs__status dibs__tiers_save(struct tiers *t, const struct dibs__tiers_state *state, uint64_t version, dibs__tick by,
-                              struct dibs__result *result);
+dibs__status dibs__tiers_save(struct tiers *t, const struct dibs__tiers_state *state, struct dibs__tiers_saved read,
+                              dibs__tick by, struct dibs__result *result);
 /* In one round trip: puts our report, reads the state and the reports of others.  `clients`: malloc'd, may be NULL. */
 dibs__status dibs__tiers_sync(struct tiers *t, dibs__tick by, struct dibs__tiers_client **clients, size_t *count,
                               struct dibs__result *result);

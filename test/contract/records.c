@@ -237,6 +237,30 @@ static void R21_the_current_version_is_replaced(void **state) {
   assert_true(second.op.status != DIBS_OK || second.version == got.version);
 }
 
+static struct dibs__record_op put_over(struct party *p, const char *version, const char *content, const char *data) {
+  struct dibs__record_op op = record_op(DIBS__RECORD_PUT, "r", 0, DIBS__FENCE_NONE, data);
+  struct dibs__op *ops[] = {&op.op};
+  op.guards = DIBS__IF_VERSION | DIBS__IF_DIGEST;
+  op.if_version = dibs__str_of(version, strlen(version));
+  op.if_digest = dibs__record_digest(dibs__str_of(content, strlen(content)));
+  needs_family(p, DIBS__FAM_RECORD);
+  run_batch(p, ops, 1);
+  return op;
+}
+
+/* After the restore of a backup the version that was read may have another content. */
+static void R21_other_content_of_the_same_version_is_a_conflict(void **state) {
+  (void)state;
+  struct party *p = party();
+  expect_done(put(p, "r", "one", .absent = true));
+  char version[24];
+  memcpy(version, version_of(p, "r"), sizeof version);
+  expect(put_over(p, version, "lost", "two"), DIBS_CONFLICT);
+  assert_string_equal(load(p, "r").got, "one");
+  expect_done(put_over(p, version, "one", "two"));
+  assert_string_equal(load(p, "r").got, "two");
+}
+
 static void R21_another_version_is_a_conflict_and_is_reported(void **state) {
   (void)state;
   struct party *p = party();
@@ -377,6 +401,7 @@ static const struct CMUnitTest contract_records_cases[] = {
     CASE(R18_records_outlive_the_session_and_lost_leases),
     CASE(R18_two_records_are_independent),
     CASE(R21_the_current_version_is_replaced),
+    CASE(R21_other_content_of_the_same_version_is_a_conflict),
     CASE(R21_another_version_is_a_conflict_and_is_reported),
     CASE(R21_only_an_absent_record_is_created),
     CASE(R21_version_and_fence_must_both_hold),

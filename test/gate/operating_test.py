@@ -285,7 +285,11 @@ def send_part(gate, key, bytes_sent, name='part'):
 def test_memory_of_bodies(toy):
     port = free_port()
     gate = open_gate(toy, '--bodies', '1', '--metrics-listen', f'127.0.0.1:{port}')
-    held = [send_part(gate, f'held-{i}', 200000) for i in range(4)]  # 256 KiB of memory each
+    held = [send_part(gate, f'held-{i}', 200000) for i in range(3)]  # 256 KiB of memory each
+    wait_until(lambda: metric(port, 'dibs_gate_bodies_bytes') == 3 << 18)
+    status, _, body = gate.call('PUT', '/run?size=400000', b'y', fence=('part', 1), key='no-memory')
+    check('an answer for which there is no memory comes through', status == 200 and len(body) > 400000, status)
+    held.append(send_part(gate, 'held-3', 200000))
     check('bodies in chunks are counted as they grow', wait_until(
         lambda: metric(port, 'dibs_gate_bodies_bytes') == 1 << 20), metric(port, 'dibs_gate_bodies_bytes'))
     status = gate.call('PUT', '/run', iter([b'y' * 40000]), fence=('part', 1), key='grown')[0]
@@ -301,12 +305,45 @@ def test_memory_of_bodies(toy):
         one.close()
     check('and then there is memory again', wait_until(
         lambda: gate.call('PUT', '/run', b'y' * 40000, fence=('part', 1), key='after')[0] == 200))
+    before = toy.runs
+    status, _, body = gate.call('PUT', '/run?size=400000', b'y', fence=('part', 1), key='no-memory')
+    check('what could not be kept is not done again, also now', status == 409 and body['type'] == '/problems/answer-not-kept' and
+          '--bodies' in body['detail'] and toy.runs == before, status, body, toy.runs - before)
     runs = toy.runs
     for _ in range(2):
         last = gate.call('PUT', '/run?size=400000', b'y', fence=('part', 1), key='answer')
     check('an answer that fits is kept', last[0] == 200 and last[1].get('idempotent-replayed') == 'true' and
           toy.runs == runs + 1, last[:2])
     gate.stop()
+
+
+def test_waiters(toy):
+    """--waiters limits those that wait for others, and not those that need not wait."""
+    port = free_port()
+    for most in (0, 2):
+        gate = open_gate(toy, '--order', '--wait', '2m', '--waiters', str(most), '--metrics-listen', f'127.0.0.1:{port}')
+        toy.go.clear()
+        toy.started.clear()
+
+        def hold(number):
+            return gate.call('PUT', '/hold', str(number), fence=('line', 1))
+        threads = [begin(hold, 0)]
+        wait_until(lambda: toy.started)
+        for i in range(most):
+            threads.append(begin(hold, i + 1))
+            wait_until(lambda: metric(port, 'dibs_gate_waiting') == i + 1)
+        for headers in ({}, {'Idempotency-Key': f'waiters-{most}'}):
+            status, found, body = gate.call('PUT', '/run', 'x', headers, fence=('line', 1))
+            check(f'with --waiters {most}, one more is answered 503', status == 503 and body['type'] == '/problems/overload' and
+                  '--waiters' in body['detail'] and 'retry-after' in found, status, body)
+            status, _, body = gate.call('PUT', '/run', 'x', headers, fence=('free', 1))
+            check('one that need not wait passes', status == 200, status, body)
+        toy.go.set()
+        for thread, _ in threads:
+            thread.join()
+        check('those that waited are done', [got[0][0] for _, got in threads] == [200] * (most + 1), threads)
+        check('and are counted no more', wait_until(lambda: metric(port, 'dibs_gate_waiting') == 0))
+        gate.stop()
 
 
 def test_slow_upload(toy):
@@ -352,7 +389,7 @@ def test_temporary_answers(toy):
 def main():
     toy = Toy()
     for test in (test_setting_the_fence, test_check_lease, test_metrics, test_access_log, test_configuration, test_systemd, test_lab_pause,
-                 test_memory_of_bodies, test_slow_upload, test_temporary_answers):
+                 test_memory_of_bodies, test_waiters, test_slow_upload, test_temporary_answers):
         test(toy)
     return end()
 

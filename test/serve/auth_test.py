@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 import socket
+import sqlite3
 import ssl
 import subprocess
 import sys
@@ -147,6 +148,11 @@ def test_scopes():
         method = 'PUT' if 'claims' in path else 'GET'
         status, _, body = s.call(method, path, None if method == 'GET' else {}, bearer(key['jobs']))
         check(f'not {path}', status == 403 and body['type'] == '/problems/prefix', status, body)
+    for path, step in (('/v1/leases/x', 'use such a name'), ('/v1/leases', 'add ?prefix='), ('/v1/leases?prefix=x', 'add ?prefix='),
+                       ('/v1/tiers', 'for all names'), ('/v1/events?watch=/v1/leases', 'prefix= with this')):
+        status, _, body = s.call('GET', path, None, bearer(made['jobs'][0]))
+        check(f'the refusal of {path} names the prefix and the next step', status == 403 and '"jobs/"' in body['detail'] and
+              step in body['detail'], status, body)
     for path in ('/v1/leases/jobs/../x', '/v1/leases/jobs%2F1/../../x', '/v1//leases/jobs%2F1', '//v1/leases/x', '/v1/leases/x/',
                  '/V1/leases/x', '/v1/leases/jobs%2F1%00', '/v1/leases/x?prefix=jobs/', '/v1/leases/x#jobs/', '/v1/leases/x;jobs/',
                  'http://h/v1/leases/x', '/v1/leases//jobs%2F1', '/v1/leases/?name=jobs/', '/v1/leases?prefix=jobs/&prefix=',
@@ -196,6 +202,25 @@ def test_kinds():
     for kind, secret, task in (('mail', mail, own), ('pay', pay, other)):
         body = s.call('POST', f'/v1/kinds/{kind}/ends', {'tasks': [{**task, 'verdict': 'done'}]}, bearer(secret))[2]
         check(f'{kind} ends its own', body['tasks'][0]['status'] == 'OK', body)
+    s.process.terminate()
+    s.process.wait(PATIENCE_S)
+
+
+def test_owners():
+    """What a request takes belongs to the label of its token, if the request does not say otherwise."""
+    secret, line = new_token('ann')
+    write_tokens(line)
+    store = f'{FOLDER}/owners.db'
+    s = Server('--tokens', TOKENS, store=f'sqlite://{store}')
+    s.call('PUT', '/v1/stocks/seats', {'limit': 9}, bearer(secret))
+    s.call('POST', '/v1/kinds/mail/tasks', {'tasks': [{}, {}]}, bearer(secret))
+    for claim, body in (('a', {}), ('b', {'owner': 'bob'})):
+        s.call('PUT', f'/v1/stocks/seats/claims/{claim}', body, bearer(secret))
+        s.call('POST', '/v1/kinds/mail/claims', body, bearer(secret))
+    with contextlib.closing(sqlite3.connect(store, timeout=PATIENCE_S)) as db:
+        owners = [[row[0].decode() if isinstance(row[0], bytes) else row[0] for row in db.execute(query)]
+                  for query in ('SELECT taker FROM dibs_claim ORDER BY claim', 'SELECT owner FROM dibs_task ORDER BY nr')]
+    check('claims of stocks and tasks have an owner', owners == [['ann', 'bob']] * 2, owners)
     s.process.terminate()
     s.process.wait(PATIENCE_S)
 
@@ -476,6 +501,7 @@ def main():
     test_reload(s, key, made)
     test_reload_under_load()
     test_kinds()
+    test_owners()
     test_command()
     make_certificates()
     for test in (test_tls, test_client_certificates, test_public_addresses):

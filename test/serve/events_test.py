@@ -136,6 +136,22 @@ def test_other_lists(s):
     stream.close()
 
 
+def test_tiers():
+    """Counts and measurements of tiers change with each reading: alone they make few events."""
+    s = t.Server(store=f'sqlite://{t.FOLDER}/first.db,sqlite://{t.FOLDER}/last.db')
+    s.call('POST', '/v1/leases/x', {'ttl': '10m'})
+    stream = Stream(s, '/v1/tiers')
+    check('tiers can be watched', stream.find('list') is not None)
+    began = time.monotonic()
+    time.sleep(3 * CALM_S)
+    events, passed_s = len(stream.events), time.monotonic() - began
+    check('a calm store sends its tiers seldom', events <= 3 + passed_s / 2, events, passed_s)
+    s.call('PUT', '/v1/breakers/sqlite', {'hand': 'open'})
+    check('a change is sent', stream.find('list', lambda data: data['body']['tiers'][0]['hand'] == 'open') is not None, stream.events[-1:])
+    stream.close()
+    s.stop()
+
+
 def test_refusals(s):
     for watch, status in [('/v1/leases/x', 400), ('/v1/nothing', 404), ('/healthz', 400), ('/v1/leases?limit=1000', 400),
                           ('/v1/leases?limit=x', 400), ('/v1/leases?prefix=%zz', 400), ('/v1/leases?odd=1', 400),
@@ -281,7 +297,7 @@ def main():
     for test in [test_changes, test_resuming, test_other_lists, test_refusals, test_hanging_up, test_series, test_files]:
         test(s)
     check('the server ends', s.stop() == 0)
-    for test in [test_slow_reader, test_stopping, test_tokens] if t.SQLITE else [test_stopping]:
+    for test in [test_slow_reader, test_stopping, test_tokens, test_tiers] if t.SQLITE else [test_stopping]:
         test()
     return end()
 

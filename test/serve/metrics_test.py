@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 
+import auth_test as auth
 import serve_test as t
 from checks import check, end, wait_until
 
@@ -120,10 +121,38 @@ def test_task_counts(s):
     s.call('POST', '/v1/kinds/work/ends', {'tasks': ends})
     check('and verdicts', [count('ended', kind='work', verdict=verdict) for verdict in ('done', 'dead', 'release')] == [2, 1, 1],
           [line for line in scrape(s)[1] if 'ended' in line])
+    for _ in range(2):
+        s.call('POST', '/v1/kinds/work/ends', {'tasks': ends[:2]})
+    check('a verdict that is repeated counts once', count('ended', kind='work', verdict='done') == 2, scrape(s)[0])
+    for _ in range(3):
+        s.call('POST', '/v1/kinds/keyed/tasks', {'tasks': [{}, {'unique': 'u'}, {'unique': 'u'}]}, {'Idempotency-Key': 'k'})
+    check('so do tasks that are added with a key', count('added', kind='keyed', phase='') == 2, scrape(s)[0])
     late = next(one for one in ends if one['verdict'] == 'release')
     wait_until(lambda: s.call('POST', '/v1/kinds/work/claims', {})[2]['tasks'])
     s.call('POST', '/v1/kinds/work/ends', {'tasks': [late | {'verdict': 'done'}]})
     check('and ends that come too late', count('refused', kind='work') == 1, scrape(s)[0])
+
+
+def test_invented_kinds():
+    """A client that invents kinds or phases leaves lines for the others."""
+    secrets, lines = zip(*(auth.new_token(label, '--scope', 'admin') for label in ('first', 'second', 'third')))
+    auth.write_tokens(*lines, path=f'{t.FOLDER}/tokens')
+    s = t.Server('--tokens', f'{t.FOLDER}/tokens')
+
+    def lines_of(prefix):
+        text = s.call('GET', '/metrics', None, auth.bearer(secrets[0]))[2].decode()
+        return [line for line in text.splitlines() if line.startswith(f'dibs_tasks_added_total{{kind="{prefix}')]
+    for client, secret in enumerate(secrets):
+        for kind in (f'invented-{client}', '(others)'):
+            tasks = [{'phase': str(i)} for i in range(450)]
+            s.call('POST', t.name_path('kinds', kind, '/tasks'), {'tasks': tasks}, auth.bearer(secret))
+    check('each token has half of the lines that were left', [len(lines_of(f'invented-{client}')) for client in range(3)] ==
+          [200, 100, 50], lines_of(''))
+    check('the rest is added up, also what has that name', lines_of(r'(others)') ==
+          [f'dibs_tasks_added_total{{kind="(others)",phase="(others)"}} {6 * 450 - 350}'], lines_of('(others)'))
+    gauges = s.call('GET', '/metrics', None, auth.bearer(secrets[0]))[2].decode()
+    check('no sample comes twice', gauges.count('dibs_tasks{kind="(others)",state="ready"}') <= 1, gauges)
+    s.stop()
 
 
 def test_batches(s):
@@ -231,6 +260,7 @@ def main():
     test_format(scrape(s)[0], 'one store')
     if not t.LEASES_ONLY:
         test_many_kinds(s)
+        test_invented_kinds()
     if t.SQLITE:
         test_monitoring()
     s.stop()

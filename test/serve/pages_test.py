@@ -3,9 +3,12 @@
 
 usage: pages_test.py DIBS [URI]
 """
+import contextlib
 import json
+import sqlite3
 import subprocess
 import sys
+import time
 
 import serve_test as t
 from checks import PATIENCE_S, check, end, wait_until
@@ -210,6 +213,33 @@ def test_kinds(s):
     check('by prefix, too', [one['kind'] for one in found] == ['post'], found)
 
 
+def test_kinds_that_cannot_be_counted():
+    """A failure is kept as counts are: the store is not asked for each request."""
+    path, trace = f'{t.FOLDER}/uncounted.db', f'{t.FOLDER}/uncounted.trace'
+    s = t.Server(store=f'trace+sqlite://{path}?trace.file={trace}')
+    s.call('POST', '/v1/kinds/k/tasks', {})
+
+    def asked():
+        with open(trace, encoding='utf-8') as lines:
+            return sum('"op":"task.count"' in line for line in lines)
+
+    def rename(old, new):
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None, timeout=PATIENCE_S)) as db:
+            db.execute(f'ALTER TABLE {old} RENAME TO {new}')
+    check('kinds are counted', wait_until(lambda: s.call('GET', '/v1/kinds/k')[2]['ready'] == 1))
+    rename('dibs_task', 'elsewhere')
+    began, before = time.monotonic(), asked()
+    check('a page says why they are not', wait_until(lambda: 'no such table' in s.call('GET', '/v1/kinds')[2].get('detail', '')))
+    answers = [s.call('GET', '/v1/kinds/k') for _ in range(60)]
+    times, passed_s = asked() - before, time.monotonic() - began
+    check('so do all others', all(status != 200 and 'no such table' in body['detail'] for status, _, body in answers), answers[0])
+    check('and the store was asked once a second at most', 1 <= times <= passed_s + 2, times, passed_s)
+    rename('elsewhere', 'dibs_task')
+    check('until it counts again', wait_until(lambda: s.call('GET', '/v1/kinds/k')[2].get('ready') == 1))
+    check('a change that the store made is answered', s.call('PATCH', '/v1/kinds/k', {'paused': True})[2].get('paused'))
+    s.stop()
+
+
 def test_history(s):
     for i in range(7):
         dibs('run', f'job{i}', '--', 'sh', '-c', f'exit {i % 2}')
@@ -364,6 +394,7 @@ def main():
         test(s)
     if t.SQLITE:
         test_tiers()
+        test_kinds_that_cannot_be_counted()
     elif not t.LEASES_ONLY:
         test_table_prefix()
     if t.LEASES_ONLY:

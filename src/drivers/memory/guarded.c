@@ -218,7 +218,9 @@ void dibs__mem_record(struct dibs__memory *m, struct dibs__record_op *op) {
     if (r && (r->data || r->version == 0)) load(r, op);
     return;
   }
-  if (!dibs__record_admits(op, r ? r->fence : DIBS__FENCE_NONE, r ? r->digest : 0, version_of(r))) return;
+  if (!dibs__record_admits(op, r ? r->fence : DIBS__FENCE_NONE, r ? r->digest : 0, version_of(r),
+                           r && r->data ? dibs__str_of(r->data, (uint32_t)r->data_len) : (dibs__str){0}))
+    return;
   bool writes = op->op.verb == DIBS__RECORD_PUT;
   char *data = writes ? copy_bytes(op->data.p, op->data.len) : NULL;
   bool enough = data || !writes;

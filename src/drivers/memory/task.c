@@ -201,6 +201,7 @@ static void repeat_add(const struct dibs__mem_token *token, task_op *op) {
   for (uint32_t i = 0; i < op->count; i++) {
     struct dibs__task_new *n = &op->news[i];
     n->nr = token->nrs[i];
+    n->repeated = true;
     n->status = token->replays[i] || op->wants_new ? DIBS_REPLAY : DIBS_OK;
     if (n->nr == 0) n->status = DIBS_INVALID;
   }
@@ -437,11 +438,12 @@ static void apply_verdict(tasks *all, task *t, const struct dibs__task_item *ite
   }
 }
 
-static dibs__status end_one(tasks *all, const struct dibs__task_item *item, int64_t now) {
+static dibs__status end_one(tasks *all, struct dibs__task_item *item, int64_t now) {
   task *t = dibs__mem_task_find(all, item->nr);
   if (!t) return DIBS_NOT_FOUND;
   if (item->fence.v == 0) return DIBS_STALE;
-  if (t->ended.v == item->fence.v && t->verdict == item->verdict) return DIBS_OK;
+  item->repeated = t->ended.v == item->fence.v && t->verdict == item->verdict;
+  if (item->repeated) return DIBS_OK;
   if (t->state != DIBS__TASK_CLAIMED || t->fence.v != item->fence.v) return DIBS_STALE;
   if (!keep_text(t, item, now)) return DIBS_NO_MEMORY;
   set_phase(t, item->phase);
@@ -456,6 +458,7 @@ static void run_items(tasks *all, task_op *op, int64_t now) {
   for (uint32_t i = 0; i < op->count; i++) {
     struct dibs__task_item *item = &op->items[i];
     item->due_ms = 0;
+    item->repeated = false;
     item->locked_now[0] = '\0';
     item->status = DIBS_INVALID;
     if (!item_valid(op, item)) continue;

@@ -128,6 +128,8 @@ static sql_rc show_breaks(struct listing *g) {
   return end;
 }
 
+enum { LOT_GROWTH = 4 };
+
 /* The next batch of names: from the first name to the last name with the prefix. */
 struct lot {
   size_t count;
@@ -158,7 +160,8 @@ static sql_rc list_all(struct listing *g) {
   sql_rc end = DIBS__SQL_OK;
   if (g->list->prefix.len > DIBS_NAME_MAX) return end;
   lot.from_len = dibs__list_from(g->list, lot.from).len;
-  do {
+  bool more = true;
+  while (more && !g->enough) {
     end = find_lot(g, &lot);
     if (end != DIBS__SQL_OK || lot.count == 0) break;
     end = show_rows(g, dibs__str_of(lot.from, lot.from_len), dibs__str_of(lot.to, lot.to_len));
@@ -166,7 +169,10 @@ static sql_rc list_all(struct listing *g) {
     memcpy(lot.from, lot.to, lot.to_len);
     lot.from[lot.to_len] = '\1';
     lot.from_len = lot.to_len + 1;
-  } while (end == DIBS__SQL_OK && !g->enough && lot.count == lot.most);
+    more = end == DIBS__SQL_OK && lot.count == lot.most;
+    /* It is not enough: a store of several tiers takes only the names that this one serves, perhaps few of many. */
+    lot.most = lot.most < DIBS__SERVER_LOT / LOT_GROWTH ? lot.most * LOT_GROWTH : DIBS__SERVER_LOT;
+  }
   return end;
 }
 
