@@ -72,7 +72,7 @@ static int print_help(const struct cli_globals *globals) {
       "                     other machines can reach need --cert, --key and --client-ca\n"
       "  --cert FILE        the certificate, with its chain, and\n"
       "  --key FILE         its key, in PEM: TLS 1.2 and 1.3 at all addresses but Unix sockets.  HUP reads them again\n"
-      "  --client-ca FILE   clients need a certificate that one in this file signed\n"
+      "  --client-ca FILE   clients need a certificate that one in this file signed.  HUP reads it again\n"
       "  --require WHICH    which requests must have a fence: writes (all but GET, HEAD and OPTIONS), all, or none\n"
       "                     (writes); others are answered 428\n"
       "  --order            one request of a name at a time, first come first served, at all gates together\n"

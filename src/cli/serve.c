@@ -23,7 +23,7 @@ static int print_help(const struct cli_globals *globals) {
       "                     every request\n"
       "  --cert FILE        the certificate, with its chain, and\n"
       "  --key FILE         its key, in PEM: TLS 1.2 and 1.3 at all addresses but Unix sockets.  HUP reads them again\n"
-      "  --client-ca FILE   clients need a certificate that one in this file signed\n"
+      "  --client-ca FILE   clients need a certificate that one in this file signed.  HUP reads it again\n"
       "  --access-log FILE  a line of JSON for each request; -: to standard output.  HUP opens it again\n"
       "  --cors ORIGIN      pages of this origin, as https://app.example, may use the server from a browser; may be\n"
       "                     repeated.  Others may not, but those that the server itself serves\n"

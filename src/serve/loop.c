@@ -138,6 +138,74 @@ bool dibs__loop_add(struct server *server, struct source *source, int fd,
   return fd >= 0 && epoll_ctl(server->epoll, EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
+/* ---- The parts of a server ---- */
+
+static bool open_pool(struct server *server) {
+  server->pool = dibs__pool_open(server->config.threads, &server->pool_fd);
+  return server->pool && dibs__loop_add(server, &server->pool_source, server->pool_fd, pool_ready);
+}
+
+/* Each member may be NULL.  A part whose open failed, or was not called, is ended and closed, too. */
+struct part {
+  const char *name;
+  bool (*open)(struct server *server); /* the store is open */
+  void (*tick)(struct server *server, dibs__tick now);
+  void (*end)(struct server *server);   /* it uses the store no more: what waits in it was answered */
+  void (*close)(struct server *server); /* after the last request */
+  bool of_routes;                       /* a service has none */
+};
+
+/* In the order of opening and ticking; they end, and are closed, in the reverse order.  The pool ends first, because
+ * what it has done goes on in other parts. */
+static const struct part parts[] = {
+    {.name = "connections", .tick = dibs__connections_tick},
+    {.name = "accept", .tick = dibs__accept_tick},
+    {.name = "HTTP counts", .open = dibs__http_counts_open, .close = dibs__http_counts_close},
+    {.name = "task counts", .open = dibs__task_counts_open, .close = dibs__task_counts_close},
+    {.name = "probe", .open = dibs__probe_open, .close = dibs__probe_close},
+    {.name = "stale", .open = dibs__stale_open, .close = dibs__stale_close},
+    {.name = "kinds", .open = dibs__kinds_open, .close = dibs__kinds_close},
+    {.name = "series", .open = dibs__series_open, .end = dibs__series_close, .of_routes = true},
+    {.name = "events",
+     .open = dibs__events_open,
+     .tick = dibs__events_tick,
+     .end = dibs__events_end_all,
+     .close = dibs__events_close,
+     .of_routes = true},
+    {.name = "tasks", .open = dibs__tasks_open, .tick = dibs__tasks_tick, .end = dibs__tasks_close},
+    {.name = "turns", .open = dibs__turns_open, .tick = dibs__turns_tick, .close = dibs__turns_close},
+    {.name = "sessions", .open = dibs__sessions_open, .tick = dibs__sessions_tick, .close = dibs__sessions_close},
+    {.name = "pool", .open = open_pool, .end = dibs__pool_close},
+};
+enum { PARTS = sizeof parts / sizeof *parts };
+
+static bool has(const struct server *server, const struct part *part) {
+  return !part->of_routes || !server->service;
+}
+
+static dibs_status open_parts(struct server *server, dibs_error *error) {
+  for (size_t i = 0; i < PARTS; i++)
+    if (has(server, &parts[i]) && parts[i].open && !parts[i].open(server))
+      return dibs__fail(error, DIBS_NO_MEMORY, "no memory, threads or descriptors for the server (%s)", parts[i].name);
+  return DIBS_OK;
+}
+
+static void tick_parts(struct server *server, dibs__tick now) {
+  for (size_t i = 0; i < PARTS; i++)
+    if (has(server, &parts[i]) && parts[i].tick) parts[i].tick(server, now);
+  if (server->service) server->service->tick(server, now);
+}
+
+static void end_parts(struct server *server) {
+  for (size_t i = PARTS; i-- > 0;)
+    if (has(server, &parts[i]) && parts[i].end) parts[i].end(server);
+}
+
+static void close_parts(struct server *server) {
+  for (size_t i = PARTS; i-- > 0;)
+    if (has(server, &parts[i]) && parts[i].close) parts[i].close(server);
+}
+
 /* ---- The loop itself ---- */
 
 static int next_ms(struct server *server, dibs__tick now) {
@@ -193,13 +261,7 @@ static void run_round(struct server *server) {
   run_shards(server, count == 0);
   dibs__tick now = dibs__tick_now();
   watch_those_that_wait(server, now);
-  dibs__connections_tick(server, now);
-  dibs__accept_tick(server, now);
-  dibs__tasks_tick(server, now);
-  dibs__turns_tick(server, now);
-  if (!server->service) dibs__events_tick(server, now);
-  if (server->service) server->service->tick(server, now);
-  dibs__sessions_tick(server, now);
+  tick_parts(server, now);
   if (batch) dibs__batch_end(server->store);
   dibs_dispatch(server->store, 0);
   dibs__log_flush(server);
@@ -274,15 +336,11 @@ static dibs_status open_server(struct server *server, dibs_error *error) {
   if (status == DIBS_OK) status = dibs_open(config->store, &options, &server->store, error);
   if (status != DIBS_OK) return status;
   server->epoll = epoll_create1(EPOLL_CLOEXEC);
-  server->pool = dibs__pool_open(config->threads, &server->pool_fd);
-  if (!server->pool || !dibs__turns_open(server) || !dibs__tasks_open(server) || !dibs__kinds_open(server) ||
-      !dibs__stale_open(server) || !dibs__probe_open(server) || !dibs__task_counts_open(server) ||
-      !dibs__sessions_open(server) || !dibs__http_counts_open(server) ||
-      (!server->service && (!dibs__events_open(server) || !dibs__series_open(server))) ||
-      !dibs__loop_add(server, &server->signal_source, server->signals, signal_ready) ||
-      !dibs__loop_add(server, &server->pool_source, server->pool_fd, pool_ready) ||
+  if (!dibs__loop_add(server, &server->signal_source, server->signals, signal_ready) ||
       !dibs__loop_add(server, &server->store_source, dibs_fd(server->store), store_ready))
     return dibs__fail(error, DIBS_NO_MEMORY, "no memory or descriptors for the server");
+  status = open_parts(server, error);
+  if (status != DIBS_OK) return status;
   if (server->service && !server->service->open(server, error)) return error->status;
   return listen_all(server, error) ? DIBS_OK : DIBS_INVALID;
 }
@@ -299,23 +357,13 @@ static void send_last_answers(struct server *server) {
 /* Every request is answered before its connection is closed: libmicrohttpd must not close one that is suspended. */
 static void close_server(struct server *server) {
   if (server->service && server->store) server->service->stop(server);
-  dibs__pool_close(server);
-  dibs__tasks_close(server);
-  dibs__events_end_all(server);
-  dibs__series_close(server);
+  end_parts(server);
   dibs_close(server->store); /* calls what waits for the store */
   send_last_answers(server);
   dibs__accept_end(server);
   for (size_t i = 0; i < server->listener_count; i++) dibs__http_end(&server->listeners[i]);
   if (server->service) server->service->close(server);
-  dibs__turns_close(server);
-  dibs__sessions_close(server);
-  dibs__events_close(server);
-  dibs__kinds_close(server);
-  dibs__stale_close(server);
-  dibs__probe_close(server);
-  dibs__task_counts_close(server);
-  dibs__http_counts_close(server);
+  close_parts(server);
   dibs__tokens_free(server->tokens);
   dibs__tls_close();
   dibs__log_close(server);

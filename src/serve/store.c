@@ -83,7 +83,8 @@ static void hello(struct request *r, struct dibs__reader *from, const dibs__id *
       .max_batch =
           identity->max_batch && identity->max_batch < DIBS__MESSAGE_BATCH ? identity->max_batch : DIBS__MESSAGE_BATCH,
       .most_bytes = server->config.body_bytes,
-      .fresh = fresh};
+      .fresh = fresh,
+      .cut_off = dibs__core_is_cut_off(core)};
   dibs__message_begin(&w, DIBS__MESSAGE_HELLO);
   dibs__write_hello(&w, &hello);
   answer_now(r, &w);
@@ -129,6 +130,8 @@ static void settle(struct dibs__op *op) {
   if (op->status == DIBS_TIMEOUT && op->family != DIBS__FAM_LEASE) op->status = DIBS_UNAVAILABLE;
 }
 
+/* A client with several daemons goes to the next one if this one is cut off from its store; not because of a locked row
+ * or a full queue, which it would meet there, too. */
 static void write_answers(struct batch *batch, struct dibs__writer *w) {
   char trouble[256] = "";
   bool troubled = false, denied = false;
@@ -143,6 +146,7 @@ static void write_answers(struct batch *batch, struct dibs__writer *w) {
              dibs__auth_label(batch->request));
   dibs__message_begin(w, DIBS__MESSAGE_RUN);
   dibs__write_text(w, dibs__str_of(trouble, strlen(trouble)));
+  dibs__write_number(w, troubled && dibs__core_is_cut_off(batch->store->core));
   for (uint32_t i = 0; i < batch->count; i++) dibs__write_answer(w, &batch->ops[i].read.op);
 }
 

@@ -5,6 +5,10 @@
  *
  * GnuTLS does not copy what the callback returns, and a client decides how long its handshake takes.  So certificates
  * are freed at the end only; one that is loaded again without having changed is not added.
+ *
+ * The authorities of clients belong to the credentials of a daemon of libmicrohttpd, which has one for each address and
+ * gives access to it only by its sessions.  So the first session that needs them after a change replaces them: in its
+ * handshake, or before its next request.
  */
 #include "serve/tls.h"
 #include "base/sha256.h"
@@ -30,7 +34,15 @@ struct certificate {
 };
 
 static struct certificate *newest;
-static gnutls_datum_t authorities; /* PEM; data NULL: clients need no certificate */
+/* In PEM, as they were at the start, for libmicrohttpd; data NULL: clients need no certificate. */
+static gnutls_datum_t authorities;
+static gnutls_datum_t replaced_by; /* what HUP has read; data NULL: they were not changed */
+static uint64_t changes;           /* of the authorities */
+
+static struct {
+  gnutls_certificate_credentials_t of;
+  uint64_t changes; /* that it has */
+} trusted[LISTENERS_MAX];
 
 static void free_certificate(struct certificate *c) {
   if (!c) return;
@@ -109,23 +121,71 @@ out:
   return status;
 }
 
-/* Loads the authorities, after a test that they are certificates. */
-static dibs_status load_authorities(const char *path, dibs_error *error) {
+/* Loads the authorities, after a test that they are certificates.  *to changes only if it is OK. */
+static dibs_status load_authorities(const char *path, gnutls_datum_t *to, dibs_error *error) {
+  gnutls_datum_t text = {NULL, 0};
   gnutls_x509_crt_t *found = NULL;
   unsigned count = 0;
-  int code = gnutls_load_file(path, &authorities); /* with a NUL behind them, as libmicrohttpd needs it */
-  if (code == 0) code = gnutls_x509_crt_list_import2(&found, &count, &authorities, GNUTLS_X509_FMT_PEM, 0);
-  if (code < 0) return cannot_use(error, "certificates of clients", path, code);
+  int code = gnutls_load_file(path, &text); /* with a NUL behind them, as libmicrohttpd needs it */
+  if (code == 0) code = gnutls_x509_crt_list_import2(&found, &count, &text, GNUTLS_X509_FMT_PEM, 0);
+  if (code < 0) {
+    gnutls_free(text.data);
+    return cannot_use(error, "authorities of clients", path, code);
+  }
   for (unsigned i = 0; i < count; i++) gnutls_x509_crt_deinit(found[i]);
   gnutls_free(found);
+  gnutls_free(to->data);
+  *to = text;
   return DIBS_OK;
+}
+
+static bool is_same(const gnutls_datum_t *a, const gnutls_datum_t *b) {
+  return a->size == b->size && memcmp(a->data, b->data, a->size) == 0;
+}
+
+static void reload_authorities(const struct serve_config *config) {
+  const gnutls_datum_t *present = replaced_by.data ? &replaced_by : &authorities;
+  gnutls_datum_t text = {NULL, 0};
+  dibs_error error = {0};
+  if (load_authorities(config->client_ca, &text, &error) != DIBS_OK) {
+    config->note("the authorities of clients stay as they were: %s", error.text);
+  } else if (is_same(&text, present)) {
+    gnutls_free(text.data);
+  } else {
+    gnutls_free(replaced_by.data);
+    replaced_by = text;
+    changes++;
+    config->note("clients need a certificate of the authorities in %s", config->client_ca);
+  }
+}
+
+/* The credentials of the session have the present authorities.  false: they cannot. */
+static bool trust_present(gnutls_session_t session) {
+  gnutls_certificate_credentials_t credentials;
+  gnutls_x509_trust_list_t list;
+  size_t i = 0;
+  if (changes == 0) return true;
+  if (gnutls_credentials_get(session, GNUTLS_CRD_CERTIFICATE, (void **)&credentials) != 0) return false;
+  while (i < LISTENERS_MAX && trusted[i].of && trusted[i].of != credentials) i++;
+  if (i == LISTENERS_MAX) return false;
+  if (trusted[i].changes == changes) return true;
+  if (gnutls_x509_trust_list_init(&list, 0) != 0) return false;
+  if (gnutls_x509_trust_list_add_trust_mem(list, &replaced_by, NULL, GNUTLS_X509_FMT_PEM, GNUTLS_TL_USE_IN_TLS, 0) <
+      0) {
+    gnutls_x509_trust_list_deinit(list, 1);
+    return false;
+  }
+  gnutls_certificate_set_trust_list(credentials, list, 0); /* frees the one before */
+  trusted[i].of = credentials;
+  trusted[i].changes = changes;
+  return true;
 }
 
 dibs_status dibs__tls_open(const struct server *server, dibs_error *error) {
   const struct serve_config *config = &server->config;
   if (!config->certificate) return DIBS_OK;
   dibs_status status = load(config, error);
-  if (status == DIBS_OK && config->client_ca) status = load_authorities(config->client_ca, error);
+  if (status == DIBS_OK && config->client_ca) status = load_authorities(config->client_ca, &authorities, error);
   return status;
 }
 
@@ -138,6 +198,7 @@ void dibs__tls_reload(const struct server *server) {
     config->note("the certificate stays as it was: %s", error.text);
   else if (newest != before)
     config->note("new connections get the certificate in %s", config->certificate);
+  if (config->client_ca) reload_authorities(config);
 }
 
 void dibs__tls_close(void) {
@@ -146,7 +207,10 @@ void dibs__tls_close(void) {
     free_certificate(c);
   }
   gnutls_free(authorities.data);
-  authorities = (gnutls_datum_t){NULL, 0};
+  gnutls_free(replaced_by.data);
+  authorities = replaced_by = (gnutls_datum_t){NULL, 0};
+  memset(trusted, 0, sizeof trusted);
+  changes = 0;
 }
 
 /* ---- Connections ---- */
@@ -154,7 +218,8 @@ void dibs__tls_close(void) {
 static int give_certificate(gnutls_session_t session, const gnutls_datum_t *names, int name_count,
                             const gnutls_pk_algorithm_t *algorithms, int algorithm_count, gnutls_pcert_st **chain,
                             unsigned *count, gnutls_privkey_t *key) {
-  (void)session, (void)names, (void)name_count, (void)algorithms, (void)algorithm_count;
+  (void)names, (void)name_count, (void)algorithms, (void)algorithm_count;
+  (void)trust_present(session); /* for the names of authorities that the client is sent; requests are checked */
   *chain = newest->chain;
   *count = newest->count;
   *key = newest->key;
@@ -187,7 +252,7 @@ bool dibs__tls_admits(struct request *r) {
   if (!r->server->config.client_ca) return true;
   info = MHD_get_connection_info(r->connection, MHD_CONNECTION_INFO_GNUTLS_SESSION);
   if (!info || !info->tls_session) return true; /* a Unix socket: its folder says who may connect */
-  if (is_signed(info->tls_session)) return true;
+  if (trust_present(info->tls_session) && is_signed(info->tls_session)) return true;
   dibs__answer_refuse(r, 403, "certificate", "this server needs a client certificate of the authority that it knows");
   return false;
 }

@@ -14,8 +14,8 @@ struct request;
 /* Loads the files of the configuration; nothing if it names no certificate. */
 dibs_status dibs__tls_open(const struct server *server, dibs_error *error);
 void dibs__tls_close(void);
-/* Loads certificate and key again for new connections; after a failure the server keeps those that it has.  The
- * certificates in client_ca are loaded once. */
+/* Loads certificate and key again, for new connections, and the authorities of clients, for new requests.  After a
+ * failure the server keeps those that it has. */
 void dibs__tls_reload(const struct server *server);
 
 enum { TLS_OPTIONS_MAX = 4 };

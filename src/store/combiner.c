@@ -40,8 +40,10 @@ dibs__status dibs__core_connect(struct dibs__core *core, dibs__tick by, struct d
                                 struct dibs__result *result) {
   struct dibs__identity identity;
   if (one_at_a_time(core)) dibs__mutex_lock(&core->connecting);
+  dibs__tick began = dibs__tick_now();
   dibs__status status = core->store->driver->connect(core->store, by, session, &identity, result);
   if (one_at_a_time(core)) dibs__mutex_unlock(&core->connecting);
+  dibs__core_learn(core, status, false, began, by);
   return status;
 }
 
@@ -173,7 +175,9 @@ dibs__status dibs__core_list(struct dibs__core *core, const struct dibs__list *l
   if (!core->list_session) core->list_session = dibs__slot_lend(core);
   if (!core->list_session) status = dibs__core_connect(core, by, &core->list_session, result);
   if (status == DIBS_OK) {
+    dibs__tick began = dibs__tick_now();
     status = core->store->driver->list(core->list_session, list, by, result);
+    dibs__core_learn(core, status, result->dead, began, by);
     /* The session of an embedded engine is kept; a server's connection is not. */
     bool kept = !result->dead && !(core->identity.caps & (DIBS__CAP_PARALLEL | DIBS__CAP_SESSION));
     if (!kept && (result->dead || !dibs__slot_take_back(core, core->list_session)))
@@ -407,6 +411,7 @@ static void run_batch(struct dibs__core *core, struct slot *slot, struct dibs__r
   if (slot->count == 1 || took / slot->count > slot->solo_ns) time_solo(slot, took / slot->count);
   bool proven = slot->proven;
   if (status == DIBS_OK) slot->proven = true;
+  if (sent && (status == DIBS_OK || !slot->brief)) dibs__core_learn(core, status, result->dead, now, by);
   if (sent && result->dead) dibs__slot_drop(core, slot);
   if (status == DIBS_OK) return;
   slot->put_back = slot->brief && status == DIBS_UNAVAILABLE && !result->dead;

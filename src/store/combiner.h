@@ -104,6 +104,9 @@ bool dibs__core_ready(struct dibs__core *core);
 /* Uses an idle session, or one of its own. */
 dibs__status dibs__core_list(struct dibs__core *core, const struct dibs__list *list, struct dibs__result *result);
 
+/* Did the latest attempts to use the store fail as a whole?  A locked row, and a call that had less than a second, say
+ * nothing about the store. */
+bool dibs__core_is_cut_off(const struct dibs__core *core);
 /* The message of the latest failure, for an operation that failed with it. */
 void dibs__core_trouble(struct dibs__core *core, char *text, size_t size);
 

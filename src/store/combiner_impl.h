@@ -19,6 +19,7 @@ enum {
   CALLERS_FEW = 8,    /* after so many batches with fewer callers, a leader expects fewer */
   RETRY_MIN_MS = 50,  /* between attempts to connect */
   RETRY_MAX_MS = 1000,
+  LATE_MS = 1000,       /* a call that fails after it fails because of the store, not for want of time */
   CONNECT_MS = 1000,    /* how long a thread may take to open one more session if there is another */
   URGENT_AFTER_MS = 10, /* after urgent operations waited so long for the first session, the second is opened */
   IDLE_MS = 5000        /* a session beyond the first that carried nothing for so long is closed */
@@ -115,6 +116,7 @@ struct dibs__core {
   struct carrier carriers[CONN_SLOTS_MAX];
   bool stopping;
 
+  _Atomic bool cut_off;   /* see dibs__core_is_cut_off */
   dibs__mutex connecting; /* serialises connecting if the driver requires it; no other lock is taken under it */
   dibs__mutex list_lock;  /* guards list_session; before `connecting` */
   struct dibs__session *list_session;
@@ -122,6 +124,9 @@ struct dibs__core {
 
 /* connections.c */
 void dibs__core_direct(struct dibs__core *core, struct dibs__op *list);
+
+/* connections.c: what a call that began then shows of the store. */
+void dibs__core_learn(struct dibs__core *core, dibs__status status, bool dead, dibs__tick began, dibs__tick by);
 
 /* combiner.c */
 dibs__status dibs__core_connect(struct dibs__core *core, dibs__tick by, struct dibs__session **session,

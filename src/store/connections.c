@@ -20,6 +20,23 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* ---- Can the store be reached? ---- */
+
+bool dibs__core_is_cut_off(const struct dibs__core *core) {
+  return atomic_load(&core->cut_off);
+}
+
+/* A connection that ends shows nothing: the next attempt to connect does. */
+void dibs__core_learn(struct dibs__core *core, dibs__status status, bool dead, dibs__tick began, dibs__tick by) {
+  dibs__tick now = dibs__tick_now();
+  bool hung = !dibs__tick_before(now, dibs__tick_add_ms(began, LATE_MS));
+  bool failed = status == DIBS_UNAVAILABLE || status == DIBS_UNKNOWN;
+  if (status == DIBS_OK) atomic_store(&core->cut_off, false);
+  if (failed && (hung || (!dead && dibs__tick_before(now, by)))) atomic_store(&core->cut_off, true);
+}
+
+/* ---- Sessions of slots ---- */
+
 static dibs__tick later_tick(dibs__tick a, dibs__tick b) {
   return dibs__tick_before(a, b) ? b : a;
 }

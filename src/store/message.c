@@ -43,6 +43,7 @@ void dibs__write_hello(struct dibs__writer *w, const struct dibs__message_hello 
   dibs__write_number(w, hello->max_batch);
   dibs__write_number(w, hello->most_bytes);
   dibs__write_number(w, hello->fresh);
+  dibs__write_number(w, hello->cut_off);
 }
 
 void dibs__read_hello(struct dibs__reader *r, struct dibs__message_hello *hello) {
@@ -52,6 +53,7 @@ void dibs__read_hello(struct dibs__reader *r, struct dibs__message_hello *hello)
   hello->max_batch = (uint32_t)dibs__read_number(r, UINT32_MAX);
   hello->most_bytes = (uint32_t)dibs__read_number(r, UINT32_MAX);
   hello->fresh = dibs__read_number(r, 1) != 0;
+  hello->cut_off = dibs__read_number(r, 1) != 0;
 }
 
 /* ---- The members of the operations ---- */

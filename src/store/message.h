@@ -23,11 +23,12 @@
 #include "store/store.h"
 #include "store/task.h"
 
-enum { DIBS__MESSAGE_FORMAT = 2, DIBS__MESSAGE_BATCH = 256 /* operations in one message */ };
+enum { DIBS__MESSAGE_FORMAT = 3, DIBS__MESSAGE_BATCH = 256 /* operations in one message */ };
 
 enum dibs__message_kind {
   DIBS__MESSAGE_HELLO = 1, /* opens a session: its number.  Answer: struct dibs__message_hello */
-  DIBS__MESSAGE_RUN,       /* session, operations.  Answer: the answer of each */
+  DIBS__MESSAGE_RUN,       /* session, operations.  Answer: a text for people, is the daemon cut off from its store?
+                              (0 or 1), the answer of each */
   DIBS__MESSAGE_LIST,      /* session, name, prefix, after.  Answer: rows, then an end mark */
   DIBS__MESSAGE_EVENTS,    /* session, ms to wait.  Answer: events */
   DIBS__MESSAGE_BYE        /* session: it ends.  Answer: nothing */
@@ -44,6 +45,7 @@ struct dibs__message_hello {
   uint32_t caps, families, max_batch;
   uint32_t most_bytes; /* of a message to the daemon */
   bool fresh;          /* the daemon did not know the session before */
+  bool cut_off;        /* it could not reach its store lately */
 };
 void dibs__write_hello(struct dibs__writer *w, const struct dibs__message_hello *hello);
 void dibs__read_hello(struct dibs__reader *r, struct dibs__message_hello *hello);

@@ -454,19 +454,48 @@ def test_tls():
     check('the server ends with 0', s.process.wait(PATIENCE_S) == 0, said(s))
 
 
+def install_authorities(*names):
+    with open(pem('clients.pem'), 'w', encoding='utf-8') as file:
+        for name in names:
+            with open(pem(f'{name}.crt'), encoding='utf-8') as one:
+                file.write(one.read())
+
+
+def is_served(s, client, connection=None):
+    s.client = client
+    try:
+        status, _, body = s.call('GET', '/v1/leases/nobody', None, None, *([connection] if connection else []))
+    except (ssl.SSLError, OSError):
+        return False
+    if status != 404:
+        check(f'the answer to {client or "none"} is about its certificate', status == 403 and body['type'] == '/problems/certificate', status, body)
+    return status == 404
+
+
 def test_client_certificates():
     install('one')
     s = Secure.__new__(Secure)
     s.client = 'client'
-    s.__init__(*SERVER_TLS, '--client-ca', pem('ca.crt'))
-    check('a client with a certificate is served', s.call('GET', '/v1/leases/nobody')[0] == 404)
+    install_authorities('ca')
+    s.__init__(*SERVER_TLS, '--client-ca', pem('clients.pem'))
+    check('a client with a certificate is served', is_served(s, 'client'))
     for client in (None, 'stranger', 'one'):
-        s.client = client
-        try:
-            status, _, body = s.call('GET', '/v1/leases/nobody')
-        except (ssl.SSLError, OSError) as error:
-            status, body = 403, {'type': '/problems/certificate', 'error': error}
-        check(f'not one with {client or "none"}', status == 403 and body['type'] == '/problems/certificate', status, body)
+        check(f'not one with {client or "none"}', not is_served(s, client))
+    s.client = 'client'
+    old = s.connect()
+    check('a connection', s.call('GET', '/v1/leases/nobody', None, None, old)[0] == 404)
+    install_authorities('ca', 'rogue')
+    reload(s, 'clients need a certificate of the authorities')
+    check('after a reload both authorities count', is_served(s, 'client') and is_served(s, 'stranger'))
+    check('a client without a certificate is not served', not is_served(s, None))
+    install_authorities('rogue')
+    reload(s, 'clients need a certificate of the authorities')
+    check('an authority that was removed does not, for an old connection', not is_served(s, 'client', old))
+    check('nor for a new connection', not is_served(s, 'client') and is_served(s, 'stranger'))
+    with open(pem('clients.pem'), 'w', encoding='utf-8') as file:
+        file.write('-----BEGIN CERTIFICATE-----\n')
+    reload(s, 'the authorities of clients stay as they were')
+    check('a broken file changes nothing', not is_served(s, 'client') and is_served(s, 'stranger'))
     s.process.terminate()
     check('the server ends with 0', s.process.wait(PATIENCE_S) == 0, said(s))
 

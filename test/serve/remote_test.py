@@ -1,17 +1,22 @@
 # SPDX-License-Identifier: MIT
-"""A daemon as a store: `dibs --store http://...`, its tokens and certificates, and two daemons of which one is killed.
+"""A daemon as a store: `dibs --store http://...`, its tokens and certificates, and two daemons of which one is killed,
+cut off from its store, or behind a proxy that answers for it.
 
 usage: remote_test.py DIBS PROXY [URI]
 """
 import atexit
+import http.client
+import http.server
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
+import urllib.parse
 
 import checks
 from checks import PATIENCE_S, check, end
@@ -19,6 +24,7 @@ from daemon import Daemon, Proxy
 
 DIBS = os.path.abspath(sys.argv[1])
 FOLDER = tempfile.mkdtemp(prefix='dibs-remote-')
+NOT_DONE = (123, 124)  # unavailable, or unknown: the command repeats what was not done until little time is left
 STORE = sys.argv[3] if len(sys.argv) > 3 else f'sqlite://{FOLDER}/dibs.db'
 atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
 
@@ -34,8 +40,8 @@ def end_daemons():
             daemon.process.kill()
 
 
-def new_daemon(*options):
-    daemons.append(Daemon(DIBS, STORE, *options, folder=FOLDER))
+def new_daemon(*options, store=STORE):
+    daemons.append(Daemon(DIBS, store, *options, folder=FOLDER))
     return daemons[-1].start()
 
 
@@ -257,8 +263,148 @@ def test_two_daemons():
     one.stop()
 
 
+# ---- A gateway before a daemon ----
+
+class Gateway(http.server.ThreadingHTTPServer):
+    """A reverse proxy.  Once `says` has a status, it answers with it for the daemon; `after`: after the daemon has done
+    the request, if `pattern` is in it."""
+    daemon_threads = True
+
+    def __init__(self, port):
+        super().__init__(('127.0.0.1', 0), Forwarder)
+        self.to, self.says, self.problem, self.after, self.pattern, self.times = port, None, None, False, b'', 0
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+
+class Forwarder(http.server.BaseHTTPRequestHandler):
+    protocol_version = 'HTTP/1.1'
+
+    def do_POST(self):  # noqa: N802
+        gateway = self.server
+        body = self.rfile.read(int(self.headers['Content-Length']))
+        failing = gateway.says is not None and gateway.pattern in body
+        code, kind, answer = gateway.says, 'text/plain', b'the gateway says so'
+        if not failing or gateway.after:
+            code, kind, answer = self.forward(body)
+        if failing:
+            gateway.times += 1
+            code, kind, answer = gateway.says, 'text/plain', b'the gateway says so'
+            if gateway.problem:
+                kind, answer = 'application/problem+json', json.dumps(gateway.problem, separators=(',', ':')).encode()
+        self.send_response(code)
+        self.send_header('Content-Type', kind)
+        self.send_header('Content-Length', str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def forward(self, body):
+        connection = http.client.HTTPConnection('127.0.0.1', self.server.to, timeout=PATIENCE_S)
+        connection.request('POST', self.path, body, {'Content-Type': self.headers['Content-Type']})
+        answer = connection.getresponse()
+        got = answer.status, answer.headers['Content-Type'], answer.read()
+        connection.close()
+        return got
+
+    def log_message(self, *_):
+        pass
+
+
+# ---- Two daemons, of which one cannot reach its store ----
+
+def through_a_proxy():
+    """A proxy, and the store behind it: a file has another daemon in front of it."""
+    server = urllib.parse.urlsplit(STORE)
+    if server.port:
+        proxy = Proxy(sys.argv[2], server.port)
+        return proxy, server._replace(netloc=re.sub(r'[^@]*$', f'127.0.0.1:{proxy.port}', server.netloc, count=1)).geturl()
+    proxy = Proxy(sys.argv[2], new_daemon().wait_ready().port)
+    return proxy, f'http://127.0.0.1:{proxy.port}'
+
+
+class Waiter:
+    """A client that waits for a name through `store` while another one holds it."""
+
+    def __init__(self, store, name):
+        self.holder = subprocess.Popen([DIBS, 'run', '--store', STORE, name, '--', 'cat'], stdin=subprocess.PIPE)
+        wait_until(lambda: is_held(STORE, name), f'{name} is held')
+        self.process = subprocess.Popen([DIBS, 'run', '--store', store, name, '--wait', f'{checks.PATIENCE_S}s', '--', 'echo', 'mine'],
+                                        stdout=subprocess.PIPE, text=True)
+        wait_until(lambda: '"waits"' in dibs(STORE, 'ls', name, '--json').stdout, f'a client waits for {name}')
+
+    def expect(self, what):
+        self.holder.stdin.close()
+        self.holder.wait(PATIENCE_S)
+        out = self.process.communicate(timeout=PATIENCE_S * 2)[0]
+        check(what, self.process.returncode == 0 and out.strip() == 'mine', self.process.returncode, out)
+
+
+def test_cut_off():
+    proxy, behind = through_a_proxy()
+    one, two = new_daemon(store=behind).wait_ready(), new_daemon().wait_ready()
+    only, both = f'http://127.0.0.1:{one.port}', f'http://127.0.0.1:{one.port},127.0.0.1:{two.port}'
+    dibs(STORE, 'stock', 'set', 'cut', '9')
+    waiter = Waiter(both, 'cut')
+    proxy.say('refuse')
+    proxy.say('cut')
+    gateway = Gateway(two.port)
+    gateway.says, gateway.after, gateway.pattern = 502, True, b'draft of a doubt'
+    done = dibs(f'{only},127.0.0.1:{gateway.server_port}', 'record', 'put', 'cut', '--create', text='draft of a doubt')
+    check('what the second daemon may have done is unknown', done.returncode == 124, done.returncode, done.stderr)
+    gateway.shutdown()
+    expect('a request is done by the daemon that reaches the store', dibs(both, 'stock', 'take', 'cut', '--claim', 'first'))
+    done = dibs(only, 'stock', 'take', 'cut', '--claim', 'other')
+    check('the other one cannot', done.returncode in NOT_DONE, done.returncode, done.stderr)
+    expect('the next client goes there at once', dibs(both, 'record', 'put', 'next', '--create', text='written'))
+    expect('a listing does, too', dibs(both, 'ls', 'cut'))
+    waiter.expect('a client that waited at the other daemon waits here')
+    waiter = Waiter(both, 'cut')
+    proxy.say('pass')
+    wait_until(lambda: dibs(only, 'record', 'get', 'next').returncode == 0, 'the first daemon reaches its store again')
+    two.process.send_signal(signal.SIGKILL)
+    two.process.wait(PATIENCE_S)
+    expect('clients come back', dibs(both, 'stock', 'take', 'cut', '--claim', 'last'))
+    waiter.expect('and one that waits does')
+    used = json.loads(dibs(STORE, 'stock', 'show', 'cut', '--json').stdout)['used']
+    check('each take counts once', used == 2, used)
+    one.stop()
+    proxy.stop()
+
+
+# ---- Two daemons, of which one is behind a gateway ----
+
+def test_gateway():
+    one, two = (new_daemon().wait_ready() for _ in range(2))
+    gateway = Gateway(one.port)
+    only, both = f'http://127.0.0.1:{gateway.server_port}', f'http://127.0.0.1:{gateway.server_port},127.0.0.1:{two.port}'
+    expect('a client uses the daemon behind a gateway', dibs(both, 'run', 'gateway', '--', 'true'))
+    waiter = Waiter(both, 'gateway')
+    for gateway.says in 504, 503, 502:
+        key = f'gateway-{gateway.says}'
+        expect(f'after {gateway.says} it uses the other one', dibs(both, 'record', 'put', key, '--create', text='written'))
+        check(f'and without another one {gateway.says} is reported', dibs(only, 'record', 'get', key).returncode in NOT_DONE)
+    waiter.expect('one that waits goes there, too')
+    gateway.says, gateway.after, gateway.times = 502, True, 0
+    gateway.pattern = b'first draft'
+    done = dibs(both, 'record', 'put', 'gateway', '--create', text='first draft')
+    check('a write whose answer the gateway has lost was sent once', gateway.times == 1, gateway.times)
+    check('and is reported as unknown', done.returncode == 124, done.returncode, done.stderr)
+    expect('it was done', dibs(STORE, 'record', 'get', 'gateway'), 0, 'first draft')
+    gateway.says, gateway.after, gateway.pattern = 503, False, b'third draft'
+    gateway.problem = {'type': '/problems/overload', 'title': 'busy', 'status': 503, 'detail': 'too many requests run'}
+    done = dibs(both, 'record', 'put', 'busy', '--create', text='third draft')
+    check('a daemon at one of its limits moves nobody', done.returncode in NOT_DONE, done.returncode, done.stderr)
+    check('and does nothing', dibs(STORE, 'record', 'get', 'busy').returncode not in (0, *NOT_DONE))
+    gateway.problem['type'] = '/problems/stopping'
+    expect('one that stops does', dibs(both, 'record', 'put', 'busy', '--create', text='third draft'))
+    gateway.shutdown()
+    one.stop()
+    two.stop()
+
+
 test_one_daemon()
 test_tokens()
 test_lost_answers()
 test_two_daemons()
+test_cut_off()
+test_gateway()
 sys.exit(end())

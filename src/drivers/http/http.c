@@ -15,7 +15,8 @@
 
 enum {
   HEAD_BYTES = 64, /* of a message, before its operations */
-  ANSWER_MS = 100  /* for the way of an answer */
+  ANSWER_MS = 100, /* for the way of an answer */
+  AGAIN_MAX = 3    /* sessions to open for one message: another connection may move while this one opens it */
 };
 
 struct session {
@@ -125,13 +126,15 @@ static void set_all(struct dibs__op *const ops[], size_t count, dibs__status sta
   for (size_t i = 0; i < count; i++) ops[i]->status = status;
 }
 
-/* false: it is no answer to these operations, and has not changed their status. */
+/* false: it is no answer to these operations, and has not changed their status.  *cut_off: the daemon could not reach
+ * its store. */
 static bool read_answers(struct dibs__http *store, const struct dibs__http_answer *answer, struct dibs__op *const ops[],
-                         size_t count, struct dibs__result *result) {
+                         size_t count, bool *cut_off, struct dibs__result *result) {
   struct dibs__reader r = {answer->bytes, answer->bytes + answer->length, false};
   uint32_t format;
   bool changes = false, good = dibs__message_kind(&r, &format) == DIBS__MESSAGE_RUN;
   dibs__str trouble = dibs__read_text(&r, sizeof result->text - 1);
+  *cut_off = dibs__read_number(&r, 1) != 0;
   for (size_t i = 0; i < count && good; i++) {
     good = dibs__read_answer(&r, ops[i], keep_tier, store);
     if (good && ops[i]->at.ms > result->now.ms) result->now = ops[i]->at;
@@ -167,7 +170,14 @@ static dibs__status post_again(struct session *s, const struct dibs__writer *w, 
 static dibs__status send_message(struct session *s, const struct dibs__writer *w, dibs__tick by,
                                  struct dibs__http_answer *answer, struct dibs__result *result) {
   dibs__status status = dibs__http_post(s->link, w, by, answer, NULL, result);
-  return answer->no_session ? post_again(s, w, by, answer, result) : status;
+  for (int i = 0; answer->no_session && i < AGAIN_MAX; i++) status = post_again(s, w, by, answer, result);
+  return status;
+}
+
+static bool none_was_done(struct dibs__op *const ops[], size_t count) {
+  for (size_t i = 0; i < count; i++)
+    if (ops[i]->status != DIBS_UNAVAILABLE) return false;
+  return true;
 }
 
 /* One message with `count` operations.  OK: each has its answer.  UNAVAILABLE: none was done.  UNKNOWN. */
@@ -182,7 +192,12 @@ static dibs__status carry(struct session *s, const struct dibs__writer *body, st
   dibs__write_bytes(&w, body->bytes, body->length);
   w.failed = w.failed || body->failed;
   dibs__status status = send_message(s, &w, by, &answer, result);
-  if (status == DIBS_OK && !read_answers(store, &answer, ops, count, result)) status = DIBS_UNKNOWN;
+  bool cut_off = false;
+  if (status == DIBS_OK && !read_answers(store, &answer, ops, count, &cut_off, result)) status = DIBS_UNKNOWN;
+  if (status == DIBS_OK && cut_off) {
+    dibs__http_link_leave(s->link);
+    if (none_was_done(ops, count)) status = DIBS_UNAVAILABLE;
+  }
   dibs__writer_free(&w);
   dibs__http_answer_free(&answer);
   if (status == DIBS_OK || status == DIBS_UNAVAILABLE || status == DIBS_UNKNOWN) return status;
@@ -253,10 +268,17 @@ static size_t write_ops(struct dibs__http *store, struct dibs__writer *w, struct
   return done;
 }
 
+/* Nothing was done, and there is another daemon, and time: the request is for that one. */
+static bool goes_on(struct session *s, dibs__status status, uint32_t *tries, dibs__tick by) {
+  if (status != DIBS_UNAVAILABLE || ++*tries >= store_of(s)->location.count) return false;
+  return dibs__http_link_left(s->link) && dibs__tick_before(dibs__tick_now(), by);
+}
+
 static dibs__status run_valid(struct session *s, struct dibs__op *const ops[], size_t count, dibs__tick by,
                               struct dibs__result *result) {
   struct dibs__http *store = store_of(s);
   dibs__status status = DIBS_OK;
+  uint32_t tries = 0;
   for (size_t at = 0; at < count;) {
     struct dibs__writer body = {0};
     size_t some = write_ops(store, &body, ops + at, count - at, by);
@@ -269,6 +291,12 @@ static dibs__status run_valid(struct session *s, struct dibs__op *const ops[], s
       status = carry(s, &body, ops + at, some, by, result);
     }
     dibs__writer_free(&body);
+    if (goes_on(s, status, &tries, by)) {
+      set_all(ops + at, some, DIBS_UNKNOWN); /* the next daemon may do them */
+      result->text[0] = '\0';
+      continue;
+    }
+    tries = 0;
     at += some;
     if (status == DIBS_OK) continue;
     if (status == DIBS_UNAVAILABLE && at == some) return status;
@@ -321,8 +349,8 @@ static dibs__status read_rows(const struct dibs__http *store, const struct dibs_
   return DIBS_CORRUPT;
 }
 
-static dibs__status list_page(struct session *s, const struct dibs__list *list, struct last_name *after, bool *more,
-                              dibs__tick by, struct dibs__result *result) {
+static dibs__status list_page_once(struct session *s, const struct dibs__list *list, struct last_name *after,
+                                   bool *more, dibs__tick by, struct dibs__result *result) {
   struct dibs__http *store = store_of(s);
   struct dibs__http_answer answer;
   struct dibs__writer w = {0};
@@ -336,6 +364,16 @@ static dibs__status list_page(struct session *s, const struct dibs__list *list, 
   dibs__writer_free(&w);
   dibs__http_answer_free(&answer);
   return status == DIBS_UNKNOWN ? DIBS_UNAVAILABLE : status;
+}
+
+/* A listing changes nothing, so one without an answer is repeated, too. */
+static dibs__status list_page(struct session *s, const struct dibs__list *list, struct last_name *after, bool *more,
+                              dibs__tick by, struct dibs__result *result) {
+  dibs__status status;
+  uint32_t tries = 0;
+  do status = list_page_once(s, list, after, more, by, result);
+  while (goes_on(s, status, &tries, by));
+  return status;
 }
 
 static dibs__status list(struct dibs__session *base, const struct dibs__list *list, dibs__tick by,

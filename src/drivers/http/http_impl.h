@@ -13,8 +13,11 @@
  * its waiters to the poll with this number, and cancels the waiters when the poll ends.  So a poll is on its way before
  * the first waiter is queued.
  *
- * With several hosts, all connections of a client use the same one.  When it cannot be reached they move to the next;
- * the waiters are queued again there, and leases are those of the store behind.
+ * With several hosts, all connections of a client use the same one.  They move to the next when it cannot be reached,
+ * when it or a proxy before it answers 502, 503 or 504, and when it cannot reach its store.  A daemon at one of its
+ * limits, or a row that somebody has locked, is no reason.  The waiters are queued again there, and leases are those of
+ * the store behind.  What no daemon has begun is sent to each of them in turn; what one may have done is not sent
+ * again.
  */
 #include "store/message.h"
 #include "store/uri.h"
@@ -84,8 +87,13 @@ dibs__status dibs__http_post(struct dibs__http_link *link, const struct dibs__wr
 void dibs__http_answer_free(struct dibs__http_answer *answer);
 void dibs__http_link_wake(struct dibs__http_link *link); /* any thread */
 void dibs__http_link_rest(struct dibs__http_link *link, int64_t ms);
+/* The daemon of the latest request is of no use now: all connections move to the next one. */
+void dibs__http_link_leave(struct dibs__http_link *link);
+/* Is the next request for another daemon than the latest? */
+bool dibs__http_link_left(struct dibs__http_link *link);
 
-/* Opens the session at the present host, or at the next that can be reached. */
+/* Opens the session at the present host, or at the next that can be reached and reaches its store; if there is none, at
+ * any that can be reached. */
 dibs__status dibs__http_hello(struct dibs__http_link *link, dibs__tick by, struct dibs__message_hello *hello,
                               struct dibs__result *result);
 

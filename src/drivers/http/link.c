@@ -149,11 +149,20 @@ static uint32_t present_host(struct dibs__http *store) {
   return host;
 }
 
-/* Unless another connection has moved already. */
-static void move_from(struct dibs__http *store, uint32_t host) {
+/* Unless another connection has moved already.  The poll moves at once, and the waiters are queued again. */
+void dibs__http_link_leave(struct dibs__http_link *link) {
+  struct dibs__http *store = link->store;
+  if (store->location.count == 1) return;
   dibs__mutex_lock(&store->lock);
-  if (store->host == host) store->host = (host + 1) % store->location.count;
+  bool moves = store->host == link->host, polls = moves && store->polling;
+  if (moves) store->host = (link->host + 1) % store->location.count;
+  if (polls) dibs__http_link_wake(store->polling);
   dibs__mutex_unlock(&store->lock);
+  if (polls) dibs__http_recheck(store);
+}
+
+bool dibs__http_link_left(struct dibs__http_link *link) {
+  return present_host(link->store) != link->host;
 }
 
 /* ---- Answers that are refusals ---- */
@@ -202,12 +211,21 @@ static dibs__status status_of(const struct dibs__http_link *link, long code) {
   }
 }
 
+/* Could another daemon do what this one, or the proxy before it, could not?  A limit would be that of the next one,
+ * too, as soon as all clients have moved there. */
+static bool is_disabled(const struct dibs__http_link *link, long code, const struct dibs__http_answer *answer) {
+  const char *body = answer->bytes ? (const char *)answer->bytes : "";
+  if (code != 502 && code != 503 && code != 504) return false;
+  return !is_problem(link) || (!strstr(body, "\"/problems/overload\"") && !strstr(body, "\"/problems/no-memory\""));
+}
+
 static dibs__status refused(struct dibs__http_link *link, long code, struct dibs__http_answer *answer,
                             struct dibs__result *result) {
   char detail[DETAIL];
   dibs__status status = status_of(link, code);
   copy_detail(answer, detail);
   answer->no_session = code == 410;
+  if (is_disabled(link, code, answer)) dibs__http_link_leave(link);
   if (code == 404)
     dibs__set_message(result, "there is no dibs serve at %.100s (HTTP status 404); write the URL that it has",
                       link->store->location.shown);
@@ -235,17 +253,17 @@ static dibs__status failed(struct dibs__http_link *link, CURLcode code, struct d
   else
     dibs__set_message(result, "cannot reach %.80s: %.120s", link->store->location.shown,
                       link->error[0] ? link->error : curl_easy_strerror(code));
-  move_from(link->store, link->host);
+  dibs__http_link_leave(link);
   return link->taken == link->message->length ? DIBS_UNKNOWN : DIBS_UNAVAILABLE;
 }
 
-/* CURLE_ABORTED_BY_CALLBACK: the store is being closed. */
+/* CURLE_ABORTED_BY_CALLBACK: the store is being closed, or the other connections use another daemon. */
 static CURLcode transfer(struct dibs__http_link *link, bool polls) {
   int running = 1, left;
   CURLcode code = CURLE_ABORTED_BY_CALLBACK;
   if (curl_multi_add_handle(link->multi, link->easy) != CURLM_OK) return CURLE_FAILED_INIT;
   while (curl_multi_perform(link->multi, &running) == CURLM_OK && running) {
-    if (polls && atomic_load(&link->store->stopping)) break;
+    if (polls && (atomic_load(&link->store->stopping) || dibs__http_link_left(link))) break;
     if (curl_multi_poll(link->multi, NULL, 0, 1000, NULL) != CURLM_OK) break;
   }
   for (CURLMsg *message; (message = curl_multi_info_read(link->multi, &left));)
@@ -307,8 +325,15 @@ dibs__status dibs__http_hello(struct dibs__http_link *link, dibs__tick by, struc
                               struct dibs__result *result) {
   struct dibs__http *store = link->store;
   dibs__status status = DIBS_UNAVAILABLE;
-  for (uint32_t i = 0; i < store->location.count && status == DIBS_UNAVAILABLE; i++)
+  uint32_t hosts = store->location.count;
+  bool found = false; /* a daemon that is cut off from its store: the second round takes it */
+  for (uint32_t i = 0; status == DIBS_UNAVAILABLE && i < (found ? 2 * hosts : hosts); i++) {
     status = hello_once(link, by, hello, result);
+    if (status != DIBS_OK || !hello->cut_off || i >= hosts || hosts == 1) continue;
+    found = true;
+    status = DIBS_UNAVAILABLE;
+    dibs__http_link_leave(link);
+  }
   if (status != DIBS_OK) return status;
   dibs__mutex_lock(&store->lock);
   bool again = hello->fresh && store->greeted;
