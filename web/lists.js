@@ -73,8 +73,8 @@ const jobColumns = () => [{ label: t('name') }, { label: t('schedule') }, { labe
 function jobRow(columns, fleet, job) {
   return row(columns, [
     [code(job.name), h('span', { class: 'sub' }, job.command)], [code(job.schedule), h('span', { class: 'sub' }, job.zone)],
-    job.next_ms === null ? t('never') : instant(job.next_ms),
-    job.last_ms === null ? '–' : h('span', null, instant(job.last_ms), ' ', resultBadge(job.last)),
+    job.next_at_ms === null ? t('never') : instant(job.next_at_ms),
+    job.last_at_ms === null ? '–' : h('span', null, instant(job.last_at_ms), ' ', resultBadge(job.last_outcome)),
     number(job.missed), number(job.skipped),
     h('button', { class: 'small', type: 'button', 'data-does': 'fire', 'aria-label': `${t('fire')} ${job.name}`, onclick: () => fire(fleet, job) }, t('fire'))]);
 }
@@ -134,8 +134,8 @@ export function history(main, query) {
     columns: [{ label: t('name') }, { label: t('how') }, { label: t('took'), class: 'number' }, { label: t('ended') }, { label: t('host') }, { label: t('output') }],
     cells: (run) => [
       [code(run.name), h('span', { class: 'sub' }, run.kind, run.task ? [' · ', h('a', { href: `#/tasks/${run.task}` }, `${t('task')} ${run.task}`)] : '')],
-      [resultBadge(run.how), run.code ? h('span', { class: 'sub' }, t('code', { code: run.code })) : null],
-      duration(run.took_ms), instant(run.ended_ms), h('span', { class: 'sub' }, run.host || '–'),
+      [resultBadge(run.outcome), run.code ? h('span', { class: 'sub' }, t('code', { code: run.code })) : null],
+      duration(run.duration_ms), instant(run.ended_at_ms), h('span', { class: 'sub' }, run.host || '–'),
       run.output || run.command
         ? h('details', null, h('summary', null, t('output')), run.command ? h('p', null, code(run.command)) : null, run.output ? h('pre', { tabindex: 0 }, run.output) : null)
         : '–'],

@@ -37,7 +37,7 @@ function resume() {
   stop = listen(lists.map((list) => list.path), (kind, data) => {
     const list = byPath.get(data.watch);
     if (!list) return;
-    if (kind === 'trouble') list.trouble(data.problem);
+    if (kind === 'problem') list.trouble(data.problem);
     else if (kind === 'list') setAll(list, data.body);
     else if (kind === 'change') change(list, data);
   }, showState, (error) => lists[0].trouble({ status: error.status, detail: error.message }));
@@ -54,7 +54,7 @@ function setAll(list, body) {
 function change(list, data) {
   const at = performance.now();
   const keys = new Set();
-  for (const key of data.gone) {
+  for (const key of data.removed) {
     list.entries.delete(key);
     keys.add(key);
   }

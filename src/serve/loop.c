@@ -281,7 +281,7 @@ static dibs_status open_server(struct server *server, dibs_error *error) {
       !dibs__loop_add(server, &server->signal_source, server->signals, signal_ready) ||
       !dibs__loop_add(server, &server->pool_source, server->pool_fd, pool_ready) ||
       !dibs__loop_add(server, &server->store_source, dibs_fd(server->store), store_ready))
-    return dibs__fail(error, DIBS_NO_MEMORY, "no memory or descriptors for the server");
+    return dibs__fail(error, DIBS_NO_MEMORY, "no memory or descriptors to serve");
   if (server->service && !server->service->open(server, error)) return error->status;
   return listen_all(server, error) ? DIBS_OK : DIBS_INVALID;
 }

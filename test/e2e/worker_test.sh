@@ -114,25 +114,25 @@ row() { "$DIBS" history --json --last 1 "$1"; }
 nr=$("$DIBS" task add kept x)
 once kept 'echo said; sleep 0.3' --owner ann
 like 'a command that is done leaves a row' "$(row kept)" \
-  '^\[\{"name":"kept","kind":"worker","how":"done","code":0,.*"host":"ann","fence":[1-9][0-9]*,"task":'"$nr"',"command":"sh -c echo said; sleep 0.3","output":"said\\n"\}\]$'
-took=$(row kept | grep -o '"took_ms":[0-9]*' | cut -d : -f 2)
+  '^\[\{"name":"kept","kind":"worker","outcome":"done","code":0,.*"host":"ann","fence":[1-9][0-9]*,"task":'"$nr"',"command":"sh -c echo said; sleep 0.3","output":"said\\n"\}\]$'
+took=$(row kept | grep -o '"duration_ms":[0-9]*' | cut -d : -f 2)
 ok 'how long it took' test "$took" -ge 300 -a "$took" -le 10000
 "$DIBS" task add kept x --tries 1 >/dev/null
 once kept 'echo reason; exit 9'
-like 'one that failed' "$(row kept)" '"how":"failed","code":9,.*"output":"reason\\n"'
+like 'one that failed' "$(row kept)" '"outcome":"failed","code":9,.*"output":"reason\\n"'
 "$DIBS" task add kept x --tries 1 >/dev/null
 once kept 'exit 87'
-like 'one whose task is dead' "$(row kept)" '"how":"failed","code":87,'
+like 'one whose task is dead' "$(row kept)" '"outcome":"failed","code":87,'
 "$DIBS" task add kept x --tries 1 >/dev/null
 once kept 'kill -KILL $$'
-like 'one that was killed' "$(row kept)" '"how":"killed","code":9,'
+like 'one that was killed' "$(row kept)" '"outcome":"killed","code":9,'
 "$DIBS" task add kept x --tries 1 >/dev/null
 timeout 30 "$DIBS" worker --once --kind kept -- "$dir/no-such-command"
-like 'one that is not there' "$(row kept)" '"how":"not run","code":127,'
-like 'one that ran too long' "$(row max)" '"how":"overtime",'
+like 'one that is not there' "$(row kept)" '"outcome":"not run","code":127,'
+like 'one that ran too long' "$(row max)" '"outcome":"overtime",'
 is 'again and next phase: a row for each run, and none has failed' \
-  "$("$DIBS" history again --json | grep -o '"how":"[a-z ]*","code":[0-9]*' | tr '\n' ' ')" \
-  '"how":"done","code":0 "how":"done","code":85 "how":"done","code":85 '
+  "$("$DIBS" history again --json | grep -o '"outcome":"[a-z ]*","code":[0-9]*' | tr '\n' ' ')" \
+  '"outcome":"done","code":0 "outcome":"done","code":85 "outcome":"done","code":85 '
 for i in $(seq 40); do "$DIBS" task add many "$i"; done >/dev/null
 once many 'cat; exit 3' --jobs 4
 is 'a row for each of many' "$("$DIBS" history many --last 1000 --json | grep -o '"output":"[0-9]*"' | sort -u | wc -l)" 40
@@ -290,7 +290,7 @@ ok 'cancel: the command is ended' until_true 10 gone "$(cat "$dir/cancelled.pid"
 is 'and the task stays cancelled' "$(state "$nr")" cancelled
 kill -TERM $worker
 wait $worker
-like 'its row: lost' "$(row cancelled)" '"how":"lost",.*"task":'"$nr"','
+like 'its row: lost' "$(row cancelled)" '"outcome":"lost",.*"task":'"$nr"','
 
 # ---- Draining ----
 nr=$("$DIBS" task add drain x)
