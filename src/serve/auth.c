@@ -344,7 +344,7 @@ bool dibs__rate_admits(struct request *r) {
     rate->next.ns += DIBS__NS_PER_MS * 1000 / most;
     return true;
   }
-  dibs__answer_refuse(r, 429, "rate", "this daemon takes %u requests a second %s", most,
+  dibs__answer_refuse(r, 429, "rate", "this daemon takes %u requests a second %s (--rate)", most,
                       r->token ? "with one token" : "of all clients together");
   return false;
 }

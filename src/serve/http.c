@@ -193,11 +193,11 @@ static bool has_capacity(struct request *r, unsigned long long bytes) {
   const struct server *server = r->server;
   const struct serve_config *config = &server->config;
   if (r->route->scope != SCOPE_NONE && server->running - server->waiting >= config->requests) {
-    dibs__answer_refuse(r, 503, "overload", "%u requests run already; repeat it later", config->requests);
+    dibs__answer_refuse(r, 503, "overload", "%u requests run already (--requests); repeat it later", config->requests);
     return false;
   }
   if (server->body_bytes + bytes <= (size_t)config->bodies_mib << 20) return true;
-  dibs__answer_refuse(r, 503, "overload", "the bodies of requests have %u MiB already; repeat it later",
+  dibs__answer_refuse(r, 503, "overload", "the bodies of requests have %u MiB already (--bodies); repeat it later",
                       config->bodies_mib);
   return false;
 }
@@ -244,7 +244,7 @@ static enum MHD_Result begin_reading(struct request *r, const char *method) {
     has_capacity(r, bytes);
     return MHD_YES;
   }
-  dibs__answer_refuse(r, 413, "too-large", "the body has %.20s bytes; dibs takes %zu", length, most);
+  dibs__answer_refuse(r, 413, "too-large", "the body has %.20s bytes; dibs takes %zu (--body)", length, most);
   return bytes / DROPPED > most ? dibs__http_queue_answer(r) : MHD_YES;
 }
 
@@ -275,7 +275,7 @@ static enum MHD_Result read_part(struct request *r, const char *part, size_t *si
   *size = 0;
   if (r->answered) return drop_part(r, length);
   if (length > most - r->body_length) {
-    dibs__answer_refuse(r, 413, "too-large", "the body is larger than the %zu bytes that dibs takes", most);
+    dibs__answer_refuse(r, 413, "too-large", "the body is larger than the %zu bytes that dibs takes (--body)", most);
     return drop_part(r, length);
   }
   if (!grow_body(r, r->body_length + length)) return r->answered ? drop_part(r, length) : MHD_NO;

@@ -31,7 +31,8 @@ enum {
 
 bool dibs__may_wait(struct request *r) {
   if (r->server->waiting < r->server->config.waiters) return true;
-  dibs__answer_refuse(r, 503, "overload", "%u requests wait already; repeat it later", r->server->config.waiters);
+  dibs__answer_refuse(r, 503, "overload", "%u requests wait already (--waiters); repeat it later",
+                      r->server->config.waiters);
   return false;
 }
 

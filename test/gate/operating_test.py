@@ -288,8 +288,8 @@ def test_memory_of_bodies(toy):
     held = [send_part(gate, f'held-{i}', 200000) for i in range(4)]  # 256 KiB of memory each
     check('bodies in chunks are counted as they grow', wait_until(
         lambda: metric(port, 'dibs_gate_bodies_bytes') == 1 << 20), metric(port, 'dibs_gate_bodies_bytes'))
-    status = gate.call('PUT', '/run', iter([b'y' * 40000]), fence=('part', 1), key='grown')[0]
-    check('more are answered 503', status == 503, status)
+    status, _, body = gate.call('PUT', '/run', iter([b'y' * 40000]), fence=('part', 1), key='grown')
+    check('more are answered 503, which names the option', status == 503 and '--bodies' in body['detail'], status, body)
     late = send_part(gate, 'late', 300000)
     late.sendall(b'0\r\n\r\n')  # what is refused is read to its end
     check('also of a request that has begun', late.recv(15).startswith(b'HTTP/1.1 503'))
