@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* What needs a person: problems of the store and of this server's last hour, the worst first, each with a link to its view. */
+/* What needs a person: problems of the store and of this daemon's last hour, the worst first, each with a link to its view. */
 import { h, fill, badge, duration, number } from './dom.js';
-import { t } from './text.js';
+import { t, outcomeText } from './text.js';
 import { path } from './api.js';
 import { steps } from './chart.js';
 
@@ -53,7 +53,7 @@ function ofSeries(series) {
 function ofJobs(fleet, jobs) {
   const link = path('#/cron', { fleet });
   return jobs.flatMap((job) => [
-    job.last_at_ms !== null && job.last_outcome !== 'done' && bad(t('a_job_failed', { job: job.name, how: job.last_outcome }), link),
+    job.last_at_ms !== null && job.last_outcome !== 'done' && bad(t('a_job_failed', { job: job.name, how: outcomeText(job.last_outcome) }), link),
     job.missed > 0 && warn(t('a_job_missed', { job: job.name, count: number(job.missed) }), link),
   ].filter(Boolean));
 }

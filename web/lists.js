@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The plain lists: cron jobs, what ran, and stocks; and what all lists share. */
 import { h, fill, code, badge, table, row, rowgroup, empty, duration, number, instant, note, openDialog, field } from './dom.js';
-import { t } from './text.js';
+import { t, outcomeText } from './text.js';
 import { call, getText, putText, path, segment } from './api.js';
 import { watch, showRows } from './live.js';
 
@@ -44,7 +44,7 @@ function plainList(main, { title, help, none, bar, list, columns, cells, link, a
 
 /* ---- Cron ---- */
 
-const resultBadge = (how) => badge(how === 'done' ? 'good' : 'bad', how);
+const resultBadge = (outcome) => badge(outcome === 'done' ? 'good' : 'bad', outcomeText(outcome));
 
 async function fire(fleet, job) {
   const values = await openDialog({ title: t('fire_title', { job: job.name }), body: [h('p', { class: 'muted' }, t('fire_help'))], action: t('fire_do') });

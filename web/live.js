@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Lists that stay current: rows by their key, as the events of the server change them. */
+/* Lists that stay current: rows by their key, as the events of the daemon change them. */
 import { listen } from './api.js';
 
 let watched = [];
@@ -15,7 +15,7 @@ export function watch(lists) {
   if (lists.length > 0 && document.visibilityState === 'visible') resume();
 }
 
-/* A browser has six connections to a server for all of its pages, also for those that nobody sees: a hidden tab, or a
+/* A browser has six connections to a daemon for all of its pages, also for those that nobody sees: a hidden tab, or a
  * page that was left and is kept for the way back.  Each stream is one of them, so only a visible page has one. */
 function pause() {
   if (stop) stop();

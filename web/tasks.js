@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Tasks: the kinds, the tasks of one, the story of a task, and dead letters with their bulk retry. */
 import { h, fill, code, badge, table, row, rowgroup, empty, duration, growing, number, instant, note, openDialog } from './dom.js';
-import { t } from './text.js';
+import { t, outcomeText } from './text.js';
 import { call, get, path, segment } from './api.js';
 import { watch, showRows, sorted } from './live.js';
 import { rates } from './chart.js';
@@ -122,7 +122,7 @@ function storyOf(task) {
   for (const error of task.errors)
     steps.push(step('bad', error.at_ms, t('failed_with', { owner: error.owner || '–', fence: error.fence }), h('pre', null, error.text)));
   for (const run of task.runs)
-    steps.push(step(run.outcome === 'done' ? 'good' : 'bad', run.ended_at_ms, t('ran', { host: run.host || '–', how: run.outcome, time: duration(run.duration_ms) }),
+    steps.push(step(run.outcome === 'done' ? 'good' : 'bad', run.ended_at_ms, t('ran', { host: run.host || '–', how: outcomeText(run.outcome), time: duration(run.duration_ms) }),
       run.output ? h('pre', null, run.output) : null));
   if (task.claimed_at_ms && task.state === 'claimed')
     steps.push(step('info', task.claimed_at_ms, t('claimed_by', { owner: task.owner || '–', fence: task.fence ?? '–' })));

@@ -86,7 +86,7 @@ const CHANGES_MOST = 50;
 /* Moves, votes and breakers of the last hour, the latest first: where a point differs from the one before. */
 function changesOf(series, known) {
   const found = [];
-  /* At its start the server knows no tier that serves anything. */
+  /* At its start the daemon knows no tier that serves anything. */
   const began = (i) => known.every((tier) => !series.points('tier_buckets', tier)?.[i - 1]);
   for (const tier of known) {
     for (const [name, describe] of Object.entries(CHANGES)) {
