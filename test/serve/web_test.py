@@ -366,7 +366,7 @@ def use_a_token(browser):
     check('an action is done with it', browser.wait("!document.querySelector('tr[data-key=\"secret-name\"]')"))
     s.errors.seek(0)
     said = s.errors.read()
-    check('the log has the action and its author', '"action":"breakLease","who":"ann"' in said, said)
+    check('the log has the action and its author', '"action":"breakLease","token":"ann"' in said, said)
     browser.errors()  # the 401s
     s.stop()
 
