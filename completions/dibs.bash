@@ -40,6 +40,8 @@ _dibs() {
       --prefix | --since | --until | --last | --keep-for | --name) ((i++)) ;;
       --to | --header | --ca | --batch) ((i++)) ;;
       --store | --owner | --ttl | --wait | --slots | --grace | --at-least | --max | --interval | --count | --rounds | --seconds | --calm | --only | --out | --users | --strategies | --seats | --rows | --processes | --floor | --gate | --upset | --html | --listen | --upstream | --config | --metrics-listen | --access-log | --set | --threads | --connections | --waiters | --body | --idle) ((i++)) ;;
+      --tokens | --cert | --client-ca | --cors | --new-token | --scope | --header | --bodies | --requests | --event-clients | --watched-lists | --queue | --page | --session-ids | --read | --send) ((i++)) ;;
+      --require | --connect | --upstream-connections) ((i++)) ;;
       -*) ;;
       *)
         if [[ -z $command ]]; then command=$word; else ((before++)); fi
@@ -50,6 +52,17 @@ _dibs() {
     mapfile -t COMPREPLY < <(compgen -W '1h 24h 168h 720h' -- "$cur")
     return
   fi
+  case $command:$prev in
+    serve:--scope) mapfile -t COMPREPLY < <(compgen -W 'read use admin' -- "$cur"); return ;;
+    gate:--require) mapfile -t COMPREPLY < <(compgen -W 'writes all none' -- "$cur"); return ;;
+    serve:--config | serve:--tokens | serve:--cert | serve:--key | serve:--client-ca | serve:--access-log | gate:--config | gate:--ca | gate:--cert | gate:--key | gate:--client-ca | gate:--access-log)
+      mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
+    gate:--wait | gate:--timeout | gate:--connect) mapfile -t COMPREPLY < <(compgen -W '1s 5s 10s 30s 1m' -- "$cur"); return ;;
+    serve:--listen | serve:--cors | serve:--threads | serve:--connections | serve:--waiters | serve:--body | serve:--header | serve:--bodies | serve:--requests | serve:--event-clients | serve:--watched-lists | serve:--queue | serve:--page | serve:--session-ids | serve:--rate | serve:--idle | serve:--read | serve:--send | serve:--new-token | serve:--prefix)
+      COMPREPLY=(); return ;;
+    gate:--upstream | gate:--listen | gate:--scope | gate:--metrics-listen | gate:--body | gate:--bodies | gate:--header | gate:--connections | gate:--upstream-connections | gate:--waiters | gate:--idle | gate:--read | gate:--set)
+      COMPREPLY=(); return ;;
+  esac
   case $prev in
     --store) COMPREPLY=(); mapfile -t COMPREPLY < <(compgen -W 'sqlite:/// memory:' -- "$cur"); return ;;
     --ttl | --wait | --grace | --at-least | --max | --interval | --delay | --older | --timeout | --drain) mapfile -t COMPREPLY < <(compgen -W '500ms 10s 30s 2m 1h' -- "$cur"); return ;;
@@ -93,10 +106,11 @@ _dibs() {
     once) options='--keep --wait --try --ttl --grace --retry --forget --no-history --' ;;
     relay) options='--to --exec --stdout --header --ca --jobs --timeout --tries --batch --ttl --once' ;;
     serve) options='--config --access-log --cors --listen --tokens --cert --key --client-ca --new-token --scope --prefix --threads --connections --waiters --body --header --bodies --requests --event-clients --watched-lists --queue --page --session-ids --rate --idle --read --send' ;;
-    gate) options='--upstream --config --listen --require --order --check-lease --metrics-listen --access-log --set --wait --timeout --connect --keep --scope --ca --cert --key --client-ca --body --header --connections --upstream-connections --waiters --idle --read --bodies' ;;
+    gate) options='--upstream --config --listen --require --order --check-lease --metrics-listen --access-log --wait --timeout --connect --keep --scope --ca --cert --key --client-ca --body --header --connections --upstream-connections --waiters --idle --read --bodies' ;;
     bench) options='--rounds --seconds --calm --only --floor --upset --smoke --out' ;;
     lab) options='--users --strategies --seconds --seats --rows --rounds --processes --floor --ttl --gate --html --keep --strict' ;;
   esac
+  if [[ $command == gate && $before -gt 0 ]]; then options='--set'; fi # of gate fence
   if [[ $cur == -* ]]; then
     mapfile -t COMPREPLY < <(compgen -W "$options $globals" -- "$cur")
     return
@@ -123,6 +137,8 @@ _dibs() {
     else
       _dibs_tiers
     fi ;;
+    gate:0) mapfile -t COMPREPLY < <(compgen -W 'fence' -- "$cur") ;;
+    gate:1) _dibs_names ;;
     lab:0) mapfile -t COMPREPLY < <(compgen -W 'race throughput deadlock pause contend' -- "$cur") ;;
     bench:0) mapfile -t COMPREPLY < <(compgen -W 'lease task' -- "$cur") ;;
     run:0 | lock:0 | unlock:0 | renew:0 | ls:0 | show:0 | break:0 | watch:0) _dibs_names ;;

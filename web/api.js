@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Requests to the server that this page came from, and its stream of events. */
+/* Requests to the daemon that this page came from, and its stream of events. */
 
 const TOKEN = 'dibs-token';
 export const token = () => sessionStorage.getItem(TOKEN) || '';
@@ -8,7 +8,7 @@ export function setToken(text) {
   else sessionStorage.removeItem(TOKEN);
 }
 
-/* What the server answered instead: `problem` as in RFC 9457. */
+/* What the daemon answered instead: `problem` as in RFC 9457. */
 export class Problem extends Error {
   constructor(status, problem) {
     super(problem.detail || problem.title || `HTTP ${status}`);
@@ -67,7 +67,7 @@ export const segment = (name) => encodeURIComponent(name).replace(/^\.+$/, (dots
 /* ---- Events ---- */
 
 /* EventSource cannot send a token, so the stream is read by hand.  `on` gets each event; `state` gets 'live', or
- * 'lost' with the reason; `refused` gets why the server will not answer.  The result ends it. */
+ * 'lost' with the reason; `refused` gets why the daemon will not answer.  The result ends it. */
 export function listen(lists, on, state, refused) {
   let stopped = false;
   let last = '';
@@ -109,7 +109,7 @@ export function listen(lists, on, state, refused) {
   };
 }
 
-/* A server that sends nothing, not even a comment, for this long is gone. */
+/* A daemon that sends nothing, not even a comment, for this long is gone. */
 const SILENCE_MS = 30000;
 
 async function readEvents(reader, on) {

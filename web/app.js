@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The frame: which view is shown, the token, the language, the colors, and whether the server answers. */
+/* The frame: which view is shown, the token, the language, the colors, and whether the daemon answers. */
 import { h, fill, note, openDialog, field, duration } from './dom.js';
 import { t, language, setLanguage } from './text.js';
 import { token, setToken, whenUnauthorized } from './api.js';
@@ -41,7 +41,7 @@ function show() {
   leave = view(main, query, parts[1]) || (() => {});
 }
 
-/* ---- The state of the server ---- */
+/* ---- The state of the daemon ---- */
 
 let lostAt = 0;
 let connected = false;

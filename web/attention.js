@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* What needs a person: problems of the store and of this server's last hour, the worst first, each with a link to its view. */
+/* What needs a person: problems of the store and of this daemon's last hour, the worst first, each with a link to its view. */
 import { h, fill, badge, duration, number } from './dom.js';
-import { t } from './text.js';
+import { t, outcomeText } from './text.js';
 import { path } from './api.js';
 import { steps } from './chart.js';
 
@@ -14,12 +14,12 @@ const warn = (text, link) => ({ kind: 'warn', text, link });
 function ofTiers(body) {
   if (!body) return [];
   const found = [];
-  if (body.on_their_own) found.push(bad(t('own'), '#/tiers'));
-  if (body.restored_ms !== null) found.push(bad(t('restored'), '#/tiers'));
+  if (body.all_tiers_down) found.push(bad(t('own'), '#/tiers'));
+  if (body.anchor_rollback_age_ms !== null) found.push(bad(t('restored'), '#/tiers'));
   if (body.pinned) found.push(warn(t('pinned', { tier: body.pinned }), '#/tiers'));
   for (const tier of body.tiers) {
-    if (tier.down) found.push(bad(t('a_down', { tier: tier.name, time: duration(tier.turned_ms) }), '#/tiers'));
-    else if (tier.here.breaker === 'open') found.push(warn(t('a_breaker', { tier: tier.name }), '#/tiers'));
+    if (tier.down) found.push(bad(t('a_down', { tier: tier.name, time: duration(tier.state_age_ms) }), '#/tiers'));
+    else if (tier.local.breaker === 'open') found.push(warn(t('a_breaker', { tier: tier.name }), '#/tiers'));
   }
   return found;
 }
@@ -35,8 +35,8 @@ function ofKind(kind, series) {
   if (kind.parked > 0) found.push(warn(t('a_parked', { kind: kind.kind, count: number(kind.parked) }), list('parked')));
   if (kind.paused) {
     if (kind.ready > 0) found.push(warn(t('a_paused', { kind: kind.kind, count: number(kind.ready) }), '#/tasks'));
-  } else if (kind.oldest_ready_ms > LATE_MS) {
-    const values = { kind: kind.kind, count: number(kind.ready), time: duration(kind.oldest_ready_ms) };
+  } else if (kind.oldest_ready_age_ms > LATE_MS) {
+    const values = { kind: kind.kind, count: number(kind.ready), time: duration(kind.oldest_ready_age_ms) };
     found.push(kind.claimed === 0 ? bad(t('a_no_worker', values), list('ready')) : warn(t('a_late', values), list('ready')));
   }
   return found;
@@ -53,7 +53,7 @@ function ofSeries(series) {
 function ofJobs(fleet, jobs) {
   const link = path('#/cron', { fleet });
   return jobs.flatMap((job) => [
-    job.last_ms !== null && job.last !== 'done' && bad(t('a_job_failed', { job: job.name, how: job.last }), link),
+    job.last_at_ms !== null && job.last_outcome !== 'done' && bad(t('a_job_failed', { job: job.name, how: outcomeText(job.last_outcome) }), link),
     job.missed > 0 && warn(t('a_job_missed', { job: job.name, count: number(job.missed) }), link),
   ].filter(Boolean));
 }

@@ -6,7 +6,7 @@ import { t } from './text.js';
 const WIDTH = 360;
 const HEIGHT = 64;
 const STEPS_A_MINUTE = 6;
-const LEAST_STEPS = 60; /* a server that began just now has a chart of ten minutes */
+const LEAST_STEPS = 60; /* a daemon that began just now has a chart of ten minutes */
 
 function svg(tag, props) {
   const element = document.createElementNS('http://www.w3.org/2000/svg', tag);

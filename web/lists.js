@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The plain lists: cron jobs, what ran, and stocks; and what all lists share. */
 import { h, fill, code, badge, table, row, rowgroup, empty, duration, number, instant, note, openDialog, field } from './dom.js';
-import { t } from './text.js';
+import { t, outcomeText } from './text.js';
 import { call, getText, putText, path, segment } from './api.js';
 import { watch, showRows } from './live.js';
 
@@ -44,7 +44,7 @@ function plainList(main, { title, help, none, bar, list, columns, cells, link, a
 
 /* ---- Cron ---- */
 
-const resultBadge = (how) => badge(how === 'done' ? 'good' : 'bad', how);
+const resultBadge = (outcome) => badge(outcome === 'done' ? 'good' : 'bad', outcomeText(outcome));
 
 async function fire(fleet, job) {
   const values = await openDialog({ title: t('fire_title', { job: job.name }), body: [h('p', { class: 'muted' }, t('fire_help'))], action: t('fire_do') });
@@ -73,8 +73,8 @@ const jobColumns = () => [{ label: t('name') }, { label: t('schedule') }, { labe
 function jobRow(columns, fleet, job) {
   return row(columns, [
     [code(job.name), h('span', { class: 'sub' }, job.command)], [code(job.schedule), h('span', { class: 'sub' }, job.zone)],
-    job.next_ms === null ? t('never') : instant(job.next_ms),
-    job.last_ms === null ? '–' : h('span', null, instant(job.last_ms), ' ', resultBadge(job.last)),
+    job.next_at_ms === null ? t('never') : instant(job.next_at_ms),
+    job.last_at_ms === null ? '–' : h('span', null, instant(job.last_at_ms), ' ', resultBadge(job.last_outcome)),
     number(job.missed), number(job.skipped),
     h('button', { class: 'small', type: 'button', 'data-does': 'fire', 'aria-label': `${t('fire')} ${job.name}`, onclick: () => fire(fleet, job) }, t('fire'))]);
 }
@@ -134,8 +134,8 @@ export function history(main, query) {
     columns: [{ label: t('name') }, { label: t('how') }, { label: t('took'), class: 'number' }, { label: t('ended') }, { label: t('host') }, { label: t('output') }],
     cells: (run) => [
       [code(run.name), h('span', { class: 'sub' }, run.kind, run.task ? [' · ', h('a', { href: `#/tasks/${run.task}` }, `${t('task')} ${run.task}`)] : '')],
-      [resultBadge(run.how), run.code ? h('span', { class: 'sub' }, t('code', { code: run.code })) : null],
-      duration(run.took_ms), instant(run.ended_ms), h('span', { class: 'sub' }, run.host || '–'),
+      [resultBadge(run.outcome), run.code ? h('span', { class: 'sub' }, t('code', { code: run.code })) : null],
+      duration(run.duration_ms), instant(run.ended_at_ms), h('span', { class: 'sub' }, run.host || '–'),
       run.output || run.command
         ? h('details', null, h('summary', null, t('output')), run.command ? h('p', null, code(run.command)) : null, run.output ? h('pre', { tabindex: 0 }, run.output) : null)
         : '–'],

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Lists that stay current: rows by their key, as the events of the server change them. */
+/* Lists that stay current: rows by their key, as the events of the daemon change them. */
 import { listen } from './api.js';
 
 let watched = [];
@@ -15,7 +15,7 @@ export function watch(lists) {
   if (lists.length > 0 && document.visibilityState === 'visible') resume();
 }
 
-/* A browser has six connections to a server for all of its pages, also for those that nobody sees: a hidden tab, or a
+/* A browser has six connections to a daemon for all of its pages, also for those that nobody sees: a hidden tab, or a
  * page that was left and is kept for the way back.  Each stream is one of them, so only a visible page has one. */
 function pause() {
   if (stop) stop();
@@ -37,7 +37,7 @@ function resume() {
   stop = listen(lists.map((list) => list.path), (kind, data) => {
     const list = byPath.get(data.watch);
     if (!list) return;
-    if (kind === 'trouble') list.trouble(data.problem);
+    if (kind === 'problem') list.trouble(data.problem);
     else if (kind === 'list') setAll(list, data.body);
     else if (kind === 'change') change(list, data);
   }, showState, (error) => lists[0].trouble({ status: error.status, detail: error.message }));
@@ -54,7 +54,7 @@ function setAll(list, body) {
 function change(list, data) {
   const at = performance.now();
   const keys = new Set();
-  for (const key of data.gone) {
+  for (const key of data.removed) {
     list.entries.delete(key);
     keys.add(key);
   }

@@ -50,7 +50,7 @@ async function breakLease(name, holder) {
   if (!values) return;
   sessionStorage.setItem('dibs-who', values.who);
   try {
-    await call('DELETE', path(`/v1/leases/${segment(name)}/holders`, { now: values.now ? 'true' : '', who: values.who }));
+    await call('DELETE', path(`/v1/leases/${segment(name)}/holders`, { now: values.now ? 'true' : '', by: values.who }));
     note(t('break_done', { name }));
   } catch (problem) {
     if (problem.status === 409) note(t('break_notified', { name }));
@@ -145,7 +145,7 @@ function oneName(main, name) {
     button.hidden = !holder;
     const body = rowgroup();
     body.append(...leases.map((lease) => row(columns, [
-      [code(lease.owner), lease.from ? h('span', { class: 'sub' }, '← ', lease.from) : null], stateBadge(lease.state), t(lease.mode),
+      [code(lease.owner), lease.taken_from ? h('span', { class: 'sub' }, '← ', lease.taken_from) : null], stateBadge(lease.state), t(lease.mode),
       holds(lease) || lease.state === 'offered' ? ttlBar(lease, at) : '–', lease.fence ? code(String(lease.fence)) : '–',
       holds(lease) || lease.state === 'broken' ? '–' : number(lease.ahead), growing(lease.age_ms < 0 ? null : lease.age_ms),
     ])));

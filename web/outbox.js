@@ -13,7 +13,7 @@ const countOf = (kind, shown) => SHOWN[shown].reduce((sum, state) => sum + kind[
 function counts(kind, shown, link) {
   const card = (name) => h('a', { class: `card count${name === 'dead' && countOf(kind, name) > 0 ? ' bad' : ''}`, href: link({ show: name }), 'aria-current': name === shown ? 'page' : null },
     h('span', null, t(`o_${name}`)), h('strong', null, number(countOf(kind, name))));
-  return [...Object.keys(SHOWN).map(card), h('div', { class: 'card count' }, h('span', null, t('oldest')), h('strong', null, growing(kind.oldest_ready_ms)))];
+  return [...Object.keys(SHOWN).map(card), h('div', { class: 'card count' }, h('span', null, t('oldest')), h('strong', null, growing(kind.oldest_ready_age_ms)))];
 }
 
 function messages(shown, kind, after, { body, rows, alert, foot, link }) {
@@ -26,8 +26,8 @@ function messages(shown, kind, after, { body, rows, alert, foot, link }) {
       else {
         if (!rows.querySelector('table')) fill(rows, table(t('outbox'), columns, body));
         showRows(body, list, keys, ({ value }) => row(columns, [
-          h('a', { href: `#/tasks/${value.task}` }, String(value.task)), value.key ? code(value.key) : '–', `${value.fails} / ${value.tries}`,
-          instant(value.changed_ms), h('span', { class: 'sub' }, value.text || '–')]));
+          h('a', { href: `#/tasks/${value.task}` }, String(value.task)), value.key ? code(value.key) : '–', `${value.failures} / ${value.max_failures}`,
+          instant(value.changed_at_ms), h('span', { class: 'sub' }, value.text || '–')]));
       }
       pages(foot, after, list.next, (next) => link({ after: next }));
     },

@@ -17,7 +17,7 @@ const perSecond = (value) => (value === null ? '–' : t('per_second', { value: 
 /* The newest points of the series, by name and what they are of. */
 export async function readSeries() {
   const body = await get('/v1/series');
-  const lines = new Map(body.series.map((line) => [`${line.name} ${line.of ?? ''}`, line.points]));
+  const lines = new Map(body.series.map((line) => [`${line.name} ${line.label ?? ''}`, line.points]));
   return { ...body, points: (name, of = '') => lines.get(`${name} ${of}`) };
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Tasks: the kinds, the tasks of one, the story of a task, and dead letters with their bulk retry. */
 import { h, fill, code, badge, table, row, rowgroup, empty, duration, growing, number, instant, note, openDialog } from './dom.js';
-import { t } from './text.js';
+import { t, outcomeText } from './text.js';
 import { call, get, path, segment } from './api.js';
 import { watch, showRows, sorted } from './live.js';
 import { rates } from './chart.js';
@@ -43,7 +43,7 @@ export function kinds(main) {
       [h('span', null, h('a', { href: listPath({ kind: value.kind }) }, code(value.kind)), ' ', value.paused ? badge('warn', t('paused')) : null),
         value.running_limit ? h('span', { class: 'sub' }, t('limit_of', { count: number(value.running_limit) })) : null],
       ...['ready', 'claimed', 'waiting', 'blocked', 'parked', 'dead', 'done'].map((state) => count(state)),
-      growing(value.oldest_ready_ms),
+      growing(value.oldest_ready_age_ms),
       rate === null ? '–' : t('per_second', { value: number(rate) }),
       h('button', { class: 'small', type: 'button', 'data-does': 'pause', 'aria-label': `${t(value.paused ? 'resume' : 'pause')} ${value.kind}`,
         onclick: () => setPaused(value.kind, !value.paused) }, t(value.paused ? 'resume' : 'pause')),
@@ -105,7 +105,7 @@ export function tasks(main, query) {
         if (!rows.querySelector('table')) fill(rows, table(t('tasks'), columns, body));
         showRows(body, list, keys, ({ value }) => row(columns, [
           taskLink(value.task), code(value.kind), stateBadge(value.state), value.phase ? code(value.phase) : '–', value.key ? code(value.key) : '–',
-          `${value.fails} / ${value.tries}`, instant(value.changed_ms), h('span', { class: 'sub' }, cut(value.text) || '–')]));
+          `${value.failures} / ${value.max_failures}`, instant(value.changed_at_ms), h('span', { class: 'sub' }, cut(value.text) || '–')]));
       }
       pages(foot, after, list.next, (next) => listPath({ ...filter, after: next }));
     },
@@ -118,16 +118,16 @@ export function tasks(main, query) {
 const step = (kind, at, ...content) => ({ at, element: h('li', { class: kind }, h('div', null, ...content), at ? h('span', { class: 'muted' }, instant(at)) : null) });
 
 function storyOf(task) {
-  const steps = [step('', task.made_ms, t('made'))];
+  const steps = [step('', task.added_at_ms, t('made'))];
   for (const error of task.errors)
     steps.push(step('bad', error.at_ms, t('failed_with', { owner: error.owner || '–', fence: error.fence }), h('pre', null, error.text)));
   for (const run of task.runs)
-    steps.push(step(run.how === 'done' ? 'good' : 'bad', run.ended_ms, t('ran', { host: run.host || '–', how: run.how, time: duration(run.took_ms) }),
+    steps.push(step(run.outcome === 'done' ? 'good' : 'bad', run.ended_at_ms, t('ran', { host: run.host || '–', how: outcomeText(run.outcome), time: duration(run.duration_ms) }),
       run.output ? h('pre', null, run.output) : null));
-  if (task.began_ms && task.state === 'claimed')
-    steps.push(step('info', task.began_ms, t('claimed_by', { owner: task.owner || '–', fence: task.fence ?? '–' })));
+  if (task.claimed_at_ms && task.state === 'claimed')
+    steps.push(step('info', task.claimed_at_ms, t('claimed_by', { owner: task.owner || '–', fence: task.fence ?? '–' })));
   steps.sort((a, b) => a.at - b.at);
-  steps.push(step(task.state === 'done' ? 'good' : task.state === 'dead' ? 'bad' : 'info', task.changed_ms, t('is_now', { state: stateText(task.state) }),
+  steps.push(step(task.state === 'done' ? 'good' : task.state === 'dead' ? 'bad' : 'info', task.changed_at_ms, t('is_now', { state: stateText(task.state) }),
     task.text && task.state === 'done' ? h('pre', null, task.text) : null));
   return h('ol', { class: 'story' }, steps.map((one) => one.element));
 }
@@ -147,10 +147,10 @@ export function task(main, query, nr) {
         h('a', { href: listPath({ kind: found.kind }) }, t('list_of', { kind: found.kind }))),
       h('div', { class: 'card' }, h('dl', { class: 'facts' },
         fact(t('kind'), code(found.kind)), fact(t('phase'), found.phase && code(found.phase)), fact(t('key'), found.key && code(found.key)),
-        fact(t('unique'), found.unique && code(found.unique)), fact(t('priority'), found.priority || null), fact(t('tries'), `${found.fails} / ${found.tries}`),
-        fact(t('owner'), found.owner && code(found.owner)), fact(t('fence'), found.fence && code(String(found.fence))), fact(t('due'), found.due_ms && instant(found.due_ms)))),
+        fact(t('unique'), found.unique && code(found.unique)), fact(t('priority'), found.priority || null), fact(t('tries'), `${found.failures} / ${found.max_failures}`),
+        fact(t('owner'), found.owner && code(found.owner)), fact(t('fence'), found.fence && code(String(found.fence))), fact(t('due'), found.due_at_ms && instant(found.due_at_ms)))),
       h('div', { class: 'section' }, h('h2', null, t('story'))), storyOf(found),
-      h('div', { class: 'section' }, h('h2', null, t('payload')), h('span', { class: 'muted' }, t('bytes', { count: number(found.length) }))),
+      h('div', { class: 'section' }, h('h2', null, t('payload')), h('span', { class: 'muted' }, t('bytes', { count: number(found.payload_bytes) }))),
       h('pre', { tabindex: 0 }, text || '–'));
   }
   async function retryOne(number_) {
@@ -282,8 +282,8 @@ export function dead(main, query) {
         if (event.target.checked) selected.add(value.task); else selected.delete(value.task);
         showSelected();
       } }),
-      taskLink(value.task), code(value.kind), value.phase ? code(value.phase) : '–', value.key ? code(value.key) : '–', `${value.fails} / ${value.tries}`,
-      instant(value.changed_ms), h('span', { class: 'sub' }, cut(value.text) || '–')]);
+      taskLink(value.task), code(value.kind), value.phase ? code(value.phase) : '–', value.key ? code(value.key) : '–', `${value.failures} / ${value.max_failures}`,
+      instant(value.changed_at_ms), h('span', { class: 'sub' }, cut(value.text) || '–')]);
   }
 
   fill(main, h('div', { class: 'head' }, h('h1', null, t('dead')), h('p', null, t('dead_help'))),

@@ -9,17 +9,17 @@ import { readSeries, everyStep } from './overview.js';
 import { trouble } from './lists.js';
 
 function tierCard(tier, clients) {
-  const breaker = { closed: ['good', 'closed'], open: ['bad', 'open'], 'half-open': ['warn', 'half_open'] }[tier.here.breaker];
+  const breaker = { closed: ['good', 'closed'], open: ['bad', 'open'], 'half-open': ['warn', 'half_open'] }[tier.local.breaker];
   const fact = (label, ...value) => [h('dt', null, label), h('dd', null, ...value)];
   return h('div', { class: 'card' },
     h('div', { class: 'metric-head' }, h('h2', null, code(tier.name)), tier.down ? badge('bad', t('down')) : badge('good', t('up'))),
     h('span', { class: 'sub' }, tier.store),
     h('dl', { class: 'facts' },
-      fact(t('buckets'), `${tier.buckets} %`, tier.wanted !== tier.buckets ? h('span', { class: 'sub' }, t('wanted', { count: `${tier.wanted} %` })) : null),
-      fact(t('breaker'), badge(...[breaker[0], t(breaker[1])]), tier.hand !== 'auto' ? h('span', { class: 'sub' }, t('by_hand', { hand: t(tier.hand) })) : null),
+      fact(t('buckets'), `${tier.buckets} %`, tier.buckets_wanted !== tier.buckets ? h('span', { class: 'sub' }, t('wanted', { count: `${tier.buckets_wanted} %` })) : null),
+      fact(t('breaker'), badge(...[breaker[0], t(breaker[1])]), tier.breaker_mode !== 'auto' ? h('span', { class: 'sub' }, t('by_hand', { hand: t(tier.breaker_mode) })) : null),
       fact(t('votes'), t('votes_of', { down: number(tier.clients_down), all: number(clients) })),
-      fact('p50 / p99', `${tier.here.p50_ns ? number(tier.here.p50_ns / 1e6) : '–'} / ${tier.here.p99_ns ? number(tier.here.p99_ns / 1e6) : '–'} ms`)),
-    tier.here.trouble ? h('p', { class: 'sub' }, tier.here.trouble) : null);
+      fact('p50 / p99', `${tier.local.p50_ns ? number(tier.local.p50_ns / 1e6) : '–'} / ${tier.local.p99_ns ? number(tier.local.p99_ns / 1e6) : '–'} ms`)),
+    tier.local.last_error ? h('p', { class: 'sub' }, tier.local.last_error) : null);
 }
 
 /* ---- Flags ---- */
@@ -86,7 +86,7 @@ const CHANGES_MOST = 50;
 /* Moves, votes and breakers of the last hour, the latest first: where a point differs from the one before. */
 function changesOf(series, known) {
   const found = [];
-  /* At its start the server knows no tier that serves anything. */
+  /* At its start the daemon knows no tier that serves anything. */
   const began = (i) => known.every((tier) => !series.points('tier_buckets', tier)?.[i - 1]);
   for (const tier of known) {
     for (const [name, describe] of Object.entries(CHANGES)) {
@@ -142,7 +142,7 @@ export function tiers(main) {
       known = body.tiers.map((tier) => tier.name);
       rest.hidden = false;
       fill(alert, body.pinned && h('div', { class: 'alert warn' }, t('pinned', { tier: body.pinned })),
-        body.on_their_own && h('div', { class: 'alert' }, t('own')), body.restored_ms !== null && h('div', { class: 'alert' }, t('restored')));
+        body.all_tiers_down && h('div', { class: 'alert' }, t('own')), body.anchor_rollback_age_ms !== null && h('div', { class: 'alert' }, t('restored')));
       fill(cards, body.tiers.map((tier) => tierCard(tier, body.client_count)));
       fill(counts, [[t('clients'), body.client_count], ...Object.entries(body.counts)].map(([name, value]) =>
         h('div', null, h('dt', null, name.replace('_', ' ')), h('dd', null, number(value)))));

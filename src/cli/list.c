@@ -162,7 +162,7 @@ static void row_json(struct dibs__json *json, const struct cli_row *row, const c
   dibs__json_known(json, "left_ms", info->left_ms, has_end(info));
   dibs__json_known(json, "age_ms", info->age_ms, info->age_ms >= 0);
   if (info->state == DIBS_BROKEN) {
-    dibs__json_text(json, "from", info->from[0] != '\0' ? info->from : NULL);
+    dibs__json_text(json, "taken_from", info->from[0] != '\0' ? info->from : NULL);
     dibs__json_int(json, "broken_at_ms", dibs__wall_ms() - info->age_ms);
   }
   if (by != NULL) dibs__json_text(json, "by", by);

@@ -72,7 +72,7 @@ static void report_json(const struct once *once, const struct report *r) {
   dibs__json_text(&j, "key", once->key);
   dibs__json_bool(&j, "kept", r->captured);
   if (r->fence != 0) dibs__json_uint(&j, "fence", r->fence);
-  dibs__json_int(&j, "took_ms", r->took_ms);
+  dibs__json_int(&j, "duration_ms", r->took_ms);
   dibs__json_int(&j, "age_ms", r->age_ms);
   dibs__json_int(&j, "left_ms", r->left_ms);
   dibs__json_uint(&j, "stdout", r->written[CAPTURED_OUT]);

@@ -203,8 +203,8 @@ static void json_row(struct dibs__json *j, const dibs_task_info *info) {
   dibs__json_text(j, "state", dibs__info_task_state(info->state));
   dibs__json_text(j, "phase", info->phase);
   dibs__json_known(j, "fence", (int64_t)info->fence.value, info->fence.value != 0);
-  dibs__json_known(j, "due_ms", info->due_ms, info->due_ms != 0);
-  dibs__json_int(j, "changed_ms", info->at_ms);
+  dibs__json_known(j, "due_at_ms", info->due_ms, info->due_ms != 0);
+  dibs__json_int(j, "changed_at_ms", info->at_ms);
 }
 
 static void json_task(struct dibs__json *j, const dibs_task_info *info, bool payload) {
@@ -214,7 +214,7 @@ static void json_task(struct dibs__json *j, const dibs_task_info *info, bool pay
   }
   dibs__info_task(j, info);
   if (!payload) return;
-  dibs__json_uint(j, "length", info->length);
+  dibs__json_uint(j, "payload_bytes", info->length);
   dibs__json_bytes(j, "payload", info->payload, info->length);
 }
 
@@ -520,7 +520,7 @@ static void json_kind(struct dibs__json *j, const dibs_task_kind *kind) {
   dibs__json_open(j, NULL, '{');
   dibs__json_text(j, "kind", kind->kind);
   for (uint32_t i = 0; i < DIBS_TASK_STATES; i++) dibs__json_uint(j, dibs__info_task_state(i), kind->states[i]);
-  dibs__json_known(j, "oldest_ready_ms", kind->oldest_ms, kind->oldest_ms >= 0);
+  dibs__json_known(j, "oldest_ready_age_ms", kind->oldest_ms, kind->oldest_ms >= 0);
   dibs__json_known(j, "running_limit", kind->running, kind->running != 0);
   dibs__json_bool(j, "paused", kind->paused != 0);
   dibs__json_known(j, "keep_ms", kind->keep_ms, kind->keep_ms >= 0);

@@ -384,13 +384,13 @@ static void metrics_tell_whole(struct telling *t, const struct dibs__tiers_view 
   tell_number(t, DIBS_COUNTER, "tier_epochs", view->counts[DIBS__M_EPOCHS],
               "epochs created because a tier lost its memory or used up its epochs");
   tell_number(t, DIBS_COUNTER, "breaker_opened", view->counts[DIBS__M_TURNS], "number of times that a breaker opened");
-  tell_number(t, DIBS_COUNTER, "went_back", view->counts[DIBS__M_WENT_BACK],
+  tell_number(t, DIBS_COUNTER, "anchor_rollbacks", view->counts[DIBS__M_WENT_BACK],
               "number of times that the anchor's record was older than before");
   tell_number(t, DIBS_GAUGE, "clients", view->tally.clients, "clients that have reported in the last 10 s");
   tell_number(t, DIBS_GAUGE, "strict", view->state.strictness == DIBS__STRICT, "1: strict");
-  tell_number(t, DIBS_GAUGE, "on_their_own", view->local, "1: every tier is down, and this process continues alone");
+  tell_number(t, DIBS_GAUGE, "all_tiers_down", view->local, "1: every tier is down, and this process continues alone");
   if (view->confirmed_ms >= 0)
-    tell_number(t, DIBS_GAUGE, "anchor_confirmed_ms", (uint64_t)view->confirmed_ms,
+    tell_number(t, DIBS_GAUGE, "anchor_confirmed_age_ms", (uint64_t)view->confirmed_ms,
                 "time since the anchor confirmed the state of the tiers");
 }
 
@@ -400,7 +400,8 @@ static void metrics_tell_tier(struct telling *t, const struct dibs__tiers_view *
   tell_number(t, DIBS_GAUGE, "tier_breaker", view->tiers[nth].breaker,
               "breaker of this process: 0 closed, 1 open, 2 half-open");
   tell_number(t, DIBS_GAUGE, "tier_down", view->state.tiers[nth].down, "1: down by vote");
-  tell_number(t, DIBS_GAUGE, "tier_hand", view->state.tiers[nth].hand, "manual setting: 0 automatic, 1 open, 2 closed");
+  tell_number(t, DIBS_GAUGE, "tier_breaker_mode", view->state.tiers[nth].hand,
+              "manual setting: 0 automatic, 1 open, 2 closed");
   tell_number(t, DIBS_GAUGE, "tier_percent", view->state.tiers[nth].percent,
               "percentage of buckets that it is rolled out to");
   tell_number(t, DIBS_GAUGE, "tier_buckets", view->tiers[nth].buckets, "buckets of 100 that it serves");

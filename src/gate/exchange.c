@@ -346,7 +346,7 @@ static bool is_small(const struct exchange *e) {
 }
 
 static void refuse_body(struct exchange *e) {
-  dibs__exchange_refuse(e, 503, "overload", "the bodies at this gate have %u MiB already; repeat it later",
+  dibs__exchange_refuse(e, 503, "overload", "the bodies at this gate have %u MiB already (--bodies); repeat it later",
                         e->gate->config.serve.bodies_mib);
   dibs__exchange_end(e);
 }
@@ -378,7 +378,8 @@ static enum MHD_Result begin(struct request *r, const char *method) {
   }
   r->param[0] = e->name[0] ? e->name : NULL;
   if (e->key[0] && head.length > gate->config.serve.body_bytes) {
-    dibs__exchange_refuse(e, 413, "too-large", "a request with an Idempotency-Key may have %u bytes at this gate",
+    dibs__exchange_refuse(e, 413, "too-large",
+                          "a request with an Idempotency-Key may have %u bytes at this gate (--body)",
                           gate->config.serve.body_bytes);
     dibs__exchange_end(e);
   } else if (e->key[0] || is_small(e)) {
@@ -405,7 +406,8 @@ static enum MHD_Result collect_part(struct exchange *e, const char *part, size_t
     if (!dibs__exchange_keep(e, &e->up, part, length)) refuse_body(e);
     return MHD_YES;
   }
-  dibs__exchange_refuse(e, 413, "too-large", "a request with an Idempotency-Key may have %zu bytes at this gate", most);
+  dibs__exchange_refuse(e, 413, "too-large",
+                        "a request with an Idempotency-Key may have %zu bytes at this gate (--body)", most);
   dibs__exchange_end(e);
   return MHD_YES;
 }

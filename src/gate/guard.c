@@ -65,7 +65,7 @@ static void refuse_stale(struct exchange *e, uint64_t seen) {
                e->fence, e->name, seen);
     struct dibs__json *j = dibs__answer_problem_begin(r, DIBS_STALE, &error);
     dibs__json_uint(j, "fence", e->fence);
-    dibs__json_uint(j, "seen", seen);
+    dibs__json_uint(j, "seen_fence", seen);
     dibs__answer_header(r, "Dibs-Fence", "%" PRIu64, seen);
     dibs__answer_problem_end(r);
   }

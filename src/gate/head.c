@@ -168,8 +168,9 @@ static bool check_target(struct head *head, const char *target) {
 
 static bool check_lines(struct head *head, size_t bytes_max) {
   if (head->count > HEAD_LINES_MAX || head->bytes > bytes_max)
-    return refuse(head, 431, "headers-too-large", "the request has %zu headers of %zu bytes; the gate takes %d of %zu",
-                  head->count, head->bytes, HEAD_LINES_MAX, bytes_max);
+    return refuse(head, 431, "headers-too-large",
+                  "the request has %zu headers of %zu bytes; the gate takes %d of %zu (--header)", head->count,
+                  head->bytes, HEAD_LINES_MAX, bytes_max);
   for (size_t i = 0; i < head->count; i++) {
     const struct head_line *line = &head->lines[i];
     if (!is_token(line->name, line->name_length))

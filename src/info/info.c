@@ -49,13 +49,13 @@ void dibs__info_task(struct dibs__json *j, const dibs_task_info *info) {
   dibs__json_int(j, "priority", info->priority);
   dibs__json_known(j, "fence", (int64_t)info->fence.value, info->fence.value != 0);
   dibs__json_uint(j, "attempts", info->attempts);
-  dibs__json_uint(j, "fails", info->fails);
-  dibs__json_uint(j, "tries", info->tries);
+  dibs__json_uint(j, "failures", info->fails);
+  dibs__json_uint(j, "max_failures", info->tries);
   dibs__json_text(j, "owner", info->owner);
-  dibs__json_int(j, "made_ms", info->made_ms);
-  dibs__json_known(j, "due_ms", info->due_ms, info->due_ms != 0);
-  dibs__json_known(j, "began_ms", info->began_ms, info->began_ms != 0);
-  dibs__json_int(j, "changed_ms", info->at_ms);
+  dibs__json_int(j, "added_at_ms", info->made_ms);
+  dibs__json_known(j, "due_at_ms", info->due_ms, info->due_ms != 0);
+  dibs__json_known(j, "claimed_at_ms", info->began_ms, info->began_ms != 0);
+  dibs__json_int(j, "changed_at_ms", info->at_ms);
   dibs__json_bytes(j, "text", info->text, info->text_length);
 }
 
@@ -64,11 +64,11 @@ void dibs__info_task(struct dibs__json *j, const dibs_task_info *info) {
 void dibs__info_run(struct dibs__json *j, const dibs_run_info *run) {
   dibs__json_text(j, "name", run->name);
   dibs__json_text(j, "kind", run->kind);
-  dibs__json_text(j, "how", dibs__history_end_name(run->how));
+  dibs__json_text(j, "outcome", dibs__history_end_name(run->how));
   dibs__json_int(j, "code", run->code);
-  dibs__json_int(j, "began_ms", run->began_ms);
-  dibs__json_int(j, "ended_ms", run->ended_ms);
-  dibs__json_int(j, "took_ms", run->ended_ms - run->began_ms);
+  dibs__json_int(j, "started_at_ms", run->began_ms);
+  dibs__json_int(j, "ended_at_ms", run->ended_ms);
+  dibs__json_int(j, "duration_ms", run->ended_ms - run->began_ms);
   dibs__json_text(j, "host", run->host);
   dibs__json_known(j, "fence", (int64_t)run->fence.value, run->fence.value != 0);
   dibs__json_known(j, "task", (int64_t)run->task, run->task != 0);
@@ -82,12 +82,12 @@ void dibs__info_cron_job(struct dibs__json *j, const dibs_cron_info *job) {
   dibs__json_text(j, "schedule", job->schedule);
   dibs__json_text(j, "zone", job->zone);
   dibs__json_text(j, "command", job->command);
-  dibs__json_known(j, "next_ms", job->next_ms, job->next_ms >= 0);
-  dibs__json_known(j, "last_ms", job->last_ms, ran);
-  dibs__json_text(j, "last", ran ? dibs__history_end_name(job->last_how) : NULL);
+  dibs__json_known(j, "next_at_ms", job->next_ms, job->next_ms >= 0);
+  dibs__json_known(j, "last_at_ms", job->last_ms, ran);
+  dibs__json_text(j, "last_outcome", ran ? dibs__history_end_name(job->last_how) : NULL);
   dibs__json_known(j, "last_code", job->last_code, ran);
   dibs__json_uint(j, "missed", job->missed);
-  dibs__json_known(j, "last_missed_ms", job->last_missed_ms, job->last_missed_ms >= 0);
+  dibs__json_known(j, "last_missed_at_ms", job->last_missed_ms, job->last_missed_ms >= 0);
   dibs__json_uint(j, "skipped", job->skipped);
 }
 
@@ -105,7 +105,7 @@ static const char *const counts[DIBS_TIERS_COUNTED] = {[DIBS_TIERS_ACQUIRED] = "
                                                        [DIBS_TIERS_EPOCHS] = "epochs",
                                                        [DIBS_TIERS_TURNS] = "breaker_opened",
                                                        [DIBS_TIERS_LEAST_STRICT] = "least_strict",
-                                                       [DIBS_TIERS_WENT_BACK] = "went_back"};
+                                                       [DIBS_TIERS_WENT_BACK] = "anchor_rollbacks"};
 
 const char *dibs__info_strictness(dibs_strictness strictness) {
   static const char *const names[] = {"fenced", "strict", "least-strict"};
@@ -124,10 +124,10 @@ void dibs__info_counts(struct dibs__json *j, const uint64_t values[DIBS_TIERS_CO
 
 /* What this process sees of it. */
 static void write_here(struct dibs__json *j, const dibs_tier_info *tier) {
-  dibs__json_open(j, "here", '{');
+  dibs__json_open(j, "local", '{');
   dibs__json_text(j, "breaker", dibs__info_breakers[tier->breaker]);
-  dibs__json_bool(j, "reached", tier->reached);
-  dibs__json_text(j, "trouble", tier->trouble);
+  dibs__json_bool(j, "reachable", tier->reached);
+  dibs__json_text(j, "last_error", tier->trouble);
   dibs__json_uint(j, "calls", tier->calls);
   dibs__json_uint(j, "failed_percent", tier->failed_percent);
   dibs__json_uint(j, "slow_percent", tier->slow_percent);
@@ -141,23 +141,23 @@ static void write_here(struct dibs__json *j, const dibs_tier_info *tier) {
 
 void dibs__info_tier(struct dibs__json *j, const dibs_tier_info *tier) {
   dibs__json_bool(j, "down", tier->down);
-  dibs__json_text(j, "hand", dibs__info_breaker_hands[tier->hand]);
-  dibs__json_uint(j, "percent", tier->percent);
+  dibs__json_text(j, "breaker_mode", dibs__info_breaker_hands[tier->hand]);
+  dibs__json_uint(j, "rollout_percent", tier->percent);
   dibs__json_uint(j, "buckets", tier->buckets);
-  dibs__json_uint(j, "wanted", tier->wanted);
-  dibs__json_uint(j, "leaving", tier->leaving);
-  dibs__json_known(j, "turned_ms", tier->turned_ms, tier->turned_ms >= 0);
-  dibs__json_int(j, "dwell_ms", tier->dwell_ms);
-  dibs__json_uint(j, "active", tier->active);
+  dibs__json_uint(j, "buckets_wanted", tier->wanted);
+  dibs__json_uint(j, "buckets_leaving", tier->leaving);
+  dibs__json_known(j, "state_age_ms", tier->turned_ms, tier->turned_ms >= 0);
+  dibs__json_int(j, "min_down_ms", tier->dwell_ms);
+  dibs__json_uint(j, "clients_active", tier->active);
   dibs__json_uint(j, "clients_down", tier->clients_down);
-  dibs__json_uint(j, "clients_well", tier->clients_well);
+  dibs__json_uint(j, "clients_up", tier->clients_well);
   write_here(j, tier);
 }
 
 void dibs__info_tier_client(struct dibs__json *j, const dibs_tier_client *client, dibs__info_tier_name *name_of,
                             const void *tiers) {
   dibs__json_text(j, "owner", client->owner);
-  dibs__json_bool(j, "us", client->us);
+  dibs__json_bool(j, "self", client->us);
   dibs__json_int(j, "age_ms", client->age_ms);
   dibs__json_open(j, "tiers", '[');
   const char *name;
@@ -166,7 +166,7 @@ void dibs__info_tier_client(struct dibs__json *j, const dibs_tier_client *client
     dibs__json_text(j, "name", name);
     dibs__json_bool(j, "active", client->active[i]);
     dibs__json_bool(j, "down", client->down[i]);
-    dibs__json_bool(j, "well", client->well[i]);
+    dibs__json_bool(j, "up", client->well[i]);
     dibs__json_text(j, "breaker", dibs__info_breakers[client->breaker[i]]);
     dibs__json_close(j, '}');
   }
@@ -178,8 +178,8 @@ void dibs__info_tiers(struct dibs__json *j, const dibs_tiers_info *info, dibs__i
                       const void *tiers) {
   dibs__json_text(j, "strictness", dibs__info_strictness(info->strictness));
   dibs__json_text(j, "pinned", info->pinned >= 0 ? name_of(tiers, (size_t)info->pinned) : NULL);
-  dibs__json_bool(j, "on_their_own", info->on_their_own);
-  dibs__json_known(j, "confirmed_ms", info->confirmed_ms, info->confirmed_ms >= 0);
-  dibs__json_known(j, "restored_ms", info->restored_ms, info->restored_ms >= 0);
+  dibs__json_bool(j, "all_tiers_down", info->on_their_own);
+  dibs__json_known(j, "anchor_confirmed_age_ms", info->confirmed_ms, info->confirmed_ms >= 0);
+  dibs__json_known(j, "anchor_rollback_age_ms", info->restored_ms, info->restored_ms >= 0);
   dibs__json_uint(j, "epochs_left_percent", info->epochs_left_percent);
 }

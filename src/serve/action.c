@@ -13,7 +13,7 @@ void dibs__action_log(const struct request *r) {
   size_t shown = r->body_length < BODY_SHOWN ? r->body_length : BODY_SHOWN;
   dibs__json_open(&j, NULL, '{');
   dibs__json_text(&j, "action", r->route->name);
-  dibs__json_text(&j, "who", *dibs__auth_label(r) ? dibs__auth_label(r) : NULL);
+  dibs__json_text(&j, "token", *dibs__auth_label(r) ? dibs__auth_label(r) : NULL);
   dibs__json_text(&j, "method", words[r->method]);
   dibs__json_text(&j, "target", r->target);
   if (r->body && shown > 0) dibs__json_bytes(&j, "body", r->body, shown);

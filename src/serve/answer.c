@@ -68,7 +68,7 @@ struct dibs__json *dibs__answer_problem_begin(struct request *r, dibs_status sta
 
 void dibs__answer_problem(struct request *r, dibs_status status, const dibs_error *error) {
   if (status == DIBS_CANCELLED && r->server->stopping) {
-    dibs__answer_refuse(r, 503, "stopping", "this server is stopping; repeat the request");
+    dibs__answer_refuse(r, 503, "stopping", "dibs is stopping; repeat the request");
     return;
   }
   if (status == DIBS_CANCELLED && r->revoked) {

@@ -130,7 +130,7 @@ static dibs_status read_lines(const char *path, char *text, struct tokens *token
     tokens->count++;
   }
   if (tokens->count > 0) return DIBS_OK;
-  return dibs__fail(error, DIBS_INVALID, "%s has no token: nobody could use the server", path);
+  return dibs__fail(error, DIBS_INVALID, "%s has no token: nobody could use the daemon", path);
 }
 
 static size_t count_lines(const char *text) {
@@ -234,7 +234,7 @@ static bool identify(struct request *r) {
     return refuse_token(r, invalid, "this is not a bearer token");
   const char *secret = seen.value + sizeof scheme - 1;
   r->token = find_token(r->server->tokens, secret, seen.length - (sizeof scheme - 1));
-  if (!r->token) return refuse_token(r, invalid, "the server does not know this token");
+  if (!r->token) return refuse_token(r, invalid, "the daemon does not know this token");
   r->tokens = r->server->tokens;
   r->tokens->uses++;
   return true;
@@ -356,7 +356,7 @@ bool dibs__rate_admits(struct request *r) {
     rate->next.ns += DIBS__NS_PER_MS * 1000 / most;
     return true;
   }
-  dibs__answer_refuse(r, 429, "rate", "this server takes %u requests a second %s", most,
+  dibs__answer_refuse(r, 429, "rate", "this daemon takes %u requests a second %s (--rate)", most,
                       r->token ? "with one token" : "of all clients together");
   return false;
 }

@@ -36,7 +36,7 @@ struct claim_in {
 
 #define IN(member) offsetof(struct claim_in, member)
 static const struct field claim_fields[] = {
-    {.name = "most",
+    {.name = "limit",
      .kind = FIELD_NUMBER,
      .at = IN(most),
      .least = 1,
@@ -87,8 +87,8 @@ static void write_task(struct dibs__json *j, const dibs_task *task) {
   dibs__json_text(j, "key", task->serial);
   dibs__payload_write(j, "payload", task->payload, task->length);
   dibs__json_uint(j, "attempt", task->attempt);
-  dibs__json_uint(j, "fails", task->fails);
-  dibs__json_uint(j, "tries", task->tries);
+  dibs__json_uint(j, "failures", task->fails);
+  dibs__json_uint(j, "max_failures", task->tries);
   dibs__json_int(j, "age_ms", task->age_ms);
   dibs__json_int(j, "left_ms", dibs_task_left_ms(task));
   if (*task->error) dibs__json_text(j, "error", task->error);

@@ -225,7 +225,7 @@ static const struct field events_fields[] = {
      .at = IN(last),
      .least = 1,
      .most = 64,
-     .help = "go on after this event, if the server still has it; else the lists are sent again"},
+     .help = "go on after this event, if the daemon still has it; else the lists are sent again"},
     {.name = NULL}};
 
 /* The number of the event after `id`; 0: it is none of ours. */
@@ -362,13 +362,13 @@ void dibs__events_close(struct server *server) {
   server->streams = NULL;
 }
 
-const struct route dibs__event_routes[] = {{METHOD_GET, "/v1/events", SCOPE_READ, get_events, sizeof(struct events_in),
-                                            events_fields, "watchLists", "200 404 405",
-                                            "What changes in lists, as server-sent events",
-                                            "`list` has the whole answer of the GET of a list; `change` has new and "
-                                            "changed rows (`set`), and the names of rows "
-                                            "that the list no longer has (`gone`); `trouble` has the problem that the "
-                                            "GET was answered with.  `left_ms` counts "
-                                            "down and `age_ms` up by themselves, without an event.",
-                                            "text/event-stream"},
-                                           {.path = NULL}};
+const struct route dibs__event_routes[] = {
+    {METHOD_GET, "/v1/events", SCOPE_READ, get_events, sizeof(struct events_in), events_fields, "watchLists",
+     "200 404 405", "What changes in lists, as server-sent events",
+     "`list` has the whole answer of the GET of a list; `change` has new and "
+     "changed rows (`set`), and the names of rows "
+     "that the list no longer has (`removed`); `problem` has the problem that the "
+     "GET was answered with.  `left_ms` counts "
+     "down and ages up by themselves, without an event.",
+     "text/event-stream"},
+    {.path = NULL}};

@@ -98,14 +98,14 @@ static int add_breaker(const dibs_tier_info *tier, void *user) {
   dibs__json_open(j, NULL, '{');
   dibs__json_text(j, "tier", tier->name);
   dibs__json_text(j, "breaker", dibs__info_breakers[tier->breaker]);
-  dibs__json_text(j, "hand", dibs__info_breaker_hands[tier->hand]);
+  dibs__json_text(j, "mode", dibs__info_breaker_hands[tier->hand]);
   dibs__json_bool(j, "down", tier->down);
   dibs__json_uint(j, "calls", tier->calls);
   dibs__json_uint(j, "failed_percent", tier->failed_percent);
   dibs__json_uint(j, "slow_percent", tier->slow_percent);
   dibs__json_uint(j, "clients_down", tier->clients_down);
-  dibs__json_uint(j, "clients_well", tier->clients_well);
-  dibs__json_known(j, "turned_ms", tier->turned_ms, tier->turned_ms >= 0);
+  dibs__json_uint(j, "clients_up", tier->clients_well);
+  dibs__json_known(j, "state_age_ms", tier->turned_ms, tier->turned_ms >= 0);
   dibs__json_close(j, '}');
   return 0;
 }
@@ -126,7 +126,7 @@ static void get_breakers(struct request *r) {
 }
 
 static const struct field breaker_fields[] = {
-    {.name = "hand",
+    {.name = "mode",
      .kind = FIELD_WORD,
      .at = offsetof(struct breaker_in, hand),
      .words = dibs__info_breaker_hands,
@@ -157,7 +157,7 @@ static void set_breaker(struct request *r) {
   struct dibs__json *j = dibs__answer_begin(r, 200);
   dibs__json_open(j, NULL, '{');
   dibs__json_text(j, "tier", r->param[0]);
-  dibs__json_text(j, "hand", dibs__info_breaker_hands[in->hand]);
+  dibs__json_text(j, "mode", dibs__info_breaker_hands[in->hand]);
   dibs__json_close(j, '}');
 }
 
@@ -240,7 +240,7 @@ const struct route dibs__fleet_routes[] = {
     {METHOD_GET, "/v1/tiers", SCOPE_READ, get_tiers, 0, NULL, "listTiers", "200",
      "The tiers of the store, and the clients that report their state", "501: the store is one store.", NULL},
     {METHOD_GET, "/v1/breakers", SCOPE_READ, get_breakers, 0, NULL, "listBreakers", "200",
-     "The breaker of each tier, as this server and the votes of all clients have it", "501: the store is one store.",
+     "The breaker of each tier, as this daemon and the votes of all clients have it", "501: the store is one store.",
      NULL},
     {METHOD_PUT, "/v1/breakers/{tier}", SCOPE_ADMIN, put_breaker, sizeof(struct breaker_in), breaker_fields,
      "setBreaker", "200 404", "Open or close the breaker of a tier by hand, for all clients", "", NULL},

@@ -38,13 +38,13 @@ static const struct field history_fields[] = {
      .most = DIBS_NAME_MAX,
      .help = "only runs of this kind: run, once, cron, worker"},
     {.name = "failed", .place = FIELD_QUERY, .kind = FIELD_FLAG, .at = IN(failed), .help = "only runs that failed"},
-    {.name = "since_ms",
+    {.name = "since_at_ms",
      .place = FIELD_QUERY,
      .kind = FIELD_NUMBER,
      .at = IN(since_ms),
      .most = INT64_C(1) << 53,
      .help = "only runs that ended at this instant or later: ms since 1970"},
-    {.name = "until_ms",
+    {.name = "until_at_ms",
      .place = FIELD_QUERY,
      .kind = FIELD_NUMBER,
      .at = IN(until_ms),
@@ -122,7 +122,7 @@ static void list_runs(struct request *r) {
   dibs__json_close(l.json, ']');
   if (l.count == options.most) write_position(&at, next);
   dibs__json_text(l.json, "next", l.count == options.most ? next : NULL);
-  dibs__json_bool(l.json, "kept", !off);
+  dibs__json_bool(l.json, "recording", !off);
   dibs__json_close(l.json, '}');
 }
 

@@ -205,11 +205,11 @@ static bool has_capacity(struct request *r, unsigned long long bytes) {
   const struct server *server = r->server;
   const struct serve_config *config = &server->config;
   if (r->route->scope != SCOPE_NONE && server->running - server->waiting >= config->requests) {
-    dibs__answer_refuse(r, 503, "overload", "%u requests run already; repeat it later", config->requests);
+    dibs__answer_refuse(r, 503, "overload", "%u requests run already (--requests); repeat it later", config->requests);
     return false;
   }
   if (server->body_bytes + bytes <= (size_t)config->bodies_mib << 20) return true;
-  dibs__answer_refuse(r, 503, "overload", "the bodies of requests have %u MiB already; repeat it later",
+  dibs__answer_refuse(r, 503, "overload", "the bodies of requests have %u MiB already (--bodies); repeat it later",
                       config->bodies_mib);
   return false;
 }
@@ -235,7 +235,7 @@ static bool admits_head(struct request *r, const char *method) {
   MHD_get_connection_values_n(r->connection, MHD_HEADER_KIND | MHD_GET_ARGUMENT_KIND, measure_line, &head);
   if (head.bytes <= most && head.lines <= LINES_MAX) return true;
   dibs__answer_refuse(r, first > most ? 414 : 431, "headers-too-large",
-                      "the request has %zu bytes of headers and %zu headers and parameters; this server takes %zu and "
+                      "the request has %zu bytes of headers and %zu headers and parameters; dibs takes %zu and "
                       "%d (--header)",
                       head.bytes, head.lines, most, LINES_MAX);
   return false;
@@ -256,7 +256,7 @@ static enum MHD_Result begin_reading(struct request *r, const char *method) {
     has_capacity(r, bytes);
     return MHD_YES;
   }
-  dibs__answer_refuse(r, 413, "too-large", "the body has %.20s bytes; this server takes %zu", length, most);
+  dibs__answer_refuse(r, 413, "too-large", "the body has %.20s bytes; dibs takes %zu (--body)", length, most);
   return bytes / DROPPED > most ? dibs__http_queue_answer(r) : MHD_YES;
 }
 
@@ -287,7 +287,7 @@ static enum MHD_Result read_part(struct request *r, const char *part, size_t *si
   *size = 0;
   if (r->answered) return drop_part(r, length);
   if (length > most - r->body_length) {
-    dibs__answer_refuse(r, 413, "too-large", "the body is larger than the %zu bytes that this server takes", most);
+    dibs__answer_refuse(r, 413, "too-large", "the body is larger than the %zu bytes that dibs takes (--body)", most);
     return drop_part(r, length);
   }
   if (!grow_body(r, r->body_length + length)) return r->answered ? drop_part(r, length) : MHD_NO;
@@ -299,7 +299,7 @@ static enum MHD_Result read_part(struct request *r, const char *part, size_t *si
 static void handle(struct request *r) {
   const struct route *route = r->route;
   if (r->server->stopping) {
-    dibs__answer_refuse(r, 503, "stopping", "this server is stopping; repeat the request");
+    dibs__answer_refuse(r, 503, "stopping", "dibs is stopping; repeat the request");
     return;
   }
   if (route->in_size > 0 && !(r->in = calloc(1, route->in_size))) {

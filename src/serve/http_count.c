@@ -86,17 +86,17 @@ static void add_waiting(const struct server *server, struct meter *meter) {
     if (!oldest) oldest = r;
     count++;
   }
-  dibs__meter_add(meter, "http.waiting", DIBS_GAUGE, "requests that wait for a lease or a task", NULL, count);
-  dibs__meter_add(meter, "http.waiting.oldest.seconds", DIBS_GAUGE, "how long the oldest of them has waited", NULL,
-                  oldest ? (double)(dibs__tick_now().ns - oldest->waits_from.ns) / 1e9 : 0);
+  dibs__meter_add(meter, "http.requests.waiting", DIBS_GAUGE, "requests that wait for a lease or a task", NULL, count);
+  dibs__meter_add(meter, "http.requests.oldest_waiting.seconds", DIBS_GAUGE, "how long the oldest of them has waited",
+                  NULL, oldest ? (double)(dibs__tick_now().ns - oldest->waits_from.ns) / 1e9 : 0);
 }
 
 void dibs__http_counts_add(const struct server *server, struct meter *meter) {
   const struct http_counts *c = server->http_counts;
   dibs__meter_add(meter, "http.connections", DIBS_GAUGE, "connections that are open", NULL, server->connection_count);
-  dibs__meter_add(meter, "http.running", DIBS_GAUGE, "requests that are being done or wait", NULL,
+  dibs__meter_add(meter, "http.requests.running", DIBS_GAUGE, "requests that are being done or wait", NULL,
                   (double)server->running);
-  dibs__meter_add(meter, "http.queued", DIBS_GAUGE, "requests that wait for a thread for what blocks", NULL,
+  dibs__meter_add(meter, "http.requests.queued", DIBS_GAUGE, "requests that wait for a thread for what blocks", NULL,
                   dibs__pool_waiting(server));
   add_waiting(server, meter);
   for (size_t i = 0; i < c->count; i++) add_route(meter, &c->routes[i]);

@@ -201,7 +201,7 @@ static void settings_changed(struct server *server, dibs_status status) {
 static void write_kind(struct dibs__json *j, const struct kind_row *row) {
   dibs__json_text(j, "kind", row->kind);
   for (uint32_t i = 0; i < DIBS_TASK_STATES; i++) dibs__json_uint(j, dibs__info_task_state(i), row->states[i]);
-  dibs__json_known(j, "oldest_ready_ms", row->oldest_ms, row->oldest_ms >= 0);
+  dibs__json_known(j, "oldest_ready_age_ms", row->oldest_ms, row->oldest_ms >= 0);
   dibs__json_known(j, "running_limit", row->running, row->running != 0);
   dibs__json_bool(j, "paused", row->paused);
   dibs__json_known(j, "keep_ms", row->keep_ms, row->keep_ms >= 0);
@@ -244,7 +244,7 @@ static void list_kinds(struct request *r) {
   if (status == DIBS_OK) {
     dibs__json_close(l.json, ']');
     dibs__json_text(l.json, "next", l.more ? l.last : NULL);
-    dibs__json_int(l.json, "age_ms", age_ms);
+    dibs__json_int(l.json, "counted_age_ms", age_ms);
     dibs__json_close(l.json, '}');
   } else {
     dibs__answer_problem(r, status, &error);
@@ -288,7 +288,7 @@ static void show_kind(struct request *r) {
   struct dibs__json *j = dibs__answer_begin(r, 200);
   dibs__json_open(j, NULL, '{');
   write_kind(j, &row);
-  dibs__json_int(j, "age_ms", age_ms);
+  dibs__json_int(j, "counted_age_ms", age_ms);
   dibs__json_close(j, '}');
 }
 
@@ -357,7 +357,7 @@ static void patch_kind(struct request *r) {
 const struct route dibs__kind_routes[] = {
     {METHOD_GET, "/v1/kinds", SCOPE_READ, get_kinds, sizeof(struct page), kinds_fields, "listKinds", "200",
      "The kinds of tasks, with the number of tasks in each state",
-     "By name.  The server counts for all its clients together, so the numbers are `age_ms` old.", NULL},
+     "By name.  The daemon counts for all its clients together, so the numbers are `counted_age_ms` old.", NULL},
     {METHOD_GET, "/v1/kinds/{kind}", SCOPE_READ, get_kind, 0, NULL, "showKind", "200",
      "The number of tasks of a kind in each state, and its settings", "", NULL},
     {METHOD_PATCH, "/v1/kinds/{kind}", SCOPE_ADMIN, patch_kind, sizeof(struct kind_in), kind_fields, "setKind", "200",

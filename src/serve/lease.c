@@ -92,7 +92,7 @@ static const struct field post_fields[] = {
      .least = 1,
      .most = DIBS_NAME_MAX,
      .help =
-         "in place of the id, which the server computes from the name and this text: random and secret, too; with an "
+         "in place of the id, which the daemon computes from the name and this text: random and secret, too; with an "
          "id it has no effect"},
     {.name = NULL}};
 
@@ -304,7 +304,7 @@ int dibs__lease_row_write(const dibs_lease_info *info, void *user) {
   dibs__json_uint(j, "ahead", info->ahead);
   dibs__json_uint(j, "slots", info->slots);
   dibs__json_text(j, "tier", *info->tier ? info->tier : NULL);
-  if (info->state == DIBS_BROKEN) dibs__json_text(j, "from", info->from);
+  if (info->state == DIBS_BROKEN) dibs__json_text(j, "taken_from", info->from);
   dibs__json_close(j, '}');
   return 0;
 }

@@ -121,7 +121,7 @@ static void write_client(struct dibs__json *j, const struct request *r) {
     inet_ntop(AF_INET, &((const struct sockaddr_in *)address)->sin_addr, text, sizeof text);
   else if (address && address->sa_family == AF_INET6)
     inet_ntop(AF_INET6, &((const struct sockaddr_in6 *)address)->sin6_addr, text, sizeof text);
-  dibs__json_text(j, "from", text);
+  dibs__json_text(j, "client", text);
 }
 
 static const char *method_of(const struct request *r) {
@@ -157,7 +157,7 @@ void dibs__log_request(const struct request *r) {
   dibs__json_open(j, NULL, '{');
   write_time(j, dibs__wall_ms());
   write_client(j, r);
-  dibs__json_text(j, "who", r->token ? dibs__auth_label(r) : NULL);
+  dibs__json_text(j, "token", r->token ? dibs__auth_label(r) : NULL);
   dibs__json_text(j, "method", method_of(r));
   if (r->server->service)
     write_path(j, r);
@@ -165,7 +165,7 @@ void dibs__log_request(const struct request *r) {
     dibs__json_text(j, "route", r->route ? r->route->path : NULL);
   dibs__json_text(j, "name", r->param[0]);
   dibs__json_known(j, "status", r->answer.status, r->queued);
-  dibs__json_real(j, "ms", (double)(end.ns - r->began.ns) / (double)DIBS__NS_PER_MS);
+  dibs__json_real(j, "duration_ms", (double)(end.ns - r->began.ns) / (double)DIBS__NS_PER_MS);
   dibs__json_uint(j, "bytes", r->answer_bytes);
   if (r->outcome) dibs__json_text(j, "outcome", r->outcome);
   if (dibs__trace_of(r, trace)) dibs__json_text(j, "trace", trace);

@@ -31,7 +31,8 @@ enum {
 
 bool dibs__may_wait(struct request *r) {
   if (r->server->waiting < r->server->config.waiters) return true;
-  dibs__answer_refuse(r, 503, "overload", "%u requests wait already; repeat it later", r->server->config.waiters);
+  dibs__answer_refuse(r, 503, "overload", "%u requests wait already (--waiters); repeat it later",
+                      r->server->config.waiters);
   return false;
 }
 
@@ -338,7 +339,7 @@ static dibs_status open_server(struct server *server, dibs_error *error) {
   server->epoll = epoll_create1(EPOLL_CLOEXEC);
   if (!dibs__loop_add(server, &server->signal_source, server->signals, signal_ready) ||
       !dibs__loop_add(server, &server->store_source, dibs_fd(server->store), store_ready))
-    return dibs__fail(error, DIBS_NO_MEMORY, "no memory or descriptors for the server");
+    return dibs__fail(error, DIBS_NO_MEMORY, "no memory or descriptors to serve");
   status = open_parts(server, error);
   if (status != DIBS_OK) return status;
   if (server->service && !server->service->open(server, error)) return error->status;

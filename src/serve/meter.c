@@ -253,7 +253,7 @@ static void write_sizes_of(struct dibs__json *to, const dibs_sizes *sizes) {
   dibs__json_uint(to, "count", sizes->count);
   dibs__json_uint(to, "sum", sizes->sum);
   dibs__json_uint(to, "max", sizes->max);
-  dibs__json_open(to, "at_most", '{');
+  dibs__json_open(to, "buckets", '{');
   for (unsigned i = 0; i < DIBS_SIZES_STEPS; i++) {
     char key[16];
     struct dibs__text text;
@@ -284,7 +284,7 @@ static void write_family(const struct meter *m, struct dibs__json *to, size_t nt
   const struct family *f = &m->families[nth];
   dibs__json_open(to, NULL, '{');
   dibs__json_text(to, "name", f->name);
-  dibs__json_text(to, "kind", kinds[f->kind]);
+  dibs__json_text(to, "type", kinds[f->kind]);
   dibs__json_text(to, "help", f->help);
   dibs__json_open(to, "samples", '[');
   for (size_t i = 0; i < m->count; i++)

@@ -41,14 +41,14 @@ static const struct {
              {"transactions", "store.transactions", 1},
              {"tier_moves", "tier.moves", 1},
              {"tier_epochs", "tier.epochs", 1},
-             {"went_back", "anchor.rollbacks", 1},
+             {"anchor_rollbacks", "anchor.rollbacks", 1},
              {"breaker_opened", "breaker.opened", 1},
              {"clients", "fleet.clients", 1},
              {"strict", "fleet.strict", 1},
-             {"on_their_own", "fleet.all_tiers_down", 1},
-             {"anchor_confirmed_ms", "anchor.confirmed_age.seconds", 1e-3},
+             {"all_tiers_down", "fleet.all_tiers_down", 1},
+             {"anchor_confirmed_age_ms", "anchor.confirmed_age.seconds", 1e-3},
              {"tier_breaker", "breaker.state", 1},
-             {"tier_hand", "breaker.forced", 1},
+             {"tier_breaker_mode", "breaker.forced", 1},
              {"tier_down", "tier.down", 1},
              {"tier_percent", "tier.rollout.ratio", 1e-2},
              {"tier_buckets", "tier.buckets", 1},
@@ -166,7 +166,7 @@ static void run(struct request *r, void (*block)(struct request *r)) {
     dibs__answer_problem(r, DIBS_NO_MEMORY, NULL);
     return;
   }
-  dibs__meter_add(meter, "build_info", DIBS_GAUGE, "1, with the version of this server", version, 1);
+  dibs__meter_add(meter, "build_info", DIBS_GAUGE, "1, with the version of this daemon", version, 1);
   dibs__http_counts_add(r->server, meter);
   r->work = meter;
   dibs__pool_run(r, block, drop_meter);

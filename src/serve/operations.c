@@ -27,7 +27,7 @@ static void answer_ready(struct request *r, bool up) {
     dibs__answer_end(r);
     return;
   }
-  (void)dibs__fail(&error, DIBS_UNAVAILABLE, "the store does not answer; the server's messages have the reason");
+  (void)dibs__fail(&error, DIBS_UNAVAILABLE, "the store does not answer; the daemon's messages have the reason");
   dibs__answer_problem(r, DIBS_UNAVAILABLE, &error);
 }
 
@@ -48,7 +48,7 @@ static void write_problem(struct dibs__json *j, const struct problem *p) {
   dibs__json_int(j, "status", p->http);
   dibs__json_text(j, "meaning", p->meaning);
   dibs__json_text(j, "cause", p->cause);
-  dibs__json_text(j, "next", p->next);
+  dibs__json_text(j, "next_step", p->next);
   dibs__json_close(j, '}');
 }
 
@@ -76,10 +76,10 @@ static void list_problems(struct request *r) {
 }
 
 const struct route dibs__operation_routes[] = {
-    {METHOD_GET, "/healthz", SCOPE_NONE, get_health, 0, NULL, "getHealth", "200", "Does the server run?", "", NULL},
+    {METHOD_GET, "/healthz", SCOPE_NONE, get_health, 0, NULL, "getHealth", "200", "Does the daemon run?", "", NULL},
     {METHOD_GET, "/readyz", SCOPE_NONE, get_ready, 0, NULL, "getReady", "200", "Does the store answer?", "", NULL},
     {METHOD_GET, "/openapi.json", SCOPE_NONE, get_openapi, 0, NULL, "getOpenApi", "200",
-     "What this server takes and answers", "", NULL},
+     "What this daemon takes and answers", "", NULL},
     {METHOD_GET, "/problems", SCOPE_NONE, list_problems, 0, NULL, "listProblems", "200",
      "All kinds of problems: what they mean, what causes them, what to do next", "", NULL},
     {METHOD_GET, "/problems/{word}", SCOPE_NONE, get_problem, 0, NULL, "getProblem", "200 404",

@@ -82,12 +82,12 @@ bool dibs__origin_admits(struct request *r, const char *method) {
   r->origin = listed(r, origin);
   if (!has_good_host(r)) {
     dibs__answer_refuse(r, 403, "origin",
-                        "a server without tokens does not answer to the name in Host; use localhost, "
+                        "a daemon without tokens does not answer to the name in Host; use localhost, "
                         "an address, or list the origin with --cors");
     return false;
   }
   if (origin && !r->origin && !is_own(r, origin)) {
-    dibs__answer_refuse(r, 403, "origin", "pages of this origin may not use the server; --cors lists those that may");
+    dibs__answer_refuse(r, 403, "origin", "pages of this origin may not use the daemon; --cors lists those that may");
     return false;
   }
   if (!r->origin || strcmp(method, MHD_HTTP_METHOD_OPTIONS) != 0 ||

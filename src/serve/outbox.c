@@ -27,7 +27,7 @@ static const uint32_t show_states[] = {WAITING, SENDING, DEAD, DELIVERED};
 
 #define IN(member) offsetof(struct outbox_in, member)
 static const struct field outbox_fields[] = {
-    {.name = "show",
+    {.name = "state",
      .place = FIELD_QUERY,
      .kind = FIELD_WORD,
      .at = IN(show),
@@ -51,9 +51,9 @@ static uint64_t count_of(const struct kind_row *row, uint32_t states) {
 
 static void write_counts(struct dibs__json *j, const struct kind_row *row, int64_t age_ms) {
   for (size_t i = 0; show_words[i]; i++) dibs__json_uint(j, show_words[i], count_of(row, show_states[i]));
-  dibs__json_known(j, "oldest_ready_ms", row->oldest_ms, row->oldest_ms >= 0);
+  dibs__json_known(j, "oldest_ready_age_ms", row->oldest_ms, row->oldest_ms >= 0);
   dibs__json_bool(j, "paused", row->paused);
-  dibs__json_int(j, "age_ms", age_ms);
+  dibs__json_int(j, "counted_age_ms", age_ms);
 }
 
 static void show_outbox(struct request *r) {

@@ -23,7 +23,7 @@ struct page {
   {                                                                                                                    \
     .name = "limit", .place = FIELD_QUERY, .kind = FIELD_NUMBER, .at = (at_), .least = 1, .most = PAGE_MOST,           \
     .help =                                                                                                            \
-        "how many entries the page may have; 100 if it is not given.  A page has no more than the server's --page, "   \
+        "how many entries the page may have; 100 if it is not given.  A page has no more than the daemon's --page, "   \
         "1000: see `next`"                                                                                             \
   }
 

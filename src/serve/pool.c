@@ -94,7 +94,7 @@ bool dibs__pool_try(struct request *r, void (*block)(struct request *r), void (*
 
 static void refuse(struct request *r, void (*drop)(struct request *r)) {
   if (r->server->stopping)
-    dibs__answer_refuse(r, 503, "stopping", "this server is stopping; repeat the request");
+    dibs__answer_refuse(r, 503, "stopping", "dibs is stopping; repeat the request");
   else
     dibs__answer_refuse(r, 503, "overload", "%u requests wait for a thread already (--queue); repeat it later",
                         r->server->config.queue);

@@ -151,7 +151,7 @@ static const struct field series_fields[] = {{.name = "points",
 static void write_line(struct dibs__json *j, const struct line *line, uint64_t from, uint64_t to) {
   dibs__json_open(j, NULL, '{');
   dibs__json_text(j, "name", line->name);
-  dibs__json_text(j, "of", *line->of ? line->of : NULL);
+  dibs__json_text(j, "label", *line->of ? line->of : NULL);
   dibs__json_open(j, "points", '[');
   for (uint64_t step = from; step <= to; step++)
     dibs__json_known(j, NULL, line->points[step % KEPT], step >= line->from && step <= line->last);
@@ -219,7 +219,7 @@ void dibs__series_close(struct server *server) {
 const struct route dibs__series_routes[] = {
     {METHOD_GET, "/v1/series", SCOPE_READ, get_series, sizeof(struct series_in), series_fields, "getSeries", "200",
      "The last hour, a point every ten seconds",
-     "Of this server: its counters (`acquired`, `lost` and others, since it began) and of each kind the tasks that are "
+     "Of this daemon: its counters (`acquired`, `lost` and others, since it began) and of each kind the tasks that are "
      "ready, claimed, done and dead.  A point is null when it was not read.",
      NULL},
     {.path = NULL}};

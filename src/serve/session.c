@@ -288,7 +288,7 @@ static void poll_ends(struct request *r) {
   session->poll = NULL;
   r->work = NULL;
   if (server->stopping) {
-    dibs__answer_refuse(r, 503, "stopping", "this server is stopping");
+    dibs__answer_refuse(r, 503, "stopping", "this daemon is stopping");
     return;
   }
   dibs__answer_problem(r, DIBS_CANCELLED, NULL);

@@ -8,13 +8,17 @@
 #include <stddef.h>
 #include <string.h>
 
-#define LEASE "{name:s state:s owner:s mode:s fence:i? ttl_ms:i? left_ms:i age_ms:i? ahead:i slots:i tier:s? -from:s?}"
+#define LEASE                                                                                                          \
+  "{name:s state:s owner:s mode:s fence:i? ttl_ms:i? left_ms:i age_ms:i? ahead:i slots:i tier:s? -taken_from:s?}"
 #define TASK                                                                                                           \
-  "task:i kind:s state:s phase:s key:s unique:s priority:i fence:i? attempts:i fails:i tries:i owner:s made_ms:i "     \
-  "due_ms:i? began_ms:i? changed_ms:i text:s"
-#define RUN "{name:s kind:s how:s code:i began_ms:i ended_ms:i took_ms:i host:s fence:i? task:i? command:s? output:s?}"
+  "task:i kind:s state:s phase:s key:s unique:s priority:i fence:i? attempts:i failures:i max_failures:i owner:s "     \
+  "added_at_ms:i "                                                                                                     \
+  "due_at_ms:i? claimed_at_ms:i? changed_at_ms:i text:s"
+#define RUN                                                                                                            \
+  "{name:s kind:s outcome:s code:i started_at_ms:i ended_at_ms:i duration_ms:i host:s fence:i? task:i? command:s? "    \
+  "output:s?}"
 #define KIND                                                                                                           \
-  "kind:s arrived:i ready:i claimed:i waiting:i blocked:i parked:i done:i dead:i cancelled:i oldest_ready_ms:i? "      \
+  "kind:s arrived:i ready:i claimed:i waiting:i blocked:i parked:i done:i dead:i cancelled:i oldest_ready_age_ms:i? "  \
   "running_limit:i? paused:b keep_ms:i?"
 #define GRANT "{name:s id:s fence:i? left_ms:i slot:i tier:s?}"
 #define STOCK "{key:s used:i? limit:i?}"
@@ -24,12 +28,13 @@
 #define ANSWER "{key:s answer:* age_ms:i left_ms:i}"
 #define FLAG "{name:s percent:i}"
 #define METRIC                                                                                                         \
-  "{name:s kind:s help:s samples:[{labels:* -value:n -count:i -sum:n -max:n -p50:n -p90:n -p99:n -p999:n "             \
-  "-at_most:*}]}"
-#define PROBLEM "{problem:s status:i meaning:s cause:s next:s}"
+  "{name:s type:s help:s samples:[{labels:* -value:n -count:i -sum:n -max:n -p50:n -p90:n -p99:n -p999:n "             \
+  "-buckets:*}]}"
+#define PROBLEM "{problem:s status:i meaning:s cause:s next_step:s}"
 #define TIER                                                                                                           \
-  "{name:s store:s down:b hand:s percent:i buckets:i wanted:i leaving:i turned_ms:i? dwell_ms:i active:i "             \
-  "clients_down:i clients_well:i here:{breaker:s reached:b trouble:s calls:i failed_percent:i slow_percent:i "         \
+  "{name:s store:s down:b breaker_mode:s rollout_percent:i buckets:i buckets_wanted:i buckets_leaving:i "              \
+  "state_age_ms:i? min_down_ms:i clients_active:i "                                                                    \
+  "clients_down:i clients_up:i local:{breaker:s reachable:b last_error:s calls:i failed_percent:i slow_percent:i "     \
   "operations:i failures:i p50_ns:i? p99_ns:i? max_ns:i?}}"
 
 static const struct {
@@ -49,36 +54,39 @@ static const struct {
     {"showOnce", ANSWER},
     {"renewOnce", "{key:s id:s fence:i left_ms:i}"},
     {"addTasks", "{-task:i -status:s -tasks:[{task:i status:s}]}"},
-    {"claimTasks", "{tasks:[{task:i kind:s fence:i payload:* fails:i age_ms:i}]}"},
+    {"claimTasks", "{tasks:[{task:i kind:s fence:i payload:* failures:i age_ms:i}]}"},
     {"endTasks", ENDED},
     {"extendTasks", ENDED},
     {"listTasks", "{tasks:[{" TASK "}] next:i?}"},
-    {"showTask", "{" TASK " length:i payload:* errors:[{fence:i owner:s at_ms:i text:s}] runs:[" RUN "]}"},
+    {"showTask", "{" TASK " payload_bytes:i payload:* errors:[{fence:i owner:s at_ms:i text:s}] runs:[" RUN "]}"},
     {"retryTasks", CHANGE},
     {"cancelTasks", CHANGE},
     {"purgeTasks", CHANGE},
     {"showOutbox",
-     "{kind:s waiting:i sending:i dead:i delivered:i oldest_ready_ms:i? paused:b age_ms:i tasks:[{" TASK "}] next:i?}"},
+     "{kind:s waiting:i sending:i dead:i delivered:i oldest_ready_age_ms:i? paused:b counted_age_ms:i tasks:[{" TASK
+     "}] next:i?}"},
     {"retryMessages", CHANGE},
     {"purgeMessages", CHANGE},
-    {"listKinds", "{kinds:[{" KIND "}] next:s? age_ms:i}"},
-    {"showKind", "{" KIND " age_ms:i}"},
-    {"setKind", "{" KIND " age_ms:i}"},
-    {"listRuns", "{runs:[" RUN "] next:s? kept:b}"},
-    {"listTiers", "{tiers:[" TIER "] clients:[{owner:s us:b age_ms:i tiers:[{name:s active:b down:b well:b breaker:s}] "
-                  "counts:*}] strictness:s pinned:s? on_their_own:b confirmed_ms:i? restored_ms:i? "
-                  "epochs_left_percent:i client_count:i counts:*}"},
-    {"listBreakers", "{breakers:[{tier:s breaker:s hand:s down:b calls:i failed_percent:i slow_percent:i "
-                     "clients_down:i clients_well:i turned_ms:i?}]}"},
-    {"setBreaker", "{tier:s hand:s}"},
+    {"listKinds", "{kinds:[{" KIND "}] next:s? counted_age_ms:i}"},
+    {"showKind", "{" KIND " counted_age_ms:i}"},
+    {"setKind", "{" KIND " counted_age_ms:i}"},
+    {"listRuns", "{runs:[" RUN "] next:s? recording:b}"},
+    {"listTiers",
+     "{tiers:[" TIER "] clients:[{owner:s self:b age_ms:i tiers:[{name:s active:b down:b up:b breaker:s}] "
+     "counts:*}] strictness:s pinned:s? all_tiers_down:b anchor_confirmed_age_ms:i? anchor_rollback_age_ms:i? "
+     "epochs_left_percent:i client_count:i counts:*}"},
+    {"listBreakers", "{breakers:[{tier:s breaker:s mode:s down:b calls:i failed_percent:i slow_percent:i "
+                     "clients_down:i clients_up:i state_age_ms:i?}]}"},
+    {"setBreaker", "{tier:s mode:s}"},
     {"listFlags", "{flags:[" FLAG "]}"},
     {"showFlag", FLAG},
     {"setFlag", FLAG},
     {"listFleets", "{fleets:[{fleet:s}] next:s?}"},
-    {"showFleet", "{fleet:s jobs:[{name:s schedule:s zone:s command:s? next_ms:i? last_ms:i? last:s? last_code:i? "
-                  "missed:i last_missed_ms:i? skipped:i}]}"},
+    {"showFleet",
+     "{fleet:s jobs:[{name:s schedule:s zone:s command:s? next_at_ms:i? last_at_ms:i? last_outcome:s? last_code:i? "
+     "missed:i last_missed_at_ms:i? skipped:i}]}"},
     {"fireJob", "{fleet:s job:s task:i}"},
-    {"getSeries", "{step_ms:i step:i at_ms:i series:[{name:s of:s? points:[i?]}]}"},
+    {"getSeries", "{step_ms:i step:i at_ms:i series:[{name:s label:s? points:[i?]}]}"},
     {"listMetrics", "{metrics:[" METRIC "]}"},
     {"showMetric", METRIC},
     {"getHealth", "{status:s}"},

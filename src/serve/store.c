@@ -67,13 +67,13 @@ static void hello(struct request *r, struct dibs__reader *from, const dibs__id *
   }
   if (identity->caps & DIBS__CAP_SESSION) {
     dibs__answer_refuse(r, 501, "unsupported",
-                        "the leases of this server's store belong to its own connections, so they cannot be those of "
+                        "the leases of this daemon's store belong to its own connections, so they cannot be those of "
                         "other machines; serve a store whose leases are rows");
     return;
   }
   bool fresh = !dibs__session_find(server, number);
   if (!dibs__session_make(server, number) || !dibs__core_serve(core)) {
-    dibs__answer_refuse(r, 503, "overload", "this server has too many sessions, or no memory for one more");
+    dibs__answer_refuse(r, 503, "overload", "this daemon has too many sessions, or no memory for one more");
     return;
   }
   struct dibs__message_hello hello = {
@@ -405,7 +405,7 @@ static void refuse_format(struct request *r, uint32_t format) {
     refuse_message(r);
   else
     dibs__answer_refuse(r, 400, "invalid",
-                        "the message has format %u, and this server reads format %d; install the "
+                        "the message has format %u, and this daemon reads format %d; install the "
                         "same version of dibs on both sides",
                         format, DIBS__MESSAGE_FORMAT);
 }
@@ -435,7 +435,7 @@ static void post_store(struct request *r) {
   }
   struct session *session = dibs__session_find(r->server, &number);
   if (!session)
-    dibs__answer_refuse(r, 410, "no-session", "this server does not know the session, or it has ended; open another");
+    dibs__answer_refuse(r, 410, "no-session", "this daemon does not know the session, or it has ended; open another");
   else if (kind == DIBS__MESSAGE_RUN)
     run(r, &from, session);
   else if (kind == DIBS__MESSAGE_LIST)

@@ -61,7 +61,7 @@ struct add_in {
        .most = DIBS_TASK_PRIORITY,                                                                                     \
        .help = "the largest first"},                                                                                   \
   {                                                                                                                    \
-    .name = "tries", .kind = FIELD_NUMBER, .at = IN(tries), .least = 1, .most = 1000000,                               \
+    .name = "max_failures", .kind = FIELD_NUMBER, .at = IN(tries), .least = 1, .most = 1000000,                        \
     .help = "how often it may fail"                                                                                    \
   }
 static const struct field one_fields[] = {TASK_FIELDS, {.name = NULL}};
@@ -193,12 +193,12 @@ enum { HISTORY_MS = 1000 };
 
 struct item_in {
   int64_t task, fence, fails, age_ms, delay_ms;
-  int32_t verdict;
+  int32_t outcome;
   const char *phase, *text;
 };
 
 /* In the order of dibs_verdict. */
-static const char *const verdicts[] = {"done", "next", "wait", "fail", "dead", "release", NULL};
+static const char *const outcomes[] = {"done", "next", "wait", "fail", "dead", "release", NULL};
 
 #undef IN
 #define IN(member) offsetof(struct item_in, member)
@@ -216,10 +216,10 @@ static const char *const verdicts[] = {"done", "next", "wait", "fail", "dead", "
   }
 static const struct field item_fields[] = {
     CLAIMED_FIELDS,
-    {.name = "verdict",
+    {.name = "outcome",
      .kind = FIELD_WORD,
-     .at = IN(verdict),
-     .words = verdicts,
+     .at = IN(outcome),
+     .words = outcomes,
      .help =
          "done, the default; next: ready at once, in `phase` if that is given; wait: not yet; fail; dead: it can never "
          "succeed; release: it was not begun"},
@@ -233,7 +233,7 @@ static const struct field item_fields[] = {
      .kind = FIELD_LONG_TEXT,
      .at = IN(text),
      .help = "the result or the error, for people; of more than 4096 bytes the end is kept"},
-    {.name = "fails",
+    {.name = "failures",
      .kind = FIELD_NUMBER,
      .at = IN(fails),
      .most = UINT32_MAX,
@@ -391,7 +391,7 @@ static dibs_status keep_run(struct request *r, const struct items *items, size_t
   const struct item_in *in = &items->ins[nth];
   const char *host = dibs__auth_label(r), *kind = r->param[0];
   char command[sizeof variable + TRACE_LENGTH];
-  bool failed = in->verdict == DIBS_END_FAIL || in->verdict == DIBS_END_DEAD;
+  bool failed = in->outcome == DIBS_END_FAIL || in->outcome == DIBS_END_DEAD;
   snprintf(command, sizeof command, "%s%s", variable, items->trace);
   struct dibs__run_row row = {.name = dibs__str_of(kind, strlen(kind)),
                               .kind = dibs__str_of("worker", 6),
@@ -407,13 +407,13 @@ static dibs_status keep_run(struct request *r, const struct items *items, size_t
   return dibs__history_put(r->server->store, &row, by, NULL);
 }
 
-/* As a worker's own rows: the store has a second to take them, and no verdict depends on them. */
+/* As a worker's own rows: the store has a second to take them, and no outcome depends on them. */
 static void keep_runs(struct request *r, const struct items *items) {
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), HISTORY_MS);
   dibs_status status = DIBS_OK;
   if (!items->trace[0]) return;
   for (size_t i = 0; i < items->count && status == DIBS_OK && dibs__tick_before(dibs__tick_now(), by); i++)
-    if (items->ins[i].verdict != DIBS_END_RELEASE) status = keep_run(r, items, i, by);
+    if (items->ins[i].outcome != DIBS_END_RELEASE) status = keep_run(r, items, i, by);
 }
 
 static void end_in_pool(struct request *r) {
@@ -426,7 +426,7 @@ static void end_in_pool(struct request *r) {
     const struct item_in *in = &items->ins[i];
     ends[i] = (dibs_task_end){.size = sizeof ends[i],
                               .task = items->tasks[i],
-                              .verdict = (dibs_verdict)in->verdict,
+                              .verdict = (dibs_verdict)in->outcome,
                               .phase = in->phase,
                               .text = in->text,
                               .delay_ms = dibs__given_or(in->delay_ms, -1)};
@@ -435,7 +435,7 @@ static void end_in_pool(struct request *r) {
   for (size_t i = 0; ends && i < items->count; i++) items->statuses[i] = ends[i].status;
   for (size_t i = 0; status == DIBS_OK && i < items->count; i++)
     if (items->statuses[i] == DIBS_OK && !dibs__task_end_repeated(items->tasks[i]))
-      dibs__task_count_one(r, TASK_ENDED, r->param[0], verdicts[items->ins[i].verdict]);
+      dibs__task_count_one(r, TASK_ENDED, r->param[0], outcomes[items->ins[i].outcome]);
   free(ends);
   if (status == DIBS_OK) keep_runs(r, items);
   finish_items(r, items, status, &error);
@@ -485,8 +485,8 @@ static void post_extensions(struct request *r) {
 const struct route dibs__task_routes[] = {
     {METHOD_POST, "/v1/kinds/{kind}/tasks", SCOPE_USE, post_tasks, sizeof(struct add_in), add_fields, "addTasks",
      "200 201", "Add a task, or several", "200: unfinished tasks have these unique texts already.", NULL},
-    {METHOD_POST, "/v1/kinds/{kind}/ends", SCOPE_USE, post_ends, sizeof(struct items_in), ends_fields, "endTasks",
-     "200", "End claims with a verdict each",
+    {METHOD_POST, "/v1/kinds/{kind}/results", SCOPE_USE, post_ends, sizeof(struct items_in), ends_fields, "endTasks",
+     "200", "End claims with an outcome each",
      "Each task has a status of its own: OK, or STALE if it was claimed again.", NULL},
     {METHOD_POST, "/v1/kinds/{kind}/extensions", SCOPE_USE, post_extensions, sizeof(struct items_in), extend_fields,
      "extendTasks", "200", "Extend claims", "", NULL},

@@ -13,9 +13,9 @@ enum { ROWS_MAX = 400 /* of up to 600 bytes, and a line of a scrape; what comes 
 static const struct {
   const char *family, *help, *detail; /* detail: the name of its label; NULL: none */
 } deeds[TASK_DEEDS] = {
-    [TASK_ADDED] = {"tasks.added", "tasks that were added through this server", "phase"},
-    [TASK_CLAIMED] = {"tasks.claimed", "tasks that were claimed through this server", "phase"},
-    [TASK_ENDED] = {"tasks.ended", "claims that were ended through this server", "verdict"},
+    [TASK_ADDED] = {"tasks.added", "tasks that were added through this daemon", "phase"},
+    [TASK_CLAIMED] = {"tasks.claimed", "tasks that were claimed through this daemon", "phase"},
+    [TASK_ENDED] = {"tasks.ended", "claims that were ended through this daemon", "outcome"},
     [TASK_REFUSED] = {"tasks.refused", "ends and extensions of clients that did not have the claim any more", NULL}};
 
 struct row {

@@ -160,7 +160,7 @@ static int write_story(const dibs_task_info *info, void *user) {
   s->made_ms = info->made_ms;
   if (strlen(info->kind) < sizeof s->kind) memcpy(s->kind, info->kind, strlen(info->kind) + 1);
   dibs__info_task(s->json, info);
-  dibs__json_uint(s->json, "length", info->length);
+  dibs__json_uint(s->json, "payload_bytes", info->length);
   dibs__payload_write(s->json, "payload", info->payload, info->length);
   return 1;
 }

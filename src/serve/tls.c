@@ -253,6 +253,6 @@ bool dibs__tls_admits(struct request *r) {
   info = MHD_get_connection_info(r->connection, MHD_CONNECTION_INFO_GNUTLS_SESSION);
   if (!info || !info->tls_session) return true; /* a Unix socket: its folder says who may connect */
   if (trust_present(info->tls_session) && is_signed(info->tls_session)) return true;
-  dibs__answer_refuse(r, 403, "certificate", "this server needs a client certificate of the authority that it knows");
+  dibs__answer_refuse(r, 403, "certificate", "dibs needs a client certificate of the authority that it knows");
   return false;
 }

@@ -75,7 +75,7 @@ static bool ends_with(const char *text, const char *end) {
 
 /* Does a client that moves the duration on by itself have about the new value? */
 static bool same_number(const char *key, int64_t before, int64_t now, int64_t passed_ms) {
-  bool down = ends_with(key, "left_ms"), up = ends_with(key, "age_ms") || ends_with(key, "oldest_ready_ms");
+  bool down = ends_with(key, "left_ms"), up = ends_with(key, "age_ms");
   int64_t expected = down ? before - passed_ms : up ? before + passed_ms : before;
   if (!down && !up) return before == now;
   if (down && expected < 0) expected = 0;
@@ -212,7 +212,7 @@ static void send_change(struct watcher *watcher, struct watch *watch, json_t *bo
   json_t *text = json_object(), *after = json_object_get(body, "next");
   bool differs = json_array_size(set) > 0 || json_array_size(gone) > 0;
   json_object_set_new(text, "set", set);
-  json_object_set_new(text, "gone", gone);
+  json_object_set_new(text, "removed", gone);
   if (after) json_object_set(text, "next", after);
   if (differs)
     add_event(watcher, watch, "change", text, false);
@@ -247,7 +247,7 @@ static void send_trouble(struct watcher *watcher, struct watch *watch, json_t *p
   watch->known = false;
   json_t *text = json_object();
   json_object_set(text, "problem", problem);
-  add_event(watcher, watch, "trouble", text, trouble);
+  add_event(watcher, watch, "problem", text, trouble);
 }
 
 /* ---- Reading ---- */

@@ -20,10 +20,10 @@ enum {
   WATCH_GRACE_MS = 10000      /* how long a watch without clients is kept: they may connect again */
 };
 
-/* An event is "event: list|change|trouble" with a JSON text:
+/* An event is "event: list|change|problem" with a JSON text:
  *   list     {"watch": TARGET, "body": {...}}: the whole answer of the GET
- *   change   {"watch": TARGET, "set": [ROW, ...], "gone": [KEY, ...], "next": ...}: new and changed rows
- *   trouble  {"watch": TARGET, "problem": {...}}: the GET fails; a list follows when it works again */
+ *   change   {"watch": TARGET, "set": [ROW, ...], "removed": [KEY, ...], "next": ...}: new and changed rows
+ *   problem  {"watch": TARGET, "problem": {...}}: the GET fails; a list follows when it works again */
 struct event {
   struct event *next; /* in the queue of the watcher */
   uint64_t watch;

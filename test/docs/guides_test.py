@@ -4,7 +4,7 @@
 usage: guides_test.py DIBS PROXY PAGE
 
 A block of code whose first line is a comment with a file's name becomes this file.  A block of text that begins with
-`$ COMMAND` is what this command prints.  Each command runs twice, on a new store each time: directly, and at a server
+`$ COMMAND` is what this command prints; it has no messages.  Each command runs twice, on a new store each time: directly, and at a server
 with tokens through a proxy that loses the answers of some requests; what it prints is the same.
 """
 import contextlib
@@ -27,7 +27,7 @@ LANGUAGE = re.search(r'serve-(\w+)\.md$', PAGE)[1]
 # What each program loses: the answers of the first two such requests.  Claims of tasks are not among them: their tasks
 # would come back only after the timeout.
 LOST = {'lease': 'POST\\s/v1/leases/', 'record': 'PUT\\s/v1/records/', 'seats': '/claims/client-', 'once': '/seal',
-        'worker': '/ends', 'nightly': 'POST\\s/v1/leases/'}
+        'worker': '/results', 'nightly': 'POST\\s/v1/leases/'}
 
 
 def blocks(page):
@@ -102,7 +102,7 @@ def run(command, folder, port, **more):
     env = dict(os.environ, DIBS_URL=f'http://127.0.0.1:{port}', **more)
     done = subprocess.run(['bash', '-c', command], cwd=folder, env=env,
                           capture_output=True, text=True, timeout=PATIENCE_S * 3, check=False, stdin=subprocess.DEVNULL)
-    return done.stdout, f'exit {done.returncode}\n{done.stdout}{done.stderr}'
+    return done.stdout, done.stderr, f'exit {done.returncode}\n{done.stdout}{done.stderr}'
 
 
 def main():
@@ -117,8 +117,8 @@ def main():
                 f.write(text)
         for command, output in runs:
             with tempfile.TemporaryDirectory() as store, daemon(store) as port:
-                got, seen = run(command, folder, port)
-                check(command, got == output, seen)
+                got, errors, seen = run(command, folder, port)
+                check(command, got == output and not errors, seen)
         for command, output in runs:
             pattern = next((pattern for word, pattern in LOST.items() if word in command.lower()), None)
             if not pattern:
@@ -126,9 +126,9 @@ def main():
             with tempfile.TemporaryDirectory() as store:
                 token = make_token(store)
                 with daemon(store, '--tokens', f'{store}/tokens') as port, proxy(port, pattern) as (own, lost):
-                    got, seen = run(command, folder, own, DIBS_TOKEN=token, DIBS_CURL=f'{store}/token.curl')
+                    got, errors, seen = run(command, folder, own, DIBS_TOKEN=token, DIBS_CURL=f'{store}/token.curl')
                     number = lost()
-                check(f'{command}, with a token and lost answers', got == output, seen)
+                check(f'{command}, with a token and lost answers', got == output and not errors, seen)
                 check('and two were lost', number == 2)
     check('the page has all programs', len(runs) >= 5, runs)
     return end()

@@ -118,7 +118,7 @@ ok 'and runs' until_true 15 filled "$dir/rare"
 exits 120 'not beside itself' "$DIBS" cron run rare "$dir/hand.cron"
 like 'the message' "$err" "^dibs: 'rare' is still running"
 exits 117 'a job that is none' "$DIBS" cron run often "$dir/hand.cron"
-failed() { "$DIBS" history --json "$1" | grep -q '"kind":"cron","how":"failed","code":3'; }
+failed() { "$DIBS" history --json "$1" | grep -q '"kind":"cron","outcome":"failed","code":3'; }
 ok 'its end is in the history' until_true 15 failed rare
 kill -TERM "$node"
 ok 'the node ends again' ends "$node"
@@ -136,7 +136,7 @@ END
 node f "$dir/long.cron"
 first=$node
 node g "$dir/long.cron"
-overtime() { "$DIBS" history --json slow | grep -q '"how":"overtime"'; }
+overtime() { "$DIBS" history --json slow | grep -q '"outcome":"overtime"'; }
 ok 'a timeout ends a command' until_true 20 overtime
 ok 'queue: all of them run' until_true 20 lines "$dir/queue" 6
 ok 'queue: in order' sort -c "$dir/queue"
@@ -195,7 +195,7 @@ ok 'it runs' until_true 15 filled "$dir/minder"
 kill -KILL "$(cat "$dir/minder")"
 far_gone() { ! alive "$(cat "$dir/far")"; }
 ok 'what its command started is ended' until_true 15 far_gone
-minded() { "$DIBS" history --json minder | grep -q '"how":"killed"'; }
+minded() { "$DIBS" history --json minder | grep -q '"outcome":"killed"'; }
 ok 'the run was killed' until_true 15 minded
 kill -TERM "$node"
 ok 'the node ends' ends "$node"
@@ -223,9 +223,9 @@ prlimit --pid "$launcher" --nofile=8: # enough for its minder, and not for a com
 "$DIBS" cron run lacking "$dir/lacking.cron" >"$dir/number"
 ok 'a command cannot be started' until_true 15 grep -q 'cannot start a command for lacking: Too many open files' "$dir/p.err"
 prlimit --pid "$launcher" --nofile=1024:
-ran() { "$DIBS" history --json lacking | grep -q '"how":"done"'; }
+ran() { "$DIBS" history --json lacking | grep -q '"outcome":"done"'; }
 ok 'its firing runs as soon as it can' until_true 15 ran
-is 'once' "$("$DIBS" history --json lacking | grep -o '"how"' | wc -l)" 1
+is 'once' "$("$DIBS" history --json lacking | grep -o '"outcome"' | wc -l)" 1
 kill -TERM "$node"
 ok 'the node ends' ends "$node"
 

@@ -21,6 +21,8 @@ own_options() {
     "$DIBS" help "$1" | sed -n '/^Options/,/^$/s/^  --\([a-z-]*\).*/\1/p'
   fi | sort | comm -23 - <(echo "$globals")
 }
+# Those of `dibs gate fence` are a list of their own to a shell.
+completed_options() { (own_options "$1"; echo "$globals") | grep . | grep -vx "$([ "$1" = gate ] && echo set)" | sort; }
 page_options() { sed -n '/^\.Sh OPTIONS/,/^\.Sh [^O]/s/^\.It Fl Fl \([a-z-]*\).*/\1/p' "$1" | sort; }
 synopsis_options() { sed -n '/^\.Sh SYNOPSIS/,/^\.Sh D/p' "$1" | grep -o 'Fl Fl [a-z-]\+' | sed 's/Fl Fl //' | sort -u; }
 
@@ -74,10 +76,28 @@ completes() { # completes WORD...: what stands at the last of them
 is 'bash: commands' "$(completes '')" "$commands"
 for command in $commands; do
   is "bash: options of $command" "$(completes "$command" -- | sed 's/^--//' | grep .)" \
-    "$( (own_options "$command"; echo "$globals") | grep . | sort)"
+    "$(completed_options "$command")"
 done
+is 'bash: options of gate fence' "$(completes gate fence --)" "$( (echo set; echo "$globals") | sed 's/^/--/' | sort)"
+# Of each option with a value: files, the words of the help, or nothing; never the command's own words.
+: >"$dir/file.txt"
+for command in serve gate; do
+  while read -r option argument; do
+    case $command$option:$argument in
+      *:FILE) wanted=$dir/file.txt got=$(completes "$command" "$option" "$dir/fi") ;;
+      serve--scope:*) wanted='admin read use' got=$(completes "$command" "$option" '') ;;
+      gate--require:*) wanted='all none writes' got=$(completes "$command" "$option" '') ;;
+      *:TIME | *:URI) continue ;; # examples
+      *) wanted='' got=$(completes "$command" "$option" '') ;;
+    esac
+    is "bash: values of $command $option" "$(echo $got)" "$wanted"
+    [ "$command" != gate ] || is "bash: the value of $option is no verb" "$(completes gate "$option" x '')" fence
+  done < <("$DIBS" "$command" --help | sed -n 's/^  \(--[a-z-]*\) \([A-Z]*\) .*/\1 \2/p' | grep ' [A-Z]')
+done
+is 'bash: verbs of gate' "$(completes gate --upstream u '')" fence
 "$DIBS" lock 'some name' --ttl 1h >/dev/null
 is 'bash: names that are held' "$(completes show so)" 'some\ name'
+is 'bash: names of gate fence' "$(completes gate fence so)" 'some\ name'
 is 'bash: verbs of record' "$(echo $(completes record ''))" 'get put rm'
 like 'bash: a command after --' "$(completes run x -- ech)" '^echo$'
 
@@ -89,6 +109,8 @@ for command in $commands; do
   done
   like "zsh: $command" "$(cat "$root/completions/_dibs")" "'$command:"
 done
+like 'zsh: values of serve --scope' "$(sed -n '/^ *serve)/,/;;/p' "$root/completions/_dibs")" '--scope\[[^]]*\]:scope:\(read use admin\)'
+like 'zsh: values of gate --require' "$(sed -n '/^ *gate)/,/;;/p' "$root/completions/_dibs")" '--require\[[^]]*\]:which:\(writes all none\)'
 if command -v zsh >/dev/null; then ok 'zsh: it parses' zsh -n "$root/completions/_dibs"; fi
 for option in $globals; do
   like "zsh: --$option" "$(cat "$root/completions/_dibs")" "--$option[}\[]"
@@ -98,7 +120,8 @@ if command -v fish >/dev/null; then
   # A home of its own: fish writes there.  One for all, because it starts slowly.
   {
     echo "source '$root/completions/dibs.fish'"
-    for command in '' $commands; do echo "echo '== $command'; complete -C 'dibs $command${command:+ --}'"; done
+    for command in '' $commands 'gate fence'; do echo "echo '== $command'; complete -C 'dibs $command${command:+ --}'"; done
+    for words in 'serve --scope' 'gate --require'; do echo "echo '== $words'; complete -C 'dibs $words '"; done
     echo "echo '== after'; complete -C 'dibs run x -- ech'"
   } >"$dir/ask.fish"
   HOME=$dir XDG_CONFIG_HOME=$dir XDG_DATA_HOME=$dir fish --no-config "$dir/ask.fish" | cut -f 1 >"$dir/told"
@@ -106,8 +129,11 @@ if command -v fish >/dev/null; then
   is 'fish: commands' "$(fished '')" "$commands"
   for command in $commands; do
     is "fish: options of $command" "$(fished "$command" | sed 's/^--//')" \
-      "$( (own_options "$command"; echo "$globals") | grep . | sort)"
+      "$(completed_options "$command")"
   done
-  like 'fish: behind -- a command' "$(fished behind)" '^echo$'
+  is 'fish: options of gate fence' "$(fished 'gate fence')" "$( (echo set; echo "$globals") | sed 's/^/--/' | sort)"
+  is 'fish: values of serve --scope' "$(echo $(fished 'serve --scope'))" 'admin read use'
+  is 'fish: values of gate --require' "$(echo $(fished 'gate --require'))" 'all none writes'
+  like 'fish: behind -- a command' "$(fished after)" '^echo$'
 fi
 done_testing

@@ -17,20 +17,20 @@ began=$(now_ms)
 exits 0 'a run that is done' "$DIBS" run done --owner ann -- sleep 0.3
 ended=$(now_ms)
 like 'done: how, where and the command' "$(row done)" \
-  '^\[\{"name":"done","kind":"run","how":"done","code":0,.*"host":"ann","fence":[1-9][0-9]*,"task":null,"command":"sleep 0.3","output":""\}\]$'
+  '^\[\{"name":"done","kind":"run","outcome":"done","code":0,.*"host":"ann","fence":[1-9][0-9]*,"task":null,"command":"sleep 0.3","output":""\}\]$'
 ok 'as JSON' "$JSON_CHECK" < <(row done)
-took=$(row done | grep -o '"took_ms":[0-9]*' | cut -d : -f 2)
+took=$(row done | grep -o '"duration_ms":[0-9]*' | cut -d : -f 2)
 ok 'how long it took' test "$took" -ge 300 -a "$took" -le $((ended - began + 5))
-at=$(row done | grep -o '"began_ms":[0-9]*' | cut -d : -f 2)
+at=$(row done | grep -o '"started_at_ms":[0-9]*' | cut -d : -f 2)
 ok 'when it began' test "$at" -ge $((began - 2000)) -a "$at" -le $((ended + 2000))
 exits 3 'a run that fails' "$DIBS" run fails -- sh -c 'exit 3'
-like 'failed, with its status' "$(row fails)" '"how":"failed","code":3,'
+like 'failed, with its status' "$(row fails)" '"outcome":"failed","code":3,'
 exits 137 'a run that is killed' "$DIBS" run killed -- sh -c 'kill -9 $$'
-like 'killed, with the signal' "$(row killed)" '"how":"killed","code":9,'
+like 'killed, with the signal' "$(row killed)" '"outcome":"killed","code":9,'
 exits 114 'a run that takes too long' "$DIBS" run slow --max 200ms -- sleep 60
-like 'overtime' "$(row slow)" '"how":"overtime",'
+like 'overtime' "$(row slow)" '"outcome":"overtime",'
 exits 127 'a command that does not exist' "$DIBS" run none -- "$dir/nothing"
-like 'not run' "$(row none)" '"how":"not run","code":127,'
+like 'not run' "$(row none)" '"outcome":"not run","code":127,'
 "$DIBS" run broken --ttl 2s -- sleep 60 >/dev/null 2>&1 &
 pid=$!
 later "$pid"
@@ -38,7 +38,7 @@ until_true 10 holds broken
 "$DIBS" break broken --now >/dev/null 2>&1
 wait "$pid"
 is 'a lease that is broken' $? 122
-like 'lost' "$(row broken)" '"how":"lost",'
+like 'lost' "$(row broken)" '"outcome":"lost",'
 like 'the fence is that of the command' "$(row broken)" '"fence":[1-9]'
 
 # ---- Output ----
@@ -47,7 +47,7 @@ like 'run keeps no output' "$(row quiet)" '"output":""'
 exits 4 'unless it is told to' "$DIBS" run loud --keep-output -- sh -c 'echo said; echo wrong >&2; exit 4'
 is 'the output passes through' "$out" said
 is 'and standard error' "$err" wrong
-like 'and its end is kept' "$(row loud)" '"how":"failed","code":4,.*"output":"said\\nwrong\\n"'
+like 'and its end is kept' "$(row loud)" '"outcome":"failed","code":4,.*"output":"said\\nwrong\\n"'
 "$DIBS" run much --keep-output -- sh -c 'yes 0123456789abcdef | head -c 300000; echo; echo last' >"$dir/much"
 is 'much output passes through' "$(wc -c <"$dir/much")" 300006
 like 'much output: the last bytes' "$(row much)" '0123456789abcdef\\n[0-9a-f]*\\nlast\\n"\}\]$'
@@ -59,7 +59,7 @@ ok 'any bytes are JSON' "$JSON_CHECK" < <(row bytes)
 ok 'and harmless on a terminal' test -z "$("$DIBS" history bytes --output | tr -d '[:print:]\n' | tr -d '\200-\377')"
 "$DIBS" once key -- echo kept >/dev/null
 "$DIBS" once key -- echo kept >/dev/null
-like 'once keeps its output' "$("$DIBS" history --json key)" '^\[\{"name":"key","kind":"once","how":"done",[^{]*"output":"kept\\n"\}\]$'
+like 'once keeps its output' "$("$DIBS" history --json key)" '^\[\{"name":"key","kind":"once","outcome":"done",[^{]*"output":"kept\\n"\}\]$'
 exits 0 'for people' "$DIBS" history loud --output
 like 'the run' "$out" ' loud  run  failed 4  .*  fence [1-9]'
 like 'its command' "$out" '^  \$ sh -c echo said;'
@@ -70,7 +70,7 @@ like 'its output' "$out" '^  wrong$'
 "$DIBS" worker --once --kind task --exec 'cat; exit 85' --max-tasks 1
 "$DIBS" worker --once --kind task --exec 'cat; exit 7' --max-tasks 1
 like 'each run of a worker leaves a row' "$("$DIBS" history --json --kind worker)" \
-  '"name":"task","kind":"worker","how":"failed","code":7,.*"fence":[1-9][0-9]*,"task":[1-9][0-9]*,.*"output":"payload".*"how":"done","code":85,.*"fence":[1-9]'
+  '"name":"task","kind":"worker","outcome":"failed","code":7,.*"fence":[1-9][0-9]*,"task":[1-9][0-9]*,.*"output":"payload".*"outcome":"done","code":85,.*"fence":[1-9]'
 is 'and a status that is no failure is none' "$("$DIBS" history --json --kind worker --failed | grep -o '"code":[0-9]*')" '"code":7'
 
 # ---- Choosing ----

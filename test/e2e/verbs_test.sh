@@ -118,7 +118,7 @@ like 'break --now warns' "$err" "^dibs: 'build/one' is free; its old holder may 
 wait $waiter
 is 'break --now: the waiter is granted the name' $? 0
 like 'break is recorded, with its time' "$("$DIBS" show build/one)" '^build/one +broken [0-9]+ [A-Z][a-z]+ [0-9:]{8} +.* +the boss, from .+'
-like 'break is recorded in JSON' "$("$DIBS" show build/one --json)" '"owner":"the boss",.*"from":"[^"]+","broken_at_ms":1[0-9]{12}'
+like 'break is recorded in JSON' "$("$DIBS" show build/one --json)" '"owner":"the boss",.*"taken_from":"[^"]+","broken_at_ms":1[0-9]{12}'
 json 'break' "$DIBS" break build/two --now --json
 like 'break --json: the output' "$out" '"name":"build/two","broken":true,"now":true'
 

@@ -45,11 +45,11 @@ like 'a command that cannot be started is reported without a terminal, too' "$(c
 nr=$("$DIBS" task add fail x)
 once fail 'exit 87'
 is '87: dead at once' "$(state "$nr")" dead
-is '87: whatever it may fail' "$(field "$nr" tries)" 10
+is '87: whatever it may fail' "$(field "$nr" max_failures)" 10
 
 nr=$("$DIBS" task add again x)
 once again '[ "$DIBS_ATTEMPT" = 3 ] || exit 85'
-is '85: again, at once' "$(state "$nr") $(field "$nr" attempts) $(field "$nr" fails)" 'done 3 0'
+is '85: again, at once' "$(state "$nr") $(field "$nr" attempts) $(field "$nr" failures)" 'done 3 0'
 nr=$("$DIBS" task add phases x)
 once phases 'case ${DIBS_PHASE-} in
   "") printf "noise\ntrigger\n" >"$DIBS_NEXT_PHASE"; exit 86;;
@@ -62,7 +62,7 @@ like '86 without a phase: failed, and says why' "$("$DIBS" task show "$nr")" 'wr
 nr=$("$DIBS" task add wait x)
 worker wait '[ -e '"$dir"'/certificate ] || exit 75'
 ok '75: waits' until_true 10 eval "[ \"\$(field $nr attempts)\" -ge 3 ]"
-is '75: no failure' "$(field "$nr" fails)" 0
+is '75: no failure' "$(field "$nr" failures)" 0
 touch "$dir/certificate"
 ok 'and is done when it can be' until_true 20 is_state "$nr" done
 kill -TERM $worker
@@ -114,25 +114,25 @@ row() { "$DIBS" history --json --last 1 "$1"; }
 nr=$("$DIBS" task add kept x)
 once kept 'echo said; sleep 0.3' --owner ann
 like 'a command that is done leaves a row' "$(row kept)" \
-  '^\[\{"name":"kept","kind":"worker","how":"done","code":0,.*"host":"ann","fence":[1-9][0-9]*,"task":'"$nr"',"command":"sh -c echo said; sleep 0.3","output":"said\\n"\}\]$'
-took=$(row kept | grep -o '"took_ms":[0-9]*' | cut -d : -f 2)
+  '^\[\{"name":"kept","kind":"worker","outcome":"done","code":0,.*"host":"ann","fence":[1-9][0-9]*,"task":'"$nr"',"command":"sh -c echo said; sleep 0.3","output":"said\\n"\}\]$'
+took=$(row kept | grep -o '"duration_ms":[0-9]*' | cut -d : -f 2)
 ok 'how long it took' test "$took" -ge 300 -a "$took" -le 10000
 "$DIBS" task add kept x --tries 1 >/dev/null
 once kept 'echo reason; exit 9'
-like 'one that failed' "$(row kept)" '"how":"failed","code":9,.*"output":"reason\\n"'
+like 'one that failed' "$(row kept)" '"outcome":"failed","code":9,.*"output":"reason\\n"'
 "$DIBS" task add kept x --tries 1 >/dev/null
 once kept 'exit 87'
-like 'one whose task is dead' "$(row kept)" '"how":"failed","code":87,'
+like 'one whose task is dead' "$(row kept)" '"outcome":"failed","code":87,'
 "$DIBS" task add kept x --tries 1 >/dev/null
 once kept 'kill -KILL $$'
-like 'one that was killed' "$(row kept)" '"how":"killed","code":9,'
+like 'one that was killed' "$(row kept)" '"outcome":"killed","code":9,'
 "$DIBS" task add kept x --tries 1 >/dev/null
 timeout 30 "$DIBS" worker --once --kind kept -- "$dir/no-such-command"
-like 'one that is not there' "$(row kept)" '"how":"not run","code":127,'
-like 'one that ran too long' "$(row max)" '"how":"overtime",'
+like 'one that is not there' "$(row kept)" '"outcome":"not run","code":127,'
+like 'one that ran too long' "$(row max)" '"outcome":"overtime",'
 is 'again and next phase: a row for each run, and none has failed' \
-  "$("$DIBS" history again --json | grep -o '"how":"[a-z ]*","code":[0-9]*' | tr '\n' ' ')" \
-  '"how":"done","code":0 "how":"done","code":85 "how":"done","code":85 '
+  "$("$DIBS" history again --json | grep -o '"outcome":"[a-z ]*","code":[0-9]*' | tr '\n' ' ')" \
+  '"outcome":"done","code":0 "outcome":"done","code":85 "outcome":"done","code":85 '
 for i in $(seq 40); do "$DIBS" task add many "$i"; done >/dev/null
 once many 'cat; exit 3' --jobs 4
 is 'a row for each of many' "$("$DIBS" history many --last 1000 --json | grep -o '"output":"[0-9]*"' | sort -u | wc -l)" 40
@@ -168,7 +168,7 @@ ok 'kill -9 of dibs: the command is ended, too' until_true 10 gone "$(cat "$dir/
 is 'the task is still claimed' "$(state "$nr")" claimed
 worker killed 'exit 0' --timeout 2s
 ok 'another worker does it after the timeout' until_true 20 is_state "$nr" done
-is 'and it counted as a failed try' "$(field "$nr" fails) $(field "$nr" attempts)" '1 2'
+is 'and it counted as a failed try' "$(field "$nr" failures) $(field "$nr" attempts)" '1 2'
 like 'which is kept with it' "$("$DIBS" task show "$nr")" 'ended without an answer'
 kill -TERM $worker
 wait $worker
@@ -190,7 +190,7 @@ wait $one
 is 'the stopped one ends with 0' $? 0
 kill -TERM $worker
 wait $worker
-is 'done once, after one failed try' "$(field "$nr" fails) $(field "$nr" attempts)" '1 2'
+is 'done once, after one failed try' "$(field "$nr" failures) $(field "$nr" attempts)" '1 2'
 
 nr=$("$DIBS" task add paused x)
 "$DIBS" worker --kind paused --timeout 2s --json --exec "echo begun >>$dir/paused; sleep 60" >"$dir/paused.out" 2>/dev/null </dev/null &
@@ -206,7 +206,7 @@ kill -CONT $one $(minders $one)
 kill -TERM $one
 wait $one
 like 'the late verdict is refused' "$(cat "$dir/paused.out")" '"refused":1'
-is 'and changed nothing' "$(state "$nr") $(field "$nr" fails)" 'done 1'
+is 'and changed nothing' "$(state "$nr") $(field "$nr" failures)" 'done 1'
 kill -TERM $worker
 wait $worker
 
@@ -235,7 +235,7 @@ nr=$("$DIBS" task add minded x)
 wait $worker
 is 'kill -9 of the process that starts commands: 119' $? 119
 like 'with a message' "$(cat "$dir/worker.err")" 'was killed or stopped; the worker ends'
-like 'the task is given back' "$(state "$nr") $(field "$nr" fails)" '^ready 0$'
+like 'the task is given back' "$(state "$nr") $(field "$nr" failures)" '^ready 0$'
 worker minded true
 ok 'the next worker' until_true 10 is_state "$nr" done
 read -r launcher <"/proc/$worker/task/$worker/children"
@@ -243,7 +243,7 @@ kill -STOP "$launcher"
 nr=$("$DIBS" task add minded x)
 wait $worker
 is 'SIGSTOP of the process that starts commands: 119, too' $? 119
-like 'the task is given back' "$(state "$nr") $(field "$nr" fails)" '^ready 0$'
+like 'the task is given back' "$(state "$nr") $(field "$nr" failures)" '^ready 0$'
 ok 'and that process ends with its worker' until_true 10 gone "$launcher"
 
 # ---- The folder of DIBS_NEXT_PHASE ----
@@ -272,7 +272,7 @@ read -r launcher <"/proc/$worker/task/$worker/children"
 prlimit --pid "$launcher" --nofile=8: # enough for its minder, and not for a command
 nr=$("$DIBS" task add lacking x --tries 1)
 ok 'no descriptor is left' until_true 10 grep -q "cannot start a command for task $nr: Too many open files" "$dir/worker.err"
-is 'which is no failed try' "$(field "$nr" fails)" 0
+is 'which is no failed try' "$(field "$nr" failures)" 0
 prlimit --pid "$launcher" --nofile=1024:
 ok 'the task is done as soon as it can be' until_true 10 is_state "$nr" done
 kill -TERM $worker
@@ -290,7 +290,7 @@ ok 'cancel: the command is ended' until_true 10 gone "$(cat "$dir/cancelled.pid"
 is 'and the task stays cancelled' "$(state "$nr")" cancelled
 kill -TERM $worker
 wait $worker
-like 'its row: lost' "$(row cancelled)" '"how":"lost",.*"task":'"$nr"','
+like 'its row: lost' "$(row cancelled)" '"outcome":"lost",.*"task":'"$nr"','
 
 # ---- Draining ----
 nr=$("$DIBS" task add drain x)
@@ -314,7 +314,7 @@ wait $worker
 is 'after --drain it ends with 0, too' $? 0
 ok 'the command is gone' gone "$(cat "$dir/drain.pid")"
 like 'its task is given back' "$(state "$other")" ready
-is 'which is no failure' "$(field "$other" fails)" 0
+is 'which is no failure' "$(field "$other" failures)" 0
 is 'no file is left' "$(ls "$dir/tmp")" ''
 
 # ---- Waking ----

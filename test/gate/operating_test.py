@@ -45,10 +45,10 @@ def test_setting_the_fence(toy):
     for one in (gate, other):
         check('and the holder passes at every gate', one.call('PUT', '/value', '2', fence=('set me', 41))[0] == 200)
         status, _, body = one.call('PUT', '/value', '3', fence=('set me', 40))
-        check('an older one does not', status == 409 and body['seen'] == 41 and toy.value == 2, status, body)
+        check('an older one does not', status == 409 and body['seen_fence'] == 41 and toy.value == 2, status, body)
     gate.call('GET', '/value', fence=('set me', 50))
     status, _, body = other.call('GET', '/value', fence=('set me', 49))
-    check('fences grow from there on', status == 409 and body['seen'] == 50 and dibs('gate', 'fence', 'set me')[1] == '50', body)
+    check('fences grow from there on', status == 409 and body['seen_fence'] == 50 and dibs('gate', 'fence', 'set me')[1] == '50', body)
     gate.call('GET', '/value', fence=('set me', LARGEST))
     dibs('gate', 'fence', 'set me', '--set', '60')
     check('it can be set again', gate.call('GET', '/value', fence=('set me', 60))[0] == 200 and
@@ -174,7 +174,7 @@ def test_access_log(toy):
           [(one['method'], one['path'], one['name'], one['status'], one['outcome']) for one in log] ==
           [('PUT', '/value', 'log', 200, 'passed'), ('PUT', '/value', 'log', 409, 'stale'), ('POST', '/run', 'log', 200, 'passed'),
            ('POST', '/run', 'log', 200, 'replayed'), ('GET', '/stream', None, 200, 'passed')], log)
-    check('and how long, how much', all(one['ms'] >= 0 for one in log) and log[3]['bytes'] > 200000 and log[4]['bytes'] == 300000 and
+    check('and how long, how much', all(one['duration_ms'] >= 0 for one in log) and log[3]['bytes'] > 200000 and log[4]['bytes'] == 300000 and
           re.fullmatch(r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z', log[0]['time']), log)
     with open(path, encoding='utf-8') as file:
         text = file.read()
@@ -292,8 +292,8 @@ def test_memory_of_bodies(toy):
     held.append(send_part(gate, 'held-3', 200000))
     check('bodies in chunks are counted as they grow', wait_until(
         lambda: metric(port, 'dibs_gate_bodies_bytes') == 1 << 20), metric(port, 'dibs_gate_bodies_bytes'))
-    status = gate.call('PUT', '/run', iter([b'y' * 40000]), fence=('part', 1), key='grown')[0]
-    check('more are answered 503', status == 503, status)
+    status, _, body = gate.call('PUT', '/run', iter([b'y' * 40000]), fence=('part', 1), key='grown')
+    check('more are answered 503, which names the option', status == 503 and '--bodies' in body['detail'], status, body)
     late = send_part(gate, 'late', 300000)
     late.sendall(b'0\r\n\r\n')  # what is refused is read to its end
     check('also of a request that has begun', late.recv(15).startswith(b'HTTP/1.1 503'))

@@ -195,12 +195,12 @@ def test_kinds():
         return {'task': task['task'], 'fence': task['fence']}
 
     own, other = add_and_claim('mail', mail), add_and_claim('pay', pay)
-    status, _, body = s.call('POST', '/v1/kinds/mail/ends', {'tasks': [{**own, 'verdict': 'done'}, {**other, 'verdict': 'done'}]}, bearer(mail))
+    status, _, body = s.call('POST', '/v1/kinds/mail/results', {'tasks': [{**own, 'outcome': 'done'}, {**other, 'outcome': 'done'}]}, bearer(mail))
     check('a task of another kind is not ended', status == 403 and str(other['task']) in body['detail'], status, body)
     status, _, body = s.call('POST', '/v1/kinds/mail/extensions', {'tasks': [other], 'timeout': '1h'}, bearer(mail))
     check('nor extended', status == 403 and body['type'] == '/problems/prefix', status, body)
     for kind, secret, task in (('mail', mail, own), ('pay', pay, other)):
-        body = s.call('POST', f'/v1/kinds/{kind}/ends', {'tasks': [{**task, 'verdict': 'done'}]}, bearer(secret))[2]
+        body = s.call('POST', f'/v1/kinds/{kind}/results', {'tasks': [{**task, 'outcome': 'done'}]}, bearer(secret))[2]
         check(f'{kind} ends its own', body['tasks'][0]['status'] == 'OK', body)
     s.process.terminate()
     s.process.wait(PATIENCE_S)

@@ -93,7 +93,7 @@ def test_changes(s):
     made = s.call('POST', '/v1/leases/e%2Fnew', {'ttl': '1m'})[2]
     check('a new lease makes one', stream.find('change', sets('e/new')) is not None)
     s.call('DELETE', '/v1/leases/e%2Fnew', None, {'Dibs-Lease': made['id']})
-    check('a release makes one', stream.find('change', lambda data: 'e/new' in data['gone']) is not None)
+    check('a release makes one', stream.find('change', lambda data: 'e/new' in data['removed']) is not None)
     s.call('POST', '/v1/leases/other', {'ttl': '1m'})
     time.sleep(CALM_S)
     check('other names make none', 'other' not in str(stream.events), stream.events)
@@ -124,8 +124,8 @@ def test_other_lists(s):
     if not t.LEASES_ONLY:
         for name in names:
             check(f'{name} can be watched', stream.find('list', lambda data, name=name: data['watch'] == name) is not None)
-    trouble = stream.find('trouble', lambda data: data['watch'] == '/v1/tiers')
-    check('what the store lacks is a trouble with its reason', trouble and trouble['problem']['status'] == 501, trouble)
+    problem = stream.find('problem', lambda data: data['watch'] == '/v1/tiers')
+    check('what the store lacks is a problem with its reason', problem and problem['problem']['status'] == 501, problem)
     if not t.LEASES_ONLY:
         s.call('POST', '/v1/kinds/watched/tasks', {'payload': 'x'})
         check('a new task changes the kinds', stream.find('change', lambda data: any(
@@ -260,7 +260,7 @@ def test_tokens():
     s.process.wait(PATIENCE_S)
     s.errors.seek(0)
     said = [json.loads(line.removeprefix('dibs: ')) for line in s.errors if line.startswith('dibs: {')]
-    done = [(one['action'], one['who'], one['status']) for one in said]
+    done = [(one['action'], one['token'], one['status']) for one in said]
     check('the log has each action, with its author',
           done == [('breakLease', 'all', 403), ('breakLease', 'boss', 204), ('setKind', 'boss', 200)], said)
     check('and what was done', said[0]['target'].endswith('now=true') and said[2].get('body') == '{"paused": true}', said)
@@ -270,7 +270,7 @@ def test_series(s):
     s.call('POST', '/v1/leases/series', {'ttl': '1m'})
     got = []
     wait_until(lambda: got.append(s.call('GET', '/v1/series')[2]) or got[-1]['step'] >= 1)
-    lines = {(line['name'], line['of']): line['points'] for line in got[-1]['series']}
+    lines = {(line['name'], line['label']): line['points'] for line in got[-1]['series']}
     check('the series have the counters of the server', ('acquired', None) in lines, list(lines))
     check('one point for each step', all(len(points) == got[-1]['step'] for points in lines.values()), lines)
     newest = s.call('GET', '/v1/series?points=1')[2]

@@ -169,10 +169,11 @@ def test_huge():
             got = raw(s, text)
         check(f'{what} is refused', got == b'' or status_of(got) in (400, 413, 414, 431), got[:100])
     check('a body of 4 KiB is read', s.call('PUT', '/v1/records/b?unchecked=true', b'x' * 4096)[0] in (201, 204))
-    check('a larger one is 413', s.call('PUT', '/v1/records/b?unchecked=true', b'x' * 4097)[0] == 413)
+    status, _, body = s.call('PUT', '/v1/records/b?unchecked=true', b'x' * 4097)
+    check('a larger one is 413, and names the option', status == 413 and '--body' in body['detail'], status, body)
     got = raw(s, 'PUT /v1/records/b HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n' +
               ('400\r\n' + 'x' * 1024 + '\r\n') * 5 + '0\r\n\r\n')
-    check('also in chunks', status_of(got) == 413, got[:100])
+    check('also in chunks', status_of(got) == 413 and b'--body' in got, got[:100])
     for length in ('-1', '99999999999999999999999', 'x', '1, 2', '0x10'):
         got = b''
         with contextlib.suppress(OSError):
@@ -208,7 +209,8 @@ def test_heads():
         got = raw(s, head_of(1 << 20))
     check('1 MiB is refused', got == b'' or status_of(got) == 431, got[:200])
     got = raw(s, head_of(9000))
-    check('the answer is a problem that names the limit', b'/problems/headers-too-large' in got and b'takes 8192' in got, got)
+    check('the answer is a problem that names the limit', b'/problems/headers-too-large' in got and b'takes 8192' in got and
+          b'--header' in got, got)
     check('126 headers are read', status_of(raw(s, head_of(8192, 126))) == 200)
     check('127 are too many', status_of(raw(s, head_of(8192, 127))) == 431)
     check('a path that is too long is 414', status_of(raw(s, f'GET /{"x" * 8192} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n')) == 414)
@@ -230,7 +232,8 @@ def test_rate():
     status, headers, body = 0, {}, {}
     while status != 429:
         status, headers, body = s.call('GET', '/v1/leases/nobody', None, bearer(one))
-    check('429 with Retry-After', int(headers['retry-after']) >= 1 and body['type'] == '/problems/rate', headers, body)
+    check('429 with Retry-After', int(headers['retry-after']) >= 1 and body['type'] == '/problems/rate' and
+          '--rate' in body['detail'], headers, body)
     check('health has no limit', all(s.call('GET', '/healthz')[0] == 200 for _ in range(20)))
     check('after a while it has some again', wait_until(lambda: statuses(one, 1) == [404]))
     s.process.terminate()
@@ -247,15 +250,16 @@ def test_overload():
     check('a lease', s.call('POST', '/v1/leases/o', {'ttl': '1m'})[0] == 201)
     with t.blocked_store():
         blocked = [send(s, 'POST', f'/v1/kinds/k{i}/tasks', {}) for i in range(3)]
-        status = headers = None
+        status = headers = body = None
 
         def refused():
-            nonlocal status, headers
+            nonlocal status, headers, body
             # 400 as long as less run: such a request never waits for the store.
-            status, headers, _ = s.call('POST', '/v1/kinds/k/tasks', 'no JSON')
+            status, headers, body = s.call('POST', '/v1/kinds/k/tasks', 'no JSON')
             return status == 503
         check('503 when as many run as may', wait_until(refused), status)
-        check('with Retry-After', headers and int(headers['retry-after']) >= 1, headers)
+        check('with Retry-After, and the option', headers and int(headers['retry-after']) >= 1 and '--requests' in body['detail'],
+              headers, body)
         check('health is answered', s.call('GET', '/healthz')[0] == 200)
     check('those that ran are done', [c.getresponse().status for c in blocked] == [201] * 3)
     check('afterwards it takes requests', wait_until(lambda: s.call('POST', '/v1/kinds/k/tasks', {})[0] == 201))
@@ -272,7 +276,7 @@ def test_bodies():
             s.call('GET', '/healthz')
         status, headers, body = s.call('PUT', '/v1/records/y?unchecked=true', b'y' * 600000)
         check('503 when bodies have their memory', status == 503 and body['type'] == '/problems/overload' and
-              headers['retry-after'], status, body)
+              headers['retry-after'] and '--bodies' in body['detail'], status, body)
         got = raw(s, b'PUT /v1/records/y?unchecked=true HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n' +
                   (b'10000\r\n' + b'y' * 65536 + b'\r\n') * 9 + b'0\r\n\r\n')
         check('also in chunks', status_of(got) == 503, got[:100])
@@ -345,6 +349,20 @@ def test_descriptors():
     check('the server ends with 0', s.process.wait(PATIENCE_S) == 0, said(s))
 
 
+def test_waiters():
+    s = Server('--waiters', '1')
+    s.call('POST', '/v1/leases/w', {'ttl': '1m'})
+    waiting = send(s, 'POST', '/v1/leases/w', {'wait': '10m'})
+    wait_until(lambda: len(s.call('GET', '/v1/leases/w')[2]['leases']) == 2)
+    for path in ('/v1/leases/w', '/v1/kinds/none/claims'):
+        status, headers, body = s.call('POST', path, {'wait': '10m'})
+        check(f'more than --waiters are 503: {path}', status == 503 and body['type'] == '/problems/overload' and
+              '--waiters' in body['detail'] and headers['retry-after'], status, body)
+    waiting.close()
+    s.process.terminate()
+    check('the server ends with 0', s.process.wait(PATIENCE_S) == 0, said(s))
+
+
 def test_numbers():
     """The limits of lists, events and the threads' queue, each with its option."""
     s = Server('--event-clients', '2', '--watched-lists', '3', '--page', '5', '--queue', '1', '--threads', '1')
@@ -383,7 +401,7 @@ def test_numbers():
 
 def main():
     for test in (test_slow_clients, test_readers_of_nothing, test_half_closed, test_huge, test_heads, test_rate, test_overload, test_bodies,
-                 test_connections, test_descriptors, test_numbers):
+                 test_connections, test_descriptors, test_waiters, test_numbers):
         test()
     return end()
 

@@ -87,10 +87,10 @@ def test_waiting(s):
     stream = t.send(s, 'GET', '/v1/events?watch=%2Fv1%2Fleases', None)  # it listens, and waits for nothing
     s.call('POST', '/v1/leases/w', {'ttl': '10m'})
     waiting = t.send(s, 'POST', '/v1/leases/w', {'wait': '10m'})
-    check('a request that waits is counted', wait_until(lambda: scrape(s)[1]['dibs_http_waiting'] == 1))
-    check('with its age', wait_until(lambda: scrape(s)[1]['dibs_http_waiting_oldest_seconds'] > 0.1))
+    check('a request that waits is counted', wait_until(lambda: scrape(s)[1]['dibs_http_requests_waiting'] == 1))
+    check('with its age', wait_until(lambda: scrape(s)[1]['dibs_http_requests_oldest_waiting_seconds'] > 0.1))
     waiting.close()
-    check('until it has left', wait_until(lambda: scrape(s)[1]['dibs_http_waiting'] == 0))
+    check('until it has left', wait_until(lambda: scrape(s)[1]['dibs_http_requests_waiting'] == 0))
     stream.close()
 
 
@@ -113,23 +113,23 @@ def test_task_counts(s):
     check('tasks that are added count for their phase', [count('added', kind='work', phase=phase)
                                                          for phase in ('pack', 'send', '')] == [2, 1, 1])
     claimed = []
-    wait_until(lambda: claimed.extend(s.call('POST', '/v1/kinds/work/claims', {'most': 9, 'wait': '5s'})[2]['tasks']) or
+    wait_until(lambda: claimed.extend(s.call('POST', '/v1/kinds/work/claims', {'limit': 9, 'wait': '5s'})[2]['tasks']) or
                len(claimed) == 4)
     check('so do claims', [count('claimed', kind='work', phase=phase) for phase in ('pack', 'send', '')] == [2, 1, 1], claimed)
-    ends = [{'task': one['task'], 'fence': one['fence'], 'verdict': verdict}
-            for one, verdict in zip(claimed, ('done', 'done', 'dead', 'release'))]
-    s.call('POST', '/v1/kinds/work/ends', {'tasks': ends})
-    check('and verdicts', [count('ended', kind='work', verdict=verdict) for verdict in ('done', 'dead', 'release')] == [2, 1, 1],
+    ends = [{'task': one['task'], 'fence': one['fence'], 'outcome': outcome}
+            for one, outcome in zip(claimed, ('done', 'done', 'dead', 'release'))]
+    s.call('POST', '/v1/kinds/work/results', {'tasks': ends})
+    check('and outcomes', [count('ended', kind='work', outcome=outcome) for outcome in ('done', 'dead', 'release')] == [2, 1, 1],
           [line for line in scrape(s)[1] if 'ended' in line])
     for _ in range(2):
-        s.call('POST', '/v1/kinds/work/ends', {'tasks': ends[:2]})
-    check('a verdict that is repeated counts once', count('ended', kind='work', verdict='done') == 2, scrape(s)[0])
+        s.call('POST', '/v1/kinds/work/results', {'tasks': ends[:2]})
+    check('a outcome that is repeated counts once', count('ended', kind='work', outcome='done') == 2, scrape(s)[0])
     for _ in range(3):
         s.call('POST', '/v1/kinds/keyed/tasks', {'tasks': [{}, {'unique': 'u'}, {'unique': 'u'}]}, {'Idempotency-Key': 'k'})
     check('so do tasks that are added with a key', count('added', kind='keyed', phase='') == 2, scrape(s)[0])
-    late = next(one for one in ends if one['verdict'] == 'release')
+    late = next(one for one in ends if one['outcome'] == 'release')
     wait_until(lambda: s.call('POST', '/v1/kinds/work/claims', {})[2]['tasks'])
-    s.call('POST', '/v1/kinds/work/ends', {'tasks': [late | {'verdict': 'done'}]})
+    s.call('POST', '/v1/kinds/work/results', {'tasks': [late | {'outcome': 'done'}]})
     check('and ends that come too late', count('refused', kind='work') == 1, scrape(s)[0])
 
 
@@ -166,7 +166,7 @@ def test_batches(s):
     check('in batches that are counted by their size', count > before[0] and total >= before[1] + 40 and buckets == count,
           before, batches())
     body = s.call('GET', '/v1/metrics/store.batch_size')[2]['samples'][0]
-    check('also as JSON', body['count'] >= count and body['at_most']['2048'] == body['count'] and body['max'] >= 1, body)
+    check('also as JSON', body['count'] >= count and body['buckets']['2048'] == body['count'] and body['max'] >= 1, body)
 
 
 def test_queues(s):
@@ -176,7 +176,7 @@ def test_queues(s):
     slow = t.Server('--threads', '1')
     with t.blocked_store():
         clients = [t.send(slow, 'POST', '/v1/kinds/queued/tasks', {}) for _ in range(5)]
-        metrics = t.send(slow, 'GET', '/v1/metrics/http.queued')
+        metrics = t.send(slow, 'GET', '/v1/metrics/http.requests.queued')
     body = json.load(metrics.getresponse())
     check('requests that wait for a thread are counted', 3 <= body['samples'][0]['value'] <= 5, body)
     check('and done', {client.getresponse().status for client in clients} == {201})
@@ -197,7 +197,7 @@ def test_json(s):
     names = [one['name'] for one in body['metrics']]
     check('all metrics as JSON', status == 200 and 'lock.acquired' in names and len(names) == len(set(names)), body)
     status, _, body = s.call('GET', '/v1/metrics/lock.acquired')
-    check('one metric', status == 200 and body['kind'] == 'counter' and body['samples'][0]['value'] >= 1, body)
+    check('one metric', status == 200 and body['type'] == 'counter' and body['samples'][0]['value'] >= 1, body)
     body = s.call('GET', '/v1/metrics/lock.acquire.seconds')[2]
     check('a latency has percentiles', 0 < body['samples'][0]['p50'] <= body['samples'][0]['p99'], body)
     check('another one does not exist', s.call('GET', '/v1/metrics/none')[0] == 404)
@@ -224,7 +224,7 @@ def test_monitoring():
     s.call('POST', '/v1/kinds/k/tasks', {})
     done = s.call('POST', '/v1/kinds/k/claims', {'wait': '10s'})[2]['tasks'][0]
     for fence in (1, done['fence']):
-        s.call('POST', '/v1/kinds/k/ends', {'tasks': [{'task': done['task'], 'fence': fence}]})
+        s.call('POST', '/v1/kinds/k/results', {'tasks': [{'task': done['task'], 'fence': fence}]})
     s.call('POST', '/v1/kinds/k/tasks', {})
     check('a task is counted', wait_until(lambda: 'dibs_tasks{kind="k",state="ready"}' in scrape(s)[1]))
     text, samples = scrape(s)

@@ -219,9 +219,9 @@ def test_tasks(s):
           status, body)
     status, _, body = s.call('POST', '/v1/kinds/post/tasks', {'payload': 'to ann'}, key)
     check('a key of another kind is another key', status == 201 and body['task'] != first['task'], status, body)
-    claim = s.call('POST', '/v1/kinds/mail/claims', {'most': 10})[2]['tasks']
-    ends = [{'task': one['task'], 'fence': one['fence'], 'verdict': 'done'} for one in claim]
-    s.call('POST', '/v1/kinds/mail/ends', {'tasks': ends})
+    claim = s.call('POST', '/v1/kinds/mail/claims', {'limit': 10})[2]['tasks']
+    ends = [{'task': one['task'], 'fence': one['fence'], 'outcome': 'done'} for one in claim]
+    s.call('POST', '/v1/kinds/mail/results', {'tasks': ends})
     again = s.call('POST', path, {'payload': 'to ann', 'unique': 'ann'}, key)
     check('after the task is done its key adds nothing, though its unique text could', again[0] == 201 and
           again[2] == first and s.call('POST', '/v1/kinds/mail/claims', {})[2]['tasks'] == [], again)
@@ -243,17 +243,17 @@ def test_traces(s):
     """The trace of a worker elsewhere is in the history."""
     trace = '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01'
 
-    def work(kind, verdict, headers):
-        s.call('POST', f'/v1/kinds/{kind}/tasks', {'payload': 'x', 'tries': 1})
+    def work(kind, outcome, headers):
+        s.call('POST', f'/v1/kinds/{kind}/tasks', {'payload': 'x', 'max_failures': 1})
         one = s.call('POST', f'/v1/kinds/{kind}/claims', {})[2]['tasks'][0]
-        end_ = {'task': one['task'], 'fence': one['fence'], 'verdict': verdict, 'text': 'said'}
-        status = s.call('POST', f'/v1/kinds/{kind}/ends', {'tasks': [end_]}, headers)[0]
+        end_ = {'task': one['task'], 'fence': one['fence'], 'outcome': outcome, 'text': 'said'}
+        status = s.call('POST', f'/v1/kinds/{kind}/results', {'tasks': [end_]}, headers)[0]
         return status, one['task'], s.call('GET', f'/v1/history?name={kind}')[2]['runs']
 
-    for kind, verdict, how in [('good', 'done', 'done'), ('bad', 'fail', 'failed')]:
-        status, task, runs = work(kind, verdict, {'traceparent': trace})
+    for kind, outcome, how in [('good', 'done', 'done'), ('bad', 'fail', 'failed')]:
+        status, task, runs = work(kind, outcome, {'traceparent': trace})
         check(f'an end that is {how} leaves a run with its trace', status == 200 and len(runs) == 1 and
-              (runs[0]['how'], runs[0]['task'], runs[0]['kind'], runs[0]['output'], runs[0]['command']) ==
+              (runs[0]['outcome'], runs[0]['task'], runs[0]['kind'], runs[0]['output'], runs[0]['command']) ==
               (how, task, 'worker', 'said', f'TRACEPARENT={trace}'), status, runs)
         story = s.call('GET', f'/v1/tasks/{task}')[2]
         check('which the story of the task has', [one['command'] for one in story['runs']] == [f'TRACEPARENT={trace}'], story)

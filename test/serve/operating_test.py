@@ -73,13 +73,13 @@ def test_access_log():
     check('a line for each request', wait_until(lambda: len(lines_of(path)) >= 6), lines_of(path))
     log = [one for one in lines_of(path) if one['route'] != '/healthz']
     first, second, third, fourth, fifth = log
-    check('it has who, what and the result', (first['who'], first['method'], first['route'], first['name'], first['status'], first['from'])
+    check('it has who, what and the result', (first['token'], first['method'], first['route'], first['name'], first['status'], first['client'])
           == ('ann', 'POST', '/v1/leases/{name}', 'deploy "x"', 201, '127.0.0.1'), first)
-    check('and when, how long, how much', re.fullmatch(r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z', first['time']) and first['ms'] >= 0 and
+    check('and when, how long, how much', re.fullmatch(r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z', first['time']) and first['duration_ms'] >= 0 and
           first['bytes'] > 50, first)
     check('and the trace', first['trace'] == TRACE, first)
     check('a release', (second['method'], second['status'], second['bytes']) == ('DELETE', 204, 0), second)
-    check('a token that is not known', third['who'] is None and third['status'] == 401, third)
+    check('a token that is not known', third['token'] is None and third['status'] == 401, third)
     check('a path that is not known', fourth['route'] is None and fourth['status'] == 404 and 'trace' not in fourth, fourth)
     check('a write', fifth['status'] in (201, 204), fifth)
     with open(path, encoding='utf-8') as file:

@@ -5,6 +5,7 @@ usage: pages_test.py DIBS [URI]
 """
 import contextlib
 import json
+import re
 import sqlite3
 import subprocess
 import sys
@@ -63,12 +64,12 @@ def test_names(s):
     status, _, body = s.call('GET', '/v1/leases?limit=0')
     check('a page has at least one entry', status == 400 and 'limit' in body['detail'], body)
     check('a break hands the name to the waiter',
-          s.call('DELETE', t.name_path('leases', names[3], '/holders?now=true&who=boss'))[0] == 204)
+          s.call('DELETE', t.name_path('leases', names[3], '/holders?now=true&by=boss'))[0] == 204)
     thread.join()
     status, _, body = s.call('GET', t.name_path('leases', names[3]))
     check('the break and its author are recorded',
           [one['owner'] for one in body['leases'] if one['state'] == 'holds'] == ['bob'] and
-          any(one['state'] == 'broken' and one['owner'] == 'boss' and one['from'] == 'ann' for one in body['leases']), body)
+          any(one['state'] == 'broken' and one['owner'] == 'boss' and one['taken_from'] == 'ann' for one in body['leases']), body)
     status, _, body = s.call('DELETE', t.name_path('leases', names[4], '/holders?wait=200ms'))
     check('a holder that does not notice keeps the name until its ttl ends', status == 409 and
           body['type'] == '/problems/timeout', body)
@@ -105,10 +106,10 @@ def make_dead(s, kind, count, error):
     """Tasks that failed at their only try."""
     for at in range(0, count, 500):
         some = min(500, count - at)
-        s.call('POST', f'/v1/kinds/{kind}/tasks', {'tasks': [{'payload': str(i), 'tries': 1} for i in range(some)]})
-        claimed = s.call('POST', f'/v1/kinds/{kind}/claims', {'most': some})[2]['tasks']
-        s.call('POST', f'/v1/kinds/{kind}/ends',
-               {'tasks': [{'task': one['task'], 'fence': one['fence'], 'verdict': 'fail', 'text': error}
+        s.call('POST', f'/v1/kinds/{kind}/tasks', {'tasks': [{'payload': str(i), 'max_failures': 1} for i in range(some)]})
+        claimed = s.call('POST', f'/v1/kinds/{kind}/claims', {'limit': some})[2]['tasks']
+        s.call('POST', f'/v1/kinds/{kind}/results',
+               {'tasks': [{'task': one['task'], 'fence': one['fence'], 'outcome': 'fail', 'text': error}
                           for one in claimed]})
 
 
@@ -172,12 +173,12 @@ def test_outbox(s):
 
     check('an outbox has its counts', wait_until(lambda: counts() == [3, 0, 6, 0]), counts())
     status, _, body = s.call('GET', '/v1/outbox/letters')
-    check('and the messages that wait, with the age of the oldest one', status == 200 and body['oldest_ready_ms'] >= 0 and
+    check('and the messages that wait, with the age of the oldest one', status == 200 and body['oldest_ready_age_ms'] >= 0 and
           len(body['tasks']) == 3 and {one['state'] for one in body['tasks']} == {'ready'}, body)
-    found, count = pages(s, '/v1/outbox/letters?show=dead', 'tasks', 4)
+    found, count = pages(s, '/v1/outbox/letters?state=dead', 'tasks', 4)
     check('dead letters come in pages', len(found) == 6 and count == 2 and
           all(one['kind'] == 'letters' and 'refused' in one['text'] for one in found), found, count)
-    one, other = found[0]['task'], pages(s, '/v1/outbox/others?show=dead', 'tasks', 10)[0][0]['task']
+    one, other = found[0]['task'], pages(s, '/v1/outbox/others?state=dead', 'tasks', 10)[0][0]['task']
     status, _, body = s.call('POST', '/v1/outbox/letters/retry', {'tasks': [{'task': one}, {'task': other}]})
     check('one of them is delivered again, and none of another kind', status == 200 and body['changed'] == 1, body)
     status, _, body = s.call('POST', '/v1/outbox/letters/retry', {'dry_run': True})
@@ -187,25 +188,25 @@ def test_outbox(s):
     status, _, body = s.call('POST', '/v1/outbox/letters/purge', {'text': 'refused', 'limit': 2})
     check('dead letters are deleted', status == 200 and body['changed'] == 2 and body['next'], body)
     check('messages that wait and other kinds are not', wait_until(lambda: counts() == [4, 0, 3, 0]) and
-          len(pages(s, '/v1/outbox/others?show=dead', 'tasks', 10)[0]) == 6, counts())
+          len(pages(s, '/v1/outbox/others?state=dead', 'tasks', 10)[0]) == 6, counts())
     status, _, body = s.call('POST', '/v1/outbox/letters/retry', {'tasks': [{'task': one}], 'text': 'x'})
     check('numbers and a filter together are refused', status == 400, body)
     check('a kind without messages is empty', s.call('GET', '/v1/outbox/nobody')[2]['tasks'] == [])
-    check('another word is refused', s.call('GET', '/v1/outbox/letters?show=all')[0] == 400)
+    check('another word is refused', s.call('GET', '/v1/outbox/letters?state=all')[0] == 400)
 
 
 def test_kinds(s):
     status, _, body = s.call('PATCH', '/v1/kinds/slow', {'paused': True, 'running_limit': 2})
     check('a kind is paused and limited', status == 200 and body['paused'] and body['running_limit'] == 2, body)
     s.call('POST', '/v1/kinds/slow/tasks', {'tasks': [{}, {}, {}]})
-    check('then nobody claims', s.call('POST', '/v1/kinds/slow/claims', {'most': 3})[2]['tasks'] == [])
+    check('then nobody claims', s.call('POST', '/v1/kinds/slow/claims', {'limit': 3})[2]['tasks'] == [])
     status, _, body = s.call('PATCH', '/v1/kinds/slow', {'paused': False})
     check('a member that is not given stays', not body['paused'] and body['running_limit'] == 2, body)
-    check('the limit holds', len(s.call('POST', '/v1/kinds/slow/claims', {'most': 3})[2]['tasks']) == 2)
+    check('the limit holds', len(s.call('POST', '/v1/kinds/slow/claims', {'limit': 3})[2]['tasks']) == 2)
 
     def counted():
         body = s.call('GET', '/v1/kinds/slow')[2]
-        return (body['ready'], body['claimed']) == (1, 2) and body['oldest_ready_ms'] >= 0
+        return (body['ready'], body['claimed']) == (1, 2) and body['oldest_ready_age_ms'] >= 0
     check('the counts follow within some seconds', wait_until(counted), s.call('GET', '/v1/kinds/slow'))
     found, count = pages(s, '/v1/kinds', 'kinds', 1)
     check('kinds come in pages', [one['kind'] for one in found] == ['mail', 'post', 'slow'] and count == 3, found, count)
@@ -249,7 +250,7 @@ def test_history(s):
     found, _ = pages(s, '/v1/history?failed=true', 'runs', 2)
     check('only what failed', [one['name'] for one in found] == ['job5', 'job3', 'job1'], found)
     found, _ = pages(s, '/v1/history?name=job2', 'runs', 2)
-    check('only one name', len(found) == 1 and found[0]['how'] == 'done', found)
+    check('only one name', len(found) == 1 and found[0]['outcome'] == 'done', found)
     check('a position is the `next` of a page', s.call('GET', '/v1/history?after=yesterday')[0] == 400)
 
 
@@ -266,14 +267,14 @@ def test_cron(s):
         check('a node keeps its crontab in the store', kept, s.call('GET', '/v1/cron'), log.read())
     status, _, body = s.call('GET', '/v1/cron/jobs.cron')
     check('its jobs have their next firing', status == 200 and [one['name'] for one in body['jobs']] ==
-          ['yearly', 'never-mind'] and all(one['next_ms'] and one['last'] is None for one in body['jobs']), body)
+          ['yearly', 'never-mind'] and all(one['next_at_ms'] > time.time() * 1e3 and one['last_outcome'] is None for one in body['jobs']), body)
     status, _, body = s.call('POST', '/v1/cron/jobs.cron/jobs/never-mind')
     check('a job is fired by hand', status == 201 and body['task'] > 0, body)
-    failed = wait_until(lambda: s.call('GET', '/v1/cron/jobs.cron')[2]['jobs'][1]['last'] == 'failed')
+    failed = wait_until(lambda: s.call('GET', '/v1/cron/jobs.cron')[2]['jobs'][1]['last_outcome'] == 'failed')
     check('a node runs it', failed, s.call('GET', '/v1/cron/jobs.cron'))
     key, path = {'Idempotency-Key': 'deploy-7'}, '/v1/cron/jobs.cron/jobs/yearly'
     first = s.call('POST', path, None, key)
-    wait_until(lambda: s.call('GET', '/v1/cron/jobs.cron')[2]['jobs'][0]['last'] == 'done')
+    wait_until(lambda: s.call('GET', '/v1/cron/jobs.cron')[2]['jobs'][0]['last_outcome'] == 'done')
     again = s.call('POST', path, None, key)
     check('a request that is repeated with its key fires once', first[0] == again[0] == 201 and first[2] == again[2],
           first, again)
@@ -356,6 +357,33 @@ def test_one_store(s):
         check(f'{path} of one store is 501, and says so', status == 501 and 'tiers' in body['detail'], status, body)
 
 
+def times_in(value, name=''):
+    """(name, number) of each integer in an answer."""
+    if isinstance(value, dict):
+        for inner, one in value.items():
+            yield from times_in(one, inner)
+    elif isinstance(value, list):
+        for one in value:
+            yield from times_in(one, name)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        yield name, value
+
+
+def test_times(s):
+    """A number is an instant, ms since 1970, if and only if its name ends in at_ms."""
+    number = s.call('GET', '/v1/tasks?state=dead')[2]['tasks'][0]['task']
+    paths = ['/v1/leases', '/v1/kinds', '/v1/tasks?limit=1000', f'/v1/tasks/{number}', '/v1/history?limit=1000',
+             '/v1/outbox/letters', '/v1/series']
+    found = [one for path in paths for one in times_in(s.call('GET', path)[2])]
+    now = time.time() * 1e3
+    recent = {name for name, value in found if abs(value - now) < 2 * 366 * 86400e3 and name != 'fence'}
+    others = {name for name, value in found if abs(value - now) >= 2 * 366 * 86400e3}
+    check('instants end in at_ms', recent and all(re.search('(^|_)at_ms$', name) for name in recent), sorted(recent))
+    check('and nothing else does', not any(name.endswith('at_ms') for name in others), sorted(others))
+    check('they are in tasks, errors and runs', {'added_at_ms', 'changed_at_ms', 'at_ms', 'started_at_ms', 'ended_at_ms'} <= recent,
+          sorted(recent))
+
+
 def test_tiers():
     """Two files as tiers: the flags and breakers of a fleet."""
     folder = t.FOLDER
@@ -365,7 +393,7 @@ def test_tiers():
     check('tiers with their state', status == 200 and [one['name'] for one in body['tiers']] == ['sqlite', 'sqlite-2'] and
           body['client_count'] == 1 and len(body['clients']) == 1 and body['counts']['acquired'] == 1, body)
     status, _, body = s.call('GET', '/v1/breakers')
-    check('breakers', [(one['tier'], one['breaker'], one['hand']) for one in body['breakers']] ==
+    check('breakers', [(one['tier'], one['breaker'], one['mode']) for one in body['breakers']] ==
           [('sqlite', 'closed', 'auto'), ('sqlite-2', 'closed', 'auto')], body)
     status, _, body = s.call('GET', '/v1/flags')
     flags = {one['name']: one['percent'] for one in body['flags']}
@@ -377,11 +405,11 @@ def test_tiers():
     status, _, body = s.call('PUT', '/v1/flags/nothing', {'percent': 1})
     check('another flag does not exist, and the flags are named', status == 404 and 'sqlite.enabled' in body['detail'],
           body)
-    status, _, body = s.call('PUT', '/v1/breakers/sqlite', {'hand': 'open'})
+    status, _, body = s.call('PUT', '/v1/breakers/sqlite', {'mode': 'open'})
     check('a breaker is opened by hand', status == 200 and
-          s.call('GET', '/v1/breakers')[2]['breakers'][0]['hand'] == 'open', body)
-    check('and closed', s.call('PUT', '/v1/breakers/sqlite', {'hand': 'auto'})[0] == 200)
-    check('another tier does not exist', s.call('PUT', '/v1/breakers/none', {'hand': 'open'})[0] == 404)
+          s.call('GET', '/v1/breakers')[2]['breakers'][0]['mode'] == 'open', body)
+    check('and closed', s.call('PUT', '/v1/breakers/sqlite', {'mode': 'auto'})[0] == 200)
+    check('another tier does not exist', s.call('PUT', '/v1/breakers/none', {'mode': 'open'})[0] == 404)
     s.stop()
 
 
@@ -389,7 +417,8 @@ def main():
     s = t.Server()
     tests = [test_names, test_many_names, test_one_store]
     if not t.LEASES_ONLY:
-        tests += [test_stocks, test_tasks, test_changes, test_kinds, test_history, test_cron, test_stored_crontab, test_outbox]
+        tests += [test_stocks, test_tasks, test_changes, test_kinds, test_history, test_cron, test_stored_crontab, test_outbox,
+                  test_times]
     for test in tests:
         test(s)
     if t.SQLITE:

@@ -6,6 +6,7 @@ usage: schema_test.py DIBS [--examples N]
 It looks for schemathesis in build/python (script/bootstrap --for test puts it there) and in PATH.
 """
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,51 @@ SECONDS = 500
 def find_tool():
     own = os.path.join(TOOLS, 'schemathesis')
     return own if os.access(own, os.X_OK) else shutil.which('schemathesis')
+
+
+# Every duration: what ends in _ms or _ns and is neither an instant nor an age (doc/serve.md, "Numbers and times").
+DURATIONS = {'left_ms', 'ttl_ms', 'duration_ms', 'keep_ms', 'step_ms', 'min_down_ms', 'p50_ns', 'p99_ns', 'max_ns'}
+TIME = re.compile('(^|_)(ms|ns|us|s|msec|sec|secs|seconds|millis|time|at|since|until|age|date)$')
+
+
+def members(schema, name=''):
+    """(name, schema) of each integer, also in arrays and objects within."""
+    for one in schema.get('anyOf', []) + schema.get('oneOf', []):
+        yield from members(one | {'description': schema.get('description', '')}, name)
+    if 'integer' in str(schema.get('type')):
+        yield name, schema
+    if 'items' in schema:
+        yield from members(schema['items'], name)
+    for inner, one in schema.get('properties', {}).items():
+        yield from members(one, inner)
+
+
+def integers(body):
+    """Those of answers and parameters; and those of bodies, where a duration may also be a text, and has no ending."""
+    for path in body['paths'].values():
+        for one in path.values():
+            for parameter in one.get('parameters', []):
+                yield from members(parameter['schema'] | {'description': parameter['description']}, parameter['name'])
+            contents = [answer.get('content', {}) for answer in one['responses'].values()]
+            for content in [*contents, one.get('requestBody', {}).get('content', {})]:
+                for form in content.values():
+                    yield from members(form['schema'])
+
+
+def is_named_well(name, schema):
+    if 'milliseconds' == schema.get('description'):  # the other form of "30s"
+        return not TIME.search(name)
+    if 'since 1970' in schema.get('description', ''):
+        return re.search('(^|_)at_ms$', name)
+    return not TIME.search(name) or re.search('(^|_)(at|age)_ms$', name) or name in DURATIONS
+
+
+def test_times(body):
+    found = list(integers(body))
+    wrong = sorted({name for name, schema in found if not is_named_well(name, schema)})
+    check('instants end in at_ms, ages in age_ms, durations in another _ms', not wrong, wrong)
+    names = {name for name, _ in found}
+    check('all of these were found', DURATIONS | {'at_ms', 'since_at_ms', 'age_ms', 'oldest_ready_age_ms', 'ttl'} <= names, sorted(names))
 
 
 def test_table(s):
@@ -73,6 +119,7 @@ def main():
     # Several tiers serve each route.
     s = t.Server(store=f'sqlite://{t.FOLDER}/first.db,sqlite://{t.FOLDER}/last.db')
     body = test_table(s)
+    test_times(body)
     if tool:
         done = run_tool(tool, s, examples)
         check('schemathesis finds nothing', done.returncode == 0, *done.stdout.splitlines(), done.stderr)

@@ -76,7 +76,7 @@ class Server:
 
     def waiting(self, secret):
         """How many requests and streams wait."""
-        _, _, body = self.call('GET', '/v1/metrics/http.waiting', None, {'Authorization': f'Bearer {secret}'})
+        _, _, body = self.call('GET', '/v1/metrics/http.requests.waiting', None, {'Authorization': f'Bearer {secret}'})
         return body['samples'][0]['value']
 
     def stop(self, signo=signal.SIGTERM):
@@ -441,28 +441,28 @@ def test_tasks(s):
     body = s.call('POST', '/v1/kinds/mail/extensions', {'tasks': [held], 'timeout': '30s'})[2]
     check('its claim is extended', body['tasks'] == [{'task': nr, 'status': 'OK'}], body)
     late = dict(held, fence=held['fence'] - 1)
-    body = s.call('POST', '/v1/kinds/mail/ends', {'tasks': [late]})[2]
+    body = s.call('POST', '/v1/kinds/mail/results', {'tasks': [late]})[2]
     check('an older fence is refused', body['tasks'][0]['status'] == 'STALE', body)
-    body = s.call('POST', '/v1/kinds/mail/ends', {'tasks': [dict(held, verdict='next', phase='two')]})[2]
+    body = s.call('POST', '/v1/kinds/mail/results', {'tasks': [dict(held, outcome='next', phase='two')]})[2]
     check('it goes to the next phase', body['tasks'][0]['status'] == 'OK', body)
     check('where only those who want this phase get it', claim(s, 'mail', phase='three') == [])
     tasks = claim(s, 'mail', phase='two')
     check('and they do', len(tasks) == 1 and tasks[0]['phase'] == 'two' and tasks[0]['fence'] > held['fence'], tasks)
     end = {'task': nr, 'fence': tasks[0]['fence'], 'text': 'well'}
-    body = s.call('POST', '/v1/kinds/mail/ends', {'tasks': [end]})[2]
+    body = s.call('POST', '/v1/kinds/mail/results', {'tasks': [end]})[2]
     check('it is done', body['tasks'][0]['status'] == 'OK', body)
-    body = s.call('POST', '/v1/kinds/mail/ends', {'tasks': [end]})[2]
+    body = s.call('POST', '/v1/kinds/mail/results', {'tasks': [end]})[2]
     check('a repeated end finds itself', body['tasks'][0]['status'] == 'OK', body)
 
 
 def test_texts_of_ends(s):
     trace = 'Traceback:\n\tline 1\r\n\x1b[31mé' + 'x' * 5000
-    for verdict in ['done', 'fail', 'dead']:
-        s.call('POST', f'/v1/kinds/trace-{verdict}/tasks', {'payload': 'x', 'tries': 5})
-        task = claim(s, f'trace-{verdict}')[0]
-        end = {'task': task['task'], 'fence': task['fence'], 'verdict': verdict, 'text': trace, 'delay': 0}
-        status, _, body = s.call('POST', f'/v1/kinds/trace-{verdict}/ends', {'tasks': [end]})
-        check(f'the text of {verdict} may have lines, and be long', status == 200 and body['tasks'][0]['status'] == 'OK', body)
+    for outcome in ['done', 'fail', 'dead']:
+        s.call('POST', f'/v1/kinds/trace-{outcome}/tasks', {'payload': 'x', 'max_failures': 5})
+        task = claim(s, f'trace-{outcome}')[0]
+        end = {'task': task['task'], 'fence': task['fence'], 'outcome': outcome, 'text': trace, 'delay': 0}
+        status, _, body = s.call('POST', f'/v1/kinds/trace-{outcome}/results', {'tasks': [end]})
+        check(f'the text of {outcome} may have lines, and be long', status == 200 and body['tasks'][0]['status'] == 'OK', body)
     task = claim(s, 'trace-fail', wait='20s')[0]
     check('the end of it is kept', task.get('error') == trace.encode()[-4096:].decode(errors='ignore'), task)
 
@@ -478,7 +478,7 @@ def test_extensions(s):
 
 
 def test_waiting_for_tasks(s):
-    thread, got = begin(s.call, 'POST', '/v1/kinds/later/claims', {'wait': '20s', 'most': 5})
+    thread, got = begin(s.call, 'POST', '/v1/kinds/later/claims', {'wait': '20s', 'limit': 5})
     time.sleep(0.3)
     check('a claim waits', not got)
     s.call('POST', '/v1/kinds/later/tasks', {'tasks': [{'payload': 'x'}, {'payload': {'base64': 'AP8='}}]})
@@ -561,7 +561,7 @@ def test_problems(s):
     listed = s.call('GET', '/problems')[2]['problems']
     words = {one['problem'] for one in listed}
     check('all are listed', len(listed) == len(words) and {kind.removeprefix('/problems/') for kind in s.problems} <= words, words)
-    empty = [one for one in listed if not all(one[key] for key in ('meaning', 'cause', 'next')) or not 400 <= one['status'] < 600]
+    empty = [one for one in listed if not all(one[key] for key in ('meaning', 'cause', 'next_step')) or not 400 <= one['status'] < 600]
     check('each with its status, meaning, cause and next step', not empty, empty)
 
 

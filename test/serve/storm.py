@@ -215,11 +215,11 @@ class Adder(Actor):
 
 class Worker(Actor):
     def step(self, wait=1000):
-        answer = self.send('POST', '/v1/kinds/storm/claims', {'wait': wait, 'timeout': '2s', 'most': 3}, tries=1)
+        answer = self.send('POST', '/v1/kinds/storm/claims', {'wait': wait, 'timeout': '2s', 'limit': 3}, tries=1)
         tasks = answer.json['tasks']
         time.sleep(self.rng.choice([0, 0, 0, 0.2, 2.5]))
         for task in tasks:
-            end = {'task': task['task'], 'fence': task['fence'], 'verdict': 'done'}
+            end = {'task': task['task'], 'fence': task['fence'], 'outcome': 'done'}
             try:
                 self.finish(task['payload'], end)
             except Unknown:
@@ -227,7 +227,7 @@ class Worker(Actor):
         return len(tasks)
 
     def finish(self, payload, end):
-        answer = self.send('POST', '/v1/kinds/storm/ends', {'tasks': [end]})
+        answer = self.send('POST', '/v1/kinds/storm/results', {'tasks': [end]})
         status = answer.json['tasks'][0]['status']
         self.world.count(f'end {status}')
         if status == 'OK':
@@ -241,7 +241,7 @@ ACTORS = [Holder] * 10 + [Writer] * 4 + [Taker] * 6 + [Adder] * 2 + [Worker] * 4
 def fail_things(world, lasting, killed, proxy):
     """Until the end: kills one daemon, stops the other one, loses answers of its clients."""
     rng = random.Random(world.seed)
-    patterns = ['POST\\s', 'PUT\\s', 'PATCH\\s', 'DELETE\\s', '/ends', '/claims/', '/seal', '/v1/leases']
+    patterns = ['POST\\s', 'PUT\\s', 'PATCH\\s', 'DELETE\\s', '/results', '/claims/', '/seal', '/v1/leases']
     while not world.end:
         time.sleep(rng.uniform(0.1, 0.6))
         if world.pause:

@@ -51,11 +51,11 @@ def fill(s):
     """Something for each view."""
     s.call('POST', f"/v1/leases/{quote('deploy/web')}", {'ttl': '10m', 'owner': 'ann@build-3:4121'})
     s.call('POST', f'/v1/leases/{quote(ODD)}', {'ttl': '10m', 'owner': '<i>mallory</i>'})
-    s.call('POST', '/v1/kinds/mail/tasks', {'tasks': [{'payload': f'to {i}', 'tries': 1} for i in range(30)]})
-    claims = s.call('POST', '/v1/kinds/mail/claims', {'most': 4, 'owner': 'mailer'})[2]['tasks']
-    s.call('POST', '/v1/kinds/mail/ends', {'tasks': [
-        {'task': claim['task'], 'fence': claim['fence'], 'verdict': verdict, 'text': '<script>window.hurt = 1</script>'}
-        for claim, verdict in zip(claims, ('dead', 'dead', 'done', 'fail'))]})
+    s.call('POST', '/v1/kinds/mail/tasks', {'tasks': [{'payload': f'to {i}', 'max_failures': 1} for i in range(30)]})
+    claims = s.call('POST', '/v1/kinds/mail/claims', {'limit': 4, 'owner': 'mailer'})[2]['tasks']
+    s.call('POST', '/v1/kinds/mail/results', {'tasks': [
+        {'task': claim['task'], 'fence': claim['fence'], 'outcome': outcome, 'text': '<script>window.hurt = 1</script>'}
+        for claim, outcome in zip(claims, ('dead', 'dead', 'done', 'fail'))]})
     s.call('PUT', '/v1/stocks/seats', {'limit': 50})
     s.call('PUT', '/v1/stocks/seats/claims/a', {'amount': 37})
     return claims[0]['task']
@@ -176,10 +176,10 @@ def break_a_lease(s, browser):
 
 def retry_many(s, browser):
     for _ in range(DEAD // BATCH):
-        s.call('POST', '/v1/kinds/bulk/tasks', {'tasks': [{'payload': 'x', 'tries': 1}] * BATCH})
-        claims = s.call('POST', '/v1/kinds/bulk/claims', {'most': BATCH})[2]['tasks']
-        s.call('POST', '/v1/kinds/bulk/ends', {'tasks': [
-            {'task': c['task'], 'fence': c['fence'], 'verdict': 'dead', 'text': 'refused by the other side'} for c in claims]})
+        s.call('POST', '/v1/kinds/bulk/tasks', {'tasks': [{'payload': 'x', 'max_failures': 1}] * BATCH})
+        claims = s.call('POST', '/v1/kinds/bulk/claims', {'limit': BATCH})[2]['tasks']
+        s.call('POST', '/v1/kinds/bulk/results', {'tasks': [
+            {'task': c['task'], 'fence': c['fence'], 'outcome': 'dead', 'text': 'refused by the other side'} for c in claims]})
     browser.go(f'http://127.0.0.1:{s.port}/#/dead?kind=bulk')
     check('a page of dead letters is shown', browser.wait("document.querySelectorAll('tbody tr').length === 50"))
     browser.click('#dead-count')
@@ -244,9 +244,9 @@ def stale_writes(s, browser):
 
 
 def outbox(s, browser):
-    s.call('POST', '/v1/kinds/outbox/tasks', {'tasks': [{'payload': 'x', 'tries': 1}] * 5})
-    claim = s.call('POST', '/v1/kinds/outbox/claims', {'most': 1})[2]['tasks'][0]
-    s.call('POST', '/v1/kinds/outbox/ends', {'tasks': [{'task': claim['task'], 'fence': claim['fence'], 'verdict': 'dead', 'text': 'no such host'}]})
+    s.call('POST', '/v1/kinds/outbox/tasks', {'tasks': [{'payload': 'x', 'max_failures': 1}] * 5})
+    claim = s.call('POST', '/v1/kinds/outbox/claims', {'limit': 1})[2]['tasks'][0]
+    s.call('POST', '/v1/kinds/outbox/results', {'tasks': [{'task': claim['task'], 'fence': claim['fence'], 'outcome': 'dead', 'text': 'no such host'}]})
     check('its messages are counted', wait_until(lambda: s.call('GET', '/v1/kinds/outbox')[2].get('dead') == 1))
     browser.go(f'http://127.0.0.1:{s.port}/#/outbox')
     counted = "[...document.querySelectorAll('.card.count strong')].map((e) => e.textContent).slice(0, 4).join()"
@@ -299,7 +299,7 @@ def move_a_flag(browser):
     check('tiers and flags are shown', browser.wait(f"document.querySelector('{slider}') && document.querySelectorAll('.chart').length > 0"))
     s.call('POST', '/v1/leases/first', {'ttl': '1s'})  # the tiers serve nothing before the first use
     check('the server knows what the tiers serve', wait_until(lambda: any(
-        one['name'] == 'tier_buckets' and one['of'] == 'sqlite' and one['points'][-1] == 100
+        one['name'] == 'tier_buckets' and one['label'] == 'sqlite' and one['points'][-1] == 100
         for one in s.call('GET', '/v1/series')[2]['series'])))
     browser.js(f"const e = document.querySelector('{slider}'); e.value = 10; e.dispatchEvent(new Event('input'))")
     browser.click('[data-flag="sqlite.enabled"] button')
@@ -366,7 +366,7 @@ def use_a_token(browser):
     check('an action is done with it', browser.wait("!document.querySelector('tr[data-key=\"secret-name\"]')"))
     s.errors.seek(0)
     said = s.errors.read()
-    check('the log has the action and its author', '"action":"breakLease","who":"ann"' in said, said)
+    check('the log has the action and its author', '"action":"breakLease","token":"ann"' in said, said)
     browser.errors()  # the 401s
     s.stop()
 

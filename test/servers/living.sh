@@ -26,7 +26,7 @@ pod_has_read() { # pod_has_read SINCE
 rules() {
   "$DIBS" flag ls
   "$DIBS" tier strictness
-  "$DIBS" tier status --json | grep -o '"hand":"[a-z]*"\|"pinned":[^,]*' | paste -sd' '
+  "$DIBS" tier status --json | grep -o '"breaker_mode":"[a-z]*"\|"pinned":[^,]*' | paste -sd' '
 }
 rules_are() { [ "$(rules)" = "$1" ]; }
 
@@ -37,7 +37,7 @@ stops_between_transactions() {
   kill -STOP "$pod"
   no_locks || { kill -CONT "$pod" && return 1; }
 }
-saw_it() { "$DIBS" tier status --json | grep -o '"counts":{[^}]*"went_back":[1-9]'; }
+saw_it() { "$DIBS" tier status --json | grep -o '"counts":{[^}]*"anchor_rollbacks":[1-9]'; }
 
 # Sets rules that the restored anchor does not have. living FIRST BACKUP RESTORE; FIRST: the client that acts first
 # afterwards.
