@@ -331,7 +331,7 @@ def test_waiters(toy):
         wait_until(lambda: toy.started)
         for i in range(most):
             threads.append(begin(hold, i + 1))
-            wait_until(lambda: metric(port, 'dibs_gate_waiting') == i + 1)
+            wait_until(lambda: metric(port, 'dibs_gate_requests_waiting') == i + 1)
         for headers in ({}, {'Idempotency-Key': f'waiters-{most}'}):
             status, found, body = gate.call('PUT', '/run', 'x', headers, fence=('line', 1))
             check(f'with --waiters {most}, one more is answered 503', status == 503 and body['type'] == '/problems/overload' and
@@ -342,7 +342,7 @@ def test_waiters(toy):
         for thread, _ in threads:
             thread.join()
         check('those that waited are done', [got[0][0] for _, got in threads] == [200] * (most + 1), threads)
-        check('and are counted no more', wait_until(lambda: metric(port, 'dibs_gate_waiting') == 0))
+        check('and are counted no more', wait_until(lambda: metric(port, 'dibs_gate_requests_waiting') == 0))
         gate.stop()
 
 
