@@ -123,7 +123,7 @@ void dibs__info_counts(struct dibs__json *j, const uint64_t values[DIBS_TIERS_CO
 }
 
 /* What this process sees of it. */
-static void write_here(struct dibs__json *j, const dibs_tier_info *tier) {
+static void write_local(struct dibs__json *j, const dibs_tier_info *tier) {
   dibs__json_open(j, "local", '{');
   dibs__json_text(j, "breaker", dibs__info_breakers[tier->breaker]);
   dibs__json_bool(j, "reachable", tier->reached);
@@ -151,7 +151,7 @@ void dibs__info_tier(struct dibs__json *j, const dibs_tier_info *tier) {
   dibs__json_uint(j, "clients_active", tier->active);
   dibs__json_uint(j, "clients_down", tier->clients_down);
   dibs__json_uint(j, "clients_up", tier->clients_well);
-  write_here(j, tier);
+  write_local(j, tier);
 }
 
 void dibs__info_tier_client(struct dibs__json *j, const dibs_tier_client *client, dibs__info_tier_name *name_of,

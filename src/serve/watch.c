@@ -20,7 +20,7 @@ static const struct list {
 
 /* Members of /v1/tiers that each reading changes, because the server itself uses the tiers: what it measures of a tier,
  * how old its copy of the state is, and counts.  If nothing else has changed, they are sent each MEASURED_MS. */
-static const char *const measured[] = {"here", "confirmed_ms", "counts"};
+static const char *const measured[] = {"local", "anchor_confirmed_age_ms", "counts"};
 enum { MEASURED_MS = 10000 };
 
 struct row {
