@@ -146,8 +146,8 @@ def test_tiers():
     time.sleep(3 * CALM_S)
     events, passed_s = len(stream.events), time.monotonic() - began
     check('a calm store sends its tiers seldom', events <= 3 + passed_s / 2, events, passed_s)
-    s.call('PUT', '/v1/breakers/sqlite', {'hand': 'open'})
-    check('a change is sent', stream.find('list', lambda data: data['body']['tiers'][0]['hand'] == 'open') is not None, stream.events[-1:])
+    s.call('PUT', '/v1/breakers/sqlite', {'mode': 'open'})
+    check('a change is sent', stream.find('list', lambda data: data['body']['tiers'][0]['breaker_mode'] == 'open') is not None, stream.events[-1:])
     stream.close()
     s.stop()
 

@@ -17,7 +17,7 @@ def main():
     payload = 'x' * 150000
     for _ in range(4):
         s.call('POST', '/v1/kinds/large/tasks', {'payload': payload})
-    status, headers, body = s.call('POST', '/v1/kinds/large/claims', {'most': 4})
+    status, headers, body = s.call('POST', '/v1/kinds/large/claims', {'limit': 4})
     check('an answer for which there is no memory is 503', status == 503 and body['type'] == '/problems/no-memory' and
           headers['content-type'] == 'application/problem+json', status, headers, body)
     check('with Retry-After', headers.get('retry-after') == '1', headers)
