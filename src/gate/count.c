@@ -56,8 +56,8 @@ void dibs__count_add(const struct gate *gate, struct meter *meter) {
   }
   dibs__meter_add(meter, "gate.requests.running", DIBS_GAUGE, "requests that are being done or wait", NULL,
                   (double)server->running);
-  dibs__meter_add(meter, "gate.requests.waiting", DIBS_GAUGE, "those of them that wait for those before them, at most --waiters",
-                  NULL, gate->waiters);
+  dibs__meter_add(meter, "gate.requests.waiting", DIBS_GAUGE,
+                  "those of them that wait for those before them, at most --waiters", NULL, gate->waiters);
   dibs__meter_add(meter, "gate.bodies.bytes", DIBS_GAUGE, "memory for bodies that are kept as a whole", NULL,
                   (double)server->body_bytes);
 }
