@@ -242,7 +242,7 @@ unsigned dibs__tls_options(struct MHD_OptionItem items[TLS_OPTIONS_MAX]) {
 /* For the purpose of clients: a certificate of a server, which the same authority may sign, is none. */
 static bool is_signed(gnutls_session_t session) {
   char purpose[] = GNUTLS_KP_TLS_WWW_CLIENT;
-  gnutls_typed_vdata_st data = {.type = GNUTLS_DT_KEY_PURPOSE_OID, .data = (unsigned char *)purpose};
+  gnutls_typed_vdata_st data = {GNUTLS_DT_KEY_PURPOSE_OID, (unsigned char *)purpose, 0};
   unsigned flaws = 0;
   return gnutls_certificate_verify_peers(session, &data, 1, &flaws) == 0 && flaws == 0;
 }

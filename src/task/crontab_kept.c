@@ -191,9 +191,9 @@ static dibs_status take_text(const dibs_record *record, const char *name, struct
                              dibs_error *error) {
   const char *data = record->values[0].data;
   size_t length = record->values[0].length, top = sizeof copy_head - 1;
+  if (!data) return dibs__fail(error, DIBS_NOT_FOUND, "no crontab of \"%s\" is kept in the store", name);
   kept->stored = begins(record, stored_head);
   const char *end = kept->stored || begins(record, copy_head) ? memchr(data, '\n', length) : NULL;
-  if (!data) return dibs__fail(error, DIBS_NOT_FOUND, "no crontab of \"%s\" is kept in the store", name);
   if (!end || (size_t)(end - data) - top >= sizeof kept->zone)
     return dibs__fail(error, DIBS_CORRUPT, "the record \"crontab:%s\" is not what dibs cron writes", name);
   memcpy(kept->zone, data + top, (size_t)(end - data) - top);
