@@ -68,10 +68,17 @@ static void R13_an_offer_outlasts_the_wait_it_ended(void **state) {
   expect(release(p, "n", 3, other.fence), DIBS_OK);
   struct dibs__event late = receive_offer(q, 2);
   assert_true(dibs__fence_below(second.fence, late.fence));
-  /* Half of the time is enough: a slow machine may pause this process between the check and the request. */
-  while (dibs__tick_left_ms(dibs__tick_now(), dibs__tick_add_ms(requested, DIBS__OFFER_MS)) > DIBS__OFFER_MS / 2)
-    expect(acquire(p, "n", 4, .try_only = true), DIBS_HELD);
-  expect(renew(q, "n", 2, late.fence), DIBS_OK);
+  /* Half of the time is enough.  A slow machine may pause this process beyond the end of the offer: then an answer says
+   * nothing. */
+  dibs__tick end = dibs__tick_add_ms(requested, DIBS__OFFER_MS);
+  while (dibs__tick_left_ms(dibs__tick_now(), end) > DIBS__OFFER_MS / 2) {
+    struct dibs__lease_op tried = acquire(p, "n", 4, .try_only = true);
+    if (!dibs__tick_before(dibs__tick_now(), end)) skip();
+    expect(tried, DIBS_HELD);
+  }
+  struct dibs__lease_op confirmed = renew(q, "n", 2, late.fence);
+  if (confirmed.op.status != DIBS_OK && !dibs__tick_before(dibs__tick_now(), end)) skip();
+  expect(confirmed, DIBS_OK);
 }
 
 /* Others are refused until its end, so it is listed until then. */
@@ -80,8 +87,8 @@ static void R13_an_offer_is_listed_after_its_waiter_has_gone(void **state) {
   struct party *p = party(), *q = party();
   (void)offered(p, q);
   close_party(q);
-  if (acquire(p, "n", 3, .try_only = true).op.status != DIBS_HELD) skip(); /* its end was the waiter's */
   struct seen seen = list_name(p, "n");
+  if (acquire(p, "n", 3, .try_only = true).op.status != DIBS_HELD) skip(); /* it ended with the waiter, or by time */
   assert_int_equal(seen.count, 1);
   assert_int_equal(seen.rows[0].row.state, DIBS__OFFERED);
 }
