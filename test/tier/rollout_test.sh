@@ -47,7 +47,7 @@ dibs() { DIBS_STORE=$tiers "$DIBS" "$@"; }
 serves() { # serves N M: so many buckets on each, and no move is under way
   local got
   got=$(dibs tier status --json | tr -d '\n')
-  [ "$(grep -o '"\(buckets\|leaving\)":[0-9]*' <<<"$got" | tr -dc '0-9\n' | paste -sd' ')" = "$1 0 $2 0" ]
+  [ "$(grep -o '"\(buckets\|buckets_leaving\)":[0-9]*' <<<"$got" | tr -dc '0-9\n' | paste -sd' ')" = "$1 0 $2 0" ]
 }
 placed() { # placed N M: so many buckets on each
   [ "$(dibs tier status --json | grep -o '"buckets":[0-9]*' | tr -dc '0-9\n' | paste -sd' ')" = "$1 $2" ]
