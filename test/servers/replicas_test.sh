@@ -173,12 +173,12 @@ put_right() {
 
 # The buckets moved to the anchor while the replica lagged; for the replica, Redis serves them.
 # (A bucket whose move to Redis has not ended yet moves back after that; a client that keeps running does this by itself,
-# and here none runs.)
+# and here none runs. A lease that ended at the anchor less than 15 s ago delays it.)
 all_moved() { "$DIBS" tier move "$anchor" && serves 0 100; }
 moved_since() {
   tiers 'moved since'
   before
-  ok "$scene: all buckets are on the anchor" until_true 10 all_moved
+  ok "$scene: all buckets are on the anchor" until_true 40 all_moved
   lagging
   fail_over
   settled
