@@ -16,7 +16,7 @@ static void count_moods(const struct lab_sheet *sheet, size_t moods[LAB_BAD + 1]
 
 static void add_part(char *text, size_t size, size_t count, const char *what) {
   size_t length = strlen(text);
-  if (count) snprintf(text + length, size - length, "%s%zu %s", length ? ", " : "", count, what);
+  if (count) snprintf(text + length, size - length, "%s%zu %s", length ? "; " : "", count, what);
 }
 
 void dibs__lab_index_add(struct lab_index *index, const struct lab_sheet *sheet) {
@@ -32,9 +32,9 @@ void dibs__lab_index_add(struct lab_index *index, const struct lab_sheet *sheet)
     snprintf(text, sizeof text, "Not run: %s", sheet->failed);
   } else {
     add_part(text, sizeof text, moods[LAB_BAD], "BROKEN");
-    add_part(text, sizeof text, moods[LAB_GOOD], "held their promise");
+    add_part(text, sizeof text, moods[LAB_GOOD], "correct");
     add_part(text, sizeof text, moods[LAB_EXPECTED], "broken, as expected");
-    add_part(text, sizeof text, moods[LAB_PLAIN], "without a promise, not broken this time");
+    add_part(text, sizeof text, moods[LAB_PLAIN], "that did not break this time");
     if (sheet->interrupted) snprintf(text + strlen(text), sizeof text - strlen(text), "; ended early");
   }
   entry->title = strdup(sheet->title ? sheet->title : sheet->experiment);

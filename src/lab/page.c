@@ -6,7 +6,10 @@
 #include <math.h>
 #include <string.h>
 
-enum { NARROW = 5 }; /* columns of a table that fits beside a plot */
+enum {
+  NARROW = 5, /* columns of a table that fits beside a plot */
+  LONG = 22   /* bytes of a fact that gets two columns */
+};
 
 static const char *class_of(enum lab_mood mood) {
   static const char *const names[] = {
@@ -111,7 +114,7 @@ void dibs__lab_page_facts(const struct lab_sheet *sheet, FILE *out) {
   if (!sheet->fact_count) return;
   fputs("<dl class=\"facts\">\n", out);
   for (size_t i = 0; i < sheet->fact_count; i++) {
-    fputs("<div><dt>", out);
+    fputs(sheet->facts[i].text && strlen(sheet->facts[i].text) > LONG ? "<div class=\"long\"><dt>" : "<div><dt>", out);
     dibs__lab_escape(out, sheet->facts[i].head);
     fputs("</dt><dd>", out);
     dibs__lab_escape(out, sheet->facts[i].text ? sheet->facts[i].text : "");
@@ -212,12 +215,13 @@ static const char style[] =
     ".verdict.expected{background:var(--exp-bg)}\n"
     "dl.facts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,10rem),1fr));gap:.6rem 1.2rem;"
     "margin:0 0 1.2rem}\n"
-    "dl.facts div:first-child{grid-column:span 2}dl.facts dt{color:var(--soft);font-size:.8rem}dl.facts "
+    "dl.facts .long{grid-column:span 2}dl.facts dt{color:var(--soft);font-size:.8rem}dl.facts "
     "dd{margin:0;overflow-wrap:anywhere}\n"
+    "@media (max-width:30rem){dl.facts{grid-template-columns:1fr 1fr}}\n"
     ".grid{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,26rem),1fr));gap:1rem;align-items:start}"
     "\n"
     ".card{background:var(--card);border:1px solid var(--line);border-radius:.75rem;padding:1rem;min-width:0}\n"
-    ".card.wide{grid-column:1/-1}.card>p{margin:.1rem 0 .6rem;color:var(--soft);font-size:.9rem}\n"
+    ".card.wide{grid-column:1/-1}.card>p:not(.verdict){margin:.1rem 0 .6rem;color:var(--soft);font-size:.9rem}\n"
     "figure{margin:0}svg{display:block;width:100%;height:auto;overflow:visible}\n"
     ".scroll{overflow-x:auto;-webkit-overflow-scrolling:touch}\n"
     "table{border-collapse:collapse;width:100%;font-size:.88rem;font-variant-numeric:tabular-nums}\n"

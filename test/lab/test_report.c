@@ -188,7 +188,7 @@ static void an_index_lists_experiments(void **state) {
   const char *wrong = page_wrong(html, length);
   if (wrong) fail_msg("%s", wrong);
   assert_non_null(strstr(html, "<a href=\"race.html\">"));
-  assert_non_null(strstr(html, "2 held their promise, 1 broken, as expected"));
+  assert_non_null(strstr(html, "2 correct; 1 broken, as expected"));
   assert_non_null(strstr(html, "Not run: "));
   assert_null(strstr(html, "<img"));
   free(html);
