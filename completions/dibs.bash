@@ -108,7 +108,7 @@ _dibs() {
     serve) options='--config --access-log --cors --listen --tokens --cert --key --client-ca --new-token --scope --prefix --threads --connections --waiters --body --header --bodies --requests --event-clients --watched-lists --queue --page --session-ids --rate --idle --read --send' ;;
     gate) options='--upstream --config --listen --require --order --check-lease --metrics-listen --access-log --wait --timeout --connect --keep --scope --ca --cert --key --client-ca --body --header --connections --upstream-connections --waiters --idle --read --bodies' ;;
     bench) options='--rounds --seconds --calm --only --floor --upset --smoke --out' ;;
-    lab) options='--users --strategies --seconds --seats --rows --rounds --processes --floor --ttl --gate --html --keep --strict' ;;
+    lab) options='--users --strategies --locks --seconds --seats --rows --rounds --processes --floor --ttl --gate --html --keep --strict' ;;
   esac
   if [[ $command == gate && $before -gt 0 ]]; then options='--set'; fi # of gate fence
   if [[ $cur == -* ]]; then
@@ -139,7 +139,7 @@ _dibs() {
     fi ;;
     gate:0) mapfile -t COMPREPLY < <(compgen -W 'fence' -- "$cur") ;;
     gate:1) _dibs_names ;;
-    lab:0) mapfile -t COMPREPLY < <(compgen -W 'race throughput deadlock pause contend' -- "$cur") ;;
+    lab:0) mapfile -t COMPREPLY < <(compgen -W 'race throughput contend deadlock pause crash failover amnesia all' -- "$cur") ;;
     bench:0) mapfile -t COMPREPLY < <(compgen -W 'lease task' -- "$cur") ;;
     run:0 | lock:0 | unlock:0 | renew:0 | ls:0 | show:0 | break:0 | watch:0) _dibs_names ;;
     *) COMPREPLY=() ;;

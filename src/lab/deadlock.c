@@ -2,7 +2,8 @@
 /*
  * Deadlock: two sessions, one statement at a time.  An applicant's row takes a shared lock on the counted row to which
  * it refers; two sessions that have it, and both want to count, wait for each other.  Then the orders that can't
- * deadlock.
+ * deadlock; and the cure without a transaction: each statement commits by itself, so no lock outlives it, and the
+ * program undoes its first statement by hand when the second one finds no seat.
  *
  * A statement without an answer after a moment counts as waiting; the next steps show whether it does.
  */
@@ -18,6 +19,7 @@ enum { MOMENT_MS = 400, STEPS_MAX = 16 };
   "INSERT INTO {applicant} (claim, event, amount, given, who, at) VALUES ('{claim}', '{key}', 1, 0, 'lab', 0)"
 #define SQL_COUNT "UPDATE {event} SET used = used + 1 WHERE id = '{key}' AND used < seats"
 #define SQL_SHARE "SELECT used FROM {event} WHERE id = '{key}' {share}"
+#define SQL_UNDO "DELETE FROM {applicant} WHERE claim = '{claim}'" /* only after an SQL_COUNT that changed nothing */
 #define SQL_LOCK "SELECT used FROM {event} WHERE id = '{key}' FOR UPDATE"
 
 struct act {
@@ -25,10 +27,10 @@ struct act {
   const char *sql;
   const char *fine; /* its meaning if it succeeded */
 };
-enum engine_bits { ON_MARIA = 1, ON_POSTGRES = 2, ON_LITE = 4, ON_SERVERS = 3, ON_ALL = 7 };
+enum engine_bits { ON_MARIA = 1, ON_POSTGRES = 2, ON_LITE = 4, ON_SERVERS = 3, ON_ALL = 7, ONE_SEAT = 8 };
 struct play {
   const char *key, *title, *text;
-  unsigned on;     /* engines that play it */
+  unsigned on;     /* engines that play it; ONE_SEAT: there is a seat for one session only */
   unsigned breaks; /* engines on which it is expected to deadlock */
   struct act act[STEPS_MAX];
 };
@@ -113,6 +115,31 @@ static const struct play plays[] = {
       {1, SQL_COUNT, "counted"},
       {1, "COMMIT", "in"},
       {0}}},
+    {"no_transaction",
+     "No transaction",
+     "The child first again, but each statement commits by itself: its locks end with it, so no session waits for the "
+     "other. The price: between the two statements the applicant is in and not counted, and a crash there leaves it "
+     "so.",
+     ON_ALL,
+     0,
+     {{0, SQL_INSERT, "its row, committed"},
+      {1, SQL_INSERT, "its row, committed"},
+      {0, SQL_COUNT, "in"},
+      {1, SQL_COUNT, "in"},
+      {0}}},
+    {"manual_rollback",
+     "No transaction, and undone by hand",
+     "One seat is left. The second session finds none, and deletes its row again: without a transaction this is the "
+     "program's own work, also after each error.",
+     ON_ALL | ONE_SEAT,
+     0,
+     {{0, SQL_INSERT, "its row, committed"},
+      {1, SQL_INSERT, "its row, committed"},
+      {0, SQL_COUNT, "in"},
+      {1, SQL_COUNT, "in"},
+      {0, SQL_UNDO, "its row is gone"},
+      {1, SQL_UNDO, "its row is gone"},
+      {0}}},
 };
 
 static const struct lab_column columns[] = {
@@ -128,12 +155,17 @@ struct stage {
   struct lab_session session[2];
   bool waits[2]; /* its statement is in progress */
   bool out[2];   /* was undone: does nothing until it tries again */
+  bool full[2];  /* its SQL_COUNT has changed nothing */
   size_t pending[2];
   size_t later[2][STEPS_MAX], later_count[2]; /* its steps after its wait */
   uint32_t claim;
   uint32_t deadlocks, retries;
   struct lab_timeline *timeline;
 };
+
+static int64_t seats_of(const struct play *play) {
+  return play->on & ONE_SEAT ? 1 : 10;
+}
 
 static unsigned engine_of(const struct lab *lab) {
   const struct dibs__sql_engine *engine = lab->line.wire->engine;
@@ -179,6 +211,7 @@ static void spell(struct stage *s, int side, const char *text, char *sql, char *
   const struct word plain[] = {
       {"{event}", "event"}, {"{applicant} (claim, event, amount, given, who, at)", "applicant"},
       {"{key}", "show"},    {"'{claim}', '{key}', 1, 0, 'lab', 0", "..."},
+      {"{claim}", "mine"},  {"{applicant}", "applicant"},
       {"{share}", share},   {"{begin}", "BEGIN"}};
   put_words(sql, text, own, sizeof own / sizeof *own);
   put_words(shown, text, plain, sizeof plain / sizeof *plain);
@@ -191,8 +224,10 @@ static void add_step(struct stage *s, int side, const char *does, const char *fi
   char gets[300];
   enum lab_mood mood = LAB_PLAIN;
   if (session->step == DIBS__SQL_OK) {
-    snprintf(gets, sizeof gets, "%s", fine);
-    if (strcmp(fine, "in") == 0) mood = LAB_GOOD;
+    s->full[side] = s->full[side] || (strncmp(session->text, "UPDATE", 6) == 0 && session->changed == 0);
+    bool none = s->full[side] && strcmp(fine, "in") == 0;
+    snprintf(gets, sizeof gets, "%s", none ? "0 rows: no seat is left" : fine);
+    if (strcmp(gets, "in") == 0) mood = LAB_GOOD;
   } else {
     bool dead =
         session->trouble == DIBS__SQL_DEADLOCK || (s->engine == ON_LITE && session->trouble == DIBS__SQL_LOCKED);
@@ -232,7 +267,7 @@ static void play_act(struct stage *s, size_t nth) {
     s->later[side][s->later_count[side]++] = nth;
     return;
   }
-  if (s->out[side]) return;
+  if (s->out[side] || (strcmp(a->sql, SQL_UNDO) == 0 && !s->full[side])) return;
   spell(s, side, a->sql, sql, shown);
   dibs__lab_session_request(&s->session[side], sql);
   if (dibs__lab_session_wait(&s->session[side], MOMENT_MS)) {
@@ -274,9 +309,10 @@ static void try_again(struct stage *s) {
 static bool row(struct stage *s, struct lab_table *table) {
   struct lab *lab = s->lab;
   struct lab_audit audit;
-  if (!dibs__lab_audit(lab, 1, 10, &audit)) return false;
+  if (!dibs__lab_audit(lab, 1, seats_of(s->play), &audit)) return false;
   bool meant = (s->play->breaks & s->engine) != 0;
-  bool right = audit.off == 0 && audit.over == 0 && audit.claims == 2 && !s->out[0] && !s->out[1];
+  bool right =
+      audit.off == 0 && audit.over == 0 && audit.claims == (s->play->on & ONE_SEAT ? 1 : 2) && !s->out[0] && !s->out[1];
   if (!right || (s->deadlocks && !meant)) lab->sheet.broken = true;
   dibs__lab_put_text(&lab->sheet, table, LAB_PLAIN, s->play->title);
   dibs__lab_put(&lab->sheet, table, s->deadlocks);
@@ -296,7 +332,7 @@ static bool row(struct stage *s, struct lab_table *table) {
 
 static bool perform(struct lab *lab, const struct play *play, unsigned engine, struct lab_table *table) {
   struct stage s = {.lab = lab, .play = play, .engine = engine};
-  if (!dibs__lab_tables_make(lab, 1, 10)) return false;
+  if (!dibs__lab_tables_make(lab, 1, seats_of(play))) return false;
   dibs__lab_report_progress(lab, play->title, 2, 0, 0, 0, 0);
   s.timeline = dibs__lab_timeline(&lab->sheet, play->key, play->title, play->text, "session A", "session B");
   bool fine = dibs__lab_session_open(lab, &s.session[0]) && dibs__lab_session_open(lab, &s.session[1]);

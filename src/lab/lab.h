@@ -44,11 +44,15 @@ void dibs__lab_version(struct lab_line *line, char *to, size_t size);
 /*
  * The lab: classic experiments with a row that many clients change, with every strategy, also with those that break.
  *
- *   tables.c      the results as data, the strategies, and the lab's tables
+ *   strategies.c  the strategies
+ *   tables.c      the results as data, and the lab's tables
  *   page.c        the results as a page
- *   connection.c  plain SQL on the store's engine; a user
+ *   connection.c  plain SQL on the store's engine
+ *   user.c        a user
+ *   locks.c redis.c       locks in another store than the row
  *   race.c        crews of users, in threads or processes
- *   race.c throughput.c deadlock.c pause.c    the experiments
+ *   own.c         a Redis and an embedded store of the lab's own
+ *   race.c throughput.c deadlock.c pause.c crash.c failover.c amnesia.c   the experiments
  *
  * A user books: it takes one of a counted row's seats, which inserts its own row beside it, with a foreign key to the
  * counted one.  A broken promise sets lab->sheet.broken; a strategy that breaks as expected is only shown.
@@ -60,8 +64,11 @@ enum {
   LAB_ROUNDS_MAX = 25,
   LAB_PROCESSES_MAX = 64,
   LAB_ROWS_MAX = 100000,
+  LAB_SEATS_MAX = 1000000000, /* also the default where seats must not run out */
   LAB_KEY_MAX = 64,
   LAB_TABLE_MAX = 48,
+  LAB_LOCKS_MAX = 4,
+  LAB_URI_MAX = 4096, /* as DIBS__URI_MAX */
   LAB_WHY_MAX = 640
 };
 
@@ -77,9 +84,11 @@ struct lab_progress {
 
 struct lab {
   /* Immutable while an experiment runs. */
-  const char *uri;        /* the store's */
-  const char *strategies; /* names with commas; NULL: all */
-  const char *floor;      /* a bare client to run beside; NULL: none */
+  const char *uri;                  /* the store's */
+  const char *strategies;           /* names with commas; NULL: all */
+  const char *floor;                /* a bare client to run beside; NULL: none */
+  const char *locks[LAB_LOCKS_MAX]; /* stores for the locks of strategies that lock elsewhere */
+  size_t locks_count;
   uint32_t users[LAB_LIST_MAX], rows[LAB_LIST_MAX];
   size_t users_count, rows_count;
   uint32_t seats, rounds, processes; /* processes 0: threads of this one */
@@ -96,6 +105,7 @@ struct lab {
   struct lab_line line;              /* for making and counting */
   char event[LAB_TABLE_MAX], applicant[LAB_TABLE_MAX];
   bool tables;  /* exist */
+  bool server;  /* the store is a database server, with locks of its own */
   uint32_t run; /* counted */
   uint32_t step, steps;
   struct lab_sheet sheet;
@@ -110,14 +120,21 @@ bool dibs__lab_throughput(struct lab *lab);
 bool dibs__lab_deadlock(struct lab *lab);
 bool dibs__lab_pause(struct lab *lab);
 bool dibs__lab_contend(struct lab *lab);
+bool dibs__lab_crash(struct lab *lab);
+bool dibs__lab_failover(struct lab *lab);
+bool dibs__lab_amnesia(struct lab *lab);
 
 /* Opens the store's engine and its facts for the sheet. */
 bool dibs__lab_open(struct lab *lab);
+/* For experiments with strategies that lock elsewhere: their locks are there, and can be taken.  Those without a store
+ * for their lock become notes. */
+bool dibs__lab_locks_ready(struct lab *lab);
 /* Drops the tables unless they are kept. */
 void dibs__lab_close(struct lab *lab);
 /* The main function of a helper process: `dibs lab helper ARG...`.  Returns its exit status. */
 int dibs__lab_helper(int argc, char **argv);
 int dibs__lab_pause_helper(int argc, char **argv);
+int dibs__lab_crash_helper(int argc, char **argv);
 
 static inline bool dibs__lab_ended(const struct lab *lab) {
   return lab->interrupted && atomic_load(lab->interrupted) != 0;
@@ -125,7 +142,7 @@ static inline bool dibs__lab_ended(const struct lab *lab) {
 /* Keeps the text and returns false. */
 bool dibs__lab_fail(struct lab *lab, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* ---- The strategies (tables.c) ---- */
+/* ---- The strategies (strategies.c) ---- */
 
 enum lab_way_kind {
   LAB_OWN_STORE, /* each user has its own store, so its own connection */
@@ -133,18 +150,39 @@ enum lab_way_kind {
   /* Plain SQL on the user's own connection: */
   LAB_CHILD_FIRST, /* the applicant's row before the counted one */
   LAB_UNGUARDED,   /* reads, then writes as if alone */
+  LAB_LOCKED       /* the same under a lock in another store */
+};
+/* A lock beside the row (locks.h). */
+enum lab_lock_kind {
+  LAB_NO_LOCK,
+  LAB_LOCK_SPIN,    /* by hand, in a Redis */
+  LAB_LOCK_LEASE,   /* dibs' lease in a Redis */
+  LAB_LOCK_QUORUM,  /* dibs' lease in a majority of them */
+  LAB_LOCK_SESSION, /* dibs' lease as a lock of a database server */
+  LAB_LOCK_SERVER,  /* by hand, a lock of a database server */
+  LAB_LOCK_ANY      /* SPIN, or else SERVER */
+};
+/* When the lock is taken and released. */
+enum lab_order {
+  LAB_AROUND, /* around the transaction */
+  LAB_EARLY,  /* before the transaction begins, and released before its commit */
+  LAB_INSIDE  /* after the transaction's first read, and released before its commit */
 };
 struct lab_way {
   const char *name, *what;
   enum lab_way_kind kind;
   dibs_strategy strategy; /* of the first two kinds */
   bool promised;          /* to count right */
+  enum lab_lock_kind lock;
+  enum lab_order order;
 };
 extern const struct lab_way dibs__lab_ways[];
 extern const size_t dibs__lab_way_count;
 static inline bool dibs__lab_by_hand(const struct lab_way *way) {
-  return way->kind == LAB_CHILD_FIRST || way->kind == LAB_UNGUARDED;
+  return way->kind != LAB_OWN_STORE && way->kind != LAB_ONE_STORE;
 }
+/* The URI of the strategy's lock: of --locks, or the store's own.  NULL: there is none. */
+const char *dibs__lab_lock_uri(const struct lab *lab, const struct lab_way *way);
 /* Every word of the list is a strategy. */
 bool dibs__lab_ways_known(const char *list, char *wrong, size_t size);
 /* Does the request include it, and does this store support it? */
@@ -167,7 +205,15 @@ struct lab_audit {
 };
 bool dibs__lab_audit(struct lab *lab, uint32_t rows, int64_t seats, struct lab_audit *audit);
 
-/* ---- Users (race.c, connection.c) ---- */
+/* ---- What figures depend on (machine.c) ---- */
+
+void dibs__lab_machine(struct lab_sheet *sheet);
+/* The settings of the store's engine that decide what a commit survives. */
+void dibs__lab_durability(struct lab *lab);
+/* Those of a Redis in --locks. */
+void dibs__lab_lock_durability(struct lab *lab);
+
+/* ---- Users (race.c, user.c) ---- */
 
 /* Of one user, which alone writes it; others read it after the user's end, except `done`. */
 struct lab_user {
@@ -185,6 +231,7 @@ struct lab_board {
   bool by_hand; /* plain SQL on the user's own connection */
   int64_t wait_ms;
   char event[LAB_TABLE_MAX], applicant[LAB_TABLE_MAX];
+  char locks[LAB_URI_MAX + 1]; /* of the strategy's lock; "": none */
   /* Any user. */
   dibs__word ready;  /* users that are ready, or can't become ready */
   dibs__word absent; /* of those, users that could not connect */
@@ -214,7 +261,7 @@ struct lab_crew {
   char why[LAB_WHY_MAX]; /* the first trouble of a user; "" */
 };
 
-/* connection.c: runs the users `from` to `to` - 1 of the board, in this process, until they have ended.  The store is
+/* user.c: runs the users `from` to `to` - 1 of the board, in this process, until they have ended.  The store is
  * $DIBS_STORE, or `uri`. */
 void dibs__lab_users_run(struct lab_board *board, const char *uri, uint32_t from, uint32_t to);
 

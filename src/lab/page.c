@@ -6,7 +6,10 @@
 #include <math.h>
 #include <string.h>
 
-enum { NARROW = 5 }; /* columns of a table that fits beside a plot */
+enum {
+  NARROW = 5, /* columns of a table that fits beside a plot */
+  LONG = 22   /* bytes of a fact that gets two columns */
+};
 
 static const char *class_of(enum lab_mood mood) {
   static const char *const names[] = {
@@ -37,6 +40,15 @@ static void write_cell(const struct lab_column *column, const struct lab_cell *c
   fputs(first ? "</th>" : "</td>", out);
 }
 
+/* The nth column of a page: the verdict is the second one, so that a phone shows it without scrolling. */
+static size_t column_at(const struct lab_table *table, size_t nth) {
+  size_t verdict = table->column_count;
+  for (size_t i = 1; i < table->column_count; i++)
+    if (strcmp(table->columns[i].key, "verdict") == 0) verdict = i;
+  if (verdict == table->column_count || nth == 0 || nth > verdict) return nth;
+  return nth == 1 ? verdict : nth - 1;
+}
+
 static void write_table(const struct lab_table *table, FILE *out) {
   fprintf(out, "<section class=\"card%s\">\n", table->column_count > NARROW ? " wide" : "");
   heading(table->title, table->text, out);
@@ -44,14 +56,18 @@ static void write_table(const struct lab_table *table, FILE *out) {
   dibs__lab_escape(out, table->title ? table->title : "");
   fputs("\">\n<table>\n<thead><tr>", out);
   for (size_t i = 0; i < table->column_count; i++) {
-    fprintf(out, "<th scope=\"col\"%s>", table->columns[i].kind == LAB_TEXT ? "" : " class=\"n\"");
-    dibs__lab_escape(out, table->columns[i].head);
+    const struct lab_column *column = &table->columns[column_at(table, i)];
+    fprintf(out, "<th scope=\"col\"%s>", column->kind == LAB_TEXT ? "" : " class=\"n\"");
+    dibs__lab_escape(out, column->head);
     fputs("</th>", out);
   }
   fputs("</tr></thead>\n<tbody>\n", out);
   for (size_t i = 0; i + table->column_count <= table->count; i += table->column_count) {
     fputs("<tr>", out);
-    for (size_t c = 0; c < table->column_count; c++) write_cell(&table->columns[c], &table->cells[i + c], c == 0, out);
+    for (size_t c = 0; c < table->column_count; c++) {
+      size_t at = column_at(table, c);
+      write_cell(&table->columns[at], &table->cells[i + at], c == 0, out);
+    }
     fputs("</tr>\n", out);
   }
   fputs("</tbody>\n</table>\n</div>\n</section>\n", out);
@@ -94,11 +110,11 @@ static void write_timeline(const struct lab_timeline *timeline, FILE *out) {
   fputs("</ol>\n</section>\n", out);
 }
 
-static void write_facts(const struct lab_sheet *sheet, FILE *out) {
+void dibs__lab_page_facts(const struct lab_sheet *sheet, FILE *out) {
   if (!sheet->fact_count) return;
   fputs("<dl class=\"facts\">\n", out);
   for (size_t i = 0; i < sheet->fact_count; i++) {
-    fputs("<div><dt>", out);
+    fputs(sheet->facts[i].text && strlen(sheet->facts[i].text) > LONG ? "<div class=\"long\"><dt>" : "<div><dt>", out);
     dibs__lab_escape(out, sheet->facts[i].head);
     fputs("</dt><dd>", out);
     dibs__lab_escape(out, sheet->facts[i].text ? sheet->facts[i].text : "");
@@ -119,7 +135,8 @@ static void write_notes(const struct lab_sheet *sheet, FILE *out) {
 }
 
 static void write_head(const struct lab_sheet *sheet, FILE *out) {
-  fputs("<header>\n<p class=\"kicker\">dibs lab", out);
+  fprintf(out, "<header>\n<p class=\"kicker\">%s",
+          sheet->has_index ? "<a href=\"index.html\">All experiments</a> / dibs lab" : "dibs lab");
   if (sheet->experiment) {
     fputc(' ', out);
     dibs__lab_escape(out, sheet->experiment);
@@ -132,14 +149,19 @@ static void write_head(const struct lab_sheet *sheet, FILE *out) {
     dibs__lab_escape(out, sheet->intro);
     fputs("</p>\n", out);
   }
-  fprintf(out, "<p class=\"verdict %s\">%s</p>\n",
-          sheet->broken        ? "bad"
-          : sheet->interrupted ? "expected"
-                               : "good",
-          sheet->broken        ? "\xe2\x9c\x95 A promise was broken: see the table."
-          : sheet->interrupted ? "\xe2\x9a\xa0\xef\xb8\x8e Ended early: these are the results until then."
-                               : "\xe2\x9c\x93 Every promise held.");
-  write_facts(sheet, out);
+  if (sheet->failed) {
+    fputs("<p class=\"verdict expected\">\xe2\x9a\xa0\xef\xb8\x8e Not run: ", out);
+    dibs__lab_escape(out, sheet->failed);
+    fputs("</p>\n", out);
+  } else
+    fprintf(out, "<p class=\"verdict %s\">%s</p>\n",
+            sheet->broken        ? "bad"
+            : sheet->interrupted ? "expected"
+                                 : "good",
+            sheet->broken        ? "\xe2\x9c\x95 A promise was broken: see the table."
+            : sheet->interrupted ? "\xe2\x9a\xa0\xef\xb8\x8e Ended early: these are the results until then."
+                                 : "\xe2\x9c\x93 Every promise held.");
+  dibs__lab_page_facts(sheet, out);
   fputs("</header>\n", out);
 }
 
@@ -185,7 +207,7 @@ static const char style[] =
     "main{max-width:1080px;margin:0 auto;padding:1.2rem 1rem 3rem}\n"
     "header p.kicker{margin:0;color:var(--soft);font-size:.85rem;letter-spacing:.04em}\n"
     "h1{font-size:clamp(1.5rem,5vw,2.1rem);line-height:1.2;margin:.15rem 0 .6rem}\n"
-    "h2{font-size:1.12rem;margin:0 0 .2rem;line-height:1.3}\n"
+    "a{color:var(--s0)}h2{font-size:1.12rem;margin:0 0 .2rem;line-height:1.3}\n"
     ".lead{max-width:44rem;margin:.3rem 0 1rem}\n"
     ".verdict{display:inline-block;margin:.2rem 0 1rem;padding:.35rem .8rem;border-radius:.5rem;font-weight:600}\n"
     ".good{color:var(--good)}.expected{color:var(--exp)}.bad{color:var(--bad)}\n"
@@ -193,12 +215,13 @@ static const char style[] =
     ".verdict.expected{background:var(--exp-bg)}\n"
     "dl.facts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,10rem),1fr));gap:.6rem 1.2rem;"
     "margin:0 0 1.2rem}\n"
-    "dl.facts div:first-child{grid-column:span 2}dl.facts dt{color:var(--soft);font-size:.8rem}dl.facts "
+    "dl.facts .long{grid-column:span 2}dl.facts dt{color:var(--soft);font-size:.8rem}dl.facts "
     "dd{margin:0;overflow-wrap:anywhere}\n"
+    "@media (max-width:30rem){dl.facts{grid-template-columns:1fr 1fr}}\n"
     ".grid{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,26rem),1fr));gap:1rem;align-items:start}"
     "\n"
     ".card{background:var(--card);border:1px solid var(--line);border-radius:.75rem;padding:1rem;min-width:0}\n"
-    ".card.wide{grid-column:1/-1}.card>p{margin:.1rem 0 .6rem;color:var(--soft);font-size:.9rem}\n"
+    ".card.wide{grid-column:1/-1}.card>p:not(.verdict){margin:.1rem 0 .6rem;color:var(--soft);font-size:.9rem}\n"
     "figure{margin:0}svg{display:block;width:100%;height:auto;overflow:visible}\n"
     ".scroll{overflow-x:auto;-webkit-overflow-scrolling:touch}\n"
     "table{border-collapse:collapse;width:100%;font-size:.88rem;font-variant-numeric:tabular-nums}\n"
@@ -255,19 +278,19 @@ static const char script[] =
     "var on=b.getAttribute('aria-pressed')!=='false';b.setAttribute('aria-pressed',on?'false':'true');"
     "var g=document.getElementById(b.dataset.for);if(g)g.classList.toggle('off',on)})});";
 
-static void lab_page_head(const struct lab_sheet *sheet, FILE *out) {
+void dibs__lab_page_head(const char *title, FILE *out) {
   fputs("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
         "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n"
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
         "script-src 'unsafe-inline'\"/>\n"
         "<meta name=\"color-scheme\" content=\"light dark\"/>\n<title>",
         out);
-  dibs__lab_escape(out, sheet->title ? sheet->title : "dibs lab");
+  dibs__lab_escape(out, title ? title : "dibs lab");
   fprintf(out, " - dibs lab</title>\n<style>\n%s</style>\n</head>\n<body>\n<main>\n", style);
 }
 
 /* Style, script and frame (page.c). */
-static void lab_page_tail(FILE *out) {
+void dibs__lab_page_tail(FILE *out) {
   fprintf(out, "</main>\n<script>%s</script>\n</body>\n</html>\n", script);
 }
 
@@ -652,7 +675,7 @@ static void lab_plot_write(const struct lab_plot *plot, size_t nr, FILE *out) {
 /* ---- The page ---- */
 
 void dibs__lab_report(const struct lab_sheet *sheet, FILE *out) {
-  lab_page_head(sheet, out);
+  dibs__lab_page_head(sheet->title, out);
   write_head(sheet, out);
   fputs("<div class=\"grid\">\n", out);
   for (size_t i = 0; i < sheet->part_count; i++) {
@@ -667,5 +690,5 @@ void dibs__lab_report(const struct lab_sheet *sheet, FILE *out) {
   fputs("</div>\n", out);
   write_notes(sheet, out);
   fputs("<footer><p>This page loads nothing from elsewhere; each plot has its figures in a table.</p></footer>\n", out);
-  lab_page_tail(out);
+  dibs__lab_page_tail(out);
 }

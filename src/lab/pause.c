@@ -421,7 +421,7 @@ bool dibs__lab_pause(struct lab *lab) {
       s, "A holder that was stopped",
       "A process holds a lease, reads a number, and is stopped for longer than its ttl. Another process gets the lease "
       "and changes the number. Then the first process wakes and writes the result that it computed before.");
-  dibs__lab_fact(s, "ttl", "The ttl of the lease", "%g s", (double)lab->ttl_ms / 1000);
+  dibs__lab_fact_number(s, "ttl_ms", "The ttl of the lease", (double)lab->ttl_ms, "ms");
   if (dibs_open(lab->uri, NULL, &store, &error) != DIBS_OK) return dibs__lab_fail(lab, "%s", error.text);
   struct lab_table *table = dibs__lab_table(s, "guards", "Guards", "", columns, sizeof columns / sizeof *columns);
   lab->steps = lab->gate ? GUARDS : GUARDS - 1;

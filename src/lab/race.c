@@ -4,6 +4,7 @@
  * collision by repeating the work, locking by waiting, coalescing with nothing: at which number of rows do they cross?
  */
 #include "lab/lab.h"
+#include "lab/own.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -121,8 +122,9 @@ bool dibs__lab_contend(struct lab *lab) {
   dibs__lab_title(
       s, "From one row to many",
       "The same users book seats of random rows. On one row all of them meet; on ten thousand rows hardly any do.");
-  dibs__lab_fact(s, "users", "Users", "%u", lab->users[0]);
-  dibs__lab_fact(s, "seconds", "Seconds each", "%g", (double)lab->ms / 1000);
+  dibs__lab_fact_number(s, "users", "Users", lab->users[0], "");
+  dibs__lab_fact_number(s, "seconds", "Seconds each", (double)lab->ms / 1000, "");
+  if (!dibs__lab_locks_ready(lab)) return false;
   choose(&c);
   struct lab_plot *plot =
       dibs__lab_plot(s, "rate", LAB_LINES, "Bookings per second, by the number of rows",
@@ -198,6 +200,8 @@ static struct lab_board *board_new(struct crew_at_work *work) {
   b->sql = lab->connection != NULL;
   b->by_hand = dibs__lab_by_hand(work->crew->way);
   b->wait_ms = 10000;
+  const char *locks = work->crew->way->lock ? dibs__lab_lock_uri(lab, work->crew->way) : NULL;
+  snprintf(b->locks, sizeof b->locks, "%s", locks ? locks : "");
   snprintf(b->event, sizeof b->event, "%s", lab->event);
   snprintf(b->applicant, sizeof b->applicant, "%s", lab->applicant);
   return b;
@@ -244,6 +248,8 @@ static void helpers_end(struct crew_at_work *work, bool kill_them) {
 
 int dibs__lab_helper(int argc, char **argv) {
   if (argc > 1 && strcmp(argv[0], "pause") == 0) return dibs__lab_pause_helper(argc - 1, argv + 1);
+  if (argc > 1 && strcmp(argv[0], "crash") == 0) return dibs__lab_crash_helper(argc - 1, argv + 1);
+  if (argc > 1 && strcmp(argv[0], "redis") == 0) return dibs__lab_own_redis_helper(argc - 1, argv + 1);
   if (argc < 5 || strcmp(argv[0], "crew") != 0) return 1;
   /* The lab ends its helpers; a signal of the keyboard reaches all of them. */
   struct sigaction ignore = {.sa_handler = SIG_IGN};
@@ -537,8 +543,9 @@ bool dibs__lab_race(struct lab *lab) {
            "the seats. The count must equal the number of rows, and must not exceed the seats.",
            lab->users[0], lab->seats);
   dibs__lab_title(s, "Race for seats", intro);
-  dibs__lab_fact(s, "applicants", "Applicants", "%u", lab->users[0]);
-  dibs__lab_fact(s, "seats", "Seats", "%u", lab->seats);
+  dibs__lab_fact_number(s, "applicants", "Applicants", lab->users[0], "");
+  dibs__lab_fact_number(s, "seats", "Seats", lab->seats, "");
+  if (!dibs__lab_locks_ready(lab)) return false;
   struct lab_table *table =
       dibs__lab_table(s, "race", "Successful applicants", "", race_columns, sizeof race_columns / sizeof *race_columns);
   struct lab_plot *seats =

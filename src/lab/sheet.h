@@ -89,14 +89,18 @@ struct lab_part {
   } as;
 };
 
-enum { LAB_FACTS_MAX = 16, LAB_NOTES_MAX = 64, LAB_HUES_MAX = 16 };
+enum { LAB_FACTS_MAX = 24, LAB_FACT_NUMBERS_MAX = 16, LAB_NOTES_MAX = 64, LAB_HUES_MAX = 24 };
+struct lab_fact {
+  const char *key, *head; /* not copied */
+  char *text;
+  double numbers[LAB_FACT_NUMBERS_MAX];
+  size_t count; /* of numbers; 0: a text */
+  bool is_list; /* for programs: a list, also with one number */
+};
 struct lab_sheet {
   const char *experiment; /* "race"; not copied */
   char *title, *intro;
-  struct {
-    const char *key, *head; /* not copied */
-    char *text;
-  } facts[LAB_FACTS_MAX];
+  struct lab_fact facts[LAB_FACTS_MAX];
   size_t fact_count;
   struct lab_part **parts;
   size_t part_count, part_capacity;
@@ -106,6 +110,8 @@ struct lab_sheet {
   size_t note_count;
   bool broken;      /* a promise was broken */
   bool interrupted; /* the experiment is incomplete */
+  char *failed;     /* why it could not run; NULL: it ran */
+  bool has_index;   /* its page is one of several, below index.html */
   bool full;
 };
 
@@ -113,6 +119,11 @@ void dibs__lab_sheet_free(struct lab_sheet *sheet);
 void dibs__lab_title(struct lab_sheet *sheet, const char *title, const char *intro);
 void dibs__lab_fact(struct lab_sheet *sheet, const char *key, const char *head, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
+/* A number, with its unit for people ("" for none). */
+void dibs__lab_fact_number(struct lab_sheet *sheet, const char *key, const char *head, double number, const char *unit);
+void dibs__lab_fact_list(struct lab_sheet *sheet, const char *key, const char *head, const uint32_t *numbers,
+                         size_t count);
+void dibs__lab_fail_sheet(struct lab_sheet *sheet, const char *why);
 void dibs__lab_note(struct lab_sheet *sheet, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Each adds a part at the end; NULL when memory ran out, which all functions below accept. */
@@ -145,7 +156,29 @@ void dibs__lab_figure(char *to, size_t size, enum lab_kind kind, const struct la
 /* ferror(out) tells whether it was written. */
 void dibs__lab_report(const struct lab_sheet *sheet, FILE *out);
 
+/* ---- The page of several sheets (index.c) ---- */
+
+enum { LAB_INDEX_MAX = 16 };
+struct lab_index {
+  struct lab_index_entry {
+    const char *experiment; /* its page is experiment.html; not copied */
+    char *title, *summary;
+    enum lab_mood mood;
+  } entries[LAB_INDEX_MAX];
+  size_t count;
+  struct lab_sheet facts; /* those of the first sheet that are true for all */
+};
+/* Adds what the sheet shows. */
+void dibs__lab_index_add(struct lab_index *index, const struct lab_sheet *sheet);
+/* ferror(out) tells whether it was written. */
+void dibs__lab_index_write(const struct lab_index *index, FILE *out);
+void dibs__lab_index_free(struct lab_index *index);
+
 /* ---- Inside the writer ---- */
+
+void dibs__lab_page_head(const char *title, FILE *out);
+void dibs__lab_page_tail(FILE *out);
+void dibs__lab_page_facts(const struct lab_sheet *sheet, FILE *out);
 
 /* Text in HTML or an attribute: escaped; invalid UTF-8 and control characters are replaced. */
 void dibs__lab_escape(FILE *out, const char *text);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The strategies that the lab compares. */
+/* The results as data, and the tables of the lab. */
 #include "base/text.h"
 #include "lab/lab.h"
 #include "lab/sheet.h"
@@ -11,49 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* The default first, the broken ones last. */
-const struct lab_way dibs__lab_ways[] = {
-    {"coalesced", "all requests that wait for the row are decided together", LAB_ONE_STORE, DIBS_COALESCED, true},
-    {"atomic", "one conditional statement for each booking", LAB_OWN_STORE, DIBS_ATOMIC, true},
-    {"pessimistic", "the row is locked first", LAB_OWN_STORE, DIBS_PESSIMISTIC, true},
-    {"optimistic", "read, then written if the row has not changed; otherwise again", LAB_OWN_STORE, DIBS_OPTIMISTIC,
-     true},
-    {"named", "a lease around the transaction", LAB_OWN_STORE, DIBS_NAMED, true},
-    {"fenced", "a lease, and the row refuses older fences", LAB_OWN_STORE, DIBS_FENCED, true},
-    {"child-first", "by hand: the applicant's row first, then the counted one", LAB_CHILD_FIRST, DIBS_ATOMIC, true},
-    {"none", "by hand: read, then written as if alone", LAB_UNGUARDED, DIBS_ATOMIC, false},
-};
-const size_t dibs__lab_way_count = sizeof dibs__lab_ways / sizeof *dibs__lab_ways;
-
-/* Is `name` one of the words of the list? */
-static bool list_has(const char *list, const char *name) {
-  size_t length = strlen(name);
-  for (const char *at = list; at; at = strchr(at, ',')) {
-    at += *at == ',';
-    if (strncmp(at, name, length) == 0 && (at[length] == '\0' || at[length] == ',')) return true;
-  }
-  return false;
-}
-
-bool dibs__lab_ways_known(const char *list, char *wrong, size_t size) {
-  for (const char *at = list; at; at = strchr(at, ',')) {
-    at += *at == ',';
-    size_t length = strcspn(at, ",");
-    bool found = false;
-    for (size_t i = 0; i < dibs__lab_way_count && !found; i++)
-      found = strlen(dibs__lab_ways[i].name) == length && strncmp(at, dibs__lab_ways[i].name, length) == 0;
-    if (found) continue;
-    snprintf(wrong, size, "%.*s", (int)length, at);
-    return false;
-  }
-  return true;
-}
-
-bool dibs__lab_way_wanted(const struct lab *lab, const struct lab_way *way) {
-  if (dibs__lab_by_hand(way) && !lab->connection) return false;
-  return !lab->strategies || list_has(lab->strategies, way->name);
-}
 
 /* Filling a sheet. */
 
@@ -92,9 +49,44 @@ void dibs__lab_fact(struct lab_sheet *sheet, const char *key, const char *head, 
   vsnprintf(text, sizeof text, format, args);
   va_end(args);
   size_t n = sheet->fact_count++;
-  sheet->facts[n].key = key;
-  sheet->facts[n].head = head;
-  sheet->facts[n].text = copy_text(sheet, text);
+  sheet->facts[n] = (struct lab_fact){.key = key, .head = head, .text = copy_text(sheet, text)};
+}
+
+static void add_numbers(struct lab_sheet *sheet, const char *key, const char *head, const double *numbers, size_t count,
+                        const char *unit, bool is_list) {
+  if (sheet->fact_count == LAB_FACTS_MAX) return;
+  struct lab_fact *fact = &sheet->facts[sheet->fact_count++];
+  char text[512];
+  size_t length = 0;
+  *fact = (struct lab_fact){.key = key, .head = head, .is_list = is_list};
+  for (size_t i = 0; i < count && i < LAB_FACT_NUMBERS_MAX; i++) {
+    char figure[64];
+    struct lab_cell cell = {.number = numbers[i]};
+    dibs__lab_figure(figure, sizeof figure, numbers[i] == floor(numbers[i]) ? LAB_COUNT : LAB_RATE, &cell);
+    fact->numbers[fact->count++] = numbers[i];
+    length += (size_t)snprintf(text + length, sizeof text - length, "%s%s", i ? ", " : "", figure);
+    if (length >= sizeof text) length = sizeof text - 1;
+  }
+  snprintf(text + length, sizeof text - length, "%s%s", *unit ? " " : "", unit);
+  fact->text = copy_text(sheet, text);
+}
+
+void dibs__lab_fact_number(struct lab_sheet *sheet, const char *key, const char *head, double number,
+                           const char *unit) {
+  add_numbers(sheet, key, head, &number, 1, unit, false);
+}
+
+void dibs__lab_fact_list(struct lab_sheet *sheet, const char *key, const char *head, const uint32_t *numbers,
+                         size_t count) {
+  double all[LAB_FACT_NUMBERS_MAX];
+  if (count > LAB_FACT_NUMBERS_MAX) count = LAB_FACT_NUMBERS_MAX;
+  for (size_t i = 0; i < count; i++) all[i] = numbers[i];
+  add_numbers(sheet, key, head, all, count, "", true);
+}
+
+void dibs__lab_fail_sheet(struct lab_sheet *sheet, const char *why) {
+  free(sheet->failed);
+  sheet->failed = copy_text(sheet, why);
 }
 
 void dibs__lab_note(struct lab_sheet *sheet, const char *format, ...) {
@@ -277,6 +269,7 @@ void dibs__lab_sheet_free(struct lab_sheet *sheet) {
   for (unsigned i = 0; i < sheet->hue_count; i++) free(sheet->hues[i]);
   free(sheet->title);
   free(sheet->intro);
+  free(sheet->failed);
   *sheet = (struct lab_sheet){0};
 }
 
@@ -371,6 +364,7 @@ static bool open_plain(struct lab *lab) {
 
 bool dibs__lab_open(struct lab *lab) {
   struct dibs__result result = {0};
+  dibs__lab_machine(&lab->sheet);
   uint32_t number;
   char version[128];
   dibs__random(&number, sizeof number);
@@ -388,6 +382,8 @@ bool dibs__lab_open(struct lab *lab) {
     return dibs__lab_fail(lab, "%s", result.text);
   dibs__lab_version(&lab->line, version, sizeof version);
   dibs__lab_fact(&lab->sheet, "engine", "Engine", "%s", version);
+  lab->server = lab->line.wire->engine->sessions;
+  dibs__lab_durability(lab);
   return true;
 }
 

@@ -12,8 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SEATS = 1000000000, MEMBERS_MAX = 24 };
-
 static const struct lab_column columns[] = {
     {"strategy", "strategy", LAB_TEXT},     {"users", "users", LAB_COUNT},
     {"per_second", "bookings/s", LAB_RATE}, {"p50_ms", "p50 ms", LAB_MS},
@@ -126,7 +124,7 @@ static bool run_way(struct lab *lab, struct member *m) {
   crew->users = m->users;
   crew->rows = 1;
   crew->ms = lab->ms;
-  bool fine = dibs__lab_try(lab, crew, SEATS, &audit);
+  bool fine = dibs__lab_try(lab, crew, lab->seats, &audit);
   if (fine) {
     size_t n = m->rounds++;
     m->rate[n] = (double)crew->done / crew->seconds;
@@ -309,17 +307,16 @@ static void plots(struct throughput *t) {
 bool dibs__lab_throughput(struct lab *lab) {
   struct lab_sheet *s = &lab->sheet;
   struct throughput t = {.lab = lab};
-  char users[128] = "";
   s->experiment = "throughput";
-  for (size_t n = 0; n < lab->users_count; n++)
-    snprintf(users + strlen(users), sizeof users - strlen(users), "%s%u", n ? ", " : "", lab->users[n]);
   dibs__lab_title(
       s, "Throughput on one row",
       "All users book seats of the same row, as fast as they can. A booking is acknowledged when it is durable; at the "
       "end the row's count, the number of booked rows and the number of acknowledged bookings must be equal.");
-  dibs__lab_fact(s, "users", "Users", "%s", users);
-  dibs__lab_fact(s, "seconds", "Seconds each", "%g", (double)lab->ms / 1000);
-  dibs__lab_fact(s, "rounds", "Rounds", "%u", lab->rounds);
+  dibs__lab_fact_list(s, "users", "Users", lab->users, lab->users_count);
+  dibs__lab_fact_number(s, "seconds", "Seconds each", (double)lab->ms / 1000, "");
+  dibs__lab_fact_number(s, "rounds", "Rounds", lab->rounds, "");
+  dibs__lab_fact_number(s, "seats", "Seats", lab->seats, "");
+  if (!dibs__lab_locks_ready(lab)) return false;
   t.member = calloc(lab->users_count * dibs__lab_way_count * 2, sizeof *t.member);
   if (!t.member) return dibs__lab_fail(lab, "out of memory");
   invite(&t);

@@ -119,6 +119,7 @@ facts() {
   given='' codes='' ends=0/0 serves='' limit=60 skipped='' servers='' store='' daemon='' behind=''
   case "$1 $2" in
     'doc/man/dibs-lab.1'*) servers=1 serves=20 ;;
+    'doc/lab.md'*'dibs lab throughput'*) serves=20 ;; # a minute for each strategy
     *'dibs lab race'*) limit=240 ;; # a hundred applicants, eight strategies
     *'git clone '*) skipped='it is the first step of a test run' ;;
     *"export DIBS_STORE='postgres"*) limit=240 ;;

@@ -78,10 +78,17 @@ static bool add_id(struct page *p, const char *value, size_t length) {
   return true;
 }
 
+/* A page in the same folder: letters, and .html. */
+static bool is_neighbour(const char *value, size_t length) {
+  size_t name = strspn(value, "abcdefghijklmnopqrstuvwxyz");
+  return name > 0 && length == name + 5 && strncmp(value + name, ".html", 5) == 0;
+}
+
 static bool attribute(struct page *p, const char *tag) {
   char key[NAME];
   if (!name(p, key)) return wrong(p, "not an attribute of <%s>", tag);
-  if (strcmp(key, "src") == 0 || strcmp(key, "href") == 0 || strncmp(key, "on", 2) == 0)
+  bool link = strcmp(tag, "a") == 0 && strcmp(key, "href") == 0;
+  if (strcmp(key, "src") == 0 || (strcmp(key, "href") == 0 && !link) || strncmp(key, "on", 2) == 0)
     return wrong(p, "<%s %s>", tag, key);
   if (!begins(p, "=\"")) return wrong(p, "<%s %s> has no quoted value", tag, key);
   p->at += 2;
@@ -89,6 +96,7 @@ static bool attribute(struct page *p, const char *tag) {
   if (!text(p, "\"<")) return false;
   if (*p->at != '"') return wrong(p, "a < within an attribute");
   size_t length = (size_t)(p->at - value);
+  if (link && !is_neighbour(value, length)) return wrong(p, "a link to elsewhere");
   if (strcmp(key, "id") == 0 && !add_id(p, value, length)) return false;
   p->at++;
   return true;

@@ -141,6 +141,62 @@ static void figures_are_readable(void **state) {
   }
 }
 
+/* The verdict is the second column of a page, wherever it is in the table. */
+static void a_phone_shows_the_verdict_first(void **state) {
+  (void)state;
+  struct lab_sheet s = {.experiment = "race"};
+  struct lab_table *table = dibs__lab_table(&s, "t", "title", "", columns, 4);
+  dibs__lab_put_text(&s, table, LAB_PLAIN, "atomic");
+  dibs__lab_put(&s, table, 11);
+  dibs__lab_put(&s, table, 22);
+  dibs__lab_put_text(&s, table, LAB_GOOD, "correct");
+  char *html = page_of(&s);
+  assert_non_null(strstr(html, "<th scope=\"row\">atomic</th><td class=\"good\">correct</td><td class=\"n\">11</td>"));
+  const char *verdict = strstr(html, ">verdict</th>"), *count = strstr(html, ">count</th>");
+  assert_non_null(verdict);
+  assert_non_null(count);
+  assert_true(verdict < count);
+  free(html);
+  dibs__lab_sheet_free(&s);
+}
+
+/* The index escapes, refers to each page, and counts verdicts. */
+static void an_index_lists_experiments(void **state) {
+  (void)state;
+  static struct lab_index index;
+  struct lab_sheet s = {.experiment = "race"}, failed = {.experiment = "deadlock"};
+  dibs__lab_title(&s, NASTY, "");
+  dibs__lab_fact(&s, "machine", "Machine", "%s", NASTY);
+  dibs__lab_fact_number(&s, "seats", "Seats", 1234567, "");
+  assert_string_equal(s.facts[1].text, "1,234,567");
+  struct lab_table *table = dibs__lab_table(&s, "t", "title", "", columns, 4);
+  for (int i = 0; i < 3; i++) {
+    dibs__lab_put_text(&s, table, LAB_PLAIN, "atomic");
+    dibs__lab_put(&s, table, 11);
+    dibs__lab_put(&s, table, 22);
+    dibs__lab_put_text(&s, table, i ? LAB_GOOD : LAB_EXPECTED, "verdict");
+  }
+  dibs__lab_fail_sheet(&failed, NASTY);
+  dibs__lab_index_add(&index, &s);
+  dibs__lab_index_add(&index, &failed);
+  char *html = NULL;
+  size_t length = 0;
+  FILE *out = open_memstream(&html, &length);
+  assert_non_null(out);
+  dibs__lab_index_write(&index, out);
+  fclose(out);
+  const char *wrong = page_wrong(html, length);
+  if (wrong) fail_msg("%s", wrong);
+  assert_non_null(strstr(html, "<a href=\"race.html\">"));
+  assert_non_null(strstr(html, "2 correct; 1 broken, as expected"));
+  assert_non_null(strstr(html, "Not run: "));
+  assert_null(strstr(html, "<img"));
+  free(html);
+  dibs__lab_index_free(&index);
+  dibs__lab_sheet_free(&s);
+  dibs__lab_sheet_free(&failed);
+}
+
 static void the_checker_finds_faults(void **state) {
   (void)state;
   static const char *const faults[] = {
@@ -149,6 +205,8 @@ static void the_checker_finds_faults(void **state) {
       "<!DOCTYPE html>\n<html><p class=x></p></html>",
       "<!DOCTYPE html>\n<html>a & b</html>",
       "<!DOCTYPE html>\n<html><a href=\"x\"></a></html>",
+      "<!DOCTYPE html>\n<html><a href=\"https://x.org/race.html\"></a></html>",
+      "<!DOCTYPE html>\n<html><link href=\"race.html\"/></html>",
       "<!DOCTYPE html>\n<html><style>a{background:url(x)}</style></html>",
       "<!DOCTYPE html>\n<html><script>fetch('x')</script></html>",
       "<!DOCTYPE html>\n<html><p id=\"a\"></p><p id=\"a\"></p></html>",
@@ -163,10 +221,11 @@ static void the_checker_finds_faults(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(an_empty_sheet_is_a_page),  cmocka_unit_test(no_text_of_a_store_becomes_markup),
-      cmocka_unit_test(any_figures_can_be_drawn),  cmocka_unit_test(a_broken_promise_is_reported_first),
-      cmocka_unit_test(figures_are_readable),      cmocka_unit_test(the_checker_finds_faults),
-      cmocka_unit_test(no_text_reverses_the_page),
+      cmocka_unit_test(an_empty_sheet_is_a_page),   cmocka_unit_test(no_text_of_a_store_becomes_markup),
+      cmocka_unit_test(any_figures_can_be_drawn),   cmocka_unit_test(a_broken_promise_is_reported_first),
+      cmocka_unit_test(figures_are_readable),       cmocka_unit_test(the_checker_finds_faults),
+      cmocka_unit_test(no_text_reverses_the_page),  cmocka_unit_test(a_phone_shows_the_verdict_first),
+      cmocka_unit_test(an_index_lists_experiments),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
