@@ -266,6 +266,32 @@ def stale_writes(s, browser):
           browser.wait("document.querySelector('tr[data-key=late] [data-label=\"Stale writes\"]')?.textContent === '1'"))
 
 
+def story(s, browser):
+    """What happened to a task, in order: claims, steps, errors, runs."""
+    task = s.call('POST', '/v1/kinds/told/tasks', {'payload': 'x', 'max_failures': 9})[2]['task']
+
+    def work(owner, **end_):
+        claim = s.call('POST', '/v1/kinds/told/claims', {'owner': owner, 'timeout': '10m'})[2]['tasks'][0]
+        if end_:
+            s.call('POST', '/v1/kinds/told/results', {'tasks': [{'task': task, 'fence': claim['fence'], **end_}], 'history': True})
+        return claim['fence']
+
+    fences = [work('ann', outcome='next', phase='sweep', text='staged', took='1ms'),
+              work('bob', outcome='fail', delay='0ms', text='disk full', took='1ms')]
+    check('the failed task is ready again', wait_until(lambda: s.call('GET', f'/v1/tasks/{task}')[2]['state'] == 'ready'))
+    fences.append(work('eve'))
+    browser.go(f'http://127.0.0.1:{s.port}/#/tasks/{task}')
+    told = "[...document.querySelectorAll('.story li')].map((e) => e.firstChild.textContent)"
+    check('the story has each step', browser.wait(f'{told}.length === 8'), browser.js(f'return {told}'))
+    lines = browser.js(f'return {told}')
+    parts = [['Added'], ['Claimed by', f'fence {fences[0]}'], ['Ran on', 'done', 'next phase sweep', 'staged'], ['Claimed by bob', f'fence {fences[1]}'],
+             ['disk full'], ['disk full'], ['Claimed by eve', f'fence {fences[2]}', 'attempt 3'], ['Now: claimed']]
+    check('in order, with owner, fence and attempt', len(lines) == len(parts) and all(one in line for line, some in zip(lines, parts) for one in some), *lines)
+    check('the error and its run are both there', any('bob' in line for line in lines[4:6]) and any('Ran on' in line for line in lines[4:6]), *lines)
+    if PICTURES:
+        browser.picture(os.path.join(PICTURES, 'story.png'))
+
+
 def outbox(s, browser):
     s.call('POST', '/v1/kinds/outbox/tasks', {'tasks': [{'payload': 'x', 'max_failures': 1}] * 5})
     claim = s.call('POST', '/v1/kinds/outbox/claims', {'limit': 1})[2]['tasks'][0]
@@ -438,6 +464,7 @@ def main():
     many_pages(s, browser)
     stale_writes(s, browser)
     outbox(s, browser)
+    story(s, browser)
     replace_a_crontab(s, browser)
     keyboard(s, browser)
     break_a_lease(s, browser)
