@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Requests to the daemon that this page came from, and its stream of events. */
+import { t } from './text.js';
 
 const TOKEN = 'dibs-token';
 export const token = () => sessionStorage.getItem(TOKEN) || '';
@@ -29,12 +30,14 @@ async function fail(answer) {
   throw new Problem(answer.status, problem);
 }
 
+/* What a browser says about a request without an answer is in English, and in words of its own. */
+const send = (path, options) => fetch(path, { ...options, cache: 'no-store' }).catch(() => { throw new Problem(0, { detail: t('unreachable') }); });
+
 export async function call(method, path, body) {
-  const answer = await fetch(path, {
+  const answer = await send(path, {
     method,
     headers: headers(body === undefined ? {} : { 'Content-Type': 'application/json' }),
     body: body === undefined ? undefined : JSON.stringify(body),
-    cache: 'no-store',
   });
   if (!answer.ok) await fail(answer);
   return answer.status === 204 ? null : answer.json();
@@ -43,16 +46,14 @@ export const get = (path) => call('GET', path);
 
 /* A document with its version; null: there is none. */
 export async function getText(path) {
-  const answer = await fetch(path, { headers: headers({}), cache: 'no-store' });
+  const answer = await send(path, { headers: headers({}) });
   if (answer.status === 404) return null;
   if (!answer.ok) await fail(answer);
   return { text: await answer.text(), version: answer.headers.get('ETag') };
 }
 /* Replaces the version, and no other; null: there must be none. */
 export async function putText(path, text, version) {
-  const answer = await fetch(path, {
-    method: 'PUT', headers: headers(version ? { 'If-Match': version } : { 'If-None-Match': '*' }), body: text, cache: 'no-store',
-  });
+  const answer = await send(path, { method: 'PUT', headers: headers(version ? { 'If-Match': version } : { 'If-None-Match': '*' }), body: text });
   if (!answer.ok) await fail(answer);
 }
 

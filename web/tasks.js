@@ -115,18 +115,34 @@ export function tasks(main, query) {
 
 /* ---- The story of a task ---- */
 
-const step = (kind, at, ...content) => ({ at, element: h('li', { class: kind }, h('div', null, ...content), at ? h('span', { class: 'muted' }, instant(at)) : null) });
+const step = (kind, at, ...content) => ({ at, element: h('li', { class: kind || null }, h('div', null, ...content), at ? h('span', { class: 'muted' }, instant(at)) : null) });
+
+/* What a result over HTTP left as the command of its run. */
+function wentOn(run) {
+  const [, what, phase] = /^(?:TRACEPARENT=[0-9a-f-]{55} ?)?(next|wait)(?: (.+))?$/.exec(run.command ?? '') ?? [];
+  if (!what) return null;
+  return [' · ', what === 'wait' ? t('went_waiting') : phase ? [t('went_on'), ' ', code(phase)] : t('went_ready')];
+}
 
 function storyOf(task) {
+  const claim = (at, owner, fence, attempt) =>
+    step('info', at, t(attempt ? 'claimed_try' : 'claimed_by', { owner: owner || '–', fence: fence ?? '–', attempt: number(attempt) }));
   const steps = [step('', task.added_at_ms, t('made'))];
+  if (task.claimed_at_ms) steps.push(claim(task.claimed_at_ms, task.owner, task.fence, task.attempts));
+  /* Of an earlier claim the store has what its run and its error say.  A run is kept a moment after it ended. */
+  const failures = new Map(task.errors.map((error) => [error.fence, error]));
+  for (const run of task.runs) {
+    if (run.duration_ms === 0 || run.fence === null || (task.claimed_at_ms && run.fence === task.fence)) continue;
+    const failure = failures.get(run.fence);
+    steps.push(claim(Math.min(run.started_at_ms, failure?.at_ms ?? Infinity), failure?.owner || run.host, run.fence));
+  }
   for (const error of task.errors)
     steps.push(step('bad', error.at_ms, t('failed_with', { owner: error.owner || '–', fence: error.fence }), h('pre', null, error.text)));
   for (const run of task.runs)
     steps.push(step(run.outcome === 'done' ? 'good' : 'bad', run.ended_at_ms, t('ran', { host: run.host || '–', how: outcomeText(run.outcome), time: duration(run.duration_ms) }),
-      run.output ? h('pre', null, run.output) : null));
-  if (task.claimed_at_ms && task.state === 'claimed')
-    steps.push(step('info', task.claimed_at_ms, t('claimed_by', { owner: task.owner || '–', fence: task.fence ?? '–' })));
-  steps.sort((a, b) => a.at - b.at);
+      run.code ? [' · ', t('code', { code: run.code })] : null, wentOn(run), run.output ? h('pre', null, run.output) : null));
+  steps.sort((a, b) => a.at - b.at); /* at one instant in the order above */
+  if (task.more_runs) steps.unshift(step('', null, t('more_runs', { count: number(task.runs.length) })));
   steps.push(step(task.state === 'done' ? 'good' : task.state === 'dead' ? 'bad' : 'info', task.changed_at_ms, t('is_now', { state: stateText(task.state) }),
     task.text && task.state === 'done' ? h('pre', null, task.text) : null));
   return h('ol', { class: 'story' }, steps.map((one) => one.element));

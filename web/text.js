@@ -33,6 +33,7 @@ const TEXTS = {
   per_second: ['{value}/s', '초당 {value}'],
   next_page: ['Next page', '다음 페이지'],
   first_page: ['First page', '첫 페이지'],
+  unreachable: ['The daemon does not answer, so the page does not know what was done. Look before you try again.', '데몬이 응답하지 않습니다. 변경되었는지 알 수 없으므로 확인한 뒤 다시 시도하세요.'],
   trouble: ['The daemon cannot read this from the store: {detail}', '데몬이 저장소에서 읽지 못했습니다: {detail}'],
   not_here: ['This store does not keep these: {detail}', '이 저장소가 지원하지 않는 기능입니다: {detail}'],
   action: ['Action', '동작'],
@@ -162,6 +163,11 @@ const TEXTS = {
   bytes: ['{count} bytes', '{count}바이트'],
   made: ['Added', '추가됨'],
   claimed_by: ['Claimed by {owner}, fence {fence}', '{owner}이(가) 가져감, 펜스 번호 {fence}'],
+  claimed_try: ['Claimed by {owner}, fence {fence}, attempt {attempt}', '{owner}이(가) 가져감, 펜스 번호 {fence}, {attempt}번째 시도'],
+  went_on: ['next phase', '다음 단계'],
+  went_ready: ['ready again', '다시 준비됨'],
+  went_waiting: ['waits for another try', '다시 시도하기 위해 대기'],
+  more_runs: ['Only the latest {count} runs are shown.', '최근 실행 {count}건만 표시합니다.'],
   failed_with: ['Failed: {owner}, fence {fence}', '실패: {owner}, 펜스 번호 {fence}'],
   ran: ['Ran on {host}: {how}, {time}', '{host}에서 실행: {how}, {time}'],
   is_now: ['Now: {state}', '현재: {state}'],
@@ -269,6 +275,17 @@ const TEXTS = {
   own: ['Every tier is down: this daemon grants from its own memory.', '모든 계층에 장애가 발생하여 이 데몬이 자체 메모리로 임대를 부여합니다.'],
   restored: ['The last tier was restored from an older state, such as a backup. See dibs tier.', '마지막 계층이 백업 같은 이전 상태로 복원되었습니다. dibs tier를 확인하세요.'],
   counts: ['Counted by all clients', '모든 클라이언트 합계'],
+  n_acquired: ['Leases granted', '부여된 임대'],
+  n_busy: ['Refused: name was held', '사용 중이어서 거절됨'],
+  n_lost: ['Leases lost', '잃은 임대'],
+  n_fallback: ['Granted by a fallback', '대체 계층이 부여'],
+  n_failed: ['Not answered by the store', '저장소가 응답하지 않음'],
+  n_stale: ['Stale writes refused', '거절된 오래된 쓰기'],
+  n_moves: ['Buckets moved', '옮긴 버킷'],
+  n_epochs: ['Epochs made', '만든 에포크'],
+  n_breaker_opened: ['Breakers opened', '차단기 열림'],
+  n_least_strict: ['Granted from own memory', '자체 메모리로 부여됨'],
+  n_anchor_rollbacks: ['Restores noticed', '감지된 복원'],
   flags: ['Flags', '플래그'],
   flags_help: ['A percentage of the names, always the same ones. Every client follows within a second.', '항상 같은 이름으로 이루어진 일정 비율에 적용되며, 모든 클라이언트가 1초 안에 따릅니다.'],
   set: ['Set', '적용'],
@@ -305,6 +322,8 @@ export function setLanguage(to) {
   localStorage.setItem(KEPT, to);
 }
 export const locale = () => (language() === 'ko' ? 'ko-KR' : 'en-GB');
+
+export const has = (key) => TEXTS[key]?.length === 2;
 
 /* t('ago', {time: '3s'}); a text that is missing is its own key. */
 export function t(key, values = {}) {

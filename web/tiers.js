@@ -144,8 +144,8 @@ export function tiers(main) {
       fill(alert, body.pinned && h('div', { class: 'alert warn' }, t('pinned', { tier: body.pinned })),
         body.all_tiers_down && h('div', { class: 'alert' }, t('own')), body.anchor_rollback_age_ms !== null && h('div', { class: 'alert' }, t('restored')));
       fill(cards, body.tiers.map((tier) => tierCard(tier, body.client_count)));
-      fill(counts, [[t('clients'), body.client_count], ...Object.entries(body.counts)].map(([name, value]) =>
-        h('div', null, h('dt', null, name.replace('_', ' ')), h('dd', null, number(value)))));
+      fill(counts, [['clients', body.client_count], ...Object.entries(body.counts).map(([name, value]) => [`n_${name}`, value])].map(([key, value]) =>
+        h('div', null, h('dt', null, t(key)), h('dd', null, number(value)))));
       if (before === 0) showLines();
     },
     trouble: (problem) => {

@@ -193,6 +193,7 @@ typedef struct dibs_runs_options {
   uint32_t flags;             /* DIBS_RUNS_FAILED: only those that did not end DONE */
   uint32_t most;              /* so many */
   int64_t since_ms, until_ms; /* that ended at or after since_ms, and before until_ms: ms since 1970, store's clock */
+  uint64_t task;              /* of the task with this number */
 } dibs_runs_options;
 #define DIBS_RUNS_OPTIONS_INIT DIBS__INIT(dibs_runs_options)
 

@@ -177,6 +177,7 @@ static struct dibs__request *make_list(dibs_store *store, const dibs_runs_option
   request->run.name = keep(request, name);
   request->run.prefix = keep(request, prefix);
   request->run.kind = keep(request, kind);
+  request->run.nr = o->task;
   request->run.failed = (o->flags & DIBS_RUNS_FAILED) != 0;
   request->run.since_ms = o->since_ms;
   request->run.before_ms = o->until_ms;
@@ -234,6 +235,9 @@ static dibs_status check_options(const dibs_runs_options *given, dibs_runs_optio
   if (status == DIBS_OK && o->kind) status = dibs__check_text(o->kind, DIBS_NAME_MAX, "the kind", error);
   if (status == DIBS_OK && (o->flags & ~(uint32_t)DIBS_RUNS_FAILED))
     status = dibs__fail(error, DIBS_INVALID, "options.flags is %#x: only DIBS_RUNS_FAILED is known", o->flags);
+  if (status == DIBS_OK && o->task > INT64_MAX)
+    status =
+        dibs__fail(error, DIBS_INVALID, "options.task is %llu: no task has such a number", (unsigned long long)o->task);
   if (status == DIBS_OK && (o->since_ms < 0 || o->until_ms < 0))
     status = dibs__fail(error, DIBS_INVALID, "since_ms or until_ms is below 0");
   return status;

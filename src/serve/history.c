@@ -15,7 +15,7 @@ enum { POSITION = 64 }; /* bytes of the text of a position */
 struct history_in {
   const char *name, *prefix, *kind, *after;
   bool failed;
-  int64_t since_ms, until_ms, limit;
+  int64_t since_ms, until_ms, task, limit;
 };
 
 #define IN(member) offsetof(struct history_in, member)
@@ -50,6 +50,13 @@ static const struct field history_fields[] = {
      .at = IN(until_ms),
      .most = INT64_C(1) << 53,
      .help = "only runs that ended before this instant"},
+    {.name = "task",
+     .place = FIELD_QUERY,
+     .kind = FIELD_NUMBER,
+     .at = IN(task),
+     .least = 1,
+     .most = INT64_MAX,
+     .help = "only runs of the task with this number"},
     {.name = "after",
      .place = FIELD_QUERY,
      .at = IN(after),
@@ -106,7 +113,8 @@ static void list_runs(struct request *r) {
                                .flags = in->failed ? DIBS_RUNS_FAILED : 0,
                                .most = (uint32_t)dibs__page_limit(r, in->limit),
                                .since_ms = given_or_0(in->since_ms),
-                               .until_ms = given_or_0(in->until_ms)};
+                               .until_ms = given_or_0(in->until_ms),
+                               .task = (uint64_t)given_or_0(in->task)};
   if (in->after && !read_position(in->after, &at)) {
     dibs__answer_refuse(r, 400, "invalid", "after: give the `next` of the page before");
     return;

@@ -13,7 +13,6 @@
 
 #include <inttypes.h>
 #include <jansson.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -192,7 +191,7 @@ static void post_tasks(struct request *r) {
 enum { HISTORY_MS = 1000 };
 
 struct item_in {
-  int64_t task, fence, fails, age_ms, delay_ms;
+  int64_t task, fence, fails, age_ms, delay_ms, took_ms;
   int32_t outcome;
   const char *phase, *text;
 };
@@ -243,6 +242,11 @@ static const struct field item_fields[] = {
      .at = IN(age_ms),
      .most = INT64_C(1) << 53,
      .help = "as the claim had it: the pause after wait grows with it"},
+    {.name = "took",
+     .kind = FIELD_DURATION,
+     .at = IN(took_ms),
+     .most = INT64_C(315619200000),
+     .help = "for the history: how long the work took"},
     {.name = NULL}};
 static const struct field claimed_fields[] = {CLAIMED_FIELDS, {.name = NULL}};
 
@@ -250,6 +254,7 @@ struct items_in {
   struct json_t *tasks;
   int64_t timeout_ms;
   const char *phase;
+  bool history;
 };
 #undef IN
 #define IN(member) offsetof(struct items_in, member)
@@ -261,6 +266,10 @@ static const struct field ends_fields[] = {{.name = "tasks",
                                             .needed = true,
                                             .items = item_fields,
                                             .help = "the claims to end"},
+                                           {.name = "history",
+                                            .kind = FIELD_FLAG,
+                                            .at = IN(history),
+                                            .help = "leave a run of each in the history, as with a traceparent"},
                                            {.name = NULL}};
 static const struct field extend_fields[] = {{.name = "tasks",
                                               .kind = FIELD_ITEMS,
@@ -321,7 +330,7 @@ static struct items *read_items(struct request *r, const struct field *fields) {
   dibs_status status = items ? DIBS_OK : DIBS_NO_MEMORY;
   for (size_t i = 0; items && i < items->count && status == DIBS_OK; i++) {
     struct item_in *item = &items->ins[i];
-    item->fails = item->age_ms = item->delay_ms = FIELD_UNSET; /* `fields` may have less */
+    item->fails = item->age_ms = item->delay_ms = item->took_ms = FIELD_UNSET; /* `fields` may have less */
     if (!dibs__fields_read_item(r, fields, json_array_get(in->tasks, i), item)) {
       free_items(items);
       return NULL;
@@ -384,26 +393,37 @@ static bool kinds_are_covered(struct request *r, struct items *items) {
   return r->answer.status == 0;
 }
 
-/* What a worker elsewhere ran, with its trace where commands have theirs: in the environment.  When the work began is
- * known to the worker alone, so the run takes no time. */
+/* "TRACEPARENT=... next PHASE": the trace of a worker elsewhere where commands have theirs, in the environment, and
+ * what became of a task that goes on. */
+static dibs__str describe_work(const struct items *items, const struct item_in *in, char *to, size_t size) {
+  struct dibs__text text;
+  dibs__text_begin(&text, to, size);
+  if (items->trace[0]) dibs__text_addf(&text, "TRACEPARENT=%s", items->trace);
+  if (in->outcome == DIBS_END_NEXT || in->outcome == DIBS_END_WAIT)
+    dibs__text_addf(&text, "%s%s", items->trace[0] ? " " : "", outcomes[in->outcome]);
+  if (in->outcome == DIBS_END_NEXT && in->phase) dibs__text_addf(&text, " %s", in->phase);
+  return dibs__str_of(to, strlen(to));
+}
+
+/* What a worker elsewhere ran.  When the work began is known to the worker alone: the run takes no time if it does not
+ * say how much. */
 static dibs_status keep_run(struct request *r, const struct items *items, size_t nth, dibs__tick by) {
-  static const char variable[] = "TRACEPARENT=";
   const struct item_in *in = &items->ins[nth];
   const char *host = dibs__auth_label(r), *kind = r->param[0];
-  char command[sizeof variable + TRACE_LENGTH];
+  char command[DIBS__RUN_COMMAND_MAX];
   bool failed = in->outcome == DIBS_END_FAIL || in->outcome == DIBS_END_DEAD;
-  snprintf(command, sizeof command, "%s%s", variable, items->trace);
   struct dibs__run_row row = {.name = dibs__str_of(kind, strlen(kind)),
                               .kind = dibs__str_of("worker", 6),
                               .host = dibs__str_of(host, strlen(host)),
-                              .command = dibs__str_of(command, strlen(command)),
+                              .command = describe_work(items, in, command, sizeof command),
                               .output = dibs__str_of(in->text ? in->text : "", in->text ? strlen(in->text) : 0),
                               .fence = {(uint64_t)in->fence},
                               .nr = (uint64_t)in->task,
                               .how = items->statuses[nth] != DIBS_OK ? DIBS_RUN_LOST
                                      : failed                        ? DIBS_RUN_FAILED
                                                                      : DIBS_RUN_DONE,
-                              .code = failed};
+                              .code = failed,
+                              .began_ms = dibs__given_or(in->took_ms, 0)};
   return dibs__history_put(r->server->store, &row, by, NULL);
 }
 
@@ -411,7 +431,7 @@ static dibs_status keep_run(struct request *r, const struct items *items, size_t
 static void keep_runs(struct request *r, const struct items *items) {
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), HISTORY_MS);
   dibs_status status = DIBS_OK;
-  if (!items->trace[0]) return;
+  if (!items->trace[0] && !((const struct items_in *)r->in)->history) return;
   for (size_t i = 0; i < items->count && status == DIBS_OK && dibs__tick_before(dibs__tick_now(), by); i++)
     if (items->ins[i].outcome != DIBS_END_RELEASE) status = keep_run(r, items, i, by);
 }

@@ -14,7 +14,7 @@ enum {
   CHANGE_DEFAULT = 1000, /* tasks that one request changes */
   CHANGE_MOST = 10000,   /* the same: a second or two of the store's work */
   NAMED_MOST = 500,      /* tasks that one request names, each of which is a transaction */
-  RUNS_MOST = 1000       /* runs of the kind that are looked at for those of one task */
+  RUNS_MOST = 1000       /* runs of one task: the latest */
 };
 
 /* ---- Which tasks ---- */
@@ -149,6 +149,7 @@ static void get_tasks(struct request *r) {
 struct story {
   struct dibs__json *json;
   uint64_t nr;
+  uint32_t runs;
   int64_t made_ms;
   char kind[DIBS_NAME_MAX + 1]; /* "": it was written by SQL, and is longer than names of runs are */
   bool found;
@@ -177,19 +178,20 @@ static int write_error(const dibs_task_info *info, void *user) {
 }
 
 static int write_its_run(const dibs_run_info *run, void *user) {
-  const struct story *s = user;
-  if (run->task != s->nr) return 0;
+  struct story *s = user;
+  if (s->runs++ == RUNS_MOST) return 1;
   dibs__json_open(s->json, NULL, '{');
   dibs__info_run(s->json, run);
   dibs__json_close(s->json, '}');
   return 0;
 }
 
-/* The history is kept by the name of the kind, so only its latest runs are looked at.  A store without a history has a
- * story without runs. */
+/* Of all runs of its kind since it was added, which are in an index.  A store without a history has a story without
+ * runs. */
 static dibs_status write_runs(dibs_store *store, struct story *s, dibs_error *error) {
   if (!*s->kind) return DIBS_OK;
-  dibs_runs_options options = {.size = sizeof options, .name = s->kind, .since_ms = s->made_ms, .most = RUNS_MOST};
+  dibs_runs_options options = {
+      .size = sizeof options, .name = s->kind, .since_ms = s->made_ms, .most = RUNS_MOST + 1, .task = s->nr};
   dibs_status status = dibs_runs(store, &options, write_its_run, s, error);
   return status == DIBS_UNSUPPORTED ? DIBS_OK : status;
 }
@@ -216,6 +218,7 @@ static void show_task(struct request *r) {
   dibs__json_open(s.json, "runs", '[');
   if (status == DIBS_OK) status = write_runs(store, &s, &error);
   dibs__json_close(s.json, ']');
+  dibs__json_bool(s.json, "more_runs", s.runs > RUNS_MOST);
   dibs__json_close(s.json, '}');
   if (status != DIBS_OK) dibs__answer_problem(r, status, &error);
 }
@@ -387,7 +390,8 @@ const struct route dibs__task_list_routes[] = {
     {METHOD_GET, "/v1/tasks", SCOPE_READ, get_tasks, sizeof(struct tasks_in), tasks_fields, "listTasks", "200",
      "Tasks, page by page", "By number.", NULL},
     {METHOD_GET, "/v1/tasks/{task}", SCOPE_READ, get_task, 0, NULL, "showTask", "200 404",
-     "A task with its payload, its errors and its runs", "", NULL},
+     "A task with its payload, its errors and its runs",
+     "The latest 1000 runs; `more_runs`: there are older ones, which GET /v1/history?task= lists.", NULL},
     {METHOD_POST, "/v1/changes/retry", SCOPE_ADMIN, post_retry, sizeof(struct change_in), change_fields, "retryTasks",
      "200", "Make dead, parked, waiting and cancelled tasks ready again", CHANGE_HELP, NULL},
     {METHOD_POST, "/v1/changes/cancel", SCOPE_ADMIN, post_cancel, sizeof(struct change_in), change_fields,

@@ -24,7 +24,7 @@ bool dibs__run_valid(struct dibs__run_op *op) {
     return op->keep_ms >= -1 && row_valid(&op->row);
   case DIBS__RUN_LIST:
     return op->most >= 1 && op->most <= DIBS__RUN_ROWS && op->name.len <= DIBS_NAME_MAX &&
-           op->prefix.len <= DIBS_NAME_MAX && op->kind.len <= DIBS_NAME_MAX;
+           op->prefix.len <= DIBS_NAME_MAX && op->kind.len <= DIBS_NAME_MAX && op->nr <= INT64_MAX;
   case DIBS__RUN_SET:
     return op->keep_ms >= -1;
   default:

@@ -52,6 +52,7 @@ struct dibs__run_op {
   /* LIST: what is empty or 0 does not limit it. */
   dibs__str name, prefix;
   dibs__str kind;
+  uint64_t nr;                 /* only those of this task */
   bool failed;                 /* only those that did not end DONE */
   int64_t since_ms, before_ms; /* that ended within these, since 1970; before_ms with before_id: the next page */
   dibs__id before_id;

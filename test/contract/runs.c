@@ -202,6 +202,36 @@ static void R81_filters_choose(void **state) {
   expect_list(carry(p, op), 3, 2);
 }
 
+/* All of them, however many others ran since. */
+static void R81_a_task_has_its_runs(void **state) {
+  (void)state;
+  struct party *p = run_party();
+  static run_op puts[MANY];
+  struct dibs__op *ops[MANY];
+  for (int i = 0; i < MANY; i++) {
+    puts[i] = put_op("mail", i, 60000 - i, DIBS__RUN_DONE);
+    puts[i].row.nr = i < 2 ? 5 : i == 2 ? INT64_MAX : 6 + (uint64_t)i;
+    ops[i] = &puts[i].op;
+  }
+  run_batch(p, ops, MANY);
+  for (int i = 0; i < MANY; i++) expect(puts[i], DIBS_OK);
+  run_op op = list_op("mail");
+  op.nr = 5;
+  expect_list(carry(p, op), 1, 0);
+  op.most = 1;
+  expect_list(carry(p, op), 1);
+  op = list_op(NULL);
+  op.nr = INT64_MAX;
+  expect_list(carry(p, op), 2);
+  op.failed = true;
+  assert_int_equal(carry(p, op).got_count, 0);
+  op = list_op("letter");
+  op.nr = 5;
+  assert_int_equal(carry(p, op).got_count, 0);
+  op.nr = (uint64_t)INT64_MAX + 1;
+  expect(carry(p, op), DIBS_INVALID);
+}
+
 static void R81_pages_have_each_run_once(void **state) {
   (void)state;
   struct party *p = run_party(), *q = party();
@@ -358,6 +388,7 @@ static const struct CMUnitTest contract_runs_cases[] = {
     CASE(R80_bad_runs_are_refused),
     CASE(R81_the_latest_end_is_first),
     CASE(R81_filters_choose),
+    CASE(R81_a_task_has_its_runs),
     CASE(R81_pages_have_each_run_once),
     CASE(R82_a_run_is_kept_for_its_time),
     CASE(R82_the_setting_is_the_stores),

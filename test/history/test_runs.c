@@ -3,6 +3,7 @@
 #include "dibs/admin.h"
 #include "unit.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -87,6 +88,28 @@ static void a_run_is_kept_as_it_was_given(void **state) {
   assert_int_equal(seen.info.code, 3);
   assert_int_equal(seen.info.ended_ms - seen.info.began_ms, 3000);
   assert_in_range(seen.info.ended_ms - (now - 2000) + 1000, 0, 2000);
+  dibs_close(store);
+}
+
+static void a_task_has_its_runs(void **state) {
+  (void)state;
+  dibs_store *store = opened();
+  dibs_error error;
+  for (uint64_t nr = 1; nr <= 3; nr++) {
+    dibs_run_info run = run_of("mail");
+    run.task = nr;
+    assert_int_equal(dibs_runs_add(store, &run, &error), DIBS_OK);
+    if (nr == 2) assert_int_equal(dibs_runs_add(store, &run, &error), DIBS_OK);
+  }
+  struct seen seen = list(store, (dibs_runs_options){.task = 2});
+  assert_int_equal(seen.count, 2);
+  assert_int_equal(seen.info.task, 2);
+  assert_int_equal(list(store, (dibs_runs_options){.task = 4}).count, 0);
+  /* A program that was compiled before there was this member. */
+  dibs_runs_options options = {.size = offsetof(dibs_runs_options, task), .task = 2};
+  seen = (struct seen){0};
+  assert_int_equal(dibs_runs(store, &options, see, &seen, &error), DIBS_OK);
+  assert_int_equal(seen.count, 4);
   dibs_close(store);
 }
 
@@ -176,6 +199,8 @@ static void mistakes_are_refused(void **state) {
   dibs_runs_options options = {.size = sizeof options, .flags = 2};
   struct seen seen = {0};
   assert_int_equal(dibs_runs(store, &options, see, &seen, &error), DIBS_INVALID);
+  options = (dibs_runs_options){.size = sizeof options, .task = UINT64_MAX};
+  assert_int_equal(dibs_runs(store, &options, see, &seen, &error), DIBS_INVALID);
   assert_int_equal(dibs_runs_keep(store, -2, &error), DIBS_INVALID);
   assert_int_equal(dibs_runs_keep(store, DIBS_RUNS_KEEP_MAX_MS + 1, &error), DIBS_INVALID);
   assert_int_equal(dibs_runs(NULL, NULL, see, &seen, &error), DIBS_INVALID);
@@ -185,6 +210,7 @@ static void mistakes_are_refused(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_run_is_kept_as_it_was_given),
+      cmocka_unit_test(a_task_has_its_runs),
       cmocka_unit_test(without_instants_it_ends_now),
       cmocka_unit_test(long_texts_are_cut),
       cmocka_unit_test(all_pages_are_listed_and_a_caller_may_stop),

@@ -354,7 +354,7 @@ class dibs_run_info(Sized):
 class dibs_runs_options(Sized):
     _fields_ = [
         ("size", c_size_t), ("name", c_char_p), ("prefix", c_char_p), ("kind", c_char_p), ("flags", c_uint32),
-        ("most", c_uint32), ("since_ms", c_int64), ("until_ms", c_int64)]
+        ("most", c_uint32), ("since_ms", c_int64), ("until_ms", c_int64), ("task", c_uint64)]
 
 
 dibs_run_fn = CFUNCTYPE(c_int, POINTER(dibs_run_info), c_void_p)

@@ -261,6 +261,37 @@ def test_traces(s):
         check(f'{headers} leaves none', work('untraced', 'done', headers)[2] == [])
 
 
+def test_story(s):
+    """A task has its runs, however many others of its kind ran since."""
+    def work(count, end_, **more):
+        s.call('POST', '/v1/kinds/told/tasks', {'tasks': [{'payload': 'x'}] * count})
+        claims = s.call('POST', '/v1/kinds/told/claims', {'limit': count})[2]['tasks']
+        ends = [{'task': one['task'], 'fence': one['fence'], **end_} for one in claims]
+        s.call('POST', '/v1/kinds/told/results', {'tasks': ends, **more})
+        return claims[0]['task']
+
+    def story(task):
+        return [(one['outcome'], one['command'], one['output'], one['duration_ms'])
+                for one in s.call('GET', f'/v1/tasks/{task}')[2]['runs']]
+
+    task = work(1, {'outcome': 'next', 'phase': 'stage two', 'text': 'half', 'took': '1500ms'}, history=True)
+    check('a result leaves a run on request, with its step and its time', story(task) == [('done', 'next stage two', 'half', 1500)],
+          story(task))
+    claim = s.call('POST', '/v1/kinds/told/claims', {})[2]['tasks'][0]
+    s.call('POST', '/v1/kinds/told/results', {'tasks': [{'task': claim['task'], 'fence': claim['fence']}], 'history': True})
+    check('the latest is first', claim['task'] == task and [one[1] for one in story(task)] == ['', 'next stage two'], story(task))
+
+    def many():
+        work(500, {'text': 'y'}, history=True)
+        return s.call('GET', '/v1/history?name=told&limit=1000')[2]['next']
+
+    check('a thousand others run', wait_until(many))
+    found = s.call('GET', f'/v1/tasks/{task}')[2]
+    check('they do not hide the runs of the first', len(found['runs']) == 2 and not found['more_runs'], found)
+    runs = s.call('GET', f'/v1/history?task={task}')[2]['runs']
+    check('the history lists them by its number', [one['task'] for one in runs] == [task, task], runs)
+
+
 def main():
     s = t.Server()
     if t.LEASES_ONLY:
@@ -270,7 +301,7 @@ def main():
         s.stop()
         return end()
     for test in [test_one_after_the_other, test_repeated, test_given_up, test_waiting, test_killed_client, test_odd_keys,
-                 test_answers, test_many, test_command, test_tasks, test_traces]:
+                 test_answers, test_many, test_command, test_tasks, test_traces, test_story]:
         test(s)
     s = test_restarted_daemon(s)
     s.stop()

@@ -22,6 +22,7 @@ import webdriver  # noqa: E402
 from checks import PATIENCE_S, check, end, wait_until  # noqa: E402
 
 PICTURES = os.environ.get('DIBS_TEST_PICTURES')
+WEB = os.path.join(os.path.dirname(os.path.abspath(__file__)), '../../web')
 VIEWS = ['', 'names', 'tasks', 'tasks/list', 'dead', 'outbox', 'cron', 'history', 'stocks', 'tiers']
 ODD = 'a <b>bold</b> & "name" \'<script>window.hurt = 1</script>'
 DEAD = 10000
@@ -77,12 +78,31 @@ def serious(browser):
     return found
 
 
+# Labels of the page that have Latin letters and no Korean ones.  Names of the store are in <code>, or in a list of kinds.
+ENGLISH = '''
+return [...document.querySelectorAll('nav a, h1, h2, th, dt, button, label span, option, summary, output, .badge, .muted, .empty, '
+  + '.fine, .alert, .attention a, .metric-head span, .card.count span, .state span')]
+  .filter((e) => !e.closest('select[aria-label="종류"], pre, code'))
+  .map((e) => [...e.childNodes].filter((node) => node.nodeType === 3).map((node) => node.data).join(''))
+  .filter((text) => /[A-Za-z]{2}/.test(text) && !/[가-힣]/.test(text) && !['English', 'dibs', 'p50 / p99'].includes(text));
+'''
+
+# Keys of texts that lack one of the two languages: those that the page names, and those of the counters of the tiers.
+TEXTLESS = '''
+const [files, more, done] = arguments;
+Promise.all([import('/web/text.js'), ...files.map((file) => fetch(file).then((answer) => answer.text()))]).then(([text, ...sources]) => {
+  const named = sources.flatMap((source) => [...source.matchAll(/\\bt\\('(\\w+)'/g)].map((found) => found[1]));
+  done([named.length, [...named, ...more].filter((key) => !text.has(key))]);
+}, (error) => done([0, [String(error)]]));
+'''
+
+
 def look_at(s, task, **window):
     """Every view in one kind of window."""
     browser = webdriver.Browser(**window)
     about = ' '.join(f'{name} {value}' for name, value in window.items()) or 'wide and light'
     views = VIEWS + [f'tasks/{task}', f"names/{quote('deploy/web')}"]
-    shown, wide, errors, flaws, hurt = [], [], [], [], False
+    shown, wide, errors, flaws, english, hurt = [], [], [], [], [], False
     for view in views:
         browser.go(f'http://127.0.0.1:{s.port}/#/{view}')
         if not is_shown(browser):
@@ -91,6 +111,8 @@ def look_at(s, task, **window):
         if width[0] > width[1]:
             wide.append(f'{view}: {width}')
         hurt = hurt or browser.js('return Boolean(window.hurt)')
+        if window.get('language') == 'ko':
+            english += [f'{view}: {text}' for text in browser.js(ENGLISH)]
         if PICTURES:
             name = f"{view.replace('/', '_') or 'overview'}-{about.replace(' ', '_')}.png"
             browser.picture(os.path.join(PICTURES, name))
@@ -105,6 +127,7 @@ def look_at(s, task, **window):
     if window.get('language') == 'ko':
         words = browser.js("return [document.documentElement.lang, document.querySelector('nav a:nth-child(2)').textContent]")
         check('the page is Korean for a Korean browser', words == ['ko', '이름'], words)
+        check('no label of it is English', not english, *english)
         browser.click('#language')
         words = browser.js("return [document.documentElement.lang, document.querySelector('nav a:nth-child(2)').textContent]")
         check('a button changes the language', words == ['en', 'Names'], words)
@@ -243,6 +266,32 @@ def stale_writes(s, browser):
           browser.wait("document.querySelector('tr[data-key=late] [data-label=\"Stale writes\"]')?.textContent === '1'"))
 
 
+def story(s, browser):
+    """What happened to a task, in order: claims, steps, errors, runs."""
+    task = s.call('POST', '/v1/kinds/told/tasks', {'payload': 'x', 'max_failures': 9})[2]['task']
+
+    def work(owner, **end_):
+        claim = s.call('POST', '/v1/kinds/told/claims', {'owner': owner, 'timeout': '10m'})[2]['tasks'][0]
+        if end_:
+            s.call('POST', '/v1/kinds/told/results', {'tasks': [{'task': task, 'fence': claim['fence'], **end_}], 'history': True})
+        return claim['fence']
+
+    fences = [work('ann', outcome='next', phase='sweep', text='staged', took='1ms'),
+              work('bob', outcome='fail', delay='0ms', text='disk full', took='1ms')]
+    check('the failed task is ready again', wait_until(lambda: s.call('GET', f'/v1/tasks/{task}')[2]['state'] == 'ready'))
+    fences.append(work('eve'))
+    browser.go(f'http://127.0.0.1:{s.port}/#/tasks/{task}')
+    told = "[...document.querySelectorAll('.story li')].map((e) => e.firstChild.textContent)"
+    check('the story has each step', browser.wait(f'{told}.length === 8'), browser.js(f'return {told}'))
+    lines = browser.js(f'return {told}')
+    parts = [['Added'], ['Claimed by', f'fence {fences[0]}'], ['Ran on', 'done', 'next phase sweep', 'staged'], ['Claimed by bob', f'fence {fences[1]}'],
+             ['disk full'], ['disk full'], ['Claimed by eve', f'fence {fences[2]}', 'attempt 3'], ['Now: claimed']]
+    check('in order, with owner, fence and attempt', len(lines) == len(parts) and all(one in line for line, some in zip(lines, parts) for one in some), *lines)
+    check('the error and its run are both there', any('bob' in line for line in lines[4:6]) and any('Ran on' in line for line in lines[4:6]), *lines)
+    if PICTURES:
+        browser.picture(os.path.join(PICTURES, 'story.png'))
+
+
 def outbox(s, browser):
     s.call('POST', '/v1/kinds/outbox/tasks', {'tasks': [{'payload': 'x', 'max_failures': 1}] * 5})
     claim = s.call('POST', '/v1/kinds/outbox/claims', {'limit': 1})[2]['tasks'][0]
@@ -292,6 +341,21 @@ def many_pages(s, browser):
     check('the first one is live when it is seen again', is_shown(browser))
 
 
+def tiers_in_korean(s, browser):
+    counts = s.call('GET', '/v1/tiers')[2]['counts']
+    files = [f"/web/{name}" for name in sorted(os.listdir(WEB)) if name.endswith('.js')]
+    count, textless = browser.js_later(TEXTLESS, files, [f'n_{name}' for name in counts])
+    check('every text that the page names, and of each counter, is there in both languages', count > 200 and not textless, count, textless)
+    browser.click('#language')
+    check('the counters are shown in Korean', browser.wait("document.querySelector('.counts dt')?.textContent === '클라이언트' && "
+                                                           f"document.querySelectorAll('.counts dt').length === {len(counts) + 1}"))
+    english = browser.js(ENGLISH)
+    check('no label of the tiers is English', not english, *english)
+    if PICTURES:
+        browser.picture(os.path.join(PICTURES, 'tiers-two-korean.png'))
+    browser.click('#language')
+
+
 def move_a_flag(browser):
     s = t.Server(store=f'sqlite://{t.FOLDER}/first.db,sqlite://{t.FOLDER}/anchor.db')
     browser.go(f'http://127.0.0.1:{s.port}/#/tiers')
@@ -319,6 +383,7 @@ def move_a_flag(browser):
         check('axe finds nothing serious in tiers', not flaws, *flaws)
     if PICTURES:
         browser.picture(os.path.join(PICTURES, 'tiers-two.png'))
+    tiers_in_korean(s, browser)
     check('the console has no errors', not (errors := browser.errors()), errors)
     s.stop()
 
@@ -399,6 +464,7 @@ def main():
     many_pages(s, browser)
     stale_writes(s, browser)
     outbox(s, browser)
+    story(s, browser)
     replace_a_crontab(s, browser)
     keyboard(s, browser)
     break_a_lease(s, browser)

@@ -94,6 +94,7 @@ static bool matches(const struct dibs__run_op *op, const struct dibs__run_row *r
   static const dibs__id none = {{0}};
   if (op->name.len && !dibs__str_equal(op->name, row->name)) return false;
   if (op->kind.len && !dibs__str_equal(op->kind, row->kind)) return false;
+  if (op->nr && row->nr != op->nr) return false;
   if (!begins_with(row->name, op->prefix) || (op->failed && row->how == DIBS__RUN_DONE)) return false;
   if (op->since_ms && row->ended_ms < op->since_ms) return false;
   if (!op->before_ms) return true;
