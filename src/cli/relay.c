@@ -344,16 +344,22 @@ static int look_at_trouble(const struct relay *r, dibs_status *before) {
   return CLI_DONE;
 }
 
-/* Nothing is held, and a claim that began after that was seen found nothing. */
-static bool is_idle(const struct relay *r, bool *was_empty, uint64_t *idle) {
+/* The counters at a moment at which nothing was held. */
+struct empty {
+  bool seen;
+  uint64_t idle, claimed;
+};
+
+/* Nothing is held, and a claim that began after that was seen found nothing.  (Two looks may both fall between the end
+ * of a message and the claim of the next one with its key: then something was claimed between them.) */
+static bool is_idle(const struct relay *r, struct empty *empty) {
   dibs_worker_counts counts = {.size = sizeof counts};
   if (dibs_worker_count(r->worker, &counts, NULL) != DIBS_OK || counts.held > 0) {
-    *was_empty = false;
+    empty->seen = false;
     return false;
   }
-  if (*was_empty && counts.idle > *idle + 1) return true;
-  if (!*was_empty) *idle = counts.idle;
-  *was_empty = true;
+  if (empty->seen && counts.claimed == empty->claimed) return counts.idle > empty->idle + 1;
+  *empty = (struct empty){true, counts.idle, counts.claimed};
   return false;
 }
 
@@ -361,14 +367,13 @@ static bool is_idle(const struct relay *r, bool *was_empty, uint64_t *idle) {
 static int run_relay(struct relay *r) {
   struct pollfd fds[] = {{r->signals.fd, POLLIN, 0}, {r->notifier, POLLIN, 0}};
   dibs_status trouble = DIBS_OK;
-  bool was_empty = false;
-  uint64_t idle = 0;
+  struct empty empty = {.seen = false};
   int code = CLI_DONE;
   for (;;) {
     (void)poll(fds, 2, LOOK_MS);
     if (r->broken != 0 || dibs__cli_signals_next(&r->signals) != 0) return CLI_DONE;
     if ((code = look_at_trouble(r, &trouble)) != CLI_DONE) return code;
-    if (r->values->once && is_idle(r, &was_empty, &idle)) return CLI_DONE;
+    if (r->values->once && is_idle(r, &empty)) return CLI_DONE;
   }
 }
 

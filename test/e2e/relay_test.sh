@@ -4,25 +4,7 @@
 # (test/support/http_server.py) and as lines of JSON.  $1: the URI of a store on a server; without it a file.
 . "$(dirname "$0")/tap.sh"
 uri=${1:-}
-case $uri in
-  postgres:*)
-    sql() { psql -qAt -v ON_ERROR_STOP=1 "$uri" -c 'SET search_path TO dibs' -c "$1"; }
-    bytes() { echo "convert_to('$1', 'UTF8')"; }
-    hex() { echo "'\\x$1'"; }
-    ;;
-  mysql:*)
-    parts='s|mysql://([^:]*):([^@]*)@([^:]*):([0-9]*)/([^?]*).*|\1 \2 \3 \4 \5|'
-    read -r user password host server_port database < <(sed -E "$parts" <<<"$uri")
-    sql() { MYSQL_PWD=$password mariadb -N -h "$host" -P "$server_port" -u "$user" "$database" -e "$1"; }
-    bytes() { echo "'$1'"; }
-    hex() { echo "x'$1'"; }
-    ;;
-  *)
-    sql() { "$RUN_SQL" "$dir/dibs.db" "$1"; }
-    bytes() { echo "'$1'"; }
-    hex() { echo "x'$1'"; }
-    ;;
-esac
+. "$(dirname "$0")/sql.sh"
 [ -z "$uri" ] || export DIBS_STORE=$uri
 export no_proxy='*'
 d() { timeout -k 5 60 "$DIBS" "$@"; }
@@ -46,9 +28,7 @@ states() { # of a kind, by number: 6 is done, 7 dead, 5 parked
   sql "SELECT state FROM (SELECT nr, state FROM dibs_task WHERE kind = '$1' UNION ALL SELECT nr, state FROM dibs_task_done WHERE kind = '$1') t ORDER BY nr" | xargs
 }
 count_state() { states "$1" | tr ' ' '\n' | grep -c "^$2\$"; }
-errors() { sql "SELECT e.text FROM dibs_task_error e JOIN dibs_task_done t ON t.nr = e.nr WHERE t.kind = '$1' ORDER BY e.nr, e.fence"; }
-[[ $uri != postgres:* ]] ||
-  errors() { sql "SELECT convert_from(e.text, 'UTF8') FROM dibs_task_error e JOIN dibs_task_done t ON t.nr = e.nr WHERE t.kind = '$1' ORDER BY e.nr, e.fence"; }
+errors() { sql "SELECT $(text_of e.text) FROM dibs_task_error e JOIN dibs_task_done t ON t.nr = e.nr WHERE t.kind = '$1' ORDER BY e.nr, e.fence"; }
 
 # receiver LOG [CERTIFICATE KEY]: sets $port.  It ends with this script.
 receivers=0

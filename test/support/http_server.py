@@ -4,11 +4,13 @@
 
 Listens on a free port of 127.0.0.1, prints the port, and ends when its standard input ends.  Each request that came
 whole becomes a line of LOG before it is answered: {"at" (milliseconds), "path", "headers" (names in lower case), "body" (one
-character for each byte), "connection" (a number)}.
+character for each byte), "connection" (a number)}.  With the path storm/SECONDS it answers at random for so long since it
+began, and notes in "answer" what it did: see draw.
 """
 import itertools
 import json
 import os
+import random
 import socket
 import ssl
 import struct
@@ -17,8 +19,27 @@ import threading
 import time
 import urllib.parse
 
+began = time.monotonic()
+# What storm does with a message, and how often: the last two accept it, and the last one answers nothing.
+storm = {"200": 50, "503": 14, "close": 10, "reset": 4, "slow": 12, "lost": 10}
 seen = {}  # how many requests had this idempotency key
 lock = threading.Lock()
+
+
+def draw(seconds, query, body):
+    """The answer of storm to a message: a doomed one never succeeds, and a bad one is refused for good; a message that
+    is not bound to an order may be refused, too (its body ends with a dash)."""
+    if "fair" in query:
+        return "200"
+    if body.startswith(b"doomed "):
+        return "503"
+    if body.startswith(b"bad "):
+        return "400"
+    if time.monotonic() - began > seconds:
+        return "200"
+    if body.endswith(b" -") and random.random() < 0.05:
+        return "400"
+    return random.choices(list(storm), list(storm.values()))[0]
 
 
 class Receiver:
@@ -78,6 +99,8 @@ class Receiver:
             nth = seen[headers.get("idempotency-key", "")] = seen.get(headers.get("idempotency-key", ""), 0) + 1
             entry = {"at": time.monotonic_ns() // 1000000, "path": url.path, "headers": headers,
                      "body": body.decode("latin-1"), "connection": self.number}
+            if word == "storm":
+                entry["answer"] = rest = draw(float(rest), url.query, body)
             self.log.write(json.dumps(entry) + "\n")
             self.log.flush()
         return getattr(self, "do_" + word)(rest, query, nth) is not False
@@ -93,6 +116,15 @@ class Receiver:
     def do_slow(self, ms, _query, _nth):
         time.sleep(int(ms) / 1000)
         self.answer(200)
+
+    def do_storm(self, answer, query, nth):
+        if answer == "slow":
+            return self.do_slow(random.randint(20, 400), query, nth)
+        if answer == "lost":
+            return False
+        if answer in ("close", "reset"):
+            return getattr(self, "do_" + answer)()
+        return self.do_status(answer, {}, nth)
 
     def do_hang(self, *_):
         while self.connection.recv(65536):
