@@ -19,11 +19,12 @@
  * names both.
  */
 #include "store/bytes.h"
+#include "store/counter.h"
 #include "store/run.h"
 #include "store/store.h"
 #include "store/task.h"
 
-enum { DIBS__MESSAGE_FORMAT = 3, DIBS__MESSAGE_BATCH = 256 /* operations in one message */ };
+enum { DIBS__MESSAGE_FORMAT = 4, DIBS__MESSAGE_BATCH = 256 /* operations in one message */ };
 
 enum dibs__message_kind {
   DIBS__MESSAGE_HELLO = 1, /* opens a session: its number.  Answer: struct dibs__message_hello */
@@ -70,6 +71,7 @@ struct dibs__read_op {
     struct dibs__report_op report;
     struct dibs__task_op task;
     struct dibs__run_op run;
+    struct dibs__counter_op counter;
   };
   void *arrays[2];
 };
