@@ -19,7 +19,7 @@ _dibs() {
   local cur prev word command='' before=0
   cur=${COMP_WORDS[COMP_CWORD]}
   prev=${COMP_WORDS[COMP_CWORD - 1]}
-  local commands='run lock unlock renew ls show break watch record stock once history task dead worker cron relay flag tier stats doctor serve gate bench lab help version'
+  local commands='run lock unlock renew ls show break watch record stock counter once history task dead worker cron relay flag tier stats doctor serve gate bench lab help version'
   local strategies='coalesced atomic pessimistic optimistic named fenced child-first none'
   local states='ready claimed waiting blocked parked done dead cancelled arrived unfinished finished'
   local globals='--store --json --quiet --owner --help'
@@ -95,6 +95,7 @@ _dibs() {
     watch) options='--interval --count' ;;
     record) options='--table --if --create --force' ;;
     stock) options='--claim --partial --strategy --wait --table' ;;
+    counter) options='--table --wait' ;;
     cron) options='--name --jobs --no-history' ;;
     history) options='--failed --kind --prefix --since --until --last --output --keep-for' ;;
     task) options='--kind --phase --key --unique --delay --priority --tries --state --older --error --dry-run --rate --count --running --paused --keep --wait --table --timeout' ;;
@@ -125,6 +126,7 @@ _dibs() {
     cron:0) mapfile -t COMPREPLY < <(compgen -f -W 'ls run' -- "$cur") ;;
     cron:1 | cron:2) mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
     stock:1) [[ $prev == table ]] && mapfile -t COMPREPLY < <(compgen -W 'sqlite postgres mysql' -- "$cur") ;;
+    counter:0) mapfile -t COMPREPLY < <(compgen -W 'add get ls' -- "$cur") ;;
     stock:0) mapfile -t COMPREPLY < <(compgen -W 'set take give show table' -- "$cur") ;;
     task:0) mapfile -t COMPREPLY < <(compgen -W 'add ls show retry cancel purge counts kind' -- "$cur") ;;
     dead:0) mapfile -t COMPREPLY < <(compgen -W 'ls show requeue purge' -- "$cur") ;;

@@ -411,6 +411,7 @@ typedef struct dibs_table_options {
   const char *locked_at;    /* when the row was claimed; 1970 or NULL in a row: it is free */
   const char *updated_at;   /* when its phase changed; of rows with one locked_at, the oldest is claimed first */
   dibs_time_unit time_unit; /* of locked_at and updated_at, where they are numbers */
+  const char *count;        /* a number: of a counter (dibs/counter.h) */
 } dibs_table_options;
 #define DIBS_TABLE_OPTIONS_INIT DIBS__INIT(dibs_table_options)
 

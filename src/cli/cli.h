@@ -206,6 +206,7 @@ int dibs__cli_break(struct cli_call *call);
 int dibs__cli_watch(struct cli_call *call);
 int dibs__cli_record(struct cli_call *call);
 int dibs__cli_stock(struct cli_call *call);
+int dibs__cli_counter(struct cli_call *call);
 int dibs__cli_once(struct cli_call *call);
 int dibs__cli_task(struct cli_call *call);
 int dibs__cli_dead(struct cli_call *call);

@@ -104,6 +104,19 @@ const struct cli_command dibs__cli_commands[] = {
      "are in your own tables.\n"
      "Strategies: coalesced, atomic, pessimistic, optimistic, named, fenced.\n",
      "dibs stock set seats 50; dibs stock take seats 2 --claim order-4711"},
+    {"counter", "add|get|ls [KEY] [N]", "add to counters, and read them", CLI_TAKES(table) | CLI_TAKES(wait),
+     MAY_ALWAYS | CLI_MAY(ABSENT) | CLI_MAY(BUSY) | CLI_MAY(UNKNOWN), 1, 3, false, false, dibs__cli_counter,
+     "add KEY [N]   adds N, otherwise 1; N may be below 0.  It is committed when the\n"
+     "              command ends\n"
+     "add -         adds each line of standard input, KEY and N with a blank between,\n"
+     "              or KEY alone; many lines travel together.  All of them are\n"
+     "              committed when the command ends\n"
+     "get KEY       prints the value\n"
+     "ls [PREFIX]   lists the counters whose keys begin with PREFIX\n"
+     "An addition counts once, also if the answer of the store is lost.  With --table\n"
+     "the counter is a column of your own table; a key without a row is refused: 117.\n"
+     "If the sum does not fit, it is refused, too: 120.\n",
+     "dibs counter add likes/4711"},
     {"once", "KEY -- CMD [ARG...]", "run a command once for a key, and repeat its result",
      CLI_TAKES(keep) | CLI_TAKES(wait) | CLI_TAKES(try) | CLI_TAKES(ttl) | CLI_TAKES(grace) | CLI_TAKES(retry) |
          CLI_TAKES(forget) | CLI_TAKES(no_history),

@@ -502,7 +502,7 @@ bool dibs__cli_parse(int argc, char **argv, struct cli_call *call, char *wrong_t
       fine = position(&p, word);
     } else if (strcmp(word, "-h") == 0) {
       v->help = true;
-    } else if (word[0] == '-' && word[1] != '\0') {
+    } else if (word[0] == '-' && word[1] != '\0' && (word[1] < '0' || word[1] > '9')) { /* not a number */
       fine = wrong_option(&p, "there is no option %.40s; options have two dashes and a name; see dibs help", word);
     } else {
       fine = position(&p, word);

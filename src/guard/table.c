@@ -14,9 +14,10 @@ static const struct {
 } fields[] = {
 #define FIELD(name)                                                                                                    \
   { #name, offsetof(dibs_table_options, name) }
-    FIELD(table),       FIELD(key),         FIELD(version),    FIELD(fence), FIELD(owner),       FIELD(columns),
-    FIELD(used),        FIELD(limit),       FIELD(claims),     FIELD(claim), FIELD(claim_stock), FIELD(claim_amount),
-    FIELD(claim_given), FIELD(claim_owner), FIELD(claim_time), FIELD(phase), FIELD(locked_at),   FIELD(updated_at),
+    FIELD(table),       FIELD(key),          FIELD(version),     FIELD(fence),       FIELD(owner),
+    FIELD(columns),     FIELD(used),         FIELD(limit),       FIELD(claims),      FIELD(claim),
+    FIELD(claim_stock), FIELD(claim_amount), FIELD(claim_given), FIELD(claim_owner), FIELD(claim_time),
+    FIELD(phase),       FIELD(locked_at),    FIELD(updated_at),  FIELD(count),
 #undef FIELD
 };
 enum { FIELDS = sizeof fields / sizeof fields[0] };
@@ -137,7 +138,7 @@ static const struct part parts[] = {
     PART(claim_amount, amount, CLAIM), PART(claim_given, given, CLAIM),
     PART(claim_owner, taker, CLAIM),   PART(claim_time, taken, CLAIM),
     PART(phase, phase, ROW),           PART(locked_at, locked_at, ROW),
-    PART(updated_at, updated_at, ROW),
+    PART(updated_at, updated_at, ROW), PART(count, count, ROW),
 };
 enum { PARTS = sizeof parts / sizeof parts[0] };
 

@@ -31,6 +31,12 @@ struct dibs__listener {
   bool is_due;
 };
 
+/* What a feature has to end when the store closes: no caller is inside any more, and operations are still carried. */
+struct dibs__at_close {
+  void (*end)(struct dibs__at_close *at_close);
+  void (*free)(struct dibs__at_close *at_close);
+};
+
 struct dibs_store {
   /* Immutable after open. */
   struct dibs__core *core;
@@ -41,6 +47,8 @@ struct dibs_store {
   uint64_t generation;
   int notifier; /* DIBS_STORE_LOOP */
   struct dibs__leases *leases;
+
+  struct dibs__at_close *_Atomic counters; /* counter/counter_impl.h; NULL: none were used */
 
   _Atomic uint32_t refs;
   dibs__word callers;        /* threads inside a call that needs the core: dibs_close waits for them */

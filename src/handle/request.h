@@ -11,6 +11,7 @@
  * A request that was carried is not carried again: make another.
  */
 #include "handle/handle.h"
+#include "store/counter.h"
 #include "store/run.h"
 #include "store/task.h"
 #include "store/values.h"
@@ -26,6 +27,7 @@ struct dibs__request {
     struct dibs__tiers_op tiers;
     struct dibs__task_op task;
     struct dibs__run_op run;
+    struct dibs__counter_op counter;
   };
   dibs_store *store;
   const struct dibs__table *table; /* held; NULL: dibs' own */

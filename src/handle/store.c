@@ -142,6 +142,8 @@ void dibs__exit(dibs_store *store) {
 
 void dibs__store_drop(dibs_store *store) {
   if (atomic_fetch_sub(&store->refs, 1) != 1) return;
+  struct dibs__at_close *counters = atomic_load(&store->counters);
+  if (counters) counters->free(counters);
   dibs__lease_part.free(store);
   dibs__mutex_destroy(&store->lock);
   dibs__notifier_close(store->notifier);
@@ -339,6 +341,8 @@ void dibs_close(dibs_store *store) {
   dibs__rouse_listeners(store, NULL);
   wait_none_in_flight(store);
   see_callers_out(store);
+  struct dibs__at_close *counters = atomic_load(&store->counters);
+  if (counters) counters->end(counters);
   dibs__lease_part.stop(store);
   if (!store->outer) dibs__core_stop(store->core);
   dibs__lease_part.finish(store);

@@ -295,6 +295,8 @@ enum dibs__sql_guarded dibs__sql_kind_of(const struct dibs__op *op) {
     return DIBS__SQL_AS_REPORT;
   case DIBS__FAM_RUN:
     return DIBS__SQL_AS_RUN;
+  case DIBS__FAM_COUNTER:
+    return DIBS__SQL_AS_COUNTER;
   case DIBS__FAM_RECORD:
     return ((const struct dibs__record_op *)op)->table ? DIBS__SQL_AS_TABLE_RECORD : DIBS__SQL_ON_ROWS;
   case DIBS__FAM_TASK:
@@ -321,6 +323,8 @@ static sql_rc run_guarded(struct dibs__sql_guard *guard, enum dibs__sql_guarded 
     return sql_report(guard, (struct dibs__report_op *const *)all, count);
   case DIBS__SQL_AS_RUN:
     return dibs__sql_run(guard, (struct dibs__run_op *const *)all, count);
+  case DIBS__SQL_AS_COUNTER:
+    return dibs__sql_counter(guard, (struct dibs__counter_op *const *)all, count);
   case DIBS__SQL_AS_TASK:
     return dibs__sql_task(guard, (struct dibs__task_op *const *)all, count);
   default:

@@ -120,13 +120,23 @@ static const char *const tasks[] = {
     "CREATE TABLE dibs_setting (name #k NOT NULL PRIMARY KEY, number #n)",
 };
 
+static const char *const counters[] = {
+    "CREATE TABLE dibs_counter (name #k NOT NULL PRIMARY KEY, number #n NOT NULL)#z",
+    /* The ledger: of a source its last batch, `mark` of the transaction that applied it, `refused` items of it.  Of a
+     * guard, `seq` is its largest fence. */
+    "CREATE TABLE dibs_counter_source (id #i NOT NULL PRIMARY KEY, seq #n NOT NULL, mark #n, until #n NOT NULL,"
+    " refused #b)",
+    "CREATE INDEX dibs_counter_source_until ON dibs_counter_source (until)",
+};
+
 static const struct {
   const char *const *texts;
   size_t count;
 } steps[DIBS__SQL_SCHEMA] = {{made, sizeof made / sizeof made[0]},
                              {guarded, sizeof guarded / sizeof guarded[0]},
                              {served, sizeof served / sizeof served[0]},
-                             {tasks, sizeof tasks / sizeof tasks[0]}};
+                             {tasks, sizeof tasks / sizeof tasks[0]},
+                             {counters, sizeof counters / sizeof counters[0]}};
 
 static size_t append(char *to, size_t size, size_t len, const char *from, size_t n) {
   assert(len + n < size);

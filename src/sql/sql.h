@@ -21,7 +21,8 @@
  *   dibs_holder  (bucket, name, id)      each holder of a shared or counted name
  *   dibs_break   (bucket, name, nr)      recorded breaks
  *   dibs_record  (name)                  fence, digest, version, data.  Removed: the version is below 0, no data
- *   dibs_stock (name), dibs_claim (claim), dibs_once (name), dibs_report (id): see wire.h
+ *   dibs_stock (name), dibs_claim (claim), dibs_once (name), dibs_report (id), dibs_counter (name),
+ *   dibs_counter_source (id): see wire.h
  *   dibs_meta                            one row: version, incarnation, which file this is
  *
  * Bounds in the head keep each step from growing with the queue: `front` (no WAITING one has a smaller ticket),
@@ -29,7 +30,7 @@
  */
 #include "store/store.h"
 
-enum { DIBS__SQL_SCHEMA = 4, DIBS__SQL_BREAKS = 16 };
+enum { DIBS__SQL_SCHEMA = 5, DIBS__SQL_BREAKS = 16 };
 /* A name's queue of up to so many waiters is searched for an id; those that come when it is longer are found by an
  * index, which costs each of them a page more. */
 enum { DIBS__SQL_SHALLOW = 32 };

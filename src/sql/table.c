@@ -28,6 +28,7 @@ typedef struct dibs__table table_t;
 #define ANY DIBS__SQL_FOR_RECORDS
 #define STOCK DIBS__SQL_FOR_STOCK
 #define TASKS DIBS__SQL_FOR_TASKS
+#define COUNTERS DIBS__SQL_FOR_COUNTERS
 #define WHOLE "NUn*"
 #define WIDE "NU*"
 
@@ -54,6 +55,7 @@ static const struct role roles[] = {
     ROLE("claim_given", given, true, STOCK, true, WHOLE, "a whole number, 0 or 1"),
     ROLE("claim_owner", taker, true, STOCK, true, "tc*", "text"),
     ROLE("claim_time", taken, true, STOCK, true, WIDE, "a whole number of 64 bits, for milliseconds"),
+    ROLE("count", count, false, COUNTERS, true, WHOLE, "a whole number"),
     ROLE("phase", phase, false, TASKS, true, NULL, NULL),
 };
 static const struct role locked_at = ROLE("locked_at", locked_at, false, TASKS, true, NULL, NULL);
@@ -191,6 +193,10 @@ static bool fits_stock(const struct check *c) {
   return false;
 }
 
+static bool fits_counters(const struct check *c) {
+  return c->use != COUNTERS || unique_or_says(c, false, c->table->key);
+}
+
 /* ---- Tasks ---- */
 
 static const struct dibs__sql_instant *instant_of(const struct check *c, const char *name) {
@@ -263,7 +269,8 @@ sql_rc dibs__sql_table_check(struct dibs__sql_guard *g, const table_t *table, en
   sql_rc end = put_lookups(&c, false);
   if (end == DIBS__SQL_OK && use == STOCK && table->claims) end = put_lookups(&c, true);
   if (end == DIBS__SQL_OK) end = c.engine->go(g->wire, false);
-  if (end == DIBS__SQL_OK && fits_all(&c) && fits_stock(&c) && fits_tasks(&c)) *shape = remember_shape(&c);
+  if (end == DIBS__SQL_OK && fits_all(&c) && fits_stock(&c) && fits_tasks(&c) && fits_counters(&c))
+    *shape = remember_shape(&c);
   return end;
 }
 

@@ -44,6 +44,8 @@ static const char *column_of(const struct dibs__table *t, char which) {
     return t->taker;
   case 'w':
     return t->taken;
+  case 'n':
+    return t->count;
   case 'P':
     return t->phase;
   case 'L':
@@ -56,7 +58,7 @@ static const char *column_of(const struct dibs__table *t, char which) {
 }
 
 static bool is_column(char which) {
-  return which && strchr("kvfoumcsagtwPLU", which) != NULL;
+  return which && strchr("kvfoumcsagtwnPLU", which) != NULL;
 }
 
 static bool is_of_claims(char which) {

@@ -9,8 +9,8 @@
  *                  1970, UTC), start (the clock as the bound of a search), leave (the clause that ignores an existing
  * row, of a table with a column "name"); and the caller's own
  *
- *   @S             the table; @k @v @f @o @u @m @P @L @U its key, version, fence, owner, used, limit,
- *                  phase, locked_at, updated_at
+ *   @S             the table; @k @v @f @o @u @m @n @P @L @U its key, version, fence, owner, used,
+ *                  limit, count, phase, locked_at, updated_at
  *   @C             the claims' table; @c @s @a @g @t @w its claim, stock, amount, given, taker, time
  *                  (NULL where the table has no such column)
  *   @^u            a column that is set or inserted: its name alone

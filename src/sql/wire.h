@@ -105,7 +105,7 @@ enum dibs__sql_instant_letter {
 };
 
 /* What a table is used for. */
-enum dibs__sql_use { DIBS__SQL_FOR_RECORDS, DIBS__SQL_FOR_STOCK, DIBS__SQL_FOR_TASKS };
+enum dibs__sql_use { DIBS__SQL_FOR_RECORDS, DIBS__SQL_FOR_STOCK, DIBS__SQL_FOR_TASKS, DIBS__SQL_FOR_COUNTERS };
 
 /* What a connection knows of a user's table that it has checked: see table.c. */
 struct dibs__sql_shape {
@@ -390,6 +390,12 @@ enum dibs__sql_rc dibs__sql_run(struct dibs__sql_guard *guard, struct dibs__run_
 /* Deletes runs past their time, some at a time.  *more: there may be more. */
 enum dibs__sql_rc dibs__sql_run_sweep(struct dibs__sql_guard *guard, bool *more);
 
+/* Counters: counter.c. */
+struct dibs__counter_op;
+enum dibs__sql_rc dibs__sql_counter(struct dibs__sql_guard *guard, struct dibs__counter_op *const ops[], size_t count);
+/* Deletes rows of the ledger past their time, some at a time.  *more: there may be more. */
+enum dibs__sql_rc dibs__sql_counter_sweep(struct dibs__sql_guard *guard, bool *more);
+
 enum dibs__sql_rc dibs__sql_task(struct dibs__sql_guard *guard, struct dibs__task_op *const ops[], size_t count);
 /* Deletes finished tasks and tokens past their time, some at a time.  *more: there may be more. */
 enum dibs__sql_rc dibs__sql_task_sweep(struct dibs__sql_guard *guard, bool *more);
@@ -410,6 +416,7 @@ enum dibs__sql_guarded {
   DIBS__SQL_AS_ONCE,
   DIBS__SQL_AS_REPORT,
   DIBS__SQL_AS_RUN,
+  DIBS__SQL_AS_COUNTER,
   DIBS__SQL_AS_TASK,
   DIBS__SQL_GUARDED
 };

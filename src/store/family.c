@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The table of the families of operations. */
 #include "store/family.h"
+#include "store/counter.h"
 #include "store/run.h"
 #include "store/task.h"
 
@@ -71,6 +72,13 @@ static const struct dibs__family_info families[DIBS__FAM_COUNT] = {
                        .size = sizeof(struct dibs__run_op),
                        .got = offsetof(struct dibs__run_op, got),
                        .got_count = offsetof(struct dibs__run_op, got_count)},
+    [DIBS__FAM_COUNTER] = {.name = "counter",
+                           .verbs = {"add", "read", "list"},
+                           .served = DIBS__SERVED_BY_LAST,
+                           .reads = VERB(DIBS__COUNTER_READ) | VERB(DIBS__COUNTER_LIST),
+                           .size = sizeof(struct dibs__counter_op),
+                           .got = offsetof(struct dibs__counter_op, got),
+                           .got_count = offsetof(struct dibs__counter_op, got_count)},
 };
 
 DIBS__MODULE_API const struct dibs__family_info *dibs__family_of(const struct dibs__op *op) {

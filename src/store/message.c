@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* The messages of message.h: the table of the members that travel, and what walks it. */
-#include "store/message.h"
+/* The messages of message.h: what walks the table of the members that travel (message_table.c). */
 #include "store/family.h"
+#include "store/message_impl.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -56,69 +56,7 @@ void dibs__read_hello(struct dibs__reader *r, struct dibs__message_hello *hello)
   hello->cut_off = dibs__read_number(r, 1) != 0;
 }
 
-/* ---- The members of the operations ---- */
-
-enum kind {
-  END,
-  BOOL,
-  U16,
-  U32,
-  U64,
-  I32,
-  I64,
-  TEXT,
-  ID,
-  CHARS, /* an array of `size` characters, with a NUL */
-  BLOB,  /* an answer's memory and its size; a NUL follows it */
-  KEPT,  /* the name of a tier */
-  ARRAY, /* of a request: a pointer, a count, elements of `size` bytes */
-  EACH,  /* answers in the elements of that array */
-  ROWS   /* an answer's array, and after it, in the same memory, the texts of its elements */
-};
-
-struct member {
-  enum kind kind;
-  uint16_t at, count_at, size;
-  uint32_t verbs; /* a bit for each; 0: all of the family */
-  int64_t least;  /* of a signed number */
-  uint64_t most;  /* of a number; of a text, bytes; of an array, elements */
-  const struct member *of;
-};
-
-#define KIND_OF(type, name)                                                                                            \
-  _Generic(((type *)NULL)->name, bool                                                                                  \
-           : BOOL, uint16_t                                                                                            \
-           : U16, uint32_t                                                                                             \
-           : U32, uint64_t                                                                                             \
-           : U64, int32_t                                                                                              \
-           : I32, int64_t                                                                                              \
-           : I64, dibs__fence                                                                                          \
-           : U64, dibs__when                                                                                           \
-           : I64, dibs__str                                                                                            \
-           : TEXT, dibs__id                                                                                            \
-           : ID)
-/* A member whose kind its type says, and its limit. */
-#define M(type, name, limit)                                                                                           \
-  { .kind = KIND_OF(type, name), .at = offsetof(type, name), .most = (limit) }
-#define SIGNED(type, name, lowest, limit)                                                                              \
-  { .kind = KIND_OF(type, name), .at = offsetof(type, name), .least = (lowest), .most = (limit) }
-#define ANY_INT(type, name) SIGNED(type, name, INT64_MIN, INT64_MAX)
-#define CHARS_OF(type, name)                                                                                           \
-  { .kind = CHARS, .at = offsetof(type, name), .size = sizeof((type *)NULL)->name }
-#define BLOB_OF(type, name, count)                                                                                     \
-  { .kind = BLOB, .at = offsetof(type, name), .count_at = offsetof(type, count), .most = DIBS_RECORD_MAX }
-#define ELEMENTS(which, type, name, count, element, limit, shape, its_verbs)                                           \
-  {                                                                                                                    \
-    .kind = (which), .at = offsetof(type, name), .count_at = offsetof(type, count), .size = sizeof(element),           \
-    .most = (limit), .of = (shape), .verbs = (its_verbs)                                                               \
-  }
-#define LAST                                                                                                           \
-  { .kind = END }
-#define VERB(verb) (1u << (verb))
-
-/* Where each driver checks a member itself, and has an answer for it, a larger limit passes here, too. */
-#define LOOSE (16u << 20)
-#define TASK_MS (INT64_C(1) << 62)
+/* ---- The members of the head ---- */
 
 /* Of the head: those that a driver sees.  The deadline and the mandates are written beside it. */
 static const struct member head_request[] = {
@@ -126,271 +64,6 @@ static const struct member head_request[] = {
     M(struct dibs__op, lane, UINT32_MAX), M(struct dibs__op, group, UINT32_MAX), LAST};
 static const struct member head_answer[] = {SIGNED(struct dibs__op, status, 0, DIBS__MOVED),
                                             ANY_INT(struct dibs__op, at), LAST};
-
-#define T struct dibs__lease_op
-static const struct member lease_request[] = {M(T, name, DIBS_NAME_MAX),
-                                              M(T, owner, DIBS_OWNER_MAX),
-                                              M(T, id, 0),
-                                              M(T, fence, DIBS__FENCE_MAX),
-                                              M(T, mode, UINT32_MAX),
-                                              M(T, slots, DIBS_SLOTS_MAX),
-                                              M(T, ttl_ms, DIBS_TTL_MAX_MS),
-                                              M(T, want_block, UINT32_MAX),
-                                              M(T, ticket, INT64_MAX),
-                                              M(T, queue, 1),
-                                              M(T, now, 1),
-                                              M(T, only_waits, 1),
-                                              LAST};
-static const struct member lease_answer[] = {M(T, fence, DIBS__FENCE_MAX),
-                                             M(T, ticket, UINT64_MAX),
-                                             M(T, waiting, 1),
-                                             M(T, got_block, DIBS__BLOCK_MAX),
-                                             M(T, slot, DIBS_SLOTS_MAX),
-                                             M(T, was, UINT32_MAX), /* or `ahead` */
-                                             ANY_INT(T, until),
-                                             {.kind = KEPT, .at = offsetof(T, tier), .most = 64},
-                                             ANY_INT(T, recheck),
-                                             LAST};
-#undef T
-
-#define T struct dibs__anchor_op
-static const struct member anchor_request[] = {M(T, above, DIBS__FENCE_MAX), LAST};
-static const struct member anchor_answer[] = {M(T, current.epoch, UINT32_MAX),
-                                              {.kind = CHARS,
-                                               .at = offsetof(T, current.incarnation),
-                                               .size = sizeof(dibs__incarnation),
-                                               .most = 1}, /* all bytes */
-                                              M(T, served, 1),
-                                              M(T, left, 1),
-                                              M(T, used, 1),
-                                              M(T, last, UINT64_MAX),
-                                              LAST};
-#undef T
-
-#define T struct dibs__record_op
-static const struct member record_request[] = {M(T, key, LOOSE),
-                                               M(T, id, 0),
-                                               M(T, fence, DIBS__FENCE_MAX),
-                                               M(T, data, LOOSE),
-                                               M(T, guards, 2 * DIBS__IF_DIGEST - 1),
-                                               M(T, if_version, LOOSE),
-                                               M(T, if_digest, UINT64_MAX),
-                                               LAST};
-static const struct member record_answer[] = {M(T, seen, UINT64_MAX),   M(T, version, UINT64_MAX),
-                                              BLOB_OF(T, got, got_len), CHARS_OF(T, version_text),
-                                              CHARS_OF(T, why),         LAST};
-#undef T
-
-#define T struct dibs__stock_row
-static const struct member stock_row[] = {M(T, key, DIBS_NAME_MAX), ANY_INT(T, used), ANY_INT(T, limit), LAST};
-#undef T
-
-#define T struct dibs__stock_op
-static const struct member stock_request[] = {M(T, strategy, DIBS_FENCED),
-                                              M(T, partial, 1),
-                                              M(T, key, DIBS_NAME_MAX),
-                                              M(T, claim, DIBS_NAME_MAX),
-                                              M(T, owner, DIBS_OWNER_MAX),
-                                              SIGNED(T, amount, 0, INT64_MAX),
-                                              M(T, id, 0),
-                                              M(T, fence, DIBS__FENCE_MAX),
-                                              M(T, tries, UINT32_MAX),
-                                              LAST};
-static const struct member stock_answer[] = {
-    ANY_INT(T, got),
-    ANY_INT(T, used),
-    ANY_INT(T, limit),
-    M(T, retries, UINT32_MAX),
-    M(T, deadlocks, UINT32_MAX),
-    CHARS_OF(T, why),
-    ELEMENTS(ROWS, T, rows, row_count, struct dibs__stock_row, DIBS__STOCK_ROWS, stock_row, VERB(DIBS__STOCK_LIST)),
-    LAST};
-#undef T
-
-#define T struct dibs__once_op
-static const struct member once_request[] = {
-    M(T, key, LOOSE),  M(T, id, 0), M(T, fence, DIBS__FENCE_MAX), SIGNED(T, keep_ms, -TASK_MS, TASK_MS),
-    M(T, data, LOOSE), LAST};
-static const struct member once_answer[] = {BLOB_OF(T, got, got_len), ANY_INT(T, age_ms), ANY_INT(T, left_ms), LAST};
-#undef T
-
-static const struct member report_row[] = {M(struct dibs__report, id, 0), ANY_INT(struct dibs__report, age_ms),
-                                           M(struct dibs__report, data, DIBS__REPORT_MAX), LAST};
-#define T struct dibs__report_op
-static const struct member report_request[] = {M(T, id, 0), M(T, data, DIBS__REPORT_MAX),
-                                               SIGNED(T, keep_ms, 0, DIBS__TASK_MS_MAX), M(T, want, 1), LAST};
-static const struct member report_answer[] = {
-    ELEMENTS(ROWS, T, got, got_count, struct dibs__report, DIBS__REPORTS_MAX, report_row, 0), LAST};
-#undef T
-
-#define T struct dibs__task_new
-static const struct member task_new[] = {M(T, phase, LOOSE),
-                                         M(T, serial, LOOSE),
-                                         M(T, unique, LOOSE),
-                                         M(T, payload, LOOSE),
-                                         SIGNED(T, at_ms, -TASK_MS, TASK_MS),
-                                         SIGNED(T, delay_ms, -TASK_MS, TASK_MS),
-                                         SIGNED(T, priority, INT32_MIN, INT32_MAX),
-                                         M(T, tries, UINT32_MAX),
-                                         LAST};
-static const struct member task_new_answer[] = {SIGNED(T, status, 0, DIBS__MOVED), M(T, nr, UINT64_MAX),
-                                                M(T, repeated, 1), LAST};
-#undef T
-
-#define T struct dibs__task_item
-static const struct member task_item[] = {M(T, nr, UINT64_MAX),
-                                          M(T, fence, UINT64_MAX),
-                                          M(T, phase, LOOSE),
-                                          M(T, text, LOOSE),
-                                          M(T, verdict, UINT32_MAX),
-                                          M(T, tries, UINT32_MAX),
-                                          SIGNED(T, delay_ms, -TASK_MS, TASK_MS),
-                                          LAST};
-static const struct member task_item_answer[] = {SIGNED(T, status, 0, DIBS__MOVED), M(T, repeated, 1),
-                                                 ANY_INT(T, due_ms), LAST};
-#undef T
-
-#define T struct dibs__task_row
-static const struct member task_row[] = {M(T, nr, UINT64_MAX),
-                                         M(T, fence, UINT64_MAX),
-                                         M(T, kind, DIBS_NAME_MAX),
-                                         M(T, phase, DIBS_NAME_MAX),
-                                         M(T, serial, DIBS_NAME_MAX),
-                                         M(T, unique, DIBS_NAME_MAX),
-                                         M(T, payload, DIBS_RECORD_MAX),
-                                         M(T, by, DIBS_OWNER_MAX),
-                                         M(T, text, DIBS_RECORD_MAX),
-                                         M(T, state, UINT32_MAX),
-                                         M(T, attempts, UINT32_MAX),
-                                         M(T, fails, UINT32_MAX),
-                                         M(T, tries, UINT32_MAX),
-                                         SIGNED(T, priority, INT32_MIN, INT32_MAX),
-                                         ANY_INT(T, made_ms),
-                                         ANY_INT(T, due_ms),
-                                         ANY_INT(T, began_ms),
-                                         ANY_INT(T, at_ms),
-                                         LAST};
-#undef T
-
-#define T struct dibs__task_kind
-static const struct member task_kind[] = {M(T, kind, DIBS_NAME_MAX),
-                                          M(T, states[0], UINT64_MAX),
-                                          M(T, states[1], UINT64_MAX),
-                                          M(T, states[2], UINT64_MAX),
-                                          M(T, states[3], UINT64_MAX),
-                                          M(T, states[4], UINT64_MAX),
-                                          M(T, states[5], UINT64_MAX),
-                                          M(T, states[6], UINT64_MAX),
-                                          M(T, states[7], UINT64_MAX),
-                                          M(T, states[8], UINT64_MAX),
-                                          ANY_INT(T, oldest_ms),
-                                          M(T, running, UINT32_MAX),
-                                          M(T, paused, 1),
-                                          ANY_INT(T, keep_ms),
-                                          LAST};
-#undef T
-
-static const struct member phase_name[] = {{.kind = TEXT, .most = LOOSE}, LAST};
-
-#define T struct dibs__task_op
-#define OF_ITEMS (VERB(DIBS__TASK_EXTEND) | VERB(DIBS__TASK_END))
-static const struct member task_request[] = {
-    M(T, kind, LOOSE),
-    ELEMENTS(ARRAY, T, news, count, struct dibs__task_new, LOOSE, task_new, VERB(DIBS__TASK_ADD)),
-    ELEMENTS(ARRAY, T, items, count, struct dibs__task_item, LOOSE, task_item, OF_ITEMS),
-    M(T, token, LOOSE),
-    SIGNED(T, token_ms, -TASK_MS, TASK_MS),
-    M(T, wants_new, 1),
-    M(T, id, 0),
-    M(T, again, 1),
-    ELEMENTS(ARRAY, T, phases, phase_count, dibs__str, LOOSE, phase_name, VERB(DIBS__TASK_CLAIM)),
-    M(T, by, LOOSE),
-    SIGNED(T, timeout_ms, -TASK_MS, TASK_MS),
-    M(T, most, UINT32_MAX),
-    M(T, filter.nr, UINT64_MAX),
-    M(T, filter.after, UINT64_MAX),
-    M(T, filter.kind, LOOSE),
-    M(T, filter.phase, LOOSE),
-    M(T, filter.serial, LOOSE),
-    M(T, filter.states, UINT32_MAX),
-    SIGNED(T, filter.older_ms, -TASK_MS, TASK_MS),
-    M(T, filter.text, LOOSE),
-    M(T, change, LOOSE),
-    M(T, dry, 1),
-    M(T, errors, 1),
-    M(T, payloads, 1),
-    M(T, set, UINT32_MAX),
-    M(T, running, UINT32_MAX),
-    M(T, paused, 1),
-    SIGNED(T, keep_ms, -TASK_MS, TASK_MS),
-    LAST};
-static const struct member task_answer[] = {
-    ELEMENTS(EACH, T, news, count, struct dibs__task_new, DIBS__TASK_ITEMS, task_new_answer, VERB(DIBS__TASK_ADD)),
-    ELEMENTS(EACH, T, items, count, struct dibs__task_item, DIBS__TASK_ITEMS, task_item_answer, OF_ITEMS),
-    ELEMENTS(ROWS, T, got, got_count, struct dibs__task_row, DIBS__TASK_ITEMS, task_row,
-             VERB(DIBS__TASK_CLAIM) | VERB(DIBS__TASK_LIST)),
-    ELEMENTS(ROWS, T, got, got_count, struct dibs__task_kind, UINT32_MAX, task_kind, VERB(DIBS__TASK_COUNT)),
-    ANY_INT(T, next_ms),
-    M(T, more, 1),
-    M(T, changed, UINT64_MAX),
-    M(T, last, UINT64_MAX),
-    CHARS_OF(T, why),
-    LAST};
-#undef T
-
-#define T struct dibs__run_row
-static const struct member run_row[] = {M(T, id, 0),
-                                        M(T, name, DIBS_NAME_MAX),
-                                        M(T, kind, DIBS_NAME_MAX),
-                                        M(T, host, DIBS_OWNER_MAX),
-                                        M(T, command, DIBS__RUN_COMMAND_MAX),
-                                        M(T, output, DIBS__RUN_OUTPUT_MAX),
-                                        M(T, fence, UINT64_MAX),
-                                        M(T, nr, UINT64_MAX),
-                                        M(T, how, UINT32_MAX),
-                                        SIGNED(T, code, INT32_MIN, INT32_MAX),
-                                        ANY_INT(T, began_ms),
-                                        ANY_INT(T, ended_ms),
-                                        LAST};
-#undef T
-
-#define T struct dibs__run_op
-static const struct member run_request[] = {M(T, row.id, 0),
-                                            M(T, row.name, LOOSE),
-                                            M(T, row.kind, LOOSE),
-                                            M(T, row.host, LOOSE),
-                                            M(T, row.command, LOOSE),
-                                            M(T, row.output, LOOSE),
-                                            M(T, row.fence, DIBS__FENCE_MAX),
-                                            M(T, row.nr, INT64_MAX),
-                                            M(T, row.how, LOOSE),
-                                            SIGNED(T, row.code, INT32_MIN, INT32_MAX),
-                                            SIGNED(T, row.began_ms, -TASK_MS, TASK_MS),
-                                            SIGNED(T, row.ended_ms, -TASK_MS, TASK_MS),
-                                            SIGNED(T, keep_ms, -TASK_MS, TASK_MS),
-                                            M(T, name, LOOSE),
-                                            M(T, prefix, LOOSE),
-                                            M(T, kind, LOOSE),
-                                            M(T, nr, INT64_MAX),
-                                            M(T, failed, 1),
-                                            SIGNED(T, since_ms, -TASK_MS, TASK_MS),
-                                            SIGNED(T, before_ms, -TASK_MS, TASK_MS),
-                                            M(T, before_id, 0),
-                                            M(T, most, LOOSE),
-                                            LAST};
-static const struct member run_answer[] = {
-    ELEMENTS(ROWS, T, got, got_count, struct dibs__run_row, DIBS__RUN_ROWS, run_row, 0), M(T, off, 1),
-    ANY_INT(T, now_ms), LAST};
-#undef T
-
-static const struct {
-  const struct member *request, *answer;
-} shapes[DIBS__FAM_COUNT] = {
-    [DIBS__FAM_LEASE] = {lease_request, lease_answer},    [DIBS__FAM_ANCHOR] = {anchor_request, anchor_answer},
-    [DIBS__FAM_RECORD] = {record_request, record_answer}, [DIBS__FAM_STOCK] = {stock_request, stock_answer},
-    [DIBS__FAM_ONCE] = {once_request, once_answer},       [DIBS__FAM_REPORT] = {report_request, report_answer},
-    [DIBS__FAM_TASK] = {task_request, task_answer},       [DIBS__FAM_RUN] = {run_request, run_answer},
-};
 
 /* ---- Walking the table ---- */
 
@@ -687,13 +360,14 @@ static bool is_within(const struct member *m, uint16_t verb, const char *base) {
 }
 
 dibs__status dibs__op_check(const struct dibs__op *op) {
-  if (op->family >= DIBS__FAM_COUNT || !shapes[op->family].request) return DIBS_UNSUPPORTED;
+  if (op->family >= DIBS__FAM_COUNT || !dibs__shapes[op->family].request) return DIBS_UNSUPPORTED;
   if (op->verb >= DIBS__VERBS_MAX || !dibs__family_of(op)->verbs[op->verb] || op->bucket >= DIBS__BUCKETS)
     return DIBS_INVALID;
   if (op->family == DIBS__FAM_RECORD && ((const struct dibs__record_op *)op)->table) return DIBS_UNSUPPORTED;
   if (op->family == DIBS__FAM_STOCK && ((const struct dibs__stock_op *)op)->table) return DIBS_UNSUPPORTED;
   if (op->family == DIBS__FAM_TASK && ((const struct dibs__task_op *)op)->table) return DIBS_UNSUPPORTED;
-  return is_within(shapes[op->family].request, op->verb, (const char *)op) ? DIBS_OK : DIBS_INVALID;
+  if (op->family == DIBS__FAM_COUNTER && ((const struct dibs__counter_op *)op)->table) return DIBS_UNSUPPORTED;
+  return is_within(dibs__shapes[op->family].request, op->verb, (const char *)op) ? DIBS_OK : DIBS_INVALID;
 }
 
 /* ---- Operations ---- */
@@ -706,7 +380,7 @@ void dibs__write_op(struct dibs__writer *w, const struct dibs__op *op, int64_t l
   dibs__write_number(w, (uint64_t)left_ms);
   write_members(w, head_request, op->verb, (const char *)&head);
   write_mandate(w, &op->mandate);
-  write_members(w, shapes[op->family].request, op->verb, (const char *)op);
+  write_members(w, dibs__shapes[op->family].request, op->verb, (const char *)op);
 }
 
 bool dibs__read_op(struct dibs__reader *r, dibs__tick now, struct dibs__read_op *op, bool *no_memory) {
@@ -715,12 +389,12 @@ bool dibs__read_op(struct dibs__reader *r, dibs__tick now, struct dibs__read_op 
   *no_memory = false;
   op->op.family = (uint16_t)dibs__read_number(r, DIBS__FAM_COUNT - 1);
   op->op.verb = (uint16_t)dibs__read_number(r, DIBS__VERBS_MAX - 1);
-  r->bad = r->bad || !shapes[op->op.family].request || !dibs__family_of(&op->op)->verbs[op->op.verb];
+  r->bad = r->bad || !dibs__shapes[op->op.family].request || !dibs__family_of(&op->op)->verbs[op->op.verb];
   if (r->bad) return false;
   op->op.by = dibs__tick_add_ms(now, (int64_t)dibs__read_number(r, INT64_MAX));
   read_members(r, head_request, op->op.verb, base, &place);
   read_mandate(r, &op->op.mandate);
-  read_members(r, shapes[op->op.family].request, op->op.verb, base, &place);
+  read_members(r, dibs__shapes[op->op.family].request, op->op.verb, base, &place);
   dibs__str key = dibs__op_key(&op->op);
   if (dibs__family_of(&op->op)->key && key.len) op->op.bucket = dibs__bucket(key);
   op->op.flags = (uint16_t)((op->op.flags & DIBS__OP_URGENT) | (dibs__op_reads(&op->op) ? DIBS__OP_READS : 0));
@@ -737,14 +411,14 @@ void dibs__read_op_free(struct dibs__read_op *op) {
 void dibs__write_answer(struct dibs__writer *w, const struct dibs__op *op) {
   write_members(w, head_answer, op->verb, (const char *)op);
   if (op->status == DIBS__MOVED) write_mandate(w, &op->has);
-  write_members(w, shapes[op->family].answer, op->verb, (const char *)op);
+  write_members(w, dibs__shapes[op->family].answer, op->verb, (const char *)op);
 }
 
 bool dibs__read_answer(struct dibs__reader *r, struct dibs__op *op, dibs__keep_text *keep, void *context) {
   struct place place = {.keep = keep, .context = context};
   read_members(r, head_answer, op->verb, (char *)op, &place);
   if (op->status == DIBS__MOVED) read_mandate(r, &op->has);
-  read_members(r, shapes[op->family].answer, op->verb, (char *)op, &place);
+  read_members(r, dibs__shapes[op->family].answer, op->verb, (char *)op, &place);
   return !r->bad && !place.no_memory;
 }
 

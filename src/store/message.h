@@ -19,6 +19,7 @@
  * names both.
  */
 #include "store/bytes.h"
+#include "store/counter.h"
 #include "store/run.h"
 #include "store/store.h"
 #include "store/task.h"
@@ -70,6 +71,7 @@ struct dibs__read_op {
     struct dibs__report_op report;
     struct dibs__task_op task;
     struct dibs__run_op run;
+    struct dibs__counter_op counter;
   };
   void *arrays[2];
 };

@@ -186,9 +186,10 @@ enum dibs__family { /* appended only; what is true of each is in family.c */
                     DIBS__FAM_STOCK,
                     DIBS__FAM_ONCE,
                     DIBS__FAM_REPORT,
-                    DIBS__FAM_TIERS, /* of a tiered store only */
-                    DIBS__FAM_TASK,  /* store/task.h */
-                    DIBS__FAM_RUN,   /* store/run.h */
+                    DIBS__FAM_TIERS,   /* of a tiered store only */
+                    DIBS__FAM_TASK,    /* store/task.h */
+                    DIBS__FAM_RUN,     /* store/run.h */
+                    DIBS__FAM_COUNTER, /* store/counter.h */
                     DIBS__FAM_COUNT
 };
 

@@ -41,6 +41,7 @@ struct dibs__table {
   const char *given;  /* a mark, a number: 0 taken, 1 given back; NULL: dibs_stock_give is refused */
   const char *taker;  /* text: the client that took it */
   const char *taken;  /* a number: the time of the take, ms since 1970 */
+  const char *count;  /* counters: the number that is added to */
   /* Tasks: all three, with a fence, or none. */
   const char *phase, *locked_at, *updated_at;
   enum dibs__time_unit time_unit; /* of instants that are numbers */

@@ -99,8 +99,8 @@ try() {
   fi
 }
 
-echo 1..21
-for header in dibs.h dibs/admin.h dibs/postgres.h dibs/mysql.h dibs/sqlite.h dibs/task.h dibs/cron.h; do
+echo 1..23
+for header in dibs.h dibs/admin.h dibs/postgres.h dibs/mysql.h dibs/sqlite.h dibs/task.h dibs/cron.h dibs/counter.h; do
   printf '#include "%s"\n' "$header" >"$tmp/alone.c"
   cp "$tmp/alone.c" "$tmp/alone.cc"
   try "$header alone, C99" gcc -std=c99 "$tmp/alone.c"

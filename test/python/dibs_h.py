@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""dibs.h, dibs/admin.h, dibs/task.h and dibs/cron.h for ctypes: the same names, fields and functions, and nothing more.
+"""dibs.h, dibs/admin.h, dibs/task.h, dibs/cron.h and dibs/counter.h for ctypes: the same names, fields and functions, and nothing more.
 
 layout_test.py compares all of it with what a C compiler makes of the headers.  dibs.py is the client that is made of this.
 """
@@ -114,6 +114,9 @@ OVERLAP_QUEUE = 1
 OVERLAP_ALLOW = 2
 CRON_NO_HISTORY = 1
 
+# Of dibs/counter.h.
+COUNT_DURABLE, COUNT_BUFFERED = 0, 1
+
 # ---- Structs ----
 
 
@@ -152,7 +155,7 @@ class dibs_table_options(Sized):
         ("fence", c_char_p), ("owner", c_char_p), ("columns", c_char_p), ("used", c_char_p), ("limit", c_char_p),
         ("claims", c_char_p), ("claim", c_char_p), ("claim_stock", c_char_p), ("claim_amount", c_char_p),
         ("claim_given", c_char_p), ("claim_owner", c_char_p), ("claim_time", c_char_p), ("phase", c_char_p),
-        ("locked_at", c_char_p), ("updated_at", c_char_p), ("time_unit", c_int)]
+        ("locked_at", c_char_p), ("updated_at", c_char_p), ("time_unit", c_int), ("count", c_char_p)]
 
 
 class dibs_value(ctypes.Structure):
@@ -416,6 +419,27 @@ class dibs_cron_info(Sized):
 
 dibs_cron_fn = CFUNCTYPE(c_int, POINTER(dibs_cron_info), c_void_p)
 
+
+class dibs_counter_options(Sized):
+    _fields_ = [
+        ("size", c_size_t), ("table", c_void_p), ("level", c_int), ("reserved", c_uint32), ("wait_ms", c_int64)]
+
+
+class dibs_counter_refusal(Sized):
+    _fields_ = [
+        ("size", c_size_t), ("key", c_char_p), ("table", c_void_p), ("delta", c_int64), ("status", c_int),
+        ("reserved", c_uint32)]
+
+
+dibs_counter_refusal_fn = CFUNCTYPE(c_int, POINTER(dibs_counter_refusal), c_void_p)
+
+
+class dibs_counter_value(Sized):
+    _fields_ = [("size", c_size_t), ("value", c_int64), ("stored", c_int64), ("buffered", c_int64)]
+
+
+dibs_counter_fn = CFUNCTYPE(c_int, c_char_p, c_int64, c_void_p)
+
 # ---- Functions: what they return, and their arguments ----
 
 # Handles (dibs_store, dibs_lease, dibs_table) are pointers to what only the library knows.
@@ -537,6 +561,13 @@ FUNCTIONS = {
     "dibs_cron_trouble": (None, [handle, error]),
     "dibs_cron_fire": (c_int, [handle, c_char_p, POINTER(dibs_cron_table), c_char_p, POINTER(c_uint64), error]),
     "dibs_cron_list": (c_int, [handle, c_char_p, POINTER(dibs_cron_table), dibs_cron_fn, c_void_p, error]),
+    # dibs/counter.h
+    "dibs_counter_add": (c_int, [handle, c_char_p, c_int64, POINTER(dibs_counter_options), error]),
+    "dibs_counter_flush": (c_int, [handle, POINTER(dibs_counter_options), error]),
+    "dibs_counter_refused": (c_int, [handle, dibs_counter_refusal_fn, c_void_p, error]),
+    "dibs_counter_read": (
+        c_int, [handle, c_char_p, POINTER(dibs_counter_options), POINTER(dibs_counter_value), error]),
+    "dibs_counter_list": (c_int, [handle, c_char_p, dibs_counter_fn, c_void_p, error]),
 }
 
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The table of the families of operations. */
+#include "store/counter.h"
 #include "store/family.h"
 #include "store/run.h"
 #include "store/task.h"
@@ -18,6 +19,7 @@ union any {
   struct dibs__tiers_op tiers;
   struct dibs__task_op task;
   struct dibs__run_op run;
+  struct dibs__counter_op counter;
 };
 
 static void every_family_has_a_name_and_verbs_of_its_own(void **state) {
@@ -63,11 +65,12 @@ static void only_read_verbs_change_nothing(void **state) {
   (void)state;
   static const struct {
     uint16_t family, verb;
-  } reads[] = {{DIBS__FAM_ANCHOR, DIBS__ANCHOR_READ}, {DIBS__FAM_RECORD, DIBS__RECORD_LOAD},
-               {DIBS__FAM_STOCK, DIBS__STOCK_READ},   {DIBS__FAM_STOCK, DIBS__STOCK_LIST},
-               {DIBS__FAM_ONCE, DIBS__ONCE_READ},     {DIBS__FAM_REPORT, DIBS__REPORT_READ},
-               {DIBS__FAM_TIERS, DIBS__TIERS_VIEW},   {DIBS__FAM_TASK, DIBS__TASK_LIST},
-               {DIBS__FAM_TASK, DIBS__TASK_COUNT},    {DIBS__FAM_RUN, DIBS__RUN_LIST}};
+  } reads[] = {{DIBS__FAM_ANCHOR, DIBS__ANCHOR_READ},   {DIBS__FAM_RECORD, DIBS__RECORD_LOAD},
+               {DIBS__FAM_STOCK, DIBS__STOCK_READ},     {DIBS__FAM_STOCK, DIBS__STOCK_LIST},
+               {DIBS__FAM_ONCE, DIBS__ONCE_READ},       {DIBS__FAM_REPORT, DIBS__REPORT_READ},
+               {DIBS__FAM_TIERS, DIBS__TIERS_VIEW},     {DIBS__FAM_TASK, DIBS__TASK_LIST},
+               {DIBS__FAM_TASK, DIBS__TASK_COUNT},      {DIBS__FAM_RUN, DIBS__RUN_LIST},
+               {DIBS__FAM_COUNTER, DIBS__COUNTER_READ}, {DIBS__FAM_COUNTER, DIBS__COUNTER_LIST}};
   for (uint16_t family = 0; family < DIBS__FAM_COUNT; family++)
     for (uint16_t verb = 0; verb < 64; verb++) {
       bool wanted = false;
@@ -86,7 +89,8 @@ static void answers_are_freed_once(void **state) {
   union any tiers = {.tiers = {.op = {.family = DIBS__FAM_TIERS}, .got = malloc(8)}};
   union any task = {.task = {.op = {.family = DIBS__FAM_TASK}, .got = malloc(8), .got_count = 1}};
   union any run = {.run = {.op = {.family = DIBS__FAM_RUN}, .got = malloc(8), .got_count = 1}};
-  union any *all[] = {&record, &once, &report, &tiers, &task, &run};
+  union any counter = {.counter = {.op = {.family = DIBS__FAM_COUNTER}, .got = malloc(8), .got_count = 1}};
+  union any *all[] = {&record, &once, &report, &tiers, &task, &run, &counter};
   for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
     for (int twice = 0; twice < 2; twice++) dibs__op_free_answer(&all[i]->op);
   assert_true(!record.record.got && record.record.got_len == 0);
@@ -95,6 +99,7 @@ static void answers_are_freed_once(void **state) {
   assert_null(tiers.tiers.got);
   assert_true(!task.task.got && task.task.got_count == 0);
   assert_true(!run.run.got && run.run.got_count == 0);
+  assert_true(!counter.counter.got && counter.counter.got_count == 0);
 }
 
 int main(void) {

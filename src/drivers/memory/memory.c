@@ -54,6 +54,8 @@ static void memory_free(struct dibs__memory *m) {
   dibs__map_free(&m->taken);
   dibs__map_free(&m->reports);
   dibs__map_free(&m->runs);
+  dibs__map_free(&m->counters);
+  dibs__map_free(&m->sources);
   dibs__mem_tasks_free(m->tasks);
   dibs__mutex_destroy(&m->lock);
   free(m->called);
@@ -68,6 +70,7 @@ static struct dibs__memory *memory_new(const char *called) {
   enough = dibs__map_init(&m->onces) && dibs__map_init(&m->stocks) && dibs__map_init(&m->taken) && enough;
   enough = dibs__map_init(&m->reports) && enough;
   enough = dibs__map_init(&m->runs) && enough;
+  enough = dibs__map_init(&m->counters) && dibs__map_init(&m->sources) && enough;
   if (*called) m->called = strdup(called);
   if (!enough || (*called && !m->called)) {
     memory_free(m);
@@ -463,6 +466,9 @@ static void run_one(struct dibs__memory *m, const struct dibs__mem_open *from, s
   case DIBS__FAM_RUN:
     dibs__mem_run(m, (struct dibs__run_op *)op, now);
     break;
+  case DIBS__FAM_COUNTER:
+    dibs__mem_counter(m, (struct dibs__counter_op *)op, now);
+    break;
   case DIBS__FAM_TASK:
     dibs__mem_task(m->tasks, (struct dibs__task_op *)op, now);
     if (op->status == DIBS_OK && wakes_workers(op)) post_all(m, DIBS__EV_TASKS);
@@ -623,6 +629,7 @@ static void memory_close(struct dibs__dstore *store) {
     dibs__mem_stocks_forget(m);
     dibs__mem_reports_forget(m, INT64_MAX, 0);
     dibs__mem_runs_forget(m, INT64_MAX);
+    dibs__mem_counters_forget(m);
     memory_free(m);
   }
   free(open);
@@ -655,7 +662,8 @@ static dibs__status memory_connect(struct dibs__dstore *store, dibs__tick by, st
       .caps = DIBS__CAP_BRIEF | DIBS__CAP_SHARED | DIBS__CAP_COUNTED | DIBS__CAP_FIFO | DIBS__CAP_GRANT_NEXT |
               DIBS__CAP_EVENTS | DIBS__CAP_ATOMIC | DIBS__CAP_ANCHOR | DIBS__CAP_PARALLEL | DIBS__CAP_BLOCKS,
       .families = 1u << DIBS__FAM_LEASE | 1u << DIBS__FAM_ANCHOR | 1u << DIBS__FAM_RECORD | 1u << DIBS__FAM_ONCE |
-                  1u << DIBS__FAM_STOCK | 1u << DIBS__FAM_REPORT | 1u << DIBS__FAM_RUN | 1u << DIBS__FAM_TASK,
+                  1u << DIBS__FAM_STOCK | 1u << DIBS__FAM_REPORT | 1u << DIBS__FAM_RUN | 1u << DIBS__FAM_TASK |
+                  1u << DIBS__FAM_COUNTER,
       .max_batch = DIBS__MEM_BATCH,
       .max_sessions = DIBS__MEM_SESSIONS,
       .session = open->session};
@@ -682,6 +690,7 @@ static void memory_tidy(struct dibs__dstore *store) {
   sweep(m, 0);
   dibs__mem_onces_forget(m, mem_clock(m));
   dibs__mem_runs_forget(m, mem_clock(m));
+  dibs__mem_sources_forget(m, mem_clock(m));
   dibs__mem_tasks_sweep(m->tasks, mem_clock(m));
   dibs__mutex_unlock(&m->lock);
 }

@@ -135,8 +135,10 @@ struct dibs__memory {
   size_t taken_swept;             /* as onces_swept */
   struct dibs__map reports;
   struct dibs__map runs;
-  int64_t run_keep_ms; /* the setting of the store; -1: the default */
-  int64_t run_wall_ms; /* ms since 1970, less the store's clock */
+  struct dibs__map counters, sources; /* sources: the ledger of counters */
+  size_t sources_swept;               /* as onces_swept */
+  int64_t run_keep_ms;                /* the setting of the store; -1: the default */
+  int64_t run_wall_ms;                /* ms since 1970, less the store's clock */
   struct dibs__mem_tasks *tasks;
   bool hush; /* a group is being tried: events wait for its end, see held_events */
   struct dibs__mem_hushed {
@@ -193,6 +195,13 @@ struct dibs__run_op;
 void dibs__mem_run(struct dibs__memory *memory, struct dibs__run_op *op, int64_t now);
 /* Deletes those whose time is over before, or then. */
 void dibs__mem_runs_forget(struct dibs__memory *memory, int64_t before);
+
+/* counter_rows.c */
+struct dibs__counter_op;
+void dibs__mem_counter(struct dibs__memory *memory, struct dibs__counter_op *op, int64_t now);
+/* Deletes rows of the ledger whose time is over before, or then. */
+void dibs__mem_sources_forget(struct dibs__memory *memory, int64_t before);
+void dibs__mem_counters_forget(struct dibs__memory *memory); /* all of them, and the ledger */
 
 /* guarded.c */
 void dibs__mem_stock(struct dibs__memory *memory, struct dibs__stock_op *op, int64_t now);

@@ -305,7 +305,8 @@ static bool forget_old(session *s) {
   } tables[] = {{dibs__sql_once_sweep, true},
                 {dibs__sql_task_sweep, true},
                 {dibs__sql_claims_sweep, false},
-                {dibs__sql_run_sweep, false}};
+                {dibs__sql_run_sweep, false},
+                {dibs__sql_counter_sweep, false}};
   struct dibs__result result = {.dead = false};
   struct dibs__sql_guard guard = {.wire = s->rows.wire,
                                   .prefix = s->store->options.prefix,

@@ -600,14 +600,14 @@ static dibs__status settle_store(session *s, struct dibs__result *result) {
 }
 
 static void identify(session *s, struct dibs__identity *identity) {
-  *identity =
-      (struct dibs__identity){.caps = CAPS | s->store->engine->caps,
-                              .families = (1u << DIBS__FAM_LEASE) | (1u << DIBS__FAM_ANCHOR) |
-                                          (1u << DIBS__FAM_RECORD) | (1u << DIBS__FAM_STOCK) | (1u << DIBS__FAM_ONCE) |
-                                          (1u << DIBS__FAM_REPORT) | (1u << DIBS__FAM_RUN) | (1u << DIBS__FAM_TASK),
-                              .max_batch = DIBS__SERVER_BATCH,
-                              .max_sessions = s->store->options.connections,
-                              .session = s->store->session};
+  *identity = (struct dibs__identity){
+      .caps = CAPS | s->store->engine->caps,
+      .families = (1u << DIBS__FAM_LEASE) | (1u << DIBS__FAM_ANCHOR) | (1u << DIBS__FAM_RECORD) |
+                  (1u << DIBS__FAM_STOCK) | (1u << DIBS__FAM_ONCE) | (1u << DIBS__FAM_REPORT) | (1u << DIBS__FAM_RUN) |
+                  (1u << DIBS__FAM_TASK) | (1u << DIBS__FAM_COUNTER),
+      .max_batch = DIBS__SERVER_BATCH,
+      .max_sessions = s->store->options.connections,
+      .session = s->store->session};
   if (s->known[0] & 1) identity->mandate = dibs__sql_hint(s->store->opened, &s->buckets[0]);
 }
 
@@ -660,6 +660,8 @@ DIBS__MODULE_API dibs__status dibs__server_attach(struct dibs__dstore *base, voi
   identify(s, identity);
   identity->families &= ~((1u << DIBS__FAM_LEASE) | (1u << DIBS__FAM_ANCHOR) | (1u << DIBS__FAM_REPORT));
   identity->families &= ~(1u << DIBS__FAM_RUN); /* what ran stays, though they may roll back */
+  /* An addition inside is a statement of their own; a batch of ours would be in doubt until they commit. */
+  identity->families &= ~(1u << DIBS__FAM_COUNTER);
   identity->max_sessions = 1;
   *out = &s->base;
   return DIBS_OK;

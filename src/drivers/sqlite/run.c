@@ -243,6 +243,9 @@ bool dibs__sqlite_sweep_guarded(link_t *l) {
   bool runs = true;
   for (int i = 0; i < SWEEP_STEPS && runs; i++)
     if (sweep_step(l, dibs__sql_run_sweep, &runs) != DIBS__SQL_OK) return false;
+  bool sources = true;
+  for (int i = 0; i < SWEEP_STEPS && sources; i++)
+    if (sweep_step(l, dibs__sql_counter_sweep, &sources) != DIBS__SQL_OK) return false;
   return more || tasks;
 }
 

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef DIBS_COUNTER_H
+#define DIBS_COUNTER_H
+/*
+ * Counters: numbers that many clients add to and few read, such as likes, views and quotas.
+ *
+ * Read this first:
+ *
+ * - A counter is a key and a signed number of 64 bits, in dibs' own table, or in a column of a table of yours (`count`
+ * of dibs_table_options).  In dibs' own table the first addition creates it.
+ * - An addition names its level, which says what a crash can lose (doc/counters.md has the whole table):
+ *     DURABLE   the call returns when the addition is committed in the database.  Threads that add at the same time
+ *               travel together, in one transaction, so one hot key takes as many additions as any other
+ *     BUFFERED  the call returns at once.  The process adds up what it has, and writes it to the database each second,
+ *               or when there are 10,000 keys.  A crash of the process loses at most the additions of the last second,
+ *               and those that the database could not take before; dibs_counter_flush and dibs_close write the rest
+ * - What is written is counted once.  A batch of additions has an id, which the database remembers: if the answer of
+ * the database is lost, the library repeats the batch with the same id until it knows the outcome.
+ * - An addition that the counter can't take is reported and not lost: FULL, if the sum does not fit in 64 bits or in
+ * your column; NOT_FOUND, if a table of yours has no such row.  DURABLE answers it; of BUFFERED, see
+ * dibs_counter_refused.
+ * - After fork() the child must open a store of its own.  It never writes what its parent has buffered.
+ *
+ * Counters need a database: sqlite:, postgres:, mysql:, memory:, http:, or one of these as the last tier; elsewhere,
+ * and inside a transaction of yours, each call answers UNSUPPORTED.  The rules of dibs.h also apply here: INVALID of
+ * every call, and "a failure of the store".
+ */
+#include <dibs.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum dibs_count_level {
+  DIBS_COUNT_DURABLE = 0, /* committed in the database: the default */
+  DIBS_COUNT_BUFFERED = 1 /* in the memory of this process */
+} dibs_count_level;
+
+typedef struct dibs_counter_options {
+  size_t size;
+  const dibs_table *table; /* NULL: dibs' own */
+  dibs_count_level level;  /* of dibs_counter_add */
+  uint32_t reserved;       /* 0 */
+  int64_t wait_ms;         /* for the whole call; 0: 5 s; DIBS_FOREVER: a day */
+} dibs_counter_options;
+#define DIBS_COUNTER_OPTIONS_INIT DIBS__INIT(dibs_counter_options)
+
+/* Adds `delta`, which may be below 0.  options NULL: DURABLE, in dibs' own table.  DURABLE blocks for I/O; BUFFERED
+ * blocks for no I/O.
+ * OK; FULL (the sum does not fit; BUFFERED: what this process has buffered for the key and did not write yet would not
+ * fit in 57 bits); NOT_FOUND (DURABLE, a table of yours: there is no such row); INVALID (the key, the options, the
+ * table); or a failure of the store: UNAVAILABLE (nothing was added; BUFFERED: this process has buffered as many keys
+ * as it can, a million), UNKNOWN (DURABLE: it may be added, because the outcome did not become known in time). */
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_counter_add(dibs_store *store, const char *key, int64_t delta,
+                                                       const dibs_counter_options *options, dibs_error *error);
+
+/* Writes everything that this process has buffered, of all tables, and waits until it is committed: all additions that
+ * returned before this call.  options NULL: 5 s; the level and the table have no effect.  Blocks for I/O.
+ * OK; NOT_FOUND, FULL, INVALID or UNKNOWN (all is written but for refused additions, which dibs_counter_refused gives;
+ * the status is that of one of them); or a failure of the store: UNAVAILABLE, UNKNOWN (some of it is not written, or it
+ * is not known yet; the process keeps it and tries again each second). */
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_counter_flush(dibs_store *store, const dibs_counter_options *options,
+                                                         dibs_error *error);
+
+/* A buffered addition that was refused: the sum of a key that the process had when it wrote it.  Valid during the
+ * call. */
+typedef struct dibs_counter_refusal {
+  size_t size;
+  const char *key;
+  const dibs_table *table; /* NULL: dibs' own */
+  int64_t delta;
+  dibs_status status; /* FULL, NOT_FOUND, INVALID; UNKNOWN: it may be added, because the outcome did not become known in
+                         a day */
+  uint32_t reserved;
+} dibs_counter_refusal;
+/* 0: continue. */
+typedef int (*dibs_counter_refusal_fn)(const dibs_counter_refusal *refusal, void *user);
+/* Calls `fn` for each refused addition of this process, and forgets it.  It may add it again, elsewhere.  Does not
+ * block.
+ * OK (also if there is none). */
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_counter_refused(dibs_store *store, dibs_counter_refusal_fn fn, void *user,
+                                                           dibs_error *error);
+
+/* The value of a counter, and its parts. */
+typedef struct dibs_counter_value {
+  size_t size;
+  int64_t value;    /* stored + buffered */
+  int64_t stored;   /* in the database */
+  int64_t buffered; /* in this process: not written yet.  What other processes have buffered is in no part */
+} dibs_counter_value;
+#define DIBS_COUNTER_VALUE_INIT DIBS__INIT(dibs_counter_value)
+
+/* Reads a counter.  If a batch with this key is being written at this moment, the call waits until it is written, for a
+ * short time.  Blocks for I/O.
+ * OK; NOT_FOUND (there is no such counter or row, and this process has buffered nothing for it); FULL (the value does
+ * not fit in 64 bits); INVALID (also: your column has no whole number); or a failure of the store. */
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_counter_read(dibs_store *store, const char *key,
+                                                        const dibs_counter_options *options, dibs_counter_value *value,
+                                                        dibs_error *error);
+
+/* 0: continue. */
+typedef int (*dibs_counter_fn)(const char *key, int64_t stored, void *user);
+/* Calls `fn` for each counter of dibs' own table whose key begins with `prefix` (NULL: all), by key in byte order,
+ * until it answers another number than 0.  Blocks for I/O between its calls. OK; INVALID; or a failure of the store. */
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_counter_list(dibs_store *store, const char *prefix, dibs_counter_fn fn,
+                                                        void *user, dibs_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

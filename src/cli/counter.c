@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: MIT */
+/* `dibs counter`: numbers that many clients add to. */
+#include "dibs/counter.h"
+#include "cli/cli.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LINE_MAX_BYTES = DIBS_NAME_MAX + 32 };
+
+struct counter {
+  const struct cli_globals *globals;
+  const char *verb, *key;
+  dibs_counter_options options;
+};
+
+/* ---- Numbers and lines ---- */
+
+static bool read_delta(const char *text, int64_t *delta) {
+  bool below = *text == '-';
+  uint64_t n;
+  if (!dibs__cli_number(text + (below || *text == '+'), below ? (uint64_t)INT64_MAX + 1 : INT64_MAX, &n)) return false;
+  *delta = below ? (int64_t)(0 - n) : (int64_t)n;
+  return true;
+}
+
+static int fail_line(const struct counter *c, uint64_t nr, const char *line) {
+  return dibs__cli_fail(
+      c->globals, CLI_USAGE, "INVALID",
+      "line %" PRIu64 ": '%.60s' is not KEY and a number with a blank between; lines before it are added", nr, line);
+}
+
+/* The last word is the number, if it is one and there is a word before it. */
+static bool split_line(char *line, int64_t *delta) {
+  size_t len = strlen(line);
+  while (len > 0 && (line[len - 1] == '\n' || line[len - 1] == '\r' || line[len - 1] == ' ' || line[len - 1] == '\t'))
+    line[--len] = '\0';
+  char *blank = strrchr(line, ' '), *tab = strrchr(line, '\t');
+  if (tab && (!blank || tab > blank)) blank = tab;
+  *delta = 1;
+  if (!blank) return len > 0;
+  if (!read_delta(blank + 1, delta)) return false;
+  while (blank > line && (blank[-1] == ' ' || blank[-1] == '\t')) blank--;
+  *blank = '\0';
+  return blank > line;
+}
+
+/* ---- Adding ---- */
+
+static int add_one(const struct counter *c, dibs_store *store, const char *text) {
+  int64_t delta = 1;
+  dibs_error error = {0};
+  if (text != NULL && !read_delta(text, &delta))
+    return dibs__cli_fail(c->globals, CLI_USAGE, "INVALID", "'%.40s' is not a number of 64 bits", text);
+  dibs_status status = dibs_counter_add(store, c->key, delta, &c->options, &error);
+  return status == DIBS_OK ? CLI_DONE : dibs__cli_fail_status(c->globals, status, &error, c->key);
+}
+
+struct refusals {
+  const struct cli_globals *globals;
+  int code;
+};
+
+static int print_refusal(const dibs_counter_refusal *r, void *user) {
+  struct refusals *to = user;
+  dibs_error error = {.status = r->status};
+  const char *why = r->status == DIBS_NOT_FOUND ? "the table has no such row"
+                    : r->status == DIBS_FULL    ? "the sum does not fit"
+                                                : dibs_status_text(r->status);
+  snprintf(error.text, sizeof error.text, "%" PRId64 " was not added to \"%s\": %s", r->delta, r->key, why);
+  to->code = dibs__cli_fail_status(to->globals, r->status, &error, r->key);
+  return 0;
+}
+
+/* Everything that was added is written, or the message says what is not. */
+static int flush(const struct counter *c, dibs_store *store) {
+  dibs_error error = {0};
+  struct refusals refusals = {c->globals, CLI_DONE};
+  dibs_status status = dibs_counter_flush(store, &c->options, &error);
+  if (dibs_counter_refused(store, print_refusal, &refusals, NULL) != DIBS_OK) return CLI_FAILED;
+  if (refusals.code != CLI_DONE) return refusals.code;
+  return status == DIBS_OK ? CLI_DONE : dibs__cli_fail_status(c->globals, status, &error, "-");
+}
+
+static int add_line(const struct counter *c, dibs_store *store, char *line, uint64_t nr) {
+  dibs_counter_options options = c->options;
+  dibs_error error = {0};
+  int64_t delta;
+  options.level = DIBS_COUNT_BUFFERED;
+  if (!split_line(line, &delta)) return fail_line(c, nr, line);
+  dibs_status status = dibs_counter_add(store, line, delta, &options, &error);
+  /* A million keys, or a sum of 57 bits: this process writes what it has first. */
+  if (status == DIBS_UNAVAILABLE || status == DIBS_FULL) {
+    int code = flush(c, store);
+    if (code != CLI_DONE) return code;
+    status = dibs_counter_add(store, line, delta, &options, &error);
+  }
+  if (status == DIBS_FULL) status = dibs_counter_add(store, line, delta, &c->options, &error);
+  return status == DIBS_OK ? CLI_DONE : dibs__cli_fail_status(c->globals, status, &error, line);
+}
+
+static int add_lines(const struct counter *c, dibs_store *store) {
+  char line[LINE_MAX_BYTES];
+  uint64_t nr = 0;
+  int code = CLI_DONE;
+  while (code == CLI_DONE && fgets(line, sizeof line, stdin) != NULL) {
+    nr++;
+    bool whole = strchr(line, '\n') != NULL || feof(stdin);
+    if (line[strspn(line, " \t\r\n")] == '\0') continue;
+    code = whole ? add_line(c, store, line, nr) : fail_line(c, nr, line);
+  }
+  if (code == CLI_DONE && ferror(stdin))
+    code = dibs__cli_fail(c->globals, CLI_FAILED, "", "cannot read standard input: %s", strerror(errno));
+  int flushed = flush(c, store);
+  return code == CLI_DONE ? flushed : code;
+}
+
+/* ---- Reading ---- */
+
+static int get(const struct counter *c, dibs_store *store) {
+  dibs_counter_value value = DIBS_COUNTER_VALUE_INIT;
+  dibs_error error = {0};
+  dibs_status status = dibs_counter_read(store, c->key, &c->options, &value, &error);
+  if (status != DIBS_OK) return dibs__cli_fail_status(c->globals, status, &error, c->key);
+  if (c->globals->json) {
+    struct dibs__json j = {.out = stdout};
+    dibs__json_open(&j, NULL, '{');
+    dibs__json_text(&j, "key", c->key);
+    dibs__json_int(&j, "value", value.value);
+    dibs__json_close(&j, '}');
+  } else {
+    printf("%" PRId64 "\n", value.value);
+  }
+  return dibs__cli_flush(c->globals);
+}
+
+struct listing {
+  struct dibs__json json;
+  struct cli_table *table; /* NULL with --json */
+  uint64_t count;
+};
+
+static int list_one(const char *key, int64_t stored, void *user) {
+  struct listing *l = user;
+  char number[32];
+  l->count++;
+  if (l->table == NULL) {
+    dibs__json_open(&l->json, NULL, '{');
+    dibs__json_text(&l->json, "key", key);
+    dibs__json_int(&l->json, "value", stored);
+    dibs__json_close(&l->json, '}');
+    return 0;
+  }
+  snprintf(number, sizeof number, "%" PRId64, stored);
+  return dibs__cli_table_add(l->table, key) && dibs__cli_table_add(l->table, number) ? 0 : 1;
+}
+
+static int list(const struct counter *c, dibs_store *store) {
+  static const char *const heads[] = {"*KEY", ">=VALUE", NULL};
+  struct listing l = {.json = {.out = stdout}, .table = c->globals->json ? NULL : dibs__cli_table_new(heads)};
+  dibs_error error = {0};
+  if (c->globals->json) dibs__json_open(&l.json, NULL, '[');
+  dibs_status status = dibs_counter_list(store, c->key, list_one, &l, &error);
+  if (c->globals->json) dibs__json_close(&l.json, ']');
+  if (status == DIBS_OK && l.table != NULL && l.count > 0) dibs__cli_table_print(l.table, dibs__cli_columns(1), stdout);
+  dibs__cli_table_free(l.table);
+  return status == DIBS_OK ? dibs__cli_flush(c->globals)
+                           : dibs__cli_fail_status(c->globals, status, &error, "the counters");
+}
+
+/* ---- The command line ---- */
+
+static int check_words(const struct cli_call *call, bool adds, bool gets) {
+  const char *verb = call->pos[0];
+  int most = adds ? 3 : 2;
+  if (!adds && !gets && strcmp(verb, "ls") != 0)
+    return dibs__cli_fail(&call->v.globals, CLI_USAGE, "INVALID",
+                          "'%.40s' is not add, get or ls; see dibs help counter", verb);
+  if ((adds || gets) && call->npos < 2)
+    return dibs__cli_fail(&call->v.globals, CLI_USAGE, "INVALID", "an argument is missing: dibs counter %s KEY", verb);
+  if (adds && call->npos > 2 && strcmp(call->pos[1], "-") == 0) most = 2;
+  if (call->npos > most)
+    return dibs__cli_fail(&call->v.globals, CLI_USAGE, "INVALID", "unexpected argument '%.40s': see dibs help counter",
+                          call->pos[most]);
+  if (!adds && !gets && call->v.table != NULL)
+    return dibs__cli_fail(&call->v.globals, CLI_USAGE, "INVALID",
+                          "--table is an option of counter add and get; list your table with its own client");
+  return CLI_DONE;
+}
+
+int dibs__cli_counter(struct cli_call *call) {
+  bool adds = strcmp(call->pos[0], "add") == 0, gets = strcmp(call->pos[0], "get") == 0;
+  struct counter c = {.globals = &call->v.globals,
+                      .verb = call->pos[0],
+                      .key = call->npos > 1 ? call->pos[1] : NULL,
+                      .options = DIBS_COUNTER_OPTIONS_INIT};
+  if (call->v.wait_ms != CLI_UNSET) c.options.wait_ms = call->v.wait_ms > 0 ? call->v.wait_ms : 1;
+  dibs_store *store = NULL;
+  dibs_table *table = NULL;
+  int code = check_words(call, adds, gets);
+  if (code == CLI_DONE) code = dibs__cli_table(call, &table);
+  c.options.table = table;
+  if (code == CLI_DONE) code = dibs__cli_open(c.globals, 0, &store);
+  if (code == CLI_DONE)
+    code = gets                      ? get(&c, store)
+           : !adds                   ? list(&c, store)
+           : strcmp(c.key, "-") == 0 ? add_lines(&c, store)
+                                     : add_one(&c, store, call->npos > 2 ? call->pos[2] : NULL);
+  dibs_close(store);
+  dibs_table_free(table);
+  return code;
+}

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef DIBS_COUNTER_COUNTER_IMPL_H
+#define DIBS_COUNTER_COUNTER_IMPL_H
+/*
+ * Counters of an open store.
+ *
+ *   counter.c   the public calls; opening and closing
+ *   batch.c     a batch with its id, and one attempt to send it
+ *   durable.c   additions that are committed when their call returns: callers join a batch
+ *   buffer.c    additions in the memory of the process: stripes, and the thread that writes them
+ *   sums.c      sums by key
+ *
+ * A group has all of one table.  Its two parts, durable and buffered, are a source each, with a sequence of its own: a
+ * batch of a source is settled before the next one is sent, because the ledger of the store has only the last one.
+ *
+ * Order of locks: counters.lock, then a group's, then a stripe's.  None is held while anything is sent.
+ */
+#include "base/port.h"
+#include "counter/sums.h"
+#include "dibs/counter.h"
+#include "handle/handle.h"
+#include "store/counter.h"
+#include "store/values.h"
+
+enum {
+  DIBS__COUNT_STRIPES = 16,       /* threads beyond so many share one */
+  DIBS__COUNT_FLUSH_KEYS = 10000, /* keys that begin a flush before its second is over */
+  DIBS__COUNT_KEYS_MAX = 1000000, /* keys that a process buffers: about 100 MB */
+  DIBS__COUNT_FLUSH_MS = 1000,
+  DIBS__COUNT_TEXT = 400,      /* of an error */
+  DIBS__COUNT_CLOSE_MS = 5000, /* how long dibs_close tries to write what is buffered */
+  DIBS__COUNT_WAIT_MS = 5000   /* of a call, unless it says otherwise */
+};
+/* Of a stripe's sum: those of all stripes together fit in 64 bits. */
+#define DIBS__COUNT_SUM_MAX (INT64_C(1) << 57)
+
+struct dibs__counters;
+struct dibs__count_group;
+
+/* ---- A batch ---- */
+
+struct dibs__count_batch {
+  uint64_t sequence;
+  struct dibs__sums sums;      /* with the status of each key, once it is settled */
+  struct dibs__sum **sorted;   /* of `sums`, from when it is sealed on: no key is added any more */
+  dibs_status status;          /* UNKNOWN until it is settled */
+  bool unsure;                 /* an attempt of it may have been applied */
+  dibs__tick since;            /* the first attempt; 0: none */
+  char text[DIBS__COUNT_TEXT]; /* for people, of the latest attempt */
+  /* Durable; guarded by the group's lock. */
+  uint32_t refs, waiters;
+  dibs__word word; /* goes up when it is settled, and when somebody must send */
+};
+
+/* The source of batches. */
+struct dibs__count_source {
+  dibs__id id;
+  uint64_t last; /* the last sequence number that was given */
+};
+
+/* No key is added from now on, and it has a sequence number.  false: no memory. */
+bool dibs__count_seal(struct dibs__count_source *source, struct dibs__count_batch *batch);
+/* One attempt, until `by` at most.  true: it is settled, as batch->status and the status of its keys say. */
+bool dibs__count_send(struct dibs__count_group *group, const struct dibs__count_source *source,
+                      struct dibs__count_batch *batch, dibs__tick by);
+void dibs__count_batch_clear(struct dibs__count_batch *batch);
+
+/* ---- A group: a table ---- */
+
+struct dibs__count_stripe {
+  _Alignas(64) dibs__mutex lock;
+  struct dibs__sums sums; /* guarded by it */
+};
+
+struct dibs__count_group {
+  struct dibs__count_group *next; /* immutable once it is published */
+  struct dibs__counters *counters;
+  const struct dibs__table *table; /* held; NULL: dibs' own */
+  dibs__mutex lock;
+  /* Durable; guarded by the lock. */
+  struct dibs__count_source durable;
+  struct dibs__count_batch *open, *sent; /* callers join `open`; `sent` is being settled */
+  bool busy;                             /* a caller sends `sent` */
+  /* Buffered. */
+  struct dibs__count_stripe stripes[DIBS__COUNT_STRIPES];
+  struct dibs__count_source buffered; /* the flusher's */
+  /* Guarded by the lock; only the flusher changes them. */
+  struct dibs__sums collected;       /* taken from the stripes, not in a batch yet */
+  struct dibs__count_batch *current; /* being settled; NULL: none */
+  bool sending;                      /* an attempt of it is on its way */
+  uint64_t settled;                  /* how many batches were */
+  struct dibs__sums refused;         /* until dibs_counter_refused */
+};
+
+/* The state of a store; made by the first call of counters. */
+struct dibs__counters {
+  struct dibs__at_close at_close; /* first */
+  dibs_store *store;
+  struct dibs__count_group *_Atomic groups; /* grows only */
+  /* Keys that take memory: those of all stripes, those on their way, and refused ones. */
+  _Atomic int64_t keys, refused;
+  dibs__mutex lock; /* guards what follows */
+  dibs__thread *flusher;
+  bool stopping;
+  dibs__word wake;     /* goes up when the flusher has something to do */
+  uint64_t wanted;     /* flushes that were requested */
+  uint64_t done;       /* of those, how many are complete */
+  dibs__word changed;  /* goes up with `done`, and after each failure */
+  dibs_status trouble; /* of the latest attempt; OK: it succeeded */
+  char text[DIBS__COUNT_TEXT];
+};
+
+/* NULL: no memory. */
+struct dibs__counters *dibs__counters_of(dibs_store *store);
+struct dibs__count_group *dibs__count_group_of(struct dibs__counters *counters, const struct dibs__table *table);
+
+/* ---- The parts ---- */
+
+dibs_status dibs__count_durable(struct dibs__count_group *group, const char *key, uint32_t len, uint64_t hash,
+                                int64_t delta, dibs__tick by, dibs_error *error);
+dibs_status dibs__count_buffer(struct dibs__count_group *group, const char *key, uint32_t len, uint64_t hash,
+                               int64_t delta, dibs_error *error);
+/* What this process has buffered of a key.  *sending: a batch with this key is on its way. */
+int64_t dibs__count_buffered(struct dibs__count_group *group, const char *key, uint32_t len, uint64_t hash,
+                             bool *sending, uint64_t *settled);
+/* Requests a flush, and waits for it. */
+dibs_status dibs__count_flush(struct dibs__counters *counters, dibs__tick by, dibs_error *error);
+/* Writes what is left, and ends the flusher. */
+void dibs__count_stop(struct dibs__counters *counters);
+/* The key, the first time that a table of sums sees it. */
+dibs_status dibs__count_check_key(const char *key, dibs_error *error);
+
+#endif

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Additions that are committed when their call returns.  Callers of one table join the open batch.  One of them seals
+ * and sends it; those that come meanwhile join the next one.  So a hot key takes one row lock and one commit for all
+ * callers that wait for it.
+ *
+ * Any caller that waits may send: that of the batch that is on its way, if the caller that sent it has left by its
+ * deadline; and those of the open batch, because the batch before theirs must be settled first.  A batch whose callers
+ * have all left is given up: they were answered UNKNOWN, or UNAVAILABLE if no attempt can have been applied.
+ */
+#include "counter/counter_impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { PAUSE_MS = 5, PAUSE_MAX_MS = 200 };
+
+typedef struct dibs__count_group group_t;
+typedef struct dibs__count_batch batch_t;
+
+static void drop_locked(batch_t *b) {
+  if (--b->refs > 0) return;
+  dibs__count_batch_clear(b);
+  free(b);
+}
+
+static void wake(batch_t *b, uint32_t count) {
+  if (!b) return;
+  atomic_fetch_add(&b->word, 1);
+  dibs__word_wake(&b->word, count, false);
+}
+
+/* Somebody else must send now. */
+static void pass_on_locked(group_t *g) {
+  if (g->busy) return;
+  if (g->sent && g->sent->waiters > 0)
+    wake(g->sent, 1);
+  else
+    wake(g->open, 1);
+}
+
+/* ---- Joining ---- */
+
+/* Into the open batch.  false: it is full, or the sum would not fit. */
+static bool add_locked(batch_t *b, const char *key, uint32_t len, uint64_t hash, int64_t delta, bool *no_memory) {
+  struct dibs__sum *s = dibs__sums_find(&b->sums, key, len, hash);
+  if (!s && b->sums.count >= DIBS__COUNTER_ITEMS) return false;
+  if (!s) s = dibs__sums_make(&b->sums, key, len, hash);
+  *no_memory = !s;
+  return s && !__builtin_add_overflow(s->sum, delta, &s->sum);
+}
+
+static bool open_locked(group_t *g) {
+  if (g->open) return true;
+  g->open = calloc(1, sizeof *g->open);
+  if (!g->open) return false;
+  g->open->refs = 1;
+  g->open->status = DIBS_UNKNOWN;
+  return true;
+}
+
+/* ---- Sending ---- */
+
+/* The batch on its way is settled, or nobody waits for it any more. */
+static void settle_locked(group_t *g) {
+  batch_t *b = g->sent;
+  g->sent = NULL;
+  wake(b, INT32_MAX);
+  drop_locked(b);
+}
+
+static bool seal_locked(group_t *g) {
+  if (g->sent) return true;
+  if (!dibs__count_seal(&g->durable, g->open)) return false;
+  g->sent = g->open;
+  g->open = NULL;
+  return true;
+}
+
+/* Sends the batch on its way, or the open one, once; afterwards somebody else may. */
+static void send_locked(group_t *g, dibs__tick by, uint32_t nth) {
+  if (!seal_locked(g)) { /* no memory: perhaps soon */
+    dibs__mutex_unlock(&g->lock);
+    dibs__nap_ms(PAUSE_MS);
+    dibs__mutex_lock(&g->lock);
+    return;
+  }
+  batch_t *b = g->sent;
+  g->busy = true;
+  b->refs++;
+  dibs__mutex_unlock(&g->lock);
+  bool settled = dibs__count_send(g, &g->durable, b, by);
+  int64_t pause_ms = (int64_t)PAUSE_MS << (nth < 5 ? nth : 5), left_ms = dibs__tick_left_ms(dibs__tick_now(), by);
+  if (pause_ms > PAUSE_MAX_MS) pause_ms = PAUSE_MAX_MS;
+  if (!settled && left_ms > 0) dibs__nap_ms(pause_ms < left_ms ? pause_ms : left_ms);
+  dibs__mutex_lock(&g->lock);
+  g->busy = false;
+  if (!settled && b->waiters > 0) {
+    b->status = DIBS_UNKNOWN;
+  } else {
+    if (!settled) b->status = b->unsure ? DIBS_UNKNOWN : DIBS_UNAVAILABLE;
+    settle_locked(g);
+  }
+  drop_locked(b);
+}
+
+/* ---- One caller ---- */
+
+struct caller {
+  group_t *group;
+  const char *key;
+  uint32_t len;
+  uint64_t hash;
+  int64_t delta;
+  dibs__tick by;
+  dibs_error *error;
+};
+
+static bool is_settled(const group_t *g, const batch_t *b) {
+  return b != g->open && b != g->sent;
+}
+
+/* The caller's time is over before its batch is settled. */
+static dibs_status leave_locked(struct caller *c, batch_t *b) {
+  group_t *g = c->group;
+  bool sealed = b->sorted != NULL;
+  if (!sealed) { /* it takes its addition out again: the opposite was possible a moment ago */
+    struct dibs__sum *s = dibs__sums_find(&b->sums, c->key, c->len, c->hash);
+    bool fits = s && !__builtin_sub_overflow(s->sum, c->delta, &s->sum);
+    if (fits)
+      return dibs__fail(c->error, DIBS_UNAVAILABLE,
+                        "adding to \"%s\" at %s: other batches took all the time; nothing was added", c->key,
+                        g->counters->store->shown);
+  }
+  bool in_doubt = b->unsure || (g->busy && b == g->sent) || !sealed;
+  return dibs__fail(c->error, in_doubt ? DIBS_UNKNOWN : DIBS_UNAVAILABLE, "adding to \"%s\": %s", c->key,
+                    b->text[0] ? b->text : "no answer in time");
+}
+
+static dibs_status result_of(const struct caller *c, const batch_t *b) {
+  const struct dibs__sum *s = dibs__sums_find(&b->sums, c->key, c->len, c->hash);
+  dibs_status status = b->status == DIBS_OK && s ? (dibs_status)s->status : b->status;
+  switch (status) {
+  case DIBS_OK:
+    return dibs__fine(c->error);
+  case DIBS_FULL:
+    return dibs__fail(c->error, status, "adding to \"%s\": the sum does not fit; nothing was added", c->key);
+  case DIBS_NOT_FOUND:
+    return dibs__fail(c->error, status, "adding to \"%s\": the table \"%s\" has no such row; insert it first", c->key,
+                      c->group->table ? c->group->table->table : "");
+  default:
+    return dibs__fail(c->error, status, "adding to \"%s\": %s", c->key,
+                      b->text[0] ? b->text : dibs_status_text(status));
+  }
+}
+
+/* Joins the open batch; if that has no place, helps to send it and what is before it.  NULL: the error is set. */
+static batch_t *join_locked(struct caller *c, dibs_status *status) {
+  group_t *g = c->group;
+  for (uint32_t nth = 0;; nth++) {
+    bool no_memory = !open_locked(g);
+    if (!no_memory && add_locked(g->open, c->key, c->len, c->hash, c->delta, &no_memory)) return g->open;
+    *status = DIBS_NO_MEMORY;
+    if (no_memory) {
+      dibs__fail(c->error, *status, "out of memory for an addition to \"%s\"", c->key);
+      return NULL;
+    }
+    *status = DIBS_UNAVAILABLE;
+    if (!dibs__tick_before(dibs__tick_now(), c->by)) {
+      dibs__fail(c->error, *status, "adding to \"%s\": other batches took all the time; nothing was added", c->key);
+      return NULL;
+    }
+    if (g->busy) {
+      dibs__mutex_unlock(&g->lock);
+      dibs__nap_ms(1);
+      dibs__mutex_lock(&g->lock);
+    } else {
+      send_locked(g, c->by, nth);
+    }
+  }
+}
+
+static dibs_status wait_locked(struct caller *c, batch_t *b) {
+  group_t *g = c->group;
+  for (uint32_t nth = 0; !is_settled(g, b);) {
+    if (!dibs__tick_before(dibs__tick_now(), c->by)) return leave_locked(c, b);
+    if (!g->busy) {
+      send_locked(g, c->by, nth++);
+      continue;
+    }
+    uint32_t seen = atomic_load(&b->word);
+    dibs__mutex_unlock(&g->lock);
+    dibs__word_wait(&b->word, seen, c->by, false);
+    dibs__mutex_lock(&g->lock);
+  }
+  return result_of(c, b);
+}
+
+dibs_status dibs__count_durable(group_t *g, const char *key, uint32_t len, uint64_t hash, int64_t delta, dibs__tick by,
+                                dibs_error *error) {
+  struct caller c = {g, key, len, hash, delta, by, error};
+  dibs_status status;
+  dibs__mutex_lock(&g->lock);
+  batch_t *b = join_locked(&c, &status);
+  if (b) {
+    b->refs++;
+    b->waiters++;
+    status = wait_locked(&c, b);
+    b->waiters--;
+    if (b == g->sent && b->waiters == 0 && !g->busy) settle_locked(g); /* given up */
+    drop_locked(b);
+  }
+  pass_on_locked(g);
+  dibs__mutex_unlock(&g->lock);
+  return status;
+}
