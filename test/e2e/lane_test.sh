@@ -122,7 +122,7 @@ fi
 
 # ---- A record that a lane guards ----
 if [ "$records" ]; then
-  member a guard 1 "echo \$DIBS_FENCE | $DIBS record put row --quiet >$dir/put.out 2>&1; echo \$? >$dir/put; cp /proc/\$\$/environ $dir/environ; sleep 60"
+  member a guard 1 "cp /proc/\$\$/environ $dir/environ; echo \$DIBS_FENCE | $DIBS record put row >/dev/null; echo \$? >$dir/put; sleep 60"
   ok 'a command writes under its lane' until_true 30 filled "$dir/put"
   is 'it may' "$(cat "$dir/put")" 0
   kill -KILL $member
