@@ -3,7 +3,7 @@
 function __dibs_names
     dibs ls --json 2>/dev/null | string replace -ra '\},\{' "}\n{" | string match -rg '"name":"([^"\\\\]*)"' | sort -u
 end
-set -l commands run lock unlock renew ls show break watch record stock counter once history task dead worker cron relay flag tier stats doctor serve gate bench lab help version
+set -l commands run lock unlock renew ls show break watch record stock counter once history task dead worker cron relay lane flag tier stats doctor serve gate bench lab help version
 set -l first "not __fish_seen_subcommand_from $commands"
 set -l times '500ms 10s 30s 2m 1h'
 
@@ -26,6 +26,7 @@ complete -c dibs -n $first -a task -d 'add, list and change tasks'
 complete -c dibs -n $first -a dead -d 'list, retry and purge tasks that failed for good'
 complete -c dibs -n $first -a worker -d 'run a command for each task of a kind'
 complete -c dibs -n $first -a relay -d 'deliver the messages of an outbox'
+complete -c dibs -n $first -a lane -d 'give each lane of keys one owner in the fleet'
 complete -c dibs -n $first -a flag -d 'control how a store of several tiers uses them'
 complete -c dibs -n $first -a tier -d 'show and control the tiers of a store'
 complete -c dibs -n $first -a stats -d 'print the counts of all clients, and the cost of a lease'
@@ -43,8 +44,8 @@ complete -c dibs -l quiet -d 'no message for plain answers'
 complete -c dibs -l owner -x -d 'the owner that other people see'
 complete -c dibs -s h -l help -d 'print the help of the command'
 
-complete -c dibs -n '__fish_seen_subcommand_from run lock renew once relay' -l ttl -x -a "$times" -d 'how long the lease lasts'
-complete -c dibs -n '__fish_seen_subcommand_from run lock break stock counter once task' -l wait -x -a "$times" -d 'how long to wait'
+complete -c dibs -n '__fish_seen_subcommand_from run lock renew once relay lane' -l ttl -x -a "$times" -d 'how long the lease lasts'
+complete -c dibs -n '__fish_seen_subcommand_from run lock break stock counter once task lane' -l wait -x -a "$times" -d 'how long to wait'
 complete -c dibs -n '__fish_seen_subcommand_from run lock once' -l try -d 'do not wait'
 complete -c dibs -n '__fish_seen_subcommand_from run lock' -l shared -d 'acquire as one of many readers'
 complete -c dibs -n '__fish_seen_subcommand_from run lock' -l slots -x -d 'acquire as one of at most N holders'
@@ -63,7 +64,7 @@ complete -c dibs -n '__fish_seen_subcommand_from history' -l output -d 'with the
 complete -c dibs -n '__fish_seen_subcommand_from history' -l keep-for -x -a '7d 30d 365d off' -d 'how long the store keeps a run'
 complete -c dibs -n '__fish_seen_subcommand_from run worker' -l max -x -a '10m 1h 2h 1d' -d 'how long the command may run; then dibs ends it'
 complete -c dibs -n '__fish_seen_subcommand_from run' -l reenter -d 'run under the lease of an outer dibs, if it has one'
-complete -c dibs -n '__fish_seen_subcommand_from run once' -l grace -x -a "$times" -d 'time between TERM and KILL'
+complete -c dibs -n '__fish_seen_subcommand_from run once lane' -l grace -x -a "$times" -d 'time between TERM and KILL'
 complete -c dibs -n '__fish_seen_subcommand_from break' -l now -d 'do not wait for the holder'
 complete -c dibs -n '__fish_seen_subcommand_from watch' -l interval -x -a "$times" -d 'time between two reads of the store'
 complete -c dibs -n '__fish_seen_subcommand_from watch task dead' -l count -x -d 'end after N'
@@ -95,12 +96,14 @@ complete -c dibs -n '__fish_seen_subcommand_from task' -l state -x -a 'ready cla
 complete -c dibs -n '__fish_seen_subcommand_from task' -l running -x -d 'at most N of the kind run at one time'
 complete -c dibs -n '__fish_seen_subcommand_from task' -l paused -x -a 'on off' -d 'no task of the kind is begun'
 complete -c dibs -n '__fish_seen_subcommand_from worker relay' -l jobs -x -d 'how many tasks run at one time'
-complete -c dibs -n '__fish_seen_subcommand_from worker relay' -l exec -r -d 'the command, for sh -c'
+complete -c dibs -n '__fish_seen_subcommand_from worker relay lane' -l exec -r -d 'the command, for sh -c'
 complete -c dibs -n '__fish_seen_subcommand_from task worker' -l timeout -x -a "$times" -d 'how long a claim lasts without extension'
 complete -c dibs -n '__fish_seen_subcommand_from worker' -l drain -x -a "$times" -d 'how long running commands may take to end'
 complete -c dibs -n '__fish_seen_subcommand_from worker relay' -l once -d 'do what is ready, then end'
 complete -c dibs -n '__fish_seen_subcommand_from worker' -l max-tasks -x -d 'end after N tasks'
 complete -c dibs -n '__fish_seen_subcommand_from worker' -l verbose -d 'a line for each task'
+complete -c dibs -n '__fish_seen_subcommand_from lane' -l verbose -d 'a line for each change'
+complete -c dibs -n '__fish_seen_subcommand_from lane' -l lanes -x -a '8 16 64' -d 'how many lanes the topic has'
 complete -c dibs -n '__fish_seen_subcommand_from relay' -l to -x -d 'send each message to this URL, by POST'
 complete -c dibs -n '__fish_seen_subcommand_from relay' -l stdout -d 'print each message as a line of JSON'
 complete -c dibs -n '__fish_seen_subcommand_from relay' -l header -r -d 'a header line, or @FILE with such lines'

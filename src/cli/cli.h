@@ -7,6 +7,7 @@
  */
 #include "base/json.h"
 #include "dibs/admin.h"
+#include "dibs/lane.h"
 #include "dibs/task.h"
 #include "store/run.h"
 
@@ -105,7 +106,8 @@ struct cli_globals {
     headers)                                                                                                           \
   X(ca, "ca", TEXT, "FILE", "the certificates that sign the receiver's (those of the system)", 0, 0, ca)               \
   X(batch, "batch", COUNT, "N", "how many messages to claim in advance (--jobs; --stdout: 1000)", 1, DIBS_TASKS_MAX,   \
-    batch)
+    batch)                                                                                                             \
+  X(lanes, "lanes", COUNT, "P", "how many lanes the topic has", 1, DIBS_LANES_MAX, lanes)
 
 enum {
 #define CLI__OPTION_ENUM(word, name, kind, arg, help, least, most, field) CLI_OPT_##word,
@@ -143,7 +145,7 @@ struct cli_values {
   struct cli_globals globals;
   int64_t ttl_ms, wait_ms, grace_ms, at_least_ms, max_ms, interval_ms, slots, count, keep_ms, percent, last;
   int64_t delay_ms, tries, older_ms, rate, running, jobs, timeout_ms, drain_ms, max_tasks;
-  int64_t batch;
+  int64_t batch, lanes;
   const char *claim, *strategy;
   const char *table, *if_version;
   const char *kind, *phase, *key, *unique, *priority, *state, *error, *paused, *exec;
@@ -212,6 +214,7 @@ int dibs__cli_task(struct cli_call *call);
 int dibs__cli_dead(struct cli_call *call);
 int dibs__cli_worker(struct cli_call *call);
 int dibs__cli_relay(struct cli_call *call);
+int dibs__cli_lane(struct cli_call *call);
 int dibs__cli_flag(struct cli_call *call);
 int dibs__cli_tier(struct cli_call *call);
 int dibs__cli_stats(struct cli_call *call);

@@ -232,6 +232,25 @@ const struct cli_command dibs__cli_commands[] = {
      "ones with its key wait.  After TERM the relay finishes what it has begun, gives\n"
      "the rest back, and exits with 0; after a second one it gives up at once.\n",
      "dibs relay orders --to https://example.org/hooks/orders"},
+    {"lane", "run|ls|of|resize TOPIC [KEY] [-- CMD [ARG...]]", "give each lane of keys one owner in the fleet",
+     CLI_TAKES(lanes) | CLI_TAKES(ttl) | CLI_TAKES(grace) | CLI_TAKES(exec) | CLI_TAKES(wait) | CLI_TAKES(verbose),
+     MAY_ALWAYS | CLI_MAY(ABSENT) | CLI_MAY(CONFLICT) | CLI_MAY(TIMEOUT) | CLI_MAY(UNKNOWN) | CLI_MAY(BUSY) |
+         CLI_MAY(SIGNAL) | CLI_MAY(NOEXEC) | CLI_MAY(NOCMD),
+     2, 3, true, false, dibs__cli_lane,
+     "run TOPIC --lanes P -- CMD  becomes a member of the topic, whose keys hash to P\n"
+     "                            lanes, and runs one command for each lane that it owns\n"
+     "ls TOPIC                    lists the lanes, their owners and fences\n"
+     "of TOPIC KEY                prints the lane of the key\n"
+     "resize TOPIC --lanes P      changes P: all members end their commands first\n"
+     "Members share the lanes evenly.  The command gets DIBS_LANE (from 0), DIBS_LANES\n"
+     "(P), DIBS_TOPIC, DIBS_NAME, DIBS_FENCE, DIBS_LEASE, DIBS_TTL and DIBS_STORE, and\n"
+     "nothing on standard input.  It and all processes that it started get TERM, and KILL\n"
+     "after the grace, before another member owns the lane; a minder process does the\n"
+     "same if dibs itself is stopped or killed.  A command that ends by itself is started\n"
+     "again after a pause.  The first member creates the topic with its P; later ones are\n"
+     "refused with another P.  When resize changes P, running members end with 115.  On\n"
+     "TERM or INT dibs ends its commands, gives its lanes back and exits with 0.\n",
+     "dibs lane run orders --lanes 16 -- ./consume.sh"},
     {"flag", "ls|get|set [NAME] [VALUE]", "control how a store of several tiers uses them", CLI_TAKES(percent),
      MAY_ALWAYS | CLI_MAY(UNKNOWN), 1, 3, false, false, dibs__cli_flag,
      "ls               lists the flags\n"

@@ -473,7 +473,9 @@ static bool check_call(struct parse *p) {
   if (call->npos < command->pos_min)
     return wrong_option(p, "an argument is missing: dibs %s %s; see dibs help %s", command->name, command->args,
                         command->name);
-  if (command->rest && call->nrest == 0 && !call->v.forget && call->v.exec == NULL)
+  /* A command with several forms checks by itself which of them needs one. */
+  bool one_form = command->pos_min == command->pos_max;
+  if (command->rest && one_form && call->nrest == 0 && !call->v.forget && call->v.exec == NULL)
     return wrong_option(p, "the command to run is missing: dibs %s %s; see dibs help %s", command->name, command->args,
                         command->name);
   return true;
@@ -485,7 +487,7 @@ bool dibs__cli_parse(int argc, char **argv, struct cli_call *call, char *wrong_t
   v->ttl_ms = v->wait_ms = v->grace_ms = v->at_least_ms = v->max_ms = v->interval_ms = v->slots = v->count =
       v->keep_ms = v->percent = v->last = CLI_UNSET;
   v->delay_ms = v->tries = v->older_ms = v->rate = v->running = v->jobs = v->timeout_ms = v->drain_ms = v->max_tasks =
-      v->batch = CLI_UNSET;
+      v->batch = v->lanes = CLI_UNSET;
   v->globals.command = "";
   struct parse p = {call, argc, 1, argv, {0}};
   dibs__text_begin(&p.wrong, wrong_text, wrong_size);

@@ -146,7 +146,9 @@ struct launch {
   const char *const *argv;        /* NULL at the end; or NULL: the launcher's */
   const char *const *environment; /* "K=V", added to that of dibs; NULL at the end; or NULL: nothing is added */
   int64_t grace_ms;
-  int in, out; /* standard input; standard output and error.  The caller closes them */
+  int in, out;        /* standard input; standard output and error.  The caller closes them */
+  bool keeps_streams; /* standard output and error are those of dibs; `out` has no effect */
+  bool holds_a_lease; /* `name` is that of a lease, and not the kind of a task: for messages */
 };
 
 /* CLI_DONE, or CLI_FAILED after a message.  The process has one thread; `mask` is that of the commands; `argv` is for

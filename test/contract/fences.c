@@ -2,6 +2,7 @@
 /* Mandates (R5), growing fences and their blocks (R10). */
 #include "harness.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static dibs__fence fence(uint64_t v) {
@@ -306,6 +307,29 @@ static void R10_a_spent_epoch_grants_nothing(void **state) {
   expect(acquire(p, "n", 2, .try_only = true), DIBS_OK);
 }
 
+/* ---- R95 ---- */
+
+static void R95_fences_grow_across_the_names_of_a_bucket(void **state) {
+  (void)state;
+  needs(DIBS__CAP_COUNTED);
+  struct party *p = party();
+  uint64_t last = 0;
+  char name[24];
+  for (int i = 0, found = 0; found < 6; i++) {
+    snprintf(name, sizeof name, "lane-%d", i);
+    if (bucket_of(name) != bucket_of("lane-0")) continue;
+    struct dibs__lease_op held = acquire(p, name, ++found);
+    expect(held, DIBS_OK);
+    assert_true(held.fence.v > last);
+    last = held.fence.v;
+    if (found == 1) expect(release(p, name, found, held.fence), DIBS_OK);
+  }
+  /* The first name again, after others were granted. */
+  struct dibs__lease_op again = acquire(p, "lane-0", 7);
+  expect(again, DIBS_OK);
+  assert_true(again.fence.v > last);
+}
+
 static const struct CMUnitTest contract_fences_cases[] = {
     CASE(R5_another_mandate_gets_the_current_one_and_changes_nothing),
     CASE(R5_the_next_epoch_shuts_out_the_last_one),
@@ -325,5 +349,6 @@ static const struct CMUnitTest contract_fences_cases[] = {
     CASE(R10_fences_grow_across_modes),
     CASE(R10_a_used_up_epoch_is_followed_by_the_next),
     CASE(R10_a_spent_epoch_grants_nothing),
+    CASE(R95_fences_grow_across_the_names_of_a_bucket),
 };
 CONTRACT_TESTS(contract_fences);

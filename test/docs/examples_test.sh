@@ -149,6 +149,11 @@ facts() {
     'doc/man/dibs-doctor.1'*)
       servers=1
       given='mkdir -p /var/lib/app; printf "[live]\nstore = postgres://app:secret@db/app\n" >/etc/app/dibs.ini; chmod 600 /etc/app/dibs.ini' ;;
+    'doc/lanes.md'*'record put'*) skipped='it runs in a command of a lane' ;;
+    'doc/lanes.md'*'lane run'* | 'doc/man/dibs-lane.1'*'lane run'*)
+      serves=4
+      given='printf "#!/bin/sh\nsleep 9\n" >consume.sh; chmod +x consume.sh' ;;
+    'doc/lanes.md'* | 'doc/man/dibs-lane.1'*) given='timeout 2 dibs lane run orders --lanes 16 -- sleep 9 || true' ;;
     'doc/man/dibs-bench.1'* | 'doc/man/dibs-watch.1'*) serves=5 ;;
     'doc/man/dibs-renew.1'*) serves=3 ;;
     'doc/outbox.md'*'relay orders --to'* | 'doc/outbox.md'*'relay orders --exec'* | 'doc/man/dibs-relay.1'*'--to'*)

@@ -15,6 +15,7 @@ cat >"$tmp/use.c" <<'C'
 #include "dibs.h"
 #include "dibs/admin.h"
 #include "dibs/cron.h"
+#include "dibs/lane.h"
 #include "dibs/mysql.h"
 #include "dibs/postgres.h"
 #include "dibs/sqlite.h"
@@ -99,8 +100,8 @@ try() {
   fi
 }
 
-echo 1..23
-for header in dibs.h dibs/admin.h dibs/postgres.h dibs/mysql.h dibs/sqlite.h dibs/task.h dibs/cron.h dibs/counter.h; do
+echo 1..25
+for header in dibs.h dibs/admin.h dibs/postgres.h dibs/mysql.h dibs/sqlite.h dibs/task.h dibs/cron.h dibs/counter.h dibs/lane.h; do
   printf '#include "%s"\n' "$header" >"$tmp/alone.c"
   cp "$tmp/alone.c" "$tmp/alone.cc"
   try "$header alone, C99" gcc -std=c99 "$tmp/alone.c"

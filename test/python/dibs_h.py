@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""dibs.h, dibs/admin.h, dibs/task.h, dibs/cron.h and dibs/counter.h for ctypes: the same names, fields and functions, and nothing more.
+"""dibs.h, dibs/admin.h, dibs/task.h, dibs/cron.h, dibs/counter.h and dibs/lane.h for ctypes: the same names, fields and functions, and nothing more.
 
 layout_test.py compares all of it with what a C compiler makes of the headers.  dibs.py is the client that is made of this.
 """
@@ -116,6 +116,10 @@ CRON_NO_HISTORY = 1
 
 # Of dibs/counter.h.
 COUNT_DURABLE, COUNT_BUFFERED = 0, 1
+
+# Of dibs/lane.h.
+LANES_MAX = 1024
+TOPIC_MAX = 200
 
 # ---- Structs ----
 
@@ -397,6 +401,35 @@ class dibs_firing_reply(Sized):
 dibs_firing_fn = CFUNCTYPE(c_int, POINTER(dibs_firing), POINTER(dibs_firing_reply), c_void_p)
 
 
+dibs_lane_fn = CFUNCTYPE(None, c_void_p, c_int, c_void_p)
+
+
+class dibs_lane_options(Sized):
+    _fields_ = [
+        ("size", c_size_t), ("lanes", c_uint32), ("reserved", c_uint32), ("ttl_ms", c_int64), ("look_ms", c_int64),
+        ("owner", c_char_p), ("on_gain", dibs_lane_fn), ("on_lose", dibs_lane_fn), ("user", c_void_p)]
+
+
+class dibs_lane_counts(Sized):
+    _fields_ = [
+        ("size", c_size_t), ("lanes", c_uint32), ("members", c_uint32), ("assigned", c_uint32), ("held", c_uint32),
+        ("gained", c_uint64), ("lost", c_uint64), ("joined", c_uint64), ("looked", c_uint64)]
+
+
+class dibs_lane_info(Sized):
+    _fields_ = [
+        ("size", c_size_t), ("lane", c_uint32), ("lanes", c_uint32), ("owner", c_char_p), ("fence", dibs_fence),
+        ("left_ms", c_int64), ("age_ms", c_int64)]
+
+
+class dibs_lane_topic_info(Sized):
+    _fields_ = [
+        ("size", c_size_t), ("lanes", c_uint32), ("members", c_uint32), ("leaving", c_uint32), ("recorded", c_uint32)]
+
+
+dibs_lane_list_fn = CFUNCTYPE(c_int, POINTER(dibs_lane_info), c_void_p)
+
+
 class dibs_cron_options(Sized):
     _fields_ = [
         ("size", c_size_t), ("table", POINTER(dibs_cron_table)), ("threads", c_uint32), ("flags", c_uint32),
@@ -568,6 +601,22 @@ FUNCTIONS = {
     "dibs_counter_read": (
         c_int, [handle, c_char_p, POINTER(dibs_counter_options), POINTER(dibs_counter_value), error]),
     "dibs_counter_list": (c_int, [handle, c_char_p, dibs_counter_fn, c_void_p, error]),
+    # dibs/lane.h
+    "dibs_lane_of": (c_uint32, [c_void_p, c_size_t, c_uint32]),
+    "dibs_lane_join": (c_int, [handle, c_char_p, POINTER(dibs_lane_options), handles, error]),
+    "dibs_lane_number": (c_uint32, [handle]),
+    "dibs_lane_lanes": (c_uint32, [handle]),
+    "dibs_lane_lease": (c_void_p, [handle]),
+    "dibs_lane_fence": (dibs_fence, [handle]),
+    "dibs_lane_release": (None, [handle]),
+    "dibs_lane_leave": (c_int, [handle, c_int64, error]),
+    "dibs_lane_member_free": (None, [handle]),
+    "dibs_lane_count": (c_int, [handle, POINTER(dibs_lane_counts), error]),
+    "dibs_lane_trouble": (None, [handle, error]),
+    "dibs_lane_list": (
+        c_int,
+        [handle, c_char_p, POINTER(dibs_lane_topic_info), dibs_lane_list_fn, c_void_p, error]),
+    "dibs_lane_resize": (c_int, [handle, c_char_p, c_uint32, c_int64, error]),
 }
 
 
