@@ -256,6 +256,7 @@ dibs_status dibs__lab_lock_take(struct lab_lock *lock, const char *name, int64_t
     status = dibs_acquire(locks->store, lock->name, &options, &lock->lease, error);
   }
   lock->held = status == DIBS_OK;
+  if (lock->held) error->text[0] = '\0'; /* of the tries that failed before */
   return status;
 }
 
