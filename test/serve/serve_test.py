@@ -36,11 +36,11 @@ class Server:
 
     problems = set()  # the types of all that were answered
 
-    def __init__(self, *options, store=STORE, limits=()):
+    def __init__(self, *options, store=STORE, limits=(), prefix=()):
         self.port = free_port()
         self.errors = open(f'{FOLDER}/errors-{self.port}', 'w+', encoding='utf-8')
         self.process = subprocess.Popen(
-            [DIBS, 'serve', '--store', store, '--listen', f'127.0.0.1:{self.port}', *options],
+            [*prefix, DIBS, 'serve', '--store', store, '--listen', f'127.0.0.1:{self.port}', *options],
             stderr=self.errors, stdout=self.errors, stdin=subprocess.DEVNULL,
             preexec_fn=lambda: [resource.setrlimit(what, (most, most)) for what, most in limits])
         atexit.register(self.process.kill)
