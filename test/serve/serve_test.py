@@ -291,7 +291,8 @@ def test_full_pool():
     client = send(s, 'POST', '/v1/kinds/full/claims', {'wait': '60s'})
     time.sleep(0.2)
     with blocked_store():
-        others = [send(s, 'POST', '/v1/kinds/full/tasks', {'payload': 'x'}) for _ in range(POOL)]
+        # With a key each has a call of its own.
+        others = [send(s, 'POST', '/v1/kinds/full/tasks', {'payload': 'x'}, {'Idempotency-Key': f'k{i}'}) for i in range(POOL)]
         check('more are refused', wait_until(lambda: s.call('GET', '/readyz')[0] == 503))
         time.sleep(1.5)  # the claim is due
     statuses = [other.getresponse().status for other in others]
