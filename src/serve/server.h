@@ -36,6 +36,8 @@ struct server;
 
 struct request;
 
+struct dibs__op;
+
 /* What the loop waits for. */
 struct source {
   void (*ready)(struct server *server, struct source *source);
@@ -293,6 +295,8 @@ void dibs__pool_close(struct server *server);
 
 /* action.c: when the request was answered */
 void dibs__action_log(const struct request *r);
+/* An operation of a client that has the daemon as its store. */
+void dibs__action_log_op(const struct request *r, const struct dibs__op *op);
 
 /* events.c */
 bool dibs__events_open(struct server *server);
