@@ -245,6 +245,8 @@ void dibs__cli_note(const struct cli_globals *globals, const char *format, ...) 
 /* For a daemon: the globals of the notes that dibs__cli_daemon_note writes from then on. */
 void dibs__cli_daemon_notes(const struct cli_globals *globals);
 void dibs__cli_daemon_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* A line of the log of actions: with --quiet and --json, too. */
+void dibs__cli_daemon_action(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* How long an error waits for a reader that has stopped reading; a note is dropped sooner. */
 enum { CLI_ERROR_MS = 2000, CLI_NOTE_MS = 50 };
 /* A line, a few, or a JSON object, written at once. */

@@ -382,6 +382,17 @@ const char *dibs__auth_owner(const struct request *r, const char *given) {
   return given ? given : r->token ? r->token->label : NULL;
 }
 
+bool dibs__auth_author(const struct request *r, const char *given, size_t length, char to[DIBS_OWNER_MAX + 1]) {
+  const char *label = dibs__auth_label(r), *between = *label && given ? ": " : "";
+  size_t head = strlen(label) + strlen(between);
+  to[0] = '\0';
+  if (!*label && !given) return false;
+  if (!given) length = 0;
+  if (length > DIBS_OWNER_MAX - head) length = dibs__utf8_cut(given, DIBS_OWNER_MAX - head);
+  snprintf(to, DIBS_OWNER_MAX + 1, "%s%s%.*s", label, between, (int)length, given ? given : "");
+  return true;
+}
+
 void dibs__auth_end(struct request *r) {
   r->token = NULL;
   dibs__tokens_free(r->tokens);

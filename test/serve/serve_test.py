@@ -36,11 +36,11 @@ class Server:
 
     problems = set()  # the types of all that were answered
 
-    def __init__(self, *options, store=STORE, limits=()):
+    def __init__(self, *options, store=STORE, limits=(), prefix=()):
         self.port = free_port()
         self.errors = open(f'{FOLDER}/errors-{self.port}', 'w+', encoding='utf-8')
         self.process = subprocess.Popen(
-            [DIBS, 'serve', '--store', store, '--listen', f'127.0.0.1:{self.port}', *options],
+            [*prefix, DIBS, 'serve', '--store', store, '--listen', f'127.0.0.1:{self.port}', *options],
             stderr=self.errors, stdout=self.errors, stdin=subprocess.DEVNULL,
             preexec_fn=lambda: [resource.setrlimit(what, (most, most)) for what, most in limits])
         atexit.register(self.process.kill)
@@ -291,7 +291,8 @@ def test_full_pool():
     client = send(s, 'POST', '/v1/kinds/full/claims', {'wait': '60s'})
     time.sleep(0.2)
     with blocked_store():
-        others = [send(s, 'POST', '/v1/kinds/full/tasks', {'payload': 'x'}) for _ in range(POOL)]
+        # With a key each has a call of its own.
+        others = [send(s, 'POST', '/v1/kinds/full/tasks', {'payload': 'x'}, {'Idempotency-Key': f'k{i}'}) for i in range(POOL)]
         check('more are refused', wait_until(lambda: s.call('GET', '/readyz')[0] == 503))
         time.sleep(1.5)  # the claim is due
     statuses = [other.getresponse().status for other in others]
