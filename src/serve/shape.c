@@ -71,6 +71,7 @@ static const struct {
     {"listKinds", "{kinds:[{" KIND "}] next:s? counted_age_ms:i}"},
     {"showKind", "{" KIND " counted_age_ms:i}"},
     {"setKind", "{" KIND " counted_age_ms:i}"},
+    {"listPhases", "{phases:[{phase:s added:i claimed:i added_in_window:i claimed_in_window:i}] window_ms:i}"},
     {"listRuns", "{runs:[" RUN "] next:s? recording:b}"},
     {"listTiers",
      "{tiers:[" TIER "] clients:[{owner:s self:b age_ms:i tiers:[{name:s active:b down:b up:b breaker:s}] "

@@ -48,6 +48,14 @@ def quote(name):
     return urllib.parse.quote(name, safe='')
 
 
+def add_phases(s, kind):
+    s.call('POST', f'/v1/kinds/{kind}/tasks', {'tasks': [
+        {'payload': 'x', 'phase': phase, 'key': key} for phase, key in (('stage', 'a'), ('stage', 'b'), ('stage', 'c'), ('sweep', 'd'), ('sweep', 'e'))]})
+    claim = s.call('POST', f'/v1/kinds/{kind}/claims', {'phase': 'stage'})[2]['tasks'][0]
+    s.call('POST', f'/v1/kinds/{kind}/results', {'tasks': [
+        {'task': claim['task'], 'fence': claim['fence'], 'outcome': 'fail', 'delay': '1h', 'text': 'disk full'}]})
+
+
 def fill(s):
     """Something for each view."""
     s.call('POST', f"/v1/leases/{quote('deploy/web')}", {'ttl': '10m', 'owner': 'ann@build-3:4121'})
@@ -57,6 +65,7 @@ def fill(s):
     s.call('POST', '/v1/kinds/mail/results', {'tasks': [
         {'task': claim['task'], 'fence': claim['fence'], 'outcome': outcome, 'text': '<script>window.hurt = 1</script>'}
         for claim, outcome in zip(claims, ('dead', 'dead', 'done', 'fail'))]})
+    add_phases(s, 'deletion')
     s.call('PUT', '/v1/stocks/seats', {'limit': 50})
     s.call('PUT', '/v1/stocks/seats/claims/a', {'amount': 37})
     return claims[0]['task']
@@ -292,6 +301,39 @@ def story(s, browser):
         browser.picture(os.path.join(PICTURES, 'story.png'))
 
 
+def press(browser, label):
+    """Clicks the button of the view that has this label."""
+    return browser.wait("(() => { const found = [...document.querySelectorAll('main button')].find((e) => e.textContent === arguments[0]"
+                        " && !e.disabled && e.checkVisibility()); found?.click(); return Boolean(found); })()", label)
+
+
+def tasks_by_phase(s, browser):
+    add_phases(s, 'phased')
+    browser.go(f'http://127.0.0.1:{s.port}/#/tasks/list?kind=phased')
+    rows = "[...document.querySelectorAll('main table[aria-label=Tasks] tbody tr')].map((e) => e.children[3].textContent).sort().join()"
+    check('the tasks of a kind have their phases', browser.wait(f"{rows} === 'stage,stage,stage,sweep,sweep'"), browser.js(f'return {rows}'))
+    counted = "[...document.querySelectorAll('table[aria-label=Phases] tbody tr')].map((e) => [0, 3, 4].map((i) => e.children[i].textContent).join(' ')).join()"
+    check('the phases are counted', browser.wait(f"{counted} === 'stage 3 1,sweep 2 0'"), browser.js(f'return {counted}'))
+    rates = "[...document.querySelectorAll('table[aria-label=Phases] tbody tr')].map((e) => e.children[1].textContent)"
+    check('with the rates of the last minute', browser.js(f'return {rates}.every((text) => /^[1-9][0-9.,]*[/]min$/.test(text))'), browser.js(f'return {rates}'))
+    if PICTURES:
+        browser.picture(os.path.join(PICTURES, 'phases.png'))
+
+    def look_for(name, text, wanted):
+        browser.js('document.querySelector(`input[name=${arguments[0]}]`).select()', name)
+        browser.keys(text + '\ue007')
+        return browser.wait(f"location.hash.includes('{name}=') && {rows} === '{wanted}'")
+
+    check('a phase can be looked for', look_for('phase', 'sweep', 'sweep,sweep'), browser.js(f'return [location.hash, {rows}]'))
+    check('and a key of it', look_for('key', 'e', 'sweep'), browser.js(f'return [location.hash, {rows}]'))
+    browser.go(f'http://127.0.0.1:{s.port}/#/tasks/list?kind=phased&phase=stage')
+    check('the phase of the address is used', browser.wait(f"{rows} === 'stage,stage,stage'"))
+    check('and the text of an error', look_for('text', 'disk', 'stage') and 'phase=stage' in browser.js('return location.hash'),
+          browser.js(f'return [location.hash, {rows}]'))
+    own = s.call('GET', '/v1/kinds/phased/phases')[2]
+    check('a phase has its counts', [(one['phase'], one['added'], one['claimed']) for one in own['phases']] == [('stage', 3, 1), ('sweep', 2, 0)], own)
+
+
 def outbox(s, browser):
     s.call('POST', '/v1/kinds/outbox/tasks', {'tasks': [{'payload': 'x', 'max_failures': 1}] * 5})
     claim = s.call('POST', '/v1/kinds/outbox/claims', {'limit': 1})[2]['tasks'][0]
@@ -465,6 +507,7 @@ def main():
     stale_writes(s, browser)
     outbox(s, browser)
     story(s, browser)
+    tasks_by_phase(s, browser)
     replace_a_crontab(s, browser)
     keyboard(s, browser)
     break_a_lease(s, browser)
