@@ -9,6 +9,7 @@
  *   durable.c   additions that are committed when their call returns: callers join a batch
  *   buffer.c    additions in the memory of the process: stripes, and the thread that writes them
  *   sums.c      sums by key
+ *   rate.c      quotas, which have no state here
  *
  * A group has all of one table.  Its two parts, durable and buffered, are a source each, with a sequence of its own: a
  * batch of a source is settled before the next one is sent, because the ledger of the store has only the last one.
@@ -127,6 +128,8 @@ int64_t dibs__count_buffered(struct dibs__count_group *group, const char *key, u
 dibs_status dibs__count_flush(struct dibs__counters *counters, dibs__tick by, dibs_error *error);
 /* Writes what is left, and ends the flusher. */
 void dibs__count_stop(struct dibs__counters *counters);
+/* UNSUPPORTED, unless the store keeps counters. */
+dibs_status dibs__count_check_family(dibs_store *store, dibs_error *error);
 /* The key, the first time that a table of sums sees it. */
 dibs_status dibs__count_check_key(const char *key, dibs_error *error);
 

@@ -440,6 +440,12 @@ class dibs_counter_value(Sized):
 
 dibs_counter_fn = CFUNCTYPE(c_int, c_char_p, c_int64, c_void_p)
 
+
+class dibs_rate_options(Sized):
+    _fields_ = [
+        ("size", c_size_t), ("limit", c_int64), ("per_ms", c_int64), ("amount", c_int64), ("wait_ms", c_int64)]
+
+
 # ---- Functions: what they return, and their arguments ----
 
 # Handles (dibs_store, dibs_lease, dibs_table) are pointers to what only the library knows.
@@ -568,6 +574,7 @@ FUNCTIONS = {
     "dibs_counter_read": (
         c_int, [handle, c_char_p, POINTER(dibs_counter_options), POINTER(dibs_counter_value), error]),
     "dibs_counter_list": (c_int, [handle, c_char_p, dibs_counter_fn, c_void_p, error]),
+    "dibs_rate": (c_int, [handle, c_char_p, POINTER(dibs_rate_options), POINTER(c_int64), error]),
 }
 
 
