@@ -31,7 +31,7 @@ complete -c dibs -n $first -a flag -d 'control how a store of several tiers uses
 complete -c dibs -n $first -a tier -d 'show and control the tiers of a store'
 complete -c dibs -n $first -a stats -d 'print the counts of all clients, and the cost of a lease'
 complete -c dibs -n $first -a doctor -d 'check the store and the machine'
-complete -c dibs -n $first -a bench -d 'measure what leases and tasks cost on this machine'
+complete -c dibs -n $first -a bench -d 'measure what leases, tasks and counters cost on this machine'
 complete -c dibs -n $first -a serve -d 'serve the store over HTTP'
 complete -c dibs -n $first -a gate -d 'refuse stale fences in front of a service that does not check them'
 complete -c dibs -n $first -a lab -d 'compare strategies on a row that many clients change'
@@ -212,7 +212,7 @@ complete -c dibs -n '__fish_seen_subcommand_from stock' -a 'set take give show t
 complete -c dibs -n '__fish_seen_subcommand_from counter' -a 'add get ls'
 complete -c dibs -n '__fish_seen_subcommand_from rate' -l limit -x -a '10/1s 100/1m 1000/1h' -d 'the quota'
 complete -c dibs -n '__fish_seen_subcommand_from stock; and __fish_seen_subcommand_from table' -a 'sqlite postgres mysql'
-complete -c dibs -n '__fish_seen_subcommand_from bench' -a 'lease task'
+complete -c dibs -n '__fish_seen_subcommand_from bench' -a 'lease task counter'
 complete -c dibs -n '__fish_seen_subcommand_from lab' -a 'race throughput deadlock pause contend'
 complete -c dibs -n '__fish_seen_subcommand_from help' -a "$commands exits"
 complete -c dibs -n '__fish_seen_subcommand_from cron' -F -a 'ls run'

@@ -288,7 +288,7 @@ const struct cli_command dibs__cli_commands[] = {
      "Starts the program dibs-gate of the package dibs-gate.  For its own options see\n"
      "dibs gate --help.\n",
      "dibs gate --upstream http://127.0.0.1:8080"},
-    {"bench", "lease|task [OPTION...]", "measure what leases and tasks cost on this machine", 0,
+    {"bench", "lease|task|counter [OPTION...]", "measure what leases, tasks and counters cost on this machine", 0,
      MAY_ALWAYS | CLI_MAY(NOEXEC) | CLI_MAY(NOCMD), 0, 0, false, true, dibs__cli_start_lab,
      "Starts the program dibs-lab of the package dibs-lab.  For its own options see\n"
      "dibs bench --help.\n",

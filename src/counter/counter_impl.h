@@ -25,7 +25,8 @@
 
 enum {
   DIBS__COUNT_STRIPES = 16,       /* threads beyond so many share one */
-  DIBS__COUNT_FLUSH_KEYS = 10000, /* keys that begin a flush before its second is over */
+  DIBS__COUNT_FLUSH_KEYS = 10000, /* keys that begin a flush before its second is over, */
+  DIBS__COUNT_FLUSH_MIN_MS = 200, /* but not sooner than this after the last one */
   DIBS__COUNT_KEYS_MAX = 1000000, /* keys that a process buffers: about 100 MB */
   DIBS__COUNT_FLUSH_MS = 1000,
   DIBS__COUNT_TEXT = 400,      /* of an error */
@@ -81,7 +82,9 @@ struct dibs__count_group {
   /* Durable; guarded by the lock. */
   struct dibs__count_source durable;
   struct dibs__count_batch *open, *sent; /* callers join `open`; `sent` is being settled */
-  bool busy;                             /* a caller sends `sent` */
+  bool busy;                             /* a caller sends `sent`, or waits for others before it does */
+  uint32_t callers;                      /* of the last batch that was sent */
+  int64_t took_ns;                       /* and how long that took */
   /* Buffered. */
   struct dibs__count_stripe stripes[DIBS__COUNT_STRIPES];
   struct dibs__count_source buffered; /* the flusher's */
