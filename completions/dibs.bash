@@ -19,7 +19,7 @@ _dibs() {
   local cur prev word command='' before=0
   cur=${COMP_WORDS[COMP_CWORD]}
   prev=${COMP_WORDS[COMP_CWORD - 1]}
-  local commands='run lock unlock renew ls show break watch record stock counter once history task dead worker cron relay lane flag tier stats doctor serve gate bench lab help version'
+  local commands='run lock unlock renew ls show break watch record stock counter rate once history task dead worker cron relay lane flag tier stats doctor serve gate bench lab help version'
   local strategies='coalesced atomic pessimistic optimistic named fenced child-first none'
   local states='ready claimed waiting blocked parked done dead cancelled arrived unfinished finished'
   local globals='--store --json --quiet --owner --help'
@@ -83,6 +83,7 @@ _dibs() {
     --ca) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
     --timeout) mapfile -t COMPREPLY < <(compgen -W '2s 10s 30s' -- "$cur"); return ;;
     --to | --header | --batch | --lanes) COMPREPLY=(); return ;;
+    --limit) mapfile -t COMPREPLY < <(compgen -W '10/1s 100/1m 1000/1h' -- "$cur"); return ;;
     --percent) mapfile -t COMPREPLY < <(compgen -W '0 1 10 50 100' -- "$cur"); return ;;
     --owner | --if | --slots | --count | --rounds | --seconds | --calm | --only) COMPREPLY=(); return ;;
   esac
@@ -96,6 +97,7 @@ _dibs() {
     record) options='--table --if --create --force' ;;
     stock) options='--claim --partial --strategy --wait --table' ;;
     counter) options='--table --wait' ;;
+    rate) options='--limit --wait' ;;
     cron) options='--name --jobs --no-history' ;;
     history) options='--failed --kind --prefix --since --until --last --output --keep-for' ;;
     task) options='--kind --phase --key --unique --delay --priority --tries --state --older --error --dry-run --rate --count --running --paused --keep --wait --table --timeout' ;;
@@ -144,7 +146,7 @@ _dibs() {
     gate:0) mapfile -t COMPREPLY < <(compgen -W 'fence' -- "$cur") ;;
     gate:1) _dibs_names ;;
     lab:0) mapfile -t COMPREPLY < <(compgen -W 'race throughput contend deadlock pause crash failover amnesia all' -- "$cur") ;;
-    bench:0) mapfile -t COMPREPLY < <(compgen -W 'lease task' -- "$cur") ;;
+    bench:0) mapfile -t COMPREPLY < <(compgen -W 'lease task counter' -- "$cur") ;;
     run:0 | lock:0 | unlock:0 | renew:0 | ls:0 | show:0 | break:0 | watch:0) _dibs_names ;;
     *) COMPREPLY=() ;;
   esac

@@ -105,6 +105,26 @@ typedef int (*dibs_counter_fn)(const char *key, int64_t stored, void *user);
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_counter_list(dibs_store *store, const char *prefix, dibs_counter_fn fn,
                                                         void *user, dibs_error *error);
 
+/* ---- Quotas ------------------------------------------------------------------------------------------------- */
+
+typedef struct dibs_rate_options {
+  size_t size;
+  int64_t limit;   /* at most so many, 1 to a billion, */
+  int64_t per_ms;  /* in this time, 1 ms to 31 days */
+  int64_t amount;  /* how many this call takes, up to the limit; 0: 1 */
+  int64_t wait_ms; /* how long to wait until it is allowed; 0: answer at once; DIBS_FOREVER */
+} dibs_rate_options;
+#define DIBS_RATE_OPTIONS_INIT DIBS__INIT(dibs_rate_options)
+
+/* Takes from a quota that all clients of the store share: at most `limit` at once, and `limit` for each `per_ms` in the
+ * long run (a token bucket, by the store's clock).  Nothing is created before: a key that nobody has used has its whole
+ * quota.  *retry_ms, which may be NULL: after FULL, the time after which the same call is allowed if nobody else takes
+ * meanwhile; else 0.  A call whose outcome is UNKNOWN may have taken, and a repeat takes again: then fewer than `limit`
+ * are allowed, and never more.  Blocks for I/O, and with wait_ms for the quota.
+ * OK (it is allowed); FULL (it is refused, and took nothing); INVALID; or a failure of the store, as of counters. */
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_rate(dibs_store *store, const char *key, const dibs_rate_options *options,
+                                                int64_t *retry_ms, dibs_error *error);
+
 #ifdef __cplusplus
 }
 #endif

@@ -105,6 +105,7 @@ struct cli_globals {
   X(header, "header", LIST, "TEXT", "a header line for --to, or @FILE with such lines; may be repeated", 0, 0,         \
     headers)                                                                                                           \
   X(ca, "ca", TEXT, "FILE", "the certificates that sign the receiver's (those of the system)", 0, 0, ca)               \
+  X(limit, "limit", TEXT, "N/TIME", "the quota: 100/1m", 0, 0, limit)                                                  \
   X(batch, "batch", COUNT, "N", "how many messages to claim in advance (--jobs; --stdout: 1000)", 1, DIBS_TASKS_MAX,   \
     batch)                                                                                                             \
   X(lanes, "lanes", COUNT, "P", "how many lanes the topic has", 1, DIBS_LANES_MAX, lanes)
@@ -149,7 +150,7 @@ struct cli_values {
   const char *claim, *strategy;
   const char *table, *if_version;
   const char *kind, *phase, *key, *unique, *priority, *state, *error, *paused, *exec;
-  const char *to, *ca;
+  const char *to, *ca, *limit;
   struct cli_words headers;
   bool create, force, probe;
   bool help, try_once, shared, now, retry, forget, partial, reenter;
@@ -209,6 +210,7 @@ int dibs__cli_watch(struct cli_call *call);
 int dibs__cli_record(struct cli_call *call);
 int dibs__cli_stock(struct cli_call *call);
 int dibs__cli_counter(struct cli_call *call);
+int dibs__cli_rate(struct cli_call *call);
 int dibs__cli_once(struct cli_call *call);
 int dibs__cli_task(struct cli_call *call);
 int dibs__cli_dead(struct cli_call *call);

@@ -117,6 +117,13 @@ const struct cli_command dibs__cli_commands[] = {
      "the counter is a column of your own table; a key without a row is refused: 117.\n"
      "If the sum does not fit, it is refused, too: 120.\n",
      "dibs counter add likes/4711"},
+    {"rate", "KEY [N]", "take from a quota", CLI_TAKES(limit) | CLI_TAKES(wait),
+     MAY_ALWAYS | CLI_MAY(BUSY) | CLI_MAY(UNKNOWN), 1, 2, false, false, dibs__cli_rate,
+     "Takes N, otherwise 1, of the quota --limit, which all clients of the store share:\n"
+     "--limit 100/1m allows a hundred at once, and a hundred a minute in the long run.\n"
+     "If less is left, it takes nothing, prints the time after which to try again, and\n"
+     "exits with 120.  With --wait it waits for that, and for at most the given time.\n",
+     "dibs rate mail/ann --limit 100/1m && ./send-mail"},
     {"once", "KEY -- CMD [ARG...]", "run a command once for a key, and repeat its result",
      CLI_TAKES(keep) | CLI_TAKES(wait) | CLI_TAKES(try) | CLI_TAKES(ttl) | CLI_TAKES(grace) | CLI_TAKES(retry) |
          CLI_TAKES(forget) | CLI_TAKES(no_history),
@@ -300,7 +307,7 @@ const struct cli_command dibs__cli_commands[] = {
      "Starts the program dibs-gate of the package dibs-gate.  For its own options see\n"
      "dibs gate --help.\n",
      "dibs gate --upstream http://127.0.0.1:8080"},
-    {"bench", "lease|task [OPTION...]", "measure what leases and tasks cost on this machine", 0,
+    {"bench", "lease|task|counter [OPTION...]", "measure what leases, tasks and counters cost on this machine", 0,
      MAY_ALWAYS | CLI_MAY(NOEXEC) | CLI_MAY(NOCMD), 0, 0, false, true, dibs__cli_start_lab,
      "Starts the program dibs-lab of the package dibs-lab.  For its own options see\n"
      "dibs bench --help.\n",

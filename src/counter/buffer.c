@@ -254,6 +254,7 @@ static bool flush_all(counters_t *c, dibs__tick by) {
 
 struct schedule {
   dibs__tick due;     /* of the next flush; 0: nothing is buffered */
+  dibs__tick soonest; /* of a flush because there are many keys */
   dibs__tick stop_by; /* of the last one; 0: the store is open */
   int64_t retry_ms;
 };
@@ -267,13 +268,15 @@ static bool is_due(counters_t *c, struct schedule *s, dibs__tick *until) {
   dibs__mutex_unlock(&c->lock);
   int64_t keys = atomic_load(&c->keys) - atomic_load(&c->refused);
   *until = DIBS__TICK_NEVER;
-  if (asked || s->stop_by.ns || keys >= DIBS__COUNT_FLUSH_KEYS) return true;
+  if (asked || s->stop_by.ns) return true;
+  bool many = keys >= DIBS__COUNT_FLUSH_KEYS;
+  if (many && !dibs__tick_before(now, s->soonest)) return true;
   if (keys == 0) {
     s->due = DIBS__TICK_ZERO;
     return false;
   }
   if (s->due.ns == 0) s->due = dibs__tick_add_ms(now, DIBS__COUNT_FLUSH_MS);
-  *until = s->due;
+  *until = many ? dibs__tick_min(s->due, s->soonest) : s->due;
   return !dibs__tick_before(now, s->due);
 }
 
@@ -298,6 +301,7 @@ static void run_flusher(void *arg) {
     dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), SEND_MS);
     bool all = flush_all(c, s.stop_by.ns ? dibs__tick_min(by, s.stop_by) : by);
     s.due = DIBS__TICK_ZERO;
+    s.soonest = dibs__tick_add_ms(dibs__tick_now(), DIBS__COUNT_FLUSH_MIN_MS);
     if (s.stop_by.ns && (all || !dibs__tick_before(dibs__tick_now(), s.stop_by))) return;
     if (all)
       s.retry_ms = 0;

@@ -121,7 +121,7 @@ static dibs__tick deadline_of(const dibs_counter_options *o) {
   return dibs__tick_add_ms(dibs__tick_now(), ms < 0 || ms > most ? most : ms);
 }
 
-static dibs_status check_family(dibs_store *store, dibs_error *error) {
+dibs_status dibs__count_check_family(dibs_store *store, dibs_error *error) {
   if (!store->outer && dibs__core_families(store->core) & 1u << DIBS__FAM_COUNTER) return DIBS_OK;
   return dibs__fail(error, DIBS_UNSUPPORTED, "%s keeps no counters: %s", store->shown,
                     store->outer ? "call it outside of a transaction"
@@ -159,7 +159,7 @@ dibs_status dibs_counter_add(dibs_store *store, const char *key, int64_t delta, 
   dibs_status status = check_options(options, &o, error);
   if (status == DIBS_OK) status = dibs__enter(store, "dibs_counter_add", error);
   if (status != DIBS_OK) return status;
-  status = check_family(store, error);
+  status = dibs__count_check_family(store, error);
   if (status == DIBS_OK) status = add(store, key, delta, &o, error);
   dibs__exit(store);
   return status;
@@ -170,7 +170,7 @@ dibs_status dibs_counter_flush(dibs_store *store, const dibs_counter_options *op
   dibs_status status = check_options(options, &o, error);
   if (status == DIBS_OK) status = dibs__enter(store, "dibs_counter_flush", error);
   if (status != DIBS_OK) return status;
-  status = check_family(store, error);
+  status = dibs__count_check_family(store, error);
   if (status == DIBS_OK) {
     counters_t *c = dibs__counters_of(store);
     status = c ? dibs__count_flush(c, deadline_of(&o), error) : no_memory(error);
@@ -276,7 +276,7 @@ dibs_status dibs_counter_read(dibs_store *store, const char *key, const dibs_cou
   if (status == DIBS_OK) status = dibs__count_check_key(key, error);
   if (status == DIBS_OK) status = dibs__enter(store, "dibs_counter_read", error);
   if (status != DIBS_OK) return status;
-  status = check_family(store, error);
+  status = dibs__count_check_family(store, error);
   if (status == DIBS_OK) {
     counters_t *c = dibs__counters_of(store);
     group_t *g = c ? dibs__count_group_of(c, o.table ? dibs__table_of(o.table) : NULL) : NULL;
@@ -327,7 +327,7 @@ dibs_status dibs_counter_list(dibs_store *store, const char *prefix, dibs_counte
   if (prefix && *prefix && dibs__check_text(prefix, DIBS_NAME_MAX, "the prefix", error) != DIBS_OK) return DIBS_INVALID;
   dibs_status status = dibs__enter(store, "dibs_counter_list", error);
   if (status != DIBS_OK) return status;
-  status = check_family(store, error);
+  status = dibs__count_check_family(store, error);
   if (status == DIBS_OK) {
     struct listing l = {.prefix = prefix ? prefix : "", .fn = fn, .user = user, .after = ""};
     bool more = true;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Counters (R86 to R92): batches of additions, each applied once.
+ * Counters (R86 to R95): batches of additions, each applied once; buckets of tokens.
  *
  * The ledger has a row for each source.  A transaction first raises the row's `seq` to the batch's, if it is below:
  * that locks the row, so a repeat of the batch waits until the first one is committed or gone, and then finds its
@@ -389,6 +389,61 @@ static sql_rc run_add(struct dibs__sql_guard *g, counter_op *op) {
   return end;
 }
 
+/* ---- A bucket of tokens ---- */
+
+#define NOW_NS "@{now} * 1000000"
+
+/* The first statement: an instant too far ahead, after the clock was set back or with a new limit, becomes that of an
+ * empty bucket. */
+static sql_rc put_take(struct dibs__sql_guard *g, const counter_op *op, bool insert, size_t *taken) {
+  value values[] = {text_of(op->key), dibs__sql_number(dibs__rate_step_ns(op)),
+                    dibs__sql_number(dibs__rate_span_ns(op)), dibs__sql_number(op->per_ms)};
+  value clamped[] = {values[0], values[2]};
+  sql_rc end = dibs__sql_begin(g->wire);
+  if (end == DIBS__SQL_OK && insert)
+    end = dibs__sql_put_composed(g, "INSERT INTO dibs_rate (name, full_ns, until) VALUES ($1, 0, @{now})@{leave}",
+                                 values, 1);
+  if (end == DIBS__SQL_OK)
+    end = dibs__sql_put_composed(
+        g, "UPDATE dibs_rate SET full_ns = " NOW_NS " + $2 WHERE name = $1 AND full_ns > " NOW_NS " + $2", clamped, 2);
+  *taken = g->wire->put;
+  if (end == DIBS__SQL_OK)
+    end = dibs__sql_put_composed(g,
+                                 "UPDATE dibs_rate SET until = @{now} + $4, full_ns = $2 + CASE WHEN full_ns > " NOW_NS
+                                 " THEN full_ns ELSE " NOW_NS " END WHERE name = $1 AND CASE WHEN full_ns > " NOW_NS
+                                 " THEN full_ns - " NOW_NS " ELSE 0 END + $2 <= $3",
+                                 values, 4);
+  if (end == DIBS__SQL_OK)
+    end = dibs__sql_put_composed(g, "SELECT full_ns - " NOW_NS " FROM dibs_rate WHERE name = $1", values, 1);
+  return end == DIBS__SQL_OK ? dibs__sql_commit(g->wire) : end;
+}
+
+static sql_rc run_take(struct dibs__sql_guard *g, counter_op *op) {
+  struct dibs__sql_wire *w = g->wire;
+  struct adding a = {.g = g, .op = op};
+  bool insert = false, again = true, careful = true;
+  int clashes = 0;
+  sql_rc end = DIBS__SQL_OK;
+  while (end == DIBS__SQL_OK && again) {
+    size_t taken = 0;
+    end = put_take(g, op, insert, &taken);
+    if (end == DIBS__SQL_OK) end = w->engine->go(w, true);
+    if (end != DIBS__SQL_OK) {
+      end = after_failure(&a, &careful, &clashes, &again);
+      continue;
+    }
+    again = w->engine->rows(w, taken + 1) == 0;
+    insert = true;
+    if (again) continue;
+    g->commits++;
+    if (w->engine->changed(w, taken) > 0)
+      op->op.status = DIBS_OK;
+    else
+      dibs__rate_refuse(op, dibs__sql_cell_number(w, taken + 1, 0, 0));
+  }
+  return end;
+}
+
 /* ---- Reading ---- */
 
 static void read_item(const struct dibs__sql_wire *w, size_t nth, counter_op *op, item_t *item) {
@@ -490,11 +545,20 @@ sql_rc dibs__sql_counter(struct dibs__sql_guard *g, counter_op *const ops[], siz
     if (dibs__counter_valid(ops[i])) ops[i]->op.status = DIBS_UNKNOWN;
   for (size_t i = 0; i < count && end == DIBS__SQL_OK; i++) {
     if (ops[i]->op.status != DIBS_UNKNOWN) continue;
-    end = ops[i]->op.verb == DIBS__COUNTER_ADD ? run_add(g, ops[i]) : run_reading(g, ops[i]);
+    uint16_t verb = ops[i]->op.verb;
+    end = verb == DIBS__COUNTER_ADD    ? run_add(g, ops[i])
+          : verb == DIBS__COUNTER_TAKE ? run_take(g, ops[i])
+                                       : run_reading(g, ops[i]);
   }
   return end;
 }
 
 sql_rc dibs__sql_counter_sweep(struct dibs__sql_guard *g, bool *more) {
-  return dibs__sql_sweep(g, "dibs_counter_source", "id", SWEPT, more);
+  bool sources, rates;
+  sql_rc end = dibs__sql_sweep(g, "dibs_counter_source", "id", SWEPT, &sources);
+  *more = sources;
+  if (end != DIBS__SQL_OK) return end;
+  end = dibs__sql_sweep(g, "dibs_rate", "name", SWEPT, &rates);
+  *more = sources || rates;
+  return end;
 }
