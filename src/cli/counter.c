@@ -194,7 +194,7 @@ int dibs__cli_counter(struct cli_call *call) {
   bool adds = strcmp(call->pos[0], "add") == 0, gets = strcmp(call->pos[0], "get") == 0;
   struct counter c = {.globals = &call->v.globals,
                       .verb = call->pos[0],
-                      .key = call->npos > 1 ? call->pos[1] : NULL,
+                      .key = call->npos > 1 ? call->pos[1] : "", /* of ls: all */
                       .options = DIBS_COUNTER_OPTIONS_INIT};
   if (call->v.wait_ms != CLI_UNSET) c.options.wait_ms = call->v.wait_ms > 0 ? call->v.wait_ms : 1;
   dibs_store *store = NULL;

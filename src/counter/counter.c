@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Counters: the public calls; opening and closing. */
+#include "counter/counter.h"
 #include "base/map.h"
 #include "counter/counter_impl.h"
 #include "guard/guard.h"
@@ -323,13 +324,21 @@ static dibs_status list_page(dibs_store *store, struct listing *l, bool *more) {
 
 dibs_status dibs_counter_list(dibs_store *store, const char *prefix, dibs_counter_fn fn, void *user,
                               dibs_error *error) {
+  return dibs__counter_list(store, prefix, NULL, fn, user, error);
+}
+
+dibs_status dibs__counter_list(dibs_store *store, const char *prefix, const char *after, dibs_counter_fn fn, void *user,
+                               dibs_error *error) {
   if (!fn) return dibs__fail(error, DIBS_INVALID, "dibs_counter_list: fn is NULL");
+  if (after && strlen(after) > DIBS_NAME_MAX)
+    return dibs__fail(error, DIBS_INVALID, "the key after which to list has more than %d bytes", DIBS_NAME_MAX);
   if (prefix && *prefix && dibs__check_text(prefix, DIBS_NAME_MAX, "the prefix", error) != DIBS_OK) return DIBS_INVALID;
   dibs_status status = dibs__enter(store, "dibs_counter_list", error);
   if (status != DIBS_OK) return status;
   status = dibs__count_check_family(store, error);
   if (status == DIBS_OK) {
     struct listing l = {.prefix = prefix ? prefix : "", .fn = fn, .user = user, .after = ""};
+    if (after) memcpy(l.after, after, strlen(after) + 1);
     bool more = true;
     while (more && status == DIBS_OK) status = list_page(store, &l, &more);
     if (status == DIBS_OK)

@@ -154,7 +154,8 @@ static dibs_status leave_locked(struct caller *c, batch_t *b) {
                         "adding to \"%s\" at %s: other batches took all the time; nothing was added", c->key,
                         g->counters->store->shown);
   }
-  bool in_doubt = b->unsure || (g->busy && b == g->sent) || !sealed;
+  /* A batch that others wait for goes on, with this addition. */
+  bool goes_on = g->busy || b->waiters > 1, in_doubt = b->unsure || goes_on || !sealed;
   return dibs__fail(c->error, in_doubt ? DIBS_UNKNOWN : DIBS_UNAVAILABLE, "adding to \"%s\": %s", c->key,
                     b->text[0] ? b->text : "no answer in time");
 }

@@ -196,8 +196,18 @@ static sql_rc put_plain(const struct adding *a, const char *text) {
   return a->g->wire->engine->put(a->g->wire, text, NULL, 0);
 }
 
-static sql_rc undo_to(struct adding *a, const char *savepoint) {
-  sql_rc end = put_plain(a, savepoint);
+/* A savepoint for what may fail; the packet of each ends with its release, so that they do not pile up. */
+static sql_rc put_savepoint(const struct adding *a) {
+  return put_plain(a, "SAVEPOINT dibs_item");
+}
+
+static sql_rc put_release(const struct adding *a) {
+  return put_plain(a, "RELEASE SAVEPOINT dibs_item");
+}
+
+static sql_rc undo_item(struct adding *a) {
+  sql_rc end = put_plain(a, "ROLLBACK TO SAVEPOINT dibs_item");
+  if (end == DIBS__SQL_OK) end = put_release(a);
   return end == DIBS__SQL_OK ? a->g->wire->engine->go(a->g->wire, false) : end;
 }
 
@@ -208,13 +218,15 @@ static bool item_is_refused(const struct dibs__sql_wire *w) {
 /* Why the item was not added. */
 static sql_rc find_reason(struct adding *a, item_t *item) {
   const struct dibs__sql_wire *w = a->g->wire;
+  sql_rc end = put_savepoint(a);
   size_t nth = w->put;
-  sql_rc end = put_read(a->g, a->op->table, item);
+  if (end == DIBS__SQL_OK) end = put_read(a->g, a->op->table, item);
+  if (end == DIBS__SQL_OK) end = put_release(a);
   if (end == DIBS__SQL_OK) end = w->engine->go(a->g->wire, false);
   if (end != DIBS__SQL_OK) {
     if (!item_is_refused(w)) return end;
     item->status = DIBS_INVALID; /* a key that the store can't keep */
-    return undo_to(a, "ROLLBACK TO SAVEPOINT dibs_item");
+    return undo_item(a);
   }
   bool found = w->engine->rows(w, nth) > 0;
   item->status = found ? DIBS_FULL : a->op->table ? DIBS_NOT_FOUND : DIBS_INVALID;
@@ -223,9 +235,10 @@ static sql_rc find_reason(struct adding *a, item_t *item) {
 
 static sql_rc add_item(struct adding *a, item_t *item) {
   struct dibs__sql_wire *w = a->g->wire;
-  sql_rc end = put_plain(a, "SAVEPOINT dibs_item");
+  sql_rc end = put_savepoint(a);
   size_t nth = w->put;
   if (end == DIBS__SQL_OK) end = put_item(a, item);
+  if (end == DIBS__SQL_OK) end = put_release(a);
   if (end == DIBS__SQL_OK) end = w->engine->go(w, false);
   if (end == DIBS__SQL_OK && (!a->op->table || w->engine->changed(w, nth) > 0)) {
     item->status = DIBS_OK;
@@ -233,7 +246,7 @@ static sql_rc add_item(struct adding *a, item_t *item) {
   }
   if (end != DIBS__SQL_OK) {
     if (!item_is_refused(w)) return end;
-    end = undo_to(a, "ROLLBACK TO SAVEPOINT dibs_item");
+    end = undo_item(a);
   }
   return end == DIBS__SQL_OK ? find_reason(a, item) : end;
 }
@@ -251,7 +264,7 @@ static sql_rc add_together(struct adding *a, bool *all) {
   for (uint32_t i = 0; i < op->count; i++)
     if (is_hopeless(a, &op->items[i])) *all = false;
   if (!*all) return DIBS__SQL_OK;
-  sql_rc end = put_plain(a, "SAVEPOINT dibs_item");
+  sql_rc end = put_savepoint(a);
   size_t first = w->put;
   if (!op->table && end == DIBS__SQL_OK) end = put_all(a, false);
   for (uint32_t i = 0; op->table && i < op->count && end == DIBS__SQL_OK; i++) end = put_item(a, &op->items[i]);
@@ -259,7 +272,7 @@ static sql_rc add_together(struct adding *a, bool *all) {
   if (end != DIBS__SQL_OK && !item_is_refused(w)) return end;
   *all = end == DIBS__SQL_OK;
   for (uint32_t i = 0; op->table && i < op->count && *all; i++) *all = w->engine->changed(w, first + i) > 0;
-  if (!*all) return undo_to(a, "ROLLBACK TO SAVEPOINT dibs_item");
+  if (!*all) return undo_item(a);
   dibs__counter_set_all(op, DIBS_OK);
   return DIBS__SQL_OK;
 }

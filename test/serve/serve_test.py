@@ -423,6 +423,40 @@ def test_stock(s):
     check('a limit below what is used: 409', s.call('PUT', '/v1/stocks/seats', {'limit': 3})[0] == 409)
 
 
+def test_counters(s):
+    check('no such counter: 404', s.call('GET', '/v1/counters/likes')[0] == 404)
+    status, _, body = s.call('POST', '/v1/counters/likes', {})
+    check('an addition', status == 200 and body == {'key': 'likes', 'delta': 1, 'level': 'durable'}, status, body)
+
+    def add(i):
+        s.call('POST', '/v1/counters/likes', {'delta': i, 'level': 'buffered' if i % 2 else 'durable'})
+    threads = [threading.Thread(target=add, args=(i,)) for i in range(40)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    body = s.call('GET', '/v1/counters/likes')[2]
+    check('all clients were counted', body['value'] == 781 and body['stored'] + body['buffered'] == 781, body)
+    check('the buffered ones are written', wait_until(lambda: s.call('GET', '/v1/counters/likes')[2]['stored'] == 781))
+    for i in range(5):
+        s.call('POST', f'/v1/counters/page%2F{i}', {'delta': -i})
+    body = s.call('GET', '/v1/counters?prefix=page/&limit=3')[2]
+    check('a page', body == {'counters': [{'key': f'page/{i}', 'value': -i} for i in range(3)], 'next': 'page/2'}, body)
+    body = s.call('GET', '/v1/counters?prefix=page/&after=page/2&limit=3')[2]
+    check('the next page', [one['key'] for one in body['counters']] == ['page/3', 'page/4'] and body['next'] is None, body)
+    s.call('POST', '/v1/counters/full', {'delta': 2 ** 63 - 1})
+    check('a sum that does not fit: 409', s.call('POST', '/v1/counters/full', {})[0] == 409)
+    check('a wrong level: 400', s.call('POST', '/v1/counters/likes', {'level': 'fast'})[0] == 400)
+
+
+def test_quotas(s):
+    answers = [s.call('POST', '/v1/quotas/mail', {'limit': 3, 'per': '1h'})[2] for _ in range(4)]
+    check('three are allowed', [one['allowed'] for one in answers] == [True, True, True, False], answers)
+    check('and the next one later', 1000000 < answers[3]['retry_ms'] <= 1200000 and answers[0]['retry_ms'] == 0, answers)
+    check('more than the limit: 400', s.call('POST', '/v1/quotas/mail', {'limit': 3, 'per': '1h', 'amount': 4})[0] == 400)
+    check('no limit: 400', s.call('POST', '/v1/quotas/mail', {'per': '1h'})[0] == 400)
+
+
 # ---- Tasks ----
 
 def claim(s, kind, **members):
@@ -624,7 +658,7 @@ def main():
     s = Server()
     for test in [test_lease, test_names, test_repeats, test_waiting, test_hanging_up, test_keeping, test_two_daemons]:
         test(s)
-    for test in [test_unsupported] if LEASES_ONLY else [test_records, test_stock, test_tasks, test_texts_of_ends, test_extensions,
+    for test in [test_unsupported] if LEASES_ONLY else [test_records, test_stock, test_counters, test_quotas, test_tasks, test_texts_of_ends, test_extensions,
                                                         test_waiting_for_tasks, test_leaving_as_tasks_come]:
         test(s)
     for test in [test_unix_socket, test_stopping_with_half_a_request, test_stopping_in_line, test_failing_in_line] + ([
