@@ -108,7 +108,10 @@ struct cli_globals {
   X(limit, "limit", TEXT, "N/TIME", "the quota: 100/1m", 0, 0, limit)                                                  \
   X(batch, "batch", COUNT, "N", "how many messages to claim in advance (--jobs; --stdout: 1000)", 1, DIBS_TASKS_MAX,   \
     batch)                                                                                                             \
-  X(lanes, "lanes", COUNT, "P", "how many lanes the topic has", 1, DIBS_LANES_MAX, lanes)
+  X(lanes, "lanes", COUNT, "P", "how many lanes the topic has", 1, DIBS_LANES_MAX, lanes)                              \
+  X(brokers, "brokers", TEXT, "HOST:PORT", "of Kafka; or several, with commas between", 0, 0, brokers)                 \
+  X(group, "group", TEXT, "GROUP", "the consumer group of Kafka", 0, 0, group)                                         \
+  X(setting, "setting", LIST, "NAME=VALUE", "a setting of librdkafka; may be repeated", 0, 0, settings)
 
 enum {
 #define CLI__OPTION_ENUM(word, name, kind, arg, help, least, most, field) CLI_OPT_##word,
@@ -150,8 +153,8 @@ struct cli_values {
   const char *claim, *strategy;
   const char *table, *if_version;
   const char *kind, *phase, *key, *unique, *priority, *state, *error, *paused, *exec;
-  const char *to, *ca, *limit;
-  struct cli_words headers;
+  const char *to, *ca, *limit, *brokers, *group;
+  struct cli_words headers, settings;
   bool create, force, probe;
   bool help, try_once, shared, now, retry, forget, partial, reenter;
   bool dry_run, once, verbose;

@@ -239,8 +239,9 @@ const struct cli_command dibs__cli_commands[] = {
      "ones with its key wait.  After TERM the relay finishes what it has begun, gives\n"
      "the rest back, and exits with 0; after a second one it gives up at once.\n",
      "dibs relay orders --to https://example.org/hooks/orders"},
-    {"lane", "run|ls|of|resize TOPIC [KEY] [-- CMD [ARG...]]", "give each lane of keys one owner in the fleet",
-     CLI_TAKES(lanes) | CLI_TAKES(ttl) | CLI_TAKES(grace) | CLI_TAKES(exec) | CLI_TAKES(wait) | CLI_TAKES(verbose),
+    {"lane", "run|kafka|ls|of|resize TOPIC [KEY] [-- CMD [ARG...]]", "give each lane of keys one owner in the fleet",
+     CLI_TAKES(lanes) | CLI_TAKES(ttl) | CLI_TAKES(grace) | CLI_TAKES(exec) | CLI_TAKES(wait) | CLI_TAKES(verbose) |
+         CLI_TAKES(brokers) | CLI_TAKES(group) | CLI_TAKES(setting) | CLI_TAKES(jobs),
      MAY_ALWAYS | CLI_MAY(ABSENT) | CLI_MAY(CONFLICT) | CLI_MAY(TIMEOUT) | CLI_MAY(UNKNOWN) | CLI_MAY(BUSY) |
          CLI_MAY(SIGNAL) | CLI_MAY(NOEXEC) | CLI_MAY(NOCMD),
      2, 3, true, false, dibs__cli_lane,
@@ -256,7 +257,14 @@ const struct cli_command dibs__cli_commands[] = {
      "same if dibs itself is stopped or killed.  A command that ends by itself is started\n"
      "again after a pause.  The first member creates the topic with its P; later ones are\n"
      "refused with another P.  When resize changes P, running members end with 115.  On\n"
-     "TERM or INT dibs ends its commands, gives its lanes back and exits with 0.\n",
+     "TERM or INT dibs ends its commands, gives its lanes back and exits with 0.\n"
+     "\n"
+     "kafka TOPIC --brokers HOST:PORT --group GROUP -- CMD  joins a consumer group of\n"
+     "Kafka.  Each partition that the group assigns is a lane: dibs acquires its lease,\n"
+     "begins at the offset that the store has, and runs the command once for each\n"
+     "message, with the payload on standard input, DIBS_KEY and DIBS_OFFSET.  After exit\n"
+     "status 0 it stores the next offset under the lease; otherwise it runs the command\n"
+     "for this message again.  A member that was stopped too long is refused.\n",
      "dibs lane run orders --lanes 16 -- ./consume.sh"},
     {"flag", "ls|get|set [NAME] [VALUE]", "control how a store of several tiers uses them", CLI_TAKES(percent),
      MAY_ALWAYS | CLI_MAY(UNKNOWN), 1, 3, false, false, dibs__cli_flag,
