@@ -319,6 +319,27 @@ def test_stopping_with_a_blocked_store():
     check('and each request is answered', set(statuses) <= {503, 504}, set(statuses), took)
 
 
+def test_keeping_at_least(s):
+    """ShedLock's lockAtLeastFor: counted from the grant."""
+    lease = s.call('POST', '/v1/leases/least', {'ttl': '1m'})[2]
+    time.sleep(1)
+    path, mine = '/v1/leases/least?at_least=', {'Dibs-Lease': lease['id']}
+    for _ in range(2):  # a repeat changes nothing
+        status, _, body = s.call('DELETE', path + '30s', headers=mine)
+        rows = s.call('GET', '/v1/leases/least')[2]['leases']
+        check('a name is kept until it was held for so long', status == 204 and [one['state'] for one in rows] == ['holds'] and
+              0 < rows[0]['left_ms'] <= 29000, status, body, rows)
+    status, _, body = s.call('DELETE', path + '10ms&keep=45s', headers=mine)
+    left_ms = s.call('GET', '/v1/leases/least')[2]['leases'][0]['left_ms']
+    check('with keep the later end counts', status == 204 and 29000 < left_ms <= 45000, status, left_ms)
+    status, _, body = s.call('DELETE', path + '1s', headers=mine)
+    check('one that was held for so long is free at once', status == 204 and states_of(s, 'least') == [], status, body)
+    status, _, body = s.call('DELETE', path + '30s', headers=mine)
+    check('and is lost: 410', status == 410, status, body)
+    for wrong in ('-1s', 'x', '2d'):
+        check(f'at_least={wrong} is refused', s.call('DELETE', path + wrong, headers=mine)[0] == 400)
+
+
 def test_keeping(s):
     lease = s.call('POST', '/v1/leases/k')[2]
     status, _, _ = s.call('DELETE', '/v1/leases/k?keep=2s', headers={'Dibs-Lease': lease['id']})
@@ -656,7 +677,7 @@ def test_unsupported(s):
 
 def main():
     s = Server()
-    for test in [test_lease, test_names, test_repeats, test_waiting, test_hanging_up, test_keeping, test_two_daemons]:
+    for test in [test_lease, test_names, test_repeats, test_waiting, test_hanging_up, test_keeping, test_keeping_at_least, test_two_daemons]:
         test(s)
     for test in [test_unsupported] if LEASES_ONLY else [test_records, test_stock, test_counters, test_quotas, test_tasks, test_texts_of_ends, test_extensions,
                                                         test_waiting_for_tasks, test_leaving_as_tasks_come]:
