@@ -115,7 +115,8 @@ const struct cli_command dibs__cli_commands[] = {
      "ls [PREFIX]   lists the counters whose keys begin with PREFIX\n"
      "An addition counts once, also if the answer of the store is lost.  With --table\n"
      "the counter is a column of your own table; a key without a row is refused: 117.\n"
-     "If the sum does not fit, it is refused, too: 120.\n",
+     "If the sum does not fit, it is refused, too: 120.  After 124 it may be added or\n"
+     "not, and repeating the command may count twice.\n",
      "dibs counter add likes/4711"},
     {"once", "KEY -- CMD [ARG...]", "run a command once for a key, and repeat its result",
      CLI_TAKES(keep) | CLI_TAKES(wait) | CLI_TAKES(try) | CLI_TAKES(ttl) | CLI_TAKES(grace) | CLI_TAKES(retry) |

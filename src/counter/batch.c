@@ -49,14 +49,12 @@ static struct dibs__request *make_request(struct dibs__count_group *group, const
   return request;
 }
 
-static void say(batch_t *batch, struct dibs__count_group *group, dibs_status status, const char *why) {
-  dibs_error error = {0};
-  if (why[0])
-    snprintf(batch->text, sizeof batch->text, "adding to counters at %s: %s", group->counters->store->shown, why);
-  else {
-    (void)dibs__explain(group->counters->store, status, "adding to", "counters", &error);
-    snprintf(batch->text, sizeof batch->text, "%.*s", (int)sizeof batch->text - 1, error.text);
-  }
+/* The reason alone: the caller names the counter and the store. */
+static void set_reason(batch_t *batch, struct dibs__count_group *group, dibs_status status, const char *why) {
+  char trouble[256] = "";
+  if (!why[0]) dibs__core_trouble(group->counters->store->core, trouble, sizeof trouble);
+  snprintf(batch->text, sizeof batch->text, "%s%s%s", why[0] ? why : dibs_status_text(status), trouble[0] ? ": " : "",
+           trouble);
 }
 
 /* These may end by themselves: the batch is kept. */
@@ -68,7 +66,7 @@ bool dibs__count_send(struct dibs__count_group *group, const struct dibs__count_
                       dibs__tick by) {
   struct dibs__request *request = make_request(group, source, batch);
   if (!request) {
-    snprintf(batch->text, sizeof batch->text, "out of memory for a batch of additions");
+    snprintf(batch->text, sizeof batch->text, "out of memory");
     return false;
   }
   if (batch->since.ns == 0) batch->since = dibs__tick_now();
@@ -79,7 +77,7 @@ bool dibs__count_send(struct dibs__count_group *group, const struct dibs__count_
   if (applied)
     batch->text[0] = '\0';
   else
-    say(batch, group, status, answered ? request->counter.why : "");
+    set_reason(batch, group, status, answered ? request->counter.why : "");
   dibs__request_drop(request);
   if (status == DIBS_UNKNOWN) batch->unsure = true;
   if (may_pass(status)) return false;

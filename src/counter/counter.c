@@ -233,7 +233,9 @@ static dibs_status read_stored(dibs_store *store, const char *key, const struct 
     status = (dibs_status)op->items[0].status;
     *stored = op->items[0].number;
   }
-  if (status == DIBS_NOT_FOUND)
+  if (status == DIBS_NOT_FOUND && table)
+    dibs__fail(error, status, "the table \"%s\" has no row \"%s\" at %s", table->table, key, store->shown);
+  else if (status == DIBS_NOT_FOUND)
     dibs__fail(error, status, "there is no counter \"%s\" at %s", key, store->shown);
   else if (status != DIBS_OK && dibs__request_is_answered(request) && op->why[0])
     dibs__fail(error, status, "reading the counter \"%s\" at %s: %s", key, store->shown, op->why);

@@ -64,7 +64,7 @@ static bool set_lanes(member_t *m, uint32_t lanes) {
   return true;
 }
 
-/* It was told to have the old P, and can't continue. */
+/* It joined with the old P as its number, and can't continue. */
 static void end_member(member_t *m, uint32_t lanes) {
   dibs__mutex_lock(&m->lock);
   (void)dibs__fail(&m->trouble, DIBS_CONFLICT,
@@ -75,7 +75,7 @@ static void end_member(member_t *m, uint32_t lanes) {
   dibs__mutex_unlock(&m->lock);
 }
 
-/* The topic's present P; 0: nothing says so. */
+/* The topic's present P; 0: unknown. */
 static dibs_status read_lanes(member_t *m, uint32_t *lanes, dibs_error *error) {
   struct lane_topic at;
   *lanes = 0;

@@ -82,7 +82,7 @@ dibs_status dibs__lane_topic_by_members(dibs_store *store, const char *topic, ui
 
 static dibs_status no_topic(const char *topic, dibs_error *error) {
   return dibs__fail(error, DIBS_NOT_FOUND,
-                    "there is no topic \"%s\" yet: the first member has to say how many lanes it has", topic);
+                    "there is no topic \"%s\" yet: its first member creates it: dibs lane run --lanes P", topic);
 }
 
 dibs_status dibs__lane_topic_open(dibs_store *store, const char *topic, uint32_t lanes, struct lane_topic *at,
@@ -276,8 +276,8 @@ static dibs_status wait_until_changed(dibs_store *store, const char *topic, uint
     if (store->closing) return dibs__fail(error, DIBS_CANCELLED, "the store is being closed");
     if (!dibs__tick_before(dibs__tick_now(), by))
       return dibs__fail(error, DIBS_TIMEOUT,
-                        "the topic \"%s\" has %" PRIu32 " lanes from now on; %" PRIu32
-                        " members or lanes of the old number have not ended yet",
+                        "the topic \"%s\" has %" PRIu32
+                        " lanes from now on; members or lanes of the old number that have not ended yet: %" PRIu32,
                         topic, lanes, others);
     dibs__nap_ms(LOOK_AGAIN_MS);
   }
