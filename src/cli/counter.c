@@ -87,7 +87,13 @@ static int flush(const struct counter *c, dibs_store *store) {
   dibs_status status = dibs_counter_flush(store, &c->options, &error);
   if (dibs_counter_refused(store, print_refusal, &refusals, NULL) != DIBS_OK) return CLI_FAILED;
   if (refusals.code != CLI_DONE) return refusals.code;
-  return status == DIBS_OK ? CLI_DONE : dibs__cli_fail_status(c->globals, status, &error, "-");
+  if (status != DIBS_UNAVAILABLE && status != DIBS_UNKNOWN)
+    return status == DIBS_OK ? CLI_DONE : dibs__cli_fail_status(c->globals, status, &error, "-");
+  /* A batch may be on its way, and dibs_close sends what is left. */
+  dibs_error unknown = {.status = DIBS_UNKNOWN};
+  snprintf(unknown.text, sizeof unknown.text, "some lines may be added or not: %.*s", (int)sizeof unknown.text - 40,
+           error.text);
+  return dibs__cli_fail_status(c->globals, DIBS_UNKNOWN, &unknown, "-");
 }
 
 static int add_line(const struct counter *c, dibs_store *store, char *line, uint64_t nr) {

@@ -338,8 +338,8 @@ dibs_status dibs__count_flush(counters_t *c, dibs__tick by, dibs_error *error) {
   }
   dibs_status status = c->done >= mine ? DIBS_OK : c->trouble == DIBS_OK ? DIBS_UNAVAILABLE : c->trouble;
   if (status != DIBS_OK)
-    dibs__fail(error, status, "buffered additions are not all written to %s: %s; they are kept", c->store->shown,
-               c->text[0] ? c->text : "no answer in time");
+    dibs__fail(error, status, "buffered additions are not all written to %s: %s; the process tries again",
+               c->store->shown, c->text[0] ? c->text : "no answer in time");
   dibs__mutex_unlock(&c->lock);
   return status == DIBS_OK ? refused_status(c, error) : status;
 }
