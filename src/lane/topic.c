@@ -57,11 +57,12 @@ static dibs_status write_record(dibs_store *store, const char *topic, const char
   return dibs_record_put(store, key, &value, 1, &options, NULL, error);
 }
 
-static dibs_status refuse_other(const char *topic, uint32_t has, uint32_t lanes, dibs_error *error) {
+static dibs_status refuse_other(const char *topic, const struct lane_topic *at, uint32_t lanes, dibs_error *error) {
   return dibs__fail(error, DIBS_INVALID,
-                    "the topic \"%s\" has %" PRIu32 " lanes, and not %" PRIu32
-                    ": use its number, or change it for all members with dibs lane resize",
-                    topic, has, lanes);
+                    "the topic \"%s\" has %" PRIu32 " lanes, and not %" PRIu32 ": use its number, or %s", topic,
+                    at->lanes, lanes,
+                    at->recorded ? "change it for all members with dibs lane resize"
+                                 : "end all members and start them with another one");
 }
 
 static int find_members(const dibs_lease_info *info, void *user) {
@@ -92,7 +93,7 @@ dibs_status dibs__lane_topic_open(dibs_store *store, const char *topic, uint32_t
     status = dibs__lane_topic_read(store, topic, at, error);
     if (status == DIBS_OK && !at->recorded) status = dibs__lane_topic_by_members(store, topic, &at->lanes, error);
     if (status != DIBS_OK) return status;
-    if (at->lanes && lanes && at->lanes != lanes) return refuse_other(topic, at->lanes, lanes, error);
+    if (at->lanes && lanes && at->lanes != lanes) return refuse_other(topic, at, lanes, error);
     if (at->lanes) return DIBS_OK;
     if (!lanes) return no_topic(topic, error);
     at->lanes = lanes;
