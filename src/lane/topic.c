@@ -40,7 +40,9 @@ dibs_status dibs__lane_topic_read(dibs_store *store, const char *topic, struct l
   dibs_record_free(record);
   if (fine) return dibs__fine(error);
   return dibs__fail(error, DIBS_CORRUPT,
-                    "the record \"%s\" is not the number of lanes of a topic: something else has written it", key);
+                    "the record \"%s\" is not the number of lanes of a topic: something else has written it; end all "
+                    "members, and delete it with dibs record rm",
+                    key);
 }
 
 /* With the version "" only if there is no record. */
