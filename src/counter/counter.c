@@ -106,6 +106,7 @@ static dibs_status check_options(const dibs_counter_options *given, dibs_counter
   }
   if (o->level != DIBS_COUNT_DURABLE && o->level != DIBS_COUNT_BUFFERED)
     return dibs__fail(error, DIBS_INVALID, "there is no level %d of counters", (int)o->level);
+  if (o->reserved != 0) return dibs__fail(error, DIBS_INVALID, "`reserved` of the options of counters is not 0");
   if (o->wait_ms < DIBS_FOREVER)
     return dibs__fail(error, DIBS_INVALID, "wait_ms is %lld: give 0, a positive time or DIBS_FOREVER",
                       (long long)o->wait_ms);

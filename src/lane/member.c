@@ -325,7 +325,8 @@ static dibs_status check_options(const char *topic, dibs_lane_options *o, dibs_e
   if (status != DIBS_OK) return status;
   if (!o->on_gain || !o->on_lose)
     return dibs__fail(error, DIBS_INVALID, "dibs_lane_join: on_gain and on_lose are both needed");
-  if (o->lanes > DIBS_LANES_MAX || o->reserved != 0)
+  if (o->reserved != 0) return dibs__fail(error, DIBS_INVALID, "dibs_lane_join: `reserved` of the options is not 0");
+  if (o->lanes > DIBS_LANES_MAX)
     return dibs__fail(error, DIBS_INVALID, "a topic has 1 to %d lanes, not %" PRIu32, DIBS_LANES_MAX, o->lanes);
   if (o->ttl_ms == 0) o->ttl_ms = DIBS_TTL_DEFAULT_MS;
   if (o->ttl_ms < DIBS_TTL_MIN_MS || o->ttl_ms > DIBS_TTL_MAX_MS)
