@@ -41,7 +41,7 @@ _dibs() {
       --to | --header | --ca | --batch | --lanes | --brokers | --group | --setting) ((i++)) ;;
       --store | --owner | --ttl | --wait | --slots | --grace | --at-least | --max | --interval | --count | --rounds | --seconds | --calm | --only | --out | --users | --strategies | --seats | --rows | --processes | --floor | --gate | --upset | --html | --listen | --upstream | --config | --metrics-listen | --access-log | --set | --threads | --connections | --waiters | --body | --idle) ((i++)) ;;
       --tokens | --cert | --client-ca | --cors | --new-token | --scope | --header | --bodies | --requests | --event-clients | --watched-lists | --queue | --page | --session-ids | --read | --send) ((i++)) ;;
-      --require | --connect | --upstream-connections) ((i++)) ;;
+      --require | --connect | --upstream-connections | --locks) ((i++)) ;;
       -*) ;;
       *)
         if [[ -z $command ]]; then command=$word; else ((before++)); fi
@@ -67,8 +67,8 @@ _dibs() {
     --store) COMPREPLY=(); mapfile -t COMPREPLY < <(compgen -W 'sqlite:/// memory:' -- "$cur"); return ;;
     --ttl | --wait | --grace | --at-least | --max | --interval | --delay | --older | --timeout | --drain) mapfile -t COMPREPLY < <(compgen -W '500ms 10s 30s 2m 1h' -- "$cur"); return ;;
     --out | --html | --floor) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
-    --strategies) COMPREPLY=(); mapfile -t COMPREPLY < <(compgen -W "$strategies" -- "$cur"); return ;;
-    --users | --seats | --rows | --processes) COMPREPLY=(); return ;;
+    --strategies) COMPREPLY=(); mapfile -t COMPREPLY < <(compgen -W "$strategies redis-lease redlock session-lease redis-spin get-lock get-lock-early transaction-order" -- "$cur"); return ;;
+    --users | --seats | --rows | --processes | --locks) COMPREPLY=(); return ;;
     --table) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
     --strategy) COMPREPLY=(); mapfile -t COMPREPLY < <(compgen -W 'coalesced atomic pessimistic optimistic named fenced' -- "$cur"); return ;;
     --claim) COMPREPLY=(); return ;;

@@ -86,7 +86,7 @@ typedef struct dibs_counter_value {
   size_t size;
   int64_t value;    /* stored + buffered */
   int64_t stored;   /* in the database */
-  int64_t buffered; /* in this process: not written yet.  What other processes have buffered is in no part */
+  int64_t buffered; /* in this process: not written yet.  No part contains what other processes have buffered */
 } dibs_counter_value;
 #define DIBS_COUNTER_VALUE_INIT DIBS__INIT(dibs_counter_value)
 

@@ -31,7 +31,7 @@ struct dibs__ini {
   bool secret;
   /* The position of the error and its message. */
   unsigned line;
-  char wrong[160];
+  char wrong[200];
 };
 /* Reads a file, at most one byte more than DIBS__INI_MAX; *text is malloc'd.  Returns 0, or errno. */
 int dibs__ini_load(const char *file, char **text, size_t *len);

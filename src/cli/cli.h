@@ -370,14 +370,14 @@ const char *dibs__cli_mode_name(dibs_mode mode);
   X(ABSENT, 117, "NOT_FOUND", "no holder and no waiter, or it does not exist")                                         \
   X(STALE, 118, "STALE", "a newer fence was seen; nothing changed")                                                    \
   X(FAILED, 119, "NO_MEMORY CANCELLED", "no memory, process or output, or the minder was killed")                      \
-  X(BUSY, 120, "HELD FULL", "another client holds it (--try), or too little is left (stock)")                          \
+  X(BUSY, 120, "HELD FULL", "held (--try), too little left (stock), or the sum does not fit (counter)")                \
   X(TIMEOUT, 121, "TIMEOUT", "still held at the end of --wait")                                                        \
   X(LOST, 122, "LOST", "the lease was lost or broken; run, once: dibs ended the command")                              \
   X(STORE, 123, "UNAVAILABLE DENIED CORRUPT TOO_NEW", "the store is unusable: down, not permitted, damaged, newer")    \
-  X(UNKNOWN, 124, "UNKNOWN", "the outcome is not known; repeating the call is safe")                                   \
+  X(UNKNOWN, 124, "UNKNOWN", "the outcome is not known; repeating it is safe, but for counter add")                    \
   X(USAGE, 125, "INVALID UNSUPPORTED", "the command line is wrong, or the store does not support it")                  \
-  X(NOEXEC, 126, "", "run, once: cannot execute the command (lab, bench, serve, gate: the program)")                   \
-  X(NOCMD, 127, "", "run, once: the command (lab, bench, serve, gate: the program) was not found")                     \
+  X(NOEXEC, 126, "", "run, once, lane: cannot execute the command (lab, bench, serve, gate: the program)")             \
+  X(NOCMD, 127, "", "run, once, lane: the command (lab, bench, serve, gate: the program) was not found")               \
   X(SIGNAL, 128, "", "128+N: signal N ended the command, or dibs while it waited")
 
 enum cli_exit {

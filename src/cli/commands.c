@@ -115,7 +115,8 @@ const struct cli_command dibs__cli_commands[] = {
      "ls [PREFIX]   lists the counters whose keys begin with PREFIX\n"
      "An addition counts once, also if the answer of the store is lost.  With --table\n"
      "the counter is a column of your own table; a key without a row is refused: 117.\n"
-     "If the sum does not fit, it is refused, too: 120.\n",
+     "If the sum does not fit, it is refused, too: 120.  After 124 it may be added or\n"
+     "not, and repeating the command may count twice.\n",
      "dibs counter add likes/4711"},
     {"rate", "KEY [N]", "take from a quota", CLI_TAKES(limit) | CLI_TAKES(wait),
      MAY_ALWAYS | CLI_MAY(BUSY) | CLI_MAY(UNKNOWN), 1, 2, false, false, dibs__cli_rate,

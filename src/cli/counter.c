@@ -32,6 +32,12 @@ static int fail_line(const struct counter *c, uint64_t nr, const char *line) {
       "line %" PRIu64 ": '%.60s' is not KEY and a number with a blank between; lines before it are added", nr, line);
 }
 
+static int fail_long_line(const struct counter *c, uint64_t nr) {
+  return dibs__cli_fail(c->globals, CLI_USAGE, "INVALID",
+                        "line %" PRIu64 ": it is longer than a key of %d bytes and a number; lines before it are added",
+                        nr, DIBS_NAME_MAX);
+}
+
 /* The last word is the number, if it is one and there is a word before it. */
 static bool split_line(char *line, int64_t *delta) {
   size_t len = strlen(line);
@@ -53,7 +59,7 @@ static int add_one(const struct counter *c, dibs_store *store, const char *text)
   int64_t delta = 1;
   dibs_error error = {0};
   if (text != NULL && !read_delta(text, &delta))
-    return dibs__cli_fail(c->globals, CLI_USAGE, "INVALID", "'%.40s' is not a number of 64 bits", text);
+    return dibs__cli_fail(c->globals, CLI_USAGE, "INVALID", "'%.40s' is not a whole number of 64 bits", text);
   dibs_status status = dibs_counter_add(store, c->key, delta, &c->options, &error);
   return status == DIBS_OK ? CLI_DONE : dibs__cli_fail_status(c->globals, status, &error, c->key);
 }
@@ -81,7 +87,13 @@ static int flush(const struct counter *c, dibs_store *store) {
   dibs_status status = dibs_counter_flush(store, &c->options, &error);
   if (dibs_counter_refused(store, print_refusal, &refusals, NULL) != DIBS_OK) return CLI_FAILED;
   if (refusals.code != CLI_DONE) return refusals.code;
-  return status == DIBS_OK ? CLI_DONE : dibs__cli_fail_status(c->globals, status, &error, "-");
+  if (status != DIBS_UNAVAILABLE && status != DIBS_UNKNOWN)
+    return status == DIBS_OK ? CLI_DONE : dibs__cli_fail_status(c->globals, status, &error, "-");
+  /* A batch may be on its way, and dibs_close sends what is left. */
+  dibs_error unknown = {.status = DIBS_UNKNOWN};
+  snprintf(unknown.text, sizeof unknown.text, "some lines may be added or not: %.*s", (int)sizeof unknown.text - 40,
+           error.text);
+  return dibs__cli_fail_status(c->globals, DIBS_UNKNOWN, &unknown, "-");
 }
 
 static int add_line(const struct counter *c, dibs_store *store, char *line, uint64_t nr) {
@@ -109,7 +121,7 @@ static int add_lines(const struct counter *c, dibs_store *store) {
     nr++;
     bool whole = strchr(line, '\n') != NULL || feof(stdin);
     if (line[strspn(line, " \t\r\n")] == '\0') continue;
-    code = whole ? add_line(c, store, line, nr) : fail_line(c, nr, line);
+    code = whole ? add_line(c, store, line, nr) : fail_long_line(c, nr);
   }
   if (code == CLI_DONE && ferror(stdin))
     code = dibs__cli_fail(c->globals, CLI_FAILED, "", "cannot read standard input: %s", strerror(errno));
@@ -140,6 +152,7 @@ struct listing {
   struct dibs__json json;
   struct cli_table *table; /* NULL with --json */
   uint64_t count;
+  bool failed; /* no memory */
 };
 
 static int list_one(const char *key, int64_t stored, void *user) {
@@ -154,20 +167,24 @@ static int list_one(const char *key, int64_t stored, void *user) {
     return 0;
   }
   snprintf(number, sizeof number, "%" PRId64, stored);
-  return dibs__cli_table_add(l->table, key) && dibs__cli_table_add(l->table, number) ? 0 : 1;
+  l->failed = !dibs__cli_table_add(l->table, key) || !dibs__cli_table_add(l->table, number);
+  return l->failed;
 }
 
 static int list(const struct counter *c, dibs_store *store) {
   static const char *const heads[] = {"*KEY", ">=VALUE", NULL};
   struct listing l = {.json = {.out = stdout}, .table = c->globals->json ? NULL : dibs__cli_table_new(heads)};
   dibs_error error = {0};
+  if (!c->globals->json && l.table == NULL) return dibs__cli_fail(c->globals, CLI_FAILED, "NO_MEMORY", "out of memory");
   if (c->globals->json) dibs__json_open(&l.json, NULL, '[');
   dibs_status status = dibs_counter_list(store, c->key, list_one, &l, &error);
   if (c->globals->json) dibs__json_close(&l.json, ']');
-  if (status == DIBS_OK && l.table != NULL && l.count > 0) dibs__cli_table_print(l.table, dibs__cli_columns(1), stdout);
+  if (status == DIBS_OK && !l.failed && l.table != NULL && l.count > 0)
+    dibs__cli_table_print(l.table, dibs__cli_columns(1), stdout);
   dibs__cli_table_free(l.table);
-  return status == DIBS_OK ? dibs__cli_flush(c->globals)
-                           : dibs__cli_fail_status(c->globals, status, &error, "the counters");
+  if (status != DIBS_OK) return dibs__cli_fail_status(c->globals, status, &error, "the counters");
+  if (l.failed) return dibs__cli_fail(c->globals, CLI_FAILED, "NO_MEMORY", "out of memory");
+  return dibs__cli_flush(c->globals);
 }
 
 /* ---- The command line ---- */

@@ -10,8 +10,9 @@
 
 static void print_line(const struct cli_globals *g, const char *topic, const dibs_lane_topic_info *info) {
   dibs__cli_put(stdout, topic, 0);
-  printf(": %" PRIu32 " lanes, %" PRIu32 " members", info->lanes, info->members);
-  if (info->leaving > 0) printf("; %" PRIu32 " of an earlier number of lanes have to end first", info->leaving);
+  printf(": %" PRIu32 " lane%s, %" PRIu32 " member%s", info->lanes, info->lanes == 1 ? "" : "s", info->members,
+         info->members == 1 ? "" : "s");
+  if (info->leaving > 0) printf("; members of an earlier number of lanes that must end first: %" PRIu32, info->leaving);
   putchar('\n');
   if (!info->recorded)
     dibs__cli_note(g, "this store keeps no records: the topic has its number of lanes only as long as it has members");

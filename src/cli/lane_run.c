@@ -201,7 +201,7 @@ static int watch_trouble(struct member *m) {
   dibs_lane_trouble(m->lanes, &error);
   if (error.status == DIBS_CONFLICT) return dibs__cli_fail_status(g, error.status, &error, m->topic);
   if (error.status != DIBS_OK && m->trouble == DIBS_OK)
-    dibs__cli_note(g, "%s; it is asked again", error.text);
+    dibs__cli_note(g, "%s; dibs tries again", error.text);
   else if (error.status == DIBS_OK && m->trouble != DIBS_OK)
     dibs__cli_note(g, "%s answers again", dibs_store_uri(m->store));
   m->trouble = error.status;

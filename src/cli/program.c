@@ -35,6 +35,9 @@ static const struct {
   const char *help;
 } own_help[] = {
     {"stock", CLI_OPT_wait, "the longest duration, retries included (5s)"},
+    {"counter", CLI_OPT_wait, "the longest duration, retries included (5s)"},
+    {"lane", CLI_OPT_wait, "resize: until all members have left the old number (for ever)"},
+    {"lane", CLI_OPT_verbose, "a line for each change, also if standard error is no terminal"},
     {"task", CLI_OPT_count, "list or change at most N tasks"},
     {"task", CLI_OPT_wait, "how long to try if the store does not answer (5s)"},
     {"task", CLI_OPT_keep, "how long finished tasks of the kind are kept (7d)"},

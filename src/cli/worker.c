@@ -141,7 +141,7 @@ static int watch_trouble(struct cli_worker *w) {
     return dibs__cli_fail_status(g, error.status, &error, w->pool.kind);
   if (error.status != DIBS_OK && w->trouble == DIBS_OK) {
     w->trouble_since = dibs__tick_now();
-    dibs__cli_note(g, "%s; it is asked again", error.text);
+    dibs__cli_note(g, "%s; dibs tries again", error.text);
   } else if (error.status == DIBS_OK && w->trouble != DIBS_OK) {
     dibs__cli_note(g, "%s answers again", dibs_store_uri(w->pool.store));
   }

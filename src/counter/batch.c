@@ -49,14 +49,12 @@ static struct dibs__request *make_request(struct dibs__count_group *group, const
   return request;
 }
 
-static void say(batch_t *batch, struct dibs__count_group *group, dibs_status status, const char *why) {
-  dibs_error error = {0};
-  if (why[0])
-    snprintf(batch->text, sizeof batch->text, "adding to counters at %s: %s", group->counters->store->shown, why);
-  else {
-    (void)dibs__explain(group->counters->store, status, "adding to", "counters", &error);
-    snprintf(batch->text, sizeof batch->text, "%.*s", (int)sizeof batch->text - 1, error.text);
-  }
+/* The reason alone: the caller names the counter and the store. */
+static void set_reason(batch_t *batch, struct dibs__count_group *group, dibs_status status, const char *why) {
+  char trouble[256] = "";
+  const char *what = batch->unsure ? "the outcome of a batch is not known" : dibs_status_text(status);
+  if (!why[0]) dibs__core_trouble(group->counters->store->core, trouble, sizeof trouble);
+  snprintf(batch->text, sizeof batch->text, "%s%s%s", why[0] ? why : what, trouble[0] ? ": " : "", trouble);
 }
 
 /* These may end by themselves: the batch is kept. */
@@ -68,20 +66,20 @@ bool dibs__count_send(struct dibs__count_group *group, const struct dibs__count_
                       dibs__tick by) {
   struct dibs__request *request = make_request(group, source, batch);
   if (!request) {
-    snprintf(batch->text, sizeof batch->text, "out of memory for a batch of additions");
+    snprintf(batch->text, sizeof batch->text, "out of memory");
     return false;
   }
   if (batch->since.ns == 0) batch->since = dibs__tick_now();
   dibs_status status = dibs__request_carry(request, DIBS__COUNTER_ADD, by);
   bool answered = dibs__request_is_answered(request), applied = status == DIBS_OK || status == DIBS_REPLAY;
+  if (status == DIBS_UNKNOWN) batch->unsure = true;
   for (size_t i = 0; i < batch->sums.count && answered && applied; i++)
     batch->sorted[i]->status = request->counter.items[i].status;
   if (applied)
     batch->text[0] = '\0';
   else
-    say(batch, group, status, answered ? request->counter.why : "");
+    set_reason(batch, group, status, answered ? request->counter.why : "");
   dibs__request_drop(request);
-  if (status == DIBS_UNKNOWN) batch->unsure = true;
   if (may_pass(status)) return false;
   /* After an UNKNOWN attempt a refusal of the whole batch says nothing about that attempt. */
   batch->status = applied ? DIBS_OK : batch->unsure ? DIBS_UNKNOWN : status;

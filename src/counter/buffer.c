@@ -191,7 +191,7 @@ static bool send_current_locked(group_t *g, dibs__tick by) {
   /* So that a refused key finds its place without memory. */
   bool ready = dibs__sums_reserve(&g->refused, b->sums.count) && (b->sorted || dibs__count_seal(&g->buffered, b));
   if (!ready) {
-    snprintf(b->text, sizeof b->text, "out of memory for a batch of additions");
+    snprintf(b->text, sizeof b->text, "out of memory");
     return false;
   }
   g->sending = true;
@@ -227,7 +227,7 @@ static bool flush_group(group_t *g, dibs__tick by, dibs_status *trouble, char te
   dibs__mutex_unlock(&g->lock);
   if (no_memory) {
     *trouble = DIBS_NO_MEMORY;
-    snprintf(text, DIBS__COUNT_TEXT, "out of memory for a batch of additions");
+    snprintf(text, DIBS__COUNT_TEXT, "out of memory");
   }
   return ends && !no_memory;
 }
@@ -342,8 +342,8 @@ dibs_status dibs__count_flush(counters_t *c, dibs__tick by, dibs_error *error) {
   }
   dibs_status status = c->done >= mine ? DIBS_OK : c->trouble == DIBS_OK ? DIBS_UNAVAILABLE : c->trouble;
   if (status != DIBS_OK)
-    dibs__fail(error, status, "buffered additions are not all written to %s: %s; they are kept", c->store->shown,
-               c->text[0] ? c->text : "no answer in time");
+    dibs__fail(error, status, "buffered additions are not all written to %s: %s; the process tries again",
+               c->store->shown, c->text[0] ? c->text : "no answer in time");
   dibs__mutex_unlock(&c->lock);
   return status == DIBS_OK ? refused_status(c, error) : status;
 }

@@ -107,6 +107,7 @@ static dibs_status check_options(const dibs_counter_options *given, dibs_counter
   }
   if (o->level != DIBS_COUNT_DURABLE && o->level != DIBS_COUNT_BUFFERED)
     return dibs__fail(error, DIBS_INVALID, "there is no level %d of counters", (int)o->level);
+  if (o->reserved != 0) return dibs__fail(error, DIBS_INVALID, "`reserved` of the options of counters is not 0");
   if (o->wait_ms < DIBS_FOREVER)
     return dibs__fail(error, DIBS_INVALID, "wait_ms is %lld: give 0, a positive time or DIBS_FOREVER",
                       (long long)o->wait_ms);
@@ -234,7 +235,9 @@ static dibs_status read_stored(dibs_store *store, const char *key, const struct 
     status = (dibs_status)op->items[0].status;
     *stored = op->items[0].number;
   }
-  if (status == DIBS_NOT_FOUND)
+  if (status == DIBS_NOT_FOUND && table)
+    dibs__fail(error, status, "the table \"%s\" has no row \"%s\" at %s", table->table, key, store->shown);
+  else if (status == DIBS_NOT_FOUND)
     dibs__fail(error, status, "there is no counter \"%s\" at %s", key, store->shown);
   else if (status != DIBS_OK && dibs__request_is_answered(request) && op->why[0])
     dibs__fail(error, status, "reading the counter \"%s\" at %s: %s", key, store->shown, op->why);

@@ -156,8 +156,8 @@ static dibs_status leave_locked(struct caller *c, batch_t *b) {
   }
   /* A batch that others wait for goes on, with this addition. */
   bool goes_on = g->busy || b->waiters > 1, in_doubt = b->unsure || goes_on || !sealed;
-  return dibs__fail(c->error, in_doubt ? DIBS_UNKNOWN : DIBS_UNAVAILABLE, "adding to \"%s\": %s", c->key,
-                    b->text[0] ? b->text : "no answer in time");
+  return dibs__fail(c->error, in_doubt ? DIBS_UNKNOWN : DIBS_UNAVAILABLE, "adding to \"%s\" at %s: %s", c->key,
+                    g->counters->store->shown, b->text[0] ? b->text : "no answer in time");
 }
 
 static dibs_status result_of(const struct caller *c, const batch_t *b) {
@@ -172,7 +172,7 @@ static dibs_status result_of(const struct caller *c, const batch_t *b) {
     return dibs__fail(c->error, status, "adding to \"%s\": the table \"%s\" has no such row; insert it first", c->key,
                       c->group->table ? c->group->table->table : "");
   default:
-    return dibs__fail(c->error, status, "adding to \"%s\": %s", c->key,
+    return dibs__fail(c->error, status, "adding to \"%s\" at %s: %s", c->key, c->group->counters->store->shown,
                       b->text[0] ? b->text : dibs_status_text(status));
   }
 }

@@ -29,7 +29,7 @@ void dibs__fence_key(const char *name, uint32_t times, char key[DIBS_NAME_MAX + 
   dibs__text_addf(&text, "gate-hash%s:%s", number, hex);
 }
 
-/* Digits, up to `most`; *at: behind them. */
+/* Digits, up to `most`; *at: after them. */
 static bool read_number(const char **at, const char *end, uint64_t most, uint64_t *number) {
   const char *from = *at;
   *number = 0;

@@ -131,7 +131,7 @@ static int decoded_byte(const char *p, size_t left, size_t *length) {
   return high * 16 + low;
 }
 
-/* "." or "..", also encoded, also with a parameter behind it, as in "..;x": a server may leave its folder then. */
+/* "." or "..", also encoded, also with a parameter after it, as in "..;x": a server may leave its folder then. */
 static bool is_dots(const char *segment, size_t length) {
   size_t dots = 0;
   for (size_t at = 0, step; at < length; at += step) {

@@ -69,7 +69,7 @@ static const char *entry(void *user, const char *section, const char *key, const
     return NULL;
   }
   return "the key is unknown; a table has table, key, version, version_kind, fence, owner, columns, used, limit, "
-         "claims, claim..., phase, locked_at, updated_at and time_unit";
+         "count, claims, claim..., phase, locked_at, updated_at and time_unit";
 }
 
 static dibs_status read_file(const char *file, char **text, size_t *len, dibs_error *error) {

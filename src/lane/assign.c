@@ -2,7 +2,7 @@
 /*
  * Rendezvous hashing with a bound.  Each pair of a member and a lane has a weight, a hash of both.  In the order of the
  * weights, the largest first, a pair is taken if its lane is free and its member may have one more.  With n members and
- * P lanes a member may have P/n, and the first P%n members that come to it have one more.  So every lane is taken, and
+ * P lanes a member may have P/n, and the first P%n members that reach it have one more.  So every lane is taken, and
  * members differ by at most one.  Most pairs are the same with a member more or less, so few lanes move.
  */
 #include "lane/lane_impl.h"

@@ -63,8 +63,8 @@ static void end_lane(lane_t *lane) {
   dibs__lane_member_drop(m);
 }
 
-/* Called as the callbacks of leases are.  What is due may have been done meanwhile: a lane that was released is not
- * told that it should be. */
+/* Called as the callbacks of leases are.  The call that is due may be needless by now: no callback is made
+ * for a lane that was released. */
 static void run_due_locked(dibs_store *store, struct dibs__due_call *due) {
   lane_t *lane = (lane_t *)(void *)((char *)due - offsetof(lane_t, due));
   dibs__mutex_unlock(&store->lock);

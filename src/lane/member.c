@@ -64,7 +64,7 @@ static bool set_lanes(member_t *m, uint32_t lanes) {
   return true;
 }
 
-/* It was told to have the old P, and can't continue. */
+/* It joined with the old P as its number, and can't continue. */
 static void end_member(member_t *m, uint32_t lanes) {
   dibs__mutex_lock(&m->lock);
   (void)dibs__fail(&m->trouble, DIBS_CONFLICT,
@@ -75,7 +75,7 @@ static void end_member(member_t *m, uint32_t lanes) {
   dibs__mutex_unlock(&m->lock);
 }
 
-/* The topic's present P; 0: nothing says so. */
+/* The topic's present P; 0: unknown. */
 static dibs_status read_lanes(member_t *m, uint32_t *lanes, dibs_error *error) {
   struct lane_topic at;
   *lanes = 0;
@@ -325,7 +325,8 @@ static dibs_status check_options(const char *topic, dibs_lane_options *o, dibs_e
   if (status != DIBS_OK) return status;
   if (!o->on_gain || !o->on_lose)
     return dibs__fail(error, DIBS_INVALID, "dibs_lane_join: on_gain and on_lose are both needed");
-  if (o->lanes > DIBS_LANES_MAX || o->reserved != 0)
+  if (o->reserved != 0) return dibs__fail(error, DIBS_INVALID, "dibs_lane_join: `reserved` of the options is not 0");
+  if (o->lanes > DIBS_LANES_MAX)
     return dibs__fail(error, DIBS_INVALID, "a topic has 1 to %d lanes, not %" PRIu32, DIBS_LANES_MAX, o->lanes);
   if (o->ttl_ms == 0) o->ttl_ms = DIBS_TTL_DEFAULT_MS;
   if (o->ttl_ms < DIBS_TTL_MIN_MS || o->ttl_ms > DIBS_TTL_MAX_MS)

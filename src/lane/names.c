@@ -53,7 +53,7 @@ void dibs__lane_name(const char *topic, uint32_t lanes, uint32_t number, char to
   }
 }
 
-/* Digits without a leading zero; *at: behind them. */
+/* Digits without a leading zero; *at: after them. */
 static bool read_number(const char **at, uint32_t least, uint32_t most, uint32_t *number) {
   const char *from = *at;
   uint32_t value = 0;

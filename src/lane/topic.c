@@ -40,7 +40,9 @@ dibs_status dibs__lane_topic_read(dibs_store *store, const char *topic, struct l
   dibs_record_free(record);
   if (fine) return dibs__fine(error);
   return dibs__fail(error, DIBS_CORRUPT,
-                    "the record \"%s\" is not the number of lanes of a topic: something else has written it", key);
+                    "the record \"%s\" is not the number of lanes of a topic: something else has written it; end all "
+                    "members, and delete it with dibs record rm",
+                    key);
 }
 
 /* With the version "" only if there is no record. */
@@ -57,11 +59,12 @@ static dibs_status write_record(dibs_store *store, const char *topic, const char
   return dibs_record_put(store, key, &value, 1, &options, NULL, error);
 }
 
-static dibs_status refuse_other(const char *topic, uint32_t has, uint32_t lanes, dibs_error *error) {
+static dibs_status refuse_other(const char *topic, const struct lane_topic *at, uint32_t lanes, dibs_error *error) {
   return dibs__fail(error, DIBS_INVALID,
-                    "the topic \"%s\" has %" PRIu32 " lanes, and not %" PRIu32
-                    ": use its number, or change it for all members with dibs lane resize",
-                    topic, has, lanes);
+                    "the topic \"%s\" has %" PRIu32 " lanes, and not %" PRIu32 ": use its number, or %s", topic,
+                    at->lanes, lanes,
+                    at->recorded ? "change it for all members with dibs lane resize"
+                                 : "end all members and start them with another one");
 }
 
 static int find_members(const dibs_lease_info *info, void *user) {
@@ -82,7 +85,7 @@ dibs_status dibs__lane_topic_by_members(dibs_store *store, const char *topic, ui
 
 static dibs_status no_topic(const char *topic, dibs_error *error) {
   return dibs__fail(error, DIBS_NOT_FOUND,
-                    "there is no topic \"%s\" yet: the first member has to say how many lanes it has", topic);
+                    "there is no topic \"%s\" yet: its first member creates it: dibs lane run --lanes P", topic);
 }
 
 dibs_status dibs__lane_topic_open(dibs_store *store, const char *topic, uint32_t lanes, struct lane_topic *at,
@@ -92,7 +95,7 @@ dibs_status dibs__lane_topic_open(dibs_store *store, const char *topic, uint32_t
     status = dibs__lane_topic_read(store, topic, at, error);
     if (status == DIBS_OK && !at->recorded) status = dibs__lane_topic_by_members(store, topic, &at->lanes, error);
     if (status != DIBS_OK) return status;
-    if (at->lanes && lanes && at->lanes != lanes) return refuse_other(topic, at->lanes, lanes, error);
+    if (at->lanes && lanes && at->lanes != lanes) return refuse_other(topic, at, lanes, error);
     if (at->lanes) return DIBS_OK;
     if (!lanes) return no_topic(topic, error);
     at->lanes = lanes;
@@ -276,8 +279,8 @@ static dibs_status wait_until_changed(dibs_store *store, const char *topic, uint
     if (store->closing) return dibs__fail(error, DIBS_CANCELLED, "the store is being closed");
     if (!dibs__tick_before(dibs__tick_now(), by))
       return dibs__fail(error, DIBS_TIMEOUT,
-                        "the topic \"%s\" has %" PRIu32 " lanes from now on; %" PRIu32
-                        " members or lanes of the old number have not ended yet",
+                        "the topic \"%s\" has %" PRIu32
+                        " lanes from now on; members or lanes of the old number that have not ended yet: %" PRIu32,
                         topic, lanes, others);
     dibs__nap_ms(LOOK_AGAIN_MS);
   }

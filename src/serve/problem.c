@@ -77,7 +77,7 @@ static const struct problem of_http[] = {
     {"method", 405, 0, "the path does not have this method", "the header Allow lists the methods that it has",
      "see /openapi.json"},
     {"no-session", 410, 0, "the daemon does not know the session of the message",
-     "it was restarted, or the client was away for longer than 10 s",
+     "it was restarted, or its client sent nothing for longer than 10 s",
      "open another one; the library does so by itself"},
     {"no-such-path", 404, 0, "the daemon has no such path", "the path is misspelt, or a / in a name is not written %2F",
      "/openapi.json lists all paths"},

@@ -184,8 +184,8 @@ void dibs__turn_end(struct turn *turn) {
 bool dibs__turn_refuse(struct turn *turn, dibs_status status, const dibs_error *error) {
   struct request *r = turn->request;
   if (status == DIBS_HELD)
-    dibs__answer_refuse(r, 409, "held",
-                        "\"%s\" is held by somebody else; ask for a `wait`, or see the holder with a GET", turn->name);
+    dibs__answer_refuse(r, 409, "held", "\"%s\" is held by somebody else; send a `wait`, or see the holder with a GET",
+                        turn->name);
   else if (status == DIBS_TIMEOUT)
     dibs__answer_refuse(r, 409, "timeout", "\"%s\" was not free within the wait; see the holder with a GET",
                         turn->name);

@@ -86,7 +86,7 @@ static int64_t horizon_of(const struct dibs__cron_job *job, int64_t now_ms) {
   return now_ms - (window_ms > DIBS__CRON_IN_TIME_MS ? window_ms : DIBS__CRON_IN_TIME_MS);
 }
 
-/* Instants that are too old for the window.  The first one that is not, or INT64_MAX. */
+/* Instants that are too old for the window.  Answers the first instant that is not too old, or INT64_MAX. */
 static int64_t pass_old(const struct dibs__cron_job *job, int64_t decided_ms, int64_t horizon_ms,
                         struct dibs__cron_decision *to) {
   int64_t at_ms = dibs__cron_next(job, decided_ms);

@@ -4,7 +4,7 @@
 /*
  * Which firings are due: decisions of a node of `dibs cron`, without a store and without a clock.
  *
- * Every node decides for itself.  A decision takes the instants of a job after the last one that was decided, up to
+ * Every node decides for itself.  A decision takes the instants of a job after the last decided one, up to
  * now, and chooses those that fire, by the job's catch-up.  Two nodes that decide the same instant add the same firing,
  * which the store keeps once; so a decision may be repeated, and none may be forgotten: the last decided instant is
  * stored only when the firings are in the store.

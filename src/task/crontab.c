@@ -353,7 +353,7 @@ static bool take_job(struct reading *r, const struct dibs__cron_job *job) {
   return true;
 }
 
-/* What is the same for a line and for a job of a list: its zone and its variables. */
+/* A line and a job of a list both have a zone and variables. */
 static bool complete_job(struct reading *r, struct dibs__cron_job *job) {
   if (!(job->zone = find_zone(r, job->zone_name))) return false;
   if (!r->variables && !(r->variables = keep(r, calloc(1, sizeof *r->variables)))) return false;

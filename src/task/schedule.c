@@ -44,7 +44,7 @@ static bool refuse(const struct reading *r, const char *format, ...) {
   return false;
 }
 
-/* A number, or a name.  `at` moves behind it. */
+/* A number, or a name.  `at` moves after it. */
 static bool read_value(const struct reading *r, const char **at, unsigned *to) {
   const struct field *f = r->field;
   const char *begin = *at;

@@ -468,7 +468,7 @@ static dibs_status end_one(dibs_task *task, dibs_task_end end, const char *call,
   const struct dibs__table *table = dibs__held_of(task)->batch->table;
   if (table && (end.verdict == DIBS_END_DONE || end.verdict == DIBS_END_DEAD))
     return dibs__fail(error, DIBS_UNSUPPORTED,
-                      "%s: the row \"%.80s\" of \"%.80s\" is yours: call dibs_task_unlock with the phase that says so",
+                      "%s: the row \"%.80s\" of \"%.80s\" is yours: call dibs_task_unlock with the phase that ends it",
                       call, task->key, table->table);
   dibs_status status = end_tasks(NULL, &end, 1, call, why, error);
   return status == DIBS_OK ? explain_task(task, end.status, "ending", why, error) : status;

@@ -71,8 +71,8 @@ dibs_status dibs__claim_check(dibs_store *store, const char *kind, const dibs_cl
 /* One request.  OK with up to `most` tasks, also with none; or a failure of the store.  The caller is inside. */
 dibs_status dibs__claim_once(struct dibs__claim *claim, uint32_t most, dibs_task **tasks, size_t *count, dibs__tick by);
 
-/* Gives a request for many tasks a lane of its own: it is a batch already and gains nothing from waiting for one that
- * is under way, so the claims and the verdicts of a worker run side by side. */
+/* Gives a request for many tasks a lane of its own: it is a batch already and gains nothing from waiting for a batch
+ * that is under way, so the claims and the verdicts of a worker run side by side. */
 void dibs__task_lane(struct dibs__request *request, size_t count);
 
 /* One request for each: OK, and each has its status; or a failure of the store.  `inside` is the store, or a handle

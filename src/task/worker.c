@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A worker: threads that run the user's function, one that claims, and one that keeps what is claimed.
+ * A worker: threads that run the user's function, a claimer, and a keeper of what is claimed.
  *
  *   claimer:  claim -> ready list -> worker threads -> ends list -> keeper: one END for all that are there
  *                                                                   keeper: one EXTEND for all claims that are due
@@ -325,7 +325,7 @@ static void work_on(worker_t *w, struct dibs__held *held, dibs_work_reply *reply
   dibs__mutex_unlock(&w->lock);
 }
 
-/* One that was ready begins.  The claimer may have waited for that: other threads may be free, and tasks may be ready
+/* A ready task begins.  The claimer may have waited for that: other threads may be free, and tasks may be ready
  * in the store. */
 static void begin_locked(worker_t *w) {
   w->running++;

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Answers of the store are lost, and connections break, in every third call: the stored sums equal the acknowledged
- * ones. test_counter_faults HOW...   the kinds of faults, as fault.how names them
+ * Answers of the store are lost, and connections break, in every third call: the stored sums are those that were
+ * acknowledged
+ *.
+ * test_counter_faults HOW...   the kinds of faults, as fault.how names them
  */
 #include "dibs/counter.h"
 #include "drivers/wrap/shim.h"

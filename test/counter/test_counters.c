@@ -247,6 +247,8 @@ static void wrong_arguments_are_refused(void **state) {
   dibs_store *s = store_open();
   dibs_counter_options o = {.size = sizeof o, .level = (dibs_count_level)7};
   assert_int_equal(dibs_counter_add(s, "a", 1, &o, &reported), DIBS_INVALID);
+  o = (dibs_counter_options){.size = sizeof o, .reserved = 1};
+  assert_int_equal(dibs_counter_add(s, "a", 1, &o, &reported), DIBS_INVALID);
   count_up(s, "", 1, DIBS_INVALID);
   count_up(s, "", 1, DIBS_INVALID, BUFFERED);
   count_up(s, "a\nb", 1, DIBS_INVALID, BUFFERED);

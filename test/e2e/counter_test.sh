@@ -35,7 +35,22 @@ printf 'fine 1\nwrong x\nlater 1\n' | counter add - 2>"$dir/err"
 is 'a wrong line: 125' $? 125
 like 'a wrong line: the message' "$(cat "$dir/err")" 'line 2: .wrong x.'
 is 'lines before it are added' "$(counter get fine)" 1
+printf 'fine\n%0400d\n' 7 | counter add - 2>"$dir/err"
+is 'a line that is too long: 125' $? 125
+like 'a line that is too long: the message' "$(cat "$dir/err")" 'line 2: it is longer than a key of 255 bytes'
 exits 117 'lines after it are not' "$DIBS" counter get later
+
+# ---- The answers of the store are lost ----
+lost=$(printf '%s' "$DIBS_STORE" | sed 's,^sqlite:,fault+sqlite:,')?fault.on=run\&fault.how=unknown-after\&fault.forever=1
+if [ $# -eq 0 ]; then
+  counter add seen 1
+  exits 124 'the answer is lost' "$DIBS" counter add seen --store "$lost&fault.nth=1" --wait 300ms
+  like 'the answer is lost: the message' "$err" 'adding to "seen" at .*the outcome of a batch is not known'
+  echo seen | counter add - --store "$lost&fault.nth=1" --wait 300ms 2>"$dir/err"
+  is 'lines: the answer is lost: 124' $? 124
+  like 'lines: the answer is lost: the message' "$(cat "$dir/err")" 'some lines may be added or not: .*is not known'
+  is 'each was applied once' "$(counter get seen)" 3
+fi
 
 # ---- ls ----
 counter ls page >"$dir/out"

@@ -14,6 +14,7 @@ cat >"$tmp/use.c" <<'C'
 #include "dibs.h"
 #include "dibs.h"
 #include "dibs/admin.h"
+#include "dibs/counter.h"
 #include "dibs/cron.h"
 #include "dibs/lane.h"
 #include "dibs/mysql.h"
@@ -65,9 +66,14 @@ size_t sizes(void) {
   dibs_cron_table jobs = DIBS_CRON_TABLE_INIT;
   dibs_cron_options cron = DIBS_CRON_OPTIONS_INIT;
   dibs_cron_counts firings = DIBS_CRON_COUNTS_INIT;
+  dibs_counter_options addition = DIBS_COUNTER_OPTIONS_INIT;
+  dibs_counter_value value = DIBS_COUNTER_VALUE_INIT;
+  dibs_lane_options lane = DIBS_LANE_OPTIONS_INIT;
+  dibs_lane_counts lanes = DIBS_LANE_COUNTS_INIT;
+  dibs_lane_topic_info topic = DIBS_LANE_TOPIC_INFO_INIT;
   return job.size + jobs.size + cron.size + firings.size + store.size + lease.size + breaking.size + table.size + record.size + written.size + update.size + stock.size +
          taken.size + once.size + tiers.size + task.size + new_task.size + claim.size + end.size + worker.size +
-         counts.size + filter.size + of_kind.size;
+         counts.size + filter.size + of_kind.size + addition.size + value.size + lane.size + lanes.size + topic.size;
 }
 C
 # The C++ compiler also checks that no name is a keyword of C++.

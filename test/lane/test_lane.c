@@ -328,6 +328,9 @@ static void a_topic_without_a_number_is_not_created(void **state) {
   assert_int_equal(dibs_lane_join(store, "t", &o, &member, NULL), DIBS_INVALID);
   o.lanes = 1;
   assert_int_equal(dibs_lane_join(store, "t#1", &o, &member, NULL), DIBS_INVALID);
+  o.reserved = 1;
+  assert_int_equal(dibs_lane_join(store, "t", &o, &member, NULL), DIBS_INVALID);
+  o.reserved = 0;
   o.on_lose = NULL;
   assert_int_equal(dibs_lane_join(store, "t", &o, &member, NULL), DIBS_INVALID);
 }
