@@ -74,7 +74,7 @@ static void add_numbers(struct lab_sheet *sheet, const char *key, const char *he
 void dibs__lab_fact_number(struct lab_sheet *sheet, const char *key, const char *head, double number,
                            const char *unit) {
   const double numbers[] = {number};
-  add_numbers(sheet, key, head, (const double[]){number}, 1, unit, false);
+  add_numbers(sheet, key, head, numbers, 1, unit, false);
 }
 
 void dibs__lab_fact_list(struct lab_sheet *sheet, const char *key, const char *head, const uint32_t *numbers,

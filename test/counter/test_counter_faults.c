@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Answers of the store are lost, and connections break, in every third call: the stored sums are those that were
- * acknowledged
- *.
+ * acknowledged.
  * test_counter_faults HOW...   the kinds of faults, as fault.how names them
  */
 #include "dibs/counter.h"
