@@ -185,7 +185,8 @@ static void settle_locked(group_t *g) {
   g->settled++;
 }
 
-/* One attempt.  true: it is settled. */
+/* One attempt, if the batch may still be repeated.  true: it is settled.  A process that is stopped after this check
+ * finds its deadline over, and sends nothing. */
 static bool send_current_locked(group_t *g, dibs__tick by) {
   batch_t *b = g->current;
   /* So that a refused key finds its place without memory. */
@@ -194,15 +195,15 @@ static bool send_current_locked(group_t *g, dibs__tick by) {
     snprintf(b->text, sizeof b->text, "out of memory");
     return false;
   }
+  if (is_too_old(b)) { /* the process was stopped since the last attempt */
+    end_unknown(b);
+    return true;
+  }
   g->sending = true;
   dibs__mutex_unlock(&g->lock);
   bool settled = dibs__count_send(g, &g->buffered, b, by);
   dibs__mutex_lock(&g->lock);
   g->sending = false;
-  if (!settled && is_too_old(b)) {
-    end_unknown(b);
-    settled = true;
-  }
   return settled;
 }
 
