@@ -90,7 +90,7 @@ static void run_level(dibs_count_level level) {
   assert_int_equal(stored, acknowledged);
 }
 
-/* Callers with little time, beside a caller patient caller: what was answered UNAVAILABLE is never added. */
+/* Callers with little time, beside a patient caller: what was answered UNAVAILABLE is never added. */
 struct impatient {
   dibs_store *store;
   int nr;
