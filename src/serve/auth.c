@@ -68,11 +68,11 @@ static char *load_file(const char *path, struct stat *st, size_t *length) {
   if (fd < 0) return NULL;
   if (fstat(fd, st) == 0 && (text = calloc(1, FILE_MAX + 2)))
     while (*length <= FILE_MAX && (got = read(fd, text + *length, FILE_MAX + 1 - *length)) > 0) *length += (size_t)got;
-  int flaw = !text || got < 0 ? errno : *length > FILE_MAX ? EFBIG : 0;
+  int failure = !text || got < 0 ? errno : *length > FILE_MAX ? EFBIG : 0;
   close(fd);
-  if (flaw == 0) return text;
+  if (failure == 0) return text;
   free(text);
-  errno = flaw;
+  errno = failure;
   return NULL;
 }
 
@@ -125,8 +125,8 @@ static dibs_status read_lines(const char *path, char *text, struct tokens *token
     line += strspn(line, " \t\r");
     line[strcspn(line, "\r")] = '\0';
     if (*line == '\0' || *line == '#') continue;
-    const char *flaw = read_token(line, &tokens->token[tokens->count]);
-    if (flaw) return dibs__fail(error, DIBS_INVALID, "%s, line %u: %s", path, nr, flaw);
+    const char *reason = read_token(line, &tokens->token[tokens->count]);
+    if (reason) return dibs__fail(error, DIBS_INVALID, "%s, line %u: %s", path, nr, reason);
     tokens->count++;
   }
   if (tokens->count > 0) return DIBS_OK;
