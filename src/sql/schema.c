@@ -120,13 +120,19 @@ static const char *const tasks[] = {
     "CREATE TABLE dibs_setting (name #k NOT NULL PRIMARY KEY, number #n)",
 };
 
+/* Of runs of tasks alone: a condition that a listing repeats, because a value of a statement implies nothing. */
+static const char *const runs_of_tasks[] = {
+    "CREATE INDEX dibs_run_nr ON dibs_run (nr, ended)#(nr > 0)",
+};
+
 static const struct {
   const char *const *texts;
   size_t count;
 } steps[DIBS__SQL_SCHEMA] = {{made, sizeof made / sizeof made[0]},
                              {guarded, sizeof guarded / sizeof guarded[0]},
                              {served, sizeof served / sizeof served[0]},
-                             {tasks, sizeof tasks / sizeof tasks[0]}};
+                             {tasks, sizeof tasks / sizeof tasks[0]},
+                             {runs_of_tasks, sizeof runs_of_tasks / sizeof runs_of_tasks[0]}};
 
 static size_t append(char *to, size_t size, size_t len, const char *from, size_t n) {
   assert(len + n < size);

@@ -115,9 +115,11 @@ static dibs__fence make_version(struct bed *bed, uint32_t version) {
   assert_int_equal(held.op.status, DIBS_OK);
   assert_int_equal(slot_save(&slot, "r", 1, held.fence, "kept").op.status, DIBS_OK);
   slot_close(&slot);
-  bed_sql(bed->path, "DROP TABLE dibs_task; DROP TABLE dibs_task_serial; DROP TABLE dibs_task_done;"
-                     "DROP TABLE dibs_task_error; DROP TABLE dibs_task_kind; DROP TABLE dibs_task_token;"
-                     "DROP TABLE dibs_run; DROP TABLE dibs_setting");
+  if (version == 4) bed_sql(bed->path, "DROP INDEX dibs_run_nr");
+  if (version < 4)
+    bed_sql(bed->path, "DROP TABLE dibs_task; DROP TABLE dibs_task_serial; DROP TABLE dibs_task_done;"
+                       "DROP TABLE dibs_task_error; DROP TABLE dibs_task_kind; DROP TABLE dibs_task_token;"
+                       "DROP TABLE dibs_run; DROP TABLE dibs_setting");
   if (version < 3) bed_sql(bed->path, "DROP TABLE dibs_report");
   if (version < 2) bed_sql(bed->path, "DROP TABLE dibs_stock; DROP TABLE dibs_claim; DROP TABLE dibs_once");
   snprintf(text, sizeof text, "UPDATE dibs_meta SET version = %u; PRAGMA user_version = %u", version, version);
