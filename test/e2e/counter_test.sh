@@ -36,6 +36,12 @@ is 'a wrong line: 125' $? 125
 like 'a wrong line: the message' "$(cat "$dir/err")" 'line 2: .wrong x.'
 is 'lines before it are added' "$(counter get fine)" 1
 exits 117 'lines after it are not' "$DIBS" counter get later
+printf 'fine 1\nfi\0ne 5\n' | counter add - 2>"$dir/err"
+is 'a line with a NUL: 125' $? 125
+is 'a line with a NUL: nothing is added' "$(counter get fine; counter ls fi --json | grep -c '"fi"')" '2
+0'
+timeout 20 "$DIBS" counter add - </dev/zero 2>"$dir/err"
+is 'a line without an end: 125' $? 125
 
 # ---- ls ----
 counter ls page >"$dir/out"
