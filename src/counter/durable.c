@@ -132,9 +132,10 @@ static dibs_status leave_locked(struct caller *c, batch_t *b) {
                         "adding to \"%s\" at %s: other batches took all the time; nothing was added", c->key,
                         g->counters->store->shown);
   }
-  bool in_doubt = b->unsure || (g->busy && b == g->sent) || !sealed;
+  bool sending = g->busy && b == g->sent; /* what an attempt leaves in the batch is its sender's until it ends */
+  bool in_doubt = sending || !sealed || b->unsure;
   return dibs__fail(c->error, in_doubt ? DIBS_UNKNOWN : DIBS_UNAVAILABLE, "adding to \"%s\": %s", c->key,
-                    b->text[0] ? b->text : "no answer in time");
+                    !sending && b->text[0] ? b->text : "no answer in time");
 }
 
 static dibs_status result_of(const struct caller *c, const batch_t *b) {
