@@ -57,8 +57,8 @@ DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_counter_add(dibs_store *store, const 
 /* Writes everything that this process has buffered, of all tables, and waits until it is committed: all additions that
  * returned before this call.  options NULL: 5 s; the level and the table have no effect.  Blocks for I/O.
  * OK; NOT_FOUND, FULL, INVALID or UNKNOWN (all is written but for refused additions, which dibs_counter_refused gives;
- * the status is that of one of them); or a failure of the store: UNAVAILABLE, UNKNOWN (some of it is not written, or it
- * is not known yet; the process keeps it and tries again each second). */
+ * the status is that of one of them); or a failure of the store: UNAVAILABLE, DENIED, UNKNOWN (some of it is not
+ * written, or it is not known yet; the process keeps it and tries again each second). */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_counter_flush(dibs_store *store, const dibs_counter_options *options,
                                                          dibs_error *error);
 
@@ -73,7 +73,7 @@ typedef struct dibs_counter_refusal {
                          a day */
   uint32_t reserved;
 } dibs_counter_refusal;
-/* 0: continue. */
+/* 0: continue; another number: stop.  Those that come after it are kept, for the next call. */
 typedef int (*dibs_counter_refusal_fn)(const dibs_counter_refusal *refusal, void *user);
 /* Calls `fn` for each refused addition of this process, and forgets it.  It may add it again, elsewhere.  Does not
  * block.

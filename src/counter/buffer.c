@@ -222,7 +222,8 @@ static bool flush_group(group_t *g, dibs__tick by, dibs_status *trouble, char te
       settle_locked(g);
       continue;
     }
-    *trouble = g->current->unsure ? DIBS_UNKNOWN : DIBS_UNAVAILABLE;
+    dibs_status failure = g->current->failure == DIBS_OK ? DIBS_UNAVAILABLE : g->current->failure;
+    *trouble = g->current->unsure ? DIBS_UNKNOWN : failure;
     memcpy(text, g->current->text, DIBS__COUNT_TEXT);
   }
   dibs__mutex_unlock(&g->lock);

@@ -183,6 +183,18 @@ dibs_status dibs_counter_flush(dibs_store *store, const dibs_counter_options *op
 
 /* ---- Refused additions ---- */
 
+/* Back into the group's table.  false: no memory. */
+static bool keep_refused(group_t *g, struct dibs__sums *from, struct dibs__sum *sum) {
+  dibs__mutex_lock(&g->lock);
+  bool fits = dibs__sums_reserve(&g->refused, 1);
+  if (fits && !dibs__sums_take(&g->refused, from, sum)) {
+    atomic_fetch_add(&g->counters->refused, 1);
+    atomic_fetch_add(&g->counters->keys, 1);
+  }
+  dibs__mutex_unlock(&g->lock);
+  return fits;
+}
+
 /* Takes the table: the function may add again meanwhile. */
 static bool hand_out_refused(group_t *g, dibs_counter_refusal_fn fn, void *user) {
   bool goes_on = true;
@@ -192,13 +204,14 @@ static bool hand_out_refused(group_t *g, dibs_counter_refusal_fn fn, void *user)
   atomic_fetch_sub(&g->counters->refused, (int64_t)taken.count);
   atomic_fetch_sub(&g->counters->keys, (int64_t)taken.count);
   dibs__mutex_unlock(&g->lock);
-  for (const struct dibs__sum *s = NULL; (s = dibs__sums_next(&taken, s));) {
+  for (struct dibs__sum *s = NULL; (s = dibs__sums_next(&taken, s));) {
+    if (!goes_on && keep_refused(g, &taken, s)) continue;
     const dibs_counter_refusal refusal = {.size = sizeof refusal,
                                           .key = s->key,
                                           .table = (const dibs_table *)g->table,
                                           .delta = s->sum,
                                           .status = (dibs_status)s->status};
-    goes_on = goes_on && fn(&refusal, user) == 0;
+    goes_on = fn(&refusal, user) == 0 && goes_on;
   }
   dibs__sums_clear(&taken);
   return goes_on;
@@ -298,12 +311,13 @@ struct listing {
   const char *prefix;
   dibs_counter_fn fn;
   void *user;
-  char after[DIBS_NAME_MAX + 1];
+  size_t after_len;
+  char after[DIBS_NAME_MAX];
 };
 
 /* *more: there may be another page. */
 static dibs_status list_page(dibs_store *store, struct listing *l, bool *more) {
-  size_t prefix = strlen(l->prefix), after = strlen(l->after);
+  size_t prefix = strlen(l->prefix), after = l->after_len;
   struct dibs__request *request = dibs__request_make(store, DIBS__FAM_COUNTER, NULL, prefix + after);
   *more = false;
   if (!request) return DIBS_NO_MEMORY;
@@ -316,8 +330,12 @@ static dibs_status list_page(dibs_store *store, struct listing *l, bool *more) {
   if (status == DIBS_OK) {
     bool goes_on = true;
     for (uint32_t i = 0; i < op->got_count && goes_on; i++) {
-      goes_on = l->fn(op->got[i].key.p, op->got[i].number, l->user) == 0;
-      memcpy(l->after, op->got[i].key.p, (size_t)op->got[i].key.len + 1);
+      dibs__str key = op->got[i].key;
+      goes_on = l->fn(key.p, op->got[i].number, l->user) == 0;
+      l->after_len = key.len < DIBS_NAME_MAX ? key.len : DIBS_NAME_MAX;
+      memcpy(l->after, key.p, l->after_len);
+      if (key.len > DIBS_NAME_MAX) status = DIBS_CORRUPT; /* it was written by SQL, and no page begins behind it */
+      goes_on = goes_on && status == DIBS_OK;
     }
     *more = goes_on && op->got_count == PAGE;
   }
@@ -340,7 +358,7 @@ dibs_status dibs__counter_list(dibs_store *store, const char *prefix, const char
   if (status != DIBS_OK) return status;
   status = dibs__count_check_family(store, error);
   if (status == DIBS_OK) {
-    struct listing l = {.prefix = prefix ? prefix : "", .fn = fn, .user = user, .after = ""};
+    struct listing l = {.prefix = prefix ? prefix : "", .fn = fn, .user = user};
     if (after) memcpy(l.after, after, strlen(after) + 1);
     bool more = true;
     while (more && status == DIBS_OK) status = list_page(store, &l, &more);

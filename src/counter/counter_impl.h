@@ -47,6 +47,7 @@ struct dibs__count_batch {
   struct dibs__sum **sorted;   /* of `sums`, from when it is sealed on: no key is added any more */
   dibs_status status;          /* UNKNOWN until it is settled */
   bool unsure;                 /* an attempt of it may have been applied */
+  dibs_status failure;         /* of the latest attempt */
   dibs__tick since;            /* the first attempt; 0: none */
   char text[DIBS__COUNT_TEXT]; /* for people, of the latest attempt */
   /* Durable; guarded by the group's lock. */

@@ -155,9 +155,10 @@ static dibs_status leave_locked(struct caller *c, batch_t *b) {
                         g->counters->store->shown);
   }
   /* A batch that others wait for goes on, with this addition. */
-  bool goes_on = g->busy || b->waiters > 1, in_doubt = b->unsure || goes_on || !sealed;
+  bool goes_on = g->busy || b->waiters > 1, sending = g->busy && b == g->sent; /* what an attempt leaves in the batch is its sender's until it ends */
+  bool in_doubt = sending || !sealed || b->unsure;
   return dibs__fail(c->error, in_doubt ? DIBS_UNKNOWN : DIBS_UNAVAILABLE, "adding to \"%s\" at %s: %s", c->key,
-                    g->counters->store->shown, b->text[0] ? b->text : "no answer in time");
+                    g->counters->store->shown, !sending && b->text[0] ? b->text : "no answer in time");
 }
 
 static dibs_status result_of(const struct caller *c, const batch_t *b) {

@@ -459,6 +459,20 @@ static sql_rc run_take(struct dibs__sql_guard *g, counter_op *op) {
 
 /* ---- Reading ---- */
 
+/* With a sign, in 64 bits; else why not. */
+static const char *read_signed(value cell, int64_t *number) {
+  bool below = cell.len > 0 && cell.p[0] == '-';
+  *number = 0;
+  if (cell.len == below) return "is not a whole number";
+  for (size_t i = below; i < cell.len; i++) {
+    int digit = cell.p[i] - '0';
+    if (digit < 0 || digit > 9) return "is not a whole number";
+    if (__builtin_mul_overflow(*number, 10, number) || __builtin_add_overflow(*number, below ? -digit : digit, number))
+      return "does not fit in 64 bits";
+  }
+  return NULL;
+}
+
 static void read_item(const struct dibs__sql_wire *w, size_t nth, counter_op *op, item_t *item) {
   if (w->engine->rows(w, nth) == 0) {
     item->status = DIBS_NOT_FOUND;
@@ -471,9 +485,10 @@ static void read_item(const struct dibs__sql_wire *w, size_t nth, counter_op *op
   }
   value cell = w->engine->cell(w, nth, 0, 0, DIBS__SQL_TEXT);
   bool is_null = cell.kind == DIBS__SQL_NULL || (cell.len == 4 && memcmp(cell.p, "NULL", 4) == 0);
-  const char *wrong = is_null ? NULL : dibs__sql_whole(cell, &item->number);
-  if (!wrong || item->number < 0) return;
+  const char *wrong = is_null ? NULL : read_signed(cell, &item->number);
+  if (!wrong) return;
   item->status = DIBS_INVALID;
+  item->number = 0;
   snprintf(op->why, sizeof op->why, "the column \"%.40s\" of the table \"%.40s\" %s in the row \"%.*s\"",
            op->table->count, op->table->table, wrong, item->key.len < 40 ? (int)item->key.len : 40, item->key.p);
 }

@@ -39,6 +39,12 @@ printf 'fine\n%0400d\n' 7 | counter add - 2>"$dir/err"
 is 'a line that is too long: 125' $? 125
 like 'a line that is too long: the message' "$(cat "$dir/err")" 'line 2: it is longer than a key of 255 bytes'
 exits 117 'lines after it are not' "$DIBS" counter get later
+printf 'fine 1\nfi\0ne 5\n' | counter add - 2>"$dir/err"
+is 'a line with a NUL: 125' $? 125
+is 'a line with a NUL: nothing is added' "$(counter get fine; counter ls fi --json | grep -c '"fi"')" '2
+0'
+timeout 20 "$DIBS" counter add - </dev/zero 2>"$dir/err"
+is 'a line without an end: 125' $? 125
 
 # ---- The answers of the store are lost ----
 lost=$(printf '%s' "$DIBS_STORE" | sed 's,^sqlite:,fault+sqlite:,')?fault.on=run\&fault.how=unknown-after\&fault.forever=1
