@@ -155,8 +155,9 @@ static dibs_status leave_locked(struct caller *c, batch_t *b) {
                         g->counters->store->shown);
   }
   /* A batch that others wait for goes on, with this addition. */
-  bool goes_on = g->busy || b->waiters > 1, sending = g->busy && b == g->sent; /* what an attempt leaves in the batch is its sender's until it ends */
-  bool in_doubt = sending || !sealed || b->unsure;
+  bool goes_on = g->busy || b->waiters > 1;
+  bool sending = g->busy && b == g->sent; /* what an attempt leaves in the batch is its sender's until it ends */
+  bool in_doubt = goes_on || !sealed || b->unsure;
   return dibs__fail(c->error, in_doubt ? DIBS_UNKNOWN : DIBS_UNAVAILABLE, "adding to \"%s\" at %s: %s", c->key,
                     g->counters->store->shown, !sending && b->text[0] ? b->text : "no answer in time");
 }
