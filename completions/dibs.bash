@@ -19,7 +19,7 @@ _dibs() {
   local cur prev word command='' before=0
   cur=${COMP_WORDS[COMP_CWORD]}
   prev=${COMP_WORDS[COMP_CWORD - 1]}
-  local commands='run lock unlock renew ls show break watch record stock counter once history task dead worker cron relay lane flag tier stats doctor serve gate bench lab help version'
+  local commands='run lock unlock renew ls show break watch record stock counter rate once history task dead worker cron relay lane flag tier stats doctor serve gate bench lab help version'
   local strategies='coalesced atomic pessimistic optimistic named fenced child-first none'
   local states='ready claimed waiting blocked parked done dead cancelled arrived unfinished finished'
   local globals='--store --json --quiet --owner --help'
@@ -38,7 +38,7 @@ _dibs() {
       --kind | --phase | --key | --unique | --delay | --priority | --tries | --state | --older | --error | --rate | --running | --paused | --jobs | --exec | --timeout | --drain | --max-tasks) ((i++)) ;;
       --claim | --strategy | --table | --if | --percent) ((i++)) ;;
       --prefix | --since | --until | --last | --keep-for | --name) ((i++)) ;;
-      --to | --header | --ca | --batch | --lanes) ((i++)) ;;
+      --to | --header | --ca | --batch | --lanes | --brokers | --group | --setting) ((i++)) ;;
       --store | --owner | --ttl | --wait | --slots | --grace | --at-least | --max | --interval | --count | --rounds | --seconds | --calm | --only | --out | --users | --strategies | --seats | --rows | --processes | --floor | --gate | --upset | --html | --listen | --upstream | --config | --metrics-listen | --access-log | --set | --threads | --connections | --waiters | --body | --idle) ((i++)) ;;
       --tokens | --cert | --client-ca | --cors | --new-token | --scope | --header | --bodies | --requests | --event-clients | --watched-lists | --queue | --page | --session-ids | --read | --send) ((i++)) ;;
       --require | --connect | --upstream-connections | --locks) ((i++)) ;;
@@ -82,7 +82,8 @@ _dibs() {
     --phase | --key | --unique | --priority | --tries | --error | --rate | --running | --jobs | --max-tasks) COMPREPLY=(); return ;;
     --ca) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
     --timeout) mapfile -t COMPREPLY < <(compgen -W '2s 10s 30s' -- "$cur"); return ;;
-    --to | --header | --batch | --lanes) COMPREPLY=(); return ;;
+    --to | --header | --batch | --lanes | --brokers | --group | --setting) COMPREPLY=(); return ;;
+    --limit) mapfile -t COMPREPLY < <(compgen -W '10/1s 100/1m 1000/1h' -- "$cur"); return ;;
     --percent) mapfile -t COMPREPLY < <(compgen -W '0 1 10 50 100' -- "$cur"); return ;;
     --owner | --if | --slots | --count | --rounds | --seconds | --calm | --only) COMPREPLY=(); return ;;
   esac
@@ -96,13 +97,14 @@ _dibs() {
     record) options='--table --if --create --force' ;;
     stock) options='--claim --partial --strategy --wait --table' ;;
     counter) options='--table --wait' ;;
+    rate) options='--limit --wait' ;;
     cron) options='--name --jobs --no-history' ;;
     history) options='--failed --kind --prefix --since --until --last --output --keep-for' ;;
     task) options='--kind --phase --key --unique --delay --priority --tries --state --older --error --dry-run --rate --count --running --paused --keep --wait --table --timeout' ;;
     dead) options='--kind --phase --key --older --error --dry-run --rate --count' ;;
     worker) options='--kind --table --phase --jobs --exec --timeout --max --drain --once --max-tasks --verbose --no-history --' ;;
     flag) options='--percent' ;;
-    lane) options='--lanes --ttl --grace --exec --wait --verbose --' ;;
+    lane) options='--lanes --brokers --group --setting --jobs --ttl --grace --exec --wait --verbose --' ;;
     tier) options='--force' ;;
     stats | doctor) options='--probe' ;;
     once) options='--keep --wait --try --ttl --grace --retry --forget --no-history --' ;;
@@ -131,7 +133,7 @@ _dibs() {
     stock:0) mapfile -t COMPREPLY < <(compgen -W 'set take give show table' -- "$cur") ;;
     task:0) mapfile -t COMPREPLY < <(compgen -W 'add ls show retry cancel purge counts kind' -- "$cur") ;;
     dead:0) mapfile -t COMPREPLY < <(compgen -W 'ls show requeue purge' -- "$cur") ;;
-    lane:0) mapfile -t COMPREPLY < <(compgen -W 'run ls of resize' -- "$cur") ;;
+    lane:0) mapfile -t COMPREPLY < <(compgen -W 'run kafka ls of resize' -- "$cur") ;;
     flag:0) mapfile -t COMPREPLY < <(compgen -W 'ls get set' -- "$cur") ;;
     flag:1) _dibs_flags ;;
     flag:2) mapfile -t COMPREPLY < <(compgen -W 'on off' -- "$cur") ;;
@@ -144,7 +146,7 @@ _dibs() {
     gate:0) mapfile -t COMPREPLY < <(compgen -W 'fence' -- "$cur") ;;
     gate:1) _dibs_names ;;
     lab:0) mapfile -t COMPREPLY < <(compgen -W 'race throughput contend deadlock pause crash failover amnesia all' -- "$cur") ;;
-    bench:0) mapfile -t COMPREPLY < <(compgen -W 'lease task' -- "$cur") ;;
+    bench:0) mapfile -t COMPREPLY < <(compgen -W 'lease task counter' -- "$cur") ;;
     run:0 | lock:0 | unlock:0 | renew:0 | ls:0 | show:0 | break:0 | watch:0) _dibs_names ;;
     *) COMPREPLY=() ;;
   esac

@@ -3,7 +3,7 @@
 function __dibs_names
     dibs ls --json 2>/dev/null | string replace -ra '\},\{' "}\n{" | string match -rg '"name":"([^"\\\\]*)"' | sort -u
 end
-set -l commands run lock unlock renew ls show break watch record stock counter once history task dead worker cron relay lane flag tier stats doctor serve gate bench lab help version
+set -l commands run lock unlock renew ls show break watch record stock counter rate once history task dead worker cron relay lane flag tier stats doctor serve gate bench lab help version
 set -l first "not __fish_seen_subcommand_from $commands"
 set -l times '500ms 10s 30s 2m 1h'
 
@@ -19,6 +19,7 @@ complete -c dibs -n $first -a watch -d 'print events of names as they happen'
 complete -c dibs -n $first -a record -d 'read and write records that refuse late writers'
 complete -c dibs -n $first -a stock -d 'take and give back parts of a bounded quantity'
 complete -c dibs -n $first -a counter -d 'add to counters, and read them'
+complete -c dibs -n $first -a rate -d 'take from a quota'
 complete -c dibs -n $first -a once -d 'run a command once for a key, and repeat its result'
 complete -c dibs -n $first -a cron -d 'fire the jobs of a crontab once in the fleet'
 complete -c dibs -n $first -a history -d 'list what ran, and how it ended'
@@ -31,7 +32,7 @@ complete -c dibs -n $first -a flag -d 'control how a store of several tiers uses
 complete -c dibs -n $first -a tier -d 'show and control the tiers of a store'
 complete -c dibs -n $first -a stats -d 'print the counts of all clients, and the cost of a lease'
 complete -c dibs -n $first -a doctor -d 'check the store and the machine'
-complete -c dibs -n $first -a bench -d 'measure what leases and tasks cost on this machine'
+complete -c dibs -n $first -a bench -d 'measure what leases, tasks and counters cost on this machine'
 complete -c dibs -n $first -a serve -d 'serve the store over HTTP'
 complete -c dibs -n $first -a gate -d 'refuse stale fences in front of a service that does not check them'
 complete -c dibs -n $first -a lab -d 'compare strategies on a row that many clients change'
@@ -45,7 +46,7 @@ complete -c dibs -l owner -x -d 'the owner that other people see'
 complete -c dibs -s h -l help -d 'print the help of the command'
 
 complete -c dibs -n '__fish_seen_subcommand_from run lock renew once relay lane' -l ttl -x -a "$times" -d 'how long the lease lasts'
-complete -c dibs -n '__fish_seen_subcommand_from run lock break stock counter once task lane' -l wait -x -a "$times" -d 'how long to wait'
+complete -c dibs -n '__fish_seen_subcommand_from run lock break stock counter rate once task lane' -l wait -x -a "$times" -d 'how long to wait'
 complete -c dibs -n '__fish_seen_subcommand_from run lock once' -l try -d 'do not wait'
 complete -c dibs -n '__fish_seen_subcommand_from run lock' -l shared -d 'acquire as one of many readers'
 complete -c dibs -n '__fish_seen_subcommand_from run lock' -l slots -x -d 'acquire as one of at most N holders'
@@ -95,7 +96,7 @@ complete -c dibs -n '__fish_seen_subcommand_from task' -l tries -x -d 'how often
 complete -c dibs -n '__fish_seen_subcommand_from task' -l state -x -a 'ready claimed waiting blocked parked done dead cancelled arrived unfinished finished' -d 'in this state'
 complete -c dibs -n '__fish_seen_subcommand_from task' -l running -x -d 'at most N of the kind run at one time'
 complete -c dibs -n '__fish_seen_subcommand_from task' -l paused -x -a 'on off' -d 'no task of the kind is begun'
-complete -c dibs -n '__fish_seen_subcommand_from worker relay' -l jobs -x -d 'how many tasks run at one time'
+complete -c dibs -n '__fish_seen_subcommand_from worker relay lane' -l jobs -x -d 'how many tasks run at one time'
 complete -c dibs -n '__fish_seen_subcommand_from worker relay lane' -l exec -r -d 'the command, for sh -c'
 complete -c dibs -n '__fish_seen_subcommand_from task worker' -l timeout -x -a "$times" -d 'how long a claim lasts without extension'
 complete -c dibs -n '__fish_seen_subcommand_from worker' -l drain -x -a "$times" -d 'how long running commands may take to end'
@@ -103,6 +104,9 @@ complete -c dibs -n '__fish_seen_subcommand_from worker relay' -l once -d 'do wh
 complete -c dibs -n '__fish_seen_subcommand_from worker' -l max-tasks -x -d 'end after N tasks'
 complete -c dibs -n '__fish_seen_subcommand_from worker' -l verbose -d 'a line for each task'
 complete -c dibs -n '__fish_seen_subcommand_from lane' -l verbose -d 'a line for each change'
+complete -c dibs -n '__fish_seen_subcommand_from lane' -l brokers -x -d 'of Kafka'
+complete -c dibs -n '__fish_seen_subcommand_from lane' -l group -x -d 'the consumer group of Kafka'
+complete -c dibs -n '__fish_seen_subcommand_from lane' -l setting -x -d 'a setting of librdkafka'
 complete -c dibs -n '__fish_seen_subcommand_from lane' -l lanes -x -a '8 16 64' -d 'how many lanes the topic has'
 complete -c dibs -n '__fish_seen_subcommand_from relay' -l to -x -d 'send each message to this URL, by POST'
 complete -c dibs -n '__fish_seen_subcommand_from relay' -l stdout -d 'print each message as a line of JSON'
@@ -213,8 +217,9 @@ complete -c dibs -n '__fish_seen_subcommand_from tier' -a 'status move open clos
 complete -c dibs -n '__fish_seen_subcommand_from record' -a 'get put rm'
 complete -c dibs -n '__fish_seen_subcommand_from stock' -a 'set take give show table'
 complete -c dibs -n '__fish_seen_subcommand_from counter' -a 'add get ls'
+complete -c dibs -n '__fish_seen_subcommand_from rate' -l limit -x -a '10/1s 100/1m 1000/1h' -d 'the quota'
 complete -c dibs -n '__fish_seen_subcommand_from stock; and __fish_seen_subcommand_from table' -a 'sqlite postgres mysql'
-complete -c dibs -n '__fish_seen_subcommand_from bench' -a 'lease task'
+complete -c dibs -n '__fish_seen_subcommand_from bench' -a 'lease task counter'
 complete -c dibs -n '__fish_seen_subcommand_from lab' -a 'race throughput contend deadlock pause crash failover amnesia all'
 complete -c dibs -n '__fish_seen_subcommand_from help' -a "$commands exits"
 complete -c dibs -n '__fish_seen_subcommand_from cron' -F -a 'ls run'

@@ -84,18 +84,23 @@ const taskLink = (nr) => h('a', { href: `#/tasks/${nr}` }, String(nr));
 const cut = (text) => (text && text.length > 120 ? `${text.slice(0, 120)}…` : text);
 
 export function tasks(main, query) {
-  const filter = { kind: query.get('kind') || '', state: query.get('state') || '', text: query.get('text') || '' };
+  const filter = Object.fromEntries(['kind', 'state', 'phase', 'key', 'text'].map((name) => [name, query.get(name) || '']));
+  const open = (change) => { location.hash = listPath({ ...filter, ...change }); };
   const after = query.get('after') || '';
   const columns = taskColumns();
   const body = rowgroup();
   const rows = h('div', null, empty('…'));
   const alert = h('div');
   const foot = h('div', { class: 'pages' });
-  const state = h('select', { 'aria-label': t('state'), onchange: () => { location.hash = listPath({ ...filter, state: state.value }); } },
-    h('option', { value: '' }, t('all')), STATES.map((one) => h('option', { value: one, selected: one === filter.state }, stateText(one))));
-  fill(main, h('div', { class: 'head' }, h('h1', null, filter.kind ? t('list_of', { kind: filter.kind }) : t('every_task'))),
-    /* Without a kind, a state would be looked for among all tasks. */
-    h('div', { class: 'bar' }, filter.kind ? state : null, h('a', { href: '#/tasks' }, t('task_kinds'))), alert, rows, foot);
+  const chooseKind = h('select', { 'aria-label': t('kind'), onchange: () => open({ kind: chooseKind.value, ...(chooseKind.value ? {} : { state: '', phase: '', key: '', text: '' }) }) },
+    h('option', { value: '' }, t('any_kind')));
+  const state = h('select', { 'aria-label': t('state'), onchange: () => open({ state: state.value }) }, h('option', { value: '' }, t('all')), STATES.map((one) => h('option', { value: one, selected: one === filter.state }, stateText(one))));
+  const search = (name, label) => h('input', { type: 'search', name, value: filter[name], placeholder: label, 'aria-label': label, autocomplete: 'off', spellcheck: 'false',
+    onchange: (event) => open({ [name]: event.target.value }) });
+  const phases = h('div');
+  fill(main, h('div', { class: 'head' }, h('h1', null, filter.kind ? t('list_of', { kind: filter.kind }) : t('every_task')), h('a', { href: '#/tasks' }, t('task_kinds'))),
+    /* Without a kind, the others would be looked for among all tasks. */
+    h('div', { class: 'bar' }, chooseKind, filter.kind ? [state, search('phase', t('phase')), search('key', t('key')), search('text', t('error_contains'))] : null), alert, rows, foot, phases);
   watch([{
     path: path('/v1/tasks', { ...filter, after, limit: 50 }), rows: 'tasks', key: 'task',
     show: (list, keys) => {
@@ -110,7 +115,33 @@ export function tasks(main, query) {
       pages(foot, after, list.next, (next) => listPath({ ...filter, after: next }));
     },
     trouble: (problem) => fill(alert, trouble(problem)),
+  }, {
+    path: '/v1/kinds?limit=200', rows: 'kinds', key: 'kind', trouble: () => {},
+    show: (list) => {
+      const found = sorted(list).map(({ value }) => value.kind);
+      if (filter.kind && !found.includes(filter.kind)) found.push(filter.kind);
+      fill(chooseKind, h('option', { value: '' }, t('any_kind')), found.map((kind) => h('option', { value: kind }, kind)));
+      chooseKind.value = filter.kind;
+    },
   }]);
+  return filter.kind ? everyStep(() => showPhases(phases, filter)) : null;
+}
+
+/* What clients of this daemon added and claimed in each phase of the kind; the store is not asked. */
+async function showPhases(place, filter) {
+  const { phases, window_ms: window } = await get(`/v1/kinds/${segment(filter.kind)}/phases`);
+  if (phases.every(({ phase }) => phase === '')) {
+    fill(place);
+    return;
+  }
+  const columns = [{ label: t('phase') }, ...['added_rate', 'claimed_rate', 'added_total', 'claimed_total'].map((name) => ({ label: t(name), class: 'number' }))];
+  const rate = (count) => t('per_minute', { value: number(count * 60000 / Math.max(10000, window)) });
+  const body = rowgroup();
+  body.append(...phases.map((one) => row(columns, [
+    one.phase ? h('a', { href: listPath({ kind: filter.kind, state: filter.state, phase: one.phase }), 'aria-current': one.phase === filter.phase ? 'true' : null }, code(one.phase))
+      : h('span', { class: 'muted' }, t('no_phase')),
+    rate(one.added_in_window), rate(one.claimed_in_window), number(one.added), number(one.claimed)])));
+  fill(place, h('div', { class: 'section' }, h('h2', null, t('phases')), h('span', { class: 'muted' }, t('phases_help'))), table(t('phases'), columns, body));
 }
 
 /* ---- The story of a task ---- */

@@ -57,8 +57,8 @@ DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_counter_add(dibs_store *store, const 
 /* Writes everything that this process has buffered, of all tables, and waits until it is committed: all additions that
  * returned before this call.  options NULL: 5 s; the level and the table have no effect.  Blocks for I/O.
  * OK; NOT_FOUND, FULL, INVALID or UNKNOWN (all is written but for refused additions, which dibs_counter_refused gives;
- * the status is that of one of them); or a failure of the store: UNAVAILABLE, UNKNOWN (some of it is not written, or it
- * is not known yet; the process keeps it and tries again each second). */
+ * the status is that of one of them); or a failure of the store: UNAVAILABLE, DENIED, UNKNOWN (some of it is not
+ * written, or it is not known yet; the process keeps it and tries again each second). */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_counter_flush(dibs_store *store, const dibs_counter_options *options,
                                                          dibs_error *error);
 
@@ -73,7 +73,7 @@ typedef struct dibs_counter_refusal {
                          a day */
   uint32_t reserved;
 } dibs_counter_refusal;
-/* 0: continue. */
+/* 0: continue; another number: stop.  Those that come after it are kept, for the next call. */
 typedef int (*dibs_counter_refusal_fn)(const dibs_counter_refusal *refusal, void *user);
 /* Calls `fn` for each refused addition of this process, and forgets it.  It may add it again, elsewhere.  Does not
  * block.
@@ -104,6 +104,26 @@ typedef int (*dibs_counter_fn)(const char *key, int64_t stored, void *user);
  * until it answers another number than 0.  Blocks for I/O between its calls. OK; INVALID; or a failure of the store. */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_counter_list(dibs_store *store, const char *prefix, dibs_counter_fn fn,
                                                         void *user, dibs_error *error);
+
+/* ---- Quotas ------------------------------------------------------------------------------------------------- */
+
+typedef struct dibs_rate_options {
+  size_t size;
+  int64_t limit;   /* at most so many, 1 to a billion, */
+  int64_t per_ms;  /* in this time, 1 ms to 31 days */
+  int64_t amount;  /* how many this call takes, up to the limit; 0: 1 */
+  int64_t wait_ms; /* how long to wait until it is allowed; 0: answer at once; DIBS_FOREVER */
+} dibs_rate_options;
+#define DIBS_RATE_OPTIONS_INIT DIBS__INIT(dibs_rate_options)
+
+/* Takes from a quota that all clients of the store share: at most `limit` at once, and `limit` for each `per_ms` in the
+ * long run (a token bucket, by the store's clock).  Nothing is created before: a key that nobody has used has its whole
+ * quota.  *retry_ms, which may be NULL: after FULL, the time after which the same call is allowed if nobody else takes
+ * meanwhile; else 0.  A call whose outcome is UNKNOWN may have taken, and a repeat takes again: then fewer than `limit`
+ * are allowed, and never more.  Blocks for I/O, and with wait_ms for the quota.
+ * OK (it is allowed); FULL (it is refused, and took nothing); INVALID; or a failure of the store, as of counters. */
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_rate(dibs_store *store, const char *key, const dibs_rate_options *options,
+                                                int64_t *retry_ms, dibs_error *error);
 
 #ifdef __cplusplus
 }

@@ -66,9 +66,10 @@ typedef struct dibs_lane_options {
 
 /* Makes this process a member of the topic.  Later on_gain is called for each lane that it gets.  A member that lost
  * its own lease, for example because it was paused, gives back its lanes and joins again by itself.  *member is yours,
- * for dibs_lane_member_free before dibs_close.  Blocks for I/O. OK; INVALID (the topic, the options; the topic has
- * another P); NOT_FOUND (options.lanes is 0, and there is no such topic); HELD (the topic has more than thirty thousand
- * members); or a failure of the store: UNSUPPORTED (see above).
+ * for dibs_lane_member_free before dibs_close; it is set before on_gain is called, which may be before this call
+ * returns.  Blocks for I/O.
+ * OK; INVALID (the topic, the options; the topic has another P); NOT_FOUND (options.lanes is 0, and there is no such
+ * topic); HELD (the topic has more than thirty thousand members); or a failure of the store: UNSUPPORTED (see above).
  */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_lane_join(dibs_store *store, const char *topic,
                                                      const dibs_lane_options *options, dibs_lane_member **member,

@@ -105,9 +105,13 @@ struct cli_globals {
   X(header, "header", LIST, "TEXT", "a header line for --to, or @FILE with such lines; may be repeated", 0, 0,         \
     headers)                                                                                                           \
   X(ca, "ca", TEXT, "FILE", "the certificates that sign the receiver's (those of the system)", 0, 0, ca)               \
+  X(limit, "limit", TEXT, "N/TIME", "the quota: 100/1m", 0, 0, limit)                                                  \
   X(batch, "batch", COUNT, "N", "how many messages to claim in advance (--jobs; --stdout: 1000)", 1, DIBS_TASKS_MAX,   \
     batch)                                                                                                             \
-  X(lanes, "lanes", COUNT, "P", "how many lanes the topic has", 1, DIBS_LANES_MAX, lanes)
+  X(lanes, "lanes", COUNT, "P", "how many lanes the topic has", 1, DIBS_LANES_MAX, lanes)                              \
+  X(brokers, "brokers", TEXT, "HOST:PORT", "of Kafka; or several, with commas between", 0, 0, brokers)                 \
+  X(group, "group", TEXT, "GROUP", "the consumer group of Kafka", 0, 0, group)                                         \
+  X(setting, "setting", LIST, "NAME=VALUE", "a setting of librdkafka; may be repeated", 0, 0, settings)
 
 enum {
 #define CLI__OPTION_ENUM(word, name, kind, arg, help, least, most, field) CLI_OPT_##word,
@@ -149,8 +153,8 @@ struct cli_values {
   const char *claim, *strategy;
   const char *table, *if_version;
   const char *kind, *phase, *key, *unique, *priority, *state, *error, *paused, *exec;
-  const char *to, *ca;
-  struct cli_words headers;
+  const char *to, *ca, *limit, *brokers, *group;
+  struct cli_words headers, settings;
   bool create, force, probe;
   bool help, try_once, shared, now, retry, forget, partial, reenter;
   bool dry_run, once, verbose;
@@ -209,6 +213,7 @@ int dibs__cli_watch(struct cli_call *call);
 int dibs__cli_record(struct cli_call *call);
 int dibs__cli_stock(struct cli_call *call);
 int dibs__cli_counter(struct cli_call *call);
+int dibs__cli_rate(struct cli_call *call);
 int dibs__cli_once(struct cli_call *call);
 int dibs__cli_task(struct cli_call *call);
 int dibs__cli_dead(struct cli_call *call);
@@ -245,6 +250,8 @@ void dibs__cli_note(const struct cli_globals *globals, const char *format, ...) 
 /* For a daemon: the globals of the notes that dibs__cli_daemon_note writes from then on. */
 void dibs__cli_daemon_notes(const struct cli_globals *globals);
 void dibs__cli_daemon_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* A line of the log of actions: with --quiet and --json, too. */
+void dibs__cli_daemon_action(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* How long an error waits for a reader that has stopped reading; a note is dropped sooner. */
 enum { CLI_ERROR_MS = 2000, CLI_NOTE_MS = 50 };
 /* A line, a few, or a JSON object, written at once. */

@@ -118,6 +118,13 @@ const struct cli_command dibs__cli_commands[] = {
      "If the sum does not fit, it is refused, too: 120.  After 124 it may be added or\n"
      "not, and repeating the command may count twice.\n",
      "dibs counter add likes/4711"},
+    {"rate", "KEY [N]", "take from a quota", CLI_TAKES(limit) | CLI_TAKES(wait),
+     MAY_ALWAYS | CLI_MAY(BUSY) | CLI_MAY(UNKNOWN), 1, 2, false, false, dibs__cli_rate,
+     "Takes N, otherwise 1, of the quota --limit, which all clients of the store share:\n"
+     "--limit 100/1m allows a hundred at once, and a hundred a minute in the long run.\n"
+     "If less is left, it takes nothing, prints the time after which to try again, and\n"
+     "exits with 120.  With --wait it waits for that, and for at most the given time.\n",
+     "dibs rate mail/ann --limit 100/1m && ./send-mail"},
     {"once", "KEY -- CMD [ARG...]", "run a command once for a key, and repeat its result",
      CLI_TAKES(keep) | CLI_TAKES(wait) | CLI_TAKES(try) | CLI_TAKES(ttl) | CLI_TAKES(grace) | CLI_TAKES(retry) |
          CLI_TAKES(forget) | CLI_TAKES(no_history),
@@ -233,8 +240,9 @@ const struct cli_command dibs__cli_commands[] = {
      "ones with its key wait.  After TERM the relay finishes what it has begun, gives\n"
      "the rest back, and exits with 0; after a second one it gives up at once.\n",
      "dibs relay orders --to https://example.org/hooks/orders"},
-    {"lane", "run|ls|of|resize TOPIC [KEY] [-- CMD [ARG...]]", "give each lane of keys one owner in the fleet",
-     CLI_TAKES(lanes) | CLI_TAKES(ttl) | CLI_TAKES(grace) | CLI_TAKES(exec) | CLI_TAKES(wait) | CLI_TAKES(verbose),
+    {"lane", "run|kafka|ls|of|resize TOPIC [KEY] [-- CMD [ARG...]]", "give each lane of keys one owner in the fleet",
+     CLI_TAKES(lanes) | CLI_TAKES(ttl) | CLI_TAKES(grace) | CLI_TAKES(exec) | CLI_TAKES(wait) | CLI_TAKES(verbose) |
+         CLI_TAKES(brokers) | CLI_TAKES(group) | CLI_TAKES(setting) | CLI_TAKES(jobs),
      MAY_ALWAYS | CLI_MAY(ABSENT) | CLI_MAY(CONFLICT) | CLI_MAY(TIMEOUT) | CLI_MAY(UNKNOWN) | CLI_MAY(BUSY) |
          CLI_MAY(SIGNAL) | CLI_MAY(NOEXEC) | CLI_MAY(NOCMD),
      2, 3, true, false, dibs__cli_lane,
@@ -250,7 +258,14 @@ const struct cli_command dibs__cli_commands[] = {
      "same if dibs itself is stopped or killed.  A command that ends by itself is started\n"
      "again after a pause.  The first member creates the topic with its P; later ones are\n"
      "refused with another P.  When resize changes P, running members end with 115.  On\n"
-     "TERM or INT dibs ends its commands, gives its lanes back and exits with 0.\n",
+     "TERM or INT dibs ends its commands, gives its lanes back and exits with 0.\n"
+     "\n"
+     "kafka TOPIC --brokers HOST:PORT --group GROUP -- CMD  joins a consumer group of\n"
+     "Kafka.  Each partition that the group assigns is a lane: dibs acquires its lease,\n"
+     "begins at the offset that the store has, and runs the command once for each\n"
+     "message, with the payload on standard input, DIBS_KEY and DIBS_OFFSET.  After exit\n"
+     "status 0 it stores the next offset under the lease; otherwise it runs the command\n"
+     "for this message again.  A member that was stopped too long is refused.\n",
      "dibs lane run orders --lanes 16 -- ./consume.sh"},
     {"flag", "ls|get|set [NAME] [VALUE]", "control how a store of several tiers uses them", CLI_TAKES(percent),
      MAY_ALWAYS | CLI_MAY(UNKNOWN), 1, 3, false, false, dibs__cli_flag,
@@ -301,7 +316,7 @@ const struct cli_command dibs__cli_commands[] = {
      "Starts the program dibs-gate of the package dibs-gate.  For its own options see\n"
      "dibs gate --help.\n",
      "dibs gate --upstream http://127.0.0.1:8080"},
-    {"bench", "lease|task [OPTION...]", "measure what leases and tasks cost on this machine", 0,
+    {"bench", "lease|task|counter [OPTION...]", "measure what leases, tasks and counters cost on this machine", 0,
      MAY_ALWAYS | CLI_MAY(NOEXEC) | CLI_MAY(NOCMD), 0, 0, false, true, dibs__cli_start_lab,
      "Starts the program dibs-lab of the package dibs-lab.  For its own options see\n"
      "dibs bench --help.\n",

@@ -41,8 +41,7 @@ static int fail_long_line(const struct counter *c, uint64_t nr) {
 /* The last word is the number, if it is one and there is a word before it. */
 static bool split_line(char *line, int64_t *delta) {
   size_t len = strlen(line);
-  while (len > 0 && (line[len - 1] == '\n' || line[len - 1] == '\r' || line[len - 1] == ' ' || line[len - 1] == '\t'))
-    line[--len] = '\0';
+  while (len > 0 && (line[len - 1] == '\r' || line[len - 1] == ' ' || line[len - 1] == '\t')) line[--len] = '\0';
   char *blank = strrchr(line, ' '), *tab = strrchr(line, '\t');
   if (tab && (!blank || tab > blank)) blank = tab;
   *delta = 1;
@@ -113,14 +112,29 @@ static int add_line(const struct counter *c, dibs_store *store, char *line, uint
   return status == DIBS_OK ? CLI_DONE : dibs__cli_fail_status(c->globals, status, &error, line);
 }
 
+/* false: the end.  *whole: it is a text of at most so many bytes; if not, the rest of it is not read. */
+static bool read_line(char line[LINE_MAX_BYTES], bool *whole) {
+  size_t len = 0;
+  int byte;
+  while ((byte = getc_unlocked(stdin)) != EOF && byte != '\n') {
+    *whole = byte != '\0' && len < LINE_MAX_BYTES - 1;
+    line[len] = *whole ? (char)byte : '\0';
+    if (!*whole) return true;
+    len++;
+  }
+  *whole = true;
+  line[len] = '\0';
+  return byte != EOF || len > 0;
+}
+
 static int add_lines(const struct counter *c, dibs_store *store) {
   char line[LINE_MAX_BYTES];
   uint64_t nr = 0;
   int code = CLI_DONE;
-  while (code == CLI_DONE && fgets(line, sizeof line, stdin) != NULL) {
+  bool whole;
+  while (code == CLI_DONE && read_line(line, &whole)) {
     nr++;
-    bool whole = strchr(line, '\n') != NULL || feof(stdin);
-    if (line[strspn(line, " \t\r\n")] == '\0') continue;
+    if (whole && line[strspn(line, " \t\r")] == '\0') continue;
     code = whole ? add_line(c, store, line, nr) : fail_long_line(c, nr);
   }
   if (code == CLI_DONE && ferror(stdin))
@@ -211,7 +225,7 @@ int dibs__cli_counter(struct cli_call *call) {
   bool adds = strcmp(call->pos[0], "add") == 0, gets = strcmp(call->pos[0], "get") == 0;
   struct counter c = {.globals = &call->v.globals,
                       .verb = call->pos[0],
-                      .key = call->npos > 1 ? call->pos[1] : NULL,
+                      .key = call->npos > 1 ? call->pos[1] : "", /* of ls: all */
                       .options = DIBS_COUNTER_OPTIONS_INIT};
   if (call->v.wait_ms != CLI_UNSET) c.options.wait_ms = call->v.wait_ms > 0 ? call->v.wait_ms : 1;
   dibs_store *store = NULL;

@@ -324,7 +324,7 @@ static void check_machine(struct doctor *d) {
   if (dibs__boot_id(boot))
     doctor_report(d, "boot", NULL, "boot id %s", boot);
   else
-    doctor_report(d, "boot", "mount /proc: the embedded store needs it to distinguish boots",
+    doctor_report(d, "boot", "mount /proc, without subset=pid: the embedded store refuses to open without it",
                   "cannot read the kernel's boot id");
   int64_t offset_ns = dibs__boot_clock_offset_ns();
   dibs__tick first = dibs__tick_now(), second = dibs__tick_now();

@@ -152,7 +152,7 @@ static int resize(const struct cli_values *v, dibs_store *store, const char *top
 
 /* ---- The command ---- */
 
-enum form { FORM_RUN, FORM_LS, FORM_OF, FORM_RESIZE, FORMS };
+enum form { FORM_RUN, FORM_KAFKA, FORM_LS, FORM_OF, FORM_RESIZE, FORMS };
 
 static const struct {
   const char *word;
@@ -161,6 +161,9 @@ static const struct {
 } forms[FORMS] = {
     [FORM_RUN] = {"run", 1,
                   CLI_TAKES(lanes) | CLI_TAKES(ttl) | CLI_TAKES(grace) | CLI_TAKES(exec) | CLI_TAKES(verbose)},
+    [FORM_KAFKA] = {"kafka", 1,
+                    CLI_TAKES(brokers) | CLI_TAKES(group) | CLI_TAKES(setting) | CLI_TAKES(jobs) | CLI_TAKES(ttl) |
+                        CLI_TAKES(grace) | CLI_TAKES(exec) | CLI_TAKES(verbose)},
     [FORM_LS] = {"ls", 1, 0},
     [FORM_OF] = {"of", 2, 0},
     [FORM_RESIZE] = {"resize", 1, CLI_TAKES(lanes) | CLI_TAKES(wait)},
@@ -180,9 +183,10 @@ static int check_form(const struct cli_call *call, enum form form) {
   if ((forms[form].options & CLI_TAKES(lanes)) && v->lanes == CLI_UNSET)
     return dibs__cli_fail(g, CLI_USAGE, "INVALID", "--lanes P is missing: how many lanes does '%s' have?",
                           call->pos[1]);
-  if (form != FORM_RUN && call->nrest > 0)
+  bool runs = form == FORM_RUN || form == FORM_KAFKA;
+  if (!runs && call->nrest > 0)
     return dibs__cli_fail(g, CLI_USAGE, "INVALID", "dibs lane %s runs no command; see dibs help lane", word);
-  if (form == FORM_RUN && (v->exec != NULL) == (call->nrest > 0))
+  if (runs && (v->exec != NULL) == (call->nrest > 0))
     return dibs__cli_fail(g, CLI_USAGE, "INVALID", "%s",
                           v->exec != NULL ? "give the command with --exec, or after --, and not both"
                                           : "the command to run is missing: dibs lane run TOPIC "
@@ -196,11 +200,12 @@ int dibs__cli_lane(struct cli_call *call) {
   enum form form = FORM_RUN;
   while (form < FORMS && strcmp(call->pos[0], forms[form].word) != 0) form++;
   if (form == FORMS)
-    return dibs__cli_fail(g, CLI_USAGE, "INVALID", "dibs lane has run, ls, of and resize, and not '%.40s'",
+    return dibs__cli_fail(g, CLI_USAGE, "INVALID", "dibs lane has run, kafka, ls, of and resize, and not '%.40s'",
                           call->pos[0]);
   int code = check_form(call, form);
   if (code != CLI_DONE) return code;
   if (form == FORM_RUN) return dibs__cli_lane_run(call);
+  if (form == FORM_KAFKA) return dibs__cli_lane_kafka(call);
   dibs_store *store = NULL;
   code = dibs__cli_open(g, 0, &store);
   if (code != CLI_DONE) return code;

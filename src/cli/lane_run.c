@@ -10,7 +10,6 @@
  *
  * The minder of a command ends it in time when the lane's lease can't be renewed, as for `dibs run` (run.h).
  */
-#include "base/duration.h"
 #include "cli/job.h"
 #include "cli/lane.h"
 #include "store/locate.h"
@@ -27,8 +26,7 @@ enum {
   PAUSE_MS = 1000,       /* before a command that ended by itself is started again; doubled each time, */
   PAUSE_MOST_MS = 30000, /* up to this; */
   STEADY_MS = 10000,     /* and a command that ran for so long begins with the first pause again */
-  ENDED_MS = 5000,       /* after KILL: until the store knows that the lanes are free */
-  GRACE_MOST_PART = 3    /* of the ttl: the most that run.c allows */
+  ENDED_MS = 5000        /* after KILL: until the store knows that the lanes are free */
 };
 
 struct member {
@@ -36,17 +34,13 @@ struct member {
   const struct cli_values *v;
   const struct cli_globals *globals;
   const char *topic;
-  char *const *argv;
   char *store_uri;
   dibs_store *store;
   dibs_lane_member *lanes;
-  int64_t ttl_ms, grace_ms;
+  struct lane_commands commands;
   bool verbose;
   int wake_fd; /* raised when a lane's thread has ended, or this thread has to look */
   struct cli_signals signals;
-  struct job_slots slots;
-  _Atomic int code;    /* of a command that can't be started at all; 0: none */
-  _Atomic bool broken; /* a launcher is gone */
   /* The main thread's own. */
   struct lane_work *list;
   dibs_status trouble; /* of which a note was written */
@@ -80,7 +74,7 @@ static size_t lane_environment(const struct lane_work *w, char to[MINDER_TEXT_MA
   dibs__cli_run_variable(to, &length, "DIBS_LEASE", id);
   snprintf(number, sizeof number, "%" PRIu64, dibs_lane_fence(w->lane).value);
   dibs__cli_run_variable(to, &length, "DIBS_FENCE", number);
-  snprintf(number, sizeof number, "%" PRId64 "ms", m->ttl_ms);
+  snprintf(number, sizeof number, "%" PRId64 "ms", m->commands.ttl_ms);
   dibs__cli_run_variable(to, &length, "DIBS_TTL", number);
   dibs__cli_run_variable(to, &length, "DIBS_SLOT", "");
   dibs__cli_run_variable(to, &length, "DIBS_STORE", m->store_uri);
@@ -89,79 +83,28 @@ static size_t lane_environment(const struct lane_work *w, char to[MINDER_TEXT_MA
   return length;
 }
 
-/* false, and errno. */
-static bool start_minder(struct member *m, size_t slot, struct run *run) {
-  int in = open("/dev/null", O_RDONLY | O_CLOEXEC);
-  if (in < 0) return false;
-  const struct launch launch = {
-      .name = run->name, .grace_ms = m->grace_ms, .in = in, .keeps_streams = true, .holds_a_lease = true};
-  bool fine = dibs__cli_launch(&m->slots.list[slot].launcher, &launch, &run->minder);
-  int error = errno;
-  if (!fine && error == EPIPE) m->broken = true;
-  close(in);
-  errno = error;
-  return fine;
-}
-
-/* Says how the command ended, if that is not what dibs wanted. */
-static void note_end(const struct lane_work *w, const struct run *run) {
-  const struct cli_globals *g = w->member->globals;
-  char end[80];
-  dibs__cli_run_describe(end, sizeof end, run->status);
-  if (run->orphaned)
-    dibs__cli_note(g, "lane %" PRIu32 ": the minder of the command was killed, and dibs ended the command", w->number);
-  else if (run->lost || run->late)
-    dibs__cli_note(g, "lane %" PRIu32 ": the lease was lost, and dibs ended the command; %s", w->number, end);
-  else if (!run->stopped)
-    dibs__cli_note(g, "lane %" PRIu32 ": %s; it is started again", w->number, end);
-  if (run->left > 0)
-    dibs__cli_note(g, "lane %" PRIu32 ": %" PRIu64 " processes could not be ended", w->number, run->left);
-}
-
-/* A command that is not there, or can't be executed: no lane of this member can work. */
-static void fail_start(struct lane_work *w, const struct run *run) {
-  struct member *m = w->member;
-  int code = run->start_error == ENOENT ? CLI_NOCMD : CLI_NOEXEC, none = 0;
-  if (!atomic_compare_exchange_strong(&m->code, &none, code)) return;
-  dibs__cli_fail(m->globals, code, "", "cannot run '%.60s': %s", m->argv[0],
-                 run->start_error == ENOENT ? "there is no such command" : strerror(run->start_error));
-}
-
 /* Runs the command once.  false: the lane is to be given back. */
 static bool run_once(struct lane_work *w, size_t slot) {
   struct member *m = w->member;
-  char environment[MINDER_TEXT_MAX];
-  struct run run = dibs__cli_slot_run(&m->slots, slot, m->globals, NULL, w->end_fd);
-  run.name = dibs_lease_name(dibs_lane_lease(w->lane));
-  run.argv = m->argv;
-  run.lease = dibs_lane_lease(w->lane);
-  run.options.ttl_ms = m->ttl_ms;
-  run.grace_ms = m->grace_ms;
-  bool again = true;
-  if (run.alarm < 0 || !start_minder(m, slot, &run)) {
-    dibs__cli_note(m->globals, "lane %" PRIu32 ": cannot start the command: %s", w->number, strerror(errno));
-    again = !m->broken;
-  } else {
-    size_t length = lane_environment(w, environment);
-    dibs__cli_run_loop(&run, environment, length);
-    bool lacks = dibs__cli_run_lacks_means(&run);
-    if (run.start_error != 0 && !lacks) fail_start(w, &run);
-    if (lacks)
-      dibs__cli_note(m->globals, "lane %" PRIu32 ": cannot start the command: %s", w->number,
-                     strerror(run.start_error));
-    else if (run.start_error == 0)
-      note_end(w, &run);
-    again = !run.stopped && !run.lost && !run.late && m->code == 0;
-  }
-  if (run.minder.fd >= 0) close(run.minder.fd);
-  if (run.alarm >= 0) close(run.alarm);
-  return again;
+  char environment[MINDER_TEXT_MAX], what[32];
+  int in = open("/dev/null", O_RDONLY | O_CLOEXEC), status = 0;
+  snprintf(what, sizeof what, "lane %" PRIu32, w->number);
+  enum lane_end end = dibs__cli_lane_command(
+      &m->commands,
+      &(struct lane_command){
+          .slot = slot, .what = what, .lease = dibs_lane_lease(w->lane), .in = in, .end_fd = w->end_fd},
+      environment, lane_environment(w, environment), &status);
+  if (in >= 0) close(in);
+  char text[80];
+  dibs__cli_run_describe(text, sizeof text, status);
+  if (end == LANE_COMMAND_ENDED) dibs__cli_note(m->globals, "%s: %s; it is started again", what, text);
+  return end == LANE_COMMAND_ENDED || end == LANE_COMMAND_NOT_STARTED;
 }
 
 static void work_lane(void *arg) {
   struct lane_work *w = arg;
   struct member *m = w->member;
-  size_t slot = dibs__cli_slot_take(&m->slots);
+  size_t slot = dibs__cli_slot_take(&m->commands.slots);
   struct pollfd ends = {.fd = w->end_fd, .events = POLLIN};
   int64_t pause_ms = PAUSE_MS;
   for (;;) {
@@ -171,7 +114,7 @@ static void work_lane(void *arg) {
     if (poll(&ends, 1, (int)pause_ms) > 0) break;
     pause_ms = pause_ms * 2 < PAUSE_MOST_MS ? pause_ms * 2 : PAUSE_MOST_MS;
   }
-  dibs__cli_slot_free(&m->slots, slot);
+  dibs__cli_slot_free(&m->commands.slots, slot);
   w->over = true; /* first: the memory of the lane may be another lane's after its release */
   dibs_lane_release(w->lane);
   dibs__notifier_raise(m->wake_fd);
@@ -267,9 +210,9 @@ static int watch_trouble(struct member *m) {
 
 static int work(struct member *m) {
   while (!turn(m, LOOK_MS)) {
-    int code = m->code != 0 ? m->code : watch_trouble(m);
+    int code = m->commands.code != 0 ? m->commands.code : watch_trouble(m);
     if (code != CLI_DONE) return code;
-    if (m->broken)
+    if (m->commands.broken)
       return dibs__cli_fail(m->globals, CLI_FAILED, "", "a process that starts commands was killed or stopped");
   }
   return CLI_DONE;
@@ -277,7 +220,7 @@ static int work(struct member *m) {
 
 /* Ends the commands, and tells the store.  What a store that does not answer does not learn ends after its ttl. */
 static void leave(struct member *m) {
-  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), m->grace_ms + ENDED_MS);
+  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), m->commands.grace_ms + ENDED_MS);
   while (dibs_lane_leave(m->lanes, 0, NULL) == DIBS_TIMEOUT && dibs__tick_before(dibs__tick_now(), by))
     (void)turn(m, LOOK_MS / 10);
   for (const struct lane_work *w = m->list; w != NULL; w = w->next) dibs__notifier_raise(w->end_fd);
@@ -289,18 +232,6 @@ static void leave(struct member *m) {
   }
 }
 
-static int set_grace(struct member *m) {
-  const struct cli_values *v = m->v;
-  char grace[24], ttl[24];
-  m->grace_ms = v->grace_ms == CLI_UNSET ? dibs__cli_run_grace(m->ttl_ms) : v->grace_ms;
-  if (m->grace_ms <= m->ttl_ms / GRACE_MOST_PART) return CLI_DONE;
-  dibs__duration_write(grace, sizeof grace, m->grace_ms);
-  dibs__duration_write(ttl, sizeof ttl, m->ttl_ms);
-  return dibs__cli_fail(m->globals, CLI_USAGE, "INVALID",
-                        "--grace %s is more than a third of --ttl %s: dibs has to end a command before the lease ends",
-                        grace, ttl);
-}
-
 static int join(struct member *m) {
   dibs_lease_options reach = {.size = sizeof reach, .wait_ms = DIBS_FOREVER};
   dibs_error error = {0};
@@ -310,7 +241,7 @@ static int join(struct member *m) {
   if (m->store_uri == NULL) return dibs__cli_fail(m->globals, CLI_FAILED, "NO_MEMORY", "out of memory");
   dibs_lane_options o = {.size = sizeof o,
                          .lanes = (uint32_t)m->v->lanes,
-                         .ttl_ms = m->ttl_ms,
+                         .ttl_ms = m->commands.ttl_ms,
                          .owner = m->globals->owner,
                          .on_gain = gain,
                          .on_lose = lose,
@@ -326,16 +257,16 @@ int dibs__cli_lane_run(struct cli_call *call) {
   struct member m = {.v = v,
                      .globals = &v->globals,
                      .topic = call->pos[1],
-                     .argv = v->exec != NULL ? by_shell : call->rest,
-                     .ttl_ms = v->ttl_ms == CLI_UNSET ? DIBS_TTL_DEFAULT_MS : v->ttl_ms,
+                     .commands = {.globals = &v->globals, .argv = v->exec != NULL ? by_shell : call->rest},
                      .verbose = v->verbose || isatty(STDERR_FILENO),
                      .wake_fd = -1,
                      .signals = {.fd = -1}};
-  int code = set_grace(&m);
+  int code = dibs__cli_lane_times(&m.commands, v);
   if (code == CLI_DONE) code = dibs__cli_signals_open(m.globals, &m.signals);
   if (code == CLI_DONE && (m.wake_fd = dibs__notifier_open()) < 0)
     code = dibs__cli_fail(m.globals, CLI_FAILED, "", "no file descriptor is left");
-  if (code == CLI_DONE) code = dibs__cli_slots_open(&m.slots, m.globals, &m.signals.before, m.argv, (size_t)v->lanes);
+  if (code == CLI_DONE)
+    code = dibs__cli_slots_open(&m.commands.slots, m.globals, &m.signals.before, m.commands.argv, (size_t)v->lanes);
   if (code == CLI_DONE) code = join(&m);
   if (m.lanes != NULL) {
     code = work(&m);
@@ -343,7 +274,7 @@ int dibs__cli_lane_run(struct cli_call *call) {
     dibs_lane_member_free(m.lanes);
   }
   dibs_close(m.store);
-  dibs__cli_slots_close(&m.slots);
+  dibs__cli_slots_close(&m.commands.slots);
   dibs__locate_free(m.store_uri);
   if (m.wake_fd >= 0) dibs__notifier_close(m.wake_fd);
   if (m.signals.fd >= 0) dibs__cli_signals_close(&m.signals);

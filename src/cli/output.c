@@ -401,18 +401,17 @@ int dibs__cli_fail_status(const struct cli_globals *globals, dibs_status status,
   return dibs__cli_fail(globals, code, dibs_status_name(status), "%s: %s", what, dibs_status_text(status));
 }
 
-__attribute__((format(printf, 2, 0))) static void write_note(const struct cli_globals *globals, const char *format,
-                                                             va_list args) {
+__attribute__((format(printf, 1, 0))) static void write_note(const char *format, va_list args) {
   char text[LINE_SIZE];
-  if (globals->quiet || globals->json) return;
   format_line(text, format, args);
   print_line(text, CLI_NOTE_MS);
 }
 
 void dibs__cli_note(const struct cli_globals *globals, const char *format, ...) {
   va_list args;
+  if (globals->quiet || globals->json) return;
   va_start(args, format);
-  write_note(globals, format, args);
+  write_note(format, args);
   va_end(args);
 }
 
@@ -424,8 +423,16 @@ void dibs__cli_daemon_notes(const struct cli_globals *globals) {
 
 void dibs__cli_daemon_note(const char *format, ...) {
   va_list args;
+  if (daemon_globals->quiet || daemon_globals->json) return;
   va_start(args, format);
-  write_note(daemon_globals, format, args);
+  write_note(format, args);
+  va_end(args);
+}
+
+void dibs__cli_daemon_action(const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  write_note(format, args);
   va_end(args);
 }
 

@@ -93,7 +93,7 @@ static void report_ready(const char *store) {
 
 static int run_serve(struct cli_call *call) {
   const struct cli_globals *g = &call->v.globals;
-  struct serve_options options = {.config = {.note = dibs__cli_daemon_note}};
+  struct serve_options options = {.config = {.note = dibs__cli_daemon_note, .act = dibs__cli_daemon_action}};
   dibs_error error = {0};
   dibs__cli_daemon_notes(g);
   int code = dibs__serve_options_read(call, &options);

@@ -57,8 +57,10 @@ static void set_reason(batch_t *batch, struct dibs__count_group *group, dibs_sta
   snprintf(batch->text, sizeof batch->text, "%s%s%s", why[0] ? why : what, trouble[0] ? ": " : "", trouble);
 }
 
-/* These may end by themselves: the batch is kept. */
-static bool may_pass(dibs_status status) {
+/* These may end by themselves: the batch is kept.  A database may be read-only for a while, as during a failover, or
+ * repaired; a caller of a durable addition learns it at once, but nobody else has what is buffered. */
+static bool may_pass(dibs_status status, bool buffered) {
+  if (status == DIBS_DENIED || status == DIBS_CORRUPT || status == DIBS_TOO_NEW) return buffered;
   return status == DIBS_UNAVAILABLE || status == DIBS_UNKNOWN || status == DIBS_NO_MEMORY;
 }
 
@@ -80,7 +82,8 @@ bool dibs__count_send(struct dibs__count_group *group, const struct dibs__count_
   else
     set_reason(batch, group, status, answered ? request->counter.why : "");
   dibs__request_drop(request);
-  if (may_pass(status)) return false;
+  batch->failure = applied ? DIBS_OK : status;
+  if (may_pass(status, source == &group->buffered)) return false;
   /* After an UNKNOWN attempt a refusal of the whole batch says nothing about that attempt. */
   batch->status = applied ? DIBS_OK : batch->unsure ? DIBS_UNKNOWN : status;
   for (size_t i = 0; i < batch->sums.count && !applied; i++) batch->sorted[i]->status = (int32_t)batch->status;

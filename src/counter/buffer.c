@@ -185,7 +185,8 @@ static void settle_locked(group_t *g) {
   g->settled++;
 }
 
-/* One attempt.  true: it is settled. */
+/* One attempt, if the batch may still be repeated.  true: it is settled.  A process that is stopped after this check
+ * finds its deadline over, and sends nothing. */
 static bool send_current_locked(group_t *g, dibs__tick by) {
   batch_t *b = g->current;
   /* So that a refused key finds its place without memory. */
@@ -194,15 +195,15 @@ static bool send_current_locked(group_t *g, dibs__tick by) {
     snprintf(b->text, sizeof b->text, "out of memory");
     return false;
   }
+  if (is_too_old(b)) { /* the process was stopped since the last attempt */
+    end_unknown(b);
+    return true;
+  }
   g->sending = true;
   dibs__mutex_unlock(&g->lock);
   bool settled = dibs__count_send(g, &g->buffered, b, by);
   dibs__mutex_lock(&g->lock);
   g->sending = false;
-  if (!settled && is_too_old(b)) {
-    end_unknown(b);
-    settled = true;
-  }
   return settled;
 }
 
@@ -221,7 +222,8 @@ static bool flush_group(group_t *g, dibs__tick by, dibs_status *trouble, char te
       settle_locked(g);
       continue;
     }
-    *trouble = g->current->unsure ? DIBS_UNKNOWN : DIBS_UNAVAILABLE;
+    dibs_status failure = g->current->failure == DIBS_OK ? DIBS_UNAVAILABLE : g->current->failure;
+    *trouble = g->current->unsure ? DIBS_UNKNOWN : failure;
     memcpy(text, g->current->text, DIBS__COUNT_TEXT);
   }
   dibs__mutex_unlock(&g->lock);
@@ -254,6 +256,7 @@ static bool flush_all(counters_t *c, dibs__tick by) {
 
 struct schedule {
   dibs__tick due;     /* of the next flush; 0: nothing is buffered */
+  dibs__tick soonest; /* of a flush because there are many keys */
   dibs__tick stop_by; /* of the last one; 0: the store is open */
   int64_t retry_ms;
 };
@@ -267,13 +270,15 @@ static bool is_due(counters_t *c, struct schedule *s, dibs__tick *until) {
   dibs__mutex_unlock(&c->lock);
   int64_t keys = atomic_load(&c->keys) - atomic_load(&c->refused);
   *until = DIBS__TICK_NEVER;
-  if (asked || s->stop_by.ns || keys >= DIBS__COUNT_FLUSH_KEYS) return true;
+  if (asked || s->stop_by.ns) return true;
+  bool many = keys >= DIBS__COUNT_FLUSH_KEYS;
+  if (many && !dibs__tick_before(now, s->soonest)) return true;
   if (keys == 0) {
     s->due = DIBS__TICK_ZERO;
     return false;
   }
   if (s->due.ns == 0) s->due = dibs__tick_add_ms(now, DIBS__COUNT_FLUSH_MS);
-  *until = s->due;
+  *until = many ? dibs__tick_min(s->due, s->soonest) : s->due;
   return !dibs__tick_before(now, s->due);
 }
 
@@ -298,6 +303,7 @@ static void run_flusher(void *arg) {
     dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), SEND_MS);
     bool all = flush_all(c, s.stop_by.ns ? dibs__tick_min(by, s.stop_by) : by);
     s.due = DIBS__TICK_ZERO;
+    s.soonest = dibs__tick_add_ms(dibs__tick_now(), DIBS__COUNT_FLUSH_MIN_MS);
     if (s.stop_by.ns && (all || !dibs__tick_before(dibs__tick_now(), s.stop_by))) return;
     if (all)
       s.retry_ms = 0;

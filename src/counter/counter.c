@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Counters: the public calls; opening and closing. */
+#include "counter/counter.h"
 #include "base/map.h"
 #include "counter/counter_impl.h"
 #include "guard/guard.h"
@@ -122,7 +123,7 @@ static dibs__tick deadline_of(const dibs_counter_options *o) {
   return dibs__tick_add_ms(dibs__tick_now(), ms < 0 || ms > most ? most : ms);
 }
 
-static dibs_status check_family(dibs_store *store, dibs_error *error) {
+dibs_status dibs__count_check_family(dibs_store *store, dibs_error *error) {
   if (!store->outer && dibs__core_families(store->core) & 1u << DIBS__FAM_COUNTER) return DIBS_OK;
   return dibs__fail(error, DIBS_UNSUPPORTED, "%s keeps no counters: %s", store->shown,
                     store->outer ? "call it outside of a transaction"
@@ -160,7 +161,7 @@ dibs_status dibs_counter_add(dibs_store *store, const char *key, int64_t delta, 
   dibs_status status = check_options(options, &o, error);
   if (status == DIBS_OK) status = dibs__enter(store, "dibs_counter_add", error);
   if (status != DIBS_OK) return status;
-  status = check_family(store, error);
+  status = dibs__count_check_family(store, error);
   if (status == DIBS_OK) status = add(store, key, delta, &o, error);
   dibs__exit(store);
   return status;
@@ -171,7 +172,7 @@ dibs_status dibs_counter_flush(dibs_store *store, const dibs_counter_options *op
   dibs_status status = check_options(options, &o, error);
   if (status == DIBS_OK) status = dibs__enter(store, "dibs_counter_flush", error);
   if (status != DIBS_OK) return status;
-  status = check_family(store, error);
+  status = dibs__count_check_family(store, error);
   if (status == DIBS_OK) {
     counters_t *c = dibs__counters_of(store);
     status = c ? dibs__count_flush(c, deadline_of(&o), error) : no_memory(error);
@@ -182,6 +183,18 @@ dibs_status dibs_counter_flush(dibs_store *store, const dibs_counter_options *op
 
 /* ---- Refused additions ---- */
 
+/* Back into the group's table.  false: no memory. */
+static bool keep_refused(group_t *g, struct dibs__sums *from, struct dibs__sum *sum) {
+  dibs__mutex_lock(&g->lock);
+  bool fits = dibs__sums_reserve(&g->refused, 1);
+  if (fits && !dibs__sums_take(&g->refused, from, sum)) {
+    atomic_fetch_add(&g->counters->refused, 1);
+    atomic_fetch_add(&g->counters->keys, 1);
+  }
+  dibs__mutex_unlock(&g->lock);
+  return fits;
+}
+
 /* Takes the table: the function may add again meanwhile. */
 static bool hand_out_refused(group_t *g, dibs_counter_refusal_fn fn, void *user) {
   bool goes_on = true;
@@ -191,13 +204,14 @@ static bool hand_out_refused(group_t *g, dibs_counter_refusal_fn fn, void *user)
   atomic_fetch_sub(&g->counters->refused, (int64_t)taken.count);
   atomic_fetch_sub(&g->counters->keys, (int64_t)taken.count);
   dibs__mutex_unlock(&g->lock);
-  for (const struct dibs__sum *s = NULL; (s = dibs__sums_next(&taken, s));) {
+  for (struct dibs__sum *s = NULL; (s = dibs__sums_next(&taken, s));) {
+    if (!goes_on && keep_refused(g, &taken, s)) continue;
     const dibs_counter_refusal refusal = {.size = sizeof refusal,
                                           .key = s->key,
                                           .table = (const dibs_table *)g->table,
                                           .delta = s->sum,
                                           .status = (dibs_status)s->status};
-    goes_on = goes_on && fn(&refusal, user) == 0;
+    goes_on = fn(&refusal, user) == 0 && goes_on;
   }
   dibs__sums_clear(&taken);
   return goes_on;
@@ -279,7 +293,7 @@ dibs_status dibs_counter_read(dibs_store *store, const char *key, const dibs_cou
   if (status == DIBS_OK) status = dibs__count_check_key(key, error);
   if (status == DIBS_OK) status = dibs__enter(store, "dibs_counter_read", error);
   if (status != DIBS_OK) return status;
-  status = check_family(store, error);
+  status = dibs__count_check_family(store, error);
   if (status == DIBS_OK) {
     counters_t *c = dibs__counters_of(store);
     group_t *g = c ? dibs__count_group_of(c, o.table ? dibs__table_of(o.table) : NULL) : NULL;
@@ -297,12 +311,13 @@ struct listing {
   const char *prefix;
   dibs_counter_fn fn;
   void *user;
-  char after[DIBS_NAME_MAX + 1];
+  size_t after_len;
+  char after[DIBS_NAME_MAX];
 };
 
 /* *more: there may be another page. */
 static dibs_status list_page(dibs_store *store, struct listing *l, bool *more) {
-  size_t prefix = strlen(l->prefix), after = strlen(l->after);
+  size_t prefix = strlen(l->prefix), after = l->after_len;
   struct dibs__request *request = dibs__request_make(store, DIBS__FAM_COUNTER, NULL, prefix + after);
   *more = false;
   if (!request) return DIBS_NO_MEMORY;
@@ -315,8 +330,12 @@ static dibs_status list_page(dibs_store *store, struct listing *l, bool *more) {
   if (status == DIBS_OK) {
     bool goes_on = true;
     for (uint32_t i = 0; i < op->got_count && goes_on; i++) {
-      goes_on = l->fn(op->got[i].key.p, op->got[i].number, l->user) == 0;
-      memcpy(l->after, op->got[i].key.p, (size_t)op->got[i].key.len + 1);
+      dibs__str key = op->got[i].key;
+      goes_on = l->fn(key.p, op->got[i].number, l->user) == 0;
+      l->after_len = key.len < DIBS_NAME_MAX ? key.len : DIBS_NAME_MAX;
+      memcpy(l->after, key.p, l->after_len);
+      if (key.len > DIBS_NAME_MAX) status = DIBS_CORRUPT; /* it was written by SQL, and no page begins behind it */
+      goes_on = goes_on && status == DIBS_OK;
     }
     *more = goes_on && op->got_count == PAGE;
   }
@@ -326,13 +345,21 @@ static dibs_status list_page(dibs_store *store, struct listing *l, bool *more) {
 
 dibs_status dibs_counter_list(dibs_store *store, const char *prefix, dibs_counter_fn fn, void *user,
                               dibs_error *error) {
+  return dibs__counter_list(store, prefix, NULL, fn, user, error);
+}
+
+dibs_status dibs__counter_list(dibs_store *store, const char *prefix, const char *after, dibs_counter_fn fn, void *user,
+                               dibs_error *error) {
   if (!fn) return dibs__fail(error, DIBS_INVALID, "dibs_counter_list: fn is NULL");
+  if (after && strlen(after) > DIBS_NAME_MAX)
+    return dibs__fail(error, DIBS_INVALID, "the key after which to list has more than %d bytes", DIBS_NAME_MAX);
   if (prefix && *prefix && dibs__check_text(prefix, DIBS_NAME_MAX, "the prefix", error) != DIBS_OK) return DIBS_INVALID;
   dibs_status status = dibs__enter(store, "dibs_counter_list", error);
   if (status != DIBS_OK) return status;
-  status = check_family(store, error);
+  status = dibs__count_check_family(store, error);
   if (status == DIBS_OK) {
-    struct listing l = {.prefix = prefix ? prefix : "", .fn = fn, .user = user, .after = ""};
+    struct listing l = {.prefix = prefix ? prefix : "", .fn = fn, .user = user};
+    if (after) memcpy(l.after, after, strlen(after) + 1);
     bool more = true;
     while (more && status == DIBS_OK) status = list_page(store, &l, &more);
     if (status == DIBS_OK)

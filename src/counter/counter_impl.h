@@ -9,6 +9,7 @@
  *   durable.c   additions that are committed when their call returns: callers join a batch
  *   buffer.c    additions in the memory of the process: stripes, and the thread that writes them
  *   sums.c      sums by key
+ *   rate.c      quotas, which have no state here
  *
  * A group has all of one table.  Its two parts, durable and buffered, are a source each, with a sequence of its own: a
  * batch of a source is settled before the next one is sent, because the ledger of the store has only the last one.
@@ -24,7 +25,8 @@
 
 enum {
   DIBS__COUNT_STRIPES = 16,       /* threads beyond so many share one */
-  DIBS__COUNT_FLUSH_KEYS = 10000, /* keys that begin a flush before its second is over */
+  DIBS__COUNT_FLUSH_KEYS = 10000, /* keys that begin a flush before its second is over, */
+  DIBS__COUNT_FLUSH_MIN_MS = 200, /* but not sooner than this after the last one */
   DIBS__COUNT_KEYS_MAX = 1000000, /* keys that a process buffers: about 100 MB */
   DIBS__COUNT_FLUSH_MS = 1000,
   DIBS__COUNT_TEXT = 400,      /* of an error */
@@ -45,6 +47,7 @@ struct dibs__count_batch {
   struct dibs__sum **sorted;   /* of `sums`, from when it is sealed on: no key is added any more */
   dibs_status status;          /* UNKNOWN until it is settled */
   bool unsure;                 /* an attempt of it may have been applied */
+  dibs_status failure;         /* of the latest attempt */
   dibs__tick since;            /* the first attempt; 0: none */
   char text[DIBS__COUNT_TEXT]; /* for people, of the latest attempt */
   /* Durable; guarded by the group's lock. */
@@ -80,7 +83,9 @@ struct dibs__count_group {
   /* Durable; guarded by the lock. */
   struct dibs__count_source durable;
   struct dibs__count_batch *open, *sent; /* callers join `open`; `sent` is being settled */
-  bool busy;                             /* a caller sends `sent` */
+  bool busy;                             /* a caller sends `sent`, or waits for others before it does */
+  uint32_t callers;                      /* of the last batch that was sent */
+  int64_t took_ns;                       /* and how long that took */
   /* Buffered. */
   struct dibs__count_stripe stripes[DIBS__COUNT_STRIPES];
   struct dibs__count_source buffered; /* the flusher's */
@@ -127,6 +132,8 @@ int64_t dibs__count_buffered(struct dibs__count_group *group, const char *key, u
 dibs_status dibs__count_flush(struct dibs__counters *counters, dibs__tick by, dibs_error *error);
 /* Writes what is left, and ends the flusher. */
 void dibs__count_stop(struct dibs__counters *counters);
+/* UNSUPPORTED, unless the store keeps counters. */
+dibs_status dibs__count_check_family(dibs_store *store, dibs_error *error);
 /* The key, the first time that a table of sums sees it. */
 dibs_status dibs__count_check_key(const char *key, dibs_error *error);
 

@@ -4,6 +4,10 @@
  * and sends it; those that come meanwhile join the next one.  So a hot key takes one row lock and one commit for all
  * callers that wait for it.
  *
+ * The callers of a batch come back with their next additions a moment after it is settled, one after the other.  A
+ * batch that was sealed by the first of them would have one addition, and all others would wait for it.  So the sender
+ * waits until as many have joined as were in the last batch, for at most a quarter of the time that this batch took.
+ *
  * Any caller that waits may send: that of the batch that is on its way, if the caller that sent it has left by its
  * deadline; and those of the open batch, because the batch before theirs must be settled first.  A batch whose callers
  * have all left is given up: they were answered UNKNOWN, or UNAVAILABLE if no attempt can have been applied.
@@ -13,7 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PAUSE_MS = 5, PAUSE_MAX_MS = 200 };
+enum { PAUSE_MS = 5, PAUSE_MAX_MS = 200, GATHER_PART = 4 };
+#define GATHER_MAX_NS INT64_C(2000000)
 
 typedef struct dibs__count_group group_t;
 typedef struct dibs__count_batch batch_t;
@@ -69,8 +74,21 @@ static void settle_locked(group_t *g) {
   drop_locked(b);
 }
 
+static void gather_locked(group_t *g) {
+  int64_t most_ns = g->took_ns / GATHER_PART < GATHER_MAX_NS ? g->took_ns / GATHER_PART : GATHER_MAX_NS;
+  dibs__tick end = {dibs__tick_now().ns + most_ns};
+  g->busy = true;
+  while (g->open->waiters < g->callers && dibs__tick_before(dibs__tick_now(), end)) {
+    dibs__mutex_unlock(&g->lock);
+    dibs__yield();
+    dibs__mutex_lock(&g->lock);
+  }
+  g->busy = false;
+}
+
 static bool seal_locked(group_t *g) {
   if (g->sent) return true;
+  gather_locked(g);
   if (!dibs__count_seal(&g->durable, g->open)) return false;
   g->sent = g->open;
   g->open = NULL;
@@ -86,15 +104,19 @@ static void send_locked(group_t *g, dibs__tick by, uint32_t nth) {
     return;
   }
   batch_t *b = g->sent;
+  dibs__tick began = dibs__tick_now();
   g->busy = true;
+  g->callers = b->waiters;
   b->refs++;
   dibs__mutex_unlock(&g->lock);
   bool settled = dibs__count_send(g, &g->durable, b, by);
+  int64_t took_ns = dibs__tick_now().ns - began.ns;
   int64_t pause_ms = (int64_t)PAUSE_MS << (nth < 5 ? nth : 5), left_ms = dibs__tick_left_ms(dibs__tick_now(), by);
   if (pause_ms > PAUSE_MAX_MS) pause_ms = PAUSE_MAX_MS;
   if (!settled && left_ms > 0) dibs__nap_ms(pause_ms < left_ms ? pause_ms : left_ms);
   dibs__mutex_lock(&g->lock);
   g->busy = false;
+  g->took_ns = took_ns;
   if (!settled && b->waiters > 0) {
     b->status = DIBS_UNKNOWN;
   } else {
@@ -132,9 +154,11 @@ static dibs_status leave_locked(struct caller *c, batch_t *b) {
                         "adding to \"%s\" at %s: other batches took all the time; nothing was added", c->key,
                         g->counters->store->shown);
   }
-  bool in_doubt = b->unsure || (g->busy && b == g->sent) || !sealed;
+  /* A batch that others wait for goes on, with this addition. */
+  bool goes_on = g->busy || b->waiters > 1, sending = g->busy && b == g->sent; /* what an attempt leaves in the batch is its sender's until it ends */
+  bool in_doubt = sending || !sealed || b->unsure;
   return dibs__fail(c->error, in_doubt ? DIBS_UNKNOWN : DIBS_UNAVAILABLE, "adding to \"%s\" at %s: %s", c->key,
-                    g->counters->store->shown, b->text[0] ? b->text : "no answer in time");
+                    g->counters->store->shown, !sending && b->text[0] ? b->text : "no answer in time");
 }
 
 static dibs_status result_of(const struct caller *c, const batch_t *b) {

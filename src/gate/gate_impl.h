@@ -111,7 +111,7 @@ struct exchange {
   dibs__tick silent_from;
   size_t head_bytes, line_count, length_count; /* of the answer */
   bool has_head;
-  const char *flaw; /* of the answer; NULL: none */
+  const char *wrong; /* what is wrong with the answer; NULL: nothing */
   char trouble[CURL_ERROR_SIZE];
 };
 

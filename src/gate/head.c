@@ -246,10 +246,10 @@ static bool read_name(struct head *head, const struct head_line *line) {
     head->name[length++] = (char)byte;
   }
   head->name[length] = '\0';
-  enum dibs__name_flaw flaw = dibs__name_check(head->name, length, HEAD_NAME_MAX, NULL);
-  if (flaw == DIBS__NAME_OK) return true;
+  enum dibs__name_flaw found = dibs__name_check(head->name, length, HEAD_NAME_MAX, NULL);
+  if (found == DIBS__NAME_OK) return true;
   head->name[0] = '\0';
-  return refuse(head, 400, "invalid", "Dibs-Name %s", dibs__name_flaw_text(flaw));
+  return refuse(head, 400, "invalid", "Dibs-Name %s", dibs__name_flaw_text(found));
 }
 
 static bool check_fence(struct head *head) {

@@ -80,18 +80,18 @@ static bool add_line(struct exchange *e, const char *line, size_t length) {
   while (value < end && (*value == ' ' || *value == '\t')) value++;
   while (end > value && (end[-1] == ' ' || end[-1] == '\t')) end--;
   if (!colon || !dibs__head_name_fine(line, name) || !dibs__head_value_fine(value, (size_t)(end - value))) {
-    e->flaw = "its answer has a header that is none";
+    e->wrong = "its answer has a malformed header line";
     return false;
   }
   bool length_again = name == 14 && strncasecmp(line, "Content-Length", name) == 0 && e->length_count++ > 0;
   if (++e->line_count > HEAD_LINES_MAX || length_again) {
-    e->flaw = length_again ? "its answer has two lengths" : "its answer has too many headers";
+    e->wrong = length_again ? "its answer has two lengths" : "its answer has too many headers";
     return false;
   }
   if (dibs__stream_add(&e->lines, line, name) && dibs__stream_add(&e->lines, ": ", 2) &&
       dibs__stream_add(&e->lines, value, (size_t)(end - value)) && dibs__stream_add(&e->lines, "\n", 1))
     return true;
-  e->flaw = "there is no memory for its answer";
+  e->wrong = "there is no memory for its answer";
   return false;
 }
 
@@ -104,7 +104,7 @@ static bool begin_head(struct exchange *e, const char *line, size_t length) {
     e->status = e->status < 1000 ? e->status * 10 + (*p - '0') : e->status;
   dibs__stream_free(&e->lines);
   if (e->status >= 100 && e->status <= 599 && e->status != 101) return true;
-  e->flaw = "its answer has no status that can be passed";
+  e->wrong = "its answer has no status that can be passed";
   return false;
 }
 
@@ -115,7 +115,7 @@ static size_t receive_head(char *bytes, size_t size, size_t count, void *arg) {
   if (e->has_head) return taken; /* trailers */
   e->head_bytes += length;
   if (e->head_bytes > e->gate->config.head_bytes) {
-    e->flaw = "its answer has too many headers";
+    e->wrong = "its answer has too many headers";
     return 0;
   }
   while (length > 0 && (bytes[length - 1] == '\n' || bytes[length - 1] == '\r')) length--;
@@ -144,7 +144,7 @@ static size_t pass_part(struct exchange *e, const char *bytes, size_t length) {
     dibs__exchange_wake(e);
     return length;
   }
-  e->flaw = "there is no memory for its answer";
+  e->wrong = "there is no memory for its answer";
   return 0;
 }
 
@@ -181,7 +181,7 @@ static int before_sending(void *arg, char *ip, char *own_ip, int port, int own_p
   struct exchange *e = arg;
   (void)ip, (void)own_ip, (void)port, (void)own_port;
   if (e->sending && !dibs__head_reads(e->method)) {
-    e->flaw = "it closed the connection without an answer";
+    e->wrong = "it closed the connection without an answer";
     return CURL_PREREQFUNC_ABORT;
   }
   e->sending = true;
@@ -337,7 +337,7 @@ static const char *outcome(const struct exchange *e) {
 
 static void end_transfer(struct exchange *e, CURLcode code) {
   char why[CURL_ERROR_SIZE + 80];
-  const char *text = e->flaw ? e->flaw : e->trouble[0] ? e->trouble : curl_easy_strerror(code);
+  const char *text = e->wrong ? e->wrong : e->trouble[0] ? e->trouble : curl_easy_strerror(code);
   curl_multi_remove_handle(e->gate->upstream->multi, e->easy);
   free_easy(e);
   if (code == CURLE_OK && !e->has_head) text = "its answer has no head";
@@ -412,30 +412,30 @@ void dibs__upstream_tick(struct gate *gate, dibs__tick now) {
 /* The reason why it can't be used; NULL: it can. */
 static const char *read_url(struct upstream *u, const char *text) {
   static const CURLUPart unwanted[] = {CURLUPART_USER, CURLUPART_PASSWORD, CURLUPART_QUERY, CURLUPART_FRAGMENT};
-  const char *flaw = "it is not a URL; write http://HOST:PORT, https://HOST or unix:PATH";
+  const char *reason = "it is not a URL; write http://HOST:PORT, https://HOST or unix:PATH";
   char *scheme = NULL, *path = NULL, *part = NULL;
   CURLU *url = curl_url();
   if (!url || curl_url_set(url, CURLUPART_URL, text, CURLU_NON_SUPPORT_SCHEME | CURLU_PATH_AS_IS) ||
       curl_url_get(url, CURLUPART_SCHEME, &scheme, 0) || curl_url_get(url, CURLUPART_PATH, &path, 0))
     goto out;
-  flaw = "it does not begin with http://, https:// or unix:";
+  reason = "it does not begin with http://, https:// or unix:";
   if (strcmp(scheme, "http") != 0 && strcmp(scheme, "https") != 0) goto out;
-  flaw = "it has a user, a password, a query or a fragment";
+  reason = "it has a user, a password, a query or a fragment";
   for (size_t i = 0; i < sizeof unwanted / sizeof *unwanted; i++)
     if (curl_url_get(url, unwanted[i], &part, 0) == CURLUE_OK) goto out;
   size_t length = strlen(path);
   while (length > 0 && path[length - 1] == '/') length--;
   u->base = strndup(path, length);
   curl_url_set(url, CURLUPART_PATH, "/", 0);
-  flaw = u->base && curl_url_get(url, CURLUPART_URL, &part, 0) == CURLUE_OK && (u->url = strdup(part))
-             ? NULL
-             : "there is no memory for it";
+  reason = u->base && curl_url_get(url, CURLUPART_URL, &part, 0) == CURLUE_OK && (u->url = strdup(part))
+               ? NULL
+               : "there is no memory for it";
 out:
   curl_free(scheme);
   curl_free(path);
   curl_free(part);
   curl_url_cleanup(url);
-  return flaw;
+  return reason;
 }
 
 static const char *read_upstream(struct upstream *u, const char *text) {
@@ -468,10 +468,10 @@ bool dibs__upstream_open(struct gate *gate, dibs_error *error) {
     dibs__fail(error, DIBS_NO_MEMORY, "no memory or descriptors for the service");
     return false;
   }
-  const char *flaw = read_upstream(u, config->upstream);
-  if (!flaw && config->ca && access(config->ca, R_OK) != 0) flaw = "the file of --ca cannot be read";
-  if (!flaw && dibs__loop_add(gate->server, &u->source, u->epoll, sockets_ready)) return true;
-  dibs__fail(error, DIBS_INVALID, "the upstream can't be used: %s", flaw ? flaw : strerror(errno));
+  const char *reason = read_upstream(u, config->upstream);
+  if (!reason && config->ca && access(config->ca, R_OK) != 0) reason = "the file of --ca cannot be read";
+  if (!reason && dibs__loop_add(gate->server, &u->source, u->epoll, sockets_ready)) return true;
+  dibs__fail(error, DIBS_INVALID, "the upstream can't be used: %s", reason ? reason : strerror(errno));
   return false;
 }
 

@@ -207,8 +207,10 @@ static const struct bench_case lease_cases[] = {
      .once = true},
     {.key = NULL}};
 
-static const struct bench_subject subjects[] = {{"lease", "what leases cost", lease_cases},
-                                                {"task", "how fast tasks are done", dibs__bench_task_cases}};
+static const struct bench_subject subjects[] = {
+    {"lease", "what leases cost", lease_cases},
+    {"task", "how fast tasks are done", dibs__bench_task_cases},
+    {"counter", "what additions to counters cost", dibs__bench_counter_cases}};
 
 static const struct bench_subject *subject_of(const char *name) {
   for (size_t i = 0; i < sizeof subjects / sizeof *subjects; i++)
@@ -510,7 +512,7 @@ static int parse(int argc, char **argv, struct requested *requested, const struc
   requested->subject = optind == argc - 1 ? subject_of(argv[optind]) : NULL;
   if (!requested->subject) {
     return dibs__cli_fail(globals, CLI_USAGE, "INVALID",
-                          "bench: name what to measure: dibs bench lease, or dibs bench task");
+                          "bench: name what to measure: dibs bench lease, task or counter");
   }
   if (requested->rounds < 0 || requested->rounds > BENCH_ROUNDS_MAX) {
     return dibs__cli_fail(globals, CLI_USAGE, "INVALID", "bench: --rounds is not between 1 and %d", BENCH_ROUNDS_MAX);
@@ -555,10 +557,12 @@ static bool cases_run(struct bench *b, const struct requested *requested, bool j
 }
 
 static int help(const struct cli_globals *globals) {
-  puts("usage: dibs bench lease|task [--rounds N] [--seconds S] [--calm P] [--only CASE[,CASE]]\n                      "
+  puts("usage: dibs bench lease|task|counter [--rounds N] [--seconds S] [--calm P] [--only CASE[,CASE]]\n              "
+       "        "
        "  "
        "[--floor PROGRAM] [--upset COMMAND] [--smoke] [--out FILE] [--json]\n\nMeasures what leases cost on this "
-       "machine, or how fast tasks are done.  Each case has a floor that is measured in the same rounds:\nthe bare "
+       "machine, how fast tasks are done, or what additions to counters cost.  Each case has a floor that is measured "
+       "in the same rounds:\nthe bare "
        "transactions, a mutex, "
        "flock(2).  Without --store it uses a temporary folder in $TMPDIR.\n\n  --rounds N    number of alternating "
        "rounds; the medians count (5)\n  --seconds S   how long each side runs in each round (1)\n  --calm P      "

@@ -2,8 +2,8 @@
 #ifndef DIBS_LAB_BENCH_H
 #define DIBS_LAB_BENCH_H
 /*
- * `dibs bench lease` and `dibs bench task`: the cost of a lease or a task, compared with the floor of the same machine
- * in the same minute.
+ * `dibs bench lease`, `task` and `counter`: the cost of a lease, a task or an addition, compared with the floor of the
+ * same machine in the same minute.
  *
  * A case has sides (dibs, and floors) and aims.  A round runs each side once, in order, so that all sides see the same
  * drift; an aim is judged by the median over the rounds of the comparisons within each round.  A side opens what it
@@ -132,6 +132,7 @@ struct bench_case {
 };
 
 extern const struct bench_case dibs__bench_task_cases[];
+extern const struct bench_case dibs__bench_counter_cases[];
 
 /* The result of a case: sample[side][round]. */
 struct bench_result {

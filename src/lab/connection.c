@@ -68,11 +68,17 @@ const char *dibs__lab_connection_shown(const struct lab_connection *connection) 
   return connection->shown;
 }
 
-/* dibs gives up on a lock early, and tries again; plain SQL waits for the server to find the deadlock. */
+/* dibs gives up on a lock early, and tries again, and lets the server end an idle transaction; plain SQL waits for the
+ * server to find the deadlock, and may wait for a lock elsewhere inside a transaction. */
 static dibs__status be_patient(struct lab_line *line, struct dibs__result *result) {
   bool postgres = strcmp(line->wire->engine->name, "PostgreSQL") == 0;
-  const char *text = postgres ? "SET lock_timeout = 10000" : "SET innodb_lock_wait_timeout = 10";
-  if (dibs__lab_run_sql(line, text, NULL, 0) == DIBS__SQL_OK) return DIBS_OK;
+  const char *text = postgres ? "SELECT set_config('lock_timeout', '10000', false), "
+                                "set_config('idle_in_transaction_session_timeout', '0', false)"
+                              : "SET innodb_lock_wait_timeout = 10";
+  bool fine = dibs__lab_run_sql(line, text, NULL, 0) == DIBS__SQL_OK;
+  /* MySQL does not have it. */
+  if (fine && !postgres) (void)dibs__lab_run_sql(line, "SET idle_transaction_timeout = 0", NULL, 0);
+  if (fine && !dibs__sql_dead(line->wire)) return DIBS_OK;
   dibs__status status = dibs__sql_explain(line->wire, "set up", line->connection->shown, result);
   dibs__lab_line_close(line);
   return status;

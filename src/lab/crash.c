@@ -130,7 +130,8 @@ int dibs__lab_crash_helper(int argc, char **argv) {
   bool fine = work(page, &store, &task, &error) == DIBS_OK;
   snprintf(page->why, sizeof page->why, "%s", error.text);
   say_state(page, fine ? ACTED : FAILED);
-  while (fine) pause(); /* the verdict would be next; SIGKILL comes first */
+  /* The verdict would be next; SIGKILL comes first. */
+  while (fine && atomic_load(&page->state) == ACTED) dibs__word_wait(&page->state, ACTED, DIBS__TICK_NEVER, true);
   dibs_task_free(task);
   dibs_close(store);
   return 1;

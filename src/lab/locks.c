@@ -173,17 +173,28 @@ static enum dibs__sql_rc server_lock(struct lab_line *line, const char *name, bo
   return step;
 }
 
+/* A server that is full has a connection again when another user has ended. */
+static dibs_status connect_line(struct lab_locks *locks, struct lab_line *line, dibs__tick by,
+                                struct dibs__result *result) {
+  for (;;) {
+    dibs_status status = (dibs_status)dibs__lab_line_open(locks->connection, line, result);
+    if (status != DIBS_UNAVAILABLE || !dibs__tick_before(dibs__tick_now(), by)) return status;
+    dibs__nap_ms(POLL_MS);
+  }
+}
+
 static dibs_status take_server(struct lab_lock *lock, int64_t wait_ms, dibs_error *error) {
   struct lab_locks *locks = lock->locks;
   struct dibs__result result = {0};
   dibs_status status = DIBS_OK;
   int64_t got = 0;
-  struct lab_line *line = borrow(locks, dibs__tick_add_ms(dibs__tick_now(), wait_ms));
+  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), wait_ms);
+  struct lab_line *line = borrow(locks, by);
   if (!line) {
     snprintf(error->text, sizeof error->text, "no connection of the pool for locks was free in time");
     return DIBS_TIMEOUT;
   }
-  if (!line->wire) status = (dibs_status)dibs__lab_line_open(locks->connection, line, &result);
+  if (!line->wire) status = connect_line(locks, line, by, &result);
   if (status != DIBS_OK) snprintf(error->text, sizeof error->text, "%s", result.text);
   if (status == DIBS_OK && server_lock(line, lock->name, true, &got) != DIBS__SQL_OK) {
     snprintf(error->text, sizeof error->text, "%s", line->wire->message);
@@ -256,6 +267,7 @@ dibs_status dibs__lab_lock_take(struct lab_lock *lock, const char *name, int64_t
     status = dibs_acquire(locks->store, lock->name, &options, &lock->lease, error);
   }
   lock->held = status == DIBS_OK;
+  if (lock->held) error->text[0] = '\0'; /* of the tries that failed before */
   return status;
 }
 

@@ -213,7 +213,7 @@ static dibs_status by_hand(struct user *u, const char *key, const char *claim, d
     *(status == DIBS_CONFLICT ? &u->mine->deadlocks : &u->mine->conflicts) += 1;
     char why[sizeof error->text];
     snprintf(why, sizeof why, "%s", error->text);
-    snprintf(error->text, sizeof error->text, "gave up after %u tries: %.400s", i + 1, why);
+    snprintf(error->text, sizeof error->text, "gave up after %u %s: %.400s", i + 1, i ? "tries" : "try", why);
     if (!dibs__tick_before(dibs__tick_now(), by)) return DIBS_TIMEOUT;
     dibs__nap_ms(1 + dice(u, 1u << (i < 5 ? i : 5)));
   }

@@ -7,6 +7,7 @@
  */
 #include "lane/lane_impl.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,6 +29,7 @@ static int larger_first(const void *a, const void *b) {
 }
 
 bool dibs__lane_assign(const uint32_t *members, size_t count, uint32_t lanes, uint32_t *owners) {
+  assert(count > 0 && lanes > 0);
   size_t used = count < lanes ? count : lanes, pairs = used * lanes;
   uint64_t *list = malloc(pairs * sizeof *list);
   uint32_t *has = calloc(used, sizeof *has);

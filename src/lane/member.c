@@ -389,14 +389,14 @@ dibs_status dibs_lane_join(dibs_store *store, const char *topic, const dibs_lane
   status = check_options(topic, &o, error);
   member_t *m = status == DIBS_OK ? make_member(store, topic, &o) : NULL;
   if (status == DIBS_OK && !m) status = dibs__fail(error, DIBS_NO_MEMORY, "out of memory for the member");
+  *member = m; /* before the thread starts: on_gain may use it */
   if (m) status = begin(m, o.lanes, error);
   if (status != DIBS_OK && m) {
+    *member = NULL;
     leave(m);
     dibs__lane_member_drop(m);
-    m = NULL;
   }
   dibs__exit(store);
-  *member = m;
   return status == DIBS_OK ? dibs__fine(error) : status;
 }
 

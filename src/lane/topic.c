@@ -130,10 +130,10 @@ static bool add_owned(struct view *view, const dibs_lease_info *info, uint32_t l
     view->list = more;
     view->capacity = capacity;
   }
-  char *owner = strdup(info->owner);
-  if (!owner) return false;
-  view->list[view->count++] = (struct owned){lane, lanes, owner, info->fence, info->left_ms, info->age_ms};
-  return true;
+  struct owned *to = &view->list[view->count];
+  *to = (struct owned){lane, lanes, strdup(info->owner), info->fence, info->left_ms, info->age_ms};
+  view->count += to->owner != NULL;
+  return to->owner != NULL;
 }
 
 static int add_row(const dibs_lease_info *info, void *user) {

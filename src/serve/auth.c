@@ -68,11 +68,11 @@ static char *load_file(const char *path, struct stat *st, size_t *length) {
   if (fd < 0) return NULL;
   if (fstat(fd, st) == 0 && (text = calloc(1, FILE_MAX + 2)))
     while (*length <= FILE_MAX && (got = read(fd, text + *length, FILE_MAX + 1 - *length)) > 0) *length += (size_t)got;
-  int flaw = !text || got < 0 ? errno : *length > FILE_MAX ? EFBIG : 0;
+  int failure = !text || got < 0 ? errno : *length > FILE_MAX ? EFBIG : 0;
   close(fd);
-  if (flaw == 0) return text;
+  if (failure == 0) return text;
   free(text);
-  errno = flaw;
+  errno = failure;
   return NULL;
 }
 
@@ -125,8 +125,8 @@ static dibs_status read_lines(const char *path, char *text, struct tokens *token
     line += strspn(line, " \t\r");
     line[strcspn(line, "\r")] = '\0';
     if (*line == '\0' || *line == '#') continue;
-    const char *flaw = read_token(line, &tokens->token[tokens->count]);
-    if (flaw) return dibs__fail(error, DIBS_INVALID, "%s, line %u: %s", path, nr, flaw);
+    const char *reason = read_token(line, &tokens->token[tokens->count]);
+    if (reason) return dibs__fail(error, DIBS_INVALID, "%s, line %u: %s", path, nr, reason);
     tokens->count++;
   }
   if (tokens->count > 0) return DIBS_OK;
@@ -380,6 +380,17 @@ const char *dibs__auth_label(const struct request *r) {
 
 const char *dibs__auth_owner(const struct request *r, const char *given) {
   return given ? given : r->token ? r->token->label : NULL;
+}
+
+bool dibs__auth_author(const struct request *r, const char *given, size_t length, char to[DIBS_OWNER_MAX + 1]) {
+  const char *label = dibs__auth_label(r), *between = *label && given ? ": " : "";
+  size_t head = strlen(label) + strlen(between);
+  to[0] = '\0';
+  if (!*label && !given) return false;
+  if (!given) length = 0;
+  if (length > DIBS_OWNER_MAX - head) length = dibs__utf8_cut(given, DIBS_OWNER_MAX - head);
+  snprintf(to, DIBS_OWNER_MAX + 1, "%s%s%.*s", label, between, (int)length, given ? given : "");
+  return true;
 }
 
 void dibs__auth_end(struct request *r) {

@@ -2,8 +2,9 @@
 /*
  * Claiming tasks over HTTP, and waiting for them.
  *
- * Each kind and phase has a queue of waiting requests.  Only one of them at a time asks the store for tasks, so ten
- * thousand idle workers cost as much as one.
+ * Each kind and phase has a queue of waiting requests.  One claim at a time is made for it: for as many of the first
+ * ones as can share it, and its tasks are divided among them in their order.  So ten thousand idle workers cost as much
+ * as one, and a hundred busy ones a few commits.
  */
 #include "base/map.h"
 #include "base/text.h"
@@ -101,6 +102,8 @@ struct claiming {
   struct queue *queue; /* NULL: it does not wait */
   struct claiming *next;
   dibs__tick by; /* until then it waits */
+  bool called;   /* the claim on its way is for it, too */
+  bool tried;    /* one was made for it */
   dibs_task **tasks;
   size_t count;
   dibs_status status;
@@ -111,12 +114,16 @@ struct queue {
   struct dibs__map_node by_name;
   struct queue *next; /* in server->queues */
   struct claiming *first, *last;
-  bool busy;  /* a claim for the first one is on its way */
+  bool busy;  /* a claim for the first ones is on its way, with the request of the very first */
   bool again; /* tasks became ready since that was sent */
   bool dry;   /* the last claim found none, and no task was added since */
   dibs__tick poll_at;
   dibs__tick over_at; /* nobody's wait ends before it */
   const char *phase;  /* NULL: any */
+  /* Of the claim on its way. */
+  uint32_t called, most;
+  dibs_task **tasks;
+  size_t task_count;
   struct dibs__listener listener;
   char texts[];
 };
@@ -125,16 +132,19 @@ static uint32_t most_of(const struct request *r) {
   return (uint32_t)dibs__given_or(((const struct claim_in *)r->in)->most, 1);
 }
 
+/* Of one request, or of all that are called in its queue: those have its options. */
 static void claim_in_pool(struct request *r) {
   const struct claim_in *in = r->in;
   struct claiming *a = r->work;
+  struct queue *queue = a->queue;
   dibs_claim_options options = {.size = sizeof options,
                                 .phases = in->phase ? &in->phase : NULL,
                                 .phase_count = in->phase != NULL,
-                                .most = most_of(r),
+                                .most = queue ? queue->most : most_of(r),
                                 .timeout_ms = dibs__given_or(in->timeout_ms, 0),
                                 .owner = dibs__auth_owner(r, in->owner)};
-  a->status = dibs_tasks_claim(r->server->store, r->param[0], &options, a->tasks, &a->count, &a->error);
+  a->status = dibs_tasks_claim(r->server->store, r->param[0], &options, queue ? queue->tasks : a->tasks,
+                               queue ? &queue->task_count : &a->count, &a->error);
 }
 
 static void free_claiming(struct claiming *a) {
@@ -174,13 +184,13 @@ static void gave_back(struct request *r) {
 
 /* ---- Waiting ---- */
 
-static void claim_for_first(struct queue *queue);
+static void claim_for_first_ones(struct queue *queue);
 
 static void roused(struct dibs__listener *listener) {
   struct queue *queue = (struct queue *)((char *)listener - offsetof(struct queue, listener));
   queue->again = true;
   queue->dry = false;
-  claim_for_first(queue);
+  claim_for_first_ones(queue);
 }
 
 static uint64_t hash_of(const char *kind, const char *phase) {
@@ -233,7 +243,7 @@ static void leave_queue(struct claiming *a) {
 /* The client has left, the time is over, or the server stops. */
 static void end_claiming(struct request *r) {
   struct claiming *a = r->work;
-  if (a->queue->busy && a->queue->first == a) return; /* its answer ends it */
+  if (a->called) return; /* its answer ends it */
   leave_queue(a);
   a->status = r->left ? DIBS_CANCELLED : DIBS_NOT_FOUND;
   answer_claiming(a);
@@ -261,57 +271,144 @@ static void join_queue(struct claiming *a) {
   queue->last = a;
   if (dibs__tick_before(a->by, queue->over_at)) queue->over_at = a->by;
   dibs__wait_begin(r, end_claiming);
-  /* The first one claims once more, soon: a task may have been added before the queue listened. */
-  if (queue->first == a) queue->poll_at = dibs__tick_now();
+  if (!a->tried && !queue->dry)
+    claim_for_first_ones(queue);
+  else if (queue->first == a) /* once more, soon: a task may have been added before the queue listened */
+    queue->poll_at = dibs__tick_now();
 }
 
 /* ---- Claiming ---- */
 
 static void drop_claiming(struct request *r) {
-  struct claiming *a = r->work;
-  if (a->queue) leave_queue(a);
-  free_claiming(a);
+  free_claiming(r->work);
 }
 
 static bool is_over(const struct claiming *a) {
   return a->request->left || a->request->server->stopping || !dibs__tick_before(dibs__tick_now(), a->by);
 }
 
-static void claim_ended(struct request *r) {
-  struct claiming *a = r->work;
-  struct queue *queue = a->queue;
-  bool none = a->status == DIBS_NOT_FOUND;
-  if (queue) queue->busy = false;
-  if (queue) queue->dry = none && !queue->again;
-  if (queue && none && !is_over(a)) {
-    queue->poll_at = dibs__tick_add_ms(dibs__tick_now(), POLL_MS);
-    if (queue->again) claim_for_first(queue);
-    return;
-  }
-  if (none && !queue && !is_over(a)) {
-    join_queue(a);
-    return;
-  }
-  if (queue) leave_queue(a);
-  if (none && dibs__tick_before(dibs__tick_now(), a->by)) a->status = DIBS_CANCELLED; /* it would wait longer */
+/* It has all that it gets. */
+static void finish_claiming(struct claiming *a) {
+  struct request *r = a->request;
+  /* It would wait longer. */
+  if (a->status == DIBS_NOT_FOUND && dibs__tick_before(dibs__tick_now(), a->by)) a->status = DIBS_CANCELLED;
   if (r->left && a->count > 0) {
     r->then = gave_back;
     dibs__pool_run(r, give_back_in_pool, drop_claiming);
   } else {
     answer_claiming(a);
   }
-  if (queue) claim_for_first(queue);
 }
 
-static void claim_for_first(struct queue *queue) {
+/* Of a claim without a queue. */
+static void claim_ended(struct request *r) {
+  struct claiming *a = r->work;
+  a->tried = true;
+  if (a->status == DIBS_NOT_FOUND && !is_over(a))
+    join_queue(a);
+  else
+    finish_claiming(a);
+}
+
+static void give_tasks(struct queue *queue, size_t *given, bool left) {
+  struct claiming *a = queue->first;
+  for (uint32_t i = 0; i < queue->called; i++, a = a->next)
+    while (a->request->left == left && *given < queue->task_count && a->count < most_of(a->request))
+      a->tasks[a->count++] = queue->tasks[(*given)++];
+}
+
+/* In the order of the queue.  Those whose clients have left get what is over, and give it back. */
+static void divide_tasks(struct queue *queue) {
+  size_t given = 0;
+  give_tasks(queue, &given, false);
+  give_tasks(queue, &given, true);
+  free(queue->tasks);
+  queue->tasks = NULL;
+}
+
+static void shared_claim_ended(struct request *r) {
+  struct claiming *first = r->work;
+  struct queue *queue = first->queue;
+  dibs_status status = first->status;
+  dibs_error error = first->error;
+  bool none = status == DIBS_NOT_FOUND;
+  queue->busy = false;
+  queue->dry = none && !queue->again;
+  queue->poll_at = dibs__tick_add_ms(dibs__tick_now(), POLL_MS);
+  divide_tasks(queue);
+  struct claiming *a = queue->first;
+  for (struct claiming *next; queue->called > 0; queue->called--, a = next) {
+    next = a->next;
+    a->called = false;
+    a->tried = true;
+    a->status = status == DIBS_OK && a->count == 0 ? DIBS_NOT_FOUND : status;
+    a->error = error;
+    if (a->status == DIBS_NOT_FOUND && !is_over(a)) continue;
+    leave_queue(a);
+    finish_claiming(a);
+  }
+  if (!none || queue->again) claim_for_first_ones(queue);
+}
+
+/* The pool closes, and has answered the first request. */
+static void drop_shared_claim(struct request *r) {
+  struct claiming *first = r->work;
+  struct queue *queue = first->queue;
+  struct claiming *a = first->next;
+  free(queue->tasks);
+  queue->tasks = NULL;
+  queue->busy = false;
+  leave_queue(first);
+  free_claiming(first);
+  for (struct claiming *next; queue->called > 1; queue->called--, a = next) {
+    next = a->next;
+    a->called = false;
+    if (is_over(a)) end_claiming(a->request);
+  }
+  queue->called = 0;
+}
+
+static bool same_text(const char *a, const char *b) {
+  return a == b || (a && b && strcmp(a, b) == 0);
+}
+
+/* Can one claim be for both? */
+static bool share_a_claim(const struct request *r, const struct request *s) {
+  const struct claim_in *in = r->in, *other = s->in;
+  return in->timeout_ms == other->timeout_ms &&
+         same_text(dibs__auth_owner(r, in->owner), dibs__auth_owner(s, other->owner));
+}
+
+/* Counts the first requests, which share a claim, and their tasks.  false: no memory. */
+static bool call_first_ones(struct queue *queue) {
+  const struct request *r = queue->first->request;
+  queue->called = queue->most = 0;
+  for (const struct claiming *a = queue->first; a; a = a->next) {
+    uint32_t most = queue->most + most_of(a->request);
+    if (queue->called > 0 && (most > DIBS_TASKS_MAX || !share_a_claim(r, a->request))) break;
+    queue->called++;
+    queue->most = most;
+  }
+  queue->task_count = 0;
+  queue->tasks = calloc(queue->most, sizeof *queue->tasks);
+  return queue->tasks != NULL;
+}
+
+static void claim_for_first_ones(struct queue *queue) {
   if (queue->busy || !queue->first) return;
   struct request *r = queue->first->request;
-  r->then = claim_ended;
-  queue->busy = dibs__pool_try(r, claim_in_pool, drop_claiming);
-  if (queue->busy)
+  r->then = shared_claim_ended;
+  queue->busy = call_first_ones(queue) && dibs__pool_try(r, claim_in_pool, drop_shared_claim);
+  if (queue->busy) {
+    struct claiming *a = queue->first;
     queue->again = false;
-  else
-    queue->poll_at = dibs__tick_now(); /* the pool is full: the next tick tries again */
+    for (uint32_t i = 0; i < queue->called; i++, a = a->next) a->called = true;
+  } else {
+    free(queue->tasks);
+    queue->tasks = NULL;
+    queue->called = 0;
+    queue->poll_at = dibs__tick_now(); /* the pool is full, or no memory: the next tick tries again */
+  }
 }
 
 static void end_those_whose_time_is_over(struct queue *queue, dibs__tick now) {
@@ -319,14 +416,14 @@ static void end_those_whose_time_is_over(struct queue *queue, dibs__tick now) {
   for (struct claiming *a = queue->first, *next; a; a = next) {
     next = a->next;
     if (dibs__tick_before(a->by, soonest)) soonest = a->by;
-    if (!dibs__tick_before(now, a->by)) end_claiming(a->request);
+    if (!dibs__tick_before(now, a->by) && (a->tried || queue->dry)) end_claiming(a->request);
   }
   queue->over_at = dibs__tick_before(now, soonest) ? soonest : now; /* one that is being claimed for ends later */
 }
 
 static void tick_queue(struct queue *queue, dibs__tick now) {
   if (!dibs__tick_before(now, queue->over_at)) end_those_whose_time_is_over(queue, now);
-  if (queue->first && !dibs__tick_before(now, queue->poll_at)) claim_for_first(queue);
+  if (queue->first && !dibs__tick_before(now, queue->poll_at)) claim_for_first_ones(queue);
 }
 
 /* Nobody waits in the first one of a list, which has it no more. */
@@ -386,9 +483,11 @@ static void post_claim(struct request *r) {
   a->by = dibs__tick_add_ms(dibs__tick_now(), dibs__given_or(in->wait_ms, 0));
   r->work = a;
   r->then = claim_ended;
-  if (dibs__given_or(in->wait_ms, 0) == 0)
+  /* With as many waiters as may be, it still gets a task that is ready. */
+  bool may_wait = r->server->waiting < r->server->config.waiters;
+  if (dibs__given_or(in->wait_ms, 0) == 0 || (!may_wait && !is_dry(r)))
     dibs__pool_run(r, claim_in_pool, drop_claiming);
-  else if (is_dry(r) || !dibs__pool_try(r, claim_in_pool, drop_claiming))
+  else
     join_queue(a);
 }
 

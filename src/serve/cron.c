@@ -196,48 +196,48 @@ static void get_table(struct request *r) {
 }
 
 /* What is wrong in a crontab: the first of it. */
-struct flaw {
+struct wrong_lines {
   uint32_t count, line;
   char text[300];
 };
 
-static void see_flaw(uint32_t line, const char *message, void *user) {
-  struct flaw *f = user;
+static void see_wrong(uint32_t line, const char *message, void *user) {
+  struct wrong_lines *f = user;
   if (f->count++ > 0) return;
   f->line = line;
   snprintf(f->text, sizeof f->text, "%s", message);
 }
 
 /* false: the request was answered. */
-static bool is_fine(struct request *r, const dibs_cron_table *given, struct flaw *flaw) {
+static bool is_fine(struct request *r, const dibs_cron_table *given, struct wrong_lines *wrong) {
   struct dibs__cron_table *table = NULL;
   dibs_error error = {0};
   dibs_status status = dibs__cron_table_read(given, &table, &error);
   if (status == DIBS_OK) dibs__cron_table_drop(table);
   if (status != DIBS_OK)
     dibs__answer_problem(r, status, &error);
-  else if (flaw->count > 0)
-    dibs__answer_refuse(r, 400, "invalid", "line %" PRIu32 ": %s%s; nothing was changed", flaw->line, flaw->text,
-                        flaw->count > 1 ? "; other lines are wrong, too" : "");
-  return status == DIBS_OK && flaw->count == 0;
+  else if (wrong->count > 0)
+    dibs__answer_refuse(r, 400, "invalid", "line %" PRIu32 ": %s%s; nothing was changed", wrong->line, wrong->text,
+                        wrong->count > 1 ? "; other lines are wrong, too" : "");
+  return status == DIBS_OK && wrong->count == 0;
 }
 
 static void store_table(struct request *r) {
   const struct table_in *in = r->in;
   char if_version[DIBS_VERSION_MAX + 1], version[DIBS_VERSION_MAX + 1] = "";
-  struct flaw flaw = {.count = 0};
+  struct wrong_lines wrong = {.count = 0};
   dibs_error error = {0};
   dibs_cron_table table = {.size = sizeof table,
                            .text = in->text.p,
                            .length = in->text.length,
                            .zone = in->zone,
-                           .on_error = see_flaw,
-                           .user = &flaw};
+                           .on_error = see_wrong,
+                           .user = &wrong};
   if (in->if_match && !dibs__tag_read(in->if_match, if_version)) {
     dibs__answer_refuse(r, 400, "invalid", "If-Match: give one ETag, as a GET returned it");
     return;
   }
-  if (!is_fine(r, &table, &flaw)) return;
+  if (!is_fine(r, &table, &wrong)) return;
   dibs_status status =
       dibs__crontab_put(r->server->store, r->param[0], &table, in->if_match ? if_version : NULL, version, &error);
   if (status == DIBS_OK)

@@ -42,9 +42,9 @@ static bool keep_number(struct request *r, const struct field *f, void *at, int6
 }
 
 static bool keep_text(struct request *r, const struct field *f, void *at, const char *text) {
-  size_t flaw;
+  size_t wrong_at;
   char reason[96];
-  enum dibs__name_flaw what = dibs__name_check(text, strlen(text), (size_t)f->most, &flaw);
+  enum dibs__name_flaw what = dibs__name_check(text, strlen(text), (size_t)f->most, &wrong_at);
   uint8_t id[16];
   if (f->kind == FIELD_ID && !dibs__hex_read(text, id)) return wrong(r, f, "give 32 hexadecimal digits");
   snprintf(reason, sizeof reason, "it %s; give 1 to %" PRId64 " bytes without control characters",
@@ -116,7 +116,7 @@ static int base64_value(char c) {
   return at ? (int)(at - digits) : -1;
 }
 
-/* Into the memory of the body, which was parsed and is longer than all that it contains.  false: it is no base64. */
+/* Into the memory of the body, which was parsed and is longer than all that it contains.  false: it is not base64. */
 static bool decode_base64(struct request *r, const char *text, size_t length, struct field_data *to) {
   char *out = r->body + r->decoded, *end = out;
   uint32_t bits = 0;
@@ -207,7 +207,7 @@ static const struct field *body_field(const struct field *fields) {
 }
 
 static bool read_body(struct request *r, const struct field *fields, void *in) {
-  json_error_t flaw;
+  json_error_t failure;
   const struct field *body = body_field(fields);
   if (body && body->kind == FIELD_RAW) {
     struct field_data data = {r->body ? r->body : "", r->body_length};
@@ -219,10 +219,10 @@ static bool read_body(struct request *r, const struct field *fields, void *in) {
     dibs__answer_refuse(r, 400, "invalid", "this request takes no body");
     return false;
   }
-  r->document = json_loadb(r->body, r->body_length, JSON_REJECT_DUPLICATES, &flaw);
+  r->document = json_loadb(r->body, r->body_length, JSON_REJECT_DUPLICATES, &failure);
   if (!r->document) {
-    dibs__answer_refuse(r, 400, "invalid", "the body is not JSON: %s, at line %d, column %d", flaw.text, flaw.line,
-                        flaw.column);
+    dibs__answer_refuse(r, 400, "invalid", "the body is not JSON: %s, at line %d, column %d", failure.text,
+                        failure.line, failure.column);
     return false;
   }
   if (!json_is_object(r->document)) {

@@ -3,6 +3,7 @@
 #include "base/hist.h"
 #include "serve/meter.h"
 #include "serve/server.h"
+#include "serve/together.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -96,8 +97,9 @@ void dibs__http_counts_add(const struct server *server, struct meter *meter) {
   dibs__meter_add(meter, "http.connections", DIBS_GAUGE, "connections that are open", NULL, server->connection_count);
   dibs__meter_add(meter, "http.requests.running", DIBS_GAUGE, "requests that are being done or wait", NULL,
                   (double)server->running);
-  dibs__meter_add(meter, "http.requests.queued", DIBS_GAUGE, "requests that wait for a thread for what blocks", NULL,
-                  dibs__pool_waiting(server));
+  dibs__meter_add(meter, "http.requests.queued", DIBS_GAUGE,
+                  "requests that wait for a thread for what blocks, or for a call that they will share", NULL,
+                  dibs__pool_waiting(server) + dibs__together_waiting(server));
   add_waiting(server, meter);
   for (size_t i = 0; i < c->count; i++) add_route(meter, &c->routes[i]);
 }

@@ -174,7 +174,7 @@ static void post_lease(struct request *r) {
 
 struct held_in {
   const char *id;
-  int64_t fence, ttl_ms, delay_ms, keep_ms;
+  int64_t fence, ttl_ms, delay_ms, keep_ms, at_least_ms;
 };
 
 #undef IN
@@ -212,6 +212,12 @@ static const struct field delete_fields[] = {
      .at = IN(keep_ms),
      .most = DIBS_TTL_MAX_MS,
      .help = "how long the name stays held from now on; 0, the default: it is free at once"},
+    {.name = "at_least",
+     .place = FIELD_QUERY,
+     .kind = FIELD_DURATION,
+     .at = IN(at_least_ms),
+     .most = DIBS_TTL_MAX_MS,
+     .help = "the name stays held until the lease was held for so long; with `keep` the later end counts"},
     {.name = NULL}};
 
 static uint64_t fence_of(const struct held_in *in) {
@@ -283,8 +289,43 @@ static bool begin_release(struct turn *turn) {
   return status == DIBS_OK || dibs__turn_refuse(turn, status, &error);
 }
 
-static void delete_lease(struct request *r) {
+static void take_release(struct request *r) {
   dibs__turn_take(r, r->param[0], ((struct held_in *)r->in)->id, begin_release);
+}
+
+/* -1: there was none yet. */
+static int find_youngest(const dibs_lease_info *info, void *user) {
+  int64_t *age_ms = user;
+  if (info->state == DIBS_HOLDS && info->age_ms >= 0 && (*age_ms < 0 || info->age_ms < *age_ms)) *age_ms = info->age_ms;
+  return 0;
+}
+
+/* Only the store knows when it granted the lease.  Of several holders, which no list distinguishes by their ids, the
+ * youngest one counts: a name may be held for longer than at_least, and never for less.  The age is read before the
+ * renewal, which counts from later on.  Without a holder the release finds that the lease is lost. */
+static void keep_at_least(struct request *r) {
+  struct held_in *in = r->in;
+  dibs_error error = {0};
+  int64_t age_ms = -1;
+  dibs_status status = dibs_show(r->server->store, r->param[0], find_youngest, &age_ms, &error);
+  if (status != DIBS_OK && status != DIBS_NOT_FOUND) dibs__answer_problem(r, status, &error);
+  if (age_ms >= 0 && in->at_least_ms - age_ms > in->keep_ms) in->keep_ms = in->at_least_ms - age_ms;
+}
+
+static void age_read(struct request *r) {
+  if (r->answer.status != 0)
+    dibs__answer_end(r);
+  else
+    take_release(r);
+}
+
+static void delete_lease(struct request *r) {
+  if (((struct held_in *)r->in)->at_least_ms <= 0) { /* FIELD_UNSET, or 0 */
+    take_release(r);
+    return;
+  }
+  r->then = age_read;
+  dibs__pool_run(r, keep_at_least, NULL);
 }
 
 /* ---- Who holds it ---- */

@@ -90,14 +90,14 @@ static int listen_tcp(const struct serve_config *config, bool service, const cha
     dibs__fail(error, DIBS_INVALID, "%s is not an address: the port is a number up to 65535", text);
     return -1;
   }
-  int flaw = getaddrinfo(host, colon + 1, &hints, &found);
-  bool open = flaw == 0 && !is_guarded(config, service) && !is_loopback(found->ai_addr);
-  int fd = flaw == 0 && !open ? listen_at(found) : -1;
+  int failure = getaddrinfo(host, colon + 1, &hints, &found);
+  bool open = failure == 0 && !is_guarded(config, service) && !is_loopback(found->ai_addr);
+  int fd = failure == 0 && !open ? listen_at(found) : -1;
   if (open)
     refuse_public(config, text, service, error);
   else if (fd < 0)
-    dibs__fail(error, DIBS_INVALID, "cannot listen at %s: %s", text, flaw ? gai_strerror(flaw) : strerror(errno));
-  if (flaw == 0) freeaddrinfo(found);
+    dibs__fail(error, DIBS_INVALID, "cannot listen at %s: %s", text, failure ? gai_strerror(failure) : strerror(errno));
+  if (failure == 0) freeaddrinfo(found);
   return fd;
 }
 

@@ -11,6 +11,7 @@
 #include "serve/stale.h"
 #include "serve/task_count.h"
 #include "serve/tls.h"
+#include "serve/together.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -174,6 +175,7 @@ static const struct part parts[] = {
      .close = dibs__events_close,
      .of_routes = true},
     {.name = "tasks", .open = dibs__tasks_open, .tick = dibs__tasks_tick, .end = dibs__tasks_close},
+    {.name = "together", .open = dibs__together_open, .close = dibs__together_close},
     {.name = "turns", .open = dibs__turns_open, .tick = dibs__turns_tick, .close = dibs__turns_close},
     {.name = "sessions", .open = dibs__sessions_open, .tick = dibs__sessions_tick, .close = dibs__sessions_close},
     {.name = "pool", .open = open_pool, .end = dibs__pool_close},

@@ -116,7 +116,7 @@ static const struct field break_fields[] = {
      .at = IN(who),
      .least = 1,
      .most = DIBS_OWNER_MAX,
-     .help = "the author of the break, which the store records"},
+     .help = "the author of the break, which the store records behind the label of the token"},
     {.name = NULL}};
 
 static void broken(dibs_status status, const dibs_error *error, void *user) {
@@ -139,10 +139,12 @@ static void broken(dibs_status status, const dibs_error *error, void *user) {
 static void delete_holders(struct request *r) {
   const struct break_in *in = r->in;
   dibs_error error = {0};
+  char author[DIBS_OWNER_MAX + 1];
+  bool known = dibs__auth_author(r, in->who, in->who ? strlen(in->who) : 0, author);
   dibs_break_options options = {.size = sizeof options,
                                 .flags = in->now ? DIBS_BREAK_NOW : 0,
                                 .wait_ms = in->wait_ms == FIELD_UNSET ? 0 : in->wait_ms,
-                                .who = dibs__auth_owner(r, in->who)};
+                                .who = known ? author : NULL};
   dibs_status status = dibs_break_start(r->server->store, r->param[0], &options, broken, r, &error);
   if (status != DIBS_OK) dibs__answer_problem(r, status, &error);
 }

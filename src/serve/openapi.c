@@ -9,6 +9,8 @@
 
 /* What may be answered to any request. */
 static const char common_statuses[] = "400 401 403 413 414 429 431 500 501 502 503 504";
+/* Of routes that need no token: they have no rate, either. */
+static const char open_statuses[] = "400 403 413 414 431 500 501 502 503 504";
 
 static const char *const method_words[METHOD_COUNT] = {"get", "post", "put", "patch", "delete"};
 
@@ -233,7 +235,7 @@ static void write_response(struct dibs__json *j, int status, const struct route 
 
 static void write_responses(struct dibs__json *j, const struct route *route) {
   dibs__json_open(j, "responses", '{');
-  const char *lists[] = {route->statuses, common_statuses};
+  const char *lists[] = {route->statuses, route->scope == SCOPE_NONE ? open_statuses : common_statuses};
   for (size_t i = 0; i < 2; i++)
     for (const char *at = lists[i]; *at;) {
       char *end;

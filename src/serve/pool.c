@@ -92,12 +92,16 @@ bool dibs__pool_try(struct request *r, void (*block)(struct request *r), void (*
   return takes;
 }
 
-static void refuse(struct request *r, void (*drop)(struct request *r)) {
+void dibs__pool_refuse(struct request *r) {
   if (r->server->stopping)
     dibs__answer_refuse(r, 503, "stopping", "dibs is stopping; repeat the request");
   else
     dibs__answer_refuse(r, 503, "overload", "%u requests wait for a thread already (--queue); repeat it later",
                         r->server->config.queue);
+}
+
+static void refuse(struct request *r, void (*drop)(struct request *r)) {
+  dibs__pool_refuse(r);
   if (drop) drop(r);
 }
 

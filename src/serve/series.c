@@ -6,6 +6,7 @@
 #include "dibs/admin.h"
 #include "serve/kinds.h"
 #include "serve/server.h"
+#include "serve/task_count.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -113,6 +114,7 @@ static bool add_kind(const struct kind_row *row, void *user) {
 /* What the store does not answer has no point in this step. */
 static void take_step(struct series *series) {
   int64_t age_ms;
+  dibs__task_counts_step(series->server);
   (void)!dibs_metrics(series->server->store, add_metric, series, NULL);
   dibs__kinds_count(series->server);
   (void)!dibs__kinds_read(series->server, add_kind, series, &age_ms, NULL);

@@ -18,6 +18,8 @@ struct serve_config {
   const char *access_log;        /* a file, "-": standard output; NULL: none */
   /* Prints a message for people. */
   void (*note)(const char *format, ...) __attribute__((format(printf, 1, 2)));
+  /* Prints a line of the log of actions, which is no message that may be left out. */
+  void (*act)(const char *format, ...) __attribute__((format(printf, 1, 2)));
   uint32_t threads;       /* for work that blocks */
   uint32_t connections;   /* at most */
   uint32_t waiters;       /* at most */

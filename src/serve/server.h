@@ -36,6 +36,8 @@ struct server;
 
 struct request;
 
+struct dibs__op;
+
 /* What the loop waits for. */
 struct source {
   void (*ready)(struct server *server, struct source *source);
@@ -245,6 +247,7 @@ struct server {
   struct probe *probe;             /* probe.c: does the store answer? */
   struct sessions *sessions;       /* session.c */
   struct queues *queues;           /* claim.c: of requests that wait for tasks */
+  struct groups *groups;           /* together.c: of requests that share calls of the store */
   uint64_t begun;                  /* requests whose answer is not sent */
   uint64_t running;                /* those of them that were read to their end */
   size_t body_bytes;               /* memory of all bodies */
@@ -285,11 +288,15 @@ struct pool *dibs__pool_open(uint32_t threads, int *done_fd);
 void dibs__pool_finish(struct server *server); /* in the loop: what is done is answered */
 /* Requests that no thread has begun. */
 uint32_t dibs__pool_waiting(const struct server *server);
+/* Answers 503: the pool is full, or the server stops. */
+void dibs__pool_refuse(struct request *r);
 /* Waits for what was begun; when it returns, all requests of the pool are answered. */
 void dibs__pool_close(struct server *server);
 
 /* action.c: when the request was answered */
 void dibs__action_log(const struct request *r);
+/* An operation of a client that has the daemon as its store. */
+void dibs__action_log_op(const struct request *r, const struct dibs__op *op);
 
 /* events.c */
 bool dibs__events_open(struct server *server);

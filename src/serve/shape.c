@@ -49,6 +49,10 @@ static const struct {
     {"setStock", STOCK},
     {"showStock", STOCK},
     {"listStocks", "{stocks:[" STOCK "] next:s?}"},
+    {"addToCounter", "{key:s delta:i level:s}"},
+    {"showCounter", "{key:s value:i stored:i buffered:i}"},
+    {"listCounters", "{counters:[{key:s value:i}] next:s?}"},
+    {"takeFromQuota", "{key:s allowed:b retry_ms:i}"},
     {"beginOnce", "{key:s -id:s -fence:i -left_ms:i -answer:* -age_ms:i}"},
     {"storeOnce", ANSWER},
     {"showOnce", ANSWER},
@@ -71,6 +75,7 @@ static const struct {
     {"listKinds", "{kinds:[{" KIND "}] next:s? counted_age_ms:i}"},
     {"showKind", "{" KIND " counted_age_ms:i}"},
     {"setKind", "{" KIND " counted_age_ms:i}"},
+    {"listPhases", "{phases:[{phase:s added:i claimed:i added_in_window:i claimed_in_window:i}] window_ms:i}"},
     {"listRuns", "{runs:[" RUN "] next:s? recording:b}"},
     {"listTiers",
      "{tiers:[" TIER "] clients:[{owner:s self:b age_ms:i tiers:[{name:s active:b down:b up:b breaker:s}] "

@@ -105,9 +105,23 @@ static void bye(struct request *r, const struct dibs__reader *from, struct sessi
 
 /* ---- RUN ---- */
 
+/* As the other routes: what people do by hand needs admin. */
+static enum scope scope_of(const struct dibs__op *op) {
+  if (op->flags & DIBS__OP_READS) return SCOPE_READ;
+  bool by_hand = op->family == DIBS__FAM_ANCHOR || (op->family == DIBS__FAM_LEASE && op->verb == DIBS__BREAK) ||
+                 (op->family == DIBS__FAM_TASK && (op->verb == DIBS__TASK_CHANGE || op->verb == DIBS__TASK_KIND)) ||
+                 (op->family == DIBS__FAM_RUN && op->verb == DIBS__RUN_SET);
+  if (op->family == DIBS__FAM_RECORD && (op->verb == DIBS__RECORD_PUT || op->verb == DIBS__RECORD_DROP)) {
+    const struct dibs__record_op *record = (const struct dibs__record_op *)op;
+    return record->table ? SCOPE_USE : dibs__auth_key_scope(record->key.p, record->key.len);
+  }
+  return by_hand ? SCOPE_ADMIN : SCOPE_USE;
+}
+
 struct carried {
   struct dibs__read_op read; /* first */
   struct batch *batch;
+  char *author; /* of a BREAK by a client with a token; NULL: as the operation has it */
 };
 
 struct batch {
@@ -121,7 +135,10 @@ struct batch {
 };
 
 static void free_batch(struct batch *batch) {
-  for (uint32_t i = 0; i < batch->count; i++) dibs__read_op_free(&batch->ops[i].read);
+  for (uint32_t i = 0; i < batch->count; i++) {
+    dibs__read_op_free(&batch->ops[i].read);
+    free(batch->ops[i].author);
+  }
   free(batch);
 }
 
@@ -166,6 +183,7 @@ static void batch_answered(struct batch *batch) {
     settle(op);
     if (op->family == DIBS__FAM_LEASE) dibs__session_learns(server, batch->session, &batch->ops[i].read.lease);
     count_stale(server, &batch->ops[i].read);
+    if (scope_of(op) == SCOPE_ADMIN) dibs__action_log_op(r, op);
   }
   write_answers(batch, &w);
   dibs__session_answered(server, batch->session);
@@ -240,19 +258,6 @@ static void keep_order(struct batch *batch) {
   }
 }
 
-/* As the other routes: what people do by hand needs admin. */
-static enum scope scope_of(const struct dibs__op *op) {
-  if (op->flags & DIBS__OP_READS) return SCOPE_READ;
-  bool by_hand = op->family == DIBS__FAM_ANCHOR || (op->family == DIBS__FAM_LEASE && op->verb == DIBS__BREAK) ||
-                 (op->family == DIBS__FAM_TASK && (op->verb == DIBS__TASK_CHANGE || op->verb == DIBS__TASK_KIND)) ||
-                 (op->family == DIBS__FAM_RUN && op->verb == DIBS__RUN_SET);
-  if (op->family == DIBS__FAM_RECORD && (op->verb == DIBS__RECORD_PUT || op->verb == DIBS__RECORD_DROP)) {
-    const struct dibs__record_op *record = (const struct dibs__record_op *)op;
-    return record->table ? SCOPE_USE : dibs__auth_key_scope(record->key.p, record->key.len);
-  }
-  return by_hand ? SCOPE_ADMIN : SCOPE_USE;
-}
-
 /* Of a group, all or none. */
 static bool is_allowed(const struct batch *batch, const struct dibs__op *op) {
   if (op->group == 0) return dibs__auth_has(batch->request, scope_of(op));
@@ -294,9 +299,29 @@ static void start_batch(struct batch *batch) {
   dibs__start(store, list);
 }
 
+/* The store records the author of a break: the label of the token, with the owner that the client has.  false: no
+ * memory.
+ */
+static bool name_authors(const struct request *r, struct batch *batch) {
+  for (uint32_t i = 0; i < batch->count; i++) {
+    struct dibs__lease_op *op = &batch->ops[i].read.lease;
+    if (op->op.family != DIBS__FAM_LEASE || op->op.verb != DIBS__BREAK || !*dibs__auth_label(r)) continue;
+    char *author = batch->ops[i].author = malloc(DIBS_OWNER_MAX + 1);
+    if (!author) return false;
+    dibs__auth_author(r, op->owner.len > 0 ? op->owner.p : NULL, op->owner.len, author);
+    op->owner = dibs__str_of(author, strlen(author));
+  }
+  return true;
+}
+
 static void run(struct request *r, struct dibs__reader *from, struct session *session) {
   struct batch *batch = read_batch(r, from);
   if (!batch) return;
+  if (!name_authors(r, batch)) {
+    free_batch(batch);
+    dibs__answer_problem(r, DIBS_NO_MEMORY, NULL);
+    return;
+  }
   if (!expect_all(r->server, session, batch)) {
     free_batch(batch);
     dibs__answer_refuse(r, 503, "overload", "%u ids of this session wait or hold leases already (--session-ids)",

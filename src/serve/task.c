@@ -8,6 +8,7 @@
 #include "history/history.h"
 #include "serve/server.h"
 #include "serve/task_count.h"
+#include "serve/together.h"
 #include "serve/trace.h"
 #include "task/task.h"
 
@@ -82,25 +83,25 @@ static const struct field add_fields[] = {TASK_FIELDS,
                                           {.name = NULL}};
 
 struct adding {
-  size_t count;
+  struct member member; /* first */
   struct add_in *ins;
-  dibs_task_new *news;
+  dibs_task_new *news; /* of the call */
 };
 
-static void free_adding(struct adding *a) {
+static void free_adding(struct member *member) {
+  struct adding *a = (struct adding *)member;
   free(a->ins);
-  free(a->news);
   free(a);
 }
 
 static void write_added(struct request *r, const struct adding *a) {
   const struct add_in *in = r->in;
   bool any = false;
-  for (size_t i = 0; i < a->count; i++) any = any || a->news[i].status == DIBS_OK;
+  for (size_t i = 0; i < a->member.tasks; i++) any = any || a->news[i].status == DIBS_OK;
   struct dibs__json *j = dibs__answer_begin(r, any ? 201 : 200);
   if (in->tasks) dibs__json_open(j, NULL, '{');
   if (in->tasks) dibs__json_open(j, "tasks", '[');
-  for (size_t i = 0; i < a->count; i++) {
+  for (size_t i = 0; i < a->member.tasks; i++) {
     dibs__json_open(j, NULL, '{');
     dibs__json_uint(j, "task", a->news[i].nr);
     dibs__json_text(j, "status", dibs_status_name(a->news[i].status));
@@ -110,17 +111,8 @@ static void write_added(struct request *r, const struct adding *a) {
   if (in->tasks) dibs__json_close(j, '}');
 }
 
-static dibs_status add_all(struct request *r, struct adding *a, bool *repeated, dibs_error *error) {
-  const char *key = ((const struct add_in *)r->in)->repeat_key;
-  char token[DIBS__TASK_KEY_DIGITS + 1];
-  if (key) dibs__task_key_token("tasks", r->param[0], key, token);
-  return dibs__task_add_once(r->server->store, r->param[0], a->news, a->count, key ? token : NULL, repeated, error);
-}
-
-static void add_in_pool(struct request *r) {
-  struct adding *a = r->work;
-  dibs_error error = {0};
-  for (size_t i = 0; i < a->count; i++) {
+static void fill_news(const struct adding *a) {
+  for (size_t i = 0; i < a->member.tasks; i++) {
     const struct add_in *in = &a->ins[i];
     a->news[i] = (dibs_task_new){.size = sizeof a->news[i],
                                  .payload = in->payload.p ? in->payload.p : "",
@@ -133,19 +125,56 @@ static void add_in_pool(struct request *r) {
                                  .priority = (int32_t)dibs__given_or(in->priority, 0),
                                  .tries = (uint32_t)dibs__given_or(in->tries, 0)};
   }
-  bool repeated = false;
-  dibs_status status = add_all(r, a, &repeated, &error);
-  if (status == DIBS_OK && !((const struct add_in *)r->in)->tasks && a->news[0].status == DIBS_INVALID)
-    status = DIBS_INVALID;
-  for (size_t i = 0; status == DIBS_OK && !repeated && i < a->count; i++)
+}
+
+/* `key`: of the only member; NULL: none. */
+static dibs_status add_all(const struct member *first, const char *key, dibs_task_new *news, size_t count,
+                           bool *repeated, dibs_error *error) {
+  const struct request *r = first->request;
+  char token[DIBS__TASK_KEY_DIGITS + 1];
+  if (!news) return DIBS_NO_MEMORY;
+  if (key) dibs__task_key_token("tasks", r->param[0], key, token);
+  return dibs__task_add_once(r->server->store, r->param[0], news, count, key ? token : NULL, repeated, error);
+}
+
+/* `status` and `error`: of the call. */
+static void answer_adding(const struct adding *a, dibs_status status, bool repeated, const dibs_error *error) {
+  struct request *r = a->member.request;
+  const struct add_in *in = r->in;
+  if (status == DIBS_OK && !in->tasks && a->news[0].status == DIBS_INVALID) status = DIBS_INVALID;
+  for (size_t i = 0; status == DIBS_OK && !repeated && i < a->member.tasks; i++)
     if (a->news[i].status == DIBS_OK) dibs__task_count_one(r, TASK_ADDED, r->param[0], a->ins[i].phase);
   if (status == DIBS_OK)
     write_added(r, a);
-  else if (status == DIBS_INVALID && ((const struct add_in *)r->in)->repeat_key && error.text[0])
-    dibs__answer_refuse(r, 400, "invalid", "%.400s; the token is the Idempotency-Key of the request", error.text);
+  else if (status == DIBS_INVALID && in->repeat_key && error->text[0])
+    dibs__answer_refuse(r, 400, "invalid", "%.400s; the token is the Idempotency-Key of the request", error->text);
   else
-    dibs__answer_problem(r, status, &error);
-  free_adding(a);
+    dibs__answer_problem(r, status, error);
+}
+
+/* The tasks of all members in one call, in their order. */
+static void add_members(struct member *first) {
+  dibs_error error = {0};
+  size_t count = 0, at = 0;
+  bool repeated = false;
+  for (const struct member *m = first; m; m = m->next) count += m->tasks;
+  dibs_task_new *news = calloc(count, sizeof *news);
+  for (struct member *m = first; m && news; at += m->tasks, m = m->next) {
+    ((struct adding *)m)->news = news + at;
+    fill_news((struct adding *)m);
+  }
+  const char *key = ((const struct add_in *)first->request->in)->repeat_key;
+  dibs_status status = add_all(first, key, news, count, &repeated, &error);
+  for (const struct member *m = first; m; m = m->next)
+    answer_adding((const struct adding *)m, status, repeated, &error);
+  free(news);
+}
+
+static const struct sharing adding_sharing = {add_members, free_adding};
+
+static void add_alone(struct request *r) {
+  add_members(r->work);
+  free_adding(r->work);
 }
 
 static void drop_adding(struct request *r) {
@@ -169,21 +198,24 @@ static void post_tasks(struct request *r) {
   size_t count = in->tasks ? json_array_size(in->tasks) : 1;
   struct adding *a = calloc(1, sizeof *a);
   if (a) a->ins = calloc(count, sizeof *a->ins);
-  if (a) a->news = calloc(count, sizeof *a->news);
-  if (!a || !a->ins || !a->news) {
-    if (a) free_adding(a);
+  if (!a || !a->ins) {
+    free(a);
     dibs__answer_problem(r, DIBS_NO_MEMORY, NULL);
     return;
   }
-  a->count = count;
+  a->member = (struct member){.request = r, .tasks = count};
   if (!in->tasks) a->ins[0] = *in;
   for (size_t i = 0; in->tasks && i < count; i++)
     if (!dibs__fields_read_item(r, one_fields, json_array_get(in->tasks, i), &a->ins[i])) {
-      free_adding(a);
+      free_adding(&a->member);
       return;
     }
-  r->work = a;
-  dibs__pool_run(r, add_in_pool, drop_adding);
+  for (size_t i = 0; i < count; i++) a->member.bytes += a->ins[i].payload.length;
+  /* A key is that of one call. */
+  if (!in->repeat_key && dibs__may_share(&a->member))
+    dibs__together_run(&a->member, &adding_sharing);
+  else
+    dibs__alone_run(&a->member, add_alone, drop_adding);
 }
 
 /* ---- Ending and extending ---- */
@@ -294,6 +326,7 @@ static const struct field extend_fields[] = {{.name = "tasks",
 
 /* Claims that the request names. */
 struct items {
+  struct member member;         /* first; of those that end claims */
   char trace[TRACE_LENGTH + 1]; /* "": none */
   size_t count;
   struct item_in *ins;
@@ -361,14 +394,13 @@ static void write_items(struct request *r, const struct items *items) {
   dibs__json_close(j, '}');
 }
 
-static void finish_items(struct request *r, struct items *items, dibs_status status, const dibs_error *error) {
+static void answer_items(struct request *r, const struct items *items, dibs_status status, const dibs_error *error) {
   for (size_t i = 0; status == DIBS_OK && i < items->count; i++)
     if (items->statuses[i] == DIBS_STALE) dibs__task_count_one(r, TASK_REFUSED, r->param[0], NULL);
   if (status == DIBS_OK)
     write_items(r, items);
   else
     dibs__answer_problem(r, status, error);
-  free_items(items);
 }
 
 static int compare_kind(const dibs_task_info *info, void *user) {
@@ -436,13 +468,8 @@ static void keep_runs(struct request *r, const struct items *items) {
     if (items->ins[i].outcome != DIBS_END_RELEASE) status = keep_run(r, items, i, by);
 }
 
-static void end_in_pool(struct request *r) {
-  struct items *items = r->work;
-  if (!kinds_are_covered(r, items)) return;
-  dibs_error error = {0};
-  dibs_status status = DIBS_NO_MEMORY;
-  dibs_task_end *ends = calloc(items->count, sizeof *ends);
-  for (size_t i = 0; ends && i < items->count; i++) {
+static void fill_ends(const struct items *items, dibs_task_end *ends) {
+  for (size_t i = 0; i < items->count; i++) {
     const struct item_in *in = &items->ins[i];
     ends[i] = (dibs_task_end){.size = sizeof ends[i],
                               .task = items->tasks[i],
@@ -451,14 +478,46 @@ static void end_in_pool(struct request *r) {
                               .text = in->text,
                               .delay_ms = dibs__given_or(in->delay_ms, -1)};
   }
-  if (ends) status = dibs_task_end_many(NULL, ends, items->count, &error);
-  for (size_t i = 0; ends && i < items->count; i++) items->statuses[i] = ends[i].status;
-  for (size_t i = 0; status == DIBS_OK && i < items->count; i++)
-    if (items->statuses[i] == DIBS_OK && !dibs__task_end_repeated(items->tasks[i]))
+}
+
+static void take_ends(struct request *r, struct items *items, const dibs_task_end *ends) {
+  for (size_t i = 0; i < items->count; i++) {
+    items->statuses[i] = ends[i].status;
+    if (ends[i].status == DIBS_OK && !dibs__task_end_repeated(items->tasks[i]))
       dibs__task_count_one(r, TASK_ENDED, r->param[0], outcomes[items->ins[i].outcome]);
+  }
+}
+
+/* The claims of all members in one call, in their order. */
+static void end_members(struct member *first) {
+  dibs_error error = {0};
+  dibs_status status = DIBS_NO_MEMORY;
+  size_t count = 0, at = 0;
+  for (const struct member *m = first; m; m = m->next) count += m->tasks;
+  dibs_task_end *ends = calloc(count, sizeof *ends);
+  for (const struct member *m = first; m && ends; at += m->tasks, m = m->next)
+    fill_ends((const struct items *)m, ends + at);
+  if (ends) status = dibs_task_end_many(NULL, ends, count, &error);
+  at = 0;
+  for (struct member *m = first; m; at += m->tasks, m = m->next) {
+    if (status == DIBS_OK) take_ends(m->request, (struct items *)m, ends + at);
+    if (status == DIBS_OK) keep_runs(m->request, (struct items *)m);
+    answer_items(m->request, (struct items *)m, status, &error);
+  }
   free(ends);
-  if (status == DIBS_OK) keep_runs(r, items);
-  finish_items(r, items, status, &error);
+}
+
+static void free_ending(struct member *member) {
+  free_items((struct items *)member);
+}
+
+static const struct sharing ending_sharing = {end_members, free_ending};
+
+static void end_alone(struct request *r) {
+  struct items *items = r->work;
+  if (!kinds_are_covered(r, items)) return;
+  end_members(&items->member);
+  free_items(items);
 }
 
 static void extend_in_pool(struct request *r) {
@@ -474,30 +533,37 @@ static void extend_in_pool(struct request *r) {
   } else {
     status = dibs_tasks_extend(items->tasks, items->count, 0, items->statuses, &error);
   }
-  finish_items(r, items, status, &error);
+  answer_items(r, items, status, &error);
+  free_items(items);
 }
 
 static void drop_items(struct request *r) {
   free_items(r->work);
 }
 
-static void run_items(struct request *r, const struct field *fields, void (*block)(struct request *r)) {
-  struct items *items = read_items(r, fields);
-  if (!items) return;
-  r->work = items;
-  dibs__pool_run(r, block, drop_items);
+/* The kinds of the tasks may have to be read, and the rows of runs are written one by one: others do not wait for that.
+ */
+static bool may_share_end(const struct items *items) {
+  return dibs__auth_covers(items->member.request, "") && !items->trace[0] && dibs__may_share(&items->member);
 }
 
 static void post_ends(struct request *r) {
-  run_items(r, item_fields, end_in_pool);
+  struct items *items = read_items(r, item_fields);
+  if (!items) return;
+  items->member = (struct member){.request = r, .tasks = items->count};
+  for (size_t i = 0; i < items->count; i++) items->member.bytes += items->ins[i].text ? strlen(items->ins[i].text) : 0;
+  if (may_share_end(items))
+    dibs__together_run(&items->member, &ending_sharing);
+  else
+    dibs__alone_run(&items->member, end_alone, drop_items);
 }
 
 static void post_extensions(struct request *r) {
   const struct items_in *in = r->in;
   if (in->phase && json_array_size(in->tasks) != 1)
     dibs__answer_refuse(r, 400, "invalid", "phase: it is for one task at a time");
-  else
-    run_items(r, claimed_fields, extend_in_pool);
+  else if ((r->work = read_items(r, claimed_fields)))
+    dibs__pool_run(r, extend_in_pool, drop_items);
 }
 
 /* ---- The routes ---- */

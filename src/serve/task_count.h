@@ -21,6 +21,8 @@ bool dibs__task_counts_open(struct server *server);
 void dibs__task_counts_close(struct server *server);
 /* By a request.  `detail`: the phase or the outcome; NULL is "". */
 void dibs__task_count_one(struct request *r, enum task_deed deed, const char *kind, const char *detail);
+/* Begins another step of the window in which the latest counts are. */
+void dibs__task_counts_step(struct server *server);
 void dibs__task_counts_add(struct server *server, struct meter *meter);
 
 #endif

@@ -7,7 +7,6 @@
 
 #include <jansson.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum {
   STATES_TEXT = 256,     /* bytes of a list of states */
@@ -150,16 +149,12 @@ struct story {
   struct dibs__json *json;
   uint64_t nr;
   uint32_t runs;
-  int64_t made_ms;
-  char kind[DIBS_NAME_MAX + 1]; /* "": it was written by SQL, and is longer than names of runs are */
   bool found;
 };
 
 static int write_story(const dibs_task_info *info, void *user) {
   struct story *s = user;
   s->found = true;
-  s->made_ms = info->made_ms;
-  if (strlen(info->kind) < sizeof s->kind) memcpy(s->kind, info->kind, strlen(info->kind) + 1);
   dibs__info_task(s->json, info);
   dibs__json_uint(s->json, "payload_bytes", info->length);
   dibs__payload_write(s->json, "payload", info->payload, info->length);
@@ -186,12 +181,9 @@ static int write_its_run(const dibs_run_info *run, void *user) {
   return 0;
 }
 
-/* Of all runs of its kind since it was added, which are in an index.  A store without a history has a story without
- * runs. */
+/* A store without a history has a story without runs. */
 static dibs_status write_runs(dibs_store *store, struct story *s, dibs_error *error) {
-  if (!*s->kind) return DIBS_OK;
-  dibs_runs_options options = {
-      .size = sizeof options, .name = s->kind, .since_ms = s->made_ms, .most = RUNS_MOST + 1, .task = s->nr};
+  dibs_runs_options options = {.size = sizeof options, .most = RUNS_MOST + 1, .task = s->nr};
   dibs_status status = dibs_runs(store, &options, write_its_run, s, error);
   return status == DIBS_UNSUPPORTED ? DIBS_OK : status;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Counters (R86 to R92): batches of additions, each applied once.
+ * Counters (R86 to R95): batches of additions, each applied once; buckets of tokens.
  *
  * The ledger has a row for each source.  A transaction first raises the row's `seq` to the batch's, if it is below:
  * that locks the row, so a repeat of the batch waits until the first one is committed or gone, and then finds its
@@ -196,8 +196,18 @@ static sql_rc put_plain(const struct adding *a, const char *text) {
   return a->g->wire->engine->put(a->g->wire, text, NULL, 0);
 }
 
-static sql_rc undo_to(struct adding *a, const char *savepoint) {
-  sql_rc end = put_plain(a, savepoint);
+/* A savepoint for what may fail; the packet of each ends with its release, so that they do not pile up. */
+static sql_rc put_savepoint(const struct adding *a) {
+  return put_plain(a, "SAVEPOINT dibs_item");
+}
+
+static sql_rc put_release(const struct adding *a) {
+  return put_plain(a, "RELEASE SAVEPOINT dibs_item");
+}
+
+static sql_rc undo_item(struct adding *a) {
+  sql_rc end = put_plain(a, "ROLLBACK TO SAVEPOINT dibs_item");
+  if (end == DIBS__SQL_OK) end = put_release(a);
   return end == DIBS__SQL_OK ? a->g->wire->engine->go(a->g->wire, false) : end;
 }
 
@@ -208,13 +218,15 @@ static bool item_is_refused(const struct dibs__sql_wire *w) {
 /* Why the item was not added. */
 static sql_rc find_reason(struct adding *a, item_t *item) {
   const struct dibs__sql_wire *w = a->g->wire;
+  sql_rc end = put_savepoint(a);
   size_t nth = w->put;
-  sql_rc end = put_read(a->g, a->op->table, item);
+  if (end == DIBS__SQL_OK) end = put_read(a->g, a->op->table, item);
+  if (end == DIBS__SQL_OK) end = put_release(a);
   if (end == DIBS__SQL_OK) end = w->engine->go(a->g->wire, false);
   if (end != DIBS__SQL_OK) {
     if (!item_is_refused(w)) return end;
     item->status = DIBS_INVALID; /* a key that the store can't keep */
-    return undo_to(a, "ROLLBACK TO SAVEPOINT dibs_item");
+    return undo_item(a);
   }
   bool found = w->engine->rows(w, nth) > 0;
   item->status = found ? DIBS_FULL : a->op->table ? DIBS_NOT_FOUND : DIBS_INVALID;
@@ -223,9 +235,10 @@ static sql_rc find_reason(struct adding *a, item_t *item) {
 
 static sql_rc add_item(struct adding *a, item_t *item) {
   struct dibs__sql_wire *w = a->g->wire;
-  sql_rc end = put_plain(a, "SAVEPOINT dibs_item");
+  sql_rc end = put_savepoint(a);
   size_t nth = w->put;
   if (end == DIBS__SQL_OK) end = put_item(a, item);
+  if (end == DIBS__SQL_OK) end = put_release(a);
   if (end == DIBS__SQL_OK) end = w->engine->go(w, false);
   if (end == DIBS__SQL_OK && (!a->op->table || w->engine->changed(w, nth) > 0)) {
     item->status = DIBS_OK;
@@ -233,7 +246,7 @@ static sql_rc add_item(struct adding *a, item_t *item) {
   }
   if (end != DIBS__SQL_OK) {
     if (!item_is_refused(w)) return end;
-    end = undo_to(a, "ROLLBACK TO SAVEPOINT dibs_item");
+    end = undo_item(a);
   }
   return end == DIBS__SQL_OK ? find_reason(a, item) : end;
 }
@@ -251,7 +264,7 @@ static sql_rc add_together(struct adding *a, bool *all) {
   for (uint32_t i = 0; i < op->count; i++)
     if (is_hopeless(a, &op->items[i])) *all = false;
   if (!*all) return DIBS__SQL_OK;
-  sql_rc end = put_plain(a, "SAVEPOINT dibs_item");
+  sql_rc end = put_savepoint(a);
   size_t first = w->put;
   if (!op->table && end == DIBS__SQL_OK) end = put_all(a, false);
   for (uint32_t i = 0; op->table && i < op->count && end == DIBS__SQL_OK; i++) end = put_item(a, &op->items[i]);
@@ -259,7 +272,7 @@ static sql_rc add_together(struct adding *a, bool *all) {
   if (end != DIBS__SQL_OK && !item_is_refused(w)) return end;
   *all = end == DIBS__SQL_OK;
   for (uint32_t i = 0; op->table && i < op->count && *all; i++) *all = w->engine->changed(w, first + i) > 0;
-  if (!*all) return undo_to(a, "ROLLBACK TO SAVEPOINT dibs_item");
+  if (!*all) return undo_item(a);
   dibs__counter_set_all(op, DIBS_OK);
   return DIBS__SQL_OK;
 }
@@ -389,7 +402,76 @@ static sql_rc run_add(struct dibs__sql_guard *g, counter_op *op) {
   return end;
 }
 
+/* ---- A bucket of tokens ---- */
+
+#define NOW_NS "@{now} * 1000000"
+
+/* The first statement: an instant too far ahead, after the clock was set back or with a new limit, becomes that of an
+ * empty bucket. */
+static sql_rc put_take(struct dibs__sql_guard *g, const counter_op *op, bool insert, size_t *taken) {
+  value values[] = {text_of(op->key), dibs__sql_number(dibs__rate_step_ns(op)),
+                    dibs__sql_number(dibs__rate_span_ns(op)), dibs__sql_number(op->per_ms)};
+  value clamped[] = {values[0], values[2]};
+  sql_rc end = dibs__sql_begin(g->wire);
+  if (end == DIBS__SQL_OK && insert)
+    end = dibs__sql_put_composed(g, "INSERT INTO dibs_rate (name, full_ns, until) VALUES ($1, 0, @{now})@{leave}",
+                                 values, 1);
+  if (end == DIBS__SQL_OK)
+    end = dibs__sql_put_composed(
+        g, "UPDATE dibs_rate SET full_ns = " NOW_NS " + $2 WHERE name = $1 AND full_ns > " NOW_NS " + $2", clamped, 2);
+  *taken = g->wire->put;
+  if (end == DIBS__SQL_OK)
+    end = dibs__sql_put_composed(g,
+                                 "UPDATE dibs_rate SET until = @{now} + $4, full_ns = $2 + CASE WHEN full_ns > " NOW_NS
+                                 " THEN full_ns ELSE " NOW_NS " END WHERE name = $1 AND CASE WHEN full_ns > " NOW_NS
+                                 " THEN full_ns - " NOW_NS " ELSE 0 END + $2 <= $3",
+                                 values, 4);
+  if (end == DIBS__SQL_OK)
+    end = dibs__sql_put_composed(g, "SELECT full_ns - " NOW_NS " FROM dibs_rate WHERE name = $1", values, 1);
+  return end == DIBS__SQL_OK ? dibs__sql_commit(g->wire) : end;
+}
+
+static sql_rc run_take(struct dibs__sql_guard *g, counter_op *op) {
+  struct dibs__sql_wire *w = g->wire;
+  struct adding a = {.g = g, .op = op};
+  bool insert = false, again = true, careful = true;
+  int clashes = 0;
+  sql_rc end = DIBS__SQL_OK;
+  while (end == DIBS__SQL_OK && again) {
+    size_t taken = 0;
+    end = put_take(g, op, insert, &taken);
+    if (end == DIBS__SQL_OK) end = w->engine->go(w, true);
+    if (end != DIBS__SQL_OK) {
+      end = after_failure(&a, &careful, &clashes, &again);
+      continue;
+    }
+    again = w->engine->rows(w, taken + 1) == 0;
+    insert = true;
+    if (again) continue;
+    g->commits++;
+    if (w->engine->changed(w, taken) > 0)
+      op->op.status = DIBS_OK;
+    else
+      dibs__rate_refuse(op, dibs__sql_cell_number(w, taken + 1, 0, 0));
+  }
+  return end;
+}
+
 /* ---- Reading ---- */
+
+/* With a sign, in 64 bits; else why not. */
+static const char *read_signed(value cell, int64_t *number) {
+  bool below = cell.len > 0 && cell.p[0] == '-';
+  *number = 0;
+  if (cell.len == below) return "is not a whole number";
+  for (size_t i = below; i < cell.len; i++) {
+    int digit = cell.p[i] - '0';
+    if (digit < 0 || digit > 9) return "is not a whole number";
+    if (__builtin_mul_overflow(*number, 10, number) || __builtin_add_overflow(*number, below ? -digit : digit, number))
+      return "does not fit in 64 bits";
+  }
+  return NULL;
+}
 
 static void read_item(const struct dibs__sql_wire *w, size_t nth, counter_op *op, item_t *item) {
   if (w->engine->rows(w, nth) == 0) {
@@ -403,9 +485,10 @@ static void read_item(const struct dibs__sql_wire *w, size_t nth, counter_op *op
   }
   value cell = w->engine->cell(w, nth, 0, 0, DIBS__SQL_TEXT);
   bool is_null = cell.kind == DIBS__SQL_NULL || (cell.len == 4 && memcmp(cell.p, "NULL", 4) == 0);
-  const char *wrong = is_null ? NULL : dibs__sql_whole(cell, &item->number);
-  if (!wrong || item->number < 0) return;
+  const char *wrong = is_null ? NULL : read_signed(cell, &item->number);
+  if (!wrong) return;
   item->status = DIBS_INVALID;
+  item->number = 0;
   snprintf(op->why, sizeof op->why, "the column \"%.40s\" of the table \"%.40s\" %s in the row \"%.*s\"",
            op->table->count, op->table->table, wrong, item->key.len < 40 ? (int)item->key.len : 40, item->key.p);
 }
@@ -490,11 +573,20 @@ sql_rc dibs__sql_counter(struct dibs__sql_guard *g, counter_op *const ops[], siz
     if (dibs__counter_valid(ops[i])) ops[i]->op.status = DIBS_UNKNOWN;
   for (size_t i = 0; i < count && end == DIBS__SQL_OK; i++) {
     if (ops[i]->op.status != DIBS_UNKNOWN) continue;
-    end = ops[i]->op.verb == DIBS__COUNTER_ADD ? run_add(g, ops[i]) : run_reading(g, ops[i]);
+    uint16_t verb = ops[i]->op.verb;
+    end = verb == DIBS__COUNTER_ADD    ? run_add(g, ops[i])
+          : verb == DIBS__COUNTER_TAKE ? run_take(g, ops[i])
+                                       : run_reading(g, ops[i]);
   }
   return end;
 }
 
 sql_rc dibs__sql_counter_sweep(struct dibs__sql_guard *g, bool *more) {
-  return dibs__sql_sweep(g, "dibs_counter_source", "id", SWEPT, more);
+  bool sources, rates;
+  sql_rc end = dibs__sql_sweep(g, "dibs_counter_source", "id", SWEPT, &sources);
+  *more = sources;
+  if (end != DIBS__SQL_OK) return end;
+  end = dibs__sql_sweep(g, "dibs_rate", "name", SWEPT, &rates);
+  *more = sources || rates;
+  return end;
 }

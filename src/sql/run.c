@@ -102,7 +102,7 @@ static void add_conditions(struct listing *l, const run_op *op) {
     size_t nth = add_value(l, text_of(op->prefix));
     dibs__text_addf(&l->text, " AND name >= $%zu AND substr(name, 1, length($%zu)) = $%zu", nth, nth, nth);
   }
-  if (op->nr) dibs__text_addf(&l->text, " AND nr = %" PRIu64, op->nr);
+  if (op->nr) dibs__text_addf(&l->text, " AND nr = %" PRIu64 " AND nr > 0", op->nr);
   if (op->failed) dibs__text_addf(&l->text, " AND how <> %d", DIBS__RUN_DONE);
   if (op->since_ms) dibs__text_addf(&l->text, " AND ended >= %" PRId64, op->since_ms);
   if (!op->before_ms) return;

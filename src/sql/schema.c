@@ -127,6 +127,14 @@ static const char *const counters[] = {
     "CREATE TABLE dibs_counter_source (id #i NOT NULL PRIMARY KEY, seq #n NOT NULL, mark #n, until #n NOT NULL,"
     " refused #b)",
     "CREATE INDEX dibs_counter_source_until ON dibs_counter_source (until)",
+    /* A bucket of tokens is full at `full_ns`, ns since 1970, and by `until` at the latest. */
+    "CREATE TABLE dibs_rate (name #k NOT NULL PRIMARY KEY, full_ns #n NOT NULL, until #n NOT NULL)#z",
+    "CREATE INDEX dibs_rate_until ON dibs_rate (until)",
+};
+
+/* Of runs of tasks alone: a condition that a listing repeats, because a value of a statement implies nothing. */
+static const char *const runs_of_tasks[] = {
+    "CREATE INDEX dibs_run_nr ON dibs_run (nr, ended)#(nr > 0)",
 };
 
 static const struct {
@@ -136,7 +144,8 @@ static const struct {
                              {guarded, sizeof guarded / sizeof guarded[0]},
                              {served, sizeof served / sizeof served[0]},
                              {tasks, sizeof tasks / sizeof tasks[0]},
-                             {counters, sizeof counters / sizeof counters[0]}};
+                             {counters, sizeof counters / sizeof counters[0]},
+                             {runs_of_tasks, sizeof runs_of_tasks / sizeof runs_of_tasks[0]}};
 
 static size_t append(char *to, size_t size, size_t len, const char *from, size_t n) {
   assert(len + n < size);

@@ -22,7 +22,7 @@
  *   dibs_break   (bucket, name, nr)      recorded breaks
  *   dibs_record  (name)                  fence, digest, version, data.  Removed: the version is below 0, no data
  *   dibs_stock (name), dibs_claim (claim), dibs_once (name), dibs_report (id), dibs_counter (name),
- *   dibs_counter_source (id): see wire.h
+ *   dibs_counter_source (id), dibs_rate (name): see wire.h
  *   dibs_meta                            one row: version, incarnation, which file this is
  *
  * Bounds in the head keep each step from growing with the queue: `front` (no WAITING one has a smaller ticket),

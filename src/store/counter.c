@@ -18,6 +18,31 @@ static bool items_valid(const struct dibs__counter_op *op) {
   return !op->table || op->table->count;
 }
 
+static bool take_valid(const struct dibs__counter_op *op) {
+  return op->key.len >= 1 && op->key.len <= DIBS_NAME_MAX && op->limit >= 1 && op->limit <= DIBS__RATE_LIMIT_MAX &&
+         op->per_ms >= 1 && op->per_ms <= DIBS__RATE_PER_MAX_MS && op->amount >= 1 && op->amount <= op->limit;
+}
+
+/* The time that brings one token, in whole ns, rounded up: so never more than the limit is allowed. */
+static int64_t token_ns(const struct dibs__counter_op *op) {
+  return (op->per_ms * DIBS__NS_PER_MS + op->limit - 1) / op->limit;
+}
+
+/* Of all tokens: the bucket has exactly `limit` of them. */
+int64_t dibs__rate_span_ns(const struct dibs__counter_op *op) {
+  return token_ns(op) * op->limit;
+}
+
+int64_t dibs__rate_step_ns(const struct dibs__counter_op *op) {
+  return token_ns(op) * op->amount;
+}
+
+void dibs__rate_refuse(struct dibs__counter_op *op, int64_t ahead_ns) {
+  int64_t wait_ns = ahead_ns + dibs__rate_step_ns(op) - dibs__rate_span_ns(op);
+  op->op.status = DIBS_FULL;
+  op->wait_ms = wait_ns <= 0 ? 1 : (wait_ns + DIBS__NS_PER_MS - 1) / DIBS__NS_PER_MS;
+}
+
 void dibs__counter_set_all(struct dibs__counter_op *op, dibs__status status) {
   for (uint32_t i = 0; i < op->count; i++) op->items[i].status = status;
 }
@@ -26,6 +51,7 @@ bool dibs__counter_valid(struct dibs__counter_op *op) {
   op->got = NULL;
   op->got_count = 0;
   op->why[0] = '\0';
+  op->wait_ms = 0;
   op->op.status = DIBS_INVALID;
   switch (op->op.verb) {
   case DIBS__COUNTER_ADD:
@@ -38,6 +64,8 @@ bool dibs__counter_valid(struct dibs__counter_op *op) {
   case DIBS__COUNTER_LIST:
     return !op->table && op->most >= 1 && op->most <= DIBS__COUNTER_ROWS && op->prefix.len <= DIBS_NAME_MAX &&
            op->after.len <= DIBS_NAME_MAX;
+  case DIBS__COUNTER_TAKE:
+    return take_valid(op);
   default:
     return false;
   }

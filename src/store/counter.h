@@ -22,6 +22,11 @@
  *       later than DIBS__COUNTER_REPEAT_MS after it sent this batch for the first time.
  *  R91  READ answers the number of each key.  A key that nobody has added to is NOT_FOUND.
  *  R92  LIST has each counter that exists from the beginning to the end of the listing once, by key in byte order.
+ *  R93  TAKE allows, in any interval of the store's clock, at most `limit` and `limit` for each `per_ms` of the interval.
+ *       A bucket that nobody has used is full.  Several clients of one key share its bucket.
+ *  R94  A TAKE that is refused (FULL) changes nothing.  After `wait_ms` it is allowed, if nobody else takes meanwhile.
+ *  R95  Limit and time are those of each TAKE: a bucket has no more than the present limit, and is full after the present
+ *       per_ms at the latest, also after the clock was set back.
  */
 /* clang-format on */
 #include "store/store.h"
@@ -29,7 +34,8 @@
 enum dibs__counter_verb {
   DIBS__COUNTER_ADD,  /* OK, REPLAY; STALE.  The status of each item: OK, FULL, NOT_FOUND */
   DIBS__COUNTER_READ, /* OK.  The status of each item: OK with `number`, NOT_FOUND, INVALID (a user's column) */
-  DIBS__COUNTER_LIST  /* the first `most` counters that begin with `prefix` and are larger than `after`.  OK: `got` */
+  DIBS__COUNTER_LIST, /* the first `most` counters that begin with `prefix` and are larger than `after`.  OK: `got` */
+  DIBS__COUNTER_TAKE  /* takes `amount` from the bucket `key`.  OK; FULL with `wait_ms`.  A repeat takes again */
 };
 
 enum {
@@ -41,6 +47,10 @@ enum {
  * nothing that still comes; the difference covers a server's clock that is set forward by up to six days. */
 #define DIBS__COUNTER_KEEP_MS (INT64_C(7) * 86400000)
 #define DIBS__COUNTER_REPEAT_MS (INT64_C(1) * 86400000)
+
+/* A bucket is one instant: when it would be full again, in ns.  So a take adds amount * per / limit to it. */
+#define DIBS__RATE_LIMIT_MAX INT64_C(1000000000)
+#define DIBS__RATE_PER_MAX_MS (INT64_C(31) * 86400000)
 
 struct dibs__counter_item {
   dibs__str key;
@@ -68,7 +78,11 @@ struct dibs__counter_op {
   /* LIST; not of a user's table. */
   dibs__str prefix, after;
   uint32_t most;
+  /* TAKE */
+  dibs__str key;
+  int64_t amount, limit, per_ms; /* amount <= limit */
   /* Answers. */
+  int64_t wait_ms;               /* TAKE, FULL: at least 1 */
   struct dibs__counter_row *got; /* malloc'd, one allocation; NULL: none */
   uint32_t got_count;
   char why[200]; /* for people, with INVALID; may be "" */
@@ -76,6 +90,11 @@ struct dibs__counter_op {
 
 /* Clears the answers; false: the operation is not well-formed, and its status is INVALID. */
 bool dibs__counter_valid(struct dibs__counter_op *op);
+/* TAKE: what it adds to the instant, and how far ahead of now the instant may be, in ns. */
+int64_t dibs__rate_step_ns(const struct dibs__counter_op *op);
+int64_t dibs__rate_span_ns(const struct dibs__counter_op *op);
+/* TAKE: FULL; the instant is so far ahead of now. */
+void dibs__rate_refuse(struct dibs__counter_op *op, int64_t ahead_ns);
 /* Sets the status of all items. */
 void dibs__counter_set_all(struct dibs__counter_op *op, dibs__status status);
 /* LIST: answers copies of these rows.  The status is OK, or NO_MEMORY. */

@@ -73,10 +73,11 @@ static const struct dibs__family_info families[DIBS__FAM_COUNT] = {
                        .got = offsetof(struct dibs__run_op, got),
                        .got_count = offsetof(struct dibs__run_op, got_count)},
     [DIBS__FAM_COUNTER] = {.name = "counter",
-                           .verbs = {"add", "read", "list"},
+                           .verbs = {"add", "read", "list", "take"},
                            .served = DIBS__SERVED_BY_LAST,
                            .reads = VERB(DIBS__COUNTER_READ) | VERB(DIBS__COUNTER_LIST),
                            .size = sizeof(struct dibs__counter_op),
+                           .key = offsetof(struct dibs__counter_op, key),
                            .got = offsetof(struct dibs__counter_op, got),
                            .got_count = offsetof(struct dibs__counter_op, got_count)},
 };

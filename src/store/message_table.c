@@ -282,12 +282,16 @@ static const struct member counter_request[] = {
     M(T, prefix, LOOSE),
     M(T, after, LOOSE),
     M(T, most, UINT32_MAX),
+    M(T, key, LOOSE),
+    SIGNED(T, amount, 0, INT64_MAX),
+    SIGNED(T, limit, 0, INT64_MAX),
+    SIGNED(T, per_ms, 0, INT64_MAX),
     LAST};
 static const struct member counter_answer[] = {
     ELEMENTS(EACH, T, items, count, struct dibs__counter_item, DIBS__COUNTER_ITEMS, counter_item_answer, OF_KEYS),
     ELEMENTS(ROWS, T, got, got_count, struct dibs__counter_row, DIBS__COUNTER_ROWS, counter_row,
              VERB(DIBS__COUNTER_LIST)),
-    CHARS_OF(T, why), LAST};
+    ANY_INT(T, wait_ms), CHARS_OF(T, why), LAST};
 #undef T
 
 const struct dibs__shape dibs__shapes[DIBS__FAM_COUNT] = {

@@ -65,10 +65,11 @@
  *       what it looked at.  A caller that continues behind `last` as long as there is `more` leaves out no other task.
  *
  * Wake-ups.  After a committed ADD, an END or a CHANGE that makes tasks ready, events() gives DIBS__EV_TASKS, without saying
- * which: in all processes on PostgreSQL, SQLite and in memory; on MariaDB, and where leases belong to connections, only
- * in the store that did it; with several tiers from the first CLAIM on.  It does not come when the time of a waiting or
- * claimed task comes (`next_ms` says that), nor for tasks that were inserted in a transaction of the user's or by
- * statements of people.  So workers poll as well (R17).
+ * which: in all processes on PostgreSQL, SQLite and in memory; on MariaDB in the store that did it, and for each task in
+ * one of the few processes that it wakes, among those whose latest CLAIM of this kind found less than it wanted; where
+ * leases belong to connections, only in the store that did it; with several tiers from the first CLAIM on.  It does not
+ * come when the time of a waiting or claimed task comes (`next_ms` says that), nor for tasks that were inserted in a
+ * transaction of the user's or by statements of people.  So workers poll as well (R17).
  */
 /* clang-format on */
 #include "store/store.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Counters (R86 to R92). */
+/* Counters, and buckets of tokens (R86 to R95). */
 #include "harness.h"
 #include "store/counter.h"
 
@@ -410,6 +410,163 @@ static void R92_bad_listings_are_refused(void **state) {
   expect(carry(p, op), DIBS_INVALID);
 }
 
+/* ---- R93 to R95 ---- */
+
+#define HOUR_MS INT64_C(3600000)
+
+static counter_op take_op(const char *key, int64_t amount, int64_t limit, int64_t per_ms) {
+  counter_op op = counter_op_of(DIBS__COUNTER_TAKE);
+  op.key = name_of(key);
+  op.op.bucket = dibs__bucket(op.key);
+  op.amount = amount;
+  op.limit = limit;
+  op.per_ms = per_ms;
+  return op;
+}
+
+/* How many of `count` takes are allowed.  *doubtful: an answer was lost, so one of them may have taken twice. */
+static int take_many(struct party *p, const char *key, int count, int64_t limit, int64_t per_ms, bool *doubtful) {
+  int allowed = 0;
+  for (int i = 0; i < count; i++) {
+    counter_op op = carry(p, take_op(key, 1, limit, per_ms));
+    if (op.op.status != DIBS_OK && op.op.status != DIBS_FULL) expect(op, DIBS_OK);
+    allowed += op.op.status == DIBS_OK;
+    *doubtful = *doubtful || in_doubt(&op.op);
+  }
+  return allowed;
+}
+
+static void R93_clients_share_a_bucket(void **state) {
+  (void)state;
+  struct party *p = counter_party(), *q = party();
+  bool doubtful = false;
+  int allowed = take_many(p, "k", 4, 7, HOUR_MS, &doubtful);
+  allowed += take_many(q, "k", 10, 7, HOUR_MS, &doubtful);
+  if (doubtful ? allowed > 7 : allowed != 7) fail_msg("%d of 7 were allowed", allowed);
+  assert_int_equal(take_many(q, "other", 1, 7, HOUR_MS, &doubtful), 1);
+}
+
+/* The clock is that of this process: it reads before the first take, and after the last one. */
+static void R93_tokens_come_back_with_time(void **state) {
+  (void)state;
+  enum { LIMIT = 20, PER_MS = 1000, SPAN_MS = 1500 };
+  struct party *p = counter_party();
+  bool doubtful = false;
+  dibs__tick began = dibs__tick_now(), end = dibs__tick_add_ms(began, SPAN_MS);
+  int64_t allowed = 0;
+  while (dibs__tick_before(dibs__tick_now(), end)) allowed += take_many(p, "k", 5, LIMIT, PER_MS, &doubtful);
+  int64_t took_ms = dibs__tick_left_ms(began, dibs__tick_now());
+  /* Instants of the store are whole milliseconds. */
+  if (allowed > LIMIT + (took_ms + 2) * LIMIT / PER_MS + 1)
+    fail_msg("%lld were allowed in %lld ms", (long long)allowed, (long long)took_ms);
+  if (!doubtful && allowed < LIMIT) fail_msg("only %lld were allowed", (long long)allowed);
+}
+
+struct taker {
+  struct party *p;
+  dibs__thread *thread;
+  counter_op op;
+  int allowed, failures;
+};
+
+static void take_in_thread(void *arg) {
+  struct taker *t = arg;
+  const struct dibs__driver *driver = store_of(t->p)->driver;
+  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), PATIENCE_MS);
+  for (int i = 0; i < BATCHES; i++) {
+    counter_op op = t->op;
+    struct dibs__op *ops[] = {&op.op};
+    op.op.status = DIBS_UNKNOWN;
+    (void)(t->p->session ? driver->run(t->p->session, ops, 1, by, &t->p->reported) : DIBS_UNAVAILABLE);
+    t->allowed += op.op.status == DIBS_OK;
+    if (op.op.status == DIBS_OK || op.op.status == DIBS_FULL) continue;
+    t->failures++;
+    if (!t->p->reported.dead && t->p->session) continue;
+    if (t->p->session) driver->disconnect(t->p->session);
+    t->p->session = NULL;
+    (void)driver->connect(store_of(t->p), by, &t->p->session, &t->p->identity, &t->p->reported);
+  }
+}
+
+static void R93_takes_at_the_same_time_do_not_exceed_the_limit(void **state) {
+  (void)state;
+  enum { LIMIT = 50 };
+  static struct taker takers[ADDERS];
+  struct party *p = counter_party();
+  int allowed = 0, failures = 0;
+  for (int i = 0; i < ADDERS; i++)
+    takers[i] = (struct taker){.p = i ? party() : p, .op = take_op("k", 1, LIMIT, 31 * DAY_MS)};
+  for (int i = 0; i < ADDERS; i++) {
+    takers[i].thread = dibs__thread_start("taker", take_in_thread, &takers[i]);
+    assert_non_null(takers[i].thread);
+  }
+  for (int i = 0; i < ADDERS; i++) {
+    dibs__thread_join(takers[i].thread);
+    allowed += takers[i].allowed;
+    failures += takers[i].failures;
+  }
+  if (allowed > LIMIT || (failures == 0 && allowed != LIMIT)) fail_msg("%d of %d were allowed", allowed, LIMIT);
+}
+
+static void R94_a_refused_take_changes_nothing(void **state) {
+  (void)state;
+  struct party *p = counter_party();
+  bool doubtful = false;
+  counter_op op = carry(p, take_op("k", 6, 10, 10 * HOUR_MS));
+  expect(op, DIBS_OK);
+  doubtful = in_doubt(&op.op);
+  for (int i = 0; i < 5; i++) {
+    op = carry(p, take_op("k", 5, 10, 10 * HOUR_MS));
+    expect(op, DIBS_FULL);
+    doubtful = doubtful || in_doubt(&op.op);
+    if (doubtful) return; /* it may have taken before it was refused */
+    assert_true(op.wait_ms > HOUR_MS - PATIENCE_MS && op.wait_ms <= HOUR_MS);
+  }
+  expect(carry(p, take_op("k", 4, 10, 10 * HOUR_MS)), DIBS_OK);
+}
+
+static void R94_after_the_time_it_is_allowed(void **state) {
+  (void)state;
+  struct party *p = counter_party();
+  bool doubtful = false;
+  (void)take_many(p, "k", 5, 5, 1000, &doubtful);
+  counter_op op = carry(p, take_op("k", 5, 5, 1000));
+  for (int i = 0; op.op.status == DIBS_FULL; i++) {
+    assert_true(op.wait_ms >= 1 && op.wait_ms <= 1000);
+    if (i > 0 && !in_doubt(&op.op) && !doubtful) fail_msg("it was refused after its time");
+    doubtful = doubtful || in_doubt(&op.op);
+    /* The store's clock may be read up to so much earlier. */
+    dibs__nap_ms(op.wait_ms + 3);
+    op = carry(p, take_op("k", 5, 5, 1000));
+  }
+  expect(op, DIBS_OK);
+}
+
+static void R95_a_smaller_time_applies_at_once(void **state) {
+  (void)state;
+  struct party *p = counter_party();
+  bool doubtful = false;
+  (void)take_many(p, "k", 9, 9, DAY_MS, &doubtful);
+  counter_op op = carry(p, take_op("k", 1, 9, 900));
+  if (op.op.status == DIBS_OK) return; /* a slow machine: the bucket was emptied for longer than a tenth of a second */
+  expect(op, DIBS_FULL);
+  assert_true(op.wait_ms <= 100);
+  dibs__nap_ms(1000);
+  expect(carry(p, take_op("k", 9, 9, 900)), DIBS_OK); /* full, and no more */
+}
+
+static void R95_bad_takes_are_refused(void **state) {
+  (void)state;
+  struct party *p = counter_party();
+  expect(carry(p, take_op("k", 0, 5, 1000)), DIBS_INVALID);
+  expect(carry(p, take_op("k", 6, 5, 1000)), DIBS_INVALID);
+  expect(carry(p, take_op("k", 1, 0, 1000)), DIBS_INVALID);
+  expect(carry(p, take_op("k", 1, DIBS__RATE_LIMIT_MAX + 1, 1000)), DIBS_INVALID);
+  expect(carry(p, take_op("k", 1, 5, 0)), DIBS_INVALID);
+  expect(carry(p, take_op("k", 1, 5, DIBS__RATE_PER_MAX_MS + 1)), DIBS_INVALID);
+  expect(carry(p, take_op("k", DIBS__RATE_LIMIT_MAX, DIBS__RATE_LIMIT_MAX, DIBS__RATE_PER_MAX_MS)), DIBS_OK);
+}
+
 static const struct CMUnitTest contract_counters_cases[] = {
     CASE(R86_a_batch_is_applied_once),
     CASE(R86_an_earlier_batch_that_comes_late_is_not_applied),
@@ -427,5 +584,12 @@ static const struct CMUnitTest contract_counters_cases[] = {
     CASE(R49_a_key_that_cannot_be_kept_is_refused_alone),
     CASE(R92_pages_have_each_counter_once),
     CASE(R92_bad_listings_are_refused),
+    CASE(R93_clients_share_a_bucket),
+    CASE(R93_tokens_come_back_with_time),
+    CASE(R93_takes_at_the_same_time_do_not_exceed_the_limit),
+    CASE(R94_a_refused_take_changes_nothing),
+    CASE(R94_after_the_time_it_is_allowed),
+    CASE(R95_a_smaller_time_applies_at_once),
+    CASE(R95_bad_takes_are_refused),
 };
 CONTRACT_TESTS(contract_counters);

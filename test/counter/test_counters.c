@@ -242,6 +242,86 @@ static void a_sum_beyond_64_bits_is_refused(void **state) {
   count_up(s, "full/c", INT64_MAX, DIBS_FULL, BUFFERED); /* more than a stripe takes */
 }
 
+static int take_one_refusal(const dibs_counter_refusal *refusal, void *user) {
+  (void)take_refusal(refusal, user);
+  return 1;
+}
+
+static void refused_additions_stay_until_they_are_handed_out(void **state) {
+  (void)state;
+  dibs_store *s = store_open();
+  const char *keys[] = {"stay/a", "stay/b", "stay/c"};
+  dibs_counter_refusal one = {.size = sizeof one};
+  for (int i = 0; i < 3; i++) count_up(s, keys[i], INT64_MAX, DIBS_OK);
+  for (int i = 0; i < 3; i++) count_up(s, keys[i], 5, DIBS_OK, BUFFERED);
+  flush(s, DIBS_FULL);
+  assert_int_equal(dibs_counter_refused(s, take_one_refusal, &one, &reported), DIBS_OK);
+  assert_true(one.reserved == 1 && one.delta == 5);
+  flush(s, DIBS_FULL); /* of the others */
+  dibs_counter_refusal others = refusals(s);
+  assert_true(others.reserved == 2 && others.delta == 10);
+  flush(s, DIBS_OK);
+}
+
+static int add_stored(const char *key, int64_t stored, void *user) {
+  (void)key;
+  *(int64_t *)user += stored;
+  return 0;
+}
+
+static void a_key_that_sql_wrote_and_is_too_long_ends_a_list(void **state) {
+  (void)state;
+  dibs_store *s = store_open();
+  int64_t sum = 0;
+  if (strcmp(engine->scheme, "mysql") == 0) skip(); /* it has no place for it */
+  count_up(s, "long/a", 3, DIBS_OK);
+  sql("INSERT INTO dibs_counter (name, number) VALUES ('long/b%0900d', 1)", 0);
+  assert_int_equal(dibs_counter_list(s, "long/", add_stored, &sum, &reported), DIBS_CORRUPT);
+  sql("DELETE FROM dibs_counter WHERE name LIKE 'long/b%%'");
+  assert_int_equal(dibs_counter_list(s, "long/a", add_stored, &sum, &reported), DIBS_OK);
+}
+
+static void a_store_that_is_read_only_for_a_while_loses_nothing(void **state) {
+  (void)state;
+  if (strcmp(engine->scheme, "postgres") != 0) skip(); /* only there the tables' owner can refuse itself */
+  dibs_store *s = store_open();
+  count_up(s, "read-only", 1, DIBS_OK);
+  sql("REVOKE UPDATE ON dibs_counter, dibs_counter_source FROM CURRENT_USER");
+  count_up(s, "read-only", 10, DIBS_OK, BUFFERED);
+  dibs_counter_options brief = {.size = sizeof brief, .wait_ms = 1500};
+  expect_status(__LINE__, dibs_counter_flush(s, &brief, &reported), DIBS_DENIED);
+  assert_message("they are kept");
+  assert_int_equal(refusals(s).reserved, 0);
+  sql("GRANT UPDATE ON dibs_counter, dibs_counter_source TO CURRENT_USER");
+  flush(s, DIBS_OK);
+  assert_int_equal(value_of(s, "read-only").stored, 11);
+}
+
+/* One caller sends the batch; another one does not wait as long. */
+static void a_caller_leaves_a_batch_that_another_one_sends(void **state) {
+  (void)state;
+  dibs_store *s = store_open();
+  dibs_counter_options brief = {.size = sizeof brief, .wait_ms = 100};
+  struct adder patient = {s, "leave/a", DIBS_COUNT_DURABLE, 1, 0};
+  pthread_t thread;
+  int64_t unknown = 0;
+  count_up(s, "leave/a", 1, DIBS_OK);
+  count_up(s, "threads/other", 1, DIBS_OK);
+  sql(strcmp(engine->scheme, "sqlite") == 0 ? "BEGIN IMMEDIATE" : "BEGIN");
+  sql("UPDATE dibs_counter SET number = number + 0 WHERE name = 'leave/a' OR name = 'threads/other'");
+  for (int i = 0; i < 4; i++) {
+    if (i == 1) assert_int_equal(pthread_create(&thread, NULL, add_on, &patient), 0);
+    dibs_status status = dibs_counter_add(s, "leave/a", 1000, &brief, &reported);
+    assert_true(status == DIBS_UNKNOWN || status == DIBS_UNAVAILABLE);
+    unknown += status == DIBS_UNKNOWN;
+  }
+  sql("COMMIT");
+  pthread_join(thread, NULL);
+  assert_int_equal(patient.failures, 0);
+  int64_t stored = value_of(s, "leave/a").stored;
+  assert_true(stored % 1000 == 1 && stored / 1000 <= unknown);
+}
+
 static void wrong_arguments_are_refused(void **state) {
   (void)state;
   dibs_store *s = store_open();
@@ -319,6 +399,21 @@ static void a_column_that_cannot_take_the_sum_refuses_it_alone(void **state) {
   assert_string_equal(cell("SELECT small_count FROM character_likes WHERE name = 'eve'"), "1");
 }
 
+static void a_number_beyond_64_bits_in_a_column_is_not_read(void **state) {
+  (void)state;
+  if (strcmp(engine->scheme, "mysql") != 0) skip(); /* only there a whole number can be one */
+  dibs_store *s = store_open();
+  make_table("large_numbers", "name %s PRIMARY KEY, n BIGINT UNSIGNED", engine->text);
+  sql("INSERT INTO large_numbers (name, n) VALUES ('a', 9223372036854775808), ('b', 18446744073709551615)");
+  dibs_table *t = TABLE(.table = "large_numbers", .key = "name", .count = "n");
+  (void)read_at(__LINE__, s, "a", (struct level){.table = t}, DIBS_INVALID);
+  assert_message("64 bits");
+  (void)read_at(__LINE__, s, "b", (struct level){.table = t}, DIBS_INVALID);
+  count_up(s, "a", 1, DIBS_FULL, .table = t);
+  count_up(s, "a", -1, DIBS_OK, .table = t);
+  assert_true(value_of(s, "a", .table = t).value == INT64_MAX);
+}
+
 static void a_table_that_does_not_fit_is_refused(void **state) {
   (void)state;
   dibs_store *s = store_open();
@@ -368,10 +463,15 @@ int main(int argc, char *argv[]) {
       TEST(a_forked_child_writes_nothing_of_its_parent),
       TEST(counters_are_listed_by_prefix),
       TEST(a_sum_beyond_64_bits_is_refused),
+      TEST(refused_additions_stay_until_they_are_handed_out),
+      TEST(a_key_that_sql_wrote_and_is_too_long_ends_a_list),
+      TEST(a_store_that_is_read_only_for_a_while_loses_nothing),
+      TEST(a_caller_leaves_a_batch_that_another_one_sends),
       TEST(wrong_arguments_are_refused),
       TEST(a_column_of_a_users_table_is_added_to),
       TEST(a_key_without_a_row_is_reported),
       TEST(a_column_that_cannot_take_the_sum_refuses_it_alone),
+      TEST(a_number_beyond_64_bits_in_a_column_is_not_read),
       TEST(a_table_that_does_not_fit_is_refused),
       TEST(numbers_are_keys_of_a_users_table),
   };

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# dibs counter: add, get, ls.
+# dibs counter: add, get, ls; dibs rate.
 #   counter_test.sh [URI]
 . "$(dirname "$0")/tap.sh"
 [ $# -eq 0 ] || export DIBS_STORE=$1
@@ -39,6 +39,12 @@ printf 'fine\n%0400d\n' 7 | counter add - 2>"$dir/err"
 is 'a line that is too long: 125' $? 125
 like 'a line that is too long: the message' "$(cat "$dir/err")" 'line 2: it is longer than a key of 255 bytes'
 exits 117 'lines after it are not' "$DIBS" counter get later
+printf 'fine 1\nfi\0ne 5\n' | counter add - 2>"$dir/err"
+is 'a line with a NUL: 125' $? 125
+is 'a line with a NUL: nothing is added' "$(counter get fine; counter ls fi --json | grep -c '"fi"')" '2
+0'
+timeout 20 "$DIBS" counter add - </dev/zero 2>"$dir/err"
+is 'a line without an end: 125' $? 125
 
 # ---- The answers of the store are lost ----
 lost=$(printf '%s' "$DIBS_STORE" | sed 's,^sqlite:,fault+sqlite:,')?fault.on=run\&fault.how=unknown-after\&fault.forever=1
@@ -95,6 +101,28 @@ if [ -n "${RUN_SQL:-}" ] && [ $# -eq 0 ]; then
   like '--table: the message has the number' "$(cat "$dir/err")" '3 was not added to "bob"'
   is '--table: the other line' "$(counter get ann --table "$dir/tables.ini#likes")" 6
 fi
+
+# ---- Quotas ----
+for i in 1 2 3; do exits 0 "rate: $i of 3" "$DIBS" rate mail --limit 3/1h; done
+is 'rate prints nothing' "$out$err" ''
+exits 120 'rate: used up' "$DIBS" rate mail --limit 3/1h
+like 'rate: the message has the time' "$err" 'mail.* is used up; try again in (1[0-9]m|20m)'
+exits 120 'rate --json: used up' "$DIBS" rate mail --limit 3/1h --json
+ok 'rate --json is JSON' "$JSON_CHECK" <"$dir/out"
+like 'rate --json: the object' "$out" '^."key":"mail","status":"FULL","retry_ms":1[12][0-9]{5}.$'
+exits 0 'rate: several' "$DIBS" rate some 2 --limit 3/1h
+exits 120 'rate: too many of the rest' "$DIBS" rate some 2 --limit 3/1h
+exits 0 'rate: the rest' "$DIBS" rate some --limit 3/1h
+exits 0 'rate --wait: the first' "$DIBS" rate wait 2 --limit 2/4s
+began=$(now_ms)
+exits 0 'rate --wait: it is allowed' "$DIBS" rate wait 2 --limit 2/4s --wait 60s
+ok 'rate --wait: it waited' [ $(($(now_ms) - began)) -ge 300 ]
+exits 120 'rate --wait: no time for that' "$DIBS" rate mail --limit 3/1h --wait 100ms
+for words in 'rate' 'rate k' 'rate k --limit 5' 'rate k --limit 5/x' 'rate k --limit x/1m' 'rate k --limit 0/1m' 'rate k 6 --limit 5/1m' \
+  'rate k 0 --limit 5/1m' 'rate k --limit 5/32d'; do
+  # shellcheck disable=SC2086  # words are meant
+  exits 125 "125: $words" "$DIBS" $words
+done
 
 # ---- Wrong words ----
 for words in 'add' 'get' 'take likes' 'add likes x' 'add likes 1x' 'add likes 9223372036854775808' 'get likes 1' \

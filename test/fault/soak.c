@@ -34,7 +34,8 @@ enum {
   NUMBERS_MAX = 3 + SOAK_TABLES,
   WARM_MAX_MS = 240000, /* the store sweeps every one to three minutes */
   SWEPT_S = 200,
-  NEW_KEYS_S = 600, /* a run of this length sees them */
+  TOKENS_S = 3600 + SWEPT_S, /* what a call added is remembered for an hour */
+  NEW_KEYS_S = 600,          /* a run of this length sees them */
   KEYS = 16,
   SMOKE_S = 60,      /* a shorter run has twice the tolerance: on a slow machine its warm-up ends too soon */
   LINES = 12,        /* progress lines of a run, at least one every 30 s */
@@ -121,16 +122,24 @@ static long descriptors_of(pid_t pid) {
   return count - 2; /* . and .. */
 }
 
-/* Expired answers are swept within SWEPT_S, so as many answers may exist as were stored since then; more are overdue.
- * (Their number varies with the sweeps and with the speed of the machine.) */
-static double overdue(double rows) {
-  static double at_s[LOOKS_MAX], kept[LOOKS_MAX];
-  static uint32_t count;
-  double now_s = seconds(), all = (double)calls(SOAK_once), before = 0;
-  for (uint32_t i = 0; i < count && at_s[i] < now_s - SWEPT_S; i++) before = kept[i];
-  if (count < LOOKS_MAX) {
-    at_s[count] = now_s;
-    kept[count++] = all;
+/* Rows that are swept some time after a call made them. */
+struct swept {
+  enum soak_kind kind; /* of the call */
+  double within_s;
+  double at_s[LOOKS_MAX], calls[LOOKS_MAX];
+  uint32_t count;
+};
+static struct swept answers = {.kind = SOAK_once, .within_s = SWEPT_S};
+static struct swept tokens = {.kind = SOAK_tasks, .within_s = TOKENS_S};
+
+/* As many rows may exist as were made since then; more are overdue.  (Their number varies with the sweeps and with the
+ * speed of the machine.) */
+static double overdue(struct swept *s, double rows) {
+  double now_s = seconds(), all = (double)calls(s->kind), before = 0;
+  for (uint32_t i = 0; i < s->count && s->at_s[i] < now_s - s->within_s; i++) before = s->calls[i];
+  if (s->count < LOOKS_MAX) {
+    s->at_s[s->count] = now_s;
+    s->calls[s->count++] = all;
   }
   return rows > all - before ? rows - (all - before) : 0;
 }
@@ -153,7 +162,9 @@ static void look(void) {
   for (uint32_t t = 0; t < rows.tables; t++) {
     double count = (double)rows.count[t];
     if (strcmp(rows.table[t], "dibs_once") == 0 && plan.seconds >= NEW_KEYS_S)
-      note("once, overdue", overdue(count), ROWS, ROWS_PERCENT);
+      note("once, overdue", overdue(&answers, count), ROWS, ROWS_PERCENT);
+    else if (strcmp(rows.table[t], "dibs_task_token") == 0)
+      note("tokens, overdue", overdue(&tokens, count), ROWS, ROWS_PERCENT);
     else
       note(rows.table[t], count, ROWS, ROWS_PERCENT);
   }

@@ -17,8 +17,8 @@ struct soak_job {
   dibs__tick deadline;
 };
 
-/* X(name): what the load does; the count has the calls with an expected answer */
-#define SOAK_KINDS(X) X(leases) X(waits) X(records) X(stock) X(once) X(lists) X(handles)
+/* X(name): what the load does; the count has the calls with an expected answer.  tasks: those that were added */
+#define SOAK_KINDS(X) X(leases) X(waits) X(records) X(stock) X(once) X(tasks) X(verdicts) X(lists) X(handles)
 enum soak_kind {
 #define SOAK_KIND(name) SOAK_##name,
   SOAK_KINDS(SOAK_KIND)

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The load of a soak: leases of contended names and of names that are used once; waits that end in a grant, a timeout
- * or a cancel; records, stock, once keys that expire, lists, and handles that are opened and closed.  Dibs keeps a
- * bounded amount of it: names are new each time and must disappear again, and so must once keys, in a run that is long
- * enough for several sweeps.  Records, stocks and claims are always the same, because a claim that was given back is
- * kept for 30 days and a new one each time would grow.
+ * or a cancel; records, stock, once keys that expire, tasks, lists, and handles that are opened and closed.  Dibs keeps
+ * a bounded amount of it: names are new each time and must disappear again, and so must once keys, in a run that is
+ * long enough for several sweeps.  Records, stocks and claims are always the same, because a claim that was given back
+ * is kept for 30 days and a new one each time would grow.  So are most tasks: they go through phases, waits and failed
+ * tries again and again, and only some are done and replaced by a new one, because the store remembers each call that
+ * added one for an hour.
  */
 #include "soak.h"
 
 #include "dibs/admin.h"
+#include "dibs/task.h"
 #include "support/records.h"
 
 #include <pthread.h>
@@ -16,6 +19,12 @@
 #include <string.h>
 
 enum { SHARED_NAMES = 8, RECORDS = 16, STOCKS = 4, CLAIMS = 16, KEEP_MS = 500, PAUSE_MS = 2 };
+enum {
+  TASKS = 4,      /* of each client; of the texts of failed tries each task keeps 32 */
+  TOGETHER = 3,   /* tasks in a claim */
+  TRIES = 1000000 /* no task dies */
+};
+static const char task_kind[] = "soak";
 
 static struct soak_job job;
 static struct soak_done *done;
@@ -25,6 +34,7 @@ struct client {
   pthread_t thread;
   uint32_t number;
   uint64_t seed, turns;
+  uint32_t tasks; /* how many it has added at first */
 };
 
 static uint32_t below(struct client *client, uint32_t n) {
@@ -134,6 +144,51 @@ static void once(struct client *client) {
   free(data);
 }
 
+static void add_task(struct client *client) {
+  char serial[16];
+  dibs_task_options how = {.size = sizeof how, .tries = TRIES, .priority = (int32_t)below(client, 3)};
+  snprintf(serial, sizeof serial, "serial-%u", client->number);
+  if (below(client, 2) == 0) how.serial = serial;
+  count(SOAK_tasks, dibs_task_add(store, task_kind, "payload", 7, &how, NULL, NULL));
+}
+
+static dibs_task_end choose_end(struct client *client, dibs_task *task) {
+  static const char *const phases[] = {"first", "second", "third"};
+  uint32_t dice = below(client, 100);
+  dibs_task_end end = {.size = sizeof end, .task = task, .delay_ms = below(client, 50)};
+  end.verdict = dice < 2    ? DIBS_END_DONE
+                : dice < 60 ? DIBS_END_NEXT
+                : dice < 75 ? DIBS_END_WAIT
+                : dice < 90 ? DIBS_END_FAIL
+                            : DIBS_END_RELEASE;
+  if (end.verdict == DIBS_END_NEXT) end.phase = phases[below(client, 3)];
+  if (end.verdict == DIBS_END_FAIL) end.text = "as planned";
+  return end;
+}
+
+static void task(struct client *client) {
+  dibs_task *tasks[TOGETHER];
+  dibs_task_end ends[TOGETHER];
+  size_t found = 0;
+  dibs_claim_options how = {.size = sizeof how, .most = TOGETHER, .timeout_ms = 1000};
+  if (client->tasks < TASKS) {
+    client->tasks++;
+    add_task(client);
+  }
+  dibs_status status = dibs_tasks_claim(store, task_kind, &how, tasks, &found, NULL);
+  if (status == DIBS_UNAVAILABLE || status == DIBS_UNKNOWN) count(SOAK_verdicts, status);
+  for (size_t i = 0; i < found; i++) ends[i] = choose_end(client, tasks[i]);
+  if (found > 0 && below(client, 8) > 0) { /* else these claims are over after their time */
+    status = dibs_task_end_many(NULL, ends, found, NULL);
+    for (size_t i = 0; i < found; i++) {
+      dibs_status answer = status == DIBS_OK ? ends[i].status : status;
+      count(SOAK_verdicts, answer);
+      if (answer == DIBS_OK && ends[i].verdict == DIBS_END_DONE) add_task(client);
+    }
+  }
+  for (size_t i = 0; i < found; i++) dibs_task_free(tasks[i]);
+}
+
 static int look(const dibs_lease_info *info, void *user) {
   (void)info;
   *(uint32_t *)user += 1;
@@ -160,19 +215,21 @@ static void handle(void) {
 static void *run(void *arg) {
   struct client *client = arg;
   while (dibs__tick_before(dibs__tick_now(), job.deadline)) {
-    uint32_t kind = below(client, 1000);
+    uint32_t dice = below(client, 1000);
     client->turns++;
-    if (kind < 400)
+    if (dice < 400)
       lease(client);
-    else if (kind < 600)
+    else if (dice < 600)
       wait_for(client);
-    else if (kind < 750)
+    else if (dice < 750)
       record(client);
-    else if (kind < 850)
+    else if (dice < 850)
       stock(client);
-    else if (kind < 980)
+    else if (dice < 940)
       once(client);
-    else if (kind < 998)
+    else if (dice < 980)
+      task(client);
+    else if (dice < 998)
       list(client);
     else
       handle();
@@ -193,6 +250,9 @@ int soak_load(const struct soak_job *given, struct soak_done *counts) {
     }
     dibs__nap_ms(50);
   }
+  /* Finished ones are deleted at once.  (If this fails, or the store keeps no tasks, the calls count it.) */
+  dibs_kind_options keep = {.size = sizeof keep, .set = DIBS_KIND_KEEP, .keep_ms = 0};
+  count(SOAK_tasks, dibs_task_kind_set(store, task_kind, &keep, NULL));
   for (uint32_t c = 0; c < job.threads; c++) {
     clients[c] = (struct client){.number = c, .seed = job.seed * 1000003 + job.process * 101 + c};
     if (pthread_create(&clients[c].thread, NULL, run, &clients[c]) != 0) return 2;

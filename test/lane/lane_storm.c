@@ -32,8 +32,6 @@
 
 enum { TTL_MS = 1000, KEYS = 40, RUNNING_MAX = 5, MEMBERS_MAX = 4096, LANES_FIRST = 8, CALM_MS = 60000 };
 
-extern char **environ;
-
 static _Noreturn void die(const char *what, const char *why) {
   fprintf(stderr, "lane_storm: %s: %s\n", what, why);
   exit(2);

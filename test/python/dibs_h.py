@@ -473,6 +473,12 @@ class dibs_counter_value(Sized):
 
 dibs_counter_fn = CFUNCTYPE(c_int, c_char_p, c_int64, c_void_p)
 
+
+class dibs_rate_options(Sized):
+    _fields_ = [
+        ("size", c_size_t), ("limit", c_int64), ("per_ms", c_int64), ("amount", c_int64), ("wait_ms", c_int64)]
+
+
 # ---- Functions: what they return, and their arguments ----
 
 # Handles (dibs_store, dibs_lease, dibs_table) are pointers to what only the library knows.
@@ -617,6 +623,7 @@ FUNCTIONS = {
         c_int,
         [handle, c_char_p, POINTER(dibs_lane_topic_info), dibs_lane_list_fn, c_void_p, error]),
     "dibs_lane_resize": (c_int, [handle, c_char_p, c_uint32, c_int64, error]),
+    "dibs_rate": (c_int, [handle, c_char_p, POINTER(dibs_rate_options), POINTER(c_int64), error]),
 }
 
 

@@ -251,7 +251,9 @@ def test_tokens():
     s.call('POST', '/v1/leases/app%2Fx', {'ttl': '1m'}, bearer(boss))
     check('an action by a token with too small a scope is refused',
           s.call('DELETE', '/v1/leases/app%2Fx/holders?now=true', None, bearer(every))[0] == 403)
-    check('an action is done', s.call('DELETE', '/v1/leases/app%2Fx/holders?now=true', None, bearer(boss))[0] == 204)
+    check('an action is done', s.call('DELETE', '/v1/leases/app%2Fx/holders?now=true&by=all%C3%A9', None, bearer(boss))[0] == 204)
+    rows = s.call('GET', '/v1/leases/app%2Fx', None, bearer(boss))[2]['leases']
+    check('its author is the token, and then what it gave', [one['owner'] for one in rows if one['state'] == 'broken'] == ['boss: allé'], rows)
     check('another one', s.call('PATCH', '/v1/kinds/app%2Fmail', {'paused': True}, bearer(boss))[0] == 200)
     write(('boss', 'admin', '*', boss))
     s.process.send_signal(signal.SIGHUP)
@@ -263,7 +265,7 @@ def test_tokens():
     done = [(one['action'], one['token'], one['status']) for one in said]
     check('the log has each action, with its author',
           done == [('breakLease', 'all', 403), ('breakLease', 'boss', 204), ('setKind', 'boss', 200)], said)
-    check('and what was done', said[0]['target'].endswith('now=true') and said[2].get('body') == '{"paused": true}', said)
+    check('and what was done', said[0]['target'].endswith('now=true') and said[1]['target'].endswith('by=all%C3%A9') and said[2].get('body') == '{"paused": true}', said)
 
 
 def test_series(s):

@@ -5,7 +5,8 @@ usage: many_test.py DIBS [STORE] [--waiters N] [--connections N] [--speed] [--fi
 
 Checks that all are served, that those that wait for a name are served in their order, that a waiting request costs little
 memory, and that nothing is left when the clients are gone.  --speed: also the time from one holder to the next.  --figures:
-writes what it measured to this file, as JSON, and judges none of it; bench/serve/run reads it.
+writes what it measured to this file, as JSON, and judges none of it; bench/serve/run reads it.  There are fewer clients if the
+limit of descriptors is lower.
 """
 import argparse
 import contextlib
@@ -242,7 +243,7 @@ def main():
     parser.add_argument('dibs')
     parser.add_argument('store', nargs='?')
     parser.add_argument('--waiters', type=int, default=1000)
-    parser.add_argument('--connections', type=int, default=3000)
+    parser.add_argument('--connections', type=int, default=20000)
     parser.add_argument('--speed', action='store_true')
     parser.add_argument('--figures')
     args = parser.parse_args()
@@ -251,7 +252,9 @@ def main():
     args.waiters, args.connections = min(args.waiters, limit), min(args.connections, limit)
     with tempfile.TemporaryDirectory(prefix='dibs-many-') as folder:
         store = args.store or f'sqlite://{folder}/dibs.db'
-        daemon = Daemon(args.dibs, store, '--idle', '600', folder=folder).start().wait_ready()
+        # Some more for the requests beside them.
+        daemon = Daemon(args.dibs, store, '--idle', '600', '--connections', str(max(args.connections, args.waiters) + 100), folder=folder)
+        daemon.start().wait_ready()
         try:
             if args.figures:
                 measure_commits(daemon)

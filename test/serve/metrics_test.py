@@ -249,7 +249,40 @@ def test_monitoring():
         done = subprocess.run(['promtool', 'check', 'rules', os.path.join(MONITORING, 'dibs-alerts.yml')],
                               capture_output=True, text=True, check=False)
         check('promtool accepts the alerts', done.returncode == 0, done)
+        test_daemon_down()
     s.stop()
+
+
+DOWN = '''
+rule_files: [ALERTS]
+evaluation_interval: 1m
+tests:
+  - interval: 1m
+    input_series:
+      - {series: 'up{job="dibs", instance="one"}', values: '1x5 0x10'}
+      - {series: 'dibs_build_info{job="dibs", instance="one"}', values: '1x5 stale'}
+      - {series: 'up{job="dibs", instance="two"}', values: '1x20'}
+      - {series: 'dibs_build_info{job="dibs", instance="two"}', values: '1x20'}
+      - {series: 'up{job="database", instance="three"}', values: '0x20'}
+    alert_rule_test:
+      - {eval_time: 5m, alertname: DibsDaemonDown}
+      - eval_time: 10m
+        alertname: DibsDaemonDown
+        exp_alerts:
+          - exp_labels: {severity: critical, job: dibs, instance: one}
+            exp_annotations:
+              summary: dibs serve one does not answer
+              description: Clients that use HTTP cannot get or renew a lease. Start the daemon; leases stay with their holders until their ttl ends.
+'''
+
+
+def test_daemon_down():
+    """One of two daemons is down; a program that is not dibs, too."""
+    path = f'{t.FOLDER}/down.yml'
+    with open(path, 'w', encoding='utf-8') as file:
+        file.write(DOWN.replace('ALERTS', os.path.realpath(os.path.join(MONITORING, 'dibs-alerts.yml'))))
+    done = subprocess.run(['promtool', 'test', 'rules', path], capture_output=True, text=True, check=False)
+    check('one daemon of several that is down raises the alert', done.returncode == 0, done.stdout, done.stderr)
 
 
 def main():

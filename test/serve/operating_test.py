@@ -289,6 +289,83 @@ def test_systemd():
         check('a socket of another kind is refused', s.process.wait(PATIENCE_S) != 0 and 'not a stream socket' in said(s), said(s))
 
 
+# ---- What the units hide of /proc ----
+
+UNITS = os.path.join(os.path.dirname(os.path.abspath(__file__)), '../../packaging/systemd')
+
+
+def setting(unit, name, default):
+    with open(f'{UNITS}/{unit}', encoding='utf-8') as file:
+        return dict(line.strip().split('=', 1) for line in file if '=' in line and line[0] != '#').get(name, default)
+
+
+def proc_of(unit):
+    """The options with which systemd mounts /proc for a unit."""
+    return f"subset={setting(unit, 'ProcSubset', 'all')},hidepid={setting(unit, 'ProtectProc', 'default')}".replace(
+        'subset=all,', '').replace('hidepid=default', 'hidepid=off')
+
+
+def own_proc(options):
+    """What runs a command with a /proc that is mounted with these options."""
+    return ['unshare', '-m', 'sh', '-c', f'mount -t proc -o {options} proc /proc && exec "$@"', 'own-proc']
+
+
+def missing_proc(options):
+    """Why this system does not let the test mount such a /proc; None: it does."""
+    try:
+        done = subprocess.run([*own_proc(options), 'true'], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    except FileNotFoundError as e:
+        return str(e)
+    return (done.stderr.strip() or f'exit {done.returncode}') if done.returncode else None
+
+
+def lease_survives_restarts(unit, path):
+    """A daemon with the /proc of its unit, and a command outside, on one SQLite store."""
+    options, store = proc_of(unit), f'sqlite://{path}'
+    first = Server(store=store, prefix=own_proc(options))
+    lease = first.call('POST', '/v1/leases/kept', {'ttl': '10m'})[2]
+    seen = subprocess.run([DIBS, 'ls', '--store', store], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    check(f'{unit}: a command outside of it opens its store', seen.returncode == 0 and 'kept' in seen.stdout, seen)
+    stop(first)
+    second = Server(store=store, prefix=own_proc(options))
+    status, _, body = second.call('PATCH', '/v1/leases/kept', {'ttl': '10m'}, {'Dibs-Lease': lease['id']})
+    check(f'{unit}: a lease survives a restart of it', status == 200 and body['fence'] == lease['fence'], status, body, lease)
+    stop(second)
+
+
+def test_units():
+    for unit in ('dibs-serve.service', 'dibs-gate.service'):
+        check(f'{unit}: it can read the boot id', setting(unit, 'ProcSubset', 'all') == 'all')
+        why = missing_proc(proc_of(unit))
+        if why:
+            check(f'{unit}: a lease survives a restart of it # SKIP {why}', True)
+        else:
+            lease_survives_restarts(unit, f'{FOLDER}/{unit}.db')
+
+
+def test_hidden_boot_id():
+    """A store that cannot know whether the machine was restarted does not open: it would forget leases, or trust lost ones."""
+    hidden, path = 'subset=pid', f'{FOLDER}/hidden.db'
+    why = missing_proc(hidden)
+    if why:
+        check(f'without the boot id the store is refused # SKIP {why}', True)
+        return
+    s = Server(store=f'sqlite://{path}')
+    lease = s.call('POST', '/v1/leases/kept', {'ttl': '10m'})[2]
+    for closed in (False, True):
+        if closed:
+            stop(s)
+        for command in (['ls'], ['serve', '--listen', f'unix:{FOLDER}/hidden.sock']):
+            done = subprocess.run([*own_proc(hidden), DIBS, command[0], '--store', f'sqlite://{path}', *command[1:]],
+                                  capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+            check(f'without the boot id dibs {command[0]} is refused, with the reason', done.returncode != 0 and
+                  "can't read /proc/sys/kernel/random/boot_id" in done.stderr and 'subset=pid' in done.stderr, done)
+    s = Server(store=f'sqlite://{path}')
+    check('and its leases are valid as before',
+          s.call('PATCH', '/v1/leases/kept', {'ttl': '10m'}, {'Dibs-Lease': lease['id']})[0] == 200)
+    stop(s)
+
+
 # ---- A store in trouble ----
 
 def metric(s, name):
@@ -375,7 +452,7 @@ def test_foreign_rows():
 
 
 def main():
-    for test in (test_probe, test_store_in_trouble, test_settings, test_foreign_rows, test_access_log, test_traces, test_slow_log, test_origins, test_configuration, test_systemd):
+    for test in (test_units, test_hidden_boot_id, test_probe, test_store_in_trouble, test_settings, test_foreign_rows, test_access_log, test_traces, test_slow_log, test_origins, test_configuration, test_systemd):
         test()
     return end()
 

@@ -151,7 +151,7 @@ def test_tokens():
             file.write(line + '\n')
     os.chmod(f'{FOLDER}/tokens', 0o600)
     cert, key = make_certificate()
-    daemon = new_daemon('--tokens', f'{FOLDER}/tokens', '--cert', cert, '--key', key, '--listen', f'unix:{FOLDER}/socket')
+    daemon = new_daemon('--tokens', f'{FOLDER}/tokens', '--cert', cert, '--key', key, '--listen', f'unix:{FOLDER}/socket', '--quiet')
     wait_until(lambda: os.path.exists(f'{FOLDER}/socket'), 'the daemon listens')
     plain, secure = f'http:{FOLDER}/socket', f'https://127.0.0.1:{daemon.port}?ca={cert}'
     expect('without a token nothing is served', dibs(plain, 'ls'), 123)
@@ -174,10 +174,21 @@ def test_tokens():
                           stderr=subprocess.DEVNULL) as holder:
         wait_until(lambda: is_held(STORE, 'held'), 'the name is held')
         expect('the scope use breaks nothing', dibs(by_file, 'break', 'held'), 123)
-        expect('the scope admin does', dibs(plain, 'break', 'held', env={'DIBS_TOKEN': secrets['boss']}))
+        expect('the scope admin does', dibs(plain, 'break', 'held', '--now', '--owner', 'user', env={'DIBS_TOKEN': secrets['boss']}))
+        shown = dibs(STORE, 'show', 'held').stdout
+        check('the author of the break is the token', 'boss: user' in shown, shown)
         holder.kill()
     done = dibs(plain, 'run', 'jobs/a', '--', 'true', env={'DIBS_TOKEN': secrets['jobs']})
     check('a token for some names is refused', done.returncode == 123 and 'names that begin with' in done.stderr, done.stderr)
+    expect('a task is added', dibs(by_file, 'task', 'add', 'mail', 'to ann'))
+    expect('the scope admin pauses a kind', dibs(plain, 'task', 'kind', 'mail', '--paused', 'on', env={'DIBS_TOKEN': secrets['boss']}))
+    expect('and cancels its tasks', dibs(plain, 'task', 'cancel', '--kind', 'mail', env={'DIBS_TOKEN': secrets['boss']}))
+    actions = [json.loads(line.removeprefix('dibs: ')) for line in daemon.said().splitlines() if line.startswith('dibs: {')]
+    seen = [(one['action'], one['token'], one.get('name'), one['status']) for one in actions]
+    check('the log of actions has what was refused', ('lease.break', 'user', 'held', 'DENIED') in seen, seen)
+    check('and what was done, with its author', {('lease.break', 'boss', 'held', 'OK'), ('task.kind', 'boss', 'mail', 'OK'),
+                                                 ('task.change', 'boss', 'mail', 'OK')} <= set(seen), seen)
+    check('and nothing that needs no admin', {one['action'] for one in actions} == {'lease.break', 'task.kind', 'task.change'}, seen)
     check('no secret was logged', not any(secret in daemon.said() for secret in secrets.values()))
     daemon.stop()
 

@@ -36,11 +36,11 @@ class Server:
 
     problems = set()  # the types of all that were answered
 
-    def __init__(self, *options, store=STORE, limits=()):
+    def __init__(self, *options, store=STORE, limits=(), prefix=()):
         self.port = free_port()
         self.errors = open(f'{FOLDER}/errors-{self.port}', 'w+', encoding='utf-8')
         self.process = subprocess.Popen(
-            [DIBS, 'serve', '--store', store, '--listen', f'127.0.0.1:{self.port}', *options],
+            [*prefix, DIBS, 'serve', '--store', store, '--listen', f'127.0.0.1:{self.port}', *options],
             stderr=self.errors, stdout=self.errors, stdin=subprocess.DEVNULL,
             preexec_fn=lambda: [resource.setrlimit(what, (most, most)) for what, most in limits])
         atexit.register(self.process.kill)
@@ -291,7 +291,8 @@ def test_full_pool():
     client = send(s, 'POST', '/v1/kinds/full/claims', {'wait': '60s'})
     time.sleep(0.2)
     with blocked_store():
-        others = [send(s, 'POST', '/v1/kinds/full/tasks', {'payload': 'x'}) for _ in range(POOL)]
+        # With a key each has a call of its own.
+        others = [send(s, 'POST', '/v1/kinds/full/tasks', {'payload': 'x'}, {'Idempotency-Key': f'k{i}'}) for i in range(POOL)]
         check('more are refused', wait_until(lambda: s.call('GET', '/readyz')[0] == 503))
         time.sleep(1.5)  # the claim is due
     statuses = [other.getresponse().status for other in others]
@@ -316,6 +317,27 @@ def test_stopping_with_a_blocked_store():
     check('in time', took < 25, took)
     statuses = [client.getresponse().status for client in clients]
     check('and each request is answered', set(statuses) <= {503, 504}, set(statuses), took)
+
+
+def test_keeping_at_least(s):
+    """ShedLock's lockAtLeastFor: counted from the grant."""
+    lease = s.call('POST', '/v1/leases/least', {'ttl': '1m'})[2]
+    time.sleep(1)
+    path, mine = '/v1/leases/least?at_least=', {'Dibs-Lease': lease['id']}
+    for _ in range(2):  # a repeat changes nothing
+        status, _, body = s.call('DELETE', path + '30s', headers=mine)
+        rows = s.call('GET', '/v1/leases/least')[2]['leases']
+        check('a name is kept until it was held for so long', status == 204 and [one['state'] for one in rows] == ['holds'] and
+              0 < rows[0]['left_ms'] <= 29000, status, body, rows)
+    status, _, body = s.call('DELETE', path + '10ms&keep=45s', headers=mine)
+    left_ms = s.call('GET', '/v1/leases/least')[2]['leases'][0]['left_ms']
+    check('with keep the later end counts', status == 204 and 29000 < left_ms <= 45000, status, left_ms)
+    status, _, body = s.call('DELETE', path + '1s', headers=mine)
+    check('one that was held for so long is free at once', status == 204 and states_of(s, 'least') == [], status, body)
+    status, _, body = s.call('DELETE', path + '30s', headers=mine)
+    check('and is lost: 410', status == 410, status, body)
+    for wrong in ('-1s', 'x', '2d'):
+        check(f'at_least={wrong} is refused', s.call('DELETE', path + wrong, headers=mine)[0] == 400)
 
 
 def test_keeping(s):
@@ -420,6 +442,40 @@ def test_stock(s):
     check('and never counts again: 412', status == 412, status, body)
     check('no such stock: 404', s.call('PUT', '/v1/stocks/none/claims/x')[0] == 404)
     check('a limit below what is used: 409', s.call('PUT', '/v1/stocks/seats', {'limit': 3})[0] == 409)
+
+
+def test_counters(s):
+    check('no such counter: 404', s.call('GET', '/v1/counters/likes')[0] == 404)
+    status, _, body = s.call('POST', '/v1/counters/likes', {})
+    check('an addition', status == 200 and body == {'key': 'likes', 'delta': 1, 'level': 'durable'}, status, body)
+
+    def add(i):
+        s.call('POST', '/v1/counters/likes', {'delta': i, 'level': 'buffered' if i % 2 else 'durable'})
+    threads = [threading.Thread(target=add, args=(i,)) for i in range(40)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    body = s.call('GET', '/v1/counters/likes')[2]
+    check('all clients were counted', body['value'] == 781 and body['stored'] + body['buffered'] == 781, body)
+    check('the buffered ones are written', wait_until(lambda: s.call('GET', '/v1/counters/likes')[2]['stored'] == 781))
+    for i in range(5):
+        s.call('POST', f'/v1/counters/page%2F{i}', {'delta': -i})
+    body = s.call('GET', '/v1/counters?prefix=page/&limit=3')[2]
+    check('a page', body == {'counters': [{'key': f'page/{i}', 'value': -i} for i in range(3)], 'next': 'page/2'}, body)
+    body = s.call('GET', '/v1/counters?prefix=page/&after=page/2&limit=3')[2]
+    check('the next page', [one['key'] for one in body['counters']] == ['page/3', 'page/4'] and body['next'] is None, body)
+    s.call('POST', '/v1/counters/full', {'delta': 2 ** 63 - 1})
+    check('a sum that does not fit: 409', s.call('POST', '/v1/counters/full', {})[0] == 409)
+    check('a wrong level: 400', s.call('POST', '/v1/counters/likes', {'level': 'fast'})[0] == 400)
+
+
+def test_quotas(s):
+    answers = [s.call('POST', '/v1/quotas/mail', {'limit': 3, 'per': '1h'})[2] for _ in range(4)]
+    check('three are allowed', [one['allowed'] for one in answers] == [True, True, True, False], answers)
+    check('and the next one later', 1000000 < answers[3]['retry_ms'] <= 1200000 and answers[0]['retry_ms'] == 0, answers)
+    check('more than the limit: 400', s.call('POST', '/v1/quotas/mail', {'limit': 3, 'per': '1h', 'amount': 4})[0] == 400)
+    check('no limit: 400', s.call('POST', '/v1/quotas/mail', {'per': '1h'})[0] == 400)
 
 
 # ---- Tasks ----
@@ -621,9 +677,9 @@ def test_unsupported(s):
 
 def main():
     s = Server()
-    for test in [test_lease, test_names, test_repeats, test_waiting, test_hanging_up, test_keeping, test_two_daemons]:
+    for test in [test_lease, test_names, test_repeats, test_waiting, test_hanging_up, test_keeping, test_keeping_at_least, test_two_daemons]:
         test(s)
-    for test in [test_unsupported] if LEASES_ONLY else [test_records, test_stock, test_tasks, test_texts_of_ends, test_extensions,
+    for test in [test_unsupported] if LEASES_ONLY else [test_records, test_stock, test_counters, test_quotas, test_tasks, test_texts_of_ends, test_extensions,
                                                         test_waiting_for_tasks, test_leaving_as_tasks_come]:
         test(s)
     for test in [test_unix_socket, test_stopping_with_half_a_request, test_stopping_in_line, test_failing_in_line] + ([

@@ -6,9 +6,12 @@ usage: web_test.py DIBS [FOLDER]
 FOLDER is for axe-core, which npm installs there; without npm the rules of accessibility are not checked.
 DIBS_TEST_PICTURES names a folder for pictures of the views.
 """
+import contextlib
 import hashlib
 import os
 import shutil
+import sqlite3
+import statistics
 import subprocess
 import sys
 import threading
@@ -25,8 +28,12 @@ PICTURES = os.environ.get('DIBS_TEST_PICTURES')
 WEB = os.path.join(os.path.dirname(os.path.abspath(__file__)), '../../web')
 VIEWS = ['', 'names', 'tasks', 'tasks/list', 'dead', 'outbox', 'cron', 'history', 'stocks', 'tiers']
 ODD = 'a <b>bold</b> & "name" \'<script>window.hurt = 1</script>'
+WITH_ROWS = set(VIEWS) - {'', 'tiers'}
+TRACE = '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01'
 DEAD = 10000
+STEP = 1000  # tasks of one request of the page, and so the least that are done when a person stops it
 BATCH = 500
+CHANGES = 5
 
 
 def find_axe():
@@ -48,6 +55,14 @@ def quote(name):
     return urllib.parse.quote(name, safe='')
 
 
+def add_phases(s, kind):
+    s.call('POST', f'/v1/kinds/{kind}/tasks', {'tasks': [
+        {'payload': 'x', 'phase': phase, 'key': key} for phase, key in (('stage', 'a'), ('stage', 'b'), ('stage', 'c'), ('sweep', 'd'), ('sweep', 'e'))]})
+    claim = s.call('POST', f'/v1/kinds/{kind}/claims', {'phase': 'stage'})[2]['tasks'][0]
+    s.call('POST', f'/v1/kinds/{kind}/results', {'tasks': [
+        {'task': claim['task'], 'fence': claim['fence'], 'outcome': 'fail', 'delay': '1h', 'text': 'disk full'}]})
+
+
 def fill(s):
     """Something for each view."""
     s.call('POST', f"/v1/leases/{quote('deploy/web')}", {'ttl': '10m', 'owner': 'ann@build-3:4121'})
@@ -56,7 +71,9 @@ def fill(s):
     claims = s.call('POST', '/v1/kinds/mail/claims', {'limit': 4, 'owner': 'mailer'})[2]['tasks']
     s.call('POST', '/v1/kinds/mail/results', {'tasks': [
         {'task': claim['task'], 'fence': claim['fence'], 'outcome': outcome, 'text': '<script>window.hurt = 1</script>'}
-        for claim, outcome in zip(claims, ('dead', 'dead', 'done', 'fail'))]})
+        for claim, outcome in zip(claims, ('dead', 'dead', 'done', 'fail'))]}, {'traceparent': TRACE})
+    s.call('PUT', '/v1/cron/site/table', b'0 3 * * * name=nightly echo one\n', {'If-None-Match': '*'})
+    add_phases(s, 'deletion')
     s.call('PUT', '/v1/stocks/seats', {'limit': 50})
     s.call('PUT', '/v1/stocks/seats/claims/a', {'amount': 37})
     return claims[0]['task']
@@ -102,11 +119,13 @@ def look_at(s, task, **window):
     browser = webdriver.Browser(**window)
     about = ' '.join(f'{name} {value}' for name, value in window.items()) or 'wide and light'
     views = VIEWS + [f'tasks/{task}', f"names/{quote('deploy/web')}"]
-    shown, wide, errors, flaws, english, hurt = [], [], [], [], [], False
+    shown, bare, wide, errors, flaws, english, hurt = [], [], [], [], [], [], False
     for view in views:
         browser.go(f'http://127.0.0.1:{s.port}/#/{view}')
         if not is_shown(browser):
             shown.append(view)
+        if view in WITH_ROWS and not browser.wait("document.querySelector('main .rows tbody tr')"):
+            bare.append(view)
         width = browser.js('return [document.documentElement.scrollWidth, innerWidth]')
         if width[0] > width[1]:
             wide.append(f'{view}: {width}')
@@ -120,6 +139,7 @@ def look_at(s, task, **window):
         if AXE:
             flaws += [f'{view}: {flaw}' for flaw in serious(browser)]
     check(f'{about}: every view is shown', not shown, shown)
+    check(f'{about}: each list has rows', not bare, bare)
     check(f'{about}: no view is wider than the window', not wide, wide)
     check(f'{about}: the console has no errors', not errors, errors)
     check(f'{about}: no text of the store became markup', not hurt)
@@ -154,23 +174,23 @@ def live(s, browser):
     """A change by another client is on the page within a second."""
     browser.go(f'http://127.0.0.1:{s.port}/#/names')
     check('the names are shown', is_shown(browser))
-    delays = []
-    for nr in range(5):  # on a loaded machine the best of them counts
-        other = t.Server() if nr == 4 else s  # the last one through another server: only the store tells ours
+    other, delays = t.Server(), ([], [])
+    for nr in range(2 * CHANGES):
+        through = (s, other)[nr % 2]  # only the store tells our server of a change through the other
         shown = [None]
         watcher = threading.Thread(target=lambda nr=nr, shown=shown: shown.__setitem__(0, browser.js_later(
             NOTED.split('fetch(')[0], f'live-{nr}')))
         watcher.start()
         time.sleep(0.3)
-        other.call('POST', f'/v1/leases/live-{nr}', {'ttl': '1m'})
+        through.call('POST', f'/v1/leases/live-{nr}', {'ttl': '1m'})
         done = time.time() * 1000
         watcher.join()
-        delays.append(shown[0] - done)
-        if other is not s:
-            other.stop()
-    check('a new lease is shown within a second', min(delays[:4]) < 1000, delays)
-    check('also one that was acquired through another server', delays[4] < 5000, delays)
-    print(f'# ms from the answer to the page: {[round(d) for d in delays]}', flush=True)
+        delays[nr % 2].append(shown[0] - done)
+    other.stop()
+    # The server reads the store each 0.4 s for changes by others, or rests for ten times as long as reading took.
+    check('a new lease is shown within a second, by the median', statistics.median(delays[0]) < 1000, delays)
+    check('also one that was acquired through another server, unless the machine is slow', statistics.median(delays[1]) < 5000, delays)
+    print(f'# ms from the answer to the page: {[[round(d) for d in some] for some in delays]}', flush=True)
     bars = 'return [...document.querySelectorAll(".ttl .left")].map((e) => e.style.transform).join()'
     before = browser.js(bars)
     by = time.monotonic() + PATIENCE_S
@@ -197,13 +217,106 @@ def break_a_lease(s, browser):
     check('the store knows who broke it', 'eve' in str(shown), shown)
 
 
+# Stops a change as soon as its progress is shown.
+STOP = '''
+new MutationObserver((_, observer) => {
+  const stop = [...document.querySelectorAll('main button')].find((e) => e.textContent === 'Stop');
+  if (!stop || !document.querySelector('main progress')) return;
+  observer.disconnect();
+  stop.click();
+}).observe(document.querySelector('main'), {childList: true, subtree: true});
+'''
+
+
+def confirm(browser, *parts):
+    """Does what the question is about, if the question says so."""
+    asked = browser.wait("(() => { const text = document.querySelector('dialog[open]')?.textContent;"
+                         " return text && arguments[0].every((part) => text.includes(part)); })()", list(parts))
+    return asked and browser.click('#dialog-do') and browser.wait("!document.querySelector('dialog')")
+
+
+def is_noted(browser, text):
+    return browser.wait("document.getElementById('notes').textContent.includes(arguments[0])", text)
+
+
+def stop_a_purge(s, browser):
+    """After the first of its requests."""
+    check('all are counted before a purge', press(browser, 'Purge all matching') and
+          browser.wait("document.querySelector('#dialog-title')?.textContent === 'Delete 11,000 dead letters for ever?'"))
+    browser.js(STOP)
+    browser.click('#dialog-do')
+    check('a purge can be stopped', is_noted(browser, 'Stopped after 1,000.'), browser.js("return document.getElementById('notes').textContent"))
+    counted = s.call('POST', '/v1/changes/purge', {'kind': 'bulk', 'state': 'dead', 'dry_run': True, 'limit': 10000})[2]
+    check('the others are still there', counted['changed'] == DEAD, counted)
+
+
+def fire_a_job(s, browser):
+    browser.go(f'http://127.0.0.1:{s.port}/#/cron?fleet=site')
+    browser.click('tr[data-key="nightly"] [data-does="fire"]')
+    check('a job is fired', confirm(browser, 'Fire “nightly” now?') and is_noted(browser, '“nightly” is fired.'))
+    found = s.call('GET', '/v1/tasks?kind=cron:site')[2]['tasks']
+    check('the store has its firing', len(found) == 1, found)
+
+
+def pause_a_kind(s, browser):
+    browser.go(f'http://127.0.0.1:{s.port}/#/tasks')
+    button = 'tr[data-key="deletion"] [data-does="pause"]'
+    for label, after, noted, paused in (('Pause', 'Resume', 'is paused', True), ('Resume', 'Pause', 'runs again', False)):
+        check(f'{label} is offered', browser.wait(f"document.querySelector('{button}')?.textContent === '{label}'"))
+        browser.click(button)
+        check(f'and done: {noted}', confirm(browser, f'{label} the kind “deletion”') and is_noted(browser, f'“deletion” {noted}'))
+        check(f'the row offers {after}', browser.wait(f"document.querySelector('{button}').textContent === '{after}' && "
+                                                      f"Boolean(document.querySelector('tr[data-key=\"deletion\"] .badge')) === {str(paused).lower()}"))
+        claims = s.call('POST', '/v1/kinds/deletion/claims', {'phase': 'sweep'})[2]['tasks']
+        check('workers get nothing' if paused else 'workers get tasks', len(claims) == (0 if paused else 1), claims)
+
+
+def change_letters(s, browser):
+    """One letter, some that are selected, and all."""
+    s.call('POST', '/v1/kinds/letters/tasks', {'tasks': [{'payload': 'x', 'max_failures': 1}] * 7})
+    claims = s.call('POST', '/v1/kinds/letters/claims', {'limit': 7})[2]['tasks']
+    s.call('POST', '/v1/kinds/letters/results', {'tasks': [{'task': c['task'], 'fence': c['fence'], 'outcome': 'dead'} for c in claims]})
+    nrs = [c['task'] for c in claims]
+
+    def left(state='dead'):
+        return [one['task'] for one in s.call('GET', f'/v1/tasks?kind=letters&state={state}')[2]['tasks']]
+
+    browser.go(f'http://127.0.0.1:{s.port}/#/tasks/{nrs[0]}')
+    check('one letter is retried from its story', press(browser, f'Retry task {nrs[0]}') and confirm(browser, f'Retry task {nrs[0]}?') and
+          is_noted(browser, '1 tasks are ready again.') and left('ready') == nrs[:1], left('ready'))
+    check('its story says so', browser.wait("document.querySelector('.story').textContent.includes('Now: ready')"))
+    rows = "[...document.querySelectorAll('main tbody tr')].map((e) => Number(e.dataset.key)).join()"
+
+    def select(*which):
+        for nr in which:
+            browser.click(f'tr[data-key="{nr}"] input')
+
+    def shows(wanted):
+        return browser.wait(f'{rows} === arguments[0]', ','.join(map(str, wanted)))
+
+    browser.go(f'http://127.0.0.1:{s.port}/#/dead?kind=letters')
+    check('the others are listed', shows(nrs[1:]), browser.js(f'return {rows}'))
+    select(*nrs[1:3])
+    check('two are selected and retried', press(browser, 'Retry 2 selected') and confirm(browser, 'Retry 2 dead letters?') and
+          is_noted(browser, '2 tasks are ready again.') and left('ready') == nrs[:3], left('ready'))
+    check('they leave the page', shows(nrs[3:]), browser.js(f'return {rows}'))
+    select(nrs[3])
+    check('one is selected and purged', press(browser, 'Purge 1 selected') and confirm(browser, 'Delete 1 dead letters for ever?') and
+          is_noted(browser, '1 tasks are deleted.') and shows(nrs[4:]), browser.js(f'return {rows}'))
+    check('the store has no such task', s.call('GET', f'/v1/tasks/{nrs[3]}')[0] == 404)
+    check('the rest is purged', press(browser, 'Purge all matching') and confirm(browser, 'Delete 3 dead letters for ever?') and
+          is_noted(browser, '3 tasks are deleted.') and left() == [], left())
+    check('the page is empty', browser.wait("document.querySelector('main .empty')?.textContent.includes('matches')"))
+
+
 def retry_many(s, browser):
-    for _ in range(DEAD // BATCH):
+    for _ in range((DEAD + STEP) // BATCH):
         s.call('POST', '/v1/kinds/bulk/tasks', {'tasks': [{'payload': 'x', 'max_failures': 1}] * BATCH})
         claims = s.call('POST', '/v1/kinds/bulk/claims', {'limit': BATCH})[2]['tasks']
         s.call('POST', '/v1/kinds/bulk/results', {'tasks': [
             {'task': c['task'], 'fence': c['fence'], 'outcome': 'dead', 'text': 'refused by the other side'} for c in claims]})
     browser.go(f'http://127.0.0.1:{s.port}/#/dead?kind=bulk')
+    stop_a_purge(s, browser)
     check('a page of dead letters is shown', browser.wait("document.querySelectorAll('tbody tr').length === 50"))
     browser.click('#dead-count')
     check('a dry run counts them', browser.wait("document.getElementById('dead-counted').textContent.includes('10,000')"),
@@ -234,7 +347,7 @@ def names_of_tiers(s, browser):
         got += body['names']
         after = body['next']
     check('each name is listed once', [one['name'] for one in got] == wanted, got)
-    tiers = {one['leases'][0]['tier'].rpartition('/')[2] for one in got}
+    tiers = {one['leases'][0]['tier'].rpartition('/')[2].partition('?')[0] for one in got}
     check('with its tier', tiers == {'first.db', 'anchor.db'}, tiers)
     browser.go(f'http://127.0.0.1:{s.port}/#/names')
     check('the page has the tier of each name', browser.wait("document.querySelectorAll('td.tier')[0]?.checkVisibility() && "
@@ -290,6 +403,39 @@ def story(s, browser):
     check('the error and its run are both there', any('bob' in line for line in lines[4:6]) and any('Ran on' in line for line in lines[4:6]), *lines)
     if PICTURES:
         browser.picture(os.path.join(PICTURES, 'story.png'))
+
+
+def press(browser, label):
+    """Clicks the button of the view that has this label."""
+    return browser.wait("(() => { const found = [...document.querySelectorAll('main button')].find((e) => e.textContent === arguments[0]"
+                        " && !e.disabled && e.checkVisibility()); found?.click(); return Boolean(found); })()", label)
+
+
+def tasks_by_phase(s, browser):
+    add_phases(s, 'phased')
+    browser.go(f'http://127.0.0.1:{s.port}/#/tasks/list?kind=phased')
+    rows = "[...document.querySelectorAll('main table[aria-label=Tasks] tbody tr')].map((e) => e.children[3].textContent).sort().join()"
+    check('the tasks of a kind have their phases', browser.wait(f"{rows} === 'stage,stage,stage,sweep,sweep'"), browser.js(f'return {rows}'))
+    counted = "[...document.querySelectorAll('table[aria-label=Phases] tbody tr')].map((e) => [0, 3, 4].map((i) => e.children[i].textContent).join(' ')).join()"
+    check('the phases are counted', browser.wait(f"{counted} === 'stage 3 1,sweep 2 0'"), browser.js(f'return {counted}'))
+    rates = "[...document.querySelectorAll('table[aria-label=Phases] tbody tr')].map((e) => e.children[1].textContent)"
+    check('with the rates of the last minute', browser.js(f'return {rates}.every((text) => /^[1-9][0-9.,]*[/]min$/.test(text))'), browser.js(f'return {rates}'))
+    if PICTURES:
+        browser.picture(os.path.join(PICTURES, 'phases.png'))
+
+    def look_for(name, text, wanted):
+        browser.js('document.querySelector(`input[name=${arguments[0]}]`).select()', name)
+        browser.keys(text + '\ue007')
+        return browser.wait(f"location.hash.includes('{name}=') && {rows} === '{wanted}'")
+
+    check('a phase can be looked for', look_for('phase', 'sweep', 'sweep,sweep'), browser.js(f'return [location.hash, {rows}]'))
+    check('and a key of it', look_for('key', 'e', 'sweep'), browser.js(f'return [location.hash, {rows}]'))
+    browser.go(f'http://127.0.0.1:{s.port}/#/tasks/list?kind=phased&phase=stage')
+    check('the phase of the address is used', browser.wait(f"{rows} === 'stage,stage,stage'"))
+    check('and the text of an error', look_for('text', 'disk', 'stage') and 'phase=stage' in browser.js('return location.hash'),
+          browser.js(f'return [location.hash, {rows}]'))
+    own = s.call('GET', '/v1/kinds/phased/phases')[2]
+    check('a phase has its counts', [(one['phase'], one['added'], one['claimed']) for one in own['phases']] == [('stage', 3, 1), ('sweep', 2, 0)], own)
 
 
 def outbox(s, browser):
@@ -356,8 +502,65 @@ def tiers_in_korean(s, browser):
     browser.click('#language')
 
 
+@contextlib.contextmanager
+def using(*calls):
+    """Each of them again and again, in a thread of its own."""
+    done = threading.Event()
+
+    def run(call):
+        while not done.is_set():
+            call()
+
+    threads = [threading.Thread(target=run, args=(call,)) for call in calls]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+
+
+def changes_of_tiers(s, browser, uri):
+    """The breaker of one of two clients opens, and stays so: the next points of the last hour have it, and its vote."""
+    def first():
+        return s.call('GET', '/v1/tiers')[2]['tiers'][0]
+
+    other = t.Server(store=uri)
+    # One that is still of the first tier.  Only clients that used a tier in the last 10 s have a vote about it.
+    name = next(name for name in (f'second-{nr}' for nr in range(10000))
+                if 'first.db' in other.call('POST', f'/v1/leases/{name}', {'ttl': '1s'})[2]['tier'])
+
+    def use(server):
+        server.call('POST', f'/v1/leases/{name}', {'ttl': '200ms'})
+        time.sleep(0.2)
+
+    with using(lambda: use(s), lambda: use(other)):
+        check('two clients use the tier', wait_until(lambda: first()['clients_active'] == 2))
+    with contextlib.closing(sqlite3.connect(f'{t.FOLDER}/first.db', isolation_level=None)) as locked:
+        locked.execute('BEGIN IMMEDIATE')
+        with using(*[lambda: s.call('POST', f'/v1/leases/{name}', {'ttl': '200ms'})] * 8):
+            opened = wait_until(lambda: first()['local']['breaker'] == 'open')
+        locked.execute('ROLLBACK')
+    check('the breaker of a locked tier opens', opened)
+    with using(lambda: use(s), lambda: use(other)):
+        check('one of two clients reports it', wait_until(lambda: first()['clients_down'] == 1), first())
+        browser.go(f'http://127.0.0.1:{s.port}/#/tiers')
+        card = "document.querySelector('.card').textContent"
+        check('the card of the tier has its breaker and the votes', browser.wait(f"['open', '1 of 2 clients'].every((text) => {card}.includes(text))"),
+              browser.js(f'return {card}'))
+        for what, text in (('move', 'sqlite serves 10 % of the names; before, 100 %'), ('vote', '1 clients report sqlite down; before, 0'),
+                           ('breaker', 'The breaker of sqlite in this daemon is open')):
+            check(f'the {what} is in the list of changes', browser.wait("document.getElementById('changes').textContent.includes(arguments[0])", text),
+                  browser.js("return document.getElementById('changes').textContent"))
+    other.stop()
+
+
 def move_a_flag(browser):
-    s = t.Server(store=f'sqlite://{t.FOLDER}/first.db,sqlite://{t.FOLDER}/anchor.db')
+    # A breaker that opens stays so for the rest of the test.
+    uri = f'sqlite://{t.FOLDER}/first.db,sqlite://{t.FOLDER}/anchor.db?tiers.wait=600000'
+    s = t.Server(store=uri)
     browser.go(f'http://127.0.0.1:{s.port}/#/tiers')
     slider = '[data-flag="sqlite.enabled"] input'
     check('tiers and flags are shown', browser.wait(f"document.querySelector('{slider}') && document.querySelectorAll('.chart').length > 0"))
@@ -373,11 +576,9 @@ def move_a_flag(browser):
     check('the page has the new value', browser.wait("document.getElementById('notes').textContent.includes('10 %')"))
     percent = s.call('GET', '/v1/flags/sqlite.enabled')[2]
     check('the flag is moved', percent.get('percent') == 10, percent)
-    check('the move is in the list of changes', browser.wait("document.getElementById('changes').textContent.includes('sqlite serves 10 %')"),
-          browser.js("return document.getElementById('changes').textContent"))
+    check('the names move', wait_until(lambda: s.call('GET', '/v1/tiers')[2]['tiers'][0]['buckets'] == 10))
     names_of_tiers(s, browser)
-    browser.go(f'http://127.0.0.1:{s.port}/#/tiers')
-    check('the tiers are shown again', is_shown(browser))
+    changes_of_tiers(s, browser, uri)
     if AXE:
         flaws = serious(browser)
         check('axe finds nothing serious in tiers', not flaws, *flaws)
@@ -465,7 +666,11 @@ def main():
     stale_writes(s, browser)
     outbox(s, browser)
     story(s, browser)
+    tasks_by_phase(s, browser)
     replace_a_crontab(s, browser)
+    fire_a_job(s, browser)
+    pause_a_kind(s, browser)
+    change_letters(s, browser)
     keyboard(s, browser)
     break_a_lease(s, browser)
     retry_many(s, browser)

@@ -8,6 +8,7 @@
 . "$(dirname "$0")/../e2e/tap.sh"
 . "$(dirname "$0")/fences.sh"
 . "$(dirname "$0")/living.sh"
+. "$(dirname "$0")/sentinel.sh"
 engine=$1
 script=$DIBS_TEST_SERVERS_SCRIPT primary=$DIBS_TEST_SERVERS_DIR
 base=$(mktemp -d /tmp/dibs-test-replica.XXXXXX) || exit 1
@@ -208,33 +209,10 @@ lives_on() { # lives_on FIRST
 
 # ---- Redis: by hand, and by a sentinel ----
 
-# Starts a sentinel that watches the primary.
-sentinel() {
-  local server port admin
-  server=$(command -v redis-server) || return 1
-  port=$((20000 + SRANDOM % 10000)) admin=$(<"$primary/admin-password")
-  mkdir -p "$base/sentinel"
-  cat >"$base/sentinel/conf" <<END
-bind 127.0.0.1
-port $port
-dir $base/sentinel
-sentinel monitor main 127.0.0.1 $(port_of "$(uri_of "$primary")") 1
-sentinel auth-user main admin
-sentinel auth-pass main $admin
-sentinel down-after-milliseconds main 1000
-sentinel failover-timeout main 5000
-END
-  "$server" "$base/sentinel/conf" --sentinel >"$base/sentinel/log" 2>&1 &
-  later $!
-  sentinel_pid=$! sentinel_port=$port
-}
-sentinel_ask() { redis-cli -h 127.0.0.1 -p "$sentinel_port" SENTINEL "$@"; }
-sentinel_knows() { sentinel_ask replicas main | grep -q "$(address "$replica")"; }
 # The sentinel promotes the replica.
 sentinel_promotes() {
-  local other=$primary port
-  port=$(address "$replica")
-  until_true 40 eval "sentinel_ask get-master-addr-by-name main | grep -qx '${port#*:}'" || return 1
+  local other=$primary
+  until_true 40 sentinel_has "$(port_of "$(uri_of "$replica")")" || return 1
   rm -f "$replica/redis/of"
   servers remove "$other" || return 1
   primary=$replica replica=$other
@@ -242,11 +220,11 @@ sentinel_promotes() {
 by_sentinel() { # by_sentinel WHAT [ANCHOR]
   replicated "sentinel, $1"
   rm -rf "$base/sentinel"
-  sentinel
+  sentinel "$base/sentinel" "$primary" "$(port_of "$(uri_of "$primary")")"
   begin "$scene" "redis://dibs:dibs-secret@127.0.0.1:$sentinel_port/0?sentinel=main&prefix=s$#${2:+,$2}"
   [ $# -eq 1 ] || exits 0 "$scene: begin" "$DIBS" flag set redis.enabled on
   before
-  ok "$scene: the sentinel knows the replica" until_true 30 sentinel_knows
+  ok "$scene: the sentinel knows the replica" until_true 30 sentinel_knows "$(port_of "$(uri_of "$replica")")"
   lagging
   ok "$scene: the primary is killed" killed
   ok "$scene: the sentinel promotes the replica" sentinel_promotes

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Counters in memory (R86 to R92): a map by key, and the ledger, a map by source.  Guards are rows of the ledger, too.
+/* Counters in memory (R86 to R95): a map by key, and the ledger, a map by source.  Guards are rows of the ledger, too.
  */
 #include "drivers/memory/memory_impl.h"
 #include "store/counter.h"
@@ -23,6 +23,14 @@ struct source {
   int64_t until;
   size_t refused_len;
   uint8_t *refused; /* of the latest batch; NULL: no item was refused */
+};
+
+/* A bucket of tokens. */
+struct rate {
+  struct dibs__map_node link; /* of memory.rates; first */
+  int64_t full_ns;            /* when it would be full again */
+  uint32_t len;
+  char key[];
 };
 
 enum { SWEEP_FROM = 64 }; /* rows of the ledger, before old ones are searched */
@@ -63,6 +71,16 @@ void dibs__mem_sources_forget(struct dibs__memory *m, int64_t before) {
   }
 }
 
+void dibs__mem_rates_forget(struct dibs__memory *m, int64_t before) {
+  struct dibs__map_node *next, *node = dibs__mem_next(&m->rates, NULL);
+  for (; node; node = next) {
+    next = dibs__mem_next(&m->rates, node);
+    if (((struct rate *)node)->full_ns / DIBS__NS_PER_MS >= before) continue;
+    dibs__map_remove(&m->rates, node);
+    free(node);
+  }
+}
+
 void dibs__mem_counters_forget(struct dibs__memory *m) {
   struct dibs__map_node *next, *node = dibs__mem_next(&m->counters, NULL);
   for (; node; node = next) {
@@ -71,6 +89,7 @@ void dibs__mem_counters_forget(struct dibs__memory *m) {
     free(node);
   }
   dibs__mem_sources_forget(m, INT64_MAX);
+  dibs__mem_rates_forget(m, INT64_MAX);
 }
 
 static struct source *keep_source(struct dibs__memory *m, const dibs__id *id, int64_t now) {
@@ -189,6 +208,49 @@ static void list_numbers(const struct dibs__memory *m, struct dibs__counter_op *
   free(rows);
 }
 
+/* ---- TAKE ---- */
+
+static struct rate *find_rate(const struct dibs__memory *m, dibs__str key) {
+  struct dibs__map_node *link = dibs__map_head(&m->rates, dibs__hash(key.p, key.len));
+  for (; link; link = link->next) {
+    struct rate *r = (struct rate *)link;
+    if (dibs__str_equal(dibs__str_of(r->key, r->len), key)) return r;
+  }
+  return NULL;
+}
+
+static struct rate *keep_rate(struct dibs__memory *m, dibs__str key, int64_t now) {
+  struct rate *r = find_rate(m, key);
+  if (r) return r;
+  if (m->rates.count >= SWEEP_FROM && m->rates.count >= m->rates_swept * 2) {
+    dibs__mem_rates_forget(m, now);
+    m->rates_swept = m->rates.count;
+  }
+  r = calloc(1, sizeof *r + key.len + 1);
+  if (!r) return NULL;
+  r->len = key.len;
+  memcpy(r->key, key.p, key.len);
+  dibs__map_add(&m->rates, &r->link, dibs__hash(key.p, key.len));
+  return r;
+}
+
+static void take_tokens(struct dibs__memory *m, struct dibs__counter_op *op, int64_t now) {
+  int64_t now_ns = now * DIBS__NS_PER_MS, step_ns = dibs__rate_step_ns(op), most_ns = now_ns + dibs__rate_span_ns(op);
+  struct rate *r = keep_rate(m, op->key, now);
+  if (!r) {
+    op->op.status = DIBS_NO_MEMORY;
+    return;
+  }
+  if (r->full_ns < now_ns) r->full_ns = now_ns;
+  if (r->full_ns > most_ns) r->full_ns = most_ns;
+  if (r->full_ns + step_ns > most_ns) {
+    dibs__rate_refuse(op, r->full_ns - now_ns);
+    return;
+  }
+  r->full_ns += step_ns;
+  op->op.status = DIBS_OK;
+}
+
 void dibs__mem_counter(struct dibs__memory *m, struct dibs__counter_op *op, int64_t now) {
   if (!dibs__counter_valid(op)) return;
   if (op->table)
@@ -197,6 +259,8 @@ void dibs__mem_counter(struct dibs__memory *m, struct dibs__counter_op *op, int6
     add_batch(m, op, now);
   else if (op->op.verb == DIBS__COUNTER_READ)
     read_items(m, op);
+  else if (op->op.verb == DIBS__COUNTER_TAKE)
+    take_tokens(m, op, now);
   else
     list_numbers(m, op);
 }

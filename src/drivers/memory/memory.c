@@ -56,6 +56,7 @@ static void memory_free(struct dibs__memory *m) {
   dibs__map_free(&m->runs);
   dibs__map_free(&m->counters);
   dibs__map_free(&m->sources);
+  dibs__map_free(&m->rates);
   dibs__mem_tasks_free(m->tasks);
   dibs__mutex_destroy(&m->lock);
   free(m->called);
@@ -71,6 +72,7 @@ static struct dibs__memory *memory_new(const char *called) {
   enough = dibs__map_init(&m->reports) && enough;
   enough = dibs__map_init(&m->runs) && enough;
   enough = dibs__map_init(&m->counters) && dibs__map_init(&m->sources) && enough;
+  enough = dibs__map_init(&m->rates) && enough;
   if (*called) m->called = strdup(called);
   if (!enough || (*called && !m->called)) {
     memory_free(m);
@@ -691,6 +693,7 @@ static void memory_tidy(struct dibs__dstore *store) {
   dibs__mem_onces_forget(m, mem_clock(m));
   dibs__mem_runs_forget(m, mem_clock(m));
   dibs__mem_sources_forget(m, mem_clock(m));
+  dibs__mem_rates_forget(m, mem_clock(m));
   dibs__mem_tasks_sweep(m->tasks, mem_clock(m));
   dibs__mutex_unlock(&m->lock);
 }

@@ -135,6 +135,8 @@ struct dibs__memory {
   size_t taken_swept;             /* as onces_swept */
   struct dibs__map reports;
   struct dibs__map runs;
+  struct dibs__map rates;
+  size_t rates_swept;
   struct dibs__map counters, sources; /* sources: the ledger of counters */
   size_t sources_swept;               /* as onces_swept */
   int64_t run_keep_ms;                /* the setting of the store; -1: the default */
@@ -200,6 +202,7 @@ void dibs__mem_runs_forget(struct dibs__memory *memory, int64_t before);
 struct dibs__counter_op;
 void dibs__mem_counter(struct dibs__memory *memory, struct dibs__counter_op *op, int64_t now);
 /* Deletes rows of the ledger whose time is over before, or then. */
+void dibs__mem_rates_forget(struct dibs__memory *memory, int64_t before); /* buckets that are full by then */
 void dibs__mem_sources_forget(struct dibs__memory *memory, int64_t before);
 void dibs__mem_counters_forget(struct dibs__memory *memory); /* all of them, and the ledger */
 

@@ -156,8 +156,9 @@ dibs__status dibs__mysql_prepare(const struct dibs__uri *uri, struct dibs__serve
   *location = NULL;
   struct dibs__mysql_location *p = calloc(1, sizeof *p);
   if (p) p->memory = malloc(size);
-  if (!p || !p->memory) {
-    free(p);
+  if (p) p->tasks = calloc(1, sizeof *p->tasks);
+  if (!p || !p->memory || !p->tasks) {
+    dibs__mysql_forget(p);
     return DIBS_NO_MEMORY;
   }
   char *at = p->memory;
@@ -187,6 +188,7 @@ void dibs__mysql_forget(void *location) {
   if (!p) return;
   for (size_t i = 0; i < DIBS__MYSQL_TEXTS; i++) free(p->texts[i]);
   free(p->memory);
+  free(p->tasks);
   free(p);
 }
 

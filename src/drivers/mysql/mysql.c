@@ -28,6 +28,9 @@
  *
  * The sleep stays in flight between two calls of notifier_wait, which watches the sockets and a descriptor of our
  * own.
+ *
+ * While the notifier holds locks of kinds of tasks (tasks.c), each end of a sleep is also taken for the news that there
+ * are tasks.  It takes them while it is not asleep; it ends its own sleep for that, by the first connection.
  */
 #include "drivers/mysql/mysql_impl.h"
 #include "drivers/session_lock/session_lock.h"
@@ -46,6 +49,8 @@ enum {
   READ_MAX = 64,   /* pieces of mail in a packet */
   KEEP_MAX = 16,   /* so many may be read and not deleted yet */
   GRACE_MS = 5000, /* a server that does not answer for so long after its sleep is gone */
+  KILL_MS = 50,    /* before a sleep that does not end is ended once more */
+  FULL_MS = 5000,  /* and up to twice as long: before a free lock of a kind of tasks is looked for again */
 };
 
 int dibs__mysql_nap_ms = 30000;
@@ -62,6 +67,12 @@ struct notifier {
   bool drops;     /* the first of them deletes the mail that was read */
   size_t seen_count;
   int64_t seen[KEEP_MAX + READ_MAX];
+  /* Tasks: tasks.c.  Kinds are bits. */
+  struct dibs__mysql_tasks *tasks;
+  uint32_t armed;                       /* it holds a lock of these kinds, or may hold one */
+  bool releases;                        /* it gives these back before it sleeps again */
+  bool echo;                            /* the next sleep has to be followed by an event */
+  dibs__tick arm_at[DIBS__MYSQL_KINDS]; /* not before */
 };
 
 /* ---- Sending ---- */
@@ -241,18 +252,145 @@ static sql_rc read_mail(struct notifier *b, struct dibs__event *events, size_t c
   return end;
 }
 
+/* ---- Tasks ---- */
+
+static uint32_t kinds_to_arm(const struct notifier *b) {
+  uint32_t kinds = 0;
+  for (uint32_t i = 0; i < DIBS__MYSQL_KINDS; i++)
+    if (atomic_load(&b->tasks->kinds[i].wanted) && !(b->armed >> i & 1)) kinds |= 1u << i;
+  return kinds;
+}
+
+/* When the next of them may be armed. */
+static dibs__tick arm_due(const struct notifier *b, uint32_t kinds) {
+  dibs__tick due = DIBS__TICK_NEVER;
+  for (uint32_t i = 0; i < DIBS__MYSQL_KINDS; i++)
+    if (kinds >> i & 1) due = dibs__tick_min(due, b->arm_at[i]);
+  return due;
+}
+
+static sql_rc kill_sleep(struct notifier *b) {
+  struct dibs__mysql_buffer to = {0};
+  wire_t *still = b->still;
+  bool fine = add_text(&to, "KILL QUERY ") && add_number(&to, (int64_t)mysql_thread_id(b->w->my));
+  still->base.by = dibs__tick_add_ms(dibs__tick_now(), GRACE_MS);
+  sql_rc end = put_built(&still->base, &to, fine);
+  return end == DIBS__SQL_OK ? dibs__mysql_go(&still->base, false) : end;
+}
+
+/* Ends our own sleep.  The first KILL may come before the server has begun it, and then has no effect. */
+static sql_rc interrupt(struct notifier *b) {
+  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), GRACE_MS);
+  bool woken = false;
+  sql_rc end = kill_sleep(b);
+  while (end == DIBS__SQL_OK && b->asleep) {
+    enum awoken why = b->want ? await_sleep(b, dibs__tick_add_ms(dibs__tick_now(), KILL_MS)) : ANSWER;
+    if (why == WAKE)
+      woken = true;
+    else if (why == ANSWER)
+      end = finish_sleep(b);
+    else if (why == OVER && dibs__tick_before(dibs__tick_now(), by))
+      end = kill_sleep(b);
+    else
+      end = DIBS__SQL_FAILED;
+  }
+  if (woken) dibs__notifier_raise(b->fd);
+  return end;
+}
+
+static void arm_later(struct notifier *b, uint32_t kinds, int64_t ms) {
+  dibs__tick at = dibs__tick_add_ms(dibs__tick_now(), ms);
+  for (uint32_t i = 0; i < DIBS__MYSQL_KINDS; i++)
+    if (kinds >> i & 1) b->arm_at[i] = at;
+}
+
+/* Takes a lock of each of the kinds of which one is free.  (If the statement is interrupted, it may hold some.) */
+static sql_rc arm(struct notifier *b, uint32_t kinds) {
+  struct dibs__sql_wire *still = &b->still->base, *wire = &b->w->base;
+  uint32_t draw;
+  bool done;
+  dibs__random(&draw, sizeof draw);
+  arm_later(b, kinds, FULL_MS + (int64_t)(draw % FULL_MS));
+  sql_rc end = dibs__mysql_put_tasks_free(still, b->tasks, kinds);
+  still->by = dibs__tick_add_ms(dibs__tick_now(), GRACE_MS);
+  if (end == DIBS__SQL_OK) end = dibs__mysql_go(still, false);
+  if (end != DIBS__SQL_OK || dibs__mysql_cell(still, 0, 0, 0, DIBS__SQL_NUMBER).number <= 0) return end;
+  if (b->asleep) end = interrupt(b);
+  if (end == DIBS__SQL_OK) end = dibs__mysql_put_tasks_take(wire, b->tasks, kinds);
+  b->armed |= kinds;
+  if (end == DIBS__SQL_OK) end = go_unless_notified(b, &done);
+  if (end != DIBS__SQL_OK) return end;
+  if (!done) {
+    b->releases = b->echo = true;
+    arm_later(b, kinds, 0);
+    return end;
+  }
+  for (uint32_t i = 0, column = 0; i < DIBS__MYSQL_KINDS; i++)
+    if (kinds >> i & 1 && dibs__mysql_cell(wire, 0, 0, column++, DIBS__SQL_NUMBER).number < 0) b->armed &= ~(1u << i);
+  b->echo = b->echo || (b->armed & kinds);
+  return end;
+}
+
+static sql_rc release_armed(struct notifier *b) {
+  bool done;
+  sql_rc end = dibs__mysql_put_tasks_release(&b->w->base, b->tasks, b->armed);
+  if (end == DIBS__SQL_OK) end = go_unless_notified(b, &done);
+  if (end != DIBS__SQL_OK || !done) return end;
+  b->releases = false;
+  b->armed = 0;
+  return end;
+}
+
+/* There may be tasks: the locks are given back, and taken again when a claim has found less than it wanted. */
+static void tasks_came(struct notifier *b) {
+  if (!b->armed) return;
+  for (uint32_t i = 0; i < DIBS__MYSQL_KINDS; i++)
+    if (b->armed >> i & 1) atomic_store(&b->tasks->kinds[i].wanted, false);
+  arm_later(b, b->armed, DIBS__MYSQL_TASKS_PAUSE_MS);
+  b->releases = b->echo = true;
+}
+
+/* Before a sleep, or in it. */
+static sql_rc arrange_tasks(struct notifier *b) {
+  sql_rc end = DIBS__SQL_OK;
+  while (end == DIBS__SQL_OK && b->releases) end = release_armed(b);
+  uint32_t kinds = kinds_to_arm(b), due = 0;
+  dibs__tick now = dibs__tick_now();
+  for (uint32_t i = 0; i < DIBS__MYSQL_KINDS; i++)
+    if (kinds >> i & 1 && !dibs__tick_before(now, b->arm_at[i])) due |= 1u << i;
+  if (end == DIBS__SQL_OK && due) end = arm(b, due);
+  while (end == DIBS__SQL_OK && b->releases) end = release_armed(b);
+  return end;
+}
+
+/* ---- Waiting ---- */
+
+static void add_tasks_event(struct notifier *b, struct dibs__event *events, size_t cap, size_t *count) {
+  if (!b->echo || *count == cap) return;
+  events[(*count)++] = (struct dibs__event){.what = DIBS__EV_TASKS};
+  b->echo = false;
+}
+
 dibs__status dibs__mysql_notifier_wait(void *notifier, struct dibs__event *events, size_t cap, size_t *count,
                                        dibs__tick by) {
   struct notifier *b = notifier;
   sql_rc end = DIBS__SQL_OK;
   *count = 0;
   while (end == DIBS__SQL_OK && !*count) {
-    if (!b->asleep) end = start_sleep(b);
+    end = arrange_tasks(b);
+    if (end == DIBS__SQL_OK && !b->asleep) end = start_sleep(b);
     if (end != DIBS__SQL_OK) break;
-    enum awoken why = b->want ? await_sleep(b, by) : ANSWER;
-    if (why == WAKE || why == OVER) return DIBS_OK;
+    add_tasks_event(b, events, cap, count); /* of a lock that was just taken */
+    if (*count) break;
+    dibs__tick arm_at = arm_due(b, kinds_to_arm(b));
+    enum awoken why = b->want ? await_sleep(b, dibs__tick_min(by, arm_at)) : ANSWER;
+    if (why == WAKE || (why == OVER && !dibs__tick_before(dibs__tick_now(), by))) return DIBS_OK;
+    if (why == OVER) continue;
     end = why == ANSWER ? finish_sleep(b) : DIBS__SQL_FAILED;
-    if (end == DIBS__SQL_OK && !b->asleep) end = read_mail(b, events, cap, count);
+    if (end != DIBS__SQL_OK || b->asleep) continue;
+    end = read_mail(b, events, cap, count);
+    tasks_came(b);
+    add_tasks_event(b, events, cap, count);
   }
   if (end == DIBS__SQL_OK) return DIBS_OK;
   b->w->dead = true;
@@ -301,6 +439,7 @@ dibs__status dibs__mysql_notifier_open(struct dibs__server *store, uint64_t sess
   if (!b) return DIBS_NO_MEMORY;
   b->session = (int64_t)session;
   b->location = store->location;
+  b->tasks = b->location->tasks;
   b->fd = dibs__notifier_open();
   dibs__status status = DIBS_OK;
   if (b->fd < 0) {
@@ -309,16 +448,19 @@ dibs__status dibs__mysql_notifier_open(struct dibs__server *store, uint64_t sess
   }
   if (status == DIBS_OK) status = connect_one(store, "dibs.w.", b, by, &b->still, result);
   if (status == DIBS_OK) status = connect_one(store, "dibs.s.", b, by, &b->w, result);
-  if (status == DIBS_OK)
-    *notifier = b;
-  else
+  if (status != DIBS_OK) {
     dibs__mysql_notifier_close(b);
+    return status;
+  }
+  atomic_store(&b->tasks->notifier, (int64_t)mysql_thread_id(b->w->my));
+  *notifier = b;
   return status;
 }
 
 void dibs__mysql_notifier_close(void *notifier) {
   struct notifier *b = notifier;
   if (!b) return;
+  atomic_store(&b->tasks->notifier, 0);
   if (b->w && b->asleep) {
     /* A goodbye packet would wait for the end of the sleep.  The connector learns that it is dead, so that it can clean
      * up. */
@@ -443,6 +585,8 @@ const struct dibs__server_engine dibs__mysql_engine = {
     .notifier_close = dibs__mysql_notifier_close,
     .notifier_wait = dibs__mysql_notifier_wait,
     .notifier_wake = dibs__mysql_notifier_wake,
+    .notify_tasks = dibs__mysql_notify_tasks,
+    .expect_tasks = dibs__mysql_expect_tasks,
     .notify_within = dibs__mysql_notify_within,
     .notify_after = dibs__mysql_notify_after,
     .fast = dibs__mysql_fast,

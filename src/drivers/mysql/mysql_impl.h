@@ -6,6 +6,7 @@
  *
  *   mysql.c       the engine and the driver; how processes notify each other
  *   connect.c     the URI, connections
+ *   tasks.c       waking the workers of other processes
  *   wire.c        packets and their answers, statements as text, the server's errors
  *   statements.c  fast statements for uncontended leases; session locks
  */
@@ -77,6 +78,21 @@ enum dibs__mysql_texts {
   DIBS__MYSQL_TEXTS
 };
 
+enum {
+  DIBS__MYSQL_KINDS = 8,           /* that a process waits for; for more it polls */
+  DIBS__MYSQL_SLOTS = 8,           /* processes that are woken for tasks of a kind; the others poll */
+  DIBS__MYSQL_TASKS_PAUSE_MS = 20, /* between two wake-ups of a process */
+};
+
+/* What the workers of this process wait for.  Any thread. */
+struct dibs__mysql_tasks {
+  struct {
+    _Atomic uint64_t digest; /* of the kind; 0: none so far */
+    _Atomic bool wanted;     /* since the latest wake-up a claim has found less than it wanted */
+  } kinds[DIBS__MYSQL_KINDS];
+  _Atomic int64_t notifier; /* its connection; 0: none */
+};
+
 /* Immutable: what the URI said. */
 struct dibs__mysql_location {
   struct dibs__mysql_host hosts[DIBS__MYSQL_HOSTS];
@@ -86,6 +102,7 @@ struct dibs__mysql_location {
   enum { DIBS__MYSQL_SSL_OFF, DIBS__MYSQL_SSL_PREFER, DIBS__MYSQL_SSL_ON, DIBS__MYSQL_SSL_VERIFY } ssl;
   char *memory;                   /* all of the texts */
   char *texts[DIBS__MYSQL_TEXTS]; /* statements, with the prefix put in */
+  struct dibs__mysql_tasks *tasks;
 };
 
 /* ---- connect.c ---- */
@@ -146,6 +163,19 @@ enum dibs__sql_rc dibs__mysql_notify_within(struct dibs__server *store, struct d
 enum dibs__sql_rc dibs__mysql_notify_after(struct dibs__server *store, struct dibs__sql_wire *wire,
                                            const struct dibs__server_notice *notices, const int64_t *where,
                                            size_t count);
+
+/* ---- tasks.c ---- */
+bool dibs__mysql_expect_tasks(struct dibs__server *store, dibs__str kind);
+enum dibs__sql_rc dibs__mysql_notify_tasks(struct dibs__server *store, struct dibs__sql_wire *wire,
+                                           struct dibs__op *const ops[], size_t count);
+/* For the notifier: statements about the locks of some kinds, given as bits.  free: a number above 0 if any is free.
+ * take: a column for each kind, negative if none was free. */
+enum dibs__sql_rc dibs__mysql_put_tasks_free(struct dibs__sql_wire *wire, const struct dibs__mysql_tasks *t,
+                                             uint32_t kinds);
+enum dibs__sql_rc dibs__mysql_put_tasks_take(struct dibs__sql_wire *wire, const struct dibs__mysql_tasks *t,
+                                             uint32_t kinds);
+enum dibs__sql_rc dibs__mysql_put_tasks_release(struct dibs__sql_wire *wire, const struct dibs__mysql_tasks *t,
+                                                uint32_t kinds);
 
 /* ---- statements.c ---- */
 enum dibs__sql_rc dibs__mysql_fast(struct dibs__server *store, struct dibs__sql_wire *wire, uint64_t session,

@@ -183,12 +183,15 @@ static sql_rc notify_after(struct dibs__server *store, struct dibs__sql_wire *wi
 
 /* The server sends equal notifications of one transaction once; those of several transactions may be many, but a worker
  * takes them together. */
-static sql_rc notify_tasks(struct dibs__server *store, struct dibs__sql_wire *wire) {
+static sql_rc notify_tasks(struct dibs__server *store, struct dibs__sql_wire *wire, struct dibs__op *const ops[],
+                           size_t count) {
+  (void)ops, (void)count;
   char channel[CHANNEL_SIZE], payload[PAYLOAD + 1];
   channel_of_tasks(store, channel);
   write_payload(&(struct dibs__event){.what = DIBS__EV_TASKS}, payload);
   struct dibs__sql_value v[] = {dibs__sql_text(channel, strlen(channel)), dibs__sql_text(payload, PAYLOAD)};
-  return dibs__pg_put(wire, "SELECT pg_notify($1, $2), set_config('synchronous_commit', 'off', true)", v, 2);
+  sql_rc end = dibs__pg_put(wire, "SELECT pg_notify($1, $2), set_config('synchronous_commit', 'off', true)", v, 2);
+  return end == DIBS__SQL_OK ? dibs__pg_go(wire, false) : end;
 }
 
 /* ---- The engine ---- */

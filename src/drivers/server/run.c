@@ -423,13 +423,26 @@ static bool settle_failed(session *s, struct dibs__op *const ops[], size_t count
   return answer;
 }
 
-/* A worker that misses it polls. */
-static void wake_workers(session *s) {
+/* A worker that misses it polls.  With session locks a process has no notifier: it learns of its own tasks only. */
+static void wake_workers(session *s, struct dibs__op *const ops[], size_t count) {
   const struct dibs__server_engine *engine = s->store->engine;
-  if (!engine->notify_tasks)
-    dibs__server_tell_us(s->store, &(struct dibs__event){.what = DIBS__EV_TASKS});
-  else if (!dibs__sql_dead(s->rows.wire) && engine->notify_tasks(s->store, s->rows.wire) == DIBS__SQL_OK)
-    (void)s->rows.wire->engine->go(s->rows.wire, false);
+  if (engine->expect_tasks) dibs__server_tell_us(s->store, &(struct dibs__event){.what = DIBS__EV_TASKS});
+  if (dibs__sql_dead(s->rows.wire) || (engine->expect_tasks && s->store->locks)) return;
+  sql_rc ignored = engine->notify_tasks(s->store, s->rows.wire, ops, count);
+  (void)ignored;
+}
+
+/* Workers whose claims found less than they wanted wait for more. */
+static void expect_tasks(session *s, struct dibs__op *const ops[], size_t count) {
+  const struct dibs__server_engine *engine = s->store->engine;
+  bool wake = false;
+  if (!engine->expect_tasks || s->store->locks) return;
+  for (size_t i = 0; i < count; i++) {
+    const struct dibs__task_op *op = (const struct dibs__task_op *)ops[i];
+    if (ops[i]->verb == DIBS__TASK_CLAIM && ops[i]->status == DIBS_OK && !op->table && op->got_count < op->most)
+      wake = engine->expect_tasks(s->store, op->kind) || wake;
+  }
+  if (wake && dibs__server_notifier_there(s->store)) dibs__server_wake(&s->store->base);
 }
 
 static sql_rc run_guarded(session *s, struct dibs__op **ops, size_t count, enum dibs__sql_guarded kind,
@@ -442,7 +455,9 @@ static sql_rc run_guarded(session *s, struct dibs__op **ops, size_t count, enum 
   if (count == 0) return DIBS__SQL_OK;
   sql_rc end = dibs__sql_guarded(&guard, kind, ops, count);
   result->commits += guard.commits;
-  if (guard.woke && !s->rows.wire->inside) wake_workers(s);
+  if (s->rows.wire->inside) return end;
+  if (guard.woke) wake_workers(s, ops, count);
+  if (kind == DIBS__SQL_AS_TASK) expect_tasks(s, ops, count);
   return end;
 }
 

@@ -119,8 +119,13 @@ struct dibs__server_engine {
    * is known).  UNAVAILABLE: the notifier is broken; close it and open another. */
   dibs__status (*notifier_wait)(void *notifier, struct dibs__event *events, size_t cap, size_t *count, dibs__tick by);
   void (*notifier_wake)(void *notifier); /* any thread, also before notifier_wait */
-  /* Sends DIBS__EV_TASKS to all processes, after a commit; an error changes nothing.  NULL: it can't. */
-  enum dibs__sql_rc (*notify_tasks)(struct dibs__server *store, struct dibs__sql_wire *wire);
+  /* Sends DIBS__EV_TASKS to other processes, after a commit of operations that made tasks ready; an error changes
+   * nothing.  NULL: it can't. */
+  enum dibs__sql_rc (*notify_tasks)(struct dibs__server *store, struct dibs__sql_wire *wire,
+                                    struct dibs__op *const ops[], size_t count);
+  /* A claim of this kind found less than it wanted, and only processes in which this was called are notified.  true:
+   * call notifier_wake.  NULL: all processes are notified, also this one. */
+  bool (*expect_tasks)(struct dibs__server *store, dibs__str kind);
   /* Queues statements that notify others: within the transaction, before COMMIT; then after it, in the same packet,
    * where an error changes nothing.  `where` is what `alive` gave for each.  Either may be NULL. */
   enum dibs__sql_rc (*notify_within)(struct dibs__server *store, struct dibs__sql_wire *wire,

@@ -366,17 +366,27 @@ enum { CLOCK_SLACK_MS = 10 };
 struct boot {
   uint64_t boot[5];
   int64_t clock_offset_ns;
-  bool told; /* false: unknown; then only a live process proves that the boot is the same */
   struct dibs__file_id page;
 };
 
-static bool read_boot(const struct dibs__side *side, struct boot *boot) {
+/* Without a boot id it refuses.  To take an unknown boot as the same one could treat leases that a power cut lost as
+ * valid; to take it as a new one ends every lease whenever the last process closes the store, and shuts out processes
+ * that know the boot. */
+static dibs__status read_boot(const struct dibs__side *side, struct boot *boot, struct dibs__result *result) {
   char id[40] = "";
   memset(boot, 0, sizeof *boot);
-  boot->told = dibs__boot_id(id);
+  if (!dibs__boot_id(id)) {
+    dibs__set_message(result,
+                      "can't read /proc/sys/kernel/random/boot_id, without which leases of an earlier boot can't be "
+                      "distinguished from valid ones: mount /proc without subset=pid (systemd: ProcSubset=all); %s",
+                      side->path);
+    return DIBS_UNSUPPORTED;
+  }
   memcpy(boot->boot, id, sizeof boot->boot);
   boot->clock_offset_ns = dibs__boot_clock_offset_ns();
-  return side_file_id(side->fd, "", AT_EMPTY_PATH, &boot->page);
+  if (side_file_id(side->fd, "", AT_EMPTY_PATH, &boot->page)) return DIBS_OK;
+  dibs__set_message(result, "can't inspect %s: %s", side->path, strerror(errno));
+  return DIBS_UNAVAILABLE;
 }
 
 static bool same_file(const struct dibs__page_file *known, const struct dibs__file_id *id) {
@@ -426,10 +436,8 @@ static void fill_page(struct dibs__page_head *head, const struct boot *boot) {
 static dibs__status enter_boot(struct dibs__side *side, bool known, struct dibs__result *result) {
   struct dibs__page_head *head = &side->page->head;
   struct boot boot;
-  if (!read_boot(side, &boot)) {
-    dibs__set_message(result, "can't inspect %s: %s", side->path, strerror(errno));
-    return DIBS_UNAVAILABLE;
-  }
+  dibs__status status = read_boot(side, &boot, result);
+  if (status != DIBS_OK) return status;
   if (!known) {
     fill_page(head, &boot);
     return DIBS_OK;
@@ -443,7 +451,7 @@ static dibs__status enter_boot(struct dibs__side *side, bool known, struct dibs_
                       side->path, atomic_load(&side->page->slots[slot].pid));
     return DIBS_UNSUPPORTED;
   }
-  if (!same || (!somebody && !boot.told)) begin_boot(head, &boot);
+  if (!same) begin_boot(head, &boot);
   return DIBS_OK;
 }
 

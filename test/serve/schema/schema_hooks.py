@@ -7,7 +7,7 @@ import schemathesis
 
 DURATION = re.compile(r'^(?=.)([0-9]{1,4}d)?([0-9]{1,6}h)?([0-9]{1,7}m)?([0-9]{1,9}s)?([0-9]{1,12}ms)?$')
 # A time of the right form may be out of the limits of its field.
-FITTING = {'wait': '5ms', 'ttl': '30s', 'delay': '1s', 'keep': '1s', 'timeout': '30s', 'older': '1s'}
+FITTING = {'wait': '5ms', 'ttl': '30s', 'delay': '1s', 'keep': '1s', 'at_least': '1s', 'timeout': '30s', 'older': '1s'}
 DAY_MS = 86400000
 DEFAULT_MS = 30000
 BYTES_MAX = 64  # of the shortest text; the server counts bytes, the schema characters

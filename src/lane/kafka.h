@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef DIBS_LANE_KAFKA_H
+#define DIBS_LANE_KAFKA_H
+/*
+ * A consumer of a Kafka topic, as a member of a consumer group.  The protocol is in a module, dibs-kafka.so, over
+ * librdkafka (rdkafka.c): most users of dibs do not need it.
+ *
+ * A partition that the group assigns is paused.  The caller acquires the lease of the partition, reads the offset that
+ * the store has, and begins there.  The offsets of Kafka's own group are neither read nor written.
+ */
+#include "store/module.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct dibs__kafka_options {
+  const char *brokers, *topic, *group;
+  const char *const *settings; /* "name=value" of librdkafka, NULL at the end; or NULL */
+};
+
+struct dibs__kafka_message {
+  int64_t offset;
+  const char *key, *payload; /* key: NULL: none */
+  size_t key_length, length;
+  char trouble[256]; /* not "": no message, but the reason why the partition can't be read on */
+  void *handle;      /* the module's */
+};
+
+enum dibs__kafka_what {
+  DIBS__KAFKA_NOTHING,
+  DIBS__KAFKA_ASSIGNED, /* `partition` is this member's, and paused */
+  DIBS__KAFKA_REVOKED,  /* it is no longer */
+  DIBS__KAFKA_TROUBLE   /* `text`; the client tries again by itself */
+};
+struct dibs__kafka_event {
+  enum dibs__kafka_what what;
+  int32_t partition;
+  char text[256];
+};
+
+struct dibs__kafka_consumer;
+
+#define DIBS__KAFKA_MODULE_ABI 1u
+#define DIBS__KAFKA_MODULE_FILE "dibs-kafka.so"
+#define DIBS__KAFKA_MODULE_SYMBOL "dibs__kafka_module"
+
+struct dibs__kafka_module {
+  uint32_t size, abi; /* of this struct */
+  /* Joins the group.  NULL: `why`. */
+  struct dibs__kafka_consumer *(*open)(const struct dibs__kafka_options *options, char *why, size_t size);
+  /* Leaves the group.  After the last take. */
+  void (*close)(struct dibs__kafka_consumer *consumer);
+  /* The next event, within `ms`.  One thread; often, so that the group knows that the member is alive. */
+  void (*poll)(struct dibs__kafka_consumer *consumer, int ms, struct dibs__kafka_event *event);
+  /* Lets an assigned partition begin at `offset`; -1: at its first message.  Any thread.  false: not now. */
+  bool (*begin)(struct dibs__kafka_consumer *consumer, int32_t partition, int64_t offset);
+  /* The next message of a partition that was begun, within `ms`; to be dropped.  false: none.  One thread for each
+   * partition. */
+  bool (*take)(struct dibs__kafka_consumer *consumer, int32_t partition, int ms, struct dibs__kafka_message *message);
+  void (*drop)(struct dibs__kafka_message *message);
+};
+typedef const struct dibs__kafka_module *dibs__kafka_module_fn(void);
+
+/* Loads the module.  NULL: `why`.  It stays loaded. */
+const struct dibs__kafka_module *dibs__kafka_load(struct dibs__module *module, char *why, size_t size);
+
+#endif

@@ -1,0 +1,160 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# dibs lane kafka, with a real broker: members of a consumer group join, leave, are stopped past their session, and killed,
+# and the broker restarts.
+#   kafka_test.sh      DIBS_TEST_KAFKA_LIB: a folder with the jars of a broker (org.apache.kafka:kafka_2.13, with its
+#                      dependencies); needs java and kcat.  DIBS_TEST_KAFKA_SECONDS: how long the storm lasts (10)
+skip() {
+  echo "1..0 # SKIP $1"
+  exit 0
+}
+lib=${DIBS_TEST_KAFKA_LIB:-}
+[ -n "$lib" ] && [ -d "$lib" ] || skip 'DIBS_TEST_KAFKA_LIB names no folder with the jars of a broker'
+command -v java >/dev/null || skip 'there is no java'
+command -v kcat >/dev/null || skip 'there is no kcat'
+. "$(dirname "$0")/../e2e/tap.sh"
+seconds=${DIBS_TEST_KAFKA_SECONDS:-10}
+# Two ports that are free now; the broker's own listener for controllers takes the second.
+read -r port controller < <(python3 -c 'import socket
+s = [socket.socket() for i in range(2)]
+for one in s: one.bind(("127.0.0.1", 0))
+print(*[one.getsockname()[1] for one in s])')
+broker=127.0.0.1:$port
+kafka=$dir/kafka
+mkdir "$kafka"
+printf '%s\n' process.roles=broker,controller node.id=1 "controller.quorum.voters=1@127.0.0.1:$controller" \
+  controller.listener.names=CONTROLLER "listeners=PLAINTEXT://$broker,CONTROLLER://127.0.0.1:$controller" \
+  "log.dirs=$kafka/data" num.partitions=4 offsets.topic.replication.factor=1 offsets.topic.num.partitions=4 \
+  group.initial.rebalance.delay.ms=0 group.min.session.timeout.ms=1000 transaction.state.log.replication.factor=1 \
+  transaction.state.log.min.isr=1 transaction.state.log.num.partitions=4 >"$kafka/server.properties"
+tool() { java -cp "$lib/*" kafka.tools.StorageTool "$@" 2>>"$kafka/log"; }
+tool format -t "$(tool random-uuid)" -c "$kafka/server.properties" >/dev/null
+start_broker() {
+  java -Xmx256m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -cp "$lib/*" kafka.Kafka "$kafka/server.properties" >>"$kafka/log" 2>&1 &
+  kafka_pid=$!
+  later $kafka_pid
+  until_true 60 kcat -b "$broker" -L -m 2
+}
+ok 'the broker starts' start_broker
+settings=(--setting session.timeout.ms=3000 --setting heartbeat.interval.ms=500)
+# member NAME TOPIC COMMAND: in the background; $member is its pid.
+member() {
+  "$DIBS" lane kafka "$2" --brokers "$broker" --group g "${settings[@]}" --jobs 8 --owner "$1" --ttl 2s --verbose --exec "$3" \
+    >>"$dir/$1.out" 2>>"$dir/$1.err" </dev/null &
+  member=$!
+  later $member
+}
+# send TOPIC FIRST LAST: messages K:N, where the key K is N modulo 20
+send() { seq "$2" "$3" | awk '{ print $1 % 20 ":" $1 }' | kcat -q -P -b "$broker" -t "$1" -K : -X partitioner=murmur2; }
+# The messages of the topic that are stored as done, over all partitions.
+stored() { local sum=0 n; for n in 0 1 2 3; do n=$("$DIBS" record get "kafka:g/$1#$n" 2>/dev/null); sum=$((sum + ${n:-0})); done; echo $sum; }
+stored_is() { [ "$(stored "$1")" = "$2" ]; }
+owned_by() { [ "$("$DIBS" ls "kafka/g/$2#" --json | grep -o '"owner":"'"$1"'"' | wc -l)" = "$3" ]; }
+
+# ---- Wrong calls ----
+exits 125 'no brokers' "$DIBS" lane kafka t --group g -- true
+exits 125 'no group' "$DIBS" lane kafka t --brokers "$broker" -- true
+exits 125 'no command' "$DIBS" lane kafka t --brokers "$broker" --group g
+exits 125 'a setting that librdkafka does not have' timeout 30 "$DIBS" lane kafka t --brokers "$broker" --group g --setting no.such=1 -- true
+like 'it says so' "$err" 'no.such'
+
+# ---- One member ----
+send one 1 40
+member a one "echo \$DIBS_LANE \$DIBS_OFFSET \$DIBS_FENCE \$DIBS_KEY \$(cat) >>$dir/one"
+ok 'every message is done' until_true 60 stored_is one 40
+is 'once' "$(wc -l <"$dir/one")" 40
+is 'with its key, and its payload' "$(awk '$5 % 20 != $4' "$dir/one")" ''
+is 'in the order of its partition' "$(awk '($1 in last) && $2 != last[$1] + 1 { print } { last[$1] = $2 }' "$dir/one")" ''
+kill -TERM $member
+wait $member
+is 'TERM: it ends with 0' $? 0
+is 'and holds no partition' "$("$DIBS" ls kafka/)" ''
+send one 41 60
+member a one "echo \$DIBS_LANE \$DIBS_OFFSET \$DIBS_FENCE \$DIBS_KEY \$(cat) >>$dir/one"
+ok 'it begins where it ended' until_true 60 stored_is one 60
+is 'and does nothing twice' "$(wc -l <"$dir/one")" 60
+kill -TERM $member
+wait $member
+
+# ---- A command that fails ----
+send fails 1 1
+member a fails "[ -e $dir/works ] || exit 3; cat >>$dir/fails"
+ok 'a command that fails is run again for its message' until_true 60 grep -q 'exited with 3; it is run again' "$dir/a.err"
+is 'no offset is stored' "$(stored fails)" 0
+touch "$dir/works"
+ok 'until it has done it' until_true 60 stored_is fails 1
+kill -TERM $member
+wait $member
+
+# ---- A zombie: stopped with all its processes past its session and its ttl, in the middle of a message ----
+send zombie 1 1
+member a zombie "echo begin a >>$dir/zombie; while [ ! -e $dir/go ]; do sleep 0.05; done; echo \$DIBS_KEY by a | $DIBS record put late; echo \$? >>$dir/late"
+a=$member
+ok 'a member works on a message' until_true 60 filled "$dir/zombie"
+tree() { local child; echo "$1"; for child in $(cat /proc/"$1"/task/*/children 2>/dev/null); do tree "$child"; done; }
+zombies=$(tree $a)
+# shellcheck disable=SC2086
+kill -STOP $zombies
+member b zombie "echo begin b >>$dir/zombie; echo \$DIBS_KEY by b | $DIBS record put late"
+b=$member
+ok 'the next member does it' until_true 60 stored_is zombie 1
+touch "$dir/go"
+for pid in $zombies; do kill -CONT "$pid" 2>/dev/null; done
+ok 'the first one learns that it lost' until_true 60 grep -q 'the lease was lost\|is not stored' "$dir/a.err"
+is 'what the second one wrote stays' "$("$DIBS" record get late)" '1 by b'
+is 'the offset, too' "$(stored zombie)" 1
+kill -TERM $a $b
+wait $a $b
+
+# ---- A zombie whose command has ended: only the fence refuses its offset ----
+rm "$dir/go"
+printf '1:1\n1:2\n1:3\n' | kcat -q -P -b "$broker" -t fence -K :
+member a fence "echo begin >>$dir/fence; while [ ! -e $dir/go ]; do sleep 0.05; done; touch $dir/ended"
+a=$member
+ok 'a member works on a message' until_true 60 filled "$dir/fence"
+kill -STOP $a
+touch "$dir/go"
+ok 'its command ends while dibs is stopped' until_true 60 test -e "$dir/ended"
+member b fence true
+b=$member
+ok 'the next member does this message, and the others' until_true 60 stored_is fence 3
+kill -CONT $a
+ok 'the offset of the first one is refused' until_true 60 grep -q 'offset 1 is not stored' "$dir/a.err"
+is 'the later offset stays' "$(stored fence)" 3
+kill -TERM $a $b
+wait $a $b
+
+# ---- A storm ----
+# The effect of a message is a line in a file for its key, which has no fence: it happens at least once, and a second time
+# only after a member was killed or stopped in the middle.  The record of the key has a fence: it counts once.
+command="k=\$DIBS_KEY; n=\$(cat); last=\$($DIBS record get storm-\$k 2>/dev/null || echo 0)
+[ \"\${last:-0}\" -ge \"\$n\" ] || echo \$n | $DIBS record put storm-\$k >/dev/null || exit 1
+echo \$DIBS_LANE \$DIBS_OFFSET \$DIBS_FENCE \$k \$n >>$dir/storm"
+disturbed=0 sent=0 members=()
+for name in m1 m2 m3; do member $name storm "$command"; members+=("$member"); done
+by=$(($(now_ms) + seconds * 1000))
+while [ "$(now_ms)" -lt "$by" ]; do
+  send storm $((sent + 1)) $((sent + 40))
+  sent=$((sent + 40)) i=$((RANDOM % 3))
+  case $((RANDOM % 3)) in
+    0) kill -KILL "${members[i]}"; member "m$((i + 1))" storm "$command"; members[i]=$member; disturbed=$((disturbed + 4)) ;;
+    1) kill -STOP "${members[i]}"; sleep 3.5; kill -CONT "${members[i]}"; disturbed=$((disturbed + 4)) ;;
+    2) kill -TERM "${members[i]}"; wait "${members[i]}"; member "m$((i + 1))" storm "$command"; members[i]=$member ;;
+  esac
+done
+kill -TERM $kafka_pid
+wait $kafka_pid
+ok 'the broker restarts' start_broker
+send storm $((sent + 1)) $((sent + 20))
+sent=$((sent + 20))
+ok "all of $sent messages are done" until_true 120 stored_is storm $sent
+kill -TERM "${members[@]}"
+wait "${members[@]}"
+is 'every message was done' "$(awk '{ print $5 }' "$dir/storm" | sort -n | uniq | wc -l)" $sent
+twice=$(($(wc -l <"$dir/storm") - sent))
+ok "few were done twice ($twice), by members that were disturbed" test "$twice" -le "$disturbed"
+is 'of each key the last record is the last message' "$(for k in $(seq 0 19); do "$DIBS" record get "storm-$k"; done | sort -n | tail -n 1)" $sent
+is 'the first time in the order of the partition' "$(awk '!(($1, $2) in seen) { seen[$1, $2]; if ($1 in last && $2 != last[$1] + 1) print; last[$1] = $2 }' "$dir/storm")" ''
+kill -TERM $kafka_pid
+wait $kafka_pid
+done_testing
