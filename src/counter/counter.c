@@ -359,7 +359,7 @@ dibs_status dibs__counter_list(dibs_store *store, const char *prefix, const char
   status = dibs__count_check_family(store, error);
   if (status == DIBS_OK) {
     struct listing l = {.prefix = prefix ? prefix : "", .fn = fn, .user = user};
-    if (after) memcpy(l.after, after, strlen(after) + 1);
+    if (after) memcpy(l.after, after, l.after_len = strlen(after));
     bool more = true;
     while (more && status == DIBS_OK) status = list_page(store, &l, &more);
     if (status == DIBS_OK)
