@@ -52,7 +52,10 @@ static bool add_locked(batch_t *b, const char *key, uint32_t len, uint64_t hash,
   if (!s && b->sums.count >= DIBS__COUNTER_ITEMS) return false;
   if (!s) s = dibs__sums_make(&b->sums, key, len, hash);
   *no_memory = !s;
-  return s && !__builtin_add_overflow(s->sum, delta, &s->sum);
+  int64_t sum; /* an overflow leaves a wrong one */
+  if (!s || __builtin_add_overflow(s->sum, delta, &sum)) return false;
+  s->sum = sum;
+  return true;
 }
 
 static bool open_locked(group_t *g) {
@@ -142,23 +145,20 @@ static bool is_settled(const group_t *g, const batch_t *b) {
   return b != g->open && b != g->sent;
 }
 
-/* The caller's time is over before its batch is settled. */
+/* The caller's time is over before its batch is settled.  It takes its addition out again, because the others may still
+ * send the batch: the opposite was possible a moment ago.  It can't while an attempt runs, whose sender alone may look
+ * at the batch, or after one that may have been applied. */
 static dibs_status leave_locked(struct caller *c, batch_t *b) {
   group_t *g = c->group;
-  bool sealed = b->sorted != NULL;
-  if (!sealed) { /* it takes its addition out again: the opposite was possible a moment ago */
-    struct dibs__sum *s = dibs__sums_find(&b->sums, c->key, c->len, c->hash);
-    bool fits = s && !__builtin_sub_overflow(s->sum, c->delta, &s->sum);
-    if (fits)
-      return dibs__fail(c->error, DIBS_UNAVAILABLE,
-                        "adding to \"%s\" at %s: other batches took all the time; nothing was added", c->key,
-                        g->counters->store->shown);
-  }
-  /* A batch that others wait for goes on, with this addition. */
-  bool goes_on = g->busy || b->waiters > 1, sending = g->busy && b == g->sent; /* what an attempt leaves in the batch is its sender's until it ends */
-  bool in_doubt = sending || !sealed || b->unsure;
-  return dibs__fail(c->error, in_doubt ? DIBS_UNKNOWN : DIBS_UNAVAILABLE, "adding to \"%s\" at %s: %s", c->key,
-                    g->counters->store->shown, !sending && b->text[0] ? b->text : "no answer in time");
+  bool sending = g->busy && b == g->sent, sealed = b->sorted != NULL;
+  struct dibs__sum *s = sending || b->unsure ? NULL : dibs__sums_find(&b->sums, c->key, c->len, c->hash);
+  int64_t sum;
+  bool out = s && !__builtin_sub_overflow(s->sum, c->delta, &sum);
+  if (out) s->sum = sum;
+  const char *why = !sealed ? "other batches took all the time" : "no answer in time";
+  if (sealed && !sending && b->text[0]) why = b->text;
+  return dibs__fail(c->error, out ? DIBS_UNAVAILABLE : DIBS_UNKNOWN, "adding to \"%s\" at %s: %s%s", c->key,
+                    g->counters->store->shown, why, out ? "; nothing was added" : "");
 }
 
 static dibs_status result_of(const struct caller *c, const batch_t *b) {

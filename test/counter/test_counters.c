@@ -74,6 +74,8 @@ struct adder {
   const char *key;
   dibs_count_level level;
   int adds, failures;
+  int64_t delta; /* of add_delta */
+  dibs_status status;
 };
 
 static void *add_on(void *arg) {
@@ -88,7 +90,7 @@ static void run_adders(dibs_store *s, const char *key, dibs_count_level level, i
   static struct adder adders[ADDERS];
   pthread_t threads[ADDERS];
   for (int i = 0; i < ADDERS; i++) {
-    adders[i] = (struct adder){s, key, level, adds, 0};
+    adders[i] = (struct adder){.store = s, .key = key, .level = level, .adds = adds};
     assert_int_equal(pthread_create(&threads[i], NULL, add_on, &adders[i]), 0);
   }
   for (int i = 0; i < ADDERS; i++) pthread_join(threads[i], NULL);
@@ -297,29 +299,62 @@ static void a_store_that_is_read_only_for_a_while_loses_nothing(void **state) {
   assert_int_equal(value_of(s, "read-only").stored, 11);
 }
 
+static void *add_delta(void *arg) {
+  struct adder *a = arg;
+  dibs_counter_options o = options_of((struct level){.level = a->level});
+  a->status = dibs_counter_add(a->store, a->key, a->delta, &o, NULL);
+  return NULL;
+}
+
+/* The store answers nobody until `COMMIT`. */
+static void stop_store(dibs_store *s) {
+  count_up(s, "stopped", 1, DIBS_OK);
+  sql(strcmp(engine->scheme, "sqlite") == 0 ? "BEGIN IMMEDIATE" : "BEGIN");
+  sql("UPDATE dibs_counter SET number = 0 WHERE name = 'stopped'");
+}
+
+static void a_sum_that_does_not_fit_in_a_batch_spoils_no_other(void **state) {
+  (void)state;
+  dibs_store *s = store_open();
+  struct adder adders[3] = {{.store = s, .key = "stopped", .delta = 0},
+                            {.store = s, .key = "spoil/a", .delta = INT64_MAX - 4},
+                            {.store = s, .key = "spoil/a", .delta = 5}};
+  const struct timespec brief = {0, 200000000};
+  pthread_t threads[3];
+  stop_store(s);
+  for (int i = 0; i < 3; i++) { /* the first is sent, and the others join the next batch */
+    assert_int_equal(pthread_create(&threads[i], NULL, add_delta, &adders[i]), 0);
+    nanosleep(&brief, NULL);
+  }
+  sql("COMMIT");
+  for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
+  assert_int_equal(adders[0].status, DIBS_OK);
+  bool first = adders[1].status == DIBS_OK;
+  assert_int_equal(adders[first ? 2 : 1].status, DIBS_FULL);
+  assert_int_equal(adders[first ? 1 : 2].status, DIBS_OK);
+  assert_true(value_of(s, "spoil/a").value == adders[first ? 1 : 2].delta);
+}
+
 /* One caller sends the batch; another one does not wait as long. */
 static void a_caller_leaves_a_batch_that_another_one_sends(void **state) {
   (void)state;
   dibs_store *s = store_open();
   dibs_counter_options brief = {.size = sizeof brief, .wait_ms = 100};
-  struct adder patient = {s, "leave/a", DIBS_COUNT_DURABLE, 1, 0};
+  struct adder patient = {.store = s, .key = "stopped", .delta = 7};
   pthread_t thread;
   int64_t unknown = 0;
-  count_up(s, "leave/a", 1, DIBS_OK);
-  count_up(s, "threads/other", 1, DIBS_OK);
-  sql(strcmp(engine->scheme, "sqlite") == 0 ? "BEGIN IMMEDIATE" : "BEGIN");
-  sql("UPDATE dibs_counter SET number = number + 0 WHERE name = 'leave/a' OR name = 'threads/other'");
+  stop_store(s);
   for (int i = 0; i < 4; i++) {
-    if (i == 1) assert_int_equal(pthread_create(&thread, NULL, add_on, &patient), 0);
-    dibs_status status = dibs_counter_add(s, "leave/a", 1000, &brief, &reported);
+    if (i == 1) assert_int_equal(pthread_create(&thread, NULL, add_delta, &patient), 0);
+    dibs_status status = dibs_counter_add(s, "stopped", 1000, &brief, &reported);
     assert_true(status == DIBS_UNKNOWN || status == DIBS_UNAVAILABLE);
     unknown += status == DIBS_UNKNOWN;
   }
   sql("COMMIT");
   pthread_join(thread, NULL);
-  assert_int_equal(patient.failures, 0);
-  int64_t stored = value_of(s, "leave/a").stored;
-  assert_true(stored % 1000 == 1 && stored / 1000 <= unknown);
+  assert_int_equal(patient.status, DIBS_OK);
+  int64_t stored = value_of(s, "stopped").stored;
+  assert_true(stored % 1000 == 7 && stored / 1000 <= unknown);
 }
 
 static void wrong_arguments_are_refused(void **state) {
@@ -466,6 +501,7 @@ int main(int argc, char *argv[]) {
       TEST(refused_additions_stay_until_they_are_handed_out),
       TEST(a_key_that_sql_wrote_and_is_too_long_ends_a_list),
       TEST(a_store_that_is_read_only_for_a_while_loses_nothing),
+      TEST(a_sum_that_does_not_fit_in_a_batch_spoils_no_other),
       TEST(a_caller_leaves_a_batch_that_another_one_sends),
       TEST(wrong_arguments_are_refused),
       TEST(a_column_of_a_users_table_is_added_to),
