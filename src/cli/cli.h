@@ -370,7 +370,7 @@ const char *dibs__cli_mode_name(dibs_mode mode);
   X(ABSENT, 117, "NOT_FOUND", "no holder and no waiter, or it does not exist")                                         \
   X(STALE, 118, "STALE", "a newer fence was seen; nothing changed")                                                    \
   X(FAILED, 119, "NO_MEMORY CANCELLED", "no memory, process or output, or the minder was killed")                      \
-  X(BUSY, 120, "HELD FULL", "held (--try), too little left (stock), or the sum does not fit (counter)")                \
+  X(BUSY, 120, "HELD FULL", "held (--try), too little left (stock, rate), or the sum does not fit (counter)")          \
   X(TIMEOUT, 121, "TIMEOUT", "still held at the end of --wait")                                                        \
   X(LOST, 122, "LOST", "the lease was lost or broken; run, once: dibs ended the command")                              \
   X(STORE, 123, "UNAVAILABLE DENIED CORRUPT TOO_NEW", "the store is unusable: down, not permitted, damaged, newer")    \

@@ -36,6 +36,7 @@ static const struct {
 } own_help[] = {
     {"stock", CLI_OPT_wait, "the longest duration, retries included (5s)"},
     {"counter", CLI_OPT_wait, "the longest duration, retries included (5s)"},
+    {"rate", CLI_OPT_wait, "wait until it is allowed, this long at most (does not wait)"},
     {"lane", CLI_OPT_wait, "resize: until all members have left the old number (for ever)"},
     {"lane", CLI_OPT_verbose, "a line for each change, also if standard error is no terminal"},
     {"task", CLI_OPT_count, "list or change at most N tasks"},

@@ -4,7 +4,7 @@
 /* What programs on this library use beside dibs/counter.h. */
 #include "dibs/counter.h"
 
-/* As dibs_counter_list, from behind the key `after` on (NULL: from the first). */
+/* As dibs_counter_list, from the key after `after` on (NULL: from the first). */
 dibs_status dibs__counter_list(dibs_store *store, const char *prefix, const char *after, dibs_counter_fn fn, void *user,
                                dibs_error *error);
 

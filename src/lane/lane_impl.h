@@ -11,7 +11,7 @@
  *                              counted lease have the same number of slots (R9).  So while a member of the old P is
  *                              left, no client becomes a member of a new P
  *   the leases lane/T#P.N-K    exclusive: lane N of P.  K is chosen so that all names of a topic are in one bucket, and
- *                              get their fences from one sequence (R95): also the fences of lanes of different P grow
+ *                              get their fences from one sequence (R96): also the fences of lanes of different P grow
  *
  * The slot is the identity of a member: a member that is restarted usually gets its old slot, and with it its lanes.
  *

@@ -114,7 +114,7 @@
  *  R55 Keys of stocks and records, and claims, are their bytes: texts that a collation treats as equal are different.
  *       (In a user's table R24, R25 and R55 hold whatever it contains, or the answer is INVALID and nothing is changed:
  *       test/guard/test_users_tables.c.)
- *  R95 A store with counted leases draws the fences of all names of a bucket from one sequence: a grant without a block has
+ *  R96 A store with counted leases draws the fences of all names of a bucket from one sequence: a grant without a block has
  *       a larger fence than every earlier grant of another name of its bucket.  (Lanes rely on it: lane/lane_impl.h.)
  *  R52 Sessions are alike: an operation may be repeated on any session of the store, whichever session carried it
  *      before.

@@ -307,9 +307,9 @@ static void R10_a_spent_epoch_grants_nothing(void **state) {
   expect(acquire(p, "n", 2, .try_only = true), DIBS_OK);
 }
 
-/* ---- R95 ---- */
+/* ---- R96 ---- */
 
-static void R95_fences_grow_across_the_names_of_a_bucket(void **state) {
+static void R96_fences_grow_across_the_names_of_a_bucket(void **state) {
   (void)state;
   needs(DIBS__CAP_COUNTED);
   struct party *p = party();
@@ -349,6 +349,6 @@ static const struct CMUnitTest contract_fences_cases[] = {
     CASE(R10_fences_grow_across_modes),
     CASE(R10_a_used_up_epoch_is_followed_by_the_next),
     CASE(R10_a_spent_epoch_grants_nothing),
-    CASE(R95_fences_grow_across_the_names_of_a_bucket),
+    CASE(R96_fences_grow_across_the_names_of_a_bucket),
 };
 CONTRACT_TESTS(contract_fences);

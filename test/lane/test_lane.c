@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Lanes through dibs/lane.h: several members in one process, each with a handle of its own. */
 #include "dibs/lane.h"
-#include "help.h"
 #include "lane/lane_impl.h"
+#include "lease/help.h"
 
 #include <poll.h>
 #include <stdio.h>

@@ -117,7 +117,8 @@ static dibs__fence make_version(struct bed *bed, uint32_t version) {
   slot_close(&slot);
   if (version < 6) bed_sql(bed->path, "DROP INDEX dibs_run_nr");
   if (version < 5)
-    bed_sql(bed->path, "DROP TABLE dibs_counter; DROP TABLE dibs_counter_source; DROP TABLE dibs_rate");
+    bed_sql(bed->path, "DROP INDEX dibs_run_nr");
+  if (version < 5) bed_sql(bed->path, "DROP TABLE dibs_counter; DROP TABLE dibs_counter_source; DROP TABLE dibs_rate");
   if (version < 4)
     bed_sql(bed->path, "DROP TABLE dibs_task; DROP TABLE dibs_task_serial; DROP TABLE dibs_task_done;"
                        "DROP TABLE dibs_task_error; DROP TABLE dibs_task_kind; DROP TABLE dibs_task_token;"
