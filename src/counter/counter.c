@@ -334,7 +334,7 @@ static dibs_status list_page(dibs_store *store, struct listing *l, bool *more) {
       goes_on = l->fn(key.p, op->got[i].number, l->user) == 0;
       l->after_len = key.len < DIBS_NAME_MAX ? key.len : DIBS_NAME_MAX;
       memcpy(l->after, key.p, l->after_len);
-      if (key.len > DIBS_NAME_MAX) status = DIBS_CORRUPT; /* it was written by SQL, and no page can begin after it */
+      if (key.len > DIBS_NAME_MAX) status = DIBS_CORRUPT; /* it was written by SQL, and no page begins after it */
       goes_on = goes_on && status == DIBS_OK;
     }
     *more = goes_on && op->got_count == PAGE;

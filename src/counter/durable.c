@@ -158,7 +158,7 @@ static dibs_status leave_locked(struct caller *c, batch_t *b) {
   const char *why = !sealed ? "other batches took all the time" : "no answer in time";
   if (sealed && !sending && b->text[0]) why = b->text;
   return dibs__fail(c->error, out ? DIBS_UNAVAILABLE : DIBS_UNKNOWN, "adding to \"%s\" at %s: %s%s", c->key,
-                    g->counters->store->shown, g->counters->store->shown, why, out ? "; nothing was added" : "");
+                    g->counters->store->shown, why, out ? "; nothing was added" : "");
 }
 
 static dibs_status result_of(const struct caller *c, const batch_t *b) {

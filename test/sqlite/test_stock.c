@@ -115,9 +115,7 @@ static dibs__fence make_version(struct bed *bed, uint32_t version) {
   assert_int_equal(held.op.status, DIBS_OK);
   assert_int_equal(slot_save(&slot, "r", 1, held.fence, "kept").op.status, DIBS_OK);
   slot_close(&slot);
-  if (version < 6) bed_sql(bed->path, "DROP INDEX dibs_run_nr");
-  if (version < 5)
-    bed_sql(bed->path, "DROP INDEX dibs_run_nr");
+  bed_sql(bed->path, "DROP INDEX dibs_run_nr");
   if (version < 5) bed_sql(bed->path, "DROP TABLE dibs_counter; DROP TABLE dibs_counter_source; DROP TABLE dibs_rate");
   if (version < 4)
     bed_sql(bed->path, "DROP TABLE dibs_task; DROP TABLE dibs_task_serial; DROP TABLE dibs_task_done;"
