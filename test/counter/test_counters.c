@@ -357,6 +357,42 @@ static void a_caller_leaves_a_batch_that_another_one_sends(void **state) {
   assert_true(stored % 1000 == 7 && stored / 1000 <= unknown);
 }
 
+static void *add_for_ever(void *arg) {
+  struct adder *a = arg;
+  dibs_counter_options o = {.size = sizeof o, .wait_ms = DIBS_FOREVER};
+  a->status = dibs_counter_add(a->store, a->key, a->delta, &o, NULL);
+  return NULL;
+}
+
+static void *flush_for_ever(void *arg) {
+  struct adder *a = arg;
+  dibs_counter_options o = {.size = sizeof o, .wait_ms = DIBS_FOREVER};
+  a->status = dibs_counter_flush(a->store, &o, NULL);
+  return NULL;
+}
+
+static void closing_ends_calls_that_wait_for_ever(void **state) {
+  (void)state;
+  dibs_store *own = NULL, *s = store_open();
+  assert_int_equal(dibs_open(case_uri(), NULL, &own, &reported), DIBS_OK);
+  struct adder adders[3] = {{.store = own, .key = "stopped", .delta = 1, .status = DIBS_OK},
+                            {.store = own, .key = "stopped", .delta = 1, .status = DIBS_OK},
+                            {.store = own, .status = DIBS_OK}};
+  const struct timespec brief = {0, 300000000};
+  pthread_t threads[3];
+  stop_store(s);
+  count_up(own, "stopped", 5, DIBS_OK, BUFFERED);
+  for (int i = 0; i < 3; i++)
+    assert_int_equal(pthread_create(&threads[i], NULL, i < 2 ? add_for_ever : flush_for_ever, &adders[i]), 0);
+  nanosleep(&brief, NULL);
+  dibs_close(own); /* in some seconds, or the test ends by its time limit */
+  for (int i = 0; i < 3; i++) {
+    pthread_join(threads[i], NULL);
+    assert_true(adders[i].status == DIBS_UNAVAILABLE || adders[i].status == DIBS_UNKNOWN);
+  }
+  sql("COMMIT");
+}
+
 static void wrong_arguments_are_refused(void **state) {
   (void)state;
   dibs_store *s = store_open();
@@ -501,6 +537,7 @@ int main(int argc, char *argv[]) {
       TEST(a_store_that_is_read_only_for_a_while_loses_nothing),
       TEST(a_sum_that_does_not_fit_in_a_batch_spoils_no_other),
       TEST(a_caller_leaves_a_batch_that_another_one_sends),
+      TEST(closing_ends_calls_that_wait_for_ever),
       TEST(wrong_arguments_are_refused),
       TEST(a_column_of_a_users_table_is_added_to),
       TEST(a_key_without_a_row_is_reported),
