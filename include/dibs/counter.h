@@ -38,7 +38,7 @@ typedef enum dibs_count_level {
 
 typedef struct dibs_counter_options {
   size_t size;
-  const dibs_table *table; /* NULL: dibs' own */
+  const dibs_table *table; /* NULL: dibs' own.  Declare it once: the store keeps memory for each until it is closed */
   dibs_count_level level;  /* of dibs_counter_add */
   uint32_t reserved;       /* 0 */
   int64_t wait_ms;         /* for the whole call; 0: 5 s; DIBS_FOREVER: a day */

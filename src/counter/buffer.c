@@ -339,7 +339,7 @@ dibs_status dibs__count_flush(counters_t *c, dibs__tick by, dibs_error *error) {
   while (c->done < mine && in_time) {
     uint32_t seen = atomic_load(&c->changed);
     dibs__mutex_unlock(&c->lock);
-    in_time = dibs__word_wait(&c->changed, seen, by, false);
+    in_time = !c->store->closing && dibs__word_wait(&c->changed, seen, by, false);
     dibs__mutex_lock(&c->lock);
   }
   dibs_status status = c->done >= mine ? DIBS_OK : c->trouble == DIBS_OK ? DIBS_UNAVAILABLE : c->trouble;

@@ -141,6 +141,11 @@ struct caller {
   dibs_error *error;
 };
 
+/* dibs_close ends every wait; what this caller added it learns as at the end of its time. */
+static bool is_over(const struct caller *c) {
+  return c->group->counters->store->closing || !dibs__tick_before(dibs__tick_now(), c->by);
+}
+
 static bool is_settled(const group_t *g, const batch_t *b) {
   return b != g->open && b != g->sent;
 }
@@ -190,7 +195,7 @@ static batch_t *join_locked(struct caller *c, dibs_status *status) {
       return NULL;
     }
     *status = DIBS_UNAVAILABLE;
-    if (!dibs__tick_before(dibs__tick_now(), c->by)) {
+    if (is_over(c)) {
       dibs__fail(c->error, *status, "adding to \"%s\": other batches took all the time; nothing was added", c->key);
       return NULL;
     }
@@ -207,7 +212,7 @@ static batch_t *join_locked(struct caller *c, dibs_status *status) {
 static dibs_status wait_locked(struct caller *c, batch_t *b) {
   group_t *g = c->group;
   for (uint32_t nth = 0; !is_settled(g, b);) {
-    if (!dibs__tick_before(dibs__tick_now(), c->by)) return leave_locked(c, b);
+    if (is_over(c)) return leave_locked(c, b);
     if (!g->busy) {
       send_locked(g, c->by, nth++);
       continue;

@@ -142,7 +142,8 @@ void dibs__request_pause(uint32_t nth, dibs__tick by) {
 dibs_status dibs__request_carry_until(request_t *request, uint16_t verb, dibs__tick by) {
   for (uint32_t nth = 1;; nth++) {
     dibs_status status = dibs__request_carry(request, verb, by);
-    if (status != DIBS_UNAVAILABLE || request->store->outer || !dibs__tick_before(dibs__tick_now(), by)) return status;
+    bool over = request->store->outer || request->store->closing || !dibs__tick_before(dibs__tick_now(), by);
+    if (status != DIBS_UNAVAILABLE || over) return status;
     dibs__request_pause(nth, by);
     atomic_store(&request->answered, 0);
   }

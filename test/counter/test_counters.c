@@ -357,6 +357,42 @@ static void a_caller_leaves_a_batch_that_another_one_sends(void **state) {
   assert_true(stored % 1000 == 7 && stored / 1000 <= unknown);
 }
 
+static void *add_for_ever(void *arg) {
+  struct adder *a = arg;
+  dibs_counter_options o = {.size = sizeof o, .wait_ms = DIBS_FOREVER};
+  a->status = dibs_counter_add(a->store, a->key, a->delta, &o, NULL);
+  return NULL;
+}
+
+static void *flush_for_ever(void *arg) {
+  struct adder *a = arg;
+  dibs_counter_options o = {.size = sizeof o, .wait_ms = DIBS_FOREVER};
+  a->status = dibs_counter_flush(a->store, &o, NULL);
+  return NULL;
+}
+
+static void closing_ends_calls_that_wait_for_ever(void **state) {
+  (void)state;
+  dibs_store *own = NULL, *s = store_open();
+  assert_int_equal(dibs_open(case_uri(), NULL, &own, &reported), DIBS_OK);
+  struct adder adders[3] = {{.store = own, .key = "stopped", .delta = 1, .status = DIBS_OK},
+                            {.store = own, .key = "stopped", .delta = 1, .status = DIBS_OK},
+                            {.store = own, .status = DIBS_OK}};
+  const struct timespec brief = {0, 300000000};
+  pthread_t threads[3];
+  stop_store(s);
+  count_up(own, "stopped", 5, DIBS_OK, BUFFERED);
+  for (int i = 0; i < 3; i++)
+    assert_int_equal(pthread_create(&threads[i], NULL, i < 2 ? add_for_ever : flush_for_ever, &adders[i]), 0);
+  nanosleep(&brief, NULL);
+  dibs_close(own); /* in some seconds, or the test ends by its time limit */
+  for (int i = 0; i < 3; i++) {
+    pthread_join(threads[i], NULL);
+    assert_true(adders[i].status == DIBS_UNAVAILABLE || adders[i].status == DIBS_UNKNOWN);
+  }
+  sql("COMMIT");
+}
+
 static void wrong_arguments_are_refused(void **state) {
   (void)state;
   dibs_store *s = store_open();
@@ -434,6 +470,30 @@ static void a_column_that_cannot_take_the_sum_refuses_it_alone(void **state) {
   assert_string_equal(cell("SELECT small_count FROM character_likes WHERE name = 'eve'"), "1");
 }
 
+static void a_row_that_a_trigger_refuses_holds_up_no_other(void **state) {
+  (void)state;
+  dibs_store *s = store_open();
+  make_table("refusing", "name %s PRIMARY KEY, n INTEGER", engine->text);
+  sql("INSERT INTO refusing (name, n) VALUES ('ann', 0), ('bob', 0), ('eve', 0)");
+  if (strcmp(engine->scheme, "postgres") == 0) {
+    sql("CREATE OR REPLACE FUNCTION refuse_bob() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " IF NEW.name = 'bob' THEN RAISE EXCEPTION 'not bob'; END IF; RETURN NEW; END $$");
+    sql("CREATE TRIGGER refuses BEFORE UPDATE ON refusing FOR EACH ROW EXECUTE FUNCTION refuse_bob()");
+  } else if (strcmp(engine->scheme, "mysql") == 0) {
+    sql("CREATE TRIGGER refuses BEFORE UPDATE ON refusing FOR EACH ROW"
+        " IF NEW.name = 'bob' THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'not bob'; END IF");
+  } else {
+    sql("CREATE TRIGGER refuses BEFORE UPDATE ON refusing WHEN NEW.name = 'bob'"
+        " BEGIN SELECT RAISE(ABORT, 'not bob'); END");
+  }
+  dibs_table *t = TABLE(.table = "refusing", .key = "name", .count = "n");
+  const char *names[] = {"ann", "bob", "eve"};
+  for (int i = 0; i < 3; i++) count_up(s, names[i], 4, DIBS_OK, .table = t, BUFFERED);
+  flush(s, DIBS_FULL);
+  assert_int_equal(refusals(s).delta, 4);
+  for (int i = 0; i < 3; i++) assert_int_equal(value_of(s, names[i], .table = t).stored, i == 1 ? 0 : 4);
+}
+
 static void a_number_beyond_64_bits_in_a_column_is_not_read(void **state) {
   (void)state;
   if (strcmp(engine->scheme, "mysql") != 0) skip(); /* only there a whole number can be one */
@@ -503,10 +563,12 @@ int main(int argc, char *argv[]) {
       TEST(a_store_that_is_read_only_for_a_while_loses_nothing),
       TEST(a_sum_that_does_not_fit_in_a_batch_spoils_no_other),
       TEST(a_caller_leaves_a_batch_that_another_one_sends),
+      TEST(closing_ends_calls_that_wait_for_ever),
       TEST(wrong_arguments_are_refused),
       TEST(a_column_of_a_users_table_is_added_to),
       TEST(a_key_without_a_row_is_reported),
       TEST(a_column_that_cannot_take_the_sum_refuses_it_alone),
+      TEST(a_row_that_a_trigger_refuses_holds_up_no_other),
       TEST(a_number_beyond_64_bits_in_a_column_is_not_read),
       TEST(a_table_that_does_not_fit_is_refused),
       TEST(numbers_are_keys_of_a_users_table),

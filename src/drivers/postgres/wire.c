@@ -34,8 +34,9 @@ static const struct {
 } meanings[] = {
     {"23505", DIBS__SQL_TWICE},   {"23503", DIBS__SQL_ORPHAN},  {"23", DIBS__SQL_REFUSED}, /* other constraints */
     {"22", DIBS__SQL_REFUSED},                                                             /* values that don't fit */
-    {"44000", DIBS__SQL_REFUSED},                                                          /* WITH CHECK OPTION */
-    {"40003", DIBS__SQL_GONE},                                                             /* completion unknown */
+    {"P0001", DIBS__SQL_REFUSED},                              /* RAISE, in a user's trigger */
+    {"44000", DIBS__SQL_REFUSED},                              /* WITH CHECK OPTION */
+    {"40003", DIBS__SQL_GONE},                                 /* completion unknown */
     {"40", DIBS__SQL_DEADLOCK},                                /* 40001 serialization, 40P01 deadlock, 40002 */
     {"55P03", DIBS__SQL_LOCKED},  {"57014", DIBS__SQL_LOCKED}, /* statement_timeout, or the query was cancelled */
     {"42501", DIBS__SQL_DENIED},  {"25006", DIBS__SQL_DENIED}, /* read-only transaction */
