@@ -147,7 +147,7 @@ static bool is_settled(const group_t *g, const batch_t *b) {
 
 /* The caller's time is over before its batch is settled.  It takes its addition out again, because the others may still
  * send the batch: the opposite was possible a moment ago.  It can't while an attempt runs, whose sender alone may look
- * at the batch, or after one that may have been applied. */
+ * at the batch, or after an attempt that may have been applied. */
 static dibs_status leave_locked(struct caller *c, batch_t *b) {
   group_t *g = c->group;
   bool sending = g->busy && b == g->sent, sealed = b->sorted != NULL;

@@ -332,7 +332,7 @@ static sql_rc arm(struct notifier *b, uint32_t kinds) {
 }
 
 static sql_rc release_armed(struct notifier *b) {
-  bool done;
+  bool done = false;
   sql_rc end = dibs__mysql_put_tasks_release(&b->w->base, b->tasks, b->armed);
   if (end == DIBS__SQL_OK) end = go_unless_notified(b, &done);
   if (end != DIBS__SQL_OK || !done) return end;
