@@ -108,7 +108,7 @@ _dibs() {
     tier) options='--force' ;;
     stats | doctor) options='--probe' ;;
     once) options='--keep --wait --try --ttl --grace --retry --forget --no-history --' ;;
-    relay) options='--to --exec --stdout --header --ca --jobs --timeout --tries --batch --ttl --once' ;;
+    relay) options='--to --exec --stdout --header --ca --setting --jobs --timeout --tries --batch --ttl --once' ;;
     serve) options='--config --access-log --cors --listen --tokens --cert --key --client-ca --new-token --scope --prefix --threads --connections --waiters --body --header --bodies --requests --event-clients --watched-lists --queue --page --session-ids --rate --idle --read --send' ;;
     gate) options='--upstream --config --listen --require --order --check-lease --metrics-listen --access-log --wait --timeout --connect --keep --scope --ca --cert --key --client-ca --body --header --connections --upstream-connections --waiters --idle --read --bodies' ;;
     bench) options='--rounds --seconds --calm --only --floor --upset --smoke --out' ;;

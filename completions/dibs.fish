@@ -106,7 +106,7 @@ complete -c dibs -n '__fish_seen_subcommand_from worker' -l verbose -d 'a line f
 complete -c dibs -n '__fish_seen_subcommand_from lane' -l verbose -d 'a line for each change'
 complete -c dibs -n '__fish_seen_subcommand_from lane' -l brokers -x -d 'of Kafka'
 complete -c dibs -n '__fish_seen_subcommand_from lane' -l group -x -d 'the consumer group of Kafka'
-complete -c dibs -n '__fish_seen_subcommand_from lane' -l setting -x -d 'a setting of librdkafka'
+complete -c dibs -n '__fish_seen_subcommand_from lane relay' -l setting -x -d 'a setting of librdkafka'
 complete -c dibs -n '__fish_seen_subcommand_from lane' -l lanes -x -a '8 16 64' -d 'how many lanes the topic has'
 complete -c dibs -n '__fish_seen_subcommand_from relay' -l to -x -d 'send each message to this URL, by POST'
 complete -c dibs -n '__fish_seen_subcommand_from relay' -l stdout -d 'print each message as a line of JSON'

@@ -225,7 +225,8 @@ const struct cli_command dibs__cli_commands[] = {
      "dibs worker --kind mail --jobs 4 --exec ./send-mail"},
     {"relay", "KIND", "deliver the messages of an outbox",
      CLI_TAKES(to) | CLI_TAKES(exec) | CLI_TAKES(lines) | CLI_TAKES(header) | CLI_TAKES(ca) | CLI_TAKES(jobs) |
-         CLI_TAKES(batch) | CLI_TAKES(tries) | CLI_TAKES(timeout) | CLI_TAKES(ttl) | CLI_TAKES(once),
+         CLI_TAKES(batch) | CLI_TAKES(tries) | CLI_TAKES(timeout) | CLI_TAKES(ttl) | CLI_TAKES(once) |
+         CLI_TAKES(setting),
      MAY_ALWAYS | CLI_MAY(SIGNAL), 1, 1, false, false, dibs__cli_relay,
      "A message is a task of the kind KIND, which a program added in a transaction of\n"
      "its own.  Delivers each at least once; those with the same key in their order.\n"
@@ -233,6 +234,7 @@ const struct cli_command dibs__cli_commands[] = {
      "           others.  2xx: delivered.  408, 425, 429, 5xx and no answer: tried\n"
      "           again after a random pause that grows, and not before Retry-After.\n"
      "           Everything else: dead at once; redirects are not followed\n"
+     "--to kafka://HOST:PORT/TOPIC  to Kafka: the key of the message is that of the task\n"
      "--exec CMD each to a command, as dibs worker runs it: the payload is its standard\n"
      "           input.  Exit status 0: delivered; others: a failed try\n"
      "--stdout   as lines of JSON; a message is delivered when its line is written\n"

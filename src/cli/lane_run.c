@@ -173,18 +173,18 @@ static void reap(struct member *m) {
 
 /* ---- The main thread ---- */
 
-/* The next signal that asks to end; false: none. */
-static bool next_signal(const struct member *m) {
+/* The next signal that asks to end; 0: none. */
+static int next_signal(const struct member *m) {
   int signo;
   while ((signo = dibs__cli_signals_next(&m->signals)) != 0) {
     if (signo == SIGTSTP) raise(SIGSTOP);
-    if (signo == SIGTERM || signo == SIGINT || signo == SIGHUP || signo == SIGQUIT) return true;
+    if (signo == SIGTERM || signo == SIGINT || signo == SIGHUP || signo == SIGQUIT) return signo;
   }
-  return false;
+  return 0;
 }
 
-/* true: a signal asks to end. */
-static bool turn(struct member *m, int64_t ms) {
+/* The signal that asks to end; 0: none. */
+static int turn(struct member *m, int64_t ms) {
   struct pollfd fds[] = {{m->signals.fd, POLLIN, 0}, {dibs_fd(m->store), POLLIN, 0}, {m->wake_fd, POLLIN, 0}};
   (void)poll(fds, 3, (int)ms);
   if (fds[2].revents != 0) dibs__notifier_lower(m->wake_fd);
@@ -209,7 +209,7 @@ static int watch_trouble(struct member *m) {
 }
 
 static int work(struct member *m) {
-  while (!turn(m, LOOK_MS)) {
+  while (turn(m, LOOK_MS) == 0) {
     int code = m->commands.code != 0 ? m->commands.code : watch_trouble(m);
     if (code != CLI_DONE) return code;
     if (m->commands.broken)
@@ -246,7 +246,15 @@ static int join(struct member *m) {
                          .on_gain = gain,
                          .on_lose = lose,
                          .user = m};
-  dibs_status status = dibs_lane_join(m->store, m->topic, &o, &m->lanes, &error);
+  dibs_status status;
+  bool noted = false;
+  while ((status = dibs_lane_join(m->store, m->topic, &o, &m->lanes, &error)) == DIBS_UNAVAILABLE ||
+         status == DIBS_UNKNOWN) {
+    if (!noted) dibs__cli_note(m->globals, "%s; it is asked again", error.text);
+    noted = true;
+    int signo = turn(m, LOOK_MS);
+    if (signo != 0) return CLI_SIGNAL + signo;
+  }
   return status == DIBS_OK ? CLI_DONE : dibs__cli_fail_status(m->globals, status, &error, m->topic);
 }
 

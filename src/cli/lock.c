@@ -100,8 +100,12 @@ static void end_breaking(dibs_status status, const dibs_error *error, void *user
 /* One break: after a second one the next holder would lose the name, too.  `b` lasts until dibs_close. */
 static dibs_status break_and_say(const struct cli_globals *g, dibs_store *store, const char *name,
                                  const dibs_break_options *options, struct breaking *b) {
-  dibs_status status = dibs_break_start(store, name, options, end_breaking, b, b->error);
-  if (status != DIBS_OK) return status;
+  dibs_error begun = {0}; /* end_breaking may write the other one before this call returns */
+  dibs_status status = dibs_break_start(store, name, options, end_breaking, b, &begun);
+  if (status != DIBS_OK) {
+    *b->error = begun;
+    return status;
+  }
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), PATIENCE_MS);
   while (atomic_load(&b->ended) == 0 && dibs__tick_before(dibs__tick_now(), by))
     (void)dibs__word_wait(&b->ended, 0, by, false);

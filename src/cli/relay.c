@@ -8,6 +8,7 @@
 #include "base/date.h"
 #include "base/text.h"
 #include "cli/job.h"
+#include "cli/relay_kafka.h"
 #include "task/http.h"
 
 #include <ctype.h>
@@ -41,15 +42,16 @@ struct relay {
   struct cli_signals signals;
   dibs_store *store;
   dibs_worker *worker;
-  struct dibs__http *http; /* --to */
-  char *header_file;       /* memory of headers */
+  struct dibs__http *http;   /* --to */
+  struct relay_kafka *kafka; /* or --to kafka:// */
+  char *header_file;         /* memory of headers */
   const char *headers[HEADERS_MAX];
   size_t header_count;
   bool typed;   /* one of them is Content-Type */
   int notifier; /* ends the waits of main and of the delivering threads */
   /* Any thread. */
   _Atomic bool ending, hurry;
-  _Atomic int broken; /* errno of standard output */
+  _Atomic int broken; /* errno of standard output; with kafka: EPIPE when its producer can't be used any more */
 };
 
 /* ---- --to ---- */
@@ -124,6 +126,24 @@ static dibs_verdict send_message(dibs_task *task, dibs_work_reply *reply, void *
   reply->least_ms = judged.least_ms;
   if (r->values->tries != CLI_UNSET) reply->tries = (uint32_t)r->values->tries;
   return judged.verdict == DIBS__REPLY_DEAD ? DIBS_END_DEAD : DIBS_END_FAIL;
+}
+
+static dibs_verdict send_to_kafka(dibs_task *task, dibs_work_reply *reply, void *user) {
+  struct relay *r = user;
+  struct own_headers headers;
+  struct sending sending = {r, task};
+  bool broken = false;
+  if (r->broken != 0) return DIBS_END_RELEASE;
+  make_headers(r, task, &headers);
+  dibs_verdict verdict =
+      dibs__cli_relay_kafka_send(r->kafka, task, headers.line, is_given_up, &sending, reply, &broken);
+  if (broken) {
+    int none = 0;
+    if (atomic_compare_exchange_strong(&r->broken, &none, EPIPE)) dibs__cli_note(r->globals, "Kafka: %s", reply->text);
+    dibs__notifier_raise(r->notifier);
+  }
+  if (r->values->tries != CLI_UNSET) reply->tries = (uint32_t)r->values->tries;
+  return verdict;
 }
 
 /* ---- --stdout ---- */
@@ -272,6 +292,13 @@ static int open_http(struct relay *r) {
   return dibs__cli_fail(r->globals, CLI_USAGE, "UNSUPPORTED", "--to: %s", why);
 }
 
+static int open_receiver(struct relay *r) {
+  const struct cli_values *v = r->values;
+  if (!dibs__cli_is_kafka(v->to)) return open_http(r);
+  return dibs__cli_relay_kafka_open(r->globals, v->to, v->settings.word,
+                                    v->timeout_ms != CLI_UNSET ? v->timeout_ms : TIMEOUT_MS, &r->kafka);
+}
+
 /* ---- Running ---- */
 
 static int check_options(const struct relay *r) {
@@ -290,6 +317,12 @@ static int check_options(const struct relay *r) {
                       : v->jobs != CLI_UNSET       ? "--jobs"
                       : v->tries != CLI_UNSET      ? "--tries"
                                                    : NULL;
+  bool kafka = v->to != NULL && dibs__cli_is_kafka(v->to);
+  if (kafka && (v->ca != NULL || v->headers.word[0] != NULL))
+    return dibs__cli_fail(g, CLI_USAGE, "INVALID", "%s is for HTTP; for Kafka see --setting",
+                          v->ca != NULL ? "--ca" : "--header");
+  if (!kafka && v->settings.word[0] != NULL)
+    return dibs__cli_fail(g, CLI_USAGE, "INVALID", "--setting is an option of --to kafka://...");
   if (v->lines && stray != NULL)
     return dibs__cli_fail(g, CLI_USAGE, "INVALID", "--stdout has no use for %s; see dibs help relay", stray);
   return CLI_DONE;
@@ -308,7 +341,7 @@ static int start_worker(struct relay *r) {
     options.threads = 1;
     options.prefetch = 2 * (uint32_t)(v->batch != CLI_UNSET ? v->batch : BATCH);
   } else {
-    options.work = send_message;
+    options.work = r->kafka != NULL ? send_to_kafka : send_message;
     options.threads = v->jobs != CLI_UNSET ? (uint32_t)v->jobs : JOBS;
     options.prefetch = v->batch != CLI_UNSET ? (uint32_t)v->batch : options.threads;
   }
@@ -413,13 +446,15 @@ static void report_counts(const struct relay *r) {
 
 static int relay_messages(struct relay *r) {
   dibs_lease_options reach = {.size = sizeof reach, .wait_ms = r->values->once ? 0 : DIBS_FOREVER};
-  int code = r->values->to != NULL ? open_http(r) : CLI_DONE;
+  int code = r->values->to != NULL ? open_receiver(r) : CLI_DONE;
   if (code == CLI_DONE) code = dibs__cli_reach(r->globals, &reach, &r->signals, &r->store);
   if (code == CLI_DONE) code = start_worker(r);
   if (code != CLI_DONE) return code;
   code = run_relay(r);
   drain(r);
-  if (r->broken != 0)
+  if (r->broken != 0 && r->kafka != NULL)
+    code = dibs__cli_fail(r->globals, CLI_FAILED, "", "the producer can't go on; start the relay again");
+  else if (r->broken != 0)
     code = dibs__cli_fail(r->globals, CLI_FAILED, "", "cannot write standard output: %s", strerror(r->broken));
   if (code == CLI_DONE) report_counts(r);
   return code;
@@ -448,6 +483,7 @@ int dibs__cli_relay(struct cli_call *call) {
     code = dibs__cli_fail(r.globals, CLI_FAILED, "", "no descriptor is left: %s", strerror(errno));
   dibs_worker_free(r.worker);
   dibs__http_close(r.http);
+  dibs__cli_relay_kafka_close(r.kafka);
   dibs_close(r.store);
   if (r.notifier >= 0) dibs__notifier_close(r.notifier);
   dibs__cli_signals_close(&r.signals);

@@ -13,7 +13,7 @@ const struct dibs__kafka_module *dibs__kafka_load(struct dibs__module *module, c
     return NULL;
   case DIBS__MODULE_MISSING:
     snprintf(why, size,
-             "this dibs can't read from Kafka: " DIBS__KAFKA_MODULE_FILE " is not in %s; install the package "
+             "this dibs has no Kafka: " DIBS__KAFKA_MODULE_FILE " is not in %s; install the package "
              "libdibs-kafka, or build dibs with librdkafka",
              text);
     return NULL;

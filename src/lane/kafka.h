@@ -2,8 +2,8 @@
 #ifndef DIBS_LANE_KAFKA_H
 #define DIBS_LANE_KAFKA_H
 /*
- * A consumer of a Kafka topic, as a member of a consumer group.  The protocol is in a module, dibs-kafka.so, over
- * librdkafka (rdkafka.c): most users of dibs do not need it.
+ * A consumer of a Kafka topic, as a member of a consumer group; and a producer.  The protocol is in a module,
+ * dibs-kafka.so, over librdkafka (rdkafka.c): most users of dibs do not need it.
  *
  * A partition that the group assigns is paused.  The caller acquires the lease of the partition, reads the offset that
  * the store has, and begins there.  The offsets of Kafka's own group are neither read nor written.
@@ -15,7 +15,9 @@
 #include <stdint.h>
 
 struct dibs__kafka_options {
-  const char *brokers, *topic, *group;
+  const char *brokers, *topic;
+  const char *group;           /* of a consumer */
+  int64_t send_ms;             /* of a producer: how long it tries to send a message */
   const char *const *settings; /* "name=value" of librdkafka, NULL at the end; or NULL */
 };
 
@@ -39,7 +41,29 @@ struct dibs__kafka_event {
   char text[256];
 };
 
+struct dibs__kafka_header {
+  const char *name, *value;
+};
+
+struct dibs__kafka_sending {
+  const char *key; /* NULL: none */
+  size_t key_length;
+  const char *payload;
+  size_t length;
+  const struct dibs__kafka_header *headers;
+  size_t header_count;
+};
+
+enum dibs__kafka_sent {
+  DIBS__KAFKA_SENT,
+  DIBS__KAFKA_UNSENT,   /* `why`; it may have arrived; another try may succeed */
+  DIBS__KAFKA_NEVER,    /* `why`; no try can succeed */
+  DIBS__KAFKA_GIVEN_UP, /* `gone` was true; it may still arrive, within send_ms */
+  DIBS__KAFKA_BROKEN    /* `why`; the producer can't be used any more: without an order of its messages, for example */
+};
+
 struct dibs__kafka_consumer;
+struct dibs__kafka_producer;
 
 #define DIBS__KAFKA_MODULE_ABI 1u
 #define DIBS__KAFKA_MODULE_FILE "dibs-kafka.so"
@@ -59,6 +83,12 @@ struct dibs__kafka_module {
    * partition. */
   bool (*take)(struct dibs__kafka_consumer *consumer, int32_t partition, int ms, struct dibs__kafka_message *message);
   void (*drop)(struct dibs__kafka_message *message);
+  /* An idempotent producer: a message that it sends again by itself arrives once, and in its order.  NULL: `why`. */
+  struct dibs__kafka_producer *(*open_producer)(const struct dibs__kafka_options *options, char *why, size_t size);
+  void (*close_producer)(struct dibs__kafka_producer *producer);
+  /* Sends a message, and waits until the brokers have it.  `gone` is called now and then.  Any thread. */
+  enum dibs__kafka_sent (*send)(struct dibs__kafka_producer *producer, const struct dibs__kafka_sending *sending,
+                                bool (*gone)(void *arg), void *arg, char *why, size_t size);
 };
 typedef const struct dibs__kafka_module *dibs__kafka_module_fn(void);
 

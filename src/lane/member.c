@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LOOK_PART = 10, LOOK_MOST_MS = 1000, LOOK_LEAST_MS = 10 };
+enum { LOOK_PART = 10, LOOK_MOST_MS = 1000, LOOK_LEAST_MS = 10, BEGIN_TRIES = 3 };
 
 typedef struct dibs_lane_member member_t;
 
@@ -363,13 +363,17 @@ static member_t *make_member(dibs_store *store, const char *topic, const dibs_la
 /* While P is being changed, members of the old one are left, and the thread tries again until they have ended. */
 static dibs_status begin(member_t *m, uint32_t lanes, dibs_error *error) {
   struct lane_topic at;
-  dibs_status status = dibs__lane_topic_open(m->store, m->topic, lanes, &at, error);
-  if (status != DIBS_OK) return status;
-  m->recorded = at.recorded;
-  if (!set_lanes(m, at.lanes))
-    return dibs__fail(error, DIBS_NO_MEMORY, "out of memory for %" PRIu32 " lanes", at.lanes);
-  status = become_member(m, error);
-  if (status == DIBS_INVALID && m->recorded) status = DIBS_OK;
+  dibs_status status = DIBS_INVALID;
+  for (int i = 0; i < BEGIN_TRIES && status == DIBS_INVALID; i++) {
+    status = dibs__lane_topic_open(m->store, m->topic, lanes, &at, error);
+    if (status != DIBS_OK) return status;
+    m->recorded = at.recorded;
+    if (!set_lanes(m, at.lanes))
+      return dibs__fail(error, DIBS_NO_MEMORY, "out of memory for %" PRIu32 " lanes", at.lanes);
+    status = become_member(m, error);
+    if (status == DIBS_INVALID && m->recorded) status = DIBS_OK;
+    /* Else another first member was faster, with another P: the next round has it. */
+  }
   if (status != DIBS_OK) return status;
   m->thread = dibs__thread_start("dibs-lanes", run_member, m);
   return m->thread ? DIBS_OK : dibs__fail(error, DIBS_NO_MEMORY, "the system can't start another thread");

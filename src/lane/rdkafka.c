@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The module dibs-kafka.so: a consumer over librdkafka.
+ * The module dibs-kafka.so: a consumer and a producer over librdkafka.
  *
  * The rebalance callback runs in poll.  Partitions are assigned paused, from their beginning, so that no offset of
  * Kafka's is looked up; begin seeks and resumes.  Messages from before the seek are dropped by librdkafka, and those
@@ -12,6 +12,7 @@
 #include "lane/kafka.h"
 
 #include <librdkafka/rdkafka.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,11 +63,10 @@ static bool set(rd_kafka_conf_t *conf, const char *name, const char *value, char
   return rd_kafka_conf_set(conf, name, value, why, size) == RD_KAFKA_CONF_OK;
 }
 
-static bool set_all(rd_kafka_conf_t *conf, const struct dibs__kafka_options *o, char *why, size_t size) {
-  bool fine = set(conf, "bootstrap.servers", o->brokers, why, size) && set(conf, "group.id", o->group, why, size) &&
-              set(conf, "enable.auto.commit", "false", why, size) &&
-              set(conf, "auto.offset.reset", "error", why, size) && set(conf, "log_level", "0", why, size);
-  for (const char *const *s = o->settings; fine && s != NULL && *s != NULL; s++) {
+/* Those of the user. */
+static bool set_each(rd_kafka_conf_t *conf, const char *const *settings, char *why, size_t size) {
+  bool fine = true;
+  for (const char *const *s = settings; fine && s != NULL && *s != NULL; s++) {
     const char *equals = strchr(*s, '=');
     char name[128];
     if (equals == NULL || (size_t)(equals - *s) >= sizeof name) {
@@ -77,6 +77,12 @@ static bool set_all(rd_kafka_conf_t *conf, const struct dibs__kafka_options *o, 
     fine = set(conf, name, equals + 1, why, size);
   }
   return fine;
+}
+
+static bool set_all(rd_kafka_conf_t *conf, const struct dibs__kafka_options *o, char *why, size_t size) {
+  return set(conf, "bootstrap.servers", o->brokers, why, size) && set(conf, "group.id", o->group, why, size) &&
+         set(conf, "enable.auto.commit", "false", why, size) && set(conf, "auto.offset.reset", "error", why, size) &&
+         set(conf, "log_level", "0", why, size) && set_each(conf, o->settings, why, size);
 }
 
 static bool subscribe(consumer_t *c, char *why, size_t size) {
@@ -195,6 +201,117 @@ static void drop(struct dibs__kafka_message *message) {
   message->handle = NULL;
 }
 
+/* ---- The producer ---- */
+
+enum { REPORT_MS = 20, CLOSE_MS = 1000 };
+
+struct dibs__kafka_producer {
+  rd_kafka_t *kafka;
+  char *topic;
+};
+typedef struct dibs__kafka_producer producer_t;
+
+/* Its sender and librdkafka have it; the last of the two frees it. */
+struct report {
+  _Atomic uint32_t refs;
+  _Atomic bool here;
+  rd_kafka_resp_err_t err;
+};
+
+static void drop_report(struct report *report) {
+  if (atomic_fetch_sub(&report->refs, 1) == 1) free(report);
+}
+
+/* In whichever thread polls. */
+static void delivered(rd_kafka_t *kafka, const rd_kafka_message_t *message, void *opaque) {
+  (void)kafka, (void)opaque;
+  struct report *report = message->_private;
+  report->err = message->err;
+  report->here = true;
+  drop_report(report);
+}
+
+static void close_producer(producer_t *p) {
+  if (p == NULL) return;
+  if (p->kafka != NULL) {
+    rd_kafka_purge(p->kafka, RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_INFLIGHT);
+    rd_kafka_flush(p->kafka, CLOSE_MS); /* the reports of those that were given up */
+    rd_kafka_destroy(p->kafka);
+  }
+  free(p->topic);
+  free(p);
+}
+
+static bool set_producer(rd_kafka_conf_t *conf, const struct dibs__kafka_options *o, char *why, size_t size) {
+  char ms[24];
+  snprintf(ms, sizeof ms, "%lld", (long long)o->send_ms);
+  /* The partitioner of Kafka's own clients. */
+  return set(conf, "bootstrap.servers", o->brokers, why, size) && set(conf, "log_level", "0", why, size) &&
+         set(conf, "enable.idempotence", "true", why, size) && set(conf, "message.timeout.ms", ms, why, size) &&
+         set(conf, "partitioner", "murmur2_random", why, size) && set_each(conf, o->settings, why, size);
+}
+
+static producer_t *open_producer(const struct dibs__kafka_options *o, char *why, size_t size) {
+  producer_t *p = calloc(1, sizeof *p);
+  snprintf(why, size, "out of memory");
+  if (p == NULL) return NULL;
+  p->topic = strdup(o->topic);
+  rd_kafka_conf_t *conf = p->topic != NULL ? rd_kafka_conf_new() : NULL;
+  if (conf != NULL) {
+    rd_kafka_conf_set_dr_msg_cb(conf, delivered);
+    if (set_producer(conf, o, why, size)) p->kafka = rd_kafka_new(RD_KAFKA_PRODUCER, conf, why, size);
+    if (p->kafka != NULL) return p;
+    rd_kafka_conf_destroy(conf);
+  }
+  close_producer(p);
+  return NULL;
+}
+
+static rd_kafka_headers_t *make_headers(const struct dibs__kafka_sending *s) {
+  rd_kafka_headers_t *headers = rd_kafka_headers_new(s->header_count);
+  for (size_t i = 0; i < s->header_count; i++)
+    rd_kafka_header_add(headers, s->headers[i].name, -1, s->headers[i].value, -1);
+  return headers;
+}
+
+static rd_kafka_resp_err_t produce(producer_t *p, const struct dibs__kafka_sending *s, struct report *report) {
+  rd_kafka_headers_t *headers = make_headers(s);
+  rd_kafka_resp_err_t err = rd_kafka_producev(
+      p->kafka, RD_KAFKA_V_TOPIC(p->topic), RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_COPY),
+      RD_KAFKA_V_KEY(s->key, s->key_length), RD_KAFKA_V_VALUE((void *)(uintptr_t)s->payload, s->length),
+      RD_KAFKA_V_HEADERS(headers), RD_KAFKA_V_OPAQUE(report), RD_KAFKA_V_END);
+  if (err != RD_KAFKA_RESP_ERR_NO_ERROR) rd_kafka_headers_destroy(headers);
+  return err;
+}
+
+static enum dibs__kafka_sent judge(producer_t *p, rd_kafka_resp_err_t err, char *why, size_t size) {
+  if (err == RD_KAFKA_RESP_ERR_NO_ERROR) return DIBS__KAFKA_SENT;
+  snprintf(why, size, "%s", rd_kafka_err2str(err));
+  if (rd_kafka_fatal_error(p->kafka, why, size) != RD_KAFKA_RESP_ERR_NO_ERROR) return DIBS__KAFKA_BROKEN;
+  bool never = err == RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE || err == RD_KAFKA_RESP_ERR_INVALID_RECORD ||
+               err == RD_KAFKA_RESP_ERR_RECORD_LIST_TOO_LARGE;
+  return never ? DIBS__KAFKA_NEVER : DIBS__KAFKA_UNSENT;
+}
+
+static enum dibs__kafka_sent send_message(producer_t *p, const struct dibs__kafka_sending *s, bool (*gone)(void *arg),
+                                          void *arg, char *why, size_t size) {
+  struct report *report = calloc(1, sizeof *report);
+  if (report == NULL) {
+    snprintf(why, size, "out of memory");
+    return DIBS__KAFKA_UNSENT;
+  }
+  report->refs = 2;
+  rd_kafka_resp_err_t err = produce(p, s, report);
+  if (err != RD_KAFKA_RESP_ERR_NO_ERROR) {
+    free(report);
+    return judge(p, err, why, size);
+  }
+  while (!report->here && !gone(arg)) rd_kafka_poll(p->kafka, REPORT_MS);
+  enum dibs__kafka_sent sent = report->here ? judge(p, report->err, why, size) : DIBS__KAFKA_GIVEN_UP;
+  drop_report(report);
+  return sent;
+}
+
 static const struct dibs__kafka_module module = {.size = sizeof module,
                                                  .abi = DIBS__KAFKA_MODULE_ABI,
                                                  .open = open_consumer,
@@ -202,7 +319,10 @@ static const struct dibs__kafka_module module = {.size = sizeof module,
                                                  .poll = poll_consumer,
                                                  .begin = begin,
                                                  .take = take,
-                                                 .drop = drop};
+                                                 .drop = drop,
+                                                 .open_producer = open_producer,
+                                                 .close_producer = close_producer,
+                                                 .send = send_message};
 
 DIBS__MODULE_API dibs__kafka_module_fn dibs__kafka_module;
 const struct dibs__kafka_module *dibs__kafka_module(void) {

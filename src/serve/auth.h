@@ -52,9 +52,10 @@ const char *dibs__auth_label(const struct request *r);
 const char *dibs__auth_prefix(const struct request *r);
 /* The owner of what the request takes, for people: `given`, or else the label of its token; NULL: as the store says. */
 const char *dibs__auth_owner(const struct request *r, const char *given);
-/* The author of an action, in `to` with its NUL: the label of the token, and behind it what the client gave as its
- * author (NULL: nothing), so that no client acts in the name of another.  Without tokens what the client gave.  false:
- * neither. */
+/* The author of an action, in `to` with its NUL: the label of the token, followed by what the client gave as its author
+ * (NULL: nothing), so that no client acts in the name of another.  Without tokens what the client gave.  false:
+ * neither.
+ */
 bool dibs__auth_author(const struct request *r, const char *given, size_t length, char to[DIBS_OWNER_MAX + 1]);
 /* Is this name among those that its token may use?  For handlers that read names from elsewhere than the path. */
 bool dibs__auth_covers(const struct request *r, const char *name);

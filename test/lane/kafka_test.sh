@@ -124,6 +124,42 @@ is 'the later offset stays' "$(stored fence)" 3
 kill -TERM $a $b
 wait $a $b
 
+# ---- An outbox ----
+to=kafka://$broker/outbox
+exits 125 'no topic' "$DIBS" relay out --to "kafka://$broker"
+exits 125 'headers are for HTTP' "$DIBS" relay out --to "$to" --header 'A: b'
+exits 125 'settings are for Kafka' "$DIBS" relay out --stdout --setting a=b
+exits 125 'a setting that a producer does not have' "$DIBS" relay out --to "$to" --setting no.such=1
+read_topic() { kcat -q -C -e -b "$broker" -t outbox -f '%k %s %h\n'; }
+add() { local i; for i in $(seq "$1" "$2"); do "$DIBS" task add out "$i" --key "k$((i % 5))" >/dev/null; done; }
+counts() { "$DIBS" task counts out --json | grep -o '"'"$1"'":[0-9]*' | cut -d : -f 2; }
+add 1 40
+exits 0 'the messages of an outbox go to a topic' timeout 60 "$DIBS" relay out --to "$to" --once
+is 'each once' "$(read_topic | awk '{ print $2 }' | sort -n)" "$(seq 1 40)"
+is 'with the key of the task' "$(read_topic | awk '$1 != "k" $2 % 5')" ''
+is 'in the order of their keys' "$(read_topic | awk '$2 <= last[$1] { print } { last[$1] = $2 }')" ''
+like 'with headers' "$(read_topic | head -n 1)" 'Idempotency-Key=out-[0-9]+-[0-9]+,Dibs-Kind=out,Dibs-Task=[0-9]+,Dibs-Fence=[1-9]'
+head -c 1048576 /dev/zero | tr '\0' x >"$dir/large"
+"$DIBS" task add large "@$dir/large" >/dev/null
+exits 0 'a message that Kafka never takes' timeout 60 "$DIBS" relay large --to "$to" --once
+is 'is dead at once' "$("$DIBS" task ls --kind large --json | grep -o '"state":"[a-z]*"')" '"state":"dead"'
+kill -KILL $kafka_pid
+wait $kafka_pid
+add 41 60
+"$DIBS" relay out --to "$to" --timeout 2s 2>"$dir/relay.err" &
+relay=$!
+later $relay
+failed_once() { [ "$(counts failed)" -gt 0 ] || "$DIBS" task ls --kind out --json | grep -q '"failures":[1-9]'; }
+ok 'the broker is down: tries fail' until_true 60 failed_once
+ok 'the broker starts again' start_broker
+all_done() { [ "$(counts done)" = 60 ]; }
+ok 'all messages are delivered' until_true 120 all_done
+is 'every one of them' "$(read_topic | awk '{ print $2 }' | sort -nu)" "$(seq 1 60)"
+is 'the first time in the order of their keys' "$(read_topic | awk '!($2 in seen) { seen[$2]; if ($2 <= last[$1]) print; last[$1] = $2 }')" ''
+kill -TERM $relay
+wait $relay
+is 'TERM: the relay ends with 0' $? 0
+
 # ---- A storm ----
 # The effect of a message is a line in a file for its key, which has no fence: it happens at least once, and a second time
 # only after a member was killed or stopped in the middle.  The record of the key has a fence: it counts once.

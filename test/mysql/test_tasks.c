@@ -106,10 +106,19 @@ static void add(const char *of, uint32_t count) {
   if (dibs__mysql_notify_tasks(&sender.store, wire, ops, 1) != DIBS__SQL_OK) fail_msg("%s", wire->message);
 }
 
-static size_t woken(size_t count) {
+/* How many of the first processes are woken: waits for as many as are expected, and a little for more. */
+static size_t woken(size_t count, size_t expected) {
+  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), LONG_MS);
   size_t found = 0;
-  for (size_t i = 0; i < count; i++) found += receive(&fleet[i], SHORT_MS) > 0;
+  bool last = false;
+  while (!last) {
+    last = found >= expected || !dibs__tick_before(dibs__tick_now(), by);
+    for (size_t i = 0; i < count; i++) found += receive(&fleet[i], SHORT_MS) > 0;
+  }
   return found;
+}
+static void expect_woken(size_t count, size_t expected) {
+  assert_int_equal(woken(count, expected), expected);
 }
 
 /* ---- The cases ---- */
@@ -164,11 +173,11 @@ static void as_many_processes_are_woken_as_there_are_tasks(void **state) {
   }
   assert_int_equal(armed, DIBS__MYSQL_SLOTS); /* the others poll */
   add(kind, 3);
-  assert_int_equal(woken(FLEET), 3);
+  expect_woken(FLEET, 3);
   add(kind, 1000);
-  assert_int_equal(woken(FLEET), DIBS__MYSQL_SLOTS - 3);
+  expect_woken(FLEET, DIBS__MYSQL_SLOTS - 3);
   add(kind, 1000);
-  assert_int_equal(woken(FLEET), 0);
+  expect_woken(FLEET, 0);
 }
 
 static void a_process_that_ends_leaves_its_lock_to_others(void **state) {
@@ -182,7 +191,7 @@ static void a_process_that_ends_leaves_its_lock_to_others(void **state) {
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), 3 * LONG_MS); /* it looks for a free one again and again */
   while (!waits(&fleet[0], kind, SHORT_MS)) assert_true(dibs__tick_before(dibs__tick_now(), by));
   add(kind, DIBS__MYSQL_SLOTS);
-  assert_int_equal(woken(DIBS__MYSQL_SLOTS), DIBS__MYSQL_SLOTS);
+  expect_woken(DIBS__MYSQL_SLOTS, DIBS__MYSQL_SLOTS);
 }
 
 /* ---- A flood ---- */

@@ -308,7 +308,7 @@ static void arm_later(struct notifier *b, uint32_t kinds, int64_t ms) {
 static sql_rc arm(struct notifier *b, uint32_t kinds) {
   struct dibs__sql_wire *still = &b->still->base, *wire = &b->w->base;
   uint32_t draw;
-  bool done;
+  bool done = false;
   dibs__random(&draw, sizeof draw);
   arm_later(b, kinds, FULL_MS + (int64_t)(draw % FULL_MS));
   sql_rc end = dibs__mysql_put_tasks_free(still, b->tasks, kinds);

@@ -80,7 +80,7 @@ enum dibs__mysql_texts {
 
 enum {
   DIBS__MYSQL_KINDS = 8,           /* that a process waits for; for more it polls */
-  DIBS__MYSQL_SLOTS = 8,           /* processes that are woken for tasks of a kind; the others poll */
+  DIBS__MYSQL_SLOTS = 4,           /* processes that are woken for tasks of a kind; the others poll */
   DIBS__MYSQL_TASKS_PAUSE_MS = 20, /* between two wake-ups of a process */
 };
 
