@@ -292,7 +292,7 @@ static void a_store_that_is_read_only_for_a_while_loses_nothing(void **state) {
   count_up(s, "read-only", 10, DIBS_OK, BUFFERED);
   dibs_counter_options brief = {.size = sizeof brief, .wait_ms = 1500};
   expect_status(__LINE__, dibs_counter_flush(s, &brief, &reported), DIBS_DENIED);
-  assert_message("they are kept");
+  assert_message("the process tries again");
   assert_int_equal(refusals(s).reserved, 0);
   sql("GRANT UPDATE ON dibs_counter, dibs_counter_source TO CURRENT_USER");
   flush(s, DIBS_OK);

@@ -35,7 +35,7 @@ printf 'fine 1\nwrong x\nlater 1\n' | counter add - 2>"$dir/err"
 is 'a wrong line: 125' $? 125
 like 'a wrong line: the message' "$(cat "$dir/err")" 'line 2: .wrong x.'
 is 'lines before it are added' "$(counter get fine)" 1
-printf 'fine\n%0400d\n' 7 | counter add - 2>"$dir/err"
+printf 'long/a\n%0400d\n' 7 | counter add - 2>"$dir/err"
 is 'a line that is too long: 125' $? 125
 like 'a line that is too long: the message' "$(cat "$dir/err")" 'line 2: it is longer than a key of 255 bytes'
 exits 117 'lines after it are not' "$DIBS" counter get later
