@@ -33,7 +33,7 @@ EXCUSED_AT = {('POST', '/v1/leases/{name}'): {'410': LOST},
               ('DELETE', '/v1/once'): {'409': 'the same'},
               ('DELETE', '/v1/cron/{fleet}'): {'409': 'others change the list of fleets all the time'}}
 GENERAL = SOMEWHERE.keys() | EXCUSED.keys()
-MESSAGE_RUN = b'dibs\x03\x02' + bytes(16)  # operations of a session that does not exist
+MESSAGE_RUN = b'dibs\x04\x02' + bytes(16)  # operations of a session that does not exist
 
 
 # ---- Statuses of a route's own ----
@@ -95,6 +95,20 @@ def provoke_stocks(s):
     s.call('PUT', f'{claim}/a', {})
     s.call('DELETE', f'{claim}/none')
     s.call('DELETE', '/v1/stocks/none/claims/a')
+
+
+def provoke_counters(s):
+    most = {'delta': 2 ** 63 - 1}
+    for _ in range(2):
+        s.call('POST', '/v1/counters/full', most)
+    for path in ('/v1/counters', '/v1/counters/full', '/v1/counters/none'):
+        s.call('GET', path)
+    # What the daemon has buffered does not fit to what is stored, until the daemon writes it, which is refused.
+    for _ in range(20):
+        s.call('POST', '/v1/counters/full', {'level': 'buffered'})
+        if s.call('GET', '/v1/counters/full')[0] == 409:
+            break
+    s.call('POST', '/v1/quotas/q', {'limit': 1, 'per': '1m'})
 
 
 def provoke_once(s):
@@ -221,7 +235,7 @@ def main():
     store = f'sqlite://{FOLDER}/first.db,sqlite://{FOLDER}/last.db'
     s = Server('--body', '2000', store=store)
     documented = documented_of(s.call('GET', '/openapi.json')[2])
-    for provoke in (provoke_leases, provoke_records, provoke_stocks, provoke_once, provoke_tasks, provoke_cron, provoke_fleet):
+    for provoke in (provoke_leases, provoke_records, provoke_stocks, provoke_counters, provoke_once, provoke_tasks, provoke_cron, provoke_fleet):
         provoke(s)
     provoke_pages(s, f'http://127.0.0.1:{s.port}')
     request_each(s, documented, query='?no_such_parameter=1')
