@@ -41,7 +41,8 @@ static bool accept_one(struct server *server, struct listener *listener) {
     struct MHD_Daemon *daemon = dibs__http_shard(listener)->daemon;
     uint32_t before = server->connection_count;
     enum MHD_Result result = MHD_add_connection(daemon, fd, (struct sockaddr *)&address, size);
-    if (result == MHD_YES && server->connection_count == before) MHD_run(daemon); /* (It closes one that it refuses.) */
+    if (result == MHD_YES && server->connection_count == before)
+      MHD_run(daemon); /* (It closes a connection that it refuses.) */
     return true;
   }
   if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)

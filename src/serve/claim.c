@@ -96,7 +96,7 @@ static void write_task(struct dibs__json *j, const dibs_task *task) {
   dibs__json_close(j, '}');
 }
 
-/* A request for tasks; one that waits is in the queue of its kind and phase. */
+/* A request for tasks; while it waits, it is in the queue of its kind and phase. */
 struct claiming {
   struct request *request;
   struct queue *queue; /* NULL: it does not wait */
@@ -118,7 +118,7 @@ struct queue {
   bool again; /* tasks became ready since that was sent */
   bool dry;   /* the last claim found none, and no task was added since */
   dibs__tick poll_at;
-  dibs__tick over_at; /* nobody's wait ends before it */
+  dibs__tick over_at; /* no wait ends before it */
   const char *phase;  /* NULL: any */
   /* Of the claim on its way. */
   uint32_t called, most;
@@ -418,7 +418,7 @@ static void end_those_whose_time_is_over(struct queue *queue, dibs__tick now) {
     if (dibs__tick_before(a->by, soonest)) soonest = a->by;
     if (!dibs__tick_before(now, a->by) && (a->tried || queue->dry)) end_claiming(a->request);
   }
-  queue->over_at = dibs__tick_before(now, soonest) ? soonest : now; /* one that is being claimed for ends later */
+  queue->over_at = dibs__tick_before(now, soonest) ? soonest : now; /* a request whose claim is on its way ends later */
 }
 
 static void tick_queue(struct queue *queue, dibs__tick now) {

@@ -4,8 +4,8 @@
 /*
  * Connections and how long a client may take.  libmicrohttpd closes a connection without any traffic (--idle), so a
  * client that sends or reads a byte from time to time would keep it for ever.  Here each stage of a connection has a
- * deadline, and one that misses it is shut down, without an answer: the client is not reading, or has not finished
- * asking.
+ * deadline, and a connection that misses it is shut down, without an answer: the client is not reading, or has not
+ * finished asking.
  */
 #include "base/port.h"
 

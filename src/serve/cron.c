@@ -195,7 +195,7 @@ static void get_table(struct request *r) {
   dibs__pool_run(r, show_table, NULL);
 }
 
-/* What is wrong in a crontab: the first of it. */
+/* The first errors of a crontab. */
 struct wrong_lines {
   uint32_t count, line;
   char text[300];

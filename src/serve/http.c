@@ -199,7 +199,7 @@ static enum method find_method(const char *name) {
  * its connection is closed does not see the answer. */
 enum { DROPPED = 8 };
 
-/* Are there as many requests and bodies as the server may have?  It says so before it reads a body.  Requests for
+/* Are there as many requests and bodies as the server may have?  It refuses before it reads a body.  Requests for
  * health are always answered. */
 static bool has_capacity(struct request *r, unsigned long long bytes) {
   const struct server *server = r->server;
@@ -247,7 +247,7 @@ static enum MHD_Result begin_reading(struct request *r, const char *method) {
   const char *length = MHD_lookup_connection_value(r->connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
   size_t most = r->server->config.body_bytes;
   unsigned long long bytes = length ? strtoull(length, NULL, 10) : 0;
-  /* What was answered is sent when all was read. */
+  /* An answer that is made here is sent when the whole request was read. */
   if (!admits_head(r, method) || !dibs__origin_admits(r, method) || !dibs__route_find(r) || !dibs__tls_admits(r) ||
       !dibs__auth_admits(r) || !dibs__rate_admits(r))
     return MHD_YES;

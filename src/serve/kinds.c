@@ -93,7 +93,8 @@ static int keep_kind(const dibs_task_kind *kind, void *user) {
   return 0;
 }
 
-/* The store is not asked for longer than it took to fail: half of one thread's time waits for it at most. */
+/* After a failure the store gets no request for as long as the failed one took: half of one thread's time waits for it
+ * at most. */
 static void keep_failure(struct kinds *k, const dibs_error *failure, dibs__tick began) {
   dibs__tick now = dibs__tick_now();
   int64_t took_ms = dibs__tick_left_ms(began, now);
@@ -108,7 +109,7 @@ static void count_again(struct server *server) {
   dibs_error failure = {0};
   struct counting c = {.rows = NULL};
   dibs__mutex_lock(&k->lock);
-  uint64_t changes = k->changes; /* one that comes while the store counts may be missing in the rows */
+  uint64_t changes = k->changes; /* a change while the store counts may be missing in the rows */
   dibs__mutex_unlock(&k->lock);
   dibs__tick began = dibs__tick_now();
   dibs_status status = dibs_tasks_count(server->store, NULL, keep_kind, &c, &failure);
@@ -144,7 +145,7 @@ static bool is_fresh_locked(const struct kinds *k) {
 }
 
 /* Is there something to answer without asking the store?  `keeps`: slow counts may be older.  While somebody counts,
- * the others get what was there before; if that is nothing, they wait for it. */
+ * the others get the counts before that; if there are none, they wait. */
 static bool is_usable_locked(const struct kinds *k, bool keeps) {
   bool failed = k->failure.status != DIBS_OK, current = is_current_locked(k);
   if (is_fresh_locked(k) || (k->busy && (failed || current))) return true;

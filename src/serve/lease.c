@@ -379,5 +379,5 @@ const struct route dibs__lease_routes[] = {
     {METHOD_DELETE, "/v1/leases/{name}", SCOPE_USE, delete_lease, sizeof(struct held_in), delete_fields, "releaseLease",
      "204 410", "Release a lease", "", NULL},
     {METHOD_GET, "/v1/leases/{name}", SCOPE_READ, get_lease, 0, NULL, "showLease", "200 404",
-     "Who holds a name, and who waits for it", "", NULL},
+     "The holders of a name, and its waiters", "", NULL},
     {.path = NULL}};

@@ -22,7 +22,7 @@ struct log {
 
 /* Opens the file of the configuration, "-" for standard output; nothing if it names none. */
 dibs_status dibs__log_open(struct server *server, dibs_error *error);
-/* Opens it again, after it was moved; after a failure the server continues with the one that it has. */
+/* Opens it again, after it was moved; after a failure the server continues with the file that it has. */
 void dibs__log_reload(struct server *server);
 void dibs__log_close(struct server *server);
 /* The request ends. */

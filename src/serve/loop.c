@@ -357,7 +357,7 @@ static void send_last_answers(struct server *server) {
         MHD_run_wait(shard->daemon, shard->next ? 0 : 10);
 }
 
-/* Every request is answered before its connection is closed: libmicrohttpd must not close one that is suspended. */
+/* Every request is answered before its connection is closed: libmicrohttpd must not close a suspended one. */
 static void close_server(struct server *server) {
   if (server->service && server->store) server->service->stop(server);
   end_parts(server);

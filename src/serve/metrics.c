@@ -110,7 +110,7 @@ static bool add_kind(const struct kind_row *row, void *user) {
   return true;
 }
 
-/* A store without tasks, or one that does not answer, has no such metrics. */
+/* A store without tasks, or a store that does not answer, has no such metrics. */
 static void add_tasks(struct server *server, struct meter *meter) {
   struct tasks tasks = {.meter = meter, .others_oldest_ms = -1};
   int64_t age_ms;

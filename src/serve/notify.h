@@ -5,7 +5,7 @@
 #include "base/port.h"
 
 struct notify {
-  int64_t watchdog_ms; /* how often systemd must hear of the loop; 0: it need not */
+  int64_t watchdog_ms; /* how often systemd expects a message of the loop; 0: it need not */
   dibs__tick next;
 };
 

@@ -319,7 +319,7 @@ static bool begin_patch(struct turn *turn) {
   return begin_held(turn, renewed);
 }
 
-/* What was done stays done: a lease that could not be released ends with its ttl. */
+/* The answer is stored in any case: a lease that could not be released ends with its ttl. */
 static void released(dibs_lease *lease, dibs_status status, const dibs_error *error, void *user) {
   struct turn *turn = user;
   (void)error;

@@ -61,7 +61,7 @@ static const char data_types[] =
 
 static void write_schema(struct dibs__json *j, const struct field *f);
 
-/* A member that is null is one that is not given. */
+/* A member that is null counts as not given. */
 static void write_or_null(struct dibs__json *j, const struct field *f) {
   dibs__json_open(j, "anyOf", '[');
   dibs__json_open(j, NULL, '{');
@@ -245,7 +245,7 @@ static void write_responses(struct dibs__json *j, const struct route *route) {
   dibs__json_close(j, '}');
 }
 
-/* {} among the alternatives: a server without tokens asks for none. */
+/* {} among the alternatives: a server without tokens needs none. */
 static void write_security(struct dibs__json *j, const struct route *route) {
   static const char by_token[] = "[{\"token\":[]},{}]";
   dibs__json_text(j, "x-scope", dibs__scope_word(route->scope));

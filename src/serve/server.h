@@ -177,8 +177,8 @@ void dibs__pool_run(struct request *r, void (*block)(struct request *r), void (*
 bool dibs__pool_try(struct request *r, void (*block)(struct request *r), void (*drop)(struct request *r));
 
 /* A daemon of libmicrohttpd, with some of the connections of a listener.  Whenever a suspended connection goes on,
- * libmicrohttpd looks at all that are suspended in the same daemon: with 10,000 in one, that was half of the processor
- * time of a hand-off.  One that has become empty is kept for later connections. */
+ * libmicrohttpd looks at all that are suspended in the same daemon: with 10,000 in one daemon, it took half of the
+ * processor time of a hand-off.  An empty one is kept for later connections. */
 struct shard {
   struct source source;
   struct server *server;

@@ -7,7 +7,7 @@
  * the daemon's own session, so
  *
  *   - an event for a waiter or holder is passed to the session that sent the request with its id, by a long poll;
- *   - when a session ends, its waiters are cancelled.  It ends when its client says so, when the client hangs up while
+ *   - when a session ends, its waiters are cancelled.  It ends when its client ends it, when the client hangs up while
  * it polls, or when it neither polls nor sends anything for GRACE_MS.
  *
  * If the daemon is killed, its own session in the store ends, and with it all waiters; leases stay.

@@ -126,7 +126,7 @@ static void write_type(struct dibs__json *j, const char *type, bool nullable) {
   dibs__json_close(j, ']');
 }
 
-/* Cuts "name:" or "-name:" off; behind it. */
+/* Reads "name:" or "-name:"; returns where the rest begins. */
 static const char *read_name(const char *at, char name[64], bool *optional) {
   *optional = *at == '-';
   at += *optional;
@@ -161,7 +161,7 @@ static void write_object(struct dibs__json *j, const char *at) {
   dibs__json_close(j, ']');
 }
 
-/* Behind it. */
+/* Returns where the rest begins. */
 static const char *write_form(struct dibs__json *j, const char *at) {
   const char *end = pass(at);
   bool nullable = end[-1] == '?';

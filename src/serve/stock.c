@@ -155,7 +155,7 @@ const struct route dibs__stock_routes[] = {
     {METHOD_PUT, "/v1/stocks/{key}", SCOPE_USE, put_stock, sizeof(struct stock_in), stock_fields, "setStock", "200 409",
      "Create a stock, or set its limit", "", NULL},
     {METHOD_GET, "/v1/stocks/{key}", SCOPE_READ, get_stock, 0, NULL, "showStock", "200 404",
-     "What is used of a stock, and its limit", "", NULL},
+     "The used units of a stock, and its limit", "", NULL},
     {METHOD_GET, "/v1/stocks", SCOPE_READ, get_stocks, sizeof(struct page), stocks_fields, "listStocks", "200",
      "Stocks, page by page", "By key, in the order of bytes.", NULL},
     {.path = NULL}};

@@ -245,7 +245,7 @@ static bool expect_all(struct server *server, struct session *session, struct ba
 
 /* Operations for one name are answered in their order (R1), so they must not overtake each other in the core: all are
  * urgent or none is, and several have a lane.  An epoch of 0, which the core would replace by the epoch that it knows,
- * is one that no bucket has. */
+ * is an epoch that no bucket has. */
 static void keep_order(struct batch *batch) {
   uint16_t urgent = DIBS__OP_URGENT;
   uint32_t lane = (uint32_t)((uintptr_t)batch >> 4) | 1;

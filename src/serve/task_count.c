@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What was done with tasks, for /metrics and for the phases of a kind.  Each row also has its counts at the latest
- * steps, which begin every ten seconds (series.c): the difference is what happened in the window of about a minute.
+ * Counters of tasks that were added, claimed and ended, for /metrics and for the phases of a kind.  Each row also has
+ * its counts at the latest steps, which begin every ten seconds (series.c): the difference is what happened in the
+ * window of about a minute.
  */
 #include "serve/task_count.h"
 #include "base/map.h"

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * TLS.  libmicrohttpd asks for the certificate at each handshake, with a callback that has no argument of ours: hence
+ * TLS.  libmicrohttpd gets the certificate at each handshake, from a callback that has no argument of ours: hence
  * the certificates of this process are in a list here.  It belongs to the loop.
  *
  * GnuTLS does not copy what the callback returns, and a client decides how long its handshake takes.  So certificates
- * are freed at the end only; one that is loaded again without having changed is not added.
+ * are freed at the end only; a certificate that has not changed is not added again.
  *
  * The authorities of clients belong to the credentials of a daemon of libmicrohttpd, which has one for each address and
  * gives access to it only by its sessions.  So the first session that needs them after a change replaces them: in its
@@ -96,7 +96,7 @@ static void digest_files(const gnutls_datum_t *chain, const gnutls_datum_t *key,
   dibs__sha256_end(&hash, digest);
 }
 
-/* The files, as a certificate at the front of the list, if they are not what is there already. */
+/* The files, as a certificate at the front of the list, if it differs from the present one. */
 static dibs_status load(const struct serve_config *config, dibs_error *error) {
   gnutls_datum_t chain = {NULL, 0}, key = {NULL, 0};
   struct certificate *c = calloc(1, sizeof *c);
@@ -126,7 +126,7 @@ static dibs_status load_authorities(const char *path, gnutls_datum_t *to, dibs_e
   gnutls_datum_t text = {NULL, 0};
   gnutls_x509_crt_t *found = NULL;
   unsigned count = 0;
-  int code = gnutls_load_file(path, &text); /* with a NUL behind them, as libmicrohttpd needs it */
+  int code = gnutls_load_file(path, &text); /* with a NUL after them, as libmicrohttpd needs it */
   if (code == 0) code = gnutls_x509_crt_list_import2(&found, &count, &text, GNUTLS_X509_FMT_PEM, 0);
   if (code < 0) {
     gnutls_free(text.data);

@@ -22,7 +22,7 @@ enum { TLS_OPTIONS_MAX = 4 };
 /* Writes the options of a daemon of libmicrohttpd that serves TLS, with their end.  Returns the flags that it needs. */
 unsigned dibs__tls_options(struct MHD_OptionItem items[TLS_OPTIONS_MAX]);
 
-/* Does its client have the certificate that the configuration asks for?  false: it was answered 403. */
+/* Does its client have the certificate that the configuration requires?  false: it was answered 403. */
 bool dibs__tls_admits(struct request *r);
 
 #endif

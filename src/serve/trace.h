@@ -9,7 +9,7 @@ struct request;
 enum { TRACE_LENGTH = 55 };
 
 /* "00-<32 digits>-<16 digits>-<2 digits>"; of a header of a later version its beginning.  false: the request has none,
- * several, or one that is not well-formed: it is ignored, and could be a secret in the wrong header. */
+ * several, or a malformed one: it is ignored, and could be a secret in the wrong header. */
 bool dibs__trace_of(const struct request *r, char to[TRACE_LENGTH + 1]);
 
 #endif

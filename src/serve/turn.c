@@ -92,7 +92,7 @@ static void free_turn(struct turn *turn) {
   free(turn);
 }
 
-/* The client of one that waits has left. */
+/* The client of a waiting request has left. */
 static void leave_line(struct request *r) {
   free_turn(r->work);
   dibs__answer_problem(r, DIBS_CANCELLED, NULL);
@@ -223,5 +223,5 @@ bool dibs__turn_adopt(struct turn *turn, uint64_t fence, int64_t ttl_ms) {
 }
 
 void dibs__turn_let_go(dibs_lease *lease) {
-  if (dibs_lease_detach(lease, NULL) != DIBS_OK) return; /* it is lost: nothing is left to let go */
+  if (dibs_lease_detach(lease, NULL) != DIBS_OK) return; /* it is lost: nothing is left to release */
 }
