@@ -60,7 +60,7 @@ exits 120 'the name stays held' "$DIBS" run m --try -- true
 sqlite3 "${DIBS_STORE#sqlite://}" >/dev/null 2>&1 < <(
   until [ -e "$dir/go" ]; do sleep 0.02; done
   echo 'BEGIN EXCLUSIVE;'
-  until [ -e "$dir/over" ]; do sleep 0.05; done
+  until [ -e "$dir/over" ] || [ ! -d "$dir" ]; do sleep 0.05; done # the folder may go first
 ) &
 later $!
 exits 114 'the store is locked when the command is over' "$DIBS" run g --max 500ms --ttl 6s --grace 2s -- \
