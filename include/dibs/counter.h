@@ -21,9 +21,9 @@
  * dibs_counter_refused.
  * - After fork() the child must open a store of its own.  It never writes what its parent has buffered.
  *
- * Counters need a database: sqlite:, postgres:, mysql:, memory:, http:, or one of these as the last tier; elsewhere,
- * and inside a transaction of yours, each call answers UNSUPPORTED.  The rules of dibs.h also apply here: INVALID of
- * every call, and "a failure of the store".
+ * Counters need a database: sqlite:, postgres:, mysql: or memory:, alone or as the last tier, or a daemon (http:) over
+ * one of these.  Elsewhere, and inside a transaction of yours, each call answers UNSUPPORTED.  The rules of dibs.h also
+ * apply here: INVALID of every call, and "a failure of the store".
  */
 #include <dibs.h>
 

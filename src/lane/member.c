@@ -408,6 +408,10 @@ dibs_status dibs_lane_leave(dibs_lane_member *m, int64_t wait_ms, dibs_error *er
   if (!m) return dibs__fail(error, DIBS_INVALID, "dibs_lane_leave: the member is NULL");
   if (wait_ms < DIBS_FOREVER)
     return dibs__fail(error, DIBS_INVALID, "wait_ms is %" PRId64 ": give 0, a positive time or DIBS_FOREVER", wait_ms);
+  if (m->store->generation != dibs__process_generation())
+    return dibs__fail(error, DIBS_INVALID,
+                      "dibs_lane_leave: the member is of another process; after fork() the child "
+                      "must open a store of its own");
   dibs__tick by = wait_ms == DIBS_FOREVER ? DIBS__TICK_NEVER : dibs__tick_add_ms(dibs__tick_now(), wait_ms);
   dibs__mutex_lock(&m->lock);
   m->leaving = true;
@@ -427,7 +431,7 @@ dibs_status dibs_lane_leave(dibs_lane_member *m, int64_t wait_ms, dibs_error *er
 }
 
 void dibs_lane_member_free(dibs_lane_member *m) {
-  if (!m) return;
+  if (!m || m->store->generation != dibs__process_generation()) return; /* a child's copy has no thread to join */
   dibs__mutex_lock(&m->lock);
   m->leaving = m->freed = true;
   dibs__mutex_unlock(&m->lock);

@@ -6,6 +6,8 @@
 
 #include <poll.h>
 #include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 enum { TTL_MS = 3000, LOOK_MS = 50 };
 
@@ -567,6 +569,25 @@ static void a_member_may_be_freed_at_any_time(void **state) {
   part(a);
 }
 
+static void a_child_after_fork_does_not_wait_for_its_parents_member(void **state) {
+  (void)state;
+  struct party *a = join(2);
+  UNTIL(a->has == 2);
+  pid_t child = fork();
+  assert_true(child >= 0);
+  if (child == 0) {
+    alarm(LONG_MS / 1000);
+    dibs_status left = dibs_lane_leave(a->member, DIBS_FOREVER, NULL);
+    dibs_lane_member_free(a->member);
+    _exit(left == DIBS_INVALID ? 0 : 1);
+  }
+  int code = -1;
+  assert_int_equal(waitpid(child, &code, 0), child);
+  assert_int_equal(code, 0);
+  assert_int_equal(a->has, 2); /* the parent keeps its lanes */
+  part(a);
+}
+
 int main(int argc, char *argv[]) {
   const struct CMUnitTest tests[] = {
       TEST(the_lane_of_a_key_never_changes),
@@ -588,6 +609,7 @@ int main(int argc, char *argv[]) {
       TEST(topics_do_not_mix),
       TEST(callbacks_come_when_the_loop_dispatches),
       TEST(a_member_may_be_freed_at_any_time),
+      TEST(a_child_after_fork_does_not_wait_for_its_parents_member),
   };
   lease_begin(argc, argv);
   return cmocka_run_group_tests(tests, NULL, NULL);
