@@ -153,25 +153,13 @@ static bool forget(struct scene *s) {
 static bool judge(struct scene *s, struct lab_table *table, bool wrote) {
   struct lab_sheet *sheet = &s->lab->sheet;
   dibs_error error = {0};
-  char text[TEXT_MAX];
   int64_t value;
   if (get_value(s, 1, NULL, &value, &error) != DIBS_OK) return dibs__lab_fail(s->lab, "%s", error.text);
   int64_t should = (wrote ? ADDS_NEXT : 0) + (s->late ? ADDS_LATE : 0), lost = should - value;
   bool fine = lost == 0 && wrote && !s->late;
   enum lab_mood mood = fine ? LAB_GOOD : s->guard->promised || s->lab->strict ? LAB_BAD : LAB_EXPECTED;
   if (mood == LAB_BAD) sheet->broken = true;
-  snprintf(text, sizeof text, "The value is %" PRId64 "; the acknowledged additions make %" PRId64 ".", value, should);
-  add_step(s, -1, mood == LAB_GOOD ? LAB_PLAIN : mood, text, "");
-  dibs__lab_put_text(sheet, table, LAB_PLAIN, s->guard->title);
-  dibs__lab_put_text(sheet, table, s->late ? mood : LAB_PLAIN, s->late ? "accepted" : "refused");
-  dibs__lab_put(sheet, table, (double)value);
-  dibs__lab_put(sheet, table, (double)should);
-  dibs__lab_put(sheet, table, (double)lost);
-  if (lost) dibs__lab_mood(table, mood);
-  dibs__lab_put_text(sheet, table, mood,
-                     mood == LAB_GOOD       ? "correct"
-                     : mood == LAB_EXPECTED ? "broken, as expected"
-                                            : "BROKEN");
+  dibs__lab_put_sum(sheet, s->timeline, table, s->guard->title, s->late, value, should, mood);
   return true;
 }
 

@@ -16,8 +16,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -115,15 +113,8 @@ static dibs_status work(struct page *page, dibs_store **store, dibs_task **task,
 }
 
 int dibs__lab_crash_helper(int argc, char **argv) {
-  if (argc < 1) return 1;
-  int fd = (int)strtol(argv[0], NULL, 10);
-  void *at = mmap(NULL, sizeof(struct page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (at == MAP_FAILED) return 1;
-  close(fd);
-  struct sigaction ignore = {.sa_handler = SIG_IGN};
-  sigaction(SIGINT, &ignore, NULL); /* the lab ends it */
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  struct page *page = at;
+  struct page *page = dibs__lab_shared_of(argc, argv, sizeof *page);
+  if (!page) return 1;
   dibs_store *store = NULL;
   dibs_task *task = NULL;
   dibs_error error = {0};
@@ -145,13 +136,8 @@ static void add_step(struct scene *s, int side, enum lab_mood mood, const char *
 
 static bool start_worker(struct scene *s) {
   struct lab *lab = s->lab;
-  char verb[] = "crash", fd[16];
   dibs_error error = {0};
-  s->fd = memfd_create("dibs-lab-crash", 0); /* the helper inherits it */
-  if (s->fd < 0 || ftruncate(s->fd, sizeof *s->page)) return dibs__lab_fail(lab, "out of memory: %s", strerror(errno));
-  void *at = mmap(NULL, sizeof *s->page, PROT_READ | PROT_WRITE, MAP_SHARED, s->fd, 0);
-  if (at == MAP_FAILED) return dibs__lab_fail(lab, "out of memory: %s", strerror(errno));
-  s->page = at;
+  if (!(s->page = dibs__lab_shared_make(lab, sizeof *s->page, &s->fd))) return false;
   s->page->guard = (uint32_t)(s->guard - guards);
   s->page->timeout_ms = lab->ttl_ms;
   snprintf(s->page->kind, sizeof s->page->kind, "lab-%u-%s", lab->run, s->guard->key);
@@ -162,8 +148,7 @@ static bool start_worker(struct scene *s) {
   if (!(s->table = dibs__lab_declare(lab->event, lab->applicant, &error)) ||
       dibs_task_add(s->store, s->page->kind, "", 0, &options, NULL, &error) != DIBS_OK)
     return dibs__lab_fail(lab, "%s", error.text);
-  snprintf(fd, sizeof fd, "%d", s->fd);
-  return dibs__lab_spawn(lab->uri, (char *[]){verb, fd, NULL}, &s->pid, lab->why, sizeof lab->why);
+  return dibs__lab_spawn_sharing(lab, "crash", s->fd, &s->pid);
 }
 
 static bool await_worker(struct scene *s, uint32_t wanted) {
@@ -269,8 +254,7 @@ static void end_scene(struct scene *s) {
   if (dibs_tasks_change(s->store, DIBS_TASK_CANCEL, &filter, 0, 0, NULL, NULL, &error) != DIBS_OK ||
       dibs_tasks_change(s->store, DIBS_TASK_PURGE, &filter, 0, 0, NULL, NULL, &error) != DIBS_OK)
     dibs__lab_note(&s->lab->sheet, "Tasks of the kind %s could not be deleted: %s", s->page->kind, error.text);
-  munmap(s->page, sizeof *s->page);
-  close(s->fd);
+  dibs__lab_shared_drop(s->page, sizeof *s->page, s->fd);
 }
 
 static bool perform(struct scene *s, struct lab_table *table) {

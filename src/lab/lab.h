@@ -265,12 +265,20 @@ struct lab_crew {
  * $DIBS_STORE, or `uri`. */
 void dibs__lab_users_run(struct lab_board *board, const char *uri, uint32_t from, uint32_t to);
 
-/* ---- Processes (pause.c) ---- */
+/* ---- Processes (process.c) ---- */
 
 /* `dibs lab helper ARG...` with $DIBS_STORE set.  false: `why`. */
 bool dibs__lab_spawn(const char *uri, char *const args[], int *pid, char *why, size_t size);
 /* Runs a program to its end; its output is in `out`, cut to its size.  false: `why`. */
 bool dibs__lab_capture(char *const argv[], char *out, size_t size, char *why, size_t why_size);
+
+/* Memory that a helper shares with the lab: the lab makes it, starts `dibs lab helper WHAT` with it, and drops it.
+ * NULL, false: lab->why is set. */
+void *dibs__lab_shared_make(struct lab *lab, size_t size, int *fd);
+bool dibs__lab_spawn_sharing(struct lab *lab, const char *what, int fd, int *pid);
+void dibs__lab_shared_drop(void *shared, size_t size, int fd); /* NULL and -1 are fine */
+/* Of the helper, which from now on ends with the lab.  NULL: there is none. */
+void *dibs__lab_shared_of(int argc, char **argv, size_t size);
 
 /* ---- A number at a service behind a gate (service.c) ---- */
 

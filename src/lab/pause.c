@@ -1,87 +1,20 @@
 /* SPDX-License-Identifier: MIT */
-/* Processes that the lab starts: helpers, which are this program with special arguments, and bare clients. */
-#include "lab/lab.h"
-
-#include <errno.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <spawn.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-enum { ARGS_MAX = 12 };
-
-bool dibs__lab_spawn(const char *uri, char *const args[], int *pid, char *why, size_t size) {
-  char program[] = "dibs", verb[] = "lab", helper[] = "helper";
-  char *argv[ARGS_MAX + 4] = {program, verb, helper};
-  for (size_t i = 0; i < ARGS_MAX && args[i]; i++) argv[i + 3] = args[i];
-  *pid = 0;
-  /* In the environment, because every user can see arguments, and the URI may contain a password. */
-  pid_t made = 0;
-  int failed = uri && setenv("DIBS_STORE", uri, 1) ? ENOMEM : 0;
-  if (!failed) failed = posix_spawn(&made, "/proc/self/exe", NULL, NULL, argv, environ);
-  if (failed) {
-    snprintf(why, size, "cannot start a helper of the lab: %s", strerror(failed));
-    return false;
-  }
-  *pid = made;
-  return true;
-}
-
-/* Reads all output; what does not fit is dropped. */
-static void drain(int fd, char *out, size_t size) {
-  char spare[4096] = "";
-  size_t len = 0;
-  for (;;) {
-    bool capacity = len + 1 < size;
-    ssize_t got = read(fd, capacity ? out + len : spare, capacity ? size - 1 - len : sizeof spare);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) break;
-    if (capacity) len += (size_t)got;
-  }
-  out[len] = '\0';
-}
-
-bool dibs__lab_capture(char *const argv[], char *out, size_t size, char *why, size_t why_size) {
-  int ends[2], status = 0;
-  pid_t pid = 0;
-  posix_spawn_file_actions_t actions;
-  out[0] = '\0';
-  if (pipe2(ends, O_CLOEXEC)) {
-    snprintf(why, why_size, "%s", strerror(errno));
-    return false;
-  }
-  int failed = posix_spawn_file_actions_init(&actions);
-  if (!failed) {
-    failed = posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
-    if (!failed) failed = posix_spawnp(&pid, argv[0], &actions, NULL, argv, environ);
-    posix_spawn_file_actions_destroy(&actions);
-  }
-  close(ends[1]);
-  if (!failed) drain(ends[0], out, size);
-  close(ends[0]);
-  if (failed) {
-    snprintf(why, why_size, "cannot start %s: %s", argv[0], strerror(failed));
-    return false;
-  }
-  while (waitpid(pid, &status, 0) < 0 && errno == EINTR) continue;
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return true;
-  snprintf(why, why_size, "%s ended with %s %d", argv[0], WIFSIGNALED(status) ? "signal" : "status",
-           WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
-  return false;
-}
-
 /*
  * Pause: a holder is stopped (SIGSTOP, as by a debugger, a hypervisor or a full swap) past its ttl, wakes, and writes
  * the result that it computed before.  The holder adds 1 to a number, the next one adds 5.
  *
  * The holder is a separate process; it reports its steps in a page of shared memory.
  */
+#include "lab/lab.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 enum { ADDS_LATE = 1, ADDS_NEXT = 5, STEP_MS = 30000, TEXT_MAX = 400 };
 
@@ -221,15 +154,8 @@ static int holder(struct page *page) {
 }
 
 int dibs__lab_pause_helper(int argc, char **argv) {
-  if (argc < 1) return 1;
-  int fd = (int)strtol(argv[0], NULL, 10);
-  void *at = mmap(NULL, sizeof(struct page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (at == MAP_FAILED) return 1;
-  close(fd);
-  struct sigaction ignore = {.sa_handler = SIG_IGN};
-  sigaction(SIGINT, &ignore, NULL); /* the lab ends it */
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  return holder(at);
+  struct page *page = dibs__lab_shared_of(argc, argv, sizeof *page);
+  return page ? holder(page) : 1;
 }
 
 /* ---- The lab's side ---- */
@@ -248,20 +174,14 @@ static bool find_base(struct scene *s) {
 
 static bool start_holder(struct scene *s) {
   struct lab *lab = s->lab;
-  char verb[] = "pause", fd[16];
-  s->fd = memfd_create("dibs-lab-pause", 0); /* the helper inherits it */
-  if (s->fd < 0 || ftruncate(s->fd, sizeof *s->page)) return dibs__lab_fail(lab, "out of memory: %s", strerror(errno));
-  void *at = mmap(NULL, sizeof *s->page, PROT_READ | PROT_WRITE, MAP_SHARED, s->fd, 0);
-  if (at == MAP_FAILED) return dibs__lab_fail(lab, "out of memory: %s", strerror(errno));
-  s->page = at;
+  if (!(s->page = dibs__lab_shared_make(lab, sizeof *s->page, &s->fd))) return false;
   s->page->guard = (uint32_t)(s->guard - guards);
   s->page->ttl_ms = lab->ttl_ms;
   snprintf(s->page->name, sizeof s->page->name, "lab/%u/%s", lab->run, s->guard->key);
   snprintf(s->page->key, sizeof s->page->key, "lab/%u/%s", lab->run, s->guard->key);
   if (lab->gate) snprintf(s->page->url, sizeof s->page->url, "%s", lab->gate);
   if (!find_base(s)) return false;
-  snprintf(fd, sizeof fd, "%d", s->fd);
-  return dibs__lab_spawn(lab->uri, (char *[]){verb, fd, NULL}, &s->pid, lab->why, sizeof lab->why);
+  return dibs__lab_spawn_sharing(lab, "pause", s->fd, &s->pid);
 }
 
 static bool await_holder(struct scene *s, uint32_t wanted) {
@@ -375,9 +295,8 @@ static void end_scene(struct scene *s) {
     dibs_error error;
     if (!s->guard->service && dibs_record_remove(s->store, s->page->key, &options, NULL, &error) != DIBS_OK)
       dibs__lab_note(&s->lab->sheet, "The record %s could not be removed: %s", s->page->key, error.text);
-    munmap(s->page, sizeof *s->page);
   }
-  if (s->fd >= 0) close(s->fd);
+  dibs__lab_shared_drop(s->page, sizeof *s->page, s->fd);
 }
 
 static bool judge_writes(struct scene *s, struct lab_table *table) {
@@ -385,7 +304,6 @@ static bool judge_writes(struct scene *s, struct lab_table *table) {
   const struct guard plain = {.service = s->guard->service};
   dibs_error error = {0};
   int64_t value;
-  char text[TEXT_MAX];
   if (read_value(s->store, &plain, s->page, NULL, &value, &error) != DIBS_OK)
     return dibs__lab_fail(s->lab, "%s", error.text);
   bool late = s->page->answer == DIBS_OK;
@@ -393,19 +311,7 @@ static bool judge_writes(struct scene *s, struct lab_table *table) {
   bool fine = lost == 0 && s->wrote && !late && s->page->answer == DIBS_STALE;
   enum lab_mood mood = fine ? LAB_GOOD : s->guard->promised || s->lab->strict ? LAB_BAD : LAB_EXPECTED;
   if (mood == LAB_BAD) sheet->broken = true;
-  snprintf(text, sizeof text, "The value is %lld; the acknowledged additions make %lld.", (long long)value,
-           (long long)should);
-  add_step(s, -1, mood == LAB_GOOD ? LAB_PLAIN : mood, text, "");
-  dibs__lab_put_text(sheet, table, LAB_PLAIN, s->guard->title);
-  dibs__lab_put_text(sheet, table, late ? mood : LAB_PLAIN, late ? "accepted" : "refused");
-  dibs__lab_put(sheet, table, (double)value);
-  dibs__lab_put(sheet, table, (double)should);
-  dibs__lab_put(sheet, table, (double)lost);
-  if (lost) dibs__lab_mood(table, mood);
-  dibs__lab_put_text(sheet, table, mood,
-                     mood == LAB_GOOD       ? "correct"
-                     : mood == LAB_EXPECTED ? "broken, as expected"
-                                            : "BROKEN");
+  dibs__lab_put_sum(sheet, s->timeline, table, s->guard->title, late, value, should, mood);
   return true;
 }
 

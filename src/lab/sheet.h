@@ -139,6 +139,10 @@ void dibs__lab_put(struct lab_sheet *sheet, struct lab_table *table, double numb
 void dibs__lab_put_text(struct lab_sheet *sheet, struct lab_table *table, enum lab_mood mood, const char *text);
 /* The mood of the last cell. */
 void dibs__lab_mood(struct lab_table *table, enum lab_mood mood);
+/* The end of a scene with a late write to a sum: a step of the timeline, and a row with the title, whether the late
+ * write was accepted, the value, what the acknowledged additions make, what is lost, and the verdict. */
+void dibs__lab_put_sum(struct lab_sheet *sheet, struct lab_timeline *timeline, struct lab_table *table,
+                       const char *title, bool late, int64_t value, int64_t should, enum lab_mood mood);
 
 /* NULL when there are LAB_SERIES_MAX. */
 struct lab_series *dibs__lab_series(struct lab_sheet *sheet, struct lab_plot *plot, const char *name,

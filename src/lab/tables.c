@@ -178,6 +178,23 @@ void dibs__lab_mood(struct lab_table *table, enum lab_mood mood) {
   if (table && table->count) table->cells[table->count - 1].mood = mood;
 }
 
+void dibs__lab_put_sum(struct lab_sheet *sheet, struct lab_timeline *timeline, struct lab_table *table,
+                       const char *title, bool late, int64_t value, int64_t should, enum lab_mood mood) {
+  char text[LAB_WHY_MAX];
+  snprintf(text, sizeof text, "The value is %" PRId64 "; the acknowledged additions make %" PRId64 ".", value, should);
+  dibs__lab_step(sheet, timeline, -1, mood == LAB_GOOD ? LAB_PLAIN : mood, text, "");
+  dibs__lab_put_text(sheet, table, LAB_PLAIN, title);
+  dibs__lab_put_text(sheet, table, late ? mood : LAB_PLAIN, late ? "accepted" : "refused");
+  dibs__lab_put(sheet, table, (double)value);
+  dibs__lab_put(sheet, table, (double)should);
+  dibs__lab_put(sheet, table, (double)(should - value));
+  if (should != value) dibs__lab_mood(table, mood);
+  dibs__lab_put_text(sheet, table, mood,
+                     mood == LAB_GOOD       ? "correct"
+                     : mood == LAB_EXPECTED ? "broken, as expected"
+                                            : "BROKEN");
+}
+
 static unsigned hue_of(struct lab_sheet *sheet, const char *name) {
   char key[64];
   if (strncmp(name, "bare ", 5) == 0) name += 5;

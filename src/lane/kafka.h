@@ -70,7 +70,7 @@ struct dibs__kafka_producer;
 #define DIBS__KAFKA_MODULE_SYMBOL "dibs__kafka_module"
 
 struct dibs__kafka_module {
-  uint32_t size, abi; /* of this struct */
+  struct dibs__module_head head;
   /* Joins the group.  NULL: `why`. */
   struct dibs__kafka_consumer *(*open)(const struct dibs__kafka_options *options, char *why, size_t size);
   /* Leaves the group.  After the last take. */
@@ -90,7 +90,6 @@ struct dibs__kafka_module {
   enum dibs__kafka_sent (*send)(struct dibs__kafka_producer *producer, const struct dibs__kafka_sending *sending,
                                 bool (*gone)(void *arg), void *arg, char *why, size_t size);
 };
-typedef const struct dibs__kafka_module *dibs__kafka_module_fn(void);
 
 /* Loads the module.  NULL: `why`.  It stays loaded. */
 const struct dibs__kafka_module *dibs__kafka_load(struct dibs__module *module, char *why, size_t size);

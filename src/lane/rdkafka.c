@@ -312,8 +312,7 @@ static enum dibs__kafka_sent send_message(producer_t *p, const struct dibs__kafk
   return sent;
 }
 
-static const struct dibs__kafka_module module = {.size = sizeof module,
-                                                 .abi = DIBS__KAFKA_MODULE_ABI,
+static const struct dibs__kafka_module module = {.head = {sizeof module, DIBS__KAFKA_MODULE_ABI},
                                                  .open = open_consumer,
                                                  .close = close_consumer,
                                                  .poll = poll_consumer,
@@ -324,7 +323,7 @@ static const struct dibs__kafka_module module = {.size = sizeof module,
                                                  .close_producer = close_producer,
                                                  .send = send_message};
 
-DIBS__MODULE_API dibs__kafka_module_fn dibs__kafka_module;
-const struct dibs__kafka_module *dibs__kafka_module(void) {
-  return &module;
+DIBS__MODULE_API dibs__module_part_fn dibs__kafka_module;
+const struct dibs__module_head *dibs__kafka_module(void) {
+  return &module.head;
 }

@@ -68,3 +68,24 @@ void dibs__module_unload(struct dibs__module *module) {
   module->handle = NULL;
   module->function = NULL;
 }
+
+const struct dibs__module_head *dibs__module_load_part(const struct dibs__module_part *part,
+                                                       struct dibs__module *module, char *why, size_t size) {
+  char text[512];
+  switch (dibs__module_load(part->file, part->symbol, NULL, module, text, sizeof text)) {
+  case DIBS__MODULE_LOADED:
+    break;
+  case DIBS__MODULE_BROKEN:
+    snprintf(why, size, "%s", text);
+    return NULL;
+  case DIBS__MODULE_MISSING:
+    snprintf(why, size, "this dibs %s: %s is not in %s; install the package %s, or build dibs with %s", part->lacks,
+             part->file, text, part->package, part->library);
+    return NULL;
+  }
+  const struct dibs__module_head *head = ((dibs__module_part_fn *)module->function)();
+  if (head != NULL && head->abi == part->head.abi && head->size == part->head.size) return head;
+  snprintf(why, size, "%s is of another version of dibs; install the one of this version", module->file);
+  dibs__module_unload(module);
+  return NULL;
+}

@@ -10,6 +10,7 @@
  */
 #include <limits.h>
 #include <stddef.h>
+#include <stdint.h>
 
 typedef void dibs__module_fn_any(void); /* to be cast to its own type */
 
@@ -29,5 +30,20 @@ enum dibs__module_found {
 enum dibs__module_found dibs__module_load(const char *file, const char *symbol, const char *path,
                                           struct dibs__module *module, char *why, size_t size);
 void dibs__module_unload(struct dibs__module *module);
+
+/* A module that is no driver: its function returns a struct of functions, which begins with this. */
+struct dibs__module_head {
+  uint32_t size, abi; /* of that struct */
+};
+typedef const struct dibs__module_head *dibs__module_part_fn(void);
+
+struct dibs__module_part {
+  const char *file, *symbol;
+  const char *lacks, *package, *library; /* "has no Kafka", and what to install or to build with */
+  struct dibs__module_head head;         /* of this version */
+};
+/* Loads the module, and returns its struct.  NULL: `why`, a sentence. */
+const struct dibs__module_head *dibs__module_load_part(const struct dibs__module_part *part,
+                                                       struct dibs__module *module, char *why, size_t size);
 
 #endif

@@ -242,16 +242,15 @@ static struct dibs__transfers *open_transfers(const struct dibs__http_options *o
   return transfers;
 }
 
-__attribute__((visibility("default"))) dibs__http_module_fn dibs__http_module;
+__attribute__((visibility("default"))) dibs__module_part_fn dibs__http_module;
 
-const struct dibs__http_module *dibs__http_module(void) {
-  static const struct dibs__http_module module = {.size = sizeof module,
-                                                  .abi = DIBS__HTTP_MODULE_ABI,
+const struct dibs__module_head *dibs__http_module(void) {
+  static const struct dibs__http_module module = {.head = {sizeof module, DIBS__HTTP_MODULE_ABI},
                                                   .open = open_transfers,
                                                   .close = close_transfers,
                                                   .start = start,
                                                   .cancel = end,
                                                   .step = step,
                                                   .wake = wake};
-  return &module;
+  return &module.head;
 }

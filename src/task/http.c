@@ -122,27 +122,12 @@ void dibs__http_send(struct dibs__http *http, struct dibs__http_request *request
 
 /* ---- Opening ---- */
 
-static const struct dibs__http_module *load(struct dibs__module *module, char *why, size_t size) {
-  char text[512];
-  switch (dibs__module_load(DIBS__HTTP_MODULE_FILE, DIBS__HTTP_MODULE_SYMBOL, NULL, module, text, sizeof text)) {
-  case DIBS__MODULE_LOADED:
-    break;
-  case DIBS__MODULE_BROKEN:
-    snprintf(why, size, "%s", text);
-    return NULL;
-  case DIBS__MODULE_MISSING:
-    snprintf(why, size,
-             "this dibs can't send HTTP: " DIBS__HTTP_MODULE_FILE " is not in %s; install the package libdibs-http, or "
-             "build dibs with libcurl",
-             text);
-    return NULL;
-  }
-  const struct dibs__http_module *calls = ((dibs__http_module_fn *)module->function)();
-  if (calls != NULL && calls->abi == DIBS__HTTP_MODULE_ABI && calls->size == sizeof *calls) return calls;
-  snprintf(why, size, "%s is of another version of dibs; install the one of this version", module->file);
-  dibs__module_unload(module);
-  return NULL;
-}
+static const struct dibs__module_part module_part = {.file = DIBS__HTTP_MODULE_FILE,
+                                                     .symbol = DIBS__HTTP_MODULE_SYMBOL,
+                                                     .lacks = "can't send HTTP",
+                                                     .package = "libdibs-http",
+                                                     .library = "libcurl",
+                                                     .head = {sizeof(struct dibs__http_module), DIBS__HTTP_MODULE_ABI}};
 
 bool dibs__http_open(const struct dibs__http_options *options, struct dibs__http **http, char *why, size_t size) {
   assert(options->connections > 0 && options->connections <= DIBS__HTTP_CONNECTIONS);
@@ -151,7 +136,7 @@ bool dibs__http_open(const struct dibs__http_options *options, struct dibs__http
   snprintf(why, size, "out of memory");
   if (made == NULL) return false;
   dibs__mutex_init(&made->lock);
-  made->calls = load(&made->module, why, size);
+  made->calls = (const struct dibs__http_module *)dibs__module_load_part(&module_part, &made->module, why, size);
   if (made->calls != NULL) made->transfers = made->calls->open(options, why, size);
   if (made->transfers != NULL) {
     made->thread = dibs__thread_start("dibs-http", run_client, made);

@@ -12,6 +12,7 @@
  * headers (no answer then), DIBS__HTTP_BODY bytes of its body (its status counts), and total_ms.
  */
 #include "base/port.h"
+#include "store/module.h"
 #include "task/reply.h"
 
 enum { DIBS__HTTP_HEADERS = 65536, DIBS__HTTP_BODY = 1048576, DIBS__HTTP_CONNECTIONS = 1024 };
@@ -61,7 +62,7 @@ struct dibs__transfers;
 
 /* One thread calls all of them, but `wake`. */
 struct dibs__http_module {
-  uint32_t size, abi; /* of this struct */
+  struct dibs__module_head head;
   struct dibs__transfers *(*open)(const struct dibs__http_options *options, char *why, size_t size);
   void (*close)(struct dibs__transfers *transfers);
   bool (*start)(struct dibs__transfers *transfers, struct dibs__http_request *request); /* false: no memory */
@@ -70,6 +71,5 @@ struct dibs__http_module {
   struct dibs__http_request *(*step)(struct dibs__transfers *transfers, int ms);
   void (*wake)(struct dibs__transfers *transfers); /* ends the wait of step; any thread */
 };
-typedef const struct dibs__http_module *dibs__http_module_fn(void);
 
 #endif
