@@ -151,7 +151,7 @@ facts() {
       given='mkdir -p /var/lib/app; printf "[live]\nstore = postgres://app:secret@db/app\n" >/etc/app/dibs.ini; chmod 600 /etc/app/dibs.ini' ;;
     *'dibs lane kafka'* | *'--to kafka:'*) skipped='it needs a broker' ;;
     'doc/lanes.md'*'record put'*) skipped='it runs in a command of a lane' ;;
-    'doc/lanes.md'*'# On each machine'* | 'doc/man/dibs-lane.1'*'lane run'*)
+    'doc/lanes.md'*'./consume.sh'* | 'doc/man/dibs-lane.1'*'lane run'*)
       serves=4
       given='printf "#!/bin/sh\nsleep 9\n" >consume.sh; chmod +x consume.sh' ;;
     'doc/lanes.md'* | 'doc/man/dibs-lane.1'*) given='timeout 2 dibs lane run orders --lanes 16 -- sleep 9 || true' ;;
