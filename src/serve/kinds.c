@@ -293,7 +293,7 @@ static void show_kind(struct request *r) {
   dibs__json_close(j, '}');
 }
 
-static bool is_kind(struct request *r) {
+bool dibs__is_kind(struct request *r) {
   dibs_error error = {0};
   dibs_status status = dibs__check_text(r->param[0], DIBS_NAME_MAX, "the kind", &error);
   if (status != DIBS_OK) dibs__answer_problem(r, status, &error);
@@ -301,7 +301,7 @@ static bool is_kind(struct request *r) {
 }
 
 static void get_kind(struct request *r) {
-  if (is_kind(r)) dibs__pool_run(r, show_kind, NULL);
+  if (dibs__is_kind(r)) dibs__pool_run(r, show_kind, NULL);
 }
 
 /* ---- Settings ---- */
@@ -350,7 +350,7 @@ static void set_kind(struct request *r) {
 }
 
 static void patch_kind(struct request *r) {
-  if (is_kind(r)) dibs__pool_run(r, set_kind, NULL);
+  if (dibs__is_kind(r)) dibs__pool_run(r, set_kind, NULL);
 }
 
 /* ---- The routes ---- */

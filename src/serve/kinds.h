@@ -6,6 +6,7 @@
 
 #include <stdbool.h>
 
+struct request;
 struct server;
 
 struct kind_row {
@@ -15,6 +16,9 @@ struct kind_row {
   uint32_t running;
   bool paused;
 };
+
+/* Can the first parameter of the path be the name of a kind?  false: it was answered 400. */
+bool dibs__is_kind(struct request *r);
 
 bool dibs__kinds_open(struct server *server);
 void dibs__kinds_close(struct server *server);

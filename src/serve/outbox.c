@@ -78,18 +78,13 @@ static void show_outbox(struct request *r) {
 }
 
 static void get_outbox(struct request *r) {
-  dibs_error error = {0};
-  dibs_status status = dibs__check_text(r->param[0], DIBS_NAME_MAX, "the kind", &error);
-  if (status == DIBS_OK)
-    dibs__pool_run(r, show_outbox, NULL);
-  else
-    dibs__answer_problem(r, status, &error);
+  if (dibs__is_kind(r)) dibs__pool_run(r, show_outbox, NULL);
 }
 
 const struct route dibs__outbox_routes[] = {
     {METHOD_GET, "/v1/outbox/{kind}", SCOPE_READ, get_outbox, sizeof(struct outbox_in), outbox_fields, "showOutbox",
      "200", "How many messages of a kind wait, are being sent, are dead or delivered, and a page of them",
-     "A message is a task: POST /v1/kinds/KIND/tasks adds one.  By number, the oldest first.  The counts are `age_ms` "
-     "old.",
+     "A message is a task: POST /v1/kinds/KIND/tasks adds one.  By number, the oldest first.  The counts are "
+     "`counted_age_ms` old.",
      NULL},
     {.path = NULL}};

@@ -7,6 +7,7 @@
 #include "serve/task_count.h"
 #include "base/map.h"
 #include "base/port.h"
+#include "serve/kinds.h"
 #include "serve/meter.h"
 #include "serve/server.h"
 
@@ -174,6 +175,7 @@ static size_t find_phases_locked(const struct task_counts *c, const char *kind, 
 }
 
 static void get_phases(struct request *r) {
+  if (!dibs__is_kind(r)) return;
   struct task_counts *c = r->server->task_counts;
   struct phase *phases = calloc(ROWS_MAX, sizeof *phases);
   if (!phases) {

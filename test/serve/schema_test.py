@@ -25,7 +25,7 @@ def find_tool():
 
 
 # Every duration: what ends in _ms or _ns and is neither an instant nor an age (doc/serve.md, "Numbers and times").
-DURATIONS = {'retry_ms', 'left_ms', 'ttl_ms', 'duration_ms', 'keep_ms', 'step_ms', 'min_down_ms', 'p50_ns', 'p99_ns', 'max_ns'}
+DURATIONS = {'retry_ms', 'left_ms', 'ttl_ms', 'duration_ms', 'keep_ms', 'step_ms', 'min_down_ms', 'window_ms', 'p50_ns', 'p99_ns', 'max_ns'}
 TIME = re.compile('(^|_)(ms|ns|us|s|msec|sec|secs|seconds|millis|time|at|since|until|age|date)$')
 
 

@@ -7,7 +7,7 @@ import schemathesis
 
 DURATION = re.compile(r'^(?=.)([0-9]{1,4}d)?([0-9]{1,6}h)?([0-9]{1,7}m)?([0-9]{1,9}s)?([0-9]{1,12}ms)?$')
 # A time of the right form may be out of the limits of its field.
-FITTING = {'wait': '5ms', 'ttl': '30s', 'delay': '1s', 'keep': '1s', 'at_least': '1s', 'timeout': '30s', 'older': '1s'}
+FITTING = {'wait': '5ms', 'ttl': '30s', 'delay': '1s', 'keep': '1s', 'at_least': '1s', 'timeout': '30s', 'older': '1s', 'per': '1s'}
 DAY_MS = 86400000
 DEFAULT_MS = 30000
 BYTES_MAX = 64  # of the shortest text; the server counts bytes, the schema characters
@@ -58,8 +58,6 @@ def is_consistent(case):
     if operation in ('retryTasks', 'cancelTasks', 'purgeTasks'):
         filters = [body.get(name) for name in ('kind', 'phase', 'key', 'text', 'state', 'older')]
         return (body.get('tasks') is None) != all(value is None for value in filters)
-    if operation in ('retryMessages', 'purgeMessages'):
-        return body.get('tasks') is None or all(body.get(name) is None for name in ('phase', 'key', 'text', 'state', 'older'))
     return True
 
 
@@ -94,11 +92,18 @@ def mend_crontab(case):
             case.query['zone'] = 'UTC'
 
 
+def mend_quota(case):
+    if case.operation.definition.raw['operationId'] == 'takeFromQuota' and isinstance(case.body, dict):
+        if (case.body.get('amount') or 1) > case.body['limit']:
+            case.body['amount'] = case.body['limit']  # more is never allowed
+
+
 @schemathesis.hook
 def before_call(context, case, kwargs):
     if not (case.meta and case.meta.generation.mode.is_negative):
         mend_headers(case)
         mend_crontab(case)
+        mend_quota(case)
         if isinstance(case.body, dict) and case.body.get('id'):
             case.body['id'] = uuid.uuid4().hex  # one that is used again belongs to the lease that it had
     for part in (case.body, case.query):
