@@ -276,10 +276,11 @@ static rd_kafka_headers_t *make_headers(const struct dibs__kafka_sending *s) {
 
 static rd_kafka_resp_err_t produce(producer_t *p, const struct dibs__kafka_sending *s, struct report *report) {
   rd_kafka_headers_t *headers = make_headers(s);
-  rd_kafka_resp_err_t err = rd_kafka_producev(
-      p->kafka, RD_KAFKA_V_TOPIC(p->topic), RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_COPY),
-      RD_KAFKA_V_KEY(s->key, s->key_length), RD_KAFKA_V_VALUE((void *)(uintptr_t)s->payload, s->length),
-      RD_KAFKA_V_HEADERS(headers), RD_KAFKA_V_OPAQUE(report), RD_KAFKA_V_END);
+  rd_kafka_resp_err_t err =
+      rd_kafka_producev(p->kafka, RD_KAFKA_V_TOPIC(p->topic), RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_COPY),
+                        RD_KAFKA_V_KEY((void *)(uintptr_t)s->key, s->key_length),
+                        RD_KAFKA_V_VALUE((void *)(uintptr_t)s->payload, s->length), RD_KAFKA_V_HEADERS(headers),
+                        RD_KAFKA_V_OPAQUE(report), RD_KAFKA_V_END);
   if (err != RD_KAFKA_RESP_ERR_NO_ERROR) rd_kafka_headers_destroy(headers);
   return err;
 }

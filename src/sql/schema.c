@@ -124,8 +124,8 @@ static const char *const counters[] = {
     "CREATE TABLE dibs_counter (name #k NOT NULL PRIMARY KEY, number #n NOT NULL)#z",
     /* The ledger: of a source its last batch, `mark` of the transaction that applied it, `refused` items of it.  Of a
      * guard, `seq` is its largest fence. */
-    "CREATE TABLE dibs_counter_source (id #i NOT NULL PRIMARY KEY, seq #n NOT NULL, mark #n, until #n NOT NULL,"
-    " refused #b)",
+    ("CREATE TABLE dibs_counter_source (id #i NOT NULL PRIMARY KEY, seq #n NOT NULL, mark #n, until #n NOT NULL,"
+     " refused #b)"),
     "CREATE INDEX dibs_counter_source_until ON dibs_counter_source (until)",
     /* A bucket of tokens is full at `full_ns`, ns since 1970, and by `until` at the latest. */
     "CREATE TABLE dibs_rate (name #k NOT NULL PRIMARY KEY, full_ns #n NOT NULL, until #n NOT NULL)#z",
