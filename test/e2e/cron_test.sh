@@ -201,15 +201,19 @@ kill -TERM "$node"
 ok 'the node ends' ends "$node"
 
 # ---- The launcher is killed ----
+find_launcher() { # sets $launcher
+  for launcher in $(cat "/proc/$node/task/$node/children"); do
+    [ "$(cat "/proc/$launcher/comm")" = dibs-launcher ] && return
+  done
+  return 1
+}
 cat >"$dir/launch.cron" <<END
 DIR=$dir
 * * * * * *  name=launch overlap=allow  echo x >>"\$DIR/launch"
 END
 node o "$dir/launch.cron"
 ok 'it fires' until_true 15 filled "$dir/launch"
-for child in $(cat "/proc/$node/task/$node/children"); do
-  [ "$(cat "/proc/$child/comm")" = dibs-launcher ] && kill -KILL "$child"
-done
+find_launcher && kill -KILL "$launcher"
 ends "$node"
 is 'the node ends' $? 119
 like 'and says why' "$(tail -n 1 "$dir/o.err")" '^dibs: a process of the node that starts commands was killed'
@@ -218,7 +222,7 @@ is 'no firing failed by that' "$("$DIBS" history launch --failed)" ''
 # ---- No descriptor is left ----
 echo '@yearly name=lacking true' >"$dir/lacking.cron"
 node p "$dir/lacking.cron" --jobs 1
-read -r launcher <"/proc/$node/task/$node/children"
+ok 'a process of the node starts its commands' until_true 15 find_launcher
 prlimit --pid "$launcher" --nofile=8: # enough for its minder, and not for a command
 "$DIBS" cron run lacking "$dir/lacking.cron" >"$dir/number"
 ok 'a command cannot be started' until_true 15 grep -q 'cannot start a command for lacking: Too many open files' "$dir/p.err"
