@@ -311,7 +311,8 @@ dibs__id id_of(int n) {
 }
 
 uint32_t ttl(void) {
-  return all.target->skew ? 20000 : 1000;
+  if (all.target->skew) return 20000;
+  return all.target->ttl_ms ? all.target->ttl_ms : 1000;
 }
 
 /* If a lease belongs to a connection, each process ends its own expired leases. */
@@ -339,7 +340,7 @@ int64_t time_advanced(void) {
 }
 
 void advance_past_ttl(struct party *p) {
-  advance_time(p, ttl() + 50);
+  advance_time(p, ttl() + 50 + (all.target->whole_seconds ? all.target->slack_ms : 0));
 }
 
 void advance_past_offer(struct party *p) {

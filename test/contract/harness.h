@@ -25,15 +25,17 @@ struct contract_target {
   const char *scheme; /* of the innermost driver */
   bool local;         /* the URI has no host */
   bool is_file;
-  bool own_clocks;  /* skew moves the clock of one party only, so the harness moves all */
-  bool no_tier;     /* the store cannot be a tier */
-  int64_t slack_ms; /* a lease may last this much longer than `until` */
-  int64_t told_ms;  /* two clients may receive one instant with this difference */
-  bool strides;     /* the next epoch may be more than one above the last */
-  bool clocked;     /* its own buckets draw fences by a wall clock: they never run out */
-  bool apart;       /* all cases share one server, where a prefix for each case costs nothing */
-  bool one_session; /* all clients share one session of the store behind */
-  bool lazy_close;  /* a closed session's waiters and offers disappear only when an operation meets them */
+  bool own_clocks;    /* skew moves the clock of one party only, so the harness moves all */
+  bool no_tier;       /* the store cannot be a tier */
+  int64_t slack_ms;   /* a lease may last this much longer than `until` */
+  uint32_t ttl_ms;    /* of a test's leases, where the clock cannot be moved; 0: a second */
+  int64_t told_ms;    /* two clients may receive one instant with this difference */
+  bool whole_seconds; /* a lease that nobody renews ends up to slack_ms late */
+  bool strides;       /* the next epoch may be more than one above the last */
+  bool clocked;       /* its own buckets draw fences by a wall clock: they never run out */
+  bool apart;         /* all cases share one server, where a prefix for each case costs nothing */
+  bool one_session;   /* all clients share one session of the store behind */
+  bool lazy_close;    /* a closed session's waiters and offers disappear only when an operation meets them */
   /* Moves its clock forward.  Without it the test waits, with short ttls. */
   void (*skew)(struct dibs__dstore *store, int64_t ms);
   /* Ends its session as kill -9 does.  Without it the test kills a process. */

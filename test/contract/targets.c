@@ -199,6 +199,16 @@ static const struct contract_target targets[] = {
      .bury = server_bury},
     {.scheme = "redis", .apart = true, .lazy_close = true, .bury = redis_bury},
     {.scheme = "http", .no_tier = true, .clocked = true, .one_session = true, .bury = http_bury},
+    /* Its leases have whole seconds, and live for one or two more than the ttl. */
+    {.scheme = "etcd",
+     .clocked = true,
+     .strides = true,
+     .apart = true,
+     .ttl_ms = 2000,
+     .told_ms = 2000,
+     .whole_seconds = true,
+     .slack_ms = 2500,
+     .bury = http_bury},
     {.scheme = "redlock",
      .no_tier = true,
      .told_ms = 20,    /* a client that has not asked the nodes itself allows for less drift if less time is left */
