@@ -340,7 +340,11 @@ int64_t time_advanced(void) {
 }
 
 void advance_past_ttl(struct party *p) {
-  advance_time(p, ttl() + 50 + (all.target->whole_seconds ? all.target->slack_ms : 0));
+  advance_time(p, ttl() + 50 + all.target->late_ms);
+}
+
+void advance_past(struct party *p, int64_t ttl_ms) {
+  advance_time(p, ttl_ms + 1 + all.target->late_ms);
 }
 
 void advance_past_offer(struct party *p) {

@@ -39,7 +39,7 @@ enum {
   DIBS__ETCD_HOSTS = 16,
   DIBS__ETCD_PREFIX = 64,
   DIBS__ETCD_BATCH = 24,    /* an element has at most 4 operations of etcd's 128 at each level */
-  DIBS__ETCD_FENCES = 256,  /* of one revision: all grants of a transaction have the same one */
+  DIBS__ETCD_FENCES = 1024, /* of one revision: all grants of a transaction have the same one */
   DIBS__ETCD_SESSION_S = 5, /* the lease of a process's waiters */
   DIBS__ETCD_KEY = 3 * DIBS_NAME_MAX + DIBS__ETCD_PREFIX + 64
 };
@@ -261,7 +261,7 @@ void dibs__etcd_bucket_learn(struct dibs__etcd *store, uint16_t bucket, const st
 void dibs__etcd_bucket_value(struct dibs__etcd *store, const struct dibs__etcd_bucket *b, struct dibs__etcd_text *to);
 dibs__mandate dibs__etcd_mandate(struct dibs__etcd *store, const struct dibs__etcd_bucket *b);
 dibs__fence dibs__etcd_fence(uint32_t epoch, uint64_t base, uint64_t revision, uint32_t nth);
-/* R5, R35.  If not, it is answered. */
+/* R5, R35.  If not, its status is set. */
 bool dibs__etcd_mandate_valid(struct dibs__etcd *store, const struct dibs__etcd_bucket *b, uint64_t revision,
                               struct dibs__lease_op *op);
 
@@ -293,15 +293,12 @@ struct dibs__etcd_name {
   struct dibs__etcd_claim own; /* the waiter with the operation's id, if own_waits */
   bool own_waits, own_in_front;
   size_t own_at; /* in `front` */
-  bool has_before;
-  struct dibs__etcd_claim before; /* the waiter before it */
 };
 
 void dibs__etcd_name_free(struct dibs__etcd_name *name);
-/* Puts the operations that read a name; `reading` are the answers to them, at `at`.  `ticket` 0: not known. */
-void dibs__etcd_name_get(const struct dibs__etcd *store, const struct dibs__lease_op *op, uint64_t ticket,
-                         struct dibs__etcd_text *to);
-enum { DIBS__ETCD_READS = 5 };
+/* Puts the operations that read a name.  dibs__etcd_name_read reads the answers to them, which begin at `at`. */
+void dibs__etcd_name_get(const struct dibs__etcd *store, const struct dibs__lease_op *op, struct dibs__etcd_text *to);
+enum { DIBS__ETCD_READS = 4 };
 bool dibs__etcd_name_read(struct dibs__etcd *store, const struct dibs__lease_op *op, const json_t *responses, size_t at,
                           uint64_t revision, struct dibs__etcd_name *name);
 bool dibs__etcd_claim_read(const struct dibs__etcd *store, const char *kind, const json_t *kv,
@@ -395,12 +392,14 @@ dibs__driver_list dibs__etcd_list;
 
 dibs__status dibs__etcd_watches_open(struct dibs__etcd *store);
 void dibs__etcd_watches_close(struct dibs__etcd *store);
-/* The waiter hears of the end of a holder, if `near`, and of a change of the waiter before it, unless that is NULL;
- * of all that happened after `revision`. */
-void dibs__etcd_watch(struct dibs__etcd *store, dibs__str name, dibs__id id, bool near,
+/* The waiter that has requested this hears of the end of a holder, if it is near the front, and of a change of the
+ * waiter before it, unless that is NULL; of all that happened after `revision`. */
+void dibs__etcd_watch(struct dibs__etcd *store, const struct dibs__lease_op *op, bool near,
                       const struct dibs__etcd_claim *before, uint64_t revision);
 void dibs__etcd_unwatch(struct dibs__etcd *store, dibs__id id);
 /* For how long a waiter, whose key has the revision `mod`, has had an offer, as far as this process has seen. */
+/* A holder or waiter ended, or was put off, by this process: an offer began at the earliest then. */
+void dibs__etcd_end_seen(struct dibs__etcd *store, dibs__str name, uint64_t revision);
 int64_t dibs__etcd_offer_age(struct dibs__etcd *store, dibs__str name, dibs__id id, uint64_t mod);
 /* Breaks of our leases are watched from this revision on, as soon as somebody waits for events. */
 void dibs__etcd_watch_notices(struct dibs__etcd *store, uint64_t revision);

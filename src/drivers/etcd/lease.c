@@ -142,8 +142,7 @@ static void keys_of(const batch *b, const element *e, struct keys *k) {
 }
 
 static void read_name(const batch *b, const element *e, struct dibs__etcd_text *to) {
-  const struct dibs__lease_op *op = op_of(e);
-  dibs__etcd_name_get(b->store, op, op->ticket, to);
+  dibs__etcd_name_get(b->store, op_of(e), to);
 }
 
 static void put_claim(const element *e, struct dibs__etcd_text *to, const struct dibs__etcd_key *key, const claim *c,
@@ -434,6 +433,7 @@ static void removed(batch *b, element *e, const json_t *responses) {
   dibs__etcd_hold_drop(b->store, op->name, op->id);
   dibs__etcd_unwatch(b->store, op->id);
   if (e->own_hold && !waiter && !e->ended) dibs__etcd_item_return(b->store, &e->hold.item);
+  dibs__etcd_end_seen(b->store, op->name, b->revision);
   if (e->ended && op->op.verb == DIBS__ACQUIRE) {
     e->own_hold = e->ended = false;
     plan(e, DIBS__ETCD_READ);
@@ -456,6 +456,7 @@ static void broken(batch *b, element *e) {
     return;
   }
   if (op->now) op->until.ms = now_ms();
+  if (op->now) dibs__etcd_end_seen(b->store, op->name, b->revision);
   dibs__etcd_done(b, e, DIBS_OK);
 }
 
@@ -557,10 +558,10 @@ static bool acquire_left(batch *b, element *e) {
 /* Marks the offers that nobody confirmed: `asleep`, and still `offered`, are put off. */
 static bool late_offers(const batch *b, element *e) {
   const struct dibs__lease_op *op = op_of(e);
-  bool late = false;
+  bool late = false, confirms = op->op.verb == DIBS__ACQUIRE;
   for (size_t i = 0; i < e->name.front_count; i++) {
     claim *c = &e->name.front[i];
-    if (!c->offered || dibs__id_equal(c->id, op->id)) continue;
+    if (!c->offered || (confirms && dibs__id_equal(c->id, op->id))) continue;
     if (dibs__etcd_offer_age(b->store, op->name, c->id, c->mod) < DIBS__OFFER_MS) continue;
     c->asleep = late = true;
   }
@@ -570,13 +571,12 @@ static bool late_offers(const batch *b, element *e) {
 static void answer_waiter(batch *b, element *e) {
   struct dibs__lease_op *op = op_of(e);
   const struct dibs__etcd_name *n = &e->name;
-  bool near = n->own_in_front && n->own_at <= 1;
   op->ticket = n->own.create;
   op->ahead = n->own_in_front ? (uint32_t)n->own_at : DIBS__ETCD_FRONT;
   op->recheck.ms = recheck_of(b, e);
   op->waiting = true;
-  dibs__etcd_watch(b->store, op->name, op->id, near || op->mode != DIBS_EXCLUSIVE, n->has_before ? &n->before : NULL,
-                   n->revision);
+  if (n->own_in_front) /* those far behind check again each second, as every waiter does */
+    dibs__etcd_watch(b->store, op, n->own_at <= 1, n->own_at ? &n->front[n->own_at - 1] : NULL, n->revision);
   dibs__etcd_done(b, e, DIBS__QUEUED);
 }
 
@@ -670,6 +670,10 @@ static void decide_cancel(batch *b, element *e) {
   dibs__etcd_name_offers(&e->name, &awake);
   op->waiting = e->name.waiter_count > 0;
   if (c) hold_of(e, c);
+  if (late_offers(b, e)) {
+    plan(e, DIBS__ETCD_PUT_OFF);
+    return;
+  }
   bool waits = !c && e->name.own_waits;
   if ((!c && !waits) || (op->only_waits && (c || e->name.own.session != b->store->number))) { /* R84 */
     dibs__etcd_done(b, e, DIBS_NOT_FOUND);
@@ -702,6 +706,9 @@ static void decide_break(batch *b, element *e) {
 static void decide(batch *b, element *e) {
   struct dibs__lease_op *op = op_of(e);
   if (!dibs__etcd_mandate_valid(b->store, &e->name.bucket, b->revision, op)) {
+    if (op->op.status == DIBS_DENIED)
+      dibs__set_message(b->result, "%.100s is a tier; open it with all its tiers: --store FIRST,SECOND",
+                        b->store->location.shown);
     dibs__etcd_done(b, e, op->op.status);
     return;
   }
@@ -749,6 +756,7 @@ void dibs__etcd_lease_take(batch *b, element *e, const json_t *txn) {
   }
   if (e->plan == DIBS__ETCD_GUESS) at = 1; /* the transaction that queues */
   if (did && (e->plan == DIBS__ETCD_QUEUE || e->plan == DIBS__ETCD_AWAKE)) at = 1;
+  if (did && e->plan == DIBS__ETCD_PUT_OFF) dibs__etcd_end_seen(b->store, op_of(e)->name, b->revision);
   if (did && e->plan == DIBS__ETCD_PUT_OFF) at = json_array_size(responses) - DIBS__ETCD_READS;
   plan(e, DIBS__ETCD_READ);
   if (dibs__etcd_name_read(b->store, op_of(e), responses, at, b->revision, &e->name))

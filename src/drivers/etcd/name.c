@@ -24,8 +24,7 @@ void dibs__etcd_name_free(struct dibs__etcd_name *name) {
 
 /* ---- Reading ---- */
 
-void dibs__etcd_name_get(const struct dibs__etcd *store, const struct dibs__lease_op *op, uint64_t ticket,
-                         struct dibs__etcd_text *to) {
+void dibs__etcd_name_get(const struct dibs__etcd *store, const struct dibs__lease_op *op, struct dibs__etcd_text *to) {
   static const char by_age[] = ",\"sort_order\":\"ASCEND\",\"sort_target\":\"CREATE\"";
   struct dibs__etcd_key bucket, holders, waiters, own;
   char more[160];
@@ -38,9 +37,6 @@ void dibs__etcd_name_get(const struct dibs__etcd *store, const struct dibs__leas
   snprintf(more, sizeof more, "%s,\"limit\":\"%d\"", by_age, (int)DIBS__ETCD_FRONT);
   dibs__etcd_op_range(to, &waiters, more);
   dibs__etcd_op_get(to, &own);
-  int len = snprintf(more, sizeof more, ",\"sort_order\":\"DESCEND\",\"sort_target\":\"CREATE\",\"limit\":\"2\"");
-  if (ticket) snprintf(more + len, sizeof more - (size_t)len, ",\"max_create_revision\":\"%" PRIu64 "\"", ticket);
-  dibs__etcd_op_range(to, &waiters, more);
 }
 
 static uint32_t member(const json_t *value, const char *key) {
@@ -157,23 +153,18 @@ bool dibs__etcd_name_read(struct dibs__etcd *store, const struct dibs__lease_op 
                           uint64_t revision, struct dibs__etcd_name *n) {
   char name[DIBS_NAME_MAX];
   uint32_t len;
-  size_t i;
   const json_t *kv;
   dibs__etcd_name_free(n);
   n->known = true;
   n->revision = revision;
   n->front_count = n->waiter_count = 0;
-  n->own_waits = n->own_in_front = n->has_before = false;
+  n->own_waits = n->own_in_front = false;
   n->bucket = dibs__etcd_bucket_read(store, dibs__etcd_range_at(responses, at));
   dibs__etcd_bucket_learn(store, op->op.bucket, &n->bucket);
   if (!read_holders(store, dibs__etcd_range_at(responses, at + 1), n)) return false;
   read_front(store, dibs__etcd_range_at(responses, at + 2), n, op->id);
   kv = json_array_get(json_object_get(dibs__etcd_range_at(responses, at + 3), "kvs"), 0);
   n->own_waits = kv && dibs__etcd_claim_read(store, "wait", kv, &n->own, name, &len);
-  json_array_foreach(json_object_get(dibs__etcd_range_at(responses, at + 4), "kvs"), i, kv) {
-    if (n->has_before || !dibs__etcd_claim_read(store, "wait", kv, &n->before, name, &len)) continue;
-    n->has_before = !n->own_waits || n->before.create < n->own.create;
-  }
   return true;
 }
 

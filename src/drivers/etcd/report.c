@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LEASE_MORE_S = 2 };
+enum { LEASE_MORE_S = 2, REMOVE_MOST = 64 };
 
 struct seen {
   dibs__id id;
@@ -133,8 +133,33 @@ static bool read_id(const struct dibs__etcd_key *key, dibs__id *id) {
   return true;
 }
 
-/* Answers copies: the texts follow the rows in the same memory. */
-static dibs__status answer_reports(batch *b, report_op *op, const json_t *range) {
+/* A put removes old reports, unless they were put again meanwhile; what it can't remove now, etcd does later. */
+static void remove_old(batch *b, const report_op *op, const struct seen *seen, size_t count, dibs__tick now) {
+  struct dibs__etcd_txn outer = {0}, inner = {0};
+  struct dibs__etcd_text body = {0};
+  struct dibs__etcd_key range, key;
+  json_t *answer;
+  size_t old = 0;
+  dibs__etcd_key(b->store, "report", (dibs__str){0}, &range);
+  for (size_t i = 0; i < count && old < REMOVE_MOST; i++) {
+    if ((now.ns - seen[i].at.ns) / DIBS__NS_PER_MS <= op->keep_ms) continue;
+    old++;
+    dibs__etcd_key_id(&range, seen[i].id, &key);
+    dibs__etcd_txn_begin(&inner);
+    dibs__etcd_compare(&inner, &key, DIBS__ETCD_MOD, seen[i].mod);
+    dibs__etcd_op_delete(&inner.success, &key);
+    dibs__etcd_op_txn(&outer.success, &inner);
+  }
+  dibs__etcd_txn_put(&body, &outer);
+  if (old && dibs__etcd_post(b->link, "/v3/kv/txn", &body, true, b->by, &answer, b->result) == DIBS_OK)
+    json_decref(answer);
+  dibs__etcd_txn_free(&outer);
+  dibs__etcd_txn_free(&inner);
+  dibs__etcd_text_free(&body);
+}
+
+/* Answers copies, if they are wanted: the texts follow the rows in the same memory. */
+static dibs__status answer_reports(batch *b, report_op *op, const json_t *range, uint64_t put) {
   const json_t *kvs = json_object_get(range, "kvs"), *kv;
   size_t most = json_array_size(kvs), seen_count = 0, i, len;
   dibs__tick now = dibs__tick_now();
@@ -151,10 +176,11 @@ static dibs__status answer_reports(batch *b, report_op *op, const json_t *range)
     struct dibs__etcd_key key;
     struct seen one = {.mod = (uint64_t)dibs__etcd_number(kv, "mod_revision")};
     if (seen_count == most || !dibs__etcd_key_of(kv, &key) || !read_id(&key, &one.id)) continue;
-    one.at = put_at(b, one.id, one.mod, dibs__etcd_number(kv, "lease"), now);
+    one.at = one.mod == put ? now : put_at(b, one.id, one.mod, dibs__etcd_number(kv, "lease"), now);
     seen[seen_count++] = one;
     int64_t age_ms = (now.ns - one.at.ns) / DIBS__NS_PER_MS;
-    char *bytes = age_ms <= op->keep_ms ? dibs__etcd_bytes(kv, "value", &len) : NULL;
+    bool wanted = age_ms <= op->keep_ms && (!put || op->want);
+    char *bytes = wanted ? dibs__etcd_bytes(kv, "value", &len) : NULL;
     if (!bytes || len > DIBS__REPORT_MAX) {
       free(bytes);
       continue;
@@ -164,6 +190,7 @@ static dibs__status answer_reports(batch *b, report_op *op, const json_t *range)
     at += len;
     free(bytes);
   }
+  if (put) remove_old(b, op, seen, seen_count, now);
   remember(b, seen, seen_count, now);
   op->got = op->got_count ? got : NULL;
   if (!op->got) free(got);
@@ -177,7 +204,7 @@ void dibs__etcd_report_run(batch *b, element *e) {
   struct dibs__etcd_key range, key;
   json_t *answer = NULL;
   int64_t lease = 0;
-  bool puts = op->op.verb == DIBS__REPORT_PUT, reads = op->op.verb == DIBS__REPORT_READ || (puts && op->want);
+  bool puts = op->op.verb == DIBS__REPORT_PUT, reads = op->op.verb != DIBS__REPORT_DROP;
   if (!report_valid(op)) {
     dibs__etcd_done(b, e, DIBS_INVALID);
     return;
@@ -192,7 +219,9 @@ void dibs__etcd_report_run(batch *b, element *e) {
   if (status == DIBS_OK) status = dibs__etcd_post(b->link, "/v3/kv/txn", &body, true, b->by, &answer, b->result);
   if (status == DIBS_NOT_FOUND) status = DIBS_UNAVAILABLE;
   const json_t *responses = json_object_get(answer, "responses");
-  if (status == DIBS_OK && reads) status = answer_reports(b, op, dibs__etcd_range_at(responses, puts ? 1 : 0));
+  uint64_t revision = (uint64_t)dibs__etcd_number(json_object_get(answer, "header"), "revision");
+  if (status == DIBS_OK && reads)
+    status = answer_reports(b, op, dibs__etcd_range_at(responses, puts ? 1 : 0), puts ? revision : 0);
   json_decref(answer);
   dibs__etcd_txn_free(&txn);
   dibs__etcd_text_free(&body);

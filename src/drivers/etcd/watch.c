@@ -30,7 +30,7 @@ struct watch {
   struct watch *next;
   dibs__id id;
   uint64_t name_hash, serial, revision; /* all events up to it were seen */
-  bool near, before;
+  bool near, before, shares;
   bool streamed;  /* on a stream that lives */
   bool compacted; /* begin with what comes */
   struct dibs__etcd_key holders, before_key;
@@ -45,10 +45,10 @@ struct stream {
   bool failed, denied;
 };
 
-/* Since when an offer, or a name without a holder, was seen. */
+/* Since when an offer was seen; and when a holder or a waiter ended. */
 struct observed {
   uint64_t name_hash, mod;
-  dibs__id id; /* zero: the end of a holder, at revision mod */
+  dibs__id id; /* zero: of an end, at revision mod */
   dibs__tick at;
 };
 
@@ -154,10 +154,17 @@ static void observe_locked(watches *w, uint64_t name_hash, dibs__id id, uint64_t
   w->observed[w->observed_next++ % OBSERVED] = (struct observed){name_hash, mod, id, at};
 }
 
+void dibs__etcd_end_seen(struct dibs__etcd *store, dibs__str name, uint64_t revision) {
+  static const dibs__id none;
+  dibs__mutex_lock(&store->watches->lock);
+  observe_locked(store->watches, dibs__hash(name.p, name.len), none, revision, dibs__tick_now());
+  dibs__mutex_unlock(&store->watches->lock);
+}
+
 int64_t dibs__etcd_offer_age(struct dibs__etcd *store, dibs__str name, dibs__id id, uint64_t mod) {
   watches *w = store->watches;
   uint64_t hash = dibs__hash(name.p, name.len);
-  dibs__tick now = dibs__tick_now(), at = now;
+  dibs__tick now = dibs__tick_now(), at = now, ended = DIBS__TICK_ZERO;
   static const dibs__id none;
   bool known = false;
   dibs__mutex_lock(&w->lock);
@@ -165,13 +172,14 @@ int64_t dibs__etcd_offer_age(struct dibs__etcd *store, dibs__str name, dibs__id 
     const struct observed *o = &w->observed[i];
     if (!o->at.ns || o->name_hash != hash) continue;
     bool same = dibs__id_equal(o->id, id) && o->mod == mod;
-    bool end = dibs__id_equal(o->id, none) && o->mod > mod; /* it waited when that holder ended */
+    bool end = dibs__id_equal(o->id, none) && o->mod > mod; /* it waited when that holder or waiter ended */
     known = known || same;
     if (same) at = o->at;
-    if (end && !known && dibs__tick_before(o->at, at)) at = o->at;
+    if (end && dibs__tick_before(ended, o->at)) ended = o->at;
   }
   if (!known) observe_locked(w, hash, id, mod, at);
   dibs__mutex_unlock(&w->lock);
+  if (ended.ns) at = ended; /* the offer began then at the earliest */
   return (now.ns - at.ns) / DIBS__NS_PER_MS;
 }
 
@@ -187,27 +195,30 @@ static bool same_key(const struct dibs__etcd_key *a, const struct dibs__etcd_key
   return a->len == b->len && memcmp(a->text, b->text, a->len) == 0;
 }
 
-void dibs__etcd_watch(struct dibs__etcd *store, dibs__str name, dibs__id id, bool near,
+void dibs__etcd_watch(struct dibs__etcd *store, const struct dibs__lease_op *op, bool near,
                       const struct dibs__etcd_claim *before, uint64_t revision) {
   watches *w = store->watches;
   struct dibs__etcd_key holders, waiters, key = {0};
-  dibs__etcd_key(store, "lease", name, &holders);
-  dibs__etcd_key(store, "wait", name, &waiters);
+  bool shares = op->mode != DIBS_EXCLUSIVE; /* a release may serve several */
+  near = near || shares;
+  dibs__etcd_key(store, "lease", op->name, &holders);
+  dibs__etcd_key(store, "wait", op->name, &waiters);
   if (before) dibs__etcd_key_id(&waiters, before->id, &key);
   dibs__mutex_lock(&w->lock);
-  struct watch *at = find_locked(w, id);
+  struct watch *at = find_locked(w, op->id);
   bool same = at && at->near == near && at->before == (before != NULL) && same_key(&at->holders, &holders) &&
               (!before || same_key(&at->before_key, &key));
   if (!at && (at = calloc(1, sizeof *at))) {
-    at->id = id;
+    at->id = op->id;
     at->next = w->all;
     w->all = at;
   }
   if (at && !same) {
-    at->name_hash = dibs__hash(name.p, name.len);
+    at->name_hash = dibs__hash(op->name.p, op->name.len);
     at->serial = ++w->serials;
     at->revision = revision;
     at->near = near;
+    at->shares = shares;
     at->before = before != NULL;
     at->streamed = at->compacted = false;
     at->holders = holders;
@@ -243,7 +254,7 @@ static bool any_deleted(const json_t *events, bool *any_put, uint64_t *revision)
     bool is = type && strcmp(type, "DELETE") == 0;
     deleted = deleted || is;
     *any_put = *any_put || !is;
-    if (is) *revision = (uint64_t)dibs__etcd_number(json_object_get(event, "kv"), "mod_revision");
+    *revision = (uint64_t)dibs__etcd_number(json_object_get(event, "kv"), "mod_revision");
   }
   return deleted;
 }
@@ -272,8 +283,8 @@ static void take_watch_locked(watches *w, struct watch *at, bool of_before, cons
   uint64_t revision = 0;
   bool deleted = any_deleted(events, &put, &revision);
   static const dibs__id none;
-  if (!of_before && deleted) observe_locked(w, at->name_hash, none, revision, dibs__tick_now());
-  if (of_before ? deleted || put : deleted && !at->before) post_locked(w, DIBS__EV_OFFER, at->id);
+  if (deleted || of_before) observe_locked(w, at->name_hash, none, revision, dibs__tick_now());
+  if (of_before ? deleted || put : deleted && (!at->before || at->shares)) post_locked(w, DIBS__EV_OFFER, at->id);
 }
 
 /* One line of a stream. */
