@@ -8,34 +8,19 @@
 #include "serve/turn.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- Topics ---- */
 
-struct topics_listing {
-  struct dibs__json *json;
-  size_t limit, count;
-  bool more;
-  char last[DIBS_TOPIC_MAX + 1];
-};
-
-/* One more than the page has tells whether there is another one. */
 static int add_topic(const struct dibs__lane_topic_row *row, void *user) {
-  struct topics_listing *l = user;
-  size_t length = strlen(row->topic);
-  if (length > DIBS_TOPIC_MAX) return 0; /* another lease with such a name */
-  l->more = l->count == l->limit;
-  if (l->more) return 1;
-  l->count++;
-  memcpy(l->last, row->topic, length + 1);
-  dibs__json_open(l->json, NULL, '{');
-  dibs__json_text(l->json, "topic", row->topic);
-  dibs__json_uint(l->json, "lanes", row->lanes);
-  dibs__json_uint(l->json, "members", row->members);
-  dibs__json_uint(l->json, "owned", row->owned);
-  dibs__json_uint(l->json, "leaving", row->leaving);
-  dibs__json_close(l->json, '}');
+  struct page_rows *rows = user;
+  if (strlen(row->topic) > DIBS_TOPIC_MAX) return 0; /* another lease with such a name */
+  if (!dibs__rows_add(rows, "topic", row->topic)) return 1;
+  dibs__json_uint(rows->json, "lanes", row->lanes);
+  dibs__json_uint(rows->json, "members", row->members);
+  dibs__json_uint(rows->json, "owned", row->owned);
+  dibs__json_uint(rows->json, "leaving", row->leaving);
+  dibs__json_close(rows->json, '}');
   return 0;
 }
 
@@ -54,18 +39,11 @@ static const struct field topics_fields[] = {{.name = "prefix",
 
 static void list_topics(struct request *r) {
   const struct page *page = r->in;
+  struct page_rows rows;
   dibs_error error = {0};
-  struct topics_listing l = {.json = dibs__answer_begin(r, 200), .limit = dibs__page_limit(r, page->limit)};
-  dibs__json_open(l.json, NULL, '{');
-  dibs__json_open(l.json, "topics", '[');
-  dibs_status status = dibs__lane_topics(r->server->store, page->prefix, page->after, add_topic, &l, &error);
-  if (status != DIBS_OK) {
-    dibs__answer_problem(r, status, &error);
-    return;
-  }
-  dibs__json_close(l.json, ']');
-  dibs__json_text(l.json, "next", l.more ? l.last : NULL);
-  dibs__json_close(l.json, '}');
+  dibs__rows_begin(r, &rows, "topics", page->limit);
+  dibs_status status = dibs__lane_topics(r->server->store, page->prefix, page->after, add_topic, &rows, &error);
+  dibs__rows_end(r, &rows, status, &error);
 }
 
 static void get_topics(struct request *r) {

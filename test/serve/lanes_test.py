@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Lanes over HTTP: members join, share the lanes, hand them over, are killed and paused; no lane has two owners.
 
-usage: lanes_test.py DIBS [URI]
+usage: lanes_test.py DIBS [URI [--seconds N]]
 """
 import os
 import random
