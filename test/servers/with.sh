@@ -55,7 +55,7 @@ if [ "$private" ]; then
     DIBS_TEST_PGBOUNCER) servers=(postgres pgbouncer) ;;
     *) echo "with.sh: unknown variable $variable" >&2; exit 2 ;;
   esac
-  folder=$(mktemp -d /tmp/dibs-test-private.XXXXXX) || exit 1
+  folder=$(mktemp -d "${TMPDIR:-/tmp}/dibs-test-private.XXXXXX") || exit 1
   trap '"$script" remove --dir "$folder" >/dev/null 2>&1; rm -rf "$folder"' EXIT
   trap 'exit 130' INT TERM
   "$script" start --dir "$folder" --until $$ "${options[@]}" "${servers[@]}" >&2
