@@ -105,6 +105,7 @@ struct cli_globals {
   X(header, "header", LIST, "TEXT", "a header line for --to, or @FILE with such lines; may be repeated", 0, 0,         \
     headers)                                                                                                           \
   X(ca, "ca", TEXT, "FILE", "the certificates that sign the receiver's (those of the system)", 0, 0, ca)               \
+  X(level, "level", TEXT, "L", "durable, shared or buffered (durable)", 0, 0, level)                                  \
   X(limit, "limit", TEXT, "N/TIME", "the quota: 100/1m", 0, 0, limit)                                                  \
   X(batch, "batch", COUNT, "N", "how many messages to claim in advance (--jobs; --stdout: 1000)", 1, DIBS_TASKS_MAX,   \
     batch)                                                                                                             \
@@ -151,6 +152,7 @@ struct cli_values {
   int64_t delay_ms, tries, older_ms, rate, running, jobs, timeout_ms, drain_ms, max_tasks;
   int64_t batch, lanes;
   const char *claim, *strategy;
+  const char *level;
   const char *table, *if_version;
   const char *kind, *phase, *key, *unique, *priority, *state, *error, *paused, *exec;
   const char *to, *ca, *limit, *brokers, *group;
