@@ -36,7 +36,16 @@ static enum step step_of(const struct dibs__request *request, uint16_t verb) {
   if (request->op.family == DIBS__FAM_COUNTER && verb == DIBS__COUNTER_ADD && request->counter.fence.v)
     return STEP_APPLY;
   if (request->op.family != DIBS__FAM_SHARED) return STEP_NONE;
-  return verb == DIBS__SHARED_SEAL ? STEP_SEAL : verb == DIBS__SHARED_DROP ? STEP_DROP : STEP_NONE;
+  switch (verb) {
+  case DIBS__SHARED_ADD:
+    return STEP_ADD;
+  case DIBS__SHARED_SEAL:
+    return STEP_SEAL;
+  case DIBS__SHARED_DROP:
+    return STEP_DROP;
+  default:
+    return STEP_NONE;
+  }
 }
 
 static void interfere(void) {
@@ -45,6 +54,7 @@ static void interfere(void) {
   plan.step = STEP_NONE; /* once */
   if (what == DIES) kill(getpid(), SIGKILL);
   if (what == STOPS) kill(getpid(), SIGSTOP);
+  if (plan.meanwhile) plan.meanwhile();
 }
 
 dibs_status __wrap_dibs__request_carry(struct dibs__request *request, uint16_t verb, dibs__tick by) {

@@ -31,12 +31,13 @@ extern dibs_error reported;
 
 /* ---- Interference ---- */
 
-enum step { STEP_NONE, STEP_SEAL, STEP_APPLY, STEP_DROP };
+enum step { STEP_NONE, STEP_SEAL, STEP_APPLY, STEP_DROP, STEP_ADD };
 enum what { DIES, STOPS, LOSES };
 struct plan {
   enum step step;
-  bool after;     /* the store has done it; else it has not been sent */
-  enum what what; /* kill -9; SIGSTOP; the answer is lost, once */
+  bool after;              /* the store has done it; else it has not been sent */
+  enum what what;          /* kill -9; SIGSTOP; the answer is lost, once */
+  void (*meanwhile)(void); /* before the answer is lost; may be NULL */
 };
 /* Of this process. */
 extern struct plan plan;

@@ -272,6 +272,30 @@ static void sealed_sums_of_an_old_memory_are_written_once(void **state) {
   }
 }
 
+/* The addition is added, and written to the database; then its answer is lost, with the memory of Redis. */
+static dibs_store *other;
+
+static void write_and_restore(void) {
+  bed_flush(other);
+  bed_restore();
+}
+
+static void an_addition_whose_answer_was_lost_with_the_memory_of_redis_is_unknown(void **state) {
+  (void)state;
+  const dibs_counter_options o = {.size = sizeof o, .level = DIBS_COUNT_SHARED, .wait_ms = LONG_MS};
+  dibs_store *s = bed_open();
+  other = bed_open();
+  bed_add(s, "k", 1);
+  bed_dump();
+  plan = (struct plan){.step = STEP_ADD, .after = true, .what = LOSES, .meanwhile = write_and_restore};
+  assert_int_equal(dibs_counter_add(s, "k", 10, &o, &reported), DIBS_UNKNOWN);
+  bed_add(s, "k", 100);
+  bed_flush(s);
+  dibs_close(other);
+  dibs_close(s);
+  expect_stored("k", 111); /* not 121 */
+}
+
 /* Redis is killed while threads add and a process flushes; it comes back empty.  Nothing that a flush had confirmed is
  * lost, and nothing is counted twice. */
 static void *add_and_flush(void *store) {
@@ -381,6 +405,7 @@ int main(int argc, char **argv) {
       TEST(nothing_is_written_again_from_an_old_memory_of_redis),
       TEST(an_old_memory_of_redis_loses_what_is_neither_there_nor_written),
       TEST(sealed_sums_of_an_old_memory_are_written_once),
+      TEST(an_addition_whose_answer_was_lost_with_the_memory_of_redis_is_unknown),
       TEST(redis_that_is_killed_under_load_loses_only_what_was_not_written),
       TEST(nothing_is_written_again_from_a_promoted_replica),
       TEST(a_promoted_replica_loses_what_it_had_not_received),
