@@ -57,7 +57,7 @@ struct cli_globals {
   X(count, "count", COUNT, "N", "end after N changes", 1, INT64_C(1000000000), count)                                  \
   X(keep, "keep", DURATION, "TIME", "how long the result is kept (24h)", 1, CLI_KEEP_MAX_MS, keep_ms)                  \
   X(retry, "retry", FLAG, "", "do not keep a failure; run the command again after one", 0, 0, retry)                   \
-  X(forget, "forget", FLAG, "", "delete the result; run nothing", 0, 0, forget)                                        \
+  X(forget, "forget", FLAG, "", "delete the kept result, or the refused sums", 0, 0, forget)                                        \
   X(claim, "claim", TEXT, "ID", "the id of the claim, for repeating the call (random)", 0, 0, claim)                   \
   X(partial, "partial", FLAG, "", "take the rest if it is less than N", 0, 0, partial)                                 \
   X(strategy, "strategy", TEXT, "S", "the method (coalesced)", 0, 0, strategy)                                         \

@@ -144,8 +144,8 @@ dibs_status dibs__count_check_key(const char *key, dibs_error *error) {
 dibs_status dibs__count_check_shared(dibs_store *store, dibs_error *error) {
   if (dibs__count_has_shared(store)) return DIBS_OK;
   return dibs__fail(error, DIBS_UNSUPPORTED,
-                    "%s has no fast store for the level shared: put redis:// before the database (redis://...,%s)",
-                    store->shown, store->shown);
+                    "%s has no fast store in front of the database, which the level shared needs: see doc/counters.md",
+                    store->shown);
 }
 
 static dibs_status no_memory(dibs_error *error) {
@@ -238,7 +238,7 @@ static dibs_status read_stored(dibs_store *store, const char *key, const struct 
   return status;
 }
 
-/* What was read in one try. */
+/* One try to read a counter. */
 struct reading {
   const char *key;
   size_t len;

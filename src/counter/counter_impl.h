@@ -21,6 +21,7 @@
  * Order of locks: counters.lock, then a group's, then a stripe's.  None is held while anything is sent.
  */
 #include "base/port.h"
+#include "counter/counter.h"
 #include "counter/sums.h"
 #include "dibs/counter.h"
 #include "handle/handle.h"
@@ -135,6 +136,8 @@ struct dibs__counters {
   /* The flusher of shared sums. */
   dibs__thread *shared_flusher; /* guarded by the lock */
   dibs__word shared_wake;       /* goes up when it has to stop */
+  struct dibs__counter_lag lag; /* guarded by the lock; as it was at */
+  dibs__tick lag_at;            /* this time; 0: it has not looked */
 };
 
 /* NULL: no memory. */

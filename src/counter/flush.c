@@ -10,8 +10,8 @@
  *   drop    the sealed sums are removed, if they are still those of this source and number; what the database refused
  *           is put aside
  *
- * A flusher that dies at any step leaves the sums sealed, and the next one begins with them.  One that was paused finds
- * its number in the ledger, or another number in the fast store.
+ * A flusher that dies at any step leaves the sums sealed, and the next one begins with them.  A flusher that was
+ * paused finds its number in the ledger, or another number in the fast store.
  */
 #include "base/sha256.h"
 #include "counter/counter_impl.h"
@@ -145,8 +145,8 @@ static dibs_status drop(struct flush *f, const struct dibs__shared_op *sums) {
   return status;
 }
 
-/* The first `batches` ones: everything that was there when they were counted.  What is added meanwhile has its turn the
- * next time, so that this ends. */
+/* The first `batches` ones: everything that was there when they were counted.  Sums that are added meanwhile
+ * wait for the next flush, so that this ends. */
 static dibs_status write_sums(struct flush *f, uint32_t batches) {
   dibs_status status = DIBS_OK;
   for (uint32_t i = 0; i < batches && status == DIBS_OK; i++) {
@@ -219,20 +219,44 @@ dibs_status dibs__count_flush_shared(group_t *group, dibs__tick by, dibs_error *
 
 /* ---- The thread ---- */
 
-/* Those that are old enough.  Processes begin at different partitions, so that they share the work. */
-static void flush_group(group_t *group, const counters_t *c) {
+static void add_lag(struct dibs__counter_lag *lag, const struct dibs__shared_part parts[DIBS__SHARED_PARTS]) {
+  for (uint32_t part = 0; part < DIBS__SHARED_PARTS; part++) {
+    if (parts[part].age_ms > lag->lag_ms) lag->lag_ms = parts[part].age_ms;
+    lag->waiting += parts[part].batches;
+    lag->refused += parts[part].refused;
+  }
+}
+
+/* Those that are old enough.  Processes begin at different partitions, so that they share the work.  false: the fast
+ * store did not answer. */
+static bool flush_group(group_t *group, const counters_t *c, struct dibs__counter_lag *lag) {
   struct dibs__shared_part parts[DIBS__SHARED_PARTS];
   char text[DIBS__COUNT_TEXT];
   uint32_t from;
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), SEND_MS);
   dibs__random(&from, sizeof from);
-  if (dibs__count_shared_look(group, by, parts) != DIBS_OK) return;
+  if (dibs__count_shared_look(group, by, parts) != DIBS_OK) return false;
+  add_lag(lag, parts);
   for (uint32_t i = 0; i < DIBS__SHARED_PARTS && !c->store->closing; i++) {
     uint32_t part = (from + i) % DIBS__SHARED_PARTS;
     if (parts[part].age_ms < DIBS__COUNT_SHARED_AGE_MS) continue;
     /* Later, or by another process: the sums are safe where they are. */
     (void)flush_part(group, part, parts[part].batches, 0, dibs__tick_add_ms(dibs__tick_now(), SEND_MS), text);
   }
+  return true;
+}
+
+static void look_and_flush(counters_t *c) {
+  struct dibs__counter_lag lag = {.lag_ms = 0};
+  dibs__tick began = dibs__tick_now();
+  bool all = true;
+  for (group_t *g = atomic_load(&c->groups); g && !c->store->closing; g = g->next)
+    if (atomic_load(&g->is_shared)) all = flush_group(g, c, &lag) && all;
+  if (!all) return;
+  dibs__mutex_lock(&c->lock);
+  c->lag = lag;
+  c->lag_at = began;
+  dibs__mutex_unlock(&c->lock);
 }
 
 static void run_flusher(void *arg) {
@@ -242,8 +266,7 @@ static void run_flusher(void *arg) {
     if (c->store->closing) return;
     (void)dibs__word_wait(&c->shared_wake, seen, dibs__tick_add_ms(dibs__tick_now(), DIBS__COUNT_SHARED_LOOK_MS),
                           false);
-    for (group_t *g = atomic_load(&c->groups); g && !c->store->closing; g = g->next)
-      if (atomic_load(&g->is_shared)) flush_group(g, c);
+    look_and_flush(c);
   }
 }
 
@@ -256,6 +279,30 @@ bool dibs__count_flusher_start(group_t *group) {
   dibs__mutex_unlock(&c->lock);
   if (runs) atomic_store(&group->is_shared, true);
   return runs;
+}
+
+bool dibs__counter_serve(dibs_store *store) {
+  dibs_error error;
+  if (dibs__count_check_family(store, &error) != DIBS_OK || !dibs__count_has_shared(store)) return false;
+  counters_t *c = dibs__counters_of(store);
+  group_t *g = c ? dibs__count_group_of(c, NULL) : NULL;
+  return g && dibs__count_flusher_start(g);
+}
+
+/* What waits grows older until the next look. */
+bool dibs__counter_lag(dibs_store *store, struct dibs__counter_lag *lag) {
+  counters_t *c = (counters_t *)atomic_load(&store->counters);
+  *lag = (struct dibs__counter_lag){.lag_ms = 0};
+  if (!c) return false;
+  dibs__mutex_lock(&c->lock);
+  bool looked = c->lag_at.ns != 0;
+  if (looked) {
+    *lag = c->lag;
+    lag->age_ms = dibs__tick_left_ms(c->lag_at, dibs__tick_now());
+    if (lag->waiting) lag->lag_ms += lag->age_ms;
+  }
+  dibs__mutex_unlock(&c->lock);
+  return looked;
 }
 
 void dibs__count_flusher_stop(counters_t *c) {

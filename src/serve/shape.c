@@ -50,7 +50,7 @@ static const struct {
     {"showStock", STOCK},
     {"listStocks", "{stocks:[" STOCK "] next:s?}"},
     {"addToCounter", "{key:s delta:i level:s}"},
-    {"showCounter", "{key:s value:i stored:i buffered:i}"},
+    {"showCounter", "{key:s value:i stored:i shared:i? buffered:i}"},
     {"listCounters", "{counters:[{key:s value:i}] next:s?}"},
     {"takeFromQuota", "{key:s allowed:b retry_ms:i}"},
     {"beginOnce", "{key:s -id:s -fence:i -left_ms:i -answer:* -age_ms:i}"},

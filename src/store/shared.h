@@ -8,7 +8,7 @@
  *
  * Sums are added up under a name: a source, which is drawn for each incarnation of the store, and a number.  SEAL takes
  * them out of the addition and answers them, to be written to the database as a batch of that source and number; DROP
- * removes them when they are written.  Between the two they stay in the store, whoever dies.
+ * removes them when they are written.  Between the two they stay in the store: no crash of a process removes them.
  *
  *  R97   ADD adds a batch once in each partition, together with the number of the batch: OK.  A batch that is not above
  *        the latest of its source was added before: REPLAY.  A repeat of the latest one has the status of each item:
@@ -19,7 +19,7 @@
  *  R99   What SEAL answers does not change any more, is at most DIBS__COUNTER_ITEMS keys, and is answered again until it
  *        is dropped.  Of one source, numbers are answered in growing order.  No sum is in two answers, and none is in
  *        no answer.
- *  R100  DROP of another batch than the one that SEAL answers now changes nothing: NOT_FOUND.  What the database refused
+ *  R100  DROP of another batch than that of the present answer of SEAL changes nothing: NOT_FOUND.  What the database refused
  *        stays in the store, until FORGET.
  *  R101  Sums of an earlier incarnation are sealed before anything is added: in an earlier state of the store, a source
  *        and a number have no key, and of no key another sum, than the sums of this name had later.

@@ -322,7 +322,7 @@ static void R100_what_was_refused_stays_until_it_is_forgotten(void **state) {
   assert_true(dibs__str_equal(op.got[0].key, refused.key));
   assert_int_equal(op.got[0].sum, 9);
   assert_int_equal(op.got[0].status, DIBS_NOT_FOUND);
-  refused.delta = 3; /* not what is there */
+  refused.delta = 3; /* not its sum */
   shared_op forget = op_of(DIBS__SHARED_FORGET, part);
   forget.items = &refused;
   forget.count = 1;
@@ -335,7 +335,7 @@ static void R100_what_was_refused_stays_until_it_is_forgotten(void **state) {
 
 /* ---- R101 ---- */
 
-/* The server gets another incarnation, with its memory: as one that was promoted. */
+/* The server gets another incarnation, with its memory: as a replica that is promoted. */
 static void begin_incarnation(void) {
   if (!getenv("DIBS_TEST_REDIS_ADMIN")) skip();
   assert_int_equal(system("redis-cli -e -u \"$DIBS_TEST_REDIS_ADMIN\" REPLICAOF 127.0.0.1 1 >/dev/null 2>&1 &&"

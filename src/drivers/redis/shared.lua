@@ -11,8 +11,8 @@
 --     :from:SOURCE    text, "NUMBER ITEMS": the latest batch of a client, and which of its items did not fit; expires
 --   ARGV     the verb, and what it needs: see each
 --
--- The first write of each step that adds is one that a full server refuses: so it is refused as a whole.  Those that
--- drain (rename, delete) are allowed then, too.
+-- A full server refuses a command that needs memory.  Each step that adds begins with such a command, so it is refused
+-- as a whole; steps that drain need none (rename, delete).
 local ADD, READ, LOOK, SEAL, DROP, REFUSED = '0', '1', '2', '3', '4', '5'
 local MOST, KEEP_MS, DONE, REPLAY, CHANGED = 1000, 900000, 0, 1, 2 -- MOST: DIBS__COUNTER_ITEMS
 local call, find, match = redis.call, string.find, string.match
