@@ -9,6 +9,8 @@
  *   sentinel_user=, sentinel_password=   the credentials for the sentinels
  *   prefix=WORD              the beginning of all keys, for several stores in one database
  *   connect_timeout=MS       the longest that a connection may take
+ *   cluster=1                the hosts are nodes of a Redis Cluster: cluster.c connects to the others, too
+ *   replicas=N               a grant counts when N replicas have confirmed it
  *
  * A socket is connected without blocking; the credentials and the questions about the server go in one packet; a
  * server that can't keep leases is refused there.
@@ -32,10 +34,12 @@
 #include <sys/time.h>
 
 enum { PORT = 6379, SENTINEL_PORT = 26379, DATABASES = 1 << 20 };
+enum { REPLICAS_MAX = 16 };
 enum { CONNECT_MS = 5000, CONNECT_MIN_MS = 100, CONNECT_MAX_MS = 60000 };
 
-const char *const dibs__redis_params[] = {"socket", "sentinel",        "sentinel_user", "sentinel_password",
-                                          "prefix", "connect_timeout", "connections",   NULL};
+const char *const dibs__redis_params[] = {
+    "socket",          "sentinel",    "sentinel_user", "sentinel_password", "prefix",
+    "connect_timeout", "connections", "cluster",       "replicas",          NULL};
 
 static int hex_value(char c) {
   return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : 0;
@@ -100,10 +104,10 @@ static dibs__status read_hosts(struct dibs__redis_location *p, const struct dibs
     if (status != DIBS_OK) return status;
     at += len + (at[len] == ',');
   }
-  if (p->host_count == 1 || p->sentinel || strcmp(uri->scheme, "redlock") == 0) return DIBS_OK;
+  if (p->host_count == 1 || p->sentinel || p->cluster || strcmp(uri->scheme, "redlock") == 0) return DIBS_OK;
   dibs__set_message(result,
                     "redis:// with %zu hosts does not name the master.  If they are sentinels, add sentinel=NAME; for "
-                    "a majority of independent servers use redlock://",
+                    "a Redis Cluster, cluster=1; for a majority of independent servers use redlock://",
                     p->host_count);
   return DIBS_INVALID;
 }
@@ -137,6 +141,20 @@ static dibs__status read_prefix(struct dibs__redis_location *p, const char *pref
   return DIBS_OK;
 }
 
+static dibs__status read_cluster(struct dibs__redis_location *p, const struct dibs__uri *uri,
+                                 struct dibs__result *result) {
+  int64_t cluster = 0, replicas = 0;
+  dibs__status status = dibs__uri_number(uri, "cluster", 0, 1, 0, &cluster, result);
+  if (status == DIBS_OK) status = dibs__uri_number(uri, "replicas", 0, REPLICAS_MAX, 0, &replicas, result);
+  p->cluster = cluster == 1;
+  p->replicas = (uint32_t)replicas;
+  const char *other = p->sentinel ? "sentinel=" : p->socket ? "socket=" : p->database ? "a database" : NULL;
+  if (status != DIBS_OK || !p->cluster || !other) return status;
+  dibs__set_message(
+      result, "cluster=1 does not go with %s: name some nodes of the cluster, redis://host1,host2?cluster=1", other);
+  return DIBS_INVALID;
+}
+
 static dibs__status read_all(struct dibs__redis_location *p, const struct dibs__uri *uri, struct dibs__result *result) {
   if (!p->sentinel && (p->sentinel_user || p->sentinel_password)) {
     dibs__set_message(result, "sentinel_user= and sentinel_password= need sentinel=NAME");
@@ -154,8 +172,9 @@ static dibs__status read_all(struct dibs__redis_location *p, const struct dibs__
     dibs__set_message(result, "socket= of the store URI is not an absolute path of at most 107 bytes");
     return DIBS_INVALID;
   }
-  dibs__status status = read_hosts(p, uri, result);
-  if (status == DIBS_OK) status = read_database(p, uri->path, result);
+  dibs__status status = read_database(p, uri->path, result);
+  if (status == DIBS_OK && strcmp(uri->scheme, "redlock") != 0) status = read_cluster(p, uri, result);
+  if (status == DIBS_OK) status = read_hosts(p, uri, result);
   if (status == DIBS_OK) status = read_prefix(p, dibs__uri_param(uri, "prefix"), result);
   if (status == DIBS_OK)
     status = dibs__uri_number(uri, "connect_timeout", CONNECT_MIN_MS, CONNECT_MAX_MS, CONNECT_MS,
@@ -206,6 +225,20 @@ dibs__status dibs__redis_location(const struct dibs__uri *uri, struct dibs__redi
   else
     dibs__redis_location_free(p);
   return status;
+}
+
+struct dibs__redis_location *dibs__redis_location_of_node(const struct dibs__redis_location *location,
+                                                          const struct dibs__redis_address *address) {
+  struct dibs__redis_location *node = malloc(sizeof *node);
+  if (!node) return NULL;
+  *node = *location;
+  node->hosts[0] = *address;
+  node->host_count = 1;
+  node->memory = NULL; /* it stays the cluster's */
+  node->size = 0;
+  snprintf(node->shown, sizeof node->shown, strchr(address->host, ':') ? "%.80s at [%.80s]:%u" : "%.80s at %.80s:%u",
+           location->shown, address->host, address->port);
+  return node;
 }
 
 void dibs__redis_location_free(struct dibs__redis_location *location) {
@@ -461,19 +494,19 @@ static dibs__status check_server(link_t *link, const redisReply *server, const r
                       shown);
     return DIBS_INVALID;
   }
-  if (info_field_is(cluster, "cluster_enabled", "1") || info_field_is(server, "redis_mode", "cluster")) {
-    dibs__set_message(result,
-                      "%s is a node of a Redis cluster, and dibs needs a single server; name a separate Redis "
-                      "(cluster-enabled no), or several with redlock://",
-                      shown);
-    return DIBS_UNSUPPORTED;
-  }
-  return DIBS_OK;
+  bool is_node = info_field_is(cluster, "cluster_enabled", "1") || info_field_is(server, "redis_mode", "cluster");
+  if (is_node == link->location->cluster) return DIBS_OK;
+  dibs__set_message(result,
+                    is_node ? "%s is a node of a Redis Cluster: add cluster=1, redis://host1,host2?cluster=1"
+                            : "%s is not a node of a Redis Cluster: remove cluster=1",
+                    shown);
+  return is_node ? DIBS_UNSUPPORTED : DIBS_INVALID;
 }
 
 static dibs__status check_role(link_t *link, const redisReply *replication, struct dibs__result *result) {
   const char *shown = link->location->shown;
   size_t len;
+  if (link->location->any_role) return DIBS_OK;
   if (!info_field_is(replication, "role", "master")) {
     dibs__set_message(result,
                       "%s is a replica, which can't grant leases; name its master, or the sentinels with sentinel=NAME",

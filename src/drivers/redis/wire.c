@@ -484,8 +484,8 @@ static void talk_one(link_t *link, dibs__tick by) {
 }
 
 static void talk_all(link_t *const links[], size_t count, dibs__tick by) {
-  struct pollfd fds[DIBS__REDIS_HOSTS];
-  size_t of[DIBS__REDIS_HOSTS];
+  struct pollfd fds[DIBS__REDIS_AT_ONCE];
+  size_t of[DIBS__REDIS_AT_ONCE];
   for (;;) {
     nfds_t talking = 0;
     for (size_t i = 0; i < count; i++) {
@@ -581,7 +581,7 @@ static void explain_failure(const link_t *link, dibs__status status, struct dibs
 void dibs__redis_go_all(link_t *const links[], size_t count, dibs__tick by, dibs__status answers[],
                         struct dibs__result *result) {
   bool told = false;
-  assert(count <= DIBS__REDIS_HOSTS);
+  assert(count <= DIBS__REDIS_AT_ONCE);
   result->sent = dibs__tick_now();
   result->dead = false;
   for (size_t i = 0; i < count; i++)
