@@ -35,7 +35,7 @@ struct dibs__redis_cluster {
   dibs__mutex reading;
   dibs__mutex lock;
   /* Guarded by lock. */
-  struct dibs__redis_node *nodes[DIBS__REDIS_NODES]; /* one that is there stays until the store is closed */
+  struct dibs__redis_node *nodes[DIBS__REDIS_NODES]; /* each stays until the store is closed */
   size_t count;
   uint16_t of[DIBS__REDIS_PLACES]; /* the number of the node */
   uint64_t version;                /* of `of`; grows with every change */

@@ -277,7 +277,7 @@ static dibs__status show_names(struct listing *g, size_t from, size_t count) {
 /* ---- In a cluster ---- */
 
 /* All keys of a bucket, between two reads that show that its slot was there, and whole: SCAN would miss keys that move
- * from a node that is not scanned yet to one that is. */
+ * from a node that is not scanned yet to a node that was. */
 static bool put_find(void *user, struct dibs__redis_link *link, size_t nth) {
   const struct listing *g = user;
   char keys[2][KEY_MAX], slot[8];

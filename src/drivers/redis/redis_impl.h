@@ -57,7 +57,7 @@ struct dibs__redis_location {
   uint32_t database;
   int64_t connect_timeout_ms;
   bool cluster;
-  bool any_role;        /* of a node that is asked for the slots: it may be a replica */
+  bool any_role;        /* of a node from which the slots are read: it may be a replica */
   uint32_t replicas;    /* a grant counts when so many replicas have it */
   uint32_t connections; /* of one process, at most; beside the subscription */
   char shown[256];

@@ -422,7 +422,9 @@ static bool was_redirected(struct dibs__redis_session *session, const redisReply
   if (strncmp(r->str, "TRYAGAIN", 8) != 0 && strncmp(r->str, "MOVED", 5) != 0 && strncmp(r->str, "ASK", 3) != 0 &&
       strncmp(r->str, "CLUSTERDOWN", 11) != 0)
     session->link->dead = true;
-  dibs__set_message(result, "%s: %.150s", store->location->shown, r->str);
+  bool moves = strncmp(r->str, "TRYAGAIN", 8) == 0 || strncmp(r->str, "ASK", 3) == 0;
+  dibs__set_message(result, "%s: %.150s", store->location->shown,
+                    moves ? "a slot is being moved to another node" : r->str);
   return true;
 }
 
