@@ -238,7 +238,7 @@ static void nothing_is_done_while_a_slot_moves(void **state) {
 static void a_waiter_is_notified_at_the_node_where_its_queue_is_now(void **state) {
   (void)state;
   struct client c = client_open(""), d = client_open("");
-  struct dibs__lease_op held = acquired(&c, "call", 1), waits = lease(DIBS__ACQUIRE, "bell", 2);
+  struct dibs__lease_op held = acquired(&c, "call", 1), waits = lease(DIBS__ACQUIRE, "call", 2);
   struct dibs__event events[8];
   size_t count = 0;
   waits.queue = true;
