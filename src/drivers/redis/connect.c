@@ -8,6 +8,8 @@
  *   sentinel=NAME            the hosts, of which there may be several, are sentinels; they know the master of this name
  *   sentinel_user=, sentinel_password=   the credentials for the sentinels
  *   prefix=WORD              the beginning of all keys, for several stores in one database
+ *   rediss:// is the same over TLS, with the parameters of tls.c
+ *
  *   connect_timeout=MS       the longest that a connection may take
  *   cluster=1                the hosts are nodes of a Redis Cluster: cluster.c connects to the others, too
  *   replicas=N               a grant counts when N replicas have confirmed it
@@ -19,6 +21,7 @@
  * checked for the role of a master, and the sentinels are queried again until it has it or the time is over.
  */
 #include "drivers/redis/redis_impl.h"
+#include "drivers/redis/tls.h"
 #include "drivers/redis/wire.h"
 
 #include <errno.h>
@@ -172,7 +175,12 @@ static dibs__status read_all(struct dibs__redis_location *p, const struct dibs__
     dibs__set_message(result, "socket= of the store URI is not an absolute path of at most 107 bytes");
     return DIBS_INVALID;
   }
+  if (strcmp(uri->scheme, "rediss") == 0 && p->socket) {
+    dibs__set_message(result, "a Unix socket needs no TLS: write redis:///?socket=PATH");
+    return DIBS_INVALID;
+  }
   dibs__status status = read_database(p, uri->path, result);
+  if (status == DIBS_OK && strcmp(uri->scheme, "rediss") == 0) status = dibs__redis_tls_context(uri, &p->tls, result);
   if (status == DIBS_OK && strcmp(uri->scheme, "redlock") != 0) status = read_cluster(p, uri, result);
   if (status == DIBS_OK) status = read_hosts(p, uri, result);
   if (status == DIBS_OK) status = read_prefix(p, dibs__uri_param(uri, "prefix"), result);
@@ -186,12 +194,21 @@ static dibs__status read_all(struct dibs__redis_location *p, const struct dibs__
   return status;
 }
 
+static dibs__status check_params(const struct dibs__uri *uri, struct dibs__result *result) {
+  enum { PARAMS = 20 };
+  const char *known[PARAMS] = {NULL};
+  size_t count = 0;
+  bool tls = strcmp(uri->scheme, "rediss") == 0;
+  for (size_t i = 0; dibs__redis_params[i]; i++) known[count++] = dibs__redis_params[i];
+  for (size_t i = 0; tls && dibs__redis_tls_params[i]; i++) known[count++] = dibs__redis_tls_params[i];
+  return dibs__uri_only(uri, NULL, known, result);
+}
+
 dibs__status dibs__redis_location(const struct dibs__uri *uri, struct dibs__redis_location **location,
                                   struct dibs__result *result) {
   *location = NULL;
   /* redlock:// has more parameters, and checks them itself. */
-  dibs__status status =
-      strcmp(uri->scheme, "redlock") == 0 ? DIBS_OK : dibs__uri_only(uri, NULL, dibs__redis_params, result);
+  dibs__status status = strcmp(uri->scheme, "redlock") == 0 ? DIBS_OK : check_params(uri, result);
   if (status != DIBS_OK) return status;
   struct dibs__redis_location *p = calloc(1, sizeof *p);
   const char *from[] = {uri->user,
@@ -243,6 +260,7 @@ struct dibs__redis_location *dibs__redis_location_of_node(const struct dibs__red
 
 void dibs__redis_location_free(struct dibs__redis_location *location) {
   if (!location) return;
+  dibs__redis_tls_context_free(location->tls);
   explicit_bzero(location->memory, location->size); /* passwords */
   free(location->memory);
   free(location);
@@ -371,6 +389,7 @@ dibs__status dibs__redis_refused(link_t *link, const redisReply *reply, const ch
 
 static void free_link(link_t *link) {
   if (!link) return;
+  dibs__redis_tls_free(link->tls);
   if (link->context) redisFree(link->context);
   dibs__redis_arena_free(link->reply_arena);
   free(link->replies);
@@ -440,9 +459,15 @@ static dibs__status connect_socket(location_t *location, const char *host, uint1
     trouble = connected(link->context->fd, by);
     if (trouble == 0 && !set_socket_options(link)) trouble = errno;
     if (trouble == 0) {
+      dibs__status status = location->tls ? dibs__redis_tls_open(location->tls, host, link->context->fd, by,
+                                                                 location->shown, &link->tls, result)
+                                          : DIBS_OK;
       link->answered_at = dibs__tick_now(); /* a greeting that refuses us must not be taken for a broken connection */
-      *out = link;
-      return DIBS_OK;
+      if (status == DIBS_OK)
+        *out = link;
+      else
+        free_link(link);
+      return status;
     }
     why = trouble == ETIMEDOUT ? "no answer before the deadline" : strerrordesc_np(trouble);
   }
@@ -561,6 +586,10 @@ static dibs__status shake_hands(link_t *link, dibs__tick by, struct dibs__result
   /* A server that refuses us sends the reason, and closes. */
   if (status != DIBS_OK && first && first->type == REDIS_REPLY_ERROR)
     return dibs__redis_refused(link, first, "connect to", result);
+  bool closed = link->at == DIBS__REDIS_LOST && (link->trouble == 0 || link->trouble == ECONNRESET);
+  if (status != DIBS_OK && !first && closed && !link->location->tls)
+    dibs__set_message(result, "%s closed the connection before it answered; a port for TLS needs rediss://",
+                      link->location->shown);
   return status == DIBS_OK ? check_replies(link, result) : DIBS_UNAVAILABLE;
 }
 
@@ -672,13 +701,16 @@ bool dibs__redis_renew(link_t *link, dibs__tick by, struct dibs__result *result)
   result->sent = sent;
   if (status != DIBS_OK) return false;
   redisContext *context = link->context;
+  struct dibs__redis_tls *tls = link->tls;
   struct dibs__redis_arena *arena = link->reply_arena;
+  link->tls = made->tls;
   link->context = made->context;
   link->reply_arena = made->reply_arena;
   link->incarnation = made->incarnation;
   link->version = made->version;
   link->answered_at = made->answered_at;
   link->dead = false;
+  made->tls = tls;
   made->context = context;
   made->reply_arena = arena;
   free_link(made);

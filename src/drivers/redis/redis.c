@@ -329,31 +329,18 @@ static void close_store(struct dibs__dstore *base) {
   free(store);
 }
 
-/* The hiredis of this build has no TLS by itself (that came with 1.0), and a connection without TLS would expose what
- * was to be hidden. */
-static dibs__status refuse_tls(const struct dibs__uri *uri, struct dibs__result *result) {
-  if (strcmp(uri->scheme, "rediss") != 0) return DIBS_OK;
-  dibs__set_message(result,
-                    "rediss://: the libhiredis of this system (%d.%d) has no TLS; use redis:// over a Unix socket,"
-                    " loopback or a private network, or through a TLS tunnel (stunnel)",
-                    HIREDIS_MAJOR, HIREDIS_MINOR);
-  return DIBS_UNSUPPORTED;
-}
-
 static dibs__status open_store(const struct dibs__uri *uri, struct dibs__dstore *const inner[], size_t count,
                                dibs__tick by, struct dibs__dstore **out, struct dibs__result *result) {
   (void)inner;
   (void)count;
   *result = (struct dibs__result){.sent = dibs__tick_now()};
-  dibs__status status = refuse_tls(uri, result);
-  if (status != DIBS_OK) return status;
   struct store *store = calloc(1, sizeof *store);
   if (!store) return DIBS_NO_MEMORY;
   dibs__mutex_init(&store->lock);
   store->redis.as_tier = uri->as_tier;
   do dibs__random(&store->redis.session, sizeof store->redis.session);
   while (store->redis.session == 0);
-  status = dibs__redis_location(uri, &store->redis.location, result);
+  dibs__status status = dibs__redis_location(uri, &store->redis.location, result);
   if (status == DIBS_OK) status = dibs__redis_notifier_open(&store->redis);
   if (status == DIBS_OK && store->redis.location->cluster)
     status = dibs__redis_cluster_open(&store->redis, by, result);

@@ -4,6 +4,7 @@
 /*
  * What the files of the Redis drivers share: redis:// (and rediss://), redlock://.
  *
+ *   tls.c          TLS over the socket of a connection, for rediss://
  *   connect.c      a URI; a connection to a server, a Unix socket, or the master that Sentinel names; what is refused
  *   wire.c         commands out, replies in, on one connection or on several in parallel
  *   redis.c        the driver, and one subscription for each open store: the channel of its session
@@ -56,6 +57,7 @@ struct dibs__redis_location {
   char prefix[65]; /* "dibs" */
   uint32_t database;
   int64_t connect_timeout_ms;
+  struct dibs__redis_tls_context *tls; /* of rediss://; NULL: none */
   bool cluster;
   bool any_role;        /* of a node from which the slots are read: it may be a replica */
   uint32_t replicas;    /* a grant counts when so many replicas have it */
@@ -94,7 +96,8 @@ enum { DIBS__REDIS_SCRIPTS = 32, DIBS__REDIS_AT_ONCE = DIBS__BUCKETS + 1 /* serv
 
 /* To be used by one thread at a time. */
 struct dibs__redis_link {
-  redisContext *context; /* its socket blocks for short times; poll and the deadline are ours */
+  struct dibs__redis_tls *tls; /* NULL: none; tls.h */
+  redisContext *context;       /* its socket blocks for short times; poll and the deadline are ours */
   const struct dibs__redis_location *location;
   bool dead;            /* useless */
   size_t put, answered; /* commands since the last go; the same number of replies of the latest go, in their order */
