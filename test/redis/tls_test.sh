@@ -4,7 +4,7 @@
 #
 # A Redis of its own, with an authority of its own, and ports with a valid, an expired and a strict configuration.
 set -u
-dibs=$1
+dibs=$(realpath "$1")
 for program in redis-server redis-cli openssl faketime; do
   command -v "$program" >/dev/null && continue
   [ "${DIBS_TEST_SERVERS:-}" != required ] || { echo "tls_test: $program is not installed" >&2; exit 1; }
@@ -114,14 +114,22 @@ says 'no TLS to a port with it' 123 'a port for TLS needs rediss://' "redis://12
 says 'redis:// has no certificates' 125 'has no parameter ca' "redis://127.0.0.1:$plain?ca=$base/ours.pem"
 says 'a Unix socket' 125 'needs no TLS' "rediss:///?socket=/tmp/none"
 
-# Waiting, and a reply of many records.
+# until_true COMMAND...: waits until it succeeds, for some time.
+until_true() {
+  local end=$((SECONDS + 60))
+  until "$@"; do
+    [ "$SECONDS" -lt "$end" ] || return 1
+    sleep 0.05
+  done
+}
+waits() { [[ $("$dibs" show --store "$uri" queue 2>&1) == *waits* ]]; }
 uri="$at:$tls?ca=$base/ours.pem"
-"$dibs" run --store "$uri" queue -- sh -c ': >held; until [ -f go ]; do sleep 0.05; done' &
+"$dibs" run --store "$uri" queue -- sh -c ': >held; for i in $(seq 1200); do [ ! -f go ] || exit 0; sleep 0.05; done' &
 holder=$!
-until [ -f held ]; do sleep 0.02; done
+until_true test -f held
 timeout 60 "$dibs" run --store "$uri" queue -- echo waited >waited 2>&1 &
 waiter=$!
-until [[ $("$dibs" show --store "$uri" queue 2>&1) == *waits* ]]; do sleep 0.05; done
+until_true waits
 : >go
 wait "$holder" "$waiter"
 if [ "$(<waited)" = waited ]; then pass 'a waiter is notified'; else fail 'a waiter is notified' "$(<waited)"; fi
