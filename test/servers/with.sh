@@ -51,6 +51,7 @@ if [ "$private" ]; then
   case $variable in
     DIBS_TEST_POSTGRES*) servers=(postgres) ;;
     DIBS_TEST_MYSQL*) servers=(mariadb) ;;
+    DIBS_TEST_REDIS_CLUSTER) servers=(rediscluster) ;;
     DIBS_TEST_REDIS*) servers=(redis) ;;
     DIBS_TEST_PGBOUNCER) servers=(postgres pgbouncer) ;;
     DIBS_TEST_KAFKA) servers=(kafka) ;;
