@@ -151,6 +151,11 @@ void dibs__etcd_wake(struct dibs__dstore *base) {
 /* ---- Offers ---- */
 
 static void observe_locked(watches *w, uint64_t name_hash, dibs__id id, uint64_t mod, dibs__tick at) {
+  for (size_t i = 0; i < OBSERVED; i++) {
+    const struct observed *o = &w->observed[i];
+    if (o->at.ns && o->name_hash == name_hash && o->mod == mod && dibs__id_equal(o->id, id))
+      return; /* the first time counts */
+  }
   w->observed[w->observed_next++ % OBSERVED] = (struct observed){name_hash, mod, id, at};
 }
 
