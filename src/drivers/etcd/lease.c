@@ -602,7 +602,14 @@ static void acquire_waiting(batch *b, element *e) {
     plan_grant(e);
     return;
   }
-  if (n->own.asleep || n->own.session != b->store->number || n->own.lease != dibs__etcd_session_lease(b->store))
+  bool others = false;
+  for (size_t i = 0; i < n->front_count; i++) others = others || n->front[i].offered;
+  /* A sleeper does not take what is offered: it stays asleep until that offer is confirmed, or late. */
+  if (n->own.asleep && others && late_offers(b, e))
+    plan(e, DIBS__ETCD_PUT_OFF);
+  else if (n->own.asleep && others)
+    answer_waiter(b, e);
+  else if (n->own.asleep || n->own.session != b->store->number || n->own.lease != dibs__etcd_session_lease(b->store))
     plan(e, DIBS__ETCD_AWAKE);
   else if (late_offers(b, e))
     plan(e, DIBS__ETCD_PUT_OFF);

@@ -143,7 +143,7 @@ static dibs__status refused(struct dibs__etcd_link *link, const json_t *answer, 
   if (code == GRPC_NOT_FOUND && strstr(text, "lease not found")) return DIBS_NOT_FOUND;
   if (code == GRPC_DENIED || code == GRPC_UNAUTHENTICATED) return DIBS_DENIED;
   if (code == GRPC_EXHAUSTED || strstr(text, "no leader")) return DIBS_UNAVAILABLE;
-  if (code == GRPC_INVALID) return strstr(text, "auth") ? DIBS_DENIED : DIBS_INVALID;
+  if (code == GRPC_INVALID) return strstr(text, "auth") || strstr(text, "user name") ? DIBS_DENIED : DIBS_INVALID;
   return DIBS_UNKNOWN;
 }
 
