@@ -371,7 +371,7 @@ static void R9_an_offer_counts_as_a_holder(void **state) {
   expect(release(p, "n", 1, held.fence), DIBS_OK);
   struct dibs__lease_op refused = acquire(p, "n", 3, .try_only = true);
   expect(refused, DIBS_HELD);
-  assert_true(refused.recheck.ms > 0 && refused.recheck.ms <= p->reported.now.ms + DIBS__OFFER_MS);
+  assert_true(refused.recheck.ms > 0 && refused.recheck.ms <= p->reported.now.ms + offer_ms());
   expect(acquire(p, "n", 2), DIBS_OK);
 }
 

@@ -348,7 +348,11 @@ void advance_past(struct party *p, int64_t ttl_ms) {
 }
 
 void advance_past_offer(struct party *p) {
-  advance_time(p, DIBS__OFFER_MS + 50);
+  advance_time(p, offer_ms() + 50);
+}
+
+int64_t offer_ms(void) {
+  return all.target->offer_ms ? all.target->offer_ms : DIBS__OFFER_MS;
 }
 
 int64_t store_now(struct party *p) {

@@ -210,6 +210,7 @@ static const struct contract_target targets[] = {
      .by_revision = true,
      .slack_ms = 2500,
      .late_ms = 2500,
+     .offer_ms = 1500,
      .most_waiters = 300,
      .bury = http_bury},
     {.scheme = "redlock",

@@ -478,7 +478,7 @@ static int64_t recheck_of(const batch *b, const element *e) {
   for (size_t i = 0; i < e->name.front_count; i++) {
     const claim *c = &e->name.front[i];
     if (!c->offered) continue;
-    int64_t end = now + DIBS__OFFER_MS - dibs__etcd_offer_age(b->store, op_of(e)->name, c->id, c->mod);
+    int64_t end = now + DIBS__ETCD_OFFER_MS - dibs__etcd_offer_age(b->store, op_of(e)->name, c->id, c->mod);
     if (end < first) first = end;
   }
   return first;
@@ -562,7 +562,7 @@ static bool late_offers(const batch *b, element *e) {
   for (size_t i = 0; i < e->name.front_count; i++) {
     claim *c = &e->name.front[i];
     if (!c->offered || (confirms && dibs__id_equal(c->id, op->id))) continue;
-    if (dibs__etcd_offer_age(b->store, op->name, c->id, c->mod) < DIBS__OFFER_MS) continue;
+    if (dibs__etcd_offer_age(b->store, op->name, c->id, c->mod) < DIBS__ETCD_OFFER_MS) continue;
     c->asleep = late = true;
   }
   return late;

@@ -137,7 +137,7 @@ static void mark_offers(struct lines *lines) {
     more = more && (!waits || asleep || fits(first, count, row));
     if (waits && !asleep && more) {
       row->state = DIBS__OFFERED;
-      row->left_ms = DIBS__OFFER_MS;
+      row->left_ms = DIBS__ETCD_OFFER_MS;
     }
     if (row->state == DIBS__WAITS || row->state == DIBS__BROKEN) continue;
     if (!count++) first = row;

@@ -30,6 +30,7 @@ struct watch {
   struct watch *next;
   dibs__id id;
   uint64_t name_hash, serial, revision; /* all events up to it were seen */
+  uint64_t from;                        /* complete from this revision on */
   bool near, before, shares;
   bool streamed;  /* on a stream that lives */
   bool compacted; /* begin with what comes */
@@ -166,6 +167,14 @@ void dibs__etcd_end_seen(struct dibs__etcd *store, dibs__str name, uint64_t revi
   dibs__mutex_unlock(&store->watches->lock);
 }
 
+/* Did this process see every end of a holder of this name since `revision`?  If not, the latest one that it saw may be
+ * that of an earlier holder. */
+static bool sees_all_locked(const watches *w, uint64_t name_hash, uint64_t revision) {
+  for (const struct watch *at = w->all; at; at = at->next)
+    if (at->name_hash == name_hash && at->near && !at->compacted && at->from <= revision) return true;
+  return false;
+}
+
 int64_t dibs__etcd_offer_age(struct dibs__etcd *store, dibs__str name, dibs__id id, uint64_t mod) {
   watches *w = store->watches;
   uint64_t hash = dibs__hash(name.p, name.len);
@@ -180,7 +189,7 @@ int64_t dibs__etcd_offer_age(struct dibs__etcd *store, dibs__str name, dibs__id 
     bool end = dibs__id_equal(o->id, none) && o->mod > mod; /* it waited when that holder or waiter ended */
     known = known || same;
     if (same) at = o->at;
-    if (end && dibs__tick_before(ended, o->at)) ended = o->at;
+    if (end && dibs__tick_before(ended, o->at) && sees_all_locked(w, hash, o->mod)) ended = o->at;
   }
   if (!known) observe_locked(w, hash, id, mod, at);
   dibs__mutex_unlock(&w->lock);
@@ -221,7 +230,7 @@ void dibs__etcd_watch(struct dibs__etcd *store, const struct dibs__lease_op *op,
   if (at && !same) {
     at->name_hash = dibs__hash(op->name.p, op->name.len);
     at->serial = ++w->serials;
-    at->revision = revision;
+    at->revision = at->from = revision;
     at->near = near;
     at->shares = shares;
     at->before = before != NULL;
