@@ -41,7 +41,7 @@ enum {
   DIBS__ETCD_BATCH = 24,      /* an element has at most 4 operations of etcd's 128 at each level */
   DIBS__ETCD_FENCES = 1024,   /* of one revision: all grants of a transaction have the same one */
   DIBS__ETCD_OFFER_MS = 1500, /* three times DIBS__OFFER_MS: a confirmation is agreed on by a majority of members */
-  DIBS__ETCD_SESSION_S = 10,  /* the lease of a process's waiters */
+  DIBS__ETCD_SESSION_S = 6,   /* the lease of a process's waiters */
   DIBS__ETCD_KEY = 3 * DIBS_NAME_MAX + DIBS__ETCD_PREFIX + 64
 };
 
