@@ -5,7 +5,7 @@
  * A fence is (epoch << 32) + (revision - base) * 256 + nth: the revision of etcd at which the holder's key was put.
  * Every transaction has a larger revision than all before it, on every member, and grants of one transaction differ by
  * `nth`.  `base` is a revision at or before the beginning of the epoch.  A bucket that is the store's own may leave its
- * 32 bits, as that of a server does (decision 15); one that is served for an anchor elsewhere is used up before.
+ * 32 bits, as that of a server does (decision 15); a bucket that is served for an anchor elsewhere is used up before.
  *
  * The incarnation is a number that the first client puts, with the cluster's id.  A cluster that was restored from a
  * snapshot has another id; its revisions are lower than those that were lost, so it is a new incarnation.  Its epoch is

@@ -104,7 +104,7 @@ void dibs__etcd_compare(struct dibs__etcd_txn *txn, const struct dibs__etcd_key 
 void dibs__etcd_compare_empty(struct dibs__etcd_txn *txn, const struct dibs__etcd_key *range);
 /* Nothing in the range was put after `revision`. */
 void dibs__etcd_compare_since(struct dibs__etcd_txn *txn, const struct dibs__etcd_key *range, uint64_t revision);
-/* Operations; `to` is success or failure.  lease 0: none; -1: the one that the key has. */
+/* Operations; `to` is success or failure.  lease 0: none; -1: the key keeps its lease. */
 void dibs__etcd_op_put(struct dibs__etcd_text *to, const struct dibs__etcd_key *key, const char *value, size_t len,
                        int64_t lease);
 void dibs__etcd_op_delete(struct dibs__etcd_text *to, const struct dibs__etcd_key *key);
@@ -233,8 +233,8 @@ dibs__status dibs__etcd_item_get(struct dibs__etcd *store, struct dibs__etcd_lin
 /* No key is on it any more. */
 void dibs__etcd_item_return(struct dibs__etcd *store, const struct dibs__etcd_item *item);
 void dibs__etcd_items_forget(struct dibs__etcd *store); /* one of them is gone: so may the others be */
-dibs__status dibs__etcd_grant(struct dibs__etcd *store, struct dibs__etcd_link *link, uint32_t ttl_s, dibs__tick by,
-                              struct dibs__etcd_item *item, struct dibs__result *result);
+dibs__status dibs__etcd_grant(struct dibs__etcd_link *link, uint32_t ttl_s, dibs__tick by, struct dibs__etcd_item *item,
+                              struct dibs__result *result);
 uint32_t dibs__etcd_class(uint32_t ttl_ms);
 /* The whole seconds that it still has; -1: it is gone, or not known. */
 dibs__status dibs__etcd_left(struct dibs__etcd_link *link, int64_t lease, dibs__tick by, int64_t *left_s,
@@ -393,7 +393,7 @@ dibs__driver_list dibs__etcd_list;
 
 dibs__status dibs__etcd_watches_open(struct dibs__etcd *store);
 void dibs__etcd_watches_close(struct dibs__etcd *store);
-/* The waiter that has requested this hears of the end of a holder, if it is near the front, and of a change of the
+/* The waiter that has requested this learns of the end of a holder, if it is near the front, and of a change of the
  * waiter before it, unless that is NULL; of all that happened after `revision`. */
 void dibs__etcd_watch(struct dibs__etcd *store, const struct dibs__lease_op *op, bool near,
                       const struct dibs__etcd_claim *before, uint64_t revision);

@@ -68,8 +68,8 @@ void dibs__etcd_items_forget(struct dibs__etcd *store) {
   dibs__mutex_unlock(&store->lock);
 }
 
-dibs__status dibs__etcd_grant(struct dibs__etcd *store, struct dibs__etcd_link *link, uint32_t ttl_s, dibs__tick by,
-                              struct dibs__etcd_item *item, struct dibs__result *result) {
+dibs__status dibs__etcd_grant(struct dibs__etcd_link *link, uint32_t ttl_s, dibs__tick by, struct dibs__etcd_item *item,
+                              struct dibs__result *result) {
   struct dibs__etcd_text body = {0};
   json_t *answer;
   uint64_t id;
@@ -81,18 +81,18 @@ dibs__status dibs__etcd_grant(struct dibs__etcd *store, struct dibs__etcd_link *
   dibs__tick sent = dibs__tick_now();
   dibs__status status = dibs__etcd_post(link, "/v3/lease/grant", &body, false, by, &answer, result);
   dibs__etcd_text_free(&body);
+  result->commits++;
   if (status != DIBS_OK) return status == DIBS_UNKNOWN ? DIBS_UNAVAILABLE : status; /* it ends by itself */
   int64_t ttl = dibs__etcd_number(answer, "TTL");
   *item = (struct dibs__etcd_item){.id = (int64_t)id, .ttl_s = (uint32_t)ttl, .class_s = ttl_s, .from = sent};
   json_decref(answer);
-  (void)store;
   return ttl > 0 ? DIBS_OK : DIBS_UNAVAILABLE;
 }
 
 dibs__status dibs__etcd_item_get(struct dibs__etcd *store, struct dibs__etcd_link *link, uint32_t ttl_ms, dibs__tick by,
                                  struct dibs__etcd_item *item, struct dibs__result *result) {
   if (take_spare(store, ttl_ms, item)) return DIBS_OK;
-  return dibs__etcd_grant(store, link, dibs__etcd_class(ttl_ms), by, item, result);
+  return dibs__etcd_grant(link, dibs__etcd_class(ttl_ms), by, item, result);
 }
 
 dibs__status dibs__etcd_left(struct dibs__etcd_link *link, int64_t lease, dibs__tick by, int64_t *left_s,
@@ -236,7 +236,7 @@ dibs__status dibs__etcd_session_ready(struct dibs__etcd *store, struct dibs__etc
   if (!dibs__etcd_session_lease(store)) {
     struct dibs__etcd_item item = {0};
     status = start_keeper(store) ? DIBS_OK : DIBS_NO_MEMORY;
-    if (status == DIBS_OK) status = dibs__etcd_grant(store, link, DIBS__ETCD_SESSION_S, by, &item, result);
+    if (status == DIBS_OK) status = dibs__etcd_grant(link, DIBS__ETCD_SESSION_S, by, &item, result);
     dibs__mutex_lock(&store->lock);
     if (status == DIBS_OK) store->session = item;
     dibs__mutex_unlock(&store->lock);

@@ -6,7 +6,7 @@
  * Free and held names need one transaction: GUESS grants if nobody has the name and nobody waits, and else queues.
  *
  * A confirmation compares the holders (none may have come) and the waiters in front (none may have woken up).  What
- * happens behind does not disturb it, so a crowd of new waiters can't delay the first one.
+ * happens behind does not disturb it, so many new waiters can't delay the first one.
  */
 #include "drivers/etcd/etcd_impl.h"
 
@@ -59,7 +59,7 @@ static void plan(element *e, enum dibs__etcd_plan next) {
   e->kept = false;
 }
 
-/* A lease of etcd that is shorter than the new ttl can't serve it; one that is longer would keep the name. */
+/* A lease of etcd that is shorter than the new ttl can't serve it; a longer one would keep the name. */
 static bool needs_other_lease(const struct dibs__etcd_item *item, uint32_t ttl_ms) {
   return item->class_s != dibs__etcd_class(ttl_ms);
 }
@@ -117,7 +117,7 @@ dibs__status dibs__etcd_lease_prepare(batch *b, element *e) {
     return prepare_renew(b, e);
   case DIBS__ETCD_BREAK:
     if (!e->item.id && !e->noted) {
-      dibs__status status = dibs__etcd_grant(b->store, b->link, BREAK_KEEP_S, b->by, &e->item, b->result);
+      dibs__status status = dibs__etcd_grant(b->link, BREAK_KEEP_S, b->by, &e->item, b->result);
       if (status != DIBS_OK) return status;
     }
     return prepare_session(b, e);

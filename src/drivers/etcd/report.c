@@ -74,7 +74,7 @@ static dibs__status ensure_lease(batch *b, const report_op *op, int64_t *lease) 
     *lease = item.id;
     if (lives) return DIBS_OK;
   }
-  dibs__status status = dibs__etcd_grant(b->store, b->link, seconds, b->by, &item, b->result);
+  dibs__status status = dibs__etcd_grant(b->link, seconds, b->by, &item, b->result);
   if (status != DIBS_OK) return status;
   dibs__mutex_lock(&b->store->lock);
   reports->item = item;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * A batch: rounds of one transaction each, until every element has its answer.  Each element is a transaction inside
- * it, with comparisons of its own, so that one that must be decided again does not disturb the others.  A round has at
- * most one element for a name, a key, or a bucket that it changes, because etcd puts no key twice in a transaction; so
- * elements for one name are answered in their order.
+ * it, with comparisons of its own, so that a second decision about one of them does not disturb the others.  A round
+ * has at most one element for a name, a key, or a bucket that it changes, because etcd puts no key twice in a
+ * transaction; so elements for one name are answered in their order.
  *
  * Every transaction compares the store's incarnation, too.  One element alone is sent without a transaction around it:
  * etcd answers reads of the outermost level without a write to its log.

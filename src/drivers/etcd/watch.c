@@ -167,8 +167,8 @@ void dibs__etcd_end_seen(struct dibs__etcd *store, dibs__str name, uint64_t revi
   dibs__mutex_unlock(&store->watches->lock);
 }
 
-/* Did this process see every end of a holder of this name since `revision`?  If not, the latest one that it saw may be
- * that of an earlier holder. */
+/* Did this process see every end of a holder of this name since `revision`?  If not, the latest end
+ * that it saw may be that of an earlier holder. */
 static bool sees_all_locked(const watches *w, uint64_t name_hash, uint64_t revision) {
   for (const struct watch *at = w->all; at; at = at->next)
     if (at->name_hash == name_hash && at->near && !at->compacted && at->from <= revision) return true;
@@ -302,12 +302,11 @@ static void take_watch_locked(watches *w, struct watch *at, bool of_before, cons
 }
 
 /* One line of a stream. */
-static void take_result(watches *w, struct stream *s, const json_t *result) {
+static void take_result(watches *w, const json_t *result) {
   uint64_t number = (uint64_t)dibs__etcd_number(result, "watch_id");
   uint64_t revision = (uint64_t)dibs__etcd_number(json_object_get(result, "header"), "revision");
   const json_t *events = json_object_get(result, "events");
   bool canceled = json_is_true(json_object_get(result, "canceled"));
-  (void)s;
   dibs__mutex_lock(&w->lock);
   if (number == NOTICES) {
     take_notices_locked(w, events);
@@ -332,7 +331,7 @@ static void take_line(watches *w, struct stream *s, const char *line, size_t len
   json_t *value = json_loadb(line, len, 0, NULL);
   const json_t *result = json_object_get(value, "result");
   if (result)
-    take_result(w, s, result);
+    take_result(w, result);
   else
     s->failed = true;
   if (!result && len && memmem(line, len, "auth token", 10)) s->denied = true;
