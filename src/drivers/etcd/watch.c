@@ -32,6 +32,7 @@ struct watch {
   uint64_t name_hash, serial, revision; /* all events up to it were seen */
   uint64_t from;                        /* complete from this revision on */
   bool near, before, shares;
+  bool signalled; /* an event was posted since the waiter was queued or checked */
   bool streamed;  /* on a stream that lives */
   bool compacted; /* begin with what comes */
   struct dibs__etcd_key holders, before_key;
@@ -88,6 +89,11 @@ static void post_locked(watches *w, enum dibs__event_what what, dibs__id id) {
   else
     w->events[(w->event_head + w->event_count++) % EVENTS] = (struct dibs__event){.what = what, .id = id};
   notify(w);
+}
+
+static void post_offer_locked(watches *w, struct watch *at) {
+  at->signalled = true;
+  post_locked(w, DIBS__EV_OFFER, at->id);
 }
 
 void dibs__etcd_recheck(struct dibs__etcd *store, enum dibs__event_what what) {
@@ -209,6 +215,19 @@ static bool same_key(const struct dibs__etcd_key *a, const struct dibs__etcd_key
   return a->len == b->len && memcmp(a->text, b->text, a->len) == 0;
 }
 
+/* The waiter is the first now: its stream goes on.  An end of a holder that it ignored, because another waiter was
+ * first, may be later than what was read. */
+static void keep_watch_locked(watches *w, struct watch *at, uint64_t revision) {
+  static const dibs__id none;
+  bool missed = false;
+  for (size_t i = 0; i < OBSERVED; i++) {
+    const struct observed *o = &w->observed[i];
+    missed = missed || (o->at.ns && o->name_hash == at->name_hash && o->mod > revision && dibs__id_equal(o->id, none));
+  }
+  at->before = false;
+  if (missed) post_offer_locked(w, at);
+}
+
 void dibs__etcd_watch(struct dibs__etcd *store, const struct dibs__lease_op *op, bool near,
                       const struct dibs__etcd_claim *before, uint64_t revision) {
   watches *w = store->watches;
@@ -227,7 +246,10 @@ void dibs__etcd_watch(struct dibs__etcd *store, const struct dibs__lease_op *op,
     at->next = w->all;
     w->all = at;
   }
-  if (at && !same) {
+  bool keeps = at && !same && at->near && near && !before && at->streamed && same_key(&at->holders, &holders);
+  if (keeps) keep_watch_locked(w, at, revision);
+  if (at) at->signalled = at->signalled && keeps;
+  if (at && !same && !keeps) {
     at->name_hash = dibs__hash(op->name.p, op->name.len);
     at->serial = ++w->serials;
     at->revision = at->from = revision;
@@ -241,6 +263,16 @@ void dibs__etcd_watch(struct dibs__etcd *store, const struct dibs__lease_op *op,
     if (w->multi) curl_multi_wakeup(w->multi);
   }
   dibs__mutex_unlock(&w->lock);
+}
+
+bool dibs__etcd_signalled(struct dibs__etcd *store, dibs__id id) {
+  watches *w = store->watches;
+  dibs__mutex_lock(&w->lock);
+  struct watch *at = find_locked(w, id);
+  bool signalled = at && at->signalled && !at->before;
+  if (at) at->signalled = false;
+  dibs__mutex_unlock(&w->lock);
+  return signalled;
 }
 
 void dibs__etcd_unwatch(struct dibs__etcd *store, dibs__id id) {
@@ -298,7 +330,7 @@ static void take_watch_locked(watches *w, struct watch *at, bool of_before, cons
   bool deleted = any_deleted(events, &put, &revision);
   static const dibs__id none;
   if (deleted || of_before) observe_locked(w, at->name_hash, none, revision, dibs__tick_now());
-  if (of_before ? deleted || put : deleted && (!at->before || at->shares)) post_locked(w, DIBS__EV_OFFER, at->id);
+  if (of_before ? deleted || put : deleted && (!at->before || at->shares)) post_offer_locked(w, at);
 }
 
 /* One line of a stream. */
@@ -321,7 +353,7 @@ static void take_result(watches *w, const json_t *result) {
     if (!canceled) break;
     at->streamed = false; /* compacted, or refused: what happened is not known */
     at->compacted = true;
-    post_locked(w, DIBS__EV_OFFER, at->id);
+    post_offer_locked(w, at);
     break;
   }
   dibs__mutex_unlock(&w->lock);
