@@ -396,10 +396,10 @@ dibs__driver_list dibs__etcd_list;
 
 dibs__status dibs__etcd_watches_open(struct dibs__etcd *store);
 void dibs__etcd_watches_close(struct dibs__etcd *store);
-/* The waiter that has requested this learns of the end of a holder, if it is near the front, and of a change of the
- * waiter before it, unless that is NULL; of all that happened after `revision`. */
-void dibs__etcd_watch(struct dibs__etcd *store, const struct dibs__lease_op *op, bool near,
-                      const struct dibs__etcd_claim *before, uint64_t revision);
+/* The waiter that has requested this, which is in the front, learns of the end of a holder, if it is one of the first
+ * two, and of a change of the waiter before it, and later of its end as a holder; of all that happened since the name
+ * was read. */
+void dibs__etcd_watch(struct dibs__etcd *store, const struct dibs__lease_op *op, const struct dibs__etcd_name *name);
 /* Was an event posted for the waiter, who was the first?  Forgets it. */
 bool dibs__etcd_signalled(struct dibs__etcd *store, dibs__id id);
 void dibs__etcd_unwatch(struct dibs__etcd *store, dibs__id id);

@@ -489,7 +489,7 @@ static int64_t end_of(const batch *b, const element *e, const claim *c) {
 }
 
 static int64_t recheck_of(const batch *b, const element *e) {
-  int64_t first = INT64_MAX, now = now_ms();
+  int64_t first = INT64_MAX, now = dibs__etcd_ms(e->sent);
   for (size_t i = 0; i < e->name.holder_count; i++) {
     int64_t end = end_of(b, e, &e->name.holders[i]);
     if (end < first) first = end;
@@ -595,7 +595,7 @@ static void answer_waiter(batch *b, element *e) {
   op->recheck.ms = recheck_of(b, e);
   op->waiting = true;
   if (n->own_in_front) /* those far behind check again each second, as every waiter does */
-    dibs__etcd_watch(b->store, op, n->own_at <= 1, n->own_at ? &n->front[n->own_at - 1] : NULL, n->revision);
+    dibs__etcd_watch(b->store, op, n);
   dibs__etcd_done(b, e, DIBS__QUEUED);
 }
 
