@@ -8,7 +8,7 @@
 
 /* ---- Adding ---- */
 
-static const char *const levels[] = {"durable", "buffered", NULL}; /* as dibs_count_level */
+static const char *const levels[] = {"durable", "buffered", "shared", NULL}; /* as dibs_count_level */
 
 struct add_in {
   int64_t delta;
@@ -26,8 +26,9 @@ static const struct field add_fields[] = {
      .kind = FIELD_WORD,
      .at = IN(level),
      .words = levels,
-     .help = "durable: answered when it is committed.  buffered: in the memory of the daemon, which writes it within a "
-             "second"},
+     .help =
+         "durable: answered when it is committed.  shared: in the fast store in front of the database, to which it is written "
+         "within 3 s.  buffered: in the memory of the daemon, which writes it within a second"},
     {.name = NULL}};
 
 static void add(struct request *r) {
@@ -67,6 +68,7 @@ static void show(struct request *r) {
   dibs__json_text(j, "key", r->param[0]);
   dibs__json_int(j, "value", value.value);
   dibs__json_int(j, "stored", value.stored);
+  dibs__json_known(j, "shared", value.shared, (value.parts & DIBS_COUNT_SHARED_PART) != 0);
   dibs__json_int(j, "buffered", value.buffered);
   dibs__json_close(j, '}');
 }
@@ -151,6 +153,14 @@ static void post_quota(struct request *r) {
   dibs__pool_run(r, take, NULL);
 }
 
+/* ---- Shared sums ---- */
+
+/* A daemon writes them for programs that live too short to do it. */
+bool dibs__counters_open(struct server *server) {
+  (void)dibs__counter_serve(server->store);
+  return true;
+}
+
 /* ---- The routes ---- */
 
 const struct route dibs__counter_routes[] = {
@@ -160,7 +170,8 @@ const struct route dibs__counter_routes[] = {
      "twice.",
      NULL},
     {METHOD_GET, "/v1/counters/{key}", SCOPE_READ, get_counter, 0, NULL, "showCounter", "200 404 409",
-     "The value of a counter: what is stored, and what this daemon has buffered", "", NULL},
+     "The value of a counter: what is stored, what is shared, and what this daemon has buffered",
+     "`shared` is null if the fast store does not answer: then `value` may be too small.", NULL},
     {METHOD_GET, "/v1/counters", SCOPE_READ, get_counters, sizeof(struct page), counters_fields, "listCounters", "200",
      "Counters, page by page", "By key, in the order of bytes; their stored values.", NULL},
     {METHOD_POST, "/v1/quotas/{key}", SCOPE_USE, post_quota, sizeof(struct take_in), take_fields, "takeFromQuota",

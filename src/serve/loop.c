@@ -166,6 +166,7 @@ static const struct part parts[] = {
     {.name = "task counts", .open = dibs__task_counts_open, .close = dibs__task_counts_close},
     {.name = "probe", .open = dibs__probe_open, .close = dibs__probe_close},
     {.name = "stale", .open = dibs__stale_open, .close = dibs__stale_close},
+    {.name = "counters", .open = dibs__counters_open},
     {.name = "kinds", .open = dibs__kinds_open, .close = dibs__kinds_close},
     {.name = "series", .open = dibs__series_open, .end = dibs__series_close, .of_routes = true},
     {.name = "events",

@@ -311,6 +311,9 @@ void dibs__events_close(struct server *server);
 bool dibs__series_open(struct server *server);
 void dibs__series_close(struct server *server);
 
+/* counter.c */
+bool dibs__counters_open(struct server *server);
+
 /* openapi.c */
 void dibs__openapi_write(struct dibs__json *j);
 

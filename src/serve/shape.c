@@ -51,7 +51,7 @@ static const struct {
     {"showStock", STOCK},
     {"listStocks", "{stocks:[" STOCK "] next:s?}"},
     {"addToCounter", "{key:s delta:i level:s}"},
-    {"showCounter", "{key:s value:i stored:i buffered:i}"},
+    {"showCounter", "{key:s value:i stored:i shared:i? buffered:i}"},
     {"listCounters", "{counters:[{key:s value:i}] next:s?}"},
     {"takeFromQuota", "{key:s allowed:b retry_ms:i}"},
     {"listTopics", "{topics:[{topic:s lanes:i members:i owned:i leaving:i}] next:s?}"},
