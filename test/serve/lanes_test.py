@@ -16,7 +16,7 @@ from auth_test import bearer, new_token, write_tokens
 from checks import PATIENCE_S, begin, check, end, wait_until
 
 TTL_MS = 30000
-SHORT_MS = 5000  # where leases have to end
+SHORT_MS = 4000  # where leases have to end
 STORM_MS = 3000
 # The last lines of a shell that is a member: without TERM it does not end.
 LOCAL = 'trap "exit 0" TERM; while :; do sleep 0.1; done'
@@ -157,7 +157,7 @@ def lost_after_break(s, member):
 
 def test_repeated(s):
     """The answer to a request was lost."""
-    a = Member([s], 'repeated', lanes=3, ttl_ms=2 * SHORT_MS)
+    a = Member([s], 'repeated', lanes=3, ttl_ms=SHORT_MS)
     key = {'Idempotency-Key': os.urandom(16).hex()}
     a.renew(key)
     first, a.rows = a.rows, []
@@ -394,7 +394,7 @@ def test_storm(seconds):
     found = breaches_of(claims)
     check(f'no lane had two owners at one time (seed {seed})', not found, *found)
     check('each answer was a possible one', not unexpected, *unexpected)
-    check('lanes moved', len(claims) > 12 and sum(worker.joins for worker in workers) > 4, len(claims), [w.joins for w in workers])
+    check('lanes moved', len(claims) > 6 and sum(worker.joins for worker in workers) >= 4, len(claims), [w.joins for w in workers])
     check('each lane had owners', {claim.lane for claim in claims} == set(range(6)))
     second.stop()
 
@@ -424,7 +424,7 @@ def test_stopped_daemon():
 
 
 def main():
-    seconds = float(sys.argv[sys.argv.index('--seconds') + 1]) if '--seconds' in sys.argv else 12
+    seconds = float(sys.argv[sys.argv.index('--seconds') + 1]) if '--seconds' in sys.argv else 10
     s = t.Server()
     for test in (test_alone, test_two, test_wait, test_repeated, test_silent, test_local, test_number, test_topics):
         test(s)
