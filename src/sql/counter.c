@@ -58,8 +58,8 @@ static int64_t draw_mark(void) {
 
 /* ---- The ledger ---- */
 
-static sql_rc put_source(const struct dibs__sql_guard *g, const dibs__id *id) {
-  value values[] = {id_of(id), dibs__sql_number(DIBS__COUNTER_KEEP_MS)};
+static sql_rc put_source(const struct dibs__sql_guard *g, const dibs__id *id, int64_t keep_ms) {
+  value values[] = {id_of(id), dibs__sql_number(keep_ms)};
   return dibs__sql_put_composed(g,
                                 g->wire->engine->on_conflict
                                     ? "INSERT INTO dibs_counter_source (id, seq, until) VALUES ($1, 0, @{now} + $2)"
@@ -74,8 +74,8 @@ static sql_rc put_ledger(struct adding *a) {
   struct dibs__sql_guard *g = a->g;
   a->mark = draw_mark();
   value values[] = {id_of(&op->source), dibs__sql_number((int64_t)op->sequence), dibs__sql_number(a->mark),
-                    dibs__sql_number(DIBS__COUNTER_KEEP_MS)};
-  sql_rc end = a->insert ? put_source(g, &op->source) : DIBS__SQL_OK;
+                    dibs__sql_number(dibs__counter_keep_ms(op))};
+  sql_rc end = a->insert ? put_source(g, &op->source, dibs__counter_keep_ms(op)) : DIBS__SQL_OK;
   a->ledger = g->wire->put;
   if (end == DIBS__SQL_OK)
     end = dibs__sql_put_composed(g,
@@ -93,8 +93,9 @@ static sql_rc put_state(struct adding *a) {
 
 static sql_rc put_guard(struct adding *a) {
   const counter_op *op = a->op;
-  value values[] = {id_of(&op->guard), dibs__sql_number((int64_t)op->fence.v), dibs__sql_number(DIBS__COUNTER_KEEP_MS)};
-  sql_rc end = put_source(a->g, &op->guard);
+  value values[] = {id_of(&op->guard), dibs__sql_number((int64_t)op->fence.v),
+                    dibs__sql_number(dibs__counter_keep_ms(op))};
+  sql_rc end = put_source(a->g, &op->guard, dibs__counter_keep_ms(op));
   a->guard = a->g->wire->put;
   if (end == DIBS__SQL_OK)
     end = dibs__sql_put_composed(a->g,
