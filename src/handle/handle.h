@@ -87,6 +87,8 @@ dibs_status dibs__fine(dibs_error *error);
 dibs_status dibs__enter(dibs_store *store, const char *call, dibs_error *error);
 void dibs__exit(dibs_store *store); /* the store may be gone after it */
 void dibs__store_drop(dibs_store *store);
+/* A handle inside the transaction of a transactor's connection. */
+dibs_status dibs__store_inside(dibs_store *store, void *connection, dibs_store **inside, dibs_error *error);
 /* From now on its word goes up when tasks of its kind may be ready, in any process. */
 void dibs__listen(dibs_store *store, struct dibs__listener *listener);
 void dibs__listen_no_more(dibs_store *store, struct dibs__listener *listener);
