@@ -46,7 +46,7 @@ DIBS_EXPORT void *dibs_transaction_connection(dibs_transaction *transaction);
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_transaction_sql(dibs_transaction *transaction, const char *statements,
                                                            dibs_error *error);
 
-/* Ends the transaction.  Whatever it returns, none is begun afterwards.  Blocks for I/O.
+/* Ends the transaction.  None is begun afterwards, also after a failure.  Blocks for I/O.
  * OK: everything took effect; INVALID (no transaction has begun; the database refused it, and nothing took effect);
  * CONFLICT (nothing took effect: begin again); UNKNOWN (the answer was lost); or a failure of the store: nothing took
  * effect. */

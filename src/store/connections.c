@@ -433,7 +433,7 @@ dibs__status dibs__core_transactor_open(struct dibs__core *core, dibs__tick by, 
   *transactor = NULL;
   *result = (struct dibs__result){.sent = dibs__tick_now()};
   if (driver->transactor_open) return driver->transactor_open(core->store, by, transactor, result);
-  dibs__set_message(result, "it has no transactions for statements of yours; use a sqlite:, postgres: or mysql: store");
+  dibs__set_message(result, "it has no transactions for statements of yours: use a SQL database");
   return DIBS_UNSUPPORTED;
 }
 
