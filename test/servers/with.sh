@@ -51,12 +51,13 @@ if [ "$private" ]; then
   case $variable in
     DIBS_TEST_POSTGRES*) servers=(postgres) ;;
     DIBS_TEST_MYSQL*) servers=(mariadb) ;;
+    DIBS_TEST_REDIS_CLUSTER) servers=(rediscluster) ;;
     DIBS_TEST_REDIS*) servers=(redis) ;;
     DIBS_TEST_PGBOUNCER) servers=(postgres pgbouncer) ;;
     DIBS_TEST_KAFKA) servers=(kafka) ;;
     *) echo "with.sh: unknown variable $variable" >&2; exit 2 ;;
   esac
-  folder=$(mktemp -d /tmp/dibs-test-private.XXXXXX) || exit 1
+  folder=$(mktemp -d "${TMPDIR:-/tmp}/dibs-test-private.XXXXXX") || exit 1
   trap '"$script" remove --dir "$folder" >/dev/null 2>&1; rm -rf "$folder"' EXIT
   trap 'exit 130' INT TERM
   "$script" start --dir "$folder" --until $$ "${options[@]}" "${servers[@]}" >&2
