@@ -112,7 +112,8 @@ struct cli_globals {
   X(lanes, "lanes", COUNT, "P", "how many lanes the topic has", 1, DIBS_LANES_MAX, lanes)                              \
   X(brokers, "brokers", TEXT, "HOST:PORT", "of Kafka; or several, with commas between", 0, 0, brokers)                 \
   X(group, "group", TEXT, "GROUP", "the consumer group of Kafka", 0, 0, group)                                         \
-  X(setting, "setting", LIST, "NAME=VALUE", "a setting of librdkafka; may be repeated", 0, 0, settings)
+  X(setting, "setting", LIST, "NAME=VALUE", "a setting of librdkafka; may be repeated", 0, 0, settings)                \
+  X(sql, "sql", FLAG, "", "standard output is SQL, for one transaction with the offset", 0, 0, sql)
 
 enum {
 #define CLI__OPTION_ENUM(word, name, kind, arg, help, least, most, field) CLI_OPT_##word,
@@ -159,7 +160,7 @@ struct cli_values {
   struct cli_words headers, settings;
   bool create, force, probe;
   bool help, try_once, shared, now, retry, forget, partial, reenter;
-  bool dry_run, once, verbose;
+  bool dry_run, once, verbose, sql;
   const char *prefix, *since, *until, *keep_for, *name;
   bool no_history, keep_output, failed, output, lines;
 };
