@@ -222,6 +222,6 @@ complete -c dibs -n '__fish_seen_subcommand_from counter' -l forget -d 'remove r
 complete -c dibs -n '__fish_seen_subcommand_from rate' -l limit -x -a '10/1s 100/1m 1000/1h' -d 'the quota'
 complete -c dibs -n '__fish_seen_subcommand_from stock; and __fish_seen_subcommand_from table' -a 'sqlite postgres mysql'
 complete -c dibs -n '__fish_seen_subcommand_from bench' -a 'lease task counter'
-complete -c dibs -n '__fish_seen_subcommand_from lab' -a 'race throughput contend deadlock pause crash failover amnesia all'
+complete -c dibs -n '__fish_seen_subcommand_from lab' -a 'race throughput contend deadlock pause crash failover amnesia counter all'
 complete -c dibs -n '__fish_seen_subcommand_from help' -a "$commands exits"
 complete -c dibs -n '__fish_seen_subcommand_from cron' -F -a 'ls run'

@@ -25,9 +25,25 @@
  * - After fork() the child must open a store of its own.  It never writes what its parent has buffered.
  *
  * Counters need a database: sqlite:, postgres:, mysql: or memory:, alone or as the last tier, or a daemon (http:) over
- * one of these.  Elsewhere, and inside a transaction of yours, each call answers UNSUPPORTED.  SHARED needs redis: as
- * the first of several tiers.  The rules of dibs.h also apply here: INVALID of every call, and "a failure of the
+ * one of these.  Elsewhere each call answers UNSUPPORTED.  SHARED needs redis: as
+ * the first of several tiers.  The rules of dibs.h also apply here: INVALID of every call,
+ * and "a failure of the
  * store".
+ *
+ * With a handle of dibs_inside_..., in a transaction of yours:
+ *
+ * - A DURABLE addition counts when you commit, and only then.  It needs no ledger, because its outcome is that of your
+ *   transaction.  If it is refused (FULL, NOT_FOUND, INVALID), your transaction is as it was before the call.
+ * - It locks the counter's row until you commit or roll back, and every other addition to this key waits for you, also
+ *   those of BUFFERED in other processes.  So add last, and several keys in byte order, as dibs' own batches do.
+ * - It waits for the row as long as your own lock timeout allows (lock_timeout, innodb_lock_wait_timeout), whatever
+ *   wait_ms is; then UNAVAILABLE.  A thread must not add to the key with the store itself meanwhile: it waits for
+ * itself, until wait_ms is over.
+ * - CONFLICT: the engine ended your transaction, or it can't continue (a deadlock, a serialization failure).  Roll it
+ * back and begin again.
+ * - A read gives what your transaction sees, and `buffered` is 0.
+ * - BUFFERED, dibs_counter_flush and dibs_rate are UNSUPPORTED: memory is not part of a transaction, and what is taken
+ *   from a quota stays taken.
  */
 #include <dibs.h>
 
@@ -54,8 +70,9 @@ typedef struct dibs_counter_options {
  * BUFFERED blocks for no I/O.
  * OK; FULL (the sum does not fit; BUFFERED: what this process has buffered for the key and did not write yet would not
  * fit in 57 bits); NOT_FOUND (DURABLE, a table of yours: there is no such row); INVALID (the key, the options, the
- * table); or a failure of the store: UNAVAILABLE (nothing was added; BUFFERED: this process has buffered as many keys
- * as it can, a million), UNKNOWN (DURABLE, SHARED: it may be added, because the outcome did not become known in time;
+ * table; DURABLE, a table of yours: the row has no whole number); CONFLICT (in a transaction of yours); or a failure of
+ * the store: UNAVAILABLE (nothing was added; BUFFERED: this process has buffered as many keys as it can, a million),
+ * UNKNOWN (DURABLE, SHARED: it may be added, because the outcome did not become known in time;
  * SHARED: also because the answer was lost and Redis has lost its memory, or another one was promoted). */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_counter_add(dibs_store *store, const char *key, int64_t delta,
                                                        const dibs_counter_options *options, dibs_error *error);

@@ -131,10 +131,15 @@ static dibs__tick deadline_of(const dibs_counter_options *o) {
 }
 
 dibs_status dibs__count_check_family(dibs_store *store, dibs_error *error) {
-  if (!store->outer && dibs__core_families(store->core) & 1u << DIBS__FAM_COUNTER) return DIBS_OK;
-  return dibs__fail(error, DIBS_UNSUPPORTED, "%s keeps no counters: %s", store->shown,
-                    store->outer ? "call it outside of a transaction"
-                                 : "add a database as its last tier (STORE,DATABASE)");
+  if (dibs__core_families(store->core) & 1u << DIBS__FAM_COUNTER) return DIBS_OK;
+  return dibs__fail(error, DIBS_UNSUPPORTED, "%s keeps no counters: add a database as its last tier (STORE,DATABASE)",
+                    store->shown);
+}
+
+dibs_status dibs__count_check_outside(dibs_store *store, const char *call, dibs_error *error) {
+  if (!store->outer) return dibs__count_check_family(store, error);
+  return dibs__fail(error, DIBS_UNSUPPORTED,
+                    "%s is not possible in a transaction of yours: call it with the store itself", call);
 }
 
 dibs_status dibs__count_check_key(const char *key, dibs_error *error) {
@@ -153,6 +158,18 @@ static dibs_status no_memory(dibs_error *error) {
 }
 
 /* ---- Adding ---- */
+
+static dibs_status add_inside(dibs_store *store, const char *key, int64_t delta, const dibs_counter_options *o,
+                              dibs_error *error) {
+  dibs_status status = dibs__count_check_key(key, error);
+  if (status != DIBS_OK) return status;
+  if (o->level == DIBS_COUNT_BUFFERED)
+    return dibs__fail(error, DIBS_UNSUPPORTED,
+                      "adding to \"%s\": what is buffered can't be part of your transaction: use the level durable, or "
+                      "the store itself",
+                      key);
+  return dibs__count_inside(store, key, o->table ? dibs__table_of(o->table) : NULL, delta, deadline_of(o), error);
+}
 
 static dibs_status add(dibs_store *store, const char *key, int64_t delta, const dibs_counter_options *o,
                        dibs_error *error) {
@@ -179,7 +196,10 @@ dibs_status dibs_counter_add(dibs_store *store, const char *key, int64_t delta, 
   if (status == DIBS_OK) status = dibs__enter(store, "dibs_counter_add", error);
   if (status != DIBS_OK) return status;
   status = dibs__count_check_family(store, error);
-  if (status == DIBS_OK) status = add(store, key, delta, &o, error);
+  if (status == DIBS_OK && store->outer)
+    status = add_inside(store, key, delta, &o, error);
+  else if (status == DIBS_OK)
+    status = add(store, key, delta, &o, error);
   dibs__exit(store);
   return status;
 }
@@ -196,7 +216,7 @@ dibs_status dibs_counter_flush(dibs_store *store, const dibs_counter_options *op
   dibs_status status = check_options(options, &o, error);
   if (status == DIBS_OK) status = dibs__enter(store, "dibs_counter_flush", error);
   if (status != DIBS_OK) return status;
-  status = dibs__count_check_family(store, error);
+  status = dibs__count_check_outside(store, "dibs_counter_flush", error);
   if (status == DIBS_OK) {
     counters_t *c = dibs__counters_of(store);
     dibs__tick by = deadline_of(&o);

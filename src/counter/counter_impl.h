@@ -159,6 +159,13 @@ int64_t dibs__count_buffered(struct dibs__count_group *group, const char *key, u
 dibs_status dibs__count_flush(struct dibs__counters *counters, dibs__tick by, dibs_error *error);
 /* Writes what is left, and ends the flusher. */
 void dibs__count_stop(struct dibs__counters *counters);
+/* In the transaction of a handle of dibs_inside_...; blocks until it is answered, whatever `by` is, because giving up
+ * would end the user's connection. */
+dibs_status dibs__count_inside(dibs_store *store, const char *key, const struct dibs__table *table, int64_t delta,
+                               dibs__tick by, dibs_error *error);
+/* The status of an addition, with its text; `why` of the store, or "". */
+dibs_status dibs__count_explain(dibs_store *store, const char *key, const struct dibs__table *table, dibs_status status,
+                                const char *why, dibs_error *error);
 
 /* ---- The fast store ---- */
 
@@ -187,6 +194,8 @@ void dibs__count_flusher_stop(struct dibs__counters *counters);
 
 /* UNSUPPORTED, unless the store keeps counters. */
 dibs_status dibs__count_check_family(dibs_store *store, dibs_error *error);
+/* UNSUPPORTED in a transaction of the user's, also. */
+dibs_status dibs__count_check_outside(dibs_store *store, const char *call, dibs_error *error);
 /* UNSUPPORTED, unless it has a fast store, too. */
 dibs_status dibs__count_check_shared(dibs_store *store, dibs_error *error);
 /* The key, the first time that a table of sums sees it. */

@@ -167,21 +167,27 @@ static dibs_status leave_locked(struct caller *c, batch_t *b) {
                     l->group->counters->store->shown, why, out ? "; nothing was added" : "");
 }
 
+dibs_status dibs__count_explain(dibs_store *store, const char *key, const struct dibs__table *table, dibs_status status,
+                                const char *why, dibs_error *error) {
+  switch (status) {
+  case DIBS_OK:
+    return dibs__fine(error);
+  case DIBS_FULL:
+    return dibs__fail(error, status, "adding to \"%s\": the sum does not fit; nothing was added", key);
+  case DIBS_NOT_FOUND:
+    return dibs__fail(error, status, "adding to \"%s\": the table \"%s\" has no such row; insert it first", key,
+                      table ? table->table : "");
+  default:
+    if (status == DIBS_INVALID && !why[0]) why = "the row has no whole number, or the store can't keep such a key";
+    return dibs__fail(error, status, "adding to \"%s\" at %s: %s", key, store->shown,
+                      why[0] ? why : dibs_status_text(status));
+  }
+}
+
 static dibs_status result_of(const struct caller *c, const batch_t *b) {
   const struct dibs__sum *s = dibs__sums_find(&b->sums, c->key, c->len, c->hash);
   dibs_status status = b->status == DIBS_OK && s ? (dibs_status)s->status : b->status;
-  switch (status) {
-  case DIBS_OK:
-    return dibs__fine(c->error);
-  case DIBS_FULL:
-    return dibs__fail(c->error, status, "adding to \"%s\": the sum does not fit; nothing was added", c->key);
-  case DIBS_NOT_FOUND:
-    return dibs__fail(c->error, status, "adding to \"%s\": the table \"%s\" has no such row; insert it first", c->key,
-                      c->line->group->table ? c->line->group->table->table : "");
-  default:
-    return dibs__fail(c->error, status, "adding to \"%s\" at %s: %s", c->key, c->line->group->counters->store->shown,
-                      b->text[0] ? b->text : dibs_status_text(status));
-  }
+  return dibs__count_explain(c->line->group->counters->store, c->key, c->line->group->table, status, b->text, c->error);
 }
 
 /* Joins the open batch; if that has no place, helps to send it and what is before it.  NULL: the error is set. */

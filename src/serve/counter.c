@@ -6,9 +6,6 @@
 #include "counter/counter.h"
 #include "serve/page.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- Adding ---- */
 
 static const char *const levels[] = {"durable", "buffered", "shared", NULL}; /* as dibs_count_level */
@@ -80,23 +77,11 @@ static void get_counter(struct request *r) {
   dibs__pool_run(r, show, NULL);
 }
 
-struct counters_listing {
-  struct dibs__json *json;
-  size_t limit, count;
-  bool more;
-  char *last; /* of a full page; malloc'd: a row that somebody wrote by SQL may have a long key */
-};
-
-/* One more than the page has tells whether there is another one. */
 static int add_row(const char *key, int64_t stored, void *user) {
-  struct counters_listing *l = user;
-  l->more = l->count == l->limit;
-  if (l->more) return 1;
-  if (++l->count == l->limit) l->last = strdup(key);
-  dibs__json_open(l->json, NULL, '{');
-  dibs__json_text(l->json, "key", key);
-  dibs__json_int(l->json, "value", stored);
-  dibs__json_close(l->json, '}');
+  struct page_rows *rows = user;
+  if (!dibs__rows_add(rows, "key", key)) return 1;
+  dibs__json_int(rows->json, "value", stored);
+  dibs__json_close(rows->json, '}');
   return 0;
 }
 
@@ -104,20 +89,11 @@ static const struct field counters_fields[] = {PAGE_FIELDS(0), {.name = NULL}};
 
 static void list_counters(struct request *r) {
   const struct page *page = r->in;
+  struct page_rows rows;
   dibs_error error = {0};
-  struct counters_listing l = {.json = dibs__answer_begin(r, 200), .limit = dibs__page_limit(r, page->limit)};
-  dibs__json_open(l.json, NULL, '{');
-  dibs__json_open(l.json, "counters", '[');
-  dibs_status status = dibs__counter_list(r->server->store, page->prefix, page->after, add_row, &l, &error);
-  if (status == DIBS_OK && l.more && !l.last) status = DIBS_NO_MEMORY;
-  if (status == DIBS_OK) {
-    dibs__json_close(l.json, ']');
-    dibs__json_text(l.json, "next", l.more ? l.last : NULL);
-    dibs__json_close(l.json, '}');
-  } else {
-    dibs__answer_problem(r, status, &error);
-  }
-  free(l.last);
+  dibs__rows_begin(r, &rows, "counters", page->limit);
+  dibs_status status = dibs__counter_list(r->server->store, page->prefix, page->after, add_row, &rows, &error);
+  dibs__rows_end(r, &rows, status, &error);
 }
 
 static void get_counters(struct request *r) {

@@ -28,6 +28,9 @@
  *  R94  A TAKE that is refused (FULL) changes nothing.  After `wait_ms` it is allowed, if nobody else takes meanwhile.
  *  R95  Limit and time are those of each TAKE: a bucket has no more than the present limit, and is full after the present
  *       per_ms at the latest, also after the clock was set back.
+ *  R97 Inside a user's transaction an ADD has no source and no row in the ledger (sequence 0): it counts when this
+ *       transaction commits, and only then.  An item that is refused, as in R88, leaves that transaction usable.  READ and
+ *       LIST answer what the transaction sees.  TAKE is UNSUPPORTED.
  */
 /* clang-format on */
 #include "store/store.h"
@@ -74,7 +77,7 @@ struct dibs__counter_op {
   uint32_t count;
   /* ADD.  Of one source, one batch at a time is on its way. */
   dibs__id source;
-  uint64_t sequence; /* from 1 on */
+  uint64_t sequence; /* from 1 on; inside a user's transaction 0 */
   dibs__id guard;
   dibs__fence fence; /* 0: no guard */
   /* LIST; not of a user's table. */
@@ -90,8 +93,9 @@ struct dibs__counter_op {
   char why[200]; /* for people, with INVALID; may be "" */
 };
 
-/* Clears the answers; false: the operation is not well-formed, and its status is INVALID. */
-bool dibs__counter_valid(struct dibs__counter_op *op);
+/* Clears the answers; false: the operation is not well-formed, and its status is INVALID.  `inside` a user's
+ * transaction: UNSUPPORTED, if it is a TAKE. */
+bool dibs__counter_valid(struct dibs__counter_op *op, bool inside);
 /* ADD: how long the ledger keeps its source (R90). */
 static inline int64_t dibs__counter_keep_ms(const struct dibs__counter_op *op) {
   return op->fence.v ? DIBS__COUNTER_KEEP_GUARDED_MS : DIBS__COUNTER_KEEP_MS;

@@ -252,7 +252,7 @@ static void take_tokens(struct dibs__memory *m, struct dibs__counter_op *op, int
 }
 
 void dibs__mem_counter(struct dibs__memory *m, struct dibs__counter_op *op, int64_t now) {
-  if (!dibs__counter_valid(op)) return;
+  if (!dibs__counter_valid(op, false)) return;
   if (op->table)
     op->op.status = DIBS_UNSUPPORTED;
   else if (op->op.verb == DIBS__COUNTER_ADD)
