@@ -320,7 +320,7 @@ dibs__status dibs__sqlite_attach(struct dibs__dstore *base, void *connection, st
   s->link = l;
   *identity = (struct dibs__identity){.caps = DIBS__CAP_ATOMIC,
                                       .families = 1u << DIBS__FAM_RECORD | 1u << DIBS__FAM_STOCK |
-                                                  1u << DIBS__FAM_ONCE | 1u << DIBS__FAM_TASK,
+                                                  1u << DIBS__FAM_ONCE | 1u << DIBS__FAM_TASK | 1u << DIBS__FAM_COUNTER,
                                       .max_batch = DIBS__SQLITE_BATCH,
                                       .max_sessions = 1};
   *session = &s->base;
