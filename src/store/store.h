@@ -192,6 +192,7 @@ enum dibs__family { /* appended only; what is true of each is in family.c */
                     DIBS__FAM_TASK,    /* store/task.h */
                     DIBS__FAM_RUN,     /* store/run.h */
                     DIBS__FAM_COUNTER, /* store/counter.h */
+                    DIBS__FAM_SHARED,  /* store/shared.h */
                     DIBS__FAM_COUNT
 };
 

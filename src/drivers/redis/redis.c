@@ -386,13 +386,13 @@ static dibs__status connect_session(struct dibs__dstore *base, dibs__tick by, st
     free(s);
     return status;
   }
-  *identity =
-      (struct dibs__identity){.mandate = {.epoch = 0, .incarnation = s->incarnation},
-                              .caps = caps_of(&store->redis),
-                              .families = 1u << DIBS__FAM_LEASE | 1u << DIBS__FAM_ANCHOR | 1u << DIBS__FAM_REPORT,
-                              .max_batch = DIBS__REDIS_BATCH,
-                              .max_sessions = store->redis.location->connections,
-                              .session = store->redis.session};
+  *identity = (struct dibs__identity){.mandate = {.epoch = 0, .incarnation = s->incarnation},
+                                      .caps = caps_of(&store->redis),
+                                      .families = 1u << DIBS__FAM_LEASE | 1u << DIBS__FAM_ANCHOR |
+                                                  1u << DIBS__FAM_REPORT | 1u << DIBS__FAM_SHARED,
+                                      .max_batch = DIBS__REDIS_BATCH,
+                                      .max_sessions = store->redis.location->connections,
+                                      .session = store->redis.session};
   if (!store->redis.as_tier) identity->mandate.epoch = 1;
   *out = &s->base;
   return DIBS_OK;

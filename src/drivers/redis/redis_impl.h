@@ -10,6 +10,7 @@
  *   redis.c        the driver, and one subscription for each open store: the channel of its session
  *   run.c          a batch: operations to scripts, replies to answers
  *   list.c         listing, reports
+ *   shared.c       sums that wait for the database
  *   cluster.c      cluster=1: a batch over several nodes, each of which is a store of its own
  *   cluster_map.c  which node has which bucket
  *   NAME.lua       the decisions; each file becomes dibs__redis_lua_NAME, a text
@@ -24,6 +25,7 @@
  *   dibs:{17}:n:NAME   the holders of a name; expires with the last of them
  *   dibs:{17}:q:NAME   its queue, and other keys with that prefix; deleted with its last waiter
  *   dibs:{reports}     reports of processes, and dibs:{reports}:s; deleted with the last report
+ *   dibs:{c7:own}      sums of partition 7 that wait for the database, and other keys with that prefix (shared.lua)
  *   dibs:s:SESSION     a channel, not a key: the process receives its offers there
  *
  * `?prefix=` puts another word for "dibs".
@@ -32,6 +34,7 @@
  * promoted again has another.  Scripts read it themselves (INFO replication), because a connection may outlive a
  * change of role.
  */
+#include "store/shared.h"
 #include "store/uri.h"
 
 #include <hiredis/hiredis.h>
@@ -217,6 +220,14 @@ dibs__status dibs__redis_ensure_subscribed(struct dibs__redis *store, dibs__tick
 bool dibs__redis_report_valid(struct dibs__report_op *op); /* false: its answer is set */
 bool dibs__redis_report_put(struct dibs__redis_session *session, const struct dibs__report_op *op); /* no memory */
 void dibs__redis_report_answer(struct dibs__redis_session *session, struct dibs__report_op *op, const redisReply *r,
+                               struct dibs__result *result);
+
+/* shared.c */
+/* How many script calls it takes. */
+size_t dibs__redis_shared_calls(const struct dibs__shared_op *op);
+bool dibs__redis_shared_put(struct dibs__redis_session *session, const struct dibs__shared_op *op); /* false: no memory */
+/* The replies to its calls, from `first` on. */
+void dibs__redis_shared_answer(struct dibs__redis_session *session, struct dibs__shared_op *op, size_t first,
                                struct dibs__result *result);
 
 /* redis.c.  The subscription is open before the first waiter of the store is queued: run calls ready first, which is

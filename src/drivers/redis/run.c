@@ -50,6 +50,8 @@ struct dibs__redis_scratch {
   size_t calls;
   struct dibs__report_op **reports; /* one call each, after those; `capacity` of them */
   size_t report_count;
+  struct dibs__shared_op **shared; /* after the reports; `capacity` of them */
+  size_t shared_count;
 };
 
 static dibs__mutex naming = {PTHREAD_MUTEX_INITIALIZER};
@@ -71,6 +73,7 @@ void dibs__redis_scratch_free(struct dibs__redis_scratch *scratch) {
   free(scratch->requested);
   free(scratch->counts);
   free(scratch->reports);
+  free(scratch->shared);
   free(scratch);
 }
 
@@ -78,7 +81,7 @@ bool dibs__redis_begin(struct dibs__redis_session *session, size_t count) {
   struct dibs__redis_scratch *s = session->scratch;
   if (!s) s = session->scratch = calloc(1, sizeof *s);
   if (!s) return false;
-  s->count = s->calls = s->report_count = 0;
+  s->count = s->calls = s->report_count = s->shared_count = 0;
   s->call.count = s->call.bucket_count = s->call.incarnation_count = 0;
   s->call.used = 0;
   if (s->capacity >= count) return true;
@@ -88,7 +91,9 @@ bool dibs__redis_begin(struct dibs__redis_session *session, size_t count) {
   if (counts) s->counts = counts;
   struct dibs__report_op **reports = realloc(s->reports, count * sizeof *reports);
   if (reports) s->reports = reports;
-  if (!requested || !counts || !reports) return false;
+  struct dibs__shared_op **shared = realloc(s->shared, count * sizeof *shared);
+  if (shared) s->shared = shared;
+  if (!requested || !counts || !reports || !shared) return false;
   s->capacity = count;
   return true;
 }
@@ -196,13 +201,15 @@ static bool lease_valid(struct dibs__lease_op *op) {
 }
 
 static bool needs_server(struct dibs__op *op) {
-  bool known = op->family == DIBS__FAM_LEASE || op->family == DIBS__FAM_ANCHOR || op->family == DIBS__FAM_REPORT;
+  bool known = op->family == DIBS__FAM_LEASE || op->family == DIBS__FAM_ANCHOR || op->family == DIBS__FAM_REPORT ||
+               op->family == DIBS__FAM_SHARED;
   if (!known || op->group) {
     op->status = DIBS_UNSUPPORTED;
     return false;
   }
   if (op->family == DIBS__FAM_LEASE) return lease_valid((struct dibs__lease_op *)op);
   if (op->family == DIBS__FAM_REPORT) return dibs__redis_report_valid((struct dibs__report_op *)op);
+  if (op->family == DIBS__FAM_SHARED) return dibs__shared_valid((struct dibs__shared_op *)op);
   const struct dibs__anchor_op *anchor = (const struct dibs__anchor_op *)op;
   bool valid = op->bucket < DIBS__BUCKETS && op->verb <= DIBS__ANCHOR_OPEN && anchor->above.v <= DIBS__FENCE_MAX;
   if (!valid) op->status = DIBS_INVALID;
@@ -313,6 +320,10 @@ bool dibs__redis_put_operations(struct dibs__redis_session *session, struct dibs
       s->reports[s->report_count++] = (struct dibs__report_op *)ops[i];
       continue;
     }
+    if (ops[i]->family == DIBS__FAM_SHARED) {
+      s->shared[s->shared_count++] = (struct dibs__shared_op *)ops[i];
+      continue;
+    }
     bool waits = may_be_queued(ops[i]) && ((const struct dibs__lease_op *)ops[i])->ticket;
     if (waits && !subscribed && !requested) {
       notifier = dibs__redis_ensure_subscribed(store, by, result);
@@ -327,6 +338,7 @@ bool dibs__redis_put_operations(struct dibs__redis_session *session, struct dibs
   session->subscribed = subscribed;
   bool enough = put_call(session);
   for (size_t i = 0; i < s->report_count && enough; i++) enough = dibs__redis_report_put(session, s->reports[i]);
+  for (size_t i = 0; i < s->shared_count && enough; i++) enough = dibs__redis_shared_put(session, s->shared[i]);
   return enough && put_wait(session, by);
 }
 
@@ -525,10 +537,14 @@ static dibs__status run_once(struct dibs__redis_session *session, struct dibs__o
     return DIBS_UNAVAILABLE;
   }
   struct dibs__redis_scratch *s = session->scratch;
-  if (!s->calls && !s->report_count) return dibs__redis_status_of_batch(ops, count, false);
+  if (!s->calls && !s->report_count && !s->shared_count) return dibs__redis_status_of_batch(ops, count, false);
   dibs__status status = dibs__redis_go(session->link, by, result);
   if (status == DIBS_UNAVAILABLE) return status;
   dibs__redis_take(session, result);
+  for (size_t i = 0, at = s->calls + s->report_count; i < s->shared_count; i++) {
+    dibs__redis_shared_answer(session, s->shared[i], at, result);
+    at += dibs__redis_shared_calls(s->shared[i]);
+  }
   return dibs__redis_status_of_batch(ops, count, true);
 }
 
