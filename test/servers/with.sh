@@ -52,6 +52,7 @@ if [ "$private" ]; then
     DIBS_TEST_POSTGRES*) servers=(postgres) ;;
     DIBS_TEST_MYSQL*) servers=(mariadb) ;;
     DIBS_TEST_REDIS*) servers=(redis) ;;
+    DIBS_TEST_ZOOKEEPER) servers=(zookeeper) ;;
     DIBS_TEST_PGBOUNCER) servers=(postgres pgbouncer) ;;
     *) echo "with.sh: unknown variable $variable" >&2; exit 2 ;;
   esac
