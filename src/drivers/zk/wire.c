@@ -35,7 +35,7 @@ void dibs__zk_round_drop(round_t *round) {
   if (!round || atomic_fetch_sub(&round->refs, 1) != 1) return;
   for (size_t i = 0; i < round->used; i++) {
     free(round->slots[i].text);
-    free(round->slots[i].names);
+    free(round->slots[i].memory);
   }
   free(round);
 }
@@ -97,15 +97,16 @@ static void got_string(int rc, const char *value, const void *data) {
 static bool keep_names(slot_t *slot, const struct String_vector *strings) {
   size_t size = 1;
   for (int32_t i = 0; i < strings->count; i++) size += sizeof(char *) + strlen(strings->data[i]) + 1;
-  slot->names = malloc(size);
-  if (!slot->names) return false;
-  char *to = (char *)(slot->names + strings->count);
+  const char **names = slot->memory = malloc(size);
+  if (!names) return false;
+  char *to = (char *)(names + strings->count);
   for (int32_t i = 0; i < strings->count; i++) {
     size_t len = strlen(strings->data[i]) + 1;
     memcpy(to, strings->data[i], len);
-    slot->names[i] = to;
+    names[i] = to;
     to += len;
   }
+  slot->names = names;
   slot->count = strings->count;
   return true;
 }

@@ -172,23 +172,69 @@ bool dibs__zk_read_data(const char *text, int len, struct dibs__zk_data *data) {
 
 /* ---- Watches: in a thread of the library ---- */
 
-/* The node before a waiter's was deleted.  Nodes come only at the end: if no other excludes it, the name is ours. */
+struct look {
+  store_t *store;
+  uint64_t ticket;
+};
+
+static struct look *new_look(store_t *store, uint64_t ticket) {
+  struct look *look = malloc(sizeof *look);
+  if (look) *look = (struct look){store, ticket};
+  return look;
+}
+
+static void offer_locked(store_t *store, hold *h) {
+  h->state = DIBS__ZK_OFFERED;
+  h->ends = dibs__zk_now() + DIBS__ZK_OFFER_MS;
+  dibs__zk_hold_tell_locked(store, h);
+}
+
+/* The children after a watched node was deleted.  If others are before ours, the waiter requests again, and watches. */
+static void looked_again(int rc, const struct String_vector *strings, const void *data) {
+  struct look *look = (struct look *)(uintptr_t)data;
+  store_t *store = look->store;
+  struct dibs__zk_position position = {.exists = false};
+  dibs__mutex_lock(&store->lock);
+  hold *h = with_ticket_locked(store, look->ticket);
+  if (h && h->state == DIBS__ZK_WAITS) {
+    struct dibs__zk_slot children = {.count = rc == ZOK && strings ? strings->count : 0};
+    if (children.count) children.names = (const char *const *)strings->data;
+    dibs__zk_position(&children, h->seq, h->mode == DIBS_SHARED, &position);
+    if (position.exists && position.blockers == 0)
+      offer_locked(store, h);
+    else
+      dibs__zk_hold_tell_locked(store, h);
+  }
+  dibs__mutex_unlock(&store->lock);
+  free(look);
+  dibs__zk_changed(store);
+}
+
+/* The node before a waiter's was deleted.  Nodes come only at the end: if no other excluded it, the name is ours; else
+ * the children are read here, so that the waiter is woken once. */
 static void node_before_gone(zhandle_t *zh, int type, int state, const char *path, void *context) {
   store_t *store = (store_t *)(uintptr_t)zoo_get_context(zh);
+  char folder[DIBS__ZK_PATH];
+  const char *slash = path ? strrchr(path, '/') : NULL;
+  struct look *look = NULL;
   (void)state;
-  (void)path;
   if (type != ZOO_DELETED_EVENT) return;
   dibs__mutex_lock(&store->lock);
   hold *h = with_ticket_locked(store, (uintptr_t)context);
-  if (h && h->state == DIBS__ZK_WAITS) {
-    h->watches = false;
-    if (h->last) {
-      h->state = DIBS__ZK_OFFERED;
-      h->ends = dibs__zk_now() + DIBS__ZK_OFFER_MS;
-    }
-    dibs__zk_hold_tell_locked(store, h);
-  }
+  bool waits = h && h->state == DIBS__ZK_WAITS;
+  if (waits) h->watches = false;
+  if (waits && h->last)
+    offer_locked(store, h);
+  else if (waits && slash && (size_t)(slash - path) < sizeof folder)
+    look = new_look(store, h->ticket);
+  if (waits && !h->last && !look) dibs__zk_hold_tell_locked(store, h);
   dibs__mutex_unlock(&store->lock);
+  if (look) {
+    memcpy(folder, path, (size_t)(slash - path));
+    folder[slash - path] = '\0';
+    if (zoo_aget_children(zh, folder, 0, looked_again, look) == ZOK) return;
+    looked_again(ZSYSTEMERROR, NULL, look);
+  }
   dibs__zk_changed(store);
 }
 
@@ -215,14 +261,9 @@ static void own_node_gone(zhandle_t *zh, int type, int state, const char *path, 
   if (type == ZOO_DELETED_EVENT) lose((store_t *)(uintptr_t)zoo_get_context(zh), (uintptr_t)context);
 }
 
-struct guard {
-  store_t *store;
-  uint64_t ticket;
-};
-
 /* The watch over a node was set, or the node is gone already. */
 static void node_guarded(int rc, const struct String_vector *strings, const void *data) {
-  struct guard *guard = (struct guard *)(uintptr_t)data;
+  struct look *guard = (struct look *)(uintptr_t)data;
   (void)strings;
   if (rc == ZNONODE) lose(guard->store, guard->ticket);
   free(guard);
@@ -298,9 +339,8 @@ static void guard_holds(store_t *store) {
   if (count == GUARD_BATCH) store->guard_at = dibs__tick_now(); /* more are left */
   dibs__mutex_unlock(&store->lock);
   for (size_t i = 0; i < count; i++) { /* only the busy thread frees holds */
-    struct guard *guard = malloc(sizeof *guard);
+    struct look *guard = new_look(store, new[i]->ticket);
     if (!guard) continue;
-    *guard = (struct guard){store, new[i]->ticket};
     new[i]->guarded = true;
     int rc = zoo_awget_children(store->zh, dibs__zk_node(store, new[i], path), own_node_gone,
                                 (void *)(uintptr_t) new[i]->ticket, node_guarded, guard);
@@ -443,6 +483,8 @@ static dibs__status connect_session(struct dibs__dstore *base, dibs__tick by, st
   if (dibs__zk_enter(store, by)) {
     status = dibs__zk_ready(store, by, result);
     dibs__zk_leave(store);
+  } else {
+    dibs__set_message(result, "%.200s did not answer in time", store->location.shown);
   }
   if (status != DIBS_OK) {
     free(s);

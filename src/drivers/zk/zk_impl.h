@@ -77,7 +77,8 @@ struct dibs__zk_slot {
   struct Stat stat;
   char *text; /* the path of a new node, data */
   int len;
-  const char **names; /* children, one allocation */
+  const char *const *names; /* children */
+  void *memory;             /* of the names */
   int count;
 };
 
