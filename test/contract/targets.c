@@ -198,6 +198,7 @@ static const struct contract_target targets[] = {
      .restore = server_restore,
      .bury = server_bury},
     {.scheme = "redis", .apart = true, .lazy_close = true, .bury = redis_bury},
+    {.scheme = "zk", .apart = true, .no_tier = true, .lazy_close = true},
     {.scheme = "rediss", .apart = true, .lazy_close = true, .bury = redis_bury},
     {.scheme = "http", .no_tier = true, .clocked = true, .one_session = true, .bury = http_bury},
     /* Its leases have whole seconds, and live for one or two more than the ttl. */

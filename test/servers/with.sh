@@ -54,6 +54,7 @@ if [ "$private" ]; then
     DIBS_TEST_MYSQL*) servers=(mariadb) ;;
     DIBS_TEST_REDIS_CLUSTER) servers=(rediscluster) ;;
     DIBS_TEST_REDIS*) servers=(redis) ;;
+    DIBS_TEST_ZOOKEEPER) servers=(zookeeper) ;;
     DIBS_TEST_PGBOUNCER) servers=(postgres pgbouncer) ;;
     DIBS_TEST_KAFKA) servers=(kafka) ;;
     DIBS_TEST_ETCD*) servers=(etcd) ;;
