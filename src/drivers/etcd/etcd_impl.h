@@ -352,7 +352,7 @@ struct dibs__etcd_element {
   uint32_t nth;  /* its first fence within the revision */
   uint32_t block;
   uint32_t slot;
-  size_t rounds;
+  uint32_t rounds;             /* of RENEW: answers of two terms */
   struct dibs__etcd_text read; /* record.c: what it read */
 };
 
