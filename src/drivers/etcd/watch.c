@@ -2,8 +2,9 @@
 /*
  * Watches of this process's waiters, and events.
  *
- * A waiter watches the one before it.  The first two also watch the holders: the first for the name, the second to see
- * for how long the first one has had its offer.  So a release wakes one waiter, however many wait.
+ * A waiter watches the one before it, as a waiter and as a holder.  The first two watch all holders: the first for the
+ * name, the second to see for how long the first one has had its offer.  So a release wakes one waiter, however many
+ * wait, and the stream of a waiter that moves up goes on.
  *
  * One thread reads the streams.  A stream of the JSON gateway takes its watches when it begins; so new watches begin
  * another stream, and when there are STREAMS of them, one new stream replaces all.  Every watch has the revision up to
