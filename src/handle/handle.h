@@ -91,6 +91,8 @@ void dibs__store_drop(dibs_store *store);
 /* As dibs_open, but not longer than until `by`; 0: as dibs_open. */
 dibs_status dibs__open_by(const char *uri, const dibs_store_options *options, dibs__tick by, dibs_store **store,
                           dibs_error *error);
+/* A handle inside the transaction of a transactor's connection. */
+dibs_status dibs__store_inside(dibs_store *store, void *connection, dibs_store **inside, dibs_error *error);
 /* From now on its word goes up when tasks of its kind may be ready, in any process. */
 void dibs__listen(dibs_store *store, struct dibs__listener *listener);
 void dibs__listen_no_more(dibs_store *store, struct dibs__listener *listener);

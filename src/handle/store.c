@@ -32,6 +32,11 @@ static dibs_status enter_transaction(dibs_store *store, const char *driver, void
   return status;
 }
 
+dibs_status dibs__store_inside(dibs_store *store, void *connection, dibs_store **inside, dibs_error *error) {
+  *inside = NULL;
+  return enter_transaction(store, NULL, connection, inside, error);
+}
+
 static dibs_status open_inside(dibs_store *store, const char *driver, void *connection, dibs_store **out,
                                dibs_error *error) {
   if (!out) return dibs__fail(error, DIBS_INVALID, "dibs_inside_%s: the pointer for the handle is NULL", driver);
