@@ -29,7 +29,8 @@ struct dibs__core;
 /* What the layer above does on these occasions.  The receiver calls them with no lock held. */
 struct dibs__core_hooks {
   void *context;
-  const char *owner; /* the owner of the handle, for people; NULL: none was given */
+  const char *owner;  /* the owner of the handle, for people; NULL: none was given */
+  dibs__tick open_by; /* how long dibs__core_open may take; 0: DIBS__IO_MS from now */
   void (*event)(void *context, const struct dibs__event *event);
   dibs__tick (*timers)(void *context, dibs__tick now); /* does what is due; returns when to call it again */
   void (*handed)(void *context);                       /* a batch of answers was delivered; must be quick */

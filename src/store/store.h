@@ -278,7 +278,7 @@ struct dibs__lease_op {
     uint32_t ahead; /* QUEUED: at least so many are before it in the queue; 0: perhaps none (R85) */
   };
   dibs__when until; /* OK: when the lease ends.  BREAK: when the name is free at the latest */
-  /* OK: the tier that answered, for people; valid as long as the store.  NULL: the store has no tiers. */
+  /* OK, QUEUED: the tier that answered, for people; valid as long as the store.  NULL: the store has no tiers. */
   const char *tier;
   dibs__when recheck; /* QUEUED, HELD: when a holder or an offer expires, if nothing happens before */
 };

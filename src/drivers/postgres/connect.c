@@ -393,7 +393,7 @@ static const char settings[] = "SELECT CASE WHEN " THERE(
                                                       " WHERE pg_backend_pid() = $5 OR $6";
 static const char question[] = "SELECT pg_backend_pid(), CASE WHEN pg_is_in_recovery() THEN 1 ELSE 0 END";
 
-/* Of a primary, the timeline that it writes; of a standby, the newest one that it has read. */
+/* Of a primary, the timeline that it writes; of a standby, the newest that it has read. */
 static const char timeline[] =
     "SELECT (pg_control_system()).system_identifier::text, CASE WHEN pg_is_in_recovery() THEN"
     " greatest((pg_control_checkpoint()).timeline_id, (pg_control_recovery()).min_recovery_end_timeline)"

@@ -163,7 +163,7 @@ struct dibs__pg_location {
   /* Any thread. */
   _Atomic bool pooler_fine; /* there is one, and it keeps a server process for each client */
   /* The newest timeline that a connection of this store has seen, and the digest of its system identifier; 0: none.
-   * `asked`: when the other hosts were asked for theirs. */
+   * `asked`: when the other hosts had to name theirs. */
   _Atomic uint64_t system, timeline;
   _Atomic int64_t asked_ns;
 };

@@ -46,11 +46,12 @@ enum {
  *   lease_sync=on|off
  *   connections=N     sessions at most (default 2), beside the notifier of a process that waits
  *   lock_timeout=MS, connect_timeout=MS
+ *   failover_wait=MS  after a new incarnation nothing is granted for so long, and no lease has a longer ttl (default 0)
  */
 struct dibs__server_options {
   char schema[DIBS__SERVER_WORD_MAX + 1], prefix[DIBS__SERVER_WORD_MAX + 1];
   bool lease_sync;
-  int64_t lock_timeout_ms, connect_timeout_ms;
+  int64_t lock_timeout_ms, connect_timeout_ms, failover_wait_ms;
   uint32_t lock_waiters, connections;
 };
 
