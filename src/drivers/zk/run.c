@@ -124,6 +124,15 @@ static enum dibs__zk_state state_of(store_t *store, const hold *h) {
   return state;
 }
 
+/* Is it a lease that lasts? */
+static bool holds_still(const struct batch *b, const hold *h) {
+  if (!h) return false;
+  dibs__mutex_lock(&b->store->lock);
+  bool holds = h->state == DIBS__ZK_HOLDS && h->ends > b->now;
+  dibs__mutex_unlock(&b->store->lock);
+  return holds;
+}
+
 static void set_state(store_t *store, hold *h, enum dibs__zk_state state, int64_t ends) {
   dibs__mutex_lock(&store->lock);
   h->state = state;
@@ -248,7 +257,7 @@ static void decide_acquire(struct batch *b, struct doing *d) {
 
 static void decide_renew(struct batch *b, struct doing *d) {
   const hold *h = d->h;
-  bool holds = h && state_of(b->store, h) == DIBS__ZK_HOLDS && !h->broken && h->ends > b->now;
+  bool holds = holds_still(b, h) && !h->broken;
   if (holds && (d->op->fence.v == 0 || is_its_fence(h, d->op->fence))) /* fence 0: by the id alone (R39) */
     d->step = RENEW;
   else
@@ -257,10 +266,9 @@ static void decide_renew(struct batch *b, struct doing *d) {
 
 static void decide_release(struct batch *b, struct doing *d) {
   const hold *h = d->h;
-  bool holds = h && state_of(b->store, h) == DIBS__ZK_HOLDS && h->ends > b->now;
   d->after = DIBS_OK;
   d->step = DELETE;
-  if (!holds || !is_its_fence(h, d->op->fence)) finish(d, DIBS_LOST);
+  if (!holds_still(b, h) || !is_its_fence(h, d->op->fence)) finish(d, DIBS_LOST);
 }
 
 static void decide_cancel(struct batch *b, struct doing *d) {

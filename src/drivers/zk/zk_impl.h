@@ -139,22 +139,30 @@ enum dibs__zk_state {
 struct dibs__zk_hold {
   struct dibs__map_node by_key, by_ticket;
   struct dibs__zk_hold *next, **link_back; /* in `all` */
+  /* Guarded by lock. */
   enum dibs__zk_state state;
   bool tell; /* events() owes an event */
   bool broken;
-  bool taken;   /* of the busy thread: a batch that has left the gate works on it */
+  bool watches; /* for the deletion of the node with this number: */
+  bool last;    /* it alone excludes this one */
+  int32_t seq, watched;
+  int64_t until, ends; /* ms of our boot-time clock; at `ends` the node is deleted */
+  /* Of the busy thread. */
+  int64_t since;
+  uint64_t fence;
+  int32_t version; /* of the node's data */
+  uint32_t ahead;
+  bool taken;   /* a batch that has left the gate works on it */
   bool guarded; /* a watch reports that the node was deleted */
-  bool last;    /* one node alone, the watched one, excludes it */
   bool waiting; /* a client waited when it was granted */
-  dibs__id id;
-  uint64_t ticket, fence;
-  uint32_t mode, ttl_ms, ahead, owner_len;
-  int32_t version, seq, watched; /* of the node; the watched node's seq */
-  bool watches;
-  int64_t since, until, ends; /* ms of our boot-time clock; at `ends` the node is deleted */
-  char digest[17];
+  uint32_t ttl_ms;
   char node[48]; /* "": not known */
   char watched_node[48];
+  /* Immutable. */
+  dibs__id id;
+  uint64_t ticket;
+  uint32_t mode, owner_len;
+  char digest[17];
   char owner[DIBS_OWNER_MAX + 1];
   uint32_t len;
   char name[];
