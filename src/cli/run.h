@@ -149,6 +149,7 @@ struct launch {
   int64_t grace_ms;
   int in, out;        /* standard input; standard output and error.  The caller closes them */
   bool keeps_streams; /* standard output and error are those of dibs; `out` has no effect */
+  bool keeps_errors;  /* standard error is that of dibs */
   bool holds_a_lease; /* `name` is that of a lease, and not the kind of a task: for messages */
 };
 
