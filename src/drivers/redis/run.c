@@ -491,7 +491,8 @@ static void check_replicas(struct dibs__redis_session *session, const redisReply
   const struct dibs__redis *store = (const struct dibs__redis *)session->base.store;
   const struct dibs__redis_scratch *s = session->scratch;
   if (!store->location->replicas) return;
-  if (r && r->type == REDIS_REPLY_INTEGER && r->integer >= (long long)store->location->replicas) return;
+  /* A script that was sent again has run after WAIT. */
+  if (!session->link->tellings && r && r->type == REDIS_REPLY_INTEGER && r->integer >= (long long)store->location->replicas) return;
   if (r && r->type == REDIS_REPLY_ERROR)
     dibs__set_message(result, "%s: %.150s", store->location->shown, r->str);
   else if (r)
