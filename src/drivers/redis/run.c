@@ -15,7 +15,7 @@ extern const char dibs__redis_lua_lease[];
 
 /* The form of an operation for lease.lua: HEAD bytes, then name and owner, each after its length. */
 enum {
-  CALL_OPS = 64, /* operations in a call: about a fifth of a millisecond of the server */
+  CALL_OPS = DIBS__REDIS_CALL,
   HEAD = 41,
   OP_MAX = HEAD + 1 + DIBS_NAME_MAX + 1 + DIBS_OWNER_MAX,
   ANSWER = 30,
@@ -428,13 +428,11 @@ bool dibs__redis_is_redirection(const redisReply *reply) {
 static bool was_redirected(struct dibs__redis_session *session, const redisReply *r, struct dibs__result *result) {
   const struct dibs__redis *store = (const struct dibs__redis *)session->base.store;
   if (!store->is_node || !dibs__redis_is_redirection(r)) return false;
-  session->redirected = true;
-  if (strncmp(r->str, "MOVED ", 6) == 0)
-    dibs__redis_map_moved(store->whole, r->str, (const struct dibs__redis_node *)store);
-  if (strncmp(r->str, "TRYAGAIN", 8) != 0 && strncmp(r->str, "MOVED", 5) != 0 && strncmp(r->str, "ASK", 3) != 0 &&
-      strncmp(r->str, "CLUSTERDOWN", 11) != 0)
-    session->link->dead = true;
+  bool moved = strncmp(r->str, "MOVED ", 6) == 0;
   bool moves = strncmp(r->str, "TRYAGAIN", 8) == 0 || strncmp(r->str, "ASK", 3) == 0;
+  session->redirected = session->redirected || moved || moves;
+  if (moved) dibs__redis_map_moved(store->whole, r->str, (const struct dibs__redis_node *)store);
+  if (!moved && !moves && strncmp(r->str, "CLUSTERDOWN", 11) != 0) session->link->dead = true;
   dibs__set_message(result, "%s: %.150s", store->location->shown,
                     moves ? "a slot is being moved to another node" : r->str);
   return true;
@@ -492,7 +490,9 @@ static void check_replicas(struct dibs__redis_session *session, const redisReply
   const struct dibs__redis_scratch *s = session->scratch;
   if (!store->location->replicas) return;
   /* A script that was sent again has run after WAIT. */
-  if (!session->link->tellings && r && r->type == REDIS_REPLY_INTEGER && r->integer >= (long long)store->location->replicas) return;
+  if (!session->link->tellings && r && r->type == REDIS_REPLY_INTEGER &&
+      r->integer >= (long long)store->location->replicas)
+    return;
   if (r && r->type == REDIS_REPLY_ERROR)
     dibs__set_message(result, "%s: %.150s", store->location->shown, r->str);
   else if (r)
