@@ -126,7 +126,7 @@ function oneCounter(main, key) {
     let now = null;
     try {
       now = await get(`/v1/counters/${segment(key)}`);
-      fill(alert);
+      fill(alert, now.shared === null && h('div', { class: 'alert warn' }, t('shared_unknown')));
     } catch (problem) {
       fill(alert, trouble(problem));
     }
@@ -134,7 +134,7 @@ function oneCounter(main, key) {
     points.push(now && before ? (now.value - before.value) * 1000 / Math.max(1, at - before.at) : null);
     if (points.length > POINTS) points.shift();
     before = now ? { at, value: now.value } : null;
-    if (now) fill(cards, count(t('value'), now.value), count(t('stored'), now.stored), count(t('buffered'), now.buffered));
+    if (now) fill(cards, count(t('value'), now.value), count(t('stored'), now.stored), count(t('shared_part'), now.shared), count(t('buffered'), now.buffered));
     fill(lines, chart(t('additions'), points.map((value) => (value === null ? null : Math.abs(value))), { show: perSecond, stepMs: STEP_MS }));
   }
   const button = h('button', { class: 'small', type: 'button', id: 'correct', onclick: () => correct(key, read) }, t('correct'));

@@ -25,10 +25,8 @@
  * - After fork() the child must open a store of its own.  It never writes what its parent has buffered.
  *
  * Counters need a database: sqlite:, postgres:, mysql: or memory:, alone or as the last tier, or a daemon (http:) over
- * one of these.  Elsewhere each call answers UNSUPPORTED.  SHARED needs redis: as
- * the first of several tiers.  The rules of dibs.h also apply here: INVALID of every call,
- * and "a failure of the
- * store".
+ * one of these.  Elsewhere each call answers UNSUPPORTED.  SHARED needs redis: as the first of several tiers.  The
+ * rules of dibs.h also apply here: INVALID of every call, and "a failure of the store".
  *
  * With a handle of dibs_inside_..., in a transaction of yours:
  *
@@ -42,8 +40,8 @@
  * - CONFLICT: the engine ended your transaction, or it can't continue (a deadlock, a serialization failure).  Roll it
  * back and begin again.
  * - A read gives what your transaction sees, and `buffered` is 0.
- * - BUFFERED, dibs_counter_flush and dibs_rate are UNSUPPORTED: memory is not part of a transaction, and what is taken
- *   from a quota stays taken.
+ * - BUFFERED, SHARED, dibs_counter_flush and dibs_rate are UNSUPPORTED: memory and Redis are not part of a transaction,
+ *   and what is taken from a quota stays taken.
  */
 #include <dibs.h>
 

@@ -175,6 +175,24 @@ static const struct bench_case lease_cases[] = {
               {"keys left after the release", BENCH_VALUE, BENCH_KEYS, 0, 0, true, 1024, 1, ""}},
      .where = BENCH_REQUESTED,
      .once = true},
+    {.key = "zk-alone",
+     .title = "acquire and release, one thread, no other client (latency of the pair)",
+     .sides = {{"dibs", dibs__bench_side_threads, BENCH_ONE_THREAD},
+               {"floor: the recipe, 1 connection", dibs__bench_side_floor, BENCH_FLOOR_ONE}},
+     .aims = {{"round trips for a pair", BENCH_VALUE, BENCH_TX, 0, 0, true, 3.6, 1, ""}},
+     .where = BENCH_AT_ZOOKEEPER},
+    {.key = "zk-names",
+     .title = "20 threads, each with its own name (latency of the pair)",
+     .sides = {{"dibs", dibs__bench_side_threads, BENCH_OWN_NAMES},
+               {"floor: the recipe, 20 connections", dibs__bench_side_floor, BENCH_FLOOR_OWN}},
+     .aims = {{"rate, divided by the recipe's", BENCH_RATIO, BENCH_RATE, 0, 1, false, 0.8, 1, "x"}},
+     .where = BENCH_AT_ZOOKEEPER},
+    {.key = "zk-processes",
+     .title = "20 processes on one name (latency of the hand-off)",
+     .sides = {{"dibs", dibs__bench_side_turns, BENCH_TURNS_DIBS | BENCH_TURNS_MANY},
+               {"floor: the recipe, 20 connections", dibs__bench_side_floor, BENCH_FLOOR_SHARED}},
+     .aims = {{"time of a turn, divided by the recipe's", BENCH_RATIO, BENCH_RATE, 1, 0, true, 1.5, 1, "x"}},
+     .where = BENCH_AT_ZOOKEEPER},
     {.key = "tiers-alone",
      .title = "with tiers: one thread, no other client (latency of the pair)",
      .sides = {{"the tiers", dibs__bench_side_threads, BENCH_ONE_THREAD},
@@ -453,6 +471,7 @@ static bool list_has(const char *list, const char *key) {
 static enum bench_where default_cases(const struct bench *b) {
   if (b->store[dibs__bench_first(b->store)]) return BENCH_IN_TIERS;
   if (!b->floor) return BENCH_IN_FILE;
+  if (strncmp(b->store, "zk:", 3) == 0) return BENCH_AT_ZOOKEEPER;
   return strncmp(b->store, "redis", 5) == 0 ? BENCH_AT_REDIS : BENCH_AT_SQL;
 }
 

@@ -285,8 +285,8 @@ static void enter_topic(struct request *r) {
       dibs__lane_enter(r->server->store, r->param[0], (uint32_t)dibs__given_or(in->lanes, 0), &in->number, &error);
   if (status == DIBS_INVALID) /* all else was checked before */
     dibs__answer_refuse(r, 409, "lanes", "%s", error.text);
-  else if (status != DIBS_OK)
-    dibs__answer_problem(r, status, &error);
+  else if (status != DIBS_OK) /* CONFLICT: others created it at the same time, again and again */
+    dibs__answer_problem(r, status == DIBS_CONFLICT ? DIBS_UNAVAILABLE : status, &error);
 }
 
 static void entered(struct request *r) {

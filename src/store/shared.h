@@ -17,7 +17,7 @@
  *        batch whose answer was lost is not added again to a store that may have lost the first, or may have passed it
  *        on.
  *  R99   What SEAL answers does not change any more, is at most DIBS__COUNTER_ITEMS keys, and is answered again until it
- *        is dropped.  Of one source, numbers are answered in growing order.  No sum is in two answers, and none is in
+ *        is dropped.  No two partitions have one source, and of one source, numbers are answered in growing order.  No sum is in two answers, and none is in
  *        no answer.
  *  R100  DROP of another batch than that of the present answer of SEAL changes nothing: NOT_FOUND.  What the database refused
  *        stays in the store, until FORGET.

@@ -283,6 +283,24 @@ static void R99_many_keys_are_several_batches(void **state) {
   assert_true(sum == (int64_t)MANY * (MANY + 1) / 2);
 }
 
+static void R99_each_partition_has_a_source_of_its_own(void **state) {
+  (void)state;
+  struct party *p = shared_party();
+  item_t items[] = {item("a", 1), item("b", 2), item("c", 4), item("d", 8)};
+  expect_added(add(p, 1, 1, items, 4));
+  dibs__id sources[4];
+  uint32_t seen = 0;
+  for (int i = 0; i < 4; i++) {
+    uint32_t part = dibs__shared_part(items[i].key);
+    if (seen >> part & 1) fail_msg("the keys of this case must be in different partitions");
+    seen |= 1u << part;
+    shared_op op = seal_sums(p, part);
+    expect(op, DIBS_OK);
+    sources[i] = op.source;
+    for (int j = 0; j < i; j++) assert_false(dibs__id_equal(sources[i], sources[j]));
+  }
+}
+
 /* ---- R100 ---- */
 
 static void R100_only_the_sealed_batch_is_dropped(void **state) {
@@ -337,7 +355,8 @@ static void R100_what_was_refused_stays_until_it_is_forgotten(void **state) {
 
 /* The server gets another incarnation, with its memory: as a replica that is promoted. */
 static void begin_incarnation(void) {
-  if (!getenv("DIBS_TEST_REDIS_ADMIN")) skip();
+  if (!getenv("DIBS_TEST_REDIS_ALONE")) skip(); /* other tests use this server, too */
+  assert_non_null(getenv("DIBS_TEST_REDIS_ADMIN"));
   assert_int_equal(system("redis-cli -e -u \"$DIBS_TEST_REDIS_ADMIN\" REPLICAOF 127.0.0.1 1 >/dev/null 2>&1 &&"
                           " redis-cli -e -u \"$DIBS_TEST_REDIS_ADMIN\" REPLICAOF NO ONE >/dev/null 2>&1"),
                    0);
@@ -430,6 +449,7 @@ static const struct CMUnitTest contract_shared_cases[] = {
     CASE(R98_nothing_is_added_to_another_incarnation),
     CASE(R99_what_is_sealed_does_not_change),
     CASE(R99_many_keys_are_several_batches),
+    CASE(R99_each_partition_has_a_source_of_its_own),
     CASE(R100_only_the_sealed_batch_is_dropped),
     CASE(R100_what_was_refused_stays_until_it_is_forgotten),
     CASE(R101_sums_of_an_earlier_incarnation_are_sealed_first),

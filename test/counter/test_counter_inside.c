@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Counters in the user's own transaction (R97), on each SQL engine. */
+/* Counters in the user's own transaction (R107), on each SQL engine. */
 #include "dibs/counter.h"
 #include "guard/record_bed.h"
 
@@ -56,7 +56,7 @@ static dibs_table *pages(void) {
 
 /* ---- With the transaction ---- */
 
-static void R97_an_addition_inside_counts_with_the_commit(void **state) {
+static void R107_an_addition_inside_counts_with_the_commit(void **state) {
   (void)state;
   dibs_store *s = store_open();
   dibs_table *t = pages();
@@ -93,7 +93,7 @@ static void refuse_changes_of_home(void) {
   }
 }
 
-static void R97_a_refused_addition_leaves_the_transaction_usable(void **state) {
+static void R107_a_refused_addition_leaves_the_transaction_usable(void **state) {
   (void)state;
   dibs_store *s = store_open();
   dibs_table *t = pages();
@@ -124,7 +124,7 @@ static int note_row(const char *key, int64_t stored, void *user) {
   return 0;
 }
 
-static void R97_a_list_has_what_the_transaction_added(void **state) {
+static void R107_a_list_has_what_the_transaction_added(void **state) {
   (void)state;
   dibs_store *s = store_open();
   void *mine = another_connection();
@@ -139,14 +139,17 @@ static void R97_a_list_has_what_the_transaction_added(void **state) {
   assert_int_equal(outside, 3);
 }
 
-static void R97_what_is_no_part_of_a_transaction_is_refused(void **state) {
+static void R107_what_is_no_part_of_a_transaction_is_refused(void **state) {
   (void)state;
   dibs_store *s = store_open();
   void *mine = another_connection();
   const dibs_counter_options buffered = {.size = sizeof buffered, .level = DIBS_COUNT_BUFFERED};
+  const dibs_counter_options shared = {.size = sizeof shared, .level = DIBS_COUNT_SHARED};
   const dibs_rate_options rate = {.size = sizeof rate, .limit = 1, .per_ms = 1000};
   dibs_store *inside = begin(s, mine);
   EXPECT(dibs_counter_add(inside, "refused", 1, &buffered, &reported), DIBS_UNSUPPORTED);
+  assert_message("durable");
+  EXPECT(dibs_counter_add(inside, "refused", 1, &shared, &reported), DIBS_UNSUPPORTED);
   assert_message("durable");
   EXPECT(dibs_counter_flush(inside, NULL, &reported), DIBS_UNSUPPORTED);
   assert_message("the store itself");
@@ -298,10 +301,10 @@ static void inside_a_change_since_the_snapshot_answers_CONFLICT(void **state) {
 int main(int argc, char *argv[]) {
   bed_begin(argc, argv);
   const struct CMUnitTest tests[] = {
-      TEST(R97_an_addition_inside_counts_with_the_commit),
-      TEST(R97_a_refused_addition_leaves_the_transaction_usable),
-      TEST(R97_a_list_has_what_the_transaction_added),
-      TEST(R97_what_is_no_part_of_a_transaction_is_refused),
+      TEST(R107_an_addition_inside_counts_with_the_commit),
+      TEST(R107_a_refused_addition_leaves_the_transaction_usable),
+      TEST(R107_a_list_has_what_the_transaction_added),
+      TEST(R107_what_is_no_part_of_a_transaction_is_refused),
       TEST(transactions_and_batches_on_one_key_lose_nothing),
       TEST(an_addition_of_the_store_waits_for_the_transaction),
       TEST(inside_the_users_lock_timeout_limits_the_wait),

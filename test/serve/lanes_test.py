@@ -15,7 +15,9 @@ import serve_test as t
 from auth_test import bearer, new_token, write_tokens
 from checks import PATIENCE_S, begin, check, end, wait_until
 
-TTL_MS = 3000
+TTL_MS = 30000
+SHORT_MS = 4000  # where leases have to end
+STORM_MS = 3000
 # The last lines of a shell that is a member: without TERM it does not end.
 LOCAL = 'trap "exit 0" TERM; while :; do sleep 0.1; done'
 
@@ -155,7 +157,7 @@ def lost_after_break(s, member):
 
 def test_repeated(s):
     """The answer to a request was lost."""
-    a = Member([s], 'repeated', lanes=3)
+    a = Member([s], 'repeated', lanes=3, ttl_ms=SHORT_MS)
     key = {'Idempotency-Key': os.urandom(16).hex()}
     a.renew(key)
     first, a.rows = a.rows, []
@@ -177,13 +179,13 @@ def test_repeated(s):
 
 def test_silent(s):
     """A member sends nothing any more."""
-    a, b = Member([s], 'silent', lanes=4), Member([s], 'silent')
+    a, b = Member([s], 'silent', lanes=4, ttl_ms=SHORT_MS), Member([s], 'silent', ttl_ms=SHORT_MS)
     gets(a, 2, b)
     check('two members share', gets(b, 2, a), a.rows, b.rows)
     last, dead = time.monotonic(), b.fences()
     b.renew()
     check('the lanes of a member that is silent pass on', gets(a, 4), a.answer)
-    check('not before its leases have ended', time.monotonic() - last > TTL_MS / 1000 * 0.9, time.monotonic() - last)
+    check('not before its leases have ended', time.monotonic() - last > SHORT_MS / 1000 * 0.9, time.monotonic() - last)
     check('under larger fences', all(a.fences()[lane] > fence for lane, fence in dead.items()), a.fences(), dead)
     if not t.LEASES_ONLY:
         lane = next(iter(dead))
@@ -204,13 +206,13 @@ def test_local(s):
     try:
         check('a process gets half of the lanes', gets(a, 2) and wait_until(lambda: a.hand_over() == 200 and len(owners_of(s, 'local')) == 4),
               a.answer, owners_of(s, 'local'))
-        own = a.fences()
-        check('and not those that are kept', all(owners_of(s, 'local')[lane] == fence for lane, fence in own.items()), own, owners_of(s, 'local'))
+        own, owners = a.fences(), owners_of(s, 'local')
+        check('and not those that are kept', all(owners.get(lane) == fence for lane, fence in own.items()), own, owners)
         key = s.call('GET', '/v1/lanes/local/keys/customer%2F7')[2]
         said = subprocess.run([t.DIBS, 'lane', 'of', 'local', 'customer/7', '--store', t.STORE], capture_output=True, text=True,
                               check=False, timeout=PATIENCE_S)
         check('the lane of a key is the same for both', said.stdout.strip() == str(key['lane']) and key['key'] == 'customer/7' and
-              key['fence'] == owners_of(s, 'local')[key['lane']], said, key)
+              key['fence'] == owners.get(key['lane']), said, key, owners)
         process.send_signal(signal.SIGTERM)
         check('it ends, and its lanes come back', gets(a, 4), a.answer)
     finally:
@@ -311,7 +313,7 @@ class Worker(threading.Thread):
 
     def run(self):
         while time.monotonic() < self.until:
-            status, _, joined = self.send('POST', '', {'ttl': TTL_MS, 'lanes': 6})
+            status, _, joined = self.send('POST', '', {'ttl': STORM_MS, 'lanes': 6})
             if status != 201:
                 time.sleep(0.05)
                 continue
@@ -326,7 +328,7 @@ class Worker(threading.Thread):
         while True:
             over = time.monotonic() > min(ends, self.until)
             if over and not leaves:
-                time.sleep(TTL_MS / 1000 * 1.2)  # silent: its leases end
+                time.sleep(STORM_MS / 1000 * 1.2)  # silent: its leases end
                 return
             keep = [one for one in rows if one['keep'] and not over]
             back = [one for one in rows if one not in keep]
@@ -334,7 +336,7 @@ class Worker(threading.Thread):
             for one in back:  # it stops its work before it sends this
                 claim = open_claims.pop(one['lane'])
                 claim.ends = min(claim.ends, sent)
-            status, _, body = self.send('PATCH', f"/{joined['slot']}", {'ttl': TTL_MS, 'held': keep, 'release': back, 'leave': over,
+            status, _, body = self.send('PATCH', f"/{joined['slot']}", {'ttl': STORM_MS, 'held': keep, 'release': back, 'leave': over,
                                                                        'wait': self.random.choice(('0s', '200ms'))},
                                         {'Dibs-Lease': joined['id'], 'Idempotency-Key': key})
             if status in (503, 504):
@@ -392,7 +394,7 @@ def test_storm(seconds):
     found = breaches_of(claims)
     check(f'no lane had two owners at one time (seed {seed})', not found, *found)
     check('each answer was a possible one', not unexpected, *unexpected)
-    check('lanes moved', len(claims) > 12 and sum(worker.joins for worker in workers) > 4, len(claims), [w.joins for w in workers])
+    check('lanes moved', len(claims) > 6 and sum(worker.joins for worker in workers) >= 4, len(claims), [w.joins for w in workers])
     check('each lane had owners', {claim.lane for claim in claims} == set(range(6)))
     second.stop()
 
@@ -422,7 +424,7 @@ def test_stopped_daemon():
 
 
 def main():
-    seconds = float(sys.argv[sys.argv.index('--seconds') + 1]) if '--seconds' in sys.argv else 12
+    seconds = float(sys.argv[sys.argv.index('--seconds') + 1]) if '--seconds' in sys.argv else 10
     s = t.Server()
     for test in (test_alone, test_two, test_wait, test_repeated, test_silent, test_local, test_number, test_topics):
         test(s)

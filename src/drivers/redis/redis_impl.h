@@ -25,7 +25,7 @@
  *   dibs:{17}:n:NAME   the holders of a name; expires with the last of them
  *   dibs:{17}:q:NAME   its queue, and other keys with that prefix; deleted with its last waiter
  *   dibs:{reports}     reports of processes, and dibs:{reports}:s; deleted with the last report
- *   dibs:{c7:own}      sums of partition 7 that wait for the database, and other keys with that prefix (shared.lua)
+ *   dibs:{7}:c:own     sums of partition 7 that wait for the database, and other keys with that prefix (shared.lua)
  *   dibs:s:SESSION     a channel, not a key: the process receives its offers there
  *
  * `?prefix=` puts another word for "dibs".
