@@ -701,6 +701,7 @@ static void decide_cancel(batch *b, element *e) {
     return;
   }
   bool waits = !c && e->name.own_waits;
+  if (!c && !waits) dibs__etcd_unwatch(b->store, op->id);
   if ((!c && !waits) || (op->only_waits && (c || e->name.own.session != b->store->number))) { /* R84 */
     dibs__etcd_done(b, e, DIBS_NOT_FOUND);
     return;
