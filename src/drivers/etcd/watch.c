@@ -36,6 +36,7 @@ struct watch {
   dibs__id id;
   uint64_t name_hash, serial, revision; /* all events up to it were seen */
   uint64_t from;                        /* complete from this revision on */
+  uint64_t seen[WATCHED];               /* the latest event of each key: another stream may begin before it */
   bool near, before, shares;
   bool signalled; /* an event was posted since the waiter was queued or checked */
   bool streamed;  /* on a stream that lives */
@@ -337,6 +338,8 @@ static void take_watch_locked(watches *w, struct watch *at, enum watched of, con
   bool put;
   uint64_t revision = 0;
   bool deleted = any_deleted(events, &put, &revision);
+  if (revision <= at->seen[of]) return;
+  at->seen[of] = revision;
   static const dibs__id none;
   if (deleted || of == OF_BEFORE) observe_locked(w, at->name_hash, none, revision, dibs__tick_now());
   if (of == OF_BEFORE ? deleted || put : deleted && (!at->before || at->shares)) post_offer_locked(w, at);
