@@ -524,22 +524,30 @@ static dibs__status time_left(batch *b, const claim *c, int64_t *left_ms) {
   return status;
 }
 
-/* A holder of this process whose time is over ends now, unless another process has renewed it.  true: decided. */
+/* A holder whose time is over for this process.  Its key is removed only if etcd itself reports that less than a second
+ * is left: a lease of etcd is at least a second longer than any ttl on it, so whatever another process has renewed is
+ * over, too.  Else a renewal is refused, unless more is left than this process left: another one has renewed it.  true:
+ * decided. */
 static bool ended_here(batch *b, element *e, const claim *c) {
-  int64_t left_ms;
-  if (!e->own_hold || e->hold.until > now_ms()) return false;
-  dibs__status status = time_left(b, c, &left_ms);
-  if (status != DIBS_OK) {
+  int64_t left_s, granted_s, now = now_ms();
+  if (!e->own_hold || e->hold.until > now) return false;
+  int64_t ours_ms = dibs__etcd_ms(e->hold.item.from) + (int64_t)e->hold.item.ttl_s * 1000 - now;
+  if (dibs__etcd_left(b->link, c->lease, b->by, &left_s, &granted_s, b->result) != DIBS_OK) {
     dibs__etcd_done(b, e, DIBS_UNAVAILABLE);
     return true;
   }
-  if (left_ms > 0) {
-    e->hold.until = now_ms() + left_ms;
+  if (left_s <= 0) {
+    e->ended = true;
+    e->mod = c->mod;
+    plan(e, DIBS__ETCD_REMOVE);
+    return true;
+  }
+  if (op_of(e)->op.verb != DIBS__RENEW || left_s * 1000 > ours_ms) {
+    int64_t left_ms = (left_s - granted_s) * 1000 + c->ttl_ms;
+    e->hold.until = now + (left_ms > 0 ? left_ms : 0);
     return false;
   }
-  e->ended = true;
-  e->mod = c->mod;
-  plan(e, DIBS__ETCD_REMOVE);
+  dibs__etcd_done(b, e, DIBS_LOST);
   return true;
 }
 
