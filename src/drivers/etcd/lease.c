@@ -553,7 +553,13 @@ static bool ended_here(batch *b, element *e, const claim *c) {
 
 static void acquire_held(batch *b, element *e, const claim *c) {
   int64_t left_ms;
+  struct dibs__etcd_hold now;
   hold_of(e, c);
+  /* Another session of this process may have been granted it meanwhile, and knows its end exactly. */
+  if (!e->own_hold && dibs__etcd_hold_find(b->store, op_of(e)->name, c->id, &now) && now.mod == c->mod) {
+    e->hold = now;
+    e->own_hold = true;
+  }
   if (c->breaking) {
     dibs__etcd_done(b, e, DIBS_LOST);
     return;
