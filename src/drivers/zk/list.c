@@ -33,7 +33,7 @@ static round_t *children_of(store_t *store, const char *path, dibs__tick by) {
   if (!round) return NULL;
   dibs__zk_put_sync(store, round, path);
   dibs__zk_put_children(store, round, path, NULL, 0);
-  (void)dibs__zk_go(store, round, by);
+  dibs__zk_go(store, round, by);
   return round;
 }
 
@@ -95,7 +95,7 @@ static int change_node(struct breaking *k, const char *path, const struct dibs__
     dibs__zk_put_delete(k->store, round, path, -1);
   else
     dibs__zk_put_set(k->store, round, path, text, (size_t)n, stat->version);
-  (void)dibs__zk_go(k->store, round, k->by);
+  dibs__zk_go(k->store, round, k->by);
   int rc = round->slots[0].rc;
   dibs__zk_round_drop(round);
   return rc;
@@ -116,7 +116,7 @@ static void break_node(struct breaking *k, const char *node) {
       return;
     }
     dibs__zk_put_get(k->store, round, path);
-    (void)dibs__zk_go(k->store, round, k->by);
+    dibs__zk_go(k->store, round, k->by);
     const slot_t *slot = &round->slots[0];
     rc = slot->rc;
     if (rc == ZOK && dibs__zk_read_data(slot->text, slot->len, &data)) {
@@ -151,7 +151,7 @@ static int add_line(struct breaking *k, const char *line) {
   int rc = ZSYSTEMERROR;
   if (!read || !write) goto out;
   dibs__zk_put_get(k->store, read, breaks_path(k->store, k->op->name, path));
-  (void)dibs__zk_go(k->store, read, k->by);
+  dibs__zk_go(k->store, read, k->by);
   rc = read->slots[0].rc;
   if (rc != ZOK && rc != ZNONODE) goto out;
   const char *old = rc == ZOK ? last_lines(read->slots[0].text, BREAKS - 1) : "";
@@ -163,7 +163,7 @@ static int add_line(struct breaking *k, const char *line) {
     dibs__zk_put_set(k->store, write, path, text, size - 1, read->slots[0].stat.version);
   else
     dibs__zk_put_create(k->store, write, path, text, size - 1, ZOO_PERSISTENT);
-  (void)dibs__zk_go(k->store, write, k->by);
+  dibs__zk_go(k->store, write, k->by);
   rc = write->slots[0].rc;
 out:
   free(text);
@@ -260,7 +260,7 @@ static void gather_names(struct listing *l) {
     snprintf(path, sizeof path, "%s/l/%02u", l->store->path, bucket);
     dibs__zk_put_children(l->store, round, path, NULL, 0);
   }
-  (void)dibs__zk_go(l->store, round, l->by);
+  dibs__zk_go(l->store, round, l->by);
   for (size_t i = 1; i < round->used; i++) {
     const slot_t *slot = &round->slots[i];
     char text[DIBS_NAME_MAX + 1];
@@ -324,7 +324,7 @@ static void show_name(struct listing *l, const struct name *name, const slot_t *
       snprintf(path + len, sizeof path - len, "/%s", sorted[from + i].name);
       dibs__zk_put_get(l->store, round, path);
     }
-    (void)dibs__zk_go(l->store, round, l->by);
+    dibs__zk_go(l->store, round, l->by);
     for (size_t i = 0; i < most && !l->rc; i++) {
       size_t nth = from + i;
       show_node(l, name, &sorted[nth], &round->slots[i], nth < holders, nth < holders ? 0 : (uint32_t)(nth - holders));
@@ -350,7 +350,7 @@ static void show_names(struct listing *l) {
       dibs__zk_put_children(l->store, round, dibs__zk_dir(l->store, dibs__str_of(name->text, name->len), path), NULL,
                             0);
     }
-    (void)dibs__zk_go(l->store, round, l->by);
+    dibs__zk_go(l->store, round, l->by);
     for (size_t i = 0; i < most && !l->rc && !l->enough; i++) {
       const slot_t *slot = &round->slots[i + 1];
       if (slot->rc != ZOK && slot->rc != ZNONODE) l->rc = slot->rc;
@@ -370,7 +370,7 @@ static void show_breaks(struct listing *l) {
     return;
   }
   dibs__zk_put_get(l->store, round, breaks_path(l->store, l->list->name, path));
-  (void)dibs__zk_go(l->store, round, l->by);
+  dibs__zk_go(l->store, round, l->by);
   const slot_t *slot = &round->slots[0];
   if (slot->rc != ZOK && slot->rc != ZNONODE) l->rc = slot->rc;
   for (const char *at = slot->rc == ZOK ? slot->text : ""; *at && !l->enough;) {

@@ -289,7 +289,7 @@ static void make_folder(struct batch *b, const struct doing *d) {
   if (!round) return;
   snprintf(path, sizeof path, "%s/r/%02u", b->store->path, dibs__bucket(d->op->key));
   dibs__zk_put_create(b->store, round, path, "", 0, ZOO_PERSISTENT);
-  (void)dibs__zk_go(b->store, round, b->by);
+  dibs__zk_go(b->store, round, b->by);
   if (round->slots[0].rc == ZNONODE) b->store->rooted = false; /* ROOT may have been removed */
   dibs__zk_round_drop(round);
 }
@@ -335,7 +335,7 @@ static void received_clean(struct batch *b, struct doing *d, const slot_t *slot)
     if (strcmp(slot->names[i], d->rest) == 0 || version > d->node_version) continue;
     (void)dibs__zk_put_delete(b->store, round, path_of(b->store, d->op->key, slot->names[i], path), -1);
   }
-  (void)dibs__zk_go(b->store, round, b->by);
+  dibs__zk_go(b->store, round, b->by);
   dibs__zk_round_drop(round);
 }
 
@@ -379,7 +379,7 @@ static bool run_round(struct batch *b) {
     any = any || d->step != DONE;
   }
   if (any) {
-    (void)dibs__zk_go(b->store, b->round, b->by);
+    dibs__zk_go(b->store, b->round, b->by);
     for (size_t i = 0; i < b->count; i++) receive(b, &b->all[i]);
     b->result->commits++;
   }

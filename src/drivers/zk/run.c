@@ -13,6 +13,9 @@
  * A lost answer of CREATE: the node may exist, and SEARCH finds it by its digest after a sync, so that the server that
  * answers knows it, too; FIND reads its number and its czxid.
  *
+ * The gate is left while a round travels, so that batches of other threads travel, too.  An operation whose hold is
+ * taken by another batch (the same id, twice) waits until that one is done (TAKEN).
+ *
  * Every write that was done proves that the session was alive.  A grant after a long wait gets such a proof first
  * (CONFIRM) if the last one is old.
  */
@@ -26,7 +29,7 @@ typedef struct dibs__zk store_t;
 typedef struct dibs__zk_hold hold;
 typedef struct dibs__zk_slot slot_t;
 
-enum step { DONE, CREATE, MAKE, SEARCH, FIND, LOOK, WATCH, CONFIRM, RENEW, READ, DELETE };
+enum step { DONE, TAKEN, CREATE, MAKE, SEARCH, FIND, LOOK, WATCH, CONFIRM, RENEW, READ, DELETE };
 enum { SLOTS = 4, TRIES_MAX = 100 };
 
 struct doing {
@@ -35,6 +38,7 @@ struct doing {
   enum step step;
   size_t at; /* its first slot that is read */
   uint32_t tries;
+  bool took;          /* its hold */
   bool fresh;         /* the hold is of this batch */
   bool sent;          /* a write of it may have been done */
   bool proves;        /* LOOK: the slot before is a write */
@@ -74,6 +78,21 @@ static void answer_hold(struct doing *d) {
   finish(d, DIBS_OK);
 }
 
+/* An operation that is done leaves its hold to others. */
+static void leave_holds(struct batch *b) {
+  bool any = false;
+  for (size_t i = 0; i < b->count; i++) {
+    struct doing *d = &b->all[i];
+    if (d->step != DONE || !d->took) continue;
+    if (d->h) d->h->taken = false;
+    d->took = false;
+    any = true;
+  }
+  if (!any) return;
+  atomic_fetch_add(&b->store->freed, 1);
+  dibs__word_wake(&b->store->freed, UINT32_MAX, false);
+}
+
 /* The first end of a lease of this process that holds the name; of others only the server knows. */
 static int64_t first_end(const store_t *store, dibs__str name) {
   int64_t first = 0;
@@ -103,6 +122,15 @@ static enum dibs__zk_state state_of(store_t *store, const hold *h) {
   enum dibs__zk_state state = h->state;
   dibs__mutex_unlock(&store->lock);
   return state;
+}
+
+/* Is it a lease that lasts? */
+static bool holds_still(const struct batch *b, const hold *h) {
+  if (!h) return false;
+  dibs__mutex_lock(&b->store->lock);
+  bool holds = h->state == DIBS__ZK_HOLDS && h->ends > b->now;
+  dibs__mutex_unlock(&b->store->lock);
+  return holds;
 }
 
 static void set_state(store_t *store, hold *h, enum dibs__zk_state state, int64_t ends) {
@@ -229,7 +257,7 @@ static void decide_acquire(struct batch *b, struct doing *d) {
 
 static void decide_renew(struct batch *b, struct doing *d) {
   const hold *h = d->h;
-  bool holds = h && state_of(b->store, h) == DIBS__ZK_HOLDS && !h->broken && h->ends > b->now;
+  bool holds = holds_still(b, h) && !h->broken;
   if (holds && (d->op->fence.v == 0 || is_its_fence(h, d->op->fence))) /* fence 0: by the id alone (R39) */
     d->step = RENEW;
   else
@@ -238,10 +266,9 @@ static void decide_renew(struct batch *b, struct doing *d) {
 
 static void decide_release(struct batch *b, struct doing *d) {
   const hold *h = d->h;
-  bool holds = h && state_of(b->store, h) == DIBS__ZK_HOLDS && h->ends > b->now;
   d->after = DIBS_OK;
   d->step = DELETE;
-  if (!holds || !is_its_fence(h, d->op->fence)) finish(d, DIBS_LOST);
+  if (!holds_still(b, h) || !is_its_fence(h, d->op->fence)) finish(d, DIBS_LOST);
 }
 
 static void decide_cancel(struct batch *b, struct doing *d) {
@@ -260,8 +287,7 @@ static void decide_cancel(struct batch *b, struct doing *d) {
   }
 }
 
-static void decide(struct batch *b, struct doing *d) {
-  d->h = dibs__zk_hold_find(b->store, d->op->name, d->op->id);
+static void decide_by_verb(struct batch *b, struct doing *d) {
   switch ((enum dibs__lease_verb)d->op->op.verb) {
   case DIBS__ACQUIRE:
     decide_acquire(b, d);
@@ -279,6 +305,18 @@ static void decide(struct batch *b, struct doing *d) {
     d->step = DONE; /* after the others of its stretch */
     return;
   }
+}
+
+static void decide(struct batch *b, struct doing *d) {
+  d->h = dibs__zk_hold_find(b->store, d->op->name, d->op->id);
+  d->step = TAKEN;
+  if (d->h && d->h->taken) {
+    d->h = NULL;
+    return;
+  }
+  decide_by_verb(b, d);
+  d->took = d->h != NULL;
+  if (d->h) d->h->taken = true;
 }
 
 /* ---- Sending ---- */
@@ -322,6 +360,7 @@ static void send_step(struct batch *b, struct doing *d) {
   store_t *store = b->store;
   switch (d->step) {
   case DONE:
+  case TAKEN:
     return;
   case CREATE:
   case MAKE:
@@ -525,7 +564,7 @@ static void receive(struct batch *b, struct doing *d) {
       [LOOK] = received_look,     [WATCH] = received_watch,   [CONFIRM] = received_confirm, [RENEW] = received_renew,
       [READ] = received_read,     [DELETE] = received_delete,
   };
-  if (d->step == DONE) return;
+  if (d->step == DONE || d->step == TAKEN) return;
   received[d->step](b, d, &b->round->slots[d->at]);
 }
 
@@ -564,18 +603,24 @@ static void give_up(struct batch *b, struct doing *d, dibs__status status) {
   finish(d, status);
 }
 
+/* Sends one round for all that need one; false: none does. */
 static bool run_round(struct batch *b) {
   bool any = false;
   b->round = dibs__zk_round_new(b->count * SLOTS);
   for (size_t i = 0; i < b->count; i++) {
     struct doing *d = &b->all[i];
     check_gone(b, d);
-    if (d->step != DONE && (!b->round || ++d->tries > TRIES_MAX)) give_up(b, d, DIBS_UNAVAILABLE);
-    any = any || d->step != DONE;
-    if (d->step != DONE) send_step(b, d);
+    if (d->step == TAKEN) decide(b, d);
+    if (d->step == DONE || d->step == TAKEN) continue;
+    if (!b->round || ++d->tries > TRIES_MAX) {
+      give_up(b, d, DIBS_UNAVAILABLE);
+      continue;
+    }
+    any = true;
+    send_step(b, d);
   }
   if (any) {
-    (void)dibs__zk_go(b->store, b->round, b->by);
+    dibs__zk_go_aside(b->store, b->round, b->by);
     for (size_t i = 0; i < b->count; i++) receive(b, &b->all[i]);
     b->result->commits++;
   }
@@ -583,13 +628,24 @@ static bool run_round(struct batch *b) {
   return any;
 }
 
+static bool is_left(const struct batch *b) {
+  for (size_t i = 0; i < b->count; i++)
+    if (b->all[i].step != DONE) return true;
+  return false;
+}
+
+/* Until another batch is done with the holds that this one needs. */
+static void await_holds(struct batch *b) {
+  uint32_t seen = atomic_load(&b->store->freed);
+  dibs__zk_leave(b->store);
+  (void)dibs__word_wait(&b->store->freed, seen, b->by, false);
+  (void)dibs__zk_enter(b->store, DIBS__TICK_NEVER);
+}
+
 static void run_stretch(struct batch *b) {
   dibs__status status = DIBS_OK;
   for (size_t i = 0; i < b->count; i++) decide(b, &b->all[i]);
-  for (;;) {
-    bool left = false;
-    for (size_t i = 0; i < b->count; i++) left = left || b->all[i].step != DONE;
-    if (!left) break;
+  for (leave_holds(b); is_left(b); leave_holds(b)) {
     if (!dibs__tick_before(dibs__tick_now(), b->by)) {
       status = DIBS_UNAVAILABLE;
       dibs__set_message(b->result, "%.200s did not answer in time", b->store->location.shown);
@@ -597,9 +653,10 @@ static void run_stretch(struct batch *b) {
       status = dibs__zk_ready(b->store, b->by, b->result);
     }
     if (status != DIBS_OK) break;
-    if (!run_round(b)) break;
+    if (!run_round(b) && is_left(b)) await_holds(b);
   }
   for (size_t i = 0; i < b->count; i++) give_up(b, &b->all[i], status);
+  leave_holds(b);
   for (size_t i = 0; i < b->count; i++)
     if (b->all[i].op->op.verb == DIBS__BREAK) dibs__zk_break(b->store, b->all[i].op, b->by, b->result);
 }

@@ -52,7 +52,7 @@ static slot_t *begin_slot(round_t *round, bool writes) {
 
 static void end_slot(slot_t *slot, int rc) {
   round_t *round = slot->round;
-  slot->rc = rc;
+  slot->answer = rc;
   atomic_store(&slot->answered, true);
   if (atomic_fetch_sub(&round->left, 1) == 1) dibs__word_wake(&round->left, 1, false);
   dibs__zk_round_drop(round);
@@ -166,22 +166,36 @@ size_t dibs__zk_put_sync(struct dibs__zk *store, round_t *round, const char *pat
   return sent(slot, zoo_async(store->zh, path, got_string, slot));
 }
 
-bool dibs__zk_go(struct dibs__zk *store, round_t *round, dibs__tick by) {
+static void await_answers(round_t *round, dibs__tick by) {
   for (uint32_t left; (left = atomic_load(&round->left)) != 0;)
     if (!dibs__word_wait(&round->left, left, by, false)) break;
-  bool all = true;
+}
+
+/* The answers, for the caller; and what they show of the session and of the servers' clock. */
+static void take_answers(struct dibs__zk *store, round_t *round) {
   for (size_t i = 0; i < round->used; i++) {
-    const slot_t *slot = &round->slots[i];
-    bool answered = atomic_load(&slot->answered);
-    all = all && answered;
-    if (!answered || !slot->writes || slot->rc != ZOK) continue;
+    slot_t *slot = &round->slots[i];
+    slot->rc = atomic_load(&slot->answered) ? slot->answer : DIBS__ZK_LOST;
+    if (!slot->writes || slot->rc != ZOK) continue;
     if (dibs__tick_before(store->proof, round->sent)) store->proof = round->sent;
     if (slot->stat.mtime > 0) {
       store->server_ms = slot->stat.mtime;
       store->local_ms = dibs__zk_now();
     }
   }
-  return all;
+}
+
+void dibs__zk_go(struct dibs__zk *store, round_t *round, dibs__tick by) {
+  await_answers(round, by);
+  take_answers(store, round);
+}
+
+void dibs__zk_go_aside(struct dibs__zk *store, round_t *round, dibs__tick by) {
+  uint64_t generation = store->generation;
+  dibs__zk_leave(store);
+  await_answers(round, by);
+  (void)dibs__zk_enter(store, DIBS__TICK_NEVER);
+  if (generation == store->generation) take_answers(store, round); /* else rc says that they are lost */
 }
 
 dibs__status dibs__zk_explain(const struct dibs__zk *store, int rc, const char *what, struct dibs__result *result) {
@@ -247,6 +261,7 @@ static void session_watcher(zhandle_t *zh, int type, int state, const char *path
 void dibs__zk_end_session(struct dibs__zk *store) {
   if (store->zh) (void)zookeeper_close(store->zh);
   store->zh = NULL;
+  store->generation++;
   store->rooted = false;
   store->proof = DIBS__TICK_ZERO;
   dibs__mutex_lock(&store->lock);
@@ -288,7 +303,10 @@ static dibs__status await_connection(struct dibs__zk *store, dibs__tick by, stru
     dibs__status status = store->zh ? DIBS_OK : begin_session(store, result);
     if (status != DIBS_OK) return status;
     if (connected && !ended) return DIBS_OK;
-    if (!dibs__word_wait(&store->changes, seen, by, false) && !dibs__tick_before(dibs__tick_now(), by)) break;
+    dibs__zk_leave(store); /* other threads have deadlines of their own */
+    bool in_time = dibs__word_wait(&store->changes, seen, by, false) || dibs__tick_before(dibs__tick_now(), by);
+    (void)dibs__zk_enter(store, DIBS__TICK_NEVER);
+    if (!in_time) break;
   }
   dibs__set_message(result, "%.200s: no server answers, or those that answer have no majority", store->location.shown);
   return DIBS_UNAVAILABLE;
@@ -315,7 +333,7 @@ static int make_root(struct dibs__zk *store, dibs__tick by) {
       dibs__zk_put_create(store, round, path, format, root[i] ? 0 : sizeof format - 1, ZOO_PERSISTENT);
     if (!root[i]) break;
   }
-  (void)dibs__zk_go(store, round, by);
+  dibs__zk_go(store, round, by);
   int rc = round->slots[round->used - 1].rc;
   dibs__zk_round_drop(round);
   return rc == ZNODEEXISTS ? ZOK : rc;
@@ -329,7 +347,7 @@ static int make_folders(struct dibs__zk *store, dibs__tick by) {
     snprintf(path, sizeof path, "%s%s", store->path, folders[i]);
     dibs__zk_put_create(store, round, path, "", 0, ZOO_PERSISTENT);
   }
-  (void)dibs__zk_go(store, round, by);
+  dibs__zk_go(store, round, by);
   int rc = round->slots[FOLDERS - 1].rc;
   dibs__zk_round_drop(round);
   return rc == ZNODEEXISTS ? ZOK : rc;
@@ -340,7 +358,7 @@ static round_t *read_node(struct dibs__zk *store, const char *path, dibs__tick b
   round_t *round = dibs__zk_round_new(1);
   if (!round) return NULL;
   dibs__zk_put_get(store, round, path);
-  (void)dibs__zk_go(store, round, by);
+  dibs__zk_go(store, round, by);
   return round;
 }
 
@@ -354,7 +372,7 @@ static dibs__status check_format(struct dibs__zk *store, const slot_t *slot, dib
     round_t *round = dibs__zk_round_new(1);
     if (!round) return DIBS_NO_MEMORY;
     dibs__zk_put_set(store, round, store->location.root, format, sizeof format - 1, slot->stat.version);
-    (void)dibs__zk_go(store, round, by);
+    dibs__zk_go(store, round, by);
     int rc = round->slots[0].rc;
     dibs__zk_round_drop(round);
     if (rc == ZOK || rc == ZBADVERSION) return DIBS_OK;

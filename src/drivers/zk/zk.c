@@ -276,7 +276,7 @@ static size_t ended_holds(store_t *store, hold *due[SWEEP_BATCH]) {
   size_t count = 0;
   dibs__mutex_lock(&store->lock);
   for (hold *h = store->all; h && count < SWEEP_BATCH; h = h->next)
-    if (h->ends <= now) due[count++] = h;
+    if (h->ends <= now && !h->taken) due[count++] = h;
   dibs__mutex_unlock(&store->lock);
   return count;
 }
@@ -289,7 +289,7 @@ static bool search_node(store_t *store, hold *h, dibs__tick by) {
   if (!round) return false;
   dibs__zk_put_sync(store, round, dibs__zk_dir(store, dibs__zk_hold_name(h), path));
   size_t nth = dibs__zk_put_children(store, round, path, NULL, 0);
-  (void)dibs__zk_go(store, round, by);
+  dibs__zk_go(store, round, by);
   const struct dibs__zk_slot *slot = &round->slots[nth];
   bool known = slot->rc == ZOK || slot->rc == ZNONODE;
   for (int i = 0; slot->rc == ZOK && i < slot->count; i++)
@@ -305,7 +305,7 @@ static void delete_all(store_t *store, hold *due[], size_t count, dibs__tick by)
   struct dibs__zk_round *round = dibs__zk_round_new(count);
   if (!round) return;
   for (size_t i = 0; i < count; i++) nth[i] = dibs__zk_put_delete(store, round, dibs__zk_node(store, due[i], path), -1);
-  (void)dibs__zk_go(store, round, by);
+  dibs__zk_go(store, round, by);
   for (size_t i = 0; i < count; i++) {
     int rc = round->slots[nth[i]].rc;
     if (rc == ZOK || rc == ZNONODE) dibs__zk_hold_drop(store, due[i]);
@@ -465,7 +465,9 @@ static dibs__status open_store(const struct dibs__uri *uri, struct dibs__dstore 
   bool maps = dibs__map_init(&store->by_key);
   maps = dibs__map_init(&store->by_ticket) && maps;
   dibs__status status = maps ? dibs__zk_location(uri, &store->location, result) : DIBS_NO_MEMORY;
+  (void)dibs__zk_enter(store, DIBS__TICK_NEVER); /* nobody else has it yet */
   if (status == DIBS_OK) status = dibs__zk_ready(store, by, result);
+  dibs__zk_leave(store);
   if (status == DIBS_OK)
     *out = &store->base;
   else
@@ -493,10 +495,10 @@ static dibs__status connect_session(struct dibs__dstore *base, dibs__tick by, st
   s->base.store = base;
   *identity =
       (struct dibs__identity){.mandate = store->mandate,
-                              .caps = DIBS__CAP_SHARED | DIBS__CAP_EVENTS | DIBS__CAP_SESSION,
+                              .caps = DIBS__CAP_SHARED | DIBS__CAP_EVENTS | DIBS__CAP_SESSION | DIBS__CAP_PARALLEL,
                               .families = 1u << DIBS__FAM_LEASE | 1u << DIBS__FAM_ANCHOR | 1u << DIBS__FAM_RECORD,
                               .max_batch = DIBS__ZK_BATCH,
-                              .max_sessions = 1,
+                              .max_sessions = DIBS__CONNECTIONS,
                               .session = store->session};
   *out = &s->base;
   return DIBS_OK;

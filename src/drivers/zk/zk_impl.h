@@ -24,9 +24,11 @@
  *
  * One session of ZooKeeper for each open store.  Its end is the end of all its nodes.
  *
- * Locks: `busy` (a flag with a word to wait on) belongs to the thread that sends requests: run, list, tidy, close.  It
- * alone makes, moves and frees holds, and opens and closes the session.  `lock`, inside it, is never held during a
- * request: threads of the client library (completions, watches) take only that one, and mark: offered, gone.
+ * Locks: `gate` (a flag with a word to wait on) belongs to the busy thread: run, list, tidy, close.  It alone makes,
+ * moves and frees holds, sends requests, and opens and closes the session.  A batch of leases leaves the gate while it
+ * waits for answers, so that another batch can travel meanwhile; its holds are `taken`, and nobody else frees them or
+ * decides about them.  `lock`, inside it, is never held during a request: threads of the client library (completions,
+ * watches) take only that one, and mark: offered, gone.
  */
 #include "base/map.h"
 #include "store/uri.h"
@@ -67,12 +69,13 @@ bool dibs__zk_decode(const char *from, char to[DIBS_NAME_MAX + 1], uint32_t *len
 
 struct dibs__zk;
 
-/* One request.  The waiting thread reads it when `answered`; a late answer only fills it, and the round's last
- * reference frees it. */
+/* One request.  Until it is answered only the library's thread writes to it, except `rc`; the round's last reference
+ * frees it. */
 struct dibs__zk_slot {
   struct dibs__zk_round *round;
   atomic_bool answered;
-  int rc;
+  int answer;
+  int rc; /* for the caller, after dibs__zk_go: the answer, or DIBS__ZK_LOST */
   bool writes;
   struct Stat stat;
   char *text; /* the path of a new node, data */
@@ -104,8 +107,10 @@ size_t dibs__zk_put_set(struct dibs__zk *store, struct dibs__zk_round *round, co
 size_t dibs__zk_put_delete(struct dibs__zk *store, struct dibs__zk_round *round, const char *path, int version);
 /* What follows it in the round sees all that any client wrote before. */
 size_t dibs__zk_put_sync(struct dibs__zk *store, struct dibs__zk_round *round, const char *path);
-/* Waits for the answers; false: some are missing (rc DIBS__ZK_LOST). */
-bool dibs__zk_go(struct dibs__zk *store, struct dibs__zk_round *round, dibs__tick by);
+/* Waits for the answers; those that are missing have the rc DIBS__ZK_LOST.  The caller stays busy. */
+void dibs__zk_go(struct dibs__zk *store, struct dibs__zk_round *round, dibs__tick by);
+/* The same, but the caller is not busy meanwhile.  If another session was opened, all answers are lost. */
+void dibs__zk_go_aside(struct dibs__zk *store, struct dibs__zk_round *round, dibs__tick by);
 /* The answer was lost: the request may have been done. */
 static inline bool dibs__zk_lost(int rc) {
   return rc == ZCONNECTIONLOSS || rc == ZOPERATIONTIMEOUT || rc == ZSESSIONMOVED || rc == ZCLOSING ||
@@ -114,8 +119,8 @@ static inline bool dibs__zk_lost(int rc) {
 /* The status of an answer that no caller expects, with a message. */
 dibs__status dibs__zk_explain(const struct dibs__zk *store, int rc, const char *what, struct dibs__result *result);
 
-/* `busy` is held: connected, in a session that has not ended, and ROOT is known.  Opens another session if needed.
- * UNAVAILABLE, DENIED, CORRUPT, TOO_NEW, NO_MEMORY; nothing was sent. */
+/* The caller is busy, except while it waits for a connection: connected, in a session that has not ended, and ROOT is
+ * known.  Opens another session if needed. UNAVAILABLE, DENIED, CORRUPT, TOO_NEW, NO_MEMORY; nothing was sent. */
 dibs__status dibs__zk_ready(struct dibs__zk *store, dibs__tick by, struct dibs__result *result);
 void dibs__zk_end_session(struct dibs__zk *store);
 /* The session ended: nothing of it is held any more. */
@@ -134,21 +139,30 @@ enum dibs__zk_state {
 struct dibs__zk_hold {
   struct dibs__map_node by_key, by_ticket;
   struct dibs__zk_hold *next, **link_back; /* in `all` */
+  /* Guarded by lock. */
   enum dibs__zk_state state;
   bool tell; /* events() owes an event */
   bool broken;
+  bool watches; /* for the deletion of the node with this number: */
+  bool last;    /* it alone excludes this one */
+  int32_t seq, watched;
+  int64_t until, ends; /* ms of our boot-time clock; at `ends` the node is deleted */
+  /* Of the busy thread. */
+  int64_t since;
+  uint64_t fence;
+  int32_t version; /* of the node's data */
+  uint32_t ahead;
+  bool taken;   /* a batch that has left the gate works on it */
   bool guarded; /* a watch reports that the node was deleted */
-  bool last;    /* one node alone, the watched one, excludes it */
   bool waiting; /* a client waited when it was granted */
-  dibs__id id;
-  uint64_t ticket, fence;
-  uint32_t mode, ttl_ms, ahead, owner_len;
-  int32_t version, seq, watched; /* of the node; the watched node's seq */
-  bool watches;
-  int64_t since, until, ends; /* ms of our boot-time clock; at `ends` the node is deleted */
-  char digest[17];
+  uint32_t ttl_ms;
   char node[48]; /* "": not known */
   char watched_node[48];
+  /* Immutable. */
+  dibs__id id;
+  uint64_t ticket;
+  uint32_t mode, owner_len;
+  char digest[17];
   char owner[DIBS_OWNER_MAX + 1];
   uint32_t len;
   char name[];
@@ -167,9 +181,10 @@ struct dibs__zk {
   int64_t root_czxid, root_ms; /* of ROOT: when it was created, by the servers' clock */
   char path[1100];             /* ROOT/ID */
   dibs__mandate mandate;
-  uint64_t tickets;
-  dibs__tick proof;            /* the session was alive when a request that was sent then arrived */
-  int64_t server_ms, local_ms; /* the servers' clock at an instant of ours; for listings */
+  uint64_t tickets, generation; /* generation: counts sessions */
+  dibs__word freed;             /* counts the holds that were taken and are not any more */
+  dibs__tick proof;             /* the session was alive when a request that was sent then arrived */
+  int64_t server_ms, local_ms;  /* the servers' clock at an instant of ours; for listings */
 
   dibs__mutex lock;
   /* Guarded by lock. */
