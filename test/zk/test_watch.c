@@ -114,7 +114,7 @@ static void a_renewal_notifies_nobody(void **state) {
   for (size_t i = 1; i < CLIENTS; i++) assert_false(hears(i, QUIET_MS));
 }
 
-/* The one behind it watches the next node before, and is not granted the name. */
+/* The next one watches the next node before, and is not granted the name. */
 static void a_waiter_that_leaves_is_closed_over(void **state) {
   (void)state;
   queue_all();

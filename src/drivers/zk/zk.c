@@ -281,7 +281,7 @@ static size_t ended_holds(store_t *store, hold *due[SWEEP_BATCH]) {
     else if (h->ends < next)
       next = h->ends;
   }
-  if (store->due <= now) store->due = count ? now : next; /* one that can't be deleted now stays due */
+  if (store->due <= now) store->due = count ? now : next; /* a node that can't be deleted now stays due */
   dibs__mutex_unlock(&store->lock);
   return count;
 }
