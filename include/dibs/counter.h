@@ -134,8 +134,9 @@ typedef struct dibs_counter_value {
 
 /* Reads a counter.  If a batch with this key is being written at this moment, the call waits until it is written, for a
  * short time.  Blocks for I/O.
- * OK; NOT_FOUND (there is no such counter or row, and nothing is buffered or shared for it); FULL (the value does
- * not fit in 64 bits); INVALID (also: your column has no whole number); or a failure of the store. */
+ * OK; NOT_FOUND (there is no such counter or row, and nothing is buffered or shared for it, as far as `parts` says);
+ * FULL (the value does not fit in 64 bits); INVALID (also: your column has no whole number); or a failure of the store.
+ */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_counter_read(dibs_store *store, const char *key,
                                                         const dibs_counter_options *options, dibs_counter_value *value,
                                                         dibs_error *error);

@@ -177,11 +177,15 @@ static int get(const struct counter *c, dibs_store *store) {
   dibs_error error = {0};
   dibs_status status = dibs_counter_read(store, c->key, &c->options, &value, &error);
   if (status != DIBS_OK) return dibs__cli_fail_status(c->globals, status, &error, c->key);
+  bool partial = (value.parts & DIBS_COUNT_SHARED_PART) == 0;
+  if (partial)
+    dibs__cli_note(c->globals, "the fast store does not answer: its sums are missing in the value of \"%s\"", c->key);
   if (c->globals->json) {
     struct dibs__json j = {.out = stdout};
     dibs__json_open(&j, NULL, '{');
     dibs__json_text(&j, "key", c->key);
     dibs__json_int(&j, "value", value.value);
+    if (partial) dibs__json_bool(&j, "partial", true);
     dibs__json_close(&j, '}');
   } else {
     printf("%" PRId64 "\n", value.value);

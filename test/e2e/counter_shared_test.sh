@@ -51,7 +51,11 @@ like 'without Redis in front: the message' "$err" 'no fast store'
 # ---- Redis is unreachable ----
 "$DIBS_TEST_SERVERS_SCRIPT" kill --dir "$DIBS_TEST_SERVERS_DIR" redis >/dev/null
 exits 123 'no Redis: 123' "$DIBS" counter add likes --level shared --wait 300ms
-is 'get: what is in the database' "$(counter get likes 2>/dev/null)" 6
+exits 0 'get' "$DIBS" counter get likes
+is 'get: what is in the database' "$out" 6
+like 'get: the note' "$err" 'does not answer: its sums are missing'
+exits 0 'get --json' "$DIBS" counter get likes --json
+is 'get --json: it is partial' "$out" '{"key":"likes","value":6,"partial":true}'
 exits 0 'durable additions go on' "$DIBS" counter add likes 10
 is 'they are in the database' "$(stored likes)" 16
 done_testing

@@ -183,6 +183,26 @@ static void a_batch_reaches_all_nodes_and_keeps_its_order(void **state) {
   client_close(&c);
 }
 
+/* More of one bucket than a call has. */
+static void a_batch_of_one_bucket_keeps_its_order(void **state) {
+  (void)state;
+  enum { COUNT = 999 };
+  struct client c = client_open("");
+  static struct dibs__lease_op ops[COUNT];
+  struct dibs__op *list[COUNT];
+  /* Taken by one client, given back by an unknown one (LOST), given back by the first one by its id, and so on. */
+  for (int i = 0; i < COUNT; i++) {
+    static const enum dibs__lease_verb verbs[] = {DIBS__ACQUIRE, DIBS__RELEASE, DIBS__CANCEL};
+    ops[i] = lease(verbs[i % 3], "one", i % 3 == 1 ? 999999 : (uint64_t)(i / 3) + 1);
+    ops[i].op.mandate = c.has[0];
+    list[i] = &ops[i].op;
+  }
+  dibs__status status = dibs__redis_driver.run(c.session, list, COUNT, within(LONG_MS), &c.reported);
+  if (status != DIBS_OK) fail_msg("%s", c.reported.text);
+  for (int i = 0; i < COUNT; i++) assert_int_equal(ops[i].op.status, i % 3 == 1 ? DIBS_LOST : DIBS_OK);
+  client_close(&c);
+}
+
 /* ---- Slots that move ---- */
 
 static void a_holder_keeps_its_lease_when_its_slot_moves(void **state) {
@@ -413,6 +433,7 @@ int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(slots_are_those_of_the_server, begin, end),
       cmocka_unit_test_setup_teardown(a_batch_reaches_all_nodes_and_keeps_its_order, begin, end),
+      cmocka_unit_test_setup_teardown(a_batch_of_one_bucket_keeps_its_order, begin, end),
       cmocka_unit_test_setup_teardown(a_holder_keeps_its_lease_when_its_slot_moves, begin, end),
       cmocka_unit_test_setup_teardown(nothing_is_done_while_a_slot_moves, begin, end),
       cmocka_unit_test_setup_teardown(a_waiter_is_notified_at_the_node_where_its_queue_is_now, begin, end),

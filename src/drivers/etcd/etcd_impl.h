@@ -102,6 +102,8 @@ enum dibs__etcd_target { DIBS__ETCD_CREATE, DIBS__ETCD_MOD };
 void dibs__etcd_compare(struct dibs__etcd_txn *txn, const struct dibs__etcd_key *key, enum dibs__etcd_target target,
                         uint64_t revision);
 void dibs__etcd_compare_empty(struct dibs__etcd_txn *txn, const struct dibs__etcd_key *range);
+/* No key in the range was created before `revision`. */
+void dibs__etcd_compare_first(struct dibs__etcd_txn *txn, const struct dibs__etcd_key *range, uint64_t revision);
 /* Nothing in the range was put after `revision`. */
 void dibs__etcd_compare_since(struct dibs__etcd_txn *txn, const struct dibs__etcd_key *range, uint64_t revision);
 /* Operations; `to` is success or failure.  lease 0: none; -1: the key keeps its lease. */
@@ -316,8 +318,9 @@ void dibs__etcd_claim_value(const struct dibs__etcd_claim *claim, const struct d
 /* ---- A batch ---- */
 
 enum dibs__etcd_plan {
-  DIBS__ETCD_READ,  /* only reads */
-  DIBS__ETCD_GUESS, /* grants if nobody has the name, else queues */
+  DIBS__ETCD_READ,    /* only reads */
+  DIBS__ETCD_GUESS,   /* grants if nobody has the name, else queues */
+  DIBS__ETCD_CONFIRM, /* grants if nobody has the name, and this waiter is the first */
   DIBS__ETCD_GRANT,
   DIBS__ETCD_QUEUE,
   DIBS__ETCD_AWAKE,   /* a sleeper, or a waiter of another session */
@@ -393,10 +396,12 @@ dibs__driver_list dibs__etcd_list;
 
 dibs__status dibs__etcd_watches_open(struct dibs__etcd *store);
 void dibs__etcd_watches_close(struct dibs__etcd *store);
-/* The waiter that has requested this learns of the end of a holder, if it is near the front, and of a change of the
- * waiter before it, unless that is NULL; of all that happened after `revision`. */
-void dibs__etcd_watch(struct dibs__etcd *store, const struct dibs__lease_op *op, bool near,
-                      const struct dibs__etcd_claim *before, uint64_t revision);
+/* The waiter that has requested this, which is in the front, learns of the end of a holder, if it is one of the first
+ * two, and of a change of the waiter before it, and later of its end as a holder; of all that happened since the name
+ * was read. */
+void dibs__etcd_watch(struct dibs__etcd *store, const struct dibs__lease_op *op, const struct dibs__etcd_name *name);
+/* Was an event posted for the waiter, who was the first?  Forgets it. */
+bool dibs__etcd_signalled(struct dibs__etcd *store, dibs__id id);
 void dibs__etcd_unwatch(struct dibs__etcd *store, dibs__id id);
 /* For how long a waiter, whose key has the revision `mod`, has had an offer, as far as this process has seen. */
 /* A holder or waiter ended, or was put off, by this process: an offer began at the earliest then. */

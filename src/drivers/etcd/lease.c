@@ -81,6 +81,9 @@ void dibs__etcd_lease_begin(batch *b, element *e) {
   if (op->op.verb == DIBS__ACQUIRE && op->mode == DIBS_EXCLUSIVE && !e->own_hold && !op->ticket &&
       bucket.served != DIBS__ETCD_LEFT)
     plan(e, DIBS__ETCD_GUESS);
+  if (op->op.verb == DIBS__ACQUIRE && op->mode == DIBS_EXCLUSIVE && !e->own_hold && op->ticket &&
+      bucket.served != DIBS__ETCD_LEFT && dibs__etcd_signalled(b->store, op->id))
+    plan(e, DIBS__ETCD_CONFIRM);
   if (op->op.verb == DIBS__RENEW && ours && !op->want_block && !needs_other_lease(&e->hold.item, op->ttl_ms))
     plan(e, DIBS__ETCD_RENEW);
   if (op->op.verb == DIBS__RELEASE && ours) plan(e, DIBS__ETCD_REMOVE);
@@ -107,6 +110,7 @@ dibs__status dibs__etcd_lease_prepare(batch *b, element *e) {
   e->session = dibs__etcd_session_lease(b->store);
   switch (e->plan) {
   case DIBS__ETCD_GUESS:
+  case DIBS__ETCD_CONFIRM:
   case DIBS__ETCD_GRANT:
     if (e->item.id) return DIBS_OK;
     return dibs__etcd_item_get(b->store, b->link, op->ttl_ms, b->by, &e->item, b->result);
@@ -221,6 +225,17 @@ static void put_grant(const batch *b, element *e, const struct keys *k, struct d
   dibs__etcd_compare(txn, &k->waiter, DIBS__ETCD_MOD, e->name.own_waits ? e->name.own.mod : 0);
   put_holder(b, e, k, txn);
   if (e->name.own_waits) dibs__etcd_op_delete(&txn->success, &k->waiter);
+}
+
+/* It is still queued, and nobody is before it: asleep or not. */
+static void put_confirm(const batch *b, element *e, const struct keys *k, struct dibs__etcd_txn *txn) {
+  uint64_t ticket = op_of(e)->ticket;
+  dibs__etcd_compare_empty(txn, &k->holders);
+  dibs__etcd_compare_first(txn, &k->waiters, ticket);
+  dibs__etcd_compare(txn, &k->waiter, DIBS__ETCD_CREATE, ticket);
+  put_holder(b, e, k, txn);
+  dibs__etcd_op_delete(&txn->success, &k->waiter);
+  dibs__etcd_op_range(&txn->success, &k->waiters, ",\"count_only\":true");
 }
 
 static void put_off(element *e, const struct keys *k, struct dibs__etcd_txn *txn) {
@@ -340,6 +355,9 @@ void dibs__etcd_lease_put(batch *b, element *e, struct dibs__etcd_txn *txn) {
   case DIBS__ETCD_GUESS:
     put_guess(b, e, &k, txn);
     break;
+  case DIBS__ETCD_CONFIRM:
+    put_confirm(b, e, &k, txn);
+    break;
   case DIBS__ETCD_GRANT:
     put_grant(b, e, &k, txn);
     break;
@@ -403,7 +421,8 @@ static void granted(batch *b, element *e) {
     dibs__etcd_bucket_learn(b->store, op->op.bucket, k);
   }
   op->op.at.ms = dibs__etcd_ms(e->sent);
-  op->waiting = e->name.known && e->name.waiter_count > (e->name.own_waits ? 1u : 0u);
+  if (e->plan != DIBS__ETCD_CONFIRM)
+    op->waiting = e->name.known && e->name.waiter_count > (e->name.own_waits ? 1u : 0u);
   e->item = (struct dibs__etcd_item){0}; /* the holder's */
   answer_holder(b, e, &h);
 }
@@ -470,7 +489,7 @@ static int64_t end_of(const batch *b, const element *e, const claim *c) {
 }
 
 static int64_t recheck_of(const batch *b, const element *e) {
-  int64_t first = INT64_MAX, now = now_ms();
+  int64_t first = INT64_MAX, now = dibs__etcd_ms(e->sent);
   for (size_t i = 0; i < e->name.holder_count; i++) {
     int64_t end = end_of(b, e, &e->name.holders[i]);
     if (end < first) first = end;
@@ -576,7 +595,7 @@ static void answer_waiter(batch *b, element *e) {
   op->recheck.ms = recheck_of(b, e);
   op->waiting = true;
   if (n->own_in_front) /* those far behind check again each second, as every waiter does */
-    dibs__etcd_watch(b->store, op, n->own_at <= 1, n->own_at ? &n->front[n->own_at - 1] : NULL, n->revision);
+    dibs__etcd_watch(b->store, op, n);
   dibs__etcd_done(b, e, DIBS__QUEUED);
 }
 
@@ -741,7 +760,9 @@ void dibs__etcd_lease_take(batch *b, element *e, const json_t *txn) {
   bool succeeded = json_is_true(json_object_get(txn, "succeeded"));
   size_t at = 0;
   bool did = succeeded && e->plan != DIBS__ETCD_READ;
-  if (did && (e->plan == DIBS__ETCD_GUESS || e->plan == DIBS__ETCD_GRANT)) {
+  if (did && (e->plan == DIBS__ETCD_GUESS || e->plan == DIBS__ETCD_GRANT || e->plan == DIBS__ETCD_CONFIRM)) {
+    const json_t *waiters = dibs__etcd_range_at(responses, json_array_size(responses) - 1);
+    if (e->plan == DIBS__ETCD_CONFIRM) op_of(e)->waiting = dibs__etcd_number(waiters, "count") > 0;
     granted(b, e);
     return;
   }

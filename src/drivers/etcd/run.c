@@ -82,15 +82,19 @@ static dibs__str key_of(const struct dibs__op *op) {
   return (dibs__str){0};
 }
 
+static bool grants(const element *e) {
+  return e->plan == DIBS__ETCD_GUESS || e->plan == DIBS__ETCD_GRANT || e->plan == DIBS__ETCD_CONFIRM;
+}
+
 static bool draws(const element *e) {
   const struct dibs__lease_op *op = (const struct dibs__lease_op *)e->op;
   if (e->op->family != DIBS__FAM_LEASE) return false;
-  return e->plan == DIBS__ETCD_GUESS || e->plan == DIBS__ETCD_GRANT || (e->plan == DIBS__ETCD_RENEW && op->want_block);
+  return grants(e) || (e->plan == DIBS__ETCD_RENEW && op->want_block);
 }
 
 static bool changes_bucket(const element *e) {
   if (e->op->family == DIBS__FAM_ANCHOR) return e->plan == DIBS__ETCD_WRITE;
-  if (e->op->family != DIBS__FAM_LEASE || (e->plan != DIBS__ETCD_GUESS && e->plan != DIBS__ETCD_GRANT)) return false;
+  if (e->op->family != DIBS__FAM_LEASE || !grants(e)) return false;
   return !e->name.bucket.used && e->name.bucket.served == DIBS__ETCD_OWN;
 }
 
@@ -151,18 +155,18 @@ static dibs__status keep_alive(batch *b, element *const round[], size_t count) {
 }
 
 static dibs__status prepare(batch *b, element *const round[], size_t count) {
-  size_t grants = 0, nth = 0;
+  size_t drawn = 0, nth = 0;
   for (size_t i = 0; i < count; i++) {
     element *e = round[i];
     dibs__status status = e->op->family == DIBS__FAM_LEASE ? dibs__etcd_lease_prepare(b, e) : DIBS_OK;
     if (status != DIBS_OK) return status == DIBS_UNKNOWN || status == DIBS_NOT_FOUND ? DIBS_UNAVAILABLE : status;
-    grants += draws(e);
+    drawn += draws(e);
   }
   for (size_t i = 0; i < count; i++) {
     element *e = round[i];
     const struct dibs__lease_op *op = (const struct dibs__lease_op *)e->op;
     if (!draws(e)) continue;
-    uint32_t most = (uint32_t)(DIBS__ETCD_FENCES / grants);
+    uint32_t most = (uint32_t)(DIBS__ETCD_FENCES / drawn);
     e->nth = (uint32_t)nth++ * most;
     e->block = op->want_block < 1 ? 1 : op->want_block < most ? op->want_block : most;
   }

@@ -206,6 +206,10 @@ void dibs__etcd_compare_empty(struct dibs__etcd_txn *txn, const struct dibs__etc
   put_compare(&txn->compare, range, true, "CREATE", "EQUAL", "create_revision", 0);
 }
 
+void dibs__etcd_compare_first(struct dibs__etcd_txn *txn, const struct dibs__etcd_key *range, uint64_t revision) {
+  put_compare(&txn->compare, range, true, "CREATE", "GREATER", "create_revision", revision - 1);
+}
+
 void dibs__etcd_compare_since(struct dibs__etcd_txn *txn, const struct dibs__etcd_key *range, uint64_t revision) {
   put_compare(&txn->compare, range, true, "MOD", "LESS", "mod_revision", revision + 1);
 }

@@ -25,6 +25,10 @@
 
 enum { STREAMS = 4, EVENTS = 1024, OBSERVED = 512, POLL_MS = 250, REST_MS = 100, AUTHORIZE_MS = 1000, NOTICES = 1 };
 
+/* What is watched for a waiter: the keys of the holders, the key of the waiter before it, and the key that this one
+ * will have as a holder. */
+enum watched { OF_HOLDERS, OF_BEFORE, OF_BEFORE_HELD, WATCHED };
+
 /* Of one waiter. */
 struct watch {
   struct watch *next;
@@ -32,8 +36,10 @@ struct watch {
   uint64_t name_hash, serial, revision; /* all events up to it were seen */
   uint64_t from;                        /* complete from this revision on */
   bool near, before, shares;
+  bool signalled; /* an event was posted since the waiter was queued or checked */
   bool streamed;  /* on a stream that lives */
   bool compacted; /* begin with what comes */
+  dibs__id before_id;
   struct dibs__etcd_key holders, before_key;
 };
 
@@ -88,6 +94,11 @@ static void post_locked(watches *w, enum dibs__event_what what, dibs__id id) {
   else
     w->events[(w->event_head + w->event_count++) % EVENTS] = (struct dibs__event){.what = what, .id = id};
   notify(w);
+}
+
+static void post_offer_locked(watches *w, struct watch *at) {
+  at->signalled = true;
+  post_locked(w, DIBS__EV_OFFER, at->id);
 }
 
 void dibs__etcd_recheck(struct dibs__etcd *store, enum dibs__event_what what) {
@@ -209,38 +220,67 @@ static bool same_key(const struct dibs__etcd_key *a, const struct dibs__etcd_key
   return a->len == b->len && memcmp(a->text, b->text, a->len) == 0;
 }
 
-void dibs__etcd_watch(struct dibs__etcd *store, const struct dibs__lease_op *op, bool near,
-                      const struct dibs__etcd_claim *before, uint64_t revision) {
+/* The waiter is the first now, and its stream goes on: it has the holders, or the key of the one holder, which was the
+ * waiter before it.  An end that it ignored, because another waiter was first, may be later than what was read. */
+static bool keep_watch_locked(watches *w, struct watch *at, dibs__id holder, uint64_t revision) {
+  static const dibs__id none;
+  bool missed = false, first = !at->before;
+  if (!at->streamed || !(at->near || dibs__id_equal(at->before_id, holder))) return false;
+  for (size_t i = 0; i < OBSERVED && !first; i++) {
+    const struct observed *o = &w->observed[i];
+    missed = missed || (o->at.ns && o->name_hash == at->name_hash && o->mod > revision && dibs__id_equal(o->id, none));
+  }
+  at->before = false;
+  if (missed) post_offer_locked(w, at);
+  return true;
+}
+
+static bool is_same(const struct watch *at, const struct watch *as) {
+  return at->near == as->near && at->before == as->before && at->shares == as->shares &&
+         (!as->before || dibs__id_equal(at->before_id, as->before_id));
+}
+
+void dibs__etcd_watch(struct dibs__etcd *store, const struct dibs__lease_op *op, const struct dibs__etcd_name *name) {
   watches *w = store->watches;
-  struct dibs__etcd_key holders, waiters, key = {0};
-  bool shares = op->mode != DIBS_EXCLUSIVE; /* a release may serve several */
-  near = near || shares;
-  dibs__etcd_key(store, "lease", op->name, &holders);
+  const struct dibs__etcd_claim *before = name->own_at ? &name->front[name->own_at - 1] : NULL;
+  struct watch new = {.id = op->id, .revision = name->revision, .from = name->revision};
+  struct dibs__etcd_key waiters;
+  dibs__id holder = name->holder_count == 1 ? name->holders[0].id : (dibs__id){{0}};
+  new.shares = op->mode != DIBS_EXCLUSIVE; /* a release may serve several */
+  new.near = name->own_at <= 1 || new.shares;
+  new.before = before != NULL;
+  new.name_hash = dibs__hash(op->name.p, op->name.len);
+  dibs__etcd_key(store, "lease", op->name, &new.holders);
   dibs__etcd_key(store, "wait", op->name, &waiters);
-  if (before) dibs__etcd_key_id(&waiters, before->id, &key);
+  if (before) new.before_id = before->id;
+  if (before) dibs__etcd_key_id(&waiters, before->id, &new.before_key);
   dibs__mutex_lock(&w->lock);
   struct watch *at = find_locked(w, op->id);
-  bool same = at && at->near == near && at->before == (before != NULL) && same_key(&at->holders, &holders) &&
-              (!before || same_key(&at->before_key, &key));
+  bool known = at && same_key(&at->holders, &new.holders);
+  bool same = known && is_same(at, &new);
+  if (known && !same && !before && !new.shares) same = keep_watch_locked(w, at, holder, name->revision);
   if (!at && (at = calloc(1, sizeof *at))) {
-    at->id = op->id;
     at->next = w->all;
     w->all = at;
   }
   if (at && !same) {
-    at->name_hash = dibs__hash(op->name.p, op->name.len);
-    at->serial = ++w->serials;
-    at->revision = at->from = revision;
-    at->near = near;
-    at->shares = shares;
-    at->before = before != NULL;
-    at->streamed = at->compacted = false;
-    at->holders = holders;
-    at->before_key = key;
+    new.next = at->next;
+    new.serial = ++w->serials;
+    *at = new;
     ensure_thread_locked(store);
     if (w->multi) curl_multi_wakeup(w->multi);
   }
   dibs__mutex_unlock(&w->lock);
+}
+
+bool dibs__etcd_signalled(struct dibs__etcd *store, dibs__id id) {
+  watches *w = store->watches;
+  dibs__mutex_lock(&w->lock);
+  struct watch *at = find_locked(w, id);
+  bool signalled = at && at->signalled && !at->before;
+  if (at) at->signalled = false;
+  dibs__mutex_unlock(&w->lock);
+  return signalled;
 }
 
 void dibs__etcd_unwatch(struct dibs__etcd *store, dibs__id id) {
@@ -292,13 +332,13 @@ static void take_notices_locked(watches *w, const json_t *events) {
   }
 }
 
-static void take_watch_locked(watches *w, struct watch *at, bool of_before, const json_t *events) {
+static void take_watch_locked(watches *w, struct watch *at, enum watched of, const json_t *events) {
   bool put;
   uint64_t revision = 0;
   bool deleted = any_deleted(events, &put, &revision);
   static const dibs__id none;
-  if (deleted || of_before) observe_locked(w, at->name_hash, none, revision, dibs__tick_now());
-  if (of_before ? deleted || put : deleted && (!at->before || at->shares)) post_locked(w, DIBS__EV_OFFER, at->id);
+  if (deleted || of == OF_BEFORE) observe_locked(w, at->name_hash, none, revision, dibs__tick_now());
+  if (of == OF_BEFORE ? deleted || put : deleted && (!at->before || at->shares)) post_offer_locked(w, at);
 }
 
 /* One line of a stream. */
@@ -314,14 +354,14 @@ static void take_result(watches *w, const json_t *result) {
     if (canceled) w->notices_streamed = false;
   }
   for (struct watch *at = number == NOTICES ? NULL : w->all; at; at = at->next) {
-    if (at->serial != number / 2) continue;
-    if (json_array_size(events)) take_watch_locked(w, at, number % 2 == 1, events);
+    if (at->serial != number / WATCHED) continue;
+    if (json_array_size(events)) take_watch_locked(w, at, (enum watched)(number % WATCHED), events);
     /* The other key of this watch may still have older events to come. */
-    if (json_array_size(events) && !(at->near && at->before)) at->revision = revision;
+    if (json_array_size(events) && at->near && !at->before) at->revision = revision;
     if (!canceled) break;
     at->streamed = false; /* compacted, or refused: what happened is not known */
     at->compacted = true;
-    post_locked(w, DIBS__EV_OFFER, at->id);
+    post_offer_locked(w, at);
     break;
   }
   dibs__mutex_unlock(&w->lock);
@@ -381,6 +421,7 @@ static void notices_key(const struct dibs__etcd *store, struct dibs__etcd_key *k
 
 /* All watches that are on no stream; true: there are some. */
 static bool collect(struct dibs__etcd *store, struct dibs__etcd_text *body) {
+  static const char no_puts[] = ",\"filters\":[\"NOPUT\"]";
   watches *w = store->watches;
   struct dibs__etcd_key key;
   body->len = 0;
@@ -393,8 +434,11 @@ static bool collect(struct dibs__etcd *store, struct dibs__etcd_text *body) {
   for (struct watch *at = w->all; at; at = at->next) {
     uint64_t from = at->compacted ? 0 : at->revision;
     if (at->streamed) continue;
-    if (at->near) put_watch(body, &at->holders, true, 2 * at->serial, from, ",\"filters\":[\"NOPUT\"]");
-    if (at->before) put_watch(body, &at->before_key, false, 2 * at->serial + 1, from, "");
+    uint64_t number = WATCHED * at->serial;
+    if (at->near) put_watch(body, &at->holders, true, number + OF_HOLDERS, from, no_puts);
+    if (at->before) put_watch(body, &at->before_key, false, number + OF_BEFORE, from, "");
+    dibs__etcd_key_id(&at->holders, at->before_id, &key);
+    if (!at->near) put_watch(body, &key, false, number + OF_BEFORE_HELD, from, no_puts);
     at->streamed = true;
   }
   dibs__mutex_unlock(&w->lock);

@@ -396,6 +396,7 @@ static dibs__status connect_session(struct dibs__dstore *base, dibs__tick by, st
                                       .max_sessions = store->redis.location->connections,
                                       .session = store->redis.session};
   if (!store->redis.as_tier) identity->mandate.epoch = 1;
+  if (store->redis.cluster) identity->families &= ~(1u << DIBS__FAM_SHARED);
   *out = &s->base;
   return DIBS_OK;
 }
