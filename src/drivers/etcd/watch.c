@@ -25,8 +25,8 @@
 
 enum { STREAMS = 4, EVENTS = 1024, OBSERVED = 512, POLL_MS = 250, REST_MS = 100, AUTHORIZE_MS = 1000, NOTICES = 1 };
 
-/* What is watched for a waiter: the keys of the holders, the key of the waiter before it, and the key that this one
- * will have as a holder. */
+/* The watches of a waiter: of the keys of the holders, of the key of the waiter before it, and of the key that this
+ * waiter will have as a holder. */
 enum watched { OF_HOLDERS, OF_BEFORE, OF_BEFORE_HELD, WATCHED };
 
 /* Of one waiter. */
