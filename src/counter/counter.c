@@ -150,7 +150,8 @@ dibs_status dibs__count_check_shared(dibs_store *store, dibs_error *error) {
   if (dibs__count_has_shared(store)) return DIBS_OK;
   return dibs__fail(
       error, DIBS_UNSUPPORTED,
-      "%s has no Redis, or a cluster, in front of the database: the level shared needs a store redis://HOST,DATABASE",
+      "%s has no fast store in front of the database, which the level shared needs: doc/counters.md names "
+      "the stores that have one",
       store->shown);
 }
 
