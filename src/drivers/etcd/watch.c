@@ -26,7 +26,7 @@
 
 enum { STREAMS = 4, EVENTS = 1024, OBSERVED = 512, POLL_MS = 250, REST_MS = 100, AUTHORIZE_MS = 1000, NOTICES = 1 };
 
-/* A waiter watches the keys of the holders, the key of the waiter before it, or the key that this one will have as a
+/* A waiter watches of the keys of the holders, of the key of the waiter before it, or of the key that this waiter will have as a
  * holder. */
 enum watched { OF_HOLDERS, OF_BEFORE, OF_BEFORE_HELD, WATCHED };
 
