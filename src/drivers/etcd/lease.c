@@ -287,38 +287,6 @@ static void put_notice(const batch *b, const element *e, struct dibs__etcd_text 
   dibs__etcd_op_put(to, &key, "broken", 6, e->session);
 }
 
-/* The record of a break; the first of several holders in byte order is named. */
-static void put_record_of_break(const batch *b, const element *e, struct dibs__etcd_text *to) {
-  const struct dibs__lease_op *op = op_of(e);
-  const claim *from = &e->name.holders[0];
-  char owner[DIBS__BREAK_OWNER_MAX], number[24];
-  struct dibs__etcd_key key;
-  for (size_t i = 1; i < e->name.holder_count; i++) {
-    const claim *other = &e->name.holders[i];
-    if (dibs__str_before(dibs__str_of(other->owner, other->owner_len), dibs__str_of(from->owner, from->owner_len)))
-      from = other;
-  }
-  dibs__str both = dibs__break_owner(owner, op->owner, dibs__str_of(from->owner, from->owner_len));
-  json_t *value = json_object();
-  struct dibs__etcd_text text = {0};
-  dibs__etcd_put_base64(&text, both.p, both.len);
-  if (!text.failed) json_object_set_new(value, "owners", json_stringn(text.p + 1, text.len - 2));
-  json_object_set_new(value, "fence", json_integer((json_int_t)e->name.holders[0].first.v));
-  json_object_set_new(value, "mode", json_integer(e->name.holders[0].mode));
-  json_object_set_new(value, "at", json_integer(dibs__wall_ms()));
-  char *words = json_dumps(value, JSON_COMPACT);
-  snprintf(number, sizeof number, "%020llu", (unsigned long long)e->name.revision);
-  dibs__etcd_key(b->store, "break", op->name, &key);
-  size_t len = strlen(number);
-  memcpy(key.text + key.len, number, len + 1);
-  key.len += len;
-  if (words) dibs__etcd_op_put(to, &key, words, strlen(words), e->item.id);
-  if (!words || text.failed) to->failed = true;
-  free(words);
-  dibs__etcd_text_free(&text);
-  json_decref(value);
-}
-
 static void put_break(const batch *b, element *e, const struct keys *k, struct dibs__etcd_txn *txn) {
   const struct dibs__lease_op *op = op_of(e);
   struct dibs__etcd_key key;
@@ -338,7 +306,7 @@ static void put_break(const batch *b, element *e, const struct keys *k, struct d
     }
   }
   if (op->now) dibs__etcd_op_delete_range(&txn->success, &k->holders);
-  if (!e->noted) put_record_of_break(b, e, &txn->success);
+  if (!e->noted) dibs__etcd_put_break(b, e, &txn->success);
 }
 
 void dibs__etcd_lease_put(batch *b, element *e, struct dibs__etcd_txn *txn) {
