@@ -392,6 +392,9 @@ void dibs__etcd_reports_free(struct dibs__etcd *store);
 
 dibs__driver_run dibs__etcd_run;
 dibs__driver_list dibs__etcd_list;
+/* Puts the record of a break, which list.c reads. */
+void dibs__etcd_put_break(const struct dibs__etcd_batch *b, const struct dibs__etcd_element *e,
+                          struct dibs__etcd_text *to);
 
 /* ---- Watches ---- */
 

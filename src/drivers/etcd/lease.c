@@ -287,38 +287,6 @@ static void put_notice(const batch *b, const element *e, struct dibs__etcd_text 
   dibs__etcd_op_put(to, &key, "broken", 6, e->session);
 }
 
-/* The record of a break; the first of several holders in byte order is named. */
-static void put_record_of_break(const batch *b, const element *e, struct dibs__etcd_text *to) {
-  const struct dibs__lease_op *op = op_of(e);
-  const claim *from = &e->name.holders[0];
-  char owner[DIBS__BREAK_OWNER_MAX], number[24];
-  struct dibs__etcd_key key;
-  for (size_t i = 1; i < e->name.holder_count; i++) {
-    const claim *other = &e->name.holders[i];
-    if (dibs__str_before(dibs__str_of(other->owner, other->owner_len), dibs__str_of(from->owner, from->owner_len)))
-      from = other;
-  }
-  dibs__str both = dibs__break_owner(owner, op->owner, dibs__str_of(from->owner, from->owner_len));
-  json_t *value = json_object();
-  struct dibs__etcd_text text = {0};
-  dibs__etcd_put_base64(&text, both.p, both.len);
-  if (!text.failed) json_object_set_new(value, "owners", json_stringn(text.p + 1, text.len - 2));
-  json_object_set_new(value, "fence", json_integer((json_int_t)e->name.holders[0].first.v));
-  json_object_set_new(value, "mode", json_integer(e->name.holders[0].mode));
-  json_object_set_new(value, "at", json_integer(dibs__wall_ms()));
-  char *words = json_dumps(value, JSON_COMPACT);
-  snprintf(number, sizeof number, "%020llu", (unsigned long long)e->name.revision);
-  dibs__etcd_key(b->store, "break", op->name, &key);
-  size_t len = strlen(number);
-  memcpy(key.text + key.len, number, len + 1);
-  key.len += len;
-  if (words) dibs__etcd_op_put(to, &key, words, strlen(words), e->item.id);
-  if (!words || text.failed) to->failed = true;
-  free(words);
-  dibs__etcd_text_free(&text);
-  json_decref(value);
-}
-
 static void put_break(const batch *b, element *e, const struct keys *k, struct dibs__etcd_txn *txn) {
   const struct dibs__lease_op *op = op_of(e);
   struct dibs__etcd_key key;
@@ -338,7 +306,7 @@ static void put_break(const batch *b, element *e, const struct keys *k, struct d
     }
   }
   if (op->now) dibs__etcd_op_delete_range(&txn->success, &k->holders);
-  if (!e->noted) put_record_of_break(b, e, &txn->success);
+  if (!e->noted) dibs__etcd_put_break(b, e, &txn->success);
 }
 
 void dibs__etcd_lease_put(batch *b, element *e, struct dibs__etcd_txn *txn) {
@@ -524,28 +492,42 @@ static dibs__status time_left(batch *b, const claim *c, int64_t *left_ms) {
   return status;
 }
 
-/* A holder of this process whose time is over ends now, unless another process has renewed it.  true: decided. */
+/* A holder whose time is over for this process.  Its key is removed only if etcd itself reports that less than a second
+ * is left: a lease of etcd is at least a second longer than any ttl on it, so whatever another process has renewed is
+ * over, too.  Else a renewal is refused, unless more is left than this process left: another one has renewed it.  true:
+ * decided. */
 static bool ended_here(batch *b, element *e, const claim *c) {
-  int64_t left_ms;
-  if (!e->own_hold || e->hold.until > now_ms()) return false;
-  dibs__status status = time_left(b, c, &left_ms);
-  if (status != DIBS_OK) {
+  int64_t left_s, granted_s, now = now_ms();
+  if (!e->own_hold || e->hold.until > now) return false;
+  int64_t ours_ms = dibs__etcd_ms(e->hold.item.from) + (int64_t)e->hold.item.ttl_s * 1000 - now;
+  if (dibs__etcd_left(b->link, c->lease, b->by, &left_s, &granted_s, b->result) != DIBS_OK) {
     dibs__etcd_done(b, e, DIBS_UNAVAILABLE);
     return true;
   }
-  if (left_ms > 0) {
-    e->hold.until = now_ms() + left_ms;
+  if (left_s <= 0) {
+    e->ended = true;
+    e->mod = c->mod;
+    plan(e, DIBS__ETCD_REMOVE);
+    return true;
+  }
+  if (op_of(e)->op.verb != DIBS__RENEW || left_s * 1000 > ours_ms) {
+    int64_t left_ms = (left_s - granted_s) * 1000 + c->ttl_ms;
+    e->hold.until = now + (left_ms > 0 ? left_ms : 0);
     return false;
   }
-  e->ended = true;
-  e->mod = c->mod;
-  plan(e, DIBS__ETCD_REMOVE);
+  dibs__etcd_done(b, e, DIBS_LOST);
   return true;
 }
 
 static void acquire_held(batch *b, element *e, const claim *c) {
   int64_t left_ms;
+  struct dibs__etcd_hold now;
   hold_of(e, c);
+  /* Another session of this process may have been granted it meanwhile, and knows its end exactly. */
+  if (!e->own_hold && dibs__etcd_hold_find(b->store, op_of(e)->name, c->id, &now) && now.mod == c->mod) {
+    e->hold = now;
+    e->own_hold = true;
+  }
   if (c->breaking) {
     dibs__etcd_done(b, e, DIBS_LOST);
     return;

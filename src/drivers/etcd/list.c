@@ -68,6 +68,39 @@ static void add_claims(struct dibs__etcd *store, const struct dibs__list *list, 
   }
 }
 
+/* The record of a break; the first of several holders in byte order is named. */
+void dibs__etcd_put_break(const struct dibs__etcd_batch *b, const struct dibs__etcd_element *e,
+                          struct dibs__etcd_text *to) {
+  const struct dibs__lease_op *op = (const struct dibs__lease_op *)e->op;
+  const struct dibs__etcd_claim *from = &e->name.holders[0];
+  char owner[DIBS__BREAK_OWNER_MAX], number[24];
+  struct dibs__etcd_key key;
+  for (size_t i = 1; i < e->name.holder_count; i++) {
+    const struct dibs__etcd_claim *other = &e->name.holders[i];
+    if (dibs__str_before(dibs__str_of(other->owner, other->owner_len), dibs__str_of(from->owner, from->owner_len)))
+      from = other;
+  }
+  dibs__str both = dibs__break_owner(owner, op->owner, dibs__str_of(from->owner, from->owner_len));
+  json_t *value = json_object();
+  struct dibs__etcd_text text = {0};
+  dibs__etcd_put_base64(&text, both.p, both.len);
+  if (!text.failed) json_object_set_new(value, "owners", json_stringn(text.p + 1, text.len - 2));
+  json_object_set_new(value, "fence", json_integer((json_int_t)e->name.holders[0].first.v));
+  json_object_set_new(value, "mode", json_integer(e->name.holders[0].mode));
+  json_object_set_new(value, "at", json_integer(dibs__wall_ms()));
+  char *words = json_dumps(value, JSON_COMPACT);
+  snprintf(number, sizeof number, "%020llu", (unsigned long long)e->name.revision);
+  dibs__etcd_key(b->store, "break", op->name, &key);
+  size_t len = strlen(number);
+  memcpy(key.text + key.len, number, len + 1);
+  key.len += len;
+  if (words) dibs__etcd_op_put(to, &key, words, strlen(words), e->item.id);
+  if (!words || text.failed) to->failed = true;
+  free(words);
+  dibs__etcd_text_free(&text);
+  json_decref(value);
+}
+
 static void add_breaks(const struct dibs__list *list, const json_t *range, struct lines *lines) {
   const json_t *kvs = json_object_get(range, "kvs"), *kv;
   size_t i, count = json_array_size(kvs), len;

@@ -26,8 +26,8 @@
 
 enum { STREAMS = 4, EVENTS = 1024, OBSERVED = 512, POLL_MS = 250, REST_MS = 100, AUTHORIZE_MS = 1000, NOTICES = 1 };
 
-/* A waiter watches of the keys of the holders, of the key of the waiter before it, or of the key that this waiter will have as a
- * holder. */
+/* A waiter watches of the keys of the holders, of the key of the waiter before it, or of the key that this waiter will
+ * have as a holder. */
 enum watched { OF_HOLDERS, OF_BEFORE, OF_BEFORE_HELD, WATCHED };
 
 /* Of one waiter. */
