@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "base/map.h"
 
+#include "base/port.h"
+
 #include <assert.h>
 #include <stdlib.h>
 
@@ -50,7 +52,7 @@ void dibs__map_remove(struct dibs__map *map, struct dibs__map_node *node) {
   map->count--;
 }
 
-uint64_t dibs__hash(const void *bytes, size_t size) {
+DIBS__MODULE_API uint64_t dibs__hash(const void *bytes, size_t size) {
   const unsigned char *p = bytes;
   uint64_t hash = UINT64_C(0xcbf29ce484222325);
   for (size_t i = 0; i < size; i++) hash = (hash ^ p[i]) * UINT64_C(0x100000001b3);

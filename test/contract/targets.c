@@ -150,6 +150,12 @@ static void http_bury(struct dibs__dstore *store, dibs__id id) {
   store->driver->disconnect(session);
 }
 
+/* A process that has not shown that it lives for 6 s is dead. */
+static void mongodb_bury(struct dibs__dstore *store, dibs__id id) {
+  (void)store, (void)id;
+  dibs__nap_ms(6500);
+}
+
 /* The server notices a closed connection before it accepts later ones, such as that of the party given here. */
 static void redis_bury(struct dibs__dstore *store, dibs__id id) {
   (void)store, (void)id;
@@ -198,6 +204,14 @@ static const struct contract_target targets[] = {
      .restore = server_restore,
      .bury = server_bury},
     {.scheme = "redis", .apart = true, .lazy_close = true, .bury = redis_bury},
+    {.scheme = "mongodb",
+     .no_tier = true,
+     .clocked = true,
+     .apart = true,
+     .lazy_close = true,
+     .bury = mongodb_bury,
+     .told_ms = 20,   /* a client knows the server's clock between two bounds */
+     .slack_ms = 20}, /* the same */
     {.scheme = "http", .no_tier = true, .clocked = true, .one_session = true, .bury = http_bury},
     {.scheme = "redlock",
      .no_tier = true,
