@@ -131,8 +131,9 @@ static int see_ghost(const struct dibs__lease_row *row, void *user) {
   return 0;
 }
 
-/* The daemon cancels the waiters of a client that has hung up. */
-static void http_bury(struct dibs__dstore *store, dibs__id id) {
+/* The daemon cancels the waiters of a client that has hung up; MongoDB counts a process as dead that gives no sign of
+ * life. */
+static void waiter_bury(struct dibs__dstore *store, dibs__id id) {
   struct dibs__session *session;
   struct dibs__identity identity;
   struct dibs__result reported = {0};
@@ -148,12 +149,6 @@ static void http_bury(struct dibs__dstore *store, dibs__id id) {
     if (waits) dibs__nap_ms(1);
   }
   store->driver->disconnect(session);
-}
-
-/* A process that has not shown that it lives for 6 s is dead. */
-static void mongodb_bury(struct dibs__dstore *store, dibs__id id) {
-  (void)store, (void)id;
-  dibs__nap_ms(6500);
 }
 
 /* The server notices a closed connection before it accepts later ones, such as that of the party given here. */
@@ -209,10 +204,10 @@ static const struct contract_target targets[] = {
      .clocked = true,
      .apart = true,
      .lazy_close = true,
-     .bury = mongodb_bury,
+     .bury = waiter_bury,
      .told_ms = 20,   /* a client knows the server's clock between two bounds */
      .slack_ms = 20}, /* the same */
-    {.scheme = "http", .no_tier = true, .clocked = true, .one_session = true, .bury = http_bury},
+    {.scheme = "http", .no_tier = true, .clocked = true, .one_session = true, .bury = waiter_bury},
     {.scheme = "redlock",
      .no_tier = true,
      .told_ms = 20,    /* a client that has not asked the nodes itself allows for less drift if less time is left */

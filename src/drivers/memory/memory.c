@@ -36,7 +36,7 @@ static int64_t mem_clock(const struct dibs__memory *m) {
   return dibs__tick_now().ns / DIBS__NS_PER_MS + m->origin;
 }
 
-struct dibs__map_node *dibs__mem_next(const struct dibs__map *map, const struct dibs__map_node *node) {
+DIBS__MODULE_API struct dibs__map_node *dibs__mem_next(const struct dibs__map *map, const struct dibs__map_node *node) {
   if (node && node->next) return node->next;
   for (size_t i = node ? (node->hash & (map->capacity - 1)) + 1 : 0; i < map->capacity; i++)
     if (map->heads[i]) return map->heads[i];

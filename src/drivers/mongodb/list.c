@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PAGE = 200 };
+enum { PAGE = 200, SESSIONS = 256 };
 
 struct page {
   struct dibs__memory *memory;
@@ -16,10 +16,35 @@ struct page {
   dibs__status status;
   bool enough; /* the caller wants no more */
   const struct dibs__list *list;
+  uint64_t sessions[SESSIONS];
+  bool alive[SESSIONS];
+  size_t session_count;
 };
 
-static bool all_alive(void *user, uint64_t session) {
-  (void)user, (void)session;
+static void note_row(struct page *p, const struct dibs__mem_row *row) {
+  for (const struct dibs__mem_claim *c = row->first; c && p->session_count < SESSIONS; c = c->after) {
+    size_t i = 0;
+    while (i < p->session_count && p->sessions[i] != c->session) i++;
+    if (i == p->session_count) p->sessions[p->session_count++] = c->session;
+  }
+}
+
+/* Which processes of the page's waiters live? */
+static dibs__status learn_sessions(struct page *p, struct dibs__result *result) {
+  p->session_count = 0;
+  for (struct dibs__map_node *node = NULL; (node = dibs__mem_next(&p->memory->names, node));) {
+    const struct dibs__mem_name *name = (const struct dibs__mem_name *)node;
+    note_row(p, &name->waiting);
+    note_row(p, &name->asleep);
+  }
+  if (p->session_count == 0) return DIBS_OK;
+  return dibs__mongo_alive(p->link, p->sessions, p->alive, p->session_count, result);
+}
+
+static bool is_alive(void *user, uint64_t session) {
+  const struct page *p = user;
+  for (size_t i = 0; i < p->session_count; i++)
+    if (p->sessions[i] == session) return p->alive[i];
   return true;
 }
 
@@ -92,8 +117,8 @@ static bool is_text(dibs__str text) {
 dibs__status dibs__mongo_list(struct dibs__session *base, const struct dibs__list *list, dibs__tick by,
                               struct dibs__result *result) {
   struct dibs__mongo_session *session = (struct dibs__mongo_session *)base;
-  const struct dibs__mem_hooks hooks = {.alive = all_alive};
   struct page p = {.link = session->link, .list = list};
+  const struct dibs__mem_hooks hooks = {.alive = is_alive, .user = &p};
   struct dibs__list page = *list;
   *result = (struct dibs__result){.sent = dibs__tick_now()};
   session->link->by = by;
@@ -110,6 +135,7 @@ dibs__status dibs__mongo_list(struct dibs__session *base, const struct dibs__lis
     status = dibs__mongo_find(session->link, DIBS__MONGO_LEASE, &filter, PAGE, false, load_row, &p, result);
     bson_destroy(&filter);
     if (status == DIBS_OK) status = p.status;
+    if (status == DIBS_OK) status = learn_sessions(&p, result);
     if (status == DIBS_OK) status = dibs__mem_list_at(p.memory, &page, dibs__mongo_earliest(session->link), result);
     dibs__mem_scratch_empty(p.memory);
     more = p.count == PAGE && !list->name.len;

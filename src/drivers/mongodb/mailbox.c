@@ -25,7 +25,8 @@ struct dibs__mongo_mailbox {
   _Atomic bool registered;
   /* events() alone. */
   struct dibs__mongo_link *link;
-  dibs__tick beat, look, again;
+  dibs__tick again;
+  _Atomic int64_t beat; /* ns: when the latest sign of life was given */
 };
 typedef struct dibs__mongo_mailbox mailbox;
 
@@ -61,7 +62,12 @@ void dibs__mongo_mailbox_close(struct dibs__mongo *store) {
   store->mailbox = NULL;
 }
 
-/* ---- Signs of life ---- */
+/* ---- Signs of life: by events(), and by a batch that may queue a waiter ---- */
+
+static bool beat_is_due(mailbox *m) {
+  dibs__tick last = {atomic_load(&m->beat)};
+  return last.ns == 0 || !dibs__tick_before(dibs__tick_now(), dibs__tick_add_ms(last, BEAT_MS));
+}
 
 static dibs__status beat(struct dibs__mongo *store, struct dibs__mongo_link *link, struct dibs__result *result) {
   bson_t *filter = by_session(store->session);
@@ -71,8 +77,10 @@ static dibs__status beat(struct dibs__mongo *store, struct dibs__mongo_link *lin
   BSON_APPEND_BOOL(&part, "seen", true);
   bson_append_document_end(&update, &part);
   BSON_APPEND_BOOL(&options, "upsert", true);
+  int64_t now = dibs__tick_now().ns;
   bool done =
       mongoc_collection_update_one(link->collections[DIBS__MONGO_SESSION], filter, &update, &options, NULL, &error);
+  if (done) atomic_store(&store->mailbox->beat, now);
   bson_destroy(filter);
   bson_destroy(&update);
   bson_destroy(&options);
@@ -82,11 +90,10 @@ static dibs__status beat(struct dibs__mongo *store, struct dibs__mongo_link *lin
 dibs__status dibs__mongo_mailbox_ready(struct dibs__mongo *store, struct dibs__mongo_link *link,
                                        struct dibs__result *result) {
   mailbox *m = store->mailbox;
-  if (atomic_load(&m->registered)) return DIBS_OK;
+  if (!beat_is_due(m)) return DIBS_OK;
   dibs__status status = beat(store, link, result);
   if (status != DIBS_OK) return status;
-  atomic_store(&m->registered, true);
-  dibs__mongo_wake(&store->base); /* from now on it looks into its box */
+  if (!atomic_exchange(&m->registered, true)) dibs__mongo_wake(&store->base); /* from now on it looks into its box */
   return DIBS_OK;
 }
 
@@ -291,15 +298,11 @@ static dibs__tick visit(struct dibs__mongo *store) {
     if (status == DIBS_OK) keep_notice(m, &(struct dibs__event){.what = DIBS__EV_RECHECK});
   }
   if (status == DIBS_OK) m->link->by = dibs__tick_add_ms(now, CALL_MS);
-  if (status == DIBS_OK && !dibs__tick_before(now, m->beat)) {
-    status = beat(store, m->link, &result);
-    m->beat = dibs__tick_add_ms(now, BEAT_MS);
-  }
+  if (status == DIBS_OK && beat_is_due(m)) status = beat(store, m->link, &result);
   if (status == DIBS_OK) status = look_into_box(store, &result);
   if (status != DIBS_OK) {
     dibs__mongo_disconnect(m->link);
     m->link = NULL;
-    m->beat = DIBS__TICK_ZERO;
     return m->again = dibs__tick_add_ms(dibs__tick_now(), REST_MS);
   }
   return m->again = dibs__tick_add_ms(dibs__tick_now(), pause_of(m));

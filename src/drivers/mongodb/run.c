@@ -533,13 +533,18 @@ static void give_up(batch *b, dibs__status status) {
   }
 }
 
+/* The clock of a link does not go back. */
+static void note_time(batch *b) {
+  int64_t now = dibs__mongo_latest(link_of(b));
+  if (now > b->now) b->now = now;
+}
+
 /* One round.  The documents that were replaced meanwhile remain. */
 static dibs__status play(batch *b) {
   dibs__status status = load_documents(b);
   if (status == DIBS_OK) status = learn_sessions(b);
   if (status != DIBS_OK) return status;
-  int64_t now = dibs__mongo_latest(link_of(b));
-  if (now > b->now) b->now = now; /* the clock of a link does not go back */
+  note_time(b);
   for (size_t i = 0; i < b->count; i++) {
     document *d = b->elements[i].d;
     if (b->elements[i].done || !is_first(b, i)) continue;
@@ -599,7 +604,9 @@ dibs__status dibs__mongo_run(struct dibs__session *base, struct dibs__op *const 
     place_element(b, &elements[i]);
   }
   prepare(b);
-  dibs__status status = dibs__mongo_clock(session->link, false, result);
+  dibs__status status = dibs__tick_before(result->sent, by) ? DIBS_OK : DIBS_UNAVAILABLE;
+  if (status == DIBS_OK) status = dibs__mongo_clock(session->link, false, result);
+  note_time(b);
   if (status == DIBS_OK && any_queues(b)) status = dibs__mongo_mailbox_ready(store_of(b), session->link, result);
   for (int64_t pause = 0; status == DIBS_OK && any_left(b); pause = pause < 30 ? pause * 2 + 1 : pause) {
     if (!dibs__tick_before(dibs__tick_now(), by)) status = DIBS_UNAVAILABLE;
