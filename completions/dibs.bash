@@ -36,7 +36,7 @@ _dibs() {
     case $word in
       --keep) [[ $command == lab ]] || ((i++)) ;; # a flag of the lab
       --kind | --phase | --key | --unique | --delay | --priority | --tries | --state | --older | --error | --rate | --running | --paused | --jobs | --exec | --timeout | --drain | --max-tasks) ((i++)) ;;
-      --claim | --strategy | --table | --if | --percent) ((i++)) ;;
+      --claim | --strategy | --level | --table | --if | --percent) ((i++)) ;;
       --prefix | --since | --until | --last | --keep-for | --name) ((i++)) ;;
       --to | --header | --ca | --batch | --lanes | --brokers | --group | --setting) ((i++)) ;;
       --store | --owner | --ttl | --wait | --slots | --grace | --at-least | --max | --interval | --count | --rounds | --seconds | --calm | --only | --out | --users | --strategies | --seats | --rows | --processes | --floor | --gate | --upset | --html | --listen | --upstream | --config | --metrics-listen | --access-log | --set | --threads | --connections | --waiters | --body | --idle) ((i++)) ;;
@@ -83,6 +83,7 @@ _dibs() {
     --ca) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
     --timeout) mapfile -t COMPREPLY < <(compgen -W '2s 10s 30s' -- "$cur"); return ;;
     --to | --header | --batch | --lanes | --brokers | --group | --setting) COMPREPLY=(); return ;;
+    --level) mapfile -t COMPREPLY < <(compgen -W 'durable shared buffered' -- "$cur"); return ;;
     --limit) mapfile -t COMPREPLY < <(compgen -W '10/1s 100/1m 1000/1h' -- "$cur"); return ;;
     --percent) mapfile -t COMPREPLY < <(compgen -W '0 1 10 50 100' -- "$cur"); return ;;
     --owner | --if | --slots | --count | --rounds | --seconds | --calm | --only) COMPREPLY=(); return ;;
@@ -96,7 +97,7 @@ _dibs() {
     watch) options='--interval --count' ;;
     record) options='--table --if --create --force' ;;
     stock) options='--claim --partial --strategy --wait --table' ;;
-    counter) options='--table --wait' ;;
+    counter) options='--level --forget --table --wait' ;;
     rate) options='--limit --wait' ;;
     cron) options='--name --jobs --no-history' ;;
     history) options='--failed --kind --prefix --since --until --last --output --keep-for' ;;
@@ -129,7 +130,7 @@ _dibs() {
     cron:0) mapfile -t COMPREPLY < <(compgen -f -W 'ls run' -- "$cur") ;;
     cron:1 | cron:2) mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
     stock:1) [[ $prev == table ]] && mapfile -t COMPREPLY < <(compgen -W 'sqlite postgres mysql' -- "$cur") ;;
-    counter:0) mapfile -t COMPREPLY < <(compgen -W 'add get ls' -- "$cur") ;;
+    counter:0) mapfile -t COMPREPLY < <(compgen -W 'add get ls flush' -- "$cur") ;;
     stock:0) mapfile -t COMPREPLY < <(compgen -W 'set take give show table' -- "$cur") ;;
     task:0) mapfile -t COMPREPLY < <(compgen -W 'add ls show retry cancel purge counts kind' -- "$cur") ;;
     dead:0) mapfile -t COMPREPLY < <(compgen -W 'ls show requeue purge' -- "$cur") ;;
@@ -145,7 +146,7 @@ _dibs() {
     fi ;;
     gate:0) mapfile -t COMPREPLY < <(compgen -W 'fence' -- "$cur") ;;
     gate:1) _dibs_names ;;
-    lab:0) mapfile -t COMPREPLY < <(compgen -W 'race throughput contend deadlock pause crash failover amnesia all' -- "$cur") ;;
+    lab:0) mapfile -t COMPREPLY < <(compgen -W 'race throughput contend deadlock pause crash failover amnesia counter all' -- "$cur") ;;
     bench:0) mapfile -t COMPREPLY < <(compgen -W 'lease task counter' -- "$cur") ;;
     run:0 | lock:0 | unlock:0 | renew:0 | ls:0 | show:0 | break:0 | watch:0) _dibs_names ;;
     *) COMPREPLY=() ;;

@@ -643,8 +643,8 @@ DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_once_forget(dibs_store *store, const 
 
 /* dibs/postgres.h, dibs/mysql.h and dibs/sqlite.h declare dibs_inside_postgres, dibs_inside_mysql and
  * dibs_inside_sqlite.  Each makes a handle whose calls run in the open transaction of your own connection to the
- * store's database, and take effect when you commit: records, stock and once.  It has no leases: those calls answer
- * INVALID, and a record call with a lease of the store itself is fine.
+ * store's database, and take effect when you commit: records, stock, once, tasks and counters.  It has no leases: those
+ * calls answer INVALID, and a record call with a lease of the store itself is fine.
  *
  * Before the first call the transaction must be open and the tables of dibs must exist (open the store once before).
  * No other thread may use the connection during a call.  *inside is yours, for dibs_close, which leaves the connection

@@ -9,11 +9,14 @@ import { names } from './names.js';
 import { kinds, tasks, task, dead } from './tasks.js';
 import { cron, history, stocks } from './lists.js';
 import { outbox } from './outbox.js';
+import { counters } from './counters.js';
+import { lanes } from './lanes.js';
 import { tiers } from './tiers.js';
 
 const VIEWS = [
   ['', 'overview', overview], ['names', 'names', names], ['tasks', 'tasks', kinds], ['dead', 'dead', dead], ['outbox', 'outbox', outbox],
-  ['cron', 'cron', cron], ['history', 'history', history], ['stocks', 'stocks', stocks], ['tiers', 'tiers', tiers],
+  ['cron', 'cron', cron], ['history', 'history', history], ['stocks', 'stocks', stocks], ['counters', 'counters', counters],
+  ['lanes', 'lanes', lanes], ['tiers', 'tiers', tiers],
 ];
 
 let leave = () => {};

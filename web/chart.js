@@ -5,7 +5,7 @@ import { t } from './text.js';
 
 const WIDTH = 360;
 const HEIGHT = 64;
-const STEPS_A_MINUTE = 6;
+const STEP_MS = 10000;
 const LEAST_STEPS = 60; /* a daemon that began just now has a chart of ten minutes */
 
 function svg(tag, props) {
@@ -43,7 +43,8 @@ function paths(points, top, width) {
 }
 
 /* A card with the newest value and the hour before.  `points` are the newest, `show` makes a text of a value. */
-export function chart(label, points, { color = 1, show = number } = {}) {
+export function chart(label, points, { color = 1, show = number, stepMs = STEP_MS } = {}) {
+  const inMinutes = (count) => Math.round(count * stepMs / 60000);
   const width = Math.max(LEAST_STEPS, points.length);
   const known = points.filter((value) => value !== null);
   const now = known.length > 0 ? known[known.length - 1] : null;
@@ -58,9 +59,9 @@ export function chart(label, points, { color = 1, show = number } = {}) {
     const box = picture.getBoundingClientRect();
     const back = width - 1 - Math.floor((event.clientX - box.left) / box.width * width);
     const at = points[points.length - 1 - back];
-    highest.textContent = t('at_minute', { minutes: Math.round(back / STEPS_A_MINUTE), value: show(at ?? null) });
+    highest.textContent = t('at_minute', { minutes: inMinutes(back), value: show(at ?? null) });
   });
   picture.addEventListener('pointerleave', () => { highest.textContent = t('highest', { value: show(most) }); });
   return h('div', { class: 'card metric' }, h('div', { class: 'metric-head' }, h('span', null, label), value), picture,
-    h('div', { class: 'metric-foot' }, h('span', { class: 'muted' }, t('minutes_ago', { minutes: Math.round(width / STEPS_A_MINUTE) })), highest, h('span', { class: 'muted' }, t('now'))));
+    h('div', { class: 'metric-foot' }, h('span', { class: 'muted' }, t('minutes_ago', { minutes: inMinutes(width) })), highest, h('span', { class: 'muted' }, t('now'))));
 }

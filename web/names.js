@@ -11,7 +11,7 @@ const holds = (lease) => lease.state === 'holds' || lease.state === 'breaking';
 const leftNow = (lease, at) => Math.max(0, lease.left_ms - (performance.now() - at));
 
 /* A bar that shrinks with what is left of the ttl. */
-function ttlBar(lease, at) {
+export function ttlBar(lease, at) {
   const bar = h('div', { class: 'ttl' }, h('div', { class: 'track' }, h('div', { class: 'left' })), h('span'));
   bar.lease = lease;
   bar.at = at;
@@ -25,7 +25,7 @@ function moveBar(bar) {
   bar.className = `ttl${left === 0 ? ' over' : part < 0.25 ? ' low' : ''}`;
   bar.lastChild.textContent = left === 0 ? t('expired') : duration(left < 1000 ? left : Math.round(left / 1000) * 1000);
 }
-function moveBars(within) {
+export function moveBars(within) {
   const timer = setInterval(() => {
     for (const bar of within.querySelectorAll('.ttl')) if (bar.lease) moveBar(bar);
   }, 1000);

@@ -9,6 +9,9 @@
  * - A counter is a key and a signed number of 64 bits, in dibs' own table, or in a column of a table of yours (`count`
  * of dibs_table_options).  In dibs' own table the first addition creates it.
  * - An addition names its level, which says what a crash can lose (doc/counters.md has the whole table):
+ *     SHARED    the call returns when Redis, the first of several tiers (redis:,mysql:), has the addition.  A thread
+ *               of a process that uses this level writes the sums of all processes to the database, within 3 s.  Redis
+ *               that loses its memory loses what was not written yet
  *     DURABLE   the call returns when the addition is committed in the database.  Threads that add at the same time
  *               travel together, in one transaction, so one hot key takes as many additions as any other
  *     BUFFERED  the call returns at once.  The process adds up what it has, and writes it to the database each second,
@@ -18,12 +21,29 @@
  * the database is lost, the library repeats the batch with the same id until it knows the outcome.
  * - An addition that the counter can't take is reported and not lost: FULL, if the sum does not fit in 64 bits or in
  * your column; NOT_FOUND, if a table of yours has no such row.  DURABLE answers it; of BUFFERED, see
- * dibs_counter_refused.
+ * dibs_counter_refused, and of SHARED, dibs_counter_refused_shared.
  * - After fork() the child must open a store of its own.  It never writes what its parent has buffered.
  *
  * Counters need a database: sqlite:, postgres:, mysql: or memory:, alone or as the last tier, or a daemon (http:) over
- * one of these.  Elsewhere, and inside a transaction of yours, each call answers UNSUPPORTED.  The rules of dibs.h also
- * apply here: INVALID of every call, and "a failure of the store".
+ * one of these.  Elsewhere each call answers UNSUPPORTED.  SHARED needs redis: as
+ * the first of several tiers.  The rules of dibs.h also apply here: INVALID of every call,
+ * and "a failure of the
+ * store".
+ *
+ * With a handle of dibs_inside_..., in a transaction of yours:
+ *
+ * - A DURABLE addition counts when you commit, and only then.  It needs no ledger, because its outcome is that of your
+ *   transaction.  If it is refused (FULL, NOT_FOUND, INVALID), your transaction is as it was before the call.
+ * - It locks the counter's row until you commit or roll back, and every other addition to this key waits for you, also
+ *   those of BUFFERED in other processes.  So add last, and several keys in byte order, as dibs' own batches do.
+ * - It waits for the row as long as your own lock timeout allows (lock_timeout, innodb_lock_wait_timeout), whatever
+ *   wait_ms is; then UNAVAILABLE.  A thread must not add to the key with the store itself meanwhile: it waits for
+ * itself, until wait_ms is over.
+ * - CONFLICT: the engine ended your transaction, or it can't continue (a deadlock, a serialization failure).  Roll it
+ * back and begin again.
+ * - A read gives what your transaction sees, and `buffered` is 0.
+ * - BUFFERED, dibs_counter_flush and dibs_rate are UNSUPPORTED: memory is not part of a transaction, and what is taken
+ *   from a quota stays taken.
  */
 #include <dibs.h>
 
@@ -32,31 +52,37 @@ extern "C" {
 #endif
 
 typedef enum dibs_count_level {
-  DIBS_COUNT_DURABLE = 0, /* committed in the database: the default */
-  DIBS_COUNT_BUFFERED = 1 /* in the memory of this process */
+  DIBS_COUNT_DURABLE = 0,  /* committed in the database: the default */
+  DIBS_COUNT_BUFFERED = 1, /* in the memory of this process */
+  DIBS_COUNT_SHARED = 2    /* in the fast store in front of the database */
 } dibs_count_level;
 
 typedef struct dibs_counter_options {
   size_t size;
   const dibs_table *table; /* NULL: dibs' own.  Declare it once: the store keeps memory for each until it is closed */
-  dibs_count_level level;  /* of dibs_counter_add */
+  dibs_count_level level;  /* of dibs_counter_add; of dibs_counter_flush, see there */
   uint32_t reserved;       /* 0 */
   int64_t wait_ms;         /* for the whole call; 0: 5 s; DIBS_FOREVER: a day */
 } dibs_counter_options;
 #define DIBS_COUNTER_OPTIONS_INIT DIBS__INIT(dibs_counter_options)
 
-/* Adds `delta`, which may be below 0.  options NULL: DURABLE, in dibs' own table.  DURABLE blocks for I/O; BUFFERED
- * blocks for no I/O.
+/* Adds `delta`, which may be below 0.  options NULL: DURABLE, in dibs' own table.  DURABLE and SHARED block for I/O;
+ * BUFFERED blocks for no I/O.
  * OK; FULL (the sum does not fit; BUFFERED: what this process has buffered for the key and did not write yet would not
  * fit in 57 bits); NOT_FOUND (DURABLE, a table of yours: there is no such row); INVALID (the key, the options, the
- * table); or a failure of the store: UNAVAILABLE (nothing was added; BUFFERED: this process has buffered as many keys
- * as it can, a million), UNKNOWN (DURABLE: it may be added, because the outcome did not become known in time). */
+ * table; DURABLE, a table of yours: the row has no whole number); CONFLICT (in a transaction of yours); or a failure of
+ * the store: UNAVAILABLE (nothing was added; BUFFERED: this process has buffered as many keys as it can, a million),
+ * UNKNOWN (DURABLE, SHARED: it may be added, because the outcome did not become known in time;
+ * SHARED: also because the answer was lost and Redis has lost its memory, or another one was promoted). */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_counter_add(dibs_store *store, const char *key, int64_t delta,
                                                        const dibs_counter_options *options, dibs_error *error);
 
 /* Writes everything that this process has buffered, of all tables, and waits until it is committed: all additions that
- * returned before this call.  options NULL: 5 s; the level and the table have no effect.  Blocks for I/O.
- * OK; NOT_FOUND, FULL, INVALID or UNKNOWN (all is written but for refused additions, which dibs_counter_refused gives;
+ * returned before this call.  options NULL: 5 s.  With the level SHARED it then writes what all processes have added at
+ * that level, of the table of the options, and waits until it is committed in the database.  Otherwise level and table
+ * have no effect.  Blocks for I/O.
+ * OK; NOT_FOUND (SHARED: also if the database has refused sums, now or earlier, which dibs_counter_refused_shared
+ * gives), FULL, INVALID or UNKNOWN (all is written but for refused additions, which dibs_counter_refused gives;
  * the status is that of one of them); or a failure of the store: UNAVAILABLE, DENIED, UNKNOWN (some of it is not
  * written, or it is not known yet; the process keeps it and tries again each second). */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_counter_flush(dibs_store *store, const dibs_counter_options *options,
@@ -81,18 +107,36 @@ typedef int (*dibs_counter_refusal_fn)(const dibs_counter_refusal *refusal, void
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_counter_refused(dibs_store *store, dibs_counter_refusal_fn fn, void *user,
                                                            dibs_error *error);
 
+/* As dibs_counter_refused, of what all processes have added to `table` (NULL: dibs' own) at the level SHARED, and the
+ * database has refused.  Each sum stays in Redis until the function has answered: so it is given at least once.  0: it
+ * is forgotten; DIBS_COUNT_KEEP: it stays, and the next one follows; another number: it stays, and the call ends.
+ * The status of a refusal is UNKNOWN if the sum is so old that it may have been added: an old copy of Redis was
+ * restored.  Blocks for I/O.
+ * OK; INVALID; or a failure of the store. */
+enum { DIBS_COUNT_KEEP = 1 };
+DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_counter_refused_shared(dibs_store *store, const dibs_table *table,
+                                                                  dibs_counter_refusal_fn fn, void *user,
+                                                                  dibs_error *error);
+
+/* The parts that a value can contain: bits. */
+enum { DIBS_COUNT_STORED_PART = 1, DIBS_COUNT_BUFFERED_PART = 2, DIBS_COUNT_SHARED_PART = 4 };
+
 /* The value of a counter, and its parts. */
 typedef struct dibs_counter_value {
   size_t size;
-  int64_t value;    /* stored + buffered */
+  int64_t value;    /* stored + shared + buffered */
   int64_t stored;   /* in the database */
   int64_t buffered; /* in this process: not written yet.  No part contains what other processes have buffered */
+  int64_t shared;   /* in the fast store, added by all processes: not written yet */
+  uint32_t parts;   /* which of the three are known.  Without DIBS_COUNT_SHARED_PART, the fast store did not answer:
+                       shared   is 0, and value may be too small.  A store without a fast store has all three */
+  uint32_t reserved;
 } dibs_counter_value;
 #define DIBS_COUNTER_VALUE_INIT DIBS__INIT(dibs_counter_value)
 
 /* Reads a counter.  If a batch with this key is being written at this moment, the call waits until it is written, for a
  * short time.  Blocks for I/O.
- * OK; NOT_FOUND (there is no such counter or row, and this process has buffered nothing for it); FULL (the value does
+ * OK; NOT_FOUND (there is no such counter or row, and nothing is buffered or shared for it); FULL (the value does
  * not fit in 64 bits); INVALID (also: your column has no whole number); or a failure of the store. */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_counter_read(dibs_store *store, const char *key,
                                                         const dibs_counter_options *options, dibs_counter_value *value,

@@ -57,7 +57,7 @@ struct cli_globals {
   X(count, "count", COUNT, "N", "end after N changes", 1, INT64_C(1000000000), count)                                  \
   X(keep, "keep", DURATION, "TIME", "how long the result is kept (24h)", 1, CLI_KEEP_MAX_MS, keep_ms)                  \
   X(retry, "retry", FLAG, "", "do not keep a failure; run the command again after one", 0, 0, retry)                   \
-  X(forget, "forget", FLAG, "", "delete the result; run nothing", 0, 0, forget)                                        \
+  X(forget, "forget", FLAG, "", "delete the kept result, or the refused sums", 0, 0, forget)                                        \
   X(claim, "claim", TEXT, "ID", "the id of the claim, for repeating the call (random)", 0, 0, claim)                   \
   X(partial, "partial", FLAG, "", "take the rest if it is less than N", 0, 0, partial)                                 \
   X(strategy, "strategy", TEXT, "S", "the method (coalesced)", 0, 0, strategy)                                         \
@@ -105,6 +105,7 @@ struct cli_globals {
   X(header, "header", LIST, "TEXT", "a header line for --to, or @FILE with such lines; may be repeated", 0, 0,         \
     headers)                                                                                                           \
   X(ca, "ca", TEXT, "FILE", "the certificates that sign the receiver's (those of the system)", 0, 0, ca)               \
+  X(level, "level", TEXT, "L", "durable, shared or buffered (durable)", 0, 0, level)                                  \
   X(limit, "limit", TEXT, "N/TIME", "the quota: 100/1m", 0, 0, limit)                                                  \
   X(batch, "batch", COUNT, "N", "how many messages to claim in advance (--jobs; --stdout: 1000)", 1, DIBS_TASKS_MAX,   \
     batch)                                                                                                             \
@@ -151,6 +152,7 @@ struct cli_values {
   int64_t delay_ms, tries, older_ms, rate, running, jobs, timeout_ms, drain_ms, max_tasks;
   int64_t batch, lanes;
   const char *claim, *strategy;
+  const char *level;
   const char *table, *if_version;
   const char *kind, *phase, *key, *unique, *priority, *state, *error, *paused, *exec;
   const char *to, *ca, *limit, *brokers, *group;

@@ -104,7 +104,8 @@ const struct cli_command dibs__cli_commands[] = {
      "are in your own tables.\n"
      "Strategies: coalesced, atomic, pessimistic, optimistic, named, fenced.\n",
      "dibs stock set seats 50; dibs stock take seats 2 --claim order-4711"},
-    {"counter", "add|get|ls [KEY] [N]", "add to counters, and read them", CLI_TAKES(table) | CLI_TAKES(wait),
+    {"counter", "add|get|ls|flush [KEY] [N]", "add to counters, and read them",
+     CLI_TAKES(table) | CLI_TAKES(wait) | CLI_TAKES(level) | CLI_TAKES(forget),
      MAY_ALWAYS | CLI_MAY(ABSENT) | CLI_MAY(BUSY) | CLI_MAY(UNKNOWN), 1, 3, false, false, dibs__cli_counter,
      "add KEY [N]   adds N, otherwise 1; N may be below 0.  It is committed when the\n"
      "              command ends\n"
@@ -113,6 +114,12 @@ const struct cli_command dibs__cli_commands[] = {
      "              committed when the command ends\n"
      "get KEY       prints the value\n"
      "ls [PREFIX]   lists the counters whose keys begin with PREFIX\n"
+     "flush         writes what all processes have added with --level shared to the\n"
+     "              database, and waits until it is there.  Prints what the database\n"
+     "              has refused; with --forget, removes that\n"
+     "With --level shared an addition is in Redis when the command ends, and in the\n"
+     "database when a process that uses this level, or flush, has written it: in a\n"
+     "store redis://...,DATABASE.\n"
      "An addition counts once, also if the answer of the store is lost.  With --table\n"
      "the counter is a column of your own table; a key without a row is refused: 117.\n"
      "If the sum does not fit, it is refused, too: 120.  After 124 it may be added or\n"

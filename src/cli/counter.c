@@ -99,7 +99,7 @@ static int add_line(const struct counter *c, dibs_store *store, char *line, uint
   dibs_counter_options options = c->options;
   dibs_error error = {0};
   int64_t delta;
-  options.level = DIBS_COUNT_BUFFERED;
+  if (options.level == DIBS_COUNT_DURABLE) options.level = DIBS_COUNT_BUFFERED; /* durable at the end */
   if (!split_line(line, &delta)) return fail_line(c, nr, line);
   dibs_status status = dibs_counter_add(store, line, delta, &options, &error);
   /* A million keys, or a sum of 57 bits: this process writes what it has first. */
@@ -141,6 +141,33 @@ static int add_lines(const struct counter *c, dibs_store *store) {
     code = dibs__cli_fail(c->globals, CLI_FAILED, "", "cannot read standard input: %s", strerror(errno));
   int flushed = flush(c, store);
   return code == CLI_DONE ? flushed : code;
+}
+
+/* ---- Flushing ---- */
+
+struct shared_refusals {
+  struct refusals printed;
+  bool forget;
+};
+
+static int print_shared_refusal(const dibs_counter_refusal *r, void *user) {
+  struct shared_refusals *to = user;
+  (void)print_refusal(r, &to->printed);
+  return to->forget ? 0 : DIBS_COUNT_KEEP;
+}
+
+static int flush_shared(const struct counter *c, dibs_store *store, bool forget) {
+  dibs_counter_options options = c->options;
+  struct shared_refusals refusals = {.printed = {c->globals, CLI_DONE}, .forget = forget};
+  dibs_error error = {0};
+  options.level = DIBS_COUNT_SHARED;
+  dibs_status status = dibs_counter_flush(store, &options, &error);
+  if (status != DIBS_OK && status != DIBS_NOT_FOUND)
+    return dibs__cli_fail_status(c->globals, status, &error, "the shared counters");
+  if (status == DIBS_OK) return CLI_DONE;
+  status = dibs_counter_refused_shared(store, options.table, print_shared_refusal, &refusals, &error);
+  if (status != DIBS_OK) return dibs__cli_fail_status(c->globals, status, &error, "the shared counters");
+  return refusals.printed.code;
 }
 
 /* ---- Reading ---- */
@@ -203,26 +230,43 @@ static int list(const struct counter *c, dibs_store *store) {
 
 /* ---- The command line ---- */
 
-static int check_words(const struct cli_call *call, bool adds, bool gets) {
+static int read_level(const struct cli_call *call, bool adds, dibs_count_level *level) {
+  static const char *const names[] = {"durable", "buffered", "shared"}; /* as dibs_count_level */
+  const char *word = call->v.level;
+  if (word == NULL) return CLI_DONE;
+  if (!adds) return dibs__cli_fail(&call->v.globals, CLI_USAGE, "INVALID", "--level is an option of counter add");
+  for (int i = 0; i < 3; i++) {
+    if (strcmp(word, names[i]) != 0) continue;
+    *level = (dibs_count_level)i;
+    return CLI_DONE;
+  }
+  return dibs__cli_fail(&call->v.globals, CLI_USAGE, "INVALID",
+                        "'%.40s' is not a level: give durable, shared or buffered", word);
+}
+
+static int check_words(const struct cli_call *call, bool adds, bool gets, bool flushes) {
   const char *verb = call->pos[0];
-  int most = adds ? 3 : 2;
-  if (!adds && !gets && strcmp(verb, "ls") != 0)
+  int most = adds ? 3 : flushes ? 1 : 2;
+  if (!adds && !gets && !flushes && strcmp(verb, "ls") != 0)
     return dibs__cli_fail(&call->v.globals, CLI_USAGE, "INVALID",
-                          "'%.40s' is not add, get or ls; see dibs help counter", verb);
+                          "'%.40s' is not add, get, ls or flush; see dibs help counter", verb);
   if ((adds || gets) && call->npos < 2)
     return dibs__cli_fail(&call->v.globals, CLI_USAGE, "INVALID", "an argument is missing: dibs counter %s KEY", verb);
   if (adds && call->npos > 2 && strcmp(call->pos[1], "-") == 0) most = 2;
   if (call->npos > most)
     return dibs__cli_fail(&call->v.globals, CLI_USAGE, "INVALID", "unexpected argument '%.40s': see dibs help counter",
                           call->pos[most]);
-  if (!adds && !gets && call->v.table != NULL)
+  if (!adds && !gets && !flushes && call->v.table != NULL)
     return dibs__cli_fail(&call->v.globals, CLI_USAGE, "INVALID",
-                          "--table is an option of counter add and get; list your table with its own client");
+                          "--table is an option of counter add, get and flush; list your table with its own client");
+  if (!flushes && call->v.forget)
+    return dibs__cli_fail(&call->v.globals, CLI_USAGE, "INVALID", "--forget is an option of counter flush");
   return CLI_DONE;
 }
 
 int dibs__cli_counter(struct cli_call *call) {
   bool adds = strcmp(call->pos[0], "add") == 0, gets = strcmp(call->pos[0], "get") == 0;
+  bool flushes = strcmp(call->pos[0], "flush") == 0;
   struct counter c = {.globals = &call->v.globals,
                       .verb = call->pos[0],
                       .key = call->npos > 1 ? call->pos[1] : "", /* of ls: all */
@@ -230,12 +274,14 @@ int dibs__cli_counter(struct cli_call *call) {
   if (call->v.wait_ms != CLI_UNSET) c.options.wait_ms = call->v.wait_ms > 0 ? call->v.wait_ms : 1;
   dibs_store *store = NULL;
   dibs_table *table = NULL;
-  int code = check_words(call, adds, gets);
+  int code = check_words(call, adds, gets, flushes);
+  if (code == CLI_DONE) code = read_level(call, adds, &c.options.level);
   if (code == CLI_DONE) code = dibs__cli_table(call, &table);
   c.options.table = table;
   if (code == CLI_DONE) code = dibs__cli_open(c.globals, 0, &store);
   if (code == CLI_DONE)
     code = gets                      ? get(&c, store)
+           : flushes                 ? flush_shared(&c, store, call->v.forget)
            : !adds                   ? list(&c, store)
            : strcmp(c.key, "-") == 0 ? add_lines(&c, store)
                                      : add_one(&c, store, call->npos > 2 ? call->pos[2] : NULL);

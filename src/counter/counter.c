@@ -24,7 +24,11 @@ static group_t *make_group(counters_t *c, const struct dibs__table *table) {
   g->table = table ? dibs__table_hold(table) : NULL;
   dibs__mutex_init(&g->lock);
   for (size_t i = 0; i < DIBS__COUNT_STRIPES; i++) dibs__mutex_init(&g->stripes[i].lock);
-  dibs__random(&g->durable.id, sizeof g->durable.id);
+  g->durable.group = g->shared.group = g;
+  g->shared.shared = true;
+  dibs__count_space(table, g->space);
+  dibs__random(&g->durable.source.id, sizeof g->durable.source.id);
+  dibs__random(&g->shared.source.id, sizeof g->shared.source.id);
   dibs__random(&g->buffered.id, sizeof g->buffered.id);
   return g;
 }
@@ -43,14 +47,17 @@ static void free_group(group_t *g) {
   dibs__sums_clear(&g->collected);
   dibs__sums_clear(&g->refused);
   free_batch(g->current);
-  free_batch(g->open);
-  free_batch(g->sent);
+  free_batch(g->durable.open);
+  free_batch(g->durable.sent);
+  free_batch(g->shared.open);
+  free_batch(g->shared.sent);
   dibs__mutex_destroy(&g->lock);
   dibs__table_drop(g->table);
   free(g);
 }
 
 static void end_counters(struct dibs__at_close *at_close) {
+  dibs__count_flusher_stop((counters_t *)at_close);
   dibs__count_stop((counters_t *)at_close);
 }
 
@@ -105,7 +112,7 @@ static dibs_status check_options(const dibs_counter_options *given, dibs_counter
     if (status != DIBS_OK) return status;
     memcpy(o, given, given->size);
   }
-  if (o->level != DIBS_COUNT_DURABLE && o->level != DIBS_COUNT_BUFFERED)
+  if (o->level < DIBS_COUNT_DURABLE || o->level > DIBS_COUNT_SHARED)
     return dibs__fail(error, DIBS_INVALID, "there is no level %d of counters", (int)o->level);
   if (o->reserved != 0) return dibs__fail(error, DIBS_INVALID, "`reserved` of the options of counters is not 0");
   if (o->wait_ms < DIBS_FOREVER)
@@ -124,14 +131,26 @@ static dibs__tick deadline_of(const dibs_counter_options *o) {
 }
 
 dibs_status dibs__count_check_family(dibs_store *store, dibs_error *error) {
-  if (!store->outer && dibs__core_families(store->core) & 1u << DIBS__FAM_COUNTER) return DIBS_OK;
-  return dibs__fail(error, DIBS_UNSUPPORTED, "%s keeps no counters: %s", store->shown,
-                    store->outer ? "call it outside of a transaction"
-                                 : "add a database as its last tier (STORE,DATABASE)");
+  if (dibs__core_families(store->core) & 1u << DIBS__FAM_COUNTER) return DIBS_OK;
+  return dibs__fail(error, DIBS_UNSUPPORTED, "%s keeps no counters: add a database as its last tier (STORE,DATABASE)",
+                    store->shown);
+}
+
+dibs_status dibs__count_check_outside(dibs_store *store, const char *call, dibs_error *error) {
+  if (!store->outer) return dibs__count_check_family(store, error);
+  return dibs__fail(error, DIBS_UNSUPPORTED,
+                    "%s is not possible in a transaction of yours: call it with the store itself", call);
 }
 
 dibs_status dibs__count_check_key(const char *key, dibs_error *error) {
   return dibs__check_text(key, DIBS_NAME_MAX, "the key of the counter", error);
+}
+
+dibs_status dibs__count_check_shared(dibs_store *store, dibs_error *error) {
+  if (dibs__count_has_shared(store)) return DIBS_OK;
+  return dibs__fail(error, DIBS_UNSUPPORTED,
+                    "%s has no fast store in front of the database, which the level shared needs: see doc/counters.md",
+                    store->shown);
 }
 
 static dibs_status no_memory(dibs_error *error) {
@@ -139,6 +158,18 @@ static dibs_status no_memory(dibs_error *error) {
 }
 
 /* ---- Adding ---- */
+
+static dibs_status add_inside(dibs_store *store, const char *key, int64_t delta, const dibs_counter_options *o,
+                              dibs_error *error) {
+  dibs_status status = dibs__count_check_key(key, error);
+  if (status != DIBS_OK) return status;
+  if (o->level == DIBS_COUNT_BUFFERED)
+    return dibs__fail(error, DIBS_UNSUPPORTED,
+                      "adding to \"%s\": what is buffered can't be part of your transaction: use the level durable, or "
+                      "the store itself",
+                      key);
+  return dibs__count_inside(store, key, o->table ? dibs__table_of(o->table) : NULL, delta, deadline_of(o), error);
+}
 
 static dibs_status add(dibs_store *store, const char *key, int64_t delta, const dibs_counter_options *o,
                        dibs_error *error) {
@@ -149,9 +180,12 @@ static dibs_status add(dibs_store *store, const char *key, int64_t delta, const 
   if (len > DIBS_NAME_MAX) return dibs__count_check_key(key, error);
   uint64_t hash = dibs__hash(key, len);
   if (o->level == DIBS_COUNT_BUFFERED) return dibs__count_buffer(g, key, (uint32_t)len, hash, delta, error);
+  bool shared = o->level == DIBS_COUNT_SHARED;
   dibs_status status = dibs__count_check_key(key, error);
+  if (status == DIBS_OK && shared) status = dibs__count_check_shared(store, error);
   if (status != DIBS_OK) return status;
-  return dibs__count_durable(g, key, (uint32_t)len, hash, delta, deadline_of(o), error);
+  if (shared && !dibs__count_flusher_start(g)) return no_memory(error);
+  return dibs__count_join(shared ? &g->shared : &g->durable, key, (uint32_t)len, hash, delta, deadline_of(o), error);
 }
 
 dibs_status dibs_counter_add(dibs_store *store, const char *key, int64_t delta, const dibs_counter_options *options,
@@ -162,9 +196,19 @@ dibs_status dibs_counter_add(dibs_store *store, const char *key, int64_t delta, 
   if (status == DIBS_OK) status = dibs__enter(store, "dibs_counter_add", error);
   if (status != DIBS_OK) return status;
   status = dibs__count_check_family(store, error);
-  if (status == DIBS_OK) status = add(store, key, delta, &o, error);
+  if (status == DIBS_OK && store->outer)
+    status = add_inside(store, key, delta, &o, error);
+  else if (status == DIBS_OK)
+    status = add(store, key, delta, &o, error);
   dibs__exit(store);
   return status;
+}
+
+static dibs_status flush_shared(counters_t *c, const dibs_counter_options *o, dibs__tick by, dibs_error *error) {
+  dibs_status status = dibs__count_check_shared(c->store, error);
+  if (status != DIBS_OK) return status;
+  group_t *g = dibs__count_group_of(c, o->table ? dibs__table_of(o->table) : NULL);
+  return g ? dibs__count_flush_shared(g, by, error) : no_memory(error);
 }
 
 dibs_status dibs_counter_flush(dibs_store *store, const dibs_counter_options *options, dibs_error *error) {
@@ -172,61 +216,15 @@ dibs_status dibs_counter_flush(dibs_store *store, const dibs_counter_options *op
   dibs_status status = check_options(options, &o, error);
   if (status == DIBS_OK) status = dibs__enter(store, "dibs_counter_flush", error);
   if (status != DIBS_OK) return status;
-  status = dibs__count_check_family(store, error);
+  status = dibs__count_check_outside(store, "dibs_counter_flush", error);
   if (status == DIBS_OK) {
     counters_t *c = dibs__counters_of(store);
-    status = c ? dibs__count_flush(c, deadline_of(&o), error) : no_memory(error);
+    dibs__tick by = deadline_of(&o);
+    status = c ? dibs__count_flush(c, by, error) : no_memory(error);
+    if (status == DIBS_OK && o.level == DIBS_COUNT_SHARED) status = flush_shared(c, &o, by, error);
   }
   dibs__exit(store);
   return status;
-}
-
-/* ---- Refused additions ---- */
-
-/* Back into the group's table.  false: no memory. */
-static bool keep_refused(group_t *g, struct dibs__sums *from, struct dibs__sum *sum) {
-  dibs__mutex_lock(&g->lock);
-  bool fits = dibs__sums_reserve(&g->refused, 1);
-  if (fits && !dibs__sums_take(&g->refused, from, sum)) {
-    atomic_fetch_add(&g->counters->refused, 1);
-    atomic_fetch_add(&g->counters->keys, 1);
-  }
-  dibs__mutex_unlock(&g->lock);
-  return fits;
-}
-
-/* Takes the table: the function may add again meanwhile. */
-static bool hand_out_refused(group_t *g, dibs_counter_refusal_fn fn, void *user) {
-  bool goes_on = true;
-  dibs__mutex_lock(&g->lock);
-  struct dibs__sums taken = g->refused;
-  g->refused = (struct dibs__sums){NULL, 0, 0};
-  atomic_fetch_sub(&g->counters->refused, (int64_t)taken.count);
-  atomic_fetch_sub(&g->counters->keys, (int64_t)taken.count);
-  dibs__mutex_unlock(&g->lock);
-  for (struct dibs__sum *s = NULL; (s = dibs__sums_next(&taken, s));) {
-    if (!goes_on && keep_refused(g, &taken, s)) continue;
-    const dibs_counter_refusal refusal = {.size = sizeof refusal,
-                                          .key = s->key,
-                                          .table = (const dibs_table *)g->table,
-                                          .delta = s->sum,
-                                          .status = (dibs_status)s->status};
-    goes_on = fn(&refusal, user) == 0 && goes_on;
-  }
-  dibs__sums_clear(&taken);
-  return goes_on;
-}
-
-dibs_status dibs_counter_refused(dibs_store *store, dibs_counter_refusal_fn fn, void *user, dibs_error *error) {
-  if (!fn) return dibs__fail(error, DIBS_INVALID, "dibs_counter_refused: fn is NULL");
-  dibs_status status = dibs__enter(store, "dibs_counter_refused", error);
-  if (status != DIBS_OK) return status;
-  counters_t *c = (counters_t *)atomic_load(&store->counters);
-  bool goes_on = true;
-  for (group_t *g = c ? atomic_load(&c->groups) : NULL; g && goes_on; g = g->next)
-    goes_on = hand_out_refused(g, fn, user);
-  dibs__exit(store);
-  return dibs__fine(error);
 }
 
 /* ---- Reading ---- */
@@ -260,23 +258,56 @@ static dibs_status read_stored(dibs_store *store, const char *key, const struct 
   return status;
 }
 
-/* The stored number, and what is buffered at that instant: no batch with this key may be written in between. */
+/* One try to read a counter. */
+struct reading {
+  const char *key;
+  size_t len;
+  uint64_t hash;
+  bool steady; /* no batch with this key was written in between */
+  struct dibs__count_shared_sum shared;
+  bool has_shared; /* the fast store has answered, or there is none */
+};
+
+static bool read_shared(group_t *g, struct reading *r, dibs__tick by) {
+  r->shared = (struct dibs__count_shared_sum){.sum = 0};
+  return !dibs__count_has_shared(g->counters->store) || dibs__count_shared_read(g, r->key, by, &r->shared) == DIBS_OK;
+}
+
+/* The stored number, between two looks at what is buffered and shared. */
+static dibs_status read_once(group_t *g, struct reading *r, dibs__tick by, dibs_counter_value *v, dibs_error *error) {
+  bool sending, still;
+  uint64_t before, after;
+  (void)dibs__count_buffered(g, r->key, (uint32_t)r->len, r->hash, &sending, &before);
+  bool answered = read_shared(g, r, by);
+  struct dibs__count_shared_sum first = r->shared;
+  dibs_status status = read_stored(g->counters->store, r->key, g->table, by, &v->stored, error);
+  if (status != DIBS_OK && status != DIBS_NOT_FOUND) return status;
+  r->has_shared = answered && read_shared(g, r, by);
+  v->shared = r->has_shared ? r->shared.sum : 0;
+  v->buffered = dibs__count_buffered(g, r->key, (uint32_t)r->len, r->hash, &still, &after);
+  r->steady = !sending && !still && before == after;
+  if (r->has_shared)
+    r->steady = r->steady && !first.waits && !r->shared.waits && strcmp(first.name, r->shared.name) == 0;
+  return status;
+}
+
+/* The stored number, and what is buffered and shared at that instant: no batch with this key may be written in
+ * between. */
 static dibs_status read_parts(group_t *g, const char *key, dibs__tick by, dibs_counter_value *v, dibs_error *error) {
-  size_t len = strlen(key);
-  uint64_t hash = dibs__hash(key, len), before, after;
+  struct reading r = {.key = key, .len = strlen(key)};
+  r.hash = dibs__hash(key, r.len);
   for (int tries = 1;; tries++) {
-    bool sending, still;
-    (void)dibs__count_buffered(g, key, (uint32_t)len, hash, &sending, &before);
-    dibs_status status = read_stored(g->counters->store, key, g->table, by, &v->stored, error);
+    dibs_status status = read_once(g, &r, by, v, error);
     if (status != DIBS_OK && status != DIBS_NOT_FOUND) return status;
-    v->buffered = dibs__count_buffered(g, key, (uint32_t)len, hash, &still, &after);
-    bool steady = !sending && !still && before == after;
-    if (!steady && tries < READ_TRIES && dibs__tick_left_ms(dibs__tick_now(), by) > READ_PAUSE_MS) {
+    if (!r.steady && tries < READ_TRIES && dibs__tick_left_ms(dibs__tick_now(), by) > READ_PAUSE_MS) {
       dibs__nap_ms(READ_PAUSE_MS);
       continue;
     }
-    if (status == DIBS_NOT_FOUND && v->buffered == 0) return status;
-    if (__builtin_add_overflow(v->stored, v->buffered, &v->value))
+    v->parts = DIBS_COUNT_STORED_PART | DIBS_COUNT_BUFFERED_PART;
+    if (r.has_shared) v->parts |= DIBS_COUNT_SHARED_PART;
+    if (status == DIBS_NOT_FOUND && v->buffered == 0 && v->shared == 0) return status;
+    if (__builtin_add_overflow(v->stored, v->buffered, &v->value) ||
+        __builtin_add_overflow(v->value, v->shared, &v->value))
       return dibs__fail(error, DIBS_FULL, "the counter \"%s\": its value does not fit in 64 bits", key);
     return dibs__fine(error);
   }

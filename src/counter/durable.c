@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Additions that are committed when their call returns.  Callers of one table join the open batch.  One of them seals
+ * Additions that are committed in the database, or in the fast store in front of it, when their call returns: each of
+ * the two has a line of batches.  Callers of one line join the open batch.  One of them seals
  * and sends it; those that come meanwhile join the next one.  So a hot key takes one row lock and one commit for all
  * callers that wait for it.
  *
@@ -20,7 +21,7 @@
 enum { PAUSE_MS = 5, PAUSE_MAX_MS = 200, GATHER_PART = 4 };
 #define GATHER_MAX_NS INT64_C(2000000)
 
-typedef struct dibs__count_group group_t;
+typedef struct dibs__count_line line_t;
 typedef struct dibs__count_batch batch_t;
 
 static void drop_locked(batch_t *b) {
@@ -36,12 +37,12 @@ static void wake(batch_t *b, uint32_t count) {
 }
 
 /* Somebody else must send now. */
-static void pass_on_locked(group_t *g) {
-  if (g->busy) return;
-  if (g->sent && g->sent->waiters > 0)
-    wake(g->sent, 1);
+static void pass_on_locked(line_t *l) {
+  if (l->busy) return;
+  if (l->sent && l->sent->waiters > 0)
+    wake(l->sent, 1);
   else
-    wake(g->open, 1);
+    wake(l->open, 1);
 }
 
 /* ---- Joining ---- */
@@ -58,73 +59,73 @@ static bool add_locked(batch_t *b, const char *key, uint32_t len, uint64_t hash,
   return true;
 }
 
-static bool open_locked(group_t *g) {
-  if (g->open) return true;
-  g->open = calloc(1, sizeof *g->open);
-  if (!g->open) return false;
-  g->open->refs = 1;
-  g->open->status = DIBS_UNKNOWN;
+static bool open_locked(line_t *l) {
+  if (l->open) return true;
+  l->open = calloc(1, sizeof *l->open);
+  if (!l->open) return false;
+  l->open->refs = 1;
+  l->open->status = DIBS_UNKNOWN;
   return true;
 }
 
 /* ---- Sending ---- */
 
 /* The batch on its way is settled, or nobody waits for it any more. */
-static void settle_locked(group_t *g) {
-  batch_t *b = g->sent;
-  g->sent = NULL;
+static void settle_locked(line_t *l) {
+  batch_t *b = l->sent;
+  l->sent = NULL;
   wake(b, INT32_MAX);
   drop_locked(b);
 }
 
-static void gather_locked(group_t *g) {
-  int64_t most_ns = g->took_ns / GATHER_PART < GATHER_MAX_NS ? g->took_ns / GATHER_PART : GATHER_MAX_NS;
+static void gather_locked(line_t *l) {
+  int64_t most_ns = l->took_ns / GATHER_PART < GATHER_MAX_NS ? l->took_ns / GATHER_PART : GATHER_MAX_NS;
   dibs__tick end = {dibs__tick_now().ns + most_ns};
-  g->busy = true;
-  while (g->open->waiters < g->callers && dibs__tick_before(dibs__tick_now(), end)) {
-    dibs__mutex_unlock(&g->lock);
+  l->busy = true;
+  while (l->open->waiters < l->callers && dibs__tick_before(dibs__tick_now(), end)) {
+    dibs__mutex_unlock(&l->group->lock);
     dibs__yield();
-    dibs__mutex_lock(&g->lock);
+    dibs__mutex_lock(&l->group->lock);
   }
-  g->busy = false;
+  l->busy = false;
 }
 
-static bool seal_locked(group_t *g) {
-  if (g->sent) return true;
-  gather_locked(g);
-  if (!dibs__count_seal(&g->durable, g->open)) return false;
-  g->sent = g->open;
-  g->open = NULL;
+static bool seal_locked(line_t *l) {
+  if (l->sent) return true;
+  gather_locked(l);
+  if (!dibs__count_seal(&l->source, l->open)) return false;
+  l->sent = l->open;
+  l->open = NULL;
   return true;
 }
 
 /* Sends the batch on its way, or the open one, once; afterwards somebody else may. */
-static void send_locked(group_t *g, dibs__tick by, uint32_t nth) {
-  if (!seal_locked(g)) { /* no memory: perhaps soon */
-    dibs__mutex_unlock(&g->lock);
+static void send_locked(line_t *l, dibs__tick by, uint32_t nth) {
+  if (!seal_locked(l)) { /* no memory: perhaps soon */
+    dibs__mutex_unlock(&l->group->lock);
     dibs__nap_ms(PAUSE_MS);
-    dibs__mutex_lock(&g->lock);
+    dibs__mutex_lock(&l->group->lock);
     return;
   }
-  batch_t *b = g->sent;
+  batch_t *b = l->sent;
   dibs__tick began = dibs__tick_now();
-  g->busy = true;
-  g->callers = b->waiters;
+  l->busy = true;
+  l->callers = b->waiters;
   b->refs++;
-  dibs__mutex_unlock(&g->lock);
-  bool settled = dibs__count_send(g, &g->durable, b, by);
+  dibs__mutex_unlock(&l->group->lock);
+  bool settled = l->shared ? dibs__count_send_shared(l, b, by) : dibs__count_send(l->group, &l->source, b, by);
   int64_t took_ns = dibs__tick_now().ns - began.ns;
   int64_t pause_ms = (int64_t)PAUSE_MS << (nth < 5 ? nth : 5), left_ms = dibs__tick_left_ms(dibs__tick_now(), by);
   if (pause_ms > PAUSE_MAX_MS) pause_ms = PAUSE_MAX_MS;
   if (!settled && left_ms > 0) dibs__nap_ms(pause_ms < left_ms ? pause_ms : left_ms);
-  dibs__mutex_lock(&g->lock);
-  g->busy = false;
-  g->took_ns = took_ns;
+  dibs__mutex_lock(&l->group->lock);
+  l->busy = false;
+  l->took_ns = took_ns;
   if (!settled && b->waiters > 0) {
     b->status = DIBS_UNKNOWN;
   } else {
     if (!settled) b->status = b->unsure ? DIBS_UNKNOWN : DIBS_UNAVAILABLE;
-    settle_locked(g);
+    settle_locked(l);
   }
   drop_locked(b);
 }
@@ -132,7 +133,7 @@ static void send_locked(group_t *g, dibs__tick by, uint32_t nth) {
 /* ---- One caller ---- */
 
 struct caller {
-  group_t *group;
+  line_t *line;
   const char *key;
   uint32_t len;
   uint64_t hash;
@@ -143,19 +144,19 @@ struct caller {
 
 /* dibs_close ends every wait; what this caller added it learns as at the end of its time. */
 static bool is_over(const struct caller *c) {
-  return c->group->counters->store->closing || !dibs__tick_before(dibs__tick_now(), c->by);
+  return c->line->group->counters->store->closing || !dibs__tick_before(dibs__tick_now(), c->by);
 }
 
-static bool is_settled(const group_t *g, const batch_t *b) {
-  return b != g->open && b != g->sent;
+static bool is_settled(const line_t *l, const batch_t *b) {
+  return b != l->open && b != l->sent;
 }
 
 /* The caller's time is over before its batch is settled.  It takes its addition out again, because the others may still
  * send the batch: the opposite was possible a moment ago.  It can't while an attempt runs, whose sender alone may look
  * at the batch, or after an attempt that may have been applied. */
 static dibs_status leave_locked(struct caller *c, batch_t *b) {
-  group_t *g = c->group;
-  bool sending = g->busy && b == g->sent, sealed = b->sorted != NULL;
+  line_t *l = c->line;
+  bool sending = l->busy && b == l->sent, sealed = b->sorted != NULL;
   struct dibs__sum *s = sending || b->unsure ? NULL : dibs__sums_find(&b->sums, c->key, c->len, c->hash);
   int64_t sum;
   bool out = s && !__builtin_sub_overflow(s->sum, c->delta, &sum);
@@ -163,32 +164,38 @@ static dibs_status leave_locked(struct caller *c, batch_t *b) {
   const char *why = !sealed ? "other batches took all the time" : "no answer in time";
   if (sealed && !sending && b->text[0]) why = b->text;
   return dibs__fail(c->error, out ? DIBS_UNAVAILABLE : DIBS_UNKNOWN, "adding to \"%s\" at %s: %s%s", c->key,
-                    g->counters->store->shown, why, out ? "; nothing was added" : "");
+                    l->group->counters->store->shown, why, out ? "; nothing was added" : "");
+}
+
+dibs_status dibs__count_explain(dibs_store *store, const char *key, const struct dibs__table *table, dibs_status status,
+                                const char *why, dibs_error *error) {
+  switch (status) {
+  case DIBS_OK:
+    return dibs__fine(error);
+  case DIBS_FULL:
+    return dibs__fail(error, status, "adding to \"%s\": the sum does not fit; nothing was added", key);
+  case DIBS_NOT_FOUND:
+    return dibs__fail(error, status, "adding to \"%s\": the table \"%s\" has no such row; insert it first", key,
+                      table ? table->table : "");
+  default:
+    if (status == DIBS_INVALID && !why[0]) why = "the row has no whole number, or the store can't keep such a key";
+    return dibs__fail(error, status, "adding to \"%s\" at %s: %s", key, store->shown,
+                      why[0] ? why : dibs_status_text(status));
+  }
 }
 
 static dibs_status result_of(const struct caller *c, const batch_t *b) {
   const struct dibs__sum *s = dibs__sums_find(&b->sums, c->key, c->len, c->hash);
   dibs_status status = b->status == DIBS_OK && s ? (dibs_status)s->status : b->status;
-  switch (status) {
-  case DIBS_OK:
-    return dibs__fine(c->error);
-  case DIBS_FULL:
-    return dibs__fail(c->error, status, "adding to \"%s\": the sum does not fit; nothing was added", c->key);
-  case DIBS_NOT_FOUND:
-    return dibs__fail(c->error, status, "adding to \"%s\": the table \"%s\" has no such row; insert it first", c->key,
-                      c->group->table ? c->group->table->table : "");
-  default:
-    return dibs__fail(c->error, status, "adding to \"%s\" at %s: %s", c->key, c->group->counters->store->shown,
-                      b->text[0] ? b->text : dibs_status_text(status));
-  }
+  return dibs__count_explain(c->line->group->counters->store, c->key, c->line->group->table, status, b->text, c->error);
 }
 
 /* Joins the open batch; if that has no place, helps to send it and what is before it.  NULL: the error is set. */
 static batch_t *join_locked(struct caller *c, dibs_status *status) {
-  group_t *g = c->group;
+  line_t *l = c->line;
   for (uint32_t nth = 0;; nth++) {
-    bool no_memory = !open_locked(g);
-    if (!no_memory && add_locked(g->open, c->key, c->len, c->hash, c->delta, &no_memory)) return g->open;
+    bool no_memory = !open_locked(l);
+    if (!no_memory && add_locked(l->open, c->key, c->len, c->hash, c->delta, &no_memory)) return l->open;
     *status = DIBS_NO_MEMORY;
     if (no_memory) {
       dibs__fail(c->error, *status, "out of memory for an addition to \"%s\"", c->key);
@@ -199,47 +206,47 @@ static batch_t *join_locked(struct caller *c, dibs_status *status) {
       dibs__fail(c->error, *status, "adding to \"%s\": other batches took all the time; nothing was added", c->key);
       return NULL;
     }
-    if (g->busy) {
-      dibs__mutex_unlock(&g->lock);
+    if (l->busy) {
+      dibs__mutex_unlock(&l->group->lock);
       dibs__nap_ms(1);
-      dibs__mutex_lock(&g->lock);
+      dibs__mutex_lock(&l->group->lock);
     } else {
-      send_locked(g, c->by, nth);
+      send_locked(l, c->by, nth);
     }
   }
 }
 
 static dibs_status wait_locked(struct caller *c, batch_t *b) {
-  group_t *g = c->group;
-  for (uint32_t nth = 0; !is_settled(g, b);) {
+  line_t *l = c->line;
+  for (uint32_t nth = 0; !is_settled(l, b);) {
     if (is_over(c)) return leave_locked(c, b);
-    if (!g->busy) {
-      send_locked(g, c->by, nth++);
+    if (!l->busy) {
+      send_locked(l, c->by, nth++);
       continue;
     }
     uint32_t seen = atomic_load(&b->word);
-    dibs__mutex_unlock(&g->lock);
+    dibs__mutex_unlock(&l->group->lock);
     dibs__word_wait(&b->word, seen, c->by, false);
-    dibs__mutex_lock(&g->lock);
+    dibs__mutex_lock(&l->group->lock);
   }
   return result_of(c, b);
 }
 
-dibs_status dibs__count_durable(group_t *g, const char *key, uint32_t len, uint64_t hash, int64_t delta, dibs__tick by,
-                                dibs_error *error) {
-  struct caller c = {g, key, len, hash, delta, by, error};
+dibs_status dibs__count_join(line_t *l, const char *key, uint32_t len, uint64_t hash, int64_t delta, dibs__tick by,
+                             dibs_error *error) {
+  struct caller c = {l, key, len, hash, delta, by, error};
   dibs_status status;
-  dibs__mutex_lock(&g->lock);
+  dibs__mutex_lock(&l->group->lock);
   batch_t *b = join_locked(&c, &status);
   if (b) {
     b->refs++;
     b->waiters++;
     status = wait_locked(&c, b);
     b->waiters--;
-    if (b == g->sent && b->waiters == 0 && !g->busy) settle_locked(g); /* given up */
+    if (b == l->sent && b->waiters == 0 && !l->busy) settle_locked(l); /* given up */
     drop_locked(b);
   }
-  pass_on_locked(g);
-  dibs__mutex_unlock(&g->lock);
+  pass_on_locked(l);
+  dibs__mutex_unlock(&l->group->lock);
   return status;
 }

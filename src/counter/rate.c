@@ -77,7 +77,7 @@ dibs_status dibs_rate(dibs_store *store, const char *key, const dibs_rate_option
   if (status == DIBS_OK) status = dibs__check_text(key, DIBS_NAME_MAX, "the key of the quota", error);
   if (status == DIBS_OK) status = dibs__enter(store, "dibs_rate", error);
   if (status != DIBS_OK) return status;
-  status = dibs__count_check_family(store, error);
+  status = dibs__count_check_outside(store, "dibs_rate", error);
   if (status == DIBS_OK) status = take(store, key, &o, retry_ms, error);
   dibs__exit(store);
   return status;

@@ -13,6 +13,7 @@
 #include "handle/handle.h"
 #include "store/counter.h"
 #include "store/run.h"
+#include "store/shared.h"
 #include "store/task.h"
 #include "store/values.h"
 
@@ -28,6 +29,7 @@ struct dibs__request {
     struct dibs__task_op task;
     struct dibs__run_op run;
     struct dibs__counter_op counter;
+    struct dibs__shared_op shared;
   };
   dibs_store *store;
   const struct dibs__table *table; /* held; NULL: dibs' own */

@@ -19,7 +19,7 @@
 #include <stdio.h>
 #include <sys/types.h>
 
-enum { BENCH_ROUNDS_MAX = 100, BENCH_SIDES_MAX = 4, BENCH_AIMS_MAX = 4, BENCH_THREADS = 20 };
+enum { BENCH_ROUNDS_MAX = 100, BENCH_SIDES_MAX = 5, BENCH_AIMS_MAX = 4, BENCH_THREADS = 20 };
 /* Processes of a side, and of a side with many. */
 enum { BENCH_PROCESSES = 4, BENCH_PROCESSES_MANY = 20 };
 enum { BENCH_TASK_CLIENTS = 4 }; /* that drain a queue; the floor has as many connections */

@@ -7,6 +7,8 @@
 #include "dibs/counter.h"
 #include "lab/bench.h"
 #include "lab/lab.h"
+#include "lab/locks.h"
+#include "lab/own.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -28,6 +30,7 @@ struct adder {
   uint64_t done;
   struct dibs__hist hist; /* ns */
   struct lab_line line;   /* by hand */
+  struct lab_redis *redis;
   char why[640];
 };
 
@@ -35,6 +38,7 @@ struct adders {
   struct bench *b;
   dibs_store *store;
   struct lab_connection *connection; /* by hand */
+  const char *redis;                 /* the URI of one; NULL: none */
   uint32_t arg, count;
   char name[64];
   char (*keys)[80]; /* MANY_KEYS */
@@ -113,6 +117,14 @@ static void add_by_hand(struct adder *a) {
   }
 }
 
+static void add_in_redis(struct adder *a) {
+  const char *words[] = {"INCR", a->all->name};
+  char answer[sizeof a->why];
+  for (dibs__tick before = dibs__tick_now(); !has_stopped(a); note(a, &before))
+    if (dibs__lab_redis_run(a->redis, words, 2, answer, sizeof answer) != LAB_REDIS_DONE)
+      snprintf(a->why, sizeof a->why, "%s", answer);
+}
+
 /* ---- The threads ---- */
 
 static void adder_main(void *arg) {
@@ -130,6 +142,8 @@ static bool start_adders(struct adders *all) {
     a->nr = i;
     if (all->connection && dibs__lab_line_open(all->connection, &a->line, &result) != DIBS_OK)
       return dibs__bench_fail(all->b, "%s", result.text);
+    if (all->redis && !(a->redis = dibs__lab_redis_open(all->redis, a->why, sizeof a->why)))
+      return dibs__bench_fail(all->b, "%s", a->why);
     a->thread = dibs__thread_start("bench", adder_main, a);
     if (!a->thread) return dibs__bench_fail(all->b, "cannot start thread number %u", i + 1);
   }
@@ -163,6 +177,7 @@ static bool run_adders(struct adders *all, struct bench_sample *sample, uint64_t
 static void free_adders(struct adders *all) {
   for (uint32_t i = 0; i < all->count; i++) {
     if (all->adder[i] && all->connection) dibs__lab_line_close(&all->adder[i]->line);
+    if (all->adder[i]) dibs__lab_redis_close(all->adder[i]->redis);
     free(all->adder[i]);
   }
   dibs__lab_connection_close(all->connection);
@@ -270,6 +285,29 @@ static bool side_by_hand(struct bench *b, uint32_t arg, struct bench_sample *sam
   return fine;
 }
 
+static bool redis_has(struct adders *all, uint64_t done) {
+  const char *words[] = {"GET", all->name};
+  char answer[LAB_WHY_MAX] = "";
+  if (dibs__lab_redis_run(all->adder[0]->redis, words, 2, answer, sizeof answer) == LAB_REDIS_FAILED)
+    return dibs__bench_fail(all->b, "%s", answer);
+  return strtoull(answer, NULL, 10) == done || dibs__bench_fail(all->b, "Redis has %s of %" PRIu64, answer, done);
+}
+
+/* In a Redis of the lab's own, on this machine. */
+static bool side_redis(struct bench *b, uint32_t arg, struct bench_sample *sample) {
+  static struct lab lab; /* the Redis needs one for its troubles */
+  struct lab_own_redis own = {.pid = 0};
+  struct adders all = {.b = b, .arg = arg, .count = BENCH_THREADS, .body = add_in_redis};
+  uint64_t done = 0;
+  sample->skipped = !dibs__lab_own_redis_start(&lab, &own); /* it is not installed */
+  if (!sample->skipped) all.redis = own.uri;
+  name_adders(&all);
+  bool fine = sample->skipped || (run_adders(&all, sample, &done) && redis_has(&all, done));
+  free_adders(&all);
+  dibs__lab_own_redis_end(&own);
+  return fine;
+}
+
 /* ---- The cases ---- */
 
 /* flat: the table of cases */
@@ -289,7 +327,8 @@ const struct bench_case dibs__bench_counter_cases[] = {
      .sides = {{"dibs", side_durable, ONE_KEY},
                {"coalesced takes of a stock", side_take, ONE_KEY},
                {"UPDATE n = n + 1", side_by_hand, BY_UPDATE},
-               {"SELECT FOR UPDATE, then UPDATE", side_by_hand, BY_SELECT}},
+               {"SELECT FOR UPDATE, then UPDATE", side_by_hand, BY_SELECT},
+               {"Redis INCR, without persistence", side_redis, ONE_KEY}},
      .aims = {{"rate, divided by that of the takes", BENCH_RATIO, BENCH_RATE, 0, 1, false, 0.8, 1, "x"}},
      .where = BENCH_ANYWHERE},
     {.key = NULL}};

@@ -23,17 +23,21 @@
 struct experiment {
   const char *name;
   bool (*run)(struct lab *lab);
+  const char *uses; /* options, by the letters below; --html and --help are for all */
 };
-static const struct experiment experiments[] = {{"race", dibs__lab_race},         {"throughput", dibs__lab_throughput},
-                                                {"contend", dibs__lab_contend},   {"deadlock", dibs__lab_deadlock},
-                                                {"pause", dibs__lab_pause},       {"crash", dibs__lab_crash},
-                                                {"failover", dibs__lab_failover}, {"amnesia", dibs__lab_amnesia}};
+static const struct experiment experiments[] = {
+    {"race", dibs__lab_race, "ugalpkx"},        {"throughput", dibs__lab_throughput, "ugsalrpfkx"},
+    {"contend", dibs__lab_contend, "ugslwpkx"}, {"deadlock", dibs__lab_deadlock, "k"},
+    {"pause", dibs__lab_pause, "tGx"},          {"crash", dibs__lab_crash, "tkx"},
+    {"failover", dibs__lab_failover, "us"},     {"amnesia", dibs__lab_amnesia, "x"},
+    {"counter", dibs__lab_counter, "uskx"}};
 enum { EXPERIMENTS = sizeof experiments / sizeof *experiments };
 
 struct lab_requested {
   const struct experiment *experiment;
   const char *html;
   bool all, help, seats; /* given */
+  uint32_t options;      /* a bit for each that was given, in the order of lab_options */
 };
 
 static int cli_lab_help(const struct cli_globals *globals) {
@@ -49,6 +53,7 @@ static int cli_lab_help(const struct cli_globals *globals) {
        "  crash       a worker that is killed half way in a phase of its task\n"
        "  failover    a Redis, of the lab's own, that is killed under load; the next tier takes over\n"
        "  amnesia     a Redis, of the lab's own, that forgets who holds a lock\n"
+       "  counter     additions to one number, by dibs and by hand; then their process is killed\n"
        "  all         each of them; with --html DIR a page for each, and an index\n");
   puts("  --users N[,N...]      number of concurrent users (race 100, otherwise 20)\n"
        "  --strategies S[,S...] run only these strategies (all that need no --locks)\n"
@@ -57,9 +62,9 @@ static int cli_lab_help(const struct cli_globals *globals) {
        "                        redlock://HOST,HOST,HOST, mysql://HOST/DB?lock=named, "
        "postgres://HOST/DB?lock=advisory;\n"
        "                        may be given up to 4 times\n"
-       "  --seconds TIME        how long each strategy runs: 2s, 1m, or seconds (throughput 60, contend 3); failover: "
-       "in\n"
-       "                        all (12)\n"
+       "  --seconds TIME        how long each strategy runs: 2s, 1m, or seconds (throughput 60, contend 3, counter 5); "
+       "failover:\n"
+       "                        in all (12)\n"
        "  --seats N             number of seats in race (50) and throughput (1000000000)\n"
        "  --rows N[,N...]       numbers of rows in contend (1,10,100,1000,10000)\n"
        "  --rounds R            number of alternating rounds; the medians count (1)\n"
@@ -196,52 +201,70 @@ static int set_option(const struct cli_globals *g, int option, const char *name,
 static void defaults(struct lab *lab, const struct lab_requested *requested, const char *experiment) {
   static const uint32_t rows[] = {1, 10, 100, 1000, 10000};
   bool race = strcmp(experiment, "race") == 0, contend = strcmp(experiment, "contend") == 0;
-  bool failover = strcmp(experiment, "failover") == 0;
+  bool failover = strcmp(experiment, "failover") == 0, counter = strcmp(experiment, "counter") == 0;
   if (!lab->users_count) lab->users[lab->users_count++] = race ? 100 : 20;
   if (!lab->rows_count) {
     memcpy(lab->rows, rows, sizeof rows);
     lab->rows_count = sizeof rows / sizeof *rows;
   }
-  if (!lab->ms) lab->ms = contend ? 3000 : failover ? 12000 : requested->all ? 10000 : 60000;
+  if (!lab->ms) lab->ms = contend ? 3000 : counter ? 5000 : failover ? 12000 : requested->all ? 10000 : 60000;
   /* With few seats for all, those of a race, users of the other experiments would have nothing to do. */
   if (!requested->seats || (requested->all && !race)) lab->seats = race ? 50 : LAB_SEATS_MAX;
   if (!lab->rounds) lab->rounds = 1;
   if (!lab->ttl_ms) lab->ttl_ms = 1000;
 }
 
+static const struct option lab_options[] = {
+    {"users", required_argument, NULL, 'u'},   {"strategies", required_argument, NULL, 'g'},
+    {"seconds", required_argument, NULL, 's'}, {"seats", required_argument, NULL, 'a'},
+    {"locks", required_argument, NULL, 'l'},   {"rows", required_argument, NULL, 'w'},
+    {"rounds", required_argument, NULL, 'r'},  {"processes", required_argument, NULL, 'p'},
+    {"floor", required_argument, NULL, 'f'},   {"ttl", required_argument, NULL, 't'},
+    {"gate", required_argument, NULL, 'G'},    {"html", required_argument, NULL, 'h'},
+    {"keep", no_argument, NULL, 'k'},          {"strict", no_argument, NULL, 'x'},
+    {"help", no_argument, NULL, '?' + 128},    {NULL, 0, NULL, 0}};
+
+/* An option without an effect would be a figure of something else than was requested. */
+static int check_used(const struct cli_globals *g, const struct lab *lab, const struct lab_requested *requested) {
+  const struct experiment *e = requested->experiment;
+  for (size_t i = 0; lab_options[i].name; i++) {
+    if (!(requested->options >> i & 1) || lab_options[i].val == 'h') continue;
+    if (!strchr(e->uses, lab_options[i].val))
+      return dibs__cli_fail(g, CLI_USAGE, "INVALID", "lab: %s does not use --%s; see dibs lab --help", e->name,
+                            lab_options[i].name);
+  }
+  if (lab->users_count > 1 && e->run != dibs__lab_throughput)
+    return dibs__cli_fail(g, CLI_USAGE, "INVALID", "lab: %s takes one number of --users; throughput takes several",
+                          e->name);
+  return CLI_DONE;
+}
+
 /* CLI_DONE, or CLI_USAGE after a message. */
 static int cli_lab_options(int argc, char **argv, const struct cli_globals *g, struct lab *lab,
                            struct lab_requested *requested) {
-  static const struct option options[] = {
-      {"users", required_argument, NULL, 'u'},   {"strategies", required_argument, NULL, 'g'},
-      {"seconds", required_argument, NULL, 's'}, {"seats", required_argument, NULL, 'a'},
-      {"locks", required_argument, NULL, 'l'},   {"rows", required_argument, NULL, 'w'},
-      {"rounds", required_argument, NULL, 'r'},  {"processes", required_argument, NULL, 'p'},
-      {"floor", required_argument, NULL, 'f'},   {"ttl", required_argument, NULL, 't'},
-      {"gate", required_argument, NULL, 'G'},    {"html", required_argument, NULL, 'h'},
-      {"keep", no_argument, NULL, 'k'},          {"strict", no_argument, NULL, 'x'},
-      {"help", no_argument, NULL, '?' + 128},    {NULL, 0, NULL, 0}};
   *lab = (struct lab){.trouble = DIBS_UNAVAILABLE};
   opterr = 0;
   optind = 1;
   int index = 0;
-  for (int got; (got = getopt_long(argc, argv, ":", options, &index)) != -1;) {
+  for (int got; (got = getopt_long(argc, argv, ":", lab_options, &index)) != -1;) {
     if (got == ':')
       return dibs__cli_fail(g, CLI_USAGE, "INVALID", "lab: %s needs a value; see dibs lab --help", argv[optind - 1]);
     if (got == '?')
       return dibs__cli_fail(g, CLI_USAGE, "INVALID", "lab: there is no option %s; see dibs lab --help",
                             argv[optind - 1]);
-    int code = set_option(g, got, options[index].name, optarg, lab, requested);
+    int code = set_option(g, got, lab_options[index].name, optarg, lab, requested);
     if (code) return code;
+    requested->options |= 1u << index;
   }
   if (requested->help) return CLI_DONE;
   requested->all = optind == argc - 1 && strcmp(argv[optind], "all") == 0;
   for (size_t i = 0; optind == argc - 1 && i < EXPERIMENTS; i++)
     if (strcmp(argv[optind], experiments[i].name) == 0) requested->experiment = &experiments[i];
-  if (requested->experiment || requested->all) return CLI_DONE;
+  if (requested->experiment) return check_used(g, lab, requested);
+  if (requested->all) return CLI_DONE;
   return dibs__cli_fail(g, CLI_USAGE, "INVALID",
-                        "lab: which experiment? race, throughput, contend, deadlock, pause, crash, failover, amnesia "
-                        "or all; see dibs lab --help");
+                        "lab: which experiment? race, throughput, contend, deadlock, pause, crash, failover, amnesia, "
+                        "counter or all; see dibs lab --help");
 }
 
 /* `dibs lab`: finds the store, runs the experiment, prints the results. */

@@ -20,8 +20,8 @@
  * lost its own.  From then on no lane of P begins to be used.  Those that are in use still have their leases: the new
  * member waits until a listing shows none (member.c), and only then acquires lanes.
  */
-#include "dibs/lane.h"
 #include "handle/handle.h"
+#include "lane/lane.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -32,12 +32,9 @@ enum {
 };
 _Static_assert(MEMBERS_BASE + DIBS_LANES_MAX <= DIBS_SLOTS_MAX, "P is a part of a number of slots");
 
-/* ---- names.c ---- */
-dibs_status dibs__lane_check_topic(const char *topic, dibs_error *error);
-void dibs__lane_members_name(const char *topic, char to[DIBS_NAME_MAX + 1]);
+/* ---- names.c; more of it is in lane.h ---- */
 /* The prefix of all names of the topic's leases. */
 void dibs__lane_prefix(const char *topic, char to[DIBS_NAME_MAX + 1]);
-void dibs__lane_name(const char *topic, uint32_t lanes, uint32_t number, char to[DIBS_NAME_MAX + 1]);
 void dibs__lane_record_key(const char *topic, char to[DIBS_NAME_MAX + 1]);
 /* Reads a name of the topic behind its prefix; false: it is not that of a lane. */
 bool dibs__lane_name_read(const char *behind_prefix, uint32_t *lanes, uint32_t *number);

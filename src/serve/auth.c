@@ -252,7 +252,7 @@ static bool takes_prefix(const struct route *route) {
 
 /* Is the first parameter of the path a name?  Other parameters, as the number of a task, are not compared. */
 static bool has_name(const struct route *route) {
-  static const char *const words[] = {"{name}", "{key}", "{kind}"};
+  static const char *const words[] = {"{name}", "{key}", "{kind}", "{topic}"};
   const char *open = strchr(route->path, '{');
   for (size_t i = 0; open && i < sizeof words / sizeof *words; i++)
     if (strncmp(open, words[i], strlen(words[i])) == 0) return true;

@@ -3,7 +3,7 @@
 #define DIBS_SERVE_AUTH_H
 /*
  * Tokens: who may send which requests.  A request may use a route if its token has the route's scope, and if the name
- * in the path, its parameter {name}, {key} or {kind}, begins with the token's prefix; of a route that needs an
+ * in the path, its parameter {name}, {key}, {kind} or {topic}, begins with the token's prefix; of a route that needs an
  * Idempotency-Key that is the name.  A route without such a parameter needs a token without a prefix, or `?prefix=`
  * that begins with the token's.
  */

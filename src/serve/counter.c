@@ -6,12 +6,9 @@
 #include "counter/counter.h"
 #include "serve/page.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- Adding ---- */
 
-static const char *const levels[] = {"durable", "buffered", NULL}; /* as dibs_count_level */
+static const char *const levels[] = {"durable", "buffered", "shared", NULL}; /* as dibs_count_level */
 
 struct add_in {
   int64_t delta;
@@ -29,8 +26,9 @@ static const struct field add_fields[] = {
      .kind = FIELD_WORD,
      .at = IN(level),
      .words = levels,
-     .help = "durable: answered when it is committed.  buffered: in the memory of the daemon, which writes it within a "
-             "second"},
+     .help =
+         "durable: answered when it is committed.  shared: in the fast store in front of the database, to which it is written "
+         "within 3 s.  buffered: in the memory of the daemon, which writes it within a second"},
     {.name = NULL}};
 
 static void add(struct request *r) {
@@ -70,6 +68,7 @@ static void show(struct request *r) {
   dibs__json_text(j, "key", r->param[0]);
   dibs__json_int(j, "value", value.value);
   dibs__json_int(j, "stored", value.stored);
+  dibs__json_known(j, "shared", value.shared, (value.parts & DIBS_COUNT_SHARED_PART) != 0);
   dibs__json_int(j, "buffered", value.buffered);
   dibs__json_close(j, '}');
 }
@@ -78,23 +77,11 @@ static void get_counter(struct request *r) {
   dibs__pool_run(r, show, NULL);
 }
 
-struct counters_listing {
-  struct dibs__json *json;
-  size_t limit, count;
-  bool more;
-  char *last; /* of a full page; malloc'd: a row that somebody wrote by SQL may have a long key */
-};
-
-/* One more than the page has tells whether there is another one. */
 static int add_row(const char *key, int64_t stored, void *user) {
-  struct counters_listing *l = user;
-  l->more = l->count == l->limit;
-  if (l->more) return 1;
-  if (++l->count == l->limit) l->last = strdup(key);
-  dibs__json_open(l->json, NULL, '{');
-  dibs__json_text(l->json, "key", key);
-  dibs__json_int(l->json, "value", stored);
-  dibs__json_close(l->json, '}');
+  struct page_rows *rows = user;
+  if (!dibs__rows_add(rows, "key", key)) return 1;
+  dibs__json_int(rows->json, "value", stored);
+  dibs__json_close(rows->json, '}');
   return 0;
 }
 
@@ -102,20 +89,11 @@ static const struct field counters_fields[] = {PAGE_FIELDS(0), {.name = NULL}};
 
 static void list_counters(struct request *r) {
   const struct page *page = r->in;
+  struct page_rows rows;
   dibs_error error = {0};
-  struct counters_listing l = {.json = dibs__answer_begin(r, 200), .limit = dibs__page_limit(r, page->limit)};
-  dibs__json_open(l.json, NULL, '{');
-  dibs__json_open(l.json, "counters", '[');
-  dibs_status status = dibs__counter_list(r->server->store, page->prefix, page->after, add_row, &l, &error);
-  if (status == DIBS_OK && l.more && !l.last) status = DIBS_NO_MEMORY;
-  if (status == DIBS_OK) {
-    dibs__json_close(l.json, ']');
-    dibs__json_text(l.json, "next", l.more ? l.last : NULL);
-    dibs__json_close(l.json, '}');
-  } else {
-    dibs__answer_problem(r, status, &error);
-  }
-  free(l.last);
+  dibs__rows_begin(r, &rows, "counters", page->limit);
+  dibs_status status = dibs__counter_list(r->server->store, page->prefix, page->after, add_row, &rows, &error);
+  dibs__rows_end(r, &rows, status, &error);
 }
 
 static void get_counters(struct request *r) {
@@ -175,6 +153,14 @@ static void post_quota(struct request *r) {
   dibs__pool_run(r, take, NULL);
 }
 
+/* ---- Shared sums ---- */
+
+/* A daemon writes them for programs that live too short to do it. */
+bool dibs__counters_open(struct server *server) {
+  (void)dibs__counter_serve(server->store);
+  return true;
+}
+
 /* ---- The routes ---- */
 
 const struct route dibs__counter_routes[] = {
@@ -184,7 +170,8 @@ const struct route dibs__counter_routes[] = {
      "twice.",
      NULL},
     {METHOD_GET, "/v1/counters/{key}", SCOPE_READ, get_counter, 0, NULL, "showCounter", "200 404 409",
-     "The value of a counter: what is stored, and what this daemon has buffered", "", NULL},
+     "The value of a counter: what is stored, what is shared, and what this daemon has buffered",
+     "`shared` is null if the fast store does not answer: then `value` may be too small.", NULL},
     {METHOD_GET, "/v1/counters", SCOPE_READ, get_counters, sizeof(struct page), counters_fields, "listCounters", "200",
      "Counters, page by page", "By key, in the order of bytes; their stored values.", NULL},
     {METHOD_POST, "/v1/quotas/{key}", SCOPE_USE, post_quota, sizeof(struct take_in), take_fields, "takeFromQuota",

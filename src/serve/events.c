@@ -214,7 +214,8 @@ static const struct field events_fields[] = {
      .most = 4096,
      .needed = true,
      .help = "the lists, separated by blanks: /v1/leases?prefix=app /v1/kinds.  Up to 8 of /v1/leases, /v1/stocks, "
-             "/v1/kinds, /v1/tasks, /v1/tiers, /v1/flags, /v1/cron, /v1/cron/FLEET, /v1/history"},
+             "/v1/counters, /v1/lanes, /v1/lanes/TOPIC, /v1/kinds, /v1/tasks, /v1/tiers, /v1/flags, /v1/cron, "
+             "/v1/cron/FLEET, /v1/history"},
     {.name = "prefix",
      .place = FIELD_QUERY,
      .at = IN(prefix),

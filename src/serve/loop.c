@@ -166,6 +166,7 @@ static const struct part parts[] = {
     {.name = "task counts", .open = dibs__task_counts_open, .close = dibs__task_counts_close},
     {.name = "probe", .open = dibs__probe_open, .close = dibs__probe_close},
     {.name = "stale", .open = dibs__stale_open, .close = dibs__stale_close},
+    {.name = "counters", .open = dibs__counters_open},
     {.name = "kinds", .open = dibs__kinds_open, .close = dibs__kinds_close},
     {.name = "series", .open = dibs__series_open, .end = dibs__series_close, .of_routes = true},
     {.name = "events",
@@ -175,6 +176,7 @@ static const struct part parts[] = {
      .close = dibs__events_close,
      .of_routes = true},
     {.name = "tasks", .open = dibs__tasks_open, .tick = dibs__tasks_tick, .end = dibs__tasks_close},
+    {.name = "visits", .open = dibs__visits_open, .tick = dibs__visits_tick, .close = dibs__visits_close},
     {.name = "together", .open = dibs__together_open, .close = dibs__together_close},
     {.name = "turns", .open = dibs__turns_open, .tick = dibs__turns_tick, .close = dibs__turns_close},
     {.name = "sessions", .open = dibs__sessions_open, .tick = dibs__sessions_tick, .close = dibs__sessions_close},
@@ -215,8 +217,8 @@ static int next_ms(struct server *server, dibs__tick now) {
   int64_t ms = dibs__turns_held(server) ? 5 : server->stopping || dibs__tasks_wait(server) ? 100 : 1000;
   ms = dibs__notify_tick(&server->notify, now, ms);
   if (server->resumed) return 0;
-  int64_t deadline_ms =
-      dibs__tick_left_ms(now, dibs__tick_min(dibs__connections_next(server), dibs__accept_next(server)));
+  dibs__tick deadline = dibs__tick_min(dibs__connections_next(server), dibs__accept_next(server));
+  int64_t deadline_ms = dibs__tick_left_ms(now, dibs__tick_min(deadline, dibs__visits_next(server)));
   if (deadline_ms < ms) ms = deadline_ms;
   if (server->unwatched) {
     int64_t watch_ms = dibs__tick_left_ms(now, dibs__tick_add_ms(server->unwatched->waits_from, WATCH_AFTER_MS));

@@ -3,6 +3,7 @@
  * Metrics: what this server has counted since it started, and the tasks of the store, for Prometheus (/metrics) and as
  * JSON.  A scrape costs the store a count of tasks at most (kinds.c), and with several tiers a read of their state.
  */
+#include "counter/counter.h"
 #include "info/info.h"
 #include "serve/http_count.h"
 #include "serve/kinds.h"
@@ -120,6 +121,21 @@ static void add_tasks(struct server *server, struct meter *meter) {
                   (double)age_ms / 1e3);
 }
 
+/* ---- Shared sums of counters ---- */
+
+static void add_counters(struct server *server, struct meter *meter) {
+  struct dibs__counter_lag lag;
+  if (!dibs__counter_lag(server->store, &lag)) return;
+  dibs__meter_add(meter, "counter.flush_lag.seconds", DIBS_GAUGE,
+                  "the age of the oldest shared sum that is not in the database", NULL, (double)lag.lag_ms / 1e3);
+  dibs__meter_add(meter, "counter.batches_waiting", DIBS_GAUGE, "batches of shared sums that are not in the database",
+                  NULL, (double)lag.waiting);
+  dibs__meter_add(meter, "counter.refused", DIBS_GAUGE, "shared sums that the database has refused", NULL,
+                  (double)lag.refused);
+  dibs__meter_add(meter, "counter.looked_age.seconds", DIBS_GAUGE, "how long ago shared sums were counted", NULL,
+                  (double)lag.age_ms / 1e3);
+}
+
 /* ---- The answers ---- */
 
 /* Without the store there is still what this server counted: an alert must see that it is up, and its store is not. */
@@ -128,6 +144,7 @@ static void collect(struct server *server, struct meter *meter) {
   dibs__meter_add(meter, "store.up", DIBS_GAUGE, "1: the store answered a probe less than a second ago", NULL, up);
   (void)!dibs_metrics(server->store, add_metric, meter, NULL);
   dibs__task_counts_add(server, meter);
+  add_counters(server, meter);
   if (up) add_tasks(server, meter);
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* /openapi.json, written from the tables that the server itself reads requests by. */
 #include "base/text.h"
+#include "dibs/lane.h"
 #include "serve/server.h"
 #include "serve/shape.h"
 
@@ -165,6 +166,12 @@ static const struct {
     {"claim", {.kind = FIELD_TEXT, .least = 1, .most = 64}, "a text of the caller's; a / is written %2F"},
     {"fleet", {.kind = FIELD_TEXT, .least = 1, .most = 128}, "the name of a crontab; a / is written %2F"},
     {"job", {.kind = FIELD_TEXT, .least = 1, .most = 128}, "the name of a job; a / is written %2F"},
+    {"topic",
+     {.kind = FIELD_TEXT, .least = 1, .most = DIBS_TOPIC_MAX, .pattern = "^[^\\x00-\\x1f\\x7f-\\x9f#]{1,200}$"},
+     "the name of a topic, without #; a / is written %2F"},
+    {"slot",
+     {.kind = FIELD_TEXT, .least = 1, .most = 5, .pattern = "^(0|[1-9][0-9]{0,3})$"},
+     "of a member: the answer to its POST has it"},
     {NULL,
      {.kind = FIELD_TEXT, .least = 1, .most = DIBS_NAME_MAX},
      "UTF-8 without control characters; a / is written %2F"}};

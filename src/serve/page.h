@@ -45,4 +45,19 @@ static inline size_t dibs__page_limit(const struct request *r, int64_t limit) {
   return wanted < most ? wanted : most;
 }
 
+/* A page that is being written: {NAME: [ROW, ...], "next": KEY}.  The caller lists one row more than `limit` says, or
+ * stops when dibs__rows_add answers false: that row tells that there is another page. */
+struct page_rows {
+  struct dibs__json *json;
+  size_t limit, count;
+  bool more;
+  char *last; /* key of a full page; malloc'd: a row that was written by SQL may have a long key */
+};
+
+void dibs__rows_begin(struct request *r, struct page_rows *rows, const char *name, int64_t limit);
+/* Opens a row with its key; the caller writes the rest and closes it.  false: the page is full. */
+bool dibs__rows_add(struct page_rows *rows, const char *key_name, const char *key);
+/* `status`: how the listing ended. */
+void dibs__rows_end(struct request *r, struct page_rows *rows, dibs_status status, const dibs_error *error);
+
 #endif

@@ -247,6 +247,7 @@ struct server {
   struct probe *probe;             /* probe.c: does the store answer? */
   struct sessions *sessions;       /* session.c */
   struct queues *queues;           /* claim.c: of requests that wait for tasks */
+  struct visits *visits;           /* lane_member.c: of members that wait for lanes */
   struct groups *groups;           /* together.c: of requests that share calls of the store */
   uint64_t begun;                  /* requests whose answer is not sent */
   uint64_t running;                /* those of them that were read to their end */
@@ -310,6 +311,9 @@ void dibs__events_close(struct server *server);
 bool dibs__series_open(struct server *server);
 void dibs__series_close(struct server *server);
 
+/* counter.c */
+bool dibs__counters_open(struct server *server);
+
 /* openapi.c */
 void dibs__openapi_write(struct dibs__json *j);
 
@@ -319,6 +323,12 @@ bool dibs__tasks_open(struct server *server);
 bool dibs__tasks_wait(const struct server *server); /* do requests wait for tasks? */
 void dibs__tasks_tick(struct server *server, dibs__tick now);
 void dibs__tasks_close(struct server *server);
+
+/* lane_member.c */
+bool dibs__visits_open(struct server *server);
+dibs__tick dibs__visits_next(const struct server *server); /* the loop may sleep so long */
+void dibs__visits_tick(struct server *server, dibs__tick now);
+void dibs__visits_close(struct server *server);
 
 /* session.c: remote clients of the store */
 bool dibs__sessions_open(struct server *server);

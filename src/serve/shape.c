@@ -23,6 +23,7 @@
 #define GRANT "{name:s id:s fence:i? left_ms:i slot:i tier:s?}"
 #define STOCK "{key:s used:i? limit:i?}"
 #define CLAIM "{key:s claim:s amount:i used:i? limit:i?}"
+#define OWNED "lane:i lanes:i owner:s? fence:i? left_ms:i? age_ms:i?"
 #define ENDED "{tasks:[{task:i status:s}]}"
 #define CHANGE "{change:s dry_run:b changed:i next:i?}"
 #define ANSWER "{key:s answer:* age_ms:i left_ms:i}"
@@ -50,9 +51,18 @@ static const struct {
     {"showStock", STOCK},
     {"listStocks", "{stocks:[" STOCK "] next:s?}"},
     {"addToCounter", "{key:s delta:i level:s}"},
-    {"showCounter", "{key:s value:i stored:i buffered:i}"},
+    {"showCounter", "{key:s value:i stored:i shared:i? buffered:i}"},
     {"listCounters", "{counters:[{key:s value:i}] next:s?}"},
     {"takeFromQuota", "{key:s allowed:b retry_ms:i}"},
+    {"listTopics", "{topics:[{topic:s lanes:i members:i owned:i leaving:i}] next:s?}"},
+    {"showTopic", "{topic:s lanes:i leaving:i recorded:b owners:[{" OWNED
+                  "}] members:[{slot:i lanes:i owner:s left_ms:i age_ms:i?}]}"},
+    {"resizeTopic", "{topic:s lanes:i leaving:i recorded:b}"},
+    {"showLaneOfKey", "{topic:s key:s " OWNED "}"},
+    {"joinTopic", "{topic:s slot:i id:s lanes:i left_ms:i}"},
+    {"renewMember", "{topic:s slot:i state:s lanes:i? members:i left_ms:i held:[{lane:i lanes:i name:s id:s fence:i "
+                    "left_ms:i keep:b}] "
+                    "lost:[{lane:i lanes:i}]}"},
     {"beginOnce", "{key:s -id:s -fence:i -left_ms:i -answer:* -age_ms:i}"},
     {"storeOnce", ANSWER},
     {"showOnce", ANSWER},

@@ -3,9 +3,6 @@
 #include "guard/guard.h"
 #include "serve/page.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- Answers ---- */
 
 static void write_stock(struct request *r, int status, const dibs_stock_result *result) {
@@ -99,45 +96,24 @@ static void get_stock(struct request *r) {
 
 /* ---- A page of stocks ---- */
 
-struct stocks_listing {
-  struct dibs__json *json;
-  size_t limit, count;
-  bool more;
-  char *last; /* of a full page; malloc'd: a row that somebody wrote by SQL may have a long key */
-};
-
 static void add_stock(const char *key, int64_t used, int64_t limit, void *user) {
-  struct stocks_listing *l = user;
-  l->more = l->count == l->limit;
-  if (l->more) return;
-  if (++l->count == l->limit) l->last = strdup(key);
-  dibs__json_open(l->json, NULL, '{');
-  dibs__json_text(l->json, "key", key);
-  dibs__json_int(l->json, "used", used);
-  dibs__json_int(l->json, "limit", limit);
-  dibs__json_close(l->json, '}');
+  struct page_rows *rows = user;
+  if (!dibs__rows_add(rows, "key", key)) return;
+  dibs__json_int(rows->json, "used", used);
+  dibs__json_int(rows->json, "limit", limit);
+  dibs__json_close(rows->json, '}');
 }
 
 static const struct field stocks_fields[] = {PAGE_FIELDS(0), {.name = NULL}};
 
-/* One more than the page has tells whether there is another one. */
 static void list_stocks(struct request *r) {
   const struct page *page = r->in;
+  struct page_rows rows;
   dibs_error error = {0};
-  struct stocks_listing l = {.json = dibs__answer_begin(r, 200), .limit = dibs__page_limit(r, page->limit)};
-  dibs__json_open(l.json, NULL, '{');
-  dibs__json_open(l.json, "stocks", '[');
+  dibs__rows_begin(r, &rows, "stocks", page->limit);
   dibs_status status =
-      dibs__stock_list(r->server->store, page->prefix, page->after, (uint32_t)l.limit + 1, add_stock, &l, &error);
-  if (status == DIBS_OK && l.more && !l.last) status = DIBS_NO_MEMORY;
-  if (status == DIBS_OK) {
-    dibs__json_close(l.json, ']');
-    dibs__json_text(l.json, "next", l.more ? l.last : NULL);
-    dibs__json_close(l.json, '}');
-  } else {
-    dibs__answer_problem(r, status, &error);
-  }
-  free(l.last);
+      dibs__stock_list(r->server->store, page->prefix, page->after, (uint32_t)rows.limit + 1, add_stock, &rows, &error);
+  dibs__rows_end(r, &rows, status, &error);
 }
 
 static void get_stocks(struct request *r) {

@@ -11,11 +11,12 @@
 static const struct list {
   const char *path, *rows, *key;
 } lists[] = {
-    {"/v1/leases", "names", "name"}, {"/v1/stocks", "stocks", "key"},
-    {"/v1/kinds", "kinds", "kind"},  {"/v1/tasks", "tasks", "task"},
-    {"/v1/tiers", NULL, NULL},       {"/v1/flags", "flags", "name"},
-    {"/v1/cron", "fleets", "fleet"}, {"/v1/cron/{fleet}", "jobs", "name"},
-    {"/v1/history", "runs", NULL},
+    {"/v1/leases", "names", "name"},      {"/v1/stocks", "stocks", "key"},
+    {"/v1/counters", "counters", "key"},  {"/v1/lanes", "topics", "topic"},
+    {"/v1/lanes/{topic}", NULL, NULL},    {"/v1/kinds", "kinds", "kind"},
+    {"/v1/tasks", "tasks", "task"},       {"/v1/tiers", NULL, NULL},
+    {"/v1/flags", "flags", "name"},       {"/v1/cron", "fleets", "fleet"},
+    {"/v1/cron/{fleet}", "jobs", "name"}, {"/v1/history", "runs", NULL},
 };
 
 /* Members of /v1/tiers that each reading changes, because the server itself uses the tiers: what it measures of a tier,

@@ -10,6 +10,8 @@
  * The careful way decides item by item, each under a savepoint: for a user's table, where a row may be missing; under a
  * guard; and after a packet that failed because the sum of one item does not fit.
  *
+ * Inside a user's transaction there is no ledger: the outcome of an addition is that of their transaction (R97).
+ *
  * Order of locks: the source, the guard, the counters in the order of their keys.
  */
 #include "store/counter.h"
@@ -56,8 +58,8 @@ static int64_t draw_mark(void) {
 
 /* ---- The ledger ---- */
 
-static sql_rc put_source(const struct dibs__sql_guard *g, const dibs__id *id) {
-  value values[] = {id_of(id), dibs__sql_number(DIBS__COUNTER_KEEP_MS)};
+static sql_rc put_source(const struct dibs__sql_guard *g, const dibs__id *id, int64_t keep_ms) {
+  value values[] = {id_of(id), dibs__sql_number(keep_ms)};
   return dibs__sql_put_composed(g,
                                 g->wire->engine->on_conflict
                                     ? "INSERT INTO dibs_counter_source (id, seq, until) VALUES ($1, 0, @{now} + $2)"
@@ -72,8 +74,8 @@ static sql_rc put_ledger(struct adding *a) {
   struct dibs__sql_guard *g = a->g;
   a->mark = draw_mark();
   value values[] = {id_of(&op->source), dibs__sql_number((int64_t)op->sequence), dibs__sql_number(a->mark),
-                    dibs__sql_number(DIBS__COUNTER_KEEP_MS)};
-  sql_rc end = a->insert ? put_source(g, &op->source) : DIBS__SQL_OK;
+                    dibs__sql_number(dibs__counter_keep_ms(op))};
+  sql_rc end = a->insert ? put_source(g, &op->source, dibs__counter_keep_ms(op)) : DIBS__SQL_OK;
   a->ledger = g->wire->put;
   if (end == DIBS__SQL_OK)
     end = dibs__sql_put_composed(g,
@@ -91,8 +93,9 @@ static sql_rc put_state(struct adding *a) {
 
 static sql_rc put_guard(struct adding *a) {
   const counter_op *op = a->op;
-  value values[] = {id_of(&op->guard), dibs__sql_number((int64_t)op->fence.v), dibs__sql_number(DIBS__COUNTER_KEEP_MS)};
-  sql_rc end = put_source(a->g, &op->guard);
+  value values[] = {id_of(&op->guard), dibs__sql_number((int64_t)op->fence.v),
+                    dibs__sql_number(dibs__counter_keep_ms(op))};
+  sql_rc end = put_source(a->g, &op->guard, dibs__counter_keep_ms(op));
   a->guard = a->g->wire->put;
   if (end == DIBS__SQL_OK)
     end = dibs__sql_put_composed(a->g,
@@ -190,6 +193,37 @@ static sql_rc put_read(struct dibs__sql_guard *g, const struct dibs__table *tabl
   return dibs__sql_put_composed(g, "SELECT number FROM dibs_counter WHERE name = $1", &key, 1);
 }
 
+/* ---- A number in a column of the user's ---- */
+
+#define NOT_WHOLE "is not a whole number"
+
+static bool cell_is_null(value cell) {
+  return cell.kind == DIBS__SQL_NULL || (cell.len == 4 && memcmp(cell.p, "NULL", 4) == 0);
+}
+
+/* With a sign, in 64 bits; else why not. */
+static const char *read_signed(value cell, int64_t *number) {
+  bool below = cell.len > 0 && cell.p[0] == '-';
+  *number = 0;
+  if (cell.len == below) return NOT_WHOLE;
+  for (size_t i = below; i < cell.len; i++) {
+    int digit = cell.p[i] - '0';
+    if (digit < 0 || digit > 9) return NOT_WHOLE;
+    if (__builtin_mul_overflow(*number, 10, number) || __builtin_add_overflow(*number, below ? -digit : digit, number))
+      return "does not fit in 64 bits";
+  }
+  return NULL;
+}
+
+/* SQLite keeps a text in a column of numbers.  A whole number that does not fit in 64 bits counts as a number. */
+static bool holds_number(const struct dibs__sql_wire *w, size_t nth) {
+  value cell = w->engine->cell(w, nth, 0, 0, DIBS__SQL_TEXT);
+  int64_t number;
+  if (cell_is_null(cell)) return true;
+  const char *wrong = read_signed(cell, &number);
+  return !wrong || strcmp(wrong, NOT_WHOLE) != 0;
+}
+
 /* ---- The careful way ---- */
 
 static sql_rc put_plain(const struct adding *a, const char *text) {
@@ -215,6 +249,13 @@ static bool item_is_refused(const struct dibs__sql_wire *w) {
   return w->trouble == DIBS__SQL_REFUSED || w->trouble == DIBS__SQL_ORPHAN || w->trouble == DIBS__SQL_TWICE;
 }
 
+/* A trigger of a user's table may raise any error, of a state of its own or of a table that it misses.  (If the counted
+ * table itself is missing, looking for the reason finds out.) */
+static bool row_is_refused(const struct adding *a) {
+  enum dibs__sql_trouble trouble = a->g->wire->trouble;
+  return item_is_refused(a->g->wire) || (a->op->table && (trouble == DIBS__SQL_ODD || trouble == DIBS__SQL_MISSING));
+}
+
 /* Why the item was not added. */
 static sql_rc find_reason(struct adding *a, item_t *item) {
   const struct dibs__sql_wire *w = a->g->wire;
@@ -230,6 +271,7 @@ static sql_rc find_reason(struct adding *a, item_t *item) {
   }
   bool found = w->engine->rows(w, nth) > 0;
   item->status = found ? DIBS_FULL : a->op->table ? DIBS_NOT_FOUND : DIBS_INVALID;
+  if (found && a->op->table && !holds_number(w, nth)) item->status = DIBS_INVALID;
   return DIBS__SQL_OK;
 }
 
@@ -245,7 +287,7 @@ static sql_rc add_item(struct adding *a, item_t *item) {
     return end;
   }
   if (end != DIBS__SQL_OK) {
-    if (!item_is_refused(w)) return end;
+    if (!row_is_refused(a)) return end;
     end = undo_item(a);
   }
   return end == DIBS__SQL_OK ? find_reason(a, item) : end;
@@ -269,7 +311,7 @@ static sql_rc add_together(struct adding *a, bool *all) {
   if (!op->table && end == DIBS__SQL_OK) end = put_all(a, false);
   for (uint32_t i = 0; op->table && i < op->count && end == DIBS__SQL_OK; i++) end = put_item(a, &op->items[i]);
   if (end == DIBS__SQL_OK) end = w->engine->go(w, false);
-  if (end != DIBS__SQL_OK && !item_is_refused(w)) return end;
+  if (end != DIBS__SQL_OK && !row_is_refused(a)) return end;
   *all = end == DIBS__SQL_OK;
   for (uint32_t i = 0; op->table && i < op->count && *all; i++) *all = w->engine->changed(w, first + i) > 0;
   if (!*all) return undo_item(a);
@@ -332,6 +374,20 @@ static sql_rc add_carefully(struct adding *a) {
   return end;
 }
 
+/* ---- Inside the user's transaction ---- */
+
+static sql_rc add_inside(struct adding *a) {
+  struct dibs__sql_wire *w = a->g->wire;
+  bool all = false;
+  sql_rc end = dibs__sql_begin(w);
+  if (end == DIBS__SQL_OK) end = add_together(a, &all);
+  if (end == DIBS__SQL_OK && !all) end = add_one_by_one(a);
+  if (end == DIBS__SQL_OK) end = dibs__sql_commit(w);
+  if (end == DIBS__SQL_OK) end = w->engine->go(w, false);
+  if (end == DIBS__SQL_OK) a->op->op.status = DIBS_OK;
+  return end;
+}
+
 /* ---- One packet ---- */
 
 static sql_rc add_at_once(struct adding *a) {
@@ -361,8 +417,12 @@ static sql_rc check_table(struct dibs__sql_guard *g, counter_op *op, bool *is_nu
 }
 
 static void refuse(struct dibs__sql_guard *g, counter_op *op) {
-  op->op.status = dibs__sql_explain(g->wire, "add to counters in", g->store, g->result);
+  op->op.status = dibs__sql_explain(g->wire, "work on counters in", g->store, g->result);
   snprintf(op->why, sizeof op->why, "%s", g->wire->message);
+  if (!g->wire->inside || g->wire->trouble != DIBS__SQL_DEADLOCK) return;
+  op->op.status = DIBS_CONFLICT;
+  snprintf(op->why, sizeof op->why, "the transaction can't continue: %.100s; roll it back and begin again",
+           g->wire->message);
 }
 
 /* *again: another try is worthwhile.  FAILED: the wire is dead, or the outcome unknown. */
@@ -373,7 +433,7 @@ static sql_rc after_failure(struct adding *a, bool *careful, int *clashes, bool 
   dibs__sql_rollback(w);
   if (dibs__sql_dead(w)) return DIBS__SQL_FAILED;
   int64_t nap_ms = (int64_t)NAP_MS << (*clashes < 4 ? *clashes : 4);
-  if (w->trouble == DIBS__SQL_DEADLOCK && ++*clashes <= CLASHES &&
+  if (w->trouble == DIBS__SQL_DEADLOCK && !w->inside && ++*clashes <= CLASHES &&
       dibs__tick_left_ms(dibs__tick_now(), w->by) > NAP_MAX_MS) {
     dibs__nap_ms(nap_ms < NAP_MAX_MS ? nap_ms : NAP_MAX_MS);
     *again = true;
@@ -387,11 +447,11 @@ static sql_rc after_failure(struct adding *a, bool *careful, int *clashes, bool 
 
 static sql_rc run_add(struct dibs__sql_guard *g, counter_op *op) {
   struct adding a = {.g = g, .op = op, .insert = op->sequence == 1};
-  bool careful = op->table || op->fence.v, again = true;
+  bool inside = g->wire->inside, careful = inside || op->table || op->fence.v, again = true;
   int clashes = 0;
   sql_rc end = check_table(g, op, &a.is_number);
   while (end == DIBS__SQL_OK && again && op->op.status == DIBS_UNKNOWN) {
-    end = careful ? add_carefully(&a) : add_at_once(&a);
+    end = inside ? add_inside(&a) : careful ? add_carefully(&a) : add_at_once(&a);
     if (end == DIBS__SQL_OK) {
       again = a.missing;
       a.insert = true;
@@ -459,20 +519,6 @@ static sql_rc run_take(struct dibs__sql_guard *g, counter_op *op) {
 
 /* ---- Reading ---- */
 
-/* With a sign, in 64 bits; else why not. */
-static const char *read_signed(value cell, int64_t *number) {
-  bool below = cell.len > 0 && cell.p[0] == '-';
-  *number = 0;
-  if (cell.len == below) return "is not a whole number";
-  for (size_t i = below; i < cell.len; i++) {
-    int digit = cell.p[i] - '0';
-    if (digit < 0 || digit > 9) return "is not a whole number";
-    if (__builtin_mul_overflow(*number, 10, number) || __builtin_add_overflow(*number, below ? -digit : digit, number))
-      return "does not fit in 64 bits";
-  }
-  return NULL;
-}
-
 static void read_item(const struct dibs__sql_wire *w, size_t nth, counter_op *op, item_t *item) {
   if (w->engine->rows(w, nth) == 0) {
     item->status = DIBS_NOT_FOUND;
@@ -484,8 +530,7 @@ static void read_item(const struct dibs__sql_wire *w, size_t nth, counter_op *op
     return;
   }
   value cell = w->engine->cell(w, nth, 0, 0, DIBS__SQL_TEXT);
-  bool is_null = cell.kind == DIBS__SQL_NULL || (cell.len == 4 && memcmp(cell.p, "NULL", 4) == 0);
-  const char *wrong = is_null ? NULL : read_signed(cell, &item->number);
+  const char *wrong = cell_is_null(cell) ? NULL : read_signed(cell, &item->number);
   if (!wrong) return;
   item->status = DIBS_INVALID;
   item->number = 0;
@@ -493,13 +538,24 @@ static void read_item(const struct dibs__sql_wire *w, size_t nth, counter_op *op
            op->table->count, op->table->table, wrong, item->key.len < 40 ? (int)item->key.len : 40, item->key.p);
 }
 
+/* Inside a user's transaction a failed statement would end it: a savepoint is around each packet. */
+static sql_rc begin_reading(struct dibs__sql_wire *w) {
+  return w->inside ? dibs__sql_begin(w) : DIBS__SQL_OK;
+}
+
+static sql_rc go_reading(struct dibs__sql_wire *w) {
+  sql_rc end = w->inside ? dibs__sql_commit(w) : DIBS__SQL_OK;
+  return end == DIBS__SQL_OK ? w->engine->go(w, false) : end;
+}
+
 /* OK, or FAILED: nothing was read. */
 static sql_rc send_reads(struct dibs__sql_guard *g, counter_op *op, item_t *items, uint32_t count) {
   struct dibs__sql_wire *w = g->wire;
+  sql_rc end = begin_reading(w);
   size_t first = w->put;
-  sql_rc end = DIBS__SQL_OK;
   for (uint32_t i = 0; i < count && end == DIBS__SQL_OK; i++) end = put_read(g, op->table, &items[i]);
-  if (end == DIBS__SQL_OK) end = w->engine->go(w, false);
+  if (end == DIBS__SQL_OK) end = go_reading(w);
+  if (end != DIBS__SQL_OK && w->inside && !dibs__sql_dead(w)) dibs__sql_rollback(w);
   for (uint32_t i = 0; i < count && end == DIBS__SQL_OK; i++) read_item(w, first + i, op, &items[i]);
   return end;
 }
@@ -533,10 +589,13 @@ static sql_rc run_list(struct dibs__sql_guard *g, counter_op *op) {
   char least[DIBS_NAME_MAX + 1];
   dibs__str from = dibs__list_from(&list, least);
   value values[] = {text_of(from), dibs__sql_number(op->most)};
+  sql_rc end = begin_reading(w);
   size_t count = 0, nth = w->put;
-  sql_rc end = dibs__sql_put_composed(
-      g, "SELECT name, number FROM dibs_counter WHERE name >= $1 ORDER BY name LIMIT $2", values, 2);
-  if (end == DIBS__SQL_OK) end = w->engine->go(w, false);
+  if (end == DIBS__SQL_OK)
+    end = dibs__sql_put_composed(g, "SELECT name, number FROM dibs_counter WHERE name >= $1 ORDER BY name LIMIT $2",
+                                 values, 2);
+  if (end == DIBS__SQL_OK) end = go_reading(w);
+  if (end != DIBS__SQL_OK && w->inside && !dibs__sql_dead(w)) dibs__sql_rollback(w);
   if (end != DIBS__SQL_OK) return end;
   size_t all = w->engine->rows(w, nth);
   struct dibs__counter_row *rows = calloc(all + 1, sizeof *rows);
@@ -558,7 +617,7 @@ static sql_rc run_reading(struct dibs__sql_guard *g, counter_op *op) {
   for (int clashes = 0;; clashes++) {
     sql_rc end = op->op.verb == DIBS__COUNTER_READ ? run_read(g, op) : run_list(g, op);
     if (end == DIBS__SQL_OK || dibs__sql_dead(w) || w->trouble == DIBS__SQL_NO_SPACE) return end;
-    bool again = w->trouble == DIBS__SQL_DEADLOCK && clashes < CLASHES;
+    bool again = w->trouble == DIBS__SQL_DEADLOCK && !w->inside && clashes < CLASHES;
     if (!again || dibs__tick_left_ms(dibs__tick_now(), w->by) <= NAP_MS) {
       refuse(g, op);
       return DIBS__SQL_OK;
@@ -570,7 +629,7 @@ static sql_rc run_reading(struct dibs__sql_guard *g, counter_op *op) {
 sql_rc dibs__sql_counter(struct dibs__sql_guard *g, counter_op *const ops[], size_t count) {
   sql_rc end = DIBS__SQL_OK;
   for (size_t i = 0; i < count; i++)
-    if (dibs__counter_valid(ops[i])) ops[i]->op.status = DIBS_UNKNOWN;
+    if (dibs__counter_valid(ops[i], g->wire->inside)) ops[i]->op.status = DIBS_UNKNOWN;
   for (size_t i = 0; i < count && end == DIBS__SQL_OK; i++) {
     if (ops[i]->op.status != DIBS_UNKNOWN) continue;
     uint16_t verb = ops[i]->op.verb;

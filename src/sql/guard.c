@@ -338,7 +338,8 @@ sql_rc dibs__sql_guarded(struct dibs__sql_guard *guard, enum dibs__sql_guarded k
                          size_t count) {
   struct dibs__sql_wire *w = guard->wire;
   dibs__tick by = w->by;
-  if (kind == DIBS__SQL_AS_ONCE || kind == DIBS__SQL_AS_TASK) w->by = dibs__sql_patience(w);
+  if (kind == DIBS__SQL_AS_ONCE || kind == DIBS__SQL_AS_TASK || kind == DIBS__SQL_AS_COUNTER)
+    w->by = dibs__sql_patience(w);
   sql_rc end = run_guarded(guard, kind, ops, count);
   w->by = by;
   return end;

@@ -47,7 +47,12 @@ void dibs__counter_set_all(struct dibs__counter_op *op, dibs__status status) {
   for (uint32_t i = 0; i < op->count; i++) op->items[i].status = status;
 }
 
-bool dibs__counter_valid(struct dibs__counter_op *op) {
+static bool source_valid(const struct dibs__counter_op *op, bool inside) {
+  if (inside) return op->sequence == 0 && op->fence.v == 0;
+  return op->sequence >= 1 && op->sequence <= INT64_MAX;
+}
+
+bool dibs__counter_valid(struct dibs__counter_op *op, bool inside) {
   op->got = NULL;
   op->got_count = 0;
   op->why[0] = '\0';
@@ -56,8 +61,7 @@ bool dibs__counter_valid(struct dibs__counter_op *op) {
   switch (op->op.verb) {
   case DIBS__COUNTER_ADD:
   case DIBS__COUNTER_READ:
-    if (!items_valid(op) || (op->op.verb == DIBS__COUNTER_ADD && (op->sequence < 1 || op->sequence > INT64_MAX)))
-      return false;
+    if (!items_valid(op) || (op->op.verb == DIBS__COUNTER_ADD && !source_valid(op, inside))) return false;
     for (uint32_t i = 0; i < op->count; i++) op->items[i].number = 0;
     dibs__counter_set_all(op, DIBS_UNKNOWN);
     return true;
@@ -65,7 +69,8 @@ bool dibs__counter_valid(struct dibs__counter_op *op) {
     return !op->table && op->most >= 1 && op->most <= DIBS__COUNTER_ROWS && op->prefix.len <= DIBS_NAME_MAX &&
            op->after.len <= DIBS_NAME_MAX;
   case DIBS__COUNTER_TAKE:
-    return take_valid(op);
+    if (inside) op->op.status = DIBS_UNSUPPORTED;
+    return !inside && take_valid(op);
   default:
     return false;
   }

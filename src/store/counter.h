@@ -19,7 +19,8 @@
  *  R89  With a guard, a batch is refused (STALE) if the ledger has seen a larger fence of this guard, unless the batch
  *       was applied before; it then changes nothing.  An ADD under a guard raises the remembered fence.
  *  R90  The ledger keeps a source for DIBS__COUNTER_KEEP_MS after its latest batch.  A source therefore repeats no batch
- *       later than DIBS__COUNTER_REPEAT_MS after it sent this batch for the first time.
+ *       later than DIBS__COUNTER_REPEAT_MS after it sent this batch for the first time.  Under a guard it is
+ *       DIBS__COUNTER_KEEP_GUARDED_MS: such a batch may come from an old copy of a store in front (store/shared.h).
  *  R91  READ answers the number of each key.  A key that nobody has added to is NOT_FOUND.
  *  R92  LIST has each counter that exists from the beginning to the end of the listing once, by key in byte order.
  *  R93  TAKE allows, in any interval of the store's clock, at most `limit` and `limit` for each `per_ms` of the interval.
@@ -27,6 +28,9 @@
  *  R94  A TAKE that is refused (FULL) changes nothing.  After `wait_ms` it is allowed, if nobody else takes meanwhile.
  *  R95  Limit and time are those of each TAKE: a bucket has no more than the present limit, and is full after the present
  *       per_ms at the latest, also after the clock was set back.
+ *  R97 Inside a user's transaction an ADD has no source and no row in the ledger (sequence 0): it counts when this
+ *       transaction commits, and only then.  An item that is refused, as in R88, leaves that transaction usable.  READ and
+ *       LIST answer what the transaction sees.  TAKE is UNSUPPORTED.
  */
 /* clang-format on */
 #include "store/store.h"
@@ -47,6 +51,7 @@ enum {
  * nothing that still comes; the difference covers a server's clock that is set forward by up to six days. */
 #define DIBS__COUNTER_KEEP_MS (INT64_C(7) * 86400000)
 #define DIBS__COUNTER_REPEAT_MS (INT64_C(1) * 86400000)
+#define DIBS__COUNTER_KEEP_GUARDED_MS (INT64_C(400) * 86400000)
 
 /* A bucket is one instant: when it would be full again, in ns.  So a take adds amount * per / limit to it. */
 #define DIBS__RATE_LIMIT_MAX INT64_C(1000000000)
@@ -72,7 +77,7 @@ struct dibs__counter_op {
   uint32_t count;
   /* ADD.  Of one source, one batch at a time is on its way. */
   dibs__id source;
-  uint64_t sequence; /* from 1 on */
+  uint64_t sequence; /* from 1 on; inside a user's transaction 0 */
   dibs__id guard;
   dibs__fence fence; /* 0: no guard */
   /* LIST; not of a user's table. */
@@ -88,8 +93,13 @@ struct dibs__counter_op {
   char why[200]; /* for people, with INVALID; may be "" */
 };
 
-/* Clears the answers; false: the operation is not well-formed, and its status is INVALID. */
-bool dibs__counter_valid(struct dibs__counter_op *op);
+/* Clears the answers; false: the operation is not well-formed, and its status is INVALID.  `inside` a user's
+ * transaction: UNSUPPORTED, if it is a TAKE. */
+bool dibs__counter_valid(struct dibs__counter_op *op, bool inside);
+/* ADD: how long the ledger keeps its source (R90). */
+static inline int64_t dibs__counter_keep_ms(const struct dibs__counter_op *op) {
+  return op->fence.v ? DIBS__COUNTER_KEEP_GUARDED_MS : DIBS__COUNTER_KEEP_MS;
+}
 /* TAKE: what it adds to the instant, and how far ahead of now the instant may be, in ns. */
 int64_t dibs__rate_step_ns(const struct dibs__counter_op *op);
 int64_t dibs__rate_span_ns(const struct dibs__counter_op *op);

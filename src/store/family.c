@@ -3,6 +3,7 @@
 #include "store/family.h"
 #include "store/counter.h"
 #include "store/run.h"
+#include "store/shared.h"
 #include "store/task.h"
 
 #define VERB(verb) (1u << (verb))
@@ -80,6 +81,13 @@ static const struct dibs__family_info families[DIBS__FAM_COUNT] = {
                            .key = offsetof(struct dibs__counter_op, key),
                            .got = offsetof(struct dibs__counter_op, got),
                            .got_count = offsetof(struct dibs__counter_op, got_count)},
+    [DIBS__FAM_SHARED] = {.name = "shared",
+                          .verbs = {"add", "read", "look", "seal", "drop", "refused", "forget"},
+                          .served = DIBS__SERVED_BY_FIRST,
+                          .reads = VERB(DIBS__SHARED_READ) | VERB(DIBS__SHARED_LOOK) | VERB(DIBS__SHARED_REFUSED),
+                          .size = sizeof(struct dibs__shared_op),
+                          .got = offsetof(struct dibs__shared_op, got),
+                          .got_count = offsetof(struct dibs__shared_op, got_count)},
 };
 
 DIBS__MODULE_API const struct dibs__family_info *dibs__family_of(const struct dibs__op *op) {

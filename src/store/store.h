@@ -192,6 +192,7 @@ enum dibs__family { /* appended only; what is true of each is in family.c */
                     DIBS__FAM_TASK,    /* store/task.h */
                     DIBS__FAM_RUN,     /* store/run.h */
                     DIBS__FAM_COUNTER, /* store/counter.h */
+                    DIBS__FAM_SHARED,  /* store/shared.h */
                     DIBS__FAM_COUNT
 };
 
@@ -540,7 +541,9 @@ struct dibs__result {
 };
 
 struct dibs__identity {
-  dibs__mandate mandate; /* a hint: the mandate of the buckets, as far as connect knows it; epoch 0: it does not */
+  /* A hint: the mandate of the buckets, as far as connect knows it; epoch 0: it does not.  An incarnation of zeros:
+   * each bucket has one of its own, and an operation with zeros is one for the bucket's. */
+  dibs__mandate mandate;
   uint32_t caps;
   uint32_t families; /* a bit for each family */
   uint32_t unused;   /* 0 */

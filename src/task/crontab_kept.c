@@ -87,6 +87,13 @@ static dibs_status change_name(dibs_store *store, const char *name, bool leaves,
   dibs_update_options options = {.size = sizeof options, .flags = DIBS_IF_ABSENT, .wait_ms = WAIT_MS};
   dibs_status status = dibs_record_update(store, names_key, &options, change_names, &n, NULL, error);
   free(n.text);
+  if (status == DIBS_FULL)
+    return dibs__fail(error, status, "the store has the crontabs of %d fleets already: forget a fleet that is not used",
+                      FLEETS_MAX);
+  /* The crontab itself is written or removed by then: the same call again changes the list. */
+  if (status == DIBS_TIMEOUT)
+    return dibs__fail(error, DIBS_UNAVAILABLE,
+                      "other clients changed the list of fleets for as long as \"%s\" could wait; repeat it", name);
   return status == DIBS_REPLAY ? dibs__fine(error) : status;
 }
 

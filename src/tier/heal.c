@@ -31,8 +31,7 @@ enum {
 /* What the tiers have in one round. */
 struct survey {
   bool reached[DIBS__URI_TIERS];
-  dibs__incarnation incarnations[DIBS__URI_TIERS];
-  dibs__mandate has[DIBS__URI_TIERS][DIBS__BUCKETS];
+  dibs__mandate has[DIBS__URI_TIERS][DIBS__BUCKETS]; /* each node of a Redis Cluster has an incarnation of its own */
   struct dibs__buckets served[DIBS__URI_TIERS], left[DIBS__URI_TIERS];
   struct dibs__buckets used[DIBS__URI_TIERS]; /* without tiers */
   uint32_t drawn[DIBS__BUCKETS]; /* by the anchor, by its clock in the next hour; 0: not beyond its epoch */
@@ -90,7 +89,6 @@ static void read_tier(struct tiers *t, uint32_t nth, struct survey *survey, dibs
     if (survey->ops[i].used) dibs__buckets_add(&survey->used[nth], survey->ops[i].op.bucket);
     if (survey->ops[i].left) dibs__buckets_add(&survey->left[nth], survey->ops[i].op.bucket);
     survey->has[nth][survey->ops[i].op.bucket] = has;
-    survey->incarnations[nth] = has.incarnation;
   }
 }
 
@@ -118,7 +116,7 @@ static void retire(struct tiers *t, const struct round *r, struct survey *survey
                                                            .bucket = b,
                                                            .by = by,
                                                            .status = DIBS_UNKNOWN,
-                                                           .mandate = {epoch, survey->incarnations[nth]}}};
+                                                           .mandate = {epoch, survey->has[nth][b].incarnation}}};
       survey->list[count] = &survey->ops[count].op;
       count++;
     }
@@ -298,7 +296,7 @@ static void pass_over(const struct tiers *t, struct round *r, const struct surve
     uint32_t above = highest_served_epoch(t, survey, b);
     if (why && why->above > above) above = why->above;
     if (m->epoch == 0 && (!reached || dibs__tiers_wanted(&r->state, b) != m->tier)) m->epoch = above;
-    dibs__incarnation incarnation = reached ? survey->incarnations[m->tier] : m->incarnation;
+    dibs__incarnation incarnation = reached ? survey->has[m->tier][b].incarnation : m->incarnation;
     for (uint32_t i = 0; i < t->count; i++) /* by hand: above all tiers, wherever the bucket goes next */
       if (survey->reached[i] && (by_hand || i == m->tier) && survey->has[i][b].epoch > above)
         above = survey->has[i][b].epoch;
@@ -341,7 +339,8 @@ static bool lost_what_it_left(struct round *r, const struct survey *survey, uint
   const dibs__mandate *has = &survey->has[left->tier][bucket];
   bool there = has->epoch == left->epoch && memcmp(&has->incarnation, &left->incarnation, sizeof has->incarnation) == 0;
   if (!dibs__tiers_is_down(&r->state, left->tier) && (!survey->reached[left->tier] || there)) return false;
-  if (dibs__tiers_left_lost(&r->state, bucket, &survey->incarnations[m->tier], now) != DIBS__TIERS_MADE) return false;
+  const dibs__incarnation *incarnation = &survey->has[m->tier][bucket].incarnation;
+  if (dibs__tiers_left_lost(&r->state, bucket, incarnation, now) != DIBS__TIERS_MADE) return false;
   mark_moved(r, bucket);
   r->epochs++;
   return true;
@@ -371,7 +370,7 @@ static void repair_buckets(struct round *r, const struct survey *survey, const s
     uint32_t above = behind ? why->above : 0;
     bool spent = why && m->epoch && why->spent[b] == m->epoch;
     bool by_hand = why && why->by_hand;
-    const dibs__incarnation *incarnation = &survey->incarnations[m->tier];
+    const dibs__incarnation *incarnation = &survey->has[m->tier][b].incarnation;
     dibs__mandate has = survey->has[m->tier][b];
     /* A tier that does not serve us does not have the record's mandate, even if its own number is equal. */
     bool serves = dibs__buckets_has(&survey->served[m->tier], b) && !dibs__buckets_has(&survey->left[m->tier], b);
@@ -394,7 +393,7 @@ static void placement(struct tiers *t, struct round *r, const struct survey *sur
   const dibs__mandate *has[DIBS__URI_TIERS] = {NULL};
   struct dibs__buckets moved = {{0, 0}};
   for (uint32_t i = 0; i < t->count; i++)
-    if (survey->reached[i]) incarnations[i] = &survey->incarnations[i], has[i] = survey->has[i];
+    if (survey->reached[i]) incarnations[i] = &survey->has[i][0].incarnation, has[i] = survey->has[i];
   bool any = dibs__tiers_placement(&r->state, incarnations, has, now, &moved);
   for (uint32_t b = 0; b < DIBS__BUCKETS; b++) {
     uint32_t wanted = dibs__tiers_wanted(&r->state, b);
@@ -600,7 +599,7 @@ static void decide(struct tiers *t, struct round *r, struct survey *survey, cons
     repair_buckets(r, survey, why, now);
   set_flags_of(r, why);
   placement(t, r, survey, now);
-  if (survey->reached[t->last]) r->state.anchor_incarnation = survey->incarnations[t->last];
+  if (survey->reached[t->last]) r->state.anchor_incarnation = survey->has[t->last][0].incarnation;
 }
 
 /* OK: done.  CONFLICT: another round is necessary.  Otherwise it cannot be done. */

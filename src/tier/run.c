@@ -117,6 +117,8 @@ static uint32_t route_locked(struct batch *b, size_t i) {
     return route_lease_locked(b, i);
   case DIBS__SERVED_BY_LAST:
     return b->t->last;
+  case DIBS__SERVED_BY_FIRST:
+    return 0;
   default: /* answered here; when the lock is free */
     return ANSWERED;
   }
@@ -408,7 +410,8 @@ static void confirm_copy(struct batch *b) {
 /* An operation that only reads makes this process no client that others count, and no store a tier; neither does one
  * that goes to the anchor for all buckets. */
 static bool op_changes_state(const struct dibs__op *op) {
-  return dibs__family_of(op)->served != DIBS__SERVED_BY_LAST && !dibs__op_reads(op);
+  enum dibs__served by = dibs__family_of(op)->served;
+  return by != DIBS__SERVED_BY_LAST && by != DIBS__SERVED_BY_FIRST && !dibs__op_reads(op);
 }
 
 /* A record that was restored to an older one is repaired before anything is granted by it.  false: it cannot be, and

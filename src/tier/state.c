@@ -223,7 +223,8 @@ bool dibs__tiers_placement(struct dibs__tiers_state *state, const dibs__incarnat
      * installed yet. */
     if (m->left.epoch && has[m->tier] && !dibs__tiers_is_down(state, m->tier)) continue;
     bool kept = leaves || (m->epoch == 0 && above == 0);
-    struct change change = {wanted, above, incarnations[wanted], m->epoch == 0, kept, {0}};
+    const dibs__incarnation *incarnation = has[wanted] ? &has[wanted][b].incarnation : incarnations[wanted];
+    struct change change = {wanted, above, incarnation, m->epoch == 0, kept, {0}};
     if (leaves) change.left = (struct dibs__tiers_left){m->epoch, m->tier, m->incarnation};
     if (change_mandate(state, b, &change, now) != DIBS__TIERS_MADE) continue;
     dibs__buckets_add(moved, b);

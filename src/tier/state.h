@@ -211,11 +211,11 @@ enum dibs__tiers_verdict dibs__tiers_left_lost(struct dibs__tiers_state *state, 
 bool dibs__tiers_is_down(const struct dibs__tiers_state *state, uint32_t tier);
 
 /* Moves every bucket to the tier that it should be on.  incarnations[i] is tier i's, NULL if it cannot be reached (then
- * buckets do not move to it); has[i], NULL if not known, is what each of the DIBS__BUCKETS has there (new epochs are
- * above it; a bucket for which the result would be SERVER or SPENT stays).  *moved: the buckets for which a mandate was
- * made, to be installed.  A tier that is up, and has the record's mandate, is `left`: its leases end there.  As long as
- * it has some, the bucket does not move again, except away from a tier that is down or cannot be reached.  false:
- * nothing changed. */
+ * buckets do not move to it), and that of a bucket is in has[i]; has[i], NULL if not known, is what each of the
+ * DIBS__BUCKETS has there (new epochs are above it; a bucket for which the result would be SERVER or SPENT stays).
+ * *moved: the buckets for which a mandate was made, to be installed.  A tier that is up, and has the record's mandate,
+ * is `left`: its leases end there.  As long as it has some, the bucket does not move again, except away from a tier
+ * that is down or cannot be reached.  false: nothing changed. */
 bool dibs__tiers_placement(struct dibs__tiers_state *state, const dibs__incarnation *const incarnations[],
                            const dibs__mandate *const has[], int64_t now, struct dibs__buckets *moved);
 /* Should a bucket be on another tier?  *to: bit i if some bucket should move to tier i. */

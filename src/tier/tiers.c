@@ -512,9 +512,11 @@ static void merge_capabilities(struct tiers *t, struct dibs__identity *identity)
   uint32_t families = atomic_load(&t->tiers[t->last].families);
   uint32_t of_last = dibs__families_served(DIBS__SERVED_BY_LAST);
   if (!families) families = of_last;
+  uint32_t first = atomic_load(&t->tiers[0].families), of_first = dibs__families_served(DIBS__SERVED_BY_FIRST);
+  if (!first) first = of_first; /* not reached yet: it refuses what it does not serve */
   *identity = (struct dibs__identity){.caps = caps | (any & DIBS__CAP_SESSION) | DIBS__CAP_PARALLEL | DIBS__CAP_ANCHOR,
                                       .families = 1u << DIBS__FAM_LEASE | 1u << DIBS__FAM_ANCHOR |
-                                                  1u << DIBS__FAM_TIERS | (families & of_last),
+                                                  1u << DIBS__FAM_TIERS | (families & of_last) | (first & of_first),
                                       .max_batch = TIERS_BATCH,
                                       .max_sessions = sessions};
   memcpy(&identity->session, t->client.b, sizeof identity->session);

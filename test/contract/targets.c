@@ -199,6 +199,7 @@ static const struct contract_target targets[] = {
      .restore = server_restore,
      .bury = server_bury},
     {.scheme = "redis", .apart = true, .lazy_close = true, .bury = redis_bury},
+    {.scheme = "rediss", .apart = true, .lazy_close = true, .bury = redis_bury},
     {.scheme = "mongodb",
      .no_tier = true,
      .clocked = true,

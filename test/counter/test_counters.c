@@ -474,24 +474,47 @@ static void a_row_that_a_trigger_refuses_holds_up_no_other(void **state) {
   (void)state;
   dibs_store *s = store_open();
   make_table("refusing", "name %s PRIMARY KEY, n INTEGER", engine->text);
-  sql("INSERT INTO refusing (name, n) VALUES ('ann', 0), ('bob', 0), ('eve', 0)");
+  sql("INSERT INTO refusing (name, n) VALUES ('ann', 0), ('bob', 0), ('eve', 0), ('sue', 0)");
   if (strcmp(engine->scheme, "postgres") == 0) {
     sql("CREATE OR REPLACE FUNCTION refuse_bob() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
-        " IF NEW.name = 'bob' THEN RAISE EXCEPTION 'not bob'; END IF; RETURN NEW; END $$");
+        " IF NEW.name = 'bob' THEN RAISE EXCEPTION 'not bob'; END IF;"
+        " IF NEW.name = 'sue' THEN RAISE EXCEPTION 'not sue' USING ERRCODE = 'U0815'; END IF; RETURN NEW; END $$");
     sql("CREATE TRIGGER refuses BEFORE UPDATE ON refusing FOR EACH ROW EXECUTE FUNCTION refuse_bob()");
   } else if (strcmp(engine->scheme, "mysql") == 0) {
     sql("CREATE TRIGGER refuses BEFORE UPDATE ON refusing FOR EACH ROW"
-        " IF NEW.name = 'bob' THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'not bob'; END IF");
+        " IF NEW.name = 'bob' THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'not bob';"
+        " ELSEIF NEW.name = 'sue' THEN SIGNAL SQLSTATE '47000' SET MYSQL_ERRNO = 5815; END IF");
   } else {
     sql("CREATE TRIGGER refuses BEFORE UPDATE ON refusing WHEN NEW.name = 'bob'"
         " BEGIN SELECT RAISE(ABORT, 'not bob'); END");
+    sql("CREATE TRIGGER fails BEFORE UPDATE ON refusing WHEN NEW.name = 'sue' "
+        " BEGIN SELECT abs(-9223372036854775807 - 1); END");
   }
   dibs_table *t = TABLE(.table = "refusing", .key = "name", .count = "n");
-  const char *names[] = {"ann", "bob", "eve"};
-  for (int i = 0; i < 3; i++) count_up(s, names[i], 4, DIBS_OK, .table = t, BUFFERED);
+  const char *names[] = {"ann", "bob", "eve", "sue"};
+  for (int i = 0; i < 4; i++) count_up(s, names[i], 4, DIBS_OK, .table = t, BUFFERED);
   flush(s, DIBS_FULL);
-  assert_int_equal(refusals(s).delta, 4);
-  for (int i = 0; i < 3; i++) assert_int_equal(value_of(s, names[i], .table = t).stored, i == 1 ? 0 : 4);
+  assert_int_equal(refusals(s).delta, 8);
+  for (int i = 0; i < 4; i++) assert_int_equal(value_of(s, names[i], .table = t).stored, i % 2 == 1 ? 0 : 4);
+  flush(s, DIBS_OK);
+}
+
+static void a_column_without_a_number_is_refused_as_INVALID(void **state) {
+  (void)state;
+  dibs_store *s = store_open();
+  if (strcmp(engine->scheme, "sqlite") != 0) skip(); /* only there a column takes any value */
+  dibs_table *t = characters();
+  sql("INSERT INTO character_likes (name, like_count) VALUES ('text', 'many'), ('half', 0.5), ('top', %s)",
+      "9223372036854775807");
+  count_up(s, "text", 1, DIBS_INVALID, .table = t);
+  assert_message("no whole number");
+  count_up(s, "half", 1, DIBS_INVALID, .table = t);
+  count_up(s, "top", 1, DIBS_FULL, .table = t);
+  count_up(s, "text", 2, DIBS_OK, .table = t, BUFFERED);
+  count_up(s, "ann", 3, DIBS_OK, .table = t, BUFFERED);
+  flush(s, DIBS_INVALID);
+  assert_int_equal(refusals(s).delta, 2);
+  assert_string_equal(cell("SELECT like_count FROM character_likes WHERE name = 'ann'"), "3");
 }
 
 static void a_number_beyond_64_bits_in_a_column_is_not_read(void **state) {
@@ -569,6 +592,7 @@ int main(int argc, char *argv[]) {
       TEST(a_key_without_a_row_is_reported),
       TEST(a_column_that_cannot_take_the_sum_refuses_it_alone),
       TEST(a_row_that_a_trigger_refuses_holds_up_no_other),
+      TEST(a_column_without_a_number_is_refused_as_INVALID),
       TEST(a_number_beyond_64_bits_in_a_column_is_not_read),
       TEST(a_table_that_does_not_fit_is_refused),
       TEST(numbers_are_keys_of_a_users_table),

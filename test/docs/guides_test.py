@@ -27,7 +27,7 @@ LANGUAGE = re.search(r'serve-(\w+)\.md$', PAGE)[1]
 # What each program loses: the answers of the first two such requests.  Claims of tasks are not among them: their tasks
 # would come back only after the timeout.
 LOST = {'lease': 'POST\\s/v1/leases/', 'record': 'PUT\\s/v1/records/', 'seats': '/claims/client-', 'once': '/seal',
-        'worker': '/results', 'nightly': 'POST\\s/v1/leases/'}
+        'worker': '/results', 'nightly': 'POST\\s/v1/leases/', 'lanes': 'PATCH\\s/v1/lanes/'}
 
 
 def blocks(page):

@@ -11,7 +11,7 @@
 anchor=${DIBS_ANCHOR:-sqlite://$dir/anchor.db}
 case $anchor in *\?*) join='&' ;; *) join='?' ;; esac
 primary=$DIBS_TEST_SERVERS_DIR
-base=$(mktemp -d /tmp/dibs-test-replica.XXXXXX) || exit 1
+base=$(mktemp -d "${TMPDIR:-/tmp}/dibs-test-replica.XXXXXX") || exit 1
 chmod 711 "$base"
 end() {
   local folder

@@ -146,6 +146,10 @@ if [ -z "${2:-}" ]; then
   wrong 'from 500ms to 60s' pause --ttl 3
   wrong 'needs a value' race --users
   wrong 'there is no option' race --bogus
+  wrong '^dibs: lab: deadlock does not use --seats;' deadlock --seats 5
+  wrong '^dibs: lab: race does not use --seconds;' race --seconds 2
+  wrong '^dibs: lab: amnesia does not use --keep;' amnesia --strict --keep
+  wrong 'race takes one number of --users' race --users 3,4
   exits 119 'a report that cannot be written' "$DIBS" lab race --users 2 --seats 1 --strategies atomic --html "$dir/no/such"
   like 'is reported before the run' "$out$err" '^dibs: lab: cannot write the report to .*; nothing was run$'
   echo old >"$dir/kept.html"

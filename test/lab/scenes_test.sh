@@ -43,10 +43,41 @@ is 'no task remains' "$("$DIBS" task ls --json | grep -c lab-)" 0
 ok 'no table remains' [ "$("$LAB_TABLES")" = 0 ]
 exits 116 'an effect that happens twice can count as broken' lab crash --ttl 500ms --strict
 
+# ---- A counter, whose process is killed ----
+redis=
+! command -v redis-server >/dev/null || redis=yes
+exits 0 'counter' lab counter --users 4 --seconds 1.2 --html "$dir/counter.html"
+ok 'counter is JSON' json_fine
+method() { value "$1" "$2" method; }
+for name in durable 'UPDATE n = n [+] 1' 'SELECT FOR UPDATE, then UPDATE'; do
+  is "$name: nothing is lost and nothing counted twice" "$(method "$name" lost)/$(method "$name" twice)" 0/0
+  is "$name: which is correct" "$(method "$name" verdict)" correct
+  ok "$name: additions were acknowledged" [ "$(method "$name" acknowledged)" -gt 0 ]
+done
+is 'buffered counts nothing twice' "$(method buffered twice)" 0
+ok 'it loses at most the last moments' [ "$(method buffered lost)" -le "$(method buffered acknowledged)" ]
+like 'as documented' "$(method buffered verdict)" '^(lost the last [0-9]+ ms|correct$)'
+is 'reading and writing loses updates' "$(method 'read, then write' mood)" expected
+ok 'the report of counter is well-formed and loads nothing' "$PAGE_CHECK" "$dir/counter.html"
+ok 'no table of counter remains' [ "$("$LAB_TABLES")" = 0 ]
+if [ -n "$redis" ]; then
+  is 'Redis INCR survives its user' "$(method 'Redis INCR' lost)/$(method 'Redis INCR' twice)" 0/0
+  is 'but not its Redis' "$(method 'Redis INCR, and Redis is killed, too' counted)" 0
+  is 'which is expected' "$(method 'Redis INCR, and Redis is killed, too' mood)" expected
+  ok 'HGETALL and DEL lose what is added in between' [ "$(method 'HINCRBY; HGETALL, UPDATE, DEL' lost)" -gt 0 ]
+  ok 'without the DEL the sums are written again' [ "$(method 'the same, killed before DEL' twice)" -gt 0 ]
+fi
 if [ -n "${2:-}" ]; then
   done_testing
   exit
 fi
+
+exits 116 'lost updates can count as broken' lab counter --users 4 --seconds 0.3 --strict
+exits 123 'a store without SQL has no row to add to' lab counter --store memory:
+exits 0 'counter without redis-server' env PATH="$dir/empty" "$DIBS" lab counter --users 2 --seconds 0.2 --json
+like 'says what is left out' "$out" 'The methods with a Redis are left out: .*redis-server is not installed'
+is 'and still has the others' "$(method durable verdict)" correct
+ok 'and leaves nothing' no_redis
 
 # ---- Without the program redis-server ----
 for scene in failover amnesia; do
@@ -101,7 +132,7 @@ ok 'no Redis and no folder remains' no_redis
 # ---- All of them ----
 exits 0 'all experiments' lab all --users 6 --seats 3 --seconds 0.6 --rows 1,10 --ttl 500ms --html "$dir/all"
 ok 'all is JSON' json_fine
-for name in race throughput contend deadlock pause crash failover amnesia; do
+for name in race throughput contend deadlock pause crash failover amnesia counter; do
   like "$name is in it" "$out" "\"lab\":\"$name\""
   ok "$name has a page" "$PAGE_CHECK" "$dir/all/$name.html"
   like "the index refers to $name" "$(cat "$dir/all/index.html")" "<a href=\"$name.html\">"

@@ -2,40 +2,12 @@
 # SPDX-License-Identifier: MIT
 # dibs lane kafka, with a real broker: members of a consumer group join, leave, are stopped past their session, and killed,
 # and the broker restarts.
-#   kafka_test.sh      DIBS_TEST_KAFKA_LIB: a folder with the jars of a broker (org.apache.kafka:kafka_2.13, with its
-#                      dependencies); needs java and kcat.  DIBS_TEST_KAFKA_SECONDS: how long the storm lasts (10)
-skip() {
-  echo "1..0 # SKIP $1"
-  exit 0
-}
-lib=${DIBS_TEST_KAFKA_LIB:-}
-[ -n "$lib" ] && [ -d "$lib" ] || skip 'DIBS_TEST_KAFKA_LIB names no folder with the jars of a broker'
-command -v java >/dev/null || skip 'there is no java'
-command -v kcat >/dev/null || skip 'there is no kcat'
+#   kafka_test.sh BROKER    that this test may kill (with_server --private DIBS_TEST_KAFKA); needs kcat.
+#                           DIBS_TEST_KAFKA_SECONDS: how long the storm lasts (6)
 . "$(dirname "$0")/../e2e/tap.sh"
-seconds=${DIBS_TEST_KAFKA_SECONDS:-10}
-# Two ports that are free now; the broker's own listener for controllers takes the second.
-read -r port controller < <(python3 -c 'import socket
-s = [socket.socket() for i in range(2)]
-for one in s: one.bind(("127.0.0.1", 0))
-print(*[one.getsockname()[1] for one in s])')
-broker=127.0.0.1:$port
-kafka=$dir/kafka
-mkdir "$kafka"
-printf '%s\n' process.roles=broker,controller node.id=1 "controller.quorum.voters=1@127.0.0.1:$controller" \
-  controller.listener.names=CONTROLLER "listeners=PLAINTEXT://$broker,CONTROLLER://127.0.0.1:$controller" \
-  "log.dirs=$kafka/data" num.partitions=4 offsets.topic.replication.factor=1 offsets.topic.num.partitions=4 \
-  group.initial.rebalance.delay.ms=0 group.min.session.timeout.ms=1000 transaction.state.log.replication.factor=1 \
-  transaction.state.log.min.isr=1 transaction.state.log.num.partitions=4 >"$kafka/server.properties"
-tool() { java -cp "$lib/*" kafka.tools.StorageTool "$@" 2>>"$kafka/log"; }
-tool format -t "$(tool random-uuid)" -c "$kafka/server.properties" >/dev/null
-start_broker() {
-  java -Xmx256m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -cp "$lib/*" kafka.Kafka "$kafka/server.properties" >>"$kafka/log" 2>&1 &
-  kafka_pid=$!
-  later $kafka_pid
-  until_true 60 kcat -b "$broker" -L -m 2
-}
-ok 'the broker starts' start_broker
+broker=${1:?the address of a broker}
+seconds=${DIBS_TEST_KAFKA_SECONDS:-6}
+servers() { "$DIBS_TEST_SERVERS_SCRIPT" "$@" --dir "$DIBS_TEST_SERVERS_DIR" kafka; }
 settings=(--setting session.timeout.ms=3000 --setting heartbeat.interval.ms=500)
 # member NAME TOPIC COMMAND: in the background; $member is its pid.
 member() {
@@ -143,15 +115,14 @@ head -c 1048576 /dev/zero | tr '\0' x >"$dir/large"
 "$DIBS" task add large "@$dir/large" >/dev/null
 exits 0 'a message that Kafka never takes' timeout 60 "$DIBS" relay large --to "$to" --once
 is 'is dead at once' "$("$DIBS" task ls --kind large --json | grep -o '"state":"[a-z]*"')" '"state":"dead"'
-kill -KILL $kafka_pid
-wait $kafka_pid
+ok 'the broker is killed' servers kill
 add 41 60
 "$DIBS" relay out --to "$to" --timeout 2s 2>"$dir/relay.err" &
 relay=$!
 later $relay
 failed_once() { [ "$(counts failed)" -gt 0 ] || "$DIBS" task ls --kind out --json | grep -q '"failures":[1-9]'; }
 ok 'the broker is down: tries fail' until_true 60 failed_once
-ok 'the broker starts again' start_broker
+ok 'the broker starts again' servers start
 all_done() { [ "$(counts done)" = 60 ]; }
 ok 'all messages are delivered' until_true 120 all_done
 is 'every one of them' "$(read_topic | awk '{ print $2 }' | sort -nu)" "$(seq 1 60)"
@@ -178,9 +149,7 @@ while [ "$(now_ms)" -lt "$by" ]; do
     2) kill -TERM "${members[i]}"; wait "${members[i]}"; member "m$((i + 1))" storm "$command"; members[i]=$member ;;
   esac
 done
-kill -TERM $kafka_pid
-wait $kafka_pid
-ok 'the broker restarts' start_broker
+ok 'the broker restarts' servers restart
 send storm $((sent + 1)) $((sent + 20))
 sent=$((sent + 20))
 ok "all of $sent messages are done" until_true 120 stored_is storm $sent
@@ -191,6 +160,4 @@ twice=$(($(wc -l <"$dir/storm") - sent))
 ok "few were done twice ($twice), by members that were disturbed" test "$twice" -le "$disturbed"
 is 'of each key the last record is the last message' "$(for k in $(seq 0 19); do "$DIBS" record get "storm-$k"; done | sort -n | tail -n 1)" $sent
 is 'the first time in the order of the partition' "$(awk '!(($1, $2) in seen) { seen[$1, $2]; if ($1 in last && $2 != last[$1] + 1) print; last[$1] = $2 }' "$dir/storm")" ''
-kill -TERM $kafka_pid
-wait $kafka_pid
 done_testing

@@ -4,7 +4,7 @@
 #
 #   kinds_test.sh DIBS postgres|mysql URI
 DIBS=$1 engine=$2 uri=$3
-dir=$(mktemp -d /tmp/dibs-kinds.XXXXXX) || exit 1
+dir=$(mktemp -d "${TMPDIR:-/tmp}/dibs-kinds.XXXXXX") || exit 1
 trap 'rm -rf "$dir"' EXIT
 n=0
 report() { # STATUS WHAT

@@ -5,7 +5,7 @@
 set -u
 dibs=$1 engine=$2 uri=$3
 count=0 failures=0
-folder=$(mktemp -d /tmp/dibs-locks.XXXXXX)
+folder=$(mktemp -d "${TMPDIR:-/tmp}/dibs-locks.XXXXXX")
 pids=()
 end() {
   for pid in "${pids[@]}"; do kill -KILL "$pid" 2>/dev/null; done

@@ -69,7 +69,7 @@ sql "$uri" <<<"DROP SCHEMA dibs CASCADE"
 
 # ---- Poolers ----
 
-folder=$(mktemp -d /tmp/dibs-pooler.XXXXXX)
+folder=$(mktemp -d "${TMPDIR:-/tmp}/dibs-pooler.XXXXXX")
 pooler=
 end() {
   [ -z "$pooler" ] || kill "$pooler" 2>/dev/null

@@ -9,7 +9,7 @@ if [ -z "${DIBS_TEST_POSTGRES:-}" ]; then
   [ "${DIBS_TEST_SERVERS:-}" != required ] || exit 1
   exit 77
 fi
-dir=$(mktemp -d /tmp/dibs-restart.XXXXXX)
+dir=$(mktemp -d "${TMPDIR:-/tmp}/dibs-restart.XXXXXX")
 end() {
   "$servers" remove --dir "$dir" >/dev/null 2>&1
   rm -rf "$dir"

@@ -115,7 +115,9 @@ OVERLAP_ALLOW = 2
 CRON_NO_HISTORY = 1
 
 # Of dibs/counter.h.
-COUNT_DURABLE, COUNT_BUFFERED = 0, 1
+COUNT_DURABLE, COUNT_BUFFERED, COUNT_SHARED = 0, 1, 2
+COUNT_KEEP = 1
+COUNT_STORED_PART, COUNT_BUFFERED_PART, COUNT_SHARED_PART = 1, 2, 4
 
 # Of dibs/lane.h.
 LANES_MAX = 1024
@@ -468,7 +470,9 @@ dibs_counter_refusal_fn = CFUNCTYPE(c_int, POINTER(dibs_counter_refusal), c_void
 
 
 class dibs_counter_value(Sized):
-    _fields_ = [("size", c_size_t), ("value", c_int64), ("stored", c_int64), ("buffered", c_int64)]
+    _fields_ = [
+        ("size", c_size_t), ("value", c_int64), ("stored", c_int64), ("buffered", c_int64), ("shared", c_int64),
+        ("parts", c_uint32), ("reserved", c_uint32)]
 
 
 dibs_counter_fn = CFUNCTYPE(c_int, c_char_p, c_int64, c_void_p)
@@ -604,6 +608,7 @@ FUNCTIONS = {
     "dibs_counter_add": (c_int, [handle, c_char_p, c_int64, POINTER(dibs_counter_options), error]),
     "dibs_counter_flush": (c_int, [handle, POINTER(dibs_counter_options), error]),
     "dibs_counter_refused": (c_int, [handle, dibs_counter_refusal_fn, c_void_p, error]),
+    "dibs_counter_refused_shared": (c_int, [handle, c_void_p, dibs_counter_refusal_fn, c_void_p, error]),
     "dibs_counter_read": (
         c_int, [handle, c_char_p, POINTER(dibs_counter_options), POINTER(dibs_counter_value), error]),
     "dibs_counter_list": (c_int, [handle, c_char_p, dibs_counter_fn, c_void_p, error]),

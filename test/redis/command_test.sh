@@ -36,8 +36,8 @@ port=${place##*:}
 
 says 'a lease' 0 ran run --store "$uri" name -- echo ran
 says 'by the socket' 0 ran run --store "$DIBS_TEST_REDIS_SOCKET" name -- echo ran
-says 'TLS is refused, with the next step' 125 'has no TLS; use redis:// over a Unix socket' \
-  run --store "rediss://u:secret@$place/0" name -- echo ran
+says 'TLS to a port without it' 123 'is this its port for TLS?' \
+  run --wait 1s --store "rediss://u:secret@$place/0?connect_timeout=500" name -- echo ran
 says 'records need a database' 125 'add a database as its last tier' record get --store "$uri" key
 says 'a wrong password' 123 'check the user and the password' run --store "${uri/dibs-secret/no-secret}" name -- true
 says 'no such parameter' 125 'has no parameter evict' run --store "$uri?evict=1" name -- true

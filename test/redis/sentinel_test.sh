@@ -9,7 +9,7 @@ server=$(command -v redis-server) || {
   echo 'sentinel_test: redis-server is not installed: skipped' >&2
   exit 77
 }
-base=$(mktemp -d /tmp/dibs-test-sentinel.XXXXXX) || exit 1
+base=$(mktemp -d "${TMPDIR:-/tmp}/dibs-test-sentinel.XXXXXX") || exit 1
 export REDISCLI_AUTH=data-secret
 finish() {
   local file

@@ -198,7 +198,7 @@ static void other_servers_are_refused_by_their_answers(void **state) {
   } cases[] = {
       {{.version = "4.0.14"}, DIBS_UNSUPPORTED, "is version 4.0.14; dibs needs Redis 5"},
       {{.version = "x"}, DIBS_UNSUPPORTED, "is version x"},
-      {{.cluster = "1"}, DIBS_UNSUPPORTED, "node of a Redis cluster"},
+      {{.cluster = "1"}, DIBS_UNSUPPORTED, "node of a Redis Cluster"},
       {{.role = "slave"}, DIBS_UNAVAILABLE, "is a replica"},
       {{.error = "-LOADING Redis is loading the dataset in memory\r\n"}, DIBS_UNAVAILABLE, "LOADING"},
       {{.error = "-BUSY Redis is busy running a script.\r\n"},

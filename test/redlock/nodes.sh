@@ -12,7 +12,7 @@ if [ -z "${DIBS_TEST_REDIS:-}" ]; then
   exit 77
 fi
 servers=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../script" && pwd)/servers
-folder=$(mktemp -d /tmp/dibs-redlock.XXXXXX) || exit 1
+folder=$(mktemp -d "${TMPDIR:-/tmp}/dibs-redlock.XXXXXX") || exit 1
 end() {
   for ((i = 0; i < count; i++)); do "$servers" remove --dir "$folder/$i" >/dev/null 2>&1; done
   rm -rf "$folder"

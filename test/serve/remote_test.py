@@ -81,6 +81,21 @@ def use_every_family(store):
     check('a worker does it', done.returncode == 0, done.returncode, done.stdout, done.stderr)
     expect('the history has what ran', dibs(store, 'history', 'job'))
     expect('a waiter is woken', wake_a_waiter(store), 0, 'woken')
+    share_lanes(store)
+
+
+def share_lanes(store):
+    """A member whose store is a daemon."""
+    member = ['lane', 'run', 'orders', '--lanes', '3', '--store', store, '--', 'sh', '-c', 'trap "exit 0" TERM; while :; do sleep 0.1; done']
+    with subprocess.Popen([DIBS, *member], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            wait_until(lambda: dibs(store, 'lane', 'ls', 'orders', '--json').stdout.count('"owner":"') == 3, 'a member has all lanes')
+            of = dibs(store, 'lane', 'of', 'orders', 'customer-7')
+            check('a key has a lane', of.stdout.strip() in ('0', '1', '2'), of)
+        finally:
+            process.terminate()
+        check('it gives them back', process.wait(PATIENCE_S) == 0 and '"owner":"' not in dibs(store, 'lane', 'ls', 'orders', '--json').stdout)
+    expect('their number is changed', dibs(store, 'lane', 'resize', 'orders', '--lanes', '5'))
 
 
 def wake_a_waiter(store):

@@ -79,7 +79,7 @@ def test_table(s):
     check('each good JSON answer has a schema', not without, without)
     scopes = {one['operationId']: one['x-scope'] for path in body['paths'].values() for one in path.values()}
     changes = {'breakLease', 'retryTasks', 'cancelTasks', 'purgeTasks', 'setKind', 'setBreaker', 'setFlag', 'fireJob',
-               'forgetFleet', 'setTable', 'retryMessages', 'purgeMessages'}
+               'forgetFleet', 'setTable', 'retryMessages', 'purgeMessages', 'resizeTopic'}
     check('changes of others need the scope admin', all(scopes[one] == 'admin' for one in changes), scopes)
     return body
 

@@ -15,15 +15,14 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import urllib.parse
 
-from checks import PATIENCE_S, begin, check, end, free_port, wait_until
+from checks import PATIENCE_S, begin, check, end, free_port, temporary_folder, wait_until
 
 DIBS = sys.argv[1]
-FOLDER = tempfile.mkdtemp(prefix='dibs-serve-')
+FOLDER = temporary_folder('dibs-serve-')
 STORE = sys.argv[2] if len(sys.argv) > 2 else f'sqlite://{FOLDER}/dibs.db'
 LEASES_ONLY = STORE.startswith('redis')
 SQLITE = STORE.removeprefix('sqlite://') if STORE.startswith('sqlite://') else None

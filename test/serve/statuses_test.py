@@ -28,10 +28,11 @@ EXCUSED = {'414': 'libmicrohttpd answers it before there is a route; limits_test
 # Of one route.
 LOST = 'the lease ends between its grant and the answer'
 EXCUSED_AT = {('POST', '/v1/leases/{name}'): {'410': LOST},
+              ('POST', '/v1/lanes/{topic}/members'): {'410': LOST},
+              ('PATCH', '/v1/lanes/{topic}'): {'412': 'another client changes the number at the same time'},
               ('POST', '/v1/once'): {'410': LOST},
               ('PUT', '/v1/once'): {'409': 'another attempt begins after this one has proved its lease, before its answer is stored'},
-              ('DELETE', '/v1/once'): {'409': 'the same'},
-              ('DELETE', '/v1/cron/{fleet}'): {'409': 'others change the list of fleets all the time'}}
+              ('DELETE', '/v1/once'): {'409': 'the same'}}
 GENERAL = SOMEWHERE.keys() | EXCUSED.keys()
 MESSAGE_RUN = b'dibs\x04\x02' + bytes(16)  # operations of a session that does not exist
 
@@ -111,6 +112,19 @@ def provoke_counters(s):
     s.call('POST', '/v1/quotas/q', {'limit': 1, 'per': '1m'})
 
 
+def provoke_lanes(s):
+    topic, member = '/v1/lanes/t', {'ttl': '1m'}
+    s.call('POST', f'{topic}/members', member)
+    joined = s.call('POST', f'{topic}/members', member | {'lanes': 2})[2]
+    s.call('POST', f'{topic}/members', {'lanes': 3})
+    for path in ('/v1/lanes', topic, '/v1/lanes/none', f'{topic}/keys/k', '/v1/lanes/none/keys/k'):
+        s.call('GET', path)
+    for id_ in (joined['id'], '0' * 32):
+        s.call('PATCH', f"{topic}/members/{joined['slot']}", {'leave': True}, {'Dibs-Lease': id_})
+    s.call('PATCH', topic, {'lanes': 3})
+    s.call('PATCH', '/v1/lanes/none', {'lanes': 3})
+
+
 def provoke_once(s):
     def call(method, key, body=None, id_=None):
         return s.call(method, '/v1/once', body, {'Idempotency-Key': key} | ({'Dibs-Lease': id_} if id_ else {}))[2]
@@ -162,6 +176,8 @@ def provoke_cron(s):
     for _ in range(2):  # no node has run the first one
         s.call('POST', '/v1/cron/night/jobs/slow')
     s.call('DELETE', '/v1/cron/night')
+    s.call('PUT', '/v1/records/crontabs?unchecked=true', b'\n'.join([b'a'] * 1000))  # the list of fleets, which is full
+    s.call('PUT', '/v1/cron/one-more/table', '@yearly true', {'If-None-Match': '*'})
 
 
 def provoke_fleet(s):
@@ -235,7 +251,7 @@ def main():
     store = f'sqlite://{FOLDER}/first.db,sqlite://{FOLDER}/last.db'
     s = Server('--body', '2000', store=store)
     documented = documented_of(s.call('GET', '/openapi.json')[2])
-    for provoke in (provoke_leases, provoke_records, provoke_stocks, provoke_counters, provoke_once, provoke_tasks, provoke_cron, provoke_fleet):
+    for provoke in (provoke_leases, provoke_records, provoke_stocks, provoke_counters, provoke_lanes, provoke_once, provoke_tasks, provoke_cron, provoke_fleet):
         provoke(s)
     provoke_pages(s, f'http://127.0.0.1:{s.port}')
     request_each(s, documented, query='?no_such_parameter=1')

@@ -23,10 +23,11 @@ FOLDER = sys.argv.pop(2) if len(sys.argv) > 2 else None
 import serve_test as t  # noqa: E402: it reads the arguments that are left
 import webdriver  # noqa: E402
 from checks import PATIENCE_S, check, end, wait_until  # noqa: E402
+from lanes_test import Member, gets  # noqa: E402
 
 PICTURES = os.environ.get('DIBS_TEST_PICTURES')
 WEB = os.path.join(os.path.dirname(os.path.abspath(__file__)), '../../web')
-VIEWS = ['', 'names', 'tasks', 'tasks/list', 'dead', 'outbox', 'cron', 'history', 'stocks', 'tiers']
+VIEWS = ['', 'names', 'tasks', 'tasks/list', 'dead', 'outbox', 'cron', 'history', 'stocks', 'counters', 'lanes', 'tiers']
 ODD = 'a <b>bold</b> & "name" \'<script>window.hurt = 1</script>'
 WITH_ROWS = set(VIEWS) - {'', 'tiers'}
 TRACE = '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01'
@@ -76,6 +77,10 @@ def fill(s):
     add_phases(s, 'deletion')
     s.call('PUT', '/v1/stocks/seats', {'limit': 50})
     s.call('PUT', '/v1/stocks/seats/claims/a', {'amount': 37})
+    s.call('POST', f"/v1/counters/{quote('likes/4711')}", {'delta': 41})
+    members = [s.call('POST', '/v1/lanes/orders/members', {'lanes': 12, 'ttl': '1h', 'owner': owner})[2] for owner in ('ann@build-3:4121', ODD)]
+    for member in members:
+        s.call('PATCH', f"/v1/lanes/orders/members/{member['slot']}", {'ttl': '1h'}, {'Dibs-Lease': member['id']})
     return claims[0]['task']
 
 
@@ -120,7 +125,7 @@ def look_at(s, task, **window):
     """Every view in one kind of window."""
     browser = webdriver.Browser(**window)
     about = ' '.join(f'{name} {value}' for name, value in window.items()) or 'wide and light'
-    views = VIEWS + ['tasks/list?kind=deletion', f'tasks/{task}', f"names/{quote('deploy/web')}"]
+    views = VIEWS + ['tasks/list?kind=deletion', f'tasks/{task}', f"names/{quote('deploy/web')}", f"counters/{quote('likes/4711')}", 'lanes/orders']
     shown, bare, wide, errors, flaws, english, hurt = [], [], [], [], [], [], False
     for view in views:
         browser.go(f'http://127.0.0.1:{s.port}/#/{view}')
@@ -610,6 +615,67 @@ def keyboard(s, browser):
           s.call('GET', f"/v1/leases/{quote('deploy/web')}")[0] == 200)
 
 
+def watch_counters(s, browser):
+    browser.go(f'http://127.0.0.1:{s.port}/#/counters?prefix=page')
+    check('no counter has the prefix', browser.wait("document.querySelector('main .empty')?.textContent === 'There are no such counters.'"))
+    s.call('POST', '/v1/counters/page.a', {'delta': 5})
+    row = "document.querySelector('tr[data-key=\"page.a\"]')"
+    check('a new counter is shown', browser.wait(f"{row}?.cells[1].textContent === '5'"), browser.js("return document.querySelector('main').textContent"))
+    s.call('POST', '/v1/counters/page.a', {'delta': 1000})
+    check('and its new value', browser.wait(f"{row}?.cells[1].textContent === '1,005'"))
+    check('with how fast it changes', browser.wait(f"/^[0-9.,]+\\/s$/.test({row}.querySelector('.rate span').textContent) && "
+                                                   f"{row}.querySelector('.rate .left').style.transform === 'scaleX(1)'"))
+    browser.click('tr[data-key="page.a"] a')
+    check('one counter has its value, and a chart', browser.wait("document.querySelector('.card.count strong')?.textContent === '1,005' && "
+                                                                  "document.querySelector('.chart')"))
+    browser.click('#correct')
+    check('the question names the counter', browser.wait("document.querySelector('#dialog-title')?.textContent === 'Correct the counter “page.a”?'"))
+    browser.js("document.querySelector('input[name=delta]').value = '-5'")
+    browser.click('#dialog-do')
+    check('it is corrected', is_noted(browser, '-5 was added to “page.a”.') and
+          browser.wait("document.querySelector('.card.count strong').textContent === '1,000'"))
+    check('in the store, too', s.call('GET', '/v1/counters/page.a')[2]['value'] == 1000)
+
+
+CELLS = "[...document.querySelectorAll('.lanes .lane')]"
+
+
+def watch_lanes(s, browser):
+    ann = Member([s], 'page-lanes', ttl_ms=600000, lanes=6, owner='ann')
+    gets(ann, 6)
+    browser.go(f'http://127.0.0.1:{s.port}/#/lanes')
+    check('the topics are shown', browser.wait("document.querySelector('tr[data-key=\"page-lanes\"]')?.cells[1].textContent === '6'"))
+    browser.click('tr[data-key="page-lanes"] a')
+    check('the picture has each lane, all in one color', browser.wait(f"{CELLS}.length === 6 && new Set({CELLS}.map((e) => e.className)).size === 1"))
+    check('and says so to a reader', browser.js("return document.querySelector('.lanes').getAttribute('aria-label')") == '6 lanes by their owners. ann: 6')
+    bob = Member([s], 'page-lanes', ttl_ms=600000, owner='bob')
+    check('a new member is shown, and the lanes are to move', browser.wait("document.querySelector('.head .badge').textContent === 'lanes are moving'"))
+    gets(bob, 3, ann)
+    check('each has half of them, live', browser.wait(f"{CELLS}.filter((e) => e.title.endsWith(': bob')).length === 3 && "
+                                                      "document.querySelector('.head .badge').textContent === 'balanced'"))
+    lane, fence = next(iter(bob.fences().items()))
+    moved = browser.js("return document.getElementById('moves').textContent")
+    check('the moves say from whom to whom', f'Lane {lane}, fence {fence}: ann → bob' in moved, moved)
+    browser.js("const e = document.querySelector('main input[type=search]'); e.value = 'customer-7'; e.dispatchEvent(new Event('change'))")
+    of_key = s.call('GET', '/v1/lanes/page-lanes/keys/customer-7')[2]
+    check('a key has its lane', browser.wait("document.querySelector('.lane.found')?.dataset.lane === String(arguments[0]) && "
+                                             "document.getElementById('lane-of-key').textContent === `Lane ${arguments[0]}, owned by ${arguments[1]}`",
+                                             of_key['lane'], of_key['owner']))
+    if AXE:
+        flaws = serious(browser)
+        check('axe finds nothing serious in a topic', not flaws, *flaws)
+    if PICTURES:
+        browser.picture(os.path.join(PICTURES, 'lanes-two.png'))
+    browser.click('#resize')
+    check('the question names the topic', browser.wait("document.querySelector('#dialog-title')?.textContent === 'Change the number of lanes of “page-lanes”?'"))
+    browser.js("document.querySelector('input[name=lanes]').value = '8'")
+    browser.click('#dialog-do')
+    check('the number is changed', is_noted(browser, '“page-lanes” has 8 lanes from now on.') and s.call('GET', '/v1/lanes/page-lanes')[2]['lanes'] == 8)
+    check('members of the old number are to leave', browser.wait("document.querySelector('.alert.warn')?.textContent.includes('2 members')"))
+    for member in (ann, bob):
+        member.leave()
+
+
 def use_a_token(browser):
     secret = 'k' * 40
     path = f'{t.FOLDER}/web-tokens'
@@ -673,6 +739,8 @@ def main():
     fire_a_job(s, browser)
     pause_a_kind(s, browser)
     change_letters(s, browser)
+    watch_counters(s, browser)
+    watch_lanes(s, browser)
     keyboard(s, browser)
     break_a_lease(s, browser)
     retry_many(s, browser)

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: MIT
 """A browser of its own: Chromium, through chromedriver's protocol (W3C WebDriver)."""
+import atexit
 import base64
 import contextlib
 import json
+import os
 import shutil
 import subprocess
 import time
 import urllib.error
 import urllib.request
 
-from checks import PATIENCE_S, free_port
+from checks import PATIENCE_S, free_port, temporary_folder
 
 
 def missing():
@@ -21,11 +23,8 @@ class Browser:
     """One window.  `width` of 390 is a phone."""
 
     def __init__(self, width=1280, height=860, language='en', dark=False):
-        port = free_port()
-        self.base = f'http://127.0.0.1:{port}'
-        self.session = ''
-        self.driver = subprocess.Popen(['chromedriver', f'--port={port}'], stdout=subprocess.DEVNULL,
-                                       stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+        self.folder = temporary_folder('dibs-browser-')  # the browser leaves some of its own in it
+        self.start()
         arguments = ['--headless=new', '--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage', '--no-first-run',
                      '--disable-background-networking', f'--window-size={width},{height}', f'--lang={language}']
         wanted = {'browserName': 'chrome', 'goog:loggingPrefs': {'browser': 'ALL'},
@@ -39,11 +38,21 @@ class Browser:
             except OSError:
                 if time.monotonic() > by:
                     raise
+                if self.driver.poll() is not None:  # another program was faster to take the port
+                    self.start()
                 time.sleep(0.05)
         self.command('Emulation.setDeviceMetricsOverride',
                      {'width': width, 'height': height, 'deviceScaleFactor': 1, 'mobile': width < 500})
         scheme = 'dark' if dark else 'light'
         self.command('Emulation.setEmulatedMedia', {'features': [{'name': 'prefers-color-scheme', 'value': scheme}]})
+
+    def start(self):
+        port = free_port()
+        self.base = f'http://127.0.0.1:{port}'
+        self.session = ''
+        self.driver = subprocess.Popen(['chromedriver', f'--port={port}'], stdout=subprocess.DEVNULL,
+                                       stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, env=os.environ | {'TMPDIR': self.folder})
+        atexit.register(self.driver.kill)
 
     def request(self, method, path, body=None):
         request = urllib.request.Request(self.base + self.session + path, method=method,

@@ -8,7 +8,7 @@
 set -u
 dibs=$1 store=$2
 shift 2
-folder=$(mktemp -d /tmp/dibs-daemon.XXXXXX) || exit 1
+folder=$(mktemp -d "${TMPDIR:-/tmp}/dibs-daemon.XXXXXX") || exit 1
 [ "$store" = sqlite: ] && store=sqlite:$folder/store.db
 "$dibs" serve --store "$store" --listen "unix:$folder/socket" --body 33554432 >"$folder/log" 2>&1 </dev/null &
 daemon=$!

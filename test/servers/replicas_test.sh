@@ -11,7 +11,7 @@
 . "$(dirname "$0")/sentinel.sh"
 engine=$1
 script=$DIBS_TEST_SERVERS_SCRIPT primary=$DIBS_TEST_SERVERS_DIR
-base=$(mktemp -d /tmp/dibs-test-replica.XXXXXX) || exit 1
+base=$(mktemp -d "${TMPDIR:-/tmp}/dibs-test-replica.XXXXXX") || exit 1
 chmod 711 "$base"
 replica=$base/replica
 end() {

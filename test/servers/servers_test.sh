@@ -6,7 +6,7 @@ set -u
 script=$1
 unset DIBS_TEST_SERVERS_DIR
 count=0 failures=0
-base=$(mktemp -d /tmp/dibs-st.XXXXXX) || exit 1
+base=$(mktemp -d "${TMPDIR:-/tmp}/dibs-st.XXXXXX") || exit 1
 chmod 755 "$base"
 one=$base/one two=$base/two
 

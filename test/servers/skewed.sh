@@ -7,7 +7,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 server=$1
 library=$(realpath "$2") || exit 1
 shift 2
-folder=$(mktemp -d /tmp/dibs-test-skewed.XXXXXX) || exit 1
+folder=$(mktemp -d "${TMPDIR:-/tmp}/dibs-test-skewed.XXXXXX") || exit 1
 chmod 755 "$folder"
 cp "$library" "$folder/clock.so" || exit 1 # where the user of the server can read it, too
 trap '"$root/script/servers" remove --dir "$folder/servers" >/dev/null 2>&1; rm -rf "$folder"' EXIT

@@ -4,7 +4,7 @@
 #
 #   with.sh [--own|--private [--tls]] [--tap] VARIABLE PROGRAM [ARG]...
 #
-#   VARIABLE   DIBS_TEST_POSTGRES, DIBS_TEST_MYSQL, DIBS_TEST_REDIS, ..._SOCKET; {} in an ARG becomes its value
+#   VARIABLE   DIBS_TEST_POSTGRES, DIBS_TEST_MYSQL, DIBS_TEST_REDIS, ..._SOCKET, DIBS_TEST_KAFKA; {} in an ARG becomes its value
 #   --own      a new database for this run, dropped afterwards (PostgreSQL and MariaDB)
 #   --private  a server for this run, which it may kill, pause and restart:
 #              "$DIBS_TEST_SERVERS_SCRIPT" kill postgres, in the folder $DIBS_TEST_SERVERS_DIR
@@ -32,9 +32,9 @@ fi
 variable=$1
 shift
 
-# skip WHY: if servers are required, this is a failure.
+# skip WHY: if servers are required, this is a failure; but not without Kafka, whose jars need Maven's repository.
 skip() {
-  if [ "${DIBS_TEST_SERVERS:-}" = required ]; then
+  if [ "${DIBS_TEST_SERVERS:-}" = required ] && [ "$variable" != DIBS_TEST_KAFKA ]; then
     echo "with.sh: $1, though servers are required here" >&2
     exit 1
   fi
@@ -51,17 +51,19 @@ if [ "$private" ]; then
   case $variable in
     DIBS_TEST_POSTGRES*) servers=(postgres) ;;
     DIBS_TEST_MYSQL*) servers=(mariadb) ;;
+    DIBS_TEST_REDIS_CLUSTER) servers=(rediscluster) ;;
     DIBS_TEST_REDIS*) servers=(redis) ;;
     DIBS_TEST_PGBOUNCER) servers=(postgres pgbouncer) ;;
+    DIBS_TEST_KAFKA) servers=(kafka) ;;
     *) echo "with.sh: unknown variable $variable" >&2; exit 2 ;;
   esac
-  folder=$(mktemp -d /tmp/dibs-test-private.XXXXXX) || exit 1
+  folder=$(mktemp -d "${TMPDIR:-/tmp}/dibs-test-private.XXXXXX") || exit 1
   trap '"$script" remove --dir "$folder" >/dev/null 2>&1; rm -rf "$folder"' EXIT
   trap 'exit 130' INT TERM
   "$script" start --dir "$folder" --until $$ "${options[@]}" "${servers[@]}" >&2
   case $? in
     0) eval "$("$script" env --dir "$folder")" ;;
-    77) skip 'the server is not installed' ;;
+    77) skip "the server is not installed (${servers[*]})" ;;
     *) exit 1 ;;
   esac
 fi

@@ -333,7 +333,7 @@ static void buckets_move_to_their_tier(void **state) {
   assert_true(moved.bits[0] == 0 && moved.bits[1] == 0);
   assert_memory_equal(&s, &before, sizeof s);
 
-  for (uint32_t b = 0; b < DIBS__BUCKETS; b++) there[b] = has(b == 70 ? e + 9 : b == 71 ? e + 100000 : 0, 9);
+  for (uint32_t b = 0; b < DIBS__BUCKETS; b++) there[b] = has(b == 70 ? e + 9 : b == 71 ? e + 100000 : 0, 2);
   s.tiers[0].percent = 10;
   assert_true(dibs__tiers_astray(&s, &to));
   assert_int_equal(to, 1 << 1);

@@ -3,6 +3,7 @@
 #include "store/counter.h"
 #include "store/family.h"
 #include "store/run.h"
+#include "store/shared.h"
 #include "store/task.h"
 #include "unit.h"
 
@@ -20,6 +21,7 @@ union any {
   struct dibs__task_op task;
   struct dibs__run_op run;
   struct dibs__counter_op counter;
+  struct dibs__shared_op shared;
 };
 
 static void every_family_has_a_name_and_verbs_of_its_own(void **state) {
@@ -70,7 +72,9 @@ static void only_read_verbs_change_nothing(void **state) {
                {DIBS__FAM_ONCE, DIBS__ONCE_READ},       {DIBS__FAM_REPORT, DIBS__REPORT_READ},
                {DIBS__FAM_TIERS, DIBS__TIERS_VIEW},     {DIBS__FAM_TASK, DIBS__TASK_LIST},
                {DIBS__FAM_TASK, DIBS__TASK_COUNT},      {DIBS__FAM_RUN, DIBS__RUN_LIST},
-               {DIBS__FAM_COUNTER, DIBS__COUNTER_READ}, {DIBS__FAM_COUNTER, DIBS__COUNTER_LIST}};
+               {DIBS__FAM_COUNTER, DIBS__COUNTER_READ}, {DIBS__FAM_COUNTER, DIBS__COUNTER_LIST},
+               {DIBS__FAM_SHARED, DIBS__SHARED_READ},   {DIBS__FAM_SHARED, DIBS__SHARED_LOOK},
+               {DIBS__FAM_SHARED, DIBS__SHARED_REFUSED}};
   for (uint16_t family = 0; family < DIBS__FAM_COUNT; family++)
     for (uint16_t verb = 0; verb < 64; verb++) {
       bool wanted = false;
@@ -90,7 +94,8 @@ static void answers_are_freed_once(void **state) {
   union any task = {.task = {.op = {.family = DIBS__FAM_TASK}, .got = malloc(8), .got_count = 1}};
   union any run = {.run = {.op = {.family = DIBS__FAM_RUN}, .got = malloc(8), .got_count = 1}};
   union any counter = {.counter = {.op = {.family = DIBS__FAM_COUNTER}, .got = malloc(8), .got_count = 1}};
-  union any *all[] = {&record, &once, &report, &tiers, &task, &run, &counter};
+  union any shared = {.shared = {.op = {.family = DIBS__FAM_SHARED}, .got = malloc(8), .got_count = 1}};
+  union any *all[] = {&record, &once, &report, &tiers, &task, &run, &counter, &shared};
   for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
     for (int twice = 0; twice < 2; twice++) dibs__op_free_answer(&all[i]->op);
   assert_true(!record.record.got && record.record.got_len == 0);
@@ -100,6 +105,7 @@ static void answers_are_freed_once(void **state) {
   assert_true(!task.task.got && task.task.got_count == 0);
   assert_true(!run.run.got && run.run.got_count == 0);
   assert_true(!counter.counter.got && counter.counter.got_count == 0);
+  assert_true(!shared.shared.got && shared.shared.got_count == 0);
 }
 
 int main(void) {

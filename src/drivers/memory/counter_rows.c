@@ -163,11 +163,11 @@ static void add_batch(struct dibs__memory *m, struct dibs__counter_op *op, int64
   for (uint32_t i = 0; i < op->count; i++)
     if (op->items[i].status == DIBS_OK) find_number(m, op->items[i].key)->number += op->items[i].delta;
   s->sequence = op->sequence;
-  s->until = now + DIBS__COUNTER_KEEP_MS;
+  s->until = now + dibs__counter_keep_ms(op);
   struct source *raised = op->fence.v ? find_source(m, &op->guard) : NULL;
   if (raised) {
     raised->sequence = op->fence.v;
-    raised->until = now + DIBS__COUNTER_KEEP_MS;
+    raised->until = now + dibs__counter_keep_ms(op);
   }
   op->op.status = DIBS_OK;
 }
@@ -252,7 +252,7 @@ static void take_tokens(struct dibs__memory *m, struct dibs__counter_op *op, int
 }
 
 void dibs__mem_counter(struct dibs__memory *m, struct dibs__counter_op *op, int64_t now) {
-  if (!dibs__counter_valid(op)) return;
+  if (!dibs__counter_valid(op, false)) return;
   if (op->table)
     op->op.status = DIBS_UNSUPPORTED;
   else if (op->op.verb == DIBS__COUNTER_ADD)

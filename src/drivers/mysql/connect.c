@@ -12,6 +12,10 @@
  * Several hosts are tried in their order.  The parameters of all servers are valid, too: see
  * src/drivers/server/server.h.
  *
+ * Failovers.  Several hosts are a primary and its replicas, so only one may accept writes.  A primary that was replaced
+ * and returns does not know that, and nothing in the two servers says which is the newer one: so the other hosts are
+ * asked, at most every ASKED_MS, and two servers that accept writes are both refused.
+ *
  * A connection is set up in one packet after the handshake.  Servers that can't be used are refused there: a server
  * that only reads, a Galera node (its locks and its clock are local), a proxy that moves us between connections.
  */
@@ -369,6 +373,18 @@ static dibs__status refuse_bare(const struct dibs__server *store, const struct d
 
 /* ---- Setting up ---- */
 
+enum { HOST_SIZE = 120 };
+
+/* "db1:3306", for messages. */
+static const char *place_of(const struct dibs__mysql_location *p, const struct dibs__mysql_host *host,
+                            char to[HOST_SIZE]) {
+  if (host->port && !p->socket)
+    snprintf(to, HOST_SIZE, "%s:%u", host->name, host->port);
+  else
+    snprintf(to, HOST_SIZE, "%s", p->socket ? p->socket : host->name);
+  return to;
+}
+
 static sql_rc put_session(wire_t *w, const struct dibs__server_options *o) {
   char text[640], idle[64] = "", finer[64] = "";
   int64_t lock_s = (o->lock_timeout_ms + 999) / 1000;
@@ -396,7 +412,7 @@ static sql_rc put_session(wire_t *w, const struct dibs__server_options *o) {
 
 enum { SET, ISOLATION, FACTS, GALERA };
 
-static dibs__status refuse_server(wire_t *w, const char *shown, struct dibs__result *result) {
+static dibs__status refuse_server(wire_t *w, const char *shown, const char *host, struct dibs__result *result) {
   uint64_t id = (uint64_t)dibs__mysql_cell(&w->base, FACTS, 0, 0, DIBS__SQL_NUMBER).number;
   if ((uint32_t)id != (uint32_t)mysql_thread_id(w->my)) {
     dibs__set_message(result,
@@ -412,8 +428,9 @@ static dibs__status refuse_server(wire_t *w, const char *shown, struct dibs__res
     return DIBS_UNSUPPORTED;
   }
   if (dibs__mysql_cell(&w->base, FACTS, 0, 1, DIBS__SQL_NUMBER).number) {
-    dibs__set_message(result, "%s is read-only (read_only=1: a replica, or in maintenance); name the primary", shown);
-    return DIBS_DENIED;
+    dibs__set_message(result, "%s: %s is read-only (read_only=1: a replica, or in maintenance); name the primary, too",
+                      shown, host);
+    return DIBS_UNAVAILABLE;
   }
   return DIBS_OK;
 }
@@ -424,7 +441,8 @@ static bool new_enough(const wire_t *w) {
   return version >= (w->maria ? 100500 : 80019);
 }
 
-static dibs__status set_up_session(wire_t *w, const struct dibs__server *store, struct dibs__result *result) {
+static dibs__status set_up_session(wire_t *w, const struct dibs__server *store, const struct dibs__mysql_host *host,
+                                   struct dibs__result *result) {
   const char *version = mysql_get_server_info(w->my);
   w->maria = version && strstr(version, "MariaDB") != NULL;
   w->base.engine = w->maria ? &store->engine->sql : &dibs__mysql_mysql;
@@ -444,7 +462,8 @@ static dibs__status set_up_session(wire_t *w, const struct dibs__server *store, 
   }
   /* Some bytes for the SQL around a statement. */
   w->packet_max = w->packet_limit = (size_t)dibs__mysql_cell(&w->base, FACTS, 0, 2, DIBS__SQL_NUMBER).number - 64;
-  return refuse_server(w, store->shown, result);
+  char place[HOST_SIZE];
+  return refuse_server(w, store->shown, place_of(store->location, host, place), result);
 }
 
 static dibs__status try_host(struct dibs__server *store, const struct dibs__mysql_host *host, dibs__tick by,
@@ -459,7 +478,7 @@ static dibs__status try_host(struct dibs__server *store, const struct dibs__mysq
   if (!w->my) goto out;
   set_options(w, store->location, host);
   if (shake_hands(w, store->location, host, &bare)) {
-    status = set_up_session(w, store, result);
+    status = set_up_session(w, store, host, result);
   } else if (bare) {
     status = refuse_bare(store, host, result);
     w->dead = true;
@@ -475,21 +494,85 @@ out:
   return status;
 }
 
+/* Until when the nth host is waited for: each of those that are left has its share of the time, `most` at most. */
+static dibs__tick share_of(const struct dibs__mysql_location *p, size_t nth, int64_t most, dibs__tick by) {
+  dibs__tick now = dibs__tick_now();
+  int64_t share = dibs__tick_left_ms(now, by) / (int64_t)(p->host_count - nth);
+  return dibs__tick_min(by, dibs__tick_add_ms(now, share < most ? share : most));
+}
+
+/* ---- Two primaries ---- */
+
+enum { ASKED_MS = 5000, ASK_MS = 1000, SERVER_SIZE = 600 };
+
+/* What distinguishes servers.  false: it does not answer. */
+static bool read_server(wire_t *w, char to[SERVER_SIZE]) {
+  sql_rc end =
+      dibs__mysql_put(&w->base, "SELECT CONCAT_WS(' ', @@hostname, @@server_id, @@port, @@socket, @@datadir)", NULL, 0);
+  if (end == DIBS__SQL_OK) end = dibs__mysql_go(&w->base, false);
+  if (end != DIBS__SQL_OK || dibs__mysql_rows(&w->base, 0) != 1) return false;
+  struct dibs__sql_value cell = dibs__mysql_cell(&w->base, 0, 0, 0, DIBS__SQL_TEXT);
+  snprintf(to, SERVER_SIZE, "%.*s", (int)cell.len, cell.p ? cell.p : "");
+  return true;
+}
+
+/* Another host accepts writes, and is not the same server under another name. */
+static bool is_rival(struct dibs__server *store, const struct dibs__mysql_host *host, const char *here, dibs__tick by) {
+  char there[SERVER_SIZE];
+  struct dibs__result heard = {.text = ""};
+  wire_t *w = NULL;
+  if (try_host(store, host, by, &w, &heard) != DIBS_OK) return false;
+  bool rival = read_server(w, there) && strcmp(here, there) != 0;
+  dibs__mysql_close(&w->base);
+  return rival;
+}
+
+static dibs__status check_rivals(struct dibs__server *store, size_t nth, wire_t *w, dibs__tick by,
+                                 struct dibs__result *result) {
+  const struct dibs__mysql_location *p = store->location;
+  char here[SERVER_SIZE], a[HOST_SIZE], b[HOST_SIZE];
+  int64_t now_ns = dibs__tick_now().ns, asked = atomic_load(&p->tasks->asked_ns);
+  if (p->host_count < 2 || (asked && now_ns - asked < ASKED_MS * DIBS__NS_PER_MS)) return DIBS_OK;
+  if (!read_server(w, here)) {
+    dibs__set_message(result, "can't set up a connection to %s: %s", store->shown, w->base.message);
+    return DIBS_UNAVAILABLE;
+  }
+  for (size_t i = 0; i < p->host_count; i++) {
+    if (i == nth || !is_rival(store, &p->hosts[i], here, share_of(p, i, ASK_MS, by))) continue;
+    dibs__set_message(result,
+                      "%s: %s and %s both accept writes, so one of them is a primary that was replaced; make that one "
+                      "a replica, or SET GLOBAL read_only = 1 there",
+                      store->shown, place_of(p, &p->hosts[nth], a), place_of(p, &p->hosts[i], b));
+    return DIBS_UNAVAILABLE;
+  }
+  atomic_store(&p->tasks->asked_ns, now_ns);
+  return DIBS_OK;
+}
+
 dibs__status dibs__mysql_connect(struct dibs__server *store, dibs__tick by, struct dibs__sql_wire **wire,
                                  struct dibs__result *result) {
   const struct dibs__mysql_location *p = store->location;
   dibs__status status = DIBS_UNAVAILABLE;
+  struct dibs__result heard;
   wire_t *w = NULL;
+  size_t nth = 0;
   *wire = NULL;
   for (size_t i = 0; i < p->host_count && status != DIBS_OK; i++) {
-    dibs__tick now = dibs__tick_now();
-    int64_t share = dibs__tick_left_ms(now, by) / (int64_t)(p->host_count - i);
-    dibs__tick until = dibs__tick_min(
-        by,
-        dibs__tick_add_ms(now, share < store->options.connect_timeout_ms ? share : store->options.connect_timeout_ms));
-    status = try_host(store, &p->hosts[i], until, &w, result);
+    heard.text[0] = '\0';
+    dibs__status answer =
+        try_host(store, &p->hosts[i], share_of(p, i, store->options.connect_timeout_ms, by), &w, &heard);
+    /* The most informative failure is reported: a refusal, or that of the first host. */
+    if (i == 0 || answer == DIBS_OK || (status == DIBS_UNAVAILABLE && answer != DIBS_UNAVAILABLE)) {
+      dibs__set_message(result, "%s", heard.text);
+      status = answer;
+    }
+    nth = i;
   }
-  if (status != DIBS_OK) return status;
+  if (status == DIBS_OK) status = check_rivals(store, nth, w, by, result);
+  if (status != DIBS_OK) {
+    if (w) dibs__mysql_close(&w->base);
+    return status;
+  }
   result->text[0] = '\0'; /* of the hosts tried before */
   *wire = &w->base;
   return DIBS_OK;

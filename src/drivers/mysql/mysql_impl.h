@@ -84,8 +84,10 @@ enum {
   DIBS__MYSQL_TASKS_PAUSE_MS = 20, /* between two wake-ups of a process */
 };
 
-/* What the workers of this process wait for.  Any thread. */
+/* What changes while the store is open.  Any thread. */
 struct dibs__mysql_tasks {
+  _Atomic int64_t asked_ns; /* when the other hosts were asked whether they accept writes; 0: never */
+  /* What the workers of this process wait for. */
   struct {
     _Atomic uint64_t digest; /* of the kind; 0: none so far */
     _Atomic bool wanted;     /* since the latest wake-up a claim has found less than it wanted */

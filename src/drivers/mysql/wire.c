@@ -98,7 +98,7 @@ static const struct {
     {1143, DIBS__SQL_DENIED},
     {1227, DIBS__SQL_DENIED},
     {1251, DIBS__SQL_DENIED},
-    {1290, DIBS__SQL_DENIED}, /* --read-only and its like */
+    {1290, DIBS__SQL_DENIED}, /* --read-only and its like; see set_failure() */
     {1036, DIBS__SQL_DENIED},
     {1370, DIBS__SQL_DENIED},
     {1698, DIBS__SQL_DENIED},
@@ -541,6 +541,9 @@ static sql_rc set_failure(wire_t *w, bool commits, bool sent) {
   /* From 2000 and 5000 on they are the connector's own: the server has not answered. */
   bool answered = !w->late && error > 0 && error / 1000 != CR_MIN_ERROR / 1000 && error / 1000 != CER_MIN_ERROR / 1000;
   enum dibs__sql_trouble trouble = w->late ? DIBS__SQL_LATE : dibs__mysql_trouble(error);
+  /* The primary that this server was has become a replica: another connection finds the new one. */
+  bool demoted = w->ours && (error == 1290 || error == 1836);
+  if (demoted) trouble = DIBS__SQL_GONE;
   const char *message = w->late ? "no answer" : mysql_error(w->my);
   (void)dibs__mysql_broke(w, trouble, *message ? message : "the connection broke");
   w->base.failed_at = w->answered;
@@ -551,7 +554,7 @@ static sql_rc set_failure(wire_t *w, bool commits, bool sent) {
   if (!answered)
     w->base.unsure = true;
   else if (w->commit_at == SIZE_MAX)
-    w->base.unsure = trouble == DIBS__SQL_GONE;
+    w->base.unsure = trouble == DIBS__SQL_GONE && !demoted;
   else
     w->base.unsure = w->base.failed_at >= w->commit_at && trouble != DIBS__SQL_DEADLOCK;
   return DIBS__SQL_FAILED;

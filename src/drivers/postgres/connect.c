@@ -10,6 +10,11 @@
  * transaction another server process.  A pooler is recognized by a process number that is not the server's; only then
  * a second connection finds out which kind it is: while our first one is open, does the second get the same server
  * process?
+ *
+ * Failovers.  A promoted standby begins another timeline, with a larger number, and a primary that was replaced does
+ * not know that.  Such a primary is refused: by a store that has seen a larger number, and, if the URI has several
+ * hosts, by asking the other hosts, at most every ASKED_MS.  A standby that follows the new primary knows its timeline,
+ * too.
  */
 #include "drivers/postgres/postgres_impl.h"
 
@@ -268,12 +273,16 @@ static dibs__status explain_connect_failure(struct dibs__server *store, PGconn *
 
 /* ---- Connecting ---- */
 
-static PGconn *start_connect(const struct dibs__pg_location *p, const struct dibs__pg_host *host) {
+/* `any`: to a standby, too. */
+static PGconn *start_connect(const struct dibs__pg_location *p, const struct dibs__pg_host *host, bool any) {
   const char *keywords[DIBS__PG_KEYWORDS + 3], *values[DIBS__PG_KEYWORDS + 3];
   size_t n = 0;
   if (host->name) keywords[n] = "host", values[n++] = host->name;
   if (host->port) keywords[n] = "port", values[n++] = host->port;
-  for (size_t i = 0; i < p->count; i++) keywords[n] = p->keywords[i], values[n++] = p->values[i];
+  for (size_t i = 0; i < p->count; i++) {
+    bool attrs = strcmp(p->keywords[i], "target_session_attrs") == 0;
+    keywords[n] = p->keywords[i], values[n++] = any && attrs ? "any" : p->values[i];
+  }
   keywords[n] = values[n] = NULL;
   return PQconnectStartParams(keywords, values, 0);
 }
@@ -300,18 +309,20 @@ static int failure_rank(dibs__status status) {
   return status == DIBS_UNAVAILABLE ? 0 : 1;
 }
 
-static dibs__status connect_any_host(struct dibs__server *store, dibs__tick by, PGconn **out,
+/* Connects to the first host from *nth on that accepts writes; *nth becomes its number. */
+static dibs__status connect_any_host(struct dibs__server *store, size_t *nth, dibs__tick by, PGconn **out,
                                      struct dibs__result *result) {
   struct dibs__pg_location *p = store->location;
   dibs__status worst = DIBS_UNAVAILABLE;
+  size_t from = *nth;
   *out = NULL;
-  for (size_t i = 0; i < p->host_count; i++) {
+  for (size_t i = from; i < p->host_count; i++) {
     struct dibs__result heard = {.text = ""};
     dibs__tick now = dibs__tick_now();
     int64_t share = dibs__tick_left_ms(now, by) / (int64_t)(p->host_count - i);
     if (store->options.connect_timeout_ms > 0 && share > store->options.connect_timeout_ms)
       share = store->options.connect_timeout_ms;
-    PGconn *pg = start_connect(p, &p->hosts[i]);
+    PGconn *pg = start_connect(p, &p->hosts[i], false);
     if (!pg) {
       dibs__set_message(result, "out of memory for a connection to %s", store->shown);
       return DIBS_NO_MEMORY;
@@ -319,14 +330,16 @@ static dibs__status connect_any_host(struct dibs__server *store, dibs__tick by, 
     dibs__status status = finish_connect(store, pg, dibs__tick_min(by, dibs__tick_add_ms(now, share)), &heard);
     if (status == DIBS_OK) {
       *out = pg;
+      *nth = i;
       return DIBS_OK;
     }
     PQfinish(pg);
-    if (i == 0 || failure_rank(status) > failure_rank(worst)) {
+    if (i == from || failure_rank(status) > failure_rank(worst)) {
       worst = status;
       dibs__set_message(result, "%s", heard.text);
     }
   }
+  *nth = p->host_count;
   return worst;
 }
 
@@ -382,6 +395,13 @@ static const char settings[] = "SELECT CASE WHEN " THERE(
                                                       " WHERE pg_backend_pid() = $5 OR $6";
 static const char question[] = "SELECT pg_backend_pid(), CASE WHEN pg_is_in_recovery() THEN 1 ELSE 0 END";
 
+/* Of a primary, the timeline that it writes; of a standby, the newest one that it has read. */
+static const char timeline[] =
+    "SELECT (pg_control_system()).system_identifier::text, CASE WHEN pg_is_in_recovery() THEN"
+    " greatest((pg_control_checkpoint()).timeline_id, (pg_control_recovery()).min_recovery_end_timeline)"
+    " ELSE ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int END";
+enum { SETTINGS, QUESTION, TIMELINE };
+
 static sql_rc set_up(struct dibs__server *store, struct dibs__pg_wire *w) {
   char timeout[24];
   struct dibs__pg_location *p = store->location;
@@ -396,6 +416,7 @@ static sql_rc set_up(struct dibs__server *store, struct dibs__pg_wire *w) {
                                      dibs__sql_text(store->options.prefix, strlen(store->options.prefix))};
   sql_rc end = dibs__pg_put(wire, settings, values, sizeof values / sizeof values[0]);
   if (end == DIBS__SQL_OK) end = dibs__pg_put(wire, question, NULL, 0);
+  if (end == DIBS__SQL_OK) end = dibs__pg_put(wire, timeline, NULL, 0);
   return end == DIBS__SQL_OK ? dibs__pg_go(wire, false) : end;
 }
 
@@ -419,7 +440,8 @@ static dibs__status check_pooler(struct dibs__server *store, struct dibs__pg_wir
   for (int i = 0; i < POOLER_TRIES && !changes; i++) {
     int64_t first = process_of(w);
     PGconn *pg;
-    dibs__status status = connect_any_host(store, by, &pg, result);
+    size_t nth = 0;
+    dibs__status status = connect_any_host(store, &nth, by, &pg, result);
     if (status != DIBS_OK) return status;
     struct dibs__pg_wire *other = dibs__pg_wire_new(pg, &dibs__pg_engine.sql, false);
     if (!other) {
@@ -454,7 +476,7 @@ static dibs__status check_server(struct dibs__server *store, const struct dibs__
                       PQparameterStatus(w->pg, "server_version"));
     return DIBS_UNSUPPORTED;
   }
-  if (dibs__sql_cell_number(&w->wire, 1, 0, 1)) {
+  if (dibs__sql_cell_number(&w->wire, QUESTION, 0, 1)) {
     dibs__set_message(result, "%s is a standby, which is read-only; name the primary, or all of them", store->shown);
     return DIBS_UNAVAILABLE;
   }
@@ -475,11 +497,94 @@ static dibs__status prepare_connection(struct dibs__server *store, struct dibs__
   return check_server(store, w, result);
 }
 
-dibs__status dibs__pg_open_wire(struct dibs__server *store, dibs__tick by, struct dibs__pg_wire **out,
-                                struct dibs__result *result) {
+/* ---- Timelines ---- */
+
+enum { ASKED_MS = 5000, ASK_MS = 1000 };
+
+struct timeline {
+  uint64_t system; /* digest */
+  int64_t number;  /* 0: unknown */
+};
+
+static struct timeline timeline_of(const struct dibs__sql_wire *wire, size_t nth) {
+  struct dibs__sql_value system = wire->engine->cell(wire, nth, 0, 0, DIBS__SQL_TEXT);
+  char text[32];
+  snprintf(text, sizeof text, "%.*s", (int)system.len, system.p ? system.p : "");
+  return (struct timeline){.system = dibs__pg_hash(text, "") | 1, .number = dibs__sql_cell_number(wire, nth, 0, 1)};
+}
+
+/* The timeline of another host, which may be a standby; false: it does not answer. */
+static bool ask_host(struct dibs__server *store, size_t nth, dibs__tick by, struct timeline *found) {
+  struct dibs__pg_location *p = store->location;
+  struct dibs__result heard = {.text = ""};
+  PGconn *pg = start_connect(p, &p->hosts[nth], true);
+  if (!pg) return false;
+  struct dibs__pg_wire *w =
+      finish_connect(store, pg, by, &heard) == DIBS_OK ? dibs__pg_wire_new(pg, &dibs__pg_engine.sql, false) : NULL;
+  if (!w) {
+    PQfinish(pg);
+    return false;
+  }
+  w->store = store;
+  w->wire.by = by;
+  w->nameless = true;
+  bool fine = dibs__pg_put(&w->wire, timeline, NULL, 0) == DIBS__SQL_OK && dibs__pg_go(&w->wire, false) == DIBS__SQL_OK;
+  if (fine) *found = timeline_of(&w->wire, 0);
+  dibs__pg_wire_free(w);
+  return fine;
+}
+
+/* The newest timeline of this system that a host other than `nth` knows, at least `number`. */
+static int64_t ask_others(struct dibs__server *store, size_t nth, struct timeline here, dibs__tick by) {
+  struct dibs__pg_location *p = store->location;
+  int64_t newest = here.number, now_ns = dibs__tick_now().ns, asked = atomic_load(&p->asked_ns);
+  if (asked && now_ns - asked < ASKED_MS * DIBS__NS_PER_MS) return newest;
+  for (size_t i = 0; i < p->host_count; i++) {
+    struct timeline there;
+    dibs__tick now = dibs__tick_now();
+    int64_t share = dibs__tick_left_ms(now, by) / (int64_t)(p->host_count - i + 1);
+    dibs__tick until = dibs__tick_add_ms(now, share < ASK_MS ? share : ASK_MS);
+    if (i != nth && ask_host(store, i, until, &there) && there.system == here.system && there.number > newest)
+      newest = there.number;
+  }
+  atomic_store(&p->asked_ns, now_ns);
+  return newest;
+}
+
+/* Threads that connect at one time may learn different numbers: the largest one stays. */
+static void remember_timeline(struct dibs__pg_location *p, struct timeline seen) {
+  bool known = atomic_load(&p->system) == seen.system;
+  uint64_t number = known ? atomic_load(&p->timeline) : 0, larger = (uint64_t)seen.number;
+  if (!known) atomic_store(&p->timeline, larger);
+  while (known && number < larger && !atomic_compare_exchange_weak(&p->timeline, &number, larger))
+    ;
+  atomic_store(&p->system, seen.system);
+}
+
+/* UNAVAILABLE: a standby was promoted since, and this server does not know that. */
+static dibs__status check_timeline(struct dibs__server *store, const struct dibs__pg_wire *w, size_t nth, dibs__tick by,
+                                   struct dibs__result *result) {
+  struct dibs__pg_location *p = store->location;
+  struct timeline here = timeline_of(&w->wire, TIMELINE);
+  bool known = atomic_load(&p->system) == here.system;
+  int64_t newest = known ? (int64_t)atomic_load(&p->timeline) : 0;
+  if (newest <= here.number && p->host_count > 1) newest = ask_others(store, nth, here, by);
+  remember_timeline(p, (struct timeline){here.system, newest > here.number ? newest : here.number});
+  if (newest <= here.number) return DIBS_OK;
+  const char *host = p->hosts[nth].name, *port = p->hosts[nth].port;
+  dibs__set_message(result,
+                    "%s: %s%s%s is a primary that was replaced: it writes timeline %" PRId64
+                    ", and a standby was promoted to timeline %" PRId64 "; make it a standby of the new primary",
+                    store->shown, host ? host : "the server", port ? ":" : "", port ? port : "", here.number, newest);
+  return DIBS_UNAVAILABLE;
+}
+
+/* ---- Opening ---- */
+
+static dibs__status open_host(struct dibs__server *store, size_t *nth, dibs__tick by, struct dibs__pg_wire **out,
+                              struct dibs__result *result) {
   PGconn *pg;
-  *out = NULL;
-  dibs__status status = connect_any_host(store, by, &pg, result);
+  dibs__status status = connect_any_host(store, nth, by, &pg, result);
   if (status != DIBS_OK) return status;
   struct dibs__pg_wire *w = dibs__pg_wire_new(pg, &dibs__pg_engine.sql, false);
   if (!w) {
@@ -490,10 +595,28 @@ dibs__status dibs__pg_open_wire(struct dibs__server *store, dibs__tick by, struc
   w->store = store;
   w->wire.by = by;
   status = prepare_connection(store, w, by, result);
+  if (status == DIBS_OK) status = check_timeline(store, w, *nth, by, result);
   if (status == DIBS_OK)
     *out = w;
   else
     dibs__pg_wire_free(w);
+  return status;
+}
+
+dibs__status dibs__pg_open_wire(struct dibs__server *store, dibs__tick by, struct dibs__pg_wire **out,
+                                struct dibs__result *result) {
+  const struct dibs__pg_location *p = store->location;
+  *out = NULL;
+  size_t nth = 0;
+  dibs__status status = open_host(store, &nth, by, out, result);
+  /* A host that cannot be used is not the last one: another host may be the primary. */
+  while (status == DIBS_UNAVAILABLE && nth + 1 < p->host_count && dibs__tick_before(dibs__tick_now(), by)) {
+    struct dibs__result heard = {.text = ""};
+    nth++;
+    if (open_host(store, &nth, by, out, &heard) != DIBS_OK) continue;
+    result->text[0] = '\0';
+    return DIBS_OK;
+  }
   return status;
 }
 

@@ -162,6 +162,10 @@ struct dibs__pg_location {
   char *fast[DIBS__PG_FAST_TEXTS];
   /* Any thread. */
   _Atomic bool pooler_fine; /* there is one, and it keeps a server process for each client */
+  /* The newest timeline that a connection of this store has seen, and the digest of its system identifier; 0: none.
+   * `asked`: when the other hosts were asked for theirs. */
+  _Atomic uint64_t system, timeline;
+  _Atomic int64_t asked_ns;
 };
 
 extern const struct dibs__server_engine dibs__pg_engine;

@@ -47,6 +47,7 @@ static const struct {
     {"25P03", DIBS__SQL_GONE}, /* idle_in_transaction_session_timeout */
     {"25P04", DIBS__SQL_GONE}, /* transaction_timeout */
     {"26000", DIBS__SQL_GONE}, /* our prepared statements were deallocated: start again on another connection */
+    {"58", DIBS__SQL_FULL},    /* the server's disk or system fails: unlike an error of a user's trigger it may pass */
     {"08", DIBS__SQL_GONE},       {"XX001", DIBS__SQL_DAMAGED}, {"XX002", DIBS__SQL_DAMAGED},
 };
 

@@ -8,7 +8,11 @@
  *   sentinel=NAME            the hosts, of which there may be several, are sentinels; they know the master of this name
  *   sentinel_user=, sentinel_password=   the credentials for the sentinels
  *   prefix=WORD              the beginning of all keys, for several stores in one database
+ *   rediss:// is the same over TLS, with the parameters of tls.c
+ *
  *   connect_timeout=MS       the longest that a connection may take
+ *   cluster=1                the hosts are nodes of a Redis Cluster: cluster.c connects to the others, too
+ *   replicas=N               a grant counts when N replicas have confirmed it
  *
  * A socket is connected without blocking; the credentials and the questions about the server go in one packet; a
  * server that can't keep leases is refused there.
@@ -17,6 +21,7 @@
  * checked for the role of a master, and the sentinels are queried again until it has it or the time is over.
  */
 #include "drivers/redis/redis_impl.h"
+#include "drivers/redis/tls.h"
 #include "drivers/redis/wire.h"
 
 #include <errno.h>
@@ -32,10 +37,12 @@
 #include <sys/time.h>
 
 enum { PORT = 6379, SENTINEL_PORT = 26379, DATABASES = 1 << 20 };
+enum { REPLICAS_MAX = 16 };
 enum { CONNECT_MS = 5000, CONNECT_MIN_MS = 100, CONNECT_MAX_MS = 60000 };
 
-const char *const dibs__redis_params[] = {"socket", "sentinel",        "sentinel_user", "sentinel_password",
-                                          "prefix", "connect_timeout", "connections",   NULL};
+const char *const dibs__redis_params[] = {
+    "socket",          "sentinel",    "sentinel_user", "sentinel_password", "prefix",
+    "connect_timeout", "connections", "cluster",       "replicas",          NULL};
 
 static int hex_value(char c) {
   return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : 0;
@@ -100,10 +107,10 @@ static dibs__status read_hosts(struct dibs__redis_location *p, const struct dibs
     if (status != DIBS_OK) return status;
     at += len + (at[len] == ',');
   }
-  if (p->host_count == 1 || p->sentinel || strcmp(uri->scheme, "redlock") == 0) return DIBS_OK;
+  if (p->host_count == 1 || p->sentinel || p->cluster || strcmp(uri->scheme, "redlock") == 0) return DIBS_OK;
   dibs__set_message(result,
                     "redis:// with %zu hosts does not name the master.  If they are sentinels, add sentinel=NAME; for "
-                    "a majority of independent servers use redlock://",
+                    "a Redis Cluster, cluster=1; for a majority of independent servers use redlock://",
                     p->host_count);
   return DIBS_INVALID;
 }
@@ -137,6 +144,20 @@ static dibs__status read_prefix(struct dibs__redis_location *p, const char *pref
   return DIBS_OK;
 }
 
+static dibs__status read_cluster(struct dibs__redis_location *p, const struct dibs__uri *uri,
+                                 struct dibs__result *result) {
+  int64_t cluster = 0, replicas = 0;
+  dibs__status status = dibs__uri_number(uri, "cluster", 0, 1, 0, &cluster, result);
+  if (status == DIBS_OK) status = dibs__uri_number(uri, "replicas", 0, REPLICAS_MAX, 0, &replicas, result);
+  p->cluster = cluster == 1;
+  p->replicas = (uint32_t)replicas;
+  const char *other = p->sentinel ? "sentinel=" : p->socket ? "socket=" : p->database ? "a database" : NULL;
+  if (status != DIBS_OK || !p->cluster || !other) return status;
+  dibs__set_message(
+      result, "cluster=1 does not go with %s: name some nodes of the cluster, redis://host1,host2?cluster=1", other);
+  return DIBS_INVALID;
+}
+
 static dibs__status read_all(struct dibs__redis_location *p, const struct dibs__uri *uri, struct dibs__result *result) {
   if (!p->sentinel && (p->sentinel_user || p->sentinel_password)) {
     dibs__set_message(result, "sentinel_user= and sentinel_password= need sentinel=NAME");
@@ -154,8 +175,14 @@ static dibs__status read_all(struct dibs__redis_location *p, const struct dibs__
     dibs__set_message(result, "socket= of the store URI is not an absolute path of at most 107 bytes");
     return DIBS_INVALID;
   }
-  dibs__status status = read_hosts(p, uri, result);
-  if (status == DIBS_OK) status = read_database(p, uri->path, result);
+  if (strcmp(uri->scheme, "rediss") == 0 && p->socket) {
+    dibs__set_message(result, "a Unix socket needs no TLS: write redis:///?socket=PATH");
+    return DIBS_INVALID;
+  }
+  dibs__status status = read_database(p, uri->path, result);
+  if (status == DIBS_OK && strcmp(uri->scheme, "rediss") == 0) status = dibs__redis_tls_context(uri, &p->tls, result);
+  if (status == DIBS_OK && strcmp(uri->scheme, "redlock") != 0) status = read_cluster(p, uri, result);
+  if (status == DIBS_OK) status = read_hosts(p, uri, result);
   if (status == DIBS_OK) status = read_prefix(p, dibs__uri_param(uri, "prefix"), result);
   if (status == DIBS_OK)
     status = dibs__uri_number(uri, "connect_timeout", CONNECT_MIN_MS, CONNECT_MAX_MS, CONNECT_MS,
@@ -167,12 +194,21 @@ static dibs__status read_all(struct dibs__redis_location *p, const struct dibs__
   return status;
 }
 
+static dibs__status check_params(const struct dibs__uri *uri, struct dibs__result *result) {
+  enum { PARAMS = 20 };
+  const char *known[PARAMS] = {NULL};
+  size_t count = 0;
+  bool tls = strcmp(uri->scheme, "rediss") == 0;
+  for (size_t i = 0; dibs__redis_params[i]; i++) known[count++] = dibs__redis_params[i];
+  for (size_t i = 0; tls && dibs__redis_tls_params[i]; i++) known[count++] = dibs__redis_tls_params[i];
+  return dibs__uri_only(uri, NULL, known, result);
+}
+
 dibs__status dibs__redis_location(const struct dibs__uri *uri, struct dibs__redis_location **location,
                                   struct dibs__result *result) {
   *location = NULL;
   /* redlock:// has more parameters, and checks them itself. */
-  dibs__status status =
-      strcmp(uri->scheme, "redlock") == 0 ? DIBS_OK : dibs__uri_only(uri, NULL, dibs__redis_params, result);
+  dibs__status status = strcmp(uri->scheme, "redlock") == 0 ? DIBS_OK : check_params(uri, result);
   if (status != DIBS_OK) return status;
   struct dibs__redis_location *p = calloc(1, sizeof *p);
   const char *from[] = {uri->user,
@@ -208,8 +244,23 @@ dibs__status dibs__redis_location(const struct dibs__uri *uri, struct dibs__redi
   return status;
 }
 
+struct dibs__redis_location *dibs__redis_location_of_node(const struct dibs__redis_location *location,
+                                                          const struct dibs__redis_address *address) {
+  struct dibs__redis_location *node = malloc(sizeof *node);
+  if (!node) return NULL;
+  *node = *location;
+  node->hosts[0] = *address;
+  node->host_count = 1;
+  node->memory = NULL; /* it stays the cluster's */
+  node->size = 0;
+  snprintf(node->shown, sizeof node->shown, strchr(address->host, ':') ? "%.80s at [%.80s]:%u" : "%.80s at %.80s:%u",
+           location->shown, address->host, address->port);
+  return node;
+}
+
 void dibs__redis_location_free(struct dibs__redis_location *location) {
   if (!location) return;
+  dibs__redis_tls_context_free(location->tls);
   explicit_bzero(location->memory, location->size); /* passwords */
   free(location->memory);
   free(location);
@@ -338,6 +389,7 @@ dibs__status dibs__redis_refused(link_t *link, const redisReply *reply, const ch
 
 static void free_link(link_t *link) {
   if (!link) return;
+  dibs__redis_tls_free(link->tls);
   if (link->context) redisFree(link->context);
   dibs__redis_arena_free(link->reply_arena);
   free(link->replies);
@@ -407,9 +459,15 @@ static dibs__status connect_socket(location_t *location, const char *host, uint1
     trouble = connected(link->context->fd, by);
     if (trouble == 0 && !set_socket_options(link)) trouble = errno;
     if (trouble == 0) {
+      dibs__status status = location->tls ? dibs__redis_tls_open(location->tls, host, link->context->fd, by,
+                                                                 location->shown, &link->tls, result)
+                                          : DIBS_OK;
       link->answered_at = dibs__tick_now(); /* a greeting that refuses us must not be taken for a broken connection */
-      *out = link;
-      return DIBS_OK;
+      if (status == DIBS_OK)
+        *out = link;
+      else
+        free_link(link);
+      return status;
     }
     why = trouble == ETIMEDOUT ? "no answer before the deadline" : strerrordesc_np(trouble);
   }
@@ -461,19 +519,19 @@ static dibs__status check_server(link_t *link, const redisReply *server, const r
                       shown);
     return DIBS_INVALID;
   }
-  if (info_field_is(cluster, "cluster_enabled", "1") || info_field_is(server, "redis_mode", "cluster")) {
-    dibs__set_message(result,
-                      "%s is a node of a Redis cluster, and dibs needs a single server; name a separate Redis "
-                      "(cluster-enabled no), or several with redlock://",
-                      shown);
-    return DIBS_UNSUPPORTED;
-  }
-  return DIBS_OK;
+  bool is_node = info_field_is(cluster, "cluster_enabled", "1") || info_field_is(server, "redis_mode", "cluster");
+  if (is_node == link->location->cluster) return DIBS_OK;
+  dibs__set_message(result,
+                    is_node ? "%s is a node of a Redis Cluster: add cluster=1, redis://host1,host2?cluster=1"
+                            : "%s is not a node of a Redis Cluster: remove cluster=1",
+                    shown);
+  return is_node ? DIBS_UNSUPPORTED : DIBS_INVALID;
 }
 
 static dibs__status check_role(link_t *link, const redisReply *replication, struct dibs__result *result) {
   const char *shown = link->location->shown;
   size_t len;
+  if (link->location->any_role) return DIBS_OK;
   if (!info_field_is(replication, "role", "master")) {
     dibs__set_message(result,
                       "%s is a replica, which can't grant leases; name its master, or the sentinels with sentinel=NAME",
@@ -528,6 +586,10 @@ static dibs__status shake_hands(link_t *link, dibs__tick by, struct dibs__result
   /* A server that refuses us sends the reason, and closes. */
   if (status != DIBS_OK && first && first->type == REDIS_REPLY_ERROR)
     return dibs__redis_refused(link, first, "connect to", result);
+  bool closed = link->at == DIBS__REDIS_LOST && (link->trouble == 0 || link->trouble == ECONNRESET);
+  if (status != DIBS_OK && !first && closed && !link->location->tls)
+    dibs__set_message(result, "%s closed the connection before it answered; a port for TLS needs rediss://",
+                      link->location->shown);
   return status == DIBS_OK ? check_replies(link, result) : DIBS_UNAVAILABLE;
 }
 
@@ -639,13 +701,16 @@ bool dibs__redis_renew(link_t *link, dibs__tick by, struct dibs__result *result)
   result->sent = sent;
   if (status != DIBS_OK) return false;
   redisContext *context = link->context;
+  struct dibs__redis_tls *tls = link->tls;
   struct dibs__redis_arena *arena = link->reply_arena;
+  link->tls = made->tls;
   link->context = made->context;
   link->reply_arena = made->reply_arena;
   link->incarnation = made->incarnation;
   link->version = made->version;
   link->answered_at = made->answered_at;
   link->dead = false;
+  made->tls = tls;
   made->context = context;
   made->reply_arena = arena;
   free_link(made);

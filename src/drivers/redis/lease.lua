@@ -2,8 +2,8 @@
 -- Leases and mandates: many operations of a batch, in their order, as one atomic step of the server.
 --
 --   KEYS     the buckets, dibs:{17}
---   ARGV     '1' for a tier, else '0', and our session, 8 bytes; the operations, as run.c packs them;
---            the incarnations that they name, as 40 hexadecimal digits each
+--   ARGV     a digit: 1 for a tier, plus 2 for a node of a cluster; and our session, 8 bytes; the operations, as run.c
+--            packs them; the incarnations that they name, as 40 hexadecimal digits each
 --   answers  our incarnation, the clock in ms (a double), 30 bytes an operation; and a message of an error, if any
 --
 -- The keys (numbers are little-endian, fences and instants doubles, exact below 2^53):
@@ -19,7 +19,12 @@
 --   dibs:{17}:q:NAME   sorted set, id -> ticket of the waiters that are awake
 --   dibs:{17}:a:NAME   sorted set, id -> when a waiter, or its process, was last seen
 --   dibs:{17}:b:NAME   list of recorded breaks, kept for a while
--- All but the last are deleted with the last holder or waiter, or expire, without requests, at `keep` of the head.
+--   dibs:{17}:-        never exists: see below
+-- All but the last two are deleted with the last holder or waiter, or expire, without requests, at `keep` of the head.
+--
+-- A node of a cluster has one bucket in a call.  While the bucket's slot is moved to another node, some of its keys are
+-- here and some are there, and a command with one key would find a holder, or not.  A command with several keys, one of
+-- which does not exist, is refused on both nodes until the move is complete, and nothing has been done before.
 
 -- Closures are slow: the functions made in each call come before all locals, and capture next to none of them.
 
@@ -86,7 +91,7 @@ local function anchor(verb, b, epoch, asked, incarnation, above)
 end
 
 -- Names with a queue or several holders, and breaking.
-local function make_queued(now, session, cache, gone, buckets)
+local function make_queued(now, session, cache, gone, buckets, suffix)
   local call, pack, cut = redis.call, struct.pack, struct.unpack
   local OFFER_MS, EPOCH = 500, 4294967296 -- DIBS__OFFER_MS
   local SLACK_MS = 50      -- a key outlives its content: `till` decides, not the expiry
@@ -104,7 +109,9 @@ local function make_queued(now, session, cache, gone, buckets)
   local WAITER = '<BBHI4ddddc8Bc0'       -- state, mode, slots, ttl, ticket, till, first, since, session, owner
   local channel_prefix, live_sessions = string.match(KEYS[1], '^(.*):{%d+}$') .. ':s:', {}
 
-  local function channel(s) return channel_prefix .. string.format(string.rep('%02x', 8), string.byte(s, 1, 8)) end
+  local function channel(s)
+    return channel_prefix .. string.format(string.rep('%02x', 8), string.byte(s, 1, 8)) .. suffix
+  end
   -- A session with a subscriber is alive.  Patterns do not count: a monitor that listens to everything is no session.
   local function alive(s)
     if live_sessions[s] == nil then live_sessions[s] = tonumber(call('PUBSUB', 'NUMSUB', channel(s))[2]) > 0 end
@@ -559,7 +566,8 @@ if not incarnation or not string.find(info, 'master_replid:' .. incarnation, 1, 
 end
 local clock = call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local tier, session = byte(ARGV[1]) == 49, string.sub(ARGV[1], 2)
+local kind, session = byte(ARGV[1]) - 48, string.sub(ARGV[1], 2)
+local tier, clustered = kind % 2 == 1, kind >= 2
 
 -- One command reads every key that the first step needs.
 local ops, wanted, cache, gone = {}, {}, {}, {} -- gone: deleted at the end, all at once
@@ -580,7 +588,12 @@ while at <= #blob do
     end
   end
 end
-local got = call('MGET', unpack(wanted))
+if clustered then wanted[n + 1] = KEYS[1] .. ':-' end
+local got = redis.pcall('MGET', unpack(wanted))
+if got.err then
+  local moves = clustered and (string.find(got.err, 'cluster', 1, true) or string.find(got.err, 'TRYAGAIN', 1, true))
+  return redis.error_reply(moves and 'TRYAGAIN ' .. KEYS[1] .. ' is being moved' or got.err)
+end
 for i = #KEYS + 1, n do cache[wanted[i]] = got[i] end
 
 local buckets = {}
@@ -685,7 +698,7 @@ for i = 1, count do
     if not first then
       status, first, block = MOVED, b.epoch, 0
     elseif not status then
-      run_queued = run_queued or make_queued(now, session, cache, gone, buckets)
+      run_queued = run_queued or make_queued(now, session, cache, gone, buckets, clustered and ':' .. incarnation or '')
       local fine, result = pcall(run_queued, o)
       if not fine then
         local e = type(result) == 'table' and result.err or tostring(result)

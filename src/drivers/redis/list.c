@@ -8,6 +8,7 @@
  *
  * Reports: a script call each, redis/report.lua, after those of leases in the same round trip.
  */
+#include "drivers/redis/cluster.h"
 #include "drivers/redis/redis_impl.h"
 
 #include <inttypes.h>
@@ -60,9 +61,20 @@ static const struct dibs__redis_location *location_of(const struct listing *g) {
 }
 
 static dibs__status no_memory(struct listing *g) {
-  dibs__redis_drop(g->session->link);
+  if (g->session->link) dibs__redis_drop(g->session->link);
   dibs__set_message(g->result, "out of memory for a list of %s", location_of(g)->shown);
   return DIBS_NO_MEMORY;
+}
+
+/* The status of a reply that is none of ours. */
+static dibs__status refused(struct listing *g, const redisReply *reply) {
+  if (reply && reply->type == REDIS_REPLY_ERROR &&
+      (strncmp(reply->str, "CORRUPT", 7) == 0 || strncmp(reply->str, "WRONGTYPE", 9) == 0)) {
+    dibs__set_message(g->result, "%s: %.180s", location_of(g)->shown, reply->str);
+    return DIBS_CORRUPT;
+  }
+  struct dibs__redis_link none = {.location = location_of(g)}; /* of a cluster: the session has no link */
+  return dibs__redis_refused(g->session->link ? g->session->link : &none, reply, "list", g->result);
 }
 
 /* Sends one command; gives its reply. */
@@ -70,13 +82,7 @@ static dibs__status send_request(struct listing *g, const redisReply **reply) {
   dibs__status status = dibs__redis_go(g->session->link, g->by, g->result);
   if (status != DIBS_OK) return DIBS_UNAVAILABLE; /* it changes nothing: never in doubt */
   *reply = dibs__redis_reply(g->session->link, 0);
-  if (*reply && (*reply)->type == REDIS_REPLY_ARRAY) return DIBS_OK;
-  if (*reply && (*reply)->type == REDIS_REPLY_ERROR &&
-      (strncmp((*reply)->str, "CORRUPT", 7) == 0 || strncmp((*reply)->str, "WRONGTYPE", 9) == 0)) {
-    dibs__set_message(g->result, "%s: %.180s", location_of(g)->shown, (*reply)->str);
-    return DIBS_CORRUPT;
-  }
-  return dibs__redis_refused(g->session->link, *reply, "list", g->result);
+  return *reply && (*reply)->type == REDIS_REPLY_ARRAY ? DIBS_OK : refused(g, *reply);
 }
 
 /* ---- Names ---- */
@@ -228,7 +234,7 @@ static bool add_line(struct listing *g, dibs__str name, const char *from, const 
 }
 
 static dibs__status show_name(struct listing *g, dibs__str name, const redisReply *rows) {
-  if (rows->type != REDIS_REPLY_STRING) return dibs__redis_refused(g->session->link, NULL, "list", g->result);
+  if (rows->type != REDIS_REPLY_STRING) return refused(g, NULL);
   const char *at = rows->str, *end = rows->str + rows->len;
   g->line_count = 0;
   while (end - at >= ROW && end - at >= ROW + (uint8_t)at[ROW - 1])
@@ -240,6 +246,11 @@ static dibs__status show_name(struct listing *g, dibs__str name, const redisRepl
     g->enough = g->list->row(&g->lines[i].row, g->list->user) != 0;
   }
   return DIBS_OK;
+}
+
+/* Is it list.lua's answer for so many names? */
+static bool is_shown(const redisReply *reply, size_t count) {
+  return reply->elements == count + 1 && reply->element[0]->type == REDIS_REPLY_STRING && reply->element[0]->len == 8;
 }
 
 static dibs__status show_names(struct listing *g, size_t from, size_t count) {
@@ -256,27 +267,95 @@ static dibs__status show_names(struct listing *g, size_t from, size_t count) {
   const redisReply *reply = NULL;
   dibs__status status = send_request(g, &reply);
   if (status != DIBS_OK) return status;
-  if (reply->elements != count + 1 || reply->element[0]->type != REDIS_REPLY_STRING || reply->element[0]->len != 8)
-    return dibs__redis_refused(g->session->link, NULL, "list", g->result);
+  if (!is_shown(reply, count)) return refused(g, NULL);
   g->result->now.ms = (int64_t)double_at(reply->element[0]->str);
   for (size_t i = 0; i < count && status == DIBS_OK && !g->enough; i++)
     status = show_name(g, name_at(g, from + i), reply->element[i + 1]);
   return status;
 }
 
+/* ---- In a cluster ---- */
+
+/* All keys of a bucket, between two reads that show that its slot was there, and whole: SCAN would miss keys that move
+ * from a node that is not scanned yet to a node that was. */
+static bool put_find(void *user, struct dibs__redis_link *link, size_t nth) {
+  const struct listing *g = user;
+  char keys[2][KEY_MAX], slot[8];
+  snprintf(keys[0], KEY_MAX, "%s:{%zu}", location_of(g)->prefix, nth);
+  snprintf(keys[1], KEY_MAX, "%s:{%zu}:-", location_of(g)->prefix, nth); /* lease.lua */
+  snprintf(slot, sizeof slot, "%u", dibs__redis_slot(nth));
+  const char *const probe[] = {"MGET", keys[0], keys[1]};
+  const size_t probe_lengths[] = {4, strlen(keys[0]), strlen(keys[1])};
+  const char *const get[] = {"CLUSTER", "GETKEYSINSLOT", slot, "100000000"};
+  const size_t get_lengths[] = {7, 13, strlen(slot), 9};
+  return dibs__redis_put(link, 3, probe, probe_lengths) && dibs__redis_put(link, 4, get, get_lengths) &&
+         dibs__redis_put(link, 3, probe, probe_lengths);
+}
+
+static dibs__status find_in_cluster(struct listing *g) {
+  enum { EACH_FIND = 3 };
+  size_t places[DIBS__BUCKETS];
+  const redisReply *replies[DIBS__BUCKETS * EACH_FIND];
+  for (size_t i = 0; i < DIBS__BUCKETS; i++) places[i] = i;
+  dibs__status status =
+      dibs__redis_cluster_read(g->session, places, DIBS__BUCKETS, EACH_FIND, put_find, g, replies, g->by, g->result);
+  for (size_t i = 0; i < DIBS__BUCKETS * EACH_FIND && status == DIBS_OK; i++) {
+    if (replies[i]->type != REDIS_REPLY_ARRAY) return refused(g, replies[i]);
+    if (i % EACH_FIND == 1 && !add_names(g, replies[i])) return no_memory(g);
+  }
+  return status;
+}
+
+struct shown {
+  const struct listing *g;
+  size_t from;
+};
+
+static bool put_show(void *user, struct dibs__redis_link *link, size_t nth) {
+  const struct shown *s = user;
+  dibs__str name = name_at(s->g, s->from + nth);
+  char key[KEY_MAX];
+  snprintf(key, sizeof key, "%s:{%u}", location_of(s->g)->prefix, dibs__bucket(name));
+  const char *const words[] = {key, s->g->list->name.len ? "3" : "2", name.p};
+  const size_t lengths[] = {strlen(key), 1, name.len};
+  return dibs__redis_put_script(link, script(), 1, 3, words, lengths);
+}
+
+static dibs__status show_in_cluster(struct listing *g, size_t from, size_t count) {
+  struct shown shown = {g, from};
+  size_t places[LOT];
+  const redisReply *replies[LOT];
+  for (size_t i = 0; i < count; i++) places[i] = dibs__bucket(name_at(g, from + i));
+  dibs__status status =
+      dibs__redis_cluster_read(g->session, places, count, 1, put_show, &shown, replies, g->by, g->result);
+  for (size_t i = 0; i < count && status == DIBS_OK && !g->enough; i++) {
+    const redisReply *reply = replies[i];
+    if (reply->type != REDIS_REPLY_ARRAY) return refused(g, reply);
+    if (!is_shown(reply, 1)) return refused(g, NULL);
+    g->result->now.ms = (int64_t)double_at(reply->element[0]->str);
+    status = show_name(g, name_at(g, from + i), reply->element[1]);
+  }
+  return status;
+}
+
+/* ---- Listing ---- */
+
 dibs__status dibs__redis_list(struct dibs__session *base, const struct dibs__list *list, dibs__tick by,
                               struct dibs__result *result) {
   struct listing g = {.session = (struct dibs__redis_session *)base, .list = list, .result = result, .by = by};
   dibs__status status = DIBS_OK;
+  bool cluster = ((const struct dibs__redis *)base->store)->cluster != NULL;
   *result = (struct dibs__result){.sent = dibs__tick_now()};
   if (list->name.len > DIBS_NAME_MAX) return DIBS_OK;
   if (!list->name.len)
-    status = find_names(&g);
+    status = cluster ? find_in_cluster(&g) : find_names(&g);
   else if (!add_name(&g, list->name))
     status = no_memory(&g);
   remove_duplicates(&g);
-  for (size_t at = 0; at < g.count && status == DIBS_OK && !g.enough; at += LOT)
-    status = show_names(&g, at, g.count - at < LOT ? g.count - at : LOT);
+  for (size_t at = 0; at < g.count && status == DIBS_OK && !g.enough; at += LOT) {
+    size_t some = g.count - at < LOT ? g.count - at : LOT;
+    status = cluster ? show_in_cluster(&g, at, some) : show_names(&g, at, some);
+  }
   for (size_t i = 0; i < g.count; i++) free(g.names[i]);
   free(g.names);
   free(g.lines);

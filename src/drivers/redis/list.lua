@@ -3,7 +3,7 @@
 -- expired leases, swept or not, and waiters whose process is gone.
 --
 --   KEYS     the bucket of each name
---   ARGV     '1' for breaks too, else '0'; the names
+--   ARGV     a digit: 1 for breaks too, plus 2 for a node of a cluster, where all names are of one bucket; the names
 --   answers  the clock in ms (a double), then for each name its rows as list.c reads them
 --
 -- lease.lua describes the keys.
@@ -16,11 +16,17 @@ local call, pack, cut = redis.call, struct.pack, struct.unpack
 local clock = call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local live_sessions = {}
+local kind, suffix = tonumber(ARGV[1]), ''
+if kind >= 2 then -- see lease.lua
+  local probe = redis.pcall('MGET', KEYS[1], KEYS[1] .. ':-')
+  if probe.err then return redis.error_reply('TRYAGAIN ' .. KEYS[1] .. ' is being moved') end
+  suffix = ':' .. string.match(call('INFO', 'replication'), 'master_replid:(%x+)')
+end
 
 local function alive(base, session)
   if live_sessions[session] == nil then
     local channel_prefix = string.match(base, '^(.*):{%d+}$') .. ':s:'
-    local channel = channel_prefix .. string.format(string.rep('%02x', 8), string.byte(session, 1, 8))
+    local channel = channel_prefix .. string.format(string.rep('%02x', 8), string.byte(session, 1, 8)) .. suffix
     live_sessions[session] = tonumber(call('PUBSUB', 'NUMSUB', channel)[2]) > 0
   end
   return live_sessions[session]
@@ -84,7 +90,7 @@ for i = 1, #KEYS do
   elseif v then
     return redis.error_reply('CORRUPT ' .. KEYS[i] .. ':n:' .. name .. " is none of dibs'")
   end
-  if ARGV[1] == '1' then add_breaks(rows, KEYS[i] .. ':b:' .. name) end
+  if kind % 2 == 1 then add_breaks(rows, KEYS[i] .. ':b:' .. name) end
   out[i + 1] = table.concat(rows)
 end
 return out

@@ -11,6 +11,7 @@
  * Locks: `opening` is held while one thread connects, so that two do not at once; `lock` guards the rest, for short
  * times.  Only the thread in events() reads a link, and it frees it, too.
  */
+#include "drivers/redis/cluster.h"
 #include "drivers/redis/wire.h"
 #include "drivers/server/server.h"
 
@@ -103,6 +104,13 @@ void dibs__redis_notifier_wake(struct dibs__redis *store) {
 
 /* ---- Subscribing ---- */
 
+static void add_incarnation(char channel[DIBS__REDIS_CHANNEL], const dibs__incarnation *incarnation) {
+  size_t len = strlen(channel);
+  channel[len++] = ':';
+  for (size_t i = 0; i < sizeof incarnation->b; i++, len += 2)
+    snprintf(channel + len, DIBS__REDIS_CHANNEL - len, "%02x", incarnation->b[i]);
+}
+
 static dibs__status subscribe(struct dibs__redis *store, dibs__tick by, struct dibs__redis_link **out,
                               struct dibs__result *result) {
   char channel[DIBS__REDIS_CHANNEL];
@@ -110,6 +118,7 @@ static dibs__status subscribe(struct dibs__redis *store, dibs__tick by, struct d
   dibs__status status = dibs__redis_connect(store->location, 0, by, &link, result);
   if (status != DIBS_OK) return status;
   dibs__redis_channel(store->location, store->session, channel);
+  if (store->is_node) add_incarnation(channel, &link->incarnation);
   const char *words[] = {"SUBSCRIBE", channel};
   const size_t lengths[] = {9, strlen(channel)};
   status = dibs__redis_put(link, 2, words, lengths) ? dibs__redis_go(link, by, result) : DIBS_NO_MEMORY;
@@ -248,22 +257,43 @@ static dibs__tick ensure_subscribed(struct dibs__redis *store) {
   return b->again;
 }
 
+void dibs__redis_notifier_step(struct dibs__redis *store, struct dibs__event *events, size_t cap, size_t *count,
+                               dibs__tick *again, struct pollfd fds[2]) {
+  struct dibs__redis_notifier *b = store->notifier;
+  for (;;) {
+    dibs__tick next = ensure_subscribed(store);
+    size_t before = *count;
+    struct dibs__redis_link *link = take_pending(b, events, cap, count);
+    if (link) *count += read_messages(link, events + *count, cap - *count);
+    bool dies = link && link->dead;
+    if (dies) drop_link(b, link);
+    if (*count == before && (dies || next.ns == DIBS__TICK_ZERO.ns)) continue;
+    if (dies) link = NULL;
+    if (next.ns != DIBS__TICK_ZERO.ns) *again = dibs__tick_min(*again, next);
+    fds[0] = (struct pollfd){.fd = b->wake, .events = POLLIN};
+    fds[1] = (struct pollfd){.fd = link ? link->context->fd : -1, .events = POLLIN};
+    return;
+  }
+}
+
+int dibs__redis_notifier_fd(const struct dibs__redis *store) {
+  return store->notifier->wake;
+}
+
+void dibs__redis_notifier_lower(struct dibs__redis *store) {
+  dibs__notifier_lower(store->notifier->wake);
+}
+
 dibs__status dibs__redis_notifier_events(struct dibs__redis *store, struct dibs__event *events, size_t cap,
                                          size_t *count, dibs__tick by) {
   struct dibs__redis_notifier *b = store->notifier;
   *count = 0;
   for (;;) {
-    dibs__tick again = ensure_subscribed(store);
-    struct dibs__redis_link *link = take_pending(b, events, cap, count);
-    if (link) *count += read_messages(link, events + *count, cap - *count);
-    if (link && link->dead) {
-      drop_link(b, link);
-      if (*count == 0) continue;
-    }
+    struct pollfd fds[2];
+    dibs__tick again = by;
+    dibs__redis_notifier_step(store, events, cap, count, &again, fds);
     if (*count > 0) return DIBS_OK;
-    if (again.ns == DIBS__TICK_ZERO.ns) continue;
-    int64_t left = dibs__tick_left_ms(dibs__tick_now(), dibs__tick_min(by, again));
-    struct pollfd fds[] = {{.fd = b->wake, .events = POLLIN}, {.fd = link ? link->context->fd : -1, .events = POLLIN}};
+    int64_t left = dibs__tick_left_ms(dibs__tick_now(), again);
     int got = poll(fds, 2, left > INT_MAX ? -1 : (int)left);
     if (got < 0 && errno != EINTR) return DIBS_UNAVAILABLE;
     if (got > 0 && fds[0].revents) {
@@ -292,21 +322,11 @@ struct store {
 static void close_store(struct dibs__dstore *base) {
   struct store *store = (struct store *)base;
   dibs__redis_disconnect(store->spare);
+  dibs__redis_cluster_close(&store->redis);
   dibs__redis_notifier_close(&store->redis);
   dibs__redis_location_free(store->redis.location);
   dibs__mutex_destroy(&store->lock);
   free(store);
-}
-
-/* The hiredis of this build has no TLS by itself (that came with 1.0), and a connection without TLS would expose what
- * was to be hidden. */
-static dibs__status refuse_tls(const struct dibs__uri *uri, struct dibs__result *result) {
-  if (strcmp(uri->scheme, "rediss") != 0) return DIBS_OK;
-  dibs__set_message(result,
-                    "rediss://: the libhiredis of this system (%d.%d) has no TLS; use redis:// over a Unix socket,"
-                    " loopback or a private network, or through a TLS tunnel (stunnel)",
-                    HIREDIS_MAJOR, HIREDIS_MINOR);
-  return DIBS_UNSUPPORTED;
 }
 
 static dibs__status open_store(const struct dibs__uri *uri, struct dibs__dstore *const inner[], size_t count,
@@ -314,24 +334,43 @@ static dibs__status open_store(const struct dibs__uri *uri, struct dibs__dstore 
   (void)inner;
   (void)count;
   *result = (struct dibs__result){.sent = dibs__tick_now()};
-  dibs__status status = refuse_tls(uri, result);
-  if (status != DIBS_OK) return status;
   struct store *store = calloc(1, sizeof *store);
   if (!store) return DIBS_NO_MEMORY;
   dibs__mutex_init(&store->lock);
   store->redis.as_tier = uri->as_tier;
   do dibs__random(&store->redis.session, sizeof store->redis.session);
   while (store->redis.session == 0);
-  status = dibs__redis_location(uri, &store->redis.location, result);
+  dibs__status status = dibs__redis_location(uri, &store->redis.location, result);
   if (status == DIBS_OK) status = dibs__redis_notifier_open(&store->redis);
-  if (status == DIBS_OK) status = dibs__redis_connect(store->redis.location, 0, by, &store->spare, result);
-  if (status == DIBS_OK) {
-    dibs__redis_notifier_incarnation(&store->redis, &store->spare->incarnation);
+  if (status == DIBS_OK && store->redis.location->cluster)
+    status = dibs__redis_cluster_open(&store->redis, by, result);
+  else if (status == DIBS_OK)
+    status = dibs__redis_connect(store->redis.location, 0, by, &store->spare, result);
+  if (store->spare) dibs__redis_notifier_incarnation(&store->redis, &store->spare->incarnation);
+  if (status == DIBS_OK)
     *out = &store->redis.base;
-  } else {
+  else
     close_store(&store->redis.base);
-  }
   return status;
+}
+
+/* An offer that the replicas lack may vanish before it is confirmed. */
+static uint32_t caps_of(const struct dibs__redis *store) {
+  return store->location->replicas ? (uint32_t)CAPS & ~(uint32_t)DIBS__CAP_OFFERS_LAST : (uint32_t)CAPS;
+}
+
+static dibs__status connect_link(struct store *store, struct dibs__redis_session *s, dibs__tick by,
+                                 struct dibs__result *result) {
+  dibs__mutex_lock(&store->lock);
+  s->link = store->spare;
+  store->spare = NULL;
+  dibs__mutex_unlock(&store->lock);
+  dibs__status status = DIBS_OK;
+  if (!s->link) status = dibs__redis_connect(store->redis.location, 0, by, &s->link, result);
+  if (status != DIBS_OK) return status;
+  s->incarnation = s->link->incarnation;
+  dibs__redis_notifier_incarnation(&store->redis, &s->incarnation);
+  return DIBS_OK;
 }
 
 static dibs__status connect_session(struct dibs__dstore *base, dibs__tick by, struct dibs__session **out,
@@ -340,26 +379,20 @@ static dibs__status connect_session(struct dibs__dstore *base, dibs__tick by, st
   *result = (struct dibs__result){.sent = dibs__tick_now()};
   struct dibs__redis_session *s = calloc(1, sizeof *s);
   if (!s) return DIBS_NO_MEMORY;
-  dibs__mutex_lock(&store->lock);
-  s->link = store->spare;
-  store->spare = NULL;
-  dibs__mutex_unlock(&store->lock);
-  dibs__status status = DIBS_OK;
-  if (!s->link) status = dibs__redis_connect(store->redis.location, 0, by, &s->link, result);
+  s->base.store = base;
+  dibs__status status =
+      store->redis.cluster ? dibs__redis_cluster_connect(s, by, result) : connect_link(store, s, by, result);
   if (status != DIBS_OK) {
     free(s);
     return status;
   }
-  s->base.store = base;
-  s->incarnation = s->link->incarnation;
-  dibs__redis_notifier_incarnation(&store->redis, &s->incarnation);
-  *identity =
-      (struct dibs__identity){.mandate = {.epoch = 0, .incarnation = s->incarnation},
-                              .caps = CAPS,
-                              .families = 1u << DIBS__FAM_LEASE | 1u << DIBS__FAM_ANCHOR | 1u << DIBS__FAM_REPORT,
-                              .max_batch = DIBS__REDIS_BATCH,
-                              .max_sessions = store->redis.location->connections,
-                              .session = store->redis.session};
+  *identity = (struct dibs__identity){.mandate = {.epoch = 0, .incarnation = s->incarnation},
+                                      .caps = caps_of(&store->redis),
+                                      .families = 1u << DIBS__FAM_LEASE | 1u << DIBS__FAM_ANCHOR |
+                                                  1u << DIBS__FAM_REPORT | 1u << DIBS__FAM_SHARED,
+                                      .max_batch = DIBS__REDIS_BATCH,
+                                      .max_sessions = store->redis.location->connections,
+                                      .session = store->redis.session};
   if (!store->redis.as_tier) identity->mandate.epoch = 1;
   *out = &s->base;
   return DIBS_OK;
@@ -367,6 +400,7 @@ static dibs__status connect_session(struct dibs__dstore *base, dibs__tick by, st
 
 static void disconnect_session(struct dibs__session *base) {
   struct dibs__redis_session *s = (struct dibs__redis_session *)base;
+  dibs__redis_cluster_disconnect(s);
   dibs__redis_disconnect(s->link);
   dibs__redis_scratch_free(s->scratch);
   free(s);
@@ -374,7 +408,9 @@ static void disconnect_session(struct dibs__session *base) {
 
 static dibs__status redis_events(struct dibs__dstore *base, struct dibs__event *events, size_t cap, size_t *count,
                                  dibs__tick by) {
-  return dibs__redis_notifier_events((struct dibs__redis *)base, events, cap, count, by);
+  struct dibs__redis *store = (struct dibs__redis *)base;
+  return store->cluster ? dibs__redis_cluster_events(store, events, cap, count, by)
+                        : dibs__redis_notifier_events(store, events, cap, count, by);
 }
 
 static void redis_wake(struct dibs__dstore *base) {

@@ -4,11 +4,15 @@
 /*
  * What the files of the Redis drivers share: redis:// (and rediss://), redlock://.
  *
+ *   tls.c          TLS over the socket of a connection, for rediss://
  *   connect.c      a URI; a connection to a server, a Unix socket, or the master that Sentinel names; what is refused
  *   wire.c         commands out, replies in, on one connection or on several in parallel
  *   redis.c        the driver, and one subscription for each open store: the channel of its session
  *   run.c          a batch: operations to scripts, replies to answers
  *   list.c         listing, reports
+ *   shared.c       sums that wait for the database
+ *   cluster.c      cluster=1: a batch over several nodes, each of which is a store of its own
+ *   cluster_map.c  which node has which bucket
  *   NAME.lua       the decisions; each file becomes dibs__redis_lua_NAME, a text
  *   ../redlock/    a majority of several, over wire.c
  *
@@ -21,6 +25,7 @@
  *   dibs:{17}:n:NAME   the holders of a name; expires with the last of them
  *   dibs:{17}:q:NAME   its queue, and other keys with that prefix; deleted with its last waiter
  *   dibs:{reports}     reports of processes, and dibs:{reports}:s; deleted with the last report
+ *   dibs:{c7:own}      sums of partition 7 that wait for the database, and other keys with that prefix (shared.lua)
  *   dibs:s:SESSION     a channel, not a key: the process receives its offers there
  *
  * `?prefix=` puts another word for "dibs".
@@ -29,27 +34,36 @@
  * promoted again has another.  Scripts read it themselves (INFO replication), because a connection may outlive a
  * change of role.
  */
+#include "store/shared.h"
 #include "store/uri.h"
 
 #include <hiredis/hiredis.h>
+#include <poll.h>
+#include <string.h>
 
 /* ---- The location ---- */
 
 enum { DIBS__REDIS_HOSTS = 16 };
 
+struct dibs__redis_address {
+  char host[256];
+  uint16_t port;
+};
+
 /* Parameters: socket=PATH, sentinel=NAME (the hosts are sentinels then), sentinel_user=, sentinel_password=, prefix=,
- * connect_timeout=MS. */
+ * connect_timeout=MS, cluster=1 (the hosts are some of its nodes), replicas=N. */
 struct dibs__redis_location {
-  struct {
-    char host[256];
-    uint16_t port;
-  } hosts[DIBS__REDIS_HOSTS];
+  struct dibs__redis_address hosts[DIBS__REDIS_HOSTS];
   size_t host_count;
   const char *socket, *sentinel; /* NULL: none */
   const char *user, *password, *sentinel_user, *sentinel_password;
   char prefix[65]; /* "dibs" */
   uint32_t database;
   int64_t connect_timeout_ms;
+  struct dibs__redis_tls_context *tls; /* of rediss://; NULL: none */
+  bool cluster;
+  bool any_role;        /* of a node from which the slots are read: it may be a replica */
+  uint32_t replicas;    /* a grant counts when so many replicas have it */
   uint32_t connections; /* of one process, at most; beside the subscription */
   char shown[256];
   char *memory; /* the strings point into it */
@@ -59,6 +73,9 @@ struct dibs__redis_location {
 dibs__status dibs__redis_location(const struct dibs__uri *uri, struct dibs__redis_location **location,
                                   struct dibs__result *result);
 void dibs__redis_location_free(struct dibs__redis_location *location);
+/* The location of one node of the cluster.  It points into `location`, which must outlive it; free() it. */
+struct dibs__redis_location *dibs__redis_location_of_node(const struct dibs__redis_location *location,
+                                                          const struct dibs__redis_address *address);
 
 /* ---- A connection ---- */
 
@@ -78,11 +95,12 @@ struct dibs__redis_command {
   const struct dibs__redis_script *script;
 };
 
-enum { DIBS__REDIS_SCRIPTS = 32 };
+enum { DIBS__REDIS_SCRIPTS = 32, DIBS__REDIS_AT_ONCE = DIBS__BUCKETS + 1 /* servers: go_all */ };
 
 /* To be used by one thread at a time. */
 struct dibs__redis_link {
-  redisContext *context; /* its socket blocks for short times; poll and the deadline are ours */
+  struct dibs__redis_tls *tls; /* NULL: none; tls.h */
+  redisContext *context;       /* its socket blocks for short times; poll and the deadline are ours */
   const struct dibs__redis_location *location;
   bool dead;            /* useless */
   size_t put, answered; /* commands since the last go; the same number of replies of the latest go, in their order */
@@ -154,7 +172,10 @@ struct dibs__redis {
   struct dibs__dstore base;
   struct dibs__redis_location *location;
   bool as_tier;
-  uint64_t session; /* drawn at open: the channel's name */
+  struct dibs__redis_cluster *cluster; /* of cluster=1; cluster.h */
+  bool is_node;                        /* one node of such a store, */
+  struct dibs__redis *whole;           /* of this one */
+  uint64_t session;                    /* drawn at open: the channel's name */
   struct dibs__redis_notifier *notifier;
 };
 
@@ -163,7 +184,11 @@ struct dibs__redis_session {
   struct dibs__redis_link *link;
   dibs__incarnation incarnation;       /* as of the latest answer */
   bool subscribed;                     /* the latest batch was sent with our subscription open */
+  bool redirected;                     /* of a node: the latest batch showed that slots have moved, or are moving */
   struct dibs__redis_scratch *scratch; /* run.c's */
+  /* With cluster=1: sessions at the nodes, by their numbers; NULL: none yet. */
+  struct dibs__redis_session **nodes;
+  size_t node_count;
 };
 
 extern const struct dibs__driver dibs__redis_driver, dibs__redlock_driver;
@@ -173,10 +198,36 @@ dibs__driver_run dibs__redis_run;
 dibs__driver_list dibs__redis_list;
 void dibs__redis_scratch_free(struct dibs__redis_scratch *scratch);
 
+/* The status of an operation that a node of a cluster did not do, because the slot of its bucket is not there.  It
+ * never leaves the driver. */
+enum { DIBS__REDIS_REDIRECTED = 120 };
+bool dibs__redis_is_redirection(const redisReply *reply);
+
+/* The steps of a batch.  begin; put queues the operations (a node of a cluster gets those of a bucket one after the
+ * other); after the link has gone, take sets their answers.  false: no memory. */
+bool dibs__redis_begin(struct dibs__redis_session *session, size_t count);
+bool dibs__redis_put_operations(struct dibs__redis_session *session, struct dibs__op *const ops[], size_t count,
+                                dibs__tick by, struct dibs__result *result);
+void dibs__redis_take(struct dibs__redis_session *session, struct dibs__result *result);
+/* R6: the status of run() itself.  `called`: a server answered. */
+dibs__status dibs__redis_status_of_batch(struct dibs__op *const ops[], size_t count, bool called);
+/* Would it be queued, if its session were subscribed? */
+bool dibs__redis_would_queue(const struct dibs__op *op);
+/* The subscription, by the deadline; OK, or the status of the operations that need it. */
+dibs__status dibs__redis_ensure_subscribed(struct dibs__redis *store, dibs__tick by, struct dibs__result *result);
+
 /* list.c */
 bool dibs__redis_report_valid(struct dibs__report_op *op); /* false: its answer is set */
 bool dibs__redis_report_put(struct dibs__redis_session *session, const struct dibs__report_op *op); /* no memory */
 void dibs__redis_report_answer(struct dibs__redis_session *session, struct dibs__report_op *op, const redisReply *r,
+                               struct dibs__result *result);
+
+/* shared.c */
+/* How many script calls it takes. */
+size_t dibs__redis_shared_calls(const struct dibs__shared_op *op);
+bool dibs__redis_shared_put(struct dibs__redis_session *session, const struct dibs__shared_op *op); /* false: no memory */
+/* The replies to its calls, from `first` on. */
+void dibs__redis_shared_answer(struct dibs__redis_session *session, struct dibs__shared_op *op, size_t first,
                                struct dibs__result *result);
 
 /* redis.c.  The subscription is open before the first waiter of the store is queued: run calls ready first, which is
@@ -186,12 +237,18 @@ bool dibs__redis_notifier_is_open(const struct dibs__redis *store);
 dibs__status dibs__redis_notifier_ready(struct dibs__redis *store, dibs__tick by, struct dibs__result *result);
 dibs__status dibs__redis_notifier_events(struct dibs__redis *store, struct dibs__event *events, size_t cap,
                                          size_t *count, dibs__tick by);
+/* What has happened there, without waiting, but for one try to connect.  *fds: what to poll for until *again. */
+void dibs__redis_notifier_step(struct dibs__redis *store, struct dibs__event *events, size_t cap, size_t *count,
+                               dibs__tick *again, struct pollfd fds[2]);
+void dibs__redis_notifier_lower(struct dibs__redis *store);   /* it was woken */
+int dibs__redis_notifier_fd(const struct dibs__redis *store); /* readable when it was woken */
 void dibs__redis_notifier_wake(struct dibs__redis *store);
 void dibs__redis_notifier_close(struct dibs__redis *store);
-/* A session saw this incarnation: EV_NEW_LIFE if it saw another one before. */
+/* A session saw this incarnation: EV_NEW_INCARNATION if it saw another one before. */
 void dibs__redis_notifier_incarnation(struct dibs__redis *store, const dibs__incarnation *incarnation);
-/* "dibs:s:00000000000000ff": the channel of a session. */
-enum { DIBS__REDIS_CHANNEL = 96 };
+/* "dibs:s:00000000000000ff": the channel of a session.  At a node of a cluster ":" and its incarnation in hexadecimal
+ * digits follow: each message reaches all nodes, and their subscribers must receive it once. */
+enum { DIBS__REDIS_CHANNEL = 144 };
 void dibs__redis_channel(const struct dibs__redis_location *location, uint64_t session,
                          char channel[DIBS__REDIS_CHANNEL]);
 

@@ -3,8 +3,11 @@
  * A batch: operations as redis/lease.lua reads them, many in a script call, all calls in one round trip; its replies
  * as answers.  A call is an atomic step of the server, and bounded, so that other clients get their turn in between.
  */
+#include "drivers/redis/cluster.h"
 #include "drivers/redis/redis_impl.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,7 +25,8 @@ enum {
   QUEUES = 1,
   AT_ONCE = 2,
   SUBSCRIBED = 4,
-  KEY_MAX = 80
+  KEY_MAX = 80,
+  WAIT_MS = 1000 /* the longest that replicas may take */
 };
 
 /* One script call. */
@@ -32,6 +36,7 @@ struct call {
   uint8_t buckets[CALL_OPS], bucket_count; /* its keys */
   dibs__incarnation incarnations[CALL_OPS];
   uint8_t incarnation_count;
+  dibs__incarnation present; /* the server's, as of connecting: what a caller means that knows none yet */
   size_t used;
   char blob[CALL_OPS * OP_MAX];
 };
@@ -45,6 +50,8 @@ struct dibs__redis_scratch {
   size_t calls;
   struct dibs__report_op **reports; /* one call each, after those; `capacity` of them */
   size_t report_count;
+  struct dibs__shared_op **shared; /* after the reports; `capacity` of them */
+  size_t shared_count;
 };
 
 static dibs__mutex naming = {PTHREAD_MUTEX_INITIALIZER};
@@ -66,14 +73,15 @@ void dibs__redis_scratch_free(struct dibs__redis_scratch *scratch) {
   free(scratch->requested);
   free(scratch->counts);
   free(scratch->reports);
+  free(scratch->shared);
   free(scratch);
 }
 
-static bool scratch_for(struct dibs__redis_session *session, size_t count) {
+bool dibs__redis_begin(struct dibs__redis_session *session, size_t count) {
   struct dibs__redis_scratch *s = session->scratch;
   if (!s) s = session->scratch = calloc(1, sizeof *s);
   if (!s) return false;
-  s->count = s->calls = s->report_count = 0;
+  s->count = s->calls = s->report_count = s->shared_count = 0;
   s->call.count = s->call.bucket_count = s->call.incarnation_count = 0;
   s->call.used = 0;
   if (s->capacity >= count) return true;
@@ -83,7 +91,9 @@ static bool scratch_for(struct dibs__redis_session *session, size_t count) {
   if (counts) s->counts = counts;
   struct dibs__report_op **reports = realloc(s->reports, count * sizeof *reports);
   if (reports) s->reports = reports;
-  if (!requested || !counts || !reports) return false;
+  struct dibs__shared_op **shared = realloc(s->shared, count * sizeof *shared);
+  if (shared) s->shared = shared;
+  if (!requested || !counts || !reports || !shared) return false;
   s->capacity = count;
   return true;
 }
@@ -116,7 +126,9 @@ static uint8_t key_of(struct call *c, uint16_t bucket) {
 }
 
 static uint8_t incarnation_of(struct call *c, const dibs__incarnation *incarnation) {
+  static const dibs__incarnation unknown;
   uint8_t i = 0;
+  if (memcmp(incarnation, &unknown, sizeof unknown) == 0) incarnation = &c->present;
   while (i < c->incarnation_count && memcmp(&c->incarnations[i], incarnation, sizeof *incarnation) != 0) i++;
   if (i == c->incarnation_count) c->incarnations[c->incarnation_count++] = *incarnation;
   return (uint8_t)(i + 1);
@@ -189,13 +201,15 @@ static bool lease_valid(struct dibs__lease_op *op) {
 }
 
 static bool needs_server(struct dibs__op *op) {
-  bool known = op->family == DIBS__FAM_LEASE || op->family == DIBS__FAM_ANCHOR || op->family == DIBS__FAM_REPORT;
+  bool known = op->family == DIBS__FAM_LEASE || op->family == DIBS__FAM_ANCHOR || op->family == DIBS__FAM_REPORT ||
+               op->family == DIBS__FAM_SHARED;
   if (!known || op->group) {
     op->status = DIBS_UNSUPPORTED;
     return false;
   }
   if (op->family == DIBS__FAM_LEASE) return lease_valid((struct dibs__lease_op *)op);
   if (op->family == DIBS__FAM_REPORT) return dibs__redis_report_valid((struct dibs__report_op *)op);
+  if (op->family == DIBS__FAM_SHARED) return dibs__shared_valid((struct dibs__shared_op *)op);
   const struct dibs__anchor_op *anchor = (const struct dibs__anchor_op *)op;
   bool valid = op->bucket < DIBS__BUCKETS && op->verb <= DIBS__ANCHOR_OPEN && anchor->above.v <= DIBS__FENCE_MAX;
   if (!valid) op->status = DIBS_INVALID;
@@ -230,8 +244,9 @@ static bool put_call(struct dibs__redis_session *session) {
   struct call *c = &s->call;
   const char *words[2 * CALL_OPS + 2];
   size_t lengths[2 * CALL_OPS + 2], n = 0;
-  char keys[CALL_OPS][KEY_MAX], incarnations[CALL_OPS][INCARNATION_HEX], us[9] = {store->as_tier ? '1' : '0'};
+  char keys[CALL_OPS][KEY_MAX], incarnations[CALL_OPS][INCARNATION_HEX], us[9];
   if (!c->count) return true;
+  us[0] = (char)('0' + (store->as_tier ? 1 : 0) + (store->is_node ? 2 : 0));
   for (; n < c->bucket_count; n++) {
     lengths[n] = bucket_key(store->location->prefix, c->buckets[n], keys[n]);
     words[n] = keys[n];
@@ -253,7 +268,12 @@ static bool put_call(struct dibs__redis_session *session) {
 }
 
 static bool put_op(struct dibs__redis_session *session, struct dibs__op *op, bool subscribed) {
+  const struct dibs__redis *store = (const struct dibs__redis *)session->base.store;
   struct call *c = &session->scratch->call;
+  /* The keys of a call must be of one slot. */
+  if (store->is_node && c->count && c->buckets[0] != op->bucket && !put_call(session)) return false;
+  bool hints = store->is_node && !store->as_tier && op->family == DIBS__FAM_LEASE;
+  c->present = hints ? session->link->incarnation : (dibs__incarnation){{0}};
   c->ops[c->count++] = op;
   if (op->family == DIBS__FAM_LEASE)
     pack_lease(c, (const struct dibs__lease_op *)op, subscribed);
@@ -263,18 +283,33 @@ static bool put_op(struct dibs__redis_session *session, struct dibs__op *op, boo
 }
 
 /* A failure of the subscription's connection does not concern this session's connection. */
-static dibs__status ensure_subscribed(struct dibs__redis *store, dibs__tick by, struct dibs__result *result) {
+dibs__status dibs__redis_ensure_subscribed(struct dibs__redis *store, dibs__tick by, struct dibs__result *result) {
   struct dibs__result own = {.dead = false};
   dibs__status status = dibs__redis_notifier_ready(store, by, &own);
   if (status != DIBS_OK) dibs__set_message(result, "%s", own.text);
   return status == DIBS_UNKNOWN ? DIBS_UNAVAILABLE : status;
 }
 
+/* replicas=N: the last command of a packet waits until N replicas have what was done before it. */
+static bool put_wait(struct dibs__redis_session *session, dibs__tick by) {
+  const struct dibs__redis *store = (const struct dibs__redis *)session->base.store;
+  const struct dibs__redis_scratch *s = session->scratch;
+  uint32_t replicas = store->location->replicas;
+  if (!replicas || !(s->calls || s->report_count)) return true;
+  /* It answers before the deadline, so that what the replicas lack is known; never 0, which waits for ever. */
+  int64_t ms = dibs__tick_left_ms(dibs__tick_now(), by) / 2;
+  char words[2][24];
+  snprintf(words[0], sizeof words[0], "%" PRIu32, replicas);
+  snprintf(words[1], sizeof words[1], "%" PRId64, ms < 1 ? 1 : ms > WAIT_MS ? WAIT_MS : ms);
+  return dibs__redis_put(session->link, 3, (const char *const[]){"WAIT", words[0], words[1]},
+                         (const size_t[]){4, strlen(words[0]), strlen(words[1])});
+}
+
 /* A waiter is queued only if it can be notified.  A process without a subscription first requests its leases without
  * being queued: a free name needs no queue.  A waiter that is in a queue already keeps its position, and is sent only
  * with a subscription. */
-static bool put_operations(struct dibs__redis_session *session, struct dibs__op *const ops[], size_t count,
-                           dibs__tick by, struct dibs__result *result) {
+bool dibs__redis_put_operations(struct dibs__redis_session *session, struct dibs__op *const ops[], size_t count,
+                                dibs__tick by, struct dibs__result *result) {
   struct dibs__redis *store = (struct dibs__redis *)session->base.store;
   struct dibs__redis_scratch *s = session->scratch;
   bool subscribed = dibs__redis_notifier_is_open(store), requested = false;
@@ -285,9 +320,13 @@ static bool put_operations(struct dibs__redis_session *session, struct dibs__op 
       s->reports[s->report_count++] = (struct dibs__report_op *)ops[i];
       continue;
     }
+    if (ops[i]->family == DIBS__FAM_SHARED) {
+      s->shared[s->shared_count++] = (struct dibs__shared_op *)ops[i];
+      continue;
+    }
     bool waits = may_be_queued(ops[i]) && ((const struct dibs__lease_op *)ops[i])->ticket;
     if (waits && !subscribed && !requested) {
-      notifier = ensure_subscribed(store, by, result);
+      notifier = dibs__redis_ensure_subscribed(store, by, result);
       requested = true;
       subscribed = notifier == DIBS_OK;
     }
@@ -299,7 +338,8 @@ static bool put_operations(struct dibs__redis_session *session, struct dibs__op 
   session->subscribed = subscribed;
   bool enough = put_call(session);
   for (size_t i = 0; i < s->report_count && enough; i++) enough = dibs__redis_report_put(session, s->reports[i]);
-  return enough;
+  for (size_t i = 0; i < s->shared_count && enough; i++) enough = dibs__redis_shared_put(session, s->shared[i]);
+  return enough && put_wait(session, by);
 }
 
 /* ---- Answers ---- */
@@ -376,8 +416,44 @@ static bool from_inside(const redisReply *r) {
          (strstr(r->str, "user_script") || strstr(r->str, "running script"));
 }
 
+bool dibs__redis_is_redirection(const redisReply *reply) {
+  static const char *const words[] = {"MOVED ",  "ASK ",       "TRYAGAIN", "CLUSTERDOWN",
+                                      "LOADING", "MASTERDOWN", "READONLY", "DIBS "};
+  for (size_t i = 0; reply && reply->type == REDIS_REPLY_ERROR && i < sizeof words / sizeof words[0]; i++)
+    if (strncmp(reply->str, words[i], strlen(words[i])) == 0) return true;
+  return false;
+}
+
+/* true: a node of a cluster did not do it, because the slot is not there, or it is no master. */
+static bool was_redirected(struct dibs__redis_session *session, const redisReply *r, struct dibs__result *result) {
+  const struct dibs__redis *store = (const struct dibs__redis *)session->base.store;
+  if (!store->is_node || !dibs__redis_is_redirection(r)) return false;
+  session->redirected = true;
+  if (strncmp(r->str, "MOVED ", 6) == 0)
+    dibs__redis_map_moved(store->whole, r->str, (const struct dibs__redis_node *)store);
+  if (strncmp(r->str, "TRYAGAIN", 8) != 0 && strncmp(r->str, "MOVED", 5) != 0 && strncmp(r->str, "ASK", 3) != 0 &&
+      strncmp(r->str, "CLUSTERDOWN", 11) != 0)
+    session->link->dead = true;
+  bool moves = strncmp(r->str, "TRYAGAIN", 8) == 0 || strncmp(r->str, "ASK", 3) == 0;
+  dibs__set_message(result, "%s: %.150s", store->location->shown,
+                    moves ? "a slot is being moved to another node" : r->str);
+  return true;
+}
+
+static void take_report(struct dibs__redis_session *session, struct dibs__report_op *op, const redisReply *r,
+                        struct dibs__result *result) {
+  if (was_redirected(session, r, result))
+    op->op.status = DIBS__REDIS_REDIRECTED;
+  else
+    dibs__redis_report_answer(session, op, r, result);
+}
+
 static void take_error(struct dibs__redis_session *session, struct dibs__op *const ops[], size_t count,
                        const redisReply *r, struct dibs__result *result) {
+  if (was_redirected(session, r, result)) {
+    all_are(ops, count, DIBS__REDIS_REDIRECTED);
+    return;
+  }
   dibs__status status = dibs__redis_refused(session->link, r, "ask", result);
   all_are(ops, count, from_inside(r) ? DIBS_UNKNOWN : status);
   if (r->str && strncmp(r->str, "DIBS ", 5) == 0) result->dead = session->link->dead = true; /* no longer a master */
@@ -410,8 +486,36 @@ static void take_reply(struct dibs__redis_session *session, struct dibs__op *con
   dibs__redis_notifier_incarnation(store, &session->incarnation);
 }
 
+/* With fewer replicas than the location wants, a grant may vanish in a failover: it is in doubt. */
+static void check_replicas(struct dibs__redis_session *session, const redisReply *r, struct dibs__result *result) {
+  const struct dibs__redis *store = (const struct dibs__redis *)session->base.store;
+  const struct dibs__redis_scratch *s = session->scratch;
+  if (!store->location->replicas) return;
+  if (r && r->type == REDIS_REPLY_INTEGER && r->integer >= (long long)store->location->replicas) return;
+  if (r && r->type == REDIS_REPLY_ERROR)
+    dibs__set_message(result, "%s: %.150s", store->location->shown, r->str);
+  else if (r)
+    dibs__set_message(result, "%s: %lld replicas have what was granted, and replicas=%" PRIu32 " is required",
+                      store->location->shown, r->integer, store->location->replicas);
+  for (size_t i = 0; i < s->count; i++) {
+    struct dibs__op *op = s->requested[i];
+    bool grants = op->family == DIBS__FAM_ANCHOR || op->verb <= DIBS__RENEW;
+    if (op->status == DIBS_OK && grants) op->status = DIBS_UNKNOWN;
+  }
+}
+
+void dibs__redis_take(struct dibs__redis_session *session, struct dibs__result *result) {
+  struct dibs__redis_scratch *s = session->scratch;
+  result->commits += (uint32_t)(s->calls + s->report_count);
+  for (size_t i = 0, at = 0; i < s->calls; at += s->counts[i++])
+    take_reply(session, s->requested + at, s->counts[i], dibs__redis_reply(session->link, i), result);
+  for (size_t i = 0; i < s->report_count; i++)
+    take_report(session, s->reports[i], dibs__redis_reply(session->link, s->calls + i), result);
+  check_replicas(session, dibs__redis_reply(session->link, s->calls + s->report_count), result);
+}
+
 /* R6: the status of run() itself. */
-static dibs__status status_of_batch(struct dibs__op *const ops[], size_t count, bool called) {
+dibs__status dibs__redis_status_of_batch(struct dibs__op *const ops[], size_t count, bool called) {
   size_t undone = 0, denied = 0, unknown = 0;
   for (size_t i = 0; i < count; i++) {
     undone += ops[i]->status == DIBS_UNAVAILABLE;
@@ -427,21 +531,25 @@ static dibs__status status_of_batch(struct dibs__op *const ops[], size_t count, 
 static dibs__status run_once(struct dibs__redis_session *session, struct dibs__op *const ops[], size_t count,
                              dibs__tick by, struct dibs__result *result) {
   const struct dibs__redis *store = (const struct dibs__redis *)session->base.store;
-  if (!scratch_for(session, count) || !put_operations(session, ops, count, by, result)) {
+  if (!dibs__redis_begin(session, count) || !dibs__redis_put_operations(session, ops, count, by, result)) {
     if (session->link) dibs__redis_drop(session->link);
     dibs__set_message(result, "out of memory for a request to %s", store->location->shown);
     return DIBS_UNAVAILABLE;
   }
   struct dibs__redis_scratch *s = session->scratch;
-  if (!s->calls && !s->report_count) return status_of_batch(ops, count, false);
+  if (!s->calls && !s->report_count && !s->shared_count) return dibs__redis_status_of_batch(ops, count, false);
   dibs__status status = dibs__redis_go(session->link, by, result);
   if (status == DIBS_UNAVAILABLE) return status;
-  result->commits += (uint32_t)(s->calls + s->report_count);
-  for (size_t i = 0, at = 0; i < s->calls; at += s->counts[i++])
-    take_reply(session, s->requested + at, s->counts[i], dibs__redis_reply(session->link, i), result);
-  for (size_t i = 0; i < s->report_count; i++)
-    dibs__redis_report_answer(session, s->reports[i], dibs__redis_reply(session->link, s->calls + i), result);
-  return status_of_batch(ops, count, true);
+  dibs__redis_take(session, result);
+  for (size_t i = 0, at = s->calls + s->report_count; i < s->shared_count; i++) {
+    dibs__redis_shared_answer(session, s->shared[i], at, result);
+    at += dibs__redis_shared_calls(s->shared[i]);
+  }
+  return dibs__redis_status_of_batch(ops, count, true);
+}
+
+bool dibs__redis_would_queue(const struct dibs__op *op) {
+  return (op->status == DIBS_HELD || op->status == DIBS__QUEUED) && may_be_queued(op);
 }
 
 /* The operations that would wait, and were sent without a subscription, move to `to`. */
@@ -449,7 +557,7 @@ static size_t select_to_queue(const struct dibs__redis_session *session, struct 
                               struct dibs__op **to) {
   size_t some = 0;
   for (size_t i = 0; i < count && !session->subscribed; i++)
-    if ((ops[i]->status == DIBS_HELD || ops[i]->status == DIBS__QUEUED) && may_be_queued(ops[i])) to[some++] = ops[i];
+    if (dibs__redis_would_queue(ops[i])) to[some++] = ops[i];
   return some;
 }
 
@@ -458,14 +566,15 @@ dibs__status dibs__redis_run(struct dibs__session *base, struct dibs__op *const 
   struct dibs__redis_session *session = (struct dibs__redis_session *)base;
   struct dibs__redis *store = (struct dibs__redis *)base->store;
   struct dibs__op *again[DIBS__REDIS_BATCH];
+  if (store->cluster) return dibs__redis_cluster_run(session, ops, count, by, result);
   *result = (struct dibs__result){.sent = dibs__tick_now()};
   dibs__status status = run_once(session, ops, count, by, result);
   size_t some = status == DIBS_OK && count <= DIBS__REDIS_BATCH ? select_to_queue(session, ops, count, again) : 0;
   if (some == 0) return status;
-  dibs__status notifier = ensure_subscribed(store, by, result);
+  dibs__status notifier = dibs__redis_ensure_subscribed(store, by, result);
   for (size_t i = 0; i < some; i++) again[i]->status = notifier == DIBS_OK ? DIBS_UNKNOWN : notifier;
   status = notifier == DIBS_OK ? run_once(session, again, some, by, result) : DIBS_OK;
   for (size_t i = 0; i < some; i++) /* the second time did nothing */
     if (status == DIBS_UNAVAILABLE && again[i]->status == DIBS_UNKNOWN) again[i]->status = status;
-  return status_of_batch(ops, count, true);
+  return dibs__redis_status_of_batch(ops, count, true);
 }

@@ -14,6 +14,7 @@
  */
 #include "drivers/redis/wire.h"
 #include "drivers/redis/redis_impl.h"
+#include "drivers/redis/tls.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -411,12 +412,25 @@ static void link_lost(link_t *link, int trouble) {
   link->dead = true;
 }
 
+static bool has_unsent(const link_t *link) {
+  return link->out_sent < link->out_used || dibs__redis_tls_has_output(link->tls);
+}
+
+/* A closed connection must not end the user's process (SIGPIPE). */
+static ssize_t send_to(link_t *link, const char *bytes, size_t count) {
+  return link->tls ? dibs__redis_tls_send(link->tls, bytes, count)
+                   : send(link->context->fd, bytes, count, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+static ssize_t receive_from(link_t *link, char *bytes, size_t count, int flags) {
+  return link->tls ? dibs__redis_tls_recv(link->tls, bytes, count, flags)
+                   : recv(link->context->fd, bytes, count, flags);
+}
+
 static void send_some(link_t *link) {
-  while (link->out_sent < link->out_used) {
-    /* A closed connection must not end the user's process (SIGPIPE). */
-    ssize_t n = send(link->context->fd, link->out + link->out_sent, link->out_used - link->out_sent,
-                     MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (n > 0) {
+  while (has_unsent(link)) {
+    ssize_t n = send_to(link, link->out + link->out_sent, link->out_used - link->out_sent);
+    if (n >= 0) {
       link->out_sent += (size_t)n;
     } else if (errno == EAGAIN) {
       return;
@@ -442,9 +456,9 @@ static void parse_replies(link_t *link) {
 }
 
 /* flags: MSG_DONTWAIT, or 0: waits up to the socket's receive timeout. */
-static void receive_some(link_t *link, int flags) {
+static void receive_piece(link_t *link, int flags) {
   char piece[READ];
-  ssize_t n = recv(link->context->fd, piece, sizeof piece, flags);
+  ssize_t n = receive_from(link, piece, sizeof piece, flags);
   if (n == 0) {
     link_lost(link, 0);
   } else if (n > 0) {
@@ -454,6 +468,15 @@ static void receive_some(link_t *link, int flags) {
       link_lost(link, ENOMEM);
   } else if (errno != EAGAIN && errno != EINTR) {
     link_lost(link, errno);
+  }
+}
+
+static void receive_some(link_t *link, int flags) {
+  receive_piece(link, flags);
+  while (link->at == DIBS__REDIS_TALKING && dibs__redis_tls_has_input(link->tls)) {
+    size_t got = link->got;
+    receive_piece(link, MSG_DONTWAIT);
+    if (link->got == got && !dibs__redis_tls_has_input(link->tls)) return;
   }
 }
 
@@ -468,7 +491,7 @@ static void talk_one(link_t *link, dibs__tick by) {
   while (link->at == DIBS__REDIS_TALKING) {
     send_some(link);
     if (link->at != DIBS__REDIS_TALKING) return;
-    bool unsent = link->out_sent < link->out_used;
+    bool unsent = has_unsent(link);
     if (!unsent && left > DIBS__REDIS_PATIENCE_MS + 1) {
       receive_some(link, 0);
     } else {
@@ -484,15 +507,15 @@ static void talk_one(link_t *link, dibs__tick by) {
 }
 
 static void talk_all(link_t *const links[], size_t count, dibs__tick by) {
-  struct pollfd fds[DIBS__REDIS_HOSTS];
-  size_t of[DIBS__REDIS_HOSTS];
+  struct pollfd fds[DIBS__REDIS_AT_ONCE];
+  size_t of[DIBS__REDIS_AT_ONCE];
   for (;;) {
     nfds_t talking = 0;
     for (size_t i = 0; i < count; i++) {
       link_t *link = links[i];
       if (link && link->at == DIBS__REDIS_TALKING) send_some(link);
       if (!link || link->at != DIBS__REDIS_TALKING) continue;
-      bool unsent = link->out_sent < link->out_used;
+      bool unsent = has_unsent(link);
       of[talking] = i;
       fds[talking++] = (struct pollfd){.fd = link->context->fd, .events = (short)(unsent ? POLLIN | POLLOUT : POLLIN)};
     }
@@ -514,7 +537,9 @@ static void talk_all(link_t *const links[], size_t count, dibs__tick by) {
 /* Was it closed meanwhile, or has an unrequested reply arrived? */
 static bool is_open(link_t *link) {
   char byte;
-  ssize_t n = recv(link->context->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  /* A server that speaks TLS also sends what is no reply: tickets of its sessions. */
+  ssize_t n = link->tls ? dibs__redis_tls_recv(link->tls, &byte, 1, MSG_DONTWAIT)
+                        : recv(link->context->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return true;
   link_lost(link, n < 0 ? errno : n == 0 ? 0 : EBADMSG);
   return false;
@@ -570,6 +595,8 @@ static void explain_failure(const link_t *link, dibs__status status, struct dibs
     dibs__set_message(result, "the deadline passed before the request to %s", shown);
   else if (link->at == DIBS__REDIS_LATE)
     dibs__set_message(result, "no answer from %s before the deadline", shown);
+  else if (link->trouble == EPROTO && link->tls)
+    dibs__set_message(result, "the connection to %s broke: TLS: %s", shown, dibs__redis_tls_why(link->tls));
   else if (link->trouble == EBADMSG)
     dibs__set_message(result, "%s does not speak Redis' protocol; check host and port", shown);
   else if (link->trouble)
@@ -581,7 +608,7 @@ static void explain_failure(const link_t *link, dibs__status status, struct dibs
 void dibs__redis_go_all(link_t *const links[], size_t count, dibs__tick by, dibs__status answers[],
                         struct dibs__result *result) {
   bool told = false;
-  assert(count <= DIBS__REDIS_HOSTS);
+  assert(count <= DIBS__REDIS_AT_ONCE);
   result->sent = dibs__tick_now();
   result->dead = false;
   for (size_t i = 0; i < count; i++)
@@ -631,13 +658,15 @@ const redisReply *dibs__redis_message(link_t *link) {
   if (reader->ridx == -1) arena_clear(link->reply_arena); /* otherwise a part of one is there */
   if (link->dead) return NULL;
   if (redisReaderGetReply(reader, &reply) == REDIS_OK && reply) return reply;
-  char piece[READ];
-  ssize_t n = recv(link->context->fd, piece, sizeof piece, MSG_DONTWAIT);
-  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return NULL;
-  if (n <= 0 || redisReaderFeed(reader, piece, (size_t)n) != REDIS_OK ||
-      redisReaderGetReply(reader, &reply) != REDIS_OK) {
-    link_lost(link, n < 0 ? errno : n == 0 ? 0 : EBADMSG);
-    return NULL;
-  }
+  do {
+    char piece[READ];
+    ssize_t n = receive_from(link, piece, sizeof piece, MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return NULL;
+    if (n <= 0 || redisReaderFeed(reader, piece, (size_t)n) != REDIS_OK ||
+        redisReaderGetReply(reader, &reply) != REDIS_OK) {
+      link_lost(link, n < 0 ? errno : n == 0 ? 0 : EBADMSG);
+      return NULL;
+    }
+  } while (!reply && dibs__redis_tls_has_input(link->tls));
   return reply;
 }

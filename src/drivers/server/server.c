@@ -660,8 +660,6 @@ DIBS__MODULE_API dibs__status dibs__server_attach(struct dibs__dstore *base, voi
   identify(s, identity);
   identity->families &= ~((1u << DIBS__FAM_LEASE) | (1u << DIBS__FAM_ANCHOR) | (1u << DIBS__FAM_REPORT));
   identity->families &= ~(1u << DIBS__FAM_RUN); /* what ran stays, though they may roll back */
-  /* An addition inside is a statement of their own; a batch of ours would be in doubt until they commit. */
-  identity->families &= ~(1u << DIBS__FAM_COUNTER);
   identity->max_sessions = 1;
   *out = &s->base;
   return DIBS_OK;

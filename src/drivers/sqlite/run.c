@@ -320,7 +320,7 @@ dibs__status dibs__sqlite_attach(struct dibs__dstore *base, void *connection, st
   s->link = l;
   *identity = (struct dibs__identity){.caps = DIBS__CAP_ATOMIC,
                                       .families = 1u << DIBS__FAM_RECORD | 1u << DIBS__FAM_STOCK |
-                                                  1u << DIBS__FAM_ONCE | 1u << DIBS__FAM_TASK,
+                                                  1u << DIBS__FAM_ONCE | 1u << DIBS__FAM_TASK | 1u << DIBS__FAM_COUNTER,
                                       .max_batch = DIBS__SQLITE_BATCH,
                                       .max_sessions = 1};
   *session = &s->base;
@@ -456,12 +456,13 @@ static void begin_again(struct batch *b) {
 
 /* ---- The transaction ---- */
 
-/* Whether the commit is synced to disk: new epochs and written records are. */
+/* Whether the commit is synced to disk: new epochs, written records and seals are.  A seal refuses writers of other
+ * machines, too (through dibs serve and dibs gate), and they outlive this one. */
 static bool syncs_commit(const struct batch *b) {
   for (size_t i = 0; i < b->count; i++) {
     const struct dibs__op *op = b->ops[i];
     if (op->family == DIBS__FAM_ANCHOR && op->verb != DIBS__ANCHOR_READ) return true;
-    if (op->family == DIBS__FAM_RECORD && op->verb >= DIBS__RECORD_PUT) return true;
+    if (op->family == DIBS__FAM_RECORD && op->verb != DIBS__RECORD_LOAD) return true;
   }
   return false;
 }

@@ -1,0 +1,119 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# What a client does in a failover, and with a primary that was replaced and returns as if nothing had happened.
+#   failover_test.sh postgres|mariadb
+#   pair.sh sets the variables of the servers
+. "$(dirname "$0")/../e2e/tap.sh"
+engine=$1
+script=$(dirname "$0")/../../script/servers
+pair=$DIBS_TEST_SERVERS_DIR
+case $engine in
+  postgres) both=$DIBS_TEST_POSTGRES ;;
+  mariadb) both=$DIBS_TEST_MYSQL ;;
+esac
+servers() { "$script" "$1" --dir "$pair/$2" "${@:3}" "$engine"; }
+port() { cat "$pair/$1/$engine/port"; }
+address() { echo "127.0.0.1:$(port "$1")"; }
+alone() { echo "${both%@*}@$(address "$1")/dibs"; }
+of_address() { echo "${both%@*}@$(address "$1"),$(address "$2")/dibs"; }
+ask() {
+  local password
+  password=$(<"$pair/$1/admin-password")
+  case $engine in
+    postgres) PGPASSWORD=$password psql -X -q -A -t -v ON_ERROR_STOP=1 -h 127.0.0.1 -p "$(port "$1")" -U admin "${3:-postgres}" -c "$2" ;;
+    mariadb) MYSQL_PWD=$password mariadb --no-defaults -N -B -h 127.0.0.1 -P "$(port "$1")" -u admin "${3:-mysql}" -e "$2" ;;
+  esac
+}
+fence() { "$DIBS" run "$1" --ttl 2s --wait 20s -- sh -c 'echo $DIBS_FENCE' 2>"$dir/fence.err" || cat "$dir/fence.err" >&2; }
+# What a row of dibs has on one server; a primary that nobody waits for keeps its rows.
+stored() { ask "$1" "SELECT count(*) FROM ${2}dibs_record WHERE $3 = '$4'" dibs; }
+has_record() {
+  case $engine in
+    postgres) [ "$(stored "$1" dibs. name "$2")" = 1 ] ;;
+    mariadb) [ "$(stored "$1" '' name "$2")" = 1 ] ;;
+  esac
+}
+export DIBS_STORE=$both
+
+# ---- A failover: the client finds the new primary, and its waiters wait on ----
+
+before=$(fence job)
+printf 'first' | "$DIBS" record put page --force >/dev/null
+ok 'a record is on both servers' until_true 20 has_record b page
+"$DIBS" run held --ttl 3s --wait 20s -- sleep 60 2>"$dir/holder.err" &
+holder=$!
+later "$holder"
+ok 'a client holds a name' until_true 20 holds held
+"$DIBS" run held --ttl 3s --wait 90s -- echo after >"$dir/waiter.out" 2>"$dir/waiter.err" &
+waiter=$!
+later "$waiter"
+ok 'another one waits for it' until_true 20 waits held
+ok 'the primary is killed' servers kill a
+ok 'the replica is promoted' servers promote b
+[ "$engine" != postgres ] || ask b "ALTER SYSTEM SET synchronous_standby_names = ''" && ask b 'SELECT pg_reload_conf()' >/dev/null 2>&1
+[ "$engine" != mariadb ] || ask b 'SET GLOBAL rpl_semi_sync_master_enabled = 0'
+wait "$holder"
+is 'the holder learns that it lost the name' $? 122
+wait "$waiter"
+is 'the waiter gets it from the new primary' "$? $(cat "$dir/waiter.out")" '0 after'
+after=$(fence job)
+ok 'fences grow' [ "$after" -gt "$before" ]
+is 'an acknowledged record is there' "$("$DIBS" record get page)" first
+
+# ---- The old primary returns, and accepts writes ----
+
+# Nobody told it that it was replaced.
+ok 'the old primary starts as a primary' servers start a
+case $engine in
+  postgres)
+    ask a "ALTER SYSTEM SET synchronous_standby_names = ''" && ask a 'SELECT pg_reload_conf()' >/dev/null
+    exits 0 'a new process writes a record' "$DIBS" record put split --force <<<here
+    is 'it chose the new primary, though the old one is the first host' "$(has_record a split; echo $?) $(has_record b split; echo $?)" '1 0'
+    ok 'and so do leases' [ "$(fence job)" -gt "$after" ]
+    exits 0 'in the other order, too' env DIBS_STORE="$(of_address b a)" "$DIBS" record put order --force <<<here
+    ok 'on the new primary' has_record b order
+    ;;
+  mariadb)
+    ask a 'SET GLOBAL rpl_semi_sync_master_enabled = 0'
+    exits 123 'while both accept writes, dibs uses neither' "$DIBS" record put split --force
+    like 'and names both' "$err" "$(address a) and $(address b) both accept writes"
+    is 'nothing is written' "$(has_record a split; echo $?) $(has_record b split; echo $?)" '1 1'
+    ask a 'SET GLOBAL read_only = 1'
+    exits 0 'when the old one is read-only, a process writes' "$DIBS" record put split --force
+    ok 'on the new primary' has_record b split
+    ;;
+esac
+
+# ---- The new primary dies: a client that has seen it does not go back to the old one ----
+
+if [ "$engine" = postgres ]; then
+  "$DIBS" run seen --ttl 3s --wait 20s -- sleep 120 2>"$dir/seen.err" &
+  later $!
+  ok 'a client holds a name' until_true 20 holds seen
+  "$DIBS" run seen --ttl 3s --wait 12s -- echo back >"$dir/back.out" 2>"$dir/back.err" &
+  waiter=$!
+  later "$waiter"
+  ok 'another one waits for it' until_true 20 waits seen
+  ok 'the new primary is killed' servers kill b
+  wait "$waiter"
+  ok 'its waiter ends without it' [ $? != 0 ]
+  is 'and gets nothing from the old primary' "$(cat "$dir/back.out")" ''
+fi
+
+# ---- A switchover: the primary becomes read-only under its clients ----
+
+if [ "$engine" = mariadb ]; then
+  "$DIBS" run slow --ttl 3s --wait 20s -- sleep 4 2>"$dir/slow.err" &
+  later $!
+  ok 'a client holds a name' until_true 20 holds slow
+  "$DIBS" run slow --ttl 3s --wait 90s -- echo next >"$dir/next.out" 2>"$dir/next.err" &
+  waiter=$!
+  later "$waiter"
+  ok 'another one waits for it' until_true 20 waits slow
+  ask b 'SET GLOBAL read_only = 1'
+  ask a 'SET GLOBAL read_only = 0'
+  wait "$waiter"
+  is 'the waiter, whose connection stays open, follows to the other server' "$? $(cat "$dir/next.out")" '0 next'
+  say "$(cat "$dir/next.err")"
+fi
+done_testing
