@@ -33,6 +33,7 @@ struct contract_target {
   bool clocked;     /* its own buckets draw fences by a wall clock: they never run out */
   bool apart;       /* all cases share one server, where a prefix for each case costs nothing */
   bool one_session; /* all clients share one session of the store behind */
+  int crowd;        /* so many waiters of one name it can serve; 0: 10,000 */
   bool lazy_close;  /* a closed session's waiters and offers disappear only when an operation meets them */
   /* Moves its clock forward.  Without it the test waits, with short ttls. */
   void (*skew)(struct dibs__dstore *store, int64_t ms);

@@ -266,9 +266,13 @@ static bool encode_once(bson_t *to, const struct dibs__mem_once *o) {
 /* ---- All kinds ---- */
 
 dibs__status dibs__mongo_decode(struct dibs__memory *memory, struct dibs__mongo_document *d) {
-  const bson_t *from = d->made ? d->made : d->seen;
+  const bson_t *from = d->seen;
+  bson_iter_t at;
   d->fence = d->tickets = 0;
   if (!from) return DIBS_OK;
+  /* Each of ours has these.  Without its version no document could be replaced. */
+  if (!bson_iter_init_find(&at, from, "v") || !BSON_ITER_HOLDS_INT64(&at) || number_in(from, "fence", -1) < 0)
+    return DIBS_CORRUPT;
   switch (d->kind) {
   case DIBS__MONGO_LEASE:
     return decode_lease(memory, d, from);

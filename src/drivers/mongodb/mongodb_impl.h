@@ -109,6 +109,7 @@ struct dibs__mongo_document {
   bool loaded;     /* `seen` is from this batch, or from a write of this link */
   bool fresh;      /* it was read in this batch */
   bool reads_only; /* no operation of this batch on it writes */
+  bool checked;    /* it is looked at to see who wrote it */
   int64_t expired; /* the latest `until` that was over when it was decided; INT64_MIN: none */
   /* Of a lease, while it is decided: */
   uint64_t fence;   /* the last drawn */

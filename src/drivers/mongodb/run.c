@@ -296,57 +296,6 @@ static bool is_unchanged(const document *d, const bson_t *made) {
   return d->seen ? is_same(d->seen, made) : !has_content(d, made);
 }
 
-/* All operations on one document, in their order. */
-static void decide(batch *b, document *d) {
-  dibs__status status = dibs__mongo_decode(b->memory, d);
-  b->deciding = d;
-  if (status == DIBS_OK) settle_clock(b, d);
-  for (size_t i = 0; i < b->count; i++) {
-    struct element *e = &b->elements[i];
-    if (e->d != d || e->done) continue;
-    e->op->status = status;
-    if (status == DIBS_OK) call_memory(b, e->op);
-  }
-  if (status == DIBS_OK) d->made = dibs__mongo_encode(b->memory, d);
-  if (d->made && is_unchanged(d, d->made)) {
-    bson_destroy(d->made);
-    d->made = NULL;
-  }
-  if (status != DIBS_OK)
-    dibs__set_message(b->result, "%s: the document \"%.60s\" is not one of dibs", link_of(b)->location->shown, d->key);
-  dibs__mem_scratch_empty(b->memory);
-}
-
-/* ---- Writing ---- */
-
-static void put_version(document *d) {
-  do dibs__random(&d->made_version, sizeof d->made_version);
-  while (d->made_version == 0);
-  BSON_APPEND_INT64(d->made, "v", d->made_version);
-}
-
-static bool put_update(const document *d, bson_t *updates, uint32_t nth) {
-  bson_t one, q, expr, args;
-  char index[12];
-  const char *at;
-  bson_uint32_to_string(nth, &at, index, sizeof index);
-  bool fine = bson_append_document_begin(updates, at, -1, &one) && BSON_APPEND_DOCUMENT_BEGIN(&one, "q", &q) &&
-              bson_append_utf8(&q, "_id", -1, d->key, (int)d->key_len) && BSON_APPEND_INT64(&q, "v", d->version);
-  if (d->expired != INT64_MIN)
-    fine = fine && BSON_APPEND_DOCUMENT_BEGIN(&q, "$expr", &expr) && BSON_APPEND_ARRAY_BEGIN(&expr, "$gte", &args) &&
-           BSON_APPEND_UTF8(&args, "0", "$$NOW") && BSON_APPEND_DATE_TIME(&args, "1", d->expired) &&
-           bson_append_array_end(&expr, &args) && bson_append_document_end(&q, &expr);
-  return fine && bson_append_document_end(&one, &q) && BSON_APPEND_DOCUMENT(&one, "u", d->made) &&
-         bson_append_document_end(updates, &one);
-}
-
-static bool put_insert(const document *d, bson_t *documents, uint32_t nth) {
-  char index[12];
-  const char *at;
-  bson_uint32_to_string(nth, &at, index, sizeof index);
-  return bson_append_document(documents, at, -1, d->made);
-}
-
 enum outcome { WRITTEN, REPLACED, DOUBTFUL, FAILED };
 
 static void conclude(batch *b, document *d, enum outcome how, dibs__status status) {
@@ -381,35 +330,98 @@ static void conclude(batch *b, document *d, enum outcome how, dibs__status statu
   if (how != WRITTEN) d->loaded = false;
 }
 
-static bool wants_check(const document *d) {
-  return d->made != NULL;
+/* All operations on one document, in their order. */
+static void decide(batch *b, document *d) {
+  dibs__status status = dibs__mongo_decode(b->memory, d);
+  b->deciding = d;
+  if (status == DIBS_OK) settle_clock(b, d);
+  for (size_t i = 0; i < b->count; i++) {
+    struct element *e = &b->elements[i];
+    if (e->d != d || e->done) continue;
+    e->op->status = status;
+    if (status == DIBS_OK) call_memory(b, e->op);
+  }
+  if (status == DIBS_OK) d->made = dibs__mongo_encode(b->memory, d);
+  if (status == DIBS_OK && !d->made) status = DIBS_NO_MEMORY;
+  if (d->made && is_unchanged(d, d->made)) {
+    bson_destroy(d->made);
+    d->made = NULL;
+  }
+  if (status == DIBS_CORRUPT)
+    dibs__set_message(b->result, "%s: the document \"%.60s\" is not one of dibs", link_of(b)->location->shown, d->key);
+  dibs__mem_scratch_empty(b->memory);
+  /* Without a new document: if nothing changed, the answer is only as new as the document that was read. */
+  if (status != DIBS_OK)
+    conclude(b, d, FAILED, status);
+  else if (!d->made)
+    conclude(b, d, d->fresh ? WRITTEN : REPLACED, DIBS_OK);
 }
 
-/* Not all documents were replaced: which ones now have the version of this batch? */
-static dibs__status check_written(batch *b, enum dibs__mongo_kind kind, bool inserts) {
+/* ---- Writing ---- */
+
+static void put_version(document *d) {
+  do dibs__random(&d->made_version, sizeof d->made_version);
+  while (d->made_version == 0);
+  BSON_APPEND_INT64(d->made, "v", d->made_version);
+}
+
+static bool put_update(const document *d, bson_t *updates, uint32_t nth) {
+  bson_t one, q, expr, args;
+  char index[12];
+  const char *at;
+  bson_uint32_to_string(nth, &at, index, sizeof index);
+  bool fine = bson_append_document_begin(updates, at, -1, &one) && BSON_APPEND_DOCUMENT_BEGIN(&one, "q", &q) &&
+              bson_append_utf8(&q, "_id", -1, d->key, (int)d->key_len) && BSON_APPEND_INT64(&q, "v", d->version);
+  if (d->expired != INT64_MIN)
+    fine = fine && BSON_APPEND_DOCUMENT_BEGIN(&q, "$expr", &expr) && BSON_APPEND_ARRAY_BEGIN(&expr, "$gte", &args) &&
+           BSON_APPEND_UTF8(&args, "0", "$$NOW") && BSON_APPEND_DATE_TIME(&args, "1", d->expired) &&
+           bson_append_array_end(&expr, &args) && bson_append_document_end(&q, &expr);
+  return fine && bson_append_document_end(&one, &q) && BSON_APPEND_DOCUMENT(&one, "u", d->made) &&
+         bson_append_document_end(updates, &one);
+}
+
+static bool put_insert(const document *d, bson_t *documents, uint32_t nth) {
+  char index[12];
+  const char *at;
+  bson_uint32_to_string(nth, &at, index, sizeof index);
+  return bson_append_document(documents, at, -1, d->made);
+}
+
+static bool wants_check(const document *d) {
+  return d->checked;
+}
+
+/* Is this the first element with a document that this command writes? */
+static bool is_sent(const batch *b, size_t i, enum dibs__mongo_kind kind, bool inserts) {
+  const document *d = b->elements[i].d;
+  return d && !b->elements[i].done && d->kind == kind && d->made && (d->seen == NULL) == inserts && is_first(b, i);
+}
+
+/* Only `n` of the documents were replaced: those that have the version of this batch now.  If fewer have it, somebody
+ * has replaced one of them again, and nobody knows which. */
+static void check_written(batch *b, enum dibs__mongo_kind kind, bool inserts, int64_t n) {
   bson_t filter = BSON_INITIALIZER;
-  document *before[DIBS__MONGO_BATCH];
+  document *sent[DIBS__MONGO_BATCH];
   size_t count = 0;
-  for (size_t i = 0; i < b->count; i++) {
-    document *d = b->elements[i].d;
-    if (!d || b->elements[i].done || d->kind != kind || !d->made || (d->seen == NULL) != inserts || !is_first(b, i))
-      continue;
-    before[count++] = d;
-  }
+  int64_t mine = 0;
+  for (size_t i = 0; i < b->count; i++)
+    if (is_sent(b, i, kind, inserts)) sent[count++] = b->elements[i].d;
+  for (size_t i = 0; i < count; i++) sent[i]->checked = true;
   put_keys(b, kind, wants_check, &filter);
-  for (size_t i = 0; i < count; i++) before[i]->loaded = false;
+  for (size_t i = 0; i < count; i++) sent[i]->loaded = sent[i]->checked = false;
   struct loading l = {b, kind};
   dibs__status status = dibs__mongo_find(link_of(b), kind, &filter, 0, false, see_row, &l, b->result);
   bson_destroy(&filter);
+  for (size_t i = 0; i < count && status == DIBS_OK; i++)
+    if (sent[i]->loaded && sent[i]->version == sent[i]->made_version) mine++;
   for (size_t i = 0; i < count; i++) {
-    document *d = before[i];
-    bool mine = status == DIBS_OK && d->loaded && d->version == d->made_version;
-    bool known = status == DIBS_OK;
-    bool loaded = d->loaded;
-    conclude(b, d, mine ? WRITTEN : known ? REPLACED : DOUBTFUL, DIBS_UNKNOWN);
-    d->loaded = known && loaded && !mine ? true : d->loaded;
+    document *d = sent[i];
+    bool loaded = d->loaded && status == DIBS_OK;
+    bool written = loaded && d->version == d->made_version;
+    bool sure = n == 0 || (status == DIBS_OK && mine == n);
+    conclude(b, d, written ? WRITTEN : sure ? REPLACED : DOUBTFUL, DIBS_UNKNOWN);
+    d->loaded = loaded;
   }
-  return status;
 }
 
 /* Sends the updates, or the inserts, of one kind. */
@@ -423,8 +435,7 @@ static void write_kind(batch *b, enum dibs__mongo_kind kind, bool inserts) {
               BSON_APPEND_ARRAY_BEGIN(&command, inserts ? "documents" : "updates", &list);
   for (size_t i = 0; i < b->count && fine; i++) {
     document *d = b->elements[i].d;
-    if (!d || b->elements[i].done || d->kind != kind || !d->made || (d->seen == NULL) != inserts || !is_first(b, i))
-      continue;
+    if (!is_sent(b, i, kind, inserts)) continue;
     put_version(d);
     fine = inserts ? put_insert(d, &list, count++) : put_update(d, &list, count++);
   }
@@ -436,9 +447,9 @@ static void write_kind(batch *b, enum dibs__mongo_kind kind, bool inserts) {
   dibs__status status = fine ? dibs__mongo_write(link_of(b), &command, &reply, b->result) : DIBS_NO_MEMORY;
   if (!fine) bson_init(&reply);
   b->result->commits++;
-  bool all = status == DIBS_OK && bson_iter_init_find(&at, &reply, "n") && bson_iter_as_int64(&at) == count;
-  if (status == DIBS_OK && !all) {
-    (void)check_written(b, kind, inserts);
+  int64_t n = status == DIBS_OK && bson_iter_init_find(&at, &reply, "n") ? bson_iter_as_int64(&at) : 0;
+  if (status == DIBS_OK && n < count) {
+    check_written(b, kind, inserts, n);
   } else {
     for (size_t i = 0; i < b->count; i++) {
       document *d = b->elements[i].d;
@@ -546,11 +557,7 @@ static dibs__status play(batch *b) {
   if (status != DIBS_OK) return status;
   note_time(b);
   for (size_t i = 0; i < b->count; i++) {
-    document *d = b->elements[i].d;
-    if (b->elements[i].done || !is_first(b, i)) continue;
-    decide(b, d);
-    /* Nothing changed: so the answer is only as new as the document. */
-    if (!d->made) conclude(b, d, d->fresh ? WRITTEN : REPLACED, DIBS_OK);
+    if (!b->elements[i].done && is_first(b, i)) decide(b, b->elements[i].d);
   }
   for (enum dibs__mongo_kind kind = 0; kind <= DIBS__MONGO_ONCE; kind++) {
     write_kind(b, kind, false);
