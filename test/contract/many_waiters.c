@@ -33,7 +33,7 @@ static void R11_ten_thousand_wait_for_one_name(void **state) {
   struct party *p = party(), *q = party();
   /* Longer than the slowest engine needs, so that only a release passes the lease on. */
   struct how how = {.ttl = 600000};
-  int waiters = the_target()->crowd ? the_target()->crowd : WAITERS;
+  int waiters = target()->crowd ? target()->crowd : WAITERS;
   struct dibs__lease_op held = acquire_as(p, "n", 0, how);
   struct dibs__lease_op *ops = request_all(q, "n", 1, waiters, how);
   for (int i = 0; i < waiters; i++) {

@@ -73,7 +73,7 @@ fi
 says 'nobody listens' 123 '127.0.0.1:1' run --wait 1s --store 'mongodb://app:secret@127.0.0.1:1/x' job -- true
 says 'no such parameter' 125 'has no parameter w' run --store "$uri?w=0" job -- true
 says 'a wrong prefix' 125 'letters, digits' run --store "$uri?prefix=a.b" job -- true
-says 'a wrong name of a database' 125 'not one that MongoDB accepts' run --store "mongodb://$place/a.b" job -- true
+says 'a wrong name of a database' 125 'not a name that MongoDB accepts' run --store "mongodb://$place/a.b" job -- true
 says 'not as one of several tiers' 125 'use it alone' run --store "$store,sqlite:$folder/db" job -- true
 says 'a name that is no text' 125 '' run --store "$store" $'\xff\xfe' -- true
 says 'no stock here' 125 '' stock show --store "$store" seats

@@ -32,7 +32,7 @@ static struct {
   char prefix[17];
   struct client clients[CLIENTS];
   pthread_barrier_t barrier;
-  _Atomic uint32_t written[RECORDS][VERSIONS + 1]; /* who was told that it wrote this version */
+  _Atomic uint32_t written[RECORDS][VERSIONS + 1]; /* the client that wrote this version */
   _Atomic uint32_t holders[NAMES], doubts, failures;
 } bed;
 
@@ -146,7 +146,7 @@ static void a_version_of_a_record_is_written_once(void **state) {
     assert_int_equal(dibs__mongodb_driver.run(c->session, batch, 1, soon(), &result), DIBS_OK);
     free(op.got);
     for (uint32_t v = 1; v <= VERSIONS; v++) told += atomic_load(&bed.written[i][v]) != 0;
-    /* Each save that nobody was told of was in doubt. */
+    /* Each save that nobody knows of was in doubt. */
     assert_in_range(op.version, told, told + atomic_load(&bed.doubts));
     assert_in_range(told, 1, VERSIONS);
   }

@@ -34,7 +34,7 @@ variable=$1
 shift
 
 # skip WHY: if servers are required, this is a failure; but not without Kafka, whose jars need Maven's repository, and not
-# without MongoDB's stand-in, which needs root and repositories.
+# without FerretDB for the tests with MongoDB, which needs root and repositories.
 skip() {
   if [ "${DIBS_TEST_SERVERS:-}" = required ] && [[ $variable != DIBS_TEST_@(KAFKA|MONGODB) ]]; then
     echo "with.sh: $1, though servers are required here" >&2

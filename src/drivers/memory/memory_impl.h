@@ -120,7 +120,7 @@ struct dibs__mem_open {
 };
 
 /* A memory that another driver fills with the state of a few names for one batch, to have it decided here
- * (scratch.c).  That driver knows the sessions, and draws the fences. */
+ * (dibs__mem_scratch_new).  That driver knows the sessions, and draws the fences. */
 struct dibs__mem_hooks {
   bool (*alive)(void *user, uint64_t session);
   void (*post)(void *user, uint64_t session, const struct dibs__event *event);

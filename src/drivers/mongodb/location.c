@@ -100,7 +100,7 @@ static dibs__status read_all(struct dibs__mongo_location *p, const struct dibs__
   }
   if (!*database) database = "dibs";
   if (strlen(database) > 63 || strpbrk(database, "/\\. \"$*<>:|?")) {
-    dibs__set_message(result, "the name of the database in %.100s is not one that MongoDB accepts", uri->shown);
+    dibs__set_message(result, "the name of the database in %.100s is not a name that MongoDB accepts", uri->shown);
     return DIBS_INVALID;
   }
   if (!prefix) prefix = "dibs_";

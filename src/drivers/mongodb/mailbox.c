@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Events.  Each process that takes or waits for leases has a document in the collection of sessions: {_id, seen, box}.
- * Who makes an offer to a waiter, or breaks a lease, adds a notice to the box of its process, which empties it.  The
- * process looks into its box often while it waits, less often later.  `seen` proves that it lives.
+ * A client that makes an offer to a waiter, or breaks a lease, adds a notice to the box of its process, which empties
+ * it.  The process looks into its box often while it waits, less often later.  `seen` proves that it lives.
  *
  * A notice may be lost; then a waiter looks again by itself (R17).
  *

@@ -14,9 +14,9 @@
  *
  * The whole state of a name is one document, and so is that of a record and of a once key.  An operation is decided by
  * the memory driver's own code (drivers/memory), on a copy of the document, and the new document replaces it only if
- * it is still the one that was read (`v`, drawn at random for each version).  A single document is atomic on every
- * server, so no multi-document transaction is needed.  A batch reads its documents in one round trip, unless they are
- * remembered from the last write, and replaces them in one.
+ * its version is still that which was read (`v`, drawn at random for each version).  A single document is atomic on
+ * every server, so no multi-document transaction is needed.  A batch reads its documents in one round trip, unless they
+ * are remembered from the last write, and replaces them in one.
  *
  * Time is the server's.  A link knows it between two bounds, which differ by the round trip in which it was read.  What
  * expires is decided by the lower bound, and such a write also requires that the server's $$NOW has reached it. `until`

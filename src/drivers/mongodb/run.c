@@ -518,7 +518,7 @@ static void prepare(batch *b) {
     d->fresh = false;
     if (op_writes(b->elements[i].op)) d->reads_only = false;
     if (!d->reads_only) continue;
-    d->loaded = false; /* what only reads, reads what is there now */
+    d->loaded = false; /* what only reads, reads the present content */
   }
 }
 
