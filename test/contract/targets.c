@@ -206,7 +206,7 @@ static const struct contract_target targets[] = {
      .apart = true,
      .lazy_close = true,
      .bury = waiter_bury,
-     .crowd = 2000,   /* all claims of a name are one document */
+     .crowd = 500,    /* all claims of a name are one document */
      .told_ms = 20,   /* a client knows the server's clock between two bounds */
      .slack_ms = 20}, /* the same */
     {.scheme = "http", .no_tier = true, .clocked = true, .one_session = true, .bury = waiter_bury},
