@@ -105,7 +105,7 @@ _dibs() {
     dead) options='--kind --phase --key --older --error --dry-run --rate --count' ;;
     worker) options='--kind --table --phase --jobs --exec --timeout --max --drain --once --max-tasks --verbose --no-history --' ;;
     flag) options='--percent' ;;
-    lane) options='--lanes --brokers --group --setting --jobs --ttl --grace --exec --wait --verbose --' ;;
+    lane) options='--lanes --brokers --group --setting --sql --jobs --ttl --grace --exec --wait --verbose --' ;;
     tier) options='--force' ;;
     stats | doctor) options='--probe' ;;
     once) options='--keep --wait --try --ttl --grace --retry --forget --no-history --' ;;

@@ -107,6 +107,7 @@ complete -c dibs -n '__fish_seen_subcommand_from lane' -l verbose -d 'a line for
 complete -c dibs -n '__fish_seen_subcommand_from lane' -l brokers -x -d 'of Kafka'
 complete -c dibs -n '__fish_seen_subcommand_from lane' -l group -x -d 'the consumer group of Kafka'
 complete -c dibs -n '__fish_seen_subcommand_from lane relay' -l setting -x -d 'a setting of librdkafka'
+complete -c dibs -n '__fish_seen_subcommand_from lane' -l sql -d 'standard output is SQL, for one transaction with the offset'
 complete -c dibs -n '__fish_seen_subcommand_from lane' -l lanes -x -a '8 16 64' -d 'how many lanes the topic has'
 complete -c dibs -n '__fish_seen_subcommand_from relay' -l to -x -d 'send each message to this URL, by POST'
 complete -c dibs -n '__fish_seen_subcommand_from relay' -l stdout -d 'print each message as a line of JSON'

@@ -31,13 +31,14 @@ struct link {
   struct floor_link base;
   redisContext *redis;
   char acquire[SHA], release[SHA];
+  char head[16]; /* of all keys: "floor", and in a cluster a hash tag whose slot the server has */
   int32_t names; /* names that setup created; 0: this link belongs to another user */
   char version[64];
 };
 
 /* The words of a call, and the buffers of its numbers. */
 struct words {
-  char key[32], fence[36], owner[24];
+  char key[48], fence[52], owner[24];
   const char *argv[7];
   size_t length[7];
   int count;
@@ -56,8 +57,8 @@ static void add(struct words *w, const char *word, size_t length) {
 
 static void acquire_words(const struct link *l, struct words *w, int32_t name, int32_t owner, const char *ttl_ms) {
   w->count = 0;
-  size_t key = (size_t)snprintf(w->key, sizeof w->key, "floor:%d", name);
-  size_t fence = (size_t)snprintf(w->fence, sizeof w->fence, "floor:%d:f", name);
+  size_t key = (size_t)snprintf(w->key, sizeof w->key, "%s:%d", l->head, name);
+  size_t fence = (size_t)snprintf(w->fence, sizeof w->fence, "%s:%d:f", l->head, name);
   size_t own = (size_t)snprintf(w->owner, sizeof w->owner, "owner-%d", owner);
   add(w, "EVALSHA", 7);
   add(w, l->acquire, SHA - 1);
@@ -70,7 +71,7 @@ static void acquire_words(const struct link *l, struct words *w, int32_t name, i
 
 static void release_words(const struct link *l, struct words *w, int32_t name, int32_t owner) {
   w->count = 0;
-  size_t key = (size_t)snprintf(w->key, sizeof w->key, "floor:%d", name);
+  size_t key = (size_t)snprintf(w->key, sizeof w->key, "%s:%d", l->head, name);
   size_t own = (size_t)snprintf(w->owner, sizeof w->owner, "owner-%d", owner);
   add(w, "EVALSHA", 7);
   add(w, l->release, SHA - 1);
@@ -198,6 +199,20 @@ static bool enter(struct link *l, const struct floor_uri *at) {
   return load(l, acquire_text, l->acquire) && load(l, release_text, l->release);
 }
 
+/* A bare client of a cluster talks to one of its masters: the first host of the URI.  Its keys have a slot of this
+ * master. */
+static bool find_slot(struct link *l) {
+  for (int tag = 0; tag < 1000; tag++) {
+    snprintf(l->head, sizeof l->head, "floor{%d}", tag);
+    redisReply *got = redisCommand(l->redis, "EXISTS %s", l->head);
+    bool here = got && got->type == REDIS_REPLY_INTEGER;
+    if (got) freeReplyObject(got);
+    if (here) return true;
+  }
+  snprintf(l->base.why, sizeof l->base.why, "the first host of the URI is no master of the cluster");
+  return false;
+}
+
 static struct floor_link *link_open(const char *uri, const struct floor_strategy *strategy, char why[FLOOR_WHY]) {
   (void)strategy;
   static const struct timeval patience = {.tv_sec = CONNECT_S};
@@ -214,7 +229,10 @@ static struct floor_link *link_open(const char *uri, const struct floor_strategy
     l->redis = redisConnectWithTimeout(at.host[0] ? at.host : "127.0.0.1", at.port ? (int)at.port : 6379, patience);
   bool fine = l->redis && !l->redis->err;
   if (!fine) snprintf(why, FLOOR_WHY, "%s", l->redis ? l->redis->errstr : "out of memory");
-  if (fine && !(fine = enter(l, &at))) snprintf(why, FLOOR_WHY, "%s", l->base.why);
+  char cluster[8];
+  snprintf(l->head, sizeof l->head, "floor");
+  bool clustered = floor_uri_param(&at, "cluster", cluster, sizeof cluster) && strcmp(cluster, "1") == 0;
+  if (fine && !(fine = enter(l, &at) && (!clustered || find_slot(l)))) snprintf(why, FLOOR_WHY, "%s", l->base.why);
   if (fine) return &l->base;
   link_close(&l->base);
   return NULL;
@@ -226,7 +244,7 @@ static bool sweep(struct link *l, const char *command, int64_t *sum) {
   for (int32_t from = 0; from < l->names; from += SWEEP) {
     int32_t to = l->names - from > SWEEP ? from + SWEEP : l->names;
     for (int32_t name = from; name < to; name++)
-      if (redisAppendCommand(l->redis, command, name, name) != REDIS_OK) return false;
+      if (redisAppendCommand(l->redis, command, l->head, name, l->head, name) != REDIS_OK) return false;
     for (int32_t name = from; name < to; name++) {
       void *got = NULL;
       if (redisGetReply(l->redis, &got) != REDIS_OK) return broken(l, NULL) == FLOOR_DONE;
@@ -247,7 +265,7 @@ static bool setup(struct floor_link *link, int64_t limit, int32_t names) {
   struct link *l = (struct link *)link;
   int64_t gone;
   l->names = names;
-  return sweep(l, "DEL floor:%d floor:%d:f", &gone);
+  return sweep(l, "DEL %s:%d %s:%d:f", &gone);
 }
 
 /* Also removes the keys that the run left. */
@@ -255,8 +273,8 @@ static bool audit(struct floor_link *link, struct floor_audit *a) {
   struct link *l = (struct link *)link;
   int64_t gone;
   memset(a, 0, sizeof *a);
-  return sweep(l, "EXISTS floor:%d", &a->held) && sweep(l, "GET floor:%d:f", &a->fences) &&
-         sweep(l, "DEL floor:%d floor:%d:f", &gone);
+  return sweep(l, "EXISTS %s:%d", &a->held) && sweep(l, "GET %s:%d:f", &a->fences) &&
+         sweep(l, "DEL %s:%d %s:%d:f", &gone);
 }
 
 /* The text after `key` in the answer of INFO. */

@@ -36,6 +36,8 @@ static bool cut_authority(const char *at, const char *end, struct floor_uri *uri
     if (colon && !decode(colon + 1, sign, uri->password, sizeof uri->password)) return false;
     at = sign + 1;
   }
+  const char *comma = memchr(at, ',', (size_t)(end - at)); /* of several hosts, the first */
+  if (comma) end = comma;
   const char *colon = memrchr(at, ':', (size_t)(end - at));
   if (colon) uri->port = (unsigned)strtoul(colon + 1, NULL, 10);
   return decode(at, colon ? colon : end, uri->host, sizeof uri->host);

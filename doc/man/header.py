@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, field
 
 # What only a compiler needs.
-HIDDEN_MACROS = re.compile(r"DIBS_(EXPORT|MUST_USE|H|ADMIN_H|POSTGRES_H|MYSQL_H|SQLITE_H|TASK_H|CRON_H|COUNTER_H|LANE_H)$|DIBS__")
+HIDDEN_MACROS = re.compile(r"DIBS_(EXPORT|MUST_USE|H|ADMIN_H|POSTGRES_H|MYSQL_H|SQLITE_H|TASK_H|CRON_H|COUNTER_H|LANE_H|TRANSACTION_H|KAFKA_H)$|DIBS__")
 
 
 @dataclass

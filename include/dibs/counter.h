@@ -25,10 +25,8 @@
  * - After fork() the child must open a store of its own.  It never writes what its parent has buffered.
  *
  * Counters need a database: sqlite:, postgres:, mysql: or memory:, alone or as the last tier, or a daemon (http:) over
- * one of these.  Elsewhere each call answers UNSUPPORTED.  SHARED needs redis: as
- * the first of several tiers.  The rules of dibs.h also apply here: INVALID of every call,
- * and "a failure of the
- * store".
+ * one of these.  Elsewhere each call answers UNSUPPORTED.  SHARED needs redis: as the first of several tiers.  The
+ * rules of dibs.h also apply here: INVALID of every call, and "a failure of the store".
  *
  * With a handle of dibs_inside_..., in a transaction of yours:
  *
@@ -42,8 +40,8 @@
  * - CONFLICT: the engine ended your transaction, or it can't continue (a deadlock, a serialization failure).  Roll it
  * back and begin again.
  * - A read gives what your transaction sees, and `buffered` is 0.
- * - BUFFERED, dibs_counter_flush and dibs_rate are UNSUPPORTED: memory is not part of a transaction, and what is taken
- *   from a quota stays taken.
+ * - BUFFERED, SHARED, dibs_counter_flush and dibs_rate are UNSUPPORTED: memory and Redis are not part of a transaction,
+ *   and what is taken from a quota stays taken.
  */
 #include <dibs.h>
 
@@ -136,8 +134,9 @@ typedef struct dibs_counter_value {
 
 /* Reads a counter.  If a batch with this key is being written at this moment, the call waits until it is written, for a
  * short time.  Blocks for I/O.
- * OK; NOT_FOUND (there is no such counter or row, and nothing is buffered or shared for it); FULL (the value does
- * not fit in 64 bits); INVALID (also: your column has no whole number); or a failure of the store. */
+ * OK; NOT_FOUND (there is no such counter or row, and nothing is buffered or shared for it, as far as `parts` says);
+ * FULL (the value does not fit in 64 bits); INVALID (also: your column has no whole number); or a failure of the store.
+ */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_counter_read(dibs_store *store, const char *key,
                                                         const dibs_counter_options *options, dibs_counter_value *value,
                                                         dibs_error *error);

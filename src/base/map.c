@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 #include "base/map.h"
+#include "base/port.h"
 
 #include "base/port.h"
 
 #include <assert.h>
 #include <stdlib.h>
 
-bool dibs__map_init(struct dibs__map *map) {
+DIBS__MODULE_API bool dibs__map_init(struct dibs__map *map) {
   *map = (struct dibs__map){.capacity = 64};
   map->heads = calloc(map->capacity, sizeof(*map->heads));
   return map->heads != NULL;
 }
 
-void dibs__map_free(struct dibs__map *map) {
+DIBS__MODULE_API void dibs__map_free(struct dibs__map *map) {
   free(map->heads);
   *map = (struct dibs__map){0};
 }
@@ -33,7 +34,7 @@ static void grow(struct dibs__map *map) {
   map->capacity = capacity;
 }
 
-void dibs__map_add(struct dibs__map *map, struct dibs__map_node *node, uint64_t hash) {
+DIBS__MODULE_API void dibs__map_add(struct dibs__map *map, struct dibs__map_node *node, uint64_t hash) {
   if (map->count >= map->capacity) grow(map);
   node->hash = hash;
   node->next = map->heads[hash & (map->capacity - 1)];
@@ -41,7 +42,7 @@ void dibs__map_add(struct dibs__map *map, struct dibs__map_node *node, uint64_t 
   map->count++;
 }
 
-void dibs__map_remove(struct dibs__map *map, struct dibs__map_node *node) {
+DIBS__MODULE_API void dibs__map_remove(struct dibs__map *map, struct dibs__map_node *node) {
   struct dibs__map_node **at = &map->heads[node->hash & (map->capacity - 1)];
   while (*at != node) {
     assert(*at);

@@ -339,7 +339,7 @@ struct shield {
 };
 _Static_assert(sizeof(struct shield) <= sizeof(dibs__shield), "a shield must fit");
 
-void dibs__shield_raise(dibs__shield *shield) {
+DIBS__MODULE_API void dibs__shield_raise(dibs__shield *shield) {
   struct shield before;
   memset(&before, 0, sizeof before);
   sigset_t all;
@@ -349,7 +349,7 @@ void dibs__shield_raise(dibs__shield *shield) {
   memcpy(shield->opaque, &before, sizeof before);
 }
 
-void dibs__shield_lower(const dibs__shield *shield) {
+DIBS__MODULE_API void dibs__shield_lower(const dibs__shield *shield) {
   struct shield before;
   memcpy(&before, shield->opaque, sizeof before);
   pthread_sigmask(SIG_SETMASK, &before.mask, NULL);

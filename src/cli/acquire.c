@@ -4,6 +4,7 @@
 #include "base/port.h"
 #include "base/text.h"
 #include "cli/cli.h"
+#include "handle/handle.h"
 #include "store/locate.h"
 
 #include <errno.h>
@@ -16,12 +17,25 @@
 
 enum { CWD_MAX = 4096 };
 
-int dibs__cli_open(const struct cli_globals *globals, uint32_t flags, dibs_store **store) {
+static int open_by(const struct cli_globals *globals, uint32_t flags, dibs__tick by, dibs_store **store) {
   dibs_store_options options = {.size = sizeof options, .flags = flags, .owner = globals->owner};
   dibs_error error = {0};
-  dibs_status status = dibs_open(globals->store, &options, store, &error);
+  dibs_status status = dibs__open_by(globals->store, &options, by, store, &error);
   if (status == DIBS_OK) return CLI_DONE;
   return dibs__cli_fail_status(globals, status, &error, "cannot open the store");
+}
+
+int dibs__cli_open(const struct cli_globals *globals, uint32_t flags, dibs_store **store) {
+  return open_by(globals, flags, DIBS__TICK_ZERO, store);
+}
+
+int dibs__cli_open_within(const struct cli_globals *globals, int64_t *wait_ms, dibs_store **store) {
+  dibs__tick began = dibs__tick_now();
+  bool limited = *wait_ms > 0;
+  int code = open_by(globals, 0, limited ? dibs__tick_add_ms(began, *wait_ms) : DIBS__TICK_ZERO, store);
+  int64_t left_ms = limited ? dibs__tick_left_ms(dibs__tick_now(), dibs__tick_add_ms(began, *wait_ms)) : 0;
+  if (limited) *wait_ms = left_ms > 0 ? left_ms : 1;
+  return code;
 }
 
 int dibs__cli_table(const struct cli_call *call, dibs_table **table) {

@@ -57,7 +57,7 @@ struct cli_globals {
   X(count, "count", COUNT, "N", "end after N changes", 1, INT64_C(1000000000), count)                                  \
   X(keep, "keep", DURATION, "TIME", "how long the result is kept (24h)", 1, CLI_KEEP_MAX_MS, keep_ms)                  \
   X(retry, "retry", FLAG, "", "do not keep a failure; run the command again after one", 0, 0, retry)                   \
-  X(forget, "forget", FLAG, "", "delete the kept result, or the refused sums", 0, 0, forget)                                        \
+  X(forget, "forget", FLAG, "", "delete the kept result, or the refused sums", 0, 0, forget)                           \
   X(claim, "claim", TEXT, "ID", "the id of the claim, for repeating the call (random)", 0, 0, claim)                   \
   X(partial, "partial", FLAG, "", "take the rest if it is less than N", 0, 0, partial)                                 \
   X(strategy, "strategy", TEXT, "S", "the method (coalesced)", 0, 0, strategy)                                         \
@@ -105,14 +105,15 @@ struct cli_globals {
   X(header, "header", LIST, "TEXT", "a header line for --to, or @FILE with such lines; may be repeated", 0, 0,         \
     headers)                                                                                                           \
   X(ca, "ca", TEXT, "FILE", "the certificates that sign the receiver's (those of the system)", 0, 0, ca)               \
-  X(level, "level", TEXT, "L", "durable, shared or buffered (durable)", 0, 0, level)                                  \
+  X(level, "level", TEXT, "L", "durable, shared or buffered (durable)", 0, 0, level)                                   \
   X(limit, "limit", TEXT, "N/TIME", "the quota: 100/1m", 0, 0, limit)                                                  \
   X(batch, "batch", COUNT, "N", "how many messages to claim in advance (--jobs; --stdout: 1000)", 1, DIBS_TASKS_MAX,   \
     batch)                                                                                                             \
   X(lanes, "lanes", COUNT, "P", "how many lanes the topic has", 1, DIBS_LANES_MAX, lanes)                              \
   X(brokers, "brokers", TEXT, "HOST:PORT", "of Kafka; or several, with commas between", 0, 0, brokers)                 \
   X(group, "group", TEXT, "GROUP", "the consumer group of Kafka", 0, 0, group)                                         \
-  X(setting, "setting", LIST, "NAME=VALUE", "a setting of librdkafka; may be repeated", 0, 0, settings)
+  X(setting, "setting", LIST, "NAME=VALUE", "a setting of librdkafka; may be repeated", 0, 0, settings)                \
+  X(sql, "sql", FLAG, "", "standard output is SQL, for one transaction with the offset", 0, 0, sql)
 
 enum {
 #define CLI__OPTION_ENUM(word, name, kind, arg, help, least, most, field) CLI_OPT_##word,
@@ -159,7 +160,7 @@ struct cli_values {
   struct cli_words headers, settings;
   bool create, force, probe;
   bool help, try_once, shared, now, retry, forget, partial, reenter;
-  bool dry_run, once, verbose;
+  bool dry_run, once, verbose, sql;
   const char *prefix, *since, *until, *keep_for, *name;
   bool no_history, keep_output, failed, output, lines;
 };
@@ -267,6 +268,10 @@ bool dibs__cli_line_open(struct cli_line *line); /* false: no memory */
 bool dibs__cli_line_send(struct cli_line *line, int fd, int64_t ms);
 /* Prints a note of `doing` (a participle), the name, and its holder; prints nothing if there is no holder. */
 void dibs__cli_note_holder(const struct cli_globals *globals, dibs_store *store, const char *name, const char *doing);
+/* A list as JSON, of rows that come one by one: before each row; and at the end.  So an error before the first row
+ * prints no list, and a later one a list that is complete as JSON. */
+void dibs__cli_list_begin(struct dibs__json *json);
+void dibs__cli_list_end(struct dibs__json *json, bool fine);
 /* Flushes standard output: CLI_DONE, or CLI_FAILED and a line when it can't be written. */
 int dibs__cli_flush(const struct cli_globals *globals);
 
@@ -279,6 +284,8 @@ ssize_t dibs__cli_write_now(int fd, const char *bytes, size_t length);
 
 /* Opens the store of the globals; CLI_DONE, otherwise an exit code, after a message. */
 int dibs__cli_open(const struct cli_globals *globals, uint32_t flags, dibs_store **store);
+/* The same, not longer than *wait_ms (0: no limit of its own), which becomes what is left of it. */
+int dibs__cli_open_within(const struct cli_globals *globals, int64_t *wait_ms, dibs_store **store);
 /* The store's URI for another process: relative file names are made absolute.  malloc'd; NULL: no memory. */
 char *dibs__cli_store_uri(const struct cli_globals *globals, const dibs_store *store);
 /* mode, slots, ttl, wait and owner of the options.  CLI_DONE, or CLI_USAGE after a message. */

@@ -251,7 +251,7 @@ const struct cli_command dibs__cli_commands[] = {
      "dibs relay orders --to https://example.org/hooks/orders"},
     {"lane", "run|kafka|ls|of|resize TOPIC [KEY] [-- CMD [ARG...]]", "give each lane of keys one owner in the fleet",
      CLI_TAKES(lanes) | CLI_TAKES(ttl) | CLI_TAKES(grace) | CLI_TAKES(exec) | CLI_TAKES(wait) | CLI_TAKES(verbose) |
-         CLI_TAKES(brokers) | CLI_TAKES(group) | CLI_TAKES(setting) | CLI_TAKES(jobs),
+         CLI_TAKES(brokers) | CLI_TAKES(group) | CLI_TAKES(setting) | CLI_TAKES(jobs) | CLI_TAKES(sql),
      MAY_ALWAYS | CLI_MAY(ABSENT) | CLI_MAY(CONFLICT) | CLI_MAY(TIMEOUT) | CLI_MAY(UNKNOWN) | CLI_MAY(BUSY) |
          CLI_MAY(SIGNAL) | CLI_MAY(NOEXEC) | CLI_MAY(NOCMD),
      2, 3, true, false, dibs__cli_lane,
@@ -274,7 +274,9 @@ const struct cli_command dibs__cli_commands[] = {
      "begins at the offset that the store has, and runs the command once for each\n"
      "message, with the payload on standard input, DIBS_KEY and DIBS_OFFSET.  After exit\n"
      "status 0 it stores the next offset under the lease; otherwise it runs the command\n"
-     "for this message again.  A member that was stopped too long is refused.\n",
+     "for this message again.  A member that was stopped too long is refused.  With --sql\n"
+     "what the command prints is SQL, which takes effect in one transaction with the\n"
+     "offset: once, whatever crashes.\n",
      "dibs lane run orders --lanes 16 -- ./consume.sh"},
     {"flag", "ls|get|set [NAME] [VALUE]", "control how a store of several tiers uses them", CLI_TAKES(percent),
      MAY_ALWAYS | CLI_MAY(UNKNOWN), 1, 3, false, false, dibs__cli_flag,

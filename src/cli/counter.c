@@ -177,11 +177,15 @@ static int get(const struct counter *c, dibs_store *store) {
   dibs_error error = {0};
   dibs_status status = dibs_counter_read(store, c->key, &c->options, &value, &error);
   if (status != DIBS_OK) return dibs__cli_fail_status(c->globals, status, &error, c->key);
+  bool partial = (value.parts & DIBS_COUNT_SHARED_PART) == 0;
+  if (partial)
+    dibs__cli_note(c->globals, "the fast store does not answer: its sums are missing in the value of \"%s\"", c->key);
   if (c->globals->json) {
     struct dibs__json j = {.out = stdout};
     dibs__json_open(&j, NULL, '{');
     dibs__json_text(&j, "key", c->key);
     dibs__json_int(&j, "value", value.value);
+    if (partial) dibs__json_bool(&j, "partial", true);
     dibs__json_close(&j, '}');
   } else {
     printf("%" PRId64 "\n", value.value);
@@ -201,6 +205,7 @@ static int list_one(const char *key, int64_t stored, void *user) {
   char number[32];
   l->count++;
   if (l->table == NULL) {
+    dibs__cli_list_begin(&l->json);
     dibs__json_open(&l->json, NULL, '{');
     dibs__json_text(&l->json, "key", key);
     dibs__json_int(&l->json, "value", stored);
@@ -217,9 +222,8 @@ static int list(const struct counter *c, dibs_store *store) {
   struct listing l = {.json = {.out = stdout}, .table = c->globals->json ? NULL : dibs__cli_table_new(heads)};
   dibs_error error = {0};
   if (!c->globals->json && l.table == NULL) return dibs__cli_fail(c->globals, CLI_FAILED, "NO_MEMORY", "out of memory");
-  if (c->globals->json) dibs__json_open(&l.json, NULL, '[');
   dibs_status status = dibs_counter_list(store, c->key, list_one, &l, &error);
-  if (c->globals->json) dibs__json_close(&l.json, ']');
+  if (c->globals->json) dibs__cli_list_end(&l.json, status == DIBS_OK);
   if (status == DIBS_OK && !l.failed && l.table != NULL && l.count > 0)
     dibs__cli_table_print(l.table, dibs__cli_columns(1), stdout);
   dibs__cli_table_free(l.table);
@@ -278,7 +282,7 @@ int dibs__cli_counter(struct cli_call *call) {
   if (code == CLI_DONE) code = read_level(call, adds, &c.options.level);
   if (code == CLI_DONE) code = dibs__cli_table(call, &table);
   c.options.table = table;
-  if (code == CLI_DONE) code = dibs__cli_open(c.globals, 0, &store);
+  if (code == CLI_DONE) code = dibs__cli_open_within(c.globals, &c.options.wait_ms, &store);
   if (code == CLI_DONE)
     code = gets                      ? get(&c, store)
            : flushes                 ? flush_shared(&c, store, call->v.forget)

@@ -370,6 +370,7 @@ static int add_job(const dibs_cron_info *job, void *user) {
 
 static int json_job(const dibs_cron_info *job, void *user) {
   struct dibs__json *j = &((struct printing *)user)->json;
+  dibs__cli_list_begin(j);
   dibs__json_open(j, NULL, '{');
   dibs__info_cron_job(j, job);
   dibs__json_close(j, '}');
@@ -383,9 +384,8 @@ static int list_jobs(struct source *s, dibs_store *store) {
   dibs_error error = {0};
   if (!g->json && (p.table = dibs__cli_table_new(heads)) == NULL)
     return dibs__cli_fail(g, CLI_FAILED, "NO_MEMORY", "out of memory");
-  if (g->json) dibs__json_open(&p.json, NULL, '[');
   dibs_status status = dibs_cron_list(store, s->name, &s->table, g->json ? json_job : add_job, &p, &error);
-  if (g->json && status == DIBS_OK) dibs__json_close(&p.json, ']');
+  if (g->json) dibs__cli_list_end(&p.json, status == DIBS_OK);
   if (p.table != NULL && status == DIBS_OK) dibs__cli_table_print(p.table, dibs__cli_columns(STDOUT_FILENO), stdout);
   dibs__cli_table_free(p.table);
   if (status != DIBS_OK) return dibs__cli_fail_status(g, status, &error, "cannot read the state of the jobs");

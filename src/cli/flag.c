@@ -146,17 +146,12 @@ static void flag_json(struct dibs__json *j, const char *key, const char *name, u
   dibs__json_close(j, '}');
 }
 
-/* Opened with the first flag, so that an error prints no list. */
-static void list_open(struct flags *f) {
-  if (f->json.depth == 0) dibs__json_open(&f->json, NULL, '[');
-}
-
 static int list_one(const char *name, uint32_t percent, void *user) {
   struct flags *f = user;
   char value[16];
   value_text(percent, value, sizeof value);
   if (f->globals->json) {
-    list_open(f);
+    dibs__cli_list_begin(&f->json);
     flag_json(&f->json, NULL, name, percent);
   } else if (f->table != NULL && dibs__cli_table_add(f->table, name)) {
     (void)dibs__cli_table_add(f->table, value);
@@ -171,10 +166,7 @@ static int list_flags(const struct cli_globals *g, dibs_store *store) {
   if (!g->json) f.table = dibs__cli_table_new(heads);
   dibs_status status = dibs_flags(store, list_one, &f, &error);
   if (status == DIBS_OK && f.table != NULL) dibs__cli_table_print(f.table, dibs__cli_columns(STDOUT_FILENO), stdout);
-  if (status == DIBS_OK && g->json) {
-    list_open(&f);
-    dibs__json_close(&f.json, ']');
-  }
+  if (g->json) dibs__cli_list_end(&f.json, status == DIBS_OK);
   dibs__cli_table_free(f.table);
   if (status != DIBS_OK) return dibs__cli_fail_status(g, status, &error, "flag ls");
   return dibs__cli_flush(g);

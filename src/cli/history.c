@@ -349,6 +349,7 @@ static int print_run(const dibs_run_info *run, void *user) {
 
 static int json_run(const dibs_run_info *run, void *user) {
   struct printing *p = user;
+  dibs__cli_list_begin(&p->json);
   dibs__json_open(&p->json, NULL, '{');
   dibs__info_run(&p->json, run);
   dibs__json_close(&p->json, '}');
@@ -380,9 +381,8 @@ static int list_runs(const struct cli_call *call, dibs_store *store, const dibs_
   bool off = false;
   if (fn == add_row && (p.table = dibs__cli_table_new(heads)) == NULL)
     return dibs__cli_fail(g, CLI_FAILED, "NO_MEMORY", "out of memory");
-  if (g->json) dibs__json_open(&p.json, NULL, '[');
   dibs_status status = dibs__history_list(store, options, fn, &p, &off, &error);
-  if (g->json && status == DIBS_OK) dibs__json_close(&p.json, ']');
+  if (g->json) dibs__cli_list_end(&p.json, status == DIBS_OK);
   if (p.table != NULL && p.count > 0) dibs__cli_table_print(p.table, dibs__cli_columns(STDOUT_FILENO), stdout);
   dibs__cli_table_free(p.table);
   if (status != DIBS_OK) return dibs__cli_fail_status(g, status, &error, "cannot read the history");

@@ -163,7 +163,7 @@ static const struct {
                   CLI_TAKES(lanes) | CLI_TAKES(ttl) | CLI_TAKES(grace) | CLI_TAKES(exec) | CLI_TAKES(verbose)},
     [FORM_KAFKA] = {"kafka", 1,
                     CLI_TAKES(brokers) | CLI_TAKES(group) | CLI_TAKES(setting) | CLI_TAKES(jobs) | CLI_TAKES(ttl) |
-                        CLI_TAKES(grace) | CLI_TAKES(exec) | CLI_TAKES(verbose)},
+                        CLI_TAKES(grace) | CLI_TAKES(exec) | CLI_TAKES(verbose) | CLI_TAKES(sql)},
     [FORM_LS] = {"ls", 1, 0},
     [FORM_OF] = {"of", 2, 0},
     [FORM_RESIZE] = {"resize", 1, CLI_TAKES(lanes) | CLI_TAKES(wait)},

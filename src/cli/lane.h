@@ -28,6 +28,7 @@ struct lane_command {
   const char *what; /* for messages: "lane 3" */
   dibs_lease *lease;
   int in, end_fd; /* standard input; readable: the command is to be ended */
+  int out;        /* standard output; 0: that of dibs */
 };
 enum lane_end {
   LANE_COMMAND_ENDED,       /* by itself: *status */

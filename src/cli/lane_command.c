@@ -23,9 +23,14 @@ int dibs__cli_lane_times(struct lane_commands *c, const struct cli_values *v) {
 
 /* false, and errno. */
 static bool start_minder(struct lane_commands *c, const struct lane_command *command, struct run *run) {
-  const struct launch launch = {
-      .name = run->name, .grace_ms = c->grace_ms, .in = command->in, .keeps_streams = true, .holds_a_lease = true};
-  if (command->in < 0 || run->alarm < 0) return false;
+  const struct launch launch = {.name = run->name,
+                                .grace_ms = c->grace_ms,
+                                .in = command->in,
+                                .out = command->out,
+                                .keeps_streams = command->out == 0,
+                                .keeps_errors = true,
+                                .holds_a_lease = true};
+  if (command->in < 0 || command->out < 0 || run->alarm < 0) return false;
   bool fine = dibs__cli_launch(&c->slots.list[command->slot].launcher, &launch, &run->minder);
   if (!fine && errno == EPIPE) c->broken = true;
   return fine;

@@ -26,6 +26,7 @@ enum {
   PAUSE_MS = 1000,       /* before a command that ended by itself is started again; doubled each time, */
   PAUSE_MOST_MS = 30000, /* up to this; */
   STEADY_MS = 10000,     /* and a command that ran for so long begins with the first pause again */
+  START_AGAIN_MS = 1000, /* before a thread is tried again for a lane that got none */
   ENDED_MS = 5000        /* after KILL: until the store knows that the lanes are free */
 };
 
@@ -52,8 +53,9 @@ struct lane_work {
   struct member *member;
   dibs_lane *lane; /* until `over` */
   uint32_t number;
-  dibs__thread *thread;
-  int end_fd; /* readable: the command is to be ended, and no other started */
+  dibs__thread *thread; /* NULL: none could be started; the next try is at `again` */
+  dibs__tick again;
+  int end_fd; /* readable: the command is to be ended, and no other started; -1: none is left */
   _Atomic bool over;
 };
 
@@ -122,33 +124,60 @@ static void work_lane(void *arg) {
 
 /* ---- The member's callbacks, in the main thread ---- */
 
+/* false: no thread or descriptor is left; it is tried again. */
+static bool start_work(struct lane_work *w) {
+  w->again = dibs__tick_add_ms(dibs__tick_now(), START_AGAIN_MS);
+  if (w->end_fd < 0) w->end_fd = dibs__notifier_open();
+  if (w->end_fd >= 0) w->thread = dibs__thread_start("dibs-lane", work_lane, w);
+  return w->thread != NULL;
+}
+
+/* A lane whose command cannot be started stays this member's: without its lease the store would give it to no other
+ * member, but back to this one. */
 static void gain(dibs_lane *lane, dibs_status status, void *user) {
   (void)status;
   struct member *m = user;
   struct lane_work *w = calloc(1, sizeof *w);
-  if (w != NULL) {
-    *w = (struct lane_work){.member = m, .lane = lane, .number = dibs_lane_number(lane)};
-    w->end_fd = dibs__notifier_open();
-    if (w->end_fd >= 0) w->thread = dibs__thread_start("dibs-lane", work_lane, w);
-  }
-  if (w != NULL && w->thread != NULL) {
-    w->next = m->list;
-    m->list = w;
-    if (m->verbose) dibs__cli_note(m->globals, "lane %" PRIu32 " of '%s': owned", w->number, m->topic);
+  if (w == NULL) {
+    dibs__cli_note(m->globals, "lane %" PRIu32 ": out of memory", dibs_lane_number(lane));
+    dibs_lane_release(lane);
     return;
   }
-  dibs__cli_note(m->globals, "lane %" PRIu32 ": no memory, thread or descriptor is left for it",
-                 dibs_lane_number(lane));
-  if (w != NULL && w->end_fd >= 0) dibs__notifier_close(w->end_fd);
+  *w = (struct lane_work){.next = m->list, .member = m, .lane = lane, .number = dibs_lane_number(lane), .end_fd = -1};
+  m->list = w;
+  if (!start_work(w))
+    dibs__cli_note(m->globals, "lane %" PRIu32 ": no thread or descriptor is left for it; dibs tries again", w->number);
+  else if (m->verbose)
+    dibs__cli_note(m->globals, "lane %" PRIu32 " of '%s': owned", w->number, m->topic);
+}
+
+static void start_again(struct member *m) {
+  for (struct lane_work *w = m->list; w != NULL; w = w->next)
+    if (w->thread == NULL && !w->over && !dibs__tick_before(dibs__tick_now(), w->again) && start_work(w))
+      dibs__cli_note(m->globals, "lane %" PRIu32 ": it is worked on now", w->number);
+}
+
+/* Its thread gives the lane back, if it has one. */
+static void end_work(struct lane_work *w) {
+  if (w->thread != NULL) {
+    dibs__notifier_raise(w->end_fd);
+    return;
+  }
+  w->over = true;
+  dibs_lane_release(w->lane);
+}
+
+static void free_work(struct lane_work *w) {
+  dibs__thread_join(w->thread);
+  if (w->end_fd >= 0) dibs__notifier_close(w->end_fd);
   free(w);
-  dibs_lane_release(lane);
 }
 
 static void lose(dibs_lane *lane, dibs_status status, void *user) {
   const struct member *m = user;
   for (struct lane_work *w = m->list; w != NULL; w = w->next) {
     if (w->over || w->lane != lane) continue;
-    dibs__notifier_raise(w->end_fd);
+    end_work(w);
     if (m->verbose)
       dibs__cli_note(m->globals, "lane %" PRIu32 " of '%s': %s", w->number, m->topic,
                      status == DIBS_LOST ? "lost" : "to be handed over");
@@ -165,9 +194,7 @@ static void reap(struct member *m) {
       continue;
     }
     *at = w->next;
-    dibs__thread_join(w->thread);
-    dibs__notifier_close(w->end_fd);
-    free(w);
+    free_work(w);
   }
 }
 
@@ -190,6 +217,7 @@ static int turn(struct member *m, int64_t ms) {
   if (fds[2].revents != 0) dibs__notifier_lower(m->wake_fd);
   dibs_dispatch(m->store, 0);
   reap(m);
+  start_again(m);
   return next_signal(m);
 }
 
@@ -223,12 +251,11 @@ static void leave(struct member *m) {
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), m->commands.grace_ms + ENDED_MS);
   while (dibs_lane_leave(m->lanes, 0, NULL) == DIBS_TIMEOUT && dibs__tick_before(dibs__tick_now(), by))
     (void)turn(m, LOOK_MS / 10);
-  for (const struct lane_work *w = m->list; w != NULL; w = w->next) dibs__notifier_raise(w->end_fd);
+  for (struct lane_work *w = m->list; w != NULL; w = w->next)
+    if (!w->over) end_work(w);
   for (struct lane_work *w; (w = m->list) != NULL;) {
     m->list = w->next;
-    dibs__thread_join(w->thread); /* its command is ended within the grace and some seconds */
-    dibs__notifier_close(w->end_fd);
-    free(w);
+    free_work(w); /* its command is ended within the grace and some seconds */
   }
 }
 

@@ -20,7 +20,7 @@ enum {
 struct head {
   int64_t grace_ms;
   uint32_t words, variables; /* of argv; of the environment; after the name, each with its NUL */
-  bool keeps_streams, holds_a_lease;
+  bool keeps_streams, keeps_errors, holds_a_lease;
 };
 
 struct message {
@@ -89,7 +89,7 @@ static _Noreturn void become_minder(const struct common *common, struct message 
                                    .tty = -1,
                                    .in = m->fds[1],
                                    .out = m->head.keeps_streams ? -1 : m->fds[2],
-                                   .err = m->head.keeps_streams ? -1 : m->fds[2],
+                                   .err = m->head.keeps_streams || m->head.keeps_errors ? -1 : m->fds[2],
                                    .task = !m->head.holds_a_lease};
   if (name == NULL || plan.argv == NULL || plan.argv[0] == NULL) _exit(0);
   dibs__cli_mind(&plan, m->fds[0]);
@@ -209,8 +209,10 @@ static int receive_answer(int fd, pid_t *pid) {
 
 /* 0, or errno.  `end`: that of the socket pair for the minder. */
 static int request(const struct launcher *launcher, const struct launch *launch, int end, pid_t *pid) {
-  struct head head = {
-      .grace_ms = launch->grace_ms, .keeps_streams = launch->keeps_streams, .holds_a_lease = launch->holds_a_lease};
+  struct head head = {.grace_ms = launch->grace_ms,
+                      .keeps_streams = launch->keeps_streams,
+                      .keeps_errors = launch->keeps_errors,
+                      .holds_a_lease = launch->holds_a_lease};
   size_t length = 0;
   const int fds[FDS] = {end, launch->in, launch->keeps_streams ? launch->in : launch->out};
   char *text = malloc(LAUNCH_TEXT_MAX);

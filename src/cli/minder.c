@@ -22,6 +22,7 @@ struct mind {
   bool orphaned;              /* dibs was gone before the command was over */
   int status;                 /* wait status once ended */
   dibs__tick deadline;
+  int64_t grace_ms;
   struct ending ending;
 };
 
@@ -131,7 +132,7 @@ static void start_deadline(struct mind *m, const struct minder_head *head, const
 
 static void begin_ending(struct mind *m, bool by_itself) {
   if (m->ending.began) return;
-  dibs__tick kill_at = dibs__tick_min(m->deadline, dibs__tick_add_ms(dibs__tick_now(), m->plan->grace_ms));
+  dibs__tick kill_at = dibs__tick_min(m->deadline, dibs__tick_add_ms(dibs__tick_now(), m->grace_ms));
   dibs__cli_ending_begin(&m->ending, getpid(), m->command, kill_at);
   tell_dibs(m, MINDER_ENDING, by_itself, 0);
 }
@@ -161,6 +162,9 @@ static void hear(struct mind *m) {
       break;
     case MINDER_DEADLINE:
       m->deadline = (dibs__tick){head.ns};
+      break;
+    case MINDER_GRACE:
+      m->grace_ms = head.number;
       break;
     case MINDER_SIGNAL:
       /* The command alone, if it has left the group in which it started. */
@@ -202,7 +206,7 @@ static void reap(struct mind *m) {
 static dibs__tick next_look(const struct mind *m) {
   if (!m->started) return DIBS__TICK_NEVER;
   if (m->ending.began) return m->ending.look_at;
-  return (dibs__tick){m->deadline.ns - m->plan->grace_ms * DIBS__NS_PER_MS};
+  return (dibs__tick){m->deadline.ns - m->grace_ms * DIBS__NS_PER_MS};
 }
 
 static void read_events(struct mind *m) {
@@ -215,7 +219,7 @@ static void read_events(struct mind *m) {
 
 _Noreturn void dibs__cli_mind(const struct minder_plan *plan, int dibs) {
   static struct mind m;
-  m = (struct mind){.plan = plan, .dibs = dibs, .deadline = DIBS__TICK_NEVER};
+  m = (struct mind){.plan = plan, .dibs = dibs, .deadline = DIBS__TICK_NEVER, .grace_ms = plan->grace_ms};
   sigset_t all;
   sigfillset(&all);
   sigprocmask(SIG_BLOCK, &all, NULL);

@@ -436,6 +436,15 @@ void dibs__cli_daemon_action(const char *format, ...) {
   va_end(args);
 }
 
+void dibs__cli_list_begin(struct dibs__json *json) {
+  if (json->depth == 0) dibs__json_open(json, NULL, '[');
+}
+
+void dibs__cli_list_end(struct dibs__json *json, bool fine) {
+  if (fine) dibs__cli_list_begin(json);
+  if (json->depth > 0) dibs__json_close(json, ']');
+}
+
 int dibs__cli_flush(const struct cli_globals *globals) {
   if (fflush(stdout) == 0 && !ferror(stdout)) return CLI_DONE;
   return dibs__cli_fail(globals, CLI_FAILED, "", "cannot write standard output: %s", strerror(errno));

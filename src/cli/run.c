@@ -84,8 +84,8 @@ enum { DYING_PART = 20 };
 /* Counted from before the request, less the millisecond that left_ms rounds up. */
 static dibs__tick deadline(const struct run *run) {
   dibs__tick now = dibs__tick_now();
-  int64_t left_ms = (run->left_ms != NULL ? run->left_ms(run) : dibs_lease_left_ms(run->lease)) - 1 -
-                    run->options.ttl_ms / DYING_PART;
+  int64_t left_ms =
+      (run->left_ms != NULL ? run->left_ms(run) : dibs_lease_left_ms(run->lease)) - 1 - run->lasts_ms / DYING_PART;
   return dibs__tick_add_ms(now, left_ms > 0 ? left_ms : 0);
 }
 
@@ -96,7 +96,7 @@ static void tell_minder(struct run *run, enum minder_word word, int number, dibs
 }
 
 static void set_next_telling(struct run *run) {
-  int64_t ms = run->options.ttl_ms / TELLINGS;
+  int64_t ms = run->lasts_ms / TELLINGS;
   run->tell_at = dibs__tick_add_ms(dibs__tick_now(), ms < LEAST_TELLING_MS ? LEAST_TELLING_MS : ms);
 }
 
@@ -128,7 +128,7 @@ static void watch_ending(struct run *run, bool acting) {
   if (!run->end_sent) run->kill_at = dibs__tick_min(run->deadline, dibs__tick_add_ms(dibs__tick_now(), run->grace_ms));
   run->end_sent = true;
   run->acting = run->acting || acting;
-  int64_t late_ms = run->options.ttl_ms / LATE_PART, half_ms = run->grace_ms / 2;
+  int64_t late_ms = run->lasts_ms / LATE_PART, half_ms = run->grace_ms / 2;
   if (late_ms > LATE_MS) late_ms = LATE_MS;
   if (half_ms > ACT_MS) half_ms = ACT_MS;
   run->act_at = dibs__tick_add_ms(run->kill_at, late_ms);
@@ -305,11 +305,33 @@ bool dibs__cli_run_lacks_means(const struct run *run) {
   return error == EAGAIN || error == ENOMEM || error == EMFILE || error == ENFILE;
 }
 
+enum {
+  GRACE_MS = 2000, /* or a quarter of the ttl, whichever is less */
+  GRACE_DEFAULT_PART = 4,
+  GRACE_MOST_PART = 3, /* the most that run.c allows */
+  MINDER_ENDS_MS = 1000,
+  KEEP_TRIES = 3,      /* a connection that broke is another one for the second try */
+  KEEP_PAUSE_MS = 100, /* before another try: a server that restarts refuses at once */
+  COMMAND_SHOWN = 60
+};
+
+/* A store may grant less than the ttl at a time (zk:), so that a grace for the ttl would leave the command no time. */
+static void fit_to_grant(struct run *run) {
+  run->lasts_ms = run->options.ttl_ms;
+  int64_t left_ms = run->lease != NULL ? dibs_lease_left_ms(run->lease) : run->lasts_ms;
+  if (left_ms > run->lasts_ms / 2 || left_ms <= 0) return;
+  run->lasts_ms = left_ms;
+  if (run->grace_ms <= left_ms / GRACE_DEFAULT_PART) return;
+  run->grace_ms = left_ms / GRACE_DEFAULT_PART;
+  tell_minder(run, MINDER_GRACE, (int)run->grace_ms, DIBS__TICK_ZERO, NULL, 0);
+}
+
 /* Starts the command through the minder, and returns when it has ended: run->over, or start_error. */
 void dibs__cli_run_loop(struct run *run, const char *environment, size_t length) {
   /* In a pipeline another process may read the terminal: then the command gets it when it needs it (stopped()). */
   bool give = dibs__cli_tty_is_ours(run->tty) && isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
   run->had_tty = give;
+  fit_to_grant(run);
   run->deadline = deadline(run);
   tell_minder(run, MINDER_START, give, run->deadline, environment, length);
   set_next_telling(run);
@@ -341,16 +363,6 @@ void dibs__cli_run_loop(struct run *run, const char *environment, size_t length)
  * lease acquired; then the minder starts the command.  The command inherits the state at the start of dibs: the signal
  * mask, the dispositions, the files.
  */
-
-enum {
-  GRACE_MS = 2000, /* or a quarter of the ttl, whichever is less */
-  GRACE_DEFAULT_PART = 4,
-  GRACE_MOST_PART = 3, /* the most that run.c allows */
-  MINDER_ENDS_MS = 1000,
-  KEEP_TRIES = 3,      /* a connection that broke is another one for the second try */
-  KEEP_PAUSE_MS = 100, /* before another try: a server that restarts refuses at once */
-  COMMAND_SHOWN = 60
-};
 
 int64_t dibs__cli_run_grace(int64_t ttl_ms) {
   return ttl_ms / GRACE_DEFAULT_PART < GRACE_MS ? ttl_ms / GRACE_DEFAULT_PART : GRACE_MS;

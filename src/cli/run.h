@@ -80,6 +80,7 @@ enum minder_word {
   MINDER_START = 1, /* number: make the terminal the command's; ns: the deadline; text: environment, K=V\0... */
   MINDER_DEADLINE,  /* ns */
   MINDER_SIGNAL,    /* number: for the command's group */
+  MINDER_GRACE,     /* number: another grace, in ms; before START */
   MINDER_END,       /* TERM now, KILL after the grace, or at the deadline if that is earlier */
   /* minder to dibs */
   MINDER_STARTED,     /* number: the command's pid */
@@ -148,6 +149,7 @@ struct launch {
   int64_t grace_ms;
   int in, out;        /* standard input; standard output and error.  The caller closes them */
   bool keeps_streams; /* standard output and error are those of dibs; `out` has no effect */
+  bool keeps_errors;  /* standard error is that of dibs */
   bool holds_a_lease; /* `name` is that of a lease, and not the kind of a task: for messages */
 };
 
@@ -205,6 +207,7 @@ struct run {
   char *const *argv;
   dibs_lease_options options;
   int64_t grace_ms;
+  int64_t lasts_ms;    /* how long the lease lasts after a renewal: the ttl, or less if the store grants less */
   int64_t at_least_ms; /* how long the name stays held from `began` on; CLI_UNSET or 0: as long as the command runs */
   int64_t max_ms;      /* how long the command may run; CLI_UNSET or 0: as long as it likes */
   struct cli_signals signals;

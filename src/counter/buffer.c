@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RETRY_MS = 50, RETRY_MAX_MS = 1000, SEND_MS = 10000 };
+enum { RETRY_MS = 50, RETRY_MAX_MS = 1000, SEND_MS = DIBS__COUNT_CLOSE_MS };
 
 typedef struct dibs__counters counters_t;
 typedef struct dibs__count_group group_t;
@@ -185,9 +185,15 @@ static void settle_locked(group_t *g) {
   g->settled++;
 }
 
+/* Until when what is left is written; NEVER: the store is open. */
+static dibs__tick close_by(const counters_t *c) {
+  int64_t closed_ns = atomic_load(&c->store->closed_ns);
+  return closed_ns ? dibs__tick_add_ms((dibs__tick){closed_ns}, DIBS__COUNT_CLOSE_MS) : DIBS__TICK_NEVER;
+}
+
 /* One attempt, if the batch may still be repeated.  true: it is settled.  A process that is stopped after this check
  * finds its deadline over, and sends nothing. */
-static bool send_current_locked(group_t *g, dibs__tick by) {
+static bool send_current_locked(group_t *g) {
   batch_t *b = g->current;
   /* So that a refused key finds its place without memory. */
   bool ready = dibs__sums_reserve(&g->refused, b->sums.count) && (b->sorted || dibs__count_seal(&g->buffered, b));
@@ -199,6 +205,8 @@ static bool send_current_locked(group_t *g, dibs__tick by) {
     end_unknown(b);
     return true;
   }
+  /* An attempt that is on its way when dibs_close begins lasts no longer than that call may take. */
+  dibs__tick by = dibs__tick_min(dibs__tick_add_ms(dibs__tick_now(), SEND_MS), close_by(g->counters));
   g->sending = true;
   dibs__mutex_unlock(&g->lock);
   bool settled = dibs__count_send(g, &g->buffered, b, by);
@@ -208,7 +216,7 @@ static bool send_current_locked(group_t *g, dibs__tick by) {
 }
 
 /* Everything that the group had when this began.  false: the store did not take it; the batch is kept. */
-static bool flush_group(group_t *g, dibs__tick by, dibs_status *trouble, char text[DIBS__COUNT_TEXT]) {
+static bool flush_group(group_t *g, dibs_status *trouble, char text[DIBS__COUNT_TEXT]) {
   bool ends = true, collected = false, no_memory = false;
   dibs__mutex_lock(&g->lock);
   while (ends) {
@@ -217,7 +225,7 @@ static bool flush_group(group_t *g, dibs__tick by, dibs_status *trouble, char te
       collected = true;
     }
     if (!g->current && !make_batch_locked(g, &no_memory)) break;
-    ends = send_current_locked(g, by);
+    ends = send_current_locked(g);
     if (ends) {
       settle_locked(g);
       continue;
@@ -236,14 +244,14 @@ static bool flush_group(group_t *g, dibs__tick by, dibs_status *trouble, char te
 
 /* ---- The flusher: when ---- */
 
-static bool flush_all(counters_t *c, dibs__tick by) {
+static bool flush_all(counters_t *c) {
   dibs_status trouble = DIBS_OK;
   char text[DIBS__COUNT_TEXT] = "";
   bool all = true;
   dibs__mutex_lock(&c->lock);
   uint64_t wanted = c->wanted;
   dibs__mutex_unlock(&c->lock);
-  for (group_t *g = atomic_load(&c->groups); g; g = g->next) all = flush_group(g, by, &trouble, text) && all;
+  for (group_t *g = atomic_load(&c->groups); g; g = g->next) all = flush_group(g, &trouble, text) && all;
   dibs__mutex_lock(&c->lock);
   c->trouble = trouble;
   memcpy(c->text, text, sizeof c->text);
@@ -257,7 +265,6 @@ static bool flush_all(counters_t *c, dibs__tick by) {
 struct schedule {
   dibs__tick due;     /* of the next flush; 0: nothing is buffered */
   dibs__tick soonest; /* of a flush because there are many keys */
-  dibs__tick stop_by; /* of the last one; 0: the store is open */
   int64_t retry_ms;
 };
 
@@ -265,12 +272,11 @@ struct schedule {
 static bool is_due(counters_t *c, struct schedule *s, dibs__tick *until) {
   dibs__tick now = dibs__tick_now();
   dibs__mutex_lock(&c->lock);
-  bool asked = c->wanted > c->done;
-  if (c->stopping && s->stop_by.ns == 0) s->stop_by = dibs__tick_add_ms(now, DIBS__COUNT_CLOSE_MS);
+  bool asked = c->wanted > c->done || c->stopping;
   dibs__mutex_unlock(&c->lock);
   int64_t keys = atomic_load(&c->keys) - atomic_load(&c->refused);
   *until = DIBS__TICK_NEVER;
-  if (asked || s->stop_by.ns) return true;
+  if (asked) return true;
   bool many = keys >= DIBS__COUNT_FLUSH_KEYS;
   if (many && !dibs__tick_before(now, s->soonest)) return true;
   if (keys == 0) {
@@ -290,6 +296,13 @@ static void pause_flusher(counters_t *c, struct schedule *s) {
   dibs__word_wait(&c->wake, seen, dibs__tick_add_ms(dibs__tick_now(), s->retry_ms), false);
 }
 
+static bool is_stopping(counters_t *c) {
+  dibs__mutex_lock(&c->lock);
+  bool stopping = c->stopping;
+  dibs__mutex_unlock(&c->lock);
+  return stopping;
+}
+
 static void run_flusher(void *arg) {
   counters_t *c = arg;
   struct schedule s = {.retry_ms = 0};
@@ -300,11 +313,10 @@ static void run_flusher(void *arg) {
       dibs__word_wait(&c->wake, seen, until, false);
       continue;
     }
-    dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), SEND_MS);
-    bool all = flush_all(c, s.stop_by.ns ? dibs__tick_min(by, s.stop_by) : by);
+    bool stops = is_stopping(c), all = flush_all(c);
     s.due = DIBS__TICK_ZERO;
     s.soonest = dibs__tick_add_ms(dibs__tick_now(), DIBS__COUNT_FLUSH_MIN_MS);
-    if (s.stop_by.ns && (all || !dibs__tick_before(dibs__tick_now(), s.stop_by))) return;
+    if (stops && (all || !dibs__tick_before(dibs__tick_now(), close_by(c)))) return;
     if (all)
       s.retry_ms = 0;
     else
@@ -330,6 +342,16 @@ static dibs_status refused_status(const counters_t *c, dibs_error *error) {
   return dibs__fine(error);
 }
 
+static bool is_sending(const counters_t *c) {
+  bool sends = false;
+  for (group_t *g = atomic_load(&c->groups); g && !sends; g = g->next) {
+    dibs__mutex_lock(&g->lock);
+    sends = g->sending;
+    dibs__mutex_unlock(&g->lock);
+  }
+  return sends;
+}
+
 dibs_status dibs__count_flush(counters_t *c, dibs__tick by, dibs_error *error) {
   bool in_time = true;
   dibs__mutex_lock(&c->lock);
@@ -342,7 +364,12 @@ dibs_status dibs__count_flush(counters_t *c, dibs__tick by, dibs_error *error) {
     in_time = !c->store->closing && dibs__word_wait(&c->changed, seen, by, false);
     dibs__mutex_lock(&c->lock);
   }
-  dibs_status status = c->done >= mine ? DIBS_OK : c->trouble == DIBS_OK ? DIBS_UNAVAILABLE : c->trouble;
+  dibs__mutex_unlock(&c->lock);
+  bool sends = is_sending(c); /* it may be applied */
+  dibs__mutex_lock(&c->lock);
+  dibs_status status = c->trouble == DIBS_OK ? DIBS_UNAVAILABLE : c->trouble;
+  if (sends) status = DIBS_UNKNOWN;
+  if (c->done >= mine) status = DIBS_OK;
   if (status != DIBS_OK)
     dibs__fail(error, status, "buffered additions are not all written to %s: %s; the process tries again",
                c->store->shown, c->text[0] ? c->text : "no answer in time");

@@ -163,10 +163,10 @@ static dibs_status add_inside(dibs_store *store, const char *key, int64_t delta,
                               dibs_error *error) {
   dibs_status status = dibs__count_check_key(key, error);
   if (status != DIBS_OK) return status;
-  if (o->level == DIBS_COUNT_BUFFERED)
+  if (o->level != DIBS_COUNT_DURABLE)
     return dibs__fail(error, DIBS_UNSUPPORTED,
-                      "adding to \"%s\": what is buffered can't be part of your transaction: use the level durable, or "
-                      "the store itself",
+                      "adding to \"%s\": only the level durable can be part of your transaction: use it, or the store "
+                      "itself",
                       key);
   return dibs__count_inside(store, key, o->table ? dibs__table_of(o->table) : NULL, delta, deadline_of(o), error);
 }

@@ -157,7 +157,7 @@ int64_t dibs__count_buffered(struct dibs__count_group *group, const char *key, u
                              bool *sending, uint64_t *settled);
 /* Requests a flush, and waits for it. */
 dibs_status dibs__count_flush(struct dibs__counters *counters, dibs__tick by, dibs_error *error);
-/* Writes what is left, and ends the flusher. */
+/* Writes what is left, in the time that dibs_close has, and ends the flusher. */
 void dibs__count_stop(struct dibs__counters *counters);
 /* In the transaction of a handle of dibs_inside_...; blocks until it is answered, whatever `by` is, because giving up
  * would end the user's connection. */

@@ -187,7 +187,8 @@ dibs_status dibs__count_explain(dibs_store *store, const char *key, const struct
 static dibs_status result_of(const struct caller *c, const batch_t *b) {
   const struct dibs__sum *s = dibs__sums_find(&b->sums, c->key, c->len, c->hash);
   dibs_status status = b->status == DIBS_OK && s ? (dibs_status)s->status : b->status;
-  return dibs__count_explain(c->line->group->counters->store, c->key, c->line->group->table, status, b->text, c->error);
+  const struct dibs__count_group *g = c->line->group;
+  return dibs__count_explain(g->counters->store, c->key, g->table, status, b->text, c->error);
 }
 
 /* Joins the open batch; if that has no place, helps to send it and what is before it.  NULL: the error is set. */

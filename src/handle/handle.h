@@ -53,6 +53,7 @@ struct dibs_store {
   _Atomic uint32_t refs;
   dibs__word callers;        /* threads inside a call that needs the core: dibs_close waits for them */
   _Atomic bool closing;      /* set under the lock */
+  _Atomic int64_t closed_ns; /* a tick: when dibs_close was called; 0: it was not */
   dibs__mutex lock;          /* guards what follows, and *leases */
   uint32_t in_flight;        /* operations */
   dibs__word none_in_flight; /* goes up when the last one is answered while closing */
@@ -87,6 +88,11 @@ dibs_status dibs__fine(dibs_error *error);
 dibs_status dibs__enter(dibs_store *store, const char *call, dibs_error *error);
 void dibs__exit(dibs_store *store); /* the store may be gone after it */
 void dibs__store_drop(dibs_store *store);
+/* As dibs_open, but not longer than until `by`; 0: as dibs_open. */
+dibs_status dibs__open_by(const char *uri, const dibs_store_options *options, dibs__tick by, dibs_store **store,
+                          dibs_error *error);
+/* A handle inside the transaction of a transactor's connection. */
+dibs_status dibs__store_inside(dibs_store *store, void *connection, dibs_store **inside, dibs_error *error);
 /* From now on its word goes up when tasks of its kind may be ready, in any process. */
 void dibs__listen(dibs_store *store, struct dibs__listener *listener);
 void dibs__listen_no_more(dibs_store *store, struct dibs__listener *listener);

@@ -32,6 +32,11 @@ static dibs_status enter_transaction(dibs_store *store, const char *driver, void
   return status;
 }
 
+dibs_status dibs__store_inside(dibs_store *store, void *connection, dibs_store **inside, dibs_error *error) {
+  *inside = NULL;
+  return enter_transaction(store, NULL, connection, inside, error);
+}
+
 static dibs_status open_inside(dibs_store *store, const char *driver, void *connection, dibs_store **out,
                                dibs_error *error) {
   if (!out) return dibs__fail(error, DIBS_INVALID, "dibs_inside_%s: the pointer for the handle is NULL", driver);
@@ -248,6 +253,11 @@ static dibs_status prepare_store(dibs_store *store, const dibs_store_options *o,
 }
 
 dibs_status dibs_open(const char *uri, const dibs_store_options *given, dibs_store **out, dibs_error *error) {
+  return dibs__open_by(uri, given, DIBS__TICK_ZERO, out, error);
+}
+
+dibs_status dibs__open_by(const char *uri, const dibs_store_options *given, dibs__tick by, dibs_store **out,
+                          dibs_error *error) {
   if (!out) return dibs__fail(error, DIBS_INVALID, "dibs_open: the pointer for the store is NULL");
   *out = NULL;
   dibs_store_options options = {.size = sizeof options};
@@ -265,11 +275,12 @@ dibs_status dibs_open(const char *uri, const dibs_store_options *given, dibs_sto
   struct dibs__result result = {0};
   struct dibs__core_hooks mine = dibs__lease_part.hooks;
   mine.context = store;
+  mine.open_by = by;
   dibs_status status = prepare_store(store, &options, error);
   if (status != DIBS_OK) goto fail;
   mine.owner = store->owner;
-  enum dibs__named_by by;
-  if (!uri) status = (dibs_status)dibs__locate_default(&found, &by, &result);
+  enum dibs__named_by named_by;
+  if (!uri) status = (dibs_status)dibs__locate_default(&found, &named_by, &result);
   if (!uri) uri = found;
   if (status == DIBS_OK) status = (dibs_status)dibs__locate(uri, &position, &result);
   bool located = status == DIBS_OK;
@@ -337,6 +348,7 @@ static void see_callers_out(dibs_store *store) {
 void dibs_close(dibs_store *store) {
   if (!store) return;
   if (store->generation != dibs__process_generation()) return; /* the parent's: nothing here is ours to end */
+  atomic_store(&store->closed_ns, dibs__tick_now().ns);
   dibs__lease_part.close(store);
   dibs__rouse_listeners(store, NULL);
   wait_none_in_flight(store);

@@ -114,12 +114,14 @@ struct bench_aim {
 
 /* The stores for which a case runs, unless --only names it. */
 enum bench_where {
-  BENCH_IN_FILE,  /* without --floor: one of this machine's own */
-  BENCH_AT_SQL,   /* a server, against b->floor */
-  BENCH_AT_REDIS, /* as above */
-  BENCH_IN_TIERS, /* several stores behind one URI */
-  BENCH_ANYWHERE, /* every store */
-  BENCH_REQUESTED /* none: it is large */
+  BENCH_IN_FILE,      /* without --floor: one of this machine's own */
+  BENCH_AT_SQL,       /* a server, against b->floor */
+  BENCH_AT_REDIS,     /* as above */
+  BENCH_AT_ETCD,      /* as above */
+  BENCH_AT_ZOOKEEPER, /* as above */
+  BENCH_IN_TIERS,     /* several stores behind one URI */
+  BENCH_ANYWHERE,     /* every store */
+  BENCH_REQUESTED     /* none: it is large */
 };
 
 struct bench_case {

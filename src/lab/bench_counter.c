@@ -85,6 +85,18 @@ static void add_durably(struct adder *a) {
       snprintf(a->why, sizeof a->why, "%s", error.text);
 }
 
+static void add_shared(struct adder *a) {
+  const struct adders *all = a->all;
+  const dibs_counter_options o = {.size = sizeof o, .level = DIBS_COUNT_SHARED, .wait_ms = WAIT_MS};
+  dibs_error error;
+  uint32_t draw = a->nr * 7919u + 1;
+  for (dibs__tick before = dibs__tick_now(); !has_stopped(a); note(a, &before)) {
+    draw = draw * 1664525u + 1013904223u;
+    const char *key = all->arg == ONE_KEY ? all->name : all->keys[(draw >> 8) % KEYS];
+    if (dibs_counter_add(all->store, key, 1, &o, &error) != DIBS_OK) snprintf(a->why, sizeof a->why, "%s", error.text);
+  }
+}
+
 static void take_coalesced(struct adder *a) {
   const dibs_stock_options o = {.size = sizeof o, .wait_ms = WAIT_MS};
   dibs_error error;
@@ -208,7 +220,8 @@ static int add_up(const char *key, int64_t stored, void *user) {
 static bool sum_is(struct adders *all, uint64_t done) {
   uint64_t sum = 0;
   dibs_error error;
-  const dibs_counter_options o = {.size = sizeof o, .wait_ms = WAIT_MS};
+  dibs_counter_options o = {.size = sizeof o, .wait_ms = WAIT_MS};
+  if (all->body == add_shared) o.level = DIBS_COUNT_SHARED;
   if (dibs_counter_flush(all->store, &o, &error) || dibs_counter_list(all->store, all->name, add_up, &sum, &error))
     return dibs__bench_fail(all->b, "%s", error.text);
   return sum == done || dibs__bench_fail(all->b, "the counters of %s are %" PRIu64 ", and %" PRIu64 " were added",
@@ -308,6 +321,31 @@ static bool side_redis(struct bench *b, uint32_t arg, struct bench_sample *sampl
   return fine;
 }
 
+/* In front of a file of the bench: the store that is measured otherwise must not become an anchor of tiers. */
+static bool side_shared(struct bench *b, uint32_t arg, struct bench_sample *sample) {
+  static struct lab lab;
+  static uint32_t files;
+  char file[64], uri[sizeof b->folder + 128], both[sizeof uri + 512];
+  struct lab_own_redis own = {.pid = 0};
+  struct adders all = {.b = b, .arg = arg, .count = BENCH_THREADS, .body = add_shared};
+  uint64_t done = 0;
+  const char *given = b->store;
+  sample->skipped = !dibs__lab_own_redis_start(&lab, &own); /* it is not installed */
+  if (sample->skipped) return true;
+  snprintf(file, sizeof file, "shared-%u.db", ++files);
+  name_adders(&all);
+  bool fine =
+      dibs__bench_file_uri(b, file, uri, sizeof uri) || dibs__bench_fail(b, "the name of the folder is too long");
+  snprintf(both, sizeof both, "%s,%s", own.uri, uri);
+  b->store = both;
+  fine = fine && make_keys(&all) && dibs__bench_open(b, 0, &all.store) && run_adders(&all, sample, &done) &&
+         sum_is(&all, done);
+  b->store = given;
+  free_adders(&all);
+  dibs__lab_own_redis_end(&own);
+  return fine;
+}
+
 /* ---- The cases ---- */
 
 /* flat: the table of cases */
@@ -330,5 +368,14 @@ const struct bench_case dibs__bench_counter_cases[] = {
                {"SELECT FOR UPDATE, then UPDATE", side_by_hand, BY_SELECT},
                {"Redis INCR, without persistence", side_redis, ONE_KEY}},
      .aims = {{"rate, divided by that of the takes", BENCH_RATIO, BENCH_RATE, 0, 1, false, 0.8, 1, "x"}},
+     .where = BENCH_ANYWHERE},
+    {.key = "shared-hot",
+     .title = "20 threads add to one key, shared (latency of the call)",
+     .sides = {{"dibs, Redis in front of SQLite", side_shared, ONE_KEY},
+               {"Redis INCR, without persistence", side_redis, ONE_KEY}},
+     .where = BENCH_ANYWHERE},
+    {.key = "shared-keys",
+     .title = "20 threads add to 10,000 keys, shared (latency of the call)",
+     .sides = {{"dibs, Redis in front of SQLite", side_shared, MANY_KEYS}},
      .where = BENCH_ANYWHERE},
     {.key = NULL}};

@@ -25,8 +25,9 @@ enum {
   STEP_MS = 30000,
   LOOK_MS = 10,
   SAMPLES_MAX = 2000,
-  LINE_MS = 100,  /* between two flushes of the scheduler */
-  LATE_MS = 4000, /* what a buffer may lose: its second, and the time of a slow write */
+  LINE_MS = 100,          /* between two flushes of the scheduler */
+  LATE_MS = 10000,        /* what a buffer may lose: its second, and the time of a slow write */
+  SHARED_LATE_MS = 15000, /* what a Redis that forgets may lose: three seconds, and the same */
   CONNECT_MS = 30000,
   TEXT_MAX = 400
 };
@@ -34,7 +35,7 @@ static const char redis_key[] = "lab:counter", redis_field[] = "n";
 
 /* ---- The ways ---- */
 
-enum how { BUFFERED, DURABLE, UPDATE, LOCKED, READ_WRITE, INCR, FLUSHED };
+enum how { BUFFERED, DURABLE, UPDATE, LOCKED, READ_WRITE, INCR, FLUSHED, SHARED };
 enum promise {
   KEEPS_ALL,    /* every acknowledged addition, once */
   LOSES_LAST,   /* the additions of the last moments before the process is killed */
@@ -51,6 +52,12 @@ static const struct way {
      LOSES_LAST, false, false},
     {"durable", "dibs_counter_add at the level durable: the users of a process share commits", DURABLE, KEEPS_ALL,
      false, false},
+    {"shared",
+     "dibs_counter_add at the level shared, in the Redis and an embedded store of the lab's own; the users' "
+     "process is killed",
+     SHARED, KEEPS_ALL, false, false},
+    {"shared, and Redis is killed, too", "it is started again, empty; every 3 s its sums are written to the store",
+     SHARED, LOSES_LAST, true, false},
     {"UPDATE n = n + 1", "by hand: one statement, one commit for each addition", UPDATE, KEEPS_ALL, false, false},
     {"SELECT FOR UPDATE, then UPDATE", "by hand: the row is locked, read and written in one transaction", LOCKED,
      KEEPS_ALL, false, false},
@@ -85,7 +92,8 @@ struct slot {
 struct page {
   /* Immutable once the helper runs. */
   uint32_t way, users;
-  char key[LAB_KEY_MAX], event[LAB_TABLE_MAX], redis[200];
+  char key[LAB_KEY_MAX], event[LAB_TABLE_MAX];
+  struct lab_own_redis own;
   /* The helper's. */
   dibs__word ready; /* users that are ready, or can't become ready */
   dibs__word troubled;
@@ -170,12 +178,14 @@ static bool tell_redis(struct lab_redis *redis, const char *const words[], size_
 static bool add_once(struct user *u, char why[LAB_WHY_MAX]) {
   const char *incr[] = {"INCR", redis_key}, *hincr[] = {"HINCRBY", redis_key, redis_field, "1"};
   dibs_counter_options o = {.size = sizeof o, .table = u->of->table, .wait_ms = STEP_MS};
+  static const dibs_count_level levels[] = {DIBS_COUNT_DURABLE, DIBS_COUNT_BUFFERED, DIBS_COUNT_SHARED};
   dibs_error error = {0};
   bool fine = false;
   switch (u->of->way->how) {
   case BUFFERED:
   case DURABLE:
-    o.level = u->of->way->how == BUFFERED ? DIBS_COUNT_BUFFERED : DIBS_COUNT_DURABLE;
+  case SHARED:
+    o.level = levels[u->of->way->how == SHARED ? 2 : u->of->way->how == BUFFERED];
     fine = dibs_counter_add(u->of->store, u->of->page->key, 1, &o, &error) == DIBS_OK;
     if (!fine) snprintf(why, LAB_WHY_MAX, "%s", error.text);
     return fine;
@@ -204,8 +214,8 @@ static bool add_once(struct user *u, char why[LAB_WHY_MAX]) {
 static bool connect_user(struct user *u, char why[LAB_WHY_MAX]) {
   enum how how = u->of->way->how;
   if (how == INCR || how == FLUSHED)
-    return (u->redis = dibs__lab_redis_open(u->of->page->redis, why, LAB_WHY_MAX)) != NULL;
-  if (how == BUFFERED || how == DURABLE) return true;
+    return (u->redis = dibs__lab_redis_open(u->of->page->own.uri, why, LAB_WHY_MAX)) != NULL;
+  if (how == BUFFERED || how == DURABLE || how == SHARED) return true;
   struct dibs__result result = {0};
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), CONNECT_MS);
   while (dibs__lab_line_open(u->of->connection, &u->line, &result) !=
@@ -271,7 +281,7 @@ static void scheduler_body(void *arg) {
   char why[LAB_WHY_MAX] = "";
   struct dibs__result result = {0};
   if (dibs__lab_line_open(u->of->connection, &u->line, &result) != DIBS_OK) say_why(page, result.text);
-  u->redis = u->line.wire ? dibs__lab_redis_open(page->redis, why, sizeof why) : NULL;
+  u->redis = u->line.wire ? dibs__lab_redis_open(page->own.uri, why, sizeof why) : NULL;
   while (u->redis && !why[0] && atomic_load(&page->scheduler) == RUNS) {
     if (!between && !flush_once(u, false, why)) break;
     dibs__word_wait(&page->scheduler, RUNS, dibs__tick_add_ms(dibs__tick_now(), LINE_MS), true);
@@ -291,7 +301,9 @@ static bool open_process(struct process *p, char why[LAB_WHY_MAX]) {
   struct dibs__result result = {0};
   bool levels = p->way->how == BUFFERED || p->way->how == DURABLE;
   bool fine = uri != NULL;
-  if (fine && levels)
+  if (fine && p->way->how == SHARED)
+    fine = dibs__lab_own_tiers_open(&p->page->own, &p->store, &error) == DIBS_OK;
+  else if (fine && levels)
     fine = dibs_open(uri, NULL, &p->store, &error) == DIBS_OK &&
            dibs_table_declare(&options, &p->table, &error) == DIBS_OK;
   else if (fine)
@@ -361,7 +373,7 @@ static bool start_process(struct scene *s) {
   s->page->users = lab->users[0];
   dibs__lab_key(s->page->key, lab->run, 1);
   snprintf(s->page->event, sizeof s->page->event, "%s", lab->event);
-  snprintf(s->page->redis, sizeof s->page->redis, "%s", s->own->uri);
+  s->page->own = *s->own;
   if (!dibs__lab_spawn_sharing(lab, "counter", s->fd, &s->pid)) return false;
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), START_MS);
   while (atomic_load(&s->page->ready) < s->page->users) {
@@ -443,12 +455,33 @@ static bool database_number(struct scene *s, int64_t *number) {
   return fine || dibs__lab_fail(s->lab, "reading the counter: %s", s->lab->line.wire->message);
 }
 
+/* Written to the store of the lab's own: a Redis that was started again may need a moment. */
+static bool shared_number(struct scene *s, int64_t *number) {
+  const dibs_counter_options o = {.size = sizeof o, .level = DIBS_COUNT_SHARED, .wait_ms = STEP_MS};
+  dibs_counter_value value = {.size = sizeof value};
+  dibs_error error = {0};
+  dibs_store *store = NULL;
+  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), STEP_MS);
+  dibs_status status = dibs__lab_own_tiers_open(s->own, &store, &error);
+  while (status == DIBS_OK && (status = dibs_counter_flush(store, &o, &error)) != DIBS_OK &&
+         dibs__tick_before(dibs__tick_now(), by) && !dibs__lab_ended(s->lab)) {
+    dibs__nap_ms(100);
+    status = DIBS_OK;
+  }
+  if (status == DIBS_OK) status = dibs_counter_read(store, s->page->key, &o, &value, &error);
+  if (status == DIBS_NOT_FOUND) status = DIBS_OK; /* none was written before Redis was killed */
+  *number = value.stored;
+  dibs_close(store);
+  return status == DIBS_OK || dibs__lab_fail(s->lab, "%s: %s", s->way->title, error.text);
+}
+
 static bool count(struct scene *s) {
   int64_t stored = 0, waiting = 0;
   if (s->way->kills_redis) {
     dibs__lab_own_redis_kill(s->own);
     if (!dibs__lab_own_redis_start(s->lab, s->own)) return false;
   }
+  if (s->way->how == SHARED) return shared_number(s, &s->counted);
   bool uses_redis = s->way->how == INCR || s->way->how == FLUSHED;
   if (!database_number(s, &stored) || (uses_redis && !redis_number(s, &waiting))) return false;
   s->counted = stored + waiting; /* the next scheduler adds what waits */
@@ -468,7 +501,8 @@ static struct lab_verdict judge_scene(const struct scene *s, int64_t lost, int64
   bool right = lost == 0 && twice == 0 && s->done > 0;
   if (right && s->way->promise == KEEPS_NOTHING) return (struct lab_verdict){LAB_PLAIN, "did not break this time"};
   if (right) return (struct lab_verdict){LAB_GOOD, "correct"};
-  if (s->way->promise == LOSES_LAST && twice == 0 && s->done > 0 && lost_ms <= LATE_MS) {
+  if (s->way->promise == LOSES_LAST && twice == 0 && s->done > 0 &&
+      lost_ms <= (s->way->how == SHARED ? SHARED_LATE_MS : LATE_MS)) {
     snprintf(text, sizeof text, "lost the last %" PRId64 " ms, as documented", lost_ms);
     return (struct lab_verdict){LAB_EXPECTED, text};
   }
@@ -570,7 +604,7 @@ static bool run_ways(struct lab *lab, struct lab_own_redis *own, bool redis) {
   struct lab_table *table =
       dibs__lab_table(sheet, "counter", "Additions", "", columns, sizeof columns / sizeof *columns);
   make_plots(lab, &plots);
-  lab->steps = redis ? WAYS : INCR;
+  for (size_t i = 0; i < WAYS; i++) lab->steps += redis || ways[i].how < INCR;
   for (size_t i = 0; fine && i < WAYS && !dibs__lab_ended(lab); i++) {
     if (ways[i].how >= INCR && !redis) continue;
     memset(s, 0, sizeof *s);

@@ -91,6 +91,10 @@ struct dibs__kafka_module {
                                 bool (*gone)(void *arg), void *arg, char *why, size_t size);
 };
 
+/* Of a message of dibs/kafka.h: readable when its partition is to be given back. */
+struct dibs_kafka_message;
+int dibs__kafka_end_fd(const struct dibs_kafka_message *message);
+
 /* Loads the module.  NULL: `why`.  It stays loaded. */
 const struct dibs__kafka_module *dibs__kafka_load(struct dibs__module *module, char *why, size_t size);
 

@@ -31,17 +31,19 @@ void dibs__lane_rouse(member_t *m) {
 /* false: the member was freed, and nobody is called any more. */
 static bool call_user(lane_t *lane, dibs_lane_fn fn, dibs_status status) {
   member_t *m = lane->member;
+  struct lane_call call = {.thread = dibs__thread_self()}, **at;
   dibs__mutex_lock(&m->lock);
   bool calls = !m->freed;
   if (calls) {
-    m->calling++;
-    m->calling_from = dibs__thread_self();
+    call.next = m->calls;
+    m->calls = &call;
   }
   dibs__mutex_unlock(&m->lock);
   if (!calls) return false;
   fn(lane, status, m->user);
   dibs__mutex_lock(&m->lock);
-  m->calling--;
+  for (at = &m->calls; *at != &call;) at = &(*at)->next;
+  *at = call.next;
   dibs__mutex_unlock(&m->lock);
   atomic_fetch_add(&m->calm_word, 1);
   dibs__word_wake(&m->calm_word, UINT32_MAX, false);

@@ -77,6 +77,12 @@ struct dibs_lane {
   struct dibs__due_call due;
 };
 
+/* A callback that runs, on the stack of its thread. */
+struct lane_call {
+  struct lane_call *next;
+  uintptr_t thread;
+};
+
 struct dibs_lane_member {
   /* Immutable after the start. */
   dibs_store *store; /* held */
@@ -105,8 +111,7 @@ struct dibs_lane_member {
   struct dibs_lane **slot; /* by number; NULL: neither waited for nor held */
   uint32_t count;          /* of `slot` that are not NULL */
   bool leaving, left, freed;
-  uint32_t calling;       /* callbacks that run */
-  uintptr_t calling_from; /* the thread of the latest */
+  struct lane_call *calls; /* callbacks that run: several, if several threads dispatch */
   dibs_lane_counts counts;
   dibs_error trouble;
 };

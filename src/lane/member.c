@@ -98,6 +98,20 @@ static void leave(member_t *m) {
   dibs_lease_free(membership);
 }
 
+/* The members have another number of slots, which says P: see lane_impl.h. */
+static dibs_status explain_slots(const member_t *m, dibs_error *error) {
+  dibs_error ignored;
+  uint32_t lanes = 0;
+  if (dibs__lane_topic_by_members(m->store, m->topic, &lanes, &ignored) != DIBS_OK || !lanes || lanes == m->lanes)
+    return dibs__fail(error, DIBS_INVALID,
+                      "members of \"%s\" with another number of lanes than %" PRIu32 " must end first", m->topic,
+                      m->lanes);
+  return dibs__fail(error, DIBS_INVALID,
+                    "\"%s\" has members with %" PRIu32 " lanes, and not %" PRIu32
+                    ": end them first, or give their number",
+                    m->topic, lanes, m->lanes);
+}
+
 static dibs_status become_member(member_t *m, dibs_error *error) {
   dibs_lease *membership = NULL;
   dibs_lease_options options = {.size = sizeof options,
@@ -106,6 +120,7 @@ static dibs_status become_member(member_t *m, dibs_error *error) {
                                 .ttl_ms = m->ttl_ms,
                                 .owner = m->owner};
   dibs_status status = dibs_acquire(m->store, m->members_name, &options, &membership, error);
+  if (status == DIBS_INVALID) return explain_slots(m, error);
   if (status != DIBS_OK) return status;
   m->clear = false;
   m->seen_count = 0;
@@ -430,6 +445,13 @@ dibs_status dibs_lane_leave(dibs_lane_member *m, int64_t wait_ms, dibs_error *er
   }
 }
 
+/* Is no callback running but those of this thread, which may free the member in one? */
+static bool calls_only_here_locked(const member_t *m) {
+  for (const struct lane_call *call = m->calls; call; call = call->next)
+    if (call->thread != dibs__thread_self()) return false;
+  return true;
+}
+
 void dibs_lane_member_free(dibs_lane_member *m) {
   if (!m || m->store->generation != dibs__process_generation()) return; /* a child's copy has no thread to join */
   dibs__mutex_lock(&m->lock);
@@ -440,7 +462,7 @@ void dibs_lane_member_free(dibs_lane_member *m) {
   for (bool calm = false; !calm;) {
     uint32_t seen = atomic_load(&m->calm_word);
     dibs__mutex_lock(&m->lock);
-    calm = m->calling == 0 || m->calling_from == dibs__thread_self();
+    calm = calls_only_here_locked(m);
     dibs__mutex_unlock(&m->lock);
     if (!calm) (void)dibs__word_wait(&m->calm_word, seen, DIBS__TICK_NEVER, false);
   }

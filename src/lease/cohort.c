@@ -564,7 +564,7 @@ static bool begin_at_once_locked(struct grant *grant, const struct dibs__event *
   if (!dibs__tick_before(dibs__tick_now(), sure)) return false;
   grant->unconfirmed = true;
   grant->slot = 0;
-  grant->tier = NULL;
+  grant->tier = grant->op.tier; /* of the answer QUEUED: the tier that makes the offer */
   grant->store_until = until;
   dibs__hold_locked(grant, event->fence, 1, sure, deferred);
   return true;

@@ -126,13 +126,13 @@ static void add_tasks(struct server *server, struct meter *meter) {
 static void add_counters(struct server *server, struct meter *meter) {
   struct dibs__counter_lag lag;
   if (!dibs__counter_lag(server->store, &lag)) return;
-  dibs__meter_add(meter, "counter.flush_lag.seconds", DIBS_GAUGE,
+  dibs__meter_add(meter, "shared.flush_lag.seconds", DIBS_GAUGE,
                   "the age of the oldest shared sum that is not in the database", NULL, (double)lag.lag_ms / 1e3);
-  dibs__meter_add(meter, "counter.batches_waiting", DIBS_GAUGE, "batches of shared sums that are not in the database",
+  dibs__meter_add(meter, "shared.batches_waiting", DIBS_GAUGE, "batches of shared sums that are not in the database",
                   NULL, (double)lag.waiting);
-  dibs__meter_add(meter, "counter.refused", DIBS_GAUGE, "shared sums that the database has refused", NULL,
+  dibs__meter_add(meter, "shared.refused", DIBS_GAUGE, "shared sums that the database has refused", NULL,
                   (double)lag.refused);
-  dibs__meter_add(meter, "counter.looked_age.seconds", DIBS_GAUGE, "how long ago shared sums were counted", NULL,
+  dibs__meter_add(meter, "shared.looked_age.seconds", DIBS_GAUGE, "how long ago shared sums were counted", NULL,
                   (double)lag.age_ms / 1e3);
 }
 

@@ -10,7 +10,7 @@
  * The careful way decides item by item, each under a savepoint: for a user's table, where a row may be missing; under a
  * guard; and after a packet that failed because the sum of one item does not fit.
  *
- * Inside a user's transaction there is no ledger: the outcome of an addition is that of their transaction (R97).
+ * Inside a user's transaction there is no ledger: the outcome of an addition is that of their transaction (R107).
  *
  * Order of locks: the source, the guard, the counters in the order of their keys.
  */

@@ -86,6 +86,7 @@ dibs__status dibs__core_open(const char *uri, const char *module_path, const str
   if (!core) return DIBS_NO_MEMORY;
   dibs__mutex_init(&core->connecting);
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), DIBS__IO_MS);
+  if (hooks->open_by.ns) by = dibs__tick_min(by, hooks->open_by);
   dibs__status status = dibs__uri_parse(uri, &core->uri, result);
   if (status != DIBS_OK) goto no_uri;
   core->uri.module_path = module_path;

@@ -29,7 +29,8 @@ struct dibs__core;
 /* What the layer above does on these occasions.  The receiver calls them with no lock held. */
 struct dibs__core_hooks {
   void *context;
-  const char *owner; /* the owner of the handle, for people; NULL: none was given */
+  const char *owner;  /* the owner of the handle, for people; NULL: none was given */
+  dibs__tick open_by; /* how long dibs__core_open may take; 0: DIBS__IO_MS from now */
   void (*event)(void *context, const struct dibs__event *event);
   dibs__tick (*timers)(void *context, dibs__tick now); /* does what is due; returns when to call it again */
   void (*handed)(void *context);                       /* a batch of answers was delivered; must be quick */
@@ -52,9 +53,17 @@ void dibs__core_stop(struct dibs__core *core);
 void dibs__core_close(struct dibs__core *core);
 /* A core on the caller's own connection, in its transaction: no combiner, no threads; dibs__core_run carries what it is
  * given in the calling thread, and that, families, uri and close are all that may be called.  `outer` must stay open.
+ * driver_name: the driver whose connection it is; NULL: that of a transactor.
  */
 dibs__status dibs__core_inside(struct dibs__core *outer, const char *driver_name, void *connection,
                                struct dibs__core **core, struct dibs__result *result);
+
+/* A connection for transactions of users: see struct dibs__driver.  UNSUPPORTED: the engine has none.  Any thread. */
+dibs__status dibs__core_transactor_open(struct dibs__core *core, dibs__tick by, struct dibs__transactor **transactor,
+                                        struct dibs__result *result);
+dibs__status dibs__core_transact(struct dibs__core *core, struct dibs__transactor *transactor, enum dibs__transact what,
+                                 const char *sql, dibs__tick by, struct dibs__result *result);
+void dibs__core_transactor_close(struct dibs__core *core, struct dibs__transactor *transactor); /* NULL is fine */
 
 const char *dibs__core_uri(const struct dibs__core *core);
 uint32_t dibs__core_caps(const struct dibs__core *core);

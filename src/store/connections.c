@@ -407,7 +407,7 @@ dibs__status dibs__core_inside(struct dibs__core *outer, const char *driver_name
     dibs__set_message(result, "%s can't join a transaction of yours", outer->uri.shown);
     return DIBS_UNSUPPORTED;
   }
-  if (strcmp(driver->name, driver_name) != 0) {
+  if (driver_name && strcmp(driver->name, driver_name) != 0) {
     dibs__set_message(result, "the connection is one of %s, and the store one of %s: open the store of that connection",
                       driver_name, driver->name);
     return DIBS_INVALID;
@@ -425,6 +425,26 @@ dibs__status dibs__core_inside(struct dibs__core *outer, const char *driver_name
   dibs__mutex_init(&core->connecting);
   *out = core;
   return DIBS_OK;
+}
+
+dibs__status dibs__core_transactor_open(struct dibs__core *core, dibs__tick by, struct dibs__transactor **transactor,
+                                        struct dibs__result *result) {
+  const struct dibs__driver *driver = core->store->driver;
+  *transactor = NULL;
+  *result = (struct dibs__result){.sent = dibs__tick_now()};
+  if (driver->transactor_open) return driver->transactor_open(core->store, by, transactor, result);
+  dibs__set_message(result, "it has no transactions for statements of yours: use a SQL database");
+  return DIBS_UNSUPPORTED;
+}
+
+dibs__status dibs__core_transact(struct dibs__core *core, struct dibs__transactor *transactor, enum dibs__transact what,
+                                 const char *sql, dibs__tick by, struct dibs__result *result) {
+  *result = (struct dibs__result){.sent = dibs__tick_now()};
+  return core->store->driver->transact(transactor, what, sql, by, result);
+}
+
+void dibs__core_transactor_close(struct dibs__core *core, struct dibs__transactor *transactor) {
+  if (transactor) core->store->driver->transactor_close(transactor);
 }
 
 static void count_batch(struct dibs__core *core, size_t operations, const struct dibs__result *result) {

@@ -28,7 +28,7 @@
  *  R94  A TAKE that is refused (FULL) changes nothing.  After `wait_ms` it is allowed, if nobody else takes meanwhile.
  *  R95  Limit and time are those of each TAKE: a bucket has no more than the present limit, and is full after the present
  *       per_ms at the latest, also after the clock was set back.
- *  R97 Inside a user's transaction an ADD has no source and no row in the ledger (sequence 0): it counts when this
+ *  R107 Inside a user's transaction an ADD has no source and no row in the ledger (sequence 0): it counts when this
  *       transaction commits, and only then.  An item that is refused, as in R88, leaves that transaction usable.  READ and
  *       LIST answer what the transaction sees.  TAKE is UNSUPPORTED.
  */

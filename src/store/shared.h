@@ -10,14 +10,13 @@
  * them out of the addition and answers them, to be written to the database as a batch of that source and number; DROP
  * removes them when they are written.  Between the two they stay in the store: no crash of a process removes them.
  *
- *  R97   ADD adds a batch once in each partition, together with the number of the batch: OK.  A batch that is not above
+ *  R98   ADD adds a batch once in each partition, together with the number of the batch: OK.  A batch that is not above
  *        the latest of its source was added before: REPLAY.  A repeat of the latest one has the status of each item:
- *        OK; FULL, if the sum would not fit in 64 bits.
- *  R98   An ADD that expects another incarnation than the store's adds nothing: CONFLICT, with the present one.  So a
- *        batch whose answer was lost is not added again to a store that may have lost the first, or may have passed it
- *        on.
+ *        OK; FULL, if the sum would not fit in 64 bits.  An ADD that expects another incarnation than the store's adds
+ *        nothing: CONFLICT, with the present one.  So a batch whose answer was lost is not added again to a store that
+ *        may have lost the first, or may have passed it on.
  *  R99   What SEAL answers does not change any more, is at most DIBS__COUNTER_ITEMS keys, and is answered again until it
- *        is dropped.  Of one source, numbers are answered in growing order.  No sum is in two answers, and none is in
+ *        is dropped.  No two partitions have one source, and of one source, numbers are answered in growing order.  No sum is in two answers, and none is in
  *        no answer.
  *  R100  DROP of another batch than that of the present answer of SEAL changes nothing: NOT_FOUND.  What the database refused
  *        stays in the store, until FORGET.

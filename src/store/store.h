@@ -116,6 +116,10 @@
  *       test/guard/test_users_tables.c.)
  *  R96 A store with counted leases draws the fences of all names of a bucket from one sequence: a grant without a block has
  *       a larger fence than every earlier grant of another name of its bucket.  (Lanes rely on it: lane/lane_impl.h.)
+ *  R105 What the statements of a transactor, and operations of sessions attached to its connection, have changed takes
+ *       effect at COMMIT, together, or not at all: after ROLLBACK, and when the connection is closed, nothing has.
+ *  R106 After a statement that ended the transaction, SQL and COMMIT answer INVALID, and operations attached to the
+ *       connection change nothing.
  *  R52 Sessions are alike: an operation may be repeated on any session of the store, whichever session carried it
  *      before.
  *
@@ -125,7 +129,7 @@
  */
 /* clang-format on */
 
-#define DIBS__DRIVER_ABI 5u
+#define DIBS__DRIVER_ABI 6u
 
 /* An instant of the store's own timeline: opaque milliseconds, never compared with ours. */
 typedef struct {
@@ -274,7 +278,7 @@ struct dibs__lease_op {
     uint32_t ahead; /* QUEUED: at least so many are before it in the queue; 0: perhaps none (R85) */
   };
   dibs__when until; /* OK: when the lease ends.  BREAK: when the name is free at the latest */
-  /* OK: the tier that answered, for people; valid as long as the store.  NULL: the store has no tiers. */
+  /* OK, QUEUED: the tier that answered, for people; valid as long as the store.  NULL: the store has no tiers. */
   const char *tier;
   dibs__when recheck; /* QUEUED, HELD: when a holder or an offer expires, if nothing happens before */
 };
@@ -573,6 +577,22 @@ typedef dibs__status dibs__driver_connect(struct dibs__dstore *store, dibs__tick
 typedef void dibs__driver_disconnect(struct dibs__session *session);
 typedef dibs__status dibs__driver_attach(struct dibs__dstore *store, void *connection, struct dibs__session **session,
                                          struct dibs__identity *identity, struct dibs__result *result);
+/* A connection of the driver's own for transactions of users. */
+struct dibs__transactor {
+  struct dibs__dstore *store;
+  void *connection; /* as attach takes it */
+};
+enum dibs__transact {
+  DIBS__TRANSACT_BEGIN,
+  DIBS__TRANSACT_SQL, /* the user's statements */
+  DIBS__TRANSACT_COMMIT,
+  DIBS__TRANSACT_ROLLBACK
+};
+typedef dibs__status dibs__driver_transactor_open(struct dibs__dstore *store, dibs__tick by,
+                                                  struct dibs__transactor **transactor, struct dibs__result *result);
+typedef dibs__status dibs__driver_transact(struct dibs__transactor *transactor, enum dibs__transact what,
+                                           const char *sql, dibs__tick by, struct dibs__result *result);
+typedef void dibs__driver_transactor_close(struct dibs__transactor *transactor);
 typedef dibs__status dibs__driver_run(struct dibs__session *session, struct dibs__op *const ops[], size_t count,
                                       dibs__tick by, struct dibs__result *result);
 typedef dibs__status dibs__driver_events(struct dibs__dstore *store, struct dibs__event *events, size_t cap,
@@ -602,6 +622,14 @@ struct dibs__driver {
   /* A session on the caller's own connection (PGconn *, MYSQL *, sqlite3 *), inside its transaction: operations run in
    * this transaction, and take effect when it commits.  disconnect leaves the connection open.  NULL: unsupported. */
   dibs__driver_attach *attach;
+
+  /* A connection for transactions of users: the core attaches to it.  May block until `by`.  Statuses as open.  NULL:
+   * unsupported. */
+  dibs__driver_transactor_open *transactor_open;
+  /* May block until `by`.  OK; INVALID, DENIED: a statement was refused; CONFLICT: the transaction was rolled back, and
+   * may succeed when it is repeated; UNAVAILABLE; UNKNOWN, only of COMMIT.  result->dead: the connection is useless. */
+  dibs__driver_transact *transact;
+  dibs__driver_transactor_close *transactor_close; /* also rolls back */
 
   /* R1-R18.  May block until `by`. */
   dibs__driver_run *run;

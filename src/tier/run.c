@@ -148,8 +148,9 @@ static void from_tier(struct batch *b, size_t i, uint32_t tier, dibs__when now, 
 
 static void count_lease(struct batch *b, struct dibs__op *op, uint32_t tier) {
   struct tiers *t = b->t;
-  if (op->verb == DIBS__ACQUIRE && op->status == DIBS_OK) {
+  if (op->verb == DIBS__ACQUIRE && (op->status == DIBS_OK || op->status == DIBS__QUEUED))
     lease_of(op)->tier = tier == DIBS__TIER_LOCAL ? "memory" : t->tiers[tier].uri->shown;
+  if (op->verb == DIBS__ACQUIRE && op->status == DIBS_OK) {
     tiers_count(t, DIBS__M_ACQUIRED, 1);
     if (tier != 0) tiers_count(t, DIBS__M_FALLBACK, 1);
     if (tier == DIBS__TIER_LOCAL) tiers_count(t, DIBS__M_LEAST_STRICT, 1);

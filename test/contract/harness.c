@@ -311,7 +311,8 @@ dibs__id id_of(int n) {
 }
 
 uint32_t ttl(void) {
-  return all.target->skew ? 20000 : 1000;
+  if (all.target->skew) return 20000;
+  return all.target->ttl_ms ? all.target->ttl_ms : 1000;
 }
 
 /* If a lease belongs to a connection, each process ends its own expired leases. */
@@ -339,11 +340,19 @@ int64_t time_advanced(void) {
 }
 
 void advance_past_ttl(struct party *p) {
-  advance_time(p, ttl() + 50);
+  advance_time(p, ttl() + 50 + all.target->late_ms);
+}
+
+void advance_past(struct party *p, int64_t ttl_ms) {
+  advance_time(p, ttl_ms + 1 + all.target->late_ms);
 }
 
 void advance_past_offer(struct party *p) {
-  advance_time(p, DIBS__OFFER_MS + 50);
+  advance_time(p, offer_ms() + 50);
+}
+
+int64_t offer_ms(void) {
+  return all.target->offer_ms ? all.target->offer_ms : DIBS__OFFER_MS;
 }
 
 int64_t store_now(struct party *p) {

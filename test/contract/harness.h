@@ -28,12 +28,16 @@ struct contract_target {
   bool own_clocks;  /* skew moves the clock of one party only, so the harness moves all */
   bool no_tier;     /* the store cannot be a tier */
   int64_t slack_ms; /* a lease may last this much longer than `until` */
+  uint32_t ttl_ms;  /* of a test's leases, where the clock cannot be moved; 0: a second */
   int64_t told_ms;  /* two clients may receive one instant with this difference */
+  bool by_revision; /* fences and versions follow a revision that other writes raise, too; an offer has none */
+  int64_t late_ms;  /* a lease that nobody renews ends up to so much later */
+  int64_t offer_ms; /* 0: DIBS__OFFER_MS */
+  int most_waiters; /* of one name; 0: ten thousand */
   bool strides;     /* the next epoch may be more than one above the last */
   bool clocked;     /* its own buckets draw fences by a wall clock: they never run out */
   bool apart;       /* all cases share one server, where a prefix for each case costs nothing */
   bool one_session; /* all clients share one session of the store behind */
-  int crowd;        /* so many waiters of one name it can serve; 0: 10,000 */
   bool lazy_close;  /* a closed session's waiters and offers disappear only when an operation meets them */
   /* Moves its clock forward.  Without it the test waits, with short ttls. */
   void (*skew)(struct dibs__dstore *store, int64_t ms);
@@ -113,7 +117,9 @@ static inline bool is_instant(int64_t ms) {
 }
 /* Past a ttl; past the time of an offer. */
 void advance_past_ttl(struct party *p);
+void advance_past(struct party *p, int64_t ttl_ms); /* of a lease with this ttl */
 void advance_past_offer(struct party *p);
+int64_t offer_ms(void);
 /* The store's clock. */
 int64_t store_now(struct party *p);
 
@@ -213,6 +219,6 @@ extern const struct contract_tests contract_batches, contract_grants, contract_f
     contract_records, contract_events, contract_lists, contract_refusals, contract_many_waiters, contract_offers,
     contract_races, contract_once, contract_stock, contract_texts, contract_tiers, contract_clock, contract_reports,
     contract_runs, contract_tasks, contract_tasks_order, contract_tasks_ends, contract_tasks_lists,
-    contract_tasks_races, contract_counters, contract_shared;
+    contract_tasks_races, contract_counters, contract_shared, contract_transactors;
 
 #endif

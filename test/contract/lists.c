@@ -65,7 +65,7 @@ static void R19_an_offer_and_a_sleeper_are_listed(void **state) {
   assert_int_equal(seen.count, 2);
   const struct seen_row *berta = find_row(&seen, DIBS__OFFERED, "berta");
   assert_non_null(berta);
-  assert_true(berta->row.left_ms > 0 && berta->row.left_ms <= DIBS__OFFER_MS);
+  assert_true(berta->row.left_ms > 0 && berta->row.left_ms <= offer_ms());
   advance_past_offer(p);
   expect(cancel(p, "n", 99), DIBS_NOT_FOUND);
   seen = list_name(p, "n");

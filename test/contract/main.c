@@ -16,7 +16,7 @@ static const struct contract_tests *const suites[] = {
     &contract_offers,     &contract_races,       &contract_once,        &contract_stock,    &contract_texts,
     &contract_tiers,      &contract_clock,       &contract_reports,     &contract_tasks,    &contract_tasks_order,
     &contract_tasks_ends, &contract_tasks_lists, &contract_tasks_races, &contract_runs,     &contract_counters,
-    &contract_shared,
+    &contract_shared,     &contract_transactors,
 };
 
 int main(int argc, char *argv[]) {

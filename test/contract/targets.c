@@ -199,6 +199,7 @@ static const struct contract_target targets[] = {
      .restore = server_restore,
      .bury = server_bury},
     {.scheme = "redis", .apart = true, .lazy_close = true, .bury = redis_bury},
+    {.scheme = "zk", .apart = true, .no_tier = true, .lazy_close = true},
     {.scheme = "rediss", .apart = true, .lazy_close = true, .bury = redis_bury},
     {.scheme = "mongodb",
      .no_tier = true,
@@ -206,10 +207,23 @@ static const struct contract_target targets[] = {
      .apart = true,
      .lazy_close = true,
      .bury = waiter_bury,
-     .crowd = 500,    /* all claims of a name are one document */
-     .told_ms = 20,   /* a client knows the server's clock between two bounds */
-     .slack_ms = 20}, /* the same */
+     .most_waiters = 500, /* all claims of a name are one document */
+     .told_ms = 20,       /* a client knows the server's clock between two bounds */
+     .slack_ms = 20},     /* the same */
     {.scheme = "http", .no_tier = true, .clocked = true, .one_session = true, .bury = waiter_bury},
+    /* Its leases have whole seconds, and live for one or two more than the ttl. */
+    {.scheme = "etcd",
+     .clocked = true,
+     .strides = true,
+     .apart = true,
+     .ttl_ms = 8000,
+     .told_ms = 2000,
+     .by_revision = true,
+     .slack_ms = 2500,
+     .late_ms = 2500,
+     .offer_ms = 1500,
+     .most_waiters = 300,
+     .bury = waiter_bury},
     {.scheme = "redlock",
      .no_tier = true,
      .told_ms = 20,    /* a client that has not asked the nodes itself allows for less drift if less time is left */

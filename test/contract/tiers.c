@@ -109,7 +109,7 @@ static void R34_the_sequence_restarts(void **state) {
   struct dibs__lease_op later = acquire(t, "n", 2);
   expect(later, DIBS_OK);
   assert_int_equal(dibs__fence_epoch(later.fence), second.epoch);
-  assert_true(dibs__fence_seq(later.fence) < 50);
+  assert_true(dibs__fence_seq(later.fence) < (target()->by_revision ? 1u << 22 : 50));
   assert_true(dibs__fence_below(held.fence, later.fence));
 }
 
@@ -567,6 +567,7 @@ static void R46_an_offer_is_confirmed_under_its_fence(void **state) {
   (void)state;
   needs(DIBS__CAP_FIFO);
   needs(DIBS__CAP_GRANT_NEXT);
+  if (target()->by_revision) skip(); /* its offers have no fence */
   struct party *a = anchor_of_tiers(), *p = party(), *q = party();
   dibs__mandate own = anchor_read(p, bucket_of("n")).current;
   struct dibs__lease_op held = acquire(p, "n", 1);

@@ -102,6 +102,11 @@ void bed_use_redis(const char *other) {
   snprintf(uri, sizeof uri, "%s,%s", redis, file);
 }
 
+void bed_use_database(const char *other) {
+  snprintf(file, sizeof file, "%s", other);
+  bed_use_redis(private_redis);
+}
+
 dibs_store *bed_open_at(const char *at) {
   dibs_store *s = NULL;
   dibs_status status = DIBS_UNAVAILABLE;
@@ -189,8 +194,8 @@ static void run(const char *command) {
 
 void bed_servers(const char *verb, const char *where, const char *more) {
   char command[2 * URI_MAX];
-  snprintf(command, sizeof command, "'%s' %s --dir '%s' %s redis >/dev/null", getenv("DIBS_TEST_SERVERS_SCRIPT"), verb,
-           where ? where : bed_folder(), more ? more : "");
+  snprintf(command, sizeof command, "'%s' %s --dir '%s' %s >/dev/null", getenv("DIBS_TEST_SERVERS_SCRIPT"), verb,
+           where ? where : bed_folder(), more ? more : "redis");
   run(command);
 }
 

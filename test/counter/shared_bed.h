@@ -54,6 +54,7 @@ int bed_teardown(void **state); /* no process is left */
 const char *bed_uri(void);
 const char *bed_redis(void); /* of the first tier */
 void bed_use_redis(const char *uri);
+void bed_use_database(const char *uri);
 const char *bed_file(void); /* the database alone */
 dibs_store *bed_open(void);
 dibs_store *bed_open_at(const char *uri);
@@ -71,7 +72,7 @@ void bed_wait_stopped(pid_t child);
 void bed_end(pid_t child, int signal);
 void bed_nap(void);
 
-/* script/servers, for the Redis in this folder (NULL: the private one). */
+/* script/servers, for the server in this folder (NULL: the private Redis). */
 void bed_servers(const char *verb, const char *folder, const char *more);
 const char *bed_folder(void);
 /* As the administrator; the command's words. */

@@ -80,6 +80,33 @@ static void many_keys_are_many_batches(void **state) {
   assert_int_equal(totals[1], 2 * KEYS + (KEYS + 6) / 7);
 }
 
+/* Additions of several threads travel together, to many partitions at once. */
+static void *add_to_many(void *store) {
+  static _Atomic int nr;
+  char key[32];
+  int first = atomic_fetch_add(&nr, 1) * 531; /* each thread has other keys at this moment */
+  for (int i = 0; i < KEYS / 10; i++) {
+    snprintf(key, sizeof key, "many/%d", (first + i * 7) % (KEYS / 10));
+    bed_add(store, key, 1);
+  }
+  return NULL;
+}
+
+static void batches_to_many_partitions_lose_nothing(void **state) {
+  (void)state;
+  dibs_store *s = bed_open();
+  pthread_t threads[THREADS];
+  int64_t totals[2] = {0, 0};
+  for (int i = 0; i < THREADS; i++) assert_int_equal(pthread_create(&threads[i], NULL, add_to_many, s), 0);
+  for (int i = 0; i < 5; i++) bed_flush(s);
+  for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+  bed_flush(s);
+  assert_int_equal(dibs_counter_list(s, "many/", count_keys, totals, &reported), DIBS_OK);
+  dibs_close(s);
+  assert_int_equal(totals[0], KEYS / 10);
+  assert_int_equal(totals[1], THREADS * (KEYS / 10));
+}
+
 /* ---- Reading ---- */
 
 static void a_value_contains_what_is_shared(void **state) {
@@ -327,6 +354,7 @@ int main(int argc, char **argv) {
       TEST(sums_reach_the_database_by_themselves),
       TEST(a_closed_store_leaves_its_sums_to_others),
       TEST(many_keys_are_many_batches),
+      TEST(batches_to_many_partitions_lose_nothing),
       TEST(a_value_contains_what_is_shared),
       TEST(values_are_right_while_sums_are_written),
       TEST(without_redis_a_value_says_that_a_part_is_missing),

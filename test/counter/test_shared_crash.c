@@ -332,6 +332,48 @@ static void redis_that_is_killed_under_load_loses_only_what_was_not_written(void
   assert_true(stored <= tally->attempted);
 }
 
+static void redis_that_comes_back_with_its_memory_loses_nothing(void **state) {
+  (void)state;
+  dibs_store *s = bed_open();
+  bed_add(s, "k", 1);
+  bed_flush(s);
+  bed_add(s, "k", 10);
+  bed_dump();
+  bed_restore();
+  bed_add(s, "k", 100);
+  bed_flush(s);
+  dibs_close(s);
+  expect_stored("k", 111);
+}
+
+/* ---- The database dies ---- */
+
+/* With DIBS_TEST_DATABASE_DIR, the folder of a MariaDB of this test's own. */
+static void a_database_that_is_killed_loses_no_shared_sum_and_repeats_none(void **state) {
+  (void)state;
+  const char *where = getenv("DIBS_TEST_DATABASE_DIR"), *uri = getenv("DIBS_TEST_MYSQL");
+  pthread_t threads[THREADS + 1];
+  if (!where || !uri) skip();
+  bed_use_database(uri);
+  dibs_store *s = bed_open();
+  for (int i = 0; i < THREADS; i++) assert_int_equal(pthread_create(&threads[i], NULL, add_on, s), 0);
+  assert_int_equal(pthread_create(&threads[THREADS], NULL, add_and_flush, s), 0);
+  for (int round = 0; round < ROUNDS; round++) {
+    bed_wait_for(&tally->flushed, tally->flushed + BETWEEN);
+    bed_servers("kill", where, "mariadb");
+    bed_wait_for(&tally->acknowledged, tally->acknowledged + BETWEEN); /* Redis takes them */
+    bed_servers("start", where, "mariadb");
+  }
+  bed_wait_for(&tally->flushed, tally->flushed + BETWEEN);
+  tally->over = true;
+  for (int i = 0; i <= THREADS; i++) pthread_join(threads[i], NULL);
+  bed_flush(s);
+  dibs_close(s);
+  print_message("  acknowledged %lld of %lld\n", (long long)tally->acknowledged, (long long)tally->attempted);
+  assert_int_equal(tally->acknowledged, tally->attempted);
+  expect_stored("hot", tally->acknowledged);
+}
+
 /* ---- A replica that lags is promoted ---- */
 
 static char replica[] = "/tmp/dibs-shared-replica-XXXXXX";
@@ -347,7 +389,7 @@ static void follow(void) {
   char more[256];
   snprintf(replica, sizeof replica, "/tmp/dibs-shared-replica-XXXXXX");
   assert_non_null(mkdtemp(replica));
-  snprintf(more, sizeof more, "--of '%s' --until %d", bed_folder(), (int)getpid());
+  snprintf(more, sizeof more, "--of '%s' --until %d redis", bed_folder(), (int)getpid());
   bed_servers("follow", replica, more);
 }
 
@@ -407,6 +449,8 @@ int main(int argc, char **argv) {
       TEST(sealed_sums_of_an_old_memory_are_written_once),
       TEST(an_addition_whose_answer_was_lost_with_the_memory_of_redis_is_unknown),
       TEST(redis_that_is_killed_under_load_loses_only_what_was_not_written),
+      TEST(redis_that_comes_back_with_its_memory_loses_nothing),
+      TEST(a_database_that_is_killed_loses_no_shared_sum_and_repeats_none),
       TEST(nothing_is_written_again_from_a_promoted_replica),
       TEST(a_promoted_replica_loses_what_it_had_not_received),
   };

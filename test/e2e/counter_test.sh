@@ -46,6 +46,37 @@ is 'a line with a NUL: nothing is added' "$(counter get fine; counter ls fi --js
 timeout 20 "$DIBS" counter add - </dev/zero 2>"$dir/err"
 is 'a line without an end: 125' $? 125
 
+# ---- The whole command takes no longer than --wait ----
+if [ $# -eq 0 ] && command -v python3 >/dev/null; then
+  locked() { # locked WAIT: the ms of an addition to a file that another program has locked
+    local from=${EPOCHREALTIME/./}
+    "$DIBS" counter add k --store "sqlite:$dir/locked.db" --wait "$1" >"$dir/out" 2>&1 && return 1
+    echo $(((${EPOCHREALTIME/./} - from) / 1000))
+  }
+  mkfifo "$dir/lock" "$dir/ready"
+  python3 -c 'import sqlite3, sys
+db = sqlite3.connect(sys.argv[1], isolation_level=None)
+db.execute("BEGIN EXCLUSIVE")
+open(sys.argv[2], "w").close()
+open(sys.argv[3]).read()' "$dir/locked.db" "$dir/ready" "$dir/lock" &
+  later $!
+  : <"$dir/ready"
+  long=$(locked 4s)
+  short=$(locked 200ms)
+  ok "the wait limits opening the store, too: $short ms of $long ms" [ $((short * 2)) -lt "$long" ]
+  : >"$dir/lock"
+  wait
+fi
+
+# ---- An error prints no half of a JSON document ----
+if [ $# -eq 0 ]; then
+  exits 123 'ls --json of a store that fails' "$DIBS" counter ls --json \
+    --store "fault+$DIBS_STORE?fault.on=run&fault.how=unavailable&fault.nth=1&fault.forever=1"
+  is 'prints nothing' "$out" ''
+fi
+exits 0 'ls --json of nothing' "$DIBS" counter ls nothing/ --json
+is 'prints an empty list' "$out" '[]'
+
 # ---- The answers of the store are lost ----
 lost=$(printf '%s' "$DIBS_STORE" | sed 's,^sqlite:,fault+sqlite:,')?fault.on=run\&fault.how=unknown-after\&fault.forever=1
 if [ $# -eq 0 ]; then

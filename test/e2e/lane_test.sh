@@ -123,6 +123,30 @@ else
   exits 125 'without records the number cannot be changed' "$DIBS" lane resize size --lanes 5
 fi
 
+# ---- No descriptor is left for a lane ----
+member a few 2
+a=$member
+ok 'a member owns the lanes' until_true 30 owns few 'a=2 '
+kill -STOP $a
+member b few 2
+b=$member
+two_members() { "$DIBS" lane ls few --json | grep -q '"members":2'; }
+ok 'another one waits for them' until_true 30 two_members
+limit() { prlimit --pid $b --nofile="$1":1024; }
+ok 'it may open nothing more' limit 8
+without() { [ "$(grep -c 'no thread or descriptor is left' "$dir/b.err")" = 2 ]; }
+ok 'it gets them, and says that it cannot work on them' until_true 60 without
+before="$(fence_of few 0) $(fence_of few 1)"
+sleep 2 # some looks: a member that gave them back would get them again under other fences
+is 'it keeps them' "$(fence_of few 0) $(fence_of few 1)" "$before"
+ok 'and says so once for each' without
+ok 'descriptors are there again' limit 1024
+ok 'it works on them' until_true 60 runs b few 2
+is 'under the same fences' "$(fence_of few 0) $(fence_of few 1)" "$before"
+kill -CONT $a
+kill -TERM $a $b
+wait $a $b
+
 # ---- A record that a lane guards ----
 if [ "$records" ]; then
   member a guard 1 "cp /proc/\$\$/environ $dir/environ; echo \$DIBS_FENCE | $DIBS record put row >/dev/null; echo \$? >$dir/put; sleep 60"

@@ -106,8 +106,8 @@ try() {
   fi
 }
 
-echo 1..25
-for header in dibs.h dibs/admin.h dibs/postgres.h dibs/mysql.h dibs/sqlite.h dibs/task.h dibs/cron.h dibs/counter.h dibs/lane.h; do
+echo 1..29
+for header in dibs.h dibs/admin.h dibs/postgres.h dibs/mysql.h dibs/sqlite.h dibs/task.h dibs/cron.h dibs/counter.h dibs/lane.h dibs/transaction.h dibs/kafka.h; do
   printf '#include "%s"\n' "$header" >"$tmp/alone.c"
   cp "$tmp/alone.c" "$tmp/alone.cc"
   try "$header alone, C99" gcc -std=c99 "$tmp/alone.c"

@@ -74,7 +74,7 @@ clean() { # no file that only a build needs
 
 echo 1..13
 ok 'installs' meson install -C "$build" --no-rebuild --destdir "$dest" --quiet
-ok 'header, library, pkg-config file' there include/dibs.h include/dibs/admin.h include/dibs/postgres.h include/dibs/mysql.h include/dibs/sqlite.h include/dibs/task.h include/dibs/cron.h include/dibs/counter.h include/dibs/lane.h "$libdir/libdibs.so" "$libdir/pkgconfig/dibs.pc"
+ok 'header, library, pkg-config file' there include/dibs.h include/dibs/admin.h include/dibs/postgres.h include/dibs/mysql.h include/dibs/sqlite.h include/dibs/task.h include/dibs/cron.h include/dibs/counter.h include/dibs/lane.h include/dibs/transaction.h include/dibs/kafka.h "$libdir/libdibs.so" "$libdir/pkgconfig/dibs.pc"
 ok 'the soname is libdibs.so.0' same_soname
 ok 'nothing internal is installed' clean
 ok 'manual pages' there share/man/man3/dibs.h.3 share/man/man1/dibs.1

@@ -61,6 +61,8 @@ is 'reading and writing loses updates' "$(method 'read, then write' mood)" expec
 ok 'the report of counter is well-formed and loads nothing' "$PAGE_CHECK" "$dir/counter.html"
 ok 'no table of counter remains' [ "$("$LAB_TABLES")" = 0 ]
 if [ -n "$redis" ]; then
+  is 'shared survives its user, too' "$(method shared lost)/$(method shared twice)/$(method shared verdict)" 0/0/correct
+  is 'without Redis it counts nothing twice' "$(method 'shared, and Redis is killed, too' twice)" 0
   is 'Redis INCR survives its user' "$(method 'Redis INCR' lost)/$(method 'Redis INCR' twice)" 0/0
   is 'but not its Redis' "$(method 'Redis INCR, and Redis is killed, too' counted)" 0
   is 'which is expected' "$(method 'Redis INCR, and Redis is killed, too' mood)" expected

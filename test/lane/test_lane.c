@@ -569,6 +569,56 @@ static void a_member_may_be_freed_at_any_time(void **state) {
   part(a);
 }
 
+/* ---- Several threads dispatch ---- */
+
+static struct {
+  dibs_lane_member *member;
+  _Atomic int entered; /* callbacks */
+  _Atomic bool first_runs, frees, freed, ran_while_freed;
+} several;
+
+/* The first callback is slow; the second one, in another thread, frees the member meanwhile. */
+static void gain_in_several(dibs_lane *lane, dibs_status status, void *user) {
+  (void)lane, (void)status, (void)user;
+  if (several.entered++ == 0) {
+    several.first_runs = true;
+    UNTIL(several.frees);
+    dibs__nap_ms(100);
+    several.first_runs = false;
+    return;
+  }
+  several.frees = true;
+  dibs_lane_member_free(several.member);
+  several.ran_while_freed = several.first_runs;
+  several.freed = true;
+}
+
+static void *dispatch_until_freed(void *store) {
+  for (int i = 0; i < 10000 && !several.freed; i++) dibs_dispatch(store, 10);
+  return NULL;
+}
+
+static void freeing_waits_for_callbacks_of_other_threads(void **state) {
+  (void)state;
+  memset(&several, 0, sizeof several);
+  dibs_store *store = open_uri(case_uri(), DIBS_STORE_LOOP);
+  dibs_lane_options o = {.size = sizeof o,
+                         .lanes = 2,
+                         .ttl_ms = TTL_MS,
+                         .look_ms = LOOK_MS,
+                         .on_gain = gain_in_several,
+                         .on_lose = gain_in_several};
+  assert_int_equal(dibs_lane_join(store, "t", &o, &several.member, NULL), DIBS_OK);
+  dibs_lane_counts counts = DIBS_LANE_COUNTS_INIT;
+  UNTIL(dibs_lane_count(several.member, &counts, NULL) == DIBS_OK && counts.assigned == 2);
+  pthread_t threads[2];
+  for (int i = 0; i < 2; i++) assert_int_equal(pthread_create(&threads[i], NULL, dispatch_until_freed, store), 0);
+  for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
+  assert_true(several.freed);
+  assert_false(several.ran_while_freed);
+  close_store(store);
+}
+
 static void a_child_after_fork_does_not_wait_for_its_parents_member(void **state) {
   (void)state;
   struct party *a = join(2);
@@ -609,6 +659,7 @@ int main(int argc, char *argv[]) {
       TEST(topics_do_not_mix),
       TEST(callbacks_come_when_the_loop_dispatches),
       TEST(a_member_may_be_freed_at_any_time),
+      TEST(freeing_waits_for_callbacks_of_other_threads),
       TEST(a_child_after_fork_does_not_wait_for_its_parents_member),
   };
   lease_begin(argc, argv);

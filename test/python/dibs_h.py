@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""dibs.h, dibs/admin.h, dibs/task.h, dibs/cron.h, dibs/counter.h and dibs/lane.h for ctypes: the same names, fields and functions, and nothing more.
+"""dibs.h, dibs/admin.h, dibs/task.h, dibs/cron.h, dibs/counter.h, dibs/lane.h, dibs/transaction.h and dibs/kafka.h for ctypes: the same names, fields and functions, and nothing more.
 
 layout_test.py compares all of it with what a C compiler makes of the headers.  dibs.py is the client that is made of this.
 """
@@ -122,6 +122,9 @@ COUNT_STORED_PART, COUNT_BUFFERED_PART, COUNT_SHARED_PART = 1, 2, 4
 # Of dibs/lane.h.
 LANES_MAX = 1024
 TOPIC_MAX = 200
+
+# Of dibs/kafka.h.
+KAFKA_NO_TRANSACTION = 1
 
 # ---- Structs ----
 
@@ -432,6 +435,24 @@ class dibs_lane_topic_info(Sized):
 dibs_lane_list_fn = CFUNCTYPE(c_int, POINTER(dibs_lane_info), c_void_p)
 
 
+class dibs_kafka_message(Sized):
+    _fields_ = [
+        ("size", c_size_t), ("topic", c_char_p), ("offset", c_int64), ("key", c_void_p), ("key_length", c_size_t),
+        ("value", c_void_p), ("value_length", c_size_t), ("lease", c_void_p), ("fence", dibs_fence),
+        ("transaction", c_void_p), ("partition", c_int32), ("tries", c_uint32)]
+
+
+dibs_kafka_fn = CFUNCTYPE(c_int, POINTER(dibs_kafka_message), c_void_p)
+dibs_kafka_note_fn = CFUNCTYPE(None, c_int32, c_int, c_char_p, c_void_p)
+
+
+class dibs_kafka_options(Sized):
+    _fields_ = [
+        ("size", c_size_t), ("topic", c_char_p), ("brokers", c_char_p), ("group", c_char_p),
+        ("settings", POINTER(c_char_p)), ("ttl_ms", c_int64), ("owner", c_char_p), ("most", c_uint32),
+        ("flags", c_uint32), ("on_message", dibs_kafka_fn), ("on_note", dibs_kafka_note_fn), ("user", c_void_p)]
+
+
 class dibs_cron_options(Sized):
     _fields_ = [
         ("size", c_size_t), ("table", POINTER(dibs_cron_table)), ("threads", c_uint32), ("flags", c_uint32),
@@ -628,6 +649,20 @@ FUNCTIONS = {
         c_int,
         [handle, c_char_p, POINTER(dibs_lane_topic_info), dibs_lane_list_fn, c_void_p, error]),
     "dibs_lane_resize": (c_int, [handle, c_char_p, c_uint32, c_int64, error]),
+    # dibs/transaction.h
+    "dibs_transaction_open": (c_int, [handle, handles, error]),
+    "dibs_transaction_begin": (c_int, [handle, error]),
+    "dibs_transaction_inside": (c_void_p, [handle]),
+    "dibs_transaction_connection": (c_void_p, [handle]),
+    "dibs_transaction_sql": (c_int, [handle, c_char_p, error]),
+    "dibs_transaction_commit": (c_int, [handle, error]),
+    "dibs_transaction_rollback": (None, [handle]),
+    "dibs_transaction_close": (None, [handle]),
+    # dibs/kafka.h
+    "dibs_kafka_join": (c_int, [handle, POINTER(dibs_kafka_options), handles, error]),
+    "dibs_kafka_ends": (c_int, [POINTER(dibs_kafka_message)]),
+    "dibs_kafka_trouble": (None, [handle, error]),
+    "dibs_kafka_leave": (None, [handle]),
     "dibs_rate": (c_int, [handle, c_char_p, POINTER(dibs_rate_options), POINTER(c_int64), error]),
 }
 

@@ -17,7 +17,7 @@ sys.path.insert(0, os.path.join(root, "doc", "man"))
 import header  # noqa: E402
 import dibs_h  # noqa: E402
 
-paths = sys.argv[2:] or [os.path.join(root, "include", *name) for name in (["dibs.h"], ["dibs", "admin.h"], ["dibs", "task.h"], ["dibs", "cron.h"], ["dibs", "counter.h"], ["dibs", "lane.h"])]
+paths = sys.argv[2:] or [os.path.join(root, "include", *name) for name in (["dibs.h"], ["dibs", "admin.h"], ["dibs", "task.h"], ["dibs", "cron.h"], ["dibs", "counter.h"], ["dibs", "lane.h"], ["dibs", "transaction.h"], ["dibs", "kafka.h"])]
 declared = [one for path in paths for one in header.declarations(header.read_header(path))]
 count = 0
 

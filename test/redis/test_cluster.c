@@ -131,6 +131,17 @@ static int begin(void **state) {
   return 0;
 }
 
+/* After a failed test no node may stay stopped. */
+static int end(void **state) {
+  (void)state;
+  for (int n = 0; n < 6; n++) {
+    char command[256];
+    snprintf(command, sizeof command, "bash \"$DIBS_TEST_REDIS_NODES\" resume %d 2>/dev/null", n);
+    (void)!system(command);
+  }
+  return 0;
+}
+
 /* ---- Places ---- */
 
 static void slots_are_those_of_the_server(void **state) {
@@ -169,6 +180,26 @@ static void a_batch_reaches_all_nodes_and_keeps_its_order(void **state) {
     assert_int_equal(ops[3 * NAMES + i].op.status, DIBS_OK);
     assert_true(ops[3 * NAMES + i].fence.v == ops[i].fence.v);
   }
+  client_close(&c);
+}
+
+/* More of one bucket than a call has. */
+static void a_batch_of_one_bucket_keeps_its_order(void **state) {
+  (void)state;
+  enum { COUNT = 999 };
+  struct client c = client_open("");
+  static struct dibs__lease_op ops[COUNT];
+  struct dibs__op *list[COUNT];
+  /* Taken by one client, given back by an unknown one (LOST), given back by the first one by its id, and so on. */
+  for (int i = 0; i < COUNT; i++) {
+    static const enum dibs__lease_verb verbs[] = {DIBS__ACQUIRE, DIBS__RELEASE, DIBS__CANCEL};
+    ops[i] = lease(verbs[i % 3], "one", i % 3 == 1 ? 999999 : (uint64_t)(i / 3) + 1);
+    ops[i].op.mandate = c.has[0];
+    list[i] = &ops[i].op;
+  }
+  dibs__status status = dibs__redis_driver.run(c.session, list, COUNT, within(LONG_MS), &c.reported);
+  if (status != DIBS_OK) fail_msg("%s", c.reported.text);
+  for (int i = 0; i < COUNT; i++) assert_int_equal(ops[i].op.status, i % 3 == 1 ? DIBS_LOST : DIBS_OK);
   client_close(&c);
 }
 
@@ -400,16 +431,17 @@ static void locations_that_do_not_fit_are_refused(void **state) {
 
 int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup(slots_are_those_of_the_server, begin),
-      cmocka_unit_test_setup(a_batch_reaches_all_nodes_and_keeps_its_order, begin),
-      cmocka_unit_test_setup(a_holder_keeps_its_lease_when_its_slot_moves, begin),
-      cmocka_unit_test_setup(nothing_is_done_while_a_slot_moves, begin),
-      cmocka_unit_test_setup(a_waiter_is_notified_at_the_node_where_its_queue_is_now, begin),
-      cmocka_unit_test_setup(a_listing_has_each_holder_once_while_slots_move, begin),
-      cmocka_unit_test_setup(a_node_that_hangs_does_not_delay_the_others, begin),
-      cmocka_unit_test_setup(a_grant_that_no_replica_has_is_in_doubt, begin),
-      cmocka_unit_test_setup(a_holder_keeps_its_lease_when_a_replica_takes_over, begin),
-      cmocka_unit_test_setup(locations_that_do_not_fit_are_refused, begin),
+      cmocka_unit_test_setup_teardown(slots_are_those_of_the_server, begin, end),
+      cmocka_unit_test_setup_teardown(a_batch_reaches_all_nodes_and_keeps_its_order, begin, end),
+      cmocka_unit_test_setup_teardown(a_batch_of_one_bucket_keeps_its_order, begin, end),
+      cmocka_unit_test_setup_teardown(a_holder_keeps_its_lease_when_its_slot_moves, begin, end),
+      cmocka_unit_test_setup_teardown(nothing_is_done_while_a_slot_moves, begin, end),
+      cmocka_unit_test_setup_teardown(a_waiter_is_notified_at_the_node_where_its_queue_is_now, begin, end),
+      cmocka_unit_test_setup_teardown(a_listing_has_each_holder_once_while_slots_move, begin, end),
+      cmocka_unit_test_setup_teardown(a_node_that_hangs_does_not_delay_the_others, begin, end),
+      cmocka_unit_test_setup_teardown(a_grant_that_no_replica_has_is_in_doubt, begin, end),
+      cmocka_unit_test_setup_teardown(a_holder_keeps_its_lease_when_a_replica_takes_over, begin, end),
+      cmocka_unit_test_setup_teardown(locations_that_do_not_fit_are_refused, begin, end),
   };
   bed_args(argc, argv);
   return cmocka_run_group_tests_name("redis cluster", tests, NULL, NULL);

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # What a client does in a failover, and with a primary that was replaced and returns as if nothing had happened.
-#   failover_test.sh postgres|mariadb
-#   pair.sh sets the variables of the servers
+#   failover_test.sh postgres|mariadb [lost]
+#   pair.sh sets the variables of the servers. lost: the pair is asynchronous, and the replica lacks a grant
 . "$(dirname "$0")/../e2e/tap.sh"
 engine=$1
 script=$(dirname "$0")/../../script/servers
@@ -34,6 +34,33 @@ has_record() {
   esac
 }
 export DIBS_STORE=$both
+
+# ---- A lease that the replica has not received ----
+
+if [ "${2:-}" = lost ]; then
+  export DIBS_STORE="$both?failover_wait=8000"
+  exits 125 'no ttl is longer than the wait' "$DIBS" run late --ttl 9s -- true
+  like 'and the message names both' "$err" 'a ttl of 90[0-9][0-9] ms is longer than failover_wait=8000'
+  exits 125 'it does not go with session locks' env DIBS_STORE="$DIBS_STORE&lock=$([ "$engine" = postgres ] && echo advisory || echo named)" "$DIBS" run late -- true
+  ok 'the replica receives nothing more' servers lag b
+  # shellcheck disable=SC2016
+  "$DIBS" run late --ttl 8s --wait 20s --grace 1s -- sh -c 'trap "cut -d\  -f1 /proc/uptime >$0/ended; exit 0" TERM; echo >$0/began; while :; do sleep 0.1; done' \
+    "$dir" 2>"$dir/late.err" &
+  holder=$!
+  later "$holder"
+  ok 'a client holds a name' until_true 20 filled "$dir/began"
+  ok 'the primary is killed' servers kill a
+  ok 'the replica is promoted' servers promote b
+  ok 'a client writes nothing while it waits' eval '! printf x | "$DIBS" record put page --force'
+  # shellcheck disable=SC2016
+  exits 0 'another client gets the name' "$DIBS" run late --ttl 8s --wait 60s -- sh -c 'cut -d\  -f1 /proc/uptime >$0/next' "$dir"
+  wait "$holder"
+  is 'its holder has learned that it lost it' $? 122
+  ok 'before that' awk 'NR == FNR { ended = $1; next } { exit !(ended > 0 && ended < $1) }' "$dir/ended" "$dir/next"
+  say "ended $(cat "$dir/ended"), next $(cat "$dir/next")"
+  done_testing
+  exit
+fi
 
 # ---- A failover: the client finds the new primary, and its waiters wait on ----
 

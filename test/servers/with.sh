@@ -4,8 +4,8 @@
 #
 #   with.sh [--own|--private [--tls]] [--tap] VARIABLE PROGRAM [ARG]...
 #
-#   VARIABLE   DIBS_TEST_POSTGRES, DIBS_TEST_MYSQL, DIBS_TEST_REDIS, ..._SOCKET, DIBS_TEST_KAFKA, DIBS_TEST_MONGODB;
-#              {} in an ARG becomes its value
+#   VARIABLE   DIBS_TEST_POSTGRES, DIBS_TEST_MYSQL, DIBS_TEST_REDIS, ..._SOCKET, DIBS_TEST_KAFKA,
+#              DIBS_TEST_ETCD, DIBS_TEST_MONGODB; {} in an ARG becomes its value
 #   --own      a new database for this run, dropped afterwards (PostgreSQL and MariaDB)
 #   --private  a server for this run, which it may kill, pause and restart:
 #              "$DIBS_TEST_SERVERS_SCRIPT" kill postgres, in the folder $DIBS_TEST_SERVERS_DIR
@@ -55,9 +55,11 @@ if [ "$private" ]; then
     DIBS_TEST_MYSQL*) servers=(mariadb) ;;
     DIBS_TEST_REDIS_CLUSTER) servers=(rediscluster) ;;
     DIBS_TEST_REDIS*) servers=(redis) ;;
+    DIBS_TEST_ZOOKEEPER) servers=(zookeeper) ;;
     DIBS_TEST_PGBOUNCER) servers=(postgres pgbouncer) ;;
     DIBS_TEST_KAFKA) servers=(kafka) ;;
     DIBS_TEST_MONGODB) servers=(mongodb) ;;
+    DIBS_TEST_ETCD*) servers=(etcd) ;;
     *) echo "with.sh: unknown variable $variable" >&2; exit 2 ;;
   esac
   folder=$(mktemp -d "${TMPDIR:-/tmp}/dibs-test-private.XXXXXX") || exit 1

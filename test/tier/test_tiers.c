@@ -136,6 +136,46 @@ static void waited(dibs_lease *lease, dibs_status status, const dibs_error *why,
   wait->over = 1;
 }
 
+struct taker {
+  dibs_store *store;
+  dibs__thread *thread;
+  dibs_status status;
+  char tier[200];
+};
+
+/* Reads the tier as soon as it holds: an offer that it uses is not confirmed yet. */
+static void take_and_look(void *arg) {
+  struct taker *t = arg;
+  dibs_lease *lease;
+  t->status = take(t->store, "offered", SOON_MS, &lease);
+  if (t->status != DIBS_OK) return;
+  snprintf(t->tier, sizeof t->tier, "%s", dibs_lease_tier(lease));
+  give(lease);
+}
+
+static void a_lease_used_from_an_offer_has_its_tier(void **state) {
+  (void)state;
+  char two[sizeof uri];
+  dibs_lease *held;
+  /* Files: a waiter uses their offers before it has confirmed them, unless the tiers are strict. */
+  snprintf(two, sizeof two, "sqlite:%s/first%d.db,sqlite:%s/second%d.db?tiers.strictness=fenced", folder, nth, folder,
+           nth);
+  dibs_store *a = open_at(two), *b = open_at(two);
+  for (int i = 0; i < 40; i++) {
+    struct taker taker = {.store = b};
+    FINE(take(a, "offered", SOON_MS, &held));
+    assert_non_null(taker.thread = dibs__thread_start("taker", take_and_look, &taker));
+    dibs__nap_ms(10); /* so that it usually waits; the tier does not depend on it */
+    give(held);
+    dibs__thread_join(taker.thread);
+    assert_int_equal(taker.status, DIBS_OK);
+    assert_non_null(strstr(taker.tier, "/first"));
+    assert_null(strchr(taker.tier, ',')); /* the URI of the tier, not of all */
+  }
+  dibs_close(a);
+  dibs_close(b);
+}
+
 static void a_waiter_keeps_waiting_on_the_new_tier(void **state) {
   (void)state;
   dibs_store *a = open_at(uri), *b = open_at(uri);
@@ -407,6 +447,7 @@ int main(int argc, char **argv) {
       CASE(a_holder_keeps_its_lease_when_its_bucket_moves),
       CASE(no_failure_of_the_anchor_moves_its_buckets_without_their_holders),
       CASE(a_holder_learns_that_its_tier_was_opened_by_hand),
+      CASE(a_lease_used_from_an_offer_has_its_tier),
       CASE(a_waiter_keeps_waiting_on_the_new_tier),
       CASE(the_anchor_replaces_a_killed_redis_and_returns_the_buckets),
       CASE(a_waiter_survives_the_death_of_redis),

@@ -120,6 +120,11 @@ void dibs__mysql_close(struct dibs__sql_wire *wire);
 dibs__status dibs__mysql_adopt(struct dibs__server *store, void *connection, struct dibs__sql_wire **wire,
                                struct dibs__result *result);
 
+/* Transactions of users. */
+enum dibs__sql_rc dibs__mysql_lend(struct dibs__server *store, struct dibs__sql_wire *wire, void **connection);
+enum dibs__sql_rc dibs__mysql_script(struct dibs__sql_wire *wire, const char *sql);
+bool dibs__mysql_in_transaction(const struct dibs__sql_wire *wire);
+
 /* ---- wire.c ---- */
 enum dibs__sql_rc dibs__mysql_put(struct dibs__sql_wire *wire, const char *text, const struct dibs__sql_value *values,
                                   size_t count);

@@ -650,6 +650,12 @@ sql_rc dibs__mysql_go(struct dibs__sql_wire *wire, bool commits) {
   w->base.failed_at = 0;
   w->late = false;
   if (!still_open(w)) goto out;
+  /* The user's transaction has ended: each statement would be a transaction of its own, and a savepoint nothing. */
+  if (w->base.inside &&
+      (w->my->server_status & (SERVER_STATUS_IN_TRANS | SERVER_STATUS_AUTOCOMMIT)) == SERVER_STATUS_AUTOCOMMIT) {
+    (void)dibs__mysql_broke(w, DIBS__SQL_REFUSED, "the given connection has no open transaction any more");
+    goto out;
+  }
   if (!w->many && w->base.put > 1) {
     switched = w->many = allow_multi_statements(w, true);
     if (!switched) {
@@ -665,4 +671,23 @@ sql_rc dibs__mysql_go(struct dibs__sql_wire *wire, bool commits) {
 out:
   w->base.put = w->text.len = 0;
   return end;
+}
+
+/* ---- Transactions of users ---- */
+
+sql_rc dibs__mysql_lend(struct dibs__server *store, struct dibs__sql_wire *wire, void **connection) {
+  (void)store; /* the session fits any statement */
+  *connection = dibs__my(wire)->my;
+  return DIBS__SQL_OK;
+}
+
+sql_rc dibs__mysql_script(struct dibs__sql_wire *wire, const char *sql) {
+  struct dibs__mysql_buffer text = {.p = (char *)(uintptr_t)sql, .len = strlen(sql)};
+  bool commits = strcmp(sql, "COMMIT") == 0;
+  sql_rc end = commits ? dibs__mysql_put(wire, sql, NULL, 0) : dibs__mysql_put_whole(wire, &text);
+  return end == DIBS__SQL_OK ? dibs__mysql_go(wire, commits) : end;
+}
+
+bool dibs__mysql_in_transaction(const struct dibs__sql_wire *wire) {
+  return dibs__mysql_of(wire)->my->server_status & SERVER_STATUS_IN_TRANS;
 }

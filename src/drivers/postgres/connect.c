@@ -345,8 +345,6 @@ static dibs__status connect_any_host(struct dibs__server *store, size_t *nth, di
 
 /* ---- Setting up ---- */
 
-/* A client that stops in the middle of a transaction blocks every name of the same bucket. */
-#define IDLE_MS "5000"
 
 /* The search path: our schema, then the role's own path, for the user's own tables.  While our tables do not exist, it
  * is our schema alone: otherwise those of another schema in the path would be taken for ours. */
@@ -395,7 +393,7 @@ static const char settings[] = "SELECT CASE WHEN " THERE(
                                                       " WHERE pg_backend_pid() = $5 OR $6";
 static const char question[] = "SELECT pg_backend_pid(), CASE WHEN pg_is_in_recovery() THEN 1 ELSE 0 END";
 
-/* Of a primary, the timeline that it writes; of a standby, the newest one that it has read. */
+/* Of a primary, the timeline that it writes; of a standby, the newest that it has read. */
 static const char timeline[] =
     "SELECT (pg_control_system()).system_identifier::text, CASE WHEN pg_is_in_recovery() THEN"
     " greatest((pg_control_checkpoint()).timeline_id, (pg_control_recovery()).min_recovery_end_timeline)"
@@ -408,7 +406,7 @@ static sql_rc set_up(struct dibs__server *store, struct dibs__pg_wire *w) {
   struct dibs__sql_wire *wire = &w->wire;
   snprintf(timeout, sizeof timeout, "%" PRId64, store->options.lock_timeout_ms);
   struct dibs__sql_value values[] = {dibs__sql_text(timeout, strlen(timeout)),
-                                     dibs__sql_text(IDLE_MS, sizeof IDLE_MS - 1),
+                                     dibs__sql_text(DIBS__PG_IDLE_MS, sizeof DIBS__PG_IDLE_MS - 1),
                                      dibs__sql_text(store->options.schema, strlen(store->options.schema)),
                                      dibs__sql_text(store->options.lease_sync ? "t" : "f", 1),
                                      dibs__sql_number(PQbackendPID(w->pg)),

@@ -163,7 +163,7 @@ struct dibs__pg_location {
   /* Any thread. */
   _Atomic bool pooler_fine; /* there is one, and it keeps a server process for each client */
   /* The newest timeline that a connection of this store has seen, and the digest of its system identifier; 0: none.
-   * `asked`: when the other hosts were asked for theirs. */
+   * `asked`: when the other hosts had to name theirs. */
   _Atomic uint64_t system, timeline;
   _Atomic int64_t asked_ns;
 };
@@ -176,6 +176,9 @@ void dibs__pg_forget(void *location);
 
 /* ---- Connections (connect.c) ---- */
 
+/* A client that stops in the middle of a transaction blocks every name of the same bucket. */
+#define DIBS__PG_IDLE_MS "5000"
+
 dibs__status dibs__pg_open_wire(struct dibs__server *store, dibs__tick by, struct dibs__pg_wire **wire,
                                 struct dibs__result *result);
 dibs__status dibs__pg_connect(struct dibs__server *store, dibs__tick by, struct dibs__sql_wire **wire,
@@ -185,6 +188,12 @@ bool dibs__pg_widen(struct dibs__pg_wire *w);
 void dibs__pg_close(struct dibs__sql_wire *wire);
 dibs__status dibs__pg_adopt(struct dibs__server *store, void *connection, struct dibs__sql_wire **wire,
                             struct dibs__result *result);
+
+/* ---- Transactions of users (script.c) ---- */
+
+enum dibs__sql_rc dibs__pg_lend(struct dibs__server *store, struct dibs__sql_wire *wire, void **connection);
+enum dibs__sql_rc dibs__pg_script(struct dibs__sql_wire *wire, const char *sql);
+bool dibs__pg_in_transaction(const struct dibs__sql_wire *wire);
 
 /* ---- Fast statements (statements.c) ---- */
 

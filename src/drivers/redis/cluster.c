@@ -7,10 +7,8 @@
  * next round, which follows a newer map, or a short pause.  Nothing was done, so that they may go anywhere; an
  * operation whose answer is missing is UNKNOWN, and ends here.
  *
- * The operations of one name have one bucket and stay in their order: they are in one call, or in calls to one node one
- * after the other, of which a node refuses the later ones if it refuses the first.  (If a slot arrived between two
- * calls of a packet, the later call would overtake the first: the rest of a place after a refusal is sent again in
- * order, and what was done meanwhile was done to a name by an operation that its caller sent at the same time.)
+ * The operations of one name have one bucket and stay in their order: in a round those of a bucket are one call of a
+ * script, which is done or refused as a whole.  What does not fit into the call has its turn in the next round.
  *
  * A node that cannot be reached does not delay the others: it is left alone for a while, and its operations are
  * UNAVAILABLE.
@@ -27,8 +25,8 @@
 #include <string.h>
 
 /* PATIENCE_MS: how long a batch waits for slots that are moved; READS_MS: reads.  NODE_MS: how long a node may take to
- * connect, while other operations wait.  READ_MS: the least time between two readings of the slots. */
-enum { PATIENCE_MS = 500, READS_MS = 3000, NAP_MS = 5, NODE_MS = 1000, READ_MS = 100, NONE = UINT16_MAX };
+ * connect, while other operations wait. */
+enum { PATIENCE_MS = 500, READS_MS = 3000, NAP_MS = 5, NODE_MS = 1000, NONE = UINT16_MAX, END = UINT16_MAX };
 
 /* ---- Sessions ---- */
 
@@ -95,7 +93,9 @@ struct dibs__redis_session *dibs__redis_cluster_at(struct dibs__redis_session *s
     dibs__set_message(result, "%s cannot be reached", node->redis.location->shown);
     return NULL;
   }
-  dibs__tick soon = dibs__tick_min(by, dibs__tick_add_ms(dibs__tick_now(), NODE_MS));
+  dibs__tick now = dibs__tick_now();
+  int64_t share = dibs__tick_left_ms(now, by) / 3; /* the rest is for the other nodes */
+  dibs__tick soon = dibs__tick_add_ms(now, share < NODE_MS ? share : NODE_MS);
   struct dibs__result own = {.text = ""};
   dibs__status status = dibs__redis_connect(node->redis.location, 0, soon, &s->link, &own);
   dibs__redis_map_learn(store, node, status != DIBS_OK);
@@ -124,16 +124,24 @@ struct batch {
   size_t count;
   struct part parts[DIBS__REDIS_PLACES];
   size_t part_count;
+  size_t sent;      /* so many of `sorted` are in parts; the others have their turn later */
   uint64_t version; /* of the map that the round followed */
   bool subscribed;  /* some are sent again because a subscription is open now */
   bool moving;      /* a node refused some because of their slots */
   struct dibs__op *sorted[DIBS__REDIS_BATCH];
 };
 
+/* Appends those of a place, up to a call; `next` links them.  Returns the first one that does not fit. */
+static uint16_t add_place(struct batch *b, const uint16_t next[], uint16_t first, size_t *at) {
+  uint16_t i = first;
+  for (size_t n = 0; i != END && n < DIBS__REDIS_CALL; n++, i = next[i]) b->sorted[(*at)++] = b->pending[i];
+  return i;
+}
+
 /* Stable: the operations of a place keep their order. */
 static void sort_pending(struct batch *b) {
-  enum { END = UINT16_MAX };
   uint16_t of[DIBS__REDIS_PLACES], first[DIBS__REDIS_PLACES], last[DIBS__REDIS_PLACES], next[DIBS__REDIS_BATCH];
+  bool added[DIBS__REDIS_PLACES] = {false};
   b->version = dibs__redis_map_copy((struct dibs__redis *)b->session->base.store, of);
   for (size_t p = 0; p < DIBS__REDIS_PLACES; p++) first[p] = END;
   for (size_t i = 0; i < b->count; i++) {
@@ -149,16 +157,19 @@ static void sort_pending(struct batch *b) {
   size_t at = 0;
   b->part_count = 0;
   for (size_t p = 0; p < DIBS__REDIS_PLACES; p++) {
-    if (first[p] == END) continue;
+    if (first[p] == END || added[p]) continue;
     struct part *part = &b->parts[b->part_count++];
     *part = (struct part){.number = of[p], .first = at};
     for (size_t q = p; q < DIBS__REDIS_PLACES; q++) {
-      if (first[q] == END || of[q] != part->number) continue;
-      for (uint16_t i = first[q]; i != END; i = next[i]) b->sorted[at++] = b->pending[i];
-      first[q] = END;
+      if (first[q] == END || added[q] || of[q] != part->number) continue;
+      first[q] = add_place(b, next, first[q], &at);
+      added[q] = true;
     }
     part->count = at - part->first;
   }
+  b->sent = at;
+  for (size_t p = 0; p < DIBS__REDIS_PLACES; p++)
+    for (uint16_t i = first[p]; i != END; i = next[i]) b->sorted[at++] = b->pending[i];
   assert(at == b->count);
 }
 
@@ -224,9 +235,11 @@ static void run_round(struct batch *b, struct dibs__result *result) {
   struct dibs__redis_link *links[DIBS__REDIS_PLACES];
   dibs__status statuses[DIBS__REDIS_PLACES];
   struct dibs__result sent = {.text = ""};
-  b->subscribed = b->moving = false;
+  b->moving = false;
   for (size_t i = 0; i < b->count; i++) b->pending[i]->status = DIBS_UNKNOWN;
   sort_pending(b);
+  for (size_t i = b->sent; i < b->count; i++) b->sorted[i]->status = DIBS__REDIS_REDIRECTED;
+  b->subscribed = false;
   put_parts(b, links, result);
   dibs__redis_go_all(links, b->part_count, b->by, statuses, &sent);
   if (sent.text[0]) dibs__set_message(result, "%s", sent.text);
@@ -244,7 +257,7 @@ static bool map_is_newer(struct dibs__redis *store, uint64_t version, dibs__tick
   struct dibs__result aside = {.text = ""};
   uint16_t of[DIBS__REDIS_PLACES];
   dibs__mutex_lock(&c->lock);
-  dibs__tick next = dibs__tick_add_ms(c->read_at, READ_MS);
+  dibs__tick next = c->read_again;
   dibs__mutex_unlock(&c->lock);
   dibs__tick now = dibs__tick_now();
   if (dibs__redis_map_copy(store, of) != version) return true;
@@ -259,12 +272,16 @@ static void run_batch(struct batch *b, struct dibs__result *result) {
   dibs__tick patient = dibs__tick_min(b->by, dibs__tick_add_ms(dibs__tick_now(), PATIENCE_MS));
   for (;;) {
     struct dibs__result latest = {.text = ""};
+    size_t before = b->count;
     run_round(b, &latest);
     result->commits += latest.commits;
     if (latest.now.ms) result->now = latest.now;
     if (latest.text[0] || b->count == 0) memcpy(result->text, latest.text, sizeof result->text);
-    if (b->count == 0 || !dibs__tick_before(dibs__tick_now(), patient)) break;
-    if (b->subscribed || map_is_newer(store, b->version, b->by)) continue;
+    dibs__tick now = dibs__tick_now();
+    if (b->count == 0 || !dibs__tick_before(now, b->by)) break;
+    if (b->subscribed || (b->sent < before && b->count < before)) continue; /* those that did not fit */
+    if (!dibs__tick_before(now, patient)) break;
+    if (map_is_newer(store, b->version, b->by)) continue;
     if (!b->moving) break; /* their node cannot be reached, and no other one has their slots */
     dibs__nap_ms(NAP_MS);
   }

@@ -39,7 +39,7 @@ struct dibs__redis_cluster {
   size_t count;
   uint16_t of[DIBS__REDIS_PLACES]; /* the number of the node */
   uint64_t version;                /* of `of`; grows with every change */
-  dibs__tick read_at;              /* when the slots were read last */
+  dibs__tick read_again;           /* the slots are not read before */
 };
 
 /* The place of an operation: its bucket, or that of reports. */

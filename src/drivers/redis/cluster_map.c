@@ -15,6 +15,8 @@
 
 /* The shortest time that a node gets to answer, and how long a node that failed is left alone; the pause doubles. */
 enum { SHARE_MS = 100, PAUSE_MS = 50, PAUSE_MAX_MS = 1600, NONE = UINT16_MAX };
+/* How long the slots are not read again, after they were read, and after no node answered. */
+enum { READ_MS = 200, FAILED_MS = 1000 };
 
 typedef struct dibs__redis_cluster cluster_t;
 
@@ -160,6 +162,8 @@ static bool read_range(const redisReply *range, const struct dibs__redis_address
 static bool adopt_slots(struct dibs__redis *store, const redisReply *ranges, const struct dibs__redis_address *from) {
   cluster_t *c = store->cluster;
   bool any = false, changed = false;
+  uint16_t ours[DIBS__REDIS_PLACES];
+  for (size_t k = 0; k < DIBS__REDIS_PLACES; k++) ours[k] = dibs__redis_slot(k);
   dibs__mutex_lock(&c->lock);
   for (size_t i = 0; i < ranges->elements; i++) {
     unsigned long slots[2];
@@ -167,8 +171,7 @@ static bool adopt_slots(struct dibs__redis *store, const redisReply *ranges, con
     uint16_t number = NONE;
     if (!read_range(ranges->element[i], from, slots, &address)) continue;
     for (size_t k = 0; k < DIBS__REDIS_PLACES; k++) {
-      uint16_t slot = dibs__redis_slot(k);
-      if (slot < slots[0] || slot > slots[1]) continue;
+      if (ours[k] < slots[0] || ours[k] > slots[1]) continue;
       if (number == NONE) number = number_of_locked(store, &address);
       if (number == NONE) break;
       any = true;
@@ -177,7 +180,6 @@ static bool adopt_slots(struct dibs__redis *store, const redisReply *ranges, con
     }
   }
   c->version += changed;
-  c->read_at = dibs__tick_now();
   dibs__mutex_unlock(&c->lock);
   if (changed) dibs__notifier_raise(c->changed);
   return any;
@@ -210,6 +212,15 @@ static dibs__status read_from(struct dibs__redis *store, const struct dibs__redi
   return status;
 }
 
+static bool failed_just_now_locked(const cluster_t *c, const struct dibs__redis_address *address, dibs__tick now) {
+  for (size_t i = 0; i < c->count; i++) {
+    const struct dibs__redis_address *known = &c->nodes[i]->redis.location->hosts[0];
+    if (known->port == address->port && strcmp(known->host, address->host) == 0)
+      return dibs__tick_before(now, c->nodes[i]->retry_at);
+  }
+  return false;
+}
+
 /* The nodes that have a bucket, then those of the URI, which are there when all addresses have changed. */
 static size_t find_sources(struct dibs__redis *store, struct dibs__redis_address *sources, size_t cap) {
   cluster_t *c = store->cluster;
@@ -225,8 +236,11 @@ static size_t find_sources(struct dibs__redis *store, struct dibs__redis_address
     if (dibs__tick_before(now, c->nodes[of[i]]->retry_at)) continue; /* it failed just now */
     sources[count++] = c->nodes[of[i]]->redis.location->hosts[0];
   }
+  for (int all = 0; all < 2 && (!all || count == 0); all++)
+    for (size_t i = 0; i < store->location->host_count && count < cap; i++)
+      if (all || !failed_just_now_locked(c, &store->location->hosts[i], now))
+        sources[count++] = store->location->hosts[i];
   dibs__mutex_unlock(&c->lock);
-  for (size_t i = 0; i < store->location->host_count && count < cap; i++) sources[count++] = store->location->hosts[i];
   return count;
 }
 
@@ -265,6 +279,9 @@ dibs__status dibs__redis_map_read(struct dibs__redis *store, uint64_t version, d
   bool changed = c->version != version;
   dibs__mutex_unlock(&c->lock);
   dibs__status status = changed ? DIBS_OK : read_from_any(store, by, result);
+  dibs__mutex_lock(&c->lock);
+  if (!changed) c->read_again = dibs__tick_add_ms(dibs__tick_now(), status == DIBS_OK ? READ_MS : FAILED_MS);
+  dibs__mutex_unlock(&c->lock);
   dibs__mutex_unlock(&c->reading);
   return status;
 }

@@ -386,14 +386,17 @@ static dibs__status connect_session(struct dibs__dstore *base, dibs__tick by, st
     free(s);
     return status;
   }
+  /* The partitions of an addition are on several nodes of a cluster, each with an incarnation of its own. */
+  uint32_t shared = store->redis.cluster ? 0 : 1u << DIBS__FAM_SHARED;
   *identity = (struct dibs__identity){.mandate = {.epoch = 0, .incarnation = s->incarnation},
                                       .caps = caps_of(&store->redis),
                                       .families = 1u << DIBS__FAM_LEASE | 1u << DIBS__FAM_ANCHOR |
-                                                  1u << DIBS__FAM_REPORT | 1u << DIBS__FAM_SHARED,
+                                                  1u << DIBS__FAM_REPORT | shared,
                                       .max_batch = DIBS__REDIS_BATCH,
                                       .max_sessions = store->redis.location->connections,
                                       .session = store->redis.session};
   if (!store->redis.as_tier) identity->mandate.epoch = 1;
+  if (store->redis.cluster) identity->families &= ~(1u << DIBS__FAM_SHARED);
   *out = &s->base;
   return DIBS_OK;
 }

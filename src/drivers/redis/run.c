@@ -15,7 +15,7 @@ extern const char dibs__redis_lua_lease[];
 
 /* The form of an operation for lease.lua: HEAD bytes, then name and owner, each after its length. */
 enum {
-  CALL_OPS = 64, /* operations in a call: about a fifth of a millisecond of the server */
+  CALL_OPS = DIBS__REDIS_CALL,
   HEAD = 41,
   OP_MAX = HEAD + 1 + DIBS_NAME_MAX + 1 + DIBS_OWNER_MAX,
   ANSWER = 30,
@@ -295,7 +295,7 @@ static bool put_wait(struct dibs__redis_session *session, dibs__tick by) {
   const struct dibs__redis *store = (const struct dibs__redis *)session->base.store;
   const struct dibs__redis_scratch *s = session->scratch;
   uint32_t replicas = store->location->replicas;
-  if (!replicas || !(s->calls || s->report_count)) return true;
+  if (!replicas || !(s->calls || s->report_count || s->shared_count)) return true;
   /* It answers before the deadline, so that what the replicas lack is known; never 0, which waits for ever. */
   int64_t ms = dibs__tick_left_ms(dibs__tick_now(), by) / 2;
   char words[2][24];
@@ -315,6 +315,11 @@ bool dibs__redis_put_operations(struct dibs__redis_session *session, struct dibs
   bool subscribed = dibs__redis_notifier_is_open(store), requested = false;
   dibs__status notifier = DIBS_OK;
   for (size_t i = 0; i < count; i++) {
+    /* The partitions of a space have slots, and incarnations, of their own. */
+    if (store->is_node && ops[i]->family == DIBS__FAM_SHARED) {
+      ops[i]->status = DIBS_UNSUPPORTED;
+      continue;
+    }
     if (!needs_server(ops[i])) continue;
     if (ops[i]->family == DIBS__FAM_REPORT) {
       s->reports[s->report_count++] = (struct dibs__report_op *)ops[i];
@@ -428,13 +433,11 @@ bool dibs__redis_is_redirection(const redisReply *reply) {
 static bool was_redirected(struct dibs__redis_session *session, const redisReply *r, struct dibs__result *result) {
   const struct dibs__redis *store = (const struct dibs__redis *)session->base.store;
   if (!store->is_node || !dibs__redis_is_redirection(r)) return false;
-  session->redirected = true;
-  if (strncmp(r->str, "MOVED ", 6) == 0)
-    dibs__redis_map_moved(store->whole, r->str, (const struct dibs__redis_node *)store);
-  if (strncmp(r->str, "TRYAGAIN", 8) != 0 && strncmp(r->str, "MOVED", 5) != 0 && strncmp(r->str, "ASK", 3) != 0 &&
-      strncmp(r->str, "CLUSTERDOWN", 11) != 0)
-    session->link->dead = true;
+  bool moved = strncmp(r->str, "MOVED ", 6) == 0;
   bool moves = strncmp(r->str, "TRYAGAIN", 8) == 0 || strncmp(r->str, "ASK", 3) == 0;
+  session->redirected = session->redirected || moved || moves;
+  if (moved) dibs__redis_map_moved(store->whole, r->str, (const struct dibs__redis_node *)store);
+  if (!moved && !moves && strncmp(r->str, "CLUSTERDOWN", 11) != 0) session->link->dead = true;
   dibs__set_message(result, "%s: %.150s", store->location->shown,
                     moves ? "a slot is being moved to another node" : r->str);
   return true;
@@ -491,7 +494,10 @@ static void check_replicas(struct dibs__redis_session *session, const redisReply
   const struct dibs__redis *store = (const struct dibs__redis *)session->base.store;
   const struct dibs__redis_scratch *s = session->scratch;
   if (!store->location->replicas) return;
-  if (r && r->type == REDIS_REPLY_INTEGER && r->integer >= (long long)store->location->replicas) return;
+  /* A script that was sent again has run after WAIT. */
+  if (!session->link->tellings && r && r->type == REDIS_REPLY_INTEGER &&
+      r->integer >= (long long)store->location->replicas)
+    return;
   if (r && r->type == REDIS_REPLY_ERROR)
     dibs__set_message(result, "%s: %.150s", store->location->shown, r->str);
   else if (r)
@@ -502,6 +508,9 @@ static void check_replicas(struct dibs__redis_session *session, const redisReply
     bool grants = op->family == DIBS__FAM_ANCHOR || op->verb <= DIBS__RENEW;
     if (op->status == DIBS_OK && grants) op->status = DIBS_UNKNOWN;
   }
+  for (size_t i = 0; i < s->shared_count; i++)
+    if (s->shared[i]->op.status == DIBS_OK && s->shared[i]->op.verb == DIBS__SHARED_ADD)
+      s->shared[i]->op.status = DIBS_UNKNOWN;
 }
 
 void dibs__redis_take(struct dibs__redis_session *session, struct dibs__result *result) {
@@ -511,7 +520,10 @@ void dibs__redis_take(struct dibs__redis_session *session, struct dibs__result *
     take_reply(session, s->requested + at, s->counts[i], dibs__redis_reply(session->link, i), result);
   for (size_t i = 0; i < s->report_count; i++)
     take_report(session, s->reports[i], dibs__redis_reply(session->link, s->calls + i), result);
-  check_replicas(session, dibs__redis_reply(session->link, s->calls + s->report_count), result);
+  size_t at = s->calls + s->report_count;
+  for (size_t i = 0; i < s->shared_count; at += dibs__redis_shared_calls(s->shared[i++]))
+    dibs__redis_shared_answer(session, s->shared[i], at, result);
+  check_replicas(session, dibs__redis_reply(session->link, at), result);
 }
 
 /* R6: the status of run() itself. */
@@ -541,10 +553,6 @@ static dibs__status run_once(struct dibs__redis_session *session, struct dibs__o
   dibs__status status = dibs__redis_go(session->link, by, result);
   if (status == DIBS_UNAVAILABLE) return status;
   dibs__redis_take(session, result);
-  for (size_t i = 0, at = s->calls + s->report_count; i < s->shared_count; i++) {
-    dibs__redis_shared_answer(session, s->shared[i], at, result);
-    at += dibs__redis_shared_calls(s->shared[i]);
-  }
   return dibs__redis_status_of_batch(ops, count, true);
 }
 

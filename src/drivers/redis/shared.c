@@ -131,11 +131,13 @@ static void add_items(struct words *w, const shared_op *op, uint32_t part) {
 
 static void add_arguments(struct words *w, const shared_op *op, uint32_t part, struct add_head *head,
                           char batch[ID_HEX + 1 + NUMBER_MAX]) {
+  dibs__id fresh = op->fresh;
   switch (op->op.verb) {
   case DIBS__SHARED_ADD:
     put_hex(op->incarnation.b, sizeof op->incarnation.b, head->incarnation);
     put_hex(op->source.b, sizeof op->source.b, head->source);
-    put_hex(op->fresh.b, sizeof op->fresh.b, head->fresh);
+    fresh.b[0] ^= (uint8_t)part; /* the ledger of the database knows no partitions: each has a source of its own */
+    put_hex(fresh.b, sizeof fresh.b, head->fresh);
     add_word(w, head->incarnation, INCARNATION_HEX);
     add_word(w, head->source, ID_HEX);
     add_number(w, (int64_t)op->sequence);
@@ -165,7 +167,7 @@ static bool put_call(struct dibs__redis_session *session, const shared_op *op, u
   const char *prefix = ((const struct dibs__redis *)session->base.store)->location->prefix;
   char key[KEY_MAX], verb = (char)('0' + op->op.verb), batch[ID_HEX + 1 + NUMBER_MAX];
   struct add_head head;
-  int len = snprintf(key, sizeof key, "%s:{c%u:%.*s}", prefix, part, (int)op->space.len, op->space.p);
+  int len = snprintf(key, sizeof key, "%s:{%u}:c:%.*s", prefix, part, (int)op->space.len, op->space.p);
   w->count = w->number_count = 0;
   add_word(w, key, (size_t)len);
   add_word(w, &verb, 1);

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: MIT
 -- Sums that wait for the database: one partition of one space (store/shared.h).
 --
---   KEYS[1]  dibs:{c7:own}, "the base": a hash.  i: the incarnation under which sums are added up; s: their source, which
+--   KEYS[1]  dibs:{7}:c:own, "the base": a hash.  i: the incarnation under which sums are added up; s: their source, which
 --            is drawn for each incarnation; n: the number of the latest sums of this source
 --   and from it, with the same hash tag:
 --     :sums           hash, key -> sum: what is added up now.  Its field '' has their name: "SOURCE NUMBER BEGAN-AT"

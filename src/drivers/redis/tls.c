@@ -206,7 +206,9 @@ static bool is_number(const char *host) {
 
 static bool expect_name(struct dibs__redis_tls *tls, const char *host, bool insecure) {
   bool number = is_number(host);
-  if (!number && SSL_set_tlsext_host_name(tls->ssl, host) != 1) return false;
+  char name[256]; /* OpenSSL's macro casts a const away */
+  snprintf(name, sizeof name, "%s", host);
+  if (!number && SSL_set_tlsext_host_name(tls->ssl, name) != 1) return false;
   if (insecure) return true;
   X509_VERIFY_PARAM *expected = SSL_get0_param(tls->ssl);
   X509_VERIFY_PARAM_set_hostflags(expected, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);

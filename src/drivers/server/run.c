@@ -493,6 +493,18 @@ static sql_rc run_kinds(session *s, struct dibs__op **ops, size_t count, struct 
   return end;
 }
 
+/* A lease that may be lost in a failover must have ended when names are granted again. */
+static bool outlasts_wait(const session *s, struct dibs__op *op, struct dibs__result *result) {
+  int64_t wait = s->store->options.failover_wait_ms;
+  const struct dibs__lease_op *lease = (const struct dibs__lease_op *)op;
+  bool grants = op->family == DIBS__FAM_LEASE && (op->verb == DIBS__ACQUIRE || op->verb == DIBS__RENEW);
+  if (wait == 0 || !grants || lease->ttl_ms <= wait + DIBS__SERVER_COHORT_MS) return false;
+  dibs__set_message(result, "a ttl of %lld ms is longer than failover_wait=%lld", (long long)lease->ttl_ms,
+                    (long long)wait);
+  op->status = DIBS_UNSUPPORTED;
+  return true;
+}
+
 DIBS__MODULE_API dibs__status dibs__server_run(struct dibs__session *base, struct dibs__op *const ops[], size_t count,
                                                dibs__tick by, struct dibs__result *result) {
   session *s = (session *)base;
@@ -507,7 +519,7 @@ DIBS__MODULE_API dibs__status dibs__server_run(struct dibs__session *base, struc
   sql_rc end = dibs__server_settle_kind(s, ops, count, result);
   result->sent = dibs__tick_now(); /* what runs once in a schema's lifetime uses none of the lease's time */
   for (size_t i = 0; i < count; i++)
-    if (ops[i]->status != DIBS_DENIED) sorted[some++] = ops[i];
+    if (ops[i]->status != DIBS_DENIED && !outlasts_wait(s, ops[i], result)) sorted[some++] = ops[i];
   if (end == DIBS__SQL_OK) end = run_kinds(s, sorted, some, result);
   result->now.ms = s->now;
   if (end == DIBS__SQL_OK) {

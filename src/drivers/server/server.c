@@ -11,6 +11,8 @@
  * If they differ, every bucket begins an epoch above all that the rows know; buckets that are served for an anchor
  * elsewhere become void instead.  Leases stay until they expire: the server's clock goes on, and a new client does
  * not disturb the holders.  Their renewals carry the old mandate, and are refused.
+ * A replica that was promoted may lack grants.  With failover_wait=MS the incarnation begins so long after a client has
+ * first seen it: by then each lost lease has ended, since no ttl is longer.
  *
  * The kind of leases.  Leases in a schema are either rows or the server's session locks.  Neither kind excludes the
  * other, so a schema has one kind.  The first acquire decides it in one transaction, and the store's row remembers
@@ -279,8 +281,9 @@ dibs__status dibs__server_explain(session *s, const char *doing, struct dibs__re
 
 /* ---- The URI ---- */
 
-static const char *const common_params[] = {"schema",       "prefix",          "lock",         "lease_sync",
-                                            "lock_timeout", "connect_timeout", "lock_waiters", "connections"};
+static const char *const common_params[] = {"schema",       "prefix",       "lock",
+                                            "lease_sync",   "lock_timeout", "connect_timeout",
+                                            "lock_waiters", "connections",  "failover_wait"};
 enum { COMMON = sizeof common_params / sizeof common_params[0], PARAMS_MAX = 64 };
 
 static dibs__status only_known(const struct dibs__server_engine *engine, const struct dibs__uri *uri,
@@ -309,6 +312,18 @@ static dibs__status read_word(const struct dibs__uri *uri, const char *key, cons
   return DIBS_OK;
 }
 
+enum { FAILOVER_WAIT_MAX = 86400000 };
+
+static dibs__status check_failover_wait(const struct dibs__uri *uri, struct dibs__result *result) {
+  const char *lock = dibs__uri_param(uri, "lock");
+  const char *why = NULL;
+  if (lock && strcmp(lock, "rows") != 0) why = "is for leases in rows: a session lock ends with its server";
+  if (uri->as_tier || uri->as_anchor) why = "is for a store that is used alone; tiers have tiers.strictness=strict";
+  if (!why) return DIBS_OK;
+  dibs__set_message(result, "failover_wait= %s", why);
+  return DIBS_INVALID;
+}
+
 static dibs__status read_options(const struct dibs__uri *uri, struct dibs__server_options *o,
                                  struct dibs__result *result) {
   const char *sync = dibs__uri_param(uri, "lease_sync");
@@ -330,7 +345,9 @@ static dibs__status read_options(const struct dibs__uri *uri, struct dibs__serve
   if (status == DIBS_OK)
     status = dibs__uri_number(uri, "connections", 1, DIBS__CONNECTIONS_MAX, DIBS__CONNECTIONS, &connections, result);
   o->connections = (uint32_t)connections;
-  return status;
+  if (status == DIBS_OK)
+    status = dibs__uri_number(uri, "failover_wait", 0, FAILOVER_WAIT_MAX, 0, &o->failover_wait_ms, result);
+  return status == DIBS_OK && o->failover_wait_ms ? check_failover_wait(uri, result) : status;
 }
 
 /* ---- The server's incarnation ---- */
@@ -512,19 +529,45 @@ static sql_rc new_incarnation(session *s) {
   return end;
 }
 
+/* How long the new incarnation may not begin yet; the first client that asks notes when it did. */
+static sql_rc failover_wait(session *s, int64_t *left) {
+  int64_t wait = s->store->options.failover_wait_ms, digest = 0;
+  size_t nth;
+  *left = 0;
+  if (wait == 0) return DIBS__SQL_OK;
+  memcpy(&digest, s->incarnation.b, sizeof digest - 1);
+  sql_rc end = dibs__rows_request(&s->rows, DIBS__SERVER_META_NOTED, NULL, 0, &nth);
+  if (end != DIBS__SQL_OK) return end;
+  int64_t noted = dibs__sql_cell_number(s->rows.wire, nth, 0, 0), now = dibs__sql_cell_number(s->rows.wire, nth, 0, 2);
+  bool known = dibs__sql_cell_number(s->rows.wire, nth, 0, 1) == digest && noted > 0 && noted <= now;
+  *left = (known ? noted : now) + wait + DIBS__SERVER_COHORT_MS - now;
+  value v = dibs__sql_number(digest);
+  return known ? DIBS__SQL_OK : dibs__rows_put(&s->rows, DIBS__SERVER_META_NOTE, &v, 1);
+}
+
+static sql_rc say_failover_wait(session *s, int64_t left) {
+  char text[160];
+  snprintf(text, sizeof text,
+           "it may have lost leases in a failover; it grants names again in %lld.%lld s (failover_wait)",
+           (long long)(left / 1000), (long long)(left % 1000 / 100));
+  return dibs__sql_fail(s->rows.wire, DIBS__SQL_ODD, text);
+}
+
 sql_rc dibs__server_settle_incarnation(session *s) {
   bool same = false, told;
+  int64_t left = 0;
   sql_rc end = same_incarnation(s, DIBS__SERVER_META, &same);
   if (end != DIBS__SQL_OK || same) return end;
   end = request_incarnation(s, &told);
   if (end != DIBS__SQL_OK) return end;
   end = dibs__sql_begin(s->rows.wire);
   if (end == DIBS__SQL_OK) end = same_incarnation(s, DIBS__SERVER_META_LOCK, &same);
-  if (end == DIBS__SQL_OK && !same) end = new_incarnation(s);
+  if (end == DIBS__SQL_OK && !same) end = failover_wait(s, &left);
+  if (end == DIBS__SQL_OK && !same && left <= 0) end = new_incarnation(s);
   if (end == DIBS__SQL_OK) end = dibs__sql_commit(s->rows.wire);
   if (end == DIBS__SQL_OK) end = s->rows.wire->engine->go(s->rows.wire, true);
   if (end != DIBS__SQL_OK && !dibs__sql_dead(s->rows.wire)) dibs__sql_rollback(s->rows.wire);
-  return end;
+  return end == DIBS__SQL_OK && left > 0 ? say_failover_wait(s, left) : end;
 }
 
 sql_rc dibs__server_next_epoch(session *s, uint16_t bucket) {

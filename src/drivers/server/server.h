@@ -46,11 +46,12 @@ enum {
  *   lease_sync=on|off
  *   connections=N     sessions at most (default 2), beside the notifier of a process that waits
  *   lock_timeout=MS, connect_timeout=MS
+ *   failover_wait=MS  after a new incarnation nothing is granted for so long, and no lease has a longer ttl (default 0)
  */
 struct dibs__server_options {
   char schema[DIBS__SERVER_WORD_MAX + 1], prefix[DIBS__SERVER_WORD_MAX + 1];
   bool lease_sync;
-  int64_t lock_timeout_ms, connect_timeout_ms;
+  int64_t lock_timeout_ms, connect_timeout_ms, failover_wait_ms;
   uint32_t lock_waiters, connections;
 };
 
@@ -93,6 +94,14 @@ struct dibs__server_engine {
   /* The caller's own connection (PGconn, MYSQL) as a wire; closing it leaves the connection alone. */
   dibs__status (*adopt)(struct dibs__server *store, void *connection, struct dibs__sql_wire **wire,
                         struct dibs__result *result);
+
+  /* ---- Transactions of users, on a wire of `connect`: transactor.c ---- */
+  /* Sets the wire up for statements of users, and gives its connection. */
+  enum dibs__sql_rc (*lend)(struct dibs__server *store, struct dibs__sql_wire *wire, void **connection);
+  /* Runs statements of a user, separated by semicolons. */
+  enum dibs__sql_rc (*script)(struct dibs__sql_wire *wire, const char *sql);
+  /* Is a transaction open? */
+  bool (*in_transaction)(const struct dibs__sql_wire *wire);
 
   /* What identifies the server's incarnation and, if dibs_meta exists, the time of its creation, as text that is
    * hashed: one statement that gives one cell; `fleeting`: each start of the server is another incarnation. */
@@ -165,6 +174,9 @@ dibs__status dibs__server_open(const struct dibs__server_engine *engine, const s
 dibs__driver_close dibs__server_close;
 dibs__driver_connect dibs__server_connect;
 dibs__driver_attach dibs__server_attach;
+dibs__driver_transactor_open dibs__server_transactor_open;
+dibs__driver_transact dibs__server_transact;
+dibs__driver_transactor_close dibs__server_transactor_close;
 dibs__driver_disconnect dibs__server_disconnect;
 dibs__driver_run dibs__server_run;
 dibs__driver_events dibs__server_events;
@@ -177,7 +189,9 @@ dibs__driver_tidy dibs__server_tidy;
     .size = sizeof(struct dibs__driver), .abi = DIBS__DRIVER_ABI, .name = (its_name), .schemes = (its_schemes),        \
     .open = (its_open), .close = dibs__server_close, .connect = dibs__server_connect,                                  \
     .disconnect = dibs__server_disconnect, .attach = dibs__server_attach, .run = dibs__server_run,                     \
-    .events = dibs__server_events, .wake = dibs__server_wake, .list = dibs__server_list, .tidy = dibs__server_tidy     \
+    .events = dibs__server_events, .wake = dibs__server_wake, .list = dibs__server_list, .tidy = dibs__server_tidy,    \
+    .transactor_open = dibs__server_transactor_open, .transact = dibs__server_transact,                                \
+    .transactor_close = dibs__server_transactor_close                                                                  \
   }
 
 /* Composes a template of sql/text.h, with the words of text.c, for this store; malloc'd, NULL: no memory.  For fast

@@ -15,6 +15,8 @@ enum dibs__server_texts {
   DIBS__SERVER_META_ADD,
   DIBS__SERVER_META_VERSION,
   DIBS__SERVER_META_INCARNATION,
+  DIBS__SERVER_META_NOTED,
+  DIBS__SERVER_META_NOTE,
   DIBS__SERVER_META_KIND,
   DIBS__SERVER_LIVE,
   DIBS__SERVER_BUCKET,
@@ -64,6 +66,9 @@ struct dibs__server_record {
   struct dibs__sql_record row; /* `data` is malloc'd */
   char *data;
 };
+
+/* A cohort requests a little more than the ttl (25 ms): so much more may a lease last than failover_wait. */
+enum { DIBS__SERVER_COHORT_MS = 100 };
 
 struct dibs__server_session {
   struct dibs__session base;

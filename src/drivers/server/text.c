@@ -31,7 +31,11 @@ static const char *const texts[DIBS__SERVER_TEXTS] = {
     [DIBS__SERVER_META_LOCK] = "SELECT version, life, boot FROM dibs_meta WHERE one = 1@{lock}",
     [DIBS__SERVER_META_ADD] = "INSERT INTO dibs_meta (one, version, life) VALUES (1, $1, $2)",
     [DIBS__SERVER_META_VERSION] = "UPDATE dibs_meta SET version = $1 WHERE one = 1",
-    [DIBS__SERVER_META_INCARNATION] = "UPDATE dibs_meta SET life = $1 WHERE one = 1",
+    [DIBS__SERVER_META_INCARNATION] = "UPDATE dibs_meta SET life = $1, device = NULL, inode = NULL WHERE one = 1",
+    /* In a server `device` is the instant at which an incarnation was seen that has not begun yet, and `inode` a digest
+     * of it. */
+    [DIBS__SERVER_META_NOTED] = "SELECT coalesce(device, 0), coalesce(inode, 0), @{now} FROM dibs_meta WHERE one = 1",
+    [DIBS__SERVER_META_NOTE] = "UPDATE dibs_meta SET device = @{now}, inode = $1 WHERE one = 1",
     [DIBS__SERVER_META_KIND] = "UPDATE dibs_meta SET boot = $1 WHERE one = 1",
     [DIBS__SERVER_LIVE] = "(SELECT 1 AS one FROM dibs_name WHERE place = 0 AND name <> '' AND until > @{now} LIMIT 1)"
                           " UNION ALL (SELECT 1 FROM dibs_holder WHERE until > @{now} LIMIT 1)",

@@ -9,6 +9,7 @@
  *   rows.c        the statements; the dialect of src/sql, over sql/rows.c
  *   run.c         a batch; fast statements for exclusive leases; guarded writes; the user's own connection
  *   wire.c        the connection as a wire, for guarded writes (src/sql/wire.h)
+ *   transactor.c  connections for transactions of users
  *   list.c        listing, checkpoints, sweeping
  *   path.c        the path of the database; file systems that are refused
  *   side.c        the side file; side_queue.c: the writers' queue, mailboxes
@@ -209,6 +210,12 @@ void dibs__sqlite_wire_close(struct dibs__sqlite_wire *wire); /* NULL is fine; b
  * deletes them. */
 bool dibs__sqlite_sweep_guarded(struct dibs__sqlite_link *link);
 dibs__driver_attach dibs__sqlite_attach;
+
+/* ---- transactor.c ---- */
+
+dibs__driver_transactor_open dibs__sqlite_transactor_open;
+dibs__driver_transact dibs__sqlite_transact;
+dibs__driver_transactor_close dibs__sqlite_transactor_close;
 
 /* ---- run.c, list.c ---- */
 

@@ -1,0 +1,70 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# TLS, users, and messages about etcd:  command_test.sh DIBS URI, through with.sh --private --tls.
+set -u
+dibs=$1 uri=$2
+count=0 failures=0
+pass() { count=$((count + 1)) && echo "ok $count - $1"; }
+fail() {
+  count=$((count + 1)) failures=$((failures + 1))
+  echo "not ok $count - $1"
+  printf '%s\n' "${@:2}" | sed 's/^/#   /'
+}
+# says NAME CODE WORDS ARG...: dibs ends with CODE and prints WORDS, and no password.
+says() {
+  local name=$1 code=$2 words=$3 got said
+  said=$(timeout 60 "$dibs" "${@:4}" 2>&1)
+  got=$?
+  if [ "$got" -ne "$code" ]; then
+    fail "$name" "exit $got, not $code: $said"
+  elif [[ $said != *"$words"* ]]; then
+    fail "$name" "it says: $said"
+  elif [[ $said == *secret* ]]; then
+    fail "$name" "the password is in: $said"
+  else
+    pass "$name"
+  fi
+}
+place=${uri#etcd://}
+tls=${DIBS_TEST_ETCD_TLS%%\?*}
+export ETCDCTL_API=3
+ctl() { etcdctl --endpoints "$place" "$@"; }
+
+says 'a lease' 0 ran run --store "$uri" name -- echo ran
+says 'over TLS' 0 ran run --store "$DIBS_TEST_ETCD_TLS" name -- echo ran
+says 'an unknown authority' 123 'cannot reach etcd' run --wait 1s --store "$tls" name -- echo ran
+says 'files of TLS without TLS' 125 'need etcds://' run --store "$uri?cacert=/tmp/ca.pem" name -- true
+says 'no such parameter' 125 'has no parameter evict' run --store "$uri?evict=1" name -- true
+says 'a path' 125 '?prefix=' run --store "$uri/app" name -- true
+says 'a record' 0 '' record put --store "$uri" key --create < <(printf '{"n":1}')
+if [ "$(ctl get --print-value-only dibs/record/key)" = '{"n":1}' ]; then
+  pass 'etcdctl shows the content of a record'
+else
+  fail 'etcdctl shows the content of a record' "$(ctl get --prefix dibs/record)"
+fi
+ctl put dibs/record/key '{"n":2}' >/dev/null
+says 'what etcdctl put is a newer version' 0 '{"n":2}' record get --store "$uri" key
+says 'two prefixes' 0 ran run --store "$uri?prefix=app" --try name -- \
+  "$dibs" run --store "$uri?prefix=other" --try name -- echo ran
+says 'doctor' 0 '' doctor --store "$uri"
+ctl put foreign/meta 'not from dibs' >/dev/null
+says 'keys of another program' 123 'belongs to another program' run --store "$uri?prefix=foreign" name -- true
+
+# A user with a token, which a restart of the server forgets.
+ctl user add root --new-user-password=root-secret >/dev/null
+ctl user add app --new-user-password=app-secret >/dev/null
+ctl role add dibs >/dev/null
+ctl role grant-permission dibs --prefix=true readwrite dibs/ >/dev/null
+ctl user grant-role app dibs >/dev/null
+ctl user grant-role root root >/dev/null 2>&1
+ctl auth enable >/dev/null
+user=etcd://app:app-secret@$place
+says 'a user' 0 ran run --store "$user" name -- echo ran
+says 'a wrong password' 123 '' run --try --store "${user/app-secret/no-secret}" name -- true
+says 'no user' 123 '' run --try --store "$uri" name -- true
+says 'the role has one prefix' 123 'permission denied' run --try --store "$user?prefix=other" name -- true
+says 'a token that the server forgot' 0 ran run --store "$user" --ttl 10s name -- \
+  sh -c '"$1" restart etcd >/dev/null && sleep 8 && echo ran' sh "$DIBS_TEST_SERVERS_SCRIPT"
+
+echo "1..$count"
+[ "$failures" -eq 0 ]
