@@ -16,7 +16,7 @@
 
 #include <cmocka.h>
 
-enum { CLIENTS = 4, RECORDS = 8, SAVES = 25, ROUNDS = 20, NAMES = 16, VERSIONS = CLIENTS * SAVES + 1, KEY = 40 };
+enum { CLIENTS = 4, RECORDS = 8, SAVES = 12, ROUNDS = 10, NAMES = 16, VERSIONS = CLIENTS * SAVES + 1, KEY = 40 };
 
 static const char *server;
 
