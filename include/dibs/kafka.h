@@ -5,12 +5,12 @@
  * Partitions of Kafka as lanes: a member of a consumer group whose effects in the store's database happen once.
  *
  * - Kafka's group protocol gives each partition to one member.  But a member that was stopped for longer than its
- * session does not know that another one has the partition, and works on.  So each partition has a lease here, and its
- * offset is a record of the store, which the lease guards.
+ *   session does not know that another one has the partition, and works on.  So each partition has a lease here, and
+ *   its offset is a record of the store, which the lease guards.
  * - Your function is called for one message of a partition after the other.  It gets a transaction of the store's
  *   database; what it writes there and the offset of the next message take effect together, under the fence of the
- *   lease.  So after any crash the next owner begins behind the last message whose effects are there, and a former
- * owner that wakes up can commit nothing more.
+ *   lease.  So after any crash the next owner begins after the last message whose effects are committed, and a former
+ *   owner that wakes up can commit nothing more.
  * - The offsets that Kafka itself keeps for the group are neither read nor written.
  * - Needs the module dibs-kafka.so (package libdibs-kafka), and a store that keeps records: not redis: alone.
  *   Transactions need sqlite:, postgres: or mysql:.
@@ -51,13 +51,13 @@ typedef struct dibs_kafka_message {
  * later message never overtakes it.  To give up a message, keep it elsewhere and return OK. */
 typedef dibs_status (*dibs_kafka_fn)(const dibs_kafka_message *message, void *user);
 
-/* What people may want to read.  partition: -1: it is about none.  status: OK: a partition begins; LOST: its lease was
- * lost; FULL: the member ends, see options.most; others: something failed, and is tried again.  Any thread. */
+/* A note for a log.  partition: -1 if it is about no partition.  status: OK: a partition begins; LOST: its lease was
+ * lost; FULL: the member ends, see options.most; others: something failed, and is tried again.  Any thread calls it. */
 typedef void (*dibs_kafka_note_fn)(int32_t partition, dibs_status status, const char *text, void *user);
 
 enum {
-  /* message.transaction is NULL, and the offset is written after the function returned OK: a message whose effects are
-   * there may be repeated after a crash.  For stores without transactions. */
+  /* message.transaction is NULL, and the offset is written after the function returned OK: after a crash a message may
+   * be repeated although its effects exist.  For stores without transactions. */
   DIBS_KAFKA_NO_TRANSACTION = 1
 };
 
@@ -70,7 +70,7 @@ typedef struct dibs_kafka_options {
   const char *const *settings; /* "name=value" of librdkafka, NULL at the end; or NULL */
   int64_t ttl_ms;              /* of the leases; 0: 30 s */
   const char *owner;           /* a label for people; NULL: the store's */
-  uint32_t most; /* partitions at one time, each with a thread and a connection; 0: 1024.  More: it ends */
+  uint32_t most; /* partitions at one time, each with a thread and a connection; 0: 1024.  With more the member ends */
   uint32_t flags;
   dibs_kafka_fn on_message;
   dibs_kafka_note_fn on_note; /* may be NULL */
@@ -89,7 +89,7 @@ DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_kafka_join(dibs_store *store, const d
  * take long: end, and return another status than OK.  Does not block. */
 DIBS_EXPORT int dibs_kafka_ends(const dibs_kafka_message *message);
 
-/* Whether the member has ended by itself, and why; status OK: it has not.  Leave it all the same. */
+/* Whether the member has ended by itself, and why; status OK: it has not.  Call dibs_kafka_leave in both cases. */
 DIBS_EXPORT void dibs_kafka_trouble(dibs_kafka_member *member, dibs_error *error);
 
 /* Waits until the function has returned for the messages that it works on, gives all partitions back, leaves the group,

@@ -13,8 +13,8 @@
  *   dibs_lane_resize changes it: every member gives back its lanes of the old P before any member gets a lane of the
  *   new one.  A key may then belong to another lane; the fences of all lanes of a topic are from one sequence, so a
  *   later owner of the key has a larger fence than every earlier one.
- * - Needs counted leases, and listing: not redlock: and not lock=.  On redis: alone, which keeps no records, the topic
- *   has its P only as long as it has members, and dibs_lane_resize is UNSUPPORTED.
+ * - Lanes need counted leases, and listing: not redlock: and not lock=.  On redis: alone, which keeps no records, the
+ *   topic has its P only as long as it has members, and dibs_lane_resize is UNSUPPORTED.
  *
  * The rules of dibs.h also apply here: INVALID of every call, and "a failure of the store".
  */
@@ -57,7 +57,7 @@ typedef struct dibs_lane_options {
   uint32_t reserved; /* zero */
   int64_t ttl_ms;  /* of the leases of the member and of its lanes: a dead member's lanes pass to others after that; 0:
                       30 s */
-  int64_t look_ms; /* how often the member looks for others, at least 10; 0: a tenth of the ttl, and at most a second */
+  int64_t look_ms; /* how often the member checks for other members, 10 or more; 0: ttl / 10, a second at most */
   const char *owner;             /* a label for people; NULL: the store's */
   dibs_lane_fn on_gain, on_lose; /* both are needed */
   void *user;                    /* passed to them */
@@ -101,11 +101,11 @@ DIBS_EXPORT void dibs_lane_member_free(dibs_lane_member *member);
 typedef struct dibs_lane_counts {
   size_t size;
   uint32_t lanes;          /* P; 0: not known yet */
-  uint32_t members;        /* that this member saw at its latest look; 0: it is not a member now */
+  uint32_t members;        /* that this member saw at its latest check; 0: it is not a member now */
   uint32_t assigned;       /* lanes that are to be this member's */
   uint32_t held;           /* lanes that it has */
   uint64_t gained, lost;   /* lanes: got since it joined, and of those, lost against its will */
-  uint64_t joined, looked; /* how often it became a member, and looked for others */
+  uint64_t joined, looked; /* how often it became a member, and checked for others */
 } dibs_lane_counts;
 #define DIBS_LANE_COUNTS_INIT DIBS__INIT(dibs_lane_counts)
 

@@ -33,13 +33,13 @@ DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_transaction_open(dibs_store *store, d
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_transaction_begin(dibs_transaction *transaction, dibs_error *error);
 
 /* Of a transaction that has begun, until it ends; else NULL.  The first is a handle whose calls run in it: records,
- * stock, once and tasks, as with dibs_inside_postgres; do not close it.  The second is its connection, for statements
- * of yours: sqlite3 *, PGconn * or MYSQL *; do not end the transaction with it, nor close it. */
+ * stock, once, tasks and counters, as with dibs_inside_postgres; do not close it.  The second is its connection, for
+ * statements of yours: sqlite3 *, PGconn * or MYSQL *; do not end the transaction with it, nor close it. */
 DIBS_EXPORT dibs_store *dibs_transaction_inside(dibs_transaction *transaction);
 DIBS_EXPORT void *dibs_transaction_connection(dibs_transaction *transaction);
 
-/* Runs statements of yours, separated by semicolons, in the transaction.  What they select is thrown away.  After a
- * failure roll back.  Blocks for I/O.
+/* Runs statements of yours, separated by semicolons, in the transaction.  The rows that they select are ignored.  After
+ * a failure roll back.  Blocks for I/O.
  * OK; INVALID (no transaction has begun, the database refuses a statement: error->text; or one of them ended the
  * transaction); CONFLICT (the database rolled the transaction back, because of a deadlock for example: begin again); or
  * a failure of the store: DENIED, UNAVAILABLE. */

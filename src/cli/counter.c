@@ -27,9 +27,9 @@ static bool read_delta(const char *text, int64_t *delta) {
 }
 
 static int fail_line(const struct counter *c, uint64_t nr, const char *line) {
-  return dibs__cli_fail(
-      c->globals, CLI_USAGE, "INVALID",
-      "line %" PRIu64 ": '%.60s' is not KEY and a number with a blank between; lines before it are added", nr, line);
+  return dibs__cli_fail(c->globals, CLI_USAGE, "INVALID",
+                        "line %" PRIu64 ": '%.60s' is not KEY, a blank and a whole number; lines before it are added",
+                        nr, line);
 }
 
 static int fail_long_line(const struct counter *c, uint64_t nr) {
@@ -179,7 +179,8 @@ static int get(const struct counter *c, dibs_store *store) {
   if (status != DIBS_OK) return dibs__cli_fail_status(c->globals, status, &error, c->key);
   bool partial = (value.parts & DIBS_COUNT_SHARED_PART) == 0;
   if (partial)
-    dibs__cli_note(c->globals, "the fast store does not answer: its sums are missing in the value of \"%s\"", c->key);
+    dibs__cli_note(c->globals, "Redis does not answer: the sums that it has are missing in the value of \"%s\"",
+                   c->key);
   if (c->globals->json) {
     struct dibs__json j = {.out = stdout};
     dibs__json_open(&j, NULL, '{');

@@ -181,16 +181,18 @@ static int check_form(const struct cli_call *call, enum form form) {
     return dibs__cli_fail(g, CLI_USAGE, "INVALID", "dibs lane %s takes %s; see dibs help lane", word,
                           form == FORM_OF ? "a topic and a key" : "one topic");
   if ((forms[form].options & CLI_TAKES(lanes)) && v->lanes == CLI_UNSET)
-    return dibs__cli_fail(g, CLI_USAGE, "INVALID", "--lanes P is missing: how many lanes does '%s' have?",
-                          call->pos[1]);
+    return dibs__cli_fail(g, CLI_USAGE, "INVALID", "--lanes P is missing: give the number of lanes of '%s', 1 to %d",
+                          call->pos[1], DIBS_LANES_MAX);
   bool runs = form == FORM_RUN || form == FORM_KAFKA;
   if (!runs && call->nrest > 0)
     return dibs__cli_fail(g, CLI_USAGE, "INVALID", "dibs lane %s runs no command; see dibs help lane", word);
   if (runs && (v->exec != NULL) == (call->nrest > 0))
     return dibs__cli_fail(g, CLI_USAGE, "INVALID", "%s",
-                          v->exec != NULL ? "give the command with --exec, or after --, and not both"
-                                          : "the command to run is missing: dibs lane run TOPIC "
-                                            "--lanes P -- CMD [ARG...]");
+                          v->exec != NULL    ? "give the command with --exec, or after --, and not both"
+                          : form == FORM_RUN ? "the command to run is missing: dibs lane run TOPIC "
+                                               "--lanes P -- CMD [ARG...]"
+                                             : "the command to run is missing: dibs lane kafka TOPIC "
+                                               "--brokers HOST:PORT --group GROUP -- CMD [ARG...]");
   return CLI_DONE;
 }
 

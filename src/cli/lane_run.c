@@ -154,7 +154,7 @@ static void gain(dibs_lane *lane, dibs_status status, void *user) {
 static void start_again(struct member *m) {
   for (struct lane_work *w = m->list; w != NULL; w = w->next)
     if (w->thread == NULL && !w->over && !dibs__tick_before(dibs__tick_now(), w->again) && start_work(w))
-      dibs__cli_note(m->globals, "lane %" PRIu32 ": it is worked on now", w->number);
+      dibs__cli_note(m->globals, "lane %" PRIu32 ": its command runs now", w->number);
 }
 
 /* Its thread gives the lane back, if it has one. */
@@ -277,7 +277,7 @@ static int join(struct member *m) {
   bool noted = false;
   while ((status = dibs_lane_join(m->store, m->topic, &o, &m->lanes, &error)) == DIBS_UNAVAILABLE ||
          status == DIBS_UNKNOWN) {
-    if (!noted) dibs__cli_note(m->globals, "%s; it is asked again", error.text);
+    if (!noted) dibs__cli_note(m->globals, "%s; dibs tries again", error.text);
     noted = true;
     int signo = turn(m, LOOK_MS);
     if (signo != 0) return CLI_SIGNAL + signo;

@@ -36,8 +36,11 @@ static const struct {
 } own_help[] = {
     {"stock", CLI_OPT_wait, "the longest duration, retries included (5s)"},
     {"counter", CLI_OPT_wait, "the longest duration, retries included (5s)"},
+    {"counter", CLI_OPT_forget, "flush: delete the refused sums that it prints"},
+    {"once", CLI_OPT_forget, "delete the kept result"},
     {"rate", CLI_OPT_wait, "wait until it is allowed, this long at most (does not wait)"},
     {"lane", CLI_OPT_wait, "resize: until all members have left the old number (for ever)"},
+    {"lane", CLI_OPT_jobs, "kafka: how many partitions this member can have at most (32)"},
     {"lane", CLI_OPT_verbose, "a line for each change, also if standard error is no terminal"},
     {"task", CLI_OPT_count, "list or change at most N tasks"},
     {"task", CLI_OPT_wait, "how long to try if the store does not answer (5s)"},

@@ -3,6 +3,7 @@
 #include "base/duration.h"
 #include "cli/cli.h"
 #include "dibs/counter.h"
+#include "store/counter.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -24,6 +25,8 @@ static int read_limit(const struct cli_globals *g, const char *text, dibs_rate_o
   if (!dibs__duration_read(slash + 1, &o->per_ms, why, sizeof why))
     return dibs__cli_fail(g, CLI_USAGE, "INVALID", "--limit: %s", why);
   o->limit = (int64_t)limit;
+  if (o->per_ms > DIBS__RATE_PER_MAX_MS)
+    return dibs__cli_fail(g, CLI_USAGE, "INVALID", "--limit: '%.40s': give a time of 31d at most", text);
   if (o->limit == 0 || o->per_ms == 0)
     return dibs__cli_fail(g, CLI_USAGE, "INVALID", "--limit: '%.40s' allows nothing; give numbers from 1 on", text);
   return CLI_DONE;
@@ -65,6 +68,9 @@ int dibs__cli_rate(struct cli_call *call) {
   int code = read_limit(g, call->v.limit, &o);
   if (code == CLI_DONE && call->npos > 1 && (!dibs__cli_number(call->pos[1], INT64_MAX, &amount) || amount == 0))
     code = dibs__cli_fail(g, CLI_USAGE, "INVALID", "'%.40s' is not a number from 1 on", call->pos[1]);
+  if (code == CLI_DONE && amount > (uint64_t)o.limit)
+    code = dibs__cli_fail(g, CLI_USAGE, "INVALID", "'%.40s' is more than the whole quota, --limit %.40s", call->pos[1],
+                          call->v.limit);
   o.amount = (int64_t)amount;
   if (call->v.wait_ms != CLI_UNSET) o.wait_ms = call->v.wait_ms;
   if (code == CLI_DONE) code = dibs__cli_open(g, 0, &store);

@@ -148,9 +148,11 @@ dibs_status dibs__count_check_key(const char *key, dibs_error *error) {
 
 dibs_status dibs__count_check_shared(dibs_store *store, dibs_error *error) {
   if (dibs__count_has_shared(store)) return DIBS_OK;
-  return dibs__fail(error, DIBS_UNSUPPORTED,
-                    "%s has no fast store in front of the database, which the level shared needs: see doc/counters.md",
-                    store->shown);
+  return dibs__fail(
+      error, DIBS_UNSUPPORTED,
+      "%s has no fast store in front of the database, which the level shared needs: doc/counters.md names "
+      "the stores that have one",
+      store->shown);
 }
 
 static dibs_status no_memory(dibs_error *error) {

@@ -144,6 +144,7 @@ facts() {
     'doc/backups.md'*mariadb-dump*) store=mysql://app:secret@db/app given='dibs run begin -- true' ;;
     'doc/tables.md'*'dibs stock table'* | 'doc/man/dibs-stock.1'*) servers=1 given='code doc/tables.md ini 1 >tables.ini' ;;
     'doc/tiers.md'*'dibs tier status') skipped='it needs a fleet with a failure' ;;
+    'doc/man/dibs-counter.1'*) store=redis://cache,mysql://app:secret@db/app ;;
     'doc/man/dibs-break.1'*) given='dibs lock nightly --ttl 2s' ;;
     'doc/man/dibs-show.1'*) given='dibs lock nightly' ;;
     'doc/man/dibs-doctor.1'*)

@@ -53,7 +53,7 @@ like 'without Redis in front: the message' "$err" 'no fast store'
 exits 123 'no Redis: 123' "$DIBS" counter add likes --level shared --wait 300ms
 exits 0 'get' "$DIBS" counter get likes
 is 'get: what is in the database' "$out" 6
-like 'get: the note' "$err" 'does not answer: its sums are missing'
+like 'get: the note' "$err" 'Redis does not answer: the sums that it has are missing'
 exits 0 'get --json' "$DIBS" counter get likes --json
 is 'get --json: it is partial' "$out" '{"key":"likes","value":6,"partial":true}'
 exits 0 'durable additions go on' "$DIBS" counter add likes 10
