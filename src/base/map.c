@@ -2,6 +2,8 @@
 #include "base/map.h"
 #include "base/port.h"
 
+#include "base/port.h"
+
 #include <assert.h>
 #include <stdlib.h>
 

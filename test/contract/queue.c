@@ -281,7 +281,7 @@ static void R12_another_session_may_adopt_a_waiter(void **state) {
 static void R12_housekeeping_keeps_live_waiters(void **state) {
   queue_or_skip(state);
   struct party *p = party(), *q = party();
-  if (!store_of(p)->driver->tidy) skip();
+  if (!innermost(p)->driver->tidy) skip();
   struct dibs__lease_op held = acquire(p, "n", 1), waits = acquire(q, "n", 2);
   expect(acquire(q, "m", 3), DIBS_OK);
   expect(ghost("n", 4), DIBS__QUEUED);

@@ -131,8 +131,9 @@ static int see_ghost(const struct dibs__lease_row *row, void *user) {
   return 0;
 }
 
-/* The daemon cancels the waiters of a client that has hung up. */
-static void http_bury(struct dibs__dstore *store, dibs__id id) {
+/* The daemon cancels the waiters of a client that has hung up; MongoDB counts a process as dead that gives no sign of
+ * life. */
+static void waiter_bury(struct dibs__dstore *store, dibs__id id) {
   struct dibs__session *session;
   struct dibs__identity identity;
   struct dibs__result reported = {0};
@@ -200,7 +201,16 @@ static const struct contract_target targets[] = {
     {.scheme = "redis", .apart = true, .lazy_close = true, .bury = redis_bury},
     {.scheme = "zk", .apart = true, .no_tier = true, .lazy_close = true},
     {.scheme = "rediss", .apart = true, .lazy_close = true, .bury = redis_bury},
-    {.scheme = "http", .no_tier = true, .clocked = true, .one_session = true, .bury = http_bury},
+    {.scheme = "mongodb",
+     .no_tier = true,
+     .clocked = true,
+     .apart = true,
+     .lazy_close = true,
+     .bury = waiter_bury,
+     .most_waiters = 500, /* all claims of a name are one document */
+     .told_ms = 20,       /* a client knows the server's clock between two bounds */
+     .slack_ms = 20},     /* the same */
+    {.scheme = "http", .no_tier = true, .clocked = true, .one_session = true, .bury = waiter_bury},
     /* Its leases have whole seconds, and live for one or two more than the ttl. */
     {.scheme = "etcd",
      .clocked = true,
@@ -213,7 +223,7 @@ static const struct contract_target targets[] = {
      .late_ms = 2500,
      .offer_ms = 1500,
      .most_waiters = 300,
-     .bury = http_bury},
+     .bury = waiter_bury},
     {.scheme = "redlock",
      .no_tier = true,
      .told_ms = 20,    /* a client that has not asked the nodes itself allows for less drift if less time is left */

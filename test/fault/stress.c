@@ -4,11 +4,12 @@
  * middle.  Each writes a history of what it saw, and its beliefs; at the end the checkers read them all.
  *
  *   stress URI [--processes N] [--threads M] [--handles H] [--names K] [--seconds S] [--seed X] [--calm | --even]
- * [--server]
+ *              [--server] [--uncounted]
  *
  * --calm: stops and kills no process (memory: is always calm: one process).  --even: one name, all threads at once, no
  * pause: each process must get its share.  --server: also stops the server past the ttl, and kills it, through
- * script/servers (with.sh --private).  Exit status 0: no rule was broken.
+ * script/servers (with.sh --private).  --uncounted: no counted leases, for a store without them.  Exit status 0: no
+ * rule was broken.
  */
 #include "belief.h"
 #include "dibs.h"
@@ -39,7 +40,7 @@ static struct {
   char uri[512], folder[64];
   uint32_t processes, threads, handles, names, seconds;
   uint64_t seed;
-  bool calm, even, server;
+  bool calm, even, server, uncounted;
 } plan = {.processes = 4, .threads = 3, .handles = 1, .names = 16, .seconds = 10, .seed = 1};
 static dibs__tick deadline;
 
@@ -229,7 +230,7 @@ static void choose(struct turn *turn, struct thread *thread, struct lost *told) 
   turn->how = (dibs_lease_options){.size = sizeof turn->how, .ttl_ms = TTL_LEAST_MS + below(seed, TTL_SPAN_MS)};
   turn->how.wait_ms = waits < 10 ? 0 : waits < 30 ? 30 + below(seed, 270) : 3000;
   if (kind_of(name) == KIND_READERS && below(seed, 100) < 70) turn->how.mode = DIBS_SHARED;
-  if (kind_of(name) == KIND_COUNTED) turn->how.mode = DIBS_COUNTED;
+  if (kind_of(name) == KIND_COUNTED && !plan.uncounted) turn->how.mode = DIBS_COUNTED;
   if (turn->how.mode == DIBS_COUNTED) turn->how.slots = SLOTS;
   if (!plan.even && below(seed, 100) < 20) turn->how.flags = DIBS_NO_RENEW;
   turn->reported.mode = (uint8_t)turn->how.mode;
@@ -462,6 +463,10 @@ static bool parse(int argc, char *argv[]) {
       plan.server = true;
       continue;
     }
+    if (strcmp(argv[i], "--uncounted") == 0) {
+      plan.uncounted = true;
+      continue;
+    }
     if (strcmp(argv[i], "--even") == 0) {
       plan.even = true;
       continue;
@@ -537,7 +542,7 @@ static int check_beliefs(void) {
 int main(int argc, char *argv[]) {
   if (!parse(argc, argv) || !make_path()) {
     fputs("usage: stress URI [--processes N] [--threads M] [--handles H] [--names K] [--seconds S] [--seed X]\n"
-          "              [--calm | --even] [--server]\n",
+          "              [--calm | --even] [--server] [--uncounted]\n",
           stderr);
     return 2;
   }

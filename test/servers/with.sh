@@ -5,7 +5,7 @@
 #   with.sh [--own|--private [--tls]] [--tap] VARIABLE PROGRAM [ARG]...
 #
 #   VARIABLE   DIBS_TEST_POSTGRES, DIBS_TEST_MYSQL, DIBS_TEST_REDIS, ..._SOCKET, DIBS_TEST_KAFKA,
-#              DIBS_TEST_ETCD; {} in an ARG becomes its value
+#              DIBS_TEST_ETCD, DIBS_TEST_MONGODB; {} in an ARG becomes its value
 #   --own      a new database for this run, dropped afterwards (PostgreSQL and MariaDB)
 #   --private  a server for this run, which it may kill, pause and restart:
 #              "$DIBS_TEST_SERVERS_SCRIPT" kill postgres, in the folder $DIBS_TEST_SERVERS_DIR
@@ -33,9 +33,10 @@ fi
 variable=$1
 shift
 
-# skip WHY: if servers are required, this is a failure; but not without Kafka, whose jars need Maven's repository.
+# skip WHY: if servers are required, this is a failure; but not without Kafka, whose jars need Maven's repository, and not
+# without FerretDB for the tests with MongoDB, which needs root and repositories.
 skip() {
-  if [ "${DIBS_TEST_SERVERS:-}" = required ] && [ "$variable" != DIBS_TEST_KAFKA ]; then
+  if [ "${DIBS_TEST_SERVERS:-}" = required ] && [[ $variable != DIBS_TEST_@(KAFKA|MONGODB) ]]; then
     echo "with.sh: $1, though servers are required here" >&2
     exit 1
   fi
@@ -57,6 +58,7 @@ if [ "$private" ]; then
     DIBS_TEST_ZOOKEEPER) servers=(zookeeper) ;;
     DIBS_TEST_PGBOUNCER) servers=(postgres pgbouncer) ;;
     DIBS_TEST_KAFKA) servers=(kafka) ;;
+    DIBS_TEST_MONGODB) servers=(mongodb) ;;
     DIBS_TEST_ETCD*) servers=(etcd) ;;
     *) echo "with.sh: unknown variable $variable" >&2; exit 2 ;;
   esac

@@ -75,7 +75,7 @@ static bool save_record(struct dibs__mem_saved *s, const record *r) {
   return s->r->data != NULL;
 }
 
-static record *find_record(const struct dibs__memory *m, dibs__str key) {
+DIBS__MODULE_API struct dibs__mem_record *dibs__mem_record_find(const struct dibs__memory *m, dibs__str key) {
   struct dibs__map_node *link = dibs__map_head(&m->records, dibs__hash(key.p, key.len));
   for (; link; link = link->next) {
     record *r = (record *)link;
@@ -97,7 +97,7 @@ bool dibs__mem_save(struct dibs__memory *m, const struct dibs__op *op, struct di
   s->len = text.len;
   if (text.len) memcpy(s->text, text.p, text.len);
   if (is_record) {
-    const record *r = find_record(m, text);
+    const record *r = dibs__mem_record_find(m, text);
     return !r || save_record(s, r);
   }
   const name *n = dibs__mem_name_find(m, text);
@@ -136,7 +136,7 @@ void dibs__mem_restore(struct dibs__memory *m, struct dibs__mem_saved **saved) {
       restore_name(m, s);
       continue;
     }
-    record *r = find_record(m, text_of(s));
+    record *r = dibs__mem_record_find(m, text_of(s));
     if (r) dibs__mem_record_remove(m, r);
     if (s->r) dibs__map_add(&m->records, &s->r->link, s->r->link.hash);
     s->r = NULL;
@@ -178,6 +178,11 @@ static record *add_record(struct dibs__memory *m, dibs__str key) {
   return r;
 }
 
+DIBS__MODULE_API struct dibs__mem_record *dibs__mem_record_get(struct dibs__memory *m, dibs__str key) {
+  record *r = dibs__mem_record_find(m, key);
+  return r ? r : add_record(m, key);
+}
+
 static char *copy_bytes(const char *data, uint32_t len) {
   char *to = malloc((size_t)len + 1);
   if (!to) return NULL;
@@ -210,9 +215,9 @@ static void write_record(record *r, struct dibs__record_op *op, char *data) {
   op->op.status = DIBS_OK;
 }
 
-void dibs__mem_record(struct dibs__memory *m, struct dibs__record_op *op) {
+DIBS__MODULE_API void dibs__mem_record(struct dibs__memory *m, struct dibs__record_op *op) {
   if (!dibs__record_valid(op)) return;
-  record *r = find_record(m, op->key);
+  record *r = dibs__mem_record_find(m, op->key);
   if (op->op.verb == DIBS__RECORD_LOAD) {
     op->op.status = DIBS_NOT_FOUND;
     if (r && (r->data || r->version == 0)) load(r, op);
@@ -246,7 +251,7 @@ typedef struct dibs__mem_once once;
 
 enum { SWEEP_FROM = 64 }; /* keys, before expired ones are searched */
 
-static once *find_once(const struct dibs__memory *m, dibs__str key) {
+DIBS__MODULE_API struct dibs__mem_once *dibs__mem_once_find(const struct dibs__memory *m, dibs__str key) {
   struct dibs__map_node *link = dibs__map_head(&m->onces, dibs__hash(key.p, key.len));
   for (; link; link = link->next) {
     once *o = (once *)link;
@@ -280,6 +285,11 @@ static once *once_add(struct dibs__memory *m, dibs__str key, int64_t now) {
   memcpy(o->key, key.p, key.len);
   dibs__map_add(&m->onces, &o->link, dibs__hash(key.p, key.len));
   return o;
+}
+
+DIBS__MODULE_API struct dibs__mem_once *dibs__mem_once_get(struct dibs__memory *m, dibs__str key) {
+  once *o = dibs__mem_once_find(m, key);
+  return o ? o : once_add(m, key, INT64_MIN);
 }
 
 static char *once_copy(const char *data, uint32_t len) {
@@ -352,13 +362,13 @@ static bool once_valid(const struct dibs__once_op *op) {
   return op->keep_ms > 0 && op->data.len <= DIBS_RECORD_MAX;
 }
 
-void dibs__mem_once(struct dibs__memory *m, struct dibs__once_op *op, int64_t now) {
+DIBS__MODULE_API void dibs__mem_once(struct dibs__memory *m, struct dibs__once_op *op, int64_t now) {
   op->got = NULL;
   op->got_len = 0;
   op->age_ms = op->left_ms = 0;
   op->op.status = DIBS_INVALID;
   if (!once_valid(op)) return;
-  once *o = find_once(m, op->key);
+  once *o = dibs__mem_once_find(m, op->key);
   bool has = o && o->data && o->until > now;
   op->op.status = DIBS_NOT_FOUND;
   switch (op->op.verb) {

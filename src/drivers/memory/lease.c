@@ -99,15 +99,14 @@ static int64_t mem_soonest(name *n) {
 
 /* ---- Names ---- */
 
-name *dibs__mem_name_find(const struct dibs__memory *m, dibs__str text) {
+DIBS__MODULE_API name *dibs__mem_name_find(const struct dibs__memory *m, dibs__str text) {
   struct dibs__map_node *link = dibs__map_head(&m->names, dibs__hash(text.p, text.len));
   for (; link; link = link->next)
     if (dibs__str_equal(dibs__str_of(name_of(link)->text, name_of(link)->len), text)) return name_of(link);
   return NULL;
 }
 
-/* NULL: no memory */
-static name *name_get(struct dibs__memory *m, dibs__str text) {
+DIBS__MODULE_API name *dibs__mem_name_get(struct dibs__memory *m, dibs__str text) {
   name *n = dibs__mem_name_find(m, text);
   if (n) return n;
   n = calloc(1, sizeof *n + text.len + 1);
@@ -139,7 +138,7 @@ static claim *claim_find(const struct dibs__memory *m, const name *n, dibs__id i
   return NULL;
 }
 
-void dibs__mem_claim_link(struct dibs__memory *m, claim *c) {
+DIBS__MODULE_API void dibs__mem_claim_link(struct dibs__memory *m, claim *c) {
   dibs__map_add(&m->claims, &c->link, claim_hash(c->name, c->id));
   row_insert(row_of(c->name, c->state), c);
   if (state_expires(c->state)) note_expiry(c->name, c->until);
@@ -200,9 +199,11 @@ static uint32_t free_slot(const name *n, uint32_t slots) {
   return slot;
 }
 
-static bool draw_fences(struct dibs__mem_bucket *bucket, uint32_t want, dibs__fence *first, uint32_t *block) {
+static bool draw_fences(struct dibs__memory *m, uint16_t of, uint32_t want, dibs__fence *first, uint32_t *block) {
+  struct dibs__mem_bucket *bucket = &m->buckets[of];
   if (want == 0) want = 1;
   if (want > DIBS__BLOCK_MAX) want = DIBS__BLOCK_MAX;
+  if (m->hooks) return m->hooks->draw(m->hooks->user, want, first, block);
   if (want > DIBS__SEQ_MAX - bucket->seq || bucket->served == DIBS__MEM_VOID) return false;
   *first = dibs__fence_make(bucket->mandate.epoch, bucket->seq + 1);
   *block = want;
@@ -217,7 +218,7 @@ static void make_offer(struct dibs__memory *m, claim *c, int64_t now) {
   c->first = DIBS__FENCE_NONE;
   c->block = 0;
   if (c->mode == DIBS_EXCLUSIVE &&
-      draw_fences(&m->buckets[dibs__bucket((dibs__str){n->text, n->len})], 1, &c->first, &c->block)) {
+      draw_fences(m, dibs__bucket((dibs__str){n->text, n->len}), 1, &c->first, &c->block) && !m->hooks) {
     event.fence = c->first;
     event.held_until.ns = (now + DIBS__OFFER_MS - m->origin) * DIBS__NS_PER_MS;
   }
@@ -292,7 +293,7 @@ void dibs__mem_sweep_name(struct dibs__memory *m, name *n, uint64_t session, int
  * bucket is served. */
 static bool draw_or_next_epoch(struct dibs__memory *m, struct dibs__lease_op *op, dibs__fence *first, uint32_t *block) {
   struct dibs__mem_bucket *bucket = &m->buckets[op->op.bucket];
-  if (draw_fences(bucket, op->want_block, first, block)) return true;
+  if (draw_fences(m, op->op.bucket, op->want_block, first, block)) return true;
   bool served = bucket->served != DIBS__MEM_OWN;
   if (served) bucket->seq = DIBS__SEQ_MAX; /* permanently */
   op->op.status = served || dibs__mem_next_epoch(bucket) ? DIBS__MOVED : DIBS_UNAVAILABLE;
@@ -571,8 +572,8 @@ static bool mandate_is_valid(const struct dibs__mem_bucket *bucket, const struct
   return false;
 }
 
-void dibs__mem_lease(struct dibs__memory *m, const struct dibs__mem_open *from, struct dibs__lease_op *op,
-                     int64_t now) {
+DIBS__MODULE_API void dibs__mem_lease(struct dibs__memory *m, const struct dibs__mem_open *from,
+                                      struct dibs__lease_op *op, int64_t now) {
   clear_answers(op);
   op->op.at.ms = now;
   if (!lease_valid(op)) {
@@ -580,7 +581,7 @@ void dibs__mem_lease(struct dibs__memory *m, const struct dibs__mem_open *from, 
     return;
   }
   if (!mandate_is_valid(&m->buckets[op->op.bucket], from, op)) return;
-  name *n = name_get(m, op->name);
+  name *n = dibs__mem_name_get(m, op->name);
   if (!n) {
     op->op.status = DIBS_NO_MEMORY;
     return;

@@ -36,7 +36,7 @@ static int64_t mem_clock(const struct dibs__memory *m) {
   return dibs__tick_now().ns / DIBS__NS_PER_MS + m->origin;
 }
 
-struct dibs__map_node *dibs__mem_next(const struct dibs__map *map, const struct dibs__map_node *node) {
+DIBS__MODULE_API struct dibs__map_node *dibs__mem_next(const struct dibs__map *map, const struct dibs__map_node *node) {
   if (node && node->next) return node->next;
   for (size_t i = node ? (node->hash & (map->capacity - 1)) + 1 : 0; i < map->capacity; i++)
     if (map->heads[i]) return map->heads[i];
@@ -94,6 +94,24 @@ static struct dibs__memory *memory_new(const char *called) {
   return m;
 }
 
+static void forget_all(struct dibs__memory *m);
+
+DIBS__MODULE_API struct dibs__memory *dibs__mem_scratch_new(const struct dibs__mem_hooks *hooks) {
+  struct dibs__memory *m = memory_new("");
+  if (m) m->hooks = hooks;
+  return m;
+}
+
+DIBS__MODULE_API void dibs__mem_scratch_empty(struct dibs__memory *m) {
+  forget_all(m);
+}
+
+DIBS__MODULE_API void dibs__mem_scratch_free(struct dibs__memory *m) {
+  if (!m) return;
+  forget_all(m);
+  memory_free(m);
+}
+
 static void forget_claims(struct dibs__memory *m) {
   struct dibs__map_node *node, *next;
   for (node = dibs__mem_next(&m->claims, NULL); node; node = next) {
@@ -117,6 +135,16 @@ static void forget_records(struct dibs__memory *m) {
   }
 }
 
+static void forget_all(struct dibs__memory *m) {
+  forget_claims(m);
+  forget_records(m);
+  dibs__mem_onces_forget(m, INT64_MAX);
+  dibs__mem_stocks_forget(m);
+  dibs__mem_reports_forget(m, INT64_MAX, 0);
+  dibs__mem_runs_forget(m, INT64_MAX);
+  dibs__mem_counters_forget(m);
+}
+
 bool dibs__mem_next_epoch(struct dibs__mem_bucket *bucket) {
   if (bucket->served != DIBS__MEM_OWN || bucket->mandate.epoch >= DIBS__EPOCH_MAX) return false;
   bucket->mandate.epoch++;
@@ -133,6 +161,7 @@ static struct dibs__mem_open *find_open(const struct dibs__memory *m, uint64_t s
 }
 
 bool dibs__mem_alive(const struct dibs__memory *m, uint64_t session) {
+  if (m->hooks) return m->hooks->alive(m->hooks->user, session);
   return find_open(m, session) != NULL;
 }
 
@@ -157,6 +186,10 @@ void dibs__mem_post(struct dibs__memory *m, uint64_t session, enum dibs__event_w
 
 void dibs__mem_post_event(struct dibs__memory *m, uint64_t session, const struct dibs__event *event) {
   const size_t cap = sizeof m->held_events / sizeof m->held_events[0];
+  if (m->hooks) {
+    m->hooks->post(m->hooks->user, session, event);
+    return;
+  }
   if (m->hush) {
     /* One more than the capacity means "check everything". */
     if (m->held_count < cap) m->held_events[m->held_count] = (struct dibs__mem_hushed){session, *event};
@@ -272,7 +305,7 @@ static bool add_line_of_claim(const struct dibs__memory *m, struct lines *lines,
   row->fence = holds ? c->first : DIBS__FENCE_NONE;
   row->left_ms = holds || offered ? c->until - now : 0;
   row->age_ms = now - (holds ? c->since : c->requested_since);
-  row->pid = dibs__mem_alive(m, c->session) ? dibs__process_id() : 0;
+  row->pid = !m->hooks && dibs__mem_alive(m, c->session) ? dibs__process_id() : 0;
   line->order = (int64_t)c->ticket;
   return true;
 }
@@ -343,11 +376,11 @@ static void hand_out_lines(const struct lines *lines, const struct dibs__list *l
   }
 }
 
-/* Takes the lock itself. */
-static dibs__status mem_list(struct dibs__memory *m, const struct dibs__list *list, struct dibs__result *result) {
+DIBS__MODULE_API dibs__status dibs__mem_list_at(struct dibs__memory *m, const struct dibs__list *list, int64_t now,
+                                                struct dibs__result *result) {
   struct lines lines = {0};
   dibs__mutex_lock(&m->lock);
-  int64_t now = mem_clock(m);
+  if (now < 0) now = mem_clock(m);
   bool enough = gather_lines(m, list, &lines, now);
   dibs__mutex_unlock(&m->lock);
   result->now = (dibs__when){now};
@@ -625,13 +658,7 @@ static void memory_close(struct dibs__dstore *store) {
   if (m->called) sweep(m, open->session);
   dibs__mutex_unlock(&m->lock);
   if (!m->called) {
-    forget_claims(m);
-    forget_records(m);
-    dibs__mem_onces_forget(m, INT64_MAX);
-    dibs__mem_stocks_forget(m);
-    dibs__mem_reports_forget(m, INT64_MAX, 0);
-    dibs__mem_runs_forget(m, INT64_MAX);
-    dibs__mem_counters_forget(m);
+    forget_all(m);
     memory_free(m);
   }
   free(open);
@@ -683,7 +710,7 @@ static dibs__status memory_list(struct dibs__session *session, const struct dibs
                                 struct dibs__result *result) {
   (void)by;
   *result = (struct dibs__result){.sent = dibs__tick_now()};
-  return mem_list(dibs__mem_open_of(session->store)->memory, list, result);
+  return dibs__mem_list_at(dibs__mem_open_of(session->store)->memory, list, -1, result);
 }
 
 static void memory_tidy(struct dibs__dstore *store) {

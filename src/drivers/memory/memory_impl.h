@@ -119,8 +119,19 @@ struct dibs__mem_open {
   struct dibs__event notice[DIBS__MEM_EVENTS];
 };
 
+/* A memory that another driver fills with the state of a few names for one batch, to have it decided here
+ * (dibs__mem_scratch_new).  That driver knows the sessions, and draws the fences. */
+struct dibs__mem_hooks {
+  bool (*alive)(void *user, uint64_t session);
+  void (*post)(void *user, uint64_t session, const struct dibs__event *event);
+  /* Fences for the name that is decided at the moment: at most `want`, at least one.  false: none is left. */
+  bool (*draw)(void *user, uint32_t want, dibs__fence *first, uint32_t *block);
+  void *user;
+};
+
 /* The state that all opens of one name share. */
 struct dibs__memory {
+  const struct dibs__mem_hooks *hooks; /* NULL, but of a scratch memory */
   struct dibs__memory *next; /* of the named ones; guarded by their own lock */
   char *called;              /* NULL: private */
   dibs__mutex lock;
@@ -163,9 +174,18 @@ struct dibs__map_node *dibs__mem_next(const struct dibs__map *map, const struct 
 /* memory.c */
 bool dibs__mem_alive(const struct dibs__memory *memory, uint64_t session);
 void dibs__mem_post(struct dibs__memory *memory, uint64_t session, enum dibs__event_what what, dibs__id id);
+/* Takes the lock itself.  `now` -1: the memory's own clock. */
+dibs__status dibs__mem_list_at(struct dibs__memory *memory, const struct dibs__list *list, int64_t now,
+                               struct dibs__result *result);
 void dibs__mem_post_event(struct dibs__memory *memory, uint64_t session, const struct dibs__event *event);
 
+/* memory.c: an empty memory with hooks; NULL: no memory.  Only the caller's thread uses it. */
+struct dibs__memory *dibs__mem_scratch_new(const struct dibs__mem_hooks *hooks);
+void dibs__mem_scratch_empty(struct dibs__memory *memory); /* removes all names, records, once keys, ... */
+void dibs__mem_scratch_free(struct dibs__memory *memory);  /* accepts NULL */
+
 /* lease.c: holders and waiters */
+struct dibs__mem_name *dibs__mem_name_get(struct dibs__memory *memory, dibs__str text); /* NULL: no memory */
 struct dibs__mem_name *dibs__mem_name_find(const struct dibs__memory *memory, dibs__str text);
 void dibs__mem_name_drop_if_idle(struct dibs__memory *memory, struct dibs__mem_name *name);
 void dibs__mem_claim_remove(struct dibs__memory *memory, struct dibs__mem_claim *claim);
@@ -181,6 +201,12 @@ void dibs__mem_lease(struct dibs__memory *memory, const struct dibs__mem_open *f
                      int64_t now);
 void dibs__mem_record(struct dibs__memory *memory, struct dibs__record_op *op);
 void dibs__mem_record_remove(struct dibs__memory *memory, struct dibs__mem_record *record);
+
+/* guarded.c: a row; `get` adds it if it is missing, NULL: no memory */
+struct dibs__mem_record *dibs__mem_record_find(const struct dibs__memory *memory, dibs__str key);
+struct dibs__mem_record *dibs__mem_record_get(struct dibs__memory *memory, dibs__str key);
+struct dibs__mem_once *dibs__mem_once_find(const struct dibs__memory *memory, dibs__str key);
+struct dibs__mem_once *dibs__mem_once_get(struct dibs__memory *memory, dibs__str key);
 
 /* guarded.c */
 void dibs__mem_once(struct dibs__memory *memory, struct dibs__once_op *op, int64_t now);

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: MIT */
+/* The driver's table. */
+#include "drivers/mongodb/mongodb_impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+  CAPS = DIBS__CAP_SHARED | DIBS__CAP_FIFO | DIBS__CAP_GRANT_NEXT | DIBS__CAP_EVENTS | DIBS__CAP_PARALLEL |
+         DIBS__CAP_BLOCKS
+};
+
+/* Results have all messages. */
+static void log_nothing(mongoc_log_level_t level, const char *domain, const char *message, void *user) {
+  (void)level, (void)domain, (void)message, (void)user;
+}
+
+/* Once a process; libmongoc needs no end. */
+static void begin_library(void) {
+  static dibs__mutex once = {PTHREAD_MUTEX_INITIALIZER};
+  static bool begun;
+  dibs__mutex_lock(&once);
+  if (!begun) {
+    mongoc_init();
+    mongoc_log_set_handler(log_nothing, NULL);
+  }
+  begun = true;
+  dibs__mutex_unlock(&once);
+}
+
+static void close_store(struct dibs__dstore *base) {
+  struct dibs__mongo *store = (struct dibs__mongo *)base;
+  dibs__mongo_mailbox_close(store);
+  dibs__mongo_disconnect(store->spare);
+  dibs__mongo_location_free(store->location);
+  dibs__mutex_destroy(&store->lock);
+  free(store);
+}
+
+static dibs__status open_store(const struct dibs__uri *uri, struct dibs__dstore *const inner[], size_t count,
+                               dibs__tick by, struct dibs__dstore **out, struct dibs__result *result) {
+  (void)inner, (void)count;
+  *result = (struct dibs__result){.sent = dibs__tick_now()};
+  if (uri->as_tier) {
+    dibs__set_message(result, "mongodb:// can't be one of several tiers; use it alone");
+    return DIBS_UNSUPPORTED;
+  }
+  begin_library();
+  struct dibs__mongo *store = calloc(1, sizeof *store);
+  if (!store) return DIBS_NO_MEMORY;
+  dibs__mutex_init(&store->lock);
+  do dibs__random(&store->session, sizeof store->session);
+  while (store->session == 0);
+  store->session &= INT64_MAX; /* a number of BSON */
+  dibs__status status = dibs__mongo_location(uri, &store->location, result);
+  if (status == DIBS_OK) status = dibs__mongo_mailbox_open(store);
+  if (status == DIBS_OK) status = dibs__mongo_connect(store->location, by, &store->spare, result);
+  if (status == DIBS_OK)
+    *out = &store->base;
+  else
+    close_store(&store->base);
+  return status;
+}
+
+static void disconnect_session(struct dibs__session *base) {
+  struct dibs__mongo_session *s = (struct dibs__mongo_session *)base;
+  dibs__mongo_batch_free(s->batch);
+  dibs__mongo_disconnect(s->link);
+  free(s);
+}
+
+static dibs__status connect_session(struct dibs__dstore *base, dibs__tick by, struct dibs__session **out,
+                                    struct dibs__identity *identity, struct dibs__result *result) {
+  struct dibs__mongo *store = (struct dibs__mongo *)base;
+  *result = (struct dibs__result){.sent = dibs__tick_now()};
+  struct dibs__mongo_session *s = calloc(1, sizeof *s);
+  if (!s) return DIBS_NO_MEMORY;
+  s->base.store = base;
+  dibs__mutex_lock(&store->lock);
+  s->link = store->spare;
+  store->spare = NULL;
+  dibs__mutex_unlock(&store->lock);
+  dibs__status status = DIBS_OK;
+  if (!s->link) status = dibs__mongo_connect(store->location, by, &s->link, result);
+  if (status == DIBS_OK) {
+    s->batch = dibs__mongo_batch_new(s);
+    if (!s->batch) status = DIBS_NO_MEMORY;
+  }
+  if (status != DIBS_OK) {
+    disconnect_session(&s->base);
+    return status;
+  }
+  *identity = (struct dibs__identity){.mandate = {dibs__mongo_epoch(s->link), s->link->incarnation},
+                                      .caps = CAPS,
+                                      .families = 1u << DIBS__FAM_LEASE | 1u << DIBS__FAM_ANCHOR |
+                                                  1u << DIBS__FAM_RECORD | 1u << DIBS__FAM_ONCE,
+                                      .max_batch = DIBS__MONGO_BATCH,
+                                      .max_sessions = store->location->connections,
+                                      .session = store->session};
+  result->now = (dibs__when){dibs__mongo_latest(s->link)};
+  *out = &s->base;
+  return DIBS_OK;
+}
+
+static const char *const schemes[] = {"mongodb", NULL};
+
+const struct dibs__driver dibs__mongodb_driver = {.size = sizeof(struct dibs__driver),
+                                                  .abi = DIBS__DRIVER_ABI,
+                                                  .name = "mongodb",
+                                                  .schemes = schemes,
+                                                  .open = open_store,
+                                                  .close = close_store,
+                                                  .connect = connect_session,
+                                                  .disconnect = disconnect_session,
+                                                  .run = dibs__mongo_run,
+                                                  .events = dibs__mongo_events,
+                                                  .wake = dibs__mongo_wake,
+                                                  .list = dibs__mongo_list};

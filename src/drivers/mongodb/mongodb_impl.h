@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef DIBS_DRIVERS_MONGODB_MONGODB_IMPL_H
+#define DIBS_DRIVERS_MONGODB_MONGODB_IMPL_H
+/*
+ * The driver of mongodb://: a module, loaded when its scheme is first used.
+ *
+ *   location.c   the URI
+ *   link.c       one connection: commands with deadlines, the server's clock
+ *   document.c   what a document of each kind says, as the memory driver has it
+ *   run.c        a batch
+ *   mailbox.c    events: each process has a document with its notices
+ *   list.c       listing
+ *   mongodb.c    the driver's table
+ *
+ * The whole state of a name is one document, and so is that of a record and of a once key.  An operation is decided by
+ * the memory driver's own code (drivers/memory), on a copy of the document, and the new document replaces it only if
+ * its version is still that which was read (`v`, drawn at random for each version).  A single document is atomic on
+ * every server, so no multi-document transaction is needed.  A batch reads its documents in one round trip, unless they
+ * are remembered from the last write, and replaces them in one.
+ *
+ * Time is the server's.  A link knows it between two bounds, which differ by the round trip in which it was read.  What
+ * expires is decided by the lower bound, and such a write also requires that the server's $$NOW has reached it. `until`
+ * is counted from the upper bound, and so is `at` (R37).
+ *
+ * A session has one link, and is used by one thread at a time.
+ */
+#include "drivers/memory/memory_impl.h"
+#include "store/uri.h"
+
+#include <mongoc/mongoc.h>
+
+enum { DIBS__MONGO_WORD_MAX = 64, DIBS__MONGO_BATCH = 256 };
+
+struct dibs__mongo_location {
+  mongoc_uri_t *uri;
+  char *database;
+  char prefix[DIBS__MONGO_WORD_MAX + 1];
+  uint32_t connections;
+  char shown[256];
+};
+
+/* The kinds of documents, each with a collection. */
+enum dibs__mongo_kind {
+  DIBS__MONGO_LEASE,
+  DIBS__MONGO_RECORD,
+  DIBS__MONGO_ONCE,
+  DIBS__MONGO_SESSION,
+  DIBS__MONGO_META,
+  DIBS__MONGO_KINDS
+};
+
+/* ---- location.c ---- */
+
+dibs__status dibs__mongo_location(const struct dibs__uri *uri, struct dibs__mongo_location **location,
+                                  struct dibs__result *result);
+void dibs__mongo_location_free(struct dibs__mongo_location *location); /* accepts NULL */
+
+/* ---- link.c ---- */
+
+struct dibs__mongo_link {
+  const struct dibs__mongo_location *location;
+  mongoc_client_t *client;
+  mongoc_collection_t *collections[DIBS__MONGO_KINDS];
+  dibs__tick by; /* of the call that uses it: its streams wait no longer */
+  /* The server's clock was `server_ms` between these instants. */
+  dibs__tick clock_sent, clock_received;
+  dibs__tick clock_read; /* when it was read last, perhaps with worse bounds */
+  int64_t server_ms;
+  uint32_t term;   /* of the election of the primary; 0: none (a single server) */
+  bool replicated; /* a replica set or a sharded cluster */
+  bool broken;     /* it can't be used any more: its client waits seconds before it connects again */
+  dibs__incarnation incarnation;
+};
+
+dibs__status dibs__mongo_connect(const struct dibs__mongo_location *location, dibs__tick by,
+                                 struct dibs__mongo_link **link, struct dibs__result *result);
+void dibs__mongo_disconnect(struct dibs__mongo_link *link); /* accepts NULL */
+/* Reads the clock and the term again if that is due. */
+dibs__status dibs__mongo_clock(struct dibs__mongo_link *link, bool now, struct dibs__result *result);
+int64_t dibs__mongo_earliest(const struct dibs__mongo_link *link); /* the server's clock is not before this */
+int64_t dibs__mongo_latest(const struct dibs__mongo_link *link);   /* nor after this */
+/* The mandate's epoch: one more for each election. */
+static inline uint32_t dibs__mongo_epoch(const struct dibs__mongo_link *link) {
+  return 1 + (link->term < DIBS__EPOCH_MAX - 1 ? link->term : DIBS__EPOCH_MAX - 1);
+}
+/* Runs a command that writes, with the majority's confirmation.  OK: `reply`, which the caller destroys, has the
+ * answer, perhaps with writeErrors.  Otherwise UNAVAILABLE (nothing was done), UNKNOWN, DENIED, ... with a message. */
+dibs__status dibs__mongo_write(struct dibs__mongo_link *link, const bson_t *command, bson_t *reply,
+                               struct dibs__result *result);
+/* What an error means.  `sent`: the command may have had an effect. */
+dibs__status dibs__mongo_explain(struct dibs__mongo_link *link, const bson_error_t *error, const bson_t *reply,
+                                 bool sent, struct dibs__result *result);
+/* Documents of a collection by a filter, sorted by _id.  Calls `row` for each until it answers false. */
+typedef bool dibs__mongo_row(void *user, const bson_t *document);
+dibs__status dibs__mongo_find(struct dibs__mongo_link *link, enum dibs__mongo_kind kind, const bson_t *filter,
+                              int64_t most, bool linearizable, dibs__mongo_row *row, void *user,
+                              struct dibs__result *result);
+
+/* ---- document.c ---- */
+
+/* One document during a batch, and beyond. */
+struct dibs__mongo_document {
+  struct dibs__mongo_document *next;
+  enum dibs__mongo_kind kind;
+  bson_t *seen;    /* as it was read or written last; NULL: there is none */
+  bson_t *made;    /* to be written; NULL: unchanged */
+  int64_t version; /* of `seen` */
+  int64_t made_version;
+  bool loaded;     /* `seen` is from this batch, or from a write of this link */
+  bool fresh;      /* it was read in this batch */
+  bool reads_only; /* no operation of this batch on it writes */
+  bool checked;    /* it is looked at to see who wrote it */
+  int64_t expired; /* the latest `until` that was over when it was decided; INT64_MIN: none */
+  /* Of a lease, while it is decided: */
+  uint64_t fence;   /* the last drawn */
+  uint64_t tickets; /* the last given */
+  uint32_t key_len;
+  char key[];
+};
+
+/* Fills the scratch memory.  CORRUPT: the document is not one of ours. */
+dibs__status dibs__mongo_decode(struct dibs__memory *memory, struct dibs__mongo_document *document);
+/* The document that the scratch memory now has, without its version.  NULL: no memory. */
+bson_t *dibs__mongo_encode(struct dibs__memory *memory, const struct dibs__mongo_document *document);
+/* The key of an operation's document.  false: this driver has none for its family. */
+bool dibs__mongo_place(const struct dibs__op *op, enum dibs__mongo_kind *kind, dibs__str *key);
+
+/* ---- mailbox.c ---- */
+
+struct dibs__mongo;
+dibs__status dibs__mongo_mailbox_open(struct dibs__mongo *store);
+void dibs__mongo_mailbox_close(struct dibs__mongo *store);
+/* Before a waiter of this process is queued: other processes see that it lives. */
+dibs__status dibs__mongo_mailbox_ready(struct dibs__mongo *store, struct dibs__mongo_link *link,
+                                       struct dibs__result *result);
+void dibs__mongo_mailbox_waits(struct dibs__mongo *store); /* a waiter of this process was queued just now */
+dibs__driver_events dibs__mongo_events;
+dibs__driver_wake dibs__mongo_wake;
+struct dibs__mongo_notice {
+  uint64_t session;
+  struct dibs__event event;
+};
+/* Sends them; an error changes nothing, because waiters look again. */
+void dibs__mongo_send(struct dibs__mongo *store, struct dibs__mongo_link *link,
+                      const struct dibs__mongo_notice *notices, size_t count);
+/* Sets `alive` for each of the sessions. */
+dibs__status dibs__mongo_alive(struct dibs__mongo_link *link, const uint64_t *sessions, bool *alive, size_t count,
+                               struct dibs__result *result);
+
+/* ---- run.c ---- */
+
+struct dibs__mongo_batch;
+struct dibs__mongo_session {
+  struct dibs__session base;
+  struct dibs__mongo_link *link;
+  struct dibs__mongo_batch *batch; /* what is kept from one batch to the next */
+};
+struct dibs__mongo_batch *dibs__mongo_batch_new(struct dibs__mongo_session *session);
+void dibs__mongo_batch_free(struct dibs__mongo_batch *batch); /* accepts NULL */
+dibs__driver_run dibs__mongo_run;
+
+/* ---- list.c ---- */
+
+dibs__driver_list dibs__mongo_list;
+
+/* ---- mongodb.c ---- */
+
+struct dibs__mongo {
+  struct dibs__dstore base;
+  struct dibs__mongo_location *location;
+  uint64_t session;
+  struct dibs__mongo_mailbox *mailbox;
+  dibs__mutex lock;
+  struct dibs__mongo_link *spare; /* guarded by lock: the connection with which the store was opened */
+};
+
+extern const struct dibs__driver dibs__mongodb_driver;
+
+#endif
