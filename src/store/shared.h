@@ -19,7 +19,8 @@
  *        is dropped.  No two partitions have one source, and of one source, numbers are answered in growing order.  No sum is in two answers, and none is in
  *        no answer.
  *  R100  DROP of another batch than that of the present answer of SEAL changes nothing: NOT_FOUND.  What the database refused
- *        stays in the store, until FORGET.
+ *        stays in the store, until FORGET.  What was added to a refused sum since it was answered stays, also if the
+ *        FORGET is repeated.
  *  R101  Sums of an earlier incarnation are sealed before anything is added: in an earlier state of the store, a source
  *        and a number have no key, and of no key another sum, than the sums of this name had later.
  *  R102  READ answers a key's sum among those that are added up, with their name, and apart from it the sum of what is
@@ -35,7 +36,7 @@ enum dibs__shared_verb {
   DIBS__SHARED_SEAL,    /* OK: `got`, `source`, `sequence`, `age_ms`.  NOT_FOUND: nothing waits */
   DIBS__SHARED_DROP,    /* OK, NOT_FOUND.  Its items were refused, with `status` and `delta` */
   DIBS__SHARED_REFUSED, /* OK: `got`, some of the refused sums, from `cursor` on; a sum may be answered twice */
-  DIBS__SHARED_FORGET   /* OK: refused sums with the `status` and `delta` of these items are removed */
+  DIBS__SHARED_FORGET   /* OK: `delta` is taken from the refused sum with this `status`, and `repeat` as `number` */
 };
 
 enum { DIBS__SHARED_PARTS = 16, DIBS__SHARED_SPACE_MAX = 40, DIBS__SHARED_NAME_MAX = 96 };
@@ -50,6 +51,7 @@ struct dibs__shared_row {
   dibs__str key; /* in the memory of the answer, with a NUL after it */
   int64_t sum;
   dibs__status status; /* REFUSED */
+  int64_t repeat;      /* REFUSED: differs where one key has several refused sums, because they do not fit in one */
 };
 
 /* Of one partition. */
@@ -68,7 +70,7 @@ struct dibs__shared_op {
   uint32_t count;
   dibs__id source;               /* ADD: of the batch; DROP.  Answer of SEAL */
   uint64_t sequence;             /* ADD, DROP, at most DIBS__SHARED_SEQUENCE_MAX.  Answer of SEAL */
-  dibs__id fresh;                /* ADD: a random number, the source of sums that begin now */
+  dibs__id fresh;                /* A random number.  ADD: the source of sums that begin now; FORGET: of this request */
   dibs__incarnation incarnation; /* ADD: expected.  Answer of CONFLICT: the present one */
   uint64_t cursor;               /* REFUSED: 0 begins; answer: 0 ends */
   /* Answers. */

@@ -14,7 +14,7 @@ extern const char dibs__redis_lua_shared[];
 
 typedef struct dibs__shared_op shared_op;
 
-enum { KEY_MAX = 160, ID_HEX = 32, INCARNATION_HEX = 40, HEAD = 5, NUMBER_MAX = 24, WORDS_OF_ITEM = 3, ADDED = 3 };
+enum { KEY_MAX = 160, ID_HEX = 32, INCARNATION_HEX = 40, HEAD = 5, NUMBER_MAX = 24, WORDS_OF_ITEM = 4, ADDED = 3 };
 /* The first element of ADD's answer. */
 enum { ADD_DONE = 0, ADD_REPLAY = 1, ADD_CHANGED = 2 };
 
@@ -124,6 +124,7 @@ static void add_items(struct words *w, const shared_op *op, uint32_t part) {
     const struct dibs__counter_item *item = &op->items[i];
     if (!with_status && dibs__shared_part(item->key) != part) continue;
     if (with_status) add_number(w, item->status);
+    if (op->op.verb == DIBS__SHARED_FORGET) add_number(w, item->number);
     add_word(w, item->key.p, item->key.len);
     add_number(w, item->delta);
   }
@@ -156,6 +157,8 @@ static void add_arguments(struct words *w, const shared_op *op, uint32_t part, s
     add_number(w, (int64_t)op->cursor);
     break;
   case DIBS__SHARED_FORGET:
+    put_hex(fresh.b, sizeof fresh.b, head->fresh);
+    add_word(w, head->fresh, ID_HEX);
     add_items(w, op, part);
     break;
   default:
@@ -263,15 +266,17 @@ static bool take_rows(shared_op *op, const redisReply *r, size_t first, bool wit
   for (size_t i = 0; i < count && op->got; i++) {
     const redisReply *key = r->element[first + 2 * i], *sum = r->element[first + 2 * i + 1];
     struct dibs__shared_row *row = &op->got[op->got_count];
-    int64_t code = DIBS_OK;
+    int64_t code = DIBS_OK, repeat = 0;
     size_t skip = 0;
     if (with_status) {
       const char *blank = memchr(key->str, ' ', key->len);
       const char *second = blank ? memchr(blank + 1, ' ', key->len - (size_t)(blank + 1 - key->str)) : NULL;
       if (!second || !read_number(key->str, key->len, &code)) return false;
+      if (!read_number(blank + 1, (size_t)(second - blank), &repeat)) return false;
       skip = (size_t)(second + 1 - key->str);
     }
-    *row = (struct dibs__shared_row){.key = {at, (uint32_t)(key->len - skip)}, .status = (dibs__status)code};
+    *row = (struct dibs__shared_row){
+        .key = {at, (uint32_t)(key->len - skip)}, .status = (dibs__status)code, .repeat = repeat};
     if (!read_number(sum->str, sum->len, &row->sum)) return false;
     memcpy(at, key->str + skip, row->key.len);
     at[row->key.len] = '\0';

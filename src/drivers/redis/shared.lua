@@ -8,6 +8,7 @@
 --     :flushing       hash, the same: what is being written to the database.  At most one
 --     :sealed         list of names: sums that are complete, the oldest first, each in the hash :sealed:NAME
 --     :refused        hash, "STATUS REPEAT KEY" -> sum: what the database did not take
+--     :forgot:NUMBER  text, empty: this FORGET was done; expires
 --     :from:SOURCE    text, "NUMBER ITEMS": the latest batch of a client, and which of its items did not fit; expires
 --   ARGV     the verb, and what it needs: see each
 --
@@ -15,7 +16,7 @@
 -- as a whole; steps that drain need none (rename, delete).
 local ADD, READ, LOOK, SEAL, DROP, REFUSED = '0', '1', '2', '3', '4', '5'
 local MOST, KEEP_MS, DONE, REPLAY, CHANGED = 1000, 900000, 0, 1, 2 -- MOST: DIBS__COUNTER_ITEMS
-local call, find, match = redis.call, string.find, string.match
+local call, find, match, sub = redis.call, string.find, string.match, string.sub
 if not redis.REDIS_VERSION_NUM then redis.replicate_commands() end -- before 7: effects, not the script, are replicated
 local info = call('INFO', 'replication')
 if not find(info, 'role:master', 1, true) then
@@ -160,21 +161,24 @@ local function list_refused()
   return answer
 end
 
--- Status, key and sum: if the sum has grown meanwhile, the rest stays.
+-- A number of this request; then status, repeat, key and sum of each that is forgotten.  What was added to the sum
+-- meanwhile stays, so a repeat of the request must not take it: the number is noted behind the first write, which a
+-- full server may refuse.
 local function forget()
-  for i = 2, #ARGV, 3 do
-    local repeats, taken = 0, false
-    while not taken do
-      local field = ARGV[i] .. ' ' .. repeats .. ' ' .. ARGV[i + 1]
-      local has = call('HGET', refused, field)
-      if not has then break end
-      if has == ARGV[i + 2] then
-        call('HDEL', refused, field)
-        taken = true
-      end
-      repeats = repeats + 1
+  local done = base .. ':forgot:' .. ARGV[2]
+  if call('EXISTS', done) == 1 then return 1 end
+  for i = 3, #ARGV, 4 do
+    local field, sum = ARGV[i] .. ' ' .. ARGV[i + 1] .. ' ' .. ARGV[i + 2], ARGV[i + 3]
+    local has = call('HGET', refused, field)
+    if has == sum then
+      call('HDEL', refused, field)
+    elseif has then
+      local taken = redis.pcall('HINCRBY', refused, field, find(sum, '-', 1, true) == 1 and sub(sum, 2) or '-' .. sum)
+      local fails = type(taken) == 'table' and taken.err
+      if fails and not find(fails, 'overflow', 1, true) and not find(fails, 'integer', 1, true) then error(fails) end
     end
   end
+  call('SET', done, '', 'PX', KEEP_MS)
   return 1
 end
 
