@@ -14,7 +14,8 @@
  *        the latest of its source was added before: REPLAY.  A repeat of the latest one has the status of each item:
  *        OK; FULL, if the sum would not fit in 64 bits.  An ADD that expects another incarnation than the store's adds
  *        nothing: CONFLICT, with the present one.  So a batch whose answer was lost is not added again to a store that
- *        may have lost the first, or may have passed it on.
+ *        may have lost the first, or may have passed it on.  A store that keeps its incarnation when it is emptied
+ *        answers the same of a repeat, unless its memory is older than the first attempt.
  *  R99   What SEAL answers does not change any more, is at most DIBS__COUNTER_ITEMS keys, and is answered again until it
  *        is dropped.  No two partitions have one source, and of one source, numbers are answered in growing order.  No sum is in two answers, and none is in
  *        no answer.
@@ -71,6 +72,7 @@ struct dibs__shared_op {
   dibs__id source;               /* ADD: of the batch; DROP.  Answer of SEAL */
   uint64_t sequence;             /* ADD, DROP, at most DIBS__SHARED_SEQUENCE_MAX.  Answer of SEAL */
   dibs__id fresh;                /* A random number.  ADD: the source of sums that begin now; FORGET: of this request */
+  int64_t since_ms;              /* ADD: how long ago the first attempt was sent; 0: this is the first */
   dibs__incarnation incarnation; /* ADD: expected.  Answer of CONFLICT: the present one */
   uint64_t cursor;               /* REFUSED: 0 begins; answer: 0 ends */
   /* Answers. */

@@ -217,6 +217,36 @@ static void R98_nothing_is_added_to_another_incarnation(void **state) {
   expect_sums(p, "k", 7, 0);
 }
 
+/* A repeat whose first attempt was sent `since_ms` ago. */
+static shared_op repeat_one(struct party *p, uint64_t sequence, int64_t since_ms) {
+  item_t one = item("k", 3);
+  shared_op op = op_of(DIBS__SHARED_ADD, 0);
+  op.source = id_of(1);
+  op.sequence = sequence;
+  op.fresh = id_of(1001);
+  op.since_ms = since_ms;
+  op.items = &one;
+  op.count = 1;
+  op = carry(p, op);
+  if (op.op.status != DIBS_CONFLICT) return op;
+  op.got = NULL;
+  return carry(p, op); /* with the incarnation that was answered */
+}
+
+static void R98_a_repeat_is_not_added_to_a_memory_that_began_later(void **state) {
+  (void)state;
+  struct party *p = shared_party();
+  expect(repeat_one(p, 1, 1), DIBS_CONFLICT); /* there is nothing: it may have been emptied */
+  expect_sums(p, "k", 0, 0);
+  expect_added(add_one(p, 2, 1, "k", 40));
+  expect(repeat_one(p, 1, PATIENCE_MS * 100), DIBS_CONFLICT); /* begun by another client meanwhile */
+  expect_sums(p, "k", 40, 0);
+  dibs__nap_ms(20);
+  expect_added(repeat_one(p, 1, 10));
+  expect_sums(p, "k", 43, 0);
+  expect(repeat_one(p, 1, PATIENCE_MS * 100), DIBS_REPLAY);
+}
+
 /* ---- R99 ---- */
 
 static void R99_what_is_sealed_does_not_change(void **state) {
@@ -475,6 +505,7 @@ static const struct CMUnitTest contract_shared_cases[] = {
     CASE(R98_a_sum_that_does_not_fit_is_refused_by_itself),
     CASE(R98_what_is_not_well_formed_is_refused),
     CASE(R98_nothing_is_added_to_another_incarnation),
+    CASE(R98_a_repeat_is_not_added_to_a_memory_that_began_later),
     CASE(R99_what_is_sealed_does_not_change),
     CASE(R99_many_keys_are_several_batches),
     CASE(R99_each_partition_has_a_source_of_its_own),

@@ -2,7 +2,7 @@
 -- Sums that wait for the database: one partition of one space (store/shared.h).
 --
 --   KEYS[1]  dibs:{7}:c:own, "the base": a hash.  i: the incarnation under which sums are added up; s: their source, which
---            is drawn for each incarnation; n: the number of the latest sums of this source
+--            is drawn for each incarnation; n: the number of the latest sums of this source; b: when the hash was begun
 --   and from it, with the same hash tag:
 --     :sums           hash, key -> sum: what is added up now.  Its field '' has their name: "SOURCE NUMBER BEGAN-AT"
 --     :flushing       hash, the same: what is being written to the database.  At most one
@@ -49,6 +49,7 @@ local function begin_sums(fresh)
     number = string.format('%.0f', call('HINCRBY', base, 'n', 1))
   else
     call('HSET', base, 'i', incarnation, 's', fresh, 'n', number)
+    call('HSETNX', base, 'b', string.format('%.0f', now))
   end
   local source = known[1] == incarnation and known[2] or fresh
   call('HSET', sums, '', source .. ' ' .. number .. ' ' .. string.format('%.0f', now))
@@ -63,8 +64,15 @@ local function ensure_sums(fresh)
   begin_sums(fresh)
 end
 
--- The incarnation that the client expects, its source, the number of the batch, the source of new sums; then key and
--- delta of each item.  Answers what happened, the incarnation, and the indexes of items that did not fit.
+-- FLUSHALL leaves the server its incarnation.  A repeat may have been added before it, unless this partition was begun
+-- before the first attempt was sent.
+local function is_emptied(since_ms)
+  local began = since_ms > 0 and call('HGET', base, 'b')
+  return since_ms > 0 and not (began and now - tonumber(began) >= since_ms)
+end
+
+-- The incarnation that the client expects, its source, the number of the batch, the source of new sums, the ms since
+-- the first attempt (0: this is the first); then key and delta of each item.  Answers what happened, the incarnation, and the indexes of items that did not fit.
 local function add()
   local expected, number, fresh = ARGV[2], tonumber(ARGV[4]), ARGV[5]
   if expected ~= incarnation then return {CHANGED, incarnation, ''} end
@@ -74,10 +82,11 @@ local function add()
     local seen, items = match(last, '^(%d+) (.*)$')
     if tonumber(seen) >= number then return {REPLAY, incarnation, tonumber(seen) == number and items or ''} end
   end
+  if is_emptied(tonumber(ARGV[6])) then return {CHANGED, incarnation, ''} end
   call('SET', from, ARGV[4] .. ' ', 'PX', KEEP_MS)
   ensure_sums(fresh)
-  local tight, misfits = call('HLEN', sums) - 1 + (#ARGV - 5) / 2 > MOST, ''
-  for i = 6, #ARGV, 2 do
+  local tight, misfits = call('HLEN', sums) - 1 + (#ARGV - 6) / 2 > MOST, ''
+  for i = 7, #ARGV, 2 do
     if tight and call('HLEN', sums) > MOST and call('HEXISTS', sums, ARGV[i]) == 0 then
       put_aside()
       begin_sums(fresh)
@@ -85,7 +94,7 @@ local function add()
     local answer = redis.pcall('HINCRBY', sums, ARGV[i], ARGV[i + 1])
     if type(answer) == 'table' and answer.err then
       if not find(answer.err, 'overflow', 1, true) then error(answer.err) end
-      misfits = misfits .. string.format('%.0f,', (i - 6) / 2)
+      misfits = misfits .. string.format('%.0f,', (i - 7) / 2)
     end
   end
   if misfits ~= '' then call('SET', from, ARGV[4] .. ' ' .. misfits, 'PX', KEEP_MS) end
