@@ -16,12 +16,12 @@
  *        nothing: CONFLICT, with the present one.  So a batch whose answer was lost is not added again to a store that
  *        may have lost the first, or may have passed it on.  A store that keeps its incarnation when it is emptied
  *        answers the same of a repeat, unless its memory is older than the first attempt.
- *  R99   What SEAL answers does not change any more, is at most DIBS__COUNTER_ITEMS keys, and is answered again until it
- *        is dropped.  No two partitions have one source, and of one source, numbers are answered in growing order.  No sum is in two answers, and none is in
- *        no answer.
- *  R100  DROP of another batch than that of the present answer of SEAL changes nothing: NOT_FOUND.  What the database refused
- *        stays in the store, until FORGET.  What was added to a refused sum since it was answered stays, also if the
- *        FORGET is repeated.
+ *  R99   What SEAL answers does not change any more, is at most DIBS__COUNTER_ITEMS keys, and is answered again until
+ *        it is dropped.  No two partitions have one source, and of one source, numbers are answered in growing order.  No
+ *        sum is in two answers, and none is in no answer.
+ *  R100  DROP of another batch than that of the present answer of SEAL changes nothing: NOT_FOUND.  What the database
+ *        refused stays in the store, until FORGET.  FORGET leaves what was added to a refused sum since it was
+ *        answered, also if it is repeated.
  *  R101  Sums of an earlier incarnation are sealed before anything is added: in an earlier state of the store, a source
  *        and a number have no key, and of no key another sum, than the sums of this name had later.
  *  R102  READ answers a key's sum among those that are added up, with their name, and apart from it the sum of what is

@@ -1,8 +1,9 @@
 -- SPDX-License-Identifier: MIT
 -- Sums that wait for the database: one partition of one space (store/shared.h).
 --
---   KEYS[1]  dibs:{7}:c:own, "the base": a hash.  i: the incarnation under which sums are added up; s: their source, which
---            is drawn for each incarnation; n: the number of the latest sums of this source; b: when the hash was begun
+--   KEYS[1]  dibs:{7}:c:own, "the base": a hash.  i: the incarnation under which sums are added up; s: their source,
+--            which is drawn for each incarnation; n: the number of the latest sums of this source; b: when the hash was
+--            begun
 --   and from it, with the same hash tag:
 --     :sums           hash, key -> sum: what is added up now.  Its field '' has their name: "SOURCE NUMBER BEGAN-AT"
 --     :flushing       hash, the same: what is being written to the database.  At most one
@@ -72,7 +73,8 @@ local function is_emptied(since_ms)
 end
 
 -- The incarnation that the client expects, its source, the number of the batch, the source of new sums, the ms since
--- the first attempt (0: this is the first); then key and delta of each item.  Answers what happened, the incarnation, and the indexes of items that did not fit.
+-- the first attempt (0: this is the first); then key and delta of each item.  Answers what happened, the incarnation,
+-- and the indexes of items that did not fit.
 local function add()
   local expected, number, fresh = ARGV[2], tonumber(ARGV[4]), ARGV[5]
   if expected ~= incarnation then return {CHANGED, incarnation, ''} end
