@@ -17,8 +17,8 @@
  *        may have lost the first, or may have passed it on.  A store that keeps its incarnation when it is emptied
  *        answers the same of a repeat, unless its memory is older than the first attempt.
  *  R99   What SEAL answers does not change any more, is at most DIBS__COUNTER_ITEMS keys, and is answered again until
- *        it is dropped.  No two partitions have one source, and of one source, numbers are answered in growing order.  No
- *        sum is in two answers, and none is in no answer.
+ *        it is dropped.  No two partitions have one source, and of one source, numbers are answered in growing order.
+ *        No sum is in two answers, and none is in no answer.
  *  R100  DROP of another batch than that of the present answer of SEAL changes nothing: NOT_FOUND.  What the database
  *        refused stays in the store, until FORGET.  FORGET leaves what was added to a refused sum since it was
  *        answered, also if it is repeated.
