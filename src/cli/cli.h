@@ -263,6 +263,8 @@ struct cli_line {
   char *text;
   size_t length;
 };
+/* Every message so far was written to standard error; not those that --quiet leaves out. */
+bool dibs__cli_all_said(void);
 bool dibs__cli_line_open(struct cli_line *line); /* false: no memory */
 /* Writes it to standard output or error within `ms`.  false: not all of it, with errno. */
 bool dibs__cli_line_send(struct cli_line *line, int fd, int64_t ms);

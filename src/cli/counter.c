@@ -153,7 +153,7 @@ struct shared_refusals {
 static int print_shared_refusal(const dibs_counter_refusal *r, void *user) {
   struct shared_refusals *to = user;
   (void)print_refusal(r, &to->printed);
-  return to->forget ? 0 : DIBS_COUNT_KEEP;
+  return to->forget && dibs__cli_all_said() ? 0 : DIBS_COUNT_KEEP; /* nobody would know of the sum */
 }
 
 static int flush_shared(const struct counter *c, dibs_store *store, bool forget) {

@@ -359,13 +359,26 @@ __attribute__((format(printf, 2, 0))) static void format_line(char text[LINE_SIZ
     if (*text == '\n' || *text == '\r') *text = ' ';
 }
 
+static _Atomic bool unsaid; /* a line of standard error could not be written */
+
+bool dibs__cli_all_said(void) {
+  return !unsaid;
+}
+
+static void send_line(struct cli_line *line, int64_t ms) {
+  if (!dibs__cli_line_send(line, STDERR_FILENO, ms)) unsaid = true;
+}
+
 static void print_line(const char *text, int64_t ms) {
   struct cli_line line;
-  if (!dibs__cli_line_open(&line)) return;
+  if (!dibs__cli_line_open(&line)) {
+    unsaid = true;
+    return;
+  }
   fputs("dibs: ", line.out);
   dibs__cli_put(line.out, text, 0);
   putc('\n', line.out);
-  (void)dibs__cli_line_send(&line, STDERR_FILENO, ms);
+  send_line(&line, ms);
 }
 
 int dibs__cli_fail(const struct cli_globals *globals, int code, const char *status, const char *format, ...) {
@@ -381,7 +394,10 @@ int dibs__cli_fail(const struct cli_globals *globals, int code, const char *stat
     return code;
   }
   struct cli_line line;
-  if (!dibs__cli_line_open(&line)) return code;
+  if (!dibs__cli_line_open(&line)) {
+    unsaid = true;
+    return code;
+  }
   struct dibs__json j = {.out = line.out};
   dibs__json_open(&j, NULL, '{');
   dibs__json_text(&j, "command", globals->command);
@@ -389,7 +405,7 @@ int dibs__cli_fail(const struct cli_globals *globals, int code, const char *stat
   dibs__json_text(&j, "status", status);
   dibs__json_text(&j, "message", text);
   dibs__json_close(&j, '}');
-  (void)dibs__cli_line_send(&line, STDERR_FILENO, CLI_ERROR_MS);
+  send_line(&line, CLI_ERROR_MS);
   return code;
 }
 

@@ -83,9 +83,12 @@ static dibs_status forget(const struct page *p, const struct dibs__shared_row *r
   if (!request) return DIBS_NO_MEMORY;
   struct dibs__shared_op *op = &request->shared;
   op->count = 1;
+  dibs__random(&op->fresh, sizeof op->fresh);
   op->items = dibs__request_array(request, sizeof *op->items);
-  op->items[0] = (struct dibs__counter_item){
-      .key = dibs__request_keep(request, row->key.p, row->key.len), .delta = row->sum, .status = row->status};
+  op->items[0] = (struct dibs__counter_item){.key = dibs__request_keep(request, row->key.p, row->key.len),
+                                             .delta = row->sum,
+                                             .status = row->status,
+                                             .number = row->repeat};
   dibs_status status =
       dibs__request_carry_until(request, DIBS__SHARED_FORGET, dibs__tick_add_ms(dibs__tick_now(), SEND_MS));
   dibs__request_drop(request);

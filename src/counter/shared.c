@@ -54,6 +54,8 @@ static struct dibs__request *make_request(line_t *line, const batch_t *batch) {
   op->source = line->source.id;
   op->sequence = batch->sequence;
   op->incarnation = batch->sent_to;
+  /* Rounded up: the store must not be younger. */
+  op->since_ms = batch->unsure ? dibs__tick_left_ms(batch->since, dibs__tick_now()) + 1 : 0;
   dibs__random(&op->fresh, sizeof op->fresh);
   op->count = (uint32_t)count;
   op->items = dibs__request_array(request, count * sizeof *op->items);

@@ -21,6 +21,7 @@
 #include "handle/handle.h"
 #include "lane/kafka.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
 #include <stdarg.h>
@@ -125,6 +126,17 @@ static void release(struct partition *p) {
   p->lease = NULL;
 }
 
+/* An empty record: no message was done.  false: somebody else wrote it, and a guess would do messages twice or not at
+ * all. */
+static bool parse_offset(const char *text, int64_t *offset) {
+  char *end = NULL;
+  *offset = -1;
+  if (!text || !*text) return true;
+  errno = 0;
+  *offset = strtoll(text, &end, 10);
+  return text[0] >= '0' && text[0] <= '9' && *end == '\0' && errno == 0;
+}
+
 /* Until it is read.  false: the lease is lost, or the partition is to end. */
 static bool read_offset(struct partition *p) {
   const member_t *m = p->member;
@@ -135,9 +147,11 @@ static bool read_offset(struct partition *p) {
     dibs_status status = dibs_record_get(m->store, p->record_key, &options, &record, &error);
     if (status == DIBS_OK) {
       const char *text = record->values[0].data;
-      p->offset = text && *text ? strtoll(text, NULL, 10) : -1;
+      bool fine = parse_offset(text, &p->offset);
+      if (!fine)
+        status = dibs__fail(&error, DIBS_INVALID, "the record '%s' has no offset but \"%.40s\"", p->record_key, text);
       dibs_record_free(record);
-      return true;
+      if (fine) return true;
     }
     if (status == DIBS_STALE || status == DIBS_LOST || !dibs_lease_alive(p->lease)) return false;
     note(m, p->number, status, "%s", error.text);

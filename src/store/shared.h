@@ -14,12 +14,14 @@
  *        the latest of its source was added before: REPLAY.  A repeat of the latest one has the status of each item:
  *        OK; FULL, if the sum would not fit in 64 bits.  An ADD that expects another incarnation than the store's adds
  *        nothing: CONFLICT, with the present one.  So a batch whose answer was lost is not added again to a store that
- *        may have lost the first, or may have passed it on.
- *  R99   What SEAL answers does not change any more, is at most DIBS__COUNTER_ITEMS keys, and is answered again until it
- *        is dropped.  No two partitions have one source, and of one source, numbers are answered in growing order.  No sum is in two answers, and none is in
- *        no answer.
- *  R100  DROP of another batch than that of the present answer of SEAL changes nothing: NOT_FOUND.  What the database refused
- *        stays in the store, until FORGET.
+ *        may have lost the first, or may have passed it on.  A store that keeps its incarnation when it is emptied
+ *        answers the same of a repeat, unless its memory is older than the first attempt.
+ *  R99   What SEAL answers does not change any more, is at most DIBS__COUNTER_ITEMS keys, and is answered again until
+ *        it is dropped.  No two partitions have one source, and of one source, numbers are answered in growing order.
+ *        No sum is in two answers, and none is in no answer.
+ *  R100  DROP of another batch than that of the present answer of SEAL changes nothing: NOT_FOUND.  What the database
+ *        refused stays in the store, until FORGET.  FORGET leaves what was added to a refused sum since it was
+ *        answered, also if it is repeated.
  *  R101  Sums of an earlier incarnation are sealed before anything is added: in an earlier state of the store, a source
  *        and a number have no key, and of no key another sum, than the sums of this name had later.
  *  R102  READ answers a key's sum among those that are added up, with their name, and apart from it the sum of what is
@@ -35,7 +37,7 @@ enum dibs__shared_verb {
   DIBS__SHARED_SEAL,    /* OK: `got`, `source`, `sequence`, `age_ms`.  NOT_FOUND: nothing waits */
   DIBS__SHARED_DROP,    /* OK, NOT_FOUND.  Its items were refused, with `status` and `delta` */
   DIBS__SHARED_REFUSED, /* OK: `got`, some of the refused sums, from `cursor` on; a sum may be answered twice */
-  DIBS__SHARED_FORGET   /* OK: refused sums with the `status` and `delta` of these items are removed */
+  DIBS__SHARED_FORGET   /* OK: `delta` is taken from the refused sum with this `status`, and `repeat` as `number` */
 };
 
 enum { DIBS__SHARED_PARTS = 16, DIBS__SHARED_SPACE_MAX = 40, DIBS__SHARED_NAME_MAX = 96 };
@@ -50,6 +52,7 @@ struct dibs__shared_row {
   dibs__str key; /* in the memory of the answer, with a NUL after it */
   int64_t sum;
   dibs__status status; /* REFUSED */
+  int64_t repeat;      /* REFUSED: differs where one key has several refused sums, because they do not fit in one */
 };
 
 /* Of one partition. */
@@ -68,7 +71,8 @@ struct dibs__shared_op {
   uint32_t count;
   dibs__id source;               /* ADD: of the batch; DROP.  Answer of SEAL */
   uint64_t sequence;             /* ADD, DROP, at most DIBS__SHARED_SEQUENCE_MAX.  Answer of SEAL */
-  dibs__id fresh;                /* ADD: a random number, the source of sums that begin now */
+  dibs__id fresh;                /* A random number.  ADD: the source of sums that begin now; FORGET: of this request */
+  int64_t since_ms;              /* ADD: how long ago the first attempt was sent; 0: this is the first */
   dibs__incarnation incarnation; /* ADD: expected.  Answer of CONFLICT: the present one */
   uint64_t cursor;               /* REFUSED: 0 begins; answer: 0 ends */
   /* Answers. */

@@ -217,6 +217,36 @@ static void R98_nothing_is_added_to_another_incarnation(void **state) {
   expect_sums(p, "k", 7, 0);
 }
 
+/* A repeat whose first attempt was sent `since_ms` ago. */
+static shared_op repeat_one(struct party *p, uint64_t sequence, int64_t since_ms) {
+  item_t one = item("k", 3);
+  shared_op op = op_of(DIBS__SHARED_ADD, 0);
+  op.source = id_of(1);
+  op.sequence = sequence;
+  op.fresh = id_of(1001);
+  op.since_ms = since_ms;
+  op.items = &one;
+  op.count = 1;
+  op = carry(p, op);
+  if (op.op.status != DIBS_CONFLICT) return op;
+  op.got = NULL;
+  return carry(p, op); /* with the incarnation that was answered */
+}
+
+static void R98_a_repeat_is_not_added_to_a_memory_that_began_later(void **state) {
+  (void)state;
+  struct party *p = shared_party();
+  expect(repeat_one(p, 1, 1), DIBS_CONFLICT); /* there is nothing: it may have been emptied */
+  expect_sums(p, "k", 0, 0);
+  expect_added(add_one(p, 2, 1, "k", 40));
+  expect(repeat_one(p, 1, PATIENCE_MS * 100), DIBS_CONFLICT); /* begun by another client meanwhile */
+  expect_sums(p, "k", 40, 0);
+  dibs__nap_ms(20);
+  expect_added(repeat_one(p, 1, 10));
+  expect_sums(p, "k", 43, 0);
+  expect(repeat_one(p, 1, PATIENCE_MS * 100), DIBS_REPLAY);
+}
+
 /* ---- R99 ---- */
 
 static void R99_what_is_sealed_does_not_change(void **state) {
@@ -301,6 +331,15 @@ static void R99_each_partition_has_a_source_of_its_own(void **state) {
 
 /* ---- R100 ---- */
 
+/* Requests with one number are repeats of one. */
+static shared_op forget(struct party *p, uint32_t part, int number, item_t *refused) {
+  shared_op op = op_of(DIBS__SHARED_FORGET, part);
+  op.fresh = id_of(2000 + number);
+  op.items = refused;
+  op.count = 1;
+  return carry(p, op);
+}
+
 static void R100_only_the_sealed_batch_is_dropped(void **state) {
   (void)state;
   struct party *p = shared_party();
@@ -338,15 +377,36 @@ static void R100_what_was_refused_stays_until_it_is_forgotten(void **state) {
   assert_true(dibs__str_equal(op.got[0].key, refused.key));
   assert_int_equal(op.got[0].sum, 9);
   assert_int_equal(op.got[0].status, DIBS_NOT_FOUND);
-  refused.delta = 3; /* not its sum */
-  shared_op forget = op_of(DIBS__SHARED_FORGET, part);
-  forget.items = &refused;
-  forget.count = 1;
-  carry(p, forget);
-  assert_int_equal(carry(p, op_of(DIBS__SHARED_REFUSED, part)).got_count, 1);
-  refused.delta = 9;
-  carry(p, forget);
+  refused.delta = 3; /* it was answered before the second one was added to it */
+  for (int i = 0; i < 2; i++) expect(forget(p, part, 1, &refused), DIBS_OK); /* and a repeat */
+  op = carry(p, op_of(DIBS__SHARED_REFUSED, part));
+  assert_int_equal(op.got_count, 1);
+  assert_int_equal(op.got[0].sum, 6);
+  refused.delta = 6;
+  expect(forget(p, part, 2, &refused), DIBS_OK);
   assert_int_equal(carry(p, op_of(DIBS__SHARED_REFUSED, part)).got_count, 0);
+}
+
+static void R100_refused_sums_that_fit_in_none_are_forgotten_one_by_one(void **state) {
+  (void)state;
+  struct party *p = shared_party();
+  uint32_t part = part_of("k");
+  item_t refused = item("k", INT64_MIN);
+  for (int i = 1; i <= 2; i++) {
+    expect_added(add_one(p, 1, (uint64_t)i, "k", INT64_MIN));
+    shared_op op = seal_sums(p, part);
+    refused.status = DIBS_NOT_FOUND;
+    if (drop_sums(p, part, &op, &refused, 1) != DIBS_OK) return; /* a fault: whether it was dropped once is not known */
+  }
+  shared_op all = carry(p, op_of(DIBS__SHARED_REFUSED, part));
+  assert_int_equal(all.got_count, 2);
+  for (uint32_t i = 0; i < 2; i++) {
+    int64_t first = all.got[0].repeat;
+    refused.number = i == 0 ? 0 : 1; /* the first one leaves a gap */
+    assert_true(all.got[i].sum == INT64_MIN && all.got[1].repeat == 1 - first);
+    expect(forget(p, part, (int)i + 1, &refused), DIBS_OK);
+    assert_int_equal(carry(p, op_of(DIBS__SHARED_REFUSED, part)).got_count, 1 - i);
+  }
 }
 
 /* ---- R101 ---- */
@@ -445,11 +505,13 @@ static const struct CMUnitTest contract_shared_cases[] = {
     CASE(R98_a_sum_that_does_not_fit_is_refused_by_itself),
     CASE(R98_what_is_not_well_formed_is_refused),
     CASE(R98_nothing_is_added_to_another_incarnation),
+    CASE(R98_a_repeat_is_not_added_to_a_memory_that_began_later),
     CASE(R99_what_is_sealed_does_not_change),
     CASE(R99_many_keys_are_several_batches),
     CASE(R99_each_partition_has_a_source_of_its_own),
     CASE(R100_only_the_sealed_batch_is_dropped),
     CASE(R100_what_was_refused_stays_until_it_is_forgotten),
+    CASE(R100_refused_sums_that_fit_in_none_are_forgotten_one_by_one),
     CASE(R101_sums_of_an_earlier_incarnation_are_sealed_first),
     CASE(R102_reads_tell_which_sums_they_saw),
     CASE(R102_a_look_counts_what_waits),

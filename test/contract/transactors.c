@@ -116,7 +116,7 @@ static void R106_an_ended_transaction_takes_no_operation(void **state) {
   give_back(&l);
 }
 
-/* The statement before it is not sent again in its place. */
+/* The statement before it is not sent in its place. */
 static void R105_an_empty_statement_does_nothing(void **state) {
   (void)state;
   static const char *const empty[] = {"", " \n", ";", "; ;\n"};

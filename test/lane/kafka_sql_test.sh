@@ -78,6 +78,28 @@ judge wrong 3
 kill -TERM $member
 wait $member
 
+# ---- A record of the offset that somebody else has overwritten ----
+overwrite() { printf %s "$2" | "$DIBS" record put "kafka:g/overwritten#$1" --force; }
+send overwritten 1 3
+member a overwritten "$(insert overwritten)"
+ok 'every message is done, and then' until_true 60 stored_is overwritten 3
+kill -TERM $member
+wait $member
+for n in 0 1 2 3; do
+  was=$("$DIBS" record get "kafka:g/overwritten#$n" 2>/dev/null)
+  [ -n "$was" ] || continue
+  ok 'the record gets another text' overwrite "$n" "${was}x"
+  member a overwritten "$(insert overwritten)"
+  ok 'it is not taken for an offset' until_true 60 grep -q "has no offset but \"${was}x\"" "$dir/a.err"
+  ok 'the right one is put back' overwrite "$n" "$was"
+  send overwritten 4 6
+  ok 'and the member goes on' until_true 60 stored_is overwritten 6
+  judge overwritten 6
+  kill -TERM $member
+  wait $member
+  break
+done
+
 # ---- A zombie: stopped past its session and its ttl when its command has ended ----
 printf '1:1\n1:2\n1:3\n' | kcat -q -P -b "$broker" -t zombie -K :
 member a zombie "echo begin >>$dir/zombie; while [ ! -e $dir/go ]; do sleep 0.05; done; $(insert zombie); touch $dir/ended"

@@ -14,7 +14,7 @@ extern const char dibs__redis_lua_shared[];
 
 typedef struct dibs__shared_op shared_op;
 
-enum { KEY_MAX = 160, ID_HEX = 32, INCARNATION_HEX = 40, HEAD = 5, NUMBER_MAX = 24, WORDS_OF_ITEM = 3, ADDED = 3 };
+enum { KEY_MAX = 160, ID_HEX = 32, INCARNATION_HEX = 40, HEAD = 6, NUMBER_MAX = 24, WORDS_OF_ITEM = 4, ADDED = 3 };
 /* The first element of ADD's answer. */
 enum { ADD_DONE = 0, ADD_REPLAY = 1, ADD_CHANGED = 2 };
 
@@ -124,6 +124,7 @@ static void add_items(struct words *w, const shared_op *op, uint32_t part) {
     const struct dibs__counter_item *item = &op->items[i];
     if (!with_status && dibs__shared_part(item->key) != part) continue;
     if (with_status) add_number(w, item->status);
+    if (op->op.verb == DIBS__SHARED_FORGET) add_number(w, item->number);
     add_word(w, item->key.p, item->key.len);
     add_number(w, item->delta);
   }
@@ -142,6 +143,7 @@ static void add_arguments(struct words *w, const shared_op *op, uint32_t part, s
     add_word(w, head->source, ID_HEX);
     add_number(w, (int64_t)op->sequence);
     add_word(w, head->fresh, ID_HEX);
+    add_number(w, op->since_ms);
     add_items(w, op, part);
     break;
   case DIBS__SHARED_READ:
@@ -156,6 +158,8 @@ static void add_arguments(struct words *w, const shared_op *op, uint32_t part, s
     add_number(w, (int64_t)op->cursor);
     break;
   case DIBS__SHARED_FORGET:
+    put_hex(fresh.b, sizeof fresh.b, head->fresh);
+    add_word(w, head->fresh, ID_HEX);
     add_items(w, op, part);
     break;
   default:
@@ -263,15 +267,17 @@ static bool take_rows(shared_op *op, const redisReply *r, size_t first, bool wit
   for (size_t i = 0; i < count && op->got; i++) {
     const redisReply *key = r->element[first + 2 * i], *sum = r->element[first + 2 * i + 1];
     struct dibs__shared_row *row = &op->got[op->got_count];
-    int64_t code = DIBS_OK;
+    int64_t code = DIBS_OK, repeat = 0;
     size_t skip = 0;
     if (with_status) {
       const char *blank = memchr(key->str, ' ', key->len);
       const char *second = blank ? memchr(blank + 1, ' ', key->len - (size_t)(blank + 1 - key->str)) : NULL;
       if (!second || !read_number(key->str, key->len, &code)) return false;
+      if (!read_number(blank + 1, (size_t)(second - blank), &repeat)) return false;
       skip = (size_t)(second + 1 - key->str);
     }
-    *row = (struct dibs__shared_row){.key = {at, (uint32_t)(key->len - skip)}, .status = (dibs__status)code};
+    *row = (struct dibs__shared_row){
+        .key = {at, (uint32_t)(key->len - skip)}, .status = (dibs__status)code, .repeat = repeat};
     if (!read_number(sum->str, sum->len, &row->sum)) return false;
     memcpy(at, key->str + skip, row->key.len);
     at[row->key.len] = '\0';
@@ -350,10 +356,12 @@ static dibs__status answer_of(struct dibs__redis_session *session, shared_op *op
   return DIBS_UNKNOWN;
 }
 
-/* Of the calls of one operation.  Of an ADD some may have been done: then the repeat finds them. */
-static dibs__status both(dibs__status a, dibs__status b) {
+/* Of the calls of one operation.  Of an ADD some may have been done: then the repeat finds them; and if one partition
+ * can't tell of a repeat, nor can the operation. */
+static dibs__status both(const shared_op *op, dibs__status a, dibs__status b) {
   bool done = a == DIBS_OK || a == DIBS_REPLAY, also = b == DIBS_OK || b == DIBS_REPLAY;
   if (a == b) return a;
+  if (op->since_ms > 0 && (a == DIBS_CONFLICT || b == DIBS_CONFLICT)) return DIBS_CONFLICT;
   if (done && also) return DIBS_OK;
   return done || also || a == DIBS_UNKNOWN || b == DIBS_UNKNOWN ? DIBS_UNKNOWN : b;
 }
@@ -365,7 +373,7 @@ void dibs__redis_shared_answer(struct dibs__redis_session *session, shared_op *o
   for (uint32_t part = 0; part < DIBS__SHARED_PARTS; part++) {
     if (!(set >> part & 1)) continue;
     dibs__status status = answer_of(session, op, part, dibs__redis_reply(session->link, first++), result);
-    op->op.status = any ? both(op->op.status, status) : status;
+    op->op.status = any ? both(op, op->op.status, status) : status;
     any = true;
   }
 }

@@ -1,13 +1,15 @@
 -- SPDX-License-Identifier: MIT
 -- Sums that wait for the database: one partition of one space (store/shared.h).
 --
---   KEYS[1]  dibs:{7}:c:own, "the base": a hash.  i: the incarnation under which sums are added up; s: their source, which
---            is drawn for each incarnation; n: the number of the latest sums of this source
+--   KEYS[1]  dibs:{7}:c:own, "the base": a hash.  i: the incarnation under which sums are added up; s: their source,
+--            which is drawn for each incarnation; n: the number of the latest sums of this source; b: when the hash was
+--            begun
 --   and from it, with the same hash tag:
 --     :sums           hash, key -> sum: what is added up now.  Its field '' has their name: "SOURCE NUMBER BEGAN-AT"
 --     :flushing       hash, the same: what is being written to the database.  At most one
 --     :sealed         list of names: sums that are complete, the oldest first, each in the hash :sealed:NAME
 --     :refused        hash, "STATUS REPEAT KEY" -> sum: what the database did not take
+--     :forgot:NUMBER  text, empty: this FORGET was done; expires
 --     :from:SOURCE    text, "NUMBER ITEMS": the latest batch of a client, and which of its items did not fit; expires
 --   ARGV     the verb, and what it needs: see each
 --
@@ -15,7 +17,7 @@
 -- as a whole; steps that drain need none (rename, delete).
 local ADD, READ, LOOK, SEAL, DROP, REFUSED = '0', '1', '2', '3', '4', '5'
 local MOST, KEEP_MS, DONE, REPLAY, CHANGED = 1000, 900000, 0, 1, 2 -- MOST: DIBS__COUNTER_ITEMS
-local call, find, match = redis.call, string.find, string.match
+local call, find, match, sub = redis.call, string.find, string.match, string.sub
 if not redis.REDIS_VERSION_NUM then redis.replicate_commands() end -- before 7: effects, not the script, are replicated
 local info = call('INFO', 'replication')
 if not find(info, 'role:master', 1, true) then
@@ -48,6 +50,7 @@ local function begin_sums(fresh)
     number = string.format('%.0f', call('HINCRBY', base, 'n', 1))
   else
     call('HSET', base, 'i', incarnation, 's', fresh, 'n', number)
+    call('HSETNX', base, 'b', string.format('%.0f', now))
   end
   local source = known[1] == incarnation and known[2] or fresh
   call('HSET', sums, '', source .. ' ' .. number .. ' ' .. string.format('%.0f', now))
@@ -62,8 +65,16 @@ local function ensure_sums(fresh)
   begin_sums(fresh)
 end
 
--- The incarnation that the client expects, its source, the number of the batch, the source of new sums; then key and
--- delta of each item.  Answers what happened, the incarnation, and the indexes of items that did not fit.
+-- FLUSHALL leaves the server its incarnation.  A repeat may have been added before it, unless this partition was begun
+-- before the first attempt was sent.
+local function is_emptied(since_ms)
+  local began = since_ms > 0 and call('HGET', base, 'b')
+  return since_ms > 0 and not (began and now - tonumber(began) >= since_ms)
+end
+
+-- The incarnation that the client expects, its source, the number of the batch, the source of new sums, the ms since
+-- the first attempt (0: this is the first); then key and delta of each item.  Answers what happened, the incarnation,
+-- and the indexes of items that did not fit.
 local function add()
   local expected, number, fresh = ARGV[2], tonumber(ARGV[4]), ARGV[5]
   if expected ~= incarnation then return {CHANGED, incarnation, ''} end
@@ -73,10 +84,11 @@ local function add()
     local seen, items = match(last, '^(%d+) (.*)$')
     if tonumber(seen) >= number then return {REPLAY, incarnation, tonumber(seen) == number and items or ''} end
   end
+  if is_emptied(tonumber(ARGV[6])) then return {CHANGED, incarnation, ''} end
   call('SET', from, ARGV[4] .. ' ', 'PX', KEEP_MS)
   ensure_sums(fresh)
-  local tight, misfits = call('HLEN', sums) - 1 + (#ARGV - 5) / 2 > MOST, ''
-  for i = 6, #ARGV, 2 do
+  local tight, misfits = call('HLEN', sums) - 1 + (#ARGV - 6) / 2 > MOST, ''
+  for i = 7, #ARGV, 2 do
     if tight and call('HLEN', sums) > MOST and call('HEXISTS', sums, ARGV[i]) == 0 then
       put_aside()
       begin_sums(fresh)
@@ -84,7 +96,7 @@ local function add()
     local answer = redis.pcall('HINCRBY', sums, ARGV[i], ARGV[i + 1])
     if type(answer) == 'table' and answer.err then
       if not find(answer.err, 'overflow', 1, true) then error(answer.err) end
-      misfits = misfits .. string.format('%.0f,', (i - 6) / 2)
+      misfits = misfits .. string.format('%.0f,', (i - 7) / 2)
     end
   end
   if misfits ~= '' then call('SET', from, ARGV[4] .. ' ' .. misfits, 'PX', KEEP_MS) end
@@ -160,21 +172,24 @@ local function list_refused()
   return answer
 end
 
--- Status, key and sum: if the sum has grown meanwhile, the rest stays.
+-- A number of this request; then status, repeat, key and sum of each that is forgotten.  What was added to the sum
+-- meanwhile stays, so a repeat of the request must not take it: the number is noted behind the first write, which a
+-- full server may refuse.
 local function forget()
-  for i = 2, #ARGV, 3 do
-    local repeats, taken = 0, false
-    while not taken do
-      local field = ARGV[i] .. ' ' .. repeats .. ' ' .. ARGV[i + 1]
-      local has = call('HGET', refused, field)
-      if not has then break end
-      if has == ARGV[i + 2] then
-        call('HDEL', refused, field)
-        taken = true
-      end
-      repeats = repeats + 1
+  local done = base .. ':forgot:' .. ARGV[2]
+  if call('EXISTS', done) == 1 then return 1 end
+  for i = 3, #ARGV, 4 do
+    local field, sum = ARGV[i] .. ' ' .. ARGV[i + 1] .. ' ' .. ARGV[i + 2], ARGV[i + 3]
+    local has = call('HGET', refused, field)
+    if has == sum then
+      call('HDEL', refused, field)
+    elseif has then
+      local taken = redis.pcall('HINCRBY', refused, field, find(sum, '-', 1, true) == 1 and sub(sum, 2) or '-' .. sum)
+      local fails = type(taken) == 'table' and taken.err
+      if fails and not find(fails, 'overflow', 1, true) and not find(fails, 'integer', 1, true) then error(fails) end
     end
   end
+  call('SET', done, '', 'PX', KEEP_MS)
   return 1
 end
 
