@@ -486,11 +486,12 @@ static dibs_status release_and_wait(dibs_lease *lease, dibs_error *error) {
 /* Session locks have no ttl: what their connection holds ends with it. */
 static dibs_status check_outlives_session(const dibs_lease *lease, dibs_error *error) {
   if (!(dibs__core_caps(lease->store->core) & DIBS__CAP_SESSION)) return DIBS_OK;
-  return dibs__fail(error, DIBS_UNSUPPORTED,
-                    "\"%s\": a session lock belongs to the connection of this process, which can't leave it to "
-                    "another process or to the store; hold it as long as you need it (dibs run), or use a store without "
-                    "session locks (lock=rows)",
-                    lease->name);
+  return dibs__fail(
+      error, DIBS_UNSUPPORTED,
+      "\"%s\": a session lock belongs to the connection of this process, which can't leave it to "
+      "another process or to the store; hold it as long as you need it (dibs run), or use a store without "
+      "session locks (lock=rows)",
+      lease->name);
 }
 
 static dibs_status release_after(dibs_lease *lease, int64_t keep_ms, dibs_error *error) {

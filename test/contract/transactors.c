@@ -2,6 +2,8 @@
 /* Connections for transactions of users (R105, R106). */
 #include "harness.h"
 
+#include <string.h>
+
 enum { PATIENCE_MS = 30000 };
 
 struct lent {
@@ -114,10 +116,46 @@ static void R106_an_ended_transaction_takes_no_operation(void **state) {
   give_back(&l);
 }
 
+/* The statement before it is not sent again in its place. */
+static void R105_an_empty_statement_does_nothing(void **state) {
+  (void)state;
+  static const char *const empty[] = {"", " \n", ";", "; ;\n"};
+  char comment[20000] = "SELECT 1 FROM there_is_no_such_table -- ";
+  struct lent l = lend();
+  begin(&l);
+  memset(comment + strlen(comment), 'x', sizeof comment - strlen(comment) - 1); /* a NUL is far away */
+  assert_int_equal(transact(&l, DIBS__TRANSACT_SQL, "SAVEPOINT here"), DIBS_OK);
+  assert_int_equal(transact(&l, DIBS__TRANSACT_SQL, comment), DIBS_INVALID);
+  assert_int_equal(transact(&l, DIBS__TRANSACT_SQL, "ROLLBACK TO SAVEPOINT here"), DIBS_OK);
+  assert_int_equal(put_within(&l, "a", "one"), DIBS_OK);
+  for (size_t i = 0; i < sizeof empty / sizeof empty[0]; i++)
+    if (transact(&l, DIBS__TRANSACT_SQL, empty[i]) != DIBS_OK) fail_msg("\"%s\": %s", empty[i], l.result.text);
+  end(&l);
+  assert_int_equal(transact(&l, DIBS__TRANSACT_COMMIT, NULL), DIBS_OK);
+  expect(load(l.p, "a"), DIBS_OK);
+  give_back(&l);
+}
+
+/* Outside a transaction it would take effect at once. */
+static void R106_an_ended_transaction_runs_no_statement(void **state) {
+  (void)state;
+  struct lent l = lend();
+  begin(&l);
+  assert_int_equal(put_within(&l, "a", "one"), DIBS_OK);
+  end(&l);
+  assert_int_equal(transact(&l, DIBS__TRANSACT_COMMIT, NULL), DIBS_OK);
+  begin(&l);
+  assert_int_equal(transact(&l, DIBS__TRANSACT_SQL, "ROLLBACK"), DIBS_INVALID);
+  assert_int_equal(transact(&l, DIBS__TRANSACT_SQL, "DELETE FROM dibs_record"), DIBS_INVALID);
+  end(&l);
+  assert_int_equal(transact(&l, DIBS__TRANSACT_ROLLBACK, NULL), DIBS_OK);
+  expect(load(l.p, "a"), DIBS_OK);
+  give_back(&l);
+}
+
 static const struct CMUnitTest contract_transactors_cases[] = {
-    CASE(R105_takes_effect_at_commit_or_not_at_all),
-    CASE(R105_a_closed_connection_leaves_nothing),
-    CASE(R105_a_refused_statement_can_be_rolled_back),
-    CASE(R106_an_ended_transaction_takes_no_operation),
+    CASE(R105_takes_effect_at_commit_or_not_at_all),    CASE(R105_a_closed_connection_leaves_nothing),
+    CASE(R105_a_refused_statement_can_be_rolled_back),  CASE(R105_an_empty_statement_does_nothing),
+    CASE(R106_an_ended_transaction_takes_no_operation), CASE(R106_an_ended_transaction_runs_no_statement),
 };
 CONTRACT_TESTS(contract_transactors);

@@ -50,6 +50,23 @@ says 'doctor' 0 '' doctor --store "$uri"
 ctl put foreign/meta 'not from dibs' >/dev/null
 says 'keys of another program' 123 'belongs to another program' run --store "$uri?prefix=foreign" name -- true
 
+# The anchor of a fleet without SQL: Redis serves the names, and etcd takes over when it is killed.
+if [ -e "$DIBS_MODULE_PATH/dibs-driver-redis.so" ]; then
+  "$DIBS_TEST_SERVERS_SCRIPT" start --dir "$DIBS_TEST_SERVERS_DIR" redis >/dev/null 2>&1
+  eval "$("$DIBS_TEST_SERVERS_SCRIPT" env --dir "$DIBS_TEST_SERVERS_DIR")"
+  fleet="$DIBS_TEST_REDIS?connect_timeout=500,$uri?prefix=fleet"
+  says 'tiers with etcd as the anchor' 0 '' flag set redis.enabled on --store "$fleet"
+  fence() { timeout 60 "$dibs" run --store "$fleet" --wait 50s fleet -- sh -c 'echo "$DIBS_FENCE"'; }
+  first=$(fence)
+  says 'Redis serves the names' 0 'redis serves 100 of 100 buckets' tier status --store "$fleet"
+  "$DIBS_TEST_SERVERS_SCRIPT" kill --dir "$DIBS_TEST_SERVERS_DIR" redis >/dev/null 2>&1
+  second=$(fence)
+  says 'etcd has taken over' 0 'etcd serves 100 of 100 buckets' tier status --store "$fleet"
+  if [ "$second" -gt "$first" ]; then pass 'fences grow across the tiers'; else
+    fail 'fences grow across the tiers' "$first, then $second"
+  fi
+fi
+
 # A user with a token, which a restart of the server forgets.
 ctl user add root --new-user-password=root-secret >/dev/null
 ctl user add app --new-user-password=app-secret >/dev/null

@@ -251,7 +251,9 @@ static dibs_store *open_store(void) {
   for (dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), PATIENCE_MS); !store && !notes->over && !notes->broken;) {
     dibs_status status = dibs_open(plan.uri, NULL, &store, &error);
     if (status == DIBS_OK) break;
-    if (status != DIBS_UNAVAILABLE || !dibs__tick_before(dibs__tick_now(), by)) breaks("open: %s", error.text);
+    /* UNKNOWN: the server was killed while the tables were made. */
+    bool away = status == DIBS_UNAVAILABLE || status == DIBS_UNKNOWN;
+    if (!away || !dibs__tick_before(dibs__tick_now(), by)) breaks("open: %s", error.text);
     dibs__nap_ms(50);
   }
   return store;

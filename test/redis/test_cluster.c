@@ -231,6 +231,8 @@ static void a_holder_keeps_its_lease_when_its_slot_moves(void **state) {
 static void nothing_is_done_while_a_slot_moves(void **state) {
   (void)state;
   struct client c = client_open(""), d = client_open("");
+  struct dibs__lease_op first = acquired(&c, "half", 9); /* its fence: the bucket has a key */
+  assert_int_equal(again(&c, DIBS__RELEASE, &first), DIBS_OK);
   struct dibs__lease_op held = lease(DIBS__ACQUIRE, "half", 1);
   held.mode = DIBS_SHARED;
   assert_int_equal(send(&c, &held), DIBS_OK);
@@ -240,13 +242,16 @@ static void nothing_is_done_while_a_slot_moves(void **state) {
   unsigned bucket = held.op.bucket;
   int from = node_of(&c, bucket), to = other_master(from);
   char words[512];
-  /* Its bucket and the head of the queue have moved; its holders, waiters and tickets have not. */
-  snprintf(words, sizeof words, "half %d %d %u '%s:{%u}' '%s:{%u}:n:half'", from, to, bucket, prefix, bucket, prefix,
-           bucket);
-  (void)nodes(words);
-  for (int i = 0; i < 2; i++) {
-    struct dibs__lease_op op = i ? held : lease(DIBS__ACQUIRE, "half", 3);
-    if (i) op.op.verb = DIBS__RELEASE;
+  for (int i = 0; i < 4; i++) {
+    /* First its holders have moved, and the bucket and the head of its queue have not; then these have, too. */
+    if (i % 2 == 0) {
+      snprintf(words, sizeof words,
+               i ? "half %d %d %u '%s:{%u}' '%s:{%u}:n:half'" : "half %d %d %u '%s:{%u}:h:half' '%s:{%u}:u:half'", from,
+               to, bucket, prefix, bucket, prefix, bucket);
+      (void)nodes(words);
+    }
+    struct dibs__lease_op op = i % 2 ? held : lease(DIBS__ACQUIRE, "half", 3);
+    if (i % 2) op.op.verb = DIBS__RELEASE;
     struct dibs__op *ops[] = {&op.op};
     op.op.mandate = c.has[bucket];
     op.op.status = DIBS_UNKNOWN;

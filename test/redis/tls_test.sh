@@ -103,7 +103,7 @@ says 'a certificate that has expired' 123 'has expired' "$at:$late?ca=$base/ours
 says 'insecure=1 checks nothing, and warns' 0 'WARNING: insecure=1' "$at:$late?insecure=1"
 says 'insecure=1 with an authority is a contradiction' 125 'ca= has no effect' "$at:$tls?insecure=1&ca=$base/ours.pem"
 says 'a wrong password' 123 'check the user and the password' "rediss://app:no-secret@127.0.0.1:$tls?ca=$base/ours.pem"
-says 'a server that wants a certificate' 123 'certificate required' "$at:$strict?ca=$base/ours.pem&connect_timeout=500" --wait 1s
+says 'a server that wants a certificate' 123 'certificate' "$at:$strict?ca=$base/ours.pem&connect_timeout=500" --wait 1s
 says 'and gets it' 0 ran "$at:$strict?ca=$base/ours.pem&cert=$base/client.pem&key=$base/client.key"
 says 'a certificate without its key' 125 'both cert= and key=' "$at:$tls?ca=$base/ours.pem&cert=$base/client.pem"
 says 'the key of another certificate' 125 'key=' "$at:$tls?ca=$base/ours.pem&cert=$base/client.pem&key=$base/server.key"

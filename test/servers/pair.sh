@@ -7,7 +7,7 @@
 # {} in an ARG becomes a URI that names both servers. DIBS_TEST_SERVERS_SCRIPT and DIBS_TEST_SERVERS_DIR are set as by
 # with.sh --private, so that a test that kills and starts its server tests failovers without a change:
 #
-#   pair.sh kill --dir FOLDER    the primary is killed
+#   pair.sh kill --dir FOLDER    the primary is killed; stop: it ends cleanly
 #   pair.sh start --dir FOLDER   the replica is promoted, and the old primary returns, empty, as its replica
 #
 # A commit waits for the replica (PostgreSQL: synchronous_standby_names; MariaDB: semi-synchronous, AFTER_SYNC, no
@@ -56,7 +56,18 @@ logs() { # logs a|b: a MariaDB can have replicas from its start on
 
 other() { if [ "$1" = a ]; then echo b; else echo a; fi; }
 
-failover() { # failover kill|start|pause|resume
+# A MariaDB stays read-only until it has a replica: commits that wait for one would stop the dump that makes it.
+promote() { # promote a|b
+  local received
+  [ "$engine" = mariadb ] || { servers promote "$1"; return; }
+  ask "$1" 'STOP SLAVE IO_THREAD' || return 1
+  received=$(ask "$1" 'SHOW SLAVE STATUS\G' | sed -n 's/^ *Gtid_IO_Pos: //p')
+  [ "$(ask "$1" "SELECT MASTER_GTID_WAIT('$received', 60)")" = 0 ] && ask "$1" 'STOP SLAVE; RESET SLAVE ALL' &&
+    rm -f "$pair/$1/mariadb/of"
+}
+serve() { [ "$engine" != mariadb ] || ask "$1" 'SET GLOBAL read_only = 0'; } # serve a|b
+
+failover() { # failover kill|stop|start|pause|resume
   local primary replica
   primary=$(<"$pair/primary") replica=$(other "$primary")
   case $1 in
@@ -65,17 +76,17 @@ failover() { # failover kill|start|pause|resume
       servers kill "$primary"
       ;;
     start)
-      servers promote "$replica" && echo "$replica" >"$pair/primary" || return 1
+      promote "$replica" && echo "$replica" >"$pair/primary" || return 1
       rm -rf "$pair/$primary/$engine/data" && echo "$pair/$replica/$engine" >"$pair/$primary/$engine/of" &&
         servers start "$primary" && acknowledges "$primary" && servers follow "$primary" --of "$pair/$replica" &&
-        waits_for_replica "$primary"
+        waits_for_replica "$primary" && serve "$replica"
       ;;
     *) servers "$1" "$primary" ;;
   esac
 }
 
 case ${1:-} in
-  kill | start | pause | resume)
+  kill | stop | start | pause | resume)
     if [ "${2:-}" != --dir ] || [ ! -s "${3:-}/primary" ]; then
       echo "pair.sh: usage: pair.sh $1 --dir FOLDER" >&2
       exit 2

@@ -203,6 +203,7 @@ struct dibs__etcd {
   bool meta_known;
   struct dibs__etcd_bucket buckets[DIBS__BUCKETS];
   struct dibs__map holds;
+  size_t holds_swept; /* how many were left by the latest search for ended ones */
   struct dibs__etcd_item spares[DIBS__ETCD_SPARES];
   size_t spare_count;
   struct dibs__etcd_item session; /* the lease of our waiters */
@@ -352,7 +353,7 @@ struct dibs__etcd_element {
   uint32_t nth;  /* its first fence within the revision */
   uint32_t block;
   uint32_t slot;
-  size_t rounds;
+  uint32_t rounds;             /* of RENEW: answers of two terms */
   struct dibs__etcd_text read; /* record.c: what it read */
 };
 

@@ -18,6 +18,7 @@
 #include <string.h>
 
 enum { EXTRA_MIN_S = 1, EXTRA_MAX_S = 30, EXTRA_PART = 10, KEEP_MS = 1200, KEEP_TRY_MS = 2500, HOLDS_SPARE_MS = 250 };
+enum { FORGET_MS = 60000, SWEEP_FROM = 256 };
 
 /* ---- Leases of etcd ---- */
 
@@ -136,12 +137,28 @@ bool dibs__etcd_hold_find(struct dibs__etcd *store, dibs__str name, dibs__id id,
   return hold != NULL;
 }
 
+/* Leases that ended without a release, of clients of a daemon, are forgotten some time later. */
+static void forget_ended_locked(struct dibs__etcd *store) {
+  int64_t before = dibs__etcd_ms(dibs__tick_now()) - FORGET_MS;
+  if (store->holds.count < 2 * store->holds_swept + SWEEP_FROM) return;
+  for (size_t i = 0; i < store->holds.capacity; i++) {
+    for (struct dibs__map_node *node = store->holds.heads[i], *next; node; node = next) {
+      next = node->next;
+      if (((struct dibs__etcd_hold *)node)->until >= before) continue;
+      dibs__map_remove(&store->holds, node);
+      free(node);
+    }
+  }
+  store->holds_swept = store->holds.count;
+}
+
 /* Without memory for it, the next operation reads the name. */
 void dibs__etcd_hold_set(struct dibs__etcd *store, dibs__str name, const struct dibs__etcd_hold *from) {
   dibs__mutex_lock(&store->lock);
   struct dibs__etcd_hold *hold = hold_find_locked(store, name, from->id);
   struct dibs__map_node node = hold ? hold->node : (struct dibs__map_node){0};
   bool fresh = !hold;
+  if (fresh) forget_ended_locked(store);
   if (fresh) hold = malloc(sizeof *hold);
   if (hold) {
     *hold = *from;

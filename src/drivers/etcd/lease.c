@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BREAK_KEEP_S = 7 * 86400, BREAK_CHUNK = 32 };
+enum { BREAK_KEEP_S = 7 * 86400, BREAK_CHUNK = 32, TERM_TRIES = 3 };
 
 typedef struct dibs__etcd_element element;
 typedef struct dibs__etcd_batch batch;
@@ -701,6 +701,7 @@ static void decide_cancel(batch *b, element *e) {
     return;
   }
   bool waits = !c && e->name.own_waits;
+  if (!c && !waits) dibs__etcd_unwatch(b->store, op->id);
   if ((!c && !waits) || (op->only_waits && (c || e->name.own.session != b->store->number))) { /* R84 */
     dibs__etcd_done(b, e, DIBS_NOT_FOUND);
     return;
@@ -772,6 +773,7 @@ void dibs__etcd_lease_take(batch *b, element *e, const json_t *txn) {
       return;
     }
     e->kept = false; /* another leader since the lease was kept alive: it may not know of that */
+    if (++e->rounds == TERM_TRIES) dibs__etcd_done(b, e, DIBS_UNAVAILABLE);
     return;
   }
   if (did && e->plan == DIBS__ETCD_REMOVE) {

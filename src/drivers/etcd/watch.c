@@ -2,8 +2,9 @@
 /*
  * Watches of this process's waiters, and events.
  *
- * A waiter watches the one before it.  The first two also watch the holders: the first for the name, the second to see
- * for how long the first one has had its offer.  So a release wakes one waiter, however many wait.
+ * A waiter watches the one before it, as a waiter and as a holder.  The first two watch all holders: the first for the
+ * name, the second to see for how long the first one has had its offer.  So a release wakes one waiter, however many
+ * wait, and the stream of a waiter that moves up goes on.
  *
  * One thread reads the streams.  A stream of the JSON gateway takes its watches when it begins; so new watches begin
  * another stream, and when there are STREAMS of them, one new stream replaces all.  Every watch has the revision up to
@@ -25,8 +26,8 @@
 
 enum { STREAMS = 4, EVENTS = 1024, OBSERVED = 512, POLL_MS = 250, REST_MS = 100, AUTHORIZE_MS = 1000, NOTICES = 1 };
 
-/* The watches of a waiter: of the keys of the holders, of the key of the waiter before it, and of the key that this
- * waiter will have as a holder. */
+/* A waiter watches of the keys of the holders, of the key of the waiter before it, or of the key that this waiter will have as a
+ * holder. */
 enum watched { OF_HOLDERS, OF_BEFORE, OF_BEFORE_HELD, WATCHED };
 
 /* Of one waiter. */
@@ -35,6 +36,7 @@ struct watch {
   dibs__id id;
   uint64_t name_hash, serial, revision; /* all events up to it were seen */
   uint64_t from;                        /* complete from this revision on */
+  uint64_t seen[WATCHED];               /* the latest event of each key: another stream may begin before it */
   bool near, before, shares;
   bool signalled; /* an event was posted since the waiter was queued or checked */
   bool streamed;  /* on a stream that lives */
@@ -336,6 +338,8 @@ static void take_watch_locked(watches *w, struct watch *at, enum watched of, con
   bool put;
   uint64_t revision = 0;
   bool deleted = any_deleted(events, &put, &revision);
+  if (revision <= at->seen[of]) return;
+  at->seen[of] = revision;
   static const dibs__id none;
   if (deleted || of == OF_BEFORE) observe_locked(w, at->name_hash, none, revision, dibs__tick_now());
   if (of == OF_BEFORE ? deleted || put : deleted && (!at->before || at->shares)) post_offer_locked(w, at);

@@ -681,7 +681,10 @@ sql_rc dibs__mysql_lend(struct dibs__server *store, struct dibs__sql_wire *wire,
   return DIBS__SQL_OK;
 }
 
+/* Without a statement nothing is sent: the server refuses it, and for a length of 0 the client library sends whatever
+ * is in the memory at the text, up to a NUL. */
 sql_rc dibs__mysql_script(struct dibs__sql_wire *wire, const char *sql) {
+  if (sql[strspn(sql, " \t\r\n\f\v;")] == '\0') return DIBS__SQL_OK;
   struct dibs__mysql_buffer text = {.p = (char *)(uintptr_t)sql, .len = strlen(sql)};
   bool commits = strcmp(sql, "COMMIT") == 0;
   sql_rc end = commits ? dibs__mysql_put(wire, sql, NULL, 0) : dibs__mysql_put_whole(wire, &text);

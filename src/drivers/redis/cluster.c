@@ -131,7 +131,7 @@ struct batch {
   struct dibs__op *sorted[DIBS__REDIS_BATCH];
 };
 
-/* Appends the operations of a place, up to a call; `next` links them.  Returns the first operation that does not fit.
+/* Appends the operations of a place, up to a call; `next` links them.  Returns the first that does not fit.
  */
 static uint16_t add_place(struct batch *b, const uint16_t next[], uint16_t first, size_t *at) {
   uint16_t i = first;

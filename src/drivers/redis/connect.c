@@ -590,10 +590,13 @@ static dibs__status shake_hands(link_t *link, dibs__tick by, struct dibs__result
   /* A server that refuses us sends the reason, and closes. */
   if (status != DIBS_OK && first && first->type == REDIS_REPLY_ERROR)
     return dibs__redis_refused(link, first, "connect to", result);
-  bool closed = link->at == DIBS__REDIS_LOST && (link->trouble == 0 || link->trouble == ECONNRESET);
-  if (status != DIBS_OK && !first && closed && !link->location->tls)
-    dibs__set_message(result, "%s closed the connection before it answered; a port for TLS needs rediss://",
-                      link->location->shown);
+  bool closed =
+      link->at == DIBS__REDIS_LOST && (link->trouble == 0 || link->trouble == ECONNRESET || link->trouble == EPIPE);
+  /* With TLS it may close before its reason arrives. */
+  if (status != DIBS_OK && !first && closed)
+    dibs__set_message(result, "%s closed the connection before it answered; %s", link->location->shown,
+                      link->location->tls ? "if it requires a certificate of the client, name one with cert= and key="
+                                          : "a port for TLS needs rediss://");
   return status == DIBS_OK ? check_replies(link, result) : DIBS_UNAVAILABLE;
 }
 

@@ -77,6 +77,8 @@ DIBS__MODULE_API dibs__status dibs__server_transact(struct dibs__transactor *bas
     end = engine->script(w, w->engine->begin);
     return end == DIBS__SQL_OK ? DIBS_OK : explain(t, "begin a transaction at", result);
   case DIBS__TRANSACT_SQL:
+    /* Outside a transaction the statement would take effect at once. */
+    if (!dibs__sql_dead(w) && !engine->in_transaction(w)) return ended(result);
     end = engine->script(w, sql);
     if (end == DIBS__SQL_OK && !engine->in_transaction(w)) return ended(result);
     return end == DIBS__SQL_OK ? DIBS_OK : explain(t, "run a statement at", result);

@@ -23,8 +23,9 @@ typedef struct dibs__zk_slot slot_t;
 
 enum { BREAKS = 16, TRIES = 8, TOGETHER = 200 };
 
+/* For people alone.  A process that has written nothing yet has not seen the servers' clock, and takes its own. */
 static int64_t server_now(const store_t *store) {
-  return store->server_ms ? store->server_ms + dibs__zk_now() - store->local_ms : 0;
+  return store->server_ms ? store->server_ms + dibs__zk_now() - store->local_ms : dibs__wall_ms();
 }
 
 /* The children of a node as of now; NULL: no memory. */
@@ -77,7 +78,7 @@ static void mark_own(struct breaking *k, hold *h) {
   dibs__zk_hold_tell_locked(k->store, h);
   if (k->op->now) {
     h->state = DIBS__ZK_GONE;
-    h->ends = k->now + DIBS__ZK_GONE_MS;
+    dibs__zk_end_locked(k->store, h, k->now + DIBS__ZK_GONE_MS);
   }
   dibs__mutex_unlock(&k->store->lock);
   dibs__zk_changed(k->store);
@@ -278,7 +279,7 @@ static void fill_times(const store_t *store, const hold *h, const struct Stat *s
   int64_t now = dibs__zk_now(), there = server_now(store);
   bool holds = row->state == DIBS__HOLDS || row->state == DIBS__BREAKING;
   int64_t age = h ? now - h->since : there - stat->ctime;
-  int64_t left = h && h->until ? h->until - now : there ? row->ttl_ms - (there - stat->mtime) : row->ttl_ms;
+  int64_t left = h && h->until ? h->until - now : row->ttl_ms - (there - stat->mtime);
   row->age_ms = age > 0 ? age : 0;
   row->left_ms = !holds || left < 0 ? 0 : left < row->ttl_ms ? left : row->ttl_ms;
 }

@@ -136,7 +136,7 @@ static bool holds_still(const struct batch *b, const hold *h) {
 static void set_state(store_t *store, hold *h, enum dibs__zk_state state, int64_t ends) {
   dibs__mutex_lock(&store->lock);
   h->state = state;
-  h->ends = ends;
+  dibs__zk_end_locked(store, h, ends);
   dibs__mutex_unlock(&store->lock);
 }
 
@@ -183,7 +183,7 @@ static void grant(struct batch *b, struct doing *d) {
     h->since = b->now;
     h->ttl_ms = d->op->ttl_ms;
     h->until = dibs__zk_until(b->store, b->now, h->ttl_ms);
-    h->ends = b->now + h->ttl_ms;
+    dibs__zk_end_locked(b->store, h, b->now + h->ttl_ms);
     if (h->tell) b->store->tells--;
     h->tell = false;
     if (first) b->store->guard_at = dibs__tick_add_ms(dibs__tick_now(), DIBS__ZK_GUARD_MS);
@@ -508,7 +508,7 @@ static void received_renew(struct batch *b, struct doing *d, const slot_t *slot)
     dibs__mutex_lock(&b->store->lock);
     bool holds = h->state == DIBS__ZK_HOLDS;
     h->until = dibs__zk_until(b->store, b->now, h->ttl_ms);
-    if (holds) h->ends = b->now + h->ttl_ms;
+    if (holds) dibs__zk_end_locked(b->store, h, b->now + h->ttl_ms);
     dibs__mutex_unlock(&b->store->lock);
     h->waiting = true; /* unknown: so the name is released from time to time */
     if (holds)

@@ -237,7 +237,7 @@ void dibs__zk_all_gone_locked(struct dibs__zk *store) {
     else
       store->recheck = true; /* a waiter requests again */
     h->state = DIBS__ZK_GONE;
-    h->ends = now + DIBS__ZK_GONE_MS;
+    dibs__zk_end_locked(store, h, now + DIBS__ZK_GONE_MS);
   }
 }
 

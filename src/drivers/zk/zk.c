@@ -185,7 +185,7 @@ static struct look *new_look(store_t *store, uint64_t ticket) {
 
 static void offer_locked(store_t *store, hold *h) {
   h->state = DIBS__ZK_OFFERED;
-  h->ends = dibs__zk_now() + DIBS__ZK_OFFER_MS;
+  dibs__zk_end_locked(store, h, dibs__zk_now() + DIBS__ZK_OFFER_MS);
   dibs__zk_hold_tell_locked(store, h);
 }
 
@@ -248,7 +248,7 @@ static void lose(store_t *store, uint64_t ticket) {
   hold *h = with_ticket_locked(store, ticket);
   if (h && h->state == DIBS__ZK_HOLDS) {
     h->state = DIBS__ZK_GONE;
-    h->ends = dibs__zk_now() + DIBS__ZK_GONE_MS;
+    dibs__zk_end_locked(store, h, dibs__zk_now() + DIBS__ZK_GONE_MS);
     dibs__zk_hold_tell_locked(store, h);
   }
   dibs__mutex_unlock(&store->lock);
@@ -272,11 +272,16 @@ static void node_guarded(int rc, const struct String_vector *strings, const void
 /* ---- Housekeeping ---- */
 
 static size_t ended_holds(store_t *store, hold *due[SWEEP_BATCH]) {
-  int64_t now = dibs__zk_now();
+  int64_t now = dibs__zk_now(), next = INT64_MAX;
   size_t count = 0;
   dibs__mutex_lock(&store->lock);
-  for (hold *h = store->all; h && count < SWEEP_BATCH; h = h->next)
-    if (h->ends <= now && !h->taken) due[count++] = h;
+  for (hold *h = store->due <= now ? store->all : NULL; h; h = h->next) {
+    if (h->ends <= now && !h->taken && count < SWEEP_BATCH)
+      due[count++] = h;
+    else if (h->ends < next)
+      next = h->ends;
+  }
+  if (store->due <= now) store->due = count ? now : next; /* a node that can't be deleted now stays due */
   dibs__mutex_unlock(&store->lock);
   return count;
 }

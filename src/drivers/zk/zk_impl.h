@@ -191,6 +191,7 @@ struct dibs__zk {
   struct dibs__map by_key, by_ticket;
   struct dibs__zk_hold *all;
   uint32_t tells;
+  int64_t due; /* no hold ends before */
   bool connected, ended, denied, recheck, new_incarnation, woken;
   dibs__tick guard_at; /* then events() watches over the nodes of new leases */
   dibs__word changes;  /* what events() and ready() wait on */
@@ -209,6 +210,10 @@ void dibs__zk_changed(struct dibs__zk *store); /* `changes` */
 struct dibs__zk_hold *dibs__zk_hold_new(struct dibs__zk *store, const struct dibs__lease_op *op); /* in the tables */
 void dibs__zk_hold_drop(struct dibs__zk *store, struct dibs__zk_hold *h);
 struct dibs__zk_hold *dibs__zk_hold_find(struct dibs__zk *store, dibs__str name, dibs__id id); /* takes `lock` */
+static inline void dibs__zk_end_locked(struct dibs__zk *store, struct dibs__zk_hold *h, int64_t ends) {
+  h->ends = ends;
+  if (ends < store->due) store->due = ends;
+}
 void dibs__zk_hold_tell_locked(struct dibs__zk *store, struct dibs__zk_hold *h);
 /* The paths of a name and of a hold's node.  Returns `to`. */
 const char *dibs__zk_dir(const struct dibs__zk *store, dibs__str name, char to[DIBS__ZK_PATH]);

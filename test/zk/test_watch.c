@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Whom a change notifies, over a server: test_watch URI.  Each client is a store of its own, with its own session.
+ */
+#include "store/registry.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { CLIENTS = 5, PATIENCE_MS = 20000, QUIET_MS = 300 };
+
+static const char *store_uri;
+
+struct client {
+  struct dibs__chain chain;
+  struct dibs__session *session;
+  struct dibs__identity identity;
+  struct dibs__lease_op op;
+};
+static struct client clients[CLIENTS];
+
+static dibs__tick soon(int64_t ms) {
+  return dibs__tick_add_ms(dibs__tick_now(), ms);
+}
+
+static int open_clients(void **state) {
+  struct dibs__uri uri;
+  struct dibs__result result = {.text = ""};
+  (void)state;
+  if (dibs__uri_parse(store_uri, &uri, &result) != DIBS_OK) return -1;
+  for (size_t i = 0; i < CLIENTS; i++) {
+    struct client *c = &clients[i];
+    *c = (struct client){.session = NULL};
+    if (dibs__chain_open(&uri, NULL, soon(PATIENCE_MS), &c->chain, &result) != DIBS_OK ||
+        c->chain.stores[0]->driver->connect(c->chain.stores[0], soon(PATIENCE_MS), &c->session, &c->identity,
+                                            &result) != DIBS_OK) {
+      print_error("%s\n", result.text);
+      return -1;
+    }
+  }
+  dibs__uri_free(&uri);
+  return 0;
+}
+
+static int close_clients(void **state) {
+  (void)state;
+  for (size_t i = 0; i < CLIENTS; i++) {
+    clients[i].chain.stores[0]->driver->disconnect(clients[i].session);
+    dibs__chain_close(&clients[i].chain);
+  }
+  return 0;
+}
+
+/* The operation of client i, on a name of this test process. */
+static dibs__status run(size_t i, enum dibs__lease_verb verb) {
+  struct client *c = &clients[i];
+  struct dibs__lease_op *op = &c->op;
+  struct dibs__op *ops[] = {&op->op};
+  struct dibs__result result;
+  static char name[32];
+  snprintf(name, sizeof name, "watch-%u", dibs__process_id());
+  op->name = dibs__str_of(name, strlen(name));
+  op->owner = dibs__str_of("test", 4);
+  op->ttl_ms = 60000;
+  op->queue = true;
+  op->id.b[0] = (uint8_t)(i + 1);
+  op->op.family = DIBS__FAM_LEASE;
+  op->op.verb = (uint16_t)verb;
+  op->op.bucket = dibs__bucket(op->name);
+  op->op.mandate = c->identity.mandate;
+  op->op.status = DIBS_UNKNOWN;
+  (void)c->chain.stores[0]->driver->run(c->session, ops, 1, soon(PATIENCE_MS), &result);
+  return op->op.status;
+}
+
+/* Whether client i gets an offer within this time. */
+static bool hears(size_t i, int64_t ms) {
+  struct dibs__event events[4];
+  size_t count = 0;
+  struct dibs__dstore *store = clients[i].chain.stores[0];
+  dibs__tick by = soon(ms);
+  while (count == 0 && dibs__tick_before(dibs__tick_now(), by))
+    assert_int_equal(store->driver->events(store, events, 4, &count, by), DIBS_OK);
+  for (size_t n = 0; n < count; n++)
+    if (events[n].what == DIBS__EV_OFFER && dibs__id_equal(events[n].id, clients[i].op.id)) return true;
+  return count > 0;
+}
+
+static void queue_all(void) {
+  assert_int_equal(run(0, DIBS__ACQUIRE), DIBS_OK);
+  for (size_t i = 1; i < CLIENTS; i++) assert_int_equal(run(i, DIBS__ACQUIRE), DIBS__QUEUED);
+}
+
+static void a_release_notifies_the_next_waiter_alone(void **state) {
+  (void)state;
+  queue_all();
+  for (size_t holder = 0; holder + 1 < CLIENTS; holder++) {
+    assert_int_equal(run(holder, DIBS__RELEASE), DIBS_OK);
+    assert_true(hears(holder + 1, PATIENCE_MS));
+    for (size_t i = holder + 2; i < CLIENTS; i++) assert_false(hears(i, QUIET_MS));
+    assert_int_equal(run(holder + 1, DIBS__ACQUIRE), DIBS_OK);
+  }
+  assert_int_equal(run(CLIENTS - 1, DIBS__RELEASE), DIBS_OK);
+}
+
+static void a_renewal_notifies_nobody(void **state) {
+  (void)state;
+  queue_all();
+  for (int i = 0; i < 3; i++) assert_int_equal(run(0, DIBS__RENEW), DIBS_OK);
+  for (size_t i = 1; i < CLIENTS; i++) assert_false(hears(i, QUIET_MS));
+}
+
+/* The next one watches the next node before, and is not granted the name. */
+static void a_waiter_that_leaves_is_closed_over(void **state) {
+  (void)state;
+  queue_all();
+  assert_int_equal(run(2, DIBS__CANCEL), DIBS_OK);
+  assert_true(hears(3, PATIENCE_MS));
+  assert_false(hears(4, QUIET_MS));
+  assert_int_equal(run(3, DIBS__ACQUIRE), DIBS__QUEUED);
+  assert_int_equal(run(0, DIBS__RELEASE), DIBS_OK);
+  assert_true(hears(1, PATIENCE_MS));
+  assert_int_equal(run(1, DIBS__ACQUIRE), DIBS_OK);
+  assert_int_equal(run(1, DIBS__RELEASE), DIBS_OK);
+  assert_true(hears(3, PATIENCE_MS));
+  assert_int_equal(run(3, DIBS__ACQUIRE), DIBS_OK);
+}
+
+int main(int argc, char *argv[]) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_setup_teardown(a_release_notifies_the_next_waiter_alone, open_clients, close_clients),
+      cmocka_unit_test_setup_teardown(a_renewal_notifies_nobody, open_clients, close_clients),
+      cmocka_unit_test_setup_teardown(a_waiter_that_leaves_is_closed_over, open_clients, close_clients),
+  };
+  if (argc != 2) return 2;
+  store_uri = argv[1];
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
