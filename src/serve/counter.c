@@ -26,9 +26,9 @@ static const struct field add_fields[] = {
      .kind = FIELD_WORD,
      .at = IN(level),
      .words = levels,
-     .help = "durable: answered when it is committed.  shared: in the fast store in front of the database, to which it "
-             "is written "
-             "within 3 s.  buffered: in the memory of the daemon, which writes it within a second"},
+     .help = "durable: answered when it is committed.  shared: answered when the fast store in front of the database "
+             "has it; it is written to the database within 3 s.  buffered: answered at once, from the memory of the "
+             "daemon, which writes it to the database within a second"},
     {.name = NULL}};
 
 static void add(struct request *r) {

@@ -214,8 +214,8 @@ static const struct field join_fields[] = {
      .at = IN(lanes),
      .least = 1,
      .most = DIBS_LANES_MAX,
-     .help = "how many lanes the topic has: the first member creates it so, and for others it must be its number.  Not "
-             "given: as the topic has"},
+     .help = "how many lanes the topic has.  The first member creates the topic with it; from others it must be the "
+             "number of the topic, or absent"},
     {.name = "owner",
      .at = IN(owner),
      .least = 1,

@@ -144,6 +144,10 @@ like 'rate --json: the object' "$out" '^."key":"mail","status":"FULL","retry_ms"
 exits 0 'rate: several' "$DIBS" rate some 2 --limit 3/1h
 exits 120 'rate: too many of the rest' "$DIBS" rate some 2 --limit 3/1h
 exits 0 'rate: the rest' "$DIBS" rate some --limit 3/1h
+exits 125 'rate: more than the quota' "$DIBS" rate k 6 --limit 5/1m
+like 'rate: more than the quota: the message names the option' "$err" "'6' is more than the whole quota, --limit 5/1m"
+exits 125 'rate: too long a time' "$DIBS" rate k --limit 5/32d
+like 'rate: too long a time: the message names the option' "$err" "--limit: '5/32d': give a time of 31d at most"
 exits 0 'rate --wait: the first' "$DIBS" rate wait 2 --limit 2/4s
 began=$(now_ms)
 exits 0 'rate --wait: it is allowed' "$DIBS" rate wait 2 --limit 2/4s --wait 60s

@@ -32,6 +32,10 @@ overlap() {
 exits 125 'no such form' "$DIBS" lane start t
 exits 125 'run without --lanes' "$DIBS" lane run t -- true
 exits 125 'run without a command' "$DIBS" lane run t --lanes 2
+like 'run without a command: its usage' "$err" 'dibs lane run TOPIC --lanes P -- CMD'
+exits 125 'kafka without a command' "$DIBS" lane kafka t --brokers b --group g
+like 'kafka without a command: its usage' "$err" 'dibs lane kafka TOPIC --brokers HOST:PORT --group GROUP -- CMD'
+like 'the help of --jobs is about partitions' "$("$DIBS" help lane)" '--jobs N +kafka: how many partitions'
 exits 125 'two commands' "$DIBS" lane run t --lanes 2 --exec true -- true
 exits 125 'ls runs nothing' "$DIBS" lane ls t -- true
 exits 125 'ls takes no --lanes' "$DIBS" lane ls t --lanes 2

@@ -179,6 +179,9 @@ like 'watch: lines for people, and --count' "$("$DIBS" watch seen --count 1)" '^
 job='n=$("$DIBS" record get counter); echo $((n + 1)) | "$DIBS" record put counter'
 for i in 1 2 3; do "$DIBS" run job -- sh -c "$job" >/dev/null; done
 is 'record: get and put under a lease' "$("$DIBS" record get counter)" 3
+exits 0 'record get: under a lease a record that does not exist' "$DIBS" run job -- "$DIBS" record get none
+is 'record get: it has no content' "$out" ''
+exits 0 'record put: --create creates it' "$DIBS" run job -- sh -c 'echo 1 | "$DIBS" record put none --create'
 json 'record get, sealed' "$DIBS" record get counter --json
 like 'record get, sealed: the output' "$out" '"key":"counter","version":"3","fence":[1-9][0-9]*,"length":2,"data":"3\\n"'
 exits 125 'record: seal is not a verb' "$DIBS" record seal counter

@@ -471,7 +471,9 @@ static dibs__status connect_socket(location_t *location, const char *host, uint1
     }
     why = trouble == ETIMEDOUT ? "no answer before the deadline" : strerrordesc_np(trouble);
   }
-  dibs__set_message(result, "can't connect to %s at %s: %s", location->shown, where, why);
+  bool named = strstr(location->shown, where) != NULL;
+  dibs__set_message(result, "can't connect to %s%s%s: %s", location->shown, named ? "" : " at ", named ? "" : where,
+                    why);
   free_link(link);
   return DIBS_UNAVAILABLE;
 }
