@@ -14,10 +14,10 @@
 enum { DIBS__VERBS_MAX = 8 };
 
 enum dibs__served {
-  DIBS__SERVED_BY_TIER,  /* of several tiers, by the tier that has the bucket */
-  DIBS__SERVED_BY_LAST,  /* of several tiers, by the last tier, which is the anchor */
+  DIBS__SERVED_BY_TIER,   /* of several tiers, by the tier that has the bucket */
+  DIBS__SERVED_BY_LAST,   /* of several tiers, by the last tier, which is the anchor */
   DIBS__SERVED_BY_ITSELF, /* by the opened store itself, which never passes it on */
-  DIBS__SERVED_BY_FIRST  /* of several tiers, by the first one, whichever has a bucket */
+  DIBS__SERVED_BY_FIRST   /* of several tiers, by the first one, whichever has a bucket */
 };
 
 struct dibs__family_info {

@@ -132,8 +132,8 @@ struct dibs__mem_hooks {
 /* The state that all opens of one name share. */
 struct dibs__memory {
   const struct dibs__mem_hooks *hooks; /* NULL, but of a scratch memory */
-  struct dibs__memory *next; /* of the named ones; guarded by their own lock */
-  char *called;              /* NULL: private */
+  struct dibs__memory *next;           /* of the named ones; guarded by their own lock */
+  char *called;                        /* NULL: private */
   dibs__mutex lock;
   int64_t origin; /* of the store's clock, less the tick's */
   uint64_t last_session, last_ticket;

@@ -345,7 +345,6 @@ static dibs__status connect_any_host(struct dibs__server *store, size_t *nth, di
 
 /* ---- Setting up ---- */
 
-
 /* The search path: our schema, then the role's own path, for the user's own tables.  While our tables do not exist, it
  * is our schema alone: otherwise those of another schema in the path would be taken for ours. */
 #define THERE(schema, prefix) "to_regclass(quote_ident(" schema ") || '.' || " prefix " || 'meta') IS NOT NULL"
