@@ -266,6 +266,9 @@ static int check_words(const struct cli_call *call, bool adds, bool gets, bool f
                           "--table is an option of counter add, get and flush; list your table with its own client");
   if (!flushes && call->v.forget)
     return dibs__cli_fail(&call->v.globals, CLI_USAGE, "INVALID", "--forget is an option of counter flush");
+  if (call->v.forget && call->v.globals.quiet)
+    return dibs__cli_fail(&call->v.globals, CLI_USAGE, "INVALID",
+                          "--forget removes what it prints, and --quiet prints less; leave one of them out");
   return CLI_DONE;
 }
 

@@ -270,6 +270,7 @@ static void renewed_locked(struct grant *grant, struct deferred *deferred) {
   dibs_lease *lease = grant->lease;
   grant->store->leases->renewed++;
   learn_fence_locked(grant);
+  if (grant->adopted) lease->slot = grant->op.slot;
   grant->adopted = grant->unconfirmed = false;
   grant->op.ticket = 0;
   grant->fails = 0;

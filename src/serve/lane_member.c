@@ -192,6 +192,12 @@ static bool has_lane(const struct visit *visit, uint32_t lane, uint32_t lanes) {
   return false;
 }
 
+static bool has_id(const struct visit *visit, const char *id) {
+  for (size_t i = 0; i < visit->count; i++)
+    if (strcmp(visit->rows[i].id, id) == 0) return true;
+  return false;
+}
+
 /* ---- The end of a request ---- */
 
 static void leave_list(struct visit *visit) {
@@ -624,6 +630,12 @@ static void look(struct visit *visit) {
 static void membership_renewed(dibs_lease *lease, dibs_status status, const dibs_error *error, void *user) {
   struct turn *turn = user;
   struct visit *visit = visit_of(turn->request);
+  dibs_error other;
+  if (status == DIBS_OK && dibs_lease_slot(lease) != visit->slot) {
+    status = dibs__fail(&other, DIBS_INVALID, "the member with this id has the slot %" PRIu32 ", not %" PRIu32,
+                        dibs_lease_slot(lease), visit->slot);
+    error = &other;
+  }
   if (status != DIBS_OK) {
     dibs__turn_let_go(lease);
     dibs__turn_fail(turn, status, error);
@@ -651,18 +663,25 @@ static bool read_rows(struct visit *visit, struct json_t *list, bool releases) {
   for (size_t i = 0; i < count; i++) {
     struct row_in in = {.id = NULL};
     uint8_t bytes[16];
+    char id[33];
     if (!dibs__fields_read_item(r, row_fields, json_array_get(list, i), &in)) return false;
     if (in.lane >= in.lanes || has_lane(visit, (uint32_t)in.lane, (uint32_t)in.lanes)) {
       dibs__answer_refuse(r, 400, "invalid", "%s: lane %" PRId64 " of %" PRId64 " %s", releases ? "release" : "held",
                           in.lane, in.lanes, in.lane >= in.lanes ? "does not exist" : "is there twice");
       return false;
     }
+    (void)dibs__hex_read(in.id, bytes); /* checked; either case is the same id */
+    dibs__hex_write(bytes, id);
+    if (has_id(visit, id)) {
+      dibs__answer_refuse(r, 400, "invalid", "%s: the id %s is there twice; each lane has its own",
+                          releases ? "release" : "held", id);
+      return false;
+    }
     struct row *row = add_row(visit, (uint32_t)in.lane, (uint32_t)in.lanes);
     row->fence = (uint64_t)in.fence;
     row->keep_in = dibs__given_or(in.keep, 1) != 0;
     row->releases = releases;
-    (void)dibs__hex_read(in.id, bytes); /* checked; either case is the same id */
-    dibs__hex_write(bytes, row->id);
+    memcpy(row->id, id, sizeof id);
   }
   return true;
 }

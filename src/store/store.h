@@ -272,7 +272,7 @@ struct dibs__lease_op {
   /* Answers. */
   bool waiting;       /* a client waits in the store's queue for this name */
   uint32_t got_block; /* fences drawn, from `fence` on; 0 for shared and counted */
-  uint32_t slot;
+  uint32_t slot;      /* ACQUIRE, RENEW: of a counted lease */
   union {
     uint32_t was;   /* CANCEL */
     uint32_t ahead; /* QUEUED: at least so many are before it in the queue; 0: perhaps none (R85) */

@@ -39,6 +39,9 @@ static void R2_a_repeated_counted_acquire_keeps_its_slot(void **state) {
   assert_int_equal(second.slot, 1);
   expect(again, DIBS_OK);
   assert_int_equal(again.slot, 1);
+  struct dibs__lease_op renewed = renew(p, "n", 2, DIBS__FENCE_NONE);
+  expect(renewed, DIBS_OK);
+  assert_int_equal(renewed.slot, 1);
   expect(acquire(p, "n", 3, .mode = DIBS_COUNTED, .slots = 2, .try_only = true), DIBS_HELD);
 }
 

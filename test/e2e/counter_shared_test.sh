@@ -36,6 +36,7 @@ like 'flush: what was refused' "$err" '7 was not added to "bob": the table has n
 is 'the other is added' "$(stored likes; counter get ann --table "$table")" "6
 5"
 exits 117 'it is printed until it is removed' "$DIBS" counter flush --table "$table"
+exits 125 'nothing is removed unseen: --quiet with --forget is refused' "$DIBS" counter flush --table "$table" --quiet --forget
 "$DIBS" counter flush --table "$table" --forget 2>/dev/full
 is 'flush --forget that can not print it: 117' $? 117
 exits 117 'flush --forget prints it' "$DIBS" counter flush --table "$table" --forget

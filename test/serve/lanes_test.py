@@ -95,6 +95,12 @@ def test_alone(s):
     if not t.LEASES_ONLY:
         guard = {'Dibs-Lease': row['id'], 'Dibs-Fence': str(row['fence'])}
         check('and guard a record', s.call('PUT', '/v1/records/position', b'7', guard)[0] == 204)
+    for slot in (a.slot + 1, 77):
+        status, _, body = a.call('PATCH', f'/{slot}', {'held': a.rows}, {'Dibs-Lease': a.id})
+        check(f'it can\'t be the member in slot {slot}: 400', status == 400 and f'not {slot}' in body['detail'], status, body)
+    twins = [one | {'id': a.rows[0]['id']} for one in a.rows[:2]]
+    status, _, body = a.call('PATCH', f'/{a.slot}', {'held': twins}, {'Dibs-Lease': a.id})
+    check('two lanes with one id: 400', status == 400 and a.rows[0]['id'] in body['detail'], status, body)
     a.leave()
     check('it has given all back', owners_of(s, 'alone') == {}, owners_of(s, 'alone'))
     status, _, body = a.call('PATCH', f'/{a.slot}', {}, {'Dibs-Lease': a.id})
