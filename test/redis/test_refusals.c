@@ -221,7 +221,7 @@ static void other_servers_are_refused_by_their_answers(void **state) {
 
 static void an_unreachable_server_has_a_message(void **state) {
   (void)state;
-  bed_refused("redis://127.0.0.1:1/0", DIBS_UNAVAILABLE, "127.0.0.1:1: Connection refused");
+  bed_refused("redis://127.0.0.1:1/0", DIBS_UNAVAILABLE, "127.0.0.1:1/0: Connection refused");
   bed_refused("redis:///0?socket=/nonexistent/redis.sock", DIBS_UNAVAILABLE, "/nonexistent/redis.sock: No such file");
 }
 
