@@ -108,6 +108,4 @@ fi
 refused 'the wrong host name' "$host_words" "$with?$(word ca "$ca")"
 ok 'on: does not check' encrypted "$with?$(word on)"
 
-exits 125 'rediss' "$DIBS" ls --store 'rediss://127.0.0.1:1/0'
-like 'is refused, not tried in clear text' "$err" 'has no TLS'
 done_testing
