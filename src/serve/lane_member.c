@@ -13,6 +13,7 @@
  */
 #include "base/sha256.h"
 #include "base/text.h"
+#include "handle/handle.h"
 #include "lane/lane.h"
 #include "serve/field.h"
 #include "serve/stale.h"

@@ -13,16 +13,30 @@ export LC_ALL=C.UTF-8
 count=0 failures=0
 leftovers=()
 
+# begun PID: prints when a process began.  Another process may have its id since it ended.
+begun() {
+  local stat
+  { stat=$(<"/proc/$1/stat"); } 2>/dev/null || return 1
+  # shellcheck disable=SC2086  # words are meant: the fields after the name in brackets
+  set -- ${stat##*) }
+  echo "${20}"
+}
 finish() {
-  local pid
-  for pid in "${leftovers[@]}"; do kill -KILL "$pid" 2>/dev/null; done
+  local leftover pid start
+  for leftover in "${leftovers[@]}"; do
+    read -r pid start <<<"$leftover"
+    if [ "$start" ] && [ "$(begun "$pid")" = "$start" ]; then kill -KILL "$pid" 2>/dev/null; fi
+  done
   wait 2>/dev/null
   rm -rf "$dir"
 }
 trap finish EXIT
 
 # Kill these at the end if they still run.
-later() { leftovers+=("$@"); }
+later() {
+  local pid
+  for pid; do leftovers+=("$pid $(begun "$pid")"); done
+}
 
 report() { # report OK WHAT
   count=$((count + 1))

@@ -594,7 +594,9 @@ static void gain_in_several(dibs_lane *lane, dibs_status status, void *user) {
 }
 
 static void *dispatch_until_freed(void *store) {
-  for (int i = 0; i < 10000 && !several.freed; i++) dibs_dispatch(store, 10);
+  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), 60000);
+  while (!several.freed && dibs__tick_before(dibs__tick_now(), by))
+    if (dibs_dispatch(store, 10) == 0) dibs__nap_ms(1);
   return NULL;
 }
 
