@@ -85,9 +85,10 @@ static void fences_of(const json_t *value, struct dibs__etcd_claim *c) {
   uint64_t base = wide_member(value, "base");
   c->block = member(value, "block");
   if (c->mode != DIBS_EXCLUSIVE || !c->block) return;
-  c->first = json_object_get(value, "fence") ? (dibs__fence){wide_member(value, "fence")}
-                                             : dibs__etcd_fence(epoch, base, c->mod, member(value, "nth"));
-  c->granted = json_object_get(value, "granted") ? (dibs__fence){wide_member(value, "granted")} : c->first;
+  c->first = dibs__etcd_fence(epoch, base, c->mod, member(value, "nth"));
+  if (json_object_get(value, "fence")) c->first.v = wide_member(value, "fence");
+  c->granted = c->first;
+  if (json_object_get(value, "granted")) c->granted.v = wide_member(value, "granted");
 }
 
 bool dibs__etcd_claim_read(const struct dibs__etcd *store, const char *kind, const json_t *kv,

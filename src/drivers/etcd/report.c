@@ -166,12 +166,12 @@ static dibs__status answer_reports(batch *b, report_op *op, const json_t *range,
   if (most > DIBS__REPORTS_MAX) most = DIBS__REPORTS_MAX;
   struct seen *seen = calloc(most + 1, sizeof *seen);
   struct dibs__report *got = malloc((most + 1) * (sizeof *got + DIBS__REPORT_MAX));
-  char *at = (char *)(got + most + 1);
   if (!seen || !got) {
     free(seen);
     free(got);
     return DIBS_NO_MEMORY;
   }
+  char *at = (char *)(got + most + 1);
   json_array_foreach(kvs, i, kv) {
     struct dibs__etcd_key key;
     struct seen one = {.mod = (uint64_t)dibs__etcd_number(kv, "mod_revision")};

@@ -162,11 +162,11 @@ static dibs__status prepare(batch *b, element *const round[], size_t count) {
     if (status != DIBS_OK) return status == DIBS_UNKNOWN || status == DIBS_NOT_FOUND ? DIBS_UNAVAILABLE : status;
     drawn += draws(e);
   }
+  const uint32_t most = (uint32_t)(DIBS__ETCD_FENCES / (drawn ? drawn : 1));
   for (size_t i = 0; i < count; i++) {
     element *e = round[i];
     const struct dibs__lease_op *op = (const struct dibs__lease_op *)e->op;
     if (!draws(e)) continue;
-    uint32_t most = (uint32_t)(DIBS__ETCD_FENCES / drawn);
     e->nth = (uint32_t)nth++ * most;
     e->block = op->want_block < 1 ? 1 : op->want_block < most ? op->want_block : most;
   }
