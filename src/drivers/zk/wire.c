@@ -259,7 +259,9 @@ static void session_watcher(zhandle_t *zh, int type, int state, const char *path
 }
 
 void dibs__zk_end_session(struct dibs__zk *store) {
+  atomic_store(&store->closing, true);
   if (store->zh) (void)zookeeper_close(store->zh);
+  atomic_store(&store->closing, false);
   store->zh = NULL;
   store->generation++;
   store->rooted = false;

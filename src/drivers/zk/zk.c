@@ -232,7 +232,7 @@ static void node_before_gone(zhandle_t *zh, int type, int state, const char *pat
   if (look) {
     memcpy(folder, path, (size_t)(slash - path));
     folder[slash - path] = '\0';
-    if (zoo_aget_children(zh, folder, 0, looked_again, look) == ZOK) return;
+    if (!atomic_load(&store->closing) && zoo_aget_children(zh, folder, 0, looked_again, look) == ZOK) return;
     looked_again(ZSYSTEMERROR, NULL, look);
   }
   dibs__zk_changed(store);

@@ -177,6 +177,7 @@ struct dibs__zk {
   dibs__word gate; /* 0: nobody is busy */
   /* Of the busy thread. */
   zhandle_t *zh;
+  _Atomic bool closing;        /* any thread: the library loses the memory of a request that is made while it closes */
   bool rooted;                 /* the rest is known */
   int64_t root_czxid, root_ms; /* of ROOT: when it was created, by the servers' clock */
   char path[1100];             /* ROOT/ID */
