@@ -143,14 +143,16 @@ struct taker {
   char tier[200];
 };
 
-/* Reads the tier as soon as it holds: an offer that it uses is not confirmed yet. */
+/* Reads the tier as soon as it holds: an offer that it uses is not confirmed yet.  `error` is of the other thread. */
 static void take_and_look(void *arg) {
   struct taker *t = arg;
   dibs_lease *lease;
-  t->status = take(t->store, "offered", SOON_MS, &lease);
+  dibs_lease_options o = {.size = sizeof o, .wait_ms = SOON_MS};
+  t->status = dibs_acquire(t->store, "offered", &o, &lease, NULL);
   if (t->status != DIBS_OK) return;
   snprintf(t->tier, sizeof t->tier, "%s", dibs_lease_tier(lease));
-  give(lease);
+  (void)dibs_release(lease, NULL);
+  dibs_lease_free(lease);
 }
 
 static void a_lease_used_from_an_offer_has_its_tier(void **state) {
