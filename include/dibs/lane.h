@@ -35,7 +35,7 @@ typedef struct dibs_lane_member dibs_lane_member; /* this process, or a part of 
 typedef struct dibs_lane dibs_lane;               /* a lane that a member owns */
 
 /* The lane of a key, from 0 to lanes - 1: the same in every process, for ever.  `lanes` is P, 1 or more (0 is taken for
- * 1).  It never fails. */
+ * 1).  Each lane is a range of the key's hash, so with twice as many lanes each lane becomes two.  It never fails. */
 DIBS_EXPORT uint32_t dibs_lane_of(const void *key, size_t length, uint32_t lanes);
 
 /* on_gain: the member owns the lane from now on; status is OK.  The lane is yours, for dibs_lane_release.

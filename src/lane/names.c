@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The names of a topic's leases, and the lane of a key.  None of this may ever change: processes of several versions
  * share topics. */
+#include "base/slot.h"
 #include "base/text.h"
 #include "lane/lane_impl.h"
 
@@ -70,13 +71,6 @@ bool dibs__lane_name_read(const char *at, uint32_t *lanes, uint32_t *number) {
   return read_number(&at, 0, *lanes - 1, number) && *at == '-';
 }
 
-/* FNV-1a 64 and the finalizer of splitmix64: the last bytes of a key change all bits. */
 uint32_t dibs_lane_of(const void *key, size_t length, uint32_t lanes) {
-  const unsigned char *p = key;
-  uint64_t hash = UINT64_C(14695981039346656037);
-  for (size_t i = 0; i < length; i++) hash = (hash ^ p[i]) * UINT64_C(1099511628211);
-  hash = (hash ^ hash >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-  hash = (hash ^ hash >> 27) * UINT64_C(0x94d049bb133111eb);
-  hash ^= hash >> 31;
-  return lanes > 1 ? (uint32_t)(hash % lanes) : 0;
+  return lanes > 1 ? dibs__slot_lane(dibs__slot(key, length), lanes) : 0;
 }
