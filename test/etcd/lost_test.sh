@@ -59,6 +59,19 @@ check 'a key of another program among the waiters' '123 *the key dibs/wait/forei
 ctl del dibs/lease/foreign/key >/dev/null
 check 'without it the name is free' '0 ran' "$(got run --try --store "$uri" foreign -- echo ran)"
 
+# Whatever the mode of a recorded break is.
+ctl put dibs/break/broken/00000000000000000001 '{"owners":"eAB5","mode":400000000,"fence":5,"at":1}' >/dev/null
+"$dibs" serve --store "$uri" --listen "unix:$out/socket" >"$out/served" 2>&1 &
+pids+=($!)
+for _ in $(seq 600); do
+  ! curl -sf -m 5 --unix-socket "$out/socket" http://dibs/healthz >/dev/null || break
+  sleep 0.05
+done
+check 'the daemon survives a break that somebody else wrote' '*"broken"*' \
+  "$(curl -s -m 20 --unix-socket "$out/socket" http://dibs/v1/leases/broken)"
+check 'and serves' 200 "$(curl -s -m 20 -o /dev/null -w '%{http_code}' --unix-socket "$out/socket" http://dibs/healthz)"
+kill "${pids[-1]}"
+
 # The same etcd with an earlier memory, or none: its id is the same, because its name and addresses are.
 fence() { timeout 60 "$dibs" run --store "$uri" --wait 20s fence -- sh -c 'echo "$DIBS_FENCE"'; }
 servers() { "$DIBS_TEST_SERVERS_SCRIPT" "$1" --dir "$DIBS_TEST_SERVERS_DIR" etcd >/dev/null 2>&1; }
