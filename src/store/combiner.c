@@ -699,8 +699,11 @@ static bool leave_call(struct dibs__core *core, struct dibs__call *call) {
   gone += leave_slots_locked(core, call);
   struct slot *slot = call->slot;
   call->slot = NULL;
+  /* A leader may have woken this call in place of the receiver, to search for a slot (pass_slot_locked). */
+  bool others = !slot && dibs__slot_find_locked(core) != NULL;
   dibs__mutex_unlock(&core->lock);
   if (slot) pass_slot_on(core, slot);
+  if (others) dibs__service_rouse(core, DIBS__TICK_ZERO);
   call_done(urgent);
   call_done(ordinary);
   if (gone == 0) return false;
