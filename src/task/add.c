@@ -30,8 +30,7 @@ struct adding {
 
 dibs_status dibs__task_served(dibs_store *store, dibs_error *error) {
   if (dibs__core_families(store->core) & (1u << DIBS__FAM_TASK)) return DIBS_OK;
-  return dibs__fail(error, DIBS_UNSUPPORTED,
-                    "%s keeps no tasks: use a database, or add one as its last tier (STORE,DATABASE)", store->shown);
+  return dibs__fail(error, DIBS_UNSUPPORTED, "%s keeps no tasks: %s", store->shown, dibs__database_advice(store));
 }
 
 dibs_status dibs__task_check_text(const char *text, const char *what, dibs_error *error) {

@@ -51,10 +51,8 @@ bool dibs__cron_read_payload(const char *payload, size_t length, struct dibs__cr
 dibs_status dibs__cron_clock(dibs_store *store, struct dibs__store_clock *clock, dibs_error *error) {
   dibs_status status = dibs__history_clock(store, clock, dibs__tick_add_ms(dibs__tick_now(), DIBS__IO_MS), error);
   if (status == DIBS_UNSUPPORTED)
-    return dibs__fail(error, status,
-                      "%s keeps no tasks, which the firings are: use a database, or add one as its last tier "
-                      "(STORE,DATABASE)",
-                      dibs_store_uri(store));
+    return dibs__fail(error, status, "%s keeps no tasks, which the firings are: %s", dibs_store_uri(store),
+                      dibs__database_advice(store));
   return status;
 }
 

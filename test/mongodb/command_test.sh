@@ -82,6 +82,18 @@ says 'no stock here' 125 '' stock show --store "$store" seats
 says 'a document of another program' 123 'the document "wrong" is not one of dibs' \
   run --wait 1s --store "$store" wrong -- true
 says 'other names work' 0 ran run --store "$store" job -- echo ran
+"$documents" "$uri" "${prefix}_records" '{"_id": "wrong", "v": {"$numberLong": "1"}, "fence": 0, "lease": 0, "version": 1, "data": {"a": 1}}'
+says 'content that is neither text nor bytes' 123 'the document "wrong" is not one of dibs' record get --store "$store" wrong
+"$documents" "$uri" "${prefix}_leases" '{"_id": "many", "v": {"$numberLong": "1"}, "fence": 0, "tickets": 0, "claims": [{"id":
+  {"$binary": "AAAAAAAAAAAAAAAAAAAAAA==", "$type": "00"}, "state": "waits", "mode": "counted", "slots": 4000000000, "owner": "x"}]}'
+says 'a claim of a mode that is not served' 123 'the document "many" is not one of dibs' run --try --store "$store" many -- true
+says 'advice for a store that is no tier' 125 "can't be one of several tiers" counter add n 1 --store "$store"
+
+# A process that was killed leaves its document; another process removes it an hour later.
+"$documents" "$uri" "${prefix}_sessions" '{"_id": {"$numberLong": "7"}, "seen": {"$date": "2026-01-01T00:00:00Z"}}'
+"$dibs" run --store "$store" other -- sh -c 'for i in $(seq 600); do
+  [ "$("$1" "$2" "$3" "count{\"_id\": 7}")" = 0 ] && exit 0; sleep 0.05; done; exit 1' sh "$documents" "$uri" "${prefix}_sessions"
+if [ $? -eq 0 ]; then pass 'documents of dead processes are removed'; else fail 'documents of dead processes are removed'; fi
 
 echo "1..$count"
 [ "$failures" -eq 0 ]

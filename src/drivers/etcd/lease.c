@@ -771,8 +771,13 @@ void dibs__etcd_lease_take(batch *b, element *e, const json_t *txn) {
   if (did && e->plan == DIBS__ETCD_PUT_OFF) dibs__etcd_end_seen(b->store, op_of(e)->name, b->revision);
   if (did && e->plan == DIBS__ETCD_PUT_OFF) at = json_array_size(responses) - DIBS__ETCD_READS;
   plan(e, DIBS__ETCD_READ);
-  if (dibs__etcd_name_read(b->store, op_of(e), responses, at, b->revision, &e->name))
-    decide(b, e);
-  else
+  if (!dibs__etcd_name_read(b->store, op_of(e), responses, at, b->revision, &e->name)) {
     dibs__etcd_done(b, e, DIBS_NO_MEMORY);
+  } else if (e->name.foreign[0]) {
+    dibs__set_message(b->result, "%.80s: the key %.160s is not one of dibs; delete it", b->store->location.shown,
+                      e->name.foreign);
+    dibs__etcd_done(b, e, DIBS_CORRUPT);
+  } else {
+    decide(b, e);
+  }
 }

@@ -126,9 +126,10 @@ static bool error_is_early(const bson_error_t *error) {
                                                                                                         WriteConflict */
 }
 
-/* It may have been done: a primary that steps down, a server that ends. */
-static bool error_is_doubtful(const bson_error_t *error) {
-  static const uint32_t codes[] = {6, 7, 50, 64, 89, 91, 189, 262, 9001, 11600, 11602};
+/* The server refused the command before it did anything.  All other errors of a write are in doubt: a primary that
+ * steps down, a server that ends, an internal error after the write. */
+static bool error_is_refusal(const bson_error_t *error) {
+  static const uint32_t codes[] = {2, 4, 9, 14, 15, 17, 20, 22, 40, 52, 57, 59, 66, 67, 72, 73, 115, 10334};
   for (size_t i = 0; i < sizeof codes / sizeof codes[0]; i++)
     if (error->code == codes[i]) return true;
   return false;
@@ -146,9 +147,8 @@ dibs__status dibs__mongo_explain(struct dibs__mongo_link *link, const bson_error
   if (stream) return sent ? DIBS_UNKNOWN : DIBS_UNAVAILABLE;
   if (error_is_denied(error)) return DIBS_DENIED;
   if (error_is_early(error)) return DIBS_UNAVAILABLE;
-  if (error_is_doubtful(error)) return sent ? DIBS_UNKNOWN : DIBS_UNAVAILABLE;
   if (error->domain == MONGOC_ERROR_BSON) return DIBS_INVALID;
-  return DIBS_UNAVAILABLE;
+  return sent && !error_is_refusal(error) ? DIBS_UNKNOWN : DIBS_UNAVAILABLE;
 }
 
 /* ---- Commands ---- */
@@ -247,12 +247,20 @@ static dibs__status check_server(struct dibs__mongo_link *link, const bson_t *he
   return DIBS_UNSUPPORTED;
 }
 
+/* Does the clock now say what no clock could say that went on since it was read?  It was set, or is another server's.
+ */
+static bool was_set(const struct dibs__mongo_link *link, int64_t server_ms, dibs__tick sent, dibs__tick received) {
+  int64_t least = (sent.ns - link->clock_received.ns) / DIBS__NS_PER_MS,
+          most = (received.ns - link->clock_sent.ns) / DIBS__NS_PER_MS, gone = server_ms - link->server_ms;
+  return gone < least - least / (DRIFT / 10) - 2 || gone > most + most / (DRIFT / 10) + 2;
+}
+
 /* The shorter the round trip, the better the bounds. */
 static void keep_clock(struct dibs__mongo_link *link, int64_t server_ms, dibs__tick sent) {
   dibs__tick received = dibs__tick_now();
   bool worse = received.ns - sent.ns > link->clock_received.ns - link->clock_sent.ns;
   link->clock_read = received;
-  if (worse && link->clock_sent.ns &&
+  if (worse && link->clock_sent.ns && !was_set(link, server_ms, sent, received) &&
       dibs__tick_before(received, dibs__tick_add_ms(link->clock_received, CLOCK_WORSE_MS)))
     return;
   link->server_ms = server_ms;

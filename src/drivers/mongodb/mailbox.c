@@ -13,7 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BOX = 256, DEAD_MS = 6000, BEAT_MS = 1500, CALL_MS = 2000, REST_MS = 500 };
+/* KEEP_MS: documents of processes that were killed are removed by others after that. */
+enum { BOX = 256, DEAD_MS = 6000, KEEP_MS = 3600000, BEAT_MS = 1500, CALL_MS = 2000, REST_MS = 500 };
 
 struct dibs__mongo_mailbox {
   dibs__mutex lock;
@@ -85,6 +86,24 @@ static dibs__status beat(struct dibs__mongo *store, struct dibs__mongo_link *lin
   bson_destroy(&update);
   bson_destroy(&options);
   return done ? DIBS_OK : dibs__mongo_explain(link, &error, NULL, false, result);
+}
+
+/* {$expr: {$lt: [$seen, {$subtract: [$$NOW, KEEP_MS]}]}}.  A process that was only stopped makes its document again. */
+static void remove_dead(struct dibs__mongo_link *link) {
+  bson_t filter = BSON_INITIALIZER, expr, args, minus, terms;
+  BSON_APPEND_DOCUMENT_BEGIN(&filter, "$expr", &expr);
+  BSON_APPEND_ARRAY_BEGIN(&expr, "$lt", &args);
+  BSON_APPEND_UTF8(&args, "0", "$seen");
+  BSON_APPEND_DOCUMENT_BEGIN(&args, "1", &minus);
+  BSON_APPEND_ARRAY_BEGIN(&minus, "$subtract", &terms);
+  BSON_APPEND_UTF8(&terms, "0", "$$NOW");
+  BSON_APPEND_INT64(&terms, "1", KEEP_MS);
+  bson_append_array_end(&minus, &terms);
+  bson_append_document_end(&args, &minus);
+  bson_append_array_end(&expr, &args);
+  bson_append_document_end(&filter, &expr);
+  mongoc_collection_delete_many(link->collections[DIBS__MONGO_SESSION], &filter, NULL, NULL, NULL);
+  bson_destroy(&filter);
 }
 
 dibs__status dibs__mongo_mailbox_ready(struct dibs__mongo *store, struct dibs__mongo_link *link,
@@ -296,6 +315,7 @@ static dibs__tick visit(struct dibs__mongo *store) {
   if (!m->link) {
     status = dibs__mongo_connect(store->location, dibs__tick_add_ms(now, CALL_MS), &m->link, &result);
     if (status == DIBS_OK) keep_notice(m, &(struct dibs__event){.what = DIBS__EV_RECHECK});
+    if (status == DIBS_OK) remove_dead(m->link);
   }
   if (status == DIBS_OK) m->link->by = dibs__tick_add_ms(now, CALL_MS);
   if (status == DIBS_OK && beat_is_due(m)) status = beat(store, m->link, &result);

@@ -7,7 +7,7 @@
 
 enum {
   CAPS = DIBS__CAP_SHARED | DIBS__CAP_FIFO | DIBS__CAP_GRANT_NEXT | DIBS__CAP_EVENTS | DIBS__CAP_PARALLEL |
-         DIBS__CAP_BLOCKS
+         DIBS__CAP_BLOCKS | DIBS__CAP_ALONE
 };
 
 /* Results have all messages. */
