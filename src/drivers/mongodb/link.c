@@ -120,10 +120,13 @@ static bool error_is_denied(const bson_error_t *error) {
   return error->code == 13 || error->code == 18 || error->code == 8000; /* Unauthorized, AuthenticationFailed */
 }
 
-/* The server did nothing, and another one, or the same one soon, will. */
+/* The server did nothing, and another one, or the same one soon, will: it is not the primary, or another command was
+ * writing the same document.  (Of the latter MongoDB says WriteConflict, and servers over PostgreSQL its words.) */
 static bool error_is_early(const bson_error_t *error) {
-  return error->code == 10107 || error->code == 13435 || error->code == 13436 || error->code == 112; /* no primary;
-                                                                                                        WriteConflict */
+  static const uint32_t codes[] = {10107, 13435, 13436, 112};
+  for (size_t i = 0; i < sizeof codes / sizeof codes[0]; i++)
+    if (error->code == codes[i]) return true;
+  return strstr(error->message, "deadlock detected") || strstr(error->message, "could not serialize access");
 }
 
 /* It may have been done: a primary that steps down, a server that ends. */

@@ -18,6 +18,7 @@
 #include <string.h>
 
 enum {
+  TRIES = 4,           /* of a claim that the server refuses, and of which it refuses no single document */
   COLLECTIONS = 16,    /* of the user's, of which a session remembers what it has checked */
   ODD_KEEP_MS = 10000, /* no index leads to documents that are never claimed: how often they are looked for */
   LOCKED_MS = 100,     /* a document is free, but another client has just changed it: when it is worth another claim */
@@ -33,7 +34,7 @@ struct seen {
   uint64_t nr;           /* the table's; 0: none */
   bool fits;             /* it exists, and was checked */
   dibs__tick odd_looked; /* when a claim looked for documents that are never claimed */
-  char odd[160];         /* what it found; "": none */
+  char odd[200];         /* what it found; "": none */
 };
 struct dibs__mongo_seen {
   struct seen seen[COLLECTIONS];
@@ -330,7 +331,7 @@ static dibs__status claim_one_by_one(struct run *r, char *why, size_t size) {
   dibs__status status = look(r, filter, false, 0, try_document, &t);
   if (t.status != DIBS_OK) status = t.status;
   snprintf(why, size, "%s", t.why);
-  /* None was refused now: the command itself is what the server refuses. */
+  /* None was refused now: the server refuses the command itself, or had another reason a moment ago. */
   if (status == DIBS_OK && r->refused == 0 && r->found_count == 0) {
     r->seen->fits = false;
     snprintf(why, size, "%.*s", (int)sizeof r->result->text - 100, r->result->text);
@@ -382,11 +383,16 @@ static void run_claim(struct run *r) {
     r->op->next_ms = 0;
     return;
   }
-  for (bool got = true; status == DIBS_OK && got && r->found_count < r->op->most;) {
-    if (r->found_count > 0 && !dibs__tick_before(dibs__tick_now(), r->by)) break;
-    status = claim_one(r, NULL, &got);
+  for (int tries = 0; tries < TRIES; tries++) {
+    status = DIBS_OK;
+    for (bool got = true; status == DIBS_OK && got && r->found_count < r->op->most;) {
+      if (r->found_count > 0 && !dibs__tick_before(dibs__tick_now(), r->by)) break;
+      status = claim_one(r, NULL, &got);
+    }
+    if (status == DIBS_INVALID) status = claim_one_by_one(r, why, sizeof why);
+    if (status != DIBS_INVALID) break;
+    dibs__nap_ms(PAUSE_MAX_MS);
   }
-  if (status == DIBS_INVALID) status = claim_one_by_one(r, why, sizeof why);
   if (r->found_count > 0) {
     hand_out(r); /* a claim whose answer was lost is over when its time is */
   } else if (status == DIBS_OK) {

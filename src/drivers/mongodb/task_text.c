@@ -310,7 +310,7 @@ static bool fits_fence(const bson_iter_t *at) {
 
 void dibs__mt_explain(const table_t *t, const bson_t *document, char *why, size_t size) {
   char shown[DIBS__MONGO_SHOWN];
-  const char *field = t->locked_at, *must = "a date, a whole number, or a text like 2026-01-02T03:04:05.678Z";
+  const char *field = t->locked_at, *must = "a date, a whole number, or a text like 2026-01-02T03:04:05.006Z";
   show_document(document, shown);
   if (is_odd(document, t->key, false, fits_key)) {
     field = t->key;
@@ -322,13 +322,13 @@ void dibs__mt_explain(const table_t *t, const bson_t *document, char *why, size_
     field = t->fence;
     must = "a whole number from 0 to 2^53";
   }
-  snprintf(why, size, "%.40s of \"%.24s\" is never claimed: \"%.20s\" is not %s", shown, t->table, field, must);
+  snprintf(why, size, "%.44s of \"%.30s\" is never claimed: \"%.20s\" is not %s", shown, t->table, field, must);
 }
 
 void dibs__mt_explain_refused(const table_t *t, const bson_t *document, const char *reason, char *why, size_t size) {
   char shown[DIBS__MONGO_SHOWN];
   show_document(document, shown);
-  snprintf(why, size, "%.40s of \"%.24s\" can't be claimed: %.100s", shown, t->table, reason);
+  snprintf(why, size, "%.44s of \"%.30s\" can't be claimed: %.90s", shown, t->table, reason);
 }
 
 /* ---- Filters ---- */
