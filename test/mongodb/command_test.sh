@@ -89,6 +89,7 @@ says 'a listing of a collection that does not exist' 0 '' task ls --store "$stor
   fail 'documents of the user'
 says 'tasks are listed' 0 'g2' task ls --store "$store" --table "$table"
 says 'one is shown' 0 'Deleting' task show g1 --store "$store" --table "$table"
+"$documents" "$uri" "${prefix}_gateways" g3 Deleting odd || fail 'an odd document of the user'
 timeout 120 "$dibs" worker --store "$store" --table "$table" --phase Deleting --exec "$folder/step" >"$folder/worker" 2>&1 &
 holder=$!
 for _ in $(seq 600); do
@@ -101,8 +102,15 @@ for _ in $(seq 100); do
   [[ $seen == *g1*g2* ]] && break
   sleep 0.1
 done
+for _ in $(seq 200); do
+  grep -q 'never claimed' "$folder/worker" && break
+  sleep 0.1
+done
 kill "$holder" && wait "$holder"
 holder=
+if grep -q 'g3.* is never claimed: "lockedAt" is not' "$folder/worker"; then pass 'it names an odd document'; else
+  fail 'it names an odd document' "$(cat "$folder/worker")"
+fi
 if [[ $seen == *g1*g2* && $(sort "$folder/done") == "$(printf 'g1 1\ng2 1')" ]]; then pass 'a worker does each of them once'; else
   fail 'a worker does each of them once' "$(cat "$folder/done" "$folder/worker")" "$seen"
 fi

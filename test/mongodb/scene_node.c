@@ -81,7 +81,7 @@ static const char *mine(const struct node *n, const struct claimed *c) {
 
 /* ---- Work ---- */
 
-/* Whoever has the claim. */
+/* Also if the claim is another node's. */
 static void change_any(const struct claimed *c, const char *change_it) {
   char filter[40];
   snprintf(filter, sizeof filter, "{'_id':%" PRId64 "}", c->id);

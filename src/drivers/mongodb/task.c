@@ -5,8 +5,8 @@
  *
  * A claim is one findAndModify, sorted by locked_at and updated_at, for each task that it takes; so is what ends or
  * extends a claim.  Each is atomic on every server, and its answer says what it did.  A command that changed several
- * documents at once would answer a number, and another client's claim of the same instant could not be told from
- * this one's.  Whether a document is free is decided by the server's clock, in the command itself.
+ * documents at once would answer a number, and no field would distinguish this client's claims from those of another
+ * client in the same millisecond.  Whether a document is free is decided by the server's clock, in the command itself.
  *
  * The server may refuse to change a very document, by a validator or a unique index.  Then the free documents are tried
  * one after the other, and those that it refuses are left out.
@@ -479,8 +479,8 @@ static bool note_type(void *user, const bson_t *document) {
   return true;
 }
 
-/* The type of the key behind which the listing goes on.  A text of digits may be a number or a text: that of the
- * document with this key, and if it was removed, that of the other keys.  0: unclear, or no document can be behind it.
+/* The type of the key after which the listing goes on.  A text of digits may be a number or a text: that of the
+ * document with this key, and if it was removed, that of the other keys.  0: unclear, or no document comes after it.
  */
 static dibs__status type_of_after(struct run *r, uint32_t *type, bool *none) {
   uint32_t types = dibs__mt_types_of(r->op->filter.after_key);

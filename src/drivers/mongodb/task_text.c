@@ -2,8 +2,8 @@
 /*
  * Tasks in the user's own collections: filters, updates, and what the documents say.
  *
- * Documents have any content.  So each filter checks the types itself, by an expression that fails for no document: one
- * that is no task, or one of wrong types, is not matched, and does not disturb the others.
+ * Documents have any content.  So each filter checks the types itself, by an expression that fails for no document.
+ * Documents that are no tasks, or have wrong types, are not matched, and do not disturb the others.
  *
  * Expressions are templates, extended JSON with ' for ":
  *
@@ -13,7 +13,7 @@
  *   @u                how many ms are 1, where instants are numbers
  *
  * An instant is a date, a number, or a text as Date.toISOString() writes it: texts of this very form sort as instants.
- * An instant that dibs writes has the form of the old one, and without one that of the document's other instant.
+ * An instant that dibs writes has the form of the old one, or else of the document's other instant.
  */
 #include "drivers/mongodb/mongodb_impl.h"
 
