@@ -89,7 +89,7 @@ static bson_t *parse(const char *text) {
   return made;
 }
 
-static bson_t *parse_args(const char *format, va_list args) {
+__attribute__((format(printf, 1, 0))) static bson_t *parse_args(const char *format, va_list args) {
   char text[TEXT];
   assert_in_range(vsnprintf(text, sizeof text, format, args), 0, sizeof text - 1);
   return parse(text);
