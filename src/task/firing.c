@@ -98,7 +98,7 @@ dibs_status dibs__cron_fire(dibs_store *store, const char *space, const struct d
   *nr = 0;
   dibs_status status = dibs__enter(store, "dibs cron", error);
   if (status != DIBS_OK) return status;
-  status = dibs__task_served(store, error);
+  status = dibs__task_served(store, NULL, error);
   dibs__cron_kind(space, f.kind);
   dibs__cron_token(space, job->name, due->at_ms, f.token);
   f.token_ms = token_ms_of(job, due->at_ms);

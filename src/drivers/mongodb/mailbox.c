@@ -14,7 +14,7 @@
 #include <string.h>
 
 /* KEEP_MS: documents of processes that were killed are removed by others after that. */
-enum { BOX = 256, DEAD_MS = 6000, KEEP_MS = 3600000, BEAT_MS = 1500, CALL_MS = 2000, REST_MS = 500 };
+enum { BOX = 256, DEAD_MS = 6000, KEEP_MS = 3600000, BEAT_MS = 1500, CALL_MS = 2000, REST_MS = 500, LOOK_SHARE = 4, BUSY_MS = 150 };
 
 struct dibs__mongo_mailbox {
   dibs__mutex lock;
@@ -296,12 +296,16 @@ static dibs__status look_into_box(struct dibs__mongo *store, struct dibs__result
   return status == DIBS_OK && full ? empty_box(store, result) : status;
 }
 
-/* How long it may be until the next look: briefly after a waiter was queued, longer and longer after that. */
-static int64_t pause_of(mailbox *m) {
+/* How long it may be until the next look: briefly after a waiter was queued, longer and longer after that; and some
+ * times as long as the look took.  So the looks of many processes slow down on a server that is busy, with them or with
+ * others, but still find an offer long before it expires. */
+static int64_t pause_of(mailbox *m, int64_t took_ms) {
   dibs__mutex_lock(&m->lock);
   int64_t ms = dibs__tick_left_ms(m->waited, dibs__tick_now());
   dibs__mutex_unlock(&m->lock);
-  return ms < 2000 ? 5 : ms < 30000 ? 25 : ms < 600000 ? 100 : 500;
+  int64_t pause = ms < 2000 ? 5 : ms < 30000 ? 25 : ms < 600000 ? 100 : 500;
+  int64_t busy = took_ms * LOOK_SHARE < BUSY_MS ? took_ms * LOOK_SHARE : BUSY_MS;
+  return pause > busy ? pause : busy;
 }
 
 /* Connects, beats and looks, as far as each is due; gives the time of the next visit. */
@@ -325,7 +329,7 @@ static dibs__tick visit(struct dibs__mongo *store) {
     m->link = NULL;
     return m->again = dibs__tick_add_ms(dibs__tick_now(), REST_MS);
   }
-  return m->again = dibs__tick_add_ms(dibs__tick_now(), pause_of(m));
+  return m->again = dibs__tick_add_ms(dibs__tick_now(), pause_of(m, dibs__tick_left_ms(now, dibs__tick_now())));
 }
 
 static bool take_notices(mailbox *m, struct dibs__event *events, size_t cap, size_t *count) {
