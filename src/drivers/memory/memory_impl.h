@@ -87,6 +87,29 @@ struct dibs__mem_once {
   char key[];
 };
 
+struct dibs__mem_stock {
+  struct dibs__map_node link; /* of memory.stocks; first */
+  int64_t used, limit;
+  dibs__fence fence;
+  uint64_t owner; /* a digest */
+  uint32_t len;
+  char key[];
+};
+
+/* A claim on a stock, from its take until some time after it is given back. */
+struct dibs__mem_taken {
+  struct dibs__map_node link; /* of memory.taken; first */
+  const struct dibs__mem_stock *stock;
+  int64_t amount, at;
+  uint64_t nth; /* in the order in which they were added */
+  bool given;
+  /* Of a scratch memory, for its owner: it was added as one that is kept elsewhere, and was given back then. */
+  bool elsewhere, was_given;
+  uint32_t len;
+  char claim[];
+};
+#define DIBS__MEM_TAKEN_KEEP_MS (INT64_C(30) * 86400000) /* R54 */
+
 /* The mandates under which a bucket grants (R35); a mandate of another incarnation is VOID; LEFT: it moves to another
  * tier (R46). */
 enum dibs__mem_served { DIBS__MEM_OWN, DIBS__MEM_SERVED, DIBS__MEM_VOID, DIBS__MEM_LEFT };
@@ -144,6 +167,7 @@ struct dibs__memory {
   size_t onces_swept;             /* how many were left by the latest search for expired ones */
   struct dibs__map stocks, taken; /* taken: by claim */
   size_t taken_swept;             /* as onces_swept */
+  uint64_t taken_last;            /* nth of the claim that was added last */
   struct dibs__map reports;
   struct dibs__map runs;
   struct dibs__map rates;
@@ -234,7 +258,12 @@ void dibs__mem_counters_forget(struct dibs__memory *memory); /* all of them, and
 
 /* guarded.c */
 void dibs__mem_stock(struct dibs__memory *memory, struct dibs__stock_op *op, int64_t now);
-void dibs__mem_stocks_forget(struct dibs__memory *memory); /* all of them */
+struct dibs__mem_stock *dibs__mem_stock_find(const struct dibs__memory *memory, dibs__str key);
+struct dibs__mem_stock *dibs__mem_stock_add(struct dibs__memory *memory, dibs__str key); /* NULL: no memory */
+struct dibs__mem_taken *dibs__mem_taken_find(const struct dibs__memory *memory, dibs__str claim);
+struct dibs__mem_taken *dibs__mem_taken_add(struct dibs__memory *memory, dibs__str claim,
+                                            const struct dibs__mem_stock *stock, int64_t at); /* NULL: no memory */
+void dibs__mem_stocks_forget(struct dibs__memory *memory);                                    /* all of them */
 
 /* task.c */
 struct dibs__task_op;

@@ -93,7 +93,7 @@ static dibs__status connect_session(struct dibs__dstore *base, dibs__tick by, st
   *identity = (struct dibs__identity){.mandate = {dibs__mongo_epoch(s->link), s->link->incarnation},
                                       .caps = CAPS,
                                       .families = 1u << DIBS__FAM_LEASE | 1u << DIBS__FAM_ANCHOR |
-                                                  1u << DIBS__FAM_RECORD | 1u << DIBS__FAM_ONCE,
+                                                  1u << DIBS__FAM_RECORD | 1u << DIBS__FAM_ONCE | 1u << DIBS__FAM_STOCK,
                                       .max_batch = DIBS__MONGO_BATCH,
                                       .max_sessions = store->location->connections,
                                       .session = store->session};
