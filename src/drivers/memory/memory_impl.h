@@ -110,6 +110,14 @@ struct dibs__mem_taken {
 };
 #define DIBS__MEM_TAKEN_KEEP_MS (INT64_C(30) * 86400000) /* R54 */
 
+/* A bucket of tokens. */
+struct dibs__mem_rate {
+  struct dibs__map_node link; /* of memory.rates; first */
+  int64_t full_ns;            /* when it would be full again */
+  uint32_t len;
+  char key[];
+};
+
 /* The mandates under which a bucket grants (R35); a mandate of another incarnation is VOID; LEFT: it moves to another
  * tier (R46). */
 enum dibs__mem_served { DIBS__MEM_OWN, DIBS__MEM_SERVED, DIBS__MEM_VOID, DIBS__MEM_LEFT };
@@ -251,6 +259,9 @@ void dibs__mem_runs_forget(struct dibs__memory *memory, int64_t before);
 /* counter_rows.c */
 struct dibs__counter_op;
 void dibs__mem_counter(struct dibs__memory *memory, struct dibs__counter_op *op, int64_t now);
+struct dibs__mem_rate *dibs__mem_rate_find(const struct dibs__memory *memory, dibs__str key);
+/* Adds it if it is missing; NULL: no memory. */
+struct dibs__mem_rate *dibs__mem_rate_keep(struct dibs__memory *memory, dibs__str key, int64_t now);
 /* Deletes rows of the ledger whose time is over before, or then. */
 void dibs__mem_rates_forget(struct dibs__memory *memory, int64_t before); /* buckets that are full by then */
 void dibs__mem_sources_forget(struct dibs__memory *memory, int64_t before);

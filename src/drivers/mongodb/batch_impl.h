@@ -42,7 +42,8 @@ struct dibs__mongo_batch {
   struct dibs__mem_open from;
   struct dibs__mongo_document *heads[DIBS__MONGO_HEADS];
   size_t remembered;
-  bool indexed; /* the claims of stocks have their index */
+  uint32_t indexed;     /* a bit for each index that was made */
+  dibs__tick recovered; /* when it looked for batches of counters that were left */
   /* Of the batch that runs. */
   struct dibs__mongo_element *elements;
   size_t count;
@@ -59,6 +60,19 @@ struct dibs__mongo_batch {
 
 /* Is this the first element with its document that is not done? */
 bool dibs__mongo_is_first(const struct dibs__mongo_batch *b, size_t i);
+
+/* ---- index.c ---- */
+
+/* Makes an index by this field, once for each connection.  `expires`: the server deletes a document at the time that
+ * the field has.  A user without the right to create an index keeps such documents. */
+void dibs__mongo_index(struct dibs__mongo_batch *b, enum dibs__mongo_kind kind, const char *field, bool expires);
+
+/* ---- counter.c ---- */
+
+struct dibs__counter_op;
+/* It is not decided on a document, but by dibs__mongo_counters; or it has its answer. */
+bool dibs__mongo_counter_is_apart(struct dibs__counter_op *op);
+void dibs__mongo_counters(struct dibs__mongo_batch *b);
 
 /* ---- claim.c ---- */
 

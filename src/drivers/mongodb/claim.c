@@ -479,26 +479,6 @@ dibs__status dibs__mongo_claims_bind(batch *b) {
 
 /* ---- Afterwards ---- */
 
-/* Once for each connection that makes a stock: the server deletes claims 30 days after they were given back.  A user
- * without the right to create an index keeps them. */
-static void keep_index(batch *b) {
-  bson_t command = BSON_INITIALIZER, list, one, key, reply;
-  BSON_APPEND_UTF8(&command, "createIndexes", mongoc_collection_get_name(link_of(b)->collections[DIBS__MONGO_CLAIM]));
-  BSON_APPEND_ARRAY_BEGIN(&command, "indexes", &list);
-  BSON_APPEND_DOCUMENT_BEGIN(&list, "0", &one);
-  BSON_APPEND_DOCUMENT_BEGIN(&one, "key", &key);
-  BSON_APPEND_INT32(&key, "delete_at", 1);
-  bson_append_document_end(&one, &key);
-  BSON_APPEND_UTF8(&one, "name", "delete_at");
-  BSON_APPEND_INT32(&one, "expireAfterSeconds", 0);
-  bson_append_document_end(&list, &one);
-  bson_append_array_end(&command, &list);
-  mongoc_client_write_command_with_opts(link_of(b)->client, link_of(b)->location->database, &command, NULL, &reply,
-                                        NULL);
-  bson_destroy(&reply);
-  bson_destroy(&command);
-}
-
 /* {delete: claims, deletes: [{q: {_id, v, state: "bound"}, limit: 1}]} */
 static void clean(batch *b) {
   bson_t command = BSON_INITIALIZER, list, one, q, reply;
@@ -537,7 +517,6 @@ void dibs__mongo_claims_clean(batch *b) {
     const struct dibs__op *op = b->elements[i].op;
     sets = sets || (op->family == DIBS__FAM_STOCK && op->verb == DIBS__STOCK_SET && op->status == DIBS_OK);
   }
-  if (sets && !b->indexed) keep_index(b);
-  b->indexed = b->indexed || sets;
+  if (sets) dibs__mongo_index(b, DIBS__MONGO_CLAIM, "delete_at", true);
   clean(b);
 }

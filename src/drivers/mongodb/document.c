@@ -6,13 +6,17 @@
  *   records  {_id: KEY, v, fence, lease, version, data}
  *   once     {_id: KEY, v, fence, attempt, made, until, answer}
  *   stocks   see stock.c
+ *   rates    {_id: KEY, v, full_ns, delete_at}
  *
  * Data that is text is kept as text, all other data as bytes.
  */
 #include "drivers/mongodb/mongodb_impl.h"
+#include "store/counter.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+#define DAY_MS INT64_C(86400000)
 
 static const char *const states[] = {"holds", "breaking", "offered", "waits", "asleep"};
 static const char *const modes[] = {"exclusive", "shared", "counted"};
@@ -34,6 +38,10 @@ bool dibs__mongo_place(const struct dibs__op *op, enum dibs__mongo_kind *kind, d
   case DIBS__FAM_STOCK:
     *kind = DIBS__MONGO_STOCK;
     *key = ((const struct dibs__stock_op *)op)->key;
+    return true;
+  case DIBS__FAM_COUNTER: /* TAKE */
+    *kind = DIBS__MONGO_RATE;
+    *key = ((const struct dibs__counter_op *)op)->key;
     return true;
   default:
     return false;
@@ -69,7 +77,7 @@ static int word_in(const bson_t *from, const char *field, const char *const word
   return -1;
 }
 
-static bool put_bytes(bson_t *to, const char *field, dibs__str data) {
+bool dibs__mongo_put_bytes(bson_t *to, const char *field, dibs__str data) {
   static const char nothing[1];
   const char *from = data.len ? data.p : nothing;
   if (bson_utf8_validate(from, data.len, false)) return bson_append_utf8(to, field, -1, from, (int)data.len);
@@ -109,7 +117,7 @@ static bool decode_claim(struct dibs__memory *memory, struct dibs__mem_name *nam
 static bool encode_claim(bson_t *to, const struct dibs__mem_claim *c) {
   bool fine = bson_append_binary(to, "id", -1, BSON_SUBTYPE_BINARY, c->id.b, sizeof c->id.b) &&
               BSON_APPEND_UTF8(to, "state", states[c->state]) && BSON_APPEND_UTF8(to, "mode", modes[c->mode]) &&
-              put_bytes(to, "owner", dibs__str_of(c->owner, c->owner_len)) &&
+              dibs__mongo_put_bytes(to, "owner", dibs__str_of(c->owner, c->owner_len)) &&
               BSON_APPEND_INT64(to, "ttl_ms", c->ttl_ms) && BSON_APPEND_INT64(to, "session", (int64_t)c->session) &&
               BSON_APPEND_INT64(to, "ticket", (int64_t)c->ticket) &&
               BSON_APPEND_INT64(to, "requested", c->requested_since);
@@ -146,7 +154,8 @@ static bool encode_breaks(bson_t *to, const struct dibs__mem_name *name) {
     bson_uint32_to_string(i, &key, index, sizeof index);
     fine = fine && bson_append_document_begin(to, key, -1, &one) && BSON_APPEND_INT64(&one, "at", b->at) &&
            BSON_APPEND_INT64(&one, "fence", (int64_t)b->fence.v) && BSON_APPEND_INT64(&one, "mode", b->mode) &&
-           put_bytes(&one, "owner", dibs__str_of(b->owner, b->owner_len)) && bson_append_document_end(to, &one);
+           dibs__mongo_put_bytes(&one, "owner", dibs__str_of(b->owner, b->owner_len)) &&
+           bson_append_document_end(to, &one);
   }
   return fine;
 }
@@ -246,7 +255,7 @@ static bool encode_record(bson_t *to, const struct dibs__mem_record *r) {
   bool fine = BSON_APPEND_INT64(to, "fence", (int64_t)r->fence.v) &&
               BSON_APPEND_INT64(to, "lease", (int64_t)r->digest) &&
               BSON_APPEND_INT64(to, "version", (int64_t)r->version);
-  if (r->data) fine = fine && put_bytes(to, "data", dibs__str_of(r->data, r->data_len));
+  if (r->data) fine = fine && dibs__mongo_put_bytes(to, "data", dibs__str_of(r->data, r->data_len));
   return fine;
 }
 
@@ -264,8 +273,23 @@ static bool encode_once(bson_t *to, const struct dibs__mem_once *o) {
   bool fine = BSON_APPEND_INT64(to, "fence", (int64_t)o->fence.v) &&
               BSON_APPEND_INT64(to, "attempt", (int64_t)o->owner) && BSON_APPEND_INT64(to, "made", o->made) &&
               BSON_APPEND_INT64(to, "until", o->until);
-  if (o->data) fine = fine && put_bytes(to, "answer", dibs__str_of(o->data, o->data_len));
+  if (o->data) fine = fine && dibs__mongo_put_bytes(to, "answer", dibs__str_of(o->data, o->data_len));
   return fine;
+}
+
+/* ---- Quotas ---- */
+
+static dibs__status decode_rate(struct dibs__memory *memory, const struct dibs__mongo_document *d, const bson_t *from) {
+  struct dibs__mem_rate *r = dibs__mem_rate_keep(memory, dibs__str_of(d->key, d->key_len), INT64_MIN);
+  if (!r) return DIBS_NO_MEMORY;
+  r->full_ns = dibs__mongo_number_in(from, "full_ns", 0);
+  return DIBS_OK;
+}
+
+/* A bucket that is full again is the same as none: the server deletes it a day later. */
+static bool encode_rate(bson_t *to, const struct dibs__mem_rate *r) {
+  return BSON_APPEND_INT64(to, "fence", 0) && BSON_APPEND_INT64(to, "full_ns", r->full_ns) &&
+         BSON_APPEND_DATE_TIME(to, "delete_at", r->full_ns / DIBS__NS_PER_MS + DAY_MS);
 }
 
 /* ---- All kinds ---- */
@@ -288,6 +312,8 @@ dibs__status dibs__mongo_decode(struct dibs__memory *memory, struct dibs__mongo_
     return decode_once(memory, d, from);
   case DIBS__MONGO_STOCK:
     return dibs__mongo_stock_decode(memory, d);
+  case DIBS__MONGO_RATE:
+    return decode_rate(memory, d, from);
   default:
     return DIBS_UNSUPPORTED;
   }
@@ -304,6 +330,9 @@ bson_t *dibs__mongo_encode(struct dibs__memory *memory, const struct dibs__mongo
     if (r) fine = fine && encode_record(to, r);
   } else if (d->kind == DIBS__MONGO_STOCK) {
     fine = fine && dibs__mongo_stock_encode(to, memory, d);
+  } else if (d->kind == DIBS__MONGO_RATE) {
+    const struct dibs__mem_rate *r = dibs__mem_rate_find(memory, key);
+    if (r) fine = fine && encode_rate(to, r);
   } else {
     const struct dibs__mem_once *o = dibs__mem_once_find(memory, key);
     if (o) fine = fine && encode_once(to, o);

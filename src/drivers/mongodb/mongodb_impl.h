@@ -10,6 +10,9 @@
  *   run.c        a batch
  *   claim.c      the claims of stocks, inside and outside of the stock's document
  *   stock.c      the document of a stock; listing stocks
+ *   counter.c    counters
+ *   ledger.c     their ledger
+ *   index.c      indexes
  *   mailbox.c    events: each process has a document with its notices
  *   list.c       listing
  *   mongodb.c    the driver's table
@@ -50,10 +53,13 @@ enum dibs__mongo_kind {
   DIBS__MONGO_RECORD,
   DIBS__MONGO_ONCE,
   DIBS__MONGO_STOCK,
+  DIBS__MONGO_RATE,
   DIBS__MONGO_DOCUMENTS, /* those before it: run.c decides about them */
   DIBS__MONGO_SESSION = DIBS__MONGO_DOCUMENTS,
   DIBS__MONGO_META,
-  DIBS__MONGO_CLAIM, /* of stocks */
+  DIBS__MONGO_CLAIM,      /* of stocks */
+  DIBS__MONGO_COUNTER,    /* counters: counter.c */
+  DIBS__MONGO_SOURCE_ROW, /* their ledger */
   DIBS__MONGO_KINDS
 };
 
@@ -136,6 +142,7 @@ bson_t *dibs__mongo_encode(struct dibs__memory *memory, const struct dibs__mongo
 bool dibs__mongo_place(const struct dibs__op *op, enum dibs__mongo_kind *kind, dibs__str *key);
 int64_t dibs__mongo_number_in(const bson_t *from, const char *field, int64_t otherwise);
 dibs__str dibs__mongo_bytes_in(const bson_t *from, const char *field); /* text or bytes, which stay in the document */
+bool dibs__mongo_put_bytes(bson_t *to, const char *field, dibs__str data);
 
 /* ---- stock.c ---- */
 

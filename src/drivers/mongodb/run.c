@@ -6,6 +6,7 @@
  * A lost answer is UNKNOWN for the operations on the documents of that command, and those are forgotten.
  */
 #include "drivers/mongodb/batch_impl.h"
+#include "store/counter.h"
 #include "store/family.h"
 
 #include <stdlib.h>
@@ -240,6 +241,9 @@ static void call_memory(batch *b, struct dibs__op *op) {
   case DIBS__FAM_STOCK:
     dibs__mem_stock(b->memory, (struct dibs__stock_op *)op, b->now);
     return;
+  case DIBS__FAM_COUNTER:
+    dibs__mem_counter(b->memory, (struct dibs__counter_op *)op, b->now);
+    return;
   default:
     dibs__mem_once(b->memory, (struct dibs__once_op *)op, b->now);
   }
@@ -418,6 +422,7 @@ static void write_kind(batch *b, enum dibs__mongo_kind kind, bool inserts) {
   dibs__status status = fine ? dibs__mongo_write(link_of(b), &command, &reply, b->result) : DIBS_NO_MEMORY;
   if (!fine) bson_init(&reply);
   b->result->commits++;
+  if (status == DIBS_OK && inserts && kind == DIBS__MONGO_RATE) dibs__mongo_index(b, kind, "delete_at", true);
   int64_t n = status == DIBS_OK && bson_iter_init_find(&at, &reply, "n") ? bson_iter_as_int64(&at) : 0;
   if (status == DIBS_OK && n < count) {
     check_written(b, kind, inserts, n);
@@ -466,6 +471,7 @@ static void place_element(batch *b, struct dibs__mongo_element *e) {
   if (!dibs__mongo_place(op, &kind, &key)) return;
   if (op->family == DIBS__FAM_RECORD && ((const struct dibs__record_op *)op)->table) return;
   if (op->family == DIBS__FAM_STOCK && dibs__mongo_stock_is_apart((struct dibs__stock_op *)op)) return;
+  if (op->family == DIBS__FAM_COUNTER && dibs__mongo_counter_is_apart((struct dibs__counter_op *)op)) return;
   op->status = DIBS_INVALID;
   if (key.len < 1 || key.len > DIBS_NAME_MAX || !texts_are_valid(op, key)) return;
   e->size = dibs__family_of(op)->size;
@@ -599,6 +605,7 @@ dibs__status dibs__mongo_run(struct dibs__session *base, struct dibs__op *const 
   if (status != DIBS_OK) give_up(b, status == DIBS_UNKNOWN ? DIBS_UNAVAILABLE : status);
   if (!any_left(b)) dibs__mongo_claims_clean(b);
   dibs__mongo_stock_lists(b);
+  dibs__mongo_counters(b);
   send_notices(b);
   finish(b);
   result->now = (dibs__when){b->now};
