@@ -63,7 +63,7 @@ static void take_client(struct wire *w) {
   int fd = accept(w->listener, NULL, NULL);
   if (fd < 0) return;
   dibs__mutex_lock(&w->lock);
-  bool dead = w->ended;
+  bool dead = w->ended && w->how == WIRE_KILL;
   dibs__mutex_unlock(&w->lock);
   if (dead || w->client >= 0) {
     close(fd);
@@ -79,7 +79,7 @@ static bool is_last(struct wire *w, enum wire_end *how) {
   dibs__mutex_lock(&w->lock);
   bool last = w->left > 0 && --w->left == 0;
   w->ended = w->ended || last;
-  w->held = w->held || (last && w->how == WIRE_HOLD);
+  w->held = w->held || (last && w->how == WIRE_STOP);
   *how = w->how;
   dibs__mutex_unlock(&w->lock);
   return last;
@@ -92,18 +92,13 @@ static void carry_request(struct wire *w) {
     return;
   }
   bool last = is_last(w, &how);
-  if (last && how == WIRE_HOLD) {
-    close(w->client);
-    w->client = -1;
-    return;
-  }
+  if (last && how == WIRE_STOP) return;
   bool fine = move(w->server, w->message, w->len, false) && (!last || receive(w, w->server));
   if (last || !fine) hang_up(w);
 }
 
 static void deliver_held(struct wire *w) {
-  if (w->server >= 0 && move(w->server, w->message, w->len, false)) (void)receive(w, w->server);
-  hang_up(w);
+  if (w->server < 0 || !move(w->server, w->message, w->len, false)) hang_up(w);
   dibs__mutex_lock(&w->lock);
   w->held = false;
   dibs__mutex_unlock(&w->lock);
@@ -159,7 +154,7 @@ void wire_arm(struct wire *w, enum wire_end how, int nth) {
   dibs__mutex_lock(&w->lock);
   w->how = how;
   w->left = nth;
-  w->ended = w->release = false;
+  w->ended = w->held = w->release = false;
   dibs__mutex_unlock(&w->lock);
 }
 

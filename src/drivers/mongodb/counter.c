@@ -26,7 +26,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LATE_MS = 10000, OLD_MARKS = 64, RECOVERED = 16, PAUSE_MAX_MS = 20 };
+enum { OLD_MARKS = 64, RECOVERED = 16, PAUSE_MAX_MS = 20 };
+
+/* A test sets it to 0. */
+int64_t dibs__mongo_late_ms = 10000;
 
 typedef struct dibs__mongo_batch batch;
 typedef struct dibs__mongo_ledger ledger;
@@ -159,7 +162,7 @@ static bool gather_mark(struct work *w, const bson_t *mark, void *user) {
   dibs__str source = dibs__mongo_bytes_in(mark, "source");
   if (w->mark_count == OLD_MARKS) return false;
   if (source.len != DIBS__MONGO_SOURCE - 1 || is_source(mark, w->source) || find_mark(w, mark)) return true;
-  if (dibs__mongo_number_in(mark, "at", 0) > w->b->now - LATE_MS) return true;
+  if (dibs__mongo_number_in(mark, "at", 0) > w->b->now - dibs__mongo_late_ms) return true;
   struct mark *m = &w->marks[w->mark_count++];
   *m = (struct mark){.sequence = (uint64_t)dibs__mongo_number_in(mark, "sequence", 0)};
   memcpy(m->source, source.p, source.len);
@@ -511,13 +514,13 @@ static void recover(batch *b) {
   bson_t filter = BSON_INITIALIZER, range;
   struct late late = {.count = 0};
   struct dibs__result result = {.text = ""};
-  if (b->recovered.ns && dibs__tick_before(dibs__tick_now(), dibs__tick_add_ms(b->recovered, LATE_MS))) {
+  if (b->recovered.ns && dibs__tick_before(dibs__tick_now(), dibs__tick_add_ms(b->recovered, dibs__mongo_late_ms))) {
     bson_destroy(&filter);
     return;
   }
   b->recovered = dibs__tick_now();
   BSON_APPEND_DOCUMENT_BEGIN(&filter, "since", &range);
-  BSON_APPEND_INT64(&range, "$lt", b->now - LATE_MS);
+  BSON_APPEND_INT64(&range, "$lte", b->now - dibs__mongo_late_ms);
   bson_append_document_end(&filter, &range);
   dibs__status status =
       dibs__mongo_find(link_of(b), DIBS__MONGO_SOURCE_ROW, &filter, RECOVERED, false, see_late, &late, &result);

@@ -7,6 +7,9 @@
 
 enum { DIBS__MONGO_SOURCE = 33 }; /* 32 digits and a NUL */
 
+/* A batch that was begun so long ago is applied by any client. */
+extern int64_t dibs__mongo_late_ms;
+
 /* The document of a source or a guard. */
 struct dibs__mongo_ledger {
   bson_t *seen; /* NULL: there is none */
