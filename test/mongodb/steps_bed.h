@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #ifndef DIBS_TEST_MONGODB_STEPS_BED_H
 #define DIBS_TEST_MONGODB_STEPS_BED_H
-/* A client that ends at one of its requests (wire.h), and another one that does not. */
+/* A client that ends at one of its requests (wire.h), and another client, which does not. */
 #include "drivers/mongodb/mongodb_impl.h"
 #include "wire.h"
 

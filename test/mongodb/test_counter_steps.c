@@ -2,7 +2,7 @@
 /*
  * A batch of counters in MongoDB is applied in several steps, each a request.  A client is killed or stopped at each of
  * them, then another one repeats the batch, or adds the next one of its source, or adds its own; what was stopped
- * arrives after that.  Whatever happens, a batch is applied once, or not at all, to all of its counters.
+ * arrives after that.  In every case a batch is applied once, or not at all, to all of its counters.
  *
  *   test_counter_steps URI
  */
@@ -22,7 +22,7 @@ enum { STEPS = 30, KEY = 24, ITEMS = 3, DELTA = 10, NEXT_DELTA = 1000, OTHER_DEL
 static struct {
   struct bed bed;
   uint32_t cases;
-  char keys[ITEMS][KEY]; /* a counter that exists, a new one, and one that is full */
+  char keys[ITEMS][KEY]; /* a counter that exists, a new one, and a full one */
   dibs__id source, other, guard;
 } s;
 

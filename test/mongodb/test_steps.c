@@ -2,7 +2,7 @@
 /*
  * A change of a stock in MongoDB has several steps, each a request.  A client is killed or stopped at each of them,
  * then another one continues with the same claim, on the same stock or another one; what was stopped arrives after
- * that. Whatever happens, no claim counts twice, none is lost, and `used` is the sum of what the claims hold.
+ * that. In every case no claim counts twice, none is lost, and `used` is the sum of what the claims hold.
  *
  *   test_steps URI
  */

@@ -103,7 +103,7 @@ struct dibs__mem_taken {
   int64_t amount, at;
   uint64_t nth; /* in the order in which they were added */
   bool given;
-  /* Of a scratch memory, for its owner: it was added as one that is kept elsewhere, and was given back then. */
+  /* Of a scratch memory, for its owner: the claim is kept elsewhere, where it was given back. */
   bool elsewhere, was_given;
   uint32_t len;
   char claim[];

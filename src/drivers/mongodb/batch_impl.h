@@ -6,7 +6,7 @@
 
 enum { DIBS__MONGO_HEADS = 256, DIBS__MONGO_NOTICES = 256, DIBS__MONGO_SESSIONS = 64 };
 
-/* What is known of a claim's own document, since the document of its stock was read. */
+/* The document of a claim, as far as it is known since the document of its stock was read. */
 enum dibs__mongo_known {
   DIBS__MONGO_UNREAD,
   DIBS__MONGO_FREE,     /* no stock has the claim */

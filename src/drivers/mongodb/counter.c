@@ -6,7 +6,7 @@
  *
  *  1. The documents of the batch's counters are read.
  *  2. The batch is written into the document of its source in the ledger (ledger.c).  From now on it counts.
- *  3. Each counter's document is replaced, if it is the one that was read: the new one has the number, and in `done`
+ *  3. Each counter's document is replaced, if it is still as it was read: the new one has the number, and in `done`
  * that this batch was applied, or that the sum did not fit (`full`).
  *  4. The ledger gets the sequence number, and loses the batch.
  *
@@ -599,7 +599,9 @@ static dibs__status list_numbers(batch *b, counter_op *op) {
 bool dibs__mongo_counter_is_apart(counter_op *op) {
   if (!dibs__counter_valid(op, false)) return true;
   if (op->table) {
-    snprintf(op->why, sizeof op->why, "a counter in MongoDB is in dibs' own collection, and not in one of yours");
+    snprintf(op->why, sizeof op->why,
+             "a counter in MongoDB is in dibs' own collection, not in one of yours: leave out the table, or use a SQL "
+             "store");
     op->op.status = DIBS_UNSUPPORTED;
     return true;
   }

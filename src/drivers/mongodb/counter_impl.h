@@ -22,7 +22,7 @@ struct dibs__mongo_ledger {
   bson_t batch; /* in `seen` */
 };
 
-/* What is written. */
+/* The new content of such a document. */
 struct dibs__mongo_entry {
   uint64_t sequence;
   dibs__str refused;
@@ -35,7 +35,7 @@ void dibs__mongo_source_text(const dibs__id *id, char to[DIBS__MONGO_SOURCE]);
 void dibs__mongo_ledger_clear(struct dibs__mongo_ledger *l);
 void dibs__mongo_ledger_read(struct dibs__mongo_ledger *l, const bson_t *row); /* NULL: there is none */
 dibs__status dibs__mongo_ledger_load(struct dibs__mongo_batch *b, const dibs__id *id, struct dibs__mongo_ledger *l);
-/* Replaces the document, if it is still the one that was read: `done`, and `l` has the new one. */
+/* Replaces the document, if it is still as it was read: `done`, and `l` has the new one. */
 dibs__status dibs__mongo_ledger_write(struct dibs__mongo_batch *b, const dibs__id *id, struct dibs__mongo_ledger *l,
                                       const struct dibs__mongo_entry *entry, bool *done);
 /* The batch as an operation; its texts are in `l`, and the caller frees its items.  false: it is not one. */

@@ -119,7 +119,7 @@ static dibs__status send_ledger(batch *b, const char *source, const ledger *l, c
   return status;
 }
 
-/* Replaces the document, if it is still the one that was read; then `l` has the new one. */
+/* Replaces the document, if it is still as it was read; then `l` has the new one. */
 dibs__status dibs__mongo_ledger_write(batch *b, const dibs__id *id, ledger *l, const struct dibs__mongo_entry *entry,
                                       bool *done) {
   char source[DIBS__MONGO_SOURCE];

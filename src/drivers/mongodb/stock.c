@@ -107,7 +107,9 @@ bool dibs__mongo_stock_is_apart(struct dibs__stock_op *op) {
     return true;
   }
   if (!op->table) return false;
-  snprintf(op->why, sizeof op->why, "a stock in MongoDB is in dibs' own collection, and not in one of yours");
+  snprintf(
+      op->why, sizeof op->why,
+      "a stock in MongoDB is in dibs' own collection, not in one of yours: leave out the table, or use a SQL store");
   op->op.status = DIBS_UNSUPPORTED;
   return true;
 }
