@@ -85,14 +85,15 @@ DIBS__MODULE_API bool dibs__str_before(dibs__str a, dibs__str b) {
   return order < 0 || (order == 0 && a.len < b.len);
 }
 
-bool dibs__stock_list_valid(struct dibs__stock_op *op) {
+DIBS__MODULE_API bool dibs__stock_list_valid(struct dibs__stock_op *op) {
   op->rows = NULL;
   op->row_count = 0;
   return !op->table && op->amount >= 1 && op->amount <= DIBS__STOCK_ROWS && op->key.len <= DIBS_NAME_MAX &&
          op->claim.len <= DIBS_NAME_MAX;
 }
 
-void dibs__stock_list_answer(struct dibs__stock_op *op, const struct dibs__stock_row *rows, size_t count) {
+DIBS__MODULE_API void dibs__stock_list_answer(struct dibs__stock_op *op, const struct dibs__stock_row *rows,
+                                              size_t count) {
   size_t size = 0;
   op->op.status = DIBS_OK;
   if (count == 0) return;

@@ -46,6 +46,8 @@ says 'a command is done once' 0 ran once --store "$store" once-key -- echo ran
 says 'and its answer is remembered' 0 ran once --store "$store" once-key -- echo again
 says 'the doctor' 0 mongodb doctor --store "$store"
 
+printf '[t]\ntable = things\nkey = id\nversion = v\nused = used\nlimit = most\n' >"$folder/tables.ini"
+
 # Two processes: the second one waits until the first one ends.
 mkfifo "$folder/fifo"
 "$dibs" run --store "$store" shared -- cat "$folder/fifo" >"$folder/first" 2>&1 &
@@ -76,7 +78,22 @@ says 'a wrong prefix' 125 'letters, digits' run --store "$uri?prefix=a.b" job --
 says 'a wrong name of a database' 125 'not a name that MongoDB accepts' run --store "mongodb://$place/a.b" job -- true
 says 'not as one of several tiers' 125 'use it alone' run --store "$store,sqlite:$folder/db" job -- true
 says 'a name that is no text' 125 '' run --store "$store" $'\xff\xfe' -- true
-says 'no stock here' 125 '' stock show --store "$store" seats
+says 'a stock of a table' 125 "dibs' own collection" stock show --store "$store" --table "$folder/tables.ini#t" 1
+says 'an odd number of claims' 125 'claims' stock show --store "$uri?claims=1001" seats
+
+says 'a stock' 0 '' stock set --store "$store" seats 3
+says 'a take' 0 '' stock take --store "$store" seats 2 --claim order-1
+says 'its repeat takes nothing' 0 '' stock take --store "$store" seats 2 --claim order-1
+says 'no more than there is' 120 '' stock take --store "$store" seats 2 --claim order-2
+says 'what is used' 0 '2' stock show --store "$store" seats
+says 'a claim of another stock' 115 'another stock' stock take --store "$store" elsewhere 1 --claim order-1
+says 'giving back' 0 '' stock give --store "$store" seats order-1
+says 'an addition' 0 '' counter add --store "$store" likes 41
+says 'another one' 0 '' counter add --store "$store" likes
+says 'the counter' 0 42 counter get --store "$store" likes
+says 'a quota' 0 '' rate --store "$store" mail --limit 2/1h
+says 'the rest of it' 0 '' rate --store "$store" mail --limit 2/1h
+says 'it is used up' 120 '' rate --store "$store" mail --limit 2/1h
 
 # Tasks in a collection of the user's.
 printf '[gateway]\ntable = %s_gateways\nkey = _id\nphase = phase\nlocked_at = lockedAt\nupdated_at = updatedAt\nfence = fence\n' \

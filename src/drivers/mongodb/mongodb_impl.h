@@ -8,6 +8,11 @@
  *   link.c       one connection: commands with deadlines, the server's clock
  *   document.c   what a document of each kind says, as the memory driver has it
  *   run.c        a batch
+ *   claim.c      the claims of stocks, inside and outside of the stock's document
+ *   stock.c      the document of a stock; listing stocks
+ *   counter.c    counters
+ *   ledger.c     their ledger
+ *   index.c      indexes
  *   mailbox.c    events: each process has a document with its notices
  *   list.c       listing
  *   task.c       tasks in the user's own collections
@@ -34,12 +39,15 @@
 #include <mongoc/mongoc.h>
 
 enum { DIBS__MONGO_WORD_MAX = 64, DIBS__MONGO_BATCH = 256 };
+/* Claims inside of the document of their stock, which is written whole: each has some 80 bytes. */
+enum { DIBS__MONGO_CLAIMS = 100, DIBS__MONGO_CLAIMS_MAX = 1000 };
 
 struct dibs__mongo_location {
   mongoc_uri_t *uri;
   char *database;
   char prefix[DIBS__MONGO_WORD_MAX + 1];
   uint32_t connections;
+  uint32_t claims; /* that stay inside of the document of their stock */
   char shown[256];
 };
 
@@ -48,8 +56,14 @@ enum dibs__mongo_kind {
   DIBS__MONGO_LEASE,
   DIBS__MONGO_RECORD,
   DIBS__MONGO_ONCE,
-  DIBS__MONGO_SESSION,
+  DIBS__MONGO_STOCK,
+  DIBS__MONGO_RATE,
+  DIBS__MONGO_DOCUMENTS, /* those before it: run.c decides about them */
+  DIBS__MONGO_SESSION = DIBS__MONGO_DOCUMENTS,
   DIBS__MONGO_META,
+  DIBS__MONGO_CLAIM,      /* of stocks */
+  DIBS__MONGO_COUNTER,    /* counters: counter.c */
+  DIBS__MONGO_SOURCE_ROW, /* their ledger */
   DIBS__MONGO_KINDS
 };
 
@@ -125,6 +139,8 @@ struct dibs__mongo_document {
   bool fresh;      /* it was read in this batch */
   bool reads_only; /* no operation of this batch on it writes */
   bool checked;    /* it is looked at to see who wrote it */
+  bool deferred;   /* a stock: not in this round */
+  bool moves;      /* a stock: the claims that `seen` has inside were copied, and leave it now */
   int64_t expired; /* the latest `until` that was over when it was decided; INT64_MIN: none */
   /* Of a lease, while it is decided: */
   uint64_t fence;   /* the last drawn */
@@ -139,6 +155,20 @@ dibs__status dibs__mongo_decode(struct dibs__memory *memory, struct dibs__mongo_
 bson_t *dibs__mongo_encode(struct dibs__memory *memory, const struct dibs__mongo_document *document);
 /* The key of an operation's document.  false: this driver has none for its family. */
 bool dibs__mongo_place(const struct dibs__op *op, enum dibs__mongo_kind *kind, dibs__str *key);
+int64_t dibs__mongo_number_in(const bson_t *from, const char *field, int64_t otherwise);
+dibs__str dibs__mongo_bytes_in(const bson_t *from, const char *field); /* text or bytes, which stay in the document */
+bool dibs__mongo_put_bytes(bson_t *to, const char *field, dibs__str data);
+
+/* ---- stock.c ---- */
+
+dibs__status dibs__mongo_stock_decode(struct dibs__memory *memory, const struct dibs__mongo_document *document);
+bool dibs__mongo_stock_encode(bson_t *to, const struct dibs__memory *memory,
+                              const struct dibs__mongo_document *document);
+/* It is not decided on a document: it lists, or names a table of the user's, which this driver does not serve. */
+bool dibs__mongo_stock_is_apart(struct dibs__stock_op *op);
+/* Adds to a filter where _id may begin to have this prefix, and be larger than `after`.  Both are texts. */
+void dibs__mongo_put_range(bson_t *filter, dibs__str prefix, dibs__str after);
+bool dibs__mongo_is_text(dibs__str text);
 
 /* ---- mailbox.c ---- */
 
