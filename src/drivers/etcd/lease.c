@@ -309,8 +309,8 @@ static void put_break(const batch *b, element *e, const struct keys *k, struct d
   if (!e->noted) dibs__etcd_put_break(b, e, &txn->success);
 }
 
-/* The gateway parses what is inside of other transactions once for each level: half of its work would be what an element
- * reads in case that it does nothing.  A process that waits somewhere queues, and reads the name, at once. */
+/* The gateway parses what is inside of other transactions once for each level: half of its work would be what an
+ * element reads in case that it does nothing.  A process that waits somewhere queues, and reads the name, at once. */
 static bool can_be_terse(const element *e) {
   if (e->plan == DIBS__ETCD_GUESS) return e->together && !(op_of(e)->queue && e->session);
   return e->plan == DIBS__ETCD_RENEW || e->plan == DIBS__ETCD_REMOVE;
