@@ -347,6 +347,8 @@ struct dibs__etcd_element {
   enum dibs__etcd_plan plan;
   bool done;
   bool writes;      /* the transaction changes something */
+  bool together;    /* the transaction has other elements, too */
+  bool terse;       /* it reads nothing if it does nothing: then the next round does */
   bool own_hold;    /* `hold` is of this process; else it was read */
   bool ended;       /* of REMOVE: the lease had ended before */
   bool noted;       /* of BREAK: it is recorded */

@@ -189,6 +189,7 @@ static void put_outer(batch *b, element *const round[], size_t count, struct dib
   dibs__etcd_meta_key(b->store, &meta);
   *writes = false;
   for (size_t i = 0; i < count; i++) {
+    round[i]->together = count > 1;
     put(b, round[i], count == 1 ? &outer : &inner);
     if (count > 1) dibs__etcd_op_txn(&outer.success, &inner);
     *writes = *writes || round[i]->writes;
