@@ -134,7 +134,8 @@ static bool encode_claim(bson_t *to, const struct dibs__mem_claim *c) {
 static bool decode_break(struct dibs__mem_name *name, const bson_t *from) {
   dibs__str owner = dibs__mongo_bytes_in(from, "owner");
   if (!name->breaks) name->breaks = calloc(DIBS__MEM_BREAKS, sizeof *name->breaks);
-  if (!name->breaks || owner.len > DIBS__BREAK_OWNER_MAX || number_in(from, "mode", 0) > DIBS_COUNTED) return false;
+  if (!name->breaks || owner.len > DIBS__BREAK_OWNER_MAX || dibs__mongo_number_in(from, "mode", 0) > DIBS_COUNTED)
+    return false;
   struct dibs__mem_break *to = &name->breaks[name->break_count++ % DIBS__MEM_BREAKS];
   to->at = dibs__mongo_number_in(from, "at", 0);
   to->fence.v = (uint64_t)dibs__mongo_number_in(from, "fence", 0);
