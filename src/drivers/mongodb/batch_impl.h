@@ -78,6 +78,10 @@ void dibs__mongo_counters(struct dibs__mongo_batch *b);
 
 void dibs__mongo_runs(struct dibs__mongo_batch *b);
 
+/* ---- report.c ---- */
+
+void dibs__mongo_reports(struct dibs__mongo_batch *b);
+
 /* ---- claim.c ---- */
 
 /* After the documents of stocks were read: learns of the batch's claims what the decision needs, and binds those that

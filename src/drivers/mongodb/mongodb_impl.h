@@ -13,6 +13,7 @@
  *   counter.c    counters
  *   ledger.c     their ledger
  *   history.c    runs
+ *   report.c     reports
  *   index.c      indexes
  *   mailbox.c    events: each process has a document with its notices
  *   list.c       listing
@@ -62,6 +63,7 @@ enum dibs__mongo_kind {
   DIBS__MONGO_COUNTER,    /* counters: counter.c */
   DIBS__MONGO_SOURCE_ROW, /* their ledger */
   DIBS__MONGO_RUN,
+  DIBS__MONGO_REPORT,
   DIBS__MONGO_KINDS
 };
 
