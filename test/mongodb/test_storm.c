@@ -43,6 +43,11 @@ static struct {
   _Atomic uint32_t wrong;
 } * said;
 
+static unsigned roll(uint64_t *seed) {
+  *seed = *seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+  return (unsigned)(*seed >> 40);
+}
+
 static void claim_text(uint32_t nth, char to[24]) {
   snprintf(to, 24, "claim-%u", nth);
 }
@@ -108,11 +113,11 @@ static void count(dibs_store *store, unsigned dice) {
   if (status != DIBS_OK && !in_doubt(status)) complain("counting", nth, status, &error);
 }
 
-static void work(unsigned seed) {
+static void work(uint64_t seed) {
   dibs_store *store = open_store();
   if (!store) _exit(1);
   for (;;) {
-    unsigned dice = (unsigned)rand_r(&seed) >> 4;
+    unsigned dice = roll(&seed);
     if (dice % 3)
       take_and_give(store, dice / 3);
     else
@@ -120,7 +125,7 @@ static void work(unsigned seed) {
   }
 }
 
-static pid_t start_child(unsigned seed) {
+static pid_t start_child(uint64_t seed) {
   pid_t child = fork();
   if (child == 0) work(seed);
   return child;
@@ -144,11 +149,11 @@ static void control_server(const char *what) {
 }
 
 static void make_trouble(pid_t children[CHILDREN]) {
-  unsigned seed = (unsigned)getpid();
+  uint64_t seed = (uint64_t)getpid();
   time_t end = time(NULL) + seconds;
   bool killed = false;
   for (int turn = 0; time(NULL) < end; turn++) {
-    int nth = rand_r(&seed) % CHILDREN;
+    unsigned nth = roll(&seed) % CHILDREN;
     usleep(STEP_MS * 1000);
     if (turn % 3 == 0) {
       kill(children[nth], SIGSTOP);
@@ -157,7 +162,7 @@ static void make_trouble(pid_t children[CHILDREN]) {
     } else if (turn % 3 == 1) {
       kill(children[nth], SIGKILL);
       (void)waitpid(children[nth], NULL, 0);
-      children[nth] = start_child((unsigned)rand_r(&seed));
+      children[nth] = start_child(roll(&seed));
     }
     if (!killed && time(NULL) >= end - seconds / 2) {
       control_server("kill");
@@ -208,7 +213,7 @@ static void nothing_is_lost_oversold_or_counted_twice(void **state) {
   for (int i = 0; i < STOCKS; i++)
     assert_int_equal(dibs_stock_set(store, stocks[i], LIMIT, NULL, NULL, &error), DIBS_OK);
   dibs_close(store);
-  for (int i = 0; i < CHILDREN; i++) children[i] = start_child((unsigned)i + 1);
+  for (int i = 0; i < CHILDREN; i++) children[i] = start_child((uint64_t)i + 1);
   make_trouble(children);
   for (int i = 0; i < CHILDREN; i++) {
     kill(children[i], SIGKILL);
