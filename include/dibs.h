@@ -373,7 +373,8 @@ DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_lease_adopt(dibs_store *store, const 
 /* ---- Tables of your own --------------------------------------------------------------------------------------- */
 
 /* The roles of the columns in a table of yours.  Leave out what you do not use.  Without a table (NULL), each
- * function below that takes one uses dibs' own.  SQL stores only; the others answer UNSUPPORTED. */
+ * function below that takes one uses dibs' own.  SQL stores only, and for tasks also MongoDB, where it is a collection
+ * (doc/mongodb.md); the others answer UNSUPPORTED. */
 typedef struct dibs__table dibs_table;
 
 /* The kind of a row's version. */

@@ -134,7 +134,7 @@ DIBS__MODULE_API bool dibs__str_equal(dibs__str a, dibs__str b) {
   return a.len == b.len && (a.len == 0 || memcmp(a.p, b.p, a.len) == 0);
 }
 
-bool dibs__str_is_number(dibs__str text, uint64_t number) {
+DIBS__MODULE_API bool dibs__str_is_number(dibs__str text, uint64_t number) {
   char digits[24];
   int len = snprintf(digits, sizeof digits, "%" PRIu64, number);
   return dibs__str_equal(text, dibs__str_of(digits, (size_t)len));

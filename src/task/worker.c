@@ -16,6 +16,7 @@
 #include "task/task_impl.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -240,6 +241,7 @@ static dibs_status claim_some(worker_t *w, uint32_t want, size_t *count) {
   w->counts.requests++;
   if (status == DIBS_OK && *count == 0 && !w->claim.more) w->counts.idle++;
   keep_trouble_locked(w, status, "claiming tasks of kind", w->claim.why);
+  if (status == DIBS_OK) snprintf(w->trouble.text, sizeof w->trouble.text, "%s", w->claim.why); /* a row that is odd */
   take_claimed_locked(w, tasks, *count);
   dibs__mutex_unlock(&w->lock);
   dibs__exit(w->store);

@@ -91,6 +91,7 @@ static bool decode_claim(struct dibs__memory *memory, struct dibs__mem_name *nam
   int state = word_in(from, "state", states, sizeof states / sizeof states[0]);
   int mode = word_in(from, "mode", modes, sizeof modes / sizeof modes[0]);
   if (id.len != sizeof(dibs__id) || state < 0 || mode < 0 || owner.len > DIBS_OWNER_MAX) return false;
+  if (mode == DIBS_COUNTED) return false; /* not served, so none is ours; its slots would be whatever they are */
   struct dibs__mem_claim *c = calloc(1, sizeof *c + owner.len + 1);
   if (!c) return false;
   c->name = name;
@@ -133,7 +134,8 @@ static bool encode_claim(bson_t *to, const struct dibs__mem_claim *c) {
 static bool decode_break(struct dibs__mem_name *name, const bson_t *from) {
   dibs__str owner = dibs__mongo_bytes_in(from, "owner");
   if (!name->breaks) name->breaks = calloc(DIBS__MEM_BREAKS, sizeof *name->breaks);
-  if (!name->breaks || owner.len > DIBS__BREAK_OWNER_MAX) return false;
+  if (!name->breaks || owner.len > DIBS__BREAK_OWNER_MAX || dibs__mongo_number_in(from, "mode", 0) > DIBS_COUNTED)
+    return false;
   struct dibs__mem_break *to = &name->breaks[name->break_count++ % DIBS__MEM_BREAKS];
   to->at = dibs__mongo_number_in(from, "at", 0);
   to->fence.v = (uint64_t)dibs__mongo_number_in(from, "fence", 0);
@@ -226,19 +228,21 @@ static bool encode_lease(bson_t *to, const struct dibs__memory *memory, const st
 
 /* ---- Records and once keys ---- */
 
-/* `data`, and its length.  false: no memory. */
-static bool copy_data(const bson_t *from, const char *field, char **data, uint32_t *len) {
+/* `data`, and its length. */
+static dibs__status copy_data(const bson_t *from, const char *field, char **data, uint32_t *len) {
   bson_iter_t at;
   *data = NULL;
   *len = 0;
-  if (!bson_iter_init_find(&at, from, field)) return true;
+  if (!bson_iter_init_find(&at, from, field)) return DIBS_OK;
+  if (!BSON_ITER_HOLDS_UTF8(&at) && !BSON_ITER_HOLDS_BINARY(&at)) return DIBS_CORRUPT;
   dibs__str bytes = dibs__mongo_bytes_in(from, field);
+  if (bytes.len > DIBS_RECORD_MAX) return DIBS_CORRUPT;
   *data = malloc((size_t)bytes.len + 1);
-  if (!*data) return false;
+  if (!*data) return DIBS_NO_MEMORY;
   if (bytes.len) memcpy(*data, bytes.p, bytes.len);
   (*data)[bytes.len] = '\0';
   *len = bytes.len;
-  return true;
+  return DIBS_OK;
 }
 
 static dibs__status decode_record(struct dibs__memory *memory, const struct dibs__mongo_document *d,
@@ -248,7 +252,7 @@ static dibs__status decode_record(struct dibs__memory *memory, const struct dibs
   r->fence.v = (uint64_t)dibs__mongo_number_in(from, "fence", 0);
   r->digest = (uint64_t)dibs__mongo_number_in(from, "lease", 0);
   r->version = (uint64_t)dibs__mongo_number_in(from, "version", 0);
-  return copy_data(from, "data", &r->data, &r->data_len) ? DIBS_OK : DIBS_NO_MEMORY;
+  return copy_data(from, "data", &r->data, &r->data_len);
 }
 
 static bool encode_record(bson_t *to, const struct dibs__mem_record *r) {
@@ -266,7 +270,7 @@ static dibs__status decode_once(struct dibs__memory *memory, const struct dibs__
   o->owner = (uint64_t)dibs__mongo_number_in(from, "attempt", 0);
   o->made = dibs__mongo_number_in(from, "made", 0);
   o->until = dibs__mongo_number_in(from, "until", 0);
-  return copy_data(from, "answer", &o->data, &o->data_len) ? DIBS_OK : DIBS_NO_MEMORY;
+  return copy_data(from, "answer", &o->data, &o->data_len);
 }
 
 static bool encode_once(bson_t *to, const struct dibs__mem_once *o) {
@@ -282,8 +286,8 @@ static bool encode_once(bson_t *to, const struct dibs__mem_once *o) {
 static dibs__status decode_rate(struct dibs__memory *memory, const struct dibs__mongo_document *d, const bson_t *from) {
   struct dibs__mem_rate *r = dibs__mem_rate_keep(memory, dibs__str_of(d->key, d->key_len), INT64_MIN);
   if (!r) return DIBS_NO_MEMORY;
-  r->full_ns = dibs__mongo_number_in(from, "full_ns", 0);
-  return DIBS_OK;
+  r->full_ns = dibs__mongo_number_in(from, "full_ns", -1);
+  return r->full_ns < 0 ? DIBS_CORRUPT : DIBS_OK;
 }
 
 /* A bucket that is full again is the same as none: the server deletes it a day later. */

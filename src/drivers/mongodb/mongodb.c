@@ -7,7 +7,7 @@
 
 enum {
   CAPS = DIBS__CAP_SHARED | DIBS__CAP_FIFO | DIBS__CAP_GRANT_NEXT | DIBS__CAP_EVENTS | DIBS__CAP_PARALLEL |
-         DIBS__CAP_BLOCKS
+         DIBS__CAP_BLOCKS | DIBS__CAP_ALONE | DIBS__CAP_TASK_TABLES
 };
 
 /* Results have all messages. */
@@ -65,6 +65,7 @@ static dibs__status open_store(const struct dibs__uri *uri, struct dibs__dstore 
 static void disconnect_session(struct dibs__session *base) {
   struct dibs__mongo_session *s = (struct dibs__mongo_session *)base;
   dibs__mongo_batch_free(s->batch);
+  free(s->seen);
   dibs__mongo_disconnect(s->link);
   free(s);
 }

@@ -572,6 +572,17 @@ static dibs__status overall(const batch *b) {
   return none ? DIBS_UNAVAILABLE : worst;
 }
 
+static bool is_task(const struct dibs__op *op) {
+  return op->family == DIBS__FAM_TASK && ((const struct dibs__task_op *)op)->table;
+}
+
+/* After all others, which wait for no document of the user's. */
+static void run_tasks(batch *b, dibs__tick by) {
+  for (size_t i = 0; i < b->count; i++)
+    if (is_task(b->elements[i].op))
+      dibs__mongo_run_task(b->session, (struct dibs__task_op *)b->elements[i].op, by, b->result);
+}
+
 dibs__status dibs__mongo_run(struct dibs__session *base, struct dibs__op *const ops[], size_t count, dibs__tick by,
                              struct dibs__result *result) {
   struct dibs__mongo_session *session = (struct dibs__mongo_session *)base;
@@ -603,6 +614,7 @@ dibs__status dibs__mongo_run(struct dibs__session *base, struct dibs__op *const 
     if (pause >= 30) status = dibs__mongo_clock(session->link, true, result);
   }
   if (status != DIBS_OK) give_up(b, status == DIBS_UNKNOWN ? DIBS_UNAVAILABLE : status);
+  run_tasks(b, by);
   if (!any_left(b)) dibs__mongo_claims_clean(b);
   dibs__mongo_stock_lists(b);
   dibs__mongo_counters(b);
