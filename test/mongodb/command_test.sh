@@ -44,6 +44,7 @@ if "$dibs" record put --store "$store" key --create <<<text >/dev/null; then pas
 says 'and read by another process' 0 text record get --store "$store" key
 says 'a command is done once' 0 ran once --store "$store" once-key -- echo ran
 says 'and its answer is remembered' 0 ran once --store "$store" once-key -- echo again
+says 'what ran is remembered' 0 'job' history --store "$store"
 says 'the doctor' 0 mongodb doctor --store "$store"
 
 printf '[t]\ntable = things\nkey = id\nversion = v\nused = used\nlimit = most\n' >"$folder/tables.ini"

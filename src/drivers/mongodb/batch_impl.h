@@ -74,6 +74,14 @@ struct dibs__counter_op;
 bool dibs__mongo_counter_is_apart(struct dibs__counter_op *op);
 void dibs__mongo_counters(struct dibs__mongo_batch *b);
 
+/* ---- history.c ---- */
+
+void dibs__mongo_runs(struct dibs__mongo_batch *b);
+
+/* ---- report.c ---- */
+
+void dibs__mongo_reports(struct dibs__mongo_batch *b);
+
 /* ---- claim.c ---- */
 
 /* After the documents of stocks were read: learns of the batch's claims what the decision needs, and binds those that

@@ -315,6 +315,13 @@ static dibs__status write_items(struct work *w, bool inserts, bool *all) {
   return status;
 }
 
+/* A document that was changed by hand is none: the item is refused by itself (INVALID). */
+static bool is_counter(const bson_t *row) {
+  bson_iter_t at;
+  return bson_iter_init_find(&at, row, "number") && BSON_ITER_HOLDS_NUMBER(&at) && bson_iter_init_find(&at, row, "v") &&
+         BSON_ITER_HOLDS_INT64(&at);
+}
+
 /* Items that were applied already, or can't be. */
 static bool close_applied(struct work *w) {
   bool open = false;
@@ -323,8 +330,12 @@ static bool close_applied(struct work *w) {
     struct row *row = &w->rows[i];
     if (!row->open) continue;
     (void)all_marks(w, row->seen, find_own, &found);
-    row->open = !found.there;
-    if (found.there) w->op->items[i].status = found.full ? DIBS_FULL : DIBS_OK;
+    bool is_bad = row->seen && !is_counter(row->seen);
+    row->open = !found.there && !is_bad;
+    if (is_bad)
+      w->op->items[i].status = DIBS_INVALID;
+    else if (found.there)
+      w->op->items[i].status = found.full ? DIBS_FULL : DIBS_OK;
     open = open || row->open;
   }
   return open;
@@ -541,7 +552,7 @@ static bool see_number(void *user, const bson_t *row) {
   dibs__str key = dibs__mongo_bytes_in(row, "_id");
   for (uint32_t i = 0; i < op->count; i++) {
     if (!dibs__str_equal(op->items[i].key, key)) continue;
-    op->items[i].status = DIBS_OK;
+    op->items[i].status = is_counter(row) ? DIBS_OK : DIBS_INVALID;
     op->items[i].number = dibs__mongo_number_in(row, "number", 0);
   }
   return true;

@@ -286,8 +286,8 @@ static bool encode_once(bson_t *to, const struct dibs__mem_once *o) {
 static dibs__status decode_rate(struct dibs__memory *memory, const struct dibs__mongo_document *d, const bson_t *from) {
   struct dibs__mem_rate *r = dibs__mem_rate_keep(memory, dibs__str_of(d->key, d->key_len), INT64_MIN);
   if (!r) return DIBS_NO_MEMORY;
-  r->full_ns = dibs__mongo_number_in(from, "full_ns", 0);
-  return DIBS_OK;
+  r->full_ns = dibs__mongo_number_in(from, "full_ns", -1);
+  return r->full_ns < 0 ? DIBS_CORRUPT : DIBS_OK;
 }
 
 /* A bucket that is full again is the same as none: the server deletes it a day later. */

@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+_Static_assert(2 * DIBS__MONGO_KINDS <= 32, "each kind has two bits");
+
 /* {createIndexes: ..., indexes: [{key: {FIELD: 1}, name: FIELD, expireAfterSeconds: 0}]} */
 void dibs__mongo_index(struct dibs__mongo_batch *b, enum dibs__mongo_kind kind, const char *field, bool expires) {
   struct dibs__mongo_link *link = b->session->link;

@@ -135,7 +135,7 @@ static bool error_is_early(const bson_error_t *error) {
  * code.) */
 static bool error_is_refusal(const bson_error_t *error) {
   static const uint32_t codes[] = {2,  4,  9,  14, 15, 17,  20,    22,  40,    52,    57,
-                                   59, 66, 67, 72, 73, 115, 10334, 121, 11000, 11001, 17419};
+                                   59, 66, 67, 72, 73, 115, 121, 10334, 121, 11000, 11001, 17419};
   for (size_t i = 0; i < sizeof codes / sizeof codes[0]; i++)
     if (error->code == codes[i]) return true;
   return error->domain == MONGOC_ERROR_SERVER && (strstr(error->message, "violates exclusion constraint") ||
@@ -173,8 +173,7 @@ static bool has_concern_error(const bson_t *reply, bson_error_t *error) {
   return true;
 }
 
-/* *refused: the server has answered, and changed nothing: this command can't be done. */
-static dibs__status write_command(struct dibs__mongo_link *link, const char *database, const bson_t *command,
+dibs__status write_command(struct dibs__mongo_link *link, const char *database, const bson_t *command,
                                   bson_t *reply, bool *refused, struct dibs__result *result) {
   bson_error_t error = {0};
   bson_t options = BSON_INITIALIZER;
@@ -339,10 +338,10 @@ int64_t dibs__mongo_latest(const struct dibs__mongo_link *link) {
 /* ---- Opening ---- */
 
 static const char *const collection_names[DIBS__MONGO_KINDS] = {
-    [DIBS__MONGO_LEASE] = "leases",      [DIBS__MONGO_RECORD] = "records",   [DIBS__MONGO_ONCE] = "once",
-    [DIBS__MONGO_STOCK] = "stocks",      [DIBS__MONGO_SESSION] = "sessions", [DIBS__MONGO_META] = "store",
-    [DIBS__MONGO_CLAIM] = "claims",      [DIBS__MONGO_RATE] = "rates",       [DIBS__MONGO_COUNTER] = "counters",
-    [DIBS__MONGO_SOURCE_ROW] = "sources"};
+    [DIBS__MONGO_LEASE] = "leases",       [DIBS__MONGO_RECORD] = "records",   [DIBS__MONGO_ONCE] = "once",
+    [DIBS__MONGO_STOCK] = "stocks",       [DIBS__MONGO_SESSION] = "sessions", [DIBS__MONGO_META] = "store",
+    [DIBS__MONGO_CLAIM] = "claims",       [DIBS__MONGO_RATE] = "rates",       [DIBS__MONGO_COUNTER] = "counters",
+    [DIBS__MONGO_SOURCE_ROW] = "sources", [DIBS__MONGO_RUN] = "runs",         [DIBS__MONGO_REPORT] = "reports"};
 
 static bool open_collections(struct dibs__mongo_link *link) {
   for (size_t i = 0; i < DIBS__MONGO_KINDS; i++) {

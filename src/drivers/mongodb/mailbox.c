@@ -14,7 +14,16 @@
 #include <string.h>
 
 /* KEEP_MS: documents of processes that were killed are removed by others after that. */
-enum { BOX = 256, DEAD_MS = 6000, KEEP_MS = 3600000, BEAT_MS = 1500, CALL_MS = 2000, REST_MS = 500, LOOK_SHARE = 4, BUSY_MS = 150 };
+enum {
+  BOX = 256,
+  DEAD_MS = 6000,
+  KEEP_MS = 3600000,
+  BEAT_MS = 1500,
+  CALL_MS = 2000,
+  REST_MS = 500,
+  LOOK_SHARE = 4,
+  BUSY_MS = 150
+};
 
 struct dibs__mongo_mailbox {
   dibs__mutex lock;

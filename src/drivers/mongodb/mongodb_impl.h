@@ -12,6 +12,8 @@
  *   stock.c      the document of a stock; listing stocks
  *   counter.c    counters
  *   ledger.c     their ledger
+ *   history.c    runs
+ *   report.c     reports
  *   index.c      indexes
  *   mailbox.c    events: each process has a document with its notices
  *   list.c       listing
@@ -64,6 +66,8 @@ enum dibs__mongo_kind {
   DIBS__MONGO_CLAIM,      /* of stocks */
   DIBS__MONGO_COUNTER,    /* counters: counter.c */
   DIBS__MONGO_SOURCE_ROW, /* their ledger */
+  DIBS__MONGO_RUN,
+  DIBS__MONGO_REPORT,
   DIBS__MONGO_KINDS
 };
 

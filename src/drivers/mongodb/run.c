@@ -618,6 +618,8 @@ dibs__status dibs__mongo_run(struct dibs__session *base, struct dibs__op *const 
   if (!any_left(b)) dibs__mongo_claims_clean(b);
   dibs__mongo_stock_lists(b);
   dibs__mongo_counters(b);
+  dibs__mongo_runs(b);
+  dibs__mongo_reports(b);
   send_notices(b);
   finish(b);
   result->now = (dibs__when){b->now};

@@ -26,7 +26,8 @@ static bool decode_claim(struct dibs__memory *memory, const document *d, const s
   taken_t *t = dibs__mem_taken_add(memory, claim, stock, dibs__mongo_number_in(from, "at", 0));
   if (!t) return false;
   bson_iter_t at;
-  t->amount = dibs__mongo_number_in(from, "amount", 0);
+  t->amount = dibs__mongo_number_in(from, "amount", -1);
+  if (t->amount < 0) return false;
   t->given = bson_iter_init_find(&at, from, "given") && bson_iter_as_bool(&at);
   t->elsewhere = d->moves;
   t->was_given = t->given;
@@ -42,7 +43,7 @@ dibs__status dibs__mongo_stock_decode(struct dibs__memory *memory, const documen
   s->limit = dibs__mongo_number_in(d->seen, "limit", -1);
   s->fence.v = (uint64_t)dibs__mongo_number_in(d->seen, "fence", 0);
   s->owner = (uint64_t)dibs__mongo_number_in(d->seen, "lease", 0);
-  if (s->used < 0 || s->used > s->limit) return DIBS_CORRUPT;
+  if (s->used < 0 || s->used > s->limit || s->fence.v > DIBS__FENCE_MAX) return DIBS_CORRUPT;
   if (!bson_iter_init_find(&at, d->seen, "claims") || !BSON_ITER_HOLDS_ARRAY(&at) || !bson_iter_recurse(&at, &in))
     return DIBS_CORRUPT;
   while (bson_iter_next(&in)) {
