@@ -618,7 +618,9 @@ for i = 1, parts and #parts or 1 do
   if got.err and i > 1 then
     values[i] = ELSEWHERE
   elseif got.err then
-    local moves = clustered and (string.find(got.err, 'cluster', 1, true) or string.find(got.err, 'TRYAGAIN', 1, true))
+    -- Newer servers: 'undeclared keys were accessed during rehashing of the slot'.
+    local moves = clustered and (string.find(got.err, 'cluster', 1, true) or
+      string.find(got.err, 'TRYAGAIN', 1, true) or string.find(got.err, 'rehashing of the slot', 1, true))
     return redis.error_reply(moves and 'TRYAGAIN ' .. KEYS[1] .. ' is being moved' or got.err)
   elseif parts then
     values[i] = got[1]
