@@ -64,6 +64,28 @@
  *       `dry` each of several with one text is counted).  So it may change fewer than it looked at; `last` and `more` say
  *       what it looked at.  A caller that continues behind `last` as long as there is `more` leaves out no other task.
  *
+ * Tasks by lane.  The slot of a task with a serial text is dibs__slot() of this text (base/slot.h), and its lane of P lanes
+ * dibs__slot_lane().  A CLAIM with `lanes` claims for the owner of these lanes of a topic, which has a fence for each (the
+ * fence of the lane's lease; those of all lanes of a topic, of every P, grow together).  From the first such CLAIM on the
+ * kind is `by_lane`, and belongs to this topic, until KIND says otherwise.
+ *
+ *  R108  A CLAIM with lanes takes tasks with a serial text of these lanes only, and takes one only if each earlier
+ *        unfinished task of its key is claimed under the same fence of this lane, or is taken by this CLAIM.  So it may
+ *        take several of one key, and they are in `got` by their number: whoever claims them works on those of a key in
+ *        this order, and stops when one did not end as DONE.  A lane is STALE, and nothing of it is taken, if a CLAIM
+ *        named it with a larger fence before, or if one with a larger fence for any lane of another P was there.
+ *        INVALID: the kind belongs to another topic.  Tasks of a kind by lane are claimed by turns between keys (`from`), not
+ *        by priority.  A CLAIM without lanes takes those without a serial text only, and `why` says so.  The limit and the
+ *        pause of the kind hold; phases are INVALID.
+ *  R109  A task that is claimed under a smaller fence of its lane, or of another P, is free at once for a CLAIM with lanes: its
+ *        claim has ended.  When a claim by lane ends before its task is finished, or its time is over, the claims of later
+ *        tasks of this key under the same fence end with it.  Of those that end together only the first counts a failed try.  An
+ *        END with the verdict DONE is STALE, and changes nothing, while an earlier task of the key is unfinished, which
+ *        the same END does not finish before it.  (A claim that was made without lanes lasts until it ends or its time is over.)
+ *  R110  Behind a waiting or parked task nothing of its key is claimed.  The cost of a CLAIM does not grow with the number of such
+ *        tasks, nor with the lanes and keys of others (R74).  After a RETRY, CANCEL or PURGE of the first one, and when its time has
+ *        come, a later CLAIM takes them.
+ *
  * Wake-ups.  After a committed ADD, an END or a CHANGE that makes tasks ready, events() gives DIBS__EV_TASKS, without saying
  * which: in all processes on PostgreSQL, SQLite and in memory; on MariaDB in the store that did it, and for each task in
  * one of the few processes that it wakes, among those whose latest CLAIM of this kind found less than it wanted; where
@@ -77,9 +99,10 @@
 enum dibs__task_verb {
   /* Adds items[].  OK: each item has its answer: OK or REPLAY with `nr`, or INVALID. */
   DIBS__TASK_ADD,
-  /* First ends the claims of `kind` whose time is over, also if it is paused; they are failed tries.  Then claims up to
-   * `most` tasks of `kind`, in one of `phases` if any are given, for `timeout_ms`.  OK, also with none: `got`, in the
-   * order of R67, and with none `next_ms`.  With `again`, if the id has claims: only answers these, by number. */
+  /* (Without lanes; with lanes see R108.)  First ends the claims of `kind` whose time is over, also if it is paused;
+   * they are failed tries.  Then claims up to `most` tasks of `kind`, in one of `phases` if any are given, for
+   * `timeout_ms`.  OK, also with none: `got`, in the order of R67, and with none `next_ms`.  With `again`, if the id
+   * has claims: only answers these, by number. */
   DIBS__TASK_CLAIM,
   /* The claims of items[] end `timeout_ms` from now; with a phase, the task is in this phase from now on.  OK: each
    * item has OK (`due_ms`), STALE, NOT_FOUND, UNAVAILABLE or INVALID. */
@@ -185,9 +208,19 @@ struct dibs__task_kind {
   uint32_t running;   /* the limit; 0: none */
   bool paused;
   int64_t keep_ms; /* -1: the default */
+  dibs__str topic; /* by_lane: the topic of its lanes; "": it is not */
 };
 
-enum { DIBS__TASK_SET_RUNNING = 1, DIBS__TASK_SET_PAUSED = 2, DIBS__TASK_SET_KEEP = 4 };
+/* A lane that a CLAIM names. */
+struct dibs__task_lane {
+  uint32_t lane;
+  dibs__fence fence;
+  dibs__status status; /* answer: OK; STALE (R108) */
+};
+
+enum { DIBS__TASK_LANES = 1024 }; /* lanes of a CLAIM, and P */
+
+enum { DIBS__TASK_SET_RUNNING = 1, DIBS__TASK_SET_PAUSED = 2, DIBS__TASK_SET_KEEP = 4, DIBS__TASK_SET_NO_LANES = 8 };
 
 enum dibs__task_change {
   DIBS__TASK_RETRY,  /* parked, waiting, dead and cancelled ones are ready again, with no failed tries */
@@ -232,15 +265,21 @@ struct dibs__task_op {
   const dibs__str *phases;
   uint32_t phase_count;
   dibs__str by;
-  int64_t timeout_ms; /* and of EXTEND */
-  uint32_t most;      /* and of CHANGE, LIST */
+  int64_t timeout_ms;            /* and of EXTEND */
+  uint32_t most;                 /* and of CHANGE, LIST */
+  struct dibs__task_lane *lanes; /* by number, each once; NULL: none, as R67 has it.  UNSUPPORTED with `table` */
+  uint32_t lane_count, of_lanes; /* of_lanes: P */
+  dibs__str topic;               /* of the lanes */
+  uint32_t from; /* with lanes: the slot from which it looks, up to the largest and on from 0.  Answer: from where
+                    the next CLAIM should look, so that no key waits for ever behind others */
   /* CHANGE, LIST */
   struct dibs__task_filter filter;
   uint32_t change;
   bool dry;
   bool errors;   /* LIST: the errors of filter.nr instead, the oldest first: rows with fence, by, text, at_ms */
   bool payloads; /* LIST: with payloads */
-  /* KIND */
+  /* KIND.  SET_NO_LANES: tasks with serial texts are claimed one at a time again (R68); claims by lane end.  The next
+   * CLAIM with lanes makes the kind by_lane again. */
   uint32_t set, running;
   bool paused;
   int64_t keep_ms; /* -1: the default */
