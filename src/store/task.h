@@ -71,20 +71,23 @@
  *
  *  R108  A CLAIM with lanes takes tasks with a serial text of these lanes only, and takes one only if each earlier
  *        unfinished task of its key is claimed under the same fence of this lane, or is taken by this CLAIM.  So it may
- *        take several of one key, and they are in `got` by their number: whoever claims them works on those of a key in
+ *        take several of one key, and those of a key are in `got` by their number: whoever claims them works on them in
  *        this order, and stops when one did not end as DONE.  A lane is STALE, and nothing of it is taken, if a CLAIM
  *        named it with a larger fence before, or if one with a larger fence for any lane of another P was there.
  *        INVALID: the kind belongs to another topic.  Tasks of a kind by lane are claimed by turns between keys (`from`), not
- *        by priority.  A CLAIM without lanes takes those without a serial text only, and `why` says so.  The limit and the
- *        pause of the kind hold; phases are INVALID.
+ *        by priority.  A CLAIM without lanes takes those without a serial text only, and says so in `why` if it takes none.
+ *        The limit and the pause of the kind hold; phases are INVALID.  `again` answers only tasks that are still claimed
+ *        under the fences that the CLAIM names.
  *  R109  A task that is claimed under a smaller fence of its lane, or of another P, is free at once for a CLAIM with lanes: its
- *        claim has ended.  When a claim by lane ends before its task is finished, or its time is over, the claims of later
- *        tasks of this key under the same fence end with it.  Of those that end together only the first counts a failed try.  An
- *        END with the verdict DONE is STALE, and changes nothing, while an earlier task of the key is unfinished, which
- *        the same END does not finish before it.  (A claim that was made without lanes lasts until it ends or its time is over.)
+ *        claim has ended, as one whose time is over has (R62: until a CLAIM has ended it, a late answer may still count),
+ *        and it does not count for the limit.  When a claim by lane ends before its task is finished, or its time is over, the
+ *        claims of later tasks of this key under the same fence end with it.  Of those that end together only the first
+ *        counts a failed try.  An END with the verdict DONE is STALE, and changes nothing, while an earlier task of the key
+ *        is unfinished, which the same END does not finish before it.  (A claim that was made without lanes lasts until it
+ *        ends or its time is over, and its END does not look at earlier tasks.)
  *  R110  Behind a waiting or parked task nothing of its key is claimed.  The cost of a CLAIM does not grow with the number of such
  *        tasks, nor with the lanes and keys of others (R74).  After a RETRY, CANCEL or PURGE of the first one, and when its time has
- *        come, a later CLAIM takes them.
+ *        come, a later CLAIM takes them.  Until then LIST and COUNT answer that they are READY, WAITING or BLOCKED.
  *
  * Wake-ups.  After a committed ADD, an END or a CHANGE that makes tasks ready, events() gives DIBS__EV_TASKS, without saying
  * which: in all processes on PostgreSQL, SQLite and in memory; on MariaDB in the store that did it, and for each task in
@@ -218,7 +221,7 @@ struct dibs__task_lane {
   dibs__status status; /* answer: OK; STALE (R108) */
 };
 
-enum { DIBS__TASK_LANES = 1024 }; /* lanes of a CLAIM, and P */
+enum { DIBS__TASK_LANES = 1024, DIBS__TASK_TOPIC_MAX = 200 }; /* lanes of a CLAIM, and P; bytes */
 
 enum { DIBS__TASK_SET_RUNNING = 1, DIBS__TASK_SET_PAUSED = 2, DIBS__TASK_SET_KEEP = 4, DIBS__TASK_SET_NO_LANES = 8 };
 
@@ -267,9 +270,10 @@ struct dibs__task_op {
   dibs__str by;
   int64_t timeout_ms;            /* and of EXTEND */
   uint32_t most;                 /* and of CHANGE, LIST */
-  struct dibs__task_lane *lanes; /* by number, each once; NULL: none, as R67 has it.  UNSUPPORTED with `table` */
-  uint32_t lane_count, of_lanes; /* of_lanes: P */
-  dibs__str topic;               /* of the lanes */
+  struct dibs__task_lane *lanes; /* by number, each once.  UNSUPPORTED with `table` */
+  uint32_t lane_count, of_lanes; /* of_lanes: P.  All three are 0: without lanes, as R67 has it; INVALID if only
+                                    lane_count is */
+  dibs__str topic;               /* of the lanes: 1 to DIBS__TASK_TOPIC_MAX bytes */
   uint32_t from; /* with lanes: the slot from which it looks, up to the largest and on from 0.  Answer: from where
                     the next CLAIM should look, so that no key waits for ever behind others */
   /* CHANGE, LIST */
@@ -293,7 +297,7 @@ struct dibs__task_op {
   uint64_t changed, last; /* CHANGE: how many; the largest number that it looked at, 0: none matched */
   char why[200]; /* for people, with INVALID, UNSUPPORTED and UNAVAILABLE, of an item too: the table, column, kind or
                     task, and what the engine said; with an OK of CLAIM without tasks: a row of the user's that can't be
-                    claimed */
+                    claimed; that the kind is by_lane (R108) */
 };
 
 #endif
