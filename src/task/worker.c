@@ -93,6 +93,7 @@ static struct dibs__worker_end *make_end(worker_t *w, struct dibs__held *held, d
   struct dibs__worker_end *e = malloc(sizeof *e + phase + text + 2);
   if (!e) return NULL;
   e->held = held;
+  e->refused = false;
   e->give_up_at = dibs__tick_add_ms(dibs__tick_now(), w->timeout_ms);
   e->end = (dibs_task_end){.size = sizeof e->end, .task = &held->task, .verdict = verdict, .delay_ms = -1};
   if (phase > 0) memcpy(e->texts, reply->phase, phase);
