@@ -309,6 +309,7 @@ typedef struct dibs_worker_counts {
   uint64_t idle;           /* claims that found no task */
   uint64_t held, running;  /* now: claimed by this worker; begun and not ended */
   uint64_t lanes;          /* now: that it owns */
+  uint64_t lanes_assigned; /* that are to be its own; UINT64_MAX: it does not know yet */
 } dibs_worker_counts;
 #define DIBS_WORKER_COUNTS_INIT DIBS__INIT(dibs_worker_counts)
 

@@ -704,8 +704,10 @@ dibs_status dibs_worker_count(dibs_worker *w, dibs_worker_counts *counts, dibs_e
   size_t size = counts->size;
   if (dibs__check_size(size, sizeof *counts, "dibs_worker_counts", error) != DIBS_OK) return DIBS_INVALID;
   dibs__mutex_lock(&w->lock);
-  memcpy(counts, &w->counts, size);
+  dibs_worker_counts all = w->counts;
   dibs__mutex_unlock(&w->lock);
+  dibs__lanes_count(w, &all);
+  memcpy(counts, &all, size);
   counts->size = size;
   return dibs__fine(error);
 }

@@ -74,6 +74,8 @@ dibs_status dibs__lanes_join(dibs_worker *w, const dibs_worker_options *options,
 void dibs__lanes_stop(dibs_worker *w);
 /* Has the member left?  Waits for it until `by`.  Also without a topic: true. */
 bool dibs__lanes_have_left(dibs_worker *w, dibs__tick by);
+/* Sets lanes_assigned.  Also without a topic. */
+void dibs__lanes_count(dibs_worker *w, dibs_worker_counts *counts);
 /* What the member says of its latest request, if it failed.  Also without a topic. */
 void dibs__lanes_trouble(dibs_worker *w, dibs_error *error);
 /* After all threads of the worker have ended.  Also without a topic. */

@@ -307,6 +307,13 @@ bool dibs__lanes_have_left(dibs_worker *w, dibs__tick by) {
   return dibs_lane_leave(w->lanes->member, ms, NULL) != DIBS_TIMEOUT;
 }
 
+void dibs__lanes_count(dibs_worker *w, dibs_worker_counts *counts) {
+  dibs_lane_counts of_member = DIBS_LANE_COUNTS_INIT;
+  if (!w->lanes) return;
+  bool known = dibs_lane_count(w->lanes->member, &of_member, NULL) == DIBS_OK && of_member.members > 0;
+  counts->lanes_assigned = known ? of_member.assigned : UINT64_MAX;
+}
+
 void dibs__lanes_trouble(dibs_worker *w, dibs_error *error) {
   dibs_error of_lanes = {0};
   if (!w->lanes || !w->lanes->member) return;
