@@ -219,6 +219,7 @@ extern const struct contract_tests contract_batches, contract_grants, contract_f
     contract_records, contract_events, contract_lists, contract_refusals, contract_many_waiters, contract_offers,
     contract_races, contract_once, contract_stock, contract_texts, contract_tiers, contract_clock, contract_reports,
     contract_runs, contract_tasks, contract_tasks_order, contract_tasks_ends, contract_tasks_lists,
-    contract_tasks_races, contract_counters, contract_shared, contract_transactors;
+    contract_tasks_races, contract_counters, contract_shared, contract_transactors, contract_tasks_lanes,
+    contract_tasks_lanes_ends;
 
 #endif
