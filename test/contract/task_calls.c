@@ -211,6 +211,34 @@ dibs__str text_of_lane(uint32_t lane, uint32_t of, uint32_t nth) {
   }
 }
 
+static int compare_slots(const void *a, const void *b) {
+  uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+  return (x > y) - (x < y);
+}
+
+/* Of 2^18 texts some pairs have one slot, and always the same ones. */
+void texts_of_one_slot(dibs__str texts[2]) {
+  enum { COUNT = 1 << 18 };
+  uint64_t *slots = calloc(COUNT, sizeof *slots);
+  static char found[2][16];
+  assert_non_null(slots);
+  for (uint32_t i = 0; i < COUNT; i++) {
+    int len = snprintf(found[0], sizeof found[0], "c%u", i);
+    slots[i] = (uint64_t)dibs__slot(found[0], (size_t)len) << 32 | i;
+  }
+  qsort(slots, COUNT, sizeof *slots, compare_slots);
+  uint32_t at = 1;
+  while (at < COUNT && slots[at] >> 32 != slots[at - 1] >> 32) at++;
+  assert_true(at < COUNT);
+  for (uint32_t i = 0; i < 2; i++) {
+    snprintf(found[i], sizeof found[i], "c%u", (uint32_t)slots[at - 1 + i]);
+    texts[i] = str_of(found[i]);
+  }
+  free(slots);
+  assert_int_equal(dibs__slot(texts[0].p, texts[0].len), dibs__slot(texts[1].p, texts[1].len));
+  assert_false(dibs__str_equal(texts[0], texts[1]));
+}
+
 /* ---- END, EXTEND ---- */
 
 static dibs__status one_item(struct party *p, enum dibs__task_verb verb, task_item *item, int64_t timeout_ms) {

@@ -87,6 +87,7 @@ struct claimed owned_as(struct party *p, const char *kind, uint64_t fence, struc
 #define owned(p, kind, fence, ...) owned_as(p, kind, fence, (struct lanes_how){.unused = false, ##__VA_ARGS__})
 /* A text of this lane of `of`, another for each `nth`; until the end of the case. */
 dibs__str text_of_lane(uint32_t lane, uint32_t of, uint32_t nth);
+void texts_of_one_slot(dibs__str texts[2]); /* two */
 
 struct end_how {
   bool unused; /* likewise */

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Tasks by lane (R108): what a claim of lanes takes, and the kind that belongs to a topic. */
-#include "base/slot.h"
 #include "task_calls.h"
 
 #include <stdio.h>
@@ -170,40 +169,12 @@ static void R108_no_key_waits_behind_one_with_many_tasks(void **state) {
   assert_int_equal(others, 6);
 }
 
-static int compare_slots(const void *a, const void *b) {
-  uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-  return (x > y) - (x < y);
-}
-
-/* Two texts of one slot.  (Of 2^18 texts some pairs have one, and always the same ones.) */
-static void find_collision(dibs__str texts[2]) {
-  enum { COUNT = 1 << 18 };
-  uint64_t *slots = calloc(COUNT, sizeof *slots);
-  static char found[2][16];
-  assert_non_null(slots);
-  for (uint32_t i = 0; i < COUNT; i++) {
-    int len = snprintf(found[0], sizeof found[0], "c%u", i);
-    slots[i] = (uint64_t)dibs__slot(found[0], (size_t)len) << 32 | i;
-  }
-  qsort(slots, COUNT, sizeof *slots, compare_slots);
-  uint32_t at = 1;
-  while (at < COUNT && slots[at] >> 32 != slots[at - 1] >> 32) at++;
-  assert_true(at < COUNT);
-  for (uint32_t i = 0; i < 2; i++) {
-    snprintf(found[i], sizeof found[i], "c%u", (uint32_t)slots[at - 1 + i]);
-    texts[i] = str_of(found[i]);
-  }
-  free(slots);
-  assert_int_equal(dibs__slot(texts[0].p, texts[0].len), dibs__slot(texts[1].p, texts[1].len));
-  assert_false(dibs__str_equal(texts[0], texts[1]));
-}
-
 /* The first one always has more. */
 static void R108_of_two_keys_of_one_slot_none_waits_for_ever(void **state) {
   (void)state;
   struct party *p = task_party();
   dibs__str texts[2];
-  find_collision(texts);
+  texts_of_one_slot(texts);
   added_many(p, "k", 10 * FEW, (task_new){.serial = texts[0]}, NULL);
   uint64_t nr = added(p, "k", .serial = texts[1]);
   uint32_t from = 0;
@@ -222,7 +193,7 @@ static void R108_two_keys_of_one_slot_are_two_keys(void **state) {
   struct party *p = task_party();
   dibs__str texts[2];
   uint64_t nrs[6];
-  find_collision(texts);
+  texts_of_one_slot(texts);
   for (uint32_t i = 0; i < 6; i++) nrs[i] = added(p, "k", .serial = texts[i % 2]);
   struct claimed got = owned(p, "k", 10, .most = 10);
   assert_int_equal(got.count, 6);
