@@ -75,9 +75,9 @@ static void shrink_and_print(struct lane_step steps[], struct lane_verdict verdi
   free(fewer);
 }
 
-static bool has_tasks(void) {
+static bool has_lanes(void) {
   (void)case_begin(NULL);
-  bool has = (party()->identity.families & 1u << DIBS__FAM_TASK) != 0;
+  bool has = !target()->no_lanes && (party()->identity.families & 1u << DIBS__FAM_TASK) != 0;
   (void)case_end(NULL);
   return has;
 }
@@ -85,8 +85,8 @@ static bool has_tasks(void) {
 int main(int argc, char *argv[]) {
   if (!history_begin(argc, argv, LANE_STEPS_MAX, &args)) return 2;
   contract_begin(args.uri);
-  if (!has_tasks()) {
-    printf("%s has no tasks: nothing to compare\n", args.uri);
+  if (!has_lanes()) {
+    printf("%s has no tasks by lane: nothing to compare\n", args.uri);
     contract_end();
     return 77;
   }

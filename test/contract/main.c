@@ -40,6 +40,7 @@ static const struct contract_tests *const suites[] = {
     &contract_transactors,
     &contract_tasks_lanes,
     &contract_tasks_lanes_ends,
+    &contract_tasks_lanes_races,
 };
 
 int main(int argc, char *argv[]) {

@@ -18,6 +18,12 @@ struct party *task_party(void) {
   return p;
 }
 
+struct party *lane_party(void) {
+  struct party *p = task_party();
+  if (target()->no_lanes) skip();
+  return p;
+}
+
 dibs__str str_of(const char *text) {
   return dibs__str_of(text, strlen(text));
 }

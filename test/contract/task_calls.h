@@ -19,6 +19,7 @@ enum { TASK_LONG_MS = 600000, TASK_SHORT_MS = 30, TASK_PATIENCE_MS = 30000 };
 #define BIT(state) (1u << (state))
 
 struct party *task_party(void); /* skips the test if the store has no tasks */
+struct party *lane_party(void); /* likewise, or no tasks by lane */
 dibs__str str_of(const char *text);
 task_op task_call(enum dibs__task_verb verb, const char *kind); /* not yet run; "" for no kind */
 task_op run_task(struct party *p, task_op op);                  /* its answer is freed at the end of the case */

@@ -14,7 +14,7 @@ enum { LANES = 4, KEYS = 24 };
 
 static void R108_a_claim_takes_the_keys_of_its_lanes_only(void **state) {
   (void)state;
-  struct party *p = task_party(), *q = party();
+  struct party *p = lane_party(), *q = party();
   uint64_t of_lane[LANES][3], without = added(p, "k");
   for (uint32_t n = 0; n < 3; n++)
     for (uint32_t lane = 0; lane < LANES; lane++)
@@ -35,7 +35,7 @@ static void R108_a_claim_takes_the_keys_of_its_lanes_only(void **state) {
 
 static void R108_one_fence_claims_several_of_a_key_in_their_order(void **state) {
   (void)state;
-  struct party *p = task_party();
+  struct party *p = lane_party();
   uint64_t nrs[5];
   added_many(p, "k", 5, (task_new){.serial = str_of("s"), .payload = str_of("work")}, nrs);
   struct claimed got = owned(p, "k", 10, .most = 2, .by = "first");
@@ -54,7 +54,7 @@ static void R108_one_fence_claims_several_of_a_key_in_their_order(void **state) 
 /* Their priorities and times make no difference. */
 static void R108_tasks_of_a_key_are_answered_by_number(void **state) {
   (void)state;
-  struct party *p = task_party();
+  struct party *p = lane_party();
   for (int i = 0; i < 30; i++)
     added(p, "k", .serial = text_of_lane(0, 1, (uint32_t)i % 3), .priority = i * 7 % 30, .at_ms = 1000 - i);
   struct claimed got = owned(p, "k", 10, .most = 30);
@@ -66,7 +66,7 @@ static void R108_tasks_of_a_key_are_answered_by_number(void **state) {
 
 static void R108_a_claim_may_name_every_lane_of_the_largest_number(void **state) {
   (void)state;
-  struct party *p = task_party();
+  struct party *p = lane_party();
   static task_lane lanes[DIBS__TASK_LANES];
   uint64_t keyed = 0;
   for (uint32_t i = 0; i < DIBS__TASK_LANES; i++) lanes[i] = (task_lane){.lane = i, .fence = {10 + i % 3}};
@@ -84,7 +84,7 @@ static void R108_a_claim_may_name_every_lane_of_the_largest_number(void **state)
 
 static void R108_lanes_without_tasks_make_the_kind_by_lane(void **state) {
   (void)state;
-  struct party *p = task_party(), *q = party();
+  struct party *p = lane_party(), *q = party();
   assert_int_equal(count_of(p, "k").topic.len, 0);
   struct claimed none = owned(p, "k", 10, .topic = "cars");
   expect_none_claimed(none);
@@ -99,7 +99,7 @@ static void R108_lanes_without_tasks_make_the_kind_by_lane(void **state) {
 
 static void R108_a_lane_with_a_smaller_fence_is_stale(void **state) {
   (void)state;
-  struct party *p = task_party(), *q = party();
+  struct party *p = lane_party(), *q = party();
   uint64_t nrs[2];
   task_lane late[] = {{.lane = 0, .fence = {9}}, {.lane = 1, .fence = {5}}};
   task_lane lane = {.lane = 0, .fence = {10}};
@@ -120,7 +120,7 @@ static void R108_a_lane_with_a_smaller_fence_is_stale(void **state) {
 /* The fences of all numbers of lanes of a topic grow together. */
 static void R108_another_number_of_lanes_needs_a_larger_fence(void **state) {
   (void)state;
-  struct party *p = task_party();
+  struct party *p = lane_party();
   static const struct {
     uint32_t lane, of;
     uint64_t fence;
@@ -141,7 +141,7 @@ static void R108_another_number_of_lanes_needs_a_larger_fence(void **state) {
 
 static void R108_each_kind_has_its_own_fences(void **state) {
   (void)state;
-  struct party *p = task_party();
+  struct party *p = lane_party();
   expect_none_claimed(owned(p, "k", 10));
   uint64_t nr = added(p, "other", .serial = str_of("s"));
   expect_one(owned(p, "other", 3), nr);
@@ -154,7 +154,7 @@ enum { LONG_KEY = 400, FEW = 4, ENOUGH = 30 };
 
 static void R108_no_key_waits_behind_one_with_many_tasks(void **state) {
   (void)state;
-  struct party *p = task_party();
+  struct party *p = lane_party();
   added_many(p, "k", LONG_KEY, (task_new){.serial = text_of_lane(0, 1, 0)}, NULL);
   for (uint32_t i = 1; i <= 6; i++) added(p, "k", .serial = text_of_lane(0, 1, i));
   uint32_t others = 0, from = 0;
@@ -172,7 +172,7 @@ static void R108_no_key_waits_behind_one_with_many_tasks(void **state) {
 /* The first one always has more. */
 static void R108_of_two_keys_of_one_slot_none_waits_for_ever(void **state) {
   (void)state;
-  struct party *p = task_party();
+  struct party *p = lane_party();
   dibs__str texts[2];
   texts_of_one_slot(texts);
   added_many(p, "k", 10 * FEW, (task_new){.serial = texts[0]}, NULL);
@@ -190,7 +190,7 @@ static void R108_of_two_keys_of_one_slot_none_waits_for_ever(void **state) {
 
 static void R108_two_keys_of_one_slot_are_two_keys(void **state) {
   (void)state;
-  struct party *p = task_party();
+  struct party *p = lane_party();
   dibs__str texts[2];
   uint64_t nrs[6];
   texts_of_one_slot(texts);
@@ -216,7 +216,7 @@ static void R108_two_keys_of_one_slot_are_two_keys(void **state) {
 
 static void R108_the_limit_and_the_pause_hold(void **state) {
   (void)state;
-  struct party *p = task_party();
+  struct party *p = lane_party();
   uint64_t nrs[8];
   added_many(p, "k", 8, (task_new){.serial = str_of("s")}, nrs);
   set_kind(p, "k", 3, false, -1);
@@ -233,7 +233,7 @@ static void R108_the_limit_and_the_pause_hold(void **state) {
 
 static void R108_a_repeated_claim_finds_its_tasks(void **state) {
   (void)state;
-  struct party *p = task_party(), *q = party();
+  struct party *p = lane_party(), *q = party();
   uint64_t nrs[6];
   added_many(p, "k", 6, (task_new){.serial = str_of("s")}, nrs);
   struct claimed got = owned(p, "k", 10, .most = 3, .id = 7);
@@ -253,7 +253,7 @@ static void R108_a_repeated_claim_finds_its_tasks(void **state) {
 /* Its owner would work beside the next one. */
 static void R108_a_repeated_claim_finds_nothing_under_another_fence(void **state) {
   (void)state;
-  struct party *p = task_party(), *q = party();
+  struct party *p = lane_party(), *q = party();
   uint64_t nrs[2];
   task_lane old = {.lane = 0, .fence = {10}};
   added_many(p, "k", 2, (task_new){.serial = str_of("s")}, nrs);
@@ -273,7 +273,7 @@ static void R108_a_repeated_claim_finds_nothing_under_another_fence(void **state
 
 static void R108_unique_texts_and_tokens_are_as_in_other_kinds(void **state) {
   (void)state;
-  struct party *p = task_party();
+  struct party *p = lane_party();
   expect_none_claimed(owned(p, "k", 10));
   task_new n = {.serial = str_of("s"), .unique = str_of("u")};
   task_op op = task_call(DIBS__TASK_ADD, "k");
@@ -297,7 +297,7 @@ static void R108_unique_texts_and_tokens_are_as_in_other_kinds(void **state) {
 
 static void R108_wrong_lanes_are_invalid(void **state) {
   (void)state;
-  struct party *p = task_party();
+  struct party *p = lane_party();
   static char long_topic[DIBS__TASK_TOPIC_MAX + 1];
   static task_lane many[DIBS__TASK_LANES + 1];
   static dibs__str phase;
@@ -342,11 +342,23 @@ static void R108_wrong_lanes_are_invalid(void **state) {
   assert_int_equal(count_of(p, "k").topic.len, DIBS__TASK_TOPIC_MAX);
 }
 
+/* Of an engine that has no tasks by lane: a CLAIM that ignored the lanes would take what others own. */
+static void R108_lanes_are_refused_or_served(void **state) {
+  (void)state;
+  struct party *p = task_party();
+  task_lane lane = {.lane = 0, .fence = {10}};
+  uint64_t nr = added(p, "k", .serial = str_of("s"));
+  struct lanes_claimed answer = lanes_claimed(p, "k", &lane, 1, 1, .refused = true);
+  expect_status(answer.status, target()->no_lanes ? DIBS_UNSUPPORTED : DIBS_OK);
+  assert_int_equal(answer.got.count, !target()->no_lanes);
+  assert_int_equal(row_of(p, nr).attempts, !target()->no_lanes);
+}
+
 /* ---- Becoming by lane, and no longer ---- */
 
 static void R108_a_kind_belongs_to_one_topic(void **state) {
   (void)state;
-  struct party *p = task_party();
+  struct party *p = lane_party();
   task_lane lane = {.lane = 0, .fence = {50}};
   uint64_t nr = added(p, "k", .serial = str_of("s"));
   expect_one(owned(p, "k", 10, .topic = "cars"), nr);
@@ -363,7 +375,7 @@ static void R108_a_kind_belongs_to_one_topic(void **state) {
 
 static void R108_a_claim_without_lanes_leaves_keyed_tasks_alone_and_says_so(void **state) {
   (void)state;
-  struct party *p = task_party();
+  struct party *p = lane_party();
   expect_none_claimed(owned(p, "k", 10, .topic = "cars"));
   uint64_t keyed = added(p, "k", .serial = str_of("s"), .priority = 9), other = added(p, "k");
   expect_one(claimed(p, "k", .most = 10), other);
@@ -389,7 +401,7 @@ static struct claimed old_claim(struct party *p, const char *kind, uint64_t a[2]
 
 static void R108_a_claim_from_before_lasts_until_it_ends(void **state) {
   (void)state;
-  struct party *p = task_party();
+  struct party *p = lane_party();
   uint64_t a[2], b[2];
   for (int next = 0; next < 2; next++) {
     const char *kind = next ? "k" : "kind";
@@ -406,7 +418,7 @@ static void R108_a_claim_from_before_lasts_until_it_ends(void **state) {
 /* It is not a claim of this lane, so its lane's next owner waits as well. */
 static void R108_a_claim_from_before_is_not_taken_over(void **state) {
   (void)state;
-  struct party *p = task_party();
+  struct party *p = lane_party();
   uint64_t a[2], b[2];
   struct claimed old = old_claim(p, "k", a, b, TASK_LONG_MS);
   expect_claimed(owned(p, "k", 10, .most = 10), 2, b);
@@ -418,7 +430,7 @@ static void R108_a_claim_from_before_is_not_taken_over(void **state) {
 
 static void R108_a_claim_from_before_ends_with_its_time(void **state) {
   (void)state;
-  struct party *p = task_party();
+  struct party *p = lane_party();
   uint64_t a[2], b[2];
   (void)old_claim(p, "k", a, b, TASK_SHORT_MS);
   dibs__nap_ms(TASK_SHORT_MS + 5);
@@ -430,7 +442,7 @@ static void R108_a_claim_from_before_ends_with_its_time(void **state) {
 
 static void R109_an_end_of_a_claim_from_before_does_not_look_at_earlier_tasks(void **state) {
   (void)state;
-  struct party *p = task_party();
+  struct party *p = lane_party();
   uint64_t nrs[2];
   added_many(p, "k", 2, (task_new){.serial = str_of("s")}, nrs);
   changed(p, DIBS__TASK_CANCEL, only(nrs[0]));
@@ -450,7 +462,7 @@ static void set_no_lanes(struct party *p, const char *kind) {
 
 static void R108_without_lanes_again_tasks_of_a_key_run_one_at_a_time(void **state) {
   (void)state;
-  struct party *p = task_party();
+  struct party *p = lane_party();
   uint64_t nrs[4], waits[2], parked[2];
   added_many(p, "k", 3, (task_new){.serial = str_of("s")}, nrs);
   added_many(p, "k", 2, (task_new){.serial = str_of("waits")}, waits);
@@ -483,7 +495,7 @@ static void R108_without_lanes_again_tasks_of_a_key_run_one_at_a_time(void **sta
 /* Twice in turn: nothing is lost or stuck. */
 static void R108_a_kind_may_be_by_lane_and_not_in_turn(void **state) {
   (void)state;
-  struct party *p = task_party();
+  struct party *p = lane_party();
   enum { COUNT = 12 };
   uint64_t left = 0;
   for (uint32_t i = 0; i < COUNT; i++) left += added(p, "k", .serial = text_of_lane(0, 1, i % 3)) != 0;
@@ -518,6 +530,7 @@ static const struct CMUnitTest contract_tasks_lanes_cases[] = {
     CASE(R108_a_repeated_claim_finds_nothing_under_another_fence),
     CASE(R108_unique_texts_and_tokens_are_as_in_other_kinds),
     CASE(R108_wrong_lanes_are_invalid),
+    CASE(R108_lanes_are_refused_or_served),
     CASE(R108_a_kind_belongs_to_one_topic),
     CASE(R108_a_claim_without_lanes_leaves_keyed_tasks_alone_and_says_so),
     CASE(R108_a_claim_from_before_lasts_until_it_ends),

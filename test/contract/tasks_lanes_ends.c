@@ -55,7 +55,7 @@ static void owned_in_time(struct party *p, uint64_t fence, uint32_t count, const
 
 static void R109_the_next_owner_takes_over_at_once(void **state) {
   (void)state;
-  struct party *p = task_party(), *q = party();
+  struct party *p = lane_party(), *q = party();
   uint64_t nrs[3], other = added(p, "k", .serial = str_of("t"));
   added_many(p, "k", 3, (task_new){.serial = str_of("s")}, nrs);
   struct claimed old = owned(p, "k", 10, .most = 10, .by = "last owner");
@@ -81,7 +81,7 @@ static void R109_the_next_owner_takes_over_at_once(void **state) {
 
 static void R109_an_extended_claim_is_taken_over_too(void **state) {
   (void)state;
-  struct party *p = task_party(), *q = party();
+  struct party *p = lane_party(), *q = party();
   uint64_t nr = added(p, "k", .serial = str_of("s"));
   struct claimed old = owned(p, "k", 10, .timeout_ms = TASK_SHORT_MS);
   expect_status(extended(p, old.rows[0], 10 * TASK_LONG_MS, ""), DIBS_OK);
@@ -94,7 +94,7 @@ static void R109_an_extended_claim_is_taken_over_too(void **state) {
 /* One at a time: the claims behind the first have ended with it. */
 static void R109_what_is_behind_a_task_that_was_taken_over_is_free(void **state) {
   (void)state;
-  struct party *p = task_party(), *q = party();
+  struct party *p = lane_party(), *q = party();
   uint64_t nrs[3];
   added_many(p, "k", 3, (task_new){.serial = str_of("s")}, nrs);
   struct claimed old = owned(p, "k", 10, .most = 3);
@@ -110,7 +110,7 @@ static void R109_what_is_behind_a_task_that_was_taken_over_is_free(void **state)
 
 static void R109_an_owner_of_another_number_of_lanes_takes_over(void **state) {
   (void)state;
-  struct party *p = task_party(), *q = party();
+  struct party *p = lane_party(), *q = party();
   uint64_t nrs[2];
   dibs__str text = text_of_lane(1, 2, 0);
   task_lane old = {.lane = 1, .fence = {10}},
@@ -126,7 +126,7 @@ static void R109_an_owner_of_another_number_of_lanes_takes_over(void **state) {
 /* Of two lanes one has a new owner. */
 static void R109_claims_of_other_lanes_go_on(void **state) {
   (void)state;
-  struct party *p = task_party(), *q = party();
+  struct party *p = lane_party(), *q = party();
   uint64_t nrs[2];
   for (uint32_t i = 0; i < 2; i++) nrs[i] = added(p, "k", .serial = text_of_lane(i, 2, 0));
   task_lane lanes[] = {{.lane = 0, .fence = {10}}, {.lane = 1, .fence = {11}}}, next = {.lane = 1, .fence = {20}};
@@ -140,7 +140,7 @@ static void R109_claims_of_other_lanes_go_on(void **state) {
 
 static void R109_a_last_try_that_is_taken_over_parks_its_key(void **state) {
   (void)state;
-  struct party *p = task_party(), *q = party();
+  struct party *p = lane_party(), *q = party();
   uint64_t nr = added(p, "k", .serial = str_of("s"), .tries = 1), behind = added(p, "k", .serial = str_of("s"));
   assert_int_equal(owned(p, "k", 10, .most = 10).count, 2);
   expect_none_claimed(owned(q, "k", 20, .most = 10));
@@ -153,7 +153,7 @@ static void R109_a_last_try_that_is_taken_over_parks_its_key(void **state) {
 /* The last owner may be dead: its claims must not keep the next one from working. */
 static void R109_what_is_taken_over_does_not_count_for_the_limit(void **state) {
   (void)state;
-  struct party *p = task_party(), *q = party();
+  struct party *p = lane_party(), *q = party();
   uint64_t nrs[4];
   set_kind(p, "k", 2, false, -1);
   added_many(p, "k", 4, (task_new){.serial = str_of("s")}, nrs);
@@ -166,7 +166,7 @@ static void R109_what_is_taken_over_does_not_count_for_the_limit(void **state) {
 
 static void R109_the_claims_behind_one_that_ends_end_with_it(void **state) {
   (void)state;
-  struct party *p = task_party();
+  struct party *p = lane_party();
   for (int verdict = DIBS__TASK_END_NEXT; verdict <= DIBS__TASK_END_GIVE; verdict++) {
     uint64_t nrs[4];
     bool waits = verdict == DIBS__TASK_END_WAIT, dead = verdict == DIBS__TASK_END_DEAD;
@@ -195,7 +195,7 @@ static void R109_the_claims_behind_one_that_ends_end_with_it(void **state) {
 
 static void R109_the_claims_behind_one_whose_time_is_over_end_with_it(void **state) {
   (void)state;
-  struct party *p = task_party();
+  struct party *p = lane_party();
   uint64_t nrs[3];
   added_many(p, "k", 3, (task_new){.serial = str_of("s")}, nrs);
   struct claimed old = owned(p, "k", 10, .most = 10, .timeout_ms = TASK_SHORT_MS);
@@ -208,7 +208,7 @@ static void R109_the_claims_behind_one_whose_time_is_over_end_with_it(void **sta
 
 static void R109_of_claims_that_end_together_one_is_a_failed_try(void **state) {
   (void)state;
-  struct party *p = task_party();
+  struct party *p = lane_party();
   uint64_t nrs[4];
   added_many(p, "k", 4, (task_new){.serial = str_of("s")}, nrs);
   struct claimed old = owned(p, "k", 10, .most = 10, .timeout_ms = TASK_SHORT_MS);
@@ -221,7 +221,7 @@ static void R109_of_claims_that_end_together_one_is_a_failed_try(void **state) {
 
 static void R109_a_cancelled_task_ends_no_other_claim(void **state) {
   (void)state;
-  struct party *p = task_party();
+  struct party *p = lane_party();
   uint64_t nrs[3];
   added_many(p, "k", 3, (task_new){.serial = str_of("s")}, nrs);
   struct claimed got = owned(p, "k", 10, .most = 10);
@@ -235,7 +235,7 @@ static void R109_a_cancelled_task_ends_no_other_claim(void **state) {
 
 static void R109_a_task_is_not_done_before_an_earlier_one(void **state) {
   (void)state;
-  struct party *p = task_party();
+  struct party *p = lane_party();
   uint64_t nrs[3];
   added_many(p, "k", 3, (task_new){.serial = str_of("s")}, nrs);
   struct claimed got = owned(p, "k", 10, .most = 10);
@@ -253,7 +253,7 @@ static void R109_a_task_is_not_done_before_an_earlier_one(void **state) {
 
 static void R109_one_end_may_finish_several_of_a_key_in_their_order(void **state) {
   (void)state;
-  struct party *p = task_party();
+  struct party *p = lane_party();
   uint64_t nrs[4];
   added_many(p, "k", 4, (task_new){.serial = str_of("s")}, nrs);
   struct claimed got = owned(p, "k", 10, .most = 10);
@@ -267,7 +267,7 @@ static void R109_one_end_may_finish_several_of_a_key_in_their_order(void **state
 
 static void R109_a_task_is_not_done_after_one_that_failed_in_the_same_end(void **state) {
   (void)state;
-  struct party *p = task_party();
+  struct party *p = lane_party();
   uint64_t nrs[3];
   added_many(p, "k", 3, (task_new){.serial = str_of("s")}, nrs);
   struct claimed got = owned(p, "k", 10, .most = 10);
@@ -280,7 +280,7 @@ static void R109_a_task_is_not_done_after_one_that_failed_in_the_same_end(void *
 
 static void R109_a_task_is_not_done_before_an_earlier_one_that_is_retried(void **state) {
   (void)state;
-  struct party *p = task_party();
+  struct party *p = lane_party();
   uint64_t nrs[2];
   added_many(p, "k", 2, (task_new){.serial = str_of("s")}, nrs);
   changed(p, DIBS__TASK_CANCEL, only(nrs[0]));
@@ -297,7 +297,7 @@ static void R109_a_task_is_not_done_before_an_earlier_one_that_is_retried(void *
 /* R63. */
 static void R109_a_repeated_end_ends_no_later_claims(void **state) {
   (void)state;
-  struct party *p = task_party();
+  struct party *p = lane_party();
   uint64_t nrs[3];
   added_many(p, "k", 3, (task_new){.serial = str_of("s")}, nrs);
   struct claimed old = owned(p, "k", 10, .most = 10), got;
@@ -315,7 +315,7 @@ static void R109_a_repeated_end_ends_no_later_claims(void **state) {
 
 static void R110_nothing_is_claimed_behind_a_waiting_task(void **state) {
   (void)state;
-  struct party *p = task_party();
+  struct party *p = lane_party();
   uint64_t first = added(p, "k", .serial = str_of("s"), .delay_ms = TASK_LONG_MS), behind[2];
   added_many(p, "k", 2, (task_new){.serial = str_of("s")}, behind);
   struct claimed none = owned(p, "k", 10, .most = 10);
@@ -331,7 +331,7 @@ static void R110_nothing_is_claimed_behind_a_waiting_task(void **state) {
 
 static void R110_they_are_claimed_when_its_time_has_come(void **state) {
   (void)state;
-  struct party *p = task_party();
+  struct party *p = lane_party();
   uint64_t nrs[3];
   nrs[0] = added(p, "k", .serial = str_of("s"), .delay_ms = TASK_SHORT_MS);
   added_many(p, "k", 2, (task_new){.serial = str_of("s")}, nrs + 1);
@@ -341,7 +341,7 @@ static void R110_they_are_claimed_when_its_time_has_come(void **state) {
 /* Earlier tasks are claimed before its time, later ones after it. */
 static void R110_a_task_in_the_middle_waits_for_its_own_time(void **state) {
   (void)state;
-  struct party *p = task_party();
+  struct party *p = lane_party();
   uint64_t nrs[4];
   added_many(p, "k", 2, (task_new){.serial = str_of("s")}, nrs);
   nrs[2] = added(p, "k", .serial = str_of("s"), .delay_ms = TASK_LONG_MS);
@@ -357,7 +357,7 @@ static void R110_a_task_in_the_middle_waits_for_its_own_time(void **state) {
 
 static void R110_a_parked_task_parks_its_key_alone(void **state) {
   (void)state;
-  struct party *p = task_party();
+  struct party *p = lane_party();
   static const enum dibs__task_change changes[] = {DIBS__TASK_RETRY, DIBS__TASK_CANCEL, DIBS__TASK_PURGE};
   for (uint32_t by = 0; by < 3; by++) {
     uint64_t nrs[3];
@@ -383,7 +383,7 @@ static void R110_a_parked_task_parks_its_key_alone(void **state) {
 /* Not only the first. */
 static void R110_tasks_behind_a_waiting_one_may_be_changed(void **state) {
   (void)state;
-  struct party *p = task_party();
+  struct party *p = lane_party();
   uint64_t nrs[4];
   nrs[0] = added(p, "k", .serial = str_of("s"), .delay_ms = TASK_LONG_MS);
   added_many(p, "k", 3, (task_new){.serial = str_of("s")}, nrs + 1);
@@ -399,7 +399,7 @@ static void R110_tasks_behind_a_waiting_one_may_be_changed(void **state) {
 
 static void R110_a_thousand_of_a_key_are_claimed_in_their_order(void **state) {
   (void)state;
-  struct party *p = task_party();
+  struct party *p = lane_party();
   static uint64_t nrs[DIBS__TASK_ITEMS];
   added_many(p, "k", DIBS__TASK_ITEMS, (task_new){.serial = str_of("s")}, nrs);
   uint64_t other = added(p, "k", .serial = str_of("t"));
@@ -459,7 +459,7 @@ static void add_beside(struct party *p, const char *kind) {
 /* The margin is wide: it finds a claim that looks at all of them. */
 static void R110_a_claim_costs_the_same_beside_tasks_that_cannot_be_claimed(void **state) {
   (void)state;
-  struct party *p = task_party();
+  struct party *p = lane_party();
   static const char *const kinds[2] = {"alone", "k"};
   uint32_t from[2] = {0, 0};
   int64_t took[2][MEASURED];
