@@ -71,11 +71,11 @@
  *
  *  R108  A CLAIM with lanes takes tasks with a serial text of these lanes only, and takes one only if each earlier
  *        unfinished task of its key is claimed under the same fence of this lane, or is taken by this CLAIM.  So it may
- *        take several of one key, and those of a key are in `got` by their number: whoever claims them works on them in
- *        this order, and stops when one did not end as DONE.  A lane is STALE, and nothing of it is taken, if a CLAIM
- *        named it with a larger fence before, or if one with a larger fence for any lane of another P was there.
- *        INVALID: the kind belongs to another topic.  Tasks of a kind by lane are claimed by turns between keys (`from`), not
- *        by priority.  A CLAIM without lanes takes those without a serial text only, and says so in `why` if it takes none.
+ *        take several of one key, and those of a key are in `got` by their number: the client that claims them works on
+ *        them in this order, and stops when one did not end as DONE.  A lane is STALE, and nothing of it is taken, if a CLAIM
+ *        named it with a larger fence before, or if one with a larger fence for any lane of another P was there
+ *        (and was not STALE itself).  INVALID: the kind belongs to another topic.  Tasks of a kind by lane are claimed by turns
+ *        between keys (`from`), not by priority.  A CLAIM without lanes takes those without a serial text only; if it takes none, `why` names the topic.
  *        The limit and the pause of the kind hold; phases are INVALID.  `again` answers only tasks that are still claimed
  *        under the fences that the CLAIM names.
  *  R109  A task that is claimed under a smaller fence of its lane, or of another P, is free at once for a CLAIM with lanes: its

@@ -122,7 +122,7 @@ dibs__fence dibs__mem_lanes_fence(const task_op *op, const task *t) {
 
 /* ---- Picking ---- */
 
-/* From a head on, and those of its key behind it. */
+/* A head, and the later ones of its key. */
 static uint32_t pick_key(const kind *k, task *head, uint32_t most, task **some) {
   uint32_t count = 0;
   for (task *t = head; count < most && t && t->state == DIBS__TASK_READY && dibs__str_equal(t->serial, head->serial);

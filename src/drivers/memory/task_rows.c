@@ -15,8 +15,8 @@
  *   CLAIMED by lane    kind.held
  *   else               kind.keyed; the first of each key also kind.heads, if it is READY
  *
- * Each claim by lane has the fence that its lane has now (task_lane.c).  So a CLAIM may take the heads, and those READY
- * ones that follow each in kind.keyed, and finds them without looking at others.
+ * Each claim by lane has the fence that its lane has now (task_lane.c).  So a CLAIM may take the heads, and the READY
+ * tasks that follow each in kind.keyed, and finds them without looking at others.
  *
  * An order is a treap: a binary tree by the order, and a heap by the weights that were drawn.
  */
