@@ -381,7 +381,8 @@ static struct {
 
 static void gain(dibs_lane *lane, dibs_status status, void *user) {
   (void)status;
-  mine[user != NULL].lanes[mine[user != NULL].count++] = lane;
+  mine[user != NULL].lanes[mine[user != NULL].count] = lane;
+  mine[user != NULL].count++;
 }
 
 static void lose(dibs_lane *lane, dibs_status status, void *user) {
