@@ -31,12 +31,14 @@ enum { DIBS__CLAIM_SOON_MS = 10 };
 struct dibs__claiming {
   struct dibs__sql_guard *g;
   struct dibs__task_op *op;
-  uint32_t most; /* fewer than the operation's, of a kind with a limit */
-  bool plain;    /* only if nothing prevents it */
-  bool open;     /* in a transaction */
-  bool promoted; /* it changed some of the tasks that waited for promotion */
-  bool refused;  /* inside a transaction in which the claimed tasks can't be counted */
-  int64_t since; /* from when the last one of the answer was ready */
+  uint32_t most;      /* fewer than the operation's, of a kind with a limit */
+  bool plain;         /* only if nothing prevents it */
+  bool open;          /* in a transaction */
+  bool promoted;      /* it changed some of the tasks that waited for promotion */
+  bool refused;       /* inside a transaction in which the claimed tasks can't be counted */
+  int64_t since;      /* from when the last one of the answer was ready */
+  uint32_t topic_len; /* the topic that the kind belongs to, if it is another one than the claim's */
+  char topic[DIBS__TASK_TOPIC_MAX];
 };
 
 /* What prevents a claim, and what comes next. */

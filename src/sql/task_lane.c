@@ -84,13 +84,16 @@ struct laning {
   struct dibs__claim_looked looked;
   struct range *ranges; /* in the order in which it looks */
   size_t range_count, next;
+  size_t again; /* ranges that it looks at once more, from `next` on */
   uint32_t taken;
   size_t seen;              /* rows that it looked at */
   size_t asked;             /* rows of a window */
   int64_t last, last_taken; /* slots */
   bool cut;                 /* too many tasks have no slot yet */
-  uint64_t *flips, *waits;
+  uint64_t *flips, *waits;  /* to be written */
   size_t flip_count, wait_count;
+  uint32_t written; /* of the tasks that it takes */
+  bool wrote;
   int64_t now;
 };
 
@@ -402,6 +405,18 @@ static bool grow(uint64_t **numbers, size_t count, size_t more) {
   return p != NULL;
 }
 
+/* Some of a slot come back: it looks at it once more, next. */
+static bool look_again(struct laning *l, int64_t slot) {
+  struct range *ranges = realloc(l->ranges, (l->range_count + 1) * sizeof *ranges);
+  if (!ranges) return false;
+  l->ranges = ranges;
+  memmove(ranges + l->next + 1, ranges + l->next, (l->range_count - l->next) * sizeof *ranges);
+  ranges[l->next] = (struct range){slot, slot};
+  l->range_count++;
+  l->again++;
+  return true;
+}
+
 /* What is to be written: `nth` is the first of the answers of put_backs. */
 static bool note_flips(struct laning *l, const struct window *x, size_t nth) {
   const struct dibs__sql_wire *w = l->c->g->wire;
@@ -412,12 +427,14 @@ static bool note_flips(struct laning *l, const struct window *x, size_t nth) {
   }
   for (size_t i = 0; i < x->aside_count; i++) {
     if (!x->asides[i].is_blocked) continue;
-    size_t rows = w->engine->rows(w, nth);
+    size_t rows = w->engine->rows(w, nth), before = l->flip_count;
     if (!grow(&l->flips, l->flip_count, rows)) return false;
     for (size_t row = 0; row < rows && takes_from(x, &x->asides[i]); row++) {
       if (dibs__sql_cell_number(w, nth, row, 1) != DIBS__TASK_BLOCKED) break;
       l->flips[l->flip_count++] = (uint64_t)dibs__sql_cell_number(w, nth, row, 0);
     }
+    bool came = l->flip_count > before;
+    if (came && !look_again(l, x->asides[i].slot)) return false;
     nth++;
   }
   return true;
@@ -500,20 +517,23 @@ static sql_rc take_window(struct laning *l, struct window *x) {
 static sql_rc put_taken(struct laning *l) {
   const task_op *op = l->c->op;
   const row_t *taken = op->got;
-  if (op->got_count == 0) return DIBS__SQL_OK;
+  uint32_t count = op->got_count - l->written;
+  if (count == 0) return DIBS__SQL_OK;
+  taken += l->written;
   value values[] = {dibs__sql_number((int64_t)dibs__id_digest(op->id)), dibs__sql_number(l->now + op->timeout_ms),
                     dibs__sql_number(l->now), dibs__task_text(op->by)};
-  value *rows = malloc(2 * op->got_count * sizeof *rows);
+  value *rows = malloc(2 * count * sizeof *rows);
   if (!rows) return dibs__task_no_memory(l->c->g);
-  for (uint32_t i = 0; i < op->got_count; i++) {
+  for (uint32_t i = 0; i < count; i++) {
     const struct dibs__task_lane *lane = lane_of(op, dibs__slot(taken[i].serial.p, taken[i].serial.len));
     rows[2 * i] = dibs__sql_number((int64_t)taken[i].nr);
     rows[2 * i + 1] = dibs__sql_number(lane ? (int64_t)lane->fence.v : 0);
   }
   sql_rc end = dibs__task_put_update(l->c->g, "r_nr, r_lane",
                                      DIBS__CLAIM_SET("$3") ", claim = $1, due = $2, owner = $4, lane = r_lane", "",
-                                     values, 4, rows, 2, op->got_count);
+                                     values, 4, rows, 2, count);
   free(rows);
+  l->written = op->got_count;
   return end;
 }
 
@@ -533,18 +553,27 @@ static int by_number(const void *x, const void *y) {
   return (a->nr > b->nr) - (a->nr < b->nr);
 }
 
+/* Puts what was decided so far: the next window sees it. */
+static sql_rc put_all(struct laning *l) {
+  l->wrote = l->wrote || l->c->op->got_count > l->written || l->flip_count || l->wait_count;
+  sql_rc end = put_taken(l);
+  if (end == DIBS__SQL_OK) end = dibs__task_put_flips(l->c->g, l->flips, l->flip_count);
+  if (end == DIBS__SQL_OK) end = put_waits(l);
+  l->flip_count = l->wait_count = 0;
+  return end;
+}
+
 static sql_rc write_all(struct laning *l) {
   claiming *c = l->c;
   task_op *op = c->op;
   c->open = false;
-  if (op->got_count == 0 && l->flip_count == 0 && l->wait_count == 0) {
+  sql_rc end = put_all(l);
+  if (end != DIBS__SQL_OK) return end;
+  if (!l->wrote) {
     dibs__sql_rollback(c->g->wire);
     return dibs__sql_dead(c->g->wire) ? DIBS__SQL_FAILED : DIBS__SQL_OK;
   }
-  sql_rc end = put_taken(l);
-  if (end == DIBS__SQL_OK) end = dibs__task_put_flips(c->g, l->flips, l->flip_count);
-  if (end == DIBS__SQL_OK) end = put_waits(l);
-  if (end == DIBS__SQL_OK) end = dibs__task_commit(c->g);
+  end = dibs__task_commit(c->g);
   if (end != DIBS__SQL_OK) return end;
   dibs__claim_set_claimed(op, l->now);
   if (op->got_count > 1) qsort(op->got, op->got_count, sizeof(row_t), by_number);
@@ -553,26 +582,34 @@ static sql_rc write_all(struct laning *l) {
 
 /* ---- Windows ---- */
 
-/* Looks at the answers from `nth` on, of these ranges. */
+/* One window, of the range that is next. */
+static sql_rc take_range(struct laning *l, struct window *x, bool *goes_on) {
+  struct range r = l->ranges[l->next];
+  bool full = x->count == l->asked;
+  l->seen += x->count;
+  order_window(x);
+  l->last = x->count ? x->rows[x->count - 1].slot : r.last;
+  l->again = 0;
+  sql_rc end = find_asides(l, x);
+  if (end == DIBS__SQL_OK) end = take_window(l, x);
+  if (end != DIBS__SQL_OK) return end;
+  *goes_on = l->again == 0 && !full;
+  struct range *rest = &l->ranges[l->next + l->again];
+  rest->first = full ? l->last + 1 : rest->last + 1;
+  if (rest->first <= rest->last) return end;
+  l->range_count--;
+  memmove(rest, rest + 1, (l->range_count - l->next - l->again) * sizeof *rest);
+  return end;
+}
+
+/* Looks at windows of the next ranges. */
 static sql_rc take_ranges(struct laning *l, struct window *windows, size_t count) {
   sql_rc end = DIBS__SQL_OK;
-  for (size_t i = 0; i < count && end == DIBS__SQL_OK; i++) {
-    struct window *x = &windows[i];
-    struct range *r = &l->ranges[l->next];
-    bool full = x->count == l->asked;
-    l->seen += x->count;
-    l->cut = l->cut || x->arrived_count >= ARRIVED_MAX;
+  bool goes_on = true;
+  for (size_t i = 0; i < count && end == DIBS__SQL_OK && goes_on && l->taken < l->c->most; i++) {
+    l->cut = l->cut || windows[i].arrived_count >= ARRIVED_MAX;
     if (l->cut) return end;
-    order_window(x);
-    l->last = x->count ? x->rows[x->count - 1].slot : r->last;
-    end = find_asides(l, x);
-    if (end == DIBS__SQL_OK) end = take_window(l, x);
-    if (end != DIBS__SQL_OK || l->taken >= l->c->most) return end;
-    r->first = l->last + 1;
-    if (!full || r->first > r->last)
-      l->next++;
-    else
-      return end; /* the others were read with a larger window; the rest of this one comes first */
+    end = take_range(l, &windows[i], &goes_on);
   }
   return end;
 }
@@ -594,7 +631,9 @@ static bool goes_on(const struct laning *l) {
 static sql_rc take_all(struct laning *l, size_t first) {
   sql_rc end = read_ranges(l, first, 1);
   for (size_t at_once = 4; end == DIBS__SQL_OK && goes_on(l); at_once = at_once * 4 < AT_ONCE ? at_once * 4 : AT_ONCE) {
-    size_t nth = l->c->g->wire->put, count = 0;
+    size_t count = 0;
+    end = put_all(l);
+    size_t nth = l->c->g->wire->put;
     for (; count < at_once && l->next + count < l->range_count && end == DIBS__SQL_OK; count++)
       end = put_window(l, &l->ranges[l->next + count]);
     if (end == DIBS__SQL_OK) end = dibs__task_go(l->c->g);
@@ -629,9 +668,11 @@ static bool is_ours(const struct laning *l) {
 }
 
 static sql_rc refuse_topic(claiming *c, enum next *next) {
+  size_t len = c->topic_len;
   *next = ENDS;
   c->op->op.status = DIBS_INVALID;
-  snprintf(c->op->why, sizeof c->op->why, "the kind belongs to another topic");
+  snprintf(c->op->why, sizeof c->op->why, "the kind belongs to the topic \"%.*s\"", (int)(len < 100 ? len : 100),
+           c->topic);
   return DIBS__SQL_OK;
 }
 
@@ -678,6 +719,8 @@ static sql_rc prepare(struct laning *l, size_t nth, enum next *next) {
   bool promotes = l->looked.arrived || l->looked.is_over || l->looked.waited;
   *next = TAKES;
   if (l->looked.topic_len && !is_ours(l)) {
+    c->topic_len = l->looked.topic_len;
+    memcpy(c->topic, l->looked.topic, c->topic_len);
     sql_rc end = give_up(l);
     return end == DIBS__SQL_OK ? refuse_topic(c, next) : end;
   }

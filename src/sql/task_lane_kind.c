@@ -82,6 +82,8 @@ static sql_rc read_kind(struct entering *e) {
   dibs__str topic = w->engine->rows(w, nth) ? dibs__task_cell_text(w, nth, 0, 0) : (dibs__str){"", 0};
   e->has_topic = topic.len > 0;
   e->other = topic.len && !dibs__str_equal(topic, e->c->op->topic);
+  e->c->topic_len = topic.len < DIBS__TASK_TOPIC_MAX ? topic.len : DIBS__TASK_TOPIC_MAX;
+  memcpy(e->c->topic, topic.p, e->c->topic_len);
   for (size_t row = 0; row < w->engine->rows(w, nth + 1) && e->has_topic; row++) {
     int64_t lane = dibs__sql_cell_number(w, nth + 1, row, 0);
     uint64_t fence = (uint64_t)dibs__sql_cell_number(w, nth + 1, row, 2);
