@@ -141,7 +141,7 @@ static void by_lane_keys_keep_their_order(void **state) {
   for (unsigned i = 0; i < COUNT_OF(hows); i++) {
     char faulty[300];
     snprintf(kind, sizeof kind, "faults-%d-lane-%s", (int)getpid(), hows[i]);
-    snprintf(faulty, sizeof faulty, "fault+%s?fault.rate=120&fault.how=%s&fault.seed=%u", uri, hows[i], i + 1);
+    snprintf(faulty, sizeof faulty, "fault+%s?fault.rate=80&fault.how=%s&fault.seed=%u", uri, hows[i], i + 1);
     EXPECT(dibs_open(faulty, NULL, &store, &error), DIBS_OK);
     memset(last_of, 0, sizeof last_of);
     disordered = 0;
@@ -154,7 +154,7 @@ static void by_lane_keys_keep_their_order(void **state) {
                              .work = work_in_order,
                              .topic = kind,
                              .lanes = 4,
-                             .lane_ttl_ms = 2000};
+                             .lane_ttl_ms = 500};
     UNTIL(dibs_worker_start(store, kind, &o, &worker, &error) == DIBS_OK);
     int64_t by = now_ms() + 6 * LONG_MS; /* after an unknown answer the lanes are given back and acquired again */
     do UNTIL(dibs_tasks_count(store, kind, keep_states, NULL, &error) == DIBS_OK);
