@@ -156,7 +156,7 @@ typedef struct dibs_claim_options {
  * MariaDB locks the claimed tasks of the kind, so that nobody else can extend or end them until you commit.
  *
  * With lanes: several tasks of one serial text may be claimed at one time.  They are in `tasks` in their order; work on
- * them in this order, and when one of them does not end as done, give back those behind it (dibs_task_release, the last
+ * them in this order, and when one of them does not end as done, give back the later ones (dibs_task_release, the last
  * one first).  A lane is STALE if a later owner has claimed tasks of it: release the lane, and claim with it no more;
  * if all are, the call answers STALE.  When you release a lane, its claims end: give back before what you have not
  * begun. After UNKNOWN, too, release the lanes: tasks may be claimed that you do not know, and later ones of their

@@ -91,7 +91,7 @@ void dibs__lanes_end_claims_locked(dibs_worker *w);
 
 /* The next task to begin; NULL: none is ready. */
 struct dibs__held *dibs__lanes_begin_locked(dibs_worker *w);
-/* The function has returned, before its verdict is queued.  If it is not DONE, those behind it are given back. */
+/* The function has returned, before its verdict is queued.  If it is not DONE, the queue is given back. */
 void dibs__lanes_judge_locked(dibs_worker *w, struct dibs__held *held, dibs_verdict verdict);
 /* The end is known, before `held` is dropped.  UNKNOWN: it is not, and nobody tries again. */
 void dibs__lanes_end_locked(dibs_worker *w, struct dibs__held *held, dibs_verdict verdict, dibs_status answer);

@@ -237,7 +237,7 @@ static void gain(dibs_lane *gained, dibs_status status, void *user) {
   dibs__mutex_unlock(&w->lock);
 }
 
-/* The claims of the lane are over: whoever owns it next works on the tasks that run. */
+/* The claims of the lane are over: its next owner works on the tasks that run. */
 static void lose_claims_locked(dibs_worker *w, const lane_t *lane) {
   for (struct dibs__held *h = w->held; h; h = h->after) {
     if (h->lane != lane) continue;

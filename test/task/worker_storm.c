@@ -12,7 +12,7 @@
  *   O key number last    the record has another number than the one before: the order is broken
  *   A key number fence   the store has acknowledged that it wrote its number, under this fence
  *
- * Now and then it asks for another try, before or after the write.  In the end each number of each key was written
+ * Now and then it answers that it wants another try, before or after the write.  In the end each number of each key was written
  * exactly once, with fences that never decrease, and every task is done.
  *
  * --unguarded writes without the lease: then numbers must be written twice, or the storm proves nothing (exit 0 when
