@@ -145,7 +145,12 @@ static bool read_lane_rows(const claiming *c, size_t nth) {
       continue;
     }
     uint64_t fence = (uint64_t)dibs__sql_cell_number(w, nth, row, 2);
-    if (dibs__sql_cell_number(w, nth, row, 1) != op->of_lanes || fence < lane->fence.v) return false;
+    bool other = dibs__sql_cell_number(w, nth, row, 1) != op->of_lanes;
+    if (other && lane->status == DIBS_STALE) { /* as dibs__lanes_enter found */
+      row++;
+      continue;
+    }
+    if (other || fence < lane->fence.v) return false;
     lane->status = fence > lane->fence.v ? DIBS_STALE : DIBS_OK;
     row++;
   }
@@ -407,6 +412,8 @@ static bool grow(uint64_t **numbers, size_t count, size_t more) {
 
 /* Some of a slot come back: it looks at it once more, next. */
 static bool look_again(struct laning *l, int64_t slot) {
+  for (size_t i = 0; i < l->again; i++)
+    if (l->ranges[l->next + i].first == slot) return true; /* two keys of one slot: two windows would take it twice */
   struct range *ranges = realloc(l->ranges, (l->range_count + 1) * sizeof *ranges);
   if (!ranges) return false;
   l->ranges = ranges;
