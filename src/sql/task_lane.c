@@ -145,14 +145,10 @@ static bool read_lane_rows(const claiming *c, size_t nth) {
       continue;
     }
     uint64_t fence = (uint64_t)dibs__sql_cell_number(w, nth, row, 2);
-    bool other = dibs__sql_cell_number(w, nth, row, 1) != op->of_lanes;
-    if (other && lane->status == DIBS_STALE) { /* as dibs__lanes_enter found */
-      row++;
-      continue;
-    }
-    if (other || fence < lane->fence.v) return false;
+    bool same = dibs__sql_cell_number(w, nth, row++, 1) == op->of_lanes;
+    if (!same && lane->status == DIBS_STALE) continue;
+    if (!same || fence < lane->fence.v) return false;
     lane->status = fence > lane->fence.v ? DIBS_STALE : DIBS_OK;
-    row++;
   }
   return true;
 }
@@ -412,8 +408,7 @@ static bool grow(uint64_t **numbers, size_t count, size_t more) {
 
 /* Some of a slot come back: it looks at it once more, next. */
 static bool look_again(struct laning *l, int64_t slot) {
-  for (size_t i = 0; i < l->again; i++)
-    if (l->ranges[l->next + i].first == slot) return true; /* two keys of one slot: two windows would take it twice */
+  if (l->again && l->ranges[l->next].first == slot) return true; /* several keys have it */
   struct range *ranges = realloc(l->ranges, (l->range_count + 1) * sizeof *ranges);
   if (!ranges) return false;
   l->ranges = ranges;
