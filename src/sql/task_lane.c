@@ -145,9 +145,10 @@ static bool read_lane_rows(const claiming *c, size_t nth) {
       continue;
     }
     uint64_t fence = (uint64_t)dibs__sql_cell_number(w, nth, row, 2);
-    if (dibs__sql_cell_number(w, nth, row, 1) != op->of_lanes || fence < lane->fence.v) return false;
+    bool same = dibs__sql_cell_number(w, nth, row++, 1) == op->of_lanes;
+    if (!same && lane->status == DIBS_STALE) continue;
+    if (!same || fence < lane->fence.v) return false;
     lane->status = fence > lane->fence.v ? DIBS_STALE : DIBS_OK;
-    row++;
   }
   return true;
 }
@@ -407,6 +408,7 @@ static bool grow(uint64_t **numbers, size_t count, size_t more) {
 
 /* Some of a slot come back: it looks at it once more, next. */
 static bool look_again(struct laning *l, int64_t slot) {
+  if (l->again && l->ranges[l->next].first == slot) return true; /* several keys have it */
   struct range *ranges = realloc(l->ranges, (l->range_count + 1) * sizeof *ranges);
   if (!ranges) return false;
   l->ranges = ranges;
