@@ -126,7 +126,7 @@ static void R108_another_number_of_lanes_needs_a_larger_fence(void **state) {
     uint64_t fence;
     dibs__status status;
   } claims[] = {
-      {0, 4, 10, DIBS_OK},    {1, 4, 20, DIBS_OK},    {7, 8, 15, DIBS_STALE}, {3, 4, 11, DIBS_OK},
+      {0, 4, 10, DIBS_OK},    {1, 4, 20, DIBS_OK},    {1, 8, 15, DIBS_STALE}, {3, 4, 11, DIBS_OK},
       {7, 8, 22, DIBS_OK},    {2, 4, 21, DIBS_STALE}, {1, 4, 20, DIBS_STALE}, {5, 8, 19, DIBS_STALE},
       {5, 8, 24, DIBS_OK},    {7, 8, 22, DIBS_OK},    {0, 4, 23, DIBS_STALE}, {0, 4, 30, DIBS_OK},
       {1, 4, 20, DIBS_STALE}, {5, 8, 25, DIBS_STALE}, {2, 4, 31, DIBS_OK},

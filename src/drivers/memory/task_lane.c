@@ -2,9 +2,9 @@
 /*
  * Tasks by lane of the memory driver (store/task.h, R108 to R110): CLAIM with lanes.
  *
- * The kind has the largest fence that a CLAIM named for each lane of the present P.  When it grows, all claims under
- * the smaller one end at once; when P changes, all claims by lane.  So the claims by lane of one lane always have one
- * fence, and what this fence may claim next is in kind.heads and kind.keyed (task_rows.c).
+ * The kind has the largest fence that a CLAIM named for each lane of the present P.  When it grows, and when a lane of
+ * another P is named first, all claims by lane of these slots end at once.  So those of one lane always have one fence,
+ * and what this fence may claim next is in kind.heads and kind.keyed (task_rows.c).
  */
 #include "base/slot.h"
 #include "drivers/memory/task_impl.h"
@@ -60,12 +60,9 @@ static bool find_stale(const kind *k, const task_op *op) {
 }
 
 /* No lane of this P has been named yet. */
-static bool begin_lanes(tasks *all, kind *k, uint32_t count, int64_t now) {
+static bool begin_lanes(kind *k, uint32_t count) {
   dibs__fence *lanes = calloc(count, sizeof *lanes);
-  if (!lanes || !end_claims(all, k, 0, UINT64_MAX, now)) {
-    free(lanes);
-    return false;
-  }
+  if (!lanes) return false;
   free(k->lanes);
   k->lanes = lanes;
   k->lane_count = count;
@@ -96,7 +93,7 @@ kind *dibs__mem_lanes_begin(tasks *all, task_op *op, int64_t now) {
     return NULL;
   }
   bool any = find_stale(k, op);
-  if (any && k->lane_count != op->of_lanes && !begin_lanes(all, k, op->of_lanes, now)) {
+  if (any && k->lane_count != op->of_lanes && !begin_lanes(k, op->of_lanes)) {
     dibs__mem_kind_drop_if_idle(all, k);
     return NULL;
   }
