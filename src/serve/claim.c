@@ -8,10 +8,10 @@
  */
 #include "base/map.h"
 #include "base/text.h"
-#include "task/task.h"
 #include "handle/handle.h"
 #include "serve/server.h"
 #include "serve/task_count.h"
+#include "task/task.h"
 
 #include <stdlib.h>
 #include <string.h>
