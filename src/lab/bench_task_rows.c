@@ -166,6 +166,21 @@ static bool park(struct bench_queue *queue, uint32_t count) {
   return parked == count || dibs__bench_fail(queue->b, "%" PRIu64 " keys of %u are parked", parked, count);
 }
 
+/* A claim with lanes, so that the kind is by lane when its tasks are added. */
+static bool begin_lanes(struct bench_queue *queue) {
+  struct bench_lanes lanes = {.member = NULL}, *member = &lanes;
+  size_t count;
+  dibs__tick claimed;
+  char why[640] = "";
+  bool done = dibs__bench_lanes_join(queue->b, queue->store, queue->kind, &lanes) &&
+              dibs__bench_lanes_settle(queue->b, &member, 1);
+  if (done &&
+      !dibs__bench_batch(queue->store, queue->kind, &lanes, 1, 0, &count, &claimed, NULL, NULL, why, sizeof why))
+    done = dibs__bench_fail(queue->b, "%s", why);
+  dibs__bench_lanes_leave(&lanes);
+  return done;
+}
+
 bool dibs__bench_side_keys(struct bench *b, uint32_t arg, struct bench_sample *sample) {
   struct bench_queue queue;
   struct bench_drain drain = {
@@ -173,6 +188,7 @@ bool dibs__bench_side_keys(struct bench *b, uint32_t arg, struct bench_sample *s
   uint32_t tasks = (uint32_t)(b->size.ms * 50), keys = arg == BENCH_KEYS_NONE ? 0 : b->size.keys;
   bool done = dibs__bench_queue_open(b, &queue);
   if (done && keys) done = dibs__bench_queue_add(&queue, keys, NULL, keys) && park(&queue, b->size.parked);
+  if (done && drain.by_lane) done = begin_lanes(&queue);
   done = done && dibs__bench_queue_add(&queue, tasks, NULL, keys) && dibs__bench_drain(&drain, sample);
   return dibs__bench_queue_close(&queue, done);
 }
