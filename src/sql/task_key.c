@@ -73,7 +73,7 @@ sql_rc dibs__task_put_flips(struct dibs__sql_guard *g, const uint64_t *numbers, 
 }
 
 sql_rc dibs__task_put_backs(struct dibs__sql_guard *g, const uint64_t *numbers, size_t count) {
-  return put_flips(g, numbers, count, " AND dibs_task.slot + 0 < 0 AND dibs_task.state + 0 = 4");
+  return put_flips(g, numbers, count, " AND coalesce(dibs_task.slot, 0) < 0 AND dibs_task.state + 0 = 4");
 }
 
 /* ---- Claims that end with an earlier one ---- */

@@ -160,7 +160,7 @@ static sql_rc find_claims(struct entering *e, struct claim **claims, size_t *cou
   size_t nth = w->put;
   *count = 0;
   sql_rc end = dibs__task_put(
-      e->c->g, "SELECT nr, slot, lane" DIBS__CLAIM_BUSY("2") " AND slot >= 0 AND lane IS NOT NULL", &kind, 1);
+      e->c->g, "SELECT nr, slot, lane" DIBS__CLAIM_BUSY("2") " AND coalesce(slot, -1) >= 0 AND lane IS NOT NULL", &kind, 1);
   if (end == DIBS__SQL_OK) end = dibs__task_go(e->c->g);
   if (end != DIBS__SQL_OK) return end;
   *claims = malloc((w->engine->rows(w, nth) + 1) * sizeof **claims);

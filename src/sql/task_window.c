@@ -209,7 +209,8 @@ static uint32_t decide(laning *l, window *x) {
 
 /* ---- Locking ---- */
 
-/* Puts the statement that locks those with one fate.  (+ 0: so that no partial index fits.) */
+/* Puts the statement that locks those with one fate.  (+ 0 and coalesce: so that no
+ * partial index fits.) */
 static sql_rc put_locks(laning *l, const window *x, bool taken) {
   char text[DIBS__TASK_TEXT / 2];
   value *rows = malloc((x->count + 1) * sizeof *rows);
@@ -218,7 +219,7 @@ static sql_rc put_locks(laning *l, const window *x, bool taken) {
   for (size_t i = 0; i < x->count; i++)
     if (x->rows[i].fate != DIBS__FATE_LEFT && (x->rows[i].fate == DIBS__FATE_TAKEN) == taken)
       rows[count++] = dibs__sql_number((int64_t)x->rows[i].nr);
-  snprintf(text, sizeof text, "SELECT %s %s AND state + 0 = 4 AND slot + 0 >= 0@{skip}",
+  snprintf(text, sizeof text, "SELECT %s %s AND state + 0 = 4 AND coalesce(slot, -1) >= 0@{skip}",
            taken ? DIBS__TASK_COLUMNS ", payload" DIBS__CLAIM_LAST_ERROR "" : "nr", dibs__task_from_numbers(l->c->g));
   sql_rc end = count ? dibs__task_put_rows(l->c->g, text, NULL, 0, rows, 1, count) : DIBS__SQL_OK;
   free(rows);
