@@ -7,6 +7,7 @@
  *   task_claim.c      a claim without lanes
  *   task_promote.c    why nothing was claimed; promotion
  *   task_lane.c       a claim with lanes
+ *   task_window.c     what it reads, decides and locks
  *   task_lane_kind.c  when a kind becomes by lane, or is it no more; the fences of lanes
  */
 #include "sql/task_impl.h"

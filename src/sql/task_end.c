@@ -299,10 +299,12 @@ static sql_rc lock_items(struct dibs__sql_guard *g, const struct set *set, bool 
   struct dibs__sql_wire *w = g->wire;
   uint64_t *numbers = malloc(set->count * sizeof *numbers);
   if (!numbers) return dibs__task_no_memory(g);
-  for (size_t i = 0; i < set->count; i++) numbers[i] = set->items[i]->nr;
+  size_t count = 0; /* (a join would have a row for each of two equal numbers) */
+  for (size_t i = 0; i < set->count; i++)
+    if (i == 0 || set->items[i]->nr != set->items[i - 1]->nr) numbers[count++] = set->items[i]->nr;
   sql_rc end = dibs__sql_begin(w);
   size_t nth = w->put;
-  if (end == DIBS__SQL_OK) end = dibs__task_put_lock(g, numbers, set->count, skip);
+  if (end == DIBS__SQL_OK) end = dibs__task_put_lock(g, numbers, count, skip);
   free(numbers);
   if (end == DIBS__SQL_OK) end = dibs__task_go(g);
   if (end == DIBS__SQL_OK && !dibs__task_read_locked(w, nth, locked)) end = dibs__task_no_memory(g);

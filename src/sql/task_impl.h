@@ -95,11 +95,12 @@ struct dibs__task_transition {
   dibs__str owner;
   bool has_ended; /* `ended` and `verdict` are set */
   int64_t ended, verdict, due, keep_ms;
-  bool has_slot;   /* it is by lane: `state` is READY or WAITING where the row has 4 and is not put aside */
-  int64_t slot;    /* as the row has it */
-  uint64_t lane;   /* of a claim by lane: the fence of the lane; 0: it was made without lanes */
-  uint64_t before; /* DONE: the smallest unfinished number of its key that is not locked here; 0: none before the last
-                      one that is */
+  bool has_slot; /* it is by lane: `state` is READY or WAITING where the row has 4 and is not put aside */
+  int64_t slot;  /* as the row has it */
+  uint64_t lane; /* of a claim by lane: the fence of the lane; 0: it was made without lanes */
+  /* For DONE: the smallest unfinished number of its key that is not locked here, up to the largest of the key that is;
+   * 0: there is none. */
+  uint64_t before;
   /* What becomes of it. */
   bool changes;
   bool purged;   /* it is deleted, and not kept */

@@ -6,10 +6,10 @@
  *   claimed by lane   state 2, slot >= 0, with the fence of the lane
  *   put aside         slot < 0: waiting (3), parked (5), claimed without lanes (2); or blocked (4): behind one of these
  *
- * A claim reads the slots from 0 on, so it meets no task that is put aside, and finds the first such one of a key by
- * the index.  It puts aside what comes behind one.  If the first one that is put aside is a blocked one, nothing blocks
- * it: a claim that takes a task of this key brings some of them back, and so does what finishes one that is not
- * claimed.
+ * A claim reads the slots from 0 on, so it meets no task that is put aside, and finds the first such task of a key by
+ * the index.  It puts aside the tasks after this one.  If the first task that is put aside is blocked, nothing blocks
+ * it: a claim that takes a task of this key brings some of them back, and so does a change that finishes an unclaimed
+ * task.
  *
  * Locks.  A claim locks the rows of its lanes first; all that ends a claim by lane before its task is finished, and all
  * that changes a task that is put aside, locks the lane, too.  So a claim never takes a task behind another that stops
@@ -73,7 +73,7 @@ sql_rc dibs__task_put_flips(struct dibs__sql_guard *g, const uint64_t *numbers, 
 }
 
 sql_rc dibs__task_put_backs(struct dibs__sql_guard *g, const uint64_t *numbers, size_t count) {
-  return put_flips(g, numbers, count, " AND dibs_task.slot + 0 < 0 AND dibs_task.state + 0 = 4");
+  return put_flips(g, numbers, count, " AND coalesce(dibs_task.slot, 0) < 0 AND dibs_task.state + 0 = 4");
 }
 
 /* ---- Claims that end with an earlier one ---- */
@@ -101,7 +101,7 @@ static bool ends_others(const transition *t) {
   return t->changes && t->has_slot && t->lane && t->state == DIBS__TASK_CLAIMED && !is_finishing(t) && !t->follows;
 }
 
-/* Blocked tasks may come behind it that only it would bring back. */
+/* Blocked tasks may come after it, which nothing else would bring back. */
 static bool frees_others(const transition *t) {
   return is_finishing(t) && t->has_slot && (t->slot < 0 || t->state != DIBS__TASK_CLAIMED);
 }

@@ -17,7 +17,7 @@
  * tasks that had been admitted into keys by lane, some texts at a time, in the order of their numbers.
  *
  * No more by lane.  The first transaction forgets the topic and the lanes, further ones make the tasks arrived ones,
- * and the last one lets them be admitted again.  If these do not come to an end here, the next claims go on with it.
+ * and the last one lets them be admitted again.  If there is no time for all of it, the next claims go on.
  *
  * Healing.  Nothing says when people delete a task, so a claim looks from time to time for keys whose first task is
  * blocked; and in a kind that is not by lane for tasks that are, which an ADD that began before may have left.
@@ -160,7 +160,7 @@ static sql_rc find_claims(struct entering *e, struct claim **claims, size_t *cou
   size_t nth = w->put;
   *count = 0;
   sql_rc end = dibs__task_put(
-      e->c->g, "SELECT nr, slot, lane" DIBS__CLAIM_BUSY("2") " AND slot >= 0 AND lane IS NOT NULL", &kind, 1);
+      e->c->g, "SELECT nr, slot, lane" DIBS__CLAIM_BUSY("2") " AND coalesce(slot, -1) >= 0 AND lane IS NOT NULL", &kind, 1);
   if (end == DIBS__SQL_OK) end = dibs__task_go(e->c->g);
   if (end != DIBS__SQL_OK) return end;
   *claims = malloc((w->engine->rows(w, nth) + 1) * sizeof **claims);
@@ -519,8 +519,7 @@ sql_rc dibs__lanes_leave(struct dibs__sql_guard *g, dibs__str kind, bool *done) 
 
 /* ---- Healing ---- */
 
-/* The slots behind the last one that was looked at: the first tasks that are put aside, and of the blocked ones those
- * that are the first of their key. */
+/* From a slot on: tasks that are put aside, and which of them are blocked although they are the first of their key. */
 static sql_rc put_lost(struct dibs__sql_guard *g, const value *values) {
   return dibs__task_put(
       g,

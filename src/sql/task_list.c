@@ -171,7 +171,7 @@ static void add_states(text_t *to, const char *column, uint32_t states) {
   dibs__text_adds(to, before[0] == ',' ? ")" : " (NULL)");
 }
 
-/* Unfinished ones.  First by what an index has: one that is free is in state 4 there. */
+/* Unfinished ones.  First by what an index has: a free task by lane is in state 4 there. */
 static void add_unfinished(text_t *to, uint32_t states) {
   uint32_t of_free = 1u << DIBS__TASK_READY | 1u << DIBS__TASK_WAITING, all = of_free | 1u << DIBS__TASK_BLOCKED;
   add_states(to, "t.state", states & of_free ? states | 1u << DIBS__TASK_BLOCKED : states);

@@ -415,6 +415,9 @@ static bool is_unsupported(struct run *r) {
              verb != DIBS__TASK_LIST) {
     snprintf(op->why, sizeof op->why, "the rows of the table \"%.64s\" are yours: insert, change and count them by SQL",
              op->table->table);
+  } else if (verb == DIBS__TASK_CLAIM && op->lane_count) {
+    snprintf(op->why, sizeof op->why, "the rows of the table \"%.64s\" are not claimed by lane: use tasks of dibs",
+             op->table->table);
   } else if (verb == DIBS__TASK_LIST &&
              (op->errors || filter->nr || filter->after || filter->serial.len || filter->text.len)) {
     snprintf(op->why, sizeof op->why, "the table \"%.64s\" has no numbers, keys and errors of tasks", op->table->table);

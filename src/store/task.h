@@ -77,7 +77,8 @@
  *        (and was not STALE itself).  INVALID: the kind belongs to another topic.  Tasks of a kind by lane are claimed by turns
  *        between keys (`from`), not by priority.  A CLAIM without lanes takes those without a serial text only; if it takes none, `why` names the topic.
  *        The limit and the pause of the kind hold; phases are INVALID.  `again` answers only tasks that are still claimed
- *        under the fences that the CLAIM names.
+ *        under the fences that the CLAIM names.  UNSUPPORTED inside a user's transaction, which would keep other owners
+ *        waiting.
  *  R109  A task that is claimed under a smaller fence of its lane, or of another P, is free at once for a CLAIM with lanes: its
  *        claim has ended, as one whose time is over has (R62: until a CLAIM has ended it, a late answer may still count),
  *        and it does not count for the limit.  When a claim by lane ends before its task is finished, or its time is over, the

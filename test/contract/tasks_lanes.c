@@ -250,6 +250,16 @@ static void R108_a_repeated_claim_finds_its_tasks(void **state) {
   expect_claimed(owned(q, "k", 10, .most = 3, .id = 8), 3, nrs + 3);
 }
 
+static void R108_a_repeated_claim_finds_tasks_of_the_lanes_that_it_names(void **state) {
+  (void)state;
+  struct party *p = lane_party();
+  task_lane lanes[] = {{.lane = 0, .fence = {10}}, {.lane = 1, .fence = {11}}};
+  uint64_t nrs[2];
+  for (uint32_t i = 0; i < 2; i++) nrs[i] = added(p, "k", .serial = text_of_lane(i, 2, 0));
+  assert_int_equal(lanes_claimed(p, "k", lanes, 2, 2, .most = 2, .id = 7).got.count, 2);
+  for (uint32_t i = 0; i < 2; i++) expect_one(lanes_claimed(p, "k", &lanes[i], 1, 2, .most = 2, .id = 7).got, nrs[i]);
+}
+
 /* Its owner would work beside the next one. */
 static void R108_a_repeated_claim_finds_nothing_under_another_fence(void **state) {
   (void)state;
@@ -527,6 +537,7 @@ static const struct CMUnitTest contract_tasks_lanes_cases[] = {
     CASE(R108_two_keys_of_one_slot_are_two_keys),
     CASE(R108_the_limit_and_the_pause_hold),
     CASE(R108_a_repeated_claim_finds_its_tasks),
+    CASE(R108_a_repeated_claim_finds_tasks_of_the_lanes_that_it_names),
     CASE(R108_a_repeated_claim_finds_nothing_under_another_fence),
     CASE(R108_unique_texts_and_tokens_are_as_in_other_kinds),
     CASE(R108_wrong_lanes_are_invalid),

@@ -265,6 +265,20 @@ static void R109_one_end_may_finish_several_of_a_key_in_their_order(void **state
   assert_int_equal(count_of(p, "k").states[DIBS__TASK_DONE], 4);
 }
 
+/* R73. */
+static void R109_a_task_that_is_named_twice_is_no_earlier_one(void **state) {
+  (void)state;
+  struct party *p = lane_party();
+  uint64_t nrs[2];
+  added_many(p, "k", 2, (task_new){.serial = str_of("s")}, nrs);
+  struct claimed got = owned(p, "k", 10, .most = 10);
+  expect_claimed(got, 2, nrs);
+  const task_row *r = got.rows;
+  static const enum dibs__task_verdict done[3] = {DIBS__TASK_END_DONE, DIBS__TASK_END_DONE, DIBS__TASK_END_DONE};
+  end_items(p, 2, (const task_row[]){r[1], r[1]}, done, (const dibs__status[]){DIBS_STALE, DIBS_STALE});
+  end_items(p, 3, (const task_row[]){r[0], r[0], r[1]}, done, (const dibs__status[]){DIBS_OK, DIBS_OK, DIBS_OK});
+}
+
 static void R109_a_task_is_not_done_after_one_that_failed_in_the_same_end(void **state) {
   (void)state;
   struct party *p = lane_party();
@@ -487,6 +501,7 @@ static const struct CMUnitTest contract_tasks_lanes_ends_cases[] = {
     CASE(R109_a_cancelled_task_ends_no_other_claim),
     CASE(R109_a_task_is_not_done_before_an_earlier_one),
     CASE(R109_one_end_may_finish_several_of_a_key_in_their_order),
+    CASE(R109_a_task_that_is_named_twice_is_no_earlier_one),
     CASE(R109_a_task_is_not_done_after_one_that_failed_in_the_same_end),
     CASE(R109_a_task_is_not_done_before_an_earlier_one_that_is_retried),
     CASE(R109_a_repeated_end_ends_no_later_claims),
