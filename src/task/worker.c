@@ -130,9 +130,11 @@ static void give_back_ready_locked(worker_t *w) {
   dibs__worker_rouse(&w->keep_word, 1);
 }
 
-/* A claim that got nothing, and the reason is not that there is nothing to do (R108). */
+/* A row of the user's that no claim takes; or why a claim got nothing although there is something to do (R108). */
 static void keep_why_locked(worker_t *w, size_t count) {
-  if (count == 0 && w->claim.why[0] && !w->table)
+  if (w->table)
+    snprintf(w->trouble.text, sizeof w->trouble.text, "%s", w->claim.why);
+  else if (count == 0 && w->claim.why[0])
     (void)dibs__fail(&w->trouble, DIBS_NOT_FOUND, "no task of kind \"%s\" is ready; %s", w->kind, w->claim.why);
 }
 
@@ -211,7 +213,6 @@ static dibs_status claim_some(worker_t *w, uint32_t want, size_t *count) {
   w->counts.requests++;
   if (status == DIBS_OK && *count == 0 && !w->claim.more) w->counts.idle++;
   keep_trouble_locked(w, status, "claiming tasks of kind", w->claim.why);
-  if (status == DIBS_OK) snprintf(w->trouble.text, sizeof w->trouble.text, "%s", w->claim.why); /* a row that is odd */
   if (status == DIBS_OK) keep_why_locked(w, *count);
   take_claimed_locked(w, status, tasks, count);
   dibs__mutex_unlock(&w->lock);
