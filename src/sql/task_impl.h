@@ -163,6 +163,15 @@ enum dibs__sql_rc dibs__task_pass_lost(struct dibs__sql_guard *guard, dibs__str 
 static inline int64_t dibs__task_slot(const struct dibs__task_transition *t) {
   return t->slot < 0 ? -1 - t->slot : t->slot;
 }
+/* PostgreSQL may expect no row in a full table, and then it would find the rows of a key by a condition on their number
+ * alone, or by its order, among those of all kinds.  So there the slot is a range, rows are ordered by (slot, nr), and
+ * a condition on the number is one on both.  Engines that are told the index find a key best by an equal slot. */
+#define DIBS__TASK_IN_SLOT(column, slot) column " >= " slot " AND " column " <= " slot
+static inline bool dibs__task_by_range(const struct dibs__sql_guard *guard) {
+  return guard->wire->engine->by[0] == NULL;
+}
+/* The statement that answers number and state of the first tasks of a key with the slot $2, up to $4; in `text`. */
+const char *dibs__task_asides(const struct dibs__sql_guard *guard, const char *lock, char *text, size_t size);
 /* Puts the statement that locks the lanes of these slots. */
 enum dibs__sql_rc dibs__task_put_lanes(struct dibs__sql_guard *guard, dibs__str kind, const int64_t *slots,
                                        size_t count);

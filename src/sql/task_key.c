@@ -132,9 +132,12 @@ static sql_rc put_all_lanes(struct dibs__sql_guard *g, const locked_t *locked) {
 static sql_rc put_later(struct dibs__sql_guard *g, const transition *t) {
   value values[] = {dibs__task_text(t->kind), dibs__sql_number(t->slot), dibs__sql_number((int64_t)t->nr),
                     dibs__task_text(t->serial), dibs__sql_number((int64_t)t->lane)};
+#define LATER(slot, than)                                                                                              \
+  "SELECT " DIBS__TASK_LOCKED " FROM dibs_task@{slot} WHERE kind = $1 AND " slot " AND " than                          \
+  " AND serial = $4 AND state + 0 = 2 AND lane = $5 ORDER BY slot, nr@{lock}"
   return dibs__task_put(g,
-                        "SELECT " DIBS__TASK_LOCKED " FROM dibs_task@{slot} WHERE kind = $1 AND slot = $2 AND nr > $3"
-                        " AND serial = $4 AND state + 0 = 2 AND lane = $5 ORDER BY slot, nr@{lock}",
+                        dibs__task_by_range(g) ? LATER(DIBS__TASK_IN_SLOT("slot", "$2"), "(slot, nr) > ($2, $3)")
+                                               : LATER("slot = $2", "nr > $3"),
                         values, 5);
 }
 
@@ -193,9 +196,12 @@ static bool find_runs(const locked_t *locked, transition ***all, struct run **ru
   return true;
 }
 
-#define UNFINISHED(columns, kind, slot, nr, serial)                                                                    \
-  "SELECT " columns " FROM dibs_task@{slot} WHERE kind = " kind " AND slot = " slot " AND nr <= " nr                   \
-  " AND serial = " serial
+/* The unfinished ones of a key up to a number. */
+#define BY_RANGE(slot, nr, serial)                                                                                     \
+  " FROM dibs_task WHERE kind = $1 AND " DIBS__TASK_IN_SLOT("slot", slot) " AND (slot, nr) <= (" slot ", " nr ")"      \
+                                                                          " AND serial = " serial
+#define BY_NUMBER(slot, nr, serial)                                                                                    \
+  " FROM dibs_task@{slot} WHERE kind = $1 AND slot = " slot " AND nr <= " nr " AND serial = " serial
 
 /* How many unfinished ones each run has up to its last number. */
 static sql_rc put_counts(struct dibs__sql_guard *g, const struct run *runs, size_t count) {
@@ -209,13 +215,15 @@ static sql_rc put_counts(struct dibs__sql_guard *g, const struct run *runs, size
     rows[4 * i + 3] = dibs__task_text(last->serial);
   }
   value kind = dibs__task_text(runs[0].first[0]->kind);
+#define COUNTS(count)                                                                                                  \
+  "WITH r(i, r_slot, r_nr, r_serial) AS ($rows) SELECT i, " count("r_slot") " + " count(                               \
+      "(-1 - r_slot)") ", @{sees_latest} FROM r"
+/* (Limited, because only rows that are ordered are found by the index for certain.) */
+#define IN_ORDER(slot)                                                                                                 \
+  "(SELECT count(*) FROM (SELECT 1" BY_RANGE(slot, "r_nr", "r_serial") " ORDER BY slot, nr LIMIT 1001) q)"
+#define AT_ONCE(slot) "(SELECT count(*)" BY_NUMBER(slot, "r_nr", "r_serial") "@{latest})"
   sql_rc end =
-      dibs__task_put_rows(g,
-                          "WITH r(i, r_slot, r_nr, r_serial) AS ($rows) SELECT i, (" UNFINISHED(
-                              "count(*)", "$1", "r_slot", "r_nr",
-                              "r_serial") "@{latest}) + (" UNFINISHED("count(*)", "$1", "-1 - r_slot", "r_nr",
-                                                                      "r_serial") "@{latest}), @{sees_latest} FROM r",
-                          &kind, 1, rows, 4, count);
+      dibs__task_put_rows(g, dibs__task_by_range(g) ? COUNTS(IN_ORDER) : COUNTS(AT_ONCE), &kind, 1, rows, 4, count);
   free(rows);
   return end;
 }
@@ -224,12 +232,9 @@ static sql_rc put_run(struct dibs__sql_guard *g, const struct run *run) {
   const transition *last = run->first[run->count - 1];
   value values[] = {dibs__task_text(last->kind), dibs__sql_number(last->slot), dibs__sql_number((int64_t)last->nr),
                     dibs__task_text(last->serial), dibs__sql_number((int64_t)run->count + 1)};
-  return dibs__task_put(g,
-                        "SELECT nr FROM (" UNFINISHED("nr", "$1", "$2", "$3",
-                                                      "$4") " ORDER BY slot, nr LIMIT $5) a UNION ALL SELECT nr FROM "
-                                                            "(" UNFINISHED("nr", "$1", "-1 - $2", "$3",
-                                                                           "$4") " ORDER BY slot, nr LIMIT $5) b",
-                        values, 5);
+#define FIRST(rows, slot, name) "SELECT nr FROM (SELECT nr" rows(slot, "$3", "$4") " ORDER BY slot, nr LIMIT $5) " name
+#define FIRSTS(rows) FIRST(rows, "$2", "a") " UNION ALL " FIRST(rows, "(-1 - $2)", "b")
+  return dibs__task_put(g, dibs__task_by_range(g) ? FIRSTS(BY_RANGE) : FIRSTS(BY_NUMBER), values, 5);
 }
 
 /* The smallest number in the answer that is not locked here. */
@@ -290,18 +295,22 @@ bool dibs__task_too_early(const locked_t *locked, const transition *t) {
 
 /* ---- Back ---- */
 
+const char *dibs__task_asides(const struct dibs__sql_guard *g, const char *lock, char *text, size_t size) {
+  snprintf(text, size,
+           "SELECT nr, state FROM dibs_task@{slot} WHERE kind = $1 AND %s AND serial = $3 ORDER BY slot, nr LIMIT $4%s",
+           dibs__task_by_range(g) ? DIBS__TASK_IN_SLOT("slot", "$2") : "slot = $2", lock);
+  return text;
+}
+
 /* Each statement answers the first ones of a key that are put aside, by number. */
 static sql_rc put_asides(struct dibs__sql_guard *g, const locked_t *locked) {
   sql_rc end = DIBS__SQL_OK;
+  char text[400];
   for (size_t i = 0; i < locked->count && end == DIBS__SQL_OK; i++) {
     const transition *t = &locked->rows[i];
     value values[] = {dibs__task_text(t->kind), dibs__sql_number(-1 - dibs__task_slot(t)), dibs__task_text(t->serial),
                       dibs__sql_number(BACK)};
-    if (frees_others(t))
-      end = dibs__task_put(g,
-                           "SELECT nr, state FROM dibs_task@{slot} WHERE kind = $1 AND slot = $2 AND serial = $3"
-                           " ORDER BY slot, nr LIMIT $4@{lock}",
-                           values, 4);
+    if (frees_others(t)) end = dibs__task_put(g, dibs__task_asides(g, "@{lock}", text, sizeof text), values, 4);
   }
   return end;
 }

@@ -160,7 +160,8 @@ static sql_rc find_claims(struct entering *e, struct claim **claims, size_t *cou
   size_t nth = w->put;
   *count = 0;
   sql_rc end = dibs__task_put(
-      e->c->g, "SELECT nr, slot, lane" DIBS__CLAIM_BUSY("2") " AND coalesce(slot, -1) >= 0 AND lane IS NOT NULL", &kind, 1);
+      e->c->g, "SELECT nr, slot, lane" DIBS__CLAIM_BUSY("2") " AND coalesce(slot, -1) >= 0 AND lane IS NOT NULL", &kind,
+      1);
   if (end == DIBS__SQL_OK) end = dibs__task_go(e->c->g);
   if (end != DIBS__SQL_OK) return end;
   *claims = malloc((w->engine->rows(w, nth) + 1) * sizeof **claims);
@@ -521,14 +522,20 @@ sql_rc dibs__lanes_leave(struct dibs__sql_guard *g, dibs__str kind, bool *done) 
 
 /* From a slot on: tasks that are put aside, and which of them are blocked although they are the first of their key. */
 static sql_rc put_lost(struct dibs__sql_guard *g, const value *values) {
-  return dibs__task_put(
-      g,
-      "SELECT nr, slot, state, CASE WHEN state = 4 AND (SELECT count(*) FROM dibs_task e WHERE e.kind = $1 AND"
-      " e.serial = a.serial AND e.slot = a.slot AND e.nr < a.nr) = 0 AND (SELECT count(*) FROM dibs_task e WHERE"
-      " e.kind = $1 AND e.serial = a.serial AND e.slot = -1 - a.slot AND e.nr < a.nr) = 0 THEN 1 ELSE 0 END FROM"
-      " (SELECT kind, nr, slot, state, serial FROM dibs_task@{slot} WHERE kind = $1 AND slot < 0 AND slot > $2"
-      " ORDER BY slot, nr LIMIT 1000) a ORDER BY slot, nr",
-      values, 2);
+#define FIRST_OF_KEY(slot)                                                                                             \
+  "(SELECT e.nr FROM dibs_task e WHERE e.kind = $1 AND " slot " AND e.serial = a.serial ORDER BY e.slot, e.nr LIMIT "  \
+                                                              "1)"
+#define LOST(aside, not_aside)                                                                                         \
+  "SELECT nr, slot, state, CASE WHEN state = 4 AND nr = " FIRST_OF_KEY(aside) " AND nr < coalesce(" FIRST_OF_KEY(      \
+      not_aside) ", nr + 1) THEN 1 ELSE 0 END FROM (SELECT kind, nr, slot,"                                            \
+                 " state, serial FROM dibs_task@{slot} WHERE kind = $1 AND slot < 0 AND slot > $2 ORDER BY slot, nr "  \
+                 "LIMIT 1000) a"                                                                                       \
+                 " ORDER BY slot, nr"
+  return dibs__task_put(g,
+                        dibs__task_by_range(g) ? LOST(DIBS__TASK_IN_SLOT("e.slot", "a.slot"),
+                                                      DIBS__TASK_IN_SLOT("e.slot", "(-1 - a.slot)"))
+                                               : LOST("e.slot = a.slot", "e.slot = -1 - a.slot"),
+                        values, 2);
 }
 
 static sql_rc bring_lost(struct dibs__sql_guard *g, dibs__str kind, int64_t *slot) {

@@ -59,11 +59,13 @@ sql_rc dibs__window_put(laning *l, const struct dibs__slot_range *r) {
   l->asked = l->c->most - l->taken + DIBS__WINDOW_MORE;
   value values[] = {dibs__task_text(l->c->op->kind), dibs__sql_number(r->first), dibs__sql_number(r->last),
                     dibs__sql_number((int64_t)l->asked)};
-  return dibs__task_put(l->c->g,
-                        "SELECT * FROM (SELECT nr, slot, due, serial FROM dibs_task@{slot} WHERE kind = $1 AND"
-                        " slot >= $2 AND slot <= $3 AND state + 0 = 4 ORDER BY slot, nr LIMIT $4) a UNION ALL"
-                        " SELECT * FROM (SELECT nr, -1, due, serial" DIBS__CLAIM_KEYED ") b",
-                        values, 4);
+  return dibs__task_put(
+      l->c->g,
+      "SELECT * FROM (SELECT nr, slot, due, serial FROM dibs_task@{slot} WHERE kind = $1 AND"
+      " slot >= $2 AND slot <= $3 AND state + 0 = 4 ORDER BY slot, nr LIMIT $4) a UNION ALL"
+      " SELECT * FROM (SELECT nr, -1, due, serial FROM dibs_task@{keyed} WHERE kind = $1 AND state = 0 AND"
+      " rank = 0 AND serial IS NOT NULL LIMIT 1000) b",
+      values, 4);
 }
 
 /* ---- A window ---- */
@@ -150,12 +152,14 @@ static sql_rc find_asides(laning *l, window *x) {
     rows[3 * count + 1] = dibs__sql_number(-1 - x->rows[i].slot);
     rows[3 * count++ + 2] = dibs__task_text(x->rows[i].serial);
   }
-#define FIRST(column)                                                                                                  \
-  "(SELECT " column " FROM dibs_task@{slot} WHERE kind = $1 AND slot = r_slot AND serial = r_serial"                   \
-  " ORDER BY slot, nr LIMIT 1)"
+#define FIRST(column, slot)                                                                                            \
+  "(SELECT " column " FROM dibs_task@{slot} WHERE kind = $1 AND " slot " AND serial = r_serial ORDER BY slot, nr"      \
+  " LIMIT 1)"
+#define FIRSTS(slot)                                                                                                   \
+  "WITH r(i, r_slot, r_serial) AS ($rows) SELECT i, " FIRST("nr", slot) ", " FIRST("state", slot) " FROM r"
   sql_rc end = dibs__task_put_rows(
-      l->c->g, "WITH r(i, r_slot, r_serial) AS ($rows) SELECT i, " FIRST("nr") ", " FIRST("state") " FROM r", &kind, 1,
-      rows, 3, count);
+      l->c->g, dibs__task_by_range(l->c->g) ? FIRSTS(DIBS__TASK_IN_SLOT("slot", "r_slot")) : FIRSTS("slot = r_slot"),
+      &kind, 1, rows, 3, count);
   free(rows);
   if (end == DIBS__SQL_OK) end = dibs__task_go(l->c->g);
   for (size_t row = 0; end == DIBS__SQL_OK && row < w->engine->rows(w, nth); row++) {
@@ -228,6 +232,7 @@ static sql_rc put_locks(laning *l, const window *x, bool taken) {
 
 /* The blocked ones at the front of each key that it takes from, if nothing blocks them any more. */
 static sql_rc put_backs(laning *l, const window *x) {
+  char text[400];
   sql_rc end = DIBS__SQL_OK;
   size_t count = 0;
   for (size_t i = 0; i < x->aside_count; i++) count += x->asides[i].is_blocked;
@@ -237,10 +242,7 @@ static sql_rc put_backs(laning *l, const window *x) {
     values[1] = dibs__sql_number(-1 - x->asides[i].slot);
     values[2] = dibs__task_text(x->asides[i].serial);
     if (x->asides[i].is_blocked)
-      end = dibs__task_put(l->c->g,
-                           "SELECT nr, state FROM dibs_task@{slot} WHERE kind = $1 AND slot = $2 AND serial = $3"
-                           " ORDER BY slot, nr LIMIT $4@{skip}",
-                           values, 4);
+      end = dibs__task_put(l->c->g, dibs__task_asides(l->c->g, "@{skip}", text, sizeof text), values, 4);
   }
   return end;
 }

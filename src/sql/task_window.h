@@ -8,7 +8,7 @@
 
 enum {
   DIBS__WINDOW_MORE = 64,         /* rows of a window beside those that the claim wants */
-  DIBS__WINDOW_ARRIVED_MAX = 1000 /* tasks without a slot that it has; written in DIBS__CLAIM_KEYED, too */
+  DIBS__WINDOW_ARRIVED_MAX = 1000 /* tasks without a slot that it has; if it has so many, there may be more */
 };
 
 /* Slots from `first` up to `last`. */

@@ -283,8 +283,8 @@ struct dibs__task_op {
   bool dry;
   bool errors;   /* LIST: the errors of filter.nr instead, the oldest first: rows with fence, by, text, at_ms */
   bool payloads; /* LIST: with payloads */
-  /* KIND.  SET_NO_LANES: tasks with serial texts are claimed one at a time again (R68); claims by lane end.  The next
-   * CLAIM with lanes makes the kind by_lane again. */
+  /* KIND.  SET_NO_LANES: tasks with serial texts are claimed one at a time again (R68); claims by lane end.  With many
+   * tasks the next claims do the rest of it (`more`).  The next CLAIM with lanes makes the kind by_lane again. */
   uint32_t set, running;
   bool paused;
   int64_t keep_ms; /* -1: the default */

@@ -490,10 +490,10 @@ static void R108_without_lanes_again_tasks_of_a_key_run_one_at_a_time(void **sta
       expect_status(ended(p, got.rows[i], DIBS__TASK_END_DONE), DIBS_STALE);
   nrs[3] = added(p, "k", .serial = str_of("s"));
   for (int i = 0; i < 2; i++) {
-    got = claimed(p, "k", .most = 10);
+    got = claimed_at_last(p, "k", (struct claim_how){.most = 10});
     expect_one(got, nrs[i]);
     assert_int_equal(got.rows[0].fails, 0);
-    expect_none_claimed(claimed(p, "k", .most = 10));
+    expect_none_claimed(claimed_at_last(p, "k", (struct claim_how){.most = 10}));
     expect_status(ended(p, got.rows[0], DIBS__TASK_END_DONE), DIBS_OK);
   }
   expect_claimed(owned(p, "k", 5, .most = 10), 2, nrs + 2);
@@ -510,7 +510,8 @@ static void R108_a_kind_may_be_by_lane_and_not_in_turn(void **state) {
   uint64_t left = 0;
   for (uint32_t i = 0; i < COUNT; i++) left += added(p, "k", .serial = text_of_lane(0, 1, i % 3)) != 0;
   for (uint64_t turn = 1; left > 0; turn++) {
-    struct claimed got = turn % 2 ? owned(p, "k", turn, .most = 2) : claimed(p, "k", .most = 2);
+    struct claimed got =
+        turn % 2 ? owned(p, "k", turn, .most = 2) : claimed_at_last(p, "k", (struct claim_how){.most = 2});
     assert_true(got.count > 0 && turn < 3 * COUNT);
     for (uint32_t i = 0; i < got.count; i++) {
       bool done = (turn + i) % 4 != 0;
