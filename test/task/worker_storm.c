@@ -32,6 +32,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -123,6 +124,7 @@ static void leave(int signo) {
 static int be_member(int argc, char *argv[]) {
   dibs_error error;
   if (argc < 4) die("member", "usage");
+  prctl(PR_SET_PDEATHSIG, SIGKILL); /* if the storm gives up */
   me.log = open(argv[3], O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
   me.unguarded = argc > 4;
   if (me.log < 0) die(argv[3], strerror(errno));
