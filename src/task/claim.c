@@ -318,6 +318,13 @@ static dibs_status claim_until(struct dibs__claim *claim, uint32_t most, dibs_ta
   return status;
 }
 
+static const char none_ready[] = " is ready; ";
+
+const char *dibs__task_claim_why(const dibs_error *error) {
+  const char *at = error->status == DIBS_NOT_FOUND ? strstr(error->text, none_ready) : NULL;
+  return at ? at + sizeof none_ready - 1 : NULL;
+}
+
 static dibs_status claim_tasks(dibs_store *store, const char *kind, const dibs_claim_options *o, dibs_task **tasks,
                                size_t *count, dibs_error *error) {
   dibs_status status = dibs__claim_check(store, kind, o, error);
@@ -343,8 +350,8 @@ static dibs_status claim_tasks(dibs_store *store, const char *kind, const dibs_c
                       kind, claim.topic);
   if (status == DIBS_OK && *count > 0) return dibs__fine(error);
   if (status == DIBS_OK)
-    return dibs__fail(error, DIBS_NOT_FOUND, "no task of kind \"%s\" is ready%s%s", kind, claim.why[0] ? "; " : "",
-                      claim.why);
+    return dibs__fail(error, DIBS_NOT_FOUND, "no task of kind \"%s\"%s%s", kind,
+                      claim.why[0] ? none_ready : " is ready", claim.why);
   return dibs__task_explain(store, o->table, status, "claiming tasks of kind", kind, claim.why, error);
 }
 

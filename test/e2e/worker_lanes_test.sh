@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# dibs worker --topic: workers that own lanes, the order of keys, lanes that move, and what people are told.
+# dibs worker --topic: workers that own lanes, the order of keys, lanes that move, and messages.
 #   worker_lanes_test.sh [URI]    without URI in a file
 . "$(dirname "$0")/tap.sh"
 [ -z "${1:-}" ] || export DIBS_STORE=$1
@@ -17,7 +17,7 @@ worker() {
 once() { timeout 60 "$DIBS" worker --once --kind "$1" --exec "$2" "${@:3}" >"$dir/worker.out" 2>"$dir/worker.err"; }
 lanes_of() { "$DIBS" lane ls "$1" --json | grep -o "\"owner\":\"$2\"" | wc -l; }
 owns() { [ "$(lanes_of "$1" "$2")" = "$3" ]; }
-# refused CODE TEXT [WORD...]: the call ends with this status and says so.
+# refused CODE TEXT [WORD...]: the call ends with this status and prints this.
 refused() {
   timeout 60 "$DIBS" worker --kind "${@:3}" -- true >/dev/null 2>"$dir/refused"
   is "exit status $1: ${*:3}" $? "$1"
@@ -70,7 +70,7 @@ done
 ok 'after kill -9 of the second one the first does its tasks, too' until_true 60 counts moves done 48
 for key in a b c d e f; do is "in their order: $key" "$(uniq "$dir/moves.$key" | tr '\n' ' ')" '1 2 3 4 5 6 7 8 '; done
 
-# ---- What people are told ----
+# ---- Messages ----
 "$DIBS" task add moves x --key a >/dev/null
 kill -TERM $one
 wait $one
