@@ -15,6 +15,7 @@ enum { RACERS = 4, TASKS = 240, KEYS = 12, LANES = 4, MOST = 5 };
 
 struct race {
   dibs__str kind;
+  bool changes; /* the kind is by lane and not by turns, and some claim without lanes */
   _Atomic uint64_t last_fence;
   _Atomic bool tried[TASKS]; /* an END of it was sent */
   _Atomic int done[TASKS], ended;
@@ -102,15 +103,24 @@ static bool claim(struct racer *r) {
   op.from = draw(r);
   for (uint32_t i = 0; i < LANES; i++)
     if (r->fences[i]) lanes[op.lane_count++] = (struct dibs__task_lane){.lane = i, .fence = {r->fences[i]}};
-  if (op.lane_count == 0) return true;
+  bool without = r->race->changes && draw(r) % 3 == 0;
+  if (without) op.lane_count = op.of_lanes = 0;
+  if (op.lane_count == 0 && !without) return true;
   if (!sent_task(r->p, &op, true) || op.op.status != DIBS_OK) return false;
   for (uint32_t i = 0; i < op.lane_count; i++)
     if (lanes[i].status != DIBS_OK) r->fences[lanes[i].lane] = 0;
-  note_claims(r->race, lanes, op.lane_count, &op);
-  bool vanishes = draw(r) % 5 == 0, ok = true;
+  if (!without) note_claims(r->race, lanes, op.lane_count, &op);
+  bool vanishes = !without && draw(r) % 5 == 0, ok = true; /* nobody takes over a claim without lanes */
   if (op.got_count && !vanishes) ok = end_claims(r, op.got, op.got_count, draw(r) % 2 ? 1 : MOST);
   free(op.got);
   return ok;
+}
+
+static bool end_lanes(struct racer *r) {
+  task_op op = {.op = {.family = DIBS__FAM_TASK, .verb = DIBS__TASK_KIND}, .kind = r->race->kind};
+  op.op.bucket = dibs__bucket(op.kind);
+  op.set = DIBS__TASK_SET_NO_LANES;
+  return sent_task(r->p, &op, false) && op.op.status == DIBS_OK;
 }
 
 static void own_and_work(void *arg) {
@@ -118,20 +128,20 @@ static void own_and_work(void *arg) {
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), 2 * TASK_PATIENCE_MS);
   while (atomic_load(&r->race->ended) < TASKS) {
     if (draw(r) % 4 == 0) r->fences[draw(r) % LANES] = atomic_fetch_add(&r->race->last_fence, 1) + 1;
-    if (dibs__tick_before(dibs__tick_now(), by) && claim(r)) continue;
+    bool fine = !r->race->changes || draw(r) % 30 != 0 || end_lanes(r);
+    if (fine && dibs__tick_before(dibs__tick_now(), by) && claim(r)) continue;
     r->race->gave_up++;
     return;
   }
 }
 
-static void R109_threads_finish_the_tasks_of_each_key_in_order_while_lanes_pass(void **state) {
-  (void)state;
+static void run_race(bool changes) {
   struct party *p = lane_party();
   static struct race race;
   static struct racer racers[RACERS];
   static task_new news[TASKS];
   static char payloads[TASKS][8];
-  race = (struct race){.kind = name_of("k")};
+  race = (struct race){.kind = name_of("k"), .changes = changes};
   for (int i = 0; i < TASKS; i++) {
     snprintf(payloads[i], sizeof payloads[i], "%d", i);
     news[i] = (task_new){.payload = str_of(payloads[i]), .tries = 1000000};
@@ -159,7 +169,18 @@ static void R109_threads_finish_the_tasks_of_each_key_in_order_while_lanes_pass(
   assert_int_equal(count_of(p, "k").states[DIBS__TASK_DONE], TASKS);
 }
 
+static void R109_threads_finish_the_tasks_of_each_key_in_order_while_lanes_pass(void **state) {
+  (void)state;
+  run_race(false);
+}
+
+static void R108_threads_finish_the_tasks_of_each_key_in_order_while_the_kind_changes(void **state) {
+  (void)state;
+  run_race(true);
+}
+
 static const struct CMUnitTest contract_tasks_lanes_races_cases[] = {
     CASE(R109_threads_finish_the_tasks_of_each_key_in_order_while_lanes_pass),
+    CASE(R108_threads_finish_the_tasks_of_each_key_in_order_while_the_kind_changes),
 };
 CONTRACT_TESTS(contract_tasks_lanes_races);
