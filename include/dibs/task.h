@@ -330,7 +330,7 @@ DIBS_EXPORT void dibs_worker_free(dibs_worker *worker);
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_worker_count(dibs_worker *worker, dibs_worker_counts *counts,
                                                         dibs_error *error);
 /* The latest failure of a request to the store, for people; its status is OK if there was none since the last request
- * that was answered.  With a topic also what dibs_lane_trouble says: after CONFLICT the worker gets no more lanes, free
+ * that was answered; then the text may name a row of your table that no claim takes, and why.  With a topic also what dibs_lane_trouble says: after CONFLICT the worker gets no more lanes, free
  * it.  NOT_FOUND: it finds no task because the tasks of this kind go to lanes.  Does not block. */
 DIBS_EXPORT void dibs_worker_trouble(dibs_worker *worker, dibs_error *error);
 

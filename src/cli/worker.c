@@ -36,6 +36,7 @@ struct cli_worker {
   uint64_t idle_claimed, idle_polls;
   dibs_status trouble; /* of which a note was written */
   dibs__tick trouble_since;
+  char odd[256]; /* the latest row of a table that was noted: no claim takes it */
 };
 
 /* ---- Before the store is opened ---- */
@@ -131,6 +132,10 @@ static int watch_trouble(struct cli_worker *w) {
     dibs__cli_note(g, "%s; dibs tries again", error.text);
   } else if (error.status == DIBS_OK && w->trouble != DIBS_OK) {
     dibs__cli_note(g, "%s answers again", dibs_store_uri(w->pool.store));
+  }
+  if (error.status == DIBS_OK && error.text[0] && strncmp(error.text, w->odd, sizeof w->odd - 1) != 0) {
+    snprintf(w->odd, sizeof w->odd, "%.255s", error.text);
+    dibs__cli_note(g, "%s", error.text);
   }
   w->trouble = error.status;
   if (!w->once || error.status == DIBS_OK || dibs__tick_left_ms(w->trouble_since, dibs__tick_now()) < TROUBLE_MS)

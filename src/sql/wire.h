@@ -206,6 +206,8 @@ struct dibs__sql_wire {
   /* After FAILED. */
   enum dibs__sql_trouble trouble;
   bool unsure;
+  /* Of script: the connection had ended before, so nothing of the transaction takes effect. */
+  bool undone;
   size_t failed_at;  /* the statement that failed */
   char message[200]; /* the engine's */
 };

@@ -149,6 +149,8 @@ enum {
 #define DIBS__TASK_TOKEN_MS (INT64_C(3600000))     /* token_ms of a random token */
 #define DIBS__TASK_KEY_MS (INT64_C(86400000))      /* token_ms of a token from a key of the caller */
 #define DIBS__TASK_MS_MAX (INT64_C(1) << 48)       /* of times, delays and timeouts: sums of them fit */
+/* Of delays, timeouts and ages in the user's table, ten years: a sum with the clock fits into every type of instants. */
+#define DIBS__TASK_WAIT_MAX_MS (INT64_C(3653) * 86400000)
 enum { DIBS__TASK_TOKEN_MAX = 64 };
 
 struct dibs__task_new {
@@ -300,5 +302,11 @@ struct dibs__task_op {
                     task, and what the engine said; with an OK of CLAIM without tasks: a row of the user's that can't be
                     claimed; that the kind is by_lane (R108) */
 };
+
+/* Of an operation on the user's table: clears its answers; true: it has its answer, INVALID or UNSUPPORTED, and no
+ * table was looked at. */
+bool dibs__task_table_refuses(struct dibs__task_op *op);
+/* Of EXTEND and END there: sets the item's status, to OK if it is well-formed. */
+bool dibs__task_table_refuses_item(struct dibs__task_op *op, struct dibs__task_item *item);
 
 #endif

@@ -88,7 +88,7 @@ static dibs_status ask_once(void *arg) {
 }
 
 static dibs_status ask(struct asking *a, const char *doing, dibs_error *error) {
-  dibs_status status = dibs__task_served(a->store, error);
+  dibs_status status = dibs__task_served(a->store, a->filter.table, error);
   if (status != DIBS_OK) return status;
   a->by = dibs__tick_add_ms(dibs__tick_now(), DIBS__TASK_WAIT_MS);
   status = dibs__task_repeat(a->store, a->by, a->limited ? DIBS__UNLESS_UNKNOWN : DIBS__AFTER_UNKNOWN, ask_once, a);

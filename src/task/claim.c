@@ -43,7 +43,7 @@ static dibs_status check_lanes(const dibs_claim_options *o, dibs_error *error) {
 }
 
 dibs_status dibs__claim_check(dibs_store *store, const char *kind, const dibs_claim_options *o, dibs_error *error) {
-  dibs_status status = dibs__task_served(store, error);
+  dibs_status status = dibs__task_served(store, o->table, error);
   if (status == DIBS_OK && o->table && !o->table->locked_at)
     return dibs__fail(error, DIBS_UNSUPPORTED,
                       "the table \"%.80s\" was declared without phase, locked_at and updated_at, which tasks need",

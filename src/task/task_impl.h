@@ -101,8 +101,8 @@ static inline void dibs__task_keep_why(struct dibs__request *request, char why[D
   why[0] = '\0';
   if (dibs__request_is_answered(request)) __builtin_memcpy(why, request->task.why, DIBS__TASK_WHY);
 }
-/* Does the store keep tasks? */
-dibs_status dibs__task_served(dibs_store *store, dibs_error *error);
+/* Does the store keep tasks, in this table of the user's?  NULL: in dibs' own. */
+dibs_status dibs__task_served(dibs_store *store, const struct dibs__table *table, dibs_error *error);
 /* INVALID unless NULL or a name; `what` is the subject. */
 dibs_status dibs__task_check_text(const char *text, const char *what, dibs_error *error);
 static inline size_t dibs__length(const char *text) {

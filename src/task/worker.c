@@ -16,6 +16,7 @@
 #include "task/worker_impl.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -210,6 +211,7 @@ static dibs_status claim_some(worker_t *w, uint32_t want, size_t *count) {
   w->counts.requests++;
   if (status == DIBS_OK && *count == 0 && !w->claim.more) w->counts.idle++;
   keep_trouble_locked(w, status, "claiming tasks of kind", w->claim.why);
+  if (status == DIBS_OK) snprintf(w->trouble.text, sizeof w->trouble.text, "%s", w->claim.why); /* a row that is odd */
   if (status == DIBS_OK) keep_why_locked(w, *count);
   take_claimed_locked(w, status, tasks, count);
   dibs__mutex_unlock(&w->lock);

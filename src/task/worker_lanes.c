@@ -26,8 +26,8 @@
 #include <string.h>
 
 enum {
-  HELD_FACTOR = 8, /* tasks of few keys fill no threads: so many more may be held than begin, */
-  HELD_LEAST = 64  /* and these */
+  HELD_FACTOR = 2, /* tasks of few keys fill no threads: so many times as may begin are held at most, */
+  HELD_LEAST = 16  /* and these. Each costs extensions, and all of a key end with the first whose claim is over */
 };
 
 struct dibs__worker_lane {

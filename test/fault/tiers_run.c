@@ -123,6 +123,30 @@ static void count_moves(void) {
 
 static dibs__tick running_at; /* all workers are running */
 
+static int note_left(const dibs_tier_info *tier, void *user) {
+  if (tier->tier > 0 || tier->leaving > 0) *(uint32_t *)user += tier->buckets + tier->leaving;
+  return 0;
+}
+
+/* On a busy machine a worker that starts may find the first tier too slow, and leave it for a while. */
+static bool all_at_first_tier(void) {
+  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), ADD_MS);
+  dibs_error error;
+  if (!bed_observer(&run)) return false;
+  for (;;) {
+    uint32_t elsewhere = 0;
+    if (dibs_tiers(run.observer, NULL, note_left, NULL, &elsewhere, &error) != DIBS_OK)
+      return bed_fail(&run, "%s", error.text);
+    if (elsewhere == 0) break;
+    if (!dibs__tick_before(dibs__tick_now(), by))
+      return bed_fail(&run, "%u buckets are not at the first tier", elsewhere);
+    dibs__nap_ms(TIERS_POLL_MS);
+  }
+  dibs_close(run.observer); /* it is no client of the scene */
+  run.observer = NULL;
+  return bed_all_add(&run, ADD_MS);
+}
+
 static bool go(void) {
   if (plan.scene->odd && !make_odd()) return false;
   if (!prepare_anchor()) return false;
@@ -131,6 +155,7 @@ static bool go(void) {
   if (!plan.scene->still && !belief_event(run.notes, BELIEF_AWAY, 0, 0)) return false;
   if (!bed_spawn(&run)) return false;
   if (!bed_all_add(&run, ADD_MS)) return false;
+  if (plan.scene->still && !run.lone && !all_at_first_tier()) return false;
   bed_print(&run, "all workers are running");
   running_at = dibs__tick_now();
   bool fine = act();

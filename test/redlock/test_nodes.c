@@ -175,9 +175,9 @@ static void a_flushed_node_counts_as_emptied(void **state) {
   (void)state;
   struct party *p = party_at(quorum(3, "&max_ttl=1000", NULL));
   expect(acquire(p, "n", 1, .ttl = 800), DIBS_OK);
+  int64_t began = now_ms();
   node_say(0, "FLUSHDB");
   node_say(1, "FLUSHDB");
-  int64_t began = now_ms();
   struct answer a = request_for(p, "n", 2, .ttl = 100);
   assert_int_not_equal(a.op.op.status, DIBS_OK);
   granted_at_last(p, "m", 3, 1000);

@@ -12,8 +12,8 @@
  *   O key number last    the record has another number than the one before: the order is broken
  *   A key number fence   the store has acknowledged that it wrote its number, under this fence
  *
- * Now and then it answers that it wants another try, before or after the write.  In the end each number of each key was written
- * exactly once, with fences that never decrease, and every task is done.
+ * Now and then it answers that it wants another try, before or after the write.  In the end each number of each key was
+ * written exactly once, with fences that never decrease, and every task is done.
  *
  * --unguarded writes without the lease: then numbers must be written twice, or the storm proves nothing (exit 0 when
  * they are).
@@ -32,20 +32,22 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 enum {
-  TTL_MS = 1000, /* of lanes and of claims */
+  TTL_MS = 1000,   /* of lanes */
+  CLAIM_MS = 4000, /* a dead worker's tasks are free before, with its lanes */
   KEYS = 40,
   NUMBERS_MAX = 20000, /* of a key */
-  BACKLOG = 15,        /* of each key, more are not added */
+  BACKLOG = 8,         /* of each key, more are not added */
   ADD_EACH_MS = 20,
   THREADS = 3,
   RUNNING_MAX = 4, /* see disturb() */
   MEMBERS_MAX = 1000,
   LANES_FIRST = 8,
-  CALM_MS = 60000
+  CALM_MS = 120000
 };
 
 static _Noreturn void die(const char *what, const char *why) {
@@ -122,6 +124,7 @@ static void leave(int signo) {
 static int be_member(int argc, char *argv[]) {
   dibs_error error;
   if (argc < 4) die("member", "usage");
+  prctl(PR_SET_PDEATHSIG, SIGKILL); /* if the storm gives up */
   me.log = open(argv[3], O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
   me.unguarded = argc > 4;
   if (me.log < 0) die(argv[3], strerror(errno));
@@ -133,7 +136,7 @@ static int be_member(int argc, char *argv[]) {
   dibs_worker_options o = {.size = sizeof o,
                            .threads = me.unguarded ? 8 : THREADS,
                            .prefetch = 20,
-                           .timeout_ms = TTL_MS,
+                           .timeout_ms = CLAIM_MS,
                            .work = work,
                            .topic = "storm",
                            .lane_ttl_ms = TTL_MS};

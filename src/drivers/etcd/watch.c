@@ -11,6 +11,10 @@
  * which it is complete, so nothing is missed in between, nor when a stream ends and goes on at another endpoint.  If
  * etcd has compacted that revision, the waiter checks again, and watches from then on.
  *
+ * The gateway may lose watches of a stream: a Go server drops what it has not read of a request when it begins to
+ * answer, unless this is more than it would skip.  So a stream with several watches ends with PADDING blanks, and a
+ * watch that etcd does not confirm begins again on another stream.
+ *
  * A member that is stopped keeps its streams silent.  The requests of the same store notice that, and move to another
  * endpoint; the streams follow.  The core's waiters check again each second, anyway.
  *
@@ -24,6 +28,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { PADDING = 257 * 1024, UNPADDED = 2, CONFIRM_MS = 250, CONFIRM_MOST_MS = 4000 };
 enum { STREAMS = 4, EVENTS = 1024, OBSERVED = 512, POLL_MS = 250, REST_MS = 100, AUTHORIZE_MS = 1000, NOTICES = 1 };
 
 /* A waiter watches of the keys of the holders, of the key of the waiter before it, or of the key that this waiter will
@@ -38,9 +43,12 @@ struct watch {
   uint64_t from;                        /* complete from this revision on */
   uint64_t seen[WATCHED];               /* the latest event of each key: another stream may begin before it */
   bool near, before, shares;
-  bool signalled; /* an event was posted since the waiter was queued or checked */
-  bool streamed;  /* on a stream that lives */
-  bool compacted; /* begin with what comes */
+  bool signalled;            /* an event was posted since the waiter was queued or checked */
+  bool streamed;             /* on a stream that lives */
+  bool compacted;            /* begin with what comes */
+  uint8_t wanted, confirmed; /* the keys that it needs, as bits; those that etcd has begun to watch */
+  dibs__tick asked;          /* when it was put on a stream */
+  int64_t patience_ms;       /* then: how long it may take to be confirmed */
   dibs__id before_id;
   struct dibs__etcd_key holders, before_key;
 };
@@ -65,7 +73,8 @@ struct dibs__etcd_watches {
   dibs__mutex lock;
   struct watch *all;
   uint64_t serials;
-  bool notices, notices_streamed;
+  bool notices, notices_streamed, notices_confirmed;
+  dibs__tick notices_asked;
   uint64_t notices_revision;
   struct observed observed[OBSERVED];
   size_t observed_next;
@@ -351,14 +360,17 @@ static void take_result(watches *w, const json_t *result) {
   uint64_t revision = (uint64_t)dibs__etcd_number(json_object_get(result, "header"), "revision");
   const json_t *events = json_object_get(result, "events");
   bool canceled = json_is_true(json_object_get(result, "canceled"));
+  bool created = json_is_true(json_object_get(result, "created"));
   dibs__mutex_lock(&w->lock);
   if (number == NOTICES) {
     take_notices_locked(w, events);
     if (revision > w->notices_revision) w->notices_revision = revision;
+    if (created) w->notices_confirmed = true;
     if (canceled) w->notices_streamed = false;
   }
   for (struct watch *at = number == NOTICES ? NULL : w->all; at; at = at->next) {
     if (at->serial != number / WATCHED) continue;
+    if (created) at->confirmed |= (uint8_t)(1u << number % WATCHED);
     if (json_array_size(events)) take_watch_locked(w, at, (enum watched)(number % WATCHED), events);
     /* The other key of this watch may still have older events to come. */
     if (json_array_size(events) && at->near && !at->before) at->revision = revision;
@@ -423,30 +435,65 @@ static void notices_key(const struct dibs__etcd *store, struct dibs__etcd_key *k
   key->text[key->len] = '\0';
 }
 
+/* How many keys it watches. */
+static size_t put_watches(struct watch *at, struct dibs__etcd_text *body) {
+  static const char no_puts[] = ",\"filters\":[\"NOPUT\"]";
+  uint64_t from = at->compacted ? 0 : at->revision, number = WATCHED * at->serial;
+  struct dibs__etcd_key key;
+  if (at->near) put_watch(body, &at->holders, true, number + OF_HOLDERS, from, no_puts);
+  if (at->before) put_watch(body, &at->before_key, false, number + OF_BEFORE, from, "");
+  dibs__etcd_key_id(&at->holders, at->before_id, &key);
+  if (!at->near) put_watch(body, &key, false, number + OF_BEFORE_HELD, from, no_puts);
+  at->wanted = (uint8_t)(at->near << OF_HOLDERS | at->before << OF_BEFORE | !at->near << OF_BEFORE_HELD);
+  at->confirmed = 0;
+  at->streamed = true;
+  at->asked = dibs__tick_now();
+  at->patience_ms = at->patience_ms == 0                    ? CONFIRM_MS
+                    : at->patience_ms < CONFIRM_MOST_MS / 2 ? 2 * at->patience_ms
+                                                            : CONFIRM_MOST_MS;
+  return (size_t)at->near + at->before + !at->near;
+}
+
+static void put_padding(struct dibs__etcd_text *body) {
+  char blanks[1024];
+  memset(blanks, ' ', sizeof blanks);
+  for (size_t i = 0; i < PADDING / sizeof blanks; i++) dibs__etcd_put_bytes(body, blanks, sizeof blanks);
+}
+
 /* All watches that are on no stream; true: there are some. */
 static bool collect(struct dibs__etcd *store, struct dibs__etcd_text *body) {
-  static const char no_puts[] = ",\"filters\":[\"NOPUT\"]";
   watches *w = store->watches;
   struct dibs__etcd_key key;
+  size_t count = 0;
   body->len = 0;
   dibs__mutex_lock(&w->lock);
   if (w->notices && !w->notices_streamed) {
     notices_key(store, &key);
     put_watch(body, &key, true, NOTICES, w->notices_revision, ",\"filters\":[\"NODELETE\"]");
     w->notices_streamed = true;
+    w->notices_confirmed = false;
+    w->notices_asked = dibs__tick_now();
+    count++;
   }
+  for (struct watch *at = w->all; at; at = at->next)
+    if (!at->streamed) count += put_watches(at, body);
+  dibs__mutex_unlock(&w->lock);
+  if (count > UNPADDED) put_padding(body);
+  return body->len > 0;
+}
+
+/* What etcd did not confirm in time is watched on another stream. */
+static void check_confirmed(watches *w) {
+  dibs__tick now = dibs__tick_now();
+  dibs__mutex_lock(&w->lock);
+  if (w->notices_streamed && !w->notices_confirmed &&
+      dibs__tick_before(dibs__tick_add_ms(w->notices_asked, CONFIRM_MOST_MS), now))
+    w->notices_streamed = false;
   for (struct watch *at = w->all; at; at = at->next) {
-    uint64_t from = at->compacted ? 0 : at->revision;
-    if (at->streamed) continue;
-    uint64_t number = WATCHED * at->serial;
-    if (at->near) put_watch(body, &at->holders, true, number + OF_HOLDERS, from, no_puts);
-    if (at->before) put_watch(body, &at->before_key, false, number + OF_BEFORE, from, "");
-    dibs__etcd_key_id(&at->holders, at->before_id, &key);
-    if (!at->near) put_watch(body, &key, false, number + OF_BEFORE_HELD, from, no_puts);
-    at->streamed = true;
+    if (!at->streamed || at->confirmed == at->wanted) continue;
+    if (dibs__tick_before(dibs__tick_add_ms(at->asked, at->patience_ms), now)) at->streamed = false;
   }
   dibs__mutex_unlock(&w->lock);
-  return body->len > 0;
 }
 
 static void close_stream(watches *w, struct stream *s) {
@@ -559,6 +606,7 @@ static void watch_body(void *arg) {
     open_streams(store);
     if (curl_multi_perform(w->multi, &running) != CURLM_OK) break;
     check_streams(store);
+    check_confirmed(w);
     curl_multi_poll(w->multi, NULL, 0, POLL_MS, NULL);
   }
   close_streams(w);
