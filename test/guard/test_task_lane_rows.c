@@ -90,6 +90,25 @@ static void an_inserted_task_comes_between_those_that_were_added(void **state) {
   end_claimed(op, DIBS__TASK_END_DONE);
 }
 
+/* So it gets no slot, and what was added after it must not come before it. */
+static void an_inserted_task_that_a_session_has_locked_holds_up_its_key_alone(void **state) {
+  (void)state;
+  if (on_engine("sqlite")) skip(); /* there a session that writes keeps all others waiting */
+  begin(true);
+  uint64_t first = insert("key");
+  sql("BEGIN");
+  sql("UPDATE %s SET priority = 1 WHERE nr = %" PRIu64, table("dibs_task"), first);
+  uint64_t second = add_one("key"), other = add_one("other");
+  struct dibs__task_op *op = claim_lanes(10);
+  assert_int_equal(op->got_count, 1);
+  assert_int_equal(row_of(op, 0)->nr, other);
+  sql("COMMIT");
+  op = claim_lanes(10);
+  assert_int_equal(op->got_count, 2);
+  assert_int_equal(row_of(op, 0)->nr, first);
+  assert_int_equal(row_of(op, 1)->nr, second);
+}
+
 /* More of them than one claim gives slots to. */
 static void many_inserted_tasks_are_claimed_in_their_order(void **state) {
   (void)state;
@@ -161,6 +180,7 @@ int main(int argc, char *argv[]) {
   bed_begin(argc, argv);
   const struct CMUnitTest tests[] = {
       CASE(an_inserted_task_comes_between_those_that_were_added),
+      CASE(an_inserted_task_that_a_session_has_locked_holds_up_its_key_alone),
       CASE(many_inserted_tasks_are_claimed_in_their_order),
       CASE(a_key_goes_on_when_people_delete_its_parked_task),
       CASE(a_kind_with_many_admitted_keys_becomes_by_lane_and_is_it_no_more),
