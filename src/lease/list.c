@@ -153,8 +153,8 @@ static int give_lines_before(struct listing *listing, const char *name, bool its
   return stop;
 }
 
-/* The caller's strings are terminated, the driver's need not be.  A mode that does not exist is one that somebody else
- * has written into the store; readers have a table of the three. */
+/* The caller's strings are terminated, the driver's need not be.  Somebody else may have written a mode that does
+ * not exist into the store; readers have a table of the three. */
 static int give_row(const struct dibs__lease_row *row, void *user) {
   struct listing *listing = user;
   char name[DIBS_NAME_MAX + 1], owner[DIBS_OWNER_MAX + 1];

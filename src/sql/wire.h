@@ -130,6 +130,7 @@ struct dibs__sql_mark {
   dibs__tick looked_lost;
   uint32_t lost_len;
   char lost[DIBS_NAME_MAX];
+  int64_t lost_slot; /* likewise, of keys by lane: see task_lane_kind.c */
 };
 enum { DIBS__SQL_MARKS = 8 };
 

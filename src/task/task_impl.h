@@ -38,8 +38,10 @@ struct dibs__task_batch {
     /* Of a worker; guarded by its lock. */
     struct dibs__held *before, *after, *next;
     dibs__tick extend_at;
-    bool ending; /* its verdict is known */
-    bool lost;   /* the store refused its extension */
+    bool ending;                  /* its verdict is known */
+    bool lost;                    /* the store refused its extension, or its lane is lost */
+    struct dibs__worker_key *key; /* with lanes (worker_lanes.c) */
+    struct dibs__worker_lane *lane;
   } held[];
 };
 
@@ -56,6 +58,10 @@ struct dibs__claim {
   const char *const *phases;
   uint32_t phase_count;
   int64_t timeout_ms;
+  struct dibs__task_lane *lanes; /* with the answers of the latest request; NULL: without lanes */
+  uint32_t lane_count, of_lanes;
+  const char *topic;
+  uint32_t from; /* the slot where the next request begins to look */
   /* The latest request. */
   dibs__id id;
   dibs__tick first;         /* before `id` was sent for the first time */

@@ -37,7 +37,7 @@ serve() {
   port=$(<"$out/port")
 }
 
-# etcd has written the record.  Somebody who hears of a conflict would write it once more.
+# etcd has written the record.  After a conflict its client would write it once more.
 version=$(printf 1 | "$dibs" record put --store "$uri" counted --create)
 serve "$place"
 lost=$(printf 2 | got record put --store "etcd://127.0.0.1:$port" counted --if "$version")

@@ -103,11 +103,13 @@ table=$folder/tables.ini#gateway
 printf '#!/bin/sh\necho "$DIBS_KEY $DIBS_FENCE" >>%s/done\necho Deleted >"$DIBS_NEXT_PHASE"\n' "$folder" >"$folder/step"
 chmod +x "$folder/step"
 says 'a listing of a collection that does not exist' 0 '' task ls --store "$store" --table "$table"
-"$documents" "$uri" "${prefix}_gateways" g1 Deleting && "$documents" "$uri" "${prefix}_gateways" g2 Deleting ||
+add() { "$documents" "$uri" "${prefix}_gateways" "{\"_id\": \"$1\", \"phase\": \"Deleting\", \"lockedAt\": $2}"; }
+never='{"$date": {"$numberLong": "0"}}'
+add g1 "$never" && add g2 "$never" ||
   fail 'documents of the user'
 says 'tasks are listed' 0 'g2' task ls --store "$store" --table "$table"
 says 'one is shown' 0 'Deleting' task show g1 --store "$store" --table "$table"
-"$documents" "$uri" "${prefix}_gateways" g3 Deleting odd || fail 'an odd document of the user'
+add g3 true || fail 'an odd document of the user'
 timeout 120 "$dibs" worker --store "$store" --table "$table" --phase Deleting --exec "$folder/step" >"$folder/worker" 2>&1 &
 holder=$!
 for _ in $(seq 600); do

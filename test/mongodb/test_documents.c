@@ -4,8 +4,7 @@
  * written twice, no name is granted twice, and an answer says what happened.
  *
  *   test_documents URI
- *   test_documents URI COLLECTION ID [PHASE [odd]]     adds a document that is none of dibs', perhaps a task of the
- *                                                       user's, or one whose lockedAt is no instant
+ *   test_documents URI COLLECTION ID|DOCUMENT     adds a document that is none of dibs'
  */
 #include "drivers/mongodb/mongodb_impl.h"
 
@@ -228,7 +227,7 @@ static void a_name_is_granted_once_in_each_round(void **state) {
 /* ---- A document of another program ---- */
 
 /* `text`: an id, or a document as JSON; with "count" before it, prints how many documents it fits. */
-static int put_foreign(const char *collection, const char *text, const char *phase, bool odd) {
+static int put_foreign(const char *collection, const char *text) {
   bool counts = strncmp(text, "count", 5) == 0;
   mongoc_init();
   bson_error_t error;
@@ -240,9 +239,6 @@ static int put_foreign(const char *collection, const char *text, const char *pha
   if (document && *text != '{') BSON_APPEND_UTF8(document, "_id", text);
   if (document && *text != '{') BSON_APPEND_UTF8(document, "colour", "green");
   int64_t count = document && counts ? mongoc_collection_count_documents(to, document, NULL, NULL, NULL, &error) : 0;
-  if (phase) BCON_APPEND(document, "phase", BCON_UTF8(phase), "updatedAt", BCON_DATE_TIME(0));
-  if (phase && odd) BSON_APPEND_BOOL(document, "lockedAt", true);
-  if (phase && !odd) BSON_APPEND_DATE_TIME(document, "lockedAt", 0);
   bool done = document && (counts ? count >= 0 : mongoc_collection_insert_one(to, document, NULL, NULL, &error));
   if (!done) fprintf(stderr, "test_documents: %s\n", error.message);
   if (done && counts) printf("%lld\n", (long long)count);
@@ -258,8 +254,8 @@ int main(int argc, char **argv) {
       cmocka_unit_test_setup_teardown(a_version_of_a_record_is_written_once, open_clients, close_clients),
       cmocka_unit_test_setup_teardown(a_name_is_granted_once_in_each_round, open_clients, close_clients),
   };
-  if (argc != 2 && (argc < 4 || argc > 6)) return 2;
+  if (argc != 2 && argc != 4) return 2;
   server = argv[1];
-  if (argc >= 4) return put_foreign(argv[2], argv[3], argv[4], argc == 6);
+  if (argc == 4) return put_foreign(argv[2], argv[3]);
   return cmocka_run_group_tests_name("mongodb documents", tests, NULL, NULL);
 }

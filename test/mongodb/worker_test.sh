@@ -35,7 +35,9 @@ drain() {
   printf '[%s]\ntable = %s_%s\nkey = _id\nphase = phase\nlocked_at = lockedAt\nupdated_at = updatedAt\nfence = fence\n' "$name" \
     "$name" $$ >"$folder/$name.ini"
   : >"$folder/done"
-  for ((i = 0; i < want; i++)); do "$documents" "$uri" "${name}_$$" "g$i" Deleting || stop "$name: no documents"; done
+  for ((i = 0; i < want; i++)); do
+    "$documents" "$uri" "${name}_$$" "{\"_id\": \"g$i\", \"phase\": \"Deleting\"}" || stop "$name: no documents"
+  done
   for store; do
     "$dibs" worker --store "$store" --table "$folder/$name.ini" --phase Deleting --timeout 2s --jobs 2 --exec "$folder/step" \
       >"$folder/worker-$name-${#workers[@]}" 2>&1 &

@@ -98,7 +98,7 @@ static dibs__status meta_read(const struct dibs__etcd *store, const json_t *kv, 
   return DIBS_CORRUPT;
 }
 
-/* `revision` is the largest one that is known. */
+/* `revision` is the largest revision known. */
 static void meta_write(struct dibs__etcd *store, const struct dibs__etcd_meta *old, uint64_t cluster, uint64_t revision,
                        struct dibs__etcd_text *body) {
   struct dibs__etcd_txn txn = {0};

@@ -4,7 +4,7 @@
  *
  * libcurl sends a request again by itself if a connection that it uses again ends before any answer.  Of a write it may
  * not: the first attempt may have been done, and then the second one finds another revision, or no server at all.  The
- * caller would hear that somebody else wrote the record, or that nothing was done.  So a write is sent once, and
+ * caller would learn that somebody else wrote the record, or that nothing was done.  So a write is sent once, and
  * whatever ends after a request has begun is UNKNOWN.
  *
  * Endpoints.  All connections of a store use the same one, and move to the next when it cannot be reached, does not

@@ -129,13 +129,17 @@ static bool error_is_early(const bson_error_t *error) {
   return strstr(error->message, "deadlock detected") || strstr(error->message, "could not serialize access");
 }
 
-/* The server refused the command before it did anything.  All other errors of a write are in doubt: a primary that
- * steps down, a server that ends, an internal error after the write. */
+/* The server refused the command, and nothing was done.  All other errors of a write are in doubt: a primary that steps
+ * down, a server that ends, an internal error after the write.  (The last four are about the document that a
+ * findAndModify would write: a validator, a unique index, its size.  Of an index, servers over PostgreSQL have no
+ * code.) */
 static bool error_is_refusal(const bson_error_t *error) {
-  static const uint32_t codes[] = {2, 4, 9, 14, 15, 17, 20, 22, 40, 52, 57, 59, 66, 67, 72, 73, 115, 121, 10334};
+  static const uint32_t codes[] = {2,  4,  9,  14, 15, 17,  20,    22,  40,    52,    57,
+                                   59, 66, 67, 72, 73, 115, 121, 10334, 121, 11000, 11001, 17419};
   for (size_t i = 0; i < sizeof codes / sizeof codes[0]; i++)
     if (error->code == codes[i]) return true;
-  return false;
+  return error->domain == MONGOC_ERROR_SERVER && (strstr(error->message, "violates exclusion constraint") ||
+                                                  strstr(error->message, "violates unique constraint"));
 }
 
 dibs__status dibs__mongo_explain(struct dibs__mongo_link *link, const bson_error_t *error, const bson_t *reply,
@@ -169,11 +173,12 @@ static bool has_concern_error(const bson_t *reply, bson_error_t *error) {
   return true;
 }
 
-dibs__status dibs__mongo_write_in(struct dibs__mongo_link *link, const char *database, const bson_t *command,
-                                  bson_t *reply, struct dibs__result *result) {
+dibs__status write_command(struct dibs__mongo_link *link, const char *database, const bson_t *command,
+                                  bson_t *reply, bool *refused, struct dibs__result *result) {
   bson_error_t error = {0};
   bson_t options = BSON_INITIALIZER;
   dibs__status status = DIBS_OK;
+  *refused = false;
   if (!concern(&options)) {
     bson_destroy(&options);
     bson_init(reply);
@@ -184,7 +189,7 @@ dibs__status dibs__mongo_write_in(struct dibs__mongo_link *link, const char *dat
   /* With writeErrors the call counts as failed, but the reply has the outcome of each element. */
   if (!done && !bson_has_field(reply, "writeErrors")) {
     status = dibs__mongo_explain(link, &error, reply, true, result);
-    if (status == DIBS_UNAVAILABLE && error_is_refusal(&error)) status = DIBS_INVALID;
+    *refused = status == DIBS_UNAVAILABLE && error_is_refusal(&error);
   }
   if (status == DIBS_OK && has_concern_error(reply, &error))
     status = dibs__mongo_explain(link, &error, reply, true, result);
@@ -197,8 +202,15 @@ dibs__status dibs__mongo_write_in(struct dibs__mongo_link *link, const char *dat
 
 dibs__status dibs__mongo_write(struct dibs__mongo_link *link, const bson_t *command, bson_t *reply,
                                struct dibs__result *result) {
-  dibs__status status = dibs__mongo_write_in(link, link->location->database, command, reply, result);
-  return status == DIBS_INVALID ? DIBS_UNAVAILABLE : status;
+  bool refused;
+  return write_command(link, link->location->database, command, reply, &refused, result);
+}
+
+dibs__status dibs__mongo_write_in(struct dibs__mongo_link *link, const char *database, const bson_t *command,
+                                  bson_t *reply, struct dibs__result *result) {
+  bool refused;
+  dibs__status status = write_command(link, database, command, reply, &refused, result);
+  return refused ? DIBS_INVALID : status;
 }
 
 static bool read_concern(const struct dibs__mongo_link *link, bson_t *options, bool linearizable) {

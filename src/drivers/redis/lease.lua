@@ -25,8 +25,8 @@
 -- The buckets of a node of a cluster have slots of their own: no command has keys of two of them.  While the slot of a
 -- bucket is moved to another node, some of its keys are here and some are there, and a command with one key would find a
 -- holder, or not.  A command with several keys, one of which does not exist, is refused on both nodes until the move is
--- complete, and nothing has been done before.  If the first bucket is refused, the call is; the operations of another
--- one that is refused, or that this server does not let a script reach beside the first, are answered REDIRECTED.
+-- complete, and nothing has been done before.  If the first bucket is refused, the call is.  The operations of another
+-- bucket that is refused, or that this server does not let a script reach beside the first, are answered REDIRECTED.
 
 -- Closures are slow: the functions made in each call come before all locals, and capture next to none of them.
 
@@ -618,7 +618,9 @@ for i = 1, parts and #parts or 1 do
   if got.err and i > 1 then
     values[i] = ELSEWHERE
   elseif got.err then
-    local moves = clustered and (string.find(got.err, 'cluster', 1, true) or string.find(got.err, 'TRYAGAIN', 1, true))
+    -- Newer servers: 'undeclared keys were accessed during rehashing of the slot'.
+    local moves = clustered and (string.find(got.err, 'cluster', 1, true) or
+      string.find(got.err, 'TRYAGAIN', 1, true) or string.find(got.err, 'rehashing of the slot', 1, true))
     return redis.error_reply(moves and 'TRYAGAIN ' .. KEYS[1] .. ' is being moved' or got.err)
   elseif parts then
     values[i] = got[1]

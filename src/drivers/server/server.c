@@ -390,13 +390,16 @@ static dibs__status read_incarnation(session *s, struct dibs__result *result) {
 
 /* The statement can run again after it was interrupted. */
 static void if_not_there(char *text, size_t size) {
-  static const char *const heads[] = {"CREATE TABLE ", "CREATE INDEX ", "CREATE UNIQUE INDEX "};
+  static const char *const heads[] = {"CREATE TABLE ", "CREATE INDEX ", "CREATE UNIQUE INDEX ", " ADD COLUMN "};
   static const char added[] = "IF NOT EXISTS ";
   for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++) {
-    size_t head = strlen(heads[i]), len = strlen(text), more = sizeof added - 1;
-    if (strncmp(text, heads[i], head) != 0 || len + more >= size) continue;
-    memmove(text + head + more, text + head, len - head + 1);
-    memcpy(text + head, added, more);
+    size_t len = strlen(text), more = sizeof added - 1;
+    const char *head = strstr(text, heads[i]);
+    if (!head || (head != text && *head != ' ') || len + more >= size) continue;
+    char *to = text + (head - text) + strlen(heads[i]);
+    memmove(to + more, to, strlen(to) + 1);
+    memcpy(to, added, more);
+    return;
   }
 }
 
