@@ -388,13 +388,13 @@ static dibs__status read_incarnation(session *s, struct dibs__result *result) {
 
 /* ---- The schema ---- */
 
-/* The statement can run again after it was interrupted. */
-static void if_not_there(char *text, size_t size) {
+/* The statement can run again after it was interrupted; see put_ddl for an index that can't be made "if not exists". */
+static void if_not_there(char *text, size_t size, bool plain_index) {
   static const char *const heads[] = {"CREATE TABLE ", "CREATE INDEX ", "CREATE UNIQUE INDEX "};
   static const char added[] = "IF NOT EXISTS ";
   for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++) {
     size_t head = strlen(heads[i]), len = strlen(text), more = sizeof added - 1;
-    if (strncmp(text, heads[i], head) != 0 || len + more >= size) continue;
+    if (strncmp(text, heads[i], head) != 0 || len + more >= size || (plain_index && i > 0)) continue;
     memmove(text + head + more, text + head, len - head + 1);
     memcpy(text + head, added, more);
   }
@@ -406,7 +406,8 @@ static sql_rc put_ddl(session *s, const char *text) {
   sql_rc end = s->rows.wire->engine->put(s->rows.wire, made, NULL, 0);
   if (end == DIBS__SQL_OK) end = s->rows.wire->engine->go(s->rows.wire, false);
   free(made);
-  return end;
+  bool exists = s->rows.wire->engine->plain_index && s->rows.wire->trouble == DIBS__SQL_TWICE;
+  return end == DIBS__SQL_FAILED && exists ? DIBS__SQL_OK : end;
 }
 
 static sql_rc make_version(session *s, uint32_t version) {
@@ -416,7 +417,7 @@ static sql_rc make_version(session *s, uint32_t version) {
   sql_rc end = DIBS__SQL_OK;
   for (size_t nth = 0; end == DIBS__SQL_OK; nth++) {
     if (!dibs__sql_schema(&engine->sql.words, version, nth, text, sizeof text)) break;
-    if_not_there(text, sizeof text);
+    if_not_there(text, sizeof text, s->rows.wire->engine->plain_index);
     end = put_ddl(s, text);
   }
   for (size_t nth = 0; end == DIBS__SQL_OK && engine->schema && (own = engine->schema(version, nth)); nth++)
