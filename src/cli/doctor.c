@@ -6,9 +6,10 @@
  */
 #include "base/port.h"
 #include "cli/cli.h"
-#include "handle/handle.h"
+#include "guard/guard.h"
 #include "info/info.h"
 #include "store/locate.h"
+#include "store/store.h"
 #include "store/uri.h"
 
 #include <dirent.h>
@@ -374,7 +375,8 @@ static void check_families(struct doctor *d, dibs_store *store) {
   } rows[] = {{DIBS__FAM_RECORD, "records"}, {DIBS__FAM_STOCK, "stocks"},     {DIBS__FAM_ONCE, "once keys"},
               {DIBS__FAM_TASK, "tasks"},     {DIBS__FAM_COUNTER, "counters"}, {DIBS__FAM_RUN, "history"}};
   char kept[300], missing[300] = "";
-  uint32_t families = dibs__core_families(store->core), caps = dibs__core_caps(store->core);
+  uint32_t families, caps;
+  dibs__guard_keeps(store, &families, &caps);
   snprintf(kept, sizeof kept, "leases (exclusive%s%s)", caps & DIBS__CAP_SHARED ? ", shared" : "",
            caps & DIBS__CAP_COUNTED ? ", counted" : "");
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {

@@ -46,10 +46,11 @@ static dibs_status fleet_tiered(dibs_store *store, const char *what, dibs_error 
   bool anchor = dibs__core_families(store->core) & (1u << DIBS__FAM_RECORD);
   bool daemon = strncmp(store->shown, "http", 4) == 0;
   if (anchor && !daemon && !(dibs__core_identity(store->core)->caps & DIBS__CAP_ANCHOR))
-    return dibs__fail(error, DIBS_UNSUPPORTED,
-                      "%s: %s is one store, not several tiers, and can't be one of them; a store of tiers is, for "
-                      "instance, \"redis://HOST,postgres://USER:PASSWORD@HOST/DATABASE\"",
-                      what, store->shown);
+    return dibs__fail(
+        error, DIBS_UNSUPPORTED,
+        "%s: %s is one store, not several tiers, and can't be one of them: use other stores, with a comma "
+        "between them (doc/tiers.md)",
+        what, store->shown);
   if (anchor && daemon && !(dibs__core_identity(store->core)->caps & DIBS__CAP_ANCHOR))
     return dibs__fail(error, DIBS_UNSUPPORTED,
                       "%s: the tiers of a daemon, as %s, are in its own URI: run this command with that URI, where "

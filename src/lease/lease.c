@@ -489,8 +489,8 @@ static dibs_status check_outlives_session(const dibs_lease *lease, dibs_error *e
   return dibs__fail(
       error, DIBS_UNSUPPORTED,
       "\"%s\": a session lock belongs to the connection of this process, which can't leave it to "
-      "another process or to the store; hold it as long as you need it (dibs run), or use a store whose leases "
-      "outlive a connection: Redis, etcd, or a database without lock=",
+      "another process or to the store; hold it as long as you need it (dibs run), or use a store whose leases do not "
+      "end with a connection",
       lease->name);
 }
 

@@ -130,11 +130,7 @@ static dibs__status find_module_locked(const char *scheme, const char *module_pa
     dibs__set_message(result, "no driver for \"unix\": for a daemon at a Unix socket write http:/run/dibs/dibs.sock");
     return DIBS_UNSUPPORTED;
   }
-  /* Names that people try, and that resemble no scheme. */
-  static const char *const aliases[][2] = {
-      {"zookeeper", "zk"}, {"mongo", "mongodb"}, {"pg", "postgres"}, {"valkey", "redis"}, {"file", "sqlite"}};
-  for (size_t i = 0; i < sizeof aliases / sizeof aliases[0]; i++)
-    if (strcmp(scheme, aliases[i][0]) == 0) near = aliases[i][1];
+  if (strcmp(scheme, "zookeeper") == 0) near = "zk"; /* people try it, and it resembles no scheme */
   if (near && strcmp(near, scheme) != 0)
     dibs__set_message(result, "no driver for \"%s:\"; did you mean \"%s:\"?", scheme, near);
   else
