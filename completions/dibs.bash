@@ -38,7 +38,7 @@ _dibs() {
       --kind | --phase | --key | --unique | --delay | --priority | --tries | --state | --older | --error | --rate | --running | --paused | --jobs | --exec | --timeout | --drain | --max-tasks) ((i++)) ;;
       --claim | --strategy | --level | --table | --if | --percent) ((i++)) ;;
       --prefix | --since | --until | --last | --keep-for | --name) ((i++)) ;;
-      --to | --header | --ca | --batch | --lanes | --brokers | --group | --setting) ((i++)) ;;
+      --to | --header | --ca | --batch | --lanes | --topic | --brokers | --group | --setting) ((i++)) ;;
       --store | --owner | --ttl | --wait | --slots | --grace | --at-least | --max | --interval | --count | --rounds | --seconds | --calm | --only | --out | --users | --strategies | --seats | --rows | --processes | --floor | --gate | --upset | --html | --listen | --upstream | --config | --metrics-listen | --access-log | --set | --threads | --connections | --waiters | --body | --idle) ((i++)) ;;
       --tokens | --cert | --client-ca | --cors | --new-token | --scope | --header | --bodies | --requests | --event-clients | --watched-lists | --queue | --page | --session-ids | --read | --send) ((i++)) ;;
       --require | --connect | --upstream-connections | --locks) ((i++)) ;;
@@ -82,7 +82,7 @@ _dibs() {
     --phase | --key | --unique | --priority | --tries | --error | --rate | --running | --jobs | --max-tasks) COMPREPLY=(); return ;;
     --ca) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
     --timeout) mapfile -t COMPREPLY < <(compgen -W '2s 10s 30s' -- "$cur"); return ;;
-    --to | --header | --batch | --lanes | --brokers | --group | --setting) COMPREPLY=(); return ;;
+    --to | --header | --batch | --lanes | --topic | --brokers | --group | --setting) COMPREPLY=(); return ;;
     --level) mapfile -t COMPREPLY < <(compgen -W 'durable shared buffered' -- "$cur"); return ;;
     --limit) mapfile -t COMPREPLY < <(compgen -W '10/1s 100/1m 1000/1h' -- "$cur"); return ;;
     --percent) mapfile -t COMPREPLY < <(compgen -W '0 1 10 50 100' -- "$cur"); return ;;
@@ -101,9 +101,9 @@ _dibs() {
     rate) options='--limit --wait' ;;
     cron) options='--name --jobs --no-history' ;;
     history) options='--failed --kind --prefix --since --until --last --output --keep-for' ;;
-    task) options='--kind --phase --key --unique --delay --priority --tries --state --older --error --dry-run --rate --count --running --paused --keep --wait --table --timeout' ;;
+    task) options='--kind --phase --key --unique --delay --priority --tries --state --older --error --dry-run --rate --count --running --paused --keep --no-lanes --wait --table --timeout' ;;
     dead) options='--kind --phase --key --older --error --dry-run --rate --count' ;;
-    worker) options='--kind --table --phase --jobs --exec --timeout --max --drain --once --max-tasks --verbose --no-history --' ;;
+    worker) options='--kind --table --phase --topic --lanes --ttl --jobs --exec --timeout --max --drain --once --max-tasks --verbose --no-history --' ;;
     flag) options='--percent' ;;
     lane) options='--lanes --brokers --group --setting --sql --jobs --ttl --grace --exec --wait --verbose --' ;;
     tier) options='--force' ;;

@@ -373,7 +373,8 @@ DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_lease_adopt(dibs_store *store, const 
 /* ---- Tables of your own --------------------------------------------------------------------------------------- */
 
 /* The roles of the columns in a table of yours.  Leave out what you do not use.  Without a table (NULL), each
- * function below that takes one uses dibs' own.  SQL stores only; the others answer UNSUPPORTED. */
+ * function below that takes one uses dibs' own.  SQL stores only, and for tasks also MongoDB, where it is a collection
+ * (doc/mongodb.md); the others answer UNSUPPORTED. */
 typedef struct dibs__table dibs_table;
 
 /* The kind of a row's version. */
@@ -437,8 +438,9 @@ DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_table_read(const char *file, const ch
  * any bytes; in a table of yours it has one value for each column, as the engine's text.  Write each record in one way:
  * by version, by fence, or by both.  A writer with one guard does not notice writers that use only the other.
  *
- * Records, stock and once need a database: sqlite:, postgres:, mysql:, memory:, or one of these as the last tier.  On
- * redis: and redlock: alone every call of these three families answers UNSUPPORTED, with and without a lease. */
+ * Records, stock and once need a database: sqlite:, postgres:, mysql:, memory:, or one of these as the last tier.
+ * etcd:, zk: and mongodb: have records of dibs' own form, mongodb: also once.  Elsewhere, as on redis: and redlock:
+ * alone, every call of these three families answers UNSUPPORTED, with and without a lease. */
 typedef struct dibs_value {
   const char *data; /* NULL: no value (SQL's NULL) */
   size_t length;    /* in a put, with NULL: DIBS_KEEP leaves the column as it is */

@@ -21,6 +21,7 @@ enum {
   SHA = 41,
   CONNECT_S = 5,
   PAIRS_MOST = 64,
+  MASTERS_MOST = 16,
   SWEEP = 500 /* keys read in one round trip, outside of the measured
                * time */
 };
@@ -34,7 +35,11 @@ struct link {
   char head[16]; /* of all keys: "floor", and in a cluster a hash tag whose slot the server has */
   int32_t names; /* names that setup created; 0: this link belongs to another user */
   char version[64];
+  struct link *next; /* of the link that sets up: one to each other master of the cluster */
 };
+
+/* The hosts of the URI that are masters, as the link that sets up found them. */
+static unsigned masters[MASTERS_MOST], master_count, spread;
 
 /* The words of a call, and the buffers of its numbers. */
 struct words {
@@ -177,9 +182,11 @@ static bool load(struct link *l, const char *text, char sha[SHA]) {
 }
 
 static void link_close(struct floor_link *link) {
-  struct link *l = (struct link *)link;
-  if (l->redis) redisFree(l->redis);
-  free(l);
+  for (struct link *l = (struct link *)link, *next; l; l = next) {
+    next = l->next;
+    if (l->redis) redisFree(l->redis);
+    free(l);
+  }
 }
 
 /* Signs in, and selects the database of the path. */
@@ -199,8 +206,7 @@ static bool enter(struct link *l, const struct floor_uri *at) {
   return load(l, acquire_text, l->acquire) && load(l, release_text, l->release);
 }
 
-/* A bare client of a cluster talks to one of its masters: the first host of the URI.  Its keys have a slot of this
- * master. */
+/* A bare client of a cluster talks to one of its masters, with keys that have a slot of this master. */
 static bool find_slot(struct link *l) {
   for (int tag = 0; tag < 1000; tag++) {
     snprintf(l->head, sizeof l->head, "floor{%d}", tag);
@@ -209,40 +215,102 @@ static bool find_slot(struct link *l) {
     if (got) freeReplyObject(got);
     if (here) return true;
   }
-  snprintf(l->base.why, sizeof l->base.why, "the first host of the URI is no master of the cluster");
+  snprintf(l->base.why, sizeof l->base.why, "a host of the URI is no master of the cluster any more");
   return false;
 }
 
-static struct floor_link *link_open(const char *uri, const struct floor_strategy *strategy, char why[FLOOR_WHY]) {
-  (void)strategy;
+static struct link *open_host(const struct floor_uri *at, char why[FLOOR_WHY]) {
   static const struct timeval patience = {.tv_sec = CONNECT_S};
-  struct floor_uri at;
   char socket[512];
-  struct link *l = floor_uri_cut(uri, &at) ? calloc(1, sizeof *l) : NULL;
+  struct link *l = calloc(1, sizeof *l);
   if (!l) {
-    snprintf(why, FLOOR_WHY, "not a URI of a Redis, or out of memory");
+    snprintf(why, FLOOR_WHY, "out of memory");
     return NULL;
   }
-  if (floor_uri_param(&at, "socket", socket, sizeof socket))
+  snprintf(l->head, sizeof l->head, "floor");
+  if (floor_uri_param(at, "socket", socket, sizeof socket))
     l->redis = redisConnectUnixWithTimeout(socket, patience);
   else
-    l->redis = redisConnectWithTimeout(at.host[0] ? at.host : "127.0.0.1", at.port ? (int)at.port : 6379, patience);
+    l->redis = redisConnectWithTimeout(at->host[0] ? at->host : "127.0.0.1", at->port ? (int)at->port : 6379, patience);
   bool fine = l->redis && !l->redis->err;
   if (!fine) snprintf(why, FLOOR_WHY, "%s", l->redis ? l->redis->errstr : "out of memory");
-  char cluster[8];
-  snprintf(l->head, sizeof l->head, "floor");
-  bool clustered = floor_uri_param(&at, "cluster", cluster, sizeof cluster) && strcmp(cluster, "1") == 0;
-  if (fine && !(fine = enter(l, &at) && (!clustered || find_slot(l)))) snprintf(why, FLOOR_WHY, "%s", l->base.why);
-  if (fine) return &l->base;
+  if (fine && !(fine = enter(l, at))) snprintf(why, FLOOR_WHY, "%s", l->base.why);
+  if (fine) return l;
   link_close(&l->base);
   return NULL;
 }
 
-/* Sends `command` for the keys of all names, a few hundred in each round trip; *sum adds the numbers of the answers. */
-static bool sweep(struct link *l, const char *command, int64_t *sum) {
-  *sum = 0;
-  for (int32_t from = 0; from < l->names; from += SWEEP) {
-    int32_t to = l->names - from > SWEEP ? from + SWEEP : l->names;
+/* The URI with only its nth host.  false: it has fewer. */
+static bool cut_host(const char *uri, unsigned nth, struct floor_uri *at) {
+  char text[sizeof at->query + sizeof at->path];
+  const char *sign = strchr(uri, '@'), *from = sign ? sign + 1 : strstr(uri, "//") + 2;
+  size_t head = (size_t)(from - uri), all = strcspn(from, "/?");
+  const char *rest = from + all;
+  for (; nth > 0; nth--) {
+    size_t length = strcspn(from, ",/?");
+    if (from[length] != ',') return false;
+    from += length + 1;
+  }
+  int used = snprintf(text, sizeof text, "%.*s%.*s%s", (int)head, uri, (int)strcspn(from, ",/?"), from, rest);
+  return used > 0 && (size_t)used < sizeof text && floor_uri_cut(text, at);
+}
+
+static bool is_master(struct link *l) {
+  redisReply *got = send_request(l, "INFO replication");
+  bool master = got && strstr(got->str, "role:master");
+  freeReplyObject(got);
+  return master;
+}
+
+/* One link to each master of the URI. */
+static struct link *open_masters(const char *uri, char why[FLOOR_WHY]) {
+  struct link *first = NULL, **last = &first;
+  struct floor_uri at;
+  master_count = spread = 0;
+  for (unsigned i = 0; cut_host(uri, i, &at) && master_count < MASTERS_MOST; i++) {
+    struct link *l = open_host(&at, why);
+    if (l && is_master(l) && find_slot(l)) {
+      masters[master_count++] = i;
+      *last = l;
+      last = &l->next;
+    } else if (l) {
+      link_close(&l->base);
+    }
+  }
+  if (!first && !why[0]) snprintf(why, FLOOR_WHY, "no host of the URI is a master of the cluster");
+  return first;
+}
+
+/* In a cluster each user that has names of its own talks to the next master. */
+static struct floor_link *link_open(const char *uri, const struct floor_strategy *strategy, char why[FLOOR_WHY]) {
+  struct floor_uri at;
+  char cluster[8];
+  if (!floor_uri_cut(uri, &at)) {
+    snprintf(why, FLOOR_WHY, "not a URI of a Redis");
+    return NULL;
+  }
+  struct link *l = NULL;
+  if (!floor_uri_param(&at, "cluster", cluster, sizeof cluster) || strcmp(cluster, "1") != 0) {
+    l = open_host(&at, why);
+  } else if (!strategy) {
+    l = open_masters(uri, why);
+  } else if (master_count &&
+             cut_host(uri, masters[strategy->kind == FLOOR_LEASE_OWN ? spread++ % master_count : 0], &at)) {
+    l = open_host(&at, why);
+    if (l && !find_slot(l)) {
+      snprintf(why, FLOOR_WHY, "%s", l->base.why);
+      link_close(&l->base);
+      l = NULL;
+    }
+  }
+  return l ? &l->base : NULL;
+}
+
+/* Sends `command` for the keys of all names to one server, a few hundred in each round trip; *sum adds the numbers of
+ * the answers. */
+static bool sweep_one(struct link *l, int32_t names, const char *command, int64_t *sum) {
+  for (int32_t from = 0; from < names; from += SWEEP) {
+    int32_t to = names - from > SWEEP ? from + SWEEP : names;
     for (int32_t name = from; name < to; name++)
       if (redisAppendCommand(l->redis, command, l->head, name, l->head, name) != REDIS_OK) return false;
     for (int32_t name = from; name < to; name++) {
@@ -256,6 +324,16 @@ static bool sweep(struct link *l, const char *command, int64_t *sum) {
       freeReplyObject(got);
       if (!fine) return false;
     }
+  }
+  return true;
+}
+
+static bool sweep(struct link *l, const char *command, int64_t *sum) {
+  *sum = 0;
+  for (struct link *one = l; one; one = one->next) {
+    if (sweep_one(one, l->names, command, sum)) continue;
+    if (one != l) memcpy(l->base.why, one->base.why, sizeof l->base.why);
+    return false;
   }
   return true;
 }

@@ -16,6 +16,11 @@
  * - Order: the largest priority first, then the task that has been ready for the longest time.  Tasks with the same
  *   `serial` text run one at a time, in the order in which they were added.
  *
+ * Tasks by lane (dibs/lane.h): the owner of a lane claims the tasks whose `serial` texts hash to it, many at a time,
+ * and works on those of each text in their order.  No other client works on them, so their order needs no lock for each
+ * task.  A worker does all of it: give it a topic.  From the first claim with lanes on, tasks of this kind that have a
+ * serial text are claimed only with lanes of this topic, and not by their priority, until DIBS_KIND_NO_LANES.
+ *
  * Tasks may also be rows of a table of yours (doc/tables.md): give it to dibs_tasks_claim or to a worker.  Its column
  * `phase` says what is to be done, and you insert and delete the rows.  There,
  *
@@ -32,6 +37,7 @@
  * differs: see there.)
  */
 #include <dibs.h>
+#include <dibs/lane.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -115,8 +121,9 @@ typedef struct dibs_task {
   uint32_t fails;    /* failed tries up to now */
   uint32_t tries;    /* how many there may be */
   int32_t priority;
-  int64_t age_ms;  /* since it was added, when it was claimed */
-  int64_t made_ms; /* when it was added, in ms since 1970, by the store's clock */
+  int64_t age_ms;        /* since it was added, when it was claimed */
+  int64_t made_ms;       /* when it was added, in ms since 1970, by the store's clock */
+  const dibs_lane *lane; /* with whose fence it was claimed, until dibs_lane_release; NULL: without lanes */
 } dibs_task;
 
 typedef struct dibs_claim_options {
@@ -129,6 +136,12 @@ typedef struct dibs_claim_options {
                               DIBS_FOREVER */
   const char *owner;       /* a label for people; NULL: the store's */
   const dibs_table *table; /* its rows are the tasks (see below); NULL: dibs' own */
+  /* Lanes of one topic that you own: only tasks with a serial text of these lanes (see below); NULL: without lanes.
+   * Not with phases, and not with a table. */
+  dibs_lane *const *lanes;
+  uint32_t lane_count;        /* up to DIBS_LANES_MAX */
+  uint32_t reserved;          /* zero */
+  dibs_status *lane_statuses; /* answers: OK, or STALE (see below), for each of `lanes`; NULL: not wanted */
 } dibs_claim_options;
 #define DIBS_CLAIM_OPTIONS_INIT DIBS__INIT(dibs_claim_options)
 
@@ -140,7 +153,16 @@ typedef struct dibs_claim_options {
  * after a failed try).
  * With a handle of dibs_inside_... the tasks are claimed when you commit.  If the kind has a limit: PostgreSQL needs a
  * transaction with READ COMMITTED (with more isolation UNSUPPORTED: it does not show the latest claims of others), and
- * MariaDB locks the claimed tasks of the kind, so that nobody else can extend or end them until you commit. */
+ * MariaDB locks the claimed tasks of the kind, so that nobody else can extend or end them until you commit.
+ *
+ * With lanes: several tasks of one serial text may be claimed at one time.  They are in `tasks` in their order; work on
+ * them in this order, and when one of them does not end as done, give back the later ones (dibs_task_release, the last
+ * one first).  A lane is STALE if a later owner has claimed tasks of it: release the lane, and claim with it no more;
+ * if all are, the call answers STALE.  When you release a lane, its claims end: give back before what you have not
+ * begun. After UNKNOWN, too, release the lanes: tasks may be claimed that you do not know, and later ones of their
+ * serial texts would come before them.  INVALID: the kind belongs to another topic; UNSUPPORTED: the store has no tasks
+ * by lane.
+ */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_tasks_claim(dibs_store *store, const char *kind,
                                                        const dibs_claim_options *options, dibs_task **tasks,
                                                        size_t *count, dibs_error *error);
@@ -245,7 +267,9 @@ typedef struct dibs_work_reply {
 
 /* Does the work of a task, and returns its verdict; if it called a function above that ends the claim, that counts. The
  * worker extends the claim meanwhile: while dibs_task_left_ms is 0, the claim is lost, so stop.  The task is valid
- * during the call, and the worker frees it. */
+ * during the call, and the worker frees it.
+ * With a topic, task->lane is the lane, and its lease guards what you write: each later owner of the same serial text
+ * has a larger fence.  When the lane is lost, dibs_task_left_ms is 0. */
 typedef dibs_verdict (*dibs_work_fn)(dibs_task *task, dibs_work_reply *reply, void *user);
 
 typedef struct dibs_worker_options {
@@ -261,6 +285,13 @@ typedef struct dibs_worker_options {
   const dibs_table *table; /* as in dibs_claim_options */
   dibs_work_fn work;
   void *user; /* passed to work */
+  /* The worker joins this topic, and claims tasks of the lanes that it gets.  Those of one serial text run one after
+   * the other: each begins when the store has accepted that the one before is done.  Those of different texts run in
+   * parallel.  NULL: without lanes.  Not with phases, and not with a table. */
+  const char *topic;
+  uint32_t lanes;      /* of the topic; 0: as it has */
+  uint32_t reserved;   /* zero */
+  int64_t lane_ttl_ms; /* as ttl_ms of dibs_lane_options; 0: 30 s */
 } dibs_worker_options;
 #define DIBS_WORKER_OPTIONS_INIT DIBS__INIT(dibs_worker_options)
 enum { DIBS_WORKER_NO_PREFETCH = 1 /* claim only what a thread can begin at once: for long tasks */ };
@@ -277,18 +308,21 @@ typedef struct dibs_worker_counts {
   uint64_t requests;       /* requests to the store: claims, extensions, ends */
   uint64_t idle;           /* claims that found no task */
   uint64_t held, running;  /* now: claimed by this worker; begun and not ended */
+  uint64_t lanes;          /* now: that it owns */
+  uint64_t lanes_assigned; /* that are to be its own; UINT64_MAX: it does not know yet */
 } dibs_worker_counts;
 #define DIBS_WORKER_COUNTS_INIT DIBS__INIT(dibs_worker_counts)
 
-/* Starts a worker.  *worker is yours, for dibs_worker_free before dibs_close.  Does not block for I/O.
- * OK; INVALID; UNSUPPORTED (the store keeps no tasks; also inside a transaction of yours); NO_MEMORY (also: no
- * threads). */
+/* Starts a worker.  *worker is yours, for dibs_worker_free before dibs_close.  Does not block for I/O, but with a
+ * topic: then it also answers as dibs_lane_join. OK; INVALID; UNSUPPORTED (the store keeps no tasks; also inside a
+ * transaction of yours); NO_MEMORY (also: no threads). */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_worker_start(dibs_store *store, const char *kind,
                                                         const dibs_worker_options *options, dibs_worker **worker,
                                                         dibs_error *error);
 /* Claims no more tasks, gives back those that were not begun, and waits until the others have ended, for wait_ms at
- * most (0: does not wait for them; DIBS_FOREVER).  Do not call it from the worker's own function. OK; TIMEOUT (tasks
- * still run: their claims are still extended, and you may call it again); INVALID. */
+ * most (0: does not wait for them; DIBS_FOREVER).  With a topic it gives back each lane when its tasks have ended, and
+ * leaves the topic; with DIBS_STORE_LOOP dispatch between short calls.  Do not call it from the worker's own function.
+ * OK; TIMEOUT (tasks still run: their claims are still extended, and you may call it again); INVALID. */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_worker_stop(dibs_worker *worker, int64_t wait_ms, dibs_error *error);
 /* Stops it, waits until every call of its function has returned, and frees it.  NULL is fine. */
 DIBS_EXPORT void dibs_worker_free(dibs_worker *worker);
@@ -296,7 +330,8 @@ DIBS_EXPORT void dibs_worker_free(dibs_worker *worker);
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_worker_count(dibs_worker *worker, dibs_worker_counts *counts,
                                                         dibs_error *error);
 /* The latest failure of a request to the store, for people; its status is OK if there was none since the last request
- * that was answered.  Does not block. */
+ * that was answered; then the text may name a row of your table that no claim takes, and why.  With a topic also what dibs_lane_trouble says: after CONFLICT the worker gets no more lanes, free
+ * it.  NOT_FOUND: it finds no task because the tasks of this kind go to lanes.  Does not block. */
 DIBS_EXPORT void dibs_worker_trouble(dibs_worker *worker, dibs_error *error);
 
 /* ---- For people --------------------------------------------------------------------------------------------- */
@@ -378,6 +413,7 @@ typedef struct dibs_task_kind {
   uint32_t running;                  /* at most so many are claimed at one instant; 0: no limit */
   uint32_t paused;                   /* 1: none is claimed */
   int64_t keep_ms;                   /* how long finished ones are kept; -1: a week, the default */
+  const char *topic;                 /* to whose lanes its tasks with serial texts go; "": to none */
 } dibs_task_kind;
 typedef int (*dibs_task_kind_fn)(const dibs_task_kind *kind, void *user);
 
@@ -407,11 +443,13 @@ DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_tasks_change(dibs_store *store, dibs_
                                                         const dibs_task_filter *filter, uint32_t flags, uint64_t most,
                                                         uint64_t *changed, uint64_t *last, dibs_error *error);
 
-enum { DIBS_KIND_RUNNING = 1, DIBS_KIND_PAUSED = 2, DIBS_KIND_KEEP = 4 };
+enum { DIBS_KIND_RUNNING = 1, DIBS_KIND_PAUSED = 2, DIBS_KIND_KEEP = 4, DIBS_KIND_NO_LANES = 8 };
 
 typedef struct dibs_kind_options {
   size_t size;
-  uint32_t set;      /* DIBS_KIND_...: which of these are set; the others stay as they are */
+  /* DIBS_KIND_...: which of these are set; the others stay as they are.  NO_LANES: its tasks go to no lanes any more,
+   * and claims by lane end; the next claim with lanes makes them go to its topic. */
+  uint32_t set;
   uint32_t running;  /* at most so many claimed at one instant; 0: no limit */
   uint32_t paused;   /* 1: none is claimed */
   uint32_t reserved; /* zero */

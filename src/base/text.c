@@ -10,7 +10,7 @@
 
 /* ---- Hex ---- */
 
-void dibs__hex_write(const uint8_t from[16], char to[33]) {
+DIBS__MODULE_API void dibs__hex_write(const uint8_t from[16], char to[33]) {
   static const char digits[] = "0123456789abcdef";
   for (size_t i = 0; i < 16; i++) {
     to[2 * i] = digits[from[i] >> 4];
@@ -26,7 +26,7 @@ static int hex_digit(char c) {
   return -1;
 }
 
-bool dibs__hex_read(const char *from, uint8_t to[16]) {
+DIBS__MODULE_API bool dibs__hex_read(const char *from, uint8_t to[16]) {
   uint8_t bytes[16];
   for (size_t i = 0; i < 32; i++) {
     int digit = hex_digit(from[i]); /* a NUL is not a digit: no byte after it is read */

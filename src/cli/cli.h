@@ -110,6 +110,8 @@ struct cli_globals {
   X(batch, "batch", COUNT, "N", "how many messages to claim in advance (--jobs; --stdout: 1000)", 1, DIBS_TASKS_MAX,   \
     batch)                                                                                                             \
   X(lanes, "lanes", COUNT, "P", "how many lanes the topic has", 1, DIBS_LANES_MAX, lanes)                              \
+  X(topic, "topic", TEXT, "TOPIC", "own lanes of this topic, and do their tasks in order", 0, 0, topic)                \
+  X(no_lanes, "no-lanes", FLAG, "", "the tasks of the kind go to no lanes any more", 0, 0, no_lanes)                   \
   X(brokers, "brokers", TEXT, "HOST:PORT", "of Kafka; or several, with commas between", 0, 0, brokers)                 \
   X(group, "group", TEXT, "GROUP", "the consumer group of Kafka", 0, 0, group)                                         \
   X(setting, "setting", LIST, "NAME=VALUE", "a setting of librdkafka; may be repeated", 0, 0, settings)                \
@@ -156,11 +158,11 @@ struct cli_values {
   const char *level;
   const char *table, *if_version;
   const char *kind, *phase, *key, *unique, *priority, *state, *error, *paused, *exec;
-  const char *to, *ca, *limit, *brokers, *group;
+  const char *to, *ca, *limit, *brokers, *group, *topic;
   struct cli_words headers, settings;
   bool create, force, probe;
   bool help, try_once, shared, now, retry, forget, partial, reenter;
-  bool dry_run, once, verbose, sql;
+  bool dry_run, once, verbose, sql, no_lanes;
   const char *prefix, *since, *until, *keep_for, *name;
   bool no_history, keep_output, failed, output, lines;
 };

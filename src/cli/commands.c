@@ -182,7 +182,7 @@ const struct cli_command dibs__cli_commands[] = {
     {"task", "add|ls|show|retry|cancel|purge|counts|kind [KIND|NR...] [PAYLOAD]", "add, list and change tasks",
      TAKES_FILTER | CLI_TAKES(unique) | CLI_TAKES(delay) | CLI_TAKES(priority) | CLI_TAKES(tries) | CLI_TAKES(state) |
          CLI_TAKES(running) | CLI_TAKES(paused) | CLI_TAKES(keep) | CLI_TAKES(wait) | CLI_TAKES(table) |
-         CLI_TAKES(timeout),
+         CLI_TAKES(timeout) | CLI_TAKES(no_lanes),
      MAY_ALWAYS | CLI_MAY(ABSENT) | CLI_MAY(UNKNOWN), 1, CLI_POS_MAX, false, false, dibs__cli_task,
      "add KIND [PAYLOAD]  adds a task and prints its number; - is standard input,\n"
      "                    @FILE the bytes of a file.  With --unique, the number of\n"
@@ -209,8 +209,9 @@ const struct cli_command dibs__cli_commands[] = {
     {"worker", "--kind KIND --exec CMD | -- CMD [ARG...]", "run a command for each task of a kind",
      CLI_TAKES(kind) | CLI_TAKES(table) | CLI_TAKES(phase) | CLI_TAKES(jobs) | CLI_TAKES(exec) | CLI_TAKES(timeout) |
          CLI_TAKES(max) | CLI_TAKES(drain) | CLI_TAKES(once) | CLI_TAKES(max_tasks) | CLI_TAKES(verbose) |
-         CLI_TAKES(no_history),
-     MAY_ALWAYS | CLI_MAY(SIGNAL), 0, 0, true, false, dibs__cli_worker,
+         CLI_TAKES(no_history) | CLI_TAKES(topic) | CLI_TAKES(lanes) | CLI_TAKES(ttl),
+     MAY_ALWAYS | CLI_MAY(ABSENT) | CLI_MAY(CONFLICT) | CLI_MAY(BUSY) | CLI_MAY(SIGNAL), 0, 0, true, false,
+     dibs__cli_worker,
      "The command gets the payload on standard input, and DIBS_TASK, DIBS_KIND,\n"
      "DIBS_PHASE, DIBS_KEY, DIBS_FENCE, DIBS_ATTEMPT and DIBS_STORE.  Its exit status is\n"
      "the verdict:\n"
@@ -223,6 +224,12 @@ const struct cli_command dibs__cli_commands[] = {
      "With --table instead of --kind the tasks are rows of a table of yours: DIBS_KEY is\n"
      "the key, 0 also means that the row is free for its next step, and is in the phase\n"
      "that was written to the file of DIBS_NEXT_PHASE, if any.\n"
+     "With --topic the worker is a member of the topic, as dibs lane run makes one, and\n"
+     "does the tasks whose keys belong to its lanes: those of one key one after the\n"
+     "other, those of different keys in parallel.  The first member gives --lanes P.  Then\n"
+     "DIBS_NAME, DIBS_LEASE and DIBS_FENCE are those of the lane, also DIBS_TOPIC,\n"
+     "DIBS_LANE and DIBS_LANES are set, and tasks of the kind that have a key go only to\n"
+     "workers with this topic, until dibs task kind KIND --no-lanes.\n"
      "The last 4 KiB of its output are kept with the task.  dibs extends the claim while\n"
      "the command runs.  If that fails, dibs ends the command and all processes that it\n"
      "started before another worker can claim the task; a minder process does the same\n"

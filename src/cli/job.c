@@ -25,18 +25,40 @@ struct job {
 
 /* ---- What the command gets ---- */
 
-/* The variables of a lease that dibs itself may run under are removed: DIBS_FENCE is that of the claim. */
+/* What guards the writes of the command: the lease of the lane, whose fence grows with each owner of the key. */
+static void add_lane(const struct job *job, char to[MINDER_TEXT_MAX], size_t *length) {
+  const dibs_lane *lane = job->task->lane;
+  dibs_lease *lease = dibs_lane_lease(lane);
+  char number[32], id[33] = "";
+  (void)!dibs_lease_id(lease, id, NULL); /* of a lost lease: the command is ended before it begins */
+  dibs__cli_run_variable(to, length, "DIBS_TOPIC", job->pool->topic);
+  snprintf(number, sizeof number, "%" PRIu32, dibs_lane_number(lane));
+  dibs__cli_run_variable(to, length, "DIBS_LANE", number);
+  snprintf(number, sizeof number, "%" PRIu32, dibs_lane_lanes(lane));
+  dibs__cli_run_variable(to, length, "DIBS_LANES", number);
+  dibs__cli_run_variable(to, length, "DIBS_NAME", dibs_lease_name(lease));
+  dibs__cli_run_variable(to, length, "DIBS_LEASE", id);
+  snprintf(number, sizeof number, "%" PRIu64, dibs_lane_fence(lane).value);
+  dibs__cli_run_variable(to, length, "DIBS_FENCE", number);
+  snprintf(number, sizeof number, "%" PRId64 "ms", job->pool->lane_ttl_ms);
+  dibs__cli_run_variable(to, length, "DIBS_TTL", number);
+}
+
+/* The variables of a lease that dibs itself may run under are removed.  DIBS_FENCE is that of the claim, or of the
+ * lane. */
 static size_t job_environment(const struct job *job, char to[MINDER_TEXT_MAX]) {
   static const char *const removed[] = {"DIBS_NAME", "DIBS_LEASE", "DIBS_SLOT", "DIBS_TTL"};
   const dibs_task *task = job->task;
   char number[32];
   size_t length = 0;
-  for (size_t i = 0; i < sizeof removed / sizeof *removed; i++) dibs__cli_run_variable(to, &length, removed[i], "");
+  for (size_t i = 0; i < sizeof removed / sizeof *removed; i++)
+    if (task->lane == NULL || strcmp(removed[i], "DIBS_SLOT") == 0) dibs__cli_run_variable(to, &length, removed[i], "");
+  if (task->lane != NULL) add_lane(job, to, &length);
   bool own = job->pool->table != NULL;
   snprintf(number, sizeof number, "%" PRIu64, task->nr);
   dibs__cli_run_variable(to, &length, "DIBS_TASK", own ? task->key : number);
   snprintf(number, sizeof number, "%" PRIu64, task->fence.value);
-  dibs__cli_run_variable(to, &length, "DIBS_FENCE", number);
+  if (task->lane == NULL) dibs__cli_run_variable(to, &length, "DIBS_FENCE", number);
   snprintf(number, sizeof number, "%" PRIu32, task->attempt);
   dibs__cli_run_variable(to, &length, "DIBS_ATTEMPT", own ? "" : number);
   dibs__cli_run_variable(to, &length, "DIBS_KIND", task->kind);

@@ -51,14 +51,16 @@ struct job_pool {
   char *store_uri;
   dibs_store *store;
   struct history_writer *history; /* NULL: no rows */
-  int64_t timeout_ms, max_ms;     /* max_ms: CLI_UNSET: none */
-  uint64_t max_tasks;             /* 0: none */
-  uint32_t tries;                 /* how often a task may fail; 0: as it says */
-  bool zero_or_failed;            /* every exit status but 0 is a failed try */
-  bool verbose;                   /* a line for each task */
-  int end_fd;                     /* readable: commands are to be ended now */
-  int wake_fd;                    /* raised when the main thread has to look */
-  char folder[64];                /* of the files that DIBS_NEXT_PHASE names */
+  const char *topic;              /* NULL: without lanes */
+  int64_t lane_ttl_ms;
+  int64_t timeout_ms, max_ms; /* max_ms: CLI_UNSET: none */
+  uint64_t max_tasks;         /* 0: none */
+  uint32_t tries;             /* how often a task may fail; 0: as it says */
+  bool zero_or_failed;        /* every exit status but 0 is a failed try */
+  bool verbose;               /* a line for each task */
+  int end_fd;                 /* readable: commands are to be ended now */
+  int wake_fd;                /* raised when the main thread has to look */
+  char folder[64];            /* of the files that DIBS_NEXT_PHASE names */
   struct job_slots slots;
   _Atomic uint64_t begun;
   _Atomic bool broken; /* a launcher is gone */
@@ -71,7 +73,8 @@ struct work_plan {
   bool zero_or_failed;
   bool keeps_history; /* the history gets a row of each run */
 };
-/* `dibs worker`; of the values it reads those that every call has, jobs, drain, once, max_tasks and verbose.  An exit
+/* `dibs worker`; of the values it reads those that every call has, jobs, drain, once,
+ * max_tasks, verbose, topic, lanes and ttl.  An exit
  * code. */
 int dibs__cli_work(const struct cli_values *values, const struct work_plan *plan, char *const *argv);
 

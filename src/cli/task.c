@@ -524,6 +524,7 @@ static void json_kind(struct dibs__json *j, const dibs_task_kind *kind) {
   dibs__json_known(j, "running_limit", kind->running, kind->running != 0);
   dibs__json_bool(j, "paused", kind->paused != 0);
   dibs__json_known(j, "keep_ms", kind->keep_ms, kind->keep_ms >= 0);
+  dibs__json_text(j, "topic", kind->topic != NULL && kind->topic[0] != '\0' ? kind->topic : NULL);
   dibs__json_close(j, '}');
 }
 
@@ -573,6 +574,7 @@ static int print_kind(const dibs_task_kind *kind, void *user) {
   if (kind->keep_ms >= 0) dibs__duration_write(keep, sizeof keep, kind->keep_ms);
   printf("running %" PRIu32 "%s\npaused %s\nkeep %s\n", kind->running, kind->running == 0 ? " (no limit)" : "",
          kind->paused ? "on" : "off", keep);
+  if (kind->topic != NULL && kind->topic[0] != '\0') printf("topic %s\n", kind->topic);
   return 0;
 }
 
@@ -586,6 +588,7 @@ static int read_settings(const struct task_call *t, dibs_kind_options *o) {
     o->set |= DIBS_KIND_KEEP;
     o->keep_ms = v->keep_ms;
   }
+  if (v->no_lanes) o->set |= DIBS_KIND_NO_LANES;
   if (v->paused == NULL) return CLI_DONE;
   o->set |= DIBS_KIND_PAUSED;
   o->paused = strcmp(v->paused, "on") == 0;
@@ -634,7 +637,7 @@ static const struct task_verb task_verbs[] = {
     {"cancel", "[NR...]", 0, CLI_POS_MAX, CHANGE, task_cancel},
     {"purge", "[NR...]", 0, CLI_POS_MAX, CHANGE, task_purge},
     {"counts", "[KIND]", 0, 1, 0, task_counts},
-    {"kind", "KIND", 1, 1, CLI_TAKES(running) | CLI_TAKES(paused) | CLI_TAKES(keep), task_kind},
+    {"kind", "KIND", 1, 1, CLI_TAKES(running) | CLI_TAKES(paused) | CLI_TAKES(keep) | CLI_TAKES(no_lanes), task_kind},
     {0}};
 
 static const struct task_verb dead_verbs[] = {

@@ -30,11 +30,13 @@ struct cli_worker {
   struct cli_signals signals;
   dibs_worker *worker;
   bool once;
+  bool told; /* that the tasks go to lanes */
   /* --once: what was counted when nothing was held for the first time. */
   bool was_idle;
   uint64_t idle_claimed, idle_polls;
   dibs_status trouble; /* of which a note was written */
   dibs__tick trouble_since;
+  char odd[256]; /* the latest row of a table that was noted: no claim takes it */
 };
 
 /* ---- Before the store is opened ---- */
@@ -48,6 +50,12 @@ static int check_call(const struct cli_call *call) {
     return dibs__cli_fail(g, CLI_USAGE, "INVALID", "give --kind or --table: the rows of a table have no kind");
   if (v->exec != NULL && call->nrest > 0)
     return dibs__cli_fail(g, CLI_USAGE, "INVALID", "give the command with --exec, or after --, and not both");
+  if (v->topic == NULL && (v->lanes != CLI_UNSET || v->ttl_ms != CLI_UNSET))
+    return dibs__cli_fail(g, CLI_USAGE, "INVALID",
+                          "--lanes and --ttl are for a worker by lane: give --topic TOPIC, too");
+  if (v->topic != NULL && (v->table != NULL || v->phase != NULL))
+    return dibs__cli_fail(g, CLI_USAGE, "INVALID",
+                          "--topic is for tasks of all phases in dibs' own table: give it without --table and --phase");
   return CLI_DONE;
 }
 
@@ -85,43 +93,17 @@ static int start_pool(struct cli_worker *w, char *const *argv) {
   return code;
 }
 
-static int start_worker(struct cli_worker *w) {
-  struct job_pool *pool = &w->pool;
-  const struct cli_globals *g = pool->globals;
-  dibs_lease_options reach = {.size = sizeof reach, .wait_ms = w->once ? 0 : DIBS_FOREVER};
-  dibs_error error = {0};
-  int code = dibs__cli_reach(g, &reach, &w->signals, &pool->store);
-  if (code != CLI_DONE) return code;
-  pool->store_uri = dibs__cli_store_uri(g, pool->store);
-  if (pool->store_uri == NULL) return dibs__cli_fail(g, CLI_FAILED, "NO_MEMORY", "out of memory");
-  if (w->plan->keeps_history) pool->history = dibs__cli_history_start(g, pool->store, pool->kind, pool->argv);
-  const char *phases[] = {w->plan->phase};
-  /* Long tasks: those that wait here could run elsewhere. */
-  dibs_worker_options o = {.size = sizeof o,
-                           .phases = phases,
-                           .phase_count = w->plan->phase != NULL ? 1 : 0,
-                           .threads = (uint32_t)pool->slots.count,
-                           .flags = DIBS_WORKER_NO_PREFETCH,
-                           .timeout_ms = pool->timeout_ms,
-                           .poll_ms = w->once ? LOOK_ONCE_MS : 0,
-                           .owner = g->owner,
-                           .table = pool->table,
-                           .work = dibs__cli_job,
-                           .user = pool};
-  dibs_status status = dibs_worker_start(pool->store, pool->table != NULL ? NULL : pool->kind, &o, &w->worker, &error);
-  return status == DIBS_OK ? CLI_DONE : dibs__cli_fail_status(g, status, &error, pool->kind);
-}
-
 /* ---- While it works ---- */
 
 /* Nothing is held, and the store was asked twice since: the first time may have been before the last task ended. */
 static bool nothing_left(struct cli_worker *w) {
   dibs_worker_counts c = DIBS_WORKER_COUNTS_INIT;
-  if (dibs_worker_count(w->worker, &c, NULL) != DIBS_OK || c.held > 0 ||
+  if (dibs_worker_count(w->worker, &c, NULL) != DIBS_OK || c.held > 0 || c.lanes != c.lanes_assigned ||
       (w->was_idle && c.claimed != w->idle_claimed)) {
     w->was_idle = false;
     return false;
   }
+  if (w->pool.topic != NULL && c.lanes == 0) return true; /* there are more members than lanes */
   if (!w->was_idle) {
     w->was_idle = true;
     w->idle_claimed = c.claimed;
@@ -136,14 +118,24 @@ static int watch_trouble(struct cli_worker *w) {
   const struct cli_globals *g = w->pool.globals;
   dibs_error error = {0};
   dibs_worker_trouble(w->worker, &error);
-  /* The table does not fit: asking again does not help. */
-  if (w->pool.table != NULL && (error.status == DIBS_INVALID || error.status == DIBS_UNSUPPORTED))
-    return dibs__cli_fail_status(g, error.status, &error, w->pool.kind);
+  /* The table does not fit, or the kind belongs to another topic: asking again does not help. */
+  bool wrong = (w->pool.table != NULL || w->pool.topic != NULL) &&
+               (error.status == DIBS_INVALID || error.status == DIBS_UNSUPPORTED);
+  if (wrong || error.status == DIBS_CONFLICT) return dibs__cli_fail_status(g, error.status, &error, w->pool.kind);
+  if (error.status == DIBS_NOT_FOUND) { /* the tasks go to lanes */
+    if (!w->told) dibs__cli_note(g, "%s: start workers with --topic, or see dibs task kind --no-lanes", error.text);
+    w->told = true;
+    return CLI_DONE;
+  }
   if (error.status != DIBS_OK && w->trouble == DIBS_OK) {
     w->trouble_since = dibs__tick_now();
     dibs__cli_note(g, "%s; dibs tries again", error.text);
   } else if (error.status == DIBS_OK && w->trouble != DIBS_OK) {
     dibs__cli_note(g, "%s answers again", dibs_store_uri(w->pool.store));
+  }
+  if (error.status == DIBS_OK && error.text[0] && strncmp(error.text, w->odd, sizeof w->odd - 1) != 0) {
+    snprintf(w->odd, sizeof w->odd, "%.255s", error.text);
+    dibs__cli_note(g, "%s", error.text);
   }
   w->trouble = error.status;
   if (!w->once || error.status == DIBS_OK || dibs__tick_left_ms(w->trouble_since, dibs__tick_now()) < TROUBLE_MS)
@@ -161,11 +153,63 @@ static int next_signal(const struct cli_worker *w) {
   return 0;
 }
 
-/* Waits for a signal, or for `ms`.  true: a signal asks to end. */
-static bool wait_for_signal(const struct cli_worker *w, int64_t ms) {
-  struct pollfd fds[] = {{w->signals.fd, POLLIN, 0}, {w->pool.wake_fd, POLLIN, 0}};
-  if (poll(fds, 2, (int)ms) > 0 && fds[1].revents != 0) dibs__notifier_lower(w->pool.wake_fd);
-  return next_signal(w) != 0;
+/* Waits for a signal, or for `ms`; meanwhile lanes come and go.  The signal that asks to end; 0: none. */
+static int wait_for_signal(const struct cli_worker *w, int64_t ms) {
+  const struct job_pool *pool = &w->pool;
+  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), ms);
+  struct pollfd fds[] = {{w->signals.fd, POLLIN, 0}, {pool->wake_fd, POLLIN, 0}, {-1, POLLIN, 0}};
+  if (pool->topic != NULL) fds[2].fd = dibs_fd(pool->store);
+  for (;;) {
+    int ready = poll(fds, 3, (int)dibs__tick_left_ms(dibs__tick_now(), by));
+    if (ready > 0 && fds[1].revents != 0) dibs__notifier_lower(pool->wake_fd);
+    if (pool->topic != NULL) dibs_dispatch(pool->store, 0);
+    bool only_lanes = ready > 0 && fds[0].revents == 0 && fds[1].revents == 0;
+    if (!only_lanes || !dibs__tick_before(dibs__tick_now(), by)) return next_signal(w);
+  }
+}
+
+/* With a topic it asks the store, which may not answer now. */
+static int start_again(struct cli_worker *w, const dibs_worker_options *o) {
+  const struct job_pool *pool = &w->pool;
+  dibs__tick by = w->once ? dibs__tick_add_ms(dibs__tick_now(), TROUBLE_MS) : DIBS__TICK_NEVER;
+  dibs_error error = {0};
+  for (bool noted = false;; noted = true) {
+    dibs_status status = dibs_worker_start(pool->store, pool->table != NULL ? NULL : pool->kind, o, &w->worker, &error);
+    if (status == DIBS_OK) return CLI_DONE;
+    if ((status != DIBS_UNAVAILABLE && status != DIBS_UNKNOWN) || !dibs__tick_before(dibs__tick_now(), by))
+      return dibs__cli_fail_status(pool->globals, status, &error, pool->kind);
+    if (!noted) dibs__cli_note(pool->globals, "%s; dibs tries again", error.text);
+    int signo = wait_for_signal(w, LOOK_MS);
+    if (signo != 0) return CLI_SIGNAL + signo;
+  }
+}
+
+static int start_worker(struct cli_worker *w) {
+  struct job_pool *pool = &w->pool;
+  const struct cli_globals *g = pool->globals;
+  dibs_lease_options reach = {.size = sizeof reach, .wait_ms = w->once ? 0 : DIBS_FOREVER};
+  int code = dibs__cli_reach(g, &reach, &w->signals, &pool->store);
+  if (code != CLI_DONE) return code;
+  pool->store_uri = dibs__cli_store_uri(g, pool->store);
+  if (pool->store_uri == NULL) return dibs__cli_fail(g, CLI_FAILED, "NO_MEMORY", "out of memory");
+  if (w->plan->keeps_history) pool->history = dibs__cli_history_start(g, pool->store, pool->kind, pool->argv);
+  const char *phases[] = {w->plan->phase};
+  /* Long tasks: those that wait here could run elsewhere. */
+  dibs_worker_options o = {.size = sizeof o,
+                           .phases = phases,
+                           .phase_count = w->plan->phase != NULL ? 1 : 0,
+                           .threads = (uint32_t)pool->slots.count,
+                           .flags = DIBS_WORKER_NO_PREFETCH,
+                           .timeout_ms = pool->timeout_ms,
+                           .poll_ms = w->once ? LOOK_ONCE_MS : 0,
+                           .owner = g->owner,
+                           .table = pool->table,
+                           .work = dibs__cli_job,
+                           .user = pool,
+                           .topic = pool->topic,
+                           .lanes = w->v->lanes != CLI_UNSET ? (uint32_t)w->v->lanes : 0,
+                           .lane_ttl_ms = pool->topic != NULL ? pool->lane_ttl_ms : 0};
+  return start_again(w, &o);
 }
 
 static bool enough(const struct job_pool *pool) {
@@ -175,7 +219,7 @@ static bool enough(const struct job_pool *pool) {
 /* Until it has to stop.  CLI_DONE, or an exit code after a message. */
 static int work_on(struct cli_worker *w) {
   const struct job_pool *pool = &w->pool;
-  while (!wait_for_signal(w, w->once ? LOOK_ONCE_MS : LOOK_MS)) {
+  while (wait_for_signal(w, w->once ? LOOK_ONCE_MS : LOOK_MS) == 0) {
     int code = watch_trouble(w);
     if (code != CLI_DONE) return code;
     if (pool->broken)
@@ -196,10 +240,12 @@ static void drain(struct cli_worker *w) {
   while (dibs_worker_stop(w->worker, LOOK_ONCE_MS, NULL) == DIBS_TIMEOUT) {
     if (!told && pool->verbose) dibs__cli_note(pool->globals, "waiting for the commands that run");
     told = true;
-    if (!dibs__tick_before(dibs__tick_now(), by) || wait_for_signal(w, 0)) break;
+    if (!dibs__tick_before(dibs__tick_now(), by) || wait_for_signal(w, 0) != 0) break;
   }
   dibs__notifier_raise(pool->end_fd);
-  (void)!dibs_worker_stop(w->worker, dibs__cli_run_grace(pool->timeout_ms) + ENDED_MS, NULL);
+  by = dibs__tick_add_ms(dibs__tick_now(), dibs__cli_run_grace(pool->timeout_ms) + ENDED_MS);
+  while (dibs_worker_stop(w->worker, LOOK_ONCE_MS, NULL) == DIBS_TIMEOUT && dibs__tick_before(dibs__tick_now(), by))
+    (void)wait_for_signal(w, 0);
 }
 
 /* ---- The end ---- */
@@ -220,6 +266,7 @@ static void report(const struct cli_worker *w) {
   dibs__json_uint(&j, "refused", c.refused);
   dibs__json_uint(&j, "unsent", c.unsent);
   dibs__json_uint(&j, "requests", c.requests);
+  if (w->pool.topic != NULL) dibs__json_text(&j, "topic", w->pool.topic);
   dibs__json_close(&j, '}');
 }
 
@@ -239,6 +286,8 @@ int dibs__cli_work(const struct cli_values *v, const struct work_plan *plan, cha
   pool->table = plan->table;
   pool->timeout_ms = plan->timeout_ms == CLI_UNSET ? TIMEOUT_MS : plan->timeout_ms;
   pool->max_ms = plan->max_ms;
+  pool->topic = v->topic;
+  pool->lane_ttl_ms = v->ttl_ms == CLI_UNSET ? DIBS_TTL_DEFAULT_MS : v->ttl_ms;
   pool->max_tasks = v->max_tasks == CLI_UNSET ? 0 : (uint64_t)v->max_tasks;
   pool->tries = plan->tries == CLI_UNSET ? 0 : (uint32_t)plan->tries;
   pool->zero_or_failed = plan->zero_or_failed;

@@ -132,8 +132,7 @@ static dibs__tick deadline_of(const dibs_counter_options *o) {
 
 dibs_status dibs__count_check_family(dibs_store *store, dibs_error *error) {
   if (dibs__core_families(store->core) & 1u << DIBS__FAM_COUNTER) return DIBS_OK;
-  return dibs__fail(error, DIBS_UNSUPPORTED, "%s keeps no counters: add a database as its last tier (STORE,DATABASE)",
-                    store->shown);
+  return dibs__fail(error, DIBS_UNSUPPORTED, "%s keeps no counters: %s", store->shown, dibs__database_advice(store));
 }
 
 dibs_status dibs__count_check_outside(dibs_store *store, const char *call, dibs_error *error) {

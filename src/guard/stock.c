@@ -325,6 +325,8 @@ static dibs_status explain(const struct call *call, dibs_status status) {
                         doing[call->verb], call->key, dibs_status_text(call->second), call->claim);
     return dibs__explain(call->store, status, doing[call->verb], call->key, call->error);
   default:
+    if (status == DIBS_UNSUPPORTED && call->why[0])
+      return dibs__fail(call->error, status, "%s \"%s\": %s", doing[call->verb], call->key, call->why);
     return dibs__explain(call->store, status, doing[call->verb], call->key, call->error);
   }
 }

@@ -149,14 +149,18 @@ dibs_status dibs__request_carry_until(request_t *request, uint16_t verb, dibs__t
   }
 }
 
+const char *dibs__database_advice(dibs_store *store) {
+  return dibs__core_caps(store->core) & DIBS__CAP_ALONE ? "use a database for them; this store can't be one of several "
+                                                          "tiers"
+                                                        : "add a database as its last tier (STORE,DATABASE)";
+}
+
 dibs_status dibs__request_check(dibs_store *store, uint16_t family, const char *what, const char *key,
                                 dibs_error *error) {
   char subject[64];
   snprintf(subject, sizeof subject, strcmp(what, "once key") == 0 ? "the %s" : "the key of the %s", what);
   if (dibs__check_text(key, DIBS_NAME_MAX, subject, error) != DIBS_OK) return DIBS_INVALID;
   if (!(dibs__core_families(store->core) & (1u << family)))
-    return dibs__fail(error, DIBS_UNSUPPORTED,
-                      "%s stores leases and no %ss: add a database as its last tier (STORE,DATABASE)", store->shown,
-                      what);
+    return dibs__fail(error, DIBS_UNSUPPORTED, "%s keeps no %ss: %s", store->shown, what, dibs__database_advice(store));
   return DIBS_OK;
 }

@@ -72,6 +72,8 @@ static inline bool dibs__request_is_answered(struct dibs__request *request) {
   return atomic_load(&request->answered) != 0;
 }
 
+/* What helps when the store does not serve a family, for people. */
+const char *dibs__database_advice(dibs_store *store);
 /* Is the key fit, and does the store serve the family?  `what`: "record", continues "the key of the". */
 dibs_status dibs__request_check(dibs_store *store, uint16_t family, const char *what, const char *key,
                                 dibs_error *error);

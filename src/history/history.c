@@ -22,8 +22,7 @@ const char *dibs__history_end_name(uint32_t how) {
 static dibs_status check_family(dibs_store *store, dibs_error *error) {
   if (!store->outer && dibs__core_families(store->core) & 1u << DIBS__FAM_RUN) return DIBS_OK;
   return dibs__fail(error, DIBS_UNSUPPORTED, "%s keeps no history of runs: %s", store->shown,
-                    store->outer ? "call it outside of a transaction"
-                                 : "add a database as its last tier (STORE,DATABASE)");
+                    store->outer ? "call it outside of a transaction" : dibs__database_advice(store));
 }
 
 static dibs_status explain(dibs_store *store, dibs_status status, const char *what, const char *name,

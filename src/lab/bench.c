@@ -194,6 +194,25 @@ static const struct bench_case lease_cases[] = {
                {"floor: 20 clients watch the one before", dibs__bench_side_floor, BENCH_FLOOR_SHARED}},
      .aims = {{"rate, divided by the bare ones'", BENCH_RATIO, BENCH_RATE, 0, 1, false, 0.67, 1, "x"}},
      .where = BENCH_AT_ETCD},
+    {.key = "mongodb-alone",
+     .title = "acquire and release, one thread, no other client (latency of the pair)",
+     .sides = {{"dibs", dibs__bench_side_threads, BENCH_ONE_THREAD},
+               {"floor: 1 bare connection", dibs__bench_side_floor, BENCH_FLOOR_ONE}},
+     .aims = {{"round trips for a pair", BENCH_VALUE, BENCH_TX, 0, 0, true, 2.4, 1, ""},
+              {"p50, divided by bare", BENCH_RATIO, BENCH_P50, 0, 1, true, 1.5, 1, "x"}},
+     .where = BENCH_AT_MONGODB},
+    {.key = "mongodb-names",
+     .title = "20 threads, each with its own name (latency of the pair)",
+     .sides = {{"dibs", dibs__bench_side_threads, BENCH_OWN_NAMES},
+               {"floor: 20 bare connections", dibs__bench_side_floor, BENCH_FLOOR_OWN}},
+     .aims = {{"rate, divided by the bare ones'", BENCH_RATIO, BENCH_RATE, 0, 1, false, 0.8, 1, "x"}},
+     .where = BENCH_AT_MONGODB},
+    {.key = "mongodb-processes",
+     .title = "20 processes on one name (latency of the wait)",
+     .sides = {{"dibs", dibs__bench_side_turns, BENCH_TURNS_DIBS | BENCH_TURNS_MANY | BENCH_TURNS_WAITS},
+               {"20 connections poll the document", dibs__bench_side_floor, BENCH_FLOOR_SHARED}},
+     .aims = {{"rate, divided by polling's", BENCH_RATIO, BENCH_RATE, 0, 1, false, 0.8, 1, "x"}},
+     .where = BENCH_AT_MONGODB},
     {.key = "zk-alone",
      .title = "acquire and release, one thread, no other client (latency of the pair)",
      .sides = {{"dibs", dibs__bench_side_threads, BENCH_ONE_THREAD},
@@ -207,8 +226,8 @@ static const struct bench_case lease_cases[] = {
      .aims = {{"rate, divided by the recipe's", BENCH_RATIO, BENCH_RATE, 0, 1, false, 0.8, 1, "x"}},
      .where = BENCH_AT_ZOOKEEPER},
     {.key = "zk-processes",
-     .title = "20 processes on one name (latency of the hand-off)",
-     .sides = {{"dibs", dibs__bench_side_turns, BENCH_TURNS_DIBS | BENCH_TURNS_MANY},
+     .title = "20 processes on one name (latency of the wait)",
+     .sides = {{"dibs", dibs__bench_side_turns, BENCH_TURNS_DIBS | BENCH_TURNS_MANY | BENCH_TURNS_WAITS},
                {"floor: the recipe, 20 connections", dibs__bench_side_floor, BENCH_FLOOR_SHARED}},
      .aims = {{"time of a turn, divided by the recipe's", BENCH_RATIO, BENCH_RATE, 1, 0, true, 1.5, 1, "x"}},
      .where = BENCH_AT_ZOOKEEPER},
@@ -491,6 +510,7 @@ static enum bench_where default_cases(const struct bench *b) {
   if (b->store[dibs__bench_first(b->store)]) return BENCH_IN_TIERS;
   if (!b->floor) return BENCH_IN_FILE;
   if (strncmp(b->store, "etcd", 4) == 0) return BENCH_AT_ETCD;
+  if (strncmp(b->store, "mongodb", 7) == 0) return BENCH_AT_MONGODB;
   if (strncmp(b->store, "zk:", 3) == 0) return BENCH_AT_ZOOKEEPER;
   return strncmp(b->store, "redis", 5) == 0 ? BENCH_AT_REDIS : BENCH_AT_SQL;
 }
@@ -607,9 +627,10 @@ static int help(const struct cli_globals *globals) {
        "rounds; the medians count (5)\n  --seconds S   how long each side runs in each round (1)\n  --calm P      "
        "repeat a round, a few times, if other processes used more than P percent of the processors\n  --only CASES  "
        "run only these cases\n  --floor PROG  for a --store on a server: a program that measures the server without "
-       "dibs (bench/floors).\n                The cases are then those that begin with server-, or with redis- or "
-       "etcd- for a "
-       "Redis or etcd;\n                for a --store of several tiers those that begin with tiers-\n  --upset CMD   "
+       "dibs (bench/floors).\n                The cases are then those that begin with server-, or with redis-, "
+       "etcd- or mongodb- for a "
+       "Redis, etcd or MongoDB;\n                for a --store of several tiers those that begin with tiers-\n  "
+       "--upset CMD   "
        "for "
        "tiers-fallback: a command that makes the first tier unreachable\n  --smoke       run everything for a very "
        "short time, to see whether it works\n  --out FILE    also write the figures as JSON to FILE\n  --json        "

@@ -118,6 +118,7 @@ enum bench_where {
   BENCH_AT_SQL,       /* a server, against b->floor */
   BENCH_AT_REDIS,     /* as above */
   BENCH_AT_ETCD,      /* as above */
+  BENCH_AT_MONGODB,   /* as above */
   BENCH_AT_ZOOKEEPER, /* as above */
   BENCH_IN_TIERS,     /* several stores behind one URI */
   BENCH_ANYWHERE,     /* every store */

@@ -94,6 +94,7 @@ struct drainer {
   struct drain_crew *crew;
   dibs__thread *thread;
   dibs_store *store;
+  struct bench_lanes lanes;
   uint64_t done;
   dibs__tick ended;
   struct dibs__hist hist; /* ns */
@@ -107,13 +108,15 @@ struct drain_crew {
   struct drainer member[BENCH_TASK_CLIENTS];
 };
 
-bool dibs__bench_batch(dibs_store *store, const char *kind, uint32_t most, int64_t timeout_ms, size_t *count,
-                       dibs__tick *claimed, void (*work)(const dibs_task *task, void *user), void *user, char *why,
-                       size_t size) {
+bool dibs__bench_batch(dibs_store *store, const char *kind, const struct bench_lanes *lanes, uint32_t most,
+                       int64_t timeout_ms, size_t *count, dibs__tick *claimed,
+                       void (*work)(const dibs_task *task, void *user), void *user, char *why, size_t size) {
   dibs_claim_options options = {.size = sizeof options, .most = most, .timeout_ms = timeout_ms};
   dibs_task *tasks[BENCH_BATCH_MAX];
   dibs_task_end ends[BENCH_BATCH_MAX];
   dibs_error error;
+  if (lanes) options.lanes = lanes->lanes;
+  if (lanes) options.lane_count = lanes->count;
   dibs_status status = dibs_tasks_claim(store, kind, &options, tasks, count, &error);
   *claimed = dibs__tick_now();
   if (status == DIBS_NOT_FOUND) return true;
@@ -133,6 +136,10 @@ bool dibs__bench_batch(dibs_store *store, const char *kind, uint32_t most, int64
   return !status;
 }
 
+static const struct bench_lanes *lanes_of(const struct drainer *d) {
+  return d->crew->drain->by_lane ? &d->lanes : NULL;
+}
+
 static void drainer_main(void *arg) {
   struct drainer *d = arg;
   const struct bench_drain *drain = d->crew->drain;
@@ -140,8 +147,8 @@ static void drainer_main(void *arg) {
   do {
     size_t count = 0;
     dibs__tick from = dibs__tick_now(), claimed;
-    if (!dibs__bench_batch(d->store, drain->queue->kind, drain->batch, 0, &count, &claimed, NULL, NULL, d->why,
-                           sizeof d->why))
+    if (!dibs__bench_batch(d->store, drain->queue->kind, lanes_of(d), drain->batch, 0, &count, &claimed, NULL, NULL,
+                           d->why, sizeof d->why))
       break;
     d->ended = dibs__tick_now();
     if (count == 0) break;
@@ -150,18 +157,31 @@ static void drainer_main(void *arg) {
   } while (dibs__tick_before(d->ended, d->crew->until));
 }
 
+static bool drainers_join(struct drain_crew *crew) {
+  struct bench_drain *drain = crew->drain;
+  struct bench_lanes *members[BENCH_TASK_CLIENTS];
+  for (uint32_t i = 0; i < drain->clients; i++) {
+    members[i] = &crew->member[i].lanes;
+    if (!dibs__bench_lanes_join(drain->queue->b, crew->member[i].store, drain->queue->kind, members[i])) return false;
+  }
+  return dibs__bench_lanes_settle(drain->queue->b, members, drain->clients);
+}
+
 /* Opens connections and prepares statements outside of the measurement: each client does one batch. */
 static bool drainers_open(struct drain_crew *crew) {
   struct bench_drain *drain = crew->drain;
   struct bench *b = drain->queue->b;
   for (uint32_t i = 0; i < drain->clients; i++) {
+    crew->member[i].crew = crew;
+    if (!dibs__bench_open(b, 0, &crew->member[i].store)) return false;
+  }
+  if (drain->by_lane && !drainers_join(crew)) return false;
+  for (uint32_t i = 0; i < drain->clients; i++) {
     struct drainer *d = &crew->member[i];
     size_t count;
     dibs__tick claimed;
-    d->crew = crew;
-    if (!dibs__bench_open(b, 0, &d->store)) return false;
-    if (!dibs__bench_batch(d->store, drain->queue->kind, drain->batch, 0, &count, &claimed, NULL, NULL, d->why,
-                           sizeof d->why))
+    if (!dibs__bench_batch(d->store, drain->queue->kind, lanes_of(d), drain->batch, 0, &count, &claimed, NULL, NULL,
+                           d->why, sizeof d->why))
       return dibs__bench_fail(b, "%s", d->why);
     drain->done += count;
   }
@@ -206,6 +226,7 @@ bool dibs__bench_drain(struct bench_drain *drain, struct bench_sample *sample) {
     if (crew->member[i].thread) dibs__thread_join(crew->member[i].thread);
   cpu = dibs__bench_cpu() - cpu;
   if (done) done = drain_gather(crew, from, cpu, sample);
+  for (uint32_t i = 0; i < drain->clients; i++) dibs__bench_lanes_leave(&crew->member[i].lanes);
   for (uint32_t i = 0; i < drain->clients; i++) dibs_close(crew->member[i].store);
   free(crew);
   return done;
@@ -460,7 +481,10 @@ const struct bench_case dibs__bench_task_cases[] = {
     {.key = "keys",
      .title = "4 clients drain tasks with keys, 100 at a time; 10 of 1,000 keys are parked",
      .sides = {{"no keys", dibs__bench_side_keys, BENCH_KEYS_NONE},
-               {"1,000 keys, 10 of them parked", dibs__bench_side_keys, BENCH_KEYS_PARKED}},
+               {"1,000 keys, 10 of them parked", dibs__bench_side_keys, BENCH_KEYS_PARKED},
+               {"the same by lane: 64 lanes", dibs__bench_side_keys, BENCH_KEYS_LANES}},
+     .aims = {{"by lane: rate / rate without keys", BENCH_RATIO, BENCH_RATE, 2, 0, false, 0.25, 1, "x"},
+              {"by lane: rate / rate with keys", BENCH_RATIO, BENCH_RATE, 2, 1, false, 1, 1, "x"}},
      .where = BENCH_ANYWHERE},
     {.key = "relay",
      .title = "dibs relay delivers messages as lines to its standard output, from its start to its end",

@@ -113,7 +113,7 @@ static bool make_dead(struct rows *r, uint32_t count) {
   for (size_t some = 1; some > 0;) {
     dibs__tick claimed;
     some = 0;
-    if (!dibs__bench_batch(q->store, q->kind, BENCH_BATCH_MAX, 0, &some, &claimed, NULL, NULL, why, sizeof why))
+    if (!dibs__bench_batch(q->store, q->kind, NULL, BENCH_BATCH_MAX, 0, &some, &claimed, NULL, NULL, why, sizeof why))
       return dibs__bench_fail(q->b, "%s", why);
   }
   return true;
@@ -166,12 +166,29 @@ static bool park(struct bench_queue *queue, uint32_t count) {
   return parked == count || dibs__bench_fail(queue->b, "%" PRIu64 " keys of %u are parked", parked, count);
 }
 
+/* A claim with lanes, so that the kind is by lane when its tasks are added. */
+static bool begin_lanes(struct bench_queue *queue) {
+  struct bench_lanes lanes = {.member = NULL}, *member = &lanes;
+  size_t count;
+  dibs__tick claimed;
+  char why[640] = "";
+  bool done = dibs__bench_lanes_join(queue->b, queue->store, queue->kind, &lanes) &&
+              dibs__bench_lanes_settle(queue->b, &member, 1);
+  if (done &&
+      !dibs__bench_batch(queue->store, queue->kind, &lanes, 1, 0, &count, &claimed, NULL, NULL, why, sizeof why))
+    done = dibs__bench_fail(queue->b, "%s", why);
+  dibs__bench_lanes_leave(&lanes);
+  return done;
+}
+
 bool dibs__bench_side_keys(struct bench *b, uint32_t arg, struct bench_sample *sample) {
   struct bench_queue queue;
-  struct bench_drain drain = {.queue = &queue, .clients = BENCH_TASK_CLIENTS, .batch = KEYS_BATCH};
+  struct bench_drain drain = {
+      .queue = &queue, .clients = BENCH_TASK_CLIENTS, .batch = KEYS_BATCH, .by_lane = arg == BENCH_KEYS_LANES};
   uint32_t tasks = (uint32_t)(b->size.ms * 50), keys = arg == BENCH_KEYS_NONE ? 0 : b->size.keys;
   bool done = dibs__bench_queue_open(b, &queue);
   if (done && keys) done = dibs__bench_queue_add(&queue, keys, NULL, keys) && park(&queue, b->size.parked);
+  if (done && drain.by_lane) done = begin_lanes(&queue);
   done = done && dibs__bench_queue_add(&queue, tasks, NULL, keys) && dibs__bench_drain(&drain, sample);
   return dibs__bench_queue_close(&queue, done);
 }
@@ -200,8 +217,8 @@ bool dibs__bench_role_tasks(struct bench_page *page, struct bench_child *child) 
   while (fine && !atomic_load(&page->stop)) {
     size_t count = 0;
     dibs__tick claimed;
-    fine = dibs__bench_batch(store, page->kind, CRASH_BATCH, CRASH_TIMEOUT_MS, &count, &claimed, count_effect, page,
-                             child->why, sizeof child->why);
+    fine = dibs__bench_batch(store, page->kind, NULL, CRASH_BATCH, CRASH_TIMEOUT_MS, &count, &claimed, count_effect,
+                             page, child->why, sizeof child->why);
     if (fine && !count) dibs__nap_ms(CRASH_LOOK_MS);
   }
   dibs_close(store);

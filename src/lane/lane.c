@@ -233,6 +233,10 @@ uint32_t dibs_lane_lanes(const dibs_lane *lane) {
   return lane ? lane->lanes : 0;
 }
 
+const char *dibs__lane_topic_of(const dibs_lane *lane) {
+  return lane->member->topic;
+}
+
 dibs_lease *dibs_lane_lease(const dibs_lane *lane) {
   return lane ? lane->lease : NULL;
 }

@@ -43,6 +43,9 @@ struct dibs__lane_share {
 dibs_status dibs__lane_share(dibs_store *store, const char *topic, uint32_t slot, struct dibs__lane_share *share,
                              dibs_error *error);
 
+/* The topic of a lane that a member owns. */
+const char *dibs__lane_topic_of(const dibs_lane *lane);
+
 /* A topic with members or owned lanes. */
 struct dibs__lane_topic_row {
   const char *topic;

@@ -153,7 +153,8 @@ static int give_lines_before(struct listing *listing, const char *name, bool its
   return stop;
 }
 
-/* The caller's strings are terminated, the driver's need not be. */
+/* The caller's strings are terminated, the driver's need not be.  Somebody else may have written a mode that does
+ * not exist into the store; readers have a table of the three. */
 static int give_row(const struct dibs__lease_row *row, void *user) {
   struct listing *listing = user;
   char name[DIBS_NAME_MAX + 1], owner[DIBS_OWNER_MAX + 1];
@@ -176,7 +177,7 @@ static int give_row(const struct dibs__lease_row *row, void *user) {
                           .name = name,
                           .owner = owner,
                           .state = row->state,
-                          .mode = (dibs_mode)row->mode,
+                          .mode = row->mode <= DIBS_COUNTED ? (dibs_mode)row->mode : DIBS_EXCLUSIVE,
                           .slots = row->slots,
                           .slot = row->slot,
                           .ahead = row->ahead,

@@ -8,10 +8,10 @@
  */
 #include "base/map.h"
 #include "base/text.h"
-#include "dibs/task.h"
 #include "handle/handle.h"
 #include "serve/server.h"
 #include "serve/task_count.h"
+#include "task/task.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -161,6 +161,8 @@ static void answer_claiming(struct claiming *a) {
     dibs__json_open(j, "tasks", '[');
     for (size_t i = 0; i < a->count; i++) write_task(j, a->tasks[i]);
     dibs__json_close(j, ']');
+    const char *why = a->count == 0 ? dibs__task_claim_why(&a->error) : NULL;
+    if (why) dibs__json_text(j, "why", why);
     dibs__json_close(j, '}');
     for (size_t i = 0; i < a->count; i++) dibs__task_count_one(r, TASK_CLAIMED, a->tasks[i]->kind, a->tasks[i]->phase);
     dibs__answer_end(r);

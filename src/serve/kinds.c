@@ -16,6 +16,7 @@
 #include "info/info.h"
 #include "serve/page.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -90,6 +91,7 @@ static int keep_kind(const dibs_task_kind *kind, void *user) {
   row->keep_ms = kind->keep_ms;
   row->running = kind->running;
   row->paused = kind->paused != 0;
+  snprintf(row->topic, sizeof row->topic, "%s", kind->topic);
   return 0;
 }
 
@@ -206,6 +208,7 @@ static void write_kind(struct dibs__json *j, const struct kind_row *row) {
   dibs__json_known(j, "running_limit", row->running, row->running != 0);
   dibs__json_bool(j, "paused", row->paused);
   dibs__json_known(j, "keep_ms", row->keep_ms, row->keep_ms >= 0);
+  dibs__json_text(j, "topic", row->topic[0] ? row->topic : NULL);
 }
 
 struct listing {
@@ -307,7 +310,7 @@ static void get_kind(struct request *r) {
 /* ---- Settings ---- */
 
 struct kind_in {
-  int64_t running, keep_ms, paused;
+  int64_t running, keep_ms, paused, no_lanes;
 };
 
 #define IN(member) offsetof(struct kind_in, member)
@@ -323,6 +326,10 @@ static const struct field kind_fields[] = {
      .at = IN(keep_ms),
      .most = INT64_C(315619200000),
      .help = "how long finished tasks are kept; dead ones are kept until they are retried or purged"},
+    {.name = "no_lanes",
+     .kind = FIELD_SWITCH,
+     .at = IN(no_lanes),
+     .help = "true: its tasks with a key go to no lanes any more"},
     {.name = NULL}};
 
 static void set_kind(struct request *r) {
@@ -333,6 +340,7 @@ static void set_kind(struct request *r) {
     options.set |= DIBS_KIND_PAUSED;
     options.paused = in->paused != 0;
   }
+  if (in->no_lanes == 1) options.set |= DIBS_KIND_NO_LANES;
   if (in->running != FIELD_UNSET) {
     options.set |= DIBS_KIND_RUNNING;
     options.running = (uint32_t)in->running;
@@ -362,5 +370,6 @@ const struct route dibs__kind_routes[] = {
     {METHOD_GET, "/v1/kinds/{kind}", SCOPE_READ, get_kind, 0, NULL, "showKind", "200",
      "The number of tasks of a kind in each state, and its settings", "", NULL},
     {METHOD_PATCH, "/v1/kinds/{kind}", SCOPE_ADMIN, patch_kind, sizeof(struct kind_in), kind_fields, "setKind", "200",
-     "Pause or limit a kind, or set how long its finished tasks are kept", "Members that are not given stay.", NULL},
+     "Pause or limit a kind, set how long its finished tasks are kept, or take its tasks from lanes",
+     "Members that are not given stay.", NULL},
     {.path = NULL}};

@@ -15,6 +15,7 @@ struct kind_row {
   int64_t oldest_ms, keep_ms; /* as in dibs_task_kind */
   uint32_t running;
   bool paused;
+  char topic[DIBS_TOPIC_MAX + 1]; /* "": its tasks go to no lanes */
 };
 
 /* Can the first parameter of the path be the name of a kind?  false: it was answered 400. */

@@ -137,6 +137,19 @@ static const char *const runs_of_tasks[] = {
     "CREATE INDEX dibs_run_nr ON dibs_run (nr, ended)#(nr > 0)",
 };
 
+/* Of tasks by lane.  `slot`: dibs__slot() of the serial text in a kind by lane, or -1 - slot if the task is put aside:
+ * it waits, is parked, is claimed without lanes, or comes behind such a task of its key; NULL: not by lane.  One in
+ * state 4 that is not put aside is free from `due` on.  `lane`: of a claim by lane the fence of its lane.  `topic`: the
+ * kind belongs to its lanes.  dibs_lane: the fence of each lane, and, as lanes below 0, what task_lane_kind.c names. */
+static const char *const by_lane[] = {
+    "ALTER TABLE dibs_task ADD COLUMN slot #n",
+    "ALTER TABLE dibs_task ADD COLUMN lane #n",
+    "ALTER TABLE dibs_task_kind ADD COLUMN topic #k",
+    "CREATE INDEX dibs_task_slot ON dibs_task (kind, slot, nr)#(slot IS NOT NULL)",
+    "CREATE TABLE dibs_lane (kind #k NOT NULL, lane #n NOT NULL, lanes #n NOT NULL, fence #n NOT NULL,"
+    " PRIMARY KEY (kind, lane))#z",
+};
+
 static const struct {
   const char *const *texts;
   size_t count;
@@ -145,7 +158,8 @@ static const struct {
                              {served, sizeof served / sizeof served[0]},
                              {tasks, sizeof tasks / sizeof tasks[0]},
                              {counters, sizeof counters / sizeof counters[0]},
-                             {runs_of_tasks, sizeof runs_of_tasks / sizeof runs_of_tasks[0]}};
+                             {runs_of_tasks, sizeof runs_of_tasks / sizeof runs_of_tasks[0]},
+                             {by_lane, sizeof by_lane / sizeof by_lane[0]}};
 
 static size_t append(char *to, size_t size, size_t len, const char *from, size_t n) {
   assert(len + n < size);

@@ -30,7 +30,7 @@
  */
 #include "store/store.h"
 
-enum { DIBS__SQL_SCHEMA = 6, DIBS__SQL_BREAKS = 16 };
+enum { DIBS__SQL_SCHEMA = 7, DIBS__SQL_BREAKS = 16 };
 /* A name's queue of up to so many waiters is searched for an id; those that come when it is longer are found by an
  * index, which costs each of them a page more. */
 enum { DIBS__SQL_SHALLOW = 32 };

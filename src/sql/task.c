@@ -24,8 +24,8 @@ enum { NAP_MS = 2, NAP_MAX_MS = 50, INDEX_MAX = 128 };
 sql_rc dibs__task_put_rows(struct dibs__sql_guard *g, const char *from, const value *values, size_t count,
                            const value *rows, size_t columns, size_t row_count) {
   const struct dibs__sql_engine *e = g->wire->engine;
-  static const char *const indexes[] = {"ready", "queue", "plain", "keyed", "busy"};
-  enum { INDEXES = sizeof indexes / sizeof indexes[0], PARTIAL = 2 };
+  static const char *const indexes[] = {"ready", "queue", "slot", "plain", "keyed", "busy"};
+  enum { INDEXES = sizeof indexes / sizeof indexes[0], PARTIAL = 3 };
   char by[INDEXES][INDEX_MAX] = {""};
   for (size_t i = 0; e->by[0] && i < INDEXES; i++)
     snprintf(by[i], sizeof by[i], "%s%stask_%s%s", e->by[0], g->prefix,
@@ -38,6 +38,7 @@ sql_rc dibs__task_put_rows(struct dibs__sql_guard *g, const char *from, const va
                                          {indexes[2], by[2]},
                                          {indexes[3], by[3]},
                                          {indexes[4], by[4]},
+                                         {indexes[5], by[5]},
                                          {"zero", e->words.some ? "" : " AND rank = 0"},
                                          {"row", e->row},
                                          {"latest", g->wire->inside ? e->latest : ""},
@@ -185,11 +186,27 @@ static bool is_time(int64_t ms) {
   return ms >= 0 && ms <= DIBS__TASK_MS_MAX;
 }
 
+static bool lanes_valid(task_op *op) {
+  if (op->lane_count < 1 || op->lane_count > DIBS__TASK_LANES || !op->lanes)
+    return say(op, "a claim by lane names 1 to 1024 lanes");
+  if (op->of_lanes < 1 || op->of_lanes > DIBS__TASK_LANES) return say(op, "a topic has 1 to 1024 lanes");
+  if (op->topic.len < 1 || op->topic.len > DIBS__TASK_TOPIC_MAX) return say(op, "a topic has 1 to 200 bytes");
+  if (op->phase_count) return say(op, "a claim by lane names no phases");
+  for (uint32_t i = 0; i < op->lane_count; i++) {
+    const struct dibs__task_lane *lane = &op->lanes[i];
+    if (lane->lane >= op->of_lanes || (i && lane->lane <= op->lanes[i - 1].lane))
+      return say(op, "lanes are named by number, each once, from 0 to of_lanes - 1");
+    if (lane->fence.v == 0 || lane->fence.v > INT64_MAX) return say(op, "a lane has no valid fence");
+  }
+  return true;
+}
+
 static bool claim_valid(task_op *op) {
   if (op->phase_count > DIBS__TASK_PHASES) return say(op, "a claim names at most 16 phases");
   for (uint32_t i = 0; i < op->phase_count; i++)
     if (op->phases[i].len > DIBS_NAME_MAX) return say(op, "the name of a phase is too long");
-  return op->by.len <= DIBS_OWNER_MAX || say(op, "the claimant's name is too long");
+  if (op->by.len > DIBS_OWNER_MAX) return say(op, "the claimant's name is too long");
+  return (op->lane_count == 0 && op->of_lanes == 0) || lanes_valid(op);
 }
 
 static bool filter_valid(task_op *op) {
@@ -202,7 +219,7 @@ static bool filter_valid(task_op *op) {
   return op->op.verb != DIBS__TASK_LIST || !op->errors || f->nr || say(op, "errors are those of one task");
 }
 
-enum { ALL_SETTINGS = DIBS__TASK_SET_RUNNING | DIBS__TASK_SET_PAUSED | DIBS__TASK_SET_KEEP };
+enum { ALL_SETTINGS = DIBS__TASK_SET_RUNNING | DIBS__TASK_SET_PAUSED | DIBS__TASK_SET_KEEP | DIBS__TASK_SET_NO_LANES };
 
 /* Is it well-formed?  If not, it is answered. */
 static bool is_valid(task_op *op) {
@@ -237,6 +254,8 @@ static void begin_answer(task_op *op) {
       op->news[i].status = DIBS_UNKNOWN;
       op->news[i].nr = 0;
     }
+  if (op->op.verb == DIBS__TASK_CLAIM)
+    for (uint32_t i = 0; i < op->lane_count && op->lanes; i++) op->lanes[i].status = DIBS_UNKNOWN;
   if (op->op.verb == DIBS__TASK_EXTEND || op->op.verb == DIBS__TASK_END)
     for (uint32_t i = 0; i < op->count; i++) {
       op->items[i].status = DIBS_UNKNOWN;

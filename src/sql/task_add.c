@@ -2,7 +2,8 @@
 /*
  * Adding tasks.  The items of an operation are inserted by one statement, which answers their numbers: they grow in the
  * order of the items.  A task with a serial text arrives in state ARRIVED, as those that people insert: a claim admits
- * it.  So an ADD locks its own rows alone, also inside a user's transaction.
+ * it.  In a kind by lane it is free at once, with the slot of its text.  So an ADD locks its own rows alone, also
+ * inside a user's transaction.
  *
  * A token's row is inserted before the tasks, and gets their numbers before the commit.  A repeat fails at its primary
  * key and is rolled back; the numbers are read from the row.
@@ -13,6 +14,7 @@
  * If the engine refuses a text, the items are inserted in halves, each in a transaction that is rolled back, until the
  * bad ones are known.
  */
+#include "base/slot.h"
 #include "sql/task_impl.h"
 
 #include <inttypes.h>
@@ -26,7 +28,7 @@ typedef struct dibs__task_op task_op;
 typedef struct dibs__task_new item;
 
 enum {
-  COLUMNS = 9,
+  COLUMNS = 10,
   NUMBER_DIGITS = 22,
   LOST_RACES = 8,          /* insertions of a unique text that existed, and was gone at the lookup */
   BYTES_TOGETHER = 4 << 20 /* of payloads in one statement */
@@ -66,6 +68,7 @@ static size_t fill_row(const struct adding *a, const item *x, int64_t nr, value 
   to[n++] = dibs__sql_bytes(x->payload.p, x->payload.len);
   if (a->phases) to[n++] = text_or_null(x->phase);
   if (a->serials) to[n++] = text_or_null(x->serial);
+  if (a->serials) to[n++] = x->serial.len ? dibs__sql_number(dibs__slot(x->serial.p, x->serial.len)) : dibs__sql_null();
   if (a->uniques) to[n++] = text_or_null(x->unique);
   return n;
 }
@@ -77,16 +80,20 @@ static void compose_insert(const struct adding *a, char *to, size_t size) {
   dibs__text_begin(&t, to, size);
   dibs__text_addf(&t, "INSERT %sINTO dibs_task (kind, state, rank, due, tries, priority, made, at, payload%s%s%s) ",
                   a->uniques && !e->on_conflict ? "IGNORE " : "", a->phases ? ", queue, phase" : "",
-                  a->serials ? ", serial" : "", a->uniques ? ", uniq" : "");
+                  a->serials ? ", serial, slot" : "", a->uniques ? ", uniq" : "");
   dibs__text_addf(&t, "WITH r(i, at, delay, priority, tries, payload%s%s%s) AS ($rows) SELECT $1, ",
-                  a->phases ? ", phase" : "", a->serials ? ", serial" : "", a->uniques ? ", uniq" : "");
+                  a->phases ? ", phase" : "", a->serials ? ", serial, slot" : "", a->uniques ? ", uniq" : "");
   dibs__text_addf(&t, "CASE %sWHEN x.due <= x.t THEN 1 ELSE 3 END, CASE WHEN %s THEN 0 - x.priority ELSE 0 END,",
-                  a->serials ? "WHEN x.serial IS NOT NULL THEN 0 " : "", direct);
+                  a->serials ? "WHEN x.serial IS NOT NULL THEN CASE WHEN x.laned > 0 THEN 4 ELSE 0 END " : "", direct);
   dibs__text_adds(&t, " x.due, x.tries, x.priority, x.t, x.t, x.payload");
   if (a->phases) dibs__text_addf(&t, ", CASE WHEN %s THEN x.phase END, coalesce(x.phase, '')", direct);
-  dibs__text_addf(&t, "%s%s", a->serials ? ", x.serial" : "", a->uniques ? ", x.uniq" : "");
-  dibs__text_adds(&t, " FROM (SELECT r.*, n.t, CASE WHEN r.at > n.t THEN r.at ELSE n.t END + r.delay AS due"
-                      " FROM r, (SELECT @{now} AS t) n) x WHERE true ORDER BY x.i");
+  dibs__text_addf(&t, "%s%s", a->serials ? ", x.serial, CASE WHEN x.laned > 0 THEN x.slot END" : "",
+                  a->uniques ? ", x.uniq" : "");
+  dibs__text_addf(&t,
+                  " FROM (SELECT r.*, n.*, CASE WHEN r.at > n.t THEN r.at ELSE n.t END + r.delay AS due"
+                  " FROM r, (SELECT @{now} AS t%s) n) x WHERE true ORDER BY x.i",
+                  a->serials ? ", (SELECT count(*) FROM dibs_task_kind WHERE kind = $1 AND topic IS NOT NULL) AS laned"
+                             : "");
   if (a->uniques && e->on_conflict) dibs__text_adds(&t, " ON CONFLICT DO NOTHING");
   if (e->returning) dibs__text_adds(&t, a->uniques ? " RETURNING nr, uniq" : " RETURNING nr");
 }

@@ -7,8 +7,10 @@
  *
  * A finished task that is retried is inserted again.  It is left out if an unfinished one has its unique text.  With a
  * serial text it takes the text over from a later task that has not begun, which is blocked then; else it is blocked.
+ * In a kind by lane it is free.
  */
-#include "sql/task_impl.h"
+#include "base/slot.h"
+#include "sql/task_claim.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -176,20 +178,34 @@ static sql_rc put_all_back(struct dibs__sql_guard *g, task_op *op, struct found 
   return end;
 }
 
-/* Which of them have a serial text. */
+/* Which of them have a serial text.  Those of a kind by lane are free with the slot of this text; *numbers has the
+ * others. */
 static sql_rc find_serials(struct dibs__sql_guard *g, const struct found *f, uint64_t *numbers, size_t *count) {
   struct dibs__sql_wire *w = g->wire;
   char text[512];
+  size_t slots = 0, nth = w->put;
   *count = 0;
-  value *rows = malloc((f->finished_count + 1) * sizeof *rows);
+  value *rows = malloc((2 * f->finished_count + 1) * sizeof *rows);
   if (!rows) return dibs__task_no_memory(g);
   for (size_t i = 0; i < f->finished_count; i++) rows[i] = dibs__sql_number((int64_t)f->finished[i]);
-  snprintf(text, sizeof text, "SELECT nr %s AND serial IS NOT NULL ORDER BY nr", dibs__task_from_numbers(g));
+  snprintf(text, sizeof text,
+           "SELECT nr, serial, (SELECT count(*) FROM dibs_task_kind k WHERE k.kind = dibs_task.kind AND k.topic IS NOT"
+           " NULL) %s AND serial IS NOT NULL ORDER BY nr",
+           dibs__task_from_numbers(g));
   sql_rc end = dibs__task_put_rows(g, text, NULL, 0, rows, 1, f->finished_count);
-  free(rows);
   if (end == DIBS__SQL_OK) end = dibs__task_go(g);
-  for (size_t row = 0; end == DIBS__SQL_OK && row < w->engine->rows(w, 0); row++)
-    numbers[(*count)++] = (uint64_t)dibs__sql_cell_number(w, 0, row, 0);
+  for (size_t row = 0; end == DIBS__SQL_OK && row < w->engine->rows(w, nth); row++) {
+    uint64_t nr = (uint64_t)dibs__sql_cell_number(w, nth, row, 0);
+    dibs__str serial = dibs__task_cell_text(w, nth, row, 1);
+    bool by_lane = serial.len && dibs__sql_cell_number(w, nth, row, 2) > 0;
+    if (!by_lane) numbers[(*count)++] = nr;
+    if (!by_lane) continue;
+    rows[2 * slots] = dibs__sql_number((int64_t)nr);
+    rows[2 * slots++ + 1] = dibs__sql_number(dibs__slot(serial.p, serial.len));
+  }
+  if (end == DIBS__SQL_OK && slots)
+    end = dibs__task_put_update(g, "r_nr, r_slot", "state = 4, slot = r_slot", "", NULL, 0, rows, 2, slots);
+  free(rows);
   return end;
 }
 
@@ -276,6 +292,7 @@ sql_rc dibs__task_kind(struct dibs__sql_guard *g, task_op *op) {
   sql_rc end = dibs__sql_begin(g->wire);
   if (end == DIBS__SQL_OK) end = dibs__task_put(g, memory, values, 4);
   if (end == DIBS__SQL_OK) end = dibs__task_commit(g);
+  if (end == DIBS__SQL_OK && op->set & DIBS__TASK_SET_NO_LANES) end = dibs__lanes_end(g, op->kind);
   if (end == DIBS__SQL_OK) op->op.status = DIBS_OK;
   return end;
 }

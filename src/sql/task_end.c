@@ -184,11 +184,14 @@ static bool is_single(const struct dibs__sql_guard *g, const task_op *op, const 
 
 /* ---- Decisions ---- */
 
-static dibs__status end_task(item *x, transition *t, int64_t now) {
+static dibs__status end_task(item *x, transition *t, const locked_t *locked) {
+  int64_t now = locked->now;
   bool repeated = t->has_ended && (uint64_t)t->ended == x->fence.v && t->verdict == x->verdict;
   bool ends = !t->changes && t->state == DIBS__TASK_CLAIMED && t->fence == x->fence.v;
   x->repeated = repeated && !ends;
   if (!ends) return repeated ? DIBS_OK : DIBS_STALE;
+  if (x->verdict == DIBS__TASK_END_DONE && dibs__task_too_early(locked, t))
+    return locked->sees_latest ? DIBS_STALE : DIBS_UNAVAILABLE;
   t->has_ended = true;
   t->ended = (int64_t)x->fence.v;
   t->verdict = x->verdict;
@@ -215,6 +218,7 @@ static dibs__status end_task(item *x, transition *t, int64_t now) {
     dibs__task_continues(t, 0, now);
     break;
   }
+  dibs__task_ends_later(locked, t);
   x->due_ms = t->at_ms;
   return DIBS_OK;
 }
@@ -249,24 +253,58 @@ static sql_rc write_extended(struct dibs__sql_guard *g, const locked_t *locked, 
   return end == DIBS__SQL_OK ? dibs__task_commit(g) : end;
 }
 
-static void decide_all(const task_op *op, struct set *set, const locked_t *locked) {
+/* As they were named: of two tasks of one key it matters. */
+static int by_place(const void *x, const void *y) {
+  const item *a = *(item *const *)x, *b = *(item *const *)y;
+  return (a > b) - (a < b);
+}
+
+/* DONE of a task, before which an item comes whose row could not be locked: this one decides. */
+static bool is_behind_held(const struct set *set, const item *x, const transition *t) {
+  return x->verdict == DIBS__TASK_END_DONE && t->before && t->before < t->nr && item_of(set, t->before) != NULL;
+}
+
+static void say_too_early(task_op *op, uint64_t nr) {
+  snprintf(op->why, sizeof op->why,
+           "task %" PRIu64 ": your transaction may not see that earlier tasks of its key were ended; begin it with READ"
+           " COMMITTED, or end the task outside of it",
+           nr);
+}
+
+static sql_rc decide_all(struct dibs__sql_guard *g, task_op *op, const struct set *set, const locked_t *locked) {
+  item **items = malloc((set->count + 1) * sizeof(item *));
+  if (!items) return dibs__task_no_memory(g);
+  if (set->count) memcpy(items, set->items, set->count * sizeof(item *));
+  if (set->count > 1 && op->op.verb == DIBS__TASK_END) qsort(items, set->count, sizeof(item *), by_place);
   for (size_t i = 0; i < set->count; i++) {
-    item *x = set->items[i];
+    item *x = items[i];
     transition *t = dibs__task_locked_find(locked, x->nr);
-    if (!t) continue;
+    if (!t || (op->op.verb == DIBS__TASK_END && is_behind_held(set, x, t))) continue;
     x->status =
-        op->op.verb == DIBS__TASK_END ? end_task(x, t, locked->now) : extend_task(x, t, locked->now + op->timeout_ms);
+        op->op.verb == DIBS__TASK_END ? end_task(x, t, locked) : extend_task(x, t, locked->now + op->timeout_ms);
+    if (x->status == DIBS_UNAVAILABLE) say_too_early(op, x->nr);
   }
+  free(items);
+  return DIBS__SQL_OK;
+}
+
+/* Does the operation look at earlier tasks of keys by lane? */
+static bool has_done(const task_op *op, const struct set *set) {
+  for (size_t i = 0; i < set->count && op->op.verb == DIBS__TASK_END; i++)
+    if (set->items[i]->verdict == DIBS__TASK_END_DONE) return true;
+  return false;
 }
 
 static sql_rc lock_items(struct dibs__sql_guard *g, const struct set *set, bool skip, locked_t *locked) {
   struct dibs__sql_wire *w = g->wire;
   uint64_t *numbers = malloc(set->count * sizeof *numbers);
   if (!numbers) return dibs__task_no_memory(g);
-  for (size_t i = 0; i < set->count; i++) numbers[i] = set->items[i]->nr;
+  size_t count = 0; /* (a join would have a row for each of two equal numbers) */
+  for (size_t i = 0; i < set->count; i++)
+    if (i == 0 || set->items[i]->nr != set->items[i - 1]->nr) numbers[count++] = set->items[i]->nr;
   sql_rc end = dibs__sql_begin(w);
   size_t nth = w->put;
-  if (end == DIBS__SQL_OK) end = dibs__task_put_lock(g, numbers, set->count, skip);
+  if (end == DIBS__SQL_OK) end = dibs__task_put_lock(g, numbers, count, skip);
   free(numbers);
   if (end == DIBS__SQL_OK) end = dibs__task_go(g);
   if (end == DIBS__SQL_OK && !dibs__task_read_locked(w, nth, locked)) end = dibs__task_no_memory(g);
@@ -281,11 +319,12 @@ static void unanswer(struct set *set) {
   }
 }
 
-static sql_rc run_locked(struct dibs__sql_guard *g, const task_op *op, struct set *set, bool skip) {
+static sql_rc run_locked(struct dibs__sql_guard *g, task_op *op, struct set *set, bool skip) {
   locked_t locked = {.count = 0};
   sql_rc end = lock_items(g, set, skip, &locked);
+  if (end == DIBS__SQL_OK && has_done(op, set)) end = dibs__task_key_before(g, &locked);
+  if (end == DIBS__SQL_OK) end = decide_all(g, op, set, &locked);
   if (end == DIBS__SQL_OK) {
-    decide_all(op, set, &locked);
     end = op->op.verb == DIBS__TASK_END ? dibs__task_write(g, &locked)
                                         : write_extended(g, &locked, locked.now + op->timeout_ms);
     if (end != DIBS__SQL_OK) unanswer(set);

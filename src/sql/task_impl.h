@@ -6,15 +6,16 @@
  *
  *   task.c         a batch; statements with their words; retries
  *   task_add.c     ADD
- *   task_claim.c   CLAIM, and the promotion of tasks that became ready
+ *   task_claim.h   CLAIM, and the files about it
  *   task_end.c     EXTEND and END
  *   task_write.c   locking tasks, and writing what becomes of them
+ *   task_key.c     what else becomes of a key by lane then
  *   task_change.c  changes by hand, settings, sweeping
  *   task_list.c    LIST, COUNT; rows as answers
  *
- * Order of locks: the row of the kind, tasks by number, then rows of serial texts by (kind, serial text), then the task
- * that is next.  (The last one is a task again: a client that changes blocked tasks by hand may meet it the other way
- * round.  The engine finds that, and one of the two is run again.)
+ * Order of locks: the row of the kind, tasks by number, then rows of serial texts by (kind, serial text), or of lanes
+ * by number, then the task that is next.  (The last one is a task again: a client that changes blocked tasks by hand
+ * may meet it the other way round.  The engine finds that, and one of the two is run again.)
  */
 #include "base/text.h"
 #include "sql/wire.h"
@@ -29,8 +30,9 @@ enum {
 /* ---- task.c ---- */
 
 /* Puts a statement: a template of text.h, which knows these words too: @{skip}, the clause that locks the rows of a
- * SELECT and leaves out those that another session has locked; @{ready}, @{busy}, @{queue}, @{plain} and @{keyed},
- * which index a SELECT from dibs_task uses; @{zero}, a condition of rows that are not ready, for the index of MariaDB;
+ * SELECT and leaves out those that another session has locked; @{ready}, @{busy}, @{queue}, @{slot}, @{plain} and
+ * @{keyed}, which index a SELECT from dibs_task uses; @{zero}, a condition of rows that are not ready, for the index of
+ * MariaDB;
  * @{any} and @{none} around a subquery of numbers or rows; @{row}, the column by which a locked row is found fastest;
  * @{latest} and @{sees_latest} of the engine, which are empty and 1 outside of users' transactions.
  *
@@ -93,6 +95,12 @@ struct dibs__task_transition {
   dibs__str owner;
   bool has_ended; /* `ended` and `verdict` are set */
   int64_t ended, verdict, due, keep_ms;
+  bool has_slot; /* it is by lane: `state` is READY or WAITING where the row has 4 and is not put aside */
+  int64_t slot;  /* as the row has it */
+  uint64_t lane; /* of a claim by lane: the fence of the lane; 0: it was made without lanes */
+  /* For DONE: the smallest unfinished number of its key that is not locked here, up to the largest of the key that is;
+   * 0: there is none. */
+  uint64_t before;
   /* What becomes of it. */
   bool changes;
   bool purged;   /* it is deleted, and not kept */
@@ -100,22 +108,29 @@ struct dibs__task_transition {
   int64_t at_ms; /* its next due; of a finished one until when it is kept, 0: without end */
   bool error;    /* `text` is kept as that of a failed try */
   dibs__str text;
+  bool follows; /* its claim ends with that of an earlier task of its key (R109) */
 };
 
 struct dibs__task_locked {
   struct dibs__task_transition *rows; /* by number; malloc'd, with their texts */
   size_t count;
   int64_t now;
+  bool sees_latest; /* what dibs__task_key_before looked at */
 };
 
 /* Statements that lock tasks have these columns. */
 #define DIBS__TASK_LOCKED                                                                                              \
   "nr, kind, serial, phase, state, fence, attempts, fails, tries, priority, ended, verdict, due,"                      \
-  " owner, (SELECT k.keep FROM dibs_task_kind k WHERE k.kind = dibs_task.kind), @{now}"
+  " owner, (SELECT k.keep FROM dibs_task_kind k WHERE k.kind = dibs_task.kind), @{now}, slot, lane"
 /* Puts the statement; `skip`: without those that another session has locked. */
 enum dibs__sql_rc dibs__task_put_lock(struct dibs__sql_guard *guard, const uint64_t *numbers, size_t count, bool skip);
-/* Reads the answer.  false: no memory. */
-bool dibs__task_read_locked(const struct dibs__sql_wire *wire, size_t nth, struct dibs__task_locked *locked);
+/* Reads the answers, or one.  false: no memory. */
+bool dibs__task_read_all_locked(const struct dibs__sql_wire *wire, size_t first, size_t answers,
+                                struct dibs__task_locked *locked);
+static inline bool dibs__task_read_locked(const struct dibs__sql_wire *wire, size_t nth,
+                                          struct dibs__task_locked *locked) {
+  return dibs__task_read_all_locked(wire, nth, 1, locked);
+}
 /* The locked task; NULL: it is not among them. */
 struct dibs__task_transition *dibs__task_locked_find(const struct dibs__task_locked *locked, uint64_t nr);
 void dibs__task_locked_free(struct dibs__task_locked *locked);
@@ -135,6 +150,49 @@ enum dibs__sql_rc dibs__task_write(struct dibs__sql_guard *guard, const struct d
  * up to DIBS__TASK_STEP texts behind `after`, which becomes the last of them, or empty after all. */
 enum dibs__sql_rc dibs__task_pass_lost(struct dibs__sql_guard *guard, dibs__str kind, char after[DIBS_NAME_MAX],
                                        uint32_t *after_len);
+
+/* ---- task_key.c ---- */
+
+/* Rows of dibs_lane beside those of lanes: the present P, with the largest fence that was named; the largest one of an
+ * earlier P; while the kind becomes by lane. */
+#define DIBS__LANE_TOP "-1"
+#define DIBS__LANE_FLOOR "-2"
+#define DIBS__LANE_BEGINS "-3"
+
+/* Of a task that is by lane. */
+static inline int64_t dibs__task_slot(const struct dibs__task_transition *t) {
+  return t->slot < 0 ? -1 - t->slot : t->slot;
+}
+/* PostgreSQL may expect no row in a full table, and then it would find the rows of a key by a condition on their number
+ * alone, or by its order, among those of all kinds.  So there the slot is a range, rows are ordered by (slot, nr), and
+ * a condition on the number is one on both.  Engines that are told the index find a key best by an equal slot. */
+#define DIBS__TASK_IN_SLOT(column, slot) column " >= " slot " AND " column " <= " slot
+static inline bool dibs__task_by_range(const struct dibs__sql_guard *guard) {
+  return guard->wire->engine->by[0] == NULL;
+}
+/* The statement that answers number and state of the first tasks of a key with the slot $2, up to $4; in `text`. */
+const char *dibs__task_asides(const struct dibs__sql_guard *guard, const char *lock, char *text, size_t size);
+/* Puts the statement that locks the lanes of these slots. */
+enum dibs__sql_rc dibs__task_put_lanes(struct dibs__sql_guard *guard, dibs__str kind, const int64_t *slots,
+                                       size_t count);
+/* Puts the statement that changes a row's slot: put aside or back. */
+enum dibs__sql_rc dibs__task_put_flips(struct dibs__sql_guard *guard, const uint64_t *numbers, size_t count);
+/* The same for those that are still blocked: back. */
+enum dibs__sql_rc dibs__task_put_backs(struct dibs__sql_guard *guard, const uint64_t *numbers, size_t count);
+/* The claim ended without an answer: a failed try, after which it is ready at `due`.  `text` is for the error. */
+enum { DIBS__TASK_LATE_TEXT = DIBS_OWNER_MAX + 64 };
+void dibs__task_ends_late(const struct dibs__task_locked *locked, struct dibs__task_transition *t, int64_t due,
+                          char text[DIBS__TASK_LATE_TEXT]);
+/* If `t` does not finish: the claims of later tasks of its key end with its own. */
+void dibs__task_ends_later(const struct dibs__task_locked *locked, const struct dibs__task_transition *t);
+/* Is DONE too early for it?  dibs__task_key_before was called. */
+bool dibs__task_too_early(const struct dibs__task_locked *locked, const struct dibs__task_transition *t);
+enum dibs__sql_rc dibs__task_key_before(struct dibs__sql_guard *guard, struct dibs__task_locked *locked);
+/* Locks the lanes of what changes, and finds the other tasks whose claims end with one of these. */
+enum dibs__sql_rc dibs__task_key_later(struct dibs__sql_guard *guard, const struct dibs__task_locked *locked,
+                                       struct dibs__task_locked *later);
+/* After tasks were finished that others were put aside for: puts the statement that brings some of them back. */
+enum dibs__sql_rc dibs__task_key_back(struct dibs__sql_guard *guard, const struct dibs__task_locked *locked);
 
 /* ---- task_list.c ---- */
 

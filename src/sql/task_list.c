@@ -156,14 +156,26 @@ static void add_condition(text_t *to, const char *condition, value v, value *val
   dibs__text_addf(to, " AND t.%s$%zu", condition, *count);
 }
 
-static void add_states(text_t *to, uint32_t states) {
-  const char *before = " AND t.state IN (";
+/* A task by lane that is free: READY or WAITING. */
+#define IS_FREE "t.state = 4 AND t.slot >= 0"
+#define STATE "CASE WHEN " IS_FREE " THEN CASE WHEN t.due <= (SELECT @{start}) THEN 1 ELSE 3 END ELSE t.state END"
+
+static void add_states(text_t *to, const char *column, uint32_t states) {
+  const char *before = " (";
+  dibs__text_addf(to, " AND %s IN", column);
   for (uint32_t state = 0; state <= DIBS__TASK_CANCELLED; state++) {
     if (!(states >> state & 1)) continue;
     dibs__text_addf(to, "%s%u", before, state);
     before = ", ";
   }
-  dibs__text_adds(to, before[1] == ' ' ? ")" : " AND false");
+  dibs__text_adds(to, before[0] == ',' ? ")" : " (NULL)");
+}
+
+/* Unfinished ones.  First by what an index has: a free task by lane is in state 4 there. */
+static void add_unfinished(text_t *to, uint32_t states) {
+  uint32_t of_free = 1u << DIBS__TASK_READY | 1u << DIBS__TASK_WAITING, all = of_free | 1u << DIBS__TASK_BLOCKED;
+  add_states(to, "t.state", states & of_free ? states | 1u << DIBS__TASK_BLOCKED : states);
+  if (states & all && (states & all) != all) add_states(to, STATE, states);
 }
 
 void dibs__task_filter(text_t *to, const struct dibs__sql_engine *e, const struct dibs__task_filter *f, bool finished,
@@ -177,7 +189,10 @@ void dibs__task_filter(text_t *to, const struct dibs__sql_engine *e, const struc
   if (f->older_ms) add_condition(to, "at <= (SELECT @{start}) - ", dibs__sql_number(f->older_ms), values, count);
   /* Only those that the table can have: without one of them, it is not read. */
   uint32_t here = finished ? DIBS__TASK_FINISHED : DIBS__TASK_UNFINISHED;
-  add_states(to, f->states ? f->states & here : here);
+  if (finished)
+    add_states(to, "t.state", f->states ? f->states & here : here);
+  else
+    add_unfinished(to, f->states ? f->states & here : here);
   /* As the partial index of them says it: SQLite does not conclude it from the list. */
   uint32_t bad = 1u << DIBS__TASK_DEAD | 1u << DIBS__TASK_CANCELLED;
   if (finished && (f->states & here) && !(f->states & here & ~bad)) dibs__text_adds(to, " AND t.state > 6");
@@ -212,7 +227,7 @@ sql_rc dibs__task_put_halves(struct dibs__sql_guard *g, const task_op *op, dibs_
 
 #define T_COLUMNS                                                                                                      \
   "t.nr, t.fence, t.phase, t.serial, t.uniq, t.attempts, t.fails, t.tries, t.priority, t.made, %s AS due, t.began,"    \
-  " t.at, %s AS payload, %s AS text, t.state, t.kind, t.owner FROM %s WHERE true"
+  " t.at, %s AS payload, %s AS text, %s AS state, t.kind, t.owner FROM %s WHERE true"
 
 /* Tasks that are not ready are few: those of a kind are found by their index, not among all tasks by number.  An engine
  * that knows how many there are chooses by itself. */
@@ -225,9 +240,10 @@ static const char *table_of(const task_op *op, bool finished) {
 
 static void add_half(text_t *to, const struct dibs__sql_guard *g, const task_op *op, bool finished, value *values,
                      size_t *count) {
-  dibs__text_addf(
-      to, "SELECT * FROM (SELECT " T_COLUMNS, finished ? "t.until" : "t.due", op->payloads ? "t.payload" : "NULL",
-      finished ? "CASE WHEN t.state = 6 THEN t.text ELSE " LAST_ERROR " END" : LAST_ERROR, table_of(op, finished));
+  dibs__text_addf(to, "SELECT * FROM (SELECT " T_COLUMNS, finished ? "t.until" : "t.due",
+                  op->payloads ? "t.payload" : "NULL",
+                  finished ? "CASE WHEN t.state = 6 THEN t.text ELSE " LAST_ERROR " END" : LAST_ERROR,
+                  finished ? "t.state" : STATE, table_of(op, finished));
   if (strchr(table_of(op, finished), '@')) dibs__text_adds(to, " AND t.state <> 1");
   dibs__task_filter(to, g->wire->engine, &op->filter, finished, values, count);
   dibs__text_addf(to, " ORDER BY t.nr LIMIT $1) %s", finished ? "b" : "a");
@@ -255,6 +271,9 @@ sql_rc dibs__task_list(struct dibs__sql_guard *g, task_op *op) {
 
 /* ---- COUNT ---- */
 
+/* Added to the state of those by lane that are free, where they are counted on their own. */
+enum { FREE = 100 };
+
 /* Kinds in byte order. */
 struct counted {
   kind_t *kinds;
@@ -268,20 +287,31 @@ static kind_t *kind_of(struct counted *c, dibs__str text) {
   if (at < c->count && dibs__str_equal(c->kinds[at].kind, text)) return &c->kinds[at];
   memmove(&c->kinds[at + 1], &c->kinds[at], (c->count - at) * sizeof *c->kinds);
   c->count++;
-  c->kinds[at] = (kind_t){.kind = append(&c->texts, text), .oldest_ms = -1, .keep_ms = -1};
+  c->kinds[at] = (kind_t){.kind = append(&c->texts, text), .oldest_ms = -1, .keep_ms = -1, .topic = {"", 0}};
   return &c->kinds[at];
+}
+
+/* Those by lane that are free are also counted as blocked. */
+static void read_free(const struct dibs__sql_wire *w, size_t nth, struct counted *c) {
+  for (size_t row = 0; row < w->engine->rows(w, nth); row++) {
+    kind_t *k = kind_of(c, dibs__task_cell_text(w, nth, row, 0));
+    if (dibs__sql_cell_number(w, nth, row, 1) >= FREE)
+      k->states[DIBS__TASK_BLOCKED] -= (uint64_t)dibs__sql_cell_number(w, nth, row, 2);
+  }
 }
 
 static void read_counts(const struct dibs__sql_wire *w, size_t nth, struct counted *c) {
   for (size_t row = 0; row < w->engine->rows(w, nth); row++) {
     kind_t *k = kind_of(c, dibs__task_cell_text(w, nth, row, 0));
     int64_t state = dibs__sql_cell_number(w, nth, row, 1);
+    if (state >= FREE) state -= FREE;
     if (state < 0 || state > DIBS__TASK_CANCELLED) continue;
-    k->states[state] = (uint64_t)dibs__sql_cell_number(w, nth, row, 2);
+    k->states[state] += (uint64_t)dibs__sql_cell_number(w, nth, row, 2);
     if (dibs__task_cell_is_null(w, nth, row, 3)) continue;
     int64_t age_ms = dibs__sql_cell_number(w, nth, row, 3);
     if (age_ms > k->oldest_ms) k->oldest_ms = age_ms;
   }
+  read_free(w, nth, c);
 }
 
 static void read_settings(const struct dibs__sql_wire *w, size_t nth, struct counted *c) {
@@ -290,6 +320,7 @@ static void read_settings(const struct dibs__sql_wire *w, size_t nth, struct cou
     k->running = (uint32_t)dibs__sql_cell_number(w, nth, row, 1);
     k->paused = dibs__sql_cell_number(w, nth, row, 2) != 0;
     k->keep_ms = dibs__task_cell_is_null(w, nth, row, 3) ? -1 : dibs__sql_cell_number(w, nth, row, 3);
+    k->topic = append(&c->texts, dibs__task_cell_text(w, nth, row, 4));
   }
 }
 
@@ -297,19 +328,24 @@ static void read_settings(const struct dibs__sql_wire *w, size_t nth, struct cou
  * takes SQLite a tenth of the time that grouping both halves together takes, and PostgreSQL, after a vacuum, reads no
  * row of the table. */
 static sql_rc put_counts(struct dibs__sql_guard *g, const task_op *op) {
-  char text[DIBS__TASK_TEXT / 4];
+  char text[DIBS__TASK_TEXT / 2];
   const char *where = op->kind.len ? " WHERE kind = $1" : "", *of = op->kind.len ? "kind = $1 AND " : "";
   value kind = dibs__task_text(op->kind);
   size_t count = op->kind.len ? 1 : 0;
-  snprintf(text, sizeof text,
-           "SELECT kind, 1, count(*), (SELECT @{now}) - min(due) FROM dibs_task@{ready} WHERE %sstate = 1 GROUP BY kind"
-           " UNION ALL SELECT kind, state, count(*), (SELECT @{now}) - min(CASE WHEN state IN (0, 3) AND due <="
-           " (SELECT @{start}) THEN due END) FROM dibs_task@{busy} WHERE %sstate <> 1 GROUP BY kind, state"
-           " UNION ALL SELECT kind, state, count(*), NULL FROM dibs_task_done%s %s (until IS NULL OR until >"
-           " (SELECT @{start})) GROUP BY kind, state",
-           of, of, where, op->kind.len ? "AND" : "WHERE");
+  snprintf(
+      text, sizeof text,
+      "SELECT kind, 1, count(*), (SELECT @{now}) - min(due) FROM dibs_task@{ready} WHERE %sstate = 1 GROUP BY kind"
+      " UNION ALL SELECT kind, state, count(*), (SELECT @{now}) - min(CASE WHEN state IN (0, 3) AND due <="
+      " (SELECT @{start}) THEN due END) FROM dibs_task@{busy} WHERE %sstate <> 1 GROUP BY kind, state"
+      " UNION ALL SELECT kind, s, count(*), (SELECT @{now}) - min(CASE WHEN s = 101 THEN due END) FROM (SELECT kind,"
+      " due, CASE WHEN due <= (SELECT @{start}) THEN 101 ELSE 103 END AS s FROM dibs_task@{slot} WHERE %sslot >= 0"
+      " AND state + 0 = 4 AND kind IN (SELECT k.kind FROM dibs_task_kind k WHERE k.topic IS NOT NULL)) f"
+      " GROUP BY kind, s"
+      " UNION ALL SELECT kind, state, count(*), NULL FROM dibs_task_done%s %s (until IS NULL OR until >"
+      " (SELECT @{start})) GROUP BY kind, state",
+      of, of, of, where, op->kind.len ? "AND" : "WHERE");
   sql_rc end = dibs__task_put(g, text, &kind, count);
-  snprintf(text, sizeof text, "SELECT kind, running, paused, keep FROM dibs_task_kind%s", where);
+  snprintf(text, sizeof text, "SELECT kind, running, paused, keep, topic FROM dibs_task_kind%s", where);
   return end == DIBS__SQL_OK ? dibs__task_put(g, text, &kind, count) : end;
 }
 
@@ -321,7 +357,8 @@ sql_rc dibs__task_count(struct dibs__sql_guard *g, task_op *op) {
   if (end != DIBS__SQL_OK) return end;
   for (size_t nth = 0; nth < 2; nth++)
     for (size_t row = 0; row < w->engine->rows(w, nth); row++, rows++)
-      size += sizeof(kind_t) + dibs__task_cell_text(w, nth, row, 0).len + 1;
+      size += sizeof(kind_t) + dibs__task_cell_text(w, nth, row, 0).len + 1 +
+              (nth == 1 ? dibs__task_cell_text(w, nth, row, 4).len + 1 : 0);
   op->op.status = DIBS_OK;
   if (rows == 0) return end;
   struct counted c = {.kinds = malloc(size)};

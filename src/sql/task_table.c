@@ -23,7 +23,6 @@ enum {
   LOCKED_TRIES = 5, /* of a claim that finds rows free, but locked */
   LOCKED_MS = 100   /* then: when it is worth another claim */
 };
-#define WAIT_MAX_MS (INT64_C(3653) * 86400000) /* ten years: a sum with the clock cannot overflow */
 
 struct run {
   struct dibs__sql_guard *guard;
@@ -262,24 +261,12 @@ static bool reads_back(const struct run *r) {
 
 /* Answers an item that needs no statement. */
 static bool item_refused(struct run *r, item_t *item) {
-  task_op *op = r->op;
-  bool ends = op->op.verb == DIBS__TASK_END;
-  bool waits = ends && (item->verdict == DIBS__TASK_END_WAIT || item->verdict == DIBS__TASK_END_FAIL);
-  item->status = DIBS_OK;
-  if (ends && (item->verdict == DIBS__TASK_END_DONE || item->verdict == DIBS__TASK_END_DEAD)) {
-    item->status = DIBS_UNSUPPORTED;
-    snprintf(op->why, sizeof op->why, "the rows of the table \"%.64s\" are yours: end a task by its phase",
-             op->table->table);
-  } else if (item->key.len == 0 || item->fence.v == 0 || item->fence.v > INT64_MAX || item->locked.len == 0 ||
-             (ends && item->verdict > DIBS__TASK_END_GIVE) ||
-             (waits && (item->delay_ms < 0 || item->delay_ms > WAIT_MAX_MS || op->timeout_ms <= 0))) {
-    item->status = DIBS_INVALID;
-  } else if (r->shape->key_is_number && !dibs__sql_is_number(item->key)) {
+  char letter = r->shape->locked->letter;
+  if (dibs__task_table_refuses_item(r->op, item)) return true;
+  if (r->shape->key_is_number && !dibs__sql_is_number(item->key))
     item->status = DIBS_NOT_FOUND;
-  } else if ((r->shape->locked->letter == DIBS__INSTANT_MS || r->shape->locked->letter == DIBS__INSTANT_S) &&
-             !dibs__sql_is_number(item->locked)) {
+  else if ((letter == DIBS__INSTANT_MS || letter == DIBS__INSTANT_S) && !dibs__sql_is_number(item->locked))
     item->status = DIBS_STALE;
-  }
   return item->status != DIBS_OK;
 }
 
@@ -403,47 +390,6 @@ static sql_rc run_list(struct run *r) {
 
 /* ---- One operation ---- */
 
-static bool is_unsupported(struct run *r) {
-  task_op *op = r->op;
-  const struct dibs__task_filter *filter = &op->filter;
-  uint32_t verb = op->op.verb;
-  op->op.status = DIBS_UNSUPPORTED;
-  if (!op->table->locked_at) {
-    snprintf(op->why, sizeof op->why, "table %.60s was declared without phase, locked_at and updated_at",
-             op->table->table);
-  } else if (verb != DIBS__TASK_CLAIM && verb != DIBS__TASK_EXTEND && verb != DIBS__TASK_END &&
-             verb != DIBS__TASK_LIST) {
-    snprintf(op->why, sizeof op->why, "the rows of the table \"%.64s\" are yours: insert, change and count them by SQL",
-             op->table->table);
-  } else if (verb == DIBS__TASK_LIST &&
-             (op->errors || filter->nr || filter->after || filter->serial.len || filter->text.len)) {
-    snprintf(op->why, sizeof op->why, "the table \"%.64s\" has no numbers, keys and errors of tasks", op->table->table);
-  } else {
-    op->op.status = DIBS_UNKNOWN;
-  }
-  return op->op.status == DIBS_UNSUPPORTED;
-}
-
-static bool is_invalid(struct run *r) {
-  const task_op *op = r->op;
-  const char *wrong = NULL;
-  uint32_t verb = op->op.verb;
-  bool items = verb == DIBS__TASK_EXTEND || verb == DIBS__TASK_END;
-  bool times = verb == DIBS__TASK_CLAIM || verb == DIBS__TASK_EXTEND;
-  if (op->timeout_ms < 0 || op->timeout_ms > WAIT_MAX_MS || (times && op->timeout_ms == 0))
-    wrong = "the timeout of the claim is missing, or longer than ten years";
-  else if (!items && (op->most == 0 || op->most > DIBS__TASK_ITEMS))
-    wrong = "the number of rows must be from 1 to 1000";
-  else if (items && op->count > DIBS__TASK_ITEMS)
-    wrong = "more than 1000 items";
-  else if (verb == DIBS__TASK_CLAIM && op->phase_count > DIBS__TASK_PHASES)
-    wrong = "more than 16 phases";
-  else if (op->filter.older_ms < 0 || op->filter.older_ms > WAIT_MAX_MS)
-    wrong = "the age is below 0, or more than ten years";
-  if (wrong) set_answer(r, DIBS_INVALID, wrong);
-  return wrong != NULL;
-}
-
 static sql_rc run_verb(struct run *r) {
   char why[sizeof r->op->why];
   sql_rc end = dibs__sql_table_check(r->guard, r->op->table, DIBS__SQL_FOR_TASKS, &r->shape, why, sizeof why);
@@ -486,23 +432,9 @@ static sql_rc answer_failure(struct run *r) {
   return end;
 }
 
-static void clear_answer(task_op *op) {
-  op->got = NULL;
-  op->got_count = 0;
-  op->next_ms = -1;
-  op->why[0] = '\0';
-  if (op->op.verb != DIBS__TASK_EXTEND && op->op.verb != DIBS__TASK_END) return;
-  for (uint32_t i = 0; i < op->count; i++) {
-    op->items[i].status = DIBS_UNKNOWN;
-    op->items[i].due_ms = 0;
-    op->items[i].locked_now[0] = '\0';
-  }
-}
-
 static sql_rc run_one(struct run *r) {
   dibs__tick by = dibs__tick_min(r->wire->by, r->op->op.by.ns ? r->op->op.by : DIBS__TICK_NEVER);
-  clear_answer(r->op);
-  if (is_unsupported(r) || is_invalid(r)) return DIBS__SQL_OK;
+  if (dibs__task_table_refuses(r->op)) return DIBS__SQL_OK;
   for (int tries = 0; tries < AGAIN_MAX; tries++) {
     r->again = false;
     sql_rc end = run_verb(r);

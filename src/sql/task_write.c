@@ -67,6 +67,11 @@ static void read_transition(const struct dibs__sql_wire *w, size_t nth, size_t r
                     .due = number_at(w, nth, row, 12),
                     .keep_ms =
                         dibs__task_cell_is_null(w, nth, row, 14) ? DIBS__TASK_KEEP_MS : number_at(w, nth, row, 14)};
+  t->has_slot = !dibs__task_cell_is_null(w, nth, row, 16);
+  t->slot = number_at(w, nth, row, 16);
+  t->lane = (uint64_t)number_at(w, nth, row, 17);
+  if (t->has_slot && t->slot >= 0 && t->state == DIBS__TASK_BLOCKED)
+    t->state = t->due <= number_at(w, nth, row, 15) ? DIBS__TASK_READY : DIBS__TASK_WAITING;
   t->kind = copy_text(texts, dibs__task_cell_text(w, nth, row, 1));
   t->serial = copy_text(texts, dibs__task_cell_text(w, nth, row, 2));
   t->phase = copy_text(texts, dibs__task_cell_text(w, nth, row, 3));
@@ -78,15 +83,23 @@ static int by_nr(const void *x, const void *y) {
   return (a->nr > b->nr) - (a->nr < b->nr);
 }
 
-bool dibs__task_read_locked(const struct dibs__sql_wire *w, size_t nth, locked_t *locked) {
-  size_t count = w->engine->rows(w, nth);
+bool dibs__task_read_all_locked(const struct dibs__sql_wire *w, size_t first, size_t answers, locked_t *locked) {
+  size_t count = 0, size = 0;
+  for (size_t nth = first; nth < first + answers; nth++) {
+    count += w->engine->rows(w, nth);
+    size += text_sizes(w, nth);
+  }
   *locked = (locked_t){.count = count};
   if (count == 0) return true;
-  locked->rows = malloc(count * sizeof *locked->rows + text_sizes(w, nth));
+  locked->rows = malloc(count * sizeof *locked->rows + size);
   if (!locked->rows) return false;
   char *texts = (char *)(locked->rows + count);
-  for (size_t row = 0; row < count; row++) read_transition(w, nth, row, &locked->rows[row], &texts);
-  locked->now = number_at(w, nth, 0, 15);
+  transition *to = locked->rows;
+  for (size_t nth = first; nth < first + answers; nth++)
+    for (size_t row = 0; row < w->engine->rows(w, nth); row++) {
+      read_transition(w, nth, row, to++, &texts);
+      locked->now = number_at(w, nth, row, 15);
+    }
   if (count > 1) qsort(locked->rows, count, sizeof *locked->rows, by_nr);
   return true;
 }
@@ -187,26 +200,33 @@ static void error_row(const transition *t, value *to) {
   to[1] = bytes_of(t->text);
 }
 
-/* 1: the phase is what it can be found by; 0: nothing is. */
-static void next_row(const transition *t, value *to) {
-  bool ready = t->to == DIBS__TASK_READY;
-  to[0] = dibs__sql_number((int64_t)t->nr);
-  to[1] = dibs__sql_number(t->to);
-  to[2] = dibs__sql_number(ready ? -(int64_t)t->priority : 0);
-  to[3] = dibs__sql_number(t->to == DIBS__TASK_BLOCKED ? 0 : t->at_ms);
-  to[4] = t->to == DIBS__TASK_BLOCKED ? dibs__sql_number(t->at_ms) : dibs__sql_null();
-  to[5] = dibs__sql_number(t->to == DIBS__TASK_BLOCKED ? 2 : ready && t->phase.len ? 1 : 0);
-  to[6] = dibs__task_text(t->phase);
-  to[7] = dibs__sql_number(t->attempts);
-  to[8] = dibs__sql_number(t->fails);
-  to[9] = t->has_ended ? dibs__sql_number(t->ended) : dibs__sql_null();
-  to[10] = t->has_ended ? dibs__sql_number(t->verdict) : dibs__sql_null();
+/* The state of a task by lane as its row has it, which is put aside unless it is free. */
+static value slot_of(const transition *t) {
+  if (!t->has_slot) return dibs__sql_null();
+  int64_t slot = dibs__task_slot(t);
+  return dibs__sql_number(t->to == DIBS__TASK_READY ? slot : -1 - slot);
 }
-#define NEXT_COLUMNS "r_nr, r_state, r_rank, r_due, r_since, r_queue, r_phase, r_attempts, r_fails, r_ended, r_verdict"
+
+/* Column 5: 1: the phase is what it can be found by; 0: nothing is. */
+static void next_row(const transition *t, value *to) {
+  bool ready = t->to == DIBS__TASK_READY && !t->has_slot;
+  to[0] = dibs__sql_number((int64_t)t->nr);
+  to[1] = dibs__sql_number(t->has_slot && t->to == DIBS__TASK_READY ? DIBS__TASK_BLOCKED : t->to);
+  to[2] = dibs__sql_number(ready ? -(int64_t)t->priority : 0);
+  to[3] = dibs__sql_number(t->at_ms);
+  to[4] = dibs__sql_number(ready && t->phase.len ? 1 : 0);
+  to[5] = dibs__task_text(t->phase);
+  to[6] = dibs__sql_number(t->attempts);
+  to[7] = dibs__sql_number(t->fails);
+  to[8] = t->has_ended ? dibs__sql_number(t->ended) : dibs__sql_null();
+  to[9] = t->has_ended ? dibs__sql_number(t->verdict) : dibs__sql_null();
+  to[10] = slot_of(t);
+}
+#define NEXT_COLUMNS "r_nr, r_state, r_rank, r_due, r_queue, r_phase, r_attempts, r_fails, r_ended, r_verdict, r_slot"
 #define NEXT_SET                                                                                                       \
-  "state = r_state, rank = r_rank, due = r_due, since = r_since,"                                                      \
-  " queue = CASE r_queue WHEN 1 THEN r_phase WHEN 2 THEN serial END, phase = r_phase, attempts = r_attempts,"          \
-  " fails = r_fails, ended = r_ended, verdict = r_verdict, claim = NULL, at = $1"
+  "state = r_state, rank = r_rank, due = r_due, since = NULL,"                                                         \
+  " queue = CASE r_queue WHEN 1 THEN r_phase END, phase = r_phase, attempts = r_attempts,"                             \
+  " fails = r_fails, ended = r_ended, verdict = r_verdict, claim = NULL, at = $1, slot = r_slot, lane = NULL"
 
 static void done_row(const transition *t, value *to) {
   to[0] = dibs__sql_number((int64_t)t->nr);
@@ -334,7 +354,8 @@ static int by_text(const void *x, const void *y) {
 static size_t find_passing(const locked_t *locked, struct passing *to) {
   size_t count = 0;
   for (size_t i = 0; i < locked->count; i++)
-    if (ends(&locked->rows[i]) && locked->rows[i].serial.len && locked->rows[i].state != DIBS__TASK_ARRIVED)
+    if (ends(&locked->rows[i]) && locked->rows[i].serial.len && !locked->rows[i].has_slot &&
+        locked->rows[i].state != DIBS__TASK_ARRIVED)
       to[count++].of = &locked->rows[i];
   if (count > 1) qsort(to, count, sizeof *to, by_text);
   return count;
@@ -482,21 +503,32 @@ static bool gets_ready(const transition *t) {
   return t->changes && t->to == DIBS__TASK_READY;
 }
 
-sql_rc dibs__task_write_open(struct dibs__sql_guard *g, const locked_t *locked) {
-  if (locked->count == 0) return DIBS__SQL_OK;
+static sql_rc write_finished(struct dibs__sql_guard *g, const locked_t *locked, bool *passes) {
   struct passing *passing = malloc(locked->count * sizeof *passing);
   if (!passing) return dibs__task_no_memory(g);
   size_t count = find_passing(locked, passing);
-  sql_rc end = put_errors(g, locked);
-  if (end == DIBS__SQL_OK) end = put_next(g, locked);
-  if (end == DIBS__SQL_OK) end = put_done(g, locked);
+  sql_rc end = put_done(g, locked);
   if (end == DIBS__SQL_OK && count > 0) {
     end = put_looks(g, passing, count);
     if (end == DIBS__SQL_OK) end = dibs__task_go(g);
     if (end == DIBS__SQL_OK) end = pass_on(g, passing, count, locked->now);
   }
+  *passes = count > 0;
   free(passing);
-  if (end == DIBS__SQL_OK && (count > 0 || count_chosen(locked, gets_ready) > 0)) g->woke = true;
+  return end == DIBS__SQL_OK ? dibs__task_key_back(g, locked) : end;
+}
+
+sql_rc dibs__task_write_open(struct dibs__sql_guard *g, const locked_t *locked) {
+  if (locked->count == 0) return DIBS__SQL_OK;
+  locked_t later = {.count = 0};
+  bool passes = false;
+  sql_rc end = dibs__task_key_later(g, locked, &later);
+  if (end == DIBS__SQL_OK) end = put_errors(g, locked);
+  if (end == DIBS__SQL_OK) end = put_next(g, locked);
+  if (end == DIBS__SQL_OK) end = put_next(g, &later);
+  if (end == DIBS__SQL_OK) end = write_finished(g, locked, &passes);
+  dibs__task_locked_free(&later);
+  if (end == DIBS__SQL_OK && (passes || count_chosen(locked, gets_ready) > 0)) g->woke = true;
   return end;
 }
 

@@ -130,6 +130,7 @@ struct dibs__sql_mark {
   dibs__tick looked_lost;
   uint32_t lost_len;
   char lost[DIBS_NAME_MAX];
+  int64_t lost_slot; /* likewise, of keys by lane: see task_lane_kind.c */
 };
 enum { DIBS__SQL_MARKS = 8 };
 
@@ -168,7 +169,7 @@ struct dibs__sql_engine {
    * none), and 1 if it is never NULL. */
   const char *columns;
   const char *unique;   /* the same; a row for each column that alone has a unique index: its name */
-  bool plain_index;     /* CREATE INDEX has no IF NOT EXISTS: an index that exists is TWICE */
+  bool plain_index;     /* CREATE INDEX and ADD COLUMN have no IF NOT EXISTS: what exists is TWICE */
   bool fold;            /* names of columns that differ in case alone are the same */
   const char *exact[2]; /* before and after a column: its text, compared byte by byte */
   const char *whole[2]; /* before and after a column: a condition that it has a whole number; NULL: it always has */
@@ -206,6 +207,8 @@ struct dibs__sql_wire {
   /* After FAILED. */
   enum dibs__sql_trouble trouble;
   bool unsure;
+  /* Of script: the connection had ended before, so nothing of the transaction takes effect. */
+  bool undone;
   size_t failed_at;  /* the statement that failed */
   char message[200]; /* the engine's */
 };

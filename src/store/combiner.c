@@ -699,8 +699,12 @@ static bool leave_call(struct dibs__core *core, struct dibs__call *call) {
   gone += leave_slots_locked(core, call);
   struct slot *slot = call->slot;
   call->slot = NULL;
+  /* A leader may have woken this call in place of the receiver, to search for a slot, now or when it may be opened
+   * (pass_slot_locked): what is left in the queue must not wait for the next request. */
+  dibs__tick look = slot ? DIBS__TICK_NEVER : dibs__held_back_locked(core);
   dibs__mutex_unlock(&core->lock);
   if (slot) pass_slot_on(core, slot);
+  if (look.ns != DIBS__TICK_NEVER.ns) dibs__service_rouse(core, look);
   call_done(urgent);
   call_done(ordinary);
   if (gone == 0) return false;

@@ -43,7 +43,7 @@ void dibs__rate_refuse(struct dibs__counter_op *op, int64_t ahead_ns) {
   op->wait_ms = wait_ns <= 0 ? 1 : (wait_ns + DIBS__NS_PER_MS - 1) / DIBS__NS_PER_MS;
 }
 
-void dibs__counter_set_all(struct dibs__counter_op *op, dibs__status status) {
+DIBS__MODULE_API void dibs__counter_set_all(struct dibs__counter_op *op, dibs__status status) {
   for (uint32_t i = 0; i < op->count; i++) op->items[i].status = status;
 }
 
@@ -52,7 +52,7 @@ static bool source_valid(const struct dibs__counter_op *op, bool inside) {
   return op->sequence >= 1 && op->sequence <= INT64_MAX;
 }
 
-bool dibs__counter_valid(struct dibs__counter_op *op, bool inside) {
+DIBS__MODULE_API bool dibs__counter_valid(struct dibs__counter_op *op, bool inside) {
   op->got = NULL;
   op->got_count = 0;
   op->why[0] = '\0';
@@ -76,7 +76,8 @@ bool dibs__counter_valid(struct dibs__counter_op *op, bool inside) {
   }
 }
 
-void dibs__counter_answer(struct dibs__counter_op *op, const struct dibs__counter_row *rows, size_t count) {
+DIBS__MODULE_API void dibs__counter_answer(struct dibs__counter_op *op, const struct dibs__counter_row *rows,
+                                           size_t count) {
   size_t size = 0;
   op->op.status = DIBS_OK;
   if (count == 0) return;
@@ -96,7 +97,7 @@ void dibs__counter_answer(struct dibs__counter_op *op, const struct dibs__counte
   }
 }
 
-size_t dibs__counter_write_refused(const struct dibs__counter_op *op, uint8_t *to) {
+DIBS__MODULE_API size_t dibs__counter_write_refused(const struct dibs__counter_op *op, uint8_t *to) {
   size_t len = 0;
   for (uint32_t i = 0; i < op->count; i++) {
     if (op->items[i].status == DIBS_OK) continue;
@@ -107,7 +108,7 @@ size_t dibs__counter_write_refused(const struct dibs__counter_op *op, uint8_t *t
   return len;
 }
 
-void dibs__counter_read_refused(struct dibs__counter_op *op, const uint8_t *from, size_t len) {
+DIBS__MODULE_API void dibs__counter_read_refused(struct dibs__counter_op *op, const uint8_t *from, size_t len) {
   dibs__counter_set_all(op, DIBS_OK);
   for (size_t at = 0; at + REFUSED_BYTES <= len; at += REFUSED_BYTES) {
     uint32_t index = from[at] | (uint32_t)from[at + 1] << 8;

@@ -24,7 +24,7 @@
 #include "store/store.h"
 #include "store/task.h"
 
-enum { DIBS__MESSAGE_FORMAT = 4, DIBS__MESSAGE_BATCH = 256 /* operations in one message */ };
+enum { DIBS__MESSAGE_FORMAT = 5, DIBS__MESSAGE_BATCH = 256 /* operations in one message */ };
 
 enum dibs__message_kind {
   DIBS__MESSAGE_HELLO = 1, /* opens a session: its number.  Answer: struct dibs__message_hello */

@@ -166,7 +166,13 @@ static const struct member task_kind[] = {M(T, kind, DIBS_NAME_MAX),
                                           M(T, running, UINT32_MAX),
                                           M(T, paused, 1),
                                           ANY_INT(T, keep_ms),
+                                          M(T, topic, DIBS_NAME_MAX),
                                           LAST};
+#undef T
+
+#define T struct dibs__task_lane
+static const struct member task_lane[] = {M(T, lane, UINT32_MAX), M(T, fence, UINT64_MAX), LAST};
+static const struct member task_lane_answer[] = {SIGNED(T, status, 0, DIBS__MOVED), LAST};
 #undef T
 
 static const struct member phase_name[] = {{.kind = TEXT, .most = LOOSE}, LAST};
@@ -186,6 +192,10 @@ static const struct member task_request[] = {
     M(T, by, LOOSE),
     SIGNED(T, timeout_ms, -TASK_MS, TASK_MS),
     M(T, most, UINT32_MAX),
+    ELEMENTS(ARRAY, T, lanes, lane_count, struct dibs__task_lane, LOOSE, task_lane, VERB(DIBS__TASK_CLAIM)),
+    M(T, of_lanes, UINT32_MAX),
+    M(T, topic, LOOSE),
+    M(T, from, UINT32_MAX),
     M(T, filter.nr, UINT64_MAX),
     M(T, filter.after, UINT64_MAX),
     M(T, filter.kind, LOOSE),
@@ -206,6 +216,8 @@ static const struct member task_request[] = {
 static const struct member task_answer[] = {
     ELEMENTS(EACH, T, news, count, struct dibs__task_new, DIBS__TASK_ITEMS, task_new_answer, VERB(DIBS__TASK_ADD)),
     ELEMENTS(EACH, T, items, count, struct dibs__task_item, DIBS__TASK_ITEMS, task_item_answer, OF_ITEMS),
+    ELEMENTS(EACH, T, lanes, lane_count, struct dibs__task_lane, LOOSE, task_lane_answer, VERB(DIBS__TASK_CLAIM)),
+    M(T, from, UINT32_MAX),
     ELEMENTS(ROWS, T, got, got_count, struct dibs__task_row, DIBS__TASK_ITEMS, task_row,
              VERB(DIBS__TASK_CLAIM) | VERB(DIBS__TASK_LIST)),
     ELEMENTS(ROWS, T, got, got_count, struct dibs__task_kind, UINT32_MAX, task_kind, VERB(DIBS__TASK_COUNT)),

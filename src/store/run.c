@@ -13,7 +13,7 @@ static bool row_valid(const struct dibs__run_row *row) {
   return row->ended_ms >= 0 && row->began_ms >= row->ended_ms;
 }
 
-bool dibs__run_valid(struct dibs__run_op *op) {
+DIBS__MODULE_API bool dibs__run_valid(struct dibs__run_op *op) {
   op->got = NULL;
   op->got_count = 0;
   op->off = false;
@@ -43,7 +43,7 @@ static dibs__str copy_text(char **to, dibs__str text) {
   return (dibs__str){at, text.len};
 }
 
-void dibs__run_answer(struct dibs__run_op *op, const struct dibs__run_row *rows, size_t count) {
+DIBS__MODULE_API void dibs__run_answer(struct dibs__run_op *op, const struct dibs__run_row *rows, size_t count) {
   size_t bytes = 0;
   op->op.status = DIBS_OK;
   if (count == 0) return;

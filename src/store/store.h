@@ -179,8 +179,10 @@ enum dibs__cap {
   DIBS__CAP_OFFERS_LAST = 4096, /* an offer made after the answer QUEUED has a larger fence than that answer, and
                                    is valid for at least DIBS__OFFER_MS from the request that was answered QUEUED */
   DIBS__CAP_BOOT_INCARNATION =
-      8192,               /* each boot of its machine is a new incarnation, in which no durable data is lost */
-  DIBS__CAP_BLOCKS = 1024 /* grants and renewals may draw blocks of fences (cohort hand-off) */
+      8192,                /* each boot of its machine is a new incarnation, in which no durable data is lost */
+  DIBS__CAP_ALONE = 16384, /* it can't be one of several tiers */
+  DIBS__CAP_TASK_TABLES = 16384, /* serves tasks in the user's tables (R77) without the family of tasks */
+  DIBS__CAP_BLOCKS = 1024  /* grants and renewals may draw blocks of fences (cohort hand-off) */
 };
 
 /* ---- Operations --------------------------------------------------------------------------------------------- */

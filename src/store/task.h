@@ -64,6 +64,32 @@
  *       `dry` each of several with one text is counted).  So it may change fewer than it looked at; `last` and `more` say
  *       what it looked at.  A caller that continues behind `last` as long as there is `more` leaves out no other task.
  *
+ * Tasks by lane.  The slot of a task with a serial text is dibs__slot() of this text (base/slot.h), and its lane of P lanes
+ * dibs__slot_lane().  A CLAIM with `lanes` claims for the owner of these lanes of a topic, which has a fence for each (the
+ * fence of the lane's lease; those of all lanes of a topic, of every P, grow together).  From the first such CLAIM on the
+ * kind is `by_lane`, and belongs to this topic, until KIND says otherwise.
+ *
+ *  R108  A CLAIM with lanes takes tasks with a serial text of these lanes only, and takes one only if each earlier
+ *        unfinished task of its key is claimed under the same fence of this lane, or is taken by this CLAIM.  So it may
+ *        take several of one key, and those of a key are in `got` by their number: the client that claims them works on
+ *        them in this order, and stops when one did not end as DONE.  A lane is STALE, and nothing of it is taken, if a CLAIM
+ *        named it with a larger fence before, or if one with a larger fence for any lane of another P was there
+ *        (and was not STALE itself).  INVALID: the kind belongs to another topic.  Tasks of a kind by lane are claimed by turns
+ *        between keys (`from`), not by priority.  A CLAIM without lanes takes those without a serial text only; if it takes none, `why` names the topic.
+ *        The limit and the pause of the kind hold; phases are INVALID.  `again` answers only tasks that are still claimed
+ *        under the fences that the CLAIM names.  UNSUPPORTED inside a user's transaction, which would keep other owners
+ *        waiting.
+ *  R109  A task that is claimed under a smaller fence of its lane, or of another P, is free at once for a CLAIM with lanes: its
+ *        claim has ended, as one whose time is over has (R62: until a CLAIM has ended it, a late answer may still count),
+ *        and it does not count for the limit.  When a claim by lane ends before its task is finished, or its time is over, the
+ *        claims of later tasks of this key under the same fence end with it.  Of those that end together only the first
+ *        counts a failed try.  An END with the verdict DONE is STALE, and changes nothing, while an earlier task of the key
+ *        is unfinished, which the same END does not finish before it.  (A claim that was made without lanes lasts until it
+ *        ends or its time is over, and its END does not look at earlier tasks.)
+ *  R110  Behind a waiting or parked task nothing of its key is claimed.  The cost of a CLAIM does not grow with the number of such
+ *        tasks, nor with the lanes and keys of others (R74).  After a RETRY, CANCEL or PURGE of the first one, and when its time has
+ *        come, a later CLAIM takes them.  Until then LIST and COUNT answer that they are READY, WAITING or BLOCKED.
+ *
  * Wake-ups.  After a committed ADD, an END or a CHANGE that makes tasks ready, events() gives DIBS__EV_TASKS, without saying
  * which: in all processes on PostgreSQL, SQLite and in memory; on MariaDB in the store that did it, and for each task in
  * one of the few processes that it wakes, among those whose latest CLAIM of this kind found less than it wanted; where
@@ -77,9 +103,10 @@
 enum dibs__task_verb {
   /* Adds items[].  OK: each item has its answer: OK or REPLAY with `nr`, or INVALID. */
   DIBS__TASK_ADD,
-  /* First ends the claims of `kind` whose time is over, also if it is paused; they are failed tries.  Then claims up to
-   * `most` tasks of `kind`, in one of `phases` if any are given, for `timeout_ms`.  OK, also with none: `got`, in the
-   * order of R67, and with none `next_ms`.  With `again`, if the id has claims: only answers these, by number. */
+  /* (Without lanes; with lanes see R108.)  First ends the claims of `kind` whose time is over, also if it is paused;
+   * they are failed tries.  Then claims up to `most` tasks of `kind`, in one of `phases` if any are given, for
+   * `timeout_ms`.  OK, also with none: `got`, in the order of R67, and with none `next_ms`.  With `again`, if the id
+   * has claims: only answers these, by number. */
   DIBS__TASK_CLAIM,
   /* The claims of items[] end `timeout_ms` from now; with a phase, the task is in this phase from now on.  OK: each
    * item has OK (`due_ms`), STALE, NOT_FOUND, UNAVAILABLE or INVALID. */
@@ -122,6 +149,8 @@ enum {
 #define DIBS__TASK_TOKEN_MS (INT64_C(3600000))     /* token_ms of a random token */
 #define DIBS__TASK_KEY_MS (INT64_C(86400000))      /* token_ms of a token from a key of the caller */
 #define DIBS__TASK_MS_MAX (INT64_C(1) << 48)       /* of times, delays and timeouts: sums of them fit */
+/* Of delays, timeouts and ages in the user's table, ten years: a sum with the clock fits into every type of instants. */
+#define DIBS__TASK_WAIT_MAX_MS (INT64_C(3653) * 86400000)
 enum { DIBS__TASK_TOKEN_MAX = 64 };
 
 struct dibs__task_new {
@@ -185,9 +214,19 @@ struct dibs__task_kind {
   uint32_t running;   /* the limit; 0: none */
   bool paused;
   int64_t keep_ms; /* -1: the default */
+  dibs__str topic; /* by_lane: the topic of its lanes; "": it is not */
 };
 
-enum { DIBS__TASK_SET_RUNNING = 1, DIBS__TASK_SET_PAUSED = 2, DIBS__TASK_SET_KEEP = 4 };
+/* A lane that a CLAIM names. */
+struct dibs__task_lane {
+  uint32_t lane;
+  dibs__fence fence;
+  dibs__status status; /* answer: OK; STALE (R108) */
+};
+
+enum { DIBS__TASK_LANES = 1024, DIBS__TASK_TOPIC_MAX = 200 }; /* lanes of a CLAIM, and P; bytes */
+
+enum { DIBS__TASK_SET_RUNNING = 1, DIBS__TASK_SET_PAUSED = 2, DIBS__TASK_SET_KEEP = 4, DIBS__TASK_SET_NO_LANES = 8 };
 
 enum dibs__task_change {
   DIBS__TASK_RETRY,  /* parked, waiting, dead and cancelled ones are ready again, with no failed tries */
@@ -232,15 +271,22 @@ struct dibs__task_op {
   const dibs__str *phases;
   uint32_t phase_count;
   dibs__str by;
-  int64_t timeout_ms; /* and of EXTEND */
-  uint32_t most;      /* and of CHANGE, LIST */
+  int64_t timeout_ms;            /* and of EXTEND */
+  uint32_t most;                 /* and of CHANGE, LIST */
+  struct dibs__task_lane *lanes; /* by number, each once.  UNSUPPORTED with `table` */
+  uint32_t lane_count, of_lanes; /* of_lanes: P.  All three are 0: without lanes, as R67 has it; INVALID if only
+                                    lane_count is */
+  dibs__str topic;               /* of the lanes: 1 to DIBS__TASK_TOPIC_MAX bytes */
+  uint32_t from; /* with lanes: the slot from which it looks, up to the largest and on from 0.  Answer: from where
+                    the next CLAIM should look, so that no key waits for ever behind others */
   /* CHANGE, LIST */
   struct dibs__task_filter filter;
   uint32_t change;
   bool dry;
   bool errors;   /* LIST: the errors of filter.nr instead, the oldest first: rows with fence, by, text, at_ms */
   bool payloads; /* LIST: with payloads */
-  /* KIND */
+  /* KIND.  SET_NO_LANES: tasks with serial texts are claimed one at a time again (R68); claims by lane end.  With many
+   * tasks the next claims do the rest of it (`more`).  The next CLAIM with lanes makes the kind by_lane again. */
   uint32_t set, running;
   bool paused;
   int64_t keep_ms; /* -1: the default */
@@ -254,7 +300,13 @@ struct dibs__task_op {
   uint64_t changed, last; /* CHANGE: how many; the largest number that it looked at, 0: none matched */
   char why[200]; /* for people, with INVALID, UNSUPPORTED and UNAVAILABLE, of an item too: the table, column, kind or
                     task, and what the engine said; with an OK of CLAIM without tasks: a row of the user's that can't be
-                    claimed */
+                    claimed; that the kind is by_lane (R108) */
 };
+
+/* Of an operation on the user's table: clears its answers; true: it has its answer, INVALID or UNSUPPORTED, and no
+ * table was looked at. */
+bool dibs__task_table_refuses(struct dibs__task_op *op);
+/* Of EXTEND and END there: sets the item's status, to OK if it is well-formed. */
+bool dibs__task_table_refuses_item(struct dibs__task_op *op, struct dibs__task_item *item);
 
 #endif

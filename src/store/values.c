@@ -85,14 +85,15 @@ DIBS__MODULE_API bool dibs__str_before(dibs__str a, dibs__str b) {
   return order < 0 || (order == 0 && a.len < b.len);
 }
 
-bool dibs__stock_list_valid(struct dibs__stock_op *op) {
+DIBS__MODULE_API bool dibs__stock_list_valid(struct dibs__stock_op *op) {
   op->rows = NULL;
   op->row_count = 0;
   return !op->table && op->amount >= 1 && op->amount <= DIBS__STOCK_ROWS && op->key.len <= DIBS_NAME_MAX &&
          op->claim.len <= DIBS_NAME_MAX;
 }
 
-void dibs__stock_list_answer(struct dibs__stock_op *op, const struct dibs__stock_row *rows, size_t count) {
+DIBS__MODULE_API void dibs__stock_list_answer(struct dibs__stock_op *op, const struct dibs__stock_row *rows,
+                                              size_t count) {
   size_t size = 0;
   op->op.status = DIBS_OK;
   if (count == 0) return;
@@ -133,7 +134,7 @@ DIBS__MODULE_API bool dibs__str_equal(dibs__str a, dibs__str b) {
   return a.len == b.len && (a.len == 0 || memcmp(a.p, b.p, a.len) == 0);
 }
 
-bool dibs__str_is_number(dibs__str text, uint64_t number) {
+DIBS__MODULE_API bool dibs__str_is_number(dibs__str text, uint64_t number) {
   char digits[24];
   int len = snprintf(digits, sizeof digits, "%" PRIu64, number);
   return dibs__str_equal(text, dibs__str_of(digits, (size_t)len));

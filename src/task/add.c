@@ -28,10 +28,14 @@ struct adding {
   char why[DIBS__TASK_WHY];
 };
 
-dibs_status dibs__task_served(dibs_store *store, dibs_error *error) {
-  if (dibs__core_families(store->core) & (1u << DIBS__FAM_TASK)) return DIBS_OK;
-  return dibs__fail(error, DIBS_UNSUPPORTED,
-                    "%s keeps no tasks: use a database, or add one as its last tier (STORE,DATABASE)", store->shown);
+dibs_status dibs__task_served(dibs_store *store, const struct dibs__table *table, dibs_error *error) {
+  bool tables = dibs__core_caps(store->core) & DIBS__CAP_TASK_TABLES;
+  if (dibs__core_families(store->core) & (1u << DIBS__FAM_TASK) || (table && tables)) return DIBS_OK;
+  if (tables)
+    return dibs__fail(error, DIBS_UNSUPPORTED,
+                      "%s keeps no tasks of dibs' own, only those in a collection of yours: declare it as a table",
+                      store->shown);
+  return dibs__fail(error, DIBS_UNSUPPORTED, "%s keeps no tasks: %s", store->shown, dibs__database_advice(store));
 }
 
 dibs_status dibs__task_check_text(const char *text, const char *what, dibs_error *error) {
@@ -125,7 +129,7 @@ static void draw_token(struct adding *a) {
 /* Each task that is fit; the others have INVALID. */
 static dibs_status add_tasks(struct adding *a, int64_t wait_ms, dibs_error *error) {
   size_t bytes = 0, fit = 0;
-  dibs_status status = dibs__task_served(a->store, error);
+  dibs_status status = dibs__task_served(a->store, NULL, error);
   if (status == DIBS_OK) status = dibs__check_text(a->kind, DIBS_NAME_MAX, "the kind of the task", error);
   if (status != DIBS_OK) return status;
   for (size_t i = 0; i < a->count; i++) {

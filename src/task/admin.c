@@ -88,7 +88,7 @@ static dibs_status ask_once(void *arg) {
 }
 
 static dibs_status ask(struct asking *a, const char *doing, dibs_error *error) {
-  dibs_status status = dibs__task_served(a->store, error);
+  dibs_status status = dibs__task_served(a->store, a->filter.table, error);
   if (status != DIBS_OK) return status;
   a->by = dibs__tick_add_ms(dibs__tick_now(), DIBS__TASK_WAIT_MS);
   status = dibs__task_repeat(a->store, a->by, a->limited ? DIBS__UNLESS_UNKNOWN : DIBS__AFTER_UNKNOWN, ask_once, a);
@@ -199,7 +199,8 @@ static void pass_kinds(const struct dibs__task_op *op, dibs_task_kind_fn fn, voi
                            .oldest_ms = kinds[i].oldest_ms,
                            .running = kinds[i].running,
                            .paused = kinds[i].paused,
-                           .keep_ms = kinds[i].keep_ms};
+                           .keep_ms = kinds[i].keep_ms,
+                           .topic = kinds[i].topic.p ? kinds[i].topic.p : ""};
     for (size_t s = 0; s < DIBS_TASK_STATES; s++) kind.states[s] = kinds[i].states[s];
     if (fn(&kind, user) != 0) return;
   }
@@ -269,7 +270,7 @@ dibs_status dibs_task_kind_set(dibs_store *store, const char *kind, const dibs_k
   if (!given) return dibs__fail(error, DIBS_INVALID, "dibs_task_kind_set: the options are NULL");
   if (dibs__check_size(given->size, sizeof a.settings, "dibs_kind_options", error) != DIBS_OK) return DIBS_INVALID;
   memcpy(&a.settings, given, given->size);
-  if (a.settings.set & ~(uint32_t)(DIBS_KIND_RUNNING | DIBS_KIND_PAUSED | DIBS_KIND_KEEP))
+  if (a.settings.set & ~(uint32_t)(DIBS_KIND_RUNNING | DIBS_KIND_PAUSED | DIBS_KIND_KEEP | DIBS_KIND_NO_LANES))
     return dibs__fail(error, DIBS_INVALID, "set is %" PRIu32 ": give bits of DIBS_KIND_...", a.settings.set);
   if (a.settings.keep_ms < -1)
     return dibs__fail(error, DIBS_INVALID, "keep_ms is %" PRId64 ": give -1 or a positive time", a.settings.keep_ms);

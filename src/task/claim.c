@@ -3,6 +3,7 @@
  * Claiming.  A claim has an id.  When its outcome is not known, the next request repeats it with this id and gets the
  * tasks that the first one claimed: none of them is lost to a client that nobody listens to any more.
  */
+#include "lane/lane.h"
 #include "lease/lease.h"
 #include "task/task_impl.h"
 
@@ -23,8 +24,26 @@ static dibs_status check_phases(const dibs_claim_options *o, dibs_error *error) 
   return DIBS_OK;
 }
 
+static dibs_status check_lanes(const dibs_claim_options *o, dibs_error *error) {
+  if (o->reserved != 0) return dibs__fail(error, DIBS_INVALID, "`reserved` of the options is not 0");
+  if (!o->lanes && o->lane_count == 0) return DIBS_OK;
+  if (!o->lanes || o->lane_count < 1 || o->lane_count > DIBS_LANES_MAX)
+    return dibs__fail(error, DIBS_INVALID, "lane_count is %" PRIu32 ": give 1 to %d lanes", o->lane_count,
+                      DIBS_LANES_MAX);
+  if (o->table) return dibs__fail(error, DIBS_INVALID, "lanes are for tasks in dibs' own table: give lanes or a table");
+  if (o->phase_count > 0)
+    return dibs__fail(error, DIBS_INVALID, "give lanes or phases: a lane has tasks of all phases");
+  for (uint32_t i = 0; i < o->lane_count; i++) {
+    if (!o->lanes[i]) return dibs__fail(error, DIBS_INVALID, "a lane is NULL");
+    if (dibs_lane_lanes(o->lanes[i]) != dibs_lane_lanes(o->lanes[0]) ||
+        strcmp(dibs__lane_topic_of(o->lanes[i]), dibs__lane_topic_of(o->lanes[0])) != 0)
+      return dibs__fail(error, DIBS_INVALID, "the lanes are of different topics, or of different numbers of lanes");
+  }
+  return DIBS_OK;
+}
+
 dibs_status dibs__claim_check(dibs_store *store, const char *kind, const dibs_claim_options *o, dibs_error *error) {
-  dibs_status status = dibs__task_served(store, error);
+  dibs_status status = dibs__task_served(store, o->table, error);
   if (status == DIBS_OK && o->table && !o->table->locked_at)
     return dibs__fail(error, DIBS_UNSUPPORTED,
                       "the table \"%.80s\" was declared without phase, locked_at and updated_at, which tasks need",
@@ -32,6 +51,7 @@ dibs_status dibs__claim_check(dibs_store *store, const char *kind, const dibs_cl
   kind = dibs__own_kind(kind, o->table);
   if (status == DIBS_OK) status = dibs__check_text(kind, DIBS_NAME_MAX, "the kind of the tasks", error);
   if (status == DIBS_OK) status = check_phases(o, error);
+  if (status == DIBS_OK) status = check_lanes(o, error);
   if (status == DIBS_OK && o->owner) status = dibs__check_text(o->owner, DIBS_OWNER_MAX, "the owner", error);
   if (status != DIBS_OK) return status;
   if (o->timeout_ms < DIBS_TTL_MIN_MS || o->timeout_ms > DIBS_TTL_MAX_MS)
@@ -141,12 +161,21 @@ void dibs_task_free(dibs_task *task) {
 
 static struct dibs__request *claim_request(const struct dibs__claim *claim, uint32_t most) {
   const char *by = claim->owner ? claim->owner : claim->store->owner;
-  size_t size = strlen(claim->kind) + strlen(by) + claim->phase_count * (sizeof(dibs__str) + 1);
+  size_t size = strlen(claim->kind) + strlen(by) + claim->phase_count * (sizeof(dibs__str) + 1) +
+                dibs__length(claim->topic) + claim->lane_count * sizeof *claim->lanes;
   for (uint32_t i = 0; i < claim->phase_count; i++) size += strlen(claim->phases[i]);
   struct dibs__request *request = dibs__request_make(claim->store, DIBS__FAM_TASK, claim->table, size);
   if (!request) return NULL;
   struct dibs__task_op *op = &request->task;
   dibs__str *phases = dibs__request_array(request, claim->phase_count * sizeof *phases);
+  if (claim->lane_count > 0) {
+    op->lanes = dibs__request_array(request, claim->lane_count * sizeof *op->lanes);
+    memcpy(op->lanes, claim->lanes, claim->lane_count * sizeof *op->lanes);
+    op->lane_count = claim->lane_count;
+    op->of_lanes = claim->of_lanes;
+    op->topic = dibs__request_keep(request, claim->topic, strlen(claim->topic));
+    op->from = claim->from;
+  }
   for (uint32_t i = 0; i < claim->phase_count; i++)
     phases[i] = dibs__request_keep(request, claim->phases[i], strlen(claim->phases[i]));
   op->table = claim->table;
@@ -182,6 +211,8 @@ dibs_status dibs__claim_once(struct dibs__claim *claim, uint32_t most, dibs_task
   if (status == DIBS_OK) {
     claim->next_ms = request->task.next_ms;
     claim->more = request->task.more;
+    claim->from = request->task.from;
+    if (claim->lane_count > 0) memcpy(claim->lanes, request->task.lanes, claim->lane_count * sizeof *claim->lanes);
     status = take_tasks(claim, &request->task, tasks, count);
   }
   if (status == DIBS_OK)
@@ -190,6 +221,50 @@ dibs_status dibs__claim_once(struct dibs__claim *claim, uint32_t most, dibs_task
     claim->unsure = true;
   dibs__request_drop(request);
   return status;
+}
+
+/* ---- Lanes ---- */
+
+static int by_number(const void *a, const void *b) {
+  const struct dibs__task_lane *x = a, *y = b;
+  return (x->lane > y->lane) - (x->lane < y->lane);
+}
+
+/* Lanes of the claim that the caller owns.  INVALID: a lane is given twice. */
+static dibs_status name_lanes(struct dibs__claim *claim, const dibs_claim_options *o, dibs_error *error) {
+  if (o->lane_count == 0) return DIBS_OK;
+  for (uint32_t i = 0; i < o->lane_count; i++)
+    claim->lanes[i] =
+        (struct dibs__task_lane){.lane = dibs_lane_number(o->lanes[i]), .fence = {dibs_lane_fence(o->lanes[i]).value}};
+  qsort(claim->lanes, o->lane_count, sizeof *claim->lanes, by_number);
+  for (uint32_t i = 1; i < o->lane_count; i++)
+    if (claim->lanes[i].lane == claim->lanes[i - 1].lane)
+      return dibs__fail(error, DIBS_INVALID, "lane %" PRIu32 " is given twice", claim->lanes[i].lane);
+  claim->lane_count = o->lane_count;
+  claim->of_lanes = dibs_lane_lanes(o->lanes[0]);
+  claim->topic = dibs__lane_topic_of(o->lanes[0]);
+  /* Each call begins elsewhere, so that no serial text waits for ever behind others. */
+  dibs__random(&claim->from, sizeof claim->from);
+  return DIBS_OK;
+}
+
+/* The answers of the lanes, and the lane of each task. */
+static void answer_lanes(const struct dibs__claim *claim, const dibs_claim_options *o, dibs_task *const *tasks,
+                         size_t count) {
+  for (uint32_t i = 0; i < o->lane_count; i++) {
+    const struct dibs__task_lane key = {.lane = dibs_lane_number(o->lanes[i])},
+                                 *named = bsearch(&key, claim->lanes, o->lane_count, sizeof key, by_number);
+    if (o->lane_statuses) o->lane_statuses[i] = (dibs_status)named->status;
+    for (size_t t = 0; t < count; t++)
+      if (dibs_lane_of(tasks[t]->serial, strlen(tasks[t]->serial), claim->of_lanes) == key.lane)
+        tasks[t]->lane = o->lanes[i];
+  }
+}
+
+static bool all_stale(const struct dibs__claim *claim) {
+  for (uint32_t i = 0; i < claim->lane_count; i++)
+    if (claim->lanes[i].status != DIBS_STALE) return false;
+  return claim->lane_count > 0;
 }
 
 /* ---- Waiting for tasks ---- */
@@ -222,6 +297,10 @@ static dibs_status claim_until(struct dibs__claim *claim, uint32_t most, dibs_ta
       status = DIBS_CANCELLED;
     } else if (status == DIBS_OK) {
       failed = 0;
+      if (all_stale(claim)) {
+        status = DIBS_STALE;
+        break;
+      }
       if (claim->more && dibs__tick_before(dibs__tick_now(), more_by)) continue;
       if (wait_for_tasks(&listener, seen, claim->next_ms, by)) continue;
     } else if (status == DIBS_UNKNOWN || status == DIBS_UNAVAILABLE) {
@@ -239,10 +318,18 @@ static dibs_status claim_until(struct dibs__claim *claim, uint32_t most, dibs_ta
   return status;
 }
 
+static const char none_ready[] = " is ready; ";
+
+const char *dibs__task_claim_why(const dibs_error *error) {
+  const char *at = error->status == DIBS_NOT_FOUND ? strstr(error->text, none_ready) : NULL;
+  return at ? at + sizeof none_ready - 1 : NULL;
+}
+
 static dibs_status claim_tasks(dibs_store *store, const char *kind, const dibs_claim_options *o, dibs_task **tasks,
                                size_t *count, dibs_error *error) {
   dibs_status status = dibs__claim_check(store, kind, o, error);
   if (status != DIBS_OK) return status;
+  struct dibs__task_lane lanes[DIBS_LANES_MAX];
   kind = dibs__own_kind(kind, o->table);
   struct dibs__claim claim = {.store = store,
                               .table = o->table,
@@ -250,12 +337,21 @@ static dibs_status claim_tasks(dibs_store *store, const char *kind, const dibs_c
                               .owner = o->owner,
                               .phases = o->phases,
                               .phase_count = o->phase_count,
+                              .lanes = lanes,
                               .timeout_ms = o->timeout_ms};
+  status = name_lanes(&claim, o, error);
+  if (status != DIBS_OK) return status;
   status = claim_until(&claim, o->most, tasks, count, o->wait_ms);
+  answer_lanes(&claim, o, tasks, *count);
+  if (status == DIBS_STALE)
+    return dibs__fail(error, status,
+                      "claiming tasks of kind \"%s\": a later owner of each lane of \"%s\" has claimed tasks of it;"
+                      " release the lanes, and claim with those that on_gain gives",
+                      kind, claim.topic);
   if (status == DIBS_OK && *count > 0) return dibs__fine(error);
   if (status == DIBS_OK)
-    return dibs__fail(error, DIBS_NOT_FOUND, "no task of kind \"%s\" is ready%s%s", kind, claim.why[0] ? "; " : "",
-                      claim.why);
+    return dibs__fail(error, DIBS_NOT_FOUND, "no task of kind \"%s\"%s%s", kind,
+                      claim.why[0] ? none_ready : " is ready", claim.why);
   return dibs__task_explain(store, o->table, status, "claiming tasks of kind", kind, claim.why, error);
 }
 

@@ -51,10 +51,8 @@ bool dibs__cron_read_payload(const char *payload, size_t length, struct dibs__cr
 dibs_status dibs__cron_clock(dibs_store *store, struct dibs__store_clock *clock, dibs_error *error) {
   dibs_status status = dibs__history_clock(store, clock, dibs__tick_add_ms(dibs__tick_now(), DIBS__IO_MS), error);
   if (status == DIBS_UNSUPPORTED)
-    return dibs__fail(error, status,
-                      "%s keeps no tasks, which the firings are: use a database, or add one as its last tier "
-                      "(STORE,DATABASE)",
-                      dibs_store_uri(store));
+    return dibs__fail(error, status, "%s keeps no tasks, which the firings are: %s", dibs_store_uri(store),
+                      dibs__database_advice(store));
   return status;
 }
 
@@ -100,7 +98,7 @@ dibs_status dibs__cron_fire(dibs_store *store, const char *space, const struct d
   *nr = 0;
   dibs_status status = dibs__enter(store, "dibs cron", error);
   if (status != DIBS_OK) return status;
-  status = dibs__task_served(store, error);
+  status = dibs__task_served(store, NULL, error);
   dibs__cron_kind(space, f.kind);
   dibs__cron_token(space, job->name, due->at_ms, f.token);
   f.token_ms = token_ms_of(job, due->at_ms);

@@ -145,7 +145,7 @@ static dibs_status extend_once(void *arg) {
 
 dibs_status dibs__task_explain(dibs_store *store, const struct dibs__table *table, dibs_status status,
                                const char *doing, const char *kind, const char *why, dibs_error *error) {
-  if (status == DIBS_UNSUPPORTED && table && !*why) why = "it has no tables of yours; use a SQL store";
+  if (status == DIBS_UNSUPPORTED && table && !*why) why = "it has no tables of yours; use a store that has them";
   if ((status == DIBS_UNSUPPORTED || status == DIBS_INVALID) && table && *why)
     return dibs__fail(error, status, "%s \"%.80s\": the table \"%.80s\" in %s: %s", doing, kind, table->table,
                       store->shown, why);

@@ -11,6 +11,9 @@
 dibs_task *dibs__task_adopt(dibs_store *store, const char *kind, uint64_t nr, dibs_fence fence, int64_t timeout_ms,
                             uint32_t fails, int64_t age_ms);
 
+/* After NOT_FOUND of dibs_tasks_claim: why there is no task, though some are in the store; NULL: no such reason. */
+const char *dibs__task_claim_why(const dibs_error *error);
+
 /* After dibs_task_end_many answered OK for it: an earlier call had ended it in the same way. */
 bool dibs__task_end_repeated(const dibs_task *task);
 

@@ -38,8 +38,10 @@ struct dibs__task_batch {
     /* Of a worker; guarded by its lock. */
     struct dibs__held *before, *after, *next;
     dibs__tick extend_at;
-    bool ending; /* its verdict is known */
-    bool lost;   /* the store refused its extension */
+    bool ending;                  /* its verdict is known */
+    bool lost;                    /* the store refused its extension, or its lane is lost */
+    struct dibs__worker_key *key; /* with lanes (worker_lanes.c) */
+    struct dibs__worker_lane *lane;
   } held[];
 };
 
@@ -56,6 +58,10 @@ struct dibs__claim {
   const char *const *phases;
   uint32_t phase_count;
   int64_t timeout_ms;
+  struct dibs__task_lane *lanes; /* with the answers of the latest request; NULL: without lanes */
+  uint32_t lane_count, of_lanes;
+  const char *topic;
+  uint32_t from; /* the slot where the next request begins to look */
   /* The latest request. */
   dibs__id id;
   dibs__tick first;         /* before `id` was sent for the first time */
@@ -95,8 +101,8 @@ static inline void dibs__task_keep_why(struct dibs__request *request, char why[D
   why[0] = '\0';
   if (dibs__request_is_answered(request)) __builtin_memcpy(why, request->task.why, DIBS__TASK_WHY);
 }
-/* Does the store keep tasks? */
-dibs_status dibs__task_served(dibs_store *store, dibs_error *error);
+/* Does the store keep tasks, in this table of the user's?  NULL: in dibs' own. */
+dibs_status dibs__task_served(dibs_store *store, const struct dibs__table *table, dibs_error *error);
 /* INVALID unless NULL or a name; `what` is the subject. */
 dibs_status dibs__task_check_text(const char *text, const char *what, dibs_error *error);
 static inline size_t dibs__length(const char *text) {

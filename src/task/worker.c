@@ -13,9 +13,10 @@
  *
  * worker->lock guards what has no other comment.  It is never held across a request or the user's function.
  */
-#include "task/task_impl.h"
+#include "task/worker_impl.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,61 +33,7 @@ enum {
   LAST_CLAIMS = 3 /* when it stops: tries to learn what an unanswered claim has */
 };
 
-/* A verdict that waits to be sent. */
-struct ended {
-  struct ended *next;
-  struct dibs__held *held;
-  dibs_task_end end;
-  dibs__tick give_up_at;
-  char texts[]; /* phase and text of `end` */
-};
-
-struct worker_thread {
-  dibs_worker *worker;
-  dibs__thread *thread;
-};
-
-struct dibs_worker {
-  /* Immutable after the start. */
-  dibs_store *store;               /* held */
-  const struct dibs__table *table; /* the user's, held; NULL: dibs' own */
-  char *kind, *owner;
-  char **phases;
-  uint32_t phase_count, threads, prefetch;
-  int64_t timeout_ms, poll_ms;
-  dibs_work_fn work;
-  void *user;
-  dibs__thread *claimer, *keeper;
-  struct worker_thread *workers;
-
-  struct dibs__listener listener; /* its word wakes the claimer */
-  struct dibs__claim claim;       /* claimer only */
-  dibs__word work_word;           /* wakes worker threads: a task is ready, or the worker stops */
-  dibs__word keep_word;           /* wakes the keeper: an end came, or the worker stops */
-  dibs__word held_word;           /* wakes threads that wait until nothing is held */
-
-  dibs__mutex lock;
-  struct dibs__held *ready_first, *ready_last; /* by `next` */
-  struct dibs__held *held;                     /* all that are claimed and not ended, by `after` */
-  struct ended *ends_first, *ends_last;
-  uint32_t ready, running, ends;
-  uint32_t roused;    /* how often the listener was woken for another reason than new tasks */
-  dibs__tick look_at; /* the claimer looks for tasks then, at the latest; NEVER: at the next poll */
-  dibs__tick retry_at;
-  uint32_t failed; /* requests of the keeper, one after the other */
-  bool stopping;   /* no more claims; what is not begun is given back */
-  bool claiming;   /* the claimer has not ended */
-  bool closing;    /* the keeper ends when nothing is held */
-  dibs_worker_counts counts;
-  dibs_error trouble;
-};
-
 typedef struct dibs_worker worker_t;
-
-static void rouse(dibs__word *word, uint32_t count) {
-  atomic_fetch_add(word, 1);
-  dibs__word_wake(word, count, false);
-}
 
 /* ---- What is held ---- */
 
@@ -105,7 +52,8 @@ static void drop_locked(worker_t *w, struct dibs__held *held) {
   else
     w->held = held->after;
   if (held->after) held->after->before = held->before;
-  if (--w->counts.held == 0) rouse(&w->held_word, UINT32_MAX);
+  if (held->lane) dibs__lanes_drop_locked(w, held);
+  if (--w->counts.held == 0) dibs__worker_rouse(&w->held_word, UINT32_MAX);
   dibs_task_free(&held->task);
 }
 
@@ -128,7 +76,7 @@ static struct dibs__held *pop_ready_locked(worker_t *w) {
   return held;
 }
 
-static void push_end_locked(worker_t *w, struct ended *e) {
+static void push_end_locked(worker_t *w, struct dibs__worker_end *e) {
   e->next = NULL;
   e->held->ending = true;
   if (w->ends_last)
@@ -139,13 +87,14 @@ static void push_end_locked(worker_t *w, struct ended *e) {
   w->ends++;
 }
 
-static struct ended *make_end(worker_t *w, struct dibs__held *held, dibs_verdict verdict,
-                              const dibs_work_reply *reply) {
+static struct dibs__worker_end *make_end(worker_t *w, struct dibs__held *held, dibs_verdict verdict,
+                                         const dibs_work_reply *reply) {
   size_t phase = reply ? strnlen(reply->phase, DIBS_NAME_MAX) : 0,
          text = reply ? strnlen(reply->text, DIBS_TASK_TEXT_MAX) : 0;
-  struct ended *e = malloc(sizeof *e + phase + text + 2);
+  struct dibs__worker_end *e = malloc(sizeof *e + phase + text + 2);
   if (!e) return NULL;
   e->held = held;
+  e->refused = false;
   e->give_up_at = dibs__tick_add_ms(dibs__tick_now(), w->timeout_ms);
   e->end = (dibs_task_end){.size = sizeof e->end, .task = &held->task, .verdict = verdict, .delay_ms = -1};
   if (phase > 0) memcpy(e->texts, reply->phase, phase);
@@ -165,18 +114,26 @@ static struct ended *make_end(worker_t *w, struct dibs__held *held, dibs_verdict
 
 /* Gives back what was not begun.  A claim that the store already refused has nothing to give back.  Without memory the
  * claim ends by its time. */
-static void give_back_locked(worker_t *w, struct dibs__held *held) {
-  struct ended *e = held->lost ? NULL : make_end(w, held, DIBS_END_RELEASE, NULL);
-  if (e)
+void dibs__worker_give_back_locked(worker_t *w, struct dibs__held *held) {
+  struct dibs__worker_end *e = held->lost ? NULL : make_end(w, held, DIBS_END_RELEASE, NULL);
+  if (e) {
     push_end_locked(w, e);
-  else
-    drop_locked(w, held);
+    return;
+  }
+  if (!held->lost && held->lane) dibs__lanes_doubt_locked(w, held);
+  drop_locked(w, held);
 }
 
 static void give_back_ready_locked(worker_t *w) {
   struct dibs__held *held;
-  while ((held = pop_ready_locked(w)) != NULL) give_back_locked(w, held);
-  rouse(&w->keep_word, 1);
+  while ((held = pop_ready_locked(w)) != NULL) dibs__worker_give_back_locked(w, held);
+  dibs__worker_rouse(&w->keep_word, 1);
+}
+
+/* A claim that got nothing, and the reason is not that there is nothing to do (R108). */
+static void keep_why_locked(worker_t *w, size_t count) {
+  if (count == 0 && w->claim.why[0] && !w->table)
+    (void)dibs__fail(&w->trouble, DIBS_NOT_FOUND, "no task of kind \"%s\" is ready; %s", w->kind, w->claim.why);
 }
 
 static void keep_trouble_locked(worker_t *w, dibs_status status, const char *doing, const char *why) {
@@ -191,31 +148,36 @@ static void keep_trouble_locked(worker_t *w, dibs_status status, const char *doi
 /* How many tasks to claim now; 0: wait until some have been begun.  It claims when at most half of what is claimed in
  * advance is left, so that claims stay large; what waits for its end is bounded, too. */
 static uint32_t wanted_locked(const worker_t *w) {
+  if (w->lanes) return dibs__lanes_wanted_locked(w);
   uint32_t most = w->threads + w->prefetch, busy = w->ready + w->running;
   if (w->stopping || busy >= most || w->ready > w->prefetch / 2 || w->counts.held >= 2 * (uint64_t)most) return 0;
   return most - busy < DIBS_TASKS_MAX ? most - busy : DIBS_TASKS_MAX;
 }
 
 /* If it has something to do, or to wait for. */
-static void rouse_claimer_locked(worker_t *w) {
+void dibs__worker_rouse_claimer_locked(worker_t *w) {
   if (wanted_locked(w) == 0 && !w->stopping) return;
   w->roused++;
-  rouse(&w->listener.word, 1);
+  dibs__worker_rouse(&w->listener.word, 1);
 }
 
-static void take_claimed_locked(worker_t *w, dibs_task **tasks, size_t count) {
-  for (size_t i = 0; i < count; i++) {
+/* *count: then only those that may begin. */
+static void take_claimed_locked(worker_t *w, dibs_status status, dibs_task **tasks, size_t *count) {
+  size_t claimed = *count;
+  for (size_t i = 0; i < claimed; i++) {
     struct dibs__held *held = dibs__held_of(tasks[i]);
     hold_locked(w, held);
+    if (w->lanes) continue;
     if (w->stopping)
-      give_back_locked(w, held);
+      dibs__worker_give_back_locked(w, held);
     else
       push_ready_locked(w, held);
   }
-  w->counts.claimed += count;
-  if (count == 0) return;
-  rouse(&w->work_word, (uint32_t)count);
-  rouse(&w->keep_word, 1); /* it extends them, or gives them back */
+  w->counts.claimed += claimed;
+  if (w->lanes) dibs__lanes_take_locked(w, status, tasks, count);
+  if (claimed == 0) return;
+  dibs__worker_rouse(&w->work_word, (uint32_t)claimed);
+  dibs__worker_rouse(&w->keep_word, 1); /* it extends them, or gives them back */
 }
 
 /* When to look again after a claim that got fewer tasks than it wanted: a random part before and after poll_ms, so that
@@ -235,12 +197,23 @@ static dibs_status claim_some(worker_t *w, uint32_t want, size_t *count) {
   *count = 0;
   dibs_status status = dibs__enter(w->store, "a worker", NULL);
   if (status != DIBS_OK) return status;
+  dibs__mutex_lock(&w->lock);
+  bool names = !w->lanes || dibs__lanes_name_locked(w);
+  dibs__mutex_unlock(&w->lock);
+  if (!names) { /* no lane is left */
+    w->claim.next_ms = -1;
+    w->claim.more = false;
+    dibs__exit(w->store);
+    return DIBS_OK;
+  }
   status = dibs__claim_once(&w->claim, want, tasks, count, dibs__tick_add_ms(dibs__tick_now(), DIBS__TASK_WAIT_MS));
   dibs__mutex_lock(&w->lock);
   w->counts.requests++;
   if (status == DIBS_OK && *count == 0 && !w->claim.more) w->counts.idle++;
   keep_trouble_locked(w, status, "claiming tasks of kind", w->claim.why);
-  take_claimed_locked(w, tasks, *count);
+  if (status == DIBS_OK) snprintf(w->trouble.text, sizeof w->trouble.text, "%s", w->claim.why); /* a row that is odd */
+  if (status == DIBS_OK) keep_why_locked(w, *count);
+  take_claimed_locked(w, status, tasks, count);
   dibs__mutex_unlock(&w->lock);
   dibs__exit(w->store);
   return status;
@@ -277,9 +250,10 @@ static void run_claimer(void *arg) {
   for (int i = 0; i < LAST_CLAIMS && w->claim.unsure; i++)
     if (claim_some(w, 1, &count) != DIBS_OK) dibs__nap_ms(RETRY_MS);
   dibs__mutex_lock(&w->lock);
+  if (w->lanes) dibs__lanes_end_claims_locked(w);
   w->claiming = false;
-  rouse(&w->held_word, UINT32_MAX);
-  rouse(&w->keep_word, 1);
+  dibs__worker_rouse(&w->held_word, UINT32_MAX);
+  dibs__worker_rouse(&w->keep_word, 1);
   dibs__mutex_unlock(&w->lock);
 }
 
@@ -307,21 +281,23 @@ static void count_end_locked(worker_t *w, dibs_verdict verdict, dibs_status answ
 
 static void work_on(worker_t *w, struct dibs__held *held, dibs_work_reply *reply) {
   dibs_verdict verdict = call_work(w, held, reply);
-  struct ended *e = held->ended ? NULL : make_end(w, held, verdict, reply);
+  struct dibs__worker_end *e = held->ended ? NULL : make_end(w, held, verdict, reply);
   dibs__mutex_lock(&w->lock);
   w->running--;
   w->counts.running--;
   if (e) {
+    if (held->lane) dibs__lanes_judge_locked(w, held, verdict);
     push_end_locked(w, e);
-    rouse(&w->keep_word, 1);
+    dibs__worker_rouse(&w->keep_word, 1);
   } else {
     if (held->ended)
       count_end_locked(w, held->verdict, held->answer);
     else
       w->counts.unsent++; /* no memory */
+    if (held->lane) dibs__lanes_end_locked(w, held, held->verdict, held->ended ? held->answer : DIBS_UNKNOWN);
     drop_locked(w, held);
   }
-  rouse_claimer_locked(w);
+  dibs__worker_rouse_claimer_locked(w);
   dibs__mutex_unlock(&w->lock);
 }
 
@@ -331,7 +307,7 @@ static void begin_locked(worker_t *w) {
   w->running++;
   w->counts.running++;
   w->counts.begun++;
-  if (w->ready == w->prefetch / 2) rouse_claimer_locked(w);
+  if (w->lanes || w->ready == w->prefetch / 2) dibs__worker_rouse_claimer_locked(w);
 }
 
 /* The next task to begin.  Those whose claim is over already are given back.  NULL: the worker stops. */
@@ -341,11 +317,11 @@ static struct dibs__held *next_task(worker_t *w) {
   for (;;) {
     uint32_t seen = atomic_load(&w->work_word);
     if (w->stopping) break;
-    held = pop_ready_locked(w);
+    held = w->lanes ? dibs__lanes_begin_locked(w) : pop_ready_locked(w);
     if (held && dibs_task_left_ms(&held->task) > 0) break;
     if (held) {
-      give_back_locked(w, held);
-      rouse(&w->keep_word, 1);
+      dibs__worker_give_back_locked(w, held);
+      dibs__worker_rouse(&w->keep_word, 1);
       continue;
     }
     dibs__mutex_unlock(&w->lock);
@@ -394,28 +370,45 @@ static void note_items_locked(worker_t *w, const dibs_status *statuses, size_t c
 }
 
 /* Tasks may be ready again after this end: others with its serial text, or the task itself. */
-static void look_after_locked(worker_t *w, const struct ended *e) {
+static void look_after_locked(worker_t *w, const struct dibs__worker_end *e) {
   bool again = e->end.verdict != DIBS_END_DONE && e->end.verdict != DIBS_END_DEAD;
   if (!again && !e->held->task.serial[0]) return;
+  /* With lanes: what is given back of a broken key is claimed again when all is. */
+  if (e->end.verdict == DIBS_END_RELEASE && !dibs__lanes_is_last_locked(e->held)) return;
   w->look_at = dibs__tick_min(w->look_at, dibs__tick_add_ms(dibs__tick_now(), e->end.delay_ms));
 }
 
+/* With lanes: DONE is also refused while an earlier task of the key is unfinished, which a person has retried; then the
+ * claim is still there, and is given back.  In other cases there is none to give back. */
+static bool give_back_refused_locked(worker_t *w, struct dibs__worker_end *e) {
+  if (e->end.verdict == DIBS_END_RELEASE && e->end.status == DIBS_STALE) e->end.status = DIBS_OK; /* it is free */
+  if (e->end.verdict != DIBS_END_DONE || e->end.status != DIBS_STALE) return false;
+  dibs__lanes_judge_locked(w, e->held, DIBS_END_RELEASE);
+  e->refused = true;
+  e->end.verdict = DIBS_END_RELEASE;
+  e->end.text = NULL;
+  push_end_locked(w, e);
+  return true;
+}
+
 /* Takes the answers; what was not answered is sent again until its claim is certainly over. */
-static void take_ends_locked(worker_t *w, struct ended *list, dibs_status status) {
+static void take_ends_locked(worker_t *w, struct dibs__worker_end *list, dibs_status status) {
   dibs__tick now = dibs__tick_now();
-  struct ended *next;
-  for (struct ended *e = list; e; e = next) {
+  struct dibs__worker_end *next;
+  for (struct dibs__worker_end *e = list; e; e = next) {
     next = e->next;
     bool answered = status == DIBS_OK && e->end.status != DIBS_UNAVAILABLE;
     if (!answered && dibs__tick_before(now, e->give_up_at) && status != DIBS_INVALID) {
       push_end_locked(w, e);
       continue;
     }
+    if (answered && e->held->lane && give_back_refused_locked(w, e)) continue;
     if (answered)
-      count_end_locked(w, e->end.verdict, e->end.status);
+      count_end_locked(w, e->refused ? DIBS_END_DONE : e->end.verdict, e->refused ? DIBS_STALE : e->end.status);
     else
       w->counts.unsent++;
     if (answered && e->end.status == DIBS_OK) look_after_locked(w, e);
+    if (e->held->lane) dibs__lanes_end_locked(w, e->held, e->end.verdict, answered ? e->end.status : DIBS_UNKNOWN);
     drop_locked(w, e->held);
     free(e);
   }
@@ -424,12 +417,12 @@ static void take_ends_locked(worker_t *w, struct ended *list, dibs_status status
 static void send_ends(worker_t *w) {
   dibs_task_end ends[DIBS_TASKS_MAX];
   dibs_status statuses[DIBS_TASKS_MAX];
-  struct ended *list = NULL, **tail = &list;
+  struct dibs__worker_end *list = NULL, **tail = &list;
   size_t count = 0;
   char why[DIBS__TASK_WHY] = "";
   dibs__mutex_lock(&w->lock);
   while (w->ends_first && count < DIBS_TASKS_MAX) {
-    struct ended *e = w->ends_first;
+    struct dibs__worker_end *e = w->ends_first;
     w->ends_first = e->next;
     if (!w->ends_first) w->ends_last = NULL;
     w->ends--;
@@ -446,12 +439,12 @@ static void send_ends(worker_t *w) {
     dibs__exit(w->store);
   }
   size_t i = 0;
-  for (struct ended *e = list; e; e = e->next, i++) e->end.status = statuses[i] = ends[i].status;
+  for (struct dibs__worker_end *e = list; e; e = e->next, i++) e->end.status = statuses[i] = ends[i].status;
   dibs__mutex_lock(&w->lock);
   note_answer_locked(w, status, "ending tasks of kind", why);
   if (status == DIBS_OK) note_items_locked(w, statuses, count, "ending tasks of kind", why);
   take_ends_locked(w, list, status);
-  rouse_claimer_locked(w);
+  dibs__worker_rouse_claimer_locked(w);
   dibs__mutex_unlock(&w->lock);
 }
 
@@ -479,6 +472,7 @@ static void take_extensions_locked(worker_t *w, dibs_task *const *tasks, const d
     } else if (is_extended_locked(held)) { /* else it was ended meanwhile */
       held->lost = true;
       w->counts.lost++;
+      if (held->lane) dibs__lanes_lose_locked(w, held);
     }
   }
 }
@@ -593,9 +587,10 @@ static void stop_claiming(worker_t *w) {
   dibs__mutex_lock(&w->lock);
   w->stopping = true;
   give_back_ready_locked(w);
-  rouse_claimer_locked(w);
+  dibs__worker_rouse_claimer_locked(w);
   dibs__mutex_unlock(&w->lock);
-  rouse(&w->work_word, UINT32_MAX);
+  if (w->lanes) dibs__lanes_stop(w);
+  dibs__worker_rouse(&w->work_word, UINT32_MAX);
 }
 
 void dibs_worker_free(dibs_worker *w) {
@@ -607,9 +602,10 @@ void dibs_worker_free(dibs_worker *w) {
   w->claiming = false; /* if its thread could not be started */
   w->closing = true;
   dibs__mutex_unlock(&w->lock);
-  rouse(&w->keep_word, 1);
+  dibs__worker_rouse(&w->keep_word, 1);
   dibs__thread_join(w->keeper);
   dibs__listen_no_more(w->store, &w->listener);
+  dibs__lanes_free(w);
   free_worker(w);
 }
 
@@ -642,7 +638,22 @@ static dibs_status check_worker(dibs_store *store, const char *kind, dibs_worker
                               .timeout_ms = o->timeout_ms,
                               .owner = o->owner,
                               .table = o->table};
-  return dibs__claim_check(store, kind, &claim, error);
+  dibs_status status = dibs__claim_check(store, kind, &claim, error);
+  if (status != DIBS_OK) return status;
+  if (o->reserved != 0 || (!o->topic && (o->lanes || o->lane_ttl_ms)))
+    return dibs__fail(error, DIBS_INVALID,
+                      "dibs_worker_start: `reserved` is not 0, or lanes are given without a topic");
+  if (o->topic && (o->table || o->phase_count > 0))
+    return dibs__fail(error, DIBS_INVALID, "a worker by lane claims tasks of all phases, and of dibs' own table");
+  return DIBS_OK;
+}
+
+/* With a topic, first: on_gain wakes no thread yet. */
+static dibs_status start_working(worker_t *w, const dibs_worker_options *o, dibs_error *error) {
+  dibs_status status = o->topic ? dibs__lanes_join(w, o, error) : DIBS_OK;
+  if (status == DIBS_OK && !start_threads(w))
+    status = dibs__fail(error, DIBS_NO_MEMORY, "the system can't start %u threads more", o->threads + 2);
+  return status;
 }
 
 dibs_status dibs_worker_start(dibs_store *store, const char *kind, const dibs_worker_options *given,
@@ -659,10 +670,10 @@ dibs_status dibs_worker_start(dibs_store *store, const char *kind, const dibs_wo
   worker_t *w = status == DIBS_OK ? make_worker(store, kind, &o) : NULL;
   if (status == DIBS_OK && !w) status = dibs__fail(error, DIBS_NO_MEMORY, "out of memory for the worker");
   if (w) dibs__listen(store, &w->listener);
-  if (w && !start_threads(w)) {
+  if (w) status = start_working(w, &o, error);
+  if (w && status != DIBS_OK) {
     dibs_worker_free(w);
     w = NULL;
-    status = dibs__fail(error, DIBS_NO_MEMORY, "the system can't start %u threads more", o.threads + 2);
   }
   dibs__exit(store);
   *worker = w;
@@ -683,7 +694,7 @@ dibs_status dibs_worker_stop(dibs_worker *w, int64_t wait_ms, dibs_error *error)
     uint64_t running = w->counts.running;
     bool over = w->counts.held == 0 && !w->claiming;
     dibs__mutex_unlock(&w->lock);
-    if (over) return dibs__fine(error);
+    if (over && dibs__lanes_have_left(w, by)) return dibs__fine(error);
     if (!dibs__tick_before(dibs__tick_now(), by))
       return dibs__fail(error, DIBS_TIMEOUT, "%" PRIu64 " tasks of kind \"%s\" still run", running, w->kind);
     (void)dibs__word_wait(&w->held_word, seen, by, false);
@@ -695,8 +706,10 @@ dibs_status dibs_worker_count(dibs_worker *w, dibs_worker_counts *counts, dibs_e
   size_t size = counts->size;
   if (dibs__check_size(size, sizeof *counts, "dibs_worker_counts", error) != DIBS_OK) return DIBS_INVALID;
   dibs__mutex_lock(&w->lock);
-  memcpy(counts, &w->counts, size);
+  dibs_worker_counts all = w->counts;
   dibs__mutex_unlock(&w->lock);
+  dibs__lanes_count(w, &all);
+  memcpy(counts, &all, size);
   counts->size = size;
   return dibs__fine(error);
 }
@@ -708,4 +721,5 @@ void dibs_worker_trouble(dibs_worker *w, dibs_error *error) {
   dibs__mutex_lock(&w->lock);
   *error = w->trouble;
   dibs__mutex_unlock(&w->lock);
+  if (error->status == DIBS_OK || error->status == DIBS_NOT_FOUND) dibs__lanes_trouble(w, error);
 }

@@ -35,6 +35,34 @@ static void R1_each_element_is_answered_on_its_own(void **state) {
   expect(nothing, p->identity.families & 1u << DIBS__FAM_RECORD ? DIBS_NOT_FOUND : DIBS_UNSUPPORTED);
 }
 
+/* What the client last knew of "lost" and "taken" is no longer true; the other names share a transaction with them. */
+static void R1_what_another_client_changed_fails_alone(void **state) {
+  (void)state;
+  struct party *p = party(), *q = party();
+  struct how try_it = {.try_only = true};
+  struct dibs__lease_op lost = acquire(p, "lost", 1), kept = acquire(p, "kept", 2), left = acquire(p, "left", 3);
+  expect(acquire(q, "taken", 4), DIBS_OK);
+  expect(break_it(breaking_party(p, q), "lost", true), DIBS_OK);
+  struct dibs__lease_op release_lost = lease_op(p, DIBS__RELEASE, "lost", 1, try_it);
+  struct dibs__lease_op renew = lease_op(p, DIBS__RENEW, "kept", 2, try_it);
+  struct dibs__lease_op release_left = lease_op(p, DIBS__RELEASE, "left", 3, try_it);
+  struct dibs__lease_op taken = lease_op(p, DIBS__ACQUIRE, "taken", 5, try_it);
+  struct dibs__lease_op free_name = lease_op(p, DIBS__ACQUIRE, "free", 6, try_it);
+  struct dibs__op *ops[] = {&release_lost.op, &renew.op, &taken.op, &release_left.op, &free_name.op};
+  release_lost.fence = lost.fence;
+  renew.fence = kept.fence;
+  release_left.fence = left.fence;
+  run_batch(p, ops, 5);
+  expect(release_lost, DIBS_LOST);
+  expect(renew, DIBS_OK);
+  expect(taken, DIBS_HELD);
+  expect(release_left, DIBS_OK);
+  expect(free_name, DIBS_OK);
+  expect(acquire_as(q, "left", 7, try_it), DIBS_OK);
+  expect(acquire_as(q, "kept", 8, try_it), DIBS_HELD);
+  expect(acquire_as(q, "free", 9, try_it), DIBS_HELD);
+}
+
 static void R1_the_order_in_a_batch_is_the_order_in_the_queue(void **state) {
   (void)state;
   needs(DIBS__CAP_FIFO | DIBS__CAP_GRANT_NEXT);
@@ -285,6 +313,7 @@ static void R7_a_passed_deadline_is_not_waited_for(void **state) {
 
 static const struct CMUnitTest contract_batches_cases[] = {
     CASE(R1_each_element_is_answered_on_its_own),
+    CASE(R1_what_another_client_changed_fails_alone),
     CASE(R1_the_order_in_a_batch_is_the_order_in_the_queue),
     CASE(R1_a_batch_may_contain_a_release_and_the_next_acquire),
     CASE(R1_a_batch_may_be_as_large_as_promised),

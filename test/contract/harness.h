@@ -36,6 +36,7 @@ struct contract_target {
   int most_waiters; /* of one name; 0: ten thousand */
   bool strides;     /* the next epoch may be more than one above the last */
   bool clocked;     /* its own buckets draw fences by a wall clock: they never run out */
+  bool no_lanes;    /* CLAIM of tasks with lanes is UNSUPPORTED */
   bool apart;       /* all cases share one server, where a prefix for each case costs nothing */
   bool one_session; /* all clients share one session of the store behind */
   bool lazy_close;  /* a closed session's waiters and offers disappear only when an operation meets them */
@@ -219,6 +220,7 @@ extern const struct contract_tests contract_batches, contract_grants, contract_f
     contract_records, contract_events, contract_lists, contract_refusals, contract_many_waiters, contract_offers,
     contract_races, contract_once, contract_stock, contract_texts, contract_tiers, contract_clock, contract_reports,
     contract_runs, contract_tasks, contract_tasks_order, contract_tasks_ends, contract_tasks_lists,
-    contract_tasks_races, contract_counters, contract_shared, contract_transactors;
+    contract_tasks_races, contract_counters, contract_shared, contract_transactors, contract_tasks_lanes,
+    contract_tasks_lanes_ends, contract_tasks_lanes_races;
 
 #endif

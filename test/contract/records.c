@@ -153,6 +153,30 @@ static void R18_a_record_has_at_most_a_megabyte(void **state) {
   assert_memory_equal(got.got, big, DIBS_RECORD_MAX);
 }
 
+/* A server may limit what one request carries. */
+static void R1_a_batch_may_contain_several_of_the_largest_records(void **state) {
+  (void)state;
+  static const char *const keys[] = {"r0", "r1", "r2", "r3", "r4"};
+  enum { COUNT = sizeof keys / sizeof keys[0] };
+  struct party *p = party();
+  struct dibs__lease_op held = acquire(p, "n", 1);
+  struct dibs__record_op puts[COUNT];
+  struct dibs__op *ops[COUNT];
+  needs_family(p, DIBS__FAM_RECORD);
+  char *big = malloc(DIBS_RECORD_MAX);
+  assert_non_null(big);
+  free_at_end(big);
+  memset(big, 'x', DIBS_RECORD_MAX);
+  for (size_t i = 0; i < COUNT; i++) {
+    puts[i] = save_op(keys[i], 1, held.fence, NULL);
+    puts[i].data = dibs__str_of(big, DIBS_RECORD_MAX);
+    ops[i] = &puts[i].op;
+  }
+  run_batch(p, ops, COUNT);
+  for (size_t i = 0; i < COUNT; i++) expect(puts[i], DIBS_OK);
+  for (size_t i = 0; i < COUNT; i++) assert_int_equal(load(p, keys[i]).got_len, DIBS_RECORD_MAX);
+}
+
 static void R18_a_fence_of_0_seals_nothing(void **state) {
   (void)state;
   struct party *p = party();
@@ -398,6 +422,7 @@ static const struct CMUnitTest contract_records_cases[] = {
     CASE(R18_a_record_may_contain_any_bytes),
     CASE(R18_empty_data_is_a_record),
     CASE(R18_a_record_has_at_most_a_megabyte),
+    CASE(R1_a_batch_may_contain_several_of_the_largest_records),
     CASE(R18_a_fence_of_0_seals_nothing),
     CASE(R18_records_outlive_the_session_and_lost_leases),
     CASE(R18_two_records_are_independent),

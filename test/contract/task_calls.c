@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* One-line operations on tasks, for the contract's tests. */
 #include "task_calls.h"
+#include "base/slot.h"
 #include "store/family.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,6 +15,12 @@ static dibs__tick patience(void) {
 struct party *task_party(void) {
   struct party *p = party();
   needs_family(p, DIBS__FAM_TASK);
+  return p;
+}
+
+struct party *lane_party(void) {
+  struct party *p = task_party();
+  if (target()->no_lanes) skip();
   return p;
 }
 
@@ -155,6 +163,86 @@ void expect_claimed(struct claimed got, uint32_t count, const uint64_t nrs[]) {
     for (uint32_t j = 0; j < count; j++) there = there || got.rows[j].nr == nrs[i];
     assert_true(there);
   }
+}
+
+/* ---- By lane ---- */
+
+static task_op lanes_call(const char *kind, struct dibs__task_lane *lanes, uint32_t count, uint32_t of,
+                          struct lanes_how how) {
+  static int last_id = 2000000;
+  task_op op = task_call(DIBS__TASK_CLAIM, kind);
+  op.most = how.most ? how.most : 1;
+  if (how.timeout_ms) op.timeout_ms = how.timeout_ms;
+  op.id = id_of(how.id ? how.id : ++last_id);
+  op.again = true;
+  op.by = str_of(how.by ? how.by : "owner");
+  op.lanes = lanes;
+  op.lane_count = count;
+  op.of_lanes = of;
+  op.topic = str_of(how.topic ? how.topic : "topic");
+  op.from = how.from;
+  return op;
+}
+
+struct lanes_claimed lanes_claimed_as(struct party *p, const char *kind, struct dibs__task_lane *lanes, uint32_t count,
+                                      uint32_t of, struct lanes_how how) {
+  enum { TIMES = 100 };
+  task_op op = {.more = true};
+  for (int i = 0; i < TIMES && op.got_count == 0 && op.more; i++)
+    op = run_task(p, lanes_call(kind, lanes, count, of, how));
+  if (op.why[0] && !how.refused) print_error("%s\n", op.why);
+  if (!how.refused) expect(op, DIBS_OK);
+  struct lanes_claimed answer = {
+      {op.got_count, op.got, op.next_ms, op.more, in_doubt(&op.op)}, op.op.status, op.from, ""};
+  memcpy(answer.why, op.why, sizeof answer.why);
+  return answer;
+}
+
+struct claimed owned_as(struct party *p, const char *kind, uint64_t fence, struct lanes_how how) {
+  struct dibs__task_lane lane = {.lane = 0, .fence = {fence}};
+  struct lanes_claimed answer = lanes_claimed_as(p, kind, &lane, 1, 1, how);
+  expect_status(lane.status, DIBS_OK);
+  return answer.got;
+}
+
+dibs__str text_of_lane(uint32_t lane, uint32_t of, uint32_t nth) {
+  char text[16];
+  for (uint32_t i = 0;; i++) {
+    snprintf(text, sizeof text, "s%u", i);
+    if (dibs__slot_lane(dibs__slot(text, strlen(text)), of) != lane || nth-- > 0) continue;
+    char *kept = strdup(text);
+    assert_non_null(kept);
+    free_at_end(kept);
+    return str_of(kept);
+  }
+}
+
+static int compare_slots(const void *a, const void *b) {
+  uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+  return (x > y) - (x < y);
+}
+
+/* Of 2^18 texts some pairs have one slot, and always the same ones. */
+void texts_of_one_slot(dibs__str texts[2]) {
+  enum { COUNT = 1 << 18 };
+  uint64_t *slots = calloc(COUNT, sizeof *slots);
+  static char found[2][16];
+  assert_non_null(slots);
+  for (uint32_t i = 0; i < COUNT; i++) {
+    int len = snprintf(found[0], sizeof found[0], "c%u", i);
+    slots[i] = (uint64_t)dibs__slot(found[0], (size_t)len) << 32 | i;
+  }
+  qsort(slots, COUNT, sizeof *slots, compare_slots);
+  uint32_t at = 1;
+  while (at < COUNT && slots[at] >> 32 != slots[at - 1] >> 32) at++;
+  assert_true(at < COUNT);
+  for (uint32_t i = 0; i < 2; i++) {
+    snprintf(found[i], sizeof found[i], "c%u", (uint32_t)slots[at - 1 + i]);
+    texts[i] = str_of(found[i]);
+  }
+  free(slots);
+  assert_int_equal(dibs__slot(texts[0].p, texts[0].len), dibs__slot(texts[1].p, texts[1].len));
+  assert_false(dibs__str_equal(texts[0], texts[1]));
 }
 
 /* ---- END, EXTEND ---- */

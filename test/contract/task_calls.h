@@ -19,6 +19,7 @@ enum { TASK_LONG_MS = 600000, TASK_SHORT_MS = 30, TASK_PATIENCE_MS = 30000 };
 #define BIT(state) (1u << (state))
 
 struct party *task_party(void); /* skips the test if the store has no tasks */
+struct party *lane_party(void); /* likewise, or no tasks by lane */
 dibs__str str_of(const char *text);
 task_op task_call(enum dibs__task_verb verb, const char *kind); /* not yet run; "" for no kind */
 task_op run_task(struct party *p, task_op op);                  /* its answer is freed at the end of the case */
@@ -60,6 +61,34 @@ task_row claimed_in_time(struct party *p, const char *kind, uint64_t nr);
 void expect_claimed(struct claimed got, uint32_t count, const uint64_t nrs[]);
 #define expect_one(got, nr) expect_claimed(got, 1, (const uint64_t[]){nr})
 #define expect_none_claimed(got) expect_claimed(got, 0, NULL)
+
+/* ---- By lane ---- */
+
+struct lanes_how {
+  bool unused; /* likewise */
+  uint32_t most, from;
+  int64_t timeout_ms;
+  const char *topic, *by; /* NULL: "topic", "owner" */
+  int id;
+  bool refused; /* the answer may be other than OK: `status` */
+};
+struct lanes_claimed {
+  struct claimed got;
+  dibs__status status;
+  uint32_t from;
+  char why[200];
+};
+/* CLAIM for the owner of these lanes of `of`, which get their answers. */
+struct lanes_claimed lanes_claimed_as(struct party *p, const char *kind, struct dibs__task_lane *lanes, uint32_t count,
+                                      uint32_t of, struct lanes_how how);
+#define lanes_claimed(p, kind, lanes, count, of, ...)                                                                  \
+  lanes_claimed_as(p, kind, lanes, count, of, (struct lanes_how){.unused = false, ##__VA_ARGS__})
+/* With one lane of one, so of all keys, which is not STALE. */
+struct claimed owned_as(struct party *p, const char *kind, uint64_t fence, struct lanes_how how);
+#define owned(p, kind, fence, ...) owned_as(p, kind, fence, (struct lanes_how){.unused = false, ##__VA_ARGS__})
+/* A text of this lane of `of`, another for each `nth`; until the end of the case. */
+dibs__str text_of_lane(uint32_t lane, uint32_t of, uint32_t nth);
+void texts_of_one_slot(dibs__str texts[2]); /* two */
 
 struct end_how {
   bool unused; /* likewise */

@@ -184,7 +184,7 @@ static void R75_malformed_operations_are_invalid(void **state) {
   bad[n++] = task_call(DIBS__TASK_LIST, "");
   bad[n - 1].errors = true;
   bad[n++] = task_call(DIBS__TASK_KIND, "k");
-  bad[n - 1].set = 8;
+  bad[n - 1].set = 16;
   bad[n++] = task_call(DIBS__TASK_KIND, "k");
   bad[n - 1].set = DIBS__TASK_SET_KEEP;
   bad[n - 1].keep_ms = -2;

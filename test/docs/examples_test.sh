@@ -177,7 +177,7 @@ facts() {
              sql_app "CREATE TABLE gateway (id bigint PRIMARY KEY, phase text, step int NOT NULL DEFAULT 0, fence bigint,
              locked_at timestamptz NOT NULL DEFAULT to_timestamp(0), updated_at timestamptz NOT NULL DEFAULT now());
              INSERT INTO gateway VALUES (7, '"'Deleting'"')"' ;;
-    'doc/man/dibs-worker.1'*'--jobs 4'* | 'doc/tasks.md'*'dibs worker --kind mail --jobs'*) serves=3 ;;
+    'doc/man/dibs-worker.1'*'--jobs 4'* | 'doc/man/dibs-worker.1'*'--topic'* | 'doc/tasks.md'*'dibs worker --kind mail --jobs'*) serves=3 ;;
     *'dibs cron /etc/app/jobs.cron'* | *'dibs cron --store postgres'*)
       serves=4
       given='echo "0 2 * * * name=nightly true" >/etc/app/jobs.cron' ;;

@@ -33,7 +33,7 @@ ctl() { etcdctl --endpoints "$place" "$@"; }
 says 'a lease' 0 ran run --store "$uri" name -- echo ran
 says 'over TLS' 0 ran run --store "$DIBS_TEST_ETCD_TLS" name -- echo ran
 says 'an unknown authority' 123 'cannot reach etcd' run --wait 1s --store "$tls" name -- echo ran
-says 'files of TLS without TLS' 125 'need etcds://' run --store "$uri?cacert=/tmp/ca.pem" name -- true
+says 'files of TLS without TLS' 125 'need etcds://' run --store "$uri?ca=/tmp/ca.pem" name -- true
 says 'no such parameter' 125 'has no parameter evict' run --store "$uri?evict=1" name -- true
 says 'a path' 125 '?prefix=' run --store "$uri/app" name -- true
 says 'a record' 0 '' record put --store "$uri" key --create < <(printf '{"n":1}')

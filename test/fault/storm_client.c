@@ -6,6 +6,7 @@
  */
 #include "storm.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
@@ -394,8 +395,10 @@ static bool open_board(void) {
   int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   bool fine = fd >= 0 && ftruncate(fd, sizeof *board) == 0;
   if (fine) board = mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  fine = fine && board != MAP_FAILED;
+  if (!fine) perror(path);
   if (fd >= 0) close(fd);
-  return fine && board != MAP_FAILED;
+  return fine;
 }
 
 /* An unreachable server returns. */
@@ -404,7 +407,7 @@ static bool open_stores(void) {
   for (int i = 0; i < STORES; i++)
     while (dibs_open(job.uri, NULL, &stores[i], &error) != DIBS_OK) {
       bool away = error.status == DIBS_UNAVAILABLE || error.status == DIBS_UNKNOWN;
-      if (!away) fprintf(stderr, "storm: %s\n", error.text);
+      if (!away) fprintf(stderr, "storm: cannot open: %s: %s\n", dibs_status_name(error.status), error.text);
       if (!away || !continues()) return away;
       dibs__nap_ms(20);
     }
@@ -418,7 +421,9 @@ int storm_process(const struct storm_job *given) {
   if (!beliefs || !open_board() || !open_stores()) return 2;
   for (uint32_t c = 0; stores[STORES - 1] && c < job.threads; c++) {
     clients[c].seed = job.seed * 1000003 + job.process * 101 + c;
-    if (pthread_create(&clients[c].thread, NULL, run, &clients[c]) != 0) return 2;
+    errno = pthread_create(&clients[c].thread, NULL, run, &clients[c]);
+    if (errno) perror("storm: cannot start a thread");
+    if (errno) return 2;
   }
   for (uint32_t c = 0; stores[STORES - 1] && c < job.threads; c++) pthread_join(clients[c].thread, NULL);
   for (int i = 0; i < STORES; i++) dibs_close(stores[i]);

@@ -5,7 +5,9 @@
 #include "record_bed.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define EXPECT(call, want)                                                                                             \
   do {                                                                                                                 \
@@ -151,12 +153,44 @@ static void a_connection_that_the_server_ended_is_opened_again(void **state) {
                               strcmp(engine->scheme, "mysql") == 0 ? "KILL CONNECTION_ID()"
                                                                    : "SELECT pg_terminate_backend(pg_backend_pid())",
                               &reported);
-  EXPECT(dibs_transaction_commit(t, &reported), DIBS_UNKNOWN);
+  EXPECT(dibs_transaction_commit(t, &reported), DIBS_UNAVAILABLE); /* nothing was sent any more: nothing took effect */
   assert_string_equal(cell("SELECT COUNT(*) FROM effects"), "0");
   EXPECT(dibs_transaction_begin(t, &reported), DIBS_OK);
   EXPECT(dibs_transaction_sql(t, "INSERT INTO effects VALUES (2)", &reported), DIBS_OK);
   EXPECT(dibs_transaction_commit(t, &reported), DIBS_OK);
   assert_string_equal(cell("SELECT COUNT(*) FROM effects"), "1");
+  dibs_transaction_close(t);
+}
+
+static const char *backends(const char *pid) {
+  return cell("SELECT COUNT(*) FROM pg_stat_activity WHERE pid = %s", pid);
+}
+
+/* Not INVALID: the client did nothing wrong but wait. */
+static void a_transaction_that_waited_too_long_is_unavailable(void **state) {
+  (void)state;
+  if (strcmp(engine->scheme, "postgres") != 0) skip();
+  dibs_store *s = store_open();
+  dibs_transaction *t = open_transaction(s);
+  for (int by_put = 0; by_put <= 1; by_put++) {
+    EXPECT(dibs_transaction_begin(t, &reported), DIBS_OK);
+    EXPECT(put_inside(t, "idle", "never", NULL), DIBS_OK);
+    char pid[24], *got = NULL;
+    engine->run(dibs_transaction_connection(t), "SELECT pg_backend_pid()", &got);
+    snprintf(pid, sizeof pid, "%s", got);
+    free(got);
+    EXPECT(dibs_transaction_sql(t, "SET LOCAL idle_in_transaction_session_timeout = '50ms'", &reported), DIBS_OK);
+    for (int i = 0; i < 600 && strcmp(backends(pid), "0") != 0; i++)
+      nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    assert_string_equal(backends(pid), "0");
+    if (by_put) assert_int_equal(put_inside(t, "idle", "never", NULL), DIBS_UNAVAILABLE);
+    if (by_put) EXPECT(dibs_transaction_sql(t, "SELECT 1", &reported), DIBS_UNAVAILABLE);
+    EXPECT(dibs_transaction_commit(t, &reported), DIBS_UNAVAILABLE);
+    (void)get(s, "idle", DIBS_NOT_FOUND);
+  }
+  EXPECT(dibs_transaction_begin(t, &reported), DIBS_OK);
+  EXPECT(put_inside(t, "idle", "now", NULL), DIBS_OK);
+  EXPECT(dibs_transaction_commit(t, &reported), DIBS_OK);
   dibs_transaction_close(t);
 }
 
@@ -181,6 +215,7 @@ int main(int argc, char *argv[]) {
       TEST(the_write_of_a_former_holder_undoes_its_effects),
       TEST(tasks_and_stock_join_it),
       TEST(a_connection_that_the_server_ended_is_opened_again),
+      TEST(a_transaction_that_waited_too_long_is_unavailable),
       TEST(other_stores_have_none),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -363,6 +363,48 @@ static void always_moved(struct dibs__op *op) {
   op->has.epoch = op->mandate.epoch + 1;
 }
 
+/* The session for urgent operations breaks.  Its leader wakes a caller to search for another session, but the time of
+ * this caller is just over: an operation behind its own, for which nobody waits, must not be forgotten. */
+static void an_operation_behind_a_caller_that_leaves_is_carried(void **state) {
+  (void)state;
+  enum { ROUNDS = 40, ON_TIME_MS = 40 };
+  struct gate_plan broken = PARALLEL;
+  broken.run = DIBS_UNAVAILABLE;
+  broken.dead = true;
+  for (int round = 0; round < ROUNDS; round++) {
+    gate_begin(PARALLEL);
+    struct dibs__core *core = gate_core();
+    struct probe slow, first, leaves, behind;
+    struct runner leader, leaver;
+    probe_make(&slow, core, 0);
+    start(core, &slow);
+    UNTIL(gate_seen() == 1);
+    probe_make(&first, core, DIBS__OP_URGENT);
+    runner_start(&leader, core, &first.op, LONG_MS);
+    UNTIL(gate_seen() == 2); /* on the second session */
+    gate_let(0);
+    UNTIL(slow.dones == 1);
+    probe_make(&leaves, core, DIBS__OP_URGENT);
+    probe_make(&behind, core, DIBS__OP_URGENT);
+    dibs__tick over = dibs__tick_add_ms(dibs__tick_now(), ON_TIME_MS);
+    runner_start(&leaver, core, &leaves.op, ON_TIME_MS);
+    UNTIL(gate_pending(core) == 1 || leaver.over || gate_seen() > 2);
+    start(core, &behind);
+    gate_change(broken);
+    while (dibs__tick_now().ns < over.ns + (round - ROUNDS / 2) * 10000) {
+    }
+    gate_let(1);
+    gate_open();
+    gate_change((struct gate_plan){.caps = DIBS__CAP_PARALLEL, .max_sessions = 3, .max_batch = 16});
+    (void)runner_join(&leaver);
+    assert_true(runner_join(&leader));
+    dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), 5000);
+    while (behind.dones == 0 && dibs__tick_before(dibs__tick_now(), by)) dibs__nap_ms(1);
+    assert_int_equal(behind.dones, 1);
+    gate_close(core);
+  }
+}
+
 static void mandate_is_followed_in_order(void **state) {
   (void)state;
   stands = (dibs__mandate){.epoch = 9, .incarnation = {{1, 2, 3}}};
@@ -451,6 +493,7 @@ int main(int argc, char *argv[]) {
       cmocka_unit_test(urgent_operations_never_wait_for_others),
       cmocka_unit_test(leaving_before_sending_removes_the_operation),
       cmocka_unit_test(a_sent_operation_continues_without_its_caller),
+      cmocka_unit_test(an_operation_behind_a_caller_that_leaves_is_carried),
       cmocka_unit_test(mandate_is_followed_in_order),
       cmocka_unit_test(a_moving_mandate_is_not_followed_for_ever),
       cmocka_unit_test(operations_without_an_answer_are_unknown),

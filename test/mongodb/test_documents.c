@@ -4,7 +4,7 @@
  * written twice, no name is granted twice, and an answer says what happened.
  *
  *   test_documents URI
- *   test_documents URI COLLECTION ID     adds a document that is none of dibs'
+ *   test_documents URI COLLECTION ID|DOCUMENT     adds a document that is none of dibs'
  */
 #include "drivers/mongodb/mongodb_impl.h"
 
@@ -226,18 +226,23 @@ static void a_name_is_granted_once_in_each_round(void **state) {
 
 /* ---- A document of another program ---- */
 
-static int put_foreign(const char *collection, const char *id) {
+/* `text`: an id, or a document as JSON; with "count" before it, prints how many documents it fits. */
+static int put_foreign(const char *collection, const char *text) {
+  bool counts = strncmp(text, "count", 5) == 0;
   mongoc_init();
   bson_error_t error;
   mongoc_uri_t *uri = mongoc_uri_new(server);
   mongoc_client_t *client = mongoc_client_new_from_uri(uri);
   mongoc_collection_t *to = mongoc_client_get_collection(client, mongoc_uri_get_database(uri), collection);
-  bson_t document = BSON_INITIALIZER;
-  BSON_APPEND_UTF8(&document, "_id", id);
-  BSON_APPEND_UTF8(&document, "colour", "green");
-  bool done = mongoc_collection_insert_one(to, &document, NULL, NULL, &error);
+  if (counts) text += 5;
+  bson_t *document = *text == '{' ? bson_new_from_json((const uint8_t *)text, -1, &error) : bson_new();
+  if (document && *text != '{') BSON_APPEND_UTF8(document, "_id", text);
+  if (document && *text != '{') BSON_APPEND_UTF8(document, "colour", "green");
+  int64_t count = document && counts ? mongoc_collection_count_documents(to, document, NULL, NULL, NULL, &error) : 0;
+  bool done = document && (counts ? count >= 0 : mongoc_collection_insert_one(to, document, NULL, NULL, &error));
   if (!done) fprintf(stderr, "test_documents: %s\n", error.message);
-  bson_destroy(&document);
+  if (done && counts) printf("%lld\n", (long long)count);
+  bson_destroy(document);
   mongoc_collection_destroy(to);
   mongoc_client_destroy(client);
   mongoc_uri_destroy(uri);

@@ -101,6 +101,7 @@ CHANGE_DRY = 1
 KIND_RUNNING = 1
 KIND_PAUSED = 2
 KIND_KEEP = 4
+KIND_NO_LANES = 8
 
 # Of dibs/cron.h.
 CRON_NAME_MAX = 128
@@ -278,13 +279,15 @@ class dibs_task(Sized):
         ("size", c_size_t), ("nr", c_uint64), ("key", c_char_p), ("fence", dibs_fence), ("kind", c_char_p),
         ("phase", c_char_p), ("serial", c_char_p), ("unique", c_char_p), ("payload", c_char_p), ("length", c_size_t),
         ("error", c_char_p), ("attempt", c_uint32), ("fails", c_uint32), ("tries", c_uint32), ("priority", c_int32),
-        ("age_ms", c_int64), ("made_ms", c_int64)]
+        ("age_ms", c_int64), ("made_ms", c_int64), ("lane", c_void_p)]
 
 
 class dibs_claim_options(Sized):
     _fields_ = [
         ("size", c_size_t), ("phases", POINTER(c_char_p)), ("phase_count", c_uint32), ("most", c_uint32),
-        ("timeout_ms", c_int64), ("wait_ms", c_int64), ("owner", c_char_p), ("table", c_void_p)]
+        ("timeout_ms", c_int64), ("wait_ms", c_int64), ("owner", c_char_p), ("table", c_void_p),
+        ("lanes", POINTER(c_void_p)), ("lane_count", c_uint32), ("reserved", c_uint32),
+        ("lane_statuses", POINTER(c_int))]
 
 
 class dibs_task_end(Sized):
@@ -306,7 +309,8 @@ class dibs_worker_options(Sized):
     _fields_ = [
         ("size", c_size_t), ("phases", POINTER(c_char_p)), ("phase_count", c_uint32), ("threads", c_uint32),
         ("prefetch", c_uint32), ("flags", c_uint32), ("timeout_ms", c_int64), ("poll_ms", c_int64),
-        ("owner", c_char_p), ("table", c_void_p), ("work", dibs_work_fn), ("user", c_void_p)]
+        ("owner", c_char_p), ("table", c_void_p), ("work", dibs_work_fn), ("user", c_void_p),
+        ("topic", c_char_p), ("lanes", c_uint32), ("reserved", c_uint32), ("lane_ttl_ms", c_int64)]
 
 
 class dibs_worker_counts(Sized):
@@ -314,7 +318,7 @@ class dibs_worker_counts(Sized):
         ("size", c_size_t), ("claimed", c_uint64), ("begun", c_uint64), ("done", c_uint64), ("next", c_uint64),
         ("waits", c_uint64), ("failed", c_uint64), ("dead", c_uint64), ("released", c_uint64), ("refused", c_uint64),
         ("unsent", c_uint64), ("extended", c_uint64), ("lost", c_uint64), ("requests", c_uint64), ("idle", c_uint64),
-        ("held", c_uint64), ("running", c_uint64)]
+        ("held", c_uint64), ("running", c_uint64), ("lanes", c_uint64), ("lanes_assigned", c_uint64)]
 
 
 class dibs_task_filter(Sized):
@@ -336,7 +340,7 @@ class dibs_task_info(Sized):
 class dibs_task_kind(Sized):
     _fields_ = [
         ("size", c_size_t), ("kind", c_char_p), ("states", c_uint64 * TASK_STATES), ("oldest_ms", c_int64),
-        ("running", c_uint32), ("paused", c_uint32), ("keep_ms", c_int64)]
+        ("running", c_uint32), ("paused", c_uint32), ("keep_ms", c_int64), ("topic", c_char_p)]
 
 
 class dibs_kind_options(Sized):

@@ -257,7 +257,7 @@ static void nothing_is_done_while_a_slot_moves(void **state) {
     op.op.status = DIBS_UNKNOWN;
     assert_int_equal(dibs__redis_driver.run(c.session, ops, 1, within(LONG_MS), &c.reported), DIBS_UNAVAILABLE);
     assert_int_equal(op.op.status, DIBS_UNAVAILABLE);
-    assert_non_null(strstr(c.reported.text, "a slot is being moved"));
+    if (!strstr(c.reported.text, "a slot is being moved")) fail_msg("%s", c.reported.text);
   }
   snprintf(words, sizeof words, "finish %d %d %u", from, to, bucket);
   (void)nodes(words);
@@ -269,6 +269,77 @@ static void nothing_is_done_while_a_slot_moves(void **state) {
   assert_int_equal(send(&d, &waits), DIBS_OK);
   client_close(&c);
   client_close(&d);
+}
+
+/* Renews the leases in one batch; under another node's mandate again, one by one. */
+static void renew_together(struct client *c, struct dibs__lease_op held[], size_t count) {
+  struct dibs__op *ops[8];
+  assert_true(count <= sizeof ops / sizeof *ops);
+  for (size_t i = 0; i < count; i++) {
+    held[i].op.verb = DIBS__RENEW;
+    held[i].want_block = 0;
+    held[i].op.mandate = c->has[held[i].op.bucket];
+    held[i].op.status = DIBS_UNKNOWN;
+    ops[i] = &held[i].op;
+  }
+  (void)dibs__redis_driver.run(c->session, ops, count, within(LONG_MS), &c->reported);
+  for (size_t i = 0; i < count; i++) {
+    if (held[i].op.status != DIBS__MOVED) continue;
+    c->has[held[i].op.bucket] = held[i].op.has;
+    (void)send(c, &held[i]);
+  }
+}
+
+/* Leases on names in different buckets of one node, the lowest bucket first: that one is the key of their call. */
+static int acquire_beside_each_other(struct client *c, struct dibs__lease_op held[], char names[][NAME], size_t count) {
+  int node = -1;
+  size_t found = 0;
+  for (unsigned bucket = 0; bucket < DIBS__BUCKETS && found < count; bucket++) {
+    if (node >= 0 && node_of(c, bucket) != node) continue;
+    for (int i = 0;; i++) {
+      snprintf(names[found], NAME, "beside-%d", i);
+      if (dibs__bucket(dibs__str_of(names[found], strlen(names[found]))) == bucket) break;
+    }
+    held[found] = acquired(c, names[found], found + 1);
+    node = node_of(c, bucket);
+    found++;
+  }
+  assert_int_equal(found, count);
+  return node;
+}
+
+static void a_bucket_that_moves_does_not_hold_up_those_beside_it(void **state) {
+  (void)state;
+  enum { COUNT = 4 };
+  struct client c = client_open("");
+  struct dibs__lease_op held[COUNT];
+  char names[COUNT][NAME], words[512];
+  int from = acquire_beside_each_other(&c, held, names, COUNT), to = other_master(from);
+  renew_together(&c, held, COUNT);
+  assert_int_equal(c.reported.commits, 1); /* in one call */
+  static const int moved[] = {2, 0};       /* beside another bucket; the first of the call */
+  for (size_t i = 0; i < sizeof moved / sizeof *moved; i++) {
+    moves(to, held[moved[i]].op.bucket);
+    renew_together(&c, held, COUNT);
+    for (size_t k = 0; k < COUNT; k++) assert_int_equal(held[k].op.status, DIBS_OK);
+    assert_int_equal(node_of(&c, held[moved[i]].op.bucket), to);
+    dibs__nap_ms(1100); /* for so long each bucket has calls of its own */
+  }
+  unsigned bucket = held[3].op.bucket;
+  snprintf(words, sizeof words, "half %d %d %u '%s:{%u}'", from, to, bucket, prefix, bucket);
+  (void)nodes(words);
+  for (int i = 0; i < 2; i++) {
+    renew_together(&c, held, COUNT);
+    for (size_t k = 0; k < COUNT; k++) assert_int_equal(held[k].op.status, k == 3 ? DIBS_UNAVAILABLE : DIBS_OK);
+    assert_non_null(strstr(c.reported.text, "a slot is being moved"));
+  }
+  snprintf(words, sizeof words, "finish %d %d %u", from, to, bucket);
+  (void)nodes(words);
+  for (size_t k = 0; k < COUNT; k++) {
+    assert_int_equal(again(&c, DIBS__RENEW, &held[k]), DIBS_OK);
+    assert_int_equal(again(&c, DIBS__RELEASE, &held[k]), DIBS_OK);
+  }
+  client_close(&c);
 }
 
 static void a_waiter_is_notified_at_the_node_where_its_queue_is_now(void **state) {
@@ -441,6 +512,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test_setup_teardown(a_batch_of_one_bucket_keeps_its_order, begin, end),
       cmocka_unit_test_setup_teardown(a_holder_keeps_its_lease_when_its_slot_moves, begin, end),
       cmocka_unit_test_setup_teardown(nothing_is_done_while_a_slot_moves, begin, end),
+      cmocka_unit_test_setup_teardown(a_bucket_that_moves_does_not_hold_up_those_beside_it, begin, end),
       cmocka_unit_test_setup_teardown(a_waiter_is_notified_at_the_node_where_its_queue_is_now, begin, end),
       cmocka_unit_test_setup_teardown(a_listing_has_each_holder_once_while_slots_move, begin, end),
       cmocka_unit_test_setup_teardown(a_node_that_hangs_does_not_delay_the_others, begin, end),

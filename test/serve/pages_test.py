@@ -208,6 +208,17 @@ def test_kinds(s):
         body = s.call('GET', '/v1/kinds/slow')[2]
         return (body['ready'], body['claimed']) == (1, 2) and body['oldest_ready_age_ms'] >= 0
     check('the counts follow within some seconds', wait_until(counted), s.call('GET', '/v1/kinds/slow'))
+    done = dibs('worker', '--once', '--kind', 'slow', '--topic', 'slow', '--lanes', '2', '--', 'true')
+    check('a worker by lane', done.returncode == 0, done.stderr)
+    check('the kind has its topic', wait_until(lambda: s.call('GET', '/v1/kinds/slow')[2]['topic'] == 'slow'))
+    s.call('POST', '/v1/kinds/slow/tasks', {'tasks': [{'key': 'k'}]})
+    s.call('PATCH', '/v1/kinds/slow', {'running_limit': 20})
+    s.call('POST', '/v1/kinds/slow/claims', {'limit': 3})  # those without a key
+    body = s.call('POST', '/v1/kinds/slow/claims', {'limit': 3})[2]
+    check('a claim over HTTP answers where the tasks go', body['tasks'] == [] and '"slow"' in body['why'], body)
+    status, _, body = s.call('PATCH', '/v1/kinds/slow', {'no_lanes': True})
+    check('an operator takes them from the lanes', status == 200 and body['topic'] is None, body)
+    check('then they are claimed over HTTP', len(s.call('POST', '/v1/kinds/slow/claims', {})[2]['tasks']) == 1)
     found, count = pages(s, '/v1/kinds', 'kinds', 1)
     check('kinds come in pages', [one['kind'] for one in found] == ['mail', 'post', 'slow'] and count == 3, found, count)
     found, _ = pages(s, '/v1/kinds?prefix=p', 'kinds', 10)

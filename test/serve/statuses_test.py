@@ -34,7 +34,7 @@ EXCUSED_AT = {('POST', '/v1/leases/{name}'): {'410': LOST},
               ('PUT', '/v1/once'): {'409': 'another attempt begins after this one has proved its lease, before its answer is stored'},
               ('DELETE', '/v1/once'): {'409': 'the same'}}
 GENERAL = SOMEWHERE.keys() | EXCUSED.keys()
-MESSAGE_RUN = b'dibs\x04\x02' + bytes(16)  # operations of a session that does not exist
+MESSAGE_RUN = b'dibs\x05\x02' + bytes(16)  # operations of a session that does not exist
 
 
 # ---- Statuses of a route's own ----

@@ -115,7 +115,10 @@ static dibs__fence make_version(struct bed *bed, uint32_t version) {
   assert_int_equal(held.op.status, DIBS_OK);
   assert_int_equal(slot_save(&slot, "r", 1, held.fence, "kept").op.status, DIBS_OK);
   slot_close(&slot);
-  bed_sql(bed->path, "DROP INDEX dibs_run_nr");
+  bed_sql(bed->path, "DROP INDEX dibs_task_slot; ALTER TABLE dibs_task DROP COLUMN slot;"
+                     "ALTER TABLE dibs_task DROP COLUMN lane; ALTER TABLE dibs_task_kind DROP COLUMN topic;"
+                     "DROP TABLE dibs_lane");
+  if (version < 6) bed_sql(bed->path, "DROP INDEX dibs_run_nr");
   if (version < 5) bed_sql(bed->path, "DROP TABLE dibs_counter; DROP TABLE dibs_counter_source; DROP TABLE dibs_rate");
   if (version < 4)
     bed_sql(bed->path, "DROP TABLE dibs_task; DROP TABLE dibs_task_serial; DROP TABLE dibs_task_done;"
@@ -200,8 +203,9 @@ static void an_interrupted_migration_has_the_old_or_the_new_schema(void **state)
     int64_t tables = number(
         bed->path,
         "SELECT count(*) FROM sqlite_master WHERE name IN ('dibs_stock', 'dibs_claim',"
-        "'dibs_once', 'dibs_report', 'dibs_task', 'dibs_run', 'dibs_counter', 'dibs_counter_source', 'dibs_rate')");
-    assert_true((version == 1 && tables == 0) || (version == DIBS__SQL_SCHEMA && tables == 9));
+        "'dibs_once', 'dibs_report', 'dibs_task', 'dibs_run', 'dibs_counter', 'dibs_counter_source', 'dibs_rate',"
+        "'dibs_lane')");
+    assert_true((version == 1 && tables == 0) || (version == DIBS__SQL_SCHEMA && tables == 10));
     slot_open(bed, &slot);
     expect_all_there(bed, &slot, fence);
     slot_close(&slot);

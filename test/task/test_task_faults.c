@@ -110,6 +110,64 @@ static void each_way(void (*do_all)(void), bool keep) {
   }
 }
 
+/* ---- By lane: a claim whose answer was lost may have taken earlier tasks than the next one ---- */
+
+enum { KEYS = 8 };
+static atomic_uint last_of[KEYS], disordered;
+
+/* The tasks of a key are numbered. */
+static dibs_verdict work_in_order(dibs_task *task, dibs_work_reply *reply, void *user) {
+  unsigned key = (unsigned)strtoul(task->serial + 1, NULL, 10), nr = (unsigned)strtoul(task->payload, NULL, 10);
+  (void)reply;
+  (void)user;
+  if (nr > last_of[key] + 1) disordered++;
+  nap_ms(1);
+  if (nr > last_of[key]) last_of[key] = nr;
+  return DIBS_END_DONE;
+}
+
+static void add_numbers_of_keys(void) {
+  for (int i = 0; i < ADDED; i++) {
+    char payload[20], serial[20];
+    snprintf(payload, sizeof payload, "%d", i / KEYS + 1);
+    snprintf(serial, sizeof serial, "k%d", i % KEYS);
+    dibs_task_options o = {.size = sizeof o, .serial = serial, .tries = 1000};
+    EXPECT(dibs_task_add(store, kind, payload, strlen(payload), &o, NULL, &error), DIBS_OK);
+  }
+}
+
+static void by_lane_keys_keep_their_order(void **state) {
+  (void)state;
+  for (unsigned i = 0; i < COUNT_OF(hows); i++) {
+    char faulty[300];
+    snprintf(kind, sizeof kind, "faults-%d-lane-%s", (int)getpid(), hows[i]);
+    snprintf(faulty, sizeof faulty, "fault+%s?fault.rate=80&fault.how=%s&fault.seed=%u", uri, hows[i], i + 1);
+    EXPECT(dibs_open(faulty, NULL, &store, &error), DIBS_OK);
+    memset(last_of, 0, sizeof last_of);
+    disordered = 0;
+    add_numbers_of_keys();
+    dibs_worker *worker = NULL;
+    dibs_worker_options o = {.size = sizeof o,
+                             .threads = 3,
+                             .prefetch = 5,
+                             .poll_ms = 50,
+                             .work = work_in_order,
+                             .topic = kind,
+                             .lanes = 4,
+                             .lane_ttl_ms = 500};
+    UNTIL(dibs_worker_start(store, kind, &o, &worker, &error) == DIBS_OK);
+    int64_t by = now_ms() + 6 * LONG_MS; /* after an unknown answer the lanes are given back and acquired again */
+    do UNTIL(dibs_tasks_count(store, kind, keep_states, NULL, &error) == DIBS_OK);
+    while (states_of[DIBS_TASK_DONE] < ADDED && now_ms() < by);
+    EXPECT(dibs_worker_stop(worker, LONG_MS, &error), DIBS_OK);
+    dibs_worker_free(worker);
+    assert_int_equal(states_of[DIBS_TASK_DONE], ADDED);
+    assert_int_equal(disordered, 0);
+    for (int key = 0; key < KEYS; key++) assert_int_equal(last_of[key], ADDED / KEYS);
+    dibs_close(store);
+  }
+}
+
 static void by_hand_each_task_is_done_once(void **state) {
   (void)state;
   each_way(do_by_hand, true);
@@ -218,6 +276,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test(by_a_worker_each_task_is_done_once),
       cmocka_unit_test(by_hand_each_task_that_is_not_kept_is_done_once),
       cmocka_unit_test(by_a_worker_each_task_that_is_not_kept_is_done_once),
+      cmocka_unit_test(by_lane_keys_keep_their_order),
       cmocka_unit_test(a_verdict_that_took_effect_is_not_called_refused),
       cmocka_unit_test(a_change_never_exceeds_its_limit),
   };

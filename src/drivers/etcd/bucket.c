@@ -2,14 +2,18 @@
 /*
  * The store's incarnation, the mandates of its buckets, and fences.
  *
- * A fence is (epoch << 32) + (revision - base) * 256 + nth: the revision of etcd at which the holder's key was put.
+ * A fence is (epoch << 32) + (revision - base) * 1024 + nth: the revision of etcd at which the holder's key was put.
  * Every transaction has a larger revision than all before it, on every member, and grants of one transaction differ by
  * `nth`.  `base` is a revision at or before the beginning of the epoch.  A bucket that is the store's own may leave its
  * 32 bits, as that of a server does (decision 15); a bucket that is served for an anchor elsewhere is used up before.
  *
  * The incarnation is a number that the first client puts, with the cluster's id.  A cluster that was restored from a
- * snapshot has another id; its revisions are lower than those that were lost, so it is a new incarnation.  Its epoch is
- * above all that the restored one can have drawn, and above the clock, as where no memory is left at all.
+ * snapshot, or lost all its data, has lower revisions than those that were lost, so it is a new incarnation.  Its
+ * fences are above all that the restored one can have drawn, and above the clock: one revision for each millisecond
+ * since 2026, as if `base` had been negative.  So an emptied cluster draws none again, either.
+ *
+ * Such a cluster has another id, unless it was made with the same --initial-cluster-token and the same addresses.  Then
+ * a process that has seen a larger revision begins the new incarnation.
  */
 #include "drivers/etcd/etcd_impl.h"
 
@@ -30,7 +34,8 @@ static const char *const served_names[] = {"own", "served", "left", "void"};
 /* ---- Fences ---- */
 
 dibs__fence dibs__etcd_fence(uint32_t epoch, uint64_t base, uint64_t revision, uint32_t nth) {
-  uint64_t seq = (revision > base ? revision - base : 0) * DIBS__ETCD_FENCES + nth + 1;
+  int64_t since = (int64_t)(revision - base); /* `base` may be negative */
+  uint64_t seq = (since > 0 ? (uint64_t)since : 0) * DIBS__ETCD_FENCES + nth + 1;
   return (dibs__fence){(((uint64_t)epoch << 32) + seq) & DIBS__FENCE_MAX};
 }
 
@@ -40,9 +45,12 @@ static uint32_t epoch_after(uint32_t epoch, uint64_t base, uint64_t revision) {
   return drawn >= DIBS__EPOCH_MAX ? DIBS__EPOCH_MAX + 1 : (uint32_t)drawn + 1;
 }
 
-static uint32_t clock_epoch(void) {
+/* An epoch above all that the restored memory can have drawn, and fences above the clock. */
+static void begin_by_clock(struct dibs__etcd_meta *meta, uint32_t above, uint64_t revision) {
   int64_t ms = dibs__wall_ms() - CLOCK_BASE_MS;
-  return ms > 0 ? (uint32_t)(ms / CLOCK_EPOCH_MS) + 1 : 1;
+  uint32_t epoch = ms > 0 ? (uint32_t)(ms / CLOCK_EPOCH_MS) + 1 : 1;
+  meta->epoch = above > epoch ? above : epoch;
+  meta->base = revision - (uint64_t)(ms > 0 && epoch >= above ? ms % CLOCK_EPOCH_MS : 0);
 }
 
 /* ---- The incarnation ---- */
@@ -76,6 +84,8 @@ static dibs__status meta_read(const struct dibs__etcd *store, const json_t *kv, 
       json_string_value(json_object_get(value, "cluster")) ? json_string_value(json_object_get(value, "cluster")) : "",
       NULL, 10);
   meta->epoch = (uint32_t)dibs__etcd_number(value, "epoch");
+  meta->base = (uint64_t)dibs__etcd_number(value, "base");
+  meta->drawn = (uint64_t)dibs__etcd_number(value, "drawn");
   json_decref(value);
   if (format > 1) {
     dibs__set_message(result, "%.80s was written by a newer dibs (format %" PRId64 "); use that version",
@@ -88,21 +98,25 @@ static dibs__status meta_read(const struct dibs__etcd *store, const json_t *kv, 
   return DIBS_CORRUPT;
 }
 
+/* `revision` is the largest revision known. */
 static void meta_write(struct dibs__etcd *store, const struct dibs__etcd_meta *old, uint64_t cluster, uint64_t revision,
-                       uint64_t mod, struct dibs__etcd_text *body) {
+                       struct dibs__etcd_text *body) {
   struct dibs__etcd_txn txn = {0};
   struct dibs__etcd_text value = {0};
   struct dibs__etcd_key key;
-  dibs__incarnation incarnation;
+  struct dibs__etcd_meta new = {0};
   char hex[41];
-  uint32_t epoch = clock_epoch(), after = old ? epoch_after(old->epoch, 0, revision) : 1;
-  dibs__random(&incarnation, sizeof incarnation);
-  incarnation_hex(&incarnation, hex);
-  dibs__etcd_putf(&value, "{\"format\":1,\"incarnation\":\"%s\",\"cluster\":\"%" PRIu64 "\",\"epoch\":%" PRIu32 "}",
-                  hex, cluster, after > epoch ? after : epoch);
+  begin_by_clock(&new, old->mod ? epoch_after(old->epoch, old->base, revision) : 1, revision);
+  dibs__random(&new.incarnation, sizeof new.incarnation);
+  incarnation_hex(&new.incarnation, hex);
+  dibs__etcd_putf(&value,
+                  "{\"format\":1,\"incarnation\":\"%s\",\"cluster\":\"%" PRIu64 "\",\"epoch\":%" PRIu32
+                  ",\"base\":%" PRId64 ",\"drawn\":%" PRIu64 "}",
+                  hex, cluster, new.epoch, (int64_t) new.base, revision);
   dibs__etcd_meta_key(store, &key);
-  dibs__etcd_compare(&txn, &key, DIBS__ETCD_MOD, mod);
-  dibs__etcd_op_put(&txn.success, &key, value.p, value.len, 0);
+  dibs__etcd_compare(&txn, &key, DIBS__ETCD_MOD, old->mod);
+  dibs__etcd_op_put(&txn.success, &key, value.p ? value.p : "", value.len, 0);
+  if (value.failed) txn.success.failed = true;
   dibs__etcd_txn_put(body, &txn);
   dibs__etcd_txn_free(&txn);
   dibs__etcd_text_free(&value);
@@ -129,7 +143,7 @@ static enum dibs__etcd_served served_of(const json_t *value) {
 
 /* A bucket of an earlier incarnation is the store's own under the next epoch; a served one, void. */
 static struct dibs__etcd_bucket bucket_of(const struct dibs__etcd_meta *meta, const json_t *kv) {
-  struct dibs__etcd_bucket b = {.epoch = meta->epoch, .known = true};
+  struct dibs__etcd_bucket b = {.epoch = meta->epoch, .base = meta->base, .known = true};
   json_t *value = kv ? dibs__etcd_value(kv) : NULL;
   if (!kv) return b;
   b.mod = (uint64_t)dibs__etcd_number(kv, "mod_revision");
@@ -138,8 +152,10 @@ static struct dibs__etcd_bucket bucket_of(const struct dibs__etcd_meta *meta, co
   b.used = json_is_true(json_object_get(value, "used"));
   b.served = served_of(value);
   if (!of_this_incarnation(meta, value) && b.served == DIBS__ETCD_OWN) {
-    uint32_t next = epoch_after(b.epoch, b.base, b.mod);
-    b = (struct dibs__etcd_bucket){.mod = b.mod, .known = true, .epoch = next > meta->epoch ? next : meta->epoch};
+    uint32_t next = epoch_after(b.epoch, b.base, b.mod > meta->drawn ? b.mod : meta->drawn);
+    bool above = next > meta->epoch;
+    uint64_t mod = b.mod, base = above ? meta->drawn : meta->base;
+    b = (struct dibs__etcd_bucket){.mod = mod, .known = true, .epoch = above ? next : meta->epoch, .base = base};
   } else if (!of_this_incarnation(meta, value)) {
     b.served = DIBS__ETCD_VOID;
   }
@@ -183,8 +199,8 @@ void dibs__etcd_bucket_value(struct dibs__etcd *store, const struct dibs__etcd_b
   char hex[41];
   incarnation_hex(&meta.incarnation, hex);
   dibs__etcd_putf(to,
-                  "{\"serves\":\"%s\",\"epoch\":%" PRIu32 ",\"base\":%" PRIu64 ",\"used\":%s,\"incarnation\":\"%s\"}",
-                  served_names[b->served], b->epoch, b->base, b->used ? "true" : "false", hex);
+                  "{\"serves\":\"%s\",\"epoch\":%" PRIu32 ",\"base\":%" PRId64 ",\"used\":%s,\"incarnation\":\"%s\"}",
+                  served_names[b->served], b->epoch, (int64_t)b->base, b->used ? "true" : "false", hex);
 }
 
 dibs__mandate dibs__etcd_mandate(struct dibs__etcd *store, const struct dibs__etcd_bucket *b) {
@@ -193,7 +209,8 @@ dibs__mandate dibs__etcd_mandate(struct dibs__etcd *store, const struct dibs__et
 
 static bool used_up(const struct dibs__etcd_bucket *b, uint64_t revision, const struct dibs__lease_op *op) {
   if (op->op.verb > DIBS__RENEW || (op->op.verb == DIBS__RENEW && !op->want_block)) return false;
-  uint64_t seq = (revision > b->base ? revision - b->base : 0) + RESERVE;
+  int64_t since = (int64_t)(revision - b->base);
+  uint64_t seq = (since > 0 ? (uint64_t)since : 0) + RESERVE;
   return seq >= (UINT64_C(1) << 32) / DIBS__ETCD_FENCES;
 }
 
@@ -217,6 +234,11 @@ bool dibs__etcd_mandate_valid(struct dibs__etcd *store, const struct dibs__etcd_
 
 /* ---- Opening ---- */
 
+uint64_t dibs__etcd_cluster(const json_t *answer) {
+  const char *id = json_string_value(json_object_get(json_object_get(answer, "header"), "cluster_id"));
+  return id ? strtoull(id, NULL, 10) : 0;
+}
+
 static dibs__status read_all(struct dibs__etcd *store, struct dibs__etcd_link *link, dibs__tick by, json_t **answer,
                              struct dibs__result *result) {
   struct dibs__etcd_txn txn = {0};
@@ -233,7 +255,8 @@ static dibs__status read_all(struct dibs__etcd *store, struct dibs__etcd_link *l
   return status == DIBS_UNKNOWN || status == DIBS_NOT_FOUND ? DIBS_UNAVAILABLE : status;
 }
 
-static void learn_all(struct dibs__etcd *store, const struct dibs__etcd_meta *meta, const json_t *range) {
+static void learn_all(struct dibs__etcd *store, const struct dibs__etcd_meta *meta, const json_t *range,
+                      uint64_t revision) {
   struct dibs__etcd_bucket all[DIBS__BUCKETS];
   struct dibs__etcd_key key;
   size_t i;
@@ -251,30 +274,70 @@ static void learn_all(struct dibs__etcd *store, const struct dibs__etcd_meta *me
   store->meta_known = true;
   memcpy(store->buckets, all, sizeof all);
   if (other) store->spare_count = 0;
+  if (other || revision > store->revision) store->revision = revision;
   dibs__mutex_unlock(&store->lock);
   if (other) dibs__etcd_recheck(store, DIBS__EV_NEW_INCARNATION);
+}
+
+uint64_t dibs__etcd_revision_seen(struct dibs__etcd *store) {
+  dibs__mutex_lock(&store->lock);
+  uint64_t revision = store->revision;
+  dibs__mutex_unlock(&store->lock);
+  return revision;
+}
+
+void dibs__etcd_revision_note(struct dibs__etcd *store, uint64_t revision) {
+  dibs__mutex_lock(&store->lock);
+  if (revision > store->revision) store->revision = revision;
+  dibs__mutex_unlock(&store->lock);
+}
+
+/* The incarnation whose later revisions this process has seen. */
+static bool is_ours(struct dibs__etcd *store, const struct dibs__etcd_meta *meta) {
+  dibs__mutex_lock(&store->lock);
+  bool is = store->meta_known && memcmp(&store->meta.incarnation, &meta->incarnation, sizeof meta->incarnation) == 0;
+  dibs__mutex_unlock(&store->lock);
+  return is;
+}
+
+/* OK with `body`: it is to be written; OK without: it is known. */
+static dibs__status meta_learn(struct dibs__etcd *store, const json_t *answer, uint64_t seen,
+                               struct dibs__etcd_text *body, struct dibs__result *result) {
+  struct dibs__etcd_meta meta = {0};
+  dibs__status status = DIBS_OK;
+  const json_t *header = json_object_get(answer, "header"), *responses = json_object_get(answer, "responses");
+  const json_t *kv = json_array_get(json_object_get(dibs__etcd_range_at(responses, 0), "kvs"), 0);
+  uint64_t cluster = dibs__etcd_cluster(answer), revision = (uint64_t)dibs__etcd_number(header, "revision");
+  if (!cluster) {
+    dibs__set_message(result, "%.80s does not answer as etcd 3.4 or newer does", store->location.shown);
+    return DIBS_UNSUPPORTED;
+  }
+  if (kv) status = meta_read(store, kv, &meta, result);
+  if (status != DIBS_OK) return status;
+  if (kv && meta.cluster == cluster && (revision >= seen || !is_ours(store, &meta))) {
+    dibs__etcd_watch_notices(store, revision);
+    learn_all(store, &meta, dibs__etcd_range_at(responses, 1), revision);
+  } else {
+    meta_write(store, &meta, cluster, revision > seen ? revision : seen, body);
+  }
+  return DIBS_OK;
 }
 
 dibs__status dibs__etcd_meta_ready(struct dibs__etcd *store, struct dibs__etcd_link *link, dibs__tick by,
                                    struct dibs__result *result) {
   for (int tries = 0; tries < META_TRIES; tries++) {
-    struct dibs__etcd_meta meta = {0};
     struct dibs__etcd_text body = {0};
     json_t *answer;
+    uint64_t seen = dibs__etcd_revision_seen(store); /* before the request: a later one may be ahead of its answer */
     dibs__status status = read_all(store, link, by, &answer, result);
     if (status != DIBS_OK) return status;
-    const json_t *header = json_object_get(answer, "header"), *responses = json_object_get(answer, "responses");
-    const json_t *kv = json_array_get(json_object_get(dibs__etcd_range_at(responses, 0), "kvs"), 0);
-    uint64_t cluster = (uint64_t)strtoull(json_string_value(json_object_get(header, "cluster_id")), NULL, 10);
-    if (kv) status = meta_read(store, kv, &meta, result);
-    bool same = status == DIBS_OK && kv && meta.cluster == cluster;
-    if (same) dibs__etcd_watch_notices(store, (uint64_t)dibs__etcd_number(header, "revision"));
-    if (same) learn_all(store, &meta, dibs__etcd_range_at(responses, 1));
-    if (status == DIBS_OK && !same)
-      meta_write(store, kv ? &meta : NULL, cluster, (uint64_t)dibs__etcd_number(header, "revision"),
-                 (uint64_t)dibs__etcd_number(kv, "mod_revision"), &body);
+    status = meta_learn(store, answer, seen, &body, result);
     json_decref(answer);
-    if (status != DIBS_OK || same) return status;
+    if (body.failed && status == DIBS_OK) status = DIBS_NO_MEMORY;
+    if (status != DIBS_OK || !body.len) {
+      dibs__etcd_text_free(&body);
+      return status;
+    }
     status = dibs__etcd_post(link, "/v3/kv/txn", &body, true, by, &answer, result);
     dibs__etcd_text_free(&body);
     if (status == DIBS_OK) json_decref(answer);

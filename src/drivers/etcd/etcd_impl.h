@@ -51,7 +51,7 @@ struct dibs__etcd_location {
   char *urls[DIBS__ETCD_HOSTS]; /* "http://host:2379" */
   uint32_t count;
   char *user, *password; /* NULL: none */
-  char *cacert, *cert, *key;
+  char *ca, *cert, *key;
   char prefix[DIBS__ETCD_PREFIX + 1]; /* "dibs/" */
   int64_t connect_timeout_ms;
   uint32_t connections;
@@ -163,6 +163,8 @@ struct dibs__etcd_meta {
   dibs__incarnation incarnation;
   uint64_t cluster, mod; /* mod: the key's revision */
   uint32_t epoch;        /* of buckets without a key */
+  uint64_t base;         /* of their fences; may be negative, as a number of two's complement */
+  uint64_t drawn;        /* no earlier incarnation has drawn a fence at a larger revision, as far as is known */
 };
 
 /* ---- Leases of etcd ---- */
@@ -201,6 +203,7 @@ struct dibs__etcd {
   uint32_t token_number;
   struct dibs__etcd_meta meta;
   bool meta_known;
+  uint64_t revision; /* the largest one of this incarnation that an answer had */
   struct dibs__etcd_bucket buckets[DIBS__BUCKETS];
   struct dibs__map holds;
   size_t holds_swept; /* how many were left by the latest search for ended ones */
@@ -257,6 +260,11 @@ void dibs__etcd_holds_free(struct dibs__etcd *store);
 /* Reads the incarnation and the buckets; makes the incarnation if there is none. */
 dibs__status dibs__etcd_meta_ready(struct dibs__etcd *store, struct dibs__etcd_link *link, dibs__tick by,
                                    struct dibs__result *result);
+/* The cluster's id in an answer; 0: it has none. */
+uint64_t dibs__etcd_cluster(const json_t *answer);
+/* A cluster that answers with a smaller revision than was seen before the request has lost some of its memory. */
+uint64_t dibs__etcd_revision_seen(struct dibs__etcd *store);
+void dibs__etcd_revision_note(struct dibs__etcd *store, uint64_t revision);
 void dibs__etcd_bucket_key(const struct dibs__etcd *store, uint16_t bucket, struct dibs__etcd_key *key);
 /* From the range of its key. */
 struct dibs__etcd_bucket dibs__etcd_bucket_read(struct dibs__etcd *store, const json_t *range);
@@ -296,7 +304,8 @@ struct dibs__etcd_name {
   size_t front_count, waiter_count;
   struct dibs__etcd_claim own; /* the waiter with the operation's id, if own_waits */
   bool own_waits, own_in_front;
-  size_t own_at; /* in `front` */
+  size_t own_at;     /* in `front` */
+  char foreign[160]; /* a key that is not one of ours; "": none */
 };
 
 void dibs__etcd_name_free(struct dibs__etcd_name *name);
@@ -338,6 +347,8 @@ struct dibs__etcd_element {
   enum dibs__etcd_plan plan;
   bool done;
   bool writes;      /* the transaction changes something */
+  bool together;    /* the transaction has other elements, too */
+  bool terse;       /* it reads nothing if it does nothing: then the next round does */
   bool own_hold;    /* `hold` is of this process; else it was read */
   bool ended;       /* of REMOVE: the lease had ended before */
   bool noted;       /* of BREAK: it is recorded */

@@ -199,7 +199,7 @@ static void put_guess(const batch *b, element *e, const struct keys *k, struct d
     dibs__etcd_compare(&queue, &k->waiter, DIBS__ETCD_CREATE, 0);
     put_claim(e, &queue.success, &k->waiter, &c, e->session);
   }
-  dibs__etcd_op_txn(&txn->failure, &queue);
+  if (!e->terse) dibs__etcd_op_txn(&txn->failure, &queue);
   dibs__etcd_txn_free(&queue);
 }
 
@@ -309,11 +309,19 @@ static void put_break(const batch *b, element *e, const struct keys *k, struct d
   if (!e->noted) dibs__etcd_put_break(b, e, &txn->success);
 }
 
+/* The gateway parses what is inside of other transactions once for each level: half of its work would be what an
+ * element reads in case that it does nothing.  A process that waits somewhere queues, and reads the name, at once. */
+static bool can_be_terse(const element *e) {
+  if (e->plan == DIBS__ETCD_GUESS) return e->together && !(op_of(e)->queue && e->session);
+  return e->plan == DIBS__ETCD_RENEW || e->plan == DIBS__ETCD_REMOVE;
+}
+
 void dibs__etcd_lease_put(batch *b, element *e, struct dibs__etcd_txn *txn) {
   struct keys k;
   claim c;
   keys_of(b, e, &k);
   e->writes = e->plan != DIBS__ETCD_READ;
+  e->terse = can_be_terse(e);
   if (e->plan == DIBS__ETCD_READ) {
     read_name(b, e, &txn->success);
     return;
@@ -351,7 +359,7 @@ void dibs__etcd_lease_put(batch *b, element *e, struct dibs__etcd_txn *txn) {
     put_break(b, e, &k, txn);
     break;
   }
-  read_name(b, e, &txn->failure);
+  if (!e->terse) read_name(b, e, &txn->failure);
 }
 
 /* ---- Answers ---- */
@@ -766,13 +774,22 @@ void dibs__etcd_lease_take(batch *b, element *e, const json_t *txn) {
     broken(b, e);
     return;
   }
+  if (!succeeded && e->terse) {
+    plan(e, DIBS__ETCD_READ);
+    return;
+  }
   if (e->plan == DIBS__ETCD_GUESS) at = 1; /* the transaction that queues */
   if (did && (e->plan == DIBS__ETCD_QUEUE || e->plan == DIBS__ETCD_AWAKE)) at = 1;
   if (did && e->plan == DIBS__ETCD_PUT_OFF) dibs__etcd_end_seen(b->store, op_of(e)->name, b->revision);
   if (did && e->plan == DIBS__ETCD_PUT_OFF) at = json_array_size(responses) - DIBS__ETCD_READS;
   plan(e, DIBS__ETCD_READ);
-  if (dibs__etcd_name_read(b->store, op_of(e), responses, at, b->revision, &e->name))
-    decide(b, e);
-  else
+  if (!dibs__etcd_name_read(b->store, op_of(e), responses, at, b->revision, &e->name)) {
     dibs__etcd_done(b, e, DIBS_NO_MEMORY);
+  } else if (e->name.foreign[0]) {
+    dibs__set_message(b->result, "%.80s: the key %.160s is not one of dibs; delete it", b->store->location.shown,
+                      e->name.foreign);
+    dibs__etcd_done(b, e, DIBS_CORRUPT);
+  } else {
+    decide(b, e);
+  }
 }

@@ -2,8 +2,10 @@
 /*
  * One connection to etcd's JSON gateway, over libcurl.
  *
- * libcurl may send a request again by itself if a connection that it uses again ends before any answer.  That is
- * correct here: every write is guarded by a comparison, and a second attempt finds the effect of the first.
+ * libcurl sends a request again by itself if a connection that it uses again ends before any answer.  Of a write it may
+ * not: the first attempt may have been done, and then the second one finds another revision, or no server at all.  The
+ * caller would learn that somebody else wrote the record, or that nothing was done.  So a write is sent once, and
+ * whatever ends after a request has begun is UNKNOWN.
  *
  * Endpoints.  All connections of a store use the same one, and move to the next when it cannot be reached, does not
  * answer within its share of the deadline (a member that is stopped or cut off), or has no leader.
@@ -22,6 +24,8 @@ struct dibs__etcd_link {
   CURL *easy;
   struct curl_slist *headers; /* with the token of token_number */
   uint32_t token_number;
+  uint32_t begun; /* how often libcurl has begun to send this request */
+  bool once;      /* it may not be sent a second time */
   struct dibs__etcd_text answer;
   char error[CURL_ERROR_SIZE];
 };
@@ -35,9 +39,18 @@ static size_t take_answer(char *bytes, size_t size, size_t count, void *arg) {
   return link->answer.failed ? 0 : size * count;
 }
 
+/* Before each attempt, on a connection that exists. */
+static int begin_attempt(void *arg, char *to, char *from, int to_port, int from_port) {
+  struct dibs__etcd_link *link = arg;
+  (void)to, (void)from, (void)to_port, (void)from_port;
+  if (link->begun && link->once) return CURL_PREREQFUNC_ABORT;
+  link->begun++;
+  return CURL_PREREQFUNC_OK;
+}
+
 static bool set_security(const struct dibs__etcd_location *l, CURL *easy) {
   return curl_easy_setopt(easy, CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2) == CURLE_OK &&
-         (!l->cacert || curl_easy_setopt(easy, CURLOPT_CAINFO, l->cacert) == CURLE_OK) &&
+         (!l->ca || curl_easy_setopt(easy, CURLOPT_CAINFO, l->ca) == CURLE_OK) &&
          (!l->cert || curl_easy_setopt(easy, CURLOPT_SSLCERT, l->cert) == CURLE_OK) &&
          (!l->key || curl_easy_setopt(easy, CURLOPT_SSLKEY, l->key) == CURLE_OK);
 }
@@ -63,6 +76,8 @@ struct dibs__etcd_link *dibs__etcd_link_open(struct dibs__etcd *store) {
   if (link->easy && dibs__etcd_options(store, link->easy) &&
       curl_easy_setopt(link->easy, CURLOPT_WRITEFUNCTION, take_answer) == CURLE_OK &&
       curl_easy_setopt(link->easy, CURLOPT_WRITEDATA, link) == CURLE_OK &&
+      curl_easy_setopt(link->easy, CURLOPT_PREREQFUNCTION, begin_attempt) == CURLE_OK &&
+      curl_easy_setopt(link->easy, CURLOPT_PREREQDATA, link) == CURLE_OK &&
       curl_easy_setopt(link->easy, CURLOPT_ERRORBUFFER, link->error) == CURLE_OK)
     return link;
   dibs__etcd_link_close(link);
@@ -114,18 +129,12 @@ static bool set_headers(struct dibs__etcd_link *link) {
   return true;
 }
 
-/* Did the request not reach the server? */
-static bool never_sent(CURLcode code) {
-  return code == CURLE_COULDNT_CONNECT || code == CURLE_COULDNT_RESOLVE_HOST ||
-         code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CONNECT_ERROR ||
-         code == CURLE_SSL_CACERT_BADFILE || code == CURLE_SSL_CERTPROBLEM || code == CURLE_FAILED_INIT ||
-         code == CURLE_OUT_OF_MEMORY;
-}
-
 static dibs__status failed(struct dibs__etcd_link *link, CURLcode code, uint32_t host, struct dibs__result *result) {
   dibs__set_message(result, "cannot reach etcd at %.80s: %.120s", link->store->location.urls[host],
-                    link->error[0] ? link->error : curl_easy_strerror(code));
-  return never_sent(code) ? DIBS_UNAVAILABLE : DIBS_UNKNOWN;
+                    code == CURLE_ABORTED_BY_CALLBACK ? "the connection ended before the answer"
+                    : link->error[0]                  ? link->error
+                                                      : curl_easy_strerror(code));
+  return link->begun ? DIBS_UNKNOWN : DIBS_UNAVAILABLE;
 }
 
 /* What an error of etcd means.  Its texts are part of its API (rpctypes). */
@@ -147,6 +156,7 @@ static dibs__status refused(struct dibs__etcd_link *link, const json_t *answer, 
     return DIBS_DENIED;
   }
   if (code == GRPC_DENIED || code == GRPC_UNAUTHENTICATED) return DIBS_DENIED;
+  if (code == GRPC_EXHAUSTED && strstr(text, "larger than max")) return DIBS_INVALID;
   if (code == GRPC_EXHAUSTED || strstr(text, "no leader")) return DIBS_UNAVAILABLE;
   if (code == GRPC_INVALID) return strstr(text, "auth") || strstr(text, "user name") ? DIBS_DENIED : DIBS_INVALID;
   return DIBS_UNKNOWN;
@@ -160,8 +170,10 @@ static bool token_is_invalid(const json_t *answer) {
 }
 
 static dibs__status send_once(struct dibs__etcd_link *link, const char *path, const struct dibs__etcd_text *body,
-                              int64_t ms, uint32_t host, struct dibs__result *result, long *http) {
+                              bool once, int64_t ms, uint32_t host, struct dibs__result *result, long *http) {
   char url[512];
+  link->once = once;
+  link->begun = 0;
   snprintf(url, sizeof url, "%s%s", link->store->location.urls[host], path);
   link->answer.len = 0;
   link->answer.failed = false;
@@ -192,7 +204,7 @@ static dibs__status authenticate(struct dibs__etcd_link *link, int64_t ms, uint3
   store->token[0] = '\0';
   store->token_number++;
   dibs__mutex_unlock(&store->lock);
-  dibs__status status = send_once(link, "/v3/auth/authenticate", &body, ms, host, result, &http);
+  dibs__status status = send_once(link, "/v3/auth/authenticate", &body, false, ms, host, result, &http);
   if (text) explicit_bzero(text, strlen(text));
   free(text);
   json_decref(ask);
@@ -278,7 +290,7 @@ static dibs__status post(struct dibs__etcd_link *link, const char *path, const s
     long http = 0;
     bool expired = false;
     if (has_token(store)) {
-      status = send_once(link, path, body, ms, host, result, &http);
+      status = send_once(link, path, body, !repeats, ms, host, result, &http);
       if (status == DIBS_OK) status = read_answer(link, http, lines, answer, &expired, result);
     } else {
       status = authenticate(link, ms, host, result);

@@ -2,7 +2,7 @@
 /*
  * etcd://[user:password@]host[:2379][,host[:2379]]...[/prefix]: plain HTTP.  etcds:// is the same with TLS.
  *
- * Parameters: cacert=, cert=, key= (files, of etcds), prefix=, connections=, connect_timeout=MS.
+ * Parameters: ca=, cert=, key= (files, of etcds), prefix=, connections=, connect_timeout=MS.
  */
 #include "drivers/etcd/etcd_impl.h"
 
@@ -14,7 +14,7 @@
 
 enum { PORT = 2379, CONNECT_MS = 2000, CONNECT_MIN_MS = 50, CONNECT_MAX_MS = 60000 };
 
-static const char *const params[] = {"cacert", "cert", "key", "prefix", "connections", "connect_timeout", NULL};
+static const char *const params[] = {"ca", "cert", "key", "prefix", "connections", "connect_timeout", NULL};
 
 static dibs__status no_memory(struct dibs__result *result) {
   dibs__set_message(result, "out of memory for the store URI");
@@ -73,10 +73,9 @@ static bool copy(char **to, const char *text) {
 
 static dibs__status read_security(struct dibs__etcd_location *l, const struct dibs__uri *uri,
                                   struct dibs__result *result) {
-  const char *ca = dibs__uri_param(uri, "cacert"), *cert = dibs__uri_param(uri, "cert"),
-             *key = dibs__uri_param(uri, "key");
+  const char *ca = dibs__uri_param(uri, "ca"), *cert = dibs__uri_param(uri, "cert"), *key = dibs__uri_param(uri, "key");
   if ((ca || cert || key) && !l->tls) {
-    dibs__set_message(result, "cacert=, cert= and key= need etcds://");
+    dibs__set_message(result, "ca=, cert= and key= need etcds://");
     return DIBS_INVALID;
   }
   if (!cert != !key) {
@@ -86,7 +85,7 @@ static dibs__status read_security(struct dibs__etcd_location *l, const struct di
   if (uri->user && *uri->user &&
       (!copy(&l->user, uri->user) || !copy(&l->password, uri->password ? uri->password : "")))
     return no_memory(result);
-  return copy(&l->cacert, ca) && copy(&l->cert, cert) && copy(&l->key, key) ? DIBS_OK : no_memory(result);
+  return copy(&l->ca, ca) && copy(&l->cert, cert) && copy(&l->key, key) ? DIBS_OK : no_memory(result);
 }
 
 /* An unreadable file would look like a server that does not answer, and is tried again for ever. */
@@ -141,7 +140,7 @@ void dibs__etcd_location_free(struct dibs__etcd_location *l) {
   if (l->password) explicit_bzero(l->password, strlen(l->password));
   free(l->user);
   free(l->password);
-  free(l->cacert);
+  free(l->ca);
   free(l->cert);
   free(l->key);
 }

@@ -119,6 +119,13 @@ bool dibs__etcd_claim_read(const struct dibs__etcd *store, const char *kind, con
   return true;
 }
 
+/* A key among ours that another program has put.  It excludes every holder, and no operation of ours removes it. */
+static void note_foreign(const json_t *kv, struct dibs__etcd_name *n) {
+  struct dibs__etcd_key key;
+  (void)dibs__etcd_key_of(kv, &key);
+  snprintf(n->foreign, sizeof n->foreign, "%.150s", key.len ? key.text : "of more bytes than dibs writes");
+}
+
 static bool read_holders(struct dibs__etcd *store, const json_t *range, struct dibs__etcd_name *n) {
   const json_t *kvs = json_object_get(range, "kvs"), *kv;
   char name[DIBS_NAME_MAX];
@@ -128,7 +135,10 @@ static bool read_holders(struct dibs__etcd *store, const json_t *range, struct d
   n->holders = calloc(json_array_size(kvs), sizeof *n->holders);
   if (!n->holders) return false;
   json_array_foreach(kvs, i, kv) {
-    if (dibs__etcd_claim_read(store, "lease", kv, &n->holders[n->holder_count], name, &len)) n->holder_count++;
+    if (dibs__etcd_claim_read(store, "lease", kv, &n->holders[n->holder_count], name, &len))
+      n->holder_count++;
+    else
+      note_foreign(kv, n);
   }
   return true;
 }
@@ -141,7 +151,11 @@ static void read_front(struct dibs__etcd *store, const json_t *range, struct dib
   n->waiter_count = (size_t)dibs__etcd_number(range, "count");
   json_array_foreach(json_object_get(range, "kvs"), i, kv) {
     struct dibs__etcd_claim *c = &n->front[n->front_count];
-    if (n->front_count == DIBS__ETCD_FRONT || !dibs__etcd_claim_read(store, "wait", kv, c, name, &len)) continue;
+    if (n->front_count == DIBS__ETCD_FRONT) break;
+    if (!dibs__etcd_claim_read(store, "wait", kv, c, name, &len)) {
+      note_foreign(kv, n);
+      continue;
+    }
     if (dibs__id_equal(c->id, id)) {
       n->own_in_front = true;
       n->own_at = n->front_count;
@@ -160,6 +174,7 @@ bool dibs__etcd_name_read(struct dibs__etcd *store, const struct dibs__lease_op 
   n->revision = revision;
   n->front_count = n->waiter_count = 0;
   n->own_waits = n->own_in_front = false;
+  n->foreign[0] = '\0';
   n->bucket = dibs__etcd_bucket_read(store, dibs__etcd_range_at(responses, at));
   dibs__etcd_bucket_learn(store, op->op.bucket, &n->bucket);
   if (!read_holders(store, dibs__etcd_range_at(responses, at + 1), n)) return false;

@@ -108,13 +108,22 @@ static bool collide(const element *a, const element *b) {
 
 /* ---- A round ---- */
 
+/* What its transaction carries, beside some hundred bytes. */
+static size_t size_of(const element *e) {
+  if (e->op->family != DIBS__FAM_RECORD || e->plan != DIBS__ETCD_WRITE) return 0;
+  return ((const struct dibs__record_op *)e->op)->data.len;
+}
+
+/* etcd refuses a transaction of more than 1.5 MiB (--max-request-bytes), which has room for one record of any size. */
 static size_t choose(batch *b, element *round[DIBS__ETCD_BATCH]) {
-  size_t count = 0;
+  size_t count = 0, bytes = 0;
   for (size_t i = 0; i < b->count && count < DIBS__ETCD_BATCH; i++) {
     element *e = &b->elements[i];
     bool fits = !e->done && !(b->alone && count);
     /* An earlier element for the same name may be left for the next round, too. */
     for (size_t k = 0; k < i && fits; k++) fits = b->elements[k].done || !collide(&b->elements[k], e);
+    fits = fits && (count == 0 || bytes + size_of(e) <= DIBS_RECORD_MAX);
+    if (fits) bytes += size_of(e);
     if (fits) round[count++] = e;
   }
   return count;
@@ -180,6 +189,7 @@ static void put_outer(batch *b, element *const round[], size_t count, struct dib
   dibs__etcd_meta_key(b->store, &meta);
   *writes = false;
   for (size_t i = 0; i < count; i++) {
+    round[i]->together = count > 1;
     put(b, round[i], count == 1 ? &outer : &inner);
     if (count > 1) dibs__etcd_op_txn(&outer.success, &inner);
     *writes = *writes || round[i]->writes;
@@ -212,11 +222,12 @@ static void forget_leases(batch *b, element *const round[], size_t count) {
   }
 }
 
-static bool same_store(batch *b, const json_t *answer, size_t count) {
+/* `seen`: before the request. */
+static bool same_store(batch *b, const json_t *answer, size_t count, uint64_t seen) {
   const json_t *responses = json_object_get(answer, "responses"), *header = json_object_get(answer, "header");
   struct dibs__etcd_meta meta = dibs__etcd_meta_of(b->store);
-  const char *cluster = json_string_value(json_object_get(header, "cluster_id"));
-  if (!cluster || strtoull(cluster, NULL, 10) != meta.cluster) return false;
+  if (dibs__etcd_cluster(answer) != meta.cluster) return false;
+  if ((uint64_t)dibs__etcd_number(header, "revision") < seen) return false;
   if (json_is_true(json_object_get(answer, "succeeded"))) return true;
   if (count > 1) return false;
   const json_t *range = dibs__etcd_range_at(responses, json_array_size(responses) - 1);
@@ -235,11 +246,12 @@ static dibs__status other_store(batch *b, element *const round[], size_t count) 
   return status;
 }
 
-static dibs__status take_answers(batch *b, element *const round[], size_t count, json_t *answer) {
+static dibs__status take_answers(batch *b, element *const round[], size_t count, json_t *answer, uint64_t seen) {
   const json_t *header = json_object_get(answer, "header"), *responses = json_object_get(answer, "responses");
-  if (!same_store(b, answer, count)) return other_store(b, round, count);
+  if (!same_store(b, answer, count, seen)) return other_store(b, round, count);
   b->revision = (uint64_t)dibs__etcd_number(header, "revision");
   b->term = term_of(header);
+  dibs__etcd_revision_note(b->store, b->revision);
   for (size_t i = 0; i < count; i++)
     take(b, round[i], count == 1 ? answer : json_object_get(json_array_get(responses, i), "response_txn"));
   return DIBS_OK;
@@ -249,6 +261,7 @@ static dibs__status run_round(batch *b, element *const round[], size_t count, in
   struct dibs__etcd_text body = {0};
   json_t *answer = NULL;
   bool writes;
+  uint64_t seen = dibs__etcd_revision_seen(b->store);
   dibs__status status = prepare(b, round, count);
   if (status == DIBS_OK) {
     dibs__tick sent = dibs__tick_now();
@@ -266,9 +279,13 @@ static dibs__status run_round(batch *b, element *const round[], size_t count, in
       b->alone = true;
       return DIBS_OK;
     }
+    if (status == DIBS_INVALID && count == 1) { /* the others go on */
+      dibs__etcd_done(b, round[0], DIBS_INVALID);
+      return DIBS_OK;
+    }
     if (status == DIBS_NOT_FOUND) status = DIBS_UNAVAILABLE;
   }
-  if (status == DIBS_OK) status = take_answers(b, round, count, answer);
+  if (status == DIBS_OK) status = take_answers(b, round, count, answer, seen);
   json_decref(answer);
   if (status != DIBS_OK) fail_round(b, round, count, status);
   return status;

@@ -166,8 +166,10 @@ void dibs__etcd_txn_put(struct dibs__etcd_text *to, const struct dibs__etcd_txn 
   dibs__etcd_put_bytes(to, txn->compare.p, txn->compare.len);
   dibs__etcd_put(to, "],\"success\":[");
   dibs__etcd_put_bytes(to, txn->success.p, txn->success.len);
-  dibs__etcd_put(to, "],\"failure\":[");
-  dibs__etcd_put_bytes(to, txn->failure.p, txn->failure.len);
+  if (txn->failure.len) {
+    dibs__etcd_put(to, "],\"failure\":[");
+    dibs__etcd_put_bytes(to, txn->failure.p, txn->failure.len);
+  }
   dibs__etcd_put(to, "]}");
   if (txn->compare.failed || txn->success.failed || txn->failure.failed) to->failed = true;
 }
@@ -184,26 +186,27 @@ static void put_range_end(struct dibs__etcd_text *to, const struct dibs__etcd_ke
   dibs__etcd_put_base64(to, end.text, end.len);
 }
 
+/* Without `result`: must be equal. */
 static void put_compare(struct dibs__etcd_text *to, const struct dibs__etcd_key *key, bool range, const char *target,
                         const char *result, const char *field, uint64_t revision) {
   comma(to);
-  dibs__etcd_putf(to, "{\"target\":\"%s\",\"result\":\"%s\",\"%s\":\"%" PRIu64 "\",\"key\":", target, result, field,
-                  revision);
+  dibs__etcd_putf(to, "{\"target\":\"%s\",\"%s\":\"%" PRIu64 "\",\"key\":", target, field, revision);
   dibs__etcd_put_base64(to, key->text, key->len);
   if (range) put_range_end(to, key);
+  if (result) dibs__etcd_putf(to, ",\"result\":\"%s\"", result);
   dibs__etcd_put(to, "}");
 }
 
 void dibs__etcd_compare(struct dibs__etcd_txn *txn, const struct dibs__etcd_key *key, enum dibs__etcd_target target,
                         uint64_t revision) {
   if (target == DIBS__ETCD_CREATE)
-    put_compare(&txn->compare, key, false, "CREATE", "EQUAL", "create_revision", revision);
+    put_compare(&txn->compare, key, false, "CREATE", NULL, "create_revision", revision);
   else
-    put_compare(&txn->compare, key, false, "MOD", "EQUAL", "mod_revision", revision);
+    put_compare(&txn->compare, key, false, "MOD", NULL, "mod_revision", revision);
 }
 
 void dibs__etcd_compare_empty(struct dibs__etcd_txn *txn, const struct dibs__etcd_key *range) {
-  put_compare(&txn->compare, range, true, "CREATE", "EQUAL", "create_revision", 0);
+  put_compare(&txn->compare, range, true, "CREATE", NULL, "create_revision", 0);
 }
 
 void dibs__etcd_compare_first(struct dibs__etcd_txn *txn, const struct dibs__etcd_key *range, uint64_t revision) {

@@ -46,7 +46,7 @@ struct watch {
   bool signalled;            /* an event was posted since the waiter was queued or checked */
   bool streamed;             /* on a stream that lives */
   bool compacted;            /* begin with what comes */
-  uint8_t wanted, confirmed; /* the keys that are asked for, as bits; those that etcd has begun to watch */
+  uint8_t wanted, confirmed; /* the keys that it needs, as bits; those that etcd has begun to watch */
   dibs__tick asked;          /* when it was put on a stream */
   int64_t patience_ms;       /* then: how long it may take to be confirmed */
   dibs__id before_id;

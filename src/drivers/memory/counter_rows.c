@@ -25,14 +25,6 @@ struct source {
   uint8_t *refused; /* of the latest batch; NULL: no item was refused */
 };
 
-/* A bucket of tokens. */
-struct rate {
-  struct dibs__map_node link; /* of memory.rates; first */
-  int64_t full_ns;            /* when it would be full again */
-  uint32_t len;
-  char key[];
-};
-
 enum { SWEEP_FROM = 64 }; /* rows of the ledger, before old ones are searched */
 
 static struct number *find_number(const struct dibs__memory *m, dibs__str key) {
@@ -75,7 +67,7 @@ void dibs__mem_rates_forget(struct dibs__memory *m, int64_t before) {
   struct dibs__map_node *next, *node = dibs__mem_next(&m->rates, NULL);
   for (; node; node = next) {
     next = dibs__mem_next(&m->rates, node);
-    if (((struct rate *)node)->full_ns / DIBS__NS_PER_MS >= before) continue;
+    if (((struct dibs__mem_rate *)node)->full_ns / DIBS__NS_PER_MS >= before) continue;
     dibs__map_remove(&m->rates, node);
     free(node);
   }
@@ -210,17 +202,17 @@ static void list_numbers(const struct dibs__memory *m, struct dibs__counter_op *
 
 /* ---- TAKE ---- */
 
-static struct rate *find_rate(const struct dibs__memory *m, dibs__str key) {
+DIBS__MODULE_API struct dibs__mem_rate *dibs__mem_rate_find(const struct dibs__memory *m, dibs__str key) {
   struct dibs__map_node *link = dibs__map_head(&m->rates, dibs__hash(key.p, key.len));
   for (; link; link = link->next) {
-    struct rate *r = (struct rate *)link;
+    struct dibs__mem_rate *r = (struct dibs__mem_rate *)link;
     if (dibs__str_equal(dibs__str_of(r->key, r->len), key)) return r;
   }
   return NULL;
 }
 
-static struct rate *keep_rate(struct dibs__memory *m, dibs__str key, int64_t now) {
-  struct rate *r = find_rate(m, key);
+DIBS__MODULE_API struct dibs__mem_rate *dibs__mem_rate_keep(struct dibs__memory *m, dibs__str key, int64_t now) {
+  struct dibs__mem_rate *r = dibs__mem_rate_find(m, key);
   if (r) return r;
   if (m->rates.count >= SWEEP_FROM && m->rates.count >= m->rates_swept * 2) {
     dibs__mem_rates_forget(m, now);
@@ -236,7 +228,7 @@ static struct rate *keep_rate(struct dibs__memory *m, dibs__str key, int64_t now
 
 static void take_tokens(struct dibs__memory *m, struct dibs__counter_op *op, int64_t now) {
   int64_t now_ns = now * DIBS__NS_PER_MS, step_ns = dibs__rate_step_ns(op), most_ns = now_ns + dibs__rate_span_ns(op);
-  struct rate *r = keep_rate(m, op->key, now);
+  struct dibs__mem_rate *r = dibs__mem_rate_keep(m, op->key, now);
   if (!r) {
     op->op.status = DIBS_NO_MEMORY;
     return;
@@ -251,7 +243,7 @@ static void take_tokens(struct dibs__memory *m, struct dibs__counter_op *op, int
   op->op.status = DIBS_OK;
 }
 
-void dibs__mem_counter(struct dibs__memory *m, struct dibs__counter_op *op, int64_t now) {
+DIBS__MODULE_API void dibs__mem_counter(struct dibs__memory *m, struct dibs__counter_op *op, int64_t now) {
   if (!dibs__counter_valid(op, false)) return;
   if (op->table)
     op->op.status = DIBS_UNSUPPORTED;

@@ -398,29 +398,11 @@ DIBS__MODULE_API void dibs__mem_once(struct dibs__memory *m, struct dibs__once_o
 typedef struct dibs__stock_op stock_op;
 
 enum { CLAIM_MAX = 64, STOCK_SWEEP_FROM = 1024 /* claims, before old ones are searched */ };
-#define KEEP_MS (INT64_C(30) * 86400000)
-
-struct dibs__mem_stock {
-  struct dibs__map_node link; /* of memory.stocks; first */
-  int64_t used, limit;
-  dibs__fence fence;
-  uint64_t owner; /* a digest */
-  uint32_t len;
-  char key[];
-};
-
-struct taken {
-  struct dibs__map_node link; /* of memory.taken; first */
-  const struct dibs__mem_stock *stock;
-  int64_t amount, at;
-  bool given;
-  uint32_t len;
-  char claim[];
-};
 
 typedef struct dibs__mem_stock stock_t;
+typedef struct dibs__mem_taken taken_t;
 
-static stock_t *find_stock(const struct dibs__memory *m, dibs__str key) {
+DIBS__MODULE_API struct dibs__mem_stock *dibs__mem_stock_find(const struct dibs__memory *m, dibs__str key) {
   struct dibs__map_node *link = dibs__map_head(&m->stocks, dibs__hash(key.p, key.len));
   for (; link; link = link->next) {
     stock_t *s = (stock_t *)link;
@@ -429,16 +411,16 @@ static stock_t *find_stock(const struct dibs__memory *m, dibs__str key) {
   return NULL;
 }
 
-static struct taken *find_claim(const struct dibs__memory *m, dibs__str claim) {
+DIBS__MODULE_API struct dibs__mem_taken *dibs__mem_taken_find(const struct dibs__memory *m, dibs__str claim) {
   struct dibs__map_node *link = dibs__map_head(&m->taken, dibs__hash(claim.p, claim.len));
   for (; link; link = link->next) {
-    struct taken *t = (struct taken *)link;
+    taken_t *t = (taken_t *)link;
     if (dibs__str_equal(dibs__str_of(t->claim, t->len), claim)) return t;
   }
   return NULL;
 }
 
-static stock_t *add_stock(struct dibs__memory *m, dibs__str key) {
+DIBS__MODULE_API struct dibs__mem_stock *dibs__mem_stock_add(struct dibs__memory *m, dibs__str key) {
   stock_t *s = calloc(1, sizeof *s + key.len + 1);
   if (!s) return NULL;
   s->len = key.len;
@@ -452,26 +434,32 @@ static void forget_claims(struct dibs__memory *m, int64_t before, bool held) {
   struct dibs__map_node *next, *node = dibs__mem_next(&m->taken, NULL);
   for (; node; node = next) {
     next = dibs__mem_next(&m->taken, node);
-    const struct taken *t = (const struct taken *)node;
+    const taken_t *t = (const taken_t *)node;
     if (!held && (!t->given || t->at >= before)) continue;
     dibs__map_remove(&m->taken, node);
     free(node);
   }
 }
 
-static struct taken *add_claim(struct dibs__memory *m, const stock_op *op, const stock_t *s, int64_t now) {
-  if (m->taken.count >= STOCK_SWEEP_FROM && m->taken.count >= m->taken_swept * 2) {
-    forget_claims(m, now - KEEP_MS, false);
-    m->taken_swept = m->taken.count;
-  }
-  struct taken *t = calloc(1, sizeof *t + op->claim.len + 1);
+DIBS__MODULE_API struct dibs__mem_taken *dibs__mem_taken_add(struct dibs__memory *m, dibs__str claim, const stock_t *s,
+                                                             int64_t at) {
+  taken_t *t = calloc(1, sizeof *t + claim.len + 1);
   if (!t) return NULL;
   t->stock = s;
-  t->at = now;
-  t->len = op->claim.len;
-  memcpy(t->claim, op->claim.p, op->claim.len);
-  dibs__map_add(&m->taken, &t->link, dibs__hash(op->claim.p, op->claim.len));
+  t->at = at;
+  t->nth = ++m->taken_last;
+  t->len = claim.len;
+  memcpy(t->claim, claim.p, claim.len);
+  dibs__map_add(&m->taken, &t->link, dibs__hash(claim.p, claim.len));
   return t;
+}
+
+static taken_t *add_claim(struct dibs__memory *m, const stock_op *op, const stock_t *s, int64_t now) {
+  if (m->taken.count >= STOCK_SWEEP_FROM && m->taken.count >= m->taken_swept * 2) {
+    forget_claims(m, now - DIBS__MEM_TAKEN_KEEP_MS, false);
+    m->taken_swept = m->taken.count;
+  }
+  return dibs__mem_taken_add(m, op->claim, s, now);
 }
 
 void dibs__mem_stocks_forget(struct dibs__memory *m) {
@@ -498,7 +486,7 @@ static void remember_fence(stock_t *s, const stock_op *op) {
 }
 
 static dibs__status stock_take(struct dibs__memory *m, stock_op *op, stock_t *s, int64_t now) {
-  struct taken *t = find_claim(m, op->claim);
+  taken_t *t = dibs__mem_taken_find(m, op->claim);
   if (t && (t->given || t->stock != s)) return DIBS_CONFLICT;
   if (t) {
     op->got = t->amount;
@@ -517,7 +505,7 @@ static dibs__status stock_take(struct dibs__memory *m, stock_op *op, stock_t *s,
 }
 
 static dibs__status stock_give(struct dibs__memory *m, stock_op *op, stock_t *s, int64_t now) {
-  struct taken *t = find_claim(m, op->claim);
+  taken_t *t = dibs__mem_taken_find(m, op->claim);
   if (t && t->stock != s) return DIBS_CONFLICT;
   if (t && t->given) {
     op->got = t->amount;
@@ -539,7 +527,7 @@ static dibs__status stock_give(struct dibs__memory *m, stock_op *op, stock_t *s,
 
 static dibs__status stock_set(struct dibs__memory *m, const stock_op *op, stock_t **s) {
   if (*s && (*s)->used > op->amount) return DIBS_FULL;
-  if (!*s) *s = add_stock(m, op->key);
+  if (!*s) *s = dibs__mem_stock_add(m, op->key);
   if (!*s) return DIBS_NO_MEMORY;
   (*s)->limit = op->amount;
   return DIBS_OK;
@@ -576,7 +564,7 @@ static void stock_list(const struct dibs__memory *m, stock_op *op) {
   free(rows);
 }
 
-void dibs__mem_stock(struct dibs__memory *m, stock_op *op, int64_t now) {
+DIBS__MODULE_API void dibs__mem_stock(struct dibs__memory *m, stock_op *op, int64_t now) {
   op->got = 0;
   op->used = op->limit = -1;
   op->retries = op->deadlocks = 0;
@@ -587,7 +575,7 @@ void dibs__mem_stock(struct dibs__memory *m, stock_op *op, int64_t now) {
     return;
   }
   if (op->table || !stock_valid(op)) return;
-  stock_t *s = find_stock(m, op->key);
+  stock_t *s = dibs__mem_stock_find(m, op->key);
   switch (op->op.verb) {
   case DIBS__STOCK_TAKE:
     op->op.status = stock_take(m, op, s, now);

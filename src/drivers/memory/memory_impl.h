@@ -87,6 +87,37 @@ struct dibs__mem_once {
   char key[];
 };
 
+struct dibs__mem_stock {
+  struct dibs__map_node link; /* of memory.stocks; first */
+  int64_t used, limit;
+  dibs__fence fence;
+  uint64_t owner; /* a digest */
+  uint32_t len;
+  char key[];
+};
+
+/* A claim on a stock, from its take until some time after it is given back. */
+struct dibs__mem_taken {
+  struct dibs__map_node link; /* of memory.taken; first */
+  const struct dibs__mem_stock *stock;
+  int64_t amount, at;
+  uint64_t nth; /* in the order in which they were added */
+  bool given;
+  /* Of a scratch memory, for its owner: the claim is kept elsewhere, where it was given back. */
+  bool elsewhere, was_given;
+  uint32_t len;
+  char claim[];
+};
+#define DIBS__MEM_TAKEN_KEEP_MS (INT64_C(30) * 86400000) /* R54 */
+
+/* A bucket of tokens. */
+struct dibs__mem_rate {
+  struct dibs__map_node link; /* of memory.rates; first */
+  int64_t full_ns;            /* when it would be full again */
+  uint32_t len;
+  char key[];
+};
+
 /* The mandates under which a bucket grants (R35); a mandate of another incarnation is VOID; LEFT: it moves to another
  * tier (R46). */
 enum dibs__mem_served { DIBS__MEM_OWN, DIBS__MEM_SERVED, DIBS__MEM_VOID, DIBS__MEM_LEFT };
@@ -144,6 +175,7 @@ struct dibs__memory {
   size_t onces_swept;             /* how many were left by the latest search for expired ones */
   struct dibs__map stocks, taken; /* taken: by claim */
   size_t taken_swept;             /* as onces_swept */
+  uint64_t taken_last;            /* nth of the claim that was added last */
   struct dibs__map reports;
   struct dibs__map runs;
   struct dibs__map rates;
@@ -227,6 +259,9 @@ void dibs__mem_runs_forget(struct dibs__memory *memory, int64_t before);
 /* counter_rows.c */
 struct dibs__counter_op;
 void dibs__mem_counter(struct dibs__memory *memory, struct dibs__counter_op *op, int64_t now);
+struct dibs__mem_rate *dibs__mem_rate_find(const struct dibs__memory *memory, dibs__str key);
+/* Adds it if it is missing; NULL: no memory. */
+struct dibs__mem_rate *dibs__mem_rate_keep(struct dibs__memory *memory, dibs__str key, int64_t now);
 /* Deletes rows of the ledger whose time is over before, or then. */
 void dibs__mem_rates_forget(struct dibs__memory *memory, int64_t before); /* buckets that are full by then */
 void dibs__mem_sources_forget(struct dibs__memory *memory, int64_t before);
@@ -234,7 +269,12 @@ void dibs__mem_counters_forget(struct dibs__memory *memory); /* all of them, and
 
 /* guarded.c */
 void dibs__mem_stock(struct dibs__memory *memory, struct dibs__stock_op *op, int64_t now);
-void dibs__mem_stocks_forget(struct dibs__memory *memory); /* all of them */
+struct dibs__mem_stock *dibs__mem_stock_find(const struct dibs__memory *memory, dibs__str key);
+struct dibs__mem_stock *dibs__mem_stock_add(struct dibs__memory *memory, dibs__str key); /* NULL: no memory */
+struct dibs__mem_taken *dibs__mem_taken_find(const struct dibs__memory *memory, dibs__str claim);
+struct dibs__mem_taken *dibs__mem_taken_add(struct dibs__memory *memory, dibs__str claim,
+                                            const struct dibs__mem_stock *stock, int64_t at); /* NULL: no memory */
+void dibs__mem_stocks_forget(struct dibs__memory *memory);                                    /* all of them */
 
 /* task.c */
 struct dibs__task_op;

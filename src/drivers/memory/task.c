@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Tasks of the memory driver (store/task.h): what ADD, CLAIM, EXTEND, END and KIND decide.  Every other driver is
- * compared with it.
+ * Tasks of the memory driver (store/task.h): what ADD, CLAIM, EXTEND, END and KIND decide; task_lane.c has CLAIM with
+ * lanes.  Every other driver is compared with it.
  *
  * Each verb that changes something first deletes finished tasks whose time is over.  A user's table is not served.
  */
@@ -44,6 +44,7 @@ void dibs__mem_tasks_free(tasks *all) {
   if (all->kinds.heads) node = dibs__mem_next(&all->kinds, NULL);
   for (; node; node = next) {
     next = dibs__mem_next(&all->kinds, node);
+    free(((kind *)node)->lanes);
     free(node);
   }
   dibs__map_free(&all->kinds);
@@ -74,8 +75,7 @@ void dibs__mem_tasks_sweep(tasks *all, int64_t now) {
 
 /* ---- Valid operations ---- */
 
-static bool refuse(task_op *op, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static bool refuse(task_op *op, const char *format, ...) {
+bool dibs__mem_task_refuse(task_op *op, const char *format, ...) {
   va_list args;
   va_start(args, format);
   vsnprintf(op->why, sizeof op->why, format, args);
@@ -89,51 +89,57 @@ static bool is_time(int64_t ms) {
 }
 
 static bool add_valid(task_op *op) {
-  if (op->token.len > DIBS__TASK_TOKEN_MAX) return refuse(op, "the token has more than 64 bytes");
-  if (op->token.len && (op->token_ms <= 0 || !is_time(op->token_ms))) return refuse(op, "token_ms is out of range");
+  if (op->token.len > DIBS__TASK_TOKEN_MAX) return dibs__mem_task_refuse(op, "the token has more than 64 bytes");
+  if (op->token.len && (op->token_ms <= 0 || !is_time(op->token_ms)))
+    return dibs__mem_task_refuse(op, "token_ms is out of range");
   return true;
 }
 
 static bool claim_valid(task_op *op) {
-  if (op->phase_count > DIBS__TASK_PHASES) return refuse(op, "a claim names at most %d phases", DIBS__TASK_PHASES);
+  if (op->phase_count > DIBS__TASK_PHASES)
+    return dibs__mem_task_refuse(op, "a claim names at most %d phases", DIBS__TASK_PHASES);
   for (uint32_t i = 0; i < op->phase_count; i++)
-    if (op->phases[i].len > DIBS_NAME_MAX) return refuse(op, "a phase has at most %d bytes", DIBS_NAME_MAX);
-  if (op->by.len > DIBS_OWNER_MAX) return refuse(op, "an owner has at most %d bytes", DIBS_OWNER_MAX);
-  return true;
+    if (op->phases[i].len > DIBS_NAME_MAX)
+      return dibs__mem_task_refuse(op, "a phase has at most %d bytes", DIBS_NAME_MAX);
+  if (op->by.len > DIBS_OWNER_MAX) return dibs__mem_task_refuse(op, "an owner has at most %d bytes", DIBS_OWNER_MAX);
+  return dibs__mem_lanes_valid(op);
 }
 
 static bool filter_valid(task_op *op) {
   const struct dibs__task_filter *f = &op->filter;
   if (f->kind.len > DIBS_NAME_MAX || f->phase.len > DIBS_NAME_MAX || f->serial.len > DIBS_NAME_MAX)
-    return refuse(op, "a text of the filter has more than %d bytes", DIBS_NAME_MAX);
-  if (f->states & ~(DIBS__TASK_UNFINISHED | DIBS__TASK_FINISHED)) return refuse(op, "no such state");
-  if (!is_time(f->older_ms)) return refuse(op, "older_ms is out of range");
-  if (op->op.verb == DIBS__TASK_CHANGE && op->change > DIBS__TASK_PURGE) return refuse(op, "no such change");
-  if (op->op.verb == DIBS__TASK_LIST && op->errors && !f->nr) return refuse(op, "errors are those of one task");
+    return dibs__mem_task_refuse(op, "a text of the filter has more than %d bytes", DIBS_NAME_MAX);
+  if (f->states & ~(DIBS__TASK_UNFINISHED | DIBS__TASK_FINISHED)) return dibs__mem_task_refuse(op, "no such state");
+  if (!is_time(f->older_ms)) return dibs__mem_task_refuse(op, "older_ms is out of range");
+  if (op->op.verb == DIBS__TASK_CHANGE && op->change > DIBS__TASK_PURGE)
+    return dibs__mem_task_refuse(op, "no such change");
+  if (op->op.verb == DIBS__TASK_LIST && op->errors && !f->nr)
+    return dibs__mem_task_refuse(op, "errors are those of one task");
   return true;
 }
 
 static bool settings_valid(task_op *op) {
-  if (op->set & ~(uint32_t)(DIBS__TASK_SET_RUNNING | DIBS__TASK_SET_PAUSED | DIBS__TASK_SET_KEEP))
-    return refuse(op, "no such setting");
+  uint32_t known = DIBS__TASK_SET_RUNNING | DIBS__TASK_SET_PAUSED | DIBS__TASK_SET_KEEP | DIBS__TASK_SET_NO_LANES;
+  if (op->set & ~known) return dibs__mem_task_refuse(op, "no such setting");
   if ((op->set & DIBS__TASK_SET_KEEP) && op->keep_ms != -1 && !is_time(op->keep_ms))
-    return refuse(op, "keep_ms is out of range");
+    return dibs__mem_task_refuse(op, "keep_ms is out of range");
   return true;
 }
 
 static bool op_valid(task_op *op) {
   uint16_t verb = op->op.verb;
-  if (verb > DIBS__TASK_KIND) return refuse(op, "no such verb");
+  if (verb > DIBS__TASK_KIND) return dibs__mem_task_refuse(op, "no such verb");
   bool names = verb == DIBS__TASK_ADD || verb == DIBS__TASK_CLAIM || verb == DIBS__TASK_KIND;
   bool lists = verb == DIBS__TASK_ADD || verb == DIBS__TASK_EXTEND || verb == DIBS__TASK_END;
   bool limits = verb == DIBS__TASK_CLAIM || verb == DIBS__TASK_CHANGE || verb == DIBS__TASK_LIST;
   bool times = verb == DIBS__TASK_CLAIM || verb == DIBS__TASK_EXTEND;
   if ((names && op->kind.len == 0) || ((names || verb == DIBS__TASK_COUNT) && op->kind.len > DIBS_NAME_MAX))
-    return refuse(op, "a kind has 1 to %d bytes", DIBS_NAME_MAX);
-  if (lists && op->count > DIBS__TASK_ITEMS) return refuse(op, "more than %d items", DIBS__TASK_ITEMS);
+    return dibs__mem_task_refuse(op, "a kind has 1 to %d bytes", DIBS_NAME_MAX);
+  if (lists && op->count > DIBS__TASK_ITEMS) return dibs__mem_task_refuse(op, "more than %d items", DIBS__TASK_ITEMS);
   if (limits && (op->most < 1 || op->most > DIBS__TASK_ITEMS))
-    return refuse(op, "`most` is from 1 to %d", DIBS__TASK_ITEMS);
-  if (times && (op->timeout_ms <= 0 || !is_time(op->timeout_ms))) return refuse(op, "timeout_ms is out of range");
+    return dibs__mem_task_refuse(op, "`most` is from 1 to %d", DIBS__TASK_ITEMS);
+  if (times && (op->timeout_ms <= 0 || !is_time(op->timeout_ms)))
+    return dibs__mem_task_refuse(op, "timeout_ms is out of range");
   if (verb == DIBS__TASK_ADD) return add_valid(op);
   if (verb == DIBS__TASK_CLAIM) return claim_valid(op);
   if (verb == DIBS__TASK_CHANGE || verb == DIBS__TASK_LIST) return filter_valid(op);
@@ -195,7 +201,7 @@ static void keep_token(tasks *all, struct dibs__mem_token *token, const task_op 
 
 static void repeat_add(const struct dibs__mem_token *token, task_op *op) {
   if (token->count != op->count) {
-    refuse(op, "the token was used for another number of items");
+    dibs__mem_task_refuse(op, "the token was used for another number of items");
     return;
   }
   for (uint32_t i = 0; i < op->count; i++) {
@@ -268,32 +274,11 @@ static void run_add(tasks *all, task_op *op, int64_t now) {
 
 /* ---- CLAIM ---- */
 
-static void fail_try(tasks *all, task *t, uint32_t tries, int64_t due, int64_t now) {
-  t->fails++;
-  if (t->fails >= tries)
-    dibs__mem_task_give_up(all, t, now);
-  else if (due > now)
-    dibs__mem_task_wait(all, t, DIBS__TASK_WAITING, due);
-  else
-    dibs__mem_task_ready(all, t, due);
-}
-
-/* Without memory for its error the claim ends at a later CLAIM. */
-static bool end_late_claim(tasks *all, task *t, int64_t now) {
-  char text[64 + DIBS_OWNER_MAX];
-  int len = snprintf(text, sizeof text, "the claim of %.*s ended without an answer", (int)t->by_len, t->by);
-  if (!dibs__mem_task_failed(t, dibs__str_of(text, (size_t)len), now)) return false;
-  t->at = now;
-  fail_try(all, t, t->tries, t->due, now);
-  return true;
-}
-
-/* Waiting and claimed tasks of the kind whose time has come. */
-static void let_time_pass(tasks *all, kind *k, int64_t now) {
+void dibs__mem_task_pass_time(tasks *all, kind *k, int64_t now) {
   for (task *t; (t = dibs__mem_order_first(k->timed, DIBS__MEM_BY_TURN)) && t->due <= now;) {
     if (t->state == DIBS__TASK_WAITING)
       dibs__mem_task_ready(all, t, t->due);
-    else if (!end_late_claim(all, t, now))
+    else if (!dibs__mem_task_end_late(all, t, t->due, now)) /* at a later CLAIM */
       return;
   }
 }
@@ -305,7 +290,8 @@ static uint32_t find_claimed(const kind *k, const task_op *op, int64_t now, task
   for (task *t = &before; count < DIBS__TASK_ITEMS;) {
     t = dibs__mem_order_next(k->claims, t, DIBS__MEM_BY_CLAIM);
     if (!t || t->claim != before.claim) break;
-    if (t->due > now) some[count++] = t;
+    bool has = op->lane_count == 0 || (t->lane.v && t->lane.v == dibs__mem_lanes_fence(op, t).v);
+    if (t->due > now && has) some[count++] = t;
   }
   return count;
 }
@@ -344,10 +330,15 @@ static uint32_t pick_of_phases(const kind *k, const task_op *op, uint32_t most, 
   return count;
 }
 
-static uint32_t pick_ready(const kind *k, const task_op *op, task **some) {
+uint32_t dibs__mem_task_most(const kind *k, uint32_t most) {
   uint64_t claimed = k->states[DIBS__TASK_CLAIMED], free_runs = claimed < k->running ? k->running - claimed : 0;
-  uint32_t most = k->running && free_runs < op->most ? (uint32_t)free_runs : op->most, count = 0;
   if (k->paused) return 0;
+  return k->running && free_runs < most ? (uint32_t)free_runs : most;
+}
+
+static uint32_t pick_ready(const kind *k, task_op *op, task **some) {
+  uint32_t most = dibs__mem_task_most(k, op->most), count = 0;
+  if (op->lane_count) return dibs__mem_lanes_pick(k, op, most, some);
   if (op->phase_count) return pick_of_phases(k, op, most, some);
   task *t = dibs__mem_order_first(k->ready, DIBS__MEM_BY_TURN);
   for (; t && count < most; t = dibs__mem_order_next(k->ready, t, DIBS__MEM_BY_TURN)) some[count++] = t;
@@ -356,15 +347,18 @@ static uint32_t pick_ready(const kind *k, const task_op *op, task **some) {
 
 static void run_claim(tasks *all, task_op *op, int64_t now) {
   task *some[DIBS__TASK_ITEMS];
-  kind *k = dibs__mem_kind_find(all, op->kind);
+  kind *k = op->lane_count ? dibs__mem_lanes_begin(all, op, now) : dibs__mem_kind_find(all, op->kind);
   if (!k) return;
   uint32_t count = op->again ? find_claimed(k, op, now, some) : 0;
   bool fresh = count == 0;
-  if (fresh) let_time_pass(all, k, now);
+  if (fresh) dibs__mem_task_pass_time(all, k, now);
   if (fresh) count = pick_ready(k, op, some);
-  const task *next = dibs__mem_order_first(k->timed, DIBS__MEM_BY_TURN);
   if (count == 0) {
+    const task *next = dibs__mem_order_first(k->timed, DIBS__MEM_BY_TURN);
     if (next) op->next_ms = next->due - now;
+    if (!op->lane_count && k->topic_len)
+      snprintf(op->why, sizeof op->why, "its tasks with a serial text are claimed by lane, of the topic \"%.*s\"",
+               (int)(k->topic_len < 100 ? k->topic_len : 100), k->topic);
     return;
   }
   op->got = dibs__mem_task_rows_alloc(some, count, true);
@@ -373,7 +367,8 @@ static void run_claim(tasks *all, task_op *op, int64_t now) {
     return;
   }
   op->got_count = count;
-  for (uint32_t i = 0; i < count && fresh; i++) dibs__mem_task_claim(all, some[i], op, now);
+  for (uint32_t i = 0; i < count && fresh; i++)
+    dibs__mem_task_claim(all, some[i], op, dibs__mem_lanes_fence(op, some[i]), now);
   dibs__mem_task_rows_fill(op->got, some, count, true);
   struct dibs__task_row *rows = op->got;
   for (uint32_t i = 0; i < count; i++)
@@ -427,7 +422,7 @@ static void apply_verdict(tasks *all, task *t, const struct dibs__task_item *ite
       dibs__mem_task_ready(all, t, now);
     return;
   case DIBS__TASK_END_FAIL:
-    fail_try(all, t, item->tries ? item->tries : t->tries, now + item->delay_ms, now);
+    dibs__mem_task_fail_try(all, t, item->tries ? item->tries : t->tries, now + item->delay_ms, now);
     return;
   case DIBS__TASK_END_DEAD:
     dibs__mem_task_give_up(all, t, now);
@@ -445,12 +440,16 @@ static dibs__status end_one(tasks *all, struct dibs__task_item *item, int64_t no
   item->repeated = t->ended.v == item->fence.v && t->verdict == item->verdict;
   if (item->repeated) return DIBS_OK;
   if (t->state != DIBS__TASK_CLAIMED || t->fence.v != item->fence.v) return DIBS_STALE;
+  bool done = item->verdict == DIBS__TASK_END_DONE;
+  if (done && dibs__mem_task_too_early(t)) return DIBS_STALE;
   if (!keep_text(t, item, now)) return DIBS_NO_MEMORY;
+  dibs__fence lane = t->lane;
   set_phase(t, item->phase);
   t->ended = item->fence;
   t->verdict = item->verdict;
   t->at = now;
   apply_verdict(all, t, item, now);
+  if (!done) dibs__mem_task_end_later(all, t, lane, now);
   return DIBS_OK;
 }
 
@@ -468,7 +467,7 @@ static void run_items(tasks *all, task_op *op, int64_t now) {
 
 /* ---- KIND ---- */
 
-static void run_kind(tasks *all, task_op *op) {
+static void run_kind(tasks *all, task_op *op, int64_t now) {
   kind *k = dibs__mem_kind_get(all, op->kind);
   if (!k) {
     op->op.status = DIBS_NO_MEMORY;
@@ -478,6 +477,7 @@ static void run_kind(tasks *all, task_op *op) {
   if (op->set & DIBS__TASK_SET_RUNNING) k->running = op->running;
   if (op->set & DIBS__TASK_SET_PAUSED) k->paused = op->paused;
   if (op->set & DIBS__TASK_SET_KEEP) k->keep_ms = op->keep_ms;
+  if (op->set & DIBS__TASK_SET_NO_LANES) dibs__mem_lanes_end(all, k, now);
 }
 
 /* ---- One operation ---- */
@@ -495,7 +495,7 @@ void dibs__mem_task(tasks *all, task_op *op, int64_t at) {
   int64_t now = at + all->wall;
   clear_answer(op);
   if (op->table) {
-    refuse(op, "a store in memory has no tables of users");
+    dibs__mem_task_refuse(op, "a store in memory has no tables of users");
     op->op.status = DIBS_UNSUPPORTED;
     return;
   }
@@ -523,6 +523,6 @@ void dibs__mem_task(tasks *all, task_op *op, int64_t at) {
     dibs__mem_task_count(all, op, now);
     return;
   default:
-    run_kind(all, op);
+    run_kind(all, op, now);
   }
 }

@@ -2,8 +2,8 @@
 #ifndef DIBS_DRIVERS_MEMORY_TASK_IMPL_H
 #define DIBS_DRIVERS_MEMORY_TASK_IMPL_H
 /*
- * The tasks of a memory: the rows and their orders (task_rows.c), what the verbs decide (task.c), and what people read
- * and change (task_list.c).  The memory's lock guards all of it.
+ * The tasks of a memory: the rows and their orders (task_rows.c), what the verbs decide (task.c, task_lane.c), and what
+ * people read and change (task_list.c).  The memory's lock guards all of it.
  *
  * `now` is in ms since 1970: the memory's clock plus a constant, so that it does not step, and tests can move it.
  */
@@ -18,6 +18,8 @@ enum dibs__mem_order {
   DIBS__MEM_BY_SERIAL, /* serial text, number */
   DIBS__MEM_BY_UNIQUE,
   DIBS__MEM_BY_CLAIM, /* digest of the claim's id, number */
+  DIBS__MEM_BY_KEY,   /* as BY_SERIAL */
+  DIBS__MEM_BY_SLOT,  /* slot of the serial text, number */
   DIBS__MEM_ORDERS
 };
 
@@ -40,6 +42,8 @@ struct dibs__mem_task {
   int32_t rank; /* of a ready one its negative priority, else 0 */
   int64_t due;  /* since when it is ready; until when it is claimed, waits, would have waited or is kept */
   dibs__fence fence;
+  dibs__fence lane;  /* of a claim by lane the lane's fence, else 0 */
+  uint32_t slot;     /* of its serial text */
   uint64_t claim;    /* a digest of the id of its latest claim */
   dibs__fence ended; /* the last that ended by a verdict, and this verdict (R63) */
   uint32_t verdict;
@@ -59,6 +63,14 @@ struct dibs__mem_task {
 struct dibs__mem_kind {
   struct dibs__map_node link; /* of tasks.kinds; first */
   struct dibs__mem_task *ready, *phased, *timed /* waiting, claimed */, *serials, *uniques, *claims;
+  /* By lane only, of the unfinished tasks with serial texts: those that are not claimed by lane; of each key the first
+   * of these, if it is ready; those that are claimed by lane. */
+  struct dibs__mem_task *keyed, *heads, *held;
+  dibs__fence *lanes;         /* of each of the P lanes the largest fence that a CLAIM named */
+  uint32_t lane_count;        /* P */
+  dibs__fence largest, floor; /* the largest fence of all; that before P was this number */
+  uint32_t topic_len;         /* 0: not by lane */
+  char topic[DIBS__TASK_TOPIC_MAX];
   uint64_t states[DIBS__TASK_CANCELLED + 1];
   bool has_settings, paused;
   uint32_t running;
@@ -101,13 +113,26 @@ struct dibs__mem_task *dibs__mem_task_of_unique(const struct dibs__mem_kind *kin
 struct dibs__mem_task *dibs__mem_task_make(const struct dibs__task_new *from);
 void dibs__mem_task_add(struct dibs__mem_tasks *tasks, struct dibs__mem_kind *kind, struct dibs__mem_task *t,
                         int64_t now);
+/* lane: the fence of its lane; 0: not by lane. */
 void dibs__mem_task_claim(struct dibs__mem_tasks *tasks, struct dibs__mem_task *t, const struct dibs__task_op *op,
-                          int64_t now);
+                          dibs__fence lane, int64_t now);
 /* Out of a claim or a wait: ready since `since`; until `due` claimed or waiting. */
 void dibs__mem_task_ready(struct dibs__mem_tasks *tasks, struct dibs__mem_task *t, int64_t since);
 void dibs__mem_task_wait(struct dibs__mem_tasks *tasks, struct dibs__mem_task *t, uint32_t state, int64_t due);
 /* It is done, dead or cancelled; the next one of its serial text may go. */
 void dibs__mem_task_finish(struct dibs__mem_tasks *tasks, struct dibs__mem_task *t, uint32_t state, int64_t now);
+/* A failed try: free at `due`, unless it has failed `tries` times. */
+void dibs__mem_task_fail_try(struct dibs__mem_tasks *tasks, struct dibs__mem_task *t, uint32_t tries, int64_t due,
+                             int64_t now);
+/* Its claim ended without an answer; ready since `since`.  false: no memory, and the claim has not ended. */
+bool dibs__mem_task_end_late(struct dibs__mem_tasks *tasks, struct dibs__mem_task *t, int64_t since, int64_t now);
+/* The claim of `t` under this fence of its lane ended: those of later tasks of its key end with it (R109). */
+void dibs__mem_task_end_later(struct dibs__mem_tasks *tasks, const struct dibs__mem_task *t, dibs__fence lane,
+                              int64_t now);
+/* It is claimed by lane, and earlier tasks of its key are unfinished. */
+bool dibs__mem_task_too_early(const struct dibs__mem_task *t);
+/* By lane or not: all tasks with serial texts of the kind, when this changes. */
+void dibs__mem_kind_set_topic(struct dibs__mem_tasks *tasks, struct dibs__mem_kind *kind, dibs__str topic, int64_t now);
 /* It will not be tried again: dead or parked (R70). */
 void dibs__mem_task_give_up(struct dibs__mem_tasks *tasks, struct dibs__mem_task *t, int64_t now);
 /* A finished, parked or waiting one is ready again, or blocked. */
@@ -117,6 +142,25 @@ void dibs__mem_task_purge(struct dibs__mem_tasks *tasks, struct dibs__mem_task *
 bool dibs__mem_task_failed(struct dibs__mem_task *t, dibs__str text, int64_t now);
 dibs__str dibs__mem_task_text(const struct dibs__mem_task *t); /* the latest error, or the result */
 void dibs__mem_task_free(struct dibs__mem_task *t);
+
+/* task.c: INVALID, with the reason; false. */
+bool dibs__mem_task_refuse(struct dibs__task_op *op, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Ends the waits and the claims of the kind whose time is over. */
+void dibs__mem_task_pass_time(struct dibs__mem_tasks *tasks, struct dibs__mem_kind *kind, int64_t now);
+/* Up to `most`, as the limit and the pause of the kind allow. */
+uint32_t dibs__mem_task_most(const struct dibs__mem_kind *kind, uint32_t most);
+
+/* task_lane.c: CLAIM with lanes */
+bool dibs__mem_lanes_valid(struct dibs__task_op *op);
+/* What it does before it takes tasks: the kind is by lane, the lanes have their fences, and claims under smaller ones
+ * end.  NULL: it was refused. */
+struct dibs__mem_kind *dibs__mem_lanes_begin(struct dibs__mem_tasks *tasks, struct dibs__task_op *op, int64_t now);
+/* What it may take, up to `most`. */
+uint32_t dibs__mem_lanes_pick(const struct dibs__mem_kind *kind, struct dibs__task_op *op, uint32_t most,
+                              struct dibs__mem_task **some);
+/* The fence of the task's lane, if the CLAIM named it and it is not STALE; else 0. */
+dibs__fence dibs__mem_lanes_fence(const struct dibs__task_op *op, const struct dibs__mem_task *t);
+void dibs__mem_lanes_end(struct dibs__mem_tasks *tasks, struct dibs__mem_kind *kind, int64_t now);
 
 /* task_list.c: verbs, and answers */
 void dibs__mem_task_list(const struct dibs__mem_tasks *tasks, struct dibs__task_op *op, int64_t now);

@@ -203,7 +203,7 @@ static uint32_t find_kinds(const tasks *all, const task_op *op, const kind **som
 
 static void count_kinds(const tasks *all, task_op *op, const kind *const some[], uint32_t count, int64_t now) {
   size_t size = 1;
-  for (uint32_t i = 0; i < count; i++) size += sizeof(struct dibs__task_kind) + some[i]->len + 1;
+  for (uint32_t i = 0; i < count; i++) size += sizeof(struct dibs__task_kind) + some[i]->len + some[i]->topic_len + 2;
   struct dibs__task_kind *rows = malloc(size);
   if (!rows) {
     op->op.status = DIBS_NO_MEMORY;
@@ -216,6 +216,7 @@ static void count_kinds(const tasks *all, task_op *op, const kind *const some[],
         .running = k->running, .paused = k->paused, .keep_ms = k->keep_ms, .oldest_ms = oldest_ms(all, k, now)};
     memcpy(rows[i].states, k->states, sizeof k->states);
     rows[i].kind = append(&at, k->text, k->len);
+    rows[i].topic = append(&at, k->topic, k->topic_len);
   }
   op->got = rows;
   op->got_count = count;

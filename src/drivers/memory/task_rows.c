@@ -10,11 +10,21 @@
  *
  * Of the tasks with one serial text all but one are BLOCKED; this one is the head.
  *
+ * In a kind by lane those with a serial text are never BLOCKED, and READY ones are not in kind.ready and kind.phased:
+ *
+ *   CLAIMED by lane    kind.held
+ *   else               kind.keyed; the first of each key also kind.heads, if it is READY
+ *
+ * Each claim by lane has the fence that its lane has now (task_lane.c).  So a CLAIM may take the heads, and the READY
+ * tasks that follow each in kind.keyed, and finds them without looking at others.
+ *
  * An order is a treap: a binary tree by the order, and a heap by the weights that were drawn.
  */
+#include "base/slot.h"
 #include "drivers/memory/task_impl.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -63,11 +73,16 @@ static int compare_claims(const task *a, const task *b) {
   return compare_nrs(a, b);
 }
 
+static int compare_slots(const task *a, const task *b) {
+  return a->slot != b->slot ? compare_numbers(a->slot, b->slot) : compare_nrs(a, b);
+}
+
 int dibs__mem_order_compare(order by, const task *a, const task *b) {
   static int (*const compare[DIBS__MEM_ORDERS])(const task *, const task *) = {
       [DIBS__MEM_BY_NR] = compare_nrs,         [DIBS__MEM_BY_TURN] = compare_turns,
       [DIBS__MEM_BY_PHASE] = compare_phases,   [DIBS__MEM_BY_SERIAL] = compare_serials,
-      [DIBS__MEM_BY_UNIQUE] = compare_uniques, [DIBS__MEM_BY_CLAIM] = compare_claims};
+      [DIBS__MEM_BY_UNIQUE] = compare_uniques, [DIBS__MEM_BY_CLAIM] = compare_claims,
+      [DIBS__MEM_BY_KEY] = compare_serials,    [DIBS__MEM_BY_SLOT] = compare_slots};
   return compare[by](a, b);
 }
 
@@ -152,6 +167,7 @@ void dibs__mem_kind_drop_if_idle(tasks *all, kind *k) {
     if (k->states[i]) return;
   if (k->has_settings) return;
   dibs__map_remove(&all->kinds, &k->link);
+  free(k->lanes);
   free(k);
 }
 
@@ -187,6 +203,7 @@ task *dibs__mem_task_make(const struct dibs__task_new *from) {
   t->phase_len = from->phase.len;
   if (t->phase_len) memcpy(t->phase, from->phase.p, t->phase_len);
   t->serial = append(&at, from->serial);
+  t->slot = dibs__slot(t->serial.p, t->serial.len);
   t->unique = append(&at, from->unique);
   t->payload = append(&at, from->payload);
   return t;
@@ -239,16 +256,54 @@ static bool finished(uint32_t state) {
   return (DIBS__TASK_FINISHED >> state & 1) != 0;
 }
 
+static bool by_lane(const task *t) {
+  return t->kind->topic_len && t->serial.len;
+}
+
 static task **root_of_turns(tasks *all, const task *t) {
-  if (t->state == DIBS__TASK_READY) return &t->kind->ready;
+  if (t->state == DIBS__TASK_READY) return by_lane(t) ? NULL : &t->kind->ready;
   if (t->state == DIBS__TASK_WAITING || t->state == DIBS__TASK_CLAIMED) return &t->kind->timed;
   return t->state == DIBS__TASK_DONE || t->state == DIBS__TASK_CANCELLED ? &all->kept : NULL;
+}
+
+static task *first_of_key(const kind *k, const task *of) {
+  task before = {.serial = of->serial};
+  task *t = dibs__mem_order_next(k->keyed, &before, DIBS__MEM_BY_KEY);
+  return t && dibs__str_equal(t->serial, of->serial) ? t : NULL;
+}
+
+static void enter_key(kind *k, task *t) {
+  if (t->lane.v) {
+    order_add(&k->held, t, DIBS__MEM_BY_SLOT);
+    return;
+  }
+  task *first = first_of_key(k, t);
+  order_add(&k->keyed, t, DIBS__MEM_BY_KEY);
+  if (first && first->nr < t->nr) return;
+  if (first && first->state == DIBS__TASK_READY) order_remove(&k->heads, first, DIBS__MEM_BY_SLOT);
+  if (t->state == DIBS__TASK_READY) order_add(&k->heads, t, DIBS__MEM_BY_SLOT);
+}
+
+static void leave_key(kind *k, task *t) {
+  if (t->lane.v) {
+    order_remove(&k->held, t, DIBS__MEM_BY_SLOT);
+    return;
+  }
+  bool was_first = first_of_key(k, t) == t;
+  order_remove(&k->keyed, t, DIBS__MEM_BY_KEY);
+  if (!was_first) return;
+  task *first = first_of_key(k, t);
+  if (t->state == DIBS__TASK_READY) order_remove(&k->heads, t, DIBS__MEM_BY_SLOT);
+  if (first && first->state == DIBS__TASK_READY) order_add(&k->heads, first, DIBS__MEM_BY_SLOT);
 }
 
 static void leave_state(tasks *all, task *t) {
   task **root = root_of_turns(all, t);
   if (root) order_remove(root, t, DIBS__MEM_BY_TURN);
-  if (t->state == DIBS__TASK_READY) order_remove(&t->kind->phased, t, DIBS__MEM_BY_PHASE);
+  if (by_lane(t) && !finished(t->state))
+    leave_key(t->kind, t);
+  else if (t->state == DIBS__TASK_READY)
+    order_remove(&t->kind->phased, t, DIBS__MEM_BY_PHASE);
   if (t->state == DIBS__TASK_CLAIMED) order_remove(&t->kind->claims, t, DIBS__MEM_BY_CLAIM);
   t->kind->states[t->state]--;
 }
@@ -257,9 +312,13 @@ static void enter_state(tasks *all, task *t, uint32_t state, int64_t due) {
   t->state = state;
   t->due = due;
   t->rank = state == DIBS__TASK_READY ? -t->priority : 0;
+  if (state != DIBS__TASK_CLAIMED) t->lane.v = 0;
   task **root = root_of_turns(all, t);
   if (root) order_add(root, t, DIBS__MEM_BY_TURN);
-  if (state == DIBS__TASK_READY) order_add(&t->kind->phased, t, DIBS__MEM_BY_PHASE);
+  if (by_lane(t) && !finished(state))
+    enter_key(t->kind, t);
+  else if (state == DIBS__TASK_READY)
+    order_add(&t->kind->phased, t, DIBS__MEM_BY_PHASE);
   if (state == DIBS__TASK_CLAIMED) order_add(&t->kind->claims, t, DIBS__MEM_BY_CLAIM);
   t->kind->states[state]++;
 }
@@ -304,16 +363,62 @@ static void enter_unfinished(task *t) {
   if (t->unique.len) order_add(&t->kind->uniques, t, DIBS__MEM_BY_UNIQUE);
 }
 
-/* The next one of its serial text goes if this was the head. */
+/* The next one of its serial text goes if this was the head.  (In a kind that was by lane before, a parked one may be
+ * the first.) */
 static void leave_unfinished(tasks *all, task *t, int64_t now) {
   if (t->unique.len) order_remove(&t->kind->uniques, t, DIBS__MEM_BY_UNIQUE);
   if (!t->serial.len) return;
   order_remove(&t->kind->serials, t, DIBS__MEM_BY_SERIAL);
-  task *next = t->state == DIBS__TASK_BLOCKED ? NULL : first_of_serial(t->kind, t->serial);
-  if (!next) return;
-  assert(next->state == DIBS__TASK_BLOCKED);
+  task *next = t->state == DIBS__TASK_BLOCKED || by_lane(t) ? NULL : first_of_serial(t->kind, t->serial);
+  if (!next || next->state != DIBS__TASK_BLOCKED) return;
   leave_state(all, next);
   enter_free(all, next, now);
+}
+
+/* ---- By lane or not ---- */
+
+/* Without lanes: one of its serial text is claimed or parked, so that the others are blocked. */
+static bool serial_is_held(const kind *k, const task *first) {
+  const task *t = first;
+  for (; t && dibs__str_equal(t->serial, first->serial); t = dibs__mem_order_next(k->serials, t, DIBS__MEM_BY_SERIAL))
+    if (t->state == DIBS__TASK_PARKED || (t->state == DIBS__TASK_CLAIMED && t->lane.v == 0)) return true;
+  return false;
+}
+
+/* A claim by lane ends. */
+static void enter_serial(tasks *all, task *t, bool blocked, int64_t now) {
+  uint32_t state = t->state;
+  if (state == DIBS__TASK_CLAIMED && t->lane.v) {
+    state = DIBS__TASK_READY;
+    t->at = t->due = now;
+  }
+  bool holds = state == DIBS__TASK_CLAIMED || state == DIBS__TASK_PARKED;
+  enter_state(all, t, blocked && !holds ? DIBS__TASK_BLOCKED : state, t->due);
+}
+
+/* Those of one text are one behind the other, by number. */
+static void enter_serials(tasks *all, kind *k, int64_t now) {
+  task *before = NULL, *t = dibs__mem_order_first(k->serials, DIBS__MEM_BY_SERIAL);
+  while (t) {
+    bool first = !before || !dibs__str_equal(before->serial, t->serial);
+    enter_serial(all, t, !first || serial_is_held(k, t), now);
+    before = t;
+    t = dibs__mem_order_next(k->serials, t, DIBS__MEM_BY_SERIAL);
+  }
+}
+
+void dibs__mem_kind_set_topic(tasks *all, kind *k, dibs__str topic, int64_t now) {
+  task *first = dibs__mem_order_first(k->serials, DIBS__MEM_BY_SERIAL);
+  for (task *t = first; t; t = dibs__mem_order_next(k->serials, t, DIBS__MEM_BY_SERIAL)) leave_state(all, t);
+  k->topic_len = topic.len;
+  if (topic.len) memcpy(k->topic, topic.p, topic.len);
+  if (!topic.len) enter_serials(all, k, now);
+  for (task *t = topic.len ? first : NULL; t; t = dibs__mem_order_next(k->serials, t, DIBS__MEM_BY_SERIAL)) {
+    if (t->state == DIBS__TASK_BLOCKED)
+      enter_free(all, t, now);
+    else
+      enter_state(all, t, t->state, t->due);
+  }
 }
 
 /* ---- Transitions ---- */
@@ -323,7 +428,7 @@ void dibs__mem_task_add(tasks *all, kind *k, task *t, int64_t now) {
   t->nr = ++all->last_nr;
   t->made = t->at = now;
   order_add(&all->all, t, DIBS__MEM_BY_NR);
-  bool blocked = t->serial.len && first_of_serial(k, t->serial);
+  bool blocked = t->serial.len && !by_lane(t) && first_of_serial(k, t->serial);
   enter_unfinished(t);
   if (blocked)
     enter_state(all, t, DIBS__TASK_BLOCKED, t->due);
@@ -331,10 +436,11 @@ void dibs__mem_task_add(tasks *all, kind *k, task *t, int64_t now) {
     enter_free(all, t, now);
 }
 
-void dibs__mem_task_claim(tasks *all, task *t, const struct dibs__task_op *op, int64_t now) {
+void dibs__mem_task_claim(tasks *all, task *t, const struct dibs__task_op *op, dibs__fence lane, int64_t now) {
   assert(t->state == DIBS__TASK_READY);
   leave_state(all, t);
   t->fence = dibs__task_next_fence(t->fence, now);
+  t->lane = lane;
   t->attempts++;
   t->claim = dibs__id_digest(op->id);
   t->began = t->at = now;
@@ -358,6 +464,42 @@ void dibs__mem_task_give_up(tasks *all, task *t, int64_t now) {
     dibs__mem_task_finish(all, t, DIBS__TASK_DEAD, now);
 }
 
+void dibs__mem_task_fail_try(tasks *all, task *t, uint32_t tries, int64_t due, int64_t now) {
+  t->fails++;
+  if (t->fails >= tries)
+    dibs__mem_task_give_up(all, t, now);
+  else if (due > now)
+    dibs__mem_task_wait(all, t, DIBS__TASK_WAITING, due);
+  else
+    dibs__mem_task_ready(all, t, due);
+}
+
+bool dibs__mem_task_end_late(tasks *all, task *t, int64_t since, int64_t now) {
+  char text[64 + DIBS_OWNER_MAX];
+  dibs__fence lane = t->lane;
+  int len = snprintf(text, sizeof text, "the claim of %.*s ended without an answer", (int)t->by_len, t->by);
+  if (!dibs__mem_task_failed(t, dibs__str_of(text, (size_t)len), now)) return false;
+  t->at = now;
+  dibs__mem_task_fail_try(all, t, t->tries, since, now);
+  dibs__mem_task_end_later(all, t, lane, now);
+  return true;
+}
+
+void dibs__mem_task_end_later(tasks *all, const task *t, dibs__fence lane, int64_t now) {
+  if (lane.v == 0) return;
+  for (task *next, *later = dibs__mem_order_next(t->kind->held, t, DIBS__MEM_BY_SLOT); later; later = next) {
+    if (later->slot != t->slot) return;
+    next = dibs__mem_order_next(t->kind->held, later, DIBS__MEM_BY_SLOT);
+    if (!dibs__str_equal(later->serial, t->serial) || later->lane.v != lane.v) continue;
+    later->at = now;
+    dibs__mem_task_ready(all, later, now);
+  }
+}
+
+bool dibs__mem_task_too_early(const task *t) {
+  return t->lane.v && first_of_serial(t->kind, t->serial) != t;
+}
+
 void dibs__mem_task_retry(tasks *all, task *t, int64_t now) {
   t->fails = 0;
   t->at = now;
@@ -369,7 +511,7 @@ void dibs__mem_task_retry(tasks *all, task *t, int64_t now) {
     dibs__mem_task_ready(all, t, now);
     return;
   }
-  task *head = t->serial.len ? head_of_serial(t->kind, t->serial) : NULL;
+  task *head = t->serial.len && !by_lane(t) ? head_of_serial(t->kind, t->serial) : NULL;
   bool later = head && head->nr > t->nr;
   bool waits = head && (!later || head->state == DIBS__TASK_CLAIMED || head->state == DIBS__TASK_PARKED);
   if (head && !waits) change_state(all, head, DIBS__TASK_BLOCKED, head->due);

@@ -120,18 +120,26 @@ static bool error_is_denied(const bson_error_t *error) {
   return error->code == 13 || error->code == 18 || error->code == 8000; /* Unauthorized, AuthenticationFailed */
 }
 
-/* The server did nothing, and another one, or the same one soon, will. */
+/* The server did nothing, and another one, or the same one soon, will: it is not the primary, or another command was
+ * writing the same document.  (Of the latter MongoDB says WriteConflict, and servers over PostgreSQL its words.) */
 static bool error_is_early(const bson_error_t *error) {
-  return error->code == 10107 || error->code == 13435 || error->code == 13436 || error->code == 112; /* no primary;
-                                                                                                        WriteConflict */
-}
-
-/* It may have been done: a primary that steps down, a server that ends. */
-static bool error_is_doubtful(const bson_error_t *error) {
-  static const uint32_t codes[] = {6, 7, 50, 64, 89, 91, 189, 262, 9001, 11600, 11602};
+  static const uint32_t codes[] = {10107, 13435, 13436, 112};
   for (size_t i = 0; i < sizeof codes / sizeof codes[0]; i++)
     if (error->code == codes[i]) return true;
-  return false;
+  return strstr(error->message, "deadlock detected") || strstr(error->message, "could not serialize access");
+}
+
+/* The server refused the command, and nothing was done.  All other errors of a write are in doubt: a primary that steps
+ * down, a server that ends, an internal error after the write.  (The last four are about the document that a
+ * findAndModify would write: a validator, a unique index, its size.  Of an index, servers over PostgreSQL have no
+ * code.) */
+static bool error_is_refusal(const bson_error_t *error) {
+  static const uint32_t codes[] = {2,  4,  9,  14, 15, 17,  20,    22,  40,    52,    57,
+                                   59, 66, 67, 72, 73, 115, 121, 10334, 121, 11000, 11001, 17419};
+  for (size_t i = 0; i < sizeof codes / sizeof codes[0]; i++)
+    if (error->code == codes[i]) return true;
+  return error->domain == MONGOC_ERROR_SERVER && (strstr(error->message, "violates exclusion constraint") ||
+                                                  strstr(error->message, "violates unique constraint"));
 }
 
 dibs__status dibs__mongo_explain(struct dibs__mongo_link *link, const bson_error_t *error, const bson_t *reply,
@@ -146,9 +154,8 @@ dibs__status dibs__mongo_explain(struct dibs__mongo_link *link, const bson_error
   if (stream) return sent ? DIBS_UNKNOWN : DIBS_UNAVAILABLE;
   if (error_is_denied(error)) return DIBS_DENIED;
   if (error_is_early(error)) return DIBS_UNAVAILABLE;
-  if (error_is_doubtful(error)) return sent ? DIBS_UNKNOWN : DIBS_UNAVAILABLE;
   if (error->domain == MONGOC_ERROR_BSON) return DIBS_INVALID;
-  return DIBS_UNAVAILABLE;
+  return sent && !error_is_refusal(error) ? DIBS_UNKNOWN : DIBS_UNAVAILABLE;
 }
 
 /* ---- Commands ---- */
@@ -166,21 +173,24 @@ static bool has_concern_error(const bson_t *reply, bson_error_t *error) {
   return true;
 }
 
-dibs__status dibs__mongo_write(struct dibs__mongo_link *link, const bson_t *command, bson_t *reply,
-                               struct dibs__result *result) {
+dibs__status write_command(struct dibs__mongo_link *link, const char *database, const bson_t *command,
+                                  bson_t *reply, bool *refused, struct dibs__result *result) {
   bson_error_t error = {0};
   bson_t options = BSON_INITIALIZER;
   dibs__status status = DIBS_OK;
+  *refused = false;
   if (!concern(&options)) {
     bson_destroy(&options);
     bson_init(reply);
     return DIBS_NO_MEMORY;
   }
-  bool done =
-      mongoc_client_write_command_with_opts(link->client, link->location->database, command, &options, reply, &error);
+  bool done = mongoc_client_write_command_with_opts(link->client, database, command, &options, reply, &error);
   bson_destroy(&options);
   /* With writeErrors the call counts as failed, but the reply has the outcome of each element. */
-  if (!done && !bson_has_field(reply, "writeErrors")) status = dibs__mongo_explain(link, &error, reply, true, result);
+  if (!done && !bson_has_field(reply, "writeErrors")) {
+    status = dibs__mongo_explain(link, &error, reply, true, result);
+    *refused = status == DIBS_UNAVAILABLE && error_is_refusal(&error);
+  }
   if (status == DIBS_OK && has_concern_error(reply, &error))
     status = dibs__mongo_explain(link, &error, reply, true, result);
   if (status != DIBS_OK) {
@@ -190,35 +200,58 @@ dibs__status dibs__mongo_write(struct dibs__mongo_link *link, const bson_t *comm
   return status;
 }
 
-static bool read_options(const struct dibs__mongo_link *link, bson_t *options, int64_t most, bool linearizable) {
+dibs__status dibs__mongo_write(struct dibs__mongo_link *link, const bson_t *command, bson_t *reply,
+                               struct dibs__result *result) {
+  bool refused;
+  return write_command(link, link->location->database, command, reply, &refused, result);
+}
+
+dibs__status dibs__mongo_write_in(struct dibs__mongo_link *link, const char *database, const bson_t *command,
+                                  bson_t *reply, struct dibs__result *result) {
+  bool refused;
+  dibs__status status = write_command(link, database, command, reply, &refused, result);
+  return refused ? DIBS_INVALID : status;
+}
+
+static bool read_concern(const struct dibs__mongo_link *link, bson_t *options, bool linearizable) {
   bson_t part;
-  bool fine = BSON_APPEND_DOCUMENT_BEGIN(options, "sort", &part) && BSON_APPEND_INT32(&part, "_id", 1) &&
-              bson_append_document_end(options, &part);
-  if (most > 0) fine = fine && BSON_APPEND_INT64(options, "limit", most);
-  if (!link->replicated) return fine;
-  return fine && BSON_APPEND_DOCUMENT_BEGIN(options, "readConcern", &part) &&
+  if (!link->replicated) return true;
+  return BSON_APPEND_DOCUMENT_BEGIN(options, "readConcern", &part) &&
          BSON_APPEND_UTF8(&part, "level", linearizable ? "linearizable" : "majority") &&
          bson_append_document_end(options, &part);
+}
+
+dibs__status dibs__mongo_read(struct dibs__mongo_link *link, mongoc_cursor_t *cursor, dibs__mongo_row *row, void *user,
+                              struct dibs__result *result) {
+  bson_error_t error;
+  const bson_t *document, *reply = NULL;
+  dibs__status status = DIBS_OK;
+  while (mongoc_cursor_next(cursor, &document))
+    if (!row(user, document)) break;
+  if (mongoc_cursor_error_document(cursor, &error, &reply))
+    status = dibs__mongo_explain(link, &error, reply, false, result);
+  mongoc_cursor_destroy(cursor);
+  return status;
+}
+
+dibs__status dibs__mongo_find_in(struct dibs__mongo_link *link, mongoc_collection_t *collection, const bson_t *filter,
+                                 bson_t *options, bool linearizable, dibs__mongo_row *row, void *user,
+                                 struct dibs__result *result) {
+  if (!read_concern(link, options, linearizable)) return DIBS_NO_MEMORY;
+  return dibs__mongo_read(link, mongoc_collection_find_with_opts(collection, filter, options, NULL), row, user, result);
 }
 
 dibs__status dibs__mongo_find(struct dibs__mongo_link *link, enum dibs__mongo_kind kind, const bson_t *filter,
                               int64_t most, bool linearizable, dibs__mongo_row *row, void *user,
                               struct dibs__result *result) {
-  bson_t options = BSON_INITIALIZER;
-  bson_error_t error;
-  const bson_t *document, *reply = NULL;
-  if (!read_options(link, &options, most, linearizable)) {
-    bson_destroy(&options);
-    return DIBS_NO_MEMORY;
-  }
-  mongoc_cursor_t *cursor = mongoc_collection_find_with_opts(link->collections[kind], filter, &options, NULL);
+  bson_t options = BSON_INITIALIZER, part;
+  bool fine = BSON_APPEND_DOCUMENT_BEGIN(&options, "sort", &part) && BSON_APPEND_INT32(&part, "_id", 1) &&
+              bson_append_document_end(&options, &part);
+  if (most > 0) fine = fine && BSON_APPEND_INT64(&options, "limit", most);
+  dibs__status status = DIBS_NO_MEMORY;
+  if (fine)
+    status = dibs__mongo_find_in(link, link->collections[kind], filter, &options, linearizable, row, user, result);
   bson_destroy(&options);
-  while (mongoc_cursor_next(cursor, &document))
-    if (!row(user, document)) break;
-  dibs__status status = DIBS_OK;
-  if (mongoc_cursor_error_document(cursor, &error, &reply))
-    status = dibs__mongo_explain(link, &error, reply, false, result);
-  mongoc_cursor_destroy(cursor);
   return status;
 }
 
@@ -247,12 +280,20 @@ static dibs__status check_server(struct dibs__mongo_link *link, const bson_t *he
   return DIBS_UNSUPPORTED;
 }
 
+/* Does the clock now say what no clock could say that went on since it was read?  It was set, or is another server's.
+ */
+static bool was_set(const struct dibs__mongo_link *link, int64_t server_ms, dibs__tick sent, dibs__tick received) {
+  int64_t least = (sent.ns - link->clock_received.ns) / DIBS__NS_PER_MS,
+          most = (received.ns - link->clock_sent.ns) / DIBS__NS_PER_MS, gone = server_ms - link->server_ms;
+  return gone < least - least / (DRIFT / 10) - 2 || gone > most + most / (DRIFT / 10) + 2;
+}
+
 /* The shorter the round trip, the better the bounds. */
 static void keep_clock(struct dibs__mongo_link *link, int64_t server_ms, dibs__tick sent) {
   dibs__tick received = dibs__tick_now();
   bool worse = received.ns - sent.ns > link->clock_received.ns - link->clock_sent.ns;
   link->clock_read = received;
-  if (worse && link->clock_sent.ns &&
+  if (worse && link->clock_sent.ns && !was_set(link, server_ms, sent, received) &&
       dibs__tick_before(received, dibs__tick_add_ms(link->clock_received, CLOCK_WORSE_MS)))
     return;
   link->server_ms = server_ms;
@@ -296,7 +337,11 @@ int64_t dibs__mongo_latest(const struct dibs__mongo_link *link) {
 
 /* ---- Opening ---- */
 
-static const char *const collection_names[DIBS__MONGO_KINDS] = {"leases", "records", "once", "sessions", "store"};
+static const char *const collection_names[DIBS__MONGO_KINDS] = {
+    [DIBS__MONGO_LEASE] = "leases",       [DIBS__MONGO_RECORD] = "records",   [DIBS__MONGO_ONCE] = "once",
+    [DIBS__MONGO_STOCK] = "stocks",       [DIBS__MONGO_SESSION] = "sessions", [DIBS__MONGO_META] = "store",
+    [DIBS__MONGO_CLAIM] = "claims",       [DIBS__MONGO_RATE] = "rates",       [DIBS__MONGO_COUNTER] = "counters",
+    [DIBS__MONGO_SOURCE_ROW] = "sources", [DIBS__MONGO_RUN] = "runs",         [DIBS__MONGO_REPORT] = "reports"};
 
 static bool open_collections(struct dibs__mongo_link *link) {
   for (size_t i = 0; i < DIBS__MONGO_KINDS; i++) {

@@ -14,7 +14,8 @@ struct page {
   char last[DIBS_NAME_MAX + 1];
   size_t count;
   dibs__status status;
-  bool enough; /* the caller wants no more */
+  bool enough;   /* the caller wants no more */
+  int64_t width; /* ms between the bounds of the clock */
   const struct dibs__list *list;
   uint64_t sessions[SESSIONS];
   bool alive[SESSIONS];
@@ -74,7 +75,10 @@ static bool load_row(void *user, const bson_t *row) {
 
 static int show_row(const struct dibs__lease_row *row, void *user) {
   struct page *p = user;
-  int more = p->list->row(row, p->list->user);
+  /* `until` was counted from the upper bound, and the memory driver counts from the lower one. */
+  struct dibs__lease_row shown = *row;
+  if (shown.left_ms > 0) shown.left_ms = shown.left_ms > p->width ? shown.left_ms - p->width : 1;
+  int more = p->list->row(&shown, p->list->user);
   p->enough = p->enough || more != 0;
   return more;
 }
@@ -136,6 +140,7 @@ dibs__status dibs__mongo_list(struct dibs__session *base, const struct dibs__lis
     bson_destroy(&filter);
     if (status == DIBS_OK) status = p.status;
     if (status == DIBS_OK) status = learn_sessions(&p, result);
+    p.width = dibs__mongo_latest(session->link) - dibs__mongo_earliest(session->link);
     if (status == DIBS_OK) status = dibs__mem_list_at(p.memory, &page, dibs__mongo_earliest(session->link), result);
     dibs__mem_scratch_empty(p.memory);
     more = p.count == PAGE && !list->name.len;

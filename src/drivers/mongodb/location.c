@@ -4,6 +4,7 @@
  *
  *   prefix=NAME                  of our collections (default dibs_)
  *   connections=N                sessions at most (default 2)
+ *   claims=N                     how many claims stay in the document of their stock (default 100)
  *   replicaSet, authSource, authMechanism, tls, tlsCAFile, tlsCertificateKeyFile, tlsAllowInvalidCertificates,
  *   directConnection, connectTimeoutMS, appName      as in MongoDB's own connection strings
  *
@@ -29,6 +30,7 @@ static const char *const passed_on[] = {"replicaSet",
                                         NULL};
 static const char *const params[] = {"prefix",
                                      "connections",
+                                     "claims",
                                      "replicaSet",
                                      "authSource",
                                      "authMechanism",
@@ -93,7 +95,7 @@ static char *compose(const struct dibs__uri *uri) {
 static dibs__status read_all(struct dibs__mongo_location *p, const struct dibs__uri *uri, struct dibs__result *result) {
   const char *prefix = dibs__uri_param(uri, "prefix");
   const char *database = uri->path[0] == '/' ? uri->path + 1 : uri->path;
-  int64_t connections;
+  int64_t connections, claims;
   if (!*uri->hosts) {
     dibs__set_message(result, "mongodb:// needs a host: mongodb://localhost:27017/database");
     return DIBS_INVALID;
@@ -110,7 +112,10 @@ static dibs__status read_all(struct dibs__mongo_location *p, const struct dibs__
   }
   dibs__status status =
       dibs__uri_number(uri, "connections", 1, DIBS__CONNECTIONS_MAX, DIBS__CONNECTIONS, &connections, result);
+  if (status == DIBS_OK)
+    status = dibs__uri_number(uri, "claims", 0, DIBS__MONGO_CLAIMS_MAX, DIBS__MONGO_CLAIMS, &claims, result);
   if (status != DIBS_OK) return status;
+  p->claims = (uint32_t)claims;
   p->connections = (uint32_t)connections;
   snprintf(p->prefix, sizeof p->prefix, "%s", prefix);
   snprintf(p->shown, sizeof p->shown, "%s", uri->shown);

@@ -13,7 +13,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BOX = 256, DEAD_MS = 6000, BEAT_MS = 1500, CALL_MS = 2000, REST_MS = 500 };
+/* KEEP_MS: documents of processes that were killed are removed by others after that. */
+enum {
+  BOX = 256,
+  DEAD_MS = 6000,
+  KEEP_MS = 3600000,
+  BEAT_MS = 1500,
+  CALL_MS = 2000,
+  REST_MS = 500,
+  LOOK_SHARE = 4,
+  BUSY_MS = 150
+};
 
 struct dibs__mongo_mailbox {
   dibs__mutex lock;
@@ -85,6 +95,24 @@ static dibs__status beat(struct dibs__mongo *store, struct dibs__mongo_link *lin
   bson_destroy(&update);
   bson_destroy(&options);
   return done ? DIBS_OK : dibs__mongo_explain(link, &error, NULL, false, result);
+}
+
+/* {$expr: {$lt: [$seen, {$subtract: [$$NOW, KEEP_MS]}]}}.  A process that was only stopped makes its document again. */
+static void remove_dead(struct dibs__mongo_link *link) {
+  bson_t filter = BSON_INITIALIZER, expr, args, minus, terms;
+  BSON_APPEND_DOCUMENT_BEGIN(&filter, "$expr", &expr);
+  BSON_APPEND_ARRAY_BEGIN(&expr, "$lt", &args);
+  BSON_APPEND_UTF8(&args, "0", "$seen");
+  BSON_APPEND_DOCUMENT_BEGIN(&args, "1", &minus);
+  BSON_APPEND_ARRAY_BEGIN(&minus, "$subtract", &terms);
+  BSON_APPEND_UTF8(&terms, "0", "$$NOW");
+  BSON_APPEND_INT64(&terms, "1", KEEP_MS);
+  bson_append_array_end(&minus, &terms);
+  bson_append_document_end(&args, &minus);
+  bson_append_array_end(&expr, &args);
+  bson_append_document_end(&filter, &expr);
+  mongoc_collection_delete_many(link->collections[DIBS__MONGO_SESSION], &filter, NULL, NULL, NULL);
+  bson_destroy(&filter);
 }
 
 dibs__status dibs__mongo_mailbox_ready(struct dibs__mongo *store, struct dibs__mongo_link *link,
@@ -277,12 +305,16 @@ static dibs__status look_into_box(struct dibs__mongo *store, struct dibs__result
   return status == DIBS_OK && full ? empty_box(store, result) : status;
 }
 
-/* How long it may be until the next look: briefly after a waiter was queued, longer and longer after that. */
-static int64_t pause_of(mailbox *m) {
+/* How long it may be until the next look: briefly after a waiter was queued, longer and longer after that; and some
+ * times as long as the look took.  So the looks of many processes slow down on a server that is busy, with them or with
+ * others, but still find an offer long before it expires. */
+static int64_t pause_of(mailbox *m, int64_t took_ms) {
   dibs__mutex_lock(&m->lock);
   int64_t ms = dibs__tick_left_ms(m->waited, dibs__tick_now());
   dibs__mutex_unlock(&m->lock);
-  return ms < 2000 ? 5 : ms < 30000 ? 25 : ms < 600000 ? 100 : 500;
+  int64_t pause = ms < 2000 ? 5 : ms < 30000 ? 25 : ms < 600000 ? 100 : 500;
+  int64_t busy = took_ms * LOOK_SHARE < BUSY_MS ? took_ms * LOOK_SHARE : BUSY_MS;
+  return pause > busy ? pause : busy;
 }
 
 /* Connects, beats and looks, as far as each is due; gives the time of the next visit. */
@@ -296,6 +328,7 @@ static dibs__tick visit(struct dibs__mongo *store) {
   if (!m->link) {
     status = dibs__mongo_connect(store->location, dibs__tick_add_ms(now, CALL_MS), &m->link, &result);
     if (status == DIBS_OK) keep_notice(m, &(struct dibs__event){.what = DIBS__EV_RECHECK});
+    if (status == DIBS_OK) remove_dead(m->link);
   }
   if (status == DIBS_OK) m->link->by = dibs__tick_add_ms(now, CALL_MS);
   if (status == DIBS_OK && beat_is_due(m)) status = beat(store, m->link, &result);
@@ -305,7 +338,7 @@ static dibs__tick visit(struct dibs__mongo *store) {
     m->link = NULL;
     return m->again = dibs__tick_add_ms(dibs__tick_now(), REST_MS);
   }
-  return m->again = dibs__tick_add_ms(dibs__tick_now(), pause_of(m));
+  return m->again = dibs__tick_add_ms(dibs__tick_now(), pause_of(m, dibs__tick_left_ms(now, dibs__tick_now())));
 }
 
 static bool take_notices(mailbox *m, struct dibs__event *events, size_t cap, size_t *count) {

@@ -7,7 +7,7 @@
 
 enum {
   CAPS = DIBS__CAP_SHARED | DIBS__CAP_FIFO | DIBS__CAP_GRANT_NEXT | DIBS__CAP_EVENTS | DIBS__CAP_PARALLEL |
-         DIBS__CAP_BLOCKS
+         DIBS__CAP_BLOCKS | DIBS__CAP_ALONE | DIBS__CAP_TASK_TABLES
 };
 
 /* Results have all messages. */
@@ -65,6 +65,7 @@ static dibs__status open_store(const struct dibs__uri *uri, struct dibs__dstore 
 static void disconnect_session(struct dibs__session *base) {
   struct dibs__mongo_session *s = (struct dibs__mongo_session *)base;
   dibs__mongo_batch_free(s->batch);
+  free(s->seen);
   dibs__mongo_disconnect(s->link);
   free(s);
 }
@@ -90,13 +91,14 @@ static dibs__status connect_session(struct dibs__dstore *base, dibs__tick by, st
     disconnect_session(&s->base);
     return status;
   }
-  *identity = (struct dibs__identity){.mandate = {dibs__mongo_epoch(s->link), s->link->incarnation},
-                                      .caps = CAPS,
-                                      .families = 1u << DIBS__FAM_LEASE | 1u << DIBS__FAM_ANCHOR |
-                                                  1u << DIBS__FAM_RECORD | 1u << DIBS__FAM_ONCE,
-                                      .max_batch = DIBS__MONGO_BATCH,
-                                      .max_sessions = store->location->connections,
-                                      .session = store->session};
+  *identity = (struct dibs__identity){
+      .mandate = {dibs__mongo_epoch(s->link), s->link->incarnation},
+      .caps = CAPS,
+      .families = 1u << DIBS__FAM_LEASE | 1u << DIBS__FAM_ANCHOR | 1u << DIBS__FAM_RECORD | 1u << DIBS__FAM_ONCE |
+                  1u << DIBS__FAM_STOCK | 1u << DIBS__FAM_COUNTER | 1u << DIBS__FAM_RUN | 1u << DIBS__FAM_REPORT,
+      .max_batch = DIBS__MONGO_BATCH,
+      .max_sessions = store->location->connections,
+      .session = store->session};
   result->now = (dibs__when){dibs__mongo_latest(s->link)};
   *out = &s->base;
   return DIBS_OK;

@@ -8,8 +8,17 @@
  *   link.c       one connection: commands with deadlines, the server's clock
  *   document.c   what a document of each kind says, as the memory driver has it
  *   run.c        a batch
+ *   claim.c      the claims of stocks, inside and outside of the stock's document
+ *   stock.c      the document of a stock; listing stocks
+ *   counter.c    counters
+ *   ledger.c     their ledger
+ *   history.c    runs
+ *   report.c     reports
+ *   index.c      indexes
  *   mailbox.c    events: each process has a document with its notices
  *   list.c       listing
+ *   task.c       tasks in the user's own collections
+ *   task_text.c  their filters and updates, and what their documents say
  *   mongodb.c    the driver's table
  *
  * The whole state of a name is one document, and so is that of a record and of a once key.  An operation is decided by
@@ -25,17 +34,22 @@
  * A session has one link, and is used by one thread at a time.
  */
 #include "drivers/memory/memory_impl.h"
+#include "store/task.h"
 #include "store/uri.h"
+#include "store/values.h"
 
 #include <mongoc/mongoc.h>
 
 enum { DIBS__MONGO_WORD_MAX = 64, DIBS__MONGO_BATCH = 256 };
+/* Claims inside of the document of their stock, which is written whole: each has some 80 bytes. */
+enum { DIBS__MONGO_CLAIMS = 100, DIBS__MONGO_CLAIMS_MAX = 1000 };
 
 struct dibs__mongo_location {
   mongoc_uri_t *uri;
   char *database;
   char prefix[DIBS__MONGO_WORD_MAX + 1];
   uint32_t connections;
+  uint32_t claims; /* that stay inside of the document of their stock */
   char shown[256];
 };
 
@@ -44,8 +58,16 @@ enum dibs__mongo_kind {
   DIBS__MONGO_LEASE,
   DIBS__MONGO_RECORD,
   DIBS__MONGO_ONCE,
-  DIBS__MONGO_SESSION,
+  DIBS__MONGO_STOCK,
+  DIBS__MONGO_RATE,
+  DIBS__MONGO_DOCUMENTS, /* those before it: run.c decides about them */
+  DIBS__MONGO_SESSION = DIBS__MONGO_DOCUMENTS,
   DIBS__MONGO_META,
+  DIBS__MONGO_CLAIM,      /* of stocks */
+  DIBS__MONGO_COUNTER,    /* counters: counter.c */
+  DIBS__MONGO_SOURCE_ROW, /* their ledger */
+  DIBS__MONGO_RUN,
+  DIBS__MONGO_REPORT,
   DIBS__MONGO_KINDS
 };
 
@@ -87,6 +109,9 @@ static inline uint32_t dibs__mongo_epoch(const struct dibs__mongo_link *link) {
  * answer, perhaps with writeErrors.  Otherwise UNAVAILABLE (nothing was done), UNKNOWN, DENIED, ... with a message. */
 dibs__status dibs__mongo_write(struct dibs__mongo_link *link, const bson_t *command, bson_t *reply,
                                struct dibs__result *result);
+/* The same in another database.  INVALID: the server refuses this very command, and nothing was done. */
+dibs__status dibs__mongo_write_in(struct dibs__mongo_link *link, const char *database, const bson_t *command,
+                                  bson_t *reply, struct dibs__result *result);
 /* What an error means.  `sent`: the command may have had an effect. */
 dibs__status dibs__mongo_explain(struct dibs__mongo_link *link, const bson_error_t *error, const bson_t *reply,
                                  bool sent, struct dibs__result *result);
@@ -94,6 +119,14 @@ dibs__status dibs__mongo_explain(struct dibs__mongo_link *link, const bson_error
 typedef bool dibs__mongo_row(void *user, const bson_t *document);
 dibs__status dibs__mongo_find(struct dibs__mongo_link *link, enum dibs__mongo_kind kind, const bson_t *filter,
                               int64_t most, bool linearizable, dibs__mongo_row *row, void *user,
+                              struct dibs__result *result);
+
+/* The same in any collection, with options of its own, to which it adds the read concern. */
+dibs__status dibs__mongo_find_in(struct dibs__mongo_link *link, mongoc_collection_t *collection, const bson_t *filter,
+                                 bson_t *options, bool linearizable, dibs__mongo_row *row, void *user,
+                                 struct dibs__result *result);
+/* Reads a cursor, and destroys it. */
+dibs__status dibs__mongo_read(struct dibs__mongo_link *link, mongoc_cursor_t *cursor, dibs__mongo_row *row, void *user,
                               struct dibs__result *result);
 
 /* ---- document.c ---- */
@@ -110,6 +143,8 @@ struct dibs__mongo_document {
   bool fresh;      /* it was read in this batch */
   bool reads_only; /* no operation of this batch on it writes */
   bool checked;    /* it is looked at to see who wrote it */
+  bool deferred;   /* a stock: not in this round */
+  bool moves;      /* a stock: the claims that `seen` has inside were copied, and leave it now */
   int64_t expired; /* the latest `until` that was over when it was decided; INT64_MIN: none */
   /* Of a lease, while it is decided: */
   uint64_t fence;   /* the last drawn */
@@ -124,6 +159,20 @@ dibs__status dibs__mongo_decode(struct dibs__memory *memory, struct dibs__mongo_
 bson_t *dibs__mongo_encode(struct dibs__memory *memory, const struct dibs__mongo_document *document);
 /* The key of an operation's document.  false: this driver has none for its family. */
 bool dibs__mongo_place(const struct dibs__op *op, enum dibs__mongo_kind *kind, dibs__str *key);
+int64_t dibs__mongo_number_in(const bson_t *from, const char *field, int64_t otherwise);
+dibs__str dibs__mongo_bytes_in(const bson_t *from, const char *field); /* text or bytes, which stay in the document */
+bool dibs__mongo_put_bytes(bson_t *to, const char *field, dibs__str data);
+
+/* ---- stock.c ---- */
+
+dibs__status dibs__mongo_stock_decode(struct dibs__memory *memory, const struct dibs__mongo_document *document);
+bool dibs__mongo_stock_encode(bson_t *to, const struct dibs__memory *memory,
+                              const struct dibs__mongo_document *document);
+/* It is not decided on a document: it lists, or names a table of the user's, which this driver does not serve. */
+bool dibs__mongo_stock_is_apart(struct dibs__stock_op *op);
+/* Adds to a filter where _id may begin to have this prefix, and be larger than `after`.  Both are texts. */
+void dibs__mongo_put_range(bson_t *filter, dibs__str prefix, dibs__str after);
+bool dibs__mongo_is_text(dibs__str text);
 
 /* ---- mailbox.c ---- */
 
@@ -150,10 +199,12 @@ dibs__status dibs__mongo_alive(struct dibs__mongo_link *link, const uint64_t *se
 /* ---- run.c ---- */
 
 struct dibs__mongo_batch;
+struct dibs__mongo_seen;
 struct dibs__mongo_session {
   struct dibs__session base;
   struct dibs__mongo_link *link;
   struct dibs__mongo_batch *batch; /* what is kept from one batch to the next */
+  struct dibs__mongo_seen *seen;   /* the user's collections that it has checked; NULL: none yet */
 };
 struct dibs__mongo_batch *dibs__mongo_batch_new(struct dibs__mongo_session *session);
 void dibs__mongo_batch_free(struct dibs__mongo_batch *batch); /* accepts NULL */
@@ -162,6 +213,58 @@ dibs__driver_run dibs__mongo_run;
 /* ---- list.c ---- */
 
 dibs__driver_list dibs__mongo_list;
+
+/* ---- task_text.c ---- */
+
+enum { DIBS__MONGO_PROOF = 40, DIBS__MONGO_SHOWN = 64 };
+
+/* What a document of the user's says as a task.  The texts are in the document. */
+struct dibs__mongo_task {
+  char key_text[24 + 1]; /* of an ObjectId or a number */
+  dibs__str key, phase;
+  dibs__fence fence;
+  /* Its exact locked_at, and of which type this and its key are: "od1767225600000".  The caller shows it to nobody, and
+   * END and EXTEND get it back. */
+  char locked[DIBS__MONGO_PROOF];
+  int64_t locked_ms, updated_ms; /* 0: it has none */
+  bool free;                     /* of a listing */
+};
+bool dibs__mt_read(const struct dibs__table *table, const bson_t *document, struct dibs__mongo_task *task);
+/* Which field makes that document none that can be claimed, and what it must be. */
+void dibs__mt_explain(const struct dibs__table *table, const bson_t *document, char *why, size_t size);
+/* That the server refuses to claim it. */
+void dibs__mt_explain_refused(const struct dibs__table *table, const bson_t *document, const char *reason, char *why,
+                              size_t size);
+
+/* Filters; the caller destroys them.  Which ones: free and fit to be claimed, at a time of the server's clock that is
+ * not after `latest_ms`; fit to be claimed, now or later; those that no claim takes. */
+enum dibs__mt_which { DIBS__MT_FREE, DIBS__MT_FIT, DIBS__MT_ODD };
+bson_t *dibs__mt_filter(const struct dibs__task_op *op, enum dibs__mt_which which, int64_t latest_ms);
+/* The document of this item's claim; NULL: no document can be it. */
+bson_t *dibs__mt_filter_item(const struct dibs__table *table, const struct dibs__task_item *item);
+/* All documents with the key of that item. */
+bson_t *dibs__mt_filter_key(const struct dibs__table *table, const struct dibs__task_item *item);
+/* A key as people write it may be that of documents with keys of several types. */
+enum { DIBS__MT_NUMBER = 1, DIBS__MT_TEXT = 2, DIBS__MT_OID = 4 };
+uint32_t dibs__mt_types_of(dibs__str key);
+bson_t *dibs__mt_filter_type(const struct dibs__table *table, uint32_t types); /* documents with keys of these types */
+bson_t *dibs__mt_filter_same(const struct dibs__table *table, dibs__str key);  /* with this key, of any type */
+uint32_t dibs__mt_type_in(const struct dibs__table *table, const bson_t *document); /* the type of its key; 0: odd */
+/* Of a listing; the key `after` has this type. */
+bson_t *dibs__mt_filter_list(const struct dibs__task_op *op, uint32_t after_type);
+
+/* Pipelines of updates. */
+bson_t *dibs__mt_claim(const struct dibs__table *table);
+bson_t *dibs__mt_change(const struct dibs__task_op *op, const struct dibs__task_item *item);
+/* Which fields are read; of a listing also whether it is free. */
+bson_t *dibs__mt_fields(const struct dibs__task_op *op);
+bson_t *dibs__mt_sort(const struct dibs__table *table, bool by_key);
+
+/* ---- task.c ---- */
+
+/* Runs an operation on tasks in a table of the user's. */
+void dibs__mongo_run_task(struct dibs__mongo_session *session, struct dibs__task_op *op, dibs__tick by,
+                          struct dibs__result *result);
 
 /* ---- mongodb.c ---- */
 

@@ -5,50 +5,17 @@
  *
  * A lost answer is UNKNOWN for the operations on the documents of that command, and those are forgotten.
  */
-#include "drivers/mongodb/mongodb_impl.h"
+#include "drivers/mongodb/batch_impl.h"
+#include "store/counter.h"
 #include "store/family.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { HEADS = 256, REMEMBERED = 1024, NOTICES = 256, SESSIONS = 64, RETRY_MAX_MS = 20 };
+enum { REMEMBERED = 1024, RETRY_MAX_MS = 20 };
 #define BASE_MS INT64_C(1767225600000) /* fences count from 2026 (R43) */
 
 typedef struct dibs__mongo_document document;
-
-struct element {
-  struct dibs__op *op;
-  void *asked; /* the operation as it was requested */
-  size_t size;
-  document *d;
-  bool done;
-};
-
-struct sent_notice {
-  struct dibs__mongo_notice notice;
-  const document *d;
-};
-
-struct dibs__mongo_batch {
-  struct dibs__mongo_session *session;
-  struct dibs__mem_hooks hooks;
-  struct dibs__memory *memory;
-  struct dibs__mem_open from;
-  document *heads[HEADS];
-  size_t remembered;
-  /* Of the batch that runs. */
-  struct element *elements;
-  size_t count;
-  document *deciding;
-  int64_t now;
-  struct sent_notice notices[NOTICES];
-  size_t notice_count;
-  struct dibs__result *result;
-  /* Sessions whose life was looked up. */
-  uint64_t sessions[SESSIONS];
-  bool alive[SESSIONS];
-  size_t session_count;
-};
 typedef struct dibs__mongo_batch batch;
 
 static struct dibs__mongo *store_of(const batch *b) {
@@ -70,8 +37,8 @@ static bool hook_alive(void *user, uint64_t session) {
 
 static void hook_post(void *user, uint64_t session, const struct dibs__event *event) {
   batch *b = user;
-  if (b->notice_count == NOTICES) return; /* events may be lost (R17) */
-  b->notices[b->notice_count++] = (struct sent_notice){{session, *event}, b->deciding};
+  if (b->notice_count == DIBS__MONGO_NOTICES) return; /* events may be lost (R17) */
+  b->notices[b->notice_count++] = (struct dibs__mongo_sent_notice){{session, *event}, b->deciding};
 }
 
 static bool hook_draw(void *user, uint32_t want, dibs__fence *first, uint32_t *block) {
@@ -98,7 +65,7 @@ static void forget_document(document *d) {
 }
 
 static void forget_documents(batch *b) {
-  for (size_t i = 0; i < HEADS; i++)
+  for (size_t i = 0; i < DIBS__MONGO_HEADS; i++)
     while (b->heads[i]) {
       document *d = b->heads[i];
       b->heads[i] = d->next;
@@ -109,7 +76,7 @@ static void forget_documents(batch *b) {
 }
 
 static document *find_document(batch *b, enum dibs__mongo_kind kind, dibs__str key, bool add) {
-  document **head = &b->heads[(dibs__hash(key.p, key.len) + kind) % HEADS];
+  document **head = &b->heads[(dibs__hash(key.p, key.len) + kind) % DIBS__MONGO_HEADS];
   for (document *d = *head; d; d = d->next)
     if (d->kind == kind && dibs__str_equal(dibs__str_of(d->key, d->key_len), key)) return d;
   document *d = add ? calloc(1, sizeof *d + key.len + 1) : NULL;
@@ -172,7 +139,7 @@ static bool wants_load(const document *d) {
 
 static dibs__status load_documents(batch *b) {
   dibs__status status = DIBS_OK;
-  for (enum dibs__mongo_kind kind = 0; kind <= DIBS__MONGO_ONCE && status == DIBS_OK; kind++) {
+  for (enum dibs__mongo_kind kind = 0; kind < DIBS__MONGO_DOCUMENTS && status == DIBS_OK; kind++) {
     bson_t filter = BSON_INITIALIZER;
     bool reads = true;
     for (size_t i = 0; i < b->count; i++)
@@ -194,7 +161,7 @@ static dibs__status load_documents(batch *b) {
 /* ---- Deciding ---- */
 
 /* Is this the first element with its document? */
-static bool is_first(const batch *b, size_t i) {
+bool dibs__mongo_is_first(const batch *b, size_t i) {
   for (size_t k = 0; k < i; k++)
     if (b->elements[k].d == b->elements[i].d && !b->elements[k].done) return false;
   return true;
@@ -204,7 +171,7 @@ static void note_session(batch *b, uint64_t session) {
   if (session == store_of(b)->session) return;
   for (size_t i = 0; i < b->session_count; i++)
     if (b->sessions[i] == session) return;
-  if (b->session_count < SESSIONS) b->sessions[b->session_count++] = session;
+  if (b->session_count < DIBS__MONGO_SESSIONS) b->sessions[b->session_count++] = session;
 }
 
 static void note_row(batch *b, const struct dibs__mem_row *row) {
@@ -216,7 +183,7 @@ static dibs__status learn_sessions(batch *b) {
   b->session_count = 0;
   for (size_t i = 0; i < b->count; i++) {
     document *d = b->elements[i].d;
-    if (!d || b->elements[i].done || d->kind != DIBS__MONGO_LEASE || !d->seen || !is_first(b, i)) continue;
+    if (!d || b->elements[i].done || d->kind != DIBS__MONGO_LEASE || !d->seen || !dibs__mongo_is_first(b, i)) continue;
     if (dibs__mongo_decode(b->memory, d) == DIBS_OK) {
       const struct dibs__mem_name *name = dibs__mem_name_find(b->memory, dibs__str_of(d->key, d->key_len));
       if (name) note_row(b, &name->waiting);
@@ -271,6 +238,12 @@ static void call_memory(batch *b, struct dibs__op *op) {
   case DIBS__FAM_RECORD:
     dibs__mem_record(b->memory, (struct dibs__record_op *)op);
     return;
+  case DIBS__FAM_STOCK:
+    dibs__mem_stock(b->memory, (struct dibs__stock_op *)op, b->now);
+    return;
+  case DIBS__FAM_COUNTER:
+    dibs__mem_counter(b->memory, (struct dibs__counter_op *)op, b->now);
+    return;
   default:
     dibs__mem_once(b->memory, (struct dibs__once_op *)op, b->now);
   }
@@ -300,7 +273,7 @@ enum outcome { WRITTEN, REPLACED, DOUBTFUL, FAILED };
 
 static void conclude(batch *b, document *d, enum outcome how, dibs__status status) {
   for (size_t i = 0; i < b->count; i++) {
-    struct element *e = &b->elements[i];
+    struct dibs__mongo_element *e = &b->elements[i];
     if (e->d != d || e->done) continue;
     if (how == WRITTEN) {
       e->done = true;
@@ -333,10 +306,11 @@ static void conclude(batch *b, document *d, enum outcome how, dibs__status statu
 /* All operations on one document, in their order. */
 static void decide(batch *b, document *d) {
   dibs__status status = dibs__mongo_decode(b->memory, d);
+  if (status == DIBS_OK && d->kind == DIBS__MONGO_STOCK) status = dibs__mongo_claims_load(b, d);
   b->deciding = d;
   if (status == DIBS_OK) settle_clock(b, d);
   for (size_t i = 0; i < b->count; i++) {
-    struct element *e = &b->elements[i];
+    struct dibs__mongo_element *e = &b->elements[i];
     if (e->d != d || e->done) continue;
     e->op->status = status;
     if (status == DIBS_OK) call_memory(b, e->op);
@@ -394,7 +368,8 @@ static bool wants_check(const document *d) {
 /* Is this the first element with a document that this command writes? */
 static bool is_sent(const batch *b, size_t i, enum dibs__mongo_kind kind, bool inserts) {
   const document *d = b->elements[i].d;
-  return d && !b->elements[i].done && d->kind == kind && d->made && (d->seen == NULL) == inserts && is_first(b, i);
+  return d && !b->elements[i].done && d->kind == kind && d->made && (d->seen == NULL) == inserts &&
+         dibs__mongo_is_first(b, i);
 }
 
 /* Only `n` of the documents were replaced: those that have the version of this batch now.  If fewer have it, somebody
@@ -447,6 +422,7 @@ static void write_kind(batch *b, enum dibs__mongo_kind kind, bool inserts) {
   dibs__status status = fine ? dibs__mongo_write(link_of(b), &command, &reply, b->result) : DIBS_NO_MEMORY;
   if (!fine) bson_init(&reply);
   b->result->commits++;
+  if (status == DIBS_OK && inserts && kind == DIBS__MONGO_RATE) dibs__mongo_index(b, kind, "delete_at", true);
   int64_t n = status == DIBS_OK && bson_iter_init_find(&at, &reply, "n") ? bson_iter_as_int64(&at) : 0;
   if (status == DIBS_OK && n < count) {
     check_written(b, kind, inserts, n);
@@ -463,14 +439,11 @@ static void write_kind(batch *b, enum dibs__mongo_kind kind, bool inserts) {
 
 /* ---- A batch ---- */
 
-static bool text_is_valid(dibs__str text) {
-  return text.len == 0 || bson_utf8_validate(text.p, text.len, false);
-}
-
-/* R49: names and owners are texts. */
+/* R49: names, owners and claims are texts. */
 static bool texts_are_valid(const struct dibs__op *op, dibs__str key) {
-  if (!text_is_valid(key)) return false;
-  return op->family != DIBS__FAM_LEASE || text_is_valid(((const struct dibs__lease_op *)op)->owner);
+  if (!dibs__mongo_is_text(key)) return false;
+  if (op->family == DIBS__FAM_STOCK) return dibs__mongo_is_text(((const struct dibs__stock_op *)op)->claim);
+  return op->family != DIBS__FAM_LEASE || dibs__mongo_is_text(((const struct dibs__lease_op *)op)->owner);
 }
 
 static bool op_writes(const struct dibs__op *op) {
@@ -488,7 +461,7 @@ static void answer_anchor(batch *b, struct dibs__anchor_op *op) {
 }
 
 /* Its document, or an answer. */
-static void place_element(batch *b, struct element *e) {
+static void place_element(batch *b, struct dibs__mongo_element *e) {
   enum dibs__mongo_kind kind;
   dibs__str key;
   struct dibs__op *op = e->op;
@@ -497,6 +470,8 @@ static void place_element(batch *b, struct element *e) {
   if (op->family == DIBS__FAM_ANCHOR) answer_anchor(b, (struct dibs__anchor_op *)op);
   if (!dibs__mongo_place(op, &kind, &key)) return;
   if (op->family == DIBS__FAM_RECORD && ((const struct dibs__record_op *)op)->table) return;
+  if (op->family == DIBS__FAM_STOCK && dibs__mongo_stock_is_apart((struct dibs__stock_op *)op)) return;
+  if (op->family == DIBS__FAM_COUNTER && dibs__mongo_counter_is_apart((struct dibs__counter_op *)op)) return;
   op->status = DIBS_INVALID;
   if (key.len < 1 || key.len > DIBS_NAME_MAX || !texts_are_valid(op, key)) return;
   e->size = dibs__family_of(op)->size;
@@ -536,7 +511,7 @@ static bool any_left(const batch *b) {
 
 static void give_up(batch *b, dibs__status status) {
   for (size_t i = 0; i < b->count; i++) {
-    struct element *e = &b->elements[i];
+    struct dibs__mongo_element *e = &b->elements[i];
     if (e->done) continue;
     if (e->d) forget_document(e->d);
     e->op->status = status;
@@ -556,10 +531,13 @@ static dibs__status play(batch *b) {
   if (status == DIBS_OK) status = learn_sessions(b);
   if (status != DIBS_OK) return status;
   note_time(b);
+  status = dibs__mongo_claims_bind(b);
+  if (status != DIBS_OK) return status;
   for (size_t i = 0; i < b->count; i++) {
-    if (!b->elements[i].done && is_first(b, i)) decide(b, b->elements[i].d);
+    document *d = b->elements[i].d;
+    if (!b->elements[i].done && dibs__mongo_is_first(b, i) && !d->deferred) decide(b, d);
   }
-  for (enum dibs__mongo_kind kind = 0; kind <= DIBS__MONGO_ONCE; kind++) {
+  for (enum dibs__mongo_kind kind = 0; kind < DIBS__MONGO_DOCUMENTS; kind++) {
     write_kind(b, kind, false);
     write_kind(b, kind, true);
   }
@@ -567,7 +545,7 @@ static dibs__status play(batch *b) {
 }
 
 static void send_notices(batch *b) {
-  struct dibs__mongo_notice notices[NOTICES];
+  struct dibs__mongo_notice notices[DIBS__MONGO_NOTICES];
   for (size_t i = 0; i < b->notice_count; i++) notices[i] = b->notices[i].notice;
   if (b->notice_count) dibs__mongo_send(store_of(b), link_of(b), notices, b->notice_count);
   b->notice_count = 0;
@@ -594,11 +572,22 @@ static dibs__status overall(const batch *b) {
   return none ? DIBS_UNAVAILABLE : worst;
 }
 
+static bool is_task(const struct dibs__op *op) {
+  return op->family == DIBS__FAM_TASK && ((const struct dibs__task_op *)op)->table;
+}
+
+/* After all others, which wait for no document of the user's. */
+static void run_tasks(batch *b, dibs__tick by) {
+  for (size_t i = 0; i < b->count; i++)
+    if (is_task(b->elements[i].op))
+      dibs__mongo_run_task(b->session, (struct dibs__task_op *)b->elements[i].op, by, b->result);
+}
+
 dibs__status dibs__mongo_run(struct dibs__session *base, struct dibs__op *const ops[], size_t count, dibs__tick by,
                              struct dibs__result *result) {
   struct dibs__mongo_session *session = (struct dibs__mongo_session *)base;
   batch *b = session->batch;
-  struct element elements[DIBS__MONGO_BATCH] = {{0}};
+  struct dibs__mongo_element elements[DIBS__MONGO_BATCH] = {{0}};
   *result = (struct dibs__result){.sent = dibs__tick_now()};
   if (count > DIBS__MONGO_BATCH) return DIBS_UNAVAILABLE;
   session->link->by = by;
@@ -625,6 +614,12 @@ dibs__status dibs__mongo_run(struct dibs__session *base, struct dibs__op *const 
     if (pause >= 30) status = dibs__mongo_clock(session->link, true, result);
   }
   if (status != DIBS_OK) give_up(b, status == DIBS_UNKNOWN ? DIBS_UNAVAILABLE : status);
+  run_tasks(b, by);
+  if (!any_left(b)) dibs__mongo_claims_clean(b);
+  dibs__mongo_stock_lists(b);
+  dibs__mongo_counters(b);
+  dibs__mongo_runs(b);
+  dibs__mongo_reports(b);
   send_notices(b);
   finish(b);
   result->now = (dibs__when){b->now};

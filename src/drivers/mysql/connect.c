@@ -335,6 +335,8 @@ static enum greeting await_greeting(wire_t *w) {
     ssize_t n = recv(fd.fd, peek, sizeof peek, MSG_PEEK | MSG_DONTWAIT);
     enum greeting greeting = n > 0 ? read_greeting(peek, (size_t)n) : NONE_YET;
     if (greeting != NONE_YET || n <= 0 || n == sizeof peek) return greeting;
+    /* A part of it keeps the socket readable for as long as the peer wants. */
+    if (!dibs__tick_before(dibs__tick_now(), w->base.by)) return NONE_YET;
     dibs__nap_ms(1); /* half of it has arrived */
   }
 }

@@ -27,7 +27,8 @@ static const struct {
   unsigned error;
   enum dibs__sql_trouble trouble;
 } known[] = {
-    /* unique keys, and names of indexes */
+    /* unique keys, and names of columns and indexes */
+    {1060, DIBS__SQL_TWICE},
     {1061, DIBS__SQL_TWICE},
     {1062, DIBS__SQL_TWICE},
     {1586, DIBS__SQL_TWICE},

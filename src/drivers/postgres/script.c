@@ -23,6 +23,9 @@ static sql_rc refused(wire_t *w, const PGresult *result) {
   w->wire.trouble = dibs__pg_trouble(PQresultErrorField(result, PG_DIAG_SQLSTATE));
   snprintf(w->wire.message, sizeof w->wire.message, "%s", message ? message : "the server refused it");
   if (w->wire.trouble == DIBS__SQL_GONE) w->dead = true;
+  /* idle_in_transaction_session_timeout: the server ended the session before it read the statement. */
+  const char *state = PQresultErrorField(result, PG_DIAG_SQLSTATE);
+  if (state && strcmp(state, "25P03") == 0) w->wire.undone = true;
   return DIBS__SQL_FAILED;
 }
 
@@ -64,16 +67,20 @@ static sql_rc read_results(wire_t *w, bool commits) {
 
 sql_rc dibs__pg_script(struct dibs__sql_wire *wire, const char *sql) {
   wire_t *w = (wire_t *)wire;
-  if (w->dead || PQstatus(w->pg) != CONNECTION_OK) return gone(w, DIBS__SQL_GONE);
+  if (w->dead || PQstatus(w->pg) != CONNECTION_OK) {
+    w->wire.undone = true;
+    return gone(w, DIBS__SQL_GONE);
+  }
   if (PQsetnonblocking(w->pg, 1) != 0 || !PQsendQuery(w->pg, sql)) return gone(w, DIBS__SQL_GONE);
   sql_rc end = read_results(w, strcmp(sql, "COMMIT") == 0);
   if (!w->dead) (void)PQsetnonblocking(w->pg, 0);
   return end;
 }
 
+/* Of a connection that was lost nobody knows: the next statement finds out. */
 bool dibs__pg_in_transaction(const struct dibs__sql_wire *wire) {
   PGTransactionStatusType status = PQtransactionStatus(((const wire_t *)wire)->pg);
-  return status == PQTRANS_INTRANS || status == PQTRANS_INERROR;
+  return status == PQTRANS_INTRANS || status == PQTRANS_INERROR || status == PQTRANS_UNKNOWN;
 }
 
 /* Plans and the search path as the role has them: the settings of our own statements do not fit those of users.  Two

@@ -7,8 +7,10 @@
  * next round, which follows a newer map, or a short pause.  Nothing was done, so that they may go anywhere; an
  * operation whose answer is missing is UNKNOWN, and ends here.
  *
- * The operations of one name have one bucket and stay in their order: in a round those of a bucket are one call of a
- * script, which is done or refused as a whole.  What does not fit into the call has its turn in the next round.
+ * The operations of one name have one bucket and stay in their order: in a round those of a bucket are in one call of a
+ * script, which does or refuses all of them.  What does not fit into the call has its turn in the next round.  A call
+ * may have several buckets of the node; a bucket that was refused beside others goes again in a call of its own, whose
+ * answer says why.
  *
  * A node that cannot be reached does not delay the others: it is left alone for a while, and its operations are
  * UNAVAILABLE.
@@ -128,6 +130,7 @@ struct batch {
   uint64_t version; /* of the map that the round followed */
   bool subscribed;  /* some are sent again because a subscription is open now */
   bool moving;      /* a node refused some because of their slots */
+  bool beside;      /* a node refused some beside those of another bucket: each bucket has a call of its own now */
   struct dibs__op *sorted[DIBS__REDIS_BATCH];
 };
 
@@ -189,7 +192,7 @@ static void put_parts(struct batch *b, struct dibs__redis_link *links[], struct 
       leave_for_later(b, part);
       continue;
     }
-    part->at->redirected = false;
+    part->at->redirected = part->at->beside = false;
     if (!dibs__redis_begin(part->at, part->count) ||
         !dibs__redis_put_operations(part->at, b->sorted + part->first, part->count, b->by, result)) {
       dibs__redis_drop(part->at->link);
@@ -222,6 +225,7 @@ static void take_part(struct batch *b, const struct part *part, dibs__status sta
   } else {
     dibs__redis_take(part->at, result);
     b->moving = b->moving || part->at->redirected;
+    b->beside = b->beside || part->at->beside;
     subscribe_for(b, part, result);
   }
   if (!part->at->link->dead) return;
@@ -236,7 +240,7 @@ static void run_round(struct batch *b, struct dibs__result *result) {
   struct dibs__redis_link *links[DIBS__REDIS_PLACES];
   dibs__status statuses[DIBS__REDIS_PLACES];
   struct dibs__result sent = {.text = ""};
-  b->moving = false;
+  b->moving = b->beside = false;
   for (size_t i = 0; i < b->count; i++) b->pending[i]->status = DIBS_UNKNOWN;
   sort_pending(b);
   for (size_t i = b->sent; i < b->count; i++) b->sorted[i]->status = DIBS__REDIS_REDIRECTED;
@@ -280,7 +284,7 @@ static void run_batch(struct batch *b, struct dibs__result *result) {
     if (latest.text[0] || b->count == 0) memcpy(result->text, latest.text, sizeof result->text);
     dibs__tick now = dibs__tick_now();
     if (b->count == 0 || !dibs__tick_before(now, b->by)) break;
-    if (b->subscribed || (b->sent < before && b->count < before)) continue; /* those that did not fit */
+    if (b->subscribed || b->beside || (b->sent < before && b->count < before)) continue; /* those that did not fit */
     if (!dibs__tick_before(now, patient)) break;
     if (map_is_newer(store, b->version, b->by)) continue;
     if (!b->moving) break; /* their node cannot be reached, and no other one has their slots */

@@ -1,9 +1,9 @@
 -- SPDX-License-Identifier: MIT
 -- Leases and mandates: many operations of a batch, in their order, as one atomic step of the server.
 --
---   KEYS     the buckets, dibs:{17}
+--   KEYS     the buckets, dibs:{17}; of a node of a cluster the first one
 --   ARGV     a digit: 1 for a tier, plus 2 for a node of a cluster; and our session, 8 bytes; the operations, as run.c
---            packs them; the incarnations that they name, as 40 hexadecimal digits each
+--            packs them; the incarnations that they name, as 40 hexadecimal digits each; of a node, its other buckets
 --   answers  our incarnation, the clock in ms (a double), 30 bytes an operation; and a message of an error, if any
 --
 -- The keys (numbers are little-endian, fences and instants doubles, exact below 2^53):
@@ -22,9 +22,11 @@
 --   dibs:{17}:-        never exists: see below
 -- All but the last two are deleted with the last holder or waiter, or expire, without requests, at `keep` of the head.
 --
--- A node of a cluster has one bucket in a call.  While the bucket's slot is moved to another node, some of its keys are
--- here and some are there, and a command with one key would find a holder, or not.  A command with several keys, one of
--- which does not exist, is refused on both nodes until the move is complete, and nothing has been done before.
+-- The buckets of a node of a cluster have slots of their own: no command has keys of two of them.  While the slot of a
+-- bucket is moved to another node, some of its keys are here and some are there, and a command with one key would find a
+-- holder, or not.  A command with several keys, one of which does not exist, is refused on both nodes until the move is
+-- complete, and nothing has been done before.  If the first bucket is refused, the call is.  The operations of another
+-- bucket that is refused, or that this server does not let a script reach beside the first, are answered REDIRECTED.
 
 -- Closures are slow: the functions made in each call come before all locals, and capture next to none of them.
 
@@ -545,6 +547,7 @@ end
 -- ---- A call ----
 
 local OK, HELD, LOST, NOT_FOUND, DENIED, CORRUPT, MOVED = 0, 1, 3, 8, 10, 15, 101
+local REDIRECTED, ELSEWHERE = 120, 0 -- REDIRECTED never leaves the driver
 local ACQUIRE, RENEW, RELEASE, CANCEL, READ = 0, 1, 2, 3, 16
 local SLACK_MS = 50
 -- An operation: verb, bucket, incarnation, mode, epoch, id, fence, ttl, slots, block, flags, name, owner.
@@ -569,38 +572,71 @@ local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local kind, session = byte(ARGV[1]) - 48, string.sub(ARGV[1], 2)
 local tier, clustered = kind % 2 == 1, kind >= 2
 
--- One command reads every key that the first step needs.
+-- The keys of a bucket, and of its names: one command reads all that the first step needs; of a node, one for each
+-- bucket.
 local ops, wanted, cache, gone = {}, {}, {}, {} -- gone: deleted at the end, all at once
 local blob, at, n, count = ARGV[2], 1, #KEYS, 0
-for i = 1, n do wanted[i] = KEYS[i] end
+local keys, parts = KEYS, nil
+if clustered then
+  parts = {{KEYS[1]}}
+  local last = #ARGV
+  while last > 2 and byte(ARGV[last], -1) == 125 do last = last - 1 end -- 125: }, the end of a bucket's key
+  for i = last + 1, #ARGV do
+    parts[#parts + 1] = {ARGV[i]}
+    keys[#parts] = ARGV[i]
+  end
+else
+  for i = 1, n do wanted[i] = KEYS[i] end
+end
 while at <= #blob do
   local o = {cut(OPERATION, blob, at)}
   at = o[14]
   count = count + 1
   ops[count] = o
   if o[1] < READ then
-    local key = KEYS[o[2]] .. ':n:' .. o[12]
+    local key = keys[o[2]] .. ':n:' .. o[12]
     o[14] = key
     if cache[key] == nil then
-      n = n + 1
-      wanted[n] = key
       cache[key] = false
+      if parts then
+        local part = parts[o[2]]
+        part[#part + 1] = key
+      else
+        n = n + 1
+        wanted[n] = key
+      end
     end
   end
 end
-if clustered then wanted[n + 1] = KEYS[1] .. ':-' end
-local got = redis.pcall('MGET', unpack(wanted))
-if got.err then
-  local moves = clustered and (string.find(got.err, 'cluster', 1, true) or string.find(got.err, 'TRYAGAIN', 1, true))
-  return redis.error_reply(moves and 'TRYAGAIN ' .. KEYS[1] .. ' is being moved' or got.err)
-end
-for i = #KEYS + 1, n do cache[wanted[i]] = got[i] end
 
-local buckets = {}
-for i = 1, #KEYS do
-  local v, b = got[i], {}
+local values, buckets = {}, {}
+for i = 1, parts and #parts or 1 do
+  local mine = parts and parts[i] or wanted
+  local last = #mine
+  if parts then mine[last + 1] = mine[1] .. ':-' end
+  local got = redis.pcall('MGET', unpack(mine))
+  if got.err and i > 1 then
+    values[i] = ELSEWHERE
+  elseif got.err then
+    -- Newer servers: 'undeclared keys were accessed during rehashing of the slot'.
+    local moves = clustered and (string.find(got.err, 'cluster', 1, true) or
+      string.find(got.err, 'TRYAGAIN', 1, true) or string.find(got.err, 'rehashing of the slot', 1, true))
+    return redis.error_reply(moves and 'TRYAGAIN ' .. KEYS[1] .. ' is being moved' or got.err)
+  elseif parts then
+    values[i] = got[1]
+    for k = 2, last do cache[mine[k]] = got[k] end
+  else
+    values = got
+    for k = #KEYS + 1, n do cache[wanted[k]] = got[k] end
+  end
+end
+
+for i = 1, #keys do
+  local v, b = values[i], {}
   if not v then
-    b.last, b.epoch, b.bad = 0, 1, call('EXISTS', KEYS[i]) == 1
+    b.last, b.epoch, b.bad = 0, 1, call('EXISTS', keys[i]) == 1
+  elseif v == ELSEWHERE then
+    b.bad, b.elsewhere = true, true
   elseif #v == 13 and byte(v) == 76 then
     b.last, b.epoch = cut('<dI4', v, 2)
   elseif #v == 49 and (byte(v) == 83 or byte(v) == 84) then
@@ -619,7 +655,8 @@ for i = 1, count do
   local verb, b, key = o[1], buckets[o[2]], o[14]
   local status, slot, block, first, till = nil, 0, 0, 0, 0 -- status nil: not a simple case
   if b.bad then
-    status, message = CORRUPT, message or 'no bucket of dibs'
+    status = b.elsewhere and REDIRECTED or CORRUPT
+    message = message or not b.elsewhere and 'no bucket of dibs' or nil
   elseif verb >= READ then
     status, b = anchor(verb, b, o[5], ARGV[o[3] + 2], incarnation, o[7])
     buckets[o[2]] = b
@@ -724,15 +761,21 @@ for i = 1, count do
 end
 
 local free, kept = {}, {}
-for key in pairs(gone) do free[#free + 1] = key end
+for key in pairs(gone) do
+  if parts then call('DEL', key) else free[#free + 1] = key end
+end
 if free[1] then call('DEL', unpack(free)) end
 for i, b in pairs(buckets) do
   if b.dirty then
-    kept[#kept + 1] = KEYS[i]
+    kept[#kept + 1] = keys[i]
     kept[#kept + 1] = b.served and (b.left and 'T' or 'S') .. pack('<I4I4c40', b.epoch, b.seq, b.incarnation) or 'L' .. pack('<dI4', b.last, b.epoch)
   end
 end
-if kept[1] then call('MSET', unpack(kept)) end
+if parts then
+  for i = 1, #kept, 2 do call('SET', kept[i], kept[i + 1]) end
+elseif kept[1] then
+  call('MSET', unpack(kept))
+end
 local reply = incarnation .. pack('<d', now) .. table.concat(out)
 if message then return {reply, message} end
 return reply

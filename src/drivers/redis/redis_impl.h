@@ -186,6 +186,8 @@ struct dibs__redis_session {
   dibs__incarnation incarnation;       /* as of the latest answer */
   bool subscribed;                     /* the latest batch was sent with our subscription open */
   bool redirected;                     /* of a node: the latest batch showed that slots have moved, or are moving */
+  bool beside;                         /* and some operations were refused beside those of another bucket */
+  dibs__tick apart_until;              /* and until then each call has one bucket */
   struct dibs__redis_scratch *scratch; /* run.c's */
   /* With cluster=1: sessions at the nodes, by their numbers; NULL: none yet. */
   struct dibs__redis_session **nodes;

@@ -26,7 +26,8 @@ enum {
   AT_ONCE = 2,
   SUBSCRIBED = 4,
   KEY_MAX = 80,
-  WAIT_MS = 1000 /* the longest that replicas may take */
+  WAIT_MS = 1000, /* the longest that replicas may take */
+  APART_MS = 1000 /* after a node of a cluster refused a bucket beside another */
 };
 
 /* One script call. */
@@ -243,11 +244,11 @@ static bool put_call(struct dibs__redis_session *session) {
   struct dibs__redis_scratch *s = session->scratch;
   struct call *c = &s->call;
   const char *words[2 * CALL_OPS + 2];
-  size_t lengths[2 * CALL_OPS + 2], n = 0;
+  size_t lengths[2 * CALL_OPS + 2], n = 0, keys_of_slot = store->is_node ? 1 : c->bucket_count;
   char keys[CALL_OPS][KEY_MAX], incarnations[CALL_OPS][INCARNATION_HEX], us[9];
   if (!c->count) return true;
   us[0] = (char)('0' + (store->as_tier ? 1 : 0) + (store->is_node ? 2 : 0));
-  for (; n < c->bucket_count; n++) {
+  for (; n < keys_of_slot; n++) {
     lengths[n] = bucket_key(store->location->prefix, c->buckets[n], keys[n]);
     words[n] = keys[n];
   }
@@ -258,7 +259,12 @@ static bool put_call(struct dibs__redis_session *session) {
     incarnation_hex(&c->incarnations[i], incarnations[i]);
     words[n] = incarnations[i], lengths[n++] = INCARNATION_HEX;
   }
-  if (!dibs__redis_put_script(session->link, script(), c->bucket_count, n, words, lengths)) return false;
+  /* The keys of a command must be of one slot: a script also reaches what it is not given as a key. */
+  for (size_t i = keys_of_slot; i < c->bucket_count; i++) {
+    lengths[n] = bucket_key(store->location->prefix, c->buckets[i], keys[i]);
+    words[n++] = keys[i];
+  }
+  if (!dibs__redis_put_script(session->link, script(), keys_of_slot, n, words, lengths)) return false;
   memcpy(s->requested + s->count, c->ops, c->count * sizeof *s->requested);
   s->count += c->count;
   s->counts[s->calls++] = (uint8_t)c->count;
@@ -267,11 +273,20 @@ static bool put_call(struct dibs__redis_session *session) {
   return true;
 }
 
+/* A node may refuse one bucket of a call and serve the next call, so that the operations of a bucket, which follow one
+ * another in the list, stay in one call. */
+static bool put_bucket(struct dibs__redis_session *session, struct dibs__op *const ops[], size_t count) {
+  const struct call *c = &session->scratch->call;
+  size_t run = 1;
+  if (c->count == 0 || c->ops[c->count - 1]->bucket == ops[0]->bucket) return true;
+  while (run < count && ops[run]->bucket == ops[0]->bucket) run++;
+  bool apart = dibs__tick_before(dibs__tick_now(), session->apart_until);
+  return (!apart && c->count + run <= CALL_OPS) || put_call(session);
+}
+
 static bool put_op(struct dibs__redis_session *session, struct dibs__op *op, bool subscribed) {
   const struct dibs__redis *store = (const struct dibs__redis *)session->base.store;
   struct call *c = &session->scratch->call;
-  /* The keys of a call must be of one slot. */
-  if (store->is_node && c->count && c->buckets[0] != op->bucket && !put_call(session)) return false;
   bool hints = store->is_node && !store->as_tier && op->family == DIBS__FAM_LEASE;
   c->present = hints ? session->link->incarnation : (dibs__incarnation){{0}};
   c->ops[c->count++] = op;
@@ -337,7 +352,7 @@ bool dibs__redis_put_operations(struct dibs__redis_session *session, struct dibs
     }
     if (waits && !subscribed)
       ops[i]->status = notifier;
-    else if (!put_op(session, ops[i], subscribed))
+    else if ((store->is_node && !put_bucket(session, ops + i, count - i)) || !put_op(session, ops[i], subscribed))
       return false;
   }
   session->subscribed = subscribed;
@@ -484,6 +499,10 @@ static void take_reply(struct dibs__redis_session *session, struct dibs__op *con
   for (size_t i = 0; i < count; i++) {
     ops[i]->at = result->now;
     read_answer(ops[i], r->str + REPLY_HEAD + ANSWER * i, &session->incarnation);
+    if (ops[i]->status == DIBS__REDIS_REDIRECTED) {
+      session->beside = true;
+      session->apart_until = dibs__tick_add_ms(dibs__tick_now(), APART_MS);
+    }
     if (words || ops[i]->status == DIBS_DENIED) explain_error(store, ops[i], words, result);
   }
   dibs__redis_notifier_incarnation(store, &session->incarnation);

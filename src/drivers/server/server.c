@@ -388,15 +388,18 @@ static dibs__status read_incarnation(session *s, struct dibs__result *result) {
 
 /* ---- The schema ---- */
 
-/* The statement can run again after it was interrupted; see put_ddl for an index that can't be made "if not exists". */
-static void if_not_there(char *text, size_t size, bool plain_index) {
-  static const char *const heads[] = {"CREATE TABLE ", "CREATE INDEX ", "CREATE UNIQUE INDEX "};
+/* The statement can run again after it was interrupted; see put_ddl for an engine that has this for tables alone. */
+static void if_not_there(char *text, size_t size, bool tables_alone) {
+  static const char *const heads[] = {"CREATE TABLE ", "CREATE INDEX ", "CREATE UNIQUE INDEX ", " ADD COLUMN "};
   static const char added[] = "IF NOT EXISTS ";
-  for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++) {
-    size_t head = strlen(heads[i]), len = strlen(text), more = sizeof added - 1;
-    if (strncmp(text, heads[i], head) != 0 || len + more >= size || (plain_index && i > 0)) continue;
-    memmove(text + head + more, text + head, len - head + 1);
-    memcpy(text + head, added, more);
+  for (size_t i = 0; i < (tables_alone ? 1 : sizeof heads / sizeof heads[0]); i++) {
+    size_t len = strlen(text), more = sizeof added - 1;
+    const char *head = strstr(text, heads[i]);
+    if (!head || (head != text && *head != ' ') || len + more >= size) continue;
+    char *to = text + (head - text) + strlen(heads[i]);
+    memmove(to + more, to, strlen(to) + 1);
+    memcpy(to, added, more);
+    return;
   }
 }
 
@@ -484,11 +487,19 @@ static sql_rc make_schema(session *s, uint32_t *version) {
   return end == DIBS__SQL_OK ? engine->sql.go(s->rows.wire, false) : end;
 }
 
+/* Some fifty statements, each of which a server writes to its disk: a busy one takes seconds, and half a schema would
+ * help nobody.  Once in the life of a database. */
+enum { SCHEMA_MS = 60000 };
+
 static dibs__status settle_schema(session *s, struct dibs__result *result) {
   uint32_t version;
   sql_rc end = read_version(s, &version);
   if (end != DIBS__SQL_OK) return dibs__server_explain(s, "read the tables of dibs in", result);
-  if (version < DIBS__SQL_SCHEMA) end = make_schema(s, &version);
+  if (version < DIBS__SQL_SCHEMA) {
+    dibs__tick enough = dibs__tick_add_ms(dibs__tick_now(), SCHEMA_MS);
+    if (dibs__tick_before(s->rows.wire->by, enough)) s->rows.wire->by = enough;
+    end = make_schema(s, &version);
+  }
   if (end != DIBS__SQL_OK) return dibs__server_explain(s, "make the tables of dibs in", result);
   if (version <= DIBS__SQL_SCHEMA) return DIBS_OK;
   dibs__set_message(

@@ -72,6 +72,7 @@ DIBS__MODULE_API dibs__status dibs__server_transact(struct dibs__transactor *bas
   enum dibs__sql_rc end = DIBS__SQL_FAILED;
   w->by = by;
   w->unsure = false;
+  w->undone = dibs__sql_dead(w);
   switch (what) {
   case DIBS__TRANSACT_BEGIN:
     end = engine->script(w, w->engine->begin);
@@ -85,8 +86,8 @@ DIBS__MODULE_API dibs__status dibs__server_transact(struct dibs__transactor *bas
   case DIBS__TRANSACT_COMMIT:
     if (!dibs__sql_dead(w) && !engine->in_transaction(w)) return ended(result);
     end = engine->script(w, "COMMIT");
-    /* Without an answer nobody knows. */
-    if (end != DIBS__SQL_OK && dibs__sql_dead(w)) w->unsure = true;
+    /* Without an answer nobody knows, unless the connection had ended before. */
+    if (end != DIBS__SQL_OK && dibs__sql_dead(w) && !w->undone) w->unsure = true;
     if (end != DIBS__SQL_OK) return explain(t, "commit at", result);
     return DIBS_OK;
   case DIBS__TRANSACT_ROLLBACK:

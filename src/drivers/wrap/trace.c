@@ -134,6 +134,8 @@ static void add_task(struct dibs__text *text, const struct dibs__task_op *op) {
     dibs__text_addf(text, ",\"changed\":%" PRIu64, op->changed);
   else if (verb != DIBS__TASK_KIND)
     dibs__text_addf(text, ",\"count\":%" PRIu32, lists ? op->count : op->got_count);
+  if (verb == DIBS__TASK_CLAIM && op->of_lanes > 0)
+    dibs__text_addf(text, ",\"lanes\":%" PRIu32 ",\"of_lanes\":%" PRIu32, op->lane_count, op->of_lanes);
   if (verb != DIBS__TASK_END || op->count == 0) return;
   uint32_t verdict = op->items[0].verdict;
   bool same = verdict < sizeof verdicts / sizeof verdicts[0];

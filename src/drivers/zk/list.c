@@ -59,6 +59,16 @@ struct breaking {
   int rc; /* a failure */
 };
 
+/* A node with a name as ours keeps others out, whatever its data: so people see it, and break it. */
+static void read_any_data(const char *node, const slot_t *slot, struct dibs__zk_data *data) {
+  static const char owner[] = "not written by dibs";
+  struct dibs__zk_child child;
+  if (dibs__zk_read_data(slot->text, slot->len, data)) return;
+  bool shared = dibs__zk_child_read(node, &child) && child.shared;
+  *data = (struct dibs__zk_data){.mode = shared ? DIBS_SHARED : DIBS_EXCLUSIVE,
+                                 .owner = dibs__str_of(owner, sizeof owner - 1)};
+}
+
 static void note_holder(struct breaking *k, const hold *h, const struct dibs__zk_data *data, const struct Stat *stat) {
   char owner[DIBS_OWNER_MAX + 1];
   snprintf(owner, sizeof owner, "%.*s", (int)data->owner.len, data->owner.p);
@@ -120,7 +130,8 @@ static void break_node(struct breaking *k, const char *node) {
     dibs__zk_go(k->store, round, k->by);
     const slot_t *slot = &round->slots[0];
     rc = slot->rc;
-    if (rc == ZOK && dibs__zk_read_data(slot->text, slot->len, &data)) {
+    if (rc == ZOK) {
+      read_any_data(node, slot, &data);
       rc = change_node(k, path, &data, &slot->stat);
       if (rc == ZOK) note_holder(k, h, &data, &slot->stat);
     }
@@ -292,7 +303,7 @@ static void show_node(struct listing *l, const struct name *name, const struct d
     l->rc = slot->rc;
     return;
   }
-  if (!dibs__zk_read_data(slot->text, slot->len, &data)) return;
+  read_any_data(child->name, slot, &data);
   dibs__str text = dibs__str_of(name->text, name->len);
   const hold *h = hold_of_node(l->store, text, child->name);
   dibs__mutex_lock(&l->store->lock);

@@ -1,0 +1,99 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# dibs worker --topic: workers that own lanes, the order of keys, lanes that move, and messages.
+#   worker_lanes_test.sh [URI]    without URI in a file
+. "$(dirname "$0")/tap.sh"
+[ -z "${1:-}" ] || export DIBS_STORE=$1
+state() { "$DIBS" task show "$1" 2>/dev/null | sed -n 's/^state //p'; }
+is_state() { [ "$(state "$1")" = "$2" ]; }
+count_of() { "$DIBS" task ls --json --kind "$1" --state "$2" | grep -o '"task":' | wc -l; }
+counts() { [ "$(count_of "$1" "$2")" = "$3" ]; }
+# worker NAME KIND COMMAND [OPTION...]: in the background; $worker is its pid.
+worker() {
+  "$DIBS" worker --kind "$2" --exec "$3" --owner "$1" "${@:4}" >"$dir/$1.out" 2>"$dir/$1.err" </dev/null &
+  worker=$!
+  later $worker
+}
+once() { timeout 60 "$DIBS" worker --once --kind "$1" --exec "$2" "${@:3}" >"$dir/worker.out" 2>"$dir/worker.err"; }
+lanes_of() { "$DIBS" lane ls "$1" --json | grep -o "\"owner\":\"$2\"" | wc -l; }
+owns() { [ "$(lanes_of "$1" "$2")" = "$3" ]; }
+# refused CODE TEXT [WORD...]: the call ends with this status and prints this.
+refused() {
+  timeout 60 "$DIBS" worker --kind "${@:3}" -- true >/dev/null 2>"$dir/refused"
+  is "exit status $1: ${*:3}" $? "$1"
+  like "which says: $2" "$(cat "$dir/refused")" "$2"
+}
+
+# ---- The order of a key, and what the command gets ----
+for n in 1 2 3 4 5; do
+  for key in a b c; do "$DIBS" task add event "$n" --key "$key" >/dev/null; done
+done
+once event 'read n; echo "$n" >>'"$dir"'/seen.$DIBS_KEY; echo "$n" | '"$DIBS"' record put "last-$DIBS_KEY" &&
+  echo "$DIBS_TOPIC $DIBS_LANE/$DIBS_LANES $DIBS_NAME $DIBS_TTL ${DIBS_SLOT-none}" >>'"$dir/env" \
+  --topic orders --lanes 4 --ttl 5s --jobs 3
+is '--once ends with 0' $? 0
+is 'all tasks are done' "$(count_of event done)" 15
+for key in a b c; do is "those of $key in their order" "$(tr '\n' ' ' <"$dir/seen.$key")" '1 2 3 4 5 '; done
+is 'a write under the lane is accepted' "$("$DIBS" record get last-a)" 5
+like 'the topic, the lane and its lease' "$(sort -u "$dir/env" | head -1)" '^orders [0-3]/4 lane/orders#4\.[0-3]-[0-9a-f]* 5000ms none$'
+lane=$("$DIBS" lane of orders b)
+ok 'the lane is that of the key' grep -q "^orders $lane/4 " "$dir/env"
+like 'the kind belongs to the topic' "$("$DIBS" task kind event)" '^topic orders$'
+like 'also as JSON' "$("$DIBS" task counts event --json)" '"topic":"orders"'
+
+# ---- After a failure the later tasks wait ----
+first=$("$DIBS" task add steps 1 --key k --tries 1)
+second=$("$DIBS" task add steps 2 --key k)
+once steps 'cat >>'"$dir"'/steps; exit 1' --topic orders
+is 'a task with a key that fails for good is parked' "$(state "$first")" parked
+is 'the later one was not begun' "$(cat "$dir/steps")" 1
+"$DIBS" task purge "$first" >/dev/null
+once steps 'exit 0' --topic orders
+is 'and is done when a person has decided' "$(state "$second")" done
+
+# ---- Lanes move ----
+worker one moves 'read n; echo "$n" >>'"$dir"'/moves.$DIBS_KEY; sleep 0.05' --topic moves --lanes 4 --ttl 2s --jobs 2
+one=$worker
+ok 'a worker owns all lanes' until_true 20 owns moves one 4
+for n in 1 2 3 4 5 6; do
+  for key in a b c d e f; do "$DIBS" task add moves "$n" --key "$key" >/dev/null; done
+done
+worker two moves 'read n; echo "$n" >>'"$dir"'/moves.$DIBS_KEY; sleep 0.05' --topic moves --ttl 2s --jobs 2
+two=$worker
+ok 'a second one gets half of them' until_true 20 owns moves two 2
+ok 'the tasks are done' until_true 60 counts moves done 36
+kill -KILL $two
+wait $two 2>/dev/null
+for n in 7 8; do
+  for key in a b c d e f; do "$DIBS" task add moves "$n" --key "$key" >/dev/null; done
+done
+ok 'after kill -9 of the second one the first does its tasks, too' until_true 60 counts moves done 48
+for key in a b c d e f; do is "in their order: $key" "$(uniq "$dir/moves.$key" | tr '\n' ' ')" '1 2 3 4 5 6 7 8 '; done
+
+# ---- Messages ----
+"$DIBS" task add moves x --key a >/dev/null
+kill -TERM $one
+wait $one
+is 'TERM: the worker ends with 0' $? 0
+is 'and has given back its lanes' "$(lanes_of moves one)" 0
+"$DIBS" task add moves y --key a >/dev/null
+worker plain moves 'exit 0'
+ok 'a worker without a topic says where the tasks go' until_true 20 grep -q 'of the topic "moves"' "$dir/plain.err"
+like 'and what to do' "$(cat "$dir/plain.err")" '[-][-]topic.*[-][-]no-lanes'
+refused 125 'the kind belongs to the topic "moves"' moves --topic other --lanes 2
+refused 125 'has 4 lanes, and not 5' moves --topic moves --lanes 5
+refused 117 'there is no topic "nowhere" yet' moves --topic nowhere
+refused 125 'give --topic TOPIC' moves --lanes 4
+refused 125 'without --table and --phase' moves --topic moves --phase p
+"$DIBS" task kind moves --no-lanes >"$dir/kind"
+is 'after --no-lanes the kind has no topic' "$(grep -c topic "$dir/kind")" 0
+ok 'and the worker without one does its tasks' until_true 20 counts moves done 50
+kill -TERM $worker
+wait $worker
+worker fixed moves 'exit 0' --topic moves --lanes 4 --ttl 2s
+ok 'a worker that named the number of lanes' until_true 20 owns moves fixed 4
+"$DIBS" lane resize moves --lanes 6 --wait 20s >/dev/null
+wait $worker
+is 'ends with 115 when it is changed' $? 115
+like 'and says so' "$(cat "$dir/fixed.err")" 'has 6 lanes by now'
+done_testing
