@@ -6,8 +6,10 @@
  */
 #include "base/port.h"
 #include "cli/cli.h"
+#include "guard/guard.h"
 #include "info/info.h"
 #include "store/locate.h"
+#include "store/store.h"
 #include "store/uri.h"
 
 #include <dirent.h>
@@ -365,6 +367,28 @@ static void check_list(struct doctor *d, dibs_store *store) {
     doctor_report(d, "leases", "read the message, then try again", "%s", error.text);
 }
 
+/* What the store keeps, and what it does not: each engine has its own set. */
+static void check_families(struct doctor *d, dibs_store *store) {
+  static const struct {
+    enum dibs__family family;
+    const char *words;
+  } rows[] = {{DIBS__FAM_RECORD, "records"}, {DIBS__FAM_STOCK, "stocks"},     {DIBS__FAM_ONCE, "once keys"},
+              {DIBS__FAM_TASK, "tasks"},     {DIBS__FAM_COUNTER, "counters"}, {DIBS__FAM_RUN, "history"}};
+  char kept[300], missing[300] = "";
+  uint32_t families, caps;
+  dibs__guard_keeps(store, &families, &caps);
+  snprintf(kept, sizeof kept, "leases (exclusive%s%s)", caps & DIBS__CAP_SHARED ? ", shared" : "",
+           caps & DIBS__CAP_COUNTED ? ", counted" : "");
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    char *to = families & (1u << rows[i].family) ? kept : missing;
+    size_t used = strlen(to);
+    snprintf(to + used, sizeof kept - used, "%s%s", used ? ", " : "", rows[i].words);
+  }
+  doctor_report(d, "keeps", NULL, "%s%s%s", kept, *missing ? "; not: " : "", missing);
+  if (caps & DIBS__CAP_SESSION)
+    doctor_report(d, "session", NULL, "leases end with the connection of their process; dibs lock is refused");
+}
+
 static int by_size(const void *a, const void *b) {
   int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
   return (x > y) - (x < y);
@@ -453,6 +477,7 @@ static void check_store(struct doctor *d, bool probe) {
     return;
   }
   doctor_report(d, "store", NULL, "%s, opened in %lld us", dibs_store_uri(store), (long long)us);
+  check_families(d, store);
   if (probe) check_lease(d, store);
   check_list(d, store);
   doctor_tiers(d, store);

@@ -44,7 +44,14 @@ static dibs_status fleet_tiered(dibs_store *store, const char *what, dibs_error 
   if (!store->outer && dibs__core_families(store->core) & (1u << DIBS__FAM_TIERS)) return DIBS_OK;
   /* The last tier keeps the records of all of them, so a store of leases alone comes first. */
   bool anchor = dibs__core_families(store->core) & (1u << DIBS__FAM_RECORD);
-  if (anchor && !(dibs__core_identity(store->core)->caps & DIBS__CAP_ANCHOR))
+  bool daemon = strncmp(store->shown, "http", 4) == 0;
+  if (anchor && !daemon && !(dibs__core_identity(store->core)->caps & DIBS__CAP_ANCHOR))
+    return dibs__fail(
+        error, DIBS_UNSUPPORTED,
+        "%s: %s is one store, not several tiers, and can't be one of them: use other stores, with a comma "
+        "between them (doc/tiers.md)",
+        what, store->shown);
+  if (anchor && daemon && !(dibs__core_identity(store->core)->caps & DIBS__CAP_ANCHOR))
     return dibs__fail(error, DIBS_UNSUPPORTED,
                       "%s: the tiers of a daemon, as %s, are in its own URI: run this command with that URI, where "
                       "dibs serve runs",

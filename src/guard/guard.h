@@ -79,6 +79,9 @@ dibs_status dibs__once_start(dibs_store *store, enum dibs__once_verb verb, const
                              int64_t keep_ms, const char *data, size_t length, dibs__once_step_fn done, void *user,
                              dibs_error *error);
 
+/* What the store keeps, as bits DIBS__FAM_, and its capabilities, DIBS__CAP_: as they were when it was opened. */
+void dibs__guard_keeps(const dibs_store *store, uint32_t *families, uint32_t *caps);
+
 /* A declared table: what a caller holds is what operations point to. */
 
 static inline const struct dibs__table *dibs__table_of(const dibs_table *table) {

@@ -321,3 +321,8 @@ dibs_status dibs_table_declare(const dibs_table_options *given_options, dibs_tab
 void dibs_table_free(dibs_table *table) {
   dibs__table_drop(dibs__table_of(table));
 }
+
+void dibs__guard_keeps(const dibs_store *store, uint32_t *families, uint32_t *caps) {
+  *families = dibs__core_families(store->core);
+  *caps = dibs__core_caps(store->core);
+}

@@ -406,6 +406,12 @@ dibs_status dibs_lane_join(dibs_store *store, const char *topic, const dibs_lane
   dibs_status status = dibs__enter(store, "dibs_lane_join", error);
   if (status != DIBS_OK) return status;
   status = check_options(topic, &o, error);
+  if (status == DIBS_OK && !(dibs__core_caps(store->core) & DIBS__CAP_COUNTED))
+    status =
+        dibs__fail(error, DIBS_UNSUPPORTED,
+                   "%s: %s has no counted leases, which lanes need; use another store (dibs doctor lists what each "
+                   "keeps)",
+                   topic, store->shown);
   member_t *m = status == DIBS_OK ? make_member(store, topic, &o) : NULL;
   if (status == DIBS_OK && !m) status = dibs__fail(error, DIBS_NO_MEMORY, "out of memory for the member");
   *member = m; /* before the thread starts: on_gain may use it */

@@ -182,8 +182,9 @@ static dibs_status check_options(dibs_store *store, const char *name, const dibs
   if ((unsigned)o->mode > DIBS_COUNTED) return dibs__fail(error, DIBS_INVALID, "\"%s\": unknown mode", name);
   if ((o->mode == DIBS_SHARED && !(caps & DIBS__CAP_SHARED)) ||
       (o->mode == DIBS_COUNTED && !(caps & DIBS__CAP_COUNTED)))
-    return dibs__fail(error, DIBS_UNSUPPORTED, "\"%s\": %s has no %s leases; use another store", name, store->shown,
-                      o->mode == DIBS_SHARED ? "shared" : "counted");
+    return dibs__fail(error, DIBS_UNSUPPORTED,
+                      "\"%s\": %s has no %s leases; use another store (dibs doctor lists what each keeps)", name,
+                      store->shown, o->mode == DIBS_SHARED ? "shared" : "counted");
   return o->owner ? dibs__check_text(o->owner, DIBS_OWNER_MAX, "the owner", error) : DIBS_OK;
 }
 
@@ -489,8 +490,8 @@ static dibs_status check_outlives_session(const dibs_lease *lease, dibs_error *e
   return dibs__fail(
       error, DIBS_UNSUPPORTED,
       "\"%s\": a session lock belongs to the connection of this process, which can't leave it to "
-      "another process or to the store; hold it as long as you need it (dibs run), or use a store without "
-      "session locks (lock=rows)",
+      "another process or to the store; hold it as long as you need it (dibs run), or use a store whose leases do not "
+      "end with a connection",
       lease->name);
 }
 

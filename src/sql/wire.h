@@ -169,6 +169,7 @@ struct dibs__sql_engine {
    * none), and 1 if it is never NULL. */
   const char *columns;
   const char *unique;   /* the same; a row for each column that alone has a unique index: its name */
+  bool plain_index;     /* CREATE INDEX and ADD COLUMN have no IF NOT EXISTS: what exists is TWICE */
   bool fold;            /* names of columns that differ in case alone are the same */
   const char *exact[2]; /* before and after a column: its text, compared byte by byte */
   const char *whole[2]; /* before and after a column: a condition that it has a whole number; NULL: it always has */

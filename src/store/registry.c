@@ -130,6 +130,7 @@ static dibs__status find_module_locked(const char *scheme, const char *module_pa
     dibs__set_message(result, "no driver for \"unix\": for a daemon at a Unix socket write http:/run/dibs/dibs.sock");
     return DIBS_UNSUPPORTED;
   }
+  if (strcmp(scheme, "zookeeper") == 0) near = "zk"; /* people try it, and it resembles no scheme */
   if (near && strcmp(near, scheme) != 0)
     dibs__set_message(result, "no driver for \"%s:\"; did you mean \"%s:\"?", scheme, near);
   else

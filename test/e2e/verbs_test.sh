@@ -232,6 +232,8 @@ like 'record --table: the message names the table' "$(cat "$dir/err")" 'in table
 exits 0 'doctor' "$DIBS" doctor --probe
 like 'doctor: the file' "$out" "^fine +file +$dir/dibs.db, mode 0600"
 like 'doctor: timings' "$out" '^fine +acquire +median [0-9]+ us'
+like 'doctor: what the store keeps' "$out" \
+  '^fine +keeps +leases \(exclusive, shared, counted\), records, stocks, once keys, tasks, counters, history$'
 json 'doctor' "$DIBS" doctor --json
 like 'doctor --json: verdict' "$out" '"fine":true\}$'
 is 'doctor leaves no lease' "$("$DIBS" ls dibs.doctor)" ''

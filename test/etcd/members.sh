@@ -32,6 +32,7 @@ launch() {
     --listen-peer-urls "$(peer "$1")" --initial-advertise-peer-urls "$(peer "$1")" \
     --initial-cluster "m1=$(peer 1),m2=$(peer 2),m3=$(peer 3)" >>"$(at "$1.log")" 2>&1 &
   echo $! >"$(at "$1.pid")"
+  disown # the shell reports no kill
 }
 leader() {
   local n

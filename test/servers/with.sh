@@ -34,9 +34,9 @@ variable=$1
 shift
 
 # skip WHY: if servers are required, this is a failure; but not without Kafka, whose jars need Maven's repository, and not
-# without FerretDB for the tests with MongoDB, which needs root and repositories.
+# without FerretDB for the tests with MongoDB, and without MySQL's own server, which need root and repositories.
 skip() {
-  if [ "${DIBS_TEST_SERVERS:-}" = required ] && [[ $variable != DIBS_TEST_@(KAFKA|MONGODB) ]]; then
+  if [ "${DIBS_TEST_SERVERS:-}" = required ] && [[ $variable != DIBS_TEST_@(KAFKA|MONGODB|MYSQL9) ]]; then
     echo "with.sh: $1, though servers are required here" >&2
     exit 1
   fi
@@ -52,6 +52,7 @@ if [ "$private" ]; then
   script=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../script" && pwd)/servers
   case $variable in
     DIBS_TEST_POSTGRES*) servers=(postgres) ;;
+    DIBS_TEST_MYSQL9) servers=(mysql) ;;
     DIBS_TEST_MYSQL*) servers=(mariadb) ;;
     DIBS_TEST_REDIS_CLUSTER) servers=(rediscluster) ;;
     DIBS_TEST_REDIS*) servers=(redis) ;;

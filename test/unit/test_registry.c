@@ -55,6 +55,14 @@ static void an_unknown_scheme_names_the_file_and_the_folders(void **state) {
                       "no driver for \"oracle\": dibs-driver-oracle.so is not in " DIBS__MODULE_DIR NEXT_STEP);
 }
 
+static void a_well_known_name_leads_to_its_scheme(void **state) {
+  (void)state;
+  const struct dibs__driver *driver;
+  struct dibs__result reported;
+  assert_int_equal(find("zookeeper", NULL, &driver, &reported), DIBS_UNSUPPORTED);
+  assert_string_equal(reported.text, "no driver for \"zookeeper:\"; did you mean \"zk:\"?");
+}
+
 static void a_scheme_cannot_leave_the_folder(void **state) {
   (void)state;
   const struct dibs__driver *driver;
@@ -199,6 +207,7 @@ int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(built_in_drivers_need_no_file),
       cmocka_unit_test(an_unknown_scheme_names_the_file_and_the_folders),
+      cmocka_unit_test(a_well_known_name_leads_to_its_scheme),
       cmocka_unit_test(a_scheme_cannot_leave_the_folder),
       cmocka_unit_test(odd_modules_are_refused_with_the_reason),
       cmocka_unit_test(a_file_that_is_not_a_library_is_refused),

@@ -150,6 +150,11 @@ static dibs__status refused(struct dibs__etcd_link *link, const json_t *answer, 
                       link->store->location.shown, http);
   if (!text) return http == 404 ? DIBS_UNSUPPORTED : DIBS_UNKNOWN;
   if (code == GRPC_NOT_FOUND && strstr(text, "lease not found")) return DIBS_NOT_FOUND;
+  if (strstr(text, "authentication is not enabled")) {
+    dibs__set_message(result, "%.80s: this etcd has no users: remove USER:PASSWORD@ from the store URI",
+                      link->store->location.shown);
+    return DIBS_DENIED;
+  }
   if (code == GRPC_DENIED || code == GRPC_UNAUTHENTICATED) return DIBS_DENIED;
   if (code == GRPC_EXHAUSTED && strstr(text, "larger than max")) return DIBS_INVALID;
   if (code == GRPC_EXHAUSTED || strstr(text, "no leader")) return DIBS_UNAVAILABLE;

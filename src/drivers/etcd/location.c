@@ -6,9 +6,11 @@
  */
 #include "drivers/etcd/etcd_impl.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { PORT = 2379, CONNECT_MS = 2000, CONNECT_MIN_MS = 50, CONNECT_MAX_MS = 60000 };
 
@@ -49,7 +51,10 @@ static dibs__status read_hosts(struct dibs__etcd_location *l, const struct dibs_
   dibs__status status = DIBS_OK;
   const char *hosts = *uri->hosts ? uri->hosts : "localhost";
   if (*uri->path && strcmp(uri->path, "/") != 0) {
-    dibs__set_message(result, "an etcd store has no path: write ?prefix=%.60s for its keys", uri->path + 1);
+    if (*uri->path == '/')
+      dibs__set_message(result, "an etcd store has no path: write ?prefix=%.60s for its keys", uri->path + 1);
+    else
+      dibs__set_message(result, "the store URI has no host: write %s://HOST:2379", uri->scheme);
     return DIBS_INVALID;
   }
   for (const char *at = hosts; *at && status == DIBS_OK;) {
@@ -83,6 +88,19 @@ static dibs__status read_security(struct dibs__etcd_location *l, const struct di
   return copy(&l->ca, ca) && copy(&l->cert, cert) && copy(&l->key, key) ? DIBS_OK : no_memory(result);
 }
 
+/* An unreadable file would look like a server that does not answer, and is tried again for ever. */
+static dibs__status check_files(const struct dibs__uri *uri, struct dibs__result *result) {
+  static const char *const names[] = {"ca", "cacert", "cert", "key"};
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    const char *file = dibs__uri_param(uri, names[i]);
+    if (!file || access(file, R_OK) == 0) continue;
+    dibs__set_message(result, "can't read the file of %s= in the store URI, %.100s: %s", names[i], file,
+                      strerror(errno));
+    return DIBS_INVALID;
+  }
+  return DIBS_OK;
+}
+
 static dibs__status read_prefix(struct dibs__etcd_location *l, const struct dibs__uri *uri,
                                 struct dibs__result *result) {
   const char *prefix = dibs__uri_param(uri, "prefix");
@@ -106,6 +124,7 @@ dibs__status dibs__etcd_location(const struct dibs__uri *uri, struct dibs__etcd_
   dibs__status status = dibs__uri_only(uri, NULL, params, result);
   if (status == DIBS_OK) status = read_hosts(l, uri, result);
   if (status == DIBS_OK) status = read_security(l, uri, result);
+  if (status == DIBS_OK) status = check_files(uri, result);
   if (status == DIBS_OK) status = read_prefix(l, uri, result);
   if (status == DIBS_OK)
     status = dibs__uri_number(uri, "connections", 1, DIBS__CONNECTIONS_MAX, DIBS__CONNECTIONS, &connections, result);

@@ -482,15 +482,15 @@ const char *const dibs__mysql_schemes[] = {"mysql", "mariadb", NULL};
  * doc/internals/mysql.md lists what it notices.  The server's start is part of it if a crash may lose committed
  * transactions: lease_sync=off, or a log that is not flushed with each commit.  (Uptime and the time are both counted
  * from the start of the statement, so their difference is constant.)  Comments that one of the two executes: M! is
- * MariaDB's, !80000 MySQL's. */
+ * MariaDB's, !80000 MySQL's.  (The case of the table's name matters to MySQL.) */
 static const char *incarnation(bool fleeting) {
 #define STABLE                                                                                                         \
   "SELECT CONCAT_WS(' ', @@server_id, /*!80000 @@server_uuid */ /*M! @@gtid_domain_id */, @@port, @@datadir,"          \
   " (SELECT CREATE_TIME FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = "              \
   "'dibs_meta'), "
 #define BEGUN                                                                                                          \
-  "UNIX_TIMESTAMP() - (SELECT VARIABLE_VALUE FROM /*M! information_schema */ /*!80000 performance_schema */"           \
-  " .GLOBAL_STATUS WHERE VARIABLE_NAME = 'Uptime')"
+  "UNIX_TIMESTAMP() - (SELECT VARIABLE_VALUE FROM /*M! information_schema.GLOBAL_STATUS */"                            \
+  " /*!80000 performance_schema.global_status */ WHERE VARIABLE_NAME = 'Uptime')"
   return fleeting ? STABLE BEGUN ")" : STABLE "IF(@@innodb_flush_log_at_trx_commit = 1, NULL, " BEGUN "))";
 #undef STABLE
 #undef BEGUN
@@ -505,7 +505,7 @@ static const char *schema(uint32_t version, size_t nth) {
 }
 
 /* An error unless the lock is ours: a subquery of two rows is one. */
-#define SCHEMA_LOCK "CONCAT('dibs.schema.', MD5(DATABASE()))"
+#define SCHEMA_LOCK "CONCAT('dibs.schema.', LEFT(SHA2(DATABASE(), 256), 32))"
 static enum dibs__sql_rc lock_schema(struct dibs__sql_wire *wire, bool lock) {
   const char *text = lock ? "SELECT CASE GET_LOCK(" SCHEMA_LOCK ", 60) WHEN 1 THEN 1 ELSE (SELECT 1 UNION SELECT 2) END"
                           : "DO RELEASE_LOCK(" SCHEMA_LOCK ")";
@@ -561,10 +561,11 @@ static const struct dibs__sql_instant instants[] = {
     .quote = '`', .begin = "START TRANSACTION", .for_update = " FOR UPDATE", .latest = " FOR UPDATE",                  \
     .sees_latest = "1", .now_ms = "FLOOR(UNIX_TIMESTAMP(SYSDATE(6)) * 1000)",                                          \
     .start_ms = "FLOOR(UNIX_TIMESTAMP(NOW(6)) * 1000)", .start_may_lie = true, .instants = instants, .joins = true,    \
-    .by = {" FORCE INDEX (", ")"}, .any = {" IN (", ")"}, .row = "nr", .returning = (returns), .sessions = true,       \
-    .fold = true, .columns = COLUMNS, .unique = UNIQUE, .exact = {"CAST(CONVERT(", " USING utf8mb4) AS BINARY)"},      \
-    .put = dibs__mysql_put, .put_rows = dibs__mysql_put_rows, .go = dibs__mysql_go, .rows = dibs__mysql_rows,          \
-    .changed = dibs__mysql_changed, .cell = dibs__mysql_cell                                                           \
+    .by = {" FORCE INDEX (", ")"}, .any = {" IN (", ")"}, .row = "nr", .returning = (returns),                         \
+    .plain_index = !(returns), .sessions = true, .fold = true, .columns = COLUMNS, .unique = UNIQUE,                   \
+    .exact = {"CAST(CONVERT(", " USING utf8mb4) AS BINARY)"}, .put = dibs__mysql_put,                                  \
+    .put_rows = dibs__mysql_put_rows, .go = dibs__mysql_go, .rows = dibs__mysql_rows, .changed = dibs__mysql_changed,  \
+    .cell = dibs__mysql_cell                                                                                           \
   }
 
 const struct dibs__sql_engine dibs__mysql_mysql = ENGINE("MySQL", false);

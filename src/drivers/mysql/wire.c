@@ -27,7 +27,9 @@ static const struct {
   unsigned error;
   enum dibs__sql_trouble trouble;
 } known[] = {
-    /* unique keys */
+    /* unique keys, and names of columns and indexes */
+    {1060, DIBS__SQL_TWICE},
+    {1061, DIBS__SQL_TWICE},
     {1062, DIBS__SQL_TWICE},
     {1586, DIBS__SQL_TWICE},
     {1169, DIBS__SQL_TWICE},
@@ -269,12 +271,31 @@ static bool add_table(buffer *b, const struct table *t) {
   return true;
 }
 
+static bool is_of_word(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '`';
+}
+
+/* A part of a template.  `rank`, a column of dibs_task, is a reserved word of MySQL, and is none of MariaDB. */
+static bool add_part(buffer *b, const char *p, const char *end, bool maria) {
+  static const char word[] = "rank";
+  enum { LENGTH = sizeof word - 1 };
+  const char *from = p;
+  for (const char *at = p; !maria && at + LENGTH <= end; at++) {
+    if (*at != 'r' || memcmp(at, word, LENGTH) != 0 || (at > p && is_of_word(at[-1]))) continue;
+    if (at + LENGTH < end && is_of_word(at[LENGTH])) continue;
+    if (!dibs__mysql_add(b, from, (size_t)(at - from)) || !dibs__mysql_add(b, "`rank`", 6)) return false;
+    from = at + LENGTH;
+  }
+  return dibs__mysql_add(b, from, (size_t)(end - from));
+}
+
 /* Adds the template with $1.. and $rows replaced, in one pass, so that no value is ever searched for marks.  (Searching
  * for '$' each time costs less than a lookup in a cache.)  false: no memory, or a mark without a value. */
-static bool add_statement(buffer *b, const char *text, const value *values, size_t count, const struct table *table) {
+static bool add_statement(buffer *b, const char *text, const value *values, size_t count, const struct table *table,
+                          bool maria) {
   const char *mark;
   for (; (mark = strchr(text, '$'));) {
-    if (!dibs__mysql_add(b, text, (size_t)(mark - text))) return false;
+    if (!add_part(b, text, mark, maria)) return false;
     text = mark + 1;
     if (*text >= '1' && *text <= '9') {
       size_t n = 0;
@@ -287,7 +308,7 @@ static bool add_statement(buffer *b, const char *text, const value *values, size
       return false;
     }
   }
-  return dibs__mysql_add(b, text, strlen(text));
+  return add_part(b, text, text + strlen(text), maria);
 }
 
 static bool begin_statement(struct dibs__mysql_wire *w, bool commits) {
@@ -318,7 +339,7 @@ static sql_rc end_statement(struct dibs__mysql_wire *w, bool fine) {
 static sql_rc put_statement(struct dibs__mysql_wire *w, const char *text, const value *values, size_t count,
                             const struct table *table) {
   return end_statement(w, begin_statement(w, strcmp(text, "COMMIT") == 0) &&
-                              add_statement(&w->text, text, values, count, table));
+                              add_statement(&w->text, text, values, count, table, w->maria));
 }
 
 sql_rc dibs__mysql_put(struct dibs__sql_wire *wire, const char *text, const value *values, size_t count) {

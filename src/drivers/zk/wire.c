@@ -280,8 +280,9 @@ static dibs__status begin_session(struct dibs__zk *store, struct dibs__result *r
   int error = errno;
   dibs__shield_lower(&shield);
   if (!store->zh) {
+    /* The library resolves all names here, and sets ENOENT for a name that nobody knows. */
     dibs__set_message(result, "can't connect to %.200s: %s; check the host names", store->location.shown,
-                      strerror(error));
+                      error == ENOENT ? "a host is unknown" : strerror(error));
     return error == ENOMEM ? DIBS_NO_MEMORY : DIBS_UNAVAILABLE;
   }
   const char *credentials = store->location.credentials;
