@@ -145,7 +145,7 @@ says 'content that is neither text nor bytes' 123 'the document "wrong" is not o
 "$documents" "$uri" "${prefix}_leases" '{"_id": "many", "v": {"$numberLong": "1"}, "fence": 0, "tickets": 0, "claims": [{"id":
   {"$binary": "AAAAAAAAAAAAAAAAAAAAAA==", "$type": "00"}, "state": "waits", "mode": "counted", "slots": 4000000000, "owner": "x"}]}'
 says 'a claim of a mode that is not served' 123 'the document "many" is not one of dibs' run --try --store "$store" many -- true
-says "no tasks of dibs' own" 125 'in a collection of yours' task task add --store "$store" mail text
+says "no tasks of dibs' own" 125 'in a collection of yours' task add --store "$store" mail text
 
 # A process that was killed leaves its document; another process removes it an hour later.
 "$documents" "$uri" "${prefix}_sessions" '{"_id": {"$numberLong": "7"}, "seen": {"$date": "2026-01-01T00:00:00Z"}}'

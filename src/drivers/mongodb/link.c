@@ -134,8 +134,8 @@ static bool error_is_early(const bson_error_t *error) {
  * findAndModify would write: a validator, a unique index, its size.  Of an index, servers over PostgreSQL have no
  * code.) */
 static bool error_is_refusal(const bson_error_t *error) {
-  static const uint32_t codes[] = {2,  4,  9,  14, 15,  17,  20,    22,  40,    52,    57,   59,
-                                   66, 67, 72, 73, 115, 10334, 121, 11000, 11001, 17419};
+  static const uint32_t codes[] = {2,  4,  9,  14, 15, 17,  20,    22,  40,    52,    57,
+                                   59, 66, 67, 72, 73, 115, 10334, 121, 11000, 11001, 17419};
   for (size_t i = 0; i < sizeof codes / sizeof codes[0]; i++)
     if (error->code == codes[i]) return true;
   return error->domain == MONGOC_ERROR_SERVER && (strstr(error->message, "violates exclusion constraint") ||
@@ -174,7 +174,7 @@ static bool has_concern_error(const bson_t *reply, bson_error_t *error) {
 }
 
 /* *refused: the server has answered, and changed nothing: this command can't be done. */
-static static dibs__status write_command(struct dibs__mongo_link *link, const char *database, const bson_t *command,
+static dibs__status write_command(struct dibs__mongo_link *link, const char *database, const bson_t *command,
                                   bson_t *reply, bool *refused, struct dibs__result *result) {
   bson_error_t error = {0};
   bson_t options = BSON_INITIALIZER;
