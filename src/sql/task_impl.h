@@ -165,7 +165,8 @@ static inline int64_t dibs__task_slot(const struct dibs__task_transition *t) {
 }
 /* PostgreSQL may expect no row in a full table, and then it would find the rows of a key by a condition on their number
  * alone, or by its order, among those of all kinds.  So there the slot is a range, rows are ordered by (slot, nr), and
- * a condition on the number is one on both.  Engines whose statements name the index find a key best by an equal slot. */
+ * a condition on the number is one on both.  Engines whose statements name the index find a key best by an equal slot.
+ */
 #define DIBS__TASK_IN_SLOT(column, slot) column " >= " slot " AND " column " <= " slot
 static inline bool dibs__task_by_range(const struct dibs__sql_guard *guard) {
   return guard->wire->engine->by[0] == NULL;
