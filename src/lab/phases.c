@@ -20,17 +20,17 @@
 enum { START_MS = 60000, SCENE_MS = 120000, LOOK_MS = 10, PROBE_MS = 300, TEXT_MAX = 600, GETS_MAX = 200 };
 
 struct method {
-  const char *title, *text;
+  const char *key, *title, *text;
   bool promised;
 };
 static const struct method methods[] = {
-    [PHASES_POLLED] = {"polled UPDATE", "the oldest free row, claimed by its locked_at; what follows checks nothing",
-                       false},
-    [PHASES_COMPARED] = {"polled UPDATE, compared",
+    [PHASES_POLLED] = {"polled", "polled UPDATE",
+                       "the oldest free row, claimed by its locked_at; what follows checks nothing", false},
+    [PHASES_COMPARED] = {"compared", "polled UPDATE, compared",
                          "the same, and the row is written only if its locked_at is still that of the claim; the "
                          "effect before it has happened by then",
                          false},
-    [PHASES_DIBS] = {"dibs",
+    [PHASES_DIBS] = {"dibs", "dibs",
                      "claims of dibs; the effect and the row are written by one transaction, which compares "
                      "the fence of the claim",
                      true},
@@ -205,7 +205,9 @@ static bool is_free(struct lab *lab) {
   bool fine = lab->server || dibs__lab_run_sql_by(&lab->line, text, NULL, 0, by, false) == DIBS__SQL_OK;
   if (fine || !dibs__sql_dead(lab->line.wire)) return fine;
   dibs__lab_line_close(&lab->line);
-  return dibs__lab_line_open(lab->connection, &lab->line, &result) == DIBS_OK && is_free(lab);
+  if (dibs__lab_line_open(lab->connection, &lab->line, &result) != DIBS_OK)
+    (void)dibs__lab_fail(lab, "%s", result.text);
+  return false;
 }
 
 static bool stop_one(struct scene *s) {
@@ -360,7 +362,7 @@ static bool judge(struct scene *s, struct lab_table *table, struct lab_series *b
 static bool perform(struct scene *s, struct lab_table *table, struct lab_plot *plot) {
   struct lab_sheet *sheet = &s->lab->sheet;
   const struct method *method = &methods[s->method];
-  s->timeline = dibs__lab_timeline(sheet, "course", method->title, method->text, "nodes 1 and 2", "the other nodes");
+  s->timeline = dibs__lab_timeline(sheet, method->key, method->title, method->text, "nodes 1 and 2", "the other nodes");
   bool fine = make_tables(s->lab) && start_nodes(s);
   s->from = dibs__tick_now();
   if (fine) {

@@ -178,14 +178,20 @@ static dibs_status transact(struct node *n, const struct claimed *c) {
   return again ? DIBS_UNAVAILABLE : DIBS_UNKNOWN;
 }
 
-/* STALE: the claim was over.  UNKNOWN: trouble. */
+/* OK; STALE: the claim was over; UNKNOWN: the row is free when the time of the claim is over, at the latest; INVALID:
+ * trouble. */
 static dibs_status end_claim(struct node *n, struct claimed *c, dibs_verdict verdict, const char *phase) {
   dibs_error error = {0};
   dibs_task_end end = {.size = sizeof end, .task = c->task, .verdict = verdict, .phase = phase, .delay_ms = WAIT_MS};
-  dibs_status status = dibs_task_end_many(NULL, &end, 1, &error);
-  if (status == DIBS_OK && (end.status == DIBS_OK || end.status == DIBS_STALE)) return end.status;
-  (void)has_trouble(n, "end the claim", error.text[0] ? error.text : dibs_status_text(end.status));
-  return DIBS_UNKNOWN;
+  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), RETRY_MS);
+  for (;; dibs__nap_ms(TICK_MS)) {
+    dibs_status status = dibs_task_end_many(NULL, &end, 1, &error);
+    if (status == DIBS_OK) status = end.status;
+    if (status == DIBS_OK || status == DIBS_STALE || status == DIBS_UNKNOWN) return status;
+    if (status == DIBS_UNAVAILABLE && dibs__tick_before(dibs__tick_now(), by)) continue;
+    (void)has_trouble(n, "end the claim", error.text[0] ? error.text : dibs_status_text(status));
+    return DIBS_INVALID;
+  }
 }
 
 /* The node does not ask whether its claim is over: the store has the last word. */
@@ -196,13 +202,14 @@ static bool step_by_dibs(struct node *n, struct claimed *c) {
     dibs__nap_ms(TICK_MS);
   if (status == DIBS_STALE) {
     atomic_fetch_add(&n->slot->refused, 1);
-    if ((status = end_claim(n, c, DIBS_END_NEXT, NULL)) == DIBS_STALE) return true;
-    return status == DIBS_OK && has_trouble(n, "end the claim", "the end of a claim that was over was accepted");
+    status = end_claim(n, c, DIBS_END_NEXT, NULL);
+    if (status == DIBS_OK) return has_trouble(n, "end the claim", "the claim was over, and its end was accepted");
+    return status != DIBS_INVALID;
   }
   if (status != DIBS_OK) return has_trouble(n, "the effect", n->line.wire->message);
   atomic_fetch_add(&n->slot->effects, 1);
   hold_after(n, c);
-  return end_claim(n, c, DIBS_END_NEXT, phase_at(c->state + 1)) != DIBS_UNKNOWN;
+  return end_claim(n, c, DIBS_END_NEXT, phase_at(c->state + 1)) != DIBS_INVALID;
 }
 
 /* Frees the row without a step: it waits, or the node before died between the last step of a phase and its end. */
@@ -211,7 +218,7 @@ static bool free_row(struct node *n, struct claimed *c, bool waits) {
   struct dibs__sql_value values[6];
   const char *phase = waits ? c->phase : phase_at(c->state);
   if (waits) atomic_fetch_add(&n->slot->waits, 1);
-  if (c->task) return end_claim(n, c, waits ? DIBS_END_WAIT : DIBS_END_NEXT, waits ? NULL : phase) != DIBS_UNKNOWN;
+  if (c->task) return end_claim(n, c, waits ? DIBS_END_WAIT : DIBS_END_NEXT, waits ? NULL : phase) != DIBS_INVALID;
   if (waits) dibs__nap_ms(TICK_MS);
   return run(n, "free the row", text, values, row_text(n, c, phase, text, values));
 }
@@ -223,8 +230,8 @@ static bool work(struct node *n, struct claimed *c) {
   if (creates && c->state == 1 && dibs__wall_ms() < c->certificate) return free_row(n, c, true);
   dibs__nap_ms(WORK_MS);
   if (c->task) {
-    dibs_status status = dibs_task_extend(c->task, 0, &error);
-    if (status != DIBS_OK && status != DIBS_STALE) return has_trouble(n, "extend the claim", error.text);
+    dibs_status status = dibs_task_extend(c->task, 0, &error); /* if not, the guard of the write decides */
+    if (status == DIBS_INVALID || status == DIBS_UNSUPPORTED) return has_trouble(n, "extend the claim", error.text);
   }
   hold_before(n, c);
   bool was_held = n->number == PHASES_STOPPED && atomic_load(&n->slot->held) && !atomic_load(&n->slot->late_over);

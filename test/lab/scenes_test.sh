@@ -49,18 +49,21 @@ method_row() { printf '%s' "$out" | grep -o "{\"verdict\":[^}]*\"method\":\"$1\"
 in_row() { method_row "$1" | sed -n "s/.*\"$2\":\"\{0,1\}\([^,\"}]*\).*/\1/p"; }
 exits 0 'phases' lab phases --ttl 700ms --html "$dir/phases.html"
 ok 'phases is JSON' json_fine
+like 'it has the course of each method' "$out" '"polled":\[.*"compared":\[.*"dibs":\['
 for name in 'polled UPDATE' 'polled UPDATE, compared' dibs; do
   is "$name: every row is deleted in the end" "$(in_row "$name" done)/$(in_row "$name" rows)" 12/12
   ok "$name: gateways wait for their certificates" [ "$(in_row "$name" waits)" -gt 0 ]
-  ok "$name: the row of the killed node waits for the end of its claim" [ "$(in_row "$name" continues_ms)" -gt 100 ]
+  ok "$name: the row of the killed node is claimed again, later" [ "$(in_row "$name" continues_ms)" -gt 0 ]
 done
 for name in 'polled UPDATE' 'polled UPDATE, compared'; do
   ok "$name: the effects of both nodes happen twice" [ "$(in_row "$name" twice)" -ge 2 ]
   is "$name: as expected" "$(in_row "$name" mood)" expected
 done
-ok 'polled UPDATE: the stopped node has a late effect and overwrites the row' [ "$(in_row 'polled UPDATE' late_writes)" -ge 2 ]
+ok 'polled UPDATE: the stopped node has a late effect and overwrites the row' \
+  [ "$(in_row 'polled UPDATE' late_writes)" -ge 2 ]
 ok 'compared, the late effect happens and the row is refused' [ "$(in_row 'polled UPDATE, compared' refused)" -ge 1 ]
-is 'with dibs no effect happens twice or late' "$(in_row dibs effects)/$(in_row dibs twice)/$(in_row dibs late_writes)" 60/0/0
+is 'with dibs no effect happens twice or late' \
+  "$(in_row dibs effects)/$(in_row dibs twice)/$(in_row dibs late_writes)" 60/0/0
 ok 'the late write is refused' [ "$(in_row dibs refused)" -ge 1 ]
 is 'which is correct' "$(in_row dibs verdict)" correct
 ok 'the report of phases is well-formed and loads nothing' "$PAGE_CHECK" "$dir/phases.html"
