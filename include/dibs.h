@@ -439,8 +439,9 @@ DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_table_read(const char *file, const ch
  * by version, by fence, or by both.  A writer with one guard does not notice writers that use only the other.
  *
  * Records, stock and once need a database: sqlite:, postgres:, mysql:, memory:, or one of these as the last tier.
- * etcd:, zk: and mongodb: have records of dibs' own form, mongodb: also once.  Elsewhere, as on redis: and redlock:
- * alone, every call of these three families answers UNSUPPORTED, with and without a lease. */
+ * etcd:, zk: and mongodb: have records of dibs' own form, mongodb: also once and stock, without tables of yours.
+ * Elsewhere, as on redis: and redlock: alone, every call of these three families answers UNSUPPORTED, with and without
+ * a lease. */
 typedef struct dibs_value {
   const char *data; /* NULL: no value (SQL's NULL) */
   size_t length;    /* in a put, with NULL: DIBS_KEEP leaves the column as it is */

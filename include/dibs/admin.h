@@ -149,9 +149,9 @@ DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_metrics(dibs_store *store, dibs_metri
 /* ---- What ran ------------------------------------------------------------------------------------------------------
  */
 
-/* `dibs run`, `once`, `cron` and `worker` leave a row for each run in the store: in SQLite, PostgreSQL and MariaDB, and
- * of several tiers at the anchor.  Redis alone keeps none.  A row is written after the run, and no lease or claim
- * depends on it: if the store does not answer then, the row is lost. */
+/* `dibs run`, `once`, `cron` and `worker` leave a row for each run in the store: in SQLite, PostgreSQL, MariaDB, MySQL
+ * and MongoDB, and of several tiers at the anchor.  Redis alone keeps none.  A row is written after the run, and no
+ * lease or claim depends on it: if the store does not answer then, the row is lost. */
 
 typedef enum dibs_run_end {
   DIBS_RUN_DONE = 0,     /* exit status 0, or another that a worker takes for no failure: `code` */

@@ -25,9 +25,10 @@
  *   BUFFERED see dibs_counter_refused, for SHARED dibs_counter_refused_shared.
  * - After fork() the child must open a store of its own.  It never writes what its parent has buffered.
  *
- * Counters need a database: sqlite:, postgres:, mysql: or memory:, alone or as the last tier, or a daemon (http:) over
- * one of these.  Elsewhere each call returns UNSUPPORTED.  SHARED needs redis: as the first of several tiers.  The
- * rules of dibs.h also apply here: INVALID of every call, and "a failure of the store".
+ * Counters need a database: sqlite:, postgres:, mysql: or memory:, alone or as the last tier, mongodb: (without tables
+ * of yours), or a daemon (http:) over one of these.  Elsewhere each call returns UNSUPPORTED.  SHARED needs redis: as
+ * the first of several tiers.  The rules of dibs.h also apply here: INVALID of every call, and "a failure of the
+ * store".
  *
  * With a handle of dibs_inside_..., in a transaction of yours:
  *

@@ -18,8 +18,9 @@
  *
  * Tasks by lane (dibs/lane.h): the owner of a lane claims the tasks whose `serial` texts hash to it, many at a time,
  * and works on those of each text in their order.  No other client works on them, so their order needs no lock for each
- * task.  A worker does all of it: give it a topic.  From the first claim with lanes on, tasks of this kind that have a
- * serial text are claimed only with lanes of this topic, and not by their priority, until DIBS_KIND_NO_LANES.
+ * task.  A worker does all of it: give it a topic, which workers of other kinds do not use: all members share the lanes.
+ * From the first claim with lanes on, tasks of this kind that have a serial text are claimed only with lanes of this
+ * topic, and not by their priority, until DIBS_KIND_NO_LANES.
  *
  * Tasks may also be rows of a table of yours (doc/tables.md): give it to dibs_tasks_claim or to a worker.  Its column
  * `phase` says what is to be done, and you insert and delete the rows.  There,
@@ -110,7 +111,7 @@ typedef struct dibs_task {
   size_t size;
   uint64_t nr;      /* 0 in a table of yours */
   const char *key;  /* of its row in a table of yours; "": in dibs' own */
-  dibs_fence fence; /* of this claim */
+  dibs_fence fence; /* of this claim; with lanes see `lane` */
   const char *kind;
   const char *phase; /* "": none.  dibs_task_step changes it */
   const char *serial, *unique;
@@ -123,7 +124,9 @@ typedef struct dibs_task {
   int32_t priority;
   int64_t age_ms;        /* since it was added, when it was claimed */
   int64_t made_ms;       /* when it was added, in ms since 1970, by the store's clock */
-  const dibs_lane *lane; /* with whose fence it was claimed, until dibs_lane_release; NULL: without lanes */
+  const dibs_lane *lane; /* until dibs_lane_release; NULL: claimed without lanes.  Its lease, and its fence, guard what
+                            you write for a serial text, and the fence of the claim does not: that orders the claims of
+                            this task alone */
 } dibs_task;
 
 typedef struct dibs_claim_options {

@@ -380,9 +380,11 @@ static void check_families(struct doctor *d, dibs_store *store) {
   snprintf(kept, sizeof kept, "leases (exclusive%s%s)", caps & DIBS__CAP_SHARED ? ", shared" : "",
            caps & DIBS__CAP_COUNTED ? ", counted" : "");
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    char *to = families & (1u << rows[i].family) ? kept : missing;
+    bool tables = rows[i].family == DIBS__FAM_TASK && caps & DIBS__CAP_TASK_TABLES;
+    char *to = tables || families & (1u << rows[i].family) ? kept : missing;
     size_t used = strlen(to);
-    snprintf(to + used, sizeof kept - used, "%s%s", used ? ", " : "", rows[i].words);
+    snprintf(to + used, sizeof kept - used, "%s%s%s", used ? ", " : "", rows[i].words,
+             tables ? " of your own table" : "");
   }
   doctor_report(d, "keeps", NULL, "%s%s%s", kept, *missing ? "; not: " : "", missing);
   if (caps & DIBS__CAP_SESSION)

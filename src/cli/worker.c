@@ -123,7 +123,9 @@ static int watch_trouble(struct cli_worker *w) {
                (error.status == DIBS_INVALID || error.status == DIBS_UNSUPPORTED);
   if (wrong || error.status == DIBS_CONFLICT) return dibs__cli_fail_status(g, error.status, &error, w->pool.kind);
   if (error.status == DIBS_NOT_FOUND) { /* the tasks go to lanes */
-    if (!w->told) dibs__cli_note(g, "%s: start workers with --topic, or see dibs task kind --no-lanes", error.text);
+    if (!w->told)
+      dibs__cli_note(g, "%s: start workers with --topic, or end that with dibs task kind %s --no-lanes", error.text,
+                     w->pool.kind);
     w->told = true;
     return CLI_DONE;
   }

@@ -84,10 +84,10 @@ dibs_status dibs__lane_topic_by_members(dibs_store *store, const char *topic, ui
 }
 
 static dibs_status no_topic(const char *topic, dibs_error *error) {
-  return dibs__fail(
-      error, DIBS_NOT_FOUND,
-      "there is no topic \"%s\" yet; its first member gives the number of lanes: dibs lane run %s --lanes P -- CMD",
-      topic, topic);
+  return dibs__fail(error, DIBS_NOT_FOUND,
+                    "there is no topic \"%s\" yet; its first member gives the number of lanes: dibs lane run or dibs "
+                    "worker with --lanes P",
+                    topic);
 }
 
 dibs_status dibs__lane_topic_open(dibs_store *store, const char *topic, uint32_t lanes, struct lane_topic *at,

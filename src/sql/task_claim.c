@@ -394,7 +394,7 @@ static sql_rc claim(struct dibs__claiming *c) {
   if (end == DIBS__SQL_OK && !c->op->got_count && promotes) end = dibs__claim_look(c, &l);
   if (end == DIBS__SQL_OK) say_next(c, &l);
   if (end == DIBS__SQL_OK && !c->op->got_count && l.topic_len)
-    snprintf(c->op->why, sizeof c->op->why, "its tasks with a serial text are claimed by lane, of the topic \"%.*s\"",
+    snprintf(c->op->why, sizeof c->op->why, "its tasks with a key go to the lanes of the topic \"%.*s\"",
              (int)(l.topic_len < 100 ? l.topic_len : 100), l.topic);
   return end;
 }

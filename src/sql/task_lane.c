@@ -244,8 +244,8 @@ static sql_rc refuse_topic(claiming *c, enum next *next) {
   size_t len = c->topic_len;
   *next = ENDS;
   c->op->op.status = DIBS_INVALID;
-  snprintf(c->op->why, sizeof c->op->why, "the kind belongs to the topic \"%.*s\"", (int)(len < 100 ? len : 100),
-           c->topic);
+  snprintf(c->op->why, sizeof c->op->why, "the kind belongs to the topic \"%.*s\"; dibs task kind --no-lanes ends that",
+           (int)(len < 100 ? len : 100), c->topic);
   return DIBS__SQL_OK;
 }
 

@@ -178,7 +178,8 @@ static dibs__status find_chain(const struct dibs__uri *uri, const char *module_p
       return DIBS_INVALID;
     }
     if (!engine && (drivers[i]->inner_min > 1 || drivers[i]->inner_max < 1)) {
-      dibs__set_message(result, "%s can't wrap another store: remove the + after it", scheme);
+      dibs__set_message(result, "%s can't wrap another store: write %s://..., without the + and what follows it",
+                        scheme, scheme);
       return DIBS_INVALID;
     }
   }

@@ -33,8 +33,9 @@ dibs_status dibs__task_served(dibs_store *store, const struct dibs__table *table
   if (dibs__core_families(store->core) & (1u << DIBS__FAM_TASK) || (table && tables)) return DIBS_OK;
   if (tables)
     return dibs__fail(error, DIBS_UNSUPPORTED,
-                      "%s keeps no tasks of dibs' own, only those in a collection of yours, declared as a table; or %s",
-                      store->shown, dibs__database_advice(store));
+                      "%s keeps no tasks of dibs' own, only those in a collection of yours: declare it as a table, or"
+                      " use another store (dibs doctor lists what each keeps)",
+                      store->shown);
   return dibs__fail(error, DIBS_UNSUPPORTED, "%s keeps no tasks: %s", store->shown, dibs__database_advice(store));
 }
 

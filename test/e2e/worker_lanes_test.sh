@@ -79,10 +79,10 @@ is 'and has given back its lanes' "$(lanes_of moves one)" 0
 "$DIBS" task add moves y --key a >/dev/null
 worker plain moves 'exit 0'
 ok 'a worker without a topic says where the tasks go' until_true 20 grep -q 'of the topic "moves"' "$dir/plain.err"
-like 'and what to do' "$(cat "$dir/plain.err")" '[-][-]topic.*[-][-]no-lanes'
-refused 125 'the kind belongs to the topic "moves"' moves --topic other --lanes 2
+like 'and what to do' "$(cat "$dir/plain.err")" 'tasks with a key.*[-][-]topic.*dibs task kind moves [-][-]no-lanes'
+refused 125 'the kind belongs to the topic "moves"; dibs task kind --no-lanes ends that' moves --topic other --lanes 2
 refused 125 'has 4 lanes, and not 5' moves --topic moves --lanes 5
-refused 117 'there is no topic "nowhere" yet' moves --topic nowhere
+refused 117 'there is no topic "nowhere" yet.*--lanes P' moves --topic nowhere
 refused 125 'give --topic TOPIC' moves --lanes 4
 refused 125 'without --table and --phase' moves --topic moves --phase p
 "$DIBS" task kind moves --no-lanes >"$dir/kind"

@@ -134,6 +134,7 @@ fi
 if [[ $seen == *g1*g2* && $(sort "$folder/done") == "$(printf 'g1 1\ng2 1')" ]]; then pass 'a worker does each of them once'; else
   fail 'a worker does each of them once' "$(cat "$folder/done" "$folder/worker")" "$seen"
 fi
+says 'doctor lists what it keeps' 0 'tasks of your own table, counters, history' doctor --store "$store"
 says "tasks of dibs' own are refused" 125 'in a collection of yours' task add --store "$store" mail text
 
 "$documents" "$uri" "${prefix}_leases" wrong || fail 'a document of another program'

@@ -196,7 +196,8 @@ static void shims_wrap_and_engines_do_not(void **state) {
   assert_int_equal(open_uri("fault:", real_folder, &chain, &reported), DIBS_INVALID);
   assert_string_equal(reported.text, "fault wraps another store: write fault+SCHEME:");
   assert_int_equal(open_uri("memory+memory:", real_folder, &chain, &reported), DIBS_INVALID);
-  assert_string_equal(reported.text, "memory can't wrap another store: remove the + after it");
+  assert_string_equal(reported.text,
+                      "memory can't wrap another store: write memory://..., without the + and what follows it");
 }
 
 int main(int argc, char **argv) {

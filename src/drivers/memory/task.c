@@ -357,7 +357,7 @@ static void run_claim(tasks *all, task_op *op, int64_t now) {
     const task *next = dibs__mem_order_first(k->timed, DIBS__MEM_BY_TURN);
     if (next) op->next_ms = next->due - now;
     if (!op->lane_count && k->topic_len)
-      snprintf(op->why, sizeof op->why, "its tasks with a serial text are claimed by lane, of the topic \"%.*s\"",
+      snprintf(op->why, sizeof op->why, "its tasks with a key go to the lanes of the topic \"%.*s\"",
                (int)(k->topic_len < 100 ? k->topic_len : 100), k->topic);
     return;
   }

@@ -88,8 +88,8 @@ kind *dibs__mem_lanes_begin(tasks *all, task_op *op, int64_t now) {
   if (!k) return NULL;
   dibs__str topic = dibs__str_of(k->topic, k->topic_len);
   if (topic.len && !dibs__str_equal(topic, op->topic)) {
-    dibs__mem_task_refuse(op, "the kind belongs to the topic \"%.*s\"", (int)(topic.len < 100 ? topic.len : 100),
-                          topic.p);
+    dibs__mem_task_refuse(op, "the kind belongs to the topic \"%.*s\"; dibs task kind --no-lanes ends that",
+                          (int)(topic.len < 100 ? topic.len : 100), topic.p);
     return NULL;
   }
   bool any = find_stale(k, op);
