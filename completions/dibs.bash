@@ -146,7 +146,7 @@ _dibs() {
     fi ;;
     gate:0) mapfile -t COMPREPLY < <(compgen -W 'fence' -- "$cur") ;;
     gate:1) _dibs_names ;;
-    lab:0) mapfile -t COMPREPLY < <(compgen -W 'race throughput contend deadlock pause crash failover amnesia counter all' -- "$cur") ;;
+    lab:0) mapfile -t COMPREPLY < <(compgen -W 'race throughput contend deadlock pause crash failover amnesia counter phases all' -- "$cur") ;;
     bench:0) mapfile -t COMPREPLY < <(compgen -W 'lease task counter' -- "$cur") ;;
     run:0 | lock:0 | unlock:0 | renew:0 | ls:0 | show:0 | break:0 | watch:0) _dibs_names ;;
     *) COMPREPLY=() ;;

@@ -18,9 +18,9 @@
  *
  * Tasks by lane (dibs/lane.h): the owner of a lane claims the tasks whose `serial` texts hash to it, many at a time,
  * and works on those of each text in their order.  No other client works on them, so their order needs no lock for each
- * task.  A worker does all of it: give it a topic, which workers of other kinds do not use: all members share the lanes.
- * From the first claim with lanes on, tasks of this kind that have a serial text are claimed only with lanes of this
- * topic, and not by their priority, until DIBS_KIND_NO_LANES.
+ * task.  A worker does all of it: give it a topic, which workers of other kinds do not use: all members share the
+ * lanes. From the first claim with lanes on, tasks of this kind that have a serial text are claimed only with lanes of
+ * this topic, and not by their priority, until DIBS_KIND_NO_LANES.
  *
  * Tasks may also be rows of a table of yours (doc/tables.md): give it to dibs_tasks_claim or to a worker.  Its column
  * `phase` says what is to be done, and you insert and delete the rows.  There,

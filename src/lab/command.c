@@ -30,7 +30,7 @@ static const struct experiment experiments[] = {
     {"contend", dibs__lab_contend, "ugslwpkx"}, {"deadlock", dibs__lab_deadlock, "k"},
     {"pause", dibs__lab_pause, "tGx"},          {"crash", dibs__lab_crash, "tkx"},
     {"failover", dibs__lab_failover, "us"},     {"amnesia", dibs__lab_amnesia, "x"},
-    {"counter", dibs__lab_counter, "uskx"}};
+    {"counter", dibs__lab_counter, "uskx"},     {"phases", dibs__lab_phases, "tkx"}};
 enum { EXPERIMENTS = sizeof experiments / sizeof *experiments };
 
 struct lab_requested {
@@ -54,6 +54,8 @@ static int cli_lab_help(const struct cli_globals *globals) {
        "  failover    a Redis, of the lab's own, that is killed under load; the next tier takes over\n"
        "  amnesia     a Redis, of the lab's own, that forgets who holds a lock\n"
        "  counter     additions to one number, by dibs and by hand; then their process is killed\n"
+       "  phases      rows that nodes take from phase to phase, while one is killed and one is stopped; with dibs'\n"
+       "              claims and polled by hand (in a table of SQLite, PostgreSQL, MariaDB or MySQL; not in MongoDB)\n"
        "  all         each of them; with --html DIR a page for each, and an index\n");
   puts("  --users N[,N...]      number of concurrent users (race 100, otherwise 20)\n"
        "  --strategies S[,S...] run only these strategies (all that need no --locks)\n"
@@ -70,7 +72,7 @@ static int cli_lab_help(const struct cli_globals *globals) {
        "  --rounds R            number of alternating rounds; the medians count (1)\n"
        "  --processes N         run the users in N processes, instead of threads of one process\n"
        "  --floor PROGRAM       in each round also run a bare client (bench/floors); it gets the store by --uri\n"
-       "  --ttl TIME            ttl of the lease in pause, of the claim in crash (1s)\n"
+       "  --ttl TIME            ttl of the lease in pause, of the claim in crash and phases (1s)\n"
        "  --gate URL            in pause: also a service behind a gate; GET answers a number, PUT sets it\n"
        "  --html FILE           write a report with plots, as one self-contained file; with all: a folder\n"
        "  --keep                keep the tables\n"
@@ -264,7 +266,7 @@ static int cli_lab_options(int argc, char **argv, const struct cli_globals *g, s
   if (requested->all) return CLI_DONE;
   return dibs__cli_fail(g, CLI_USAGE, "INVALID",
                         "lab: which experiment? race, throughput, contend, deadlock, pause, crash, failover, amnesia, "
-                        "counter or all; see dibs lab --help");
+                        "counter, phases or all; see dibs lab --help");
 }
 
 /* `dibs lab`: finds the store, runs the experiment, prints the results. */

@@ -53,6 +53,7 @@ void dibs__lab_version(struct lab_line *line, char *to, size_t size);
  *   race.c        crews of users, in threads or processes
  *   own.c         a Redis and an embedded store of the lab's own
  *   race.c throughput.c deadlock.c pause.c crash.c failover.c amnesia.c counter.c   the experiments
+ *   phases.c phases_node.c   another one, and its nodes
  *
  * A user books: it takes one of a counted row's seats, which inserts its own row beside it, with a foreign key to the
  * counted one.  A broken promise sets lab->sheet.broken; a strategy that breaks as expected is only shown.
@@ -124,6 +125,7 @@ bool dibs__lab_crash(struct lab *lab);
 bool dibs__lab_failover(struct lab *lab);
 bool dibs__lab_amnesia(struct lab *lab);
 bool dibs__lab_counter(struct lab *lab);
+bool dibs__lab_phases(struct lab *lab);
 
 /* Opens the store's engine and its facts for the sheet. */
 bool dibs__lab_open(struct lab *lab);
@@ -137,6 +139,7 @@ int dibs__lab_helper(int argc, char **argv);
 int dibs__lab_pause_helper(int argc, char **argv);
 int dibs__lab_crash_helper(int argc, char **argv);
 int dibs__lab_counter_helper(int argc, char **argv);
+int dibs__lab_phases_helper(int argc, char **argv);
 
 static inline bool dibs__lab_ended(const struct lab *lab) {
   return lab->interrupted && atomic_load(lab->interrupted) != 0;

@@ -250,6 +250,7 @@ int dibs__lab_helper(int argc, char **argv) {
   if (argc > 1 && strcmp(argv[0], "pause") == 0) return dibs__lab_pause_helper(argc - 1, argv + 1);
   if (argc > 1 && strcmp(argv[0], "crash") == 0) return dibs__lab_crash_helper(argc - 1, argv + 1);
   if (argc > 1 && strcmp(argv[0], "counter") == 0) return dibs__lab_counter_helper(argc - 1, argv + 1);
+  if (argc > 1 && strcmp(argv[0], "phases") == 0) return dibs__lab_phases_helper(argc - 1, argv + 1);
   if (argc > 1 && strcmp(argv[0], "redis") == 0) return dibs__lab_own_redis_helper(argc - 1, argv + 1);
   if (argc < 5 || strcmp(argv[0], "crew") != 0) return 1;
   /* The lab ends its helpers; a signal of the keyboard reaches all of them. */

@@ -78,7 +78,8 @@ static void hello(struct request *r, struct dibs__reader *from, const dibs__id *
   }
   struct dibs__message_hello hello = {
       .mandate = identity->mandate,
-      .caps = identity->caps & ~(uint32_t)(DIBS__CAP_ANCHOR | DIBS__CAP_BRIEF | DIBS__CAP_PARALLEL | DIBS__CAP_TASK_TABLES),
+      .caps =
+          identity->caps & ~(uint32_t)(DIBS__CAP_ANCHOR | DIBS__CAP_BRIEF | DIBS__CAP_PARALLEL | DIBS__CAP_TASK_TABLES),
       .families = identity->families & ~(1u << DIBS__FAM_TIERS | 1u << DIBS__FAM_SHARED),
       .max_batch =
           identity->max_batch && identity->max_batch < DIBS__MESSAGE_BATCH ? identity->max_batch : DIBS__MESSAGE_BATCH,

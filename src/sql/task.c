@@ -63,7 +63,9 @@ sql_rc dibs__task_put_update(struct dibs__sql_guard *g, const char *columns, con
   char text[DIBS__TASK_TEXT / 2];
   if (g->wire->engine->joins)
     snprintf(text, sizeof text,
-             "UPDATE (WITH r(%s) AS ($rows) SELECT * FROM r) r STRAIGHT_JOIN dibs_task ON nr = r.r_nr%s SET %s",
+             "UPDATE (WITH r(%s) AS ($rows) SELECT * FROM r) r STRAIGHT_JOIN dibs_task" DIBS__TASK_BY_KEY
+             " ON nr = r.r_nr%s"
+             " SET %s",
              columns, where, set);
   else
     snprintf(text, sizeof text,
@@ -86,7 +88,9 @@ sql_rc dibs__task_put_delete(struct dibs__sql_guard *g, const char *table, const
   if (!rows) return dibs__task_no_memory(g);
   if (g->wire->engine->joins)
     snprintf(text, sizeof text,
-             "DELETE t FROM (WITH r(r_nr) AS ($rows) SELECT r_nr FROM r) r STRAIGHT_JOIN %s t ON t.nr = r.r_nr", table);
+             "DELETE t FROM (WITH r(r_nr) AS ($rows) SELECT r_nr FROM r) r STRAIGHT_JOIN %s t" DIBS__TASK_BY_KEY
+             " ON t.nr = r.r_nr",
+             table);
   else
     snprintf(text, sizeof text, "DELETE FROM %s WHERE nr@{any}WITH r(r_nr) AS ($rows) SELECT r_nr FROM r@{none}",
              table);
@@ -96,9 +100,10 @@ sql_rc dibs__task_put_delete(struct dibs__sql_guard *g, const char *table, const
 }
 
 const char *dibs__task_from_numbers(const struct dibs__sql_guard *g) {
-  return g->wire->engine->joins ? "FROM (WITH r(r_nr) AS ($rows) SELECT r_nr FROM r) r STRAIGHT_JOIN dibs_task"
-                                  " ON nr = r.r_nr WHERE true"
-                                : "FROM dibs_task WHERE nr@{any}WITH r(r_nr) AS ($rows) SELECT r_nr FROM r@{none}";
+  return g->wire->engine->joins
+             ? "FROM (WITH r(r_nr) AS ($rows) SELECT r_nr FROM r) r STRAIGHT_JOIN dibs_task" DIBS__TASK_BY_KEY
+               " ON nr = r.r_nr WHERE true"
+             : "FROM dibs_task WHERE nr@{any}WITH r(r_nr) AS ($rows) SELECT r_nr FROM r@{none}";
 }
 
 sql_rc dibs__task_commit(struct dibs__sql_guard *g) {

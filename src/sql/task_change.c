@@ -178,28 +178,44 @@ static sql_rc put_all_back(struct dibs__sql_guard *g, task_op *op, struct found 
   return end;
 }
 
-/* Which of them have a serial text.  Those of a kind by lane are free with the slot of this text; *numbers has the
- * others. */
+/* Nobody admits tasks of their kinds, and no kind becomes by lane, until this transaction ends. */
+static sql_rc put_turns(struct dibs__sql_guard *g, const value *rows, size_t count) {
+  char text[640];
+  snprintf(text, sizeof text,
+           "INSERT INTO dibs_task_serial (kind, serial, nr) SELECT DISTINCT kind, '', 0 %s AND serial IS NOT NULL"
+           " ORDER BY kind %s",
+           dibs__task_from_numbers(g),
+           g->wire->engine->on_conflict ? "ON CONFLICT (kind, serial) DO UPDATE SET nr = dibs_task_serial.nr"
+                                        : "ON DUPLICATE KEY UPDATE nr = dibs_task_serial.nr");
+  return dibs__task_put_rows(g, text, NULL, 0, rows, 1, count);
+}
+
+/* Which of them have a serial text; *numbers has those of kinds that admit them.  Those of a kind by lane are free with
+ * the slot of this text; and if the kind is it no more, but not all of its tasks are as before, they stay arrived. */
 static sql_rc find_serials(struct dibs__sql_guard *g, const struct found *f, uint64_t *numbers, size_t *count) {
   struct dibs__sql_wire *w = g->wire;
-  char text[512];
-  size_t slots = 0, nth = w->put;
+  char text[640];
+  size_t slots = 0;
   *count = 0;
   value *rows = malloc((2 * f->finished_count + 1) * sizeof *rows);
   if (!rows) return dibs__task_no_memory(g);
   for (size_t i = 0; i < f->finished_count; i++) rows[i] = dibs__sql_number((int64_t)f->finished[i]);
-  snprintf(text, sizeof text,
-           "SELECT nr, serial, (SELECT count(*) FROM dibs_task_kind k WHERE k.kind = dibs_task.kind AND k.topic IS NOT"
-           " NULL) %s AND serial IS NOT NULL ORDER BY nr",
-           dibs__task_from_numbers(g));
-  sql_rc end = dibs__task_put_rows(g, text, NULL, 0, rows, 1, f->finished_count);
+  sql_rc end = put_turns(g, rows, f->finished_count);
+  size_t nth = w->put;
+  snprintf(
+      text, sizeof text,
+      "SELECT nr, serial, (SELECT count(*) FROM dibs_task_kind k WHERE k.kind = dibs_task.kind AND k.topic IS NOT"
+      " NULL), (SELECT s.nr + 0 FROM dibs_task_serial s WHERE s.kind = dibs_task.kind AND s.serial = '') %s AND serial"
+      " IS NOT NULL ORDER BY nr",
+      dibs__task_from_numbers(g));
+  if (end == DIBS__SQL_OK) end = dibs__task_put_rows(g, text, NULL, 0, rows, 1, f->finished_count);
   if (end == DIBS__SQL_OK) end = dibs__task_go(g);
   for (size_t row = 0; end == DIBS__SQL_OK && row < w->engine->rows(w, nth); row++) {
     uint64_t nr = (uint64_t)dibs__sql_cell_number(w, nth, row, 0);
     dibs__str serial = dibs__task_cell_text(w, nth, row, 1);
-    bool by_lane = serial.len && dibs__sql_cell_number(w, nth, row, 2) > 0;
-    if (!by_lane) numbers[(*count)++] = nr;
-    if (!by_lane) continue;
+    bool by_lane = dibs__sql_cell_number(w, nth, row, 2) > 0, admits = dibs__sql_cell_number(w, nth, row, 3) == 0;
+    if (serial.len == 0 || (admits && !by_lane)) numbers[(*count)++] = nr;
+    if (serial.len == 0 || !by_lane) continue;
     rows[2 * slots] = dibs__sql_number((int64_t)nr);
     rows[2 * slots++ + 1] = dibs__sql_number(dibs__slot(serial.p, serial.len));
   }

@@ -198,6 +198,9 @@ enum dibs__sql_rc dibs__task_key_back(struct dibs__sql_guard *guard, const struc
 /* ---- task_list.c ---- */
 
 /* The columns of a task as an answer has it. */
+/* After a table that MariaDB joins: it reads all of a table with few rows, and so it would wait for every row that
+ * another session has locked. */
+#define DIBS__TASK_BY_KEY " FORCE INDEX (PRIMARY)"
 #define DIBS__TASK_COLUMNS "nr, fence, phase, serial, uniq, attempts, fails, tries, priority, made, due, began, at"
 /* Reads the rows of some answers, one after the other: DIBS__TASK_COLUMNS, the payload, the text; `more`: state, kind,
  * owner, which are those of the operation otherwise.  false: no memory. */

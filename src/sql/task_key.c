@@ -47,13 +47,14 @@ sql_rc dibs__task_put_lanes(struct dibs__sql_guard *g, dibs__str kind, const int
 #define LANES                                                                                                          \
   "WITH r(r_slot) AS ($rows) SELECT DISTINCT (r_slot * p.lanes) >> 32 AS r_lane FROM r, (SELECT lanes FROM dibs_lane"  \
   " WHERE kind = $1 AND lane = " DIBS__LANE_TOP ") p"
-  sql_rc end = dibs__task_put_rows(
-      g,
-      g->wire->engine->joins
-          ? "SELECT l.lane FROM (" LANES ") q STRAIGHT_JOIN dibs_lane l ON l.kind = $1 AND l.lane = q.r_lane"
-            " ORDER BY l.lane@{lock}"
-          : "SELECT l.lane FROM dibs_lane l WHERE l.kind = $1 AND l.lane@{any}" LANES "@{none} ORDER BY l.lane@{lock}",
-      &of, 1, rows, 1, count);
+  sql_rc end = dibs__task_put_rows(g,
+                                   g->wire->engine->joins
+                                       ? "SELECT l.lane FROM (" LANES ") q STRAIGHT_JOIN dibs_lane l" DIBS__TASK_BY_KEY
+                                         " ON l.kind = $1 AND l.lane = q.r_lane"
+                                         " ORDER BY l.lane@{lock}"
+                                       : "SELECT l.lane FROM dibs_lane l WHERE l.kind = $1 AND l.lane@{any}" LANES
+                                         "@{none} ORDER BY l.lane@{lock}",
+                                   &of, 1, rows, 1, count);
   free(rows);
   return end;
 }

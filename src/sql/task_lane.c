@@ -61,8 +61,8 @@ sql_rc dibs__claim_put_lanes(claiming *c) {
   sql_rc end = dibs__task_put_rows(
       c->g,
       c->g->wire->engine->joins
-          ? "SELECT lane, lanes, fence FROM (WITH r(r_lane) AS ($rows) SELECT r_lane FROM r) r STRAIGHT_JOIN dibs_lane"
-            " ON kind = $1 AND lane = r_lane WHERE true ORDER BY lane@{lock}"
+          ? "SELECT lane, lanes, fence FROM (WITH r(r_lane) AS ($rows) SELECT r_lane FROM r) r STRAIGHT_JOIN "
+            "dibs_lane" DIBS__TASK_BY_KEY " ON kind = $1 AND lane = r_lane WHERE true ORDER BY lane@{lock}"
           : "SELECT lane, lanes, fence FROM dibs_lane WHERE kind = $1 AND lane@{any}WITH r(r_lane) AS ($rows) SELECT"
             " r_lane FROM r@{none} ORDER BY lane@{lock}",
       &kind, 1, rows, 1, op->lane_count);

@@ -524,7 +524,7 @@ sql_rc dibs__lanes_leave(struct dibs__sql_guard *g, dibs__str kind, bool *done) 
 static sql_rc put_lost(struct dibs__sql_guard *g, const value *values) {
 #define FIRST_OF_KEY(slot)                                                                                             \
   "(SELECT e.nr FROM dibs_task e WHERE e.kind = $1 AND " slot " AND e.serial = a.serial ORDER BY e.slot, e.nr LIMIT "  \
-                                                              "1)"
+  "1)"
 #define LOST(aside, not_aside)                                                                                         \
   "SELECT nr, slot, state, CASE WHEN state = 4 AND nr = " FIRST_OF_KEY(aside) " AND nr < coalesce(" FIRST_OF_KEY(      \
       not_aside) ", nr + 1) THEN 1 ELSE 0 END FROM (SELECT kind, nr, slot,"                                            \

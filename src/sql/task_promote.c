@@ -275,7 +275,8 @@ static sql_rc put_admission(struct promotion *p) {
   /* No join of PostgreSQL: for a minute after a vacuum of the emptied table it expects no rows, and would read a whole
    * index for each task. */
   if (e->joins)
-    snprintf(text, sizeof text, "UPDATE " HEADS " STRAIGHT_JOIN dibs_task ON nr = r.r_nr SET %s", "", set);
+    snprintf(text, sizeof text, "UPDATE " HEADS " STRAIGHT_JOIN dibs_task" DIBS__TASK_BY_KEY " ON nr = r.r_nr SET %s",
+             "", set);
   else
     snprintf(text, sizeof text, "UPDATE dibs_task SET %s FROM " HEADS " WHERE dibs_task.@{row} = r.r_row", set,
              "(SELECT t.@{row} FROM dibs_task t WHERE t.nr = r_nr) AS r_row, ");

@@ -149,7 +149,8 @@ enum {
 #define DIBS__TASK_TOKEN_MS (INT64_C(3600000))     /* token_ms of a random token */
 #define DIBS__TASK_KEY_MS (INT64_C(86400000))      /* token_ms of a token from a key of the caller */
 #define DIBS__TASK_MS_MAX (INT64_C(1) << 48)       /* of times, delays and timeouts: sums of them fit */
-/* Of delays, timeouts and ages in the user's table, ten years: a sum with the clock fits into every type of instants. */
+/* Of delays, timeouts and ages in the user's table, ten years: a sum with the clock fits into every type of instants.
+ */
 #define DIBS__TASK_WAIT_MAX_MS (INT64_C(3653) * 86400000)
 enum { DIBS__TASK_TOKEN_MAX = 64 };
 

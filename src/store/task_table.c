@@ -30,8 +30,8 @@ static bool is_unsupported(task_op *op) {
     snprintf(op->why, sizeof op->why, "table %.60s was declared without phase, locked_at and updated_at",
              op->table->table);
   else if (!has_items(op) && verb != DIBS__TASK_CLAIM && verb != DIBS__TASK_LIST)
-    snprintf(op->why, sizeof op->why, "the rows of the table \"%.64s\" are yours: insert, change and count them yourself",
-             op->table->table);
+    snprintf(op->why, sizeof op->why,
+             "the rows of the table \"%.64s\" are yours: insert, change and count them yourself", op->table->table);
   else if (verb == DIBS__TASK_LIST &&
            (op->errors || filter->nr || filter->after || filter->serial.len || filter->text.len))
     snprintf(op->why, sizeof op->why, "the table \"%.64s\" has no numbers, keys and errors of tasks", op->table->table);

@@ -66,6 +66,7 @@ dibs_status dibs__claim_check(dibs_store *store, const char *kind, const dibs_cl
 static void fill_held(struct dibs__held *held, const struct dibs__task_row *row, const struct dibs__claim *claim) {
   size_t phase = row->phase.len < sizeof held->phase ? row->phase.len : sizeof held->phase - 1;
   memcpy(held->phase, row->phase.p, phase);
+  held->serial = row->serial.len;
   held->timeout_ms = claim->timeout_ms;
   held->began = claim->first;
   held->until_ns = claim->table ? dibs__own_until(claim->first, claim->timeout_ms, row->began_ms).ns
@@ -256,7 +257,7 @@ static void answer_lanes(const struct dibs__claim *claim, const dibs_claim_optio
                                  *named = bsearch(&key, claim->lanes, o->lane_count, sizeof key, by_number);
     if (o->lane_statuses) o->lane_statuses[i] = (dibs_status)named->status;
     for (size_t t = 0; t < count; t++)
-      if (dibs_lane_of(tasks[t]->serial, strlen(tasks[t]->serial), claim->of_lanes) == key.lane)
+      if (dibs_lane_of(tasks[t]->serial, dibs__held_of(tasks[t])->serial, claim->of_lanes) == key.lane)
         tasks[t]->lane = o->lanes[i];
   }
 }

@@ -21,7 +21,8 @@ struct dibs__task_batch {
   const struct dibs__table *table; /* the user's, held; NULL: dibs' own */
   void *got;
   struct dibs__held {
-    dibs_task task; /* first */
+    dibs_task task;  /* first */
+    uint32_t serial; /* bytes of task.serial: a text that people inserted may contain NUL */
     struct dibs__task_batch *batch;
     int64_t timeout_ms;
     dibs__tick began;         /* before its claim was requested */

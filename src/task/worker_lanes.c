@@ -98,8 +98,7 @@ static serial_key *find_key(const lanes_t *l, const char *serial, uint32_t lengt
 }
 
 /* NULL: no memory. */
-static serial_key *key_of(lanes_t *l, const char *serial) {
-  uint32_t length = (uint32_t)strlen(serial);
+static serial_key *key_of(lanes_t *l, const char *serial, uint32_t length) {
   uint64_t hash = dibs__hash(serial, length);
   serial_key *key = find_key(l, serial, length, hash);
   if (key) return key;
@@ -378,21 +377,21 @@ bool dibs__lanes_name_locked(dibs_worker *w) {
   return true;
 }
 
-static lane_t *named_lane(const dibs_worker *w, const char *serial) {
+static lane_t *named_lane(const dibs_worker *w, const struct dibs__held *held) {
   lane_t *lane = w->lanes->list;
-  uint32_t number = dibs_lane_of(serial, strlen(serial), w->claim.of_lanes);
+  uint32_t number = dibs_lane_of(held->task.serial, held->serial, w->claim.of_lanes);
   while (lane && (!lane->named || lane->number != number)) lane = lane->next;
   return lane;
 }
 
 /* false: it is to be given back. */
 static bool queue_claimed_locked(dibs_worker *w, struct dibs__held *held) {
-  lane_t *lane = named_lane(w, held->task.serial);
+  lane_t *lane = named_lane(w, held);
   if (!lane) return false;
   held->lane = lane;
   held->task.lane = lane->lane;
   lane->held++;
-  serial_key *key = held->key = key_of(w->lanes, held->task.serial);
+  serial_key *key = held->key = key_of(w->lanes, held->task.serial, held->serial);
   if (!key) return false;
   key->lane = lane;
   key->held++;

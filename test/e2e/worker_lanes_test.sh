@@ -4,6 +4,8 @@
 #   worker_lanes_test.sh [URI]    without URI in a file
 . "$(dirname "$0")/tap.sh"
 [ -z "${1:-}" ] || export DIBS_STORE=$1
+uri=$DIBS_STORE
+. "$(dirname "$0")/sql.sh"
 state() { "$DIBS" task show "$1" 2>/dev/null | sed -n 's/^state //p'; }
 is_state() { [ "$(state "$1")" = "$2" ]; }
 count_of() { "$DIBS" task ls --json --kind "$1" --state "$2" | grep -o '"task":' | wc -l; }
@@ -69,6 +71,24 @@ for n in 7 8; do
 done
 ok 'after kill -9 of the second one the first does its tasks, too' until_true 60 counts moves done 48
 for key in a b c d e f; do is "in their order: $key" "$(uniq "$dir/moves.$key" | tr '\n' ' ')" '1 2 3 4 5 6 7 8 '; done
+
+# ---- Keys of other programs ----
+if [[ $DIBS_STORE != postgres* ]]; then # whose texts have no NUL
+  case $DIBS_STORE in
+    mysql*) nul() { echo "concat('$1', char(0))"; } ;;
+    *) nul() { echo "cast('$1' || x'00' AS text)"; } ;;
+  esac
+  worker left nuls 'exit 0' --topic nuls --lanes 2 --ttl 2s
+  left=$worker
+  ok 'a worker owns both lanes' until_true 20 owns nuls left 2
+  worker right nuls 'exit 0' --topic nuls --ttl 2s
+  right=$worker
+  ok 'a second one gets one of them' until_true 20 owns nuls right 1
+  for key in k2 k4 k6 k13; do sql "INSERT INTO dibs_task (kind, serial) VALUES ('nuls', $(nul $key))"; done
+  ok 'each does the keys of its lane, with all of their bytes, also after a NUL' until_true 30 counts nuls done 4
+  kill -TERM $left $right
+  wait $left $right
+fi
 
 # ---- Messages ----
 "$DIBS" task add moves x --key a >/dev/null

@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 /* Rows of dibs_task that people insert and delete by statements of their own, in a kind by lane. */
 #include "base/port.h"
+#include "dibs/task.h"
 #include "store/task.h"
 #include "task_bed.h"
 
 #include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { KEYS = 130, OF_KEY = 3, MOST = 1000, INSERTED = 3000, PATIENCE_MS = 60000 };
+enum { KEYS = 130, OF_KEY = 3, MOST = 1000, INSERTED = 3000, PATIENCE_MS = 60000, MEET_MS = 1000 };
 
 static dibs_store *store;
 static char kind[60];
@@ -176,6 +179,88 @@ static void a_kind_with_many_admitted_keys_becomes_by_lane_and_is_it_no_more(voi
   assert_int_equal(claim_lanes(MOST)->got_count, KEYS * (OF_KEY - 1));
 }
 
+static uint64_t change_one(enum dibs__task_change change, uint64_t nr) {
+  struct dibs__task_op *op = make();
+  op->filter.nr = nr;
+  op->change = change;
+  op->most = 1;
+  return task_carry(op, DIBS__TASK_CHANGE, DIBS_OK)->changed;
+}
+
+/* A task is retried by a client of its own. */
+struct retry {
+  dibs_store *store;
+  uint64_t nr, changed;
+  dibs_status status;
+  pthread_t thread;
+};
+
+static void *run_retry(void *arg) {
+  struct retry *r = arg;
+  dibs_task_filter filter = {.size = sizeof filter, .nr = r->nr};
+  r->status = dibs_tasks_change(r->store, DIBS_TASK_RETRY, &filter, 0, 1, &r->changed, NULL, NULL);
+  return NULL;
+}
+
+static void *run_claim(void *arg) {
+  atomic_bool *ended = arg;
+  (void)claim_lanes(1);
+  *ended = true;
+  return NULL;
+}
+
+/* The retry waits for a row of finished tasks, which the connection of the case has locked. */
+static void await_retry(void) {
+  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), PATIENCE_MS);
+  void *other = another_connection();
+  const char *query = on_engine("postgres")
+                          ? "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname ="
+                            " current_database() AND query LIKE '%DELETE%dibs_task_done%'"
+                          : "SELECT count(*) FROM information_schema.processlist WHERE id <> connection_id() AND db ="
+                            " database() AND info LIKE '%DELETE%dibs_task_done%'";
+  for (bool waits = false; !waits;) {
+    char *count = NULL;
+    engine->run(other, query, &count);
+    waits = count && strcmp(count, "0") != 0;
+    free(count);
+    if (!dibs__tick_before(dibs__tick_now(), by)) fail_msg("the retry does not wait");
+    dibs__nap_ms(5);
+  }
+}
+
+/* Else a claim without lanes would take it, and no claim by lane ever. */
+static void a_task_that_is_retried_while_its_kind_becomes_by_lane_is_by_lane(void **state) {
+  (void)state;
+  if (on_engine("sqlite")) skip(); /* there one of them is complete before the other */
+  begin(false);
+  struct retry r = {.nr = add_one("key"), .store = store_open()};
+  uint64_t later = add_one("key");
+  assert_int_equal(change_one(DIBS__TASK_CANCEL, r.nr), 1);
+  sql("BEGIN");
+  sql("UPDATE %s SET priority = 0 WHERE nr = %" PRIu64, table("dibs_task_done"), r.nr);
+  assert_int_equal(pthread_create(&r.thread, NULL, run_retry, &r), 0);
+  await_retry();
+  pthread_t claimer;
+  atomic_bool ended = false;
+  assert_int_equal(pthread_create(&claimer, NULL, run_claim, &ended), 0);
+  /* It may wait for the retry, or end before it. */
+  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), MEET_MS);
+  while (!ended && dibs__tick_before(dibs__tick_now(), by)) dibs__nap_ms(5);
+  sql("COMMIT");
+  pthread_join(r.thread, NULL);
+  pthread_join(claimer, NULL);
+  assert_int_equal(r.status, DIBS_OK);
+  assert_int_equal(r.changed, 1);
+  struct dibs__task_op *op = make();
+  op->most = 10;
+  assert_int_equal(task_carry(op, DIBS__TASK_CLAIM, DIBS_OK)->got_count, 0);
+  (void)claim_lanes(10);
+  assert_string_equal(cell("SELECT count(*) FROM %s WHERE kind = '%s' AND state = 2 AND lane > 0 AND nr IN (%" PRIu64
+                           ", %" PRIu64 ")",
+                           table("dibs_task"), kind, r.nr, later),
+                      "2");
+}
+
 int main(int argc, char *argv[]) {
   bed_begin(argc, argv);
   const struct CMUnitTest tests[] = {
@@ -184,6 +269,7 @@ int main(int argc, char *argv[]) {
       CASE(many_inserted_tasks_are_claimed_in_their_order),
       CASE(a_key_goes_on_when_people_delete_its_parked_task),
       CASE(a_kind_with_many_admitted_keys_becomes_by_lane_and_is_it_no_more),
+      CASE(a_task_that_is_retried_while_its_kind_becomes_by_lane_is_by_lane),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
