@@ -112,7 +112,7 @@ static void an_inserted_task_that_a_session_has_locked_holds_up_its_key_alone(vo
   assert_int_equal(row_of(op, 1)->nr, second);
 }
 
-/* It looks for later claims of its key, and not at what is free behind them, of which there may be very many. */
+/* It looks for later claims of its key, and not at what is free after them, of which there may be very many. */
 static void the_end_of_a_claim_does_not_wait_for_a_free_task_that_a_session_has_locked(void **state) {
   (void)state;
   if (on_engine("sqlite")) skip();
