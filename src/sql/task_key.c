@@ -130,6 +130,12 @@ static sql_rc put_all_lanes(struct dibs__sql_guard *g, const locked_t *locked) {
   return end;
 }
 
+static int by_number(const void *x, const void *y) {
+  uint64_t a = *(const uint64_t *)x, b = *(const uint64_t *)y;
+  return (a > b) - (a < b);
+}
+
+/* The later claims of its key, of which a user's transaction sees the latest state: it may read all of the key. */
 static sql_rc put_later(struct dibs__sql_guard *g, const transition *t) {
   value values[] = {dibs__task_text(t->kind), dibs__sql_number(t->slot), dibs__sql_number((int64_t)t->nr),
                     dibs__task_text(t->serial), dibs__sql_number((int64_t)t->lane)};
@@ -142,22 +148,76 @@ static sql_rc put_later(struct dibs__sql_guard *g, const transition *t) {
                         values, 5);
 }
 
-sql_rc dibs__task_key_later(struct dibs__sql_guard *g, const locked_t *locked, locked_t *later) {
-  bool any = false;
+static bool ends_with(const locked_t *locked, const transition *t) {
+  for (size_t i = 0; i < locked->count; i++) {
+    const transition *e = &locked->rows[i];
+    if (ends_others(e) && t->state == DIBS__TASK_CLAIMED && t->nr > e->nr && t->lane == e->lane && is_one_key(e, t))
+      return true;
+  }
+  return false;
+}
+
+/* The claims of each kind of those that end others; their lanes are locked, so nothing more is claimed. */
+static sql_rc put_claims(struct dibs__sql_guard *g, const locked_t *locked) {
   sql_rc end = DIBS__SQL_OK;
-  for (size_t i = 0; i < locked->count; i++) any = any || locks_lane(&locked->rows[i]);
-  if (!any) return end;
-  end = put_all_lanes(g, locked);
+  for (size_t i = 0; i < locked->count && end == DIBS__SQL_OK; i++) {
+    bool seen = !ends_others(&locked->rows[i]);
+    for (size_t k = 0; k < i && !seen; k++)
+      seen = ends_others(&locked->rows[k]) && dibs__str_equal(locked->rows[k].kind, locked->rows[i].kind);
+    value kind = dibs__task_text(locked->rows[i].kind);
+    if (!seen)
+      end = dibs__task_put(g,
+                           "SELECT " DIBS__TASK_LOCKED " FROM dibs_task@{busy} WHERE kind = $1 AND state = 2"
+                           " AND state <> 1@{zero} AND coalesce(slot, -1) >= 0 AND lane IS NOT NULL",
+                           &kind, 1);
+  }
+  return end;
+}
+
+/* Not by their key, of which many more may be free; and without a lock on those of other keys. */
+static sql_rc lock_later(struct dibs__sql_guard *g, const locked_t *locked, locked_t *later) {
+  locked_t all = {.count = 0};
+  size_t first = g->wire->put, count = 0;
+  sql_rc end = put_claims(g, locked);
+  size_t answers = g->wire->put - first;
+  if (end == DIBS__SQL_OK) end = dibs__task_go(g);
+  if (end != DIBS__SQL_OK) return end;
+  if (!dibs__task_read_all_locked(g->wire, first, answers, &all)) return dibs__task_no_memory(g);
+  uint64_t *numbers = malloc((all.count + 1) * sizeof *numbers);
+  for (size_t i = 0; i < all.count && numbers; i++)
+    if (ends_with(locked, &all.rows[i]) && !dibs__task_locked_find(locked, all.rows[i].nr))
+      numbers[count++] = all.rows[i].nr;
+  dibs__task_locked_free(&all);
+  if (!numbers) return dibs__task_no_memory(g);
+  if (count > 1) qsort(numbers, count, sizeof *numbers, by_number);
+  size_t nth = g->wire->put;
+  if (count) end = dibs__task_put_lock(g, numbers, count, false);
+  if (count && end == DIBS__SQL_OK) end = dibs__task_go(g);
+  free(numbers);
+  if (count && end == DIBS__SQL_OK && !dibs__task_read_locked(g->wire, nth, later)) end = dibs__task_no_memory(g);
+  return end;
+}
+
+static sql_rc lock_later_inside(struct dibs__sql_guard *g, const locked_t *locked, locked_t *later) {
   size_t first = g->wire->put;
+  sql_rc end = DIBS__SQL_OK;
   for (size_t i = 0; i < locked->count && end == DIBS__SQL_OK; i++)
     if (ends_others(&locked->rows[i])) end = put_later(g, &locked->rows[i]);
   size_t answers = g->wire->put - first;
   if (end == DIBS__SQL_OK) end = dibs__task_go(g);
   if (end != DIBS__SQL_OK) return end;
-  if (!dibs__task_read_all_locked(g->wire, first, answers, later)) return dibs__task_no_memory(g);
-  for (size_t i = 0; i < later->count; i++) {
+  return dibs__task_read_all_locked(g->wire, first, answers, later) ? end : dibs__task_no_memory(g);
+}
+
+sql_rc dibs__task_key_later(struct dibs__sql_guard *g, const locked_t *locked, locked_t *later) {
+  bool any = false;
+  for (size_t i = 0; i < locked->count; i++) any = any || locks_lane(&locked->rows[i]);
+  if (!any) return DIBS__SQL_OK;
+  sql_rc end = put_all_lanes(g, locked);
+  if (end == DIBS__SQL_OK) end = g->wire->inside ? lock_later_inside(g, locked, later) : lock_later(g, locked, later);
+  for (size_t i = 0; i < later->count && end == DIBS__SQL_OK; i++) {
     transition *t = &later->rows[i];
-    if (dibs__task_locked_find(locked, t->nr) || (i && t->nr == t[-1].nr)) continue;
+    if (dibs__task_locked_find(locked, t->nr) || (i && t->nr == t[-1].nr) || !ends_with(locked, t)) continue;
     dibs__task_continues(t, 0, later->now);
     t->follows = true;
   }
@@ -314,11 +374,6 @@ static sql_rc put_asides(struct dibs__sql_guard *g, const locked_t *locked) {
     if (frees_others(t)) end = dibs__task_put(g, dibs__task_asides(g, "@{lock}", text, sizeof text), values, 4);
   }
   return end;
-}
-
-static int by_number(const void *x, const void *y) {
-  uint64_t a = *(const uint64_t *)x, b = *(const uint64_t *)y;
-  return (a > b) - (a < b);
 }
 
 sql_rc dibs__task_key_back(struct dibs__sql_guard *g, const locked_t *locked) {

@@ -112,6 +112,25 @@ static void an_inserted_task_that_a_session_has_locked_holds_up_its_key_alone(vo
   assert_int_equal(row_of(op, 1)->nr, second);
 }
 
+/* It looks for later claims of its key, and not at what is free after them, of which there may be very many. */
+static void the_end_of_a_claim_does_not_wait_for_a_free_task_that_a_session_has_locked(void **state) {
+  (void)state;
+  if (on_engine("sqlite")) skip();
+  begin(true);
+  uint64_t nrs[3] = {add_one("key"), add_one("key"), add_one("key")};
+  struct dibs__task_op *op = claim_lanes(2);
+  assert_int_equal(op->got_count, 2);
+  assert_int_equal(row_of(op, 1)->nr, nrs[1]);
+  sql("BEGIN");
+  sql("UPDATE %s SET priority = 1 WHERE nr = %" PRIu64, table("dibs_task"), nrs[2]);
+  op->got_count = 1;
+  end_claimed(op, DIBS__TASK_END_FAIL);
+  sql("COMMIT");
+  op = claim_lanes(10);
+  assert_int_equal(op->got_count, 3);
+  for (uint32_t i = 0; i < 3; i++) assert_int_equal(row_of(op, i)->nr, nrs[i]);
+}
+
 /* More of them than one claim gives slots to. */
 static void many_inserted_tasks_are_claimed_in_their_order(void **state) {
   (void)state;
@@ -266,6 +285,7 @@ int main(int argc, char *argv[]) {
   const struct CMUnitTest tests[] = {
       CASE(an_inserted_task_comes_between_those_that_were_added),
       CASE(an_inserted_task_that_a_session_has_locked_holds_up_its_key_alone),
+      CASE(the_end_of_a_claim_does_not_wait_for_a_free_task_that_a_session_has_locked),
       CASE(many_inserted_tasks_are_claimed_in_their_order),
       CASE(a_key_goes_on_when_people_delete_its_parked_task),
       CASE(a_kind_with_many_admitted_keys_becomes_by_lane_and_is_it_no_more),
