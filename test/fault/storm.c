@@ -289,6 +289,18 @@ static void look_after(void) {
   }
 }
 
+/* For whoever looks for the cause: each thread's name, and in which system call it is; with gdb also where. */
+static void print_threads(pid_t pid) {
+  char command[400];
+  snprintf(
+      command, sizeof command,
+      "for t in /proc/%d/task/*; do echo \"# $(cat $t/comm) $(cat $t/syscall)\"; done 2>&1; ! command -v gdb >/dev/null"
+      " || timeout 30 gdb -p %d -batch -ex 'thread apply all bt 16' 2>/dev/null | grep '^#\\|^Thread'",
+      (int)pid, (int)pid);
+  fflush(stdout);
+  if (system(command) != 0) printf("# the threads of process %d can't be read\n", (int)pid);
+}
+
 static void end_processes(void) {
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), HANGS_MS);
   for (uint32_t c = 0; c < plan.processes; c++)
@@ -299,6 +311,7 @@ static void end_processes(void) {
     if (pid <= 0) continue;
     while ((gone = waitpid(pid, &status, WNOHANG)) == 0 && dibs__tick_before(dibs__tick_now(), by)) dibs__nap_ms(5);
     if (gone == 0) {
+      print_threads(pid);
       kill(pid, SIGABRT); /* leaves a core file if the system is configured for it */
       waitpid(pid, &status, 0);
       wrong("a process hangs; killing it");

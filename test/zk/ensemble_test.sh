@@ -196,5 +196,5 @@ for round in 1 2; do
 done
 wait "$storming"
 is 'no two clients believed to hold one name while leaders were killed and stopped' $? 0
-tail -n 3 "$dir/storm.out" | sed 's/^/# /'
+tail -n 60 "$dir/storm.out" | sed 's/^/# /'
 done_testing
