@@ -146,8 +146,8 @@ static const char *const by_lane[] = {
     "ALTER TABLE dibs_task ADD COLUMN lane #n",
     "ALTER TABLE dibs_task_kind ADD COLUMN topic #k",
     "CREATE INDEX dibs_task_slot ON dibs_task (kind, slot, nr)#(slot IS NOT NULL)",
-    "CREATE TABLE dibs_lane (kind #k NOT NULL, lane #n NOT NULL, lanes #n NOT NULL, fence #n NOT NULL,"
-    " PRIMARY KEY (kind, lane))#z",
+    ("CREATE TABLE dibs_lane (kind #k NOT NULL, lane #n NOT NULL, lanes #n NOT NULL, fence #n NOT NULL,"
+     " PRIMARY KEY (kind, lane))#z"),
 };
 
 static const struct {
