@@ -83,8 +83,9 @@ struct dibs__op *dibs__send_release_locked(struct grant *grant) {
   return send_request_locked(grant, REQUEST_RELEASE, DIBS__RELEASE, DIBS__OP_URGENT);
 }
 
+/* After a try that found its id in the queue, the id may have been granted to another process by now. */
 struct dibs__op *dibs__send_cancel_locked(struct grant *grant) {
-  grant->op.only_waits = grant->lease->id_shared;
+  grant->op.only_waits = grant->lease->id_shared || grant->lease->waited == DIBS_HELD;
   return send_request_locked(grant, REQUEST_CANCEL, DIBS__CANCEL, DIBS__OP_URGENT);
 }
 
@@ -173,6 +174,12 @@ static void queued_locked(struct grant *grant, struct deferred *deferred) {
   grant->waits = true;
   grant->fails = 0;
   if (lease_left(lease)) {
+    dibs__give_up_locked(grant, deferred, false);
+    return;
+  }
+  if (lease->tries) { /* its id waits since another request, perhaps of another process; a try must not wait */
+    if (grant->cohort) dibs__cohort_part_locked(grant, deferred, false);
+    dibs__wait_over_locked(lease, DIBS_HELD, deferred);
     dibs__give_up_locked(grant, deferred, false);
     return;
   }

@@ -284,6 +284,24 @@ static void requested_again_while_the_first_request_is_in_flight(void **state) {
   give(caller.lease);
 }
 
+/* The id is in the queue of the store when a request with it, of another process, does not wait. */
+static void a_try_with_an_id_that_waits_elsewhere_is_answered(void **state) {
+  (void)state;
+  dibs_store *store = open_store(), *elsewhere = open_store(), *other = open_store();
+  dibs_lease *held = take(other, "n");
+  struct later waiting;
+  options how = HOW(.id = ID_A, .wait_ms = LONG_MS);
+  later_start(&waiting, elsewhere, "n", how);
+  UNTIL(stats_of(elsewhere).waiting == 1 && rows_of(other, "n", DIBS_WAITS) == 1);
+  struct caller caller;
+  caller_start(&caller, store, "n", HOW(.id = ID_A));
+  assert_int_equal(caller_join(&caller), DIBS_HELD);
+  give(held);
+  assert_int_equal(later_wait(&waiting), DIBS_OK);
+  assert_int_equal(dibs_renew(waiting.lease, 0, NULL), DIBS_OK);
+  give(waiting.lease);
+}
+
 /* Two readers; one repeats its request with its id for a stronger mode. */
 static void repeat_in_another_mode_is_refused(void **state) {
   (void)state;
@@ -319,6 +337,7 @@ int main(int argc, char *argv[]) {
       TEST(a_release_by_free_does_not_affect_the_next_request),
       TEST(cancelled_and_requested_again_keeps_its_position),
       TEST(requested_again_while_the_first_request_is_in_flight),
+      TEST(a_try_with_an_id_that_waits_elsewhere_is_answered),
       TEST(repeat_in_another_mode_is_refused),
   };
   lease_begin(argc, argv);
