@@ -292,7 +292,7 @@ static void a_try_with_an_id_that_waits_elsewhere_is_answered(void **state) {
   struct later waiting;
   options how = HOW(.id = ID_A, .wait_ms = LONG_MS);
   later_start(&waiting, elsewhere, "n", how);
-  UNTIL(stats_of(elsewhere).waiting == 1 && rows_of(other, "n", DIBS_WAITS) == 1);
+  UNTIL(stats_of(elsewhere).waiting == 1 && (case_by_majority() || rows_of(other, "n", DIBS_WAITS) == 1));
   struct caller caller;
   caller_start(&caller, store, "n", HOW(.id = ID_A));
   assert_int_equal(caller_join(&caller), DIBS_HELD);
