@@ -42,6 +42,8 @@ static bool look_locked(struct belief *belief, dibs_lease *lease, bool shortenin
     if (belief->from != 0 && belief->dead == 0) atomic_store(&belief->dead, dibs__tick_now().ns);
     return false;
   }
+  /* It was not alive past its claim, and the answer of a renewal came later: that is no early end. */
+  if (belief->dead != 0 && belief->dead >= belief->until) atomic_store(&belief->dead, 0);
   atomic_store(&belief->seen, before);
   if (!shortening) atomic_store(&belief->until, before + (left - 1) * DIBS__NS_PER_MS);
   if (belief->from == 0) {

@@ -289,7 +289,7 @@ static void look_after(void) {
   }
 }
 
-/* For whoever looks for the cause: each thread's name, and in which system call it is; with gdb also where. */
+/* To find the cause: the name and the system call of each thread, and with gdb its stack. */
 static void print_threads(pid_t pid) {
   char command[400];
   snprintf(
