@@ -159,7 +159,7 @@ static dibs__status explain_selection(const struct dibs__mongo_link *link, const
   } else if (strstr(said, "length header") && !mongoc_uri_get_tls(link->location->uri)) {
     /* So a server with TLS ends a connection without. */
     next = "; a server with TLS needs tls=true or ca=FILE";
-  } else if (strstr(said, "handshake timed out")) {
+  } else if (strstr(said, "TLS handshake")) {
     next = "; does this port have TLS?";
   } else if (strstr(said, "initialize TLS")) {
     next = "; are ca= and tlsCertificateKeyFile= files in PEM form?";
