@@ -92,7 +92,7 @@ void member_end(struct members *all, struct member *p, int signo) {
   if (p->stopped) kill(p->pid, SIGCONT);
   while (waitpid(p->pid, &status, 0) < 0 && errno == EINTR) continue;
   if (WIFEXITED(status) && WEXITSTATUS(status) != 0) die("a member", "it ended with an error");
-  /* One that had not yet begun ends by SIGTERM. */
+  /* A member that had not yet begun ends by SIGTERM. */
   if (WIFSIGNALED(status) && WTERMSIG(status) != signo) die("a member", "it crashed");
   p->pid = 0;
 }
