@@ -4,28 +4,7 @@
 #   command_test.sh DIBS DOCUMENTS URI
 set -u
 dibs=$1 documents=$2 uri=$3
-count=0 failures=0
-pass() { count=$((count + 1)) && echo "ok $count - $1"; }
-fail() {
-  count=$((count + 1)) failures=$((failures + 1))
-  echo "not ok $count - $1"
-  printf '%s\n' "${@:2}" | sed 's/^/#   /'
-}
-# says NAME CODE WORDS ARG...: dibs ends with CODE and prints WORDS, and no password.
-says() {
-  local name=$1 code=$2 words=$3 got said
-  said=$(timeout 60 "$dibs" "${@:4}" 2>&1)
-  got=$?
-  if [ "$got" -ne "$code" ]; then
-    fail "$name" "exit $got, not $code: $said"
-  elif [[ $said != *"$words"* ]]; then
-    fail "$name" "it says: $said"
-  elif [[ $said == *secret* ]]; then
-    fail "$name" "the password is in: $said"
-  else
-    pass "$name"
-  fi
-}
+. "$(dirname "$0")/../support/says.sh"
 prefix=c$$_$SRANDOM
 store=$uri?prefix=${prefix}_
 place=${uri#*://}
@@ -154,5 +133,4 @@ says "no tasks of dibs' own" 125 'in a collection of yours' task add --store "$s
   [ "$("$1" "$2" "$3" "count{\"_id\": 7}")" = 0 ] && exit 0; sleep 0.05; done; exit 1' sh "$documents" "$uri" "${prefix}_sessions"
 if [ $? -eq 0 ]; then pass 'documents of dead processes are removed'; else fail 'documents of dead processes are removed'; fi
 
-echo "1..$count"
-[ "$failures" -eq 0 ]
+end_of_cases
