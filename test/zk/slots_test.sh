@@ -77,7 +77,7 @@ until_true 30 waits n
 let_go a
 ok 'a waiter is granted the slot that was freed' holds_slot c 0
 
-# ---- A holder that is killed, and one that is stopped ----
+# ---- A holder is killed, another one stopped ----
 
 let_go b
 let_go c

@@ -255,7 +255,7 @@ static bool search_node(store_t *store, hold *h, dibs__tick by) {
   return known;
 }
 
-/* Whether the request for a slot was done, whose answer was lost: the node's data says so. */
+/* Whether the request for a slot was done, whose answer was lost: the node's data has the slot then. */
 static bool find_slot(store_t *store, hold *h, dibs__tick by) {
   char path[DIBS__ZK_PATH];
   struct dibs__zk_data data;

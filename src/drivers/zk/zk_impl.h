@@ -116,7 +116,7 @@ size_t dibs__zk_put_watch_data(struct dibs__zk *store, struct dibs__zk_round *ro
 size_t dibs__zk_put_set(struct dibs__zk *store, struct dibs__zk_round *round, const char *path, const char *data,
                         size_t len, int version);
 size_t dibs__zk_put_delete(struct dibs__zk *store, struct dibs__zk_round *round, const char *path, int version);
-/* Two requests that are done together or not at all.  The rc of the first one that can't be done; a write of its own.
+/* Two requests that are done together or not at all.  The rc is that of the request which can't be done.
  */
 size_t dibs__zk_put_set_and_create(struct dibs__zk *store, struct dibs__zk_round *round, const char *path,
                                    const char *data, size_t len, int version, const char *also, const char *also_data);
