@@ -373,8 +373,8 @@ DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_lease_adopt(dibs_store *store, const 
 /* ---- Tables of your own --------------------------------------------------------------------------------------- */
 
 /* The roles of the columns in a table of yours.  Leave out what you do not use.  Without a table (NULL), each
- * function below that takes one uses dibs' own.  SQL stores only, and for tasks also MongoDB, where it is a collection
- * (doc/mongodb.md); the others answer UNSUPPORTED. */
+ * function below that takes one uses dibs' own.  SQL stores only, and for records and tasks also MongoDB, where it is a
+ * collection (doc/mongodb.md); the others answer UNSUPPORTED. */
 typedef struct dibs__table dibs_table;
 
 /* The kind of a row's version. */
@@ -439,7 +439,8 @@ DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_table_read(const char *file, const ch
  * by version, by fence, or by both.  A writer with one guard does not notice writers that use only the other.
  *
  * Records, stock and once need a database: sqlite:, postgres:, mysql:, memory:, or one of these as the last tier.
- * etcd:, zk: and mongodb: have records of dibs' own form, mongodb: also once and stock, without tables of yours.
+ * etcd: and zk: have records of dibs' own form.  mongodb: has records, also in collections of yours, and once and stock
+ * of dibs' own form.
  * Elsewhere, as on redis: and redlock: alone, every call of these three families answers UNSUPPORTED, with and without
  * a lease. */
 typedef struct dibs_value {

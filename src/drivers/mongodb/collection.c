@@ -20,20 +20,20 @@ typedef struct dibs__mongo_collection collection_t;
 typedef struct dibs__table table_t;
 
 struct dibs__mongo_seen {
-  struct dibs__mongo_known known[COLLECTIONS];
+  struct dibs__mongo_checked known[COLLECTIONS];
   size_t next;
 };
 
 /* ---- Does it fit? ---- */
 
-static struct dibs__mongo_known *know_table(struct dibs__mongo_session *session, const table_t *table) {
+static struct dibs__mongo_checked *know_table(struct dibs__mongo_session *session, const table_t *table) {
   struct dibs__mongo_seen *all = session->seen;
   if (!all) all = session->seen = calloc(1, sizeof *all);
   if (!all) return NULL;
   for (size_t i = 0; i < COLLECTIONS; i++)
     if (all->known[i].nr == table->nr) return &all->known[i];
-  struct dibs__mongo_known *k = &all->known[all->next++ % COLLECTIONS];
-  *k = (struct dibs__mongo_known){.nr = table->nr};
+  struct dibs__mongo_checked *k = &all->known[all->next++ % COLLECTIONS];
+  *k = (struct dibs__mongo_checked){.nr = table->nr};
   return k;
 }
 
@@ -158,6 +158,24 @@ dibs__status dibs__mongo_send_again(collection_t *c, const bson_t *command, bson
   }
   c->result->commits++;
   return status;
+}
+
+bool dibs__mongo_refused(const bson_t *reply, dibs__status *status, char *why, size_t size) {
+  bson_iter_t at, in, of;
+  uint32_t len = 0;
+  int64_t code = 0;
+  const char *text = "";
+  if (!bson_iter_init_find(&at, reply, "writeErrors") || !bson_iter_recurse(&at, &in) || !bson_iter_next(&in) ||
+      !bson_iter_recurse(&in, &of))
+    return false;
+  while (bson_iter_next(&of)) {
+    if (strcmp(bson_iter_key(&of), "code") == 0) code = bson_iter_as_int64(&of);
+    if (strcmp(bson_iter_key(&of), "errmsg") == 0 && BSON_ITER_HOLDS_UTF8(&of)) text = bson_iter_utf8(&of, &len);
+  }
+  snprintf(why, size, "%.160s", text);
+  if (code == 11000 || code == 11001) return true; /* DuplicateKey */
+  *status = DIBS_INVALID;
+  return false;
 }
 
 dibs__status dibs__mongo_modify(collection_t *c, const struct dibs__mongo_change *change, bson_t **document) {

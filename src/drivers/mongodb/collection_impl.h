@@ -5,10 +5,10 @@
 #include "drivers/mongodb/field_impl.h"
 
 /* What a session knows of it. */
-struct dibs__mongo_known {
-  uint64_t nr;       /* the table's; 0: none */
-  bool fits;         /* it exists, and was checked */
-  uint32_t key_type; /* DIBS__MF_...: of keys that may have several types, the one that was found last; 0: none yet */
+struct dibs__mongo_checked {
+  uint64_t nr;           /* the table's; 0: none */
+  bool fits;             /* it exists, and was checked */
+  uint32_t key_type;     /* DIBS__MF_...: of keys that may have several types, the latest found; 0: none yet */
   dibs__tick odd_looked; /* when a claim looked for documents that are never claimed */
   char odd[200];         /* what it found; "": none */
 };
@@ -21,7 +21,7 @@ struct dibs__mongo_collection {
   dibs__tick by;
   /* Set by open. */
   struct dibs__mongo_link *link;
-  struct dibs__mongo_known *known;
+  struct dibs__mongo_checked *known;
   char database[DIBS__MONGO_WORD_MAX + 1];
   const char *name;
   mongoc_collection_t *handle;
@@ -43,6 +43,9 @@ dibs__status dibs__mongo_modify(struct dibs__mongo_collection *c, const struct d
                                 bson_t **document);
 /* The same of any command that writes; the caller destroys the reply. */
 dibs__status dibs__mongo_send_again(struct dibs__mongo_collection *c, const bson_t *command, bson_t *reply);
+/* Of the reply to an insert of one document: true: it violates a unique index.  Another refusal sets *status to
+ * INVALID. In both cases `why`. */
+bool dibs__mongo_refused(const bson_t *reply, dibs__status *status, char *why, size_t size);
 /* Calls `row` for documents that match.  Destroys the filter, the sort and the fields; the latter two may be NULL.
  * `most` 0: all.  Never UNKNOWN. */
 dibs__status dibs__mongo_look(struct dibs__mongo_collection *c, bson_t *filter, bson_t *sort, bson_t *fields,
