@@ -3,7 +3,6 @@
  * the names of statuses and of the version. */
 #include "store/values.h"
 #include "base/map.h"
-#include "base/sha256.h"
 #include "base/text.h"
 #include "store/store.h"
 
@@ -22,23 +21,6 @@ const struct dibs__table *dibs__table_hold(const struct dibs__table *table) {
 void dibs__table_drop(const struct dibs__table *table) {
   struct dibs__table *mine = (struct dibs__table *)(uintptr_t)table;
   if (mine && atomic_fetch_sub(&mine->refs, 1) == 1) free(mine);
-}
-
-DIBS__MODULE_API void dibs__table_hash(const struct dibs__table *table, const dibs_value *values, char hex[65]) {
-  struct dibs__sha256 hash;
-  char length[24];
-  dibs__sha256_begin(&hash);
-  for (size_t i = 0; i < table->column_count; i++) {
-    dibs__sha256_add(&hash, table->columns[i], strlen(table->columns[i]) + 1);
-    if (!values[i].data) {
-      dibs__sha256_add(&hash, "-", 1);
-      continue;
-    }
-    int len = snprintf(length, sizeof length, "%zu:", values[i].length);
-    dibs__sha256_add(&hash, length, (size_t)len);
-    dibs__sha256_add(&hash, values[i].data, values[i].length);
-  }
-  dibs__sha256_end(&hash, hex);
 }
 
 /* ---- Decisions on a record of dibs' own table, the same for every store ---- */

@@ -42,46 +42,62 @@ static const char *field_of(const table_t *t, char letter) {
   return NULL;
 }
 
-static void put_word(FILE *to, const table_t *t, char word, const int64_t numbers[2]) {
+/* The inside of a JSON string. */
+static void put_text(FILE *to, dibs__str text) {
+  for (uint32_t i = 0; i < text.len; i++) {
+    unsigned char c = (unsigned char)text.p[i];
+    if (c == '"' || c == '\\' || c < ' ')
+      fprintf(to, "\\u%04x", c);
+    else
+      fputc(c, to);
+  }
+}
+
+static void put_word(FILE *to, const table_t *t, char word, const struct dibs__mf_words *words) {
   char iso[DIBS__MF_ISO + 1];
   const char *field = field_of(t, word);
   if (field) {
     fputs(field, to);
+  } else if (word == 'I' || word == 'O') {
+    put_text(to, word == 'I' ? words->claim : words->owner);
   } else if (word == 'i') {
-    dibs__mf_iso(numbers[1], iso);
+    dibs__mf_iso(words->numbers[1], iso);
     fputs(iso, to);
   } else if (word == 'u') {
     fprintf(to, "%" PRId64, dibs__mf_unit(t));
   } else if (word == '2') {
-    fprintf(to, "%" PRId64, numbers[1] / dibs__mf_unit(t) + 1);
+    fprintf(to, "%" PRId64, words->numbers[1] / dibs__mf_unit(t) + 1);
   } else {
     assert(word == '0' || word == '1');
-    fprintf(to, "%" PRId64, numbers[word - '0']);
+    fprintf(to, "%" PRId64, words->numbers[word - '0']);
   }
 }
 
-static void put_template(FILE *to, const table_t *t, const char *template, const int64_t numbers[2]) {
+static void put_template(FILE *to, const table_t *t, const char *template, const struct dibs__mf_words *words) {
   for (const char *at = template; *at; at++) {
     if (*at == '@')
-      put_word(to, t, *++at, numbers);
+      put_word(to, t, *++at, words);
     else
       fputc(*at == '\'' ? '"' : *at, to);
   }
 }
 
-/* Of several templates, one behind the other; NULL at the end. */
-bson_t *dibs__mf_expand(const table_t *t, const char *const templates[], int64_t first, int64_t second) {
-  const int64_t numbers[] = {first, second};
+bson_t *dibs__mf_expand_words(const table_t *t, const char *const templates[], const struct dibs__mf_words *words) {
   char *text = NULL;
   size_t size = 0;
   bson_error_t error;
   FILE *to = open_memstream(&text, &size);
   if (!to) return NULL;
-  for (; *templates; templates++) put_template(to, t, *templates, numbers);
+  for (; *templates; templates++) put_template(to, t, *templates, words);
   bool failed = ferror(to) != 0;
   bson_t *made = fclose(to) == 0 && !failed ? bson_new_from_json((const uint8_t *)text, (ssize_t)size, &error) : NULL;
   free(text);
   return made;
+}
+
+bson_t *dibs__mf_expand(const table_t *t, const char *const templates[], int64_t first, int64_t second) {
+  const struct dibs__mf_words words = {.numbers = {first, second}};
+  return dibs__mf_expand_words(t, templates, &words);
 }
 
 bson_t *dibs__mf_expand_one(const table_t *t, const char *template, int64_t first, int64_t second) {

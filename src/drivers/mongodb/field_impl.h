@@ -15,6 +15,7 @@
  *   @0 @1                  numbers
  *   @i                     the number @1, ms, as a text
  *   @2                     the number @1 in units of instants, rounded up
+ *   @I @O                  texts: the claim and its owner
  *   @u                     how many ms are 1, where instants are numbers
  */
 #include "drivers/mongodb/mongodb_impl.h"
@@ -41,6 +42,12 @@ enum { DIBS__MF_ISO = 24 }; /* the length of 2026-01-02T03:04:05.678Z */
 
 /* Of several templates, one behind the other; NULL at the end.  NULL: no memory. */
 bson_t *dibs__mf_expand(const struct dibs__table *table, const char *const templates[], int64_t first, int64_t second);
+struct dibs__mf_words {
+  int64_t numbers[2];
+  dibs__str claim, owner; /* UTF-8 */
+};
+bson_t *dibs__mf_expand_words(const struct dibs__table *table, const char *const templates[],
+                              const struct dibs__mf_words *words);
 bson_t *dibs__mf_expand_one(const struct dibs__table *table, const char *template, int64_t first, int64_t second);
 int64_t dibs__mf_unit(const struct dibs__table *table);
 void dibs__mf_iso(int64_t ms, char to[DIBS__MF_ISO + 1]);

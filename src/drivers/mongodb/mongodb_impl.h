@@ -19,6 +19,8 @@
  *   list.c       listing
  *   collection.c the user's own collections
  *   field.c      fields of their documents
+ *   table_key.c, table_value.c   keys and values of their documents
+ *   table_record.c, table_stock.c   records and stock in them
  *   task.c       tasks in them
  *   task_text.c  their filters and updates, and what their documents say
  *   mongodb.c    the driver's table
@@ -170,7 +172,7 @@ bool dibs__mongo_put_bytes(bson_t *to, const char *field, dibs__str data);
 dibs__status dibs__mongo_stock_decode(struct dibs__memory *memory, const struct dibs__mongo_document *document);
 bool dibs__mongo_stock_encode(bson_t *to, const struct dibs__memory *memory,
                               const struct dibs__mongo_document *document);
-/* It is not decided on a document: it lists, or names a table of the user's, which this driver does not serve. */
+/* It is not decided on a document of dibs: it lists, or names a collection of the user's (table_stock.c). */
 bool dibs__mongo_stock_is_apart(struct dibs__stock_op *op);
 /* Adds to a filter where _id may begin to have this prefix, and be larger than `after`.  Both are texts. */
 void dibs__mongo_put_range(bson_t *filter, dibs__str prefix, dibs__str after);

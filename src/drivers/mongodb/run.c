@@ -581,6 +581,8 @@ static void run_tables(batch *b, dibs__tick by) {
       dibs__mongo_run_task(b->session, (struct dibs__task_op *)op, by, b->result);
     if (op->family == DIBS__FAM_RECORD && ((struct dibs__record_op *)op)->table)
       dibs__mongo_run_record(b->session, (struct dibs__record_op *)op, by, b->result);
+    if (op->family == DIBS__FAM_STOCK && ((struct dibs__stock_op *)op)->table && op->verb != DIBS__STOCK_LIST)
+      dibs__mongo_run_stock(b->session, (struct dibs__stock_op *)op, by, b->result);
   }
 }
 

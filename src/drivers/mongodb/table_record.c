@@ -8,9 +8,6 @@
  *
  * A version that is a hash of the content can't be computed by the server.  The document is read first, and the write
  * requires that the fields are still as they were read.
- *
- * A key of digits may be that of a document with a number, or with a text.  The type that was found last is tried
- * first.
  */
 #include "drivers/mongodb/table_impl.h"
 
@@ -195,41 +192,13 @@ static bool values_fit(struct run *r, const bson_t *document) {
   return true;
 }
 
-struct found {
-  bson_t *document;
-  size_t count;
-};
-
-static bool see_document(void *user, const bson_t *document) {
-  struct found *f = user;
-  if (f->count++ == 0) f->document = bson_copy(document);
-  return f->count < 2;
-}
-
 /* The document with the key; NULL: it is answered. */
 static bson_t *find_document(struct run *r) {
-  struct found f = {.count = 0};
-  bson_iter_t at;
-  char memory[DIBS__MF_KEY];
-  dibs__str key;
-  bson_t *filter = dibs__mf_filter_same(r->table, r->op->key);
-  dibs__status status = filter ? dibs__mongo_look(&r->c, filter, NULL, NULL, 2, see_document, &f) : DIBS_NO_MEMORY;
-  if (status == DIBS_OK && f.count == 1 && f.document && dibs__mf_find(f.document, r->table->key, &at)) {
-    uint32_t type = dibs__mf_type_of(dibs__mf_key(&at, memory, &key));
-    if (type != 0) {
-      r->c.known->key_type = r->type = type;
-      return f.document;
-    }
-  }
-  bson_destroy(f.document);
-  if (status != DIBS_OK)
-    fail_op(r, status);
-  else if (f.count > 1)
-    set_answer(r, DIBS_INVALID,
-               "two documents have this key, a number and a text or an ObjectId: give one of them another");
-  else
-    set_answer(r, DIBS_NOT_FOUND, "");
-  return NULL;
+  bson_t *document = NULL;
+  char why[sizeof r->op->why] = "";
+  dibs__status status = dibs__mk_find(&r->c, r->op->key, &r->type, &document, why, sizeof why);
+  if (status != DIBS_OK) set_answer(r, status, why);
+  return document;
 }
 
 /* A filter matched nothing: answers why.  If it would match by now, tries again. */
@@ -244,12 +213,6 @@ static void answer_mismatch(struct run *r) {
 
 #define IS_COUNTED                                                                                                     \
   IF(TYPE_IN("@v", NOTHING), "true", IF(WHOLE("@v"), "{'$lt':['$@v',{'$numberLong':'9223372036854775807'}]}", "false"))
-#define FENCE "{'$numberLong':'@0'}"
-#define DIGEST "{'$numberLong':'@1'}"
-#define FENCE_HOLDS(is)                                                                                                \
-  IF(TYPE_IN("@f", NOTHING), "true", IF(WHOLE("@f"), "{'$and':[{'$gte':['$@f',0]}," is "]}", "false"))
-#define SAME_OWNER "{'$or':[{'$lt':['$@f'," FENCE "]},{'$and':[{'$eq':['$@f'," FENCE "]},{'$eq':['$@o'," DIGEST "]}]}]}"
-
 /* The conditions of a filter's $expr. */
 struct conditions {
   bson_t list; /* an array */
@@ -331,16 +294,6 @@ static void add_same(const struct run *r, struct conditions *all, const bson_t *
   }
 }
 
-/* Exactly this key: not an array that contains it. */
-static bool put_exact_key(const struct run *r, bson_t *filter) {
-  bson_t part, no;
-  if (strcmp(r->table->key, "_id") == 0) return dibs__mf_put_key(filter, "_id", r->op->key, r->type);
-  return BSON_APPEND_DOCUMENT_BEGIN(filter, r->table->key, &part) &&
-         dibs__mf_put_key(&part, "$eq", r->op->key, r->type) && BSON_APPEND_DOCUMENT_BEGIN(&part, "$not", &no) &&
-         BSON_APPEND_UTF8(&no, "$type", "array") && bson_append_document_end(&part, &no) &&
-         bson_append_document_end(filter, &part);
-}
-
 /* `read`: a document whose content must still be the same; NULL: none. */
 static bson_t *make_filter(const struct run *r, const bson_t *read) {
   struct conditions all = {.fine = true};
@@ -355,7 +308,7 @@ static bson_t *make_filter(const struct run *r, const bson_t *read) {
   if (puts && r->table->version) add_version_type(r, &all);
   if (puts) add_values(r, &all);
   if (read) add_same(r, &all, read);
-  bool fine = all.fine && put_exact_key(r, filter);
+  bool fine = all.fine && dibs__mk_put(&r->c, filter, r->op->key, r->type);
   if (all.count > 0)
     fine = fine && BSON_APPEND_DOCUMENT_BEGIN(filter, "$expr", &expr) && BSON_APPEND_ARRAY(&expr, "$and", &all.list) &&
            bson_append_document_end(filter, &expr);
@@ -406,17 +359,20 @@ static void run_load(struct run *r) {
   bson_destroy(document);
 }
 
+static bool see_document(void *user, const bson_t *document) {
+  *(bson_t **)user = bson_copy(document);
+  return false;
+}
+
 /* Sends the change.  *document: as it is now; NULL: it is answered. */
 static void change_document(struct run *r, const bson_t *read, const char *hash, bson_t **document) {
   bool empty = false;
-  struct found f = {.count = 0};
   bson_t *filter = make_filter(r, read), *pipeline = make_pipeline(r, hash, &empty);
   const struct dibs__mongo_change change = {.query = filter, .pipeline = pipeline};
   dibs__status status = filter && pipeline ? DIBS_OK : DIBS_NO_MEMORY;
   *document = NULL;
   if (status == DIBS_OK && empty) { /* only the guards */
-    status = dibs__mongo_look(&r->c, bson_copy(filter), NULL, NULL, 1, see_document, &f);
-    *document = f.document;
+    status = dibs__mongo_look(&r->c, bson_copy(filter), NULL, NULL, 1, see_document, document);
   } else if (status == DIBS_OK) {
     status = dibs__mongo_modify(&r->c, &change, document);
   }
@@ -511,27 +467,6 @@ static void run_change(struct run *r) {
 
 /* ---- A new document ---- */
 
-static bool see_any(void *user, const bson_t *document) {
-  (void)document;
-  *(bool *)user = true;
-  return false;
-}
-
-/* A key of digits becomes a number, and one of 24 hex digits an ObjectId, unless the keys of the collection are texts.
- */
-static dibs__status choose_type(struct run *r) {
-  uint32_t types = dibs__mf_types_of(r->op->key), special = types & ~(uint32_t)DIBS__MF_TEXT;
-  bool specials = false, texts = false;
-  r->type = special ? special : types;
-  if (!special || !types) return DIBS_OK;
-  dibs__status status =
-      dibs__mongo_look(&r->c, dibs__mf_filter_type(r->table, special), NULL, NULL, 1, see_any, &specials);
-  if (status == DIBS_OK && !specials)
-    status = dibs__mongo_look(&r->c, dibs__mf_filter_type(r->table, DIBS__MF_TEXT), NULL, NULL, 1, see_any, &texts);
-  if (texts) r->type = DIBS__MF_TEXT;
-  return status;
-}
-
 static bool put_first_version(const struct run *r, bson_t *to, char version[DIBS_VERSION_MAX + 1]) {
   const char *field = r->table->version;
   int64_t now_ms = dibs__mongo_latest(r->c.link);
@@ -555,11 +490,7 @@ static bool put_first_version(const struct run *r, bson_t *to, char version[DIBS
 }
 
 static bool put_new(const struct run *r, bson_t *to, char version[DIBS_VERSION_MAX + 1]) {
-  bson_oid_t id;
-  bool fenced = (guards_of(r) & DIBS__IF_FENCE) != 0;
-  bson_oid_init(&id, NULL);
-  bool fine = strcmp(r->table->key, "_id") == 0 || BSON_APPEND_OID(to, "_id", &id);
-  fine = fine && dibs__mf_put_key(to, r->table->key, r->op->key, r->type);
+  bool fenced = (guards_of(r) & DIBS__IF_FENCE) != 0, fine = dibs__mk_put_new(&r->c, to, r->op->key, r->type);
   for (size_t i = 0; fine && i < r->table->column_count; i++)
     if (!is_kept(&r->op->values[i])) fine = dibs__mv_put_new(to, r->table->columns[i], &r->op->values[i]);
   fine = fine && put_first_version(r, to, version);
@@ -579,24 +510,6 @@ static bool key_is_free(struct run *r) {
   return is_free;
 }
 
-static dibs__status insert_document(struct run *r, char version[DIBS_VERSION_MAX + 1], bool *twice, char *why,
-                                    size_t size) {
-  bson_t command = BSON_INITIALIZER, list, one, reply;
-  bool fine = BSON_APPEND_UTF8(&command, "insert", r->c.name) &&
-              BSON_APPEND_ARRAY_BEGIN(&command, "documents", &list) && BSON_APPEND_DOCUMENT_BEGIN(&list, "0", &one) &&
-              put_new(r, &one, version) && bson_append_document_end(&list, &one) &&
-              bson_append_array_end(&command, &list);
-  dibs__status status = DIBS_NO_MEMORY;
-  if (fine) {
-    status = dibs__mongo_send_again(&r->c, &command, &reply);
-    if (status == DIBS_INVALID) snprintf(why, size, "%.160s", r->c.result->text);
-    *twice = status == DIBS_OK && dibs__mongo_refused(&reply, &status, why, size);
-    bson_destroy(&reply);
-  }
-  bson_destroy(&command);
-  return status;
-}
-
 static void run_insert(struct run *r) {
   char version[DIBS_VERSION_MAX + 1], why[sizeof r->op->why] = "";
   bool twice = false;
@@ -605,8 +518,11 @@ static void run_insert(struct run *r) {
     return;
   }
   if (!key_is_free(r)) return;
-  dibs__status status = choose_type(r);
-  if (status == DIBS_OK) status = insert_document(r, version, &twice, why, sizeof why);
+  bson_t document = BSON_INITIALIZER;
+  dibs__status status = dibs__mk_choose(&r->c, r->op->key, &r->type);
+  if (status == DIBS_OK && !put_new(r, &document, version)) status = DIBS_NO_MEMORY;
+  if (status == DIBS_OK) status = dibs__mk_insert(&r->c, &document, &twice, why, sizeof why);
+  bson_destroy(&document);
   if (twice) {
     answer_mismatch(r);
     if (r->op->op.status == DIBS_NOT_FOUND) set_answer(r, DIBS_INVALID, why); /* another unique index */
@@ -635,8 +551,8 @@ static bool version_is_well_formed(const struct run *r) {
 }
 
 static void run_verb(struct run *r) {
-  uint32_t types = dibs__mf_types_of(r->op->key), special = types & ~(uint32_t)DIBS__MF_TEXT;
-  r->type = r->c.known->key_type & types ? r->c.known->key_type : special ? special : types;
+  uint32_t types = dibs__mf_types_of(r->op->key);
+  r->type = dibs__mk_guess(&r->c, r->op->key);
   if (guards_of(r) & DIBS__IF_ABSENT) {
     run_insert(r);
   } else if (!types) {
