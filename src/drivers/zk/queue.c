@@ -29,7 +29,7 @@ bool dibs__zk_child_read(const char *name, struct dibs__zk_child *child) {
 
 /* The holders among the children: the first one if it is exclusive, else all shared ones before an exclusive one. */
 static uint32_t count_holders(const struct dibs__zk_slot *children) {
-  struct dibs__zk_child child, first, writer;
+  struct dibs__zk_child child, first = {.seq = 0}, writer = {.seq = 0};
   bool any = false, any_writer = false;
   uint32_t count = 0;
   for (int i = 0; i < children->count; i++) {
