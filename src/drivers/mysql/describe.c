@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * What doctor asks a MariaDB or MySQL: its version and role, its replicas, the other hosts of the URI, TLS, and the
- * settings on which promises depend.  Each question is a statement of its own, so that one that this user may not ask
- * costs only its own answer.
+ * settings on which promises depend.  Each question is a statement of its own, so that a question that this user may
+ * not ask costs only its own answer.
  */
 #include "drivers/mysql/mysql_impl.h"
 
@@ -103,8 +103,7 @@ static void describe_replicas(wire_t *w, const struct dibs__server *store, struc
   if (store->options.failover_wait_ms == 0)
     dibs__find_warning(to, "setting",
                        "use semi-synchronous replication, or give ?failover_wait=, or never promote one within a ttl",
-                       "replication is asynchronous: a replica that is promoted may have lost leases that are still "
-                       "valid");
+                       "replication is asynchronous: a promoted replica may lack leases that are still valid");
 }
 
 static void describe_tls(wire_t *w, const struct dibs__mysql_location *p, struct dibs__findings *to) {

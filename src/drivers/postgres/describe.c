@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * What doctor asks a PostgreSQL: its version and role, its standbys, the other hosts of the URI, TLS, and the settings
- * on which promises depend.  Each question is a statement of its own, so that one that this user may not ask costs only
- * its own answer.
+ * on which promises depend.  Each question is a statement of its own, so that a question that this user may not ask
+ * costs only its own answer.
  */
 #include "drivers/postgres/postgres_impl.h"
 
@@ -103,7 +103,7 @@ static void describe_standbys(wire_t *wire, const struct dibs__server *store, st
     dibs__find_warning(
         to, "setting",
         "name one in synchronous_standby_names, or give ?failover_wait=, or never promote one within a ttl",
-        "no standby is synchronous: one that is promoted may have lost leases that are still valid");
+        "no standby is synchronous: a promoted standby may lack leases that are still valid");
 }
 
 struct setting {

@@ -3,8 +3,8 @@
  * What doctor asks ZooKeeper: each server of the URI by itself, with the four-letter word srvr, which needs no session;
  * and the configuration of the ensemble, a node that every server has.
  *
- * A server with its own list of four-letter words (4lw.commands.whitelist) may refuse srvr, which the default list has.
- * Then it answers, and its version and role are not visible.
+ * ZooKeeper always allows srvr; a server of another make may refuse it.  Then it answers, and its version and role are
+ * not visible.
  */
 #include "drivers/zk/zk_impl.h"
 
