@@ -40,8 +40,9 @@ static void clean(char *text) {
   }
 }
 
-static void add(struct dibs__findings *to, enum dibs__finding_level level, const char *check, const char *next,
-                const char *format, va_list args) {
+static void __attribute__((format(printf, 5, 0)))
+add(struct dibs__findings *to, enum dibs__finding_level level, const char *check, const char *next, const char *format,
+    va_list args) {
   struct dibs__finding_text *row = next_row(to);
   if (!row) return;
   row->level = level;

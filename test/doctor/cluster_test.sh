@@ -11,6 +11,7 @@ if [[ $uri == redlock://* ]]; then
   trap 'server resume; finish' EXIT
   says 0 'three servers' "$uri" '^fine +server +3 independent servers of Redis' '^fine +role +3 of 3 answer, and 2 are needed' \
     "^fine +node +127\.0\.0\.1:$port: (Redis|Valkey) [0-9]" "^fine +setting +maxmemory-policy of 127\.0\.0\.1:$port = noeviction"
+  is 'a server that forgets waits, so it is no risk' "$(grep -c '^WARNING.*appendonly' <<<"$out")" 0
   server pause
   says 116 'one is stopped' "$uri" '^fine +role +2 of 3 answer' "^TROUBLE +node +127\.0\.0\.1:$port does not answer"
   server resume

@@ -159,19 +159,27 @@ static void find_majority(const struct view *view, struct dibs__findings *to) {
     dibs__find(to, "role", "%zu voting members, of which %zu answer here", voters, answer);
 }
 
+/* "20 KiB", "912 MiB". */
+static const char *size_text(int64_t bytes, char to[32]) {
+  bool small = bytes < (int64_t)10 << 20;
+  snprintf(to, 32, "%" PRId64 " %s", bytes >> (small ? 10 : 20), small ? "KiB" : "MiB");
+  return to;
+}
+
 static void find_size(const struct member *m, struct dibs__findings *to) {
-  const char *name = *m->name ? m->name : m->url;
-  int64_t mib = m->size >> 20, used = m->in_use >> 20, quota = m->quota ? m->quota >> 20 : DEFAULT_QUOTA_MIB;
+  const char *name = *m->name ? m->name : m->url, *assumed = m->quota ? "" : ", if it is etcd's default";
+  int64_t quota = m->quota ? m->quota : (int64_t)DEFAULT_QUOTA_MIB << 20;
+  char size[32], used[32];
   if (m->status != DIBS_OK || m->size == 0) return;
-  const char *assumed = m->quota ? "" : ", if it is etcd's default";
-  if (mib * 100 >= quota * FULL_PERCENT)
-    dibs__find_warning(to, "setting",
-                       "compact and defragment it, or raise --quota-backend-bytes: a full etcd refuses writes",
-                       "%s: %" PRId64 " MiB, %" PRId64 " MiB of it in use, of the quota of %" PRId64 " MiB%s", name,
-                       mib, used, quota, assumed);
+  size_text(m->size, size);
+  size_text(m->in_use, used);
+  if (m->size / (quota / 100 + 1) >= FULL_PERCENT)
+    dibs__find_warning(
+        to, "setting", "compact and defragment it, or raise --quota-backend-bytes: a full etcd refuses writes",
+        "%s: %s, %s of it in use, of the quota of %" PRId64 " MiB%s", name, size, used, quota >> 20, assumed);
   else
-    dibs__find(to, "setting", "%s: %" PRId64 " MiB, %" PRId64 " MiB of it in use, of the quota of %" PRId64 " MiB%s",
-               name, mib, used, quota, assumed);
+    dibs__find(to, "setting", "%s: %s, %s of it in use, of the quota of %" PRId64 " MiB%s", name, size, used,
+               quota >> 20, assumed);
 }
 
 static const char *name_of(const struct view *view, const char *id) {

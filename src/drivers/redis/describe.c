@@ -105,8 +105,10 @@ const char *dibs__redis_named(const struct dibs__redis_facts *f, char to[64]) {
   return to;
 }
 
-static void find_log(const struct dibs__redis_facts *f, const char *of, struct dibs__findings *to) {
-  if (strcmp(f->aof, "0") == 0)
+static void find_log(const struct dibs__redis_facts *f, const char *of, bool waits, struct dibs__findings *to) {
+  if (waits && strcmp(f->aof, "0") == 0)
+    dibs__find(to, "setting", "appendonly%s = no: after a start it does not count for a while", of);
+  else if (strcmp(f->aof, "0") == 0)
     dibs__find_warning(to, "setting", "set appendonly yes: without it a start of the server ends all leases, at once",
                        "appendonly%s = no", of);
   else if (!f->config)
@@ -124,14 +126,15 @@ static void find_log(const struct dibs__redis_facts *f, const char *of, struct d
                        "the last snapshot%s failed", of);
 }
 
-void dibs__redis_find_settings(const struct dibs__redis_facts *f, const char *of, struct dibs__findings *to) {
+void dibs__redis_find_settings(const struct dibs__redis_facts *f, const char *of, bool waits,
+                               struct dibs__findings *to) {
   char what[NODE_TEXT];
   if (!f->info) {
     snprintf(what, sizeof what, "the settings%s", of);
     dibs__find_hidden(to, "setting", what);
     return;
   }
-  find_log(f, of, to);
+  find_log(f, of, waits, to);
   if (*f->policy && strcmp(f->policy, "noeviction") != 0)
     dibs__find_trouble(to, "setting", "set maxmemory-policy noeviction: eviction drops leases that are still valid",
                        "maxmemory-policy%s = %s", of, f->policy);
@@ -182,7 +185,7 @@ static void describe_master(struct dibs__redis_session *session, dibs__tick by, 
   else if (l->replicas > 0)
     dibs__find(to, "setting", "a lease counts when %" PRIu32 " replicas have it", l->replicas);
   dibs__redis_find_tls(link, to);
-  dibs__redis_find_settings(&f, "", to);
+  dibs__redis_find_settings(&f, "", false, to);
 }
 
 /* Each sentinel by itself: does it answer, and lead to a master? */
@@ -273,7 +276,7 @@ static void describe_node(const struct dibs__redis_location *l, const struct nod
     dibs__find(to, "node", "%s: %s, %s", where, role, dibs__redis_named(&f, name));
     char of[NODE_TEXT + 8];
     snprintf(of, sizeof of, " of %s", where);
-    if (!master && node->slots > 0) dibs__redis_find_settings(&f, of, settings);
+    if (!master && node->slots > 0) dibs__redis_find_settings(&f, of, false, settings);
   } else {
     dibs__find_trouble(to, "node",
                        master ? "look at that replica: its master has one less"

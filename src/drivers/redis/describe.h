@@ -18,8 +18,10 @@ bool dibs__redis_ask(struct dibs__redis_link *link, dibs__tick by, struct dibs__
                      struct dibs__findings *replicas, struct dibs__result *result);
 /* "Redis 7.0.15". */
 const char *dibs__redis_named(const struct dibs__redis_facts *facts, char to[64]);
-/* The settings on which promises depend.  `of`: "", or " of HOST:PORT". */
-void dibs__redis_find_settings(const struct dibs__redis_facts *facts, const char *of, struct dibs__findings *to);
+/* The settings on which promises depend.  `of`: "", or " of HOST:PORT".  `waits`: a server that starts without its
+ * memory counts only after all leases of before have ended. */
+void dibs__redis_find_settings(const struct dibs__redis_facts *facts, const char *of, bool waits,
+                               struct dibs__findings *to);
 void dibs__redis_find_tls(const struct dibs__redis_link *link, struct dibs__findings *to);
 
 void dibs__redis_describe(struct dibs__redis_session *session, dibs__tick by, struct dibs__findings *to);

@@ -18,7 +18,7 @@ static bool describe_node(const struct dibs__redlock *store, size_t nth, dibs__t
   if (answers) {
     dibs__find(to, "node", "%s:%u: %s", address->host, (unsigned)address->port, dibs__redis_named(&f, name));
     snprintf(of, sizeof of, " of %s:%u", address->host, (unsigned)address->port);
-    dibs__redis_find_settings(&f, of, settings);
+    dibs__redis_find_settings(&f, of, true, settings);
     if (tls->count == 0) dibs__redis_find_tls(link, tls);
   } else {
     dibs__find_trouble(to, "node", "look at that server: redlock needs a majority of them", "%s:%u does not answer: %s",
