@@ -3,6 +3,7 @@
 # What doctor shows of a Redis: version, role, replicas, TLS, the log, and what a user may not see.  redis_test.sh, with the
 # variables of a private server with TLS (with.sh --private --tls).
 . "$(dirname "$0")/doctor.sh"
+. "$(dirname "$0")/../servers/sentinel.sh"
 uri=$DIBS_TEST_REDIS script=$DIBS_TEST_SERVERS_SCRIPT primary=$DIBS_TEST_SERVERS_DIR replica=$dir/replica
 chmod 711 "$dir"
 end() {
@@ -45,4 +46,17 @@ else
   report 1 'a replica follows'
   say "$(tail -n 5 "$dir/follow.out")"
 fi
+
+# Sentinels, of which one is stopped.
+sentinel "$dir/first" "$primary" "$(port_of)"
+first=$sentinel_port
+sentinel "$dir/second" "$primary" "$(port_of)"
+second=$sentinel_port
+named=redis://dibs:dibs-secret@127.0.0.1:$first,127.0.0.1:$second/0?sentinel=main
+says 0 'two sentinels' "$named" "^fine +node +sentinel 127\.0\.0\.1:$first leads to the master" \
+  "^fine +node +sentinel 127\.0\.0\.1:$second leads to the master"
+kill -STOP "$sentinel_pid"
+says 116 'a sentinel is stopped' "$named" "^fine +node +sentinel 127\.0\.0\.1:$first leads to the master" \
+  "^TROUBLE +node +sentinel 127\.0\.0\.1:$second does not lead to the master"
+kill -CONT "$sentinel_pid"
 done_testing

@@ -71,6 +71,9 @@ fi
 port=$("$script" status --dir "$replica" "$server" | awk '{ print $3 }')
 both=${uri%/*},127.0.0.1:$port/dibs
 if [ "$engine" = postgres ]; then
+  admin 'REVOKE ALL ON pg_stat_replication FROM PUBLIC'
+  says 0 'a user who may not ask at all' "$uri" '^fine +node +standbys: not visible to this user' '^fine +setting +fsync = on'
+  admin 'GRANT SELECT ON pg_stat_replication TO PUBLIC'
   says 0 'a user without pg_monitor' "$uri" '^fine +node +the state of 1 standbys .*: not visible to this user'
   admin 'GRANT pg_monitor TO dibs'
   says 0 'a user with pg_monitor' "$uri" '^fine +node +standby .*: streaming, async, [0-9]+ bytes behind' \

@@ -33,12 +33,15 @@ static bool read_cell(wire_t *w, const char *text, char to[CELL]) {
   return true;
 }
 
-/* A statement that failed: what this user may not see is no trouble. */
+/* A statement that failed: what this user may not see is no trouble, nor what this version of the server does not have.
+ */
 static void find_failed(struct dibs__findings *to, const wire_t *w, const char *check, const char *what) {
   if (w->base.trouble == DIBS__SQL_DENIED)
     dibs__find_hidden(to, check, what);
-  else
+  else if (dibs__sql_dead(&w->base))
     dibs__find_trouble(to, check, "read the message, then try again", "%s: %s", what, w->base.message);
+  else
+    dibs__find(to, check, "%s: cannot be read: %s", what, w->base.message);
 }
 
 static const char *name_of(const wire_t *w) {

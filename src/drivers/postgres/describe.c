@@ -26,12 +26,15 @@ static const char *cell(const wire_t *wire, size_t row, size_t column, char to[C
   return to;
 }
 
-/* A statement that failed: what this user may not see is no trouble. */
+/* A statement that failed: what this user may not see is no trouble, nor what this version of the server does not have.
+ */
 static void find_failed(struct dibs__findings *to, const wire_t *wire, const char *check, const char *what) {
   if (wire->trouble == DIBS__SQL_DENIED)
     dibs__find_hidden(to, check, what);
-  else
+  else if (dibs__sql_dead(wire))
     dibs__find_trouble(to, check, "read the message, then try again", "%s: %s", what, wire->message);
+  else
+    dibs__find(to, check, "%s: cannot be read: %s", what, wire->message);
 }
 
 static bool is_socket(const PGconn *pg) {
