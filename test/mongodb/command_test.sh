@@ -25,6 +25,9 @@ says 'a command is done once' 0 ran once --store "$store" once-key -- echo ran
 says 'and its answer is remembered' 0 ran once --store "$store" once-key -- echo again
 says 'what ran is remembered' 0 'job' history --store "$store"
 says 'the doctor' 0 mongodb doctor --store "$store"
+says 'the doctor names the server' 0 ', which calls itself MongoDB ' doctor --store "$store"
+says 'and its role' 0 'one server: nothing takes its place' doctor --store "$store"
+says 'and TLS' 0 'none: the connection is not encrypted' doctor --store "$store"
 
 printf '[t]\ntable = things\nkey = id\nversion = v\nused = used\nlimit = most\n' >"$folder/tables.ini"
 

@@ -38,6 +38,7 @@
  * A session has one link, and is used by one thread at a time.
  */
 #include "drivers/memory/memory_impl.h"
+#include "store/engine.h"
 #include "store/task.h"
 #include "store/uri.h"
 #include "store/values.h"
@@ -129,6 +130,8 @@ dibs__status dibs__mongo_find(struct dibs__mongo_link *link, enum dibs__mongo_ki
 dibs__status dibs__mongo_find_in(struct dibs__mongo_link *link, mongoc_collection_t *collection, const bson_t *filter,
                                  bson_t *options, bool linearizable, dibs__mongo_row *row, void *user,
                                  struct dibs__result *result);
+/* What doctor asks (describe.c), by link->by. */
+void dibs__mongo_describe(struct dibs__mongo_link *link, struct dibs__findings *to);
 /* Reads a cursor, and destroys it. */
 dibs__status dibs__mongo_read(struct dibs__mongo_link *link, mongoc_cursor_t *cursor, dibs__mongo_row *row, void *user,
                               struct dibs__result *result);

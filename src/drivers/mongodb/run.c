@@ -594,6 +594,12 @@ dibs__status dibs__mongo_run(struct dibs__session *base, struct dibs__op *const 
   *result = (struct dibs__result){.sent = dibs__tick_now()};
   if (count > DIBS__MONGO_BATCH) return DIBS_UNAVAILABLE;
   session->link->by = by;
+  if (dibs__is_engine(ops, count)) {
+    struct dibs__findings findings = {0};
+    dibs__mongo_describe(session->link, &findings);
+    result->dead = session->link->broken;
+    return dibs__findings_answer(&findings, ops[0]);
+  }
   b->elements = elements;
   b->count = count;
   b->result = result;

@@ -4,6 +4,7 @@
  * as answers.  A call is an atomic step of the server, and bounded, so that other clients get their turn in between.
  */
 #include "drivers/redis/cluster.h"
+#include "drivers/redis/describe.h"
 #include "drivers/redis/redis_impl.h"
 
 #include <assert.h>
@@ -684,6 +685,13 @@ dibs__status dibs__redis_run(struct dibs__session *base, struct dibs__op *const 
   struct dibs__redis_session *session = (struct dibs__redis_session *)base;
   struct dibs__redis *store = (struct dibs__redis *)base->store;
   struct dibs__op *again[DIBS__REDIS_BATCH];
+  if (dibs__is_engine(ops, count)) {
+    struct dibs__findings findings = {0};
+    *result = (struct dibs__result){.sent = dibs__tick_now()};
+    dibs__redis_describe(session, by, &findings);
+    result->dead = session->link && session->link->dead;
+    return dibs__findings_answer(&findings, ops[0]);
+  }
   if (store->cluster) return dibs__redis_cluster_run(session, ops, count, by, result);
   *result = (struct dibs__result){.sent = dibs__tick_now()};
   dibs__status status = run_once(session, ops, count, by, result);

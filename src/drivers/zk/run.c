@@ -100,6 +100,11 @@ dibs__status dibs__zk_run(struct dibs__session *base, struct dibs__op *const ops
   store_t *store = (store_t *)base->store;
   dibs__tick sent = dibs__tick_now();
   *result = (struct dibs__result){.sent = sent, .now.ms = sent.ns / DIBS__NS_PER_MS};
+  if (dibs__is_engine(ops, count)) {
+    struct dibs__findings findings = {0};
+    dibs__zk_describe(store, by, &findings);
+    return dibs__findings_answer(&findings, ops[0]);
+  }
   if (count > DIBS__ZK_BATCH || !dibs__tick_before(sent, by) || !dibs__zk_enter(store, by)) {
     dibs__set_message(result, "the deadline passed before the request to %.200s", store->location.shown);
     return DIBS_UNAVAILABLE;

@@ -35,6 +35,7 @@
  * watches) take only that one, and mark: offered, gone.
  */
 #include "base/map.h"
+#include "store/engine.h"
 #include "store/uri.h"
 
 #ifndef THREADED
@@ -142,6 +143,11 @@ dibs__status dibs__zk_ready(struct dibs__zk *store, dibs__tick by, struct dibs__
 void dibs__zk_end_session(struct dibs__zk *store);
 /* The session ended: nothing of it is held any more. */
 void dibs__zk_all_gone_locked(struct dibs__zk *store);
+
+/* ---- describe.c ---- */
+
+/* What doctor asks.  The caller is not busy. */
+void dibs__zk_describe(struct dibs__zk *store, dibs__tick by, struct dibs__findings *to);
 
 /* ---- zk.c ---- */
 
