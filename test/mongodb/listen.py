@@ -3,10 +3,9 @@
 """Servers that are none, for tests.
 
 listen.py heard FILE: prints its port; what the first client sends is in FILE, and the connection is closed.
-listen.py passed PORT: prints its port; passes all bytes to and from 127.0.0.1:PORT.  SIGUSR1 cuts all connections.
+listen.py passed PORT [OWN]: prints its port; passes all bytes to and from 127.0.0.1:PORT.
 """
 import os
-import signal
 import socket
 import sys
 import threading
@@ -41,17 +40,6 @@ def copy(source, to):
 
 
 def hand_on(listener, port):
-    pairs = []
-
-    def cut(*_):
-        for one in pairs:
-            try:
-                one.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
-        pairs.clear()
-
-    signal.signal(signal.SIGUSR1, cut)
     while True:
         client, _ = listener.accept()
         try:
@@ -59,13 +47,13 @@ def hand_on(listener, port):
         except OSError:
             client.close()
             continue
-        pairs.extend((client, server))
         threading.Thread(target=copy, args=(client, server), daemon=True).start()
         threading.Thread(target=copy, args=(server, client), daemon=True).start()
 
 
 def main():
-    listener = socket.create_server(("127.0.0.1", 0))
+    own = int(sys.argv[3]) if len(sys.argv) > 3 else 0
+    listener = socket.create_server(("127.0.0.1", own))
     print(listener.getsockname()[1], flush=True)
     if sys.argv[1] == "heard":
         hear(listener, sys.argv[2])
