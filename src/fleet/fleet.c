@@ -298,11 +298,13 @@ static void tell_batches(struct telling *t, const struct dibs__core_counts *coun
   if (!t->stop) t->stop = t->fn(&metric, t->user);
 }
 
-/* "trace+rediss://host" has the engine "redis". */
+/* "trace+rediss://host" has the engine "redis", and "trace+NAME+srv://host" the engine NAME. */
 static void write_engine(struct dibs__text *to, const char *uri) {
   char scheme[32];
   struct dibs__text text;
-  const char *end = strchrnul(uri, ':'), *from = end;
+  const char *end = strchrnul(uri, ':'), *from;
+  if (end - uri > 4 && memcmp(end - 4, "+srv", 4) == 0) end -= 4;
+  from = end;
   while (from > uri && from[-1] != '+') from--;
   dibs__text_begin(&text, scheme, sizeof scheme);
   dibs__text_add(&text, from, (size_t)(end - from));

@@ -426,20 +426,22 @@ static dibs__status read_store(struct dibs__mongo_link *link, struct dibs__resul
   return status;
 }
 
-dibs__status dibs__mongo_connect(const struct dibs__mongo_location *location, dibs__tick by,
-                                 struct dibs__mongo_link **out, struct dibs__result *result) {
+dibs__status dibs__mongo_connect(struct dibs__mongo_location *location, dibs__tick by, struct dibs__mongo_link **out,
+                                 struct dibs__result *result) {
   struct dibs__mongo_link *link = calloc(1, sizeof *link);
-  bson_error_t error;
+  mongoc_uri_t *uri = NULL;
+  bson_error_t error = {0};
   *out = NULL;
   if (!link) return DIBS_NO_MEMORY;
   link->location = location;
   link->by = by;
-  link->client = mongoc_client_new_from_uri_with_error(location->uri, &error);
-  dibs__status status = DIBS_OK;
-  if (!link->client) {
+  dibs__status status = dibs__mongo_uri_now(location, by, &uri, result);
+  if (status == DIBS_OK) link->client = mongoc_client_new_from_uri_with_error(uri, &error);
+  mongoc_uri_destroy(uri);
+  if (status == DIBS_OK && !link->client) {
     dibs__set_message(result, "%s: %.160s", location->shown, error.message);
     status = DIBS_INVALID;
-  } else {
+  } else if (status == DIBS_OK) {
     mongoc_client_set_error_api(link->client, MONGOC_ERROR_API_VERSION_2);
     mongoc_client_set_stream_initiator(link->client, make_stream, link);
     if (!open_collections(link)) status = DIBS_NO_MEMORY;

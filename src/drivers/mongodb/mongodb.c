@@ -42,7 +42,7 @@ static dibs__status open_store(const struct dibs__uri *uri, struct dibs__dstore 
   (void)inner, (void)count;
   *result = (struct dibs__result){.sent = dibs__tick_now()};
   if (uri->as_tier) {
-    dibs__set_message(result, "mongodb:// can't be one of several tiers; use it alone");
+    dibs__set_message(result, "%s:// can't be one of several tiers; use it alone", uri->scheme);
     return DIBS_UNSUPPORTED;
   }
   begin_library();
@@ -105,7 +105,7 @@ static dibs__status connect_session(struct dibs__dstore *base, dibs__tick by, st
   return DIBS_OK;
 }
 
-static const char *const schemes[] = {"mongodb", NULL};
+static const char *const schemes[] = {"mongodb", "mongodb+srv", NULL};
 
 const struct dibs__driver dibs__mongodb_driver = {.size = sizeof(struct dibs__driver),
                                                   .abi = DIBS__DRIVER_ABI,

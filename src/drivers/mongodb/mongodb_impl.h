@@ -5,6 +5,7 @@
  * The driver of mongodb://: a module, loaded when its scheme is first used.
  *
  *   location.c   the URI
+ *   srv.c        the hosts of mongodb+srv://
  *   link.c       one connection: commands with deadlines, the server's clock
  *   document.c   what a document of each kind says, as the memory driver has it
  *   run.c        a batch
@@ -50,7 +51,10 @@ enum { DIBS__MONGO_WORD_MAX = 64, DIBS__MONGO_BATCH = 256 };
 enum { DIBS__MONGO_CLAIMS = 100, DIBS__MONGO_CLAIMS_MAX = 1000 };
 
 struct dibs__mongo_location {
-  mongoc_uri_t *uri;
+  char *srv;         /* the name in mongodb+srv://, without a dot at its end; NULL: mongodb:// */
+  char *head, *tail; /* of the connection string, before and after the hosts; with the password */
+  dibs__mutex lock;
+  mongoc_uri_t *uri; /* with `srv`: as it was looked up last, guarded by lock; NULL: not yet */
   char *database;
   char prefix[DIBS__MONGO_WORD_MAX + 1];
   uint32_t connections;
@@ -81,6 +85,19 @@ enum dibs__mongo_kind {
 dibs__status dibs__mongo_location(const struct dibs__uri *uri, struct dibs__mongo_location **location,
                                   struct dibs__result *result);
 void dibs__mongo_location_free(struct dibs__mongo_location *location); /* accepts NULL */
+/* For a new connection; the caller destroys it.  May block until `by`, or for a second if less is left.  OK;
+ * UNAVAILABLE, ...: the lookup failed. */
+dibs__status dibs__mongo_uri_now(struct dibs__mongo_location *location, dibs__tick by, mongoc_uri_t **uri,
+                                 struct dibs__result *result);
+
+/* ---- srv.c ---- */
+
+/* Can it be a name in mongodb+srv://? */
+bool dibs__mongo_srv_valid(const char *name);
+/* Its hosts, "a:1,b:2", and the options of its TXT record that are not in `given`, "&key=value&..."; malloc'd.  Blocks
+ * as dibs__mongo_uri_now.  UNAVAILABLE: no answer, no such name, or records that can't be right; UNSUPPORTED. */
+dibs__status dibs__mongo_srv(const char *name, const char *given, const char *shown, dibs__tick by, char **hosts,
+                             char **options, struct dibs__result *result);
 
 /* ---- link.c ---- */
 
@@ -99,8 +116,8 @@ struct dibs__mongo_link {
   dibs__incarnation incarnation;
 };
 
-dibs__status dibs__mongo_connect(const struct dibs__mongo_location *location, dibs__tick by,
-                                 struct dibs__mongo_link **link, struct dibs__result *result);
+dibs__status dibs__mongo_connect(struct dibs__mongo_location *location, dibs__tick by, struct dibs__mongo_link **link,
+                                 struct dibs__result *result);
 void dibs__mongo_disconnect(struct dibs__mongo_link *link); /* accepts NULL */
 /* Reads the clock and the term again if that is due. */
 dibs__status dibs__mongo_clock(struct dibs__mongo_link *link, bool now, struct dibs__result *result);
