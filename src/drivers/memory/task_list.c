@@ -107,10 +107,12 @@ static bool error_contains(const task *t, dibs__str part) {
   return t->state != DIBS__TASK_DONE && memmem(text.p, text.len, part.p, part.len);
 }
 
+/* (Of rows that another driver loaded, the latest change may be later than `now`, by another client's clock.) */
 static bool matches(const task *t, const struct dibs__task_filter *f, int64_t now) {
   return (f->nr == 0 || t->nr == f->nr) && (f->states == 0 || (f->states & BIT(t->state))) &&
          text_fits(f->kind, t->kind->text, t->kind->len) && text_fits(f->phase, t->phase, t->phase_len) &&
-         text_fits(f->serial, t->serial.p, t->serial.len) && now - t->at >= f->older_ms && error_contains(t, f->text);
+         text_fits(f->serial, t->serial.p, t->serial.len) && (f->older_ms == 0 || now - t->at >= f->older_ms) &&
+         error_contains(t, f->text);
 }
 
 /* Its unique text belongs to an unfinished task. */

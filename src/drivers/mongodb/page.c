@@ -178,10 +178,11 @@ static void end_reading(try *t) {
 
 dibs__status dibs__mongo_task_list(batch *b, task_op *op) {
   try t = {.b = b, .tasks = dibs__mem_tasks_new(0)};
-  struct page p = {.op = op, .keep = keep_row, .user = &t};
+  task_op of_one = {.filter = {.nr = op->filter.nr}, .most = 1}; /* errors: no other member of the filter counts */
+  struct page p = {.op = op->errors ? &of_one : op, .keep = keep_row, .user = &t};
   if (!t.tasks) return DIBS_NO_MEMORY;
   t.tasks->wall = 0;
-  dibs__status status = find_fitting(b, &p, op->filter.after, DIBS__TASK_UNFINISHED | DIBS__TASK_FINISHED,
+  dibs__status status = find_fitting(b, &p, p.op->filter.after, DIBS__TASK_UNFINISHED | DIBS__TASK_FINISHED,
                                      op->payloads && !op->errors, op->errors);
   if (status == DIBS_OK) status = t.status;
   if (status == DIBS_OK) dibs__mem_task(t.tasks, op, dibs__mongo_latest(link_of(b)));
