@@ -165,7 +165,7 @@ static void continue_with(struct acting *second, enum next next) {
   }
 }
 
-/* ---- What is there then ---- */
+/* ---- The tasks then ---- */
 
 static void expect_added(const struct acting *first, const struct acting *second, enum next next) {
   struct dibs__task_row rows[MOST];

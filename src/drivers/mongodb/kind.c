@@ -6,7 +6,7 @@
  *   kinds  {_id: KIND, v, settings, running, paused, keep_ms, next, pending: [{nr, old, set: {...}}, {nr, old, gone}],
  *           tokens: [...]}
  *
- *  1. The kind's document is read.  What is `pending` there, is written to the documents of the tasks (apply).
+ *  1. The kind's document is read.  Its `pending` changes are written to the documents of the tasks (apply).
  *  2. The tasks that the decision needs are read, and the memory driver's code decides on a scratch memory.
  *  3. New tasks are inserted as drafts, which no decision sees.
  *  4. The kind's document is replaced, if it still has the version that was read: the new one has all changes in
@@ -19,11 +19,12 @@
  *
  * Step 5 may be done by several clients, and late: each change names the version of the task's document that it was
  * decided on (`old`), and gives it that of the commit.  A version is drawn at random and never comes back, so a change
- * that was done changes nothing when it comes again, and neither does one that comes after later commits.  A draft has
- * a version, too; a change never inserts a document of a task, so it cannot bring back one that was deleted.
+ * that was done changes nothing when it comes again, nor after later commits.  A draft has
+ * a version, too; a change never inserts a document of a task, so it cannot bring back a deleted task.
  */
 #include "drivers/mongodb/kind_impl.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -564,14 +565,15 @@ static void make_indexes(batch *b) {
   BSON_APPEND_UTF8(&command, "createIndexes", collection(b, DIBS__MONGO_TASK));
   BSON_APPEND_ARRAY_BEGIN(&command, "indexes", &list);
   for (uint32_t i = 0; i < sizeof indexes / sizeof indexes[0]; i++) {
-    char index[12], name[64] = "";
+    char index[12], name[64];
+    size_t len = 0;
     const char *at;
     bson_uint32_to_string(i, &at, index, sizeof index);
     bson_append_document_begin(&list, at, -1, &one);
     BSON_APPEND_DOCUMENT_BEGIN(&one, "key", &key);
     for (size_t k = 0; k < 6 && indexes[i][k]; k++) {
       bson_append_int32(&key, indexes[i][k], -1, 1);
-      strcat(strcat(name, k ? "_" : ""), indexes[i][k]);
+      len += (size_t)snprintf(name + len, sizeof name - len, "%s%s", k ? "_" : "", indexes[i][k]);
     }
     bson_append_document_end(&one, &key);
     BSON_APPEND_UTF8(&one, "name", name);

@@ -37,7 +37,7 @@ struct dibs__mongo_try {
   int64_t now, sure; /* the server's clock: not after, not before */
   bson_t *head;      /* the kind's document; NULL: there is none */
   int64_t version;
-  bool has_settings; /* as it was read; `kind` always says so, so that the memory driver keeps it */
+  bool has_settings; /* as it was read; `kind` always has some, so that the memory driver keeps it */
   int64_t next;      /* no task waits or is claimed until before this instant; INT64_MAX: none is at all */
   struct dibs__mem_tasks *tasks;
   struct dibs__mem_kind *kind;

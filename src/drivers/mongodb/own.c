@@ -3,11 +3,11 @@
  * ADD, CLAIM, EXTEND, END and KIND of dibs' own tasks: which tasks each of them needs to decide.  The memory driver
  * decides (drivers/memory/task.c), and kind.c commits.
  *
- *   ADD     the unfinished ones with the unique texts; of each serial text the one that is not blocked; the token
+ *   ADD     the unfinished ones with the unique texts; of each serial text the task that is not blocked; the token
  *   CLAIM   those that wait or are claimed, and whose time is over: they are changed by a commit of their own; then the
  *           first ready ones
  *   EXTEND  the tasks
- *   END     the tasks; of the serial text of one that is done, the next one
+ *   END     the tasks; of the serial text of a task that is done, the next one
  *
  * Finished tasks (R72), and drafts that a client left an hour ago, are deleted by the thread that tidies, with a
  * commit. A client that is about to make tasks of such drafts finds another version of the kind then.

@@ -125,7 +125,7 @@ struct page {
   const task_op *op;
   uint32_t seen, found;
   uint64_t last;
-  bool (*keep)(void *user, const bson_t *row); /* one that fits; false: it stops */
+  bool (*keep)(void *user, const bson_t *row); /* a row that fits; false: it stops */
   void *user;
 };
 
@@ -341,7 +341,7 @@ struct changing {
   bool done;    /* something was changed already */
 };
 
-/* Of finished tasks of a page: the unfinished ones that have their unique texts. */
+/* Of finished tasks of a page: unfinished tasks with their unique texts. */
 static dibs__status load_holders(try *t) {
   dibs__str texts[DIBS__TASK_ITEMS];
   size_t count = 0;

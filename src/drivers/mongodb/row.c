@@ -6,9 +6,9 @@
  *           state, rank, due, timed, kept, fence, claim, ended, verdict, attempts, fails, phase, by, made, began, at,
  *           result, last: {fence, by, at, text}, errors: [...]}
  *
- * `timed` is `due` of a task that waits or is claimed, `kept` that of one that is deleted then; both for an index each.
- * A draft has the state -1, `kept` -1, and no more than the first line: it is none before a commit says so.  `last` is
- * also the last of `errors`, which no decision reads.
+ * `timed` is `due` of a task that waits or is claimed, `kept` that of a finished task that is deleted then; both for an
+ * index each.  A draft has the state -1, `kept` -1, and no more than the first line: it is no task before a commit
+ * makes it one.  `last` is also the last of `errors`, which no decision reads.
  */
 #include "drivers/mongodb/kind_impl.h"
 
