@@ -393,6 +393,7 @@ static dibs__status need_drafts(try *t) {
   if (t->drafts->nrs && are_written(t)) return DIBS_OK;
   bool none = true;
   for (uint32_t i = 0; i < t->drafts->count; i++) none = none && !number_of(t, i);
+  if (none && t->drafts->nrs) dibs__mongo_drafts_remove(t->b, t->drafts); /* another client has added them */
   if (none) return DIBS_OK;
   if (t->drafts->nrs) {
     dibs__mongo_drafts_remove(t->b, t->drafts);
