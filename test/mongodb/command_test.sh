@@ -154,8 +154,23 @@ fi
 if [[ $seen == *g1*g2* && $(sort "$folder/done") == "$(printf 'g1 1\ng2 1')" ]]; then pass 'a worker does each of them once'; else
   fail 'a worker does each of them once' "$(cat "$folder/done" "$folder/worker")" "$seen"
 fi
-says 'doctor lists what it keeps' 0 'tasks of your own table, counters, history' doctor --store "$store"
-says "tasks of dibs' own are refused" 125 'in a collection of yours' task add --store "$store" mail text
+says 'doctor lists what it keeps' 0 'tasks, counters, history' doctor --store "$store"
+says "a task of dibs' own is added" 0 1 task add --store "$store" mail text --key ann --unique one
+says 'another one of its key waits behind it' 0 2 task add --store "$store" mail text --key ann
+says 'a unique text is added once' 0 1 task add --store "$store" mail text --unique one
+says 'both are listed' 0 blocked task ls --store "$store" --kind mail
+"$dibs" worker --store "$store" --kind mail --exec "cat >>$folder/mail; echo \$DIBS_TASK >>$folder/mail" 2>"$folder/worker" &
+holder=$!
+for _ in $(seq 200); do
+  [[ $("$dibs" task ls --store "$store" --kind mail --state done) == *2*mail* ]] && break
+  sleep 0.1
+done
+kill "$holder" && wait "$holder"
+holder=
+if [ "$(tr -d ' \n' <"$folder/mail")" = text1text2 ]; then pass 'a worker does them in their order'; else
+  fail 'a worker does them in their order' "$(cat "$folder/mail" "$folder/worker")"
+fi
+says 'by lane is refused' 125 'lane' worker --store "$store" --kind mail --topic orders --lanes 4 -- true
 
 "$documents" "$uri" "${prefix}_leases" wrong || fail 'a document of another program'
 says 'a document of another program' 123 'the document "wrong" is not one of dibs' \
@@ -166,7 +181,8 @@ says 'content that is neither text nor bytes' 123 'the document "wrong" is not o
 "$documents" "$uri" "${prefix}_leases" '{"_id": "many", "v": {"$numberLong": "1"}, "fence": 0, "tickets": 0, "claims": [{"id":
   {"$binary": "AAAAAAAAAAAAAAAAAAAAAA==", "$type": "00"}, "state": "waits", "mode": "counted", "slots": 4000000000, "owner": "x"}]}'
 says 'a claim of a mode that is not served' 123 'the document "many" is not one of dibs' run --try --store "$store" many -- true
-says "no tasks of dibs' own" 125 'in a collection of yours' task add --store "$store" mail text
+"$documents" "$uri" "${prefix}_tasks" '{"_id": {"$numberLong": "700"}, "v": {"$numberLong": "1"}, "kind": "odd", "state": 1, "tries": "many"}'
+says 'a document of the tasks that is none' 123 'the document 700 of the tasks is not one of dibs' task ls --store "$store" --kind odd
 
 # A process that was killed leaves its document; another process removes it an hour later.
 "$documents" "$uri" "${prefix}_sessions" '{"_id": {"$numberLong": "7"}, "seen": {"$date": "2026-01-01T00:00:00Z"}}'

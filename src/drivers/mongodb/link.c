@@ -368,7 +368,8 @@ static const char *const collection_names[DIBS__MONGO_KINDS] = {
     [DIBS__MONGO_LEASE] = "leases",       [DIBS__MONGO_RECORD] = "records",   [DIBS__MONGO_ONCE] = "once",
     [DIBS__MONGO_STOCK] = "stocks",       [DIBS__MONGO_SESSION] = "sessions", [DIBS__MONGO_META] = "store",
     [DIBS__MONGO_CLAIM] = "claims",       [DIBS__MONGO_RATE] = "rates",       [DIBS__MONGO_COUNTER] = "counters",
-    [DIBS__MONGO_SOURCE_ROW] = "sources", [DIBS__MONGO_RUN] = "runs",         [DIBS__MONGO_REPORT] = "reports"};
+    [DIBS__MONGO_SOURCE_ROW] = "sources", [DIBS__MONGO_RUN] = "runs",         [DIBS__MONGO_REPORT] = "reports",
+    [DIBS__MONGO_TASK] = "tasks",         [DIBS__MONGO_TASK_KIND] = "kinds",  [DIBS__MONGO_TOKEN] = "tokens"};
 
 static bool open_collections(struct dibs__mongo_link *link) {
   for (size_t i = 0; i < DIBS__MONGO_KINDS; i++) {

@@ -22,6 +22,10 @@
  *   field.c      fields of their documents
  *   table_key.c, table_value.c   keys and values of their documents
  *   table_record.c, table_stock.c   records and stock in them
+ *   kind.c       dibs' own tasks: how the tasks of a kind change together
+ *   row.c        their documents
+ *   own.c        what is done with them
+ *   page.c       what people read and change of them
  *   task.c       tasks in them
  *   task_text.c  their filters and updates, and what their documents say
  *   mongodb.c    the driver's table
@@ -77,6 +81,9 @@ enum dibs__mongo_kind {
   DIBS__MONGO_SOURCE_ROW, /* their ledger */
   DIBS__MONGO_RUN,
   DIBS__MONGO_REPORT,
+  DIBS__MONGO_TASK, /* dibs' own tasks: kind.c */
+  DIBS__MONGO_TASK_KIND,
+  DIBS__MONGO_TOKEN,
   DIBS__MONGO_KINDS
 };
 
@@ -209,6 +216,10 @@ dibs__status dibs__mongo_mailbox_ready(struct dibs__mongo *store, struct dibs__m
 void dibs__mongo_mailbox_waits(struct dibs__mongo *store); /* a waiter of this process was queued just now */
 dibs__driver_events dibs__mongo_events;
 dibs__driver_wake dibs__mongo_wake;
+/* A CLAIM of this process found no task: it wants to know of new ones. */
+void dibs__mongo_mailbox_wants_tasks(struct dibs__mongo *store);
+/* Tells all processes that want to know. */
+void dibs__mongo_tell_tasks(struct dibs__mongo *store, struct dibs__mongo_link *link);
 struct dibs__mongo_notice {
   uint64_t session;
   struct dibs__event event;
@@ -233,6 +244,8 @@ struct dibs__mongo_session {
 struct dibs__mongo_batch *dibs__mongo_batch_new(struct dibs__mongo_session *session);
 void dibs__mongo_batch_free(struct dibs__mongo_batch *batch); /* accepts NULL */
 dibs__driver_run dibs__mongo_run;
+/* Deletes finished tasks of dibs whose time is over. */
+void dibs__mongo_tasks_tidy(struct dibs__mongo_session *session, struct dibs__result *result);
 
 /* ---- list.c ---- */
 
@@ -294,6 +307,10 @@ struct dibs__mongo {
   struct dibs__mongo_mailbox *mailbox;
   dibs__mutex lock;
   struct dibs__mongo_link *spare; /* guarded by lock: the connection with which the store was opened */
+  _Atomic bool has_tasks;         /* it was used for dibs' own tasks */
+  struct dibs__session *tidier;   /* tidy() alone; NULL: not yet */
+  dibs__tick tidied;
+  uint64_t tasks_busy; /* guarded by lock: a bit for the kinds with this hash, which a thread changes */
 };
 
 extern const struct dibs__driver dibs__mongodb_driver;

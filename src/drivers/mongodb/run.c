@@ -604,6 +604,7 @@ dibs__status dibs__mongo_run(struct dibs__session *base, struct dibs__op *const 
   b->count = count;
   b->result = result;
   b->notice_count = 0;
+  b->tasks_ready = false;
   for (size_t i = 0; i < count; i++) {
     elements[i].op = ops[i];
     place_element(b, &elements[i]);
@@ -629,11 +630,21 @@ dibs__status dibs__mongo_run(struct dibs__session *base, struct dibs__op *const 
   dibs__mongo_counters(b);
   dibs__mongo_runs(b);
   dibs__mongo_reports(b);
+  dibs__mongo_tasks(b);
   send_notices(b);
   finish(b);
   result->now = (dibs__when){b->now};
   result->dead = session->link->broken;
   return status == DIBS_OK || status == DIBS_UNAVAILABLE ? overall(b) : status;
+}
+
+void dibs__mongo_tasks_tidy(struct dibs__mongo_session *session, struct dibs__result *result) {
+  batch *b = session->batch;
+  *result = (struct dibs__result){.sent = dibs__tick_now()};
+  b->elements = NULL;
+  b->count = 0;
+  b->result = result;
+  if (dibs__mongo_clock(session->link, false, result) == DIBS_OK) dibs__mongo_tasks_sweep(b);
 }
 
 struct dibs__mongo_batch *dibs__mongo_batch_new(struct dibs__mongo_session *session) {
