@@ -21,17 +21,8 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char *const passed_on[] = {"replicaSet",
-                                        "authSource",
-                                        "authMechanism",
-                                        "tls",
-                                        "tlsCAFile",
-                                        "tlsCertificateKeyFile",
-                                        "tlsAllowInvalidCertificates",
-                                        "directConnection",
-                                        "connectTimeoutMS",
-                                        "appName",
-                                        NULL};
+/* The first ones are ours. */
+enum { OURS = 4 };
 static const char *const params[] = {"prefix",
                                      "connections",
                                      "claims",
@@ -47,6 +38,7 @@ static const char *const params[] = {"prefix",
                                      "connectTimeoutMS",
                                      "appName",
                                      NULL};
+static const char *const *const passed_on = params + OURS;
 
 /* A word of letters, digits and underscores. */
 static bool word_is_valid(const char *word) {

@@ -22,12 +22,12 @@
  *   field.c      fields of their documents
  *   table_key.c, table_value.c   keys and values of their documents
  *   table_record.c, table_stock.c   records and stock in them
+ *   task.c       tasks in them
+ *   task_text.c  their filters and updates, and what their documents say
  *   kind.c       dibs' own tasks: how the tasks of a kind change together
  *   row.c        their documents
  *   own.c        what is done with them
  *   page.c       what people read and change of them
- *   task.c       tasks in them
- *   task_text.c  their filters and updates, and what their documents say
  *   mongodb.c    the driver's table
  *
  * The whole state of a name is one document, and so is that of a record and of a once key.  An operation is decided by
