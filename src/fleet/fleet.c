@@ -68,7 +68,10 @@ static dibs_status fleet_view(dibs_store *store, const char *what, struct dibs__
   dibs_status status = fleet_tiered(store, what, error);
   if (status != DIBS_OK) return status;
   struct dibs__request *request = dibs__request_make(store, DIBS__FAM_TIERS, NULL, NAME_CAPACITY);
-  if (!request) return dibs__fail(error, DIBS_NO_MEMORY, "%s: out of memory", what);
+  if (!request) {
+    dibs__fail(error, DIBS_NO_MEMORY, "%s: out of memory", what);
+    return DIBS_NO_MEMORY;
+  }
   status = fleet_carry(request, DIBS__TIERS_VIEW, what, error);
   if (status == DIBS_OK)
     *out = request;

@@ -4,28 +4,7 @@
 #   command_test.sh DIBS DOCUMENTS URI
 set -u
 dibs=$1 documents=$2 uri=$3
-count=0 failures=0
-pass() { count=$((count + 1)) && echo "ok $count - $1"; }
-fail() {
-  count=$((count + 1)) failures=$((failures + 1))
-  echo "not ok $count - $1"
-  printf '%s\n' "${@:2}" | sed 's/^/#   /'
-}
-# says NAME CODE WORDS ARG...: dibs ends with CODE and prints WORDS, and no password.
-says() {
-  local name=$1 code=$2 words=$3 got said
-  said=$(timeout 60 "$dibs" "${@:4}" 2>&1)
-  got=$?
-  if [ "$got" -ne "$code" ]; then
-    fail "$name" "exit $got, not $code: $said"
-  elif [[ $said != *"$words"* ]]; then
-    fail "$name" "it says: $said"
-  elif [[ $said == *secret* ]]; then
-    fail "$name" "the password is in: $said"
-  else
-    pass "$name"
-  fi
-}
+. "$(dirname "$0")/../support/says.sh"
 prefix=c$$_$SRANDOM
 store=$uri?prefix=${prefix}_
 place=${uri#*://}
@@ -79,7 +58,8 @@ says 'a wrong prefix' 125 'letters, digits' run --store "$uri?prefix=a.b" job --
 says 'a wrong name of a database' 125 'not a name that MongoDB accepts' run --store "mongodb://$place/a.b" job -- true
 says 'not as one of several tiers' 125 'use it alone' run --store "$store,sqlite:$folder/db" job -- true
 says 'a name that is no text' 125 '' run --store "$store" $'\xff\xfe' -- true
-says 'a stock of a table' 125 "dibs' own collection" stock show --store "$store" --table "$folder/tables.ini#t" 1
+says 'a stock of a missing collection' 125 'there is no collection "things"' \
+  stock show --store "$store" --table "$folder/tables.ini#t" 1
 says 'an odd number of claims' 125 'claims' stock show --store "$uri?claims=1001" seats
 
 says 'a stock' 0 '' stock set --store "$store" seats 3
@@ -95,6 +75,43 @@ says 'the counter' 0 42 counter get --store "$store" likes
 says 'a quota' 0 '' rate --store "$store" mail --limit 2/1h
 says 'the rest of it' 0 '' rate --store "$store" mail --limit 2/1h
 says 'it is used up' 120 '' rate --store "$store" mail --limit 2/1h
+
+# Records and a stock in collections of the user's.
+cat >"$folder/tables.ini" <<END
+[event]
+table = ${prefix}_events
+key = _id
+version = version
+fence = fence
+columns = title, seats
+[seats]
+table = ${prefix}_events
+key = _id
+used = booked
+limit = seats
+claims = bookings
+claim = id
+claim_given = cancelled
+END
+event=$folder/tables.ini#event seats=$folder/tables.ini#seats
+"$documents" "$uri" "${prefix}_events" '{"_id": 7, "title": "Gala", "seats": 2, "booked": 0}' || fail 'a document of the user'
+says 'a document is a record' 0 '"title":"Gala","seats":"2"' record get --store "$store" --table "$event" --json 7
+says 'it is put by its version' 0 1 record put --store "$store" --table "$event" --if 0 7 title=Ball
+says 'an old version is refused' 115 'at version "1"' record put --store "$store" --table "$event" --if 0 7 title=Late
+says 'another type is refused' 125 'must be a number' record put --store "$store" --table "$event" --if 1 7 seats=many
+says 'a new document' 0 1 record put --store "$store" --table "$event" --create 8 title=New
+(timeout 60 "$dibs" run --store "$store" event/7 -- env | grep -E '^DIBS_(NAME|LEASE|FENCE)=' >"$folder/old") || fail 'a lease'
+says 'a holder writes' 0 2 run --store "$store" event/7 -- "$dibs" record put --store "$store" --table "$event" 7 title=Held
+# shellcheck disable=SC2046  # words without blanks
+stale=$(env $(cat "$folder/old") timeout 60 "$dibs" record put --store "$store" --table "$event" 7 title=Late 2>&1)
+code=$?
+if [ "$code" -eq 118 ]; then pass 'a stale holder is refused'; else fail 'a stale holder is refused' "$code $stale"; fi
+says 'the document has the write of the holder' 0 Held record get --store "$store" --table "$event" 7
+says 'a seat of a document' 0 'used 1' stock take --store "$store" --table "$seats" 7 --claim order-1
+says 'the last one' 0 'used 2' stock take --store "$store" --table "$seats" 7 --claim order-2
+says 'no more than there are' 120 '' stock take --store "$store" --table "$seats" 7 --claim order-3
+says 'one is given back' 0 'used 1' stock give --store "$store" --table "$seats" 7 order-1
+says 'its claim is over' 115 'given back before' stock take --store "$store" --table "$seats" 7 --claim order-1
 
 # Tasks in a collection of the user's.
 printf '[gateway]\ntable = %s_gateways\nkey = _id\nphase = phase\nlocked_at = lockedAt\nupdated_at = updatedAt\nfence = fence\n' \
@@ -154,5 +171,4 @@ says "no tasks of dibs' own" 125 'in a collection of yours' task add --store "$s
   [ "$("$1" "$2" "$3" "count{\"_id\": 7}")" = 0 ] && exit 0; sleep 0.05; done; exit 1' sh "$documents" "$uri" "${prefix}_sessions"
 if [ $? -eq 0 ]; then pass 'documents of dead processes are removed'; else fail 'documents of dead processes are removed'; fi
 
-echo "1..$count"
-[ "$failures" -eq 0 ]
+end_of_cases

@@ -5,6 +5,7 @@
  *   prefix=NAME                  of our collections (default dibs_)
  *   connections=N                sessions at most (default 2)
  *   claims=N                     how many claims stay in the document of their stock (default 100)
+ *   ca=FILE                      TLS, with the certificate of the server's authority: tlsCAFile
  *   replicaSet, authSource, authMechanism, tls, tlsCAFile, tlsCertificateKeyFile, tlsAllowInvalidCertificates,
  *   directConnection, connectTimeoutMS, appName      as in MongoDB's own connection strings
  *
@@ -13,9 +14,11 @@
  */
 #include "drivers/mongodb/mongodb_impl.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char *const passed_on[] = {"replicaSet",
                                         "authSource",
@@ -31,6 +34,7 @@ static const char *const passed_on[] = {"replicaSet",
 static const char *const params[] = {"prefix",
                                      "connections",
                                      "claims",
+                                     "ca",
                                      "replicaSet",
                                      "authSource",
                                      "authMechanism",
@@ -84,12 +88,40 @@ static char *compose(const struct dibs__uri *uri) {
       put_escaped(to, uri->params[i].value);
     }
   if (!timed) fputs("&connectTimeoutMS=2000", to);
+  const char *ca = dibs__uri_param(uri, "ca");
+  if (ca) {
+    fputs("&tlsCAFile=", to);
+    put_escaped(to, ca);
+  }
   bool failed = ferror(to) != 0;
   if (fclose(to) != 0 || failed) {
     free(text);
     return NULL;
   }
   return text;
+}
+
+static bool param_is(const struct dibs__uri *uri, const char *key, const char *value) {
+  const char *given = dibs__uri_param(uri, key);
+  return given && strcmp(given, value) == 0;
+}
+
+/* Of a file that is not there, libmongoc would only say that it found no server. */
+static dibs__status check_authority(const struct dibs__uri *uri, struct dibs__result *result) {
+  const char *ca = dibs__uri_param(uri, "ca"), *same = dibs__uri_param(uri, "tlsCAFile");
+  const char *against = ca && same                                             ? "tlsCAFile="
+                        : param_is(uri, "tls", "false")                        ? "tls=false"
+                        : param_is(uri, "tlsAllowInvalidCertificates", "true") ? "tlsAllowInvalidCertificates=true"
+                                                                               : NULL;
+  if (!ca) ca = same;
+  if (!ca) return DIBS_OK;
+  if (against) {
+    dibs__set_message(result, "%.100s: ca= has no effect with %s; leave one out", uri->shown, against);
+    return DIBS_INVALID;
+  }
+  if (access(ca, R_OK) == 0) return DIBS_OK;
+  dibs__set_message(result, "ca=%.100s: %s", ca, strerror(errno));
+  return DIBS_INVALID;
 }
 
 static dibs__status read_all(struct dibs__mongo_location *p, const struct dibs__uri *uri, struct dibs__result *result) {
@@ -114,6 +146,8 @@ static dibs__status read_all(struct dibs__mongo_location *p, const struct dibs__
       dibs__uri_number(uri, "connections", 1, DIBS__CONNECTIONS_MAX, DIBS__CONNECTIONS, &connections, result);
   if (status == DIBS_OK)
     status = dibs__uri_number(uri, "claims", 0, DIBS__MONGO_CLAIMS_MAX, DIBS__MONGO_CLAIMS, &claims, result);
+  if (status != DIBS_OK) return status;
+  status = check_authority(uri, result);
   if (status != DIBS_OK) return status;
   p->claims = (uint32_t)claims;
   p->connections = (uint32_t)connections;

@@ -17,7 +17,11 @@
  *   index.c      indexes
  *   mailbox.c    events: each process has a document with its notices
  *   list.c       listing
- *   task.c       tasks in the user's own collections
+ *   collection.c the user's own collections
+ *   field.c      fields of their documents
+ *   table_key.c, table_value.c   keys and values of their documents
+ *   table_record.c, table_stock.c   records and stock in them
+ *   task.c       tasks in them
  *   task_text.c  their filters and updates, and what their documents say
  *   mongodb.c    the driver's table
  *
@@ -168,7 +172,7 @@ bool dibs__mongo_put_bytes(bson_t *to, const char *field, dibs__str data);
 dibs__status dibs__mongo_stock_decode(struct dibs__memory *memory, const struct dibs__mongo_document *document);
 bool dibs__mongo_stock_encode(bson_t *to, const struct dibs__memory *memory,
                               const struct dibs__mongo_document *document);
-/* It is not decided on a document: it lists, or names a table of the user's, which this driver does not serve. */
+/* It is not decided on a document of dibs: it lists, or names a collection of the user's (table_stock.c). */
 bool dibs__mongo_stock_is_apart(struct dibs__stock_op *op);
 /* Adds to a filter where _id may begin to have this prefix, and be larger than `after`.  Both are texts. */
 void dibs__mongo_put_range(bson_t *filter, dibs__str prefix, dibs__str after);
@@ -244,11 +248,6 @@ bson_t *dibs__mt_filter(const struct dibs__task_op *op, enum dibs__mt_which whic
 bson_t *dibs__mt_filter_item(const struct dibs__table *table, const struct dibs__task_item *item);
 /* All documents with the key of that item. */
 bson_t *dibs__mt_filter_key(const struct dibs__table *table, const struct dibs__task_item *item);
-/* A key as people write it may be that of documents with keys of several types. */
-enum { DIBS__MT_NUMBER = 1, DIBS__MT_TEXT = 2, DIBS__MT_OID = 4 };
-uint32_t dibs__mt_types_of(dibs__str key);
-bson_t *dibs__mt_filter_type(const struct dibs__table *table, uint32_t types); /* documents with keys of these types */
-bson_t *dibs__mt_filter_same(const struct dibs__table *table, dibs__str key);  /* with this key, of any type */
 uint32_t dibs__mt_type_in(const struct dibs__table *table, const bson_t *document); /* the type of its key; 0: odd */
 /* Of a listing; the key `after` has this type. */
 bson_t *dibs__mt_filter_list(const struct dibs__task_op *op, uint32_t after_type);
