@@ -93,7 +93,7 @@ static uint32_t free_slot(const struct dibs__zk_slot *children, uint32_t slots, 
 
 /* The holders among the children: the first one, and those like it before the first other one. */
 static uint32_t count_holders(const struct dibs__zk_slot *children, struct dibs__zk_child *first) {
-  struct dibs__zk_child child, other = {.seq = 0} = {.seq = 0};
+  struct dibs__zk_child child, other = {.seq = 0};
   bool any = false, any_other = false;
   uint32_t count = 0;
   for (int i = 0; i < children->count; i++) {
