@@ -22,7 +22,7 @@ leave() {
 trap leave EXIT
 session=5000
 ensemble_make || exit 1
-until_true 60 leader || { cat "$dir"/node*/log | tail -n 20; exit 1; }
+until_true 150 leader || { cat "$dir"/node*/log | tail -n 20; exit 1; }
 for n in 1 2 3; do until_true 60 serves "$n"; done
 hosts=127.0.0.1:${ports[1]},127.0.0.1:${ports[2]},127.0.0.1:${ports[3]}
 export DIBS_STORE="zk://$hosts?session=$session"

@@ -21,10 +21,10 @@ leave() {
 }
 trap leave EXIT
 ensemble_make || exit 1
-until_true 60 leader || { cat "$dir"/node*/log | tail -n 20; exit 1; }
+until_true 150 leader || { cat "$dir"/node*/log | tail -n 20; exit 1; }
 for n in 1 2 3; do until_true 60 serves "$n"; done
 hosts=127.0.0.1:${ports[1]},127.0.0.1:${ports[2]},127.0.0.1:${ports[3]}
-export DIBS_STORE="zk://$hosts?session=5000"
+export DIBS_STORE="zk://$hosts?session=8000"
 patient="zk://$hosts?session=20000" # its leases outlast an election
 
 # ---- The contract, in three servers ----

@@ -170,6 +170,8 @@ static void unwatch(store_t *store, hold *h) {
 static void restart(struct batch *b, struct doing *d) {
   if (dibs__zk_leaves_slot(b->store, d->h)) dibs__zk_free_slot(b->store, d->h, b->by);
   d->h->node[0] = '\0';
+  d->after = DIBS_OK;
+  d->h->version = 0;
   d->h->slot_unsure = false;
   dibs__zk_set_slot(b->store, d->h, DIBS__ZK_NO_SLOT);
   unwatch(b->store, d->h);
@@ -532,7 +534,7 @@ static void received_find(struct batch *b, struct doing *d, const slot_t *slot) 
     keep_node(b, d, name, &slot->stat);
     d->h->slot_unsure = false;
     if (dibs__zk_read_data(slot->text, slot->len, &data)) dibs__zk_set_slot(b->store, d->h, data.slot);
-    d->step = d->op->op.verb == DIBS__ACQUIRE ? LOOK : DELETE;
+    d->step = d->op->op.verb == DIBS__ACQUIRE && d->after == DIBS_OK ? LOOK : DELETE;
   } else if (slot->rc == ZNONODE) {
     not_found(b, d);
   } else {
@@ -659,6 +661,9 @@ static void received_delete(struct batch *b, struct doing *d, const slot_t *slot
     answer_busy(b, d, DIBS_HELD);
   } else if (slot->rc == ZOK || (gone && d->after == DIBS_INVALID)) {
     finish_dropped(b, d, d->after);
+  } else if (slot->rc == ZBADVERSION) { /* it has a slot, or was marked as broken */
+    d->h->slot_unsure = true;
+    d->step = FIND;
   } else if (gone && d->h->slot != DIBS__ZK_NO_SLOT && !d->alone) { /* one of the two */
     d->alone = true;
   } else if (gone) { /* the session had ended, it was broken, or an answer of ours was lost */

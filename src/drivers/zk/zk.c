@@ -170,10 +170,13 @@ void dibs__zk_set_slot(store_t *store, hold *h, uint32_t slot) {
   dibs__mutex_unlock(&store->lock);
 }
 
-/* With a slot: both, or neither. */
+/* With a slot: both, or neither.  Without one: not if the data has changed, because a request for a slot, whose answer
+ * was lost, has been done late. */
 size_t dibs__zk_put_delete_hold(store_t *store, struct dibs__zk_round *round, const hold *h, bool with_slot) {
   char path[DIBS__ZK_PATH], slot[DIBS__ZK_PATH];
   dibs__zk_node(store, h, path);
+  if (h->mode == DIBS_COUNTED && h->slot == DIBS__ZK_NO_SLOT)
+    return dibs__zk_put_delete(store, round, path, h->version);
   if (!with_slot || h->slot == DIBS__ZK_NO_SLOT) return dibs__zk_put_delete(store, round, path, -1);
   return dibs__zk_put_delete_both(store, round, dibs__zk_slot_path(store, h, h->slot, slot), path, -1);
 }
@@ -267,6 +270,7 @@ static bool find_slot(store_t *store, hold *h, dibs__tick by) {
   const struct dibs__zk_slot *slot = &round->slots[nth];
   bool known = slot->rc == ZOK || slot->rc == ZNONODE;
   if (slot->rc == ZOK && dibs__zk_read_data(slot->text, slot->len, &data)) dibs__zk_set_slot(store, h, data.slot);
+  if (slot->rc == ZOK) h->version = slot->stat.version;
   if (known) h->slot_unsure = false;
   dibs__zk_round_drop(round);
   return known;
@@ -311,6 +315,8 @@ static void delete_all(store_t *store, hold *due[], size_t count, dibs__tick by)
     int rc = round->slots[nth[i]].rc;
     if (rc == ZNONODE && due[i]->slot != DIBS__ZK_NO_SLOT)
       dibs__zk_free_slot(store, due[i], by); /* the next sweep finds out whether the node is there */
+    else if (rc == ZBADVERSION)
+      due[i]->slot_unsure = true;
     else if (rc == ZOK || rc == ZNONODE)
       dibs__zk_hold_drop(store, due[i]);
   }
