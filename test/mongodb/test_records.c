@@ -8,6 +8,7 @@
 #include "record_bed.h"
 
 #include <inttypes.h>
+#include <locale.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -222,6 +223,18 @@ static void a_value_takes_the_type_that_the_field_has(void **state) {
   }
 }
 
+static void a_decimal_comma_of_the_program_does_not_matter(void **state) {
+  (void)state;
+  dibs_table *t = events();
+  insert("{'_id':7,'title':2.5,'version':1}");
+  if (!setlocale(LC_NUMERIC, "de_DE.UTF-8")) skip(); /* this machine has no such locale */
+  const char *text = get("7", DIBS_OK, t)->values[0].data;
+  put("7", VALUES("0.125", KEEP), DIBS_OK, t, .if_version = "1");
+  setlocale(LC_NUMERIC, "C");
+  assert_string_equal(text, "2.5");
+  assert_int_equal(count("{'title':0.125}"), 1);
+}
+
 static void a_value_of_another_type_changes_nothing(void **state) {
   (void)state;
   dibs_table *t = events();
@@ -274,6 +287,7 @@ static void odd_documents_are_invalid_and_stay_as_they_are(void **state) {
     get(key, DIBS_INVALID, t, .lease = lease);
     if (version) put(key, VALUES("y", KEEP), DIBS_INVALID, t, .if_version = "1");
     assert_int_equal(count("{'_id':%zu,'title':'x'}", i), 1);
+    if (!version) put(key, VALUES("y", KEEP), DIBS_OK, t, .if_version = "1"); /* the fence guards nothing here */
   }
   insert("{'_id':'fine','title':'x','version':1,'fence':7.0}");
   put("fine", VALUES("y", KEEP), DIBS_OK, t, .if_version = "1", .lease = lease);
@@ -506,6 +520,7 @@ int main(int argc, char *argv[]) {
       RECORDS(only_a_missing_document_is_created),
       RECORDS(another_unique_key_is_not_the_key),
       RECORDS(a_value_takes_the_type_that_the_field_has),
+      RECORDS(a_decimal_comma_of_the_program_does_not_matter),
       RECORDS(a_value_of_another_type_changes_nothing),
       RECORDS(odd_documents_are_invalid_and_stay_as_they_are),
       RECORDS(keys_are_numbers_texts_and_object_ids),

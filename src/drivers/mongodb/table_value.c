@@ -8,6 +8,7 @@
  */
 #include "drivers/mongodb/table_impl.h"
 
+#include <locale.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,17 +30,32 @@ static char *copy_bytes(const void *bytes, size_t len, size_t *to_len) {
   return to;
 }
 
+/* The program may use a locale with a decimal comma. */
+static double parse_double(const char *text) {
+  locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+  double d = plain ? strtod_l(text, NULL, plain) : strtod(text, NULL);
+  if (plain) freelocale(plain);
+  return d;
+}
+
 /* The shortest text that is this number. */
+static void print_double(double d, char to[NUMBER_MAX + 1]) {
+  locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0), before = plain ? uselocale(plain) : (locale_t)0;
+  for (int digits = 15; digits <= 17; digits++) {
+    snprintf(to, NUMBER_MAX + 1, "%.*g", digits, d);
+    if (strtod(to, NULL) == d) break;
+  }
+  if (before) uselocale(before);
+  if (plain) freelocale(plain);
+}
+
 static void double_text(double d, char to[NUMBER_MAX + 1]) {
   if (isnan(d) || isinf(d)) {
     snprintf(to, NUMBER_MAX + 1, "%s", isnan(d) ? "NaN" : d > 0 ? "Infinity" : "-Infinity");
   } else if (fabs(d) < (double)DIBS__MF_EXACT && d == trunc(d)) {
     snprintf(to, NUMBER_MAX + 1, "%lld", (long long)d);
   } else {
-    for (int digits = 15; digits <= 17; digits++) {
-      snprintf(to, NUMBER_MAX + 1, "%.*g", digits, d);
-      if (strtod(to, NULL) == d) return;
-    }
+    print_double(d, to);
   }
 }
 
@@ -164,7 +180,7 @@ static bool put_double(bson_t *to, const char *name, const dibs_value *v) {
   if (whole(v, &number) && (number >= DIBS__MF_EXACT || number <= -DIBS__MF_EXACT)) return false;
   memcpy(copy, v->data, v->length);
   copy[v->length] = '\0';
-  double d = strtod(copy, NULL);
+  double d = parse_double(copy);
   return (special || !isinf(d)) && bson_append_double(to, name, -1, d);
 }
 
