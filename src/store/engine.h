@@ -2,8 +2,9 @@
 #ifndef DIBS_STORE_ENGINE_H
 #define DIBS_STORE_ENGINE_H
 /*
- * The family `engine`: what a driver sees of the servers that it uses, for people (`dibs doctor`).  A driver that serves
- * it has its bit in dibs__identity.families; other drivers, and daemons of earlier versions, never get such an operation.
+ * The family `engine`: what a driver sees of the servers that it uses, for people (`dibs doctor`).  A driver that
+ * serves it has its bit in dibs__identity.families; other drivers, and daemons of earlier versions, never get such an
+ * operation.
  *
  * It is for people alone: no program decides by a finding.  The core sends the operation alone in a batch, so that a
  * driver may carry it before all that it does with others, and may take until the deadline.

@@ -12,15 +12,15 @@ leader=$(members leader)
 follower=$((leader % 3 + 1))
 
 says 0 'three members' "$uri" '^fine +server +etcd 3\.[0-9]+\.[0-9]+ at http://127' \
-  '^fine +role +3 voting members, of which 3 answer here' "^fine +node +m$leader at http://$(address "$leader"): leader, etcd 3" \
-  "^fine +node +m$follower at .*: follower" '^fine +alarm +none' '^fine +tls +none' '^fine +setting +m1: .* of the quota of 2048 MiB'
+  '^fine +role +3 voting members, of which 3 answer here' '^fine +node +m[123] at http://127.*: leader, etcd 3' \
+  '^fine +node +m[123] at .*: follower' '^fine +alarm +none' '^fine +tls +none' '^fine +setting +m1: .* of the quota of 2048 MiB'
 
 members pause "$follower"
 says 116 'a member is stopped' "$uri" "^TROUBLE +node +m$follower at http://$(address "$follower") does not answer" \
   '^fine +role +3 voting members, of which 2 answer here'
 # The URI names one member; the others are found, and asked.
 says 0 'a member that the URI does not name' "etcd://$(address "$leader")" \
-  "^WARNING +node +m$follower does not answer at http://$(address "$follower")" "^fine +node +m$leader at .*: leader"
+  "^WARNING +node +m$follower does not answer at http://$(address "$follower")" "^fine +node +m$leader at .*: (leader|follower)"
 members resume "$follower"
 members kill "$follower"
 says 116 'a member was killed' "$uri" "^TROUBLE +node +m$follower at http://$(address "$follower") does not answer"
