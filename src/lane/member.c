@@ -412,6 +412,11 @@ dibs_status dibs_lane_join(dibs_store *store, const char *topic, const dibs_lane
                    "%s: %s has no counted leases, which lanes need; use another store (dibs doctor lists what each "
                    "keeps)",
                    topic, store->shown);
+  if (status == DIBS_OK && dibs__core_caps(store->core) & DIBS__CAP_FENCES_APART)
+    status = dibs__fail(error, DIBS_UNSUPPORTED,
+                        "%s: in %s the fences of different names are not in one order, which lanes need; use another "
+                        "store",
+                        topic, store->shown);
   member_t *m = status == DIBS_OK ? make_member(store, topic, &o) : NULL;
   if (status == DIBS_OK && !m) status = dibs__fail(error, DIBS_NO_MEMORY, "out of memory for the member");
   *member = m; /* before the thread starts: on_gain may use it */

@@ -115,7 +115,8 @@
  *       (In a user's table R24, R25 and R55 hold whatever it contains, or the answer is INVALID and nothing is changed:
  *       test/guard/test_users_tables.c.)
  *  R96 A store with counted leases draws the fences of all names of a bucket from one sequence: a grant without a block has
- *       a larger fence than every earlier grant of another name of its bucket.  (Lanes rely on it: lane/lane_impl.h.)
+ *       a larger fence than every earlier grant of another name of its bucket.  (Lanes rely on it: lane/lane_impl.h.)  Not
+ *       with CAP_FENCES_APART.
  *  R105 What the statements of a transactor, and operations of sessions attached to its connection, have changed takes
  *       effect at COMMIT, together, or not at all: after ROLLBACK, and when the connection is closed, nothing has.
  *  R106 After a statement that ended the transaction, SQL and COMMIT answer INVALID, and operations attached to the
@@ -179,10 +180,11 @@ enum dibs__cap {
   DIBS__CAP_OFFERS_LAST = 4096, /* an offer made after the answer QUEUED has a larger fence than that answer, and
                                    is valid for at least DIBS__OFFER_MS from the request that was answered QUEUED */
   DIBS__CAP_BOOT_INCARNATION =
-      8192,                      /* each boot of its machine is a new incarnation, in which no durable data is lost */
-  DIBS__CAP_ALONE = 16384,       /* it can't be one of several tiers */
-  DIBS__CAP_TASK_TABLES = 32768, /* serves tasks in the user's tables (R77) without the family of tasks */
-  DIBS__CAP_BLOCKS = 1024        /* grants and renewals may draw blocks of fences (cohort hand-off) */
+      8192,                       /* each boot of its machine is a new incarnation, in which no durable data is lost */
+  DIBS__CAP_ALONE = 16384,        /* it can't be one of several tiers */
+  DIBS__CAP_TASK_TABLES = 32768,  /* serves tasks in the user's tables (R77) without the family of tasks */
+  DIBS__CAP_FENCES_APART = 65536, /* R96 does not hold: no lanes */
+  DIBS__CAP_BLOCKS = 1024         /* grants and renewals may draw blocks of fences (cohort hand-off) */
 };
 
 /* ---- Operations --------------------------------------------------------------------------------------------- */

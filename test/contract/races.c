@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { RACERS = 4, TURNS = 150, PATIENCE_MS = 60000 };
+enum { RACERS = 4, TURNS = 150, PATIENCE_MS = 120000 };
 
 struct track {
   uint32_t mode[RACERS], slots;

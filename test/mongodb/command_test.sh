@@ -36,6 +36,7 @@ mkfifo "$folder/fifo"
 "$dibs" run --store "$store" shared -- cat "$folder/fifo" >"$folder/first" 2>&1 &
 holder=$!
 exec 3>"$folder/fifo" # after the name is held
+says 'another kind of lease is refused, too' 120 held run --try --slots 2 --store "$store" shared -- true
 says 'a held name is refused' 120 held run --try --store "$store" shared -- true
 says 'it is listed' 0 shared ls --store "$store"
 "$dibs" run --wait 60s --store "$store" shared -- echo waited >"$folder/second" 2>&1 3>&- &
@@ -180,7 +181,25 @@ says 'other names work' 0 ran run --store "$store" job -- echo ran
 says 'content that is neither text nor bytes' 123 'the document "wrong" is not one of dibs' record get --store "$store" wrong
 "$documents" "$uri" "${prefix}_leases" '{"_id": "many", "v": {"$numberLong": "1"}, "fence": 0, "tickets": 0, "claims": [{"id":
   {"$binary": "AAAAAAAAAAAAAAAAAAAAAA==", "$type": "00"}, "state": "waits", "mode": "counted", "slots": 4000000000, "owner": "x"}]}'
-says 'a claim of a mode that is not served' 123 'the document "many" is not one of dibs' run --try --store "$store" many -- true
+says 'a claim with too many slots' 123 'the document "many" is not one of dibs' run --wait 1s --store "$store" many -- true
+# holder SLOT SLOTS: a holder of a counted lease, until 2100
+holder() {
+  printf '{"id": {"$binary": "AAAAAAAAAAAAAAAAAAAAA%s==", "$type": "00"}, "state": "holds", "mode": "counted", "slots": %s, "slot": %s, "owner": "x", "ttl_ms": 1000,
+    "until": {"$numberLong": "4102444800000"}, "session": 1, "ticket": 1, "requested": 1}' "$3" "$2" "$1"
+}
+counted() { # counted NAME HOLDER,...
+  "$documents" "$uri" "${prefix}_leases" "{\"_id\": \"$1\", \"v\": {\"\$numberLong\": \"1\"}, \"fence\": 0, \"tickets\": 0, \"claims\": [$2]}"
+}
+counted beyond "$(holder 2 2 A)"
+says 'a holder of a slot that does not exist' 123 'the document "beyond" is not one of dibs' run --wait 1s --slots 2 --store "$store" beyond -- true
+counted crowded "$(holder 0 2 A), $(holder 1 2 Q), $(holder 1 2 g)"
+says 'more holders than slots' 123 'the document "crowded" is not one of dibs' run --wait 1s --slots 2 --store "$store" crowded -- true
+counted unlike "$(holder 0 2 A), $(holder 1 3 Q)"
+says 'holders with other slots' 123 'the document "unlike" is not one of dibs' run --wait 1s --slots 2 --store "$store" unlike -- true
+counted filled "$(holder 1 2 A)"
+says 'the free one of two slots' 0 'slot 0' run --slots 2 --store "$store" filled -- sh -c 'echo "slot $DIBS_SLOT"'
+says 'another number of slots' 125 slots run --slots 3 --store "$store" filled -- true
+says 'lanes are refused' 125 'not in one order' lane run topic --lanes 4 --store "$store" -- true
 "$documents" "$uri" "${prefix}_tasks" '{"_id": {"$numberLong": "700"}, "v": {"$numberLong": "1"}, "kind": "odd", "state": 1, "tries": "many"}'
 says 'a document of the tasks that is none' 123 'the document 700 of the tasks is not one of dibs' task ls --store "$store" --kind odd
 

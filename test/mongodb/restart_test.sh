@@ -15,7 +15,7 @@ during() {
   local trouble
   ("$1" >/dev/null 2>&1) &
   trouble=$!
-  "$stress" "$uri?prefix=$1_" --uncounted --processes 3 --threads 3 --names 8 "${@:2}" >"$said" 2>&1
+  "$stress" "$uri?prefix=$1_" --processes 3 --threads 3 --names 8 "${@:2}" >"$said" 2>&1
   wait "$trouble"
   cat "$said"
   if ! grep -q '^checked: ' "$said" || grep '^BROKEN' "$said" | grep -qv '^BROKEN  waking'; then

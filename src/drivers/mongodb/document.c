@@ -91,15 +91,17 @@ static bool decode_claim(struct dibs__memory *memory, struct dibs__mem_name *nam
   int state = word_in(from, "state", states, sizeof states / sizeof states[0]);
   int mode = word_in(from, "mode", modes, sizeof modes / sizeof modes[0]);
   if (id.len != sizeof(dibs__id) || state < 0 || mode < 0 || owner.len > DIBS_OWNER_MAX) return false;
-  if (mode == DIBS_COUNTED) return false; /* not served, so none is ours; its slots would be whatever they are */
+  int64_t slots = dibs__mongo_number_in(from, "slots", 0), slot = dibs__mongo_number_in(from, "slot", 0);
+  /* The memory driver has an array of so many slots. */
+  if (mode == DIBS_COUNTED && (slots < 1 || slots > DIBS_SLOTS_MAX || slot < 0 || slot >= slots)) return false;
   struct dibs__mem_claim *c = calloc(1, sizeof *c + owner.len + 1);
   if (!c) return false;
   c->name = name;
   memcpy(c->id.b, id.p, sizeof c->id.b);
   c->state = (enum dibs__mem_state)state;
   c->mode = (uint32_t)mode;
-  c->slots = (uint32_t)dibs__mongo_number_in(from, "slots", 0);
-  c->slot = (uint32_t)dibs__mongo_number_in(from, "slot", 0);
+  c->slots = mode == DIBS_COUNTED ? (uint32_t)slots : 0;
+  c->slot = mode == DIBS_COUNTED ? (uint32_t)slot : 0;
   c->ttl_ms = (uint32_t)dibs__mongo_number_in(from, "ttl_ms", 0);
   c->session = (uint64_t)dibs__mongo_number_in(from, "session", 0);
   c->ticket = (uint64_t)dibs__mongo_number_in(from, "ticket", 0);
@@ -188,6 +190,21 @@ static bool decode_array(struct dibs__memory *memory, struct dibs__mem_name *nam
   return true;
 }
 
+static bool row_fits(const struct dibs__mem_row *row, uint32_t mode, uint32_t slots) {
+  for (const struct dibs__mem_claim *c = row->first; c; c = c->after)
+    if (c->mode != mode || c->slots != slots) return false;
+  return true;
+}
+
+/* R9, which the memory driver relies on: counted holders and offers are alike, and no more than their slots. */
+static bool holders_fit(const struct dibs__mem_name *name) {
+  const struct dibs__mem_claim *first = name->holders.first ? name->holders.first : name->offered.first;
+  uint64_t count = (uint64_t)name->holders.count + name->offered.count;
+  return !first ||
+         (row_fits(&name->holders, first->mode, first->slots) && row_fits(&name->offered, first->mode, first->slots) &&
+          (first->mode != DIBS_COUNTED || count <= first->slots));
+}
+
 static dibs__status decode_lease(struct dibs__memory *memory, struct dibs__mongo_document *d, const bson_t *from) {
   d->fence = (uint64_t)dibs__mongo_number_in(from, "fence", 0);
   d->tickets = (uint64_t)dibs__mongo_number_in(from, "tickets", 0);
@@ -195,7 +212,7 @@ static dibs__status decode_lease(struct dibs__memory *memory, struct dibs__mongo
   if (!name) return DIBS_NO_MEMORY;
   bool fine =
       decode_array(memory, name, from, "claims", each_claim) && decode_array(memory, name, from, "breaks", each_break);
-  return fine ? DIBS_OK : DIBS_CORRUPT;
+  return fine && holders_fit(name) ? DIBS_OK : DIBS_CORRUPT;
 }
 
 static bool encode_row(bson_t *claims, uint32_t *count, const struct dibs__mem_row *row) {
