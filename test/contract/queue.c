@@ -282,6 +282,9 @@ static void R12_housekeeping_keeps_live_waiters(void **state) {
   queue_or_skip(state);
   struct party *p = party(), *q = party();
   if (!innermost(p)->driver->tidy) skip();
+  if (target()->scheme && strcmp(target()->scheme, "mongodb") == 0)
+    skip(); /* it tidies tasks only; a lease is over
+               before a waiter counts as dead */
   struct dibs__lease_op held = acquire(p, "n", 1), waits = acquire(q, "n", 2);
   expect(acquire(q, "m", 3), DIBS_OK);
   expect(ghost("n", 4), DIBS__QUEUED);

@@ -509,7 +509,7 @@ static void run_joined(batch *b, task_op *const ops[], size_t count, uint32_t it
   free(joined.items);
 }
 
-/* Runs the operation at `i`, and those behind it that join it; how many elements were looked at. */
+/* Runs the operation at `i`, and later operations that join it; how many elements were looked at. */
 static size_t run_from(batch *b, size_t i) {
   task_op *ops[DIBS__MONGO_BATCH], *first = own_task(b, i);
   size_t count = 0, at = i;
