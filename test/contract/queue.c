@@ -2,6 +2,8 @@
 /* The queue: first come, first served (R11), sessions that ended (R12), offers that are not confirmed (R13). */
 #include "harness.h"
 
+#include <string.h>
+
 /* Every case begins with this: it needs a queue in which the store grants the next waiter. */
 static void queue_or_skip(void **state) {
   (void)state;
@@ -282,6 +284,8 @@ static void R12_housekeeping_keeps_live_waiters(void **state) {
   queue_or_skip(state);
   struct party *p = party(), *q = party();
   if (!innermost(p)->driver->tidy) skip();
+  /* MongoDB tidies tasks only, and a lease of the tests is over before a waiter counts as dead. */
+  if (target()->scheme && strcmp(target()->scheme, "mongodb") == 0) skip();
   struct dibs__lease_op held = acquire(p, "n", 1), waits = acquire(q, "n", 2);
   expect(acquire(q, "m", 3), DIBS_OK);
   expect(ghost("n", 4), DIBS__QUEUED);

@@ -460,6 +460,43 @@ static void R1_operations_on_one_kind_keep_the_batch_order(void **state) {
   assert_int_equal(((const task_row *)ops[5].got)->nr, second.nr);
 }
 
+/* A driver may do several of one kind together. */
+static void R1_ends_of_one_batch_have_their_own_answers(void **state) {
+  (void)state;
+  struct party *p = task_party();
+  uint64_t nrs[3];
+  added_many(p, "k", 3, (task_new){.nr = 0}, nrs);
+  struct claimed got = claimed(p, "k", .most = 3);
+  assert_int_equal(got.count, 3);
+  task_item a = {.nr = got.rows[0].nr, .fence = got.rows[0].fence}, waits = a, again = a;
+  task_item two[2] = {{.nr = got.rows[1].nr, .fence = {got.rows[1].fence.v + 1}},
+                      {.nr = got.rows[2].nr, .fence = got.rows[2].fence}};
+  waits.verdict = DIBS__TASK_END_WAIT;
+  task_op ops[5];
+  struct dibs__op *batch[5];
+  task_item *const items[] = {&a, two, &again, &waits, NULL};
+  static const uint32_t counts[] = {1, 2, 1, 1, 0};
+  for (int i = 0; i < 5; i++) {
+    ops[i] = task_call(DIBS__TASK_END, "k");
+    ops[i].items = items[i];
+    ops[i].count = counts[i];
+    batch[i] = &ops[i].op;
+  }
+  run_batch(p, batch, 5);
+  for (int i = 0; i < 5; i++)
+    if (in_doubt(&ops[i].op)) return;
+  for (int i = 0; i < 5; i++) expect(ops[i], DIBS_OK);
+  expect_status(a.status, DIBS_OK);
+  assert_false(a.repeated);
+  expect_status(two[0].status, DIBS_STALE);
+  expect_status(two[1].status, DIBS_OK);
+  expect_status(again.status, DIBS_OK);
+  assert_true(again.repeated);
+  expect_status(waits.status, DIBS_STALE);
+  assert_int_equal(state_of(p, got.rows[1].nr), DIBS__TASK_CLAIMED);
+  assert_int_equal(state_of(p, got.rows[2].nr), DIBS__TASK_DONE);
+}
+
 static const struct CMUnitTest contract_tasks_lists_cases[] = {
     CASE(R75_a_payload_may_contain_any_bytes),
     CASE(R75_a_payload_has_at_most_a_megabyte),
@@ -475,5 +512,6 @@ static const struct CMUnitTest contract_tasks_lists_cases[] = {
     CASE(R76_reading_writes_nothing),
     CASE(R78_change_says_what_it_looked_at),
     CASE(R1_operations_on_one_kind_keep_the_batch_order),
+    CASE(R1_ends_of_one_batch_have_their_own_answers),
 };
 CONTRACT_TESTS(contract_tasks_lists);

@@ -461,20 +461,91 @@ static bool reads_only(const task_op *op) {
          (op->op.verb == DIBS__TASK_CHANGE && op->dry);
 }
 
-void dibs__mongo_tasks(batch *b) {
-  for (size_t i = 0; i < b->count; i++) {
-    task_op *op = (task_op *)b->elements[i].op;
-    if (op->op.family != DIBS__FAM_TASK || op->table) continue;
-    atomic_store(&((struct dibs__mongo *)b->session->base.store)->has_tasks, true);
-    if (refuses(op)) continue;
-    op->op.status = DIBS_OK;
-    bool late = link_of(b)->broken || !dibs__tick_before(dibs__tick_now(), link_of(b)->by);
-    dibs__status status = late ? DIBS_UNAVAILABLE : run_task(b, op);
-    if (status == DIBS_UNKNOWN && reads_only(op)) status = DIBS_UNAVAILABLE;
-    if (status == DIBS_OK) continue;
-    dibs__op_free_answer(&op->op);
-    op->op.status = status;
+static void answer(task_op *op, dibs__status status) {
+  if (status == DIBS_UNKNOWN && reads_only(op)) status = DIBS_UNAVAILABLE;
+  if (status == DIBS_OK) return;
+  dibs__op_free_answer(&op->op);
+  op->op.status = status;
+}
+
+/* ---- Several ENDs, or EXTENDs, of one kind: with one commit ---- */
+
+static task_op *own_task(const batch *b, size_t i) {
+  task_op *op = (task_op *)b->elements[i].op;
+  return op->op.family == DIBS__FAM_TASK && !op->table ? op : NULL;
+}
+
+static bool join(const task_op *a, const task_op *b) {
+  bool items = a->op.verb == DIBS__TASK_END || a->op.verb == DIBS__TASK_EXTEND;
+  return items && a->op.verb == b->op.verb && a->timeout_ms == b->timeout_ms && dibs__str_equal(a->kind, b->kind);
+}
+
+static void share_out(task_op *const ops[], size_t count, const task_op *joined, dibs__status status) {
+  const struct dibs__task_item *from = joined->items;
+  for (size_t i = 0; i < count; i++) {
+    if (ops[i]->count) memcpy(ops[i]->items, from, ops[i]->count * sizeof *from);
+    from += ops[i]->count;
+    ops[i]->op.status = joined->op.status;
+    memcpy(ops[i]->why, joined->why, sizeof joined->why);
+    answer(ops[i], status);
   }
-  if (b->tasks_ready && !link_of(b)->broken)
-    dibs__mongo_tell_tasks((struct dibs__mongo *)b->session->base.store, link_of(b));
+}
+
+/* As if one caller had sent all of their items, in this order (R73). */
+static void run_joined(batch *b, task_op *const ops[], size_t count, uint32_t items) {
+  task_op joined = *ops[0];
+  joined.items = calloc((size_t)items + 1, sizeof *joined.items);
+  joined.count = 0;
+  if (!joined.items) {
+    for (size_t i = 0; i < count; i++) ops[i]->op.status = DIBS_NO_MEMORY;
+    return;
+  }
+  for (size_t i = 0; i < count; i++) {
+    if (ops[i]->count) memcpy(joined.items + joined.count, ops[i]->items, ops[i]->count * sizeof *joined.items);
+    joined.count += ops[i]->count;
+  }
+  dibs__status status = run_items(b, &joined);
+  share_out(ops, count, &joined, status);
+  free(joined.items);
+}
+
+/* Runs the operation at `i`, and later operations that join it; how many elements were looked at. */
+static size_t run_from(batch *b, size_t i) {
+  task_op *ops[DIBS__MONGO_BATCH], *first = own_task(b, i);
+  size_t count = 0, at = i;
+  uint32_t items = 0;
+  for (; at < b->count; at++) {
+    task_op *op = own_task(b, at);
+    if (!op) continue; /* of another family */
+    if (at > i && (!join(first, op) || op->count > DIBS__TASK_ITEMS - items)) break;
+    if (refuses(op)) {
+      if (at > i) continue;
+      return 1;
+    }
+    op->op.status = DIBS_OK;
+    ops[count++] = op;
+    items += op->count;
+    if (!join(first, first)) {
+      at++;
+      break;
+    }
+  }
+  bool late = link_of(b)->broken || !dibs__tick_before(dibs__tick_now(), link_of(b)->by);
+  if (late)
+    for (size_t k = 0; k < count; k++) answer(ops[k], DIBS_UNAVAILABLE);
+  else if (count > 1)
+    run_joined(b, ops, count, items);
+  else
+    answer(first, run_task(b, first));
+  return at - i;
+}
+
+void dibs__mongo_tasks(batch *b) {
+  struct dibs__mongo *store = (struct dibs__mongo *)b->session->base.store;
+  for (size_t i = 0; i < b->count;) {
+    bool own = own_task(b, i) != NULL;
+    if (own) atomic_store(&store->has_tasks, true);
+    i += own ? run_from(b, i) : 1;
+  }
+  if (b->tasks_ready && !link_of(b)->broken) dibs__mongo_tell_tasks(store, link_of(b));
 }
