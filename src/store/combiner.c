@@ -353,17 +353,21 @@ static void take_batch_locked(struct dibs__core *core, struct slot *slot) {
 
 /* Threads that were answered together return together, a moment after each other.  A leader that sent its batch at once
  * would carry one operation in each transaction.  So it waits until as many callers have come as lately: it yields the
- * processor up to that many times, or, where a batch is expensive (a server), for a small part of its cost.  It does
- * not wait if it is the only caller, or if a batch costs less than the wait. */
+ * processor up to that many times, or, where a batch is expensive (a server), as long as they keep coming, each within
+ * a small part of its cost after the one before.  It does not wait if it is the only caller, or if a batch costs less
+ * than the wait. */
 static void gather_locked(struct dibs__core *core, struct slot *slot) {
   if (slot->solo_ns < SOLO_NS || slot->brief || core->pending >= slot->callers) return;
   int64_t patience = slot->solo_ns / GATHER_PART < GATHER_NS ? slot->solo_ns / GATHER_PART : GATHER_NS;
-  dibs__tick until = {dibs__tick_now().ns + patience};
+  dibs__tick now = dibs__tick_now(), latest = {now.ns + GATHER_NS}, until = {now.ns + patience};
   for (uint32_t turns = 0; core->pending < slot->callers; turns++) {
-    if (turns >= slot->callers && !dibs__tick_before(dibs__tick_now(), until)) return;
+    if (turns >= slot->callers && !dibs__tick_before(now, dibs__tick_min(until, latest))) return;
+    uint32_t before = core->pending;
     dibs__mutex_unlock(&core->lock);
     dibs__yield();
     dibs__mutex_lock(&core->lock);
+    now = dibs__tick_now();
+    if (core->pending > before) until.ns = now.ns + patience;
   }
 }
 

@@ -11,8 +11,8 @@ enum {
   LEND_MS = 2,        /* how long a store with slow writers may block an event loop */
   CALLERS_MAX = 256,  /* the most callers that a leader waits for */
   SOLO_NS = 6000,     /* if a batch of one costs less, it costs less than a thread's sleep and wake */
-  GATHER_PART = 4,    /* a leader waits for other callers at most this fraction of the cost of a batch of one, */
-  GATHER_NS = 100000, /* and at most this */
+  GATHER_PART = 8,    /* a leader waits for the next caller at most this fraction of the cost of a batch of one, */
+  GATHER_NS = 100000, /* and for all of them at most this */
   SPLIT_SOLOS = 4,    /* other operations do not wait for a batch that has run for this many times the cost of one, */
   SPLIT_MIN_MS = 2,   /* but at least for this, */
   SPLIT_MAX_MS = 20,  /* and at most for this */
