@@ -216,7 +216,7 @@ static bool others_continue(struct scene *s) {
 static bool judge(struct scene *s, struct lab_table *table, struct lab_series *bar) {
   struct lab_sheet *sheet = &s->lab->sheet;
   const struct method *method = &methods[s->method];
-  double ms = (double)((dibs__tick_now().ns - s->from.ns) / DIBS__NS_PER_MS);
+  int64_t ms = (dibs__tick_now().ns - s->from.ns) / DIBS__NS_PER_MS;
   struct phases_counted c = {0};
   uint32_t waits = 0, refused = 0;
   if (!is_fine(s, s->engine->count(&s->db, &c))) return false;
@@ -246,7 +246,7 @@ static bool judge(struct scene *s, struct lab_table *table, struct lab_series *b
   dibs__lab_put(sheet, table, refused);
   dibs__lab_put(sheet, table, s->continues_ms < 0 ? (double)NAN : (double)s->continues_ms);
   dibs__lab_put(sheet, table, waits);
-  dibs__lab_put(sheet, table, ms);
+  dibs__lab_put(sheet, table, (double)ms);
   dibs__lab_point(sheet, bar, 0, (double)twice);
   if (bar && mood != LAB_GOOD) bar->mood = mood;
   return true;

@@ -66,6 +66,7 @@ if [ -n "$engine" ]; then
   like 'the message names it' "$err" "can't load the module: $dir/odd/dibs-lab-mongodb.so"
 else
   exits 123 'a store without rows of a user' lab phases --store memory:
-  like 'the message names the stores that have them' "$err" 'SQLite, PostgreSQL, MariaDB or MySQL, or in a collection of MongoDB'
+  like 'the message names the stores that have them' "$err" \
+    'SQLite, PostgreSQL, MariaDB or MySQL, or in a collection of MongoDB'
 fi
 done_testing
