@@ -106,7 +106,7 @@ static dibs__status accept_locked(struct dibs__module *module, const char *schem
 }
 
 static const char *nth_scheme(size_t i, const void *arg) {
-  static const char *const schemes[] = {DIBS__SCHEMES, "rediss"};
+  static const char *const schemes[] = {DIBS__SCHEMES};
   (void)arg;
   return i < sizeof schemes / sizeof schemes[0] ? schemes[i] : NULL;
 }
