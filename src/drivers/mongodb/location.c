@@ -74,7 +74,7 @@ static char *compose(const struct dibs__uri *uri) {
     fputc('@', to);
   }
   /* Of a single command, all connections are checked once; a failure is known at once. */
-  fprintf(to, "%s/?retryWrites=true&retryReads=true&serverSelectionTryOnce=true", uri->hosts);
+  fprintf(to, "%s/?retryWrites=true&retryReads=true&serverSelectionTryOnce=true&w=majority&journal=true", uri->hosts);
   bool timed = false;
   for (size_t i = 0; i < uri->param_count; i++)
     for (size_t k = 0; passed_on[k]; k++) {

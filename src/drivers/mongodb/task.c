@@ -252,6 +252,8 @@ static dibs__status modify(struct run *r, const bson_t *query, const bson_t *sor
       if (!*document) status = DIBS_NO_MEMORY;
     }
     bson_destroy(&reply);
+    /* The repeat did not find what the first one may have changed. */
+    if (status == DIBS_OK && !*document && r->link->repeated) status = DIBS_UNKNOWN;
     if (status != DIBS_UNAVAILABLE || r->link->broken) break;
     if (!dibs__tick_before(dibs__tick_add_ms(dibs__tick_now(), pause), r->by)) break;
     dibs__nap_ms(pause);
