@@ -4,6 +4,8 @@
 
   election_scenes.py DIBS URI One|Many     a few clients of one name; twenty, and workers
 """
+import ctypes
+import json
 import os
 import subprocess
 import sys
@@ -12,6 +14,7 @@ import time
 import unittest
 
 import dibs
+import dibs_h as h
 import tap
 from election_bed import DONE, FULL, LOST, UNAVAILABLE, UNKNOWN, DIBS, Bed, call, insert, make_collections
 from members import INTERRUPTED, NOT_CONFIRMED, NOT_PRIMARY, RETRYABLE, STEPPED_DOWN, wait_until
@@ -247,6 +250,34 @@ class Many(Scenario):
             self.assertEqual(len(steps), len(set(steps)), steps)
             # An end that was not confirmed may be done again, by a claim of its own; nothing else is.
             self.assertLessEqual(len(steps), 8 + 5, steps)
+
+    def first_answer(self, bed, *faults):
+        """What the driver answers first for the end of a task that meets these faults."""
+        collection, file, error = f"ends_{bed.number}", bed.folder.name + "/trace", h.dibs_error()
+        insert(bed, collection, [{"_id": "x", "phase": "Deleting"}])
+        options = h.dibs_table_options(table=collection.encode(), key=b"_id", phase=b"phase", locked_at=b"lockedAt",
+                                       updated_at=b"updatedAt", fence=b"fence")
+        table, task, count = ctypes.c_void_p(), ctypes.POINTER(h.dibs_task)(), ctypes.c_size_t(1)
+        with dibs.Store(f"trace+{bed.uri}&trace.file={file}") as store:
+            dibs.check(dibs.library.dibs_table_declare(ctypes.byref(options), ctypes.byref(table), ctypes.byref(error)), error)
+            claim = h.dibs_claim_options(table=table, most=1, timeout_ms=60000)
+            store._call(dibs.library.dibs_tasks_claim, collection.encode(), ctypes.byref(claim), ctypes.byref(task),
+                        ctypes.byref(count))
+            self.assertEqual(count.value, 1)
+            armed = [bed.members.arm("findAndModify", collection, **fault) for fault in faults]
+            dibs.library.dibs_task_unlock(task, b"Deleted", ctypes.byref(error))
+            self.assertTrue(all(fault.happened.is_set() for fault in armed))
+            dibs.library.dibs_task_free(task)
+            dibs.library.dibs_table_free(table)
+        with open(file) as trace:
+            return [one["status"] for line in trace for one in json.loads(line).get("each", []) if one["op"] == "task.end"][0]
+
+    def test_an_end_whose_answer_is_lost_is_repeated_by_the_library(self):
+        lost, refused = {"how": "lost", "elect": 1}, {"how": "refused", "code": NOT_PRIMARY, "elect": 2}
+        self.assertEqual(self.first_answer(Bed(), lost), "OK")
+        # Neither a refusal of the repeat nor a repeat that finds nothing says that nothing was done.
+        self.assertEqual(self.first_answer(Bed(), lost, refused), "UNKNOWN")
+        self.assertEqual(self.first_answer(Bed(remembers=False), lost), "UNKNOWN")
 
 
 if __name__ == "__main__":
