@@ -373,8 +373,8 @@ DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_lease_adopt(dibs_store *store, const 
 /* ---- Tables of your own --------------------------------------------------------------------------------------- */
 
 /* The roles of the columns in a table of yours.  Leave out what you do not use.  Without a table (NULL), each
- * function below that takes one uses dibs' own.  SQL stores only, and for tasks also MongoDB, where it is a collection
- * (doc/mongodb.md); the others answer UNSUPPORTED. */
+ * function below that takes one uses dibs' own.  SQL stores only, and for records, stock and tasks also MongoDB, where
+ * it is a collection (doc/mongodb.md); the others answer UNSUPPORTED. */
 typedef struct dibs__table dibs_table;
 
 /* The kind of a row's version. */
@@ -400,13 +400,13 @@ typedef struct dibs_table_options {
   const char *owner;        /* a number of 64 bits: a digest of the lease that had it */
   const char *columns;      /* "title, body": the values that are read and written */
   const char *used, *limit; /* numbers: of a stock */
-  const char *claims;       /* the table of its claims */
+  const char *claims;       /* the table of its claims; in MongoDB the array of claims in the document */
   const char *claim;        /* its unique key: text of at least 36 bytes */
-  const char *claim_stock;  /* the key of the counted row */
+  const char *claim_stock;  /* the key of the counted row; in MongoDB NULL */
   const char *claim_amount; /* a number; NULL: always 1 */
-  const char *claim_given;  /* a number: 0 taken, 1 given back; NULL: nothing is ever given back */
+  const char *claim_given;  /* a number: 0 taken, 1 given back (MongoDB: true); NULL: nothing is ever given back */
   const char *claim_owner;  /* text */
-  const char *claim_time;   /* a number: ms since 1970 */
+  const char *claim_time;   /* a number: ms since 1970 (MongoDB: a date) */
   /* Tasks: rows of work, with `key` and `fence`.  Each a date with a time, or a number (doc/tables.md). */
   const char *phase;        /* text: the step that comes next; NULL in a row: it is not a task */
   const char *locked_at;    /* when the row was claimed; 1970 or NULL in a row: it is free */
@@ -439,9 +439,9 @@ DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_table_read(const char *file, const ch
  * by version, by fence, or by both.  A writer with one guard does not notice writers that use only the other.
  *
  * Records, stock and once need a database: sqlite:, postgres:, mysql:, memory:, or one of these as the last tier.
- * etcd:, zk: and mongodb: have records of dibs' own form, mongodb: also once and stock, without tables of yours.
- * Elsewhere, as on redis: and redlock: alone, every call of these three families answers UNSUPPORTED, with and without
- * a lease. */
+ * etcd: and zk: have records of dibs' own form.  mongodb: has records and stock, also in collections of yours, and
+ * once. Elsewhere, as on redis: and redlock: alone, every call of these three families answers UNSUPPORTED, with and
+ * without a lease. */
 typedef struct dibs_value {
   const char *data; /* NULL: no value (SQL's NULL) */
   size_t length;    /* in a put, with NULL: DIBS_KEEP leaves the column as it is */

@@ -33,7 +33,8 @@
 
 enum {
   PATH_CAPACITY = 4200,
-  HEADER = 100, /* bytes; the schema's version is at 60, big end first */
+  ENGINE_MS = 4500, /* for what a driver sees of its servers: less than a call of the core may take */
+  HEADER = 100,     /* bytes; the schema's version is at 60, big end first */
   HEADER_SCHEMA = 60,
   LITTLE_MIB = 64, /* of free space: the log grows by this within minutes of heavy use */
   LONG_LOG_MIB = 256
@@ -71,6 +72,9 @@ static int find_file(char path[PATH_CAPACITY]) {
 
 static void doctor_report(struct doctor *d, const char *check, const char *next, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
+
+static void report_at(struct doctor *d, enum dibs__finding_level level, const char *check, const char *next,
+                      const char *found);
 
 static void check_schema(struct doctor *d, int fd) {
   unsigned char head[HEADER];
@@ -203,6 +207,18 @@ static const char *doctor_next(const char *store, dibs_status status) {
   }
 }
 
+static void report_finding(const struct dibs__finding *finding, void *user) {
+  report_at(user, finding->level, finding->check.p, finding->next.len ? finding->next.p : NULL, finding->found.p);
+}
+
+/* What the driver sees of its servers. */
+static void check_engine(struct doctor *d, dibs_store *store) {
+  dibs_error error = {0};
+  dibs_status status = dibs__guard_engine(store, ENGINE_MS, report_finding, d, &error);
+  if (status != DIBS_OK && status != DIBS_UNSUPPORTED)
+    doctor_report(d, "server", "read the message, then try again", "%s", error.text);
+}
+
 static void check_member(struct doctor *d, const char *uri) {
   dibs_store_options options = {.size = sizeof options, .owner = d->globals->owner};
   dibs_error error = {0};
@@ -214,6 +230,7 @@ static void check_member(struct doctor *d, const char *uri) {
     doctor_report(d, "member", NULL, "%s, opened in %lld us", dibs_store_uri(store), (long long)us);
   else
     doctor_report(d, "member", doctor_next(uri, status), "%s", error.text);
+  if (status == DIBS_OK) check_engine(d, store);
   dibs_close(store);
 }
 
@@ -298,6 +315,33 @@ enum {
   STEPS = 3
 };
 
+static void report_at(struct doctor *d, enum dibs__finding_level level, const char *check, const char *next,
+                      const char *found) {
+  static const char *const words[] = {
+      [DIBS__FINDING_FINE] = "fine", [DIBS__FINDING_WARNING] = "WARNING", [DIBS__FINDING_TROUBLE] = "TROUBLE"};
+  static const char *const levels[] = {
+      [DIBS__FINDING_FINE] = "fine", [DIBS__FINDING_WARNING] = "warning", [DIBS__FINDING_TROUBLE] = "trouble"};
+  if (level > DIBS__FINDING_TROUBLE) level = DIBS__FINDING_TROUBLE;
+  d->trouble = d->trouble || level == DIBS__FINDING_TROUBLE;
+  if (d->globals->json) {
+    dibs__json_open(&d->json, NULL, '{');
+    dibs__json_text(&d->json, "check", check);
+    dibs__json_bool(&d->json, "fine", level != DIBS__FINDING_TROUBLE);
+    dibs__json_text(&d->json, "level", levels[level]);
+    dibs__json_text(&d->json, "found", found);
+    dibs__json_text(&d->json, "next", next);
+    dibs__json_close(&d->json, '}');
+    return;
+  }
+  printf("%-7s  %-8s ", words[level], check);
+  dibs__cli_put(stdout, found, 0);
+  putchar('\n');
+  if (next == NULL) return;
+  printf("         %-8s -> ", "");
+  dibs__cli_put(stdout, next, 0);
+  putchar('\n');
+}
+
 /* `next` is the advice; NULL: all is fine. */
 static void doctor_report(struct doctor *d, const char *check, const char *next, const char *format, ...) {
   char text[900];
@@ -305,20 +349,7 @@ static void doctor_report(struct doctor *d, const char *check, const char *next,
   va_start(args, format);
   vsnprintf(text, sizeof text, format, args);
   va_end(args);
-  d->trouble = d->trouble || next != NULL;
-  if (d->globals->json) {
-    dibs__json_open(&d->json, NULL, '{');
-    dibs__json_text(&d->json, "check", check);
-    dibs__json_bool(&d->json, "fine", next == NULL);
-    dibs__json_text(&d->json, "found", text);
-    dibs__json_text(&d->json, "next", next);
-    dibs__json_close(&d->json, '}');
-    return;
-  }
-  printf("%s  %-8s ", next == NULL ? "fine   " : "TROUBLE", check);
-  dibs__cli_put(stdout, text, 0);
-  putchar('\n');
-  if (next != NULL) printf("         %-8s -> %s\n", "", next);
+  report_at(d, next != NULL ? DIBS__FINDING_TROUBLE : DIBS__FINDING_FINE, check, next, text);
 }
 
 static void check_machine(struct doctor *d) {
@@ -479,6 +510,7 @@ static void check_store(struct doctor *d, bool probe) {
     return;
   }
   doctor_report(d, "store", NULL, "%s, opened in %lld us", dibs_store_uri(store), (long long)us);
+  check_engine(d, store);
   check_families(d, store);
   if (probe) check_lease(d, store);
   check_list(d, store);

@@ -173,6 +173,10 @@ static int stock_table(struct cli_call *call) {
                           "only SQL stores have tables; name the engine: dibs stock table sqlite, postgres or mysql");
   int code = dibs__cli_table(call, &table);
   if (code != CLI_DONE) return code;
+  if (table != NULL && ((const struct dibs__table *)table)->claims && !((const struct dibs__table *)table)->stock) {
+    dibs_table_free(table);
+    return dibs__cli_fail(g, CLI_USAGE, "INVALID", "the table was declared without claim_stock, which SQL needs");
+  }
   if (table == NULL) fputs(declaration, stdout);
   print_tables(engine, table == NULL ? &example : (const struct dibs__table *)table);
   dibs_table_free(table);

@@ -68,7 +68,10 @@ static dibs_status fleet_view(dibs_store *store, const char *what, struct dibs__
   dibs_status status = fleet_tiered(store, what, error);
   if (status != DIBS_OK) return status;
   struct dibs__request *request = dibs__request_make(store, DIBS__FAM_TIERS, NULL, NAME_CAPACITY);
-  if (!request) return dibs__fail(error, DIBS_NO_MEMORY, "%s: out of memory", what);
+  if (!request) {
+    dibs__fail(error, DIBS_NO_MEMORY, "%s: out of memory", what);
+    return DIBS_NO_MEMORY;
+  }
   status = fleet_carry(request, DIBS__TIERS_VIEW, what, error);
   if (status == DIBS_OK)
     *out = request;
@@ -295,11 +298,13 @@ static void tell_batches(struct telling *t, const struct dibs__core_counts *coun
   if (!t->stop) t->stop = t->fn(&metric, t->user);
 }
 
-/* "trace+rediss://host" has the engine "redis". */
+/* "trace+rediss://host" has the engine "redis", and "trace+NAME+srv://host" the engine NAME. */
 static void write_engine(struct dibs__text *to, const char *uri) {
   char scheme[32];
   struct dibs__text text;
-  const char *end = strchrnul(uri, ':'), *from = end;
+  const char *end = strchrnul(uri, ':'), *from;
+  if (end - uri > 4 && memcmp(end - 4, "+srv", 4) == 0) end -= 4;
+  from = end;
   while (from > uri && from[-1] != '+') from--;
   dibs__text_begin(&text, scheme, sizeof scheme);
   dibs__text_add(&text, from, (size_t)(end - from));

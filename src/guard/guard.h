@@ -10,6 +10,7 @@
  * An attempt that ends without an answer leaves.  Each step may block for I/O and writes `error` unless it answers OK.
  */
 #include "dibs.h"
+#include "store/engine.h"
 #include "store/values.h"
 
 #include <stdbool.h>
@@ -81,6 +82,11 @@ dibs_status dibs__once_start(dibs_store *store, enum dibs__once_verb verb, const
 
 /* What the store keeps, as bits DIBS__FAM_, and its capabilities, DIBS__CAP_: as they were when it was opened. */
 void dibs__guard_keeps(const dibs_store *store, uint32_t *families, uint32_t *caps);
+
+/* What the store's driver sees of its servers within `ms`: `row` is called for each finding, whose texts are valid
+ * during the call.  UNSUPPORTED: the driver says nothing of them. */
+typedef void dibs__finding_fn(const struct dibs__finding *finding, void *user);
+dibs_status dibs__guard_engine(dibs_store *store, int64_t ms, dibs__finding_fn *row, void *user, dibs_error *error);
 
 /* A declared table: what a caller holds is what operations point to. */
 

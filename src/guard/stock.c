@@ -65,7 +65,7 @@ static dibs_status check_table(const struct call *call) {
   if (!t) return DIBS_OK;
   if (!t->used || !t->limit) return lacks(call, "used and limit, which a stock needs");
   if (!moves) return DIBS_OK;
-  if (!t->claims || !t->claim || !t->stock) return lacks(call, "claims, claim and claim_stock");
+  if (!t->claims || !t->claim) return lacks(call, "claims and claim");
   if (call->verb == DIBS__STOCK_GIVE && !t->given) return lacks(call, "claim_given, which giving back needs");
   if (call->verb == DIBS__STOCK_TAKE && !t->amount && call->amount != 1)
     return lacks(call, "claim_amount, so a take of more than 1 is not possible");

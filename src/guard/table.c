@@ -234,8 +234,8 @@ static dibs_status check_sense(const table_t *t, dibs_error *error) {
     wrong = "owner needs a fence column";
   else if (!t->used != !t->limit)
     wrong = "used and limit need each other: give both";
-  else if (t->claims && (!t->claim || !t->stock))
-    wrong = "claims need claim and claim_stock";
+  else if (t->claims && !t->claim)
+    wrong = "claims need claim and, in a table of their own, claim_stock";
   else if (!t->claims && (t->claim || t->stock || t->amount || t->given || t->taker || t->taken))
     wrong = "claim columns need claims, the table that has them";
   else if ((t->phase || t->locked_at || t->updated_at) && !(t->phase && t->locked_at && t->updated_at && t->fence))

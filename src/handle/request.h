@@ -12,6 +12,7 @@
  */
 #include "handle/handle.h"
 #include "store/counter.h"
+#include "store/engine.h"
 #include "store/run.h"
 #include "store/shared.h"
 #include "store/task.h"
@@ -30,6 +31,7 @@ struct dibs__request {
     struct dibs__run_op run;
     struct dibs__counter_op counter;
     struct dibs__shared_op shared;
+    struct dibs__engine_op engine;
   };
   dibs_store *store;
   const struct dibs__table *table; /* held; NULL: dibs' own */

@@ -168,6 +168,15 @@ static void write_answers(struct batch *batch, struct dibs__writer *w) {
   for (uint32_t i = 0; i < batch->count; i++) dibs__write_answer(w, &batch->ops[i].read.op);
 }
 
+/* Before what the store's own driver sees: this daemon. */
+static void add_daemon(struct dibs__engine_op *op) {
+  struct dibs__findings findings = {0};
+  if (op->op.family != DIBS__FAM_ENGINE || op->op.status != DIBS_OK) return;
+  dibs__find(&findings, "daemon", "dibs serve, version %s", dibs_version());
+  dibs__findings_take(op, &findings);
+  (void)dibs__findings_answer(&findings, &op->op);
+}
+
 static void count_stale(struct server *server, const struct dibs__read_op *op) {
   if (op->op.family == DIBS__FAM_LEASE && op->op.verb == DIBS__ACQUIRE && op->op.status == DIBS_OK)
     dibs__stale_granted(server, &op->lease.id, op->lease.name);
@@ -182,6 +191,7 @@ static void batch_answered(struct batch *batch) {
   for (uint32_t i = 0; i < batch->count; i++) {
     struct dibs__op *op = &batch->ops[i].read.op;
     settle(op);
+    add_daemon(&batch->ops[i].read.engine);
     if (op->family == DIBS__FAM_LEASE) dibs__session_learns(server, batch->session, &batch->ops[i].read.lease);
     count_stale(server, &batch->ops[i].read);
     if (scope_of(op) == SCOPE_ADMIN) dibs__action_log_op(r, op);

@@ -209,18 +209,6 @@ enum dibs__sql_rc dibs__table_put(struct dibs__table_text *t, struct dibs__sql_w
 
 /* ---- Versions ---- */
 
-static inline bool dibs__table_hashes(const struct dibs__table *table) {
-  return table->version_kind == DIBS__VERSION_HASH;
-}
-/* The hash is of the row's content, and is stored in no column. */
-static inline bool dibs__table_computes(const struct dibs__table *table) {
-  return dibs__table_hashes(table) && !table->version;
-}
-
-/* SHA-256 over each column in the order of the declaration: its name, a NUL, then "-" if it is NULL, else its length in
- * digits, ":", and its bytes.  This never changes. */
-void dibs__table_hash(const struct dibs__table *table, const dibs_value *values, char hex[65]);
-
 /* The server's clock (ms since 1970, UTC) as an instant, but at least `step_us` after `old`, in the form of `old` ("":
  * none; then in UTC).  false: `old` is not an instant in a known form. */
 bool dibs__table_instant(const char *old, int64_t now_ms, int64_t step_us, char *to, size_t size);

@@ -538,12 +538,17 @@ static sql_rc run_list(struct dibs__sql_guard *g, stock_op *op) {
 
 /* ---- Kinds of operations ---- */
 
-static bool valid_table(const stock_op *op) {
+static bool valid_table(stock_op *op) {
   const struct dibs__table *t = op->table;
   if (!t) return true;
+  if (t->claims && !t->stock) {
+    snprintf(op->why, sizeof op->why,
+             "the table \"%.64s\" was declared without claim_stock, the key of the counted row", t->claims);
+    return false;
+  }
   if (!t->used || !t->limit) return false;
   if (op->op.verb == DIBS__STOCK_READ || op->op.verb == DIBS__STOCK_SET) return true;
-  if (!t->claims || !t->claim || !t->stock) return false;
+  if (!t->claims || !t->claim) return false;
   if (op->op.verb == DIBS__STOCK_GIVE && !t->given) return false;
   if (op->op.verb == DIBS__STOCK_TAKE && !t->amount && op->amount != 1) return false;
   return op->strategy != DIBS_FENCED || t->fence;

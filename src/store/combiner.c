@@ -312,6 +312,11 @@ dibs__tick dibs__held_back_locked(struct dibs__core *core) {
   return find_locked(core, &held_back) ? DIBS__TICK_ZERO : held_back;
 }
 
+/* It may take a driver seconds, and a driver carries it before all else: see store/engine.h. */
+static bool is_alone(const struct dibs__op *op) {
+  return op->family == DIBS__FAM_ENGINE;
+}
+
 static void take_from_locked(struct dibs__core *core, struct slot *slot, struct dibs__queue *queue) {
   struct dibs__op *before = NULL;
   for (struct dibs__op *op = queue->first; op;) {
@@ -319,7 +324,8 @@ static void take_from_locked(struct dibs__core *core, struct slot *slot, struct 
     uint32_t size = 0;
     for (const struct dibs__op *one = op; one != end; one = one->next) size++;
     assert(size <= slot->capacity);
-    if (slot->count + size > slot->capacity) return;
+    if (slot->count + size > slot->capacity || (slot->count > 0 && is_alone(slot->ops[0]))) return;
+    if (slot->count > 0 && is_alone(op)) return;
     if (must_wait_locked(core, slot, op)) {
       for (before = op; before->next != end;) before = before->next;
       op = end;

@@ -2,6 +2,7 @@
 /* The table of the families of operations. */
 #include "store/family.h"
 #include "store/counter.h"
+#include "store/engine.h"
 #include "store/run.h"
 #include "store/shared.h"
 #include "store/task.h"
@@ -88,6 +89,13 @@ static const struct dibs__family_info families[DIBS__FAM_COUNT] = {
                           .size = sizeof(struct dibs__shared_op),
                           .got = offsetof(struct dibs__shared_op, got),
                           .got_count = offsetof(struct dibs__shared_op, got_count)},
+    [DIBS__FAM_ENGINE] = {.name = "engine",
+                          .verbs = {"describe"},
+                          .served = DIBS__SERVED_BY_ITSELF,
+                          .reads = VERB(DIBS__ENGINE_DESCRIBE),
+                          .size = sizeof(struct dibs__engine_op),
+                          .got = offsetof(struct dibs__engine_op, got),
+                          .got_count = offsetof(struct dibs__engine_op, got_count)},
 };
 
 DIBS__MODULE_API const struct dibs__family_info *dibs__family_of(const struct dibs__op *op) {

@@ -391,7 +391,8 @@ bool dibs__read_op(struct dibs__reader *r, dibs__tick now, struct dibs__read_op 
   op->op.verb = (uint16_t)dibs__read_number(r, DIBS__VERBS_MAX - 1);
   r->bad = r->bad || !dibs__shapes[op->op.family].request || !dibs__family_of(&op->op)->verbs[op->op.verb];
   if (r->bad) {
-    op->op.family = DIBS__FAM_LEASE; /* it has no room for an answer of others, which dibs__read_op_free would look at */
+    /* It has no room for an answer of others, which dibs__read_op_free would look at. */
+    op->op.family = DIBS__FAM_LEASE;
     return false;
   }
   op->op.by = dibs__tick_add_ms(now, (int64_t)dibs__read_number(r, INT64_MAX));

@@ -16,10 +16,11 @@
  * allocates is larger than a small multiple of the message.
  *
  * A new member or verb changes DIBS__MESSAGE_FORMAT: a daemon answers a message of another format with a refusal that
- * names both.
+ * names both.  A new family does not: HELLO says which families the daemon serves, and a client sends no other.
  */
 #include "store/bytes.h"
 #include "store/counter.h"
+#include "store/engine.h"
 #include "store/run.h"
 #include "store/store.h"
 #include "store/task.h"
@@ -72,6 +73,7 @@ struct dibs__read_op {
     struct dibs__task_op task;
     struct dibs__run_op run;
     struct dibs__counter_op counter;
+    struct dibs__engine_op engine;
   };
   void *arrays[2];
 };

@@ -306,10 +306,21 @@ static const struct member counter_answer[] = {
     ANY_INT(T, wait_ms), CHARS_OF(T, why), LAST};
 #undef T
 
+#define T struct dibs__finding
+static const struct member finding[] = {M(T, check, DIBS__ENGINE_CHECK_MAX), M(T, found, DIBS__ENGINE_TEXT_MAX),
+                                        M(T, next, DIBS__ENGINE_TEXT_MAX), M(T, level, DIBS__FINDING_TROUBLE), LAST};
+#undef T
+
+#define T struct dibs__engine_op
+static const struct member engine_request[] = {LAST};
+static const struct member engine_answer[] = {
+    ELEMENTS(ROWS, T, got, got_count, struct dibs__finding, DIBS__ENGINE_FINDINGS, finding, 0), LAST};
+#undef T
+
 const struct dibs__shape dibs__shapes[DIBS__FAM_COUNT] = {
     [DIBS__FAM_LEASE] = {lease_request, lease_answer},       [DIBS__FAM_ANCHOR] = {anchor_request, anchor_answer},
     [DIBS__FAM_RECORD] = {record_request, record_answer},    [DIBS__FAM_STOCK] = {stock_request, stock_answer},
     [DIBS__FAM_ONCE] = {once_request, once_answer},          [DIBS__FAM_REPORT] = {report_request, report_answer},
     [DIBS__FAM_TASK] = {task_request, task_answer},          [DIBS__FAM_RUN] = {run_request, run_answer},
-    [DIBS__FAM_COUNTER] = {counter_request, counter_answer},
+    [DIBS__FAM_COUNTER] = {counter_request, counter_answer}, [DIBS__FAM_ENGINE] = {engine_request, engine_answer},
 };

@@ -144,7 +144,7 @@ static dibs__status find_module_locked(const char *scheme, const char *module_pa
 /* A scheme becomes part of a file's name: it must contain nothing that leads to another folder. */
 static bool is_scheme(const char *scheme) {
   size_t len = strlen(scheme);
-  return len > 0 && len <= SCHEME_MAX && strspn(scheme, "abcdefghijklmnopqrstuvwxyz0123456789-") == len;
+  return len > 0 && len <= SCHEME_MAX && strspn(scheme, "abcdefghijklmnopqrstuvwxyz0123456789-+") == len;
 }
 
 dibs__status dibs__driver_find(const char *scheme, const char *module_path, const struct dibs__driver **driver,

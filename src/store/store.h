@@ -199,6 +199,7 @@ enum dibs__family { /* appended only; what is true of each is in family.c */
                     DIBS__FAM_RUN,     /* store/run.h */
                     DIBS__FAM_COUNTER, /* store/counter.h */
                     DIBS__FAM_SHARED,  /* store/shared.h */
+                    DIBS__FAM_ENGINE,  /* store/engine.h */
                     DIBS__FAM_COUNT
 };
 

@@ -91,7 +91,7 @@
  *        come, a later CLAIM takes them.  Until then LIST and COUNT answer that they are READY, WAITING or BLOCKED.
  *
  * Wake-ups.  After a committed ADD, an END or a CHANGE that makes tasks ready, events() gives DIBS__EV_TASKS, without saying
- * which: in all processes on PostgreSQL, SQLite and in memory; on MariaDB in the store that did it, and for each task in
+ * which: in all processes on PostgreSQL, SQLite and in memory; on MongoDB in those with a CLAIM that found none; on MariaDB in the store that did it, and for each task in
  * one of the few processes that it wakes, among those whose latest CLAIM of this kind found less than it wanted; where
  * leases belong to connections, only in the store that did it; with several tiers from the first CLAIM on.  It does not
  * come when the time of a waiting or claimed task comes (`next_ms` says that), nor for tasks that were inserted in a

@@ -125,6 +125,12 @@ static dibs__status parse_schemes(struct parser *p) {
     }
     put_char(p, '\0');
     if (end == colon) {
+      /* NAME+srv: is one scheme: its hosts are SRV records of the DNS. */
+      if (p->uri->shim_count > 0 && strcmp(name, "srv") == 0) {
+        char *plus = name - 1;
+        name = plus - strlen(p->uri->shims[--p->uri->shim_count]);
+        *plus = '+';
+      }
       p->uri->scheme = name;
       p->at = colon + 1;
       return DIBS_OK;

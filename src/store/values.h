@@ -50,4 +50,18 @@ struct dibs__table {
 const struct dibs__table *dibs__table_hold(const struct dibs__table *table);
 void dibs__table_drop(const struct dibs__table *table); /* accepts NULL */
 
+/* ---- Versions that are hashes ---- */
+
+static inline bool dibs__table_hashes(const struct dibs__table *table) {
+  return table->version_kind == DIBS__VERSION_HASH;
+}
+/* The hash is of the row's content, and is stored in no column. */
+static inline bool dibs__table_computes(const struct dibs__table *table) {
+  return dibs__table_hashes(table) && !table->version;
+}
+
+/* SHA-256 over each column in the order of the declaration: its name, a NUL, then "-" if it is NULL, else its length in
+ * digits, ":", and its bytes.  This never changes. */
+void dibs__table_hash(const struct dibs__table *table, const dibs_value *values, char hex[65]);
+
 #endif

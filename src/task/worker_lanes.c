@@ -419,7 +419,7 @@ static void end_claim_locked(dibs_worker *w, bool answered) {
 
 void dibs__lanes_take_locked(dibs_worker *w, dibs_status status, dibs_task **tasks, size_t *count) {
   lanes_t *l = w->lanes;
-  bool back[DIBS_TASKS_MAX];
+  bool back[DIBS_TASKS_MAX] = {false};
   size_t kept = 0;
   l->unsure = w->claim.unsure;
   mend_keys(l); /* those whose last end was answered before this claim was sent */

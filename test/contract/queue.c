@@ -233,7 +233,7 @@ static void R12_the_lease_of_a_closed_session_stays_until_its_end(void **state) 
 static void R12_a_killed_waiter_is_skipped(void **state) {
   queue_or_skip(state);
   struct party *p = party();
-  struct dibs__lease_op held = acquire(p, "n", 1, .ttl = 20000);
+  struct dibs__lease_op held = acquire(p, "n", 1, .ttl = 60000);
   expect(ghost("n", 2), DIBS__QUEUED);
   expect(ghost("n", 3), DIBS__QUEUED);
   expect(acquire(p, "n", 4), DIBS__QUEUED);
@@ -248,7 +248,7 @@ static void R12_a_killed_waiter_does_not_delay_new_clients(void **state) {
   queue_or_skip(state);
   needs(DIBS__CAP_SHARED);
   struct party *p = party();
-  expect(acquire(p, "n", 1, .mode = DIBS_SHARED, .ttl = 20000), DIBS_OK);
+  expect(acquire(p, "n", 1, .mode = DIBS_SHARED, .ttl = 60000), DIBS_OK);
   expect(ghost("n", 2), DIBS__QUEUED);
   expect(acquire(p, "n", 3, .mode = DIBS_SHARED, .try_only = true), DIBS_OK);
 }

@@ -203,6 +203,7 @@ static const struct contract_target targets[] = {
     {.scheme = "rediss", .apart = true, .lazy_close = true, .bury = redis_bury},
     {.scheme = "mongodb",
      .no_tier = true,
+     .no_lanes = true,
      .clocked = true,
      .apart = true,
      .lazy_close = true,

@@ -152,6 +152,10 @@ task_row claimed_in_time(struct party *p, const char *kind, uint64_t nr) {
   }
 }
 
+void nap_past_short(void) {
+  dibs__nap_ms(TASK_SHORT_MS + 5 + target()->told_ms);
+}
+
 void expect_claimed(struct claimed got, uint32_t count, const uint64_t nrs[]) {
   assert_int_equal(got.count, count);
   for (uint32_t i = 0; i < count && !got.in_doubt; i++) {

@@ -57,6 +57,8 @@ void admit(struct party *p, const char *kind);
 struct claimed claimed_at_last(struct party *p, const char *kind, struct claim_how how);
 /* Claims until it got this one, whose time has to come. */
 task_row claimed_in_time(struct party *p, const char *kind, uint64_t nr);
+/* Until a claim of TASK_SHORT_MS, or such a delay, is over for every client. */
+void nap_past_short(void);
 /* The claim took exactly these, in this order. */
 void expect_claimed(struct claimed got, uint32_t count, const uint64_t nrs[]);
 #define expect_one(got, nr) expect_claimed(got, 1, (const uint64_t[]){nr})

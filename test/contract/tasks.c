@@ -158,7 +158,7 @@ static void R62_a_late_answer_counts_before_another_claim(void **state) {
   uint64_t nr = added(p, "k"), other = added(p, "k");
   struct claimed got = claimed(p, "k", .most = 2, .timeout_ms = TASK_SHORT_MS);
   assert_int_equal(got.count, 2);
-  dibs__nap_ms(TASK_SHORT_MS + 5);
+  nap_past_short();
   assert_int_equal(state_of(p, nr), DIBS__TASK_CLAIMED);
   uint32_t of_other = got.rows[0].nr == other ? 0 : 1;
   expect_status(ended(p, got.rows[1 - of_other], DIBS__TASK_END_DONE), DIBS_OK);
@@ -189,7 +189,7 @@ static void R62_a_claim_of_the_kind_ends_late_ones(void **state) {
   uint64_t nr = added(p, "k");
   struct claimed late = claimed(p, "k", .timeout_ms = TASK_SHORT_MS);
   expect_one(late, nr);
-  dibs__nap_ms(TASK_SHORT_MS + 5);
+  nap_past_short();
   uint64_t first = added(p, "k", .priority = 5);
   expect_one(claimed(p, "k"), first);
   assert_int_equal(state_of(p, nr), DIBS__TASK_READY);
@@ -203,7 +203,7 @@ static void R62_an_extended_claim_lasts_longer(void **state) {
   uint64_t nr = added(p, "k", .phase = str_of("one"));
   struct claimed got = claimed(p, "k", .timeout_ms = TASK_SHORT_MS);
   expect_status(extended(p, got.rows[0], TASK_LONG_MS, "two"), DIBS_OK);
-  dibs__nap_ms(TASK_SHORT_MS + 5);
+  nap_past_short();
   expect_none_claimed(claimed(q, "k"));
   task_row row = row_of(p, nr);
   assert_int_equal(row.state, DIBS__TASK_CLAIMED);
@@ -359,7 +359,7 @@ static void R64_a_late_claim_is_not_found_again(void **state) {
   struct claimed got = claimed(p, "k", .id = 7, .timeout_ms = TASK_SHORT_MS);
   expect_one(got, nr);
   uint64_t first = got.rows[0].fence.v;
-  dibs__nap_ms(TASK_SHORT_MS + 5);
+  nap_past_short();
   got = claimed(p, "k", .id = 7);
   expect_one(got, nr);
   assert_true(got.rows[0].fence.v > first);
@@ -428,7 +428,7 @@ static void R65_a_token_is_kept_for_its_time(void **state) {
   struct party *p = task_party();
   task_new first = {.delay_ms = 0}, again = first, late = first;
   add_with_token(p, "short", &first, 1, false, TASK_SHORT_MS);
-  dibs__nap_ms(TASK_SHORT_MS + 5);
+  nap_past_short();
   add_with_token(p, "short", &late, 1, true, TASK_LONG_MS);
   if (late.status != DIBS_REPLAY) expect_status(late.status, DIBS_OK); /* a repeat after UNKNOWN is a REPLAY */
   assert_true(late.nr > first.nr);

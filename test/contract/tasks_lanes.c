@@ -443,7 +443,7 @@ static void R108_a_claim_from_before_ends_with_its_time(void **state) {
   struct party *p = lane_party();
   uint64_t a[2], b[2];
   (void)old_claim(p, "k", a, b, TASK_SHORT_MS);
-  dibs__nap_ms(TASK_SHORT_MS + 5);
+  nap_past_short();
   struct claimed got = owned(p, "k", 10, .most = 10);
   assert_int_equal(got.count, 4);
   assert_int_equal(row_of(p, a[0]).fails, 1);

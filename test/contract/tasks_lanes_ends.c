@@ -85,7 +85,7 @@ static void R109_an_extended_claim_is_taken_over_too(void **state) {
   uint64_t nr = added(p, "k", .serial = str_of("s"));
   struct claimed old = owned(p, "k", 10, .timeout_ms = TASK_SHORT_MS);
   expect_status(extended(p, old.rows[0], 10 * TASK_LONG_MS, ""), DIBS_OK);
-  dibs__nap_ms(TASK_SHORT_MS + 5);
+  nap_past_short();
   expect_none_claimed(owned(p, "k", 10));
   expect_one(owned(q, "k", 11), nr);
   expect_status(extended(p, old.rows[0], TASK_LONG_MS, ""), DIBS_STALE);

@@ -32,12 +32,13 @@ static void R67_claims_go_by_priority_then_by_number(void **state) {
 /* A task that was ready before keeps its turn, whatever its number. */
 static void R67_claims_go_by_the_instant_from_which_they_were_ready(void **state) {
   (void)state;
+  enum { LATER_MS = 400 }; /* longer than the second ADD and a claim take, with lost connections too */
   struct party *p = task_party();
-  uint64_t a = added(p, "k", .delay_ms = 3 * TASK_SHORT_MS), b = added(p, "k", .delay_ms = 1);
+  uint64_t a = added(p, "k", .delay_ms = LATER_MS), b = added(p, "k", .delay_ms = 1);
   assert_int_equal(state_of(p, a), DIBS__TASK_WAITING);
   claimed_in_time(p, "k", b);
   uint64_t c = added(p, "k", .priority = -1);
-  dibs__nap_ms(3 * TASK_SHORT_MS + 5);
+  dibs__nap_ms(LATER_MS + 5);
   uint64_t d = added(p, "k");
   dibs__nap_ms(2); /* so that the claim is at a later instant */
   expect_claimed(claimed(p, "k", .most = 9), 3, (const uint64_t[]){a, d, c});
@@ -48,7 +49,7 @@ static void R67_a_late_claim_is_ready_since_its_end(void **state) {
   struct party *p = task_party();
   uint64_t late = added(p, "k");
   expect_one(claimed(p, "k", .timeout_ms = TASK_SHORT_MS), late);
-  dibs__nap_ms(TASK_SHORT_MS + 5);
+  nap_past_short();
   uint64_t other = added(p, "k");
   dibs__nap_ms(2); /* so that the claim is at a later instant */
   expect_claimed(claimed(p, "k", .most = 2), 2, (const uint64_t[]){late, other});
@@ -239,7 +240,7 @@ static void R67_a_task_behind_many_of_another_phase_that_waited_is_claimed(void 
   struct party *p = task_party();
   added_thousands(p, (task_new){.phase = str_of("a"), .delay_ms = TASK_SHORT_MS});
   uint64_t nr = added(p, "k", .phase = str_of("b"), .delay_ms = TASK_SHORT_MS);
-  dibs__nap_ms(TASK_SHORT_MS + 5);
+  nap_past_short();
   expect_one(claimed_at_last(p, "k", (struct claim_how){.most = 10, .phases = {"b"}}), nr);
 }
 
@@ -275,7 +276,7 @@ static void R69_a_claim_whose_time_is_over_does_not_count(void **state) {
   set_kind(p, "k", 1, false, -1);
   added_many(p, "k", 2, (task_new){.nr = 0}, nrs);
   expect_one(claimed(p, "k", .most = 2, .timeout_ms = TASK_SHORT_MS), nrs[0]);
-  dibs__nap_ms(TASK_SHORT_MS + 5);
+  nap_past_short();
   struct claimed got = claimed(p, "k", .most = 2);
   assert_int_equal(got.count, 1);
 }
@@ -305,7 +306,7 @@ static void R69_claims_of_a_paused_kind_end(void **state) {
   uint64_t nr = added(p, "k");
   expect_one(claimed(p, "k", .timeout_ms = TASK_SHORT_MS), nr);
   set_kind(p, "k", 0, true, -1);
-  dibs__nap_ms(TASK_SHORT_MS + 5);
+  nap_past_short();
   expect_none_claimed(claimed(p, "k"));
   assert_int_equal(state_of(p, nr), DIBS__TASK_READY);
   assert_int_equal(row_of(p, nr).fails, 1);

@@ -35,17 +35,19 @@ stage() {
   ip link set lo up || return 1
   mkdir "$dir/etc" "$dir/bin" "$dir/blocks" && cp -a /etc/. "$dir/etc" && mount --bind "$dir/etc" /etc &&
     cp -a /usr/local/bin "$dir/local" && mount --bind "$dir/local" /usr/local/bin &&
-    mount -t tmpfs tmpfs /run && mount -t tmpfs tmpfs /var/lib && mkdir -p /etc/app && printf '127.0.0.1 localhost db cache etcd-1 etcd-2 etcd-3\n' >/etc/hosts || return 1
+    mount -t tmpfs tmpfs /run && mount -t tmpfs tmpfs /var/lib && mkdir -p /etc/app && printf '127.0.0.1 localhost db cache etcd-1 etcd-2 etcd-3 zk1 zk2 zk3\n' >/etc/hosts || return 1
   local server
-  for server in postgres:5432 mariadb:3306 redis:6379 etcd:2379; do
+  for server in postgres:5432 mariadb:3306 redis:6379 etcd:2379 zookeeper:2181 mongodb:27017; do
     (umask 077 && mkdir -p "$dir/servers/${server%:*}" && echo "${server#*:}" >"$dir/servers/${server%:*}/port")
   done
   chmod a+x "$dir" "$dir/servers"
   chown postgres "$dir/servers/postgres" && chown mysql "$dir/servers/mariadb" && chown redis "$dir/servers/redis"
-  "$root/script/servers" start --dir "$dir/servers" --until $$ postgres mariadb redis etcd >"$dir/servers.log" 2>&1 || {
+  "$root/script/servers" start --dir "$dir/servers" --until $$ postgres mariadb redis etcd zookeeper >"$dir/servers.log" 2>&1 || {
     sed 's/^/# /' "$dir/servers.log"
     return 1
   }
+  # FerretDB is no package of Debian: without it the examples with MongoDB are skipped.
+  mongodb=$("$root/script/servers" start --dir "$dir/servers" --until $$ mongodb 2>&1) && mongodb=
   eval "$("$root/script/servers" env --dir "$dir/servers")"
   record dibs "$real"
   record curl "$(command -v curl)"
@@ -260,7 +262,8 @@ complains() { # what of $calls ended otherwise than it may
 try_example() {
   local file=$1 where=$2 first=$3 plain wrong
   facts "$where" "$first"
-  [[ $(cat "$file")$store =~ (postgres|mysql|redis|etcd):// ]] && servers=1
+  [[ $(cat "$file")$store =~ (postgres|mysql|redis|etcd|zk|mongodb):// ]] && servers=1
+  if [[ $(cat "$file")$store == *mongodb://* ]] && [ -n "$mongodb" ]; then skipped='no FerretDB is here'; fi
   if [ -n "$skipped" ]; then
     count=$((count + 1))
     echo "ok $count - $where # SKIP $skipped"

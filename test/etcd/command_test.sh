@@ -3,28 +3,7 @@
 # TLS, users, and messages about etcd:  command_test.sh DIBS URI, through with.sh --private --tls.
 set -u
 dibs=$1 uri=$2
-count=0 failures=0
-pass() { count=$((count + 1)) && echo "ok $count - $1"; }
-fail() {
-  count=$((count + 1)) failures=$((failures + 1))
-  echo "not ok $count - $1"
-  printf '%s\n' "${@:2}" | sed 's/^/#   /'
-}
-# says NAME CODE WORDS ARG...: dibs ends with CODE and prints WORDS, and no password.
-says() {
-  local name=$1 code=$2 words=$3 got said
-  said=$(timeout 60 "$dibs" "${@:4}" 2>&1)
-  got=$?
-  if [ "$got" -ne "$code" ]; then
-    fail "$name" "exit $got, not $code: $said"
-  elif [[ $said != *"$words"* ]]; then
-    fail "$name" "it says: $said"
-  elif [[ $said == *secret* ]]; then
-    fail "$name" "the password is in: $said"
-  else
-    pass "$name"
-  fi
-}
+. "$(dirname "$0")/../support/says.sh"
 place=${uri#etcd://}
 tls=${DIBS_TEST_ETCD_TLS%%\?*}
 export ETCDCTL_API=3
@@ -87,5 +66,4 @@ says 'the role has one prefix' 123 'permission denied' run --try --store "$user?
 says 'a token that the server forgot' 0 ran run --store "$user" --ttl 10s name -- \
   sh -c '"$1" restart etcd >/dev/null && sleep 8 && echo ran' sh "$DIBS_TEST_SERVERS_SCRIPT"
 
-echo "1..$count"
-[ "$failures" -eq 0 ]
+end_of_cases

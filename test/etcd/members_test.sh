@@ -3,13 +3,7 @@
 # Members of etcd that are killed and stopped, compaction, no majority:  members_test.sh DIBS URI, through members.sh.
 set -u
 dibs=$1 uri=$2
-count=0 failures=0
-pass() { count=$((count + 1)) && echo "ok $count - $1"; }
-fail() {
-  count=$((count + 1)) failures=$((failures + 1))
-  echo "not ok $count - $1"
-  printf '%s\n' "${@:2}" | sed 's/^/#   /'
-}
+. "$(dirname "$0")/../support/says.sh"
 # check NAME COMMAND...
 check() {
   local name=$1 said
@@ -116,5 +110,4 @@ ctl del --prefix dibs/ >/dev/null
 after=$("$dibs" run --store "$uri" emptied -- sh -c 'echo "$DIBS_FENCE"')
 check 'fences grow when the store was emptied' test "$after" -gt "$before"
 
-echo "1..$count"
-[ "$failures" -eq 0 ]
+end_of_cases

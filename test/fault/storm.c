@@ -3,7 +3,7 @@
  * A storm of requests at one store, and the check of what its clients believed (belief.h).
  *
  *   storm URI [--seconds S] [--processes N] [--threads N] [--names N] [--seed X] [--fault HOW] [--proxy] [--calm]
- *             [--away pause|kill] [--tiers] [--strict] [--keep]
+ *             [--away pause|kill] [--tiers] [--strict] [--counted] [--keep]
  *
  * Beside the clients (storm_client.c) the parent stops processes past their ttls, continues them, kills them and starts
  * others.
@@ -14,6 +14,7 @@
  *   --away HOW    stops the server past the ttl, or kills and starts it: the server of with.sh --private, or one of the
  *                 servers of test/redlock/nodes.sh
  *   --tiers       URI is the anchor; the Redis of nodes.sh is the first tier.  --strict: no two may hold
+ *   --counted     all leases are counted, and on every other name some are exclusive
  *   --calm        stops and kills no process
  *   --keep        keeps the folder with the beliefs, as after a failed run
  *
@@ -49,7 +50,7 @@ static struct {
   const char *fault, *away;
   uint32_t seconds, processes, threads, names;
   uint64_t seed;
-  bool calm, proxy, tiers, strict, keep;
+  bool calm, proxy, tiers, strict, counted, keep;
 } plan = {.seconds = 8, .processes = 3, .threads = 6, .names = 8, .seed = 1};
 static dibs__tick deadline;
 static struct beliefs *notes; /* events */
@@ -155,8 +156,12 @@ static bool make_uri(struct child *child, char uri[STORM_URI]) {
 /* ---- Processes ---- */
 
 static void fill_job(struct storm_job *job, const char *uri, uint32_t number) {
-  *job = (struct storm_job){
-      .process = number, .threads = plan.threads, .names = plan.names, .seed = plan.seed, .deadline = deadline};
+  *job = (struct storm_job){.process = number,
+                            .threads = plan.threads,
+                            .names = plan.names,
+                            .seed = plan.seed,
+                            .deadline = deadline,
+                            .counted = plan.counted};
   memcpy(job->folder, plan.folder, sizeof job->folder);
   snprintf(job->uri, sizeof job->uri, "%s", uri);
 }
@@ -175,8 +180,8 @@ static void spawn(struct child *child) {
     wrong("a process has no proxy to its store");
     return;
   }
-  snprintf(numbers, sizeof numbers, "%u %u %u %" PRIu64 " %" PRId64, child->number, plan.threads, plan.names, plan.seed,
-           deadline.ns);
+  snprintf(numbers, sizeof numbers, "%u %u %u %" PRIu64 " %" PRId64 " %d", child->number, plan.threads, plan.names,
+           plan.seed, deadline.ns, plan.counted);
   fflush(stdout);
   child->pid = fork();
   if (child->pid == 0) {
@@ -188,12 +193,14 @@ static void spawn(struct child *child) {
 
 static int run_process(char *argv[]) {
   struct storm_job job = {.process = 0};
+  int counted;
   snprintf(job.uri, sizeof job.uri, "%s", argv[2]);
   snprintf(job.folder, sizeof job.folder, "%s", argv[3]);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (sscanf(argv[4], "%u %u %u %" SCNu64 " %" SCNd64, &job.process, &job.threads, &job.names, &job.seed,
-             &job.deadline.ns) != 5)
+  if (sscanf(argv[4], "%u %u %u %" SCNu64 " %" SCNd64 " %d", &job.process, &job.threads, &job.names, &job.seed,
+             &job.deadline.ns, &counted) != 6)
     return 2;
+  job.counted = counted != 0;
   return storm_process(&job);
 }
 
@@ -366,11 +373,8 @@ static bool parse_flag(const char *name) {
   struct {
     const char *name;
     bool *to;
-  } flags[] = {{"--calm", &plan.calm},
-               {"--proxy", &plan.proxy},
-               {"--tiers", &plan.tiers},
-               {"--strict", &plan.strict},
-               {"--keep", &plan.keep}};
+  } flags[] = {{"--calm", &plan.calm},     {"--proxy", &plan.proxy},     {"--tiers", &plan.tiers},
+               {"--strict", &plan.strict}, {"--counted", &plan.counted}, {"--keep", &plan.keep}};
   for (size_t f = 0; f < sizeof flags / sizeof *flags; f++)
     if (strcmp(name, flags[f].name) == 0) return *flags[f].to = true;
   return false;
@@ -417,7 +421,7 @@ int main(int argc, char *argv[]) {
   if (!parse(argc, argv) || !make_path()) {
     fputs(
         "usage: storm URI [--seconds S] [--processes N] [--threads N] [--names N] [--seed X] [--fault HOW] [--proxy]\n"
-        "             [--calm] [--away pause|kill] [--tiers] [--strict] [--keep]\n",
+        "             [--calm] [--away pause|kill] [--tiers] [--strict] [--counted] [--keep]\n",
         stderr);
     return 2;
   }

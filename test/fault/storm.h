@@ -15,10 +15,12 @@ struct storm_job {
   uint32_t process, threads, names;
   uint64_t seed;
   dibs__tick deadline;
+  bool counted; /* all names have counted leases; every other name exclusive ones, too */
 };
 
 /* How names are used: all clients use name-N in one way. */
-static inline dibs_mode storm_mode(uint16_t name) {
+static inline dibs_mode storm_mode(const struct storm_job *job, uint16_t name) {
+  if (job->counted) return DIBS_COUNTED;
   return name % 4 == 1 ? DIBS_SHARED : name % 4 == 3 ? DIBS_COUNTED : DIBS_EXCLUSIVE; /* readers write occasionally */
 }
 static inline bool storm_breaks(uint16_t name) {

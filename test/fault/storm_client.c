@@ -80,11 +80,12 @@ static void set_id(struct hold *hold, uint64_t high, uint64_t low) {
 static void draw_request(struct hold *hold, struct client *client, uint16_t name) {
   uint32_t waits = below(client, 100);
   *hold = (struct hold){.client = client, .store = stores[below(client, STORES)], .name = name};
-  hold->how = (dibs_lease_options){.size = sizeof hold->how, .mode = storm_mode(name)};
+  hold->how = (dibs_lease_options){.size = sizeof hold->how, .mode = storm_mode(&job, name)};
   hold->how.ttl_ms = TTL_LEAST_MS + below(client, TTL_SPAN_MS);
   hold->how.wait_ms = waits < 20 ? 0 : waits < 60 ? 20 + below(client, 300) : 1000;
   if (chance(client, 60)) hold->how.flags = DIBS_NO_RENEW;
   if (hold->how.mode == DIBS_SHARED && chance(client, 30)) hold->how.mode = DIBS_EXCLUSIVE;
+  if (job.counted && name % 2 && chance(client, 15)) hold->how.mode = DIBS_EXCLUSIVE;
   if (hold->how.mode == DIBS_COUNTED) hold->how.slots = BELIEF_SLOTS;
   dibs__random(hold->request.id, sizeof hold->request.id); /* the checker identifies the request by this id; the store
                                                             * has another */
@@ -314,7 +315,7 @@ static bool pick_shared_id(struct client *client, struct hold *hold, bool adopts
   if (high == 0 || low == 0) return false;
   uint16_t name = (uint16_t)(atomic_load(&shown->name) % job.names);
   draw_request(hold, client, adopts || chance(client, 80) ? name : (uint16_t)below(client, job.names));
-  if (hold->how.mode == DIBS_EXCLUSIVE && storm_mode(name) == DIBS_SHARED) hold->how.mode = DIBS_SHARED;
+  if (hold->how.mode == DIBS_EXCLUSIVE && storm_mode(&job, name) == DIBS_SHARED) hold->how.mode = DIBS_SHARED;
   set_id(hold, high, low);
   if (chance(client, 50)) hold->how.ttl_ms = (int64_t)atomic_load(&shown->ttl_ms) + 1;
   hold->request.fence = atomic_load(&shown->fence);

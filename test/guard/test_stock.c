@@ -173,6 +173,22 @@ static void the_limit_of_a_users_table_is_set(void **state) {
   assert_string_equal(cell("SELECT seats - seats_taken FROM event WHERE id = 3"), "4");
 }
 
+/* As in a document, which has them inside: a row has no place for them. */
+static void claims_need_the_key_of_their_row(void **state) {
+  (void)state;
+  dibs_store *s = store_open();
+  make_table("room", "name VARCHAR(40) PRIMARY KEY, taken %s NOT NULL, beds %s NOT NULL", engine->number,
+             engine->number);
+  sql("INSERT INTO room VALUES ('blue', 0, 3)");
+  dibs_table *t =
+      TABLE(.table = "room", .key = "name", .used = "taken", .limit = "beds", .claims = "guest", .claim = "ticket");
+  EXPECT(took(s, "blue", 1, (dibs_stock_options){.table = t}), DIBS_INVALID);
+  assert_message("without claim_stock");
+  dibs_stock_options o = {.size = sizeof o, .table = t};
+  EXPECT(dibs_stock_show(s, "blue", &o, &r, &reported), DIBS_INVALID);
+  assert_message("without claim_stock");
+}
+
 /* Only the columns that a claim needs. */
 static void claims_without_amounts(void **state) {
   (void)state;
@@ -480,6 +496,7 @@ int main(int argc, char *argv[]) {
       TEST(every_strategy_gives_every_answer),
       TEST(every_strategy_works_on_users_tables),
       TEST(the_limit_of_a_users_table_is_set),
+      TEST(claims_need_the_key_of_their_row),
       TEST(claims_without_amounts),
       TEST(no_seat_is_sold_twice),
       TEST(one_bad_claim_does_not_harm_others),

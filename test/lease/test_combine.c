@@ -76,6 +76,33 @@ static void operations_that_arrive_meanwhile_share_a_batch(void **state) {
   gate_close(core);
 }
 
+/* A driver carries it before all that it does with a batch. */
+static void a_question_about_the_engine_travels_alone(void **state) {
+  (void)state;
+  gate_begin(ALONE);
+  struct dibs__core *core = gate_core();
+  struct probe first, probes[4], *all[4];
+  struct runner runner;
+  probe_make(&first, core, 0);
+  runner_start(&runner, core, &first.op, LONG_MS);
+  UNTIL(gate_seen() == 1);
+  for (int i = 0; i < 4; i++) {
+    probe_make(&probes[i], core, 0);
+    all[i] = &probes[i];
+  }
+  probes[1].op.family = DIBS__FAM_ENGINE;
+  dibs__core_start(core, probe_list(all, 4));
+  UNTIL(gate_pending(core) == 4);
+  gate_open();
+  assert_true(runner_join(&runner));
+  UNTIL(gate_seen() == 4);
+  CARRIED(1, &probes[0]);
+  CARRIED(2, &probes[1]);
+  CARRIED(3, &probes[2], &probes[3]);
+  for (int i = 0; i < 4; i++) UNTIL(probes[i].dones == 1);
+  gate_close(core);
+}
+
 static void the_successor_is_named_before_answers_are_delivered(void **state) {
   (void)state;
   gate_begin(ALONE);
@@ -482,6 +509,7 @@ int main(int argc, char *argv[]) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_single_caller_leads_its_own_batch),
       cmocka_unit_test(operations_that_arrive_meanwhile_share_a_batch),
+      cmocka_unit_test(a_question_about_the_engine_travels_alone),
       cmocka_unit_test(the_successor_is_named_before_answers_are_delivered),
       cmocka_unit_test(full_batches_follow_each_other_in_order),
       cmocka_unit_test(done_may_submit_more),

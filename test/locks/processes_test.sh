@@ -4,7 +4,7 @@
 # The server is this test's own ($DIBS_TEST_SERVERS_SCRIPT), because the test restarts it.
 set -u
 dibs=$1 engine=$2 uri=$3
-count=0 failures=0
+. "$(dirname "$0")/../support/says.sh"
 folder=$(mktemp -d "${TMPDIR:-/tmp}/dibs-locks.XXXXXX")
 pids=()
 end() {
@@ -12,12 +12,6 @@ end() {
   rm -rf "$folder"
 }
 trap end EXIT
-pass() { count=$((count + 1)) && echo "ok $count - $1"; }
-fail() {
-  count=$((count + 1)) failures=$((failures + 1))
-  echo "not ok $count - $1"
-  printf '%s\n' "${@:2}" | sed 's/^/#   /'
-}
 # check NAME GOT WANTED
 check() { if [ "$2" = "$3" ]; then pass "$1"; else fail "$1" "got $2, not $3"; fi; }
 now_ms() { date +%s%3N; }
@@ -171,5 +165,4 @@ begin one
 before=$(connections)
 if [ "$before" -le 4 ]; then pass "a holder has $before connections"; else fail 'few connections' "$before"; fi
 
-echo "1..$count"
-[ "$failures" -eq 0 ]
+end_of_cases

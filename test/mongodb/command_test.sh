@@ -4,28 +4,7 @@
 #   command_test.sh DIBS DOCUMENTS URI
 set -u
 dibs=$1 documents=$2 uri=$3
-count=0 failures=0
-pass() { count=$((count + 1)) && echo "ok $count - $1"; }
-fail() {
-  count=$((count + 1)) failures=$((failures + 1))
-  echo "not ok $count - $1"
-  printf '%s\n' "${@:2}" | sed 's/^/#   /'
-}
-# says NAME CODE WORDS ARG...: dibs ends with CODE and prints WORDS, and no password.
-says() {
-  local name=$1 code=$2 words=$3 got said
-  said=$(timeout 60 "$dibs" "${@:4}" 2>&1)
-  got=$?
-  if [ "$got" -ne "$code" ]; then
-    fail "$name" "exit $got, not $code: $said"
-  elif [[ $said != *"$words"* ]]; then
-    fail "$name" "it says: $said"
-  elif [[ $said == *secret* ]]; then
-    fail "$name" "the password is in: $said"
-  else
-    pass "$name"
-  fi
-}
+. "$(dirname "$0")/../support/says.sh"
 prefix=c$$_$SRANDOM
 store=$uri?prefix=${prefix}_
 place=${uri#*://}
@@ -46,6 +25,9 @@ says 'a command is done once' 0 ran once --store "$store" once-key -- echo ran
 says 'and its answer is remembered' 0 ran once --store "$store" once-key -- echo again
 says 'what ran is remembered' 0 'job' history --store "$store"
 says 'the doctor' 0 mongodb doctor --store "$store"
+says 'the doctor names the server' 0 ', which calls itself MongoDB ' doctor --store "$store"
+says 'and its role' 0 'one server: nothing takes its place' doctor --store "$store"
+says 'and TLS' 0 'none: the connection is not encrypted' doctor --store "$store"
 
 printf '[t]\ntable = things\nkey = id\nversion = v\nused = used\nlimit = most\n' >"$folder/tables.ini"
 
@@ -79,7 +61,8 @@ says 'a wrong prefix' 125 'letters, digits' run --store "$uri?prefix=a.b" job --
 says 'a wrong name of a database' 125 'not a name that MongoDB accepts' run --store "mongodb://$place/a.b" job -- true
 says 'not as one of several tiers' 125 'use it alone' run --store "$store,sqlite:$folder/db" job -- true
 says 'a name that is no text' 125 '' run --store "$store" $'\xff\xfe' -- true
-says 'a stock of a table' 125 "dibs' own collection" stock show --store "$store" --table "$folder/tables.ini#t" 1
+says 'a stock of a missing collection' 125 'there is no collection "things"' \
+  stock show --store "$store" --table "$folder/tables.ini#t" 1
 says 'an odd number of claims' 125 'claims' stock show --store "$uri?claims=1001" seats
 
 says 'a stock' 0 '' stock set --store "$store" seats 3
@@ -95,6 +78,43 @@ says 'the counter' 0 42 counter get --store "$store" likes
 says 'a quota' 0 '' rate --store "$store" mail --limit 2/1h
 says 'the rest of it' 0 '' rate --store "$store" mail --limit 2/1h
 says 'it is used up' 120 '' rate --store "$store" mail --limit 2/1h
+
+# Records and a stock in collections of the user's.
+cat >"$folder/tables.ini" <<END
+[event]
+table = ${prefix}_events
+key = _id
+version = version
+fence = fence
+columns = title, seats
+[seats]
+table = ${prefix}_events
+key = _id
+used = booked
+limit = seats
+claims = bookings
+claim = id
+claim_given = cancelled
+END
+event=$folder/tables.ini#event seats=$folder/tables.ini#seats
+"$documents" "$uri" "${prefix}_events" '{"_id": 7, "title": "Gala", "seats": 2, "booked": 0}' || fail 'a document of the user'
+says 'a document is a record' 0 '"title":"Gala","seats":"2"' record get --store "$store" --table "$event" --json 7
+says 'it is put by its version' 0 1 record put --store "$store" --table "$event" --if 0 7 title=Ball
+says 'an old version is refused' 115 'at version "1"' record put --store "$store" --table "$event" --if 0 7 title=Late
+says 'another type is refused' 125 'must be a number' record put --store "$store" --table "$event" --if 1 7 seats=many
+says 'a new document' 0 1 record put --store "$store" --table "$event" --create 8 title=New
+(timeout 60 "$dibs" run --store "$store" event/7 -- env | grep -E '^DIBS_(NAME|LEASE|FENCE)=' >"$folder/old") || fail 'a lease'
+says 'a holder writes' 0 2 run --store "$store" event/7 -- "$dibs" record put --store "$store" --table "$event" 7 title=Held
+# shellcheck disable=SC2046  # words without blanks
+stale=$(env $(cat "$folder/old") timeout 60 "$dibs" record put --store "$store" --table "$event" 7 title=Late 2>&1)
+code=$?
+if [ "$code" -eq 118 ]; then pass 'a stale holder is refused'; else fail 'a stale holder is refused' "$code $stale"; fi
+says 'the document has the write of the holder' 0 Held record get --store "$store" --table "$event" 7
+says 'a seat of a document' 0 'used 1' stock take --store "$store" --table "$seats" 7 --claim order-1
+says 'the last one' 0 'used 2' stock take --store "$store" --table "$seats" 7 --claim order-2
+says 'no more than there are' 120 '' stock take --store "$store" --table "$seats" 7 --claim order-3
+says 'one is given back' 0 'used 1' stock give --store "$store" --table "$seats" 7 order-1
+says 'its claim is over' 115 'given back before' stock take --store "$store" --table "$seats" 7 --claim order-1
 
 # Tasks in a collection of the user's.
 printf '[gateway]\ntable = %s_gateways\nkey = _id\nphase = phase\nlocked_at = lockedAt\nupdated_at = updatedAt\nfence = fence\n' \
@@ -134,8 +154,23 @@ fi
 if [[ $seen == *g1*g2* && $(sort "$folder/done") == "$(printf 'g1 1\ng2 1')" ]]; then pass 'a worker does each of them once'; else
   fail 'a worker does each of them once' "$(cat "$folder/done" "$folder/worker")" "$seen"
 fi
-says 'doctor lists what it keeps' 0 'tasks of your own table, counters, history' doctor --store "$store"
-says "tasks of dibs' own are refused" 125 'in a collection of yours' task add --store "$store" mail text
+says 'doctor lists what it keeps' 0 'tasks, counters, history' doctor --store "$store"
+says "a task of dibs' own is added" 0 1 task add --store "$store" mail text --key ann --unique one
+says 'another one of its key waits behind it' 0 2 task add --store "$store" mail text --key ann
+says 'a unique text is added once' 0 1 task add --store "$store" mail text --unique one
+says 'both are listed' 0 blocked task ls --store "$store" --kind mail
+"$dibs" worker --store "$store" --kind mail --exec "cat >>$folder/mail; echo \$DIBS_TASK >>$folder/mail" 2>"$folder/worker" &
+holder=$!
+for _ in $(seq 200); do
+  [[ $("$dibs" task ls --store "$store" --kind mail --state done) == *2*mail* ]] && break
+  sleep 0.1
+done
+kill "$holder" && wait "$holder"
+holder=
+if [ "$(tr -d ' \n' <"$folder/mail")" = text1text2 ]; then pass 'a worker does them in their order'; else
+  fail 'a worker does them in their order' "$(cat "$folder/mail" "$folder/worker")"
+fi
+says 'by lane is refused' 125 'lane' worker --store "$store" --kind mail --topic orders --lanes 4 -- true
 
 "$documents" "$uri" "${prefix}_leases" wrong || fail 'a document of another program'
 says 'a document of another program' 123 'the document "wrong" is not one of dibs' \
@@ -146,7 +181,8 @@ says 'content that is neither text nor bytes' 123 'the document "wrong" is not o
 "$documents" "$uri" "${prefix}_leases" '{"_id": "many", "v": {"$numberLong": "1"}, "fence": 0, "tickets": 0, "claims": [{"id":
   {"$binary": "AAAAAAAAAAAAAAAAAAAAAA==", "$type": "00"}, "state": "waits", "mode": "counted", "slots": 4000000000, "owner": "x"}]}'
 says 'a claim of a mode that is not served' 123 'the document "many" is not one of dibs' run --try --store "$store" many -- true
-says "no tasks of dibs' own" 125 'in a collection of yours' task add --store "$store" mail text
+"$documents" "$uri" "${prefix}_tasks" '{"_id": {"$numberLong": "700"}, "v": {"$numberLong": "1"}, "kind": "odd", "state": 1, "tries": "many"}'
+says 'a document of the tasks that is none' 123 'the document 700 of the tasks is not one of dibs' task ls --store "$store" --kind odd
 
 # A process that was killed leaves its document; another process removes it an hour later.
 "$documents" "$uri" "${prefix}_sessions" '{"_id": {"$numberLong": "7"}, "seen": {"$date": "2026-01-01T00:00:00Z"}}'
@@ -154,5 +190,4 @@ says "no tasks of dibs' own" 125 'in a collection of yours' task add --store "$s
   [ "$("$1" "$2" "$3" "count{\"_id\": 7}")" = 0 ] && exit 0; sleep 0.05; done; exit 1' sh "$documents" "$uri" "${prefix}_sessions"
 if [ $? -eq 0 ]; then pass 'documents of dead processes are removed'; else fail 'documents of dead processes are removed'; fi
 
-echo "1..$count"
-[ "$failures" -eq 0 ]
+end_of_cases

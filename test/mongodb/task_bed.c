@@ -254,8 +254,14 @@ dibs_store *store(void) {
   return opened;
 }
 
-dibs_table *table_with(const char *table, const char *key) {
+dibs_table *declare(const dibs_table_options *options) {
   dibs_error error;
+  assert_true(table_count < TABLES);
+  if (dibs_table_declare(options, &tables[table_count], &error) != DIBS_OK) fail_msg("%s", error.text);
+  return tables[table_count++];
+}
+
+dibs_table *table_with(const char *table, const char *key) {
   dibs_table_options options = {.size = sizeof options,
                                 .table = table,
                                 .key = key,
@@ -264,9 +270,7 @@ dibs_table *table_with(const char *table, const char *key) {
                                 .updated_at = "updatedAt",
                                 .fence = "fence",
                                 .time_unit = form->unit};
-  assert_true(table_count < TABLES);
-  if (dibs_table_declare(&options, &tables[table_count], &error) != DIBS_OK) fail_msg("%s", error.text);
-  return tables[table_count++];
+  return declare(&options);
 }
 
 dibs_table *gateway(void) {

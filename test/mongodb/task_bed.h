@@ -2,7 +2,7 @@
 #ifndef DIBS_TEST_MONGODB_TASK_BED_H
 #define DIBS_TEST_MONGODB_TASK_BED_H
 /*
- * Helpers of the tests of tasks in collections of the user's: a client of libmongoc beside dibs, a collection for each
+ * Helpers of the tests of collections of the user's: a client of libmongoc beside dibs, a collection for each
  * case, and one line for each operation.  Documents and filters are extended JSON with ' for ".
  */
 #include "dibs/task.h"
@@ -63,6 +63,7 @@ bool is_never(const char *id);
 /* ---- dibs ---- */
 
 dibs_store *store(void);
+dibs_table *declare(const dibs_table_options *options); /* the end of the case frees it */
 dibs_table *table_with(const char *table, const char *key);
 dibs_table *gateway(void); /* of the collection of the case, by its _id, in the present form */
 

@@ -115,11 +115,11 @@ static void run_wire(void *arg) {
     struct pollfd fds[] = {
         {w->listener, POLLIN, 0}, {held ? -1 : w->client, POLLIN, 0}, {held ? -1 : w->server, POLLIN, 0}};
     if (poll(fds, 3, TURN_MS) <= 0) continue;
-    if (fds[0].revents) take_client(w);
     if (fds[1].fd >= 0 && fds[1].fd == w->client && fds[1].revents) carry_request(w);
     if (fds[2].fd >= 0 && fds[2].fd == w->server && fds[2].revents && w->client >= 0 &&
         (!receive(w, w->server) || !move(w->client, w->message, w->len, false)))
       hang_up(w);
+    if (fds[0].revents) take_client(w); /* after the one before was hung up */
   }
   hang_up(w);
 }

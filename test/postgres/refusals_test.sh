@@ -5,66 +5,47 @@
 set -u
 dibs=$1
 uri=$2
-count=0 failures=0
-pass() { count=$((count + 1)) && echo "ok $count - $1"; }
-fail() {
-  count=$((count + 1)) failures=$((failures + 1))
-  echo "not ok $count - $1"
-  printf '%s\n' "${@:2}" | sed 's/^/#   /'
-}
+. "$(dirname "$0")/../support/says.sh"
 database=${uri##*/}
 place=${uri#*@}
 place=${place%%/*}
 host=${place%%:*} port=${place##*:}
 
-# says NAME CODE WORDS URI: a run on that store ends with CODE and prints WORDS, and no password.
-says() {
-  local name=$1 code=$2 words=$3 got said
-  said=$(timeout 20 "$dibs" run --wait 1s --store "$4" refusals -- echo ran 2>&1)
-  got=$?
-  if [ "$got" -ne "$code" ]; then
-    fail "$name" "exit $got, not $code: $said"
-  elif [[ $said != *"$words"* ]]; then
-    fail "$name" "it says: $said"
-  elif [[ $said == *secret* ]]; then
-    fail "$name" "the password is in: $said"
-  else
-    pass "$name"
-  fi
-}
+# runs NAME CODE WORDS URI: a run on that store.
+runs() { says "$1" "$2" "$3" run --wait 1s --store "$4" refusals -- echo ran; }
 sql() { PGOPTIONS="-c client_min_messages=warning" psql -X -q -A -t -v ON_ERROR_STOP=1 "$@"; }
 
-says 'a store is created on first use' 0 ran "$uri"
-says 'another schema and prefix' 0 ran "$uri?schema=other&prefix=x_"
+runs 'a store is created on first use' 0 ran "$uri"
+runs 'another schema and prefix' 0 ran "$uri?schema=other&prefix=x_"
 where=$(sql "$uri" <<<"SELECT string_agg(schemaname || '.' || tablename, ' ') FROM pg_tables WHERE tablename LIKE '%\_meta'")
 # The role has the name of the first schema, which is therefore in its path.
 if [[ $where == *dibs.dibs_meta* && $where == *other.x_meta* ]]; then pass 'each has tables of its own'; else
   fail 'each has tables of its own' "$where"
 fi
-says 'another schema, the same prefix' 0 ran "$uri?schema=third"
+runs 'another schema, the same prefix' 0 ran "$uri?schema=third"
 where=$(sql "$uri" <<<"SELECT count(*) FROM pg_tables WHERE schemaname = 'third'")
 if [ "$where" -gt 5 ]; then pass 'it is not confused with the first'; else fail 'it is not mistaken for the first' "$where"; fi
-says 'an unreachable host is skipped' 0 ran "${uri/@/@127.0.0.1:1,}"
-says 'a wrong password' 123 'password authentication failed for user "dibs"' "${uri/dibs-secret/wrong-secret}"
-says 'no password' 123 'no password supplied' "${uri/:dibs-secret/}"
-says 'no such database' 125 'database "nowhere" does not exist' "${uri%/*}/nowhere"
-says 'nobody listens' 123 'Connection refused' "postgres://dibs:dibs-secret@127.0.0.1:1/x"
-says 'no such parameter' 125 'has no parameter nonsense' "$uri?nonsense=1"
-says 'TLS on a server without it' 123 'SSL was required' "$uri?sslmode=require"
-says 'hosts in two places' 125 'names hosts both' "$uri?host=/tmp"
-says 'no such lock' 125 'is not rows or advisory' "$uri?lock=nonsense"
+runs 'an unreachable host is skipped' 0 ran "${uri/@/@127.0.0.1:1,}"
+runs 'a wrong password' 123 'password authentication failed for user "dibs"' "${uri/dibs-secret/wrong-secret}"
+runs 'no password' 123 'no password supplied' "${uri/:dibs-secret/}"
+runs 'no such database' 125 'database "nowhere" does not exist' "${uri%/*}/nowhere"
+runs 'nobody listens' 123 'Connection refused' "postgres://dibs:dibs-secret@127.0.0.1:1/x"
+runs 'no such parameter' 125 'has no parameter nonsense' "$uri?nonsense=1"
+runs 'TLS on a server without it' 123 'SSL was required' "$uri?sslmode=require"
+runs 'hosts in two places' 125 'names hosts both' "$uri?host=/tmp"
+runs 'no such lock' 125 'is not rows or advisory' "$uri?lock=nonsense"
 
 sql "$uri" <<<"ALTER ROLE dibs IN DATABASE $database SET default_transaction_read_only = on"
-says 'a role that may only read' 123 'read-only' "$uri"
+runs 'a role that may only read' 123 'read-only' "$uri"
 sql "$uri" <<<"BEGIN READ WRITE; ALTER ROLE dibs IN DATABASE $database RESET default_transaction_read_only; COMMIT"
 
 sql "$uri" <<<"REVOKE ALL ON dibs.dibs_name FROM dibs"
-says 'a revoked right' 123 'permission denied for table dibs_name' "$uri"
+runs 'a revoked right' 123 'permission denied for table dibs_name' "$uri"
 sql "$uri" <<<"GRANT ALL ON dibs.dibs_name TO dibs"
-says 'and granted again' 0 ran "$uri"
+runs 'and granted again' 0 ran "$uri"
 
 sql "$uri" <<<"UPDATE dibs.dibs_meta SET version = 1000"
-says 'tables of a newer dibs' 123 'newer dibs' "$uri"
+runs 'tables of a newer dibs' 123 'newer dibs' "$uri"
 sql "$uri" <<<"DROP SCHEMA dibs CASCADE"
 
 # ---- Poolers ----
@@ -118,17 +99,17 @@ end_pooler() {
 export PATH=$PATH:/usr/sbin
 if command -v pgbouncer >/dev/null; then
   begin_pooler transaction || fail 'pgbouncer begins' "$(cat "$folder/log")"
-  says 'a pooler of transactions is refused' 125 'may give each transaction another server process' "$pooled"
+  runs 'a pooler of transactions is refused' 125 'may give each transaction another server process' "$pooled"
   for i in 1 2 3 4; do timeout 20 "$dibs" run --store "$pooled" "x$i" -- true 2>/dev/null & done
-  says 'also for session locks' 125 'may give each transaction another server process' "$pooled?lock=advisory&schema=locks"
-  says 'also for several clients at once' 125 'may give each transaction another server process' "$pooled"
+  runs 'also for session locks' 125 'may give each transaction another server process' "$pooled?lock=advisory&schema=locks"
+  runs 'also for several clients at once' 125 'may give each transaction another server process' "$pooled"
   for job in $(jobs -p); do [ "$job" = "$pooler" ] || wait "$job"; done
   end_pooler
   left=$(sql "$uri" <<<"SELECT count(*) FROM pg_namespace WHERE nspname = 'dibs'")
   if [ "$left" = 0 ]; then pass 'nothing was created through it'; else fail 'nothing was made through it' "$left"; fi
   begin_pooler session || fail 'pgbouncer begins' "$(cat "$folder/log")"
-  says 'a pooler of sessions is accepted' 0 ran "$pooled"
-  says 'also for session locks' 0 ran "$pooled?lock=advisory&schema=locks"
+  runs 'a pooler of sessions is accepted' 0 ran "$pooled"
+  runs 'also for session locks' 0 ran "$pooled?lock=advisory&schema=locks"
   end_pooler
 else
   count=$((count + 1))
@@ -137,7 +118,6 @@ fi
 
 # The last case: afterwards no client can connect.
 sql "$uri" <<<"ALTER DATABASE $database CONNECTION LIMIT 0"
-says 'all connections are in use' 123 'too many connections' "$uri"
+runs 'all connections are in use' 123 'too many connections' "$uri"
 
-echo "1..$count"
-[ "$failures" -eq 0 ]
+end_of_cases

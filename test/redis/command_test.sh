@@ -4,28 +4,7 @@
 # DOC
 set -u
 dibs=$1 uri=$2 doc=$3
-count=0 failures=0
-pass() { count=$((count + 1)) && echo "ok $count - $1"; }
-fail() {
-  count=$((count + 1)) failures=$((failures + 1))
-  echo "not ok $count - $1"
-  printf '%s\n' "${@:2}" | sed 's/^/#   /'
-}
-# says NAME CODE WORDS ARG...: dibs ends with CODE and prints WORDS, and no password.
-says() {
-  local name=$1 code=$2 words=$3 got said
-  said=$(timeout 20 "$dibs" "${@:4}" 2>&1)
-  got=$?
-  if [ "$got" -ne "$code" ]; then
-    fail "$name" "exit $got, not $code: $said"
-  elif [[ $said != *"$words"* ]]; then
-    fail "$name" "it says: $said"
-  elif [[ $said == *secret* ]]; then
-    fail "$name" "the password is in: $said"
-  else
-    pass "$name"
-  fi
-}
+. "$(dirname "$0")/../support/says.sh"
 admin() {
   local rest=${DIBS_TEST_REDIS_ADMIN#redis://admin:}
   REDISCLI_AUTH=${rest%%@*} redis-cli --no-auth-warning --user admin -p "$port" "$@"
@@ -73,5 +52,4 @@ if [ -z "$missing" ]; then pass 'nothing else was asked for'; else fail 'nothing
 says 'the lab needs rows, and otherwise runs nothing' 125 'stores only leases' lab race --store "$lean"
 admin ACL DELUSER app >/dev/null
 
-echo "1..$count"
-[ "$failures" -eq 0 ]
+end_of_cases

@@ -183,6 +183,30 @@ static void a_batch_reaches_all_nodes_and_keeps_its_order(void **state) {
   client_close(&c);
 }
 
+static void the_longest_names_fill_a_call(void **state) {
+  (void)state;
+  enum { COUNT = 4 * DIBS__REDIS_CALL };
+  struct client c = client_open("");
+  static struct dibs__lease_op ops[COUNT];
+  static char names[COUNT][DIBS_NAME_MAX + 1];
+  struct dibs__op *list[COUNT];
+  for (int i = 0; i < COUNT; i++) {
+    snprintf(names[i], sizeof names[i], "%0*d", DIBS_NAME_MAX, i);
+    ops[i] = lease(DIBS__ACQUIRE, names[i], 1);
+    ops[i].op.mandate = c.has[0];
+    list[i] = &ops[i].op;
+  }
+  for (int turn = 0; turn < 2; turn++) { /* acquired, then released */
+    dibs__status status = dibs__redis_driver.run(c.session, list, COUNT, within(LONG_MS), &c.reported);
+    if (status != DIBS_OK) fail_msg("%s", c.reported.text);
+    for (int i = 0; i < COUNT; i++) {
+      assert_int_equal(ops[i].op.status, DIBS_OK);
+      ops[i].op.verb = DIBS__RELEASE;
+    }
+  }
+  client_close(&c);
+}
+
 /* More of one bucket than a call has. */
 static void a_batch_of_one_bucket_keeps_its_order(void **state) {
   (void)state;
@@ -510,6 +534,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test_setup_teardown(slots_are_those_of_the_server, begin, end),
       cmocka_unit_test_setup_teardown(a_batch_reaches_all_nodes_and_keeps_its_order, begin, end),
       cmocka_unit_test_setup_teardown(a_batch_of_one_bucket_keeps_its_order, begin, end),
+      cmocka_unit_test_setup_teardown(the_longest_names_fill_a_call, begin, end),
       cmocka_unit_test_setup_teardown(a_holder_keeps_its_lease_when_its_slot_moves, begin, end),
       cmocka_unit_test_setup_teardown(nothing_is_done_while_a_slot_moves, begin, end),
       cmocka_unit_test_setup_teardown(a_bucket_that_moves_does_not_hold_up_those_beside_it, begin, end),

@@ -147,6 +147,12 @@ static void waiters_free(struct dibs__lease_op *ops) {
   free(ops);
 }
 
+static const char *key_of_name(const char *name) {
+  static char key[32 + DIBS_NAME_MAX];
+  snprintf(key, sizeof key, "dibs:{%u}:n:%s", dibs__bucket(dibs__str_of(name, strlen(name))), name);
+  return key;
+}
+
 static void many_names_leave_no_keys(void **state) {
   (void)state;
   struct client p = client_open(false), q = client_open(false);
@@ -163,6 +169,38 @@ static void many_names_leave_no_keys(void **state) {
   waiters_free(line);
   client_close(&p);
   client_close(&q);
+}
+
+/* Each name twice in a call: the second operation finds the effect of the first. */
+static void the_longest_names_fill_a_call(void **state) {
+  (void)state;
+  enum { COUNT = DIBS__REDIS_CALL / 2 };
+  static char names[COUNT][DIBS_NAME_MAX + 1];
+  struct dibs__lease_op ops[2 * COUNT];
+  struct dibs__op *list[2 * COUNT];
+  struct client p = client_open(false);
+  for (int i = 0; i < COUNT; i++) {
+    snprintf(names[i], sizeof names[i], "%0*d", DIBS_NAME_MAX, i);
+    ops[i] = lease(&p, DIBS__ACQUIRE, names[i], i);
+    ops[COUNT + i] = lease(&p, DIBS__ACQUIRE, names[i], COUNT + i);
+    ops[i].queue = ops[COUNT + i].queue = false;
+    list[i] = &ops[i].op;
+    list[COUNT + i] = &ops[COUNT + i].op;
+  }
+  run(&p, list, (size_t)2 * COUNT);
+  assert_int_equal(p.reported.commits, 1);
+  for (int i = 0; i < COUNT; i++) {
+    assert_int_equal(ops[i].op.status, DIBS_OK);
+    assert_int_equal(ops[COUNT + i].op.status, DIBS_HELD);
+    ops[i].op.verb = DIBS__RELEASE;
+  }
+  for (int i = 0; i < COUNT; i++) assert_int_equal(RUN(by_hand, "EXISTS", key_of_name(names[i]))->integer, 1);
+  run(&p, list, (size_t)2 * COUNT);
+  for (int i = 0; i < COUNT; i++) {
+    assert_int_equal(ops[i].op.status, DIBS_OK);
+    assert_int_equal(ops[COUNT + i].op.status, DIBS_OK);
+  }
+  client_close(&p);
 }
 
 static void a_held_lease_takes_little_memory(void **state) {
@@ -432,6 +470,7 @@ static void a_full_server_refuses_grants_and_accepts_releases(void **state) {
 int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
       CASE(many_names_leave_no_keys),
+      CASE(the_longest_names_fill_a_call),
       CASE(a_held_lease_takes_little_memory),
       CASE(every_key_of_a_queue_expires),
       CASE(fences_do_not_run_ahead_of_the_clock),

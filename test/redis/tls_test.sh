@@ -19,28 +19,9 @@ finish() {
 }
 trap finish EXIT
 trap 'exit 130' INT TERM
-count=0 failures=0
-pass() { count=$((count + 1)) && echo "ok $count - $1"; }
-fail() {
-  count=$((count + 1)) failures=$((failures + 1))
-  echo "not ok $count - $1"
-  printf '%s\n' "${@:2}" | sed 's/^/#   /'
-}
-# says NAME CODE WORDS URI [ARG]...: dibs run ends with CODE and prints WORDS, and no password.
-says() {
-  local name=$1 code=$2 words=$3 got said
-  said=$(timeout 60 "$dibs" run --wait 20s --store "$4" "${@:5}" name -- echo ran 2>&1)
-  got=$?
-  if [ "$got" -ne "$code" ]; then
-    fail "$name" "exit $got, not $code: $said"
-  elif [[ $said != *"$words"* ]]; then
-    fail "$name" "it says: $said"
-  elif [[ $said == *secret* ]]; then
-    fail "$name" "the password is in: $said"
-  else
-    pass "$name"
-  fi
-}
+. "$(dirname "$0")/../support/says.sh"
+# runs NAME CODE WORDS URI [ARG]...: a run on that store.
+runs() { says "$1" "$2" "$3" run --wait 20s --store "$4" "${@:5}" name -- echo ran; }
 port() {
   local p
   while :; do
@@ -93,26 +74,26 @@ redis-server --port "$plain" --bind 127.0.0.1 --save '' --daemonize yes --pidfil
 until redis-cli -p "$plain" ping >/dev/null 2>&1; do sleep 0.02; done
 
 at=rediss://app:app-secret@127.0.0.1
-says 'a certificate of a known authority' 0 ran "$at:$tls?ca=$base/ours.pem"
-says 'by the name of the host' 0 ran "rediss://app:app-secret@localhost:$tls?ca=$base/ours.pem"
-says 'by another of its names' 0 ran "$at:$tls?ca=$base/ours.pem&tls_name=cache.example"
-says 'an unknown authority' 123 'not trusted' "$at:$tls"
-says 'another authority' 123 'name its authority with ca=FILE' "$at:$tls?ca=$base/theirs.pem"
-says 'the name of another host' 123 'is not for "other.example"' "$at:$tls?ca=$base/ours.pem&tls_name=other.example"
-says 'a certificate that has expired' 123 'has expired' "$at:$late?ca=$base/ours.pem"
-says 'insecure=1 checks nothing, and warns' 0 'WARNING: insecure=1' "$at:$late?insecure=1"
-says 'insecure=1 with an authority is a contradiction' 125 'ca= has no effect' "$at:$tls?insecure=1&ca=$base/ours.pem"
-says 'a wrong password' 123 'check the user and the password' "rediss://app:no-secret@127.0.0.1:$tls?ca=$base/ours.pem"
-says 'a server that wants a certificate' 123 'certificate' "$at:$strict?ca=$base/ours.pem&connect_timeout=500" --wait 1s
-says 'and gets it' 0 ran "$at:$strict?ca=$base/ours.pem&cert=$base/client.pem&key=$base/client.key"
-says 'a certificate without its key' 125 'both cert= and key=' "$at:$tls?ca=$base/ours.pem&cert=$base/client.pem"
-says 'the key of another certificate' 125 'key=' "$at:$tls?ca=$base/ours.pem&cert=$base/client.pem&key=$base/server.key"
-says 'an authority that is not there' 125 'No such file' "$at:$tls?ca=$base/none.pem"
-says 'an authority that is none' 125 'ca=' "$at:$tls?ca=$base/server.key"
-says 'TLS to a port without it' 123 'is this its port for TLS?' "rediss://127.0.0.1:$plain?ca=$base/ours.pem&connect_timeout=500" --wait 1s
-says 'no TLS to a port with it' 123 'a port for TLS needs rediss://' "redis://127.0.0.1:$tls?connect_timeout=500" --wait 1s
-says 'redis:// has no certificates' 125 'has no parameter ca' "redis://127.0.0.1:$plain?ca=$base/ours.pem"
-says 'a Unix socket' 125 'needs no TLS' "rediss:///?socket=/tmp/none"
+runs 'a certificate of a known authority' 0 ran "$at:$tls?ca=$base/ours.pem"
+runs 'by the name of the host' 0 ran "rediss://app:app-secret@localhost:$tls?ca=$base/ours.pem"
+runs 'by another of its names' 0 ran "$at:$tls?ca=$base/ours.pem&tls_name=cache.example"
+runs 'an unknown authority' 123 'not trusted' "$at:$tls"
+runs 'another authority' 123 'name its authority with ca=FILE' "$at:$tls?ca=$base/theirs.pem"
+runs 'the name of another host' 123 'is not for "other.example"' "$at:$tls?ca=$base/ours.pem&tls_name=other.example"
+runs 'a certificate that has expired' 123 'has expired' "$at:$late?ca=$base/ours.pem"
+runs 'insecure=1 checks nothing, and warns' 0 'WARNING: insecure=1' "$at:$late?insecure=1"
+runs 'insecure=1 with an authority is a contradiction' 125 'ca= has no effect' "$at:$tls?insecure=1&ca=$base/ours.pem"
+runs 'a wrong password' 123 'check the user and the password' "rediss://app:no-secret@127.0.0.1:$tls?ca=$base/ours.pem"
+runs 'a server that wants a certificate' 123 'certificate' "$at:$strict?ca=$base/ours.pem&connect_timeout=500" --wait 1s
+runs 'and gets it' 0 ran "$at:$strict?ca=$base/ours.pem&cert=$base/client.pem&key=$base/client.key"
+runs 'a certificate without its key' 125 'both cert= and key=' "$at:$tls?ca=$base/ours.pem&cert=$base/client.pem"
+runs 'the key of another certificate' 125 'key=' "$at:$tls?ca=$base/ours.pem&cert=$base/client.pem&key=$base/server.key"
+runs 'an authority that is not there' 125 'No such file' "$at:$tls?ca=$base/none.pem"
+runs 'an authority that is none' 125 'ca=' "$at:$tls?ca=$base/server.key"
+runs 'TLS to a port without it' 123 'is this its port for TLS?' "rediss://127.0.0.1:$plain?ca=$base/ours.pem&connect_timeout=500" --wait 1s
+runs 'no TLS to a port with it' 123 'a port for TLS needs rediss://' "redis://127.0.0.1:$tls?connect_timeout=500" --wait 1s
+runs 'redis:// has no certificates' 125 'has no parameter ca' "redis://127.0.0.1:$plain?ca=$base/ours.pem"
+runs 'a Unix socket' 125 'needs no TLS' "rediss:///?socket=/tmp/none"
 
 # until_true COMMAND...: waits until it succeeds, for some time.
 until_true() {
@@ -134,5 +115,4 @@ until_true waits
 wait "$holder" "$waiter"
 if [ "$(<waited)" = waited ]; then pass 'a waiter is notified'; else fail 'a waiter is notified' "$(<waited)"; fi
 
-echo "1..$count"
-[ "$failures" -eq 0 ]
+end_of_cases

@@ -182,6 +182,9 @@ def test_tokens():
     done = dibs(in_uri, 'doctor')
     check('a token in the URI is used and not shown', done.returncode == 0 and secrets['user'] not in done.stdout + done.stderr,
           done.stdout, done.stderr)
+    for words in ('fine     server   dibs serve at https://', "the daemon's certificate and name are verified", 'fine     daemon   dibs serve, version '):
+        check(f'doctor shows: {words}', words in done.stdout, done.stdout)
+    check("and the daemon's own store", done.stdout.count('fine     server ') == 2 and 'fine     setting ' in done.stdout, done.stdout)
     reader = {'DIBS_TOKEN': secrets['reader']}
     expect('the scope read lists', dibs(plain, 'ls', env=reader))
     expect('and takes no lease', dibs(plain, 'run', 'a', '--', 'true', env=reader), 123)
@@ -235,6 +238,16 @@ def test_lost_answers():
     daemon.stop()
 
 
+# ---- A daemon that does not say what it sees of its store, as those of earlier versions ----
+
+def test_silent_daemon():
+    daemon = new_daemon(store=f'sqlite://{FOLDER}/first.db,sqlite://{FOLDER}/second.db').wait_ready()
+    done = dibs(f'http://127.0.0.1:{daemon.port}', 'doctor')
+    check('doctor goes on without it', done.returncode == 0 and 'what it sees of its servers is not visible' in done.stdout
+          and 'fine     leases ' in done.stdout, done.returncode, done.stdout, done.stderr)
+    daemon.stop()
+
+
 # ---- Two daemons, of which one is killed ----
 
 def test_two_daemons():
@@ -273,7 +286,12 @@ def test_two_daemons():
     holder.wait(PATIENCE_S)
     out = waiter.communicate(timeout=PATIENCE_S)[0]
     check('and gets its lease', waiter.returncode == 0 and out.strip() == 'mine', waiter.returncode, out)
+    done = dibs(store, 'doctor')
+    check('doctor shows the daemon that was killed', done.returncode == 116 and f'TROUBLE  node     http://127.0.0.1:{one.port} does not answer'
+          in done.stdout and f'fine     node     http://127.0.0.1:{two.port} answers' in done.stdout, done.stdout)
     one.start().wait_ready()
+    done = dibs(store, 'doctor')
+    check('and both when it is back', done.returncode == 0 and f'fine     node     http://127.0.0.1:{one.port} answers' in done.stdout, done.stdout)
     two.process.send_signal(signal.SIGKILL)
     two.process.wait(PATIENCE_S)
     check('and back', wait_until_more(len(taken) + 20, 'more units are taken again'))
@@ -430,6 +448,7 @@ def test_gateway():
 test_one_daemon()
 test_tokens()
 test_lost_answers()
+test_silent_daemon()
 test_two_daemons()
 test_cut_off()
 test_gateway()

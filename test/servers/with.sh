@@ -36,7 +36,7 @@ shift
 # skip WHY: if servers are required, this is a failure; but not without Kafka, whose jars need Maven's repository, and not
 # without FerretDB for the tests with MongoDB, and without MySQL's own server, which need root and repositories.
 skip() {
-  if [ "${DIBS_TEST_SERVERS:-}" = required ] && [[ $variable != DIBS_TEST_@(KAFKA|MONGODB|MYSQL9) ]]; then
+  if [ "${DIBS_TEST_SERVERS:-}" = required ] && [[ $variable != DIBS_TEST_@(KAFKA|MONGODB*|MYSQL9) ]]; then
     echo "with.sh: $1, though servers are required here" >&2
     exit 1
   fi
@@ -59,7 +59,7 @@ if [ "$private" ]; then
     DIBS_TEST_ZOOKEEPER) servers=(zookeeper) ;;
     DIBS_TEST_PGBOUNCER) servers=(postgres pgbouncer) ;;
     DIBS_TEST_KAFKA) servers=(kafka) ;;
-    DIBS_TEST_MONGODB) servers=(mongodb) ;;
+    DIBS_TEST_MONGODB*) servers=(mongodb) ;;
     DIBS_TEST_ETCD*) servers=(etcd) ;;
     *) echo "with.sh: unknown variable $variable" >&2; exit 2 ;;
   esac

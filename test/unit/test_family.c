@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The table of the families of operations. */
 #include "store/counter.h"
+#include "store/engine.h"
 #include "store/family.h"
 #include "store/run.h"
 #include "store/shared.h"
@@ -22,6 +23,7 @@ union any {
   struct dibs__run_op run;
   struct dibs__counter_op counter;
   struct dibs__shared_op shared;
+  struct dibs__engine_op engine;
 };
 
 static void every_family_has_a_name_and_verbs_of_its_own(void **state) {
@@ -67,14 +69,14 @@ static void only_read_verbs_change_nothing(void **state) {
   (void)state;
   static const struct {
     uint16_t family, verb;
-  } reads[] = {{DIBS__FAM_ANCHOR, DIBS__ANCHOR_READ},   {DIBS__FAM_RECORD, DIBS__RECORD_LOAD},
-               {DIBS__FAM_STOCK, DIBS__STOCK_READ},     {DIBS__FAM_STOCK, DIBS__STOCK_LIST},
-               {DIBS__FAM_ONCE, DIBS__ONCE_READ},       {DIBS__FAM_REPORT, DIBS__REPORT_READ},
-               {DIBS__FAM_TIERS, DIBS__TIERS_VIEW},     {DIBS__FAM_TASK, DIBS__TASK_LIST},
-               {DIBS__FAM_TASK, DIBS__TASK_COUNT},      {DIBS__FAM_RUN, DIBS__RUN_LIST},
-               {DIBS__FAM_COUNTER, DIBS__COUNTER_READ}, {DIBS__FAM_COUNTER, DIBS__COUNTER_LIST},
-               {DIBS__FAM_SHARED, DIBS__SHARED_READ},   {DIBS__FAM_SHARED, DIBS__SHARED_LOOK},
-               {DIBS__FAM_SHARED, DIBS__SHARED_REFUSED}};
+  } reads[] = {{DIBS__FAM_ANCHOR, DIBS__ANCHOR_READ},    {DIBS__FAM_RECORD, DIBS__RECORD_LOAD},
+               {DIBS__FAM_STOCK, DIBS__STOCK_READ},      {DIBS__FAM_STOCK, DIBS__STOCK_LIST},
+               {DIBS__FAM_ONCE, DIBS__ONCE_READ},        {DIBS__FAM_REPORT, DIBS__REPORT_READ},
+               {DIBS__FAM_TIERS, DIBS__TIERS_VIEW},      {DIBS__FAM_TASK, DIBS__TASK_LIST},
+               {DIBS__FAM_TASK, DIBS__TASK_COUNT},       {DIBS__FAM_RUN, DIBS__RUN_LIST},
+               {DIBS__FAM_COUNTER, DIBS__COUNTER_READ},  {DIBS__FAM_COUNTER, DIBS__COUNTER_LIST},
+               {DIBS__FAM_SHARED, DIBS__SHARED_READ},    {DIBS__FAM_SHARED, DIBS__SHARED_LOOK},
+               {DIBS__FAM_SHARED, DIBS__SHARED_REFUSED}, {DIBS__FAM_ENGINE, DIBS__ENGINE_DESCRIBE}};
   for (uint16_t family = 0; family < DIBS__FAM_COUNT; family++)
     for (uint16_t verb = 0; verb < 64; verb++) {
       bool wanted = false;

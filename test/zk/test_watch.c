@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Whom a change notifies, over a server: test_watch URI.  Each client is a store of its own, with its own session.
+ * Whom a change notifies, and slots of counted leases, over a server: test_watch URI.  Each client is a store of its
+ * own, with its own session.
  */
+#include "drivers/zk/zk_impl.h"
 #include "store/registry.h"
 
 #include <setjmp.h>
@@ -130,11 +132,165 @@ static void a_waiter_that_leaves_is_closed_over(void **state) {
   assert_int_equal(run(3, DIBS__ACQUIRE), DIBS_OK);
 }
 
+/* ---- Counted leases ---- */
+
+static void count_all(uint32_t slots) {
+  for (size_t i = 0; i < CLIENTS; i++) {
+    clients[i].op.mode = DIBS_COUNTED;
+    clients[i].op.slots = slots;
+  }
+}
+
+static void queue_counted(size_t holders) {
+  count_all((uint32_t)holders);
+  for (size_t i = 0; i < CLIENTS; i++) assert_int_equal(run(i, DIBS__ACQUIRE), i < holders ? DIBS_OK : DIBS__QUEUED);
+}
+
+static void granted(size_t i, uint32_t slot) {
+  assert_int_equal(run(i, DIBS__ACQUIRE), DIBS_OK);
+  assert_int_equal(clients[i].op.slot, slot);
+}
+
+/* The housekeeping of client i. */
+static void tidy(size_t i) {
+  struct dibs__dstore *store = clients[i].chain.stores[0];
+  store->driver->tidy(store);
+}
+
+static void a_freed_slot_notifies_the_first_waiter_alone(void **state) {
+  (void)state;
+  queue_counted(2);
+  assert_int_equal(run(0, DIBS__RELEASE), DIBS_OK);
+  assert_true(hears(2, PATIENCE_MS));
+  assert_false(hears(3, QUIET_MS));
+  assert_false(hears(4, QUIET_MS));
+  granted(2, 0);
+  assert_true(hears(3, PATIENCE_MS)); /* it is the first one now */
+  assert_false(hears(4, QUIET_MS));
+  assert_int_equal(run(3, DIBS__ACQUIRE), DIBS__QUEUED);
+  assert_int_equal(run(1, DIBS__RELEASE), DIBS_OK);
+  assert_true(hears(3, PATIENCE_MS));
+  assert_false(hears(4, QUIET_MS));
+  granted(3, 1);
+}
+
+static void renewals_and_new_waiters_notify_no_first_waiter(void **state) {
+  (void)state;
+  queue_counted(2);
+  assert_int_equal(run(4, DIBS__CANCEL), DIBS_OK);
+  assert_int_equal(run(4, DIBS__ACQUIRE), DIBS__QUEUED);
+  for (int i = 0; i < 3; i++) {
+    assert_int_equal(run(0, DIBS__RENEW), DIBS_OK);
+    assert_int_equal(run(1, DIBS__RENEW), DIBS_OK);
+    assert_int_equal(clients[1].op.slot, 1);
+  }
+  for (size_t i = 2; i < CLIENTS; i++) assert_false(hears(i, QUIET_MS));
+  assert_int_equal(run(1, DIBS__RELEASE), DIBS_OK); /* the first one's watch is still there */
+  assert_true(hears(2, PATIENCE_MS));
+  granted(2, 1);
+}
+
+static void slots_that_are_free_at_once_go_to_the_first_waiters(void **state) {
+  (void)state;
+  queue_counted(3);
+  assert_int_equal(run(2, DIBS__RELEASE), DIBS_OK);
+  assert_int_equal(run(0, DIBS__RELEASE), DIBS_OK);
+  assert_true(hears(3, PATIENCE_MS));
+  assert_int_equal(run(3, DIBS__ACQUIRE), DIBS_OK);
+  assert_true(hears(4, PATIENCE_MS));
+  assert_int_equal(run(4, DIBS__ACQUIRE), DIBS_OK);
+  assert_int_equal(clients[3].op.slot + clients[4].op.slot, 0 + 2); /* not the slot that is held */
+}
+
+static void a_waiter_that_was_offered_a_slot_and_leaves_is_followed(void **state) {
+  (void)state;
+  queue_counted(2);
+  assert_int_equal(run(1, DIBS__RELEASE), DIBS_OK);
+  assert_true(hears(2, PATIENCE_MS));
+  assert_int_equal(run(2, DIBS__CANCEL), DIBS_OK);
+  assert_true(hears(3, PATIENCE_MS));
+  assert_false(hears(4, QUIET_MS));
+  granted(3, 1);
+}
+
+static void another_number_of_slots_waits_for_its_turn(void **state) {
+  (void)state;
+  count_all(2);
+  clients[1].op.slots = clients[2].op.slots = 1;
+  clients[0].op.mode = DIBS_EXCLUSIVE;
+  assert_int_equal(run(0, DIBS__ACQUIRE), DIBS_OK);
+  for (size_t i = 1; i < CLIENTS; i++) assert_int_equal(run(i, DIBS__ACQUIRE), DIBS__QUEUED);
+  assert_int_equal(run(0, DIBS__RELEASE), DIBS_OK);
+  assert_true(hears(1, PATIENCE_MS));
+  granted(1, 0);
+  for (size_t i = 3; i < CLIENTS; i++) assert_int_equal(run(i, DIBS__ACQUIRE), DIBS__QUEUED);
+  assert_int_equal(run(1, DIBS__RELEASE), DIBS_OK);
+  assert_true(hears(2, PATIENCE_MS));
+  granted(2, 0);
+  for (size_t i = 3; i < CLIENTS; i++) assert_int_equal(run(i, DIBS__ACQUIRE), DIBS__QUEUED);
+  assert_int_equal(run(2, DIBS__RELEASE), DIBS_OK);
+  for (size_t i = 3; i < CLIENTS; i++) assert_true(hears(i, PATIENCE_MS)); /* both at once */
+  for (size_t i = 3; i < CLIENTS; i++) assert_int_equal(run(i, DIBS__ACQUIRE), DIBS_OK);
+  assert_int_equal(clients[3].op.slot + clients[4].op.slot, 0 + 1);
+}
+
+/* The slots are free at once, and the housekeeping of those that lost them frees no slot of the next ones. */
+static void a_break_frees_slots_for_the_next_ones(void **state) {
+  (void)state;
+  queue_counted(2);
+  clients[4].op.now = true;
+  assert_int_equal(run(4, DIBS__CANCEL), DIBS_OK);
+  assert_int_equal(run(4, DIBS__BREAK), DIBS_OK);
+  assert_true(hears(2, PATIENCE_MS));
+  granted(2, 0);
+  assert_true(hears(3, PATIENCE_MS));
+  granted(3, 1);
+  for (size_t i = 0; i < 2; i++) {
+    assert_int_equal(run(i, DIBS__RELEASE), DIBS_LOST);
+    tidy(i);
+  }
+  assert_int_equal(run(4, DIBS__ACQUIRE), DIBS__QUEUED);
+  assert_int_equal(run(2, DIBS__RELEASE), DIBS_OK);
+  assert_true(hears(4, PATIENCE_MS));
+  granted(4, 0);
+}
+
+/* Another program deletes the node of client i, and not its slot. */
+static void delete_node_of(size_t i) {
+  struct dibs__zk *store = (struct dibs__zk *)clients[i].chain.stores[0];
+  char path[DIBS__ZK_PATH];
+  dibs__mutex_lock(&store->lock);
+  dibs__zk_node(store, store->all, path);
+  dibs__mutex_unlock(&store->lock);
+  assert_int_equal(zoo_delete(store->zh, path, -1), ZOK);
+}
+
+static void the_slot_of_a_node_that_was_deleted_is_freed_by_its_process(void **state) {
+  (void)state;
+  queue_counted(2);
+  delete_node_of(0);
+  assert_int_equal(run(2, DIBS__ACQUIRE), DIBS__QUEUED); /* it may hold, but no slot is free yet */
+  assert_int_equal(run(0, DIBS__RENEW), DIBS_LOST);
+  assert_int_equal(run(0, DIBS__CANCEL), DIBS_NOT_FOUND);
+  tidy(0);
+  assert_true(hears(2, PATIENCE_MS));
+  granted(2, 0);
+}
+
 int main(int argc, char *argv[]) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(a_release_notifies_the_next_waiter_alone, open_clients, close_clients),
       cmocka_unit_test_setup_teardown(a_renewal_notifies_nobody, open_clients, close_clients),
       cmocka_unit_test_setup_teardown(a_waiter_that_leaves_is_closed_over, open_clients, close_clients),
+      cmocka_unit_test_setup_teardown(a_freed_slot_notifies_the_first_waiter_alone, open_clients, close_clients),
+      cmocka_unit_test_setup_teardown(renewals_and_new_waiters_notify_no_first_waiter, open_clients, close_clients),
+      cmocka_unit_test_setup_teardown(slots_that_are_free_at_once_go_to_the_first_waiters, open_clients, close_clients),
+      cmocka_unit_test_setup_teardown(a_waiter_that_was_offered_a_slot_and_leaves_is_followed, open_clients,
+                                      close_clients),
+      cmocka_unit_test_setup_teardown(another_number_of_slots_waits_for_its_turn, open_clients, close_clients),
+      cmocka_unit_test_setup_teardown(a_break_frees_slots_for_the_next_ones, open_clients, close_clients),
+      cmocka_unit_test_setup_teardown(the_slot_of_a_node_that_was_deleted_is_freed_by_its_process, open_clients,
+                                      close_clients),
   };
   if (argc != 2) return 2;
   store_uri = argv[1];

@@ -30,6 +30,7 @@
  *   report/ID               a report
  */
 #include "base/map.h"
+#include "store/engine.h"
 #include "store/uri.h"
 
 #include <curl/curl.h>
@@ -137,6 +138,9 @@ void dibs__etcd_link_close(struct dibs__etcd_link *link);
  * etcd that the request names does not exist.  DENIED, INVALID. */
 dibs__status dibs__etcd_post(struct dibs__etcd_link *link, const char *path, const struct dibs__etcd_text *body,
                              bool repeats, dibs__tick by, json_t **answer, struct dibs__result *result);
+/* A question to one server alone, whatever the store uses.  DENIED, also where the token is not valid any more. */
+dibs__status dibs__etcd_ask_at(struct dibs__etcd_link *link, const char *base, bool with_token, const char *path,
+                               dibs__tick by, json_t **answer, struct dibs__result *result);
 /* Several answers, one a line: an array. */
 dibs__status dibs__etcd_post_lines(struct dibs__etcd_link *link, const char *path, const struct dibs__etcd_text *body,
                                    dibs__tick by, json_t **answers, struct dibs__result *result);
@@ -146,6 +150,11 @@ uint32_t dibs__etcd_host(struct dibs__etcd *store);
 void dibs__etcd_leave_host(struct dibs__etcd *store, uint32_t host);
 /* "Authorization: TOKEN", or ""; a token is requested if there is none. */
 dibs__status dibs__etcd_authorize(struct dibs__etcd_link *link, dibs__tick by, struct dibs__result *result);
+
+/* ---- What doctor asks (describe.c) ---- */
+
+void dibs__etcd_describe(struct dibs__etcd *store, struct dibs__etcd_link *link, dibs__tick by,
+                         struct dibs__findings *to);
 
 /* ---- Buckets ---- */
 

@@ -129,8 +129,8 @@ static bool set_headers(struct dibs__etcd_link *link) {
   return true;
 }
 
-static dibs__status failed(struct dibs__etcd_link *link, CURLcode code, uint32_t host, struct dibs__result *result) {
-  dibs__set_message(result, "cannot reach etcd at %.80s: %.120s", link->store->location.urls[host],
+static dibs__status failed(struct dibs__etcd_link *link, CURLcode code, const char *base, struct dibs__result *result) {
+  dibs__set_message(result, "cannot reach etcd at %.80s: %.120s", base,
                     code == CURLE_ABORTED_BY_CALLBACK ? "the connection ended before the answer"
                     : link->error[0]                  ? link->error
                                                       : curl_easy_strerror(code));
@@ -169,27 +169,34 @@ static bool token_is_invalid(const json_t *answer) {
                   strstr(text, "user name is empty"));
 }
 
-static dibs__status send_once(struct dibs__etcd_link *link, const char *path, const struct dibs__etcd_text *body,
-                              bool once, int64_t ms, uint32_t host, struct dibs__result *result, long *http) {
+/* With the headers that are set. */
+static dibs__status send_to(struct dibs__etcd_link *link, const char *base, const char *path,
+                            const struct dibs__etcd_text *body, bool once, int64_t ms, struct dibs__result *result,
+                            long *http) {
   char url[512];
   link->once = once;
   link->begun = 0;
-  snprintf(url, sizeof url, "%s%s", link->store->location.urls[host], path);
+  snprintf(url, sizeof url, "%s%s", base, path);
   link->answer.len = 0;
   link->answer.failed = false;
   link->error[0] = '\0';
-  if (body->failed || !set_headers(link)) {
-    dibs__set_message(result, "out of memory for a request to %.80s", link->store->location.shown);
-    return DIBS_UNAVAILABLE;
-  }
   curl_easy_setopt(link->easy, CURLOPT_URL, url);
   curl_easy_setopt(link->easy, CURLOPT_POSTFIELDS, body->p);
   curl_easy_setopt(link->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)body->len);
   curl_easy_setopt(link->easy, CURLOPT_TIMEOUT_MS, ms < 86400000 ? (long)ms : 86400000L);
   CURLcode code = curl_easy_perform(link->easy);
-  if (code != CURLE_OK) return failed(link, code, host, result);
+  if (code != CURLE_OK) return failed(link, code, base, result);
   curl_easy_getinfo(link->easy, CURLINFO_RESPONSE_CODE, http);
   return DIBS_OK;
+}
+
+static dibs__status send_once(struct dibs__etcd_link *link, const char *path, const struct dibs__etcd_text *body,
+                              bool once, int64_t ms, uint32_t host, struct dibs__result *result, long *http) {
+  if (body->failed || !set_headers(link)) {
+    dibs__set_message(result, "out of memory for a request to %.80s", link->store->location.shown);
+    return DIBS_UNAVAILABLE;
+  }
+  return send_to(link, link->store->location.urls[host], path, body, once, ms, result, http);
 }
 
 /* ---- Tokens ---- */
@@ -322,4 +329,35 @@ dibs__status dibs__etcd_post(struct dibs__etcd_link *link, const char *path, con
 dibs__status dibs__etcd_post_lines(struct dibs__etcd_link *link, const char *path, const struct dibs__etcd_text *body,
                                    dibs__tick by, json_t **answers, struct dibs__result *result) {
   return post(link, path, body, true, true, by, answers, result);
+}
+
+/* Headers without the token. */
+static bool bare_headers(struct dibs__etcd_link *link) {
+  struct curl_slist *headers = curl_slist_append(NULL, "Content-Type: application/json");
+  if (!headers || curl_easy_setopt(link->easy, CURLOPT_HTTPHEADER, headers) != CURLE_OK) {
+    curl_slist_free_all(headers);
+    return false;
+  }
+  curl_slist_free_all(link->headers);
+  link->headers = headers;
+  link->token_number = UINT32_MAX;
+  return true;
+}
+
+dibs__status dibs__etcd_ask_at(struct dibs__etcd_link *link, const char *base, bool with_token, const char *path,
+                               dibs__tick by, json_t **answer, struct dibs__result *result) {
+  char empty[] = "{}";
+  const struct dibs__etcd_text body = {.p = empty, .len = sizeof empty - 1};
+  int64_t ms = dibs__tick_left_ms(dibs__tick_now(), by);
+  long http = 0;
+  bool expired = false;
+  *answer = NULL;
+  if (ms == 0) {
+    dibs__set_message(result, "no time was left to ask it");
+    return DIBS_UNAVAILABLE;
+  }
+  if (!(with_token ? set_headers(link) : bare_headers(link))) return DIBS_NO_MEMORY;
+  dibs__status status = send_to(link, base, path, &body, false, ms, result, &http);
+  if (status == DIBS_OK) status = read_answer(link, http, false, answer, &expired, result);
+  return expired ? DIBS_DENIED : status;
 }

@@ -328,6 +328,11 @@ dibs__status dibs__etcd_run(struct dibs__session *base, struct dibs__op *const o
   batch b = {.store = dibs__etcd_of(base->store), .link = session->link, .count = count, .by = by, .result = result};
   *result = (struct dibs__result){.sent = dibs__tick_now()};
   result->now.ms = dibs__etcd_ms(result->sent);
+  if (dibs__is_engine(ops, count)) {
+    struct dibs__findings findings = {0};
+    dibs__etcd_describe(b.store, b.link, by, &findings);
+    return dibs__findings_answer(&findings, ops[0]);
+  }
   b.elements = calloc(count ? count : 1, sizeof *b.elements);
   if (!b.elements) return DIBS_UNAVAILABLE;
   for (size_t i = 0; i < count; i++) b.elements[i].op = ops[i];

@@ -99,7 +99,7 @@ static dibs__status connect_session(struct dibs__dstore *base, dibs__tick by, st
   }
   *identity = (struct dibs__identity){.mandate = hello.mandate,
                                       .caps = hello.caps | DIBS__CAP_PARALLEL,
-                                      .families = hello.families,
+                                      .families = hello.families | 1u << DIBS__FAM_ENGINE,
                                       .max_batch = hello.max_batch,
                                       .max_sessions = store->location.connections};
   memcpy(&identity->session, store->number.b, sizeof identity->session);
@@ -307,12 +307,38 @@ static dibs__status run_valid(struct session *s, struct dibs__op *const ops[], s
   return DIBS_OK;
 }
 
+/* The daemons as seen from here, then what the daemon sees of its store: a daemon of an earlier version does not say.
+ */
+static dibs__status describe(struct session *s, struct dibs__op *op, dibs__tick by, struct dibs__result *result) {
+  struct dibs__http *store = store_of(s);
+  struct dibs__findings findings = {0};
+  dibs__mutex_lock(&store->lock);
+  bool serves = (store->hello.families >> DIBS__FAM_ENGINE & 1) != 0;
+  dibs__mutex_unlock(&store->lock);
+  dibs__http_describe(store, dibs__engine_node_by(by, 2), &findings);
+  dibs__status status = serves ? run_valid(s, &op, 1, by, result) : DIBS_UNSUPPORTED;
+  if (status == DIBS_OK) status = op->status;
+  if (status == DIBS_OK)
+    dibs__findings_take((struct dibs__engine_op *)op, &findings);
+  else if (status == DIBS_DENIED)
+    dibs__find_hidden(&findings, "daemon", "what the daemon sees of its store");
+  else if (status != DIBS_UNSUPPORTED)
+    dibs__find_trouble(&findings, "daemon", "see the daemon's messages",
+                       "the daemon did not say what it sees of its store: %s",
+                       result->text[0] ? result->text : dibs_status_text((dibs_status)status));
+  else
+    dibs__find(&findings, "daemon",
+               "what it sees of its servers is not visible: it is of an earlier version, or serves several tiers");
+  return dibs__findings_answer(&findings, op);
+}
+
 static dibs__status run(struct dibs__session *base, struct dibs__op *const ops[], size_t count, dibs__tick by,
                         struct dibs__result *result) {
   struct session *s = (struct session *)base;
   struct dibs__op *few[64], **valid = count <= 64 ? few : malloc(count * sizeof *valid);
   *result = (struct dibs__result){.sent = dibs__tick_now()};
   if (!valid) return DIBS_UNAVAILABLE;
+  if (dibs__is_engine(ops, count)) return describe((struct session *)base, ops[0], by, result);
   dibs__status status = DIBS_OK;
   size_t left = take_valid(store_of(s), ops, count, valid, result);
   if (has_waiter(valid, left)) status = dibs__http_poll_ready(store_of(s), by);

@@ -19,6 +19,7 @@
  * the store behind.  What no daemon has begun is sent to each of them in turn; what one may have done is not sent
  * again.
  */
+#include "store/engine.h"
 #include "store/message.h"
 #include "store/uri.h"
 
@@ -96,6 +97,16 @@ bool dibs__http_link_left(struct dibs__http_link *link);
  * any that can be reached. */
 dibs__status dibs__http_hello(struct dibs__http_link *link, dibs__tick by, struct dibs__message_hello *hello,
                               struct dibs__result *result);
+
+/* The certificates of the location, for another connection. */
+bool dibs__http_security(const struct dibs__http_location *l, CURL *easy);
+/* Which of the location's is used. */
+uint32_t dibs__http_present_host(struct dibs__http *store);
+
+/* ---- What doctor asks (describe.c) ---- */
+
+/* The daemons of the URI. */
+void dibs__http_describe(struct dibs__http *store, dibs__tick by, struct dibs__findings *to);
 
 /* ---- Events ---- */
 

@@ -80,9 +80,7 @@ static bool add_header(struct dibs__http_link *link, const char *header) {
   return longer != NULL;
 }
 
-static bool set_security(struct dibs__http_link *link) {
-  const struct dibs__http_location *l = &link->store->location;
-  CURL *easy = link->easy;
+bool dibs__http_security(const struct dibs__http_location *l, CURL *easy) {
   return curl_easy_setopt(easy, CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2) == CURLE_OK &&
          (!l->ca || curl_easy_setopt(easy, CURLOPT_CAINFO, l->ca) == CURLE_OK) &&
          (!l->cert || curl_easy_setopt(easy, CURLOPT_SSLCERT, l->cert) == CURLE_OK) &&
@@ -110,7 +108,7 @@ static bool set_options(struct dibs__http_link *link) {
          curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, link->error) == CURLE_OK &&
          curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, (long)l->connect_timeout_ms) == CURLE_OK &&
          (!l->socket || curl_easy_setopt(easy, CURLOPT_UNIX_SOCKET_PATH, l->socket) == CURLE_OK) &&
-         (!tls || set_security(link));
+         (!tls || dibs__http_security(l, easy));
 }
 
 struct dibs__http_link *dibs__http_link_open(struct dibs__http *store) {
@@ -142,7 +140,7 @@ void dibs__http_link_rest(struct dibs__http_link *link, int64_t ms) {
 
 /* ---- Several hosts ---- */
 
-static uint32_t present_host(struct dibs__http *store) {
+uint32_t dibs__http_present_host(struct dibs__http *store) {
   dibs__mutex_lock(&store->lock);
   uint32_t host = store->host;
   dibs__mutex_unlock(&store->lock);
@@ -162,7 +160,7 @@ void dibs__http_link_leave(struct dibs__http_link *link) {
 }
 
 bool dibs__http_link_left(struct dibs__http_link *link) {
-  return present_host(link->store) != link->host;
+  return dibs__http_present_host(link->store) != link->host;
 }
 
 /* ---- Answers that are refusals ---- */
@@ -287,7 +285,7 @@ dibs__status dibs__http_post(struct dibs__http_link *link, const struct dibs__wr
   link->answer = answer;
   link->sent = sent;
   link->error[0] = '\0';
-  link->host = present_host(link->store);
+  link->host = dibs__http_present_host(link->store);
   curl_easy_setopt(link->easy, CURLOPT_URL, link->store->location.urls[link->host]);
   curl_easy_setopt(link->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)message->length);
   curl_easy_setopt(link->easy, CURLOPT_TIMEOUT_MS, left_ms < 86400000 ? (long)left_ms : 86400000L);

@@ -101,11 +101,17 @@ static struct source *keep_source(struct dibs__memory *m, const dibs__id *id, in
 
 /* ---- ADD ---- */
 
-/* Rows of all items first: after that nothing fails half way. */
-static bool make_rows(struct dibs__memory *m, const struct dibs__counter_op *op) {
-  for (uint32_t i = 0; i < op->count; i++)
-    if (!find_number(m, op->items[i].key) && !add_number(m, op->items[i].key)) return false;
-  return true;
+/* The rows of all items, to be freed, before any is changed: after that nothing fails half way.  NULL: no memory. */
+static struct number **make_rows(struct dibs__memory *m, const struct dibs__counter_op *op) {
+  struct number **rows = malloc(op->count * sizeof *rows);
+  for (uint32_t i = 0; rows && i < op->count; i++) {
+    rows[i] = find_number(m, op->items[i].key);
+    if (!rows[i]) rows[i] = add_number(m, op->items[i].key);
+    if (rows[i]) continue;
+    free(rows);
+    return NULL;
+  }
+  return rows;
 }
 
 static void replay(struct dibs__counter_op *op, const struct source *s) {
@@ -127,12 +133,23 @@ static bool keep_refused(struct source *s, const struct dibs__counter_op *op) {
 }
 
 /* What each item will be answered; adds nothing. */
-static void decide_items(const struct dibs__memory *m, struct dibs__counter_op *op) {
+static void decide_items(struct number *const rows[], struct dibs__counter_op *op) {
   for (uint32_t i = 0; i < op->count; i++) {
     int64_t sum;
-    const struct number *n = find_number(m, op->items[i].key);
-    op->items[i].status = __builtin_add_overflow(n->number, op->items[i].delta, &sum) ? DIBS_FULL : DIBS_OK;
+    op->items[i].status = __builtin_add_overflow(rows[i]->number, op->items[i].delta, &sum) ? DIBS_FULL : DIBS_OK;
   }
+}
+
+/* false: no memory, and nothing was added. */
+static bool add_items(struct dibs__memory *m, struct dibs__counter_op *op, struct source *s) {
+  struct number **rows = make_rows(m, op);
+  if (!rows) return false;
+  decide_items(rows, op);
+  bool kept = keep_refused(s, op);
+  for (uint32_t i = 0; kept && i < op->count; i++)
+    if (op->items[i].status == DIBS_OK) rows[i]->number += op->items[i].delta;
+  free(rows);
+  return kept;
 }
 
 static void add_batch(struct dibs__memory *m, struct dibs__counter_op *op, int64_t now) {
@@ -149,11 +166,7 @@ static void add_batch(struct dibs__memory *m, struct dibs__counter_op *op, int64
     return;
   }
   s = keep_source(m, &op->source, now);
-  if (!s || !make_rows(m, op)) return;
-  decide_items(m, op);
-  if (!keep_refused(s, op)) return;
-  for (uint32_t i = 0; i < op->count; i++)
-    if (op->items[i].status == DIBS_OK) find_number(m, op->items[i].key)->number += op->items[i].delta;
+  if (!s || !add_items(m, op, s)) return;
   s->sequence = op->sequence;
   s->until = now + dibs__counter_keep_ms(op);
   struct source *raised = op->fence.v ? find_source(m, &op->guard) : NULL;

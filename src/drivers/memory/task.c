@@ -36,7 +36,7 @@ static void forget_tokens(tasks *all, int64_t before) {
   }
 }
 
-void dibs__mem_tasks_free(tasks *all) {
+DIBS__MODULE_API void dibs__mem_tasks_free(tasks *all) {
   if (!all) return;
   struct dibs__map_node *next, *node = NULL;
   for (task *t; (t = all->all);) dibs__mem_task_purge(all, t, INT64_MAX);
@@ -52,7 +52,7 @@ void dibs__mem_tasks_free(tasks *all) {
   free(all);
 }
 
-tasks *dibs__mem_tasks_new(int64_t now) {
+DIBS__MODULE_API tasks *dibs__mem_tasks_new(int64_t now) {
   tasks *all = calloc(1, sizeof *all);
   if (!all) return NULL;
   all->wall = dibs__wall_ms() - now;
@@ -68,7 +68,7 @@ static void sweep_finished(tasks *all, int64_t now) {
     dibs__mem_task_purge(all, t, now);
 }
 
-void dibs__mem_tasks_sweep(tasks *all, int64_t now) {
+DIBS__MODULE_API void dibs__mem_tasks_sweep(tasks *all, int64_t now) {
   sweep_finished(all, now + all->wall);
   forget_tokens(all, now + all->wall);
 }
@@ -199,6 +199,17 @@ static void keep_token(tasks *all, struct dibs__mem_token *token, const task_op 
   dibs__map_add(&all->tokens, &token->link, dibs__hash(token->text, token->len));
 }
 
+DIBS__MODULE_API bool dibs__mem_task_load_token(tasks *all, const task_op *op, int64_t until, const uint64_t *nrs,
+                                                const bool *replays, uint32_t count) {
+  task_op made = {.token = op->token, .count = count};
+  struct dibs__mem_token *token = token_make(&made, until);
+  if (!token) return false;
+  memcpy(token->nrs, nrs, count * sizeof *nrs);
+  memcpy(token->replays, replays, count * sizeof *replays);
+  dibs__map_add(&all->tokens, &token->link, dibs__hash(token->text, token->len));
+  return true;
+}
+
 static void repeat_add(const struct dibs__mem_token *token, task_op *op) {
   if (token->count != op->count) {
     dibs__mem_task_refuse(op, "the token was used for another number of items");
@@ -274,7 +285,7 @@ static void run_add(tasks *all, task_op *op, int64_t now) {
 
 /* ---- CLAIM ---- */
 
-void dibs__mem_task_pass_time(tasks *all, kind *k, int64_t now) {
+DIBS__MODULE_API void dibs__mem_task_pass_time(tasks *all, kind *k, int64_t now) {
   for (task *t; (t = dibs__mem_order_first(k->timed, DIBS__MEM_BY_TURN)) && t->due <= now;) {
     if (t->state == DIBS__TASK_WAITING)
       dibs__mem_task_ready(all, t, t->due);
@@ -330,7 +341,7 @@ static uint32_t pick_of_phases(const kind *k, const task_op *op, uint32_t most, 
   return count;
 }
 
-uint32_t dibs__mem_task_most(const kind *k, uint32_t most) {
+DIBS__MODULE_API uint32_t dibs__mem_task_most(const kind *k, uint32_t most) {
   uint64_t claimed = k->states[DIBS__TASK_CLAIMED], free_runs = claimed < k->running ? k->running - claimed : 0;
   if (k->paused) return 0;
   return k->running && free_runs < most ? (uint32_t)free_runs : most;
@@ -491,7 +502,7 @@ static void clear_answer(task_op *op) {
   op->why[0] = '\0';
 }
 
-void dibs__mem_task(tasks *all, task_op *op, int64_t at) {
+DIBS__MODULE_API void dibs__mem_task(tasks *all, task_op *op, int64_t at) {
   int64_t now = at + all->wall;
   clear_answer(op);
   if (op->table) {

@@ -113,6 +113,19 @@ struct dibs__mem_task *dibs__mem_task_of_unique(const struct dibs__mem_kind *kin
 struct dibs__mem_task *dibs__mem_task_make(const struct dibs__task_new *from);
 void dibs__mem_task_add(struct dibs__mem_tasks *tasks, struct dibs__mem_kind *kind, struct dibs__mem_task *t,
                         int64_t now);
+/* For another driver, which has the rows elsewhere, and decides with a few of them here.  A row that was made, and has
+ * its number, state, due and all else, enters its orders as it is.  An error of it, later than those that it has. */
+void dibs__mem_task_load(struct dibs__mem_tasks *tasks, struct dibs__mem_kind *kind, struct dibs__mem_task *t);
+bool dibs__mem_task_load_error(struct dibs__mem_task *t, dibs__fence fence, dibs__str by, dibs__str text,
+                               int64_t at_ms);
+/* task.c: the token of this ADD, which was used before. */
+bool dibs__mem_task_load_token(struct dibs__mem_tasks *tasks, const struct dibs__task_op *op, int64_t until,
+                               const uint64_t *nrs, const bool *replays, uint32_t count);
+/* task_list.c: CHANGE of those of these that match (`changed`), by number. */
+void dibs__mem_task_change_some(struct dibs__mem_tasks *tasks, struct dibs__task_op *op, const uint64_t nrs[],
+                                uint32_t count, int64_t now);
+/* The states from which it changes tasks, as bits. */
+uint32_t dibs__mem_task_changeable(enum dibs__task_change change);
 /* lane: the fence of its lane; 0: not by lane. */
 void dibs__mem_task_claim(struct dibs__mem_tasks *tasks, struct dibs__mem_task *t, const struct dibs__task_op *op,
                           dibs__fence lane, int64_t now);

@@ -107,10 +107,12 @@ static bool error_contains(const task *t, dibs__str part) {
   return t->state != DIBS__TASK_DONE && memmem(text.p, text.len, part.p, part.len);
 }
 
+/* (Of rows that another driver loaded, the latest change may be later than `now`, by another client's clock.) */
 static bool matches(const task *t, const struct dibs__task_filter *f, int64_t now) {
   return (f->nr == 0 || t->nr == f->nr) && (f->states == 0 || (f->states & BIT(t->state))) &&
          text_fits(f->kind, t->kind->text, t->kind->len) && text_fits(f->phase, t->phase, t->phase_len) &&
-         text_fits(f->serial, t->serial.p, t->serial.len) && now - t->at >= f->older_ms && error_contains(t, f->text);
+         text_fits(f->serial, t->serial.p, t->serial.len) && (f->older_ms == 0 || now - t->at >= f->older_ms) &&
+         error_contains(t, f->text);
 }
 
 /* Its unique text belongs to an unfinished task. */
@@ -157,20 +159,40 @@ static void change_one(tasks *all, const task_op *op, task *t, int64_t now) {
     dibs__mem_task_finish(all, t, DIBS__TASK_CANCELLED, now);
 }
 
-void dibs__mem_task_change(tasks *all, task_op *op, int64_t now) {
+DIBS__MODULE_API uint32_t dibs__mem_task_changeable(enum dibs__task_change change) {
   static const uint32_t states[] = {[DIBS__TASK_RETRY] = BIT(DIBS__TASK_PARKED) | BIT(DIBS__TASK_WAITING) |
                                                          BIT(DIBS__TASK_DEAD) | BIT(DIBS__TASK_CANCELLED),
                                     [DIBS__TASK_CANCEL] = DIBS__TASK_UNFINISHED,
                                     [DIBS__TASK_PURGE] = DIBS__TASK_FINISHED | BIT(DIBS__TASK_PARKED)};
-  task *some[DIBS__TASK_ITEMS];
-  uint32_t count = find_matches(all, op, states[op->change], now, some);
-  op->last = count ? some[count - 1]->nr : 0;
-  op->more = count == op->most;
+  return states[change];
+}
+
+static void change_all(tasks *all, task_op *op, task *const some[], uint32_t count, int64_t now) {
   for (uint32_t i = 0; i < count; i++) {
     if (op->change == DIBS__TASK_RETRY && replaced(some[i])) continue; /* by a task that this CHANGE retried */
     op->changed++;
     if (!op->dry) change_one(all, op, some[i], now);
   }
+}
+
+DIBS__MODULE_API void dibs__mem_task_change_some(tasks *all, task_op *op, const uint64_t nrs[], uint32_t count,
+                                                 int64_t now) {
+  task *some[DIBS__TASK_ITEMS];
+  uint32_t matching = 0, states = dibs__mem_task_changeable(op->change);
+  for (uint32_t i = 0; i < count && matching < DIBS__TASK_ITEMS; i++) {
+    task *t = dibs__mem_task_find(all, nrs[i]);
+    bool fits = t && (states & BIT(t->state)) && matches(t, &op->filter, now);
+    if (fits && !(op->change == DIBS__TASK_RETRY && replaced(t))) some[matching++] = t;
+  }
+  change_all(all, op, some, matching, now);
+}
+
+void dibs__mem_task_change(tasks *all, task_op *op, int64_t now) {
+  task *some[DIBS__TASK_ITEMS];
+  uint32_t count = find_matches(all, op, dibs__mem_task_changeable(op->change), now, some);
+  op->last = count ? some[count - 1]->nr : 0;
+  op->more = count == op->most;
+  change_all(all, op, some, count, now);
 }
 
 /* ---- COUNT ---- */

@@ -152,7 +152,7 @@ kind *dibs__mem_kind_find(const tasks *all, dibs__str text) {
   return NULL;
 }
 
-kind *dibs__mem_kind_get(tasks *all, dibs__str text) {
+DIBS__MODULE_API kind *dibs__mem_kind_get(tasks *all, dibs__str text) {
   kind *k = dibs__mem_kind_find(all, text);
   if (k || !(k = calloc(1, sizeof *k + text.len + 1))) return k;
   k->keep_ms = -1;
@@ -173,13 +173,13 @@ void dibs__mem_kind_drop_if_idle(tasks *all, kind *k) {
 
 /* ---- Rows ---- */
 
-task *dibs__mem_task_find(const tasks *all, uint64_t nr) {
+DIBS__MODULE_API task *dibs__mem_task_find(const tasks *all, uint64_t nr) {
   task *t = all->all;
   while (t && t->nr != nr) t = nr < t->nr ? t->links[DIBS__MEM_BY_NR].left : t->links[DIBS__MEM_BY_NR].right;
   return t;
 }
 
-task *dibs__mem_task_of_unique(const kind *k, dibs__str unique) {
+DIBS__MODULE_API task *dibs__mem_task_of_unique(const kind *k, dibs__str unique) {
   task *t = k->uniques;
   while (t && !dibs__str_equal(t->unique, unique))
     t = dibs__str_before(unique, t->unique) ? t->links[DIBS__MEM_BY_UNIQUE].left : t->links[DIBS__MEM_BY_UNIQUE].right;
@@ -193,7 +193,7 @@ static dibs__str append(char **at, dibs__str text) {
   return dibs__str_of(to, text.len);
 }
 
-task *dibs__mem_task_make(const struct dibs__task_new *from) {
+DIBS__MODULE_API task *dibs__mem_task_make(const struct dibs__task_new *from) {
   task *t = calloc(1, sizeof *t + (size_t)from->serial.len + from->unique.len + from->payload.len + 1);
   if (!t) return NULL;
   char *at = t->bytes;
@@ -217,21 +217,21 @@ static void forget_errors(task *t) {
   }
 }
 
-void dibs__mem_task_free(task *t) {
+DIBS__MODULE_API void dibs__mem_task_free(task *t) {
   if (!t) return;
   forget_errors(t);
   free(t->result);
   free(t);
 }
 
-bool dibs__mem_task_failed(task *t, dibs__str text, int64_t now) {
-  if (text.len > DIBS__TASK_TEXT_MAX) text = dibs__str_of(text.p + text.len - DIBS__TASK_TEXT_MAX, DIBS__TASK_TEXT_MAX);
-  struct dibs__mem_failed *e = calloc(1, sizeof *e + t->by_len + text.len + 1), **at = &t->errors;
+DIBS__MODULE_API bool dibs__mem_task_load_error(task *t, dibs__fence fence, dibs__str by, dibs__str text,
+                                                int64_t at_ms) {
+  struct dibs__mem_failed *e = calloc(1, sizeof *e + by.len + text.len + 1), **at = &t->errors;
   if (!e) return false;
   char *bytes = e->bytes;
-  e->fence = t->fence;
-  e->at = now;
-  e->by_len = append(&bytes, dibs__str_of(t->by, t->by_len)).len;
+  e->fence = fence;
+  e->at = at_ms;
+  e->by_len = append(&bytes, by).len;
   e->text_len = append(&bytes, text).len;
   while (*at) at = &(*at)->next;
   *at = e;
@@ -241,6 +241,11 @@ bool dibs__mem_task_failed(task *t, dibs__str text, int64_t now) {
   t->errors = e->next;
   free(e);
   return true;
+}
+
+bool dibs__mem_task_failed(task *t, dibs__str text, int64_t now) {
+  if (text.len > DIBS__TASK_TEXT_MAX) text = dibs__str_of(text.p + text.len - DIBS__TASK_TEXT_MAX, DIBS__TASK_TEXT_MAX);
+  return dibs__mem_task_load_error(t, t->fence, dibs__str_of(t->by, t->by_len), text, now);
 }
 
 dibs__str dibs__mem_task_text(const task *t) {
@@ -434,6 +439,14 @@ void dibs__mem_task_add(tasks *all, kind *k, task *t, int64_t now) {
     enter_state(all, t, DIBS__TASK_BLOCKED, t->due);
   else
     enter_free(all, t, now);
+}
+
+DIBS__MODULE_API void dibs__mem_task_load(tasks *all, kind *k, task *t) {
+  uint32_t state = t->state;
+  t->kind = k;
+  order_add(&all->all, t, DIBS__MEM_BY_NR);
+  if (!finished(state)) enter_unfinished(t);
+  enter_state(all, t, state, t->due);
 }
 
 void dibs__mem_task_claim(tasks *all, task *t, const struct dibs__task_op *op, dibs__fence lane, int64_t now) {

@@ -4,7 +4,7 @@
 /* A batch while it runs: what run.c and the families with documents of their own (claim.c) share. */
 #include "drivers/mongodb/mongodb_impl.h"
 
-enum { DIBS__MONGO_HEADS = 256, DIBS__MONGO_NOTICES = 256, DIBS__MONGO_SESSIONS = 64 };
+enum { DIBS__MONGO_HEADS = 256, DIBS__MONGO_NOTICES = 256, DIBS__MONGO_SESSIONS = 64, DIBS__MONGO_APPLIED = 64 };
 
 /* The document of a claim, as far as it is known since the document of its stock was read. */
 enum dibs__mongo_known {
@@ -42,8 +42,9 @@ struct dibs__mongo_batch {
   struct dibs__mem_open from;
   struct dibs__mongo_document *heads[DIBS__MONGO_HEADS];
   size_t remembered;
-  uint32_t indexed;     /* a bit for each index that was made */
-  dibs__tick recovered; /* when it looked for batches of counters that were left */
+  uint32_t indexed;                     /* a bit for each index that was made */
+  dibs__tick recovered;                 /* when it looked for batches of counters that were left */
+  int64_t applied[DIBS__MONGO_APPLIED]; /* of tasks: commits that were applied, by version */
   /* Of the batch that runs. */
   struct dibs__mongo_element *elements;
   size_t count;
@@ -51,6 +52,7 @@ struct dibs__mongo_batch {
   int64_t now;
   struct dibs__mongo_sent_notice notices[DIBS__MONGO_NOTICES];
   size_t notice_count;
+  bool tasks_ready; /* a commit made tasks ready */
   struct dibs__result *result;
   /* Sessions whose life was looked up. */
   uint64_t sessions[DIBS__MONGO_SESSIONS];
@@ -73,6 +75,13 @@ struct dibs__counter_op;
 /* It is not decided on a document, but by dibs__mongo_counters; or it has its answer. */
 bool dibs__mongo_counter_is_apart(struct dibs__counter_op *op);
 void dibs__mongo_counters(struct dibs__mongo_batch *b);
+
+/* ---- own.c ---- */
+
+/* The operations of the batch on dibs' own tasks. */
+void dibs__mongo_tasks(struct dibs__mongo_batch *b);
+/* Deletes finished tasks whose time is over; without elements. */
+void dibs__mongo_tasks_sweep(struct dibs__mongo_batch *b);
 
 /* ---- history.c ---- */
 

@@ -142,6 +142,33 @@ static bool error_is_refusal(const bson_error_t *error) {
                                                   strstr(error->message, "violates unique constraint"));
 }
 
+/* No server was found.  A certificate or an account that is refused does not become right by itself.  libmongoc puts
+ * the reasons of all servers in brackets, behind a sentence of its own. */
+static dibs__status explain_selection(const struct dibs__mongo_link *link, const char *said,
+                                      struct dibs__result *result) {
+  const char *why = strchr(said, '['), *next = "";
+  const char *end = why ? strrchr(why, ']') : NULL;
+  int length = end ? (int)(end - why - 1) : (int)strlen(said);
+  dibs__status status = DIBS_UNAVAILABLE;
+  why = end ? why + 1 : said;
+  if (strstr(said, "uthenticat")) {
+    status = DIBS_DENIED;
+  } else if (strstr(said, "certificate verify failed")) {
+    status = DIBS_DENIED;
+    next = "; use a name of its certificate, and name its authority with ca=FILE";
+  } else if (strstr(said, "length header") && !mongoc_uri_get_tls(link->location->uri)) {
+    /* So a server with TLS ends a connection without. */
+    next = "; a server with TLS needs tls=true or ca=FILE";
+  } else if (strstr(said, "TLS handshake")) {
+    next = "; does this port have TLS?";
+  } else if (strstr(said, "initialize TLS")) {
+    next = "; are ca= and tlsCertificateKeyFile= files in PEM form?";
+  }
+  if (length > 0 && why[length - 1] == '.') length--;
+  dibs__set_message(result, "%.100s: %.*s%s", link->location->shown, length < 110 ? length : 110, why, next);
+  return status;
+}
+
 dibs__status dibs__mongo_explain(struct dibs__mongo_link *link, const bson_error_t *error, const bson_t *reply,
                                  bool sent, struct dibs__result *result) {
   (void)reply;
@@ -149,8 +176,7 @@ dibs__status dibs__mongo_explain(struct dibs__mongo_link *link, const bson_error
   bool stream = error->domain == MONGOC_ERROR_STREAM;
   dibs__set_message(result, "%s: %.160s", link->location->shown, error->message);
   link->broken = link->broken || selection || stream;
-  if (selection && strstr(error->message, "uthenticat")) return DIBS_DENIED;
-  if (selection) return DIBS_UNAVAILABLE;
+  if (selection) return explain_selection(link, error->message, result);
   if (stream) return sent ? DIBS_UNKNOWN : DIBS_UNAVAILABLE;
   if (error_is_denied(error)) return DIBS_DENIED;
   if (error_is_early(error)) return DIBS_UNAVAILABLE;
@@ -371,7 +397,8 @@ static const char *const collection_names[DIBS__MONGO_KINDS] = {
     [DIBS__MONGO_LEASE] = "leases",       [DIBS__MONGO_RECORD] = "records",   [DIBS__MONGO_ONCE] = "once",
     [DIBS__MONGO_STOCK] = "stocks",       [DIBS__MONGO_SESSION] = "sessions", [DIBS__MONGO_META] = "store",
     [DIBS__MONGO_CLAIM] = "claims",       [DIBS__MONGO_RATE] = "rates",       [DIBS__MONGO_COUNTER] = "counters",
-    [DIBS__MONGO_SOURCE_ROW] = "sources", [DIBS__MONGO_RUN] = "runs",         [DIBS__MONGO_REPORT] = "reports"};
+    [DIBS__MONGO_SOURCE_ROW] = "sources", [DIBS__MONGO_RUN] = "runs",         [DIBS__MONGO_REPORT] = "reports",
+    [DIBS__MONGO_TASK] = "tasks",         [DIBS__MONGO_TASK_KIND] = "kinds",  [DIBS__MONGO_TOKEN] = "tokens"};
 
 static bool open_collections(struct dibs__mongo_link *link) {
   for (size_t i = 0; i < DIBS__MONGO_KINDS; i++) {
@@ -429,20 +456,22 @@ static dibs__status read_store(struct dibs__mongo_link *link, struct dibs__resul
   return status;
 }
 
-dibs__status dibs__mongo_connect(const struct dibs__mongo_location *location, dibs__tick by,
-                                 struct dibs__mongo_link **out, struct dibs__result *result) {
+dibs__status dibs__mongo_connect(struct dibs__mongo_location *location, dibs__tick by, struct dibs__mongo_link **out,
+                                 struct dibs__result *result) {
   struct dibs__mongo_link *link = calloc(1, sizeof *link);
-  bson_error_t error;
+  mongoc_uri_t *uri = NULL;
+  bson_error_t error = {0};
   *out = NULL;
   if (!link) return DIBS_NO_MEMORY;
   link->location = location;
   link->by = by;
-  link->client = mongoc_client_new_from_uri_with_error(location->uri, &error);
-  dibs__status status = DIBS_OK;
-  if (!link->client) {
+  dibs__status status = dibs__mongo_uri_now(location, by, &uri, result);
+  if (status == DIBS_OK) link->client = mongoc_client_new_from_uri_with_error(uri, &error);
+  mongoc_uri_destroy(uri);
+  if (status == DIBS_OK && !link->client) {
     dibs__set_message(result, "%s: %.160s", location->shown, error.message);
     status = DIBS_INVALID;
-  } else {
+  } else if (status == DIBS_OK) {
     mongoc_client_set_error_api(link->client, MONGOC_ERROR_API_VERSION_2);
     mongoc_client_set_stream_initiator(link->client, make_stream, link);
     if (!open_collections(link) || !watch_commands(link)) status = DIBS_NO_MEMORY;

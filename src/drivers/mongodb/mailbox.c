@@ -31,11 +31,13 @@ struct dibs__mongo_mailbox {
   struct dibs__event notices[BOX];
   size_t count;
   bool overflow, woken;
-  dibs__tick waited; /* when a waiter was queued last, or a notice came */
+  dibs__tick waited;  /* when a waiter was queued last, or a notice came */
+  _Atomic bool tasks; /* a CLAIM found none: it looks whether there are new ones, too */
   _Atomic bool registered;
   /* events() alone. */
   struct dibs__mongo_link *link;
   dibs__tick again;
+  int64_t tasks_seen;   /* what the document "tasks" said last */
   _Atomic int64_t beat; /* ns: when the latest sign of life was given */
 };
 typedef struct dibs__mongo_mailbox mailbox;
@@ -97,9 +99,13 @@ static dibs__status beat(struct dibs__mongo *store, struct dibs__mongo_link *lin
   return done ? DIBS_OK : dibs__mongo_explain(link, &error, NULL, false, result);
 }
 
-/* {$expr: {$lt: [$seen, {$subtract: [$$NOW, KEEP_MS]}]}}.  A process that was only stopped makes its document again. */
+/* {seen: {$exists: true}, $expr: {$lt: [$seen, {$subtract: [$$NOW, KEEP_MS]}]}}.  A process that was only stopped makes
+ * its document again. */
 static void remove_dead(struct dibs__mongo_link *link) {
-  bson_t filter = BSON_INITIALIZER, expr, args, minus, terms;
+  bson_t filter = BSON_INITIALIZER, exists, expr, args, minus, terms;
+  BSON_APPEND_DOCUMENT_BEGIN(&filter, "seen", &exists);
+  BSON_APPEND_BOOL(&exists, "$exists", true);
+  bson_append_document_end(&filter, &exists);
   BSON_APPEND_DOCUMENT_BEGIN(&filter, "$expr", &expr);
   BSON_APPEND_ARRAY_BEGIN(&expr, "$lt", &args);
   BSON_APPEND_UTF8(&args, "0", "$seen");
@@ -133,6 +139,10 @@ void dibs__mongo_mailbox_waits(struct dibs__mongo *store) {
   m->waited = now;
   dibs__mutex_unlock(&m->lock);
   if (long_ago) dibs__mongo_wake(&store->base);
+}
+
+void dibs__mongo_mailbox_wants_tasks(struct dibs__mongo *store) {
+  if (!atomic_exchange(&store->mailbox->tasks, true)) dibs__mongo_wake(&store->base);
 }
 
 struct lives {
@@ -236,6 +246,24 @@ void dibs__mongo_send(struct dibs__mongo *store, struct dibs__mongo_link *link,
   bson_destroy(&command);
 }
 
+/* {_id: "tasks", ready: N}, of the same collection, so that one look of a process finds both.  N is drawn: another one
+ * says that tasks are ready since the last look. */
+void dibs__mongo_tell_tasks(struct dibs__mongo *store, struct dibs__mongo_link *link) {
+  bson_t filter = BSON_INITIALIZER, update = BSON_INITIALIZER, set, options = BSON_INITIALIZER;
+  int64_t ready;
+  dibs__random(&ready, sizeof ready);
+  BSON_APPEND_UTF8(&filter, "_id", "tasks");
+  BSON_APPEND_DOCUMENT_BEGIN(&update, "$set", &set);
+  BSON_APPEND_INT64(&set, "ready", ready);
+  bson_append_document_end(&update, &set);
+  BSON_APPEND_BOOL(&options, "upsert", true);
+  keep_notice(store->mailbox, &(struct dibs__event){.what = DIBS__EV_TASKS});
+  mongoc_collection_update_one(link->collections[DIBS__MONGO_SESSION], &filter, &update, &options, NULL, NULL);
+  bson_destroy(&filter);
+  bson_destroy(&update);
+  bson_destroy(&options);
+}
+
 /* ---- Receiving ---- */
 
 static void read_notice(mailbox *m, const bson_t *from) {
@@ -254,12 +282,22 @@ static void read_notice(mailbox *m, const bson_t *from) {
   keep_notice(m, &event);
 }
 
+struct box {
+  mailbox *m;
+  bool full;
+};
+
 static bool see_box(void *user, const bson_t *row) {
+  struct box *box = user;
   bson_iter_t at, in;
-  bool *full = user;
-  *full = bson_iter_init_find(&at, row, "box") && BSON_ITER_HOLDS_ARRAY(&at) && bson_iter_recurse(&at, &in) &&
-          bson_iter_next(&in);
-  return false;
+  if (bson_iter_init_find(&at, row, "ready")) {
+    int64_t ready = bson_iter_as_int64(&at);
+    if (ready != box->m->tasks_seen) keep_notice(box->m, &(struct dibs__event){.what = DIBS__EV_TASKS});
+    box->m->tasks_seen = ready;
+  } else if (bson_iter_init_find(&at, row, "box")) {
+    box->full = BSON_ITER_HOLDS_ARRAY(&at) && bson_iter_recurse(&at, &in) && bson_iter_next(&in);
+  }
+  return true;
 }
 
 /* Takes out what is in the box. */
@@ -298,11 +336,17 @@ static dibs__status empty_box(struct dibs__mongo *store, struct dibs__result *re
 
 static dibs__status look_into_box(struct dibs__mongo *store, struct dibs__result *result) {
   mailbox *m = store->mailbox;
-  bool full = false;
-  bson_t *filter = by_session(store->session);
-  dibs__status status = dibs__mongo_find(m->link, DIBS__MONGO_SESSION, filter, 1, false, see_box, &full, result);
+  struct box box = {.m = m};
+  bson_t *filter = bson_new(), in, keys;
+  BSON_APPEND_DOCUMENT_BEGIN(filter, "_id", &in);
+  BSON_APPEND_ARRAY_BEGIN(&in, "$in", &keys);
+  BSON_APPEND_INT64(&keys, "0", (int64_t)store->session);
+  if (atomic_load(&m->tasks)) BSON_APPEND_UTF8(&keys, "1", "tasks");
+  bson_append_array_end(&in, &keys);
+  bson_append_document_end(filter, &in);
+  dibs__status status = dibs__mongo_find(m->link, DIBS__MONGO_SESSION, filter, 2, false, see_box, &box, result);
   bson_destroy(filter);
-  return status == DIBS_OK && full ? empty_box(store, result) : status;
+  return status == DIBS_OK && box.full ? empty_box(store, result) : status;
 }
 
 /* How long it may be until the next look: briefly after a waiter was queued, longer and longer after that; and some
@@ -312,7 +356,7 @@ static int64_t pause_of(mailbox *m, int64_t took_ms) {
   dibs__mutex_lock(&m->lock);
   int64_t ms = dibs__tick_left_ms(m->waited, dibs__tick_now());
   dibs__mutex_unlock(&m->lock);
-  int64_t pause = ms < 2000 ? 5 : ms < 30000 ? 25 : ms < 600000 ? 100 : 500;
+  int64_t pause = ms < 2000 ? 5 : ms < 30000 ? 25 : ms < 600000 || atomic_load(&m->tasks) ? 100 : 500;
   int64_t busy = took_ms * LOOK_SHARE < BUSY_MS ? took_ms * LOOK_SHARE : BUSY_MS;
   return pause > busy ? pause : busy;
 }

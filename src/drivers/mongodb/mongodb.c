@@ -7,8 +7,10 @@
 
 enum {
   CAPS = DIBS__CAP_SHARED | DIBS__CAP_FIFO | DIBS__CAP_GRANT_NEXT | DIBS__CAP_EVENTS | DIBS__CAP_PARALLEL |
-         DIBS__CAP_BLOCKS | DIBS__CAP_ALONE | DIBS__CAP_TASK_TABLES
+         DIBS__CAP_BLOCKS | DIBS__CAP_ALONE
 };
+
+enum { TIDY_MS = 1500 };
 
 /* Results have all messages. */
 static void log_nothing(mongoc_log_level_t level, const char *domain, const char *message, void *user) {
@@ -28,8 +30,17 @@ static void begin_library(void) {
   dibs__mutex_unlock(&once);
 }
 
+static void disconnect_session(struct dibs__session *base) {
+  struct dibs__mongo_session *s = (struct dibs__mongo_session *)base;
+  dibs__mongo_batch_free(s->batch);
+  free(s->seen);
+  dibs__mongo_disconnect(s->link);
+  free(s);
+}
+
 static void close_store(struct dibs__dstore *base) {
   struct dibs__mongo *store = (struct dibs__mongo *)base;
+  if (store->tidier) disconnect_session(store->tidier);
   dibs__mongo_mailbox_close(store);
   dibs__mongo_disconnect(store->spare);
   dibs__mongo_location_free(store->location);
@@ -42,7 +53,7 @@ static dibs__status open_store(const struct dibs__uri *uri, struct dibs__dstore 
   (void)inner, (void)count;
   *result = (struct dibs__result){.sent = dibs__tick_now()};
   if (uri->as_tier) {
-    dibs__set_message(result, "mongodb:// can't be one of several tiers; use it alone");
+    dibs__set_message(result, "%s:// can't be one of several tiers; use it alone", uri->scheme);
     return DIBS_UNSUPPORTED;
   }
   begin_library();
@@ -60,14 +71,6 @@ static dibs__status open_store(const struct dibs__uri *uri, struct dibs__dstore 
   else
     close_store(&store->base);
   return status;
-}
-
-static void disconnect_session(struct dibs__session *base) {
-  struct dibs__mongo_session *s = (struct dibs__mongo_session *)base;
-  dibs__mongo_batch_free(s->batch);
-  free(s->seen);
-  dibs__mongo_disconnect(s->link);
-  free(s);
 }
 
 static dibs__status connect_session(struct dibs__dstore *base, dibs__tick by, struct dibs__session **out,
@@ -91,20 +94,46 @@ static dibs__status connect_session(struct dibs__dstore *base, dibs__tick by, st
     disconnect_session(&s->base);
     return status;
   }
-  *identity = (struct dibs__identity){
-      .mandate = dibs__mongo_mandate(s->link),
-      .caps = CAPS,
-      .families = 1u << DIBS__FAM_LEASE | 1u << DIBS__FAM_ANCHOR | 1u << DIBS__FAM_RECORD | 1u << DIBS__FAM_ONCE |
-                  1u << DIBS__FAM_STOCK | 1u << DIBS__FAM_COUNTER | 1u << DIBS__FAM_RUN | 1u << DIBS__FAM_REPORT,
-      .max_batch = DIBS__MONGO_BATCH,
-      .max_sessions = store->location->connections,
-      .session = store->session};
+  *identity =
+      (struct dibs__identity){.mandate = dibs__mongo_mandate(s->link),
+                              .caps = CAPS,
+                              .families = 1u << DIBS__FAM_LEASE | 1u << DIBS__FAM_ANCHOR | 1u << DIBS__FAM_RECORD |
+                                          1u << DIBS__FAM_ONCE | 1u << DIBS__FAM_STOCK | 1u << DIBS__FAM_COUNTER |
+                                          1u << DIBS__FAM_RUN | 1u << DIBS__FAM_REPORT | 1u << DIBS__FAM_ENGINE | 1u << DIBS__FAM_TASK,
+                              .max_batch = DIBS__MONGO_BATCH,
+                              .max_sessions = store->location->connections,
+                              .session = store->session};
   result->now = (dibs__when){dibs__mongo_latest(s->link)};
   *out = &s->base;
   return DIBS_OK;
 }
 
-static const char *const schemes[] = {"mongodb", NULL};
+/* Every few seconds, not all processes at once.  A process that ends before the first time leaves it to others. */
+static void tidy_store(struct dibs__dstore *base) {
+  struct dibs__mongo *store = (struct dibs__mongo *)base;
+  dibs__tick now = dibs__tick_now();
+  struct dibs__identity identity;
+  struct dibs__result result;
+  uint16_t at_random;
+  if (!atomic_load(&store->has_tasks) || dibs__tick_before(now, store->tidied)) return;
+  bool first = store->tidied.ns == 0;
+  dibs__random(&at_random, sizeof at_random);
+  store->tidied = dibs__tick_add_ms(now, TIDY_MS + at_random % TIDY_MS);
+  if (first) return;
+  dibs__tick by = dibs__tick_add_ms(now, TIDY_MS);
+  if (!store->tidier && connect_session(base, by, &store->tidier, &identity, &result) != DIBS_OK) {
+    store->tidier = NULL;
+    return;
+  }
+  struct dibs__mongo_session *s = (struct dibs__mongo_session *)store->tidier;
+  s->link->by = by;
+  dibs__mongo_tasks_tidy(s, &result);
+  if (!s->link->broken) return;
+  disconnect_session(store->tidier);
+  store->tidier = NULL;
+}
+
+static const char *const schemes[] = {"mongodb", "mongodb+srv", NULL};
 
 const struct dibs__driver dibs__mongodb_driver = {.size = sizeof(struct dibs__driver),
                                                   .abi = DIBS__DRIVER_ABI,
@@ -117,4 +146,5 @@ const struct dibs__driver dibs__mongodb_driver = {.size = sizeof(struct dibs__dr
                                                   .run = dibs__mongo_run,
                                                   .events = dibs__mongo_events,
                                                   .wake = dibs__mongo_wake,
-                                                  .list = dibs__mongo_list};
+                                                  .list = dibs__mongo_list,
+                                                  .tidy = tidy_store};

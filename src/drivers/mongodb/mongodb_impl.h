@@ -5,6 +5,7 @@
  * The driver of mongodb://: a module, loaded when its scheme is first used.
  *
  *   location.c   the URI
+ *   srv.c        the hosts of mongodb+srv://
  *   link.c       one connection: commands with deadlines, the server's clock
  *   document.c   what a document of each kind says, as the memory driver has it
  *   run.c        a batch
@@ -17,7 +18,15 @@
  *   index.c      indexes
  *   mailbox.c    events: each process has a document with its notices
  *   list.c       listing
- *   task.c       tasks in the user's own collections
+ *   collection.c the user's own collections
+ *   field.c      fields of their documents
+ *   table_key.c, table_value.c   keys and values of their documents
+ *   table_record.c, table_stock.c   records and stock in them
+ *   kind.c       dibs' own tasks: how the tasks of a kind change together
+ *   row.c        their documents
+ *   own.c        what is done with them
+ *   page.c       what people read and change of them
+ *   task.c       tasks in them
  *   task_text.c  their filters and updates, and what their documents say
  *   mongodb.c    the driver's table
  *
@@ -34,6 +43,7 @@
  * A session has one link, and is used by one thread at a time.
  */
 #include "drivers/memory/memory_impl.h"
+#include "store/engine.h"
 #include "store/task.h"
 #include "store/uri.h"
 #include "store/values.h"
@@ -45,7 +55,10 @@ enum { DIBS__MONGO_WORD_MAX = 64, DIBS__MONGO_BATCH = 256 };
 enum { DIBS__MONGO_CLAIMS = 100, DIBS__MONGO_CLAIMS_MAX = 1000 };
 
 struct dibs__mongo_location {
-  mongoc_uri_t *uri;
+  char *srv;         /* the name in mongodb+srv://, without a dot at its end; NULL: mongodb:// */
+  char *head, *tail; /* of the connection string, before and after the hosts; with the password */
+  dibs__mutex lock;
+  mongoc_uri_t *uri; /* with `srv`: as it was looked up last, guarded by lock; NULL: not yet */
   char *database;
   char prefix[DIBS__MONGO_WORD_MAX + 1];
   uint32_t connections;
@@ -68,6 +81,9 @@ enum dibs__mongo_kind {
   DIBS__MONGO_SOURCE_ROW, /* their ledger */
   DIBS__MONGO_RUN,
   DIBS__MONGO_REPORT,
+  DIBS__MONGO_TASK, /* dibs' own tasks: kind.c */
+  DIBS__MONGO_TASK_KIND,
+  DIBS__MONGO_TOKEN,
   DIBS__MONGO_KINDS
 };
 
@@ -76,6 +92,19 @@ enum dibs__mongo_kind {
 dibs__status dibs__mongo_location(const struct dibs__uri *uri, struct dibs__mongo_location **location,
                                   struct dibs__result *result);
 void dibs__mongo_location_free(struct dibs__mongo_location *location); /* accepts NULL */
+/* For a new connection; the caller destroys it.  May block until `by`, or for a second if less is left.  OK;
+ * UNAVAILABLE, ...: the lookup failed. */
+dibs__status dibs__mongo_uri_now(struct dibs__mongo_location *location, dibs__tick by, mongoc_uri_t **uri,
+                                 struct dibs__result *result);
+
+/* ---- srv.c ---- */
+
+/* Can it be a name in mongodb+srv://? */
+bool dibs__mongo_srv_valid(const char *name);
+/* Its hosts, "a:1,b:2", and the options of its TXT record that are not in `given`, "&key=value&..."; malloc'd.  Blocks
+ * as dibs__mongo_uri_now.  UNAVAILABLE: no answer, no such name, or records that can't be right; UNSUPPORTED. */
+dibs__status dibs__mongo_srv(const char *name, const char *given, const char *shown, dibs__tick by, char **hosts,
+                             char **options, struct dibs__result *result);
 
 /* ---- link.c ---- */
 
@@ -98,8 +127,8 @@ struct dibs__mongo_link {
   dibs__incarnation incarnation;
 };
 
-dibs__status dibs__mongo_connect(const struct dibs__mongo_location *location, dibs__tick by,
-                                 struct dibs__mongo_link **link, struct dibs__result *result);
+dibs__status dibs__mongo_connect(struct dibs__mongo_location *location, dibs__tick by, struct dibs__mongo_link **link,
+                                 struct dibs__result *result);
 void dibs__mongo_disconnect(struct dibs__mongo_link *link); /* accepts NULL */
 /* Reads the clock and the term again if that is due, or if another member is the primary now. */
 dibs__status dibs__mongo_clock(struct dibs__mongo_link *link, bool now, struct dibs__result *result);
@@ -135,6 +164,8 @@ dibs__status dibs__mongo_find(struct dibs__mongo_link *link, enum dibs__mongo_ki
 dibs__status dibs__mongo_find_in(struct dibs__mongo_link *link, mongoc_collection_t *collection, const bson_t *filter,
                                  bson_t *options, bool linearizable, dibs__mongo_row *row, void *user,
                                  struct dibs__result *result);
+/* What doctor asks (describe.c), by link->by. */
+void dibs__mongo_describe(struct dibs__mongo_link *link, struct dibs__findings *to);
 /* Reads a cursor, and destroys it. */
 dibs__status dibs__mongo_read(struct dibs__mongo_link *link, mongoc_cursor_t *cursor, dibs__mongo_row *row, void *user,
                               struct dibs__result *result);
@@ -178,7 +209,7 @@ bool dibs__mongo_put_bytes(bson_t *to, const char *field, dibs__str data);
 dibs__status dibs__mongo_stock_decode(struct dibs__memory *memory, const struct dibs__mongo_document *document);
 bool dibs__mongo_stock_encode(bson_t *to, const struct dibs__memory *memory,
                               const struct dibs__mongo_document *document);
-/* It is not decided on a document: it lists, or names a table of the user's, which this driver does not serve. */
+/* It is not decided on a document of dibs: it lists, or names a collection of the user's (table_stock.c). */
 bool dibs__mongo_stock_is_apart(struct dibs__stock_op *op);
 /* Adds to a filter where _id may begin to have this prefix, and be larger than `after`.  Both are texts. */
 void dibs__mongo_put_range(bson_t *filter, dibs__str prefix, dibs__str after);
@@ -195,6 +226,10 @@ dibs__status dibs__mongo_mailbox_ready(struct dibs__mongo *store, struct dibs__m
 void dibs__mongo_mailbox_waits(struct dibs__mongo *store); /* a waiter of this process was queued just now */
 dibs__driver_events dibs__mongo_events;
 dibs__driver_wake dibs__mongo_wake;
+/* A CLAIM of this process found no task: it wants to know of new ones. */
+void dibs__mongo_mailbox_wants_tasks(struct dibs__mongo *store);
+/* Tells all processes that want to know. */
+void dibs__mongo_tell_tasks(struct dibs__mongo *store, struct dibs__mongo_link *link);
 struct dibs__mongo_notice {
   uint64_t session;
   struct dibs__event event;
@@ -219,6 +254,8 @@ struct dibs__mongo_session {
 struct dibs__mongo_batch *dibs__mongo_batch_new(struct dibs__mongo_session *session);
 void dibs__mongo_batch_free(struct dibs__mongo_batch *batch); /* accepts NULL */
 dibs__driver_run dibs__mongo_run;
+/* Deletes finished tasks of dibs whose time is over. */
+void dibs__mongo_tasks_tidy(struct dibs__mongo_session *session, struct dibs__result *result);
 
 /* ---- list.c ---- */
 
@@ -254,11 +291,6 @@ bson_t *dibs__mt_filter(const struct dibs__task_op *op, enum dibs__mt_which whic
 bson_t *dibs__mt_filter_item(const struct dibs__table *table, const struct dibs__task_item *item);
 /* All documents with the key of that item. */
 bson_t *dibs__mt_filter_key(const struct dibs__table *table, const struct dibs__task_item *item);
-/* A key as people write it may be that of documents with keys of several types. */
-enum { DIBS__MT_NUMBER = 1, DIBS__MT_TEXT = 2, DIBS__MT_OID = 4 };
-uint32_t dibs__mt_types_of(dibs__str key);
-bson_t *dibs__mt_filter_type(const struct dibs__table *table, uint32_t types); /* documents with keys of these types */
-bson_t *dibs__mt_filter_same(const struct dibs__table *table, dibs__str key);  /* with this key, of any type */
 uint32_t dibs__mt_type_in(const struct dibs__table *table, const bson_t *document); /* the type of its key; 0: odd */
 /* Of a listing; the key `after` has this type. */
 bson_t *dibs__mt_filter_list(const struct dibs__task_op *op, uint32_t after_type);
@@ -285,6 +317,10 @@ struct dibs__mongo {
   struct dibs__mongo_mailbox *mailbox;
   dibs__mutex lock;
   struct dibs__mongo_link *spare; /* guarded by lock: the connection with which the store was opened */
+  _Atomic bool has_tasks;         /* it was used for dibs' own tasks */
+  struct dibs__session *tidier;   /* tidy() alone; NULL: not yet */
+  dibs__tick tidied;
+  uint64_t tasks_busy; /* guarded by lock: a bit for the kinds with this hash, which a thread changes */
 };
 
 extern const struct dibs__driver dibs__mongodb_driver;

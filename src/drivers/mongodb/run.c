@@ -6,6 +6,7 @@
  * A lost answer is UNKNOWN for the operations on the documents of that command, and those are forgotten.
  */
 #include "drivers/mongodb/batch_impl.h"
+#include "drivers/mongodb/table_impl.h"
 #include "store/counter.h"
 #include "store/family.h"
 
@@ -571,15 +572,17 @@ static dibs__status overall(const batch *b) {
   return none ? DIBS_UNAVAILABLE : worst;
 }
 
-static bool is_task(const struct dibs__op *op) {
-  return op->family == DIBS__FAM_TASK && ((const struct dibs__task_op *)op)->table;
-}
-
-/* After all others, which wait for no document of the user's. */
-static void run_tasks(batch *b, dibs__tick by) {
-  for (size_t i = 0; i < b->count; i++)
-    if (is_task(b->elements[i].op))
-      dibs__mongo_run_task(b->session, (struct dibs__task_op *)b->elements[i].op, by, b->result);
+/* On collections of the user's; after all others, which wait for no document of the user's. */
+static void run_tables(batch *b, dibs__tick by) {
+  for (size_t i = 0; i < b->count; i++) {
+    struct dibs__op *op = b->elements[i].op;
+    if (op->family == DIBS__FAM_TASK && ((struct dibs__task_op *)op)->table)
+      dibs__mongo_run_task(b->session, (struct dibs__task_op *)op, by, b->result);
+    if (op->family == DIBS__FAM_RECORD && ((struct dibs__record_op *)op)->table)
+      dibs__mongo_run_record(b->session, (struct dibs__record_op *)op, by, b->result);
+    if (op->family == DIBS__FAM_STOCK && ((struct dibs__stock_op *)op)->table && op->verb != DIBS__STOCK_LIST)
+      dibs__mongo_run_stock(b->session, (struct dibs__stock_op *)op, by, b->result);
+  }
 }
 
 dibs__status dibs__mongo_run(struct dibs__session *base, struct dibs__op *const ops[], size_t count, dibs__tick by,
@@ -590,10 +593,17 @@ dibs__status dibs__mongo_run(struct dibs__session *base, struct dibs__op *const 
   *result = (struct dibs__result){.sent = dibs__tick_now()};
   if (count > DIBS__MONGO_BATCH) return DIBS_UNAVAILABLE;
   session->link->by = by;
+  if (dibs__is_engine(ops, count)) {
+    struct dibs__findings findings = {0};
+    dibs__mongo_describe(session->link, &findings);
+    result->dead = session->link->broken;
+    return dibs__findings_answer(&findings, ops[0]);
+  }
   b->elements = elements;
   b->count = count;
   b->result = result;
   b->notice_count = 0;
+  b->tasks_ready = false;
   for (size_t i = 0; i < count; i++) {
     elements[i].op = ops[i];
     place_element(b, &elements[i]);
@@ -613,17 +623,27 @@ dibs__status dibs__mongo_run(struct dibs__session *base, struct dibs__op *const 
     if (pause >= 30) status = dibs__mongo_clock(session->link, true, result);
   }
   if (status != DIBS_OK) give_up(b, status == DIBS_UNKNOWN ? DIBS_UNAVAILABLE : status);
-  run_tasks(b, by);
+  run_tables(b, by);
   if (!any_left(b)) dibs__mongo_claims_clean(b);
   dibs__mongo_stock_lists(b);
   dibs__mongo_counters(b);
   dibs__mongo_runs(b);
   dibs__mongo_reports(b);
+  dibs__mongo_tasks(b);
   send_notices(b);
   finish(b);
   result->now = (dibs__when){b->now};
   result->dead = session->link->broken;
   return status == DIBS_OK || status == DIBS_UNAVAILABLE ? overall(b) : status;
+}
+
+void dibs__mongo_tasks_tidy(struct dibs__mongo_session *session, struct dibs__result *result) {
+  batch *b = session->batch;
+  *result = (struct dibs__result){.sent = dibs__tick_now()};
+  b->elements = NULL;
+  b->count = 0;
+  b->result = result;
+  if (dibs__mongo_clock(session->link, false, result) == DIBS_OK) dibs__mongo_tasks_sweep(b);
 }
 
 struct dibs__mongo_batch *dibs__mongo_batch_new(struct dibs__mongo_session *session) {

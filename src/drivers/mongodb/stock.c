@@ -107,12 +107,7 @@ bool dibs__mongo_stock_is_apart(struct dibs__stock_op *op) {
     op->op.status = dibs__stock_list_valid(op) ? DIBS_UNKNOWN : DIBS_INVALID;
     return true;
   }
-  if (!op->table) return false;
-  snprintf(
-      op->why, sizeof op->why,
-      "a stock in MongoDB is in dibs' own collection, not in one of yours: leave out the table, or use a SQL store");
-  op->op.status = DIBS_UNSUPPORTED;
-  return true;
+  return op->table != NULL;
 }
 
 struct listing {

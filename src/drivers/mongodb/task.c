@@ -11,7 +11,7 @@
  * The server may refuse to change a very document, by a validator or a unique index.  Then the free documents are tried
  * one after the other, and those that it refuses are left out.
  */
-#include "drivers/mongodb/mongodb_impl.h"
+#include "drivers/mongodb/collection_impl.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +19,6 @@
 
 enum {
   TRIES = 4,           /* of a claim that the server refuses, and of which it refuses no single document */
-  COLLECTIONS = 16,    /* of the user's, of which a session remembers what it has checked */
   ODD_KEEP_MS = 10000, /* no index leads to documents that are never claimed: how often they are looked for */
   LOCKED_MS = 100,     /* a document is free, but another client has just changed it: when it is worth another claim */
   PAUSE_MAX_MS = 16    /* before a command that met another one is sent again */
@@ -29,29 +28,10 @@ typedef struct dibs__task_op task_op;
 typedef struct dibs__task_item item_t;
 typedef struct dibs__table table_t;
 
-/* What a session knows of one of the user's collections. */
-struct seen {
-  uint64_t nr;           /* the table's; 0: none */
-  bool fits;             /* it exists, and was checked */
-  dibs__tick odd_looked; /* when a claim looked for documents that are never claimed */
-  char odd[200];         /* what it found; "": none */
-};
-struct dibs__mongo_seen {
-  struct seen seen[COLLECTIONS];
-  size_t next;
-};
-
 struct run {
-  struct dibs__mongo_session *session;
-  struct dibs__mongo_link *link;
+  struct dibs__mongo_collection c;
   const table_t *table;
   task_op *op;
-  struct dibs__result *result;
-  dibs__tick by;
-  struct seen *seen;
-  char database[DIBS__MONGO_WORD_MAX + 1];
-  const char *name; /* of the collection */
-  mongoc_collection_t *collection;
   bson_t **found; /* documents of the answer */
   size_t found_count, refused;
 };
@@ -62,111 +42,7 @@ static void set_answer(struct run *r, dibs__status status, const char *why) {
 }
 
 static void fail_op(struct run *r, dibs__status status) {
-  set_answer(r, status, status == DIBS_NO_MEMORY ? "out of memory" : r->result->text);
-}
-
-/* ---- The collection ---- */
-
-static struct seen *see_table(struct dibs__mongo_session *session, const table_t *table) {
-  struct dibs__mongo_seen *all = session->seen;
-  if (!all) all = session->seen = calloc(1, sizeof *all);
-  if (!all) return NULL;
-  for (size_t i = 0; i < COLLECTIONS; i++)
-    if (all->seen[i].nr == table->nr) return &all->seen[i];
-  struct seen *s = &all->seen[all->next++ % COLLECTIONS];
-  *s = (struct seen){.nr = table->nr};
-  return s;
-}
-
-/* "other.gateways" is a collection of another database. */
-static bool open_collection(struct run *r) {
-  const char *dot = strchr(r->table->table, '.'), *database = r->link->location->database;
-  const char *const names[] = {r->table->table,     r->table->key,        r->table->phase,
-                               r->table->locked_at, r->table->updated_at, r->table->fence};
-  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-    if (!strchr(names[i], '$')) continue;
-    set_answer(r, DIBS_INVALID, "");
-    snprintf(r->op->why, sizeof r->op->why, "the name \"%.64s\" has a $, to which MongoDB gives a meaning", names[i]);
-    return false;
-  }
-  size_t len = dot ? (size_t)(dot - r->table->table) : strlen(database);
-  if (len >= sizeof r->database) len = sizeof r->database - 1;
-  memcpy(r->database, dot ? r->table->table : database, len);
-  r->database[len] = '\0';
-  r->name = dot ? dot + 1 : r->table->table;
-  r->collection = mongoc_client_get_collection(r->link->client, r->database, r->name);
-  if (!r->collection) set_answer(r, DIBS_NO_MEMORY, "out of memory");
-  return r->collection != NULL;
-}
-
-struct looked {
-  bool exists, unique;
-  char why[128]; /* what does not fit */
-  const char *key;
-};
-
-static bool look_collection(void *user, const bson_t *row) {
-  struct looked *l = user;
-  bson_iter_t at, in;
-  l->exists = true;
-  if (bson_iter_init_find(&at, row, "type") && BSON_ITER_HOLDS_UTF8(&at) &&
-      strcmp(bson_iter_utf8(&at, NULL), "collection") != 0)
-    snprintf(l->why, sizeof l->why, "it is a %.20s: no document can be claimed there", bson_iter_utf8(&at, NULL));
-  if (bson_iter_init(&at, row) && bson_iter_find_descendant(&at, "options.collation.locale", &in) &&
-      BSON_ITER_HOLDS_UTF8(&in) && strcmp(bson_iter_utf8(&in, NULL), "simple") != 0)
-    snprintf(l->why, sizeof l->why, "it has a collation, in which different keys and phases may be equal");
-  return false;
-}
-
-static bool look_index(void *user, const bson_t *row) {
-  struct looked *l = user;
-  bson_iter_t at, in;
-  bool unique = bson_iter_init_find(&at, row, "unique") && bson_iter_as_bool(&at);
-  if (!unique || bson_has_field(row, "partialFilterExpression")) return true;
-  if (!bson_iter_init_find(&at, row, "key") || !BSON_ITER_HOLDS_DOCUMENT(&at) || !bson_iter_recurse(&at, &in) ||
-      !bson_iter_next(&in) || strcmp(bson_iter_key(&in), l->key) != 0 || bson_iter_next(&in))
-    return true;
-  l->unique = true;
-  return false;
-}
-
-static dibs__status look_at_collection(struct run *r, struct looked *l) {
-  bson_t options = BSON_INITIALIZER, filter;
-  mongoc_database_t *database = mongoc_client_get_database(r->link->client, r->database);
-  BSON_APPEND_DOCUMENT_BEGIN(&options, "filter", &filter);
-  BSON_APPEND_UTF8(&filter, "name", r->name);
-  bson_append_document_end(&options, &filter);
-  mongoc_cursor_t *cursor = mongoc_database_find_collections_with_opts(database, &options);
-  dibs__status status = dibs__mongo_read(r->link, cursor, look_collection, l, r->result);
-  mongoc_database_destroy(database);
-  bson_destroy(&options);
-  l->unique = strcmp(l->key, "_id") == 0;
-  if (status != DIBS_OK || !l->exists || l->unique) return status;
-  cursor = mongoc_collection_find_indexes_with_opts(r->collection, NULL);
-  return dibs__mongo_read(r->link, cursor, look_index, l, r->result);
-}
-
-/* Once for each session.  false: it has its answer. */
-static bool check_collection(struct run *r) {
-  struct looked l = {.key = r->table->key};
-  if (r->seen->fits) return true;
-  dibs__status status = look_at_collection(r, &l);
-  if (status != DIBS_OK) {
-    fail_op(r, status == DIBS_UNKNOWN ? DIBS_UNAVAILABLE : status);
-    return false;
-  }
-  if (l.exists && !l.why[0] && !l.unique)
-    snprintf(l.why, sizeof l.why, "\"%.40s\" has no unique index of its own: a key could exist twice", l.key);
-  r->seen->fits = l.exists && !l.why[0];
-  if (r->seen->fits) return true;
-  set_answer(r, l.exists ? DIBS_INVALID : DIBS_OK, l.why);
-  if (l.exists) return false;
-  /* The first document makes it.  (findAndModify fails in it on some servers.) */
-  snprintf(r->op->why, sizeof r->op->why, "there is no collection \"%.64s\" in the database \"%.63s\"", r->name,
-           r->database);
-  for (uint32_t i = 0; r->op->op.verb != DIBS__TASK_CLAIM && r->op->op.verb != DIBS__TASK_LIST && i < r->op->count; i++)
-    if (!dibs__task_table_refuses_item(r->op, &r->op->items[i])) r->op->items[i].status = DIBS_NOT_FOUND;
-  return false;
+  set_answer(r, status, status == DIBS_NO_MEMORY ? "out of memory" : r->c.result->text);
 }
 
 /* ---- Documents of an answer ---- */
@@ -229,55 +105,19 @@ static void hand_out(struct run *r) {
 
 /* ---- Commands ---- */
 
-/* Sends a findAndModify until it met no other client, or until the deadline.  *document: as it is now, NULL: none
- * matched; the caller destroys it.  INVALID: the server refuses to do it. */
 static dibs__status modify(struct run *r, const bson_t *query, const bson_t *sort, const bson_t *pipeline,
                            bson_t **document) {
-  bson_t command = BSON_INITIALIZER, reply;
-  bson_iter_t at;
   bson_t *fields = dibs__mt_fields(r->op);
+  const struct dibs__mongo_change change = {query, sort, fields, pipeline};
   *document = NULL;
-  bool fine = fields && BSON_APPEND_UTF8(&command, "findAndModify", r->name) &&
-              BSON_APPEND_DOCUMENT(&command, "query", query) && BSON_APPEND_ARRAY(&command, "update", pipeline) &&
-              BSON_APPEND_BOOL(&command, "new", true) && BSON_APPEND_DOCUMENT(&command, "fields", fields) &&
-              (!sort || BSON_APPEND_DOCUMENT(&command, "sort", sort));
-  dibs__status status = DIBS_NO_MEMORY;
-  for (int64_t pause = 1; fine; pause = pause < PAUSE_MAX_MS ? pause * 2 : pause) {
-    status = dibs__mongo_write_in(r->link, r->database, &command, &reply, r->result);
-    if (status == DIBS_OK && bson_iter_init_find(&at, &reply, "value") && BSON_ITER_HOLDS_DOCUMENT(&at)) {
-      uint32_t len;
-      const uint8_t *bytes;
-      bson_iter_document(&at, &len, &bytes);
-      *document = bson_new_from_data(bytes, len);
-      if (!*document) status = DIBS_NO_MEMORY;
-    }
-    bson_destroy(&reply);
-    /* The repeat did not find what the first one may have changed. */
-    if (status == DIBS_OK && !*document && r->link->repeated) status = DIBS_UNKNOWN;
-    if (status != DIBS_UNAVAILABLE || r->link->broken) break;
-    if (!dibs__tick_before(dibs__tick_add_ms(dibs__tick_now(), pause), r->by)) break;
-    dibs__nap_ms(pause);
-  }
-  r->result->commits++;
+  dibs__status status = fields ? dibs__mongo_modify(&r->c, &change, document) : DIBS_NO_MEMORY;
   bson_destroy(fields);
-  bson_destroy(&command);
   return status;
 }
 
 /* Documents that match; the filter is destroyed.  `most` 0: all. */
 static dibs__status look(struct run *r, bson_t *filter, bool by_key, int64_t most, dibs__mongo_row *row, void *user) {
-  bson_t options = BSON_INITIALIZER;
-  bson_t *sort = dibs__mt_sort(r->table, by_key), *fields = dibs__mt_fields(r->op);
-  bool fine = filter && sort && fields && BSON_APPEND_DOCUMENT(&options, "sort", sort) &&
-              BSON_APPEND_DOCUMENT(&options, "projection", fields) &&
-              (most == 0 || BSON_APPEND_INT64(&options, "limit", most));
-  dibs__status status = DIBS_NO_MEMORY;
-  if (fine) status = dibs__mongo_find_in(r->link, r->collection, filter, &options, false, row, user, r->result);
-  bson_destroy(filter);
-  bson_destroy(sort);
-  bson_destroy(fields);
-  bson_destroy(&options);
-  return status == DIBS_UNKNOWN ? DIBS_UNAVAILABLE : status;
+  return dibs__mongo_look(&r->c, filter, dibs__mt_sort(r->table, by_key), dibs__mt_fields(r->op), most, row, user);
 }
 
 static bool see_one(void *user, const bson_t *document) {
@@ -291,7 +131,7 @@ static bool see_one(void *user, const bson_t *document) {
 /* Claims the first free document, or the one with this _id. */
 static dibs__status claim_one(struct run *r, const bson_t *only, bool *got) {
   bson_iter_t at;
-  bson_t *query = dibs__mt_filter(r->op, DIBS__MT_FREE, dibs__mongo_latest(r->link));
+  bson_t *query = dibs__mt_filter(r->op, DIBS__MT_FREE, dibs__mongo_latest(r->c.link));
   bson_t *sort = dibs__mt_sort(r->table, false), *pipeline = dibs__mt_claim(r->table), *document = NULL;
   dibs__status status = query && sort && pipeline ? DIBS_OK : DIBS_NO_MEMORY;
   if (status == DIBS_OK && only && bson_iter_init_find(&at, only, "_id") && !bson_append_iter(query, "_id", -1, &at))
@@ -318,25 +158,25 @@ static bool try_document(void *user, const bson_t *document) {
   bool got;
   dibs__status status = claim_one(r, document, &got);
   if (status == DIBS_INVALID && r->refused++ == 0) {
-    dibs__mt_explain_refused(r->table, document, r->result->text, t->why, sizeof t->why);
+    dibs__mt_explain_refused(r->table, document, r->c.result->text, t->why, sizeof t->why);
   } else if (status != DIBS_OK && status != DIBS_INVALID) {
     t->status = status;
     return false;
   }
-  return r->found_count < r->op->most && dibs__tick_before(dibs__tick_now(), r->by);
+  return r->found_count < r->op->most && dibs__tick_before(dibs__tick_now(), r->c.by);
 }
 
 /* The server has refused one of the free documents: all of them are tried, one after the other. */
 static dibs__status claim_one_by_one(struct run *r, char *why, size_t size) {
   struct trial t = {.run = r};
-  bson_t *filter = dibs__mt_filter(r->op, DIBS__MT_FREE, dibs__mongo_latest(r->link));
+  bson_t *filter = dibs__mt_filter(r->op, DIBS__MT_FREE, dibs__mongo_latest(r->c.link));
   dibs__status status = look(r, filter, false, 0, try_document, &t);
   if (t.status != DIBS_OK) status = t.status;
   snprintf(why, size, "%s", t.why);
   /* None was refused now: the server refuses the command itself, or had another reason a moment ago. */
   if (status == DIBS_OK && r->refused == 0 && r->found_count == 0) {
-    r->seen->fits = false;
-    snprintf(why, size, "%.*s", (int)sizeof r->result->text - 100, r->result->text);
+    r->c.known->fits = false;
+    snprintf(why, size, "%.*s", (int)sizeof r->c.result->text - 100, r->c.result->text);
     return DIBS_INVALID;
   }
   return status;
@@ -346,14 +186,14 @@ static dibs__status claim_one_by_one(struct run *r, char *why, size_t size) {
 static void note_odd(struct run *r) {
   dibs__tick now = dibs__tick_now();
   bson_t *one = NULL;
-  if (!r->seen->odd_looked.ns || !dibs__tick_before(now, dibs__tick_add_ms(r->seen->odd_looked, ODD_KEEP_MS))) {
-    r->seen->odd[0] = '\0';
+  if (!r->c.known->odd_looked.ns || !dibs__tick_before(now, dibs__tick_add_ms(r->c.known->odd_looked, ODD_KEEP_MS))) {
+    r->c.known->odd[0] = '\0';
     if (look(r, dibs__mt_filter(r->op, DIBS__MT_ODD, 0), true, 1, see_one, &one) != DIBS_OK) return;
-    if (one) dibs__mt_explain(r->table, one, r->seen->odd, sizeof r->seen->odd);
+    if (one) dibs__mt_explain(r->table, one, r->c.known->odd, sizeof r->c.known->odd);
     bson_destroy(one);
-    r->seen->odd_looked = now;
+    r->c.known->odd_looked = now;
   }
-  snprintf(r->op->why, sizeof r->op->why, "%s", r->seen->odd);
+  snprintf(r->op->why, sizeof r->op->why, "%s", r->c.known->odd);
 }
 
 /* No document was claimed: answers when one is free. */
@@ -367,7 +207,7 @@ static void answer_none(struct run *r, const char *why) {
   }
   set_answer(r, DIBS_OK, "");
   if (one && dibs__mt_read(r->table, one, &task) && r->refused == 0) {
-    r->op->next_ms = task.locked_ms + r->op->timeout_ms - dibs__mongo_earliest(r->link);
+    r->op->next_ms = task.locked_ms + r->op->timeout_ms - dibs__mongo_earliest(r->c.link);
     if (r->op->next_ms <= 0) r->op->next_ms = LOCKED_MS;
   }
   bson_destroy(one);
@@ -388,7 +228,7 @@ static void run_claim(struct run *r) {
   for (int tries = 0; tries < TRIES; tries++) {
     status = DIBS_OK;
     for (bool got = true; status == DIBS_OK && got && r->found_count < r->op->most;) {
-      if (r->found_count > 0 && !dibs__tick_before(dibs__tick_now(), r->by)) break;
+      if (r->found_count > 0 && !dibs__tick_before(dibs__tick_now(), r->c.by)) break;
       status = claim_one(r, NULL, &got);
     }
     if (status == DIBS_INVALID) status = claim_one_by_one(r, why, sizeof why);
@@ -437,7 +277,7 @@ static void change_item(struct run *r, item_t *item) {
   pipeline = dibs__mt_change(r->op, item);
   item->status = pipeline ? modify(r, query, NULL, pipeline, &document) : DIBS_NO_MEMORY;
   if (item->status == DIBS_INVALID || item->status == DIBS_UNAVAILABLE)
-    snprintf(r->op->why, sizeof r->op->why, "%.199s", r->result->text);
+    snprintf(r->op->why, sizeof r->op->why, "%.199s", r->c.result->text);
   if (item->status == DIBS_OK && !document) answer_missed(r, item);
   if (document && r->op->op.verb == DIBS__TASK_EXTEND) answer_extended(r, item, document);
   bson_destroy(document);
@@ -456,7 +296,7 @@ static void run_change(struct run *r) {
     item_t *item = &op->items[i];
     if (dibs__task_table_refuses_item(op, item)) continue;
     item->status = DIBS_UNAVAILABLE;
-    if (!r->link->broken && dibs__tick_before(dibs__tick_now(), r->by)) change_item(r, item);
+    if (!r->c.link->broken && dibs__tick_before(dibs__tick_now(), r->c.by)) change_item(r, item);
     if (item->status == DIBS_UNKNOWN || (is_failure(item->status) && !any)) {
       fail_op(r, item->status);
       return;
@@ -485,15 +325,15 @@ static bool note_type(void *user, const bson_t *document) {
  * document with this key, and if it was removed, that of the other keys.  0: unclear, or no document comes after it.
  */
 static dibs__status type_of_after(struct run *r, uint32_t *type, bool *none) {
-  uint32_t types = dibs__mt_types_of(r->op->filter.after_key);
+  uint32_t types = dibs__mf_types_of(r->op->filter.after_key);
   struct types t = {.table = r->table};
   *none = types == 0;
   *type = types;
   if ((types & (types - 1)) == 0) return DIBS_OK;
-  dibs__status status = look(r, dibs__mt_filter_same(r->table, r->op->filter.after_key), true, 3, note_type, &t);
-  for (uint32_t bit = 1; bit <= DIBS__MT_OID && status == DIBS_OK && t.count == 0 && types; bit <<= 1) {
+  dibs__status status = look(r, dibs__mf_filter_same(r->table, r->op->filter.after_key), true, 3, note_type, &t);
+  for (uint32_t bit = 1; bit <= DIBS__MF_OID && status == DIBS_OK && t.count == 0 && types; bit <<= 1) {
     struct types one = {.table = r->table};
-    if (types & bit) status = look(r, dibs__mt_filter_type(r->table, bit), true, 1, note_type, &one);
+    if (types & bit) status = look(r, dibs__mf_filter_type(r->table, bit), true, 1, note_type, &one);
     if (one.count == 0) types &= ~bit;
   }
   *type = t.count ? t.types : types;
@@ -509,7 +349,7 @@ static void run_list(struct run *r) {
   dibs__status status = DIBS_OK;
   set_answer(r, DIBS_OK, "");
   if (filter->states && !(filter->states & (1u << DIBS__TASK_READY | 1u << DIBS__TASK_CLAIMED))) return;
-  if (filter->key.len && dibs__mt_types_of(filter->key) == 0) return;
+  if (filter->key.len && dibs__mf_types_of(filter->key) == 0) return;
   if (filter->after_key.len) status = type_of_after(r, &type, &none);
   if (status == DIBS_OK && none) return;
   if (status == DIBS_OK && filter->after_key.len && !type) {
@@ -547,23 +387,29 @@ static void run_verb(struct run *r) {
   }
 }
 
+/* The first document makes the collection.  (findAndModify fails in a missing one on some servers.) */
+static void answer_without_collection(struct run *r, const char *why) {
+  task_op *op = r->op;
+  set_answer(r, DIBS_OK, why);
+  if (op->op.verb == DIBS__TASK_CLAIM || op->op.verb == DIBS__TASK_LIST) return;
+  for (uint32_t i = 0; i < op->count; i++)
+    if (!dibs__task_table_refuses_item(op, &op->items[i])) op->items[i].status = DIBS_NOT_FOUND;
+}
+
 void dibs__mongo_run_task(struct dibs__mongo_session *session, task_op *op, dibs__tick by,
                           struct dibs__result *result) {
-  struct run r = {.session = session, .link = session->link, .table = op->table, .op = op, .result = result};
+  struct run r = {.c = {.session = session, .table = op->table, .result = result}, .table = op->table, .op = op};
+  char why[sizeof op->why] = "";
   if (dibs__task_table_refuses(op)) return;
-  r.by = op->op.by.ns ? dibs__tick_min(by, op->op.by) : by;
-  r.link->by = r.by;
-  r.seen = see_table(session, op->table);
-  if (!r.seen) {
-    set_answer(&r, DIBS_NO_MEMORY, "out of memory");
-  } else if (r.link->broken || !dibs__tick_before(dibs__tick_now(), r.by)) {
-    set_answer(&r, DIBS_UNAVAILABLE, result->text);
-  } else if (!phases_are_texts(op)) {
-    set_answer(&r, DIBS_INVALID, "a phase is not UTF-8");
-  } else if (open_collection(&r) && check_collection(&r)) {
+  r.c.by = op->op.by.ns ? dibs__tick_min(by, op->op.by) : by;
+  dibs__status status = phases_are_texts(op) ? dibs__mongo_collection_open(&r.c, why, sizeof why) : DIBS_INVALID;
+  if (status == DIBS_OK)
     run_verb(&r);
-  }
+  else if (status == DIBS_NOT_FOUND)
+    answer_without_collection(&r, why);
+  else
+    set_answer(&r, status, status == DIBS_NO_MEMORY ? "out of memory" : *why ? why : "a phase is not UTF-8");
   for (size_t i = 0; i < r.found_count; i++) bson_destroy(r.found[i]);
   free(r.found);
-  if (r.collection) mongoc_collection_destroy(r.collection);
+  dibs__mongo_collection_close(&r.c);
 }

@@ -430,6 +430,7 @@ static dibs__status refuse_server(wire_t *w, const char *shown, const char *host
     return DIBS_UNSUPPORTED;
   }
   if (dibs__mysql_cell(&w->base, FACTS, 0, 1, DIBS__SQL_NUMBER).number) {
+    w->read_only = true;
     dibs__set_message(result, "%s: %s is read-only (read_only=1: a replica, or in maintenance); name the primary, too",
                       shown, host);
     return DIBS_UNAVAILABLE;
@@ -468,9 +469,11 @@ static dibs__status set_up_session(wire_t *w, const struct dibs__server *store, 
   return refuse_server(w, store->shown, place_of(store->location, host, place), result);
 }
 
+/* *read_only: it failed because the host is. */
 static dibs__status try_host(struct dibs__server *store, const struct dibs__mysql_host *host, dibs__tick by,
-                             wire_t **out, struct dibs__result *result) {
+                             wire_t **out, bool *read_only, struct dibs__result *result) {
   wire_t *w = calloc(1, sizeof *w);
+  *read_only = false;
   if (!w) return DIBS_NO_MEMORY;
   dibs__status status = DIBS_NO_MEMORY;
   bool bare = false;
@@ -489,6 +492,7 @@ static dibs__status try_host(struct dibs__server *store, const struct dibs__mysq
     w->dead = w->late;
   }
 out:
+  *read_only = w->read_only;
   if (status == DIBS_OK)
     *out = w;
   else
@@ -523,7 +527,8 @@ static bool is_rival(struct dibs__server *store, const struct dibs__mysql_host *
   char there[SERVER_SIZE];
   struct dibs__result heard = {.text = ""};
   wire_t *w = NULL;
-  if (try_host(store, host, by, &w, &heard) != DIBS_OK) return false;
+  bool read_only;
+  if (try_host(store, host, by, &w, &read_only, &heard) != DIBS_OK) return false;
   bool rival = read_server(w, there) && strcmp(here, there) != 0;
   dibs__mysql_close(&w->base);
   return rival;
@@ -558,11 +563,12 @@ dibs__status dibs__mysql_connect(struct dibs__server *store, dibs__tick by, stru
   struct dibs__result heard;
   wire_t *w = NULL;
   size_t nth = 0;
+  bool read_only;
   *wire = NULL;
   for (size_t i = 0; i < p->host_count && status != DIBS_OK; i++) {
     heard.text[0] = '\0';
     dibs__status answer =
-        try_host(store, &p->hosts[i], share_of(p, i, store->options.connect_timeout_ms, by), &w, &heard);
+        try_host(store, &p->hosts[i], share_of(p, i, store->options.connect_timeout_ms, by), &w, &read_only, &heard);
     /* The most informative failure is reported: a refusal, or that of the first host. */
     if (i == 0 || answer == DIBS_OK || (status == DIBS_UNAVAILABLE && answer != DIBS_UNAVAILABLE)) {
       dibs__set_message(result, "%s", heard.text);
@@ -578,6 +584,18 @@ dibs__status dibs__mysql_connect(struct dibs__server *store, dibs__tick by, stru
   result->text[0] = '\0'; /* of the hosts tried before */
   *wire = &w->base;
   return DIBS_OK;
+}
+
+enum dibs__mysql_host_is dibs__mysql_ask_host(struct dibs__server *store, const struct dibs__mysql_host *host,
+                                              wire_t *here, dibs__tick by, struct dibs__result *result) {
+  char mine[SERVER_SIZE] = "", its[SERVER_SIZE] = "";
+  wire_t *w = NULL;
+  bool read_only;
+  if (try_host(store, host, by, &w, &read_only, result) != DIBS_OK)
+    return read_only ? DIBS__MYSQL_HOST_READ_ONLY : DIBS__MYSQL_HOST_SILENT;
+  bool same = read_server(here, mine) && read_server(w, its) && strcmp(mine, its) == 0;
+  dibs__mysql_close(&w->base);
+  return same ? DIBS__MYSQL_HOST_HERE : DIBS__MYSQL_HOST_WRITES;
 }
 
 /* ---- The user's own connection ---- */

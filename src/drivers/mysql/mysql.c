@@ -581,6 +581,7 @@ const struct dibs__server_engine dibs__mysql_engine = {
     .adopt = dibs__mysql_adopt,
     .lend = dibs__mysql_lend,
     .script = dibs__mysql_script,
+    .describe = dibs__mysql_describe,
     .in_transaction = dibs__mysql_in_transaction,
     .incarnation = incarnation,
     .schema = schema,

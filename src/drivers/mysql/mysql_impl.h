@@ -43,6 +43,7 @@ struct dibs__mysql_wire {
   bool many;  /* takes several statements a packet */
   bool found; /* the server counts rows that matched, not rows that changed */
   bool tls;
+  bool read_only;             /* its server is, so it is not used */
   bool unblocked;             /* we shut down its socket */
   int lock_want, lock_failed; /* of a lock that is waited for: the connector's state; 0: no wait */
   size_t packet_max;          /* statements are sent together up to so many bytes */
@@ -119,6 +120,20 @@ dibs__status dibs__mysql_connect(struct dibs__server *store, dibs__tick by, stru
 void dibs__mysql_close(struct dibs__sql_wire *wire);
 dibs__status dibs__mysql_adopt(struct dibs__server *store, void *connection, struct dibs__sql_wire **wire,
                                struct dibs__result *result);
+
+/* What another host of the URI is. */
+enum dibs__mysql_host_is {
+  DIBS__MYSQL_HOST_SILENT, /* or it refused us: see `result` */
+  DIBS__MYSQL_HOST_READ_ONLY,
+  DIBS__MYSQL_HOST_WRITES,
+  DIBS__MYSQL_HOST_HERE /* the server of `here` */
+};
+enum dibs__mysql_host_is dibs__mysql_ask_host(struct dibs__server *store, const struct dibs__mysql_host *host,
+                                              struct dibs__mysql_wire *here, dibs__tick by,
+                                              struct dibs__result *result);
+
+/* ---- describe.c ---- */
+void dibs__mysql_describe(struct dibs__server *store, struct dibs__sql_wire *wire, struct dibs__findings *to);
 
 /* Transactions of users. */
 enum dibs__sql_rc dibs__mysql_lend(struct dibs__server *store, struct dibs__sql_wire *wire, void **connection);

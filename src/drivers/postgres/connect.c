@@ -393,7 +393,7 @@ static const char settings[] = "SELECT CASE WHEN " THERE(
 static const char question[] = "SELECT pg_backend_pid(), CASE WHEN pg_is_in_recovery() THEN 1 ELSE 0 END";
 
 /* Of a primary, the timeline that it writes; of a standby, the newest that it has read. */
-static const char timeline[] =
+const char dibs__pg_timeline[] =
     "SELECT (pg_control_system()).system_identifier::text, CASE WHEN pg_is_in_recovery() THEN"
     " greatest((pg_control_checkpoint()).timeline_id, (pg_control_recovery()).min_recovery_end_timeline)"
     " ELSE ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int END";
@@ -413,7 +413,7 @@ static sql_rc set_up(struct dibs__server *store, struct dibs__pg_wire *w) {
                                      dibs__sql_text(store->options.prefix, strlen(store->options.prefix))};
   sql_rc end = dibs__pg_put(wire, settings, values, sizeof values / sizeof values[0]);
   if (end == DIBS__SQL_OK) end = dibs__pg_put(wire, question, NULL, 0);
-  if (end == DIBS__SQL_OK) end = dibs__pg_put(wire, timeline, NULL, 0);
+  if (end == DIBS__SQL_OK) end = dibs__pg_put(wire, dibs__pg_timeline, NULL, 0);
   return end == DIBS__SQL_OK ? dibs__pg_go(wire, false) : end;
 }
 
@@ -510,22 +510,30 @@ static struct timeline timeline_of(const struct dibs__sql_wire *wire, size_t nth
   return (struct timeline){.system = dibs__pg_hash(text, "") | 1, .number = dibs__sql_cell_number(wire, nth, 0, 1)};
 }
 
-/* The timeline of another host, which may be a standby; false: it does not answer. */
-static bool ask_host(struct dibs__server *store, size_t nth, dibs__tick by, struct timeline *found) {
+struct dibs__pg_wire *dibs__pg_open_any(struct dibs__server *store, size_t nth, dibs__tick by,
+                                        struct dibs__result *result) {
   struct dibs__pg_location *p = store->location;
-  struct dibs__result heard = {.text = ""};
   PGconn *pg = start_connect(p, &p->hosts[nth], true);
-  if (!pg) return false;
+  if (!pg) return NULL;
   struct dibs__pg_wire *w =
-      finish_connect(store, pg, by, &heard) == DIBS_OK ? dibs__pg_wire_new(pg, &dibs__pg_engine.sql, false) : NULL;
+      finish_connect(store, pg, by, result) == DIBS_OK ? dibs__pg_wire_new(pg, &dibs__pg_engine.sql, false) : NULL;
   if (!w) {
     PQfinish(pg);
-    return false;
+    return NULL;
   }
   w->store = store;
   w->wire.by = by;
   w->nameless = true;
-  bool fine = dibs__pg_put(&w->wire, timeline, NULL, 0) == DIBS__SQL_OK && dibs__pg_go(&w->wire, false) == DIBS__SQL_OK;
+  return w;
+}
+
+/* The timeline of another host, which may be a standby; false: it does not answer. */
+static bool ask_host(struct dibs__server *store, size_t nth, dibs__tick by, struct timeline *found) {
+  struct dibs__result heard = {.text = ""};
+  struct dibs__pg_wire *w = dibs__pg_open_any(store, nth, by, &heard);
+  if (!w) return false;
+  bool fine = dibs__pg_put(&w->wire, dibs__pg_timeline, NULL, 0) == DIBS__SQL_OK &&
+              dibs__pg_go(&w->wire, false) == DIBS__SQL_OK;
   if (fine) *found = timeline_of(&w->wire, 0);
   dibs__pg_wire_free(w);
   return fine;

@@ -327,6 +327,7 @@ const struct dibs__server_engine dibs__pg_engine = {
     .adopt = dibs__pg_adopt,
     .lend = dibs__pg_lend,
     .script = dibs__pg_script,
+    .describe = dibs__pg_describe,
     .in_transaction = dibs__pg_in_transaction,
     .incarnation = incarnation,
     .schema = no_more,

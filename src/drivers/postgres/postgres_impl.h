@@ -186,6 +186,16 @@ dibs__status dibs__pg_connect(struct dibs__server *store, dibs__tick by, struct 
 /* Sends the statement that sets the search path. */
 bool dibs__pg_widen(struct dibs__pg_wire *w);
 void dibs__pg_close(struct dibs__sql_wire *wire);
+/* A connection to the nth host, whatever it is, for questions; dibs__pg_wire_free it.  NULL: see `result`. */
+struct dibs__pg_wire *dibs__pg_open_any(struct dibs__server *store, size_t nth, dibs__tick by,
+                                        struct dibs__result *result);
+/* A statement: the system's identifier, as text, and the number of the timeline. */
+extern const char dibs__pg_timeline[];
+
+/* ---- What doctor asks (describe.c) ---- */
+
+void dibs__pg_describe(struct dibs__server *store, struct dibs__sql_wire *wire, struct dibs__findings *to);
+
 dibs__status dibs__pg_adopt(struct dibs__server *store, void *connection, struct dibs__sql_wire **wire,
                             struct dibs__result *result);
 

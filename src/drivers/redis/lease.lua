@@ -1,9 +1,11 @@
 -- SPDX-License-Identifier: MIT
 -- Leases and mandates: many operations of a batch, in their order, as one atomic step of the server.
 --
---   KEYS     the buckets, dibs:{17}; of a node of a cluster the first one
---   ARGV     a digit: 1 for a tier, plus 2 for a node of a cluster; and our session, 8 bytes; the operations, as run.c
---            packs them; the incarnations that they name, as 40 hexadecimal digits each; of a node, its other buckets
+--   KEYS     the buckets, dibs:{17}, and then the names' keys; of a node of a cluster the first bucket alone
+--   ARGV     a digit: 1 for a tier, plus 2 for a node of a cluster; our session, 8 bytes; the number of incarnations,
+--            a byte; and a byte for each bucket: 0, or of a node how many keys follow.  The operations, as run.c packs
+--            them.  The incarnations that they name, as 40 hexadecimal digits each.  Of a node the keys: of each bucket
+--            itself, its names, and dibs:{17}:-
 --   answers  our incarnation, the clock in ms (a double), 30 bytes an operation; and a message of an error, if any
 --
 -- The keys (numbers are little-endian, fences and instants doubles, exact below 2^53):
@@ -74,7 +76,7 @@ local function anchor(verb, b, epoch, asked, incarnation, above)
     if epoch > EPOCH_MAX then return INVALID, b end
     -- Above the grants without a mandate, too: otherwise fences would decrease.
     if asked ~= incarnation or epoch <= b.epoch or epoch * EPOCH <= last_drawn(b) then return CONFLICT, b end
-    return OK, {served = true, epoch = epoch, seq = 0, incarnation = incarnation, dirty = true}
+    return OK, {key = b.key, served = true, epoch = epoch, seq = 0, incarnation = incarnation, dirty = true}
   end
   if verb == 21 then -- LEAVE
     if not b.served or b.incarnation ~= incarnation then return CONFLICT, b end
@@ -89,11 +91,11 @@ local function anchor(verb, b, epoch, asked, incarnation, above)
   local top = b.served and b.epoch or math.max(b.epoch, math.floor(b.last / EPOCH))
   top = math.max(top, math.floor(above / EPOCH))
   if top >= EPOCH_MAX then return UNAVAILABLE, b end
-  return OK, {last = top * EPOCH + SEQ_MAX, epoch = top + 1, dirty = true}
+  return OK, {key = b.key, last = top * EPOCH + SEQ_MAX, epoch = top + 1, dirty = true}
 end
 
 -- Names with a queue or several holders, and breaking.
-local function make_queued(now, session, cache, gone, buckets, suffix)
+local function make_queued(now, session, keys, values, gone, buckets, suffix)
   local call, pack, cut = redis.call, struct.pack, struct.unpack
   local OFFER_MS, EPOCH = 500, 4294967296 -- DIBS__OFFER_MS
   local SLACK_MS = 50      -- a key outlives its content: `till` decides, not the expiry
@@ -120,7 +122,7 @@ local function make_queued(now, session, cache, gone, buckets, suffix)
     return live_sessions[s]
   end
   local function publish_event(s, id, fence) call('PUBLISH', channel(s), id .. fence) end
-  local function key_of(h, letter) return h.base .. ':' .. letter .. ':' .. h.name end
+  local function key_of(h, letter) return h.bucket.key .. ':' .. letter .. h.tail end
   -- A key that may be new expires with the others.
   local function key_is_new(h, letter) h.new[letter] = true end
 
@@ -141,9 +143,10 @@ local function make_queued(now, session, cache, gone, buckets, suffix)
   end
 
   local function load_head(o)
-    local h = {key = o[14], base = KEYS[o[2]], name = o[12], bucket = buckets[o[2]], new = {},
+    local b, k = buckets[o[2]], o[12]
+    local h = {k = k, key = keys[k], tail = string.sub(keys[k], #b.key + 3), bucket = b, new = {},
       mode = 0, slots = 0, holders = 0, offers = 0, waiters = 0, tickets = 0, keep = 0, need = 0}
-    local v = cache[h.key]
+    local v = values[k]
     if not v then return h end
     local kind = string.byte(v)
     if kind == 88 then
@@ -161,9 +164,9 @@ local function make_queued(now, session, cache, gone, buckets, suffix)
   end
 
   local function store_head(h)
-    local key, value = h.key
+    local k, key, value = h.k, h.key
     if h.holders == 0 and h.waiters == 0 then
-      if cache[key] then gone[key], cache[key] = true, false end
+      if values[k] then gone[k], values[k] = true, false end
       return
     end
     if h.x and h.waiters == 0 then
@@ -181,13 +184,13 @@ local function make_queued(now, session, cache, gone, buckets, suffix)
       value = pack(HEAD, 81, h.mode, h.slots, h.holders, h.offers, h.waiters, h.tickets, h.keep)
       if h.x then value = value .. holder_to(h.x) end
     end
-    if not cache[key] and not gone[key] then
+    if not values[k] and not gone[k] then
       -- MGET found no string; then the key must not exist.
       if not call('SET', key, value, 'PX', h.keep - now + SLACK_MS, 'NX') then error('CORRUPT') end
-    elseif cache[key] ~= value then
+    elseif values[k] ~= value then
       call('SET', key, value, 'PX', h.keep - now + SLACK_MS)
     end
-    cache[key], gone[key] = value, nil
+    values[k], gone[k] = value, nil
     for letter in pairs(h.new) do call('PEXPIREAT', key_of(h, letter), h.keep + SLACK_MS) end
   end
 
@@ -547,16 +550,17 @@ end
 -- ---- A call ----
 
 local OK, HELD, LOST, NOT_FOUND, DENIED, CORRUPT, MOVED = 0, 1, 3, 8, 10, 15, 101
-local REDIRECTED, ELSEWHERE = 120, 0 -- REDIRECTED never leaves the driver
+local REDIRECTED = 120 -- never leaves the driver
 local ACQUIRE, RENEW, RELEASE, CANCEL, READ = 0, 1, 2, 3, 16
 local SLACK_MS = 50
--- An operation: verb, bucket, incarnation, mode, epoch, id, fence, ttl, slots, block, flags, name, owner.
-local OPERATION = '<BBBBI4c16dI4HHBBc0Bc0'
+-- An operation: verb, bucket, incarnation, mode, epoch, id, fence, ttl, slots, block, flags, key, owner.  The bucket and
+-- the incarnation are numbers from 1 on; so is the key, of all keys.
+local OPERATION = '<BBBBI4c16dI4HHBHBc0'
 local ANSWER = '<BBHHddd'
 local HOLDER = '<BBc16ddHdI4dc8Bc0'
 local HOLDER_HEAD = '<BBc16ddHd'
 
-local call, pack, cut, byte = redis.call, struct.pack, struct.unpack, string.byte
+local call, pcall_command, pack, cut, byte = redis.call, redis.pcall, struct.pack, struct.unpack, string.byte
 if not redis.REDIS_VERSION_NUM then redis.replicate_commands() end -- before 7: effects, not the script, are replicated
 local info = call('INFO', 'replication')
 if not string.find(info, 'role:master', 1, true) then
@@ -569,125 +573,99 @@ if not incarnation or not string.find(info, 'master_replid:' .. incarnation, 1, 
 end
 local clock = call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local kind, session = byte(ARGV[1]) - 48, string.sub(ARGV[1], 2)
+local kind, incarnations, bucket_count = byte(ARGV[1]) - 48, byte(ARGV[1], 10), #ARGV[1] - 10
+local session = string.sub(ARGV[1], 2, 9)
 local tier, clustered = kind % 2 == 1, kind >= 2
 
--- The keys of a bucket, and of its names: one command reads all that the first step needs; of a node, one for each
--- bucket.
-local ops, wanted, cache, gone = {}, {}, {}, {} -- gone: deleted at the end, all at once
-local blob, at, n, count = ARGV[2], 1, #KEYS, 0
-local keys, parts = KEYS, nil
+-- One command reads all that the first step needs; of a node, one for each bucket.
+local keys, values, buckets = KEYS, nil, {}
+
+local function why_refused(e)
+  -- Newer servers: 'undeclared keys were accessed during rehashing of the slot'.
+  local moves = clustered and (string.find(e, 'cluster', 1, true) or string.find(e, 'TRYAGAIN', 1, true) or
+    string.find(e, 'rehashing of the slot', 1, true))
+  return redis.error_reply(moves and 'TRYAGAIN ' .. KEYS[1] .. ' is being moved' or e)
+end
+
+-- The state of a bucket by its value.  The tables are made with all their fields, because tables that grow are slow.
+local function bucket_from(key, v)
+  if not v then
+    return {key = key, last = 0, epoch = 1, served = false, dirty = false, bad = call('EXISTS', key) == 1}
+  elseif #v == 13 and byte(v) == 76 then
+    local last, epoch = cut('<dI4', v, 2)
+    return {key = key, last = last, epoch = epoch, served = false, dirty = false, bad = false}
+  elseif #v == 49 and (byte(v) == 83 or byte(v) == 84) then
+    local epoch, seq, installed = cut('<I4I4c40', v, 2)
+    return {key = key, served = true, left = byte(v) == 84, epoch = epoch, seq = seq, incarnation = installed}
+  end
+  return {key = key, bad = true}
+end
+
 if clustered then
-  parts = {{KEYS[1]}}
-  local last = #ARGV
-  while last > 2 and byte(ARGV[last], -1) == 125 do last = last - 1 end -- 125: }, the end of a bucket's key
-  for i = last + 1, #ARGV do
-    parts[#parts + 1] = {ARGV[i]}
-    keys[#parts] = ARGV[i]
+  local first = incarnations + 3
+  keys, values = ARGV, {}
+  for i = 1, bucket_count do
+    local last = first + byte(ARGV[1], 10 + i)
+    local got = pcall_command('MGET', unpack(ARGV, first, last))
+    if not got.err then
+      buckets[i] = bucket_from(ARGV[first], got[1])
+      for k = first + 1, last - 1 do values[k] = got[k - first + 1] end
+    elseif i > 1 then
+      buckets[i] = {key = ARGV[first], bad = true, elsewhere = true}
+    else
+      return why_refused(got.err)
+    end
+    first = last + 1
   end
 else
-  for i = 1, n do wanted[i] = KEYS[i] end
-end
-while at <= #blob do
-  local o = {cut(OPERATION, blob, at)}
-  at = o[14]
-  count = count + 1
-  ops[count] = o
-  if o[1] < READ then
-    local key = keys[o[2]] .. ':n:' .. o[12]
-    o[14] = key
-    if cache[key] == nil then
-      cache[key] = false
-      if parts then
-        local part = parts[o[2]]
-        part[#part + 1] = key
-      else
-        n = n + 1
-        wanted[n] = key
-      end
-    end
-  end
+  values = pcall_command('MGET', unpack(KEYS))
+  if values.err then return why_refused(values.err) end
+  for i = 1, bucket_count do buckets[i] = bucket_from(KEYS[i], values[i]) end
 end
 
-local values, buckets = {}, {}
-for i = 1, parts and #parts or 1 do
-  local mine = parts and parts[i] or wanted
-  local last = #mine
-  if parts then mine[last + 1] = mine[1] .. ':-' end
-  local got = redis.pcall('MGET', unpack(mine))
-  if got.err and i > 1 then
-    values[i] = ELSEWHERE
-  elseif got.err then
-    -- Newer servers: 'undeclared keys were accessed during rehashing of the slot'.
-    local moves = clustered and (string.find(got.err, 'cluster', 1, true) or
-      string.find(got.err, 'TRYAGAIN', 1, true) or string.find(got.err, 'rehashing of the slot', 1, true))
-    return redis.error_reply(moves and 'TRYAGAIN ' .. KEYS[1] .. ' is being moved' or got.err)
-  elseif parts then
-    values[i] = got[1]
-    for k = 2, last do cache[mine[k]] = got[k] end
-  else
-    values = got
-    for k = #KEYS + 1, n do cache[wanted[k]] = got[k] end
-  end
-end
-
-for i = 1, #keys do
-  local v, b = values[i], {}
-  if not v then
-    b.last, b.epoch, b.bad = 0, 1, call('EXISTS', keys[i]) == 1
-  elseif v == ELSEWHERE then
-    b.bad, b.elsewhere = true, true
-  elseif #v == 13 and byte(v) == 76 then
-    b.last, b.epoch = cut('<dI4', v, 2)
-  elseif #v == 49 and (byte(v) == 83 or byte(v) == 84) then
-    b.served, b.left = true, byte(v) == 84
-    b.epoch, b.seq, b.incarnation = cut('<I4I4c40', v, 2)
-  else
-    b.bad = true
-  end
-  buckets[i] = b
-end
-
-local out, run_queued, message = {}, nil, nil
+local out, gone, run_queued, message = {incarnation .. pack('<d', now)}, {}, nil, nil -- gone: deleted at the end
 local answers, expiries = {}, {} -- made once: plain answers by status, and expiry times by ttl, as text
-for i = 1, count do
-  local o = ops[i]
-  local verb, b, key = o[1], buckets[o[2]], o[14]
+local blob, at, size = ARGV[2], 1, #ARGV[2]
+while at <= size do
+  local this = at
+  local verb, nth, named, mode, epoch, id, fence, ttl, _, block_wanted, flags, k, owner
+  verb, nth, named, mode, epoch, id, fence, ttl, _, block_wanted, flags, k, owner, at = cut(OPERATION, blob, at)
+  local b = buckets[nth]
   local status, slot, block, first, till = nil, 0, 0, 0, 0 -- status nil: not a simple case
   if b.bad then
     status = b.elsewhere and REDIRECTED or CORRUPT
     message = message or not b.elsewhere and 'no bucket of dibs' or nil
   elseif verb >= READ then
-    status, b = anchor(verb, b, o[5], ARGV[o[3] + 2], incarnation, o[7])
-    buckets[o[2]] = b
+    status, b = anchor(verb, b, epoch, ARGV[named + 2], incarnation, fence)
+    buckets[nth] = b
     slot, first = b.left and 2 or b.served and 1 or b.last > 0 and 3 or 0, b.epoch
   elseif b.served and not tier then
     status = DENIED
   elseif tier and not b.served then -- a tier needs an installed mandate
     status = MOVED
-  elseif o[5] ~= b.epoch or ARGV[o[3] + 2] ~= incarnation or (tier and b.incarnation ~= incarnation) then
+  elseif epoch ~= b.epoch or ARGV[named + 2] ~= incarnation or (tier and b.incarnation ~= incarnation) then
     status, first = MOVED, b.epoch
   else
     -- A name that is free, or has one exclusive holder and no queue: most of the requests.
-    local v = cache[key]
+    local key, v = keys[k], values[k]
     if not v then
       if verb == ACQUIRE and b.left then
         status, first = MOVED, b.epoch
-      elseif verb == ACQUIRE and o[4] == 0 then
-        first, block = draw(b, o[10], now)
+      elseif verb == ACQUIRE and mode == 0 then
+        first, block = draw(b, block_wanted, now)
         if first then
-          till = now + o[8]
-          v = pack(HOLDER, 88, 0, o[6], first, first, block, till, o[8], now, session, #o[13], o[13])
+          till = now + ttl
+          v = pack(HOLDER, 88, 0, id, first, first, block, till, ttl, now, session, #owner, owner)
           -- MGET found no string; then the key must not exist.
-          local expiry_ms = expiries[o[8]]
+          local expiry_ms = expiries[ttl]
           if not expiry_ms then
-            expiry_ms = string.format('%d', o[8] + SLACK_MS)
-            expiries[o[8]] = expiry_ms
+            expiry_ms = string.format('%d', ttl + SLACK_MS)
+            expiries[ttl] = expiry_ms
           end
-          local done = gone[key] and redis.pcall('SET', key, v, 'PX', expiry_ms) or
-            redis.pcall('SET', key, v, 'PX', expiry_ms, 'NX')
+          local done = gone[k] and pcall_command('SET', key, v, 'PX', expiry_ms) or
+            pcall_command('SET', key, v, 'PX', expiry_ms, 'NX')
           if done and done.ok then
-            status, cache[key], gone[key] = OK, v, nil
+            status, values[k], gone[k] = OK, v, nil
           else
             message = message or done and done.err or 'CORRUPT'
             status = status_of_error(done and done.err or '')
@@ -697,34 +675,34 @@ for i = 1, count do
         status = (verb == RENEW or verb == RELEASE) and LOST or NOT_FOUND
       end
     elseif byte(v) == 88 and #v >= 65 and verb <= CANCEL then
-      local _, broken, id, granted, held, length, ends, rest = cut(HOLDER_HEAD, v)
-      local ours = ends > now and id == o[6]
+      local _, broken, holder, granted, held, length, ends, rest = cut(HOLDER_HEAD, v)
+      local ours = ends > now and id == holder
       if verb == ACQUIRE then
-        if ends > now and not ours and o[11] % 2 == 0 then status, first, till = HELD, last_drawn(b), ends end
+        if ends > now and not ours and flags % 2 == 0 then status, first, till = HELD, last_drawn(b), ends end
       elseif verb == CANCEL then
         status = NOT_FOUND
-        if ours and o[11] % 2 == 0 then status, slot, gone[key], cache[key] = OK, 3, true, false end
-      elseif not ours or ((o[7] < granted or o[7] >= held + length) and (verb ~= RENEW or o[7] ~= 0)) then
+        if ours and flags % 2 == 0 then status, slot, gone[k], values[k] = OK, 3, true, false end
+      elseif not ours or ((fence < granted or fence >= held + length) and (verb ~= RENEW or fence ~= 0)) then
         status = LOST -- R39: a renewal with fence 0 is one by the id alone
       elseif verb == RELEASE then
-        status, gone[key], cache[key] = OK, true, false
+        status, gone[k], values[k] = OK, true, false
       elseif broken ~= 0 then
         status = LOST
       else
         first, block = held, length
-        if o[10] > 0 then first, block = draw(b, o[10], now) end
+        if block_wanted > 0 then first, block = draw(b, block_wanted, now) end
         if first then
-          local _, since, _, owner = cut('<I4dc8Bc0', v, rest)
-          till = now + o[8]
-          v = pack(HOLDER, 88, 0, id, granted, first, block, till, o[8], since, session, #owner, owner)
-          local expiry_ms = expiries[o[8]]
+          local _, since, _, holders_owner = cut('<I4dc8Bc0', v, rest)
+          till = now + ttl
+          v = pack(HOLDER, 88, 0, id, granted, first, block, till, ttl, since, session, #holders_owner, holders_owner)
+          local expiry_ms = expiries[ttl]
           if not expiry_ms then
-            expiry_ms = string.format('%d', o[8] + SLACK_MS)
-            expiries[o[8]] = expiry_ms
+            expiry_ms = string.format('%d', ttl + SLACK_MS)
+            expiries[ttl] = expiry_ms
           end
-          local done = redis.pcall('SET', key, v, 'PX', expiry_ms)
+          local done = pcall_command('SET', key, v, 'PX', expiry_ms)
           if done.ok then
-            status, cache[key] = OK, v
+            status, values[k] = OK, v
           else
             message = message or done.err
             status = status_of_error(done.err)
@@ -735,14 +713,15 @@ for i = 1, count do
     if not first then
       status, first, block = MOVED, b.epoch, 0
     elseif not status then
-      run_queued = run_queued or make_queued(now, session, cache, gone, buckets, clustered and ':' .. incarnation or '')
-      local fine, result = pcall(run_queued, o)
+      run_queued = run_queued or
+        make_queued(now, session, keys, values, gone, buckets, clustered and ':' .. incarnation or '')
+      local fine, result = pcall(run_queued, {cut(OPERATION, blob, this)})
       if not fine then
         local e = type(result) == 'table' and result.err or tostring(result)
         message = message or e
         status = status_of_error(e)
       elseif result then
-        out[i] = result
+        out[#out + 1] = result
       else
         status, first = MOVED, b.epoch
       end
@@ -754,28 +733,31 @@ for i = 1, count do
       plain = pack(ANSWER, status, 0, 0, 0, 0, 0, 0)
       answers[status] = plain
     end
-    out[i] = plain
+    out[#out + 1] = plain
   elseif status then
-    out[i] = pack(ANSWER, status, 0, slot, block, first, till, 0)
+    out[#out + 1] = pack(ANSWER, status, 0, slot, block, first, till, 0)
   end
 end
 
 local free, kept = {}, {}
-for key in pairs(gone) do
-  if parts then call('DEL', key) else free[#free + 1] = key end
+for k in pairs(gone) do
+  if clustered then call('DEL', keys[k]) else free[#free + 1] = keys[k] end
 end
 if free[1] then call('DEL', unpack(free)) end
-for i, b in pairs(buckets) do
+for i = 1, bucket_count do
+  local b = buckets[i]
   if b.dirty then
-    kept[#kept + 1] = keys[i]
-    kept[#kept + 1] = b.served and (b.left and 'T' or 'S') .. pack('<I4I4c40', b.epoch, b.seq, b.incarnation) or 'L' .. pack('<dI4', b.last, b.epoch)
+    local v = b.served and (b.left and 'T' or 'S') .. pack('<I4I4c40', b.epoch, b.seq, b.incarnation) or
+      pack('<c1dI4', 'L', b.last, b.epoch)
+    if clustered then
+      call('SET', b.key, v)
+    else
+      kept[#kept + 1] = b.key
+      kept[#kept + 1] = v
+    end
   end
 end
-if parts then
-  for i = 1, #kept, 2 do call('SET', kept[i], kept[i + 1]) end
-elseif kept[1] then
-  call('MSET', unpack(kept))
-end
-local reply = incarnation .. pack('<d', now) .. table.concat(out)
+if kept[1] then call('MSET', unpack(kept)) end
+local reply = table.concat(out)
 if message then return {reply, message} end
 return reply

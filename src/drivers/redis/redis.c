@@ -391,7 +391,7 @@ static dibs__status connect_session(struct dibs__dstore *base, dibs__tick by, st
   *identity = (struct dibs__identity){.mandate = {.epoch = 0, .incarnation = s->incarnation},
                                       .caps = caps_of(&store->redis),
                                       .families = 1u << DIBS__FAM_LEASE | 1u << DIBS__FAM_ANCHOR |
-                                                  1u << DIBS__FAM_REPORT | shared,
+                                                  1u << DIBS__FAM_REPORT | 1u << DIBS__FAM_ENGINE | shared,
                                       .max_batch = DIBS__REDIS_BATCH,
                                       .max_sessions = store->redis.location->connections,
                                       .session = store->redis.session};

@@ -4,8 +4,10 @@
  * as answers.  A call is an atomic step of the server, and bounded, so that other clients get their turn in between.
  */
 #include "drivers/redis/cluster.h"
+#include "drivers/redis/describe.h"
 #include "drivers/redis/redis_impl.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,11 +15,12 @@
 
 extern const char dibs__redis_lua_lease[];
 
-/* The form of an operation for lease.lua: HEAD bytes, then name and owner, each after its length. */
+/* The form of an operation for lease.lua: HEAD bytes, of which the last two are the number of its key; then the owner,
+ * after its length. */
 enum {
   CALL_OPS = DIBS__REDIS_CALL,
-  HEAD = 41,
-  OP_MAX = HEAD + 1 + DIBS_NAME_MAX + 1 + DIBS_OWNER_MAX,
+  HEAD = 43,
+  OP_MAX = HEAD + 1 + DIBS_OWNER_MAX,
   ANSWER = 30,
   INCARNATION_HEX = 40,
   REPLY_HEAD = INCARNATION_HEX + 8,
@@ -25,7 +28,9 @@ enum {
   QUEUES = 1,
   AT_ONCE = 2,
   SUBSCRIBED = 4,
-  KEY_MAX = 80,
+  KEY_MAX = 80, /* of a bucket */
+  NO_NAME = UINT8_MAX,
+  WORDS_MAX = 4 * CALL_OPS + 3,
   WAIT_MS = 1000, /* the longest that replicas may take */
   APART_MS = 1000 /* after a node of a cluster refused a bucket beside another */
 };
@@ -38,8 +43,21 @@ struct call {
   dibs__incarnation incarnations[CALL_OPS];
   uint8_t incarnation_count;
   dibs__incarnation present; /* the server's, as of connecting: what a caller means that knows none yet */
-  size_t used;
+  /* The names of its operations, each once, and which of them an operation has. */
+  struct {
+    uint16_t bucket;
+    dibs__str text;
+  } names[CALL_OPS];
+  uint8_t name_count, name_of[CALL_OPS];
+  size_t starts[CALL_OPS], used; /* of the operations in the blob */
   char blob[CALL_OPS * OP_MAX];
+  char keys[KEY_MAX + CALL_OPS * (3 * KEY_MAX + DIBS_NAME_MAX)];
+};
+
+/* A call as the command has it: the keys, and then the arguments. */
+struct words {
+  const char *text[WORDS_MAX];
+  size_t length[WORDS_MAX], count;
 };
 
 /* Of a session. */
@@ -78,13 +96,17 @@ void dibs__redis_scratch_free(struct dibs__redis_scratch *scratch) {
   free(scratch);
 }
 
+static void empty_call(struct call *c) {
+  c->count = c->used = 0;
+  c->bucket_count = c->incarnation_count = c->name_count = 0;
+}
+
 bool dibs__redis_begin(struct dibs__redis_session *session, size_t count) {
   struct dibs__redis_scratch *s = session->scratch;
   if (!s) s = session->scratch = calloc(1, sizeof *s);
   if (!s) return false;
   s->count = s->calls = s->report_count = s->shared_count = 0;
-  s->call.count = s->call.bucket_count = s->call.incarnation_count = 0;
-  s->call.used = 0;
+  empty_call(&s->call);
   if (s->capacity >= count) return true;
   struct dibs__op **requested = realloc(s->requested, count * sizeof *requested);
   if (requested) s->requested = requested;
@@ -119,7 +141,7 @@ static uint64_t double_bits(uint64_t whole) {
   return bits;
 }
 
-static uint8_t key_of(struct call *c, uint16_t bucket) {
+static uint8_t bucket_of(struct call *c, uint16_t bucket) {
   uint8_t i = 0;
   while (i < c->bucket_count && c->buckets[i] != bucket) i++;
   if (i == c->bucket_count) c->buckets[c->bucket_count++] = (uint8_t)bucket;
@@ -135,9 +157,20 @@ static uint8_t incarnation_of(struct call *c, const dibs__incarnation *incarnati
   return (uint8_t)(i + 1);
 }
 
+static uint8_t name_of(struct call *c, uint16_t bucket, dibs__str name) {
+  uint8_t i = 0;
+  while (i < c->name_count && (c->names[i].bucket != bucket || !dibs__str_equal(c->names[i].text, name))) i++;
+  if (i == c->name_count) {
+    c->names[i].bucket = bucket;
+    c->names[i].text = name;
+    c->name_count++;
+  }
+  return i;
+}
+
 static void pack_head(struct call *c, char **to, const struct dibs__op *op, uint8_t verb, uint32_t mode) {
   put_number(to, verb, 1);
-  put_number(to, key_of(c, op->bucket), 1);
+  put_number(to, bucket_of(c, op->bucket), 1);
   put_number(to, incarnation_of(c, &op->mandate.incarnation), 1);
   put_number(to, mode, 1);
   put_number(to, op->mandate.epoch, 4);
@@ -166,7 +199,7 @@ static void pack_lease(struct call *c, const struct dibs__lease_op *op, bool sub
   put_number(&to, op->mode == DIBS_COUNTED ? op->slots : 0, 2);
   put_number(&to, op->want_block > UINT16_MAX ? UINT16_MAX : op->want_block, 2);
   put_number(&to, flags, 1);
-  put_text(&to, op->name);
+  to += 2; /* put_call knows its key's number */
   put_text(&to, owner);
   c->used = (size_t)(to - c->blob);
 }
@@ -178,7 +211,6 @@ static void pack_anchor(struct call *c, const struct dibs__op *op) {
   to += sizeof(dibs__id);
   put_number(&to, double_bits(((const struct dibs__anchor_op *)op)->above.v), 8);
   to = head + HEAD;
-  put_text(&to, (dibs__str){0});
   put_text(&to, (dibs__str){0});
   c->used = (size_t)(to - c->blob);
 }
@@ -239,37 +271,94 @@ static size_t bucket_key(const char *prefix, uint8_t bucket, char key[KEY_MAX]) 
   return len;
 }
 
+static void add_word(struct words *w, const char *text, size_t length) {
+  w->text[w->count] = text;
+  w->length[w->count++] = length;
+}
+
+/* Writes the key of a bucket, and what follows it in the keys of the bucket, and adds it. */
+static void add_key(struct words *w, char **to, const char *prefix, uint16_t bucket, const char *kind, dibs__str name) {
+  size_t length = bucket_key(prefix, (uint8_t)bucket, *to), more = strlen(kind);
+  memcpy(*to + length, kind, more);
+  length += more;
+  if (name.len) memcpy(*to + length, name.p, name.len);
+  length += name.len;
+  add_word(w, *to, length);
+  *to += length;
+}
+
+/* The number of its key for each operation of the nth name: keys are counted from 1 on. */
+static void number_key(struct call *c, size_t nth, size_t number) {
+  for (size_t i = 0; i < c->count; i++) {
+    char *to = c->blob + c->starts[i] + HEAD - 2;
+    if (c->name_of[i] == nth) put_number(&to, number, 2);
+  }
+}
+
+static void add_arguments(struct words *w, const struct call *c, const char *head, size_t head_length,
+                          char incarnations[CALL_OPS][INCARNATION_HEX]) {
+  add_word(w, head, head_length);
+  add_word(w, c->blob, c->used);
+  for (size_t i = 0; i < c->incarnation_count; i++) {
+    incarnation_hex(&c->incarnations[i], incarnations[i]);
+    add_word(w, incarnations[i], INCARNATION_HEX);
+  }
+}
+
+/* All keys are given as such. */
+static size_t add_keys(struct words *w, struct call *c, const char *prefix) {
+  char *to = c->keys;
+  for (size_t i = 0; i < c->bucket_count; i++) add_key(w, &to, prefix, c->buckets[i], "", (dibs__str){0});
+  for (size_t i = 0; i < c->name_count; i++) {
+    add_key(w, &to, prefix, c->names[i].bucket, ":n:", c->names[i].text);
+    number_key(c, i, w->count);
+  }
+  return w->count;
+}
+
+/* Of a node: the keys of a command must be of one slot, but a script also reaches what it is not given as a key.  The
+ * names of a bucket follow one another, as its operations do.  `more` gets how many keys follow that of each bucket. */
+static void add_node_keys(struct words *w, struct call *c, const char *prefix, char more[CALL_OPS]) {
+  char *to = c->keys + KEY_MAX;
+  size_t name = 0, before = 1; /* the word that is a key */
+  for (size_t i = 0; i < c->bucket_count; i++) {
+    size_t first = w->count;
+    add_key(w, &to, prefix, c->buckets[i], "", (dibs__str){0});
+    for (; name < c->name_count && c->names[name].bucket == c->buckets[i]; name++) {
+      add_key(w, &to, prefix, c->buckets[i], ":n:", c->names[name].text);
+      number_key(c, name, w->count - before);
+    }
+    add_key(w, &to, prefix, c->buckets[i], ":-", (dibs__str){0});
+    more[i] = (char)(uint8_t)(w->count - first - 1);
+  }
+  assert(name == c->name_count);
+}
+
 static bool put_call(struct dibs__redis_session *session) {
   const struct dibs__redis *store = (const struct dibs__redis *)session->base.store;
   struct dibs__redis_scratch *s = session->scratch;
   struct call *c = &s->call;
-  const char *words[2 * CALL_OPS + 2];
-  size_t lengths[2 * CALL_OPS + 2], n = 0, keys_of_slot = store->is_node ? 1 : c->bucket_count;
-  char keys[CALL_OPS][KEY_MAX], incarnations[CALL_OPS][INCARNATION_HEX], us[9];
+  struct words w = {.count = 0};
+  char incarnations[CALL_OPS][INCARNATION_HEX], head[10 + CALL_OPS] = {0}, *to = head + 1;
+  const char *prefix = store->location->prefix;
+  size_t keys = 1;
   if (!c->count) return true;
-  us[0] = (char)('0' + (store->as_tier ? 1 : 0) + (store->is_node ? 2 : 0));
-  for (; n < keys_of_slot; n++) {
-    lengths[n] = bucket_key(store->location->prefix, c->buckets[n], keys[n]);
-    words[n] = keys[n];
+  head[0] = (char)('0' + (store->as_tier ? 1 : 0) + (store->is_node ? 2 : 0));
+  for (size_t i = 0; i < 8; i++) put_number(&to, store->session >> (56 - 8 * i) & 0xff, 1);
+  put_number(&to, c->incarnation_count, 1);
+  if (!store->is_node) {
+    keys = add_keys(&w, c, prefix);
+    add_arguments(&w, c, head, 10u + c->bucket_count, incarnations);
+  } else {
+    add_word(&w, c->keys, bucket_key(prefix, c->buckets[0], c->keys));
+    add_arguments(&w, c, head, 10u + c->bucket_count, incarnations);
+    add_node_keys(&w, c, prefix, head + 10);
   }
-  for (size_t i = 0; i < 8; i++) us[1 + i] = (char)(uint8_t)(store->session >> (56 - 8 * i));
-  words[n] = us, lengths[n++] = sizeof us;
-  words[n] = c->blob, lengths[n++] = c->used;
-  for (size_t i = 0; i < c->incarnation_count; i++) {
-    incarnation_hex(&c->incarnations[i], incarnations[i]);
-    words[n] = incarnations[i], lengths[n++] = INCARNATION_HEX;
-  }
-  /* The keys of a command must be of one slot: a script also reaches what it is not given as a key. */
-  for (size_t i = keys_of_slot; i < c->bucket_count; i++) {
-    lengths[n] = bucket_key(store->location->prefix, c->buckets[i], keys[i]);
-    words[n++] = keys[i];
-  }
-  if (!dibs__redis_put_script(session->link, script(), keys_of_slot, n, words, lengths)) return false;
+  if (!dibs__redis_put_script(session->link, script(), keys, w.count, w.text, w.length)) return false;
   memcpy(s->requested + s->count, c->ops, c->count * sizeof *s->requested);
   s->count += c->count;
   s->counts[s->calls++] = (uint8_t)c->count;
-  c->count = c->bucket_count = c->incarnation_count = 0;
-  c->used = 0;
+  empty_call(c);
   return true;
 }
 
@@ -289,9 +378,12 @@ static bool put_op(struct dibs__redis_session *session, struct dibs__op *op, boo
   struct call *c = &session->scratch->call;
   bool hints = store->is_node && !store->as_tier && op->family == DIBS__FAM_LEASE;
   c->present = hints ? session->link->incarnation : (dibs__incarnation){{0}};
+  const struct dibs__lease_op *lease = op->family == DIBS__FAM_LEASE ? (const struct dibs__lease_op *)op : NULL;
+  c->starts[c->count] = c->used;
+  c->name_of[c->count] = lease ? name_of(c, op->bucket, lease->name) : NO_NAME;
   c->ops[c->count++] = op;
-  if (op->family == DIBS__FAM_LEASE)
-    pack_lease(c, (const struct dibs__lease_op *)op, subscribed);
+  if (lease)
+    pack_lease(c, lease, subscribed);
   else
     pack_anchor(c, op);
   return c->count < CALL_OPS || put_call(session);
@@ -593,6 +685,13 @@ dibs__status dibs__redis_run(struct dibs__session *base, struct dibs__op *const 
   struct dibs__redis_session *session = (struct dibs__redis_session *)base;
   struct dibs__redis *store = (struct dibs__redis *)base->store;
   struct dibs__op *again[DIBS__REDIS_BATCH];
+  if (dibs__is_engine(ops, count)) {
+    struct dibs__findings findings = {0};
+    *result = (struct dibs__result){.sent = dibs__tick_now()};
+    dibs__redis_describe(session, by, &findings);
+    result->dead = session->link && session->link->dead;
+    return dibs__findings_answer(&findings, ops[0]);
+  }
   if (store->cluster) return dibs__redis_cluster_run(session, ops, count, by, result);
   *result = (struct dibs__result){.sent = dibs__tick_now()};
   dibs__status status = run_once(session, ops, count, by, result);

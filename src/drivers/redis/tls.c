@@ -318,3 +318,8 @@ dibs__status dibs__redis_tls_open(struct dibs__redis_tls_context *context, const
   *out = tls;
   return DIBS_OK;
 }
+
+bool dibs__redis_tls_words(const struct dibs__redis_tls *tls, char *to, size_t size) {
+  snprintf(to, size, "%s, %s", SSL_get_version(tls->ssl), SSL_get_cipher_name(tls->ssl));
+  return SSL_get_verify_mode(tls->ssl) != SSL_VERIFY_NONE && SSL_get_verify_result(tls->ssl) == X509_V_OK;
+}

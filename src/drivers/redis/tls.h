@@ -36,6 +36,8 @@ ssize_t dibs__redis_tls_recv(struct dibs__redis_tls *tls, void *bytes, size_t co
 bool dibs__redis_tls_has_output(const struct dibs__redis_tls *tls);
 /* Something was received that recv has not returned yet: poll does not know of it. */
 bool dibs__redis_tls_has_input(const struct dibs__redis_tls *tls);
+/* "TLSv1.3, TLS_AES_256_GCM_SHA384".  false: the server was not verified. */
+bool dibs__redis_tls_words(const struct dibs__redis_tls *tls, char *to, size_t size);
 const char *dibs__redis_tls_why(const struct dibs__redis_tls *tls);
 
 #endif

@@ -54,3 +54,9 @@ const char *dibs__redis_tls_why(const struct dibs__redis_tls *tls) {
   (void)tls;
   return "";
 }
+
+bool dibs__redis_tls_words(const struct dibs__redis_tls *tls, char *to, size_t size) {
+  (void)tls, (void)size;
+  to[0] = '\0';
+  return false;
+}

@@ -419,12 +419,13 @@ static void redlock_disconnect(struct dibs__session *base) {
 }
 
 static void identify(const struct dibs__redlock *store, struct dibs__identity *identity) {
-  *identity = (struct dibs__identity){.mandate = store->mandate,
-                                      .caps = DIBS__CAP_PARALLEL | DIBS__CAP_BLOCKS | DIBS__CAP_ALONE,
-                                      .families = 1u << DIBS__FAM_LEASE | 1u << DIBS__FAM_ANCHOR,
-                                      .max_batch = DIBS__REDLOCK_BATCH,
-                                      .max_sessions = store->location->connections,
-                                      .session = store->session};
+  *identity =
+      (struct dibs__identity){.mandate = store->mandate,
+                              .caps = DIBS__CAP_PARALLEL | DIBS__CAP_BLOCKS | DIBS__CAP_ALONE,
+                              .families = 1u << DIBS__FAM_LEASE | 1u << DIBS__FAM_ANCHOR | 1u << DIBS__FAM_ENGINE,
+                              .max_batch = DIBS__REDLOCK_BATCH,
+                              .max_sessions = store->location->connections,
+                              .session = store->session};
 }
 
 /* Connects to a majority at least. */

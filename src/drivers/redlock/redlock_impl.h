@@ -20,6 +20,7 @@
  * The store's timeline is our boot-time clock: `until` is counted from before the first request to the nodes.
  */
 #include "drivers/redis/redis_impl.h"
+#include "store/engine.h"
 
 enum {
   DIBS__REDLOCK_NODES = DIBS__REDIS_HOSTS,
@@ -125,6 +126,9 @@ void dibs__redlock_say_no_quorum(struct dibs__redlock_session *s, uint32_t answe
 bool dibs__redlock_found(struct dibs__redlock_session *s, dibs__tick by);
 int64_t dibs__redlock_int(const redisReply *reply, size_t nth);
 dibs__str dibs__redlock_text(const redisReply *reply, size_t nth);
+
+/* ---- describe.c ---- */
+void dibs__redlock_describe(struct dibs__redlock_session *s, dibs__tick by, struct dibs__findings *to);
 
 /* ---- run.c ---- */
 

@@ -426,6 +426,11 @@ dibs__status dibs__redlock_run(struct dibs__session *base, struct dibs__op *cons
     dibs__set_message(result, "the deadline passed before the request to %.150s", s->store->shown);
     return DIBS_UNAVAILABLE;
   }
+  if (dibs__is_engine(ops, count)) {
+    struct dibs__findings findings = {0};
+    dibs__redlock_describe(s, by, &findings);
+    return dibs__findings_answer(&findings, ops[0]);
+  }
   struct dibs__redlock_batch b = {
       .s = s, .store = s->store, .result = result, .by = by, .now = result->now.ms, .all = s->doing};
   run_leases(&b, ops, count);

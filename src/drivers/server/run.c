@@ -505,6 +505,13 @@ static bool outlasts_wait(const session *s, struct dibs__op *op, struct dibs__re
   return true;
 }
 
+static dibs__status describe(session *s, struct dibs__op *op, struct dibs__result *result) {
+  struct dibs__findings findings = {0};
+  s->store->engine->describe(s->store, s->rows.wire, &findings);
+  result->dead = dibs__sql_dead(s->rows.wire);
+  return dibs__findings_answer(&findings, op);
+}
+
 DIBS__MODULE_API dibs__status dibs__server_run(struct dibs__session *base, struct dibs__op *const ops[], size_t count,
                                                dibs__tick by, struct dibs__result *result) {
   session *s = (session *)base;
@@ -514,6 +521,7 @@ DIBS__MODULE_API dibs__status dibs__server_run(struct dibs__session *base, struc
   s->rows.wire->unsure = false;
   s->deaf = false;
   if (count > DIBS__SERVER_BATCH) return DIBS_UNAVAILABLE;
+  if (dibs__is_engine(ops, count)) return describe(s, ops[0], result);
   size_t some = 0;
   for (size_t i = 0; i < count; i++) dibs__sql_begin_answer(ops[i]);
   sql_rc end = dibs__server_settle_kind(s, ops, count, result);

@@ -659,7 +659,7 @@ static void identify(session *s, struct dibs__identity *identity) {
       .caps = CAPS | s->store->engine->caps,
       .families = (1u << DIBS__FAM_LEASE) | (1u << DIBS__FAM_ANCHOR) | (1u << DIBS__FAM_RECORD) |
                   (1u << DIBS__FAM_STOCK) | (1u << DIBS__FAM_ONCE) | (1u << DIBS__FAM_REPORT) | (1u << DIBS__FAM_RUN) |
-                  (1u << DIBS__FAM_TASK) | (1u << DIBS__FAM_COUNTER),
+                  (1u << DIBS__FAM_TASK) | (1u << DIBS__FAM_COUNTER) | (1u << DIBS__FAM_ENGINE),
       .max_batch = DIBS__SERVER_BATCH,
       .max_sessions = s->store->options.connections,
       .session = s->store->session};
@@ -714,6 +714,7 @@ DIBS__MODULE_API dibs__status dibs__server_attach(struct dibs__dstore *base, voi
   }
   identify(s, identity);
   identity->families &= ~((1u << DIBS__FAM_LEASE) | (1u << DIBS__FAM_ANCHOR) | (1u << DIBS__FAM_REPORT));
+  identity->families &= ~(1u << DIBS__FAM_ENGINE);
   identity->families &= ~(1u << DIBS__FAM_RUN); /* what ran stays, though they may roll back */
   identity->max_sessions = 1;
   *out = &s->base;

@@ -27,6 +27,7 @@
  * dead.
  */
 #include "sql/wire.h"
+#include "store/engine.h"
 #include "store/uri.h"
 
 enum {
@@ -141,6 +142,9 @@ struct dibs__server_engine {
                                      const struct dibs__server_notice *notices, size_t count);
   enum dibs__sql_rc (*notify_after)(struct dibs__server *store, struct dibs__sql_wire *wire,
                                     const struct dibs__server_notice *notices, const int64_t *where, size_t count);
+
+  /* Adds what it sees of its servers: store/engine.h.  By wire->by. */
+  void (*describe)(struct dibs__server *store, struct dibs__sql_wire *wire, struct dibs__findings *to);
 
   /*
    * ---- Fast statements ----

@@ -613,6 +613,11 @@ dibs__status dibs__sqlite_run(struct dibs__session *session, struct dibs__op *co
   link_t *l = ((struct dibs__sqlite_session *)session)->link;
   *result = (struct dibs__result){.sent = dibs__tick_now()};
   l->by = by;
+  if (dibs__is_engine(ops, count)) {
+    struct dibs__findings findings = {0};
+    dibs__sqlite_describe(l, &findings);
+    return dibs__findings_answer(&findings, ops[0]);
+  }
   size_t guarded = 0;
   for (size_t i = 0; i < count; i++) {
     guarded += sqlite_guards(ops[i]);

@@ -443,7 +443,7 @@ static void identify(lite *store, struct dibs__sqlite_link *link, struct dibs__i
               DIBS__CAP_EVENTS | DIBS__CAP_ATOMIC | DIBS__CAP_ANCHOR | DIBS__CAP_BLOCKS | DIBS__CAP_BOOT_INCARNATION,
       .families = 1u << DIBS__FAM_LEASE | 1u << DIBS__FAM_ANCHOR | 1u << DIBS__FAM_RECORD | 1u << DIBS__FAM_STOCK |
                   1u << DIBS__FAM_ONCE | 1u << DIBS__FAM_REPORT | 1u << DIBS__FAM_RUN | 1u << DIBS__FAM_TASK |
-                  1u << DIBS__FAM_COUNTER,
+                  1u << DIBS__FAM_COUNTER | 1u << DIBS__FAM_ENGINE,
       .max_batch = DIBS__SQLITE_BATCH,
       .max_sessions = 1,
       .session = dibs__side_session(store->side)};

@@ -20,6 +20,7 @@
 #include "drivers/sqlite/side.h"
 #include "drivers/sqlite/sqlite.h"
 #include "sql/wire.h"
+#include "store/engine.h"
 
 #include <sqlite3.h>
 #include <string.h>
@@ -220,6 +221,8 @@ dibs__driver_transactor_close dibs__sqlite_transactor_close;
 /* ---- run.c, list.c ---- */
 
 dibs__driver_run dibs__sqlite_run;
+/* describe.c: what doctor asks */
+void dibs__sqlite_describe(struct dibs__sqlite_link *l, struct dibs__findings *to);
 dibs__driver_list dibs__sqlite_list;
 dibs__driver_tidy dibs__sqlite_tidy;
 /* A checkpoint that does not wait for readers, on a connection of its own. */

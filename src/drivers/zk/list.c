@@ -64,9 +64,9 @@ static void read_any_data(const char *node, const slot_t *slot, struct dibs__zk_
   static const char owner[] = "not written by dibs";
   struct dibs__zk_child child;
   if (dibs__zk_read_data(slot->text, slot->len, data)) return;
-  bool shared = dibs__zk_child_read(node, &child) && child.shared;
-  *data = (struct dibs__zk_data){.mode = shared ? DIBS_SHARED : DIBS_EXCLUSIVE,
-                                 .owner = dibs__str_of(owner, sizeof owner - 1)};
+  if (!dibs__zk_child_read(node, &child)) child = (struct dibs__zk_child){.mode = DIBS_EXCLUSIVE};
+  *data = (struct dibs__zk_data){.mode = child.mode, .slots = child.slots, .slot = DIBS__ZK_NO_SLOT};
+  data->owner = dibs__str_of(owner, sizeof owner - 1);
 }
 
 static void note_holder(struct breaking *k, const hold *h, const struct dibs__zk_data *data, const struct Stat *stat) {
@@ -94,18 +94,24 @@ static void mark_own(struct breaking *k, hold *h) {
   dibs__zk_changed(k->store);
 }
 
-/* Deletes or marks one node, as it was read.  ZBADVERSION: it was renewed meanwhile. */
+/* Deletes or marks one node, as it was read.  ZBADVERSION: it was renewed meanwhile.  A slot is deleted with its lease,
+ * by the version of the data that names it: so it is no slot that another lease has taken meanwhile. */
 static int change_node(struct breaking *k, const char *path, const struct dibs__zk_data *data,
                        const struct Stat *stat) {
-  char text[DIBS__ZK_DATA];
+  char text[DIBS__ZK_DATA], slot_node[DIBS__ZK_SLOT_NODE], slot[DIBS__ZK_PATH + DIBS__ZK_SLOT_NODE];
+  struct dibs__zk_data broken = *data;
   round_t *round = dibs__zk_round_new(1);
   if (!round) return ZSYSTEMERROR;
-  int n = snprintf(text, sizeof text, "dibs 1 %u %u %u b\n%.*s", data->mode, data->ttl_ms, data->pid,
-                   (int)data->owner.len, data->owner.p);
-  if (k->op->now)
+  broken.broken = true;
+  if (!k->op->now) {
+    dibs__zk_put_set(k->store, round, path, text, dibs__zk_write_data(&broken, text), stat->version);
+  } else if (data->mode == DIBS_COUNTED && data->slot != DIBS__ZK_NO_SLOT) {
+    int folder = (int)(strrchr(path, '/') - path);
+    snprintf(slot, sizeof slot, "%.*s/%s", folder, path, dibs__zk_slot_node(data->slot, slot_node));
+    dibs__zk_put_delete_both(k->store, round, slot, path, stat->version);
+  } else {
     dibs__zk_put_delete(k->store, round, path, -1);
-  else
-    dibs__zk_put_set(k->store, round, path, text, (size_t)n, stat->version);
+  }
   dibs__zk_go(k->store, round, k->by);
   int rc = round->slots[0].rc;
   dibs__zk_round_drop(round);
@@ -132,7 +138,8 @@ static void break_node(struct breaking *k, const char *node) {
     rc = slot->rc;
     if (rc == ZOK) {
       read_any_data(node, slot, &data);
-      rc = change_node(k, path, &data, &slot->stat);
+      bool offered = data.mode == DIBS_COUNTED && data.slot == DIBS__ZK_NO_SLOT; /* not granted yet: not broken */
+      rc = offered ? ZNONODE : change_node(k, path, &data, &slot->stat);
       if (rc == ZOK) note_holder(k, h, &data, &slot->stat);
     }
     dibs__zk_round_drop(round);
@@ -310,8 +317,11 @@ static void show_node(struct listing *l, const struct name *name, const struct d
   bool offered = h && h->state == DIBS__ZK_OFFERED;
   dibs__mutex_unlock(&l->store->lock);
   struct dibs__lease_row row = {.name = text, .owner = data.owner, .mode = data.mode, .ttl_ms = data.ttl_ms};
+  bool granted = data.mode != DIBS_COUNTED || data.slot != DIBS__ZK_NO_SLOT;
   row.pid = data.pid;
-  row.state = !holds ? DIBS__WAITS : offered ? DIBS__OFFERED : data.broken ? DIBS__BREAKING : DIBS__HOLDS;
+  row.slots = data.slots;
+  row.slot = granted && data.mode == DIBS_COUNTED ? data.slot : 0;
+  row.state = !holds ? DIBS__WAITS : offered || !granted ? DIBS__OFFERED : data.broken ? DIBS__BREAKING : DIBS__HOLDS;
   row.ahead = ahead;
   row.fence.v = holds && data.mode == DIBS_EXCLUSIVE ? dibs__zk_fence(l->store, slot->stat.czxid) : 0;
   fill_times(l->store, h, &slot->stat, &row);

@@ -150,6 +150,12 @@ size_t dibs__zk_put_get(struct dibs__zk *store, round_t *round, const char *path
   return sent(slot, zoo_aget(store->zh, path, 0, got_data, slot));
 }
 
+size_t dibs__zk_put_watch_data(struct dibs__zk *store, round_t *round, const char *path, watcher_fn watcher,
+                               uint64_t ticket) {
+  slot_t *slot = begin_slot(round, false);
+  return sent(slot, zoo_awget(store->zh, path, watcher, (void *)(uintptr_t)ticket, got_data, slot));
+}
+
 size_t dibs__zk_put_set(struct dibs__zk *store, round_t *round, const char *path, const char *data, size_t len,
                         int version) {
   slot_t *slot = begin_slot(round, true);
@@ -159,6 +165,24 @@ size_t dibs__zk_put_set(struct dibs__zk *store, round_t *round, const char *path
 size_t dibs__zk_put_delete(struct dibs__zk *store, round_t *round, const char *path, int version) {
   slot_t *slot = begin_slot(round, true);
   return sent(slot, zoo_adelete(store->zh, path, version, got_nothing, slot));
+}
+
+size_t dibs__zk_put_set_and_create(struct dibs__zk *store, round_t *round, const char *path, const char *data,
+                                   size_t len, int version, const char *also, const char *also_data) {
+  slot_t *slot = begin_slot(round, true);
+  zoo_op_t ops[2];
+  zoo_set_op_init(&ops[0], path, data, (int)len, version, &slot->stat);
+  zoo_create_op_init(&ops[1], also, also_data, (int)strlen(also_data), acl_of(store), ZOO_EPHEMERAL, NULL, 0);
+  return sent(slot, zoo_amulti(store->zh, 2, ops, slot->results, got_nothing, slot));
+}
+
+size_t dibs__zk_put_delete_both(struct dibs__zk *store, round_t *round, const char *also, const char *path,
+                                int version) {
+  slot_t *slot = begin_slot(round, true);
+  zoo_op_t ops[2];
+  zoo_delete_op_init(&ops[0], also, -1);
+  zoo_delete_op_init(&ops[1], path, version);
+  return sent(slot, zoo_amulti(store->zh, 2, ops, slot->results, got_nothing, slot));
 }
 
 size_t dibs__zk_put_sync(struct dibs__zk *store, round_t *round, const char *path) {
@@ -231,6 +255,7 @@ static void ignore_result(int rc, const void *data) {
 void dibs__zk_all_gone_locked(struct dibs__zk *store) {
   int64_t now = dibs__zk_now();
   for (struct dibs__zk_hold *h = store->all; h; h = h->next) {
+    h->ended = true;
     if (h->state == DIBS__ZK_GONE) continue;
     if (h->state == DIBS__ZK_HOLDS)
       dibs__zk_hold_tell_locked(store, h);

@@ -22,7 +22,7 @@ typedef struct dibs__zk store_t;
 typedef struct dibs__zk_hold hold;
 
 #define CLOCK_BASE_MS INT64_C(1767225600000) /* 2026-01-01 */
-enum { FENCES_PER_MS = 1024, SWEEP_BATCH = 64, GUARD_BATCH = 256 };
+enum { FENCES_PER_MS = 1024, SWEEP_BATCH = 64 };
 
 /* ---- Time, fences ---- */
 
@@ -83,6 +83,8 @@ hold *dibs__zk_hold_new(store_t *store, const struct dibs__lease_op *op) {
   if (!h) return NULL;
   h->id = op->id;
   h->mode = op->mode;
+  h->slots = op->mode == DIBS_COUNTED ? op->slots : 0;
+  h->slot = h->offered_slot = DIBS__ZK_NO_SLOT;
   h->ttl_ms = op->ttl_ms;
   h->owner_len = op->owner.len;
   if (op->owner.len) memcpy(h->owner, op->owner.p, op->owner.len);
@@ -126,7 +128,7 @@ hold *dibs__zk_hold_find(store_t *store, dibs__str name, dibs__id id) {
   return found;
 }
 
-static hold *with_ticket_locked(const store_t *store, uint64_t ticket) {
+hold *dibs__zk_hold_with_ticket_locked(const store_t *store, uint64_t ticket) {
   uint64_t key = scatter(ticket);
   for (struct dibs__map_node *n = dibs__map_head(&store->by_ticket, key); n; n = n->next) {
     hold *h = (hold *)((char *)n - offsetof(hold, by_ticket));
@@ -154,129 +156,78 @@ const char *dibs__zk_node(const store_t *store, const hold *h, char to[DIBS__ZK_
   return to;
 }
 
-/* One line for programs, then the owner: people read it with zkCli. */
-size_t dibs__zk_hold_data(const hold *h, char to[DIBS__ZK_DATA]) {
-  int n = snprintf(to, DIBS__ZK_DATA, "dibs 1 %u %u %u %c\n%s", h->mode, h->ttl_ms, dibs__process_id(),
-                   h->broken ? 'b' : '-', h->owner);
+const char *dibs__zk_slot_path(const store_t *store, const hold *h, uint32_t slot, char to[DIBS__ZK_PATH]) {
+  char node[DIBS__ZK_SLOT_NODE];
+  dibs__zk_dir(store, dibs__zk_hold_name(h), to);
+  size_t len = strlen(to);
+  snprintf(to + len, DIBS__ZK_PATH - len, "/%s", dibs__zk_slot_node(slot, node));
+  return to;
+}
+
+void dibs__zk_set_slot(store_t *store, hold *h, uint32_t slot) {
+  dibs__mutex_lock(&store->lock);
+  h->slot = slot;
+  dibs__mutex_unlock(&store->lock);
+}
+
+/* With a slot: both, or neither. */
+size_t dibs__zk_put_delete_hold(store_t *store, struct dibs__zk_round *round, const hold *h, bool with_slot) {
+  char path[DIBS__ZK_PATH], slot[DIBS__ZK_PATH];
+  dibs__zk_node(store, h, path);
+  if (!with_slot || h->slot == DIBS__ZK_NO_SLOT) return dibs__zk_put_delete(store, round, path, -1);
+  return dibs__zk_put_delete_both(store, round, dibs__zk_slot_path(store, h, h->slot, slot), path, -1);
+}
+
+/* One line for programs, then the owner: people read it with zkCli.  A counted lease has its slots and its slot at the
+ * end of the line, the slot when it is granted. */
+size_t dibs__zk_write_data(const struct dibs__zk_data *data, char to[DIBS__ZK_DATA]) {
+  char counted[32] = "";
+  if (data->mode == DIBS_COUNTED && data->slot != DIBS__ZK_NO_SLOT)
+    snprintf(counted, sizeof counted, " %u %u", data->slots, data->slot);
+  else if (data->mode == DIBS_COUNTED)
+    snprintf(counted, sizeof counted, " %u", data->slots);
+  int n = snprintf(to, DIBS__ZK_DATA, "dibs 1 %u %u %u %c%s\n%.*s", data->mode, data->ttl_ms, data->pid,
+                   data->broken ? 'b' : '-', counted, (int)data->owner.len, data->owner.p);
   return n < 0 ? 0 : (size_t)n;
 }
 
+size_t dibs__zk_hold_data(const hold *h, char to[DIBS__ZK_DATA]) {
+  struct dibs__zk_data data = {.mode = h->mode, .ttl_ms = h->ttl_ms, .pid = dibs__process_id(), .slots = h->slots};
+  data.slot = h->slot;
+  data.broken = h->broken;
+  data.owner = dibs__str_of(h->owner, h->owner_len);
+  return dibs__zk_write_data(&data, to);
+}
+
 bool dibs__zk_read_data(const char *text, int len, struct dibs__zk_data *data) {
-  char state;
+  char state, first[128];
   const char *line = len > 0 ? memchr(text, '\n', (size_t)len) : NULL;
-  if (!line || sscanf(text, "dibs 1 %u %u %u %c", &data->mode, &data->ttl_ms, &data->pid, &state) != 4) return false;
+  if (!line || (size_t)(line - text) >= sizeof first) return false;
+  memcpy(first, text, (size_t)(line - text)); /* the owner may begin with digits */
+  first[line - text] = '\0';
+  data->slots = 0;
+  data->slot = DIBS__ZK_NO_SLOT;
+  int got = sscanf(first, "dibs 1 %u %u %u %c %u %u", &data->mode, &data->ttl_ms, &data->pid, &state, &data->slots,
+                   &data->slot);
+  if (got < 4) return false;
   data->broken = state == 'b';
   data->owner = dibs__str_of(line + 1, (size_t)(text + len - line - 1));
   return data->owner.len <= DIBS_OWNER_MAX;
 }
 
-/* ---- Watches: in a thread of the library ---- */
-
-struct look {
-  store_t *store;
-  uint64_t ticket;
-};
-
-static struct look *new_look(store_t *store, uint64_t ticket) {
-  struct look *look = malloc(sizeof *look);
-  if (look) *look = (struct look){store, ticket};
-  return look;
-}
-
-static void offer_locked(store_t *store, hold *h) {
-  h->state = DIBS__ZK_OFFERED;
-  dibs__zk_end_locked(store, h, dibs__zk_now() + DIBS__ZK_OFFER_MS);
-  dibs__zk_hold_tell_locked(store, h);
-}
-
-/* The children after a watched node was deleted.  If others are before ours, the waiter requests again, and watches. */
-static void looked_again(int rc, const struct String_vector *strings, const void *data) {
-  struct look *look = (struct look *)(uintptr_t)data;
-  store_t *store = look->store;
-  struct dibs__zk_position position = {.exists = false};
-  dibs__mutex_lock(&store->lock);
-  hold *h = with_ticket_locked(store, look->ticket);
-  if (h && h->state == DIBS__ZK_WAITS) {
-    struct dibs__zk_slot children = {.count = rc == ZOK && strings ? strings->count : 0};
-    if (children.count) children.names = (const char *const *)strings->data;
-    dibs__zk_position(&children, h->seq, h->mode == DIBS_SHARED, &position);
-    if (position.exists && position.blockers == 0)
-      offer_locked(store, h);
-    else
-      dibs__zk_hold_tell_locked(store, h);
-  }
-  dibs__mutex_unlock(&store->lock);
-  free(look);
-  dibs__zk_changed(store);
-}
-
-/* The node before a waiter's was deleted.  Nodes come only at the end: if no other excluded it, the name is ours; else
- * the children are read here, so that the waiter is woken once. */
-static void node_before_gone(zhandle_t *zh, int type, int state, const char *path, void *context) {
-  store_t *store = (store_t *)(uintptr_t)zoo_get_context(zh);
-  char folder[DIBS__ZK_PATH];
-  const char *slash = path ? strrchr(path, '/') : NULL;
-  struct look *look = NULL;
-  (void)state;
-  if (type != ZOO_DELETED_EVENT) return;
-  dibs__mutex_lock(&store->lock);
-  hold *h = with_ticket_locked(store, (uintptr_t)context);
-  bool waits = h && h->state == DIBS__ZK_WAITS;
-  if (waits) h->watches = false;
-  if (waits && h->last)
-    offer_locked(store, h);
-  else if (waits && slash && (size_t)(slash - path) < sizeof folder)
-    look = new_look(store, h->ticket);
-  if (waits && !h->last && !look) dibs__zk_hold_tell_locked(store, h);
-  dibs__mutex_unlock(&store->lock);
-  if (look) {
-    memcpy(folder, path, (size_t)(slash - path));
-    folder[slash - path] = '\0';
-    if (!atomic_load(&store->closing) && zoo_aget_children(zh, folder, 0, looked_again, look) == ZOK) return;
-    looked_again(ZSYSTEMERROR, NULL, look);
-  }
-  dibs__zk_changed(store);
-}
-
-watcher_fn dibs__zk_watcher(void) {
-  return node_before_gone;
-}
-
-/* The node of a lease was deleted, by another client's break or by the end of the session. */
-static void lose(store_t *store, uint64_t ticket) {
-  dibs__mutex_lock(&store->lock);
-  hold *h = with_ticket_locked(store, ticket);
-  if (h && h->state == DIBS__ZK_HOLDS) {
-    h->state = DIBS__ZK_GONE;
-    dibs__zk_end_locked(store, h, dibs__zk_now() + DIBS__ZK_GONE_MS);
-    dibs__zk_hold_tell_locked(store, h);
-  }
-  dibs__mutex_unlock(&store->lock);
-  dibs__zk_changed(store);
-}
-
-static void own_node_gone(zhandle_t *zh, int type, int state, const char *path, void *context) {
-  (void)state;
-  (void)path;
-  if (type == ZOO_DELETED_EVENT) lose((store_t *)(uintptr_t)zoo_get_context(zh), (uintptr_t)context);
-}
-
-/* The watch over a node was set, or the node is gone already. */
-static void node_guarded(int rc, const struct String_vector *strings, const void *data) {
-  struct look *guard = (struct look *)(uintptr_t)data;
-  (void)strings;
-  if (rc == ZNONODE) lose(guard->store, guard->ticket);
-  free(guard);
-}
-
 /* ---- Housekeeping ---- */
+
+/* A lease that is gone, and may have left its slot. */
+static bool leaves_slot_locked(const hold *h) {
+  return h->state == DIBS__ZK_GONE && h->slot != DIBS__ZK_NO_SLOT && !h->ended;
+}
 
 static size_t ended_holds(store_t *store, hold *due[SWEEP_BATCH]) {
   int64_t now = dibs__zk_now(), next = INT64_MAX;
   size_t count = 0;
   dibs__mutex_lock(&store->lock);
   for (hold *h = store->due <= now ? store->all : NULL; h; h = h->next) {
-    if (h->ends <= now && !h->taken && count < SWEEP_BATCH)
+    if ((h->ends <= now || leaves_slot_locked(h)) && !h->taken && count < SWEEP_BATCH)
       due[count++] = h;
     else if (h->ends < next)
       next = h->ends;
@@ -304,16 +255,64 @@ static bool search_node(store_t *store, hold *h, dibs__tick by) {
   return known;
 }
 
-static void delete_all(store_t *store, hold *due[], size_t count, dibs__tick by) {
+/* Whether the request for a slot was done, whose answer was lost: the node's data has the slot then. */
+static bool find_slot(store_t *store, hold *h, dibs__tick by) {
   char path[DIBS__ZK_PATH];
+  struct dibs__zk_data data;
+  struct dibs__zk_round *round = dibs__zk_round_new(2);
+  if (!round) return false;
+  dibs__zk_put_sync(store, round, dibs__zk_node(store, h, path));
+  size_t nth = dibs__zk_put_get(store, round, path);
+  dibs__zk_go(store, round, by);
+  const struct dibs__zk_slot *slot = &round->slots[nth];
+  bool known = slot->rc == ZOK || slot->rc == ZNONODE;
+  if (slot->rc == ZOK && dibs__zk_read_data(slot->text, slot->len, &data)) dibs__zk_set_slot(store, h, data.slot);
+  if (known) h->slot_unsure = false;
+  dibs__zk_round_drop(round);
+  return known;
+}
+
+bool dibs__zk_leaves_slot(store_t *store, const hold *h) {
+  dibs__mutex_lock(&store->lock);
+  bool leaves = h->slot != DIBS__ZK_NO_SLOT && !h->ended;
+  dibs__mutex_unlock(&store->lock);
+  return leaves;
+}
+
+/* The slot and the node of a lease are not both there.  A slot that names a node which is gone is left over from a node
+ * that somebody else deleted; only its own process deletes it, so nobody takes it in between.  Otherwise the slot was
+ * freed with the node by a break, or with the session, and may belong to another lease. */
+void dibs__zk_free_slot(store_t *store, hold *h, dibs__tick by) {
+  char path[DIBS__ZK_PATH];
+  struct dibs__zk_round *read = dibs__zk_round_new(2), *write = dibs__zk_round_new(1);
+  if (!read || !write) goto out;
+  dibs__zk_put_sync(store, read, dibs__zk_slot_path(store, h, h->slot, path));
+  const struct dibs__zk_slot *slot = &read->slots[dibs__zk_put_get(store, read, path)];
+  dibs__zk_go(store, read, by);
+  int rc = slot->rc;
+  if (rc == ZOK && strcmp(slot->text, h->node) == 0) {
+    dibs__zk_put_delete(store, write, path, -1);
+    dibs__zk_go(store, write, by);
+    rc = write->slots[0].rc;
+  }
+  if (rc == ZOK || rc == ZNONODE) dibs__zk_set_slot(store, h, DIBS__ZK_NO_SLOT);
+out:
+  dibs__zk_round_drop(read);
+  dibs__zk_round_drop(write);
+}
+
+static void delete_all(store_t *store, hold *due[], size_t count, dibs__tick by) {
   size_t nth[SWEEP_BATCH];
   struct dibs__zk_round *round = dibs__zk_round_new(count);
   if (!round) return;
-  for (size_t i = 0; i < count; i++) nth[i] = dibs__zk_put_delete(store, round, dibs__zk_node(store, due[i], path), -1);
+  for (size_t i = 0; i < count; i++) nth[i] = dibs__zk_put_delete_hold(store, round, due[i], true);
   dibs__zk_go(store, round, by);
   for (size_t i = 0; i < count; i++) {
     int rc = round->slots[nth[i]].rc;
-    if (rc == ZOK || rc == ZNONODE) dibs__zk_hold_drop(store, due[i]);
+    if (rc == ZNONODE && due[i]->slot != DIBS__ZK_NO_SLOT)
+      dibs__zk_free_slot(store, due[i], by); /* the next sweep finds out whether the node is there */
+    else if (rc == ZOK || rc == ZNONODE)
+      dibs__zk_hold_drop(store, due[i]);
   }
   dibs__zk_round_drop(round);
 }
@@ -323,34 +322,19 @@ void dibs__zk_sweep(store_t *store, dibs__tick by) {
   size_t count = ended_holds(store, due), nodes = 0;
   by = dibs__tick_min(by, dibs__tick_add_ms(dibs__tick_now(), DIBS__ZK_PATIENCE_MS));
   for (size_t i = 0; i < count; i++) {
-    bool unsure = due[i]->state == DIBS__ZK_UNSURE && !due[i]->node[0];
-    if (unsure && !search_node(store, due[i], by)) continue;
-    if (due[i]->state != DIBS__ZK_GONE && due[i]->node[0])
-      found[nodes++] = due[i];
+    hold *h = due[i];
+    bool gone = h->state == DIBS__ZK_GONE;
+    if (gone && dibs__zk_leaves_slot(store, h)) dibs__zk_free_slot(store, h, by);
+    if (gone && (dibs__zk_leaves_slot(store, h) || h->ends > dibs__zk_now())) continue;
+    bool unsure = h->state == DIBS__ZK_UNSURE && !h->node[0];
+    if (unsure && !search_node(store, h, by)) continue;
+    if (!gone && h->node[0] && h->slot_unsure && !find_slot(store, h, by)) continue;
+    if (!gone && h->node[0])
+      found[nodes++] = h;
     else
-      dibs__zk_hold_drop(store, due[i]);
+      dibs__zk_hold_drop(store, h);
   }
   if (nodes) delete_all(store, found, nodes, by);
-}
-
-/* Watches over the nodes of leases that last.  No request waits for it; if it is lost, a renewal finds out. */
-static void guard_holds(store_t *store) {
-  char path[DIBS__ZK_PATH];
-  hold *new[GUARD_BATCH];
-  size_t count = 0;
-  dibs__mutex_lock(&store->lock);
-  for (hold *h = store->all; h && count < GUARD_BATCH; h = h->next)
-    if (h->state == DIBS__ZK_HOLDS && !h->guarded) new[count++] = h;
-  if (count == GUARD_BATCH) store->guard_at = dibs__tick_now(); /* more are left */
-  dibs__mutex_unlock(&store->lock);
-  for (size_t i = 0; i < count; i++) { /* only the busy thread frees holds */
-    struct look *guard = new_look(store, new[i]->ticket);
-    if (!guard) continue;
-    new[i]->guarded = true;
-    int rc = zoo_awget_children(store->zh, dibs__zk_node(store, new[i], path), own_node_gone,
-                                (void *)(uintptr_t) new[i]->ticket, node_guarded, guard);
-    if (rc != ZOK) free(guard);
-  }
 }
 
 static void tidy_store(struct dibs__dstore *base) {
@@ -363,7 +347,7 @@ static void tidy_store(struct dibs__dstore *base) {
   dibs__mutex_unlock(&store->lock);
   if (usable && any && store->zh && dibs__zk_ready(store, by, &result) == DIBS_OK) {
     dibs__zk_sweep(store, by);
-    guard_holds(store);
+    dibs__zk_guard_holds(store);
   }
   dibs__zk_leave(store);
 }
@@ -403,7 +387,7 @@ static void guard_if_due(store_t *store, dibs__tick now) {
   bool usable = store->connected && !store->ended;
   if (usable) store->guard_at = DIBS__TICK_NEVER;
   dibs__mutex_unlock(&store->lock);
-  if (usable && store->zh && store->rooted) guard_holds(store);
+  if (usable && store->zh && store->rooted) dibs__zk_guard_holds(store);
   dibs__zk_leave(store);
 }
 
@@ -498,13 +482,14 @@ static dibs__status connect_session(struct dibs__dstore *base, dibs__tick by, st
     return status;
   }
   s->base.store = base;
-  *identity = (struct dibs__identity){
-      .mandate = store->mandate,
-      .caps = DIBS__CAP_SHARED | DIBS__CAP_EVENTS | DIBS__CAP_SESSION | DIBS__CAP_PARALLEL | DIBS__CAP_ALONE,
-      .families = 1u << DIBS__FAM_LEASE | 1u << DIBS__FAM_ANCHOR | 1u << DIBS__FAM_RECORD,
-      .max_batch = DIBS__ZK_BATCH,
-      .max_sessions = DIBS__CONNECTIONS,
-      .session = store->session};
+  *identity =
+      (struct dibs__identity){.mandate = store->mandate,
+                              .caps = DIBS__CAP_SHARED | DIBS__CAP_COUNTED | DIBS__CAP_EVENTS | DIBS__CAP_SESSION |
+                                      DIBS__CAP_PARALLEL | DIBS__CAP_ALONE,
+                              .families = 1u << DIBS__FAM_LEASE | 1u << DIBS__FAM_ANCHOR | 1u << DIBS__FAM_RECORD | 1u << DIBS__FAM_ENGINE,
+                              .max_batch = DIBS__ZK_BATCH,
+                              .max_sessions = DIBS__CONNECTIONS,
+                              .session = store->session};
   *out = &s->base;
   return DIBS_OK;
 }

@@ -7,8 +7,10 @@
  *   location.c   the URI; paths of nodes
  *   wire.c       requests in rounds, the session and its end
  *   zk.c         the driver: opening, events, housekeeping; what this process knows of its leases (holds)
- *   queue.c      the children of a name: who holds, who waits, whom to watch
- *   run.c        a batch of leases
+ *   watch.c      watches of waiters and of holders
+ *   queue.c      the children of a name: who holds, who waits, what to watch
+ *   lease.c      leases, in stretches of a batch
+ *   run.c        a batch
  *   record.c     records
  *   list.c       listing, breaking
  *
@@ -17,8 +19,10 @@
  *
  *   ROOT                               "dibs 1"
  *   ROOT/ID/l/BB/NAME                  a container; BB is the bucket, NAME the name, %-encoded
- *   ROOT/ID/l/BB/NAME/DIGEST-x-SEQ     ephemeral, sequential: a lease, or a client that waits for one; s: shared.
+ *   ROOT/ID/l/BB/NAME/DIGEST-x-SEQ     ephemeral, sequential: a lease, or a client that waits for one; s: shared, c5:
+ *                                      counted, of 5 slots.
  *                                      DIGEST of the lease's id, by which a client finds its node after a lost answer
+ *   ROOT/ID/l/BB/NAME/slot-K           ephemeral: a counted lease has slot K; it is made and deleted with the lease
  *   ROOT/ID/b/NAME                     the last breaks of the name
  *   ROOT/ID/r/BB/KEY                   a record
  *
@@ -31,12 +35,15 @@
  * watches) take only that one, and mark: offered, gone.
  */
 #include "base/map.h"
+#include "store/engine.h"
 #include "store/uri.h"
 
 #ifndef THREADED
 #define THREADED /* the functions of the multi-threaded library */
 #endif
 #include <zookeeper/zookeeper.h>
+
+#define DIBS__ZK_NO_SLOT UINT32_MAX
 
 enum {
   DIBS__ZK_BATCH = 256,
@@ -46,6 +53,7 @@ enum {
   DIBS__ZK_GONE_MS = 10000,    /* for so long a loss is reported */
   DIBS__ZK_PATIENCE_MS = 1000, /* the housekeeping of one call */
   DIBS__ZK_GUARD_MS = 100,     /* a lease that lasts longer has a watch over its node */
+  DIBS__ZK_SLOT_NODE = 16,     /* "slot-65534" */
   DIBS__ZK_LOST = ZOPERATIONTIMEOUT /* of a slot: no answer yet */
 };
 
@@ -83,6 +91,7 @@ struct dibs__zk_slot {
   const char *const *names; /* children */
   void *memory;             /* of the names */
   int count;
+  zoo_op_result_t results[2]; /* of two requests that are done together */
 };
 
 /* Requests that travel together. */
@@ -102,9 +111,18 @@ size_t dibs__zk_put_create(struct dibs__zk *store, struct dibs__zk_round *round,
 size_t dibs__zk_put_children(struct dibs__zk *store, struct dibs__zk_round *round, const char *path, watcher_fn watcher,
                              uint64_t ticket);
 size_t dibs__zk_put_get(struct dibs__zk *store, struct dibs__zk_round *round, const char *path);
+/* The watch fires at each change of the data, too. */
+size_t dibs__zk_put_watch_data(struct dibs__zk *store, struct dibs__zk_round *round, const char *path,
+                               watcher_fn watcher, uint64_t ticket);
 size_t dibs__zk_put_set(struct dibs__zk *store, struct dibs__zk_round *round, const char *path, const char *data,
                         size_t len, int version);
 size_t dibs__zk_put_delete(struct dibs__zk *store, struct dibs__zk_round *round, const char *path, int version);
+/* Two requests that are done together or not at all.  The rc is that of the request which can't be done.
+ */
+size_t dibs__zk_put_set_and_create(struct dibs__zk *store, struct dibs__zk_round *round, const char *path,
+                                   const char *data, size_t len, int version, const char *also, const char *also_data);
+size_t dibs__zk_put_delete_both(struct dibs__zk *store, struct dibs__zk_round *round, const char *also,
+                                const char *path, int version);
 /* What follows it in the round sees all that any client wrote before. */
 size_t dibs__zk_put_sync(struct dibs__zk *store, struct dibs__zk_round *round, const char *path);
 /* Waits for the answers; those that are missing have the rc DIBS__ZK_LOST.  The caller stays busy. */
@@ -126,6 +144,11 @@ void dibs__zk_end_session(struct dibs__zk *store);
 /* The session ended: nothing of it is held any more. */
 void dibs__zk_all_gone_locked(struct dibs__zk *store);
 
+/* ---- describe.c ---- */
+
+/* What doctor asks.  The caller is not busy. */
+void dibs__zk_describe(struct dibs__zk *store, dibs__tick by, struct dibs__findings *to);
+
 /* ---- zk.c ---- */
 
 enum dibs__zk_state {
@@ -136,6 +159,14 @@ enum dibs__zk_state {
   DIBS__ZK_GONE
 };
 
+/* What a waiter watches. */
+enum dibs__zk_watch {
+  DIBS__ZK_WATCH_NOTHING,
+  DIBS__ZK_WATCH_GONE,    /* a node that excludes it: until it is deleted */
+  DIBS__ZK_WATCH_BEFORE,  /* the counted one before it: until it is granted or deleted */
+  DIBS__ZK_WATCH_CHILDREN /* all of the name; renewed by its watcher */
+};
+
 struct dibs__zk_hold {
   struct dibs__map_node by_key, by_ticket;
   struct dibs__zk_hold *next, **link_back; /* in `all` */
@@ -143,25 +174,29 @@ struct dibs__zk_hold {
   enum dibs__zk_state state;
   bool tell; /* events() owes an event */
   bool broken;
-  bool watches; /* for the deletion of the node with this number: */
-  bool last;    /* it alone excludes this one */
-  int32_t seq, watched;
-  int64_t until, ends; /* ms of our boot-time clock; at `ends` the node is deleted */
+  bool ended; /* GONE with its session, and so is its slot */
+  enum dibs__zk_watch watches;
+  bool last;             /* the watched node alone excludes this one */
+  uint32_t offered_slot; /* counted, OFFERED: it was free; or NO_SLOT */
+  int32_t seq, watched;  /* the number of the watched node */
+  int64_t until, ends;   /* ms of our boot-time clock; at `ends` the node is deleted */
   /* Of the busy thread. */
   int64_t since;
   uint64_t fence;
   int32_t version; /* of the node's data */
   uint32_t ahead;
-  bool taken;   /* a batch that has left the gate works on it */
-  bool guarded; /* a watch reports that the node was deleted */
-  bool waiting; /* a client waited when it was granted */
+  bool taken;       /* a batch that has left the gate works on it */
+  bool guarded;     /* a watch reports that the node was deleted */
+  bool waiting;     /* a client waited when it was granted */
+  bool slot_unsure; /* the answer of the request for a slot was lost: the node's data has it, or it has none */
+  uint32_t slot;    /* counted; NO_SLOT: none yet.  Also guarded by lock, for others than the busy thread */
   uint32_t ttl_ms;
   char node[48]; /* "": not known */
   char watched_node[48];
   /* Immutable. */
   dibs__id id;
   uint64_t ticket;
-  uint32_t mode, owner_len;
+  uint32_t mode, slots, owner_len;
   char digest[17];
   char owner[DIBS_OWNER_MAX + 1];
   uint32_t len;
@@ -219,50 +254,80 @@ void dibs__zk_hold_tell_locked(struct dibs__zk *store, struct dibs__zk_hold *h);
 /* The paths of a name and of a hold's node.  Returns `to`. */
 const char *dibs__zk_dir(const struct dibs__zk *store, dibs__str name, char to[DIBS__ZK_PATH]);
 const char *dibs__zk_node(const struct dibs__zk *store, const struct dibs__zk_hold *h, char to[DIBS__ZK_PATH]);
+const char *dibs__zk_slot_path(const struct dibs__zk *store, const struct dibs__zk_hold *h, uint32_t slot,
+                               char to[DIBS__ZK_PATH]);
+void dibs__zk_set_slot(struct dibs__zk *store, struct dibs__zk_hold *h, uint32_t slot);
+/* Of a lease whose node is not there: does it have a slot that may be there?  Deletes that slot if it is still its own.
+ */
+bool dibs__zk_leaves_slot(struct dibs__zk *store, const struct dibs__zk_hold *h);
+void dibs__zk_free_slot(struct dibs__zk *store, struct dibs__zk_hold *h, dibs__tick by);
+/* One request for its node, and its slot if it has one. */
+size_t dibs__zk_put_delete_hold(struct dibs__zk *store, struct dibs__zk_round *round, const struct dibs__zk_hold *h,
+                                bool with_slot);
 /* The data of its node; the length. */
 size_t dibs__zk_hold_data(const struct dibs__zk_hold *h, char to[DIBS__ZK_DATA]);
 struct dibs__zk_data {
   uint32_t mode, ttl_ms, pid;
+  uint32_t slots, slot; /* counted; slot: NO_SLOT before it is granted */
   bool broken;
   dibs__str owner; /* in the text that was read */
 };
+size_t dibs__zk_write_data(const struct dibs__zk_data *data, char to[DIBS__ZK_DATA]);
 bool dibs__zk_read_data(const char *text, int len, struct dibs__zk_data *data);
 /* For how long a session is certainly alive after a proof. */
 int64_t dibs__zk_life_ms(const struct dibs__zk *store);
 /* The end of a lease that begins or is renewed at `from`. */
 int64_t dibs__zk_until(const struct dibs__zk *store, int64_t from, uint32_t ttl_ms);
 uint64_t dibs__zk_fence(const struct dibs__zk *store, int64_t czxid);
-/* Deletes the nodes of holds that have ended, and forgets them. */
+/* Deletes the nodes of holds that have ended, and forgets them.  A lease that is gone leaves its slot. */
 void dibs__zk_sweep(struct dibs__zk *store, dibs__tick by);
+
+/* ---- watch.c ---- */
+
+watcher_fn dibs__zk_watcher(enum dibs__zk_watch watch);
+struct dibs__zk_hold *dibs__zk_hold_with_ticket_locked(const struct dibs__zk *store, uint64_t ticket);
+/* Watches over the nodes of leases that last. */
+void dibs__zk_guard_holds(struct dibs__zk *store);
 
 /* ---- queue.c ---- */
 
 struct dibs__zk_child {
   const char *name;
   char digest[17];
-  bool shared;
+  uint32_t mode, slots;
   int32_t seq;
 };
-/* false: not a node of ours. */
+/* false: not a node of a lease. */
 bool dibs__zk_child_read(const char *name, struct dibs__zk_child *child);
+const char *dibs__zk_slot_node(uint32_t slot, char to[DIBS__ZK_SLOT_NODE]);
 /* Is a before b?  Numbers of a name run in a circle. */
 static inline bool dibs__zk_before(int32_t a, int32_t b) {
   return (int32_t)((uint32_t)a - (uint32_t)b) < 0;
 }
 
 struct dibs__zk_position {
-  bool exists;                /* its node is among them */
-  uint32_t blockers;          /* nodes before it that exclude it */
-  uint32_t ahead;             /* waiters before it */
-  bool waiting;               /* it excludes a node after it */
-  struct dibs__zk_child last; /* of the blockers */
+  bool exists;               /* its node is among them */
+  bool free;                 /* it may hold the name; a counted one, if a slot is free */
+  bool waiting;              /* it excludes a node after it */
+  bool unlike;               /* the holders are counted, of another number of slots */
+  uint32_t blockers;         /* nodes before it that exclude it */
+  uint32_t ahead;            /* waiters before it */
+  uint32_t slot;             /* a free one for it, or NO_SLOT */
+  enum dibs__zk_watch watch; /* what a waiter watches, and of which node */
+  struct dibs__zk_child watched;
 };
-void dibs__zk_position(const struct dibs__zk_slot *children, int32_t seq, bool shared,
+/* Of the node with self's mode, slots and number. */
+void dibs__zk_position(const struct dibs__zk_slot *children, const struct dibs__zk_child *self,
                        struct dibs__zk_position *position);
+static inline void dibs__zk_position_of_hold(const struct dibs__zk_slot *children, const struct dibs__zk_hold *h,
+                                             struct dibs__zk_position *position) {
+  struct dibs__zk_child self = {.mode = h->mode, .slots = h->slots, .seq = h->seq};
+  dibs__zk_position(children, &self, position);
+}
 /* The children of ours, in their order; returns their number.  The first *holders of them hold the name. */
 size_t dibs__zk_sorted(const struct dibs__zk_slot *children, struct dibs__zk_child **sorted, size_t *holders);
 
-/* ---- run.c, record.c, list.c ---- */
+/* ---- lease.c, run.c, record.c, list.c ---- */
 
 struct dibs__zk_session {
   struct dibs__session base;
@@ -270,7 +335,10 @@ struct dibs__zk_session {
 
 dibs__driver_run dibs__zk_run;
 dibs__driver_list dibs__zk_list;
-watcher_fn dibs__zk_watcher(void); /* of a node before one of ours */
+/* Leases of different names.  The caller is busy; `failed`: a status of UNAVAILABLE or UNKNOWN is also that of run().
+ */
+void dibs__zk_leases(struct dibs__zk *store, struct dibs__lease_op *const ops[], size_t count, int64_t now,
+                     dibs__tick by, struct dibs__result *result);
 void dibs__zk_records(struct dibs__zk *store, struct dibs__record_op *ops[], size_t count, dibs__tick by,
                       struct dibs__result *result);
 void dibs__zk_break(struct dibs__zk *store, struct dibs__lease_op *op, dibs__tick by, struct dibs__result *result);

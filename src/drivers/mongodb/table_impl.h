@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef DIBS_DRIVERS_MONGODB_TABLE_IMPL_H
+#define DIBS_DRIVERS_MONGODB_TABLE_IMPL_H
+/* Records and stock in the user's own collections. */
+#include "drivers/mongodb/collection_impl.h"
+
+/* A guard: the remembered fence is not above @0, nor is it @0 of a lease with another digest than @1. */
+#define FENCE "{'$numberLong':'@0'}"
+#define DIGEST "{'$numberLong':'@1'}"
+#define FENCE_HOLDS(is)                                                                                                \
+  IF(TYPE_IN("@f", NOTHING), "true", IF(WHOLE("@f"), "{'$and':[{'$gte':['$@f',0]}," is "]}", "false"))
+#define SAME_OWNER "{'$or':[{'$lt':['$@f'," FENCE "]},{'$and':[{'$eq':['$@f'," FENCE "]},{'$eq':['$@o'," DIGEST "]}]}]}"
+
+/* ---- table_key.c ---- */
+
+/* The type of the key, as far as is known; 0: no document has it. */
+uint32_t dibs__mk_guess(const struct dibs__mongo_collection *c, dibs__str key);
+/* Adds to a filter: exactly this key, of this type. */
+bool dibs__mk_put(const struct dibs__mongo_collection *c, bson_t *filter, dibs__str key, uint32_t type);
+/* The document with this key, of any type; the caller destroys it.  OK; NOT_FOUND; INVALID: there are two; a failure;
+ * with `why`. */
+dibs__status dibs__mk_find(struct dibs__mongo_collection *c, dibs__str key, uint32_t *type, bson_t **document,
+                           char *why, size_t size);
+/* The type of the key in a new document: a key of digits becomes a number, and one of 24 hex digits an ObjectId, unless
+ * the keys of the collection are texts. */
+dibs__status dibs__mk_choose(struct dibs__mongo_collection *c, dibs__str key, uint32_t *type);
+bool dibs__mk_put_new(const struct dibs__mongo_collection *c, bson_t *to, dibs__str key, uint32_t type);
+/* OK, also with *twice: a unique index has it already, and nothing was done.  INVALID: the server refuses it.  Both
+ * with `why`.  UNKNOWN, UNAVAILABLE, DENIED, NO_MEMORY. */
+dibs__status dibs__mk_insert(struct dibs__mongo_collection *c, const bson_t *document, bool *twice, char *why,
+                             size_t size);
+
+/* ---- table_value.c ---- */
+
+/* The field as text (malloc'd), or NULL: null, or missing.  false: no memory. */
+bool dibs__mv_read(const bson_t *document, const char *field, char **text, size_t *len);
+/* The value of a field that has no type yet: a text, or else bytes. */
+bool dibs__mv_put_new(bson_t *to, const char *name, const dibs_value *v);
+/* An expression for $expr: the field has a type in which it can have this value, which is not NULL. */
+bool dibs__mv_put_condition(bson_t *to, const char *field, const dibs_value *v);
+/* Adds to a stage $set: the field gets this value, in the type that it has. */
+bool dibs__mv_put_set(bson_t *set, const char *field, const dibs_value *v);
+/* Can it have this value?  If not, `why`. */
+bool dibs__mv_fits(const bson_t *document, const char *field, const dibs_value *v, char *why, size_t size);
+/* An expression: the field is as in this document. */
+bool dibs__mv_put_same(bson_t *to, const char *field, const bson_t *document);
+
+/* ---- table_record.c ---- */
+
+void dibs__mongo_run_record(struct dibs__mongo_session *session, struct dibs__record_op *op, dibs__tick by,
+                            struct dibs__result *result);
+
+/* ---- table_stock.c ---- */
+
+void dibs__mongo_run_stock(struct dibs__mongo_session *session, struct dibs__stock_op *op, dibs__tick by,
+                           struct dibs__result *result);
+
+#endif
