@@ -30,7 +30,8 @@ def make_collections():
     """A server over PostgreSQL needs seconds for a new collection if the machine is busy: before the tests."""
     for args in (("record", "put", "warm", "--force"), ("stock", "set", "warm", "1"),
                  ("stock", "take", "warm", "1", "--wait", "60s"), ("counter", "add", "warm", "--wait", "60s"),
-                 ("once", "--wait", "60s", "warm", "--", "true"), ("run", "--wait", "60s", "warm", "--", "true")):
+                 ("once", "--wait", "60s", "warm", "--", "true"), ("run", "--wait", "60s", "warm", "--", "true"),
+                 ("task", "add", "warm", "text")):
         for _ in range(20):
             code, _, errors = call(DIRECT, *args, content="")
             if code == DONE:

@@ -87,6 +87,14 @@ def run(bed):
     return bed.dibs("run", "--wait", "30s", "--ttl", "10s", "--no-history", bed.name("name"), *bed.command())
 
 
+def add_task(bed):
+    return bed.dibs("task", "add", bed.name("mail"), "text", "--unique", "once")
+
+
+def tasks(bed):
+    return bed.truth("task", "ls", "--kind", bed.name("mail")).count(bed.name("mail"))
+
+
 def is_new(bed):
     return int(bed.truth("record", "get", bed.name("key")) == "new")
 
@@ -112,6 +120,7 @@ CALLS = [
     Call("a batch of counters ends", "update", "_sources", add, likes, safe=False),
     Call("a once key begins", "insert", "_once", once, Bed.lines),
     Call("a lease is acquired", "insert", "_leases", run, Bed.lines),
+    Call("a task is added", "insert", "_tasks", add_task, tasks),
     Call("a lease is released", "update", "_leases", run, Bed.lines, safe=False),
 ]
 
