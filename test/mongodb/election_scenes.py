@@ -198,7 +198,7 @@ class Many(Scenario):
 
         def elect():
             faults = [{"how": "refused", "code": NOT_PRIMARY}, {"how": "done", "code": STEPPED_DOWN}, {"how": "lost"},
-                      {"how": "reverted", "code": STEPPED_DOWN}]
+                      {"how": "unconfirmed", "code": NOT_CONFIRMED}]
             for turn in range(1000):
                 fault = self.members.arm("update", "_leases", nth=8, elect=turn % 3, **faults[turn % 4])
                 while not fault.happened.wait(0.05):
