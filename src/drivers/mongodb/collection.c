@@ -202,6 +202,8 @@ dibs__status dibs__mongo_modify(collection_t *c, const struct dibs__mongo_change
       *document = bson_new_from_data(bytes, len);
       if (!*document) status = DIBS_NO_MEMORY;
     }
+    /* The repeat did not find what the first one may have changed. */
+    if (status == DIBS_OK && !*document && c->link->repeated) status = DIBS_UNKNOWN;
     bson_destroy(&reply);
   }
   bson_destroy(&command);

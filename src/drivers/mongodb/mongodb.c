@@ -95,7 +95,7 @@ static dibs__status connect_session(struct dibs__dstore *base, dibs__tick by, st
     return status;
   }
   *identity = (struct dibs__identity){
-      .mandate = {dibs__mongo_epoch(s->link), s->link->incarnation},
+      .mandate = dibs__mongo_mandate(s->link),
       .caps = CAPS,
       .families = 1u << DIBS__FAM_LEASE | 1u << DIBS__FAM_ANCHOR | 1u << DIBS__FAM_RECORD | 1u << DIBS__FAM_ONCE |
                   1u << DIBS__FAM_STOCK | 1u << DIBS__FAM_COUNTER | 1u << DIBS__FAM_RUN | 1u << DIBS__FAM_REPORT |
