@@ -163,6 +163,10 @@ static dibs__status explain_selection(const struct dibs__mongo_link *link, const
     next = "; does this port have TLS?";
   } else if (strstr(said, "initialize TLS")) {
     next = "; are ca= and tlsCertificateKeyFile= files in PEM form?";
+  } else if (!end && mongoc_uri_get_replica_set(link->location->uri)) {
+    /* Servers answer, and libmongoc uses none of them: it gives no reason. */
+    why = "no host of the URI is a usable member of that replica set", length = (int)strlen(why);
+    next = "; is replicaSet= its name, and has it a primary?";
   }
   if (length > 0 && why[length - 1] == '.') length--;
   dibs__set_message(result, "%.100s: %.*s%s", link->location->shown, length < 110 ? length : 110, why, next);
