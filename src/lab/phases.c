@@ -49,6 +49,7 @@ struct scene {
   uint32_t step;
   int64_t continues_ms;
 };
+
 static void add_step(struct scene *s, int side, enum lab_mood mood, const char *does, const char *gets) {
   dibs__lab_step(&s->lab->sheet, s->timeline, side, mood, does, gets);
 }
