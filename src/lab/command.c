@@ -55,7 +55,7 @@ static int cli_lab_help(const struct cli_globals *globals) {
        "  amnesia     a Redis, of the lab's own, that forgets who holds a lock\n"
        "  counter     additions to one number, by dibs and by hand; then their process is killed\n"
        "  phases      rows that nodes take from phase to phase, while one is killed and one is stopped; with dibs'\n"
-       "              claims and polled by hand (in a table of SQLite, PostgreSQL, MariaDB or MySQL; not in MongoDB)\n"
+       "              claims and polled by hand (in a table of SQLite, PostgreSQL, MariaDB or MySQL, or in MongoDB)\n"
        "  all         each of them; with --html DIR a page for each, and an index\n");
   puts("  --users N[,N...]      number of concurrent users (race 100, otherwise 20)\n"
        "  --strategies S[,S...] run only these strategies (all that need no --locks)\n"

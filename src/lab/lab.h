@@ -54,6 +54,7 @@ void dibs__lab_version(struct lab_line *line, char *to, size_t size);
  *   own.c         a Redis and an embedded store of the lab's own
  *   race.c throughput.c deadlock.c pause.c crash.c failover.c amnesia.c counter.c   the experiments
  *   phases.c phases_node.c   another one, and its nodes
+ *   phases_sql.c phases_mongodb.c   their rows
  *
  * A user books: it takes one of a counted row's seats, which inserts its own row beside it, with a foreign key to the
  * counted one.  A broken promise sets lab->sheet.broken; a strategy that breaks as expected is only shown.
@@ -105,7 +106,7 @@ struct lab {
   struct lab_connection *connection; /* NULL: the store has no SQL */
   struct lab_line line;              /* for making and counting */
   char event[LAB_TABLE_MAX], applicant[LAB_TABLE_MAX];
-  bool tables;  /* exist */
+  bool tables;  /* exist; without SQL: stocks, or what an experiment drops itself */
   bool server;  /* the store is a database server, with locks of its own */
   uint32_t run; /* counted */
   uint32_t step, steps;

@@ -6,6 +6,7 @@
  * exist once.  The same scene runs with polled claims by hand and with claims of dibs.
  */
 #include "lab/phases.h"
+#include "store/uri.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -17,25 +18,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { START_MS = 60000, SCENE_MS = 120000, LOOK_MS = 10, PROBE_MS = 300, TEXT_MAX = 600, GETS_MAX = 200 };
+enum { START_MS = 60000, SCENE_MS = 120000, LOOK_MS = 10, TEXT_MAX = 600 };
 
 struct method {
-  const char *key, *title, *text;
+  const char *key;
   bool promised;
 };
-static const struct method methods[] = {
-    [PHASES_POLLED] = {"polled", "polled UPDATE",
-                       "the oldest free row, claimed by its locked_at; what follows checks nothing", false},
-    [PHASES_COMPARED] = {"compared", "polled UPDATE, compared",
-                         "the same, and the row is written only if its locked_at is still that of the claim; the "
-                         "effect before it has happened by then",
-                         false},
-    [PHASES_DIBS] = {"dibs", "dibs",
-                     "claims of dibs; the effect and the row are written by one transaction, which compares "
-                     "the fence of the claim",
-                     true},
-};
-enum { METHODS = sizeof methods / sizeof *methods };
+static const struct method methods[PHASES_METHODS] = {
+    [PHASES_POLLED] = {"polled", false}, [PHASES_COMPARED] = {"compared", false}, [PHASES_DIBS] = {"dibs", true}};
 
 static const struct lab_column columns[] = {
     {"verdict", "verdict", LAB_TEXT},  {"method", "method", LAB_TEXT},
@@ -48,6 +38,8 @@ static const struct lab_column columns[] = {
 
 struct scene {
   struct lab *lab;
+  const struct phases_engine *engine;
+  struct phases_db db;
   enum phases_method method;
   struct phases_page *page;
   int fd, pid[PHASES_NODES];
@@ -57,72 +49,17 @@ struct scene {
   uint32_t step;
   int64_t continues_ms;
 };
-struct counted {
-  int64_t done, effects, distinct, late;
-};
 
 static void add_step(struct scene *s, int side, enum lab_mood mood, const char *does, const char *gets) {
   dibs__lab_step(&s->lab->sheet, s->timeline, side, mood, does, gets);
 }
 
-/* ---- Statements ---- */
-
-/* Again while another session has locked the row. */
-static bool run(struct lab *lab, const char *text) {
-  struct lab_line *line = &lab->line;
-  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), LAB_LINE_MS);
-  while (dibs__lab_run_sql(line, text, NULL, 0) != DIBS__SQL_OK) {
-    enum dibs__sql_trouble trouble = line->wire->trouble;
-    if ((trouble != DIBS__SQL_DEADLOCK && trouble != DIBS__SQL_LOCKED) || !dibs__tick_before(dibs__tick_now(), by))
-      return dibs__lab_fail(lab, "at %s: %s", dibs__lab_connection_shown(lab->connection), line->wire->message);
-    dibs__nap_ms(LOOK_MS);
-  }
-  return true;
+static const char *title_of(const struct scene *s) {
+  return s->engine->title[s->method];
 }
 
-static bool number(struct lab *lab, const char *text, int64_t *to) {
-  if (!run(lab, text)) return false;
-  const struct dibs__sql_wire *wire = lab->line.wire;
-  *to = wire->engine->rows(wire, 0) > 0 ? dibs__sql_cell_number(wire, 0, 0, 0) : 0;
-  return true;
-}
-
-static bool drop_tables(struct lab *lab) {
-  char text[TEXT_MAX];
-  snprintf(text, sizeof text, "DROP TABLE IF EXISTS %s", lab->applicant);
-  if (!run(lab, text)) return false;
-  snprintf(text, sizeof text, "DROP TABLE IF EXISTS %s", lab->event);
-  return run(lab, text);
-}
-
-/* lab->event and lab->applicant, so that the lab drops them at its end. */
-static bool make_tables(struct lab *lab) {
-  const struct dibs__sql_words *w = &lab->line.wire->engine->words;
-  char text[TEXT_MAX], id[LAB_KEY_MAX];
-  int64_t now = dibs__wall_ms();
-  if (lab->tables && !drop_tables(lab)) return false;
-  lab->tables = true; /* perhaps only one of them */
-  snprintf(text, sizeof text,
-           "CREATE TABLE %s (id %s NOT NULL PRIMARY KEY, phase %s NOT NULL, state %s NOT NULL, locked_at %s NOT NULL, "
-           "created_at %s NOT NULL, updated_at %s NOT NULL, fence %s NOT NULL, certificate %s NOT NULL, "
-           "late %s NOT NULL)",
-           lab->event, w->name, w->name, w->number, w->number, w->number, w->number, w->number, w->number, w->number);
-  if (!run(lab, text)) return false;
-  snprintf(text, sizeof text, "CREATE INDEX %s_oldest ON %s (phase, locked_at, updated_at)", lab->event, lab->event);
-  if (!run(lab, text)) return false;
-  snprintf(text, sizeof text,
-           "CREATE TABLE %s (row_id %s NOT NULL, step %s NOT NULL, node %s NOT NULL, late %s NOT NULL)", lab->applicant,
-           w->name, w->number, w->number, w->number);
-  bool fine = run(lab, text);
-  for (uint32_t i = 1; fine && i <= PHASES_ROWS; i++) {
-    dibs__phases_id(id, i);
-    snprintf(text, sizeof text,
-             "INSERT INTO %s (id, phase, state, locked_at, created_at, updated_at, fence, certificate, late) VALUES "
-             "('%s', 'Creating', 0, 0, %" PRId64 ", %" PRId64 ", 0, 0, 0)",
-             lab->event, id, now, now + i);
-    fine = run(lab, text);
-  }
-  return fine;
+static bool is_fine(struct scene *s, dibs_status status) {
+  return status == DIBS_OK || dibs__lab_fail(s->lab, "%s", s->db.why);
 }
 
 /* ---- Nodes ---- */
@@ -136,7 +73,7 @@ static void kill_node(struct scene *s, uint32_t node) {
 
 /* false: a node has a trouble or has ended, the time is over, or the lab ends. */
 static bool is_well(struct scene *s, dibs__tick by, const char *what) {
-  const char *title = methods[s->method].title;
+  const char *title = title_of(s);
   if (dibs__lab_ended(s->lab)) return false;
   if (atomic_load(&s->page->troubled) == 2) return dibs__lab_fail(s->lab, "%s: %s", title, s->page->why);
   for (uint32_t i = 0; i < PHASES_NODES; i++) {
@@ -168,6 +105,7 @@ static bool start_nodes(struct scene *s) {
   if (!(s->page = dibs__lab_shared_make(lab, sizeof *s->page, &s->fd))) return false;
   s->page->method = s->method;
   s->page->timeout_ms = lab->ttl_ms;
+  s->page->mongodb = s->engine != &dibs__phases_sql;
   snprintf(s->page->rows, sizeof s->page->rows, "%s", lab->event);
   snprintf(s->page->effects, sizeof s->page->effects, "%s", lab->applicant);
   snprintf(fd, sizeof fd, "%d", s->fd);
@@ -196,29 +134,17 @@ static bool kill_one(struct scene *s) {
   return true;
 }
 
-/* A process that is stopped inside of a transaction keeps SQLite's lock: then it goes on for a moment. */
-static bool is_free(struct lab *lab) {
-  char text[TEXT_MAX];
-  struct dibs__result result = {0};
-  snprintf(text, sizeof text, "UPDATE %s SET late = late WHERE id = ''", lab->event);
-  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), PROBE_MS);
-  bool fine = lab->server || dibs__lab_run_sql_by(&lab->line, text, NULL, 0, by, false) == DIBS__SQL_OK;
-  if (fine || !dibs__sql_dead(lab->line.wire)) return fine;
-  dibs__lab_line_close(&lab->line);
-  if (dibs__lab_line_open(lab->connection, &lab->line, &result) != DIBS_OK)
-    (void)dibs__lab_fail(lab, "%s", result.text);
-  return false;
-}
-
 static bool stop_one(struct scene *s) {
   struct phases_slot *slot = &s->page->slot[PHASES_STOPPED];
   char text[TEXT_MAX];
   if (!await(s, &slot->held, 1, SCENE_MS, "the first steps")) return false;
   for (dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), SCENE_MS);;) {
     kill(s->pid[PHASES_STOPPED], SIGSTOP);
-    if (is_free(s->lab)) break;
-    kill(s->pid[PHASES_STOPPED], SIGCONT);
-    if (!s->lab->line.wire || !is_well(s, by, "to stop a node")) return false;
+    dibs_status status = s->engine->probe ? s->engine->probe(&s->db) : DIBS_OK;
+    if (status == DIBS_OK) break;
+    kill(s->pid[PHASES_STOPPED], SIGCONT); /* it keeps a lock: then it goes on for a moment */
+    if (status != DIBS_HELD) return is_fine(s, status);
+    if (!is_well(s, by, "to stop a node")) return false;
     dibs__nap_ms(LOOK_MS);
   }
   s->step = slot->step;
@@ -228,26 +154,21 @@ static bool stop_one(struct scene *s) {
   return true;
 }
 
-/* The user: what is ready is to be deleted. */
-static bool request_deletions(struct lab *lab) {
-  char text[TEXT_MAX];
-  snprintf(text, sizeof text, "UPDATE %s SET phase = 'Deleting', updated_at = %" PRId64 " WHERE phase = 'Ready'",
-           lab->event, dibs__wall_ms());
-  return run(lab, text);
-}
-
 static void show_progress(struct scene *s) {
   uint64_t effects = 0;
   for (uint32_t i = 0; i < PHASES_NODES; i++) effects += atomic_load(&s->page->slot[i].effects);
-  dibs__lab_report_progress(s->lab, methods[s->method].title, PHASES_NODES,
-                            (dibs__tick_now().ns - s->from.ns) / DIBS__NS_PER_MS, 0, effects, 0);
+  dibs__lab_report_progress(s->lab, title_of(s), PHASES_NODES, (dibs__tick_now().ns - s->from.ns) / DIBS__NS_PER_MS, 0,
+                            effects, 0);
 }
 
-/* Until the statement gives `wanted` or more. */
-static bool await_number(struct scene *s, const char *text, int64_t wanted, const char *what) {
+/* Until the step of the stopped node has an effect, or all rows are deleted and free. */
+static bool await_count(struct scene *s, bool of_step, int64_t wanted, const char *what) {
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), SCENE_MS + 4 * s->lab->ttl_ms);
   for (int64_t got = 0;; dibs__nap_ms(LOOK_MS)) {
-    if (!request_deletions(s->lab) || !number(s->lab, text, &got)) return false;
+    if (!is_fine(s, s->engine->request_deletions(&s->db)) ||
+        !is_fine(s,
+                 of_step ? s->engine->count_step(&s->db, s->id, s->step, &got) : s->engine->count_ended(&s->db, &got)))
+      return false;
     if (got >= wanted) return true;
     if (!is_well(s, by, what)) return false;
     show_progress(s);
@@ -276,18 +197,14 @@ static bool await_late_write(struct scene *s) {
 }
 
 static bool others_continue(struct scene *s) {
-  struct lab *lab = s->lab;
-  char text[TEXT_MAX], does[TEXT_MAX];
-  snprintf(text, sizeof text, "SELECT COUNT(*) FROM %s WHERE row_id = '%s' AND step = %u", lab->applicant, s->id,
-           s->step);
+  char does[TEXT_MAX];
   set_word(&s->page->join);
   add_step(s, 1, LAB_PLAIN, "nodes 3 and 4 join", "");
-  if (!await_number(s, text, 1, "the step of the stopped node")) return false;
+  if (!await_count(s, true, 1, "the step of the stopped node")) return false;
   snprintf(does, sizeof does, "another node claims %s and does '%s'", s->id, dibs__phases_steps[s->step]);
   add_step(s, 1, LAB_PLAIN, does, "OK");
   if (!await_late_write(s)) return false;
-  snprintf(text, sizeof text, "SELECT COUNT(*) FROM %s WHERE phase = 'Deleted' AND locked_at <= 0", lab->event);
-  if (!await_number(s, text, PHASES_ROWS, "the work")) return false;
+  if (!await_count(s, false, PHASES_ROWS, "the work")) return false;
   int64_t at = atomic_load(&s->page->continued_ns);
   s->continues_ms = at > s->killed.ns ? (at - s->killed.ns) / DIBS__NS_PER_MS : -1;
   snprintf(does, sizeof does, "the row of node 1 was claimed %" PRId64 " ms after the SIGKILL", s->continues_ms);
@@ -297,34 +214,13 @@ static bool others_continue(struct scene *s) {
 
 /* ---- The results ---- */
 
-static bool count(struct scene *s, struct counted *c) {
-  struct lab *lab = s->lab;
-  char text[TEXT_MAX];
-  int64_t late = 0;
-  snprintf(text, sizeof text, "SELECT COUNT(*) FROM %s WHERE phase = 'Deleted' AND state = %d", lab->event,
-           PHASES_STEPS);
-  if (!number(lab, text, &c->done)) return false;
-  snprintf(text, sizeof text, "SELECT COUNT(*) FROM %s", lab->applicant);
-  if (!number(lab, text, &c->effects)) return false;
-  snprintf(text, sizeof text, "SELECT COUNT(*) FROM (SELECT DISTINCT row_id, step FROM %s) d", lab->applicant);
-  if (!number(lab, text, &c->distinct)) return false;
-  snprintf(text, sizeof text, "SELECT COUNT(*) FROM %s WHERE late > 0", lab->applicant);
-  if (!number(lab, text, &late)) return false;
-  snprintf(text, sizeof text, "SELECT late FROM %s WHERE late > 0", lab->event);
-  if (!run(lab, text)) return false;
-  const struct dibs__sql_wire *wire = lab->line.wire;
-  c->late = late;
-  for (size_t i = 0; i < wire->engine->rows(wire, 0); i++) c->late += dibs__sql_cell_number(wire, 0, i, 0);
-  return true;
-}
-
 static bool judge(struct scene *s, struct lab_table *table, struct lab_series *bar) {
   struct lab_sheet *sheet = &s->lab->sheet;
   const struct method *method = &methods[s->method];
-  double ms = (double)((dibs__tick_now().ns - s->from.ns) / DIBS__NS_PER_MS);
-  struct counted c = {0};
+  int64_t ms = (dibs__tick_now().ns - s->from.ns) / DIBS__NS_PER_MS;
+  struct phases_counted c = {0};
   uint32_t waits = 0, refused = 0;
-  if (!count(s, &c)) return false;
+  if (!is_fine(s, s->engine->count(&s->db, &c))) return false;
   for (uint32_t i = 0; i < PHASES_NODES; i++) {
     waits += atomic_load(&s->page->slot[i].waits);
     refused += atomic_load(&s->page->slot[i].refused);
@@ -339,7 +235,7 @@ static bool judge(struct scene *s, struct lab_table *table, struct lab_series *b
                      : mood == LAB_EXPECTED ? "twice, as expected"
                      : mood == LAB_PLAIN    ? "did not break this time"
                                             : "BROKEN");
-  dibs__lab_put_text(sheet, table, LAB_PLAIN, method->title);
+  dibs__lab_put_text(sheet, table, LAB_PLAIN, title_of(s));
   dibs__lab_put(sheet, table, PHASES_ROWS);
   dibs__lab_put(sheet, table, (double)c.done);
   dibs__lab_put(sheet, table, (double)c.effects);
@@ -351,7 +247,7 @@ static bool judge(struct scene *s, struct lab_table *table, struct lab_series *b
   dibs__lab_put(sheet, table, refused);
   dibs__lab_put(sheet, table, s->continues_ms < 0 ? (double)NAN : (double)s->continues_ms);
   dibs__lab_put(sheet, table, waits);
-  dibs__lab_put(sheet, table, ms);
+  dibs__lab_put(sheet, table, (double)ms);
   dibs__lab_point(sheet, bar, 0, (double)twice);
   if (bar && mood != LAB_GOOD) bar->mood = mood;
   return true;
@@ -359,29 +255,102 @@ static bool judge(struct scene *s, struct lab_table *table, struct lab_series *b
 
 /* ---- The experiment ---- */
 
+/* lab->tables, so that an SQL store's are dropped when the lab closes. */
+static bool make_rows(struct scene *s) {
+  s->lab->tables = true; /* perhaps only one of them */
+  return is_fine(s, s->engine->make(&s->db));
+}
+
+static bool open_scene(struct scene *s) {
+  s->db = (struct phases_db){.engine = s->engine,
+                             .uri = s->lab->uri,
+                             .rows = s->lab->event,
+                             .effects = s->lab->applicant,
+                             .method = s->method,
+                             .timeout_ms = s->lab->ttl_ms};
+  return is_fine(s, dibs__phases_open(&s->db));
+}
+
 static bool perform(struct scene *s, struct lab_table *table, struct lab_plot *plot) {
   struct lab_sheet *sheet = &s->lab->sheet;
-  const struct method *method = &methods[s->method];
-  s->timeline = dibs__lab_timeline(sheet, method->key, method->title, method->text, "nodes 1 and 2", "the other nodes");
-  bool fine = make_tables(s->lab) && start_nodes(s);
+  const char *key = methods[s->method].key, *title = title_of(s);
+  s->timeline = dibs__lab_timeline(sheet, key, title, s->engine->text[s->method], "nodes 1 and 2", "the other nodes");
+  bool fine = open_scene(s) && make_rows(s) && start_nodes(s);
   s->from = dibs__tick_now();
   if (fine) {
     set_word(&s->page->begin);
     fine = kill_one(s) && stop_one(s) && others_continue(s);
   }
   for (uint32_t i = 0; i < PHASES_NODES; i++) kill_node(s, i);
-  fine = fine && judge(s, table, dibs__lab_series(sheet, plot, method->title, LAB_PLAIN));
+  fine = fine && judge(s, table, dibs__lab_series(sheet, plot, title, LAB_PLAIN));
+  s->engine->close(&s->db);
   dibs__lab_shared_drop(s->page, sizeof *s->page, s->fd);
   return fine;
 }
 
-bool dibs__lab_phases(struct lab *lab) {
+/* ---- The experiment ---- */
+
+static const struct dibs__module_part mongodb_part = {.file = "dibs-lab-mongodb.so",
+                                                      .symbol = "dibs__phases_module",
+                                                      .lacks = "has no documents for this experiment",
+                                                      .package = "libdibs-mongodb",
+                                                      .library = "libmongoc",
+                                                      .head = {sizeof(struct phases_engine), PHASES_MODULE_ABI}};
+
+const struct phases_engine *dibs__phases_mongodb(char *why, size_t size) {
+  static struct dibs__module module; /* it stays loaded */
+  return (const struct phases_engine *)dibs__module_load_part(&mongodb_part, &module, why, size);
+}
+
+dibs_status dibs__phases_open(struct phases_db *db) {
+  struct dibs__uri parsed;
+  struct dibs__result result = {0};
+  dibs_status status = (dibs_status)dibs__uri_parse(db->uri, &parsed, &result);
+  if (status != DIBS_OK) {
+    snprintf(db->why, sizeof db->why, "%s", result.text);
+    return status;
+  }
+  db->parsed = &parsed;
+  status = db->engine->open(db);
+  db->parsed = NULL;
+  dibs__uri_free(&parsed);
+  return status;
+}
+
+/* NULL: lab->why. */
+static const struct phases_engine *find_engine(struct lab *lab) {
+  if (lab->connection) return &dibs__phases_sql;
+  if (strncmp(lab->uri, "mongodb://", 10) == 0 || strncmp(lab->uri, "mongodb+srv://", 14) == 0)
+    return dibs__phases_mongodb(lab->why, sizeof lab->why);
+  (void)dibs__lab_fail(lab, "the experiment has its rows in a table of SQLite, PostgreSQL, MariaDB or MySQL, or in a "
+                            "collection of MongoDB; this store has neither");
+  return NULL;
+}
+
+/* Of a store without SQL: the lab does not know its version, and does not drop what experiments make. */
+static bool show_version(struct scene *s) {
+  char text[128];
+  bool fine = open_scene(s) && is_fine(s, s->engine->version(&s->db, text, sizeof text));
+  if (fine) dibs__lab_fact(&s->lab->sheet, "engine", "Engine", "%s", text);
+  s->engine->close(&s->db);
+  return fine;
+}
+
+static void drop_rows(struct scene *s) {
+  struct lab *lab = s->lab;
+  char why[LAB_WHY_MAX];
+  if (!lab->tables) return;
+  snprintf(why, sizeof why, "%s", lab->why); /* perhaps of the experiment itself */
+  if (lab->keep)
+    dibs__lab_note(&lab->sheet, "The collections %s and %s were kept.", lab->event, lab->applicant);
+  else if (!open_scene(s) || !is_fine(s, s->engine->drop(&s->db)))
+    dibs__lab_note(&lab->sheet, "%s; drop the collections %s and %s by hand.", lab->why, lab->event, lab->applicant);
+  s->engine->close(&s->db);
+  snprintf(lab->why, sizeof lab->why, "%s", why);
+}
+
+static void put_facts(struct lab *lab) {
   struct lab_sheet *s = &lab->sheet;
-  bool fine = true;
-  s->experiment = "phases";
-  if (!lab->connection)
-    return dibs__lab_fail(lab, "this store has no SQL: the experiment has its rows in a table of SQLite, PostgreSQL, "
-                               "MariaDB or MySQL");
   dibs__lab_title(
       s, "Rows that nodes take from phase to phase",
       "Gateways and domains are created and deleted step by step, by nodes that claim their rows. One node is "
@@ -390,17 +359,26 @@ bool dibs__lab_phases(struct lab *lab) {
   dibs__lab_fact_number(s, "ttl_ms", "The time of a claim", (double)lab->ttl_ms, "ms");
   dibs__lab_fact_number(s, "nodes", "Nodes", PHASES_NODES, "");
   dibs__lab_fact_number(s, "certificate_ms", "A gateway waits for its certificate", PHASES_CERTIFICATE_MS, "ms");
+}
+
+bool dibs__lab_phases(struct lab *lab) {
+  struct lab_sheet *s = &lab->sheet;
+  s->experiment = "phases";
+  struct scene apart = {.lab = lab, .engine = find_engine(lab)};
+  if (!apart.engine) return false;
+  put_facts(lab);
+  if (!lab->connection && !show_version(&apart)) return false;
+  bool fine = true;
   struct lab_table *table = dibs__lab_table(s, "phases", "Results", "", columns, sizeof columns / sizeof *columns);
   struct lab_plot *plot = dibs__lab_plot(s, "twice", LAB_BARS, "Effects that happened again", "There must be none.");
-  lab->steps = METHODS;
-  for (size_t i = 0; fine && i < METHODS && !dibs__lab_ended(lab); i++) {
-    struct scene scene = {.lab = lab, .method = (enum phases_method)i, .fd = -1};
+  lab->steps = PHASES_METHODS;
+  for (size_t i = 0; fine && i < PHASES_METHODS && !dibs__lab_ended(lab); i++) {
+    struct scene scene = {.lab = lab, .engine = apart.engine, .method = (enum phases_method)i, .fd = -1};
     lab->step++;
     fine = perform(&scene, table, plot);
-    if (fine) dibs__lab_note(s, "%s: %s.", methods[i].title, methods[i].text);
+    if (fine) dibs__lab_note(s, "%s: %s.", title_of(&scene), scene.engine->text[i]);
   }
-  if (fine)
-    dibs__lab_note(s, "The effects are rows of the same database. An effect elsewhere needs an id of its step, or a "
-                      "check of the fence there: a transaction of this database does not reach it.");
+  if (!lab->connection) drop_rows(&apart);
+  if (fine) dibs__lab_note(s, "%s", apart.engine->note);
   return fine || dibs__lab_ended(lab);
 }

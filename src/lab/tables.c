@@ -373,11 +373,7 @@ static bool open_plain(struct lab *lab) {
   dibs__uri_free(&uri);
   if (own && lab->processes)
     return dibs__lab_fail(lab, "a store in memory belongs to its process; omit --processes, or name another store");
-  if (!keeps_stock(lab, shown)) return false;
-  dibs__lab_note(
-      &lab->sheet,
-      "This store has no SQL: the experiment takes from a stock of dibs, and omits the strategies that need SQL.");
-  return true;
+  return keeps_stock(lab, shown);
 }
 
 bool dibs__lab_open(struct lab *lab) {
@@ -515,6 +511,11 @@ static bool make_stocks(struct lab *lab, uint32_t rows, int64_t seats) {
   dibs_store *store;
   dibs_error error = {0};
   if (dibs_open(lab->uri, NULL, &store, &error) != DIBS_OK) return dibs__lab_fail(lab, "%s", error.text);
+  if (!lab->tables)
+    dibs__lab_note(
+        &lab->sheet,
+        "This store has no SQL: the experiment takes from a stock of dibs, and omits the strategies that need SQL.");
+  lab->tables = true; /* the note is there */
   dibs_stock_options options = {.size = sizeof options};
   dibs_status status = DIBS_OK;
   for (uint32_t i = 1; i <= rows && status == DIBS_OK; i++) {

@@ -43,32 +43,6 @@ is 'no task remains' "$("$DIBS" task ls --json | grep -c lab-)" 0
 ok 'no table remains' [ "$("$LAB_TABLES")" = 0 ]
 exits 116 'an effect that happens twice can count as broken' lab crash --ttl 500ms --strict
 
-# ---- Rows in phases: a node is killed and another one is stopped ----
-# `verdict` is the first of the row's keys.
-method_row() { printf '%s' "$out" | grep -o "{\"verdict\":[^}]*\"method\":\"$1\"[^}]*}" | head -n 1; }
-in_row() { method_row "$1" | sed -n "s/.*\"$2\":\"\{0,1\}\([^,\"}]*\).*/\1/p"; }
-exits 0 'phases' lab phases --ttl 700ms --html "$dir/phases.html"
-ok 'phases is JSON' json_fine
-like 'it has the course of each method' "$out" '"polled":\[.*"compared":\[.*"dibs":\['
-for name in 'polled UPDATE' 'polled UPDATE, compared' dibs; do
-  is "$name: every row is deleted in the end" "$(in_row "$name" done)/$(in_row "$name" rows)" 12/12
-  ok "$name: gateways wait for their certificates" [ "$(in_row "$name" waits)" -gt 0 ]
-  ok "$name: the row of the killed node is claimed again, later" [ "$(in_row "$name" continues_ms)" -gt 0 ]
-done
-for name in 'polled UPDATE' 'polled UPDATE, compared'; do
-  ok "$name: the effects of both nodes happen twice" [ "$(in_row "$name" twice)" -ge 2 ]
-  is "$name: as expected" "$(in_row "$name" mood)" expected
-done
-ok 'polled UPDATE: the stopped node has a late effect and overwrites the row' \
-  [ "$(in_row 'polled UPDATE' late_writes)" -ge 2 ]
-ok 'compared, the late effect happens and the row is refused' [ "$(in_row 'polled UPDATE, compared' refused)" -ge 1 ]
-is 'with dibs no effect happens twice or late' \
-  "$(in_row dibs effects)/$(in_row dibs twice)/$(in_row dibs late_writes)" 60/0/0
-ok 'the late write is refused' [ "$(in_row dibs refused)" -ge 1 ]
-is 'which is correct' "$(in_row dibs verdict)" correct
-ok 'the report of phases is well-formed and loads nothing' "$PAGE_CHECK" "$dir/phases.html"
-ok 'no table of phases remains' [ "$("$LAB_TABLES")" = 0 ]
-
 # ---- A counter, whose process is killed ----
 redis=
 ! command -v redis-server >/dev/null || redis=yes
@@ -100,8 +74,6 @@ if [ -n "${2:-}" ]; then
   exit
 fi
 
-exits 116 'phases that happen twice can count as broken' lab phases --ttl 500ms --strict
-exits 123 'a store without SQL has no table for phases' lab phases --store memory:
 exits 116 'lost updates can count as broken' lab counter --users 4 --seconds 0.3 --strict
 exits 123 'a store without SQL has no row to add to' lab counter --store memory:
 exits 0 'counter without redis-server' env PATH="$dir/empty" "$DIBS" lab counter --users 2 --seconds 0.2 --json
