@@ -274,6 +274,17 @@ static void what_a_collection_can_not_have_is_named(void **state) {
   assert_message("seats$");
 }
 
+static void no_stock_is_made_after_the_index_of_its_key_was_dropped(void **state) {
+  (void)state;
+  assert_true(command("{'createIndexes':'%s','indexes':[{'key':{'slug':1},'name':'s','unique':true}]}", gateways()));
+  dibs_table *t = TABLE(.key = "slug", .used = "booked", .limit = "seats", .claims = "bookings", .claim = "id");
+  set("a", 5, DIBS_OK, t);
+  assert_true(command("{'dropIndexes':'%s','index':'s'}", gateways()));
+  set("b", 5, DIBS_INVALID, t);
+  assert_message("no unique index of its own");
+  assert_int_equal(count("{}"), 1);
+}
+
 /* ---- Many clients ---- */
 
 enum { BUYERS = 4, TRIES = 20, SEATS = 50 };
@@ -351,6 +362,7 @@ int main(int argc, char *argv[]) {
       RECORDS(a_stale_holder_takes_nothing),
       RECORDS(odd_documents_are_invalid_and_stay_as_they_are),
       RECORDS(what_a_collection_can_not_have_is_named),
+      RECORDS(no_stock_is_made_after_the_index_of_its_key_was_dropped),
       RECORDS(nothing_is_oversold),
   };
   return cmocka_run_group_tests_name("mongodb stocks", tests, NULL, NULL);

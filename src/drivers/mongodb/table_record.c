@@ -518,8 +518,13 @@ static void run_insert(struct run *r) {
     return;
   }
   if (!key_is_free(r)) return;
+  dibs__status status = dibs__mongo_collection_inserts(&r->c, why, sizeof why);
+  if (status != DIBS_OK) {
+    set_answer(r, status, why);
+    return;
+  }
   bson_t document = BSON_INITIALIZER;
-  dibs__status status = dibs__mk_choose(&r->c, r->op->key, &r->type);
+  status = dibs__mk_choose(&r->c, r->op->key, &r->type);
   if (status == DIBS_OK && !put_new(r, &document, version)) status = DIBS_NO_MEMORY;
   if (status == DIBS_OK) status = dibs__mk_insert(&r->c, &document, &twice, why, sizeof why);
   bson_destroy(&document);

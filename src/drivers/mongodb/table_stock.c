@@ -394,7 +394,12 @@ static void make_stock(struct run *r) {
   bson_t document = BSON_INITIALIZER, claims;
   bool twice = false;
   char why[sizeof r->op->why] = "";
-  dibs__status status = dibs__mk_choose(&r->c, r->op->key, &r->type);
+  dibs__status status = dibs__mongo_collection_inserts(&r->c, why, sizeof why);
+  if (status != DIBS_OK) {
+    set_answer(r, status, why);
+    return;
+  }
+  status = dibs__mk_choose(&r->c, r->op->key, &r->type);
   bool fine = dibs__mk_put_new(&r->c, &document, r->op->key, r->type) && bson_append_int64(&document, t->used, -1, 0) &&
               bson_append_int64(&document, t->limit, -1, r->op->amount);
   if (t->claims)
