@@ -32,7 +32,7 @@ struct dibs__mongo_collection {
 dibs__status dibs__mongo_collection_open(struct dibs__mongo_collection *c, char *why, size_t size);
 void dibs__mongo_collection_close(struct dibs__mongo_collection *c);
 /* Before a document is inserted: the unique index may have been dropped since, and with its collection, which an insert
- * makes anew without an index.  OK; INVALID, UNAVAILABLE, DENIED: `why`. */
+ * makes again without an index.  OK; INVALID, UNAVAILABLE, DENIED: `why`. */
 dibs__status dibs__mongo_collection_inserts(struct dibs__mongo_collection *c, char *why, size_t size);
 
 /* A findAndModify, or without a pipeline a findAndRemove. */
