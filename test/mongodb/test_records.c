@@ -394,6 +394,10 @@ static void an_instant_grows_with_each_write(void **state) {
   insert("{'_id':'d','changed':'yesterday'}");
   put("d", VALUES("x"), DIBS_INVALID, t, .flags = DIBS_UNCHECKED);
   assert_message("\"changed\"");
+  insert("{'_id':'e','changed':{'$date':{'$numberLong':'253402300800000'}}}"); /* the year 10000 */
+  get("e", DIBS_INVALID, t);
+  put("e", VALUES("x"), DIBS_INVALID, t, .if_version = "1900-01-01T00:00:00.000Z");
+  assert_message("0 to 9999");
 }
 
 static void a_hash_distinguishes_contents(void **state) {

@@ -119,8 +119,11 @@ static bool read_version(struct run *r, struct row *row) {
     if (!nothing && !dibs__mf_whole(&at, &number)) return answer_wrong(r, row->document, field, "a whole number");
     snprintf(row->version, sizeof row->version, "%" PRId64, number);
   } else if (!nothing && r->table->version_kind == DIBS__VERSION_TIME) {
+    int64_t ms = BSON_ITER_HOLDS_DATE_TIME(&at) ? bson_iter_date_time(&at) : 0;
     if (!BSON_ITER_HOLDS_DATE_TIME(&at)) return answer_wrong(r, row->document, field, "a date");
-    dibs__mf_iso(bson_iter_date_time(&at), row->version);
+    dibs__mf_iso(ms, row->version);
+    bool shown = dibs__mf_iso_ms(dibs__str_of(row->version, DIBS__MF_ISO), &number) && number == ms;
+    if (!shown) return answer_wrong(r, row->document, field, "a date of the years 0 to 9999");
   } else if (!nothing) {
     dibs__str text = BSON_ITER_HOLDS_UTF8(&at) ? dibs__mf_text(&at) : (dibs__str){0};
     if (!BSON_ITER_HOLDS_UTF8(&at) || text.len > DIBS_VERSION_MAX)

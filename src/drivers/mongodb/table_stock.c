@@ -176,7 +176,8 @@ static bson_t *find_document(struct run *r) {
 #define IS_MINE "{'$eq':['$$c.@c',{'$literal':'@I'}]}"
 #define MINE "{'$filter':{'input':" ENTRIES ",'as':'c','cond':" IS_MINE "}}"
 #define CLAIMS_FIT TYPE_IN("@C", NOTHING ",'array'") ",{'$eq':[{'$size':" MINE "},0]}"
-#define IS_GIVEN "{'$in':['$$c.@g',[true,1]]}"
+/* A Decimal128 of 1 is $in [1], too. */
+#define IS_GIVEN "{'$and':[" TYPE_IN("$c.@g", NUMBERS ",'bool'") ",{'$in':['$$c.@g',[true,1]]}]}"
 #define FITS COUNTS("@s") "," COUNTS("@m")
 /* Claims that were given back more than 30 days ago are left out. */
 #define OLD                                                                                                            \
