@@ -530,8 +530,12 @@ static void run_insert(struct run *r) {
   status = dibs__mk_choose(&r->c, r->op->key, &r->type);
   if (status == DIBS_OK && !put_new(r, &document, version)) status = DIBS_NO_MEMORY;
   if (status == DIBS_OK) status = dibs__mk_insert(&r->c, &document, &twice, why, sizeof why);
+  if (status == DIBS_OK && !twice) status = dibs__mk_settle(&r->c, r->op->key, r->type, &document, &r->again);
   bson_destroy(&document);
-  if (twice) {
+  if (r->again) {
+    set_answer(r, status, "");
+    r->again = status == DIBS_OK;
+  } else if (twice) {
     answer_mismatch(r);
     if (r->op->op.status == DIBS_NOT_FOUND) set_answer(r, DIBS_INVALID, why); /* another unique index */
   } else if (status == DIBS_INVALID) {

@@ -408,6 +408,8 @@ static void make_stock(struct run *r) {
         fine && bson_append_array_begin(&document, t->claims, -1, &claims) && bson_append_array_end(&document, &claims);
   if (status == DIBS_OK && !fine) status = DIBS_NO_MEMORY;
   if (status == DIBS_OK) status = dibs__mk_insert(&r->c, &document, &twice, why, sizeof why);
+  if (status == DIBS_OK && !twice) status = dibs__mk_settle(&r->c, r->op->key, r->type, &document, &twice);
+  if (status != DIBS_OK) twice = false;
   bson_destroy(&document);
   if (twice)
     r->again = true; /* another client made it meanwhile, or another unique index has it */
