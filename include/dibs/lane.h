@@ -13,8 +13,8 @@
  *   dibs_lane_resize changes it: every member gives back its lanes of the old P before any member gets a lane of the
  *   new one.  A key may then belong to another lane; the fences of all lanes of a topic are from one sequence, so a
  *   later owner of the key has a larger fence than every earlier one.
- * - Lanes need counted leases, and listing: not redlock: and not lock=.  On redis: alone, which keeps no records, the
- *   topic has its P only as long as it has members, and dibs_lane_resize is UNSUPPORTED.
+ * - Lanes need counted leases, listing and fences in one order: not redlock:, mongodb: and lock=.  On redis: alone,
+ *   which keeps no records, the topic has its P only as long as it has members, and dibs_lane_resize is UNSUPPORTED.
  *
  * The rules of dibs.h also apply here: INVALID of every call, and "a failure of the store".
  */

@@ -321,9 +321,10 @@ const struct cli_command dibs__cli_commands[] = {
     {"doctor", "", "check the store and the machine", CLI_TAKES(probe), MAY_ALWAYS | CLI_MAY(TROUBLE), 0, 0, false,
      false, dibs__cli_doctor,
      "Opens the store and checks its file, permissions, file system, free space,\n"
-     "schema and clock.  Prints what is fine, what is not, and what to do.  It only\n"
-     "reads.  With --probe it also acquires, renews and releases a lease of a separate\n"
-     "name.\n",
+     "schema and clock, its servers and their settings, and lists what it keeps.\n"
+     "Prints what is fine, what is not, and what to do.  A WARNING is a setting that\n"
+     "weakens a promise, and does not change the exit status.  It only reads.  With\n"
+     "--probe it also acquires, renews and releases a lease of a separate name.\n",
      "dibs doctor --store sqlite:///var/lib/app/dibs.db"},
     {"serve", "[OPTION...]", "serve the store over HTTP", 0, MAY_ALWAYS | CLI_MAY(NOEXEC) | CLI_MAY(NOCMD), 0, 0, false,
      true, dibs__cli_start_serve,

@@ -180,8 +180,8 @@ static enum { NOWHERE, FILE_HERE, SERVER } position_of(const char *store) {
   return !known ? NOWHERE : file ? FILE_HERE : SERVER;
 }
 
-/* The advice for a store that can't be opened. */
-static const char *doctor_next(const char *store, dibs_status status) {
+/* The advice for a store that can't be opened, with what the attempt `said`. */
+static const char *doctor_next(const char *store, dibs_status status, const char *said) {
   bool file = position_of(store) == FILE_HERE, server = position_of(store) == SERVER;
   switch (status) {
   case DIBS_INVALID:
@@ -192,7 +192,9 @@ static const char *doctor_next(const char *store, dibs_status status) {
                   "dibs needs";
   case DIBS_UNSUPPORTED:
     return file ? "choose a path on a local file system"
-                : "install the package of that driver, or a server and client that support it";
+           : strstr(said, "one of several tiers")
+               ? "leave it out of the tiers, or use it alone; dibs(1) lists the stores that can be tiers"
+               : "install the package of that driver, or a server and client that support it";
   case DIBS_CORRUPT:
     return file ? "move the file away (dibs did not change it); dibs then creates another"
                 : "do not repair the tables by hand: restore them, or choose an empty schema (?schema=, ?prefix=)";
@@ -229,7 +231,7 @@ static void check_member(struct doctor *d, const char *uri) {
   if (status == DIBS_OK)
     doctor_report(d, "member", NULL, "%s, opened in %lld us", dibs_store_uri(store), (long long)us);
   else
-    doctor_report(d, "member", doctor_next(uri, status), "%s", error.text);
+    doctor_report(d, "member", doctor_next(uri, status, error.text), "%s", error.text);
   if (status == DIBS_OK) check_engine(d, store);
   dibs_close(store);
 }
@@ -275,7 +277,7 @@ static void doctor_tiers(struct doctor *d, dibs_store *store) {
     doctor_report(d, "anchor", "restore it: without it no bucket moves and no flag changes",
                   "the last tier is unreachable");
   else if (status != DIBS_OK && status != DIBS_UNSUPPORTED)
-    doctor_report(d, "tiers", doctor_next(d->globals->store, status), "%s", error.text);
+    doctor_report(d, "tiers", doctor_next(d->globals->store, status, error.text), "%s", error.text);
   if (status == DIBS_OK) {
     uint32_t served = 0;
     for (size_t i = 0; i < tiers.count; i++) served += tiers.tier[i].info.buckets;
@@ -410,6 +412,8 @@ static void check_families(struct doctor *d, dibs_store *store) {
   dibs__guard_keeps(store, &families, &caps);
   snprintf(kept, sizeof kept, "leases (exclusive%s%s)", caps & DIBS__CAP_SHARED ? ", shared" : "",
            caps & DIBS__CAP_COUNTED ? ", counted" : "");
+  bool lanes = caps & DIBS__CAP_COUNTED && !(caps & DIBS__CAP_FENCES_APART);
+  snprintf(lanes ? kept + strlen(kept) : missing, 20, "%slanes", lanes ? ", " : "");
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     bool tables = rows[i].family == DIBS__FAM_TASK && caps & DIBS__CAP_TASK_TABLES;
     char *to = tables || families & (1u << rows[i].family) ? kept : missing;
@@ -506,7 +510,7 @@ static void check_store(struct doctor *d, bool probe) {
   dibs_status status = dibs_open(g->store, &options, &store, &error);
   int64_t us = (dibs__tick_now().ns - before.ns) / 1000;
   if (status != DIBS_OK) {
-    doctor_report(d, "store", doctor_next(g->store, status), "%s", error.text);
+    doctor_report(d, "store", doctor_next(g->store, status, error.text), "%s", error.text);
     return;
   }
   doctor_report(d, "store", NULL, "%s, opened in %lld us", dibs_store_uri(store), (long long)us);

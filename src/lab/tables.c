@@ -358,7 +358,7 @@ static bool keeps_stock(struct lab *lab, const char *shown) {
     return true;
   }
   if (lab->trouble != DIBS_UNSUPPORTED) return dibs__lab_fail(lab, "%s", error.text);
-  return dibs__lab_fail(lab, "%s stores only leases, and every experiment needs a row; name an SQL store", shown);
+  return dibs__lab_fail(lab, "%s keeps no stock, and every experiment needs one or a row; name an SQL store", shown);
 }
 
 /* A store without SQL: only its name for people is known. */

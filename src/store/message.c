@@ -180,6 +180,11 @@ static void write_members(struct dibs__writer *w, const struct member *m, uint16
     if (is_of(m, verb)) write_member(w, m, base);
 }
 
+static void put_array(const struct member *m, char *base, char *elements, uint32_t count) {
+  memcpy(base + m->at, &elements, sizeof elements);
+  memcpy(base + m->count_at, &count, sizeof count);
+}
+
 /* Where the reader puts what it reads. */
 struct place {
   void **arrays; /* of a request: takes what was allocated; NULL: this is no request */
@@ -202,8 +207,7 @@ static void read_array(struct dibs__reader *r, const struct member *m, char *bas
   if (!elements) return;
   size_t nth = place->arrays[0] != NULL;
   place->arrays[nth] = elements;
-  memcpy(base + m->at, &elements, sizeof elements);
-  memcpy(base + m->count_at, &count, sizeof count);
+  put_array(m, base, elements, count);
   for (uint32_t i = 0; i < count && !r->bad; i++) read_members(r, m->of, 0, elements + (size_t)i * m->size, place);
 }
 
@@ -225,8 +229,7 @@ static void read_rows(struct dibs__reader *r, const struct member *m, char *base
   place->texts = whole + (size_t)count * m->size;
   for (uint32_t i = 0; i < count; i++) read_members(&again, m->of, 0, whole + (size_t)i * m->size, place);
   place->texts = NULL;
-  memcpy(base + m->at, &whole, sizeof whole);
-  memcpy(base + m->count_at, &count, sizeof count);
+  put_array(m, base, whole, count);
 }
 
 static void read_one_text(struct dibs__reader *r, const struct member *m, char *at, struct place *place) {

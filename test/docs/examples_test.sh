@@ -82,6 +82,7 @@ fresh_servers() {
   sql_postgres postgres 'CREATE DATABASE app OWNER app'
   sql_mysql "DROP DATABASE IF EXISTS app; CREATE DATABASE app; GRANT ALL ON app.* TO app@'%'; GRANT ALL ON app.* TO app@localhost"
   admin_redis FLUSHALL
+  [ -n "$mongodb" ] || mongo "drop_database('app')" 2>/dev/null
 }
 
 # A folder for one example, with the files that examples use.
@@ -103,6 +104,12 @@ fresh_folder() {
 code() { # code PAGE LANGUAGE NTH
   awk -v language="$2" -v nth="$3" '/^```/ { inside = !inside && substr($0, 4) == language && ++n == nth; next } inside' "$root/$1"
 }
+# A function of the database below FerretDB.
+mongo() {
+  psql -qXh 127.0.0.1 -p "$(<"$dir/servers/mongodb/data/port2")" -U postgres -d postgres -v ON_ERROR_STOP=1 \
+    -c "SELECT documentdb_api.$1" >/dev/null
+}
+document() { mongo "insert_one('app', '$1', '$2')"; } # COLLECTION JSON
 sql_app() { PGPASSWORD=secret psql -qh 127.0.0.1 -U app -d app -v ON_ERROR_STOP=1 -c "$1"; }
 
 # ---- Exceptions ----
@@ -138,6 +145,20 @@ facts() {
              sql_app "INSERT INTO event (id, title, version) VALUES (7, '"'Gala'"', 3)"'
       # The last put is too late and fails.
       [[ $1 != doc/tables.md* ]] || codes=115 ends=0/115 ;;
+    'doc/mongodb.md'*'dibs record get'*)
+      store=mongodb://db/app
+      given='code doc/mongodb.md ini 1 >tables.ini
+             document events "{\"_id\": 7, \"title\": \"Gala\", \"seats\": 50, \"version\": 3}"' ;;
+    'doc/mongodb.md'*'dibs stock take 7'*)
+      store=mongodb://db/app
+      given='code doc/mongodb.md ini 2 >tables.ini
+             document gigs "{\"_id\": 7, \"booked\": 0, \"seats\": 50}"' ;;
+    'doc/mongodb.md'*'delete-step'*)
+      serves=5 store=mongodb://db/app
+      given='code doc/mongodb.md ini 3 >tables.ini
+             document gateways "{\"_id\": 7, \"phase\": \"Deleting\"}"' ;;
+    'doc/mongodb.md'*'dibs task add'*) serves=4 store=mongodb://db/app ;;
+    'doc/mongodb.md'*'dibs stock set'*) store=mongodb://db/app ;;
     'doc/tiers.md'*'dibs flag ls'* | 'doc/man/dibs-flag.1'* | 'doc/man/dibs-tier.1'*)
       store=redis://cache,mysql://app:secret@db/app
       given='dibs run begin -- true' ;;

@@ -235,7 +235,7 @@ like 'doctor: the engine' "$out" '^fine +server +SQLite 3\.[0-9]+'
 like 'doctor: its settings' "$out" '^fine +setting +journal_mode = wal'
 like 'doctor: timings' "$out" '^fine +acquire +median [0-9]+ us'
 like 'doctor: what the store keeps' "$out" \
-  '^fine +keeps +leases \(exclusive, shared, counted\), records, stocks, once keys, tasks, counters, history$'
+  '^fine +keeps +leases \(exclusive, shared, counted\), lanes, records, stocks, once keys, tasks, counters, history$'
 json 'doctor' "$DIBS" doctor --json
 like 'doctor --json: what it has of a finding' "$out" '"check":"server","fine":true,"level":"fine","found":"SQLite [^"]*","next":null'
 like 'doctor --json: verdict' "$out" '"fine":true\}$'

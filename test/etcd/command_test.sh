@@ -25,7 +25,7 @@ ctl put dibs/record/key '{"n":2}' >/dev/null
 says 'what etcdctl put is a newer version' 0 '{"n":2}' record get --store "$uri" key
 says 'two prefixes' 0 ran run --store "$uri?prefix=app" --try name -- \
   "$dibs" run --store "$uri?prefix=other" --try name -- echo ran
-says 'doctor' 0 'leases (exclusive, shared, counted), records; not: stocks, once keys' doctor --store "$uri"
+says 'doctor' 0 'leases (exclusive, shared, counted), lanes, records; not: stocks, once keys' doctor --store "$uri"
 says 'a file that does not exist' 125 "can't read the file of key= in the store URI, /none: No such file" run \
   --store "$tls?cert=$0&key=/none" name -- true
 says 'a URI without a host' 125 'has no host: write etcd://HOST:2379' run --store etcd:app name -- true

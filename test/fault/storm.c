@@ -99,10 +99,12 @@ static bool in_memory(void) {
 /* Starts a proxy before the server after the @ of a URI; `uri` then leads through it. false: the URI has no such
  * server. */
 static bool lead_through(char uri[STORM_URI], struct proxied **proxied) {
-  char *at = strrchr(uri, '@'), *path = at ? strchr(at, '/') : NULL, to[128], why[PROXY_WHY], rest[512];
-  if (!path) return true; /* a file */
-  snprintf(to, sizeof to, "%.*s", (int)(path - at - 1), at + 1);
-  snprintf(rest, sizeof rest, "%s", path);
+  char *scheme = strstr(uri, "://"), *at = strrchr(uri, '@'), to[128], why[PROXY_WHY], rest[512];
+  char *host = at ? at + 1 : scheme ? scheme + 3 : uri;
+  size_t length = scheme ? strcspn(host, "/?") : 0;
+  if (length == 0) return true; /* a file */
+  snprintf(to, sizeof to, "%.*s", (int)length, host);
+  snprintf(rest, sizeof rest, "%s", host + length);
   enum frame_protocol protocol = strncmp(uri, "redis", 5) == 0      ? FRAME_REDIS
                                  : strncmp(uri, "mysql", 5) == 0    ? FRAME_MYSQL
                                  : strncmp(uri, "postgres", 8) == 0 ? FRAME_POSTGRES
@@ -112,7 +114,7 @@ static bool lead_through(char uri[STORM_URI], struct proxied **proxied) {
     wrong(why);
     return false;
   }
-  snprintf(at + 1, STORM_URI - (size_t)(at + 1 - uri), "127.0.0.1:%u%s", (unsigned)proxied_port(*proxied), rest);
+  snprintf(host, STORM_URI - (size_t)(host - uri), "127.0.0.1:%u%s", (unsigned)proxied_port(*proxied), rest);
   return true;
 }
 

@@ -155,7 +155,7 @@ fi
 if [[ $seen == *g1*g2* && $(sort "$folder/done") == "$(printf 'g1 1\ng2 1')" ]]; then pass 'a worker does each of them once'; else
   fail 'a worker does each of them once' "$(cat "$folder/done" "$folder/worker")" "$seen"
 fi
-says 'doctor lists what it keeps' 0 'tasks, counters, history' doctor --store "$store"
+says 'doctor lists what it keeps' 0 'tasks, counters, history; not: lanes' doctor --store "$store"
 says "a task of dibs' own is added" 0 1 task add --store "$store" mail text --key ann --unique one
 says 'another one of its key waits behind it' 0 2 task add --store "$store" mail text --key ann
 says 'a unique text is added once' 0 1 task add --store "$store" mail text --unique one

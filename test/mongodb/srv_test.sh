@@ -137,7 +137,7 @@ look() { echo ls --store "$srv/dibs?$plain"; } # run would try until the store a
   hosts="{\"SRV\": [[\"a.$domain\", $port]]}"
   txt() { zone "$record" "$hosts" "db.$domain" "$1"; }
   txt '{"TXT": [["replicaSet=rs7"]]}'
-  says 'TXT names a replica set, which this server is not' 123 'No suitable servers' $(look)
+  says 'TXT names a replica set, which this server is not' 123 'is replicaSet= its name' $(look)
   txt '{"TXT": [["auth", "Source=admin&loadBalanced=false"]]}'
   says 'TXT in two parts' 0 ran $(run) job -- echo ran
   txt '{"TXT": [["authSource=admin"], ["authSource=admin"]]}'

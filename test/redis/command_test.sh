@@ -49,7 +49,7 @@ rm -f /tmp/dibs-test-redis.$$
 if [[ $seen == *wait* && $said == waited ]]; then pass 'and for waiters'; else fail 'and for who waits' "$seen" "$said"; fi
 missing=$(admin ACL LOG)
 if [ -z "$missing" ]; then pass 'nothing else was asked for'; else fail 'nothing else was asked for' "$missing"; fi
-says 'the lab needs rows, and otherwise runs nothing' 125 'stores only leases' lab race --store "$lean"
+says 'the lab needs rows, and otherwise runs nothing' 125 'keeps no stock' lab race --store "$lean"
 admin ACL DELUSER app >/dev/null
 
 end_of_cases

@@ -26,7 +26,7 @@ until_true 150 leader || { cat "$dir"/node*/log | tail -n 20; exit 1; }
 for n in 1 2 3; do until_true 60 serves "$n"; done
 hosts=127.0.0.1:${ports[1]},127.0.0.1:${ports[2]},127.0.0.1:${ports[3]}
 export DIBS_STORE="zk://$hosts?session=$session"
-patient="zk://$hosts?session=20000" # its leases outlast an election
+patient="zk://$hosts?session=50000" # its leases outlast an election
 
 # hold STORE NAME: a dibs run that holds the name until the file go exists, and writes its fence, and when its command ended.
 hold() {

@@ -122,7 +122,9 @@ static dibs__status check_collection(collection_t *c, char *why, size_t size) {
   if (c->known->fits) return DIBS_OK;
   snprintf(why, size, "%s", l.why);
   if (l.exists) return DIBS_INVALID;
-  snprintf(why, size, "there is no collection \"%.64s\" in the database \"%.63s\"", c->name, c->database);
+  snprintf(why, size,
+           "there is no collection \"%.64s\" in the database \"%.63s\": correct its name, or insert a document",
+           c->name, c->database);
   return DIBS_NOT_FOUND;
 }
 
@@ -220,6 +222,8 @@ dibs__status dibs__mongo_modify(collection_t *c, const struct dibs__mongo_change
       *document = bson_new_from_data(bytes, len);
       if (!*document) status = DIBS_NO_MEMORY;
     }
+    /* The repeat did not find what the first one may have changed. */
+    if (status == DIBS_OK && !*document && c->link->repeated) status = DIBS_UNKNOWN;
     bson_destroy(&reply);
   }
   bson_destroy(&command);

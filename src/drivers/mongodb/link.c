@@ -163,6 +163,10 @@ static dibs__status explain_selection(const struct dibs__mongo_link *link, const
     next = "; does this port have TLS?";
   } else if (strstr(said, "initialize TLS")) {
     next = "; are ca= and tlsCertificateKeyFile= files in PEM form?";
+  } else if (!end && mongoc_uri_get_replica_set(link->location->uri)) {
+    /* Servers answer, and libmongoc uses none of them: it gives no reason. */
+    why = "no host of the URI is a usable member of that replica set", length = (int)strlen(why);
+    next = "; is replicaSet= its name, and has it a primary?";
   }
   if (length > 0 && why[length - 1] == '.') length--;
   dibs__set_message(result, "%.100s: %.*s%s", link->location->shown, length < 110 ? length : 110, why, next);
@@ -199,6 +203,17 @@ static bool has_concern_error(const bson_t *reply, bson_error_t *error) {
   return true;
 }
 
+/* What the failure of a write means, which was sent `link->started` times.  A write that the majority did not confirm
+ * was done, whatever the code is.  A refusal is that of the last one: an earlier one may have been done. */
+static dibs__status explain_write(struct dibs__mongo_link *link, const bson_error_t *error, const bson_t *reply,
+                                  bool *refused, struct dibs__result *result) {
+  dibs__status status = dibs__mongo_explain(link, error, reply, link->started > 0, result);
+  bool in_doubt = link->repeated || bson_has_field(reply, "writeConcernError");
+  if (in_doubt) return DIBS_UNKNOWN;
+  *refused = status == DIBS_UNAVAILABLE && error_is_refusal(error);
+  return status;
+}
+
 /* *refused: the server has answered, and changed nothing: this command can't be done. */
 static dibs__status write_command(struct dibs__mongo_link *link, const char *database, const bson_t *command,
                                   bson_t *reply, bool *refused, struct dibs__result *result) {
@@ -206,6 +221,8 @@ static dibs__status write_command(struct dibs__mongo_link *link, const char *dat
   bson_t options = BSON_INITIALIZER;
   dibs__status status = DIBS_OK;
   *refused = false;
+  link->started = 0;
+  link->repeated = false;
   if (!concern(&options)) {
     bson_destroy(&options);
     bson_init(reply);
@@ -213,11 +230,9 @@ static dibs__status write_command(struct dibs__mongo_link *link, const char *dat
   }
   bool done = mongoc_client_write_command_with_opts(link->client, database, command, &options, reply, &error);
   bson_destroy(&options);
+  link->repeated = link->started > 1;
   /* With writeErrors the call counts as failed, but the reply has the outcome of each element. */
-  if (!done && !bson_has_field(reply, "writeErrors")) {
-    status = dibs__mongo_explain(link, &error, reply, true, result);
-    *refused = status == DIBS_UNAVAILABLE && error_is_refusal(&error);
-  }
+  if (!done && !bson_has_field(reply, "writeErrors")) status = explain_write(link, &error, reply, refused, result);
   if (status == DIBS_OK && has_concern_error(reply, &error))
     status = dibs__mongo_explain(link, &error, reply, true, result);
   if (status != DIBS_OK) {
@@ -294,6 +309,21 @@ static uint32_t term_of(const bson_t *hello) {
   return term;
 }
 
+/* A command is sent. */
+static void note_command(const mongoc_apm_command_started_t *event) {
+  struct dibs__mongo_link *link = mongoc_apm_command_started_get_context(event);
+  link->member = mongoc_apm_command_started_get_server_id(event);
+  link->started++;
+}
+
+static bool watch_commands(struct dibs__mongo_link *link) {
+  mongoc_apm_callbacks_t *callbacks = mongoc_apm_callbacks_new();
+  mongoc_apm_set_command_started_cb(callbacks, note_command);
+  bool fine = mongoc_client_set_apm_callbacks(link->client, callbacks, link);
+  mongoc_apm_callbacks_destroy(callbacks);
+  return fine;
+}
+
 static dibs__status check_server(struct dibs__mongo_link *link, const bson_t *hello, struct dibs__result *result) {
   bson_iter_t at;
   bool writes = bson_iter_init_find(&at, hello, "isWritablePrimary") && bson_iter_as_bool(&at);
@@ -330,7 +360,8 @@ static void keep_clock(struct dibs__mongo_link *link, int64_t server_ms, dibs__t
 
 dibs__status dibs__mongo_clock(struct dibs__mongo_link *link, bool now, struct dibs__result *result) {
   dibs__tick sent = dibs__tick_now();
-  if (!now && link->clock_read.ns && dibs__tick_before(sent, dibs__tick_add_ms(link->clock_read, CLOCK_KEEP_MS)))
+  if (!now && link->clock_read.ns && link->member == link->clock_member &&
+      dibs__tick_before(sent, dibs__tick_add_ms(link->clock_read, CLOCK_KEEP_MS)))
     return DIBS_OK;
   bson_t command = BSON_INITIALIZER, reply;
   bson_error_t error;
@@ -341,7 +372,9 @@ dibs__status dibs__mongo_clock(struct dibs__mongo_link *link, bool now, struct d
   dibs__status status =
       done ? check_server(link, &reply, result) : dibs__mongo_explain(link, &error, &reply, false, result);
   if (status == DIBS_OK && bson_iter_init_find(&at, &reply, "localTime")) {
+    if (link->member != link->clock_member) link->clock_sent.ns = 0; /* the old one says nothing of this one */
     keep_clock(link, bson_iter_date_time(&at), sent);
+    link->clock_member = link->member;
     link->term = term_of(&reply);
     link->replicated = bson_has_field(&reply, "setName") || bson_has_field(&reply, "msg");
   } else if (status == DIBS_OK) {
@@ -445,7 +478,7 @@ dibs__status dibs__mongo_connect(struct dibs__mongo_location *location, dibs__ti
   } else if (status == DIBS_OK) {
     mongoc_client_set_error_api(link->client, MONGOC_ERROR_API_VERSION_2);
     mongoc_client_set_stream_initiator(link->client, make_stream, link);
-    if (!open_collections(link)) status = DIBS_NO_MEMORY;
+    if (!open_collections(link) || !watch_commands(link)) status = DIBS_NO_MEMORY;
   }
   for (int i = 0; i < 3 && status == DIBS_OK; i++) status = dibs__mongo_clock(link, true, result);
   if (status == DIBS_OK) status = read_store(link, result);

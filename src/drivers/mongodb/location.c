@@ -69,7 +69,7 @@ static void compose_head(const struct dibs__uri *uri, FILE *to) {
 
 static void compose_tail(const struct dibs__uri *uri, bool srv, FILE *to) {
   /* Of a single command, all connections are checked once; a failure is known at once. */
-  fputs("/?retryWrites=true&retryReads=true&serverSelectionTryOnce=true", to);
+  fputs("/?retryWrites=true&retryReads=true&serverSelectionTryOnce=true&w=majority&journal=true", to);
   for (size_t i = 0; i < uri->param_count; i++)
     for (size_t k = 0; passed_on[k]; k++) {
       if (strcmp(uri->params[i].key, passed_on[k]) != 0) continue;

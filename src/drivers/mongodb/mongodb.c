@@ -105,15 +105,15 @@ static dibs__status connect_session(struct dibs__dstore *base, dibs__tick by, st
     disconnect_session(&s->base);
     return status;
   }
-  *identity =
-      (struct dibs__identity){.mandate = {dibs__mongo_epoch(s->link), s->link->incarnation},
-                              .caps = CAPS,
-                              .families = 1u << DIBS__FAM_LEASE | 1u << DIBS__FAM_ANCHOR | 1u << DIBS__FAM_RECORD |
-                                          1u << DIBS__FAM_ONCE | 1u << DIBS__FAM_STOCK | 1u << DIBS__FAM_COUNTER |
-                                          1u << DIBS__FAM_RUN | 1u << DIBS__FAM_REPORT | 1u << DIBS__FAM_ENGINE | 1u << DIBS__FAM_TASK,
-                              .max_batch = DIBS__MONGO_BATCH,
-                              .max_sessions = store->location->connections,
-                              .session = store->session};
+  *identity = (struct dibs__identity){
+      .mandate = dibs__mongo_mandate(s->link),
+      .caps = CAPS,
+      .families = 1u << DIBS__FAM_LEASE | 1u << DIBS__FAM_ANCHOR | 1u << DIBS__FAM_RECORD | 1u << DIBS__FAM_ONCE |
+                  1u << DIBS__FAM_STOCK | 1u << DIBS__FAM_COUNTER | 1u << DIBS__FAM_RUN | 1u << DIBS__FAM_REPORT |
+                  1u << DIBS__FAM_ENGINE | 1u << DIBS__FAM_TASK,
+      .max_batch = DIBS__MONGO_BATCH,
+      .max_sessions = store->location->connections,
+      .session = store->session};
   result->now = (dibs__when){dibs__mongo_latest(s->link)};
   *out = &s->base;
   return DIBS_OK;

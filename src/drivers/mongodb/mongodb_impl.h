@@ -117,25 +117,35 @@ struct dibs__mongo_link {
   dibs__tick clock_sent, clock_received;
   dibs__tick clock_read; /* when it was read last, perhaps with worse bounds */
   int64_t server_ms;
-  uint32_t term;   /* of the election of the primary; 0: none (a single server) */
-  bool replicated; /* a replica set or a sharded cluster */
-  bool broken;     /* it can't be used any more: its client waits seconds before it connects again */
+  uint32_t clock_member; /* whose clock it is */
+  uint32_t member;       /* that got the last command */
+  uint32_t started;      /* how often the command that runs was sent: libmongoc may repeat it, at another member */
+  bool repeated;         /* the last write was */
+  uint32_t term;         /* of the election of the primary; 0: none (a single server) */
+  bool replicated;       /* a replica set or a sharded cluster */
+  bool broken;           /* it can't be used any more: its client waits seconds before it connects again */
   dibs__incarnation incarnation;
 };
 
 dibs__status dibs__mongo_connect(struct dibs__mongo_location *location, dibs__tick by, struct dibs__mongo_link **link,
                                  struct dibs__result *result);
 void dibs__mongo_disconnect(struct dibs__mongo_link *link); /* accepts NULL */
-/* Reads the clock and the term again if that is due. */
+/* Reads the clock and the term again if that is due, or if another member is the primary now. */
 dibs__status dibs__mongo_clock(struct dibs__mongo_link *link, bool now, struct dibs__result *result);
 int64_t dibs__mongo_earliest(const struct dibs__mongo_link *link); /* the server's clock is not before this */
 int64_t dibs__mongo_latest(const struct dibs__mongo_link *link);   /* nor after this */
-/* The mandate's epoch: one more for each election. */
+/* The epoch of fences: one more for each election. */
 static inline uint32_t dibs__mongo_epoch(const struct dibs__mongo_link *link) {
   return 1 + (link->term < DIBS__EPOCH_MAX - 1 ? link->term : DIBS__EPOCH_MAX - 1);
 }
+/* An election changes no mandate: what the majority has confirmed is still there, and so are all leases. */
+static inline dibs__mandate dibs__mongo_mandate(const struct dibs__mongo_link *link) {
+  return (dibs__mandate){1, link->incarnation};
+}
 /* Runs a command that writes, with the majority's confirmation.  OK: `reply`, which the caller destroys, has the
- * answer, perhaps with writeErrors.  Otherwise UNAVAILABLE (nothing was done), UNKNOWN, DENIED, ... with a message. */
+ * answer, perhaps with writeErrors.  Otherwise UNAVAILABLE (nothing was done), UNKNOWN, DENIED, ... with a message.
+ * If the link says `repeated`, the answer may be that of a repeat, after the write was done: what it did not find, it
+ * may have changed itself.  (MongoDB remembers the first answer; servers that ignore txnNumber do not.) */
 dibs__status dibs__mongo_write(struct dibs__mongo_link *link, const bson_t *command, bson_t *reply,
                                struct dibs__result *result);
 /* The same in another database.  INVALID: the server refuses this very command, and nothing was done. */

@@ -228,10 +228,8 @@ static void call_memory(batch *b, struct dibs__op *op) {
   struct dibs__mem_bucket *bucket = &b->memory->buckets[op->bucket];
   switch (op->family) {
   case DIBS__FAM_LEASE:
-    if (op->bucket < DIBS__BUCKETS) {
-      *bucket =
-          (struct dibs__mem_bucket){.mandate = {dibs__mongo_epoch(link_of(b)), link_of(b)->incarnation}, .seq = 1};
-    }
+    if (op->bucket < DIBS__BUCKETS)
+      *bucket = (struct dibs__mem_bucket){.mandate = dibs__mongo_mandate(link_of(b)), .seq = 1};
     b->memory->last_ticket = d->tickets;
     dibs__mem_lease(b->memory, &b->from, (struct dibs__lease_op *)op, b->now);
     d->tickets = b->memory->last_ticket;
@@ -451,11 +449,11 @@ static bool op_writes(const struct dibs__op *op) {
   return !dibs__op_reads(op);
 }
 
-/* The mandate of a bucket: all have the same, and it changes with elections only. */
+/* The mandate of a bucket: all have the same. */
 static void answer_anchor(batch *b, struct dibs__anchor_op *op) {
   op->op.status = op->op.bucket >= DIBS__BUCKETS || op->op.verb > DIBS__ANCHOR_OPEN ? DIBS_INVALID : DIBS_OK;
   if (op->op.status == DIBS_OK && op->op.verb != DIBS__ANCHOR_READ) op->op.status = DIBS_UNSUPPORTED;
-  op->current = (dibs__mandate){dibs__mongo_epoch(link_of(b)), link_of(b)->incarnation};
+  op->current = dibs__mongo_mandate(link_of(b));
   op->served = op->left = false;
   op->used = true;
   op->last = DIBS__FENCE_NONE;
@@ -530,6 +528,7 @@ static void note_time(batch *b) {
 static dibs__status play(batch *b) {
   dibs__status status = load_documents(b);
   if (status == DIBS_OK) status = learn_sessions(b);
+  if (status == DIBS_OK) status = dibs__mongo_clock(link_of(b), false, b->result); /* they may be another primary's */
   if (status != DIBS_OK) return status;
   note_time(b);
   status = dibs__mongo_claims_bind(b);

@@ -488,14 +488,14 @@ static dibs__status connect_session(struct dibs__dstore *base, dibs__tick by, st
     return status;
   }
   s->base.store = base;
-  *identity =
-      (struct dibs__identity){.mandate = store->mandate,
-                              .caps = DIBS__CAP_SHARED | DIBS__CAP_COUNTED | DIBS__CAP_EVENTS | DIBS__CAP_SESSION |
-                                      DIBS__CAP_PARALLEL | DIBS__CAP_ALONE,
-                              .families = 1u << DIBS__FAM_LEASE | 1u << DIBS__FAM_ANCHOR | 1u << DIBS__FAM_RECORD | 1u << DIBS__FAM_ENGINE,
-                              .max_batch = DIBS__ZK_BATCH,
-                              .max_sessions = DIBS__CONNECTIONS,
-                              .session = store->session};
+  *identity = (struct dibs__identity){.mandate = store->mandate,
+                                      .caps = DIBS__CAP_SHARED | DIBS__CAP_COUNTED | DIBS__CAP_EVENTS |
+                                              DIBS__CAP_SESSION | DIBS__CAP_PARALLEL | DIBS__CAP_ALONE,
+                                      .families = 1u << DIBS__FAM_LEASE | 1u << DIBS__FAM_ANCHOR |
+                                                  1u << DIBS__FAM_RECORD | 1u << DIBS__FAM_ENGINE,
+                                      .max_batch = DIBS__ZK_BATCH,
+                                      .max_sessions = DIBS__CONNECTIONS,
+                                      .session = store->session};
   *out = &s->base;
   return DIBS_OK;
 }
