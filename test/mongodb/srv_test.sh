@@ -116,6 +116,8 @@ look() { echo ls --store "$srv/dibs?$plain"; } # run would try until the store a
     zone "$record" "{\"SRV\": [[\"a.$domain\", $port], [\"$foreign\", $port]]}"
     says "a host of another domain, $foreign" 123 'of another domain' $(look)
   done
+  zone "$record" "{\"SRV\": [[\"a.$domain\", 0]]}"
+  says 'a host with port 0' 123 'which are none of a MongoDB' $(look)
   zone "$record" '"damaged"'
   says 'a damaged answer' 123 damaged $(look)
   zone
@@ -140,6 +142,8 @@ look() { echo ls --store "$srv/dibs?$plain"; } # run would try until the store a
   says 'TXT in two parts' 0 ran $(run) job -- echo ran
   txt '{"TXT": [["authSource=admin"], ["authSource=admin"]]}'
   says 'two TXT records' 123 'several TXT records' $(look)
+  txt '{"TXT": [["authSource=%zz"]]}'
+  says 'TXT with a damaged value' 123 'which are none of a MongoDB' $(look)
   for other in tls=false authMechanism=PLAIN nonsense; do
     txt "{\"TXT\": [[\"$other\"]]}"
     says "TXT with $other" 123 'another option' $(look)

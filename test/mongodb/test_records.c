@@ -345,6 +345,28 @@ static void another_field_may_be_the_key(void **state) {
   assert_int_equal(count("{'slug':'b','title':'x','version':1}"), 1);
 }
 
+static void index_slugs(void) {
+  assert_true(command("{'createIndexes':'%s','indexes':[{'key':{'slug':1},'name':'s','unique':true}]}", gateways()));
+}
+
+static void no_key_exists_twice_after_its_index_was_dropped(void **state) {
+  (void)state;
+  insert("{'slug':'a','title':'x','version':1}");
+  index_slugs();
+  dibs_table *t = TABLE(.key = "slug", .version = "version", .columns = "title");
+  put("c", VALUES("y"), DIBS_OK, t, .flags = DIBS_IF_ABSENT);
+  assert_true(command("{'dropIndexes':'%s','index':'s'}", gateways()));
+  put("c", VALUES("z"), DIBS_INVALID, t, .flags = DIBS_IF_ABSENT);
+  assert_message("no unique index of its own");
+  assert_int_equal(count("{'slug':'c'}"), 1);
+  index_slugs();
+  put("d", VALUES("y"), DIBS_OK, t, .flags = DIBS_IF_ABSENT);
+  put("d", VALUES("z"), DIBS_CONFLICT, t, .flags = DIBS_IF_ABSENT);
+  assert_true(command("{'drop':'%s'}", gateways()));
+  put("d", VALUES("y"), DIBS_INVALID, t, .flags = DIBS_IF_ABSENT); /* it would make a collection without the index */
+  assert_int_equal(count("{}"), 0);
+}
+
 /* ---- Instants and hashes ---- */
 
 static void an_instant_grows_with_each_write(void **state) {
@@ -372,6 +394,10 @@ static void an_instant_grows_with_each_write(void **state) {
   insert("{'_id':'d','changed':'yesterday'}");
   put("d", VALUES("x"), DIBS_INVALID, t, .flags = DIBS_UNCHECKED);
   assert_message("\"changed\"");
+  insert("{'_id':'e','changed':{'$date':{'$numberLong':'253402300800000'}}}"); /* the year 10000 */
+  get("e", DIBS_INVALID, t);
+  put("e", VALUES("x"), DIBS_INVALID, t, .if_version = "1900-01-01T00:00:00.000Z");
+  assert_message("0 to 9999");
 }
 
 static void a_hash_distinguishes_contents(void **state) {
@@ -526,6 +552,7 @@ int main(int argc, char *argv[]) {
       RECORDS(keys_are_numbers_texts_and_object_ids),
       RECORDS(a_number_and_a_text_of_the_same_digits_are_not_one_key),
       RECORDS(another_field_may_be_the_key),
+      RECORDS(no_key_exists_twice_after_its_index_was_dropped),
       RECORDS(an_instant_grows_with_each_write),
       RECORDS(a_hash_distinguishes_contents),
       RECORDS(a_missing_part_is_named),

@@ -274,6 +274,28 @@ static void what_a_collection_can_not_have_is_named(void **state) {
   assert_message("seats$");
 }
 
+static void a_mark_of_another_type_does_not_mean_given_back(void **state) {
+  (void)state;
+  dibs_table *t = gigs();
+  insert("{'_id':7,'booked':5,'seats':9,'bookings':[{'id':'a','n':2,'cancelled':{'$numberDecimal':'1'}},"
+         "{'id':'b','n':2,'cancelled':1.0},{'id':'c','n':1,'cancelled':'true'}]}");
+  give("7", "a", DIBS_OK, t);
+  give("7", "b", DIBS_REPLAY, t);
+  give("7", "c", DIBS_OK, t);
+  assert_int_equal(took.used, 2);
+}
+
+static void no_stock_is_made_after_the_index_of_its_key_was_dropped(void **state) {
+  (void)state;
+  assert_true(command("{'createIndexes':'%s','indexes':[{'key':{'slug':1},'name':'s','unique':true}]}", gateways()));
+  dibs_table *t = TABLE(.key = "slug", .used = "booked", .limit = "seats", .claims = "bookings", .claim = "id");
+  set("a", 5, DIBS_OK, t);
+  assert_true(command("{'dropIndexes':'%s','index':'s'}", gateways()));
+  set("b", 5, DIBS_INVALID, t);
+  assert_message("no unique index of its own");
+  assert_int_equal(count("{}"), 1);
+}
+
 /* ---- Many clients ---- */
 
 enum { BUYERS = 4, TRIES = 20, SEATS = 50 };
@@ -351,6 +373,8 @@ int main(int argc, char *argv[]) {
       RECORDS(a_stale_holder_takes_nothing),
       RECORDS(odd_documents_are_invalid_and_stay_as_they_are),
       RECORDS(what_a_collection_can_not_have_is_named),
+      RECORDS(a_mark_of_another_type_does_not_mean_given_back),
+      RECORDS(no_stock_is_made_after_the_index_of_its_key_was_dropped),
       RECORDS(nothing_is_oversold),
   };
   return cmocka_run_group_tests_name("mongodb stocks", tests, NULL, NULL);

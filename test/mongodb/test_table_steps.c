@@ -250,6 +250,70 @@ static void a_version_of_a_record_is_written_once(void **state) {
   }
 }
 
+/* ---- Keys of digits, which are numbers or texts ---- */
+
+struct creating {
+  struct bed_client client;
+  dibs__status status;
+};
+
+static dibs__status create_at(const struct bed_client *c, const char *key) {
+  struct dibs__record_op op = {.op = {.family = DIBS__FAM_RECORD, .verb = DIBS__RECORD_PUT}, .guards = DIBS__IF_ABSENT};
+  struct dibs__op *ops[] = {&op.op};
+  struct dibs__result result;
+  dibs_value value = {"x", 1};
+  op.op.by = dibs__tick_add_ms(dibs__tick_now(), PATIENCE_MS);
+  op.op.status = DIBS_UNKNOWN;
+  op.table = (const struct dibs__table *)s.table;
+  op.key = dibs__str_of(key, strlen(key));
+  op.values = &value;
+  (void)dibs__mongodb_driver.run(c->session, ops, 1, op.op.by, &result);
+  return op.op.status;
+}
+
+static void act_create(void *user) {
+  struct creating *a = user;
+  a->status = create_at(&a->client, "7");
+}
+
+static int64_t count_sevens(mongoc_collection_t *in) {
+  bson_error_t error;
+  bson_t *filter = bson_new_from_json((const uint8_t *)"{\"_id\": {\"$in\": [7, \"7\"]}}", -1, &error);
+  int64_t count = mongoc_collection_count_documents(in, filter, NULL, NULL, NULL, &error);
+  bson_destroy(filter);
+  return count;
+}
+
+/* The first client finds no keys, so that 7 is a number; then another one finds a text, and creates the text "7". */
+static bool play_creation(int step) {
+  struct creating first = {.status = DIBS_UNKNOWN};
+  struct bed_acting acting = {.act = act_create, .user = &first};
+  mongoc_collection_t *in = mongoc_client_get_collection(s.client, s.bed.database, s.collection);
+  (void)mongoc_collection_delete_many(in, &(bson_t)BSON_INITIALIZER, NULL, NULL, NULL);
+  wire_arm(s.bed.wire, WIRE_STOP, 0);
+  assert_true(bed_connect(&s.bed, &first.client, wire_port(s.bed.wire)));
+  wire_arm(s.bed.wire, WIRE_STOP, step);
+  assert_true(bed_begin(&s.bed, &acting, WIRE_STOP));
+  bool ended = wire_ended(s.bed.wire);
+  print_message("two clients create a key of digits, step %d\n", step);
+  assert_int_equal(create_at(&s.bed.other, "a text"), DIBS_OK);
+  dibs__status second = create_at(&s.bed.other, "7");
+  bed_finish(&s.bed, &acting);
+  if (first.status == DIBS_OK && second == DIBS_OK) fail_msg("both have created it");
+  assert_true(first.status == DIBS_OK || second == DIBS_OK);
+  assert_int_equal(count_sevens(in), 1);
+  bed_disconnect(&first.client);
+  mongoc_collection_destroy(in);
+  return ended;
+}
+
+static void a_key_of_digits_is_created_once(void **state) {
+  (void)state;
+  int step = 1;
+  while (step < STEPS && play_creation(step)) step++;
+  assert_in_range(step, 3, STEPS - 1);
+}
+
 /* ---- */
 
 static int open_all(void **state) {
@@ -288,6 +352,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test(a_client_is_killed_after_each_request),
       cmocka_unit_test(a_client_is_stopped_at_each_request_and_continues),
       cmocka_unit_test(a_version_of_a_record_is_written_once),
+      cmocka_unit_test(a_key_of_digits_is_created_once),
   };
   if (argc != 2) return 2;
   s.bed.server = argv[1];

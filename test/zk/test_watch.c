@@ -277,6 +277,26 @@ static void the_slot_of_a_node_that_was_deleted_is_freed_by_its_process(void **s
   granted(2, 0);
 }
 
+/* What everybody may do with the node of the name. */
+static void allow(int rights) {
+  struct dibs__zk *store = (struct dibs__zk *)clients[0].chain.stores[0];
+  char path[DIBS__ZK_PATH];
+  struct ACL everybody = {rights, ZOO_ANYONE_ID_UNSAFE};
+  const struct ACL_vector all = {1, &everybody};
+  assert_int_equal(zoo_set_acl(store->zh, dibs__zk_dir(store, clients[0].op.name, path), -1, &all), ZOK);
+}
+
+static void a_client_that_is_refused_after_it_made_its_node_keeps_nobody_out(void **state) {
+  (void)state;
+  assert_int_equal(run(0, DIBS__ACQUIRE), DIBS_OK);
+  assert_int_equal(run(0, DIBS__RELEASE), DIBS_OK);
+  allow(ZOO_PERM_ALL & ~ZOO_PERM_READ);
+  assert_int_equal(run(1, DIBS__ACQUIRE), DIBS_DENIED);
+  allow(ZOO_PERM_ALL);
+  tidy(1);
+  assert_int_equal(run(2, DIBS__ACQUIRE), DIBS_OK);
+}
+
 int main(int argc, char *argv[]) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(a_release_notifies_the_next_waiter_alone, open_clients, close_clients),
@@ -290,6 +310,8 @@ int main(int argc, char *argv[]) {
       cmocka_unit_test_setup_teardown(another_number_of_slots_waits_for_its_turn, open_clients, close_clients),
       cmocka_unit_test_setup_teardown(a_break_frees_slots_for_the_next_ones, open_clients, close_clients),
       cmocka_unit_test_setup_teardown(the_slot_of_a_node_that_was_deleted_is_freed_by_its_process, open_clients,
+                                      close_clients),
+      cmocka_unit_test_setup_teardown(a_client_that_is_refused_after_it_made_its_node_keeps_nobody_out, open_clients,
                                       close_clients),
   };
   if (argc != 2) return 2;

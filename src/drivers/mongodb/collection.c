@@ -85,6 +85,17 @@ static bool look_index(void *user, const bson_t *row) {
   return false;
 }
 
+/* A unique index of the key alone. */
+static dibs__status look_for_index(collection_t *c, struct looked *l) {
+  l->unique = strcmp(l->key, "_id") == 0;
+  if (l->unique) return DIBS_OK;
+  return dibs__mongo_read(c->link, mongoc_collection_find_indexes_with_opts(c->handle, NULL), look_index, l, c->result);
+}
+
+static void explain_no_index(const struct looked *l, char *why, size_t size) {
+  snprintf(why, size, "\"%.40s\" has no unique index of its own: a key could exist twice", l->key);
+}
+
 static dibs__status look_at_collection(collection_t *c, struct looked *l) {
   bson_t options = BSON_INITIALIZER, filter;
   mongoc_database_t *database = mongoc_client_get_database(c->link->client, c->database);
@@ -95,10 +106,7 @@ static dibs__status look_at_collection(collection_t *c, struct looked *l) {
   dibs__status status = dibs__mongo_read(c->link, cursor, look_collection, l, c->result);
   mongoc_database_destroy(database);
   bson_destroy(&options);
-  l->unique = strcmp(l->key, "_id") == 0;
-  if (status != DIBS_OK || !l->exists || l->unique) return status;
-  cursor = mongoc_collection_find_indexes_with_opts(c->handle, NULL);
-  return dibs__mongo_read(c->link, cursor, look_index, l, c->result);
+  return status == DIBS_OK && l->exists ? look_for_index(c, l) : status;
 }
 
 static dibs__status check_collection(collection_t *c, char *why, size_t size) {
@@ -109,8 +117,7 @@ static dibs__status check_collection(collection_t *c, char *why, size_t size) {
     snprintf(why, size, "%.199s", c->result->text);
     return status == DIBS_UNKNOWN ? DIBS_UNAVAILABLE : status;
   }
-  if (l.exists && !l.why[0] && !l.unique)
-    snprintf(l.why, sizeof l.why, "\"%.40s\" has no unique index of its own: a key could exist twice", l.key);
+  if (l.exists && !l.why[0] && !l.unique) explain_no_index(&l, l.why, sizeof l.why);
   c->known->fits = l.exists && !l.why[0];
   if (c->known->fits) return DIBS_OK;
   snprintf(why, size, "%s", l.why);
@@ -119,6 +126,19 @@ static dibs__status check_collection(collection_t *c, char *why, size_t size) {
            "there is no collection \"%.64s\" in the database \"%.63s\": correct its name, or insert a document",
            c->name, c->database);
   return DIBS_NOT_FOUND;
+}
+
+dibs__status dibs__mongo_collection_inserts(collection_t *c, char *why, size_t size) {
+  struct looked l = {.key = c->table->key};
+  dibs__status status = look_for_index(c, &l);
+  if (status != DIBS_OK) {
+    snprintf(why, size, "%.199s", c->result->text);
+    return status == DIBS_UNKNOWN ? DIBS_UNAVAILABLE : status;
+  }
+  if (l.unique) return DIBS_OK;
+  c->known->fits = false;
+  explain_no_index(&l, why, size);
+  return DIBS_INVALID;
 }
 
 /* "other.gateways" is a collection of another database. */

@@ -31,6 +31,9 @@ struct dibs__mongo_collection {
  * `why`.  NO_MEMORY.  Close it in each case. */
 dibs__status dibs__mongo_collection_open(struct dibs__mongo_collection *c, char *why, size_t size);
 void dibs__mongo_collection_close(struct dibs__mongo_collection *c);
+/* Before a document is inserted: the unique index may have been dropped since, and with its collection, which an insert
+ * makes again without an index.  OK; INVALID, UNAVAILABLE, DENIED: `why`. */
+dibs__status dibs__mongo_collection_inserts(struct dibs__mongo_collection *c, char *why, size_t size);
 
 /* A findAndModify, or without a pipeline a findAndRemove. */
 struct dibs__mongo_change {

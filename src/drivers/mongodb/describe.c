@@ -127,7 +127,7 @@ static void describe_role(link_t *link, struct dibs__findings *to) {
 }
 
 static void describe_tls(const link_t *link, struct dibs__findings *to) {
-  const mongoc_uri_t *uri = link->location->uri;
+  const mongoc_uri_t *uri = mongoc_client_get_uri(link->client); /* another thread may replace the location's */
   if (!mongoc_uri_get_tls(uri))
     dibs__find(to, "tls", "none: the connection is not encrypted");
   else if (mongoc_uri_get_option_as_bool(uri, MONGOC_URI_TLSALLOWINVALIDCERTIFICATES, false) ||

@@ -335,6 +335,44 @@ static dibs__status draw_numbers(batch *b, uint32_t count, uint64_t *first) {
   return status;
 }
 
+static bool see_number(void *user, const bson_t *row) {
+  *(int64_t *)user = dibs__mongo_number_in(row, "_id", 0);
+  return false;
+}
+
+/* A number is used already: in a copy that was restored the counter may be older than the tasks.  Moves it past them:
+ * {findAndModify: store, query: {_id: "tasks"}, update: {$max: {last: N}}, upsert: true} */
+static void raise_numbers(batch *b) {
+  bson_t filter = BSON_INITIALIZER, options = BSON_INITIALIZER, command = BSON_INITIALIZER, part, max, reply;
+  int64_t last = 0;
+  BSON_APPEND_DOCUMENT_BEGIN(&options, "sort", &part);
+  BSON_APPEND_INT32(&part, "_id", -1);
+  bson_append_document_end(&options, &part);
+  BSON_APPEND_DOCUMENT_BEGIN(&options, "projection", &part);
+  BSON_APPEND_INT32(&part, "_id", 1);
+  bson_append_document_end(&options, &part);
+  BSON_APPEND_INT64(&options, "limit", 1);
+  dibs__status status = dibs__mongo_find_in(link_of(b), link_of(b)->collections[DIBS__MONGO_TASK], &filter, &options,
+                                            false, see_number, &last, b->result);
+  BSON_APPEND_UTF8(&command, "findAndModify", collection(b, DIBS__MONGO_META));
+  BSON_APPEND_DOCUMENT_BEGIN(&command, "query", &part);
+  BSON_APPEND_UTF8(&part, "_id", "tasks");
+  bson_append_document_end(&command, &part);
+  BSON_APPEND_DOCUMENT_BEGIN(&command, "update", &part);
+  BSON_APPEND_DOCUMENT_BEGIN(&part, "$max", &max);
+  BSON_APPEND_INT64(&max, "last", last);
+  bson_append_document_end(&part, &max);
+  bson_append_document_end(&command, &part);
+  BSON_APPEND_BOOL(&command, "upsert", true);
+  if (status == DIBS_OK && last > 0) {
+    (void)dibs__mongo_write(link_of(b), &command, &reply, b->result); /* the next try finds out */
+    bson_destroy(&reply);
+  }
+  bson_destroy(&filter);
+  bson_destroy(&options);
+  bson_destroy(&command);
+}
+
 dibs__status dibs__mongo_drafts_number(try *t) {
   struct dibs__mongo_drafts *d = t->drafts;
   dibs__status status = DIBS_OK;
@@ -382,6 +420,7 @@ static dibs__status write_drafts(try *t) {
              bson_append_document_end(&elements, &one);
     }
     status = end_command(t->b, &command, &elements, count, fine, &n, &refused);
+    if (status == DIBS_OK && refused) raise_numbers(t->b);
     if (status == DIBS_UNKNOWN || (status == DIBS_OK && n < count)) status = DIBS_UNAVAILABLE;
   }
   return status;

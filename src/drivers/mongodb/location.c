@@ -134,6 +134,14 @@ static dibs__status read_srv(struct dibs__mongo_location *p, const struct dibs__
   return DIBS_INVALID;
 }
 
+/* The URI itself is valid: read_all has tried it.  So the answers of the DNS are wrong, and may be right another time.
+ */
+static dibs__status refuse_answers(const struct dibs__mongo_location *p, struct dibs__result *result) {
+  dibs__set_message(result, "%.100s: the DNS has hosts or options of \"%.80s\" which are none of a MongoDB", p->shown,
+                    p->srv);
+  return DIBS_UNAVAILABLE;
+}
+
 dibs__status dibs__mongo_uri_now(struct dibs__mongo_location *p, dibs__tick by, mongoc_uri_t **uri,
                                  struct dibs__result *result) {
   char *hosts, *options;
@@ -142,7 +150,10 @@ dibs__status dibs__mongo_uri_now(struct dibs__mongo_location *p, dibs__tick by, 
   dibs__status status = DIBS_OK;
   if (p->srv) {
     status = dibs__mongo_srv(p->srv, p->tail, p->shown, by, &hosts, &options, result);
-    if (status == DIBS_OK) status = make_uri(p, hosts, options, &fresh, result);
+    if (status == DIBS_OK) {
+      status = make_uri(p, hosts, options, &fresh, result);
+      if (status == DIBS_INVALID) status = refuse_answers(p, result);
+    }
     free(hosts);
     free(options);
   }

@@ -2,8 +2,10 @@
 /* The driver's table. */
 #include "drivers/mongodb/mongodb_impl.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 enum {
   CAPS = DIBS__CAP_SHARED | DIBS__CAP_COUNTED | DIBS__CAP_FENCES_APART | DIBS__CAP_FIFO | DIBS__CAP_GRANT_NEXT |
@@ -17,6 +19,14 @@ static void log_nothing(mongoc_log_level_t level, const char *domain, const char
   (void)level, (void)domain, (void)message, (void)user;
 }
 
+/* libmongoc counts in a file of /dev/shm.  A process that is killed would leave it there, and the next process with its
+ * number would print a warning.  The memory stays, without its name. */
+static void unlink_counters(void) {
+  char name[32];
+  snprintf(name, sizeof name, "/mongoc-%u", dibs__process_id());
+  (void)shm_unlink(name);
+}
+
 /* Once a process; libmongoc needs no end. */
 static void begin_library(void) {
   static dibs__mutex once = {PTHREAD_MUTEX_INITIALIZER};
@@ -25,6 +35,7 @@ static void begin_library(void) {
   if (!begun) {
     mongoc_init();
     mongoc_log_set_handler(log_nothing, NULL);
+    unlink_counters();
   }
   begun = true;
   dibs__mutex_unlock(&once);

@@ -278,19 +278,26 @@ static void raise_fences(const try *t, const task_op *op) {
   }
 }
 
+/* A commit of its own changes those whose time is over, and then the verb goes on.  If there are none, `t->next` is
+ * exact. */
+static dibs__status pass_over(try *t) {
+  size_t before = t->count;
+  dibs__status status = load_over(t);
+  if (status != DIBS_OK) return status;
+  if (t->count == before) return find_next(t);
+  t->again = true; /* as long as there are some */
+  dibs__mem_task_pass_time(t->tasks, t->kind, t->now);
+  return DIBS_OK;
+}
+
 static dibs__status decide_claim(try *t, void *user) {
   task_op *op = user;
   dibs__status status = DIBS_OK;
   bool found = false, valid = op->phase_count <= DIBS__TASK_PHASES && op->most <= DIBS__TASK_ITEMS;
   if (valid && op->again) status = load_again(t, op, &found);
   if (status == DIBS_OK && valid && !found && t->next <= t->sure) {
-    status = load_over(t);
-    if (status == DIBS_OK && t->count == 0) status = find_next(t);
-    if (status == DIBS_OK && t->count > 0) {
-      t->again = true; /* as long as there are some */
-      dibs__mem_task_pass_time(t->tasks, t->kind, t->now);
-      return DIBS_OK;
-    }
+    status = pass_over(t);
+    if (t->again) return status;
   }
   if (status == DIBS_OK && valid && !found) status = count_claimed(t);
   if (status == DIBS_OK && valid && !found) status = load_ready(t, op);
@@ -298,7 +305,10 @@ static dibs__status decide_claim(try *t, void *user) {
   decide_in(t, op);
   if (op->op.status != DIBS_OK) return DIBS_OK;
   if (!found) raise_fences(t, op);
-  if (op->got_count == 0 && t->next != INT64_MAX) status = find_next(t);
+  /* In a copy that was restored the kind's document may be older than its tasks, or not there: it is not believed. */
+  if (op->got_count == 0) status = find_next(t);
+  if (op->got_count == 0 && status == DIBS_OK && t->next <= t->sure) status = pass_over(t);
+  if (status != DIBS_OK || t->again) return status;
   op->next_ms = op->got_count || t->next == INT64_MAX ? -1 : t->next > t->now ? t->next - t->now : 1;
   return status;
 }

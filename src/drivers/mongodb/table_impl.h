@@ -29,6 +29,11 @@ bool dibs__mk_put_new(const struct dibs__mongo_collection *c, bson_t *to, dibs__
  * with `why`.  UNKNOWN, UNAVAILABLE, DENIED, NO_MEMORY. */
 dibs__status dibs__mk_insert(struct dibs__mongo_collection *c, const bson_t *document, bool *twice, char *why,
                              size_t size);
+/* After the insert: another client may have chosen another type for the same key at the same time.  Both look: a text
+ * leaves at once, and another key if the text stays, so that at most one of them is left.  OK, also with *twice: the
+ * document was removed; UNKNOWN. */
+dibs__status dibs__mk_settle(struct dibs__mongo_collection *c, dibs__str key, uint32_t type, const bson_t *document,
+                             bool *twice);
 
 /* ---- table_value.c ---- */
 

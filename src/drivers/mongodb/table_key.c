@@ -11,6 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { LOOKS = 5, LOOK_MS = 20 };
+
 typedef struct dibs__mongo_collection collection_t;
 
 uint32_t dibs__mk_guess(const collection_t *c, dibs__str key) {
@@ -108,4 +110,35 @@ dibs__status dibs__mk_insert(collection_t *c, const bson_t *document, bool *twic
   }
   bson_destroy(&command);
   return status;
+}
+
+/* ---- Two new documents with one key ---- */
+
+static dibs__status remove_own(collection_t *c, const bson_t *document) {
+  bson_t command = BSON_INITIALIZER, list, one, reply;
+  bool fine = BSON_APPEND_UTF8(&command, "delete", c->name) && BSON_APPEND_ARRAY_BEGIN(&command, "deletes", &list) &&
+              BSON_APPEND_DOCUMENT_BEGIN(&list, "0", &one) && BSON_APPEND_DOCUMENT(&one, "q", document) &&
+              BSON_APPEND_INT32(&one, "limit", 1) && bson_append_document_end(&list, &one) &&
+              bson_append_array_end(&command, &list);
+  dibs__status status = fine ? dibs__mongo_send_again(c, &command, &reply) : DIBS_NO_MEMORY;
+  if (fine) bson_destroy(&reply);
+  bson_destroy(&command);
+  return status == DIBS_OK ? DIBS_OK : DIBS_UNKNOWN;
+}
+
+dibs__status dibs__mk_settle(collection_t *c, dibs__str key, uint32_t type, const bson_t *document, bool *twice) {
+  char why[200];
+  *twice = false;
+  if (dibs__mf_types_of(key) == DIBS__MF_TEXT) return DIBS_OK;
+  for (int looks = 0; looks < (type == DIBS__MF_TEXT ? 1 : LOOKS); looks++) {
+    bson_t *found = NULL;
+    uint32_t of = type;
+    if (looks > 0) dibs__nap_ms(LOOK_MS);
+    dibs__status status = dibs__mk_find(c, key, &of, &found, why, sizeof why);
+    bson_destroy(found);
+    if (status == DIBS_OK || status == DIBS_NOT_FOUND) return DIBS_OK;
+    if (status != DIBS_INVALID) return DIBS_UNKNOWN;
+  }
+  *twice = true;
+  return remove_own(c, document);
 }

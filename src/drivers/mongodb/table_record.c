@@ -119,8 +119,11 @@ static bool read_version(struct run *r, struct row *row) {
     if (!nothing && !dibs__mf_whole(&at, &number)) return answer_wrong(r, row->document, field, "a whole number");
     snprintf(row->version, sizeof row->version, "%" PRId64, number);
   } else if (!nothing && r->table->version_kind == DIBS__VERSION_TIME) {
+    int64_t ms = BSON_ITER_HOLDS_DATE_TIME(&at) ? bson_iter_date_time(&at) : 0;
     if (!BSON_ITER_HOLDS_DATE_TIME(&at)) return answer_wrong(r, row->document, field, "a date");
-    dibs__mf_iso(bson_iter_date_time(&at), row->version);
+    dibs__mf_iso(ms, row->version);
+    bool shown = dibs__mf_iso_ms(dibs__str_of(row->version, DIBS__MF_ISO), &number) && number == ms;
+    if (!shown) return answer_wrong(r, row->document, field, "a date of the years 0 to 9999");
   } else if (!nothing) {
     dibs__str text = BSON_ITER_HOLDS_UTF8(&at) ? dibs__mf_text(&at) : (dibs__str){0};
     if (!BSON_ITER_HOLDS_UTF8(&at) || text.len > DIBS_VERSION_MAX)
@@ -518,12 +521,21 @@ static void run_insert(struct run *r) {
     return;
   }
   if (!key_is_free(r)) return;
+  dibs__status status = dibs__mongo_collection_inserts(&r->c, why, sizeof why);
+  if (status != DIBS_OK) {
+    set_answer(r, status, why);
+    return;
+  }
   bson_t document = BSON_INITIALIZER;
-  dibs__status status = dibs__mk_choose(&r->c, r->op->key, &r->type);
+  status = dibs__mk_choose(&r->c, r->op->key, &r->type);
   if (status == DIBS_OK && !put_new(r, &document, version)) status = DIBS_NO_MEMORY;
   if (status == DIBS_OK) status = dibs__mk_insert(&r->c, &document, &twice, why, sizeof why);
+  if (status == DIBS_OK && !twice) status = dibs__mk_settle(&r->c, r->op->key, r->type, &document, &r->again);
   bson_destroy(&document);
-  if (twice) {
+  if (r->again) {
+    set_answer(r, status, "");
+    r->again = status == DIBS_OK;
+  } else if (twice) {
     answer_mismatch(r);
     if (r->op->op.status == DIBS_NOT_FOUND) set_answer(r, DIBS_INVALID, why); /* another unique index */
   } else if (status == DIBS_INVALID) {

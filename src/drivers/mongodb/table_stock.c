@@ -176,7 +176,8 @@ static bson_t *find_document(struct run *r) {
 #define IS_MINE "{'$eq':['$$c.@c',{'$literal':'@I'}]}"
 #define MINE "{'$filter':{'input':" ENTRIES ",'as':'c','cond':" IS_MINE "}}"
 #define CLAIMS_FIT TYPE_IN("@C", NOTHING ",'array'") ",{'$eq':[{'$size':" MINE "},0]}"
-#define IS_GIVEN "{'$in':['$$c.@g',[true,1]]}"
+/* A Decimal128 of 1 is $in [1], too. */
+#define IS_GIVEN "{'$and':[" TYPE_IN("$c.@g", NUMBERS ",'bool'") ",{'$in':['$$c.@g',[true,1]]}]}"
 #define FITS COUNTS("@s") "," COUNTS("@m")
 /* Claims that were given back more than 30 days ago are left out. */
 #define OLD                                                                                                            \
@@ -394,7 +395,12 @@ static void make_stock(struct run *r) {
   bson_t document = BSON_INITIALIZER, claims;
   bool twice = false;
   char why[sizeof r->op->why] = "";
-  dibs__status status = dibs__mk_choose(&r->c, r->op->key, &r->type);
+  dibs__status status = dibs__mongo_collection_inserts(&r->c, why, sizeof why);
+  if (status != DIBS_OK) {
+    set_answer(r, status, why);
+    return;
+  }
+  status = dibs__mk_choose(&r->c, r->op->key, &r->type);
   bool fine = dibs__mk_put_new(&r->c, &document, r->op->key, r->type) && bson_append_int64(&document, t->used, -1, 0) &&
               bson_append_int64(&document, t->limit, -1, r->op->amount);
   if (t->claims)
@@ -402,6 +408,8 @@ static void make_stock(struct run *r) {
         fine && bson_append_array_begin(&document, t->claims, -1, &claims) && bson_append_array_end(&document, &claims);
   if (status == DIBS_OK && !fine) status = DIBS_NO_MEMORY;
   if (status == DIBS_OK) status = dibs__mk_insert(&r->c, &document, &twice, why, sizeof why);
+  if (status == DIBS_OK && !twice) status = dibs__mk_settle(&r->c, r->op->key, r->type, &document, &twice);
+  if (status != DIBS_OK) twice = false;
   bson_destroy(&document);
   if (twice)
     r->again = true; /* another client made it meanwhile, or another unique index has it */

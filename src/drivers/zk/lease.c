@@ -149,13 +149,16 @@ static void set_state(store_t *store, hold *h, enum dibs__zk_state state, int64_
   dibs__mutex_unlock(&store->lock);
 }
 
-/* An answer that ends the operation: nothing of it is left to do. */
+/* An answer that ends the operation.  A node that it has made already would keep others out: housekeeping deletes it.
+ */
 static void refuse(struct batch *b, struct doing *d, int rc, const char *what) {
   dibs__status status = dibs__zk_explain(b->store, rc, what, b->result);
-  if (d->fresh && d->h)
+  if (d->fresh && d->h && !d->h->node[0]) {
     finish_dropped(b, d, status);
-  else
-    finish(d, status);
+    return;
+  }
+  if (d->fresh && d->h) set_state(b->store, d->h, DIBS__ZK_WAITS, dibs__zk_now());
+  finish(d, status);
 }
 
 /* ---- Granting ---- */
