@@ -89,6 +89,8 @@ static bool write_next(struct owned *o, uint32_t key) {
   char name[24];
   uint64_t number = o->at[key] + 1;
   name_key(key, name);
+  /* Here it is often stopped: in the middle of a commit it would stop the others of a SQLite file, too. */
+  if (me.self.unguarded) dibs__nap_ms(10);
   member_say(&me.self, 'T', key, number, o->fence);
   dibs_status status = number_write(me.self.store, name, me.self.unguarded ? NULL : dibs_lane_lease(o->lane), number);
   if (status == DIBS_OK) {
@@ -142,8 +144,7 @@ static void run_member(dibs_lane_member *member) {
     for (struct owned *o = me.list; o && count < LANES_FIRST * 8; o = o->next) list[count++] = o;
     pthread_mutex_unlock(&me.lock);
     for (size_t i = 0; i < count; i++) work_on(list[i]);
-    /* Without pauses it is nearly always stopped in the middle of its work. */
-    if (!me.self.unguarded || count == 0) dibs__nap_ms(2);
+    dibs__nap_ms(2);
   }
 }
 

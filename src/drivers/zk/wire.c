@@ -274,6 +274,7 @@ static void session_watcher(zhandle_t *zh, int type, int state, const char *path
   if (type != ZOO_SESSION_EVENT) return;
   dibs__mutex_lock(&store->lock);
   store->connected = state == ZOO_CONNECTED_STATE;
+  store->accepted = store->accepted || store->connected;
   if (state == ZOO_AUTH_FAILED_STATE) store->denied = true;
   if (state == ZOO_EXPIRED_SESSION_STATE || state == ZOO_AUTH_FAILED_STATE) {
     store->ended = true;
@@ -293,15 +294,45 @@ void dibs__zk_end_session(struct dibs__zk *store) {
   store->proof = DIBS__TICK_ZERO;
   dibs__mutex_lock(&store->lock);
   dibs__zk_all_gone_locked(store);
-  store->connected = store->ended = store->denied = false;
+  store->connected = store->ended = store->denied = store->accepted = false;
   dibs__mutex_unlock(&store->lock);
+}
+
+/* The library chooses a server by chance, and gives a silent one two thirds of the session's timeout.  So a session
+ * that nobody accepts begins again: once with all servers, then without each of them in turn, which soon leaves out the
+ * silent one.  (If most servers live, one of the others does.)  Slow servers get more time in each further round. */
+enum { PATIENCE_MS = 1000 };
+
+static void choose_servers(struct dibs__zk *store, char hosts[sizeof store->location.hosts]) {
+  const char *all = store->location.hosts;
+  uint32_t count = 1, nth = 0;
+  int64_t patience_ms = PATIENCE_MS;
+  size_t used = 0;
+  for (const char *c = all; *c; c++) count += *c == ',';
+  for (uint32_t round = store->tries / (count + 1); round && patience_ms < store->location.session_ms; round--)
+    patience_ms *= 2;
+  store->other_at = dibs__tick_add_ms(dibs__tick_now(), patience_ms);
+  uint32_t without = count > 1 ? store->tries % (count + 1) : 0; /* from 1 on; 0: none */
+  for (const char *c = all; *c;) {
+    size_t length = strcspn(c, ",");
+    if (++nth != without) {
+      if (used) hosts[used++] = ',';
+      memcpy(hosts + used, c, length);
+      used += length;
+    }
+    c += length;
+    if (*c) c++;
+  }
+  hosts[used] = '\0';
 }
 
 static dibs__status begin_session(struct dibs__zk *store, struct dibs__result *result) {
   dibs__shield shield;
+  char hosts[sizeof store->location.hosts];
+  choose_servers(store, hosts);
   dibs__shield_raise(&shield); /* the library's threads take no signal of the program's */
-  store->zh = zookeeper_init2(store->location.hosts, session_watcher, store->location.session_ms, NULL, store,
-                              ZOO_NO_LOG_CLIENTENV, ignore_log);
+  store->zh = zookeeper_init2(hosts, session_watcher, store->location.session_ms, NULL, store, ZOO_NO_LOG_CLIENTENV,
+                              ignore_log);
   int error = errno;
   dibs__shield_lower(&shield);
   if (!store->zh) {
@@ -320,8 +351,12 @@ static dibs__status await_connection(struct dibs__zk *store, dibs__tick by, stru
   for (;;) {
     uint32_t seen = atomic_load(&store->changes);
     dibs__mutex_lock(&store->lock);
-    bool connected = store->connected, ended = store->ended, denied = store->denied;
+    bool connected = store->connected, ended = store->ended, denied = store->denied, accepted = store->accepted;
     dibs__mutex_unlock(&store->lock);
+    if (store->zh && !accepted && !dibs__tick_before(dibs__tick_now(), store->other_at)) {
+      ended = true;
+      store->tries++;
+    }
     if (denied) {
       dibs__set_message(result, "%.200s refused the credentials", store->location.shown);
       dibs__zk_end_session(store);
@@ -330,9 +365,13 @@ static dibs__status await_connection(struct dibs__zk *store, dibs__tick by, stru
     if (ended) dibs__zk_end_session(store);
     dibs__status status = store->zh ? DIBS_OK : begin_session(store, result);
     if (status != DIBS_OK) return status;
-    if (connected && !ended) return DIBS_OK;
+    if (connected && !ended) {
+      store->tries = 0;
+      return DIBS_OK;
+    }
+    dibs__tick until = !accepted && dibs__tick_before(store->other_at, by) ? store->other_at : by;
     dibs__zk_leave(store); /* other threads have deadlines of their own */
-    bool in_time = dibs__word_wait(&store->changes, seen, by, false) || dibs__tick_before(dibs__tick_now(), by);
+    bool in_time = dibs__word_wait(&store->changes, seen, until, false) || dibs__tick_before(dibs__tick_now(), by);
     (void)dibs__zk_enter(store, DIBS__TICK_NEVER);
     if (!in_time) break;
   }

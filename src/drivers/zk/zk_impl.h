@@ -219,6 +219,8 @@ struct dibs__zk {
   dibs__mandate mandate;
   uint64_t tickets, generation; /* generation: counts sessions */
   dibs__word freed;             /* counts the holds that were taken and are not any more */
+  dibs__tick other_at;          /* a new session that no server has accepted by then asks another one */
+  uint32_t tries;               /* how many of them in vain */
   dibs__tick proof;             /* the session was alive when a request that was sent then arrived */
   int64_t server_ms, local_ms;  /* the servers' clock at an instant of ours; for listings */
 
@@ -229,6 +231,7 @@ struct dibs__zk {
   uint32_t tells;
   int64_t due; /* no hold ends before */
   bool connected, ended, denied, recheck, new_incarnation, woken;
+  bool accepted;       /* the session exists: it was connected once */
   dibs__tick guard_at; /* then events() watches over the nodes of new leases */
   dibs__word changes;  /* what events() and ready() wait on */
 };
