@@ -90,7 +90,7 @@ static bool write_next(struct owned *o, uint32_t key) {
   uint64_t number = o->at[key] + 1;
   name_key(key, name);
   /* Here it is often stopped: in the middle of a commit it would stop the others of a SQLite file, too. */
-  if (me.self.unguarded) dibs__nap_ms(10);
+  if (me.self.unguarded) dibs__nap_ms(40);
   member_say(&me.self, 'T', key, number, o->fence);
   dibs_status status = number_write(me.self.store, name, me.self.unguarded ? NULL : dibs_lane_lease(o->lane), number);
   if (status == DIBS_OK) {
@@ -181,7 +181,7 @@ static void disturb(dibs_store *store) {
   uint32_t what = storm.unguarded ? 10 : members_draw(12);
   if (p->pid == 0)
     member_start(&storm, p);
-  else if (p->stopped)
+  else if (p->stopped || (storm.unguarded && members_stopped(&storm) >= 2)) /* others are to get its lanes */
     return;
   else if (what < 6)
     member_end(&storm, p, what < 3 ? SIGTERM : SIGKILL);

@@ -105,6 +105,12 @@ void member_stop(struct members *all, struct member *p, int64_t ms) {
   p->until = dibs__tick_add_ms(dibs__tick_now(), ms);
 }
 
+uint32_t members_stopped(const struct members *all) {
+  uint32_t stopped = 0;
+  for (size_t i = 0; i < MEMBERS_AT_ONCE; i++) stopped += all->at[i].stopped;
+  return stopped;
+}
+
 void members_continue(struct members *all, bool every) {
   for (size_t i = 0; i < MEMBERS_AT_ONCE; i++) {
     struct member *p = &all->at[i];

@@ -45,6 +45,7 @@ uint32_t members_draw(uint32_t below);
 void member_start(struct members *all, struct member *p);
 void member_end(struct members *all, struct member *p, int signo); /* SIGTERM: it leaves; SIGKILL */
 void member_stop(struct members *all, struct member *p, int64_t ms);
+uint32_t members_stopped(const struct members *all); /* how many are */
 /* Those whose time is over, or all. */
 void members_continue(struct members *all, bool every);
 

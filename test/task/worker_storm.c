@@ -112,8 +112,7 @@ static uint32_t resized;
 static void disturb(dibs_store *store) {
   static const uint32_t sizes[] = {LANES_FIRST, 5, 13, 16};
   struct member *p = &storm.at[members_draw(MEMBERS_AT_ONCE)];
-  uint32_t what = storm.unguarded ? 7 : members_draw(10), stopped = 0;
-  for (size_t i = 0; i < MEMBERS_AT_ONCE; i++) stopped += storm.at[i].stopped;
+  uint32_t what = storm.unguarded ? 7 : members_draw(10);
   if (p->pid == 0) {
     member_start(&storm, p);
   } else if (p->stopped) {
@@ -121,7 +120,7 @@ static void disturb(dibs_store *store) {
   } else if (what < 5) {
     member_end(&storm, p, what < 3 ? SIGTERM : SIGKILL);
   } else if (what < 8) {
-    if (storm.unguarded && stopped >= 2) return; /* others are to get its lanes */
+    if (storm.unguarded && members_stopped(&storm) >= 2) return; /* others are to get its lanes */
     /* Unguarded: until they have surely got them. */
     member_stop(&storm, p, (storm.unguarded ? 3 : 1) * TTL_MS + (int64_t)members_draw(TTL_MS));
   } else {
