@@ -25,7 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TTL_MS = 1000, KEYS = 40, LANES_FIRST = 8, CALM_MS = 60000 };
+enum { KEYS = 40, LANES_FIRST = 8, CALM_MS = 60000 };
 
 /* ---- A member ---- */
 
@@ -152,7 +152,7 @@ static int be_member(int argc, char *argv[]) {
   dibs_error error;
   dibs_status status;
   member_begin(&me.self, argc, argv);
-  dibs_lane_options o = {.size = sizeof o, .ttl_ms = TTL_MS, .on_gain = gain, .on_lose = lose};
+  dibs_lane_options o = {.size = sizeof o, .ttl_ms = me.self.ttl_ms, .on_gain = gain, .on_lose = lose};
   dibs_lane_member *member = NULL;
   while ((status = dibs_lane_join(me.self.store, "storm", &o, &member, &error)) != DIBS_OK) {
     if (status != DIBS_UNAVAILABLE && status != DIBS_UNKNOWN) die("joining", error.text);
@@ -186,7 +186,7 @@ static void disturb(dibs_store *store) {
   else if (what < 6)
     member_end(&storm, p, what < 3 ? SIGTERM : SIGKILL);
   else if (what < 11) /* unguarded: until others have surely got its lanes */
-    member_stop(&storm, p, (storm.unguarded ? 2 : 1) * TTL_MS + (int64_t)members_draw(TTL_MS));
+    member_stop(&storm, p, (storm.unguarded ? 2 : 1) * storm.ttl_ms + (int64_t)members_draw((uint32_t)storm.ttl_ms));
   else
     resize(store);
 }
@@ -237,7 +237,8 @@ static int run_storm(void) {
   dibs_store *store = NULL;
   dibs_error error;
   if (dibs_open(storm.uri, NULL, &store, &error) != DIBS_OK) die("opening", error.text);
-  dibs_lane_options o = {.size = sizeof o, .lanes = LANES_FIRST, .ttl_ms = TTL_MS, .on_gain = gain, .on_lose = lose};
+  dibs_lane_options o = {
+      .size = sizeof o, .lanes = LANES_FIRST, .ttl_ms = storm.ttl_ms, .on_gain = gain, .on_lose = lose};
   dibs_lane_member *member = NULL;
   me.self.log = open("/dev/null", O_WRONLY | O_CLOEXEC);
   if (dibs_lane_join(store, "storm", &o, &member, &error) != DIBS_OK) die("creating the topic", error.text);

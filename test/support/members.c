@@ -30,19 +30,21 @@ uint32_t members_draw(uint32_t below) {
 void members_begin(struct members *all, int argc, char *argv[]) {
   static char file[128];
   int at = 1;
-  *all = (struct members){.seconds = 8};
+  *all = (struct members){.seconds = 8, .ttl_ms = 1000};
   dibs__random(&seed, sizeof seed);
   for (; at < argc && strncmp(argv[at], "--", 2) == 0; at++) {
     if (strcmp(argv[at], "--unguarded") == 0)
       all->unguarded = true;
     else if (strcmp(argv[at], "--seconds") == 0 && at + 1 < argc)
       all->seconds = strtoll(argv[++at], NULL, 10);
+    else if (strcmp(argv[at], "--ttl") == 0 && at + 1 < argc)
+      all->ttl_ms = strtoll(argv[++at], NULL, 10);
     else if (strcmp(argv[at], "--seed") == 0 && at + 1 < argc)
       seed = strtoull(argv[++at], NULL, 10);
     else
       break;
   }
-  if (at + 1 != argc) die("usage", "[--seconds N] [--seed N] [--unguarded] URI");
+  if (at + 1 != argc) die("usage", "[--seconds N] [--seed N] [--ttl MS] [--unguarded] URI");
   snprintf(all->folder, sizeof all->folder, "/tmp/dibs-members.XXXXXX");
   if (!mkdtemp(all->folder)) die(all->folder, strerror(errno));
   snprintf(file, sizeof file, "sqlite:%s/storm.db", all->folder);
@@ -60,12 +62,13 @@ int members_end(struct members *all, int code) {
 }
 
 void member_start(struct members *all, struct member *p) {
-  char path[256], self[] = "/proc/self/exe", member[] = "member", unguarded[] = "unguarded", uri[1024];
+  char path[256], self[] = "/proc/self/exe", member[] = "member", unguarded[] = "unguarded", uri[1024], ttl[24];
   if (all->started == MEMBERS_MAX) return;
   *p = (struct member){.nth = all->started++};
   snprintf(path, sizeof path, "%s/%u", all->folder, p->nth);
   snprintf(uri, sizeof uri, "%s", all->uri);
-  char *argv[] = {program_invocation_name, member, uri, path, all->unguarded ? unguarded : NULL, NULL};
+  snprintf(ttl, sizeof ttl, "%" PRId64, all->ttl_ms);
+  char *argv[] = {program_invocation_name, member, uri, path, ttl, all->unguarded ? unguarded : NULL, NULL};
   int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600); /* it is there even if the member is killed at once */
   if (fd < 0 || posix_spawn(&p->pid, self, NULL, NULL, argv, environ) != 0) die("starting", strerror(errno));
   close(fd);
@@ -140,12 +143,13 @@ bool member_is_meant(int argc, char *argv[]) {
 void member_begin(struct member_self *self, int argc, char *argv[]) {
   dibs_error error;
   dibs_status status;
-  if (argc < 4) die("member", "usage");
+  if (argc < 5) die("member", "usage");
   prctl(PR_SET_PDEATHSIG, SIGKILL); /* if the storm gives up */
   struct sigaction on_term = {.sa_handler = leave};
   sigaction(SIGTERM, &on_term, NULL);
   self->log = open(argv[3], O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
-  self->unguarded = argc > 4;
+  self->ttl_ms = strtoll(argv[4], NULL, 10);
+  self->unguarded = argc > 5;
   if (self->log < 0) die(argv[3], strerror(errno));
   while ((status = dibs_open(argv[2], NULL, &self->store, &error)) == DIBS_UNAVAILABLE && !leaves) dibs__nap_ms(50);
   if (status != DIBS_OK && leaves) exit(0);

@@ -5,8 +5,8 @@
  * The processes of a storm: this program starts itself as members, and ends, stops and kills them by chance, while they
  * write down what they do, each in a file of its own.
  *
- *   PROGRAM [--seconds N] [--seed N] [--unguarded] URI     "sqlite:" is a file of its own
- *   PROGRAM member URI FILE [unguarded]                    a member, which the first form starts
+ *   PROGRAM [--seconds N] [--seed N] [--ttl MS] [--unguarded] URI     "sqlite:" is a file of its own
+ *   PROGRAM member URI FILE TTL [unguarded]                           a member, which the first form starts
  */
 #include "base/port.h"
 #include "dibs.h"
@@ -30,7 +30,7 @@ struct members {
   const char *uri; /* of the store */
   char folder[64]; /* of the members' files, which are numbers */
   bool unguarded;
-  int64_t seconds;
+  int64_t seconds, ttl_ms; /* of lanes: 1,000 unless given */
   uint32_t started, killed, stopped, left;
   struct member at[MEMBERS_AT_ONCE];
 };
@@ -54,6 +54,7 @@ void members_continue(struct members *all, bool every);
 struct member_self {
   dibs_store *store;
   int log;
+  int64_t ttl_ms;
   bool unguarded;
 };
 

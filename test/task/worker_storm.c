@@ -31,7 +31,6 @@
 #include <string.h>
 
 enum {
-  TTL_MS = 1000,   /* of lanes */
   CLAIM_MS = 4000, /* a dead worker's tasks are free before, with its lanes */
   KEYS = 40,
   NUMBERS_MAX = 20000, /* of a key */
@@ -86,7 +85,7 @@ static int be_member(int argc, char *argv[]) {
                            .timeout_ms = CLAIM_MS,
                            .work = work,
                            .topic = "storm",
-                           .lane_ttl_ms = TTL_MS};
+                           .lane_ttl_ms = me.ttl_ms};
   dibs_worker *worker = NULL;
   while ((status = dibs_worker_start(me.store, "storm", &o, &worker, &error)) != DIBS_OK) {
     if (status != DIBS_UNAVAILABLE && status != DIBS_UNKNOWN) die("starting the worker", error.text);
@@ -122,7 +121,7 @@ static void disturb(dibs_store *store) {
   } else if (what < 8) {
     if (storm.unguarded && members_stopped(&storm) >= 2) return; /* others are to get its lanes */
     /* Unguarded: until they have surely got them. */
-    member_stop(&storm, p, (storm.unguarded ? 3 : 1) * TTL_MS + (int64_t)members_draw(TTL_MS));
+    member_stop(&storm, p, (storm.unguarded ? 3 : 1) * storm.ttl_ms + (int64_t)members_draw((uint32_t)storm.ttl_ms));
   } else {
     dibs_status status = dibs_lane_resize(store, "storm", sizes[members_draw(4)], 0, NULL);
     resized += status == DIBS_OK || status == DIBS_TIMEOUT;
@@ -260,7 +259,7 @@ static int run_storm(void) {
   dibs_error error;
   if (dibs_open(storm.uri, NULL, &store, &error) != DIBS_OK) die("opening", error.text);
   dibs_worker_options o = {
-      .size = sizeof o, .work = work, .topic = "storm", .lanes = LANES_FIRST, .lane_ttl_ms = TTL_MS};
+      .size = sizeof o, .work = work, .topic = "storm", .lanes = LANES_FIRST, .lane_ttl_ms = storm.ttl_ms};
   dibs_worker *worker = NULL;
   if (dibs_worker_start(store, "storm", &o, &worker, &error) != DIBS_OK) die("creating the topic", error.text);
   dibs_worker_free(worker);
