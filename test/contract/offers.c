@@ -20,7 +20,7 @@ static struct dibs__event receive_offer(struct party *p, int id) {
 
 /* q waits with id 2 behind id 1 of p, which is released: the offer that q receives.  Skips if offers carry no fence. */
 static struct dibs__event offered(struct party *p, struct party *q) {
-  struct dibs__lease_op held = acquire(p, "n", 1);
+  struct dibs__lease_op held = acquire(p, "n", 1, .ttl = 20000);
   expect(acquire(q, "n", 2), DIBS__QUEUED);
   expect(release(p, "n", 1, held.fence), DIBS_OK);
   struct dibs__event event = receive_offer(q, 2);
