@@ -49,11 +49,12 @@ leader() {
   return 1
 }
 ensemble_make() {
-  local n servers=''
+  # Only a leader listens at its first port, so another test could take the port of a follower: an address of their own.
+  local n servers='' among=127.$((2 + SRANDOM % 250)).$(($$ / 250 % 250)).$((1 + $$ % 250))
   for n in 1 2 3; do
     mkdir -p "$dir/node$n" && ports[n]=$(free_port) || return 1
     echo "$n" >"$dir/node$n/myid"
-    servers+="server.$n=127.0.0.1:$(free_port):$(free_port)"$'\n'
+    servers+="server.$n=$among:$((23000 + n)):$((24000 + n))"$'\n'
   done
   for n in 1 2 3; do
     cat >"$dir/node$n/zoo.cfg" <<END
@@ -77,4 +78,26 @@ ensemble_end() {
   for n in 1 2 3; do
     [ -z "${pids[$n]:-}" ] || kill -KILL "${pids[$n]}" 2>/dev/null
   done
+}
+# For a test that has sourced test/e2e/tap.sh: makes them, and waits until all three serve; sets `hosts`.  Skips where
+# ZooKeeper is not installed.
+ensemble_leave() {
+  ensemble_end
+  finish
+}
+ensemble_begin() {
+  local n
+  if ! command -v java >/dev/null || [ ! -r "$jar" ]; then
+    if [ "${DIBS_TEST_SERVERS:-}" = required ]; then
+      echo 'Bail out! ZooKeeper is not installed, though servers are required here'
+      exit 1
+    fi
+    echo '1..0 # SKIP ZooKeeper is not installed'
+    exit 0
+  fi
+  trap ensemble_leave EXIT
+  ensemble_make || exit 1
+  until_true 150 leader || { cat "$dir"/node*/log | tail -n 20; exit 1; }
+  for n in 1 2 3; do until_true 60 serves "$n"; done
+  hosts=127.0.0.1:${ports[1]},127.0.0.1:${ports[2]},127.0.0.1:${ports[3]}
 }

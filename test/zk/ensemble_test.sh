@@ -7,24 +7,8 @@ DIBS=$1 proxy=$2 storm=$3
 export DIBS
 . "$(dirname "$0")/../e2e/tap.sh"
 . "$(dirname "$0")/ensemble.sh"
-if ! command -v java >/dev/null || [ ! -r "$jar" ]; then
-  if [ "${DIBS_TEST_SERVERS:-}" = required ]; then
-    echo 'Bail out! ZooKeeper is not installed, though servers are required here'
-    exit 1
-  fi
-  echo '1..0 # SKIP ZooKeeper is not installed'
-  exit 0
-fi
-leave() {
-  ensemble_end
-  finish
-}
-trap leave EXIT
 session=5000
-ensemble_make || exit 1
-until_true 150 leader || { cat "$dir"/node*/log | tail -n 20; exit 1; }
-for n in 1 2 3; do until_true 60 serves "$n"; done
-hosts=127.0.0.1:${ports[1]},127.0.0.1:${ports[2]},127.0.0.1:${ports[3]}
+ensemble_begin
 export DIBS_STORE="zk://$hosts?session=$session"
 patient="zk://$hosts?session=50000" # its leases outlast an election
 
