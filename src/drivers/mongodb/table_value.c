@@ -52,7 +52,7 @@ static void print_double(double d, char to[NUMBER_MAX + 1]) {
 static void double_text(double d, char to[NUMBER_MAX + 1]) {
   if (isnan(d) || isinf(d)) {
     snprintf(to, NUMBER_MAX + 1, "%s", isnan(d) ? "NaN" : d > 0 ? "Infinity" : "-Infinity");
-  } else if (fabs(d) < (double)DIBS__MF_EXACT && d == trunc(d)) {
+  } else if (fabs(d) < (double)DIBS__MF_EXACT && d == (double)(long long)d) {
     snprintf(to, NUMBER_MAX + 1, "%lld", (long long)d);
   } else {
     print_double(d, to);
