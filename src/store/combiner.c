@@ -337,7 +337,7 @@ static void take_from_locked(struct dibs__core *core, struct slot *slot, struct 
       op->state = OP_SENT | (op->state & ~0xffu);
       op->status = DIBS_UNKNOWN;
       op->at = (dibs__when){0};
-      slot->laned = slot->laned || op->lane != 0;
+      slot->frees = slot->frees || op->lane != 0;
       slot->ops[slot->count++] = op;
     }
     op = end;
@@ -445,13 +445,19 @@ static bool is_for_receiver(const struct slot *slot, const struct dibs__op *op) 
   return slot->brief && op->status == DIBS_UNAVAILABLE && dibs__tick_before(dibs__tick_now(), op->by);
 }
 
+/* The operation, which this slot carried, returns to the queue. */
+static void put_first_locked(struct dibs__core *core, struct slot *slot, struct dibs__op *op) {
+  queue_put_first(is_urgent(op) ? &core->urgent : &core->ordinary, op);
+  core->pending++;
+  slot->frees = true;
+}
+
 /* Nothing was done: the operations return to the queue, in their order. */
 static void put_back_locked(struct dibs__core *core, struct slot *slot) {
   while (slot->count > 0) {
     struct dibs__op *op = slot->ops[--slot->count];
     op->state = OP_PENDING | (op->state & ~0xffu);
-    queue_put_first(is_urgent(op) ? &core->urgent : &core->ordinary, op);
-    core->pending++;
+    put_first_locked(core, slot, op);
   }
   slot->put_back = false;
 }
@@ -491,8 +497,7 @@ static struct dibs__op *sort_answers_locked(struct dibs__core *core, struct slot
     bool moved = op->status == DIBS__MOVED;
     if (moved) op->mandate = op->has;
     op->state = OP_PENDING | ((op->state & ~0xffu) + (moved ? 0x100u : 0));
-    queue_put_first(is_urgent(op) ? &core->urgent : &core->ordinary, op);
-    core->pending++;
+    put_first_locked(core, slot, op);
   }
   slot->count = 0;
   return answered.first;
@@ -501,12 +506,13 @@ static struct dibs__op *sort_answers_locked(struct dibs__core *core, struct slot
 /*
  * Chooses the next leader on the slot.  *woken: a call to wake.  true: the receiver must be roused.
  *
- * An operation on another slot may have waited for a lane of this batch, and no thread is about to lead that one.
+ * No thread is about to lead another slot for an operation that waited for a lane of this batch, or for an urgent one
+ * that this slot put back: it may have taken it before the slot for urgent operations had a session.
  */
 static bool pass_slot_locked(struct dibs__core *core, struct slot *slot, struct dibs__call **woken) {
   *woken = NULL;
-  bool others = slot->laned && dibs__slot_find_locked(core) != NULL;
-  slot->laned = false;
+  bool others = slot->frees && dibs__slot_find_locked(core) != NULL;
+  slot->frees = false;
   struct dibs__queue *queues[2] = {slot_serves_locked(core, slot, true) ? &core->urgent : NULL,
                                    slot_serves_locked(core, slot, false) ? &core->ordinary : NULL};
   for (int q = 0; q < 2; q++) {

@@ -65,7 +65,8 @@ struct slot {
   bool put_back;         /* the batch could not be started in LEND_MS: it is queued again */
   struct dibs__op **ops; /* in flight; guarded by the lock for reading lanes */
   uint32_t count, capacity;
-  bool laned;          /* some of them have a lane; guarded by the lock */
+  bool frees; /* when this batch ends, another slot may carry what waited for its lanes, or what it put back; guarded by
+                 the lock */
   dibs__tick retry_at; /* guarded by the lock, as is `failures` */
   uint32_t failures;   /* failed attempts to connect, in a row */
   dibs__tick sent;     /* when the batch in flight was sent */

@@ -432,6 +432,50 @@ static void an_operation_behind_a_caller_that_leaves_is_carried(void **state) {
   }
 }
 
+/* The only session carries an urgent operation for which nobody waits, with a caller's.  Meanwhile the second session,
+ * for urgent operations, is opened for another one, and is idle again.  The mandate of the first has moved: it is
+ * repeated on the second session, although the caller that led its batch has its own answer and leaves. */
+static void an_urgent_operation_that_is_put_back_finds_the_new_session(void **state) {
+  (void)state;
+  struct gate_plan alone = PARALLEL, then = PARALLEL;
+  alone.refuse_connects = UINT32_MAX;
+  then.answer = moved;
+  gate_begin(PARALLEL);
+  struct dibs__core *core = gate_core();
+  struct probe before, first, own, other;
+  struct runner leader;
+  stands = (dibs__mandate){.epoch = 9, .incarnation = {{1, 2, 3}}};
+  gate_change(alone);
+  probe_make(&before, core, 0);
+  start(core, &before);
+  UNTIL(gate_seen() == 1);
+  probe_make(&first, core, DIBS__OP_URGENT | DIBS__OP_FOLLOWS);
+  start(core, &first);
+  probe_make(&own, core, DIBS__OP_URGENT);
+  runner_start(&leader, core, &own.op, LONG_MS);
+  UNTIL(gate_pending(core) == 2);
+  gate_let(0);
+  UNTIL(gate_seen() == 2);
+  CARRIED(1, &first, &own);
+  gate_change(PARALLEL);
+  probe_make(&other, core, DIBS__OP_URGENT);
+  start(core, &other);
+  UNTIL(gate_seen() == 3);
+  gate_let(2);
+  UNTIL(other.dones == 1);
+  gate_change(then);
+  gate_let(1);
+  assert_true(runner_join(&leader));
+  assert_int_equal(own.status, DIBS__MOVED);
+  UNTIL(gate_seen() == 4);
+  gate_let(3);
+  UNTIL(first.dones == 1);
+  assert_int_equal(first.status, DIBS_OK);
+  assert_ptr_equal(gate_batch(3).session, gate_batch(2).session);
+  gate_open();
+  gate_close(core);
+}
+
 static void mandate_is_followed_in_order(void **state) {
   (void)state;
   stands = (dibs__mandate){.epoch = 9, .incarnation = {{1, 2, 3}}};
@@ -522,6 +566,7 @@ int main(int argc, char *argv[]) {
       cmocka_unit_test(leaving_before_sending_removes_the_operation),
       cmocka_unit_test(a_sent_operation_continues_without_its_caller),
       cmocka_unit_test(an_operation_behind_a_caller_that_leaves_is_carried),
+      cmocka_unit_test(an_urgent_operation_that_is_put_back_finds_the_new_session),
       cmocka_unit_test(mandate_is_followed_in_order),
       cmocka_unit_test(a_moving_mandate_is_not_followed_for_ever),
       cmocka_unit_test(operations_without_an_answer_are_unknown),
