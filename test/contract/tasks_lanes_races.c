@@ -64,6 +64,18 @@ static void note_end(struct race *race, int i) {
   race->ended++;
 }
 
+/* Repeats what the rows' locks of others kept from being done; what was done is done once.  false: it was not answered.
+ */
+static bool send_end(struct racer *r, task_op *op) {
+  for (dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), TASK_PATIENCE_MS);
+       sent_task(r->p, op, false) && op->op.status == DIBS_OK; dibs__nap_ms(1)) {
+    bool locked = false;
+    for (uint32_t i = 0; i < op->count; i++) locked = locked || op->items[i].status == DIBS_UNAVAILABLE;
+    if (!locked || !dibs__tick_before(dibs__tick_now(), by)) return true;
+  }
+  return false;
+}
+
 /* Some one after the other, some in one END.  false: it was not answered. */
 static bool end_claims(struct racer *r, const task_row *rows, uint32_t count, uint32_t at_once) {
   for (uint32_t at = 0; at < count; at += at_once) {
@@ -77,7 +89,7 @@ static bool end_claims(struct racer *r, const task_row *rows, uint32_t count, ui
       items[i] = (task_item){.nr = rows[at + i].nr, .fence = rows[at + i].fence};
       atomic_store(&r->race->tried[index_of(&rows[at + i])], true);
     }
-    if (!sent_task(r->p, &op, false) || op.op.status != DIBS_OK) return false;
+    if (!send_end(r, &op)) return false;
     for (uint32_t i = 0; i < op.count; i++) {
       if (items[i].status == DIBS_OK) note_end(r->race, index_of(&rows[at + i]));
       if (items[i].status != DIBS_OK && items[i].status != DIBS_STALE) r->race->refused++;
