@@ -285,7 +285,7 @@ static void a_task_that_takes_longer_than_its_claim_is_extended(void **state) {
 static void a_verdict_after_the_claim_was_lost_is_refused(void **state) {
   (void)state;
   uint64_t nr = add("block", (dibs_task_options){0});
-  start((dibs_worker_options){.timeout_ms = 400});
+  start((dibs_worker_options){.timeout_ms = 3000});
   UNTIL(seen.inside == 1);
   dibs_task_filter filter = {.size = sizeof filter, .nr = nr};
   EXPECT(dibs_tasks_change(store, DIBS_TASK_CANCEL, &filter, 0, 0, NULL, NULL, &error), DIBS_OK);
