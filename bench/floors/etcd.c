@@ -259,17 +259,8 @@ static const struct floor_strategy strategies[] = {
      .kind = FLOOR_LEASE_SHARED},
     {.name = NULL}};
 
-static const struct floor_engine engine = {.name = "etcd",
-                                           .example = "etcd://host:2379",
-                                           .variable = "DIBS_TEST_ETCD",
-                                           .strategies = strategies,
-                                           .open = link_open,
-                                           .close = link_close,
-                                           .setup = setup,
-                                           .audit = audit,
-                                           .acquire = acquire,
-                                           .release = release,
-                                           .version = version};
+static const struct floor_engine engine = {
+    .name = "etcd", .example = "etcd://host:2379", .variable = "DIBS_TEST_ETCD", .strategies = strategies, FLOOR_CALLS};
 
 int main(int argc, char **argv) {
   if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK) return 1;

@@ -95,6 +95,12 @@ struct floor_engine {
   bool (*weigh)(struct floor_link *link, struct floor_weight *weight);
   const char *(*version)(struct floor_link *link);
 };
+/* In the table of an engine: these functions have the same names in each engine's file. */
+#define FLOOR_CALLS                                                                                                    \
+  .open = link_open, .close = link_close, .setup = setup, .audit = audit, .acquire = acquire, .release = release,      \
+  .version = version
+/* Of engines with bookings and tasks. */
+#define FLOOR_BOOKINGS .capacity = capacity, .fill = fill, .drain = drain, .tasks = count_tasks
 
 struct floor_run {
   const struct floor_engine *engine;

@@ -529,18 +529,8 @@ static const struct floor_engine engine = {
     .example = "mysql://user:password@host:port/database, or mysql://user:password@/database?socket=/path",
     .variable = "DIBS_TEST_MYSQL",
     .strategies = strategies,
-    .open = link_open,
-    .close = link_close,
-    .setup = setup,
-    .audit = audit,
-    .capacity = capacity,
-    .acquire = acquire,
-    .release = release,
-    .fill = fill,
-    .drain = drain,
-    .tasks = count_tasks,
-    .version = version,
-};
+    FLOOR_CALLS,
+    FLOOR_BOOKINGS};
 
 int main(int argc, char **argv) {
   return floor_main(&engine, argc, argv);

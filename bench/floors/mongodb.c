@@ -154,13 +154,7 @@ static const struct floor_engine engine = {.name = "mongodb",
                                            .example = "mongodb://host:port/database",
                                            .variable = "DIBS_TEST_MONGODB",
                                            .strategies = strategies,
-                                           .open = link_open,
-                                           .close = link_close,
-                                           .setup = setup,
-                                           .audit = audit,
-                                           .acquire = acquire,
-                                           .release = release,
-                                           .version = version};
+                                           FLOOR_CALLS};
 
 int main(int argc, char **argv) {
   mongoc_init();

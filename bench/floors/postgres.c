@@ -274,23 +274,12 @@ static const char *version(struct floor_link *link) {
   return l->version;
 }
 
-static const struct floor_engine engine = {
-    .name = "postgres",
-    .example = "postgres://user:password@host:port/database",
-    .variable = "DIBS_TEST_POSTGRES",
-    .strategies = floor_pg_strategies,
-    .open = link_open,
-    .close = link_close,
-    .setup = setup,
-    .audit = audit,
-    .capacity = capacity,
-    .acquire = acquire,
-    .release = release,
-    .fill = fill,
-    .drain = drain,
-    .tasks = count_tasks,
-    .version = version,
-};
+static const struct floor_engine engine = {.name = "postgres",
+                                           .example = "postgres://user:password@host:port/database",
+                                           .variable = "DIBS_TEST_POSTGRES",
+                                           .strategies = floor_pg_strategies,
+                                           FLOOR_CALLS,
+                                           FLOOR_BOOKINGS};
 
 int main(int argc, char **argv) {
   return floor_main(&engine, argc, argv);

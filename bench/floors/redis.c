@@ -401,16 +401,10 @@ static const struct floor_engine engine = {.name = "redis",
                                            .example = "redis://user:password@host:port/0 or redis:///0?socket=/path",
                                            .variable = "DIBS_TEST_REDIS",
                                            .strategies = strategies,
-                                           .open = link_open,
-                                           .close = link_close,
-                                           .setup = setup,
-                                           .audit = audit,
-                                           .acquire = acquire,
-                                           .release = release,
                                            .pairs = pairs,
                                            .hold = hold,
                                            .weigh = weigh,
-                                           .version = version};
+                                           FLOOR_CALLS};
 
 int main(int argc, char **argv) {
   return floor_main(&engine, argc, argv);

@@ -392,18 +392,8 @@ static const struct floor_engine engine = {
     .name = "sqlite",
     .example = "sqlite:///path, or sqlite:///path?synchronous=normal (not durable at power loss)",
     .strategies = strategies,
-    .open = link_open,
-    .close = link_close,
-    .setup = setup,
-    .audit = audit,
-    .capacity = capacity,
-    .acquire = acquire,
-    .release = release,
-    .fill = fill,
-    .drain = drain,
-    .tasks = count_tasks,
-    .version = version,
-};
+    FLOOR_CALLS,
+    FLOOR_BOOKINGS};
 
 int main(int argc, char **argv) {
   dibs__mutex_init(&mutex);

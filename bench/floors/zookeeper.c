@@ -186,13 +186,7 @@ static const struct floor_engine engine = {.name = "zookeeper",
                                            .example = "zk://host:port",
                                            .variable = "DIBS_TEST_ZOOKEEPER",
                                            .strategies = strategies,
-                                           .open = link_open,
-                                           .close = link_close,
-                                           .setup = setup,
-                                           .audit = audit,
-                                           .acquire = acquire,
-                                           .release = release,
-                                           .version = version};
+                                           FLOOR_CALLS};
 
 int main(int argc, char **argv) {
   return floor_main(&engine, argc, argv);

@@ -479,7 +479,7 @@ static void leave_unanswered(dibs_lease *lease) {
 
 static dibs_status explain_result(dibs_lease *lease, dibs_error *error) {
   if (lease->waited == DIBS_OK) return dibs__fine(error); /* also if it was lost since */
-  if (lease->waited == DIBS_INVALID) return dibs__held_otherwise(lease, dibs__slots_held(lease), error);
+  if (lease->waited == DIBS_INVALID) return dibs__held_otherwise(lease, dibs__held_as(lease), error);
   return dibs__explain(lease->store, lease->waited, "acquiring", lease->name, error);
 }
 

@@ -225,10 +225,16 @@ dibs_status dibs__store_leases(dibs_store *store, const char *name, dibs_error *
 /* Ends the shows and breaks that complete later, with CANCELLED; the store is closing.  Waits for the call in flight.
  */
 void dibs__jobs_cancel(dibs_store *store);
-/* With how many slots the name of a counted lease is held; 0: not known.  Blocks for I/O. */
-uint32_t dibs__slots_held(dibs_lease *lease);
-/* INVALID: the name is held with another number of slots (0: not known), or by the lease's id in another mode. */
-dibs_status dibs__held_otherwise(dibs_lease *lease, uint32_t slots, dibs_error *error);
+/* How a name is held, which may be another way than when the store refused a lease. */
+struct held_as {
+  bool known;      /* it could be read */
+  bool other_mode; /* it has holders, which are not counted */
+  uint32_t slots;  /* of its holders; 0: it has none, or they are not counted */
+};
+/* Of the name of a counted lease.  Blocks for I/O. */
+struct held_as dibs__held_as(dibs_lease *lease);
+/* INVALID: the name is, or was, held with another number of slots, or it is held by the lease's id in another mode. */
+dibs_status dibs__held_otherwise(const dibs_lease *lease, struct held_as held, dibs_error *error);
 
 /* ---- watch.c ---- */
 void dibs__deferred_mine(struct deferred *deferred, struct dibs__op *op);

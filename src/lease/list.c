@@ -260,24 +260,32 @@ dibs_status dibs_show(dibs_store *store, const char *name, dibs_list_fn fn, void
   return status;
 }
 
-static int find_slots(const dibs_lease_info *info, void *user) {
-  uint32_t *slots = user;
-  if (info->mode == DIBS_COUNTED && info->state != DIBS_BROKEN) *slots = info->slots;
-  return *slots != 0;
+/* All holders have one mode, and one number of slots. */
+static int find_holder(const dibs_lease_info *info, void *user) {
+  struct held_as *held = user;
+  if (info->state == DIBS_WAITS || info->state == DIBS_BROKEN) return 0;
+  held->other_mode = info->mode != DIBS_COUNTED;
+  held->slots = held->other_mode ? 0 : info->slots;
+  return 1;
 }
 
-uint32_t dibs__slots_held(dibs_lease *lease) {
-  uint32_t slots = 0;
-  if (lease->mode == DIBS_COUNTED) (void)!dibs_show(lease->store, lease->name, find_slots, &slots, NULL);
-  return slots;
+struct held_as dibs__held_as(dibs_lease *lease) {
+  struct held_as held = {.known = false};
+  if (lease->mode != DIBS_COUNTED) return held;
+  dibs_status status = dibs_show(lease->store, lease->name, find_holder, &held, NULL);
+  held.known = status == DIBS_OK || status == DIBS_NOT_FOUND;
+  return held;
 }
 
-dibs_status dibs__held_otherwise(dibs_lease *lease, uint32_t slots, dibs_error *error) {
-  if (slots != 0 && slots != lease->slots)
-    return dibs__fail(error, DIBS_INVALID, "\"%s\" is held with %u slots; give that number", lease->name, slots);
-  if (lease->own_id)
+dibs_status dibs__held_otherwise(const dibs_lease *lease, struct held_as held, dibs_error *error) {
+  if (held.slots != 0 && held.slots != lease->slots)
+    return dibs__fail(error, DIBS_INVALID, "\"%s\" is held with %u slots; give that number", lease->name, held.slots);
+  if (lease->own_id && (!held.known || held.other_mode))
     return dibs__fail(error, DIBS_INVALID, "this id holds \"%s\" in another mode; use that mode, or draw a new id",
                       lease->name);
+  if (held.known) /* the holders of that number have left since */
+    return dibs__fail(error, DIBS_INVALID,
+                      "\"%s\" was held with another number of slots, and is not any more; try again", lease->name);
   return dibs__fail(error, DIBS_INVALID, "\"%s\" is held with another number of slots; see `dibs show`", lease->name);
 }
 

@@ -84,7 +84,7 @@ static void call_with_error(dibs_lease *lease, dibs_lease_fn fn, dibs_status sta
   if (status == DIBS_OK)
     dibs__fine(&error);
   else if (status == DIBS_INVALID)
-    dibs__held_otherwise(lease, 0, &error);
+    dibs__held_otherwise(lease, (struct held_as){0}, &error);
   else
     dibs__explain(lease->store, status, doing, lease->name, &error);
   fn(lease, status, &error, user);

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-/* Arguments of the programs that compare random histories. */
 #include "history_args.h"
 #include "drivers/wrap/shim.h"
 #include "harness.h"
@@ -48,4 +47,27 @@ void history_print_answers(const uint64_t answered[104]) {
   for (int i = 0; i < 104; i++)
     if (answered[i]) printf(" %s %" PRIu64, status_name(i), answered[i]);
   printf("\n");
+}
+
+uint64_t history_seeded(uint64_t seed) {
+  return seed * UINT64_C(0x2545f4914f6cdd1d) + 1;
+}
+
+uint64_t history_random(uint64_t *state) {
+  uint64_t x = *state += UINT64_C(0x9e3779b97f4a7c15);
+  x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+  x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+  return x ^ x >> 31;
+}
+
+uint32_t history_pick(uint64_t *state, const uint32_t weights[], size_t count) {
+  uint32_t sum = 0, picked = 0;
+  for (size_t i = 0; i < count; i++) sum += weights[i];
+  uint32_t at = (uint32_t)(history_random(state) % sum);
+  while (at >= weights[picked]) at -= weights[picked++];
+  return picked;
+}
+
+void history_fill(uint64_t *state, uint32_t to[], size_t count) {
+  for (size_t i = 0; i < count; i++) to[i] = (uint32_t)(history_random(state) >> 32);
 }

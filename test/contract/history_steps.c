@@ -1,19 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* Draws the steps of a history from a seed, and prints them. */
 #include "history.h"
+#include "history_args.h"
 
 #include <stdio.h>
 
-/* splitmix64: small, and the same on every platform. */
-static uint64_t draw(uint64_t *state) {
-  uint64_t x = *state += UINT64_C(0x9e3779b97f4a7c15);
-  x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-  x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
-  return x ^ x >> 31;
-}
-
 static uint32_t below(uint64_t *state, uint32_t n) {
-  return (uint32_t)(draw(state) % n);
+  return (uint32_t)(history_random(state) % n);
 }
 
 static bool one_in(uint64_t *state, uint32_t n) {
@@ -104,7 +97,7 @@ static void choose_recent_lease(uint64_t *state, struct step steps[], size_t at)
 }
 
 void history_draw(uint64_t seed, struct step steps[], size_t count) {
-  uint64_t state = seed * UINT64_C(0x2545f4914f6cdd1d) + 1;
+  uint64_t state = history_seeded(seed);
   for (size_t i = 0; i < count; i++) {
     steps[i] = draw_step(&state, seed);
     choose_recent_lease(&state, steps, i);

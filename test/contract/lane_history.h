@@ -8,6 +8,7 @@
  *
  * Time: claims and waits last for an hour or for SOON_MS, and a step with a short one is followed by a longer pause.
  */
+#include "history_loop.h"
 #include "task_calls.h"
 
 enum { LANE_STEPS_MAX = 20000, LANE_ITEMS = 4 };
@@ -32,15 +33,11 @@ struct lane_step {
   uint32_t items[LANE_ITEMS][4];
 };
 
-struct lane_verdict {
-  bool differs;
-  size_t at; /* the step */
-  char text[300];
-  uint64_t answered[104], claimed, taken_over, done;
-};
+/* In the counts of a verdict. */
+enum { LANE_CLAIMED, LANE_TAKEN_OVER, LANE_DONE };
 
 /* Runs the steps, then ends every task.  `prints`: also prints them. */
 void lane_history_run(const char *uri, const struct lane_step steps[], size_t count, bool prints,
-                      struct lane_verdict *verdict);
+                      struct history_verdict *verdict);
 
 #endif

@@ -64,19 +64,10 @@ struct run {
   dibs__str keys[KEYS];
   int last_id;
   bool soon, prints;
-  struct lane_verdict *verdict;
+  struct history_verdict *verdict;
 };
 
-static void differ(struct run *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void differ(struct run *r, const char *format, ...) {
-  va_list args;
-  if (r->verdict->differs) return;
-  r->verdict->differs = true;
-  r->verdict->at = r->at;
-  va_start(args, format);
-  vsnprintf(r->verdict->text, sizeof r->verdict->text, format, args);
-  va_end(args);
-}
+#define differ(r, ...) history_differ((r)->verdict, (r)->at, __VA_ARGS__)
 
 /* ---- The model ---- */
 
@@ -190,8 +181,8 @@ static void take(struct run *r, struct model_task *t, const task_row *row, struc
   struct model_task before = *t;
   if (row->fence.v <= t->fence) differ(r, "the fence of #%td did not grow", t - r->tasks);
   if (row->state != DIBS__TASK_CLAIMED) differ(r, "#%td was taken and is in state %u", t - r->tasks, row->state);
-  r->verdict->claimed++;
-  r->verdict->taken_over += t->state == CLAIMED;
+  r->verdict->counts[LANE_CLAIMED]++;
+  r->verdict->counts[LANE_TAKEN_OVER] += t->state == CLAIMED;
   t->state = CLAIMED;
   t->fence = row->fence.v;
   t->name = name;
@@ -376,7 +367,7 @@ static void apply_verdict(struct run *r, struct model_task *t, const task_item *
   t->state = waits && item->delay_ms ? WAITING : FREE;
   if (item->verdict == DIBS__TASK_END_DONE) t->state = DONE;
   if (item->verdict == DIBS__TASK_END_DEAD) t->state = PARKED;
-  r->verdict->done += t->state == DONE;
+  r->verdict->counts[LANE_DONE] += t->state == DONE;
   if (t->state != DONE) end_later(r, t, name, false);
 }
 
@@ -627,13 +618,12 @@ static void drain(struct run *r) {
 }
 
 void lane_history_run(const char *uri, const struct lane_step steps[], size_t count, bool prints,
-                      struct lane_verdict *verdict) {
+                      struct history_verdict *verdict) {
   struct run *r = calloc(1, sizeof *r);
   dibs__str pair[2];
   assert_non_null(r);
   r->prints = prints;
   r->verdict = verdict;
-  *verdict = (struct lane_verdict){.differs = false};
   r->tasks = calloc(count * LANE_ITEMS + 1, sizeof *r->tasks);
   assert_non_null(r->tasks);
   texts_of_one_slot(pair);

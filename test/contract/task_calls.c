@@ -275,6 +275,16 @@ dibs__status extended(struct party *p, task_row row, int64_t timeout_ms, const c
   return one_item(p, DIBS__TASK_EXTEND, &item, timeout_ms);
 }
 
+void end_done(struct party *p, struct claimed got) {
+  static task_item items[DIBS__TASK_ITEMS];
+  for (uint32_t i = 0; i < got.count; i++) items[i] = (task_item){.nr = got.rows[i].nr, .fence = got.rows[i].fence};
+  task_op op = task_call(DIBS__TASK_END, "k");
+  op.items = items;
+  op.count = got.count;
+  expect(run_task(p, op), DIBS_OK);
+  for (uint32_t i = 0; i < got.count; i++) expect_status(items[i].status, DIBS_OK);
+}
+
 /* ---- LIST, COUNT, CHANGE, KIND ---- */
 
 static task_op listed(struct party *p, uint64_t nr, bool errors) {
@@ -333,4 +343,18 @@ void set_kind(struct party *p, const char *kind, uint32_t running, bool paused, 
   op.paused = paused;
   op.keep_ms = keep_ms;
   expect(run_task(p, op), DIBS_OK);
+}
+
+/* ---- Cost ---- */
+
+static int by_number(const void *a, const void *b) {
+  int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+  return (x > y) - (x < y);
+}
+
+void expect_same_cost(int64_t took[2][TASK_MEASURED]) {
+  for (int k = 0; k < 2; k++) qsort(took[k], TASK_MEASURED, sizeof took[k][0], by_number);
+  int64_t alone = took[0][TASK_MEASURED / 2], beside = took[1][TASK_MEASURED / 2];
+  if (beside > 3 * alone + 1000000)
+    fail_msg("%lld us beside others, %lld us alone", (long long)beside / 1000, (long long)alone / 1000);
 }

@@ -101,6 +101,7 @@ struct end_how {
 dibs__status ended_as(struct party *p, task_row row, enum dibs__task_verdict verdict, struct end_how how);
 #define ended(p, row, verdict, ...) ended_as(p, row, verdict, (struct end_how){.unused = false, ##__VA_ARGS__})
 dibs__status extended(struct party *p, task_row row, int64_t timeout_ms, const char *phase);
+void end_done(struct party *p, struct claimed got); /* all of them, of the kind "k" */
 
 static inline struct dibs__task_filter only(uint64_t nr) {
   return (struct dibs__task_filter){.nr = nr};
@@ -114,6 +115,13 @@ task_op errors_of(struct party *p, uint64_t nr);
 struct dibs__task_kind count_of(struct party *p, const char *kind);
 task_op changed(struct party *p, enum dibs__task_change change, struct dibs__task_filter filter);
 void set_kind(struct party *p, const char *kind, uint32_t running, bool paused, int64_t keep_ms);
+
+/* ---- Cost ---- */
+
+/* Times in ns of claims alone and beside many tasks; they are measured in turns, so that what else the machine does
+ * slows both.  The margin is wide: it finds a claim that looks at all tasks. */
+enum { TASK_MEASURED = 60 };
+void expect_same_cost(int64_t took[2][TASK_MEASURED]);
 
 #define expect_status(got, want) assert_string_equal(status_name(got), status_name(want))
 

@@ -9,6 +9,7 @@
  * Time: claims and waits last for an hour or for SOON_MS, and each step is followed by a pause that is longer.  So both
  * stores see the same times as over, and two steps make tasks ready at two instants on both.
  */
+#include "history_loop.h"
 #include "task_calls.h"
 
 enum { HISTORY_STEPS_MAX = 20000, HISTORY_ITEMS = 4, SOON_MS = 1, PAUSE_MS = 4 };
@@ -32,17 +33,8 @@ struct task_step {
   uint32_t items[HISTORY_ITEMS][6]; /* of its items */
 };
 
-struct task_verdict {
-  bool differs;
-  size_t at; /* the step */
-  char text[400];
-  uint64_t answered[104];
-};
-
-/* The same seed always gives the same steps. */
-void task_history_draw(uint64_t seed, struct task_step steps[], size_t count);
 /* Runs the steps on both stores, with kinds of their own.  `prints`: also prints them. */
 void task_history_run(const char *reference, const char *other, const struct task_step steps[], size_t count,
-                      bool prints, struct task_verdict *verdict);
+                      bool prints, struct history_verdict *verdict);
 
 #endif

@@ -27,7 +27,7 @@ struct run {
   size_t claim_count;
   char kinds[KINDS][40];
   bool prints;
-  struct task_verdict *verdict;
+  struct history_verdict *verdict;
 };
 
 /* One operation, as both sides run it: the second with its own numbers. */
@@ -49,16 +49,7 @@ static const char *const verdicts[] = {"done", "next", "wait", "fail", "dead", "
 
 #define PICK(from, drawn) str_of((from)[(drawn) % (sizeof(from) / sizeof((from)[0]))])
 
-static void differ(struct run *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void differ(struct run *r, const char *format, ...) {
-  va_list args;
-  if (r->verdict->differs) return;
-  r->verdict->differs = true;
-  r->verdict->at = r->at;
-  va_start(args, format);
-  vsnprintf(r->verdict->text, sizeof r->verdict->text, format, args);
-  va_end(args);
-}
+#define differ(r, ...) history_differ((r)->verdict, (r)->at, __VA_ARGS__)
 
 #define SAME(what, x, y)                                                                                               \
   do {                                                                                                                 \
@@ -400,9 +391,8 @@ static void compare_all(struct run *r) {
 }
 
 void task_history_run(const char *reference, const char *other, const struct task_step steps[], size_t count,
-                      bool prints, struct task_verdict *verdict) {
+                      bool prints, struct history_verdict *verdict) {
   struct run r = {.prints = prints, .verdict = verdict};
-  *verdict = (struct task_verdict){.differs = false};
   for (int i = 0; i < 2; i++) {
     r.sides[i].nrs = calloc(count * HISTORY_ITEMS + 1, sizeof *r.sides[i].nrs);
     r.sides[i].fences = calloc(count * HISTORY_ITEMS + 1, sizeof *r.sides[i].fences);

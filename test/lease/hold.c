@@ -11,6 +11,8 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t moved = PTHREAD_COND_INITIALIZER;
 static char wanted[64];
 static uint32_t held, era; /* batches that were held in an earlier era continue */
+static bool (*before_list)(void *user);
+static void *before_list_user;
 
 static bool carries(struct dibs__op *const ops[], size_t count) {
   size_t length = strlen(wanted);
@@ -35,6 +37,16 @@ static dibs__status hold_run(struct dibs__session *session, struct dibs__op *con
   /* Any delay is fine: the test decides what is late. */
   if (!dibs__tick_before(dibs__tick_now(), by)) by = dibs__tick_add_ms(dibs__tick_now(), DIBS__IO_MS);
   return dibs__shim_run(session, ops, count, by, reported);
+}
+
+static dibs__status list_held(struct dibs__session *session, const struct dibs__list *list, dibs__tick by,
+                              struct dibs__result *reported) {
+  pthread_mutex_lock(&lock);
+  bool (*before)(void *user) = before_list;
+  before_list = NULL;
+  pthread_mutex_unlock(&lock);
+  *reported = (struct dibs__result){.sent = dibs__tick_now()};
+  return before && !before(before_list_user) ? DIBS_DENIED : dibs__shim_list(session, list, by, reported);
 }
 
 static const struct dibs__driver driver;
@@ -62,7 +74,7 @@ static const struct dibs__driver driver = {.size = sizeof(struct dibs__driver),
                                            .run = hold_run,
                                            .events = dibs__shim_events,
                                            .wake = dibs__shim_wake,
-                                           .list = dibs__shim_list,
+                                           .list = list_held,
                                            .tidy = dibs__shim_tidy};
 
 void hold_begin(void) {
@@ -75,6 +87,13 @@ void hold_name(const char *name) {
   if (name) snprintf(wanted, sizeof wanted, "%s", name);
   if (!name) era++;
   pthread_cond_broadcast(&moved);
+  pthread_mutex_unlock(&lock);
+}
+
+void hold_list(bool (*before)(void *user), void *user) {
+  pthread_mutex_lock(&lock);
+  before_list = before;
+  before_list_user = user;
   pthread_mutex_unlock(&lock);
 }
 

@@ -9,7 +9,9 @@
 
 /* Batches with this name are held from now on.  NULL: none is, and held ones continue. */
 void hold_name(const char *name);
-void hold_continue(void);               /* held batches continue; new ones with the name are held */
+void hold_continue(void); /* held batches continue; new ones with the name are held */
+/* Calls this in the next listing, before it is read.  false: the listing fails. */
+void hold_list(bool (*before)(void *user), void *user);
 void hold_begin(void);                  /* registers the scheme */
 uint32_t held_now(void);                /* batches */
 uint32_t pending_in(dibs_store *store); /* operations that wait for a session */

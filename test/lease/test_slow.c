@@ -17,6 +17,68 @@ static dibs_store *slow_store(void) {
   return open_uri(shimmed("hold", ""), 0);
 }
 
+/* ---- A refusal, and what has changed since ---- */
+
+static void expect_refused(dibs_store *store, const char *id, const char *words) {
+  options how = HOW(.mode = DIBS_COUNTED, .slots = 3, .id = id);
+  dibs_lease *lease;
+  dibs_error error;
+  assert_int_equal(dibs_acquire(store, "n", &how, &lease, &error), DIBS_INVALID);
+  if (!strstr(error.text, words)) fail_msg("\"%s\" is not in \"%s\"", words, error.text);
+}
+
+/* What happens between the refusal and the listing that explains it. */
+struct change {
+  dibs_store *store;
+  dibs_lease *leaves, *comes; /* in `mode`, with `slots` */
+  dibs_mode mode;
+  uint32_t slots;
+  bool fails, waits;
+  struct later waiter; /* with 4 slots */
+};
+
+static bool change_holder(void *user) {
+  struct change *c = user;
+  if (c->leaves) give(c->leaves);
+  if (c->slots || c->mode != DIBS_COUNTED) c->comes = take(c->store, "n", .mode = c->mode, .slots = c->slots);
+  if (c->waits) later_start(&c->waiter, c->store, "n", HOW(.mode = DIBS_COUNTED, .slots = 4, .wait_ms = LONG_MS));
+  if (c->waits) UNTIL(rows_of(c->store, "n", DIBS_WAITS) == 1);
+  return !c->fails;
+}
+
+static void a_refused_number_of_slots_is_explained_by_what_holds_the_name_now(void **state) {
+  (void)state;
+  static const struct {
+    struct change change;
+    bool stays;
+    const char *id, *words;
+  } cases[] = {
+      {{.mode = DIBS_COUNTED}, true, NULL, "is held with 2 slots; give that number"},
+      {{.mode = DIBS_COUNTED}, true, ID_A, "is held with 2 slots; give that number"},
+      {{.mode = DIBS_COUNTED, .fails = true}, true, NULL, "is held with another number of slots; see `dibs show`"},
+      {{.mode = DIBS_COUNTED}, false, NULL, "was held with another number of slots, and is not any more; try again"},
+      {{.mode = DIBS_COUNTED}, false, ID_A, "was held with another number of slots, and is not any more; try again"},
+      {{.mode = DIBS_COUNTED, .slots = 3}, false, NULL, "was held with another number of slots"},
+      {{.mode = DIBS_COUNTED, .slots = 4}, false, NULL, "is held with 4 slots; give that number"},
+      {{.mode = DIBS_EXCLUSIVE}, false, NULL, "was held with another number of slots"},
+      {{.mode = DIBS_EXCLUSIVE, .waits = true}, false, NULL, "was held with another number of slots"},
+  };
+  static struct change change; /* its waiter may outlive a case that fails */
+  dibs_store *one = open_store(), *two = slow_store();
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    dibs_lease *holder = take(one, "n", .mode = DIBS_COUNTED, .slots = 2);
+    change = cases[i].change;
+    change.store = one;
+    change.leaves = cases[i].stays ? NULL : holder;
+    hold_list(change_holder, &change);
+    expect_refused(two, cases[i].id, cases[i].words);
+    if (cases[i].stays) give(holder);
+    if (change.comes) give(change.comes);
+    if (change.waits) assert_int_equal(later_wait(&change.waiter), DIBS_OK);
+    if (change.waits) give(change.waiter.lease);
+  }
+}
+
 /* ---- Slow ---- */
 
 static void slow_batch_does_not_block_other_sessions(void **state) {
@@ -328,6 +390,7 @@ static void failures_never_grant_a_name_twice(void **state) {
 
 int main(int argc, char *argv[]) {
   const struct CMUnitTest tests[] = {
+      TEST(a_refused_number_of_slots_is_explained_by_what_holds_the_name_now),
       TEST(slow_batch_does_not_block_other_sessions),
       TEST(slow_batch_does_not_block_what_completes_later),
       TEST(renewals_are_not_behind_a_slow_batch),

@@ -20,29 +20,24 @@
 enum { OLD = 3, UNITS = 5, STEPS = 24, KEY = 48 };
 
 static struct {
-  struct bed bed;
   uint32_t cases;
   /* Of a case. */
   char seats[KEY], tables[KEY], claim[KEY], old[OLD][KEY];
 } s;
 
 static struct dibs__stock_op run(const struct bed_client *c, enum dibs__stock_verb verb, const char *key,
-                                 const char *claim, int64_t amount, int64_t ms) {
+                                 const char *claim, int64_t amount) {
   struct dibs__stock_op op = {.op = {.family = DIBS__FAM_STOCK, .verb = (uint16_t)verb}, .amount = amount};
-  struct dibs__op *ops[] = {&op.op};
-  struct dibs__result result;
-  op.op.by = dibs__tick_add_ms(dibs__tick_now(), ms);
-  op.op.status = DIBS_UNKNOWN;
   op.key = dibs__str_of(key, strlen(key));
   op.claim = dibs__str_of(claim, strlen(claim));
   op.op.flags = verb == DIBS__STOCK_READ ? DIBS__OP_READS : 0;
   op.op.bucket = dibs__bucket(op.key);
-  (void)dibs__mongodb_driver.run(c->session, ops, 1, op.op.by, &result);
+  (void)bed_run(c, &op.op, NULL);
   return op;
 }
 
 static struct dibs__stock_op ask(enum dibs__stock_verb verb, const char *key, const char *claim, int64_t amount) {
-  return run(&s.bed.other, verb, key, claim, amount, PATIENCE_MS);
+  return run(&bed.other, verb, key, claim, amount);
 }
 
 static int64_t used(const char *key) {
@@ -67,10 +62,10 @@ static void take_old(int count) {
 static void bind_to_tables(void) {
   char name[80], host[320];
   bson_error_t error;
-  snprintf(host, sizeof host, "mongodb://%s:%u", s.bed.host, s.bed.port);
+  snprintf(host, sizeof host, "mongodb://%s:%u", bed.host, bed.port);
   mongoc_client_t *client = mongoc_client_new(host);
-  snprintf(name, sizeof name, "%sclaims", s.bed.prefix);
-  mongoc_collection_t *to = mongoc_client_get_collection(client, s.bed.database, name);
+  snprintf(name, sizeof name, "%sclaims", bed.prefix);
+  mongoc_collection_t *to = mongoc_client_get_collection(client, bed.database, name);
   bson_t document = BSON_INITIALIZER;
   BSON_APPEND_UTF8(&document, "_id", s.claim);
   BSON_APPEND_INT64(&document, "v", 4711);
@@ -101,28 +96,25 @@ static void begin_case(enum scene scene) {
   if (scene == TAKES_BOUND) bind_to_tables();
 }
 
-struct acting {
-  struct bed_client client;
+struct play {
   enum scene scene;
-  dibs__status status;
+  enum next next;
+  dibs__status first, second; /* what the clients were answered */
 };
 
-static void act(void *user) {
-  struct acting *a = user;
-  bool takes = a->scene <= TAKES_BOUND;
-  if (a->scene == MOVES)
-    a->status = run(&a->client, DIBS__STOCK_SET, s.seats, "", OLD + UNITS, PATIENCE_MS).op.status;
-  else
-    a->status =
-        run(&a->client, takes ? DIBS__STOCK_TAKE : DIBS__STOCK_GIVE, s.seats, s.claim, takes ? UNITS : 0, PATIENCE_MS)
-            .op.status;
+static void begin(void *user) {
+  begin_case(((const struct play *)user)->scene);
+}
+
+static void act(const struct bed_client *c, void *user) {
+  struct play *p = user;
+  bool takes = p->scene <= TAKES_BOUND;
+  p->first = p->scene == MOVES
+                 ? run(c, DIBS__STOCK_SET, s.seats, "", OLD + UNITS).op.status
+                 : run(c, takes ? DIBS__STOCK_TAKE : DIBS__STOCK_GIVE, s.seats, s.claim, takes ? UNITS : 0).op.status;
 }
 
 /* ---- What another client does then ---- */
-
-struct outcome {
-  dibs__status first, second;
-};
 
 /* Until what the other client has changed is outside, too. */
 static void move_all_out(void) {
@@ -134,25 +126,29 @@ static void move_all_out(void) {
   assert_int_equal(ask(DIBS__STOCK_SET, s.seats, "", OLD + UNITS).op.status, DIBS_OK);
 }
 
-static dibs__status continue_with(enum next next) {
-  if (next == BACK) return ask(DIBS__STOCK_GIVE, s.seats, s.claim, 0).op.status;
-  return ask(DIBS__STOCK_TAKE, next == OTHER ? s.tables : s.seats, s.claim, UNITS).op.status;
+static void continue_with(void *user) {
+  struct play *p = user;
+  if (!bed.ended) assert_int_equal(p->first, DIBS_OK);
+  p->second = p->next == BACK ? ask(DIBS__STOCK_GIVE, s.seats, s.claim, 0).op.status
+                              : ask(DIBS__STOCK_TAKE, p->next == OTHER ? s.tables : s.seats, s.claim, UNITS).op.status;
+  if (p->scene == MOVES) move_all_out();
 }
 
 /* Is what it was answered possible, and what does the claim hold now? */
-static bool is_right(enum scene scene, enum next next, const struct outcome *o, int64_t seats, int64_t tables) {
-  bool takes = scene <= TAKES_BOUND || scene == MOVES, first_done = o->first == DIBS_OK && scene != MOVES;
-  bool counted = o->second == DIBS_OK || o->second == DIBS_REPLAY;
+static bool is_right(const struct play *p, int64_t seats, int64_t tables) {
+  enum next next = p->next;
+  bool moves = p->scene == MOVES, takes = p->scene <= TAKES_BOUND || moves, first_done = p->first == DIBS_OK && !moves;
+  bool counted = p->second == DIBS_OK || p->second == DIBS_REPLAY;
   if (next == SAME && takes) return counted && seats == UNITS && tables == 0;
   if (next == SAME && counted) return seats == (first_done ? 0 : UNITS) && tables == 0; /* given back after that */
-  if (next == SAME) return o->second == DIBS_CONFLICT && seats == 0 && tables == 0;
+  if (next == SAME) return p->second == DIBS_CONFLICT && seats == 0 && tables == 0;
   if (next == OTHER && takes)
-    return counted && scene != MOVES ? seats == 0 && tables == UNITS && !first_done
-                                     : o->second == DIBS_CONFLICT && seats == UNITS && tables == 0;
+    return counted && !moves ? seats == 0 && tables == UNITS && !first_done
+                             : p->second == DIBS_CONFLICT && seats == UNITS && tables == 0;
   if (next == OTHER)
-    return o->second == DIBS_CONFLICT && (seats == 0 || (seats == UNITS && !first_done)) && tables == 0;
-  if (first_done && takes && o->second != DIBS_OK) return false;
-  return (counted || (takes && o->second == DIBS_NOT_FOUND)) && seats == 0 && tables == 0;
+    return p->second == DIBS_CONFLICT && (seats == 0 || (seats == UNITS && !first_done)) && tables == 0;
+  if (first_done && takes && p->second != DIBS_OK) return false;
+  return (counted || (takes && p->second == DIBS_NOT_FOUND)) && seats == 0 && tables == 0;
 }
 
 /* Gives everything back, each claim once: nothing is used then. */
@@ -168,70 +164,25 @@ static void give_all_back(void) {
   assert_int_equal(used(s.tables), 0);
 }
 
-/* false: the client ended before that step. */
-static bool play(enum scene scene, enum wire_end how, enum next next, int step) {
-  struct acting a = {.scene = scene};
-  struct bed_acting acting = {.act = act, .user = &a};
-  struct outcome o;
-  begin_case(scene);
-  wire_arm(s.bed.wire, how, 0);
-  assert_true(bed_connect(&s.bed, &a.client, wire_port(s.bed.wire)));
-  wire_arm(s.bed.wire, how, step);
-  assert_true(bed_begin(&s.bed, &acting, how));
-  bool ended = wire_ended(s.bed.wire);
-  if (!ended) assert_int_equal(a.status, DIBS_OK);
-  o.second = continue_with(next);
-  if (scene == MOVES) move_all_out();
-  bed_finish(&s.bed, &acting);
-  o.first = a.status;
-  int64_t old = scene >= GIVES_MOVED ? OLD - 1 : OLD;
+static void check(void *user) {
+  const struct play *p = user;
+  int64_t old = p->scene >= GIVES_MOVED ? OLD - 1 : OLD;
   int64_t seats = used(s.seats) - old, tables = used(s.tables);
-  if (!is_right(scene, next, &o, seats, tables))
+  if (!is_right(p, seats, tables))
     fail_msg("%s, ended at step %d (%d); then another client %s: answers %d and %d, the claim holds %lld and %lld",
-             scene_names[scene], step, (int)how, next_names[next], (int)o.first, (int)o.second, (long long)seats,
-             (long long)tables);
+             scene_names[p->scene], bed.step, (int)bed.how, next_names[p->next], (int)p->first, (int)p->second,
+             (long long)seats, (long long)tables);
   give_all_back();
-  bed_disconnect(&a.client);
-  return ended;
 }
 
 static void end_at_each_step(enum wire_end how) {
   for (enum scene scene = 0; scene < SCENES; scene++)
     for (enum next next = 0; next < NEXTS; next++) {
-      int step = 1;
-      while (step < STEPS && play(scene, how, next, step)) step++;
-      assert_in_range(step, 2, STEPS - 1);
+      struct play p = {.scene = scene, .next = next};
+      bed_end_at_each(how, 2, STEPS, &(struct bed_scene){begin, act, continue_with, check, &p});
     }
 }
 
-static void a_client_is_killed_after_each_step(void **state) {
-  (void)state;
-  end_at_each_step(WIRE_KILL);
-}
-static void a_client_is_stopped_at_each_step_and_continues(void **state) {
-  (void)state;
-  end_at_each_step(WIRE_STOP);
-}
-
-/* ---- */
-
-static int open_all(void **state) {
-  (void)state;
-  return bed_open(&s.bed) ? 0 : -1;
-}
-
-static int close_all(void **state) {
-  (void)state;
-  bed_close(&s.bed);
-  return 0;
-}
-
 int main(int argc, char **argv) {
-  static const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_client_is_killed_after_each_step),
-      cmocka_unit_test(a_client_is_stopped_at_each_step_and_continues),
-  };
-  if (argc != 2) return 2;
-  s.bed.server = argv[1];
-  return cmocka_run_group_tests_name("mongodb steps", tests, open_all, close_all);
+  return bed_main(argc, argv, "mongodb steps", end_at_each_step);
 }

@@ -11,6 +11,33 @@
   IF(TYPE_IN("@f", NOTHING), "true", IF(WHOLE("@f"), "{'$and':[{'$gte':['$@f',0]}," is "]}", "false"))
 #define SAME_OWNER "{'$or':[{'$lt':['$@f'," FENCE "]},{'$and':[{'$eq':['$@f'," FENCE "]},{'$eq':['$@o'," DIGEST "]}]}]}"
 
+/* ---- table_run.c ---- */
+
+/* One operation on a document of the user's.  Those of table_record.c and table_stock.c begin with this. */
+struct dibs__mr {
+  /* Set by the caller. */
+  struct dibs__mongo_collection c; /* what the caller of open sets, without `by` */
+  struct dibs__op *op;
+  char *why; /* of the operation */
+  size_t why_size;
+  dibs__str key;
+  /* Of its verb. */
+  uint32_t type; /* of the key */
+  bool again;    /* the verb must run again: the document has changed since it was read */
+  /* Set by run. */
+  uint32_t retries;
+};
+/* The answer of the operation, so far. */
+void dibs__mr_answer(struct dibs__mr *r, dibs__status status, const char *why);
+void dibs__mr_fail(struct dibs__mr *r, dibs__status status); /* with the text of the server */
+/* INVALID: this field of the document is not what it must be.  Answers false. */
+bool dibs__mr_wrong(struct dibs__mr *r, const bson_t *document, const char *field, const char *must);
+/* The document with the key; the caller destroys it.  NULL: it is answered. */
+bson_t *dibs__mr_find(struct dibs__mr *r);
+/* Opens the collection, and runs the verb until it is answered, or until the deadline.  `makes`: the collection need
+ * not exist. */
+void dibs__mr_run(struct dibs__mr *r, dibs__tick by, bool makes, void (*verb)(struct dibs__mr *r));
+
 /* ---- table_key.c ---- */
 
 /* The type of the key, as far as is known; 0: no document has it. */

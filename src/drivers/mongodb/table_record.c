@@ -16,17 +16,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { AGAIN_MAX = 1000 }; /* more tries mean an error: a document that matches our check and not the filter */
-
 typedef struct dibs__record_op record_op;
 typedef struct dibs__table table_t;
 
 struct run {
-  struct dibs__mongo_collection c;
+  struct dibs__mr base;
   const table_t *table;
   record_op *op;
-  uint32_t type; /* of the key */
-  bool again;
 };
 
 /* What a document says as a record. */
@@ -37,15 +33,6 @@ struct row {
   char version[DIBS_VERSION_MAX + 1];
 };
 
-static void set_answer(struct run *r, dibs__status status, const char *why) {
-  r->op->op.status = status;
-  snprintf(r->op->why, sizeof r->op->why, "%.199s", why);
-}
-
-static void fail_op(struct run *r, dibs__status status) {
-  set_answer(r, status, status == DIBS_NO_MEMORY ? "out of memory" : r->c.result->text);
-}
-
 static bool is_kept(const dibs_value *v) {
   return !v->data && v->length == DIBS_KEEP;
 }
@@ -55,14 +42,6 @@ static uint32_t guards_of(const struct run *r) {
 }
 
 /* ---- Reading a document ---- */
-
-static bool answer_wrong(struct run *r, const bson_t *document, const char *field, const char *wrong) {
-  char shown[DIBS__MONGO_SHOWN];
-  dibs__mf_show(document, shown);
-  set_answer(r, DIBS_INVALID, "");
-  snprintf(r->op->why, sizeof r->op->why, "\"%.40s\" of %.44s is not %s; correct it there", field, shown, wrong);
-  return false;
-}
 
 /* The columns as texts, one after the other; NULL: no memory.  `size`: of the whole. */
 static char *pack_values(const struct run *r, const bson_t *document, size_t *size) {
@@ -98,7 +77,7 @@ static bool hash_document(struct run *r, const bson_t *document, char hex[65]) {
   size_t size;
   char *got = pack_values(r, document, &size);
   if (!got) {
-    fail_op(r, DIBS_NO_MEMORY);
+    dibs__mr_fail(&r->base, DIBS_NO_MEMORY);
     return false;
   }
   dibs__table_hash(r->table, (const dibs_value *)(const void *)got, hex);
@@ -116,18 +95,19 @@ static bool read_version(struct run *r, struct row *row) {
   if (!field) return !dibs__table_computes(r->table) || hash_document(r, row->document, row->version);
   bool nothing = dibs__mf_is_nothing(row->document, field) || !dibs__mf_find(row->document, field, &at);
   if (counts) {
-    if (!nothing && !dibs__mf_whole(&at, &number)) return answer_wrong(r, row->document, field, "a whole number");
+    if (!nothing && !dibs__mf_whole(&at, &number))
+      return dibs__mr_wrong(&r->base, row->document, field, "a whole number");
     snprintf(row->version, sizeof row->version, "%" PRId64, number);
   } else if (!nothing && r->table->version_kind == DIBS__VERSION_TIME) {
     int64_t ms = BSON_ITER_HOLDS_DATE_TIME(&at) ? bson_iter_date_time(&at) : 0;
-    if (!BSON_ITER_HOLDS_DATE_TIME(&at)) return answer_wrong(r, row->document, field, "a date");
+    if (!BSON_ITER_HOLDS_DATE_TIME(&at)) return dibs__mr_wrong(&r->base, row->document, field, "a date");
     dibs__mf_iso(ms, row->version);
     bool shown = dibs__mf_iso_ms(dibs__str_of(row->version, DIBS__MF_ISO), &number) && number == ms;
-    if (!shown) return answer_wrong(r, row->document, field, "a date of the years 0 to 9999");
+    if (!shown) return dibs__mr_wrong(&r->base, row->document, field, "a date of the years 0 to 9999");
   } else if (!nothing) {
     dibs__str text = BSON_ITER_HOLDS_UTF8(&at) ? dibs__mf_text(&at) : (dibs__str){0};
     if (!BSON_ITER_HOLDS_UTF8(&at) || text.len > DIBS_VERSION_MAX)
-      return answer_wrong(r, row->document, field, "a text that is a version");
+      return dibs__mr_wrong(&r->base, row->document, field, "a text that is a version");
     snprintf(row->version, sizeof row->version, "%.*s", (int)text.len, text.p);
   }
   return true;
@@ -141,7 +121,7 @@ static bool read_document(struct run *r, const bson_t *document, struct row *row
   if (field && !dibs__mf_is_nothing(document, field)) {
     row->has_fence =
         dibs__mf_find(document, field, &at) && dibs__mf_fits_fence(&at) && dibs__mf_whole(&at, &row->fence);
-    if (!row->has_fence) return answer_wrong(r, document, field, "a whole number from 0 to 2^53");
+    if (!row->has_fence) return dibs__mr_wrong(&r->base, document, field, "a whole number from 0 to 2^53");
   }
   if (r->table->owner && dibs__mf_find(document, r->table->owner, &at))
     row->has_owner = dibs__mf_whole(&at, &row->owner);
@@ -152,13 +132,13 @@ static void hand_out(struct run *r, const struct row *row) {
   size_t size = 0;
   r->op->got = pack_values(r, row->document, &size);
   if (!r->op->got) {
-    fail_op(r, DIBS_NO_MEMORY);
+    dibs__mr_fail(&r->base, DIBS_NO_MEMORY);
     return;
   }
   r->op->got_len = (uint32_t)size;
   r->op->seen = (dibs__fence){(uint64_t)row->fence};
   snprintf(r->op->version_text, sizeof r->op->version_text, "%s", row->version);
-  set_answer(r, DIBS_OK, "");
+  dibs__mr_answer(&r->base, DIBS_OK, "");
 }
 
 /* ---- Checking the guards ---- */
@@ -172,13 +152,13 @@ static bool guards_hold(struct run *r, const struct row *row) {
                 !(row->has_owner && (uint64_t)row->owner == dibs__id_digest(op->id));
   if ((guards & DIBS__IF_FENCE) && (newer || others)) {
     op->seen = (dibs__fence){(uint64_t)row->fence};
-    set_answer(r, DIBS_STALE, "");
+    dibs__mr_answer(&r->base, DIBS_STALE, "");
     return false;
   }
   bool same = dibs__str_equal(dibs__str_of(row->version, strlen(row->version)), op->if_version);
   if ((guards & DIBS__IF_ABSENT) || ((guards & DIBS__IF_VERSION) && !same)) {
     snprintf(op->version_text, sizeof op->version_text, "%s", row->version);
-    set_answer(r, DIBS_CONFLICT, "");
+    dibs__mr_answer(&r->base, DIBS_CONFLICT, "");
     return false;
   }
   return true;
@@ -189,26 +169,18 @@ static bool values_fit(struct run *r, const bson_t *document) {
   if (r->op->op.verb != DIBS__RECORD_PUT) return true;
   for (size_t i = 0; i < r->table->column_count; i++) {
     if (dibs__mv_fits(document, r->table->columns[i], &r->op->values[i], why, sizeof why)) continue;
-    set_answer(r, DIBS_INVALID, why);
+    dibs__mr_answer(&r->base, DIBS_INVALID, why);
     return false;
   }
   return true;
 }
 
-/* The document with the key; NULL: it is answered. */
-static bson_t *find_document(struct run *r) {
-  bson_t *document = NULL;
-  char why[sizeof r->op->why] = "";
-  dibs__status status = dibs__mk_find(&r->c, r->op->key, &r->type, &document, why, sizeof why);
-  if (status != DIBS_OK) set_answer(r, status, why);
-  return document;
-}
-
 /* A filter matched nothing: answers why.  If it would match by now, tries again. */
 static void answer_mismatch(struct run *r) {
   struct row row;
-  bson_t *document = find_document(r);
-  if (document && read_document(r, document, &row) && guards_hold(r, &row) && values_fit(r, document)) r->again = true;
+  bson_t *document = dibs__mr_find(&r->base);
+  if (document && read_document(r, document, &row) && guards_hold(r, &row) && values_fit(r, document))
+    r->base.again = true;
   bson_destroy(document);
 }
 
@@ -311,7 +283,7 @@ static bson_t *make_filter(const struct run *r, const bson_t *read) {
   if (puts && r->table->version) add_version_type(r, &all);
   if (puts) add_values(r, &all);
   if (read) add_same(r, &all, read);
-  bool fine = all.fine && dibs__mk_put(&r->c, filter, r->op->key, r->type);
+  bool fine = all.fine && dibs__mk_put(&r->base.c, filter, r->op->key, r->base.type);
   if (all.count > 0)
     fine = fine && BSON_APPEND_DOCUMENT_BEGIN(filter, "$expr", &expr) && BSON_APPEND_ARRAY(&expr, "$and", &all.list) &&
            bson_append_document_end(filter, &expr);
@@ -357,7 +329,7 @@ static bson_t *make_pipeline(const struct run *r, const char *hash, bool *empty)
 
 static void run_load(struct run *r) {
   struct row row;
-  bson_t *document = find_document(r);
+  bson_t *document = dibs__mr_find(&r->base);
   if (document && read_document(r, document, &row)) hand_out(r, &row);
   bson_destroy(document);
 }
@@ -375,14 +347,14 @@ static void change_document(struct run *r, const bson_t *read, const char *hash,
   dibs__status status = filter && pipeline ? DIBS_OK : DIBS_NO_MEMORY;
   *document = NULL;
   if (status == DIBS_OK && empty) { /* only the guards */
-    status = dibs__mongo_look(&r->c, bson_copy(filter), NULL, NULL, 1, see_document, document);
+    status = dibs__mongo_look(&r->base.c, bson_copy(filter), NULL, NULL, 1, see_document, document);
   } else if (status == DIBS_OK) {
-    status = dibs__mongo_modify(&r->c, &change, document);
+    status = dibs__mongo_modify(&r->base.c, &change, document);
   }
   bson_destroy(filter);
   bson_destroy(pipeline);
   if (status != DIBS_OK)
-    fail_op(r, status);
+    dibs__mr_fail(&r->base, status);
   else if (!*document)
     answer_mismatch(r);
 }
@@ -409,7 +381,7 @@ static bool hash_new(struct run *r, const bson_t *read, char hex[65]) {
   size_t size;
   char *got = read ? pack_values(r, read, &size) : NULL;
   if (read && !got) {
-    fail_op(r, DIBS_NO_MEMORY);
+    dibs__mr_fail(&r->base, DIBS_NO_MEMORY);
     return false;
   }
   for (size_t i = 0; i < r->table->column_count; i++)
@@ -422,12 +394,12 @@ static bool hash_new(struct run *r, const bson_t *read, char hex[65]) {
 static void remove_document(struct run *r, const bson_t *read) {
   bson_t *filter = make_filter(r, read), *document = NULL;
   const struct dibs__mongo_change change = {.query = filter};
-  dibs__status status = filter ? dibs__mongo_modify(&r->c, &change, &document) : DIBS_NO_MEMORY;
+  dibs__status status = filter ? dibs__mongo_modify(&r->base.c, &change, &document) : DIBS_NO_MEMORY;
   bson_destroy(filter);
   if (status != DIBS_OK)
-    fail_op(r, status);
+    dibs__mr_fail(&r->base, status);
   else if (document)
-    set_answer(r, DIBS_OK, "");
+    dibs__mr_answer(&r->base, DIBS_OK, "");
   else
     answer_mismatch(r);
   bson_destroy(document);
@@ -443,7 +415,7 @@ static void put_document(struct run *r, const bson_t *read) {
   if (document && read_version(r, &row)) {
     snprintf(r->op->version_text, sizeof r->op->version_text, "%s", row.version);
     r->op->seen = r->op->fence;
-    set_answer(r, DIBS_OK, "");
+    dibs__mr_answer(&r->base, DIBS_OK, "");
   }
   bson_destroy(document);
 }
@@ -458,7 +430,7 @@ static bool needs_content(const struct run *r) {
 static void run_change(struct run *r) {
   struct row row;
   bool puts = r->op->op.verb == DIBS__RECORD_PUT, reads = needs_content(r);
-  bson_t *read = reads ? find_document(r) : NULL;
+  bson_t *read = reads ? dibs__mr_find(&r->base) : NULL;
   if (!reads || (read && read_document(r, read, &row) && guards_hold(r, &row))) {
     if (puts)
       put_document(r, read);
@@ -472,7 +444,7 @@ static void run_change(struct run *r) {
 
 static bool put_first_version(const struct run *r, bson_t *to, char version[DIBS_VERSION_MAX + 1]) {
   const char *field = r->table->version;
-  int64_t now_ms = dibs__mongo_latest(r->c.link);
+  int64_t now_ms = dibs__mongo_latest(r->base.c.link);
   version[0] = '\0';
   if (dibs__table_hashes(r->table)) {
     char hash[65];
@@ -493,7 +465,7 @@ static bool put_first_version(const struct run *r, bson_t *to, char version[DIBS
 }
 
 static bool put_new(const struct run *r, bson_t *to, char version[DIBS_VERSION_MAX + 1]) {
-  bool fenced = (guards_of(r) & DIBS__IF_FENCE) != 0, fine = dibs__mk_put_new(&r->c, to, r->op->key, r->type);
+  bool fenced = (guards_of(r) & DIBS__IF_FENCE) != 0, fine = dibs__mk_put_new(&r->base.c, to, r->op->key, r->base.type);
   for (size_t i = 0; fine && i < r->table->column_count; i++)
     if (!is_kept(&r->op->values[i])) fine = dibs__mv_put_new(to, r->table->columns[i], &r->op->values[i]);
   fine = fine && put_first_version(r, to, version);
@@ -506,7 +478,7 @@ static bool put_new(const struct run *r, bson_t *to, char version[DIBS_VERSION_M
 /* A document with this key, of any type.  true: there is none, so far. */
 static bool key_is_free(struct run *r) {
   if (dibs__mf_types_of(r->op->key) == DIBS__MF_TEXT) return true; /* the unique index decides */
-  bson_t *there = find_document(r);
+  bson_t *there = dibs__mr_find(&r->base);
   bool is_free = !there && r->op->op.status == DIBS_NOT_FOUND;
   bson_destroy(there);
   if (there) answer_mismatch(r);
@@ -517,35 +489,36 @@ static void run_insert(struct run *r) {
   char version[DIBS_VERSION_MAX + 1], why[sizeof r->op->why] = "";
   bool twice = false;
   if (!dibs__mf_types_of(r->op->key)) {
-    set_answer(r, DIBS_INVALID, "the key is not UTF-8");
+    dibs__mr_answer(&r->base, DIBS_INVALID, "the key is not UTF-8");
     return;
   }
   if (!key_is_free(r)) return;
-  dibs__status status = dibs__mongo_collection_inserts(&r->c, why, sizeof why);
+  dibs__status status = dibs__mongo_collection_inserts(&r->base.c, why, sizeof why);
   if (status != DIBS_OK) {
-    set_answer(r, status, why);
+    dibs__mr_answer(&r->base, status, why);
     return;
   }
   bson_t document = BSON_INITIALIZER;
-  status = dibs__mk_choose(&r->c, r->op->key, &r->type);
+  status = dibs__mk_choose(&r->base.c, r->op->key, &r->base.type);
   if (status == DIBS_OK && !put_new(r, &document, version)) status = DIBS_NO_MEMORY;
-  if (status == DIBS_OK) status = dibs__mk_insert(&r->c, &document, &twice, why, sizeof why);
-  if (status == DIBS_OK && !twice) status = dibs__mk_settle(&r->c, r->op->key, r->type, &document, &r->again);
+  if (status == DIBS_OK) status = dibs__mk_insert(&r->base.c, &document, &twice, why, sizeof why);
+  if (status == DIBS_OK && !twice)
+    status = dibs__mk_settle(&r->base.c, r->op->key, r->base.type, &document, &r->base.again);
   bson_destroy(&document);
-  if (r->again) {
-    set_answer(r, status, "");
-    r->again = status == DIBS_OK;
+  if (r->base.again) {
+    dibs__mr_answer(&r->base, status, "");
+    r->base.again = status == DIBS_OK;
   } else if (twice) {
     answer_mismatch(r);
-    if (r->op->op.status == DIBS_NOT_FOUND) set_answer(r, DIBS_INVALID, why); /* another unique index */
+    if (r->op->op.status == DIBS_NOT_FOUND) dibs__mr_answer(&r->base, DIBS_INVALID, why); /* another unique index */
   } else if (status == DIBS_INVALID) {
-    set_answer(r, status, why);
+    dibs__mr_answer(&r->base, status, why);
   } else if (status != DIBS_OK) {
-    fail_op(r, status);
+    dibs__mr_fail(&r->base, status);
   } else {
     r->op->seen = r->op->fence;
     snprintf(r->op->version_text, sizeof r->op->version_text, "%s", version);
-    set_answer(r, DIBS_OK, "");
+    dibs__mr_answer(&r->base, DIBS_OK, "");
   }
 }
 
@@ -562,16 +535,17 @@ static bool version_is_well_formed(const struct run *r) {
   return bson_utf8_validate(version.p, version.len, false);
 }
 
-static void run_verb(struct run *r) {
+static void run_verb(struct dibs__mr *base) {
+  struct run *r = (struct run *)base;
   uint32_t types = dibs__mf_types_of(r->op->key);
-  r->type = dibs__mk_guess(&r->c, r->op->key);
+  r->base.type = dibs__mk_guess(&r->base.c, r->op->key);
   if (guards_of(r) & DIBS__IF_ABSENT) {
     run_insert(r);
   } else if (!types) {
-    set_answer(r, DIBS_NOT_FOUND, "");
+    dibs__mr_answer(&r->base, DIBS_NOT_FOUND, "");
   } else if (!version_is_well_formed(r)) {
     answer_mismatch(r);
-    r->again = false;
+    r->base.again = false;
   } else if (r->op->op.verb == DIBS__RECORD_LOAD) {
     run_load(r);
   } else if (r->op->op.verb == DIBS__RECORD_SEAL) {
@@ -610,28 +584,15 @@ static bool is_refused(record_op *op) {
   return false;
 }
 
-static void run_tries(struct run *r) {
-  for (int tries = 0; tries < AGAIN_MAX; tries++) {
-    r->again = false;
-    if (tries > 2) dibs__nap_ms(1); /* the read may not see yet what the filter saw: it waits for a majority */
-    run_verb(r);
-    if (!r->again) return;
-    if (!dibs__tick_before(dibs__tick_now(), r->c.by)) break;
-  }
-  set_answer(r, DIBS_UNAVAILABLE, "other writers were faster until the deadline");
-}
-
 void dibs__mongo_run_record(struct dibs__mongo_session *session, record_op *op, dibs__tick by,
                             struct dibs__result *result) {
-  struct run r = {.c = {.session = session, .table = op->table, .result = result}, .table = op->table, .op = op};
-  char why[sizeof op->why] = "";
+  struct run r = {.base = {.c = {.session = session, .table = op->table, .result = result},
+                           .op = &op->op,
+                           .why = op->why,
+                           .why_size = sizeof op->why,
+                           .key = op->key},
+                  .table = op->table,
+                  .op = op};
   if (is_refused(op)) return;
-  r.c.by = op->op.by.ns ? dibs__tick_min(by, op->op.by) : by;
-  dibs__status status = dibs__mongo_collection_open(&r.c, why, sizeof why);
-  bool inserts = (guards_of(&r) & DIBS__IF_ABSENT) != 0;
-  if (status == DIBS_OK || (status == DIBS_NOT_FOUND && inserts && strcmp(op->table->key, "_id") == 0))
-    run_tries(&r);
-  else
-    set_answer(&r, status == DIBS_NOT_FOUND ? DIBS_INVALID : status, status == DIBS_NO_MEMORY ? "out of memory" : why);
-  dibs__mongo_collection_close(&r.c);
+  dibs__mr_run(&r.base, by, (guards_of(&r) & DIBS__IF_ABSENT) != 0, run_verb);
 }

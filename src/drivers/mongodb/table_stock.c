@@ -18,7 +18,6 @@
 #include <string.h>
 
 enum {
-  AGAIN_MAX = 1000, /* more tries mean an error: a document that matches our check and not the filter */
   CLAIM_MAX = 64,
   CLAIMS_MAX = 5000 /* in a document, which is read and written whole: each has some 100 bytes */
 };
@@ -29,11 +28,9 @@ typedef struct dibs__stock_op stock_op;
 typedef struct dibs__table table_t;
 
 struct run {
-  struct dibs__mongo_collection c;
+  struct dibs__mr base;
   const table_t *table;
   stock_op *op;
-  uint32_t type; /* of the key */
-  bool again;
 };
 
 /* What a document says as a stock. */
@@ -46,33 +43,16 @@ struct row {
   bool stale;     /* a newer fence was seen */
 };
 
-static void set_answer(struct run *r, dibs__status status, const char *why) {
-  r->op->op.status = status;
-  snprintf(r->op->why, sizeof r->op->why, "%.199s", why);
-}
-
-static void fail_op(struct run *r, dibs__status status) {
-  set_answer(r, status, status == DIBS_NO_MEMORY ? "out of memory" : r->c.result->text);
-}
-
 static bool is_fenced(const stock_op *op) {
   return op->strategy == DIBS_FENCED;
 }
 
 /* ---- What a document says ---- */
 
-static bool answer_wrong(struct run *r, const bson_t *document, const char *field, const char *must) {
-  char shown[DIBS__MONGO_SHOWN];
-  dibs__mf_show(document, shown);
-  set_answer(r, DIBS_INVALID, "");
-  snprintf(r->op->why, sizeof r->op->why, "\"%.40s\" of %.44s is not %s; correct it there", field, shown, must);
-  return false;
-}
-
 static bool read_number(struct run *r, const bson_t *document, const char *field, int64_t *number) {
   bson_iter_t at;
   bool fits = dibs__mf_find(document, field, &at) && dibs__mf_whole(&at, number) && *number >= 0;
-  return fits || answer_wrong(r, document, field, "a whole number from 0 on");
+  return fits || dibs__mr_wrong(&r->base, document, field, "a whole number from 0 on");
 }
 
 /* As IS_GIVEN has it. */
@@ -99,7 +79,7 @@ static bool is_old(const struct run *r, const bson_t *entry) {
   bson_iter_t at;
   if (!t->given || !t->taken || !dibs__mf_find(entry, t->given, &at) || !is_true(&at)) return false;
   return dibs__mf_find(entry, t->taken, &at) && BSON_ITER_HOLDS_DATE_TIME(&at) &&
-         bson_iter_date_time(&at) < dibs__mongo_earliest(r->c.link) - KEEP_MS;
+         bson_iter_date_time(&at) < dibs__mongo_earliest(r->base.c.link) - KEEP_MS;
 }
 
 static bool read_claims(struct run *r, const bson_t *document, struct row *row) {
@@ -108,7 +88,7 @@ static bool read_claims(struct run *r, const bson_t *document, struct row *row) 
   bool moves = r->op->op.verb == DIBS__STOCK_TAKE || r->op->op.verb == DIBS__STOCK_GIVE;
   if (!moves || dibs__mf_is_nothing(document, field)) return true;
   if (!dibs__mf_find(document, field, &at) || !BSON_ITER_HOLDS_ARRAY(&at) || !bson_iter_recurse(&at, &in))
-    return answer_wrong(r, document, field, "an array");
+    return dibs__mr_wrong(&r->base, document, field, "an array");
   while (bson_iter_next(&in)) {
     uint32_t len;
     const uint8_t *bytes;
@@ -120,11 +100,11 @@ static bool read_claims(struct run *r, const bson_t *document, struct row *row) 
     read_entry(r, &entry, row);
     if (is_old(r, &entry)) row->claims--;
   }
-  if (row->found > 1) return answer_wrong(r, document, field, "an array that has this claim once");
+  if (row->found > 1) return dibs__mr_wrong(&r->base, document, field, "an array that has this claim once");
   if (row->found == 1 && row->amount < 0)
-    return answer_wrong(r, document, field, "an array in which this claim has an amount");
+    return dibs__mr_wrong(&r->base, document, field, "an array in which this claim has an amount");
   if (row->found == 1 && !row->given && row->amount > row->used)
-    return answer_wrong(r, document, r->table->used, "as much as this claim holds");
+    return dibs__mr_wrong(&r->base, document, r->table->used, "as much as this claim holds");
   return true;
 }
 
@@ -134,7 +114,7 @@ static bool read_fence(struct run *r, const bson_t *document, struct row *row) {
   int64_t fence = 0, owner = 0;
   if (!is_fenced(r->op) || dibs__mf_is_nothing(document, t->fence)) return true;
   if (!dibs__mf_find(document, t->fence, &at) || !dibs__mf_fits_fence(&at) || !dibs__mf_whole(&at, &fence))
-    return answer_wrong(r, document, t->fence, "a whole number from 0 to 2^53");
+    return dibs__mr_wrong(&r->base, document, t->fence, "a whole number from 0 to 2^53");
   bool mine = !t->owner || (dibs__mf_find(document, t->owner, &at) && dibs__mf_whole(&at, &owner) &&
                             (uint64_t)owner == dibs__id_digest(r->op->id));
   row->stale = (uint64_t)fence > r->op->fence.v || ((uint64_t)fence == r->op->fence.v && !mine);
@@ -157,16 +137,7 @@ static void note_numbers(struct run *r, const struct row *row) {
 static void answer_with(struct run *r, dibs__status status, const struct row *row, int64_t got) {
   note_numbers(r, row);
   r->op->got = got;
-  set_answer(r, status, "");
-}
-
-/* The document; NULL: it is answered. */
-static bson_t *find_document(struct run *r) {
-  bson_t *document = NULL;
-  char why[sizeof r->op->why] = "";
-  dibs__status status = dibs__mk_find(&r->c, r->op->key, &r->type, &document, why, sizeof why);
-  if (status != DIBS_OK) set_answer(r, status, why);
-  return document;
+  dibs__mr_answer(&r->base, status, "");
 }
 
 /* ---- Filters and updates ---- */
@@ -233,7 +204,7 @@ static bson_t *make_filter(const struct run *r, const char *const conditions[4],
   bson_t *parsed = expand(r, templates), *filter = bson_new(), expr, list;
   bson_iter_t at, in;
   uint32_t count = 0;
-  bool fine = parsed && dibs__mk_put(&r->c, filter, r->op->key, r->type) &&
+  bool fine = parsed && dibs__mk_put(&r->base.c, filter, r->op->key, r->base.type) &&
               BSON_APPEND_DOCUMENT_BEGIN(filter, "$expr", &expr) && BSON_APPEND_ARRAY_BEGIN(&expr, "$and", &list);
   if (fine && bson_iter_init_find(&at, parsed, "list") && bson_iter_recurse(&at, &in))
     for (; fine && bson_iter_next(&in); count++) fine = bson_append_iter(&list, NULL, 0, &in);
@@ -262,10 +233,10 @@ static bson_t *make_pipeline(const struct run *r, const char *const parts[], boo
 static bool change_document(struct run *r, bson_t *filter, bson_t *pipeline, bool *matched, struct row *row) {
   bson_t *document = NULL;
   const struct dibs__mongo_change change = {.query = filter, .pipeline = pipeline};
-  dibs__status status = filter && pipeline ? dibs__mongo_modify(&r->c, &change, &document) : DIBS_NO_MEMORY;
+  dibs__status status = filter && pipeline ? dibs__mongo_modify(&r->base.c, &change, &document) : DIBS_NO_MEMORY;
   *matched = document != NULL;
   bool fine = document && read_document(r, document, row);
-  if (status != DIBS_OK) fail_op(r, status);
+  if (status != DIBS_OK) dibs__mr_fail(&r->base, status);
   if (status != DIBS_OK) *matched = true; /* answered */
   bson_destroy(document);
   bson_destroy(filter);
@@ -281,7 +252,7 @@ static bool change_document(struct run *r, bson_t *filter, bson_t *pipeline, boo
 static void answer_no_take(struct run *r) {
   struct row row;
   const stock_op *op = r->op;
-  bson_t *document = find_document(r);
+  bson_t *document = dibs__mr_find(&r->base);
   if (document && read_document(r, document, &row)) {
     int64_t left = row.limit - row.used;
     if (row.found > 0)
@@ -291,9 +262,9 @@ static void answer_no_take(struct run *r) {
     else if (left < (op->partial ? 1 : op->amount))
       answer_with(r, DIBS_FULL, &row, 0);
     else if (row.claims >= CLAIMS_MAX)
-      answer_wrong(r, document, r->table->claims, "an array of less than 5000 claims");
+      dibs__mr_wrong(&r->base, document, r->table->claims, "an array of less than 5000 claims");
     else
-      r->again = true;
+      r->base.again = true;
   }
   bson_destroy(document);
 }
@@ -343,21 +314,21 @@ static void remember_given(struct run *r) {
   if (change_document(r, make_filter(r, conditions, true), make_pipeline(r, parts, true), &matched, &row))
     answer_with(r, DIBS_NOT_FOUND, &row, 0);
   else if (!matched)
-    r->again = true;
+    r->base.again = true;
 }
 
 static void answer_no_give(struct run *r) {
   struct row row;
-  bson_t *document = find_document(r);
+  bson_t *document = dibs__mr_find(&r->base);
   if (document && read_document(r, document, &row)) {
     if (row.found > 0 && row.given)
       answer_with(r, DIBS_REPLAY, &row, row.amount);
     else if (row.stale)
       answer_with(r, DIBS_STALE, &row, 0);
     else if (row.found > 0)
-      r->again = true;
+      r->base.again = true;
     else if (row.claims >= CLAIMS_MAX)
-      answer_wrong(r, document, r->table->claims, "an array of less than 5000 claims");
+      dibs__mr_wrong(&r->base, document, r->table->claims, "an array of less than 5000 claims");
     else
       remember_given(r);
   }
@@ -385,7 +356,7 @@ static void run_give(struct run *r) {
 
 static void run_read(struct run *r) {
   struct row row;
-  bson_t *document = find_document(r);
+  bson_t *document = dibs__mr_find(&r->base);
   if (document && read_document(r, document, &row)) answer_with(r, DIBS_OK, &row, 0);
   bson_destroy(document);
 }
@@ -395,40 +366,40 @@ static void make_stock(struct run *r) {
   bson_t document = BSON_INITIALIZER, claims;
   bool twice = false;
   char why[sizeof r->op->why] = "";
-  dibs__status status = dibs__mongo_collection_inserts(&r->c, why, sizeof why);
+  dibs__status status = dibs__mongo_collection_inserts(&r->base.c, why, sizeof why);
   if (status != DIBS_OK) {
-    set_answer(r, status, why);
+    dibs__mr_answer(&r->base, status, why);
     return;
   }
-  status = dibs__mk_choose(&r->c, r->op->key, &r->type);
-  bool fine = dibs__mk_put_new(&r->c, &document, r->op->key, r->type) && bson_append_int64(&document, t->used, -1, 0) &&
-              bson_append_int64(&document, t->limit, -1, r->op->amount);
+  status = dibs__mk_choose(&r->base.c, r->op->key, &r->base.type);
+  bool fine = dibs__mk_put_new(&r->base.c, &document, r->op->key, r->base.type) &&
+              bson_append_int64(&document, t->used, -1, 0) && bson_append_int64(&document, t->limit, -1, r->op->amount);
   if (t->claims)
     fine =
         fine && bson_append_array_begin(&document, t->claims, -1, &claims) && bson_append_array_end(&document, &claims);
   if (status == DIBS_OK && !fine) status = DIBS_NO_MEMORY;
-  if (status == DIBS_OK) status = dibs__mk_insert(&r->c, &document, &twice, why, sizeof why);
-  if (status == DIBS_OK && !twice) status = dibs__mk_settle(&r->c, r->op->key, r->type, &document, &twice);
+  if (status == DIBS_OK) status = dibs__mk_insert(&r->base.c, &document, &twice, why, sizeof why);
+  if (status == DIBS_OK && !twice) status = dibs__mk_settle(&r->base.c, r->op->key, r->base.type, &document, &twice);
   if (status != DIBS_OK) twice = false;
   bson_destroy(&document);
   if (twice)
-    r->again = true; /* another client made it meanwhile, or another unique index has it */
+    r->base.again = true; /* another client made it meanwhile, or another unique index has it */
   else if (status == DIBS_INVALID)
-    set_answer(r, status, why);
+    dibs__mr_answer(&r->base, status, why);
   else if (status != DIBS_OK)
-    fail_op(r, status);
+    dibs__mr_fail(&r->base, status);
   else
     answer_with(r, DIBS_OK, &(struct row){.limit = r->op->amount}, 0);
 }
 
 static void answer_no_set(struct run *r) {
   struct row row;
-  bson_t *document = find_document(r);
+  bson_t *document = dibs__mr_find(&r->base);
   if (document && read_document(r, document, &row)) {
     if (row.used > r->op->amount)
       answer_with(r, DIBS_FULL, &row, 0);
     else
-      r->again = true;
+      r->base.again = true;
   } else if (!document && r->op->op.status == DIBS_NOT_FOUND) {
     make_stock(r);
   }
@@ -448,12 +419,13 @@ static void run_set(struct run *r) {
 
 /* ---- One operation ---- */
 
-static void run_verb(struct run *r) {
+static void run_verb(struct dibs__mr *base) {
+  struct run *r = (struct run *)base;
   if (!dibs__mf_types_of(r->op->key)) {
-    set_answer(r, DIBS_NOT_FOUND, "");
+    dibs__mr_answer(&r->base, DIBS_NOT_FOUND, "");
     return;
   }
-  r->type = dibs__mk_guess(&r->c, r->op->key);
+  r->base.type = dibs__mk_guess(&r->base.c, r->op->key);
   switch (r->op->op.verb) {
   case DIBS__STOCK_TAKE:
     run_take(r);
@@ -502,29 +474,16 @@ static bool is_refused(stock_op *op) {
   return false;
 }
 
-static void run_tries(struct run *r) {
-  for (int tries = 0; tries < AGAIN_MAX; tries++) {
-    r->again = false;
-    if (tries > 2) dibs__nap_ms(1); /* the read may not see yet what the filter saw: it waits for a majority */
-    run_verb(r);
-    if (!r->again) return;
-    if (!dibs__tick_before(dibs__tick_now(), r->c.by)) break;
-    r->op->retries++;
-  }
-  set_answer(r, DIBS_UNAVAILABLE, "other writers were faster until the deadline");
-}
-
 void dibs__mongo_run_stock(struct dibs__mongo_session *session, stock_op *op, dibs__tick by,
                            struct dibs__result *result) {
-  struct run r = {.c = {.session = session, .table = op->table, .result = result}, .table = op->table, .op = op};
-  char why[sizeof op->why] = "";
+  struct run r = {.base = {.c = {.session = session, .table = op->table, .result = result},
+                           .op = &op->op,
+                           .why = op->why,
+                           .why_size = sizeof op->why,
+                           .key = op->key},
+                  .table = op->table,
+                  .op = op};
   if (is_refused(op)) return;
-  r.c.by = op->op.by.ns ? dibs__tick_min(by, op->op.by) : by;
-  dibs__status status = dibs__mongo_collection_open(&r.c, why, sizeof why);
-  bool makes = op->op.verb == DIBS__STOCK_SET && strcmp(op->table->key, "_id") == 0;
-  if (status == DIBS_OK || (status == DIBS_NOT_FOUND && makes))
-    run_tries(&r);
-  else
-    set_answer(&r, status == DIBS_NOT_FOUND ? DIBS_INVALID : status, status == DIBS_NO_MEMORY ? "out of memory" : why);
-  dibs__mongo_collection_close(&r.c);
+  dibs__mr_run(&r.base, by, op->op.verb == DIBS__STOCK_SET, run_verb);
+  op->retries = r.base.retries;
 }
