@@ -19,6 +19,7 @@
 
 enum {
   AGAIN_MAX = 1000, /* more tries mean an error: a document that matches our check and not the filter */
+  MISSED_MAX = 3,
   CLAIM_MAX = 64,
   CLAIMS_MAX = 5000 /* in a document, which is read and written whole: each has some 100 bytes */
 };
@@ -32,7 +33,8 @@ struct run {
   struct dibs__mongo_collection c;
   const table_t *table;
   stock_op *op;
-  uint32_t type; /* of the key */
+  uint32_t type;   /* of the key */
+  uint32_t missed; /* how often an insert was refused, for a document that was not found after it */
   bool again;
 };
 
@@ -393,7 +395,7 @@ static void run_read(struct run *r) {
 static void make_stock(struct run *r) {
   const table_t *t = r->table;
   bson_t document = BSON_INITIALIZER, claims;
-  bool twice = false;
+  bool refused = false, twice = false;
   char why[sizeof r->op->why] = "";
   dibs__status status = dibs__mongo_collection_inserts(&r->c, why, sizeof why);
   if (status != DIBS_OK) {
@@ -407,12 +409,13 @@ static void make_stock(struct run *r) {
     fine =
         fine && bson_append_array_begin(&document, t->claims, -1, &claims) && bson_append_array_end(&document, &claims);
   if (status == DIBS_OK && !fine) status = DIBS_NO_MEMORY;
-  if (status == DIBS_OK) status = dibs__mk_insert(&r->c, &document, &twice, why, sizeof why);
-  if (status == DIBS_OK && !twice) status = dibs__mk_settle(&r->c, r->op->key, r->type, &document, &twice);
-  if (status != DIBS_OK) twice = false;
+  if (status == DIBS_OK) status = dibs__mk_insert(&r->c, &document, &refused, why, sizeof why);
+  if (status == DIBS_OK && !refused) status = dibs__mk_settle(&r->c, r->op->key, r->type, &document, &twice);
   bson_destroy(&document);
-  if (twice)
-    r->again = true; /* another client made it meanwhile, or another unique index has it */
+  if (status == DIBS_OK && refused && ++r->missed == MISSED_MAX)
+    set_answer(r, DIBS_INVALID, why); /* by another unique index */
+  else if (status == DIBS_OK && (refused || twice))
+    r->again = true; /* another client made it meanwhile */
   else if (status == DIBS_INVALID)
     set_answer(r, status, why);
   else if (status != DIBS_OK)
