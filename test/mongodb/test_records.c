@@ -194,6 +194,7 @@ static const struct {
     {"objectId", "{'$oid':'6b07c9f57dd4a3ff267ca355'}", "6b07c9f57dd4a3ff267ca355", "6b07c9f57dd4a3ff267ca356",
      "{'$oid':'6b07c9f57dd4a3ff267ca356'}", "6b07"},
     {"object", "{'a':{'b':1}}", "{ \"a\" : { \"b\" : 1 } }", "{\"c\":[]}", "{'c':[]}", "{} , \"w\" : {}"},
+    {"object", "{'a':1}", "{ \"a\" : 1 }", "{\"}\":\"\\\"}\"} ", "{'}':'\\\"}'}", "{\"b\":1}} {\"c\":1"},
     {"array", "[1,'a']", "[ 1, \"a\" ]", "[[2]]", "[[2]]", "{}"},
     {"binData", "{'$binary':{'base64':'AQI=','subType':'00'}}", "\1\2", "abc",
      "{'$binary':{'base64':'YWJj','subType':'00'}}", NULL},
@@ -400,6 +401,25 @@ static void an_instant_grows_with_each_write(void **state) {
   assert_message("0 to 9999");
 }
 
+static void a_version_that_can_not_grow_is_not_written(void **state) {
+  (void)state;
+  static const char *const last[] = {"{'$numberLong':'9223372036854775807'}", "{'$numberDouble':'9007199254740991'}",
+                                     "{'$date':{'$numberLong':'253402300799999'}}",
+                                     "{'$date':{'$numberLong':'253402300800000'}}"};
+  for (int i = 0; i < 4; i++) {
+    char key[4];
+    dibs_table *t = TABLE(.key = "_id", .version = "version", .columns = "title",
+                          .version_kind = i < 2 ? DIBS_VERSION_NUMBER : DIBS_VERSION_TIME);
+    snprintf(key, sizeof key, "%d", i);
+    insert("{'_id':%d,'title':'x','version':%s}", i, last[i]);
+    put(key, VALUES("y"), DIBS_INVALID, t, .flags = DIBS_UNCHECKED);
+    assert_message("\"version\" of { \"_id\" : ");
+    if (i < 3) put(key, VALUES("y"), DIBS_INVALID, t, .if_version = get(key, DIBS_OK, t)->version);
+    assert_int_equal(count("{'_id':%d,'title':'x','version':%s}", i, last[i]), 1);
+    if (i < 3) take_away(key, DIBS_OK, t, .if_version = get(key, DIBS_OK, t)->version);
+  }
+}
+
 static void a_hash_distinguishes_contents(void **state) {
   (void)state;
   for (int stored = 0; stored < 2; stored++) {
@@ -554,6 +574,7 @@ int main(int argc, char *argv[]) {
       RECORDS(another_field_may_be_the_key),
       RECORDS(no_key_exists_twice_after_its_index_was_dropped),
       RECORDS(an_instant_grows_with_each_write),
+      RECORDS(a_version_that_can_not_grow_is_not_written),
       RECORDS(a_hash_distinguishes_contents),
       RECORDS(a_missing_part_is_named),
       RECORDS(a_collection_may_be_in_another_database),

@@ -2,7 +2,8 @@
 /*
  * A change of a stock in MongoDB has several steps, each a request.  A client is killed or stopped at each of them,
  * then another one continues with the same claim, on the same stock or another one; what was stopped arrives after
- * that. In every case no claim counts twice, none is lost, and `used` is the sum of what the claims hold.
+ * that. In every case no claim counts twice, none is lost, and `used` is the sum of what the claims hold.  The same
+ * holds when two clients that take one claim are stopped, and one of them continues first.
  *
  *   test_steps URI
  */
@@ -20,6 +21,7 @@
 enum { OLD = 3, UNITS = 5, STEPS = 24, KEY = 48 };
 
 static struct {
+  struct bed second; /* the same with a wire of its own */
   uint32_t cases;
   /* Of a case. */
   char seats[KEY], tables[KEY], claim[KEY], old[OLD][KEY];
@@ -58,23 +60,55 @@ static void take_old(int count) {
   for (int i = 0; i < count; i++) assert_int_equal(ask(DIBS__STOCK_TAKE, s.seats, s.old[i], 1).op.status, DIBS_OK);
 }
 
+/* A collection of dibs, without dibs. */
+struct raw {
+  mongoc_client_t *client;
+  mongoc_collection_t *collection;
+};
+
+static struct raw open_raw(const char *kind) {
+  char name[80], host[320];
+  snprintf(host, sizeof host, "mongodb://%s:%u", bed.host, bed.port);
+  snprintf(name, sizeof name, "%s%s", s.bed.prefix, kind);
+  mongoc_client_t *client = mongoc_client_new(host);
+  return (struct raw){client, mongoc_client_get_collection(client, bed.database, name)};
+}
+
+static void close_raw(struct raw raw) {
+  mongoc_collection_destroy(raw.collection);
+  mongoc_client_destroy(raw.client);
+}
+
 /* As a client leaves it that was killed after its first step. */
 static void bind_to_tables(void) {
-  char name[80], host[320];
+  struct raw claims = open_raw("claims");
   bson_error_t error;
-  snprintf(host, sizeof host, "mongodb://%s:%u", bed.host, bed.port);
-  mongoc_client_t *client = mongoc_client_new(host);
-  snprintf(name, sizeof name, "%sclaims", bed.prefix);
-  mongoc_collection_t *to = mongoc_client_get_collection(client, bed.database, name);
   bson_t document = BSON_INITIALIZER;
   BSON_APPEND_UTF8(&document, "_id", s.claim);
   BSON_APPEND_INT64(&document, "v", 4711);
   BSON_APPEND_UTF8(&document, "stock", s.tables);
   BSON_APPEND_UTF8(&document, "state", "bound");
-  if (!mongoc_collection_insert_one(to, &document, NULL, NULL, &error)) fail_msg("%s", error.message);
+  if (!mongoc_collection_insert_one(claims.collection, &document, NULL, NULL, &error)) fail_msg("%s", error.message);
   bson_destroy(&document);
-  mongoc_collection_destroy(to);
-  mongoc_client_destroy(client);
+  close_raw(claims);
+}
+
+/* How many claims are inside of the document of `seats`. */
+static uint32_t count_inside(void) {
+  struct raw stocks = open_raw("stocks");
+  bson_t filter = BSON_INITIALIZER;
+  const bson_t *document;
+  bson_iter_t at, in;
+  uint32_t inside = 0;
+  BSON_APPEND_UTF8(&filter, "_id", s.seats);
+  mongoc_cursor_t *cursor = mongoc_collection_find_with_opts(stocks.collection, &filter, NULL, NULL);
+  assert_true(mongoc_cursor_next(cursor, &document));
+  assert_true(bson_iter_init_find(&at, document, "claims") && bson_iter_recurse(&at, &in));
+  while (bson_iter_next(&in)) inside++;
+  mongoc_cursor_destroy(cursor);
+  bson_destroy(&filter);
+  close_raw(stocks);
+  return inside;
 }
 
 /* Stocks of their own for each case: OLD claims of 1 unit in `seats`, in which UNITS more fit, as in `tables`. */

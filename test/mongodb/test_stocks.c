@@ -296,6 +296,17 @@ static void no_stock_is_made_after_the_index_of_its_key_was_dropped(void **state
   assert_int_equal(count("{}"), 1);
 }
 
+static void another_unique_index_is_named(void **state) {
+  (void)state;
+  assert_true(command("{'createIndexes':'%s','indexes':[{'key':{'seats':1},'name':'s','unique':true}]}", gateways()));
+  dibs_table *t = gigs();
+  set("a", 5, DIBS_OK, t);
+  set("b", 5, DIBS_INVALID, t);
+  set("b", 6, DIBS_OK, t);
+  set("b", 5, DIBS_INVALID, t);
+  assert_int_equal(count("{}"), 2);
+}
+
 /* ---- Many clients ---- */
 
 enum { BUYERS = 4, TRIES = 20, SEATS = 50 };
@@ -375,6 +386,7 @@ int main(int argc, char *argv[]) {
       RECORDS(what_a_collection_can_not_have_is_named),
       RECORDS(a_mark_of_another_type_does_not_mean_given_back),
       RECORDS(no_stock_is_made_after_the_index_of_its_key_was_dropped),
+      RECORDS(another_unique_index_is_named),
       RECORDS(nothing_is_oversold),
   };
   return cmocka_run_group_tests_name("mongodb stocks", tests, NULL, NULL);

@@ -207,7 +207,8 @@ static void check_record(void *user) {
   struct seen seen = look();
   bool first_wrote = strcmp(seen.title, "first") == 0, second_wrote = strcmp(seen.title, "second") == 0;
   if (seen.version != 1 || first_wrote == second_wrote || second_wrote != (p->second == DIBS_OK) ||
-      (second_wrote && p->first == DIBS_OK) || (first_wrote && p->second != DIBS_CONFLICT))
+      (second_wrote && p->first == DIBS_OK) || (first_wrote && p->second != DIBS_CONFLICT) ||
+      (first_wrote && p.status != DIBS_OK && p.status != DIBS_UNKNOWN))
     fail_msg("ended at step %d (%d): answers %d and %d, version %lld, \"%s\"", bed.step, (int)bed.how, (int)p->first,
              (int)p->second, (long long)seen.version, seen.title);
 }
@@ -215,7 +216,7 @@ static void check_record(void *user) {
 static void a_version_of_a_record_is_written_once(void **state) {
   (void)state;
   struct play p = {.scene = TAKES};
-  for (int how = WIRE_KILL; how <= WIRE_STOP; how++)
+  for (int how = WIRE_KILL; how <= WIRE_DAMAGE; how++)
     bed_end_at_each((enum wire_end)how, 2, STEPS, &(struct bed_scene){begin, put_first, put_second, check_record, &p});
 }
 
@@ -274,6 +275,49 @@ static void a_key_of_digits_is_created_once(void **state) {
                   &(struct bed_scene){empty_collection, create_first, create_second, check_creation, &p});
 }
 
+/* ---- A document is removed while another client creates it ---- */
+
+struct creator {
+  struct creating creating;
+  const char *key;
+};
+
+static void act_create_key(void *user) {
+  struct creator *c = user;
+  c->creating.status = create_at(&c->creating.client, c->key);
+}
+
+/* It is there at first.  false: the client ended before that step. */
+static bool play_removal(const char *key, int step) {
+  struct creator c = {.creating = {.status = DIBS_UNKNOWN}, .key = key};
+  struct bed_acting acting = {.act = act_create_key, .user = &c};
+  mongoc_collection_t *in = mongoc_client_get_collection(s.client, s.bed.database, s.collection);
+  (void)mongoc_collection_delete_many(in, &(bson_t)BSON_INITIALIZER, NULL, NULL, NULL);
+  assert_int_equal(create_at(&s.bed.other, key), DIBS_OK);
+  wire_arm(s.bed.wire, WIRE_STOP, 0);
+  assert_true(bed_connect(&s.bed, &c.creating.client, wire_port(s.bed.wire)));
+  wire_arm(s.bed.wire, WIRE_STOP, step);
+  assert_true(bed_begin(&s.bed, &acting, WIRE_STOP));
+  bool ended = wire_ended(s.bed.wire);
+  (void)mongoc_collection_delete_many(in, &(bson_t)BSON_INITIALIZER, NULL, NULL, NULL);
+  bed_finish(&s.bed, &acting);
+  if (c.creating.status != DIBS_CONFLICT && !(ended && c.creating.status == DIBS_OK))
+    fail_msg("removed at step %d: creating \"%s\" answers %d", step, key, (int)c.creating.status);
+  bed_disconnect(&c.creating.client);
+  mongoc_collection_destroy(in);
+  return ended;
+}
+
+static void creating_what_is_removed_meanwhile_is_not_refused(void **state) {
+  (void)state;
+  static const char *const keys[] = {"7", "a text"};
+  for (int i = 0; i < 2; i++) {
+    int step = 1;
+    while (step < STEPS && play_removal(keys[i], step)) step++;
+    assert_in_range(step, 2, STEPS - 1);
+  }
+}
+
 /* ---- */
 
 static int open_all(void **state) {
@@ -310,6 +354,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test(a_client_is_stopped_at_each_request_and_continues),
       cmocka_unit_test(a_version_of_a_record_is_written_once),
       cmocka_unit_test(a_key_of_digits_is_created_once),
+      cmocka_unit_test(creating_what_is_removed_meanwhile_is_not_refused),
   };
   if (argc != 2) return 2;
   bed.server = argv[1];

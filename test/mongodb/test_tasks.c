@@ -115,6 +115,19 @@ static void a_claim_without_tasks_answers_when_one_is_free(void **state) {
   }
 }
 
+/* As somebody writes it who means "never". */
+static void the_latest_instant_of_all_is_not_over(void **state) {
+  (void)state;
+  dibs_table *t = gateway();
+  insert("{'_id':1,'phase':'a','lockedAt':{'$numberLong':'9223372036854775807'},'updatedAt':{'$numberLong':'-"
+         "9223372036854775808'}}");
+  assert_true(claim_none(t)->next_ms > LONG_MS);
+  struct dibs__task_op *op = task_carry(task_make(t), DIBS__TASK_LIST, DIBS_OK);
+  assert_int_equal(op->got_count, 1);
+  assert_true(row_of(op, 0)->due_ms > 0);
+  assert_true(row_of(op, 0)->at_ms < 0);
+}
+
 static void a_repeated_claim_claims_nothing(void **state) {
   (void)state;
   dibs_table *t = gateway();
@@ -192,6 +205,28 @@ static void extend_moves_the_lock_and_answers_it(void **state) {
     change(t, DIBS__TASK_EXTEND, &item, DIBS_OK);
     assert_int_equal(count("{'phase':'b','updatedAt':{'$gte':%s},'fence':1}", ago(5000)), 1);
   }
+}
+
+/* A step writes its own document, and may make it none that is a task. */
+static void an_extension_does_not_depend_on_what_a_step_wrote(void **state) {
+  (void)state;
+  static const char *const changes[] = {"{'$set':{'phase':null}}", "{'$unset':{'phase':1,'updatedAt':1}}",
+                                        "{'$set':{'phase':3,'updatedAt':'soon'}}"};
+  for (size_t i = 0; i < sizeof changes / sizeof changes[0]; i++) FOR_EACH_FORM {
+      dibs_table *t = gateway();
+      char locked[40];
+      add("1", "a", never(), ago(100000));
+      const struct dibs__task_row *row = claim_row(t, "1");
+      assert_int_equal(update("{'_id':1}", changes[i]), 1);
+      struct dibs__task_item item = item_of(row);
+      change(t, DIBS__TASK_EXTEND, &item, DIBS_OK);
+      assert_true(item.due_ms >= row->due_ms);
+      memcpy(locked, item.locked_now, sizeof locked);
+      item.locked = dibs__str_of(locked, strlen(locked));
+      item.verdict = DIBS__TASK_END_NEXT;
+      change(t, DIBS__TASK_END, &item, DIBS_OK);
+      assert_true(is_never("1"));
+    }
 }
 
 static void an_expired_claim_is_refused_after_the_next_claim(void **state) {
@@ -621,11 +656,13 @@ int main(int argc, char *argv[]) {
       CASE(a_claim_names_its_phases_byte_by_byte),
       CASE(a_document_without_instants_and_fence_is_free),
       CASE(a_claim_without_tasks_answers_when_one_is_free),
+      CASE(the_latest_instant_of_all_is_not_over),
       CASE(a_repeated_claim_claims_nothing),
       CASE(next_frees_the_document_and_sets_the_phase),
       CASE(wait_and_fail_free_the_document_after_the_delay),
       CASE(give_frees_the_document_as_it_was),
       CASE(extend_moves_the_lock_and_answers_it),
+      CASE(an_extension_does_not_depend_on_what_a_step_wrote),
       CASE(an_expired_claim_is_refused_after_the_next_claim),
       CASE(a_program_without_dibs_that_took_the_document_over_wins),
       CASE(a_document_that_was_removed_is_not_found),

@@ -9,8 +9,9 @@
 #include <stdint.h>
 
 enum wire_end {
-  WIRE_KILL, /* the request is done, and the client does not see the answer, */
-  WIRE_STOP  /* or it is done when wire_release() is called, and the client continues */
+  WIRE_KILL,  /* the request is done, and the client does not see the answer, */
+  WIRE_STOP,  /* or it is done when wire_release() is called, and the client continues, */
+  WIRE_DAMAGE /* or it is done, and the answer is damaged */
 };
 
 struct wire;

@@ -26,6 +26,7 @@ struct dibs__mongo_element {
   enum dibs__mongo_known known;
   int64_t amount, at; /* HELD, GIVEN */
   int64_t bound_v;    /* the version with which this client bound it; 0: it did not */
+  bool adopted;       /* another client had bound it before */
   bool adds;          /* as far as is known, this operation gives the claim to the stock */
   bool wanted;        /* its document is read now */
 };

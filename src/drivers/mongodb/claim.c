@@ -24,7 +24,10 @@
  *  - Giving back a claim that was moved out.  Its document is read after the stock's (version v), in which it is not
  *    inside.  Copies are complete before a version without the claim exists, so what was read holds for v.
  *  - Removing a binding that was not needed requires the version with which this very client made it.  A client that
- *    finds the binding of another one gives it a version of its own first (adopt).
+ *    finds the binding of another one gives it a version of its own first (adopt), and never removes it: the other one
+ *    may have verified it, and put the claim inside.
+ *  - Binding again, adopting and marking require that the claim was not moved out meanwhile: a claim that is HELD would
+ *    be bound, and taken, a second time.
  */
 #include "drivers/mongodb/batch_impl.h"
 
@@ -118,12 +121,19 @@ static dibs__status update_claim(batch *b, bson_t *q, bson_t *u, bool *done) {
   return status;
 }
 
-/* Changes its state, if it has this version; `stock` may be empty: it stays. */
+/* Changes its state, if it has this version and was not moved out (which keeps the version); `stock` may be empty: it
+ * stays. */
 static dibs__status change_claim(batch *b, dibs__str claim, int64_t version, int64_t to_version, const char *state,
                                  dibs__str stock, bool *done) {
-  bson_t *q = bson_new(), *u = bson_new(), set;
+  bson_t *q = bson_new(), *u = bson_new(), set, in, states;
   bson_append_utf8(q, "_id", -1, claim.p, (int)claim.len);
   BSON_APPEND_INT64(q, "v", version);
+  BSON_APPEND_DOCUMENT_BEGIN(q, "state", &in);
+  BSON_APPEND_ARRAY_BEGIN(&in, "$in", &states);
+  BSON_APPEND_UTF8(&states, "0", "bound");
+  BSON_APPEND_UTF8(&states, "1", "void");
+  bson_append_array_end(&in, &states);
+  bson_append_document_end(q, &in);
   BSON_APPEND_DOCUMENT_BEGIN(u, "$set", &set);
   BSON_APPEND_UTF8(&set, "state", state);
   BSON_APPEND_INT64(&set, "v", to_version);
@@ -180,6 +190,7 @@ static dibs__status insert_claims(batch *b) {
   for (size_t i = 0; i < b->count && fine; i++) {
     if (!wants_insert(b, i)) continue;
     b->elements[i].bound_v = draw_version();
+    b->elements[i].adopted = false;
     fine = put_binding(&list, count, &b->elements[i]);
     which[count++] = (uint32_t)i;
   }
@@ -347,6 +358,7 @@ static dibs__status interpret(batch *b, element *e, const bson_t *row) {
   dibs__status status = change_claim(b, op_of(e)->claim, version, mine, "bound", (dibs__str){0}, &done);
   e->known = done ? DIBS__MONGO_BOUND : DIBS__MONGO_UNREAD;
   if (done) e->bound_v = mine;
+  e->adopted = e->adopted || done;
   return status;
 }
 
@@ -400,7 +412,8 @@ static uint32_t count_inside(const document *d) {
   return count;
 }
 
-/* {q: {_id, stock, state: {$in: [...]}}, u: {$set: {state, amount, at, delete_at}}, upsert: true} */
+/* {q: {_id, stock, state: {$in: [...]}}, u: {$set: {state, amount, at, delete_at}}, upsert: true}
+ * A claim that is VOID and inside was marked by a client that has died since, or will find it inside. */
 static bool put_copy(bson_t *updates, uint32_t nth, const document *d, const struct dibs__mem_taken *t) {
   bson_t one, q, u, part, states;
   char index[12];
@@ -410,8 +423,9 @@ static bool put_copy(bson_t *updates, uint32_t nth, const document *d, const str
               bson_append_utf8(&q, "_id", -1, t->claim, (int)t->len) &&
               bson_append_utf8(&q, "stock", -1, d->key, (int)d->key_len) &&
               BSON_APPEND_DOCUMENT_BEGIN(&q, "state", &part) && BSON_APPEND_ARRAY_BEGIN(&part, "$in", &states) &&
-              BSON_APPEND_UTF8(&states, "0", "bound") && BSON_APPEND_UTF8(&states, "1", "held");
-  if (t->given) fine = fine && BSON_APPEND_UTF8(&states, "2", "given");
+              BSON_APPEND_UTF8(&states, "0", "bound") && BSON_APPEND_UTF8(&states, "1", "held") &&
+              BSON_APPEND_UTF8(&states, "2", "void");
+  if (t->given) fine = fine && BSON_APPEND_UTF8(&states, "3", "given");
   fine = fine && bson_append_array_end(&part, &states) && bson_append_document_end(&q, &part) &&
          bson_append_document_end(&one, &q) && BSON_APPEND_DOCUMENT_BEGIN(&one, "u", &u) &&
          BSON_APPEND_DOCUMENT_BEGIN(&u, "$set", &part) &&
@@ -491,7 +505,7 @@ static void clean(batch *b) {
     bool refused = e->op->status == DIBS_FULL || e->op->status == DIBS_STALE || e->op->status == DIBS_CONFLICT;
     char index[12];
     const char *at;
-    if (e->bound_v == 0 || !refused) continue;
+    if (e->bound_v == 0 || e->adopted || !refused) continue;
     bson_uint32_to_string(count++, &at, index, sizeof index);
     bson_append_document_begin(&list, at, -1, &one);
     BSON_APPEND_DOCUMENT_BEGIN(&one, "q", &q);

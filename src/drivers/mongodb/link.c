@@ -120,12 +120,18 @@ static bool error_is_denied(const bson_error_t *error) {
   return error->code == 13 || error->code == 18 || error->code == 8000; /* Unauthorized, AuthenticationFailed */
 }
 
+/* The server's own code: libmongoc has others with the same numbers.  (14 is TypeMismatch, and its own is of an answer
+ * that is damaged.) */
+static bool is_code(const bson_error_t *error, uint32_t code) {
+  return error->domain == MONGOC_ERROR_SERVER && error->code == code;
+}
+
 /* The server did nothing, and another one, or the same one soon, will: it is not the primary, or another command was
  * writing the same document.  (Of the latter MongoDB says WriteConflict, and servers over PostgreSQL its words.) */
 static bool error_is_early(const bson_error_t *error) {
   static const uint32_t codes[] = {10107, 13435, 13436, 112};
   for (size_t i = 0; i < sizeof codes / sizeof codes[0]; i++)
-    if (error->code == codes[i]) return true;
+    if (is_code(error, codes[i])) return true;
   return strstr(error->message, "deadlock detected") || strstr(error->message, "could not serialize access");
 }
 
@@ -137,7 +143,7 @@ static bool error_is_refusal(const bson_error_t *error) {
   static const uint32_t codes[] = {2,  4,  9,  14, 15, 17,  20,    22,  40,    52,    57,
                                    59, 66, 67, 72, 73, 115, 10334, 121, 11000, 11001, 17419};
   for (size_t i = 0; i < sizeof codes / sizeof codes[0]; i++)
-    if (error->code == codes[i]) return true;
+    if (is_code(error, codes[i])) return true;
   return error->domain == MONGOC_ERROR_SERVER && (strstr(error->message, "violates exclusion constraint") ||
                                                   strstr(error->message, "violates unique constraint"));
 }
@@ -149,6 +155,7 @@ static dibs__status explain_selection(const struct dibs__mongo_link *link, const
   const char *why = strchr(said, '['), *next = "";
   const char *end = why ? strrchr(why, ']') : NULL;
   int length = end ? (int)(end - why - 1) : (int)strlen(said);
+  const mongoc_uri_t *uri = mongoc_client_get_uri(link->client); /* another thread may replace the location's */
   dibs__status status = DIBS_UNAVAILABLE;
   why = end ? why + 1 : said;
   if (strstr(said, "uthenticat")) {
@@ -156,14 +163,14 @@ static dibs__status explain_selection(const struct dibs__mongo_link *link, const
   } else if (strstr(said, "certificate verify failed")) {
     status = DIBS_DENIED;
     next = "; use a name of its certificate, and name its authority with ca=FILE";
-  } else if (strstr(said, "length header") && !mongoc_uri_get_tls(link->location->uri)) {
+  } else if (strstr(said, "length header") && !mongoc_uri_get_tls(uri)) {
     /* So a server with TLS ends a connection without. */
     next = "; a server with TLS needs tls=true or ca=FILE";
   } else if (strstr(said, "TLS handshake")) {
     next = "; does this port have TLS?";
   } else if (strstr(said, "initialize TLS")) {
     next = "; are ca= and tlsCertificateKeyFile= files in PEM form?";
-  } else if (!end && mongoc_uri_get_replica_set(link->location->uri)) {
+  } else if (!end && mongoc_uri_get_replica_set(uri)) {
     /* Servers answer, and libmongoc uses none of them: it gives no reason. */
     why = "no host of the URI is a usable member of that replica set", length = (int)strlen(why);
     next = "; is replicaSet= its name, and has it a primary?";
@@ -177,7 +184,7 @@ dibs__status dibs__mongo_explain(struct dibs__mongo_link *link, const bson_error
                                  bool sent, struct dibs__result *result) {
   (void)reply;
   bool selection = error->domain == MONGOC_ERROR_SERVER_SELECTION;
-  bool stream = error->domain == MONGOC_ERROR_STREAM;
+  bool stream = error->domain == MONGOC_ERROR_STREAM || error->domain == MONGOC_ERROR_PROTOCOL;
   dibs__set_message(result, "%s: %.160s", link->location->shown, error->message);
   link->broken = link->broken || selection || stream;
   if (selection) return explain_selection(link, error->message, result);

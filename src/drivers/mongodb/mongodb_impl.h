@@ -277,6 +277,8 @@ struct dibs__mongo_task {
   bool free;                     /* of a listing */
 };
 bool dibs__mt_read(const struct dibs__table *table, const bson_t *document, struct dibs__mongo_task *task);
+/* The key's type and locked_at alone, after an extension: the other fields may be anything by now. */
+bool dibs__mt_read_lock(const struct dibs__table *table, const bson_t *document, struct dibs__mongo_task *task);
 /* Which field makes that document none that can be claimed, and what it must be. */
 void dibs__mt_explain(const struct dibs__table *table, const bson_t *document, char *why, size_t size);
 /* That the server refuses to claim it. */

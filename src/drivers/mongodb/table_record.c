@@ -16,6 +16,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+};
+#define LAST_DATE INT64_C(253402300799999) /* of the year 9999 */
+
 typedef struct dibs__record_op record_op;
 typedef struct dibs__table table_t;
 
@@ -175,11 +178,25 @@ static bool values_fit(struct run *r, const bson_t *document) {
   return true;
 }
 
+/* A put writes a larger one.  false: answered. */
+static bool version_can_grow(struct run *r, const bson_t *document) {
+  const char *field = r->table->version;
+  bson_iter_t at;
+  int64_t number;
+  if (r->op->op.verb != DIBS__RECORD_PUT || !field || !dibs__mf_find(document, field, &at)) return true;
+  if (r->table->version_kind == DIBS__VERSION_TIME && BSON_ITER_HOLDS_DATE_TIME(&at))
+    return bson_iter_date_time(&at) < LAST_DATE || answer_wrong(r, document, field, "a date before the last of 9999");
+  if (r->table->version_kind != DIBS__VERSION_NUMBER || !dibs__mf_whole(&at, &number)) return true;
+  return number < (BSON_ITER_HOLDS_DOUBLE(&at) ? DIBS__MF_EXACT - 1 : INT64_MAX) ||
+         answer_wrong(r, document, field, "a number that can grow");
+}
+
 /* A filter matched nothing: answers why.  If it would match by now, tries again. */
 static void answer_mismatch(struct run *r) {
   struct row row;
   bson_t *document = dibs__mr_find(&r->base);
-  if (document && read_document(r, document, &row) && guards_hold(r, &row) && values_fit(r, document))
+  if (document && read_document(r, document, &row) && guards_hold(r, &row) && version_can_grow(r, document) &&
+      values_fit(r, document))
     r->base.again = true;
   bson_destroy(document);
 }
@@ -187,7 +204,18 @@ static void answer_mismatch(struct run *r) {
 /* ---- Filters ---- */
 
 #define IS_COUNTED                                                                                                     \
-  IF(TYPE_IN("@v", NOTHING), "true", IF(WHOLE("@v"), "{'$lt':['$@v',{'$numberLong':'9223372036854775807'}]}", "false"))
+  IF(TYPE_IN("@v", NOTHING), "true",                                                                                   \
+     IF(WHOLE("@v"),                                                                                                   \
+        "{'$lt':['$@v'," IF(TYPE_IN("@v", "'double'"), "9007199254740991",                                             \
+                            "{'$numberLong':'9223372036854775807'}") "]}",                                             \
+        "false"))
+/* Of the years 0 to 9999, and not the last. */
+#define IS_DATED                                                                                                       \
+  IF(TYPE_IN("@v", NOTHING), "true",                                                                                   \
+     IF(TYPE_IN("@v", "'date'"),                                                                                       \
+        "{'$and':[{'$gte':['$@v',{'$date':{'$numberLong':'-62167219200000'}}]},"                                       \
+        "{'$lt':['$@v',{'$date':{'$numberLong':'253402300799999'}}]}]}",                                               \
+        "false"))
 /* The conditions of a filter's $expr. */
 struct conditions {
   bson_t list; /* an array */
@@ -244,7 +272,7 @@ static void add_version(const struct run *r, struct conditions *all) {
 /* What a put needs to write the next version. */
 static void add_version_type(const struct run *r, struct conditions *all) {
   static const char *const texts[] = {[DIBS__VERSION_NUMBER] = IS_COUNTED,
-                                      [DIBS__VERSION_TIME] = TYPE_IN("@v", NOTHING ",'date'"),
+                                      [DIBS__VERSION_TIME] = IS_DATED,
                                       [DIBS__VERSION_HASH] = TYPE_IN("@v", NOTHING ",'string'")};
   add_template(r, all, texts[r->table->version_kind], 0);
 }
@@ -482,7 +510,15 @@ static bool key_is_free(struct run *r) {
   bool is_free = !there && r->op->op.status == DIBS_NOT_FOUND;
   bson_destroy(there);
   if (there) answer_mismatch(r);
+  if (there && r->op->op.status == DIBS_NOT_FOUND) r->again = true; /* it was removed meanwhile */
   return is_free;
+}
+
+/* The insert was refused, and there is no document with the key: it was removed meanwhile, or another unique index has
+ * refused it. */
+static void answer_missed(struct run *r, const char *why) {
+  r->again = ++r->missed < MISSED_MAX;
+  set_answer(r, DIBS_INVALID, why);
 }
 
 static void run_insert(struct run *r) {
@@ -510,7 +546,7 @@ static void run_insert(struct run *r) {
     r->base.again = status == DIBS_OK;
   } else if (twice) {
     answer_mismatch(r);
-    if (r->op->op.status == DIBS_NOT_FOUND) dibs__mr_answer(&r->base, DIBS_INVALID, why); /* another unique index */
+    if (r->op->op.status == DIBS_NOT_FOUND) dibs__mr_answer(&r->base, why);
   } else if (status == DIBS_INVALID) {
     dibs__mr_answer(&r->base, status, why);
   } else if (status != DIBS_OK) {

@@ -18,6 +18,7 @@
 #include <string.h>
 
 enum {
+  MISSED_MAX = 3,
   CLAIM_MAX = 64,
   CLAIMS_MAX = 5000 /* in a document, which is read and written whole: each has some 100 bytes */
 };
@@ -364,7 +365,7 @@ static void run_read(struct run *r) {
 static void make_stock(struct run *r) {
   const table_t *t = r->table;
   bson_t document = BSON_INITIALIZER, claims;
-  bool twice = false;
+  bool refused = false, twice = false;
   char why[sizeof r->op->why] = "";
   dibs__status status = dibs__mongo_collection_inserts(&r->base.c, why, sizeof why);
   if (status != DIBS_OK) {
@@ -378,12 +379,13 @@ static void make_stock(struct run *r) {
     fine =
         fine && bson_append_array_begin(&document, t->claims, -1, &claims) && bson_append_array_end(&document, &claims);
   if (status == DIBS_OK && !fine) status = DIBS_NO_MEMORY;
-  if (status == DIBS_OK) status = dibs__mk_insert(&r->base.c, &document, &twice, why, sizeof why);
-  if (status == DIBS_OK && !twice) status = dibs__mk_settle(&r->base.c, r->op->key, r->base.type, &document, &twice);
-  if (status != DIBS_OK) twice = false;
+  if (status == DIBS_OK) status = dibs__mk_insert(&r->base.c, &document, &refused, why, sizeof why);
+  if (status == DIBS_OK && !refused) status = dibs__mk_settle(&r->base.c, r->op->key, r->base.type, &document, &twice);
   bson_destroy(&document);
-  if (twice)
-    r->base.again = true; /* another client made it meanwhile, or another unique index has it */
+  if (status == DIBS_OK && refused && ++r->missed == MISSED_MAX)
+    set_answer(r, DIBS_INVALID, why); /* by another unique index */
+  else if (status == DIBS_OK && (refused || twice))
+    r->base.again = true; /* another client made it meanwhile */
   else if (status == DIBS_INVALID)
     dibs__mr_answer(&r->base, status, why);
   else if (status != DIBS_OK)

@@ -218,12 +218,32 @@ static bool put_oid(bson_t *to, const char *name, const dibs_value *v) {
   return dibs__mf_put_key(to, name, dibs__str_of(v->data, v->length), DIBS__MF_OID);
 }
 
+/* Does the document or array that begins here end at the end?  (The parser ignores what follows.) */
+static bool is_one_value(const dibs_value *v) {
+  size_t open = 0;
+  bool inside = false; /* of a string */
+  for (size_t i = 0; i < v->length; i++) {
+    char c = v->data[i];
+    if (inside) {
+      inside = c != '"';
+      if (c == '\\') i++;
+      continue;
+    }
+    if (i > 0 && open == 0 && (c == '\0' || !strchr(" \t\r\n", c))) return false;
+    inside = c == '"';
+    open += c == '{' || c == '[';
+    if (c == '}' || c == ']') open--; /* it was not 0 */
+  }
+  return open == 0;
+}
+
 /* JSON that begins with `first`. */
 static bool put_json(bson_t *to, const char *name, const dibs_value *v, char first, bson_type_t type) {
   bson_error_t error;
   bson_iter_t at;
   char *json = NULL;
-  bool fine = v->length > 1 && v->data[0] == first && (json = malloc(v->length + sizeof WRAPPED + 2)) != NULL;
+  bool fine = v->length > 1 && v->data[0] == first && is_one_value(v) &&
+              (json = malloc(v->length + sizeof WRAPPED + 2)) != NULL;
   if (!fine) return false;
   memcpy(json, WRAPPED, sizeof WRAPPED - 1);
   memcpy(json + sizeof WRAPPED - 1, v->data, v->length);

@@ -256,7 +256,7 @@ static void answer_missed(struct run *r, item_t *item) {
 
 static void answer_extended(struct run *r, item_t *item, const bson_t *document) {
   struct dibs__mongo_task task;
-  if (!dibs__mt_read(r->table, document, &task)) return;
+  if (!dibs__mt_read_lock(r->table, document, &task)) return;
   item->due_ms = task.locked_ms + r->op->timeout_ms;
   snprintf(item->locked_now, sizeof item->locked_now, "%s", task.locked);
 }

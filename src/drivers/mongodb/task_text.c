@@ -84,25 +84,37 @@ static char instant_at(const table_t *t, const bson_iter_t *at, int64_t *ms) {
   return 'n';
 }
 
-bool dibs__mt_read(const table_t *t, const bson_t *document, struct dibs__mongo_task *task) {
+/* Sums with an age or a timeout fit. */
+static int64_t bounded(int64_t ms) {
+  return ms > DIBS__MF_EXACT ? DIBS__MF_EXACT : ms < -DIBS__MF_EXACT ? -DIBS__MF_EXACT : ms;
+}
+
+bool dibs__mt_read_lock(const table_t *t, const bson_t *document, struct dibs__mongo_task *task) {
   bson_iter_t at;
-  int64_t fence = 0;
+  int64_t ms = 0;
   char letter;
   *task = (struct dibs__mongo_task){.free = false};
   if (!dibs__mf_find(document, t->key, &at) || !(letter = dibs__mf_key(&at, task->key_text, &task->key))) return false;
+  if (dibs__mf_is_nothing(document, t->locked_at)) return true;
+  char form = dibs__mf_find(document, t->locked_at, &at) ? instant_at(t, &at, &ms) : '\0';
+  if (!form) return false;
+  snprintf(task->locked, sizeof task->locked, "%c%c%" PRId64, letter, form, form == 'n' ? ms / dibs__mf_unit(t) : ms);
+  task->locked_ms = bounded(ms);
+  return true;
+}
+
+bool dibs__mt_read(const table_t *t, const bson_t *document, struct dibs__mongo_task *task) {
+  bson_iter_t at;
+  int64_t fence = 0;
+  if (!dibs__mt_read_lock(t, document, task)) return false;
   if (!dibs__mf_find(document, t->phase, &at) || !BSON_ITER_HOLDS_UTF8(&at)) return false;
   task->phase = dibs__mf_text(&at);
   if (!dibs__mf_is_nothing(document, t->fence) &&
       (!dibs__mf_find(document, t->fence, &at) || !dibs__mf_whole(&at, &fence) || fence < 0))
     return false;
   task->fence.v = (uint64_t)fence;
-  if (!dibs__mf_is_nothing(document, t->locked_at)) {
-    char form = dibs__mf_find(document, t->locked_at, &at) ? instant_at(t, &at, &task->locked_ms) : '\0';
-    if (!form) return false;
-    snprintf(task->locked, sizeof task->locked, "%c%c%" PRId64, letter, form, task->locked_ms / dibs__mf_unit(t));
-    if (form != 'n') snprintf(task->locked, sizeof task->locked, "%c%c%" PRId64, letter, form, task->locked_ms);
-  }
   if (!dibs__mf_find(document, t->updated_at, &at) || !instant_at(t, &at, &task->updated_ms)) task->updated_ms = 0;
+  task->updated_ms = bounded(task->updated_ms);
   task->free = dibs__mf_find(document, FREE_FIELD, &at) && bson_iter_as_bool(&at);
   return true;
 }
