@@ -20,6 +20,7 @@
 enum { STEPS = 30, KEY = 24, ITEMS = 3, DELTA = 10, NEXT_DELTA = 1000, OTHER_DELTA = 100000 };
 
 static struct {
+  struct bed bed;
   uint32_t cases;
   char keys[ITEMS][KEY]; /* a counter that exists, a new one, and a full one */
   dibs__id source, other, guard;
@@ -39,9 +40,14 @@ static struct outcome add(const struct bed_client *c, dibs__id source, uint64_t 
                                 .sequence = sequence,
                                 .guard = s.guard,
                                 .fence = {fence}};
+  struct dibs__op *ops[] = {&op.op};
+  struct dibs__result result;
   struct outcome o;
   for (int i = 0; i < ITEMS; i++) items[i].key = dibs__str_of(s.keys[i], strlen(s.keys[i]));
-  o.status = bed_run(c, &op.op, NULL);
+  op.op.by = dibs__tick_add_ms(dibs__tick_now(), PATIENCE_MS);
+  op.op.status = DIBS_UNKNOWN;
+  (void)dibs__mongodb_driver.run(c->session, ops, 1, op.op.by, &result);
+  o.status = op.op.status;
   for (int i = 0; i < ITEMS; i++) o.items[i] = items[i].status;
   return o;
 }
@@ -52,7 +58,11 @@ static int64_t number(int nth) {
       .op = {.family = DIBS__FAM_COUNTER, .verb = DIBS__COUNTER_READ, .flags = DIBS__OP_READS},
       .items = &item,
       .count = 1};
-  assert_int_equal(bed_run(&bed.other, &op.op, NULL), DIBS_OK);
+  struct dibs__op *ops[] = {&op.op};
+  struct dibs__result result;
+  op.op.by = dibs__tick_add_ms(dibs__tick_now(), PATIENCE_MS);
+  (void)dibs__mongodb_driver.run(s.bed.other.session, ops, 1, op.op.by, &result);
+  assert_int_equal(op.op.status, DIBS_OK);
   return item.status == DIBS_NOT_FOUND ? 0 : item.number;
 }
 
@@ -67,14 +77,7 @@ static dibs__id draw(void) {
   return id;
 }
 
-struct play {
-  enum next next;
-  uint64_t fence;
-  dibs__status first; /* what the first client was answered */
-  int64_t added;      /* by the other client */
-};
-
-static void begin(void *user) {
+static void begin_case(void) {
   static const char *const kinds[ITEMS] = {"a", "b", "full"};
   for (int i = 0; i < ITEMS; i++) snprintf(s.keys[i], KEY, "%s%u", kinds[i], s.cases);
   s.cases++;
@@ -88,8 +91,11 @@ static void begin(void *user) {
                                 .count = 2,
                                 .source = draw(),
                                 .sequence = 1};
-  assert_int_equal(bed_run(&bed.other, &op.op, NULL), DIBS_OK);
-  (void)user;
+  struct dibs__op *ops[] = {&op.op};
+  struct dibs__result result;
+  op.op.by = dibs__tick_add_ms(dibs__tick_now(), PATIENCE_MS);
+  (void)dibs__mongodb_driver.run(s.bed.other.session, ops, 1, op.op.by, &result);
+  assert_int_equal(op.op.status, DIBS_OK);
 }
 
 static void expect_items(const struct outcome *o) {
@@ -99,66 +105,112 @@ static void expect_items(const struct outcome *o) {
   assert_int_equal(o->items[2], DIBS_FULL);
 }
 
-static void act(const struct bed_client *c, void *user) {
-  struct play *p = user;
-  p->first = add(c, s.source, 1, DELTA, p->fence).status;
-}
-
-/* What another client does. */
-static void continue_with(void *user) {
-  struct play *p = user;
+/* What another client does; how much it has added. */
+static int64_t continue_with(enum next next, uint64_t fence) {
   struct outcome o;
-  p->added = 0;
-  if (!bed.ended) assert_int_equal(p->first, DIBS_OK);
-  if (p->next == REPEATS) {
-    o = add(&bed.other, s.source, 1, DELTA, p->fence);
+  int64_t added = 0;
+  if (next == REPEATS) {
+    o = add(&s.bed.other, s.source, 1, DELTA, fence);
     expect_items(&o);
-  } else if (p->next == CONTINUES) {
-    o = add(&bed.other, s.source, 2, NEXT_DELTA, p->fence);
-    p->added = NEXT_DELTA;
+  } else if (next == CONTINUES) {
+    o = add(&s.bed.other, s.source, 2, NEXT_DELTA, fence);
+    added = NEXT_DELTA;
     expect_items(&o);
   } else {
     for (uint64_t sequence = 1; sequence <= 2; sequence++) {
-      o = add(&bed.other, s.other, sequence, OTHER_DELTA, p->fence ? p->fence + 1 : 0);
-      p->added += OTHER_DELTA;
+      o = add(&s.bed.other, s.other, sequence, OTHER_DELTA, fence ? fence + 1 : 0);
+      added += OTHER_DELTA;
       expect_items(&o);
       assert_int_equal(o.status, DIBS_OK);
     }
   }
+  return added;
 }
 
-static void check(void *user) {
-  const struct play *p = user;
-  int64_t a = number(0) - 1 - p->added, b = number(1) - p->added;
-  bool all = a == DELTA && b == DELTA, none = a == 0 && b == 0 && p->first != DIBS_OK && p->next != REPEATS;
+struct acting {
+  struct bed_client client;
+  uint64_t fence;
+  struct outcome outcome;
+};
+
+static void act(void *user) {
+  struct acting *a = user;
+  a->outcome = add(&a->client, s.source, 1, DELTA, a->fence);
+}
+
+/* false: the client ended before that step. */
+static bool play(enum wire_end how, enum next next, uint64_t fence, int step) {
+  struct acting c = {.fence = fence};
+  struct bed_acting acting = {.act = act, .user = &c};
+  begin_case();
+  wire_arm(s.bed.wire, how, 0);
+  assert_true(bed_connect(&s.bed, &c.client, wire_port(s.bed.wire)));
+  wire_arm(s.bed.wire, how, step);
+  assert_true(bed_begin(&s.bed, &acting, how));
+  bool ended = wire_ended(s.bed.wire);
+  if (!ended) assert_int_equal(c.outcome.status, DIBS_OK);
+  int64_t added = continue_with(next, fence);
+  bed_finish(&s.bed, &acting);
+  dibs__status first = c.outcome.status;
+  int64_t a = number(0) - 1 - added, b = number(1) - added;
+  bool all = a == DELTA && b == DELTA, none = a == 0 && b == 0 && first != DIBS_OK && next != REPEATS;
   if ((!all && !none) || number(2) != INT64_MAX)
-    fail_msg("ended at step %d (%d), fence %d; then another client %s: %lld and %lld were added", bed.step,
-             (int)bed.how, (int)p->fence, next_names[p->next], (long long)a, (long long)b);
-  struct outcome again = add(&bed.other, s.source, 1, DELTA, p->fence);
-  if (all || p->next == CONTINUES) {
+    fail_msg("ended at step %d (%d), fence %d; then another client %s: %lld and %lld were added", step, (int)how,
+             (int)fence, next_names[next], (long long)a, (long long)b);
+  struct outcome again = add(&s.bed.other, s.source, 1, DELTA, fence);
+  if (all || next == CONTINUES) {
     assert_int_equal(again.status, DIBS_REPLAY);
-  } else if (p->fence) {
+  } else if (fence) {
     assert_int_equal(again.status, DIBS_STALE);
   } else {
     expect_items(&again);
     all = true;
   }
-  a = number(0) - 1 - p->added;
-  b = number(1) - p->added;
-  if (a != (all ? DELTA : 0) || b != (all ? DELTA : 0))
-    fail_msg("ended at step %d (%d), fence %d; another client %s: the repeat made it %lld and %lld", bed.step,
-             (int)bed.how, (int)p->fence, next_names[p->next], (long long)a, (long long)b);
+  if (number(0) - 1 - added != (all ? DELTA : 0) || number(1) - added != (all ? DELTA : 0))
+    fail_msg("ended at step %d (%d), fence %d; another client %s: the repeat made it %lld and %lld", step, (int)how,
+             (int)fence, next_names[next], (long long)number(0) - 1 - added, (long long)number(1) - added);
+  bed_disconnect(&c.client);
+  return ended;
 }
 
 static void end_at_each_step(enum wire_end how) {
   for (uint64_t fence = 0; fence <= 7; fence += 7)
     for (enum next next = 0; next < NEXTS; next++) {
-      struct play p = {.next = next, .fence = fence};
-      bed_end_at_each(how, 4, STEPS, &(struct bed_scene){begin, act, continue_with, check, &p});
+      int step = 1;
+      while (step < STEPS && play(how, next, fence, step)) step++;
+      assert_in_range(step, 4, STEPS - 1);
     }
 }
 
+static void a_client_is_killed_after_each_step(void **state) {
+  (void)state;
+  end_at_each_step(WIRE_KILL);
+}
+static void a_client_is_stopped_at_each_step_and_continues(void **state) {
+  (void)state;
+  end_at_each_step(WIRE_STOP);
+}
+
+/* ---- */
+
+static int open_all(void **state) {
+  (void)state;
+  return bed_open(&s.bed) ? 0 : -1;
+}
+
+static int close_all(void **state) {
+  (void)state;
+  bed_close(&s.bed);
+  return 0;
+}
+
 int main(int argc, char **argv) {
+  static const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_client_is_killed_after_each_step),
+      cmocka_unit_test(a_client_is_stopped_at_each_step_and_continues),
+  };
+  if (argc != 2) return 2;
+  s.bed.server = argv[1];
   dibs__mongo_late_ms = 0; /* everybody applies what was begun */
-  return bed_main(argc, argv, "mongodb counter steps", end_at_each_step);
+  return cmocka_run_group_tests_name("mongodb counter steps", tests, open_all, close_all);
 }

@@ -21,6 +21,7 @@
 enum { OLD = 3, UNITS = 5, STEPS = 24, KEY = 48 };
 
 static struct {
+  struct bed bed;
   struct bed second; /* the same with a wire of its own */
   uint32_t cases;
   /* Of a case. */
@@ -28,18 +29,22 @@ static struct {
 } s;
 
 static struct dibs__stock_op run(const struct bed_client *c, enum dibs__stock_verb verb, const char *key,
-                                 const char *claim, int64_t amount) {
+                                 const char *claim, int64_t amount, int64_t ms) {
   struct dibs__stock_op op = {.op = {.family = DIBS__FAM_STOCK, .verb = (uint16_t)verb}, .amount = amount};
+  struct dibs__op *ops[] = {&op.op};
+  struct dibs__result result;
+  op.op.by = dibs__tick_add_ms(dibs__tick_now(), ms);
+  op.op.status = DIBS_UNKNOWN;
   op.key = dibs__str_of(key, strlen(key));
   op.claim = dibs__str_of(claim, strlen(claim));
   op.op.flags = verb == DIBS__STOCK_READ ? DIBS__OP_READS : 0;
   op.op.bucket = dibs__bucket(op.key);
-  (void)bed_run(c, &op.op, NULL);
+  (void)dibs__mongodb_driver.run(c->session, ops, 1, op.op.by, &result);
   return op;
 }
 
 static struct dibs__stock_op ask(enum dibs__stock_verb verb, const char *key, const char *claim, int64_t amount) {
-  return run(&bed.other, verb, key, claim, amount);
+  return run(&s.bed.other, verb, key, claim, amount, PATIENCE_MS);
 }
 
 static int64_t used(const char *key) {
@@ -68,10 +73,10 @@ struct raw {
 
 static struct raw open_raw(const char *kind) {
   char name[80], host[320];
-  snprintf(host, sizeof host, "mongodb://%s:%u", bed.host, bed.port);
+  snprintf(host, sizeof host, "mongodb://%s:%u", s.bed.host, s.bed.port);
   snprintf(name, sizeof name, "%s%s", s.bed.prefix, kind);
   mongoc_client_t *client = mongoc_client_new(host);
-  return (struct raw){client, mongoc_client_get_collection(client, bed.database, name)};
+  return (struct raw){client, mongoc_client_get_collection(client, s.bed.database, name)};
 }
 
 static void close_raw(struct raw raw) {
@@ -130,25 +135,28 @@ static void begin_case(enum scene scene) {
   if (scene == TAKES_BOUND) bind_to_tables();
 }
 
-struct play {
+struct acting {
+  struct bed_client client;
   enum scene scene;
-  enum next next;
-  dibs__status first, second; /* what the clients were answered */
+  dibs__status status;
 };
 
-static void begin(void *user) {
-  begin_case(((const struct play *)user)->scene);
-}
-
-static void act(const struct bed_client *c, void *user) {
-  struct play *p = user;
-  bool takes = p->scene <= TAKES_BOUND;
-  p->first = p->scene == MOVES
-                 ? run(c, DIBS__STOCK_SET, s.seats, "", OLD + UNITS).op.status
-                 : run(c, takes ? DIBS__STOCK_TAKE : DIBS__STOCK_GIVE, s.seats, s.claim, takes ? UNITS : 0).op.status;
+static void act(void *user) {
+  struct acting *a = user;
+  bool takes = a->scene <= TAKES_BOUND;
+  if (a->scene == MOVES)
+    a->status = run(&a->client, DIBS__STOCK_SET, s.seats, "", OLD + UNITS, PATIENCE_MS).op.status;
+  else
+    a->status =
+        run(&a->client, takes ? DIBS__STOCK_TAKE : DIBS__STOCK_GIVE, s.seats, s.claim, takes ? UNITS : 0, PATIENCE_MS)
+            .op.status;
 }
 
 /* ---- What another client does then ---- */
+
+struct outcome {
+  dibs__status first, second;
+};
 
 /* Until what the other client has changed is outside, too. */
 static void move_all_out(void) {
@@ -160,29 +168,25 @@ static void move_all_out(void) {
   assert_int_equal(ask(DIBS__STOCK_SET, s.seats, "", OLD + UNITS).op.status, DIBS_OK);
 }
 
-static void continue_with(void *user) {
-  struct play *p = user;
-  if (!bed.ended) assert_int_equal(p->first, DIBS_OK);
-  p->second = p->next == BACK ? ask(DIBS__STOCK_GIVE, s.seats, s.claim, 0).op.status
-                              : ask(DIBS__STOCK_TAKE, p->next == OTHER ? s.tables : s.seats, s.claim, UNITS).op.status;
-  if (p->scene == MOVES) move_all_out();
+static dibs__status continue_with(enum next next) {
+  if (next == BACK) return ask(DIBS__STOCK_GIVE, s.seats, s.claim, 0).op.status;
+  return ask(DIBS__STOCK_TAKE, next == OTHER ? s.tables : s.seats, s.claim, UNITS).op.status;
 }
 
 /* Is what it was answered possible, and what does the claim hold now? */
-static bool is_right(const struct play *p, int64_t seats, int64_t tables) {
-  enum next next = p->next;
-  bool moves = p->scene == MOVES, takes = p->scene <= TAKES_BOUND || moves, first_done = p->first == DIBS_OK && !moves;
-  bool counted = p->second == DIBS_OK || p->second == DIBS_REPLAY;
+static bool is_right(enum scene scene, enum next next, const struct outcome *o, int64_t seats, int64_t tables) {
+  bool takes = scene <= TAKES_BOUND || scene == MOVES, first_done = o->first == DIBS_OK && scene != MOVES;
+  bool counted = o->second == DIBS_OK || o->second == DIBS_REPLAY;
   if (next == SAME && takes) return counted && seats == UNITS && tables == 0;
   if (next == SAME && counted) return seats == (first_done ? 0 : UNITS) && tables == 0; /* given back after that */
-  if (next == SAME) return p->second == DIBS_CONFLICT && seats == 0 && tables == 0;
+  if (next == SAME) return o->second == DIBS_CONFLICT && seats == 0 && tables == 0;
   if (next == OTHER && takes)
-    return counted && !moves ? seats == 0 && tables == UNITS && !first_done
-                             : p->second == DIBS_CONFLICT && seats == UNITS && tables == 0;
+    return counted && scene != MOVES ? seats == 0 && tables == UNITS && !first_done
+                                     : o->second == DIBS_CONFLICT && seats == UNITS && tables == 0;
   if (next == OTHER)
-    return p->second == DIBS_CONFLICT && (seats == 0 || (seats == UNITS && !first_done)) && tables == 0;
-  if (first_done && takes && p->second != DIBS_OK) return false;
-  return (counted || (takes && p->second == DIBS_NOT_FOUND)) && seats == 0 && tables == 0;
+    return o->second == DIBS_CONFLICT && (seats == 0 || (seats == UNITS && !first_done)) && tables == 0;
+  if (first_done && takes && o->second != DIBS_OK) return false;
+  return (counted || (takes && o->second == DIBS_NOT_FOUND)) && seats == 0 && tables == 0;
 }
 
 /* Gives everything back, each claim once: nothing is used then. */
@@ -198,25 +202,172 @@ static void give_all_back(void) {
   assert_int_equal(used(s.tables), 0);
 }
 
-static void check(void *user) {
-  const struct play *p = user;
-  int64_t old = p->scene >= GIVES_MOVED ? OLD - 1 : OLD;
+/* false: the client ended before that step. */
+static bool play(enum scene scene, enum wire_end how, enum next next, int step) {
+  struct acting a = {.scene = scene};
+  struct bed_acting acting = {.act = act, .user = &a};
+  struct outcome o;
+  begin_case(scene);
+  wire_arm(s.bed.wire, how, 0);
+  assert_true(bed_connect(&s.bed, &a.client, wire_port(s.bed.wire)));
+  wire_arm(s.bed.wire, how, step);
+  assert_true(bed_begin(&s.bed, &acting, how));
+  bool ended = wire_ended(s.bed.wire);
+  if (!ended) assert_int_equal(a.status, DIBS_OK);
+  o.second = continue_with(next);
+  if (scene == MOVES) move_all_out();
+  bed_finish(&s.bed, &acting);
+  o.first = a.status;
+  int64_t old = scene >= GIVES_MOVED ? OLD - 1 : OLD;
   int64_t seats = used(s.seats) - old, tables = used(s.tables);
-  if (!is_right(p, seats, tables))
+  if (!is_right(scene, next, &o, seats, tables))
     fail_msg("%s, ended at step %d (%d); then another client %s: answers %d and %d, the claim holds %lld and %lld",
-             scene_names[p->scene], bed.step, (int)bed.how, next_names[p->next], (int)p->first, (int)p->second,
-             (long long)seats, (long long)tables);
+             scene_names[scene], step, (int)how, next_names[next], (int)o.first, (int)o.second, (long long)seats,
+             (long long)tables);
   give_all_back();
+  bed_disconnect(&a.client);
+  return ended;
 }
 
 static void end_at_each_step(enum wire_end how) {
   for (enum scene scene = 0; scene < SCENES; scene++)
     for (enum next next = 0; next < NEXTS; next++) {
-      struct play p = {.scene = scene, .next = next};
-      bed_end_at_each(how, 2, STEPS, &(struct bed_scene){begin, act, continue_with, check, &p});
+      int step = 1;
+      while (step < STEPS && play(scene, how, next, step)) step++;
+      assert_in_range(step, 2, STEPS - 1);
     }
 }
 
+static void a_client_is_killed_after_each_step(void **state) {
+  (void)state;
+  end_at_each_step(WIRE_KILL);
+}
+static void a_client_is_stopped_at_each_step_and_continues(void **state) {
+  (void)state;
+  end_at_each_step(WIRE_STOP);
+}
+
+/* ---- Two clients take one claim ---- */
+
+/* What happens after the first one, and before the second one continues. */
+enum between { MOVED_OUT, GIVEN_BACK, GIVEN_AND_MOVED, BETWEENS };
+static const char *const between_names[] = {"moved out", "given back", "given back and moved out"};
+
+struct taking {
+  struct bed_client client;
+  const char *key;
+  dibs__status status;
+};
+
+static void take_units(void *user) {
+  struct taking *t = user;
+  t->status = run(&t->client, DIBS__STOCK_TAKE, t->key, s.claim, UNITS, PATIENCE_MS).op.status;
+}
+
+static void begin_taking(struct bed *bed, struct taking *t, struct bed_acting *acting, const char *key,
+                         enum wire_end how, int step) {
+  *t = (struct taking){.key = key};
+  *acting = (struct bed_acting){.act = take_units, .user = t};
+  wire_arm(bed->wire, how, 0);
+  assert_true(bed_connect(bed, &t->client, wire_port(bed->wire)));
+  wire_arm(bed->wire, how, step);
+  assert_true(bed_begin(bed, acting, how));
+}
+
+/* It is given back, or one of the stocks has it, and that one alone. */
+static void check_claim(const char *what, bool given, const struct taking *first, const struct taking *second) {
+  int64_t seats = used(s.seats) - OLD, tables = used(s.tables);
+  dibs__status in_seats = ask(DIBS__STOCK_TAKE, s.seats, s.claim, UNITS).op.status;
+  dibs__status in_tables = ask(DIBS__STOCK_TAKE, s.tables, s.claim, UNITS).op.status;
+  bool has_seats = !given && seats == UNITS && tables == 0 && in_seats == DIBS_REPLAY && in_tables == DIBS_CONFLICT;
+  bool has_tables = !given && seats == 0 && tables == UNITS && in_seats == DIBS_CONFLICT && in_tables == DIBS_REPLAY;
+  bool has_none = given && seats == 0 && tables == 0 && in_seats == DIBS_CONFLICT && in_tables == DIBS_CONFLICT;
+  bool twice = first->status == DIBS_OK && second->status == DIBS_OK;
+  if (twice || !(has_seats || has_tables || has_none))
+    fail_msg("%s: answers %d and %d; the claim holds %lld and %lld; another take answers %d and %d", what,
+             (int)first->status, (int)second->status, (long long)seats, (long long)tables, (int)in_seats,
+             (int)in_tables);
+  give_all_back();
+}
+
+/* false: the second client ended before that step. */
+static bool meet(bool same, enum between between, int first_step, int step) {
+  char what[160];
+  struct taking one, two;
+  struct bed_acting first, second;
+  begin_case(TAKES);
+  begin_taking(&s.bed, &one, &first, s.seats, WIRE_STOP, first_step);
+  begin_taking(&s.second, &two, &second, same ? s.seats : s.tables, WIRE_STOP, step);
+  bool ended = wire_ended(s.second.wire);
+  bed_finish(&s.bed, &first);
+  dibs__status gave = between == MOVED_OUT ? DIBS_CONFLICT : ask(DIBS__STOCK_GIVE, s.seats, s.claim, 0).op.status;
+  if (between != GIVEN_BACK) move_all_out();
+  bed_finish(&s.second, &second);
+  snprintf(what, sizeof what, "stopped at step %d, and for %s at step %d; it was %s", first_step,
+           same ? "the same stock" : "another stock", step, between_names[between]);
+  check_claim(what, gave != DIBS_CONFLICT, &one, &two);
+  bed_disconnect(&one.client);
+  bed_disconnect(&two.client);
+  return ended;
+}
+
+static void two_clients_with_one_claim_are_stopped_and_continue(void **state) {
+  (void)state;
+  for (int first_step = 2; first_step <= 4; first_step += 2) /* the claim is bound; the stock is written */
+    for (enum between between = 0; between < BETWEENS; between++)
+      for (int same = 0; same < 2; same++) {
+        int step = 1;
+        while (step < STEPS && meet(same != 0, between, first_step, step)) step++;
+        assert_in_range(step, 2, STEPS - 1);
+      }
+}
+
+/* The second client was about to bind the claim to another stock, while the first one took it. */
+static void what_a_killed_client_leaves_does_not_keep_claims_inside(void **state) {
+  (void)state;
+  bool ended = true;
+  for (int step = 1; step < STEPS && ended; step++) {
+    struct taking one, two;
+    struct bed_acting first, second;
+    begin_case(TAKES);
+    begin_taking(&s.bed, &one, &first, s.seats, WIRE_STOP, 4);
+    begin_taking(&s.second, &two, &second, s.tables, WIRE_KILL, step);
+    ended = wire_ended(s.second.wire);
+    bed_finish(&s.second, &second);
+    bed_finish(&s.bed, &first);
+    move_all_out();
+    uint32_t inside = count_inside();
+    if (inside > OLD) fail_msg("killed after step %d: %u claims stay inside", step, inside);
+    bed_disconnect(&one.client);
+    bed_disconnect(&two.client);
+  }
+}
+
+/* ---- */
+
+static int open_all(void **state) {
+  (void)state;
+  if (!bed_open(&s.bed)) return -1;
+  s.second = s.bed;
+  s.second.wire = wire_open(s.bed.host, s.bed.port);
+  return s.second.wire ? 0 : -1;
+}
+
+static int close_all(void **state) {
+  (void)state;
+  wire_close(s.second.wire);
+  bed_close(&s.bed);
+  return 0;
+}
+
 int main(int argc, char **argv) {
-  return bed_main(argc, argv, "mongodb steps", end_at_each_step);
+  static const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_client_is_killed_after_each_step),
+      cmocka_unit_test(a_client_is_stopped_at_each_step_and_continues),
+      cmocka_unit_test(two_clients_with_one_claim_are_stopped_and_continue),
+      cmocka_unit_test(what_a_killed_client_leaves_does_not_keep_claims_inside),
+  };
+  if (argc != 2) return 2;
+  s.bed.server = argv[1];
+  return cmocka_run_group_tests_name("mongodb steps", tests, open_all, close_all);
 }

@@ -20,16 +20,21 @@ enum { KEY = 24, MANY = 300, SHORT_MS = 500, LONG_MS = 600000 };
 typedef struct dibs__task_op task_op;
 
 static struct {
+  struct bed bed;
   uint32_t cases;
   char kind[KEY];
 } s;
 
 static dibs__status run(enum dibs__task_verb verb, task_op *op) {
+  struct dibs__op *ops[] = {&op->op};
   struct dibs__result result;
   op->op.family = DIBS__FAM_TASK;
   op->op.verb = (uint16_t)verb;
+  op->op.by = dibs__tick_add_ms(dibs__tick_now(), PATIENCE_MS);
+  op->op.status = DIBS_UNKNOWN;
   op->kind = dibs__str_of(s.kind, (uint32_t)strlen(s.kind));
-  if (bed_run(&bed.other, &op->op, &result) != DIBS_OK) print_message("%s\n", result.text);
+  (void)dibs__mongodb_driver.run(s.bed.other.session, ops, 1, op->op.by, &result);
+  if (op->op.status != DIBS_OK) print_message("%s\n", result.text);
   return op->op.status;
 }
 
@@ -70,7 +75,7 @@ static uint32_t count_tasks(void) {
 }
 
 static mongoc_collection_t *collection(enum dibs__mongo_kind kind) {
-  return ((struct dibs__mongo_session *)bed.other.session)->link->collections[kind];
+  return ((struct dibs__mongo_session *)s.bed.other.session)->link->collections[kind];
 }
 
 static bson_t *document(enum dibs__mongo_kind kind, const char *id) {
@@ -141,6 +146,17 @@ static void a_claim_ends_although_the_documents_of_the_kinds_are_gone(void **sta
 
 /* ---- */
 
+static int open_all(void **state) {
+  (void)state;
+  return bed_open(&s.bed) ? 0 : -1;
+}
+
+static int close_all(void **state) {
+  (void)state;
+  bed_close(&s.bed);
+  return 0;
+}
+
 int main(int argc, char **argv) {
   static const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup(an_old_counter_of_numbers_does_not_refuse_new_tasks, begin),
@@ -148,6 +164,6 @@ int main(int argc, char **argv) {
       cmocka_unit_test_setup(a_claim_ends_although_the_documents_of_the_kinds_are_gone, begin),
   };
   if (argc != 2) return 2;
-  bed.server = argv[1];
-  return cmocka_run_group_tests_name("mongodb tasks, restored", tests, bed_open, bed_close);
+  s.bed.server = argv[1];
+  return cmocka_run_group_tests_name("mongodb tasks, restored", tests, open_all, close_all);
 }

@@ -25,13 +25,16 @@ struct dibs__mr {
   uint32_t type; /* of the key */
   bool again;    /* the verb must run again: the document has changed since it was read */
   /* Set by run. */
-  uint32_t retries;
+  uint32_t retries, missed;
 };
 /* The answer of the operation, so far. */
 void dibs__mr_answer(struct dibs__mr *r, dibs__status status, const char *why);
 void dibs__mr_fail(struct dibs__mr *r, dibs__status status); /* with the text of the server */
 /* INVALID: this field of the document is not what it must be.  Answers false. */
 bool dibs__mr_wrong(struct dibs__mr *r, const bson_t *document, const char *field, const char *must);
+/* The insert was refused, and there is no document with the key: the verb runs again, since it was removed meanwhile;
+ * after some times INVALID, since another unique index has refused it. */
+void dibs__mr_missed(struct dibs__mr *r, const char *why);
 /* The document with the key; the caller destroys it.  NULL: it is answered. */
 bson_t *dibs__mr_find(struct dibs__mr *r);
 /* Opens the collection, and runs the verb until it is answered, or until the deadline.  `makes`: the collection need

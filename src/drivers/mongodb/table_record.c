@@ -16,7 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-};
 #define LAST_DATE INT64_C(253402300799999) /* of the year 9999 */
 
 typedef struct dibs__record_op record_op;
@@ -185,10 +184,11 @@ static bool version_can_grow(struct run *r, const bson_t *document) {
   int64_t number;
   if (r->op->op.verb != DIBS__RECORD_PUT || !field || !dibs__mf_find(document, field, &at)) return true;
   if (r->table->version_kind == DIBS__VERSION_TIME && BSON_ITER_HOLDS_DATE_TIME(&at))
-    return bson_iter_date_time(&at) < LAST_DATE || answer_wrong(r, document, field, "a date before the last of 9999");
+    return bson_iter_date_time(&at) < LAST_DATE ||
+           dibs__mr_wrong(&r->base, document, field, "a date before the last of 9999");
   if (r->table->version_kind != DIBS__VERSION_NUMBER || !dibs__mf_whole(&at, &number)) return true;
   return number < (BSON_ITER_HOLDS_DOUBLE(&at) ? DIBS__MF_EXACT - 1 : INT64_MAX) ||
-         answer_wrong(r, document, field, "a number that can grow");
+         dibs__mr_wrong(&r->base, document, field, "a number that can grow");
 }
 
 /* A filter matched nothing: answers why.  If it would match by now, tries again. */
@@ -510,15 +510,8 @@ static bool key_is_free(struct run *r) {
   bool is_free = !there && r->op->op.status == DIBS_NOT_FOUND;
   bson_destroy(there);
   if (there) answer_mismatch(r);
-  if (there && r->op->op.status == DIBS_NOT_FOUND) r->again = true; /* it was removed meanwhile */
+  if (there && r->op->op.status == DIBS_NOT_FOUND) r->base.again = true; /* it was removed meanwhile */
   return is_free;
-}
-
-/* The insert was refused, and there is no document with the key: it was removed meanwhile, or another unique index has
- * refused it. */
-static void answer_missed(struct run *r, const char *why) {
-  r->again = ++r->missed < MISSED_MAX;
-  set_answer(r, DIBS_INVALID, why);
 }
 
 static void run_insert(struct run *r) {
@@ -546,7 +539,7 @@ static void run_insert(struct run *r) {
     r->base.again = status == DIBS_OK;
   } else if (twice) {
     answer_mismatch(r);
-    if (r->op->op.status == DIBS_NOT_FOUND) dibs__mr_answer(&r->base, why);
+    if (r->op->op.status == DIBS_NOT_FOUND) dibs__mr_missed(&r->base, why);
   } else if (status == DIBS_INVALID) {
     dibs__mr_answer(&r->base, status, why);
   } else if (status != DIBS_OK) {

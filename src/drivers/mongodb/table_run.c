@@ -8,6 +8,7 @@
 
 enum {
   WHY_MAX = 200,
+  MISSED_MAX = 3,
   AGAIN_MAX = 1000 /* more tries mean an error: a document that matches our check and not the filter */
 };
 
@@ -26,6 +27,11 @@ bool dibs__mr_wrong(struct dibs__mr *r, const bson_t *document, const char *fiel
   r->op->status = DIBS_INVALID;
   snprintf(r->why, r->why_size, "\"%.40s\" of %.44s is not %s; correct it there", field, shown, must);
   return false;
+}
+
+void dibs__mr_missed(struct dibs__mr *r, const char *why) {
+  r->again = ++r->missed < MISSED_MAX;
+  dibs__mr_answer(r, DIBS_INVALID, why);
 }
 
 bson_t *dibs__mr_find(struct dibs__mr *r) {

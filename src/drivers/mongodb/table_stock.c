@@ -18,7 +18,6 @@
 #include <string.h>
 
 enum {
-  MISSED_MAX = 3,
   CLAIM_MAX = 64,
   CLAIMS_MAX = 5000 /* in a document, which is read and written whole: each has some 100 bytes */
 };
@@ -382,9 +381,9 @@ static void make_stock(struct run *r) {
   if (status == DIBS_OK) status = dibs__mk_insert(&r->base.c, &document, &refused, why, sizeof why);
   if (status == DIBS_OK && !refused) status = dibs__mk_settle(&r->base.c, r->op->key, r->base.type, &document, &twice);
   bson_destroy(&document);
-  if (status == DIBS_OK && refused && ++r->missed == MISSED_MAX)
-    set_answer(r, DIBS_INVALID, why); /* by another unique index */
-  else if (status == DIBS_OK && (refused || twice))
+  if (status == DIBS_OK && refused)
+    dibs__mr_missed(&r->base, why);
+  else if (status == DIBS_OK && twice)
     r->base.again = true; /* another client made it meanwhile */
   else if (status == DIBS_INVALID)
     dibs__mr_answer(&r->base, status, why);
