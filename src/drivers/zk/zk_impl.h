@@ -282,6 +282,7 @@ int64_t dibs__zk_life_ms(const struct dibs__zk *store);
 /* The end of a lease that begins or is renewed at `from`. */
 int64_t dibs__zk_until(const struct dibs__zk *store, int64_t from, uint32_t ttl_ms);
 uint64_t dibs__zk_fence(const struct dibs__zk *store, int64_t czxid);
+bool dibs__zk_is_ours(const struct dibs__zk *store, const struct Stat *stat); /* a node of this session */
 /* Deletes the nodes of holds that have ended, and forgets them.  A lease that is gone leaves its slot. */
 void dibs__zk_sweep(struct dibs__zk *store, dibs__tick by);
 
@@ -302,6 +303,11 @@ struct dibs__zk_child {
 };
 /* false: not a node of a lease. */
 bool dibs__zk_child_read(const char *name, struct dibs__zk_child *child);
+/* The hold's node, if it knows its name; else the last one for its id, before `below` unless that is NULL.  Its name is
+ * in the hold then; false: there is none. */
+bool dibs__zk_pick_node(const struct dibs__zk_slot *children, struct dibs__zk_hold *h, const int32_t *below);
+/* The node is another session's, which has a lease with the same id: the next one to be picked is before it. */
+bool dibs__zk_pass_over(struct dibs__zk_hold *h, int32_t *below);
 const char *dibs__zk_slot_node(uint32_t slot, char to[DIBS__ZK_SLOT_NODE]);
 /* Is a before b?  Numbers of a name run in a circle. */
 static inline bool dibs__zk_before(int32_t a, int32_t b) {
