@@ -129,10 +129,11 @@ size_t dibs__zk_put_sync(struct dibs__zk *store, struct dibs__zk_round *round, c
 void dibs__zk_go(struct dibs__zk *store, struct dibs__zk_round *round, dibs__tick by);
 /* The same, but the caller is not busy meanwhile.  If another session was opened, all answers are lost. */
 void dibs__zk_go_aside(struct dibs__zk *store, struct dibs__zk_round *round, dibs__tick by);
-/* The answer was lost: the request may have been done. */
+/* The answer was lost: the request may have been done.  (After an answer that it does not understand the library ends
+ * the connection, and answers ZRUNTIMEINCONSISTENCY to all that was sent.) */
 static inline bool dibs__zk_lost(int rc) {
-  return rc == ZCONNECTIONLOSS || rc == ZOPERATIONTIMEOUT || rc == ZSESSIONMOVED || rc == ZCLOSING ||
-         rc == ZINVALIDSTATE || rc == ZTHROTTLEDOP;
+  return rc == ZCONNECTIONLOSS || rc == ZRUNTIMEINCONSISTENCY || rc == ZOPERATIONTIMEOUT || rc == ZSESSIONMOVED ||
+         rc == ZCLOSING || rc == ZINVALIDSTATE || rc == ZTHROTTLEDOP;
 }
 /* The status of an answer that no caller expects, with a message. */
 dibs__status dibs__zk_explain(const struct dibs__zk *store, int rc, const char *what, struct dibs__result *result);
