@@ -60,6 +60,17 @@ ctl user grant-role root root >/dev/null 2>&1
 ctl auth enable >/dev/null
 user=etcd://app:app-secret@$place
 says 'a user' 0 ran run --store "$user" name -- echo ran
+folder=$(mktemp -d "${TMPDIR:-/tmp}/dibs-test-tokens.XXXXXX") || exit 1
+touch "$folder/tokens"
+python3 "$(dirname "$0")/gateway.py" "$place" "$folder" >"$folder/port" 2>"$folder/log" &
+gateway=$!
+trap 'kill "$gateway" 2>/dev/null; rm -rf "$folder"' EXIT
+for _ in $(seq 600); do
+  [ ! -s "$folder/port" ] || break
+  sleep 0.05
+done
+says 'a long token, as a JWT is' 0 ran run --wait 10s --store "etcd://app:app-secret@127.0.0.1:$(<"$folder/port")" name -- \
+  echo ran
 says 'a wrong password' 123 '' run --try --store "${user/app-secret/no-secret}" name -- true
 says 'no user' 123 '' run --try --store "$uri" name -- true
 says 'the role has one prefix' 123 'permission denied' run --try --store "$user?prefix=other" name -- true

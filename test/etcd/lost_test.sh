@@ -77,6 +77,14 @@ fence() { timeout 60 "$dibs" run --store "$uri" --wait 20s fence -- sh -c 'echo 
 servers() { "$DIBS_TEST_SERVERS_SCRIPT" "$1" --dir "$DIBS_TEST_SERVERS_DIR" etcd >/dev/null 2>&1; }
 data=$DIBS_TEST_SERVERS_DIR/etcd/data/member
 peers=http://127.0.0.1:$(<"$DIBS_TEST_SERVERS_DIR/etcd/peer-port")
+restore() { # restore SNAPSHOT [OPTION]...
+  servers stop
+  rm -rf "$data"
+  etcdctl snapshot restore "$@" --name default --data-dir "$data" --initial-cluster "default=$peers" \
+    --initial-advertise-peer-urls "$peers" >/dev/null 2>&1
+  chown -R --reference "$DIBS_TEST_SERVERS_DIR/etcd/data" "$data" 2>/dev/null
+  servers start
+}
 first=$(fence)
 servers stop
 rm -rf "$data"
@@ -90,18 +98,28 @@ holder=$!
 pids+=("$holder")
 for _ in 1 2 3 4 5 6; do third=$(fence); done
 cluster=$(ctl get dibs/meta | sed -n 's/.*"cluster":"\([0-9]*\)".*/\1/p')
-servers stop
-rm -rf "$data"
-etcdctl snapshot restore "$out/snapshot" --name default --data-dir "$data" --initial-cluster "default=$peers" \
-  --initial-advertise-peer-urls "$peers" >/dev/null 2>&1
-chown -R --reference "$DIBS_TEST_SERVERS_DIR/etcd/data" "$data" 2>/dev/null
-servers start
+restore "$out/snapshot"
 wait "$holder"
 check 'a lease that the restored etcd does not have is lost' 122 $?
 fourth=$(fence)
 check 'the restored etcd has the same id' "*\"cluster\":\"$cluster\"*" "$(ctl get dibs/meta)"
 check 'fences grow after a restore' yes "$([ "$fourth" -gt "$third" ] && [ "$third" -gt "$second" ] && echo yes)"
-[ "$failures" -eq 0 ] || echo "# fences: $first $second $third $fourth"
+
+# A client that keeps its store open uses a cluster that was restored as another one.
+"$dibs" serve --store "$uri" --listen "unix:$out/kept" >"$out/served" 2>&1 &
+pids+=($!)
+kept() { curl -s -m 60 --retry 20 --retry-all-errors --unix-socket "$out/kept" "http://dibs/v1/$1" "${@:2}"; }
+kept_fence() {
+  kept "leases/$1" -d '{"ttl": "10s", "wait": "30s"}' | sed -n 's/.*"fence":"\{0,1\}\([0-9]*\).*/\1/p'
+}
+kept_fence before >/dev/null
+ctl snapshot save "$out/other" >/dev/null
+for n in 1 2 3 4 5 6; do fifth=$(kept_fence "kept-$n"); done
+restore "$out/other" --initial-cluster-token other
+sixth=$(kept_fence restored)
+check 'fences grow for a client that is there before and after a restore' yes \
+  "$([ "$sixth" -gt "$fifth" ] && [ "$fifth" -gt "$fourth" ] && echo yes)"
+[ "$failures" -eq 0 ] || echo "# fences: $first $second $third $fourth $fifth $sixth"
 
 echo "1..$count"
 [ "$failures" -eq 0 ]

@@ -57,6 +57,16 @@ static void a_foreign_component_is_no_name(void **state) {
   assert_false(dibs__zk_decode("", decoded, &len));
 }
 
+/* ---- Answers ---- */
+
+static void what_was_sent_on_a_connection_that_the_library_ended_may_be_done(void **state) {
+  static const int lost[] = {ZCONNECTIONLOSS, ZOPERATIONTIMEOUT, ZSESSIONMOVED, ZCLOSING, ZRUNTIMEINCONSISTENCY};
+  static const int not_done[] = {ZSESSIONEXPIRED, ZNONODE, ZBADVERSION, ZNODEEXISTS, ZNOAUTH};
+  (void)state;
+  for (size_t i = 0; i < sizeof lost / sizeof lost[0]; i++) assert_true(dibs__zk_lost(lost[i]));
+  for (size_t i = 0; i < sizeof not_done / sizeof not_done[0]; i++) assert_false(dibs__zk_lost(not_done[i]));
+}
+
 /* ---- Positions ---- */
 
 static struct dibs__zk_position position_among(const char **names, int count, struct dibs__zk_child self) {
@@ -326,6 +336,7 @@ int main(void) {
       cmocka_unit_test(every_name_survives_the_way_through_a_path),
       cmocka_unit_test(two_names_are_two_paths),
       cmocka_unit_test(a_foreign_component_is_no_name),
+      cmocka_unit_test(what_was_sent_on_a_connection_that_the_library_ended_may_be_done),
       cmocka_unit_test(only_what_excludes_it_is_before_a_waiter),
       cmocka_unit_test(as_many_counted_ones_hold_as_there_are_slots),
       cmocka_unit_test(each_of_several_new_holders_gets_a_slot_of_its_own),

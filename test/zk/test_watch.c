@@ -6,6 +6,8 @@
 #include "drivers/zk/zk_impl.h"
 #include "store/registry.h"
 
+#include <dlfcn.h>
+#include <netdb.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -15,13 +17,23 @@
 
 enum { CLIENTS = 5, PATIENCE_MS = 20000, QUIET_MS = 300 };
 
-static const char *store_uri;
+static const char *store_uri, *name_end = "";
+
+/* How often the client library has resolved host names. */
+static _Atomic uint32_t resolved;
+static int (*resolve)(const char *, const char *, const struct addrinfo *, struct addrinfo **); /* the system's */
+__attribute__((visibility("default"))) int getaddrinfo(const char *node, const char *service,
+                                                       const struct addrinfo *hints, struct addrinfo **found) {
+  atomic_fetch_add(&resolved, 1);
+  return resolve(node, service, hints, found);
+}
 
 struct client {
   struct dibs__chain chain;
   struct dibs__session *session;
   struct dibs__identity identity;
   struct dibs__lease_op op;
+  uint8_t id;
 };
 static struct client clients[CLIENTS];
 
@@ -36,7 +48,7 @@ static int open_clients(void **state) {
   if (dibs__uri_parse(store_uri, &uri, &result) != DIBS_OK) return -1;
   for (size_t i = 0; i < CLIENTS; i++) {
     struct client *c = &clients[i];
-    *c = (struct client){.session = NULL};
+    *c = (struct client){.id = (uint8_t)(i + 1)};
     if (dibs__chain_open(&uri, NULL, soon(PATIENCE_MS), &c->chain, &result) != DIBS_OK ||
         c->chain.stores[0]->driver->connect(c->chain.stores[0], soon(PATIENCE_MS), &c->session, &c->identity,
                                             &result) != DIBS_OK) {
@@ -64,12 +76,12 @@ static dibs__status run(size_t i, enum dibs__lease_verb verb) {
   struct dibs__op *ops[] = {&op->op};
   struct dibs__result result;
   static char name[32];
-  snprintf(name, sizeof name, "watch-%u", dibs__process_id());
+  snprintf(name, sizeof name, "watch-%u%s", dibs__process_id(), name_end);
   op->name = dibs__str_of(name, strlen(name));
   op->owner = dibs__str_of("test", 4);
   op->ttl_ms = 60000;
   op->queue = true;
-  op->id.b[0] = (uint8_t)(i + 1);
+  op->id.b[0] = c->id;
   op->op.family = DIBS__FAM_LEASE;
   op->op.verb = (uint16_t)verb;
   op->op.bucket = dibs__bucket(op->name);
@@ -277,6 +289,100 @@ static void the_slot_of_a_node_that_was_deleted_is_freed_by_its_process(void **s
   granted(2, 0);
 }
 
+/* Another program takes the slot at the instant at which it was offered. */
+static void a_waiter_whose_slot_was_taken_keeps_its_place(void **state) {
+  struct dibs__zk *other = (struct dibs__zk *)clients[4].chain.stores[0];
+  struct dibs__zk *store = (struct dibs__zk *)clients[1].chain.stores[0];
+  char path[DIBS__ZK_PATH];
+  (void)state;
+  queue_counted(1);
+  assert_int_equal(run(0, DIBS__RELEASE), DIBS_OK);
+  assert_true(hears(1, PATIENCE_MS));
+  (void)dibs__zk_slot_path(store, store->all, 0, path);
+  assert_int_equal(zoo_create(other->zh, path, "", 0, &ZOO_OPEN_ACL_UNSAFE, 0, NULL, 0), ZOK);
+  assert_int_equal(run(1, DIBS__ACQUIRE), DIBS__QUEUED);
+  uint64_t ticket = clients[1].op.ticket;
+  for (dibs__tick end = soon(DIBS__ZK_OFFER_MS + 1000); dibs__tick_before(dibs__tick_now(), end);) {
+    assert_int_equal(run(1, DIBS__ACQUIRE), DIBS__QUEUED);
+    assert_int_equal(clients[1].op.ticket, ticket);
+    (void)hears(1, 200);
+  }
+  assert_int_equal(zoo_delete(other->zh, path, -1), ZOK);
+  assert_true(hears(1, PATIENCE_MS));
+  granted(1, 0);
+}
+
+/* As if the answer to the request that made the node of client i had been lost, and the request, too, if not `made`. */
+static void forget_node_of(size_t i, bool made, bool ended) {
+  struct dibs__zk *store = (struct dibs__zk *)clients[i].chain.stores[0];
+  char path[DIBS__ZK_PATH];
+  if (!made) assert_int_equal(zoo_delete(store->zh, dibs__zk_node(store, store->all, path), -1), ZOK);
+  dibs__mutex_lock(&store->lock);
+  store->all->state = DIBS__ZK_UNSURE;
+  store->all->node[0] = '\0';
+  dibs__zk_end_locked(store, store->all, ended ? 0 : INT64_MAX);
+  dibs__mutex_unlock(&store->lock);
+}
+
+/* A client that repeats a request, with its id, to another daemon. */
+static void two_processes_with_one_id_have_a_node_each(void **state) {
+  (void)state;
+  clients[1].id = clients[0].id;
+  assert_int_equal(run(0, DIBS__ACQUIRE), DIBS_OK);
+  assert_int_equal(run(1, DIBS__ACQUIRE), DIBS__QUEUED);
+  forget_node_of(1, false, false);
+  assert_int_equal(run(1, DIBS__ACQUIRE), DIBS__QUEUED);
+  forget_node_of(1, true, false);
+  assert_int_equal(run(1, DIBS__ACQUIRE), DIBS__QUEUED);
+  forget_node_of(0, true, false);
+  assert_int_equal(run(0, DIBS__ACQUIRE), DIBS_OK); /* its node is before the other one */
+  forget_node_of(1, false, true);
+  tidy(1);
+  assert_int_equal(run(0, DIBS__RENEW), DIBS_OK);
+  assert_int_equal(run(1, DIBS__ACQUIRE), DIBS__QUEUED);
+  assert_int_equal(run(0, DIBS__RELEASE), DIBS_OK);
+  assert_true(hears(1, PATIENCE_MS));
+  assert_int_equal(run(1, DIBS__ACQUIRE), DIBS_OK); /* no node is left over */
+  assert_int_equal(run(1, DIBS__RELEASE), DIBS_OK);
+}
+
+static int count_row(const struct dibs__lease_row *row, void *user) {
+  size_t *count = user;
+  assert_int_equal(row->state, DIBS__HOLDS);
+  ++*count;
+  return 0;
+}
+
+/* As when its leases end during the listing: else a page of a listing would seem to be the last one. */
+static void a_name_without_leases_is_none_of_those_that_a_listing_needs(void **state) {
+  struct dibs__zk *store = (struct dibs__zk *)clients[0].chain.stores[0];
+  char path[DIBS__ZK_PATH];
+  size_t count = 0;
+  struct dibs__list list = {.most = 1, .row = count_row, .user = &count};
+  struct dibs__result result;
+  (void)state;
+  assert_int_equal(run(0, DIBS__ACQUIRE), DIBS_OK);
+  (void)dibs__zk_slot_path(store, store->all, 1, path);
+  assert_int_equal(run(0, DIBS__RELEASE), DIBS_OK);
+  list.prefix = clients[0].op.name;
+  assert_int_equal(zoo_create(store->zh, path, "", 0, &ZOO_OPEN_ACL_UNSAFE, 0, NULL, 0), ZOK);
+  name_end = "z";
+  assert_int_equal(run(1, DIBS__ACQUIRE), DIBS_OK);
+  name_end = "";
+  assert_int_equal(store->base.driver->list(clients[0].session, &list, soon(PATIENCE_MS), &result), DIBS_OK);
+  assert_int_equal(count, 1);
+  assert_int_equal(zoo_delete(store->zh, path, -1), ZOK);
+}
+
+static void requests_resolve_no_host_names(void **state) {
+  (void)state;
+  assert_int_equal(run(0, DIBS__ACQUIRE), DIBS_OK);
+  uint32_t before = atomic_load(&resolved);
+  assert_true(before > 0);
+  for (int i = 0; i < 10; i++) assert_int_equal(run(0, DIBS__RENEW), DIBS_OK);
+  assert_int_equal(atomic_load(&resolved), before);
+}
+
 /* What everybody may do with the node of the name. */
 static void allow(int rights) {
   struct dibs__zk *store = (struct dibs__zk *)clients[0].chain.stores[0];
@@ -311,10 +417,17 @@ int main(int argc, char *argv[]) {
       cmocka_unit_test_setup_teardown(a_break_frees_slots_for_the_next_ones, open_clients, close_clients),
       cmocka_unit_test_setup_teardown(the_slot_of_a_node_that_was_deleted_is_freed_by_its_process, open_clients,
                                       close_clients),
+      cmocka_unit_test_setup_teardown(a_waiter_whose_slot_was_taken_keeps_its_place, open_clients, close_clients),
+      cmocka_unit_test_setup_teardown(two_processes_with_one_id_have_a_node_each, open_clients, close_clients),
+      cmocka_unit_test_setup_teardown(a_name_without_leases_is_none_of_those_that_a_listing_needs, open_clients,
+                                      close_clients),
+      cmocka_unit_test_setup_teardown(requests_resolve_no_host_names, open_clients, close_clients),
       cmocka_unit_test_setup_teardown(a_client_that_is_refused_after_it_made_its_node_keeps_nobody_out, open_clients,
                                       close_clients),
   };
   if (argc != 2) return 2;
   store_uri = argv[1];
+  *(void **)&resolve = dlsym(RTLD_NEXT, "getaddrinfo");
+  if (!resolve) return 2;
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

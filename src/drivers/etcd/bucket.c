@@ -207,11 +207,14 @@ dibs__mandate dibs__etcd_mandate(struct dibs__etcd *store, const struct dibs__et
   return (dibs__mandate){.epoch = b->epoch, .incarnation = dibs__etcd_meta_of(store).incarnation};
 }
 
+bool dibs__etcd_epoch_over(const struct dibs__etcd_bucket *b, uint64_t revision) {
+  int64_t since = (int64_t)(revision - b->base);
+  return b->served == DIBS__ETCD_SERVED && since >= (int64_t)((UINT64_C(1) << 32) / DIBS__ETCD_FENCES);
+}
+
 static bool used_up(const struct dibs__etcd_bucket *b, uint64_t revision, const struct dibs__lease_op *op) {
   if (op->op.verb > DIBS__RENEW || (op->op.verb == DIBS__RENEW && !op->want_block)) return false;
-  int64_t since = (int64_t)(revision - b->base);
-  uint64_t seq = (since > 0 ? (uint64_t)since : 0) + RESERVE;
-  return seq >= (UINT64_C(1) << 32) / DIBS__ETCD_FENCES;
+  return dibs__etcd_epoch_over(b, revision + RESERVE);
 }
 
 bool dibs__etcd_mandate_valid(struct dibs__etcd *store, const struct dibs__etcd_bucket *b, uint64_t revision,

@@ -208,7 +208,7 @@ struct dibs__etcd {
   bool as_tier, as_anchor;
   dibs__mutex lock; /* guards what follows; never held during a request */
   uint32_t host;
-  char token[600]; /* a header, or "" */
+  char token[4200]; /* a header, or "" */
   uint32_t token_number;
   struct dibs__etcd_meta meta;
   bool meta_known;
@@ -254,6 +254,9 @@ uint32_t dibs__etcd_class(uint32_t ttl_ms);
 /* The whole seconds that it still has; -1: it is gone, or not known. */
 dibs__status dibs__etcd_left(struct dibs__etcd_link *link, int64_t lease, dibs__tick by, int64_t *left_s,
                              int64_t *granted_s, struct dibs__result *result);
+/* Until when a holder with this ttl, which did not learn it from its grant, surely has it. */
+dibs__status dibs__etcd_until(struct dibs__etcd_link *link, int64_t lease, uint32_t ttl_ms, dibs__tick by,
+                              int64_t *until, struct dibs__result *result);
 /* The lease of our waiters, and the thread that keeps it alive; `begin`: makes them if necessary. */
 dibs__status dibs__etcd_session_ready(struct dibs__etcd *store, struct dibs__etcd_link *link, dibs__tick by,
                                       struct dibs__result *result);
@@ -282,6 +285,9 @@ void dibs__etcd_bucket_learn(struct dibs__etcd *store, uint16_t bucket, const st
 void dibs__etcd_bucket_value(struct dibs__etcd *store, const struct dibs__etcd_bucket *b, struct dibs__etcd_text *to);
 dibs__mandate dibs__etcd_mandate(struct dibs__etcd *store, const struct dibs__etcd_bucket *b);
 dibs__fence dibs__etcd_fence(uint32_t epoch, uint64_t base, uint64_t revision, uint32_t nth);
+/* Is the bucket served for an anchor, and a fence of this revision one of the next epoch?  Other programs make
+ * revisions, too, so it may have become true since the revision that was known. */
+bool dibs__etcd_epoch_over(const struct dibs__etcd_bucket *b, uint64_t revision);
 /* R5, R35.  If not, its status is set. */
 bool dibs__etcd_mandate_valid(struct dibs__etcd *store, const struct dibs__etcd_bucket *b, uint64_t revision,
                               struct dibs__lease_op *op);

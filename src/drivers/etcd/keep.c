@@ -113,6 +113,17 @@ dibs__status dibs__etcd_left(struct dibs__etcd_link *link, int64_t lease, dibs__
   return DIBS_OK;
 }
 
+/* It counts from before the question: the answer may take longer than the lease of etcd is longer than the ttl (R37).
+ */
+dibs__status dibs__etcd_until(struct dibs__etcd_link *link, int64_t lease, uint32_t ttl_ms, dibs__tick by,
+                              int64_t *until, struct dibs__result *result) {
+  int64_t left_s, granted_s, asked = dibs__etcd_ms(dibs__tick_now());
+  dibs__status status = dibs__etcd_left(link, lease, by, &left_s, &granted_s, result);
+  int64_t left_ms = (left_s - granted_s) * 1000 + ttl_ms;
+  *until = left_s < 0 || left_ms < 0 ? asked : asked + left_ms;
+  return status;
+}
+
 /* ---- What this process holds ---- */
 
 static uint64_t hold_hash(dibs__str name, dibs__id id) {

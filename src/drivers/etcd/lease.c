@@ -73,7 +73,8 @@ void dibs__etcd_lease_begin(batch *b, element *e) {
   }
   struct dibs__etcd_bucket bucket = dibs__etcd_bucket_known(b->store, op->op.bucket);
   e->own_hold = dibs__etcd_hold_find(b->store, op->name, op->id, &e->hold);
-  if (!bucket.known || !dibs__etcd_mandate_valid(b->store, &bucket, b->revision, op)) return; /* it may have changed */
+  uint64_t revision = dibs__etcd_revision_seen(b->store);
+  if (!bucket.known || !dibs__etcd_mandate_valid(b->store, &bucket, revision, op)) return; /* it may have changed */
   e->name.bucket = bucket;
   bool lives = e->own_hold && e->hold.until > now_ms();
   bool ours = lives && fence_fits(op, e->hold.mode, e->hold.granted, e->hold.first, e->hold.block);
@@ -382,9 +383,22 @@ static int64_t until_of(const element *e, const struct dibs__etcd_item *item) {
   return until < end ? until : end;
 }
 
+/* Of ACQUIRE: removes the key that it has put, and decides again. */
+static void remove_own(element *e, uint64_t mod) {
+  e->mod = mod;
+  e->ended = true;
+  e->own_hold = e->name.own_waits = false;
+  plan(e, DIBS__ETCD_REMOVE);
+}
+
 static void granted(batch *b, element *e) {
   struct dibs__lease_op *op = op_of(e);
   struct dibs__etcd_bucket *k = &e->name.bucket;
+  if (op->mode == DIBS_EXCLUSIVE && dibs__etcd_epoch_over(k, b->revision)) {
+    e->item = (struct dibs__etcd_item){0}; /* a key is on it */
+    remove_own(e, b->revision);
+    return;
+  }
   struct dibs__etcd_hold h = {.id = op->id, .mod = b->revision, .item = e->item, .ttl_ms = op->ttl_ms};
   h.until = until_of(e, &e->item);
   h.mode = op->mode;
@@ -491,15 +505,6 @@ static void hold_of(element *e, const claim *c) {
   e->hold.item.ttl_s = e->hold.item.class_s;
 }
 
-/* How long it still lives, at least: what etcd knows, less by how much the lease of etcd is longer than the ttl. */
-static dibs__status time_left(batch *b, const claim *c, int64_t *left_ms) {
-  int64_t left_s, granted_s;
-  dibs__status status = dibs__etcd_left(b->link, c->lease, b->by, &left_s, &granted_s, b->result);
-  *left_ms = left_s * 1000 - granted_s * 1000 + c->ttl_ms;
-  if (left_s < 0) *left_ms = 0;
-  return status;
-}
-
 /* A holder whose time is over for this process.  Its key is removed only if etcd itself reports that less than a second
  * is left: a lease of etcd is at least a second longer than any ttl on it, so whatever another process has renewed is
  * over, too.  Else a renewal is refused, unless more is left than this process left: another one has renewed it.  true:
@@ -528,7 +533,6 @@ static bool ended_here(batch *b, element *e, const claim *c) {
 }
 
 static void acquire_held(batch *b, element *e, const claim *c) {
-  int64_t left_ms;
   struct dibs__etcd_hold now;
   hold_of(e, c);
   /* Another session of this process may have been granted it meanwhile, and knows its end exactly. */
@@ -540,13 +544,14 @@ static void acquire_held(batch *b, element *e, const claim *c) {
     dibs__etcd_done(b, e, DIBS_LOST);
     return;
   }
+  if (c->mod < dibs__etcd_meta_of(b->store).mod) { /* of an earlier incarnation: another lease may have had its fence */
+    remove_own(e, c->mod);
+    return;
+  }
   if (ended_here(b, e, c)) return;
-  if (!e->own_hold) {
-    if (time_left(b, c, &left_ms) != DIBS_OK) {
-      dibs__etcd_done(b, e, DIBS_UNAVAILABLE);
-      return;
-    }
-    e->hold.until = now_ms() + (left_ms > 0 ? left_ms : 0);
+  if (!e->own_hold && dibs__etcd_until(b->link, c->lease, c->ttl_ms, b->by, &e->hold.until, b->result) != DIBS_OK) {
+    dibs__etcd_done(b, e, DIBS_UNAVAILABLE);
+    return;
   }
   op_of(e)->waiting = e->name.waiter_count > 0;
   answer_holder(b, e, &e->hold);

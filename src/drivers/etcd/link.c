@@ -16,7 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ANSWER_MAX = 64 << 20, SHARE_MIN_MS = 300, TOKEN_MAX = 512 };
+enum { ANSWER_MAX = 64 << 20, SHARE_MIN_MS = 300 };
+enum { TOKEN_MAX = 4096 }; /* a JWT signed with a key of 4096 bits is longer than 700 */
 enum { GRPC_INVALID = 3, GRPC_NOT_FOUND = 5, GRPC_DENIED = 7, GRPC_EXHAUSTED = 8, GRPC_UNAUTHENTICATED = 16 };
 
 struct dibs__etcd_link {
@@ -302,6 +303,7 @@ static dibs__status post(struct dibs__etcd_link *link, const char *path, const s
     } else {
       status = authenticate(link, ms, host, result);
       if (status == DIBS_OK && tokens++ < 3) continue;
+      if (status == DIBS_OK) status = DIBS_UNAVAILABLE; /* other threads found each token invalid: nothing was sent */
     }
     if (expired && store->location.user && tokens < 3) { /* nothing was done: a new token, then again */
       dibs__mutex_lock(&store->lock);

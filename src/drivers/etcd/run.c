@@ -26,6 +26,9 @@ typedef struct dibs__etcd_element element;
 typedef struct dibs__etcd_batch batch;
 
 void dibs__etcd_done(batch *b, element *e, dibs__status status) {
+  /* It is queued, so its caller has to cancel it (R6). */
+  bool queued = e->op->family == DIBS__FAM_LEASE && e->op->verb == DIBS__ACQUIRE && e->name.own_waits;
+  if (status == DIBS_UNAVAILABLE && queued) status = DIBS_UNKNOWN;
   e->done = true;
   e->op->status = status;
   if (e->op->family != DIBS__FAM_LEASE) return;
@@ -235,20 +238,24 @@ static bool same_store(batch *b, const json_t *answer, size_t count, uint64_t se
   return (uint64_t)dibs__etcd_number(kv, "mod_revision") == meta.mod;
 }
 
-/* The store was emptied, or restored: what this process knew of it is no longer true. */
-static dibs__status other_store(batch *b, element *const round[], size_t count) {
+/* The store was emptied, or restored: what this process knew of it is no longer true.  If the restored store has the
+ * same incarnation in its memory, then the transaction was done: a lease of etcd has a key now, which is removed when
+ * the client repeats its request (acquire_held). */
+static dibs__status other_store(batch *b, element *const round[], size_t count, const json_t *answer) {
+  bool did = json_is_true(json_object_get(answer, "succeeded"));
   dibs__etcd_meta_forget(b->store);
   dibs__status status = dibs__etcd_meta_ready(b->store, b->link, b->by, b->result);
   for (size_t i = 0; i < count; i++) {
     round[i]->plan = DIBS__ETCD_READ;
     round[i]->own_hold = round[i]->kept = false;
+    round[i]->item = (struct dibs__etcd_item){0};
   }
-  return status;
+  return status != DIBS_OK && did ? DIBS_UNKNOWN : status;
 }
 
 static dibs__status take_answers(batch *b, element *const round[], size_t count, json_t *answer, uint64_t seen) {
   const json_t *header = json_object_get(answer, "header"), *responses = json_object_get(answer, "responses");
-  if (!same_store(b, answer, count, seen)) return other_store(b, round, count);
+  if (!same_store(b, answer, count, seen)) return other_store(b, round, count, answer);
   b->revision = (uint64_t)dibs__etcd_number(header, "revision");
   b->term = term_of(header);
   dibs__etcd_revision_note(b->store, b->revision);

@@ -39,11 +39,13 @@ struct doing {
   enum step step;
   size_t at; /* its first slot that is read */
   uint32_t tries;
-  bool took;          /* its hold */
-  bool fresh;         /* the hold is of this batch */
-  bool sent;          /* a write of it may have been done */
-  bool proves;        /* LOOK: the slot before is a write */
-  bool alone;         /* DELETE: the node without its slot */
+  bool took;   /* its hold */
+  bool fresh;  /* the hold is of this batch */
+  bool sent;   /* a write of it may have been done */
+  bool proves; /* LOOK: the slot before is a write */
+  bool alone;  /* DELETE: the node without its slot */
+  bool others; /* SEARCH: only before `below`; from there on the nodes for its id are of other sessions */
+  int32_t below;
   uint32_t asked;     /* TAKE_SLOT */
   dibs__status after; /* of DELETE */
 };
@@ -173,6 +175,7 @@ static void unwatch(store_t *store, hold *h) {
 static void restart(struct batch *b, struct doing *d) {
   if (dibs__zk_leaves_slot(b->store, d->h)) dibs__zk_free_slot(b->store, d->h, b->by);
   d->h->node[0] = '\0';
+  d->others = false;
   d->after = DIBS_OK;
   d->h->version = 0;
   d->h->slot_unsure = false;
@@ -203,6 +206,7 @@ static void grant(struct batch *b, struct doing *d) {
   if (h->mode == DIBS_EXCLUSIVE && h->fence == 0) {
     dibs__set_message(b->result, "%.200s has used up its fences: remove the node %.200s when no client uses it",
                       b->store->location.shown, b->store->location.root);
+    set_state(b->store, h, DIBS__ZK_WAITS, dibs__zk_now()); /* its node would keep others out */
     finish(d, DIBS_DENIED);
     return;
   }
@@ -231,6 +235,11 @@ static void wait_for(struct batch *b, struct doing *d, const struct dibs__zk_pos
   hold *h = d->h;
   bool node = position->watch != DIBS__ZK_WATCH_CHILDREN;
   dibs__mutex_lock(&b->store->lock);
+  /* Another lease has taken the slot that it was offered: it waits again, for as long as that takes. */
+  if (h->mode == DIBS_COUNTED && h->state == DIBS__ZK_OFFERED) {
+    h->state = DIBS__ZK_WAITS;
+    dibs__zk_end_locked(b->store, h, INT64_MAX);
+  }
   bool known = h->watches == position->watch && (!node || h->watched == position->watched.seq);
   h->watches = position->watch;
   h->watched = position->watched.seq;
@@ -514,14 +523,9 @@ static void not_found(struct batch *b, struct doing *d) {
 }
 
 static void received_search(struct batch *b, struct doing *d, const slot_t *slot) {
-  struct dibs__zk_child child;
   if (dibs__zk_lost(slot->rc)) return;
-  d->h->node[0] = '\0';
-  for (int i = 0; slot->rc == ZOK && i < slot->count; i++)
-    if (dibs__zk_child_read(slot->names[i], &child) && strcmp(child.digest, d->h->digest) == 0)
-      snprintf(d->h->node, sizeof d->h->node, "%s", child.name);
-  if (d->h->node[0])
-    d->step = d->op->op.verb == DIBS__ACQUIRE || d->h->slot_unsure ? FIND : DELETE;
+  if (slot->rc == ZOK && dibs__zk_pick_node(slot, d->h, d->others ? &d->below : NULL))
+    d->step = FIND;
   else if (slot->rc == ZOK || slot->rc == ZNONODE)
     not_found(b, d);
   else
@@ -533,13 +537,14 @@ static void received_find(struct batch *b, struct doing *d, const slot_t *slot) 
   struct dibs__zk_data data;
   if (dibs__zk_lost(slot->rc)) return;
   snprintf(name, sizeof name, "%s", d->h->node);
-  if (slot->rc == ZOK) {
+  if (slot->rc == ZNONODE || (slot->rc == ZOK && !dibs__zk_is_ours(b->store, &slot->stat))) {
+    d->others = dibs__zk_pass_over(d->h, &d->below);
+    d->step = SEARCH;
+  } else if (slot->rc == ZOK) {
     keep_node(b, d, name, &slot->stat);
     d->h->slot_unsure = false;
     if (dibs__zk_read_data(slot->text, slot->len, &data)) dibs__zk_set_slot(b->store, d->h, data.slot);
     d->step = d->op->op.verb == DIBS__ACQUIRE && d->after == DIBS_OK ? LOOK : DELETE;
-  } else if (slot->rc == ZNONODE) {
-    not_found(b, d);
   } else {
     refuse(b, d, slot->rc, "read a lease of");
   }
@@ -706,6 +711,8 @@ static void give_up(struct batch *b, struct doing *d, dibs__status status) {
   if (status == DIBS_UNKNOWN && !d->sent) status = DIBS_UNAVAILABLE;
   if (doubt) status = DIBS_UNKNOWN;
   hold *h = d->h;
+  if (h && d->step == WATCH) unwatch(b->store, h);                                         /* it was not set */
+  if (h && d->step == FIND && state_of(b->store, h) == DIBS__ZK_UNSURE) h->node[0] = '\0'; /* whose is it? */
   if (d->op->op.verb == DIBS__ACQUIRE && d->fresh && !d->sent) {
     finish_dropped(b, d, status);
     return;

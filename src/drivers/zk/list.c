@@ -239,7 +239,7 @@ struct listing {
   const struct dibs__list *list;
   dibs__tick by;
   struct name *names;
-  size_t count, capacity;
+  size_t count, capacity, rows;
   bool enough;
   int rc;
 };
@@ -326,6 +326,7 @@ static void show_node(struct listing *l, const struct name *name, const struct d
   row.fence.v = holds && data.mode == DIBS_EXCLUSIVE ? dibs__zk_fence(l->store, slot->stat.czxid) : 0;
   fill_times(l->store, h, &slot->stat, &row);
   l->enough = l->list->row(&row, l->list->user) != 0;
+  l->rows++;
 }
 
 /* The nodes of one name, in their order. */
@@ -377,8 +378,10 @@ static void show_names(struct listing *l) {
       const slot_t *slot = &round->slots[i + 1];
       if (slot->rc != ZOK && slot->rc != ZNONODE) l->rc = slot->rc;
       if (slot->rc != ZOK || slot->count == 0) continue;
+      size_t rows = l->rows;
       show_name(l, &l->names[from + i], slot);
-      if (l->list->most && ++shown >= l->list->most) l->enough = true;
+      shown += l->rows > rows; /* its leases may have ended meanwhile */
+      if (l->list->most && shown >= l->list->most) l->enough = true;
     }
     dibs__zk_round_drop(round);
   }

@@ -55,6 +55,25 @@ bool dibs__zk_child_read(const char *name, struct dibs__zk_child *child) {
   return true;
 }
 
+bool dibs__zk_pick_node(const struct dibs__zk_slot *children, struct dibs__zk_hold *h, const int32_t *below) {
+  struct dibs__zk_child child, latest = {.name = NULL};
+  for (int i = 0; i < children->count; i++) {
+    if (!dibs__zk_child_read(children->names[i], &child) || strcmp(child.digest, h->digest) != 0) continue;
+    if (h->node[0] ? strcmp(child.name, h->node) != 0 : below && !dibs__zk_before(child.seq, *below)) continue;
+    if (!latest.name || dibs__zk_before(latest.seq, child.seq)) latest = child;
+  }
+  snprintf(h->node, sizeof h->node, "%s", latest.name ? latest.name : "");
+  return latest.name != NULL;
+}
+
+bool dibs__zk_pass_over(struct dibs__zk_hold *h, int32_t *below) {
+  struct dibs__zk_child child;
+  bool is_node = dibs__zk_child_read(h->node, &child);
+  if (is_node) *below = child.seq;
+  h->node[0] = '\0';
+  return is_node;
+}
+
 static bool alike(const struct dibs__zk_child *a, uint32_t mode, uint32_t slots) {
   return mode != DIBS_EXCLUSIVE && a->mode == mode && a->slots == slots;
 }

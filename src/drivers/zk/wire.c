@@ -326,6 +326,16 @@ static void choose_servers(struct dibs__zk *store, char hosts[sizeof store->loca
   hosts[used] = '\0';
 }
 
+/* Otherwise the thread of the connection resolves all host names before each request and each answer, and sends no sign
+ * of life while a name server is silent.  For a new connection it resolves them in any case. */
+static void resolve_seldom(zhandle_t *zh) {
+#ifdef DIBS__ZK_HAS_RESOLUTION_DELAY
+  (void)zoo_set_servers_resolution_delay(zh, -1);
+#else
+  (void)zh;
+#endif
+}
+
 static dibs__status begin_session(struct dibs__zk *store, struct dibs__result *result) {
   dibs__shield shield;
   char hosts[sizeof store->location.hosts];
@@ -341,6 +351,7 @@ static dibs__status begin_session(struct dibs__zk *store, struct dibs__result *r
                       error == ENOENT ? "a host is unknown" : strerror(error));
     return error == ENOMEM ? DIBS_NO_MEMORY : DIBS_UNAVAILABLE;
   }
+  resolve_seldom(store->zh);
   const char *credentials = store->location.credentials;
   if (credentials[0])
     (void)zoo_add_auth(store->zh, "digest", credentials, (int)strlen(credentials), ignore_result, NULL);

@@ -240,22 +240,44 @@ static size_t ended_holds(store_t *store, hold *due[SWEEP_BATCH]) {
   return count;
 }
 
-/* A node that may exist is searched for by the lease's digest. */
-static bool search_node(store_t *store, hold *h, dibs__tick by) {
+bool dibs__zk_is_ours(const store_t *store, const struct Stat *stat) {
+  return store->zh && stat->ephemeralOwner == zoo_client_id(store->zh)->client_id;
+}
+
+/* The next node that may be the hold's.  ZNONODE: there is none. */
+static int next_node(store_t *store, hold *h, const int32_t *below, struct Stat *stat, dibs__tick by) {
   char path[DIBS__ZK_PATH];
-  struct dibs__zk_child child;
-  struct dibs__zk_round *round = dibs__zk_round_new(2);
-  if (!round) return false;
+  struct dibs__zk_round *round = dibs__zk_round_new(2), *read = dibs__zk_round_new(1);
+  int rc = ZSYSTEMERROR;
+  if (!round || !read) goto out;
   dibs__zk_put_sync(store, round, dibs__zk_dir(store, dibs__zk_hold_name(h), path));
-  size_t nth = dibs__zk_put_children(store, round, path, NULL, 0);
+  const struct dibs__zk_slot *children = &round->slots[dibs__zk_put_children(store, round, path, NULL, 0)];
   dibs__zk_go(store, round, by);
-  const struct dibs__zk_slot *slot = &round->slots[nth];
-  bool known = slot->rc == ZOK || slot->rc == ZNONODE;
-  for (int i = 0; slot->rc == ZOK && i < slot->count; i++)
-    if (dibs__zk_child_read(slot->names[i], &child) && strcmp(child.digest, h->digest) == 0)
-      snprintf(h->node, sizeof h->node, "%s", child.name);
+  rc = children->rc;
+  if (rc == ZOK && !dibs__zk_pick_node(children, h, below)) rc = ZNONODE;
+  if (rc != ZOK) goto out;
+  dibs__zk_put_get(store, read, dibs__zk_node(store, h, path));
+  dibs__zk_go(store, read, by);
+  rc = read->slots[0].rc;
+  *stat = read->slots[0].stat;
+out:
   dibs__zk_round_drop(round);
-  return known;
+  dibs__zk_round_drop(read);
+  return rc;
+}
+
+/* A node that may exist is searched for by the lease's digest.  Other sessions may have nodes for the same id. */
+static bool search_node(store_t *store, hold *h, dibs__tick by) {
+  struct Stat stat = {.czxid = 0};
+  int32_t below = 0;
+  bool others = false;
+  for (;;) {
+    int rc = next_node(store, h, others ? &below : NULL, &stat, by);
+    if (rc == ZOK && dibs__zk_is_ours(store, &stat)) return true;
+    bool asked = h->node[0] != '\0';
+    others = dibs__zk_pass_over(h, &below);
+    if (!asked || (rc != ZOK && rc != ZNONODE)) return rc == ZNONODE;
+  }
 }
 
 /* Whether the request for a slot was done, whose answer was lost: the node's data has the slot then. */

@@ -129,10 +129,11 @@ size_t dibs__zk_put_sync(struct dibs__zk *store, struct dibs__zk_round *round, c
 void dibs__zk_go(struct dibs__zk *store, struct dibs__zk_round *round, dibs__tick by);
 /* The same, but the caller is not busy meanwhile.  If another session was opened, all answers are lost. */
 void dibs__zk_go_aside(struct dibs__zk *store, struct dibs__zk_round *round, dibs__tick by);
-/* The answer was lost: the request may have been done. */
+/* The answer was lost: the request may have been done.  (After an answer that it does not understand the library ends
+ * the connection, and answers ZRUNTIMEINCONSISTENCY to all that was sent.) */
 static inline bool dibs__zk_lost(int rc) {
-  return rc == ZCONNECTIONLOSS || rc == ZOPERATIONTIMEOUT || rc == ZSESSIONMOVED || rc == ZCLOSING ||
-         rc == ZINVALIDSTATE || rc == ZTHROTTLEDOP;
+  return rc == ZCONNECTIONLOSS || rc == ZRUNTIMEINCONSISTENCY || rc == ZOPERATIONTIMEOUT || rc == ZSESSIONMOVED ||
+         rc == ZCLOSING || rc == ZINVALIDSTATE || rc == ZTHROTTLEDOP;
 }
 /* The status of an answer that no caller expects, with a message. */
 dibs__status dibs__zk_explain(const struct dibs__zk *store, int rc, const char *what, struct dibs__result *result);
@@ -282,6 +283,7 @@ int64_t dibs__zk_life_ms(const struct dibs__zk *store);
 /* The end of a lease that begins or is renewed at `from`. */
 int64_t dibs__zk_until(const struct dibs__zk *store, int64_t from, uint32_t ttl_ms);
 uint64_t dibs__zk_fence(const struct dibs__zk *store, int64_t czxid);
+bool dibs__zk_is_ours(const struct dibs__zk *store, const struct Stat *stat); /* a node of this session */
 /* Deletes the nodes of holds that have ended, and forgets them.  A lease that is gone leaves its slot. */
 void dibs__zk_sweep(struct dibs__zk *store, dibs__tick by);
 
@@ -302,6 +304,11 @@ struct dibs__zk_child {
 };
 /* false: not a node of a lease. */
 bool dibs__zk_child_read(const char *name, struct dibs__zk_child *child);
+/* The hold's node, if it knows its name; else the last one for its id, before `below` unless that is NULL.  Its name is
+ * in the hold then; false: there is none. */
+bool dibs__zk_pick_node(const struct dibs__zk_slot *children, struct dibs__zk_hold *h, const int32_t *below);
+/* The node is another session's, which has a lease with the same id: the next one to be picked is before it. */
+bool dibs__zk_pass_over(struct dibs__zk_hold *h, int32_t *below);
 const char *dibs__zk_slot_node(uint32_t slot, char to[DIBS__ZK_SLOT_NODE]);
 /* Is a before b?  Numbers of a name run in a circle. */
 static inline bool dibs__zk_before(int32_t a, int32_t b) {
