@@ -144,6 +144,20 @@ static void a_claim_ends_although_the_documents_of_the_kinds_are_gone(void **sta
   assert_int_equal(claim(LONG_MS), 0);
 }
 
+static void a_claim_that_a_new_document_of_its_kind_does_not_know_ends_first(void **state) {
+  (void)state;
+  assert_int_equal(add(1), DIBS_OK);
+  assert_int_not_equal(claim(SHORT_MS), 0);
+  drop(DIBS__MONGO_TASK_KIND);
+  assert_int_equal(add(2), DIBS_OK);
+  dibs__nap_ms(4 * SHORT_MS); /* the claim is over, whatever the clocks */
+  task_op op = {.timeout_ms = LONG_MS, .most = MANY};
+  dibs__random(&op.id, sizeof op.id);
+  assert_int_equal(run(DIBS__TASK_CLAIM, &op), DIBS_OK);
+  free(op.got);
+  assert_int_equal(op.got_count, 3);
+}
+
 /* Another unfinished task with the unique text of this one: its later state was not copied. */
 static void add_twin(uint64_t nr) {
   bson_t filter = BSON_INITIALIZER, twin = BSON_INITIALIZER;
@@ -202,6 +216,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test_setup(an_old_counter_of_numbers_does_not_refuse_new_tasks, begin),
       cmocka_unit_test_setup(a_claim_that_the_old_document_of_its_kind_does_not_know_ends, begin),
       cmocka_unit_test_setup(a_claim_ends_although_the_documents_of_the_kinds_are_gone, begin),
+      cmocka_unit_test_setup(a_claim_that_a_new_document_of_its_kind_does_not_know_ends_first, begin),
       cmocka_unit_test_setup(two_tasks_with_one_unique_text_end, begin),
   };
   if (argc != 2) return 2;

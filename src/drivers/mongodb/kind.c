@@ -321,7 +321,7 @@ static dibs__status begin_try(try *t) {
   if (t->head) b->applied[(uint64_t)t->version % DIBS__MONGO_APPLIED] = t->version;
   t->now = dibs__mongo_latest(link_of(b));
   t->sure = dibs__mongo_earliest(link_of(b));
-  t->next = INT64_MAX;
+  t->next = INT64_MIN; /* without a document of the kind there may be tasks, in a copy that was restored */
   t->tasks = dibs__mem_tasks_new(0);
   t->kind = t->tasks ? dibs__mem_kind_get(t->tasks, t->name) : NULL;
   if (!t->kind) return DIBS_NO_MEMORY;
