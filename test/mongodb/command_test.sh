@@ -199,6 +199,9 @@ says 'holders with other slots' 123 'the document "unlike" is not one of dibs' r
 counted filled "$(holder 1 2 A)"
 says 'the free one of two slots' 0 'slot 0' run --slots 2 --store "$store" filled -- sh -c 'echo "slot $DIBS_SLOT"'
 says 'another number of slots' 125 slots run --slots 3 --store "$store" filled -- true
+"$documents" "$uri" "${prefix}_leases" '{"_id": "broken", "v": {"$numberLong": "1"}, "fence": 0, "tickets": 0, "claims": [], "breaks":
+  [{"at": 1, "fence": 0, "mode": -1, "owner": "x"}]}'
+says 'a break of a mode that does not exist' 123 'the document "broken" is not one of dibs' run --wait 1s --store "$store" broken -- true
 says 'lanes are refused' 125 'not in one order' lane run topic --lanes 4 --store "$store" -- true
 "$documents" "$uri" "${prefix}_tasks" '{"_id": {"$numberLong": "700"}, "v": {"$numberLong": "1"}, "kind": "odd", "state": 1, "tries": "many"}'
 says 'a document of the tasks that is none' 123 'the document 700 of the tasks is not one of dibs' task ls --store "$store" --kind odd

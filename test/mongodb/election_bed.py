@@ -8,7 +8,7 @@ import sys
 import tempfile
 import threading
 
-from members import OP_MSG, Members, document, fields, receive, send, value
+from members import OP_MSG, Members, document, fields, inner, receive, send, value
 
 DIBS, URI = sys.argv[1], sys.argv[2]
 SERVER = URI.split("//", 1)[1].split("/", 1)[0]
@@ -76,12 +76,22 @@ class Bed:
         return ("--", "sh", "-c", 'echo "$DIBS_FENCE" >>"$1"', "sh", os.path.join(self.folder.name, "ran"))
 
 
+def ask(bed, **command):
+    """The answer of the server itself."""
+    with socket.create_connection(bed.members.server) as server:
+        sent = document({name: value(of) for name, of in (command | {"$db": DATABASE}).items()})
+        send(server, OP_MSG, 1, 0, struct.pack("<ib", 0, 0) + sent)
+        return receive(server)[2][5:]
+
+
+def found_now(bed, collection, query):
+    """What a `find` answers now, for a member that will show it later; and how many documents these are."""
+    answer = ask(bed, find=collection, filter=query)
+    return answer, len(inner(inner(fields(answer), "cursor"), "firstBatch"))
+
+
 def insert(bed, collection, documents):
     """Adds documents to a collection, at the server itself."""
-    command = document({name: value(of) for name, of in
-                        {"insert": collection, "documents": documents, "$db": DATABASE}.items()})
-    with socket.create_connection(bed.members.server) as server:
-        send(server, OP_MSG, 1, 0, struct.pack("<ib", 0, 0) + command)
-        answer = fields(receive(server)[2][5:])
+    answer = fields(ask(bed, insert=collection, documents=documents))
     if answer["n"] != value(len(documents)):
         raise AssertionError(f"{collection}: the documents were not added: {answer}")

@@ -16,8 +16,10 @@ import unittest
 import dibs
 import dibs_h as h
 import tap
-from election_bed import DONE, FULL, LOST, UNAVAILABLE, UNKNOWN, DIBS, Bed, call, insert, make_collections
-from members import INTERRUPTED, NOT_CONFIRMED, NOT_PRIMARY, RETRYABLE, STEPPED_DOWN, wait_until
+from election_bed import (DONE, FULL, LOST, UNAVAILABLE, UNKNOWN, DIBS, Bed, call, found_now, insert,
+                          make_collections)
+from members import (INTERRUPTED, NOT_CONFIRMED, NOT_PRIMARY, NOT_PRIMARY_READ, RETRYABLE, STEPPED_DOWN,
+                     wait_until)
 
 PATIENCE = 240
 
@@ -31,6 +33,25 @@ def term_of(fence):
     """Of a fence that was drawn just now: it is 2^32 times (the term plus one), and the clock since 2026 in ms times 1024."""
     clock = round((time.time() - 1767225600) * 1000) * 1024
     return round((fence - clock) / 2**32) - 1
+
+
+def add_task(store, kind, unique=None):
+    """(status, number)"""
+    options, number = h.dibs_task_options(unique=unique), ctypes.c_uint64()
+    status = store._call(dibs.library.dibs_task_add, kind.encode(), b"text", ctypes.c_size_t(4), ctypes.byref(options),
+                         ctypes.byref(number), answers=[h.Status.REPLAY])
+    return status.name, number.value
+
+
+def claim_task(store, kind):
+    """The number of the task; None: there was none to claim."""
+    options, task, count = h.dibs_claim_options(most=1, timeout_ms=600000), ctypes.POINTER(h.dibs_task)(), ctypes.c_size_t(1)
+    store._call(dibs.library.dibs_tasks_claim, kind.encode(), ctypes.byref(options), ctypes.byref(task), ctypes.byref(count),
+                answers=[h.Status.NOT_FOUND])
+    number = task.contents.nr if count.value else None
+    if count.value:
+        dibs.library.dibs_task_free(task)
+    return number
 
 
 def setUpModule():
@@ -184,6 +205,87 @@ class One(Scenario):
         self.assertEqual(self.bed.truth("record", "get", self.bed.name("key")), "old")
         self.assertEqual(self.bed.dibs("record", "put", self.bed.name("key"), "--force", content="new")[0], DONE)
         self.assertEqual(self.bed.truth("record", "get", self.bed.name("key")), "new")
+
+
+    # ---- Members that show, for a moment, less than what was confirmed ----
+
+    def one_connection(self, *more):
+        return dibs.Store("&".join((self.bed.uri, "connections=1", *more)))
+
+    def test_a_unique_text_is_added_once_when_a_new_primary_shows_older_tasks(self):
+        kind = self.bed.name("older")
+        older, count = found_now(self.bed, "dibs_tasks", {"kind": kind})
+        self.assertEqual(count, 0)
+        with self.one_connection() as store:
+            status, number = add_task(store, kind, b"one")
+            self.assertEqual(status, "OK")
+            self.members.all[1].older["_tasks"] = older
+            self.members.elect(1)
+            self.assertEqual(add_task(store, kind, b"one"), ("REPLAY", number))
+        self.assertEqual(found_now(self.bed, "dibs_tasks", {"kind": kind})[1], 1)
+
+    def test_a_unique_text_is_added_once_when_the_primary_changes_while_tasks_are_read(self):
+        kind = self.bed.name("older")
+        older = found_now(self.bed, "dibs_tasks", {"kind": kind})[0]
+        with self.one_connection() as store:
+            number = add_task(store, kind, b"one")[1]
+            self.members.all[1].older["_tasks"] = older
+            fault = self.members.arm("find", "_tasks", "refused", code=NOT_PRIMARY_READ, elect=1)
+            self.assertEqual(add_task(store, kind, b"one"), ("REPLAY", number))
+            self.assertTrue(fault.happened.is_set())
+        self.assertEqual(found_now(self.bed, "dibs_tasks", {"kind": kind})[1], 1)
+
+    def test_a_task_is_claimed_once_when_tasks_are_shown_older_than_their_kind(self):
+        # Behind a mongos: another member answers, and nobody sees that.
+        kind = self.bed.name("older")
+        with self.one_connection() as store:
+            number = add_task(store, kind)[1]
+            older, count = found_now(self.bed, "dibs_tasks", {"kind": kind})
+            self.assertEqual(count, 1)
+            self.assertEqual(claim_task(store, kind), number)
+            self.members.all[0].older["_tasks"] = older
+            self.assertIsNone(claim_task(store, kind))
+
+    def test_a_claim_that_was_given_back_holds_nothing_when_a_primary_elected_meanwhile_shows_it_older(self):
+        seats, claims = self.bed.name("older"), [self.bed.name(word) for word in "abcd"]
+        with self.one_connection("claims=1") as store:
+            store.set_stock(seats, 4)
+            for claim in claims[:3]:
+                store.take(seats, 1, claim=claim)
+            self.assertFalse(store.give(seats, claims[0]).replay)
+            older = {"_claims": found_now(self.bed, "dibs_claims", {"_id": claims[0]})[0],
+                     "_stocks": found_now(self.bed, "dibs_stocks", {"_id": seats})[0]}
+            store.take(seats, 2, claim=claims[3])  # the other claims are outside of the stock's document now, which is full
+            self.members.all[1].older.update(older)
+            # At first it answers by what it remembers of the stock, then it has read it.
+            fault = self.members.arm("find", "_claims", "refused", code=NOT_PRIMARY_READ, elect=1, nth=2)
+            with self.assertRaises(dibs.Error) as refused:
+                store.take(seats, 1, claim=claims[0])
+            self.assertTrue(fault.happened.is_set())
+            self.assertEqual(refused.exception.status.name, "CONFLICT")
+
+    # ---- What is asked, and what is refused ----
+
+    def test_every_listing_shows_what_the_majority_has(self):
+        self.bed.truth("task", "add", self.bed.name("kind"), "text")
+        for args in (("ls",), ("task", "ls"), ("task", "counts"), ("counter", "ls"), ("history",)):
+            self.assertEqual(self.bed.dibs(*args)[0], DONE, args)
+        asked = {name for name, _ in self.members.seen}
+        self.assertTrue({"find", "aggregate"} <= asked, asked)
+
+    def test_the_token_of_new_tasks_is_kept_when_its_insert_was_refused(self):
+        kind = self.bed.name("token")
+        with dibs.Store(self.bed.uri) as store:
+            fault = self.members.arm("insert", "_tokens", "element", code=112)
+            self.assertEqual(add_task(store, kind)[0], "OK")
+            self.assertTrue(fault.happened.is_set())
+        self.assertEqual(found_now(self.bed, "dibs_tokens", {"kind": kind})[1], 1)
+
+    def test_a_run_is_kept_when_its_insert_was_refused(self):
+        fault = self.members.arm("insert", "_runs", "element", code=112)
+        self.assertEqual(self.bed.dibs("run", self.bed.name("kept"), "--", "true")[0], DONE)
+        self.assertTrue(fault.happened.is_set())
+        self.assertIn(self.bed.name("kept"), self.bed.truth("history"))
 
 
 class Many(Scenario):

@@ -137,6 +137,7 @@ class Fault:
            unconfirmed:  it is done, but the answer has a writeConcernError with `code`
            reverted:  nothing is done, and the answer is that of `unconfirmed`: it was done, and another primary has
                       been elected that does not have it
+           element:   nothing is done, and the answer has `code` as the error of its one element
     elect  the member that is elected: before the command if it is refused, else after it; None: nothing changes;
            -1: there is no primary then
     """
@@ -161,6 +162,7 @@ class Member:
         self.running.set()
         self.down = False
         self.claims = 0  # a term: it still believes to be its primary, although another one was elected
+        self.older = {}  # answers to `find`, by the end of the collection's name: its commit point is behind, until a write
         self.clients = set()
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
@@ -219,7 +221,17 @@ class Member:
             if not self.is_primary():
                 code = NOT_PRIMARY if name in WRITES else NOT_PRIMARY_READ
                 return refusal(code, "NotWritablePrimary")
+            older = self.shows_older(name, text(found, name) or "")
+            if older:
+                return older
         return self.do(server, opcode, head, found, tail)
+
+    def shows_older(self, name, collection):
+        """A member that was elected a moment ago may not know yet that a majority has what it has.  When its own first
+        write is confirmed it does.  (Signs of life come at any time.)"""
+        if name in WRITES and not collection.endswith("_sessions"):
+            self.older.clear()
+        return next((answer for end, answer in self.older.items() if name == "find" and collection.endswith(end)), None)
 
     def do(self, server, opcode, head, found, tail):
         """Passes it on, unless it is the repeat of a write that was done."""
@@ -248,6 +260,9 @@ class Member:
         if fault.how in ("refused", "cut"):
             members.elect(fault.elect)
         answer = do() if fault.how in ("done", "lost", "unconfirmed") else refusal(fault.code, "failed", fault.labels)
+        if fault.how == "element":
+            answer = document({name: value(of) for name, of in
+                               {"n": 0, "writeErrors": [{"index": 0, "code": fault.code, "errmsg": "failed"}], "ok": 1}.items()})
         if fault.how == "done":
             answer = refusal(fault.code, "failed", fault.labels)
         elif fault.how in ("unconfirmed", "reverted"):

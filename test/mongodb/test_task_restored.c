@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-enum { KEY = 24, MANY = 300, SHORT_MS = 500, LONG_MS = 600000 };
+enum { KEY = 24, MANY = 300, SHORT_MS = 500, LONG_MS = 600000, TURNS = 12, LATER = 1000000 };
 
 typedef struct dibs__task_op task_op;
 
@@ -144,6 +144,60 @@ static void a_claim_ends_although_the_documents_of_the_kinds_are_gone(void **sta
   assert_int_equal(claim(LONG_MS), 0);
 }
 
+static void a_claim_that_a_new_document_of_its_kind_does_not_know_ends_first(void **state) {
+  (void)state;
+  assert_int_equal(add(1), DIBS_OK);
+  assert_int_not_equal(claim(SHORT_MS), 0);
+  drop(DIBS__MONGO_TASK_KIND);
+  assert_int_equal(add(2), DIBS_OK);
+  dibs__nap_ms(4 * SHORT_MS); /* the claim is over, whatever the clocks */
+  task_op op = {.timeout_ms = LONG_MS, .most = MANY};
+  dibs__random(&op.id, sizeof op.id);
+  assert_int_equal(run(DIBS__TASK_CLAIM, &op), DIBS_OK);
+  free(op.got);
+  assert_int_equal(op.got_count, 3);
+}
+
+/* Another unfinished task with the unique text of this one: its later state was not copied. */
+static void add_twin(uint64_t nr) {
+  bson_t filter = BSON_INITIALIZER, twin = BSON_INITIALIZER;
+  bson_error_t error;
+  const bson_t *found;
+  BSON_APPEND_INT64(&filter, "_id", (int64_t)nr);
+  mongoc_cursor_t *cursor = mongoc_collection_find_with_opts(collection(DIBS__MONGO_TASK), &filter, NULL, NULL);
+  assert_true(mongoc_cursor_next(cursor, &found));
+  BSON_APPEND_INT64(&twin, "_id", (int64_t)nr + LATER);
+  bson_copy_to_excluding_noinit(found, &twin, "_id", NULL);
+  if (!mongoc_collection_insert_one(collection(DIBS__MONGO_TASK), &twin, NULL, NULL, &error))
+    fail_msg("%s", error.message);
+  mongoc_cursor_destroy(cursor);
+  bson_destroy(&filter);
+  bson_destroy(&twin);
+}
+
+static void two_tasks_with_one_unique_text_end(void **state) {
+  (void)state;
+  for (int turn = 0; turn < TURNS; turn++) { /* the order in memory is drawn */
+    struct dibs__task_new made = {.unique = dibs__str_of("one", 3)};
+    task_op add_one = {.news = &made, .count = 1};
+    assert_int_equal(run(DIBS__TASK_ADD, &add_one), DIBS_OK);
+    assert_int_equal(made.status, DIBS_OK);
+    add_twin(made.nr);
+    task_op claim_both = {.timeout_ms = LONG_MS, .most = 2};
+    dibs__random(&claim_both.id, sizeof claim_both.id);
+    assert_int_equal(run(DIBS__TASK_CLAIM, &claim_both), DIBS_OK);
+    assert_int_equal(claim_both.got_count, 2);
+    const struct dibs__task_row *rows = claim_both.got;
+    struct dibs__task_item items[2] = {{.nr = rows[1].nr, .fence = rows[1].fence},
+                                       {.nr = rows[0].nr, .fence = rows[0].fence}};
+    free(claim_both.got);
+    task_op end_both = {.items = items, .count = 2};
+    assert_int_equal(run(DIBS__TASK_END, &end_both), DIBS_OK);
+    assert_int_equal(items[0].status, DIBS_OK);
+    assert_int_equal(items[1].status, DIBS_OK);
+  }
+}
+
 /* ---- */
 
 static int open_all(void **state) {
@@ -162,6 +216,8 @@ int main(int argc, char **argv) {
       cmocka_unit_test_setup(an_old_counter_of_numbers_does_not_refuse_new_tasks, begin),
       cmocka_unit_test_setup(a_claim_that_the_old_document_of_its_kind_does_not_know_ends, begin),
       cmocka_unit_test_setup(a_claim_ends_although_the_documents_of_the_kinds_are_gone, begin),
+      cmocka_unit_test_setup(a_claim_that_a_new_document_of_its_kind_does_not_know_ends_first, begin),
+      cmocka_unit_test_setup(two_tasks_with_one_unique_text_end, begin),
   };
   if (argc != 2) return 2;
   s.bed.server = argv[1];

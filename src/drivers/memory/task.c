@@ -252,6 +252,7 @@ static bool refuse_items(const task_op *op) {
   bool all_invalid = true;
   for (uint32_t i = 0; i < op->count; i++) {
     op->news[i].nr = 0;
+    op->news[i].repeated = false;
     op->news[i].status = DIBS_INVALID;
     all_invalid = all_invalid && !new_valid(&op->news[i]);
   }

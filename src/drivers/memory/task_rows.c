@@ -64,8 +64,10 @@ static int compare_serials(const task *a, const task *b) {
   return by_text ? by_text : compare_nrs(a, b);
 }
 
+/* (One text is that of one task, R66; but another driver may load rows that somebody else has changed.) */
 static int compare_uniques(const task *a, const task *b) {
-  return compare_texts(a->unique, b->unique);
+  int by_text = compare_texts(a->unique, b->unique);
+  return by_text ? by_text : compare_nrs(a, b);
 }
 
 static int compare_claims(const task *a, const task *b) {

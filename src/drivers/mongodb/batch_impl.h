@@ -43,9 +43,11 @@ struct dibs__mongo_batch {
   struct dibs__mem_open from;
   struct dibs__mongo_document *heads[DIBS__MONGO_HEADS];
   size_t remembered;
+  uint32_t document_moves;              /* link->moves when these were read: another member may show claims older */
   uint32_t indexed;                     /* a bit for each index that was made */
   dibs__tick recovered;                 /* when it looked for batches of counters that were left */
   int64_t applied[DIBS__MONGO_APPLIED]; /* of tasks: commits that were applied, by version */
+  uint32_t applied_moves;               /* link->moves at that time: another member may not show it yet */
   /* Of the batch that runs. */
   struct dibs__mongo_element *elements;
   size_t count;
@@ -59,6 +61,8 @@ struct dibs__mongo_batch {
   uint64_t sessions[DIBS__MONGO_SESSIONS];
   bool alive[DIBS__MONGO_SESSIONS];
   size_t session_count;
+  uint64_t sleepers[DIBS__MONGO_SESSIONS]; /* sessions of claims that sleep; then those that are gone */
+  size_t sleeper_count;
 };
 
 /* Is this the first element with its document that is not done? */

@@ -4,7 +4,7 @@
  *
  *   leases   {_id: NAME, v, fence, tickets, claims: [{id, state, mode, ..., until, owner}], breaks: [...]}
  *   records  {_id: KEY, v, fence, lease, version, data}
- *   once     {_id: KEY, v, fence, attempt, made, until, answer}
+ *   once     {_id: KEY, v, fence, attempt, made, until, delete_at, answer}
  *   stocks   see stock.c
  *   rates    {_id: KEY, v, full_ns, delete_at}
  *
@@ -136,12 +136,12 @@ static bool encode_claim(bson_t *to, const struct dibs__mem_claim *c) {
 static bool decode_break(struct dibs__mem_name *name, const bson_t *from) {
   dibs__str owner = dibs__mongo_bytes_in(from, "owner");
   if (!name->breaks) name->breaks = calloc(DIBS__MEM_BREAKS, sizeof *name->breaks);
-  if (!name->breaks || owner.len > DIBS__BREAK_OWNER_MAX || dibs__mongo_number_in(from, "mode", 0) > DIBS_COUNTED)
-    return false;
+  int64_t mode = dibs__mongo_number_in(from, "mode", 0);
+  if (!name->breaks || owner.len > DIBS__BREAK_OWNER_MAX || mode < 0 || mode > DIBS_COUNTED) return false;
   struct dibs__mem_break *to = &name->breaks[name->break_count++ % DIBS__MEM_BREAKS];
   to->at = dibs__mongo_number_in(from, "at", 0);
   to->fence.v = (uint64_t)dibs__mongo_number_in(from, "fence", 0);
-  to->mode = (uint32_t)dibs__mongo_number_in(from, "mode", 0);
+  to->mode = (uint32_t)mode;
   to->owner_len = owner.len;
   if (owner.len) memcpy(to->owner, owner.p, owner.len);
   return true;
@@ -215,11 +215,20 @@ static dibs__status decode_lease(struct dibs__memory *memory, struct dibs__mongo
   return fine && holders_fit(name) ? DIBS_OK : DIBS_CORRUPT;
 }
 
-static bool encode_row(bson_t *claims, uint32_t *count, const struct dibs__mem_row *row) {
+static bool is_gone(const struct dibs__mongo_document *d, const struct dibs__mem_claim *c) {
+  size_t i = 0;
+  if (c->state != DIBS__MEM_ASLEEP) return false;
+  while (i < d->gone_count && d->gone[i] != c->session) i++;
+  return i < d->gone_count;
+}
+
+static bool encode_row(bson_t *claims, uint32_t *count, const struct dibs__mongo_document *d,
+                       const struct dibs__mem_row *row) {
   for (const struct dibs__mem_claim *c = row->first; c; c = c->after) {
     char index[12];
     const char *key;
     bson_t one;
+    if (is_gone(d, c)) continue;
     bson_uint32_to_string((*count)++, &key, index, sizeof index);
     if (!bson_append_document_begin(claims, key, -1, &one) || !encode_claim(&one, c) ||
         !bson_append_document_end(claims, &one))
@@ -235,8 +244,8 @@ static bool encode_lease(bson_t *to, const struct dibs__memory *memory, const st
   bool fine = BSON_APPEND_INT64(to, "fence", (int64_t)d->fence) &&
               BSON_APPEND_INT64(to, "tickets", (int64_t)d->tickets) && BSON_APPEND_ARRAY_BEGIN(to, "claims", &part);
   if (name)
-    fine = fine && encode_row(&part, &count, &name->holders) && encode_row(&part, &count, &name->offered) &&
-           encode_row(&part, &count, &name->waiting) && encode_row(&part, &count, &name->asleep);
+    fine = fine && encode_row(&part, &count, d, &name->holders) && encode_row(&part, &count, d, &name->offered) &&
+           encode_row(&part, &count, d, &name->waiting) && encode_row(&part, &count, d, &name->asleep);
   fine = fine && bson_append_array_end(to, &part);
   if (!name || !name->breaks) return fine;
   return fine && BSON_APPEND_ARRAY_BEGIN(to, "breaks", &part) && encode_breaks(&part, name) &&
@@ -290,10 +299,12 @@ static dibs__status decode_once(struct dibs__memory *memory, const struct dibs__
   return copy_data(from, "answer", &o->data, &o->data_len);
 }
 
+/* The server deletes it a day after its time. */
 static bool encode_once(bson_t *to, const struct dibs__mem_once *o) {
+  int64_t delete_at = o->until < INT64_MAX - DAY_MS ? o->until + DAY_MS : INT64_MAX;
   bool fine = BSON_APPEND_INT64(to, "fence", (int64_t)o->fence.v) &&
               BSON_APPEND_INT64(to, "attempt", (int64_t)o->owner) && BSON_APPEND_INT64(to, "made", o->made) &&
-              BSON_APPEND_INT64(to, "until", o->until);
+              BSON_APPEND_INT64(to, "until", o->until) && BSON_APPEND_DATE_TIME(to, "delete_at", delete_at);
   if (o->data) fine = fine && dibs__mongo_put_bytes(to, "answer", dibs__str_of(o->data, o->data_len));
   return fine;
 }

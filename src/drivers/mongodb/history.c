@@ -58,12 +58,31 @@ static dibs__status write_settings(batch *b, int64_t keep_ms) {
   bson_append_document_end(&list, &one);
   bson_append_array_end(&command, &list);
   dibs__status status = dibs__mongo_write(link_of(b), &command, &reply, b->result);
+  bool refused = bson_has_field(&reply, "writeErrors"); /* two clients have made it at once, say */
   bson_destroy(&reply);
   bson_destroy(&command);
-  return status;
+  return status == DIBS_OK && refused ? DIBS_UNAVAILABLE : status;
 }
 
 /* ---- PUT ---- */
+
+static bool see_run(void *user, const bson_t *row) {
+  (void)row;
+  *(bool *)user = true;
+  return false;
+}
+
+/* The insert was refused: because the run is there already? */
+static bool has_run(batch *b, const struct dibs__run_row *row) {
+  bson_t filter = BSON_INITIALIZER;
+  char id[RUN_ID];
+  bool there = false;
+  dibs__hex_write(row->id.b, id);
+  BSON_APPEND_UTF8(&filter, "_id", id);
+  (void)dibs__mongo_find(link_of(b), DIBS__MONGO_RUN, &filter, 1, false, see_run, &there, b->result);
+  bson_destroy(&filter);
+  return there;
+}
 
 static bool put_run(bson_t *to, const struct dibs__run_row *row, int64_t now, int64_t keep_ms) {
   char id[RUN_ID];
@@ -92,8 +111,10 @@ static dibs__status keep_run(batch *b, const run_op *op) {
   status = DIBS_NO_MEMORY;
   if (fine) {
     status = dibs__mongo_write(link_of(b), &command, &reply, b->result);
+    bool refused = bson_has_field(&reply, "writeErrors");
     bson_destroy(&reply);
     b->result->commits++;
+    if (status == DIBS_OK && refused && !has_run(b, &op->row)) status = DIBS_UNAVAILABLE;
   }
   bson_destroy(&command);
   if (status != DIBS_OK) return status;

@@ -21,6 +21,11 @@
  * decided on (`old`), and gives it that of the commit.  A version is drawn at random and never comes back, so a change
  * that was done changes nothing when it comes again, nor after later commits.  A draft has
  * a version, too; a change never inserts a document of a task, so it cannot bring back a deleted task.
+ *
+ * What the majority has confirmed, a new primary may show some moments later (its commit point is behind), but one
+ * member never shows less than before.  So all reads of a try go to one member, and there step 1 sees, or does, what
+ * the kind's document has pending.  (Behind a mongos nobody sees which member answers.  So a claim, or an end, is also
+ * checked when it was applied: see took_effect.)
  */
 #include "drivers/mongodb/kind_impl.h"
 
@@ -160,8 +165,25 @@ static bool put_token(void *user, const bson_t *token) {
   return bson_append_document(a->elements, at, -1, token);
 }
 
-/* One of the commands.  An insert that finds its document is done. */
-static dibs__status apply_part(batch *b, const bson_t *head, int64_t version, int part) {
+static bool see_any(void *user, const bson_t *row) {
+  (void)row;
+  *(bool *)user = true;
+  return false;
+}
+
+/* The insert of the token was refused: because it is there already? */
+static bool has_token(batch *b, int64_t version) {
+  bson_t filter = BSON_INITIALIZER;
+  bool there = false;
+  BSON_APPEND_INT64(&filter, "_id", version);
+  (void)dibs__mongo_find(link_of(b), DIBS__MONGO_TOKEN, &filter, 1, false, see_any, &there, b->result);
+  bson_destroy(&filter);
+  return there;
+}
+
+/* One of the commands.  An insert that finds its document is done.  *found stays: each document that changes was there
+ * as it had been read. */
+static dibs__status apply_part(batch *b, const bson_t *head, int64_t version, int part, bool *found) {
   static const struct {
     const char *verb, *list, *field;
     enum dibs__mongo_kind kind;
@@ -176,11 +198,15 @@ static dibs__status apply_part(batch *b, const bson_t *head, int64_t version, in
   bool fine = begin_command(b, &command, parts[part].verb, parts[part].kind, parts[part].list, &elements) &&
               each_of(head, parts[part].field, parts[part].put, &a);
   dibs__status status = end_command(b, &command, &elements, a.count, fine, &n, &refused);
+  if (part != 2 && n < a.count) *found = false;
   if (status == DIBS_UNKNOWN) status = DIBS_UNAVAILABLE; /* it may be done again */
-  return status == DIBS_OK && refused && part != 2 ? DIBS_UNAVAILABLE : status;
+  return status == DIBS_OK && refused && (part != 2 || !has_token(b, version)) ? DIBS_UNAVAILABLE : status;
 }
 
-static bool was_applied(const batch *b, int64_t version) {
+/* By what the member showed that got the last command. */
+static bool was_applied(batch *b, int64_t version) {
+  if (b->applied_moves != link_of(b)->moves) memset(b->applied, 0, sizeof b->applied);
+  b->applied_moves = link_of(b)->moves;
   return b->applied[(uint64_t)version % DIBS__MONGO_APPLIED] == version;
 }
 
@@ -203,6 +229,15 @@ static bool count_row(void *user, const bson_t *row) {
   return true;
 }
 
+/* All of them. */
+static bool have_version(batch *b, struct looking *l, int64_t version) {
+  bson_t *filter = dibs__mongo_rows_of((dibs__str){0});
+  dibs__mongo_put_nrs(filter, "$in", l->nrs, l->count);
+  BSON_APPEND_INT64(filter, "v", version);
+  dibs__status status = dibs__mongo_rows_read(b, (struct dibs__mongo_pick){.filter = filter}, count_row, l);
+  return status == DIBS_OK && l->found == l->count;
+}
+
 /* Has the client that committed it applied it?  Reading is cheaper, and disturbs nobody who is just writing it. */
 static bool is_applied(batch *b, const bson_t *head, int64_t version) {
   struct looking l = {.count = 0};
@@ -210,25 +245,40 @@ static bool is_applied(batch *b, const bson_t *head, int64_t version) {
   bson_iter_t at, in;
   bool tokens = bson_iter_init_find(&at, head, "tokens") && bson_iter_recurse(&at, &in) && bson_iter_next(&in);
   if (l.count == 0 && !l.unsure && !tokens) return true;
-  if (l.unsure || tokens) return false;
-  bson_t *filter = dibs__mongo_rows_of((dibs__str){0});
-  dibs__mongo_put_nrs(filter, "$in", l.nrs, l.count);
-  BSON_APPEND_INT64(filter, "v", version);
-  dibs__status status = dibs__mongo_rows_read(b, (struct dibs__mongo_pick){.filter = filter}, count_row, &l);
-  return status == DIBS_OK && l.found == l.count;
+  return !l.unsure && !tokens && have_version(b, &l, version);
 }
 
 /* Step 5. */
-static dibs__status apply(batch *b, const bson_t *head, int64_t version) {
+static dibs__status apply(batch *b, const bson_t *head, int64_t version, bool *found) {
   dibs__status status = DIBS_OK;
   for (int tries = 0; tries < REFUSALS; tries++) {
+    *found = true;
     for (int part = 0; part < 3 && (part == 0 || status == DIBS_OK); part++)
-      status = apply_part(b, head, version, part);
+      status = apply_part(b, head, version, part, found);
     if (status != DIBS_UNAVAILABLE || link_of(b)->broken || !dibs__tick_before(dibs__tick_now(), link_of(b)->by)) break;
     dibs__nap_ms(1 + tries);
   }
   if (status == DIBS_OK) b->applied[(uint64_t)version % DIBS__MONGO_APPLIED] = version;
   return status;
+}
+
+/* Of what nobody else changes soon: it is claimed, or has finished. */
+static bool gather_lasting(void *user, const bson_t *change) {
+  static const uint32_t states = DIBS__TASK_FINISHED | 1u << DIBS__TASK_CLAIMED | 1u << DIBS__TASK_PARKED;
+  struct looking *l = user;
+  bson_t set;
+  int64_t state = document_in(change, "set", &set) ? dibs__mongo_number_in(&set, "state", -1) : -1;
+  bool lasts = state >= 0 && state <= DIBS__TASK_CANCELLED && (states >> state & 1);
+  if (lasts && l->count < DIBS__TASK_ITEMS) l->nrs[l->count++] = (uint64_t)dibs__mongo_number_in(change, "nr", 0);
+  return true;
+}
+
+/* Some document was not as it had been read.  Another client has applied the commit; or what was read was older than
+ * the kind's document, and the task is somebody else's. */
+static bool took_effect(batch *b, const bson_t *head, int64_t version) {
+  struct looking l = {.count = 0};
+  (void)each_of(head, "pending", gather_lasting, &l);
+  return l.count == 0 || have_version(b, &l, version);
 }
 
 /* ---- A try ---- */
@@ -249,7 +299,8 @@ static dibs__status read_head(try *t, bool linearizable) {
   if (status != DIBS_OK || !t->head) return status;
   t->version = dibs__mongo_number_in(t->head, "v", 0);
   if (t->version) return DIBS_OK;
-  dibs__set_message(t->b->result, "%s: a document of the kinds is not one of dibs", link_of(t->b)->location->shown);
+  dibs__set_message(t->b->result, "%s: the document \"%.*s\" of the kinds is not one of dibs",
+                    link_of(t->b)->location->shown, (int)(t->name.len < 60 ? t->name.len : 60), t->name.p);
   return DIBS_CORRUPT;
 }
 
@@ -260,14 +311,17 @@ static bool bool_in(const bson_t *from, const char *field) {
 
 static dibs__status begin_try(try *t) {
   batch *b = t->b;
+  bool found;
   dibs__status status = read_head(t, false);
+  t->moves = link_of(b)->moves;
   if (status == DIBS_OK && t->head && !was_applied(b, t->version) && !is_applied(b, t->head, t->version))
-    status = apply(b, t->head, t->version);
+    status = apply(b, t->head, t->version, &found);
+  if (status == DIBS_OK) status = dibs__mongo_clock(link_of(b), false, b->result); /* it may be another primary's */
   if (status != DIBS_OK) return status;
   if (t->head) b->applied[(uint64_t)t->version % DIBS__MONGO_APPLIED] = t->version;
   t->now = dibs__mongo_latest(link_of(b));
   t->sure = dibs__mongo_earliest(link_of(b));
-  t->next = INT64_MAX;
+  t->next = INT64_MIN; /* without a document of the kind there may be tasks, in a copy that was restored */
   t->tasks = dibs__mem_tasks_new(0);
   t->kind = t->tasks ? dibs__mem_kind_get(t->tasks, t->name) : NULL;
   if (!t->kind) return DIBS_NO_MEMORY;
@@ -631,7 +685,7 @@ static void make_indexes(batch *b) {
 /* Nothing changed.  An old primary that does not know that it is one may not say so. */
 static dibs__status confirm(try *t, bool *done) {
   int64_t version = t->version;
-  dibs__status status = link_of(t->b)->replicated && t->head ? read_head(t, true) : DIBS_OK;
+  dibs__status status = link_of(t->b)->replicated ? read_head(t, true) : DIBS_OK;
   *done = status == DIBS_OK && t->version == version;
   return status;
 }
@@ -650,7 +704,9 @@ static dibs__status commit(try *t, bool *done, int64_t *sent) {
     status = send_head(t, &head, done);
   }
   /* It is committed.  If it cannot be applied now, the caller repeats the operation, which then applies it. */
-  if (*done && any && apply(t->b, &head, version) != DIBS_OK) status = DIBS_UNKNOWN;
+  bool found = true;
+  if (*done && any && apply(t->b, &head, version, &found) != DIBS_OK) status = DIBS_UNKNOWN;
+  if (*done && status == DIBS_OK && !found && !took_effect(t->b, &head, version)) status = DIBS_UNKNOWN;
   if (*done && status == DIBS_OK && t->count + (t->drafts ? t->drafts->count : 0) > MANY)
     forget_pending(t->b, t->name, version);
   bson_destroy(&head);
@@ -695,7 +751,8 @@ static dibs__status one_try(batch *b, dibs__str kind, dibs__mongo_decide *decide
   bool was_sent = status == DIBS_OK && *sent && t.version == *sent; /* the server did it, and answered otherwise */
   *done = was_sent;
   if (status == DIBS_OK && !was_sent) status = decide(&t, user);
-  if (status == DIBS_OK && !was_sent) status = commit(&t, done, sent);
+  bool moved = link_of(b)->moves != t.moves; /* what was read is of several members: once more */
+  if (status == DIBS_OK && !was_sent && !moved) status = commit(&t, done, sent);
   if (*done && t.again) {
     *done = false;
     *sent = 0;

@@ -35,6 +35,7 @@ struct dibs__mongo_try {
   struct dibs__mongo_batch *b;
   dibs__str name;
   int64_t now, sure; /* the server's clock: not after, not before */
+  uint32_t moves;    /* the link's, when the kind's document was read */
   bson_t *head;      /* the kind's document; NULL: there is none */
   int64_t version;
   bool has_settings; /* as it was read; `kind` always has some, so that the memory driver keeps it */

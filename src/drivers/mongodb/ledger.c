@@ -2,8 +2,10 @@
 /*
  * The ledger of counters (R86, R89, R90): a document for each source, and one for each guard.
  *
- *   sources  {_id: SOURCE, v, sequence, refused, until, since, batch: {sequence, guard, fence, sure, items: [{key,
+ *   sources  {_id: SOURCE, v, sequence, refused, until | since, batch: {sequence, guard, fence, sure, items: [{key,
  * delta}]}}
+ *
+ * The server deletes a document at `until`.  One with a batch has `since` instead: it stays until the batch is applied.
  *
  * `batch` is there while a batch is applied: from then on it will be applied, by the client that put it there or by
  * another one (counter.c).  A batch under a guard is not `sure` until the guard's document has its fence; until
@@ -129,8 +131,8 @@ dibs__status dibs__mongo_ledger_write(batch *b, const dibs__id *id, ledger *l, c
   while (version == 0);
   dibs__mongo_source_text(id, source);
   bool fine = BSON_APPEND_UTF8(document, "_id", source) && BSON_APPEND_INT64(document, "v", version) &&
-              BSON_APPEND_INT64(document, "sequence", (int64_t)entry->sequence) &&
-              BSON_APPEND_DATE_TIME(document, "until", b->now + entry->keep_ms);
+              BSON_APPEND_INT64(document, "sequence", (int64_t)entry->sequence);
+  if (!entry->op) fine = fine && BSON_APPEND_DATE_TIME(document, "until", b->now + entry->keep_ms);
   if (entry->refused.len) fine = fine && dibs__mongo_put_bytes(document, "refused", entry->refused);
   if (entry->op)
     fine = fine && BSON_APPEND_INT64(document, "since", b->now) && put_batch(document, entry->op, entry->sure);

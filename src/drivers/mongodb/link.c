@@ -319,7 +319,9 @@ static uint32_t term_of(const bson_t *hello) {
 /* A command is sent. */
 static void note_command(const mongoc_apm_command_started_t *event) {
   struct dibs__mongo_link *link = mongoc_apm_command_started_get_context(event);
-  link->member = mongoc_apm_command_started_get_server_id(event);
+  uint32_t member = mongoc_apm_command_started_get_server_id(event);
+  link->moves += member != link->member && !link->routed;
+  link->member = member;
   link->started++;
 }
 
@@ -383,7 +385,8 @@ dibs__status dibs__mongo_clock(struct dibs__mongo_link *link, bool now, struct d
     keep_clock(link, bson_iter_date_time(&at), sent);
     link->clock_member = link->member;
     link->term = term_of(&reply);
-    link->replicated = bson_has_field(&reply, "setName") || bson_has_field(&reply, "msg");
+    link->routed = bson_has_field(&reply, "msg");
+    link->replicated = bson_has_field(&reply, "setName") || link->routed;
   } else if (status == DIBS_OK) {
     dibs__set_message(result, "%s does not show its clock", link->location->shown);
     status = DIBS_UNSUPPORTED;

@@ -11,10 +11,11 @@ enum { PAGE = 200, SESSIONS = 256 };
 struct page {
   struct dibs__memory *memory;
   struct dibs__mongo_link *link;
+  struct dibs__result *result;
   char last[DIBS_NAME_MAX + 1];
   size_t count;
   dibs__status status;
-  bool enough;   /* the caller wants no more */
+  bool enough;   /* the caller wants no more, or no later name has the prefix */
   int64_t width; /* ms between the bounds of the clock */
   const struct dibs__list *list;
   uint64_t sessions[SESSIONS];
@@ -56,6 +57,10 @@ static bool load_row(void *user, const bson_t *row) {
   if (!bson_iter_init_find(&at, row, "_id") || !BSON_ITER_HOLDS_UTF8(&at)) return true;
   const char *name = bson_iter_utf8(&at, &len);
   if (len < 1 || len > DIBS_NAME_MAX) return true;
+  if (p->list->name.len == 0 && !dibs__list_has(p->list, dibs__str_of(name, len))) {
+    p->enough = true; /* it is behind the last one with this prefix */
+    return false;
+  }
   struct dibs__mongo_document *d = calloc(1, sizeof *d + len + 1);
   if (!d) {
     p->status = DIBS_NO_MEMORY;
@@ -67,6 +72,8 @@ static bool load_row(void *user, const bson_t *row) {
   memcpy(p->last, name, len + 1);
   d->seen = bson_copy(row);
   p->status = dibs__mongo_decode(p->memory, d);
+  if (p->status == DIBS_CORRUPT)
+    dibs__set_message(p->result, "%s: the document \"%.60s\" is not one of dibs", p->link->location->shown, name);
   bson_destroy(d->seen);
   free(d);
   p->count++;
@@ -121,7 +128,7 @@ static bool is_text(dibs__str text) {
 dibs__status dibs__mongo_list(struct dibs__session *base, const struct dibs__list *list, dibs__tick by,
                               struct dibs__result *result) {
   struct dibs__mongo_session *session = (struct dibs__mongo_session *)base;
-  struct page p = {.link = session->link, .list = list};
+  struct page p = {.link = session->link, .result = result, .list = list};
   const struct dibs__mem_hooks hooks = {.alive = is_alive, .user = &p};
   struct dibs__list page = *list;
   *result = (struct dibs__result){.sent = dibs__tick_now()};

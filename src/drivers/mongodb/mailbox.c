@@ -161,22 +161,39 @@ static bool see_life(void *user, const bson_t *row) {
   return true;
 }
 
-/* {_id: {$in: [...]}, $expr: {$gt: [$seen, {$subtract: [$$NOW, DEAD_MS]}]}} */
-dibs__status dibs__mongo_alive(struct dibs__mongo_link *link, const uint64_t *sessions, bool *alive, size_t count,
-                               struct dibs__result *result) {
-  bson_t filter = BSON_INITIALIZER, in, keys, expr, args, minus, terms;
-  struct lives lives = {sessions, alive, count};
-  BSON_APPEND_DOCUMENT_BEGIN(&filter, "_id", &in);
+/* {_id: {$in: [...]}} */
+static void put_sessions(bson_t *filter, const uint64_t *sessions, size_t count) {
+  bson_t in, keys;
+  BSON_APPEND_DOCUMENT_BEGIN(filter, "_id", &in);
   BSON_APPEND_ARRAY_BEGIN(&in, "$in", &keys);
   for (size_t i = 0; i < count; i++) {
     char index[12];
     const char *at;
     bson_uint32_to_string((uint32_t)i, &at, index, sizeof index);
     BSON_APPEND_INT64(&keys, at, (int64_t)sessions[i]);
-    alive[i] = false;
   }
   bson_append_array_end(&in, &keys);
-  bson_append_document_end(&filter, &in);
+  bson_append_document_end(filter, &in);
+}
+
+dibs__status dibs__mongo_there(struct dibs__mongo_link *link, const uint64_t *sessions, bool *there, size_t count,
+                               struct dibs__result *result) {
+  bson_t filter = BSON_INITIALIZER;
+  struct lives lives = {sessions, there, count};
+  memset(there, 0, count * sizeof *there);
+  put_sessions(&filter, sessions, count);
+  dibs__status status = dibs__mongo_find(link, DIBS__MONGO_SESSION, &filter, 0, false, see_life, &lives, result);
+  bson_destroy(&filter);
+  return status;
+}
+
+/* {_id: {$in: [...]}, $expr: {$gt: [$seen, {$subtract: [$$NOW, DEAD_MS]}]}} */
+dibs__status dibs__mongo_alive(struct dibs__mongo_link *link, const uint64_t *sessions, bool *alive, size_t count,
+                               struct dibs__result *result) {
+  bson_t filter = BSON_INITIALIZER, expr, args, minus, terms;
+  struct lives lives = {sessions, alive, count};
+  memset(alive, 0, count * sizeof *alive);
+  put_sessions(&filter, sessions, count);
   BSON_APPEND_DOCUMENT_BEGIN(&filter, "$expr", &expr);
   BSON_APPEND_ARRAY_BEGIN(&expr, "$gt", &args);
   BSON_APPEND_UTF8(&args, "0", "$seen");
@@ -239,7 +256,9 @@ void dibs__mongo_send(struct dibs__mongo *store, struct dibs__mongo_link *link,
       (void)put_notice(&updates, sent++, &notices[i]);
   }
   bson_append_array_end(&command, &updates);
-  if (sent) {
+  /* A request after the deadline would only end the connection. */
+  bool late = link->broken || !dibs__tick_before(dibs__tick_now(), link->by);
+  if (sent && !late) {
     mongoc_client_write_command_with_opts(link->client, link->location->database, &command, NULL, &reply, NULL);
     bson_destroy(&reply);
   }

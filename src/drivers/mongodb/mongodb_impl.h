@@ -119,10 +119,12 @@ struct dibs__mongo_link {
   int64_t server_ms;
   uint32_t clock_member; /* whose clock it is */
   uint32_t member;       /* that got the last command */
+  uint32_t moves;        /* how often this was another one than before, of a replica set */
   uint32_t started;      /* how often the command that runs was sent: libmongoc may repeat it, at another member */
   bool repeated;         /* the last write was */
   uint32_t term;         /* of the election of the primary; 0: none (a single server) */
   bool replicated;       /* a replica set or a sharded cluster */
+  bool routed;           /* by a mongos: any of them gets a command, and none says which member answers */
   bool broken;           /* it can't be used any more: its client waits seconds before it connects again */
   dibs__incarnation incarnation;
 };
@@ -186,6 +188,9 @@ struct dibs__mongo_document {
   bool checked;    /* it is looked at to see who wrote it */
   bool deferred;   /* a stock: not in this round */
   bool moves;      /* a stock: the claims that `seen` has inside were copied, and leave it now */
+  /* A lease: sessions that are gone; what sleeps for them is left out. */
+  const uint64_t *gone;
+  size_t gone_count;
   int64_t expired; /* the latest `until` that was over when it was decided; INT64_MIN: none */
   /* Of a lease, while it is decided: */
   uint64_t fence;   /* the last drawn */
@@ -239,6 +244,9 @@ void dibs__mongo_send(struct dibs__mongo *store, struct dibs__mongo_link *link,
                       const struct dibs__mongo_notice *notices, size_t count);
 /* Sets `alive` for each of the sessions. */
 dibs__status dibs__mongo_alive(struct dibs__mongo_link *link, const uint64_t *sessions, bool *alive, size_t count,
+                               struct dibs__result *result);
+/* Sets `there` for each: it has ended, or was killed an hour ago, if it has no document. */
+dibs__status dibs__mongo_there(struct dibs__mongo_link *link, const uint64_t *sessions, bool *there, size_t count,
                                struct dibs__result *result);
 
 /* ---- run.c ---- */

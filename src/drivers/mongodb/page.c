@@ -42,7 +42,7 @@ static bool see_kind(void *user, const bson_t *row) {
   struct kinds *k = user;
   uint64_t nr = (uint64_t)dibs__mongo_number_in(row, "_id", 0);
   dibs__str kind = dibs__mongo_bytes_in(row, "kind");
-  if (kind.len < 1 || kind.len > DIBS_NAME_MAX) return true;
+  if (nr == 0 || kind.len < 1 || kind.len > DIBS_NAME_MAX) return true;
   for (uint32_t i = 0; i < k->count; i++)
     if (k->nrs[i] == nr) k->of[i] = kind_nr(k, kind);
   return true;
@@ -257,8 +257,16 @@ static bool see_group(void *user, const bson_t *row) {
   return true;
 }
 
+static void put_majority(const struct dibs__mongo_link *link, bson_t *options) {
+  bson_t part;
+  if (!link->replicated) return;
+  BSON_APPEND_DOCUMENT_BEGIN(options, "readConcern", &part);
+  BSON_APPEND_UTF8(&part, "level", "majority");
+  bson_append_document_end(options, &part);
+}
+
 static dibs__status count_states(batch *b, const task_op *op, struct counting *c) {
-  bson_t pipeline = BSON_INITIALIZER, list, stage, group, id, n, due;
+  bson_t options = BSON_INITIALIZER, pipeline = BSON_INITIALIZER, list, stage, group, id, n, due;
   bson_t *match = dibs__mongo_rows_of(op->kind);
   dibs__mongo_put_states(match, DIBS__TASK_UNFINISHED | DIBS__TASK_FINISHED);
   BSON_APPEND_ARRAY_BEGIN(&pipeline, "pipeline", &list);
@@ -280,8 +288,10 @@ static dibs__status count_states(batch *b, const task_op *op, struct counting *c
   bson_append_document_end(&stage, &group);
   bson_append_document_end(&list, &stage);
   bson_append_array_end(&pipeline, &list);
-  mongoc_cursor_t *cursor =
-      mongoc_collection_aggregate(link_of(b)->collections[DIBS__MONGO_TASK], MONGOC_QUERY_NONE, &pipeline, NULL, NULL);
+  put_majority(link_of(b), &options);
+  mongoc_cursor_t *cursor = mongoc_collection_aggregate(link_of(b)->collections[DIBS__MONGO_TASK], MONGOC_QUERY_NONE,
+                                                        &pipeline, &options, NULL);
+  bson_destroy(&options);
   bson_destroy(&pipeline);
   bson_destroy(match);
   return dibs__mongo_read(link_of(b), cursor, see_group, c, b->result);

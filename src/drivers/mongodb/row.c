@@ -210,7 +210,7 @@ task *dibs__mongo_row_decode(try *t, struct dibs__mem_kind *kind, const bson_t *
                                 .priority = (int32_t)priority};
   if (state == -1) return NULL;
   bool fine = state >= DIBS__TASK_READY && state <= DIBS__TASK_CANCELLED && tries > 0 && tries <= UINT32_MAX &&
-              dibs__mongo_number_in(from, "v", 0) != 0;
+              dibs__mongo_number_in(from, "_id", 0) > 0 && dibs__mongo_number_in(from, "v", 0) != 0;
   task *row = fine ? dibs__mem_task_make(&made) : NULL;
   if (row) row->state = (uint32_t)state;
   t->status = !fine ? DIBS_CORRUPT : row ? DIBS_OK : DIBS_NO_MEMORY;
@@ -220,7 +220,11 @@ task *dibs__mongo_row_decode(try *t, struct dibs__mem_kind *kind, const bson_t *
     if (!keep_loaded(t, row, dibs__mongo_number_in(from, "v", 0))) t->status = DIBS_NO_MEMORY;
     return row;
   }
-  if (t->status == DIBS_CORRUPT)
+  dibs__str id = dibs__mongo_bytes_in(from, "_id");
+  if (t->status == DIBS_CORRUPT && id.len)
+    dibs__set_message(t->b->result, "%s: the document \"%.*s\" of the tasks is not one of dibs",
+                      t->b->session->link->location->shown, (int)(id.len < 60 ? id.len : 60), id.p);
+  else if (t->status == DIBS_CORRUPT)
     dibs__set_message(t->b->result, "%s: the document %lld of the tasks is not one of dibs",
                       t->b->session->link->location->shown, (long long)dibs__mongo_number_in(from, "_id", 0));
   dibs__mem_task_free(row);

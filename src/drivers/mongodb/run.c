@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { REMEMBERED = 1024, RETRY_MAX_MS = 20 };
+enum { REMEMBERED = 1024, LONG_BYTES = 16384, RETRY_MAX_MS = 20 };
 #define BASE_MS INT64_C(1767225600000) /* fences count from 2026 (R43) */
 
 typedef struct dibs__mongo_document document;
@@ -168,30 +168,43 @@ bool dibs__mongo_is_first(const batch *b, size_t i) {
   return true;
 }
 
-static void note_session(batch *b, uint64_t session) {
-  if (session == store_of(b)->session) return;
-  for (size_t i = 0; i < b->session_count; i++)
-    if (b->sessions[i] == session) return;
-  if (b->session_count < DIBS__MONGO_SESSIONS) b->sessions[b->session_count++] = session;
+static void note_row(const batch *b, const struct dibs__mem_row *row, uint64_t sessions[DIBS__MONGO_SESSIONS],
+                     size_t *count) {
+  for (const struct dibs__mem_claim *c = row->first; c; c = c->after) {
+    size_t i = 0;
+    while (i < *count && sessions[i] != c->session) i++;
+    bool is_new = i == *count && c->session != store_of(b)->session;
+    if (is_new && *count < DIBS__MONGO_SESSIONS) sessions[(*count)++] = c->session;
+  }
 }
 
-static void note_row(batch *b, const struct dibs__mem_row *row) {
-  for (const struct dibs__mem_claim *c = row->first; c; c = c->after) note_session(b, c->session);
+/* A waiter that did not confirm its offer sleeps until it requests again; if its process was killed, it never will. */
+static dibs__status learn_sleepers(batch *b) {
+  bool there[DIBS__MONGO_SESSIONS];
+  size_t gone = 0;
+  if (b->sleeper_count == 0) return DIBS_OK;
+  dibs__status status = dibs__mongo_there(link_of(b), b->sleepers, there, b->sleeper_count, b->result);
+  for (size_t i = 0; i < b->sleeper_count && status == DIBS_OK; i++)
+    if (!there[i]) b->sleepers[gone++] = b->sleepers[i];
+  b->sleeper_count = gone;
+  return status;
 }
 
 /* Looks up the processes of the waiters that the documents have. */
 static dibs__status learn_sessions(batch *b) {
-  b->session_count = 0;
+  b->session_count = b->sleeper_count = 0;
   for (size_t i = 0; i < b->count; i++) {
     document *d = b->elements[i].d;
     if (!d || b->elements[i].done || d->kind != DIBS__MONGO_LEASE || !d->seen || !dibs__mongo_is_first(b, i)) continue;
     if (dibs__mongo_decode(b->memory, d) == DIBS_OK) {
       const struct dibs__mem_name *name = dibs__mem_name_find(b->memory, dibs__str_of(d->key, d->key_len));
-      if (name) note_row(b, &name->waiting);
+      if (name) note_row(b, &name->waiting, b->sessions, &b->session_count);
+      if (name) note_row(b, &name->asleep, b->sleepers, &b->sleeper_count);
     }
     dibs__mem_scratch_empty(b->memory);
   }
-  if (b->session_count == 0) return DIBS_OK;
+  dibs__status status = learn_sleepers(b);
+  if (b->session_count == 0 || status != DIBS_OK) return status;
   return dibs__mongo_alive(link_of(b), b->sessions, b->alive, b->session_count, b->result);
 }
 
@@ -212,15 +225,30 @@ static int64_t over_at(batch *b, const document *d, int64_t now) {
   return o && o->until <= now ? o->until : INT64_MIN;
 }
 
-/* Waits the few ms in which it is not certain whether something is over, so that nothing ends early (R8). */
-static void settle_clock(batch *b, document *d) {
+/* Waits the few ms in which it is not certain whether something is over, so that nothing ends early (R8).  (After a
+ * slow answer the bounds of the clock are far apart.) */
+static dibs__status settle_clock(batch *b, document *d) {
   int64_t over = over_at(b, d, b->now);
   while (over > dibs__mongo_earliest(link_of(b))) {
+    if (!dibs__tick_before(dibs__tick_now(), link_of(b)->by)) return DIBS_UNAVAILABLE;
     dibs__nap_ms(1);
     b->now = dibs__mongo_latest(link_of(b));
     over = over_at(b, d, b->now);
   }
   if (over > d->expired) d->expired = over;
+  return DIBS_OK;
+}
+
+/* A take of a bucket, decided at `b->now`, takes effect when the server's clock is not before that.  Otherwise each
+ * client would count the bucket by its own clock.  A client with an earlier clock would find it emptier than it can be,
+ * and correct that; then another one with a later clock could take the difference, again and again (R93). */
+static dibs__status settle_take(batch *b, document *d) {
+  while (b->now > dibs__mongo_earliest(link_of(b))) {
+    if (!dibs__tick_before(dibs__tick_now(), link_of(b)->by)) return DIBS_UNAVAILABLE;
+    dibs__nap_ms(1);
+  }
+  if (b->now > d->expired) d->expired = b->now;
+  return DIBS_OK;
 }
 
 static void call_memory(batch *b, struct dibs__op *op) {
@@ -307,7 +335,10 @@ static void decide(batch *b, document *d) {
   dibs__status status = dibs__mongo_decode(b->memory, d);
   if (status == DIBS_OK && d->kind == DIBS__MONGO_STOCK) status = dibs__mongo_claims_load(b, d);
   b->deciding = d;
-  if (status == DIBS_OK) settle_clock(b, d);
+  d->gone = b->sleepers;
+  d->gone_count = b->sleeper_count;
+  if (status == DIBS_OK) status = settle_clock(b, d);
+  if (d->kind == DIBS__MONGO_RATE && b->now > dibs__mongo_latest(link_of(b))) b->now = dibs__mongo_latest(link_of(b));
   for (size_t i = 0; i < b->count; i++) {
     struct dibs__mongo_element *e = &b->elements[i];
     if (e->d != d || e->done) continue;
@@ -316,10 +347,12 @@ static void decide(batch *b, document *d) {
   }
   if (status == DIBS_OK) d->made = dibs__mongo_encode(b->memory, d);
   if (status == DIBS_OK && !d->made) status = DIBS_NO_MEMORY;
-  if (d->made && is_unchanged(d, d->made)) {
+  /* (A document that somebody else has changed may not be what it would be encoded as.  R47) */
+  if (d->made && (d->reads_only || is_unchanged(d, d->made))) {
     bson_destroy(d->made);
     d->made = NULL;
   }
+  if (d->made && d->kind == DIBS__MONGO_RATE) status = settle_take(b, d);
   if (status == DIBS_CORRUPT)
     dibs__set_message(b->result, "%s: the document \"%.60s\" is not one of dibs", link_of(b)->location->shown, d->key);
   dibs__mem_scratch_empty(b->memory);
@@ -338,17 +371,25 @@ static void put_version(document *d) {
   BSON_APPEND_INT64(d->made, "v", d->made_version);
 }
 
+/* {$cond: [{$gte: [$$NOW, AT]}, true, false]}: without $cond, FerretDB refuses $$NOW in collections with an index. */
+static bool put_time(bson_t *q, int64_t at_ms) {
+  bson_t expr, branches, test, args;
+  return BSON_APPEND_DOCUMENT_BEGIN(q, "$expr", &expr) && BSON_APPEND_ARRAY_BEGIN(&expr, "$cond", &branches) &&
+         BSON_APPEND_DOCUMENT_BEGIN(&branches, "0", &test) && BSON_APPEND_ARRAY_BEGIN(&test, "$gte", &args) &&
+         BSON_APPEND_UTF8(&args, "0", "$$NOW") && BSON_APPEND_DATE_TIME(&args, "1", at_ms) &&
+         bson_append_array_end(&test, &args) && bson_append_document_end(&branches, &test) &&
+         BSON_APPEND_BOOL(&branches, "1", true) && BSON_APPEND_BOOL(&branches, "2", false) &&
+         bson_append_array_end(&expr, &branches) && bson_append_document_end(q, &expr);
+}
+
 static bool put_update(const document *d, bson_t *updates, uint32_t nth) {
-  bson_t one, q, expr, args;
+  bson_t one, q;
   char index[12];
   const char *at;
   bson_uint32_to_string(nth, &at, index, sizeof index);
   bool fine = bson_append_document_begin(updates, at, -1, &one) && BSON_APPEND_DOCUMENT_BEGIN(&one, "q", &q) &&
               bson_append_utf8(&q, "_id", -1, d->key, (int)d->key_len) && BSON_APPEND_INT64(&q, "v", d->version);
-  if (d->expired != INT64_MIN)
-    fine = fine && BSON_APPEND_DOCUMENT_BEGIN(&q, "$expr", &expr) && BSON_APPEND_ARRAY_BEGIN(&expr, "$gte", &args) &&
-           BSON_APPEND_UTF8(&args, "0", "$$NOW") && BSON_APPEND_DATE_TIME(&args, "1", d->expired) &&
-           bson_append_array_end(&expr, &args) && bson_append_document_end(&q, &expr);
+  if (d->expired != INT64_MIN) fine = fine && put_time(&q, d->expired);
   return fine && bson_append_document_end(&one, &q) && BSON_APPEND_DOCUMENT(&one, "u", d->made) &&
          bson_append_document_end(updates, &one);
 }
@@ -421,7 +462,8 @@ static void write_kind(batch *b, enum dibs__mongo_kind kind, bool inserts) {
   dibs__status status = fine ? dibs__mongo_write(link_of(b), &command, &reply, b->result) : DIBS_NO_MEMORY;
   if (!fine) bson_init(&reply);
   b->result->commits++;
-  if (status == DIBS_OK && inserts && kind == DIBS__MONGO_RATE) dibs__mongo_index(b, kind, "delete_at", true);
+  if (status == DIBS_OK && inserts && (kind == DIBS__MONGO_RATE || kind == DIBS__MONGO_ONCE))
+    dibs__mongo_index(b, kind, "delete_at", true);
   int64_t n = status == DIBS_OK && bson_iter_init_find(&at, &reply, "n") ? bson_iter_as_int64(&at) : 0;
   if (status == DIBS_OK && n < count) {
     check_written(b, kind, inserts, n);
@@ -524,15 +566,26 @@ static void note_time(batch *b) {
   if (now > b->now) b->now = now;
 }
 
+/* Another member gets the commands now, which may show some moments later what the majority has confirmed: a claim
+ * older than its stock, say.  So everything is read there again. */
+static bool has_moved(batch *b) {
+  bool moved = b->document_moves != link_of(b)->moves;
+  b->document_moves = link_of(b)->moves;
+  for (size_t i = 0; i < DIBS__MONGO_HEADS && moved; i++)
+    for (document *d = b->heads[i]; d; d = d->next) d->loaded = false;
+  return moved;
+}
+
 /* One round.  The documents that were replaced meanwhile remain. */
 static dibs__status play(batch *b) {
+  (void)has_moved(b);
   dibs__status status = load_documents(b);
   if (status == DIBS_OK) status = learn_sessions(b);
   if (status == DIBS_OK) status = dibs__mongo_clock(link_of(b), false, b->result); /* they may be another primary's */
   if (status != DIBS_OK) return status;
   note_time(b);
   status = dibs__mongo_claims_bind(b);
-  if (status != DIBS_OK) return status;
+  if (status != DIBS_OK || has_moved(b)) return status;
   for (size_t i = 0; i < b->count; i++) {
     document *d = b->elements[i].d;
     if (!b->elements[i].done && dibs__mongo_is_first(b, i) && !d->deferred) decide(b, d);
@@ -551,10 +604,16 @@ static void send_notices(batch *b) {
   b->notice_count = 0;
 }
 
+/* A thousand long records would be a gigabyte. */
+static bool is_long(const document *d) {
+  return d->seen && d->seen->len > LONG_BYTES && (d->kind == DIBS__MONGO_RECORD || d->kind == DIBS__MONGO_ONCE);
+}
+
 static void finish(batch *b) {
   for (size_t i = 0; i < b->count; i++) {
     struct dibs__op *op = b->elements[i].op;
     free(b->elements[i].asked);
+    if (b->elements[i].d && is_long(b->elements[i].d)) forget_document(b->elements[i].d);
     if (op->family == DIBS__FAM_LEASE && op->status == DIBS__QUEUED) dibs__mongo_mailbox_waits(store_of(b));
   }
   if (b->remembered > REMEMBERED) forget_documents(b);
