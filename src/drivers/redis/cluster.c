@@ -88,7 +88,9 @@ struct dibs__redis_session *dibs__redis_cluster_at(struct dibs__redis_session *s
   struct dibs__redis_session *s = node_session(session, number);
   if (!s) return NULL;
   s->base.store = &node->redis.base;
-  if (s->link && !s->link->dead) return s;
+  /* A node that was restarted, or that closes idle connections, is no failure for the next caller: as dibs__redis_go.
+   */
+  if (s->link && !s->link->dead && (s->link->put > 0 || dibs__redis_still_open(s->link))) return s;
   dibs__redis_disconnect(s->link);
   s->link = NULL;
   if (!dibs__redis_map_may_try(store, node)) {
