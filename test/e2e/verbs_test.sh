@@ -233,6 +233,8 @@ exits 0 'doctor' "$DIBS" doctor --probe
 like 'doctor: the file' "$out" "^fine +file +$dir/dibs.db, mode 0600"
 like 'doctor: the engine' "$out" '^fine +server +SQLite 3\.[0-9]+'
 like 'doctor: its settings' "$out" '^fine +setting +journal_mode = wal'
+exits 0 'doctor: write_sync=off' "$DIBS" doctor --store "$DIBS_STORE?write_sync=off"
+like 'doctor: what a power failure may lose' "$out" '^WARNING +setting +write_sync = off'
 like 'doctor: timings' "$out" '^fine +acquire +median [0-9]+ us'
 like 'doctor: what the store keeps' "$out" \
   '^fine +keeps +leases \(exclusive, shared, counted\), lanes, records, stocks, once keys, tasks, counters, history$'
