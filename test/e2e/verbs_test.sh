@@ -233,8 +233,6 @@ exits 0 'doctor' "$DIBS" doctor --probe
 like 'doctor: the file' "$out" "^fine +file +$dir/dibs.db, mode 0600"
 like 'doctor: the engine' "$out" '^fine +server +SQLite 3\.[0-9]+'
 like 'doctor: its settings' "$out" '^fine +setting +journal_mode = wal'
-exits 0 'doctor: write_sync=off' "$DIBS" doctor --store "$DIBS_STORE?write_sync=off"
-like 'doctor: what a power failure may lose' "$out" '^WARNING +setting +write_sync = off'
 like 'doctor: timings' "$out" '^fine +acquire +median [0-9]+ us'
 like 'doctor: what the store keeps' "$out" \
   '^fine +keeps +leases \(exclusive, shared, counted\), lanes, records, stocks, once keys, tasks, counters, history$'
@@ -242,6 +240,8 @@ json 'doctor' "$DIBS" doctor --json
 like 'doctor --json: what it has of a finding' "$out" '"check":"server","fine":true,"level":"fine","found":"SQLite [^"]*","next":null'
 like 'doctor --json: verdict' "$out" '"fine":true\}$'
 is 'doctor leaves no lease' "$("$DIBS" ls dibs.doctor)" ''
+exits 0 'doctor: write_sync=off' "$DIBS" doctor --store "$DIBS_STORE?write_sync=off"
+like 'doctor: what a power failure may lose' "$out" '^WARNING +setting +write_sync = off'
 exits 116 'doctor --json with a problem' "$DIBS" doctor --json --store bogus://x
 ok 'doctor --json with a problem is JSON' "$JSON_CHECK" <"$dir/out"
 like 'doctor --json with a problem: the verdict' "$out" '"fine":false\}$'
