@@ -614,20 +614,6 @@ static session *session_new(struct dibs__server *store) {
   return s;
 }
 
-/* In a switchover a server becomes read-only, and keeps connections that only listen: the waiters of this process would
- * count as dead at its successor. */
-static void note_incarnation(struct dibs__server *store, const dibs__incarnation *incarnation) {
-  struct dibs__server_inside *in = store->inside;
-  dibs__mutex_lock(&in->lock);
-  bool moved = in->seen_any && in->notifier && memcmp(&in->seen, incarnation, sizeof *incarnation) != 0;
-  in->seen = *incarnation;
-  in->seen_any = true;
-  dibs__mutex_unlock(&in->lock);
-  if (!moved) return;
-  atomic_store(&in->moved, true);
-  dibs__server_wake(&store->base);
-}
-
 dibs__status dibs__server_session_open(struct dibs__server *store, dibs__tick by, session **out,
                                        struct dibs__result *result) {
   session *s = session_new(store);
@@ -639,7 +625,6 @@ dibs__status dibs__server_session_open(struct dibs__server *store, dibs__tick by
     atomic_fetch_add(&in->sessions, 1);
     s->rows.wire->by = by;
     status = read_incarnation(s, result);
-    if (status == DIBS_OK) note_incarnation(store, &s->incarnation);
   } else if (atomic_load(&in->sessions) == 0 && dibs__server_notifier_there(store)) {
     atomic_store(&in->yields, true);
     dibs__server_wake(&store->base);
@@ -665,12 +650,27 @@ void dibs__server_session_close(session *s) {
   free(s);
 }
 
+/* In a switchover a server becomes read-only, and keeps connections that only listen: the waiters of this process would
+ * count as dead at its successor. */
+static void note_incarnation(struct dibs__server *store, const dibs__incarnation *incarnation) {
+  struct dibs__server_inside *in = store->inside;
+  dibs__mutex_lock(&in->lock);
+  bool moved = in->seen_any && in->notifier && memcmp(&in->seen, incarnation, sizeof *incarnation) != 0;
+  in->seen = *incarnation;
+  in->seen_any = true;
+  dibs__mutex_unlock(&in->lock);
+  if (!moved) return;
+  atomic_store(&in->moved, true);
+  dibs__server_wake(&store->base);
+}
+
 static dibs__status settle_store(session *s, struct dibs__result *result) {
   dibs__status status = settle_schema(s, result);
   if (status != DIBS_OK) return status;
-  return dibs__server_settle_incarnation(s) == DIBS__SQL_OK
-             ? DIBS_OK
-             : dibs__server_explain(s, "begin an incarnation of", result);
+  if (dibs__server_settle_incarnation(s) != DIBS__SQL_OK)
+    return dibs__server_explain(s, "begin an incarnation of", result);
+  note_incarnation(s->store, &s->incarnation);
+  return DIBS_OK;
 }
 
 static void identify(session *s, struct dibs__identity *identity) {
