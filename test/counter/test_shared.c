@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Counters of the level shared, with a real Redis in front of a SQLite file, while nothing dies but Redis. */
 #include "shared_bed.h"
+#include "store/shared.h"
 
 #include <pthread.h>
 #include <sqlite3.h>
@@ -309,6 +310,30 @@ static void an_addition_that_redis_does_not_answer_is_never_added_later(void **s
   expect_stored("k", 100); /* Redis has lost the 1 */
 }
 
+/* A repeat of the batch that met the key must not find that batch done. */
+static void an_addition_to_a_key_of_another_program_is_not_acknowledged(void **state) {
+  (void)state;
+  static const char *const keys[] = {"", ":sums"};
+  const dibs_counter_options o = {.size = sizeof o, .level = DIBS_COUNT_SHARED, .wait_ms = 2000};
+  unsigned part = dibs__shared_part(dibs__str_of("k", 1));
+  char command[160];
+  dibs_store *s = bed_open();
+  for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+    bed_add(s, "k", 1);
+    bed_flush(s);
+    snprintf(command, sizeof command, "SET 'dibs:{%u}:c:own%s' x", part, keys[i]);
+    bed_ask(NULL, command);
+    assert_int_equal(dibs_counter_add(s, "k", 10, &o, &reported), DIBS_CORRUPT);
+    /* The thread that writes sums to the database may have begun with the key. */
+    snprintf(command, sizeof command, "DEL 'dibs:{%u}:c:own%s' 'dibs:{%u}:c:own:flushing'", part, keys[i], part);
+    bed_ask(NULL, command);
+    bed_add(s, "k", 100);
+    bed_flush(s);
+  }
+  dibs_close(s);
+  expect_stored("k", 202);
+}
+
 struct adder {
   dibs_store *store;
   int64_t acknowledged;
@@ -363,6 +388,7 @@ int main(int argc, char **argv) {
       TEST(a_sum_that_does_not_fit_in_redis_is_answered),
       TEST(without_redis_in_front_there_is_no_level_shared),
       TEST(an_addition_that_redis_does_not_answer_is_never_added_later),
+      TEST(an_addition_to_a_key_of_another_program_is_not_acknowledged),
       TEST(lost_answers_of_redis_count_nothing_twice),
   };
   return bed_main(argc, argv, tests, sizeof tests / sizeof tests[0]);

@@ -38,6 +38,8 @@ if "$script" follow --of "$primary" --dir "$replica" --until $$ redis >"$dir/fol
   says 0 'a replica' "$uri" '^fine +role +master, with 1 replicas' "^fine +node +replica 127\.0\.0\.1:$port: online" \
     '^WARNING +setting +replication is asynchronous'
   says 0 'a replica that is waited for' "$uri?replicas=1" '^fine +setting +a lease counts when 1 replicas have it'
+  says 116 'a replica that is missing' "$uri?replicas=2" \
+    '^TROUBLE +setting +a lease counts when 2 replicas have it, and 1 are connected' 'nothing is granted'
   "$script" pause --dir "$replica" redis >/dev/null
   ok 'a replica that is stopped' until_true 40 shows "^TROUBLE +node +replica 127\.0\.0\.1:$port does not answer: its last word"
   "$script" resume --dir "$replica" redis >/dev/null

@@ -91,6 +91,12 @@ else
   done
   says 0 'a user with these rights' "$uri" '^fine +node +replica [0-9]+' '^WARNING +setting +replication is asynchronous'
   says 0 'two hosts' "$both" "^fine +node +127\.0\.0\.1:$port: read-only, as a replica"
+  set_to rpl_semi_sync_master_timeout 5000
+  set_to rpl_semi_sync_master_enabled 1
+  says 0 'a replica that is waited for, for a while' "$uri" '^WARNING +setting +replication is semi-synchronous, until .* 5000 ms'
+  set_to rpl_semi_sync_master_timeout 4000000000
+  says 0 'a replica that is waited for' "$uri" '^fine +setting +replication is semi-synchronous'
+  set_to rpl_semi_sync_master_enabled 0
 fi
 "$script" pause --dir "$replica" "$server" >/dev/null
 says 116 'a replica that is stopped' "$both" "^TROUBLE +node +127\.0\.0\.1:$port does not answer" "^fine +server +$name"

@@ -240,6 +240,8 @@ json 'doctor' "$DIBS" doctor --json
 like 'doctor --json: what it has of a finding' "$out" '"check":"server","fine":true,"level":"fine","found":"SQLite [^"]*","next":null'
 like 'doctor --json: verdict' "$out" '"fine":true\}$'
 is 'doctor leaves no lease' "$("$DIBS" ls dibs.doctor)" ''
+exits 0 'doctor: write_sync=off' "$DIBS" doctor --store "$DIBS_STORE?write_sync=off"
+like 'doctor: what a power failure may lose' "$out" '^WARNING +setting +write_sync = off'
 exits 116 'doctor --json with a problem' "$DIBS" doctor --json --store bogus://x
 ok 'doctor --json with a problem is JSON' "$JSON_CHECK" <"$dir/out"
 like 'doctor --json with a problem: the verdict' "$out" '"fine":false\}$'

@@ -464,6 +464,23 @@ static void a_node_that_hangs_does_not_delay_the_others(void **state) {
   client_close(&c);
 }
 
+static void a_connection_that_was_closed_while_idle_is_made_again(void **state) {
+  (void)state;
+  struct client c = client_open("");
+  struct dibs__lease_op held = acquired(&c, "idle", 1);
+  struct dibs__op *ops[] = {&held.op};
+  char words[64];
+  snprintf(words, sizeof words, "cli %d client kill type normal", node_of(&c, held.op.bucket));
+  (void)nodes(words);
+  held.op.verb = DIBS__RENEW;
+  held.op.mandate = c.has[held.op.bucket];
+  held.op.status = DIBS_UNKNOWN;
+  dibs__status status = dibs__redis_driver.run(c.session, ops, 1, within(LONG_MS), &c.reported);
+  if (status != DIBS_OK) fail_msg("%s", c.reported.text);
+  assert_int_equal(held.op.status, DIBS_OK);
+  client_close(&c);
+}
+
 static void a_grant_that_no_replica_has_is_in_doubt(void **state) {
   (void)state;
   struct client c = client_open("&replicas=1"), plain = client_open("");
@@ -490,6 +507,38 @@ static void a_grant_that_no_replica_has_is_in_doubt(void **state) {
   assert_int_equal(again(&c, DIBS__RENEW, &held), DIBS_OK);
   client_close(&c);
   client_close(&plain);
+}
+
+/* The repeat comes by another connection of the same store, which has written nothing yet. */
+static void a_repeat_of_a_grant_that_no_replica_has_is_in_doubt(void **state) {
+  (void)state;
+  struct client c = client_open("&replicas=1");
+  struct dibs__session *other;
+  struct dibs__identity identity;
+  assert_int_equal(dibs__redis_driver.connect(c.store, within(LONG_MS), &other, &identity, &c.reported), DIBS_OK);
+  struct dibs__lease_op probe = acquired(&c, "doubtful", 1); /* the bucket's mandate is known now */
+  assert_int_equal(again(&c, DIBS__RELEASE, &probe), DIBS_OK);
+  char words[64];
+  snprintf(words, sizeof words, "replica %d", node_of(&c, probe.op.bucket));
+  int replica = nodes(words);
+  snprintf(words, sizeof words, "pause %d", replica);
+  (void)nodes(words);
+  struct dibs__session *const by[] = {c.session, other};
+  struct dibs__lease_op op = lease(DIBS__ACQUIRE, "doubtful", 2);
+  struct dibs__op *ops[] = {&op.op};
+  for (size_t i = 0; i < 2; i++) {
+    op.op.mandate = c.has[op.op.bucket];
+    op.op.status = DIBS_UNKNOWN;
+    (void)dibs__redis_driver.run(by[i], ops, 1, within(600), &c.reported);
+    assert_int_equal(op.op.status, DIBS_UNKNOWN);
+    assert_non_null(strstr(c.reported.text, "replicas=1 is required"));
+  }
+  snprintf(words, sizeof words, "resume %d", replica);
+  (void)nodes(words);
+  (void)nodes("whole");
+  assert_int_equal(again(&c, DIBS__ACQUIRE, &op), DIBS_OK);
+  dibs__redis_driver.disconnect(other);
+  client_close(&c);
 }
 
 static void a_holder_keeps_its_lease_when_a_replica_takes_over(void **state) {
@@ -541,7 +590,9 @@ int main(int argc, char **argv) {
       cmocka_unit_test_setup_teardown(a_waiter_is_notified_at_the_node_where_its_queue_is_now, begin, end),
       cmocka_unit_test_setup_teardown(a_listing_has_each_holder_once_while_slots_move, begin, end),
       cmocka_unit_test_setup_teardown(a_node_that_hangs_does_not_delay_the_others, begin, end),
+      cmocka_unit_test_setup_teardown(a_connection_that_was_closed_while_idle_is_made_again, begin, end),
       cmocka_unit_test_setup_teardown(a_grant_that_no_replica_has_is_in_doubt, begin, end),
+      cmocka_unit_test_setup_teardown(a_repeat_of_a_grant_that_no_replica_has_is_in_doubt, begin, end),
       cmocka_unit_test_setup_teardown(a_holder_keeps_its_lease_when_a_replica_takes_over, begin, end),
       cmocka_unit_test_setup_teardown(locations_that_do_not_fit_are_refused, begin, end),
   };

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* What the contract's suite cannot see: the keys that a Redis keeps and forgets, and foreign keys in their place. */
 #include "bed.h"
+#include "store/shared.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,10 +20,10 @@ struct client {
 static struct dibs__redis_link *by_hand;
 static struct dibs__redis_location *location;
 
-static struct client client_open(bool as_tier) {
+static struct client client_open_at(const char *text, bool as_tier) {
   struct client c = {.store = NULL};
   struct dibs__uri uri;
-  assert_int_equal(dibs__uri_parse(bed_uri, &uri, &c.reported), DIBS_OK);
+  assert_int_equal(dibs__uri_parse(text, &uri, &c.reported), DIBS_OK);
   uri.as_tier = as_tier;
   dibs__status status = dibs__redis_driver.open(&uri, NULL, 0, within(LONG_MS), &c.store, &c.reported);
   dibs__uri_free(&uri);
@@ -30,6 +31,10 @@ static struct client client_open(bool as_tier) {
   status = dibs__redis_driver.connect(c.store, within(LONG_MS), &c.session, &c.identity, &c.reported);
   if (status != DIBS_OK) fail_msg("%s", c.reported.text);
   return c;
+}
+
+static struct client client_open(bool as_tier) {
+  return client_open_at(bed_uri, as_tier);
 }
 
 static void client_close(struct client *c) {
@@ -412,6 +417,63 @@ static void a_dead_silent_waiter_is_removed(void **state) {
   client_close(&p);
 }
 
+/* ---- Replicas that are waited for ---- */
+
+static long long changes(void) {
+  const char *at = strstr(RUN(by_hand, "INFO", "persistence")->str, "rdb_changes_since_last_save:");
+  return at ? atoll(at + strlen("rdb_changes_since_last_save:")) : 0;
+}
+
+/* There is no replica, so whatever is done is in doubt. */
+static void doubtful(struct dibs__session *session, struct dibs__op *op) {
+  struct dibs__result heard;
+  op->status = DIBS_UNKNOWN;
+  assert_int_equal(dibs__redis_driver.run(session, &op, 1, within(400), &heard), DIBS_UNKNOWN);
+  assert_int_equal(op->status, DIBS_UNKNOWN);
+  assert_non_null(strstr(heard.text, "replicas=1 is required"));
+}
+
+/* WAIT counts the replicas that have what its own connection has written: since Redis 7.2 it waits for nothing after a
+ * repeat that writes nothing, and the grant of the other connection may be on no replica. */
+static void a_repeat_by_another_connection_is_written_again(void **state) {
+  (void)state;
+  struct client p = client_open_at(bed_with(bed_uri, "replicas=1"), false);
+  struct dibs__session *other;
+  struct dibs__identity identity;
+  assert_int_equal(dibs__redis_driver.connect(p.store, within(LONG_MS), &other, &identity, &p.reported), DIBS_OK);
+  for (uint32_t mode = DIBS_EXCLUSIVE; mode <= DIBS_COUNTED; mode++) {
+    static const char *const names[] = {"alone", "shared", "counted"};
+    struct dibs__lease_op op = lease(&p, DIBS__ACQUIRE, names[mode], 1);
+    op.mode = mode;
+    op.slots = 2;
+    doubtful(p.session, &op.op);
+    long long before = changes();
+    doubtful(other, &op.op);
+    assert_true(changes() > before);
+  }
+  dibs__redis_driver.disconnect(other);
+  client_close(&p);
+}
+
+static void a_repeated_addition_that_no_replica_has_is_in_doubt(void **state) {
+  (void)state;
+  struct client p = client_open_at(bed_with(bed_uri, "replicas=1"), true);
+  struct dibs__counter_item item = {.key = dibs__str_of("k", 1), .delta = 3};
+  struct dibs__shared_op op = {.op = {.family = DIBS__FAM_SHARED, .verb = DIBS__SHARED_ADD},
+                               .space = dibs__str_of("own", 3),
+                               .items = &item,
+                               .count = 1,
+                               .source = id_of(1),
+                               .sequence = 1,
+                               .fresh = id_of(2),
+                               .incarnation = p.identity.mandate.incarnation};
+  doubtful(p.session, &op.op);
+  long long before = changes();
+  doubtful(p.session, &op.op);
+  assert_true(changes() > before);
+  client_close(&p);
+}
+
 /* ---- Foreign keys ---- */
 
 static void foreign_keys_are_unchanged(void **state) {
@@ -460,6 +522,13 @@ static void a_full_server_refuses_grants_and_accepts_releases(void **state) {
   assert_int_equal(out.op.status, DIBS_OK);
   assert_int_equal(more.op.status, DIBS_UNAVAILABLE);
   assert_non_null(strstr(p.reported.text, "OOM"));
+  /* Alone, too. */
+  more.op.status = DIBS_UNKNOWN;
+  ADMIN("CONFIG", "SET", "maxmemory", "1");
+  (void)dibs__redis_driver.run(p.session, ops + 1, 1, within(LONG_MS), &p.reported);
+  ADMIN("CONFIG", "SET", "maxmemory", "0");
+  assert_int_equal(more.op.status, DIBS_UNAVAILABLE);
+  assert_non_null(strstr(p.reported.text, "OOM"));
   acquire(&p, "n", 3, DIBS_OK);
   client_close(&p);
 }
@@ -480,6 +549,8 @@ int main(int argc, char **argv) {
       CASE(forgotten_scripts_are_loaded_again),
       CASE(a_client_that_monitors_is_not_a_live_waiter),
       CASE(a_dead_silent_waiter_is_removed),
+      CASE(a_repeat_by_another_connection_is_written_again),
+      CASE(a_repeated_addition_that_no_replica_has_is_in_doubt),
       CASE(foreign_keys_are_unchanged),
       CASE(a_full_server_refuses_grants_and_accepts_releases),
       CASE(a_server_that_was_demoted_has_another_incarnation),

@@ -69,6 +69,8 @@ serve strict server yes
 strict=$port
 serve late old no
 late=$port
+serve twelve server yes 'tls-protocols "TLSv1.2"'
+twelve=$port
 plain=$(port)
 redis-server --port "$plain" --bind 127.0.0.1 --save '' --daemonize yes --pidfile "$base/none.pid" --dir "$base" >/dev/null
 until redis-cli -p "$plain" ping >/dev/null 2>&1; do sleep 0.02; done
@@ -82,6 +84,8 @@ runs 'another authority' 123 'name its authority with ca=FILE' "$at:$tls?ca=$bas
 runs 'the name of another host' 123 'is not for "other.example"' "$at:$tls?ca=$base/ours.pem&tls_name=other.example"
 runs 'a certificate that has expired' 123 'has expired' "$at:$late?ca=$base/ours.pem"
 runs 'insecure=1 checks nothing, and warns' 0 'WARNING: insecure=1' "$at:$late?insecure=1"
+# Its own certificate is not what the server refused.
+runs 'insecure=1 and a server that wants a certificate' 123 'alert' "$at:$twelve?insecure=1&connect_timeout=500" --wait 1s
 runs 'insecure=1 with an authority is a contradiction' 125 'ca= has no effect' "$at:$tls?insecure=1&ca=$base/ours.pem"
 runs 'a wrong password' 123 'check the user and the password' "rediss://app:no-secret@127.0.0.1:$tls?ca=$base/ours.pem"
 runs 'a server that wants a certificate' 123 'certificate' "$at:$strict?ca=$base/ours.pem&connect_timeout=500" --wait 1s

@@ -1,8 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # What a client does in a failover, and with a primary that was replaced and returns as if nothing had happened.
-#   failover_test.sh postgres|mariadb [lost]
-#   pair.sh sets the variables of the servers. lost: the pair is asynchronous, and the replica lacks a grant
+#   failover_test.sh postgres|mariadb [lost|soon]
+#   pair.sh sets the variables of the servers. lost: the pair is asynchronous, and the replica lacks a grant; soon: it is
+#   asynchronous, and the old primary returns within seconds
 . "$(dirname "$0")/../e2e/tap.sh"
 engine=$1
 script=$(dirname "$0")/../../script/servers
@@ -58,6 +59,50 @@ if [ "${2:-}" = lost ]; then
   is 'its holder has learned that it lost it' $? 122
   ok 'before that' awk 'NR == FNR { ended = $1; next } { exit !(ended > 0 && ended < $1) }' "$dir/ended" "$dir/next"
   say "ended $(cat "$dir/ended"), next $(cat "$dir/next")"
+  done_testing
+  exit
+fi
+
+# ---- The old primary returns within the time for which a client that has asked the other hosts does not ask again ----
+
+if [ "${2:-}" = soon ]; then
+  schema=$([ "$engine" = postgres ] && echo dibs. || true)
+  counted() { [ "$(ask "$1" "SELECT count(*) FROM ${schema}dibs_counter WHERE name = '$2'" dibs)" != 0 ]; }
+  connected() {
+    case $engine in
+      postgres) [ "$(ask "$1" "SELECT count(*) FROM pg_stat_activity WHERE usename = 'dibs'")" != 0 ] ;;
+      mariadb) [ "$(ask "$1" "SELECT count(*) FROM information_schema.PROCESSLIST WHERE user = 'dibs'")" != 0 ] ;;
+    esac
+  }
+  ends_connections() {
+    case $engine in
+      postgres) ask "$1" "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'dibs'" ;;
+      mariadb) ask "$1" 'KILL HARD USER dibs' ;;
+    esac
+  }
+  "$DIBS" counter add first
+  ok 'the replica has the tables' until_true 20 counted b first
+  mkfifo "$dir/lines"
+  "$DIBS" counter add - --wait 60s <"$dir/lines" 2>"$dir/adder.err" &
+  adder=$!
+  later "$adder"
+  exec {lines}>"$dir/lines"
+  ok 'a process has a connection to the primary' until_true 20 connected a
+  servers pause a
+  ok 'the primary hangs, and the replica is promoted' servers promote b
+  servers resume a
+  ends_connections a >/dev/null
+  echo 'later 1' >&$lines
+  exec {lines}>&-
+  until_true 4 counted a later
+  is 'the process counts nothing at the old primary' "$?" 1
+  case $engine in
+    postgres) exits 116 'doctor shows both' "$DIBS" doctor && like 'and which one' "$out" "TROUBLE +node +$(address a) accepts writes, too" ;;
+    mariadb) ask a 'SET GLOBAL read_only = 1' ;;
+  esac
+  wait "$adder"
+  is 'it counts at the new one' "$? $(counted b later; echo $?)" '0 0'
+  say "$(cat "$dir/adder.err")"
   done_testing
   exit
 fi
@@ -137,10 +182,32 @@ if [ "$engine" = mariadb ]; then
   waiter=$!
   later "$waiter"
   ok 'another one waits for it' until_true 20 waits slow
+  # The server's own locks are no writes: their holder would keep them there.
+  "$DIBS" run slow --store "$both?lock=named&prefix=lock_" --ttl 3s --wait 20s -- sleep 60 2>"$dir/named.err" &
+  named=$!
+  later "$named"
+  ok 'a client holds a lock of the server' until_true 20 env DIBS_STORE="$both?lock=named&prefix=lock_" "$DIBS" show slow
   ask b 'SET GLOBAL read_only = 1'
   ask a 'SET GLOBAL read_only = 0'
+  wait "$named"
+  is 'the holder of a lock of the server loses it' $? 122
   wait "$waiter"
   is 'the waiter, whose connection stays open, follows to the other server' "$? $(cat "$dir/next.out")" '0 next'
   say "$(cat "$dir/next.err")"
+
+  listens() {
+    [ "$(ask "$1" "SELECT count(*) FROM information_schema.PROCESSLIST WHERE user = 'dibs' AND INFO LIKE '%GET_LOCK(%dibs.w.%'")" != 0 ]
+  }
+  "$DIBS" run turns --ttl 3s --wait 20s -- sleep 60 2>"$dir/turns.err" &
+  later $!
+  ok 'a client holds a name' until_true 20 holds turns
+  "$DIBS" run turns --ttl 3s --wait 90s -- sleep 60 2>"$dir/turns2.err" &
+  later $!
+  ok 'another one waits for it' until_true 20 waits turns
+  ok 'and listens' until_true 20 listens a
+  ask a 'SET GLOBAL read_only = 1'
+  ask b 'SET GLOBAL read_only = 0'
+  ok 'after another switchover it listens at the new primary' until_true 30 listens b
+  ok 'and not at the old one' until_true 20 eval '! listens a'
 fi
 done_testing

@@ -14,7 +14,8 @@
  *
  * Failovers.  Several hosts are a primary and its replicas, so only one may accept writes.  A primary that was replaced
  * and returns does not know that, and nothing in the two servers says which is the newer one: so the other hosts are
- * asked, at most every ASKED_MS, and two servers that accept writes are both refused.
+ * asked, at most every ASKED_MS for one server, and after each loss of a connection; and two servers that accept writes
+ * are both refused.
  *
  * A connection is set up in one packet after the handshake.  Servers that can't be used are refused there: a server
  * that only reads, a Galera node (its locks and its clock are local), a proxy that moves us between connections.
@@ -228,6 +229,7 @@ static void forget_errors(void) {
 void dibs__mysql_close(struct dibs__sql_wire *wire) {
   wire_t *w = dibs__my(wire);
   if (!w) return;
+  if (w->trusted && w->dead) atomic_store(&w->trusted->asked_ns, 0);
   dibs__mysql_clear(w);
   if (!w->ours) block_again(w);
   if (w->ours && w->my) {
@@ -522,6 +524,12 @@ static bool read_server(wire_t *w, char to[SERVER_SIZE]) {
   return true;
 }
 
+static uint64_t digest_of(const char *text) {
+  uint64_t hash = UINT64_C(0xcbf29ce484222325);
+  for (; *text; text++) hash = (hash ^ (uint8_t)*text) * UINT64_C(0x100000001b3);
+  return hash;
+}
+
 /* Another host accepts writes, and is not the same server under another name. */
 static bool is_rival(struct dibs__server *store, const struct dibs__mysql_host *host, const char *here, dibs__tick by) {
   char there[SERVER_SIZE];
@@ -539,11 +547,14 @@ static dibs__status check_rivals(struct dibs__server *store, size_t nth, wire_t 
   const struct dibs__mysql_location *p = store->location;
   char here[SERVER_SIZE], a[HOST_SIZE], b[HOST_SIZE];
   int64_t now_ns = dibs__tick_now().ns, asked = atomic_load(&p->tasks->asked_ns);
-  if (p->host_count < 2 || (asked && now_ns - asked < ASKED_MS * DIBS__NS_PER_MS)) return DIBS_OK;
+  if (p->host_count < 2) return DIBS_OK;
   if (!read_server(w, here)) {
     dibs__set_message(result, "can't set up a connection to %s: %s", store->shown, w->base.message);
     return DIBS_UNAVAILABLE;
   }
+  uint64_t digest = digest_of(here);
+  if (asked && now_ns - asked < ASKED_MS * DIBS__NS_PER_MS && digest == atomic_load(&p->tasks->asked_for))
+    return DIBS_OK;
   for (size_t i = 0; i < p->host_count; i++) {
     if (i == nth || !is_rival(store, &p->hosts[i], here, share_of(p, i, ASK_MS, by))) continue;
     dibs__set_message(result,
@@ -552,6 +563,7 @@ static dibs__status check_rivals(struct dibs__server *store, size_t nth, wire_t 
                       store->shown, place_of(p, &p->hosts[nth], a), place_of(p, &p->hosts[i], b));
     return DIBS_UNAVAILABLE;
   }
+  atomic_store(&p->tasks->asked_for, digest); /* before the time: a thread that reads the new time reads it, too */
   atomic_store(&p->tasks->asked_ns, now_ns);
   return DIBS_OK;
 }
@@ -582,6 +594,7 @@ dibs__status dibs__mysql_connect(struct dibs__server *store, dibs__tick by, stru
     return status;
   }
   result->text[0] = '\0'; /* of the hosts tried before */
+  w->trusted = p->tasks;
   *wire = &w->base;
   return DIBS_OK;
 }

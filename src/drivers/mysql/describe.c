@@ -8,6 +8,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { CELL = 200 };
@@ -77,6 +78,21 @@ static void describe_role(wire_t *w, struct dibs__findings *to) {
   }
 }
 
+/* After its timeout a primary continues without the replica. */
+static void find_semi_sync(wire_t *w, struct dibs__findings *to) {
+  enum { LONG_MS = 86400000 };
+  char value[CELL] = "";
+  if (query(w, "SHOW GLOBAL VARIABLES WHERE Variable_name IN"
+               " ('rpl_semi_sync_master_timeout', 'rpl_semi_sync_source_timeout')") &&
+      dibs__mysql_rows(&w->base, 0) > 0)
+    cell(w, 0, 1, value);
+  if (*value && strtoull(value, NULL, 10) < LONG_MS)
+    dibs__find_warning(to, "setting", "set that timeout to 4000000000: what is committed after it a replica lacks",
+                       "replication is semi-synchronous, until a replica does not answer for %s ms", value);
+  else
+    dibs__find(to, "setting", "replication is semi-synchronous");
+}
+
 static void describe_replicas(wire_t *w, const struct dibs__server *store, struct dibs__findings *to) {
   char id[CELL], host[CELL], port[CELL], state[CELL];
   if (!query(w, w->maria ? "SHOW SLAVE HOSTS" : "SHOW REPLICAS")) {
@@ -100,7 +116,7 @@ static void describe_replicas(wire_t *w, const struct dibs__server *store, struc
                         "('Rpl_semi_sync_source_status', 'Rpl_semi_sync_master_status')",
                         state);
   if (semi && strcmp(state, "ON") == 0) {
-    dibs__find(to, "setting", "replication is semi-synchronous");
+    find_semi_sync(w, to);
     return;
   }
   if (store->options.failover_wait_ms == 0)

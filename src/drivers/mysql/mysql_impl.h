@@ -43,7 +43,9 @@ struct dibs__mysql_wire {
   bool many;  /* takes several statements a packet */
   bool found; /* the server counts rows that matched, not rows that changed */
   bool tls;
-  bool read_only;             /* its server is, so it is not used */
+  bool read_only; /* its server is, so it is not used */
+  /* Of a server that was checked (connect.c): when the connection dies, the other hosts are asked again.  Else NULL. */
+  struct dibs__mysql_tasks *trusted;
   bool unblocked;             /* we shut down its socket */
   int lock_want, lock_failed; /* of a lock that is waited for: the connector's state; 0: no wait */
   size_t packet_max;          /* statements are sent together up to so many bytes */
@@ -87,7 +89,10 @@ enum {
 
 /* What changes while the store is open.  Any thread. */
 struct dibs__mysql_tasks {
-  _Atomic int64_t asked_ns; /* when the other hosts were asked whether they accept writes; 0: never */
+  /* When the other hosts were asked whether they accept writes, and the digest of the server for which they were; 0:
+   * never, or a connection was lost since. */
+  _Atomic int64_t asked_ns;
+  _Atomic uint64_t asked_for;
   /* What the workers of this process wait for. */
   struct {
     _Atomic uint64_t digest; /* of the kind; 0: none so far */

@@ -468,7 +468,7 @@ const struct dibs__session_locking dibs__mysql_locking = {
     .waiters = "SELECT ID FROM information_schema.PROCESSLIST WHERE INFO = CONCAT('" WAITING_A
                "', QUOTE($1), '" WAITING_B "') ORDER BY TIME_MS DESC, ID",
     .kill = "KILL $1",
-    .ping = "SELECT 1",
+    .ping = "SELECT NOT @@global.read_only",
     .key = lock_key,
     .wait = start_lock_wait,
     .heard = poll_lock_wait,

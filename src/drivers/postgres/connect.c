@@ -13,8 +13,8 @@
  *
  * Failovers.  A promoted standby begins another timeline, with a larger number, and a primary that was replaced does
  * not know that.  Such a primary is refused: by a store that has seen a larger number, and, if the URI has several
- * hosts, by asking the other hosts, at most every ASKED_MS.  A standby that follows the new primary knows its timeline,
- * too.
+ * hosts, by asking the other hosts, at most every ASKED_MS, and after each loss of a connection: a primary that returns
+ * was gone before.  A standby that follows the new primary knows its timeline, too.
  */
 #include "drivers/postgres/postgres_impl.h"
 
@@ -601,6 +601,7 @@ static dibs__status open_host(struct dibs__server *store, size_t *nth, dibs__tic
   w->wire.by = by;
   status = prepare_connection(store, w, by, result);
   if (status == DIBS_OK) status = check_timeline(store, w, *nth, by, result);
+  w->trusted = status == DIBS_OK;
   if (status == DIBS_OK)
     *out = w;
   else

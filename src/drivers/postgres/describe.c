@@ -143,11 +143,30 @@ static void describe_settings(wire_t *wire, const struct dibs__server *store, st
   if (!store->options.lease_sync) dibs__find(to, "setting", "lease_sync = off: a start of the server ends all leases");
 }
 
+/* Two hosts of the URI may be one server. */
+static const char identity[] = "SELECT pg_is_in_recovery()::text, (pg_control_system()).system_identifier::text || ' '"
+                               " || date_part('epoch', pg_postmaster_start_time())::text";
+
+static void describe_host(wire_t *other, const char *host, const char *port, const char *here,
+                          struct dibs__findings *to) {
+  char standby[CELL], there[CELL];
+  if (!query(other, identity) || dibs__pg_rows(other, 0) != 1)
+    find_failed(to, other, "node", host);
+  else if (strcmp(cell(other, 0, 0, standby), "true") == 0)
+    dibs__find(to, "node", "%s:%s: a standby", host, port);
+  else if (strcmp(cell(other, 0, 1, there), here) == 0)
+    dibs__find(to, "node", "%s:%s: the same server", host, port);
+  else
+    dibs__find_trouble(to, "node", "make the replaced server a standby of the other, or stop it",
+                       "%s:%s accepts writes, too", host, port);
+}
+
 /* The other hosts of the URI, one after the other. */
-static void describe_hosts(struct dibs__server *store, const struct dibs__pg_wire *w, dibs__tick by,
+static void describe_hosts(struct dibs__server *store, struct dibs__pg_wire *w, dibs__tick by,
                            struct dibs__findings *to) {
   const struct dibs__pg_location *p = store->location;
-  char standby[CELL];
+  char here[CELL] = "";
+  if (p->host_count > 1 && query(&w->wire, identity)) cell(&w->wire, 0, 1, here);
   for (size_t i = 0; i < p->host_count && p->host_count > 1; i++) {
     const char *host = p->hosts[i].name ? p->hosts[i].name : "", *port = p->hosts[i].port ? p->hosts[i].port : "5432";
     if (strcmp(host, PQhost(w->pg)) == 0 && strcmp(port, PQport(w->pg)) == 0) continue;
@@ -158,12 +177,7 @@ static void describe_hosts(struct dibs__server *store, const struct dibs__pg_wir
                          "%s:%s does not answer: %s", host, port, heard.text);
       continue;
     }
-    if (query(&other->wire, "SELECT pg_is_in_recovery()::text") && dibs__pg_rows(&other->wire, 0) == 1) {
-      bool is_standby = strcmp(cell(&other->wire, 0, 0, standby), "true") == 0;
-      dibs__find(to, "node", "%s:%s: %s", host, port, is_standby ? "a standby" : "accepts writes");
-    } else {
-      find_failed(to, &other->wire, "node", host);
-    }
+    describe_host(&other->wire, host, port, here, to);
     dibs__pg_wire_free(other);
   }
 }

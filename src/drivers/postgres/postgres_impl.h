@@ -103,6 +103,7 @@ struct dibs__pg_wire {
   PGconn *pg;
   char last_message[200];    /* the server's last error, before it ended the connection */
   bool dead;                 /* GONE or LATE was answered */
+  bool trusted;              /* its server was checked: when it dies, the other hosts are asked again */
   bool nameless;             /* nothing is left in the server: on a user's connection, and while it may be a pooler's */
   bool narrow;               /* the search path is not set yet */
   bool blocking;             /* inside: the search path to restore */
@@ -163,7 +164,7 @@ struct dibs__pg_location {
   /* Any thread. */
   _Atomic bool pooler_fine; /* there is one, and it keeps a server process for each client */
   /* The newest timeline that a connection of this store has seen, and the digest of its system identifier; 0: none.
-   * `asked`: when the other hosts had to name theirs. */
+   * `asked`: when the other hosts had to name theirs; 0: never, or a connection was lost since. */
   _Atomic uint64_t system, timeline;
   _Atomic int64_t asked_ns;
 };

@@ -734,6 +734,7 @@ wire_t *dibs__pg_wire_new(PGconn *pg, const struct dibs__sql_engine *engine, boo
 
 void dibs__pg_wire_free(wire_t *w) {
   if (!w) return;
+  if (w->trusted && w->dead) atomic_store(&((struct dibs__pg_location *)w->store->location)->asked_ns, 0);
   forget_results(w);
   if (!w->wire.inside) PQfinish(w->pg);
   dibs__pg_texts_free(&w->texts);

@@ -88,7 +88,9 @@ struct dibs__redis_session *dibs__redis_cluster_at(struct dibs__redis_session *s
   struct dibs__redis_session *s = node_session(session, number);
   if (!s) return NULL;
   s->base.store = &node->redis.base;
-  if (s->link && !s->link->dead) return s;
+  /* A node that was restarted, or that closes idle connections, is no failure for the next caller: as dibs__redis_go.
+   */
+  if (s->link && !s->link->dead && (s->link->put > 0 || dibs__redis_still_open(s->link))) return s;
   dibs__redis_disconnect(s->link);
   s->link = NULL;
   if (!dibs__redis_map_may_try(store, node)) {
@@ -144,7 +146,7 @@ static uint16_t add_place(struct batch *b, const uint16_t next[], uint16_t first
 
 /* Stable: the operations of a place keep their order. */
 static void sort_pending(struct batch *b) {
-  uint16_t of[DIBS__REDIS_PLACES], first[DIBS__REDIS_PLACES], last[DIBS__REDIS_PLACES], next[DIBS__REDIS_BATCH];
+  uint16_t of[DIBS__REDIS_PLACES], first[DIBS__REDIS_PLACES], last[DIBS__REDIS_PLACES] = {0}, next[DIBS__REDIS_BATCH];
   bool added[DIBS__REDIS_PLACES] = {false};
   b->version = dibs__redis_map_copy((struct dibs__redis *)b->session->base.store, of);
   for (size_t p = 0; p < DIBS__REDIS_PLACES; p++) first[p] = END;
@@ -344,7 +346,7 @@ static dibs__status put_reads(struct reading *r, struct dibs__redis_link *links[
 
 /* OK: all replies are there, and none is a redirection. */
 static dibs__status read_once(struct reading *r, struct dibs__result *result) {
-  struct dibs__redis_link *links[DIBS__REDIS_PLACES];
+  struct dibs__redis_link *links[DIBS__REDIS_PLACES] = {NULL};
   dibs__status answers[DIBS__REDIS_PLACES];
   size_t count;
   dibs__status status = put_reads(r, links, &count, result);

@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { FULL_PERCENT = 90, LATE_S = 5, NODES = 64, NODE_TEXT = 320 };
+enum { FULL_PERCENT = 90, LATE_S = 5, NODES = 1024, NODE_TEXT = 320 };
 
 /* ---- One server ---- */
 
@@ -182,6 +182,10 @@ static void describe_master(struct dibs__redis_session *session, dibs__tick by, 
   if (f.replicas > 0 && l->replicas == 0)
     dibs__find_warning(to, "setting", "give ?replicas=1, or never promote one within a ttl",
                        "replication is asynchronous: a replica that takes over may lack leases that are still valid");
+  else if (f.info && f.replicas < l->replicas)
+    dibs__find_trouble(to, "setting", "start the replicas, or give a smaller ?replicas=: nothing is granted",
+                       "a lease counts when %" PRIu32 " replicas have it, and %" PRIu32 " are connected", l->replicas,
+                       f.replicas);
   else if (l->replicas > 0)
     dibs__find(to, "setting", "a lease counts when %" PRIu32 " replicas have it", l->replicas);
   dibs__redis_find_tls(link, to);
@@ -214,8 +218,9 @@ struct node {
   uint32_t slots;
 };
 
-/* "id host:port@bus,name flags master sent received epoch state slot slot-slot [slot->-id] ..." */
-static bool read_node(const char *line, struct node *node) {
+/* "id host:port@bus,name flags master sent received epoch state slot slot-slot [slot->-id] ..."  A node that does not
+ * know its own address yet gives none: it is `from`'s. */
+static bool read_node(const char *line, const char *from, struct node *node) {
   char address[300] = "", link[16], *end;
   int at = 0;
   *node = (struct node){.slots = 0};
@@ -224,9 +229,10 @@ static bool read_node(const char *line, struct node *node) {
     return false;
   address[strcspn(address, "@,")] = '\0';
   char *colon = strrchr(address, ':');
-  if (!colon || colon == address) return false;
+  if (!colon) return false;
   node->address.port = (uint16_t)strtoul(colon + 1, &end, 10);
-  snprintf(node->address.host, sizeof node->address.host, "%.*s", (int)(colon - address), address);
+  *colon = '\0';
+  snprintf(node->address.host, sizeof node->address.host, "%s", *address ? address : from);
   for (const char *slots = line + at; *slots == ' '; slots += strcspn(slots, " \r\n")) {
     slots++;
     if (*slots == '[') continue;
@@ -236,15 +242,14 @@ static bool read_node(const char *line, struct node *node) {
   return true;
 }
 
-static size_t read_nodes(const char *text, struct node nodes[NODES]) {
+/* A line may be long: a master may have its slots in thousands of pieces. */
+static size_t read_nodes(const char *text, const char *from, struct node nodes[NODES]) {
   size_t count = 0;
-  for (const char *line = text; line && *line && count < NODES;) {
-    char one[2048];
-    size_t len = strcspn(line, "\n");
-    snprintf(one, sizeof one, "%.*s", (int)len, line);
-    if (read_node(one, &nodes[count]) && !strstr(nodes[count].flags, "noaddr")) count++;
-    line += len + (line[len] == '\n');
-  }
+  char *copy = strdup(text), *rest = NULL;
+  for (char *line = copy ? strtok_r(copy, "\n", &rest) : NULL; line && count < NODES;
+       line = strtok_r(NULL, "\n", &rest))
+    if (read_node(line, from, &nodes[count]) && !strstr(nodes[count].flags, "noaddr")) count++;
+  free(copy);
   return count;
 }
 
@@ -287,10 +292,40 @@ static void describe_node(const struct dibs__redis_location *l, const struct nod
   free(location);
 }
 
+/* The fewest replicas of a master that has slots, as the node sees it that was asked; *any: one of them has a replica.
+ */
+static uint32_t fewest_replicas(const struct node *nodes, size_t count, bool *any) {
+  uint32_t fewest = UINT32_MAX;
+  *any = false;
+  for (size_t i = 0; i < count; i++) {
+    uint32_t replicas = 0;
+    for (size_t k = 0; k < count && nodes[i].slots; k++) {
+      bool follows = strcmp(nodes[k].master, nodes[i].id) == 0;
+      *any = *any || follows;
+      replicas += follows && !strstr(nodes[k].flags, "fail");
+    }
+    if (nodes[i].slots && replicas < fewest) fewest = replicas;
+  }
+  return fewest;
+}
+
+static void find_replication(const struct node *nodes, size_t count, uint32_t wanted, struct dibs__findings *to) {
+  bool any;
+  uint32_t fewest = fewest_replicas(nodes, count, &any);
+  if (any && wanted == 0)
+    dibs__find_warning(to, "setting", "give ?replicas=1",
+                       "replication is asynchronous: a replica that takes over may lack leases that are still valid");
+  else if (count > 0 && fewest < wanted)
+    dibs__find_trouble(to, "setting", "start the replicas, or give a smaller ?replicas=: that master grants nothing",
+                       "a lease counts when %" PRIu32 " replicas have it, and a master has %" PRIu32, wanted, fewest);
+  else if (wanted > 0)
+    dibs__find(to, "setting", "a lease counts when %" PRIu32 " replicas have it", wanted);
+}
+
 static void describe_nodes(struct dibs__redis_link *link, const char *text, dibs__tick by, struct dibs__findings *to) {
   struct dibs__findings settings = {0};
   struct node *nodes = calloc(NODES, sizeof *nodes);
-  size_t count = nodes ? read_nodes(text, nodes) : 0, masters = 0;
+  size_t count = nodes ? read_nodes(text, link->location->hosts[link->nth].host, nodes) : 0, masters = 0;
   uint32_t slots = 0;
   for (size_t i = 0; i < count; i++) {
     masters += nodes[i].slots > 0;
@@ -303,6 +338,7 @@ static void describe_nodes(struct dibs__redis_link *link, const char *text, dibs
     dibs__find(to, "role", "%zu masters with all slots, %zu nodes", masters, count);
   for (size_t i = 0; i < count; i++)
     describe_node(link->location, nodes, count, &nodes[i], dibs__engine_node_by(by, count - i), to, &settings);
+  find_replication(nodes, count, link->location->replicas, &settings);
   dibs__findings_move(&settings, to);
   free(nodes);
 }
@@ -340,16 +376,11 @@ static void describe_cluster(struct dibs__redis_session *session, dibs__tick by,
     if (nodes && nodes->type == REDIS_REPLY_STRING)
       describe_nodes(link, nodes->str, by, to);
     else
-      dibs__find_hidden(to, "node", "the nodes");
+      dibs__find_hidden(to, "node", "the nodes, and their replicas");
   } else {
     dibs__find_trouble(to, "node", "read the message, then try again", "%s", result.text);
   }
   dibs__redis_find_tls(link, to);
-  if (location->replicas == 0)
-    dibs__find_warning(to, "setting", "give ?replicas=1",
-                       "replication is asynchronous: a replica that takes over may lack leases that are still valid");
-  else
-    dibs__find(to, "setting", "a lease counts when %" PRIu32 " replicas have it", location->replicas);
 
 out:
   if (link) dibs__redis_disconnect(link);

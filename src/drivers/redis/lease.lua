@@ -2,10 +2,10 @@
 -- Leases and mandates: many operations of a batch, in their order, as one atomic step of the server.
 --
 --   KEYS     the buckets, dibs:{17}, and then the names' keys; of a node of a cluster the first bucket alone
---   ARGV     a digit: 1 for a tier, plus 2 for a node of a cluster; our session, 8 bytes; the number of incarnations,
---            a byte; and a byte for each bucket: 0, or of a node how many keys follow.  The operations, as run.c packs
---            them.  The incarnations that they name, as 40 hexadecimal digits each.  Of a node the keys: of each bucket
---            itself, its names, and dibs:{17}:-
+--   ARGV     a digit: 1 for a tier, plus 2 for a node of a cluster, plus 4 if WAIT follows; our session, 8 bytes; the
+--            number of incarnations, a byte; and a byte for each bucket: 0, or of a node how many keys follow.  The
+--            operations, as run.c packs them.  The incarnations that they name, as 40 hexadecimal digits each.  Of a
+--            node the keys: of each bucket itself, its names, and dibs:{17}:-
 --   answers  our incarnation, the clock in ms (a double), 30 bytes an operation; and a message of an error, if any
 --
 -- The keys (numbers are little-endian, fences and instants doubles, exact below 2^53):
@@ -95,7 +95,7 @@ local function anchor(verb, b, epoch, asked, incarnation, above)
 end
 
 -- Names with a queue or several holders, and breaking.
-local function make_queued(now, session, keys, values, gone, buckets, suffix)
+local function make_queued(now, session, keys, values, gone, buckets, suffix, copied)
   local call, pack, cut = redis.call, struct.pack, struct.unpack
   local OFFER_MS, EPOCH = 500, 4294967296 -- DIBS__OFFER_MS
   local SLACK_MS = 50      -- a key outlives its content: `till` decides, not the expiry
@@ -187,7 +187,7 @@ local function make_queued(now, session, keys, values, gone, buckets, suffix)
     if not values[k] and not gone[k] then
       -- MGET found no string; then the key must not exist.
       if not call('SET', key, value, 'PX', h.keep - now + SLACK_MS, 'NX') then error('CORRUPT') end
-    elseif values[k] ~= value then
+    elseif values[k] ~= value or h.again then
       call('SET', key, value, 'PX', h.keep - now + SLACK_MS)
     end
     values[k], gone[k] = value, nil
@@ -429,8 +429,10 @@ local function make_queued(now, session, keys, values, gone, buckets, suffix)
       if w then remove_waiter(h, w) end
       return acquire_new(h, o)
     end
-    if x.session ~= session then
-      x.session = session
+    -- An earlier request was granted, maybe on another connection.  WAIT counts the replicas that have what its own
+    -- connection has written, so the grant is written again.
+    if x.session ~= session or copied then
+      x.session, h.again = session, copied
       write_holder(h, x)
     end
     if x.broken ~= 0 then return answer_plain(h, LOST) end
@@ -575,7 +577,7 @@ local clock = call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local kind, incarnations, bucket_count = byte(ARGV[1]) - 48, byte(ARGV[1], 10), #ARGV[1] - 10
 local session = string.sub(ARGV[1], 2, 9)
-local tier, clustered = kind % 2 == 1, kind >= 2
+local tier, clustered, copied = kind % 2 == 1, kind % 4 >= 2, kind >= 4
 
 -- One command reads all that the first step needs; of a node, one for each bucket.
 local keys, values, buckets = KEYS, nil, {}
@@ -624,6 +626,7 @@ else
 end
 
 local out, gone, run_queued, message = {incarnation .. pack('<d', now)}, {}, nil, nil -- gone: deleted at the end
+local wrote = false -- or may have
 local answers, expiries = {}, {} -- made once: plain answers by status, and expiry times by ttl, as text
 local blob, at, size = ARGV[2], 1, #ARGV[2]
 while at <= size do
@@ -637,7 +640,7 @@ while at <= size do
     message = message or not b.elsewhere and 'no bucket of dibs' or nil
   elseif verb >= READ then
     status, b = anchor(verb, b, epoch, ARGV[named + 2], incarnation, fence)
-    buckets[nth] = b
+    buckets[nth], wrote = b, wrote or b.dirty
     slot, first = b.left and 2 or b.served and 1 or b.last > 0 and 3 or 0, b.epoch
   elseif b.served and not tier then
     status = DENIED
@@ -665,7 +668,7 @@ while at <= size do
           local done = gone[k] and pcall_command('SET', key, v, 'PX', expiry_ms) or
             pcall_command('SET', key, v, 'PX', expiry_ms, 'NX')
           if done and done.ok then
-            status, values[k], gone[k] = OK, v, nil
+            status, values[k], gone[k], wrote = OK, v, nil, true
           else
             message = message or done and done.err or 'CORRUPT'
             status = status_of_error(done and done.err or '')
@@ -702,7 +705,7 @@ while at <= size do
           end
           local done = pcall_command('SET', key, v, 'PX', expiry_ms)
           if done.ok then
-            status, values[k] = OK, v
+            status, values[k], wrote = OK, v, true
           else
             message = message or done.err
             status = status_of_error(done.err)
@@ -714,7 +717,8 @@ while at <= size do
       status, first, block = MOVED, b.epoch, 0
     elseif not status then
       run_queued = run_queued or
-        make_queued(now, session, keys, values, gone, buckets, clustered and ':' .. incarnation or '')
+        make_queued(now, session, keys, values, gone, buckets, clustered and ':' .. incarnation or '', copied)
+      wrote = true
       local fine, result = pcall(run_queued, {cut(OPERATION, blob, this)})
       if not fine then
         local e = type(result) == 'table' and result.err or tostring(result)
@@ -739,8 +743,11 @@ while at <= size do
   end
 end
 
-local free, kept = {}, {}
+-- A full server refuses the first write of a script, and no other one.  If that was a grant, its fence was not given out,
+-- and the bucket need not remember it.
+local free, kept, refused = {}, {}, nil
 for k in pairs(gone) do
+  wrote = true
   if clustered then call('DEL', keys[k]) else free[#free + 1] = keys[k] end
 end
 if free[1] then call('DEL', unpack(free)) end
@@ -750,14 +757,15 @@ for i = 1, bucket_count do
     local v = b.served and (b.left and 'T' or 'S') .. pack('<I4I4c40', b.epoch, b.seq, b.incarnation) or
       pack('<c1dI4', 'L', b.last, b.epoch)
     if clustered then
-      call('SET', b.key, v)
+      refused = pcall_command('SET', b.key, v).err or refused
     else
       kept[#kept + 1] = b.key
       kept[#kept + 1] = v
     end
   end
 end
-if kept[1] then call('MSET', unpack(kept)) end
+if kept[1] then refused = pcall_command('MSET', unpack(kept)).err end
+if refused and (wrote or not message) then error(refused) end
 local reply = table.concat(out)
 if message then return {reply, message} end
 return reply

@@ -343,7 +343,7 @@ static bool put_call(struct dibs__redis_session *session) {
   const char *prefix = store->location->prefix;
   size_t keys = 1;
   if (!c->count) return true;
-  head[0] = (char)('0' + (store->as_tier ? 1 : 0) + (store->is_node ? 2 : 0));
+  head[0] = (char)('0' + (store->as_tier ? 1 : 0) + (store->is_node ? 2 : 0) + (store->location->replicas ? 4 : 0));
   for (size_t i = 0; i < 8; i++) put_number(&to, store->session >> (56 - 8 * i) & 0xff, 1);
   put_number(&to, c->incarnation_count, 1);
   if (!store->is_node) {
@@ -619,9 +619,10 @@ static void check_replicas(struct dibs__redis_session *session, const redisReply
     bool grants = op->family == DIBS__FAM_ANCHOR || op->verb <= DIBS__RENEW;
     if (op->status == DIBS_OK && grants) op->status = DIBS_UNKNOWN;
   }
-  for (size_t i = 0; i < s->shared_count; i++)
-    if (s->shared[i]->op.status == DIBS_OK && s->shared[i]->op.verb == DIBS__SHARED_ADD)
-      s->shared[i]->op.status = DIBS_UNKNOWN;
+  for (size_t i = 0; i < s->shared_count; i++) {
+    struct dibs__op *op = &s->shared[i]->op;
+    if ((op->status == DIBS_OK || op->status == DIBS_REPLAY) && op->verb == DIBS__SHARED_ADD) op->status = DIBS_UNKNOWN;
+  }
 }
 
 void dibs__redis_take(struct dibs__redis_session *session, struct dibs__result *result) {

@@ -339,6 +339,7 @@ static bool answer_call(shared_op *op, uint32_t part, const redisReply *r, dibs_
 static dibs__status take_error(struct dibs__redis_session *session, const redisReply *r, struct dibs__result *result) {
   dibs__status status = dibs__redis_refused(session->link, r, "keep sums in", result);
   bool ours = r->str && strncmp(r->str, "DIBS ", 5) == 0;
+  if (r->str && strncmp(r->str, "CORRUPT ", 8) == 0) return DIBS_CORRUPT;
   if (ours) result->dead = session->link->dead = true; /* no longer a master */
   bool inside = !ours && r->str && (strstr(r->str, "user_script") || strstr(r->str, "running script"));
   bool full = r->str && strncmp(r->str, "OOM ", 4) == 0; /* the first write of a step */

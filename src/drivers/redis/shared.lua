@@ -82,11 +82,20 @@ local function add()
   local last = call('GET', from)
   if last then
     local seen, items = match(last, '^(%d+) (.*)$')
-    if tonumber(seen) >= number then return {REPLAY, incarnation, tonumber(seen) == number and items or ''} end
+    if tonumber(seen) >= number then
+      call('PEXPIRE', from, KEEP_MS) -- a write, for WAIT: the batch may have come by another connection
+      return {REPLAY, incarnation, tonumber(seen) == number and items or ''}
+    end
   end
   if is_emptied(tonumber(ARGV[6])) then return {CHANGED, incarnation, ''} end
   call('SET', from, ARGV[4] .. ' ', 'PX', KEEP_MS)
-  ensure_sums(fresh)
+  local fine, why = pcall(ensure_sums, fresh)
+  if fine then why = redis.pcall('HLEN', sums) end
+  if type(why) == 'table' then fine, why = false, why.err end
+  if not fine then -- a key has another type.  Nothing was added, so a repeat must not find the batch done.
+    if last then call('SET', from, last, 'PX', KEEP_MS) else call('DEL', from) end
+    return redis.error_reply('CORRUPT ' .. tostring(why))
+  end
   local tight, misfits = call('HLEN', sums) - 1 + (#ARGV - 6) / 2 > MOST, ''
   for i = 7, #ARGV, 2 do
     if tight and call('HLEN', sums) > MOST and call('HEXISTS', sums, ARGV[i]) == 0 then
@@ -94,8 +103,9 @@ local function add()
       begin_sums(fresh)
     end
     local answer = redis.pcall('HINCRBY', sums, ARGV[i], ARGV[i + 1])
-    if type(answer) == 'table' and answer.err then
-      if not find(answer.err, 'overflow', 1, true) then error(answer.err) end
+    local fails = type(answer) == 'table' and answer.err
+    if fails then
+      if not find(fails, 'overflow', 1, true) and not find(fails, 'integer', 1, true) then error(fails) end
       misfits = misfits .. string.format('%.0f,', (i - 7) / 2)
     end
   end

@@ -549,6 +549,14 @@ static bool is_idle(const link_t *link, dibs__tick now) {
   return dibs__tick_before(dibs__tick_add_ms(link->answered_at, IDLE_MS), now);
 }
 
+bool dibs__redis_still_open(link_t *link) {
+  dibs__tick now = dibs__tick_now();
+  if (link->dead || !is_idle(link, now)) return !link->dead;
+  if (!is_open(link)) return false;
+  link->answered_at = now;
+  return true;
+}
+
 static void begin_go(link_t *link, dibs__tick now, dibs__tick by) {
   arena_clear(link->reply_arena);
   if (link->put) memset(link->replies, 0, link->put * sizeof(redisReply *));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #ifndef DIBS_DRIVERS_REDIS_WIRE_H
 #define DIBS_DRIVERS_REDIS_WIRE_H
-/* What the wire of Redis gives to connect.c and redis.c alone. */
+/* What the wire of Redis gives to connect.c, redis.c and cluster.c alone. */
 #include "drivers/redis/redis_impl.h"
 
 #include <hiredis/hiredis.h>
@@ -22,6 +22,9 @@ const redisReply *dibs__redis_message(struct dibs__redis_link *link);
 /* Connects again a connection that was found closed before anything was sent; the commands stay.  false: see
  * `result`. */
 bool dibs__redis_renew(struct dibs__redis_link *link, dibs__tick by, struct dibs__result *result);
+
+/* Before commands are put: false, and the link is dead, if the server has closed it in a silence. */
+bool dibs__redis_still_open(struct dibs__redis_link *link);
 
 extern const char *const dibs__redis_params[];
 

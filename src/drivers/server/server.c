@@ -21,7 +21,7 @@
  * have left; session locks of an old version can't be seen.
  *
  * Events.  The notifier is opened before the first waiter is queued, or when a thread listens; the listening thread
- * closes and replaces a broken one.  Events for our own waiters do not travel through the server.
+ * replaces it if it is broken, or at another server than the sessions.  Events for our own waiters do not travel.
  */
 #include "drivers/server/server_impl.h"
 
@@ -157,6 +157,10 @@ DIBS__MODULE_API dibs__status dibs__server_events(struct dibs__dstore *base, str
   void *notifier;
   if (atomic_exchange(&store->inside->yields, false)) {
     yield_notifier(store);
+    return recheck(events, cap, count);
+  }
+  if (atomic_exchange(&store->inside->moved, false)) {
+    server_notifier_close(store);
     return recheck(events, cap, count);
   }
   bool heard = listens(store, by);
@@ -646,12 +650,27 @@ void dibs__server_session_close(session *s) {
   free(s);
 }
 
+/* In a switchover a server becomes read-only, and keeps connections that only listen: the waiters of this process would
+ * count as dead at its successor. */
+static void note_incarnation(struct dibs__server *store, const dibs__incarnation *incarnation) {
+  struct dibs__server_inside *in = store->inside;
+  dibs__mutex_lock(&in->lock);
+  bool moved = in->seen_any && in->notifier && memcmp(&in->seen, incarnation, sizeof *incarnation) != 0;
+  in->seen = *incarnation;
+  in->seen_any = true;
+  dibs__mutex_unlock(&in->lock);
+  if (!moved) return;
+  atomic_store(&in->moved, true);
+  dibs__server_wake(&store->base);
+}
+
 static dibs__status settle_store(session *s, struct dibs__result *result) {
   dibs__status status = settle_schema(s, result);
   if (status != DIBS_OK) return status;
-  return dibs__server_settle_incarnation(s) == DIBS__SQL_OK
-             ? DIBS_OK
-             : dibs__server_explain(s, "begin an incarnation of", result);
+  if (dibs__server_settle_incarnation(s) != DIBS__SQL_OK)
+    return dibs__server_explain(s, "begin an incarnation of", result);
+  note_incarnation(s->store, &s->incarnation);
+  return DIBS_OK;
 }
 
 static void identify(session *s, struct dibs__identity *identity) {

@@ -109,6 +109,8 @@ struct dibs__server_inside {
   dibs__mutex lock;           /* guards what follows, to `events` */
   void *notifier;
   bool woken;
+  bool seen_any; /* `seen`: the incarnation that the latest session saw */
+  dibs__incarnation seen;
   size_t event_count; /* for our own waiters */
   struct dibs__event events[DIBS__SERVER_LOCAL_EVENTS];
   dibs__word notifier_word; /* sleeps of events() without a notifier */
@@ -116,6 +118,7 @@ struct dibs__server_inside {
   _Atomic bool queued;                /* this store has had waiters */
   _Atomic uint32_t sessions;          /* that are connected */
   _Atomic bool yields;                /* the only connections are the notifier's, and a session finds no free one */
+  _Atomic bool moved;                 /* sessions use another server than the notifier may */
   struct dibs__server_session *spare; /* guarded by the lock: opened by open for the first session */
   _Atomic char kind;                  /* server.c: the kind of leases here, once known */
   /* Of the thread that sweeps. */

@@ -281,16 +281,21 @@ static void decide_acquire_locked(struct stretch *b, doing *d, dibs__status base
     answer_hold(d->op, h);
 }
 
-/* A renewal only needs to know that its connection answers; any statement there shows that, too. */
+/* A renewal needs to know that its connection answers, and that its server has not become a replica. */
 static void decide_renew_locked(struct stretch *b, doing *d) {
   hold *h = dibs__hold_find_locked(b->locks, d->op->name, d->op->id);
   d->op->op.status = DIBS_LOST;
   if (!h || h->state != DIBS__HOLD_HOLDS || h->broken) return;
   if (d->op->fence.v != 0 && !is_its_fence(h, d->op->fence)) return; /* fence 0: by the id alone (R39) */
   link_t *link = h->link;
-  if (!link->requested && link->wire->engine->put(link->wire, b->locks->how->ping, NULL, 0) != DIBS__SQL_OK)
-    dibs__link_gone_locked(b->locks, link);
+  if (!link->pinged) {
+    link->ping = link->wire->put;
+    link->pinged = true;
+    if (link->wire->engine->put(link->wire, b->locks->how->ping, NULL, 0) != DIBS__SQL_OK)
+      dibs__link_gone_locked(b->locks, link);
+  }
   d->act = ACT_RENEW;
+  d->nth = link->ping;
   d->hold = h;
   request_link(d, link);
 }
@@ -542,6 +547,19 @@ static dibs__status base_for(struct stretch *b) {
   return DIBS_OK;
 }
 
+/* A server that became read-only in a switchover keeps its connections, and their locks; its successor grants them,
+ * too.
+ */
+static void finish_renewal(struct stretch *b, doing *d) {
+  bool serves;
+  if (!read_answer(d, &serves) || serves) return;
+  dibs__mutex_lock(&b->locks->lock);
+  dibs__link_gone_locked(b->locks, d->link);
+  dibs__mutex_unlock(&b->locks->lock);
+  d->op->op.status = DIBS_LOST;
+  d->act = ACT_DONE;
+}
+
 static void run_stretch(struct stretch *b) {
   keep_mandates(b);
   if (b->count == 0) return;
@@ -551,6 +569,7 @@ static void run_stretch(struct stretch *b) {
   dibs__mutex_unlock(&b->locks->lock);
   dibs__link_go(b->locks, b->by);
   for (size_t i = 0; i < b->count; i++) {
+    if (b->all[i].act == ACT_RENEW) finish_renewal(b, &b->all[i]);
     if (b->all[i].act == ACT_TAKE) finish_acquire(b, &b->all[i]);
     if (b->all[i].act == ACT_DROP) finish_release(b, &b->all[i]);
   }

@@ -43,7 +43,7 @@ void dibs__link_go(locks_t *locks, dibs__tick by) {
   link_t *link = &locks->base;
   for (link_t *next = locks->links; link; link = next, next = link ? link->next : NULL) {
     if (link->requested) link->failed = link->gone || !link_send(locks, link, by);
-    link->requested = false;
+    link->requested = link->pinged = false;
   }
 }
 
@@ -121,7 +121,7 @@ static void reset_base_locked(locks_t *locks) {
   base->wire = NULL;
   base->fd = -1;
   base->held = 0;
-  base->gone = base->requested = base->failed = false;
+  base->gone = base->requested = base->pinged = base->failed = false;
 }
 
 static void close_link(locks_t *locks, link_t *link) {

@@ -34,7 +34,9 @@ struct dibs__link {
   uint32_t held;
   struct dibs__hold *waiter;
   bool requested; /* of a batch: something was put */
+  bool pinged;    /* and the ping is its statement `ping` */
   bool failed;    /* its latest packet */
+  size_t ping;
 };
 
 struct dibs__hold {

@@ -27,4 +27,7 @@ void dibs__sqlite_describe(struct dibs__sqlite_link *l, struct dibs__findings *t
   else
     dibs__find_trouble(to, "setting", "find the program that changed it: dibs sets wal when it opens the file",
                        "journal_mode = %s", mode);
+  if (!l->store->write_sync)
+    dibs__find_warning(to, "setting", "remove write_sync=off",
+                       "write_sync = off: a power failure may lose the latest of stock, once keys, tasks and counters");
 }
