@@ -590,6 +590,25 @@ static void pass_slot_on(struct dibs__core *core, struct slot *slot) {
   if (rouse) dibs__service_rouse(core, DIBS__TICK_ZERO);
 }
 
+/* Does this batch have an operation of the call? */
+static bool carries(const struct slot *slot, const struct dibs__call *call) {
+  for (uint32_t i = 0; i < slot->count; i++)
+    if (slot->ops[i]->call == call) return true;
+  return false;
+}
+
+/* Until the batch is answered its thread leads on no other slot.  One that was passed to it meanwhile is passed on; if
+ * the batch has none of its own operations, another thread leads those.  Releases the lock. */
+static void leave_with_batch_locked(struct dibs__core *core, const struct slot *slot, struct dibs__call *mine) {
+  struct slot *given = mine ? mine->slot : NULL;
+  dibs__tick look = mine && !carries(slot, mine) ? dibs__held_back_locked(core) : DIBS__TICK_NEVER;
+  if (mine) mine->slot = NULL;
+  if (mine) mine->away = true;
+  dibs__mutex_unlock(&core->lock);
+  if (given) pass_slot_on(core, given);
+  if (look.ns != DIBS__TICK_NEVER.ns) dibs__service_rouse(core, look);
+}
+
 void dibs__lead_locked(struct dibs__core *core, struct slot *slot, struct dibs__call *mine) {
   dibs__shield shield;
   struct dibs__result result;
@@ -599,7 +618,10 @@ void dibs__lead_locked(struct dibs__core *core, struct slot *slot, struct dibs__
   slot->busy = true;
   if (!slot->open && slot != &core->slots[0] && !dibs__slot_open_locked(core, slot, mine)) {
     slot->busy = false;
+    /* When it may be tried again somebody must look: a carrier has no timer, and a caller may have its answer. */
+    dibs__tick look = dibs__held_back_locked(core);
     dibs__mutex_unlock(&core->lock);
+    if (look.ns != DIBS__TICK_NEVER.ns) dibs__service_rouse(core, look);
     return;
   }
   if (!slot->open && slot == &core->slots[0]) dibs__slot_inherit_locked(core, slot);
@@ -615,11 +637,12 @@ void dibs__lead_locked(struct dibs__core *core, struct slot *slot, struct dibs__
     pass_slot_on(core, slot);
     return;
   }
-  dibs__mutex_unlock(&core->lock);
+  leave_with_batch_locked(core, slot, mine);
   dibs__shield_raise(&shield);
   run_batch(core, slot, &result);
 
   dibs__mutex_lock(&core->lock);
+  if (mine) mine->away = false;
   slot->open = slot->session != NULL;
   struct dibs__op *answered = sort_answers_locked(core, slot, &result);
   slot->brief = false;

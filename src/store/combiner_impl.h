@@ -32,7 +32,7 @@ struct dibs__call {
   dibs__word word;       /* CALL_DONE; increased by CALL_STEP when a slot is passed to the call */
   _Atomic uint32_t left; /* operations not answered yet */
   struct slot *slot;     /* guarded by the core's lock: passed to this call, which leads on it */
-  bool away;             /* guarded by the core's lock: its thread is opening a session and cannot lead */
+  bool away;             /* guarded by the core's lock: its thread opens a session or carries a batch, and cannot lead */
   /* For the thread that delivers answers, before CALL_DONE. */
   struct dibs__call *before; /* in the order of delivery */
   dibs__word *then;          /* the caller that this caller wakes when it is done */

@@ -29,7 +29,7 @@ static int64_t token_ns(const struct dibs__counter_op *op) {
 }
 
 /* Of all tokens: the bucket has exactly `limit` of them. */
-int64_t dibs__rate_span_ns(const struct dibs__counter_op *op) {
+DIBS__MODULE_API int64_t dibs__rate_span_ns(const struct dibs__counter_op *op) {
   return token_ns(op) * op->limit;
 }
 

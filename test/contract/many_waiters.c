@@ -56,7 +56,8 @@ static void R11_ten_thousand_wait_for_one_name(void **state) {
   close_party(q);
   expect(release(p, "n", turns, held.fence), DIBS_OK);
   /* A daemon takes the waiters of a client that has left out of the line after it has answered. */
-  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), LEFT_MS);
+  bool later = strncmp(case_store_uri(), "http", 4) == 0;
+  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), later ? LEFT_MS : 0);
   struct dibs__lease_op last = acquire(p, "n", waiters + 1, .try_only = true);
   while (last.op.status == DIBS_HELD && dibs__tick_before(dibs__tick_now(), by)) {
     dibs__nap_ms(20);

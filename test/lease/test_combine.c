@@ -476,6 +476,41 @@ static void an_urgent_operation_that_is_put_back_finds_the_new_session(void **st
   gate_close(core);
 }
 
+/* A thread leads a batch without its own operation, which an urgent session could carry: that one is not left to it.
+ * Here an ordinary operation of somebody else comes first, and waits, as behind a row's lock. */
+static void a_slot_is_not_passed_to_a_thread_that_carries_a_batch(void **state) {
+  (void)state;
+  gate_begin(PARALLEL);
+  struct dibs__core *core = gate_core();
+  struct probe first, urgent, slow, own;
+  struct runner leader;
+  probe_make(&first, core, 0);
+  start(core, &first);
+  UNTIL(gate_seen() == 1);
+  probe_make(&urgent, core, DIBS__OP_URGENT);
+  start(core, &urgent); /* opens the second session */
+  UNTIL(gate_seen() == 2);
+  gate_let(0);
+  UNTIL(first.dones == 1);
+  /* Nobody leads it yet: the thread below is the first that looks. */
+  probe_make(&slow, core, 0);
+  dibs__core_leave(core, &slow.op);
+  probe_make(&own, core, DIBS__OP_URGENT);
+  runner_start(&leader, core, &own.op, LONG_MS);
+  UNTIL(gate_seen() == 3);
+  CARRIED(2, &slow);
+  gate_let(1);
+  UNTIL(gate_seen() == 4);
+  CARRIED(3, &own);
+  gate_let(3);
+  UNTIL(own.dones == 1);
+  gate_let(2);
+  assert_true(runner_join(&leader));
+  UNTIL(slow.dones == 1);
+  gate_open();
+  gate_close(core);
+}
+
 static void mandate_is_followed_in_order(void **state) {
   (void)state;
   stands = (dibs__mandate){.epoch = 9, .incarnation = {{1, 2, 3}}};
@@ -567,6 +602,7 @@ int main(int argc, char *argv[]) {
       cmocka_unit_test(a_sent_operation_continues_without_its_caller),
       cmocka_unit_test(an_operation_behind_a_caller_that_leaves_is_carried),
       cmocka_unit_test(an_urgent_operation_that_is_put_back_finds_the_new_session),
+      cmocka_unit_test(a_slot_is_not_passed_to_a_thread_that_carries_a_batch),
       cmocka_unit_test(mandate_is_followed_in_order),
       cmocka_unit_test(a_moving_mandate_is_not_followed_for_ever),
       cmocka_unit_test(operations_without_an_answer_are_unknown),

@@ -496,7 +496,7 @@ static void a_grant_that_no_replica_has_is_in_doubt(void **state) {
   held.op.verb = DIBS__RENEW;
   held.op.mandate = c.has[held.op.bucket];
   held.op.status = DIBS_UNKNOWN;
-  assert_int_equal(dibs__redis_driver.run(c.session, ops, 1, within(600), &c.reported), DIBS_UNKNOWN);
+  assert_int_equal(dibs__redis_driver.run(c.session, ops, 1, within(1500), &c.reported), DIBS_UNKNOWN);
   assert_int_equal(held.op.status, DIBS_UNKNOWN);
   assert_non_null(strstr(c.reported.text, "replicas=1 is required"));
   struct dibs__lease_op other = held; /* without the parameter Redis answers at once */
@@ -529,7 +529,7 @@ static void a_repeat_of_a_grant_that_no_replica_has_is_in_doubt(void **state) {
   for (size_t i = 0; i < 2; i++) {
     op.op.mandate = c.has[op.op.bucket];
     op.op.status = DIBS_UNKNOWN;
-    (void)dibs__redis_driver.run(by[i], ops, 1, within(600), &c.reported);
+    (void)dibs__redis_driver.run(by[i], ops, 1, within(1500), &c.reported);
     assert_int_equal(op.op.status, DIBS_UNKNOWN);
     assert_non_null(strstr(c.reported.text, "replicas=1 is required"));
   }

@@ -74,6 +74,7 @@ if [ "${2:-}" = soon ]; then
       mariadb) [ "$(ask "$1" "SELECT count(*) FROM information_schema.PROCESSLIST WHERE user = 'dibs'")" != 0 ] ;;
     esac
   }
+  disconnected() { ! connected "$1"; }
   ends_connections() {
     case $engine in
       postgres) ask "$1" "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'dibs'" ;;
@@ -82,6 +83,7 @@ if [ "${2:-}" = soon ]; then
   }
   "$DIBS" counter add first
   ok 'the replica has the tables' until_true 20 counted b first
+  until_true 20 disconnected a # the next one is the adder's
   mkfifo "$dir/lines"
   "$DIBS" counter add - --wait 60s <"$dir/lines" 2>"$dir/adder.err" &
   adder=$!

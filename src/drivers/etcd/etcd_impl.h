@@ -298,7 +298,7 @@ struct dibs__etcd_claim {
   dibs__id id;
   uint64_t create, mod;
   int64_t lease;
-  bool waits, asleep, breaking, offered;
+  bool waits, asleep, breaking, offered, over; /* over: its fence was drawn beyond its epoch */
   uint32_t mode, slots, slot, ttl_ms, pid, block;
   uint64_t session;
   dibs__fence granted, first;

@@ -433,6 +433,7 @@ static void renewed(batch *b, element *e, const json_t *responses) {
   op->op.at.ms = dibs__etcd_ms(e->sent);
   op->waiting = dibs__etcd_number(dibs__etcd_range_at(responses, e->writes ? 1 : 0), "count") > 0;
   answer_holder(b, e, &h);
+  if (draws && dibs__etcd_epoch_over(k, b->revision)) op->got_block = 0; /* the block is of the next epoch */
 }
 
 static void removed(batch *b, element *e, const json_t *responses) {
@@ -544,7 +545,10 @@ static void acquire_held(batch *b, element *e, const claim *c) {
     dibs__etcd_done(b, e, DIBS_LOST);
     return;
   }
-  if (c->mod < dibs__etcd_meta_of(b->store).mod) { /* of an earlier incarnation: another lease may have had its fence */
+  /* Another lease may have its fence: it is of an earlier incarnation, or was drawn beyond its epoch, which its own
+   * client did not see any more.  (Only the anchor gives the next epoch of a bucket that it serves.) */
+  bool over = c->over && e->name.bucket.served == DIBS__ETCD_SERVED;
+  if (over || c->mod < dibs__etcd_meta_of(b->store).mod) {
     remove_own(e, c->mod);
     return;
   }

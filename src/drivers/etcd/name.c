@@ -86,6 +86,7 @@ static void fences_of(const json_t *value, struct dibs__etcd_claim *c) {
   c->block = member(value, "block");
   if (c->mode != DIBS_EXCLUSIVE || !c->block) return;
   c->first = dibs__etcd_fence(epoch, base, c->mod, member(value, "nth"));
+  c->over = !json_object_get(value, "fence") && dibs__fence_epoch(c->first) != epoch;
   if (json_object_get(value, "fence")) c->first.v = wide_member(value, "fence");
   c->granted = c->first;
   if (json_object_get(value, "granted")) c->granted.v = wide_member(value, "granted");

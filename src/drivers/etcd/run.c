@@ -26,8 +26,8 @@ typedef struct dibs__etcd_element element;
 typedef struct dibs__etcd_batch batch;
 
 void dibs__etcd_done(batch *b, element *e, dibs__status status) {
-  /* It is queued, so its caller has to cancel it (R6). */
-  bool queued = e->op->family == DIBS__FAM_LEASE && e->op->verb == DIBS__ACQUIRE && e->name.own_waits;
+  /* It is queued, or has a key that is to be removed, so its caller has to cancel it (R6). */
+  bool queued = e->op->family == DIBS__FAM_LEASE && e->op->verb == DIBS__ACQUIRE && (e->name.own_waits || e->ended);
   if (status == DIBS_UNAVAILABLE && queued) status = DIBS_UNKNOWN;
   e->done = true;
   e->op->status = status;

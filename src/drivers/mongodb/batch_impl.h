@@ -63,6 +63,7 @@ struct dibs__mongo_batch {
   size_t session_count;
   uint64_t sleepers[DIBS__MONGO_SESSIONS]; /* sessions of claims that sleep; then those that are gone */
   size_t sleeper_count;
+  dibs__tick sleepers_at; /* when their processes are looked up again */
 };
 
 /* Is this the first element with its document that is not done? */

@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SWEPT = 200, SWEPT_KINDS = 16, SWEEP_MS = 500, OVER = 250, DRAFTS_MS = 3600000 };
+enum { SWEPT = 200, SWEPT_KINDS = 16, SWEEP_MS = 500, MORE_SWEEPS = 2, PAUSE_MS = 3, OVER = 250, DRAFTS_MS = 3600000 };
 
 typedef struct dibs__mongo_batch batch;
 typedef struct dibs__mongo_try try;
@@ -118,10 +118,14 @@ void dibs__mongo_tasks_sweep(batch *b) {
     else
       bson_destroy(picks[i].filter);
   }
+  /* The thread that renews leases does this: so there are few commits more than one for each kind. */
+  int extra = MORE_SWEEPS;
   for (size_t i = 0; i < s.count && status == DIBS_OK; i++) {
     bool more = true;
-    for (bool first = true; more && status == DIBS_OK && (first || has_time(b)); first = false)
+    for (bool first = true; more && status == DIBS_OK && (first || (extra-- > 0 && has_time(b))); first = false) {
+      if (!first) dibs__nap_ms(PAUSE_MS); /* other threads look each ms whether the kind is free */
       status = dibs__mongo_kind_run(b, dibs__str_of(s.kinds[i], s.lens[i]), decide_sweep, &more);
+    }
   }
 }
 
@@ -307,11 +311,12 @@ static dibs__status pass_over(try *t) {
 static dibs__status decide_claim(try *t, void *user) {
   task_op *op = user;
   dibs__status status = DIBS_OK;
-  bool found = false, valid = op->phase_count <= DIBS__TASK_PHASES && op->most <= DIBS__TASK_ITEMS;
+  bool found = false, searched = false, valid = op->phase_count <= DIBS__TASK_PHASES && op->most <= DIBS__TASK_ITEMS;
   if (valid && op->again) status = load_again(t, op, &found);
   if (status == DIBS_OK && valid && !found && t->next <= t->sure) {
     status = pass_over(t);
     if (t->again) return status;
+    searched = true;
   }
   if (status == DIBS_OK && valid && !found) status = count_claimed(t);
   if (status == DIBS_OK && valid && !found) status = load_ready(t, op);
@@ -320,7 +325,7 @@ static dibs__status decide_claim(try *t, void *user) {
   if (op->op.status != DIBS_OK) return DIBS_OK;
   if (!found) raise_fences(t, op);
   /* In a copy that was restored the kind's document may be older than its tasks, or not there: it is not believed. */
-  if (op->got_count == 0) status = find_next(t);
+  if (op->got_count == 0 && !searched) status = find_next(t);
   if (op->got_count == 0 && status == DIBS_OK && t->next <= t->sure) status = pass_over(t);
   if (status != DIBS_OK || t->again) return status;
   op->next_ms = op->got_count || t->next == INT64_MAX ? -1 : t->next > t->now ? t->next - t->now : 1;

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { REMEMBERED = 1024, LONG_BYTES = 16384, RETRY_MAX_MS = 20 };
+enum { REMEMBERED = 1024, LONG_BYTES = 16384, RETRY_MAX_MS = 20, SLEEPERS_MS = 10000 };
 #define BASE_MS INT64_C(1767225600000) /* fences count from 2026 (R43) */
 
 typedef struct dibs__mongo_document document;
@@ -182,7 +182,11 @@ static void note_row(const batch *b, const struct dibs__mem_row *row, uint64_t s
 static dibs__status learn_sleepers(batch *b) {
   bool there[DIBS__MONGO_SESSIONS];
   size_t gone = 0;
-  if (b->sleeper_count == 0) return DIBS_OK;
+  if (b->sleeper_count == 0 || dibs__tick_before(dibs__tick_now(), b->sleepers_at)) {
+    b->sleeper_count = 0;
+    return DIBS_OK;
+  }
+  b->sleepers_at = dibs__tick_add_ms(dibs__tick_now(), SLEEPERS_MS);
   dibs__status status = dibs__mongo_there(link_of(b), b->sleepers, there, b->sleeper_count, b->result);
   for (size_t i = 0; i < b->sleeper_count && status == DIBS_OK; i++)
     if (!there[i]) b->sleepers[gone++] = b->sleepers[i];
@@ -239,15 +243,31 @@ static dibs__status settle_clock(batch *b, document *d) {
   return DIBS_OK;
 }
 
-/* A take of a bucket, decided at `b->now`, takes effect when the server's clock is not before that.  Otherwise each
- * client would count the bucket by its own clock.  A client with an earlier clock would find it emptier than it can be,
- * and correct that; then another one with a later clock could take the difference, again and again (R93). */
+/* The earliest instant, in ms, at which the bucket can have had what the takes of this batch took; INT64_MIN: there are
+ * none. */
+static int64_t taken_from(const batch *b, const document *d) {
+  const struct dibs__mem_rate *r = dibs__mem_rate_find(b->memory, dibs__str_of(d->key, d->key_len));
+  int64_t from = INT64_MIN;
+  for (size_t i = 0; i < b->count && r; i++) {
+    const struct dibs__mongo_element *e = &b->elements[i];
+    if (e->d != d || e->done || e->op->verb != DIBS__COUNTER_TAKE || e->op->status != DIBS_OK) continue;
+    int64_t ns = r->full_ns - dibs__rate_span_ns((const struct dibs__counter_op *)e->op);
+    int64_t ms = (ns + DIBS__NS_PER_MS - 1) / DIBS__NS_PER_MS;
+    if (ms > from) from = ms;
+  }
+  return from;
+}
+
+/* What was taken takes effect when the server's clock has reached the instant from which the bucket has it.  Otherwise
+ * a client with an earlier clock would find the bucket emptier than it can be, and correct that; then another one with
+ * a later clock could take the difference, again and again (R93).  A bucket that is far from empty needs no wait. */
 static dibs__status settle_take(batch *b, document *d) {
-  while (b->now > dibs__mongo_earliest(link_of(b))) {
+  int64_t from = taken_from(b, d);
+  while (from > dibs__mongo_earliest(link_of(b))) {
     if (!dibs__tick_before(dibs__tick_now(), link_of(b)->by)) return DIBS_UNAVAILABLE;
     dibs__nap_ms(1);
   }
-  if (b->now > d->expired) d->expired = b->now;
+  if (from > d->expired) d->expired = from;
   return DIBS_OK;
 }
 

@@ -87,7 +87,7 @@ static void find_semi_sync(wire_t *w, struct dibs__findings *to) {
       dibs__mysql_rows(&w->base, 0) > 0)
     cell(w, 0, 1, value);
   if (*value && strtoull(value, NULL, 10) < LONG_MS)
-    dibs__find_warning(to, "setting", "set that timeout to 4000000000: what is committed after it a replica lacks",
+    dibs__find_warning(to, "setting", "set that timeout to 4000000000: a replica may lack what is committed after it",
                        "replication is semi-synchronous, until a replica does not answer for %s ms", value);
   else
     dibs__find(to, "setting", "replication is semi-synchronous");

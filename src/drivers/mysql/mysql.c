@@ -463,7 +463,8 @@ void dibs__mysql_notifier_close(void *notifier) {
   atomic_store(&b->tasks->notifier, 0);
   if (b->w && b->asleep) {
     /* A goodbye packet would wait for the end of the sleep.  The connector learns that it is dead, so that it can clean
-     * up. */
+     * up; it says nothing about its server. */
+    if (!b->w->dead) b->w->trusted = NULL;
     b->w->dead = true;
     (void)shutdown(mysql_get_socket(b->w->my), SHUT_RDWR);
     while (b->want) b->want = mysql_real_query_cont(&b->failed, b->w->my, MYSQL_WAIT_TIMEOUT);

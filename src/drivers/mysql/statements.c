@@ -448,6 +448,7 @@ static int socket_of(const struct dibs__sql_wire *wire) {
 static void close_waiting(struct dibs__sql_wire *wire) {
   wire_t *w = dibs__my(wire);
   if (w->lock_want) {
+    if (!w->dead) w->trusted = NULL; /* we end it: that says nothing about its server */
     w->dead = true;
     (void)shutdown(mysql_get_socket(w->my), SHUT_RDWR);
     while (w->lock_want) w->lock_want = mysql_real_query_cont(&w->lock_failed, w->my, MYSQL_WAIT_TIMEOUT);

@@ -292,6 +292,13 @@ static void describe_node(const struct dibs__redis_location *l, const struct nod
   free(location);
 }
 
+/* "fail" or "fail?", and not "nofailover". */
+static bool has_failed(const char *flags) {
+  for (const char *at = flags; (at = strstr(at, "fail")); at++)
+    if (at == flags || at[-1] == ',') return true;
+  return false;
+}
+
 /* The fewest replicas of a master that has slots, as the node sees it that was asked; *any: one of them has a replica.
  */
 static uint32_t fewest_replicas(const struct node *nodes, size_t count, bool *any) {
@@ -302,7 +309,7 @@ static uint32_t fewest_replicas(const struct node *nodes, size_t count, bool *an
     for (size_t k = 0; k < count && nodes[i].slots; k++) {
       bool follows = strcmp(nodes[k].master, nodes[i].id) == 0;
       *any = *any || follows;
-      replicas += follows && !strstr(nodes[k].flags, "fail");
+      replicas += follows && !has_failed(nodes[k].flags);
     }
     if (nodes[i].slots && replicas < fewest) fewest = replicas;
   }

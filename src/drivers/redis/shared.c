@@ -357,6 +357,11 @@ static dibs__status answer_of(struct dibs__redis_session *session, shared_op *op
   return DIBS_UNKNOWN;
 }
 
+static void set_statuses(shared_op *op, uint32_t part, dibs__status status) {
+  for (uint32_t i = 0; i < op->count; i++)
+    if (dibs__shared_part(op->items[i].key) == part) op->items[i].status = status;
+}
+
 /* Of the calls of one operation.  Of an ADD some may have been done: then the repeat finds them; and if one partition
  * can't tell of a repeat, nor can the operation. */
 static dibs__status both(const shared_op *op, dibs__status a, dibs__status b) {
@@ -364,6 +369,8 @@ static dibs__status both(const shared_op *op, dibs__status a, dibs__status b) {
   if (a == b) return a;
   if (op->since_ms > 0 && (a == DIBS_CONFLICT || b == DIBS_CONFLICT)) return DIBS_CONFLICT;
   if (done && also) return DIBS_OK;
+  /* Nothing was added to that partition: its keys have this status, and the others their own. */
+  if ((done && b == DIBS_CORRUPT) || (also && a == DIBS_CORRUPT)) return DIBS_OK;
   return done || also || a == DIBS_UNKNOWN || b == DIBS_UNKNOWN ? DIBS_UNKNOWN : b;
 }
 
@@ -374,6 +381,7 @@ void dibs__redis_shared_answer(struct dibs__redis_session *session, shared_op *o
   for (uint32_t part = 0; part < DIBS__SHARED_PARTS; part++) {
     if (!(set >> part & 1)) continue;
     dibs__status status = answer_of(session, op, part, dibs__redis_reply(session->link, first++), result);
+    if (status == DIBS_CORRUPT && op->op.verb == DIBS__SHARED_ADD) set_statuses(op, part, status);
     op->op.status = any ? both(op, op->op.status, status) : status;
     any = true;
   }

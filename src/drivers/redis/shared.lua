@@ -91,6 +91,7 @@ local function add()
   call('SET', from, ARGV[4] .. ' ', 'PX', KEEP_MS)
   local fine, why = pcall(ensure_sums, fresh)
   if fine then why = redis.pcall('HLEN', sums) end
+  if fine and type(why) ~= 'table' then why = redis.pcall('LLEN', sealed) end
   if type(why) == 'table' then fine, why = false, why.err end
   if not fine then -- a key has another type.  Nothing was added, so a repeat must not find the batch done.
     if last then call('SET', from, last, 'PX', KEEP_MS) else call('DEL', from) end

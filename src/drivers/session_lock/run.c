@@ -490,7 +490,8 @@ static void draw_on(struct stretch *b, link_t *link) {
     end = lock_draws(b->s, to, count, b->result);
     b->s->rows.wire = own;
   }
-  if (end != DIBS__SQL_OK && dibs__sql_dead(link->wire)) {
+  bool lost = end != DIBS__SQL_OK && dibs__sql_dead(link->wire);
+  if (lost) {
     dibs__mutex_lock(&b->locks->lock);
     dibs__link_gone_locked(b->locks, link);
     dibs__mutex_unlock(&b->locks->lock);
@@ -506,6 +507,7 @@ static void draw_on(struct stretch *b, link_t *link) {
     nth++;
     d->act = ACT_DONE;
   }
+  if (lost) b->result->dead = true; /* its server may be a replica now: the session finds the primary, too */
 }
 
 static void grant_all(struct stretch *b) {
@@ -556,6 +558,9 @@ static void finish_renewal(struct stretch *b, doing *d) {
   dibs__mutex_lock(&b->locks->lock);
   dibs__link_gone_locked(b->locks, d->link);
   dibs__mutex_unlock(&b->locks->lock);
+  /* The session only reads mandates: it would stay at that server, while the locks go to the new primary. */
+  b->result->dead = true;
+  dibs__set_message(b->result, "%s has become read-only", b->store->shown);
   d->op->op.status = DIBS_LOST;
   d->act = ACT_DONE;
 }

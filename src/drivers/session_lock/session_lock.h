@@ -39,8 +39,8 @@ struct dibs__session_locking {
   /* A cell a row: connections that hold the lock, connections that wait for it; 0, NULL: none. */
   const char *holders, *waiters;
   const char *kill; /* $1 is a connection: ends it */
-  const char
-      *ping; /* no values.  A cell: 1, unless the server is a replica now: then others grant its names elsewhere */
+  /* No values.  A cell: 1, unless the server has become a replica: then its successor grants the same names. */
+  const char *ping;
   /* The key of "SPACE:NAME", given its SHA-256 as 64 digits.  It never changes: other programs compute it, too. */
   void (*key)(const char hex[65], struct dibs__server_key *key);
 

@@ -155,11 +155,13 @@ static void set_state(store_t *store, hold *h, enum dibs__zk_state state, int64_
  */
 static void refuse(struct batch *b, struct doing *d, int rc, const char *what) {
   dibs__status status = dibs__zk_explain(b->store, rc, what, b->result);
-  if (d->fresh && d->h && !d->h->node[0]) {
+  bool unsure = d->h && state_of(b->store, d->h) == DIBS__ZK_UNSURE;
+  if (unsure) d->h->node[0] = '\0'; /* it may be another session's: housekeeping searches ours */
+  if (d->fresh && d->h && !unsure && !d->h->node[0]) {
     finish_dropped(b, d, status);
     return;
   }
-  if (d->fresh && d->h) set_state(b->store, d->h, DIBS__ZK_WAITS, dibs__zk_now());
+  if (d->fresh && d->h) set_state(b->store, d->h, unsure ? DIBS__ZK_UNSURE : DIBS__ZK_WAITS, dibs__zk_now());
   finish(d, status);
 }
 
