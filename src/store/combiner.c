@@ -169,26 +169,6 @@ void dibs__core_head(struct dibs__core *core, struct dibs__op *op, uint16_t fami
   op->next = NULL;
 }
 
-dibs__status dibs__core_list(struct dibs__core *core, const struct dibs__list *list, struct dibs__result *result) {
-  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), DIBS__IO_MS);
-  dibs__status status = DIBS_OK;
-  dibs__mutex_lock(&core->list_lock);
-  if (!core->list_session) core->list_session = dibs__slot_lend(core);
-  if (!core->list_session) status = dibs__core_connect(core, by, &core->list_session, result);
-  if (status == DIBS_OK) {
-    dibs__tick began = dibs__tick_now();
-    status = core->store->driver->list(core->list_session, list, by, result);
-    dibs__core_learn(core, status, result->dead, began, by);
-    /* The session of an embedded engine is kept; a server's connection is not. */
-    bool kept = !result->dead && !(core->identity.caps & (DIBS__CAP_PARALLEL | DIBS__CAP_SESSION));
-    if (!kept && (result->dead || !dibs__slot_take_back(core, core->list_session)))
-      dibs__core_disconnect(core, core->list_session);
-    if (!kept) core->list_session = NULL;
-  }
-  dibs__mutex_unlock(&core->list_lock);
-  return status;
-}
-
 /*
  * ---- Queues, and which operation a slot may carry ----
  */
@@ -590,15 +570,14 @@ static void pass_slot_on(struct dibs__core *core, struct slot *slot) {
   if (rouse) dibs__service_rouse(core, DIBS__TICK_ZERO);
 }
 
-/* Does this batch have an operation of the call? */
 static bool carries(const struct slot *slot, const struct dibs__call *call) {
   for (uint32_t i = 0; i < slot->count; i++)
     if (slot->ops[i]->call == call) return true;
   return false;
 }
 
-/* Until the batch is answered its thread leads on no other slot.  One that was passed to it meanwhile is passed on; if
- * the batch has none of its own operations, another thread leads those.  Releases the lock. */
+/* Until the batch is answered its thread leads on no other slot: a slot that was passed to it meanwhile is passed on,
+ * and another thread leads its own operations if the batch has none of them.  Releases the lock. */
 static void leave_with_batch_locked(struct dibs__core *core, const struct slot *slot, struct dibs__call *mine) {
   struct slot *given = mine ? mine->slot : NULL;
   dibs__tick look = mine && !carries(slot, mine) ? dibs__held_back_locked(core) : DIBS__TICK_NEVER;

@@ -145,6 +145,26 @@ bool dibs__slot_take_back(struct dibs__core *core, struct dibs__session *session
   return takes;
 }
 
+dibs__status dibs__core_list(struct dibs__core *core, const struct dibs__list *list, struct dibs__result *result) {
+  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), DIBS__IO_MS);
+  dibs__status status = DIBS_OK;
+  dibs__mutex_lock(&core->list_lock);
+  if (!core->list_session) core->list_session = dibs__slot_lend(core);
+  if (!core->list_session) status = dibs__core_connect(core, by, &core->list_session, result);
+  if (status == DIBS_OK) {
+    dibs__tick began = dibs__tick_now();
+    status = core->store->driver->list(core->list_session, list, by, result);
+    dibs__core_learn(core, status, result->dead, began, by);
+    /* The session of an embedded engine is kept; a server's connection is not. */
+    bool kept = !result->dead && !(core->identity.caps & (DIBS__CAP_PARALLEL | DIBS__CAP_SESSION));
+    if (!kept && (result->dead || !dibs__slot_take_back(core, core->list_session)))
+      dibs__core_disconnect(core, core->list_session);
+    if (!kept) core->list_session = NULL;
+  }
+  dibs__mutex_unlock(&core->list_lock);
+  return status;
+}
+
 bool dibs__slots_close_idle(struct dibs__core *core) {
   bool some = false;
   for (uint32_t s = 1; s < core->slot_count; s++) {

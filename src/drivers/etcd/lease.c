@@ -545,10 +545,8 @@ static void acquire_held(batch *b, element *e, const claim *c) {
     dibs__etcd_done(b, e, DIBS_LOST);
     return;
   }
-  /* Another lease may have its fence: it is of an earlier incarnation, or was drawn beyond its epoch, which its own
-   * client did not see any more.  (Only the anchor gives the next epoch of a bucket that it serves.) */
-  bool over = c->over && e->name.bucket.served == DIBS__ETCD_SERVED;
-  if (over || c->mod < dibs__etcd_meta_of(b->store).mod) {
+  /* Another lease may have its fence: it is of an earlier incarnation, or beyond an epoch that an anchor gave. */
+  if ((c->over && e->name.bucket.served == DIBS__ETCD_SERVED) || c->mod < dibs__etcd_meta_of(b->store).mod) {
     remove_own(e, c->mod);
     return;
   }

@@ -258,7 +258,7 @@ static int64_t taken_from(const batch *b, const document *d) {
   return from;
 }
 
-/* What was taken takes effect when the server's clock has reached the instant from which the bucket has it.  Otherwise
+/* A take takes effect when the server's clock has reached the instant from which the bucket has its tokens.  Otherwise
  * a client with an earlier clock would find the bucket emptier than it can be, and correct that; then another one with
  * a later clock could take the difference, again and again (R93).  A bucket that is far from empty needs no wait. */
 static dibs__status settle_take(batch *b, document *d) {

@@ -151,8 +151,7 @@ static void set_state(store_t *store, hold *h, enum dibs__zk_state state, int64_
   dibs__mutex_unlock(&store->lock);
 }
 
-/* An answer that ends the operation.  A node that it has made already would keep others out: housekeeping deletes it.
- */
+/* An answer that ends the operation.  Housekeeping deletes a node that it has made already, which keeps others out. */
 static void refuse(struct batch *b, struct doing *d, int rc, const char *what) {
   dibs__status status = dibs__zk_explain(b->store, rc, what, b->result);
   bool unsure = d->h && state_of(b->store, d->h) == DIBS__ZK_UNSURE;
