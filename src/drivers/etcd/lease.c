@@ -507,9 +507,8 @@ static void hold_of(element *e, const claim *c) {
 }
 
 /* A holder whose time is over for this process.  Its key is removed only if etcd itself reports that less than a second
- * is left: a lease of etcd is at least a second longer than any ttl on it, so whatever another process has renewed is
- * over, too.  Else a renewal is refused, unless more is left than this process left: another one has renewed it.  true:
- * decided. */
+ * is left: a lease of etcd is at least a second longer than any ttl on it, so what another process has renewed is over,
+ * too.  Else a renewal is refused, unless more is left: another process has renewed it.  true: decided. */
 static bool ended_here(batch *b, element *e, const claim *c) {
   int64_t left_s, granted_s, now = now_ms();
   if (!e->own_hold || e->hold.until > now) return false;
