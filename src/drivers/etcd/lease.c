@@ -383,7 +383,7 @@ static int64_t until_of(const element *e, const struct dibs__etcd_item *item) {
   return until < end ? until : end;
 }
 
-/* Of ACQUIRE: removes the key that it has put, and decides again. */
+/* Of ACQUIRE: removes its own key, as another lease has or will have the fence of it, and decides again. */
 static void remove_own(element *e, uint64_t mod) {
   e->mod = mod;
   e->ended = true;
@@ -544,7 +544,6 @@ static void acquire_held(batch *b, element *e, const claim *c) {
     dibs__etcd_done(b, e, DIBS_LOST);
     return;
   }
-  /* Another lease may have its fence: it is of an earlier incarnation, or beyond an epoch that an anchor gave. */
   if ((c->over && e->name.bucket.served == DIBS__ETCD_SERVED) || c->mod < dibs__etcd_meta_of(b->store).mod) {
     remove_own(e, c->mod);
     return;
