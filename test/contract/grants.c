@@ -2,6 +2,8 @@
 /* Which leases may be held at the same time (R8, R9), and repeated requests (R2, R37, R38, R52). */
 #include "harness.h"
 
+#include <stdio.h>
+
 /* ---- R2 ---- */
 
 static void R2_a_repeated_acquire_finds_its_grant(void **state) {
@@ -445,6 +447,32 @@ static void R52_another_session_renews_and_releases_a_grant(void **state) {
   store_of(p)->driver->disconnect(other);
 }
 
+/* An engine may use again what an earlier lease has left, and which ends soon (etcd). */
+static void R52_a_repeat_by_another_session_ends_no_grant(void **state) {
+  (void)state;
+  enum { TTL_MS = 500, EARLIER_MS = 1100, TRIES = 8 };
+  struct party *p = party(), *q = party();
+  for (int i = 0; i < TRIES; i++) {
+    char name[16];
+    snprintf(name, sizeof name, "n%d", i);
+    struct dibs__lease_op earlier = acquire(p, name, 1, .ttl = TTL_MS);
+    expect(earlier, DIBS_OK);
+    expect(release(p, name, 1, earlier.fence), DIBS_OK);
+    dibs__nap_ms(EARLIER_MS);
+    dibs__tick sure = dibs__tick_add_ms(dibs__tick_now(), TTL_MS - 100);
+    struct dibs__lease_op held = acquire(p, name, 2, .ttl = TTL_MS);
+    (void)acquire(q, name, 2, .ttl = TTL_MS);
+    (void)renew(q, name, 2, held.fence, .ttl = TTL_MS);
+    struct dibs__lease_op other = acquire(q, name, 3, .try_only = true);
+    bool in_time = dibs__tick_before(dibs__tick_now(), sure);
+    expect(held, DIBS_OK);
+    if (!in_time) continue; /* the machine is busy */
+    expect(other, DIBS_HELD);
+    return;
+  }
+  skip();
+}
+
 static const struct CMUnitTest contract_grants_cases[] = {
     CASE(R2_a_repeated_acquire_finds_its_grant),
     CASE(R2_a_repeated_shared_acquire_counts_once),
@@ -474,5 +502,6 @@ static const struct CMUnitTest contract_grants_cases[] = {
     CASE(R9_counted_offers_take_up_capacity),
     CASE(R9_a_malformed_operation_is_invalid),
     CASE(R52_another_session_renews_and_releases_a_grant),
+    CASE(R52_a_repeat_by_another_session_ends_no_grant),
 };
 CONTRACT_TESTS(contract_grants);

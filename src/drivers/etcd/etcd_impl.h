@@ -192,6 +192,7 @@ struct dibs__etcd_hold {
   uint64_t name_hash, mod;
   struct dibs__etcd_item item;
   int64_t until; /* in ms of our boot-time clock */
+  bool asked;    /* the least that it can be: etcd was asked how long its lease lives */
   uint32_t ttl_ms, mode, block, slot;
   dibs__fence granted, first;
 };
@@ -254,9 +255,9 @@ uint32_t dibs__etcd_class(uint32_t ttl_ms);
 /* The whole seconds that it still has; -1: it is gone, or not known. */
 dibs__status dibs__etcd_left(struct dibs__etcd_link *link, int64_t lease, dibs__tick by, int64_t *left_s,
                              int64_t *granted_s, struct dibs__result *result);
-/* Until when a holder with this ttl, which did not learn it from its grant, surely has it. */
-dibs__status dibs__etcd_until(struct dibs__etcd_link *link, int64_t lease, uint32_t ttl_ms, dibs__tick by,
-                              int64_t *until, struct dibs__result *result);
+/* Asks etcd until when it is surely held. */
+dibs__status dibs__etcd_until(struct dibs__etcd_link *link, int64_t lease, dibs__tick by, struct dibs__etcd_hold *hold,
+                              struct dibs__result *result);
 /* The lease of our waiters, and the thread that keeps it alive; `begin`: makes them if necessary. */
 dibs__status dibs__etcd_session_ready(struct dibs__etcd *store, struct dibs__etcd_link *link, dibs__tick by,
                                       struct dibs__result *result);
@@ -382,6 +383,8 @@ struct dibs__etcd_element {
   uint32_t rounds;             /* of RENEW: answers of two terms */
   struct dibs__etcd_text read; /* record.c: what it read */
 };
+/* keep.c: its `hold` becomes what this process knows of the holder with this key, or what the key says. */
+void dibs__etcd_hold_of(struct dibs__etcd_element *e, const struct dibs__etcd_claim *c);
 
 struct dibs__etcd_batch {
   struct dibs__etcd *store;

@@ -115,12 +115,13 @@ dibs__status dibs__etcd_left(struct dibs__etcd_link *link, int64_t lease, dibs__
 
 /* It counts from before the question: the answer may take longer than the lease of etcd is longer than the ttl (R37).
  */
-dibs__status dibs__etcd_until(struct dibs__etcd_link *link, int64_t lease, uint32_t ttl_ms, dibs__tick by,
-                              int64_t *until, struct dibs__result *result) {
+dibs__status dibs__etcd_until(struct dibs__etcd_link *link, int64_t lease, dibs__tick by, struct dibs__etcd_hold *hold,
+                              struct dibs__result *result) {
   int64_t left_s, granted_s, asked = dibs__etcd_ms(dibs__tick_now());
   dibs__status status = dibs__etcd_left(link, lease, by, &left_s, &granted_s, result);
-  int64_t left_ms = (left_s - granted_s) * 1000 + ttl_ms;
-  *until = left_s < 0 || left_ms < 0 ? asked : asked + left_ms;
+  int64_t left_ms = (left_s - granted_s) * 1000 + hold->ttl_ms;
+  hold->until = left_s < 0 || left_ms < 0 ? asked : asked + left_ms;
+  hold->asked = true;
   return status;
 }
 
@@ -178,6 +179,18 @@ void dibs__etcd_hold_set(struct dibs__etcd *store, dibs__str name, const struct 
     if (fresh) dibs__map_add(&store->holds, &hold->node, hold_hash(name, from->id));
   }
   dibs__mutex_unlock(&store->lock);
+}
+
+void dibs__etcd_hold_of(struct dibs__etcd_element *e, const struct dibs__etcd_claim *c) {
+  if (e->own_hold && e->hold.mod == c->mod) return;
+  e->own_hold = false;
+  e->hold = (struct dibs__etcd_hold){.id = c->id, .mod = c->mod, .ttl_ms = c->ttl_ms, .mode = c->mode};
+  e->hold.slot = c->slot;
+  e->hold.block = c->block;
+  e->hold.granted = c->granted;
+  e->hold.first = c->first;
+  e->hold.item = (struct dibs__etcd_item){.id = c->lease, .class_s = dibs__etcd_class(c->ttl_ms)};
+  e->hold.item.ttl_s = e->hold.item.class_s;
 }
 
 void dibs__etcd_hold_drop(struct dibs__etcd *store, dibs__str name, dibs__id id) {

@@ -428,6 +428,7 @@ static void renewed(batch *b, element *e, const json_t *responses) {
   if (e->fresh_lease) h.item = e->item;
   if (e->fresh_lease) e->item = (struct dibs__etcd_item){0};
   if (!e->fresh_lease) h.item.from = e->sent;
+  h.asked = false;
   h.ttl_ms = op->ttl_ms;
   h.until = until_of(e, &h.item);
   op->op.at.ms = dibs__etcd_ms(e->sent);
@@ -494,24 +495,14 @@ static int64_t recheck_of(const batch *b, const element *e) {
   return first;
 }
 
-static void hold_of(element *e, const claim *c) {
-  if (e->own_hold && e->hold.mod == c->mod) return;
-  e->own_hold = false;
-  e->hold = (struct dibs__etcd_hold){.id = c->id, .mod = c->mod, .ttl_ms = c->ttl_ms, .mode = c->mode};
-  e->hold.slot = c->slot;
-  e->hold.block = c->block;
-  e->hold.granted = c->granted;
-  e->hold.first = c->first;
-  e->hold.item = (struct dibs__etcd_item){.id = c->lease, .class_s = dibs__etcd_class(c->ttl_ms)};
-  e->hold.item.ttl_s = e->hold.item.class_s;
-}
-
-/* A holder whose time is over for this process.  Its key is removed only if etcd itself reports that less than a second
- * is left: a lease of etcd is at least a second longer than any ttl on it, so what another process has renewed is over,
- * too.  Else a renewal is refused, unless more is left: another process has renewed it.  true: decided. */
+/* A holder whose time is over for this process, which has granted or renewed it itself.  Its key is removed only if
+ * etcd reports that less than a second is left: each renewal gives the lease of etcd at least a second more than the
+ * ttl, so what another process has renewed is over, too.  (A spare lease may have less left: so a time that this
+ * process only read from etcd tells nothing.)  Else a renewal is refused, unless more is left: another process has
+ * renewed it.  true: decided. */
 static bool ended_here(batch *b, element *e, const claim *c) {
   int64_t left_s, granted_s, now = now_ms();
-  if (!e->own_hold || e->hold.until > now) return false;
+  if (!e->own_hold || e->hold.asked || e->hold.until > now) return false;
   int64_t ours_ms = dibs__etcd_ms(e->hold.item.from) + (int64_t)e->hold.item.ttl_s * 1000 - now;
   if (dibs__etcd_left(b->link, c->lease, b->by, &left_s, &granted_s, b->result) != DIBS_OK) {
     dibs__etcd_done(b, e, DIBS_UNAVAILABLE);
@@ -534,7 +525,7 @@ static bool ended_here(batch *b, element *e, const claim *c) {
 
 static void acquire_held(batch *b, element *e, const claim *c) {
   struct dibs__etcd_hold now;
-  hold_of(e, c);
+  dibs__etcd_hold_of(e, c);
   /* Another session of this process may have been granted it meanwhile, and knows its end exactly. */
   if (!e->own_hold && dibs__etcd_hold_find(b->store, op_of(e)->name, c->id, &now) && now.mod == c->mod) {
     e->hold = now;
@@ -549,7 +540,7 @@ static void acquire_held(batch *b, element *e, const claim *c) {
     return;
   }
   if (ended_here(b, e, c)) return;
-  if (!e->own_hold && dibs__etcd_until(b->link, c->lease, c->ttl_ms, b->by, &e->hold.until, b->result) != DIBS_OK) {
+  if (!e->own_hold && dibs__etcd_until(b->link, c->lease, b->by, &e->hold, b->result) != DIBS_OK) {
     dibs__etcd_done(b, e, DIBS_UNAVAILABLE);
     return;
   }
@@ -673,7 +664,7 @@ static void decide_granted(batch *b, element *e) {
   struct dibs__lease_op *op = op_of(e);
   const claim *c = dibs__etcd_name_holder(&e->name, op->id);
   op->waiting = e->name.waiter_count > 0;
-  if (c) hold_of(e, c);
+  if (c) dibs__etcd_hold_of(e, c);
   if (c && ended_here(b, e, c)) return;
   if (!c || !fence_fits(op, c->mode, c->granted, c->first, c->block) || (c->breaking && op->op.verb == DIBS__RENEW)) {
     if (!c) dibs__etcd_hold_drop(b->store, op->name, op->id);
@@ -690,7 +681,7 @@ static void decide_cancel(batch *b, element *e) {
   bool awake;
   dibs__etcd_name_offers(&e->name, &awake);
   op->waiting = e->name.waiter_count > 0;
-  if (c) hold_of(e, c);
+  if (c) dibs__etcd_hold_of(e, c);
   if (late_offers(b, e)) {
     plan(e, DIBS__ETCD_PUT_OFF);
     return;
