@@ -183,7 +183,8 @@ DIBS_EXPORT const char *dibs_store_uri(const dibs_store *store);
  * dibs_dispatch runs at most `max` callbacks (0: all that wait) in the calling thread, and returns how many it ran. The
  * operations that they start on an embedded store are done in one transaction at the end of dibs_dispatch, which takes
  * tens of microseconds; if other writers hold it up for 2 ms, a thread of the library does them.  Otherwise it does not
- * block. */
+ * block.  The callbacks of a store never run side by side: while one thread runs some, dibs_dispatch in another answers
+ * 0 at once. */
 DIBS_EXPORT int dibs_fd(dibs_store *store);
 DIBS_EXPORT size_t dibs_dispatch(dibs_store *store, size_t max);
 

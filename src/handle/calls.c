@@ -67,17 +67,26 @@ static void call_first_locked(dibs_store *store) {
   due->run_locked(store, due);
 }
 
+/* One thread at a time: what the callbacks of a handle use is freed in one of them.  A callback may dispatch itself. */
 static size_t run_due_calls(dibs_store *store, size_t max) {
+  struct dibs__calls *calls = &store->calls;
   size_t count = 0;
-  bool lends = dibs__batch_begin(store);
   dibs__mutex_lock(&store->lock);
   /* Lowered before the queue is read: a callback that is queued from here on raises it again, or is found below. */
   dibs__notifier_lower(store->notifier);
-  while (store->calls.first && (max == 0 || count < max)) {
+  uintptr_t outer = calls->dispatcher;
+  if (outer != 0 && outer != dibs__thread_self()) {
+    dibs__mutex_unlock(&store->lock);
+    return 0; /* that thread reads the queue again before it ends, and raises the notifier for what it leaves */
+  }
+  calls->dispatcher = dibs__thread_self();
+  bool lends = dibs__batch_begin(store);
+  while (calls->first && (max == 0 || count < max)) {
     call_first_locked(store);
     count++;
   }
-  if (store->calls.first) dibs__notifier_raise(store->notifier);
+  calls->dispatcher = outer;
+  if (calls->first) dibs__notifier_raise(store->notifier);
   dibs__mutex_unlock(&store->lock);
   if (lends) dibs__batch_end(store);
   return count;

@@ -2,14 +2,15 @@
 #ifndef DIBS_HANDLE_CALLS_H
 #define DIBS_HANDLE_CALLS_H
 /*
- * Callbacks that are due, in one queue of the store.  They are called with no lock held: by dibs_dispatch in the
- * caller's own loop, or by a thread of the library.  And the batch of operations that an event loop starts in one
- * iteration.
+ * Callbacks that are due, in one queue of the store.  They are called with no lock held and one after the other: by
+ * dibs_dispatch in the caller's own loop, or by a thread of the library.  And the batch of operations that an event
+ * loop starts in one iteration.
  */
 #include "base/port.h"
 #include "dibs.h"
 
 #include <stdbool.h>
+#include <stdint.h>
 
 struct dibs__op;
 
@@ -27,6 +28,7 @@ struct dibs__calls {
   _Atomic uintptr_t batch_thread; /* the thread whose operations wait for dibs__batch_end; 0: none */
   dibs__thread *thread;           /* runs them; NULL with DIBS_STORE_LOOP */
   dibs__word word;
+  uintptr_t dispatcher;           /* the thread that runs some now, with DIBS_STORE_LOOP; 0: none */
   bool stopping;
 };
 

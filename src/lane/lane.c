@@ -31,22 +31,22 @@ void dibs__lane_rouse(member_t *m) {
 /* false: the member was freed, and nobody is called any more. */
 static bool call_user(lane_t *lane, dibs_lane_fn fn, dibs_status status) {
   member_t *m = lane->member;
-  struct lane_call call = {.thread = dibs__thread_self()}, **at;
   dibs__mutex_lock(&m->lock);
   bool calls = !m->freed;
   if (calls) {
-    call.next = m->calls;
-    m->calls = &call;
+    m->calls++;
+    m->calls_thread = dibs__thread_self();
   }
   dibs__mutex_unlock(&m->lock);
   if (!calls) return false;
-  fn(lane, status, m->user);
+  atomic_fetch_add(&m->refs, 1);
+  fn(lane, status, m->user); /* may free the member, and dispatch until the lane is gone */
   dibs__mutex_lock(&m->lock);
-  for (at = &m->calls; *at != &call;) at = &(*at)->next;
-  *at = call.next;
+  m->calls--;
   dibs__mutex_unlock(&m->lock);
   atomic_fetch_add(&m->calm_word, 1);
   dibs__word_wake(&m->calm_word, UINT32_MAX, false);
+  dibs__lane_member_drop(m);
   return true;
 }
 

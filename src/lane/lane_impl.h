@@ -77,12 +77,6 @@ struct dibs_lane {
   struct dibs__due_call due;
 };
 
-/* A callback that runs, on the stack of its thread. */
-struct lane_call {
-  struct lane_call *next;
-  uintptr_t thread;
-};
-
 struct dibs_lane_member {
   /* Immutable after the start. */
   dibs_store *store; /* held */
@@ -94,7 +88,7 @@ struct dibs_lane_member {
   void *user;
   dibs__thread *thread;
 
-  _Atomic uint32_t refs; /* the caller's, and one for each dibs_lane */
+  _Atomic uint32_t refs; /* the caller's, and one for each dibs_lane and each callback that runs */
   dibs__word word;       /* wakes the thread */
   dibs__word calm_word;  /* goes up when a callback returned, and when the member has left */
 
@@ -111,7 +105,8 @@ struct dibs_lane_member {
   struct dibs_lane **slot; /* by number; NULL: neither waited for nor held */
   uint32_t count;          /* of `slot` that are not NULL */
   bool leaving, left, freed;
-  struct lane_call *calls; /* callbacks that run: several, if several threads dispatch */
+  uint32_t calls;         /* callbacks that run: of one thread, more than one if a callback dispatches */
+  uintptr_t calls_thread; /* that thread */
   dibs_lane_counts counts;
   dibs_error trouble;
 };

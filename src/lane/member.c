@@ -456,13 +456,6 @@ dibs_status dibs_lane_leave(dibs_lane_member *m, int64_t wait_ms, dibs_error *er
   }
 }
 
-/* Is no callback running but those of this thread, which may free the member in one? */
-static bool calls_only_here_locked(const member_t *m) {
-  for (const struct lane_call *call = m->calls; call; call = call->next)
-    if (call->thread != dibs__thread_self()) return false;
-  return true;
-}
-
 void dibs_lane_member_free(dibs_lane_member *m) {
   if (!m || m->store->generation != dibs__process_generation()) return; /* a child's copy has no thread to join */
   dibs__mutex_lock(&m->lock);
@@ -473,7 +466,7 @@ void dibs_lane_member_free(dibs_lane_member *m) {
   for (bool calm = false; !calm;) {
     uint32_t seen = atomic_load(&m->calm_word);
     dibs__mutex_lock(&m->lock);
-    calm = calls_only_here_locked(m);
+    calm = m->calls == 0 || m->calls_thread == dibs__thread_self(); /* in its own callback it may be freed, too */
     dibs__mutex_unlock(&m->lock);
     if (!calm) (void)dibs__word_wait(&m->calm_word, seen, DIBS__TICK_NEVER, false);
   }

@@ -571,54 +571,79 @@ static void a_member_may_be_freed_at_any_time(void **state) {
 
 /* ---- Several threads dispatch ---- */
 
+enum { SEVERAL_LANES = 6 };
+
 static struct {
+  dibs_store *store;
   dibs_lane_member *member;
-  _Atomic int entered; /* callbacks */
-  _Atomic bool first_runs, frees, freed, ran_while_freed;
+  bool frees; /* the last callback frees the member */
+  _Atomic int entered, running;
+  _Atomic bool side_by_side, over;
 } several;
 
-/* The first callback is slow; the second one, in another thread, frees the member meanwhile. */
 static void gain_in_several(dibs_lane *lane, dibs_status status, void *user) {
   (void)lane, (void)status, (void)user;
-  if (several.entered++ == 0) {
-    several.first_runs = true;
-    UNTIL(several.frees);
-    dibs__nap_ms(100);
-    several.first_runs = false;
-    return;
+  if (++several.running > 1) several.side_by_side = true;
+  int nth = ++several.entered;
+  dibs__nap_ms(20);
+  if (nth == SEVERAL_LANES && several.frees) {
+    dibs_lane_member_free(several.member);
+    dibs__nap_ms(300); /* the store answers the releases meanwhile, and the other thread looks for callbacks */
+    several.over = true;
   }
-  several.frees = true;
-  dibs_lane_member_free(several.member);
-  several.ran_while_freed = several.first_runs;
-  several.freed = true;
+  several.running--;
 }
 
-static void *dispatch_until_freed(void *store) {
+static void *dispatch_until_over(void *arg) {
+  (void)arg;
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), 60000);
-  while (!several.freed && dibs__tick_before(dibs__tick_now(), by))
-    if (dibs_dispatch(store, 10) == 0) dibs__nap_ms(1);
+  while (!several.over && dibs__tick_before(dibs__tick_now(), by))
+    if (dibs_dispatch(several.store, 0) == 0) dibs__nap_ms(1);
   return NULL;
 }
 
-static void freeing_waits_for_callbacks_of_other_threads(void **state) {
-  (void)state;
+static void begin_several(pthread_t threads[2], bool frees) {
   memset(&several, 0, sizeof several);
-  dibs_store *store = open_uri(case_uri(), DIBS_STORE_LOOP);
+  several.frees = frees;
+  several.store = open_uri(case_uri(), DIBS_STORE_LOOP);
   dibs_lane_options o = {.size = sizeof o,
-                         .lanes = 2,
+                         .lanes = SEVERAL_LANES,
                          .ttl_ms = TTL_MS,
                          .look_ms = LOOK_MS,
                          .on_gain = gain_in_several,
                          .on_lose = gain_in_several};
-  assert_int_equal(dibs_lane_join(store, "t", &o, &several.member, NULL), DIBS_OK);
+  assert_int_equal(dibs_lane_join(several.store, "t", &o, &several.member, NULL), DIBS_OK);
   dibs_lane_counts counts = DIBS_LANE_COUNTS_INIT;
-  UNTIL(dibs_lane_count(several.member, &counts, NULL) == DIBS_OK && counts.assigned == 2);
-  pthread_t threads[2];
-  for (int i = 0; i < 2; i++) assert_int_equal(pthread_create(&threads[i], NULL, dispatch_until_freed, store), 0);
+  UNTIL(dibs_lane_count(several.member, &counts, NULL) == DIBS_OK && counts.assigned == SEVERAL_LANES);
+  for (int i = 0; i < 2; i++) assert_int_equal(pthread_create(&threads[i], NULL, dispatch_until_over, NULL), 0);
+}
+
+static void end_several(pthread_t threads[2]) {
   for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
-  assert_true(several.freed);
-  assert_false(several.ran_while_freed);
-  close_store(store);
+  assert_false(several.side_by_side);
+  close_store(several.store);
+}
+
+static void a_member_may_be_freed_in_a_callback_while_others_dispatch(void **state) {
+  (void)state;
+  pthread_t threads[2];
+  begin_several(threads, true);
+  end_several(threads);
+  assert_int_equal(several.entered, SEVERAL_LANES);
+}
+
+static void freeing_waits_for_a_callback_of_another_thread(void **state) {
+  (void)state;
+  pthread_t threads[2];
+  begin_several(threads, false);
+  UNTIL(several.running > 0);
+  dibs_lane_member_free(several.member);
+  int entered = several.entered, running = several.running;
+  dibs__nap_ms(50);
+  several.over = true;
+  assert_int_equal(running, 0);
+  assert_int_equal(several.entered, entered);
+  end_several(threads);
 }
 
 static void a_child_after_fork_does_not_wait_for_its_parents_member(void **state) {
@@ -661,7 +686,8 @@ int main(int argc, char *argv[]) {
       TEST(topics_do_not_mix),
       TEST(callbacks_come_when_the_loop_dispatches),
       TEST(a_member_may_be_freed_at_any_time),
-      TEST(freeing_waits_for_callbacks_of_other_threads),
+      TEST(a_member_may_be_freed_in_a_callback_while_others_dispatch),
+      TEST(freeing_waits_for_a_callback_of_another_thread),
       TEST(a_child_after_fork_does_not_wait_for_its_parents_member),
   };
   lease_begin(argc, argv);
