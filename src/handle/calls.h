@@ -28,7 +28,7 @@ struct dibs__calls {
   _Atomic uintptr_t batch_thread; /* the thread whose operations wait for dibs__batch_end; 0: none */
   dibs__thread *thread;           /* runs them; NULL with DIBS_STORE_LOOP */
   dibs__word word;
-  uintptr_t dispatcher;           /* the thread that runs some now, with DIBS_STORE_LOOP; 0: none */
+  uintptr_t dispatcher; /* the thread that runs some now, with DIBS_STORE_LOOP; 0: none */
   bool stopping;
 };
 
