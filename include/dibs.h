@@ -183,8 +183,12 @@ DIBS_EXPORT const char *dibs_store_uri(const dibs_store *store);
  * dibs_dispatch runs at most `max` callbacks (0: all that wait) in the calling thread, and returns how many it ran. The
  * operations that they start on an embedded store are done in one transaction at the end of dibs_dispatch, which takes
  * tens of microseconds; if other writers hold it up for 2 ms, a thread of the library does them.  Otherwise it does not
- * block.  The callbacks of a store never run side by side: while one thread runs some, dibs_dispatch in another answers
- * 0 at once. */
+ * block.
+ *
+ * The callbacks of a store never run side by side: while one thread runs some, dibs_dispatch in another answers 0 at
+ * once.  So do not hold a lock that a callback takes while you wait for a callback.  A callback may dispatch until
+ * another one has come, in a loop that does not wait for the descriptor alone: another thread may have made it
+ * unreadable. */
 DIBS_EXPORT int dibs_fd(dibs_store *store);
 DIBS_EXPORT size_t dibs_dispatch(dibs_store *store, size_t max);
 
@@ -221,7 +225,8 @@ typedef struct dibs_lease_options {
                         the remaining time; NULL: the library draws it.  Secret: a client that knows the id can
                         release the lease.  See "Lease ids" below. */
   dibs_lease_fn on_lost; /* called once, with LOST, if the lease is lost while it is held, before another client can
-                            hold the name; or if it is being broken: stop the work, then release */
+                            hold the name; or if it is being broken: stop the work, then release.  It may be on its
+                            way while another thread frees the lease: free what `user` points to in a callback */
   void *user;            /* passed to on_lost */
 } dibs_lease_options;
 #define DIBS_LEASE_OPTIONS_INIT DIBS__INIT(dibs_lease_options)

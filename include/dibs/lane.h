@@ -44,8 +44,9 @@ DIBS_EXPORT uint32_t dibs_lane_of(const void *key, size_t length, uint32_t lanes
  * next owner waits.  on_lose, status LOST: the lease is lost or being broken.  Stop at once, then dibs_lane_release.
  * It is called before another member can own the lane, except if this process was paused.
  *
- * on_lose is called at most once with each status, OK before LOST, and not after dibs_lane_release.  Both are called as
- * the callbacks of leases are: by a thread of the library, or by dibs_dispatch. */
+ * on_lose is called at most once with each status, OK before LOST, and not after dibs_lane_release, unless it is
+ * already on its way in another thread.  Both are called as the callbacks of leases are: by a thread of the library, or
+ * by dibs_dispatch. */
 typedef void (*dibs_lane_fn)(dibs_lane *lane, dibs_status status, void *user);
 
 /* Zero means the default for every field but `size`. */

@@ -88,7 +88,10 @@ static size_t run_due_calls(dibs_store *store, size_t max) {
   calls->dispatcher = outer;
   if (calls->first) dibs__notifier_raise(store->notifier);
   dibs__mutex_unlock(&store->lock);
-  if (lends) dibs__batch_end(store);
+  if (lends)
+    dibs__batch_end(store);
+  else if (outer != 0)
+    dibs__core_lend(store->core); /* the callback that dispatches may wait for what it has begun itself */
   return count;
 }
 

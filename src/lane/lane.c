@@ -28,11 +28,11 @@ void dibs__lane_rouse(member_t *m) {
 
 /* ---- Calling the user ---- */
 
-/* false: the member was freed, and nobody is called any more. */
+/* false: the member was freed, and nobody is called any more; or the lane was released. */
 static bool call_user(lane_t *lane, dibs_lane_fn fn, dibs_status status) {
   member_t *m = lane->member;
   dibs__mutex_lock(&m->lock);
-  bool calls = !m->freed;
+  bool calls = !m->freed && lane->state == LANE_HELD;
   if (calls) {
     m->calls++;
     m->calls_thread = dibs__thread_self();
@@ -215,7 +215,7 @@ void dibs__lane_take_all(member_t *m) {
 /* ---- The user's calls ---- */
 
 void dibs_lane_release(dibs_lane *lane) {
-  if (!lane) return;
+  if (!lane || lane->member->store->generation != dibs__process_generation()) return;
   member_t *m = lane->member;
   dibs__mutex_lock(&m->lock);
   if (lane->state == LANE_HELD) {

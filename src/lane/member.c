@@ -430,14 +430,17 @@ dibs_status dibs_lane_join(dibs_store *store, const char *topic, const dibs_lane
   return status == DIBS_OK ? dibs__fine(error) : status;
 }
 
+static dibs_status check_process(const member_t *m, const char *call, dibs_error *error) {
+  if (m->store->generation == dibs__process_generation()) return DIBS_OK;
+  return dibs__fail(error, DIBS_INVALID,
+                    "%s: the member is of another process; after fork() the child must open a store of its own", call);
+}
+
 dibs_status dibs_lane_leave(dibs_lane_member *m, int64_t wait_ms, dibs_error *error) {
   if (!m) return dibs__fail(error, DIBS_INVALID, "dibs_lane_leave: the member is NULL");
   if (wait_ms < DIBS_FOREVER)
     return dibs__fail(error, DIBS_INVALID, "wait_ms is %" PRId64 ": give 0, a positive time or DIBS_FOREVER", wait_ms);
-  if (m->store->generation != dibs__process_generation())
-    return dibs__fail(error, DIBS_INVALID,
-                      "dibs_lane_leave: the member is of another process; after fork() the child "
-                      "must open a store of its own");
+  if (check_process(m, "dibs_lane_leave", error) != DIBS_OK) return DIBS_INVALID;
   dibs__tick by = wait_ms == DIBS_FOREVER ? DIBS__TICK_NEVER : dibs__tick_add_ms(dibs__tick_now(), wait_ms);
   dibs__mutex_lock(&m->lock);
   m->leaving = true;
@@ -483,6 +486,7 @@ dibs_status dibs_lane_count(dibs_lane_member *m, dibs_lane_counts *counts, dibs_
   if (!m || !counts) return dibs__fail(error, DIBS_INVALID, "dibs_lane_count: the member or counts is NULL");
   size_t size = counts->size;
   if (dibs__check_size(size, sizeof *counts, "dibs_lane_counts", error) != DIBS_OK) return DIBS_INVALID;
+  if (check_process(m, "dibs_lane_count", error) != DIBS_OK) return DIBS_INVALID;
   dibs__mutex_lock(&m->lock);
   memcpy(counts, &m->counts, size);
   dibs__mutex_unlock(&m->lock);
@@ -493,7 +497,7 @@ dibs_status dibs_lane_count(dibs_lane_member *m, dibs_lane_counts *counts, dibs_
 void dibs_lane_trouble(dibs_lane_member *m, dibs_error *error) {
   if (!error) return;
   (void)dibs__fine(error);
-  if (!m) return;
+  if (!m || check_process(m, "dibs_lane_trouble", error) != DIBS_OK) return;
   dibs__mutex_lock(&m->lock);
   *error = m->trouble;
   dibs__mutex_unlock(&m->lock);

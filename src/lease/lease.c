@@ -583,6 +583,8 @@ void dibs_lease_free(dibs_lease *lease) {
   dibs__mutex_unlock(&store->lock);
   if (deferred.mine || deferred.rest || deferred.wake_count || deferred.due.ns != 0)
     dibs__deferred_start(store, &deferred);
+  else
+    dibs__calls_handed(store); /* of this wait, or of the next in line; the store may be closed */
   dibs__exit(store);
   dibs__store_drop(store);
 }

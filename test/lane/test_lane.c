@@ -576,21 +576,38 @@ enum { SEVERAL_LANES = 6 };
 static struct {
   dibs_store *store;
   dibs_lane_member *member;
-  bool frees; /* the last callback frees the member */
   _Atomic int entered, running;
-  _Atomic bool side_by_side, over;
+  _Atomic bool side_by_side, frees, over;
 } several;
 
-static void gain_in_several(dibs_lane *lane, dibs_status status, void *user) {
-  (void)lane, (void)status, (void)user;
+static void enter_callback(void) {
   if (++several.running > 1) several.side_by_side = true;
-  int nth = ++several.entered;
+  several.entered++;
   dibs__nap_ms(20);
-  if (nth == SEVERAL_LANES && several.frees) {
+}
+
+/* The last one frees the member, and has the store answer the releases while it is still running. */
+static void free_in_the_last(dibs_lane *lane, dibs_status status, void *user) {
+  (void)lane, (void)status, (void)user;
+  enter_callback();
+  if (several.entered == SEVERAL_LANES) {
     dibs_lane_member_free(several.member);
-    dibs__nap_ms(300); /* the store answers the releases meanwhile, and the other thread looks for callbacks */
+    dibs_lease_free(take(several.store, "another")); /* a blocking call carries what waits */
+    for (int i = 0; i < 30; i++) {
+      dibs_dispatch(several.store, 0); /* ends lanes, also this one */
+      dibs__nap_ms(10);
+    }
     several.over = true;
   }
+  several.running--;
+}
+
+/* The first one lasts until the member is being freed. */
+static void wait_for_the_free(dibs_lane *lane, dibs_status status, void *user) {
+  (void)lane, (void)status, (void)user;
+  enter_callback();
+  UNTIL(several.frees);
+  dibs__nap_ms(50);
   several.running--;
 }
 
@@ -602,16 +619,15 @@ static void *dispatch_until_over(void *arg) {
   return NULL;
 }
 
-static void begin_several(pthread_t threads[2], bool frees) {
+static void begin_several(pthread_t threads[2], dibs_lane_fn on_gain) {
   memset(&several, 0, sizeof several);
-  several.frees = frees;
   several.store = open_uri(case_uri(), DIBS_STORE_LOOP);
   dibs_lane_options o = {.size = sizeof o,
                          .lanes = SEVERAL_LANES,
                          .ttl_ms = TTL_MS,
                          .look_ms = LOOK_MS,
-                         .on_gain = gain_in_several,
-                         .on_lose = gain_in_several};
+                         .on_gain = on_gain,
+                         .on_lose = on_gain};
   assert_int_equal(dibs_lane_join(several.store, "t", &o, &several.member, NULL), DIBS_OK);
   dibs_lane_counts counts = DIBS_LANE_COUNTS_INIT;
   UNTIL(dibs_lane_count(several.member, &counts, NULL) == DIBS_OK && counts.assigned == SEVERAL_LANES);
@@ -627,7 +643,7 @@ static void end_several(pthread_t threads[2]) {
 static void a_member_may_be_freed_in_a_callback_while_others_dispatch(void **state) {
   (void)state;
   pthread_t threads[2];
-  begin_several(threads, true);
+  begin_several(threads, free_in_the_last);
   end_several(threads);
   assert_int_equal(several.entered, SEVERAL_LANES);
 }
@@ -635,8 +651,9 @@ static void a_member_may_be_freed_in_a_callback_while_others_dispatch(void **sta
 static void freeing_waits_for_a_callback_of_another_thread(void **state) {
   (void)state;
   pthread_t threads[2];
-  begin_several(threads, false);
+  begin_several(threads, wait_for_the_free);
   UNTIL(several.running > 0);
+  several.frees = true;
   dibs_lane_member_free(several.member);
   int entered = several.entered, running = several.running;
   dibs__nap_ms(50);
@@ -650,11 +667,16 @@ static void a_child_after_fork_does_not_wait_for_its_parents_member(void **state
   (void)state;
   struct party *a = join(2);
   UNTIL(a->has == 2);
+  pthread_mutex_lock(&a->lock);
   pid_t child = fork();
+  pthread_mutex_unlock(&a->lock);
   assert_true(child >= 0);
   if (child == 0) {
+    dibs_lane_counts counts = DIBS_LANE_COUNTS_INIT;
     alarm(LONG_MS / 1000);
+    for (int i = 0; i < 2; i++) dibs_lane_release(a->lane[i]);
     dibs_status left = dibs_lane_leave(a->member, DIBS_FOREVER, NULL);
+    if (dibs_lane_count(a->member, &counts, NULL) != DIBS_INVALID) left = DIBS_OK;
     dibs_lane_member_free(a->member);
     _exit(left == DIBS_INVALID ? 0 : 1);
   }

@@ -46,11 +46,11 @@ void lease_begin(int argc, char *argv[]); /* the command line: the store, a patt
 int case_begin(void **state);
 int case_end(void **state);
 const char *case_uri(void);
-bool case_in_memory(void);
+bool case_in_memory(void); /* several processes can't share it */
 bool case_keeps_records(void);
 bool case_at_server(void);
-bool case_by_majority(void);                        /* redlock: only exclusive leases, and waiters are not listed */
-const char *case_scheme(void); /* with its colon */ /* several processes can't share it */
+bool case_by_majority(void);   /* redlock: only exclusive leases, and waiters are not listed */
+const char *case_scheme(void); /* with its colon */
 #define TEST(f) cmocka_unit_test_setup_teardown(f, case_begin, case_end)
 /* The shims for programs that need one on any store: call this with "latency" before case_uri(). */
 const char *shimmed(const char *shim, const char *params);

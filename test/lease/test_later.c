@@ -208,6 +208,57 @@ static void blocking_calls_work_beside_a_loop(void **state) {
   give(caller.lease);
 }
 
+/* A waiter of this process is next, or is the one that is freed: nothing is sent to the store. */
+static void freeing_wakes_the_loop(void **state) {
+  (void)state;
+  enum { SOON_MS = 200 }; /* its renewals, which would also wake it, are rarer */
+  dibs_store *loop = open_uri(case_uri(), DIBS_STORE_LOOP);
+  struct later line[2];
+  dibs_lease *lease = take(loop, "n");
+  for (int i = 0; i < 2; i++) later_start(&line[i], loop, "n", HOW(.wait_ms = DIBS_FOREVER));
+  dibs__nap_ms(SOON_MS); /* the store has queued them */
+  while (dibs_dispatch(loop, 0) > 0) continue;
+  dibs_lease_free(line[1].lease);
+  assert_true(readable(loop, SOON_MS));
+  dibs_dispatch(loop, 0);
+  assert_int_equal(later_wait(&line[1]), DIBS_CANCELLED);
+  dibs_lease_free(lease);
+  UNTIL((readable(loop, SOON_MS), dibs_dispatch(loop, 0), line[0].calls > 0));
+  assert_int_equal(later_wait(&line[0]), DIBS_OK);
+  give(line[0].lease);
+}
+
+/* ---- A callback that dispatches ---- */
+
+struct inner {
+  dibs_store *loop;
+  struct later own;
+  bool came;
+};
+
+static void take_another_and_wait(dibs_lease *lease, dibs_status status, const dibs_error *error, void *user) {
+  struct inner *inner = user;
+  (void)lease, (void)status, (void)error;
+  later_start(&inner->own, inner->loop, "inner", HOW(.flags = DIBS_NO_RENEW));
+  for (int i = 0; i < LONG_MS && !inner->came; i++) {
+    inner->came = inner->own.calls > 0;
+    if (dibs_dispatch(inner->loop, 0) == 0) dibs__nap_ms(1);
+  }
+}
+
+static void a_callback_may_dispatch_until_another_comes(void **state) {
+  (void)state;
+  struct inner inner = {.loop = open_uri(case_uri(), DIBS_STORE_LOOP)};
+  options how = HOW(.flags = DIBS_NO_RENEW);
+  dibs_lease *lease;
+  assert_int_equal(dibs_acquire_start(inner.loop, "n", &how, take_another_and_wait, &inner, &lease, NULL), DIBS_OK);
+  UNTIL(dibs_dispatch(inner.loop, 0) > 0);
+  assert_true(inner.came);
+  assert_int_equal(later_wait(&inner.own), DIBS_OK);
+  give(inner.own.lease);
+  give(lease);
+}
+
 /* ---- Closing ---- */
 
 static void close_cancels_waiters(void **state) {
@@ -409,6 +460,8 @@ int main(int argc, char *argv[]) {
       TEST(done_reports_the_grant_of_a_lease_that_was_lost_since),
       TEST(callbacks_run_when_the_loop_dispatches),
       TEST(blocking_calls_work_beside_a_loop),
+      TEST(freeing_wakes_the_loop),
+      TEST(a_callback_may_dispatch_until_another_comes),
       TEST(close_ends_waits_that_are_just_beginning),
       TEST(close_cancels_waiters),
       TEST(close_waits_for_the_only_waiting_thread),

@@ -182,10 +182,11 @@ static uint64_t written[KEYS][NUMBERS_MAX + 1]; /* the fence; 0: not written */
 
 static void read_log(const char *path, struct facts *f) {
   FILE *log = fopen(path, "r");
-  char what;
+  char line[160], what;
   uint64_t key, number, third;
   if (!log) die(path, strerror(errno));
-  while (fscanf(log, " %c %" SCNu64 " %" SCNu64 " %" SCNu64 " %*s", &what, &key, &number, &third) == 4) {
+  while (fgets(line, sizeof line, log) && strchr(line, '\n')) { /* else it is being written */
+    if (sscanf(line, " %c %" SCNu64 " %" SCNu64 " %" SCNu64, &what, &key, &number, &third) != 4) die(path, line);
     if (key >= KEYS || number > NUMBERS_MAX) die(path, "the log is damaged");
     f->disordered += what == 'O';
     if (what != 'A') continue;
