@@ -208,7 +208,7 @@ static void blocking_calls_work_beside_a_loop(void **state) {
   give(caller.lease);
 }
 
-/* A waiter of this process is next, or is the one that is freed: nothing is sent to the store. */
+/* The next waiter is of this process, or the freed handle itself waits: nothing is sent to the store. */
 static void freeing_wakes_the_loop(void **state) {
   (void)state;
   enum { SOON_MS = 200 }; /* its renewals, which would also wake it, are rarer */
