@@ -9,9 +9,11 @@ broker=${1:?the address of a broker}
 seconds=${DIBS_TEST_KAFKA_SECONDS:-6}
 servers() { "$DIBS_TEST_SERVERS_SCRIPT" "$@" --dir "$DIBS_TEST_SERVERS_DIR" kafka; }
 settings=(--setting session.timeout.ms=3000 --setting heartbeat.interval.ms=500)
-# member NAME TOPIC COMMAND: in the background; $member is its pid.
+# member NAME TOPIC COMMAND [OPTION...]: in the background; $member is its pid.
 member() {
-  "$DIBS" lane kafka "$2" --brokers "$broker" --group g "${settings[@]}" --jobs 8 --owner "$1" --ttl 2s --verbose --exec "$3" \
+  local times=("${@:4}")
+  [ $# -gt 3 ] || times=(--ttl 2s)
+  "$DIBS" lane kafka "$2" --brokers "$broker" --group g "${settings[@]}" --jobs 8 --owner "$1" "${times[@]}" --verbose --exec "$3" \
     >>"$dir/$1.out" 2>>"$dir/$1.err" </dev/null &
   member=$!
   later $member
@@ -57,6 +59,33 @@ touch "$dir/works"
 ok 'until it has done it' until_true 60 stored_is fails 1
 kill -TERM $member
 wait $member
+
+# ---- TERM in the middle of a message, which the command completes ----
+send finishes 1 1
+member a finishes "trap 'touch $dir/told' TERM; touch $dir/begun; while [ ! -e $dir/finish ]; do sleep 0.05; done; echo \$DIBS_OFFSET >>$dir/finishes" \
+  --ttl 120s --grace 40s
+ok 'a member works on a message' until_true 60 test -e "$dir/begun"
+kill -TERM $member
+ok 'its command gets TERM' until_true 60 test -e "$dir/told"
+touch "$dir/finish"
+wait $member
+is 'the member ends with 0' $? 0
+is 'the command ended with 0: its offset is stored' "$(stored finishes)" 1
+send finishes 21 21
+member a finishes "echo \$DIBS_OFFSET >>$dir/finishes"
+ok 'the next member goes on' until_true 60 stored_is finishes 2
+is 'and does nothing twice' "$(cat "$dir/finishes")" $'0\n1'
+kill -TERM $member
+wait $member
+# Without an orderly end it is not done.
+rm "$dir/finish" "$dir/told"
+send unfinished 1 1
+member a unfinished "trap 'touch $dir/told; exit 7' TERM; echo begin >>$dir/unfinished; while :; do sleep 0.05; done"
+ok 'a member works on a message' until_true 60 filled "$dir/unfinished"
+kill -TERM $member
+wait $member
+ok 'its command got TERM, and ended with another status' test -e "$dir/told"
+is 'no offset is stored' "$(stored unfinished)" 0
 
 # ---- A zombie: stopped with all its processes past its session and its ttl, in the middle of a message ----
 send zombie 1 1
