@@ -87,6 +87,30 @@ wait $member
 ok 'its command got TERM, and ended with another status' test -e "$dir/told"
 is 'no offset is stored' "$(stored unfinished)" 0
 
+# ---- The record of the offset is sealed under a lease of another name, whose fences are larger ----
+for _ in $(seq 60); do "$DIBS" run lag -- true; done
+send sealed 1 1
+member s sealed "echo begin >>$dir/runs; [ -e $dir/sealed ] || { $DIBS run lag -- $DIBS record get kafka:g/sealed#\$DIBS_LANE && touch $dir/sealed; }"
+ok 'the offset is refused' until_true 60 grep -q 'offset 1 is not stored' "$dir/s.err"
+ok 'the member says why the record cannot be read' until_true 60 grep -q 'getting record.*has seen fence.*dibs tier bump' "$dir/s.err"
+lane=$(sed -n 's/.*partition \([0-9]*\): getting record.*/\1/p' "$dir/s.err" | head -n 1)
+# The fence grows by one with each grant.
+fence() { "$DIBS" ls "kafka/g/sealed#$lane" --json | grep -o '"fence":[0-9]*' | cut -d : -f 2; }
+held() { [ "$(fence)" ]; }
+ok 'its partition has a lease' until_true 60 held
+began=$(now_ms) first=$(fence)
+tried_again() { last=$(fence) && [ "${last:-0}" -ge $((first + 2)) ]; }
+ok 'it tries again' until_true 60 tried_again
+most=$((($(now_ms) - began) / 1000 + 1))
+ok "with a pause: $((last - first)) times, $most at most" test $((last - first)) -le "$most"
+is 'it says so once' "$(grep -c 'getting record' "$dir/s.err")" 1
+is 'and does not run the command meanwhile' "$(wc -l <"$dir/runs")" 1
+exits 0 'larger fences' "$DIBS" tier bump
+ok 'let it go on' until_true 60 stored_is sealed 1
+is 'the message is done again' "$(wc -l <"$dir/runs")" 2
+kill -TERM $member
+wait $member
+
 # ---- A zombie: stopped with all its processes past its session and its ttl, in the middle of a message ----
 send zombie 1 1
 member a zombie "echo begin a >>$dir/zombie; while [ ! -e $dir/go ]; do sleep 0.05; done; echo \$DIBS_KEY by a | $DIBS record put late; echo \$? >>$dir/late"
