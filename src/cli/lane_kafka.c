@@ -107,10 +107,12 @@ static dibs_status run_statements(const struct group *g, const char *what, const
   return status;
 }
 
+/* With 0 a command has done its message, also if it got TERM in the middle: to do it again would repeat its effects.
+ * The offset is stored under the lease in any case. */
 static dibs_status judge(const struct group *g, const char *what, const dibs_kafka_message *m, enum lane_end end,
                          int status) {
   char how[80];
-  if (end == LANE_COMMAND_ENDED && status == 0) return DIBS_OK;
+  if ((end == LANE_COMMAND_ENDED || end == LANE_COMMAND_STOPPED) && status == 0) return DIBS_OK;
   if (end != LANE_COMMAND_ENDED) return end == LANE_COMMAND_LOST ? DIBS_LOST : DIBS_CANCELLED;
   dibs__cli_run_describe(how, sizeof how, status);
   dibs__cli_note(g->globals, "%s: offset %" PRId64 ": %s; it is run again", what, m->offset, how);

@@ -36,7 +36,7 @@ enum {
   TAKE_MS = 100,                                    /* a message, likewise */
   ACQUIRE_MS = 1000,                                /* a lease, likewise */
   AGAIN_MS = 100,                                   /* before a request that was not answered is repeated */
-  PAUSE_MS = 1000, /* before the function is called again for its message; doubled each time, */
+  PAUSE_MS = 1000, /* before a refused step is repeated, and the function is called again; then doubled each time, */
   PAUSE_MOST_MS = 30000,
   GROUP_MAX = DIBS_NAME_MAX - (int)sizeof "kafka//#1234567890" /* of the names of a group and a topic */
 };
@@ -80,6 +80,7 @@ struct partition {
   dibs_lease *lease;
   dibs_transaction *transaction;
   int64_t offset; /* of the next message; -1: the first message of the partition */
+  bool sealed;    /* a note said that the record has a larger fence */
   dibs_kafka_message message;
 };
 
@@ -137,7 +138,17 @@ static bool parse_offset(const char *text, int64_t *offset) {
   return text[0] >= '0' && text[0] <= '9' && *end == '\0' && errno == 0;
 }
 
-/* Until it is read.  false: the lease is lost, or the partition is to end. */
+/* Either a newer owner has the lease, or the record was sealed under a lease of another name.  Then this lease's next
+ * fence is too small as well, unless the store draws fences by its clock. */
+static void note_sealed(struct partition *p, const char *why) {
+  if (!p->sealed)
+    note(p->member, p->number, DIBS_STALE,
+         "%s.  Or it was read or written under a lease of another name: 'dibs tier bump' makes later fences larger",
+         why);
+  p->sealed = true;
+}
+
+/* Until it is read.  false: the lease is lost, the record has a larger fence, or the partition is to end. */
 static bool read_offset(struct partition *p) {
   const member_t *m = p->member;
   dibs_record_options options = {.size = sizeof options, .lease = p->lease};
@@ -151,8 +162,10 @@ static bool read_offset(struct partition *p) {
       if (!fine)
         status = dibs__fail(&error, DIBS_INVALID, "the record '%s' has no offset but \"%.40s\"", p->record_key, text);
       dibs_record_free(record);
+      p->sealed = p->sealed && !fine;
       if (fine) return true;
     }
+    if (status == DIBS_STALE && dibs_lease_alive(p->lease)) note_sealed(p, error.text);
     if (status == DIBS_STALE || status == DIBS_LOST || !dibs_lease_alive(p->lease)) return false;
     note(m, p->number, status, "%s", error.text);
     if (ends(p, PAUSE_MS)) return false;
@@ -282,7 +295,10 @@ static void work_partition(void *arg) {
   struct partition *p = arg;
   while (acquire(p)) {
     if (read_offset(p)) consume(p);
-    if (!dibs_lease_alive(p->lease)) note(p->member, p->number, DIBS_LOST, "the lease was lost");
+    if (dibs_lease_alive(p->lease))
+      (void)ends(p, PAUSE_MS); /* the record refused it, and may refuse the next lease, too */
+    else
+      note(p->member, p->number, DIBS_LOST, "the lease was lost");
     release(p);
   }
   dibs_transaction_close(p->transaction);

@@ -83,6 +83,7 @@ void dibs__wait_end(struct request *r) {
   r->end_wait = NULL;
   if (!r->waits) return;
   dibs__loop_unwatch(r);
+  if (server->next_to_end == r) server->next_to_end = r->after;
   if (r->before)
     r->before->after = r->after;
   else

@@ -37,10 +37,26 @@ bool dibs__may_wait(struct request *r) {
   return false;
 }
 
+static void call_end_wait(struct request *r) {
+  void (*end_wait)(struct request * r) = r->end_wait;
+  r->end_wait = NULL;
+  end_wait(r);
+}
+
 static void leave(struct request *r) {
   if (r->left) return;
   r->left = true;
-  r->end_wait(r);
+  call_end_wait(r);
+}
+
+/* Ends the waits of all that have left.  The end of one is the turn of the next one with its id, which leaves the list:
+ * dibs__wait_end moves next_to_end on.  All are marked as left before, so that none of them begins. */
+static void end_waits(struct server *server) {
+  server->next_to_end = server->first_waiting;
+  for (struct request *r; (r = server->next_to_end);) {
+    server->next_to_end = r->after;
+    if (r->left && r->end_wait) call_end_wait(r);
+  }
 }
 
 static void hung_up(struct server *server, struct source *source) {
@@ -70,11 +86,10 @@ void dibs__loop_unwatch(struct request *r) {
     if (server->events[i].data.ptr == &r->hang_up) server->events[i].data.ptr = NULL;
 }
 
-/* false: the tokens were read again without its token, and it ends. */
+/* false: the tokens were read again without its token, and it is to end. */
 static bool keeps_token(struct request *r) {
   if (dibs__auth_still_admits(r)) return true;
   r->revoked = true;
-  leave(r);
   return false;
 }
 
@@ -84,7 +99,10 @@ static void watch_those_that_wait(struct server *server, dibs__tick now) {
   for (struct request *r; (r = server->unwatched);) {
     if (dibs__tick_before(now, dibs__tick_add_ms(r->waits_from, WATCH_AFTER_MS))) return;
     server->unwatched = r->after;
-    if (keeps_token(r)) watch(r);
+    if (keeps_token(r))
+      watch(r);
+    else
+      leave(r);
   }
 }
 
@@ -105,20 +123,17 @@ static void begin_stop(struct server *server) {
   server->stopping = true;
   dibs__notify_send("STOPPING=1");
   dibs__accept_end(server);
-  for (struct request *r = server->first_waiting, *next; r; r = next) {
-    next = r->after;
-    leave(r);
-  }
+  for (struct request *r = server->first_waiting; r; r = r->after) r->left = true;
+  end_waits(server);
 }
 
 /* Files that may have been replaced. */
 static void reload(struct server *server) {
   dibs__notify_send("RELOADING=1");
   dibs__tokens_reload(server);
-  for (struct request *r = server->first_waiting, *next; r; r = next) {
-    next = r->after;
-    (void)keeps_token(r);
-  }
+  for (struct request *r = server->first_waiting; r; r = r->after)
+    if (!keeps_token(r)) r->left = true;
+  end_waits(server);
   dibs__tls_reload(server);
   dibs__log_reload(server);
   dibs__notify_send("READY=1");

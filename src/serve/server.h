@@ -122,7 +122,7 @@ struct request {
   bool left;    /* the client has hung up, its token was removed, or the daemon stops: it gets nothing of the store's */
   bool revoked; /* its token was removed */
   bool listens; /* it waits for events, without an end */
-  void (*end_wait)(struct request *r); /* of dibs__wait_begin; NULL: it does not wait */
+  void (*end_wait)(struct request *r); /* of dibs__wait_begin; NULL: it does not wait, or was called */
   void *work;                          /* the handler's */
   struct MHD_Response *own_answer;     /* of the handler, in place of `answer`, which has its status; NULL: none */
   void (*end)(struct request *r);      /* the connection ends the request: frees `work`; NULL: nothing to do */
@@ -236,7 +236,8 @@ struct server {
   struct tokens *tokens; /* NULL: every client may send every request */
   struct ids *ids;       /* turn.c: lease ids with a request in flight */
   struct request *first_waiting, *last_waiting;
-  struct request *unwatched; /* the first that waits and is not watched */
+  struct request *unwatched;   /* the first that waits and is not watched */
+  struct request *next_to_end; /* while the loop ends the waits of several */
   uint32_t waiting;
   struct streams *streams; /* events.c */
   struct series *series;   /* series.c */

@@ -111,6 +111,10 @@ static void begin_first(struct server *server, struct line *line) {
     struct turn *turn = line->first;
     dibs__wait_end(turn->request);
     turn->held = false;
+    if (turn->request->left) { /* one of several whose waits the loop ends */
+      leave_line(turn->request);
+      continue;
+    }
     if (turn->begin(turn)) return;
     if (turn->held) {
       hold(server, line);

@@ -9,9 +9,11 @@ broker=${1:?the address of a broker}
 seconds=${DIBS_TEST_KAFKA_SECONDS:-6}
 servers() { "$DIBS_TEST_SERVERS_SCRIPT" "$@" --dir "$DIBS_TEST_SERVERS_DIR" kafka; }
 settings=(--setting session.timeout.ms=3000 --setting heartbeat.interval.ms=500)
-# member NAME TOPIC COMMAND: in the background; $member is its pid.
+# member NAME TOPIC COMMAND [OPTION...]: in the background; $member is its pid.
 member() {
-  "$DIBS" lane kafka "$2" --brokers "$broker" --group g "${settings[@]}" --jobs 8 --owner "$1" --ttl 2s --verbose --exec "$3" \
+  local times=("${@:4}")
+  [ $# -gt 3 ] || times=(--ttl 2s)
+  "$DIBS" lane kafka "$2" --brokers "$broker" --group g "${settings[@]}" --jobs 8 --owner "$1" "${times[@]}" --verbose --exec "$3" \
     >>"$dir/$1.out" 2>>"$dir/$1.err" </dev/null &
   member=$!
   later $member
@@ -55,6 +57,57 @@ ok 'a command that fails is run again for its message' until_true 60 grep -q 'ex
 is 'no offset is stored' "$(stored fails)" 0
 touch "$dir/works"
 ok 'until it has done it' until_true 60 stored_is fails 1
+kill -TERM $member
+wait $member
+
+# ---- TERM in the middle of a message, which the command completes ----
+send finishes 1 1
+member a finishes "trap 'touch $dir/told' TERM; touch $dir/begun; while [ ! -e $dir/finish ]; do sleep 0.05; done; echo \$DIBS_OFFSET >>$dir/finishes" \
+  --ttl 120s --grace 40s
+ok 'a member works on a message' until_true 60 test -e "$dir/begun"
+kill -TERM $member
+ok 'its command gets TERM' until_true 60 test -e "$dir/told"
+touch "$dir/finish"
+wait $member
+is 'the member ends with 0' $? 0
+is 'the command ended with 0: its offset is stored' "$(stored finishes)" 1
+send finishes 21 21
+member a finishes "echo \$DIBS_OFFSET >>$dir/finishes"
+ok 'the next member goes on' until_true 60 stored_is finishes 2
+is 'and does nothing twice' "$(cat "$dir/finishes")" $'0\n1'
+kill -TERM $member
+wait $member
+# Without an orderly end it is not done.
+rm "$dir/finish" "$dir/told"
+send unfinished 1 1
+member a unfinished "trap 'touch $dir/told; exit 7' TERM; echo begin >>$dir/unfinished; while :; do sleep 0.05; done"
+ok 'a member works on a message' until_true 60 filled "$dir/unfinished"
+kill -TERM $member
+wait $member
+ok 'its command got TERM, and ended with another status' test -e "$dir/told"
+is 'no offset is stored' "$(stored unfinished)" 0
+
+# ---- The record of the offset is sealed under a lease of another name, whose fences are larger ----
+for _ in $(seq 60); do "$DIBS" run lag -- true; done
+send sealed 1 1
+member s sealed "echo begin >>$dir/runs; [ -e $dir/sealed ] || { $DIBS run lag -- $DIBS record get kafka:g/sealed#\$DIBS_LANE && touch $dir/sealed; }"
+ok 'the offset is refused' until_true 60 grep -q 'offset 1 is not stored' "$dir/s.err"
+ok 'the member says why the record cannot be read' until_true 60 grep -q 'getting record.*has seen fence.*dibs tier bump' "$dir/s.err"
+lane=$(sed -n 's/.*partition \([0-9]*\): getting record.*/\1/p' "$dir/s.err" | head -n 1)
+# The fence grows by one with each grant.
+fence() { "$DIBS" ls "kafka/g/sealed#$lane" --json | grep -o '"fence":[0-9]*' | cut -d : -f 2; }
+held() { [ "$(fence)" ]; }
+ok 'its partition has a lease' until_true 60 held
+began=$(now_ms) first=$(fence)
+tried_again() { last=$(fence) && [ "${last:-0}" -ge $((first + 2)) ]; }
+ok 'it tries again' until_true 60 tried_again
+most=$((($(now_ms) - began) / 1000 + 1))
+ok "with a pause: $((last - first)) times, $most at most" test $((last - first)) -le "$most"
+is 'it says so once' "$(grep -c 'getting record' "$dir/s.err")" 1
+is 'and does not run the command meanwhile' "$(wc -l <"$dir/runs")" 1
+exits 0 'larger fences' "$DIBS" tier bump
+ok 'let it go on' until_true 60 stored_is sealed 1
+is 'the message is done again' "$(wc -l <"$dir/runs")" 2
 kill -TERM $member
 wait $member
 

@@ -429,6 +429,50 @@ def test_stopped_daemon():
     check('its waiting request was answered 503', got == [503], got, a.answer)
 
 
+def wait_in_line(s, topic, headers, headers_of_others):
+    """Three times the same request of a member that waits: one looks for news, the others wait for their turn."""
+    status, _, joined = s.call('POST', f'/v1/lanes/{topic}/members', {'lanes': 1, 'ttl': 60000}, headers)
+    check(f'{topic}: a member joins', status == 201, status, joined)
+    path, headers = f"/v1/lanes/{topic}/members/{joined['slot']}", headers | {'Dibs-Lease': joined['id']}
+    held = s.call('PATCH', path, {'ttl': 60000}, headers)[2]['held']
+    lines = [begin(s.call, 'PATCH', path, {'ttl': 60000, 'held': held, 'wait': '10m'}, headers) for _ in range(3)]
+    check(f'{topic}: three requests of it wait', wait_until(lambda: waiting(s, headers_of_others) == 3), waiting(s, headers_of_others))
+    return lines
+
+
+def waiting(s, headers):
+    return s.call('GET', '/v1/metrics/http.requests.waiting', None, headers)[2]['samples'][0]['value']
+
+
+def statuses_of(lines):
+    for thread, _ in lines:
+        thread.join(PATIENCE_S)
+    return [got[0][0] if got else None for _, got in lines]
+
+
+def test_stopped_in_line():
+    """The end of a request lets the next one of its member begin, which is to end, too."""
+    s = t.Server()
+    lines = wait_in_line(s, 'stopped.line', {}, {})
+    check('the daemon ends with 0', s.stop() == 0)
+    statuses = statuses_of(lines)
+    check('each was answered 503', statuses == [503] * 3, statuses)
+
+
+def test_revoked_in_line():
+    (token, line), (other, other_line) = new_token('line', '--scope', 'use'), new_token('admin', '--scope', 'admin')
+    write_tokens(line, other_line)
+    s = t.Server('--tokens', f'{t.FOLDER}/tokens')
+    lines = wait_in_line(s, 'revoked.line', bearer(token), bearer(other))
+    write_tokens(other_line)
+    s.process.send_signal(signal.SIGHUP)
+    statuses = statuses_of(lines)
+    check('each request whose token was removed is answered 401', statuses == [401] * 3, statuses)
+    check('none waits any more', waiting(s, bearer(other)) == 0)
+    s.process.terminate()
+    check('the daemon ends with 0', s.process.wait(PATIENCE_S) == 0)
+
+
 def main():
     seconds = float(sys.argv[sys.argv.index('--seconds') + 1]) if '--seconds' in sys.argv else 10
     s = t.Server()
@@ -438,6 +482,8 @@ def main():
     test_tokens()
     test_killed_daemon()
     test_stopped_daemon()
+    test_stopped_in_line()
+    test_revoked_in_line()
     test_storm(seconds)
     return end()
 
