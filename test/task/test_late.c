@@ -8,7 +8,7 @@
 #include <stdio.h>
 
 static struct {
-  dibs_task *_Atomic task; /* the one that runs */
+  dibs_task *_Atomic task; /* it runs */
   atomic_bool go;          /* it may end */
 } seen;
 
