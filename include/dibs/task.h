@@ -171,7 +171,8 @@ DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_tasks_claim(dibs_store *store, const 
                                                        size_t *count, dibs_error *error);
 
 /* How long the claim certainly lasts, by this machine's clock: counted from before the request was sent, less the
- * margin that leases have, too.  0: its time is over, it was ended, or the store refused it.  Does not block. */
+ * margin that leases have, too.  With lanes, at most as long as the lease of the lane, with which the claim ends.
+ * 0: its time is over, it was ended, the store refused it, or the lane is lost or was given back.  Does not block. */
 DIBS_EXPORT int64_t dibs_task_left_ms(const dibs_task *task);
 
 /* Frees it.  A claim that was not ended stays until its time is over.  NULL is fine.  Also after dibs_close. */

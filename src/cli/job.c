@@ -159,6 +159,11 @@ static int64_t claim_left(const struct run *run) {
   return dibs_task_left_ms(((const struct job *)(const void *)run)->task);
 }
 
+/* After an extension and a renewal: a claim by lane ends with the lane's lease. */
+static int64_t claim_lasts(const struct job_pool *pool) {
+  return pool->topic != NULL && pool->lane_ttl_ms < pool->timeout_ms ? pool->lane_ttl_ms : pool->timeout_ms;
+}
+
 /* A new file: what the command before it has left there is removed.  The folder is made again if it is gone: systems
  * remove files of /tmp that were not used for days.  -1 and errno. */
 static int make_phase_file(const struct job *job) {
@@ -253,8 +258,8 @@ dibs_verdict dibs__cli_job(dibs_task *task, dibs_work_reply *reply, void *user) 
   job.run = dibs__cli_slot_run(&pool->slots, job.slot, pool->globals, &job.tail, pool->end_fd);
   job.run.name = pool->kind;
   job.run.argv = pool->argv;
-  job.run.options.ttl_ms = pool->timeout_ms;
-  job.run.grace_ms = dibs__cli_run_grace(pool->timeout_ms);
+  job.run.options.ttl_ms = claim_lasts(pool);
+  job.run.grace_ms = dibs__cli_run_grace(job.run.options.ttl_ms);
   job.run.max_ms = pool->max_ms;
   job.run.left_ms = claim_left;
   snprintf(job.phase_file, sizeof job.phase_file, "%s/%zu", pool->folder, job.slot);

@@ -71,6 +71,11 @@ bool dibs__cli_ending_step(struct ending *ending, bool none_left) {
 
 enum { TELLINGS = 12, LEAST_TELLING_MS = 5 };
 
+enum {
+  GRACE_DEFAULT_PART = 4,
+  GROWN = 2 /* it lasts so many times as long as at first: more than what the moment of asking changes */
+};
+
 /* The minder acknowledges that it has sent TERM within this time, or half the grace: it reads /proc for that. */
 enum { ACT_MS = 500 };
 
@@ -81,12 +86,19 @@ enum { LATE_PART = 80, LATE_MS = 100 };
  * addition to the margin of the library. */
 enum { DYING_PART = 20 };
 
+static int64_t lease_left(const struct run *run) {
+  return run->left_ms != NULL ? run->left_ms(run) : dibs_lease_left_ms(run->lease);
+}
+
 /* Counted from before the request, less the millisecond that left_ms rounds up. */
 static dibs__tick deadline(const struct run *run) {
   dibs__tick now = dibs__tick_now();
-  int64_t left_ms =
-      (run->left_ms != NULL ? run->left_ms(run) : dibs_lease_left_ms(run->lease)) - 1 - run->lasts_ms / DYING_PART;
+  int64_t left_ms = lease_left(run) - 1 - run->lasts_ms / DYING_PART;
   return dibs__tick_add_ms(now, left_ms > 0 ? left_ms : 0);
+}
+
+static dibs__tick term_due(const struct run *run) {
+  return (dibs__tick){run->deadline.ns - run->grace_ms * DIBS__NS_PER_MS};
 }
 
 static void tell_minder(struct run *run, enum minder_word word, int number, dibs__tick at, const char *text,
@@ -95,9 +107,24 @@ static void tell_minder(struct run *run, enum minder_word word, int number, dibs
   if (run->minder.fd >= 0) dibs__cli_minder_send(run->minder.fd, &head, text, length);
 }
 
+/* Well before TERM is due: a renewal may have succeeded since, and the minder can't ask. */
 static void set_next_telling(struct run *run) {
-  int64_t ms = run->lasts_ms / TELLINGS;
-  run->tell_at = dibs__tick_add_ms(dibs__tick_now(), ms < LEAST_TELLING_MS ? LEAST_TELLING_MS : ms);
+  dibs__tick now = dibs__tick_now();
+  int64_t ms = run->lasts_ms / TELLINGS, half_ms = dibs__tick_left_ms(now, term_due(run)) / 2;
+  if (!run->end_sent && half_ms < ms) ms = half_ms;
+  run->tell_at = dibs__tick_add_ms(now, ms < LEAST_TELLING_MS ? LEAST_TELLING_MS : ms);
+}
+
+/* A store may grant less than the ttl at a time (zk:), and a claim may begin with little left: the grace for the ttl
+ * would leave the command no time. */
+static void fit_to_grant(struct run *run) {
+  int64_t ttl_ms = run->options.ttl_ms, left_ms = lease_left(run), grace_ms = run->full_grace_ms;
+  bool less = left_ms > 0 && left_ms <= ttl_ms / 2;
+  run->lasts_ms = less ? left_ms : ttl_ms;
+  if (less && left_ms / GRACE_DEFAULT_PART < grace_ms) grace_ms = left_ms / GRACE_DEFAULT_PART;
+  if (grace_ms == run->grace_ms) return;
+  run->grace_ms = grace_ms;
+  tell_minder(run, MINDER_GRACE, (int)grace_ms, DIBS__TICK_ZERO, NULL, 0);
 }
 
 /* Only SIGSTOP stops the minder, and nobody sends it that to stop the command. */
@@ -117,6 +144,8 @@ static void tell_deadline(struct run *run) {
   } else if (!run->end_sent) {
     run->deadline = deadline(run);
     tell_minder(run, MINDER_DEADLINE, 0, run->deadline, NULL, 0);
+    /* After the deadline: a longer grace before the earlier one would end the command at once. */
+    if (run->lasts_ms < run->options.ttl_ms && lease_left(run) / GROWN >= run->lasts_ms) fit_to_grant(run);
   }
   wake_minder(run);
   set_next_telling(run);
@@ -142,10 +171,6 @@ static void begin_ending(struct run *run) {
   wake_minder(run);
 }
 
-static dibs__tick term_due(const struct run *run) {
-  return (dibs__tick){run->deadline.ns - run->grace_ms * DIBS__NS_PER_MS};
-}
-
 /* When the next step is due: a message to the minder; TERM, because the deadline is near and no renewal succeeds, or
  * because the command has run for its longest time; ending the tree from dibs. */
 static dibs__tick next_due(const struct run *run) {
@@ -156,7 +181,8 @@ static dibs__tick next_due(const struct run *run) {
 
 static void do_due(struct run *run) {
   dibs__tick now = dibs__tick_now();
-  if (!dibs__tick_before(now, run->tell_at)) tell_deadline(run);
+  bool ends = !run->end_sent && !dibs__tick_before(now, term_due(run)); /* by the latest telling */
+  if (ends || !dibs__tick_before(now, run->tell_at)) tell_deadline(run);
   if (!run->end_sent && !dibs__tick_before(now, term_due(run))) run->lost = run->late = true;
   if (!run->end_sent && !run->lost && !dibs__tick_before(now, run->max_at)) run->overtime = true;
   if (run->lost || run->overtime || run->stopped) begin_ending(run);
@@ -306,8 +332,7 @@ bool dibs__cli_run_lacks_means(const struct run *run) {
 }
 
 enum {
-  GRACE_MS = 2000, /* or a quarter of the ttl, whichever is less */
-  GRACE_DEFAULT_PART = 4,
+  GRACE_MS = 2000,     /* or a quarter of the ttl, whichever is less */
   GRACE_MOST_PART = 3, /* the most that run.c allows */
   MINDER_ENDS_MS = 1000,
   KEEP_TRIES = 3,      /* a connection that broke is another one for the second try */
@@ -315,22 +340,12 @@ enum {
   COMMAND_SHOWN = 60
 };
 
-/* A store may grant less than the ttl at a time (zk:), so that a grace for the ttl would leave the command no time. */
-static void fit_to_grant(struct run *run) {
-  run->lasts_ms = run->options.ttl_ms;
-  int64_t left_ms = run->lease != NULL ? dibs_lease_left_ms(run->lease) : run->lasts_ms;
-  if (left_ms > run->lasts_ms / 2 || left_ms <= 0) return;
-  run->lasts_ms = left_ms;
-  if (run->grace_ms <= left_ms / GRACE_DEFAULT_PART) return;
-  run->grace_ms = left_ms / GRACE_DEFAULT_PART;
-  tell_minder(run, MINDER_GRACE, (int)run->grace_ms, DIBS__TICK_ZERO, NULL, 0);
-}
-
 /* Starts the command through the minder, and returns when it has ended: run->over, or start_error. */
 void dibs__cli_run_loop(struct run *run, const char *environment, size_t length) {
   /* In a pipeline another process may read the terminal: then the command gets it when it needs it (stopped()). */
   bool give = dibs__cli_tty_is_ours(run->tty) && isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
   run->had_tty = give;
+  run->full_grace_ms = run->grace_ms;
   fit_to_grant(run);
   run->deadline = deadline(run);
   tell_minder(run, MINDER_START, give, run->deadline, environment, length);

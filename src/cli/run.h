@@ -80,7 +80,7 @@ enum minder_word {
   MINDER_START = 1, /* number: make the terminal the command's; ns: the deadline; text: environment, K=V\0... */
   MINDER_DEADLINE,  /* ns */
   MINDER_SIGNAL,    /* number: for the command's group */
-  MINDER_GRACE,     /* number: another grace, in ms; before START */
+  MINDER_GRACE,     /* number: another grace, in ms */
   MINDER_END,       /* TERM now, KILL after the grace, or at the deadline if that is earlier */
   /* minder to dibs */
   MINDER_STARTED,     /* number: the command's pid */
@@ -227,16 +227,17 @@ struct run {
   int end_fd;                                /* readable: end the command now; -1: none */
 
   /* While it runs. */
-  pid_t command; /* its pid and its group; 0 before it starts */
-  bool had_tty;  /* the command was given the terminal */
-  bool lost;     /* the library reported it, or no time is left */
-  bool end_sent; /* dibs sent the minder an order to end the command, or the minder began by itself */
-  bool acting;   /* the minder has sent TERM; else dibs does, at act_at */
-  bool late;     /* the minder ended it by itself, at the deadline */
-  bool overtime; /* it ran longer than max_ms, and dibs gave the order to end it */
-  bool stopped;  /* end_fd was readable, and dibs gave the order to end it */
-  bool orphaned; /* the minder was killed */
-  int ended_by;  /* a signal that was passed on and asks to end; 0: none */
+  int64_t full_grace_ms; /* grace_ms for the whole ttl */
+  pid_t command;         /* its pid and its group; 0 before it starts */
+  bool had_tty;          /* the command was given the terminal */
+  bool lost;             /* the library reported it, or no time is left */
+  bool end_sent;         /* dibs sent the minder an order to end the command, or the minder began by itself */
+  bool acting;           /* the minder has sent TERM; else dibs does, at act_at */
+  bool late;             /* the minder ended it by itself, at the deadline */
+  bool overtime;         /* it ran longer than max_ms, and dibs gave the order to end it */
+  bool stopped;          /* end_fd was readable, and dibs gave the order to end it */
+  bool orphaned;         /* the minder was killed */
+  int ended_by;          /* a signal that was passed on and asks to end; 0: none */
   bool over;
   int status;                 /* wait status, once over */
   int start_error;            /* errno of exec, if it was not started */

@@ -133,6 +133,14 @@ dibs_status dibs__lease_enter(dibs_lease *lease, const char *call, dibs_error *e
   return dibs__enter(lease->store, call, error);
 }
 
+void dibs__lease_let_go(dibs_lease *lease) {
+  dibs_store *store = lease->store;
+  if (store->generation != dibs__process_generation()) return; /* a child's copy: its memory goes with the child */
+  dibs__mutex_lock(&store->lock);
+  dibs__lease_drop_locked(lease);
+  dibs__mutex_unlock(&store->lock);
+}
+
 static bool reserve_locked(dibs_store *store) {
   uint32_t capacity = store->leases->count + 1 + store->leases->grants_owed;
   return dibs__heap_reserve(&store->leases->waits, capacity) &&

@@ -265,7 +265,6 @@ void dibs__leave_to_store_locked(struct grant *grant, struct deferred *deferred)
 dibs_lease_options dibs__lease_options(const dibs_lease_options *given);
 dibs_status dibs__lease_make(dibs_store *store, const char *name, const dibs_lease_options *options, dibs_lease **lease,
                              dibs_error *error);
-void dibs__lease_hold(dibs_lease *lease); /* one more reference from inside */
 void dibs__lease_drop_locked(dibs_lease *lease);
 dibs_status dibs__lease_enter(dibs_lease *lease, const char *call, dibs_error *error);
 int64_t dibs__margin_ms(int64_t ttl_ms);

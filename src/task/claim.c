@@ -100,7 +100,7 @@ static dibs_status take_tasks(const struct dibs__claim *claim, struct dibs__task
   struct dibs__task_batch *batch = calloc(1, sizeof *batch + n * sizeof batch->held[0]);
   if (!batch) return DIBS_NO_MEMORY;
   const struct dibs__task_row *rows = op->got;
-  batch->refs = n;
+  batch->refs = batch->count = n;
   batch->store = claim->store;
   batch->table = claim->table ? dibs__table_hold(claim->table) : NULL;
   batch->got = op->got;
@@ -126,7 +126,7 @@ dibs_task *dibs__task_adopt(dibs_store *store, const char *kind, uint64_t nr, di
     return NULL;
   }
   struct dibs__held *held = &batch->held[0];
-  batch->refs = 1;
+  batch->refs = batch->count = 1;
   batch->store = store;
   batch->got = own_kind;
   atomic_fetch_add(&store->refs, 1);
@@ -148,10 +148,18 @@ dibs_task *dibs__task_adopt(dibs_store *store, const char *kind, uint64_t nr, di
   return &held->task;
 }
 
+void dibs__task_set_lane(struct dibs__held *held, const dibs_lane *lane) {
+  held->task.lane = lane;
+  held->lease = dibs_lane_lease(lane);
+  dibs__lease_hold(held->lease); /* the task may stay longer than the lane */
+}
+
 void dibs_task_free(dibs_task *task) {
   if (!task) return;
   struct dibs__task_batch *batch = dibs__held_of(task)->batch;
   if (atomic_fetch_sub(&batch->refs, 1) != 1) return;
+  for (uint32_t i = 0; i < batch->count; i++)
+    if (batch->held[i].lease) dibs__lease_let_go(batch->held[i].lease);
   dibs__store_drop(batch->store);
   dibs__table_drop(batch->table);
   free(batch->got);
@@ -258,7 +266,7 @@ static void answer_lanes(const struct dibs__claim *claim, const dibs_claim_optio
     if (o->lane_statuses) o->lane_statuses[i] = (dibs_status)named->status;
     for (size_t t = 0; t < count; t++)
       if (dibs_lane_of(tasks[t]->serial, dibs__held_of(tasks[t])->serial, claim->of_lanes) == key.lane)
-        tasks[t]->lane = o->lanes[i];
+        dibs__task_set_lane(dibs__held_of(tasks[t]), o->lanes[i]);
   }
 }
 

@@ -49,8 +49,10 @@ static dibs__tick until_of(const struct dibs__held *held) {
 
 int64_t dibs_task_left_ms(const dibs_task *task) {
   const struct dibs__held *held = (const struct dibs__held *)task;
-  if (!task || held->ended) return 0;
-  return dibs__tick_left_ms(dibs__tick_now(), until_of(held));
+  if (!task || held->ended || held->over) return 0;
+  int64_t left_ms = dibs__tick_left_ms(dibs__tick_now(), until_of(held));
+  int64_t lane_ms = held->lease ? dibs_lease_left_ms(held->lease) : left_ms;
+  return lane_ms < left_ms ? lane_ms : left_ms;
 }
 
 /* How long it has existed, by now. */
@@ -67,7 +69,11 @@ static void take_extension(struct dibs__held *held, const struct dibs__task_item
     held->until_ns = own ? dibs__own_until(sent, held->timeout_ms, item->due_ms - timeout_ms).ns
                          : dibs__sure_until(sent, timeout_ms).ns;
   if (item->status == DIBS_OK && own) dibs__own_keep(held, item->locked_now, strlen(item->locked_now));
-  if (item->status == DIBS_STALE || item->status == DIBS_NOT_FOUND) held->until_ns = 0;
+  if (item->status != DIBS_STALE && item->status != DIBS_NOT_FOUND) return;
+  held->until_ns = 0;
+  /* Of two calls at the same time the earlier answer may be taken last.  In a table of the user's there is one at a
+   * time. */
+  if (!own) held->over = true;
 }
 
 static size_t item_bytes(const dibs_task *task) {

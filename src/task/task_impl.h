@@ -20,6 +20,7 @@ struct dibs__task_batch {
   dibs_store *store;               /* held */
   const struct dibs__table *table; /* the user's, held; NULL: dibs' own */
   void *got;
+  uint32_t count;
   struct dibs__held {
     dibs_task task;  /* first */
     uint32_t serial; /* bytes of task.serial: a text that people inserted may contain NUL */
@@ -27,7 +28,9 @@ struct dibs__task_batch {
     int64_t timeout_ms;
     dibs__tick began;         /* before its claim was requested */
     _Atomic int64_t until_ns; /* a dibs__tick: until then the claim is certainly alive; 0: it is over */
+    _Atomic bool over;        /* it is lost: no late answer to an extension makes it longer */
     _Atomic bool ended;       /* the store answered to its end */
+    dibs_lease *lease;        /* of its lane, with which its claim ends (R109), held; NULL: without lanes */
     bool unsure;              /* an end of it was sent, and no answer arrived */
     bool repeated;            /* the end had taken effect before, by an earlier call */
     dibs_verdict verdict;     /* with which it ended */
@@ -77,6 +80,9 @@ dibs_status dibs__claim_check(dibs_store *store, const char *kind, const dibs_cl
                               dibs_error *error);
 /* One request.  OK with up to `most` tasks, also with none; or a failure of the store.  The caller is inside. */
 dibs_status dibs__claim_once(struct dibs__claim *claim, uint32_t most, dibs_task **tasks, size_t *count, dibs__tick by);
+
+/* The lane for whose owner it was claimed; once.  The caller owns the lane. */
+void dibs__task_set_lane(struct dibs__held *held, const dibs_lane *lane);
 
 /* Gives a request for many tasks a lane of its own: it is a batch already and gains nothing from waiting for a batch
  * that is under way, so the claims and the verdicts of a worker run side by side. */

@@ -240,7 +240,7 @@ static void gain(dibs_lane *gained, dibs_status status, void *user) {
 static void lose_claims_locked(dibs_worker *w, const lane_t *lane) {
   for (struct dibs__held *h = w->held; h; h = h->after) {
     if (h->lane != lane) continue;
-    h->until_ns = 0;
+    h->over = true;
     if (h->ending || h->lost) continue;
     h->lost = true;
     w->counts.lost++;
@@ -389,7 +389,7 @@ static bool queue_claimed_locked(dibs_worker *w, struct dibs__held *held) {
   lane_t *lane = named_lane(w, held);
   if (!lane) return false;
   held->lane = lane;
-  held->task.lane = lane->lane;
+  dibs__task_set_lane(held, lane->lane);
   lane->held++;
   serial_key *key = held->key = key_of(w->lanes, held->task.serial, held->serial);
   if (!key) return false;

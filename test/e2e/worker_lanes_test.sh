@@ -72,6 +72,45 @@ done
 ok 'after kill -9 of the second one the first does its tasks, too' until_true 60 counts moves done 48
 for key in a b c d e f; do is "in their order: $key" "$(uniq "$dir/moves.$key" | tr '\n' ' ')" '1 2 3 4 5 6 7 8 '; done
 
+# ---- A command ends before another owner of its lane begins ----
+# The first command of a task ignores TERM, and the next one writes whether it still runs.  Claims last long.
+guarded='trap "" TERM; read name
+  if [ -e "'"$dir"'/$name.first" ]; then
+    read -r first <"'"$dir"'/$name.first"
+    [ -d "/proc/$first" ] && ! grep -q "^State:.*Z" "/proc/$first/status" && echo lives || echo ended
+    exit 0
+  fi >>"'"$dir"'/$name.next"
+  echo $$ >"'"$dir"'/$name.new"; mv "'"$dir"'/$name.new" "'"$dir"'/$name.first"
+  i=0; while [ $((i += 1)) -lt 900 ]; do sleep 0.1; done'
+guard() { worker "$1" "$2" "$guarded" --topic "$2" --lanes 1 --ttl 3s --timeout 1h; }
+"$DIBS" task add stopped stopped --key k >/dev/null
+guard halted stopped
+halted=$worker
+ok 'a command runs' until_true 30 filled "$dir/stopped.first"
+later "$(cat "$dir/stopped.first")"
+kill -STOP $halted
+guard heir stopped
+heir=$worker
+ok 'its worker is stopped: another one begins the task' until_true 60 filled "$dir/stopped.next"
+is 'when the first command has ended' "$(cat "$dir/stopped.next")" ended
+kill -CONT $halted
+kill -TERM $halted $heir
+wait $halted $heir
+# After so many requests the first worker reaches the store no more.
+case $uri in *\?*) cut="fault+$uri&" ;; *) cut="fault+$uri?" ;; esac
+"$DIBS" task add cut cut --key k >/dev/null
+DIBS_STORE="${cut}fault.nth=60&fault.forever=1" guard lonely cut
+lonely=$worker
+ok 'a command runs' until_true 30 filled "$dir/cut.first"
+later "$(cat "$dir/cut.first")"
+guard next cut
+next=$worker
+ok 'its worker is cut off from the store: another one begins the task' until_true 90 filled "$dir/cut.next"
+is 'when the first command has ended' "$(cat "$dir/cut.next")" ended
+kill -KILL $lonely
+kill -TERM $next
+wait $lonely $next 2>/dev/null
+
 # ---- Keys of other programs ----
 if [[ $DIBS_STORE != postgres* ]]; then # whose texts have no NUL
   case $DIBS_STORE in

@@ -6,16 +6,20 @@
 #include "drivers/wrap/shim.h"
 #include "lease/lease_impl.h"
 #include "store/combiner_impl.h"
+#include "store/task.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t moved = PTHREAD_COND_INITIALIZER;
 static char wanted[64];
+static bool extensions;
 static uint32_t held, era; /* batches that were held in an earlier era continue */
 static bool (*before_list)(void *user);
 static void *before_list_user;
 
 static bool carries(struct dibs__op *const ops[], size_t count) {
   size_t length = strlen(wanted);
+  for (size_t i = 0; i < count && extensions; i++)
+    if (ops[i]->family == DIBS__FAM_TASK && ops[i]->verb == DIBS__TASK_EXTEND) return true;
   for (size_t i = 0; i < count && length > 0; i++) {
     if (ops[i]->family != DIBS__FAM_LEASE) continue;
     dibs__str name = ((struct dibs__lease_op *)ops[i])->name;
@@ -86,6 +90,14 @@ void hold_name(const char *name) {
   wanted[0] = '\0';
   if (name) snprintf(wanted, sizeof wanted, "%s", name);
   if (!name) era++;
+  pthread_cond_broadcast(&moved);
+  pthread_mutex_unlock(&lock);
+}
+
+void hold_extensions(bool on) {
+  pthread_mutex_lock(&lock);
+  extensions = on;
+  if (!on) era++;
   pthread_cond_broadcast(&moved);
   pthread_mutex_unlock(&lock);
 }

@@ -9,7 +9,8 @@
 
 /* Batches with this name are held from now on.  NULL: none is, and held ones continue. */
 void hold_name(const char *name);
-void hold_continue(void); /* held batches continue; new ones with the name are held */
+void hold_extensions(bool on); /* the same with extensions of claims of tasks; off: held ones continue */
+void hold_continue(void);      /* held batches continue; new ones with the name are held */
 /* Calls this in the next listing, before it is read.  false: the listing fails. */
 void hold_list(bool (*before)(void *user), void *user);
 void hold_begin(void);                  /* registers the scheme */

@@ -490,6 +490,24 @@ static void a_lane_that_a_later_owner_claimed_with_is_stale(void **state) {
   leave(1);
 }
 
+static void a_claim_by_lane_lasts_no_longer_than_the_lane(void **state) {
+  (void)state;
+  dibs_task *tasks[1];
+  size_t count;
+  add_keyed("k", "a");
+  join(0, 1);
+  UNTIL(mine[0].count == 1);
+  EXPECT(claim_lanes((dibs_claim_options){.most = 1, .timeout_ms = 60000}, 0, tasks, &count), DIBS_OK);
+  int64_t left_ms = dibs_task_left_ms(tasks[0]);
+  assert_in_range(left_ms, 1, LANE_TTL_MS);
+  EXPECT(dibs_task_extend(tasks[0], 0, &error), DIBS_OK);
+  left_ms = dibs_task_left_ms(tasks[0]);
+  assert_in_range(left_ms, 1, LANE_TTL_MS);
+  leave(0);
+  UNTIL(dibs_task_left_ms(tasks[0]) == 0); /* the task may be freed after the lane */
+  dibs_task_free(tasks[0]);
+}
+
 static void wrong_arguments_are_named(void **state) {
   (void)state;
   const char *phases[] = {"p"};
@@ -540,6 +558,7 @@ int main(int argc, char **argv) {
       CASE(a_claim_with_lanes_takes_several_of_a_key_in_their_order),
       CASE(a_claim_without_lanes_says_where_the_tasks_go),
       CASE(a_lane_that_a_later_owner_claimed_with_is_stale),
+      CASE(a_claim_by_lane_lasts_no_longer_than_the_lane),
       CASE(wrong_arguments_are_named),
   };
   return end_bed(cmocka_run_group_tests(tests, NULL, NULL));
