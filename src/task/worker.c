@@ -113,7 +113,8 @@ static struct dibs__worker_end *make_end(worker_t *w, struct dibs__held *held, d
 }
 
 /* Gives back what was not begun.  A claim that the store already refused has nothing to give back.  Without memory the
- * claim ends by its time. */
+ * claim ends by its time.  In both cases no answer of the store wakes the claimer later, which may have waited for this
+ * task to begin. */
 void dibs__worker_give_back_locked(worker_t *w, struct dibs__held *held) {
   struct dibs__worker_end *e = held->lost ? NULL : make_end(w, held, DIBS_END_RELEASE, NULL);
   if (e) {
@@ -122,6 +123,7 @@ void dibs__worker_give_back_locked(worker_t *w, struct dibs__held *held) {
   }
   if (!held->lost && held->lane) dibs__lanes_doubt_locked(w, held);
   drop_locked(w, held);
+  dibs__worker_rouse_claimer_locked(w);
 }
 
 static void give_back_ready_locked(worker_t *w) {
