@@ -73,6 +73,25 @@ if [ "$kind" != redis ]; then
   kill -TERM $worker
   wait $worker
   is 'a signal ends the wait of a worker' $? 143
+
+  # The store is away when a verdict has to be sent, and stays so: the claim would last for minutes.
+  ok 'the server is started' server restart
+  nr=$("$DIBS" task add away x --wait 60s)
+  "$DIBS" worker --kind away --timeout 10m --drain 1s --exec "touch $dir/away.begun; until [ -e $dir/away.go ]; do sleep 0.05; done" \
+    2>"$dir/err.worker" &
+  worker=$!
+  later $worker
+  ok 'its command runs' until_true 60 test -e "$dir/away.begun"
+  ok 'the server is killed' server kill
+  touch "$dir/away.go"
+  began=$(now_ms)
+  kill -TERM $worker
+  wait $worker
+  code=$?
+  took=$(($(now_ms) - began))
+  like 'TERM: the worker gives up on the store, with 123 or 124' "$code" '^12[34]$'
+  ok "and soon ($took ms)" [ "$took" -lt 60000 ]
+  like 'and says so' "$(cat "$dir/err.worker")" 'gave up sending how 1 task ended: it can be claimed again within 10m'
 fi
 
 # ---- Session locks, which belong to the process that holds them ----
