@@ -638,7 +638,7 @@ void dibs__worker_end(dibs_worker *w) {
 }
 
 void dibs_worker_free(dibs_worker *w) {
-  if (!w) return;
+  if (!w || !dibs__is_of_this_process(w->store)) return; /* a child's copy has no threads to join */
   dibs__worker_end(w);
   dibs__listen_no_more(w->store, &w->listener);
   dibs__lanes_free(w);
@@ -721,6 +721,7 @@ dibs_status dibs_worker_stop(dibs_worker *w, int64_t wait_ms, dibs_error *error)
   if (wait_ms < DIBS_FOREVER)
     return dibs__fail(error, DIBS_INVALID, "wait_ms is %lld: give 0, a positive time or DIBS_FOREVER",
                       (long long)wait_ms);
+  if (dibs__check_process(w->store, "dibs_worker_stop", "the worker", error) != DIBS_OK) return DIBS_INVALID;
   dibs__tick now = dibs__tick_now();
   dibs__tick by = wait_ms == DIBS_FOREVER ? DIBS__TICK_NEVER : dibs__tick_add_ms(now, wait_ms);
   stop_claiming(w);
@@ -741,6 +742,7 @@ dibs_status dibs_worker_count(dibs_worker *w, dibs_worker_counts *counts, dibs_e
   if (!w || !counts) return dibs__fail(error, DIBS_INVALID, "dibs_worker_count: the worker or counts is NULL");
   size_t size = counts->size;
   if (dibs__check_size(size, sizeof *counts, "dibs_worker_counts", error) != DIBS_OK) return DIBS_INVALID;
+  if (dibs__check_process(w->store, "dibs_worker_count", "the worker", error) != DIBS_OK) return DIBS_INVALID;
   dibs__mutex_lock(&w->lock);
   dibs_worker_counts all = w->counts;
   dibs__mutex_unlock(&w->lock);
@@ -753,7 +755,7 @@ dibs_status dibs_worker_count(dibs_worker *w, dibs_worker_counts *counts, dibs_e
 void dibs_worker_trouble(dibs_worker *w, dibs_error *error) {
   if (!error) return;
   (void)dibs__fine(error);
-  if (!w) return;
+  if (!w || dibs__check_process(w->store, "dibs_worker_trouble", "the worker", error) != DIBS_OK) return;
   dibs__mutex_lock(&w->lock);
   *error = w->trouble;
   dibs__mutex_unlock(&w->lock);

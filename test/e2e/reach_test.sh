@@ -74,7 +74,7 @@ if [ "$kind" != redis ]; then
   wait $worker
   is 'a signal ends the wait of a worker' $? 143
 
-  # The store is away when a verdict has to be sent, and stays so: the claim would last for minutes.
+  # The store is unreachable when a verdict has to be sent, and stays so: the claim would last for minutes.
   ok 'the server is started' server restart
   nr=$("$DIBS" task add away x --wait 60s)
   "$DIBS" worker --kind away --timeout 10m --drain 1s --exec "touch $dir/away.begun; until [ -e $dir/away.go ]; do sleep 0.05; done" \

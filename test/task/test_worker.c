@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/wait.h>
 
 static dibs_worker *worker;
 
@@ -364,6 +365,33 @@ static void an_idle_worker_stops_at_once(void **state) {
   assert_true(now_ms() - began < 2000);
 }
 
+static void a_child_after_fork_does_not_wait_for_its_parents_worker(void **state) {
+  (void)state;
+  uint64_t nr = add("block", (dibs_task_options){0});
+  start((dibs_worker_options){0});
+  UNTIL(seen.inside == 1);
+  pid_t child = fork();
+  assert_true(child >= 0);
+  if (child == 0) {
+    dibs_worker_counts counts = DIBS_WORKER_COUNTS_INIT;
+    dibs_error trouble = {0};
+    alarm(LONG_MS / 1000);
+    bool refused = dibs_worker_stop(worker, DIBS_FOREVER, NULL) == DIBS_INVALID &&
+                   dibs_worker_stop(worker, 0, NULL) == DIBS_INVALID &&
+                   dibs_worker_count(worker, &counts, NULL) == DIBS_INVALID;
+    dibs_worker_trouble(worker, &trouble);
+    dibs_worker_free(worker);
+    dibs_close(store);
+    _exit(refused && trouble.status == DIBS_INVALID ? 0 : 1);
+  }
+  int code = -1;
+  assert_int_equal(waitpid(child, &code, 0), child);
+  assert_int_equal(code, 0);
+  seen.go = true;
+  UNTIL(counted().done == 1); /* the parent's goes on */
+  assert_int_equal(state_of(nr), DIBS_TASK_DONE);
+}
+
 static void wrong_arguments_are_named(void **state) {
   (void)state;
   dibs_worker_options o = {.size = sizeof o};
@@ -404,6 +432,7 @@ int main(int argc, char **argv) {
       CASE(stopping_gives_back_what_was_not_begun),
       CASE(a_running_task_is_extended_while_the_worker_stops),
       CASE(an_idle_worker_stops_at_once),
+      CASE(a_child_after_fork_does_not_wait_for_its_parents_worker),
       CASE(wrong_arguments_are_named),
   };
   return end_bed(cmocka_run_group_tests(tests, NULL, NULL));
