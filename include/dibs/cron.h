@@ -164,7 +164,7 @@ DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_cron_replace(dibs_cron *cron, const d
  * OK; TIMEOUT (firings still run and their claims are still extended, or a request to the store is still under way;
  * you may call it again); INVALID. */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_cron_stop(dibs_cron *cron, int64_t wait_ms, dibs_error *error);
-/* Stops it, waits until every call of its function has returned, and frees it.  NULL is fine. */
+/* Stops it, waits until every call of its function has returned, and frees it, as dibs_worker_free.  NULL is fine. */
 DIBS_EXPORT void dibs_cron_free(dibs_cron *cron);
 
 /* What this process has counted since dibs_cron_start. */

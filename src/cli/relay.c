@@ -10,6 +10,7 @@
 #include "cli/job.h"
 #include "cli/relay_kafka.h"
 #include "task/http.h"
+#include "task/task.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -415,8 +416,9 @@ static void drain(struct relay *r) {
   dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), ms);
   r->ending = true;
   dibs__notifier_raise(r->notifier);
-  while (dibs_worker_stop(r->worker, LOOK_MS, NULL) == DIBS_TIMEOUT)
+  while (!r->hurry && dibs_worker_stop(r->worker, LOOK_MS, NULL) == DIBS_TIMEOUT)
     if (dibs__cli_signals_next(&r->signals) != 0 || !dibs__tick_before(dibs__tick_now(), by)) r->hurry = true;
+  dibs__worker_end(r->worker); /* it gives up on a store that does not answer */
 }
 
 static void report_counts(const struct relay *r) {

@@ -5,8 +5,10 @@
  * The order: signals are blocked and a launcher for each job is forked while there is one thread; then the store is
  * opened, and the worker's threads are started.  This thread waits for signals, and stops the worker.
  */
+#include "base/duration.h"
 #include "cli/job.h"
 #include "store/locate.h"
+#include "task/task.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -252,6 +254,27 @@ static void drain(struct cli_worker *w) {
 
 /* ---- The end ---- */
 
+/* The counts are final.  An exit code after a message if the store did not answer some verdicts of the end. */
+static int check_unsent(const struct cli_worker *w, uint64_t unsent_before) {
+  dibs_worker_counts c = DIBS_WORKER_COUNTS_INIT;
+  dibs_error error = {0};
+  char after[24];
+  if (dibs_worker_count(w->worker, &c, NULL) != DIBS_OK || c.unsent <= unsent_before) return CLI_DONE;
+  uint64_t unsent = c.unsent - unsent_before;
+  dibs_worker_trouble(w->worker, &error);
+  dibs_status status = error.status != DIBS_OK ? error.status : DIBS_UNKNOWN;
+  dibs__duration_write(after, sizeof after, w->pool.timeout_ms);
+  return dibs__cli_fail(w->pool.globals, dibs__cli_exit_of(status), dibs_status_name(status),
+                        "%s%sgave up sending how %" PRIu64 " task%s ended: %s claimed again within %s", error.text,
+                        error.text[0] ? "; " : "", unsent, unsent == 1 ? "" : "s",
+                        unsent == 1 ? "it can be" : "they can be", after);
+}
+
+static uint64_t count_unsent(const struct cli_worker *w) {
+  dibs_worker_counts c = DIBS_WORKER_COUNTS_INIT;
+  return dibs_worker_count(w->worker, &c, NULL) == DIBS_OK ? c.unsent : 0;
+}
+
 static void report(const struct cli_worker *w) {
   dibs_worker_counts c = DIBS_WORKER_COUNTS_INIT;
   if (!w->pool.globals->json || dibs_worker_count(w->worker, &c, NULL) != DIBS_OK) return;
@@ -303,8 +326,11 @@ int dibs__cli_work(const struct cli_values *v, const struct work_plan *plan, cha
       dibs__cli_note(pool->globals, "working on %s '%s'", pool->table != NULL ? "rows of" : "tasks of kind",
                      pool->kind);
     code = work_on(&w);
+    uint64_t unsent_before = count_unsent(&w);
     drain(&w);
+    dibs__worker_end(w.worker);
     report(&w);
+    if (code == CLI_DONE) code = check_unsent(&w, unsent_before);
     if (code == CLI_DONE) code = dibs__cli_flush(pool->globals);
   }
   dibs_worker_free(w.worker);

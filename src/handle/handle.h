@@ -87,6 +87,12 @@ dibs_status dibs__fine(dibs_error *error);
  * taken away: dibs_close waits. */
 dibs_status dibs__enter(dibs_store *store, const char *call, dibs_error *error);
 void dibs__exit(dibs_store *store); /* the store may be gone after it */
+/* In a child after fork() a handle is a copy without its threads, and one of them may have held its lock: a call that
+ * does not need dibs__enter begins with one of these.  INVALID in a child; `what` is the handle: "the worker". */
+static inline bool dibs__is_of_this_process(const dibs_store *store) {
+  return store->generation == dibs__process_generation();
+}
+dibs_status dibs__check_process(const dibs_store *store, const char *call, const char *what, dibs_error *error);
 void dibs__store_drop(dibs_store *store);
 /* As dibs_open, but not longer than until `by`; 0: as dibs_open. */
 dibs_status dibs__open_by(const char *uri, const dibs_store_options *options, dibs__tick by, dibs_store **store,

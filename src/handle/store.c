@@ -120,10 +120,16 @@ dibs_status dibs__explain(dibs_store *store, dibs_status status, const char *wha
   }
 }
 
+dibs_status dibs__check_process(const dibs_store *store, const char *call, const char *what, dibs_error *error) {
+  if (dibs__is_of_this_process(store)) return DIBS_OK;
+  return dibs__fail(error, DIBS_INVALID,
+                    "%s: %s is of another process; after fork() the child must open a store of its own", call, what);
+}
+
 /* INVALID if the store can't be used here: NULL, closed, or of another process. */
 static dibs_status store_usable(dibs_store *store, const char *call, dibs_error *error) {
   if (!store) return dibs__fail(error, DIBS_INVALID, "%s: the store is NULL", call);
-  if (store->generation != dibs__process_generation())
+  if (!dibs__is_of_this_process(store))
     return dibs__fail(error, DIBS_INVALID,
                       "%s: the store was opened by another process; after fork() the child must open its own", call);
   if (store->closing || (store->outer && store->outer->closing))
@@ -347,7 +353,7 @@ static void see_callers_out(dibs_store *store) {
 
 void dibs_close(dibs_store *store) {
   if (!store) return;
-  if (store->generation != dibs__process_generation()) return; /* the parent's: nothing here is ours to end */
+  if (!dibs__is_of_this_process(store)) return; /* the parent's: nothing here is ours to end */
   atomic_store(&store->closed_ns, dibs__tick_now().ns);
   dibs__lease_part.close(store);
   dibs__rouse_listeners(store, NULL);

@@ -136,12 +136,12 @@ dibs_status dibs_transaction_commit(dibs_transaction *t, dibs_error *error) {
 
 void dibs_transaction_rollback(dibs_transaction *t) {
   dibs_error ignored;
-  if (!t || !t->inside || t->store->generation != dibs__process_generation()) return;
+  if (!t || !t->inside || !dibs__is_of_this_process(t->store)) return;
   if (end_transaction(t, DIBS__TRANSACT_ROLLBACK, &ignored) != DIBS_OK) drop_connection(t);
 }
 
 void dibs_transaction_close(dibs_transaction *t) {
-  if (!t || t->store->generation != dibs__process_generation()) return; /* the parent's connection */
+  if (!t || !dibs__is_of_this_process(t->store)) return; /* the parent's connection */
   dibs_close(t->inside);
   dibs__core_transactor_close(t->store->core, t->connection);
   dibs__store_drop(t->store);

@@ -515,14 +515,14 @@ int dibs__kafka_end_fd(const dibs_kafka_message *message) {
 void dibs_kafka_trouble(dibs_kafka_member *m, dibs_error *error) {
   if (!error) return;
   (void)dibs__fine(error);
-  if (!m) return;
+  if (!m || dibs__check_process(m->store, "dibs_kafka_trouble", "the member", error) != DIBS_OK) return;
   dibs__mutex_lock(&m->lock);
   *error = m->trouble;
   dibs__mutex_unlock(&m->lock);
 }
 
 void dibs_kafka_leave(dibs_kafka_member *m) {
-  if (!m || m->store->generation != dibs__process_generation()) return; /* a child's copy has no threads */
+  if (!m || !dibs__is_of_this_process(m->store)) return; /* a child's copy has no threads */
   m->leaving = true;
   dibs__thread_join(m->thread);
   drop_member(m);

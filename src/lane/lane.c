@@ -215,7 +215,7 @@ void dibs__lane_take_all(member_t *m) {
 /* ---- The user's calls ---- */
 
 void dibs_lane_release(dibs_lane *lane) {
-  if (!lane || lane->member->store->generation != dibs__process_generation()) return;
+  if (!lane || !dibs__is_of_this_process(lane->member->store)) return;
   member_t *m = lane->member;
   dibs__mutex_lock(&m->lock);
   if (lane->state == LANE_HELD) {

@@ -430,17 +430,11 @@ dibs_status dibs_lane_join(dibs_store *store, const char *topic, const dibs_lane
   return status == DIBS_OK ? dibs__fine(error) : status;
 }
 
-static dibs_status check_process(const member_t *m, const char *call, dibs_error *error) {
-  if (m->store->generation == dibs__process_generation()) return DIBS_OK;
-  return dibs__fail(error, DIBS_INVALID,
-                    "%s: the member is of another process; after fork() the child must open a store of its own", call);
-}
-
 dibs_status dibs_lane_leave(dibs_lane_member *m, int64_t wait_ms, dibs_error *error) {
   if (!m) return dibs__fail(error, DIBS_INVALID, "dibs_lane_leave: the member is NULL");
   if (wait_ms < DIBS_FOREVER)
     return dibs__fail(error, DIBS_INVALID, "wait_ms is %" PRId64 ": give 0, a positive time or DIBS_FOREVER", wait_ms);
-  if (check_process(m, "dibs_lane_leave", error) != DIBS_OK) return DIBS_INVALID;
+  if (dibs__check_process(m->store, "dibs_lane_leave", "the member", error) != DIBS_OK) return DIBS_INVALID;
   dibs__tick by = wait_ms == DIBS_FOREVER ? DIBS__TICK_NEVER : dibs__tick_add_ms(dibs__tick_now(), wait_ms);
   dibs__mutex_lock(&m->lock);
   m->leaving = true;
@@ -460,7 +454,7 @@ dibs_status dibs_lane_leave(dibs_lane_member *m, int64_t wait_ms, dibs_error *er
 }
 
 void dibs_lane_member_free(dibs_lane_member *m) {
-  if (!m || m->store->generation != dibs__process_generation()) return; /* a child's copy has no thread to join */
+  if (!m || !dibs__is_of_this_process(m->store)) return; /* a child's copy has no thread to join */
   dibs__mutex_lock(&m->lock);
   m->leaving = m->freed = true;
   dibs__mutex_unlock(&m->lock);
@@ -486,7 +480,7 @@ dibs_status dibs_lane_count(dibs_lane_member *m, dibs_lane_counts *counts, dibs_
   if (!m || !counts) return dibs__fail(error, DIBS_INVALID, "dibs_lane_count: the member or counts is NULL");
   size_t size = counts->size;
   if (dibs__check_size(size, sizeof *counts, "dibs_lane_counts", error) != DIBS_OK) return DIBS_INVALID;
-  if (check_process(m, "dibs_lane_count", error) != DIBS_OK) return DIBS_INVALID;
+  if (dibs__check_process(m->store, "dibs_lane_count", "the member", error) != DIBS_OK) return DIBS_INVALID;
   dibs__mutex_lock(&m->lock);
   memcpy(counts, &m->counts, size);
   dibs__mutex_unlock(&m->lock);
@@ -497,7 +491,7 @@ dibs_status dibs_lane_count(dibs_lane_member *m, dibs_lane_counts *counts, dibs_
 void dibs_lane_trouble(dibs_lane_member *m, dibs_error *error) {
   if (!error) return;
   (void)dibs__fine(error);
-  if (!m || check_process(m, "dibs_lane_trouble", error) != DIBS_OK) return;
+  if (!m || dibs__check_process(m->store, "dibs_lane_trouble", "the member", error) != DIBS_OK) return;
   dibs__mutex_lock(&m->lock);
   *error = m->trouble;
   dibs__mutex_unlock(&m->lock);

@@ -255,12 +255,12 @@ int dibs_lease_alive(const dibs_lease *lease) {
 }
 
 int64_t dibs_lease_left_ms(const dibs_lease *lease) {
-  if (!lease || lease->store->generation != dibs__process_generation()) return 0;
+  if (!lease || !dibs__is_of_this_process(lease->store)) return 0;
   return dibs__tick_left_ms(dibs__tick_now(), (dibs__tick){atomic_load(&lease->until_ns)});
 }
 
 int64_t dibs_lease_store_left_ms(const dibs_lease *lease) {
-  if (!lease || lease->store->generation != dibs__process_generation()) return 0;
+  if (!lease || !dibs__is_of_this_process(lease->store)) return 0;
   return dibs__tick_left_ms(dibs__tick_now(), (dibs__tick){atomic_load(&lease->store_until_ns)});
 }
 
@@ -581,7 +581,7 @@ static void abandon_locked(dibs_lease *lease, struct deferred *deferred) {
 void dibs_lease_free(dibs_lease *lease) {
   if (!lease || atomic_fetch_sub(&lease->handles, 1) != 1) return;
   dibs_store *store = lease->store;
-  if (store->generation != dibs__process_generation()) return; /* a child's copy: its memory goes with the child */
+  if (!dibs__is_of_this_process(store)) return; /* a child's copy: its memory goes with the child */
   struct deferred deferred = {0};
   atomic_fetch_add(&store->refs, 1);
   atomic_fetch_add(&store->callers, 1);

@@ -343,6 +343,7 @@ dibs_status dibs_cron_start(dibs_store *store, const char *name, const dibs_cron
 dibs_status dibs_cron_replace(dibs_cron *c, const dibs_cron_table *given, dibs_error *error) {
   struct dibs__cron_table *table;
   if (!c) return dibs__fail(error, DIBS_INVALID, "dibs_cron_replace: cron is NULL");
+  if (dibs__check_process(c->store, "dibs_cron_replace", "cron", error) != DIBS_OK) return DIBS_INVALID;
   dibs_status status = dibs__cron_table_read(given, &table, error);
   if (status != DIBS_OK) return status;
   dibs__mutex_lock(&c->lock);
@@ -377,6 +378,7 @@ dibs_status dibs_cron_stop(dibs_cron *c, int64_t wait_ms, dibs_error *error) {
   if (!c) return dibs__fail(error, DIBS_INVALID, "dibs_cron_stop: cron is NULL");
   if (wait_ms < 0 && wait_ms != DIBS_FOREVER)
     return dibs__fail(error, DIBS_INVALID, "wait_ms is %" PRId64 ": give 0, a time in ms, or DIBS_FOREVER", wait_ms);
+  if (dibs__check_process(c->store, "dibs_cron_stop", "cron", error) != DIBS_OK) return DIBS_INVALID;
   dibs__tick now = dibs__tick_now();
   dibs__tick by =
       wait_ms == DIBS_FOREVER ? DIBS__TICK_NEVER : dibs__tick_add_ms(now, wait_ms > ENDING_MS ? wait_ms : ENDING_MS);
@@ -387,7 +389,7 @@ dibs_status dibs_cron_stop(dibs_cron *c, int64_t wait_ms, dibs_error *error) {
 }
 
 void dibs_cron_free(dibs_cron *c) {
-  if (!c) return;
+  if (!c || !dibs__is_of_this_process(c->store)) return; /* a child's copy has no threads to join */
   stop_adding(c);
   free_cron(c);
 }
@@ -396,6 +398,7 @@ dibs_status dibs_cron_count(dibs_cron *c, dibs_cron_counts *counts, dibs_error *
   if (!c || !counts) return dibs__fail(error, DIBS_INVALID, "dibs_cron_count: cron or counts is NULL");
   size_t size = counts->size;
   if (dibs__check_size(size, sizeof *counts, "dibs_cron_counts", error) != DIBS_OK) return DIBS_INVALID;
+  if (dibs__check_process(c->store, "dibs_cron_count", "cron", error) != DIBS_OK) return DIBS_INVALID;
   dibs__mutex_lock(&c->lock);
   memcpy(counts, &c->counts, size);
   dibs__mutex_unlock(&c->lock);

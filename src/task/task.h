@@ -14,6 +14,10 @@ dibs_task *dibs__task_adopt(dibs_store *store, const char *kind, uint64_t nr, di
 /* After NOT_FOUND of dibs_tasks_claim: why there is no task, though some are in the store; NULL: no such reason. */
 const char *dibs__task_claim_why(const dibs_error *error);
 
+/* The part of dibs_worker_free that blocks: then its counts are final.  dibs_worker_free, dibs_worker_count and
+ * dibs_worker_trouble may follow. */
+void dibs__worker_end(dibs_worker *worker);
+
 /* After dibs_task_end_many answered OK for it: an earlier call had ended it in the same way. */
 bool dibs__task_end_repeated(const dibs_task *task);
 

@@ -113,7 +113,8 @@ static struct dibs__worker_end *make_end(worker_t *w, struct dibs__held *held, d
 }
 
 /* Gives back what was not begun.  A claim that the store already refused has nothing to give back.  Without memory the
- * claim ends by its time. */
+ * claim ends by its time.  In both cases no answer of the store wakes the claimer later, which may have waited for this
+ * task to begin. */
 void dibs__worker_give_back_locked(worker_t *w, struct dibs__held *held) {
   struct dibs__worker_end *e = held->lost ? NULL : make_end(w, held, DIBS_END_RELEASE, NULL);
   if (e) {
@@ -122,6 +123,7 @@ void dibs__worker_give_back_locked(worker_t *w, struct dibs__held *held) {
   }
   if (!held->lost && held->lane) dibs__lanes_doubt_locked(w, held);
   drop_locked(w, held);
+  dibs__worker_rouse_claimer_locked(w);
 }
 
 static void give_back_ready_locked(worker_t *w) {
@@ -200,6 +202,7 @@ static dibs_status claim_some(worker_t *w, uint32_t want, size_t *count) {
   dibs_status status = dibs__enter(w->store, "a worker", NULL);
   if (status != DIBS_OK) return status;
   dibs__mutex_lock(&w->lock);
+  dibs__tick by = dibs__tick_min(dibs__tick_add_ms(dibs__tick_now(), DIBS__TASK_WAIT_MS), w->give_up_at);
   bool names = !w->lanes || dibs__lanes_name_locked(w);
   dibs__mutex_unlock(&w->lock);
   if (!names) { /* no lane is left */
@@ -208,7 +211,7 @@ static dibs_status claim_some(worker_t *w, uint32_t want, size_t *count) {
     dibs__exit(w->store);
     return DIBS_OK;
   }
-  status = dibs__claim_once(&w->claim, want, tasks, count, dibs__tick_add_ms(dibs__tick_now(), DIBS__TASK_WAIT_MS));
+  status = dibs__claim_once(&w->claim, want, tasks, count, by);
   dibs__mutex_lock(&w->lock);
   w->counts.requests++;
   if (status == DIBS_OK && *count == 0 && !w->claim.more) w->counts.idle++;
@@ -244,11 +247,18 @@ static void claim_forever(worker_t *w) {
   }
 }
 
+static bool gives_up(worker_t *w) {
+  dibs__mutex_lock(&w->lock);
+  bool over = !dibs__tick_before(dibs__tick_now(), w->give_up_at);
+  dibs__mutex_unlock(&w->lock);
+  return over;
+}
+
 static void run_claimer(void *arg) {
   worker_t *w = arg;
   claim_forever(w);
   size_t count;
-  for (int i = 0; i < LAST_CLAIMS && w->claim.unsure; i++)
+  for (int i = 0; i < LAST_CLAIMS && w->claim.unsure && !gives_up(w); i++)
     if (claim_some(w, 1, &count) != DIBS_OK) dibs__nap_ms(RETRY_MS);
   dibs__mutex_lock(&w->lock);
   if (w->lanes) dibs__lanes_end_claims_locked(w);
@@ -343,11 +353,17 @@ static void run_worker(void *arg) {
 
 /* ---- The keeper ---- */
 
+/* When ends are given up although their claims may last longer; NEVER: not. */
+static dibs__tick closing_by_locked(const worker_t *w) {
+  return w->closing ? w->give_up_at : DIBS__TICK_NEVER;
+}
+
 /* So that a slow store does not let other claims end. */
-static dibs__tick request_by(const worker_t *w) {
+static dibs__tick request_by_locked(const worker_t *w) {
   int64_t ms = w->timeout_ms / REQUEST_PART;
   if (ms < REQUEST_MIN_MS) ms = REQUEST_MIN_MS;
-  return dibs__tick_add_ms(dibs__tick_now(), ms < DIBS__TASK_WAIT_MS ? ms : DIBS__TASK_WAIT_MS);
+  dibs__tick by = dibs__tick_add_ms(dibs__tick_now(), ms < DIBS__TASK_WAIT_MS ? ms : DIBS__TASK_WAIT_MS);
+  return dibs__tick_min(by, closing_by_locked(w));
 }
 
 static void note_answer_locked(worker_t *w, dibs_status status, const char *doing, const char *why) {
@@ -392,14 +408,16 @@ static bool give_back_refused_locked(worker_t *w, struct dibs__worker_end *e) {
   return true;
 }
 
-/* Takes the answers; what was not answered is sent again until its claim is certainly over. */
+/* Takes the answers; what was not answered is sent again until its claim is certainly over, or the worker that is freed
+ * gives up. */
 static void take_ends_locked(worker_t *w, struct dibs__worker_end *list, dibs_status status) {
-  dibs__tick now = dibs__tick_now();
+  dibs__tick now = dibs__tick_now(), closing_by = closing_by_locked(w);
   struct dibs__worker_end *next;
   for (struct dibs__worker_end *e = list; e; e = next) {
     next = e->next;
     bool answered = status == DIBS_OK && e->end.status != DIBS_UNAVAILABLE;
-    if (!answered && dibs__tick_before(now, e->give_up_at) && status != DIBS_INVALID) {
+    dibs__tick by = dibs__tick_min(e->give_up_at, closing_by);
+    if (!answered && dibs__tick_before(now, by) && status != DIBS_INVALID) {
       push_end_locked(w, e);
       continue;
     }
@@ -432,11 +450,12 @@ static void send_ends(worker_t *w) {
     tail = &e->next;
     ends[count++] = e->end;
   }
+  dibs__tick by = request_by_locked(w);
   dibs__mutex_unlock(&w->lock);
   if (count == 0) return;
   dibs_status status = dibs__enter(w->store, "a worker", NULL);
   if (status == DIBS_OK) {
-    status = dibs__end_once(w->store, ends, count, request_by(w), why);
+    status = dibs__end_once(w->store, ends, count, by, why);
     dibs__exit(w->store);
   }
   size_t i = 0;
@@ -493,11 +512,12 @@ static void extend_claims(worker_t *w) {
     atomic_fetch_add(&h->batch->refs, 1);
     tasks[count++] = &h->task;
   }
+  dibs__tick by = request_by_locked(w);
   dibs__mutex_unlock(&w->lock);
   if (count == 0) return;
   dibs_status status = dibs__enter(w->store, "a worker", NULL);
   if (status == DIBS_OK) {
-    status = dibs__extend_once(w->store, tasks, count, w->timeout_ms, NULL, statuses, request_by(w), why);
+    status = dibs__extend_once(w->store, tasks, count, w->timeout_ms, NULL, statuses, by, why);
     dibs__exit(w->store);
   }
   dibs__mutex_lock(&w->lock);
@@ -515,7 +535,7 @@ static void run_keeper(void *arg) {
     dibs__mutex_lock(&w->lock);
     bool ends = w->ends_first != NULL;
     bool over = w->closing && !w->claiming && w->counts.held == 0;
-    dibs__tick due = extension_due_locked(w), retry_at = w->retry_at;
+    dibs__tick due = extension_due_locked(w), retry_at = dibs__tick_min(w->retry_at, closing_by_locked(w));
     dibs__mutex_unlock(&w->lock);
     if (over) return;
     dibs__tick now = dibs__tick_now();
@@ -560,7 +580,7 @@ static worker_t *make_worker(dibs_store *store, const char *kind, const dibs_wor
   w->poll_ms = o->poll_ms ? o->poll_ms : POLL_MS;
   w->work = o->work;
   w->user = o->user;
-  w->look_at = DIBS__TICK_NEVER;
+  w->look_at = w->give_up_at = DIBS__TICK_NEVER;
   w->claiming = true;
   w->kind = strdup(dibs__own_kind(kind, o->table));
   w->owner = strdup(o->owner ? o->owner : store->owner);
@@ -594,17 +614,32 @@ static void stop_claiming(worker_t *w) {
   dibs__worker_rouse(&w->work_word, UINT32_MAX);
 }
 
-void dibs_worker_free(dibs_worker *w) {
-  if (!w) return;
+/* A store that does not answer must not hold up the process until the time of a claim is over, a day at most. */
+static void give_up_soon_locked(worker_t *w) {
+  w->give_up_at = dibs__tick_add_ms(dibs__tick_now(), DIBS__TASK_WAIT_MS);
+}
+
+void dibs__worker_end(dibs_worker *w) {
+  if (w->ended) return;
+  w->ended = true;
+  dibs__mutex_lock(&w->lock);
+  give_up_soon_locked(w); /* the last claims; ends are still sent again while the function runs */
+  dibs__mutex_unlock(&w->lock);
   stop_claiming(w);
   dibs__thread_join(w->claimer);
   for (uint32_t i = 0; i < w->threads; i++) dibs__thread_join(w->workers[i].thread);
   dibs__mutex_lock(&w->lock);
   w->claiming = false; /* if its thread could not be started */
   w->closing = true;
+  give_up_soon_locked(w);
   dibs__mutex_unlock(&w->lock);
   dibs__worker_rouse(&w->keep_word, 1);
   dibs__thread_join(w->keeper);
+}
+
+void dibs_worker_free(dibs_worker *w) {
+  if (!w || !dibs__is_of_this_process(w->store)) return; /* a child's copy has no threads to join */
+  dibs__worker_end(w);
   dibs__listen_no_more(w->store, &w->listener);
   dibs__lanes_free(w);
   free_worker(w);
@@ -686,6 +721,7 @@ dibs_status dibs_worker_stop(dibs_worker *w, int64_t wait_ms, dibs_error *error)
   if (wait_ms < DIBS_FOREVER)
     return dibs__fail(error, DIBS_INVALID, "wait_ms is %lld: give 0, a positive time or DIBS_FOREVER",
                       (long long)wait_ms);
+  if (dibs__check_process(w->store, "dibs_worker_stop", "the worker", error) != DIBS_OK) return DIBS_INVALID;
   dibs__tick now = dibs__tick_now();
   dibs__tick by = wait_ms == DIBS_FOREVER ? DIBS__TICK_NEVER : dibs__tick_add_ms(now, wait_ms);
   stop_claiming(w);
@@ -706,6 +742,7 @@ dibs_status dibs_worker_count(dibs_worker *w, dibs_worker_counts *counts, dibs_e
   if (!w || !counts) return dibs__fail(error, DIBS_INVALID, "dibs_worker_count: the worker or counts is NULL");
   size_t size = counts->size;
   if (dibs__check_size(size, sizeof *counts, "dibs_worker_counts", error) != DIBS_OK) return DIBS_INVALID;
+  if (dibs__check_process(w->store, "dibs_worker_count", "the worker", error) != DIBS_OK) return DIBS_INVALID;
   dibs__mutex_lock(&w->lock);
   dibs_worker_counts all = w->counts;
   dibs__mutex_unlock(&w->lock);
@@ -718,7 +755,7 @@ dibs_status dibs_worker_count(dibs_worker *w, dibs_worker_counts *counts, dibs_e
 void dibs_worker_trouble(dibs_worker *w, dibs_error *error) {
   if (!error) return;
   (void)dibs__fine(error);
-  if (!w) return;
+  if (!w || dibs__check_process(w->store, "dibs_worker_trouble", "the worker", error) != DIBS_OK) return;
   dibs__mutex_lock(&w->lock);
   *error = w->trouble;
   dibs__mutex_unlock(&w->lock);

@@ -33,6 +33,7 @@ struct dibs_worker {
   dibs__thread *claimer, *keeper;
   struct worker_thread *workers;
   struct dibs__worker_lanes *lanes; /* NULL: without lanes */
+  bool ended;                       /* its threads have ended; the thread that frees it only */
 
   struct dibs__listener listener; /* its word wakes the claimer */
   struct dibs__claim claim;       /* claimer only */
@@ -52,6 +53,8 @@ struct dibs_worker {
   bool stopping;   /* no more claims; what is not begun is given back */
   bool claiming;   /* the claimer has not ended */
   bool closing;    /* the keeper ends when nothing is held */
+  /* NEVER; or it is being freed: claims are not requested later.  While `closing`, ends are given up then. */
+  dibs__tick give_up_at;
   dibs_worker_counts counts;
   dibs_error trouble;
 };

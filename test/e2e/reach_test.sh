@@ -73,6 +73,46 @@ if [ "$kind" != redis ]; then
   kill -TERM $worker
   wait $worker
   is 'a signal ends the wait of a worker' $? 143
+
+  # The store is unreachable when a verdict has to be sent, and stays so: the claim would last for minutes.
+  ok 'the server is started' server restart
+  nr=$("$DIBS" task add away x --wait 60s)
+  "$DIBS" worker --kind away --timeout 10m --drain 1s --exec "touch $dir/away.begun; until [ -e $dir/away.go ]; do sleep 0.05; done" \
+    2>"$dir/err.worker" &
+  worker=$!
+  later $worker
+  ok 'its command runs' until_true 60 test -e "$dir/away.begun"
+  ok 'the server is killed' server kill
+  touch "$dir/away.go"
+  began=$(now_ms)
+  kill -TERM $worker
+  wait $worker
+  code=$?
+  took=$(($(now_ms) - began))
+  like 'TERM: the worker gives up on the store, with 123 or 124' "$code" '^12[34]$'
+  ok "and soon ($took ms)" [ "$took" -lt 60000 ]
+  like 'and says so' "$(cat "$dir/err.worker")" 'gave up sending how 1 task ended: it can be claimed again within 10m'
+
+  # And a relay, which waits for its reader until then.
+  ok 'the server is started' server restart
+  mkfifo "$dir/lines.fifo"
+  exec 7<>"$dir/lines.fifo"
+  dd if=/dev/zero of="$dir/lines.fifo" bs=4096 count=64 oflag=nonblock conv=notrunc status=none 2>/dev/null
+  "$DIBS" task add fifo line --wait 60s >/dev/null
+  "$DIBS" relay fifo --stdout --ttl 10m >"$dir/lines.fifo" 2>"$dir/err.relay" &
+  relay=$!
+  later $relay
+  claimed() { "$DIBS" task ls --kind fifo --state claimed | grep -q .; }
+  ok 'its message is claimed' until_true 60 claimed
+  ok 'the server is killed' server kill
+  cat <&7 >"$dir/lines.read" &
+  later $!
+  ok 'and delivered' until_true 60 grep -aq '"line"' "$dir/lines.read"
+  signalled() { ! kill -TERM $relay 2>/dev/null; }
+  ok 'TERM, more than once: the relay gives up on the store soon, too' until_true 60 signalled
+  wait $relay
+  like 'and says so' "$(cat "$dir/err.relay")" 'not recorded: 1'
+  exec 7>&-
 fi
 
 # ---- Session locks, which belong to the process that holds them ----

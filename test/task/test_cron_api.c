@@ -369,6 +369,34 @@ static void jobs_need_no_text(void **state) {
   assert_string_equal(ran->runs[0].command, "x %");
 }
 
+static void a_child_after_fork_does_not_wait_for_its_parents_cron(void **state) {
+  (void)state;
+  dibs_cron *cron = started(store, "* * * * * * name=tick x\n", 1);
+  SOON(runs_of("tick", 0) >= 1);
+  fflush(NULL);
+  pid_t child = fork();
+  assert_true(child >= 0);
+  if (child == 0) {
+    dibs_cron_counts counts = DIBS_CRON_COUNTS_INIT;
+    dibs_cron_table table = table_of("");
+    dibs_error trouble = {0};
+    alarm(LONG_MS / 1000);
+    bool refused =
+        dibs_cron_stop(cron, DIBS_FOREVER, NULL) == DIBS_INVALID && dibs_cron_stop(cron, 0, NULL) == DIBS_INVALID &&
+        dibs_cron_count(cron, &counts, NULL) == DIBS_INVALID && dibs_cron_replace(cron, &table, NULL) == DIBS_INVALID;
+    dibs_cron_trouble(cron, &trouble);
+    dibs_cron_free(cron);
+    dibs_close(store);
+    _exit(refused && trouble.status == DIBS_INVALID ? 0 : 1);
+  }
+  int code = -1;
+  assert_int_equal(waitpid(child, &code, 0), child);
+  assert_int_equal(code, 0);
+  uint32_t before = runs_of("tick", 0);
+  SOON(runs_of("tick", 0) > before); /* the parent's goes on */
+  stopped(cron);
+}
+
 static void bad_lines_are_reported_and_the_rest_fires(void **state) {
   (void)state;
   dibs_cron *cron = started(store, "this is no job\n* * * * * * name=tick x\n* * * * * * nmae=x x\n", 1);
@@ -496,6 +524,7 @@ int main(int argc, char **argv) {
       CASE(a_firing_learns_that_its_timeout_is_over),
       CASE(verdicts_do_what_they_say),
       CASE(jobs_need_no_text),
+      CASE(a_child_after_fork_does_not_wait_for_its_parents_cron),
       CASE(bad_lines_are_reported_and_the_rest_fires),
       CASE(a_new_table_is_used_at_once),
       CASE(a_table_that_is_replaced_after_the_start_is_used),

@@ -269,6 +269,41 @@ static void a_change_never_exceeds_its_limit(void **state) {
   }
 }
 
+/* The store fails from now on: the function sees to that. */
+static dibs_verdict work_until_it_fails(dibs_task *task, dibs_work_reply *reply, void *user) {
+  dibs_error ignored;
+  (void)task;
+  (void)reply;
+  while (dibs_tasks_count(store, kind, keep_states, NULL, &ignored) == DIBS_OK) continue;
+  atomic_store((atomic_bool *)user, true);
+  return DIBS_END_DONE;
+}
+
+static void freeing_a_worker_whose_store_is_away_takes_seconds(void **state) {
+  (void)state;
+  enum { TIMEOUT_MS = 60000, MOST_MS = 30000, CALLS = 60 };
+  char faulty[300];
+  atomic_bool away = false;
+  snprintf(kind, sizeof kind, "faults-%d-away", (int)getpid());
+  snprintf(faulty, sizeof faulty, "fault+%s?fault.nth=%d&fault.forever=1", uri, CALLS);
+  EXPECT(dibs_open(faulty, NULL, &store, &error), DIBS_OK);
+  EXPECT(dibs_task_add(store, kind, "1", 1, NULL, NULL, &error), DIBS_OK);
+  dibs_worker *worker;
+  dibs_worker_options o = {
+      .size = sizeof o, .timeout_ms = TIMEOUT_MS, .poll_ms = 60000, .work = work_until_it_fails, .user = &away};
+  EXPECT(dibs_worker_start(store, kind, &o, &worker, &error), DIBS_OK);
+  UNTIL(away);
+  /* It is tried as long as the claim lasts, and says what is wrong. */
+  EXPECT(dibs_worker_stop(worker, 1000, &error), DIBS_TIMEOUT);
+  dibs_worker_trouble(worker, &error);
+  assert_int_equal(error.status, DIBS_UNAVAILABLE);
+  int64_t began = now_ms();
+  dibs_worker_free(worker);
+  assert_in_range(now_ms() - began, 0, MOST_MS);
+  dibs_close(store);
+  assert_in_range(now_ms() - began, 0, MOST_MS);
+}
+
 int main(int argc, char **argv) {
   begin_bed(argc, argv);
   const struct CMUnitTest tests[] = {
@@ -279,6 +314,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test(by_lane_keys_keep_their_order),
       cmocka_unit_test(a_verdict_that_took_effect_is_not_called_refused),
       cmocka_unit_test(a_change_never_exceeds_its_limit),
+      cmocka_unit_test(freeing_a_worker_whose_store_is_away_takes_seconds),
   };
   return end_bed(cmocka_run_group_tests(tests, NULL, NULL));
 }

@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/wait.h>
 
 static dibs_worker *worker;
 
@@ -54,7 +55,7 @@ static dibs_verdict decide(dibs_task *task, dibs_work_reply *reply) {
   }
   if (strcmp(task->payload, "dead") == 0) return DIBS_END_DEAD;
   if (strcmp(task->payload, "nonsense") == 0) return (dibs_verdict)42;
-  if (strcmp(task->payload, "itself") == 0) {
+  if (strcmp(task->payload, "itself") == 0 || strcmp(task->payload, "block itself") == 0) {
     assert_int_equal(dibs_task_done(task, "by itself", NULL), DIBS_OK);
     return DIBS_END_FAIL; /* does not count any more */
   }
@@ -297,6 +298,24 @@ static void a_verdict_after_the_claim_was_lost_is_refused(void **state) {
   assert_int_equal(state_of(nr), DIBS_TASK_CANCELLED);
 }
 
+/* It was claimed in advance, and its claim is over before it begins: nothing is sent for it, so no answer wakes the
+ * claimer. */
+static void a_task_that_was_cancelled_before_it_began_holds_up_no_other(void **state) {
+  (void)state;
+  add("block itself", (dibs_task_options){0});
+  uint64_t cancelled = add("cancelled", (dibs_task_options){0});
+  add("third", (dibs_task_options){0});
+  start((dibs_worker_options){.timeout_ms = 3000, .poll_ms = 50});
+  UNTIL(seen.inside == 1 && counted().claimed == 2);
+  dibs_task_filter filter = {.size = sizeof filter, .nr = cancelled};
+  EXPECT(dibs_tasks_change(store, DIBS_TASK_CANCEL, &filter, 0, 0, NULL, NULL, &error), DIBS_OK);
+  UNTIL(counted().lost == 1);
+  seen.go = true;
+  UNTIL(counted().done == 2);
+  assert_string_equal(seen.order, "block itself third ");
+  assert_int_equal(counted().held, 0);
+}
+
 /* ---- Stopping ---- */
 
 static void stopping_gives_back_what_was_not_begun(void **state) {
@@ -346,6 +365,33 @@ static void an_idle_worker_stops_at_once(void **state) {
   assert_true(now_ms() - began < 2000);
 }
 
+static void a_child_after_fork_does_not_wait_for_its_parents_worker(void **state) {
+  (void)state;
+  uint64_t nr = add("block", (dibs_task_options){0});
+  start((dibs_worker_options){0});
+  UNTIL(seen.inside == 1);
+  pid_t child = fork();
+  assert_true(child >= 0);
+  if (child == 0) {
+    dibs_worker_counts counts = DIBS_WORKER_COUNTS_INIT;
+    dibs_error trouble = {0};
+    alarm(LONG_MS / 1000);
+    bool refused = dibs_worker_stop(worker, DIBS_FOREVER, NULL) == DIBS_INVALID &&
+                   dibs_worker_stop(worker, 0, NULL) == DIBS_INVALID &&
+                   dibs_worker_count(worker, &counts, NULL) == DIBS_INVALID;
+    dibs_worker_trouble(worker, &trouble);
+    dibs_worker_free(worker);
+    dibs_close(store);
+    _exit(refused && trouble.status == DIBS_INVALID ? 0 : 1);
+  }
+  int code = -1;
+  assert_int_equal(waitpid(child, &code, 0), child);
+  assert_int_equal(code, 0);
+  seen.go = true;
+  UNTIL(counted().done == 1); /* the parent's goes on */
+  assert_int_equal(state_of(nr), DIBS_TASK_DONE);
+}
+
 static void wrong_arguments_are_named(void **state) {
   (void)state;
   dibs_worker_options o = {.size = sizeof o};
@@ -382,9 +428,11 @@ int main(int argc, char **argv) {
       CASE(the_function_may_end_the_claim_itself),
       CASE(a_task_that_takes_longer_than_its_claim_is_extended),
       CASE(a_verdict_after_the_claim_was_lost_is_refused),
+      CASE(a_task_that_was_cancelled_before_it_began_holds_up_no_other),
       CASE(stopping_gives_back_what_was_not_begun),
       CASE(a_running_task_is_extended_while_the_worker_stops),
       CASE(an_idle_worker_stops_at_once),
+      CASE(a_child_after_fork_does_not_wait_for_its_parents_worker),
       CASE(wrong_arguments_are_named),
   };
   return end_bed(cmocka_run_group_tests(tests, NULL, NULL));
