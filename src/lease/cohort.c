@@ -303,8 +303,9 @@ static void hand_on_locked(struct cohort *cohort, dibs__tick now, struct deferre
     send_renew_again_locked(cohort, next->ttl_ms, deferred);
 }
 
-/* The grant is parked: hands it on, renews it, or gives it back. */
-static void cohort_pass_locked(struct cohort *cohort, struct deferred *deferred) {
+/* The grant is parked: hands it on, renews it, or gives it back.  `fresh`: it was renewed just now.  Then it has as
+ * much left as one that was just acquired: the ttl less the margin and the time that the answer took. */
+static void cohort_pass_locked(struct cohort *cohort, bool fresh, struct deferred *deferred) {
   struct grant *grant = cohort->grant;
   dibs__tick now = dibs__tick_now();
   assert(grant_parked(grant));
@@ -314,7 +315,8 @@ static void cohort_pass_locked(struct cohort *cohort, struct deferred *deferred)
     return;
   }
   int64_t ttl_ms = cohort->first->ttl_ms;
-  bool whole = dibs__tick_left_ms(now, grant->until) >= ttl_ms - dibs__margin_ms(ttl_ms);
+  bool whole =
+      dibs__tick_left_ms(now, grant->until) >= ttl_ms - dibs__margin_ms(ttl_ms) || (fresh && grant->ttl_ms >= ttl_ms);
   if (!bound && whole && grant->left + grant->fresh_left > 0) {
     hand_on_locked(cohort, now, deferred);
     return;
@@ -336,7 +338,7 @@ void dibs__cohort_renewed_locked(struct cohort *cohort, bool others, struct defe
     cohort->requested_run = 1; /* this run knows that others wait */
   }
   if (!grant_parked(cohort->grant)) return;
-  cohort_pass_locked(cohort, deferred);
+  cohort_pass_locked(cohort, true, deferred);
 }
 
 /* The transitions of a lease: its wait ends, it is lost, it leaves, it is released; and the events of the receiver. */
@@ -503,7 +505,7 @@ void dibs__release_locked(dibs_lease *lease, struct deferred *deferred) {
     struct cohort *cohort = grant->cohort;
     lease->grant = NULL; /* parked; grant->lease still lends its name */
     dibs__released_locked(lease, DIBS_OK, deferred);
-    cohort_pass_locked(cohort, deferred);
+    cohort_pass_locked(cohort, false, deferred);
     return;
   }
   lease->began = dibs__tick_now();

@@ -240,6 +240,25 @@ static void a_renewal_for_less_counts_from_its_sending(void **state) {
   give(next.lease);
 }
 
+/* Each renewal takes longer than what a cohort requests beyond the ttl, and no other client waits. */
+static void a_waiter_of_the_process_gets_it_from_a_slow_store(void **state) {
+  (void)state;
+  dibs_store *store = open_uri(shimmed("latency", "latency.ms=60"), 0);
+  struct caller line[3];
+  dibs_lease *lease = take(store, "n");
+  for (uint32_t i = 0; i < 3; i++) {
+    caller_start(&line[i], store, "n", HOW(.wait_ms = LONG_MS / 3, .ttl_ms = i == 2 ? 60000 : 0));
+    UNTIL(stats_of(store).waiting == i + 1);
+  }
+  give(lease);
+  for (int i = 0; i < 3; i++) {
+    assert_int_equal(caller_join(&line[i]), DIBS_OK);
+    assert_true(dibs_lease_left_ms(line[i].lease) > (i == 2 ? 50000 : 20000));
+    give(line[i].lease);
+  }
+  assert_true(stats_of(store).handed_off > 0);
+}
+
 /* ---- Failing ---- */
 
 static dibs_store *failing(const char *params) {
@@ -399,6 +418,7 @@ int main(int argc, char *argv[]) {
       TEST(a_late_grant_is_found_by_its_id),
       TEST(a_request_cancelled_in_flight_is_released),
       TEST(a_renewal_for_less_counts_from_its_sending),
+      TEST(a_waiter_of_the_process_gets_it_from_a_slow_store),
       TEST(unknown_acquire_is_cleaned_up),
       TEST(unknown_acquire_with_an_id_is_found_again),
       TEST(after_an_unknown_release_the_lease_ends_with_its_ttl_at_the_latest),
