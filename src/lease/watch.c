@@ -294,6 +294,14 @@ void dibs__watch_by_locked(dibs_store *store, dibs__tick by) {
   rouse_thread(&store->leases->loss_word);
 }
 
+/* After a failed renewal: a twelfth of the ttl, or less if the end is near.  Of the lease's own ttl: the request that
+ * failed may have named another one. */
+static int64_t retry_in_ms(const struct grant *grant, dibs__tick now) {
+  int64_t pause = grant->lease->ttl_ms / 12, quarter = dibs__tick_left_ms(now, grant->until) / 4;
+  if (quarter < pause) pause = quarter;
+  return pause > AGAIN_MS ? pause : AGAIN_MS;
+}
+
 void dibs__watch_locked(struct grant *grant) {
   dibs_store *store = grant->store;
   dibs_lease *lease = grant->lease;
@@ -307,7 +315,7 @@ void dibs__watch_locked(struct grant *grant) {
   if (lease->flags & DIBS_NO_RENEW) return;
   int64_t pause = grant->unconfirmed ? CONFIRM_MS : grant->ttl_ms / 3;
   dibs__tick at = dibs__tick_add_ms(grant->unconfirmed ? dibs__tick_now() : grant->op.op.sent, pause);
-  if (grant->fails > 0) at = dibs__tick_add_ms(dibs__tick_now(), grant->ttl_ms / 12 > 20 ? grant->ttl_ms / 12 : 20);
+  if (grant->fails > 0) at = dibs__tick_add_ms(dibs__tick_now(), retry_in_ms(grant, dibs__tick_now()));
   dibs__heap_set(&store->leases->renewals, &grant->renewal, at);
   if (!store->leases->watchdog && dibs__tick_before(at, store->leases->loss_until)) {
     store->leases->loss_until = at;
