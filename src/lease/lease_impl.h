@@ -193,6 +193,7 @@ struct dibs__leases {
   dibs__thread *watchdog, *loss_timer;
   dibs__word watchdog_word, loss_word;
   dibs__tick watchdog_until, loss_until; /* when they wake by themselves */
+  dibs__tick stuck_at; /* not 0: the watchdog carries requests or tidies; if it still does then, others renew */
   bool untidy, stopping, served;
   dibs__tick serve_at; /* when the store is to be served; 0: it is, or nobody needs it */
 

@@ -146,6 +146,27 @@ static void renewals_are_not_behind_a_slow_batch(void **state) {
   }
 }
 
+/* The thread that renews carries it, and does not come back. */
+static void renewals_are_not_behind_one_that_hangs(void **state) {
+  (void)state;
+  if (one_session()) skip();
+  dibs_store *store = slow_store();
+  dibs_lease *slow = take(store, "slow", .ttl_ms = 1500), *before = take(store, "before", .ttl_ms = 6000);
+  hold_name("slow");
+  UNTIL(held_now() == 1);
+  dibs_lease *after = take(store, "after", .ttl_ms = 900);
+  uint64_t renewed = stats_of(store).renewed;
+  UNTIL(stats_of(store).renewed >= renewed + 4 || !dibs_lease_alive(after));
+  UNTIL(dibs_lease_left_ms(before) < 4500);
+  UNTIL(dibs_lease_left_ms(before) > 5000 || !dibs_lease_alive(before));
+  bool kept_after = dibs_lease_alive(after), kept_before = dibs_lease_alive(before), hung = held_now() == 1;
+  hold_name(NULL); /* else a failure waits for ever */
+  assert_true(kept_after && kept_before && hung);
+  give(after);
+  give(before);
+  dibs_lease_free(slow);
+}
+
 static void queued_behind_a_slow_batch_times_out_unsent(void **state) {
   (void)state;
   if (!one_session()) skip();
@@ -413,6 +434,7 @@ int main(int argc, char *argv[]) {
       TEST(slow_batch_does_not_block_other_sessions),
       TEST(slow_batch_does_not_block_what_completes_later),
       TEST(renewals_are_not_behind_a_slow_batch),
+      TEST(renewals_are_not_behind_one_that_hangs),
       TEST(queued_behind_a_slow_batch_times_out_unsent),
       TEST(a_late_grant_is_released),
       TEST(a_late_grant_is_found_by_its_id),
