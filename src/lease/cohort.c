@@ -295,6 +295,7 @@ static void hand_on_locked(struct cohort *cohort, dibs__tick now, struct deferre
   grant->store->leases->handed_off++;
   count_granted_locked(grant);
   grant->store->leases->held++;
+  dibs__watch_events_locked(next);
   dibs__wait_over_locked(next, DIBS_OK, deferred);
   dibs__lease_drop_locked(next);
   bool soon = cohort->run - cohort->requested_run >= RUN_MAX / 2 ||

@@ -324,6 +324,14 @@ void dibs__watch_by_locked(dibs_store *store, dibs__tick by) {
   rouse_thread(&store->leases->loss_word);
 }
 
+void dibs__watch_events_locked(dibs_lease *lease) {
+  dibs_store *store = lease->store;
+  if (!lease->on_lost || store->leases->served || !(dibs__core_caps(store->core) & DIBS__CAP_EVENTS)) return;
+  store->leases->served = true;
+  store->leases->serve_at = dibs__tick_add_ms(dibs__tick_now(), SERVE_MS);
+  rouse_thread(&store->leases->loss_word);
+}
+
 /* After a failed renewal: a twelfth of the ttl, or less if the end is near.  Of the lease's own ttl: the request that
  * failed may have named another one. */
 static int64_t retry_in_ms(const struct grant *grant, dibs__tick now) {
@@ -336,12 +344,7 @@ void dibs__watch_locked(struct grant *grant) {
   dibs_store *store = grant->store;
   dibs_lease *lease = grant->lease;
   dibs__watch_loss_locked(grant);
-  bool told = lease->on_lost && (dibs__core_caps(store->core) & DIBS__CAP_EVENTS);
-  if (told && !store->leases->served) {
-    store->leases->served = true;
-    store->leases->serve_at = dibs__tick_add_ms(dibs__tick_now(), SERVE_MS);
-    rouse_thread(&store->leases->loss_word);
-  }
+  dibs__watch_events_locked(lease);
   if (lease->flags & DIBS_NO_RENEW) return;
   int64_t pause = grant->unconfirmed ? CONFIRM_MS : grant->ttl_ms / 3;
   dibs__tick at = dibs__tick_add_ms(grant->unconfirmed ? dibs__tick_now() : grant->op.op.sent, pause);

@@ -239,6 +239,29 @@ static void a_request_cancelled_in_flight_is_released(void **state) {
   assert_int_equal(send_request(near, "n", .wait_ms = LONG_MS), DIBS_OK);
 }
 
+/* The waiter joins the line while its holder's request is in flight.  It receives events itself while it waits, and no
+ * other thread does. */
+static void a_break_reaches_a_lease_that_was_handed_on(void **state) {
+  (void)state;
+  enum { TTL_MS = 120000 };
+  dibs_store *near = open_store(), *store = slow_store();
+  struct told told = {.calls = 0};
+  struct caller first, next;
+  hold_name("n");
+  caller_start(&first, store, "n", HOW(.ttl_ms = TTL_MS));
+  UNTIL(held_now() == 1);
+  caller_start(&next, store, "n", HOW(.ttl_ms = TTL_MS, .wait_ms = DIBS_FOREVER, .on_lost = count_loss, .user = &told));
+  UNTIL(stats_of(store).waiting == 2);
+  hold_name(NULL);
+  assert_int_equal(caller_join(&first), DIBS_OK);
+  give(first.lease);
+  assert_int_equal(caller_join(&next), DIBS_OK);
+  assert_int_equal(stats_of(store).handed_off, 1);
+  assert_int_equal(dibs_break(near, "n", NULL, NULL), DIBS_OK);
+  UNTIL(told.calls == 1); /* its renewal comes later than that */
+  dibs_lease_free(next.lease);
+}
+
 /* The store shortens the lease after 800 ms, and its answer would come after the deadline, half of what remains. */
 static void a_renewal_for_less_counts_from_its_sending(void **state) {
   (void)state;
@@ -439,6 +462,7 @@ int main(int argc, char *argv[]) {
       TEST(a_late_grant_is_released),
       TEST(a_late_grant_is_found_by_its_id),
       TEST(a_request_cancelled_in_flight_is_released),
+      TEST(a_break_reaches_a_lease_that_was_handed_on),
       TEST(a_renewal_for_less_counts_from_its_sending),
       TEST(a_waiter_of_the_process_gets_it_from_a_slow_store),
       TEST(unknown_acquire_is_cleaned_up),
