@@ -279,6 +279,12 @@ static void give_grant_back_locked(struct cohort *cohort, struct deferred *defer
   dibs__cohort_part_locked(grant, deferred, false);
 }
 
+/* The store granted it for longer than the lease lasts without renewal.  If it is handed on nevertheless, a renewal
+ * beside the path shortens it: else the name would be held for that long after a crash. */
+static bool outlasts(const struct grant *grant, const dibs_lease *lease) {
+  return grant->ttl_ms > lease->ttl_ms + RUN_EXTRA_MS;
+}
+
 static void hand_on_locked(struct cohort *cohort, dibs__tick now, struct deferred *deferred) {
   struct grant *grant = cohort->grant;
   dibs_lease *next = take_first_waiter_locked(cohort);
@@ -300,7 +306,7 @@ static void hand_on_locked(struct cohort *cohort, dibs__tick now, struct deferre
   dibs__lease_drop_locked(next);
   bool soon = cohort->run - cohort->requested_run >= RUN_MAX / 2 ||
               !dibs__tick_before(now, dibs__tick_add_ms(cohort->requested_at, RUN_MAX_MS / 2));
-  if (soon && cohort->first && grant->requested == REQUEST_NOTHING)
+  if (((soon && cohort->first) || outlasts(grant, next)) && grant->requested == REQUEST_NOTHING)
     send_renew_again_locked(cohort, next->ttl_ms, deferred);
 }
 
@@ -338,7 +344,12 @@ void dibs__cohort_renewed_locked(struct cohort *cohort, bool others, struct defe
   } else if (cohort->requested_run == 0) {
     cohort->requested_run = 1; /* this run knows that others wait */
   }
-  if (!grant_parked(cohort->grant)) return;
+  struct grant *grant = cohort->grant;
+  if (!grant_parked(grant)) { /* the renewal may have been that of the holder before */
+    if (outlasts(grant, grant->lease) && grant->requested == REQUEST_NOTHING)
+      send_renew_again_locked(cohort, grant->lease->ttl_ms, deferred);
+    return;
+  }
   cohort_pass_locked(cohort, true, deferred);
 }
 

@@ -262,6 +262,30 @@ static void a_break_reaches_a_lease_that_was_handed_on(void **state) {
   dibs_lease_free(next.lease);
 }
 
+/* Else a crash of its holder would block the name for an hour.  The renewal of the holder before may be in flight. */
+static void a_short_lease_is_not_held_for_the_time_of_a_long_one(void **state) {
+  (void)state;
+  enum { SHORT_MS = 5000, LONG_TTL_MS = 3600000 };
+  dibs_store *store = slow_store();
+  for (int travels = 0; travels < 2; travels++) {
+    struct caller next;
+    uint64_t renewed = stats_of(store).renewed, handed_off = stats_of(store).handed_off;
+    dibs_lease *lease = take(store, "n", .ttl_ms = LONG_TTL_MS);
+    caller_start(&next, store, "n", HOW(.ttl_ms = SHORT_MS, .wait_ms = DIBS_FOREVER));
+    UNTIL(stats_of(store).waiting == 1 && stats_of(store).renewed > renewed); /* it has a block of fences */
+    if (travels) hold_name("n");
+    if (travels) assert_int_equal(dibs_renew_start(lease, 0, NULL, NULL, NULL), DIBS_OK);
+    if (travels) UNTIL(held_now() == 1);
+    give(lease);
+    assert_int_equal(caller_join(&next), DIBS_OK);
+    assert_int_equal(stats_of(store).handed_off, handed_off + 1);
+    hold_name(NULL);
+    UNTIL(dibs_lease_store_left_ms(next.lease) < SHORT_MS + 100);
+    assert_int_equal(dibs_lease_alive(next.lease), 1);
+    give(next.lease);
+  }
+}
+
 /* The store shortens the lease after 800 ms, and its answer would come after the deadline, half of what remains. */
 static void a_renewal_for_less_counts_from_its_sending(void **state) {
   (void)state;
@@ -463,6 +487,7 @@ int main(int argc, char *argv[]) {
       TEST(a_late_grant_is_found_by_its_id),
       TEST(a_request_cancelled_in_flight_is_released),
       TEST(a_break_reaches_a_lease_that_was_handed_on),
+      TEST(a_short_lease_is_not_held_for_the_time_of_a_long_one),
       TEST(a_renewal_for_less_counts_from_its_sending),
       TEST(a_waiter_of_the_process_gets_it_from_a_slow_store),
       TEST(unknown_acquire_is_cleaned_up),
