@@ -311,7 +311,7 @@ static void hand_on_locked(struct cohort *cohort, dibs__tick now, struct deferre
 }
 
 /* The grant is parked: hands it on, renews it, or gives it back.  `fresh`: it was renewed just now.  Then it has as
- * much left as one that was just acquired: the ttl less the margin and the time that the answer took. */
+ * much left as a grant that was just acquired: the ttl less the margin and the time that the answer took. */
 static void cohort_pass_locked(struct cohort *cohort, bool fresh, struct deferred *deferred) {
   struct grant *grant = cohort->grant;
   dibs__tick now = dibs__tick_now();

@@ -104,27 +104,6 @@ static void what_the_store_did_not_shorten_stays(void **state) {
   }
 }
 
-/* The automatic renewal goes on, as if nothing had been requested. */
-static void what_the_store_did_not_prolong_is_renewed(void **state) {
-  (void)state;
-  dibs_store *faulty = open_uri(shimmed("fault", ""), 0);
-  static const enum dibs__fault_how hows[] = {DIBS__FAULT_UNAVAILABLE, DIBS__FAULT_UNKNOWN_BEFORE};
-  for (int i = 0; i < 4; i++) {
-    bool keeps = i % 2;
-    dibs_status expected = i / 2 ? DIBS_UNKNOWN : DIBS_UNAVAILABLE;
-    dibs_lease *lease = take(faulty, "n", .ttl_ms = 3000);
-    dibs__fault_arm(&(struct dibs__fault_plan){.on = DIBS__FAULT_RUN, .how = hows[i / 2], .nth = 1});
-    assert_int_equal(keeps ? dibs_release_after(lease, 60 * MINUTE_MS, NULL) : dibs_renew(lease, 60 * MINUTE_MS, NULL),
-                     expected);
-    dibs__fault_arm(NULL);
-    uint64_t renewed = stats_of(faulty).renewed;
-    UNTIL(stats_of(faulty).renewed > renewed || stats_of(faulty).lost > 0);
-    assert_int_equal(dibs_lease_alive(lease), 1);
-    assert_true(dibs_lease_left_ms(lease) <= 3000);
-    give(lease);
-  }
-}
-
 static bool readable(dibs_store *store, int wait_ms) {
   struct pollfd fd = {.fd = dibs_fd(store), .events = POLLIN};
   return poll(&fd, 1, wait_ms) == 1;
@@ -780,7 +759,6 @@ int main(int argc, char *argv[]) {
       TEST(renewals_that_wait_become_one),
       TEST(a_broken_lease_is_not_renewed_later),
       TEST(what_the_store_did_not_shorten_stays),
-      TEST(what_the_store_did_not_prolong_is_renewed),
       TEST(a_loop_runs_what_completes_later),
       TEST(renewals_race_with_the_end_of_their_lease),
       TEST(close_ends_what_completes_later),
