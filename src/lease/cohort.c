@@ -279,6 +279,12 @@ static void give_grant_back_locked(struct cohort *cohort, struct deferred *defer
   dibs__cohort_part_locked(grant, deferred, false);
 }
 
+/* The store granted it for longer than the lease lasts without renewal.  If it is handed on nevertheless, a renewal
+ * beside the path shortens it: else the name would be held for that long after a crash. */
+static bool outlasts(const struct grant *grant, const dibs_lease *lease) {
+  return grant->ttl_ms > lease->ttl_ms + RUN_EXTRA_MS;
+}
+
 static void hand_on_locked(struct cohort *cohort, dibs__tick now, struct deferred *deferred) {
   struct grant *grant = cohort->grant;
   dibs_lease *next = take_first_waiter_locked(cohort);
@@ -295,16 +301,18 @@ static void hand_on_locked(struct cohort *cohort, dibs__tick now, struct deferre
   grant->store->leases->handed_off++;
   count_granted_locked(grant);
   grant->store->leases->held++;
+  dibs__watch_events_locked(next);
   dibs__wait_over_locked(next, DIBS_OK, deferred);
   dibs__lease_drop_locked(next);
   bool soon = cohort->run - cohort->requested_run >= RUN_MAX / 2 ||
               !dibs__tick_before(now, dibs__tick_add_ms(cohort->requested_at, RUN_MAX_MS / 2));
-  if (soon && cohort->first && grant->requested == REQUEST_NOTHING)
+  if (((soon && cohort->first) || outlasts(grant, next)) && grant->requested == REQUEST_NOTHING)
     send_renew_again_locked(cohort, next->ttl_ms, deferred);
 }
 
-/* The grant is parked: hands it on, renews it, or gives it back. */
-static void cohort_pass_locked(struct cohort *cohort, struct deferred *deferred) {
+/* The grant is parked: hands it on, renews it, or gives it back.  `fresh`: it was renewed just now.  Then it has as
+ * much left as a grant that was just acquired: the ttl less the margin and the time that the answer took. */
+static void cohort_pass_locked(struct cohort *cohort, bool fresh, struct deferred *deferred) {
   struct grant *grant = cohort->grant;
   dibs__tick now = dibs__tick_now();
   assert(grant_parked(grant));
@@ -314,7 +322,8 @@ static void cohort_pass_locked(struct cohort *cohort, struct deferred *deferred)
     return;
   }
   int64_t ttl_ms = cohort->first->ttl_ms;
-  bool whole = dibs__tick_left_ms(now, grant->until) >= ttl_ms - dibs__margin_ms(ttl_ms);
+  bool whole =
+      dibs__tick_left_ms(now, grant->until) >= ttl_ms - dibs__margin_ms(ttl_ms) || (fresh && grant->ttl_ms >= ttl_ms);
   if (!bound && whole && grant->left + grant->fresh_left > 0) {
     hand_on_locked(cohort, now, deferred);
     return;
@@ -335,8 +344,13 @@ void dibs__cohort_renewed_locked(struct cohort *cohort, bool others, struct defe
   } else if (cohort->requested_run == 0) {
     cohort->requested_run = 1; /* this run knows that others wait */
   }
-  if (!grant_parked(cohort->grant)) return;
-  cohort_pass_locked(cohort, deferred);
+  struct grant *grant = cohort->grant;
+  if (!grant_parked(grant)) { /* the renewal may have been that of the holder before */
+    if (outlasts(grant, grant->lease) && grant->requested == REQUEST_NOTHING)
+      send_renew_again_locked(cohort, grant->lease->ttl_ms, deferred);
+    return;
+  }
+  cohort_pass_locked(cohort, true, deferred);
 }
 
 /* The transitions of a lease: its wait ends, it is lost, it leaves, it is released; and the events of the receiver. */
@@ -503,7 +517,7 @@ void dibs__release_locked(dibs_lease *lease, struct deferred *deferred) {
     struct cohort *cohort = grant->cohort;
     lease->grant = NULL; /* parked; grant->lease still lends its name */
     dibs__released_locked(lease, DIBS_OK, deferred);
-    cohort_pass_locked(cohort, deferred);
+    cohort_pass_locked(cohort, false, deferred);
     return;
   }
   lease->began = dibs__tick_now();

@@ -193,6 +193,7 @@ struct dibs__leases {
   dibs__thread *watchdog, *loss_timer;
   dibs__word watchdog_word, loss_word;
   dibs__tick watchdog_until, loss_until; /* when they wake by themselves */
+  dibs__tick stuck_at; /* not 0: the watchdog carries requests or tidies; if it still does then, others renew */
   bool untidy, stopping, served;
   dibs__tick serve_at; /* when the store is to be served; 0: it is, or nobody needs it */
 
@@ -344,6 +345,7 @@ void dibs__lines_free(struct lines_seen *seen);
 
 /* ---- watch.c ---- */
 void dibs__watch_locked(struct grant *grant);
+void dibs__watch_events_locked(dibs_lease *lease); /* it is held: its on_lost needs a thread that receives events */
 bool dibs__watch_ready_locked(dibs_store *store);  /* a thread will watch; false: none can be started */
 void dibs__watch_loss_locked(struct grant *grant); /* `until` has changed */
 /* The loss timer must act at `by`: a wait ends then, also if the receiver carries a request that is not answered; or a

@@ -139,24 +139,36 @@ void dibs__call_locked(dibs_lease *lease, uint32_t call) {
  * A lease that is over in a moment costs one thread, not three: the loss timer starts the watchdog when the first
  * renewal is due, and has the store served when a lease with on_lost has been held for SERVE_MS.
  *
+ * One connection that hangs must not cost other leases: if the watchdog does not come back in STUCK_MS, the loss timer
+ * starts the renewals that become due meanwhile, which the core carries on another connection.
+ *
  * Both sleep at most a second while a lease is held: a futex sleeps by a clock that stops while the machine
  * is suspended, and new leases, which end later than that, need not wake them.
  */
 
-enum { LOOK_MS = 1000, SERVE_MS = 20, AGAIN_MS = 20 };
+enum { LOOK_MS = 1000, SERVE_MS = 20, AGAIN_MS = 20, STUCK_MS = 20 };
 
 static void run_watchdog(void *arg);
+static struct dibs__op *due_renewals_locked(dibs_store *store, dibs__tick now, dibs__tick *by);
 
 static dibs__thread *start_watchdog_locked(dibs_store *store) {
   if (!store->leases->watchdog) store->leases->watchdog = dibs__thread_start("dibs-watchdog", run_watchdog, store);
   return store->leases->watchdog;
 }
 
-/* When the loss timer must start another thread. */
+/* When the loss timer must see to a renewal that is due at `at`: there is no watchdog yet, or it does not come back. */
+static dibs__tick help_at_locked(const dibs_store *store, dibs__tick at) {
+  dibs__tick stuck_at = store->leases->stuck_at;
+  if (!store->leases->watchdog) return at;
+  if (stuck_at.ns == 0) return DIBS__TICK_NEVER;
+  return dibs__tick_before(at, stuck_at) ? stuck_at : at;
+}
+
+/* When the loss timer must start another thread, or renewals. */
 static dibs__tick helpers_due_locked(dibs_store *store, dibs__tick now) {
   struct dibs__heap_node *renewal = dibs__heap_first(&store->leases->renewals);
   dibs__tick due = store->leases->serve_at.ns ? store->leases->serve_at : DIBS__TICK_NEVER;
-  if (renewal && !store->leases->watchdog) due = dibs__tick_min(due, renewal->at);
+  if (renewal) due = dibs__tick_min(due, help_at_locked(store, renewal->at));
   if (store->calls.first && !dibs__calls_ready_locked(store)) due = DIBS__TICK_ZERO;
   struct dibs__heap_node *wait = store->leases->leaving ? dibs__heap_first(&store->leases->waits) : NULL;
   if (wait) due = dibs__tick_min(due, wait->at);
@@ -173,11 +185,21 @@ static void start_helpers_locked(dibs_store *store, dibs__tick now) {
   dibs__core_serve(store->core);
 }
 
+static void renew_for_watchdog_locked(dibs_store *store, dibs__tick now, struct deferred *deferred) {
+  dibs__tick stuck_at = store->leases->stuck_at, by;
+  if (stuck_at.ns == 0 || dibs__tick_before(now, stuck_at)) return;
+  for (struct dibs__op *op = due_renewals_locked(store, now, &by), *next; op; op = next) {
+    next = op->next;
+    dibs__deferred_finish(deferred, op);
+  }
+}
+
 static void do_due_of_loss_timer(dibs_store *store, dibs__tick now) {
   struct deferred deferred = {0};
   struct dibs__heap_node *node;
   while ((node = dibs__heap_first(&store->leases->losses)) && !dibs__tick_before(now, node->at))
     dibs__lose_locked((struct grant *)((char *)node - offsetof(struct grant, loss)), &deferred);
+  renew_for_watchdog_locked(store, now, &deferred);
   if (store->leases->leaving) dibs__end_waits_locked(store, now, &deferred);
   if (store->leases->lines_at.ns && !dibs__tick_before(now, store->leases->lines_at))
     dibs__lines_publish_locked(store, now, &deferred);
@@ -239,6 +261,12 @@ static struct dibs__op *due_renewals_locked(dibs_store *store, dibs__tick now, d
   return first;
 }
 
+static void watchdog_leaves_locked(dibs_store *store, dibs__tick now) {
+  const struct dibs__heap_node *next = dibs__heap_first(&store->leases->renewals);
+  store->leases->stuck_at = dibs__tick_add_ms(now, STUCK_MS);
+  if (next) dibs__watch_by_locked(store, help_at_locked(store, next->at));
+}
+
 static void run_watchdog(void *arg) {
   dibs_store *store = arg;
   bool idle = false;
@@ -249,10 +277,12 @@ static void run_watchdog(void *arg) {
     bool untidy = store->leases->untidy;
     store->leases->untidy = false;
     if (due || untidy) {
+      watchdog_leaves_locked(store, now);
       dibs__mutex_unlock(&store->lock);
       if (due) dibs__core_run(store->core, due, dibs__tick_add_ms(by, 5));
       if (untidy && dibs__core_tidy(store->core)) idle = false;
       dibs__mutex_lock(&store->lock);
+      store->leases->stuck_at = DIBS__TICK_ZERO;
       continue;
     }
     uint32_t seen = atomic_load(&store->leases->watchdog_word);
@@ -294,25 +324,33 @@ void dibs__watch_by_locked(dibs_store *store, dibs__tick by) {
   rouse_thread(&store->leases->loss_word);
 }
 
+void dibs__watch_events_locked(dibs_lease *lease) {
+  dibs_store *store = lease->store;
+  if (!lease->on_lost || store->leases->served || !(dibs__core_caps(store->core) & DIBS__CAP_EVENTS)) return;
+  store->leases->served = true;
+  store->leases->serve_at = dibs__tick_add_ms(dibs__tick_now(), SERVE_MS);
+  rouse_thread(&store->leases->loss_word);
+}
+
+/* After a failed renewal: a twelfth of the ttl, or less if the end is near.  Of the lease's own ttl: the request that
+ * failed may have named another one. */
+static int64_t retry_in_ms(const struct grant *grant, dibs__tick now) {
+  int64_t pause = grant->lease->ttl_ms / 12, quarter = dibs__tick_left_ms(now, grant->until) / 4;
+  if (quarter < pause) pause = quarter;
+  return pause > AGAIN_MS ? pause : AGAIN_MS;
+}
+
 void dibs__watch_locked(struct grant *grant) {
   dibs_store *store = grant->store;
   dibs_lease *lease = grant->lease;
   dibs__watch_loss_locked(grant);
-  bool told = lease->on_lost && (dibs__core_caps(store->core) & DIBS__CAP_EVENTS);
-  if (told && !store->leases->served) {
-    store->leases->served = true;
-    store->leases->serve_at = dibs__tick_add_ms(dibs__tick_now(), SERVE_MS);
-    rouse_thread(&store->leases->loss_word);
-  }
+  dibs__watch_events_locked(lease);
   if (lease->flags & DIBS_NO_RENEW) return;
   int64_t pause = grant->unconfirmed ? CONFIRM_MS : grant->ttl_ms / 3;
   dibs__tick at = dibs__tick_add_ms(grant->unconfirmed ? dibs__tick_now() : grant->op.op.sent, pause);
-  if (grant->fails > 0) at = dibs__tick_add_ms(dibs__tick_now(), grant->ttl_ms / 12 > 20 ? grant->ttl_ms / 12 : 20);
+  if (grant->fails > 0) at = dibs__tick_add_ms(dibs__tick_now(), retry_in_ms(grant, dibs__tick_now()));
   dibs__heap_set(&store->leases->renewals, &grant->renewal, at);
-  if (!store->leases->watchdog && dibs__tick_before(at, store->leases->loss_until)) {
-    store->leases->loss_until = at;
-    rouse_thread(&store->leases->loss_word);
-  }
+  dibs__watch_by_locked(store, help_at_locked(store, at));
   if (store->leases->watchdog && dibs__tick_before(at, store->leases->watchdog_until)) {
     store->leases->watchdog_until = at;
     rouse_thread(&store->leases->watchdog_word);

@@ -146,6 +146,27 @@ static void renewals_are_not_behind_a_slow_batch(void **state) {
   }
 }
 
+/* The thread that renews carries it, and does not come back. */
+static void renewals_are_not_behind_one_that_hangs(void **state) {
+  (void)state;
+  if (one_session()) skip();
+  dibs_store *store = slow_store();
+  dibs_lease *slow = take(store, "slow", .ttl_ms = 1500), *before = take(store, "before", .ttl_ms = 6000);
+  hold_name("slow");
+  UNTIL(held_now() == 1);
+  dibs_lease *after = take(store, "after", .ttl_ms = 900);
+  uint64_t renewed = stats_of(store).renewed;
+  UNTIL(stats_of(store).renewed >= renewed + 4 || !dibs_lease_alive(after));
+  UNTIL(dibs_lease_left_ms(before) < 4500);
+  UNTIL(dibs_lease_left_ms(before) > 5000 || !dibs_lease_alive(before));
+  bool kept_after = dibs_lease_alive(after), kept_before = dibs_lease_alive(before), hung = held_now() == 1;
+  hold_name(NULL); /* else a failure waits for ever */
+  assert_true(kept_after && kept_before && hung);
+  give(after);
+  give(before);
+  dibs_lease_free(slow);
+}
+
 static void queued_behind_a_slow_batch_times_out_unsent(void **state) {
   (void)state;
   if (!one_session()) skip();
@@ -218,6 +239,56 @@ static void a_request_cancelled_in_flight_is_released(void **state) {
   assert_int_equal(send_request(near, "n", .wait_ms = LONG_MS), DIBS_OK);
 }
 
+/* The waiter joins the line while its holder's request is in flight.  It receives events itself while it waits, and no
+ * other thread does. */
+static void a_break_reaches_a_lease_that_was_handed_on(void **state) {
+  (void)state;
+  enum { TTL_MS = 120000 };
+  dibs_store *near = open_store(), *store = slow_store();
+  struct told told = {.calls = 0};
+  struct caller first, next;
+  hold_name("n");
+  caller_start(&first, store, "n", HOW(.ttl_ms = TTL_MS));
+  UNTIL(held_now() == 1);
+  caller_start(&next, store, "n", HOW(.ttl_ms = TTL_MS, .wait_ms = DIBS_FOREVER, .on_lost = count_loss, .user = &told));
+  UNTIL(stats_of(store).waiting == 2);
+  hold_name(NULL);
+  assert_int_equal(caller_join(&first), DIBS_OK);
+  give(first.lease);
+  assert_int_equal(caller_join(&next), DIBS_OK);
+  assert_int_equal(stats_of(store).handed_off, 1);
+  assert_int_equal(dibs_break(near, "n", NULL, NULL), DIBS_OK);
+  UNTIL(told.calls == 1); /* its renewal comes later than that */
+  dibs_lease_free(next.lease);
+}
+
+/* Else a crash of its holder would block the name for an hour.  The renewal of the holder before may be in flight. */
+static void a_short_lease_is_not_held_for_the_time_of_a_long_one(void **state) {
+  (void)state;
+  enum { SHORT_MS = 5000, LONG_TTL_MS = 3600000 };
+  dibs_store *store = slow_store();
+  for (int i = 0; i < 8; i++) {
+    bool travels = i % 2;
+    struct caller next;
+    uint64_t renewed = stats_of(store).renewed, handed_off = stats_of(store).handed_off;
+    dibs_lease *lease = take(store, "n", .ttl_ms = LONG_TTL_MS);
+    caller_start(&next, store, "n", HOW(.ttl_ms = SHORT_MS, .wait_ms = DIBS_FOREVER));
+    UNTIL(stats_of(store).waiting == 1 && stats_of(store).renewed > renewed); /* it has a block of fences */
+    if (travels) hold_name("n");
+    if (travels) assert_int_equal(dibs_renew_start(lease, 0, NULL, NULL, NULL), DIBS_OK);
+    if (travels) UNTIL(held_now() == 1);
+    give(lease);
+    /* A hand-off waits for that renewal if the line is older than a run, as on a slow machine. */
+    for (int ms = 0; ms < 100 && travels && !next.over; ms++) dibs__nap_ms(1);
+    hold_name(NULL);
+    assert_int_equal(caller_join(&next), DIBS_OK);
+    assert_int_equal(stats_of(store).handed_off, handed_off + 1);
+    UNTIL(dibs_lease_store_left_ms(next.lease) < SHORT_MS + 100);
+    assert_int_equal(dibs_lease_alive(next.lease), 1);
+    give(next.lease);
+  }
+}
+
 /* The store shortens the lease after 800 ms, and its answer would come after the deadline, half of what remains. */
 static void a_renewal_for_less_counts_from_its_sending(void **state) {
   (void)state;
@@ -238,6 +309,25 @@ static void a_renewal_for_less_counts_from_its_sending(void **state) {
   assert_int_equal(caller_join(&next), DIBS_OK);
   dibs_lease_free(lease);
   give(next.lease);
+}
+
+/* Each renewal takes longer than what a cohort requests beyond the ttl, and no other client waits. */
+static void a_waiter_of_the_process_gets_it_from_a_slow_store(void **state) {
+  (void)state;
+  dibs_store *store = open_uri(shimmed("latency", "latency.ms=60"), 0);
+  struct caller line[3];
+  dibs_lease *lease = take(store, "n");
+  for (uint32_t i = 0; i < 3; i++) {
+    caller_start(&line[i], store, "n", HOW(.wait_ms = LONG_MS / 3, .ttl_ms = i == 2 ? 60000 : 0));
+    UNTIL(stats_of(store).waiting == i + 1);
+  }
+  give(lease);
+  for (int i = 0; i < 3; i++) {
+    assert_int_equal(caller_join(&line[i]), DIBS_OK);
+    assert_true(dibs_lease_left_ms(line[i].lease) > (i == 2 ? 50000 : 20000));
+    give(line[i].lease);
+  }
+  assert_true(stats_of(store).handed_off > 0);
 }
 
 /* ---- Failing ---- */
@@ -286,6 +376,27 @@ static void failed_renewal_is_tried_again(void **state) {
   assert_int_equal(dibs_lease_alive(lease), 1);
   assert_int_equal(told.calls, 0);
   give(lease);
+}
+
+/* The automatic renewal goes on, as if nothing had been requested. */
+static void what_the_store_did_not_prolong_is_renewed(void **state) {
+  (void)state;
+  enum { HOUR_MS = 3600000 };
+  dibs_store *faulty = open_uri(shimmed("fault", ""), 0);
+  static const enum dibs__fault_how hows[] = {DIBS__FAULT_UNAVAILABLE, DIBS__FAULT_UNKNOWN_BEFORE};
+  for (int i = 0; i < 4; i++) {
+    bool keeps = i % 2;
+    dibs_status expected = i / 2 ? DIBS_UNKNOWN : DIBS_UNAVAILABLE;
+    dibs_lease *lease = take(faulty, "n", .ttl_ms = 6000);
+    dibs__fault_arm(&(struct dibs__fault_plan){.on = DIBS__FAULT_RUN, .how = hows[i / 2], .nth = 1});
+    assert_int_equal(keeps ? dibs_release_after(lease, HOUR_MS, NULL) : dibs_renew(lease, HOUR_MS, NULL), expected);
+    dibs__fault_arm(NULL);
+    uint64_t renewed = stats_of(faulty).renewed;
+    UNTIL(stats_of(faulty).renewed > renewed || stats_of(faulty).lost > 0);
+    assert_int_equal(dibs_lease_alive(lease), 1);
+    assert_true(dibs_lease_left_ms(lease) <= 6000);
+    give(lease);
+  }
 }
 
 static void a_lease_is_lost_when_the_store_is_unreachable(void **state) {
@@ -394,15 +505,20 @@ int main(int argc, char *argv[]) {
       TEST(slow_batch_does_not_block_other_sessions),
       TEST(slow_batch_does_not_block_what_completes_later),
       TEST(renewals_are_not_behind_a_slow_batch),
+      TEST(renewals_are_not_behind_one_that_hangs),
       TEST(queued_behind_a_slow_batch_times_out_unsent),
       TEST(a_late_grant_is_released),
       TEST(a_late_grant_is_found_by_its_id),
       TEST(a_request_cancelled_in_flight_is_released),
+      TEST(a_break_reaches_a_lease_that_was_handed_on),
+      TEST(a_short_lease_is_not_held_for_the_time_of_a_long_one),
       TEST(a_renewal_for_less_counts_from_its_sending),
+      TEST(a_waiter_of_the_process_gets_it_from_a_slow_store),
       TEST(unknown_acquire_is_cleaned_up),
       TEST(unknown_acquire_with_an_id_is_found_again),
       TEST(after_an_unknown_release_the_lease_ends_with_its_ttl_at_the_latest),
       TEST(failed_renewal_is_tried_again),
+      TEST(what_the_store_did_not_prolong_is_renewed),
       TEST(a_lease_is_lost_when_the_store_is_unreachable),
       TEST(dead_session_is_connected_again),
       TEST(the_death_of_all_sessions_is_reported),
