@@ -21,6 +21,13 @@ void dibs__batch_end(dibs_store *store) {
   dibs__core_lend(store->core);
 }
 
+void dibs__batch_hurry(dibs_store *store) {
+  uintptr_t thread = atomic_load(&store->calls.batch_thread);
+  if (thread == 0) return;
+  if (thread == dibs__thread_self()) dibs__core_lend(store->core);
+  dibs__core_start(store->core, NULL); /* the receiver carries the rest, and what the answers have begun */
+}
+
 void dibs__calls_queue_locked(dibs_store *store, struct dibs__due_call *due) {
   struct dibs__calls *calls = &store->calls;
   due->next = NULL;

@@ -444,7 +444,7 @@ static void wait_until_over(dibs_lease *lease) {
     uint32_t seen = atomic_load(&lease->word);
     /* A caller that leaves is not the receiver: it must return in time, whatever the store does. */
     if (wait_goes_on(lease) && leaving)
-      dibs__word_wait(&lease->word, seen, lease->wait.at, false);
+      dibs__lease_sleep(lease, seen, lease->wait.at);
     else if (wait_goes_on(lease))
       dibs__core_wait(store->core, &lease->word, seen, lease->wait.at);
     atomic_fetch_sub(&lease->sleepers, 1);

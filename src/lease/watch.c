@@ -38,6 +38,7 @@ void dibs__deferred_tell(struct deferred *deferred, dibs_lease *lease) {
 }
 
 bool dibs__lease_sleep(dibs_lease *lease, uint32_t seen, dibs__tick by) {
+  dibs__batch_hurry(lease->store);
   atomic_fetch_add(&lease->sleepers, 1);
   bool in_time = dibs__word_wait(&lease->word, seen, by, false);
   atomic_fetch_sub(&lease->sleepers, 1);
@@ -218,17 +219,19 @@ static void run_loss_timer(void *arg) {
   dibs__mutex_unlock(&store->lock);
 }
 
-/* Everything that is due, and what would be soon: one transaction a round, not one a lease. */
-static struct dibs__op *due_renewals_locked(dibs_store *store, dibs__tick now, dibs__tick *by) {
+/* Everything that is due, and what would be soon: one transaction a round, not one a lease.  *begun: the request of
+ * another grant that is due has been begun before, and may not be sent yet. */
+static struct dibs__op *due_renewals_locked(dibs_store *store, dibs__tick now, dibs__tick *by, bool *begun) {
   struct dibs__op *first = NULL, **end = &first;
   struct dibs__heap_node *node;
   *by = DIBS__TICK_NEVER;
-  bool any = false;
+  bool any = *begun = false;
   while ((node = dibs__heap_first(&store->leases->renewals))) {
     struct grant *grant = (struct grant *)((char *)node - offsetof(struct grant, renewal));
     dibs__tick from = any ? dibs__tick_add_ms(now, grant->ttl_ms / 12) : now;
     if (dibs__tick_before(from, node->at)) break;
     dibs__heap_remove(&store->leases->renewals, node);
+    *begun = *begun || grant->requested != REQUEST_NOTHING;
     if (grant->requested != REQUEST_NOTHING) continue; /* its answer sets the timer again */
     any = true;
     bool line = grant->cohort && grant->cohort->first && !grant->shown;
@@ -245,11 +248,13 @@ static void run_watchdog(void *arg) {
   dibs__mutex_lock(&store->lock);
   while (!store->leases->stopping) {
     dibs__tick now = dibs__tick_now(), by;
-    struct dibs__op *due = due_renewals_locked(store, now, &by);
+    bool begun;
+    struct dibs__op *due = due_renewals_locked(store, now, &by, &begun);
     bool untidy = store->leases->untidy;
     store->leases->untidy = false;
-    if (due || untidy) {
+    if (due || untidy || begun) {
       dibs__mutex_unlock(&store->lock);
+      if (begun) dibs__batch_hurry(store);
       if (due) dibs__core_run(store->core, due, dibs__tick_add_ms(by, 5));
       if (untidy && dibs__core_tidy(store->core)) idle = false;
       dibs__mutex_lock(&store->lock);
