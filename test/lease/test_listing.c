@@ -126,6 +126,54 @@ static void breaks_are_recorded(void **state) {
   dibs_close(two);
 }
 
+/* ---- Functions that are called for each row ---- */
+
+struct nested {
+  dibs_store *store;
+  uint32_t rows;
+  _Atomic uint32_t shown;
+};
+
+static void count_shown(dibs_status status, const dibs_error *error, void *user) {
+  (void)error;
+  assert_int_equal(status, DIBS_OK);
+  ((struct nested *)user)->shown++;
+}
+
+static int skip_row(const dibs_lease_info *info, void *user) {
+  (void)info, (void)user;
+  return 0;
+}
+
+static int call_anything(const dibs_lease_info *info, void *user) {
+  struct nested *nested = user;
+  dibs_break_options waits = {.size = sizeof waits, .wait_ms = 50};
+  nested->rows++;
+  assert_int_equal(rows_of(nested->store, info->name, DIBS_HOLDS), 1);
+  assert_int_equal(dibs_list(nested->store, NULL, skip_row, NULL, NULL), DIBS_OK);
+  assert_int_equal(dibs_show_start(nested->store, info->name, skip_row, count_shown, nested, NULL), DIBS_OK);
+  UNTIL(nested->shown == nested->rows);
+  /* The text has the number of slots, which is read from the store. */
+  assert_int_equal(send_request(nested->store, info->name, .mode = DIBS_COUNTED, .slots = 3), DIBS_INVALID);
+  assert_int_equal(dibs_break(nested->store, info->name, &waits, NULL), DIBS_TIMEOUT);
+  return 0;
+}
+
+static void a_row_may_lead_to_other_calls(void **state) {
+  (void)state;
+  dibs_store *one = open_store(), *two = open_store();
+  struct nested nested = {.store = two};
+  dibs_lease *a = take(one, "a", .mode = DIBS_COUNTED, .slots = 2, .flags = DIBS_NO_RENEW),
+             *b = take(one, "b", .mode = DIBS_COUNTED, .slots = 2, .flags = DIBS_NO_RENEW);
+  assert_int_equal(dibs_show(two, "a", call_anything, &nested, NULL), DIBS_OK);
+  assert_int_equal(nested.rows, 1);
+  nested = (struct nested){.store = two};
+  assert_int_equal(dibs_list(two, "b", call_anything, &nested, NULL), DIBS_OK);
+  assert_int_equal(nested.rows, 1);
+  dibs_lease_free(a);
+  dibs_lease_free(b);
+}
+
 /* ---- Records ---- */
 
 static void save(dibs_store *store, dibs_lease *lease, const char *text) {
@@ -546,6 +594,7 @@ int main(int argc, char *argv[]) {
       TEST(show_lists_the_holder_and_the_queue),
       TEST(list_is_sorted_and_filtered),
       TEST(breaks_are_recorded),
+      TEST(a_row_may_lead_to_other_calls),
       TEST(a_record_refuses_late_writers),
       TEST(record_refuses_the_same_fence_of_another_lease),
       TEST(record_takes_an_exclusive_lease_and_a_bounded_text),
