@@ -405,15 +405,18 @@ static bool break_step(struct breaking *b, dibs_status *status, dibs_error *erro
     if (*status != DIBS_OK || (b->options.flags & DIBS_BREAK_NOW) || b->options.wait_ms == 0) return true;
   }
   *status = count_still_held(b->store, b->name, &holders, error);
-  if (*status != DIBS_OK || holders == 0) return true;
+  bool unknown = *status == DIBS_UNAVAILABLE; /* whether it still has holders: it is broken already */
+  if (!unknown && (*status != DIBS_OK || holders == 0)) return true;
   if (b->store->closing)
     *status = dibs__explain(b->store, DIBS_CANCELLED, "breaking", b->name, error);
-  else if (!dibs__tick_before(dibs__tick_now(), b->by))
+  else if (dibs__tick_before(dibs__tick_now(), b->by))
+    return false;
+  else if (unknown)
+    *status = dibs__explain(b->store, DIBS_UNKNOWN, "breaking", b->name, error);
+  else
     *status =
         dibs__fail(error, DIBS_TIMEOUT,
                    "the holder of \"%s\" was notified and still holds it; its lease expires after its ttl", b->name);
-  else
-    return false;
   return true;
 }
 

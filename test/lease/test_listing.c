@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Lists of holders and waiters; fenced records; several names at once. */
+#include "drivers/wrap/fault.h"
 #include "help.h"
 #include "lease/lease_impl.h"
 #include "support/records.h"
@@ -124,6 +125,49 @@ static void breaks_are_recorded(void **state) {
   assert_int_equal(dibs_list(two, NULL, keep, &view, NULL), DIBS_OK);
   assert_int_equal(view.count, 0); /* the name has no holder */
   dibs_close(two);
+}
+
+/* ---- Breaks that wait, and a store that fails meanwhile ---- */
+
+struct answer {
+  _Atomic int status;
+};
+
+static void note_status(dibs_status status, const dibs_error *error, void *user) {
+  assert_int_equal(error->status, status);
+  ((struct answer *)user)->status = (int)status;
+}
+
+static dibs_status break_it(dibs_store *store, bool later, int64_t wait_ms) {
+  dibs_break_options how = {.size = sizeof how, .wait_ms = wait_ms};
+  struct answer answer = {.status = -1};
+  if (!later) return dibs_break(store, "n", &how, NULL);
+  assert_int_equal(dibs_break_start(store, "n", &how, note_status, &answer, NULL), DIBS_OK);
+  UNTIL(answer.status >= 0);
+  return (dibs_status)answer.status;
+}
+
+/* The lease is broken before the first listing: a listing that fails does not mean that nothing changed. */
+static void a_break_that_took_effect_is_not_called_unavailable(void **state) {
+  (void)state;
+  dibs_store *faulty = open_uri(shimmed("fault", ""), 0), *two = open_store();
+  struct dibs__fault_plan plan = {.on = DIBS__FAULT_LIST, .how = DIBS__FAULT_UNAVAILABLE, .nth = 1};
+  for (int later = 0; later < 2; later++) {
+    dibs_lease *lease = take(two, "n", .ttl_ms = 1000, .flags = DIBS_NO_RENEW);
+    plan.forever = false;
+    dibs__fault_arm(&plan);
+    assert_int_equal(break_it(faulty, later, LONG_MS), DIBS_OK); /* the ttl has ended */
+    assert_true(dibs__fault_calls() > 1);
+    dibs_lease_free(lease);
+    lease = take(two, "n", .ttl_ms = LONG_MS, .flags = DIBS_NO_RENEW);
+    plan.forever = true;
+    dibs__fault_arm(&plan);
+    assert_int_equal(break_it(faulty, later, 300), DIBS_UNKNOWN);
+    dibs__fault_arm(NULL);
+    assert_int_equal(rows_of(two, "n", DIBS_BREAKING), 1);
+    (void)!dibs_release(lease, NULL);
+    dibs_lease_free(lease);
+  }
 }
 
 /* ---- Functions that are called for each row ---- */
@@ -594,6 +638,7 @@ int main(int argc, char *argv[]) {
       TEST(show_lists_the_holder_and_the_queue),
       TEST(list_is_sorted_and_filtered),
       TEST(breaks_are_recorded),
+      TEST(a_break_that_took_effect_is_not_called_unavailable),
       TEST(a_row_may_lead_to_other_calls),
       TEST(a_record_refuses_late_writers),
       TEST(record_refuses_the_same_fence_of_another_lease),
