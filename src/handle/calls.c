@@ -42,6 +42,13 @@ void dibs__calls_queue_locked(dibs_store *store, struct dibs__due_call *due) {
   atomic_store(&calls->due, true);
 }
 
+void dibs__calls_again_locked(dibs_store *store, struct dibs__due_call *due) {
+  struct dibs__calls *calls = &store->calls;
+  due->next = calls->first;
+  if (!calls->first) calls->last = due;
+  calls->first = due;
+}
+
 void dibs__calls_remove_locked(dibs_store *store, struct dibs__due_call *due) {
   struct dibs__calls *calls = &store->calls;
   struct dibs__due_call **at = &calls->first, *before = NULL;
@@ -66,12 +73,12 @@ void dibs__calls_handed(void *context) {
   dibs__word_wake(&calls->word, 1, false);
 }
 
-/* Lock held on entry and on return, not while calling. */
-static void call_first_locked(dibs_store *store) {
+/* Lock held on entry and on return, not while calling.  false: nothing was called. */
+static bool call_first_locked(dibs_store *store) {
   struct dibs__due_call *due = store->calls.first;
   store->calls.first = due->next;
   if (!store->calls.first) store->calls.last = NULL;
-  due->run_locked(store, due);
+  return due->run_locked(store, due);
 }
 
 /* One thread at a time: what the callbacks of a handle use is freed in one of them.  A callback may dispatch itself. */
@@ -88,10 +95,7 @@ static size_t run_due_calls(dibs_store *store, size_t max) {
   }
   calls->dispatcher = dibs__thread_self();
   bool lends = dibs__batch_begin(store);
-  while (calls->first && (max == 0 || count < max)) {
-    call_first_locked(store);
-    count++;
-  }
+  while (calls->first && (max == 0 || count < max)) count += call_first_locked(store);
   calls->dispatcher = outer;
   if (calls->first) dibs__notifier_raise(store->notifier);
   dibs__mutex_unlock(&store->lock);
@@ -114,7 +118,7 @@ static void run_calls(void *arg) {
   struct dibs__calls *calls = &store->calls;
   dibs__mutex_lock(&store->lock);
   for (;;) {
-    while (calls->first) call_first_locked(store);
+    while (calls->first) (void)call_first_locked(store);
     if (calls->stopping) break;
     uint32_t seen = atomic_load(&calls->word);
     dibs__mutex_unlock(&store->lock);

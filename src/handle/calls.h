@@ -15,10 +15,10 @@
 struct dibs__op;
 
 /* `run_locked` is called once with the lock held, and returns with it; it unlocks while it calls the user's function.
- */
+ * false: there was nothing to call any more. */
 struct dibs__due_call {
   struct dibs__due_call *next;
-  void (*run_locked)(dibs_store *store, struct dibs__due_call *due);
+  bool (*run_locked)(dibs_store *store, struct dibs__due_call *due);
 };
 
 /* Guarded by store->lock but for what is atomic. */
@@ -33,6 +33,8 @@ struct dibs__calls {
 };
 
 void dibs__calls_queue_locked(dibs_store *store, struct dibs__due_call *due);
+/* For run_locked, before it unlocks: it has more to call, before what is in the queue. */
+void dibs__calls_again_locked(dibs_store *store, struct dibs__due_call *due);
 /* It is in the queue, and is not called any more. */
 void dibs__calls_remove_locked(dibs_store *store, struct dibs__due_call *due);
 /* A thread will run the callbacks.  false: none can be started. */

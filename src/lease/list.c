@@ -466,13 +466,14 @@ struct job {
   char text[]; /* name, who */
 };
 
-static void call_job_locked(dibs_store *store, struct dibs__due_call *due) {
+static bool call_job_locked(dibs_store *store, struct dibs__due_call *due) {
   struct job *job = (struct job *)((char *)due - offsetof(struct job, due));
   dibs__mutex_unlock(&store->lock);
   give_rows(&job->rows, job->error.status == DIBS_OK ? job->fn : NULL, job->user);
   job->done(job->error.status, &job->error, job->user);
   free(job);
   dibs__mutex_lock(&store->lock);
+  return true;
 }
 
 /* true: it is done, with the result in its error. */

@@ -364,6 +364,76 @@ static void another_thread_does_not_wait_for_the_callback(void **state) {
   give(beside.lease);
 }
 
+/* ---- Several callbacks of one lease ---- */
+
+struct series {
+  dibs_store *loop;
+  dibs_lease *lease;
+  char order[8]; /* the callbacks that have come */
+  bool waits;    /* in the first one, until that of the release has come */
+};
+
+static void note(struct series *series, char what) {
+  series->order[strlen(series->order)] = what;
+  if (!series->waits) return;
+  series->waits = false;
+  dibs__tick began = dibs__tick_now();
+  while (!strchr(series->order, 'e') && ms_since(began) < LONG_MS / 3)
+    if (dibs_dispatch(series->loop, 0) == 0) dibs__nap_ms(1);
+  series->order[strlen(series->order)] = '.'; /* here it returns */
+}
+
+static void note_grant(dibs_lease *lease, dibs_status status, const dibs_error *error, void *user) {
+  (void)lease, (void)status, (void)error;
+  note(user, 'g');
+}
+static void note_renewal(dibs_lease *lease, dibs_status status, const dibs_error *error, void *user) {
+  (void)lease, (void)status, (void)error;
+  note(user, 'r');
+}
+static void note_loss(dibs_lease *lease, dibs_status status, const dibs_error *error, void *user) {
+  (void)lease, (void)status, (void)error;
+  note(user, 'l');
+}
+static void note_release(dibs_lease *lease, dibs_status status, const dibs_error *error, void *user) {
+  (void)lease, (void)status, (void)error;
+  note(user, 'e');
+}
+
+/* It was granted, renewed twice, lost, and released; all its callbacks are due. */
+static void make_callbacks_due(struct series *series) {
+  options how = HOW(.ttl_ms = 300, .flags = DIBS_NO_RENEW, .on_lost = note_loss, .user = series);
+  series->loop = open_uri(case_uri(), DIBS_STORE_LOOP);
+  assert_int_equal(dibs_acquire_start(series->loop, "n", &how, note_grant, series, &series->lease, NULL), DIBS_OK);
+  UNTIL(stats_of(series->loop).held == 1);
+  for (int i = 0; i < 2; i++) assert_int_equal(dibs_renew_start(series->lease, 0, note_renewal, series, NULL), DIBS_OK);
+  UNTIL(stats_of(series->loop).lost == 1);
+  assert_int_equal(dibs_release_start(series->lease, note_release, series, NULL), DIBS_OK);
+  dibs__nap_ms(100); /* the store has answered */
+}
+
+static void dispatch_runs_as_many_as_it_says(void **state) {
+  (void)state;
+  struct series series = {.waits = false};
+  make_callbacks_due(&series);
+  for (size_t i = 1; i <= 5; i++) {
+    UNTIL(dibs_dispatch(series.loop, 1) == 1);
+    assert_int_equal(strlen(series.order), i);
+  }
+  assert_string_equal(series.order, "grrle");
+  assert_int_equal(dibs_dispatch(series.loop, 0), 0);
+  dibs_lease_free(series.lease);
+}
+
+static void a_callback_may_dispatch_until_another_of_its_lease_comes(void **state) {
+  (void)state;
+  struct series series = {.waits = true};
+  make_callbacks_due(&series);
+  UNTIL(dibs_dispatch(series.loop, 0) > 0);
+  assert_string_equal(series.order, "grrle.");
+  dibs_lease_free(series.lease);
+}
+
 /* ---- Closing ---- */
 
 static void close_cancels_waiters(void **state) {
@@ -534,8 +604,8 @@ static void a_handle_that_was_freed_is_not_told_of_a_loss(void **state) {
   dibs_lease *granted;
   assert_int_equal(dibs_acquire_start(loop, "m", &how, free_when_done, &owner, &granted, NULL), DIBS_OK);
   UNTIL(stats_of(loop).lost == 2);
-  dibs_dispatch(loop, 0);
-  UNTIL(owner.calls == 2);
+  assert_int_equal(dibs_dispatch(loop, 0), 2);
+  assert_int_equal(owner.calls, 2);
   assert_int_equal(owner.lost_after, 0);
 }
 
@@ -571,6 +641,8 @@ int main(int argc, char *argv[]) {
       TEST(a_callback_that_gives_up_waits_no_more),
       TEST(a_renewal_that_a_long_callback_began_keeps_the_lease),
       TEST(another_thread_does_not_wait_for_the_callback),
+      TEST(dispatch_runs_as_many_as_it_says),
+      TEST(a_callback_may_dispatch_until_another_of_its_lease_comes),
       TEST(close_ends_waits_that_are_just_beginning),
       TEST(close_cancels_waiters),
       TEST(close_waits_for_the_only_waiting_thread),
