@@ -267,7 +267,7 @@ static void unknown_acquire_with_an_id_is_found_again(void **state) {
   assert_int_equal(send_request(near, "n"), DIBS_OK);
 }
 
-/* A caller that was told that it waits no more does not repeat its request: what the request may have is removed. */
+/* A caller that has learned that it waits no more does not repeat its request: what the request may have is removed. */
 static void a_cancelled_request_with_an_id_leaves_nothing(void **state) {
   (void)state;
   dibs_store *far = open_uri(shimmed("hold+fault", ""), 0), *near = open_store();
