@@ -261,9 +261,11 @@ static void a_callback_may_dispatch_until_another_comes(void **state) {
 
 /* ---- A callback that waits for what it has begun ---- */
 
+enum then { RENEWS, RELEASES, DETACHES, WORKS, WORKS_BESIDE, GIVES_UP };
+
 struct begun {
   dibs_store *loop, *two;
-  enum { RENEWS, RELEASES, DETACHES, WORKS, WORKS_BESIDE, GIVES_UP } then;
+  enum then then;
   _Atomic bool renewing;
   _Atomic int status;
   int64_t took_ms;
@@ -292,7 +294,7 @@ static void renew_and_wait_for_it(dibs_lease *lease, dibs_status status, const d
   if (begun->then != WORKS_BESIDE) begun->status = (int)status;
 }
 
-static struct begun begin_and(int then, int ttl_ms, dibs_lease **lease) {
+static struct begun begin_and(enum then then, int ttl_ms, dibs_lease **lease) {
   struct begun begun = {.loop = open_uri(case_uri(), DIBS_STORE_LOOP), .two = open_store(), .then = then, .status = -1};
   options how = HOW(.ttl_ms = ttl_ms);
   assert_int_equal(dibs_acquire_start(begun.loop, "n", &how, renew_and_wait_for_it, &begun, lease, NULL), DIBS_OK);
@@ -305,7 +307,7 @@ static void a_callback_may_wait_for_what_it_has_begun(void **state) {
   (void)state;
   enum { SOON_MS = 4000 }; /* sooner than the deadline of a request */
   const dibs_break_options now = {.size = sizeof now, .flags = DIBS_BREAK_NOW};
-  for (int then = RENEWS; then <= DETACHES; then++) {
+  for (enum then then = RENEWS; then <= DETACHES; then++) {
     dibs_lease *lease;
     struct begun begun = begin_and(then, 20000, &lease);
     assert_int_equal(begun.status, DIBS_OK);
