@@ -181,9 +181,9 @@ DIBS_EXPORT const char *dibs_store_uri(const dibs_store *store);
  * -1 without DIBS_STORE_LOOP.
  *
  * dibs_dispatch runs at most `max` callbacks (0: all that wait) in the calling thread, and returns how many it ran. The
- * operations that they start on an embedded store are done in one transaction at the end of dibs_dispatch, which takes
- * tens of microseconds; if other writers hold it up for 2 ms, a thread of the library does them.  Otherwise it does not
- * block.
+ * operations that they start on an embedded store are done in one transaction at the end of dibs_dispatch (sooner if
+ * something waits for them), which takes tens of microseconds; if other writers hold it up for 2 ms, a thread of the
+ * library does them.  Otherwise it does not block.
  *
  * The callbacks of a store never run side by side: while one thread runs some, dibs_dispatch in another answers 0 at
  * once.  So do not hold a lock that a callback takes while you wait for a callback.  A callback may dispatch until

@@ -21,6 +21,13 @@ void dibs__batch_end(dibs_store *store) {
   dibs__core_lend(store->core);
 }
 
+void dibs__batch_hurry(dibs_store *store) {
+  uintptr_t thread = atomic_load(&store->calls.batch_thread);
+  if (thread == 0) return;
+  if (thread == dibs__thread_self()) dibs__core_lend(store->core);
+  dibs__core_start(store->core, NULL); /* the receiver carries the rest, and what the answers have begun */
+}
+
 void dibs__calls_queue_locked(dibs_store *store, struct dibs__due_call *due) {
   struct dibs__calls *calls = &store->calls;
   due->next = NULL;
@@ -33,6 +40,13 @@ void dibs__calls_queue_locked(dibs_store *store, struct dibs__due_call *due) {
   if (!first) return;
   if (!dibs__calls_ready_locked(store)) dibs__lease_part.help_locked(store);
   atomic_store(&calls->due, true);
+}
+
+void dibs__calls_again_locked(dibs_store *store, struct dibs__due_call *due) {
+  struct dibs__calls *calls = &store->calls;
+  due->next = calls->first;
+  if (!calls->first) calls->last = due;
+  calls->first = due;
 }
 
 void dibs__calls_remove_locked(dibs_store *store, struct dibs__due_call *due) {
@@ -59,12 +73,12 @@ void dibs__calls_handed(void *context) {
   dibs__word_wake(&calls->word, 1, false);
 }
 
-/* Lock held on entry and on return, not while calling. */
-static void call_first_locked(dibs_store *store) {
+/* Lock held on entry and on return, not while calling.  false: nothing was called. */
+static bool call_first_locked(dibs_store *store) {
   struct dibs__due_call *due = store->calls.first;
   store->calls.first = due->next;
   if (!store->calls.first) store->calls.last = NULL;
-  due->run_locked(store, due);
+  return due->run_locked(store, due);
 }
 
 /* One thread at a time: what the callbacks of a handle use is freed in one of them.  A callback may dispatch itself. */
@@ -81,10 +95,7 @@ static size_t run_due_calls(dibs_store *store, size_t max) {
   }
   calls->dispatcher = dibs__thread_self();
   bool lends = dibs__batch_begin(store);
-  while (calls->first && (max == 0 || count < max)) {
-    call_first_locked(store);
-    count++;
-  }
+  while (calls->first && (max == 0 || count < max)) count += call_first_locked(store);
   calls->dispatcher = outer;
   if (calls->first) dibs__notifier_raise(store->notifier);
   dibs__mutex_unlock(&store->lock);
@@ -107,7 +118,7 @@ static void run_calls(void *arg) {
   struct dibs__calls *calls = &store->calls;
   dibs__mutex_lock(&store->lock);
   for (;;) {
-    while (calls->first) call_first_locked(store);
+    while (calls->first) (void)call_first_locked(store);
     if (calls->stopping) break;
     uint32_t seen = atomic_load(&calls->word);
     dibs__mutex_unlock(&store->lock);

@@ -15,10 +15,10 @@
 struct dibs__op;
 
 /* `run_locked` is called once with the lock held, and returns with it; it unlocks while it calls the user's function.
- */
+ * false: there was nothing to call any more. */
 struct dibs__due_call {
   struct dibs__due_call *next;
-  void (*run_locked)(dibs_store *store, struct dibs__due_call *due);
+  bool (*run_locked)(dibs_store *store, struct dibs__due_call *due);
 };
 
 /* Guarded by store->lock but for what is atomic. */
@@ -33,6 +33,8 @@ struct dibs__calls {
 };
 
 void dibs__calls_queue_locked(dibs_store *store, struct dibs__due_call *due);
+/* For run_locked, before it unlocks: it has more to call, before what is in the queue. */
+void dibs__calls_again_locked(dibs_store *store, struct dibs__due_call *due);
 /* It is in the queue, and is not called any more. */
 void dibs__calls_remove_locked(dibs_store *store, struct dibs__due_call *due);
 /* A thread will run the callbacks.  false: none can be started. */
@@ -46,6 +48,8 @@ void dibs__calls_stop(dibs_store *store);
  * thread if the engine does not block.  false: another batch of this store is open, and there is nothing to end. */
 bool dibs__batch_begin(dibs_store *store);
 void dibs__batch_end(dibs_store *store);
+/* Something waits for operations that may have been left for the end of a batch: sends them now. */
+void dibs__batch_hurry(dibs_store *store);
 /* Starts a list of operations, linked by `next`: in the batch of this thread, or else by another thread.  NULL is fine.
  */
 void dibs__start(dibs_store *store, struct dibs__op *list);

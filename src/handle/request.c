@@ -75,11 +75,12 @@ static void request_answered(struct dibs__op *op) {
   dibs__request_drop(request);
 }
 
-static void call_done_locked(dibs_store *store, struct dibs__due_call *due) {
+static bool call_done_locked(dibs_store *store, struct dibs__due_call *due) {
   request_t *request = (request_t *)((char *)due - offsetof(request_t, due));
   dibs__mutex_unlock(&store->lock);
   request->done(request, status_of(request, request->op.status));
   dibs__mutex_lock(&store->lock);
+  return true;
 }
 
 /* The request belongs to its caller, who drops it in `done`. */

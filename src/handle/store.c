@@ -183,12 +183,13 @@ void dibs__listen_no_more(dibs_store *store, struct dibs__listener *listener) {
   dibs__mutex_unlock(&store->lock);
 }
 
-static void call_listener_locked(dibs_store *store, struct dibs__due_call *due) {
+static bool call_listener_locked(dibs_store *store, struct dibs__due_call *due) {
   struct dibs__listener *listener = (struct dibs__listener *)((char *)due - offsetof(struct dibs__listener, due));
   listener->is_due = false;
   dibs__mutex_unlock(&store->lock);
   listener->roused(listener);
   dibs__mutex_lock(&store->lock);
+  return true;
 }
 
 static void rouse_locked(dibs_store *store, struct dibs__listener *listener) {

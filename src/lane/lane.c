@@ -67,18 +67,17 @@ static void end_lane(lane_t *lane) {
 
 /* Called as the callbacks of leases are.  The call that is due may be needless by now: no callback is made
  * for a lane that was released. */
-static void run_due_locked(dibs_store *store, struct dibs__due_call *due) {
+static bool run_due_locked(dibs_store *store, struct dibs__due_call *due) {
   lane_t *lane = (lane_t *)(void *)((char *)due - offsetof(lane_t, due));
   dibs__mutex_unlock(&store->lock);
   dibs__mutex_lock(&lane->member->lock);
   lane->queued = false;
   bool over = lane->over, asks = !over && lane->told && !lane->lost && lane->state == LANE_HELD;
   dibs__mutex_unlock(&lane->member->lock);
-  if (over)
-    end_lane(lane);
-  else if (asks)
-    (void)call_user(lane, lane->member->on_lose, DIBS_OK);
+  if (over) end_lane(lane);
+  bool called = asks && call_user(lane, lane->member->on_lose, DIBS_OK);
   dibs__mutex_lock(&store->lock);
+  return called;
 }
 
 /* With the member's lock. */

@@ -122,6 +122,13 @@ static bool is_granted_otherwise(const struct grant *grant) {
   return grant->lease->own_id && (grant->lease->mode == DIBS_EXCLUSIVE) != (grant->op.fence.v != 0);
 }
 
+/* Its caller left.  Did it learn that it may have the grant, or has another caller the same id?  Then a repeat of the
+ * request must find the grant. */
+static bool may_be_repeated(const dibs_lease *lease) {
+  dibs_status answer = atomic_load(&lease->phase) == LEASE_OVER ? lease->status : lease->leaves;
+  return lease->own_id && (answer == DIBS_UNKNOWN || lease->id_shared);
+}
+
 static void granted_locked(struct grant *grant, struct deferred *deferred) {
   dibs_lease *lease = grant->lease;
   if (is_granted_otherwise(grant)) { /* the grant stays: its id has it */
@@ -145,10 +152,9 @@ static void granted_locked(struct grant *grant, struct deferred *deferred) {
     dibs__deferred_finish(deferred, dibs__send_renew_locked(grant, lease->ttl_ms, 0));
     return;
   }
-  /* Its caller left.  A repeat with the caller's own id must find the grant. */
   grant->held = true;
   grant->fence = grant->op.fence;
-  if (lease->own_id && (lease->status == DIBS_UNKNOWN || lease->id_shared))
+  if (may_be_repeated(lease))
     dibs__grant_end_locked(grant, deferred);
   else
     dibs__give_up_locked(grant, deferred, false);
@@ -220,7 +226,8 @@ static void acquire_trouble_locked(struct grant *grant, dibs__status status, str
     send_later_locked(grant, deferred);
     return;
   }
-  if (status == DIBS_UNKNOWN && !lease->own_id) { /* no request can repeat this id: remove what it may have */
+  bool may_have = status == DIBS_UNKNOWN || (passing && left && grant->waits);
+  if (may_have && (left ? !may_be_repeated(lease) : !lease->own_id)) { /* nobody repeats this id: remove what it has */
     grant->waits = true;
     if (grant->cohort) dibs__cohort_part_locked(grant, deferred, false);
     if (!left) dibs__wait_over_locked(lease, DIBS_UNKNOWN, deferred);
@@ -444,7 +451,7 @@ static void wait_until_over(dibs_lease *lease) {
     uint32_t seen = atomic_load(&lease->word);
     /* A caller that leaves is not the receiver: it must return in time, whatever the store does. */
     if (wait_goes_on(lease) && leaving)
-      dibs__word_wait(&lease->word, seen, lease->wait.at, false);
+      dibs__lease_sleep(lease, seen, lease->wait.at);
     else if (wait_goes_on(lease))
       dibs__core_wait(store->core, &lease->word, seen, lease->wait.at);
     atomic_fetch_sub(&lease->sleepers, 1);

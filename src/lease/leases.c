@@ -16,6 +16,10 @@ dibs_status dibs__lease_grant(dibs_lease *lease, dibs__id *id, dibs__fence *fenc
   if (number == 0)
     return dibs__fail(error, DIBS_INVALID, "\"%s\": only an exclusive lease has a fence, once it is held",
                       dibs_lease_name(lease));
+  if (lease->store->generation != dibs__process_generation()) /* its lock may be one of a thread that is not here */
+    return dibs__fail(error, DIBS_INVALID,
+                      "\"%s\": the lease is another process's; after fork() the child must acquire its own",
+                      dibs_lease_name(lease));
   dibs__mutex_lock(&lease->store->lock); /* of another handle on the same store, it may be */
   *id = lease->id;
   *lost = lease->status == DIBS_LOST;

@@ -15,6 +15,55 @@ _Static_assert((int)DIBS_HOLDS == (int)DIBS__HOLDS && (int)DIBS_WAITS == (int)DI
                    (int)DIBS_BROKEN == (int)DIBS__BROKEN,
                "the public header and the contract have the same states");
 
+/* ---- Rows that are kept, for a function of the user's that is called later ---- */
+
+struct kept_row {
+  struct kept_row *next;
+  dibs_lease_info info;
+  char text[]; /* of the info: name, owner, from */
+};
+
+struct kept_rows {
+  struct kept_row *first, *last;
+  bool no_memory;
+};
+
+static char *copy_text(char **to, const char *text) {
+  size_t size = strlen(text) + 1;
+  char *copy = memcpy(*to, text, size);
+  *to += size;
+  return copy;
+}
+
+static int keep_row(const dibs_lease_info *info, void *user) {
+  struct kept_rows *rows = user;
+  size_t size = strlen(info->name) + strlen(info->owner) + strlen(info->from) + 3;
+  struct kept_row *row = malloc(sizeof *row + size);
+  rows->no_memory = !row;
+  if (!row) return 1;
+  char *to = row->text;
+  row->next = NULL;
+  row->info = *info;
+  row->info.name = copy_text(&to, info->name);
+  row->info.owner = copy_text(&to, info->owner);
+  row->info.from = copy_text(&to, info->from);
+  if (rows->last)
+    rows->last->next = row;
+  else
+    rows->first = row;
+  rows->last = row;
+  return 0;
+}
+
+/* Calls fn for each until it stops, and frees them.  NULL: only frees them. */
+static void give_rows(struct kept_rows *rows, dibs_list_fn fn, void *user) {
+  for (struct kept_row *row = rows->first, *next; row; row = next) {
+    next = row->next;
+    if (fn && fn(&row->info, user) != 0) fn = NULL;
+    free(row);
+  }
+}
+
 /* ---- List ---- */
 
 /* A waiter that is in no queue of the store: it waits in a line of this process, or of another one (lines.c). */
@@ -27,7 +76,7 @@ struct waiter {
 
 /* The store can't list them: these rows are put in here, behind the store's of the same name. */
 struct listing {
-  dibs_list_fn fn;
+  dibs_list_fn fn; /* one of dibs, which calls no other: the session that lists is in use */
   void *user;
   uint64_t rows;
   dibs_store *store;
@@ -219,11 +268,14 @@ dibs_status dibs__list_after(dibs_store *store, const char *prefix, const char *
   struct dibs__list what = {.prefix = prefix ? dibs__str_of(prefix, strlen(prefix)) : (dibs__str){0},
                             .after = after ? dibs__str_of(after, strlen(after)) : (dibs__str){0},
                             .most = most};
-  struct listing listing = {.fn = fn, .user = user};
+  struct kept_rows rows = {0};
+  struct listing listing = {.fn = keep_row, .user = &rows};
   dibs_status status = dibs__enter(store, "dibs_list", error);
   if (status != DIBS_OK) return status;
   status = dibs__store_leases(store, prefix ? prefix : "", error);
   if (status == DIBS_OK) status = list_rows(store, &what, "leases", &listing, error);
+  if (rows.no_memory) status = dibs__fail(error, DIBS_NO_MEMORY, "out of memory for the list of holders and waiters");
+  give_rows(&rows, status == DIBS_OK ? fn : NULL, user);
   dibs__exit(store);
   return status;
 }
@@ -232,6 +284,7 @@ dibs_status dibs_list(dibs_store *store, const char *prefix, dibs_list_fn fn, vo
   return dibs__list_after(store, prefix, NULL, 0, fn, user, error);
 }
 
+/* `fn` is one of dibs, as in struct listing. */
 static dibs_status show_name(dibs_store *store, const char *name, dibs_list_fn fn, void *user, dibs_error *error) {
   struct dibs__list what = {.name = dibs__str_of(name, strlen(name))};
   struct listing listing = {.fn = fn, .user = user};
@@ -239,6 +292,12 @@ static dibs_status show_name(dibs_store *store, const char *name, dibs_list_fn f
   if (status == DIBS_OK && listing.rows == 0)
     return dibs__fail(error, DIBS_NOT_FOUND, "nobody holds \"%s\" or waits for it", name);
   return status;
+}
+
+static dibs_status show_and_keep(dibs_store *store, const char *name, struct kept_rows *rows, dibs_error *error) {
+  dibs_status status = show_name(store, name, keep_row, rows, error);
+  if (!rows->no_memory) return status;
+  return dibs__fail(error, DIBS_NO_MEMORY, "out of memory for the holders and waiters of \"%s\"", name);
 }
 
 /* OK: the store is entered. */
@@ -255,7 +314,9 @@ dibs_status dibs_show(dibs_store *store, const char *name, dibs_list_fn fn, void
   if (!fn) return dibs__fail(error, DIBS_INVALID, "dibs_show: fn is NULL");
   dibs_status status = enter_for_name(store, name, "dibs_show", error);
   if (status != DIBS_OK) return status;
-  status = show_name(store, name, fn, user, error);
+  struct kept_rows rows = {0};
+  status = show_and_keep(store, name, &rows, error);
+  give_rows(&rows, status == DIBS_OK ? fn : NULL, user);
   dibs__exit(store);
   return status;
 }
@@ -272,7 +333,7 @@ static int find_holder(const dibs_lease_info *info, void *user) {
 struct held_as dibs__held_as(dibs_lease *lease) {
   struct held_as held = {.known = false};
   if (lease->mode != DIBS_COUNTED) return held;
-  dibs_status status = dibs_show(lease->store, lease->name, find_holder, &held, NULL);
+  dibs_status status = show_name(lease->store, lease->name, find_holder, &held, NULL);
   held.known = status == DIBS_OK || status == DIBS_NOT_FOUND;
   return held;
 }
@@ -344,15 +405,18 @@ static bool break_step(struct breaking *b, dibs_status *status, dibs_error *erro
     if (*status != DIBS_OK || (b->options.flags & DIBS_BREAK_NOW) || b->options.wait_ms == 0) return true;
   }
   *status = count_still_held(b->store, b->name, &holders, error);
-  if (*status != DIBS_OK || holders == 0) return true;
+  bool unknown = *status == DIBS_UNAVAILABLE; /* whether it still has holders: it is broken already */
+  if (!unknown && (*status != DIBS_OK || holders == 0)) return true;
   if (b->store->closing)
     *status = dibs__explain(b->store, DIBS_CANCELLED, "breaking", b->name, error);
-  else if (!dibs__tick_before(dibs__tick_now(), b->by))
+  else if (dibs__tick_before(dibs__tick_now(), b->by))
+    return false;
+  else if (unknown)
+    *status = dibs__explain(b->store, DIBS_UNKNOWN, "breaking", b->name, error);
+  else
     *status =
         dibs__fail(error, DIBS_TIMEOUT,
                    "the holder of \"%s\" was notified and still holds it; its lease expires after its ttl", b->name);
-  else
-    return false;
   return true;
 }
 
@@ -383,17 +447,11 @@ dibs_status dibs_break(dibs_store *store, const char *name, const dibs_break_opt
  * Show and break that complete later.  A driver lists in one call that blocks, and a break that waits lists again and
  * again: one helper thread of the store does both, one step of one job after the other.  A step takes
  * milliseconds; while the store does not answer, each step delays the other jobs by the deadline of its call.  The
- * helper copies the rows, and the user's functions are called where the callbacks of leases are (watch.c).
+ * helper keeps the rows, and the user's functions are called where the callbacks of leases are (watch.c).
  *
  * store->lock guards the list of jobs.  A job that was taken from it is the helper's, and then the queue's of
  * callbacks.
  */
-struct shown_row {
-  struct shown_row *next;
-  dibs_lease_info info;
-  char text[]; /* of the info: name, owner, from */
-};
-
 struct job {
   struct dibs__due_call due; /* when it is done */
   struct job *next;
@@ -403,48 +461,19 @@ struct job {
   dibs_done_fn done;
   void *user;
   struct breaking breaking;
-  struct shown_row *rows, **rows_end;
-  bool no_memory;
+  struct kept_rows rows;
   dibs_error error;
   char text[]; /* name, who */
 };
 
-static char *copy_text(char **to, const char *text) {
-  size_t size = strlen(text) + 1;
-  char *copy = memcpy(*to, text, size);
-  *to += size;
-  return copy;
-}
-
-static int copy_row(const dibs_lease_info *info, void *user) {
-  struct job *job = user;
-  size_t size = strlen(info->name) + strlen(info->owner) + strlen(info->from) + 3;
-  struct shown_row *row = malloc(sizeof *row + size);
-  job->no_memory = !row;
-  if (!row) return 1;
-  char *to = row->text;
-  row->next = NULL;
-  row->info = *info;
-  row->info.name = copy_text(&to, info->name);
-  row->info.owner = copy_text(&to, info->owner);
-  row->info.from = copy_text(&to, info->from);
-  *job->rows_end = row;
-  job->rows_end = &row->next;
-  return 0;
-}
-
-static void call_job_locked(dibs_store *store, struct dibs__due_call *due) {
+static bool call_job_locked(dibs_store *store, struct dibs__due_call *due) {
   struct job *job = (struct job *)((char *)due - offsetof(struct job, due));
   dibs__mutex_unlock(&store->lock);
-  bool stopped = job->error.status != DIBS_OK;
-  for (struct shown_row *row = job->rows, *next; row; row = next) {
-    next = row->next;
-    stopped = stopped || job->fn(&row->info, job->user) != 0;
-    free(row);
-  }
+  give_rows(&job->rows, job->error.status == DIBS_OK ? job->fn : NULL, job->user);
   job->done(job->error.status, &job->error, job->user);
   free(job);
   dibs__mutex_lock(&store->lock);
+  return true;
 }
 
 /* true: it is done, with the result in its error. */
@@ -456,9 +485,7 @@ static bool job_step(struct job *job) {
     job->at = dibs__tick_add_ms(dibs__tick_now(), BREAK_LOOK_MS);
     return over;
   }
-  status = show_name(b->store, b->name, copy_row, job, &job->error);
-  if (status == DIBS_OK && job->no_memory)
-    dibs__fail(&job->error, DIBS_NO_MEMORY, "out of memory for the holders and waiters of \"%s\"", b->name);
+  (void)show_and_keep(b->store, b->name, &job->rows, &job->error);
   return true;
 }
 
@@ -535,7 +562,6 @@ static struct job *make_job(dibs_store *store, const char *name, const dibs_brea
   if (options->who) job->breaking.options.who = copy_text(&to, options->who);
   job->due.run_locked = call_job_locked;
   job->at = DIBS__TICK_ZERO;
-  job->rows_end = &job->rows;
   job->done = done;
   job->user = user;
   return job;

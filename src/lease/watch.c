@@ -38,6 +38,7 @@ void dibs__deferred_tell(struct deferred *deferred, dibs_lease *lease) {
 }
 
 bool dibs__lease_sleep(dibs_lease *lease, uint32_t seen, dibs__tick by) {
+  dibs__batch_hurry(lease->store);
   atomic_fetch_add(&lease->sleepers, 1);
   bool in_time = dibs__word_wait(&lease->word, seen, by, false);
   atomic_fetch_sub(&lease->sleepers, 1);
@@ -67,59 +68,70 @@ void dibs__deferred_answer(dibs_store *store, struct deferred *deferred) {
   *deferred = (struct deferred){0};
 }
 
-/* A started renewal that is done, taken out of its list; NULL: there is none. */
-static struct renewal *take_done_renewal_locked(dibs_lease *lease) {
-  for (struct renewal **at = &lease->renewals; *at; at = &(*at)->next) {
-    struct renewal *renewal = *at;
-    if (renewal->state != RENEWAL_DONE || renewal->blocking) continue;
-    *at = renewal->next;
-    return renewal;
-  }
-  return NULL;
+static struct renewal **find_done_renewal_locked(dibs_lease *lease) {
+  struct renewal **at = &lease->renewals;
+  while (*at && ((*at)->state != RENEWAL_DONE || (*at)->blocking)) at = &(*at)->next;
+  return at;
+}
+
+struct call {
+  dibs_lease_fn fn; /* NULL: none */
+  void *user;
+  dibs_status status;
+  const char *doing;
+};
+
+/* A started renewal that is done, taken out of its list. */
+static struct call take_renewed_locked(dibs_lease *lease) {
+  struct renewal **at = find_done_renewal_locked(lease), *renewal = *at;
+  if (!renewal) return (struct call){.fn = NULL};
+  struct call call = {renewal->done, renewal->user, renewal->status, "renewing"};
+  *at = renewal->next;
+  free(renewal);
+  if (*find_done_renewal_locked(lease)) lease->calls |= CALL_RENEWED;
+  return call;
+}
+
+/* The first that is due: granted first, also when lost since. */
+static struct call take_call_locked(dibs_lease *lease) {
+  uint32_t first = lease->calls & (0 - lease->calls);
+  lease->calls &= ~first;
+  if (first == CALL_GRANTED) return (struct call){lease->done, lease->done_user, lease->waited, "acquiring"};
+  if (first == CALL_RENEWED) return take_renewed_locked(lease);
+  if (first == CALL_RELEASED)
+    return (struct call){lease->release_done, lease->release_user, lease->released, "releasing"};
+  /* Checked as late as here: an earlier callback may have freed the last handle, and with it what on_lost uses. */
+  bool has_handle = atomic_load(&lease->handles) > 0;
+  return (struct call){has_handle ? lease->on_lost : NULL, lease->lost_user, DIBS_LOST, "holding"};
 }
 
 /* The text is that of the blocking call, except what that call would read from the store. */
-static void call_with_error(dibs_lease *lease, dibs_lease_fn fn, dibs_status status, const char *doing, void *user) {
+static void call_with_error(dibs_lease *lease, const struct call *call) {
   dibs_error error;
-  if (status == DIBS_OK)
+  if (call->status == DIBS_OK)
     dibs__fine(&error);
-  else if (status == DIBS_INVALID)
+  else if (call->status == DIBS_INVALID)
     dibs__held_otherwise(lease, (struct held_as){0}, &error);
   else
-    dibs__explain(lease->store, status, doing, lease->name, &error);
-  fn(lease, status, &error, user);
+    dibs__explain(lease->store, call->status, call->doing, lease->name, &error);
+  call->fn(lease, call->status, &error, call->user);
 }
 
-static void call_renewed_locked(dibs_lease *lease) {
-  dibs_store *store = lease->store;
-  struct renewal *renewal;
-  while ((renewal = take_done_renewal_locked(lease))) {
-    dibs__mutex_unlock(&store->lock);
-    if (renewal->done) call_with_error(lease, renewal->done, renewal->status, "renewing", renewal->user);
-    free(renewal);
-    dibs__mutex_lock(&store->lock);
-  }
-}
-
-static void call_lease_locked(dibs_store *store, struct dibs__due_call *due) {
+/* One callback: it may dispatch until the next one of this lease has come. */
+static bool call_lease_locked(dibs_store *store, struct dibs__due_call *due) {
   dibs_lease *lease = (dibs_lease *)((char *)due - offsetof(dibs_lease, due));
-  uint32_t calls = lease->calls;
-  lease->calls = 0;
-  dibs_status granted = lease->waited, released = lease->released; /* granted first, also when lost since */
-  if (calls & CALL_GRANTED) {
+  struct call call = take_call_locked(lease);
+  if (lease->calls != 0) {
+    dibs__lease_hold(lease);
+    dibs__calls_again_locked(store, due);
+  }
+  if (call.fn) {
     dibs__mutex_unlock(&store->lock);
-    call_with_error(lease, lease->done, granted, "acquiring", lease->done_user);
+    call_with_error(lease, &call);
     dibs__mutex_lock(&store->lock);
   }
-  if (calls & CALL_RENEWED) call_renewed_locked(lease);
-  dibs__mutex_unlock(&store->lock);
-  /* Checked as late as here: one of the callbacks above may have freed the last handle, and with it what on_lost uses.
-   */
-  bool has_handle = atomic_load(&lease->handles) > 0;
-  if ((calls & CALL_LOST) && has_handle) call_with_error(lease, lease->on_lost, DIBS_LOST, "holding", lease->lost_user);
-  if (calls & CALL_RELEASED) call_with_error(lease, lease->release_done, released, "releasing", lease->release_user);
-  dibs__mutex_lock(&store->lock);
   dibs__lease_drop_locked(lease);
+  return call.fn != NULL;
 }
 
 void dibs__call_locked(dibs_lease *lease, uint32_t call) {
@@ -240,17 +252,19 @@ static void run_loss_timer(void *arg) {
   dibs__mutex_unlock(&store->lock);
 }
 
-/* Everything that is due, and what would be soon: one transaction a round, not one a lease. */
-static struct dibs__op *due_renewals_locked(dibs_store *store, dibs__tick now, dibs__tick *by) {
+/* Everything that is due, and what would be soon: one transaction a round, not one a lease.  *begun: the request of
+ * another grant that is due has been begun before, and may not be sent yet. */
+static struct dibs__op *due_renewals_locked(dibs_store *store, dibs__tick now, dibs__tick *by, bool *begun) {
   struct dibs__op *first = NULL, **end = &first;
   struct dibs__heap_node *node;
   *by = DIBS__TICK_NEVER;
-  bool any = false;
+  bool any = *begun = false;
   while ((node = dibs__heap_first(&store->leases->renewals))) {
     struct grant *grant = (struct grant *)((char *)node - offsetof(struct grant, renewal));
     dibs__tick from = any ? dibs__tick_add_ms(now, grant->ttl_ms / 12) : now;
     if (dibs__tick_before(from, node->at)) break;
     dibs__heap_remove(&store->leases->renewals, node);
+    *begun = *begun || grant->requested != REQUEST_NOTHING;
     if (grant->requested != REQUEST_NOTHING) continue; /* its answer sets the timer again */
     any = true;
     bool line = grant->cohort && grant->cohort->first && !grant->shown;
@@ -273,12 +287,14 @@ static void run_watchdog(void *arg) {
   dibs__mutex_lock(&store->lock);
   while (!store->leases->stopping) {
     dibs__tick now = dibs__tick_now(), by;
-    struct dibs__op *due = due_renewals_locked(store, now, &by);
+    bool begun;
+    struct dibs__op *due = due_renewals_locked(store, now, &by, &begun);
     bool untidy = store->leases->untidy;
     store->leases->untidy = false;
-    if (due || untidy) {
+    if (due || untidy || begun) {
       watchdog_leaves_locked(store, now);
       dibs__mutex_unlock(&store->lock);
+      if (begun) dibs__batch_hurry(store);
       if (due) dibs__core_run(store->core, due, dibs__tick_add_ms(by, 5));
       if (untidy && dibs__core_tidy(store->core)) idle = false;
       dibs__mutex_lock(&store->lock);

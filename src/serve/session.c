@@ -108,7 +108,7 @@ static void free_if_unused(struct session *session) {
 static void send_cancel(struct cancel *cancel);
 
 /* In the loop. */
-static void cancel_due_locked(dibs_store *store, struct dibs__due_call *due) {
+static bool cancel_due_locked(dibs_store *store, struct dibs__due_call *due) {
   struct cancel *cancel = (struct cancel *)((char *)due - offsetof(struct cancel, due));
   struct session *session = cancel->session;
   dibs__status status = cancel->op.op.status;
@@ -123,6 +123,7 @@ static void cancel_due_locked(dibs_store *store, struct dibs__due_call *due) {
     free_if_unused(session);
   }
   dibs__mutex_lock(&store->lock);
+  return true;
 }
 
 /* Any thread that leads. */

@@ -202,11 +202,12 @@ static void batch_answered(struct batch *batch) {
   answer_now(r, &w);
 }
 
-static void batch_due_locked(dibs_store *store, struct dibs__due_call *due) {
+static bool batch_due_locked(dibs_store *store, struct dibs__due_call *due) {
   struct batch *batch = (struct batch *)((char *)due - offsetof(struct batch, due));
   dibs__mutex_unlock(&store->lock);
   batch_answered(batch);
   dibs__mutex_lock(&store->lock);
+  return true;
 }
 
 /* Any thread that leads. */

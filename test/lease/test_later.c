@@ -259,6 +259,183 @@ static void a_callback_may_dispatch_until_another_comes(void **state) {
   give(lease);
 }
 
+/* ---- A callback that waits for what it has begun ---- */
+
+enum then { RENEWS, RELEASES, DETACHES, WORKS, WORKS_BESIDE, GIVES_UP };
+
+struct begun {
+  dibs_store *loop, *two;
+  enum then then;
+  _Atomic bool renewing;
+  _Atomic int status;
+  int64_t took_ms;
+  uint32_t waits_still;
+};
+
+static void renew_and_wait_for_it(dibs_lease *lease, dibs_status status, const dibs_error *error, void *user) {
+  struct begun *begun = user;
+  options how = HOW(.wait_ms = 50);
+  dibs_lease *none;
+  (void)status, (void)error;
+  dibs__nap_ms(50); /* the thread that carried the grant sleeps again, and does not find the renewal by chance */
+  dibs__tick began = dibs__tick_now();
+  if (begun->then != GIVES_UP) assert_int_equal(dibs_renew_start(lease, 0, NULL, NULL, NULL), DIBS_OK);
+  begun->renewing = true;
+  if (begun->then == RENEWS) status = dibs_renew(lease, 0, NULL);
+  if (begun->then == RELEASES) status = dibs_release(lease, NULL);
+  if (begun->then == DETACHES) status = dibs_lease_detach(lease, NULL);
+  if (begun->then == WORKS) dibs__nap_ms(2500);
+  if (begun->then == WORKS_BESIDE) UNTIL(begun->status >= 0);
+  if (begun->then == GIVES_UP) {
+    status = dibs_acquire(begun->loop, "held", &how, &none, NULL);
+    begun->waits_still = rows_of(begun->two, "held", DIBS_WAITS);
+  }
+  begun->took_ms = ms_since(began);
+  if (begun->then != WORKS_BESIDE) begun->status = (int)status;
+}
+
+static struct begun begin_and(enum then then, int ttl_ms, dibs_lease **lease) {
+  struct begun begun = {.loop = open_uri(case_uri(), DIBS_STORE_LOOP), .two = open_store(), .then = then, .status = -1};
+  options how = HOW(.ttl_ms = ttl_ms);
+  assert_int_equal(dibs_acquire_start(begun.loop, "n", &how, renew_and_wait_for_it, &begun, lease, NULL), DIBS_OK);
+  UNTIL(dibs_dispatch(begun.loop, 0) > 0);
+  return begun;
+}
+
+/* The renewal that the callback has begun is sent at the end of the dispatch, unless something waits for it. */
+static void a_callback_may_wait_for_what_it_has_begun(void **state) {
+  (void)state;
+  enum { SOON_MS = 4000 }; /* sooner than the deadline of a request */
+  const dibs_break_options now = {.size = sizeof now, .flags = DIBS_BREAK_NOW};
+  for (enum then then = RENEWS; then <= DETACHES; then++) {
+    dibs_lease *lease;
+    struct begun begun = begin_and(then, 20000, &lease);
+    assert_int_equal(begun.status, DIBS_OK);
+    assert_true(begun.took_ms < SOON_MS);
+    if (then == RENEWS) assert_int_equal(dibs_release(lease, NULL), DIBS_OK);
+    dibs_lease_free(lease);
+    close_store(begun.loop);
+    if (then == DETACHES) assert_int_equal(dibs_break(begun.two, "n", &now, NULL), DIBS_OK);
+    close_store(begun.two);
+  }
+}
+
+static void a_callback_that_gives_up_waits_no_more(void **state) {
+  (void)state;
+  dibs_store *other = open_store();
+  dibs_lease *held = take(other, "held"), *lease;
+  struct begun begun = begin_and(GIVES_UP, 20000, &lease);
+  assert_int_equal(begun.status, DIBS_TIMEOUT);
+  assert_int_equal(begun.waits_still, 0);
+  give(lease);
+  give(held);
+}
+
+static void a_renewal_that_a_long_callback_began_keeps_the_lease(void **state) {
+  (void)state;
+  dibs_lease *lease;
+  (void)begin_and(WORKS, 1500, &lease);
+  assert_int_equal(dibs_lease_alive(lease), 1);
+  give(lease);
+}
+
+struct beside {
+  dibs_lease *lease;
+  struct begun *begun;
+};
+
+static void *renew_beside(void *arg) {
+  struct beside *beside = arg;
+  UNTIL(beside->begun->renewing);
+  beside->begun->status = (int)dibs_renew(beside->lease, 0, NULL);
+  return NULL;
+}
+
+static void another_thread_does_not_wait_for_the_callback(void **state) {
+  (void)state;
+  struct begun begun = {.loop = open_uri(case_uri(), DIBS_STORE_LOOP), .then = WORKS_BESIDE, .status = -1};
+  options how = HOW(.ttl_ms = 20000);
+  struct beside beside = {.begun = &begun};
+  pthread_t thread;
+  assert_int_equal(dibs_acquire_start(begun.loop, "n", &how, renew_and_wait_for_it, &begun, &beside.lease, NULL),
+                   DIBS_OK);
+  assert_int_equal(pthread_create(&thread, NULL, renew_beside, &beside), 0);
+  UNTIL(dibs_dispatch(begun.loop, 0) > 0);
+  assert_int_equal(pthread_join(thread, NULL), 0);
+  assert_int_equal(begun.status, DIBS_OK);
+  give(beside.lease);
+}
+
+/* ---- Several callbacks of one lease ---- */
+
+struct series {
+  dibs_store *loop;
+  dibs_lease *lease;
+  char order[8]; /* the callbacks that have come */
+  bool waits;    /* in the first one, until that of the release has come */
+};
+
+static void note(struct series *series, char what) {
+  series->order[strlen(series->order)] = what;
+  if (!series->waits) return;
+  series->waits = false;
+  dibs__tick began = dibs__tick_now();
+  while (!strchr(series->order, 'e') && ms_since(began) < LONG_MS / 3)
+    if (dibs_dispatch(series->loop, 0) == 0) dibs__nap_ms(1);
+  series->order[strlen(series->order)] = '.'; /* here it returns */
+}
+
+static void note_grant(dibs_lease *lease, dibs_status status, const dibs_error *error, void *user) {
+  (void)lease, (void)status, (void)error;
+  note(user, 'g');
+}
+static void note_renewal(dibs_lease *lease, dibs_status status, const dibs_error *error, void *user) {
+  (void)lease, (void)status, (void)error;
+  note(user, 'r');
+}
+static void note_loss(dibs_lease *lease, dibs_status status, const dibs_error *error, void *user) {
+  (void)lease, (void)status, (void)error;
+  note(user, 'l');
+}
+static void note_release(dibs_lease *lease, dibs_status status, const dibs_error *error, void *user) {
+  (void)lease, (void)status, (void)error;
+  note(user, 'e');
+}
+
+/* It was granted, renewed twice, lost, and released; all its callbacks are due. */
+static void make_callbacks_due(struct series *series) {
+  options how = HOW(.ttl_ms = 300, .flags = DIBS_NO_RENEW, .on_lost = note_loss, .user = series);
+  series->loop = open_uri(case_uri(), DIBS_STORE_LOOP);
+  assert_int_equal(dibs_acquire_start(series->loop, "n", &how, note_grant, series, &series->lease, NULL), DIBS_OK);
+  UNTIL(stats_of(series->loop).held == 1);
+  for (int i = 0; i < 2; i++) assert_int_equal(dibs_renew_start(series->lease, 0, note_renewal, series, NULL), DIBS_OK);
+  UNTIL(stats_of(series->loop).lost == 1);
+  assert_int_equal(dibs_release_start(series->lease, note_release, series, NULL), DIBS_OK);
+  dibs__nap_ms(100); /* the store has answered */
+}
+
+static void dispatch_runs_as_many_as_it_says(void **state) {
+  (void)state;
+  struct series series = {.waits = false};
+  make_callbacks_due(&series);
+  for (size_t i = 1; i <= 5; i++) {
+    UNTIL(dibs_dispatch(series.loop, 1) == 1);
+    assert_int_equal(strlen(series.order), i);
+  }
+  assert_string_equal(series.order, "grrle");
+  assert_int_equal(dibs_dispatch(series.loop, 0), 0);
+  dibs_lease_free(series.lease);
+}
+
+static void a_callback_may_dispatch_until_another_of_its_lease_comes(void **state) {
+  (void)state;
+  struct series series = {.waits = true};
+  make_callbacks_due(&series);
+  UNTIL(dibs_dispatch(series.loop, 0) > 0);
+  assert_string_equal(series.order, "grrle.");
+  dibs_lease_free(series.lease);
+}
+
 /* ---- Closing ---- */
 
 static void close_cancels_waiters(void **state) {
@@ -429,8 +606,8 @@ static void a_handle_that_was_freed_is_not_told_of_a_loss(void **state) {
   dibs_lease *granted;
   assert_int_equal(dibs_acquire_start(loop, "m", &how, free_when_done, &owner, &granted, NULL), DIBS_OK);
   UNTIL(stats_of(loop).lost == 2);
-  dibs_dispatch(loop, 0);
-  UNTIL(owner.calls == 2);
+  assert_int_equal(dibs_dispatch(loop, 0), 2);
+  assert_int_equal(owner.calls, 2);
   assert_int_equal(owner.lost_after, 0);
 }
 
@@ -462,6 +639,12 @@ int main(int argc, char *argv[]) {
       TEST(blocking_calls_work_beside_a_loop),
       TEST(freeing_wakes_the_loop),
       TEST(a_callback_may_dispatch_until_another_comes),
+      TEST(a_callback_may_wait_for_what_it_has_begun),
+      TEST(a_callback_that_gives_up_waits_no_more),
+      TEST(a_renewal_that_a_long_callback_began_keeps_the_lease),
+      TEST(another_thread_does_not_wait_for_the_callback),
+      TEST(dispatch_runs_as_many_as_it_says),
+      TEST(a_callback_may_dispatch_until_another_of_its_lease_comes),
       TEST(close_ends_waits_that_are_just_beginning),
       TEST(close_cancels_waiters),
       TEST(close_waits_for_the_only_waiting_thread),

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Lists of holders and waiters; fenced records; several names at once. */
+#include "drivers/wrap/fault.h"
 #include "help.h"
 #include "lease/lease_impl.h"
 #include "support/records.h"
@@ -124,6 +125,97 @@ static void breaks_are_recorded(void **state) {
   assert_int_equal(dibs_list(two, NULL, keep, &view, NULL), DIBS_OK);
   assert_int_equal(view.count, 0); /* the name has no holder */
   dibs_close(two);
+}
+
+/* ---- Breaks that wait, and a store that fails meanwhile ---- */
+
+struct answer {
+  _Atomic int status;
+};
+
+static void note_status(dibs_status status, const dibs_error *error, void *user) {
+  assert_int_equal(error->status, status);
+  ((struct answer *)user)->status = (int)status;
+}
+
+static dibs_status break_it(dibs_store *store, bool later, int64_t wait_ms) {
+  dibs_break_options how = {.size = sizeof how, .wait_ms = wait_ms};
+  struct answer answer = {.status = -1};
+  if (!later) return dibs_break(store, "n", &how, NULL);
+  assert_int_equal(dibs_break_start(store, "n", &how, note_status, &answer, NULL), DIBS_OK);
+  UNTIL(answer.status >= 0);
+  return (dibs_status)answer.status;
+}
+
+/* The lease is broken before the first listing: a listing that fails does not mean that nothing changed. */
+static void a_break_that_took_effect_is_not_called_unavailable(void **state) {
+  (void)state;
+  dibs_store *faulty = open_uri(shimmed("fault", ""), 0), *two = open_store();
+  struct dibs__fault_plan plan = {.on = DIBS__FAULT_LIST, .how = DIBS__FAULT_UNAVAILABLE, .nth = 1};
+  for (int later = 0; later < 2; later++) {
+    dibs_lease *lease = take(two, "n", .ttl_ms = 1000, .flags = DIBS_NO_RENEW);
+    plan.forever = false;
+    dibs__fault_arm(&plan);
+    assert_int_equal(break_it(faulty, later, LONG_MS), DIBS_OK); /* the ttl has ended */
+    assert_true(dibs__fault_calls() > 1);
+    dibs_lease_free(lease);
+    lease = take(two, "n", .ttl_ms = LONG_MS, .flags = DIBS_NO_RENEW);
+    plan.forever = true;
+    dibs__fault_arm(&plan);
+    assert_int_equal(break_it(faulty, later, 300), DIBS_UNKNOWN);
+    dibs__fault_arm(NULL);
+    assert_int_equal(rows_of(two, "n", DIBS_BREAKING), 1);
+    (void)!dibs_release(lease, NULL);
+    dibs_lease_free(lease);
+  }
+}
+
+/* ---- Functions that are called for each row ---- */
+
+struct nested {
+  dibs_store *store;
+  uint32_t rows;
+  _Atomic uint32_t shown;
+};
+
+static void count_shown(dibs_status status, const dibs_error *error, void *user) {
+  (void)error;
+  assert_int_equal(status, DIBS_OK);
+  ((struct nested *)user)->shown++;
+}
+
+static int skip_row(const dibs_lease_info *info, void *user) {
+  (void)info, (void)user;
+  return 0;
+}
+
+static int call_anything(const dibs_lease_info *info, void *user) {
+  struct nested *nested = user;
+  dibs_break_options waits = {.size = sizeof waits, .wait_ms = 50};
+  nested->rows++;
+  assert_int_equal(rows_of(nested->store, info->name, DIBS_HOLDS), 1);
+  assert_int_equal(dibs_list(nested->store, NULL, skip_row, NULL, NULL), DIBS_OK);
+  assert_int_equal(dibs_show_start(nested->store, info->name, skip_row, count_shown, nested, NULL), DIBS_OK);
+  UNTIL(nested->shown == nested->rows);
+  /* The text has the number of slots, which is read from the store. */
+  assert_int_equal(send_request(nested->store, info->name, .mode = DIBS_COUNTED, .slots = 3), DIBS_INVALID);
+  assert_int_equal(dibs_break(nested->store, info->name, &waits, NULL), DIBS_TIMEOUT);
+  return 0;
+}
+
+static void a_row_may_lead_to_other_calls(void **state) {
+  (void)state;
+  dibs_store *one = open_store(), *two = open_store();
+  struct nested nested = {.store = two};
+  dibs_lease *a = take(one, "a", .mode = DIBS_COUNTED, .slots = 2, .flags = DIBS_NO_RENEW),
+             *b = take(one, "b", .mode = DIBS_COUNTED, .slots = 2, .flags = DIBS_NO_RENEW);
+  assert_int_equal(dibs_show(two, "a", call_anything, &nested, NULL), DIBS_OK);
+  assert_int_equal(nested.rows, 1);
+  nested = (struct nested){.store = two};
+  assert_int_equal(dibs_list(two, "b", call_anything, &nested, NULL), DIBS_OK);
+  assert_int_equal(nested.rows, 1);
+  dibs_lease_free(a);
+  dibs_lease_free(b);
 }
 
 /* ---- Records ---- */
@@ -546,6 +638,8 @@ int main(int argc, char *argv[]) {
       TEST(show_lists_the_holder_and_the_queue),
       TEST(list_is_sorted_and_filtered),
       TEST(breaks_are_recorded),
+      TEST(a_break_that_took_effect_is_not_called_unavailable),
+      TEST(a_row_may_lead_to_other_calls),
       TEST(a_record_refuses_late_writers),
       TEST(record_refuses_the_same_fence_of_another_lease),
       TEST(record_takes_an_exclusive_lease_and_a_bounded_text),

@@ -82,6 +82,7 @@ static void child_may_open_its_own(void **state) {
     if (!case_in_memory() && dibs_acquire(mine, "n", &how, &got, NULL) != DIBS_HELD) _exit(2);
     if (dibs_acquire(mine, "m", &how, &got, NULL) != DIBS_OK) _exit(3);
     if (dibs_release(got, NULL) != DIBS_OK) _exit(4);
+    if (case_keeps_records() && record_save(mine, "r", lease, "x", 1, NULL) != DIBS_INVALID) _exit(5);
     dibs_lease_free(got);
     dibs_close(mine);
     _exit(0);

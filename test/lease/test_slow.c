@@ -357,6 +357,50 @@ static void unknown_acquire_with_an_id_is_found_again(void **state) {
   assert_int_equal(send_request(near, "n"), DIBS_OK);
 }
 
+/* A caller that has learned that it waits no more does not repeat its request: what the request may have is removed. */
+static void a_cancelled_request_with_an_id_leaves_nothing(void **state) {
+  (void)state;
+  dibs_store *far = open_uri(shimmed("hold+fault", ""), 0), *near = open_store();
+  for (int frees = 0; frees < 2; frees++) {
+    struct later later;
+    hold_name("n");
+    later_start(&later, far, "n", HOW(.ttl_ms = 10 * LONG_MS, .wait_ms = 2 * LONG_MS, .id = ID_A));
+    UNTIL(held_now() == 1);
+    if (frees)
+      dibs_lease_free(later.lease);
+    else
+      dibs_acquire_cancel(later.lease);
+    dibs__fault_arm(&(struct dibs__fault_plan){.on = DIBS__FAULT_RUN, .nth = 1, .how = DIBS__FAULT_UNKNOWN_AFTER});
+    hold_name(NULL);
+    assert_int_equal(later_wait(&later), DIBS_CANCELLED);
+    UNTIL(send_request(near, "n") == DIBS_OK);
+    assert_int_equal(dibs__fault_struck(), 1);
+    dibs__fault_arm(NULL);
+    if (!frees) dibs_lease_free(later.lease);
+  }
+}
+
+static void a_waiter_that_leaves_during_a_failure_is_in_no_queue(void **state) {
+  (void)state;
+  dibs_store *far = open_uri(shimmed("hold+fault", ""), 0), *near = open_store();
+  dibs_lease *held = take(near, "n", .ttl_ms = 10 * LONG_MS);
+  for (int with_id = 0; with_id < 2; with_id++) {
+    struct later later;
+    later_start(&later, far, "n", HOW(.ttl_ms = 10 * LONG_MS, .wait_ms = 2 * LONG_MS, .id = with_id ? ID_A : NULL));
+    UNTIL(rows_of(near, "n", DIBS_WAITS) == 1);
+    hold_name("n"); /* when it repeats its request */
+    UNTIL(held_now() == 1);
+    dibs_acquire_cancel(later.lease);
+    dibs__fault_arm(&(struct dibs__fault_plan){.on = DIBS__FAULT_RUN, .nth = 1, .how = DIBS__FAULT_UNAVAILABLE});
+    hold_name(NULL);
+    assert_int_equal(later_wait(&later), DIBS_CANCELLED);
+    UNTIL(rows_of(near, "n", DIBS_WAITS) == 0);
+    dibs__fault_arm(NULL);
+    dibs_lease_free(later.lease);
+  }
+  give(held);
+}
+
 static void after_an_unknown_release_the_lease_ends_with_its_ttl_at_the_latest(void **state) {
   (void)state;
   dibs_store *near = open_store(), *store = failing("fault.nth=2&fault.how=unknown-before");
@@ -516,6 +560,8 @@ int main(int argc, char *argv[]) {
       TEST(a_waiter_of_the_process_gets_it_from_a_slow_store),
       TEST(unknown_acquire_is_cleaned_up),
       TEST(unknown_acquire_with_an_id_is_found_again),
+      TEST(a_cancelled_request_with_an_id_leaves_nothing),
+      TEST(a_waiter_that_leaves_during_a_failure_is_in_no_queue),
       TEST(after_an_unknown_release_the_lease_ends_with_its_ttl_at_the_latest),
       TEST(failed_renewal_is_tried_again),
       TEST(what_the_store_did_not_prolong_is_renewed),
