@@ -161,7 +161,7 @@ void dibs__call_locked(dibs_lease *lease, uint32_t call) {
 enum { LOOK_MS = 1000, SERVE_MS = 20, AGAIN_MS = 20, STUCK_MS = 20 };
 
 static void run_watchdog(void *arg);
-static struct dibs__op *due_renewals_locked(dibs_store *store, dibs__tick now, dibs__tick *by);
+static struct dibs__op *due_renewals_locked(dibs_store *store, dibs__tick now, dibs__tick *by, bool *begun);
 
 static dibs__thread *start_watchdog_locked(dibs_store *store) {
   if (!store->leases->watchdog) store->leases->watchdog = dibs__thread_start("dibs-watchdog", run_watchdog, store);
@@ -197,13 +197,16 @@ static void start_helpers_locked(dibs_store *store, dibs__tick now) {
   dibs__core_serve(store->core);
 }
 
-static void renew_for_watchdog_locked(dibs_store *store, dibs__tick now, struct deferred *deferred) {
+/* true: a renewal that is due was begun before, and may not be sent yet. */
+static bool renew_for_watchdog_locked(dibs_store *store, dibs__tick now, struct deferred *deferred) {
   dibs__tick stuck_at = store->leases->stuck_at, by;
-  if (stuck_at.ns == 0 || dibs__tick_before(now, stuck_at)) return;
-  for (struct dibs__op *op = due_renewals_locked(store, now, &by), *next; op; op = next) {
+  bool begun;
+  if (stuck_at.ns == 0 || dibs__tick_before(now, stuck_at)) return false;
+  for (struct dibs__op *op = due_renewals_locked(store, now, &by, &begun), *next; op; op = next) {
     next = op->next;
     dibs__deferred_finish(deferred, op);
   }
+  return begun;
 }
 
 static void do_due_of_loss_timer(dibs_store *store, dibs__tick now) {
@@ -211,11 +214,12 @@ static void do_due_of_loss_timer(dibs_store *store, dibs__tick now) {
   struct dibs__heap_node *node;
   while ((node = dibs__heap_first(&store->leases->losses)) && !dibs__tick_before(now, node->at))
     dibs__lose_locked((struct grant *)((char *)node - offsetof(struct grant, loss)), &deferred);
-  renew_for_watchdog_locked(store, now, &deferred);
+  bool begun = renew_for_watchdog_locked(store, now, &deferred);
   if (store->leases->leaving) dibs__end_waits_locked(store, now, &deferred);
   if (store->leases->lines_at.ns && !dibs__tick_before(now, store->leases->lines_at))
     dibs__lines_publish_locked(store, now, &deferred);
   dibs__mutex_unlock(&store->lock);
+  if (begun) dibs__batch_hurry(store);
   dibs__deferred_start(store, &deferred);
   dibs__mutex_lock(&store->lock);
 }
