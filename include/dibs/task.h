@@ -329,8 +329,8 @@ DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_worker_start(dibs_store *store, const
  * OK; TIMEOUT (tasks still run: their claims are still extended, and you may call it again); INVALID. */
 DIBS_EXPORT DIBS_MUST_USE dibs_status dibs_worker_stop(dibs_worker *worker, int64_t wait_ms, dibs_error *error);
 /* Stops it, waits until every call of its function has returned, and frees it.  If the store does not answer, it gives
- * up sending verdicts 5 s after the latest call has returned: the claims end by
- * their time.  So it blocks for the calls, and for 10 s more at most; with a topic it also leaves, as
+ * up sending verdicts 5 s after the latest call has returned, or the store has answered last: the claims end by their
+ * time.  So it blocks for the calls, and for 15 s more if the store never answers; with a topic it also leaves, as
  * dibs_lane_member_free does.  NULL is fine. */
 DIBS_EXPORT void dibs_worker_free(dibs_worker *worker);
 /* Fills *counts; set its size first.  Does not block.  OK; INVALID. */

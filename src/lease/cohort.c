@@ -279,8 +279,8 @@ static void give_grant_back_locked(struct cohort *cohort, struct deferred *defer
   dibs__cohort_part_locked(grant, deferred, false);
 }
 
-/* The store granted it for longer than the lease lasts without renewal.  If it is handed on nevertheless, a renewal
- * beside the path shortens it: else the name would be held for that long after a crash. */
+/* The store granted it for longer than the lease lasts without renewal.  If it is handed on nevertheless, and held for
+ * more than a moment, a renewal shortens it: else the name would be held for that long after a crash. */
 static bool outlasts(const struct grant *grant, const dibs_lease *lease) {
   return grant->ttl_ms > lease->ttl_ms + RUN_EXTRA_MS;
 }
@@ -306,8 +306,10 @@ static void hand_on_locked(struct cohort *cohort, dibs__tick now, struct deferre
   dibs__lease_drop_locked(next);
   bool soon = cohort->run - cohort->requested_run >= RUN_MAX / 2 ||
               !dibs__tick_before(now, dibs__tick_add_ms(cohort->requested_at, RUN_MAX_MS / 2));
-  if (((soon && cohort->first) || outlasts(grant, next)) && grant->requested == REQUEST_NOTHING)
+  if (soon && cohort->first && grant->requested == REQUEST_NOTHING)
     send_renew_again_locked(cohort, next->ttl_ms, deferred);
+  else if (outlasts(grant, next))
+    dibs__renew_soon_locked(grant);
 }
 
 /* The grant is parked: hands it on, renews it, or gives it back.  `fresh`: it was renewed just now.  Then it has as
@@ -346,8 +348,7 @@ void dibs__cohort_renewed_locked(struct cohort *cohort, bool others, struct defe
   }
   struct grant *grant = cohort->grant;
   if (!grant_parked(grant)) { /* the renewal may have been that of the holder before */
-    if (outlasts(grant, grant->lease) && grant->requested == REQUEST_NOTHING)
-      send_renew_again_locked(cohort, grant->lease->ttl_ms, deferred);
+    if (outlasts(grant, grant->lease)) dibs__renew_soon_locked(grant);
     return;
   }
   cohort_pass_locked(cohort, true, deferred);

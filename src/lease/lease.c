@@ -135,10 +135,12 @@ dibs_status dibs__lease_enter(dibs_lease *lease, const char *call, dibs_error *e
 
 void dibs__lease_let_go(dibs_lease *lease) {
   dibs_store *store = lease->store;
-  if (store->generation != dibs__process_generation()) return; /* a child's copy: its memory goes with the child */
+  if (!dibs__is_of_this_process(store)) return; /* a child's copy: its memory goes with the child */
+  atomic_fetch_add(&store->refs, 1);
   dibs__mutex_lock(&store->lock);
   dibs__lease_drop_locked(lease);
   dibs__mutex_unlock(&store->lock);
+  dibs__store_drop(store);
 }
 
 static bool reserve_locked(dibs_store *store) {

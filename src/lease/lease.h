@@ -15,8 +15,8 @@ void dibs__lease_share_id(dibs_lease *lease);
 /* Has a handle that was freed still to end the lease with this id?  Then no other handle can be made for it yet. */
 bool dibs__lease_ends(dibs_store *store, const char *name, const char *id);
 
-/* Keeps the memory of a lease for dibs_lease_left_ms, also after its last handle is freed.  The caller holds the store,
- * too.  dibs__lease_let_go takes the store's lock. */
+/* Keeps the memory of a lease for dibs_lease_left_ms, also after its last handle is freed, and after dibs_close.
+ * dibs__lease_let_go takes the store's lock. */
 void dibs__lease_hold(dibs_lease *lease);
 void dibs__lease_let_go(dibs_lease *lease);
 

@@ -346,6 +346,7 @@ void dibs__lines_free(struct lines_seen *seen);
 /* ---- watch.c ---- */
 void dibs__watch_locked(struct grant *grant);
 void dibs__watch_events_locked(dibs_lease *lease); /* it is held: its on_lost needs a thread that receives events */
+void dibs__renew_soon_locked(struct grant *grant); /* if it is still held in a moment */
 bool dibs__watch_ready_locked(dibs_store *store);  /* a thread will watch; false: none can be started */
 void dibs__watch_loss_locked(struct grant *grant); /* `until` has changed */
 /* The loss timer must act at `by`: a wait ends then, also if the receiver carries a request that is not answered; or a

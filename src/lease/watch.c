@@ -55,17 +55,26 @@ bool dibs__deferred(dibs_store *store, struct deferred *deferred, dibs__tick by)
   return answered;
 }
 
+static void finish(dibs_store *store, struct deferred *deferred, void (*start)(dibs_store *store, struct dibs__op *)) {
+  for (uint32_t i = 0; i < deferred->wake_count; i++) dibs__core_wake(store->core, deferred->wakes[i]);
+  start(store, deferred->mine);
+  start(store, deferred->rest);
+  if (deferred->due.ns != 0) dibs__core_rouse(store->core, deferred->due);
+  *deferred = (struct deferred){0};
+}
+
 void dibs__deferred_start(dibs_store *store, struct deferred *deferred) {
-  dibs__deferred_answer(store, deferred);
+  finish(store, deferred, dibs__start);
   dibs__calls_handed(store);
 }
 
+/* Not left for the end of a batch: a callback may be in the middle of it, and have received the answer itself. */
+static void start_now(dibs_store *store, struct dibs__op *list) {
+  if (list) dibs__core_start(store->core, list);
+}
+
 void dibs__deferred_answer(dibs_store *store, struct deferred *deferred) {
-  for (uint32_t i = 0; i < deferred->wake_count; i++) dibs__core_wake(store->core, deferred->wakes[i]);
-  dibs__start(store, deferred->mine);
-  dibs__start(store, deferred->rest);
-  if (deferred->due.ns != 0) dibs__core_rouse(store->core, deferred->due);
-  *deferred = (struct deferred){0};
+  finish(store, deferred, start_now);
 }
 
 static struct renewal **find_done_renewal_locked(dibs_lease *lease) {
@@ -287,14 +296,14 @@ static void watchdog_leaves_locked(dibs_store *store, dibs__tick now) {
 
 static void run_watchdog(void *arg) {
   dibs_store *store = arg;
-  bool idle = false;
+  bool idle = false, rested = false; /* it slept to the end: housekeeping, after the renewals that woke it */
   dibs__mutex_lock(&store->lock);
   while (!store->leases->stopping) {
     dibs__tick now = dibs__tick_now(), by;
     bool begun;
     struct dibs__op *due = due_renewals_locked(store, now, &by, &begun);
-    bool untidy = store->leases->untidy;
-    store->leases->untidy = false;
+    bool untidy = store->leases->untidy || rested;
+    store->leases->untidy = rested = false;
     if (due || untidy || begun) {
       watchdog_leaves_locked(store, now);
       dibs__mutex_unlock(&store->lock);
@@ -308,8 +317,7 @@ static void run_watchdog(void *arg) {
     uint32_t seen = atomic_load(&store->leases->watchdog_word);
     dibs__tick until = store->leases->watchdog_until = next_check(&store->leases->renewals, now, &idle);
     dibs__mutex_unlock(&store->lock);
-    bool roused = dibs__word_wait(&store->leases->watchdog_word, seen, until, false);
-    if (!roused && dibs__core_tidy(store->core)) idle = false;
+    rested = !dibs__word_wait(&store->leases->watchdog_word, seen, until, false);
     dibs__mutex_lock(&store->lock);
   }
   dibs__mutex_unlock(&store->lock);
@@ -360,8 +368,21 @@ static int64_t retry_in_ms(const struct grant *grant, dibs__tick now) {
   return pause > AGAIN_MS ? pause : AGAIN_MS;
 }
 
-void dibs__watch_locked(struct grant *grant) {
+static void renew_at_locked(struct grant *grant, dibs__tick at) {
   dibs_store *store = grant->store;
+  dibs__heap_set(&store->leases->renewals, &grant->renewal, at);
+  dibs__watch_by_locked(store, help_at_locked(store, at));
+  if (store->leases->watchdog && dibs__tick_before(at, store->leases->watchdog_until)) {
+    store->leases->watchdog_until = at;
+    rouse_thread(&store->leases->watchdog_word);
+  }
+}
+
+void dibs__renew_soon_locked(struct grant *grant) {
+  renew_at_locked(grant, dibs__tick_add_ms(dibs__tick_now(), SERVE_MS));
+}
+
+void dibs__watch_locked(struct grant *grant) {
   dibs_lease *lease = grant->lease;
   dibs__watch_loss_locked(grant);
   dibs__watch_events_locked(lease);
@@ -369,12 +390,7 @@ void dibs__watch_locked(struct grant *grant) {
   int64_t pause = grant->unconfirmed ? CONFIRM_MS : grant->ttl_ms / 3;
   dibs__tick at = dibs__tick_add_ms(grant->unconfirmed ? dibs__tick_now() : grant->op.op.sent, pause);
   if (grant->fails > 0) at = dibs__tick_add_ms(dibs__tick_now(), retry_in_ms(grant, dibs__tick_now()));
-  dibs__heap_set(&store->leases->renewals, &grant->renewal, at);
-  dibs__watch_by_locked(store, help_at_locked(store, at));
-  if (store->leases->watchdog && dibs__tick_before(at, store->leases->watchdog_until)) {
-    store->leases->watchdog_until = at;
-    rouse_thread(&store->leases->watchdog_word);
-  }
+  renew_at_locked(grant, at);
 }
 
 void dibs__unwatch_locked(struct grant *grant) {

@@ -247,6 +247,11 @@ static void claim_forever(worker_t *w) {
   }
 }
 
+/* A store that does not answer must not hold up the process until the time of a claim is over, a day at most. */
+static void give_up_soon_locked(worker_t *w) {
+  w->give_up_at = dibs__tick_add_ms(dibs__tick_now(), DIBS__TASK_WAIT_MS);
+}
+
 static bool gives_up(worker_t *w) {
   dibs__mutex_lock(&w->lock);
   bool over = !dibs__tick_before(dibs__tick_now(), w->give_up_at);
@@ -257,6 +262,9 @@ static bool gives_up(worker_t *w) {
 static void run_claimer(void *arg) {
   worker_t *w = arg;
   claim_forever(w);
+  dibs__mutex_lock(&w->lock);
+  if (w->give_up_at.ns != DIBS__TICK_NEVER.ns) give_up_soon_locked(w); /* the request before may have taken the time */
+  dibs__mutex_unlock(&w->lock);
   size_t count;
   for (int i = 0; i < LAST_CLAIMS && w->claim.unsure && !gives_up(w); i++)
     if (claim_some(w, 1, &count) != DIBS_OK) dibs__nap_ms(RETRY_MS);
@@ -463,6 +471,9 @@ static void send_ends(worker_t *w) {
   dibs__mutex_lock(&w->lock);
   note_answer_locked(w, status, "ending tasks of kind", why);
   if (status == DIBS_OK) note_items_locked(w, statuses, count, "ending tasks of kind", why);
+  bool answers = false;
+  for (i = 0; i < count && status == DIBS_OK; i++) answers = answers || statuses[i] != DIBS_UNAVAILABLE;
+  if (w->closing && answers) give_up_soon_locked(w); /* the rest has its time, too */
   take_ends_locked(w, list, status);
   dibs__worker_rouse_claimer_locked(w);
   dibs__mutex_unlock(&w->lock);
@@ -612,11 +623,6 @@ static void stop_claiming(worker_t *w) {
   dibs__mutex_unlock(&w->lock);
   if (w->lanes) dibs__lanes_stop(w);
   dibs__worker_rouse(&w->work_word, UINT32_MAX);
-}
-
-/* A store that does not answer must not hold up the process until the time of a claim is over, a day at most. */
-static void give_up_soon_locked(worker_t *w) {
-  w->give_up_at = dibs__tick_add_ms(dibs__tick_now(), DIBS__TASK_WAIT_MS);
 }
 
 void dibs__worker_end(dibs_worker *w) {

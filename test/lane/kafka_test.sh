@@ -80,7 +80,8 @@ wait $member
 # Without an orderly end it is not done.
 rm "$dir/finish" "$dir/told"
 send unfinished 1 1
-member a unfinished "trap 'touch $dir/told; exit 7' TERM; echo begin >>$dir/unfinished; while :; do sleep 0.05; done"
+member a unfinished "trap 'touch $dir/told; exit 7' TERM; echo begin >>$dir/unfinished; while :; do sleep 0.05; done" \
+  --ttl 120s --grace 40s
 ok 'a member works on a message' until_true 60 filled "$dir/unfinished"
 kill -TERM $member
 wait $member
@@ -96,9 +97,8 @@ ok 'the member says why the record cannot be read' until_true 60 grep -q 'gettin
 lane=$(sed -n 's/.*partition \([0-9]*\): getting record.*/\1/p' "$dir/s.err" | head -n 1)
 # The fence grows by one with each grant.
 fence() { "$DIBS" ls "kafka/g/sealed#$lane" --json | grep -o '"fence":[0-9]*' | cut -d : -f 2; }
-held() { [ "$(fence)" ]; }
+held() { began=$(now_ms) && first=$(fence) && [ "$first" ]; }
 ok 'its partition has a lease' until_true 60 held
-began=$(now_ms) first=$(fence)
 tried_again() { last=$(fence) && [ "${last:-0}" -ge $((first + 2)) ]; }
 ok 'it tries again' until_true 60 tried_again
 most=$((($(now_ms) - began) / 1000 + 1))

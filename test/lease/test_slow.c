@@ -151,10 +151,11 @@ static void renewals_are_not_behind_one_that_hangs(void **state) {
   (void)state;
   if (one_session()) skip();
   dibs_store *store = slow_store();
-  dibs_lease *slow = take(store, "slow", .ttl_ms = 1500), *before = take(store, "before", .ttl_ms = 6000);
+  dibs_lease *slow = take(store, "slow", .ttl_ms = 1500);
   hold_name("slow");
+  dibs_lease *before = take(store, "before", .ttl_ms = 6000);
   UNTIL(held_now() == 1);
-  dibs_lease *after = take(store, "after", .ttl_ms = 900);
+  dibs_lease *after = take(store, "after", .ttl_ms = 3000);
   uint64_t renewed = stats_of(store).renewed;
   UNTIL(stats_of(store).renewed >= renewed + 4 || !dibs_lease_alive(after));
   UNTIL(dibs_lease_left_ms(before) < 4500);
