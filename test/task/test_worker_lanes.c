@@ -318,7 +318,7 @@ static void a_lost_lane_ends_its_claims_and_its_tasks_are_begun_again(void **sta
   UNTIL(seen.inside == 1 && counted(0).held == 2);
   snprintf(prefix, sizeof prefix, "lane/%s#", kind);
   EXPECT(dibs_list(store, prefix, break_lane, NULL, &error), DIBS_OK);
-  UNTIL(seen.lost == 1 && counted(0).lost == 1); /* its function may see it before the worker is told */
+  UNTIL(seen.lost == 1 && counted(0).lost == 1); /* its function may see it before the worker does */
   seen.go = true;
   UNTIL(in_state(DIBS_TASK_DONE) == 2);
   UNTIL(counted(0).lanes == 8);
