@@ -99,7 +99,7 @@ wait $halted $heir
 # After so many requests the first worker reaches the store no more.
 case $uri in *\?*) cut="fault+$uri&" ;; *) cut="fault+$uri?" ;; esac
 "$DIBS" task add cut cut --key k >/dev/null
-DIBS_STORE="${cut}fault.nth=60&fault.forever=1" guard lonely cut
+DIBS_STORE="${cut}fault.nth=120&fault.forever=1" guard lonely cut
 lonely=$worker
 ok 'a command runs' until_true 30 filled "$dir/cut.first"
 later "$(cat "$dir/cut.first")"

