@@ -21,7 +21,7 @@ void dibs__batch_end(dibs_store *store) {
   dibs__core_lend(store->core);
 }
 
-void dibs__batch_hurry(dibs_store *store) {
+void dibs__batch_flush(dibs_store *store) {
   uintptr_t thread = atomic_load(&store->calls.batch_thread);
   if (thread == 0) return;
   if (thread == dibs__thread_self()) dibs__core_lend(store->core);

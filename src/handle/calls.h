@@ -49,7 +49,7 @@ void dibs__calls_stop(dibs_store *store);
 bool dibs__batch_begin(dibs_store *store);
 void dibs__batch_end(dibs_store *store);
 /* Something waits for operations that may have been left for the end of a batch: sends them now. */
-void dibs__batch_hurry(dibs_store *store);
+void dibs__batch_flush(dibs_store *store);
 /* Starts a list of operations, linked by `next`: in the batch of this thread, or else by another thread.  NULL is fine.
  */
 void dibs__start(dibs_store *store, struct dibs__op *list);

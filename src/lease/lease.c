@@ -133,7 +133,7 @@ dibs_status dibs__lease_enter(dibs_lease *lease, const char *call, dibs_error *e
   return dibs__enter(lease->store, call, error);
 }
 
-void dibs__lease_let_go(dibs_lease *lease) {
+void dibs__lease_drop(dibs_lease *lease) {
   dibs_store *store = lease->store;
   if (!dibs__is_of_this_process(store)) return; /* a child's copy: its memory goes with the child */
   atomic_fetch_add(&store->refs, 1);

@@ -16,9 +16,9 @@ void dibs__lease_share_id(dibs_lease *lease);
 bool dibs__lease_ends(dibs_store *store, const char *name, const char *id);
 
 /* Keeps the memory of a lease for dibs_lease_left_ms, also after its last handle is freed, and after dibs_close.
- * dibs__lease_let_go takes the store's lock. */
+ * dibs__lease_drop takes the store's lock. */
 void dibs__lease_hold(dibs_lease *lease);
-void dibs__lease_let_go(dibs_lease *lease);
+void dibs__lease_drop(dibs_lease *lease);
 
 /* Until when a lease is surely ours that lasts for so long from then on; `from` itself if nothing is left. */
 dibs__tick dibs__sure_until(dibs__tick from, int64_t lasts_ms);

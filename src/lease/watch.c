@@ -38,7 +38,7 @@ void dibs__deferred_tell(struct deferred *deferred, dibs_lease *lease) {
 }
 
 bool dibs__lease_sleep(dibs_lease *lease, uint32_t seen, dibs__tick by) {
-  dibs__batch_hurry(lease->store);
+  dibs__batch_flush(lease->store);
   atomic_fetch_add(&lease->sleepers, 1);
   bool in_time = dibs__word_wait(&lease->word, seen, by, false);
   atomic_fetch_sub(&lease->sleepers, 1);
@@ -228,7 +228,7 @@ static void do_due_of_loss_timer(dibs_store *store, dibs__tick now) {
   if (store->leases->lines_at.ns && !dibs__tick_before(now, store->leases->lines_at))
     dibs__lines_publish_locked(store, now, &deferred);
   dibs__mutex_unlock(&store->lock);
-  if (begun) dibs__batch_hurry(store);
+  if (begun) dibs__batch_flush(store);
   dibs__deferred_start(store, &deferred);
   dibs__mutex_lock(&store->lock);
 }
@@ -296,18 +296,18 @@ static void watchdog_leaves_locked(dibs_store *store, dibs__tick now) {
 
 static void run_watchdog(void *arg) {
   dibs_store *store = arg;
-  bool idle = false, rested = false; /* it slept to the end: housekeeping, after the renewals that woke it */
+  bool idle = false, slept_out = false; /* it slept to the end: housekeeping, after the renewals that woke it */
   dibs__mutex_lock(&store->lock);
   while (!store->leases->stopping) {
     dibs__tick now = dibs__tick_now(), by;
     bool begun;
     struct dibs__op *due = due_renewals_locked(store, now, &by, &begun);
-    bool untidy = store->leases->untidy || rested;
-    store->leases->untidy = rested = false;
+    bool untidy = store->leases->untidy || slept_out;
+    store->leases->untidy = slept_out = false;
     if (due || untidy || begun) {
       watchdog_leaves_locked(store, now);
       dibs__mutex_unlock(&store->lock);
-      if (begun) dibs__batch_hurry(store);
+      if (begun) dibs__batch_flush(store);
       if (due) dibs__core_run(store->core, due, dibs__tick_add_ms(by, 5));
       if (untidy && dibs__core_tidy(store->core)) idle = false;
       dibs__mutex_lock(&store->lock);
@@ -317,7 +317,7 @@ static void run_watchdog(void *arg) {
     uint32_t seen = atomic_load(&store->leases->watchdog_word);
     dibs__tick until = store->leases->watchdog_until = next_check(&store->leases->renewals, now, &idle);
     dibs__mutex_unlock(&store->lock);
-    rested = !dibs__word_wait(&store->leases->watchdog_word, seen, until, false);
+    slept_out = !dibs__word_wait(&store->leases->watchdog_word, seen, until, false);
     dibs__mutex_lock(&store->lock);
   }
   dibs__mutex_unlock(&store->lock);

@@ -159,7 +159,7 @@ void dibs_task_free(dibs_task *task) {
   struct dibs__task_batch *batch = dibs__held_of(task)->batch;
   if (atomic_fetch_sub(&batch->refs, 1) != 1) return;
   for (uint32_t i = 0; i < batch->count; i++)
-    if (batch->held[i].lease) dibs__lease_let_go(batch->held[i].lease);
+    if (batch->held[i].lease) dibs__lease_drop(batch->held[i].lease);
   dibs__store_drop(batch->store);
   dibs__table_drop(batch->table);
   free(batch->got);

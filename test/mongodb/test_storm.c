@@ -185,8 +185,8 @@ static int64_t counter_of(dibs_store *store, const char *key) {
   return value.stored;
 }
 
-/* What was used just before, by giving back each claim.  The last request of a client that was killed may have arrived
- * in between. */
+/* Gives each claim back, and counts at least and at most how much was used before: the last request of a killed client
+ * may have arrived meanwhile. */
 static void settle_claims(dibs_store *store, int64_t least[STOCKS], int64_t most[STOCKS]) {
   uint32_t count = atomic_load(&said->next) < CLAIMS ? atomic_load(&said->next) : CLAIMS;
   for (uint32_t i = 0; i < count; i++) {

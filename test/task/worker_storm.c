@@ -271,7 +271,7 @@ static void wait_until_all_are_done(dibs_store *store) {
   }
 }
 
-static void rage(dibs_store *store) {
+static void disturb_for_seconds(dibs_store *store) {
   dibs__tick until = dibs__tick_add_ms(dibs__tick_now(), storm.seconds * 1000);
   while (dibs__tick_before(dibs__tick_now(), until)) {
     dibs__nap_ms(100 + members_draw(400));
@@ -293,8 +293,9 @@ static int run_storm(void) {
   for (int i = 0; i < 3; i++) member_start(&storm, &storm.at[i]);
   pthread_t adder;
   if (pthread_create(&adder, NULL, keep_adding, store) != 0) die("starting", "no thread");
-  rage(store);
-  for (int i = 1; i < UNGUARDED_TIMES && storm.unguarded && (read_logs(&f), !wrote_late(&f)); i++) rage(store);
+  disturb_for_seconds(store);
+  for (int i = 1; i < UNGUARDED_TIMES && storm.unguarded && (read_logs(&f), !wrote_late(&f)); i++)
+    disturb_for_seconds(store);
   tasks.over = true;
   members_continue(&storm, true);
   pthread_join(adder, NULL);
